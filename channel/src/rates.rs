@@ -9,8 +9,9 @@ use std::collections::VecDeque;
 const TRIALS: u32 = 8;
 /// After so many rows they are tried again.
 const AGAIN: u32 = 1024;
-/// The second time until so many bytes have come by each way at least: memory that packets go by is new to both processes the first
-/// time, and slow.
+/// Bytes, of the shortest messages of a class, after which they are tried a second time, and which then come by each way: memory that
+/// packets go by is new to both processes the first time, and slow.
+const SOON: u64 = 32 << 20;
 const LAP: u64 = 8 << 20;
 /// Messages differ by their length: below 128 KiB, 512 KiB, 2 MiB, and beyond.
 const CLASSES: usize = 4;
@@ -61,12 +62,15 @@ struct Row {
 impl Class {
     /// How the next row comes, of messages of so many bytes at least, and whether that is a trial.
     fn next(&mut self, shortest: u64) -> (Way, bool) {
-        let (time, at) = (self.rows / AGAIN, self.rows % AGAIN);
+        let [second, long] = [SOON, 2 * LAP].map(|bytes| (bytes / shortest) as u32);
+        let (at, trials) = match self.rows.checked_sub(second) {
+            Some(at) if at < long => (at, long),
+            _ => (self.rows % AGAIN, TRIALS),
+        };
         self.rows = self.rows.wrapping_add(1);
         if at == 0 {
             self.least = [u64::MAX; 2];
         }
-        let trials = if time == 1 { TRIALS.max((2 * LAP / shortest) as u32) } else { TRIALS };
         let [sent, read] = self.least;
         let reads = if at < trials { at >= trials / 2 } else { read < sent };
         (if reads { Way::Read } else { Way::Sent }, at < trials)
@@ -136,8 +140,8 @@ mod tests {
         assert_eq!(ways(&mut rates, 514, 1 << 16, 5, 2), "S".repeat(256) + &"R".repeat(258), "16 MiB of the shortest");
         assert_eq!(ways(&mut rates, 510, 1 << 16, 2, 5), "R".repeat(510));
         assert_eq!(ways(&mut rates, 10, 1 << 16, 2, 5), "SSSSRRRRSS");
-        // Of 4 MiB eight are more than enough.
-        assert_eq!(ways(&mut rates, 1012, 1 << 22, 2, 5), "R".repeat(1012));
+        // Of 2 MiB after 16 already, and eight are enough.
+        assert_eq!(ways(&mut rates, 4, 1 << 22, 2, 5), "RRRR");
         assert_eq!(ways(&mut rates, 10, 1 << 22, 2, 5), "SSSSRRRRSS");
     }
 

@@ -7,16 +7,17 @@
 //!     of two ranks          for each slot a line that both write, half each
 //!     for each rank, slot   half a line
 //!     for each rank, slot   two lines
-//!     for each rank         some cells, for every eighth round each
+//!     for each rank         short cells, for every eighth round each
+//!     for each rank         long cells, likewise, of which there are more
 //! ```
 
 use transom_locks::Rank;
 
-/// Rounds whose lines are there at once, powers of two, and whose cells are. Lines are many, since whoever asks how far others are
-/// takes lines from them that they are about to write. A model has as few as there can be, so that they are soon written again.
+/// Rounds whose lines are there at once, a power of two. They are many, since whoever asks how far others are takes lines from them that
+/// they are about to write. And short cells of a rank. A model has as few as there can be, so that they are soon written again.
 pub(super) const MODEL: bool = cfg!(all(test, feature = "loom"));
 pub(super) const SLOTS: usize = if MODEL { 3 } else { 16 };
-pub(super) const CELLS: usize = if MODEL { 3 } else { 8 };
+const SHORT_CELLS: usize = if MODEL { 3 } else { 8 };
 pub(super) const LINE: usize = 64;
 /// A stamp: the number of a round, and the hash of all calls until then.
 pub(super) const STAMP: usize = 16;
@@ -28,8 +29,23 @@ const SIGNATURES: usize = (SLOTS * 8).next_multiple_of(LINE);
 const HALVES: usize = (SLOTS * LINE / 2).next_multiple_of(LINE);
 /// A page, for what is used with what.
 const PAGE: usize = 4096;
-/// Bytes of a cell, if there are not very many ranks.
-const CELL: usize = 32 << 10;
+/// Bytes of a long cell, if there are not very many ranks, and of a short one.
+const LONG: usize = 32 << 10;
+const SHORT: usize = 8 << 10;
+/// Long cells of all ranks together, about. A rank has 4 MiB of them where ranks are few, so that one that is written again has gone to the
+/// cache that processors share: while their own caches have it, each of its lines is first to be taken from another. What is short
+/// is quicker in few cells, which these caches have.
+const LONG_CELLS: usize = 1024;
+
+/// How many long cells each of so many ranks has, a power of two.
+const fn long_cells(ranks: usize) -> usize {
+    match LONG_CELLS / ranks {
+        _ if MODEL => 3,
+        0..=15 => 8,
+        128.. => 128,
+        each => 1 << each.ilog2(),
+    }
+}
 
 /// Where ranks say what they say in a round, by what the call is: who looks elsewhere has called something else.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
@@ -60,12 +76,16 @@ pub(super) struct Block {
     pairs: usize,
     halves: usize,
     lines: usize,
-    cells: usize,
+    short: usize,
+    long: usize,
+    /// How many a rank has.
+    long_cells: usize,
 }
 
 impl Block {
     pub fn of(ranks: usize) -> Self {
-        let mut block = Block { ranks, signatures: 0, pairs: 0, halves: 0, lines: 0, cells: 0 };
+        let long_cells = long_cells(ranks);
+        let mut block = Block { ranks, signatures: 0, pairs: 0, halves: 0, lines: 0, short: 0, long: 0, long_cells };
         block.signatures = block.verdict(ranks);
         block.pairs = block.signatures + ranks * SIGNATURES;
         block.halves = block.pairs + if ranks == 2 { SLOTS * LINE } else { 0 };
@@ -74,7 +94,8 @@ impl Block {
         block.lines = (end + LINE).next_multiple_of(2 * LINE) - LINE;
         // Cells begin with a page: the header takes a line of the first.
         let end = block.lines + SLOTS * ranks * 2 * LINE;
-        block.cells = (end + LINE).next_multiple_of(PAGE) - LINE;
+        block.short = (end + LINE).next_multiple_of(PAGE) - LINE;
+        block.long = block.short + ranks * SHORT_CELLS * SHORT;
         block
     }
 
@@ -84,7 +105,7 @@ impl Block {
 
     /// Bytes after the header.
     pub fn bytes(self) -> usize {
-        self.cells + self.ranks * CELLS * self.cell_bytes()
+        self.long + self.ranks * self.long_cells * self.cell_bytes()
     }
 
     /// Where it is said that the board is broken.
@@ -119,15 +140,30 @@ impl Block {
         }
     }
 
+    /// The cell in which a rank says so many bytes in a round.
     #[inline(always)]
-    pub fn cell(self, rank: Rank, round: u64) -> usize {
-        self.cells + (rank * CELLS + round as usize % CELLS) * self.cell_bytes()
+    pub fn cell(self, rank: Rank, round: u64, len: usize) -> usize {
+        let (at, cells, bytes) = match len {
+            ..=SHORT => (self.short, SHORT_CELLS, SHORT),
+            _ => (self.long, self.long_cells, self.cell_bytes()),
+        };
+        at + (rank * cells + round as usize % cells) * bytes
     }
 
-    /// Bytes that a cell carries: some for each rank.
+    /// How many rounds later what is said in a round is written over, if so many bytes are said then, too.
+    #[inline(always)]
+    pub fn lasts(self, len: usize) -> u64 {
+        match len {
+            ..=LINES_CARRY => SLOTS as u64,
+            ..=SHORT => SHORT_CELLS as u64,
+            _ => self.long_cells.min(SLOTS) as u64,
+        }
+    }
+
+    /// Bytes that a long cell carries: some for each rank.
     #[inline(always)]
     pub fn cell_bytes(self) -> usize {
-        CELL.max(LINE * self.ranks)
+        LONG.max(LINE * self.ranks)
     }
 }
 

@@ -9,14 +9,14 @@
 //!    again the number is 0, unless all have seen what was there.
 //! 2. A rank that posts round `r` reads no line or cell of round `r - LAG` or before any more: a call has at most so many rounds
 //!    open, and none when it ends.
-//! 3. A line is written again `SLOTS` rounds later, and a cell `CELLS`, when all other ranks have posted `LAG` rounds after the
+//! 3. A line is written again `SLOTS` rounds later, and a cell no sooner than it [lasts](Block::lasts), when all other ranks have posted `LAG` rounds after the
 //!    first ([`make_room`](Lines::make_room)). So nobody reads it any more, by 2.
 //! 4. So a rank is less than `SLOTS` rounds ahead of any other: a number later than the awaited one is there only where a rank
 //!    asks how far another is.
 //!
 //! The bell is one for all: whoever waits, waits for a line, and every line may be what somebody waits for.
 
-use super::block::{Block, CELLS, HALF_CARRIES, LINE, LINES_CARRY, MODEL, Place, SLOTS, STAMP};
+use super::block::{Block, HALF_CARRIES, LINE, MODEL, Place, SLOTS, STAMP};
 use super::broken::{Differ, Failure};
 use super::slate::{Shared, Slate, Word};
 use std::sync::atomic::Ordering::*;
@@ -26,7 +26,6 @@ use transom_windows::{FabricError, Wait};
 /// How many rounds back a rank may still read when it posts.
 pub(super) const LAG: u64 = if MODEL { 1 } else { 3 };
 const AHEAD: u64 = SLOTS as u64 - LAG;
-const CELLS_AHEAD: u64 = CELLS as u64 - LAG;
 
 /// Looks before a wait turns messages, or does anything else.
 const LOOKS: u32 = 16;
@@ -129,7 +128,7 @@ impl<S: Slate> Lines<S> {
         parts: impl IntoIterator<Item = (usize, &'b [u8])>,
     ) -> Result<u64, Failure> {
         let round = self.round + 1;
-        let ahead = if len > LINES_CARRY { CELLS_AHEAD } else { AHEAD };
+        let ahead = self.block.lasts(len) - LAG;
         if round > self.heard + ahead {
             self.make_room(round, round - ahead)?;
         }
@@ -209,7 +208,7 @@ impl<S: Slate> Lines<S> {
         debug_assert!(len <= self.block.cell_bytes(), "what a cell has");
         match len <= place.carries() {
             true => line + STAMP,
-            false => self.block.cell(rank, round),
+            false => self.block.cell(rank, round, len),
         }
     }
 

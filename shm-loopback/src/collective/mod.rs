@@ -3,10 +3,11 @@
 //!
 //! # How
 //! Every call is a number of *rounds*. In each round every rank writes two lines `{stamp, up to 112 bytes}`, behind a cell of
-//! 32 KiB if there are more bytes, and reads the lines that it needs. Up to 16 bytes take half a line, of which two rounds of a
+//! 8 or 32 KiB if there are more bytes, and reads the lines that it needs. Up to 16 bytes take half a line, of which two rounds of a
 //! rank share one, or, if two ranks say so much to each other, these two. The stamp is the number of the round and a hash of all
 //! calls so far, which tells that a line is there and that its
-//! rank calls the same (`lines.rs`). Up to 16 rounds are under way at once, eight of those with cells: long calls are pipelined.
+//! rank calls the same (`lines.rs`). Up to 16 rounds are under way at once, eight of those with
+//! short cells: long calls are pipelined.
 //!
 //! Long reductions are shared: each rank folds its share of the elements, and writes it once for all. Short ones every rank folds
 //! whole: up to 8 KiB where ranks share cores, or are two, and else as far as the cube of their number leaves it worth it (`whole` in
@@ -19,8 +20,9 @@
 //!
 //! # Memory
 //! One block for all ranks: `1,152 + ranks x (704 + 16 x 128)` bytes of lines and at most 4 KiB of padding, then
-//! `ranks x 8 x max(32 KiB, 64 x ranks)` bytes of cells, of which pages that were never used take none. Calls of at most 112 bytes
-//! use no cell, others the beginning of each. Each rank has besides at most as much private memory as three cells, or `ranks` times
+//! `ranks x (8 x 8 KiB + cells x max(32 KiB, 64 x ranks))` bytes of cells, of which pages that were never used take none: 128 long cells
+//! for each of up to 8 ranks, beyond that so many, a power of two, that all have 1,024 at most, but 8 at least. Calls of at most 112 bytes
+//! use no cell. Each rank has besides at most as much private memory as three cells, or `ranks` times
 //! 8 KiB or an element, whichever is most, once it has reduced or scanned; and 1.5 MiB, or two
 //! elements, if it has read what it folds where that is.
 

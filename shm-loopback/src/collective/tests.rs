@@ -324,9 +324,11 @@ fn processes_share_a_board() {
 /// What the module's docs say of memory.
 #[test]
 fn the_formula_of_memory_holds() {
-    for ranks in [1, 2, 3, 9, 64, 1000] {
+    for (ranks, each) in
+        [(1, 128), (2, 128), (3, 128), (8, 128), (9, 64), (16, 64), (17, 32), (64, 16), (65, 8), (1000, 8)]
+    {
         let lines = 1152 + ranks * (704 + 16 * 128);
-        let cells = ranks * 8 * (32 << 10).max(64 * ranks);
+        let cells = ranks * (8 * 8192 + each * (32 << 10).max(64 * ranks));
         let bytes = super::block::Block::of(ranks).bytes();
         assert!(bytes <= lines + 4096 + cells && bytes >= cells, "{bytes} bytes of {ranks} ranks");
     }
