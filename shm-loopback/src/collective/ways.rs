@@ -17,9 +17,11 @@ const ROW: u32 = 4;
 /// leaves in caches makes the other slow.
 const READS: u32 = 2;
 const COPIES: u32 = 2;
+/// Calls of the first trial, and of later ones.
+const FIRST: u32 = (COPIES + READS) * ROW;
 /// Bytes, of the shortest blocks of a length, after which they are tried a second time, and which then go through cells: memory of cells
 /// is new to each process the first time, and slow.
-const SOON: usize = 64 << 20;
+const SOON: usize = 16 << 20;
 const LAP: usize = 8 << 20;
 /// How many times as long as copies reads take where further trials are not worth their time.
 const HOPELESS: u64 = 4;
@@ -71,11 +73,11 @@ enum Next {
 impl Tried {
     /// Where the next call of blocks of so many bytes at least is in a trial, if it is in one; and of how many rows that is.
     fn trial(&self, shortest: usize) -> Option<(u32, u32)> {
-        let second = (SOON / shortest) as u32;
+        let second = (SOON / shortest).max(FIRST as usize) as u32;
         let long = COPIES.max((LAP / shortest) as u32 / ROW) + READS;
         let trial = match self.calls.checked_sub(second) {
             Some(at) if at < long * ROW => (at, long),
-            _ => (self.calls % AGAIN, COPIES + READS),
+            _ => (self.calls % AGAIN, FIRST / ROW),
         };
         Some(trial).filter(|(at, rows)| *at < rows * ROW)
     }
@@ -220,16 +222,16 @@ mod tests {
         assert_eq!(ways(&mut board, 12, (Kind::AllGather, 128 << 10), [50, 45]), "CCDDCCCCCCCC", "not worth it");
         // As long, to a power of two.
         assert_eq!(ways(&mut board, 3, (Kind::AllGather, (128 << 10) - 1), [90, 10]), "DDD");
-        // 15 rows were; 64 MiB are 256, and 8 MiB are 32.
-        assert_eq!(ways(&mut board, 241, gather, [50, 20]), "D".repeat(241));
+        // 15 rows were; 16 MiB are 64, and 8 MiB are 32.
+        assert_eq!(ways(&mut board, 49, gather, [50, 20]), "D".repeat(49));
         assert_eq!(ways(&mut board, 36, gather, [50, 20]), "C".repeat(32) + "DDDD");
-        let rest = AGAIN / ROW - 292;
+        let rest = AGAIN / ROW - 100;
         assert_eq!(ways(&mut board, rest, gather, [20, 50]), "D".repeat(rest as usize), "not so soon");
         assert_eq!(ways(&mut board, 12, gather, [20, 50]), "CCDDCCCCCCCC");
         for (bytes, way) in [(1, "C"), (2 << 20, "C"), (4 << 20, "C"), (usize::MAX, "C")] {
             assert_eq!(ways(&mut board, 1, (Kind::AllReduce, bytes), [1, 1]), way, "{bytes}");
         }
-        // Of 4 MiB 16 calls are 64 MiB; two rows were.
+        // Of 4 MiB four calls are 16 MiB: once the first trial is over, of which two rows were, there is another.
         let longest = (Kind::AllReduce, 9 << 20);
         assert_eq!(ways(&mut board, 8, longest, [2, 1]), "DDCCDDDD");
     }
@@ -245,7 +247,7 @@ mod tests {
             cells += if row == "C" { 2 * ROW } else { 0 };
             found += &row;
         }
-        assert_eq!(found, "CC".to_owned() + &"D".repeat(254) + &"C".repeat(32) + "DD" + &"C".repeat(110));
+        assert_eq!(found, "CC".to_owned() + &"D".repeat(62) + &"C".repeat(32) + "DD" + &"C".repeat(302));
     }
 
     #[test]
@@ -269,6 +271,6 @@ mod tests {
         let rest = AGAIN / ROW - 10;
         let later = ways(&mut board, rest + 9, (Kind::Broadcast, 64 << 10), [10, 40]);
         // In the second trial, and in that after so many.
-        assert_eq!(later.match_indices('D').map(|(at, _)| at).collect::<Vec<_>>(), [278, rest as usize + 1]);
+        assert_eq!(later.match_indices('D').map(|(at, _)| at).collect::<Vec<_>>(), [86, rest as usize + 1]);
     }
 }
