@@ -153,11 +153,12 @@ impl Block {
     /// How many rounds later what is said in a round is written over, if so many bytes are said then, too.
     #[inline(always)]
     pub fn lasts(self, len: usize) -> u64 {
-        match len {
-            ..=LINES_CARRY => SLOTS as u64,
-            ..=SHORT => SHORT_CELLS as u64,
-            _ => self.long_cells.min(SLOTS) as u64,
-        }
+        let rounds = match len {
+            len if len <= LINES_CARRY => SLOTS,
+            len if len <= SHORT => SHORT_CELLS,
+            _ => self.long_cells.min(SLOTS),
+        };
+        rounds as u64
     }
 
     /// Bytes that a long cell carries: some for each rank.
