@@ -144,3 +144,37 @@ fn memory_is_by_formula_and_for_those_who_talk() {
     let Some(outcome) = ranks::outcome_of(3, "memory_is_by_formula_and_for_those_who_talk", body) else { return };
     assert!(outcome.success(), "{outcome}\n{}", String::from_utf8_lossy(outcome.output(0)));
 }
+
+/// `cargo test --test messages_first -- --nocapture memory_of_64_ranks` prints what a rank has.
+#[test]
+fn memory_of_64_ranks_is_bounded_by_the_formula() {
+    use transom::shm_loopback::messages::{inbox_bytes, ring_bytes};
+    const RANKS: usize = 64;
+    let body = |world: World| {
+        let of = |bytes: usize| move |(size, _): &(u64, u64)| *size == bytes as u64;
+        let (inbox, ring) = (of(inbox_bytes(RANKS)), of(ring_bytes(256, 16_704)));
+        // More peers than there are rings, and each talks enough for one.
+        let (me, n) = (world.rank(), world.size());
+        for _ in 0..40 {
+            for away in 1..=12 {
+                let (to, from) = ((me + away) % n, (me + n - away) % n);
+                world.sendrecv(to, ONE, &[1], from, ONE, &mut [0]).unwrap();
+            }
+        }
+        let all = shared();
+        let (inboxes, rings) = (all.iter().filter(|of| inbox(of)).count(), all.iter().filter(|of| ring(of)).count());
+        assert_eq!((inboxes, rings), (1, 8), "{all:?}");
+        let used: u64 = all.iter().filter(|of| inbox(of) || ring(of)).map(|(_, used)| used).sum();
+        if me == 0 {
+            println!("a rank of 64: 1 inbox and 8 rings, of which {used} bytes were used");
+        }
+        world.barrier().unwrap();
+    };
+    if ranks::over_network() {
+        return;
+    }
+    let Some(outcome) = ranks::outcome_of(RANKS, "memory_of_64_ranks_is_bounded_by_the_formula", body) else { return };
+    let said = String::from_utf8_lossy(outcome.output(0)).into_owned();
+    assert!(outcome.success(), "{outcome}\n{said}");
+    println!("{}", said.lines().find(|line| line.starts_with("a rank of 64")).unwrap_or_default());
+}

@@ -191,9 +191,11 @@ fn panel(area: &Area, caption: &str, unit: &str, curves: &[Curve]) -> Result {
             .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], style));
         chart.draw_series(points.iter().map(|&point| Circle::new(point, 2, colour.filled())))?;
     }
+    // Where curves that rise are not: beside those of a bandwidth that has reached its most there is no room above.
+    let bandwidth = unit == "GB/s";
     chart
         .configure_series_labels()
-        .position(SeriesLabelPosition::UpperLeft)
+        .position(if bandwidth { SeriesLabelPosition::LowerRight } else { SeriesLabelPosition::UpperLeft })
         .background_style(WHITE.mix(0.8))
         .border_style(BLACK.mix(0.3))
         .draw()?;
