@@ -72,7 +72,8 @@ impl Class {
             self.least = [u64::MAX; 2];
         }
         let [sent, read] = self.least;
-        let reads = if at < trials { at >= trials / 2 } else { read < sent };
+        // Packets take room that other messages want, so they must be worth it.
+        let reads = if at < trials { at >= trials / 2 } else { read - read / 8 < sent };
         (if reads { Way::Read } else { Way::Sent }, at < trials)
     }
 }
@@ -166,6 +167,12 @@ mod tests {
         assert!(ways[8..512].iter().all(|way| *way == Way::Read));
         assert!(ways[1032..2048].iter().all(|way| *way == Way::Sent));
         assert!(ways[2056..].iter().all(|way| *way == Way::Sent));
+    }
+
+    #[test]
+    fn what_takes_about_as_long_is_read() {
+        assert_eq!(ways(&mut Rates::default(), 12, 1 << 16, 90, 100), "SSSSRRRRRRRR");
+        assert_eq!(ways(&mut Rates::default(), 12, 1 << 16, 85, 100), "SSSSRRRRSSSS");
     }
 
     #[test]
