@@ -166,7 +166,7 @@ fn memory_of_64_ranks_is_bounded_by_the_formula() {
         assert_eq!((inboxes, rings), (1, 8), "{all:?}");
         let used: u64 = all.iter().filter(|of| inbox(of) || ring(of)).map(|(_, used)| used).sum();
         if me == 0 {
-            println!("a rank of 64: 1 inbox and 8 rings, of which {used} bytes were used");
+            println!("\na rank of 64: 1 inbox and 8 rings, of which {used} bytes were used");
         }
         world.barrier().unwrap();
     };
