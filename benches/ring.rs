@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::*};
 use std::time::{Duration, Instant};
 
 const PIECE: usize = 16 << 10;
-/// Of a figure, which is their median.
+/// Of each size of the ring, in turn with the others; a figure is their median.
 const ROUNDS: usize = 9;
 /// Bytes that go through the ring in a round, and before it is measured.
 const BYTES: usize = 64 << 20;
@@ -37,7 +37,7 @@ impl Ring {
         Ring { slots, written: Count::default(), read: Count::default() }
     }
 
-    /// Copies what is `ahead` of this thread by `act`, piece after piece: the time in copies.
+    /// Calls `act` on one slot after the other, each once `is_ready` says so of its number: the mean time in a call.
     fn go_round(&self, mine: &Count, is_ready: impl Fn(usize) -> bool, mut act: impl FnMut(&mut [u8])) -> Duration {
         let mut took = Duration::ZERO;
         for number in 0..(BEFORE + BYTES) / PIECE {
@@ -81,6 +81,7 @@ fn round(bytes: usize, cores: &[usize]) -> [u64; 2] {
 
 fn main() {
     let cores = cores::choice();
+    assert!(cores.len() >= 2, "two threads hand bytes over, and each needs a core");
     let sizes = [64 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20, 8 << 20];
     let mut all = sizes.map(|bytes| (bytes, [const { Vec::new() }; 2]));
     for _ in 0..ROUNDS {

@@ -16,13 +16,13 @@ const LAP: u64 = 8 << 20;
 /// Messages differ by their length: below 128 KiB, 512 KiB, 2 MiB, and beyond.
 const CLASSES: usize = 4;
 
+/// Messages of a row.
+const MOST: u32 = 8;
+
 /// The shortest message of a class, in bytes, of those that are announced by themselves.
 const fn shortest(class: usize) -> u64 {
     1 << (15 + 2 * class)
 }
-
-/// Messages of a row.
-const MOST: u32 = 8;
 
 /// A way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,7 +74,7 @@ impl Class {
             self.least = [u64::MAX; 2];
         }
         let [sent, read] = self.least;
-        // Packets take room that other messages want, so they must be worth it; and what changes makes both slower at first.
+        // Packets take room that other messages want, so they must be worth it. And a change of way finds the caches as the other left them.
         if at >= trials {
             self.sent = if self.sent { sent - sent / 8 <= read } else { sent < read - read / 8 };
         }

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use transom_channel::wire::Data;
 use transom_channel::{Meter, Short, Space, Status as Came};
 use transom_locks::Awaited;
-use transom_shm_loopback::messages::{Attending, Bytes, Look, Turn, Waiter};
+use transom_shm_loopback::messages::{Bytes, Look, Turn, Waiter};
 use transom_shm_loopback::{Biased, Held};
 use transom_windows::Wait;
 
@@ -248,7 +248,7 @@ impl Hub {
     }
 
     /// Says, until it is dropped, that this thread is about to wait.
-    pub fn attending(&self) -> Option<Attending<'_>> {
+    pub fn attending(&self) -> Option<impl Drop + '_> {
         self.waiter.attending()
     }
 

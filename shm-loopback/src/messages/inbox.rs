@@ -99,7 +99,7 @@ impl Own {
 }
 
 /// A thread of the owner takes what comes to an inbox, as long as this is kept.
-pub struct Attending<'i>(&'i AtomicU64);
+pub(super) struct Attending<'i>(&'i AtomicU64);
 
 impl Drop for Attending<'_> {
     fn drop(&mut self) {

@@ -1,6 +1,6 @@
 //! Waiting for messages.
 
-use super::inbox::{Attending, Inbox};
+use super::inbox::Inbox;
 use crate::bell::{Brief, nap, ring};
 use crate::words::LOOKS;
 use std::cell::Cell;
@@ -84,7 +84,7 @@ impl Waiter {
     }
 
     /// Says, until it is dropped, that a thread is about to wait: a peer may ask it for what else it would read.
-    pub fn attending(&self) -> Option<Attending<'_>> {
+    pub fn attending(&self) -> Option<impl Drop + '_> {
         self.inbox.as_ref().map(Inbox::attend)
     }
 
