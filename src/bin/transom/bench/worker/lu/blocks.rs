@@ -1,11 +1,12 @@
 //! Ways to the blocks of LU: what the factorisation asks of them, and the time that they take.
 
+use super::flags::Flags;
 use std::cell::Cell;
 use std::time::Instant;
 use transom::{Error, Local, Rank};
 
-/// A way to the blocks. Between two fences a block has one writer, its owner, and no reader before the next: so ranks work
-/// on their own blocks where they are in the window, and others' that are done do not change.
+/// A way to the blocks. A block has one writer, its owner, and no reader before that has told that it is done: so ranks work on
+/// their own blocks where they are in the window, and others' that are done do not change.
 pub trait Blocks {
     /// One's own part.
     fn local(&self) -> Local<'_, f64>;
@@ -15,7 +16,10 @@ pub trait Blocks {
     fn reach(&self, _owner: Rank, _offset: usize, _area: usize) -> Result<Option<&[f64]>, Error> {
         Ok(None)
     }
-    fn fence(&mut self) -> Result<(), Error>;
+    /// Until another rank has come so far.
+    fn wait(&mut self, flags: &Flags, rank: Rank, stage: u64) -> Result<(), Error> {
+        flags.wait(rank, stage)
+    }
     /// Between two block operations.
     fn between(&self) -> Result<(), Error> {
         Ok(())
@@ -57,8 +61,8 @@ impl<B: Blocks> Blocks for Clocked<'_, B> {
         self.blocks.reach(owner, offset, area)
     }
 
-    fn fence(&mut self) -> Result<(), Error> {
-        clocked(self.clock.map(|clock| &clock.waiting), || self.blocks.fence())
+    fn wait(&mut self, flags: &Flags, rank: Rank, stage: u64) -> Result<(), Error> {
+        clocked(self.clock.map(|clock| &clock.waiting), || self.blocks.wait(flags, rank, stage))
     }
 
     fn between(&self) -> Result<(), Error> {

@@ -1,76 +1,159 @@
-//! The factorisation, in the blocks' own memory.
+//! The factorisation, in the blocks' own memory. No rank waits for all: each goes through its rows of blocks, step by step, and tells
+//! how far it has come, and waits where it needs a block that is not done.
 
 use super::blocks::Blocks;
+use super::flags::Flags;
 use super::grid::Grid;
 use crate::bench::buffer::Buffer;
 use crate::bench::worker::block::{Inverses, factor, subtract_product};
-use transom::Error;
+use std::ops::Range;
+use transom::{Error, Rank};
 
 /// What a rank needs besides its blocks.
 pub struct Room {
-    /// A block of another's.
-    room: Buffer<f64>,
-    /// Those of a pivot row.
+    /// Another's block of a pivot column, in one of my rows.
+    left: Buffer<f64>,
+    /// Others' blocks of a pivot row, in my columns.
     uppers: Buffer<f64>,
+    /// Another's diagonal block.
+    diagonal: Buffer<f64>,
     inverses: Inverses,
+    /// The step of whose diagonal block these are.
+    inverted: Option<usize>,
 }
 
 impl Room {
     pub fn new(grid: Grid) -> Self {
-        Room {
-            room: Buffer::new(grid.area(), |_| 0.0),
-            uppers: Buffer::new(grid.columns(0).count() * grid.area(), |_| 0.0),
-            inverses: Inverses::new(grid.size),
-        }
+        let blocks = |count: usize| Buffer::new(count * grid.area(), |_| 0.0);
+        let (inverses, inverted) = (Inverses::new(grid.size), None);
+        Room { left: blocks(1), uppers: blocks(grid.columns(0).count()), diagonal: blocks(1), inverses, inverted }
     }
 }
 
-pub fn factorise(grid: Grid, blocks: &mut impl Blocks, room: Room) -> Result<(), Error> {
-    let (size, area) = (grid.size, grid.area());
-    let Room { mut room, mut uppers, mut inverses } = room;
+pub fn factorise(grid: Grid, blocks: &mut impl Blocks, flags: &Flags, room: Room) -> Result<(), Error> {
+    let stages = Stages { blocks: grid.blocks };
+    let mut work = Factorisation { grid, blocks, flags, room, stages };
     for step in 0..grid.blocks {
-        if grid.owner(step, step) == grid.rank {
-            factor(size, own_mut(blocks, grid.offset(step, step), area)?);
-        }
-        blocks.fence()?;
-
-        let below = grid.rows(step + 1).filter(|&row| grid.owner(row, step) == grid.rank);
-        let right = grid.columns(step + 1).filter(|&column| grid.owner(step, column) == grid.rank);
-        if below.clone().chain(right.clone()).next().is_some() {
-            bring(grid, blocks, (step, step), &mut room)?;
-            inverses.invert(brought(grid, blocks, (step, step), &room)?);
-        }
-        for row in below {
-            inverses.solve_upper(own_mut(blocks, grid.offset(row, step), area)?);
-            blocks.between()?;
-        }
-        for column in right {
-            inverses.solve_lower(own_mut(blocks, grid.offset(step, column), area)?);
-            blocks.between()?;
-        }
-        blocks.fence()?;
-
-        // My columns' blocks follow one another, in each row. Those of the pivot row serve all my rows, so they are fetched once.
-        let Some(first) = grid.columns(step + 1).next() else { continue };
-        let all = grid.columns(step + 1).count() * area;
-        let owner = grid.owner(step, first);
-        if owner != grid.rank {
-            for (upper, column) in uppers.chunks_exact_mut(area).zip(grid.columns(step + 1)) {
-                blocks.fetch(owner, grid.offset(step, column), upper)?;
-            }
-        }
-        for row in grid.rows(step + 1) {
-            bring(grid, blocks, (row, step), &mut room)?;
-            let left = brought(grid, blocks, (row, step), &room)?;
-            let upper = if owner == grid.rank { own(blocks, grid.offset(step, first), all)? } else { &uppers[..all] };
-            let mine = own_mut(blocks, grid.offset(row, first), all)?;
-            for (mine, upper) in mine.chunks_exact_mut(area).zip(upper.chunks_exact(area)) {
-                subtract_product(size, mine, left, upper);
-                blocks.between()?;
-            }
+        work.bring_uppers(step)?;
+        for row in grid.rows(step) {
+            work.row(step, row)?;
         }
     }
-    Ok(())
+    // Who grants locks itself must do so until nobody wants one.
+    flags.tell(stages.end())?;
+    (0..flags.ranks()).try_for_each(|rank| work.wait(rank, stages.end()))
+}
+
+/// What a rank tells of how far it has come. It goes through steps and their rows in order, so each stage has all before it.
+#[derive(Clone, Copy)]
+struct Stages {
+    blocks: usize,
+}
+
+impl Stages {
+    fn diagonal(self, step: usize) -> u64 {
+        self.row(step, step) - 1
+    }
+
+    /// What the step solves of a row: its block of the pivot column, all of the pivot row.
+    fn row(self, step: usize, row: usize) -> u64 {
+        (step * (self.blocks + 1) + row + 2) as u64
+    }
+
+    fn end(self) -> u64 {
+        self.row(self.blocks, self.blocks)
+    }
+}
+
+struct Factorisation<'a, 'f, B> {
+    grid: Grid,
+    blocks: &'a mut B,
+    flags: &'a Flags<'f>,
+    room: Room,
+    stages: Stages,
+}
+
+impl<B: Blocks> Factorisation<'_, '_, B> {
+    fn wait(&mut self, rank: Rank, stage: u64) -> Result<(), Error> {
+        if rank == self.grid.rank { Ok(()) } else { self.blocks.wait(self.flags, rank, stage) }
+    }
+
+    /// Brings the pivot row of the step before, by which all my rows are updated, so once.
+    fn bring_uppers(&mut self, step: usize) -> Result<(), Error> {
+        let (grid, area) = (self.grid, self.grid.area());
+        let (Some(before), Some(first)) = (step.checked_sub(1), grid.columns(step).next()) else { return Ok(()) };
+        let owner = grid.owner(before, first);
+        self.wait(owner, self.stages.row(before, before))?;
+        for (upper, column) in self.room.uppers.chunks_exact_mut(area).zip(grid.columns(step)) {
+            if owner != grid.rank {
+                self.blocks.fetch(owner, grid.offset(before, column), upper)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Updates a row of mine by the step before, and solves what this step does of it: first that which others wait for.
+    fn row(&mut self, step: usize, row: usize) -> Result<(), Error> {
+        let (grid, area) = (self.grid, self.grid.area());
+        if let Some(before) = step.checked_sub(1) {
+            self.wait(grid.owner(row, before), self.stages.row(before, row))?;
+            bring(grid, self.blocks, (row, before), &mut self.room.left)?;
+        }
+        if grid.owner(row, step) == grid.rank {
+            self.update(step, row, step..step + 1)?;
+            let block = grid.offset(row, step);
+            if row == step {
+                factor(grid.size, own_mut(self.blocks, block, area)?);
+                self.flags.tell(self.stages.diagonal(step))?;
+            } else {
+                self.invert(step)?;
+                self.room.inverses.solve_upper(own_mut(self.blocks, block, area)?);
+                self.flags.tell(self.stages.row(step, row))?;
+            }
+        }
+        self.update(step, row, step + 1..grid.blocks)?;
+        if row == step {
+            for column in grid.columns(step + 1) {
+                self.invert(step)?;
+                self.room.inverses.solve_lower(own_mut(self.blocks, grid.offset(row, column), area)?);
+                self.blocks.between()?;
+            }
+            self.flags.tell(self.stages.row(step, row))?;
+        }
+        Ok(())
+    }
+
+    /// Subtracts what the step before made from my blocks of a row in some columns, if there are any.
+    fn update(&mut self, step: usize, row: usize, columns: Range<usize>) -> Result<(), Error> {
+        let (grid, area) = (self.grid, self.grid.area());
+        let mine = grid.columns(columns.start).take_while(|column| columns.contains(column));
+        let (Some(before), Some(first)) = (step.checked_sub(1), mine.clone().next()) else { return Ok(()) };
+        // My columns' blocks follow one another, in each row.
+        let (all, skipped) =
+            (mine.count() * area, grid.columns(step).take_while(|&column| column < first).count() * area);
+        let left = brought(grid, self.blocks, (row, before), &self.room.left)?;
+        let upper = match grid.owner(before, first) == grid.rank {
+            true => own(self.blocks, grid.offset(before, first), all)?,
+            false => &self.room.uppers[skipped..][..all],
+        };
+        let mine = own_mut(self.blocks, grid.offset(row, first), all)?;
+        for (mine, upper) in mine.chunks_exact_mut(area).zip(upper.chunks_exact(area)) {
+            subtract_product(grid.size, mine, left, upper);
+            self.blocks.between()?;
+        }
+        Ok(())
+    }
+
+    /// Inverts the diagonal block of a step, once it is there.
+    fn invert(&mut self, step: usize) -> Result<(), Error> {
+        let (grid, owner) = (self.grid, self.grid.owner(step, step));
+        if self.room.inverted.replace(step) != Some(step) {
+            self.wait(owner, self.stages.diagonal(step))?;
+            bring(grid, self.blocks, (step, step), &mut self.room.diagonal)?;
+            self.room.inverses.invert(brought(grid, self.blocks, (step, step), &self.room.diagonal)?);
+        }
+        Ok(())
+    }
 }
 
 /// Brings a block that is done to `room`, unless it can be read where it is.
@@ -98,14 +181,14 @@ fn brought<'b>(
 
 /// Own blocks that are done.
 fn own<B: Blocks>(blocks: &B, offset: usize, len: usize) -> Result<&[f64], Error> {
-    // SAFETY: they are not written before the next fence, which `blocks` cannot do meanwhile.
+    // SAFETY: nobody writes a block that is done: each is written by its owner alone, before the stage that it tells.
     unsafe { blocks.local().as_slice(offset, len) }
 }
 
 /// Own blocks to be written.
 #[allow(clippy::mut_from_ref, reason = "of memory that is not behind the reference")]
 fn own_mut<B: Blocks>(blocks: &B, offset: usize, len: usize) -> Result<&mut [f64], Error> {
-    // SAFETY: nobody else reads them before the next fence, which `blocks` cannot do meanwhile, and `factorise` has no other
-    // slice of them.
+    // SAFETY: nobody else reads a block before its owner has told the stage at which it is done, and `Factorisation` has no
+    // other slice of it.
     unsafe { blocks.local().as_mut_slice(offset, len) }
 }

@@ -2,6 +2,7 @@
 
 mod blocks;
 mod factorise;
+mod flags;
 mod grid;
 mod ways;
 
@@ -10,6 +11,7 @@ use super::facts::{Facts, Outcome, gather};
 use super::kernel;
 use blocks::{Blocks, Clock, Clocked};
 use factorise::{Room, factorise};
+use flags::Flags;
 use grid::Grid;
 use std::time::Instant;
 use transom::{Error, Flavor, Window, World};
@@ -21,8 +23,9 @@ pub fn measure(worker: &Worker, world: &World, facts: &mut Facts) -> Outcome {
         Sync::Shared => Flavor::Shared { len: grid.part() },
         _ => Flavor::Allocate { len: grid.part() },
     };
-    // Signals for the two-sided way: requests of each rank, grants of each rank, and arrivals at fences.
-    let mut window: Window<f64> = world.window(flavor, 2 * world.size() + 1)?;
+    let mut window: Window<f64> = world.window(flavor, 0)?;
+    let mut flags = Flags::window(world)?;
+    let flags = Flags::new(world, &mut flags)?;
     for (row, column) in grid.mine(0) {
         let element = |at| grid.element(row * grid.size + at / grid.size, column * grid.size + at % grid.size);
         let block: Vec<f64> = (0..grid.area()).map(element).collect();
@@ -35,15 +38,14 @@ pub fn measure(worker: &Worker, world: &World, facts: &mut Facts) -> Outcome {
     let begun = Instant::now();
     match worker.sync {
         Sync::TwoSided => {
-            let blocks = by(grid, TwoSided::new(world, window.lock_all()?), clocked, room)?;
-            blocks.epoch.unlock()?;
+            let blocks = TwoSided::new(window.lock_all()?, &flags);
+            by(grid, blocks, &flags, clocked, room)?.epoch.unlock()?;
         }
         Sync::Flush => {
-            let blocks = by(grid, Flushed { world, epoch: window.lock_all()? }, clocked, room)?;
-            blocks.epoch.unlock()?;
+            by(grid, Flushed(window.lock_all()?), &flags, clocked, room)?.0.unlock()?;
         }
-        Sync::Shared => _ = by(grid, Shared(&mut window), clocked, room)?,
-        _ => _ = by(grid, OneSided(&mut window), clocked, room)?,
+        Sync::Shared => _ = by(grid, Shared(&mut window), &flags, clocked, room)?,
+        _ => _ = by(grid, OneSided(&mut window), &flags, clocked, room)?,
     }
     window.fence()?;
     let seconds = begun.elapsed().as_secs_f64();
@@ -65,9 +67,9 @@ pub fn measure(worker: &Worker, world: &World, facts: &mut Facts) -> Outcome {
 }
 
 /// Factors by a way to the blocks, which is then free again.
-fn by<B: Blocks>(grid: Grid, blocks: B, clock: Option<&Clock>, room: Room) -> Result<B, Error> {
+fn by<B: Blocks>(grid: Grid, blocks: B, flags: &Flags, clock: Option<&Clock>, room: Room) -> Result<B, Error> {
     let mut blocks = Clocked { blocks, clock };
-    factorise(grid, &mut blocks, room)?;
+    factorise(grid, &mut blocks, flags, room)?;
     Ok(blocks.blocks)
 }
 

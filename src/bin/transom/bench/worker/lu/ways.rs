@@ -3,9 +3,9 @@
 //! By flush all is in one epoch, as MPI programs are often written; and where ranks share memory, blocks are read in place.
 
 use super::blocks::Blocks;
+use super::flags::Flags;
 use std::cell::Cell;
-use std::sync::atomic::{Ordering::SeqCst, fence};
-use transom::{Error, Local, LockAllEpoch, Rank, Window, World};
+use transom::{Error, Local, LockAllEpoch, Rank, Window};
 
 pub struct OneSided<'w>(pub &'w mut Window<f64>);
 
@@ -19,33 +19,18 @@ impl Blocks for OneSided<'_> {
         epoch.get(offset, block)?;
         epoch.unlock()
     }
-
-    fn fence(&mut self) -> Result<(), Error> {
-        self.0.fence().map(drop)
-    }
 }
 
 /// One epoch from the beginning to the end; whatever is got is here when the call returns.
-pub struct Flushed<'w> {
-    pub world: &'w World,
-    pub epoch: LockAllEpoch<'w, f64>,
-}
+pub struct Flushed<'w>(pub LockAllEpoch<'w, f64>);
 
 impl Blocks for Flushed<'_> {
     fn local(&self) -> Local<'_, f64> {
-        self.epoch.local()
+        self.0.local()
     }
 
     fn fetch(&mut self, owner: Rank, offset: usize, block: &mut [f64]) -> Result<(), Error> {
-        self.epoch.target(owner)?.get(offset, block)
-    }
-
-    fn fence(&mut self) -> Result<(), Error> {
-        // As `Window::sync` on both sides of what tells the others, which an epoch does not lend.
-        fence(SeqCst);
-        self.world.barrier()?;
-        fence(SeqCst);
-        Ok(())
+        self.0.target(owner)?.get(offset, block)
     }
 }
 
@@ -62,47 +47,35 @@ impl Blocks for Shared<'_> {
     }
 
     fn reach(&self, owner: Rank, offset: usize, area: usize) -> Result<Option<&[f64]>, Error> {
-        // SAFETY: the block is done, so its owner does not write it before the next fence, which `self` cannot do meanwhile.
+        // SAFETY: the block is done, so its owner writes it no more.
         unsafe { self.0.local().of(owner)?.as_slice(offset, area) }.map(Some)
-    }
-
-    fn fence(&mut self) -> Result<(), Error> {
-        self.0.fence().map(drop)
     }
 }
 
-/// Requests and grants are counted in signals: of each rank its requests, of each rank its grants, arrivals at fences.
+/// Owners grant their locks themselves.
 pub struct TwoSided<'w> {
     pub epoch: LockAllEpoch<'w, f64>,
-    rank: Rank,
-    ranks: usize,
+    pub flags: &'w Flags<'w>,
     served: Vec<Cell<u64>>,
     granted: Vec<u64>,
-    fences: u64,
 }
 
 impl<'w> TwoSided<'w> {
-    pub fn new(world: &World, epoch: LockAllEpoch<'w, f64>) -> Self {
-        let (rank, ranks) = (world.rank(), world.size());
-        TwoSided { epoch, rank, ranks, served: vec![Cell::new(0); ranks], granted: vec![0; ranks], fences: 0 }
-    }
-
-    /// Adds 1 to a signal of a rank.
-    fn tell(&self, rank: Rank, signal: usize) -> Result<(), Error> {
-        self.epoch.target(rank)?.put_signal(0, &[], signal, 1)
+    pub fn new(epoch: LockAllEpoch<'w, f64>, flags: &'w Flags<'w>) -> Self {
+        TwoSided { epoch, flags, served: vec![Cell::new(0); flags.ranks()], granted: vec![0; flags.ranks()] }
     }
 
     /// Waits until a signal has come so far, and grants what is asked for meanwhile.
-    fn wait(&mut self, signal: usize, value: u64) -> Result<(), Error> {
-        let mut all: Vec<_> = (0..self.ranks).collect();
-        all.push(signal);
+    fn wait_for(&self, signal: usize, value: u64) -> Result<(), Error> {
+        let requests = (0..self.flags.ranks()).map(|origin| self.flags.request(origin));
+        let all: Vec<_> = requests.chain([signal]).collect();
+        let news = |at: usize, now| match at == signal {
+            true => now >= value,
+            false => now > self.served[at - self.flags.request(0)].get(),
+        };
         loop {
             self.between()?;
-            let served = &self.served;
-            let news = |at: usize, now| {
-                if at == signal { now >= value } else { served.get(at).is_some_and(|s| now > s.get()) }
-            };
-            if self.epoch.signals().wait_any(&all, news)?.0 == signal {
+            if self.flags.signals().wait_any(&all, news)?.0 == signal {
                 return Ok(());
             }
         }
@@ -115,25 +88,23 @@ impl Blocks for TwoSided<'_> {
     }
 
     fn fetch(&mut self, owner: Rank, offset: usize, block: &mut [f64]) -> Result<(), Error> {
-        self.tell(owner, self.rank)?;
+        self.flags.add(owner, self.flags.request(self.flags.rank()))?;
         self.granted[owner] += 1;
-        self.wait(self.ranks + owner, self.granted[owner])?;
+        self.wait_for(self.flags.grant(owner), self.granted[owner])?;
         self.epoch.target(owner)?.get(offset, block)
     }
 
-    fn fence(&mut self) -> Result<(), Error> {
-        let arrivals = 2 * self.ranks;
-        (0..self.ranks).try_for_each(|rank| self.tell(rank, arrivals))?;
-        self.fences += 1;
-        self.wait(arrivals, self.fences * self.ranks as u64)
+    fn wait(&mut self, flags: &Flags, rank: Rank, stage: u64) -> Result<(), Error> {
+        self.wait_for(rank, stage)?;
+        flags.wait(rank, stage)
     }
 
     /// Grants what was asked for.
     fn between(&self) -> Result<(), Error> {
         for (origin, served) in self.served.iter().enumerate() {
-            while self.epoch.signals().read(origin)? > served.get() {
+            while self.flags.signals().read(self.flags.request(origin))? > served.get() {
                 served.set(served.get() + 1);
-                self.tell(origin, self.ranks + self.rank)?;
+                self.flags.add(origin, self.flags.grant(self.flags.rank()))?;
             }
         }
         Ok(())
