@@ -4,15 +4,16 @@
 
 use std::collections::VecDeque;
 
-/// Rows that try the two ways, one half each: one that something disturbs decides nothing. Not by turns, as what the one leaves in
-/// caches makes the other slow.
+/// Rows that try the two ways at first, one half each: one that something disturbs decides nothing. Not by turns, as what the one leaves
+/// in caches makes the other slow.
 const TRIALS: u32 = 8;
-/// After so many rows they are tried again.
-const AGAIN: u32 = 1024;
 /// Bytes, of the shortest messages of a class, after which they are tried a second time, and which then come by each way: memory that
-/// packets go by is new to both processes the first time, and slow. A lap is twice what a ring has, unless it is chosen.
+/// packets go by is new to both processes the first time, and slow. A lap is twice what a ring has, unless it is chosen. Later trials are
+/// as long: messages the other way make a few that change theirs slow.
 const SOON: u64 = 16 << 20;
 const LAP: u64 = 8 << 20;
+/// After so many times the rows of such a trial there is another. In between it is decided anew as often, by what the chosen way takes now.
+const AGAIN: u32 = 32;
 /// Messages differ by their length: below 128 KiB, 512 KiB, 2 MiB, and beyond.
 const CLASSES: usize = 4;
 
@@ -44,8 +45,8 @@ pub struct Rates {
 #[derive(Debug, Clone, Copy, Default)]
 struct Class {
     rows: u32,
-    /// The least nanoseconds for each MiB in the last trials, by both ways.
-    least: [u64; 2],
+    /// Nanoseconds that a MiB takes by each way: the least of late, as one that was disturbed tells nothing.
+    takes: [u64; 2],
     /// By which way they come between trials.
     sent: bool,
 }
@@ -54,7 +55,6 @@ struct Class {
 struct Row {
     class: usize,
     way: Way,
-    trial: bool,
     since: u64,
     bytes: u64,
     messages: u32,
@@ -62,24 +62,34 @@ struct Row {
 }
 
 impl Class {
-    /// How the next row comes, of messages of so many bytes at least, and whether that is a trial.
-    fn next(&mut self, shortest: u64) -> (Way, bool) {
+    /// How the next row comes, of messages of so many bytes at least.
+    fn next(&mut self, shortest: u64) -> Way {
         let [second, long] = [SOON, 2 * LAP].map(|bytes| (bytes / shortest) as u32);
         let (at, trials) = match self.rows.checked_sub(second) {
-            Some(at) if at < long => (at, long),
-            _ => (self.rows % AGAIN, TRIALS),
+            Some(after) => (after % (AGAIN * long), long),
+            None => (self.rows, TRIALS),
         };
         self.rows = self.rows.wrapping_add(1);
-        if at == 0 {
-            self.least = [u64::MAX; 2];
+        if at < trials {
+            let way = if at < trials / 2 { Way::Sent } else { Way::Read };
+            if at.is_multiple_of(trials / 2) {
+                self.takes[way as usize] = u64::MAX;
+            }
+            return way;
         }
-        let [sent, read] = self.least;
         // Packets take room that other messages want, so they must be worth it. And a change of way finds the caches as the other left them.
-        if at >= trials {
+        if at.is_multiple_of(trials) {
+            let [sent, read] = self.takes;
             self.sent = if self.sent { sent - sent / 8 <= read } else { sent < read - read / 8 };
         }
-        let reads = if at < trials { at >= trials / 2 } else { !self.sent };
-        (if reads { Way::Read } else { Way::Sent }, at < trials)
+        if self.sent { Way::Sent } else { Way::Read }
+    }
+
+    /// A row of so many bytes has come.
+    fn took(&mut self, way: Way, nanoseconds: u64, bytes: u64) {
+        let took = (u128::from(nanoseconds) << 20) / u128::from(bytes.max(1));
+        let (took, takes) = (u64::try_from(took).unwrap_or(u64::MAX), &mut self.takes[way as usize]);
+        *takes = took.min(takes.saturating_add(took.min(takes.saturating_mul(2)).saturating_sub(*takes) / 8));
     }
 }
 
@@ -88,9 +98,8 @@ impl Rates {
     pub fn begin(&mut self, bytes: u64, now: impl FnOnce() -> u64) -> Way {
         let class = (bytes.max(1).ilog2().saturating_sub(15) as usize / 2).min(CLASSES - 1);
         if self.rows.back().is_none_or(|row| row.class != class || row.messages == MOST) {
-            let (way, trial) = self.classes[class].next(shortest(class));
-            let since = if trial { now() } else { 0 };
-            self.rows.push_back(Row { class, way, trial, since, bytes: 0, messages: 0, under_way: 0 });
+            let way = self.classes[class].next(shortest(class));
+            self.rows.push_back(Row { class, way, since: now(), bytes: 0, messages: 0, under_way: 0 });
         }
         let row = self.rows.back_mut().expect("one was there, or is now");
         row.bytes = row.bytes.saturating_add(bytes);
@@ -106,18 +115,10 @@ impl Rates {
         if row.under_way > 0 {
             return;
         }
-        let row = self.rows.pop_front().expect("just looked at");
-        let next = self.rows.front_mut().filter(|next| next.trial);
-        if !row.trial && next.is_none() {
-            return;
-        }
-        let now = now();
-        next.into_iter().for_each(|next| next.since = next.since.max(now));
-        if row.trial {
-            let took = u128::from(now.saturating_sub(row.since)) << 20;
-            let took = u64::try_from(took / u128::from(row.bytes.max(1))).unwrap_or(u64::MAX);
-            let least = &mut self.classes[row.class].least[row.way as usize];
-            *least = took.min(*least);
+        let (row, now) = (self.rows.pop_front().expect("just looked at"), now());
+        self.classes[row.class].took(row.way, now.saturating_sub(row.since), row.bytes);
+        if let Some(next) = self.rows.front_mut() {
+            next.since = next.since.max(now);
         }
     }
 }
@@ -146,9 +147,12 @@ mod tests {
         // 16 MiB of those of 32 KiB are 512.
         assert_eq!(ways(&mut rates, 500, 1 << 16, 5, 2), "S".repeat(500), "not measured again so soon");
         assert_eq!(ways(&mut rates, 512, 1 << 16, 5, 2), "S".repeat(256) + &"R".repeat(256));
-        assert_eq!(ways(&mut rates, 10, 1 << 16, 5, 2), "SSSSRRRRRR");
-        assert_eq!(ways(&mut rates, 1014, 1 << 16, 2, 5), "R".repeat(1014));
-        assert_eq!(ways(&mut rates, 10, 1 << 16, 2, 5), "SSSSRRRRSS");
+        assert_eq!(
+            ways(&mut rates, 31 * 512, 1 << 16, 2, 5),
+            "R".repeat(31 * 512),
+            "sixteen thousand later they are tried again"
+        );
+        assert_eq!(ways(&mut rates, 520, 1 << 16, 2, 5), "S".repeat(256) + &"R".repeat(256) + &"S".repeat(8));
     }
 
     /// What goes by memory for the first time: 256 slots of 16 KiB, of which a message of 64 KiB takes four.
@@ -170,8 +174,40 @@ mod tests {
         };
         let ways: Vec<Way> = (0..3000).map(|_| one()).collect();
         assert!(ways[8..512].iter().all(|way| *way == Way::Read));
-        assert!(ways[1032..2048].iter().all(|way| *way == Way::Sent));
-        assert!(ways[2056..].iter().all(|way| *way == Way::Sent));
+        assert!(ways[1024..].iter().all(|way| *way == Way::Sent));
+    }
+
+    /// Packets take longer from some message on: that is found out before the next trial.
+    #[test]
+    fn what_becomes_slower_is_left() {
+        let mut rates = Rates::default();
+        assert_eq!(ways(&mut rates, 1024, 1 << 16, 4, 6), "SSSSRRRR".to_owned() + &"S".repeat(760) + &"R".repeat(256));
+        assert_eq!(ways(&mut rates, 600, 1 << 16, 4, 6), "S".repeat(600));
+        assert_eq!(ways(&mut rates, 600, 1 << 16, 9, 6), "S".repeat(424) + &"R".repeat(176));
+    }
+
+    /// As where messages go both ways, and those of the other way are still read.
+    #[test]
+    fn a_way_that_is_slow_after_the_other_is_found() {
+        let (mut rates, mut sent) = (Rates::default(), 0);
+        let mut one = || {
+            let way = rates.begin(1 << 16, || 0);
+            sent = if way == Way::Sent { sent + 1 } else { 0 };
+            rates.end(|| {
+                if sent == 0 {
+                    6
+                } else if sent < 9 {
+                    9
+                } else {
+                    4
+                }
+            });
+            way
+        };
+        let ways: Vec<Way> = (0..20_000).map(|_| one()).collect();
+        assert!(ways[8..512].iter().all(|way| *way == Way::Read));
+        assert!(ways[1024..16_896].iter().all(|way| *way == Way::Sent));
+        assert!(ways[17_408..].iter().all(|way| *way == Way::Sent));
     }
 
     #[test]
@@ -180,9 +216,8 @@ mod tests {
         let mut rates = Rates::default();
         assert_eq!(ways(&mut rates, 512, 1 << 16, 85, 100), "SSSSRRRR".to_owned() + &"S".repeat(504));
         assert_eq!(ways(&mut rates, 512, 1 << 16, 100, 90), "S".repeat(256) + &"R".repeat(256));
-        assert_eq!(ways(&mut rates, 12, 1 << 16, 100, 90), "SSSSRRRRSSSS");
-        assert_eq!(ways(&mut rates, 1012, 1 << 16, 100, 85), "S".repeat(1012));
-        assert_eq!(ways(&mut rates, 12, 1 << 16, 100, 85), "SSSSRRRRRRRR");
+        assert_eq!(ways(&mut rates, 31 * 512, 1 << 16, 100, 85), "S".repeat(31 * 512));
+        assert_eq!(ways(&mut rates, 520, 1 << 16, 100, 85), "S".repeat(256) + &"R".repeat(256) + &"R".repeat(8));
     }
 
     #[test]
@@ -208,9 +243,10 @@ mod tests {
             assert_eq!(rates.begin(1 << 16, || 0), Way::Read);
             rates.end(|| 3000);
         }
-        assert_eq!(rates.begin(1 << 16, || unreachable!("the trials are over")), Way::Sent);
+        assert_eq!(rates.begin(1 << 16, || 0), Way::Sent);
         rates.begin(1 << 16, || unreachable!("a row has begun"));
-        (0..2).for_each(|_| rates.end(|| unreachable!("nothing is measured")));
+        rates.end(|| unreachable!("a row has not come"));
+        rates.end(|| 6000);
         rates.begin(u64::MAX, || 5);
         rates.end(|| 0);
         rates.end(|| unreachable!("nothing is under way"));
