@@ -270,7 +270,7 @@ mod tests {
         rates.end(|| now);
         for _ in 0..3 {
             row(&mut rates, Way::Read, now);
-            now += 90_000;
+            now += 100_000;
             (0..MOST).for_each(|_| rates.end(|| now));
         }
         assert_eq!(rates.begin(1 << 16, || now), Way::Read, "1 us, not 81");
