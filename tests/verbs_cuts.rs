@@ -328,6 +328,32 @@ fn messages_survive_a_rail_that_flaps() {
     meet(&world).unwrap();
 }
 
+/// Rails that are so slow that what is asked of a peer comes seconds later, since it waits behind messages the other way: no connection is
+/// broken off for that again and again, as each that is new would make it worse. By hand, as above, with a rate.
+#[test]
+fn rails_that_are_slow_are_not_taken_for_cut() {
+    const LEN: usize = 4 << 20;
+    if std::env::var_os(ROLE).is_none() || links().is_empty() {
+        return eprintln!("skipped: needs two hosts with two rails, and `transom run`");
+    }
+    let world = transom::init().expect("a rank can join its job");
+    let other = 1 - world.rank();
+    for round in 0..4 {
+        let began = Instant::now();
+        let mut came = vec![0_u8; LEN];
+        world
+            .sendrecv(other, Tag::new(1), &vec![round * 2 + world.rank() as u8; LEN], other, Tag::new(1), &mut came)
+            .unwrap();
+        let took = began.elapsed();
+        println!("| rank {} | 4 MiB each way by a slow rail: {took:.2?} |", world.rank());
+        assert!(came.iter().all(|byte| *byte == round * 2 + other as u8), "round {round}");
+        assert!(took < Duration::from_secs(30), "round {round}: {took:?}");
+    }
+    let made = verbs(&world).queue_pairs().to_others;
+    assert!(made < 30, "{made} queue pairs");
+    meet(&world).unwrap();
+}
+
 /// A pipe keeps to the first rail, which flaps, and so does what goes by that with it: both wait. By hand, as above.
 #[test]
 fn a_pipe_waits_for_a_rail_that_flaps() {

@@ -12,6 +12,7 @@ mod listen;
 mod machine;
 mod message;
 mod pair;
+mod patience;
 mod service;
 
 pub(super) use core::{Core, Link};

@@ -7,6 +7,7 @@ use super::listen::listen;
 use super::machine::{Backoff, Effects, Machine, Reason, State};
 use super::message::{MESSAGE, Message};
 use super::pair::{Doing, LATELY, Made, Pair, UNHEARD, choose, heed, say};
+use super::patience::Patience;
 use crate::verbs::datagram::Post;
 use crate::verbs::progress;
 use crate::verbs::sys::CompletionQueue;
@@ -71,6 +72,8 @@ pub(super) struct Connection {
     /// by another.
     unheard: u32,
     back: u32,
+    /// How long a lane is waited for that seems cut, and the first rail, before it goes back there.
+    patience: Patience,
     /// The last atomic that the peer asked for.
     pub(super) served: Served,
 }
@@ -244,10 +247,11 @@ impl Connector {
             }
             let silent = silence.1;
             let unheard = self.is_unheard(peer, silent);
-            let Connection { silence, .. } = self.connections.entry(peer).or_default();
-            if silent > SILENT * self.looks || unheard && !lane.has_atomic() {
-                // The next has as long.
+            let Connection { silence, patience, .. } = self.connections.entry(peer).or_default();
+            let most = self.looks * SILENT.max(patience.times(Instant::now()));
+            if silent > most || unheard && !lane.has_atomic() {
                 silence.1 = 0;
+                patience.breaks_off(Instant::now());
                 lane.break_off(Failure::known(Why::Ended));
             } else if silent > 0 {
                 // Of most messages nobody is told that they are complete.
@@ -285,7 +289,8 @@ impl Connector {
         }
         self.probe_by_all(peer);
         let asked = Duration::from_secs(1) * silent / self.looks;
-        asked > UNHEARD && self.is_cut(peer)
+        let times = self.connections.get(&peer).map_or(1, |connection| connection.patience.times(Instant::now()));
+        asked > UNHEARD * times && self.is_cut(peer, UNHEARD * times)
     }
 
     /// Has a peer asked by all rails whether it can be heard.
@@ -294,10 +299,10 @@ impl Connector {
         self.core.others().for_each(|other| other.probe(peer));
     }
 
-    /// Whether a peer was heard lately, though not by the rail that its lane is by.
-    fn is_cut(&self, peer: Rank) -> bool {
+    /// Whether a peer was heard lately, though for so long not by the rail that its lane is by.
+    fn is_cut(&self, peer: Rank, unheard: Duration) -> bool {
         let by = self.connections.get(&peer).map_or(0, |connection| connection.pair.by);
-        let reached = |core: &Core| core.has_heard(peer, UNHEARD);
+        let reached = |core: &Core| core.has_heard(peer, unheard);
         let here = if by == 0 { reached(&self.core) } else { self.core.instead(by).is_some_and(|of| reached(&of)) };
         let heard = |core: &Core| core.has_heard(peer, LATELY);
         !here && (heard(&self.core) || self.core.others().any(|other| heard(&other)))
@@ -312,12 +317,14 @@ impl Connector {
         for (peer, elsewhere) in self.connections.iter().filter_map(of).collect::<Vec<_>>() {
             self.probe_by_all(peer);
             let reached = self.core.has_heard(peer, UNHEARD);
-            let cut = !elsewhere && self.is_cut(peer);
+            let cut = !elsewhere && self.is_cut(peer, UNHEARD);
             let connection = self.connections.get_mut(&peer).expect("just found");
             connection.back = if elsewhere && reached { connection.back + 1 } else { 0 };
             connection.unheard = if cut { connection.unheard + 1 } else { 0 };
             let late = Duration::from_secs(1) * connection.unheard / self.looks > UNHEARD;
-            if connection.back > BACK || late && connection.pair.by != choose(&self.core, peer) {
+            if connection.back > BACK * connection.patience.times(Instant::now())
+                || late && connection.pair.by != choose(&self.core, peer)
+            {
                 tracing::info!(rank = self.core.me, peer, elsewhere, "a connection is to be by another rail");
                 (connection.back, connection.unheard) = (0, 0);
                 self.drive(peer, true, |machine, effects| {
