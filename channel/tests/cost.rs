@@ -176,6 +176,6 @@ fn a_sender_that_waits_is_asked_unless_reading_was_faster() {
         })
         .collect();
     // Here a read takes less time than packets.
-    let tried: Vec<usize> = (1..=4).chain(513..=768).chain(1025..=1028).collect();
+    let tried: Vec<usize> = (1..=4).chain(513..=768).collect();
     assert_eq!(sent, tried);
 }
