@@ -87,10 +87,10 @@ const LOOKS: u32 = 10;
 const BACK: u32 = 10;
 /// How often it is looked whether more can be handed over of what is held.
 const HELD: Duration = Duration::from_millis(1);
-/// So many seconds in which nothing is complete, and a connection counts as broken. With Soft-RoCE of Linux 6.1 it was seen that after a
+/// So long nothing is complete, and a connection counts as broken. With Soft-RoCE of Linux 6.1 it was seen that after a
 /// packet was lost nothing completed any more, though both ends were ready to send: soon where it was left requests to fence, which it is
 /// not any more; why is not known.
-const SILENT: u32 = 5;
+const SILENT: Duration = Duration::from_secs(5);
 
 impl Connector {
     pub fn new(core: Arc<Core>, post: Post<MESSAGE>, several: bool) -> Self {
@@ -248,8 +248,9 @@ impl Connector {
             let silent = silence.1;
             let unheard = self.is_unheard(peer, silent);
             let Connection { silence, patience, .. } = self.connections.entry(peer).or_default();
-            let most = self.looks * SILENT.max(patience.times(Instant::now()));
-            if silent > most || unheard && !lane.has_atomic() {
+            // What cannot be heard is known first, however long it is waited for.
+            let most = SILENT.max(2 * UNHEARD * patience.times(Instant::now()));
+            if Duration::from_secs(1) * silent / self.looks > most || unheard && !lane.has_atomic() {
                 silence.1 = 0;
                 patience.breaks_off(Instant::now());
                 lane.break_off(Failure::known(Why::Ended));
