@@ -12,7 +12,7 @@ const TRIALS: u32 = 8;
 /// as long: messages the other way make a few that change theirs slow.
 const SOON: u64 = 16 << 20;
 const LAP: u64 = 8 << 20;
-/// After so many times the rows of such a trial there is another. In between it is decided anew as often, by what the chosen way takes now.
+/// After so many times the rows of such a trial there is another. In between it is looked as often whether packets have become slower.
 const AGAIN: u32 = 32;
 /// Messages differ by their length: below 128 KiB, 512 KiB, 2 MiB, and beyond.
 const CLASSES: usize = 4;
@@ -80,7 +80,8 @@ impl Class {
         // Packets take room that other messages want, so they must be worth it. And a change of way finds the caches as the other left them.
         if at.is_multiple_of(trials) {
             let [sent, read] = self.takes;
-            self.sent = if self.sent { sent - sent / 8 <= read } else { sent < read - read / 8 };
+            // Between trials it is only left: where messages go both ways one way for each is slow for both, and they would change by turns.
+            self.sent = if self.sent { sent - sent / 8 <= read } else { at == trials && sent < read - read / 8 };
         }
         if self.sent { Way::Sent } else { Way::Read }
     }
@@ -184,6 +185,7 @@ mod tests {
         assert_eq!(ways(&mut rates, 1024, 1 << 16, 4, 6), "SSSSRRRR".to_owned() + &"S".repeat(760) + &"R".repeat(256));
         assert_eq!(ways(&mut rates, 600, 1 << 16, 4, 6), "S".repeat(600));
         assert_eq!(ways(&mut rates, 600, 1 << 16, 9, 6), "S".repeat(424) + &"R".repeat(176));
+        assert_eq!(ways(&mut rates, 2000, 1 << 16, 9, 20), "R".repeat(2000), "what packets take now is not known");
     }
 
     /// As where messages go both ways, and those of the other way are still read.
