@@ -15,7 +15,7 @@ const SHORT: Tag<u64> = Tag::new(1);
 const BYTES: Tag<u8> = Tag::new(2);
 
 /// Instructions of a send and a receive.
-const PAIR: f64 = 720.0;
+const PAIR: f64 = 790.0;
 
 /// Bytes of a message that is announced.
 const LONG: usize = 65_536;
@@ -44,14 +44,14 @@ const CALLS: &[(&str, f64, Call)] = &[
             Ok(())
         })
     }),
-    ("send 8 B, recv what is there", 1100.0, |world, times| {
+    ("send 8 B, recv what is there", 1140.0, |world, times| {
         (0..times).try_for_each(|i| {
             world.send(0, SHORT, &[i as u64])?;
             black_box(world.recv(0, SHORT)?);
             Ok(())
         })
     }),
-    ("sendrecv 8 B", 760.0, |world, times| {
+    ("sendrecv 8 B", 800.0, |world, times| {
         let mut got = [0];
         (0..times).try_for_each(|i| {
             world.sendrecv(0, SHORT, &[i as u64], 0, SHORT, &mut got)?;
@@ -70,7 +70,7 @@ const CALLS: &[(&str, f64, Call)] = &[
     ("isend, irecv of what is there; 20 at a time", 1500.0, |world, times| at_once(world, times, First::Sends)),
     ("isend, progress, irecv; 20 at a time", 5600.0, |world, times| at_once(world, times, First::Messages)),
     (ANNOUNCED, 8_000.0, announced),
-    ("progress, nothing there", 650.0, |world, times| (0..times).try_for_each(|_| Ok(world.progress()?))),
+    ("progress, nothing there", 660.0, |world, times| (0..times).try_for_each(|_| Ok(world.progress()?))),
 ];
 
 /// Messages that are announced, and read by the receiver.

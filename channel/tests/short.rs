@@ -42,7 +42,7 @@ fn with_a_ring() -> Sim {
 
 fn short(sim: &mut Sim, tag: Option<u32>) -> (Short, Option<u64>) {
     let mut into = [0; 8];
-    let short = sim.engine(1).try_receive(0, 0, tag, &mut into[..]);
+    let short = sim.engine(1).try_receive(0, 0, tag, &mut into[..], 1);
     (short, (0..2000).find(|number| bytes(*number) == into))
 }
 
@@ -101,7 +101,7 @@ fn nothing_is_overtaken() {
     assert!(send(&mut sim, 7, 4));
     settle(&mut sim, false);
     let mut into = [0; 3];
-    assert_eq!(sim.engine(1).try_receive(0, 0, Some(7), &mut into[..]), Short::Done(Taken::new(7, 8)));
+    assert_eq!(sim.engine(1).try_receive(0, 0, Some(7), &mut into[..], 1), Short::Done(Taken::new(7, 8)));
     assert_eq!(into, bytes(4)[..3], "its beginning is kept");
 }
 
@@ -258,7 +258,7 @@ fn what_is_received_in_between_leaves_room_for_what_is_waited_for() {
     assert!((0..4).all(|_| sim.engine(0).try_send(1, 0, 2, Data::None)));
     settle(&mut sim, false);
     for _ in 0..4 {
-        assert_eq!(sim.engine(1).try_receive(0, 0, Some(2), &mut [][..]), Short::Done(Taken::new(2, 0)));
+        assert_eq!(sim.engine(1).try_receive(0, 0, Some(2), &mut [][..], 1), Short::Done(Taken::new(2, 0)));
     }
     send(&mut sim, 3, 3);
     settle(&mut sim, true);
@@ -291,7 +291,7 @@ fn what_is_announced_to_a_receive_is_read_at_once() {
         let received = sim.engine(1).receive(of(Some(7)), Room::Into(Memory::zero(LONG + 8), LONG + 8));
         let sent = sim.engine(0).send(1, 0, 7, Memory::pattern(number, LONG), LONG, false);
         settle(&mut sim, false);
-        assert_eq!(sim.engine(1).receive_posted(0), Some(true), "it lies there");
+        assert_eq!(sim.engine(1).receive_posted(0, 1), Some(true), "it lies there");
         match sim.engine(1).completed() {
             Some(done) => {
                 at_once += 1;
@@ -334,8 +334,8 @@ fn what_is_announced_overtakes_nothing() {
         sim.engine(0).send(1, 0, tag, Memory::pattern(number, LONG), LONG, false);
     }
     settle(&mut sim, false);
-    assert_eq!(sim.engine(1).receive_posted(0), Some(true), "the first has the first");
-    assert_eq!(sim.engine(1).receive_posted(0), Some(false), "nobody waits for the next");
+    assert_eq!(sim.engine(1).receive_posted(0, 1), Some(true), "the first has the first");
+    assert_eq!(sim.engine(1).receive_posted(0, 1), Some(false), "nobody waits for the next");
     settle(&mut sim, true);
     let third = sim.engine(1).receive(of(Some(7)), into());
     settle(&mut sim, true);
@@ -370,7 +370,7 @@ fn what_is_announced_does_not_overtake_the_queue() {
     assert_eq!(sim.engine(0).meter().ring_packets, ring + 1, "it is announced in the ring");
     settle(&mut sim, false);
     let posted = [8, LONG].map(|room| sim.engine(1).receive(of(Some(7)), Room::Into(Memory::zero(room), room)));
-    assert_eq!(sim.engine(1).receive_posted(0), Some(false), "another message is due");
+    assert_eq!(sim.engine(1).receive_posted(0, 1), Some(false), "another message is due");
     settle(&mut sim, true);
     for (id, room, number) in [(posted[0], 8, sent - 1), (posted[1], LONG, 1000)] {
         let done = sim.engine(1).completed().expect("both have come");

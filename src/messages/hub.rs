@@ -54,8 +54,10 @@ pub(crate) fn must_not_be_in_operation() {
     assert!(!IN_OPERATION.get(), "an operation of a collective must not call the library");
 }
 
-/// Looks at a ring before a receive becomes a request.
+/// Looks at rings before a receive becomes a request.
 const LOOKS: usize = 64;
+/// Of these those at one ring, before other threads of this rank may have the engine: a look alone is soon repeated.
+const IN_A_ROW: usize = 8;
 
 /// A panic while the engine runs is an error of this library, and may leave memory to peers that the program uses again.
 struct Whole;
@@ -179,6 +181,12 @@ impl Hub {
         self.enter(|core| core.engine.try_send(to, context, tag, Data::Bytes(data)))
     }
 
+    /// How many looks at one ring in a row, and how many rows, are worth it before a receive becomes a request.
+    #[inline(always)]
+    fn looks(&self) -> (u32, usize) {
+        if self.crowded { (1, 1) } else { (IN_A_ROW as u32, LOOKS / IN_A_ROW) }
+    }
+
     /// Receives what lies in the ring of the source, or comes there soon, without a request, as much of it as there is room for;
     /// none if the rank has left.
     #[inline(never)]
@@ -189,29 +197,14 @@ impl Hub {
         tag: Option<u32>,
         into: &mut S,
     ) -> Option<Short> {
-        match self.enter(|core| core.engine.try_receive(context, source, tag, into)) {
-            Some(Short::Nothing) if !self.crowded => self.receive_soon(context, source, tag, into),
-            look => look,
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn receive_soon<S: Space + ?Sized>(
-        &self,
-        context: u32,
-        source: u32,
-        tag: Option<u32>,
-        into: &mut S,
-    ) -> Option<Short> {
-        for _ in 0..LOOKS {
-            std::hint::spin_loop();
-            match self.enter(|core| core.engine.try_receive(context, source, tag, into)) {
-                Some(Short::Nothing) => {}
+        let (looks, mut left) = self.looks();
+        loop {
+            left -= 1;
+            match self.enter(|core| core.engine.try_receive(context, source, tag, into, looks)) {
+                Some(Short::Nothing) if left > 0 => std::hint::spin_loop(),
                 look => return look,
             }
         }
-        Some(Short::Nothing)
     }
 
     /// The same from any source: from whom.
@@ -230,11 +223,12 @@ impl Hub {
     /// has ended well: what came to it.
     #[inline(never)]
     pub fn receive_posted(&self, source: u32, id: Key) -> Option<(Came, Option<Bytes>)> {
-        for _ in 0..if self.crowded { 1 } else { LOOKS } {
+        let (looks, times) = self.looks();
+        for _ in 0..times {
             let (lies, ended) = self.enter(|core| {
-                let mut lies = core.engine.receive_posted(source);
+                let mut lies = core.engine.receive_posted(source, looks);
                 while lies == Some(true) {
-                    lies = core.engine.receive_posted(source);
+                    lies = core.engine.receive_posted(source, 1);
                 }
                 (lies, core.ended_well(id))
             })?;

@@ -163,7 +163,7 @@ pub(super) fn request_receive<'a, L: Landing>(
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(into.room());
         let room = bytes.len();
         if let Some(source) = select.source
-            && let short @ Short::Done(_) = core.engine.try_receive(select.context, source, select.tag, bytes)
+            && let short @ Short::Done(_) = core.engine.try_receive(select.context, source, select.tag, bytes, 1)
         {
             return Err((into, came_short(comm, source, Some(short), room, element)));
         }
@@ -196,7 +196,7 @@ pub(super) fn start_receive<T: Pod>(comm: &Comm, select: Select) -> Result<Reque
     let mut fresh = Fresh(Vec::new());
     let started = comm.hub.with(|core| {
         if let Some(source) = select.source
-            && let short @ Short::Done(_) = core.engine.try_receive(select.context, source, select.tag, &mut fresh)
+            && let short @ Short::Done(_) = core.engine.try_receive(select.context, source, select.tag, &mut fresh, 1)
         {
             return Err(came_short(comm, source, Some(short), usize::MAX, element));
         }

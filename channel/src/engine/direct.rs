@@ -72,7 +72,7 @@ impl<W: Wire> Engine<W> {
     pub(super) fn take_announced(&mut self, rank: Rank) -> bool {
         let Some(peer) = self.peers.get_mut(&rank) else { return false };
         let read_at_once = &self.routes[peer.near].read_at_once;
-        let Some(ring) = peer.ring_in.as_ref().filter(|_| peer.joined && peer.clear && !read_at_once.is_empty()) else {
+        let Some(ring) = peer.ring_in.as_mut().filter(|_| peer.joined && peer.clear && !read_at_once.is_empty()) else {
             return false;
         };
         let Some(place) = ring.half.place() else { return false };

@@ -225,7 +225,8 @@ impl<M> Peer<M> {
     /// Whether half of something that the peer needs is untold, or what it reads beside its ring is as old as that.
     #[inline(always)]
     pub fn is_half_untold(&self) -> bool {
-        let is_half = |untold: u32, all: u32| untold >= (all / 2).max(1);
+        // Of all there are two at least.
+        let is_half = |untold: u32, all: u32| untold >= all / 2;
         let [ack, granted, freed] = self.untold();
         let age = self.published.map_or(0, |published| self.values.ack.wrapping_sub(published));
         is_half(ack.max(age), self.window) || is_half(granted, self.grant.limit()) || is_half(freed, self.ring.slots)

@@ -343,7 +343,7 @@ impl<W: Wire> Post<'_, W> {
         if self.wire.post(Lane { peer: peer.rank, rail: 0 }, request).is_err() {
             return false;
         }
-        ring.sent();
+        ring.sent(spot);
         self.meter.ring_packets += 1;
         if !together && put_mark(self.wire, peer.rank, ring.key, spot.mark_at, spot.mark).is_err() {
             peer.mark = Some((ring.key, spot.mark_at, spot.mark));

@@ -15,8 +15,8 @@ use crate::wire::{Data, Lane, Part, Rank, Request, Wire};
 const IN_A_ROW: u32 = 256;
 
 /// The longest message, in bytes, after which the cache line of a mark to come is prefetched: of short ones the transfer of that line is
-/// most of the time. With longer ones it was measured to gain nothing. It is that of the mark after the next: the next is on its way,
-/// and two lines at once come sooner than one after the other.
+/// most of the time. With longer ones it was measured to gain nothing. In a row it is that of the mark after the next: the next is on its
+/// way, and two lines at once come sooner than one after the other.
 const PREFETCH_UP_TO: usize = 64;
 
 /// What lies next in the ring of a peer.
@@ -129,7 +129,7 @@ impl<W: Wire> Engine<W> {
         if self.wire.post(Lane { peer: to, rail: 0 }, request).is_err() {
             return false;
         }
-        ring.sent();
+        ring.sent(spot);
         // Nothing has come since the last was sent: another may follow.
         if length <= PREFETCH_UP_TO && peer.values.ack == peer.told.ack {
             self.wire.prefetch_to_write(to, ring.mark_after_next());
@@ -167,8 +167,8 @@ impl<W: Wire> Engine<W> {
         !peer.has_work() && peer.is_up() && self.send_eager(to, envelope, data)
     }
 
-    /// Receives a message that lies in the ring of a source, if nothing else is to have it; what lies before it for receives that
-    /// were posted goes to them.
+    /// Receives a message that lies in the ring of a source, or comes there within so many looks, if nothing else is to have it; what
+    /// lies before it for receives that were posted goes to them.
     #[inline(always)]
     pub fn try_receive<S: Space + ?Sized>(
         &mut self,
@@ -176,8 +176,9 @@ impl<W: Wire> Engine<W> {
         source: Rank,
         tag: Option<u32>,
         into: &mut S,
+        looks: u32,
     ) -> Short {
-        match self.look(context, source, tag, into) {
+        match self.look(context, source, tag, into, looks) {
             Some(short) => short,
             None => self.try_behind(context, source, tag, into),
         }
@@ -200,7 +201,7 @@ impl<W: Wire> Engine<W> {
         self.polling.both().iter().for_each(|polling| polling.turn_into(&mut polled));
         let last = polled.iter().position(|rank| *rank == self.row_of).map_or(0, |last| last + 1);
         polled.rotate_left(last);
-        let found = polled.drain(..).find_map(|rank| match self.look(context, rank, tag, into) {
+        let found = polled.drain(..).find_map(|rank| match self.look(context, rank, tag, into, 1) {
             Some(Short::Nothing) => None,
             short => Some((rank, short.unwrap_or(Short::Long))),
         });
@@ -211,8 +212,8 @@ impl<W: Wire> Engine<W> {
     #[cold]
     #[inline(never)]
     fn try_behind<S: Space + ?Sized>(&mut self, context: u32, source: Rank, tag: Option<u32>, into: &mut S) -> Short {
-        while self.matching.posted() > 0 && self.receive_posted(source) == Some(true) {
-            if let Some(short) = self.look(context, source, tag, into) {
+        while self.matching.posted() > 0 && self.receive_posted(source, 1) == Some(true) {
+            if let Some(short) = self.look(context, source, tag, into, 1) {
                 return short;
             }
         }
@@ -220,13 +221,20 @@ impl<W: Wire> Engine<W> {
     }
 
     #[inline(always)]
-    fn look<S: Space + ?Sized>(&mut self, context: u32, rank: Rank, tag: Option<u32>, into: &mut S) -> Option<Short> {
+    fn look<S: Space + ?Sized>(
+        &mut self,
+        context: u32,
+        rank: Rank,
+        tag: Option<u32>,
+        into: &mut S,
+        looks: u32,
+    ) -> Option<Short> {
         let waiting = !self.matching.is_empty();
         if waiting && self.matching.peek(Select { context, source: Some(rank), tag }).is_some() {
             return None;
         }
         let peer = self.peers.get_mut(&rank)?;
-        let next = match next_in_ring(&self.wire, peer) {
+        let next = match next_in_ring(&self.wire, peer, looks) {
             Next::Message(next) => next,
             Next::Nothing => return Some(Short::Nothing),
             Next::Other => return None,
@@ -245,12 +253,12 @@ impl<W: Wire> Engine<W> {
         Some(Short::Done(Taken::new(envelope.tag, envelope.length as u32)))
     }
 
-    /// Receives what lies in the ring of a peer, if a receive into memory waits for it. Whether it did; none if nothing lies
-    /// there.
+    /// Receives what lies in the ring of a peer, or comes there within so many looks, if a receive into memory waits for it. Whether it
+    /// did; none if nothing lies there.
     #[inline]
-    pub fn receive_posted(&mut self, rank: Rank) -> Option<bool> {
+    pub fn receive_posted(&mut self, rank: Rank, looks: u32) -> Option<bool> {
         let Some(peer) = self.peers.get_mut(&rank) else { return Some(false) };
-        let next = match next_in_ring(&self.wire, peer) {
+        let next = match next_in_ring(&self.wire, peer, looks) {
             Next::Message(next) => next,
             Next::Nothing => return None,
             Next::Other => return Some(self.take_announced(rank)),
@@ -350,16 +358,27 @@ impl<W: Wire> Engine<W> {
     }
 }
 
-/// The message that lies in the ring of a peer, if it is next of what that peer has sent.
+/// The message that lies in the ring of a peer, or comes there within so many looks, if it is next of what that peer has sent.
 #[inline(always)]
-fn next_in_ring<W: Wire>(wire: &W, peer: &Peer<W::Memory>) -> Next {
-    let Some(ring) = &peer.ring_in else { return Next::Other };
-    let Some(place) = ring.half.place() else { return Next::Other };
-    let (at, length) = match ring.half.look(wire.word(&ring.memory, place)) {
-        Look::Message { at, length } if length >= EAGER => (at, length),
-        Look::Empty => return Next::Nothing,
-        _ => return Next::Other,
+fn next_in_ring<W: Wire>(wire: &W, peer: &mut Peer<W::Memory>, mut looks: u32) -> Next {
+    let Some(ring) = &mut peer.ring_in else { return Next::Other };
+    let (at, length) = loop {
+        let Some(place) = ring.half.place() else { return Next::Other };
+        match ring.half.look(wire.word(&ring.memory, place)) {
+            Look::Message { at, length } if length >= EAGER => break (at, length),
+            Look::Empty if looks <= 1 => return Next::Nothing,
+            Look::Empty => looks -= 1,
+            _ => return Next::Other,
+        }
+        std::hint::spin_loop();
     };
+    // The first since something was sent: an answer may be next, and whoever waits for that has its line.
+    if length <= EAGER + PREFETCH_UP_TO
+        && peer.values.ack == peer.told.ack
+        && let Some(out) = &peer.ring_out
+    {
+        wire.prefetch_to_write(peer.rank, out.next_mark());
+    }
     let mut head = [0; EAGER];
     wire.read(&ring.memory, at, &mut head);
     let Ok(Eager { source, sequence, values, envelope }) = Eager::decode(&head, length) else { return Next::Other };

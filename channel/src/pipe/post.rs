@@ -117,7 +117,7 @@ impl Post {
         if self.put(wire, base + spot.at, head, body, together.then_some(spot.mark), immediate).is_err() {
             return false;
         }
-        ring.sent();
+        ring.sent(spot);
         if !together && self.put(wire, base + spot.mark_at, &[], Data::None, Some(spot.mark), None).is_err() {
             self.mark = Some((base + spot.mark_at, spot.mark));
         }

@@ -1,7 +1,8 @@
 //! A ring: what its sender writes and its receiver looks for, in every order.
 
 use super::every;
-use std::collections::VecDeque;
+use std::cell::Cell;
+use std::collections::{HashSet, VecDeque};
 use std::hash::Hash;
 use transom_channel::ring::{Look, Marker, Receiver, Sender, Shape};
 use transom_channel::sequence::Beyond;
@@ -26,11 +27,11 @@ struct Ring {
 #[test]
 fn a_ring_in_every_order() {
     for marker in [Marker::Last, Marker::Second, Marker::Immediate] {
-        for slots in [2, 3] {
+        for (slots, lap) in [(2, 2), (3, 3), (3, 2), (4, 2), (4, 3)] {
             let shape = Shape { slots, bytes: 64 };
             let first = Ring {
-                sender: Sender::new(1, shape, Key { address: 0, key: 0 }),
-                receiver: Receiver::new(1, shape, marker),
+                sender: Sender::new(1, shape, Key { address: 0, key: 0 }).turning(lap),
+                receiver: Receiver::new(1, shape, marker).turning(lap),
                 memory: vec![(0, 0); slots as usize],
                 flying: VecDeque::new(),
                 told: VecDeque::new(),
@@ -38,15 +39,20 @@ fn a_ring_in_every_order() {
                 sent: 0,
                 came: 0,
             };
-            let total = 7;
+            let total = if lap < slots { 9 } else { 7 };
+            let (turns, most) = (Cell::new(0), Cell::new(0));
             let next = |state: &Ring| {
+                most.set(state.sender.flying().max(most.get()));
                 let mut follow = Vec::new();
                 let spot = state.sender.claim(10);
                 if let Some(spot) = spot.filter(|_| state.sent < total) {
                     let mut new = state.clone();
                     new.sent += 1;
-                    new.sender.sent();
+                    new.sender.sent(spot);
                     let slot = spot.mark_at / 64;
+                    let turn = spot.mark >> 63 == 1;
+                    turns.set(turns.get() + usize::from(turn));
+                    assert!(!turn || slot as u32 >= lap - 1 && state.sender.flying() == 0, "it turns too early");
                     assert_eq!((spot.at, spot.mark_at), (slot * 64 + 46, slot * 64 + 56));
                     // Under an immediate value nothing is promised of the order.
                     let pieces = [(slot, Ok(new.sent)), (slot, Err(spot.mark))];
@@ -76,12 +82,12 @@ fn a_ring_in_every_order() {
                 }
                 if let Some(place) = state.receiver.place() {
                     let slot = place / 64;
-                    match state.receiver.look(state.memory[slot].1) {
+                    let mut new = state.clone();
+                    match new.receiver.look(state.memory[slot].1) {
                         Look::Empty => {}
                         Look::Message { length, at } => {
                             assert_eq!((length, at), (10, slot * 64 + 46));
                             assert_eq!(state.memory[slot].0, state.came + 1, "in order, whole, not overwritten");
-                            let mut new = state.clone();
                             new.came += 1;
                             new.credits = [new.receiver.free(), state.credits[0]];
                             follow.push(new);
@@ -102,8 +108,27 @@ fn a_ring_in_every_order() {
                 assert_eq!((end.sent, end.came, end.sender.flying()), (total, total, 0));
             });
             assert!(states > 50, "{states}");
+            assert_eq!((turns.get() > 0, most.get()), (lap < slots, slots - u32::from(lap < slots)));
         }
     }
+}
+
+/// Messages of more than a cache line go through all slots.
+#[test]
+fn a_ring_turns_behind_short_messages_alone() {
+    let shape = Shape { slots: 32, bytes: 128 };
+    let slots = |length: usize| {
+        let mut sender = Sender::new(1, shape, Key { address: 0, key: 0 }).turning(shape.lap());
+        let mut used = HashSet::new();
+        for freed in 1..=100 {
+            let spot = sender.claim(length).unwrap();
+            sender.sent(spot);
+            sender.freed(freed).unwrap();
+            used.insert(spot.mark_at);
+        }
+        used.len()
+    };
+    assert_eq!([1, 48, 56, 57, 120].map(slots), [9, 9, 9, 32, 32]);
 }
 
 #[test]
@@ -113,16 +138,25 @@ fn a_ring_refuses_what_cannot_be() {
     assert_eq!(sender.claim(57), None);
     assert!(sender.claim(56).is_some());
     assert_eq!(sender.freed(1), Err(Beyond));
-    sender.sent();
-    sender.sent();
+    let spot = sender.claim(56).unwrap();
+    sender.sent(spot);
+    sender.sent(spot);
     assert_eq!(sender.claim(1), None);
     assert_eq!(sender.freed(3), Err(Beyond));
     assert_eq!(sender.freed(u32::MAX), Ok(()), "old");
     assert_eq!(sender.flying(), 2);
-    let receiver = Receiver::new(1, shape, Marker::Last);
+    let mut receiver = Receiver::new(1, shape, Marker::Last);
     assert_eq!(receiver.look(57 << 32 | 1), Look::Broken);
     assert_eq!(receiver.look(u64::MAX << 32 | 1), Look::Broken);
     assert_eq!(receiver.look(5 << 32 | 2), Look::Empty);
+    assert_eq!(receiver.look(1 << 63 | 5 << 32 | 1), Look::Broken, "a ring that does not turn");
+    let mut receiver = Receiver::new(1, Shape { slots: 4, bytes: 64 }, Marker::Last).turning(2);
+    assert_eq!(receiver.look(1 << 63 | 5 << 32 | 1), Look::Broken, "too early");
+    assert_eq!(receiver.look(5 << 32 | 1), Look::Message { at: 51, length: 5 });
+    receiver.free();
+    assert_eq!(receiver.look(1 << 63 | 5 << 32 | 2), Look::Message { at: 64 + 51, length: 5 });
+    receiver.free();
+    assert_eq!(receiver.place(), Some(56));
     let mut receiver = Receiver::new(1, shape, Marker::Immediate);
     assert_eq!((receiver.told(), receiver.told(), receiver.told()), (Ok(()), Ok(()), Err(Beyond)));
     for (slots, bytes) in [(1, 64), (2, 56), (2, 65), (1025, 64), (2, 65_544), (0, 0)] {

@@ -210,9 +210,9 @@ impl Bytes {
             start.as_ptr().wrapping_add(at)
         };
         match &self.0 {
+            Kind::Ring { start, len, .. } => (inside(*start, *len), true),
             Kind::Here { start, len, .. } => (inside(*start, *len), false),
             Kind::Cell { inbox, at: base, .. } => (inbox.0.address(base + at, length).expect("within its cell"), true),
-            Kind::Ring { start, len, .. } => (inside(*start, *len), true),
         }
     }
 
