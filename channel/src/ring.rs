@@ -84,9 +84,10 @@ impl Shape {
         self.bytes as usize - MARK
     }
 
-    /// After how many slots a ring of messages [turns](Sender::turning).
-    pub fn lap(self) -> u32 {
-        if self.slots < TURNS { self.slots } else { LAP }
+    /// After how many slots a ring of messages [turns](Sender::turning), of which so many may be under way: not one that needs all its
+    /// slots for them.
+    pub fn lap(self, window: u32) -> u32 {
+        if self.slots < TURNS || self.slots <= window { self.slots } else { LAP }
     }
 
     /// Where the mark of the first slot after which it turns stands, if it turns after so many.

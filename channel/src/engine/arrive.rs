@@ -287,7 +287,7 @@ impl<W: Wire> Engine<W> {
                 if peer.replies.iter().any(|reply| matches!(reply.body, Body::Left { .. })) {
                     return Err(HASTY);
                 }
-                peer.ring_out = Some(Sender::new(ring, shape, key).turning(shape.lap()));
+                peer.ring_out = Some(Sender::new(ring, shape, key).turning(shape.lap(peer.window)));
                 // Whether something is in its way, such as a connection that is being given up, is looked at anew.
                 self.list(from);
             }
@@ -408,7 +408,7 @@ impl<W: Wire> Engine<W> {
         peer.values.ring = peer.values.ring.wrapping_add(1);
         let ring = peer.values.ring;
         (peer.values.freed, peer.told.freed) = (0, 0);
-        peer.ring_in = Some(RingIn { half: Receiver::new(ring, shape, marker).turning(shape.lap()), memory, key });
+        peer.ring_in = Some(RingIn { half: Receiver::new(ring, shape, marker).turning(shape.lap(0)), memory, key });
         peer.published = None;
         self.publish(rank);
         self.meter.joins += 1;

@@ -118,7 +118,7 @@ fn a_ring_in_every_order() {
 fn a_ring_turns_behind_short_messages_alone() {
     let shape = Shape { slots: 32, bytes: 128 };
     let slots = |length: usize| {
-        let mut sender = Sender::new(1, shape, Key { address: 0, key: 0 }).turning(shape.lap());
+        let mut sender = Sender::new(1, shape, Key { address: 0, key: 0 }).turning(shape.lap(31));
         let mut used = HashSet::new();
         for freed in 1..=100 {
             let spot = sender.claim(length).unwrap();
@@ -129,6 +129,8 @@ fn a_ring_turns_behind_short_messages_alone() {
         used.len()
     };
     assert_eq!([1, 48, 56, 57, 120].map(slots), [9, 9, 9, 32, 32]);
+    // Nor where as many are under way as there are slots, or there are few.
+    assert_eq!((shape.lap(32), Shape { slots: 31, ..shape }.lap(2)), (32, 31));
 }
 
 #[test]
