@@ -30,7 +30,11 @@ fn settle(sim: &mut Sim, turns_of_1: bool) {
 
 /// A job in which rank 0 has a ring at rank 1.
 fn with_a_ring() -> Sim {
-    let mut sim = Sim::new(3, 2, Conditions::default(), &Config::default()).unwrap();
+    with_a_ring_of(&Config::default())
+}
+
+fn with_a_ring_of(config: &Config) -> Sim {
+    let mut sim = Sim::new(3, 2, Conditions::default(), config).unwrap();
     for number in 0..20 {
         sim.engine(0).send(1, 0, 0, Memory::pattern(number, 8), 8, false);
         sim.engine(1).receive(of(None), Room::Allocate);
@@ -103,6 +107,29 @@ fn nothing_is_overtaken() {
     let mut into = [0; 3];
     assert_eq!(sim.engine(1).try_receive(0, 0, Some(7), &mut into[..], 1), Short::Done(Taken::new(7, 8)));
     assert_eq!(into, bytes(4)[..3], "its beginning is kept");
+}
+
+/// Of more slots than packets under way; with turns between those that all go behind each other and those that wait for nothing.
+#[test]
+fn a_ring_that_turns_loses_nothing() {
+    let mut config = Config { window: 20, ..Config::default() };
+    config.ring.slots = 32;
+    let mut sim = with_a_ring_of(&config);
+    let mut number = 0;
+    for row in [1; 50].into_iter().chain((0..100).map(|round| 1 + round * 7 % 9)) {
+        (0..row).for_each(|ahead| assert!(send(&mut sim, 7, number + ahead)));
+        settle(&mut sim, false);
+        for _ in 0..row {
+            assert_eq!(short(&mut sim, Some(7)), (Short::Done(Taken::new(7, 8)), Some(number)));
+            number += 1;
+        }
+        // Its credits are told by an answer.
+        sim.engine(1).send(0, 0, 0, Memory::pattern(0, 8), 8, false);
+        sim.engine(0).receive(Select { source: Some(1), ..of(None) }, Room::Allocate);
+        settle(&mut sim, true);
+        (0..2).for_each(|rank: Rank| while sim.engine(rank).completed().is_some() {});
+    }
+    assert_eq!(sim.engine(0).meter().fallbacks, 0);
 }
 
 /// Each source in turn, and nothing before what has come by other ways or what a receive was posted for.
