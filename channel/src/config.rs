@@ -29,12 +29,13 @@ pub struct Config {
     pub order: Order,
     /// Packets to one peer that are not acknowledged at most.
     pub window: u32,
-    /// Bytes that each peer may send before any receive, unasked; 64 a message beside its data. The same at all ranks.
+    /// Credit of each peer before its first message, in bytes: unreceived messages, 64 each beside their data. The same at all ranks.
     pub floor: u32,
-    /// Bytes beyond the floors that all peers may send together.
+    /// Credit of all peers together beyond their floors, in bytes.
     pub budget: u32,
-    /// Bytes for the headers of messages before the one that a receive waits for.
-    pub spill: u32,
+    /// Bytes of announcements and short messages that a peer may leave unreceived beyond its credit, 64 each beside their data. A send
+    /// beyond that fails. The same at all ranks.
+    pub overdraft: u32,
     /// Nanoseconds after which a credit is told by a packet of its own, if none goes that way.
     pub credit_delay: u64,
     /// Bytes from which on a message is not copied in packets, if memory can be registered.
@@ -94,7 +95,7 @@ impl Default for Config {
             window: 64,
             floor: 256,
             budget: 4 << 20,
-            spill: 4 << 20,
+            overdraft: 1 << 30,
             credit_delay: 50_000,
             zero_copy_from: 32 << 10,
             spread: Spread::First,
@@ -186,7 +187,6 @@ impl Config {
         }
         match self {
             Config { floor, .. } if !(128..=1 << 16).contains(floor) => wrong("floor", (*floor).into(), "128 to 65536"),
-            Config { spill, .. } if !(64..=1 << 30).contains(spill) => wrong("spill", (*spill).into(), "64 B to 1 GiB"),
             Config { batch: 0, .. } => wrong("batch", 0, "at least 1"),
             _ => Ok(()),
         }

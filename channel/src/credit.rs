@@ -1,19 +1,21 @@
-//! Credits as values that only grow: how many bytes of messages that nobody waits for a
-//! rank lets its peers send.
+//! Credits as values that only grow: how many bytes of unreceived messages a rank lets each peer send.
+//!
+//! Data needs credit: without it a message is announced, and its data stays at the sender. Announcements, and messages of at most
+//! [`SHORT`] bytes, go without credit too. They overdraw it, up to an *overdraft* that both sides know. So credit never keeps back
+//! an envelope that a receive may wait for, and the data that a receiver keeps is bounded.
 
 use crate::sequence::{Beyond, reached};
 
-/// What one message without a receive costs its receiver beside its data, in bytes: the cost of an RTS.
+/// Cost of an envelope in bytes: what each unreceived message costs its receiver beside its data.
 pub const HEADER: u32 = 64;
 
-/// What is granted at a time to a peer that has messages before the one that a receive waits for, in bytes: each time takes a
-/// packet there and one back. So few that the data of a longer message stays where it is.
-const AT_A_TIME: u32 = 4 * HEADER;
+/// The longest message that goes without credit, in bytes: it costs its receiver no more than its envelope does.
+pub const SHORT: u32 = HEADER;
 
 /// Peers that the budget is divided among at least.
 const FEWEST: u32 = 8;
 
-/// What a sender has of its peer's grant.
+/// A sender's credit at one peer.
 #[derive(Debug, Clone)]
 pub struct Purse {
     granted: u32,
@@ -21,39 +23,60 @@ pub struct Purse {
 }
 
 impl Purse {
-    /// Every peer may send `floor` bytes unasked.
+    /// The credit of a peer that has not been heard from: `floor` bytes.
     #[inline]
     pub fn new(floor: u32) -> Purse {
         Purse { granted: floor, spent: 0 }
     }
 
-    /// What may be sent, in bytes.
+    /// Credit left in bytes; 0 while it is overdrawn.
     #[inline]
     pub fn room(&self) -> u32 {
-        self.granted.wrapping_sub(self.spent)
+        self.balance().max(0) as u32
     }
 
-    /// Sends so much.
+    /// Whether a message of this cost can be sent on credit.
+    #[inline(always)]
+    pub fn affords(&self, cost: u64) -> bool {
+        i64::from(self.balance()) >= cost as i64
+    }
+
+    /// Whether an envelope of this cost, at most that of a [`SHORT`] message, can be sent, on credit or on overdraft.
+    #[inline]
+    pub fn can_overdraw(&self, cost: u32, overdraft: u32) -> bool {
+        i64::from(self.balance()) + i64::from(overdraft) >= i64::from(cost)
+    }
+
+    /// Bytes by which credit is overdrawn.
+    #[inline]
+    pub fn overdrawn(&self) -> u32 {
+        self.balance().min(0).unsigned_abs()
+    }
+
+    /// Sends a message of this cost.
     #[inline]
     pub fn spend(&mut self, cost: u32) {
-        debug_assert!(cost <= self.room());
         self.spent = self.spent.wrapping_add(cost);
     }
 
-    /// What the peer grants now. Late values change nothing.
+    /// Takes the value that the peer tells. Late values change nothing.
     #[inline]
     pub fn granted(&mut self, granted: u32) {
         if reached(granted, self.granted) {
             self.granted = granted;
         }
     }
+
+    #[inline(always)]
+    fn balance(&self) -> i32 {
+        self.granted.wrapping_sub(self.spent) as i32
+    }
 }
 
-/// What a receiver lets one peer send: `limit` bytes beyond those that were taken.
+/// A receiver's account of one peer: credit for `limit` bytes of unreceived messages.
 #[derive(Debug, Clone)]
 pub struct Grant {
     limit: u32,
-    spilled: u32,
     arrived: u32,
     released: u32,
 }
@@ -62,76 +85,65 @@ impl Grant {
     /// As the peer's [`Purse`] begins.
     #[inline]
     pub fn new(floor: u32) -> Grant {
-        Grant { limit: floor, spilled: 0, arrived: 0, released: 0 }
+        Grant { limit: floor, arrived: 0, released: 0 }
     }
 
-    /// The value to tell.
+    /// The value to tell the peer.
     #[inline]
     pub fn value(&self) -> u32 {
         self.released.wrapping_add(self.limit)
     }
 
-    /// What the peer may send at a time, in bytes.
+    /// Most bytes of unreceived messages on credit.
     #[inline]
     pub fn limit(&self) -> u32 {
         self.limit
     }
 
-    /// What is kept of the peer's, in bytes.
+    /// Bytes of the peer's unreceived messages, on credit and on overdraft.
     #[inline]
     pub fn kept(&self) -> u32 {
         self.arrived.wrapping_sub(self.released)
     }
 
-    /// What the peer may send now, in bytes.
+    /// Credit left in bytes; 0 while it is overdrawn.
     #[inline]
     pub fn room(&self) -> u32 {
-        self.limit - self.kept()
-    }
-
-    /// A message of this cost came; `Err` if it was not granted.
-    #[inline]
-    pub fn arrived(&mut self, cost: u64) -> Result<(), Beyond> {
-        if cost > u64::from(self.room()) {
-            return Err(Beyond);
-        }
-        self.arrived = self.arrived.wrapping_add(cost as u32);
-        Ok(())
+        self.limit.saturating_sub(self.kept())
     }
 }
 
-/// What a rank lets all its peers send together: `total` bytes in shares, and beside them `spill` for the headers of
-/// messages that stand before the one that a receive waits for; and each peer's floor.
+/// Credit that a rank gives all its peers: `total` bytes in shares beyond each peer's floor, and each peer's overdraft.
 #[derive(Debug, Clone)]
 pub struct Budget {
     floor: u32,
     total: u32,
     left: u32,
-    spill: u32,
-    /// The least that was left of both together.
+    overdraft: u32,
+    /// Least that was ever left.
     least: u32,
     active: u32,
-    /// A peer's floor and share: what its grant is while nothing is spilled and there is enough for all.
+    /// A peer's floor and share: its limit while there is enough for all.
     even: u32,
 }
 
 impl Budget {
-    /// Nothing is granted but the floors.
+    /// A budget of which only the floors are granted.
     #[inline]
-    pub fn new(floor: u32, total: u32, spill: u32) -> Budget {
-        Budget { floor, total, left: total, spill, least: total + spill, active: 0, even: floor + total / FEWEST }
+    pub fn new(floor: u32, total: u32, overdraft: u32) -> Budget {
+        Budget { floor, total, left: total, overdraft, least: total, active: 0, even: floor + total / FEWEST }
     }
 
-    /// What is granted of the shares and the spill, in bytes.
+    /// Bytes of the shares that are granted.
     #[inline]
-    pub fn outstanding(&self, spill: u32) -> u32 {
-        self.total - self.left + (spill - self.spill)
+    pub fn outstanding(&self) -> u32 {
+        self.total - self.left
     }
 
-    /// The most that was granted of them at once.
+    /// Most bytes of them that were granted at once.
     #[inline]
-    pub fn peak(&self, spill: u32) -> u32 {
-        self.total + spill - self.least
+    pub fn peak(&self) -> u32 {
+        self.total - self.least
     }
 
     /// A peer sends for the first time, and gets a share.
@@ -142,11 +154,25 @@ impl Budget {
         self.raise(grant);
     }
 
-    /// A message of this cost came, and is not kept: as if it [arrived](Grant::arrived) and were [released](Self::release).
+    /// A message of this cost came; `Err` if its sender had neither credit nor overdraft for it.
+    #[inline]
+    pub fn arrived(&self, grant: &mut Grant, cost: u64) -> Result<(), Beyond> {
+        if cost > u64::from(grant.room()) {
+            let is_short = cost <= u64::from(HEADER + SHORT);
+            let most = u64::from(grant.limit) + u64::from(self.overdraft);
+            if !is_short || u64::from(grant.kept()) + cost > most {
+                return Err(Beyond);
+            }
+        }
+        grant.arrived = grant.arrived.wrapping_add(cost as u32);
+        Ok(())
+    }
+
+    /// A message of this cost came and was received at once: [`arrived`](Self::arrived) and [`release`](Self::release) in one.
     #[inline(always)]
     pub fn pass(&mut self, grant: &mut Grant, cost: u64) -> Result<(), Beyond> {
-        grant.arrived(cost)?;
-        if grant.limit == self.even && grant.spilled == 0 {
+        self.arrived(grant, cost)?;
+        if grant.limit == self.even {
             grant.released = grant.released.wrapping_add(cost as u32);
         } else {
             self.release(grant, cost as u32);
@@ -154,39 +180,14 @@ impl Budget {
         Ok(())
     }
 
-    /// A message of this cost is kept no longer. What the peer has beyond its share is not granted again.
+    /// A message of this cost is unreceived no longer. Credit beyond the peer's share is not granted again.
     #[inline]
     pub fn release(&mut self, grant: &mut Grant, cost: u32) {
         grant.released = grant.released.wrapping_add(cost);
-        let unspilled = cost.min(grant.spilled);
-        grant.spilled -= unspilled;
-        self.spill += unspilled;
-        let beyond = (grant.limit - grant.spilled - unspilled - self.floor).saturating_sub(self.share());
-        let beyond = beyond.min(cost - unspilled);
+        let beyond = (grant.limit - self.floor).saturating_sub(self.share()).min(cost);
         self.left += beyond;
-        grant.limit -= unspilled + beyond;
+        grant.limit -= beyond;
         self.raise(grant);
-    }
-
-    /// A receive waits, and the peer may have to send other headers before: grants a few more if it can send none. Says
-    /// whether that has changed anything.
-    #[inline]
-    pub fn spill(&mut self, grant: &mut Grant) -> bool {
-        let need = grant.room() < HEADER && self.can_spill();
-        if need {
-            let more = self.spill.min(AT_A_TIME);
-            grant.limit += more;
-            grant.spilled += more;
-            self.spill -= more;
-            self.least = self.least.min(self.left + self.spill);
-        }
-        need
-    }
-
-    /// Whether there is a header left to [`spill`](Self::spill).
-    #[inline]
-    pub fn can_spill(&self) -> bool {
-        self.spill >= HEADER
     }
 
     /// The peer is dead, and its grant with it.
@@ -194,8 +195,7 @@ impl Budget {
     pub fn leave(&mut self, grant: &Grant, joined: bool) {
         self.active -= u32::from(joined);
         self.even = self.floor + self.share();
-        self.spill += grant.spilled;
-        self.left += grant.limit - grant.spilled - self.floor;
+        self.left += grant.limit - self.floor;
     }
 
     #[inline]
@@ -205,10 +205,10 @@ impl Budget {
 
     #[inline]
     fn raise(&mut self, grant: &mut Grant) {
-        // Never all that is left: a peer that comes later would have its floor alone until the others send, who may be silent.
-        let more = self.share().saturating_sub(grant.limit - grant.spilled - self.floor).min(self.left / 4);
+        // Never all that is left: until the others send, who may be silent, a peer that comes later would have its floor alone.
+        let more = self.share().saturating_sub(grant.limit - self.floor).min(self.left / 4);
         grant.limit += more;
         self.left -= more;
-        self.least = self.least.min(self.left + self.spill);
+        self.least = self.least.min(self.left);
     }
 }

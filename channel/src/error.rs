@@ -49,6 +49,23 @@ pub enum Error {
         #[source]
         lost: Lost,
     },
+    /// The receiver has dropped the team of a message before it was received.
+    #[error("rank {rank} has dropped the team of this message, and discarded it")]
+    Discarded {
+        /// Who.
+        rank: Rank,
+    },
+    /// The peer has left so many announced and short messages of this rank unreceived that it keeps no more. This one was not sent.
+    #[error(
+        "rank {rank} has left messages of this rank unreceived whose envelopes fill the overdraft of {overdraft} bytes: have it \
+         receive them, or raise `overdraft`"
+    )]
+    Overdrawn {
+        /// Who.
+        rank: Rank,
+        /// [`Config::overdraft`](crate::Config::overdraft).
+        overdraft: u32,
+    },
     /// There is no memory for a message that was to be received allocated. The message is lost; its sender does not learn
     /// of it.
     #[error(

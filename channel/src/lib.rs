@@ -20,6 +20,7 @@ pub mod sequence;
 pub mod sim;
 mod slab;
 pub mod striping;
+mod teams;
 pub mod wire;
 
 pub use config::{Changes, Config, FIELDS, Field, Misconfigured, NAMED, Named, Paths};

@@ -72,12 +72,14 @@ meter! {
     unexpected,
     /// The most bytes of these at once, with 64 for each header.
     unexpected_peak,
+    /// Messages that were discarded: this rank had dropped their team.
+    discarded,
     /// The most requests of this rank at once, with those that had ended and were not taken.
     requests_peak,
     /// The most bytes that all peers might send at once, beside what each may before it is heard.
     granted_peak,
-    /// Times that a message waited at its sender for want of a grant.
-    stalls,
+    /// Messages that were announced, or sent short, on overdraft: the peer had left too many unreceived.
+    overdrawn,
     /// Rings made for peers.
     joins,
     /// Rings taken back.

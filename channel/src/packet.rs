@@ -138,6 +138,11 @@ pub enum Body {
         /// The sender's request.
         sender: Id,
     },
+    /// The receiver has dropped the message's team, and discarded the message.
+    Discarded {
+        /// The sender's request.
+        sender: Id,
+    },
     /// The receiver offers a ring.
     Join {
         /// Which one.
@@ -240,6 +245,7 @@ impl Body {
             Body::Piece { .. } => 13,
             Body::Link { .. } => 14,
             Body::Cut { .. } => Body::CUT,
+            Body::Discarded { .. } => 16,
         }
     }
 
@@ -292,7 +298,7 @@ impl Body {
                 out.u64(receiver.to_wire());
                 out.put([*lanes]);
             }
-            Body::Ack { sender } => out.u64(sender.to_wire()),
+            Body::Ack { sender } | Body::Discarded { sender } => out.u64(sender.to_wire()),
             Body::Join { ring, slots, bytes, key } => {
                 out.put(ring.to_le_bytes());
                 out.u32(*slots);
@@ -400,6 +406,7 @@ impl Packet {
                 let said = Say::ALL.get(usize::from(say));
                 Body::Link { say: *said.ok_or(Malformed::Field { field: "say", value: say.into() })? }
             }
+            16 => Body::Discarded { sender: from.id()? },
             kind => return Err(Malformed::Kind(kind)),
         };
         let came = total.checked_sub(from.at).ok_or(Malformed::Short { came: total, needed: from.at })?;

@@ -32,6 +32,12 @@ impl Outgoing {
         self.window - self.flying()
     }
 
+    /// Whether the peer has acknowledged a packet.
+    #[inline]
+    pub fn is_heard(&self) -> bool {
+        self.acked != 0
+    }
+
     /// How many are not acknowledged.
     #[inline]
     pub fn flying(&self) -> u32 {

@@ -21,10 +21,10 @@ fn refused(text: &str) -> String {
 fn each_field_is_read() {
     let all = config(
         "eager=100,ring_slots=2,ring_bytes=136,marker=second, rings=0,ring_after=3,order=recent,window=2,zero_copy_from=1,\
-         spread=window:64,stripe=even,stripe_from=5,offer=no,read_waiting=yes,credit_delay=7,budget=0,pipe=piggyback,pipe_chunk=64,pipe_chunks=1024,\
+         spread=window:64,stripe=even,stripe_from=5,offer=no,read_waiting=yes,credit_delay=7,budget=0,overdraft=64,pipe=piggyback,pipe_chunk=64,pipe_chunks=1024,\
          pipe_zero_copy_from=9,paths=ud,connections=4,connect_after=0,count_windows=yes,ud_lanes=16,checksum=yes,rules=MSG_SIZE < 7, UD-SR, TRUE, Copy-Based",
     );
-    let Config { floor, spill, batch, .. } = Config::default();
+    let Config { floor, batch, .. } = Config::default();
     let expected = Config {
         eager: 100,
         ring: Shape { slots: 2, bytes: 136 },
@@ -35,7 +35,7 @@ fn each_field_is_read() {
         window: 2,
         floor,
         budget: 0,
-        spill,
+        overdraft: 64,
         credit_delay: 7,
         zero_copy_from: 1,
         spread: Spread::Window(64),
@@ -88,7 +88,7 @@ fn what_is_wrong_is_named_and_what_was_expected() {
     assert_eq!(
         refused("egaer=1"),
         "there is no field \"egaer\"; there are eager, ring_slots, ring_bytes, marker, rings, ring_after, order, window, \
-         zero_copy_from, spread, stripe, stripe_from, offer, read_waiting, credit_delay, budget, pipe, pipe_chunk, pipe_chunks, \
+         zero_copy_from, spread, stripe, stripe_from, offer, read_waiting, credit_delay, budget, overdraft, pipe, pipe_chunk, pipe_chunks, \
          pipe_zero_copy_from, paths, connections, connect_after, count_windows, ud_lanes, checksum, rules"
     );
     assert_eq!(refused("rings"), "\"rings\" is neither FIELD=VALUE nor one of ics, ipdps, multirail, aptus, rc, ud");
@@ -122,6 +122,8 @@ fn what_is_wrong_is_named_and_what_was_expected() {
         "spread=window:65",
         "stripe=odd",
         "budget=1073741825",
+        "overdraft=63",
+        "overdraft=1073741825",
         "pipe_chunk=60",
         "pipe_chunk=65537",
         "pipe_chunks=1",
@@ -143,7 +145,7 @@ fn a_field_says_its_value() {
     let fields: Vec<_> =
         FIELDS.iter().map(|field| format!("{}={}", field.name, field.value(&Config::default()))).collect();
     let expected = "eager=8192,ring_slots=32,ring_bytes=2048,marker=rail,rings=8,ring_after=16,order=circular,window=64,\
-                    zero_copy_from=32768,spread=first,stripe=adaptive,stripe_from=65536,offer=yes,read_waiting=no,credit_delay=50000,budget=4194304,pipe=read,\
+                    zero_copy_from=32768,spread=first,stripe=adaptive,stripe_from=65536,offer=yes,read_waiting=no,credit_delay=50000,budget=4194304,overdraft=1073741824,pipe=read,\
                     pipe_chunk=16384,pipe_chunks=16,pipe_zero_copy_from=32768,paths=rc,connections=16,connect_after=16,count_windows=no,ud_lanes=4,checksum=no,rules=MSG_SIZE <= 8192, RC-FP, \
                     MSG_SIZE <= 8192, RC-SR, MSG_SIZE <= 8192, UD-SR, MSG_SIZE < 32768, Copy-Based, TRUE, RC-RDMA, TRUE, UD-ZCopy, TRUE, Copy-Based";
     assert_eq!(fields.join(","), expected);

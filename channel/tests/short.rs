@@ -263,35 +263,6 @@ fn receives_may_make_their_memory() {
     (0..2).for_each(|rank| sim.engine(rank).at_rest().unwrap());
 }
 
-/// What was spilled for a receive that waits goes back with each message that is received on the short path: the sender must be able to go
-/// on then, though the engine makes no turn.
-#[test]
-fn what_is_received_in_between_leaves_room_for_what_is_waited_for() {
-    let mut sim =
-        Sim::new(3, 2, Conditions::default(), &Config { budget: 0, ring_after: 1, ..Config::default() }).unwrap();
-    let send = |sim: &mut Sim, tag, number| _ = sim.engine(0).send(1, 0, tag, Memory::pattern(number, 0), 0, false);
-    for number in 0..4 {
-        send(&mut sim, 0, number);
-        sim.engine(1).receive(of(Some(0)), Room::Allocate);
-        settle(&mut sim, true);
-    }
-    while sim.engine(1).completed().is_some() {}
-    let waits = sim.engine(1).receive(of(Some(3)), Room::Into(Memory::zero(0), 0));
-    // All that may be kept; as much again is granted for what is waited for.
-    (0..4).for_each(|number| send(&mut sim, 1, number));
-    settle(&mut sim, true);
-    assert_eq!(sim.engine(1).kept(), 256);
-    settle(&mut sim, false);
-    assert!((0..4).all(|_| sim.engine(0).try_send(1, 0, 2, Data::None)));
-    settle(&mut sim, false);
-    for _ in 0..4 {
-        assert_eq!(sim.engine(1).try_receive(0, 0, Some(2), &mut [][..], 1), Short::Done(Taken::new(2, 0)));
-    }
-    send(&mut sim, 3, 3);
-    settle(&mut sim, true);
-    assert_eq!(sim.engine(1).completed().map(|done| done.id), Some(waits), "it is behind nothing");
-}
-
 /// Two ranks of a host, which have rings of each other, and read what is long.
 fn of_one_host(config: &Config) -> Sim {
     let rail = Rail { kind: RailKind::Memory, write: false, ..Conditions::default().rails[0] };

@@ -169,6 +169,14 @@ pub const FIELDS: &[Field] = &[
         "a number up to 1073741824",
         |config| config.budget <= 1 << 30
     ),
+    row!(
+        "overdraft",
+        overdraft,
+        "bytes of announcements and short messages that a peer may leave unreceived beyond its credit, 64 each beside their data, \
+         alike at all ranks; a send beyond that fails",
+        "64 to 1073741824",
+        |config| (64..=1 << 30).contains(&config.overdraft)
+    ),
     choice!(
         "pipe",
         pipe.step,

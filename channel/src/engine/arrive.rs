@@ -4,8 +4,7 @@ use super::failover::was_left_for_a_cut;
 use super::peer::{Gathering, Held, Reply, RingIn};
 use super::request::{Request, Unexpected, What, cost};
 use super::{Engine, Room};
-use crate::credit::HEADER;
-use crate::error::Lost;
+use crate::error::{Error, Lost};
 use crate::matching::Label;
 use crate::packet::{Body, Envelope, LONGEST, Packet};
 use crate::pipe;
@@ -245,7 +244,6 @@ impl<W: Wire> Engine<W> {
                     self.deliver(id, from, envelope, data);
                     self.release(from, cost(envelope.length));
                     self.acknowledge(from, sync);
-                    self.feed(from);
                     return Ok(());
                 }
                 // Before its receive is looked for: that is posted still, and ends with the others, where there is none.
@@ -253,7 +251,6 @@ impl<W: Wire> Engine<W> {
                 self.wire.copy(data, &copy, 0);
                 let posted = self.matching.arrived(label);
                 self.sort(posted, label, Unexpected { from, envelope, what: What::Eager { data: copy, sync } });
-                self.feed(from);
             }
             Body::Piece { envelope, sync, at, length } => {
                 self.gather(from, Gathering { envelope, sync, memory: (), at }, length.into(), data)?;
@@ -261,8 +258,8 @@ impl<W: Wire> Engine<W> {
             Body::Rts { envelope, sender, keys } => {
                 let label = self.admit(from, envelope, cost(0))?;
                 let posted = self.matching.arrived(label);
+                let keys = keys.iter().any(Option::is_some).then(|| Box::new(keys));
                 self.sort(posted, label, Unexpected { from, envelope, what: What::Rts { sender, keys } });
-                self.feed(from);
             }
             Body::Cts { sender, receiver, mover, length, keys } => {
                 self.answered(from, sender, receiver, mover, length, keys)?;
@@ -271,6 +268,11 @@ impl<W: Wire> Engine<W> {
                 let send = self.sending(from, sender)?;
                 send.state.acked()?;
                 self.ended(sender);
+            }
+            Body::Discarded { sender } => {
+                let send = self.sending(from, sender)?;
+                send.state.acked()?;
+                self.complete(sender, Err(Error::Discarded { rank: from }));
             }
             Body::Nak { receiver } => self.refused(from, receiver)?,
             Body::Data { receiver, offset, .. } => self.data(from, receiver, offset, data)?,
@@ -338,7 +340,6 @@ impl<W: Wire> Engine<W> {
         let posted = self.matching.arrived(label);
         let what = What::Eager { data: gathering.memory, sync };
         self.sort(posted, label, Unexpected { from, envelope, what });
-        self.feed(from);
         Ok(())
     }
 
@@ -350,7 +351,7 @@ impl<W: Wire> Engine<W> {
             self.budget.join(&mut peer.grant);
             peer.regrant();
         }
-        peer.grant.arrived(cost)?;
+        self.budget.arrived(&mut peer.grant, cost)?;
         self.kept += cost;
         Ok(label(from, envelope))
     }
@@ -370,29 +371,28 @@ impl<W: Wire> Engine<W> {
             self.matched(id, message, true);
             return;
         }
+        if self.teams.is_closed(label.context) {
+            self.release(message.from, message.cost());
+            self.discard(message);
+            return;
+        }
         self.matching.keep(label, message);
         self.meter.unexpected += 1;
         self.meter.unexpected_peak = self.meter.unexpected_peak.max(self.kept);
     }
 
-    /// A message of this peer was handled. If it can send not even one header more now, it may have to, for the receives that
-    /// are posted, or for those to come.
-    pub(super) fn feed(&mut self, from: Rank) {
-        if self.peers.get(&from).is_none_or(|peer| peer.grant.room() >= HEADER) {
-            return;
-        }
-        if self.matching.wants(from) {
-            self.spill(from);
-        } else {
-            self.starved.insert(from);
-        }
-    }
-
-    /// Something of the spill may have come back, by whichever way: then those are fed who were refused.
-    pub(super) fn feed_refused(&mut self) {
-        if self.refused && self.budget.can_spill() {
-            self.refused = false;
-            std::mem::take(&mut self.starved).into_iter().for_each(|rank| self.feed(rank));
+    /// A message that no receive will take, and whose credit has gone back: a sender that waits for it is told.
+    pub(super) fn discard(&mut self, message: Unexpected<W::Memory>) {
+        self.meter.discarded += 1;
+        let sender = match message.what {
+            What::Eager { data, sync } => {
+                self.wire.give(data);
+                sync
+            }
+            What::Rts { sender, .. } => Some(sender),
+        };
+        if let Some(sender) = sender {
+            self.reply(message.from, Body::Discarded { sender });
         }
     }
 

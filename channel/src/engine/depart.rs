@@ -5,7 +5,7 @@ use super::peer::{Move, Peer, Reply};
 use super::request::{Receive, Request, cost};
 use super::route::{Post, put_mark};
 use crate::credit::HEADER;
-use crate::error::Status;
+use crate::error::{Error, Status};
 use crate::packet::{Body, DATA, EAGER, Envelope, PIECE, SYNC, Values};
 use crate::rendezvous::Sending;
 use crate::rules::Path;
@@ -252,7 +252,7 @@ impl<W: Wire> Engine<W> {
     pub(super) fn send_eager(&mut self, to: Rank, envelope: Envelope, data: Data<'_, W::Memory>) -> bool {
         let peer = self.peers.get_mut(&to).expect("was reached");
         let cost = cost(envelope.length);
-        if u64::from(peer.purse.room()) < cost || peer.outgoing.room() == 0 {
+        if !peer.can_send(envelope.length, self.config.overdraft) || peer.outgoing.room() == 0 {
             return false;
         }
         let routes = &self.routes[peer.near];
@@ -265,6 +265,7 @@ impl<W: Wire> Engine<W> {
             return false;
         }
         peer.purse.spend(cost as u32);
+        self.meter.overdrawn += u64::from(peer.purse.overdrawn() > 0);
         self.meter.eager += 1;
         if peer.mark.is_some() {
             self.list(to);
@@ -276,16 +277,20 @@ impl<W: Wire> Engine<W> {
     fn post_message(&mut self, rank: Rank, id: Id) -> Step {
         let peer = self.peers.get_mut(&rank).expect("was looked at");
         let Some(Request::Send(send)) = self.requests.get_mut(id) else { unreachable!("a queued send is kept") };
-        let (envelope, granted) = (send.envelope, peer.purse.room());
+        let envelope = send.envelope;
         let status = Status { peer: rank, tag: envelope.tag, length: envelope.length };
         // Where it is in the message, if that goes in pieces and some have gone: they were granted together.
         let begun = if let Sending::Pushing(at) = send.state { Some(at) } else { None };
-        if granted < HEADER && begun.is_none() {
-            self.meter.stalls += 1;
-            return Step::Waits;
+        if begun.is_none() && !peer.can_announce(self.config.overdraft) {
+            if !peer.outgoing.is_heard() {
+                return Step::Waits;
+            }
+            peer.sends.pop_front();
+            self.complete(id, Err(Error::Overdrawn { rank, overdraft: self.config.overdraft }));
+            return Step::Posted;
         }
         let head = if send.sync { SYNC } else { EAGER };
-        let affordable = begun.is_some() || u64::from(granted) >= cost(envelope.length);
+        let affordable = begun.is_some() || peer.can_send(envelope.length, self.config.overdraft);
         let routes = &self.routes[peer.near];
         let path = routes.choose(envelope.length, head, peer);
         if path.is_at_once() && affordable || begun.is_some() {
@@ -309,6 +314,7 @@ impl<W: Wire> Engine<W> {
             }
             if begun.is_none() {
                 peer.purse.spend(cost(envelope.length) as u32);
+                self.meter.overdrawn += u64::from(peer.purse.overdrawn() > 0);
                 self.meter.eager += 1;
             }
             if length < left {
@@ -337,6 +343,7 @@ impl<W: Wire> Engine<W> {
             return Step::Busy;
         }
         peer.purse.spend(HEADER);
+        self.meter.overdrawn += u64::from(peer.purse.overdrawn() > 0);
         peer.sends.pop_front();
         self.meter.rendezvous += 1;
         let announced = send.state.announce();
@@ -488,19 +495,6 @@ impl<W: Wire> Engine<W> {
             self.budget.release(&mut peer.grant, cost as u32);
             peer.regrant();
             self.owe(from);
-        }
-    }
-
-    /// A receive waits, perhaps for a message of this peer: it must be able to send the next header.
-    pub(super) fn spill(&mut self, rank: Rank) {
-        let Some(peer) = self.peers.get_mut(&rank) else { return };
-        if self.budget.spill(&mut peer.grant) {
-            peer.regrant();
-            peer.urgent = true;
-            self.owe(rank);
-        } else if peer.grant.room() < HEADER {
-            self.starved.insert(rank);
-            self.refused = true;
         }
     }
 }

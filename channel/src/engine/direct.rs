@@ -49,7 +49,7 @@ impl<W: Wire> Engine<W> {
         let (Some(peer), Some(Request::Send(send))) = (self.peers.get_mut(&to), self.requests.get_mut(id)) else {
             return false;
         };
-        let is_free = peer.clear && peer.up[0] && peer.purse.room() >= HEADER && peer.outgoing.room() > 0;
+        let is_free = peer.clear && peer.up[0] && peer.can_announce(self.config.overdraft) && peer.outgoing.room() > 0;
         if !is_free || !self.routes[peer.near].read_at_once.contains(&send.envelope.length) {
             return false;
         }

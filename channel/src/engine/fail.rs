@@ -23,7 +23,6 @@ impl<W: Wire> Engine<W> {
             self.budget.leave(&peer.grant, peer.joined);
             self.polling[peer.near].left(rank);
             self.connected.left(rank);
-            self.starved.remove(&rank);
             if let Some(ring) = peer.ring_in.take() {
                 self.wire.release(Lane { peer: rank, rail: 0 }, ring.key);
                 self.wire.give(ring.memory);
@@ -81,20 +80,14 @@ impl<W: Wire> Engine<W> {
     }
 
     fn concerns(&self, context: u32, rank: Rank) -> bool {
-        self.members(context).is_none_or(|members| members.contains(&rank))
-    }
-
-    /// Who sends in a context, if not all ranks do.
-    fn members(&self, context: u32) -> Option<&[Rank]> {
-        let (_, (last, members)) = self.teams.range(..=context).next_back()?;
-        (context <= *last).then_some(members)
+        self.teams.members(context).is_none_or(|members| members.contains(&rank))
     }
 
     /// One of those who sent in a context, if all others are lost: of those that have left, if one has. (Deaths are told before.)
     fn deserted(&self, context: u32) -> Option<Rank> {
         let one_of =
             |others: &mut dyn Iterator<Item = Rank>| others.min_by_key(|rank| (self.lost[rank] != Lost::Left, *rank));
-        match self.members(context) {
+        match self.teams.members(context) {
             Some(members) => {
                 let mut others = members.iter().copied().filter(|rank| *rank != self.rank);
                 let all = others.clone().all(|rank| self.lost.contains_key(&rank));

@@ -30,13 +30,14 @@ use crate::polling::PollingSet;
 use crate::rendezvous::Sending;
 use crate::rules::Path;
 use crate::slab::{Id, Slab};
+use crate::teams::Teams;
 use crate::wire::{Lane, RAILS, RailKind, Rank, Wire};
 use peer::Peer;
 use peers::Peers;
 use pipes::Pipes;
 use request::{Receive, Request, Send, Unexpected};
 use route::{Each, Routes};
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::ops::RangeInclusive;
 
 /// The channel of one rank. Nothing here waits: calls start requests, [`progress`](Self::progress) turns the wheels,
@@ -51,8 +52,7 @@ pub struct Engine<W: Wire> {
     lost: HashMap<Rank, Lost>,
     /// Ranks that died, and in which contexts a receive from any source was told of it.
     dead: Vec<(Rank, BTreeSet<u32>)>,
-    /// The members of contexts that not all ranks belong to, by the first of contexts in a row, with the last.
-    teams: BTreeMap<u32, (u32, Box<[Rank]>)>,
+    teams: Teams,
     requests: Slab<Request<W::Memory>>,
     matching: Matching<Id, Unexpected<W::Memory>>,
     /// Those that have rings.
@@ -60,10 +60,6 @@ pub struct Engine<W: Wire> {
     /// The peers that have connections, where there are datagrams too.
     connected: PollingSet,
     budget: Budget,
-    /// Peers that can send not even one header more.
-    starved: BTreeSet<Rank>,
-    /// Something waits for one of them, but nothing was left of the spill.
-    refused: bool,
     /// Peers for whom something is to be posted.
     listed: VecDeque<Rank>,
     /// Peers that credits are owed to.
@@ -135,14 +131,12 @@ impl<W: Wire> Engine<W> {
             peers: Peers::default(),
             lost: HashMap::new(),
             dead: Vec::new(),
-            teams: BTreeMap::new(),
+            teams: Teams::default(),
             requests: Slab::default(),
             matching: Matching::default(),
             polling,
             connected: PollingSet::new(config.connections, config.connect_after, config.order),
-            budget: Budget::new(config.floor, config.budget, config.spill),
-            starved: BTreeSet::new(),
-            refused: false,
+            budget: Budget::new(config.floor, config.budget, config.overdraft),
             listed: VecDeque::new(),
             owing: VecDeque::new(),
             heard: Vec::new(),
@@ -171,12 +165,17 @@ impl<W: Wire> Engine<W> {
 
     /// Says that only these ranks send in these contexts: receives from any source there are no concern of the others.
     pub fn team(&mut self, contexts: RangeInclusive<u32>, members: impl IntoIterator<Item = Rank>) {
-        self.teams.insert(*contexts.start(), (*contexts.end(), members.into_iter().collect()));
+        self.teams.open(contexts, members);
     }
 
-    /// Forgets that: no receive is posted in these contexts, nor will be.
+    /// Closes these contexts: no receive is posted there, nor will be. Unreceived messages there are discarded, and so are those that
+    /// come later: their credit goes back, and a sender that waits for its message to be received has [`Error::Discarded`].
     pub fn disband(&mut self, contexts: RangeInclusive<u32>) {
-        self.teams.remove(contexts.start());
+        self.teams.close(contexts.clone());
+        for message in self.matching.discard(|label, _| contexts.contains(&label.context)) {
+            self.release(message.from, message.cost());
+            self.discard(message);
+        }
     }
 
     /// How many teams are known.
@@ -225,15 +224,13 @@ impl<W: Wire> Engine<W> {
         Ok(Some(Status { peer: label.source, tag: label.tag, length: message.envelope.length }))
     }
 
-    /// Nothing has come that this takes: who asks again and again waits for it as a receive does, but does not fail because
-    /// all others have left.
+    /// Nothing has come that this takes. A caller that asks again and again does not fail because all others have left.
     fn nothing<T>(&mut self, select: Select) -> Result<Option<T>, Error> {
         match self.never(select) {
-            Some(Error::Lost { lost: Lost::Left, .. }) if select.source.is_none() => {}
-            Some(error) => return Err(error),
-            None => self.make_way(select),
+            Some(Error::Lost { lost: Lost::Left, .. }) if select.source.is_none() => Ok(None),
+            Some(error) => Err(error),
+            None => Ok(None),
         }
-        Ok(None)
     }
 
     /// Receives a message that a probe has taken ([`try_probe`](Self::try_probe), or a receive into [`Room::Probe`]); its
@@ -279,7 +276,6 @@ impl<W: Wire> Engine<W> {
         if std::mem::take(&mut self.has_moved) {
             work += self.take_events() + self.post_listed();
         }
-        self.feed_refused();
         self.tell_credits();
         work
     }
@@ -415,8 +411,7 @@ impl<W: Wire> Engine<W> {
     /// What was counted.
     pub fn meter(&self) -> Meter {
         let mut meter = self.meter;
-        (meter.requests_peak, meter.granted_peak) =
-            (self.requests.most() as u64, self.budget.peak(self.config.spill).into());
+        (meter.requests_peak, meter.granted_peak) = (self.requests.most() as u64, self.budget.peak().into());
         self.wire.count(&mut meter);
         meter
     }
@@ -433,7 +428,13 @@ impl<W: Wire> Engine<W> {
 
     /// Bytes that the peers together may make this rank keep beyond their floors; see [`Config`].
     pub fn granted(&self) -> u32 {
-        self.budget.outstanding(self.config.spill)
+        self.budget.outstanding()
+    }
+
+    /// Credit of this rank at a peer that it has talked with, in bytes; negative while it is overdrawn.
+    pub fn credit(&self, peer: Rank) -> Option<i64> {
+        let purse = &self.peers.get(&peer)?.purse;
+        Some(i64::from(purse.room()) - i64::from(purse.overdrawn()))
     }
 
     /// Bytes of rings that this rank has for its peers.

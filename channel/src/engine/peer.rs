@@ -1,10 +1,11 @@
 //! What a rank keeps of one peer.
 
 use super::cuts::Failover;
+use super::request::cost;
 use super::route::Routes;
 use crate::config::Config;
 use crate::connection::Connection;
-use crate::credit::{Grant, Purse};
+use crate::credit::{Grant, HEADER, Purse, SHORT};
 use crate::packet::{Body, Envelope, Keys, Packet, Values};
 use crate::rates::Rates;
 use crate::ring::{self, Shape};
@@ -52,8 +53,6 @@ pub(super) struct Peer<M> {
     pub told: Values,
     /// Since when something of them is untold.
     pub owed_since: Option<u64>,
-    /// It is to be told now.
-    pub urgent: bool,
     /// The acknowledgement that it can read beside its ring; none where it is told by packets. It is never behind by more than some
     /// packets, also when others have told it newer ones meanwhile: what it reads there must not be so old that it seems new.
     pub published: Option<u32>,
@@ -161,7 +160,6 @@ impl<M> Peer<M> {
             values: Values { granted: config.floor, ..Values::default() },
             told: Values { granted: config.floor, ..Values::default() },
             owed_since: None,
-            urgent: false,
             published: None,
             heard: false,
             ring_out: None,
@@ -187,6 +185,22 @@ impl<M> Peer<M> {
 
     pub fn is_up(&self) -> bool {
         self.up.contains(&true)
+    }
+
+    /// Whether a message can be announced. A peer that has not been heard from is sent no more than its floor: it may be busy elsewhere,
+    /// and many ranks may begin with it at once.
+    pub fn can_announce(&self, overdraft: u32) -> bool {
+        self.purse.affords(HEADER.into()) || self.can_overdraw(HEADER, overdraft)
+    }
+
+    /// Whether a message can be sent with its data: on credit, or on overdraft if it is short.
+    pub fn can_send(&self, length: u64, overdraft: u32) -> bool {
+        let cost = cost(length);
+        self.purse.affords(cost) || length <= SHORT.into() && self.can_overdraw(cost as u32, overdraft)
+    }
+
+    fn can_overdraw(&self, cost: u32, overdraft: u32) -> bool {
+        self.outgoing.is_heard() && self.purse.can_overdraw(cost, overdraft)
     }
 
     /// Whether something is being written to it, where that is kept.
@@ -219,7 +233,7 @@ impl<M> Peer<M> {
     /// Whether a credit is to be told now: it is late, or half of what the peer has is untold, so that it might run out.
     pub fn is_due(&self, now: u64, config: &Config) -> bool {
         let late = self.owed_since.is_some_and(|since| now.saturating_sub(since) >= config.credit_delay);
-        self.owes() && (self.urgent || late) || self.is_half_untold()
+        self.owes() && late || self.is_half_untold()
     }
 
     /// Whether half of something that the peer needs is untold, or what it reads beside its ring is as old as that.
@@ -256,7 +270,6 @@ impl<M> Peer<M> {
     pub fn tell(&mut self) {
         self.told = self.values;
         self.owed_since = None;
-        self.urgent = false;
     }
 
     /// Whether something waits to be posted.

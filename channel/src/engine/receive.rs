@@ -29,7 +29,6 @@ impl<W: Wire> Engine<W> {
         if let Some(Request::Receive(receive)) = self.requests.get_mut(id) {
             receive.posted = Some(number);
         }
-        self.make_way(select);
     }
 
     /// Why nothing will come that this takes, if that is so. Of any source it tells of each death once.
@@ -38,17 +37,6 @@ impl<W: Wire> Engine<W> {
             Some(rank) if rank >= self.ranks => Some(Error::NoSuchRank { rank, ranks: self.ranks }),
             Some(rank) => self.lost.get(&rank).map(|lost| Error::Lost { rank, lost: lost.clone() }),
             None => self.tell(select.context).map(|rank| Error::Lost { rank, lost: self.lost[&rank].clone() }),
-        }
-    }
-
-    /// What is waited for may stand, at its sender, behind messages that nobody takes.
-    pub(super) fn make_way(&mut self, select: Select) {
-        match select.source {
-            Some(rank) => self.spill(rank),
-            None if self.budget.can_spill() => {
-                std::mem::take(&mut self.starved).into_iter().for_each(|rank| self.spill(rank));
-            }
-            None => self.refused = true,
         }
     }
 
@@ -85,7 +73,10 @@ impl<W: Wire> Engine<W> {
                     let lost = lost.clone();
                     self.complete(id, Err(Error::Lost { rank: from, lost }));
                 }
-                None => self.begin(id, from, envelope, sender, keys, receiver_first),
+                None => {
+                    let keys = keys.map_or_else(Keys::default, |keys| *keys);
+                    self.begin(id, from, envelope, sender, keys, receiver_first);
+                }
             },
         }
     }

@@ -118,8 +118,8 @@ pub(super) struct Unexpected<M> {
 pub(super) enum What<M> {
     /// It is here.
     Eager { data: M, sync: Option<Id> },
-    /// It waits at its sender.
-    Rts { sender: Id, keys: Keys },
+    /// It waits at its sender. Boxed, since most are copied in packets, and have no keys.
+    Rts { sender: Id, keys: Option<Box<Keys>> },
 }
 
 impl Moving {

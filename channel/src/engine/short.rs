@@ -5,7 +5,7 @@ use super::peer::{Peer, RingIn};
 use super::request::{self, Receive, cost, outcome};
 use super::{Engine, Room};
 
-use crate::credit::{Budget, HEADER};
+use crate::credit::Budget;
 use crate::matching::{Label, Select};
 use crate::packet::{EAGER, Eager, Envelope, Values};
 use crate::ring::Look;
@@ -111,8 +111,7 @@ impl<W: Wire> Engine<W> {
         let Some(ring) = peer.ring_out.as_mut() else { return false };
         let length = data.length();
         let cost = cost(length as u64);
-        if !peer.clear || length >= peer.short_below || peer.outgoing.room() == 0 || u64::from(peer.purse.room()) < cost
-        {
+        if !peer.clear || length >= peer.short_below || peer.outgoing.room() == 0 || !peer.purse.affords(cost) {
             return false;
         }
         let Some(spot) = ring.claim(EAGER + length) else { return false };
@@ -312,15 +311,10 @@ impl<W: Wire> Engine<W> {
         peer.regrant();
         let tell = peer.is_half_untold() || !peer.clear;
         let first = !peer.owing || rank != self.row_of;
-        let is_dry = peer.grant.room() < HEADER;
         if first {
             self.first_of_a_row(rank);
         }
         self.in_a_row += 1;
-        // What was spilled for it is not granted again: a receive may wait for what its sender cannot send now.
-        if is_dry {
-            self.feed(rank);
-        }
         if tell {
             self.after_short(rank);
         }

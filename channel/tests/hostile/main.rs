@@ -103,25 +103,35 @@ fn each_rule_is_named() {
     let (mut sim, _) = job(1);
     let packet = Packet { source: 1, sequence: 0, values: Values::default(), body: Body::Leave { ring: 0 } };
     assert_eq!(after(&mut sim, &packet), Some(Lost::Broken("it sent in the name of another rank")));
-    // More messages than granted: 256 bytes are four headers, and a receive that waits is worth one more.
-    let mut sim = Sim::new(1, 2, Conditions::default(), &Config { budget: 0, spill: 64, ..Config::default() }).unwrap();
+    // More envelopes than 256 bytes of credit and 64 of overdraft are worth.
+    let config = Config { budget: 0, overdraft: 64, ..Config::default() };
+    let mut sim = Sim::new(1, 2, Conditions::default(), &config).unwrap();
     sim.engine(1).send(0, 0, 5, Memory::zero(0), 0, false);
     sim.wake(1, 0);
     while sim.step().is_some() {}
     // Its own engine would find the acknowledgements of what it has not sent wrong.
     sim.stop(0, true);
     let body = Body::Rts { envelope: long, sender: receiver, keys: [None; RAILS] };
-    for sequence in 0..4 {
-        let mut bytes = [0; LONGEST];
-        let packet = Packet { source: 0, sequence, values: Values::default(), body: body.clone() };
-        let length = packet.encode(&mut bytes);
-        inject(&mut sim, &bytes[..length]);
-    }
-    while sim.step().is_some() {}
-    assert_eq!(sim.engine(1).kept(), 256);
     let packet = |sequence| Packet { source: 0, sequence, values: Values::default(), body: body.clone() };
-    assert_eq!(after(&mut sim, &packet(4)), None);
+    for sequence in 0..5 {
+        assert_eq!(after(&mut sim, &packet(sequence)), None);
+    }
+    assert_eq!(sim.engine(1).kept(), 320);
     assert_eq!(after(&mut sim, &packet(5)), Some(Lost::Broken("it acknowledged or used more than it had")));
+    // Data that is no short message, on overdraft.
+    let mut sim = Sim::new(1, 2, Conditions::default(), &Config { budget: 0, ..Config::default() }).unwrap();
+    sim.engine(1).send(0, 0, 5, Memory::zero(0), 0, false);
+    sim.wake(1, 0);
+    while sim.step().is_some() {}
+    sim.stop(0, true);
+    let body = Body::Eager { envelope: Envelope { length: 250, ..long }, sync: None };
+    let packet = Packet { source: 0, sequence: 0, values: Values::default(), body };
+    let mut head = [0; LONGEST];
+    let length = packet.encode(&mut head);
+    inject(&mut sim, &[&head[..length], &[0; 250]].concat());
+    while sim.step().is_some() {}
+    let lost: Vec<_> = sim.engine(1).lost().map(|(_, lost)| lost.clone()).collect();
+    assert_eq!(lost, [Lost::Broken("it acknowledged or used more than it had")]);
 }
 
 #[test]

@@ -8,7 +8,7 @@ mod sequence;
 use std::collections::{HashSet, VecDeque};
 use std::hash::Hash;
 use transom_channel::Rank;
-use transom_channel::credit::{Budget, Grant, HEADER, Purse};
+use transom_channel::credit::{Budget, Grant, HEADER, Purse, SHORT};
 use transom_channel::polling::{Change, Order, PollingSet};
 use transom_channel::sequence::Beyond;
 
@@ -29,8 +29,8 @@ fn every<S: Clone + Eq + Hash>(first: S, next: impl Fn(&S) -> Vec<S>, end: impl 
 fn grants_are_bounded_and_come_back() {
     for seed in 0..500 {
         let mut rng = fastrand::Rng::with_seed(seed);
-        let (floor, total, spill) = (128 + rng.u32(..300), rng.u32(..20_000), 64 + rng.u32(..2000));
-        let mut budget = Budget::new(floor, total, spill);
+        let (floor, total, overdraft) = (128 + rng.u32(..300), rng.u32(..20_000), 64 + rng.u32(..2000));
+        let mut budget = Budget::new(floor, total, overdraft);
         let mut peers: Vec<_> = (0..rng.u32(1..12))
             .map(|_| (Purse::new(floor), Grant::new(floor), [floor; 2], false, VecDeque::new()))
             .collect();
@@ -40,23 +40,25 @@ fn grants_are_bounded_and_come_back() {
             let (purse, grant, owed, joined, kept) = &mut peers[rng.usize(..count)];
             match rng.u32(..10) {
                 0..4 => {
-                    let cost = HEADER + if rng.bool() { 0 } else { rng.u32(..3000) };
-                    if cost <= purse.room() {
+                    let length = if rng.bool() { rng.u32(..SHORT + 1) } else { rng.u32(..3000) };
+                    let (cost, is_short) = (HEADER + length, length <= SHORT);
+                    let affords = cost <= purse.room();
+                    assert_eq!(purse.affords(cost.into()), affords);
+                    if affords || is_short && purse.can_overdraw(cost, overdraft) {
                         purse.spend(cost);
                         if !*joined {
                             *joined = true;
                             budget.join(grant);
                         }
-                        grant.arrived(cost.into()).unwrap();
+                        budget.arrived(grant, cost.into()).unwrap();
                         kept.push_back(cost);
                     }
                 }
-                4..7 => {
+                4..8 => {
                     if let Some(cost) = kept.pop_front() {
                         budget.release(grant, cost);
                     }
                 }
-                7 => _ = budget.spill(grant),
                 // Now and then two, the older one later.
                 _ => {
                     let [told, value] = *owed;
@@ -68,13 +70,15 @@ fn grants_are_bounded_and_come_back() {
             assert!(grant.value().wrapping_sub(owed[1]) < 1 << 31, "a credit is never taken back");
             owed[1] = grant.value();
             assert_eq!(grant.kept(), kept.iter().sum::<u32>());
-            assert!(grant.kept() <= grant.limit() && grant.limit() >= floor, "step {step}");
-            assert!(purse.room() <= grant.limit() - grant.kept());
+            // Data on credit alone; envelopes, and what is as short, on overdraft too.
+            assert!(grant.kept() <= grant.limit() + overdraft && grant.limit() >= floor, "step {step}");
+            assert!(purse.room() <= grant.room() && purse.overdrawn() <= overdraft, "step {step}");
+            assert_eq!(purse.room() > 0 && purse.overdrawn() > 0, false);
             let limits: u32 = peers.iter().map(|peer| peer.1.limit()).sum();
-            assert!(limits <= floor * peers.len() as u32 + total + spill, "step {step}: {limits}");
-            assert_eq!(limits - floor * peers.len() as u32, budget.outstanding(spill));
-            most = most.max(budget.outstanding(spill));
-            assert_eq!(budget.peak(spill), most);
+            assert!(limits <= floor * peers.len() as u32 + total, "step {step}: {limits}");
+            assert_eq!(limits - floor * peers.len() as u32, budget.outstanding());
+            most = most.max(budget.outstanding());
+            assert_eq!(budget.peak(), most);
         }
         for (purse, grant, _, _, kept) in &mut peers {
             kept.drain(..).for_each(|cost| budget.release(grant, cost));
@@ -82,9 +86,15 @@ fn grants_are_bounded_and_come_back() {
             assert!(purse.room() >= floor && purse.room() == grant.limit(), "seed {seed}");
         }
         peers.iter().for_each(|(_, grant, _, joined, _)| budget.leave(grant, *joined));
-        assert_eq!(budget.outstanding(spill), 0);
+        assert_eq!(budget.outstanding(), 0);
         let (_, mut grant, ..) = peers.remove(0);
-        assert_eq!(grant.arrived(u64::MAX), Err(Beyond));
+        assert_eq!(budget.arrived(&mut grant, u64::MAX), Err(Beyond));
+        let limit = grant.limit();
+        let too_long = u64::from(limit.max(HEADER + SHORT)) + 1;
+        assert_eq!(budget.arrived(&mut grant, too_long), Err(Beyond));
+        let most = (limit + overdraft) / HEADER;
+        assert!((0..most).all(|_| budget.arrived(&mut grant, HEADER.into()).is_ok()));
+        assert_eq!(budget.arrived(&mut grant, HEADER.into()), Err(Beyond));
     }
 }
 

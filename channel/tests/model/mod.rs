@@ -121,7 +121,6 @@ impl Setup {
             window: *rng.choice(&[2, 3, 8, 64]).unwrap(),
             floor,
             budget: *rng.choice(&[0, 300, 4000, 1 << 20]).unwrap(),
-            spill: *rng.choice(&[64, 640, 1 << 16]).unwrap(),
             credit_delay: rng.u64(100..100_000),
             zero_copy_from: *rng.choice(&[1, 1000, 10_000]).unwrap(),
             spread: *rng
@@ -497,7 +496,7 @@ impl<W: Wire<Memory = Memory>> Job<W> {
             if channels.rings > config.rings
                 || channels.near_rings > near.rings
                 || engine.ring_bytes() != bytes
-                || engine.granted() > config.budget + config.spill
+                || engine.granted() > config.budget
             {
                 return Err(format!("rank {rank} gave more than it may"));
             }
