@@ -43,7 +43,7 @@ impl Saying {
     pub fn why(error: &Error) -> Option<Saying> {
         match error {
             Error::PeerDied { rank } | Error::PeerLost { rank, .. } => Some(Saying::Died(*rank)),
-            Error::PeerLeft { rank } => Some(Saying::Left(*rank)),
+            Error::PeerLeft { rank } | Error::TeamDropped { rank } => Some(Saying::Left(*rank)),
             Error::OperatorPanicked { rank } => Some(Saying::Panicked(*rank)),
             Error::Mismatch { why } => Some(Saying::Mismatch(why.clone())),
             Error::Closed => None,

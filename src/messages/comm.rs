@@ -49,14 +49,15 @@ pub(crate) struct Space {
 pub(crate) struct Team {
     ranks: Box<[u32]>,
     places: HashMap<u32, Rank>,
-    /// Who knows of it, by its contexts, once it has messages: until nobody has the team any more, no request of it either.
-    known: OnceLock<(Arc<Hub>, RangeInclusive<u32>)>,
+    /// The messages of this rank, which are told when the team and all its requests are gone, and the team's contexts.
+    hub: Option<Arc<Hub>>,
+    contexts: RangeInclusive<u32>,
 }
 
 impl Drop for Team {
     fn drop(&mut self) {
-        if let Some((hub, contexts)) = self.known.take() {
-            hub.disband(contexts);
+        if let Some(hub) = &self.hub {
+            hub.disband(self.contexts.clone());
         }
     }
 }
@@ -126,7 +127,8 @@ impl Space {
             what: "more teams than the messages of a job tell apart; keep teams and use them again",
         })?;
         let places = ranks.iter().enumerate().map(|(place, rank)| (*rank, place)).collect();
-        let team = Some(Arc::new(Team { ranks: ranks.into(), places, known: OnceLock::new() }));
+        let (hub, contexts) = (self.presence.hub.as_ref().ok().cloned(), contexts(context));
+        let team = Some(Arc::new(Team { ranks: ranks.into(), places, hub, contexts }));
         Ok(Space { presence: self.presence.clone(), context, team, comm: OnceLock::new() })
     }
 
@@ -137,10 +139,6 @@ impl Space {
 
     pub(crate) fn context(&self) -> u32 {
         self.context
-    }
-
-    fn contexts(&self) -> RangeInclusive<u32> {
-        self.context..=self.context + (CONTEXTS - 1)
     }
 
     /// Tells the others that this rank has failed.
@@ -169,19 +167,22 @@ impl Space {
         let me = self.presence.root.rank();
         let rank = team.as_ref().map_or(me, |team| team.places[&(me as u32)]);
         if let Some(team) = &team {
-            hub.team(self.contexts(), &team.ranks)?;
-            team.known.get_or_init(|| (hub.clone(), self.contexts()));
+            hub.team(team.contexts.clone(), &team.ranks)?;
         }
         Ok(self.comm.get_or_init(|| Comm(Arc::new(Ranks { hub, context: self.context, rank, size, team }))))
     }
 }
 
-/// The first context of the world that a rank of the job leads after `led` others; rank 0 leads the job's own at first.
+/// The first context of the world that a rank of the job leads after `led` others; rank 0 leads the job's own at first. Worlds that a
+/// rank leads one after the other have neighbouring contexts, so that those that are closed are one run.
 fn context(leader: u32, led: u32, job: u32) -> Option<u32> {
-    led.checked_mul(job)?
-        .checked_add(leader)?
-        .checked_mul(CONTEXTS)
-        .filter(|first| first.checked_add(CONTEXTS).is_some())
+    let of_each = u32::MAX / CONTEXTS / job;
+    (led < of_each).then(|| CONTEXTS * (leader * of_each + led))
+}
+
+/// All contexts of the world that has this first one.
+fn contexts(first: u32) -> RangeInclusive<u32> {
+    first..=first + (CONTEXTS - 1)
 }
 
 impl Comm {
@@ -298,6 +299,8 @@ impl Ranks {
             Failure::NoMemory { status } => {
                 Error::NoMemory { from: self.numbered(status.peer), tag: status.tag, bytes: status.length }
             }
+            Failure::Discarded { rank } => Error::TeamDropped { rank: self.numbered(rank) },
+            Failure::Overdrawn { rank, overdraft } => Error::TooManyUnreceived { rank: self.numbered(rank), overdraft },
             Failure::Pipe { rank, fault } => Error::Pipe { rank: self.numbered(rank), fault },
             other => Error::Misuse { why: other.to_string() },
         }
@@ -344,9 +347,14 @@ mod tests {
     #[test]
     fn every_team_has_contexts_of_its_own() {
         let all = (0..5).flat_map(|leader| (0..7).map(move |led| context(leader, led, 5).unwrap()));
-        assert_eq!(all.collect::<std::collections::BTreeSet<_>>(), (0..35).map(|n| 7 * n).collect());
-        assert_eq!(context(1, 1 << 29, 2), None);
-        assert_eq!(context(0, 306_783_378, 2), None);
+        let all: std::collections::BTreeSet<_> = all.collect();
+        assert_eq!(all.len(), 35);
+        assert!(all.iter().all(|first| first % 7 == 0));
+        assert_eq!([context(0, 0, 5), context(0, 1, 5), context(0, 2, 5)], [0, 7, 14].map(Some));
+        // 613,566,756 worlds have contexts in a job of one rank, and half as many of each rank in a job of two.
+        assert_eq!(context(0, 613_566_756, 1), None);
+        assert_eq!(context(1, 306_783_378, 2), None);
         assert_eq!(context(1, 306_783_377, 2), Some(u32::MAX - 10));
+        assert_eq!(super::contexts(u32::MAX - 10), u32::MAX - 10..=u32::MAX - 4);
     }
 }

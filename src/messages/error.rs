@@ -76,6 +76,25 @@ pub enum Error {
         #[source]
         lost: Lost,
     },
+    /// The receiver dropped its team before it received this message.
+    #[error(
+        "rank {rank} dropped its team before it received this message: a rank keeps a team until it has what is sent to it there"
+    )]
+    TeamDropped {
+        /// The receiver.
+        rank: Rank,
+    },
+    /// The receiver keeps no more unreceived messages of this rank. This one was not sent.
+    #[error(
+        "rank {rank} has not received so many messages of this rank that their envelopes fill {overdraft} bytes: have it receive \
+         them, or raise `overdraft` in TRANSOM_MESSAGES at all ranks"
+    )]
+    TooManyUnreceived {
+        /// The receiver.
+        rank: Rank,
+        /// The limit in bytes: 64 for each message, and the data of those of at most 64 bytes.
+        overdraft: u32,
+    },
     /// There is no memory for a message. It is received, and lost.
     #[error("there is no memory for a message of {bytes} bytes with tag {tag} from rank {from}")]
     NoMemory {

@@ -27,8 +27,8 @@ pub(crate) struct Hub {
     crowded: bool,
     /// None once the rank has left.
     core: Biased<Option<Core>>,
-    /// Contexts of teams that nobody has any more, which the engine is told when the next team is made: whoever drops the last of one
-    /// may hold the engine.
+    /// Contexts of dropped teams that the engine is to close. A thread that drops a team may hold the engine, or another may: then the
+    /// next team that is made or dropped has them closed.
     disbanded: Mutex<Vec<RangeInclusive<u32>>>,
     /// Nothing was sent or received yet: as long as nothing has come, waits have no messages to turn.
     untouched: AtomicBool,
@@ -158,17 +158,25 @@ impl Hub {
     /// Only these ranks send in these contexts.
     pub fn team(&self, contexts: RangeInclusive<u32>, ranks: &[u32]) -> Result<(), Error> {
         self.with(|core| {
-            for contexts in self.disbanded().drain(..) {
-                core.opened.retain(|(context, _), _| !contexts.contains(context));
-                core.engine.disband(contexts);
-            }
+            self.close_disbanded(core);
             core.engine.team(contexts, ranks.iter().copied());
         })
     }
 
-    /// Nobody has these contexts any more.
+    /// Closes the contexts of a team that is dropped: its unreceived messages are discarded, and those that come later.
     pub fn disband(&self, contexts: RangeInclusive<u32>) {
         self.disbanded().push(contexts);
+        if let Some(held) = self.core.try_lock() {
+            self.act(held, |core| self.close_disbanded(core));
+        }
+    }
+
+    fn close_disbanded(&self, core: &mut Core) {
+        let disbanded = std::mem::take(&mut *self.disbanded());
+        for contexts in disbanded {
+            core.opened.retain(|(context, _), _| !contexts.contains(context));
+            core.engine.disband(contexts);
+        }
     }
 
     fn disbanded(&self) -> MutexGuard<'_, Vec<RangeInclusive<u32>>> {
