@@ -23,7 +23,7 @@ pub use error::Error;
 pub use held::Held;
 pub use layout::{Field, LockLayout};
 pub use lock_word::LockWord;
-pub use network::{At, Awaited, Network, Rank};
+pub use network::{At, Awaited, Network, Rank, Wake};
 pub use passive::{Mode, PassiveLock};
 pub use pscw::Pscw;
 pub use target_lock::{Ahead, TargetLock};

@@ -240,8 +240,8 @@ impl Fabric for Loopback {
     }
 
     #[inline(always)]
-    fn notify(&self, at: &View, offset: usize, value: u64) -> Result<(), FabricError> {
-        words::notify(at, offset, value)
+    fn notify(&self, at: &View, offset: usize, value: u64, wake: Wake) -> Result<(), FabricError> {
+        words::notify(at, offset, value, wake)
     }
 
     #[inline(always)]

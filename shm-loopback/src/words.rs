@@ -30,9 +30,9 @@ pub(crate) fn add(at: &View, offset: usize, delta: u64, wake: Wake) -> Result<u6
 }
 
 #[inline(always)]
-pub(crate) fn notify(at: &View, offset: usize, value: u64) -> Result<(), FabricError> {
+pub(crate) fn notify(at: &View, offset: usize, value: u64, wake: Wake) -> Result<(), FabricError> {
     at.own_word(offset)?.store(value, SeqCst);
-    ring(at, Wake::Home);
+    ring(at, wake);
     Ok(())
 }
 

@@ -318,8 +318,8 @@ impl Fabric for Provider {
     }
 
     #[inline(always)]
-    fn notify(&self, at: &Remote, offset: usize, value: u64) -> Result<(), FabricError> {
-        both!(self, at, Remote, fabric, at => fabric.notify(at, offset, value))
+    fn notify(&self, at: &Remote, offset: usize, value: u64, wake: Wake) -> Result<(), FabricError> {
+        both!(self, at, Remote, fabric, at => fabric.notify(at, offset, value, wake))
     }
 
     #[inline(always)]

@@ -152,7 +152,7 @@ impl Fabric for Verbs {
         pending.0.word()
     }
 
-    fn notify(&self, at: &Remote, offset: usize, value: u64) -> Result<(), FabricError> {
+    fn notify(&self, at: &Remote, offset: usize, value: u64, _: Wake) -> Result<(), FabricError> {
         let (way, place) = at.word(offset)?;
         at.behind_other_way(way)?;
         self.0.behind_stripes(way, Stripes::All)?;
