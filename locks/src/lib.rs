@@ -8,6 +8,7 @@ mod error;
 mod gate;
 mod held;
 mod layout;
+mod line;
 mod lock_word;
 pub mod model;
 mod network;

@@ -23,7 +23,7 @@ pub enum Mode {
 /// One rank's handle on the locks of all ranks: a shared/exclusive lock at each, truly passive (its home rank may
 /// sleep), granted first come, first served in the order of the atomics on its word.
 ///
-/// Threads of one rank may share a handle by [`acquire`](Self::acquire): for one target they queue on a mutex of the handle
+/// Threads of one rank may share a handle by [`acquire`](Self::acquire): for one target they queue at the handle, in the order in which they ask,
 /// before they ask for the lock, and have it until they have released that. The `_mut` calls need `&mut` access and do
 /// without that mutex.
 ///
