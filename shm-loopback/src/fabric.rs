@@ -259,6 +259,12 @@ impl Fabric for Loopback {
         self.watch(&on.view, wait, look)
     }
 
+    fn looked_in_vain(&self) {
+        if self.0.control.is_crowded() {
+            transom_windows::looked_in_vain();
+        }
+    }
+
     /// Not where ranks share cores: who has handed a lock over asks anew when the next has seen so, and until that has a core, which
     /// may be long, others would have the lock more often.
     #[inline]

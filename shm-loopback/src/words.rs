@@ -73,14 +73,8 @@ pub(crate) fn wait<R>(
         std::hint::spin_loop();
     }
     let bell = &block.header().bell;
-    wait.until(crowded, look, check, |look| {
-        if let Some(pause) = wait.pause() {
-            std::thread::sleep(pause);
-            return look();
-        }
-        match progress.get() {
-            None => bell::nap(bell, look),
-            Some(turning) => turning.nap(bell, &busy, look),
-        }
+    wait.until(crowded, look, check, |look| match progress.get() {
+        None => bell::nap(bell, wait.left(), look),
+        Some(turning) => turning.nap(bell, &busy, wait.left(), look),
     })
 }

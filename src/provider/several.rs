@@ -338,6 +338,11 @@ impl Fabric for Provider {
     }
 
     #[inline(always)]
+    fn looked_in_vain(&self) {
+        each!(self, fabric => fabric.looked_in_vain())
+    }
+
+    #[inline(always)]
     fn watches(&self) -> bool {
         each!(self, fabric => fabric.watches())
     }

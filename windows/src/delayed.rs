@@ -459,6 +459,10 @@ impl<F: Fabric> Fabric for Delayed<F> {
         self.hold(at, offset, What::Notify { value, wake })
     }
 
+    fn looked_in_vain(&self) {
+        self.line.fabric.looked_in_vain();
+    }
+
     fn word(&self, on: &F::Region, offset: usize) -> Result<u64, FabricError> {
         self.line.fabric.word(on, offset)
     }

@@ -273,8 +273,9 @@ impl<F: Fabric> Segment<F> {
     }
 
     /// Whether what a call that does not wait has not found can still come, asked now and then: it costs system calls, and the
-    /// program may call again and again.
+    /// program may call again and again. The rank that is looked for may need this core.
     pub fn check_seldom(&self, check: impl FnOnce(&F) -> Result<(), FabricError>) -> Result<(), FabricError> {
+        self.fabric.looked_in_vain();
         if self.asked.is_due() { check(&self.fabric) } else { Ok(()) }
     }
 
