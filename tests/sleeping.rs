@@ -1,4 +1,4 @@
-//! What a rank that sleeps is woken for: counted by the times that its thread gave its core away to sleep.
+//! Wake-ups and yields of waiting ranks, counted by context switches and by looks.
 
 mod ranks;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use transom::messages::Tag;
 use transom::{Mode, Window};
 
-/// How often this thread has gone to sleep. A yield does not count.
+/// Number of times this thread has gone to sleep. A yield does not count.
 fn sleeps() -> u64 {
     let status = std::fs::read_to_string("/proc/thread-self/status").expect("the state of this thread");
     let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
@@ -89,7 +89,7 @@ fn deadlines_cost_no_polling() {
     });
 }
 
-/// Ranks that share one core, and only look, give it away: each look in vain of a step is counted.
+/// Polling ranks yield a core that they share. The test counts looks in vain.
 #[test]
 fn loops_of_looks_give_a_shared_core_away() {
     if ranks::over_network() {

@@ -47,8 +47,8 @@ pub enum Awaited {
     Anyone,
 }
 
-/// Whether a verb wakes the rank at which its word lies. The caller knows: each word of a protocol is one that ranks wait for, or one
-/// that no rank ever waits for, and a wake-up of a rank that waits for another word costs system calls at both ranks.
+/// Wake-up of the rank at which a verb's word lies: needed or not. The caller of the verb knows whether a rank may wait for the word. A
+/// wake-up of a rank that waits for another word costs system calls at both ranks.
 ///
 /// # Examples
 /// ```

@@ -248,7 +248,7 @@ mod model {
         });
     }
 
-    /// Of two that wait one gives up, before or after it is told that the mutex is free.
+    /// One of two waiting threads gives up, before or after the release wakes it.
     #[test]
     fn a_thread_that_gives_up_passes_the_turn_on() {
         model(|| {

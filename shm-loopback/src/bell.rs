@@ -76,7 +76,7 @@ pub(crate) fn nap<R, E>(
     let over = bell.sleep(seen, most.min(ROUND));
     drop(sleeping);
     let found = look()?;
-    // What is found after a shorter sleep may be that a deadline has passed.
+    // A shorter sleep ends at a deadline, which `look` may report as found.
     if over && most >= ROUND && found.is_some() {
         bell.missed();
     }

@@ -310,7 +310,7 @@ impl Hub {
         })
     }
 
-    /// One turn, for calls that do not wait. Where ranks share cores, turns in vain give the core away.
+    /// One turn of the engine, for calls that do not wait. Where ranks share cores, turns in vain yield the core.
     pub fn turn_now(&self) {
         let turned = self.with(|core| {
             core.check(Instant::now());

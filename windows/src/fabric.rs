@@ -328,8 +328,8 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
         look: impl FnMut() -> Result<Option<R>, FabricError>,
     ) -> Result<R, FabricError>;
 
-    /// Called after a call that does not wait has looked in vain: where ranks share cores, gives the core away now and then
-    /// ([`looked_in_vain`](crate::looked_in_vain)).
+    /// Yields the core now and then where ranks share cores ([`looked_in_vain`](crate::looked_in_vain)). Calls that return without
+    /// waiting call this after a look in vain.
     fn looked_in_vain(&self) {}
 
     /// Whether a rank can [`watch`](Self::watch) the memory of any other: where all load from the same.

@@ -72,7 +72,7 @@ pub use signals::Signals;
 pub use target::Target;
 /// Exclusive or shared: how a lock is taken.
 pub use transom_locks::Mode;
-/// Whether a verb wakes the rank at which its word lies.
+/// Wake-up of the rank at which a verb's word lies: needed or not.
 pub use transom_locks::Wake;
 pub use user_memory::{Owner, UserMemory};
 pub use value_name::ValueName;

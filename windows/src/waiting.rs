@@ -70,11 +70,11 @@ thread_local! {
 /// How often a wait asks whether it can still end. Not sooner: what everybody has done already may still be on its way.
 const CHECK: Duration = Duration::from_millis(100);
 
-/// Looks in vain of calls that do not wait, before this thread gives its core away.
+/// Number of looks in vain, by calls that do not wait, for each yield of the core.
 const VAIN_LOOKS: u32 = 2;
 
-/// To be called by calls that look and do not wait, after each look in vain, where ranks share cores: gives the core away now and then,
-/// since the rank that is looked for may need it.
+/// Yields the core after each second call by this thread. Calls that return without waiting call this after a look in vain, where ranks
+/// share cores: the awaited rank may need the core.
 ///
 /// # Examples
 /// ```
