@@ -80,7 +80,7 @@ fn a_processor_and_an_adapter_do_not_meet_on_a_word() {
     );
     // The same memory by the other provider: that would be a lost update one day.
     let by_processor = job.attach(0, &key[..key.len() - 25], 64).unwrap();
-    for met in [job.cas(&by_processor, 8, 5, 6, Wake::Home).map(drop), job.notify(&by_processor, 8, 1)] {
+    for met in [job.cas(&by_processor, 8, 5, 6, Wake::Home).map(drop), job.notify(&by_processor, 8, 1, Wake::Home)] {
         assert!(matches!(met, Err(FabricError::Misuse { .. })), "{met:?}");
     }
     assert_eq!(verbs.cas(&through_adapter, 8, 5, 6, Wake::Home).unwrap(), 5);

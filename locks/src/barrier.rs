@@ -1,6 +1,6 @@
 //! A dissemination barrier: in round k every rank tells the one 2^k further on and waits for the one 2^k before.
 
-use crate::{At, Awaited, Error, Network, Rank};
+use crate::{At, Awaited, Error, Network, Rank, Wake};
 
 /// Rounds lie on lines of their own, so that one crossing of one cache line is one hand-over.
 const LINE: usize = 8;
@@ -69,7 +69,7 @@ impl Barrier {
     fn round<N: Network>(&self, network: &N, round: u32) -> Result<(), (bool, Error<N::Error>)> {
         let before = (network.rank() + self.ranks - (1 << round)) % self.ranks;
         let after = self.after(network.rank(), round);
-        network.notify(after, self.passed).map_err(|error| (false, error.into()))?;
+        network.notify(after, self.passed, Wake::Home).map_err(|error| (false, error.into()))?;
         // A rank that gave up later passed this one: its count is still there.
         let enough = |word: u64| word & !GIVEN_UP >= self.passed;
         let word = network.wait(after.word, Awaited::Rank(before), |word| enough(word) || word & GIVEN_UP != 0);
@@ -87,10 +87,10 @@ impl Barrier {
         for round in failed..rounds(self.ranks) {
             let passed = if round == failed && told { self.passed } else { self.passed - 1 };
             // One that cannot be told has failed by itself.
-            let _ = network.notify(self.after(network.rank(), round), GIVEN_UP | passed);
+            let _ = network.notify(self.after(network.rank(), round), GIVEN_UP | passed, Wake::Home);
         }
         for round in 0..failed {
-            let _ = network.notify(self.after(network.rank(), round), GIVEN_UP | self.passed);
+            let _ = network.notify(self.after(network.rank(), round), GIVEN_UP | self.passed, Wake::Home);
         }
     }
 

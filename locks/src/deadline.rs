@@ -2,7 +2,7 @@
 
 use crate::lock_word::{Grant, Moved, Next, Waiter, Waiters};
 use crate::target_lock::{Behind, HeldAs, Placed, Result, Status};
-use crate::{Ahead, At, Awaited, Error, Field, LockLayout, LockWord, Network, Rank, TargetLock};
+use crate::{Ahead, At, Awaited, Error, Field, LockLayout, LockWord, Network, Rank, TargetLock, Wake};
 use std::time::Instant;
 
 /// What a wait for the turn came to.
@@ -98,7 +98,7 @@ impl<const C: u32> TargetLock<C> {
         if let Placed::Behind(tail) = placed {
             let node = layout.node(network.rank(), target, Field::Grant);
             let granted = network.wait_until(node.word, Awaited::Behind(tail), deadline, |grant| grant != 0)?;
-            if granted.is_none() && network.cas(node, 0, Grant::ABANDONED)? == 0 {
+            if granted.is_none() && network.cas(node, 0, Grant::ABANDONED, Wake::Nobody)? == 0 {
                 self.status = Status::Abandoned(tail as u32);
                 return Ok(None);
             }
@@ -133,7 +133,7 @@ impl<const C: u32> TargetLock<C> {
             if let Status::Abandoned(tail) = status {
                 let grant = node(Field::Grant);
                 network.wait(grant.word, Awaited::Behind(tail as Rank), has_passed)?;
-                network.notify(grant, 0)?;
+                network.notify(grant, 0, Wake::Nobody)?;
             } else {
                 network.wait(node(Field::Next).word, Awaited::Anyone, |next| next == 0)?;
             }
@@ -184,7 +184,7 @@ impl<const C: u32> TargetLock<C> {
     #[cold]
     pub(crate) fn revive<N: Network>(&mut self, network: &N, layout: LockLayout, target: Rank) -> Result<bool, N> {
         let node = layout.node(network.rank(), target, Field::Grant);
-        let revived = network.cas(node, Grant::ABANDONED, 0)? == Grant::ABANDONED;
+        let revived = network.cas(node, Grant::ABANDONED, 0, Wake::Nobody)? == Grant::ABANDONED;
         if revived {
             self.status = Status::Broken;
         }
@@ -196,11 +196,11 @@ impl<const C: u32> TargetLock<C> {
     pub(crate) fn leave_for<N: Network>(network: &N, layout: LockLayout, target: Rank, grant: Grant) -> Result<(), N> {
         match grant {
             Grant::Open => {
-                let found = network.add(layout.home(target), LockWord::<C>::DEPARTED)?;
+                let found = network.add(layout.home(target), LockWord::<C>::DEPARTED, Wake::Nobody)?;
                 Self::tell_head(network, layout, target, found)
             }
             Grant::Before(next) => {
-                network.add(layout.node(next as Rank, target, Field::Drained), 1)?;
+                network.add(layout.node(next as Rank, target, Field::Drained), 1, Wake::Home)?;
                 Ok(())
             }
         }
@@ -234,7 +234,7 @@ impl<const C: u32> TargetLock<C> {
             None => {
                 let status = self.leave_as_head(network, layout, target, readers)?;
                 if ahead.exclusive.is_some() {
-                    network.notify(layout.node(network.rank(), target, Field::Go), 0)?;
+                    network.notify(layout.node(network.rank(), target, Field::Go), 0, Wake::Nobody)?;
                 }
                 Ok(Awaiting::Left(status))
             }
@@ -263,10 +263,10 @@ impl<const C: u32> TargetLock<C> {
                 None => {
                     if !Moved::is_pending(last) {
                         let next = layout.node(tail, target, Field::Next);
-                        if network.cas(next, asked(readers), Next::leaves(me))? == asked(readers) {
+                        if network.cas(next, asked(readers), Next::leaves(me), Wake::Home)? == asked(readers) {
                             let status = self.leave_from_behind(network, layout, target, tail, readers)?;
                             if last != 0 {
-                                network.notify(node, 0)?;
+                                network.notify(node, 0, Wake::Nobody)?;
                             }
                             return Ok(Awaiting::Left(status));
                         }
@@ -295,7 +295,7 @@ impl<const C: u32> TargetLock<C> {
     pub(crate) fn swap<N: Network>(network: &N, at: At, new: impl Fn(u64) -> u64) -> Result<(), N> {
         let mut seen = 0;
         loop {
-            let found = network.cas(at, seen, new(seen))?;
+            let found = network.cas(at, seen, new(seen), Wake::Home)?;
             if found == seen {
                 return Ok(());
             }
@@ -306,8 +306,8 @@ impl<const C: u32> TargetLock<C> {
     /// Says in `next` of the request before, in place of that this rank leaves, who stands there; fails if that has said so itself.
     fn leave_next<N: Network>(network: &N, next_of_tail: At, word: u64) -> Result<(), N> {
         let leaves = Next::leaves(network.rank());
-        if network.cas(next_of_tail, leaves, word)? == leaves | Next::STAY {
-            network.cas(next_of_tail, leaves | Next::STAY, word | Next::STAY)?;
+        if network.cas(next_of_tail, leaves, word, Wake::Home)? == leaves | Next::STAY {
+            network.cas(next_of_tail, leaves | Next::STAY, word | Next::STAY, Wake::Home)?;
         }
         Ok(())
     }
@@ -326,7 +326,12 @@ impl<const C: u32> TargetLock<C> {
         let next_of_tail = layout.node(tail, target, Field::Next);
         let mut seen = LockWord::<C>(self.seen);
         let (behind, status) = loop {
-            let found = LockWord::<C>(network.cas(layout.home(target), seen.0, seen.without_tail(tail, readers).0)?);
+            let found = LockWord::<C>(network.cas(
+                layout.home(target),
+                seen.0,
+                seen.without_tail(tail, readers).0,
+                Wake::Nobody,
+            )?);
             if found == seen {
                 // Fails if somebody has come to stand there since, and said so.
                 Self::leave_next(network, next_of_tail, Next::LOOK)?;
@@ -351,7 +356,7 @@ impl<const C: u32> TargetLock<C> {
             Self::leave_next(network, next_of_tail, forwarded.pack())?;
             if next.timed {
                 // Fails if that request has been told something else since.
-                network.cas(go, moved.pending(), moved.settled())?;
+                network.cas(go, moved.pending(), moved.settled(), Wake::Home)?;
             }
             break (next.readers, next.status_of_left());
         };
@@ -375,12 +380,12 @@ impl<const C: u32> TargetLock<C> {
     ) -> Result<(), N> {
         let link = layout.node(reader.rank, target, Field::Link);
         // An addition, since a notify might be under way still when the stack is read. The reader itself only waits.
-        let mut held = network.add(link, 0)?;
+        let mut held = network.add(link, 0, Wake::Nobody)?;
         loop {
-            network.add(link, waiters.0.wrapping_sub(held))?;
+            network.add(link, waiters.0.wrapping_sub(held), Wake::Nobody)?;
             held = waiters.0;
             let pushed = waiters.pushed(reader);
-            let found = network.cas(layout.node(tail, target, Field::Waiters), waiters.0, pushed.0)?;
+            let found = network.cas(layout.node(tail, target, Field::Waiters), waiters.0, pushed.0, Wake::Home)?;
             if found == waiters.0 {
                 *waiters = pushed;
                 return Ok(());
@@ -405,7 +410,12 @@ impl<const C: u32> TargetLock<C> {
         let first = LockWord::<C>(0).with_exclusive(me);
         let mut seen = first;
         let (departed, status) = loop {
-            let found = LockWord::<C>(network.cas(layout.home(target), seen.0, seen.reopened(inside(seen)?).0)?);
+            let found = LockWord::<C>(network.cas(
+                layout.home(target),
+                seen.0,
+                seen.reopened(inside(seen)?).0,
+                Wake::Nobody,
+            )?);
             if found == seen {
                 if seen.arrived() > 0 {
                     Self::admit(network, layout, target, seen.arrived(), Grant::Open)?;
@@ -448,9 +458,9 @@ impl<const C: u32> TargetLock<C> {
         seen: LockWord<C>,
     ) -> Result<LockWord<C>, N> {
         let home = layout.home(target);
-        let found = LockWord::<C>(network.add(home, seen.with_head(rank).0.wrapping_sub(seen.0))?);
+        let found = LockWord::<C>(network.add(home, seen.with_head(rank).0.wrapping_sub(seen.0), Wake::Nobody)?);
         if found.departed() > 0 {
-            network.add(home, found.departed().wrapping_neg().wrapping_mul(LockWord::<C>::DEPARTED))?;
+            network.add(home, found.departed().wrapping_neg().wrapping_mul(LockWord::<C>::DEPARTED), Wake::Nobody)?;
         }
         Ok(found)
     }
@@ -463,7 +473,7 @@ impl<const C: u32> TargetLock<C> {
         let looked = Next::LOOK | Next::STAY;
         let mut told = network.wait(node.word, Awaited::Anyone, |told| told != 0 && told != looked)?;
         if Next::is_special(told) && told & Next::STAY == 0 {
-            told = network.add(node, Next::STAY)? | Next::STAY;
+            told = network.add(node, Next::STAY, Wake::Nobody)? | Next::STAY;
         }
         if Next::is_leaving(told) {
             told = network.wait(node.word, Awaited::Anyone, |told| !Next::is_leaving(told))?;
@@ -486,7 +496,7 @@ impl<const C: u32> TargetLock<C> {
         let node = layout.node(network.rank(), target, Field::Next);
         let told = network.wait(node.word, Awaited::Anyone, |told| !Next::is_leaving(told))?;
         if told != 0 {
-            network.notify(node, 0)?;
+            network.notify(node, 0, Wake::Nobody)?;
         }
         Ok(())
     }

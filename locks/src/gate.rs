@@ -2,7 +2,7 @@
 
 use crate::lock_word::Tickets;
 use crate::target_lock::Result;
-use crate::{Awaited, Error, Field, LockLayout, LockWord, Network, Rank, TargetLock};
+use crate::{Awaited, Error, Field, LockLayout, LockWord, Network, Rank, TargetLock, Wake};
 
 /// In a slot, or at `go` of who waits: the turn of its ticket has come.
 pub(crate) const TURN: u64 = 1 << 63;
@@ -68,10 +68,10 @@ impl<const C: u32> TargetLock<C> {
     /// most before it sees that it is urgent, and then asks at the gate, which this rank has.
     fn ask_urgently<N: Network>(&mut self, network: &N, layout: LockLayout, target: Rank) -> Result<LockWord<C>, N> {
         let home = layout.home(target);
-        let mut seen = LockWord::<C>(network.add(home, LockWord::<C>::URGENT)? | LockWord::<C>::URGENT);
+        let mut seen = LockWord::<C>(network.add(home, LockWord::<C>::URGENT, Wake::Nobody)? | LockWord::<C>::URGENT);
         loop {
             let new = seen.with_exclusive(network.rank()).without_urgency();
-            let found = LockWord(network.cas(home, seen.0, new.0)?);
+            let found = LockWord(network.cas(home, seen.0, new.0, Wake::Nobody)?);
             if found == seen {
                 self.seen = new.0;
                 return Ok(seen);
@@ -84,11 +84,11 @@ impl<const C: u32> TargetLock<C> {
     #[cold]
     pub(crate) fn enter_gate<N: Network>(network: &N, layout: LockLayout, target: Rank) -> Result<u32, N> {
         let me = network.rank();
-        let tickets = Tickets(network.add(layout.tickets(target), Tickets::TAKE)?);
+        let tickets = Tickets(network.add(layout.tickets(target), Tickets::TAKE, Wake::Nobody)?);
         let ticket = tickets.next();
         if tickets.turn() != ticket {
             let slot = layout.slot(target, ticket);
-            match network.cas(slot, 0, me as u64 + 1)? {
+            match network.cas(slot, 0, me as u64 + 1, Wake::Nobody)? {
                 0 => {
                     // No request of this rank is in the queue: nobody else tells it anything here.
                     let go = layout.node(me, target, Field::Go);
@@ -96,13 +96,13 @@ impl<const C: u32> TargetLock<C> {
                     if told != TURN {
                         return Err(Error::Corrupt { target, word: told });
                     }
-                    network.notify(go, 0)?;
+                    network.notify(go, 0, Wake::Nobody)?;
                 }
                 TURN => {}
                 word => return Err(Error::Corrupt { target, word }),
             }
             // Before this rank's turn ends, and so before the slot is another ticket's.
-            network.notify(slot, 0)?;
+            network.notify(slot, 0, Wake::Nobody)?;
         }
         Ok(ticket)
     }
@@ -110,7 +110,7 @@ impl<const C: u32> TargetLock<C> {
     /// Passes the turn on.
     #[cold]
     pub(crate) fn leave_gate<N: Network>(network: &N, layout: LockLayout, target: Rank, ticket: u32) -> Result<(), N> {
-        let tickets = Tickets(network.add(layout.tickets(target), Tickets::end(ticket))?);
+        let tickets = Tickets(network.add(layout.tickets(target), Tickets::end(ticket), Wake::Nobody)?);
         if tickets.turn() != ticket {
             return Err(Error::Corrupt { target, word: tickets.0 });
         }
@@ -118,11 +118,11 @@ impl<const C: u32> TargetLock<C> {
         if next == tickets.next() {
             return Ok(());
         }
-        match network.cas(layout.slot(target, next), 0, TURN)? {
+        match network.cas(layout.slot(target, next), 0, TURN, Wake::Nobody)? {
             0 => Ok(()),
             // Who has that ticket was here first.
             name if (1..=network.ranks() as u64).contains(&name) => {
-                Ok(network.notify(layout.node(name as Rank - 1, target, Field::Go), TURN)?)
+                Ok(network.notify(layout.node(name as Rank - 1, target, Field::Go), TURN, Wake::Home)?)
             }
             word => Err(Error::Corrupt { target, word }),
         }

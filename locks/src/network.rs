@@ -47,6 +47,22 @@ pub enum Awaited {
     Anyone,
 }
 
+/// Wake-up of the rank at which a verb's word lies: needed or not. The caller of the verb knows whether a rank may wait for the word. A
+/// wake-up of a rank that waits for another word costs system calls at both ranks.
+///
+/// # Examples
+/// ```
+/// use transom_locks::Wake;
+/// assert_ne!(Wake::Home, Wake::Nobody);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Wake {
+    /// A wait may be for this change: the rank looks again, if it sleeps.
+    Home,
+    /// No wait is for this change: the rank sleeps on.
+    Nobody,
+}
+
 impl Awaited {
     /// A rank that has left, if all have that could end this wait of `waiter`, one of `ranks`: then it cannot end.
     ///
@@ -69,7 +85,7 @@ impl Awaited {
     }
 }
 
-/// What a protocol needs of a network: compare-and-swap, fetch-and-add, an 8-byte put that wakes, and waiting on
+/// What a protocol needs of a network: compare-and-swap, fetch-and-add, an 8-byte put of a word, and waiting on
 /// one's own memory. These are what an InfiniBand adapter executes on remote memory without the help of the rank there.
 ///
 /// # What an implementation signs
@@ -79,7 +95,7 @@ impl Awaited {
 ///    caller see all that came before it (acquire).
 /// 3. A `notify` to the caller's own rank has taken effect when the call returns.
 /// 4. `wait` uses no remote operation: it looks at the caller's own memory, or sleeps until told. It ends whichever
-///    verb changed the word: a `cas` or an `add` of another rank wakes the rank there as a `notify` does.
+///    verb changed the word with [`Wake::Home`]. It may sleep on after a change with [`Wake::Nobody`].
 /// 5. A wait that can no longer end, because a rank died or left, is an error in bounded time.
 /// 6. An error of `start_add` says that the addition has not taken effect and never will: the protocol goes on as if it
 ///    had not asked, and may ask again. An error of `cas`, `finish`, `add` or `notify` says nothing of that: it may
@@ -95,7 +111,7 @@ impl Awaited {
 /// Ranks take turns, on the model network that the crate brings:
 /// ```
 /// use transom_locks::model::{sim, Sim};
-/// use transom_locks::{At, Awaited, Network};
+/// use transom_locks::{At, Awaited, Network, Wake};
 ///
 /// fn pass<N: Network>(network: &N) -> Result<(), N::Error> {
 ///     let (me, n) = (network.rank(), network.ranks());
@@ -103,7 +119,7 @@ impl Awaited {
 ///         network.wait(0, Awaited::Rank(me - 1), |v| v == 1)?;
 ///     }
 ///     if me + 1 < n {
-///         network.notify(At { rank: me + 1, word: 0 }, 1)?;
+///         network.notify(At { rank: me + 1, word: 0 }, 1, Wake::Home)?;
 ///     }
 ///     Ok(())
 /// }
@@ -124,24 +140,24 @@ pub trait Network {
     fn ranks(&self) -> usize;
 
     /// Compare-and-swap: puts `new` if the word holds `expected`; returns what it held. One remote operation.
-    fn cas(&self, at: At, expected: u64, new: u64) -> Result<u64, Self::Error>;
+    fn cas(&self, at: At, expected: u64, new: u64, wake: Wake) -> Result<u64, Self::Error>;
 
     /// Starts a fetch-and-add (wrapping) and does not wait for its result, so that many can be in flight at once.
     /// One remote operation. An error says that nothing was started.
-    fn start_add(&self, at: At, delta: u64) -> Result<Self::Pending, Self::Error>;
+    fn start_add(&self, at: At, delta: u64, wake: Wake) -> Result<Self::Pending, Self::Error>;
 
     /// The value that the word of a started addition held before it.
     fn finish(&self, pending: Self::Pending) -> Result<u64, Self::Error>;
 
     /// Fetch-and-add, wrapping; returns what the word held. Adding 0 reads. One remote operation.
     #[inline]
-    fn add(&self, at: At, delta: u64) -> Result<u64, Self::Error> {
-        let pending = self.start_add(at, delta)?;
+    fn add(&self, at: At, delta: u64, wake: Wake) -> Result<u64, Self::Error> {
+        let pending = self.start_add(at, delta, wake)?;
         self.finish(pending)
     }
 
-    /// Puts 8 bytes and wakes the rank there if it waits. One remote operation; does not wait for its arrival.
-    fn notify(&self, at: At, value: u64) -> Result<(), Self::Error>;
+    /// Puts 8 bytes. One remote operation; does not wait for its arrival.
+    fn notify(&self, at: At, value: u64, wake: Wake) -> Result<(), Self::Error>;
 
     /// Waits until one's own word satisfies `until`, and returns the value that did. `on` is who can end the wait. No
     /// remote operation.
@@ -171,7 +187,7 @@ pub trait Network {
     /// network again and again.
     fn watch(&self, at: At, _on: Awaited, until: impl Fn(u64) -> bool) -> Result<u64, Self::Error> {
         loop {
-            let value = self.add(at, 0)?;
+            let value = self.add(at, 0, Wake::Nobody)?;
             if until(value) {
                 return Ok(value);
             }
@@ -197,13 +213,13 @@ macro_rules! through {
             }
 
             #[inline]
-            fn cas(&self, at: At, expected: u64, new: u64) -> Result<u64, Self::Error> {
-                (**self).cas(at, expected, new)
+            fn cas(&self, at: At, expected: u64, new: u64, wake: Wake) -> Result<u64, Self::Error> {
+                (**self).cas(at, expected, new, wake)
             }
 
             #[inline]
-            fn start_add(&self, at: At, delta: u64) -> Result<Self::Pending, Self::Error> {
-                (**self).start_add(at, delta)
+            fn start_add(&self, at: At, delta: u64, wake: Wake) -> Result<Self::Pending, Self::Error> {
+                (**self).start_add(at, delta, wake)
             }
 
             #[inline]
@@ -212,13 +228,13 @@ macro_rules! through {
             }
 
             #[inline]
-            fn add(&self, at: At, delta: u64) -> Result<u64, Self::Error> {
-                (**self).add(at, delta)
+            fn add(&self, at: At, delta: u64, wake: Wake) -> Result<u64, Self::Error> {
+                (**self).add(at, delta, wake)
             }
 
             #[inline]
-            fn notify(&self, at: At, value: u64) -> Result<(), Self::Error> {
-                (**self).notify(at, value)
+            fn notify(&self, at: At, value: u64, wake: Wake) -> Result<(), Self::Error> {
+                (**self).notify(at, value, wake)
             }
 
             #[inline]

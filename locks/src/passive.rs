@@ -23,9 +23,9 @@ pub enum Mode {
 /// One rank's handle on the locks of all ranks: a shared/exclusive lock at each, truly passive (its home rank may
 /// sleep), granted first come, first served in the order of the atomics on its word.
 ///
-/// Threads of one rank may share a handle by [`acquire`](Self::acquire): for one target they queue on a mutex of the handle
-/// before they ask for the lock, and have it until they have released that. The `_mut` calls need `&mut` access and do
-/// without that mutex.
+/// Threads of one rank may share a handle by [`acquire`](Self::acquire). For one target they queue at the handle, in the order in
+/// which they ask, before they ask for the lock. A thread keeps its turn until it has released the lock. The `_mut` calls need
+/// `&mut` access and do without that queue.
 ///
 /// A handle that is dropped releases the locks that it holds, by whichever call they were taken, and awaits the turns of shared
 /// requests that were given up. A call that fails

@@ -1,6 +1,6 @@
 //! Matching of post/start/complete/wait: exposure and access epochs between groups of any size and order.
 
-use crate::{At, Awaited, Error, Network, Rank};
+use crate::{At, Awaited, Error, Network, Rank, Wake};
 
 /// One rank's handle on post/start/complete/wait (general active target synchronisation).
 ///
@@ -115,7 +115,7 @@ impl Pscw {
         self.may_post(origins)?;
         for &origin in origins {
             let word = self.exposed_by(network.rank());
-            network.notify(At { rank: origin, word }, self.peers[origin].posted + 1)?;
+            network.notify(At { rank: origin, word }, self.peers[origin].posted + 1, Wake::Home)?;
         }
         self.posted_to(origins);
         Ok(())
@@ -209,7 +209,7 @@ impl Pscw {
         let word = self.completed_by(network.rank());
         let mut failed = None;
         for &target in targets {
-            if let Err(error) = network.notify(At { rank: target, word }, self.peers[target].started) {
+            if let Err(error) = network.notify(At { rank: target, word }, self.peers[target].started, Wake::Home) {
                 failed.get_or_insert(error);
             }
             self.peers[target].target = false;

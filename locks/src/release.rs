@@ -3,7 +3,7 @@
 
 use crate::lock_word::{Grant, Next, Waiter, Waiters};
 use crate::target_lock::{Behind, HeldAs, Result, Status};
-use crate::{Awaited, Error, Field, LockLayout, LockWord, Network, Rank, TargetLock};
+use crate::{Awaited, Error, Field, LockLayout, LockWord, Network, Rank, TargetLock, Wake};
 
 impl<const C: u32> TargetLock<C> {
     /// Releases the lock. Exclusive: 1 compare-and-swap (again for each request that came in between), or none if the
@@ -42,7 +42,7 @@ impl<const C: u32> TargetLock<C> {
         }
         if told == 0 {
             let new = seen.without_exclusive();
-            let found = network.cas(layout.home(target), seen.0, new.0)?;
+            let found = network.cas(layout.home(target), seen.0, new.0, Wake::Nobody)?;
             if found == seen.0 && seen.arrived() == 0 {
                 return self.finish_exclusive(network, layout, target, behind, new, Status::Free);
             }
@@ -79,7 +79,8 @@ impl<const C: u32> TargetLock<C> {
                     seen = mine;
                 }
             }
-            found = Some(LockWord(network.cas(layout.home(target), seen.0, seen.without_exclusive().0)?));
+            found =
+                Some(LockWord(network.cas(layout.home(target), seen.0, seen.without_exclusive().0, Wake::Nobody)?));
         }
         if seen.arrived() > 0 {
             Self::admit(network, layout, target, seen.arrived(), Grant::Open)?;
@@ -100,7 +101,7 @@ impl<const C: u32> TargetLock<C> {
         status: Status,
     ) -> Result<(), N> {
         if behind.was_told() {
-            network.notify(layout.node(network.rank(), target, Field::Go), 0)?;
+            network.notify(layout.node(network.rank(), target, Field::Go), 0, Wake::Nobody)?;
         }
         (self.seen, self.status) = (seen.0, status);
         Ok(())
@@ -119,12 +120,12 @@ impl<const C: u32> TargetLock<C> {
         let mut grant = Grant::Before(next.rank as u32);
         if next.timed && next.readers > 0 {
             // Through the word, so that it can be put before another if it leaves the queue.
-            let seen = seen.map_or_else(|| network.add(layout.home(target), 0).map(LockWord), Ok)?;
+            let seen = seen.map_or_else(|| network.add(layout.home(target), 0, Wake::Nobody).map(LockWord), Ok)?;
             Self::make_head(network, layout, target, next.rank, seen)?;
             grant = Grant::Open;
         }
         if next.watches {
-            network.notify(layout.node(network.rank(), target, Field::Next), Next::TURN)?;
+            network.notify(layout.node(network.rank(), target, Field::Next), Next::TURN, Wake::Home)?;
         } else {
             Self::tell_turn(network, layout, target, next, next.readers)?;
             Self::forget_next(network, layout, target, next)?;
@@ -147,14 +148,14 @@ impl<const C: u32> TargetLock<C> {
         let go = layout.node(next.rank, target, Field::Go);
         match next.timed {
             true => Self::swap(network, go, |_| readers + 1),
-            false => Ok(network.notify(go, readers + 1)?),
+            false => Ok(network.notify(go, readers + 1, Wake::Home)?),
         }
     }
 
     /// Has `next` be of no request any more, now that what it said has been told elsewhere, or will be.
     pub(crate) fn forget_next<N: Network>(network: &N, layout: LockLayout, target: Rank, next: Next) -> Result<(), N> {
-        let word = if next.watches { Next::AT_GO } else { 0 };
-        Ok(network.notify(layout.node(network.rank(), target, Field::Next), word)?)
+        let (word, wake) = if next.watches { (Next::AT_GO, Wake::Home) } else { (0, Wake::Nobody) };
+        Ok(network.notify(layout.node(network.rank(), target, Field::Next), word, wake)?)
     }
 
     /// Grants `readers` registered readers, awaiting those that are about to register.
@@ -169,8 +170,8 @@ impl<const C: u32> TargetLock<C> {
         Self::each_waiter(network, layout, target, readers, |reader| {
             let at = layout.node(reader.rank, target, Field::Grant);
             if !reader.timed {
-                Ok(network.notify(at, grant.pack())?)
-            } else if network.add(at, grant.pack())? == Grant::ABANDONED {
+                Ok(network.notify(at, grant.pack(), Wake::Home)?)
+            } else if network.add(at, grant.pack(), Wake::Home)? == Grant::ABANDONED {
                 Self::leave_for(network, layout, target, grant)
             } else {
                 Ok(())
@@ -188,7 +189,7 @@ impl<const C: u32> TargetLock<C> {
     ) -> Result<(), N> {
         let node = layout.node(network.rank(), target, Field::Waiters);
         let mut waiters = Waiters(network.wait(node.word, Awaited::Anyone, |word| Waiters(word).count() >= readers)?);
-        network.notify(node, 0)?;
+        network.notify(node, 0, Wake::Nobody)?;
         let mut left = readers;
         loop {
             // Counts fall to 0 at the bottom of the stack; what breaks this is not one of ours.
@@ -199,7 +200,7 @@ impl<const C: u32> TargetLock<C> {
             left -= named;
             // A reader that was granted may come back and write its link anew: read on first.
             let rest = match waiters.named().last() {
-                Some(last) if left > 0 => network.add(layout.node(last.rank, target, Field::Link), 0)?,
+                Some(last) if left > 0 => network.add(layout.node(last.rank, target, Field::Link), 0, Wake::Nobody)?,
                 _ => 0,
             };
             waiters.named().try_for_each(&mut take)?;
@@ -219,13 +220,13 @@ impl<const C: u32> TargetLock<C> {
         target: Rank,
         grant: Grant,
     ) -> Result<N::Pending, N> {
-        let (at, delta) = match grant {
-            Grant::Open => (layout.home(target), LockWord::<C>::DEPARTED),
-            Grant::Before(next) => (layout.node(next as Rank, target, Field::Drained), 1),
+        let (at, delta, wake) = match grant {
+            Grant::Open => (layout.home(target), LockWord::<C>::DEPARTED, Wake::Nobody),
+            Grant::Before(next) => (layout.node(next as Rank, target, Field::Drained), 1, Wake::Home),
         };
         // Nothing has happened if it cannot be started, so it may be tried again; and who does not leave stops all that
         // come after.
-        Ok(network.start_add(at, delta).or_else(|_| network.start_add(at, delta))?)
+        Ok(network.start_add(at, delta, wake).or_else(|_| network.start_add(at, delta, wake))?)
     }
 
     /// Tells the exclusive request, if any, that waits for the open group.
@@ -251,7 +252,7 @@ impl<const C: u32> TargetLock<C> {
     #[inline(always)]
     pub(crate) fn tell_head<N: Network>(network: &N, layout: LockLayout, target: Rank, found: u64) -> Result<(), N> {
         if let Some(head) = LockWord::<C>(found).head() {
-            network.add(layout.node(head, target, Field::Drained), 1)?;
+            network.add(layout.node(head, target, Field::Drained), 1, Wake::Home)?;
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 //! steps and says why nobody is lost or overtaken.
 
 use crate::lock_word::{Grant, Next, Waiter, Waiters};
-use crate::{Awaited, Error, Field, LockLayout, LockWord, Network, Rank};
+use crate::{Awaited, Error, Field, LockLayout, LockWord, Network, Rank, Wake};
 
 /// Who stood before a request when it took its place in the queue: the FIFO order, as the atomics on the word made it.
 ///
@@ -196,7 +196,7 @@ impl<const C: u32> TargetLock<C> {
         seen: LockWord<C>,
     ) -> Result<LockWord<C>, N> {
         let new = seen.with_exclusive(network.rank());
-        let found = LockWord(network.cas(layout.home(target), seen.0, new.0)?);
+        let found = LockWord(network.cas(layout.home(target), seen.0, new.0, Wake::Nobody)?);
         if found == seen {
             self.seen = new.0;
         }
@@ -244,7 +244,7 @@ impl<const C: u32> TargetLock<C> {
         // What was seen last may be long past: only what is found now is a reason to give up.
         let mut seen = if to(LockWord(self.seen)).is_some() { LockWord(self.seen) } else { LockWord(0) };
         while let Some(new) = to(seen) {
-            let found = network.cas(layout.home(target), seen.0, new.0)?;
+            let found = network.cas(layout.home(target), seen.0, new.0, Wake::Nobody)?;
             if found == seen.0 {
                 (self.seen, self.status) = (new.0, Status::Held(held));
                 return Ok(true);
@@ -272,7 +272,7 @@ impl<const C: u32> TargetLock<C> {
             let next_of_tail = layout.node(tail, target, Field::Next);
             match left {
                 true => Self::come_behind(network, next_of_tail, next.pack())?,
-                false => network.notify(next_of_tail, next.pack())?,
+                false => network.notify(next_of_tail, next.pack(), Wake::Home)?,
             }
             if next.watches && Self::watch_for_turn(network, layout, target, tail, next)? {
                 behind = Behind::watched(tail);
@@ -306,7 +306,7 @@ impl<const C: u32> TargetLock<C> {
             return Err(Error::Corrupt { target, word: told });
         }
         // That rank awaits this before it asks anew.
-        network.notify(node, 0)?;
+        network.notify(node, 0, Wake::Home)?;
         Ok(told == Next::TURN)
     }
 
@@ -338,7 +338,7 @@ impl<const C: u32> TargetLock<C> {
         if told != readers {
             return Err(Error::Corrupt { target, word: told });
         }
-        Ok(network.notify(layout.node(network.rank(), target, Field::Drained), 0)?)
+        Ok(network.notify(layout.node(network.rank(), target, Field::Drained), 0, Wake::Nobody)?)
     }
 
     /// Takes the lock of `target` together with other readers: 1 fetch-and-add if no exclusive request is held or
@@ -373,7 +373,7 @@ impl<const C: u32> TargetLock<C> {
             true => Some(Self::enter_gate(network, layout, target)?),
             false => None,
         };
-        let started = network.start_add(layout.home(target), LockWord::<C>::ARRIVED);
+        let started = network.start_add(layout.home(target), LockWord::<C>::ARRIVED, Wake::Nobody);
         if let Some(ticket) = ticket {
             Self::leave_gate(network, layout, target, ticket)?;
         }
@@ -417,7 +417,7 @@ impl<const C: u32> TargetLock<C> {
         let Placed::Behind(tail) = placed else { return Ok(Ahead::default()) };
         let node = layout.node(network.rank(), target, Field::Grant);
         let grant = network.wait(node.word, Awaited::Behind(tail), |grant| grant != 0)?;
-        network.notify(node, 0)?;
+        network.notify(node, 0, Wake::Nobody)?;
         self.status = Status::Held(HeldAs::Shared(Grant::unpack(grant)));
         Ok(Ahead { exclusive: Some(tail), readers: 0 })
     }
@@ -438,11 +438,12 @@ impl<const C: u32> TargetLock<C> {
         }
         let mut waiters = Waiters::default();
         loop {
-            network.notify(layout.node(me, target, Field::Link), waiters.0)?;
+            network.notify(layout.node(me, target, Field::Link), waiters.0, Wake::Nobody)?;
             let found = network.cas(
                 layout.node(tail, target, Field::Waiters),
                 waiters.0,
                 waiters.pushed(Waiter { rank: me, timed }).0,
+                Wake::Home,
             )?;
             if found == waiters.0 {
                 return Ok(Placed::Behind(tail));
@@ -461,7 +462,7 @@ impl<const C: u32> TargetLock<C> {
                 break;
             }
             let new = seen.renormalised();
-            let found = network.cas(layout.home(target), seen.0, new.0)?;
+            let found = network.cas(layout.home(target), seen.0, new.0, Wake::Nobody)?;
             seen = if found == seen.0 { new } else { LockWord(found) };
         }
         self.seen = seen.0;

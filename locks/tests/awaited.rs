@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use transom_locks::Mode::{self, Exclusive, Shared};
 use transom_locks::model::{Call, Replay, Sim, Suspended, sim};
-use transom_locks::{At, Awaited, Error, Field, LockLayout, Network, Rank, TargetLock};
+use transom_locks::{At, Awaited, Error, Field, LockLayout, Network, Rank, TargetLock, Wake};
 
 /// Keeps what is waited for, and on which field.
 struct Watched<'a> {
@@ -24,20 +24,20 @@ impl Network for Watched<'_> {
         self.network.ranks()
     }
 
-    fn cas(&self, at: At, expected: u64, new: u64) -> Result<u64, Suspended> {
-        self.network.cas(at, expected, new)
+    fn cas(&self, at: At, expected: u64, new: u64, wake: Wake) -> Result<u64, Suspended> {
+        self.network.cas(at, expected, new, wake)
     }
 
-    fn start_add(&self, at: At, delta: u64) -> Result<Self::Pending, Suspended> {
-        self.network.start_add(at, delta)
+    fn start_add(&self, at: At, delta: u64, wake: Wake) -> Result<Self::Pending, Suspended> {
+        self.network.start_add(at, delta, wake)
     }
 
     fn finish(&self, pending: Self::Pending) -> Result<u64, Suspended> {
         self.network.finish(pending)
     }
 
-    fn notify(&self, at: At, value: u64) -> Result<(), Suspended> {
-        self.network.notify(at, value)
+    fn notify(&self, at: At, value: u64, wake: Wake) -> Result<(), Suspended> {
+        self.network.notify(at, value, wake)
     }
 
     fn wait(&self, word: usize, on: Awaited, until: impl Fn(u64) -> bool) -> Result<u64, Suspended> {
@@ -62,10 +62,11 @@ fn last_waits(modes: &'static [Mode]) -> Vec<(Field, Awaited)> {
         if rank == 0 {
             Call::Acquire(0, modes[0]).run(&mut locks, network, 0)?;
             for next in 1..ranks {
-                // The next has its place when the lock word has changed.
-                let before = network.add(At { rank: 0, word: 0 }, 0)?;
-                network.notify(At { rank: next, word: flag }, 1)?;
-                network.wait(0, Awaited::Anyone, |word| word != before)?;
+                // The next has its place when the lock word has changed, which wakes nobody.
+                let read = || network.add(At { rank: 0, word: 0 }, 0, Wake::Nobody);
+                let before = read()?;
+                network.notify(At { rank: next, word: flag }, 1, Wake::Home)?;
+                while read()? == before {}
             }
         } else {
             network.wait(flag, Awaited::Anyone, |turn| turn == 1)?;

@@ -3,7 +3,7 @@
 
 use std::cell::Cell;
 use transom_locks::model::{Delivery, Replay, Sim, Suspended, sim};
-use transom_locks::{At, Awaited, Barrier, Error, Network, Rank};
+use transom_locks::{At, Awaited, Barrier, Error, Network, Rank, Wake};
 
 /// A network that fails after so many waits.
 struct Failing<'a> {
@@ -29,20 +29,20 @@ impl Network for Failing<'_> {
         self.network.ranks()
     }
 
-    fn cas(&self, at: At, expected: u64, new: u64) -> Result<u64, Failure> {
-        self.network.cas(at, expected, new).map_err(Failure::Suspended)
+    fn cas(&self, at: At, expected: u64, new: u64, wake: Wake) -> Result<u64, Failure> {
+        self.network.cas(at, expected, new, wake).map_err(Failure::Suspended)
     }
 
-    fn start_add(&self, at: At, delta: u64) -> Result<Self::Pending, Failure> {
-        self.network.start_add(at, delta).map_err(Failure::Suspended)
+    fn start_add(&self, at: At, delta: u64, wake: Wake) -> Result<Self::Pending, Failure> {
+        self.network.start_add(at, delta, wake).map_err(Failure::Suspended)
     }
 
     fn finish(&self, pending: Self::Pending) -> Result<u64, Failure> {
         self.network.finish(pending).map_err(Failure::Suspended)
     }
 
-    fn notify(&self, at: At, value: u64) -> Result<(), Failure> {
-        self.network.notify(at, value).map_err(Failure::Suspended)
+    fn notify(&self, at: At, value: u64, wake: Wake) -> Result<(), Failure> {
+        self.network.notify(at, value, wake).map_err(Failure::Suspended)
     }
 
     fn wait(&self, word: usize, on: Awaited, until: impl Fn(u64) -> bool) -> Result<u64, Failure> {

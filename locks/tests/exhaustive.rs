@@ -15,7 +15,7 @@ use std::time::Instant;
 use transom_locks::Mode::{Exclusive, Shared};
 use transom_locks::model::Delivery::{self, Deferred, Immediate, Watched};
 use transom_locks::model::{Call, Mix, Program, Replay, Sim, State, Step, Suspended};
-use transom_locks::{At, Awaited, Error, Field, LockLayout, Mode, Network, Rank, TargetLock};
+use transom_locks::{At, Awaited, Error, Field, LockLayout, Mode, Network, Rank, TargetLock, Wake};
 
 /// A simulated network as stateright's model. A failing step leads to a state that says why.
 struct Checked<P> {
@@ -321,7 +321,7 @@ impl Program for Punctual {
         }
         let word = LockLayout::words(ranks);
         match (phase, rank) {
-            (1, 1..) => (0..ranks).try_for_each(|rank| network.add(At { rank, word }, 1).map(drop))?,
+            (1, 1..) => (0..ranks).try_for_each(|rank| network.add(At { rank, word }, 1, Wake::Home).map(drop))?,
             (2, 1..) => drop(network.wait(word, Awaited::Anyone, |returned| returned == ranks as u64 - 1)?),
             (2, _) if self.sits => drop(network.wait(word, Awaited::Anyone, |returned| returned == ranks as u64 - 1)?),
             _ => {}

@@ -10,7 +10,7 @@ use failing::{Failing, Failure, How, Kind, Plan, Progress};
 use std::collections::HashSet;
 use transom_locks::Mode::{Exclusive, Shared};
 use transom_locks::model::{Call, Delivery, Program, Replay, Sim, State, Step, Suspended};
-use transom_locks::{At, Error, Field, LockLayout, LockWord, Network, Rank, TargetLock};
+use transom_locks::{At, Error, Field, LockLayout, LockWord, Network, Rank, TargetLock, Wake};
 
 /// Rows of calls, where rank 0 has a network on which something fails.
 struct Rows<const C: u32> {
@@ -50,7 +50,7 @@ impl<const C: u32> Program for Rows<C> {
     fn phase(&self, rank: Rank, phase: usize, kept: &mut Kept<C>, network: &Replay) -> Result<(), Error<Suspended>> {
         let Some(call) = self.rows[rank].get(phase) else {
             let word = LockLayout::words(self.rows.len());
-            return Ok(network.notify(At { rank, word }, 1)?);
+            return Ok(network.notify(At { rank, word }, 1, Wake::Home)?);
         };
         if rank > 0 {
             return call.run(&mut kept.locks, network, 0);

@@ -173,16 +173,16 @@ fn check_end(net: &Net, ranks: usize) {
 }
 
 /// Threads that share the handle of a rank, and some of another: none is lost, and the data's races are what is
-/// checked.
+/// checked. The queue of threads also has a model of its own (`threads.rs`).
 #[test]
 fn threads_of_one_rank() {
     use Mode::{Exclusive, Shared};
     // For each rank the modes of its threads.
     let ranks: [(&[&[Mode]], usize); 4] = [
-        (&[&[Exclusive, Exclusive], &[Exclusive]], 5),
-        (&[&[Exclusive, Shared], &[Exclusive]], 5),
-        (&[&[Exclusive, Exclusive], &[Shared, Exclusive]], 3),
-        (&[&[Exclusive, Shared, Exclusive]], 9),
+        (&[&[Exclusive, Exclusive], &[Exclusive]], 3),
+        (&[&[Exclusive, Shared], &[Exclusive]], 3),
+        (&[&[Exclusive, Exclusive], &[Shared, Exclusive]], 2),
+        (&[&[Exclusive, Shared, Exclusive]], 3),
     ];
     for (ranks, preemptions) in ranks {
         let begun = Instant::now();

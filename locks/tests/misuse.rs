@@ -6,7 +6,7 @@
 use std::fmt::Debug;
 use transom_locks::Mode::{Exclusive, Shared};
 use transom_locks::model::{Delivery, Failure, Replay, Sim, Suspended, sim};
-use transom_locks::{At, Awaited, Error, LockLayout, LockWord, Mode, Network, PassiveLock, Pscw, Rank};
+use transom_locks::{At, Awaited, Error, LockLayout, LockWord, Mode, Network, PassiveLock, Pscw, Rank, Wake};
 
 type Outcome = Result<(), Error<Suspended>>;
 
@@ -126,7 +126,7 @@ fn asks(mode: Mode, garbage: &'static [(At, u64)], wanted: Option<u64>) -> Resul
         if rank > 0 {
             return Ok(());
         }
-        garbage.iter().try_for_each(|&(at, value)| network.notify(at, value))?;
+        garbage.iter().try_for_each(|&(at, value)| network.notify(at, value, Wake::Home))?;
         let mut lock = <PassiveLock<_>>::new(network, 0)?;
         let outcome = lock.acquire_mut(0, mode);
         match wanted {
@@ -159,14 +159,14 @@ fn a_rank_that_watches_tells_corrupt_words() {
     for word in [0, 1, 1 << 57] {
         let phase = move |rank: Rank, network: &Replay| -> Outcome {
             if rank == 0 {
-                network.notify(HOME, TAIL_1)?;
+                network.notify(HOME, TAIL_1, Wake::Home)?;
                 return expect(
                     <PassiveLock<_>>::new(network, 0)?.acquire_mut(0, Exclusive),
                     Error::Corrupt { target: 0, word },
                 );
             }
             network.wait(NEXT.word, Awaited::Rank(0), |next| next != 0)?;
-            Ok(network.notify(At { rank: 1, ..NEXT }, word)?)
+            Ok(network.notify(At { rank: 1, ..NEXT }, word, Wake::Home)?)
         };
         let watched = Sim::new(2, LockLayout::words(2), sim::once(phase)).with_delivery(Delivery::Watched);
         watched.run_random(1).unwrap();
@@ -192,7 +192,7 @@ fn a_release_tells_corrupt_words() {
             }
             let lock = <PassiveLock<_>>::new(network, 0)?;
             let (held, _) = lock.acquire(0, Exclusive)?;
-            garbage.iter().try_for_each(|&(at, value)| network.notify(at, value))?;
+            garbage.iter().try_for_each(|&(at, value)| network.notify(at, value, Wake::Home))?;
             expect(held.release(), Error::Corrupt { target: 0, word })
         };
         Sim::new(2, LockLayout::words(2), sim::once(phase)).run_random(1).unwrap();
@@ -221,7 +221,7 @@ fn garbage_never_panics() {
         let modes = [random() % 2 == 0, random() % 2 == 0];
         let phase = move |rank: Rank, network: &Replay| -> Outcome {
             if rank == 0 {
-                network.notify(at, value)?;
+                network.notify(at, value, Wake::Home)?;
             }
             let lock = <PassiveLock<_>>::new(network, 0)?;
             lock.acquire(0, if modes[rank] { Shared } else { Exclusive })?.0.release()

@@ -10,7 +10,7 @@ use mutants::{Mutant, Mutated};
 use std::time::Instant;
 use transom_locks::Mode::{Exclusive, Shared};
 use transom_locks::model::{Call, Delivery, Mix, Program, Replay, Sim, State, Suspended, sim};
-use transom_locks::{Barrier, Error, Field, LockLayout, Network, Pscw, Rank, TargetLock};
+use transom_locks::{Barrier, Error, Field, LockLayout, Network, Pscw, Rank, TargetLock, Wake};
 
 /// The seeds to run: `SEED`, or the first `most`.
 fn seeds(most: u64) -> impl Iterator<Item = u64> {
@@ -147,7 +147,7 @@ impl Program for Behind {
         let mutated = Mutated::<_, 16> { network, layout, mutant: self.mutant };
         match (phase, rank) {
             (0, 0) => drop(lock.exclusive(&mutated, layout, 0)?),
-            (1, 0) => (1..self.ranks).try_for_each(|rank| network.notify(At { rank, word: flag }, 1))?,
+            (1, 0) => (1..self.ranks).try_for_each(|rank| network.notify(At { rank, word: flag }, 1, Wake::Home))?,
             // Its waiters: the count is in the top 16 bits.
             (2, 0) => drop(network.wait(8 + 3, Awaited::Anyone, |waiters| waiters >> 48 == self.ranks as u64 - 1)?),
             (3, 0) => lock.release(&mutated, layout, 0)?,

@@ -49,6 +49,41 @@ fn threads_exclude_each_other() {
     });
 }
 
+/// A thread that keeps the lock, and asks again at once, has it about once between two turns of another thread.
+#[test]
+fn threads_of_a_rank_take_turns() {
+    in_time(|| {
+        for limit in [None, Some(Duration::from_secs(10))] {
+            let memory = memory(1);
+            let lock = Lock::new(Atomics::new(&memory, 0, quiet as fn(Verb)), 0).unwrap();
+            let (kept, over) = (AtomicU64::new(0), AtomicBool::new(false));
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    while !over.load(SeqCst) && kept.load(SeqCst) < 2000 {
+                        let (held, _) = lock.acquire(0, Exclusive).unwrap();
+                        kept.fetch_add(1, SeqCst);
+                        thread::sleep(Duration::from_millis(1));
+                        held.release().unwrap();
+                    }
+                });
+                while kept.load(SeqCst) == 0 {
+                    thread::yield_now();
+                }
+                for _ in 0..20 {
+                    let (held, _) = match limit {
+                        None => lock.acquire(0, Exclusive).unwrap(),
+                        Some(limit) => lock.acquire_for(0, Exclusive, limit).unwrap().expect("its turn comes"),
+                    };
+                    held.release().unwrap();
+                }
+                over.store(true, SeqCst);
+            });
+            let kept = kept.into_inner();
+            assert!(kept < 60, "{kept} turns beside 20, with a limit of {limit:?}");
+        }
+    });
+}
+
 /// An attempt waits neither for another rank nor for another thread, and nobody waits for it.
 #[test]
 fn who_tries_waits_for_nobody() {

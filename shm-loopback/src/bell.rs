@@ -61,18 +61,23 @@ fn ring_for_sleepers(bell: &impl Bell) {
     bell.wake();
 }
 
-/// Sleeps, unless `look` finds what it looks for in words; looks again after that.
-pub(crate) fn nap<R, E>(bell: &impl Bell, mut look: impl FnMut() -> Result<Option<R>, E>) -> Result<Option<R>, E> {
+/// Sleeps for so long at most, unless `look` finds what it looks for in words; looks again after that.
+pub(crate) fn nap<R, E>(
+    bell: &impl Bell,
+    most: Duration,
+    mut look: impl FnMut() -> Result<Option<R>, E>,
+) -> Result<Option<R>, E> {
     let sleeping = Sleeping::new(bell);
     bell.heavy();
     let seen = bell.rings();
     if let Some(found) = look()? {
         return Ok(Some(found));
     }
-    let over = bell.sleep(seen, ROUND);
+    let over = bell.sleep(seen, most.min(ROUND));
     drop(sleeping);
     let found = look()?;
-    if over && found.is_some() {
+    // A shorter sleep ends at a deadline, which `look` may report as found.
+    if over && most >= ROUND && found.is_some() {
         bell.missed();
     }
     Ok(found)
@@ -345,7 +350,7 @@ mod tests {
                         let look = || Ok::<_, ()>((mine.load(Acquire) >= turn).then_some(()));
                         loop {
                             let before = Instant::now();
-                            let found = nap(bell, look).expect("nothing fails");
+                            let found = nap(bell, ROUND, look).expect("nothing fails");
                             late.fetch_add(u32::from(before.elapsed() >= ROUND), SeqCst);
                             if found.is_some() {
                                 break;
@@ -482,7 +487,7 @@ pub(crate) mod model {
                 })
             });
             let look = || Ok::<_, ()>(block.1.iter().all(|word| word.load(Ordering::Acquire) == 1).then_some(()));
-            while nap(&block.0, look).unwrap().is_none() {}
+            while nap(&block.0, ROUND, look).unwrap().is_none() {}
             ringers.into_iter().for_each(|ringer| ringer.join().unwrap());
             if mutant == Mutant::None {
                 assert_eq!(block.0.sleepers.load(Ordering::SeqCst), 0, "who is awake is not counted");

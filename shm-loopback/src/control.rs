@@ -434,20 +434,20 @@ impl Network for Rounds<'_> {
         self.control.ranks()
     }
 
-    fn cas(&self, at: At, expected: u64, new: u64) -> Result<u64, FabricError> {
-        words::cas(&self.control.blocks[at.rank], at.word * 8, expected, new, Wake::Home)
+    fn cas(&self, at: At, expected: u64, new: u64, wake: Wake) -> Result<u64, FabricError> {
+        words::cas(&self.control.blocks[at.rank], at.word * 8, expected, new, wake)
     }
 
-    fn start_add(&self, at: At, delta: u64) -> Result<u64, FabricError> {
-        words::add(&self.control.blocks[at.rank], at.word * 8, delta, Wake::Home)
+    fn start_add(&self, at: At, delta: u64, wake: Wake) -> Result<u64, FabricError> {
+        words::add(&self.control.blocks[at.rank], at.word * 8, delta, wake)
     }
 
     fn finish(&self, pending: u64) -> Result<u64, FabricError> {
         Ok(pending)
     }
 
-    fn notify(&self, at: At, value: u64) -> Result<(), FabricError> {
-        words::notify(&self.control.blocks[at.rank], at.word * 8, value)
+    fn notify(&self, at: At, value: u64, wake: Wake) -> Result<(), FabricError> {
+        words::notify(&self.control.blocks[at.rank], at.word * 8, value, wake)
     }
 
     fn wait(&self, word: usize, on: Awaited, until: impl Fn(u64) -> bool) -> Result<u64, FabricError> {

@@ -240,8 +240,8 @@ impl Fabric for Loopback {
     }
 
     #[inline(always)]
-    fn notify(&self, at: &View, offset: usize, value: u64) -> Result<(), FabricError> {
-        words::notify(at, offset, value)
+    fn notify(&self, at: &View, offset: usize, value: u64, wake: Wake) -> Result<(), FabricError> {
+        words::notify(at, offset, value, wake)
     }
 
     #[inline(always)]
@@ -257,6 +257,12 @@ impl Fabric for Loopback {
         look: impl FnMut() -> Result<Option<R>, FabricError>,
     ) -> Result<R, FabricError> {
         self.watch(&on.view, wait, look)
+    }
+
+    fn looked_in_vain(&self) {
+        if self.0.control.is_crowded() {
+            transom_windows::looked_in_vain();
+        }
     }
 
     /// Not where ranks share cores: who has handed a lock over asks anew when the next has seen so, and until that has a core, which

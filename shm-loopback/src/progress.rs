@@ -60,11 +60,12 @@ impl Turning {
         self.turn.turn()
     }
 
-    /// [`bell::nap`], woken by messages too. `look` turns them, and sets `busy` if there is more to do: then it stays awake.
+    /// [`bell::nap`], woken by messages too, for so long at most. `look` turns them, and sets `busy` if there is more to do: then it stays awake.
     pub fn nap<R>(
         &self,
         bell: &Futex,
         busy: &Cell<bool>,
+        most: Duration,
         mut look: impl FnMut() -> Result<Option<R>, FabricError>,
     ) -> Result<Option<R>, FabricError> {
         let awake = || match look()? {
@@ -72,9 +73,9 @@ impl Turning {
             None => Ok(busy.get().then_some(None)),
         };
         let slept = match &self.inbox {
-            Some(inbox) if self.others => bell::nap(&Brief(Both(bell, &inbox.header().bell), OFTEN), awake),
-            Some(inbox) => bell::nap(&Both(bell, &inbox.header().bell), awake),
-            None => bell::nap(&Brief(bell, OFTEN), awake),
+            Some(inbox) if self.others => bell::nap(&Brief(Both(bell, &inbox.header().bell), OFTEN), most, awake),
+            Some(inbox) => bell::nap(&Both(bell, &inbox.header().bell), most, awake),
+            None => bell::nap(&Brief(bell, OFTEN), most, awake),
         };
         match slept? {
             Some(Some(found)) => Ok(Some(found)),

@@ -30,9 +30,9 @@ pub(crate) fn add(at: &View, offset: usize, delta: u64, wake: Wake) -> Result<u6
 }
 
 #[inline(always)]
-pub(crate) fn notify(at: &View, offset: usize, value: u64) -> Result<(), FabricError> {
+pub(crate) fn notify(at: &View, offset: usize, value: u64, wake: Wake) -> Result<(), FabricError> {
     at.own_word(offset)?.store(value, SeqCst);
-    ring(at, Wake::Home);
+    ring(at, wake);
     Ok(())
 }
 
@@ -73,14 +73,8 @@ pub(crate) fn wait<R>(
         std::hint::spin_loop();
     }
     let bell = &block.header().bell;
-    wait.until(crowded, look, check, |look| {
-        if let Some(pause) = wait.pause() {
-            std::thread::sleep(pause);
-            return look();
-        }
-        match progress.get() {
-            None => bell::nap(bell, look),
-            Some(turning) => turning.nap(bell, &busy, look),
-        }
+    wait.until(crowded, look, check, |look| match progress.get() {
+        None => bell::nap(bell, wait.left(), look),
+        Some(turning) => turning.nap(bell, &busy, wait.left(), look),
     })
 }

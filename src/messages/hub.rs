@@ -12,7 +12,7 @@ use std::ops::RangeInclusive;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use transom_channel::wire::Data;
 use transom_channel::{Meter, Short, Space, Status as Came};
 use transom_locks::Awaited;
@@ -260,9 +260,20 @@ impl Hub {
         &self,
         call: &dyn fmt::Display,
         awaited: Awaited,
+        look: impl FnMut(&mut Core) -> Option<R>,
+    ) -> Result<R, Error> {
+        self.wait_by(call, awaited, None, look)
+    }
+
+    #[inline]
+    fn wait_by<R>(
+        &self,
+        call: &dyn fmt::Display,
+        awaited: Awaited,
+        deadline: Option<Instant>,
         mut look: impl FnMut(&mut Core) -> Option<R>,
     ) -> Result<R, Error> {
-        let wait = Wait { rank: self.waiter.rank(), call, awaited, deadline: None };
+        let wait = Wait { rank: self.waiter.rank(), call, awaited, deadline };
         let look = || {
             let looked = self.with(|core| {
                 // What is looked for may be there already.
@@ -296,26 +307,26 @@ impl Hub {
         mut look: impl FnMut(&mut Core) -> Option<R>,
     ) -> Result<Option<R>, Error> {
         let mut turned = false;
-        self.wait(call, awaited, |core| match look(core) {
+        self.wait_by(call, awaited, Some(until), |core| match look(core) {
             Some(found) => Some(Some(found)),
             None if !std::mem::replace(&mut turned, true) => None,
             None => {
                 let now = Instant::now();
                 core.check(now);
-                let left = until.saturating_duration_since(now);
-                // A sleep may last longer than that.
-                core.awake |= left < Duration::from_millis(100);
-                (left == Duration::ZERO).then_some(None)
+                (now >= until).then_some(None)
             }
         })
     }
 
-    /// One turn, for calls that do not wait.
+    /// One turn of the engine, for calls that do not wait. Where ranks share cores, turns in vain yield the core.
     pub fn turn_now(&self) {
-        let _ = self.with(|core| {
+        let turned = self.with(|core| {
             core.check(Instant::now());
             core.turn()
         });
+        if self.crowded && matches!(turned, Ok(false)) {
+            transom_windows::looked_in_vain();
+        }
     }
 
     /// Turns the engine whenever there is something to do, until the rank leaves.

@@ -25,8 +25,6 @@ pub(crate) struct Core {
     /// To be woken once the lock is free; and what is the program's, to be dropped then: it may have requests, which ask for the lock.
     pub wakers: Vec<Waker>,
     pub dropped: Vec<Box<dyn Any + Send>>,
-    /// Whoever waits is not to sleep now.
-    pub awake: bool,
     /// Something has ended that other threads of this rank may wait for.
     pub news: bool,
     /// When a call that does not wait has last looked who is gone.
@@ -117,7 +115,6 @@ impl Core {
             next_work: 0,
             wakers: Vec::new(),
             dropped: Vec::new(),
-            awake: false,
             news: false,
             checked: Instant::now(),
             scopes: Vec::new(),
@@ -136,7 +133,7 @@ impl Core {
         if worked {
             self.happened();
         }
-        worked || self.engine.credit_due().is_some() || std::mem::take(&mut self.awake)
+        worked || self.engine.credit_due().is_some()
     }
 
     /// The rank has left: whoever waits for anything.

@@ -318,8 +318,8 @@ impl Fabric for Provider {
     }
 
     #[inline(always)]
-    fn notify(&self, at: &Remote, offset: usize, value: u64) -> Result<(), FabricError> {
-        both!(self, at, Remote, fabric, at => fabric.notify(at, offset, value))
+    fn notify(&self, at: &Remote, offset: usize, value: u64, wake: Wake) -> Result<(), FabricError> {
+        both!(self, at, Remote, fabric, at => fabric.notify(at, offset, value, wake))
     }
 
     #[inline(always)]
@@ -335,6 +335,11 @@ impl Fabric for Provider {
         look: impl FnMut() -> Result<Option<R>, FabricError>,
     ) -> Result<R, FabricError> {
         both!(self, on, Region, fabric, on => fabric.wait(on, wait, look))
+    }
+
+    #[inline(always)]
+    fn looked_in_vain(&self) {
+        each!(self, fabric => fabric.looked_in_vain())
     }
 
     #[inline(always)]

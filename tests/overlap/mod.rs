@@ -193,8 +193,8 @@ impl Fabric for Overlapping {
         self.fabric.finish(pending)
     }
 
-    fn notify(&self, at: &View, offset: usize, value: u64) -> Result<(), FabricError> {
-        self.count(4).notify(at, offset, value)
+    fn notify(&self, at: &View, offset: usize, value: u64, wake: Wake) -> Result<(), FabricError> {
+        self.count(4).notify(at, offset, value, wake)
     }
 
     fn word(&self, on: &Arc<Region>, offset: usize) -> Result<u64, FabricError> {

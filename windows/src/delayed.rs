@@ -200,7 +200,7 @@ struct Operation<F: Fabric> {
 
 enum What {
     Put(Vec<u8>),
-    Notify(u64),
+    Notify { value: u64, wake: Wake },
     Cas { expected: u64, new: u64, wake: Wake, result: Slot<u64> },
     Add { delta: u64, wake: Wake, result: Slot<u64> },
     Get { into: BoxBytes, result: Slot<BoxBytes> },
@@ -270,7 +270,7 @@ impl<F: Fabric> Line<F> {
         let (Operation { remote, offset, what, .. }, fabric) = (operation, &self.fabric);
         match what {
             What::Put(bytes) => fabric.put(&remote, offset, &bytes),
-            What::Notify(value) => fabric.notify(&remote, offset, value),
+            What::Notify { value, wake } => fabric.notify(&remote, offset, value, wake),
             What::Cas { expected, new, wake, result } => {
                 fabric.cas(&remote, offset, expected, new, wake).map(|found| fill(&result, found))
             }
@@ -454,9 +454,13 @@ impl<F: Fabric> Fabric for Delayed<F> {
         self.finish_ticket(pending)
     }
 
-    fn notify(&self, at: &Remote<F>, offset: usize, value: u64) -> Result<(), FabricError> {
+    fn notify(&self, at: &Remote<F>, offset: usize, value: u64, wake: Wake) -> Result<(), FabricError> {
         at.check_word(offset)?;
-        self.hold(at, offset, What::Notify(value))
+        self.hold(at, offset, What::Notify { value, wake })
+    }
+
+    fn looked_in_vain(&self) {
+        self.line.fabric.looked_in_vain();
     }
 
     fn word(&self, on: &F::Region, offset: usize) -> Result<u64, FabricError> {

@@ -4,7 +4,7 @@ use crate::{FabricError, Memory, UserMemory, Wait};
 use bytemuck::allocation::BoxBytes;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU64};
-use transom_locks::{Awaited, Rank};
+use transom_locks::{Awaited, Rank, Wake};
 
 /// How ranks tell each other small things when they make something together, and that they are gone: all that a window
 /// needs of a launcher.
@@ -303,11 +303,11 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
     /// As [`cas`](Self::cas).
     fn finish(&self, pending: Self::Pending) -> Result<u64, FabricError>;
 
-    /// Puts an aligned word and wakes the rank whose memory it is if it waits.
+    /// Puts an aligned word.
     ///
     /// # Errors
     /// As [`cas`](Self::cas).
-    fn notify(&self, at: &Self::Remote, offset: usize, value: u64) -> Result<(), FabricError>;
+    fn notify(&self, at: &Self::Remote, offset: usize, value: u64, wake: Wake) -> Result<(), FabricError>;
 
     /// An aligned word of one's own region, as others left it. No remote operation.
     ///
@@ -315,8 +315,8 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
     /// As [`cas`](Self::cas).
     fn word(&self, on: &Self::Region, offset: usize) -> Result<u64, FabricError>;
 
-    /// Waits until `look` finds in one's own region what it looks for; it is asked again whenever a word there may
-    /// have changed. No remote operation. `wait` says what is waited for: a provider hands it to
+    /// Waits until `look` finds in one's own region what it looks for; it is asked again whenever a verb with
+    /// [`Wake::Home`] may have changed a word there. No remote operation. `wait` says what is waited for: a provider hands it to
     /// [`Wait::until`], which paces the looks and reports a wait that takes long.
     ///
     /// # Errors
@@ -327,6 +327,10 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
         wait: Wait<'_>,
         look: impl FnMut() -> Result<Option<R>, FabricError>,
     ) -> Result<R, FabricError>;
+
+    /// Yields the core now and then where ranks share cores ([`looked_in_vain`](crate::looked_in_vain)). Calls that return without
+    /// waiting call this after a look in vain.
+    fn looked_in_vain(&self) {}
 
     /// Whether a rank can [`watch`](Self::watch) the memory of any other: where all load from the same.
     fn watches(&self) -> bool {
@@ -397,22 +401,6 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
     fn order_all(&self, at: &[Self::Remote]) -> Result<(), FabricError> {
         at.iter().try_for_each(|remote| self.order(remote))
     }
-}
-
-/// Whether an atomic wakes the rank whose memory it is on. A rank waits for words of protocols and signals only; to wake
-/// it for each atomic on data would cost it a system call each time.
-///
-/// # Examples
-/// ```
-/// use transom_windows::Wake;
-/// assert_ne!(Wake::Home, Wake::Nobody);
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wake {
-    /// The rank looks again, if it waits.
-    Home,
-    /// The rank goes on sleeping, if it does.
-    Nobody,
 }
 
 /// What [`Fabric::change_blocks`] does to each block. (A closure would be a call for each block.)

@@ -9,7 +9,7 @@ use crate::{Error, Fabric, FabricError};
 use bytemuck::Pod;
 use std::marker::PhantomData;
 use std::sync::Arc;
-use transom_locks::{At, Barrier, Network, PassiveLock, Pscw};
+use transom_locks::{At, Barrier, Network, PassiveLock, Pscw, Wake};
 
 /// The memory that a window exposes at a rank. All ranks name the same flavour; sizes may differ, zero included.
 ///
@@ -198,7 +198,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
         let told = match self.user {
             None => Ok(()),
             Some(_) => (0..ranks).try_for_each(|rank| {
-                data.start_add(At { rank, word }, 1).and_then(|added| data.finish(added)).map(drop)
+                data.start_add(At { rank, word }, 1, Wake::Nobody).and_then(|added| data.finish(added)).map(drop)
             }),
         };
         self.fence()?;

@@ -32,7 +32,7 @@ pub struct GlobalMutex<T, F: Fabric>(GlobalRwLock<T, F>);
 /// The value is plain data ([`bytemuck::Pod`]), best of some kilobytes at most: a guard copies all of it. Larger
 /// things belong in a [`Window`](crate::Window).
 ///
-/// Threads of one rank may share a handle; they take turns, also those that read. A thread that asks for a lock it
+/// Threads of one rank may share a handle; they take turns in the order in which they ask, also those that read. A thread that asks for a lock it
 /// holds gets [`Error::Value`], and does not hang.
 ///
 /// **Poison.** A holder that panics while it could write poisons the value: it may be half changed. From then on
@@ -308,8 +308,8 @@ impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
     }
 
     /// [`write`](Self::write), unless the lock is not this thread's within `limit`: then none. It takes its place in the queue, and
-    /// at the deadline leaves it, as [`Window::try_lock_for`](crate::Window::try_lock_for) does, which says more; threads of one
-    /// rank come in no certain order.
+    /// at the deadline leaves it, as [`Window::try_lock_for`](crate::Window::try_lock_for) does, which says more; so do
+    /// threads of one rank, in the order in which they ask.
     ///
     /// # Errors
     /// As `write`.

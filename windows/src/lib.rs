@@ -55,7 +55,7 @@ pub use counters::Counters;
 pub use delayed::Delayed;
 pub use epoch::{AccessEpoch, FenceEpoch, LockAllEpoch, LockEpoch, ThreadTargets};
 pub use error::Error;
-pub use fabric::{ChangeBlock, Exchange, Fabric, Wake};
+pub use fabric::{ChangeBlock, Exchange, Fabric};
 pub use fabric_error::FabricError;
 pub use flavor::Flavor;
 pub use guard::{ReadGuard, WriteGuard};
@@ -72,7 +72,9 @@ pub use signals::Signals;
 pub use target::Target;
 /// Exclusive or shared: how a lock is taken.
 pub use transom_locks::Mode;
+/// Wake-up of the rank at which a verb's word lies: needed or not.
+pub use transom_locks::Wake;
 pub use user_memory::{Owner, UserMemory};
 pub use value_name::ValueName;
-pub use waiting::{Look, Wait, Waiting};
+pub use waiting::{Look, Wait, Waiting, looked_in_vain};
 pub use window::Window;

@@ -46,6 +46,9 @@ impl<'t, T: Pod, F: Fabric> Request<'t, T, F> {
     pub fn test(&mut self) -> Result<bool, Error> {
         let State::UnderWay(moving) = &mut self.state else { return Ok(true) };
         let moved = self.core.data.fabric.has_moved(moving);
+        if let Ok(false) = moved {
+            self.core.data.fabric.looked_in_vain();
+        }
         moved.map_err(|source| Error::Fabric { window: self.core.id, rank: self.rank, source })
     }
 

@@ -272,6 +272,7 @@ impl<'s, T: Pod, F: Fabric> Coming<'s, '_, T, F> {
             let (core, rank) = (started.core, started.rank);
             let moved = core.data.fabric.has_moved(&mut started.moving);
             if !moved.map_err(|source| Error::Fabric { window: core.id, rank, source })? {
+                core.data.fabric.looked_in_vain();
                 return Ok(false);
             }
         }

@@ -273,8 +273,9 @@ impl<F: Fabric> Segment<F> {
     }
 
     /// Whether what a call that does not wait has not found can still come, asked now and then: it costs system calls, and the
-    /// program may call again and again.
+    /// program may call again and again. The rank that is looked for may need this core.
     pub fn check_seldom(&self, check: impl FnOnce(&F) -> Result<(), FabricError>) -> Result<(), FabricError> {
+        self.fabric.looked_in_vain();
         if self.asked.is_due() { check(&self.fabric) } else { Ok(()) }
     }
 
@@ -360,17 +361,17 @@ impl<F: Fabric> Network for Segment<F> {
     }
 
     #[inline]
-    fn cas(&self, at: At, expected: u64, new: u64) -> Result<u64, FabricError> {
+    fn cas(&self, at: At, expected: u64, new: u64, wake: Wake) -> Result<u64, FabricError> {
         self.counters.word_cas.bump();
         let (remote, offset) = self.at(at)?;
-        self.fabric.cas(remote, offset, expected, new, Wake::Home)
+        self.fabric.cas(remote, offset, expected, new, wake)
     }
 
     #[inline]
-    fn start_add(&self, at: At, delta: u64) -> Result<F::Pending, FabricError> {
+    fn start_add(&self, at: At, delta: u64, wake: Wake) -> Result<F::Pending, FabricError> {
         self.counters.word_adds.bump();
         let (remote, offset) = self.at(at)?;
-        self.fabric.start_add(remote, offset, delta, Wake::Home)
+        self.fabric.start_add(remote, offset, delta, wake)
     }
 
     #[inline]
@@ -379,10 +380,10 @@ impl<F: Fabric> Network for Segment<F> {
     }
 
     #[inline]
-    fn notify(&self, at: At, value: u64) -> Result<(), FabricError> {
+    fn notify(&self, at: At, value: u64, wake: Wake) -> Result<(), FabricError> {
         self.counters.notifications.add(u64::from(at.rank != self.rank));
         let (remote, offset) = self.at(at)?;
-        self.fabric.notify(remote, offset, value)
+        self.fabric.notify(remote, offset, value, wake)
     }
 
     #[inline]

@@ -56,7 +56,7 @@ impl<F: Fabric> Signals<'_, F> {
     pub fn set(&self, signal: usize, value: u64) -> Result<(), Error> {
         let (data, rank) = (&self.core.data, self.rank());
         let offset = self.core.signal_offset(rank, signal)?;
-        data.fabric.notify(&data.remotes[rank], offset, value).map_err(|source| self.error(source))
+        data.fabric.notify(&data.remotes[rank], offset, value, Wake::Home).map_err(|source| self.error(source))
     }
 
     /// Waits until a signal's value satisfies `until`, and returns it.
@@ -237,7 +237,7 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
         let at = self.core.signal_offset(self.rank(), signal)?;
         self.core.data.counters.signals.bump();
         let (fabric, words) = (&self.core.data.fabric, &self.core.data.remotes[self.rank()]);
-        fabric.notify(words, at, value).map_err(|error| self.error(error, 0, 0))
+        fabric.notify(words, at, value, Wake::Home).map_err(|error| self.error(error, 0, 0))
     }
 }
 

@@ -70,10 +70,27 @@ thread_local! {
 /// How often a wait asks whether it can still end. Not sooner: what everybody has done already may still be on its way.
 const CHECK: Duration = Duration::from_millis(100);
 
-/// How near a deadline is that a sleep until memory changes may miss: these end after a tenth of a second.
-const NEAR: Duration = Duration::from_millis(200);
-/// How long a wait sleeps between looks then.
-const PAUSE: Duration = Duration::from_millis(1);
+/// Number of looks in vain, by calls that do not wait, for each yield of the core.
+const VAIN_LOOKS: u32 = 2;
+
+/// Yields the core after each second call by this thread. Calls that return without waiting call this after a look in vain, where ranks
+/// share cores: the awaited rank may need the core.
+///
+/// # Examples
+/// ```
+/// let found = || None::<u32>;
+/// if found().is_none() {
+///     transom_windows::looked_in_vain();
+/// }
+/// ```
+pub fn looked_in_vain() {
+    thread_local!(static LOOKS: Cell<u32> = const { Cell::new(0) });
+    let looks = LOOKS.get() + 1;
+    LOOKS.set(looks % VAIN_LOOKS);
+    if looks == VAIN_LOOKS {
+        std::thread::yield_now();
+    }
+}
 
 /// One wait of a rank: in which call, and whose action ends it.
 ///
@@ -96,7 +113,7 @@ pub struct Wait<'c> {
 }
 
 impl Wait<'_> {
-    /// How long to sleep at most between two looks, now that the deadline is near: a sleep until memory changes might end too late.
+    /// Time left until the deadline: the longest that a sleep until memory changes may last. [`Duration::MAX`] without a deadline.
     ///
     /// # Examples
     /// ```
@@ -104,15 +121,14 @@ impl Wait<'_> {
     /// use transom_locks::Awaited;
     /// use transom_windows::Wait;
     /// let wait = Wait { rank: 0, call: &"an example", awaited: Awaited::Anyone, deadline: None };
-    /// assert_eq!(wait.pause(), None);
+    /// assert_eq!(wait.left(), Duration::MAX);
     /// let soon = Wait { deadline: Some(Instant::now() + Duration::from_millis(20)), ..wait };
-    /// assert_eq!(soon.pause(), Some(Duration::from_millis(1)));
-    /// let late = Wait { deadline: Some(Instant::now() + Duration::from_secs(3600)), ..wait };
-    /// assert_eq!(late.pause(), None);
+    /// assert!(soon.left() <= Duration::from_millis(20));
+    /// let over = Wait { deadline: Some(Instant::now()), ..wait };
+    /// assert_eq!(over.left(), Duration::ZERO);
     /// ```
-    pub fn pause(&self) -> Option<Duration> {
-        let left = self.deadline?.saturating_duration_since(Instant::now());
-        (left < NEAR).then_some(left.min(PAUSE))
+    pub fn left(&self) -> Duration {
+        self.deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()))
     }
 
     /// Returns what `look` finds: looks again and again, spins, then yields the processor between looks, then calls

@@ -102,7 +102,7 @@
 //! must fail.
 
 use super::book::{Book, Call, Verb};
-use crate::{At, Awaited, LockLayout, Network, Rank};
+use crate::{At, Awaited, LockLayout, Network, Rank, Wake};
 use ::loom::sync::atomic::{AtomicU64, Ordering};
 use ::loom::thread;
 use std::fmt;
@@ -218,13 +218,13 @@ pub fn explore(preemptions: Option<usize>, model: impl Fn() + Send + Sync + 'sta
 /// # Examples
 /// ```
 /// use transom_locks::model::loom::{Net, Orderings, Waiting};
-/// use transom_locks::{At, Awaited, Network};
+/// use transom_locks::{At, Awaited, Network, Wake};
 ///
 /// loom::model(|| {
 ///     let net = Net::new(2, &[0], Waiting::Parks, Orderings::default());
 ///     let zero = net.rank(0);
 ///     let other = loom::thread::spawn(move || zero.wait(0, Awaited::Rank(1), |word| word == 7).unwrap());
-///     net.rank(1).notify(At { rank: 0, word: 0 }, 7).unwrap();
+///     net.rank(1).notify(At { rank: 0, word: 0 }, 7, Wake::Home).unwrap();
 ///     other.join().unwrap();
 /// });
 /// ```
@@ -264,10 +264,10 @@ pub struct RankNetwork {
 /// # Examples
 /// ```
 /// # use transom_locks::model::loom::{Net, Orderings, Waiting};
-/// use transom_locks::{At, Network};
+/// use transom_locks::{At, Network, Wake};
 /// loom::model(|| {
 ///     let net = Net::new(1, &[0], Waiting::Parks, Orderings::default());
-///     let error = net.rank(0).notify(At { rank: 3, word: 0 }, 1).unwrap_err();
+///     let error = net.rank(0).notify(At { rank: 3, word: 0 }, 1, Wake::Home).unwrap_err();
 ///     assert_eq!(error.to_string(), "rank 3 has no word 0");
 /// });
 /// ```
@@ -359,15 +359,16 @@ impl RankNetwork {
         lock(&self.net.book).as_mut().map_or(Ok(()), tell).map_err(Wrong)
     }
 
-    /// After a verb: the book sees it, whoever sleeps on the word wakes.
-    fn done(&self, verb: Verb, found: u64) -> Result<u64, Wrong> {
+    /// After a verb: the book sees it, and if it wakes, whoever sleeps on the word does.
+    fn done(&self, verb: Verb, found: u64, wake: Wake) -> Result<u64, Wrong> {
         let at = verb.at();
         self.in_book(|book| book.saw(self.rank, verb, found))?;
         lock(&self.net.asleep).retain(|(word, thread)| {
-            if *word == at {
+            let wakes = *word == at && wake == Wake::Home;
+            if wakes {
                 thread.unpark();
             }
-            *word != at
+            !wakes
         });
         Ok(found)
     }
@@ -385,30 +386,30 @@ impl Network for RankNetwork {
         self.net.words.len()
     }
 
-    fn cas(&self, at: At, expected: u64, new: u64) -> Result<u64, Wrong> {
+    fn cas(&self, at: At, expected: u64, new: u64, wake: Wake) -> Result<u64, Wrong> {
         let order = self.net.orderings.cas;
         let failed = if order == Ordering::Relaxed { Ordering::Relaxed } else { Ordering::Acquire };
         let outcome = self.net.at(at)?.compare_exchange(expected, new, order, failed);
-        self.done(Verb::Cas { at, expected, new }, outcome.unwrap_or_else(|found| found))
+        self.done(Verb::Cas { at, expected, new }, outcome.unwrap_or_else(|found| found), wake)
     }
 
-    fn start_add(&self, at: At, delta: u64) -> Result<u64, Wrong> {
+    fn start_add(&self, at: At, delta: u64, wake: Wake) -> Result<u64, Wrong> {
         let found = self.net.at(at)?.fetch_add(delta, self.net.orderings.add);
-        self.done(Verb::Add { at, delta }, found)
+        self.done(Verb::Add { at, delta }, found, wake)
     }
 
     fn finish(&self, found: u64) -> Result<u64, Wrong> {
         Ok(found)
     }
 
-    fn notify(&self, at: At, value: u64) -> Result<(), Wrong> {
+    fn notify(&self, at: At, value: u64, wake: Wake) -> Result<(), Wrong> {
         let (word, order) = (self.net.at(at)?, self.net.orderings.notify);
         match self.net.waiting {
             // Loom gives a plain store and a read-modify-write of two threads no order; a rank that parks needs one.
             Waiting::Parks => drop(word.swap(value, order)),
             Waiting::Spins => word.store(value, order),
         }
-        self.done(Verb::Notify { at, value }, 0).map(drop)
+        self.done(Verb::Notify { at, value }, 0, wake).map(drop)
     }
 
     fn wait(&self, word: usize, on: Awaited, until: impl Fn(u64) -> bool) -> Result<u64, Wrong> {

@@ -1,6 +1,6 @@
 //! The words of a simulated network, and the notifications and additions under way to them.
 
-use crate::{At, Rank};
+use crate::{At, Rank, Wake};
 use std::collections::{BTreeMap, VecDeque};
 
 /// All words of all ranks; only those that are not 0 are kept, so that states stay small.
@@ -44,11 +44,13 @@ pub(super) enum Message {
     Notify {
         at: At,
         value: u64,
+        wake: Wake,
     },
     /// An addition, and where its sender keeps the result: which phase, which entry of its record.
     Add {
         at: At,
         delta: u64,
+        wake: Wake,
         phase: usize,
         entry: usize,
     },

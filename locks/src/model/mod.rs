@@ -11,29 +11,29 @@
 //! Ranks take numbers. The first attempt reads and then swaps, and does not look whether the swap succeeded:
 //! ```
 //! use transom_locks::model::{sim, Sim};
-//! use transom_locks::{At, Error, Network};
+//! use transom_locks::{At, Error, Network, Wake};
 //!
 //! fn word(word: usize) -> At { At { rank: 0, word } }
 //! fn mark<N: Network>(network: &N, number: u64) -> Result<(), Error<N::Error>> {
-//!     match network.add(word(1 + number as usize), 1)? {
+//!     match network.add(word(1 + number as usize), 1, Wake::Home)? {
 //!         0 => Ok(()),
 //!         _ => Err(Error::Epoch("two ranks have one number")),
 //!     }
 //! }
 //!
 //! let wrong = Sim::new(3, 4, sim::once(|_, network| {
-//!     let number = network.add(word(0), 0)?;
-//!     network.cas(word(0), number, number + 1)?;
+//!     let number = network.add(word(0), 0, Wake::Home)?;
+//!     network.cas(word(0), number, number + 1, Wake::Home)?;
 //!     mark(network, number)
 //! }));
 //! let failure = wrong.explore(10_000).unwrap_err();
 //! assert!(failure.what.contains("two ranks have one number"), "{failure}");
 //!
-//! let right = Sim::new(3, 4, sim::once(|_, network| mark(network, network.add(word(0), 1)?)));
+//! let right = Sim::new(3, 4, sim::once(|_, network| mark(network, network.add(word(0), 1, Wake::Home)?)));
 //! right.explore(10_000).unwrap(); // every schedule of three ranks
 //!
 //! // Many ranks, some schedules. A failure names its seed, and run_random of that seed shows it again.
-//! let many = Sim::new(40, 41, sim::once(|_, network| mark(network, network.add(word(0), 1)?)));
+//! let many = Sim::new(40, 41, sim::once(|_, network| mark(network, network.add(word(0), 1, Wake::Home)?)));
 //! for seed in 0..20 {
 //!     many.run_random(seed).unwrap();
 //! }

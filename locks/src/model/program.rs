@@ -17,7 +17,7 @@ use std::marker::PhantomData;
 /// Taking turns, checked for every schedule: at most one rank is in its second phase.
 /// ```
 /// use transom_locks::model::{sim, Program, Replay, Sim, State, Suspended};
-/// use transom_locks::{At, Awaited, Error, Rank, Network};
+/// use transom_locks::{At, Awaited, Error, Rank, Network, Wake};
 ///
 /// struct Turns;
 /// impl Program for Turns {
@@ -27,7 +27,7 @@ use std::marker::PhantomData;
 ///     fn phase(&self, rank: Rank, phase: usize, _: &mut (), network: &Replay) -> Result<(), Error<Suspended>> {
 ///         match phase {
 ///             0 if rank > 0 => network.wait(0, Awaited::Rank(rank - 1), |turn| turn == 1).map(drop)?,
-///             1 if rank + 1 < network.ranks() => network.notify(At { rank: rank + 1, word: 0 }, 1)?,
+///             1 if rank + 1 < network.ranks() => network.notify(At { rank: rank + 1, word: 0 }, 1, Wake::Home)?,
 ///             _ => {}
 ///         }
 ///         Ok(())

@@ -2,7 +2,7 @@
 
 use super::book::{Book, Call, Verb};
 use super::memory::{Channels, Memory, Message};
-use crate::{At, Awaited, Network, Rank};
+use crate::{At, Awaited, Network, Rank, Wake};
 use std::cell::RefCell;
 use std::fmt;
 
@@ -11,9 +11,9 @@ use std::fmt;
 /// # Examples
 /// ```
 /// use transom_locks::model::{sim, Sim};
-/// use transom_locks::{At, Network};
+/// use transom_locks::{At, Network, Wake};
 /// // This phase never sees the error: it is run once more for each verb, from the beginning.
-/// let net = Sim::new(1, 1, sim::once(|_, network| network.add(At { rank: 0, word: 0 }, 1).map(|found| assert_eq!(found, 0))));
+/// let net = Sim::new(1, 1, sim::once(|_, network| network.add(At { rank: 0, word: 0 }, 1, Wake::Home).map(|found| assert_eq!(found, 0))));
 /// net.run_random(1).unwrap();
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,9 +32,9 @@ impl std::error::Error for Suspended {}
 /// # Examples
 /// ```
 /// use transom_locks::model::{sim, Delivery, Sim};
-/// use transom_locks::{At, Network};
+/// use transom_locks::{At, Network, Wake};
 /// // Two ranks notify to a third; by whichever order they are delivered, it ends.
-/// let notify = sim::once(|rank, network| network.notify(At { rank: 2, word: 0 }, rank as u64));
+/// let notify = sim::once(|rank, network| network.notify(At { rank: 2, word: 0 }, rank as u64, Wake::Home));
 /// let net = Sim::new(3, 1, notify).with_delivery(Delivery::Deferred);
 /// assert!(net.explore(1000).unwrap() > 8);
 /// ```
@@ -65,9 +65,9 @@ pub(super) enum Blocked {
 /// # Examples
 /// ```
 /// use transom_locks::model::{sim, Replay, Sim, Suspended};
-/// use transom_locks::{At, Network};
+/// use transom_locks::{At, Network, Wake};
 /// fn phase(network: &Replay) -> Result<(), Suspended> {
-///     network.notify(At { rank: network.rank(), word: 0 }, 1)
+///     network.notify(At { rank: network.rank(), word: 0 }, 1, Wake::Home)
 /// }
 /// Sim::new(2, 1, sim::once(|_, network| phase(network))).run_random(1).unwrap();
 /// ```
@@ -171,8 +171,8 @@ impl Replay {
 }
 
 impl Run {
-    /// Executes a verb on the words; returns what the word held.
-    pub fn execute(&mut self, rank: Rank, verb: Verb) -> u64 {
+    /// Executes a verb on the words; returns what the word held. A rank that waits for the word looks again if the verb wakes.
+    pub fn execute(&mut self, rank: Rank, verb: Verb, wake: Wake) -> u64 {
         let at = verb.at();
         let held = self.memory.get(at);
         let new = match verb {
@@ -182,7 +182,7 @@ impl Run {
         };
         if let Some(new) = new {
             self.memory.set(at, new);
-            self.touched = Some(at);
+            self.touched = (wake == Wake::Home).then_some(at);
         }
         if let Some(book) = &mut self.book
             && let Err(violation) = book.saw(rank, verb, held)
@@ -205,23 +205,23 @@ impl Network for Replay {
         self.shape.ranks
     }
 
-    fn cas(&self, at: At, expected: u64, new: u64) -> Result<u64, Suspended> {
+    fn cas(&self, at: At, expected: u64, new: u64, wake: Wake) -> Result<u64, Suspended> {
         self.check(at)?;
         let verb = Verb::Cas { at, expected, new };
-        self.verb(self.behind(at), |run| Some(run.execute(self.rank, verb))).map(Option::unwrap_or_default)
+        self.verb(self.behind(at), |run| Some(run.execute(self.rank, verb, wake))).map(Option::unwrap_or_default)
     }
 
-    fn start_add(&self, at: At, delta: u64) -> Result<usize, Suspended> {
+    fn start_add(&self, at: At, delta: u64, wake: Wake) -> Result<usize, Suspended> {
         self.check(at)?;
         self.verb(
             |_| None,
             |run| {
                 if self.deferred(at) {
                     let (phase, entry) = (run.phase, run.fed);
-                    run.channels.send(self.rank, at.rank, Message::Add { at, delta, phase, entry });
+                    run.channels.send(self.rank, at.rank, Message::Add { at, delta, wake, phase, entry });
                     None
                 } else {
-                    Some(run.execute(self.rank, Verb::Add { at, delta }))
+                    Some(run.execute(self.rank, Verb::Add { at, delta }, wake))
                 }
             },
         )?;
@@ -240,25 +240,25 @@ impl Network for Replay {
         }
     }
 
-    fn add(&self, at: At, delta: u64) -> Result<u64, Suspended> {
+    fn add(&self, at: At, delta: u64, wake: Wake) -> Result<u64, Suspended> {
         self.check(at)?;
         let verb = Verb::Add { at, delta };
-        self.verb(self.behind(at), |run| Some(run.execute(self.rank, verb))).map(Option::unwrap_or_default)
+        self.verb(self.behind(at), |run| Some(run.execute(self.rank, verb, wake))).map(Option::unwrap_or_default)
     }
 
-    fn notify(&self, at: At, value: u64) -> Result<(), Suspended> {
+    fn notify(&self, at: At, value: u64, wake: Wake) -> Result<(), Suspended> {
         self.check(at)?;
         self.verb(
             |_| None,
             |run| {
                 if self.deferred(at) {
                     // The book counts what is asked for; what it does to the word, the delivery shows.
-                    run.channels.send(self.rank, at.rank, Message::Notify { at, value });
+                    run.channels.send(self.rank, at.rank, Message::Notify { at, value, wake });
                     if let Some(book) = &mut run.book {
                         run.fault = book.saw(self.rank, Verb::Notify { at, value }, 0).err();
                     }
                 } else {
-                    run.execute(self.rank, Verb::Notify { at, value });
+                    run.execute(self.rank, Verb::Notify { at, value }, wake);
                 }
                 Some(0)
             },

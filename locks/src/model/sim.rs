@@ -6,7 +6,7 @@ use super::memory::{Channels, Memory, Message};
 use super::program::Program;
 use super::replay::{Blocked, Run, Shape};
 use super::state::{RankState, State};
-use crate::{At, Rank};
+use crate::{At, Rank, Wake};
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::fmt;
@@ -26,10 +26,10 @@ pub use super::replay::{Delivery, Replay, Suspended};
 /// Three ranks add to a word; whatever the schedule, it ends at 3.
 /// ```
 /// use transom_locks::model::{sim, Sim};
-/// use transom_locks::{At, Network};
+/// use transom_locks::{At, Network, Wake};
 ///
 /// let word = At { rank: 0, word: 0 };
-/// let net = Sim::new(3, 1, sim::once(move |_, network| network.add(word, 1).map(drop)));
+/// let net = Sim::new(3, 1, sim::once(move |_, network| network.add(word, 1, Wake::Home).map(drop)));
 /// assert_eq!(net.run_random(42).unwrap().word(word), 3);
 /// assert_eq!(net.explore(100).unwrap(), 8); // states: who has added and who has not
 /// ```
@@ -44,8 +44,8 @@ pub struct Sim<P> {
 /// # Examples
 /// ```
 /// use transom_locks::model::{sim, Sim, Step};
-/// use transom_locks::{At, Network};
-/// let net = Sim::new(1, 1, sim::once(|rank, network| network.notify(At { rank, word: 0 }, 5)));
+/// use transom_locks::{At, Network, Wake};
+/// let net = Sim::new(1, 1, sim::once(|rank, network| network.notify(At { rank, word: 0 }, 5, Wake::Home)));
 /// let state = net.start().unwrap();
 /// assert_eq!(net.steps(&state).collect::<Vec<_>>(), [Step::Rank(0)]);
 /// assert!(net.step(&state, Step::Rank(0)).unwrap().is_done());
@@ -230,29 +230,30 @@ impl<P: Program> Sim<P> {
             return Err(format!("nothing is under way from rank {from} to rank {to}"));
         };
         let touched = match message {
-            Message::Notify { at, value } => {
+            Message::Notify { at, value, wake } => {
                 state.memory.set(at, value);
                 if let Some(book) = &mut state.book {
                     book.touched(at);
                 }
-                at
+                (wake == Wake::Home).then_some(at)
             }
-            Message::Add { at, delta, phase, entry } => {
+            Message::Add { at, delta, wake, phase, entry } => {
                 let mut run = Run { memory: take(&mut state.memory), book: state.book.take(), ..Run::default() };
-                let found = run.execute(from, Verb::Add { at, delta });
+                let found = run.execute(from, Verb::Add { at, delta }, wake);
                 (state.memory, state.book) = (run.memory, run.book);
+                let touched = run.touched;
                 run.fault.map_or(Ok(()), Err)?;
                 let sender = &mut state.ranks[from];
                 if sender.phase == phase {
                     sender.record[entry] = Some(found);
                 }
-                at
+                touched
             }
         };
         if matches!(state.ranks[from].blocked, Some(Blocked::Entry(_) | Blocked::Channel(_))) {
             self.run(state, from, false)?;
         }
-        Ok(Some(touched))
+        Ok(touched)
     }
 
     /// Runs the phase of `rank` for one verb more, or only to see what keeps it from one. Phases that end without a

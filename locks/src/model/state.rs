@@ -10,8 +10,8 @@ use crate::{At, Rank};
 /// # Examples
 /// ```
 /// use transom_locks::model::{sim, Sim};
-/// use transom_locks::{At, Network};
-/// let net = Sim::new(2, 1, sim::once(|rank, network| network.notify(At { rank, word: 0 }, 5)));
+/// use transom_locks::{At, Network, Wake};
+/// let net = Sim::new(2, 1, sim::once(|rank, network| network.notify(At { rank, word: 0 }, 5, Wake::Home)));
 /// let state = net.start().unwrap();
 /// assert_eq!((state.phase(1), state.word(At { rank: 1, word: 0 })), (0, 0));
 /// ```

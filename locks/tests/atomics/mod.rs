@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
-use transom_locks::{At, Awaited, LockLayout, LockWord, Network, Rank};
+use transom_locks::{At, Awaited, LockLayout, LockWord, Network, Rank, Wake};
 
 /// Fails, instead of waiting for ever, if `body` does not end.
 pub fn in_time(body: impl FnOnce() + Send + 'static) {
@@ -81,11 +81,11 @@ impl<H: Fn(Verb)> Network for Atomics<H> {
         self.memory.len()
     }
 
-    fn cas(&self, at: At, expected: u64, new: u64) -> Result<u64, Self::Error> {
+    fn cas(&self, at: At, expected: u64, new: u64, _: Wake) -> Result<u64, Self::Error> {
         Ok(self.word(Verb::Cas, at).compare_exchange(expected, new, SeqCst, SeqCst).unwrap_or_else(|found| found))
     }
 
-    fn start_add(&self, at: At, delta: u64) -> Result<u64, Self::Error> {
+    fn start_add(&self, at: At, delta: u64, _: Wake) -> Result<u64, Self::Error> {
         Ok(self.word(Verb::Add, at).fetch_add(delta, SeqCst))
     }
 
@@ -93,7 +93,7 @@ impl<H: Fn(Verb)> Network for Atomics<H> {
         Ok(found)
     }
 
-    fn notify(&self, at: At, value: u64) -> Result<(), Self::Error> {
+    fn notify(&self, at: At, value: u64, _: Wake) -> Result<(), Self::Error> {
         self.word(Verb::Notify, at).store(value, SeqCst);
         Ok(())
     }

@@ -3,7 +3,7 @@
 #![allow(dead_code)] // Each test binary uses some.
 
 use std::sync::Mutex;
-use transom_locks::{At, Awaited, Network, Rank};
+use transom_locks::{At, Awaited, Network, Rank, Wake};
 
 /// What happens to the verb that fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -118,12 +118,12 @@ impl<N: Network> Network for Failing<N> {
         self.network.ranks()
     }
 
-    fn cas(&self, at: At, expected: u64, new: u64) -> Result<u64, Self::Error> {
-        self.verb(Kind::Cas, at, || self.network.cas(at, expected, new))
+    fn cas(&self, at: At, expected: u64, new: u64, wake: Wake) -> Result<u64, Self::Error> {
+        self.verb(Kind::Cas, at, || self.network.cas(at, expected, new, wake))
     }
 
-    fn start_add(&self, at: At, delta: u64) -> Result<Self::Pending, Self::Error> {
-        let start = || self.network.start_add(at, delta).map_err(Failure::Network);
+    fn start_add(&self, at: At, delta: u64, wake: Wake) -> Result<Self::Pending, Self::Error> {
+        let start = || self.network.start_add(at, delta, wake).map_err(Failure::Network);
         match self.fate(Kind::StartAdd, at) {
             None => start().map(Pending::Heard),
             Some(How::Refused) => Err(Failure::Made),
@@ -142,12 +142,12 @@ impl<N: Network> Network for Failing<N> {
         }
     }
 
-    fn add(&self, at: At, delta: u64) -> Result<u64, Self::Error> {
-        self.verb(Kind::Add, at, || self.network.add(at, delta))
+    fn add(&self, at: At, delta: u64, wake: Wake) -> Result<u64, Self::Error> {
+        self.verb(Kind::Add, at, || self.network.add(at, delta, wake))
     }
 
-    fn notify(&self, at: At, value: u64) -> Result<(), Self::Error> {
-        self.verb(Kind::Notify, at, || self.network.notify(at, value))
+    fn notify(&self, at: At, value: u64, wake: Wake) -> Result<(), Self::Error> {
+        self.verb(Kind::Notify, at, || self.network.notify(at, value, wake))
     }
 
     fn wait(&self, word: usize, on: Awaited, until: impl Fn(u64) -> bool) -> Result<u64, Self::Error> {

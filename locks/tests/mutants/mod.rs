@@ -4,13 +4,15 @@
 #![allow(dead_code)] // Each test binary uses some.
 
 use transom_locks::model::{Call, Mix, Program, Replay, State, Suspended};
-use transom_locks::{At, Awaited, Error, Field, LockLayout, LockWord, Network, Rank, TargetLock};
+use transom_locks::{At, Awaited, Error, Field, LockLayout, LockWord, Network, Rank, TargetLock, Wake};
 
 /// What is wrong with the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mutant {
     /// Notifications or additions to this field that tell something do not happen.
     Untold(Field),
+    /// Verbs on this field wake no rank.
+    Unwoken(Field),
     /// A wait on this field ends at once.
     Unawaited(Field),
     /// This field of one's own node is not cleared after use.
@@ -137,7 +139,12 @@ const TURN_AT_GATE: u64 = 1 << 63;
 
 /// Those that three ranks show. The rest: a link matters from four waiting readers on, and only a narrow count is soon
 /// crowded.
-pub const WITH_THREE_RANKS: [Mutant; 17] = [
+pub const WITH_THREE_RANKS: [Mutant; 22] = [
+    Mutant::Unwoken(Field::Next),
+    Mutant::Unwoken(Field::Go),
+    Mutant::Unwoken(Field::Drained),
+    Mutant::Unwoken(Field::Waiters),
+    Mutant::Unwoken(Field::Grant),
     Mutant::Untold(Field::Next),
     Mutant::Untold(Field::Go),
     Mutant::Untold(Field::Drained),
@@ -202,6 +209,10 @@ impl<N: Network, const C: u32> Mutated<N, C> {
         }
     }
 
+    fn wake(&self, at: At, wake: Wake) -> Wake {
+        if self.is(at, Mutant::Unwoken) { Wake::Nobody } else { wake }
+    }
+
     fn is(&self, at: At, mutant: impl Fn(Field) -> Mutant) -> bool {
         let Some((_, field)) = self.layout.field(at) else { return false };
         self.mutant == Some(mutant(field))
@@ -220,16 +231,17 @@ impl<N: Network, const C: u32> Network for Mutated<N, C> {
         self.network.ranks()
     }
 
-    fn cas(&self, at: At, expected: u64, mut new: u64) -> Result<u64, N::Error> {
+    fn cas(&self, at: At, expected: u64, mut new: u64, wake: Wake) -> Result<u64, N::Error> {
+        let wake = self.wake(at, wake);
         if let Some((new, is_left_out, is_believed)) = self.of_deadlines(at, expected, new) {
-            let found = if is_left_out { expected } else { self.network.cas(at, expected, new)? };
+            let found = if is_left_out { expected } else { self.network.cas(at, expected, new, wake)? };
             return Ok(if is_believed { expected } else { found });
         }
         match self.layout.field(at) {
             Some((_, Field::Waiters)) if self.mutant == Some(Mutant::NoRegistration) => return Ok(expected),
             Some((_, Field::Slot)) if new == TURN_AT_GATE && self.mutant == Some(Mutant::GateNotShown) => {
                 // One that waits there already is told.
-                let found = self.network.add(at, 0)?;
+                let found = self.network.add(at, 0, wake)?;
                 return Ok(found);
             }
             Some((_, Field::Word)) => {
@@ -245,11 +257,11 @@ impl<N: Network, const C: u32> Network for Mutated<N, C> {
                     Some(Mutant::UrgentStill) if before.tail() != me && after.tail() == me => new |= expected & URGENT,
                     Some(Mutant::NotRenormalised) if before.tail() == after.tail() => return Ok(expected),
                     Some(Mutant::Believed) if before.tail().is_none() => {
-                        return self.network.cas(at, expected, new).map(|_| expected);
+                        return self.network.cas(at, expected, new, wake).map(|_| expected);
                     }
                     Some(Mutant::GivenUp) => {
                         // Fails: no word of a lock is that.
-                        let found = self.network.cas(at, u64::MAX, u64::MAX)?;
+                        let found = self.network.cas(at, u64::MAX, u64::MAX, wake)?;
                         return Ok(LockWord::<C>(found).with_exclusive(self.rank() + 1).0);
                     }
                     _ => {}
@@ -257,10 +269,11 @@ impl<N: Network, const C: u32> Network for Mutated<N, C> {
             }
             _ => {}
         }
-        self.network.cas(at, expected, new)
+        self.network.cas(at, expected, new, wake)
     }
 
-    fn start_add(&self, at: At, delta: u64) -> Result<Self::Pending, N::Error> {
+    fn start_add(&self, at: At, delta: u64, wake: Wake) -> Result<Self::Pending, N::Error> {
+        let wake = self.wake(at, wake);
         let field = self.layout.field(at).map(|(_, field)| field);
         let is_told = delta > 0 && delta != STAY;
         if is_told && self.is(at, Mutant::Untold) {
@@ -284,7 +297,7 @@ impl<N: Network, const C: u32> Network for Mutated<N, C> {
             Some(Mutant::NoSignalToHead) if delta == LockWord::<C>::DEPARTED => 0xffff,
             _ => 0,
         };
-        Ok(Pending(Some(self.network.start_add(at, delta)?), hidden))
+        Ok(Pending(Some(self.network.start_add(at, delta, wake)?), hidden))
     }
 
     fn finish(&self, Pending(pending, hide): Self::Pending) -> Result<u64, N::Error> {
@@ -292,18 +305,19 @@ impl<N: Network, const C: u32> Network for Mutated<N, C> {
         Ok(found & !hide)
     }
 
-    fn notify(&self, at: At, value: u64) -> Result<(), N::Error> {
+    fn notify(&self, at: At, value: u64, wake: Wake) -> Result<(), N::Error> {
+        let wake = self.wake(at, wake);
         let own = at.rank == self.rank();
         let is_go = matches!(self.layout.field(at), Some((_, Field::Go)));
         match self.mutant {
             Some(Mutant::AtGoUntold) if own && value == AT_GO => return Ok(()),
             Some(Mutant::GateUntold) if is_go && value == TURN_AT_GATE => return Ok(()),
-            Some(Mutant::TurnTold) if own && value == AT_GO => return self.network.notify(at, TURN),
+            Some(Mutant::TurnTold) if own && value == AT_GO => return self.network.notify(at, TURN, wake),
             _ => {}
         }
         // What is cleared lies at another rank where it was watched there.
         let left_out = if value == 0 { self.is(at, Mutant::Uncleared) } else { self.is(at, Mutant::Untold) };
-        if left_out { Ok(()) } else { self.network.notify(at, value) }
+        if left_out { Ok(()) } else { self.network.notify(at, value, wake) }
     }
 
     fn wait(&self, word: usize, on: Awaited, until: impl Fn(u64) -> bool) -> Result<u64, N::Error> {

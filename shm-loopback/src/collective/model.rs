@@ -87,7 +87,7 @@ impl Slate for Model {
         mut check: impl FnMut() -> Result<(), FabricError>,
     ) -> Result<R, FabricError> {
         loop {
-            if let Some(found) = bell::nap(&self.0.bell, &mut look)? {
+            if let Some(found) = bell::nap(&self.0.bell, std::time::Duration::MAX, &mut look)? {
                 return Ok(found);
             }
             check()?;

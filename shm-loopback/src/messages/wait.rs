@@ -59,10 +59,11 @@ impl Waiter {
         Waiter { rank: others.rank, naps: others.naps, ..self }
     }
 
-    /// Sleeps until something comes, unless `awake` finds something; if not all ring, only so long, and then longer the next time.
+    /// Sleeps until something comes, for so long at most, unless `awake` finds something; if not all ring, only so long, and then longer the next time.
     fn sleep<R, E>(
         &self,
         naps: &mut Option<Naps>,
+        most: Duration,
         mut awake: impl FnMut() -> Result<Option<R>, E>,
     ) -> Result<Option<R>, E> {
         let brief = naps.as_mut().map(|Naps { first, longest, .. }| {
@@ -71,12 +72,12 @@ impl Waiter {
         });
         let bell = self.inbox.as_ref().map(|inbox| &inbox.view.header().bell);
         match (bell, brief) {
-            (Some(bell), None) => nap(bell, awake),
-            (Some(bell), Some(brief)) => nap(&Brief(bell, brief), awake),
+            (Some(bell), None) => nap(bell, most, awake),
+            (Some(bell), Some(brief)) => nap(&Brief(bell, brief), most, awake),
             (None, brief) => {
                 let found = awake()?;
                 if found.is_none() {
-                    std::thread::sleep(brief.unwrap_or_default());
+                    std::thread::sleep(brief.unwrap_or_default().min(most));
                 }
                 Ok(found)
             }
@@ -118,7 +119,7 @@ impl Waiter {
         let waited = wait.until(self.crowded, found, check, |look| {
             // Also awake if there is more to do.
             let awake = || look().map(|found| if found.is_none() && !busy.get() { None } else { Some(found) });
-            let found = self.sleep(&mut naps, awake)?.flatten();
+            let found = self.sleep(&mut naps, wait.left(), awake)?.flatten();
             if found.is_none() && busy.get() {
                 naps = self.naps;
                 std::thread::yield_now();
@@ -139,7 +140,7 @@ impl Waiter {
                 Look::Busy => Ok(Some(None)),
                 Look::Idle => Ok(None),
             };
-            let Ok(looked) = self.sleep(&mut naps, awake);
+            let Ok(looked) = self.sleep(&mut naps, Duration::MAX, awake);
             match looked {
                 Some(Some(found)) => return found,
                 Some(None) => {

@@ -152,7 +152,7 @@ impl Fabric for Verbs {
         pending.0.word()
     }
 
-    fn notify(&self, at: &Remote, offset: usize, value: u64) -> Result<(), FabricError> {
+    fn notify(&self, at: &Remote, offset: usize, value: u64, _: Wake) -> Result<(), FabricError> {
         let (way, place) = at.word(offset)?;
         at.behind_other_way(way)?;
         self.0.behind_stripes(way, Stripes::All)?;
@@ -178,6 +178,12 @@ impl Fabric for Verbs {
     #[inline]
     fn word(&self, on: &Region, offset: usize) -> Result<u64, FabricError> {
         self.0.node.memory.word(&on.region, offset)
+    }
+
+    fn looked_in_vain(&self) {
+        if is_crowded(self.0.node.ranks()) {
+            transom_windows::looked_in_vain();
+        }
     }
 
     fn wait<R>(
