@@ -72,6 +72,12 @@ pub enum ArrayError {
         /// What is wrong with it.
         why: &'static str,
     },
+    /// An array whose ranks have several tiles each, where one block is needed.
+    #[error("array {array}: its ranks have several tiles each; distribute it by Distribution::Block or Balanced")]
+    SeveralTiles {
+        /// The array.
+        array: u32,
+    },
     /// No halo of this array.
     #[error("array {array}: no halo: {why}")]
     Halo {

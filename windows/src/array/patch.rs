@@ -27,7 +27,7 @@ impl<'l, const D: usize> Patch<'l, D> {
         }
         let empty = ranges.iter().any(Range::is_empty);
         let tiles = std::array::from_fn(|d| {
-            let tile = |index| layout.dims()[d].block.divide(index).0;
+            let tile = |index| layout.dims()[d].find(index).0;
             if empty { 0..0 } else { tile(ranges[d].start)..tile(ranges[d].end - 1) + 1 }
         });
         let mut widths = [1; D];

@@ -263,9 +263,10 @@ mod tests {
             let digit = |n: usize, d: usize| from + n / (to + 1 - from).pow(d as u32) % (to + 1 - from);
             (0..count).map(|n| std::array::from_fn(|d| digit(n, d))).collect()
         };
-        for block in numbers(1, blocks) {
+        let cyclic = numbers(1, blocks).into_iter().map(Distribution::BlockCyclic);
+        for distribution in cyclic.chain([Distribution::Balanced]) {
             for grid in numbers(1, sides) {
-                let layout = Layout::on_grid([most; D], Distribution::BlockCyclic(block), grid).expect("a layout");
+                let layout = Layout::on_grid([most; D], distribution, grid).expect("a layout");
                 for start in numbers(0, most) {
                     for end in numbers(0, most).into_iter().filter(|end| (0..D).all(|d| start[d] <= end[d])) {
                         for is_shared in [true, false] {
