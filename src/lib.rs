@@ -15,8 +15,8 @@ pub mod verbs;
 mod world;
 
 pub use aliases::{
-    AccessEpoch, FenceEpoch, GlobalArray, GlobalMutex, GlobalRwLock, Local, LockAllEpoch, LockEpoch, LockRanksEpoch,
-    ReadGuard, Request, Requests, Scope, Signals, Target, Window, WriteGuard,
+    AccessEpoch, FenceEpoch, GlobalArray, GlobalFlags, GlobalMutex, GlobalRwLock, Local, LockAllEpoch, LockEpoch,
+    LockRanksEpoch, ReadGuard, Request, Requests, Scope, Signals, Target, Window, WriteGuard,
 };
 pub use bytemuck;
 pub use error::StartError;
