@@ -62,6 +62,21 @@ pub enum ArrayError {
         /// How many it has.
         buffer: usize,
     },
+    /// A patch that does not fit in the array that the caller's buffer is part of.
+    #[error(
+        "array {array}: elements {ranges:?} do not fit in a buffer of {buffer} elements with dimensions {lengths:?}; \
+         each dimension must be as long as the patch, and the buffer must reach the patch's last element"
+    )]
+    Within {
+        /// The array.
+        array: u32,
+        /// The patch, in each dimension.
+        ranges: Vec<Range<usize>>,
+        /// The length of each dimension of the caller's array.
+        lengths: Vec<usize>,
+        /// Elements of the buffer.
+        buffer: usize,
+    },
     /// A pointer that is no pointer to an element of the array.
     #[error("array {array}: {pointer:#x} is no pointer to an element: {why}")]
     Pointer {

@@ -38,6 +38,24 @@ impl<'l, const D: usize> Patch<'l, D> {
         Some(Patch { layout, ranges: ranges.clone(), tiles, widths })
     }
 
+    /// The same patch in a buffer whose dimensions are so long, row by row, and how many elements the buffer must have; none if
+    /// the patch is longer along a dimension, or the buffer cannot be.
+    pub fn within(mut self, lengths: [usize; D]) -> Option<(Self, usize)> {
+        let mut last = 0usize;
+        for d in (0..D).rev() {
+            let len = self.ranges[d].len();
+            if len > lengths[d] {
+                return None;
+            }
+            if d < D - 1 {
+                self.widths[d] = self.widths[d + 1].checked_mul(lengths[d + 1])?;
+            }
+            last = last.checked_add(len.saturating_sub(1).checked_mul(self.widths[d])?)?;
+        }
+        let needed = if self.len() == 0 { 0 } else { last.checked_add(1)? };
+        Some((self, needed))
+    }
+
     /// How many elements it has.
     pub fn len(&self) -> usize {
         self.ranges.iter().map(Range::len).fold(1, usize::wrapping_mul)

@@ -253,6 +253,25 @@ mod tests {
         let mut got = vec![0; source.len()];
         get(&patch, &through, &mut got).expect("all are reached");
         assert_eq!(got, source, "{what}");
+
+        // The same in a buffer that is longer along each dimension; what is beside the patch stays.
+        let sides: [usize; D] = std::array::from_fn(|d| ranges[d].len() + 1 + d % 2);
+        let (wider, needed) = patch.clone().within(sides).expect("it is longer");
+        let place = |number: usize| (0..D).fold(0, |at, d| at * sides[d] + index(number)[d] - ranges[d].start);
+        let mut expected_there = vec![7; needed];
+        for &number in &numbers {
+            expected_there[place(number)] = number as u32 + 1;
+        }
+        let mut there = vec![7; needed];
+        through.counted.set(0);
+        through.copies.set(0);
+        get(&wider, &through, &mut there).expect("all are reached");
+        assert_eq!(there, expected_there, "{what} within {sides:?}");
+        let written = through.parts.replace(parts());
+        put(&wider, &through, &there).expect("all are reached");
+        assert_eq!(*through.parts.borrow(), written, "{what} within {sides:?}");
+        assert_eq!(through.counted.replace(runs), 2 * runs, "{what} within {sides:?}");
+        assert!(is_shared || through.copies.replace(runs) == 2 * runs, "{what} within {sides:?}");
         assert_eq!(through.counted.get(), runs, "{what}");
         assert!(is_shared || through.copies.get() == runs, "{what}");
     }
