@@ -43,4 +43,8 @@ mod pages {
     struct Messages;
     #[doc = include_str!("../docs/PIPES.md")]
     struct Pipes;
+    #[doc = include_str!("../docs/TESTING.md")]
+    struct Testing;
+    #[doc = include_str!("../PORTING.md")]
+    struct Porting;
 }
