@@ -7,7 +7,7 @@ mod callgrind;
 
 use callgrind::collected;
 use std::hint::black_box;
-use transom::{Error, Op, Window};
+use transom::{Error, Op, Window, World};
 
 type Call = fn(&mut Window<u64>, usize) -> Result<(), Error>;
 
@@ -55,15 +55,53 @@ const CALLS: &[(&str, Call)] = &[
     ("fence, 1 rank", |window, times| (0..times).try_for_each(|_| window.fence().map(drop))),
 ];
 
+type ValueCall = fn(&World, usize) -> Result<(), Error>;
+
+/// Each call on a value behind a lock, done `times` times.
+const VALUE_CALLS: &[(&str, ValueCall)] = &[
+    ("mutex u64, lock + unlock", |world, times| {
+        let mutex = world.mutex(0, 1_u64)?;
+        (0..times).try_for_each(|_| {
+            let mut guard = black_box(&mutex).lock()?;
+            *guard += 1;
+            guard.unlock()
+        })
+    }),
+    ("mutex [u64; 8], lock + unlock", |world, times| {
+        let mutex = world.mutex(0, [1_u64; 8])?;
+        (0..times).try_for_each(|_| {
+            let mut guard = black_box(&mutex).lock()?;
+            guard[3] += 1;
+            guard.unlock()
+        })
+    }),
+    ("mutex u64, lock, drop", |world, times| {
+        let mutex = world.mutex(0, 1_u64)?;
+        (0..times).try_for_each(|_| black_box(&mutex).lock().map(|mut guard| *guard += 1))
+    }),
+    ("rw_lock u64, read + unlock", |world, times| {
+        let value = world.rw_lock(0, 1_u64)?;
+        (0..times).try_for_each(|_| {
+            let guard = black_box(&value).read()?;
+            black_box(*guard);
+            guard.unlock()
+        })
+    }),
+];
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args: Vec<_> = std::env::args().collect();
     if let [_, call, times] = &args[..] {
+        if let Some((_, call)) = VALUE_CALLS.iter().find(|(name, _)| name == call) {
+            return Ok(call(&transom::init()?, times.parse()?)?);
+        }
         let call = CALLS.iter().find(|(name, _)| name == call).expect("a call of the table").1;
         let mut window = transom::init()?.allocate(1 << 10)?;
         return Ok(call(&mut window, times.parse()?)?);
     }
     println!("{:<28} {:>12}", "", "instructions");
-    for (call, _) in CALLS {
+    let names = CALLS.iter().map(|(name, _)| name).chain(VALUE_CALLS.iter().map(|(name, _)| name));
+    for call in names {
         let thousand = collected(&[], &[call, "2000"])? - collected(&[], &[call, "1000"])?;
         println!("{call:<28} {:>12.1}", thousand as f64 / 1000.0);
     }

@@ -62,6 +62,18 @@ pub type Scope<'s, 'env> = windows::Scope<'s, 'env, Provider>;
 /// ```
 pub type GlobalArray<T, const D: usize = 1> = windows::GlobalArray<T, Provider, D>;
 
+/// Flags of a [`World`](crate::World) that every rank may set and wait for; see [`windows::GlobalFlags`].
+///
+/// # Examples
+/// ```
+/// let world = transom::init()?;
+/// let flags: transom::GlobalFlags = world.flags(3)?;
+/// flags.set(2)?;
+/// assert!(flags.is_set(2)?);
+/// # Ok::<(), transom::Error>(())
+/// ```
+pub type GlobalFlags = windows::GlobalFlags<Provider>;
+
 /// A value of a [`World`](crate::World) for one holder at a time; see [`windows::GlobalMutex`].
 ///
 /// # Examples

@@ -15,8 +15,8 @@ pub mod verbs;
 mod world;
 
 pub use aliases::{
-    AccessEpoch, FenceEpoch, GlobalArray, GlobalMutex, GlobalRwLock, Local, LockAllEpoch, LockEpoch, LockRanksEpoch,
-    ReadGuard, Request, Requests, Scope, Signals, Target, Window, WriteGuard,
+    AccessEpoch, FenceEpoch, GlobalArray, GlobalFlags, GlobalMutex, GlobalRwLock, Local, LockAllEpoch, LockEpoch,
+    LockRanksEpoch, ReadGuard, Request, Requests, Scope, Signals, Target, Window, WriteGuard,
 };
 pub use bytemuck;
 pub use error::StartError;
@@ -43,4 +43,8 @@ mod pages {
     struct Messages;
     #[doc = include_str!("../docs/PIPES.md")]
     struct Pipes;
+    #[doc = include_str!("../docs/TESTING.md")]
+    struct Testing;
+    #[doc = include_str!("../PORTING.md")]
+    struct Porting;
 }

@@ -1,6 +1,6 @@
 //! The world: all ranks of a job, or a team of them. Everything else of the library is made from it.
 
-use crate::aliases::{GlobalArray, GlobalMutex, GlobalRwLock, Window};
+use crate::aliases::{GlobalArray, GlobalFlags, GlobalMutex, GlobalRwLock, Window};
 use crate::collective::Collectives;
 use crate::messages::{Meeting, Space};
 use crate::provider::{self, Provider};
@@ -298,6 +298,26 @@ impl World {
         let made = make(self.number())?;
         self.windows.fetch_add(len.saturating_sub(1) as u32, Ordering::Relaxed);
         Ok(made)
+    }
+
+    /// Collective: `len` flags that every rank may set, clear and wait for. All ranks pass the same length.
+    ///
+    /// # Errors
+    /// See [`windows::GlobalFlags::new`](transom_windows::GlobalFlags::new).
+    ///
+    /// # Examples
+    /// ```
+    /// transom::threads(2, |world| -> Result<(), transom::Error> {
+    ///     let ready = world.flags(1)?;
+    ///     if world.rank() == 0 {
+    ///         ready.set(0)?;
+    ///     }
+    ///     ready.wait(0)
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn flags(&self, len: usize) -> Result<GlobalFlags, Error> {
+        GlobalFlags::new(&self.fabric, self.number(), len)
     }
 
     /// Collective: a value in the memory of the rank `home`, for one holder at a time. Every rank passes a value; the home rank's

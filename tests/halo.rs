@@ -93,6 +93,12 @@ fn ghost_cells_are_what_their_owners_have() {
         checked(&world, plane([7, 9]), [1, 2]);
         checked(&world, Layout::on_grid([9, 5], Distribution::Block, [n, 1]).unwrap(), [1, 0]);
         checked(&world, Layout::new([5, 4, 6], Distribution::Block, n).unwrap(), [1, 1, 1]);
+        for distribution in [Distribution::Block, Distribution::Balanced] {
+            // Some ranks own nothing on grids of 3 and 8 rows, or have blocks of different lengths.
+            checked(&world, Layout::on_grid([4, 4], distribution, [n, 1]).unwrap(), [1, 1]);
+            checked(&world, Layout::on_grid([3, 4], distribution, [1, n]).unwrap(), [2, 3]);
+            checked(&world, Layout::on_grid([11, 2], distribution, [n, 1]).unwrap(), [2, 0]);
+        }
     });
 }
 
@@ -100,7 +106,7 @@ fn ghost_cells_are_what_their_owners_have() {
 fn what_has_no_halo_says_so() {
     ranks::on_all_sizes("what_has_no_halo_says_so", |world: World| {
         let cyclic = world.array::<u64, 1>([2 * world.size()], Distribution::Cyclic).unwrap();
-        assert!(matches!(cyclic.halo([1]), Err(Error::Array(ArrayError::Halo { array: 0, .. }))));
+        assert!(matches!(cyclic.halo([1]), Err(Error::Array(ArrayError::SeveralTiles { array: 0 }))));
         let mut array = world.array::<u64, 2>([8, 8], Distribution::Block).unwrap();
         assert!(matches!(array.halo([usize::MAX, 1]), Err(Error::Array(ArrayError::Halo { array: 1, .. }))));
         let other = world.array::<u64, 2>([8, 8], Distribution::Block).unwrap();
@@ -121,5 +127,32 @@ fn what_has_no_halo_says_so() {
         of_one.exchange(&mut one).unwrap();
         of_two.exchange(&mut two).unwrap();
         world.barrier().unwrap();
+    });
+}
+
+/// Elements of the array that an exchange writes, in the rank's own part; gets; and fences.
+fn exchange_cost<const D: usize>(world: &World, layout: Layout<D>, width: [usize; D]) -> (usize, u64, u64) {
+    let mut array: GlobalArray<u64, D> = world.array_on(layout).unwrap();
+    let mut halo = array.halo(width).unwrap();
+    halo.cells_mut().fill(1);
+    let before = array.window().counters();
+    halo.exchange(&mut array).unwrap();
+    let cost = array.window().counters() - before;
+    let mut written = 0;
+    array.local().for_each(|_, element| written += element as usize).unwrap();
+    (written, cost.gets, cost.fences)
+}
+
+#[test]
+fn sides_without_neighbours_cost_nothing() {
+    ranks::on_all_sizes("sides_without_neighbours_cost_nothing", |world: World| {
+        let (me, n) = (world.rank(), world.size());
+        // 4 rows of 6 for each rank.
+        let rows = Layout::on_grid([4 * n, 6], Distribution::Block, [n, 1]).unwrap();
+        let neighbours = usize::from(me > 0) + usize::from(me + 1 < n);
+        // Along the rows the grid has one rank: ghost cells there are outside the array.
+        assert_eq!(exchange_cost(&world, rows, [1, 1]), (6 * neighbours, neighbours as u64, 2));
+        assert_eq!(exchange_cost(&world, rows, [1, 0]), (6 * neighbours, neighbours as u64, 2));
+        assert_eq!(exchange_cost(&world, rows, [0, 1]), (0, 0, 2));
     });
 }

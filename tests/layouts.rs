@@ -12,12 +12,12 @@ type Place<const D: usize> = ([usize; D], usize, usize);
 
 /// Who has each element, and where, as somebody would write it down who has no formulas: tile after tile in row-major
 /// order is handed to its owner, who appends its elements, row by row. And what each owner has in the end.
-fn deal<const D: usize>(shape: [usize; D], block: [usize; D], grid: [usize; D]) -> (Vec<Place<D>>, Vec<usize>) {
+fn deal<const D: usize>(tiles: [Vec<Range<usize>>; D], grid: [usize; D]) -> (Vec<Place<D>>, Vec<usize>) {
     let mut parts = vec![0; grid.iter().product()];
     let mut places = Vec::new();
-    for tile in all::<D>(std::array::from_fn(|d| 0..shape[d].div_ceil(block[d]))) {
+    for tile in all::<D>(std::array::from_fn(|d| 0..tiles[d].len())) {
         let owner = (0..D).fold(0, |rank, d| rank * grid[d] + tile[d] % grid[d]);
-        for index in all(std::array::from_fn(|d| tile[d] * block[d]..shape[d].min((tile[d] + 1) * block[d]))) {
+        for index in all(std::array::from_fn(|d| tiles[d][tile[d]].clone())) {
             places.push((index, owner, parts[owner]));
             parts[owner] += 1;
         }
@@ -26,19 +26,34 @@ fn deal<const D: usize>(shape: [usize; D], block: [usize; D], grid: [usize; D]) 
     (places, parts)
 }
 
+/// The tiles along one dimension.
+fn tiles<const D: usize>(d: usize, len: usize, distribution: Distribution<D>, ranks: usize) -> Vec<Range<usize>> {
+    let block = match distribution {
+        Distribution::Block => len.div_ceil(ranks).max(1),
+        Distribution::Cyclic => 1,
+        Distribution::BlockCyclic(block) => block[d],
+        // Each rank has as many as if elements were dealt one by one.
+        _ => {
+            let mut end = 0;
+            let lengths = (0..ranks).map(|rank| (0..len).filter(|i| i % ranks == rank).count());
+            let ranges = lengths.map(|length| {
+                end += length;
+                end - length..end
+            });
+            return ranges.filter(|range| !range.is_empty()).collect();
+        }
+    };
+    (0..len).step_by(block).map(|start| start..len.min(start + block)).collect()
+}
+
 fn layouts_of<const D: usize>(seed: u64) {
     let mut random = fastrand::Rng::with_seed(seed);
     for _ in 0..if cfg!(miri) { 5 } else { 400 } {
         let (shape, distribution) = (any_shape(&mut random), any_distribution(&mut random));
         let grid: [usize; D] = std::array::from_fn(|_| random.usize(1..5));
         let layout = Layout::on_grid(shape, distribution, grid).unwrap();
-        let block = match distribution {
-            Distribution::Block => std::array::from_fn(|d| shape[d].div_ceil(grid[d]).max(1)),
-            Distribution::Cyclic => [1; D],
-            Distribution::BlockCyclic(block) => block,
-        };
-        let what = format!("{shape:?} in blocks of {block:?} on {grid:?}");
-        let (places, parts) = deal(shape, block, grid);
+        let what = format!("{shape:?} by {distribution:?} on {grid:?}");
+        let (places, parts) = deal(std::array::from_fn(|d| tiles(d, shape[d], distribution, grid[d])), grid);
         assert_eq!((layout.shape(), layout.len(), layout.grid()), (shape, places.len(), grid), "{what}");
         for &(index, owner, offset) in &places {
             assert_eq!(layout.locate(index), Some((owner, offset)), "{index:?} of {what}");

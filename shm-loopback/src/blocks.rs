@@ -2,6 +2,7 @@
 
 use crate::memory::{Memory, View};
 use foldhash::fast::RandomState;
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
@@ -52,20 +53,22 @@ impl Blocks {
         }
     }
 
-    /// A block of another process that is mapped here, for as long as somebody has it.
-    pub fn note(&self, tag: u64, memory: &Arc<Memory>) {
-        let mut known = self.lock();
-        if known.by_tag.len() == known.by_tag.capacity() {
-            known.by_tag.retain(|_, block| block.memory.strong_count() > 0);
-        }
-        known.by_tag.insert(tag, Block { memory: Arc::downgrade(memory), own: None });
+    /// Lists a block of another process that is mapped here. The entry goes when the last view of the block goes.
+    pub fn note(self: &Arc<Self>, tag: u64, mut memory: Memory) -> Arc<Memory> {
+        memory.noted = Some(Noted { blocks: Arc::downgrade(self), tag });
+        let memory = Arc::new(memory);
+        self.lock().by_tag.insert(tag, Block { memory: Arc::downgrade(&memory), own: None });
+        memory
     }
 
     /// As [`note`](Self::note), and keeps it mapped until its owner, by its process number, gives it up.
-    pub fn keep(&self, owner: u64, tag: u64, view: View) {
+    pub fn keep(self: &Arc<Self>, owner: u64, tag: u64, memory: Memory) -> Arc<Memory> {
         self.sweep();
-        self.note(tag, view.memory());
-        self.lock().kept.insert(tag, (owner, view));
+        let memory = self.note(tag, memory);
+        let replaced = self.lock().kept.insert(tag, (owner, View::whole(&memory)));
+        // Without the lock, which the drop of its last view takes.
+        drop(replaced);
+        memory
     }
 
     /// Unmaps what its owners have given up.
@@ -80,8 +83,18 @@ impl Blocks {
 
     fn unmap(&self, which: impl Fn(u64, &View) -> bool) {
         let unmapped: Vec<_> = self.lock().kept.extract_if(|_, (owner, view)| which(*owner, view)).collect();
-        // Without the lock.
+        // Without the lock, which the drop of a last view takes.
         drop(unmapped);
+    }
+
+    /// Removes the entry of a block whose last view is gone. Another thread may have mapped the block anew since: that
+    /// entry stays.
+    fn remove_dead(&self, tag: u64) {
+        if let Entry::Occupied(entry) = self.lock().by_tag.entry(tag)
+            && entry.get().memory.strong_count() == 0
+        {
+            entry.remove();
+        }
     }
 
     /// The block of this tag, if it is here.
@@ -101,6 +114,20 @@ impl Blocks {
         let memory = known.by_tag.get(tag)?.memory.upgrade()?;
         let inside = address.checked_add(len)? <= start.checked_add(memory.len())?;
         inside.then_some(Found { tag: *tag, fd: *fd })
+    }
+}
+
+/// The entry of a block of another process; dropped with the mapping.
+pub(crate) struct Noted {
+    blocks: Weak<Blocks>,
+    tag: u64,
+}
+
+impl Drop for Noted {
+    fn drop(&mut self) {
+        if let Some(blocks) = self.blocks.upgrade() {
+            blocks.remove_dead(self.tag);
+        }
     }
 }
 
@@ -150,8 +177,8 @@ mod tests {
 
     #[test]
     fn what_is_kept_stays_until_its_owner_gives_it_up() {
-        let (blocks, memory) = (Blocks::default(), block(5, 64));
-        blocks.keep(1, 5, View::whole(&memory));
+        let blocks = Arc::<Blocks>::default();
+        let memory = blocks.keep(1, 5, Memory::heap(64, 5).unwrap());
         let weak = Arc::downgrade(&memory);
         memory.header().give_up();
         drop(memory);
@@ -163,11 +190,27 @@ mod tests {
 
     #[test]
     fn what_is_kept_of_a_rank_that_is_gone_is_given_up() {
-        let (blocks, dead, living) = (Blocks::default(), block(6, 64), block(7, 64));
-        blocks.keep(1, 6, View::whole(&dead));
-        blocks.keep(2, 7, View::whole(&living));
-        drop((dead, living));
+        let blocks = Arc::<Blocks>::default();
+        for (owner, tag) in [(1, 6), (2, 7)] {
+            drop(blocks.keep(owner, tag, Memory::heap(64, tag).unwrap()));
+        }
         blocks.forget(1);
         assert!(blocks.get(6).is_none() && blocks.get(7).is_some());
+    }
+
+    #[test]
+    fn noted_block_is_listed_until_its_last_view_goes() {
+        let blocks = Arc::<Blocks>::default();
+        let listed = || blocks.lock().by_tag.len();
+        let first = blocks.note(8, Memory::heap(64, 8).unwrap());
+        let view = View::whole(&first);
+        drop(first);
+        assert_eq!(listed(), 1, "a view is left");
+        // The block is mapped a second time before the first mapping goes.
+        let second = blocks.note(8, Memory::heap(64, 8).unwrap());
+        drop(view);
+        assert!(blocks.get(8).is_some(), "the entry is of the second mapping");
+        drop(second);
+        assert_eq!(listed(), 0);
     }
 }

@@ -45,6 +45,22 @@ impl CrossMemory {
         })
     }
 
+    /// The error of a copy that the kernel refused: says what to do where this kernel or a sandbox never copies.
+    #[cold]
+    fn failed(&self, errno: Errno) -> FabricError {
+        let CrossMemory { rank, pid, .. } = self;
+        let refused = match errno {
+            Errno::EPERM => "is not allowed",
+            Errno::ENOSYS => "is not supported by this kernel or sandbox",
+            _ => return system(format!("copying to or from process {pid}"), errno.into()),
+        };
+        let why = format!(
+            "copying between processes {refused} for process {pid} (rank {rank}); see ptrace_scope in the manual of ptrace, \
+             or allocate the window instead of lending it memory"
+        );
+        system(why, errno.into())
+    }
+
     fn pid(&self) -> Pid {
         Pid::from_raw(self.pid as i32)
     }
@@ -69,17 +85,26 @@ impl CrossMemory {
                 }
                 Ok(some) => done += some,
                 Err(Errno::ESRCH) => return Err(FabricError::PeerDied { rank: self.rank }),
-                Err(Errno::EPERM) => {
-                    let why = format!(
-                        "copying between processes is not allowed for process {} (rank {}); see ptrace_scope in the \
-                         manual of ptrace, or allocate the window instead of lending it memory",
-                        self.pid, self.rank
-                    );
-                    return Err(system(why, Errno::EPERM.into()));
-                }
-                Err(errno) => return Err(system(format!("copying to or from process {}", self.pid), errno.into())),
+                Err(errno) => return Err(self.failed(errno)),
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refused_copy_says_to_allocate_the_window() {
+        let memory = CrossMemory { rank: 3, pid: 77, start: 0, bytes: 8 };
+        for (errno, refused) in [(Errno::EPERM, "is not allowed"), (Errno::ENOSYS, "is not supported by this kernel")] {
+            let error = memory.failed(errno).to_string();
+            assert!(error.contains(refused), "{error}");
+            assert!(error.contains("allocate the window instead of lending it memory"), "{error}");
+        }
+        let other = memory.failed(Errno::ENOMEM).to_string();
+        assert!(!other.contains("allocate the window"), "{other}");
     }
 }

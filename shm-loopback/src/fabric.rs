@@ -95,13 +95,12 @@ impl Membership {
             Some(memory) => return Err(bad_key(format!("it has {} bytes, not {bytes}", memory.len()), None)),
             None if self.across_processes => {
                 let opened = Memory::open_of(key.pid, key.fd, Some(bytes), key.tag);
-                let memory = Arc::new(opened.map_err(|(why, source)| match source {
+                let memory = opened.map_err(|(why, source)| match source {
                     // Nothing is wrong with the key.
                     Some(source) if limit(&source).is_some() => system(why, source),
                     source => bad_key(why, source),
-                })?);
-                self.blocks.note(key.tag, &memory);
-                memory
+                })?;
+                self.blocks.note(key.tag, memory)
             }
             None => return Err(bad_key("it is no longer registered".into(), None)),
         };

@@ -4,6 +4,7 @@
 //! the bytes that ranks use follow. Nothing has a name in any file system, so nothing is left whoever is killed when.
 
 use crate::bell::Futex;
+use crate::blocks::Noted;
 use crate::cma::{CrossMemory, NO_ATOMICS};
 use crate::system;
 use memmap2::{MmapOptions, MmapRaw};
@@ -60,6 +61,8 @@ pub(crate) struct Memory {
     /// Bytes after the header.
     bytes: usize,
     backing: Backing,
+    /// The entry of the block in the list of this process, if the block is of another one.
+    pub(crate) noted: Option<Noted>,
 }
 
 enum Backing {
@@ -140,14 +143,14 @@ impl Memory {
         let layout = Layout::from_size_align(all, align_of::<Header>()).map_err(|_| no_memory(bytes))?;
         // SAFETY: the layout is not empty, it has a header.
         let base = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(|| no_memory(bytes))?;
-        let memory = Memory { base, bytes, backing: Backing::Heap(layout) };
+        let memory = Memory { base, bytes, backing: Backing::Heap(layout), noted: None };
         memory.sign(tag);
         Ok(memory)
     }
 
     /// Memory that only system calls reach.
     pub fn of_other_process(memory: CrossMemory) -> Self {
-        Memory { base: NonNull::from(&NO_HEADER).cast(), bytes: 0, backing: Backing::OtherProcess(memory) }
+        Memory { base: NonNull::from(&NO_HEADER).cast(), bytes: 0, backing: Backing::OtherProcess(memory), noted: None }
     }
 
     fn map(fd: BorrowedFd<'_>, all: usize) -> Result<Self, FabricError> {
@@ -160,7 +163,7 @@ impl Memory {
 
     fn mapped(map: MmapRaw, all: usize) -> Self {
         let base = NonNull::new(map.as_mut_ptr()).expect("a mapping is not at address 0");
-        Memory { base, bytes: all - HEADER, backing: Backing::Mapped { _map: map } }
+        Memory { base, bytes: all - HEADER, backing: Backing::Mapped { _map: map }, noted: None }
     }
 
     fn sign(&self, tag: u64) {
@@ -273,7 +276,7 @@ impl View {
     /// Memory of the program's own.
     pub(crate) fn own(memory: &UserMemory) -> Self {
         let header = NonNull::from(&NO_HEADER);
-        let none = Memory { base: header.cast(), bytes: 0, backing: Backing::Lent };
+        let none = Memory { base: header.cast(), bytes: 0, backing: Backing::Lent, noted: None };
         View { start: memory.start(), len: memory.bytes(), header, memory: Arc::new(none) }
     }
 

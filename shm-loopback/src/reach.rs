@@ -3,7 +3,7 @@
 use crate::blocks::Blocks;
 use crate::cma::{self, CrossMemory};
 use crate::control::Control;
-use crate::memory::{Memory, View};
+use crate::memory::Memory;
 use crate::{copy, exports};
 use std::sync::Arc;
 use transom_channel::wire::Key;
@@ -146,9 +146,7 @@ impl Reach {
             let (pid, fd) = (u32::try_from(owner).ok()?, fd? as u32);
             let opened = Memory::open_of(pid, fd, None, key.key);
             let memory = opened.inspect_err(|(why, _)| tracing::debug!(why, "cannot map a buffer of a peer")).ok()?;
-            let memory = Arc::new(memory);
-            self.blocks.keep(owner, key.key, View::whole(&memory));
-            Some(memory)
+            Some(self.blocks.keep(owner, key.key, memory))
         })
     }
 }

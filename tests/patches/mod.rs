@@ -21,9 +21,10 @@ pub fn all<const D: usize>(ranges: [Range<usize>; D]) -> Vec<[usize; D]> {
 
 /// Whatever way to deal an array.
 pub fn any_distribution<const D: usize>(random: &mut fastrand::Rng) -> Distribution<D> {
-    match random.u8(0..4) {
+    match random.u8(0..5) {
         0 => Distribution::Block,
         1 => Distribution::Cyclic,
+        2 => Distribution::Balanced,
         _ => Distribution::BlockCyclic(std::array::from_fn(|_| random.usize(1..6))),
     }
 }

@@ -62,6 +62,21 @@ pub enum ArrayError {
         /// How many it has.
         buffer: usize,
     },
+    /// A patch that does not fit in the array that the caller's buffer is part of.
+    #[error(
+        "array {array}: elements {ranges:?} do not fit in a buffer of {buffer} elements with dimensions {lengths:?}; \
+         each dimension must be as long as the patch, and the buffer must reach the patch's last element"
+    )]
+    Within {
+        /// The array.
+        array: u32,
+        /// The patch, in each dimension.
+        ranges: Vec<Range<usize>>,
+        /// The length of each dimension of the caller's array.
+        lengths: Vec<usize>,
+        /// Elements of the buffer.
+        buffer: usize,
+    },
     /// A pointer that is no pointer to an element of the array.
     #[error("array {array}: {pointer:#x} is no pointer to an element: {why}")]
     Pointer {
@@ -71,6 +86,12 @@ pub enum ArrayError {
         pointer: u64,
         /// What is wrong with it.
         why: &'static str,
+    },
+    /// An array whose ranks have several tiles each, where one block is needed.
+    #[error("array {array}: its ranks have several tiles each; distribute it by Distribution::Block or Balanced")]
+    SeveralTiles {
+        /// The array.
+        array: u32,
     },
     /// No halo of this array.
     #[error("array {array}: no halo: {why}")]

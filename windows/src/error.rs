@@ -63,6 +63,16 @@ pub enum Error {
         /// How many it has.
         signals: usize,
     },
+    /// A flag that there is not.
+    #[error("flags {flags}: there is no flag {flag}; there are {len}, see World::flags")]
+    NoSuchFlag {
+        /// The number of the flags, which counts with the windows.
+        flags: u32,
+        /// The flag named.
+        flag: usize,
+        /// How many there are.
+        len: usize,
+    },
     /// A wait for one of no signals.
     #[error("window {window}: a wait for one of no signals would never end; name one at least")]
     NoSignalNamed {

@@ -44,9 +44,18 @@ pub struct WriteGuard<'l, T: Pod, F: Fabric> {
 }
 
 impl<'l, T: Pod, F: Fabric> WriteGuard<'l, T, F> {
+    /// The guard of a lock that is held, with the value read into it; an error if the value is poisoned, unless `poisoned_too`.
     #[inline(always)]
-    pub(crate) fn new(lock: &'l ValueLock<T, F>, held: HeldLock<'l, F>, value: Value<T>) -> Self {
-        WriteGuard { lock, held, value, changed: false, unwinding: panicking() }
+    pub(crate) fn read(lock: &'l ValueLock<T, F>, held: HeldLock<'l, F>, poisoned_too: bool) -> Result<Self, Error> {
+        let value = Value::zeroed();
+        let mut guard = Ok(WriteGuard { lock, held, value, changed: false, unwinding: panicking() });
+        if let Ok(made) = &mut guard {
+            match lock.read(&mut made.value) {
+                Ok(poisoned) if !poisoned || poisoned_too => {}
+                read => return Err(lock.refused(&mut made.held, read.err())),
+            }
+        }
+        guard
     }
 
     /// Writes the value back, if it was borrowed mutably, and unlocks: whoever locks next has it.
@@ -65,7 +74,7 @@ impl<'l, T: Pod, F: Fabric> WriteGuard<'l, T, F> {
         if poisoned {
             warn(&self.lock.name());
         }
-        let stored = self.lock.store(self.changed.then_some(&*self.value), poisoned);
+        let stored = self.lock.store(self.changed.then_some(&self.value), poisoned);
         let released = self.lock.release(&mut self.held);
         stored.and(released)
     }
@@ -130,9 +139,17 @@ pub struct ReadGuard<'l, T: Pod, F: Fabric> {
 }
 
 impl<'l, T: Pod, F: Fabric> ReadGuard<'l, T, F> {
+    /// As [`WriteGuard::read`].
     #[inline(always)]
-    pub(crate) fn new(lock: &'l ValueLock<T, F>, held: HeldLock<'l, F>, value: Value<T>) -> Self {
-        ReadGuard { lock, held, value }
+    pub(crate) fn read(lock: &'l ValueLock<T, F>, held: HeldLock<'l, F>, poisoned_too: bool) -> Result<Self, Error> {
+        let mut guard = Ok(ReadGuard { lock, held, value: Value::zeroed() });
+        if let Ok(made) = &mut guard {
+            match lock.read(&mut made.value) {
+                Ok(poisoned) if !poisoned || poisoned_too => {}
+                read => return Err(lock.refused(&mut made.held, read.err())),
+            }
+        }
+        guard
     }
 
     /// Unlocks.

@@ -254,9 +254,7 @@ impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
     /// needed. The lock is then not held.
     #[inline]
     pub fn write(&self) -> Result<WriteGuard<'_, T, F>, Error> {
-        let held = self.0.acquire(Mode::Exclusive)?;
-        let (value, poisoned) = self.0.read()?;
-        if poisoned { Err(self.0.refused(held)) } else { Ok(WriteGuard::new(&self.0, held, value)) }
+        WriteGuard::read(&self.0, self.0.acquire(Mode::Exclusive)?, false)
     }
 
     /// Takes the lock together with readers of other ranks, and a copy of the value. Free: 1 fetch-and-add and 1 read;
@@ -266,9 +264,7 @@ impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
     /// As [`write`](Self::write).
     #[inline]
     pub fn read(&self) -> Result<ReadGuard<'_, T, F>, Error> {
-        let held = self.0.acquire(Mode::Shared)?;
-        let (value, poisoned) = self.0.read()?;
-        if poisoned { Err(self.0.refused(held)) } else { Ok(ReadGuard::new(&self.0, held, value)) }
+        ReadGuard::read(&self.0, self.0.acquire(Mode::Shared)?, false)
     }
 
     /// [`write`](Self::write), if that needs no waiting; none if somebody has the lock, or waits for it, another thread of this
@@ -290,8 +286,7 @@ impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
     /// ```
     pub fn try_write(&self) -> Result<Option<WriteGuard<'_, T, F>>, Error> {
         let Some(held) = self.0.try_acquire(Mode::Exclusive)? else { return Ok(None) };
-        let (value, poisoned) = self.0.read()?;
-        if poisoned { Err(self.0.refused(held)) } else { Ok(Some(WriteGuard::new(&self.0, held, value))) }
+        WriteGuard::read(&self.0, held, false).map(Some)
     }
 
     /// [`read`](Self::read), if that needs no waiting; else as [`try_write`](Self::try_write).
@@ -303,8 +298,7 @@ impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
     /// See `try_write`.
     pub fn try_read(&self) -> Result<Option<ReadGuard<'_, T, F>>, Error> {
         let Some(held) = self.0.try_acquire(Mode::Shared)? else { return Ok(None) };
-        let (value, poisoned) = self.0.read()?;
-        if poisoned { Err(self.0.refused(held)) } else { Ok(Some(ReadGuard::new(&self.0, held, value))) }
+        ReadGuard::read(&self.0, held, false).map(Some)
     }
 
     /// [`write`](Self::write), unless the lock is not this thread's within `limit`: then none. It takes its place in the queue, and
@@ -329,8 +323,7 @@ impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
     /// ```
     pub fn try_write_for(&self, limit: Duration) -> Result<Option<WriteGuard<'_, T, F>>, Error> {
         let Some(held) = self.0.acquire_for(Mode::Exclusive, limit)? else { return Ok(None) };
-        let (value, poisoned) = self.0.read()?;
-        if poisoned { Err(self.0.refused(held)) } else { Ok(Some(WriteGuard::new(&self.0, held, value))) }
+        WriteGuard::read(&self.0, held, false).map(Some)
     }
 
     /// [`read`](Self::read) within `limit`; else as [`try_write_for`](Self::try_write_for), but that a request whose time is up stays
@@ -343,8 +336,7 @@ impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
     /// See `try_write_for`.
     pub fn try_read_for(&self, limit: Duration) -> Result<Option<ReadGuard<'_, T, F>>, Error> {
         let Some(held) = self.0.acquire_for(Mode::Shared, limit)? else { return Ok(None) };
-        let (value, poisoned) = self.0.read()?;
-        if poisoned { Err(self.0.refused(held)) } else { Ok(Some(ReadGuard::new(&self.0, held, value))) }
+        ReadGuard::read(&self.0, held, false).map(Some)
     }
 
     /// As [`write`](Self::write), whether the value is poisoned or not.
@@ -355,9 +347,7 @@ impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
     /// # Examples
     /// See [`GlobalMutex::lock_ignoring_poison`].
     pub fn write_ignoring_poison(&self) -> Result<WriteGuard<'_, T, F>, Error> {
-        let held = self.0.acquire(Mode::Exclusive)?;
-        let (value, _) = self.0.read()?;
-        Ok(WriteGuard::new(&self.0, held, value))
+        WriteGuard::read(&self.0, self.0.acquire(Mode::Exclusive)?, true)
     }
 
     /// As [`read`](Self::read), whether the value is poisoned or not.
@@ -368,9 +358,7 @@ impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
     /// # Examples
     /// See [`GlobalMutex::lock_ignoring_poison`].
     pub fn read_ignoring_poison(&self) -> Result<ReadGuard<'_, T, F>, Error> {
-        let held = self.0.acquire(Mode::Shared)?;
-        let (value, _) = self.0.read()?;
-        Ok(ReadGuard::new(&self.0, held, value))
+        ReadGuard::read(&self.0, self.0.acquire(Mode::Shared)?, true)
     }
 
     /// Whether a holder panicked, and nobody has said since that the value is good. 1 read; takes no lock, so it may

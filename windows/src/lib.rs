@@ -24,6 +24,7 @@ mod epoch;
 mod error;
 mod fabric;
 mod fabric_error;
+mod flags;
 mod flavor;
 mod guard;
 mod guarded;
@@ -44,6 +45,7 @@ mod value_name;
 mod view;
 mod waiting;
 mod window;
+mod word_wait;
 mod words;
 
 pub use address::{Address, Attached};
@@ -57,6 +59,7 @@ pub use epoch::{AccessEpoch, FenceEpoch, LockAllEpoch, LockEpoch, ThreadTargets}
 pub use error::Error;
 pub use fabric::{ChangeBlock, Exchange, Fabric};
 pub use fabric_error::FabricError;
+pub use flags::GlobalFlags;
 pub use flavor::Flavor;
 pub use guard::{ReadGuard, WriteGuard};
 pub use guarded::{GlobalMutex, GlobalRwLock};

@@ -221,10 +221,11 @@ impl<T: Pod, F: Fabric> ValueLock<T, F> {
         }
     }
 
-    /// The value, and whether it is poisoned, while the lock is held.
+    /// Reads the value while the lock is held, to where its guard has it: guards are not to be copied. Returns whether the
+    /// value is poisoned.
     #[inline(always)]
-    pub fn read(&self) -> Result<(Value<T>, bool), Error> {
-        let (mut value, segment) = (Value::<T>::zeroed(), self.data());
+    pub fn read(&self, value: &mut Value<T>) -> Result<bool, Error> {
+        let segment = self.data();
         if Value::<T>::IS_SMALL
             && let Some(words) = segment.fabric.words(self.remote(), self.place(0), Value::<T>::WORDS)
         {
@@ -236,8 +237,7 @@ impl<T: Pod, F: Fabric> ValueLock<T, F> {
         } else {
             self.get(0, value.with_mark())?;
         }
-        let poisoned = value.is_marked();
-        Ok((value, poisoned))
+        Ok(value.is_marked())
     }
 
     #[inline]
@@ -254,13 +254,33 @@ impl<T: Pod, F: Fabric> ValueLock<T, F> {
 
     /// Writes the value back, if there is one, and marks it if it is poisoned: seen by whoever has the lock next.
     #[inline]
-    pub fn store(&self, value: Option<&T>, poisoned: bool) -> Result<(), Error> {
+    pub fn store(&self, value: Option<&Value<T>>, poisoned: bool) -> Result<(), Error> {
+        if !poisoned && self.store_words(value) {
+            return Ok(());
+        }
         // The mark first: should the value not arrive, it is there to say so.
         let marked = if poisoned { self.put(size_of::<T>(), &[1]) } else { Ok(()) };
-        let stored = value.map_or(Ok(()), |value| self.put(0, bytemuck::bytes_of(value)));
+        let stored = value.map_or(Ok(()), |value| self.put(0, bytemuck::bytes_of::<T>(value)));
         let order = || self.data().fabric.order(self.remote()).map_err(|source| self.error(source));
         let ordered = if poisoned || value.is_some() { order() } else { Ok(()) };
         marked.and(stored).and(ordered)
+    }
+}
+
+impl<T: Pod, F: Fabric> ValueLock<T, F> {
+    /// Writes a small value word by word where its home's memory is reached by stores, which the release of the lock orders.
+    /// Returns whether nothing is left to do. No word of the value may have the mark in it, which is changed without the lock.
+    #[inline(always)]
+    fn store_words(&self, value: Option<&Value<T>>) -> bool {
+        let Some(value) = value else { return true };
+        if !Value::<T>::IS_SMALL || !size_of::<T>().is_multiple_of(8) {
+            return false;
+        }
+        let segment = self.data();
+        let Some(words) = segment.fabric.words(self.remote(), self.place(0), size_of::<T>() / 8) else { return false };
+        segment.counters.puts.bump();
+        words.iter().zip(&value.small).for_each(|(word, new)| word.store(*new, Relaxed));
+        true
     }
 }
 
@@ -290,11 +310,11 @@ impl<T, F: Fabric> ValueLock<T, F> {
         &self.data().remotes[self.home]
     }
 
-    /// Releases the lock of a value that is poisoned.
+    /// Releases the lock of a value that could not be read for this reason; none if it is poisoned.
     #[cold]
-    pub fn refused(&self, mut held: HeldLock<'_, F>) -> Error {
-        let poisoned = Error::Poisoned { value: self.name() };
-        self.release(&mut held).err().unwrap_or(poisoned)
+    pub fn refused(&self, held: &mut HeldLock<'_, F>, unread: Option<Error>) -> Error {
+        let released = self.release(held).err();
+        unread.or(released).unwrap_or_else(|| Error::Poisoned { value: self.name() })
     }
 
     #[cold]
@@ -345,7 +365,7 @@ impl<T: Pod> Value<T> {
     const WORDS: usize = size_of::<T>() / 8 + 1;
 
     #[inline(always)]
-    fn zeroed() -> Self {
+    pub fn zeroed() -> Self {
         Value { small: [0; SMALL], large: if Self::IS_SMALL { None } else { Some(bytemuck::zeroed_box()) } }
     }
 

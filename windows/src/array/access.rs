@@ -141,6 +141,68 @@ impl<'a, T: Pod, E: Reach<Element = T>, const D: usize> Access<'a, E, D> {
         transfer::put(&self.patch(ranges.ranges(), source.len())?, &self.through, source)
     }
 
+    /// Reads a patch into a part of a larger array of the caller's, of which `into` begins at the patch's first element: the
+    /// array has rows of `lengths[D - 1]` elements, and `lengths[d]` of what comes next along each other dimension. In two
+    /// dimensions `lengths[1]` is the leading dimension of BLAS and Global Arrays (`ld`). Elements beside the patch stay as they
+    /// are. 1 get for each run.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get); [`ArrayError::Within`] if the patch does not fit in such an array, or `into` is too short.
+    ///
+    /// # Examples
+    /// ```
+    /// use transom::Distribution;
+    /// let world = transom::init()?;
+    /// let mut array = world.array::<u64, 2>([8, 8], Distribution::Block)?;
+    /// array.local().put([2..4, 1..3], &[1, 2, 3, 4])?;
+    /// let mut matrix = [0; 3 * 5]; // 3 rows of 5
+    /// let at = 1 * 5 + 2; // row 1, column 2
+    /// array.lock_all()?.get_within([2..4, 1..3], &mut matrix[at..], [2, 5])?;
+    /// assert_eq!(matrix, [0, 0, 0, 0, 0, /**/ 0, 0, 1, 2, 0, /**/ 0, 0, 3, 4, 0]);
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn get_within(&self, ranges: impl Ranges<D>, into: &mut [T], lengths: [usize; D]) -> Result<(), Error> {
+        transfer::get(&self.patch_within(ranges.ranges(), into.len(), lengths)?, &self.through, into)
+    }
+
+    /// Writes a patch from a part of a larger array of the caller's; as [`get_within`](Self::get_within). 1 put for each run.
+    ///
+    /// # Errors
+    /// As [`put`](Self::put), and [`ArrayError::Within`].
+    ///
+    /// # Examples
+    /// ```
+    /// use transom::Distribution;
+    /// let world = transom::init()?;
+    /// let mut array = world.array::<u64, 2>([8, 8], Distribution::Block)?;
+    /// let matrix: Vec<u64> = (0..15).collect(); // 3 rows of 5
+    /// let epoch = array.lock_all()?;
+    /// epoch.put_within([0..2, 0..2], &matrix[1 * 5 + 2..], [2, 5])?; // from row 1, column 2
+    /// assert_eq!((epoch.get_one([0, 1])?, epoch.get_one([1, 0])?), (8, 12));
+    /// # drop(epoch);
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn put_within(&self, ranges: impl Ranges<D>, source: &[T], lengths: [usize; D]) -> Result<(), Error> {
+        transfer::put(&self.patch_within(ranges.ranges(), source.len(), lengths)?, &self.through, source)
+    }
+
+    fn patch_within(
+        &self,
+        ranges: [Range<usize>; D],
+        buffer: usize,
+        lengths: [usize; D],
+    ) -> Result<Patch<'a, D>, Error> {
+        let len = ranges.iter().map(Range::len).fold(1, usize::wrapping_mul);
+        let patch = self.patch(ranges.clone(), len)?;
+        match patch.within(lengths) {
+            Some((patch, needed)) if needed <= buffer => Ok(patch),
+            _ => {
+                let (array, ranges, lengths) = (self.info.array, ranges.to_vec(), lengths.to_vec());
+                Err(ArrayError::Within { array, ranges, lengths, buffer }.into())
+            }
+        }
+    }
+
     /// Reads a tile, row by row. 1 get, and less arithmetic than [`get`](Self::get) of what it covers.
     ///
     /// # Errors

@@ -79,7 +79,8 @@ impl<const D: usize> Share<D> {
             first.part += common[d].start * size;
             if adjoin {
                 (row, strip) = (d, strip * len);
-                adjoin = len == lengths[d] && len == cut.range_len();
+                let packed = d == 0 || self.cuts[d - 1].width == cut.width * len;
+                adjoin = len == lengths[d] && len == cut.range_len() && packed;
             }
             (sizes[d], size) = (size, size * lengths[d]);
         }

@@ -37,6 +37,8 @@ pub struct Halo<T, const D: usize> {
     /// The [serial](crate::segment::Segment::serial) of the array's memory.
     of: u64,
     layout: Layout<D>,
+    /// Where this rank stands in the grid.
+    at: [usize; D],
     own: [Range<usize>; D],
     width: [usize; D],
     cells: Vec<T>,
@@ -49,21 +51,16 @@ impl<T: Pod, F: Fabric, const D: usize> GlobalArray<T, F, D> {
     /// ghost cells zero. The width may be more than a neighbour has; cells are then of several ranks. Not collective.
     ///
     /// # Errors
-    /// [`ArrayError::Halo`] if ranks have several tiles each, or there would be too many cells; [`Error::Fabric`].
+    /// [`ArrayError::SeveralTiles`]; [`ArrayError::Halo`] if there would be too many cells; [`Error::Fabric`].
     ///
     /// # Examples
     /// See [`Halo`].
     pub fn halo(&self, width: [usize; D]) -> Result<Halo<T, D>, Error> {
         let (array, layout) = (self.window().id(), *self.layout());
         let wrong = |why| Error::from(ArrayError::Halo { array, why });
-        if layout.tiles().into_iter().zip(layout.grid()).any(|(tiles, ranks)| tiles > ranks) {
-            return Err(wrong("its ranks have several tiles each; deal it by Distribution::Block"));
-        }
-        let own = match layout.tiles_of(self.window().rank()).next() {
-            Some(tile) => tile.ranges,
-            None => std::array::from_fn(|_| 0..0),
-        };
-        let mut len = if own.iter().any(Range::is_empty) { 0 } else { 1usize };
+        let own = self.own()?;
+        let at = layout.coordinates(self.window().rank()).expect("an array is of its window's ranks");
+        let mut len = 1usize;
         for (own, width) in own.iter().zip(width) {
             let side = width.checked_mul(2).and_then(|width| width.checked_add(own.len()));
             len = side
@@ -74,8 +71,8 @@ impl<T: Pod, F: Fabric, const D: usize> GlobalArray<T, F, D> {
         let of = self.window().core.data.serial;
         let cells =
             bytemuck::allocation::try_zeroed_vec(len).map_err(|()| wrong("there is no memory for its cells"))?;
-        let mut halo = Halo { of, layout, own, width, cells, packed: Vec::new() };
-        if !halo.cells.is_empty() {
+        let mut halo = Halo { of, layout, at, own, width, cells, packed: Vec::new() };
+        if !halo.owns_nothing() {
             let mine = halo.own.clone();
             let packed = halo.unpacked(&mine);
             self.local().get(mine.clone(), packed)?;
@@ -86,7 +83,8 @@ impl<T: Pod, F: Fabric, const D: usize> GlobalArray<T, F, D> {
 }
 
 impl<T: Pod, const D: usize> Halo<T, D> {
-    /// The cells, row by row: as many along each dimension as [`shape`](Self::shape) says. A rank that owns nothing has none.
+    /// The cells, row by row: as many along each dimension as [`shape`](Self::shape) says. A rank that owns nothing has ghost
+    /// cells all the same, of the elements around the place where its own would be.
     pub fn cells(&self) -> &[T] {
         &self.cells
     }
@@ -101,7 +99,8 @@ impl<T: Pod, const D: usize> Halo<T, D> {
         std::array::from_fn(|d| self.own[d].len() + 2 * self.width[d])
     }
 
-    /// The elements of the array that this rank owns. The first of them is the cell at `width` along each dimension.
+    /// The elements of the array that this rank owns; see [`Layout::own`]. The first of them is the cell at `width` along each
+    /// dimension.
     pub fn own(&self) -> [Range<usize>; D] {
         self.own.clone()
     }
@@ -109,8 +108,9 @@ impl<T: Pod, const D: usize> Halo<T, D> {
     /// Collective: gives the neighbours what they need of this rank's elements, and brings the ghost cells up to date, corners
     /// too, whoever owns them. All ranks have halos of the same width, and see each other's elements as they were at the call.
     ///
-    /// The array itself learns of elements within the width of the block's border; [`store`](Self::store) writes all. 2 fences,
-    /// and a get of a patch for each side.
+    /// The array itself learns of those elements that other ranks have as ghost cells; [`store`](Self::store) writes all. Costs 2
+    /// fences, and for each side that has a neighbour a put of a patch in own memory and a get of a patch. A side without a
+    /// neighbour costs nothing.
     ///
     /// # Errors
     /// [`ArrayError::Halo`] if it is the halo of another array; [`Error::Fabric`], [`Error::Sync`] as
@@ -139,7 +139,7 @@ impl<T: Pod, const D: usize> Halo<T, D> {
     /// [`ArrayError::Halo`] if it is the halo of another array.
     pub fn store<F: Fabric>(&mut self, array: &GlobalArray<T, F, D>) -> Result<(), Error> {
         self.check(array)?;
-        if self.cells.is_empty() {
+        if self.owns_nothing() {
             return Ok(());
         }
         let mine = self.own();
@@ -154,12 +154,17 @@ impl<T: Pod, const D: usize> Halo<T, D> {
         Err(ArrayError::Halo { array: array.window().id(), why: "the halo is of another array" }.into())
     }
 
-    /// Own elements that other ranks have as ghost cells.
+    fn owns_nothing(&self) -> bool {
+        self.own.iter().any(Range::is_empty)
+    }
+
+    /// Own elements that other ranks have as ghost cells. A rank has them only if it stands beside this one in the grid.
     fn borders(&self) -> impl Iterator<Item = [Range<usize>; D]> + use<T, D> {
-        let (own, width) = (self.own(), self.width);
+        let (own, width, at, grid) = (self.own(), self.width, self.at, self.layout.grid());
         let sides = (0..D).flat_map(move |d| {
             let Range { start, end } = own[d];
-            let (low, high) = (end.min(start + width[d]), start.max(end.saturating_sub(width[d])));
+            let low = if at[d] > 0 { end.min(start + width[d]) } else { start };
+            let high = if at[d] + 1 < grid[d] { start.max(end.saturating_sub(width[d])) } else { end };
             // A narrow block is on both sides.
             [start..low, high.max(low)..end].map(|range| with(&own, d, range))
         });
@@ -169,14 +174,14 @@ impl<T: Pod, const D: usize> Halo<T, D> {
     /// Elements of the array that are ghost cells here: on both sides along each dimension, as wide as the cells along the
     /// dimensions before, whose sides have the corners.
     fn ghosts(&self) -> impl Iterator<Item = [Range<usize>; D]> + use<T, D> {
-        let (own, width, shape, none) = (self.own(), self.width, self.layout.shape(), self.cells.is_empty());
+        let (own, width, shape) = (self.own(), self.width, self.layout.shape());
         let low: [usize; D] = std::array::from_fn(|d| own[d].start.saturating_sub(width[d]));
         let high: [usize; D] = std::array::from_fn(|d| shape[d].min(own[d].end.saturating_add(width[d])));
         let sides = (0..D).flat_map(move |d| {
             let across = std::array::from_fn(|e| if e < d { low[e]..high[e] } else { own[e].clone() });
             [low[d]..own[d].start, own[d].end..high[d]].map(|range| with(&across, d, range))
         });
-        sides.filter(move |side| !none && !side.iter().any(Range::is_empty))
+        sides.filter(|side| !side.iter().any(Range::is_empty))
     }
 
     /// Calls `each` with the cells of a patch, row by row.

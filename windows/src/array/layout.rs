@@ -17,6 +17,7 @@ use transom_locks::Rank;
 ///     Ok((0..8).map(|i| layout.locate([i]).expect("inside").0).collect())
 /// };
 /// assert_eq!(owners(Distribution::Block)?, [0, 0, 0, 1, 1, 1, 2, 2]);
+/// assert_eq!(owners(Distribution::Balanced)?, [0, 0, 0, 1, 1, 1, 2, 2]);
 /// assert_eq!(owners(Distribution::Cyclic)?, [0, 1, 2, 0, 1, 2, 0, 1]);
 /// assert_eq!(owners(Distribution::BlockCyclic([2]))?, [0, 0, 1, 1, 2, 2, 0, 0]);
 /// # Ok::<(), transom::Error>(())
@@ -25,6 +26,9 @@ use transom_locks::Rank;
 pub enum Distribution<const D: usize> {
     /// One block for each rank, as long as it must be; the last ranks may have less, or nothing.
     Block,
+    /// One block for each rank, whose lengths differ by 1 at most; the longer ones are first. 4 elements on 3 ranks are 2, 1 and 1,
+    /// where [`Block`](Self::Block) has 2, 2 and 0.
+    Balanced,
     /// Blocks of one element.
     Cyclic,
     /// Blocks of these lengths; in two dimensions, tiles of so many rows and columns.
@@ -124,14 +128,18 @@ impl<const D: usize> Layout<D> {
             return Err(LayoutError::Grid { grid: grid.to_vec(), ranks: None });
         }
         let block = match distribution {
-            Distribution::Block => std::array::from_fn(|d| shape[d].div_ceil(grid[d]).max(1)),
+            Distribution::Block | Distribution::Balanced => std::array::from_fn(|d| shape[d].div_ceil(grid[d]).max(1)),
             Distribution::Cyclic => [1; D],
             Distribution::BlockCyclic(block) => block,
         };
         if block.contains(&0) {
             return Err(LayoutError::Block { block: block.to_vec() });
         }
-        let mut dims: [Dim; D] = std::array::from_fn(|d| Dim::new(shape[d], block[d], grid[d]));
+        let balanced = distribution == Distribution::Balanced;
+        let mut dims: [Dim; D] = std::array::from_fn(|d| match balanced {
+            true => Dim::balanced(shape[d], grid[d]),
+            false => Dim::new(shape[d], block[d], grid[d]),
+        });
         let is_even = dims.iter().all(Dim::is_even);
         if is_even {
             for d in 0..D {
@@ -182,7 +190,30 @@ impl<const D: usize> Layout<D> {
         (rank < self.ranks()).then(|| unfold(rank, self.grid()))
     }
 
-    /// The lengths of a tile that is not cut short by the end of the array.
+    /// The elements of a rank that has one block at most, as those of [`Distribution::Block`] and
+    /// [`Balanced`](Distribution::Balanced) have. The range along a dimension is empty where the rank has nothing, and stands
+    /// where its elements would be. None if there is no such rank, or if a rank has several tiles.
+    ///
+    /// # Examples
+    /// ```
+    /// use transom::array::{Distribution, Layout};
+    /// let blocks = Layout::on_grid([4, 8], Distribution::Block, [3, 1])?; // 2, 2 and 0 rows
+    /// assert_eq!((blocks.own(1), blocks.own(2)), (Some([2..4, 0..8]), Some([4..4, 0..8])));
+    /// assert_eq!(Layout::new([4], Distribution::Cyclic, 2)?.own(0), None);
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn own(&self, rank: Rank) -> Option<[Range<usize>; D]> {
+        if self.dims.iter().any(|dim| dim.tiles > dim.ranks.get()) {
+            return None;
+        }
+        let at = self.coordinates(rank)?;
+        Some(std::array::from_fn(|d| {
+            let dim = &self.dims[d];
+            if at[d] < dim.tiles { dim.tile(at[d]) } else { dim.len..dim.len }
+        }))
+    }
+
+    /// The lengths of the longest tile.
     pub fn block(&self) -> [usize; D] {
         self.dims.map(|dim| dim.block.get())
     }
@@ -249,7 +280,7 @@ impl<const D: usize> Layout<D> {
             if index >= dim.len {
                 return None;
             }
-            let (number, along) = dim.block.divide(index);
+            let (number, along) = dim.find(index);
             in_tile = in_tile * tile.add(dim, number) + along;
         }
         Some((tile.owner, tile.offset + in_tile))
@@ -276,6 +307,11 @@ impl<const D: usize> Layout<D> {
             tile.add(dim, number);
         }
         Some(tile)
+    }
+
+    /// The number of the first shorter tile along each dimension, which tells balanced layouts from others.
+    pub(super) fn first_short(&self) -> [usize; D] {
+        self.dims.map(|dim| dim.short)
     }
 
     pub(super) fn dims(&self) -> &[Dim; D] {
@@ -324,6 +360,8 @@ pub(super) struct Dim {
     parts: [usize; 3],
     /// Where the layout is even, how many elements of an owner come before the next of its tiles along this dimension.
     weight: usize,
+    /// Number of the first tile that is one element shorter than `block`. Beyond all tiles unless the dimension is balanced.
+    short: usize,
 }
 
 impl Dim {
@@ -334,7 +372,41 @@ impl Dim {
         let last = if more > 0 { more - 1 } else { ranks - 1 };
         let most = tiles.div_ceil(ranks) * block;
         let parts = [most, most - (tiles * block - len), each * block];
-        Dim { len, block: Divisor::new(block, len), ranks: Divisor::new(ranks, tiles), tiles, last, parts, weight: 0 }
+        Dim {
+            len,
+            block: Divisor::new(block, len),
+            ranks: Divisor::new(ranks, tiles),
+            tiles,
+            last,
+            parts,
+            weight: 0,
+            short: usize::MAX,
+        }
+    }
+
+    /// A tile for each rank, the first ones an element longer than the others where the division leaves a rest.
+    fn balanced(len: usize, ranks: usize) -> Self {
+        let (block, longer) = (len.div_ceil(ranks), len % ranks);
+        if longer == 0 || block == 1 {
+            return Self::new(len, block.max(1), ranks);
+        }
+        let (last, parts) = (longer, [block, block - 1, block - 1]);
+        let block = Divisor::new(block, len);
+        let ranks_of = Divisor::new(ranks, ranks);
+        Dim { len, block, ranks: ranks_of, tiles: ranks, last, parts, weight: 0, short: longer }
+    }
+
+    /// The tile that has an element, and where in the tile the element is.
+    #[inline(always)]
+    pub fn find(&self, index: usize) -> (usize, usize) {
+        let (number, along) = self.block.divide(index);
+        if number >= self.short { self.find_short(index) } else { (number, along) }
+    }
+
+    #[cold]
+    fn find_short(&self, index: usize) -> (usize, usize) {
+        let (from, length) = (self.short * self.block.get(), self.block.get() - 1);
+        (self.short + (index - from) / length, (index - from) % length)
     }
 
     /// Whether all tiles are as long along this dimension, all ranks have as many, and the divisors are exact.
@@ -345,14 +417,22 @@ impl Dim {
 
     /// The elements of a tile.
     #[inline]
-    fn tile(&self, number: usize) -> Range<usize> {
-        let start = number * self.block.get();
+    pub fn tile(&self, number: usize) -> Range<usize> {
+        let start = number * self.block.get() - number.saturating_sub(self.short);
         start..start + self.length(number)
+    }
+
+    /// Whether tiles differ in length by 1, and each rank has one.
+    pub fn is_balanced(&self) -> bool {
+        self.short != usize::MAX
     }
 
     /// How many elements a tile has along this dimension.
     #[inline(always)]
     fn length(&self, number: usize) -> usize {
+        if number >= self.short {
+            return self.block.get() - 1;
+        }
         self.block.get().min(self.len - number * self.block.get())
     }
 

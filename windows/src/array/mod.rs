@@ -32,6 +32,7 @@ pub use runs::Run;
 use crate::{Error, Fabric, FenceEpoch, LockAllEpoch, LockEpoch, Window};
 use access::ArrayInfo;
 use bytemuck::Pod;
+use std::ops::Range;
 use transom_locks::Rank;
 
 /// An array of `D` dimensions, of which each rank of a world owns a part; see [`Distribution`]. Elements are named by their
@@ -89,7 +90,7 @@ impl<T: Pod, F: Fabric, const D: usize> GlobalArray<T, F, D> {
             false => Err(LayoutError::Grid { grid: layout.grid().to_vec(), ranks: Some(ranks) }),
         });
         let numbers = match &layout {
-            Ok(layout) => [layout.shape(), layout.block(), layout.grid()].concat(),
+            Ok(layout) => [layout.shape(), layout.block(), layout.grid(), layout.first_short()].concat(),
             Err(_) => Vec::new(),
         };
         let mine: Vec<u8> = numbers.into_iter().flat_map(|number| (number as u64).to_le_bytes()).collect();
@@ -104,6 +105,29 @@ impl<T: Pod, F: Fabric, const D: usize> GlobalArray<T, F, D> {
     /// Which rank owns which element, and where it is.
     pub fn layout(&self) -> &Layout<D> {
         &self.layout
+    }
+
+    /// The elements that this rank owns, of an array that has one block for each rank, as [`Distribution::Block`] and
+    /// [`Balanced`](Distribution::Balanced) have; see [`Layout::own`].
+    ///
+    /// # Errors
+    /// [`ArrayError::SeveralTiles`].
+    ///
+    /// # Examples
+    /// ```
+    /// use transom::Distribution;
+    /// transom::threads(3, |world| -> Result<(), transom::Error> {
+    ///     let mut array = world.array::<f64, 2>([4, 8], Distribution::Balanced)?; // of ranks in a row
+    ///     let [rows, columns] = array.own()?;
+    ///     array.local().put([rows.clone(), columns.clone()], &vec![1.0; rows.len() * columns.len()])?;
+    ///     assert_eq!(array.fence()?.get_one([3, 7])?, 1.0);
+    ///     Ok(())
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn own(&self) -> Result<[Range<usize>; D], Error> {
+        let own = self.layout.own(self.window.rank());
+        own.ok_or_else(|| ArrayError::SeveralTiles { array: self.window.id() }.into())
     }
 
     /// The window that holds the elements: its counters, its number, this rank.

@@ -27,7 +27,7 @@ impl<'l, const D: usize> Patch<'l, D> {
         }
         let empty = ranges.iter().any(Range::is_empty);
         let tiles = std::array::from_fn(|d| {
-            let tile = |index| layout.dims()[d].block.divide(index).0;
+            let tile = |index| layout.dims()[d].find(index).0;
             if empty { 0..0 } else { tile(ranges[d].start)..tile(ranges[d].end - 1) + 1 }
         });
         let mut widths = [1; D];
@@ -36,6 +36,24 @@ impl<'l, const D: usize> Patch<'l, D> {
             widths[d - 1] = usize::wrapping_mul(widths[d], ranges[d].len());
         }
         Some(Patch { layout, ranges: ranges.clone(), tiles, widths })
+    }
+
+    /// The same patch in a buffer whose dimensions are so long, row by row, and how many elements the buffer must have; none if
+    /// the patch is longer along a dimension, or the buffer cannot be.
+    pub fn within(mut self, lengths: [usize; D]) -> Option<(Self, usize)> {
+        let mut last = 0usize;
+        for d in (0..D).rev() {
+            let len = self.ranges[d].len();
+            if len > lengths[d] {
+                return None;
+            }
+            if d < D - 1 {
+                self.widths[d] = self.widths[d + 1].checked_mul(lengths[d + 1])?;
+            }
+            last = last.checked_add(len.saturating_sub(1).checked_mul(self.widths[d])?)?;
+        }
+        let needed = if self.len() == 0 { 0 } else { last.checked_add(1)? };
+        Some((self, needed))
     }
 
     /// How many elements it has.

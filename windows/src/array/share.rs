@@ -72,10 +72,14 @@ impl Cut {
     /// From the layout's numbers of the owner's first tile and of the one after the last of all. Returns also where in the
     /// grid the owner stands along this dimension.
     fn new(dim: &Dim, numbers: Range<usize>, range: Range<usize>, width: usize) -> (Self, usize) {
-        let (block, ranks) = (dim.block.get(), dim.ranks.get());
+        let (mut block, ranks) = (dim.block.get(), dim.ranks.get());
         let (first, at) = dim.ranks.divide(numbers.start);
         let last = first + dim.ranks.divide(numbers.end - 1 - numbers.start).0;
-        let (part, start, distance) = (dim.part(at), at * block, ranks * block);
+        let (part, mut start, distance) = (dim.part(at), at * block, ranks * block);
+        if dim.is_balanced() {
+            // The owner has one tile, of a length of its own.
+            (block, start) = (part, dim.tile(at).start);
+        }
         let tiles = first..last + 1;
         let mut cut =
             Cut { range, width, part, block, start, distance, whole: tiles.clone(), full: tiles.clone(), tiles };

@@ -253,6 +253,25 @@ mod tests {
         let mut got = vec![0; source.len()];
         get(&patch, &through, &mut got).expect("all are reached");
         assert_eq!(got, source, "{what}");
+
+        // The same in a buffer that is longer along each dimension; what is beside the patch stays.
+        let sides: [usize; D] = std::array::from_fn(|d| ranges[d].len() + 1 + d % 2);
+        let (wider, needed) = patch.clone().within(sides).expect("it is longer");
+        let place = |number: usize| (0..D).fold(0, |at, d| at * sides[d] + index(number)[d] - ranges[d].start);
+        let mut expected_there = vec![7; needed];
+        for &number in &numbers {
+            expected_there[place(number)] = number as u32 + 1;
+        }
+        let mut there = vec![7; needed];
+        through.counted.set(0);
+        through.copies.set(0);
+        get(&wider, &through, &mut there).expect("all are reached");
+        assert_eq!(there, expected_there, "{what} within {sides:?}");
+        let written = through.parts.replace(parts());
+        put(&wider, &through, &there).expect("all are reached");
+        assert_eq!(*through.parts.borrow(), written, "{what} within {sides:?}");
+        assert_eq!(through.counted.replace(runs), 2 * runs, "{what} within {sides:?}");
+        assert!(is_shared || through.copies.replace(runs) == 2 * runs, "{what} within {sides:?}");
         assert_eq!(through.counted.get(), runs, "{what}");
         assert!(is_shared || through.copies.get() == runs, "{what}");
     }
@@ -263,9 +282,10 @@ mod tests {
             let digit = |n: usize, d: usize| from + n / (to + 1 - from).pow(d as u32) % (to + 1 - from);
             (0..count).map(|n| std::array::from_fn(|d| digit(n, d))).collect()
         };
-        for block in numbers(1, blocks) {
+        let cyclic = numbers(1, blocks).into_iter().map(Distribution::BlockCyclic);
+        for distribution in cyclic.chain([Distribution::Balanced]) {
             for grid in numbers(1, sides) {
-                let layout = Layout::on_grid([most; D], Distribution::BlockCyclic(block), grid).expect("a layout");
+                let layout = Layout::on_grid([most; D], distribution, grid).expect("a layout");
                 for start in numbers(0, most) {
                     for end in numbers(0, most).into_iter().filter(|end| (0..D).all(|d| start[d] <= end[d])) {
                         for is_shared in [true, false] {

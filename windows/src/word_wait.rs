@@ -1,0 +1,190 @@
+//! Waiting for the value of an element that other ranks put or change by atomics.
+//!
+//! An operation on data wakes nobody, so that it costs no more than its bytes. A wait for data therefore looks again and
+//! again: it spins and yields as every wait of the library, then sleeps longer and longer between looks.
+
+use crate::core::Core;
+use crate::local::Local;
+use crate::target::Target;
+use crate::{Atomic, Error, Fabric, Wait};
+use bytemuck::Pod;
+use std::fmt;
+use std::time::{Duration, Instant};
+use transom_locks::{Awaited, Rank};
+
+/// Sleep before the first look that follows a sleep; each further sleep is twice as long, up to the longest.
+const FIRST_SLEEP: Duration = Duration::from_micros(10);
+const LONGEST_SLEEP: Duration = Duration::from_millis(1);
+
+impl<T: Atomic, F: Fabric> Local<'_, T, F> {
+    /// Waits until an element satisfies `until`, and returns its value; others put it or change it by atomics. Loads after
+    /// this call see what the writer put before the element, if a flush, an epoch or a synchronisation orders the two.
+    ///
+    /// Costs no remote operation. Operations on data wake nobody: the wait spins, yields, then sleeps up to 1 ms between
+    /// looks. A [signal](crate::Signals) wakes its rank at once.
+    ///
+    /// # Errors
+    /// [`Error::OutOfBounds`]; [`Error::Fabric`] if a rank died, or all others left.
+    ///
+    /// # Examples
+    /// ```
+    /// transom::threads(2, |world| -> Result<(), transom::Error> {
+    ///     let mut window = world.allocate::<u64>(1)?;
+    ///     let epoch = window.lock_all()?;
+    ///     epoch.target(1 - world.rank())?.store(0, 5)?;
+    ///     assert_eq!(epoch.local().wait_until(0, |word| word != 0)?, 5);
+    ///     epoch.unlock()
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn wait_until(&self, offset: usize, until: impl Fn(T) -> bool) -> Result<T, Error> {
+        Ok(self.wait_by(offset, None, until)?.expect("a wait without a deadline ends with a value"))
+    }
+
+    /// As [`wait_until`](Self::wait_until), for `limit` at most: then none.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    /// let world = transom::init()?;
+    /// let window = world.allocate::<u64>(1)?;
+    /// let found = window.local().wait_until_for(0, Duration::from_millis(3), |word| word != 0)?;
+    /// assert_eq!(found, None);
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn wait_until_for(
+        &self,
+        offset: usize,
+        limit: Duration,
+        until: impl Fn(T) -> bool,
+    ) -> Result<Option<T>, Error> {
+        self.wait_by(offset, Some(limit), until)
+    }
+
+    fn wait_by(&self, offset: usize, limit: Option<Duration>, until: impl Fn(T) -> bool) -> Result<Option<T>, Error> {
+        let word = Word { window: self.core.id, owner: self.rank, offset };
+        let found = wait(self.core, word, true, limit, || self.get(offset), until)?;
+        self.sync();
+        Ok(found)
+    }
+}
+
+impl<T: Atomic, F: Fabric> Target<'_, T, F> {
+    /// Waits until an element of the target satisfies `until`, and returns its value; others put it or change it by atomics.
+    /// See [`Local::wait_until`], which is for own elements.
+    ///
+    /// Costs a [`load`](Self::load), which is 1 read, for each look: where memory is not shared the wait yields for 0.2 ms,
+    /// then sleeps from 10 us on, each time twice as long, up to 1 ms, between looks.
+    ///
+    /// # Errors
+    /// [`Error::OutOfBounds`]; [`Error::Fabric`] if a rank died, or all others left.
+    ///
+    /// # Examples
+    /// ```
+    /// transom::threads(3, |world| -> Result<(), transom::Error> {
+    ///     let mut window = world.allocate::<u64>(1)?;
+    ///     let epoch = window.lock_all()?;
+    ///     let done = epoch.target(0)?; // a counter of all
+    ///     done.fetch_add(0, 1)?;
+    ///     assert_eq!(done.wait_until(0, |done| done == 3)?, 3);
+    ///     epoch.unlock()
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn wait_until(&self, offset: usize, until: impl Fn(T) -> bool) -> Result<T, Error> {
+        Ok(self.wait_by(offset, None, until)?.expect("a wait without a deadline ends with a value"))
+    }
+
+    /// As [`wait_until`](Self::wait_until), for `limit` at most: then none.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    /// let world = transom::init()?;
+    /// let mut window = world.allocate::<u64>(1)?;
+    /// let epoch = window.lock_shared(0)?;
+    /// assert_eq!(epoch.wait_until_for(0, Duration::from_millis(3), |word| word != 0)?, None);
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn wait_until_for(
+        &self,
+        offset: usize,
+        limit: Duration,
+        until: impl Fn(T) -> bool,
+    ) -> Result<Option<T>, Error> {
+        self.wait_by(offset, Some(limit), until)
+    }
+
+    fn wait_by(&self, offset: usize, limit: Option<Duration>, until: impl Fn(T) -> bool) -> Result<Option<T>, Error> {
+        let word = Word { window: self.core.id, owner: self.rank, offset };
+        let near = self.core.data.fabric.is_shared(self.remote);
+        wait(self.core, word, near, limit, || self.load(offset), until)
+    }
+}
+
+/// Looks by `read` until the value satisfies `until` or the limit is over. `near` says that a look is a load of this
+/// processor, which may spin.
+fn wait<T: Pod, F: Fabric>(
+    core: &Core<F>,
+    word: Word,
+    near: bool,
+    limit: Option<Duration>,
+    mut read: impl FnMut() -> Result<T, Error>,
+    until: impl Fn(T) -> bool,
+) -> Result<Option<T>, Error> {
+    let (fabric, region) = (&core.data.fabric, &core.data.region);
+    let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
+    let wait = Wait { rank: fabric.rank(), call: &word, awaited: Awaited::Anyone, deadline };
+    let mut look = || -> Option<Result<Option<T>, Error>> {
+        match read() {
+            Ok(value) if until(value) => Some(Ok(Some(value))),
+            Ok(_) => deadline.is_some_and(|deadline| Instant::now() >= deadline).then_some(Ok(None)),
+            Err(error) => Some(Err(error)),
+        }
+    };
+    if let Some(found) = look() {
+        return found;
+    }
+    // The second look of a wait of the provider follows a turn of this rank's messages.
+    let mut look = || {
+        let mut looks = 0;
+        fabric.wait(region, wait, || {
+            looks += 1;
+            Ok(if looks == 1 { None } else { Some(look()) })
+        })
+    };
+    let mut pause = FIRST_SLEEP;
+    let found = wait.until(
+        !near,
+        &mut look,
+        || fabric.check_peers(Awaited::Anyone),
+        |look| {
+            let left = deadline.map_or(pause, |deadline| deadline.saturating_duration_since(Instant::now()));
+            std::thread::sleep(pause.min(left));
+            pause = LONGEST_SLEEP.min(2 * pause);
+            look()
+        },
+    );
+    found.unwrap_or_else(|source| Err(Error::Fabric { window: word.window, rank: word.owner, source }))
+}
+
+/// An element that a rank waits for.
+#[derive(Clone, Copy)]
+struct Word {
+    window: u32,
+    owner: Rank,
+    offset: usize,
+}
+
+impl fmt::Display for Word {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Word { window, owner, offset } = self;
+        write!(f, "wait_until of element {offset} at rank {owner} of window {window}")
+    }
+}
