@@ -140,6 +140,7 @@ impl Hub {
     fn act<R>(&self, mut held: Held<'_, Option<Core>>, act: impl FnOnce(&mut Core) -> R) -> Option<R> {
         let core = held.as_mut()?;
         let whole = Whole;
+        core.count_call();
         let result = act(core);
         if core.armed.is_some() {
             core.tell_news();
@@ -292,9 +293,7 @@ impl Hub {
             Some(found) => Some(Some(found)),
             None if !std::mem::replace(&mut turned, true) => None,
             None => {
-                let now = Instant::now();
-                core.check(now);
-                let left = until.saturating_duration_since(now);
+                let left = until.saturating_duration_since(Instant::now());
                 // A sleep may last longer than that.
                 core.awake |= left < Duration::from_millis(100);
                 (left == Duration::ZERO).then_some(None)
@@ -304,10 +303,7 @@ impl Hub {
 
     /// One turn, for calls that do not wait.
     pub fn turn_now(&self) {
-        let _ = self.with(|core| {
-            core.check(Instant::now());
-            core.turn()
-        });
+        let _ = self.with(Core::turn);
     }
 
     /// Turns the engine whenever there is something to do, until the rank leaves.

@@ -129,8 +129,8 @@ impl World {
     /// Receives a message, however long it is.
     ///
     /// # Errors
-    /// Those of ranks, as [`send`](Self::send): also from any source, when a rank of this world dies, or when all others have
-    /// left; [`Error::OtherType`]; [`Error::NoMemory`].
+    /// Those of ranks, as [`send`](Self::send): also from any source, once, when a rank of this world dies (also if
+    /// messages of others lie there), or when all others have left; [`Error::OtherType`]; [`Error::NoMemory`].
     ///
     /// # Examples
     /// See [`messages`](crate::messages).
