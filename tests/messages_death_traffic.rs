@@ -16,7 +16,7 @@ const STREAMER: usize = 2;
 
 type Case = (&'static str, fn(&World) -> Result<(), Error>);
 
-/// What a call gave, as `transom::Error`.
+/// Drops the value of a call.
 fn ended<T, E: Into<Error>>(result: Result<T, E>) -> Result<(), Error> {
     result.map(drop).map_err(Into::into)
 }

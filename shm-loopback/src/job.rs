@@ -96,6 +96,11 @@ impl Job {
         }
     }
 
+    /// Returns whether the rank left before any death was recorded: no death made its process fail.
+    pub fn has_left_first(&self, rank: Rank) -> bool {
+        rank < self.control.ranks() && self.control.has_left_first(rank)
+    }
+
     /// The first rank that died, as far as the launcher or any rank has noticed.
     pub fn first_death(&self) -> Option<Rank> {
         self.control.failed()

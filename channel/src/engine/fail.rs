@@ -86,8 +86,8 @@ impl<W: Wire> Engine<W> {
         self.dead.iter().position(untold)
     }
 
-    /// What a receive may take of the messages that have come: from any source, while a death is untold, those of the dead rank
-    /// alone. The death is told behind them, though others may send without end.
+    /// Narrows a receive from any source to the dead rank while a death is untold. The death is told behind the messages of that
+    /// rank, though other ranks may send without end.
     pub(super) fn narrowed(&self, select: Select) -> Select {
         match self.untold(select.context) {
             Some(at) if select.source.is_none() => Select { source: Some(self.dead[at].0), ..select },

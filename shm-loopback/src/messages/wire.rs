@@ -34,7 +34,7 @@ pub struct ShmWire {
     pipes: HashMap<(usize, Key), View>,
     pub(super) events: VecDeque<Event<Bytes>>,
     reading: Reading,
-    /// Peers that are gone. The engine is told at the next look that finds nothing more of theirs in the inbox.
+    /// Lost peers. The engine is told of each by the first look that finds no cell of that peer in the inbox.
     pub(super) gone: Vec<(usize, Why)>,
     pub(super) closing: bool,
     began: Instant,
