@@ -8,6 +8,7 @@ use crate::cma::{CrossMemory, NO_ATOMICS};
 use crate::system;
 use memmap2::{MmapOptions, MmapRaw};
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
+use rustix::process::{Resource, getrlimit};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
@@ -89,6 +90,10 @@ impl Memory {
         };
         let fd = rustix::fs::memfd_create("transom", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
             .map_err(|errno| failed("memfd_create", errno))?;
+        // The kernel would kill this process by SIGXFSZ.
+        if getrlimit(Resource::Fsize).current.is_some_and(|most| most < all as u64) {
+            return Err(failed("ftruncate", rustix::io::Errno::FBIG));
+        }
         rustix::fs::ftruncate(&fd, all as u64).map_err(|errno| failed("ftruncate", errno))?;
         rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
             .map_err(|errno| failed("sealing", errno))?;

@@ -7,7 +7,7 @@ use super::output::Output;
 use super::ranks::{Of, Ranks};
 use super::signals::Signals;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::Signal;
+use rustix::process::{Resource, Signal, getrlimit};
 use signal_hook::consts::SIGINT;
 use std::io;
 use std::time::{Duration, Instant};
@@ -282,7 +282,7 @@ impl Watch {
     fn write(&mut self) -> Result<(), LaunchError> {
         while let Err(error) = self.output.write() {
             if error.kind() != io::ErrorKind::BrokenPipe {
-                return Err(LaunchError::Output(error));
+                return Err(LaunchError::Output(with_limit(error)));
             }
             // Lines for stdout are dropped now; those for stderr are still to be written.
             self.fail(Failure::OutputClosed);
@@ -311,5 +311,16 @@ impl Watch {
     fn kill(&mut self) {
         self.ranks.signal(Signal::KILL);
         self.phase = Phase::Killed(Instant::now() + KILL_TO_CUT);
+    }
+}
+
+/// Names the limit of file sizes, if output to a file has reached it.
+fn with_limit(error: io::Error) -> io::Error {
+    let most = getrlimit(Resource::Fsize).current;
+    match (rustix::io::Errno::from_io_error(&error), most) {
+        (Some(rustix::io::Errno::FBIG), Some(most)) => {
+            io::Error::new(error.kind(), format!("files may have {most} bytes (RLIMIT_FSIZE): raise `ulimit -f`"))
+        }
+        _ => error,
     }
 }
