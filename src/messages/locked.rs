@@ -7,7 +7,7 @@ use std::any::Any;
 use std::collections::HashMap;
 use std::task::Waker;
 use std::time::{Duration, Instant};
-use transom_channel::{Error as Failure, Id, Status as Came};
+use transom_channel::{Error as Failure, Id, Status as Came, Waits};
 use transom_shm_loopback::messages::Bytes;
 
 pub(crate) type Engine = transom_channel::Engine<Carrier>;
@@ -411,6 +411,19 @@ impl Core {
             Key::Message(id) => self.engine.is_under_way(id),
             Key::Work(_) => self.watched.get(&key).is_some_and(|watch| watch.ended.is_none()),
         }
+    }
+
+    /// What a message that has not ended waits for.
+    pub fn waits(&self, key: Key) -> Option<Waits> {
+        match key {
+            Key::Message(id) => self.engine.waits(id),
+            Key::Work(_) => None,
+        }
+    }
+
+    /// The requests that a future awaits.
+    pub fn awaited(&self) -> Vec<Key> {
+        self.watched.iter().filter(|(_, watch)| watch.waker.is_some()).map(|(key, _)| *key).collect()
     }
 
     /// Has the request wake somebody when it ends. What it gives back is not needed any more, and to be dropped once the lock is free.

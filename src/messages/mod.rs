@@ -43,6 +43,7 @@ pub(crate) mod request;
 mod requests;
 mod scope;
 mod tag;
+mod waits;
 
 pub(crate) use comm::Space;
 pub use error::{Error, Failed};
@@ -415,6 +416,7 @@ impl World {
     ///
     /// # Examples
     /// See [`Scope`].
+    #[track_caller]
     pub fn scope<'env, R, E: From<Error>>(
         &'env self,
         body: impl for<'s> FnOnce(&'s Scope<'s, 'env>) -> Result<R, E>,

@@ -14,11 +14,13 @@ mod receive;
 mod request;
 mod route;
 mod short;
+mod waits;
 
 pub use links::Channels;
 pub use pipes::Kept;
 pub use request::{Cancelled, Completion, Room};
 pub use short::{Short, Space, Taken};
+pub use waits::Waits;
 
 use crate::config::{Config, Misconfigured};
 use crate::credit::Budget;
