@@ -124,13 +124,17 @@ impl Hub {
         self.core.lock()
     }
 
-    /// Calls `act` with the engine.
+    /// Calls `act` with the engine, and now and then looks for dead ranks before.
     #[inline]
     pub fn with<R>(&self, act: impl FnOnce(&mut Core) -> R) -> Result<R, Error> {
-        self.enter(act).ok_or(Error::Closed)
+        let counted = |core: &mut Core| {
+            core.count_call();
+            act(core)
+        };
+        self.enter(counted).ok_or(Error::Closed)
     }
 
-    /// As [`with`](Self::with); none if the rank has left.
+    /// As [`with`](Self::with), without a look for dead ranks: for short calls that need one living rank. None if this rank has left.
     #[inline(always)]
     fn enter<R>(&self, act: impl FnOnce(&mut Core) -> R) -> Option<R> {
         self.act(self.lock(), act)
@@ -140,7 +144,6 @@ impl Hub {
     fn act<R>(&self, mut held: Held<'_, Option<Core>>, act: impl FnOnce(&mut Core) -> R) -> Option<R> {
         let core = held.as_mut()?;
         let whole = Whole;
-        core.count_call();
         let result = act(core);
         if core.armed.is_some() {
             core.tell_news();
@@ -212,7 +215,11 @@ impl Hub {
     #[inline(never)]
     pub fn receive_any<S: Space + ?Sized>(&self, context: u32, tag: Option<u32>, into: &mut S) -> Option<(u32, Short)> {
         for _ in 0..if self.crowded { 1 } else { LOOKS } {
-            match self.enter(|core| core.engine.try_receive_any(context, tag, into))? {
+            let look = |core: &mut Core| {
+                core.count_call();
+                core.engine.try_receive_any(context, tag, &mut *into)
+            };
+            match self.enter(look)? {
                 (_, Short::Nothing) => std::hint::spin_loop(),
                 found => return Some(found),
             }

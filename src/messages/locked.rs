@@ -109,7 +109,7 @@ const LENT: usize = 128;
 /// Time between two looks for dead ranks, in calls of any kind: short calls in a loop report a death as soon as one long wait does.
 const CHECK: Duration = Duration::from_millis(100);
 /// Calls between two readings of the clock, at most.
-const CALLS: u32 = 32;
+const CALLS: u32 = 64;
 /// A program whose calls took longer than this since the last reading has the clock read at every call.
 const SLOW_CALLS: Duration = Duration::from_millis(10);
 
