@@ -152,7 +152,13 @@ fn rank_that_died_is_named_on_a_busy_machine() {
     let over = AtomicBool::new(false);
     std::thread::scope(|threads| {
         if !ranks::are_processes() {
-            (0..4).for_each(|_| drop(threads.spawn(|| while !over.load(Relaxed) {})));
+            (0..4).for_each(|_| {
+                drop(threads.spawn(|| {
+                    while !over.load(Relaxed) {
+                        std::hint::spin_loop();
+                    }
+                }))
+            });
         }
         for run in 0..ranks::rounds(30) {
             let outcome = outcome_of(3, test, |world| {
