@@ -1,5 +1,7 @@
 //! The launcher names the rank that failed first, and ends with its status, however many ranks follow before the launcher looks.
 
+#![allow(clippy::unit_arg, reason = "a call is one expression")]
+
 mod ranks;
 
 use ranks::{outcome_of, over_network};

@@ -1,5 +1,7 @@
 //! Reports and errors name the message that a call waits for, and the line of the program.
 
+#![allow(clippy::unit_arg, reason = "a call is one expression")]
+
 mod ranks;
 
 use ranks::IN_TIME;
