@@ -438,7 +438,8 @@ impl World {
     ///
     /// # Errors
     /// [`Error::Collective`]: at once if the list names a rank that there is not, one twice, or not this one; if one of them has died
-    /// or left; and if the team cannot be made at one of them. Unless one dies in the call it is an error at all or at none.
+    /// or left; and if the team cannot be made at one of them. Unless one dies in the call it is an error at all or at none. Ranks
+    /// whose lists differ, also in their order alone, wait for each other; the report of a long wait (`TRANSOM_WAIT_REPORT`) shows the lists.
     ///
     /// # Examples
     /// ```

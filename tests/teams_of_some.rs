@@ -170,3 +170,22 @@ fn who_is_listed_and_does_not_come_is_named() {
         }
     }
 }
+
+/// Another thread might still call with the other list, so this is no error.
+#[test]
+fn lists_in_another_order_are_reported() {
+    let test = "lists_in_another_order_are_reported";
+    let ended = ranks::outcome_with(&[("TRANSOM_WAIT_REPORT", "0.1")], 2, test, |world| {
+        std::thread::spawn(|| {
+            std::thread::sleep(3 * IN_TIME);
+            std::process::exit(0);
+        });
+        let _ = world.team(if world.rank() == 0 { &[0, 1] } else { &[1, 0] });
+    });
+    let Some(outcome) = ended else { return };
+    for (rank, list, other) in [(0, "[0, 1]", 1), (1, "[1, 0]", 0)] {
+        let said = String::from_utf8_lossy(outcome.output(rank)).into_owned();
+        let place = format!("in team(&{list}), which all of these call with the same list, for rank {other}");
+        assert!(said.contains(&place), "{said}");
+    }
+}

@@ -104,7 +104,7 @@ pub enum Lost {
     #[error("it has left the job")]
     Left,
     /// The network does not reach it.
-    #[error("the network no longer reaches it")]
+    #[error("neither its memory nor a network reaches it any more")]
     Unreachable,
     /// It sent bytes that are no packet.
     #[error("it sent what is no packet")]

@@ -24,7 +24,7 @@ mod teams;
 pub mod wire;
 
 pub use config::{Changes, Config, FIELDS, Field, Misconfigured, NAMED, Named, Paths};
-pub use engine::{Cancelled, Channels, Completion, Engine, Kept, Room, Short, Space, Taken};
+pub use engine::{Cancelled, Channels, Completion, Engine, Kept, Room, Short, Space, Taken, Waits};
 pub use error::{Error, Lost, Status};
 pub use matching::Select;
 pub use meter::Meter;

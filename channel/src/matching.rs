@@ -295,6 +295,11 @@ impl<R, M> Matching<R, M> {
         self.kinds[2] + self.kinds[3] > 0 || self.wanted.get(source as usize).is_some_and(|count| *count > 0)
     }
 
+    /// What the posted receive of this number takes.
+    pub fn posted_select(&self, number: Id) -> Option<Select> {
+        self.posted.places.get(number).map(|receive| receive.label)
+    }
+
     /// What the posted receives take.
     pub fn selects(&self) -> impl Iterator<Item = &Select> {
         self.posted.places.iter().map(|(_, receive)| &receive.label)

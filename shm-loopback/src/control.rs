@@ -40,6 +40,8 @@ const NUMBER_STAYS: u64 = 1_000_000;
 const JOINING: u64 = 0;
 const RUNNING: u64 = 1;
 const LEFT: u64 = 2;
+/// State of a rank that left before any death was recorded: no death made its process fail.
+const LEFT_FIRST: u64 = 3;
 /// In place of a descriptor: the rank has no inbox any more.
 const WITHDRAWN: u64 = u64::MAX;
 
@@ -51,6 +53,8 @@ pub(crate) struct Control {
     crowded: OnceLock<bool>,
     /// Those of the ranks; empty where ranks are threads. A team has those of its job.
     processes: OnceLock<Box<[Arc<Process>]>>,
+    /// The job that a team was made of, and the numbers of the team's ranks there.
+    job: OnceLock<(Arc<Control>, Box<[Rank]>)>,
 }
 
 struct Process {
@@ -104,6 +108,7 @@ impl Control {
             blocks: (0..ranks).map(block).collect(),
             crowded: OnceLock::new(),
             processes: OnceLock::new(),
+            job: OnceLock::new(),
         }
     }
 
@@ -155,12 +160,22 @@ impl Control {
 
     /// Says that `rank` needs nothing of anybody any more.
     pub fn leave(&self, rank: Rank) {
-        self.line(rank, 8).store(LEFT, SeqCst);
+        let state = if self.failed().is_none() { LEFT_FIRST } else { LEFT };
+        self.line(rank, 8).store(state, SeqCst);
     }
 
     /// Says that `rank` died; the first to be said so is what everybody's waits end with.
     pub fn fail(&self, rank: Rank) {
         let _ = self.top_word(FAILED).compare_exchange(0, rank as u64 + 1, SeqCst, SeqCst);
+    }
+
+    /// Records that the process of `rank` has ended without leaving, here and in the job that this team was made of. Every call that
+    /// finds out records it before it returns an error: the launcher takes the rank recorded first for the cause.
+    fn note_death(&self, rank: Rank) {
+        self.fail(rank);
+        if let Some((job, members)) = self.job.get() {
+            job.note_death(members[rank]);
+        }
     }
 
     /// Tells the others where messages for `rank` go: the block of this tag and descriptor.
@@ -199,7 +214,12 @@ impl Control {
 
     /// Whether the rank has said that it left.
     pub fn has_left(&self, rank: Rank) -> bool {
-        self.line(rank, 8).load(SeqCst) == LEFT
+        matches!(self.line(rank, 8).load(SeqCst), LEFT | LEFT_FIRST)
+    }
+
+    /// Returns whether the rank left before any death was recorded.
+    pub fn has_left_first(&self, rank: Rank) -> bool {
+        self.line(rank, 8).load(SeqCst) == LEFT_FIRST
     }
 
     /// The first rank that died.
@@ -236,7 +256,7 @@ impl Control {
             match pidfd_open(pid, PidfdFlags::empty()) {
                 Ok(fd) => processes.push(Arc::new(Process { fd, opened, there: AtomicU64::new(0) })),
                 Err(rustix::io::Errno::SRCH) => {
-                    self.fail(rank);
+                    self.note_death(rank);
                     return Err(FabricError::PeerDied { rank });
                 }
                 Err(errno) => {
@@ -255,7 +275,8 @@ impl Control {
     }
 
     /// As [`watch`](Self::watch), for a team: of these ranks of a job that watches.
-    pub fn watch_with(&self, job: &Control, members: &[Rank]) {
+    pub fn watch_with(&self, job: &Arc<Control>, members: &[Rank]) {
+        let _ = self.job.set((job.clone(), members.into()));
         if let Some(processes) = job.processes.get() {
             let _ = self.processes.set(members.iter().map(|&rank| processes[rank].clone()).collect());
         }
@@ -290,16 +311,32 @@ impl Control {
                 process.there.store(now, Relaxed);
             }
         }
-        act().map_err(|error| self.ended(rank).err().unwrap_or(error))
+        act().map_err(|error| self.ended(rank).and_then(|()| self.has_main_thread(rank)).err().unwrap_or(error))
     }
 
     fn process_of(&self, rank: Rank) -> Option<&Process> {
         self.processes.get()?.get(rank).map(Arc::as_ref)
     }
 
-    /// As [`ended`](Self::ended), of one that may be about to: what it had is gone a while before it has ended.
+    /// As [`ended`](Self::ended), of a process whose memory cannot be reached. An ending process loses its memory a while before it
+    /// has ended.
     pub fn ends_soon(&self, rank: Rank) -> Result<(), FabricError> {
-        self.ends(rank, &SOON)
+        self.ends(rank, &SOON).and_then(|()| self.has_main_thread(rank))
+    }
+
+    /// An error if the main thread of a rank's process has ended and other threads run on: the kernel lets nobody reach the memory
+    /// and descriptors of such a process.
+    fn has_main_thread(&self, rank: Rank) -> Result<(), FabricError> {
+        let Some(_) = self.process_of(rank) else { return Ok(()) };
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.process(rank))).unwrap_or_default();
+        // The program's name, which may hold anything, is in brackets before the state.
+        let state = stat.rsplit_once(')').map(|(_, rest)| rest.trim_start().chars().next());
+        if state != Some(Some('Z')) || self.has_left(rank) {
+            return Ok(());
+        }
+        tracing::warn!(rank, "the main thread of a rank has ended while others go on: its memory cannot be reached");
+        self.note_death(rank);
+        Err(FabricError::PeerDied { rank })
     }
 
     fn ends(&self, rank: Rank, within: &Timespec) -> Result<(), FabricError> {
@@ -307,7 +344,10 @@ impl Control {
         match poll(&mut [PollFd::new(&process.fd, PollFlags::IN)], Some(within)) {
             Ok(0) | Err(_) => Ok(()),
             Ok(_) if self.has_left(rank) => Err(FabricError::PeerLeft { rank }),
-            Ok(_) => Err(FabricError::PeerDied { rank }),
+            Ok(_) => {
+                self.note_death(rank);
+                Err(FabricError::PeerDied { rank })
+            }
         }
     }
 
@@ -328,7 +368,7 @@ impl Control {
         let ended = |rank: &Rank| !polled[*rank].revents().is_empty() && !self.has_left(*rank);
         let rank = (0..self.ranks()).find(ended)?;
         tracing::warn!(rank = me, dead = rank, "a rank died; telling the others");
-        self.fail(rank);
+        self.note_death(rank);
         self.failed()
     }
 

@@ -38,6 +38,17 @@ pub struct Invitation {
     rank: Rank,
     size: usize,
     key: Key,
+    /// Those of the launcher, if it said so.
+    namespaces: Option<[u64; 2]>,
+}
+
+/// The PID and user namespaces of this process, as the kernel numbers them: process numbers and permissions count within these.
+fn namespaces() -> Option<[u64; 2]> {
+    let number = |name: &str| {
+        let link = std::fs::read_link(format!("/proc/self/ns/{name}")).ok()?;
+        link.to_str()?.split_once('[')?.1.strip_suffix(']')?.parse().ok()
+    };
+    Some([number("pid")?, number("user")?])
 }
 
 impl Job {
@@ -77,10 +88,11 @@ impl Job {
     pub fn environment(&self, rank: Rank) -> [(&'static str, String); 3] {
         let Key { tag, pid, fd } = self.own_key();
         let [name_of_rank, name_of_size, name_of_key] = Invitation::VARIABLES;
+        let namespaces = namespaces().map_or(String::new(), |[pid, user]| format!(",{pid},{user}"));
         [
             (name_of_rank, rank.to_string()),
             (name_of_size, self.control.ranks().to_string()),
-            (name_of_key, format!("{pid},{fd},{tag:x}")),
+            (name_of_key, format!("{pid},{fd},{tag:x}{namespaces}")),
         ]
     }
 
@@ -94,6 +106,11 @@ impl Job {
             true => self.control.leave(rank),
             false => self.control.fail(rank),
         }
+    }
+
+    /// Returns whether the rank left before any death was recorded: no death made its process fail.
+    pub fn has_left_first(&self, rank: Rank) -> bool {
+        rank < self.control.ranks() && self.control.has_left_first(rank)
     }
 
     /// The first rank that died, as far as the launcher or any rank has noticed.
@@ -131,8 +148,13 @@ impl Invitation {
             let mut parts = key.split(',');
             let (pid, fd) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
             let tag = u64::from_str_radix(parts.next()?, 16).ok()?;
+            let namespaces = match (parts.next(), parts.next()) {
+                (Some(pid), Some(user)) => Some([pid.parse().ok()?, user.parse().ok()?]),
+                (None, _) => None,
+                _ => return None,
+            };
             let complete = parts.next().is_none() && rank < size;
-            complete.then_some(Invitation { rank, size, key: Key { tag, pid, fd } })
+            complete.then_some(Invitation { rank, size, key: Key { tag, pid, fd }, namespaces })
         };
         let why = || {
             let shown = Self::VARIABLES.iter().zip(values).map(|(name, value)| match value {
@@ -182,18 +204,35 @@ impl Invitation {
 
     fn open(&self) -> Result<Control, FabricError> {
         let Key { tag, pid, fd } = self.key;
-        let opened = Memory::open_of(pid, fd, Some(Control::bytes(self.size)?), tag);
-        let memory = opened.map_err(|(why, source)| {
+        let other = self.other_namespace();
+        let refused = |why: String, source: Option<std::io::Error>| {
             let source = source.map_or(String::new(), |source| format!(" ({source})"));
+            let cause = other.map_or("the launcher has ended, or this program runs as another user or in another container than it".into(), |kind| {
+                format!(
+                    "this program is in another {kind} namespace than the launcher, and ranks of one machine share both: start the \
+                     launcher inside the container too, or the containers with the {kind} namespace of the host"
+                )
+            });
             let why = format!(
-                "rank {} cannot open the memory of its job at its launcher, process {pid}: {why}{source}; the launcher has \
-                 ended, or this program runs as another user or in another container than it; {}",
+                "rank {} cannot open the memory of its job at its launcher, process {pid}: {why}{source}; {cause}; {}",
                 self.rank,
                 Self::advice()
             );
             FabricError::Misuse { why }
-        })?;
+        };
+        // The number names another process here, or none.
+        if other == Some("PID") {
+            return Err(refused("its number does not count here".into(), None));
+        }
+        let opened = Memory::open_of(pid, fd, Some(Control::bytes(self.size)?), tag);
+        let memory = opened.map_err(|(why, source)| refused(why, source))?;
         Control::open(Arc::new(memory), self.size)
+    }
+
+    /// The kind of namespace, PID or user, that this process does not share with the launcher.
+    fn other_namespace(&self) -> Option<&'static str> {
+        let differing = self.namespaces?.into_iter().zip(namespaces()?).position(|(theirs, own)| theirs != own)?;
+        Some(["PID", "user"][differing])
     }
 }
 
@@ -243,7 +282,7 @@ mod tests {
         other[12..].copy_from_slice(&u32::MAX.to_le_bytes()); // no such descriptor
         assert!(why(&other, 0, &[me, me]).contains("cannot open"));
         other[12..].copy_from_slice(&0_u32.to_le_bytes()); // something else
-        assert!(!why(&other, 0, &[me, me]).is_empty());
+        assert!(why(&other, 0, &[me, me]).contains("no memory of this library"));
     }
 
     #[test]
@@ -260,7 +299,9 @@ mod tests {
     fn an_invitation_is_checked() {
         let parse = |values: [&str; 3]| Invitation::parse(&values.map(|value| Some(value.into())));
         let whole = parse(["1", "2", "17,5,1f"]).unwrap().unwrap();
-        assert_eq!(whole, Invitation { rank: 1, size: 2, key: Key { tag: 0x1f, pid: 17, fd: 5 } });
+        assert_eq!(whole, Invitation { rank: 1, size: 2, key: Key { tag: 0x1f, pid: 17, fd: 5 }, namespaces: None });
+        let whole = parse(["1", "2", "17,5,1f,7,8"]).unwrap().unwrap();
+        assert_eq!(whole.namespaces, Some([7, 8]));
         assert_eq!(Invitation::parse(&[None, None, None]).unwrap(), None);
         for wrong in [
             ["2", "2", "17,5,1f"], // a rank beyond the size

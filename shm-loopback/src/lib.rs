@@ -51,12 +51,20 @@ fn system(what: String, source: std::io::Error) -> transom_windows::FabricError 
 fn limit(error: &std::io::Error) -> Option<String> {
     use rustix::io::Errno;
     use rustix::process::{Resource, getrlimit};
+    let most = |of| getrlimit(of).current.map_or("unlimited".into(), |most| most.to_string());
     match Errno::from_io_error(error)? {
         Errno::MFILE => {
-            let most = getrlimit(Resource::Nofile).current.map_or("unlimited".into(), |most| most.to_string());
-            Some(format!("this process may open {most} files at once: raise `ulimit -n`"))
+            Some(format!("this process may open {} files at once: raise `ulimit -n`", most(Resource::Nofile)))
         }
+        Errno::FBIG => Some(format!(
+            "shared memory counts as a file, and files of this process may have {} bytes (RLIMIT_FSIZE): raise `ulimit -f` before \
+             the job starts",
+            most(Resource::Fsize)
+        )),
         Errno::NFILE => Some("this machine may open no more files at once: raise `fs.file-max`".into()),
+        Errno::NOMEM if getrlimit(Resource::As).current.is_some() => {
+            Some(format!("this process may map {} bytes in all (RLIMIT_AS): raise `ulimit -v`", most(Resource::As)))
+        }
         // Of memory that is mapped, and not touched yet.
         Errno::NOMEM => Some(
             "no memory, or too many mappings: `sysctl vm.max_map_count` has the most of a process, and each window, \

@@ -9,6 +9,7 @@ use crate::cma::{CrossMemory, NO_ATOMICS};
 use crate::system;
 use memmap2::{MmapOptions, MmapRaw};
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
+use rustix::process::{Resource, getrlimit};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
@@ -18,6 +19,8 @@ use transom_windows::{FabricError, UserMemory};
 
 /// Written at the beginning of every block; the last byte is the version of the layout.
 const MAGIC: u64 = u64::from_be_bytes(*b"transom\x02");
+/// Beginning of the name that the kernel shows for a memfd of this library.
+const MEMFD: &str = "/memfd:transom";
 /// From so many bytes on memory is mapped, so that pages of it that were never used take none: an allocator would zero it all, as
 /// it is aligned.
 const LONG: usize = 64 << 10;
@@ -92,6 +95,10 @@ impl Memory {
         };
         let fd = rustix::fs::memfd_create("transom", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
             .map_err(|errno| failed("memfd_create", errno))?;
+        // The kernel would kill this process by SIGXFSZ.
+        if getrlimit(Resource::Fsize).current.is_some_and(|most| most < all as u64) {
+            return Err(failed("ftruncate", rustix::io::Errno::FBIG));
+        }
         rustix::fs::ftruncate(&fd, all as u64).map_err(|errno| failed("ftruncate", errno))?;
         rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
             .map_err(|errno| failed("sealing", errno))?;
@@ -117,8 +124,8 @@ impl Memory {
         Ok(memory)
     }
 
-    /// Opens descriptor `fd` of process `pid`.
-    /// Of any size if none is said.
+    /// Opens descriptor `fd` of process `pid`, of any size if none is said. Nothing is opened for reading or writing before it is
+    /// known to be a memfd of this library: the number may belong to another process.
     pub fn open_of(
         pid: u32,
         fd: u32,
@@ -126,8 +133,17 @@ impl Memory {
         tag: u64,
     ) -> Result<Self, (String, Option<std::io::Error>)> {
         let path = format!("/proc/{pid}/fd/{fd}");
-        let opened = rustix::fs::open(&path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
-            .map_err(|errno| (format!("cannot open {path}"), Some(errno.into())))?;
+        let open = |at: &str, flags| {
+            rustix::fs::open(at, flags | OFlags::CLOEXEC, Mode::empty())
+                .map_err(|errno| (format!("cannot open {path}"), Some(errno.into())))
+        };
+        let found = open(&path, OFlags::PATH)?;
+        let here = format!("/proc/self/fd/{}", found.as_raw_fd());
+        let name = std::fs::read_link(&here).unwrap_or_default();
+        if !name.to_string_lossy().starts_with(MEMFD) {
+            return Err((format!("{path} is {}, which is no memory of this library", name.display()), None));
+        }
+        let opened = open(&here, OFlags::RDWR)?;
         Self::open(opened.as_fd(), bytes, tag).map_err(|why| (format!("{path}: {why}"), None))
     }
 

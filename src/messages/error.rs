@@ -147,10 +147,7 @@ pub enum Error {
         source: Option<postcard::Error>,
     },
     /// Ranks of a world or team made different collective calls. None of its collectives can be any more.
-    #[error(
-        "{why}: all ranks make the same collective calls, in the same order, with as many elements of the same type, one root \
-         and operation, and all blocking or all started"
-    )]
+    #[error("{why}: all ranks of a team make the same collective calls, in the same order")]
     Mismatch {
         /// Who called what.
         why: String,

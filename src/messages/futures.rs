@@ -2,6 +2,8 @@
 
 use super::error::Error;
 use super::hub::Hub;
+use super::locked::Core;
+use super::waits::WaitingForSome;
 use std::cell::Cell;
 use std::future::Future;
 use std::pin::pin;
@@ -56,6 +58,7 @@ pub(super) fn block_on<F: Future>(hub: &Arc<Hub>, future: F) -> Result<F::Output
         if let Poll::Ready(output) = polled {
             return Ok(output);
         }
-        hub.wait(&"block_on", Awaited::Anyone, |_| woken.again.swap(false, SeqCst).then_some(()))?;
+        let call = WaitingForSome { hub, call: "block_on", keys: Core::awaited };
+        hub.wait(&call, Awaited::Anyone, |_| woken.again.swap(false, SeqCst).then_some(()))?;
     }
 }

@@ -124,13 +124,17 @@ impl Hub {
         self.core.lock()
     }
 
-    /// Calls `act` with the engine.
+    /// Calls `act` with the engine, and now and then looks for dead ranks before.
     #[inline]
     pub fn with<R>(&self, act: impl FnOnce(&mut Core) -> R) -> Result<R, Error> {
-        self.enter(act).ok_or(Error::Closed)
+        let counted = |core: &mut Core| {
+            core.count_call();
+            act(core)
+        };
+        self.enter(counted).ok_or(Error::Closed)
     }
 
-    /// As [`with`](Self::with); none if the rank has left.
+    /// As [`with`](Self::with), without a look for dead ranks: for short calls that need one living rank. None if this rank has left.
     #[inline(always)]
     fn enter<R>(&self, act: impl FnOnce(&mut Core) -> R) -> Option<R> {
         self.act(self.lock(), act)
@@ -219,7 +223,11 @@ impl Hub {
     #[inline(never)]
     pub fn receive_any<S: Space + ?Sized>(&self, context: u32, tag: Option<u32>, into: &mut S) -> Option<(u32, Short)> {
         for _ in 0..if self.crowded { 1 } else { LOOKS } {
-            match self.enter(|core| core.engine.try_receive_any(context, tag, into))? {
+            let look = |core: &mut Core| {
+                core.count_call();
+                core.engine.try_receive_any(context, tag, &mut *into)
+            };
+            match self.enter(look)? {
                 (_, Short::Nothing) => std::hint::spin_loop(),
                 found => return Some(found),
             }
@@ -311,19 +319,14 @@ impl Hub {
             Some(found) => Some(Some(found)),
             None if !std::mem::replace(&mut turned, true) => None,
             None => {
-                let now = Instant::now();
-                core.check(now);
-                (now >= until).then_some(None)
+                (Instant::now() >= until).then_some(None)
             }
         })
     }
 
     /// One turn of the engine, for calls that do not wait. Where ranks share cores, turns in vain yield the core.
     pub fn turn_now(&self) {
-        let turned = self.with(|core| {
-            core.check(Instant::now());
-            core.turn()
-        });
+        let turned = self.with(Core::turn);
         if self.crowded && matches!(turned, Ok(false)) {
             transom_windows::looked_in_vain();
         }

@@ -7,7 +7,7 @@ use std::any::Any;
 use std::collections::HashMap;
 use std::task::Waker;
 use std::time::{Duration, Instant};
-use transom_channel::{Error as Failure, Id, Status as Came};
+use transom_channel::{Error as Failure, Id, Status as Came, Waits};
 use transom_shm_loopback::messages::Bytes;
 
 pub(crate) type Engine = transom_channel::Engine<Carrier>;
@@ -27,7 +27,10 @@ pub(crate) struct Core {
     pub dropped: Vec<Box<dyn Any + Send>>,
     /// Something has ended that other threads of this rank may wait for.
     pub news: bool,
-    /// When a call that does not wait has last looked who is gone.
+    /// Calls left before the clock is read.
+    calls_left: u32,
+    /// When the clock was last read, and when this rank last looked for dead ranks.
+    clock_read: Instant,
     checked: Instant,
     /// By their numbers. Those that have ended are used again.
     scopes: Vec<Lending>,
@@ -101,9 +104,12 @@ struct Watch {
 /// Requests that a scope keeps however few of them have not ended.
 const LENT: usize = 128;
 
-/// How often calls that do not wait, or not for long, look who is gone: a program that makes them again and again is told of a
-/// death too.
+/// Time between two looks for dead ranks, in calls of any kind: short calls in a loop report a death as soon as one long wait does.
 const CHECK: Duration = Duration::from_millis(100);
+/// Calls between two readings of the clock, at most.
+const CALLS: u32 = 64;
+/// A program whose calls took longer than this since the last reading has the clock read at every call.
+const SLOW_CALLS: Duration = Duration::from_millis(10);
 
 impl Core {
     pub(super) fn new(engine: Engine) -> Core {
@@ -116,6 +122,8 @@ impl Core {
             wakers: Vec::new(),
             dropped: Vec::new(),
             news: false,
+            calls_left: CALLS,
+            clock_read: Instant::now(),
             checked: Instant::now(),
             scopes: Vec::new(),
             armed: None,
@@ -141,11 +149,28 @@ impl Core {
         self.watched.values_mut().filter_map(|watch| watch.waker.take())
     }
 
-    /// Looks who is gone, if nobody has for some time.
-    pub fn check(&mut self, now: Instant) {
+    /// Counts a call. Now and then it looks for dead ranks, and tells the engine of them.
+    #[inline(always)]
+    pub fn count_call(&mut self) {
+        self.calls_left -= 1;
+        if self.calls_left == 0 {
+            self.read_clock();
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn read_clock(&mut self) {
+        let now = Instant::now();
+        let are_slow = now.saturating_duration_since(self.clock_read) >= SLOW_CALLS;
+        (self.clock_read, self.calls_left) = (now, if are_slow { 1 } else { CALLS });
         if now.saturating_duration_since(self.checked) >= CHECK {
             self.checked = now;
             self.engine.wire().look_for_the_gone();
+            // Calls on the short path never turn the engine themselves.
+            if self.engine.progress() > 0 {
+                self.happened();
+            }
         }
     }
 
@@ -382,6 +407,19 @@ impl Core {
             Key::Message(id) => self.engine.is_under_way(id),
             Key::Work(_) => self.watched.get(&key).is_some_and(|watch| watch.ended.is_none()),
         }
+    }
+
+    /// What a message that has not ended waits for.
+    pub fn waits(&self, key: Key) -> Option<Waits> {
+        match key {
+            Key::Message(id) => self.engine.waits(id),
+            Key::Work(_) => None,
+        }
+    }
+
+    /// The requests that a future awaits.
+    pub fn awaited(&self) -> Vec<Key> {
+        self.watched.iter().filter(|(_, watch)| watch.waker.is_some()).map(|(key, _)| *key).collect()
     }
 
     /// Has the request wake somebody when it ends. What it gives back is not needed any more, and to be dropped once the lock is free.

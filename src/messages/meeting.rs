@@ -4,8 +4,7 @@ use super::comm::{Comm, TEAMS};
 use super::error::Error;
 use super::hold::{self, Parts};
 use super::locked::Key;
-use super::request::Call;
-use std::io;
+use std::{fmt, io};
 use transom_channel::{Error as Failure, Lost, Room, Select};
 use transom_locks::Rank;
 use transom_shm_loopback::messages::Bytes;
@@ -90,8 +89,7 @@ impl<'a> Meeting<'a> {
         let select = Select { context: self.comm.context, source: Some(source), tag: Some(self.tag) };
         let id =
             self.comm.hub.with(|core| Key::Message(core.engine.receive(select, Room::Make(hold::vector::<u8>))))?;
-        let call = Call::Other { name: "team" };
-        let ended = self.comm.hub.wait(&call, self.comm.awaited(Some(source)), |core| {
+        let ended = self.comm.hub.wait(&TeamOf(self.members), self.comm.awaited(Some(source)), |core| {
             if let Some(ended) = core.ended(id) {
                 return Some(Ok(ended));
             }
@@ -107,6 +105,21 @@ impl<'a> Meeting<'a> {
         let came = came.map_err(|fault| self.comm.fault(fault, 1))?;
         let bytes = bytes.and_then(|bytes| <Vec<u8> as Parts>::back(bytes, came.length as usize)).unwrap_or_default();
         from_bytes(&bytes).ok_or_else(|| Error::Misuse { why: format!("rank {from} says of a team what cannot be") })
+    }
+}
+
+/// The call, as a report names it. Ranks whose lists differ wait for each other without end: reports show the lists. A list in
+/// another order is no error, since another thread of that rank may be about to call with this one.
+struct TeamOf<'a>(&'a [Rank]);
+
+/// Ranks of a list that a report shows.
+const SHOWN: usize = 16;
+
+impl fmt::Display for TeamOf<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown: Vec<_> = self.0.iter().take(SHOWN).map(Rank::to_string).collect();
+        let rest = if self.0.len() > SHOWN { format!(", ... ({} in all)", self.0.len()) } else { String::new() };
+        write!(f, "team(&[{}{rest}]), which all of these call with the same list,", shown.join(", "))
     }
 }
 

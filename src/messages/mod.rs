@@ -43,6 +43,7 @@ pub(crate) mod request;
 mod requests;
 mod scope;
 mod tag;
+mod waits;
 
 pub(crate) use comm::Space;
 pub use error::{Error, Failed};
@@ -129,8 +130,8 @@ impl World {
     /// Receives a message, however long it is.
     ///
     /// # Errors
-    /// Those of ranks, as [`send`](Self::send): also from any source, when a rank of this world dies, or when all others have
-    /// left; [`Error::OtherType`]; [`Error::NoMemory`].
+    /// Those of ranks, as [`send`](Self::send): also from any source, once, when a rank of this world dies (also if
+    /// messages of others lie there), or when all others have left; [`Error::OtherType`]; [`Error::NoMemory`].
     ///
     /// # Examples
     /// See [`messages`](crate::messages).
@@ -415,6 +416,7 @@ impl World {
     ///
     /// # Examples
     /// See [`Scope`].
+    #[track_caller]
     pub fn scope<'env, R, E: From<Error>>(
         &'env self,
         body: impl for<'s> FnOnce(&'s Scope<'s, 'env>) -> Result<R, E>,

@@ -8,6 +8,7 @@ use super::locked::{Fault, Key};
 use super::request::{Call, Request, Under};
 use super::scope::Scope;
 use super::tag::{Source, Status, Tag};
+use super::waits::Waiting;
 use bytemuck::Pod;
 use std::borrow::Cow;
 use transom_channel::{Error as Failure, Room, Select, Short, Space, Status as Came};
@@ -45,6 +46,7 @@ pub(super) fn receive_long(comm: &Comm, select: Select, into: &mut [u8]) -> Resu
     let bytes = unsafe { hold::lend_mut(into) };
     let id = comm.hub.with(|core| Key::Message(core.engine.receive(select, Room::Into(bytes, room))))?;
     let call = Call::Message { name: "recv", tag: select.tag };
+    let call = Waiting { comm, call: &call, id };
     Ok(comm.hub.wait(&call, comm.awaited(select.source), |core| core.ended(id))?.0)
 }
 

@@ -6,6 +6,7 @@ use super::hold::{self, Parts};
 use super::locked::{Fault, Key};
 use super::request::{Call, Request, Under};
 use super::tag::{Source, Status, Tag, Tags};
+use super::waits::Waiting;
 use crate::world::World;
 use bytemuck::Pod;
 use std::borrow::Cow;
@@ -208,7 +209,8 @@ fn select<T: Pod>(comm: &Comm, from: Source, tags: Tags<T>) -> Result<Select, Er
 
 fn probe<T: Pod>(comm: &Comm, from: Source, tags: Tags<T>) -> Result<Message<T>, Error> {
     let (id, call, awaited) = begin(comm, from, tags)?;
-    let (result, _) = comm.hub.wait(&call, awaited, |core| core.ended(Key::Message(id)))?;
+    let key = Key::Message(id);
+    let (result, _) = comm.hub.wait(&Waiting { comm, call: &call, id: key }, awaited, |core| core.ended(key))?;
     message(comm, id, result)
 }
 

@@ -5,6 +5,7 @@ use super::error::{Error, Failed};
 use super::hub::Hub;
 use super::locked::{Ended, Key};
 use super::tag::Status;
+use super::waits::Waiting;
 use std::borrow::Cow;
 use std::fmt;
 use std::future::Future;
@@ -44,7 +45,7 @@ pub type Done<B> = Result<B, Failed<B>>;
 /// })?.into_iter().collect::<Result<(), _>>()?;
 /// # Ok::<(), transom::Error>(())
 /// ```
-#[must_use = "wait for it, or `drop` it: a send is done all the same, and what a receive would give is lost"]
+#[must_use = "wait for it, or `drop` it: a send is done all the same; what a receive would give is lost, unless a scope lends its buffer"]
 pub struct Request<'a, B> {
     pub(super) state: State<'a, B>,
     back: Back<B>,
@@ -213,7 +214,7 @@ impl<'a, B> Request<'a, B> {
             self.state = well(comm, came, bytes, *element, self.back).into();
             return;
         }
-        let ended = comm.hub.wait(call, *awaited, |core| core.ended(*id));
+        let ended = comm.hub.wait(&Waiting { comm, call, id: *id }, *awaited, |core| core.ended(*id));
         self.end(ended);
     }
 

@@ -32,12 +32,14 @@ pub struct Requests<'a, B> {
     /// With their numbers, in no certain order.
     left: Vec<(usize, Request<'a, B>)>,
     added: usize,
+    /// Index at which the next look begins, behind the request taken last: a request that ends again and again must not hide others.
+    next: usize,
 }
 
 impl<'a, B> Requests<'a, B> {
     /// None yet.
     pub fn new() -> Self {
-        Requests { left: Vec::new(), added: 0 }
+        Requests { left: Vec::new(), added: 0, next: 0 }
     }
 
     /// Adds a request, and returns its number: how many were added before.
@@ -67,6 +69,7 @@ impl<'a, B> Requests<'a, B> {
             self.turn();
             self.ended()
         })?;
+        self.next = ended + 1;
         Some(self.left.swap_remove(ended))
     }
 
@@ -81,7 +84,9 @@ impl<'a, B> Requests<'a, B> {
     }
 
     fn ended(&self) -> Option<usize> {
-        self.left.iter().position(|(_, request)| request.has_ended())
+        let (first, last) = self.left.split_at(self.next.min(self.left.len()));
+        let ended = |requests: &[(usize, Request<'a, B>)]| requests.iter().position(|(_, request)| request.has_ended());
+        ended(last).map(|at| first.len() + at).or_else(|| ended(first))
     }
 
     /// Waits until one has ended, and takes it out. None if none is left.

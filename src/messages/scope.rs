@@ -8,6 +8,7 @@ use super::locked::{Core, Fault, Key, Lender};
 use super::posting::{NOTHING, request_receive, request_send, send_now};
 use super::request::Request;
 use super::tag::{Peer, Source, Tag, Tags};
+use super::waits::WaitingForSome;
 use crate::world::World;
 use bytemuck::Pod;
 use std::marker::PhantomData;
@@ -60,6 +61,7 @@ struct Ending<'c, 's, 'env> {
     failed: Option<Fault>,
 }
 
+#[track_caller]
 pub(super) fn scope<'env, R, E: From<Error>>(
     world: &'env World,
     body: impl for<'s> FnOnce(&'s Scope<'s, 'env>) -> Result<R, E>,
@@ -90,7 +92,8 @@ impl Ending<'_, '_, '_> {
             let is_over = !core.lent(*lender).iter().any(|key| core.is_under_way(*key));
             is_over.then(|| core.close_scope(*lender))
         };
-        let call = &"the end of a scope, for what was started in it and not waited for";
+        let keys = |core: &Core| core.lent(*lender).to_vec();
+        let call = &WaitingForSome { hub: &comm.hub, call: "the end of a scope", keys };
         let mut ended = None;
         if std::thread::panicking() {
             // What waits for others may wait for ever.

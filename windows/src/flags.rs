@@ -3,7 +3,7 @@
 use crate::{Error, Fabric, FabricError, Flavor, Wait, Window};
 use std::fmt;
 use std::time::{Duration, Instant};
-use transom_locks::{Awaited, Rank};
+use transom_locks::{Awaited, Rank, Wake};
 
 /// Flags that every rank may set, clear and wait for: what SPLASH-2 has as PAUSE. Each rank has a copy of all flags, so
 /// that waiting is local and a rank that waits is woken at once.
@@ -142,8 +142,10 @@ impl<F: Fabric> GlobalFlags<F> {
     fn tell(&self, flag: usize, value: u64) -> Result<(), Error> {
         let (offset, data) = (self.offset(flag)?, &self.window.core.data);
         data.counters.notifications.add(data.remotes.len() as u64 - 1);
+        // Waits are for a set flag alone.
+        let wake = if value == 0 { Wake::Nobody } else { Wake::Home };
         for (rank, remote) in data.remotes.iter().enumerate() {
-            data.fabric.notify(remote, offset, value).map_err(|source| self.error(rank, source))?;
+            data.fabric.notify(remote, offset, value, wake).map_err(|source| self.error(rank, source))?;
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 use super::Engine;
 use super::request::{Receive, Request, What, cost};
 use crate::error::{Error, Lost};
+use crate::matching::Select;
 use crate::wire::{Lane, Rank, Wire};
 use std::collections::BTreeSet;
 
@@ -73,10 +74,24 @@ impl<W: Wire> Engine<W> {
 
     /// A lost rank of whom a receive from any source is to be told.
     pub(super) fn tell(&mut self, context: u32) -> Option<Rank> {
-        let untold = |(rank, told): &(Rank, BTreeSet<u32>)| self.concerns(context, *rank) && !told.contains(&context);
-        let Some(at) = self.dead.iter().position(untold) else { return self.deserted(context) };
+        let Some(at) = self.untold(context) else { return self.deserted(context) };
         self.dead[at].1.insert(context);
         Some(self.dead[at].0)
+    }
+
+    /// Index of the first death of which no receive from any source was told in this context.
+    pub(super) fn untold(&self, context: u32) -> Option<usize> {
+        let untold = |(rank, told): &(Rank, BTreeSet<u32>)| self.concerns(context, *rank) && !told.contains(&context);
+        self.dead.iter().position(untold)
+    }
+
+    /// Narrows a receive from any source to the dead rank while a death is untold. The death is told behind the messages of that
+    /// rank, though other ranks may send without end.
+    pub(super) fn narrowed(&self, select: Select) -> Select {
+        match self.untold(select.context) {
+            Some(at) if select.source.is_none() => Select { source: Some(self.dead[at].0), ..select },
+            _ => select,
+        }
     }
 
     fn concerns(&self, context: u32, rank: Rank) -> bool {

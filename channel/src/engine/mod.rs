@@ -14,11 +14,13 @@ mod receive;
 mod request;
 mod route;
 mod short;
+mod waits;
 
 pub use links::Channels;
 pub use pipes::Kept;
 pub use request::{Cancelled, Completion, Room};
 pub use short::{Short, Space, Taken};
+pub use waits::Waits;
 
 use crate::config::{Config, Misconfigured};
 use crate::credit::Budget;
@@ -210,17 +212,17 @@ impl<W: Wire> Engine<W> {
     }
 
     /// The first message that has come and that `select` takes, taken out of the matching: it is received by its number
-    /// alone, with [`receive_message`](Self::receive_message). An error if there is none and its source is lost; or, of any
-    /// source, one has died of whom no receive was told.
+    /// alone, with [`receive_message`](Self::receive_message). An error if there is none and its source is lost. From any source
+    /// a death of which no receive was told is an error behind the messages of that rank, whatever others have sent.
     pub fn try_probe(&mut self, select: Select) -> Result<Option<(Id, Status)>, Error> {
-        let Some((label, message)) = self.matching.take(select) else { return self.nothing(select) };
+        let Some((label, message)) = self.matching.take(self.narrowed(select)) else { return self.nothing(select) };
         let status = Status { peer: label.source, tag: label.tag, length: message.envelope.length };
         Ok(Some((self.requests.insert(Request::Message(message)), status)))
     }
 
     /// The first message that has come and that `select` takes. Fails as [`try_probe`](Self::try_probe).
     pub fn peek(&mut self, select: Select) -> Result<Option<Status>, Error> {
-        let Some((label, message)) = self.matching.peek(select) else { return self.nothing(select) };
+        let Some((label, message)) = self.matching.peek(self.narrowed(select)) else { return self.nothing(select) };
         Ok(Some(Status { peer: label.source, tag: label.tag, length: message.envelope.length }))
     }
 

@@ -17,7 +17,7 @@ use crate::wire::{Key, Lane, Part, RAILS, RailKind, Rank, Wire};
 
 impl<W: Wire> Engine<W> {
     pub(super) fn post_receive(&mut self, id: Id, select: Select) {
-        if let Some((_, message)) = self.matching.take(select) {
+        if let Some((_, message)) = self.matching.take(self.narrowed(select)) {
             self.matched(id, message, false);
             return;
         }

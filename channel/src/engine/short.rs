@@ -193,6 +193,9 @@ impl<W: Wire> Engine<W> {
         if !self.matching.is_empty() && self.matching.peek(Select { context, source: None, tag }).is_some() {
             return (0, Short::Long);
         }
+        if self.untold(context).is_some() {
+            return (0, Short::Long);
+        }
         if self.polling.both().iter().all(|polling| polling.is_empty()) {
             return (0, Short::Long);
         }

@@ -34,7 +34,7 @@ pub struct ShmWire {
     pipes: HashMap<(usize, Key), View>,
     pub(super) events: VecDeque<Event<Bytes>>,
     reading: Reading,
-    /// Peers that are gone. The engine is told at the next look that finds nothing more in the inbox.
+    /// Lost peers. The engine is told of each by the first look that finds no cell of that peer in the inbox.
     pub(super) gone: Vec<(usize, Why)>,
     pub(super) closing: bool,
     began: Instant,
@@ -156,7 +156,6 @@ impl ShmWire {
     #[cold]
     #[inline(never)]
     fn collect(&mut self) {
-        let mut found = false;
         while let Some(read) = self.reading.ended() {
             self.has_read(read);
         }
@@ -167,8 +166,11 @@ impl ShmWire {
                 self.ring_for(reader);
             }
         }
+        let mut heard = Vec::new();
         for Cell { number, owner, length, .. } in self.own.filled(self.peers.len()) {
-            found = true;
+            if !self.gone.is_empty() {
+                heard.push(owner);
+            }
             let slot = Bytes(Kind::Cell { number, at: self.own.bytes(number), inbox: Shared(self.own.view.clone()) });
             if self.peers[owner].over {
                 drop(slot);
@@ -182,9 +184,11 @@ impl ShmWire {
                 self.events.push_back(Event::Arrived { lane, slot, at: 0, length });
             }
         }
-        if !found {
-            for (rank, why) in self.gone.drain(..) {
-                self.events.push_back(Event::Failed(Lane { peer: rank as Rank, rail: 0 }, why));
+        // Cells of the living must not delay the report of a death: they may come without end.
+        for (rank, why) in std::mem::take(&mut self.gone) {
+            match heard.contains(&rank) {
+                true => self.gone.push((rank, why)),
+                false => self.events.push_back(Event::Failed(Lane { peer: rank as Rank, rail: 0 }, why)),
             }
         }
     }

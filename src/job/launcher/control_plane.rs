@@ -92,6 +92,14 @@ impl ControlPlane {
         }
     }
 
+    /// Returns whether the rank left before any death was recorded. Always false for ranks on hosts: they tell their hub alone.
+    pub fn has_left_first(&self, rank: Rank) -> bool {
+        match &self.medium {
+            Medium::ControlBlock(job) => job.has_left_first(rank),
+            Medium::Hub(_) => false,
+        }
+    }
+
     /// The first rank that died, as far as the launcher or any rank has noticed: its process ended before it left the
     /// job, or it failed and is about to end.
     pub fn first_death(&self) -> Option<Rank> {

@@ -1,7 +1,7 @@
 //! Signals to the launcher, as a descriptor that `poll` can wait for.
 
 use rustix::fd::{AsFd, BorrowedFd};
-use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::backend::SignalDelivery;
 use signal_hook::iterator::exfiltrator::SignalOnly;
 use std::io;
@@ -18,7 +18,9 @@ impl Signals {
         let ignored = ignored();
         let obeyed = [SIGINT, SIGHUP].into_iter().filter(|signal| ignored & (1 << (signal - 1)) == 0);
         // SIGCHLD too: if it were ignored, the system would reap the ranks before their status is read.
-        let delivery = SignalDelivery::with_pipe(read, write, SignalOnly, obeyed.chain([SIGTERM, SIGCHLD]))?;
+        // SIGXFSZ as well: a write beyond the limit of file sizes is an error that the launcher reports.
+        let handled = obeyed.chain([SIGTERM, SIGCHLD, SIGXFSZ]);
+        let delivery = SignalDelivery::with_pipe(read, write, SignalOnly, handled)?;
         Ok(Signals { delivery })
     }
 
@@ -29,7 +31,7 @@ impl Signals {
 
     /// The signals that have come and that end the job.
     pub fn pending(&mut self) -> impl Iterator<Item = i32> {
-        self.delivery.pending().filter(|signal| *signal != SIGCHLD)
+        self.delivery.pending().filter(|signal| ![SIGCHLD, SIGXFSZ].contains(signal))
     }
 }
 

@@ -7,7 +7,7 @@ use super::output::Output;
 use super::ranks::{Of, Ranks};
 use super::signals::Signals;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::Signal;
+use rustix::process::{Resource, Signal, getrlimit};
 use signal_hook::consts::SIGINT;
 use std::io;
 use std::time::{Duration, Instant};
@@ -30,13 +30,23 @@ pub(super) struct Watch {
     grace: Duration,
     deadline: Option<Instant>,
     phase: Phase,
-    /// The first rank that failed, until it is known which rank is the cause.
-    failed: Option<(Rank, Status)>,
+    /// The first failure, until the status of its cause is known.
+    failed: Option<Failed>,
     failure: Option<Failure>,
     /// A signal has come that ends the job.
     interrupted: bool,
     /// When to stop waiting for the reader of the output.
     give_up_output: Option<Instant>,
+}
+
+/// The first failure that the launcher has seen.
+#[derive(Clone, Copy)]
+struct Failed {
+    /// The rank whose process was seen to end first, and its status.
+    rank: Rank,
+    status: Status,
+    /// The rank that died first, as other ranks have noticed; else `rank`.
+    cause: Rank,
 }
 
 /// What has been done to end the ranks.
@@ -229,16 +239,21 @@ impl Watch {
     }
 
     fn reap(&mut self, mut statuses: Vec<(Rank, Status)>) {
-        // Of several that ended at once, one that was killed is more likely the cause than one that exited.
-        statuses.sort_by_key(|(_, status)| !matches!(status, Status::Killed(_)));
+        // A rank that fails because another one died has recorded that death before. A rank that had left before any death was
+        // recorded fails by itself, and others that waited for it may follow. Without either, of several that ended at once, a
+        // killed one is more likely the cause than one that exited.
+        let noticed = self.control_plane.first_death();
+        let has_left = |rank: Rank| self.control_plane.has_left_first(rank);
+        statuses.sort_by_key(|&(rank, status)| (!has_left(rank), !matches!(status, Status::Killed(_))));
         for &(rank, status) in &statuses {
             self.control_plane.ended(rank, status.success());
             tracing::debug!(rank, %status, "rank ended");
             self.output.finish(rank);
         }
-        if let Some(&failed) = statuses.iter().find(|(_, status)| !status.success()) {
+        if let Some(&(rank, status)) = statuses.iter().find(|(_, status)| !status.success()) {
             self.hear_signals();
-            self.failed.get_or_insert(failed);
+            let cause = noticed.filter(|_| !self.control_plane.has_left_first(rank)).unwrap_or(rank);
+            self.failed.get_or_insert(Failed { rank, status, cause });
             if let Phase::Running = self.phase {
                 self.phase = Phase::Grace(Instant::now().checked_add(self.grace));
             }
@@ -253,12 +268,11 @@ impl Watch {
     /// Decides which rank made the job fail: the first that died, as the others have noticed, which may not be the first
     /// whose process is seen to have ended. Unless it is `urgent`, how that rank ends is waited for.
     fn settle_failure(&mut self, urgent: bool) {
-        let Some((failed, status)) = self.failed else { return };
-        let died = self.control_plane.first_death().unwrap_or(failed);
-        let failure = match self.ranks.status(died) {
+        let Some(Failed { rank: failed, status, cause }) = self.failed else { return };
+        let failure = match self.ranks.status(cause) {
             None if !urgent => return,
-            Some(Status::Exited(0)) => Failure::ExitedWithoutLeaving { rank: died, failed, status },
-            Some(status) => Failure::Rank { rank: died, status },
+            Some(Status::Exited(0)) => Failure::ExitedWithoutLeaving { rank: cause, failed, status },
+            Some(status) => Failure::Rank { rank: cause, status },
             None => Failure::Rank { rank: failed, status },
         };
         self.failed = None;
@@ -268,7 +282,7 @@ impl Watch {
     fn write(&mut self) -> Result<(), LaunchError> {
         while let Err(error) = self.output.write() {
             if error.kind() != io::ErrorKind::BrokenPipe {
-                return Err(LaunchError::Output(error));
+                return Err(LaunchError::Output(with_limit(error)));
             }
             // Lines for stdout are dropped now; those for stderr are still to be written.
             self.fail(Failure::OutputClosed);
@@ -297,5 +311,16 @@ impl Watch {
     fn kill(&mut self) {
         self.ranks.signal(Signal::KILL);
         self.phase = Phase::Killed(Instant::now() + KILL_TO_CUT);
+    }
+}
+
+/// Names the limit of file sizes, if output to a file has reached it.
+fn with_limit(error: io::Error) -> io::Error {
+    let most = getrlimit(Resource::Fsize).current;
+    match (rustix::io::Errno::from_io_error(&error), most) {
+        (Some(rustix::io::Errno::FBIG), Some(most)) => {
+            io::Error::new(error.kind(), format!("files may have {most} bytes (RLIMIT_FSIZE): raise `ulimit -f`"))
+        }
+        _ => error,
     }
 }
