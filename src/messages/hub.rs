@@ -160,6 +160,7 @@ impl Hub {
         self.with(|core| {
             for contexts in self.disbanded().drain(..) {
                 core.opened.retain(|(context, _), _| !contexts.contains(context));
+                core.expected.disband(&contexts);
                 core.engine.disband(contexts);
             }
             core.engine.team(contexts, ranks.iter().copied());

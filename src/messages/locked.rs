@@ -1,7 +1,9 @@
 //! What the lock of a rank's messages has behind it: the engine, works of many messages, and who is to be told what has ended.
 
 use super::carrier::Carrier;
+use super::ended_lists::{EndedLists, ListId};
 use super::error::Error;
+use super::partitioned::Expected;
 use super::progress::Events;
 use std::any::Any;
 use std::collections::HashMap;
@@ -18,6 +20,10 @@ pub(crate) struct Core {
     watched: HashMap<Key, Watch>,
     /// How many pipes, or tags of parts of messages, were used, by context and peer, of contexts that somebody has.
     pub opened: HashMap<(u32, u32), u32>,
+    /// Receive ends of partitioned messages that wait for their announcement.
+    pub expected: Expected,
+    /// Requests that have ended, for the sets that wait for any of theirs.
+    pub lists: EndedLists,
     /// What is done by many messages, a step in each turn.
     works: Vec<(u64, Box<dyn Work>)>,
     /// The number of the next.
@@ -62,9 +68,6 @@ pub(crate) trait Work: Send {
 
     /// The program panics in the scope that lends the buffers: it is to end though other ranks never do their part.
     fn give_up(&mut self, _core: &mut Core) {}
-
-    /// It is turned no more.
-    fn stop(&mut self, _core: &mut Core) {}
 }
 
 /// Requests whose buffers a scope lends. Those that have ended and were asked for go when there are many.
@@ -94,6 +97,8 @@ pub(crate) type Ended = (Result<Came, Fault>, Option<Bytes>);
 #[derive(Default)]
 struct Watch {
     waker: Option<Waker>,
+    /// List that the request puts a number on, and that number.
+    list: Option<(ListId, usize)>,
     /// Nobody will ask for it.
     detached: bool,
     /// How a work ended. A message that has ended is the engine's until somebody asks for it.
@@ -113,6 +118,8 @@ impl Core {
             engine,
             watched: HashMap::new(),
             opened: HashMap::new(),
+            expected: Expected::default(),
+            lists: EndedLists::default(),
             works: Vec::new(),
             next_work: 0,
             wakers: Vec::new(),
@@ -227,15 +234,6 @@ impl Core {
         self.next_work += 1;
     }
 
-    /// Ends a work without a result.
-    pub fn stop(&mut self, key: Key) {
-        let watch = self.watched.remove(&key);
-        self.let_go(watch.and_then(|watch| watch.waker));
-        if let Some(at) = self.works.iter().position(|(number, _)| Key::Work(*number) == key) {
-            self.works.swap_remove(at).1.stop(self);
-        }
-    }
-
     /// Whether others need this rank still.
     pub fn is_needed(&self) -> bool {
         self.engine.is_needed() || self.works_on()
@@ -294,6 +292,9 @@ impl Core {
         }
         watch.ended = Some(ended);
         self.wakers.extend(watch.waker.take());
+        if let Some((list, number)) = watch.list.take() {
+            self.lists.push(list, number);
+        }
     }
 
     /// Has the engine tell what has ended.
@@ -330,6 +331,9 @@ impl Core {
         let key = Key::Message(id);
         let Some(watch) = self.watched.remove(&key) else { return };
         self.wakers.extend(watch.waker);
+        if let Some((list, number)) = watch.list {
+            self.lists.push(list, number);
+        }
         if watch.detached {
             self.engine.take(id);
         }
@@ -395,6 +399,14 @@ impl Core {
         }
     }
 
+    /// Has the request put a number on a list when it ends: now, if it has ended.
+    pub fn list(&mut self, key: Key, list: ListId, number: usize) {
+        match self.is_under_way(key) {
+            true => self.watched.entry(key).or_default().list = Some((list, number)),
+            false => self.lists.push(list, number),
+        }
+    }
+
     /// Drops this, which is the program's, once the lock is free.
     pub fn let_go<D: Any + Send>(&mut self, dropped: Option<D>) {
         if let Some(dropped) = dropped
@@ -408,7 +420,8 @@ impl Core {
     /// Nobody will ask for the request any more. A receive that has no message yet is withdrawn; a work goes on.
     pub fn forget(&mut self, key: Key) {
         if self.is_under_way(key) {
-            self.watched.entry(key).or_default().detached = true;
+            let watch = self.watched.entry(key).or_default();
+            (watch.detached, watch.list) = (true, None);
             self.withdraw(key);
         } else {
             self.ended(key);
