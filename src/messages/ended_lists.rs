@@ -22,6 +22,11 @@ impl EndedLists {
         ListId(self.opened)
     }
 
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        self.lists.len()
+    }
+
     /// Closes a list. Requests that end later put nothing on it.
     pub fn close(&mut self, ListId(list): ListId) {
         self.lists.remove(&list);

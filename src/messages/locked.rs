@@ -41,6 +41,9 @@ pub(crate) struct Core {
     scopes: Vec<Lending>,
     /// Who is told, once, when something has happened.
     pub armed: Option<Armed>,
+    /// Requests that were asked whether they have ended.
+    #[cfg(test)]
+    pub looks: std::cell::Cell<usize>,
 }
 
 #[derive(Default)]
@@ -129,7 +132,14 @@ impl Core {
             checked: Instant::now(),
             scopes: Vec::new(),
             armed: None,
+            #[cfg(test)]
+            looks: std::cell::Cell::new(0),
         }
+    }
+
+    fn count_look(&self) {
+        #[cfg(test)]
+        self.looks.set(self.looks.get() + 1);
     }
 
     /// One turn of the engine, and of works. Whether there is more to do soon.
@@ -351,6 +361,7 @@ impl Core {
     /// How the request ended, if it has; it is no more then.
     #[inline]
     pub fn ended(&mut self, key: Key) -> Option<Ended> {
+        self.count_look();
         // Who waits looks again and again.
         if let Key::Message(id) = key
             && self.engine.is_moving(id)
@@ -377,6 +388,7 @@ impl Core {
 
     /// Whether the request has ended, and what came, if it ended well.
     pub fn has_ended(&self, key: Key) -> Option<Option<Came>> {
+        self.count_look();
         match key {
             Key::Message(id) => self.engine.outcome(id).map(|result| result.as_ref().ok().copied()),
             Key::Work(_) => self.watched.get(&key)?.ended.as_ref().map(|(result, _)| result.as_ref().ok().copied()),
@@ -385,6 +397,7 @@ impl Core {
 
     /// Whether the request has not ended.
     pub fn is_under_way(&self, key: Key) -> bool {
+        self.count_look();
         match key {
             Key::Message(id) => self.engine.is_under_way(id),
             Key::Work(_) => self.watched.get(&key).is_some_and(|watch| watch.ended.is_none()),
