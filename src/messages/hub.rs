@@ -10,7 +10,7 @@ use std::cell::Cell;
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 use transom_channel::wire::Data;
@@ -32,6 +32,8 @@ pub(crate) struct Hub {
     disbanded: Mutex<Vec<RangeInclusive<u32>>>,
     /// Nothing was sent or received yet: as long as nothing has come, waits have no messages to turn.
     untouched: AtomicBool,
+    /// Brief waits in a row in which nothing came.
+    waits_in_vain: AtomicU32,
     /// Turns the engine where the program does not, if it is to.
     pub thread: Thread,
     events: OnceLock<Events>,
@@ -58,6 +60,9 @@ pub(crate) fn must_not_be_in_operation() {
 const LOOKS: usize = 64;
 /// Of these those at one ring, before other threads of this rank may have the engine: a look alone is soon repeated.
 const IN_A_ROW: usize = 8;
+
+/// How long the tasks that wait, all together, sleep at most in brief waits.
+const NAP: Duration = Duration::from_micros(500);
 
 /// A panic while the engine runs is an error of this library, and may leave memory to peers that the program uses again.
 struct Whole;
@@ -86,6 +91,7 @@ impl Hub {
             core,
             disbanded: Mutex::default(),
             untouched: AtomicBool::new(true),
+            waits_in_vain: AtomicU32::new(0),
             thread: Thread::default(),
             events: OnceLock::new(),
         });
@@ -185,7 +191,7 @@ impl Hub {
     /// How many looks at one ring in a row, and how many rows, are worth it before a receive becomes a request.
     #[inline(always)]
     fn looks(&self) -> (u32, usize) {
-        if self.crowded { (1, 1) } else { (IN_A_ROW as u32, LOOKS / IN_A_ROW) }
+        if self.crowded { (1, 4) } else { (IN_A_ROW as u32, LOOKS / IN_A_ROW) }
     }
 
     /// Receives what lies in the ring of the source, or comes there soon, without a request, as much of it as there is room for;
@@ -309,6 +315,29 @@ impl Hub {
             core.check(Instant::now());
             core.turn()
         });
+    }
+
+    /// Waits for something to do, for a task that is polled again at once: spins, and gives the core to other threads; after some
+    /// waits in vain, sleeps until something comes, for [`NAP`] at most.
+    pub fn wait_briefly(&self) {
+        let is_busy = || self.with(|core| core.turn()).unwrap_or(true);
+        let (looks, yields) = if self.crowded { (1, 4) } else { (LOOKS, LOOKS as u32) };
+        let in_vain = self.waits_in_vain.fetch_add(1, Relaxed);
+        let found = (0..looks).any(|_| is_busy()) || {
+            if in_vain < yields {
+                return std::thread::yield_now();
+            }
+            // All tasks that wait may be polled in a row before one of them gets what has come.
+            let tasks = self.with(|core| core.waiting_tasks()).unwrap_or(1).max(1);
+            self.waiter.nap(NAP / tasks as u32, is_busy)
+        };
+        if found {
+            self.waits_in_vain.store(0, Relaxed);
+            // There is more to do soon, such as to tell a credit: not before others had the core.
+            if self.crowded {
+                std::thread::yield_now();
+            }
+        }
     }
 
     /// Turns the engine whenever there is something to do, until the rank leaves.

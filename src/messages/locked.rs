@@ -412,6 +412,11 @@ impl Core {
         }
     }
 
+    /// Tasks that wait to be woken; at least so many.
+    pub fn waiting_tasks(&self) -> usize {
+        self.watched.len() + self.armed.as_ref().map_or(0, |armed| armed.wakers.len())
+    }
+
     /// Has the request put a number on a list when it ends: now, if it has ended.
     pub fn list(&mut self, key: Key, list: ListId, number: usize) {
         match self.is_under_way(key) {
