@@ -3,7 +3,7 @@
 use super::carrier;
 use super::error::Error;
 use super::locked::{Core, Engine, Key};
-use super::progress::{Events, Progress, Thread};
+use super::progress::{Progress, Thread};
 use crate::lock::lock;
 use crate::provider::Provider;
 use std::cell::Cell;
@@ -11,7 +11,7 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use transom_channel::wire::Data;
 use transom_channel::{Meter, Short, Space, Status as Came};
@@ -36,7 +36,6 @@ pub(crate) struct Hub {
     waits_in_vain: AtomicU32,
     /// Turns the engine where the program does not, if it is to.
     pub thread: Thread,
-    events: OnceLock<Events>,
 }
 
 thread_local! {
@@ -93,7 +92,6 @@ impl Hub {
             untouched: AtomicBool::new(true),
             waits_in_vain: AtomicU32::new(0),
             thread: Thread::default(),
-            events: OnceLock::new(),
         });
         // First what may fail: what turns in waits keeps the hub.
         if Progress::asked().map_err(|error| Error::Unavailable { why: error.to_string() })? == Progress::Thread {
@@ -385,15 +383,6 @@ impl Hub {
         closed.iter_mut().flat_map(Core::abandoned).for_each(|waker| contained(|| waker.wake()));
         contained(|| drop(closed));
         self.thread.end();
-    }
-
-    /// What is told when something happens, made when it is first asked for.
-    pub fn events(&self) -> Result<&Events, Error> {
-        if let Some(events) = self.events.get() {
-            return Ok(events);
-        }
-        let made = Events::new()?;
-        Ok(self.events.get_or_init(|| made))
     }
 
     pub fn meter(&self) -> Result<Meter, Error> {

@@ -6,7 +6,7 @@ use super::error::Error;
 use super::partitioned::Expected;
 use super::progress::Events;
 use std::any::Any;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 use transom_channel::{Error as Failure, Id, Status as Came};
@@ -41,6 +41,8 @@ pub(crate) struct Core {
     scopes: Vec<Lending>,
     /// Who is told, once, when something has happened.
     pub armed: Option<Armed>,
+    /// Tasks that have waited for news so far.
+    tasks: u64,
     /// Requests that were asked whether they have ended.
     #[cfg(test)]
     pub looks: std::cell::Cell<usize>,
@@ -49,7 +51,8 @@ pub(crate) struct Core {
 #[derive(Default)]
 pub(crate) struct Armed {
     pub events: Option<Events>,
-    wakers: Vec<Waker>,
+    /// Wakers of tasks that wait for news, by the numbers of these tasks.
+    wakers: BTreeMap<u64, Waker>,
 }
 
 /// What a request of the program is: one message, or a work of many.
@@ -132,6 +135,7 @@ impl Core {
             checked: Instant::now(),
             scopes: Vec::new(),
             armed: None,
+            tasks: 0,
             #[cfg(test)]
             looks: std::cell::Cell::new(0),
         }
@@ -278,17 +282,27 @@ impl Core {
     fn tell(&mut self, armed: Armed) {
         armed.events.iter().for_each(Events::tell);
         self.news |= !armed.wakers.is_empty();
-        self.wakers.extend(armed.wakers);
+        self.wakers.extend(armed.wakers.into_values());
     }
 
-    /// Wakes somebody when something has happened. What it gives back is not needed, and to be dropped once the lock is free.
-    pub fn wake_at_news(&mut self, waker: Waker) -> Option<Waker> {
-        let wakers = &mut self.armed.get_or_insert_default().wakers;
-        if wakers.iter().any(|other| other.will_wake(&waker)) {
-            return Some(waker);
+    /// Wakes a task when something has happened, and numbers the task if it has no number yet. The caller drops the earlier waker of
+    /// the task, which it gets back, once the lock is free.
+    pub fn wake_at_news(&mut self, task: &mut Option<u64>, waker: Waker) -> Option<Waker> {
+        let task = *task.get_or_insert_with(|| {
+            self.tasks += 1;
+            self.tasks
+        });
+        self.armed.get_or_insert_default().wakers.insert(task, waker)
+    }
+
+    /// A task waits for news no more. The caller drops its waker once the lock is free.
+    pub fn ignore_news(&mut self, task: u64) -> Option<Waker> {
+        let armed = self.armed.as_mut()?;
+        let waker = armed.wakers.remove(&task);
+        if armed.events.is_none() && armed.wakers.is_empty() {
+            self.armed = None;
         }
-        wakers.push(waker);
-        None
+        waker
     }
 
     /// A work has ended.

@@ -161,8 +161,7 @@ impl World {
     /// ```
     pub fn event_fd(&self) -> Result<BorrowedFd<'_>, Error> {
         self.start_progress_thread()?;
-        let hub = &self.space().comm()?.hub;
-        Ok(hub.events()?.as_fd())
+        Ok(self.space().events()?.as_fd())
     }
 
     /// Has [`event_fd`](Self::event_fd) be readable once something happens after this call: a request ends, a message comes, a pipe has
@@ -175,7 +174,7 @@ impl World {
     /// See there.
     pub fn arm(&self) -> Result<(), Error> {
         let hub = &self.space().comm()?.hub;
-        let events = hub.events()?;
+        let events = self.space().events()?;
         hub.with(|core| {
             events.quiet();
             core.engine.take_news();
