@@ -53,7 +53,7 @@ async fn pass(world: &World, rounds: usize, probes: bool) -> Result<u64, transom
     Ok(token[0])
 }
 
-/// More ranks than cores: a rank that polls in vain must let the others run. Before, a round took some 10,000 polls of a rank.
+/// Ranks share cores: a rank that polls in vain must let the others run. Otherwise it polls some 10,000 times in a round.
 #[test]
 fn foreign_executor_gives_the_core_away() {
     ranks::on(&[8], "foreign_executor_gives_the_core_away", |world| {

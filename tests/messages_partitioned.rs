@@ -217,7 +217,7 @@ fn dropped_receive_keeps_its_place_in_the_order() {
     });
 }
 
-/// Nobody but the library receives the parts, of 24 bytes and of 160 KB.
+/// The library receives the parts, of 24 bytes and of 160 KB, and throws them away.
 #[test]
 fn parts_for_a_dropped_receive_are_discarded() {
     on(&[1, 2], "parts_for_a_dropped_receive_are_discarded", |world| {
@@ -228,7 +228,7 @@ fn parts_for_a_dropped_receive_are_discarded() {
                 if time % 2 == 0 {
                     drop(coming.start().unwrap());
                 }
-                // One that is started takes a round; it is dropped behind that. The others are dropped before their sends are made.
+                // A started receive takes a round, and is dropped behind it. The others are dropped before their sends are made.
                 let mut kept = (time % 4 == 0).then_some(coming);
                 let mut sending = world.psend_init(other, ONE, vec![1; len], 2).unwrap();
                 for _ in 0..2 {

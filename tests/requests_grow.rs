@@ -132,7 +132,7 @@ fn partitioned_requests_leave_nothing() {
                 let mut parts = sending.start().unwrap();
                 parts.parts().skip(round % 4).for_each(|part| part.ready());
             }
-            // What was sent before has come then: tables keep the size that they once needed.
+            // Messages sent before have come then. Tables keep the size that they once needed.
             if round % 4 == 0 {
                 world.sendrecv(other, GO, &[0], other, GO, &mut [1]).unwrap();
             }
@@ -200,7 +200,7 @@ fn forgotten_request_keeps_no_descriptor() {
         });
         ended.unwrap();
     };
-    // What the process keeps for all its worlds.
+    // Descriptors that the process keeps for all its worlds are made.
     forget();
     let before = descriptors();
     (0..20).for_each(|_| forget());

@@ -34,7 +34,7 @@ pub(crate) struct Presence {
     root: Provider,
     /// All messages of this rank, or why it has none.
     hub: Result<Arc<Hub>, Error>,
-    /// What is told when something happens, made when it is first asked for. Requests that outlive the worlds do not keep it.
+    /// Descriptor of `event_fd`, made at its first use. Requests that outlive the worlds do not keep it.
     events: OnceLock<Events>,
     /// How many worlds this rank leads, that of the job among them.
     led: AtomicU32,

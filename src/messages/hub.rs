@@ -315,8 +315,8 @@ impl Hub {
         });
     }
 
-    /// Waits for something to do, for a task that is polled again at once: spins, and gives the core to other threads; after some
-    /// waits in vain, sleeps until something comes, for [`NAP`] at most.
+    /// Waits for something to do, for a task that is polled again at once. It spins and gives the core to other threads. After some
+    /// waits in vain it sleeps until something comes, for [`NAP`] at most.
     pub fn wait_briefly(&self) {
         let is_busy = || self.with(|core| core.turn()).unwrap_or(true);
         let (looks, yields) = if self.crowded { (1, 4) } else { (LOOKS, LOOKS as u32) };
@@ -331,7 +331,7 @@ impl Hub {
         };
         if found {
             self.waits_in_vain.store(0, Relaxed);
-            // There is more to do soon, such as to tell a credit: not before others had the core.
+            // Work may be due only later, such as a credit. Other threads get the core until then.
             if self.crowded {
                 std::thread::yield_now();
             }

@@ -103,7 +103,7 @@ pub(crate) type Ended = (Result<Came, Fault>, Option<Bytes>);
 #[derive(Default)]
 struct Watch {
     waker: Option<Waker>,
-    /// List that the request puts a number on, and that number.
+    /// List that the work puts a number on, and that number.
     list: Option<(ListId, usize)>,
     /// Nobody will ask for it.
     detached: bool,
@@ -344,6 +344,9 @@ impl Core {
             if !self.watched.is_empty() {
                 self.end_message(id);
             }
+            if !self.lists.have_no_messages() {
+                self.lists.end_message(id);
+            }
         }
         self.news = true;
         self.happened();
@@ -355,9 +358,6 @@ impl Core {
         let key = Key::Message(id);
         let Some(watch) = self.watched.remove(&key) else { return };
         self.wakers.extend(watch.waker);
-        if let Some((list, number)) = watch.list {
-            self.lists.push(list, number);
-        }
         if watch.detached {
             self.engine.take(id);
         }
@@ -433,9 +433,10 @@ impl Core {
 
     /// Has the request put a number on a list when it ends: now, if it has ended.
     pub fn list(&mut self, key: Key, list: ListId, number: usize) {
-        match self.is_under_way(key) {
-            true => self.watched.entry(key).or_default().list = Some((list, number)),
-            false => self.lists.push(list, number),
+        match key {
+            _ if !self.is_under_way(key) => self.lists.push(list, number),
+            Key::Message(id) => self.lists.add_message(id, list, number),
+            Key::Work(_) => self.watched.entry(key).or_default().list = Some((list, number)),
         }
     }
 
@@ -454,6 +455,9 @@ impl Core {
         if self.is_under_way(key) {
             let watch = self.watched.entry(key).or_default();
             (watch.detached, watch.list) = (true, None);
+            if let Key::Message(id) = key {
+                self.lists.remove_message(id);
+            }
             self.withdraw(key);
         } else {
             self.ended(key);

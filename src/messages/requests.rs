@@ -72,12 +72,12 @@ impl<'a, B> Requests<'a, B> {
         self.added - 1
     }
 
-    /// How many are left.
+    /// Number of requests that are left.
     pub fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// Whether none is left.
+    /// Whether no request is left.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

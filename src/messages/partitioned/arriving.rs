@@ -74,7 +74,7 @@ impl World {
         let comm = self.space().comm()?;
         let (from, cut) = (comm.target(from.into())?, Cut::new(buffer.len(), parts, size_of::<T>())?);
         let lane = from.map(|source| Lane { context: comm.context, source, tag: tag.number() });
-        // Nobody's parts come as soon as they are asked for.
+        // Parts from `None` have come as soon as they are asked for.
         let announced = from.is_none().then_some(Ok(Sender { first: 0, cut, farewell: None }));
         let round = Mutex::new(Round { announced, asked: false, pieces: Pieces::new(0, Piece::Held) });
         let coming = Arc::new(Coming { comm: comm.clone(), lane, cut, buffer: Shares::new(buffer), round });
@@ -206,9 +206,10 @@ impl<T: Pod + Send + Sync> Arriving<'_, T> {
     /// The elements of a part, if they have come.
     ///
     /// # Errors
-    /// [`Error::PartsNotReady`] if the sender has lost some of them; [`Error::SenderDropped`] if it has dropped its end before it sent
-    /// them; [`Error::Misuse`] if there is no such part, or the ends do not
-    /// agree; those of [`World::recv`].
+    /// - [`Error::PartsNotReady`] if the sender has lost some of them;
+    /// - [`Error::SenderDropped`] if the sender has dropped its end before it sent them;
+    /// - [`Error::Misuse`] if there is no such part, or the ends do not agree;
+    /// - those of [`World::recv`].
     pub fn arrived(&self, part: usize) -> Result<Option<&[T]>, Error> {
         let coming = &*self.0.0;
         self.check(part)?;

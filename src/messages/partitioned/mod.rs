@@ -90,10 +90,12 @@ pub struct Part<'a, T: Pod + Send> {
 }
 
 impl World {
-    /// A message to be sent many times, in parts: the elements as evenly as they can be cut, the first parts one longer than the
-    /// others if need be. Nothing is sent yet. It meets the [`precv_init`](Self::precv_init) of that rank, with this tag, that
-    /// was called in the same order among its like, also if one of the two is dropped before they meet; that may be cut into another
-    /// number of parts. If the receiver has dropped its end, the parts are received and discarded.
+    /// A message to be sent many times, in parts. The elements are cut as evenly as possible; the first parts have one more where the
+    /// number does not divide. Nothing is sent yet.
+    ///
+    /// The n-th call to a rank, with a tag, meets the n-th [`precv_init`](Self::precv_init) of that rank with the tag, also if the program
+    /// drops one of the two before they meet. The receiver may cut the message into another number of parts. If the receiver drops its
+    /// end, the library receives the parts there and discards them.
     ///
     /// # Errors
     /// [`Error::NoSuchRank`], [`Error::Unavailable`]; [`Error::Misuse`] if there are no parts, or fewer elements than parts.
