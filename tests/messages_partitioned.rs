@@ -175,9 +175,6 @@ fn a_lost_part_is_told_to_both() {
 fn ends_meet_in_the_order_in_which_they_were_made() {
     on(&[1, 2], "ends_meet_in_the_order_in_which_they_were_made", |world| {
         let other = world.size() - 1 - world.rank();
-        // What is given up before its sender is made has no place in the order.
-        drop(world.precv_init(other, ONE, vec![0; 6], 1).unwrap());
-        world.barrier().unwrap();
         let mut sending = [10, 20].map(|n| world.psend_init(other, ONE, vec![n; 6], 3).unwrap());
         // Of another tag, or not one in parts: they meet none of these.
         let _others = [world.psend_init(other, TWO, vec![30; 6], 2), world.psend_init(other, TWO, vec![40; 6], 2)];
@@ -193,6 +190,115 @@ fn ends_meet_in_the_order_in_which_they_were_made() {
         assert_eq!(coming.each_mut().map(|coming| coming.buffer().unwrap()), [[10; 6], [20; 6]]);
         assert_eq!(world.recv(other, Tag::<u64>::any()).unwrap().0, [50]);
         sent.wait().unwrap();
+    });
+}
+
+/// Values of the n-th send end: it meets the n-th receive end.
+#[test]
+fn dropped_receive_keeps_its_place_in_the_order() {
+    on(&[1, 2], "dropped_receive_keeps_its_place_in_the_order", |world| {
+        let other = world.size() - 1 - world.rank();
+        for dropped in [&[0][..], &[1], &[0, 1], &[0, 2], &[1, 2, 3], &[0, 1, 2, 3]] {
+            let receive = |_| Some(world.precv_init(other, ONE, vec![0; 6], 2).unwrap());
+            let mut coming: Vec<_> = (0..5).map(receive).collect();
+            dropped.iter().for_each(|&end| coming[end] = None);
+            world.barrier().unwrap();
+            let send = |n: u64| world.psend_init(other, ONE, vec![n; 6], 3).unwrap();
+            let mut sending: Vec<_> = (0..5).map(|n| send(10 + n)).collect();
+            let mut parts: Vec<_> = sending.iter_mut().map(|sending| sending.start().unwrap()).collect();
+            parts.iter_mut().for_each(|parts| parts.parts().for_each(|part| part.ready()));
+            for (end, coming) in coming.iter_mut().enumerate() {
+                let Some(coming) = coming else { continue };
+                coming.start().unwrap().wait().unwrap();
+                assert_eq!(coming.buffer().unwrap(), [10 + end as u64; 6], "end {end}, without {dropped:?}");
+            }
+            parts.into_iter().for_each(|parts| parts.wait().unwrap());
+        }
+    });
+}
+
+/// The library receives the parts, of 24 bytes and of 160 KB, and throws them away.
+#[test]
+fn parts_for_a_dropped_receive_are_discarded() {
+    on(&[1, 2], "parts_for_a_dropped_receive_are_discarded", |world| {
+        let other = world.size() - 1 - world.rank();
+        for (len, times) in [(6, 2000), (40_000, 100)] {
+            for time in 0..ranks::rounds(times) {
+                let mut coming = world.precv_init(other, ONE, vec![0; len], 2).unwrap();
+                if time % 2 == 0 {
+                    drop(coming.start().unwrap());
+                }
+                // A started receive takes a round, and is dropped behind it. The others are dropped before their sends are made.
+                let mut kept = (time % 4 == 0).then_some(coming);
+                let mut sending = world.psend_init(other, ONE, vec![1; len], 2).unwrap();
+                for _ in 0..2 {
+                    let mut parts = sending.start().unwrap();
+                    parts.parts().for_each(|part| part.ready());
+                    if time % 4 == 1 {
+                        world.progress().unwrap();
+                    }
+                    parts.wait().unwrap_or_else(|error| panic!("{len}, {time}: {error}"));
+                    drop(kept.take());
+                }
+            }
+        }
+        // The next ones meet.
+        world.barrier().unwrap();
+        let mut coming = world.precv_init(other, ONE, vec![0; 6], 2).unwrap();
+        let mut sending = world.psend_init(other, ONE, vec![7; 6], 2).unwrap();
+        let mut parts = sending.start().unwrap();
+        parts.parts().for_each(|part| part.ready());
+        coming.start().unwrap().wait().unwrap();
+        assert_eq!(coming.buffer().unwrap(), [7; 6]);
+        parts.wait().unwrap();
+    });
+}
+
+#[test]
+fn dropped_send_end_is_told_by_its_rank() {
+    on(&[1, 2], "dropped_send_end_is_told_by_its_rank", |world| {
+        let (rank, other) = (world.rank(), world.size() - 1 - world.rank());
+        for time in 0..ranks::rounds(2000) {
+            let early = (time % 2 == 0).then(|| world.precv_init(other, ONE, vec![0; 6], 2).unwrap());
+            if time % 4 < 2 {
+                drop(world.psend_init(other, ONE, vec![1; 6], 3).unwrap());
+            } else {
+                // One round is whole, and there is no second one.
+                let mut sending = world.psend_init(other, ONE, vec![time as u64; 6], 3).unwrap();
+                let mut parts = sending.start().unwrap();
+                parts.parts().for_each(|part| part.ready());
+                parts.wait().unwrap();
+            }
+            let mut coming = early.unwrap_or_else(|| world.precv_init(other, ONE, vec![0; 6], 2).unwrap());
+            if time % 4 >= 2 {
+                coming.start().unwrap().wait().unwrap();
+                assert_eq!(coming.buffer().unwrap(), [time as u64; 6]);
+            }
+            for _ in 0..2 {
+                let told = coming.start().unwrap().wait();
+                assert!(
+                    matches!(told, Err(Error::SenderDropped { rank }) if rank == other),
+                    "{rank}, {time}: {told:?}"
+                );
+            }
+            assert!(coming.buffer().is_ok());
+        }
+    });
+}
+
+/// The sender's rounds end, though no receive end takes its parts.
+#[test]
+fn parts_of_other_length_are_discarded() {
+    on(&[1, 2], "parts_of_other_length_are_discarded", |world| {
+        let other = world.size() - 1 - world.rank();
+        for _ in 0..ranks::rounds(100) {
+            let mut coming = world.precv_init(other, ONE, vec![0; 7], 1).unwrap();
+            let mut sending = world.psend_init(other, ONE, vec![1; 40_000], 2).unwrap();
+            let mut parts = sending.start().unwrap();
+            parts.parts().for_each(|part| part.ready());
+            assert!(matches!(coming.start().unwrap().wait(), Err(Error::Misuse { .. })));
+            parts.wait().unwrap();
+        }
     });
 }
 

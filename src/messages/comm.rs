@@ -3,6 +3,7 @@
 use super::error::Error;
 use super::hub::Hub;
 use super::locked::Fault;
+use super::progress::Events;
 use super::tag::{Peer, Source, Status};
 use crate::provider::{self, Provider};
 use std::collections::HashMap;
@@ -33,6 +34,8 @@ pub(crate) struct Presence {
     root: Provider,
     /// All messages of this rank, or why it has none.
     hub: Result<Arc<Hub>, Error>,
+    /// Descriptor of `event_fd`, made at its first use. Requests that outlive the worlds do not keep it.
+    events: OnceLock<Events>,
     /// How many worlds this rank leads, that of the job among them.
     led: AtomicU32,
 }
@@ -98,7 +101,7 @@ impl Space {
     pub fn of_job(root: Provider) -> Space {
         // Messages come unasked: whoever sends finds a rank that takes them in its waits.
         let hub = Hub::open(&root).inspect_err(|error| tracing::warn!(%error, "no messages by this rank"));
-        let presence = Arc::new(Presence { root, hub, led: AtomicU32::new(1) });
+        let presence = Arc::new(Presence { root, hub, events: OnceLock::new(), led: AtomicU32::new(1) });
         Space { presence, context: 0, team: None, comm: OnceLock::new() }
     }
 
@@ -135,6 +138,14 @@ impl Space {
     /// All messages of this rank, for its first call of them in this world.
     pub(crate) fn hub(&self) -> Result<&Arc<Hub>, Error> {
         self.presence.hub.as_ref().inspect(|hub| hub.touch()).map_err(Error::clone)
+    }
+
+    pub(super) fn events(&self) -> Result<&Events, Error> {
+        if let Some(events) = self.presence.events.get() {
+            return Ok(events);
+        }
+        let made = Events::new()?;
+        Ok(self.presence.events.get_or_init(|| made))
     }
 
     pub(crate) fn context(&self) -> u32 {

@@ -114,6 +114,15 @@ pub enum Error {
         /// How many.
         missing: usize,
     },
+    /// The sender dropped its end of a partitioned message before it sent what this round waits for.
+    #[error(
+        "rank {rank} dropped its end of a partitioned message (`psend_init`) before it sent the parts of this round: keep it as long as \
+         the receiver starts rounds"
+    )]
+    SenderDropped {
+        /// The sender.
+        rank: Rank,
+    },
     /// A pipe cannot be opened, or be used.
     #[error("the pipe to rank {rank}: {fault}")]
     Pipe {

@@ -17,10 +17,12 @@ thread_local! {
     static DRIVEN: Cell<*const Hub> = const { Cell::new(std::ptr::null()) };
 }
 
-/// A request is not done: whoever polls it comes back. Who does not turn its messages meanwhile (another executor, or `block_on` of
-/// another rank of this process) has to do so at once, unless a thread turns them.
+/// A poll has found nothing. The task is polled again at once where nothing but polls turns its messages: under another executor, or
+/// under `block_on` of another rank of this process, without a progress thread. Such a poll first waits briefly and gives the core
+/// away: an executor that polls in a loop would keep the core from the rank that is waited for.
 pub(super) fn pending(hub: &Hub, context: &Context<'_>) {
     if !std::ptr::eq(DRIVEN.get(), hub) && !hub.thread.runs() {
+        hub.wait_briefly();
         context.waker().wake_by_ref();
     }
 }

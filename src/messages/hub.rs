@@ -3,16 +3,16 @@
 use super::carrier;
 use super::error::Error;
 use super::locked::{Core, Engine, Key};
-use super::progress::{Events, Progress, Thread};
+use super::progress::{Progress, Thread};
 use crate::lock::lock;
 use crate::provider::Provider;
 use std::cell::Cell;
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 use transom_channel::wire::Data;
 use transom_channel::{Meter, Short, Space, Status as Came};
 use transom_locks::Awaited;
@@ -32,9 +32,10 @@ pub(crate) struct Hub {
     disbanded: Mutex<Vec<RangeInclusive<u32>>>,
     /// Nothing was sent or received yet: as long as nothing has come, waits have no messages to turn.
     untouched: AtomicBool,
+    /// Brief waits in a row in which nothing came.
+    waits_in_vain: AtomicU32,
     /// Turns the engine where the program does not, if it is to.
     pub thread: Thread,
-    events: OnceLock<Events>,
 }
 
 thread_local! {
@@ -58,6 +59,9 @@ pub(crate) fn must_not_be_in_operation() {
 const LOOKS: usize = 64;
 /// Of these those at one ring, before other threads of this rank may have the engine: a look alone is soon repeated.
 const IN_A_ROW: usize = 8;
+
+/// How long the tasks that wait, all together, sleep at most in brief waits.
+const NAP: Duration = Duration::from_micros(500);
 
 /// A panic while the engine runs is an error of this library, and may leave memory to peers that the program uses again.
 struct Whole;
@@ -86,8 +90,8 @@ impl Hub {
             core,
             disbanded: Mutex::default(),
             untouched: AtomicBool::new(true),
+            waits_in_vain: AtomicU32::new(0),
             thread: Thread::default(),
-            events: OnceLock::new(),
         });
         // First what may fail: what turns in waits keeps the hub.
         if Progress::asked().map_err(|error| Error::Unavailable { why: error.to_string() })? == Progress::Thread {
@@ -179,6 +183,7 @@ impl Hub {
         let disbanded = std::mem::take(&mut *self.disbanded());
         for contexts in disbanded {
             core.opened.retain(|(context, _), _| !contexts.contains(context));
+            core.expected.disband(&contexts);
             core.engine.disband(contexts);
         }
     }
@@ -196,7 +201,7 @@ impl Hub {
     /// How many looks at one ring in a row, and how many rows, are worth it before a receive becomes a request.
     #[inline(always)]
     fn looks(&self) -> (u32, usize) {
-        if self.crowded { (1, 1) } else { (IN_A_ROW as u32, LOOKS / IN_A_ROW) }
+        if self.crowded { (1, 4) } else { (IN_A_ROW as u32, LOOKS / IN_A_ROW) }
     }
 
     /// Receives what lies in the ring of the source, or comes there soon, without a request, as much of it as there is room for;
@@ -318,9 +323,7 @@ impl Hub {
         self.wait_by(call, awaited, Some(until), |core| match look(core) {
             Some(found) => Some(Some(found)),
             None if !std::mem::replace(&mut turned, true) => None,
-            None => {
-                (Instant::now() >= until).then_some(None)
-            }
+            None => (Instant::now() >= until).then_some(None),
         })
     }
 
@@ -329,6 +332,29 @@ impl Hub {
         let turned = self.with(Core::turn);
         if self.crowded && matches!(turned, Ok(false)) {
             transom_windows::looked_in_vain();
+        }
+    }
+
+    /// Waits for something to do, for a task that is polled again at once. It spins and gives the core to other threads. After some
+    /// waits in vain it sleeps until something comes, for [`NAP`] at most.
+    pub fn wait_briefly(&self) {
+        let is_busy = || self.with(|core| core.turn()).unwrap_or(true);
+        let (looks, yields) = if self.crowded { (1, 4) } else { (LOOKS, LOOKS as u32) };
+        let in_vain = self.waits_in_vain.fetch_add(1, Relaxed);
+        let found = (0..looks).any(|_| is_busy()) || {
+            if in_vain < yields {
+                return std::thread::yield_now();
+            }
+            // All tasks that wait may be polled in a row before one of them gets what has come.
+            let tasks = self.with(|core| core.waiting_tasks()).unwrap_or(1).max(1);
+            self.waiter.nap(NAP / tasks as u32, is_busy)
+        };
+        if found {
+            self.waits_in_vain.store(0, Relaxed);
+            // Work may be due only later, such as a credit. Other threads get the core until then.
+            if self.crowded {
+                std::thread::yield_now();
+            }
         }
     }
 
@@ -377,15 +403,6 @@ impl Hub {
         closed.iter_mut().flat_map(Core::abandoned).for_each(|waker| contained(|| waker.wake()));
         contained(|| drop(closed));
         self.thread.end();
-    }
-
-    /// What is told when something happens, made when it is first asked for.
-    pub fn events(&self) -> Result<&Events, Error> {
-        if let Some(events) = self.events.get() {
-            return Ok(events);
-        }
-        let made = Events::new()?;
-        Ok(self.events.get_or_init(|| made))
     }
 
     pub fn meter(&self) -> Result<Meter, Error> {

@@ -1,10 +1,12 @@
 //! What the lock of a rank's messages has behind it: the engine, works of many messages, and who is to be told what has ended.
 
 use super::carrier::Carrier;
+use super::ended_lists::{EndedLists, ListId};
 use super::error::Error;
+use super::partitioned::Expected;
 use super::progress::Events;
 use std::any::Any;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 use transom_channel::{Error as Failure, Id, Status as Came, Waits};
@@ -18,6 +20,10 @@ pub(crate) struct Core {
     watched: HashMap<Key, Watch>,
     /// How many pipes, or tags of parts of messages, were used, by context and peer, of contexts that somebody has.
     pub opened: HashMap<(u32, u32), u32>,
+    /// Receive ends of partitioned messages that wait for their announcement.
+    pub expected: Expected,
+    /// Requests that have ended, for the sets that wait for any of theirs.
+    pub lists: EndedLists,
     /// What is done by many messages, a step in each turn.
     works: Vec<(u64, Box<dyn Work>)>,
     /// The number of the next.
@@ -36,12 +42,18 @@ pub(crate) struct Core {
     scopes: Vec<Lending>,
     /// Who is told, once, when something has happened.
     pub armed: Option<Armed>,
+    /// Tasks that have waited for news so far.
+    tasks: u64,
+    /// Requests that were asked whether they have ended.
+    #[cfg(test)]
+    pub looks: std::cell::Cell<usize>,
 }
 
 #[derive(Default)]
 pub(crate) struct Armed {
     pub events: Option<Events>,
-    wakers: Vec<Waker>,
+    /// Wakers of tasks that wait for news, by the numbers of these tasks.
+    wakers: BTreeMap<u64, Waker>,
 }
 
 /// What a request of the program is: one message, or a work of many.
@@ -63,9 +75,6 @@ pub(crate) trait Work: Send {
 
     /// The program panics in the scope that lends the buffers: it is to end though other ranks never do their part.
     fn give_up(&mut self, _core: &mut Core) {}
-
-    /// It is turned no more.
-    fn stop(&mut self, _core: &mut Core) {}
 }
 
 /// Requests whose buffers a scope lends. Those that have ended and were asked for go when there are many.
@@ -95,6 +104,8 @@ pub(crate) type Ended = (Result<Came, Fault>, Option<Bytes>);
 #[derive(Default)]
 struct Watch {
     waker: Option<Waker>,
+    /// List that the work puts a number on, and that number.
+    list: Option<(ListId, usize)>,
     /// Nobody will ask for it.
     detached: bool,
     /// How a work ended. A message that has ended is the engine's until somebody asks for it.
@@ -117,6 +128,8 @@ impl Core {
             engine,
             watched: HashMap::new(),
             opened: HashMap::new(),
+            expected: Expected::default(),
+            lists: EndedLists::default(),
             works: Vec::new(),
             next_work: 0,
             wakers: Vec::new(),
@@ -127,7 +140,15 @@ impl Core {
             checked: Instant::now(),
             scopes: Vec::new(),
             armed: None,
+            tasks: 0,
+            #[cfg(test)]
+            looks: std::cell::Cell::new(0),
         }
+    }
+
+    fn count_look(&self) {
+        #[cfg(test)]
+        self.looks.set(self.looks.get() + 1);
     }
 
     /// One turn of the engine, and of works. Whether there is more to do soon.
@@ -249,15 +270,6 @@ impl Core {
         self.next_work += 1;
     }
 
-    /// Ends a work without a result.
-    pub fn stop(&mut self, key: Key) {
-        let watch = self.watched.remove(&key);
-        self.let_go(watch.and_then(|watch| watch.waker));
-        if let Some(at) = self.works.iter().position(|(number, _)| Key::Work(*number) == key) {
-            self.works.swap_remove(at).1.stop(self);
-        }
-    }
-
     /// Whether others need this rank still.
     pub fn is_needed(&self) -> bool {
         self.engine.is_needed() || self.works_on()
@@ -292,17 +304,27 @@ impl Core {
     fn tell(&mut self, armed: Armed) {
         armed.events.iter().for_each(Events::tell);
         self.news |= !armed.wakers.is_empty();
-        self.wakers.extend(armed.wakers);
+        self.wakers.extend(armed.wakers.into_values());
     }
 
-    /// Wakes somebody when something has happened. What it gives back is not needed, and to be dropped once the lock is free.
-    pub fn wake_at_news(&mut self, waker: Waker) -> Option<Waker> {
-        let wakers = &mut self.armed.get_or_insert_default().wakers;
-        if wakers.iter().any(|other| other.will_wake(&waker)) {
-            return Some(waker);
+    /// Wakes a task when something has happened, and numbers the task if it has no number yet. The caller drops the earlier waker of
+    /// the task, which it gets back, once the lock is free.
+    pub fn wake_at_news(&mut self, task: &mut Option<u64>, waker: Waker) -> Option<Waker> {
+        let task = *task.get_or_insert_with(|| {
+            self.tasks += 1;
+            self.tasks
+        });
+        self.armed.get_or_insert_default().wakers.insert(task, waker)
+    }
+
+    /// A task waits for news no more. The caller drops its waker once the lock is free.
+    pub fn ignore_news(&mut self, task: u64) -> Option<Waker> {
+        let armed = self.armed.as_mut()?;
+        let waker = armed.wakers.remove(&task);
+        if armed.events.is_none() && armed.wakers.is_empty() {
+            self.armed = None;
         }
-        wakers.push(waker);
-        None
+        waker
     }
 
     /// A work has ended.
@@ -316,6 +338,9 @@ impl Core {
         }
         watch.ended = Some(ended);
         self.wakers.extend(watch.waker.take());
+        if let Some((list, number)) = watch.list.take() {
+            self.lists.push(list, number);
+        }
     }
 
     /// Has the engine tell what has ended.
@@ -340,6 +365,9 @@ impl Core {
         while let Some(id) = self.engine.next_ended() {
             if !self.watched.is_empty() {
                 self.end_message(id);
+            }
+            if !self.lists.have_no_messages() {
+                self.lists.end_message(id);
             }
         }
         self.news = true;
@@ -369,6 +397,7 @@ impl Core {
     /// How the request ended, if it has; it is no more then.
     #[inline]
     pub fn ended(&mut self, key: Key) -> Option<Ended> {
+        self.count_look();
         // Who waits looks again and again.
         if let Key::Message(id) = key
             && self.engine.is_moving(id)
@@ -395,6 +424,7 @@ impl Core {
 
     /// Whether the request has ended, and what came, if it ended well.
     pub fn has_ended(&self, key: Key) -> Option<Option<Came>> {
+        self.count_look();
         match key {
             Key::Message(id) => self.engine.outcome(id).map(|result| result.as_ref().ok().copied()),
             Key::Work(_) => self.watched.get(&key)?.ended.as_ref().map(|(result, _)| result.as_ref().ok().copied()),
@@ -403,6 +433,7 @@ impl Core {
 
     /// Whether the request has not ended.
     pub fn is_under_way(&self, key: Key) -> bool {
+        self.count_look();
         match key {
             Key::Message(id) => self.engine.is_under_way(id),
             Key::Work(_) => self.watched.get(&key).is_some_and(|watch| watch.ended.is_none()),
@@ -430,6 +461,20 @@ impl Core {
         }
     }
 
+    /// Tasks that wait to be woken; at least so many.
+    pub fn waiting_tasks(&self) -> usize {
+        self.watched.len() + self.armed.as_ref().map_or(0, |armed| armed.wakers.len())
+    }
+
+    /// Has the request put a number on a list when it ends: now, if it has ended.
+    pub fn list(&mut self, key: Key, list: ListId, number: usize) {
+        match key {
+            _ if !self.is_under_way(key) => self.lists.push(list, number),
+            Key::Message(id) => self.lists.add_message(id, list, number),
+            Key::Work(_) => self.watched.entry(key).or_default().list = Some((list, number)),
+        }
+    }
+
     /// Drops this, which is the program's, once the lock is free.
     pub fn let_go<D: Any + Send>(&mut self, dropped: Option<D>) {
         if let Some(dropped) = dropped
@@ -443,7 +488,11 @@ impl Core {
     /// Nobody will ask for the request any more. A receive that has no message yet is withdrawn; a work goes on.
     pub fn forget(&mut self, key: Key) {
         if self.is_under_way(key) {
-            self.watched.entry(key).or_default().detached = true;
+            let watch = self.watched.entry(key).or_default();
+            (watch.detached, watch.list) = (true, None);
+            if let Key::Message(id) = key {
+                self.lists.remove_message(id);
+            }
             self.withdraw(key);
         } else {
             self.ended(key);

@@ -22,6 +22,7 @@
 
 mod carrier;
 pub(crate) mod comm;
+mod ended_lists;
 mod error;
 mod futures;
 pub(crate) mod hold;

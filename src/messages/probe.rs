@@ -164,11 +164,13 @@ pub struct Probing<T: Pod> {
     comm: Result<Comm, Error>,
     from: Source,
     tags: Tags<T>,
+    /// Number under which the rank has its waker.
+    task: Option<u64>,
 }
 
 impl<T: Pod> Probing<T> {
     pub(super) fn new(comm: Result<Comm, Error>, from: Source, tags: Tags<T>) -> Self {
-        Probing { comm, from, tags }
+        Probing { comm, from, tags, task: None }
     }
 }
 
@@ -176,8 +178,9 @@ impl<T: Pod> Future for Probing<T> {
     type Output = Result<Message<T>, Error>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let comm = self.comm.as_ref().map_err(Error::clone)?;
-        let select = select(comm, self.from, self.tags)?;
+        let Probing { comm, from, tags, task } = self.get_mut();
+        let comm = comm.as_ref().map_err(|error| error.clone())?;
+        let select = select(comm, *from, *tags)?;
         comm.hub.turn_now();
         // It is the program's: cloned and dropped while the lock is free.
         let mut waker = Some(context.waker().clone());
@@ -188,7 +191,7 @@ impl<T: Pod> Future for Probing<T> {
                 if let Some(error) = core.engine.never(select) {
                     return Err(error);
                 }
-                waker = waker.take().and_then(|waker| core.wake_at_news(waker));
+                waker = waker.take().and_then(|waker| core.wake_at_news(task, waker));
             }
             probed
         })?;
@@ -198,6 +201,19 @@ impl<T: Pod> Future for Probing<T> {
                 super::futures::pending(&comm.hub, context);
                 Poll::Pending
             }
+        }
+    }
+}
+
+// Nothing in it refers to itself.
+impl<T: Pod> Unpin for Probing<T> {}
+
+impl<T: Pod> Drop for Probing<T> {
+    fn drop(&mut self) {
+        if let (Ok(comm), Some(task)) = (&self.comm, self.task) {
+            // The waker is the program's: dropped while the lock is free.
+            let waker = comm.hub.with(|core| core.ignore_news(task));
+            drop(waker);
         }
     }
 }

@@ -102,9 +102,34 @@ impl AsFd for Events {
 }
 
 impl World {
+    /// Starts the thread that moves the messages of this rank while the program does not, as with TRANSOM_PROGRESS=thread; nothing if it
+    /// runs. Futures of an executor other than [`block_on`](Self::block_on) then sleep until the thread wakes them, and are not polled
+    /// again and again. The thread sleeps while nothing comes, and ends with the rank's last world.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`].
+    ///
+    /// # Examples
+    /// ```
+    /// use transom::messages::Tag;
+    /// transom::threads(2, |world| -> Result<(), transom::Error> {
+    ///     world.start_progress_thread()?;
+    ///     let other = 1 - world.rank();
+    ///     let coming = world.irecv(other, Tag::<u8>::new(1));
+    ///     drop(world.isend(other, Tag::new(1), vec![42_u8; 100_000])); // moves while the program computes
+    ///     assert_eq!(coming.wait()?.len(), 100_000);
+    ///     Ok(())
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn start_progress_thread(&self) -> Result<(), Error> {
+        let hub = &self.space().comm()?.hub;
+        hub.thread.begin(hub)
+    }
+
     /// A descriptor that becomes readable when something has happened to the messages of this rank, for programs that wait for
     /// other things as well, by `poll`, `epoll` or the reactor of an async runtime. Only to be polled for reading; it is the same
-    /// for all worlds of the rank. From now on a thread moves the messages, as with TRANSOM_PROGRESS=thread.
+    /// for all worlds of the rank. It starts the [progress thread](Self::start_progress_thread).
     ///
     /// It is told once for each [`arm`](Self::arm): arm, look (at requests, probes, pipes), and only then sleep. One thread of a rank does so:
     /// what another arms takes back what this one has not looked at yet.
@@ -135,9 +160,8 @@ impl World {
     /// # Ok::<(), transom::Error>(())
     /// ```
     pub fn event_fd(&self) -> Result<BorrowedFd<'_>, Error> {
-        let hub = &self.space().comm()?.hub;
-        hub.thread.begin(hub)?;
-        Ok(hub.events()?.as_fd())
+        self.start_progress_thread()?;
+        Ok(self.space().events()?.as_fd())
     }
 
     /// Has [`event_fd`](Self::event_fd) be readable once something happens after this call: a request ends, a message comes, a pipe has
@@ -150,7 +174,7 @@ impl World {
     /// See there.
     pub fn arm(&self) -> Result<(), Error> {
         let hub = &self.space().comm()?.hub;
-        let events = hub.events()?;
+        let events = self.space().events()?;
         hub.with(|core| {
             events.quiet();
             core.engine.take_news();

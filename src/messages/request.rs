@@ -28,7 +28,8 @@ pub type Done<B> = Result<B, Failed<B>>;
 /// ([`std::mem::forget`]), it does no harm either: a receive takes one message still.
 ///
 /// It is a future as well: any executor polls it, [`block_on`](crate::World::block_on) without turning in circles. Within that the thread
-/// must not be blocked by another executor: nobody would turn the messages, unless a thread does (TRANSOM_PROGRESS=thread).
+/// must not be blocked by another executor: nobody would turn the messages, unless a thread does
+/// ([`start_progress_thread`](crate::World::start_progress_thread)).
 ///
 /// # Examples
 /// ```

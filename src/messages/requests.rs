@@ -1,7 +1,9 @@
 //! Many requests, waited for as they end.
 
-use super::locked::Core;
+use super::ended_lists::ListId;
+use super::hub::Hub;
 use super::request::{Call, Done, Request, State, Under};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use transom_locks::Awaited;
@@ -29,64 +31,114 @@ const BETWEEN_LOOKS: Duration = Duration::from_micros(50);
 /// # Ok::<(), transom::Error>(())
 /// ```
 pub struct Requests<'a, B> {
-    /// With their numbers, in no certain order.
-    left: Vec<(usize, Request<'a, B>)>,
+    /// Closed before the requests are dropped.
+    lists: Vec<List>,
+    /// Requests that are left, with their numbers.
+    slots: Vec<Option<(usize, Request<'a, B>)>>,
+    /// Slots without a request.
+    free: Vec<usize>,
+    /// Slots whose requests were not looked at yet, in the order in which they were added.
+    unlisted: VecDeque<usize>,
     added: usize,
-    /// Index at which the next look begins, behind the request taken last: a request that ends again and again must not hide others.
-    next: usize,
+}
+
+/// Slots whose requests have ended, of one rank of this process.
+struct List {
+    hub: Arc<Hub>,
+    id: ListId,
+}
+
+impl Drop for List {
+    fn drop(&mut self) {
+        let _ = self.hub.with(|core| core.lists.close(self.id));
+    }
 }
 
 impl<'a, B> Requests<'a, B> {
     /// None yet.
     pub fn new() -> Self {
-        Requests { left: Vec::new(), added: 0, next: 0 }
+        Requests { lists: Vec::new(), slots: Vec::new(), free: Vec::new(), unlisted: VecDeque::new(), added: 0 }
     }
 
     /// Adds a request, and returns its number: how many were added before.
     pub fn push(&mut self, request: Request<'a, B>) -> usize {
-        self.left.push((self.added, request));
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            self.slots.len() - 1
+        });
+        self.slots[slot] = Some((self.added, request));
+        self.unlisted.push_back(slot);
         self.added += 1;
         self.added - 1
     }
 
-    /// How many are left.
+    /// Number of requests that are left.
     pub fn len(&self) -> usize {
-        self.left.len()
+        self.slots.len() - self.free.len()
     }
 
-    /// Whether none is left.
+    /// Whether no request is left.
     pub fn is_empty(&self) -> bool {
-        self.left.is_empty()
+        self.len() == 0
     }
 
-    /// Takes out one that has ended: its number, and how it ended. None if none that is left has ended now.
+    /// Takes out one that has ended: its number, and how it ended. None if none that is left has ended now. Like
+    /// [`wait_any`](Self::wait_any), it looks at each request once, and then only at those that have ended.
     pub fn test_any(&mut self) -> Option<(usize, Done<B>)> {
         self.take_ended().map(|(number, request)| (number, request.wait()))
     }
 
     fn take_ended(&mut self) -> Option<(usize, Request<'a, B>)> {
-        let ended = self.ended().or_else(|| {
-            self.turn();
+        self.ended().or_else(|| {
+            self.lists.iter().for_each(|list| list.hub.turn_now());
             self.ended()
-        })?;
-        self.next = ended + 1;
-        Some(self.left.swap_remove(ended))
+        })
     }
 
-    /// A turn for all of a rank; in a process of several ranks there may be some of others.
-    fn turn(&self) {
-        let mut before = None;
-        for (_, request) in &self.left {
-            if std::mem::replace(&mut before, request.hub()) != request.hub() {
-                request.turn();
+    /// The first that has ended: of those on a list, then of those that no list has. A request that is added again and again, and has
+    /// ended each time, must not hide others.
+    fn ended(&mut self) -> Option<(usize, Request<'a, B>)> {
+        let listed = self.lists.iter().find_map(|list| match list.hub.with(|core| core.lists.pop(list.id)) {
+            Ok(slot) => slot,
+            Err(_) => self.first_of(&list.hub),
+        });
+        let ended = listed.or_else(|| {
+            while let Some(slot) = self.unlisted.pop_front() {
+                if self.enlist(slot) {
+                    return Some(slot);
+                }
             }
-        }
+            None
+        })?;
+        self.take(ended)
     }
 
-    fn ended(&self) -> Option<usize> {
-        let (first, last) = self.left.split_at(self.next.min(self.left.len()));
-        let ended = |requests: &[(usize, Request<'a, B>)]| requests.iter().position(|(_, request)| request.has_ended());
-        ended(last).map(|at| first.len() + at).or_else(|| ended(first))
+    /// Has the request put its slot on the list of its rank when it ends. Whether it has ended without that.
+    fn enlist(&mut self, slot: usize) -> bool {
+        let Some((_, Request { state: State::UnderWay(Under { comm, id, .. }), .. })) = &self.slots[slot] else {
+            return true;
+        };
+        let list = match self.lists.iter().find(|list| Arc::ptr_eq(&list.hub, &comm.hub)) {
+            Some(list) => Ok(list.id),
+            None => comm.hub.with(|core| core.lists.open()).inspect(|list| {
+                self.lists.push(List { hub: comm.hub.clone(), id: *list });
+            }),
+        };
+        list.and_then(|list| comm.hub.with(|core| core.list(*id, list, slot))).is_err()
+    }
+
+    /// A request of a rank that has left: all of them have ended.
+    fn first_of(&self, hub: &Arc<Hub>) -> Option<usize> {
+        let is_of = |slot: &Option<(usize, Request<'a, B>)>| {
+            slot.as_ref().is_some_and(|(_, request)| request.hub() == Some(Arc::as_ptr(hub)))
+        };
+        self.slots.iter().position(is_of)
+    }
+
+    fn take(&mut self, slot: usize) -> Option<(usize, Request<'a, B>)> {
+        let taken = self.slots[slot].take();
+        self.free.push(slot);
+        taken
     }
 
     /// Waits until one has ended, and takes it out. None if none is left.
@@ -124,25 +176,19 @@ impl<'a, B> Requests<'a, B> {
         if let Some(ended) = self.take_ended() {
             return Some(ended);
         }
-        let State::UnderWay(Under { comm, .. }) = &self.left.first()?.1.state else { return self.take_ended() };
-        let (hub, left) = (comm.hub.clone(), &self.left);
-        if left.iter().any(|(_, request)| request.hub().is_some_and(|of| of != Arc::as_ptr(&hub))) {
-            return self.take_of_several_ranks(until);
+        if self.is_empty() {
+            return None;
         }
-        let ids = || {
-            left.iter().filter_map(|(_, request)| match &request.state {
-                State::UnderWay(under) => Some(under.id),
-                _ => None,
-            })
-        };
+        let [List { hub, id }] = &self.lists[..] else { return self.take_of_several_ranks(until) };
         let call = Call::Message { name: "wait_any", tag: None };
-        let look = |core: &mut Core| ids().any(|id| core.has_ended(id).is_some()).then_some(());
-        // An error says that the rank has left, which each of them tells.
-        let _ = match until {
-            Some(until) => hub.wait_until(&call, Awaited::Anyone, until, look).map(drop),
-            None => hub.wait(&call, Awaited::Anyone, look),
+        let slot = match until {
+            Some(until) => hub.wait_until(&call, Awaited::Anyone, until, |core| core.lists.pop(*id)),
+            None => hub.wait(&call, Awaited::Anyone, |core| core.lists.pop(*id)).map(Some),
         };
-        self.take_ended()
+        match slot {
+            Ok(slot) => slot.and_then(|slot| self.take(slot)),
+            Err(_) => self.ended(),
+        }
     }
 
     /// Nobody wakes a thread for several ranks: it looks again and again.
@@ -158,7 +204,8 @@ impl<'a, B> Requests<'a, B> {
 
     /// Waits for all that are left; how they ended, by their numbers.
     pub fn wait_all(mut self) -> Vec<(usize, Done<B>)> {
-        let mut done: Vec<_> = self.left.drain(..).map(|(number, request)| (number, request.wait())).collect();
+        let mut done: Vec<_> =
+            self.slots.drain(..).flatten().map(|(number, request)| (number, request.wait())).collect();
         done.sort_by_key(|(number, _)| *number);
         done
     }
@@ -183,5 +230,53 @@ impl<'a, B> FromIterator<Request<'a, B>> for Requests<'a, B> {
         let mut all = Requests::new();
         all.extend(requests);
         all
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+    use crate::messages::{Source, Tag};
+
+    /// Receives of 30,000 tags. Those that end last were posted first.
+    #[test]
+    fn set_looks_at_what_has_ended_alone() {
+        const MANY: u32 = 30_000;
+        let tag = |number| Tag::<u32>::new(number);
+        let ended = crate::threads(1, |world| -> Result<(), crate::Error> {
+            let hub = &world.space().comm()?.hub;
+            let looks = || hub.with(|core| core.looks.get()).unwrap();
+            let mut coming: Requests<_> = (0..MANY).map(|number| world.irecv(Source::Any, tag(number))).collect();
+            let before = looks();
+            assert!(coming.test_any().is_none());
+            assert_eq!(looks() - before, MANY as usize, "each is looked at once");
+            for number in (0..MANY).rev() {
+                world.send(0, tag(number), &[number])?;
+                let before = looks();
+                let (of, got) =
+                    if number % 2 == 0 { coming.wait_any() } else { coming.test_any() }.expect("one has ended");
+                assert_eq!((of, got?), (number as usize, vec![number]));
+                // The request itself is asked how it ended.
+                assert!(looks() - before <= 2, "{} requests were looked at", looks() - before);
+            }
+            assert!(coming.is_empty() && coming.wait_any().is_none());
+            Ok(())
+        });
+        ended.unwrap().into_iter().for_each(|ended| ended.unwrap());
+    }
+
+    #[test]
+    fn dropped_set_closes_its_lists() {
+        let ended = crate::threads(1, |world| -> Result<(), crate::Error> {
+            let hub = &world.space().comm()?.hub;
+            for _ in 0..3 {
+                let mut coming: Requests<_> = (0..9).map(|_| world.irecv(Source::Any, Tag::<u8>::new(1))).collect();
+                assert!(coming.take_any_for(Duration::ZERO).is_none());
+                assert_eq!(hub.with(|core| core.lists.len())?, 1);
+            }
+            assert_eq!(hub.with(|core| core.lists.len())?, 0);
+            Ok(())
+        });
+        ended.unwrap().into_iter().for_each(|ended| ended.unwrap());
     }
 }

@@ -84,6 +84,15 @@ impl Waiter {
         }
     }
 
+    /// Sleeps until something comes, for `limit` at most, unless `is_busy` finds something to do. Whether it has found something.
+    pub fn nap(&self, limit: Duration, mut is_busy: impl FnMut() -> bool) -> bool {
+        let _attending = self.attending();
+        let limit = self.naps.map_or(limit, |naps| limit.min(naps.first));
+        let mut naps = Some(Naps { first: limit, longest: limit, longest_idle: limit });
+        let Ok(found) = self.sleep(&mut naps, limit, || Ok::<_, Infallible>(is_busy().then_some(())));
+        found.is_some()
+    }
+
     /// Says, until it is dropped, that a thread is about to wait: a peer may ask it for what else it would read.
     pub fn attending(&self) -> Option<impl Drop + '_> {
         self.inbox.as_ref().map(Inbox::attend)

@@ -1,27 +1,26 @@
 //! The receiver's end.
 
 use super::cut::{Announcement, Cut};
+use super::discard::{discard, post_farewell};
+use super::expected::{Lane, ReceiveEnd, expect};
 use super::pieces::{Piece, Pieces};
 use crate::lock::lock;
-use crate::messages::comm::{ANNOUNCED, Comm, PARTS};
+use crate::messages::comm::{Comm, PARTS};
 use crate::messages::error::Error;
 use crate::messages::hold::{Parts as _, Shares};
-use crate::messages::locked::{Core, Ended, Key, Work};
+use crate::messages::locked::{Core, Fault, Key};
 use crate::messages::tag::{Peer, Tag};
 use crate::world::World;
 use bytemuck::Pod;
 use std::sync::{Arc, Mutex, MutexGuard};
 use transom_channel::{Room, Select, Status as Came};
 
-/// A buffer that is received again and again, whose parts can be used as they come.
+/// A buffer that is received again and again, whose parts can be used as they come. Dropped, it keeps its place in the order in which
+/// ends meet, and what its sender sends is received and discarded.
 ///
 /// # Examples
 /// See [`Partitioned`](super::Partitioned).
-pub struct PartitionedReceive<T: Pod + Send + Sync> {
-    coming: Arc<Coming<T>>,
-    /// The work that waits for the announcement.
-    expecting: Option<Key>,
-}
+pub struct PartitionedReceive<T: Pod + Send + Sync>(Arc<Coming<T>>);
 
 /// A partitioned message that is under way to this rank. Dropped or forgotten, it goes on; whatever is done next waits for it.
 #[must_use = "it says what has come"]
@@ -29,17 +28,27 @@ pub struct Arriving<'p, T: Pod + Send + Sync>(&'p mut PartitionedReceive<T>);
 
 struct Coming<T> {
     comm: Comm,
-    /// None is nobody.
-    from: Option<u32>,
+    /// `None` is nobody.
+    lane: Option<Lane>,
     cut: Cut,
     buffer: Arc<Shares<T>>,
     round: Mutex<Round>,
 }
 
+/// A send end that agrees with this receive end.
+#[derive(Clone, Copy)]
+struct Sender {
+    /// Tag of its first part.
+    first: u32,
+    cut: Cut,
+    /// Receive of its farewell; `None` of nobody.
+    farewell: Option<Key>,
+}
+
 /// Locked after the engine, by whoever locks both.
 struct Round {
-    /// What the sender said of its parts.
-    announced: Option<Result<Announcement, Error>>,
+    /// Send end, once its announcement has come.
+    announced: Option<Result<Sender, Error>>,
     /// Was started before that.
     asked: bool,
     /// By the sender's parts, once these are known.
@@ -64,62 +73,36 @@ impl World {
     ) -> Result<PartitionedReceive<T>, Error> {
         let comm = self.space().comm()?;
         let (from, cut) = (comm.target(from.into())?, Cut::new(buffer.len(), parts, size_of::<T>())?);
-        // Nobody's parts come as soon as they are asked for.
-        let announced = from.is_none().then_some(Ok(Announcement { first: 0, cut }));
+        let lane = from.map(|source| Lane { context: comm.context, source, tag: tag.number() });
+        // Parts from `None` have come as soon as they are asked for.
+        let announced = from.is_none().then_some(Ok(Sender { first: 0, cut, farewell: None }));
         let round = Mutex::new(Round { announced, asked: false, pieces: Pieces::new(0, Piece::Held) });
-        let coming = Arc::new(Coming { comm: comm.clone(), from, cut, buffer: Shares::new(buffer), round });
-        let expecting = match from {
-            Some(from) => Some(comm.hub.with(|core| {
-                core.engine.expect(from);
-                expect(core, comm, from, tag.number(), coming.clone())
-            })?),
-            None => None,
-        };
-        Ok(PartitionedReceive { coming, expecting })
+        let coming = Arc::new(Coming { comm: comm.clone(), lane, cut, buffer: Shares::new(buffer), round });
+        if let Some(lane) = lane {
+            comm.hub.with(|core| {
+                core.engine.expect(lane.source);
+                expect(core, lane, coming.clone());
+            })?;
+        }
+        Ok(PartitionedReceive(coming))
     }
 }
 
-/// Waits for what the sender says of its parts.
-struct Expecting<T> {
-    announcement: Key,
-    coming: Arc<Coming<T>>,
-}
-
-fn expect<T: Pod + Send + Sync>(core: &mut Core, comm: &Comm, from: u32, tag: u32, coming: Arc<Coming<T>>) -> Key {
-    let select = Select { context: comm.context + ANNOUNCED, source: Some(from), tag: Some(tag) };
-    let bytes = vec![0_u8; Announcement::BYTES].hold();
-    let id = core.engine.receive(select, Room::Into(bytes, Announcement::BYTES));
-    let work = core.start(Box::new(Expecting { announcement: Key::Message(id), coming }));
-    // What comes of it is asked of the round.
-    core.forget(work);
-    work
-}
-
-impl<T: Pod + Send + Sync> Work for Expecting<T> {
-    fn turn(&mut self, core: &mut Core) -> Option<Ended> {
-        let (result, bytes) = core.ended(self.announcement)?;
-        let coming = &*self.coming;
-        let announced = match result.clone() {
-            Ok(came) => {
-                let bytes = bytes.and_then(|bytes| Vec::<u8>::back(bytes, came.length as usize)).unwrap_or_default();
-                Announcement::decode(&bytes, coming.cut)
+impl<T: Pod + Send + Sync> ReceiveEnd for Coming<T> {
+    fn announced(&self, core: &mut Core, announced: Result<Announcement, Fault>) {
+        let Some(lane) = self.lane else { return };
+        let announced = announced.map_err(|fault| self.comm.fault(fault, 1)).and_then(|said| {
+            let (farewell, cut) = (post_farewell(core, lane, said.first, said.parts), said.cut(self.cut));
+            if cut.is_err() {
+                discard(core, lane, said.first, said.parts, farewell);
             }
-            Err(fault) => Err(coming.comm.fault(fault, 1)),
-        };
-        let mut round = coming.round();
+            Ok(Sender { first: said.first, cut: cut?, farewell: Some(farewell) })
+        });
+        let mut round = self.round();
         round.announced = Some(announced);
         if std::mem::take(&mut round.asked) {
-            coming.post(core, &mut round);
+            self.post(core, &mut round);
         }
-        Some((result, None))
-    }
-
-    fn must_end(&self) -> bool {
-        false
-    }
-
-    fn stop(&mut self, core: &mut Core) {
-        core.forget(self.announcement);
     }
 }
 
@@ -130,16 +113,16 @@ impl<T: Pod + Send + Sync> Coming<T> {
 
     /// Receives all parts, or does when they are announced.
     fn post(&self, core: &mut Core, round: &mut Round) {
-        let Announcement { first, cut } = match &round.announced {
+        let Sender { first, cut, .. } = match &round.announced {
             None => return round.asked = true,
             Some(Err(_)) => return,
-            Some(Ok(announcement)) => *announcement,
+            Some(Ok(sender)) => *sender,
         };
         round.pieces = Pieces::new(cut.parts, Piece::Ended(Ok(())));
-        let Some(from) = self.from else { return };
+        let Some(Lane { source, .. }) = self.lane else { return };
         for (index, piece) in round.pieces.all().iter_mut().enumerate() {
             let tag = Some(first + index as u32);
-            let select = Select { context: self.comm.context + PARTS, source: Some(from), tag };
+            let select = Select { context: self.comm.context + PARTS, source: Some(source), tag };
             // SAFETY: parts are apart; none is read before its message has ended, nor posted again before all have.
             let bytes = unsafe { self.buffer.part(cut.range(index), true) }.hold();
             let room = bytes.len();
@@ -154,8 +137,8 @@ impl<T: Pod + Send + Sync> Coming<T> {
         if round.asked {
             return None;
         }
-        let cut = match &round.announced {
-            Some(Ok(Announcement { cut, .. })) => *cut,
+        let Sender { cut, farewell, .. } = match &round.announced {
+            Some(Ok(sender)) => *sender,
             Some(Err(error)) => return Some(Err(error.clone())),
             // Was never started.
             None => return Some(Ok(())),
@@ -172,12 +155,19 @@ impl<T: Pod + Send + Sync> Coming<T> {
                 Piece::Ended(Err(Error::Misuse { why }))
             }
         };
-        let over = round.pieces.take(core, &self.comm, theirs.clone(), judge);
+        let mut over = round.pieces.take(core, &self.comm, theirs.clone(), judge);
+        // The farewell is matched behind all parts: a receive without a message gets none.
+        if !over && let Some(farewell) = farewell.and_then(|key| core.has_ended(key).flatten()) {
+            round.pieces.fail_unmatched(core, &Error::SenderDropped { rank: self.comm.numbered(farewell.peer) });
+            over = round.pieces.take(core, &self.comm, theirs.clone(), judge);
+        }
         over.then(|| round.pieces.outcome(theirs))
     }
 
     fn wait(&self, parts: std::ops::Range<usize>) -> Result<(), Error> {
-        self.comm.hub.wait(&"precv", self.comm.awaited(self.from), |core| self.look(core, parts.clone()))?
+        self.comm.hub.wait(&"precv", self.comm.awaited(self.lane.map(|lane| lane.source)), |core| {
+            self.look(core, parts.clone())
+        })?
     }
 }
 
@@ -189,7 +179,7 @@ impl<T: Pod + Send + Sync> PartitionedReceive<T> {
     pub fn buffer(&mut self) -> Result<&mut [T], Error> {
         self.rest()?;
         // SAFETY: all parts have ended, and this borrow lets nobody start them again.
-        Ok(unsafe { self.coming.buffer.write(0..self.coming.buffer.len()) })
+        Ok(unsafe { self.0.buffer.write(0..self.0.buffer.len()) })
     }
 
     /// Starts it. First waits for what was started and not waited for.
@@ -198,14 +188,14 @@ impl<T: Pod + Send + Sync> PartitionedReceive<T> {
     /// [`Error::Closed`] if the world is gone; others are told by [`Arriving`].
     pub fn start(&mut self) -> Result<Arriving<'_, T>, Error> {
         self.rest()?;
-        let coming = &*self.coming;
+        let coming = &*self.0;
         coming.comm.hub.with(|core| coming.post(core, &mut coming.round()))?;
         Ok(Arriving(self))
     }
 
     /// Returns when the engine has no part; how that ended is of no interest to who did not ask.
     fn rest(&self) -> Result<(), Error> {
-        match self.coming.wait(0..self.coming.cut.parts) {
+        match self.0.wait(0..self.0.cut.parts) {
             Err(Error::Closed) => Err(Error::Closed),
             _ => Ok(()),
         }
@@ -216,10 +206,12 @@ impl<T: Pod + Send + Sync> Arriving<'_, T> {
     /// The elements of a part, if they have come.
     ///
     /// # Errors
-    /// [`Error::PartsNotReady`] if the sender has lost some of them; [`Error::Misuse`] if there is no such part, or the ends do not
-    /// agree; those of [`World::recv`].
+    /// - [`Error::PartsNotReady`] if the sender has lost some of them;
+    /// - [`Error::SenderDropped`] if the sender has dropped its end before it sent them;
+    /// - [`Error::Misuse`] if there is no such part, or the ends do not agree;
+    /// - those of [`World::recv`].
     pub fn arrived(&self, part: usize) -> Result<Option<&[T]>, Error> {
-        let coming = &*self.0.coming;
+        let coming = &*self.0.0;
         self.check(part)?;
         let look = || coming.comm.hub.with(|core| coming.look(core, part..part + 1));
         let mut looked = look()?;
@@ -236,7 +228,7 @@ impl<T: Pod + Send + Sync> Arriving<'_, T> {
     /// As [`arrived`](Self::arrived).
     pub fn part(&self, part: usize) -> Result<&[T], Error> {
         self.check(part)?;
-        self.0.coming.wait(part..part + 1)?;
+        self.0.0.wait(part..part + 1)?;
         Ok(self.elements(part))
     }
 
@@ -245,11 +237,11 @@ impl<T: Pod + Send + Sync> Arriving<'_, T> {
     /// # Errors
     /// As [`arrived`](Self::arrived).
     pub fn wait(self) -> Result<(), Error> {
-        self.0.coming.wait(0..self.0.coming.cut.parts)
+        self.0.0.wait(0..self.0.0.cut.parts)
     }
 
     fn check(&self, part: usize) -> Result<(), Error> {
-        let parts = self.0.coming.cut.parts;
+        let parts = self.0.0.cut.parts;
         if part < parts {
             return Ok(());
         }
@@ -258,7 +250,7 @@ impl<T: Pod + Send + Sync> Arriving<'_, T> {
 
     /// Of a part that has come.
     fn elements(&self, part: usize) -> &[T] {
-        let Coming { buffer, cut, .. } = &*self.0.coming;
+        let Coming { buffer, cut, .. } = &*self.0.0;
         // SAFETY: the engine has none of these elements any more, and this borrow lets nobody start them again.
         unsafe { buffer.read(cut.range(part)) }
     }
@@ -266,10 +258,14 @@ impl<T: Pod + Send + Sync> Arriving<'_, T> {
 
 impl<T: Pod + Send + Sync> Drop for PartitionedReceive<T> {
     fn drop(&mut self) {
-        let coming = &*self.coming;
-        let _ = coming.comm.hub.with(|core| {
-            self.expecting.into_iter().for_each(|key| core.stop(key));
-            coming.round().pieces.forget(core);
+        let Some(lane) = self.0.lane else { return };
+        let _ = self.0.comm.hub.with(|core| {
+            core.expected.release(lane, &self.0);
+            let mut round = self.0.round();
+            round.pieces.forget(core);
+            if let Some(Ok(Sender { first, cut, farewell: Some(farewell) })) = round.announced.take() {
+                discard(core, lane, first, cut.parts, farewell);
+            }
         });
     }
 }

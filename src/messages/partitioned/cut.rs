@@ -11,11 +11,15 @@ pub(super) struct Cut {
     element: usize,
 }
 
-/// What a sender says of a message before its parts: their tags are the `first` and those that follow.
+/// What a send end says of itself before it sends parts. Part `i` has the tag `first + i`; the farewell has the tag behind them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Announcement {
     pub first: u32,
-    pub cut: Cut,
+    pub parts: usize,
+    /// Elements of all parts.
+    len: usize,
+    /// Bytes of an element.
+    element: usize,
 }
 
 impl Cut {
@@ -57,36 +61,47 @@ impl Cut {
 impl Announcement {
     pub const BYTES: usize = 32;
 
+    pub fn new(first: u32, Cut { len, parts, element }: Cut) -> Announcement {
+        Announcement { first, parts, len, element }
+    }
+
     pub fn encode(&self) -> [u8; Self::BYTES] {
-        let Cut { len, parts, element } = self.cut;
-        let numbers = [self.first.into(), len as u64, parts as u64, element as u64];
+        let numbers = [self.first.into(), self.len as u64, self.parts as u64, self.element as u64];
         let bytes = numbers.map(u64::to_le_bytes);
         bytes.as_flattened().try_into().expect("four numbers of 8 bytes")
     }
 
-    /// What these bytes of a peer say to who expects a message of so many elements of this size.
-    pub fn decode(bytes: &[u8], expected: Cut) -> Result<Announcement, Error> {
-        let misuse = |why| Error::Misuse { why };
-        let Ok(bytes) = <[u8; Self::BYTES]>::try_from(bytes) else {
-            return Err(misuse(format!("a partitioned message is announced by {bytes:?}, which is no announcement")));
+    /// Reads what a peer sent.
+    pub fn decode(bytes: &[u8]) -> Result<Announcement, Error> {
+        let malformed = || Error::Misuse {
+            why: format!(
+                "the peer sent a malformed announcement of a partitioned message ({bytes:?}, expected four numbers of 8 bytes: \
+                 first tag, elements, parts, bytes of an element)"
+            ),
         };
-        let number = |at: usize| u64::from_le_bytes(bytes.as_chunks().0[at]);
-        let (len, parts, element) = (number(1), number(2), number(3));
-        if (len, element) != (expected.len as u64, expected.element as u64) {
+        let numbers = <[u8; Self::BYTES]>::try_from(bytes).map_err(|_| malformed())?;
+        let number = |at: usize| u64::from_le_bytes(numbers.as_chunks().0[at]);
+        let (first, parts) = (u32::try_from(number(0)).ok(), u32::try_from(number(2)).ok());
+        let (len, element) = (usize::try_from(number(1)).ok(), usize::try_from(number(3)).ok());
+        let read = || {
+            let (first, parts) = (first?, parts?);
+            first.checked_add(parts)?;
+            Some(Announcement { first, parts: parts as usize, len: len?, element: element? })
+        };
+        read().ok_or_else(malformed)
+    }
+
+    /// How the sender has cut a message of which the receiver expects this length and type.
+    pub fn cut(&self, expected: Cut) -> Result<Cut, Error> {
+        if (self.len, self.element) != (expected.len, expected.element) {
             let why = format!(
-                "a partitioned message of {len} elements of {element} bytes is sent, and one of {} elements of {} bytes is received: \
+                "a partitioned message of {} elements of {} bytes is sent, and one of {} elements of {} bytes is received: \
                  both ends name the same length and type",
-                expected.len, expected.element
+                self.len, self.element, expected.len, expected.element
             );
-            return Err(misuse(why));
+            return Err(Error::Misuse { why });
         }
-        let (first, parts) = (u32::try_from(number(0)).ok(), u32::try_from(parts).ok());
-        match (first, parts) {
-            (Some(first), Some(parts)) if first.checked_add(parts).is_some() => {
-                Ok(Announcement { first, cut: Cut::new(expected.len, parts as usize, expected.element)? })
-            }
-            _ => Err(misuse(format!("a partitioned message is announced by {bytes:?}, which no sender says"))),
-        }
+        Cut::new(self.len, self.parts, self.element)
     }
 }
 
@@ -119,9 +134,12 @@ mod tests {
     #[test]
     fn what_no_sender_says_is_refused() {
         let mine = cut(10, 2);
-        let told = Announcement { first: 7, cut: cut(10, 5) };
-        assert_eq!(Announcement::decode(&told.encode(), mine).unwrap(), told);
-        let says = |numbers: [u64; 4]| Announcement::decode(numbers.map(u64::to_le_bytes).as_flattened(), mine);
+        let told = Announcement::new(7, cut(10, 5));
+        assert_eq!(Announcement::decode(&told.encode()).unwrap(), told);
+        assert_eq!(told.cut(mine).unwrap(), cut(10, 5));
+        let says = |numbers: [u64; 4]| {
+            Announcement::decode(numbers.map(u64::to_le_bytes).as_flattened()).and_then(|said| said.cut(mine))
+        };
         for wrong in [
             [7, 11, 5, 8],
             [7, 10, 5, 4],
@@ -133,6 +151,6 @@ mod tests {
         ] {
             assert!(matches!(says(wrong), Err(Error::Misuse { .. })), "{wrong:?}");
         }
-        assert!(Announcement::decode(&told.encode()[..31], mine).is_err());
+        assert!(Announcement::decode(&told.encode()[..31]).is_err());
     }
 }

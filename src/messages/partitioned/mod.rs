@@ -2,13 +2,19 @@
 //!
 //! Each part is a message of its own, in a context that the program's messages do not use. The sender chooses their tags, one for
 //! each part, and announces them once, under the tag that the program named: so both ends meet in the order in which they were
-//! made. A message of no bytes, where each part has some, says that its part was lost.
+//! made, whatever is dropped before they have met. A message of no bytes, where each part has some, says that its part was lost.
+//!
+//! A send end that is dropped says so by a farewell, an empty message with the tag behind those of its parts. A receive that has no
+//! message when the farewell has come fails. Parts that no receive end takes are discarded, until the farewell has come.
 
 mod arriving;
 mod cut;
+mod discard;
+mod expected;
 mod pieces;
 
 pub use arriving::{Arriving, PartitionedReceive};
+pub(super) use expected::Expected;
 
 use super::comm::{ANNOUNCED, Comm, PARTS};
 use super::error::Error;
@@ -63,7 +69,7 @@ pub struct Partitioned<T: Pod + Send> {
     comm: Comm,
     /// None is nobody.
     to: Option<u32>,
-    /// The tag of the first part; those of the others follow.
+    /// The tag of the first part; those of the others follow, and that of the farewell.
     first: u32,
     cut: Cut,
     buffer: Arc<Shares<T>>,
@@ -84,9 +90,12 @@ pub struct Part<'a, T: Pod + Send> {
 }
 
 impl World {
-    /// A message to be sent many times, in parts: the elements as evenly as they can be cut, the first parts one longer than the
-    /// others if need be. Nothing is sent yet. It meets the [`precv_init`](Self::precv_init) of that rank, with this tag, that
-    /// was called in the same order among its like; that may be cut into another number of parts.
+    /// A message to be sent many times, in parts. The elements are cut as evenly as possible; the first parts have one more where the
+    /// number does not divide. Nothing is sent yet.
+    ///
+    /// The n-th call to a rank, with a tag, meets the n-th [`precv_init`](Self::precv_init) of that rank with the tag, also if the program
+    /// drops one of the two before they meet. The receiver may cut the message into another number of parts. If the receiver drops its
+    /// end, the library receives the parts there and discards them.
     ///
     /// # Errors
     /// [`Error::NoSuchRank`], [`Error::Unavailable`]; [`Error::Misuse`] if there are no parts, or fewer elements than parts.
@@ -111,15 +120,15 @@ impl World {
     }
 }
 
-/// Tells the receiver which tags the parts will have: the next that this rank has not used to that rank.
+/// Tells the receiver which tags the parts and the farewell will have: the next that this rank has not used to that rank.
 fn announce(core: &mut Core, comm: &Comm, to: u32, tag: u32, cut: Cut) -> Result<u32, Error> {
     let next = core.opened.entry((comm.context + PARTS, to)).or_default();
     let first = *next;
-    let after = u32::try_from(cut.parts).ok().and_then(|parts| first.checked_add(parts));
+    let after = u32::try_from(cut.parts).ok().and_then(|parts| first.checked_add(parts)?.checked_add(1));
     *next = after.ok_or_else(|| Error::Misuse {
         why: format!("more parts of messages to one rank than tags tell apart: {first} and {} more", cut.parts),
     })?;
-    let bytes = Announcement { first, cut }.encode().to_vec().hold();
+    let bytes = Announcement::new(first, cut).encode().to_vec().hold();
     let length = bytes.len();
     let id = core.engine.send(to, comm.context + ANNOUNCED, tag, bytes, length, false);
     core.forget(Key::Message(id));
@@ -159,6 +168,14 @@ impl<T: Pod + Send> Partitioned<T> {
         Piece::UnderWay(Key::Message(id))
     }
 
+    /// Sends an empty message: the part is lost, or, behind the last part, the send end is dropped.
+    fn send_nothing(&self, core: &mut Core, index: usize) {
+        let Some(to) = self.to else { return };
+        let (context, tag) = (self.comm.context + PARTS, self.first + index as u32);
+        let id = core.engine.send(to, context, tag, Vec::<u8>::new().hold(), 0, false);
+        core.forget(Key::Message(id));
+    }
+
     /// Gives up the parts that are not ready, and tells the receiver.
     fn lose(&self) {
         if !self.pieces().all().iter().any(Piece::is_held) {
@@ -168,11 +185,7 @@ impl<T: Pod + Send> Partitioned<T> {
         let _ = self.comm.hub.with(|core| {
             let mut pieces = self.pieces();
             for (index, piece) in pieces.all().iter_mut().enumerate().filter(|(_, piece)| piece.is_held()) {
-                if let Some(to) = self.to {
-                    let (context, tag) = (self.comm.context + PARTS, self.first + index as u32);
-                    let id = core.engine.send(to, context, tag, Vec::<u8>::new().hold(), 0, false);
-                    core.forget(Key::Message(id));
-                }
+                self.send_nothing(core, index);
                 *piece = Piece::Lost;
             }
         });
@@ -252,6 +265,9 @@ impl<T: Pod + Send> DerefMut for Part<'_, T> {
 impl<T: Pod + Send> Drop for Partitioned<T> {
     fn drop(&mut self) {
         self.lose();
-        let _ = self.comm.hub.with(|core| self.pieces().forget(core));
+        let _ = self.comm.hub.with(|core| {
+            self.send_nothing(core, self.cut.parts);
+            self.pieces().forget(core);
+        });
     }
 }

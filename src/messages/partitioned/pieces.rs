@@ -59,6 +59,17 @@ impl Pieces {
         all
     }
 
+    /// Fails every piece whose receive has no message yet.
+    pub fn fail_unmatched(&mut self, core: &mut Core, error: &Error) {
+        for piece in &mut self.0 {
+            if let Piece::UnderWay(key) = *piece
+                && core.withdraw(key).is_some()
+            {
+                *piece = Piece::Ended(Err(error.clone()));
+            }
+        }
+    }
+
     /// How these have ended.
     pub fn outcome(&self, range: Range<usize>) -> Result<(), Error> {
         let pieces = &self.0[range];

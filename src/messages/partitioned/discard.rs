@@ -1,0 +1,90 @@
+//! Parts that no receive end takes: of a receive end that was dropped, or that does not agree with its send end. They are received
+//! into nothing, so that their sender gets its credit back and its rounds end.
+
+use super::expected::{Lane, over};
+use crate::messages::comm::PARTS;
+use crate::messages::ended_lists::ListId;
+use crate::messages::locked::{Core, Ended, Fault, Key, Work};
+use transom_channel::{Error as Failure, Room, Select};
+use transom_shm_loopback::messages::Bytes;
+
+/// Parts that are discarded at most for one send end. An announcement of more costs this rank no memory.
+const MOST_PARTS: usize = 1 << 20;
+
+/// Posts the receive of the farewell, by which a send end says that it is dropped. It comes behind all parts.
+pub(super) fn post_farewell(core: &mut Core, lane: Lane, first: u32, parts: usize) -> Key {
+    post(core, lane, first + parts as u32)
+}
+
+/// Receives all parts of a send end and throws them away, until the farewell has come.
+pub(super) fn discard(core: &mut Core, lane: Lane, first: u32, parts: usize, farewell: Key) {
+    if parts > MOST_PARTS {
+        return core.forget(farewell);
+    }
+    let list = core.lists.open();
+    core.list(farewell, list, parts);
+    let mut discarding = Discarding { lane, first, list, farewell: Some(farewell), posted: vec![None; parts] };
+    for part in 0..parts {
+        discarding.post(core, part);
+    }
+    if discarding.turn(core).is_none() {
+        core.attend(Box::new(discarding));
+    }
+}
+
+/// Posts a receive of a part, or of the farewell, into nothing.
+fn post(core: &mut Core, lane: Lane, tag: u32) -> Key {
+    let select = Select { context: lane.context + PARTS, source: Some(lane.source), tag: Some(tag) };
+    let nothing = Room::Into(Bytes::owned(Box::<[u8]>::default()), 0);
+    Key::Message(core.engine.receive(select, nothing))
+}
+
+struct Discarding {
+    lane: Lane,
+    /// Tag of the first part.
+    first: u32,
+    /// Numbers of the parts that have come; the number behind the last part is the farewell's.
+    list: ListId,
+    farewell: Option<Key>,
+    /// Receive of each part.
+    posted: Vec<Option<Key>>,
+}
+
+impl Discarding {
+    fn post(&mut self, core: &mut Core, part: usize) {
+        let key = post(core, self.lane, self.first + part as u32);
+        core.list(key, self.list, part);
+        self.posted[part] = Some(key);
+    }
+}
+
+impl Work for Discarding {
+    fn turn(&mut self, core: &mut Core) -> Option<Ended> {
+        while let Some(number) = core.lists.pop(self.list) {
+            let slot = self.posted.get_mut(number).unwrap_or(&mut self.farewell);
+            let Some((result, _)) = slot.take().and_then(|key| core.ended(key)) else { continue };
+            let came = matches!(result, Ok(_) | Err(Fault::Message(Failure::Truncated { .. })));
+            if came && number < self.posted.len() {
+                self.post(core, number);
+            }
+        }
+        if self.farewell.is_some() {
+            return None;
+        }
+        // What the sender sent before its farewell was matched before. A receive without a message gets none.
+        let mut moving = false;
+        for posted in &mut self.posted {
+            *posted = posted.take().filter(|key| core.withdraw(*key).is_none());
+            moving |= posted.is_some();
+        }
+        if moving {
+            return None;
+        }
+        core.lists.close(self.list);
+        Some(over())
+    }
+
+    fn must_end(&self) -> bool {
+        false
+    }
+}

@@ -1,0 +1,208 @@
+//! Requests of every form, scopes and futures, made and dropped 10,000 times: heap, mappings and descriptors stay as they were.
+
+mod ranks;
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicIsize, Ordering::Relaxed};
+use std::task::{Context, Wake, Waker};
+use std::time::Duration;
+use transom::World;
+use transom::messages::{Error, Requests, Source, Tag};
+
+const ONE: Tag<u64> = Tag::new(1);
+const GO: Tag<u8> = Tag::new(3);
+/// No message has this tag.
+const NEVER: Tag<u64> = Tag::new(2);
+
+/// Counts the bytes that this process has on its heap.
+struct Counting;
+
+static BYTES: AtomicIsize = AtomicIsize::new(0);
+
+// SAFETY: the system's allocator does it all.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        BYTES.fetch_add(layout.size() as isize, Relaxed);
+        // SAFETY: caller's contract.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        BYTES.fetch_sub(layout.size() as isize, Relaxed);
+        // SAFETY: caller's contract.
+        unsafe { System.dealloc(memory, layout) };
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+/// Tables of the library may have one size more or less. It is less than 4 bytes for each round.
+const SLACK: isize = 32 << 10;
+
+/// A waker that is no other's.
+struct Own;
+
+impl Wake for Own {
+    fn wake(self: Arc<Self>) {}
+}
+
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+fn mappings() -> usize {
+    std::fs::read_to_string("/proc/self/maps").unwrap().lines().count()
+}
+
+/// Bytes, mappings and descriptors once all ranks are done and what they sent has come.
+fn used(world: &World) -> (isize, usize, usize) {
+    for _ in 0..2 {
+        world.barrier().unwrap();
+        for _ in 0..30 {
+            world.progress().unwrap();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    (BYTES.load(Relaxed), mappings(), descriptors())
+}
+
+/// Makes what `make` makes 10,000 times, of which 0 to 4 are alive at once.
+fn stays_the_same<'w, M>(world: &'w World, make: impl Fn(&'w World, usize) -> M) {
+    let rounds = |many| {
+        let mut alive = VecDeque::new();
+        for round in 0..many {
+            alive.push_back(make(world, round));
+            while alive.len() > round % 5 {
+                alive.pop_front();
+            }
+        }
+    };
+    rounds(1000);
+    let before = used(world);
+    rounds(10_000);
+    let after = used(world);
+    // Threads of one process are counted together, and their numbers are of different moments.
+    if ranks::are_processes() {
+        assert!((after.0 - before.0).abs() <= SLACK, "heap: {} bytes, then {}", before.0, after.0);
+        // The heap itself may have become a mapping more.
+        assert!(after.1.abs_diff(before.1) <= 2, "{} mappings, then {}", before.1, after.1);
+        assert_eq!(after.2, before.2, "descriptors");
+    }
+}
+
+fn other(world: &World) -> usize {
+    world.size() - 1 - world.rank()
+}
+
+#[test]
+fn persistent_requests_leave_nothing() {
+    ranks::on(&[1, 2], "persistent_requests_leave_nothing", |world| {
+        stays_the_same(&world, |world, round| {
+            let other = other(world);
+            let mut coming = world.recv_init(other, ONE, vec![0; 40]).unwrap();
+            let mut never = world.recv_init(Source::Any, NEVER, vec![0; 40]).unwrap();
+            let mut sending = world.send_init(other, ONE, vec![round as u64; 40]).unwrap();
+            drop(never.start().unwrap());
+            if round % 2 == 0 {
+                let arriving = coming.start().unwrap();
+                sending.start().unwrap().wait().unwrap();
+                arriving.wait().unwrap();
+            }
+            (coming, never, sending)
+        });
+    });
+}
+
+#[test]
+fn partitioned_requests_leave_nothing() {
+    ranks::on(&[1, 2], "partitioned_requests_leave_nothing", |world| {
+        stays_the_same(&world, |world, round| {
+            let other = other(world);
+            let mut coming = world.precv_init(other, ONE, vec![0; 40], 2).unwrap();
+            if round % 3 == 0 {
+                drop(coming.start().unwrap());
+            }
+            let coming = (round % 2 == 0).then_some(coming);
+            let mut sending = world.psend_init(other, ONE, vec![round as u64; 40], 4).unwrap();
+            if round % 3 < 2 {
+                let mut parts = sending.start().unwrap();
+                parts.parts().skip(round % 4).for_each(|part| part.ready());
+            }
+            // Messages sent before have come then. Tables keep the size that they once needed.
+            if round % 4 == 0 {
+                world.sendrecv(other, GO, &[0], other, GO, &mut [1]).unwrap();
+            }
+            (coming, sending)
+        });
+    });
+}
+
+/// Receives without senders: they take their place in the order, and no memory.
+#[test]
+fn unmatched_partitioned_receives_leave_nothing() {
+    ranks::on(&[1, 2], "unmatched_partitioned_receives_leave_nothing", |world| {
+        let first = world.precv_init(other(&world), NEVER, vec![0; 40], 2).unwrap();
+        stays_the_same(&world, |world, _| world.precv_init(other(world), NEVER, vec![0; 40], 2).unwrap());
+        drop(first);
+    });
+}
+
+#[test]
+fn scopes_leave_nothing() {
+    ranks::on(&[1, 2], "scopes_leave_nothing", |world| {
+        stays_the_same(&world, |world, round| {
+            let (other, data, mut into, mut never) = (other(world), [round as u64; 40], [0; 40], [0; 40]);
+            let sum = world.scope(|scope| {
+                let coming = scope.irecv(other, ONE, &mut into);
+                drop(scope.isend(other, ONE, &data));
+                drop(scope.irecv(Source::Any, NEVER, &mut never).cancel());
+                Ok::<_, Error>(coming.wait()?[0])
+            });
+            sum.unwrap()
+        });
+    });
+}
+
+#[test]
+fn futures_and_sets_leave_nothing() {
+    ranks::on(&[1, 2], "futures_and_sets_leave_nothing", |world| {
+        stays_the_same(&world, |world, round| {
+            let other = other(world);
+            let waker = Waker::from(Arc::new(Own));
+            let mut context = Context::from_waker(&waker);
+            let mut coming = world.irecv(Source::Any, NEVER);
+            let mut probing = world.probe_async(Source::Any, NEVER);
+            assert!(Pin::new(&mut coming).poll(&mut context).is_pending());
+            assert!(Pin::new(&mut probing).poll(&mut context).is_pending());
+            let mut set: Requests<_> = (0..4).map(|_| world.irecv(Source::Any, NEVER)).collect();
+            assert!(set.test_any().is_none());
+            if round % 4 == 0 {
+                drop(world.isend(other, ONE, vec![round as u64]));
+                assert_eq!(world.block_on(world.irecv(other, ONE)).unwrap().unwrap(), [round as u64]);
+            }
+            (coming, probing, set)
+        });
+    });
+}
+
+/// A request that is never dropped keeps no descriptor of a world that is gone.
+#[test]
+fn forgotten_request_keeps_no_descriptor() {
+    let forget = || {
+        let ended = transom::threads(1, |world| {
+            world.event_fd().unwrap();
+            world.arm().unwrap();
+            std::mem::forget(world.irecv(0, NEVER));
+        });
+        ended.unwrap();
+    };
+    // Descriptors that the process keeps for all its worlds are made.
+    forget();
+    let before = descriptors();
+    (0..20).for_each(|_| forget());
+    assert_eq!(descriptors(), before);
+}
