@@ -9,6 +9,8 @@ use crate::lock::lock;
 use crate::messages::Error;
 use crate::messages::comm::{COLLECTIVES, Comm};
 use crate::messages::locked::Core;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicU32, AtomicU64, fence};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -30,7 +32,7 @@ pub(super) struct Group {
     turn: Biased<Turn>,
     made: History,
     /// Of these the calls that were started and have not ended, however long ago.
-    under_way: Mutex<Vec<Made>>,
+    under_way: Mutex<UnderWay>,
     /// The last call that each rank is known to have ended, of those that this one asked for: who, and its number.
     over: Mutex<Vec<(Rank, u32)>>,
     /// The first failure: no collective is any more.
@@ -66,8 +68,17 @@ impl Asked {
     }
 }
 
+/// The started calls that have not ended, by their numbers, and how many of them each thread has started.
+#[derive(Default)]
+struct UnderWay {
+    calls: HashMap<u32, (Made, usize)>,
+    threads: HashMap<usize, usize>,
+}
+
 /// What the thread has to itself that makes a call.
 pub(super) struct Turn {
+    /// How many more calls that a thread starts beside those of another keep the turn.
+    watched: u32,
     /// How many this rank has made.
     calls: u32,
     /// A hash of the rules and of all of them: part of every tag, so that ranks which once made different calls never take a later one for the same.
@@ -94,7 +105,7 @@ impl std::ops::Deref for Member {
 
 impl Drop for Member {
     fn drop(&mut self) {
-        let calls = self.group.enter().map_or(0, |turn| turn.calls);
+        let calls = self.group.turn.try_lock().map_or(0, |turn| turn.calls);
         self.control.leave(self.group.comm.context, Left { calls, broken: self.group.broken(), ..Left::default() });
     }
 }
@@ -116,7 +127,7 @@ impl Group {
             hosts,
             rules,
             by_memory,
-            turn: Biased::new(Turn { calls: 0, history, board: None }),
+            turn: Biased::new(Turn { watched: WATCHED, calls: 0, history, board: None }),
             made: History::default(),
             under_way: Mutex::default(),
             over: Mutex::default(),
@@ -136,10 +147,25 @@ impl Group {
         self.rules.as_ref().map_err(|why| self.refuse(Error::Misuse { why: why.clone() }))
     }
 
-    /// For one thread at a time.
+    /// The turn of the calling thread. A call holds it until it returns, a call that starts a collective until its first messages are
+    /// posted: a second thread that calls meanwhile has no order to the first.
     #[inline(always)]
     pub fn enter(&self) -> Result<Held<'_, Turn>, Error> {
-        self.turn.try_lock().ok_or_else(two_threads)
+        self.turn.try_lock().ok_or_else(|| self.collided())
+    }
+
+    /// Two threads call at once. Other ranks may count these calls in the other order, so no later call can be matched either: the
+    /// group fails at all ranks.
+    #[cold]
+    #[inline(never)]
+    fn collided(&self) -> Error {
+        let why = format!(
+            "two threads of rank {} are in collectives of one team at once, and ranks cannot tell which of the two calls is first; \
+             order the calls of threads (a mutex around each call), or split a team for each thread",
+            self.comm.rank()
+        );
+        let failed = self.comm.hub.with(|core| self.fail(core, Error::Mismatch { why: why.clone() }));
+        failed.err().unwrap_or(Error::Misuse { why })
     }
 
     /// The next call.
@@ -158,13 +184,37 @@ impl Group {
     /// [`begin`](Self::begin), of one that is waited for later.
     pub fn begin_to_start(&self, turn: &mut Turn, call: Signature) -> Result<Made, Error> {
         let made = self.begin(turn, call)?;
-        lock(&self.under_way).push(made);
+        let (thread, mut under_way) = (this_thread(), lock(&self.under_way));
+        under_way.calls.insert(made.number, (made, thread));
+        *under_way.threads.entry(thread).or_default() += 1;
         Ok(made)
     }
 
     /// A call that was started has ended.
     pub fn has_ended(&self, made: Made) {
-        lock(&self.under_way).retain(|other| *other != made);
+        let mut under_way = lock(&self.under_way);
+        let Some((_, thread)) = under_way.calls.remove(&made.number) else { return };
+        if let Entry::Occupied(mut started) = under_way.threads.entry(thread) {
+            *started.get_mut() -= 1;
+            if *started.get() == 0 {
+                started.remove();
+            }
+        }
+    }
+
+    /// Keeps the turn, after this call was started, if a call that another thread has started is under way: until this one ends, or for
+    /// a while. Threads without an order are likely to collide meanwhile, and threads with one cannot. After some calls the order of
+    /// the threads is taken for granted.
+    pub fn watch_threads(&self, turn: &mut Turn, made: Made) {
+        if turn.watched == 0 || lock(&self.under_way).threads.len() < 2 {
+            return;
+        }
+        turn.watched -= 1;
+        let begun = Instant::now();
+        while lock(&self.under_way).calls.contains_key(&made.number) && begun.elapsed() < WATCHED_FOR {
+            self.comm.hub.turn_now();
+            std::thread::yield_now();
+        }
     }
 
     /// The board that was opened.
@@ -327,7 +377,7 @@ impl Group {
             return true;
         }
         let number = theirs.number;
-        let started = || lock(&self.under_way).iter().find(|made| made.number == number).copied();
+        let started = || lock(&self.under_way).calls.get(&number).map(|(made, _)| *made);
         match self.made.find(number).or_else(started) {
             Some(mine) if mine != theirs => {
                 self.fail(core, Group::mismatch((self.comm.rank(), mine), (from, theirs)));
@@ -373,11 +423,14 @@ impl Group {
     }
 }
 
-#[cold]
-fn two_threads() -> Error {
-    let why = "two threads of a rank are in collectives of one team at once: ranks could not tell which is which; split a team \
-               for each";
-    Error::Misuse { why: why.into() }
+/// Calls of each team, and the time for each of them, by [`Group::watch_threads`].
+const WATCHED: u32 = 64;
+const WATCHED_FOR: Duration = Duration::from_millis(1);
+
+/// A number of this thread, unlike that of any other that lives.
+fn this_thread() -> usize {
+    thread_local!(static HERE: u8 = const { 0 });
+    HERE.with(|here| std::ptr::from_ref(here).addr())
 }
 
 /// The same of the same rules at every rank; 0 of none.
