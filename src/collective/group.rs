@@ -45,6 +45,8 @@ pub(super) struct Group {
     asked: AtomicU64,
     /// One more than the number of the call that waits there; 0 if none does.
     pub(super) waiting: AtomicU32,
+    /// How long that call has waited.
+    patience: Mutex<Patience>,
 }
 
 /// What TRANSOM_COLLECTIVES says, or the file that it names.
@@ -103,6 +105,25 @@ impl std::ops::Deref for Member {
     }
 }
 
+impl Member {
+    /// The board that was opened.
+    pub fn open<'t>(&self, turn: &'t mut Turn, board: Board) -> &'t mut Board {
+        let group = Arc::downgrade(&self.group);
+        board.at_long_waits(move || {
+            if let Some(group) = group.upgrade() {
+                group.ask_of_the_board();
+            }
+        });
+        let breaker = self.breaker.get_or_init(|| board.breaker());
+        // Here, or where it failed, one sees the other.
+        fence(SeqCst);
+        if self.broken.get().is_some() {
+            breaker.give_up();
+        }
+        turn.board.insert(board)
+    }
+}
+
 impl Drop for Member {
     fn drop(&mut self) {
         let calls = self.group.turn.try_lock().map_or(0, |turn| turn.calls);
@@ -136,6 +157,7 @@ impl Group {
             breaker: OnceLock::new(),
             asked: AtomicU64::new(0),
             waiting: AtomicU32::new(0),
+            patience: Mutex::default(),
         });
         control.join(&group)?;
         Ok(Arc::new(Member { group, control: control.clone() }))
@@ -217,17 +239,6 @@ impl Group {
         }
     }
 
-    /// The board that was opened.
-    pub fn open<'t>(&self, turn: &'t mut Turn, board: Board) -> &'t mut Board {
-        let breaker = self.breaker.get_or_init(|| board.breaker());
-        // Here, or where it failed, one sees the other.
-        fence(SeqCst);
-        if self.broken.get().is_some() {
-            breaker.give_up();
-        }
-        turn.board.insert(board)
-    }
-
     /// A call that this rank refuses to itself: nothing is sent, and whoever waits for it learns that.
     pub fn refuse(&self, error: Error) -> Error {
         let begun = self.enter().and_then(|mut turn| self.begin(&mut turn, Signature::without(Kind::Refused)));
@@ -294,6 +305,8 @@ impl Group {
         let Some(saying) = Saying::why(&error) else { return };
         self.others().for_each(|rank| self.tell(core, rank, &saying));
         self.take_all(core);
+        // Started calls end now.
+        core.turn_all();
         fence(SeqCst);
         if let Some(breaker) = self.breaker.get() {
             breaker.give_up();
@@ -411,14 +424,13 @@ impl Group {
         Error::Mismatch { why }
     }
 
-    /// In each turn: asks all about a call that waits where messages are not, if it has waited for long.
-    #[inline]
-    pub fn ask_of_the_board(&self, core: &mut Core, patience: &mut Patience) {
+    /// Asks all ranks about the call that waits at the board, if it has waited for long. Called by the thread that waits, now and then.
+    fn ask_of_the_board(&self) {
         let waiting = self.waiting.load(Relaxed);
-        if patience.ends(waiting)
+        if lock(&self.patience).ends(waiting)
             && let Some(made) = self.made.find(waiting.wrapping_sub(1))
         {
-            self.others().for_each(|rank| self.ask_one(core, rank, made));
+            let _ = self.comm.hub.with(|core| self.others().for_each(|rank| self.ask_one(core, rank, made)));
         }
     }
 }
@@ -443,27 +455,19 @@ fn hash(rules: &Rules) -> u32 {
 #[derive(Default)]
 pub(super) struct Patience {
     what: u32,
-    turns: u32,
     until: Option<Instant>,
 }
 
 /// After how long a rank that waits asks whether others make the same call.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Turns before it looks at the clock: of a rank that sleeps there are ten a second.
-const TURNS: u32 = 8;
 
 impl Patience {
-    /// In each turn of a wait for this, which is not 0: whether it has lasted for a second, or another.
+    /// Now and then in a wait for this, which is not 0: whether it has lasted for a second, or another.
     pub fn ends(&mut self, what: u32) -> bool {
         if what == 0 || self.what != what {
-            *self = Patience { what, turns: 0, until: None };
+            *self = Patience { what, until: None };
             return false;
         }
-        self.turns += 1;
-        if self.turns < TURNS && self.until.is_some() {
-            return false;
-        }
-        self.turns = 0;
         let now = Instant::now();
         let ends = now >= *self.until.get_or_insert(now + PATIENCE);
         if ends {
@@ -522,6 +526,45 @@ mod tests {
             meet();
             assert_eq!(settles(before), before, "rank {me}");
             meet();
+        })
+        .unwrap();
+    }
+
+    /// A turn takes one step, the listener's, however many teams made collectives and however many started ones wait; and to start one
+    /// takes as many more as it has rounds.
+    #[test]
+    fn turns_walk_neither_teams_nor_started_calls() {
+        crate::threads(2, |world| {
+            let hub = &world.space().comm().unwrap().hub;
+            let steps = || hub.with(|core| core.steps).unwrap();
+            let teams: Vec<_> = (0..100).map(|_| world.split(Some(0), 0).unwrap().unwrap()).collect();
+            teams.iter().for_each(|team| team.barrier().unwrap());
+            let meet = || {
+                let other = 1 - world.rank();
+                world.sendrecv(other, TAG, &[0_u8], other, TAG, &mut [0_u8]).unwrap();
+            };
+            const TAG: Tag<u8> = Tag::new(7);
+            let turns = |many: u64| (0..many).for_each(|_| world.progress().unwrap());
+            meet();
+            turns(10);
+            let before = steps();
+            turns(50);
+            assert!(steps() - before <= 60, "{} steps in 50 turns beside 100 teams", steps() - before);
+            // Rank 1 has not started these.
+            if world.rank() == 0 {
+                let mut started: Vec<_> = (0..300).map(|_| world.iall_reduce(vec![1], Op::Sum)).collect();
+                turns(10);
+                let before = steps();
+                started.extend((0..50).map(|_| world.iall_reduce(vec![1], Op::Sum)));
+                // A look at all of them, each tenth of a second, may come in between.
+                assert!(steps() - before <= 150 + 2 * 350, "{} steps to start 50 beside 300", steps() - before);
+                meet();
+                started.into_iter().for_each(|started| assert_eq!(started.wait().unwrap(), [2]));
+            } else {
+                meet();
+                let started: Vec<_> = (0..350).map(|_| world.iall_reduce(vec![1], Op::Sum)).collect();
+                started.into_iter().for_each(|started| assert_eq!(started.wait().unwrap(), [2]));
+            }
         })
         .unwrap();
     }

@@ -424,7 +424,7 @@ pub(super) fn start_plan<T, F: Fold + 'static>(
     let memory = Memory::new(given, data, size_of::<T>(), plan.scratch);
     let running = Running::new(group.clone(), made, plan, memory, fold);
     let id = group.comm.hub.with(|core| {
-        let id = core.start(Box::new(Started(Some(running))));
+        let id = core.start(Box::new(Started::new(running)));
         // With the engine locked still: the scope waits for whatever is lent, and nothing runs in between.
         if let Some(scope) = lender {
             scope.lends(core, id);

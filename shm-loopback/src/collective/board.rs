@@ -139,6 +139,11 @@ impl Board {
         self.lines.breaker()
     }
 
+    /// Has each call that waits for long call `act` every tenth of a second, in the thread that waits. Set once.
+    pub fn at_long_waits(&self, act: impl Fn() + Send + Sync + 'static) {
+        let _ = self.lines.slate.at_long_waits.set(Box::new(act));
+    }
+
     pub(super) fn ranks(&self) -> usize {
         self.lines.block.ranks()
     }

@@ -114,6 +114,11 @@ impl<T: Pod + Send + Sync> Work for Expecting<T> {
         Some((result, None))
     }
 
+    fn awaits(&mut self, awaited: &mut Vec<Key>) -> bool {
+        awaited.push(self.announcement);
+        true
+    }
+
     fn must_end(&self) -> bool {
         false
     }
