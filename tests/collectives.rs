@@ -322,7 +322,7 @@ fn two_threads_in_one_team_are_told() {
             });
             waits.until_it_waits();
             let error = world.broadcast_one(0, 1).unwrap_err();
-            assert!(error.to_string().contains("two threads of a rank"), "{error}");
+            assert!(error.to_string().contains("two threads of rank 0"), "{error}");
             world.send(1, Tag::new(1), &[0_u8]).unwrap();
             let error = waiting.join().unwrap().unwrap_err();
             assert!(matches!(error, Error::Mismatch { .. }), "{error}");

@@ -1,7 +1,7 @@
 //! What ranks tell each other of their collectives besides these, by one receive of each rank, whichever of its worlds and teams a
 //! message is of.
 
-use super::group::{Group, Patience};
+use super::group::Group;
 use super::history::Made;
 use super::sinks::Sinks;
 use crate::lock::lock;
@@ -176,7 +176,7 @@ struct Listener {
     /// All others are lost: nothing more is heard.
     deaf: bool,
     /// By their contexts, groups that this rank makes collectives in.
-    groups: HashMap<u32, (Arc<Group>, Patience)>,
+    groups: HashMap<u32, Arc<Group>>,
     /// Those that it has left, by their contexts: the last of them.
     left: VecDeque<(u32, Left)>,
     /// What others wait in, that this rank has not called yet: in which context, who of the job, which call. Of each in a context
@@ -199,10 +199,10 @@ impl Listener {
             match step {
                 Step::Join(group) => {
                     self.lost.iter().for_each(|failure| lose(core, &group, failure));
-                    self.groups.insert(group.comm.context, (group, Patience::default()));
+                    self.groups.insert(group.comm.context, group);
                 }
                 Step::Leave(context, mut left) => {
-                    if let Some((group, _)) = self.groups.remove(&context)
+                    if let Some(group) = self.groups.remove(&context)
                         && left.broken.as_ref().and_then(Saying::why).is_some()
                     {
                         // Nothing of this rank comes there any more.
@@ -232,7 +232,7 @@ impl Listener {
                 }
                 // A death is told once; where nobody is left, the same is told again.
                 Err(Fault::Message(failure @ Failure::Lost { .. })) if !self.lost.contains(&failure) => {
-                    self.groups.values().for_each(|(group, _)| lose(core, group, &failure));
+                    self.groups.values().for_each(|group| lose(core, group, &failure));
                     self.lost.push(failure);
                 }
                 // A message that is too long is nobody's of this library.
@@ -260,7 +260,7 @@ impl Listener {
             }
             return;
         }
-        let Some((group, _)) = self.groups.get(&context).filter(|(group, _)| group.comm.has(from)) else { return };
+        let Some(group) = self.groups.get(&context).filter(|group| group.comm.has(from)) else { return };
         // The rank that is told of is one of the team.
         let member = |rank: Rank| rank.min(group.comm.size() - 1);
         let error = match saying {
@@ -280,7 +280,7 @@ impl Listener {
     fn answer(&mut self, core: &mut Core) {
         let Listener { groups, left, asked, .. } = self;
         asked.retain(|(context, from, theirs)| {
-            if let Some((group, _)) = groups.get(context) {
+            if let Some(group) = groups.get(context) {
                 return group.comm.has(*from) && !group.answer(core, group.comm.numbered(*from), *theirs);
             }
             let found = left.iter().find(|(at, _)| at == context);
@@ -310,9 +310,6 @@ impl Work for Listener {
     fn turn(&mut self, core: &mut Core) -> Option<Ended> {
         if self.control.changed.load(Acquire) {
             self.change(core);
-        }
-        for (group, patience) in self.groups.values_mut() {
-            group.ask_of_the_board(core, patience);
         }
         self.listen(core);
         if !self.asked.is_empty() {

@@ -9,6 +9,8 @@ use crate::lock::lock;
 use crate::messages::Error;
 use crate::messages::comm::{COLLECTIVES, Comm};
 use crate::messages::locked::Core;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicU32, AtomicU64, fence};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -30,7 +32,7 @@ pub(super) struct Group {
     turn: Biased<Turn>,
     made: History,
     /// Of these the calls that were started and have not ended, however long ago.
-    under_way: Mutex<Vec<Made>>,
+    under_way: Mutex<UnderWay>,
     /// The last call that each rank is known to have ended, of those that this one asked for: who, and its number.
     over: Mutex<Vec<(Rank, u32)>>,
     /// The first failure: no collective is any more.
@@ -43,6 +45,8 @@ pub(super) struct Group {
     asked: AtomicU64,
     /// One more than the number of the call that waits there; 0 if none does.
     pub(super) waiting: AtomicU32,
+    /// How long that call has waited.
+    patience: Mutex<Patience>,
 }
 
 /// What TRANSOM_COLLECTIVES says, or the file that it names.
@@ -66,8 +70,17 @@ impl Asked {
     }
 }
 
+/// The started calls that have not ended, by their numbers, and how many of them each thread has started.
+#[derive(Default)]
+struct UnderWay {
+    calls: HashMap<u32, (Made, usize)>,
+    threads: HashMap<usize, usize>,
+}
+
 /// What the thread has to itself that makes a call.
 pub(super) struct Turn {
+    /// How many more calls that a thread starts beside those of another keep the turn.
+    watched: u32,
     /// How many this rank has made.
     calls: u32,
     /// A hash of the rules and of all of them: part of every tag, so that ranks which once made different calls never take a later one for the same.
@@ -92,9 +105,28 @@ impl std::ops::Deref for Member {
     }
 }
 
+impl Member {
+    /// The board that was opened.
+    pub fn open<'t>(&self, turn: &'t mut Turn, board: Board) -> &'t mut Board {
+        let group = Arc::downgrade(&self.group);
+        board.at_long_waits(move || {
+            if let Some(group) = group.upgrade() {
+                group.ask_of_the_board();
+            }
+        });
+        let breaker = self.breaker.get_or_init(|| board.breaker());
+        // Here, or where it failed, one sees the other.
+        fence(SeqCst);
+        if self.broken.get().is_some() {
+            breaker.give_up();
+        }
+        turn.board.insert(board)
+    }
+}
+
 impl Drop for Member {
     fn drop(&mut self) {
-        let calls = self.group.enter().map_or(0, |turn| turn.calls);
+        let calls = self.group.turn.try_lock().map_or(0, |turn| turn.calls);
         self.control.leave(self.group.comm.context, Left { calls, broken: self.group.broken(), ..Left::default() });
     }
 }
@@ -116,7 +148,7 @@ impl Group {
             hosts,
             rules,
             by_memory,
-            turn: Biased::new(Turn { calls: 0, history, board: None }),
+            turn: Biased::new(Turn { watched: WATCHED, calls: 0, history, board: None }),
             made: History::default(),
             under_way: Mutex::default(),
             over: Mutex::default(),
@@ -125,6 +157,7 @@ impl Group {
             breaker: OnceLock::new(),
             asked: AtomicU64::new(0),
             waiting: AtomicU32::new(0),
+            patience: Mutex::default(),
         });
         control.join(&group)?;
         Ok(Arc::new(Member { group, control: control.clone() }))
@@ -136,10 +169,25 @@ impl Group {
         self.rules.as_ref().map_err(|why| self.refuse(Error::Misuse { why: why.clone() }))
     }
 
-    /// For one thread at a time.
+    /// The turn of the calling thread. A call holds it until it returns, a call that starts a collective until its first messages are
+    /// posted: a second thread that calls meanwhile has no order to the first.
     #[inline(always)]
     pub fn enter(&self) -> Result<Held<'_, Turn>, Error> {
-        self.turn.try_lock().ok_or_else(two_threads)
+        self.turn.try_lock().ok_or_else(|| self.collided())
+    }
+
+    /// Two threads call at once. Other ranks may count these calls in the other order, so no later call can be matched either: the
+    /// group fails at all ranks.
+    #[cold]
+    #[inline(never)]
+    fn collided(&self) -> Error {
+        let why = format!(
+            "two threads of rank {} are in collectives of one team at once, and ranks cannot tell which of the two calls is first; \
+             order the calls of threads (a mutex around each call), or split a team for each thread",
+            self.comm.rank()
+        );
+        let failed = self.comm.hub.with(|core| self.fail(core, Error::Mismatch { why: why.clone() }));
+        failed.err().unwrap_or(Error::Misuse { why })
     }
 
     /// The next call.
@@ -158,24 +206,37 @@ impl Group {
     /// [`begin`](Self::begin), of one that is waited for later.
     pub fn begin_to_start(&self, turn: &mut Turn, call: Signature) -> Result<Made, Error> {
         let made = self.begin(turn, call)?;
-        lock(&self.under_way).push(made);
+        let (thread, mut under_way) = (this_thread(), lock(&self.under_way));
+        under_way.calls.insert(made.number, (made, thread));
+        *under_way.threads.entry(thread).or_default() += 1;
         Ok(made)
     }
 
     /// A call that was started has ended.
     pub fn has_ended(&self, made: Made) {
-        lock(&self.under_way).retain(|other| *other != made);
+        let mut under_way = lock(&self.under_way);
+        let Some((_, thread)) = under_way.calls.remove(&made.number) else { return };
+        if let Entry::Occupied(mut started) = under_way.threads.entry(thread) {
+            *started.get_mut() -= 1;
+            if *started.get() == 0 {
+                started.remove();
+            }
+        }
     }
 
-    /// The board that was opened.
-    pub fn open<'t>(&self, turn: &'t mut Turn, board: Board) -> &'t mut Board {
-        let breaker = self.breaker.get_or_init(|| board.breaker());
-        // Here, or where it failed, one sees the other.
-        fence(SeqCst);
-        if self.broken.get().is_some() {
-            breaker.give_up();
+    /// Keeps the turn, after this call was started, if a call that another thread has started is under way: until this one ends, or for
+    /// a while. Threads without an order are likely to collide meanwhile, and threads with one cannot. After some calls the order of
+    /// the threads is taken for granted.
+    pub fn watch_threads(&self, turn: &mut Turn, made: Made) {
+        if turn.watched == 0 || lock(&self.under_way).threads.len() < 2 {
+            return;
         }
-        turn.board.insert(board)
+        turn.watched -= 1;
+        let begun = Instant::now();
+        while lock(&self.under_way).calls.contains_key(&made.number) && begun.elapsed() < WATCHED_FOR {
+            self.comm.hub.turn_now();
+            std::thread::yield_now();
+        }
     }
 
     /// A call that this rank refuses to itself: nothing is sent, and whoever waits for it learns that.
@@ -244,6 +305,8 @@ impl Group {
         let Some(saying) = Saying::why(&error) else { return };
         self.others().for_each(|rank| self.tell(core, rank, &saying));
         self.take_all(core);
+        // Started calls end now.
+        core.turn_all();
         fence(SeqCst);
         if let Some(breaker) = self.breaker.get() {
             breaker.give_up();
@@ -327,7 +390,7 @@ impl Group {
             return true;
         }
         let number = theirs.number;
-        let started = || lock(&self.under_way).iter().find(|made| made.number == number).copied();
+        let started = || lock(&self.under_way).calls.get(&number).map(|(made, _)| *made);
         match self.made.find(number).or_else(started) {
             Some(mine) if mine != theirs => {
                 self.fail(core, Group::mismatch((self.comm.rank(), mine), (from, theirs)));
@@ -361,23 +424,25 @@ impl Group {
         Error::Mismatch { why }
     }
 
-    /// In each turn: asks all about a call that waits where messages are not, if it has waited for long.
-    #[inline]
-    pub fn ask_of_the_board(&self, core: &mut Core, patience: &mut Patience) {
+    /// Asks all ranks about the call that waits at the board, if it has waited for long. Called by the thread that waits, now and then.
+    fn ask_of_the_board(&self) {
         let waiting = self.waiting.load(Relaxed);
-        if patience.ends(waiting)
+        if lock(&self.patience).ends(waiting)
             && let Some(made) = self.made.find(waiting.wrapping_sub(1))
         {
-            self.others().for_each(|rank| self.ask_one(core, rank, made));
+            let _ = self.comm.hub.with(|core| self.others().for_each(|rank| self.ask_one(core, rank, made)));
         }
     }
 }
 
-#[cold]
-fn two_threads() -> Error {
-    let why = "two threads of a rank are in collectives of one team at once: ranks could not tell which is which; split a team \
-               for each";
-    Error::Misuse { why: why.into() }
+/// Calls of each team, and the time for each of them, by [`Group::watch_threads`].
+const WATCHED: u32 = 64;
+const WATCHED_FOR: Duration = Duration::from_millis(1);
+
+/// A number of this thread, unlike that of any other that lives.
+fn this_thread() -> usize {
+    thread_local!(static HERE: u8 = const { 0 });
+    HERE.with(|here| std::ptr::from_ref(here).addr())
 }
 
 /// The same of the same rules at every rank; 0 of none.
@@ -390,27 +455,19 @@ fn hash(rules: &Rules) -> u32 {
 #[derive(Default)]
 pub(super) struct Patience {
     what: u32,
-    turns: u32,
     until: Option<Instant>,
 }
 
 /// After how long a rank that waits asks whether others make the same call.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Turns before it looks at the clock: of a rank that sleeps there are ten a second.
-const TURNS: u32 = 8;
 
 impl Patience {
-    /// In each turn of a wait for this, which is not 0: whether it has lasted for a second, or another.
+    /// Now and then in a wait for this, which is not 0: whether it has lasted for a second, or another.
     pub fn ends(&mut self, what: u32) -> bool {
         if what == 0 || self.what != what {
-            *self = Patience { what, turns: 0, until: None };
+            *self = Patience { what, until: None };
             return false;
         }
-        self.turns += 1;
-        if self.turns < TURNS && self.until.is_some() {
-            return false;
-        }
-        self.turns = 0;
         let now = Instant::now();
         let ends = now >= *self.until.get_or_insert(now + PATIENCE);
         if ends {
@@ -469,6 +526,45 @@ mod tests {
             meet();
             assert_eq!(settles(before), before, "rank {me}");
             meet();
+        })
+        .unwrap();
+    }
+
+    /// A turn takes one step, the listener's, however many teams made collectives and however many started ones wait; and to start one
+    /// takes as many more as it has rounds.
+    #[test]
+    fn turns_walk_neither_teams_nor_started_calls() {
+        crate::threads(2, |world| {
+            let hub = &world.space().comm().unwrap().hub;
+            let steps = || hub.with(|core| core.steps).unwrap();
+            let teams: Vec<_> = (0..100).map(|_| world.split(Some(0), 0).unwrap().unwrap()).collect();
+            teams.iter().for_each(|team| team.barrier().unwrap());
+            let meet = || {
+                let other = 1 - world.rank();
+                world.sendrecv(other, TAG, &[0_u8], other, TAG, &mut [0_u8]).unwrap();
+            };
+            const TAG: Tag<u8> = Tag::new(7);
+            let turns = |many: u64| (0..many).for_each(|_| world.progress().unwrap());
+            meet();
+            turns(10);
+            let before = steps();
+            turns(50);
+            assert!(steps() - before <= 60, "{} steps in 50 turns beside 100 teams", steps() - before);
+            // Rank 1 has not started these.
+            if world.rank() == 0 {
+                let mut started: Vec<_> = (0..300).map(|_| world.iall_reduce(vec![1], Op::Sum)).collect();
+                turns(10);
+                let before = steps();
+                started.extend((0..50).map(|_| world.iall_reduce(vec![1], Op::Sum)));
+                // A look at all of them, each tenth of a second, may come in between.
+                assert!(steps() - before <= 150 + 2 * 350, "{} steps to start 50 beside 300", steps() - before);
+                meet();
+                started.into_iter().for_each(|started| assert_eq!(started.wait().unwrap(), [2]));
+            } else {
+                meet();
+                let started: Vec<_> = (0..350).map(|_| world.iall_reduce(vec![1], Op::Sum)).collect();
+                started.into_iter().for_each(|started| assert_eq!(started.wait().unwrap(), [2]));
+            }
         })
         .unwrap();
     }

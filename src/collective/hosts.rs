@@ -1,6 +1,7 @@
 //! Calls of ranks on several hosts: through the memory that those of a host share, and between their leaders by messages.
 
-use super::group::{Group, Turn};
+use super::group::{Member, Turn};
+use super::history::Made;
 use super::memory::Memory;
 use super::reduction::Fold;
 use super::running::Running;
@@ -10,9 +11,11 @@ use super::{at_board, carry_out};
 use crate::messages::{Error, hold};
 use crate::world::World;
 use bytemuck::Pod;
+use std::sync::Arc;
 use transom_collective::{ByHosts, Stage};
 use transom_shm_loopback::Loopback;
 use transom_shm_loopback::collective::Board;
+use transom_windows::Exchange as _;
 
 impl World {
     /// Carries out the stages of a call, and returns when this rank has done its part.
@@ -32,7 +35,7 @@ impl World {
             self.compare(group, made)?;
         }
         let history = turn.history;
-        let board = board(group, &mut turn, host)?;
+        let board = self.board_of_host(group, &mut turn, (made, host))?;
         // SAFETY: each stage returns when nothing of the memory is lent any more, in a panic too.
         let (given, data) = unsafe { (hold::lend(given), hold::lend_mut(data)) };
         let mut memory = Memory::new(given, data, size_of::<T>(), scratch);
@@ -56,18 +59,30 @@ impl World {
         }
         Ok(())
     }
-}
 
-/// The board of this host. Other hosts know nothing of it if it cannot be opened.
-fn board<'t>(group: &Group, turn: &'t mut Turn, host: &Loopback) -> Result<&'t mut Board, Error> {
-    if turn.board.is_none() {
-        let opened = Board::open(host).map_err(|error| {
-            let why = format!("rank {} has no memory for collectives on its host: {error}", group.comm.rank());
-            group.stopped(Some(Error::Mismatch { why }))
-        })?;
-        group.open(turn, opened);
+    /// The board of this host. Other hosts know nothing of it if it cannot be opened.
+    fn board_of_host<'t>(
+        &self,
+        group: &Arc<Member>,
+        turn: &'t mut Turn,
+        (made, host): (Made, &Loopback),
+    ) -> Result<&'t mut Board, Error> {
+        if turn.board.is_none() {
+            let here = |place| group.on_board(place);
+            let opened = self.meet(group, made, |meet| {
+                Board::open_by(host, &mut |mine| {
+                    let mut said = meet(mine)?;
+                    Ok((0..host.size()).map(|place| std::mem::take(&mut said[here(place)])).collect())
+                })
+            });
+            let opened = opened.map_err(|error| {
+                let why = format!("rank {} has no memory for collectives on its host: {error}", group.comm.rank());
+                group.stopped(Some(Error::Mismatch { why }))
+            })?;
+            group.open(turn, opened);
+        }
+        Ok(turn.board.as_mut().expect("it is open"))
     }
-    Ok(turn.board.as_mut().expect("it is open"))
 }
 
 #[cfg(all(test, not(miri)))]
@@ -75,6 +90,7 @@ mod tests {
     use super::*;
     use crate::Op;
     use crate::collective::Commuting;
+    use crate::collective::group::Group;
     use crate::collective::reduction::{Nothing, Typed};
     use crate::collective::signature::Kind;
     use crate::provider;

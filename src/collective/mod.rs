@@ -57,9 +57,9 @@ use std::sync::{Arc, Mutex, OnceLock};
 use straight::{Buffers, Stop};
 use transom_collective::{Algorithm, Call, Plan, Shape, by_hosts, choose};
 use transom_locks::Awaited;
-use transom_shm_loopback::Loopback;
 use transom_shm_loopback::collective::Board;
-use transom_windows::Exchange as _;
+use transom_shm_loopback::{Loopback, Meet};
+use transom_windows::{Exchange as _, FabricError};
 
 /// The collectives of a world: none until the first is called.
 pub(crate) struct Collectives {
@@ -228,7 +228,8 @@ impl World {
         // All ranks are here, and make the same call: so all of them open it.
         self.compare(group, made)?;
         let memory = self.memory_of_all().expect("that a call goes through");
-        Ok(group.open(turn, Board::open(memory)?))
+        let board = self.meet(group, made, |meet| Board::open_by(memory, meet))?;
+        Ok(group.open(turn, board))
     }
 
     /// Carries out a plan, and returns when this rank has done its part.
@@ -252,19 +253,9 @@ impl World {
         carry_out(group, made, &mut Running::new(group.clone(), made, plan, memory, fold))
     }
 
-    /// In debug builds all ranks tell all which call they make, before it.
+    /// All ranks tell all which call they make, before it: in debug builds, and where they make something together.
     fn compare(&self, group: &Arc<Member>, made: Made) -> Result<(), Error> {
-        let mut all = vec![0_u8; self.size() * Made::BYTES];
-        let mine = made.to_bytes();
-        let shape = Shape { rank: self.rank(), ranks: self.size(), len: Made::BYTES, element: 1, hosts: None };
-        let plan = Algorithm::named("bruck").expect("it is there").plan(Call::AllGather, shape);
-        // SAFETY: as in `carry`.
-        let (given, data) = unsafe { (hold::lend(&mine[..]), hold::lend_mut(&mut all[..])) };
-        let memory = Memory::new(given, data, 1, plan.scratch);
-        let mut running = Running::new(group.clone(), made, plan, memory, reduction::Nothing);
-        // Whichever call they make.
-        running.tag = Made { history: 0, ..made }.tag();
-        carry_out(group, made, &mut running)?;
+        let all = self.exchange(group, made, made.to_bytes().to_vec())?;
         let calls: Vec<_> = all.as_chunks().0.iter().map(Made::from_bytes).collect();
         // The first that differs from the first, so that all ranks say the same.
         match calls.iter().position(|theirs| *theirs != calls[0]) {
@@ -275,6 +266,76 @@ impl World {
             }
             None => Ok(()),
         }
+    }
+
+    /// Calls `make`, whose rounds go by messages of this call: whoever waits in one is told of deaths, of ranks that have left the
+    /// team, and of other failures, as in every collective.
+    fn meet<R>(
+        &self,
+        group: &Arc<Member>,
+        made: Made,
+        make: impl FnOnce(&mut Meet<'_>) -> Result<R, FabricError>,
+    ) -> Result<R, Error> {
+        let mut failed = None;
+        let result = make(&mut |mine| {
+            self.gather_bytes(group, made, mine).map_err(|error| {
+                let source = fabric_error(error.clone());
+                failed = Some(error);
+                source
+            })
+        });
+        result.map_err(|error| failed.unwrap_or_else(|| error.into()))
+    }
+
+    /// What each rank passes, at all ranks.
+    fn gather_bytes(&self, group: &Arc<Member>, made: Made, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+        // Most messages are short, and take one round: their length, and behind it as many bytes.
+        const SHORT: usize = 64;
+        let slot = |len: usize| {
+            let mut slot = (mine.len() as u32).to_le_bytes().to_vec();
+            slot.extend(&mine[..mine.len().min(len - 4)]);
+            slot.resize(len, 0);
+            slot
+        };
+        let parse = |all: &[u8], len: usize| -> Vec<(usize, Vec<u8>)> {
+            let slots = all.chunks(len).filter_map(|slot| slot.split_first_chunk());
+            let said = |(said, bytes): (&[u8; 4], &[u8])| {
+                let said = u32::from_le_bytes(*said) as usize;
+                (said, bytes[..said.min(bytes.len())].to_vec())
+            };
+            slots.map(said).collect()
+        };
+        let mut said = parse(&self.exchange(group, made, slot(SHORT))?, SHORT);
+        let longest = said.iter().map(|(len, _)| *len).max().unwrap_or(0) + 4;
+        if longest > SHORT {
+            said = parse(&self.exchange(group, made, slot(longest))?, longest);
+        }
+        Ok(said.into_iter().map(|(_, bytes)| bytes).collect())
+    }
+
+    /// As many bytes of each rank, at all ranks, side by side: as a part of a call that is begun, whichever call each rank makes.
+    fn exchange(&self, group: &Arc<Member>, made: Made, mine: Vec<u8>) -> Result<Vec<u8>, Error> {
+        let mut all = vec![0_u8; self.size() * mine.len()];
+        let shape = Shape { rank: self.rank(), ranks: self.size(), len: mine.len(), element: 1, hosts: None };
+        let plan = Algorithm::named("bruck").expect("it is there").plan(Call::AllGather, shape);
+        // SAFETY: as in `carry`.
+        let (given, data) = unsafe { (hold::lend(&mine[..]), hold::lend_mut(&mut all[..])) };
+        let memory = Memory::new(given, data, 1, plan.scratch);
+        let mut running = Running::new(group.clone(), made, plan, memory, reduction::Nothing);
+        // Whichever call they make.
+        running.tag = Made { history: 0, ..made }.tag();
+        carry_out(group, made, &mut running)?;
+        Ok(all)
+    }
+}
+
+/// The same to who makes memory or a team.
+pub(crate) fn fabric_error(error: Error) -> FabricError {
+    match error {
+        Error::PeerDied { rank } => FabricError::PeerDied { rank },
+        Error::PeerLeft { rank } => FabricError::PeerLeft { rank },
+        Error::Mismatch { .. } | Error::Misuse { .. } => FabricError::Misuse { why: error.to_string() },
+        error => FabricError::System { what: "meeting by messages".into(), source: std::io::Error::other(error) },
     }
 }
 

@@ -31,7 +31,12 @@ pub(super) struct Running<F> {
     failed: Option<Error>,
     panic: Option<Box<dyn Any + Send>>,
     patience: Patience,
+    /// Turns in which it waited.
+    waits: u32,
 }
+
+/// Turns of a wait before its time is looked at: a rank that sleeps takes ten a second.
+const TURNS: u32 = 8;
 
 /// What came of a turn.
 pub(super) enum Turned {
@@ -60,6 +65,7 @@ impl<F: Fold> Running<F> {
             failed: None,
             panic: None,
             patience: Patience::default(),
+            waits: 0,
         }
     }
 
@@ -77,7 +83,10 @@ impl<F: Fold> Running<F> {
         self.take(core);
         match &self.failed {
             _ if !self.pending.is_empty() => {
-                self.ask(core);
+                self.waits = self.waits.wrapping_add(1);
+                if self.waits % TURNS == 1 {
+                    self.ask(core);
+                }
                 Turned::Waiting
             }
             Some(error) => Turned::Failed(error.clone()),
@@ -195,18 +204,39 @@ impl<F: Fold> Running<F> {
 }
 
 /// A collective that the program waits for later, turned by whichever call waits.
-pub(super) struct Started<F>(pub Option<Running<F>>);
+pub(super) struct Started<F> {
+    running: Option<Running<F>>,
+    /// The round whose messages are told of, and one more.
+    told: usize,
+}
+
+impl<F> Started<F> {
+    pub fn new(running: Running<F>) -> Started<F> {
+        Started { running: Some(running), told: 0 }
+    }
+}
 
 impl<F: Fold + 'static> Work for Started<F> {
     fn give_up(&mut self, core: &mut Core) {
-        if let Some(running) = &mut self.0 {
+        if let Some(running) = &mut self.running {
             // As others will see it: this rank is about to end.
             running.give_up(core, Error::PeerDied { rank: running.group.comm.rank() });
         }
     }
 
+    fn awaits(&mut self, awaited: &mut Vec<Key>) -> bool {
+        let Some(running) = &mut self.running else { return true };
+        // As often as it is turned for nothing, its time is looked at.
+        running.waits = 0;
+        if self.told <= running.round {
+            self.told = running.round + 1;
+            awaited.extend(running.pending.iter().map(|(key, ..)| *key));
+        }
+        true
+    }
+
     fn turn(&mut self, core: &mut Core) -> Option<Ended> {
-        let running = self.0.as_mut()?;
+        let running = self.running.as_mut()?;
         let result = loop {
             match running.turn(core) {
                 Turned::Waiting => return None,
@@ -222,7 +252,7 @@ impl<F: Fold + 'static> Work for Started<F> {
         };
         running.group.has_ended(running.made);
         let peer = running.group.comm.to_job(running.group.comm.rank()).unwrap_or(0);
-        let Running { memory, fold, .. } = self.0.take()?;
+        let Running { memory, fold, .. } = self.running.take()?;
         core.let_go(Some(fold));
         let data = memory.into_data();
         let came = Came { peer, tag: 0, length: data.len() as u64 };

@@ -20,6 +20,10 @@ use transom_shm_loopback::messages::Bytes;
 
 /// Collectives that are started progress in any call of the rank that waits. Ranks start them in the same order; they may be waited
 /// for in any, and dropped or forgotten: the rank does its part all the same. Errors of the arguments are the request's.
+///
+/// Threads of a rank start the collectives of one team one after the other, in an order that is the same at all ranks, and may wait at
+/// the same time. Two threads that start at once are an error: [`Error::Misuse`] for the second, [`Error::Mismatch`] for all later calls
+/// of the team at all ranks.
 impl World {
     /// Starts a barrier: the request ends when all ranks have called.
     ///
@@ -415,19 +419,22 @@ pub(super) fn start_plan<T, F: Fold + 'static>(
     data: Bytes,
 ) -> Result<Under<'static>, Error> {
     let signature = signature.started();
-    let made = group.begin_to_start(&mut *group.enter()?, signature)?;
+    let mut turn = group.enter()?;
+    let made = group.begin_to_start(&mut turn, signature)?;
     let memory = Memory::new(given, data, size_of::<T>(), plan.scratch);
     let running = Running::new(group.clone(), made, plan, memory, fold);
     let id = group.comm.hub.with(|core| {
-        let id = core.start(Box::new(Started(Some(running))));
+        let id = core.start(Box::new(Started::new(running)));
         // With the engine locked still: the scope waits for whatever is lent, and nothing runs in between.
         if let Some(scope) = lender {
             scope.lends(core, id);
         }
         id
     })?;
-    // The first messages go now, and not when somebody waits.
+    // The first messages go now, before the program waits, and before another thread may start the next call.
     group.comm.hub.turn_now();
+    group.watch_threads(&mut turn, made);
+    drop(turn);
     let call = Name::Other { name: signature.name() };
     Ok(Under {
         comm: Cow::Owned(group.comm.clone()),

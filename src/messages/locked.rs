@@ -24,10 +24,19 @@ pub(crate) struct Core {
     pub expected: Expected,
     /// Requests that have ended, for the sets that wait for any of theirs.
     pub lists: EndedLists,
-    /// What is done by many messages, a step in each turn.
-    works: Vec<(u64, Box<dyn Work>)>,
+    /// What is done by many messages: works with a step in each turn, with their numbers, and by their numbers those that await messages.
+    polled: Vec<(u64, Box<dyn Work>)>,
+    waiting: HashMap<u64, Box<dyn Work>>,
     /// The number of the next.
     next_work: u64,
+    /// Of the works that await messages those with a step in the next turn.
+    ready: Vec<u64>,
+    /// Turns of works, and when all of them were turned last.
+    turns: u32,
+    swept: Instant,
+    /// Steps of works so far.
+    #[cfg(test)]
+    pub steps: u64,
     /// To be woken once the lock is free; and what is the program's, to be dropped then: it may have requests, which ask for the lock.
     pub wakers: Vec<Waker>,
     pub dropped: Vec<Box<dyn Any + Send>>,
@@ -68,6 +77,12 @@ pub(crate) trait Work: Send {
     /// Does what can be done now; how it ended, if it has.
     fn turn(&mut self, core: &mut Core) -> Option<Ended>;
 
+    /// After a step: whether the next step is due when one of the messages that it adds here has ended, or one that it added after an
+    /// earlier step; else it has a step in each turn. All works have one now and then even so, and when a collective fails.
+    fn awaits(&mut self, _awaited: &mut Vec<Key>) -> bool {
+        false
+    }
+
     /// Whether a rank that leaves waits for its end.
     fn must_end(&self) -> bool {
         true
@@ -106,6 +121,8 @@ struct Watch {
     waker: Option<Waker>,
     /// List that the work puts a number on, and that number.
     list: Option<(ListId, usize)>,
+    /// The work that awaits it.
+    work: Option<u64>,
     /// Nobody will ask for it.
     detached: bool,
     /// How a work ended. A message that has ended is the engine's until somebody asks for it.
@@ -122,6 +139,9 @@ const CALLS: u32 = 64;
 /// A program whose calls took longer than this since the last reading has the clock read at every call.
 const SLOW_CALLS: Duration = Duration::from_millis(10);
 
+/// Turns of works between two looks at the clock.
+const SWEPT: u32 = 4;
+
 impl Core {
     pub(super) fn new(engine: Engine) -> Core {
         Core {
@@ -130,8 +150,14 @@ impl Core {
             opened: HashMap::new(),
             expected: Expected::default(),
             lists: EndedLists::default(),
-            works: Vec::new(),
+            polled: Vec::new(),
+            waiting: HashMap::new(),
             next_work: 0,
+            ready: Vec::new(),
+            turns: 0,
+            swept: Instant::now(),
+            #[cfg(test)]
+            steps: 0,
             wakers: Vec::new(),
             dropped: Vec::new(),
             news: false,
@@ -156,13 +182,13 @@ impl Core {
     pub fn turn(&mut self) -> bool {
         let worked = self.engine.progress() > 0;
         self.take_ended();
-        if !self.works.is_empty() {
+        if !(self.polled.is_empty() && self.waiting.is_empty()) {
             self.turn_works();
         }
         if worked {
             self.happened();
         }
-        worked || self.engine.credit_due().is_some()
+        worked || !self.ready.is_empty() || self.engine.credit_due().is_some()
     }
 
     /// The rank has left: whoever waits for anything.
@@ -266,7 +292,8 @@ impl Core {
 
     /// A work that nobody asks for.
     pub fn attend(&mut self, work: Box<dyn Work>) {
-        self.works.push((self.next_work, work));
+        self.waiting.insert(self.next_work, work);
+        self.ready.push(self.next_work);
         self.next_work += 1;
     }
 
@@ -277,18 +304,60 @@ impl Core {
 
     /// Whether it has works of which others wait for its part.
     pub fn works_on(&self) -> bool {
-        self.works.iter().any(|(_, work)| work.must_end())
+        self.polled.iter().map(|(_, work)| work).chain(self.waiting.values()).any(|work| work.must_end())
     }
 
-    /// Turns each work once.
+    /// The work, which is not turned any more.
+    fn take_out(&mut self, key: Key) -> Option<Box<dyn Work>> {
+        let Key::Work(number) = key else { return None };
+        let polled = self.polled.iter().position(|(polled, _)| *polled == number);
+        polled.map(|at| self.polled.swap_remove(at).1).or_else(|| self.waiting.remove(&number))
+    }
+
+    /// Has the works that have something to do take a step; and all, now and then: some look how long they have waited.
     #[cold]
     #[inline(never)]
     fn turn_works(&mut self) {
-        let mut works = std::mem::take(&mut self.works);
-        works.retain_mut(|(number, work)| work.turn(self).map(|ended| self.end(Key::Work(*number), ended)).is_none());
-        // Behind them what they have started.
-        works.append(&mut self.works);
-        self.works = works;
+        self.turns = self.turns.wrapping_add(1);
+        if self.turns.is_multiple_of(SWEPT) && !self.waiting.is_empty() && self.swept.elapsed() >= CHECK {
+            self.swept = Instant::now();
+            self.turn_all();
+        }
+        // What becomes ready meanwhile is for the next turn.
+        let mut ready = std::mem::take(&mut self.ready);
+        let mut polled = std::mem::take(&mut self.polled);
+        polled.retain_mut(|(number, work)| self.step(*number, work));
+        polled.append(&mut self.polled);
+        self.polled = polled;
+        // In the order of their starts: another rank awaits the first of them first.
+        ready.sort_unstable();
+        for number in ready {
+            let Some(mut work) = self.waiting.remove(&number) else { continue };
+            if !self.step(number, &mut work) {
+                continue;
+            }
+            let mut awaited = Vec::new();
+            match work.awaits(&mut awaited) {
+                true => drop(self.waiting.insert(number, work)),
+                false => self.polled.push((number, work)),
+            }
+            for key in awaited {
+                self.watched.entry(key).or_default().work = Some(number);
+            }
+        }
+    }
+
+    /// A step of a work. Whether there is another.
+    fn step(&mut self, number: u64, work: &mut Box<dyn Work>) -> bool {
+        #[cfg(test)]
+        (self.steps += 1);
+        let ended = work.turn(self).map(|ended| self.end(Key::Work(number), ended));
+        ended.is_none()
+    }
+
+    /// Has each work take a step in the next turn.
+    pub fn turn_all(&mut self) {
+        self.ready.extend(self.waiting.keys());
     }
 
     /// Tells whoever is to be told when something happens.
@@ -380,6 +449,7 @@ impl Core {
         let key = Key::Message(id);
         let Some(watch) = self.watched.remove(&key) else { return };
         self.wakers.extend(watch.waker);
+        self.ready.extend(watch.work);
         if watch.detached {
             self.engine.take(id);
         }
@@ -501,10 +571,10 @@ impl Core {
 
     /// As [`forget`](Self::forget), of what is to end soon: a work is given up.
     pub fn abandon(&mut self, key: Key) {
-        if let Some(at) = self.works.iter().position(|(number, _)| Key::Work(*number) == key) {
-            let (number, mut work) = self.works.swap_remove(at);
+        if let (Key::Work(number), Some(mut work)) = (key, self.take_out(key)) {
             work.give_up(self);
-            self.works.push((number, work));
+            self.waiting.insert(number, work);
+            self.ready.push(number);
         }
         self.forget(key);
     }

@@ -73,7 +73,7 @@ fn grants_are_bounded_and_come_back() {
             // Data on credit alone; envelopes, and what is as short, on overdraft too.
             assert!(grant.kept() <= grant.limit() + overdraft && grant.limit() >= floor, "step {step}");
             assert!(purse.room() <= grant.room() && purse.overdrawn() <= overdraft, "step {step}");
-            assert_eq!(purse.room() > 0 && purse.overdrawn() > 0, false);
+            assert!(purse.room() == 0 || purse.overdrawn() == 0);
             let limits: u32 = peers.iter().map(|peer| peer.1.limit()).sum();
             assert!(limits <= floor * peers.len() as u32 + total, "step {step}: {limits}");
             assert_eq!(limits - floor * peers.len() as u32, budget.outstanding());

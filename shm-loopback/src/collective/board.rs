@@ -12,6 +12,7 @@ use crate::key::{Key, fresh_tag};
 use crate::loopback::Loopback;
 use crate::memory::View;
 use crate::reach::Reach;
+use crate::team::Meet;
 use transom_locks::Rank;
 use transom_windows::{Exchange, FabricError};
 
@@ -76,6 +77,23 @@ impl Board {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn open(team: &Loopback) -> Result<Self, FabricError> {
+        Board::open_by(team, &mut |mine| team.all_gather(mine))
+    }
+
+    /// As [`open`](Self::open), where the ranks meet in another way than by the exchange of their job. `meet` is called twice, and gives
+    /// what each rank passes to all of them, in the order of ranks.
+    ///
+    /// # Errors
+    /// Those of `meet`, and those of [`open`](Self::open).
+    ///
+    /// # Examples
+    /// ```
+    /// use transom_shm_loopback::{Loopback, collective::Board};
+    /// let mut board = Board::open_by(&Loopback::alone()?, &mut |mine| Ok(vec![mine.to_vec()]))?;
+    /// board.barrier(1)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn open_by(team: &Loopback, meet: &mut Meet<'_>) -> Result<Self, FabricError> {
         let (me, block) = (team.rank(), Block::of(team.size()));
         let made = (me == 0).then(|| team.0.block(block.bytes())).transpose();
         let key = made.as_ref().ok().and_then(|made| made.as_ref()).map(|(_, key, _)| *key);
@@ -87,7 +105,7 @@ impl Board {
         let probe = Box::new(fresh_tag());
         let words = [(&raw const *probe).expose_provenance() as u64, *probe];
         let said = [&words[0].to_le_bytes()[..], &words[1].to_le_bytes(), &key].concat();
-        let all = team.all_gather(&said)?;
+        let all = meet(&said)?;
         let word = |rank: Rank, at: usize| all[rank].get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
         let word = |rank, at| word(rank, at).map_or(0, u64::from_le_bytes);
         let reads = (0..team.size()).all(|rank| rank == me || reach.try_out(rank, word(rank, 0), word(rank, 8)));
@@ -99,7 +117,7 @@ impl Board {
         });
         // Everyone reaches it, or somebody does not; the descriptor is needed until then.
         let outcomes = [view.is_err(), reads, !team.0.control.is_crowded()].map(u8::from);
-        let outcomes = team.all_gather(&outcomes)?;
+        let outcomes = meet(&outcomes)?;
         drop(probe);
         let (view, _) = view?;
         drop(attachable);
@@ -119,6 +137,11 @@ impl Board {
     /// What breaks the board while a call waits at it.
     pub fn breaker(&self) -> Breaker {
         self.lines.breaker()
+    }
+
+    /// Has each call that waits for long call `act` every tenth of a second, in the thread that waits. Set once.
+    pub fn at_long_waits(&self, act: impl Fn() + Send + Sync + 'static) {
+        let _ = self.lines.slate.at_long_waits.set(Box::new(act));
     }
 
     pub(super) fn ranks(&self) -> usize {

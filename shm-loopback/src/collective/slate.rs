@@ -7,8 +7,8 @@ use crate::memory::View;
 use crate::progress::Progress;
 use crate::words;
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use transom_locks::{Awaited, Rank};
 use transom_windows::{FabricError, Wait};
 
@@ -74,6 +74,8 @@ pub(super) struct Shared {
     lines: NonNull<[[AtomicU64; 8]]>,
     control: Arc<Control>,
     progress: Arc<Progress>,
+    /// Called every tenth of a second by a call that waits.
+    pub at_long_waits: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 // SAFETY: the lines are reached by any thread, as the view.
@@ -83,7 +85,7 @@ unsafe impl Sync for Shared {}
 
 impl Shared {
     pub fn new(view: View, control: Arc<Control>, progress: Arc<Progress>) -> Self {
-        Shared { lines: NonNull::from(view.lines()), view, control, progress }
+        Shared { lines: NonNull::from(view.lines()), view, control, progress, at_long_waits: OnceLock::new() }
     }
 }
 
@@ -143,6 +145,9 @@ impl Slate for Shared {
     }
 
     fn check_peers(&self, me: Rank, awaited: Awaited) -> Result<(), FabricError> {
+        if let Some(act) = self.at_long_waits.get() {
+            act();
+        }
         self.control.check_peers(me, awaited)
     }
 

@@ -137,6 +137,11 @@ impl Work for Announcements {
         Some(over())
     }
 
+    fn awaits(&mut self, awaited: &mut Vec<Key>) -> bool {
+        awaited.push(self.announcement);
+        true
+    }
+
     fn must_end(&self) -> bool {
         false
     }
