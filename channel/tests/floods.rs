@@ -53,7 +53,10 @@ impl Flood {
 
     /// Until nothing happens any more.
     fn run(&mut self) {
+        let mut steps = 0;
         while let Some(rank) = self.sim.step() {
+            steps += 1;
+            assert!(steps < 20_000_000, "the ranks do not come to rest");
             let engine = self.sim.engine(rank);
             self.kept[rank as usize] = self.kept[rank as usize].max(engine.kept());
             while let Some(done) = engine.completed() {
