@@ -27,6 +27,7 @@ mod persistent;
 mod ragged;
 mod reduction;
 mod running;
+mod scratch;
 mod signature;
 mod sinks;
 mod started;
@@ -49,6 +50,7 @@ use history::Made;
 use memory::Memory;
 use reduction::Fold;
 use running::{Running, Turned};
+use scratch::Scratch;
 use signature::Signature;
 use std::fmt;
 use std::panic::resume_unwind;
@@ -65,6 +67,7 @@ use transom_windows::{Exchange as _, FabricError};
 pub(crate) struct Collectives {
     member: OnceLock<Arc<Member>>,
     making: Mutex<()>,
+    scratch: Scratch,
     /// The same of all worlds of the job.
     control: Arc<Control>,
 }
@@ -73,7 +76,7 @@ impl Collectives {
     /// Of a world that is made of nothing, or of another.
     pub fn new(of: Option<&Collectives>) -> Collectives {
         let control = of.map(|of| of.control.clone()).unwrap_or_default();
-        Collectives { member: OnceLock::new(), making: Mutex::new(()), control }
+        Collectives { member: OnceLock::new(), making: Mutex::new(()), scratch: Scratch::default(), control }
     }
 
     /// The world is dropped. If no collective was called, others may wait in one all the same.
@@ -98,7 +101,7 @@ impl World {
     #[cold]
     #[inline(never)]
     fn group_by(&self, rules: impl FnOnce() -> Option<Rules>) -> Result<&Arc<Member>, Error> {
-        let Collectives { member, making, control } = self.collectives();
+        let Collectives { member, making, control, .. } = self.collectives();
         if let Some(member) = member.get() {
             return Ok(member);
         }

@@ -9,6 +9,8 @@ use bytemuck::Pod;
 use transom_collective::{Grid, all_to_all_v};
 use transom_windows::Section;
 
+const NO_MEMORY: &str = "there is no memory for the packed sections of all_to_all_sections";
+
 impl World {
     /// Collective: blocks for the neighbours of a rank on a grid, and as many from them, side by side: of who is before and
     /// after in the first dimension, then in the second, and so on. Where nobody is, at an edge, the block is neither read nor
@@ -37,7 +39,7 @@ impl World {
     }
 
     /// [`all_to_all`](Self::all_to_all) of blocks that lie in sections of memory: the section for each rank in `data`, and that
-    /// of each in `into`. What goes is packed, and what comes unpacked. Sections of `into` should not overlap each other: which
+    /// of each in `into`. What goes is packed, and what comes unpacked, in memory of up to 32 MiB that the world keeps for its next call. Sections of `into` should not overlap each other: which
     /// of two blocks stays is not defined.
     ///
     /// # Errors
@@ -73,16 +75,15 @@ impl World {
             return self
                 .refuse(format!("all_to_all_sections among {ranks} ranks was given {given} and {taken} sections"));
         }
-        let packed: Option<Vec<Vec<T>>> = given.iter().map(|section| section.pack(data)).collect();
-        // What cannot be written is found out before anything goes.
+        // What cannot be read or written is found out before anything goes.
         let fits = |section: &Section<'_>| section.is_within(into.len()) && !section.overlaps();
-        let (Some(packed), true) = (packed, taken.iter().all(fits)) else {
+        if !(given.iter().all(|section| section.is_within(data.len())) && taken.iter().all(fits)) {
             let (elements, room) = (data.len(), into.len());
             return self.refuse(format!(
                 "sections of all_to_all_sections are outside of {elements} elements, or of room for {room}, or overlap \
                  themselves there"
             ));
-        };
+        }
         let lengths = |sections: &[Section<'_>]| sections.iter().map(Section::len).collect::<Vec<_>>();
         let (to_each, of_each) = (lengths(given), lengths(taken));
         if to_each[self.rank()] != of_each[self.rank()] {
@@ -91,16 +92,25 @@ impl World {
                 "all_to_all_sections was given {mine} elements for this rank itself, and room for {room}"
             ));
         }
-        let mut came = self.room(total(&of_each))?;
+        let (Some(gone), Some(come)) = (total(&to_each), total(&of_each)) else { return self.refuse(NO_MEMORY.into()) };
         let signature = Signature::of::<T>(Kind::AllToAllSections, 0);
         let what = What::Planned(all_to_all_v(self.rank(), &to_each, &of_each));
-        self.call(Described { signature, what, fold: Nothing }, &packed.concat(), &mut came)?;
-        let mut rest = &came[..];
-        for section in taken {
-            let (block, after) = rest.split_at(section.len());
-            rest = after;
-            section.unpack(block, into).expect("it was looked at");
-        }
-        Ok(())
+        let called = self.collectives().scratch.with([gone, come], |packed: &mut [T], came: &mut [T]| {
+            let mut rest = &mut *packed;
+            for section in given {
+                let (block, after) = rest.split_at_mut(section.len());
+                rest = after;
+                section.pack_into(data, block).expect("the section is within the data");
+            }
+            self.call(Described { signature, what, fold: Nothing }, packed, came)?;
+            let mut rest = &*came;
+            for section in taken {
+                let (block, after) = rest.split_at(section.len());
+                rest = after;
+                section.unpack(block, into).expect("the section is within the room, and does not overlap");
+            }
+            Ok(())
+        });
+        called.unwrap_or_else(|| self.refuse(NO_MEMORY.into()))
     }
 }

@@ -31,6 +31,8 @@ pub(crate) struct Core {
     next_work: u64,
     /// Of the works that await messages those with a step in the next turn.
     ready: Vec<u64>,
+    /// Empty between turns. Its memory is used again, since a wait that turns works allocates nothing.
+    awaited: Vec<Key>,
     /// Turns of works, and when all of them were turned last.
     turns: u32,
     swept: Instant,
@@ -154,6 +156,7 @@ impl Core {
             waiting: HashMap::new(),
             next_work: 0,
             ready: Vec::new(),
+            awaited: Vec::new(),
             turns: 0,
             swept: Instant::now(),
             #[cfg(test)]
@@ -331,20 +334,22 @@ impl Core {
         self.polled = polled;
         // In the order of their starts: another rank awaits the first of them first.
         ready.sort_unstable();
-        for number in ready {
+        let mut awaited = std::mem::take(&mut self.awaited);
+        for number in ready.drain(..) {
             let Some(mut work) = self.waiting.remove(&number) else { continue };
             if !self.step(number, &mut work) {
                 continue;
             }
-            let mut awaited = Vec::new();
             match work.awaits(&mut awaited) {
                 true => drop(self.waiting.insert(number, work)),
                 false => self.polled.push((number, work)),
             }
-            for key in awaited {
+            for key in awaited.drain(..) {
                 self.watched.entry(key).or_default().work = Some(number);
             }
         }
+        ready.append(&mut self.ready);
+        (self.ready, self.awaited) = (ready, awaited);
     }
 
     /// A step of a work. Whether there is another.

@@ -140,6 +140,34 @@ impl Section<'_> {
         blocks.each_run(run).ok().map(|()| packed)
     }
 
+    /// As [`pack`](Self::pack), into memory of the caller's; none, and nothing is written, if some of the section is outside, or `into` has
+    /// not as many elements.
+    ///
+    /// # Examples
+    /// ```
+    /// use transom_windows::Section;
+    /// let column = Section::Strided { offset: 1, count: 3, block: 1, stride: 2 };
+    /// let mut packed = [0; 3];
+    /// assert_eq!(column.pack_into(&[0, 1, 2, 3, 4, 5], &mut packed), Some(()));
+    /// assert_eq!(packed, [1, 3, 5]);
+    /// assert_eq!(column.pack_into(&[0, 1, 2, 3, 4, 5], &mut packed[..2]), None);
+    /// ```
+    pub fn pack_into<T: Copy>(&self, from: &[T], into: &mut [T]) -> Option<()> {
+        let blocks = self.blocks();
+        if into.len() != self.len() || !self.is_within(from.len()) {
+            return None;
+        }
+        let mut rest = into;
+        let run = |offset: usize, len: usize| {
+            // The runs add up to the section's length.
+            let (run, after) = std::mem::take(&mut rest).split_at_mut(len);
+            rest = after;
+            run.copy_from_slice(&from[offset..offset + len]);
+            Ok(())
+        };
+        blocks.each_run(run).ok()
+    }
+
     /// Writes what was packed to the section of a slice; none, and nothing is written, if some of it is outside, blocks overlap,
     /// or there are not as many elements.
     ///
