@@ -39,8 +39,8 @@ impl World {
     }
 
     /// [`all_to_all`](Self::all_to_all) of blocks that lie in sections of memory: the section for each rank in `data`, and that
-    /// of each in `into`. What goes is packed, and what comes unpacked, in memory of up to 32 MiB that the world keeps for its next call. Sections of `into` should not overlap each other: which
-    /// of two blocks stays is not defined.
+    /// of each in `into`. What goes is packed, and what comes unpacked, in memory of up to 32 MiB that the world keeps for its next
+    /// call. Sections of `into` should not overlap each other: which of two blocks stays is not defined.
     ///
     /// # Errors
     /// As [`broadcast`](Self::broadcast); [`Error::Misuse`] if there is not a section for each rank, one is outside, or has
