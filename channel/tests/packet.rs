@@ -58,6 +58,7 @@ fn body() -> impl Strategy<Value = Body> {
         (id(), 0..long, 0u32..300).prop_map(|(receiver, offset, length)| Body::Data { receiver, offset, length }),
         (id(), 1..=RAILS as u8).prop_map(|(receiver, lanes)| Body::Fin { receiver, lanes }),
         id().prop_map(|sender| Body::Ack { sender }),
+        id().prop_map(|sender| Body::Discarded { sender }),
         (any::<u16>(), any::<u32>(), any::<u32>(), any::<u64>(), any::<u64>()).prop_map(
             |(ring, slots, bytes, address, key)| Body::Join { ring, slots, bytes, key: Key { address, key } }
         ),
@@ -88,7 +89,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(4096))]
 
     #[test]
-    fn any_bytes_are_an_error_or_a_packet(mut bytes in prop::collection::vec(any::<u8>(), 0..400), kind in 0u8..16, sane: bool) {
+    fn any_bytes_are_an_error_or_a_packet(mut bytes in prop::collection::vec(any::<u8>(), 0..400), kind in 0u8..17, sane: bool) {
         // Mostly bytes that get past the first checks.
         if sane && bytes.len() >= 32 {
             (bytes[0], bytes[1]) = (kind, 0);
@@ -135,8 +136,8 @@ fn what_is_wrong_is_said() {
     assert_eq!(says(&bytes[..40]), "0 is no value of the field request");
     bytes[1] = 1;
     assert_eq!(says(&bytes[..40]), "the reserved field flags is not 0");
-    (bytes[0], bytes[1]) = (16, 0);
-    assert_eq!(says(&bytes[..40]), "kind 16 of packet is unknown");
+    (bytes[0], bytes[1]) = (17, 0);
+    assert_eq!(says(&bytes[..40]), "kind 17 of packet is unknown");
     bytes[0] = 1;
     assert_eq!(says(&bytes[..31]), "31 bytes came where a header needs 32");
 }

@@ -88,7 +88,7 @@ fn any_body(choices: &mut Choices<'_>) -> Body {
     let envelope = Envelope { context: 0, tag: choices.below_u32(6), length };
     let mut keys = [None; RAILS];
     keys[0] = choices.yes().then(|| Key { address: 0, key: choices.below(20) });
-    match choices.below(14) {
+    match choices.below(15) {
         0 => Body::Eager { envelope: Envelope { length: 0, ..envelope }, sync: choices.yes().then_some(sender) },
         1 => Body::Rts { envelope, sender, keys },
         2 => {
@@ -98,6 +98,7 @@ fn any_body(choices: &mut Choices<'_>) -> Body {
         4 => Body::Data { receiver, offset: length, length: 0 },
         5 => Body::Fin { receiver, lanes: 1 + choices.below(4) as u8 },
         6 => Body::Ack { sender },
+        13 => Body::Discarded { sender },
         7 => {
             let (slots, bytes) = (choices.below_u32(2000), choices.below_u32(70_000));
             let key = Key { address: 0, key: choices.below(20) };
