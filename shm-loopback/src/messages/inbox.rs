@@ -216,11 +216,11 @@ impl Inbox {
         Desk { left: self.word(LEFT), words }
     }
 
-    /// The cells that were filled since the last call; those of one sender in order.
-    pub fn filled(&self, ranks: usize) -> impl Iterator<Item = Cell> + use<> {
+    /// Appends the cells that were filled since the last call, those of one sender in order. A call that waits uses one list again and
+    /// again, so as to allocate nothing.
+    pub fn filled(&self, ranks: usize, cells: &mut Vec<Cell>) {
         let word = self.word(READY);
         let mut ready = if word.load(SeqCst) == 0 { 0 } else { word.swap(0, SeqCst) };
-        let mut cells = Vec::with_capacity(ready.count_ones() as usize);
         while ready != 0 {
             let number = ready.trailing_zeros();
             ready &= ready - 1;
@@ -237,9 +237,8 @@ impl Inbox {
         if cells.len() > 1 {
             // Those of one owner are far less than 2^31 apart: there are 64 cells.
             let earlier = |a: &Cell, b: &Cell| (a.order.wrapping_sub(b.order) as i32).cmp(&0);
-            cells.sort_by(|a, b| a.owner.cmp(&b.owner).then_with(|| earlier(a, b)));
+            cells.sort_unstable_by(|a, b| a.owner.cmp(&b.owner).then_with(|| earlier(a, b)));
         }
-        cells.into_iter()
     }
 
     /// The cell can be filled again. Gives the ranks that wait for one.
@@ -281,6 +280,12 @@ mod tests {
         inbox
     }
 
+    fn filled(inbox: &Inbox, ranks: usize) -> impl Iterator<Item = Cell> {
+        let mut cells = Vec::new();
+        inbox.filled(ranks, &mut cells);
+        cells.into_iter()
+    }
+
     #[test]
     fn cells_of_a_sender_come_in_order_whatever_their_numbers() {
         let inbox = inbox(3);
@@ -290,9 +295,9 @@ mod tests {
             inbox.fill(cells[cell], 7, order);
         }
         inbox.fill(cells[3], 9, 0);
-        let came: Vec<_> = inbox.filled(3).map(|cell| (cell.owner, cell.number, cell.length)).collect();
+        let came: Vec<_> = filled(&inbox, 3).map(|cell| (cell.owner, cell.number, cell.length)).collect();
         assert_eq!(came, [(1, cells[4], 7), (1, cells[2], 7), (1, cells[0], 7), (2, cells[3], 9)]);
-        assert_eq!(inbox.filled(3).count(), 0);
+        assert_eq!(filled(&inbox, 3).count(), 0);
     }
 
     #[test]
@@ -317,7 +322,7 @@ mod tests {
         let living = inbox.claim(1).unwrap();
         inbox.fill(dead[0], 1, 0);
         assert_eq!(inbox.reclaim(2, 4), Vec::<Rank>::new());
-        assert_eq!(inbox.filled(4).map(|cell| cell.number).collect::<Vec<_>>(), [dead[0]]);
+        assert_eq!(filled(&inbox, 4).map(|cell| cell.number).collect::<Vec<_>>(), [dead[0]]);
         let free: Vec<u32> = std::iter::from_fn(|| inbox.try_claim(3)).collect();
         assert_eq!(free.len(), CELLS - 2, "all but what is filled, and what a living rank has");
         assert!(!free.contains(&living) && !free.contains(&dead[0]));
@@ -342,7 +347,7 @@ mod tests {
             let cell = inbox.claim(1).unwrap();
             inbox.word(inbox.line(cell)).store(owner as u64 + 1, Relaxed);
             inbox.fill(cell, length, 0);
-            assert_eq!(inbox.filled(2).count(), 0, "{length} bytes of {owner}");
+            assert_eq!(filled(&inbox, 2).count(), 0, "{length} bytes of {owner}");
         }
     }
 }

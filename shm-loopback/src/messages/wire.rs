@@ -1,7 +1,7 @@
 //! The wire of `transom-channel` on shared memory.
 
 use super::bytes::{Bytes, Kind, Part as Shared, Ring};
-use super::inbox::{self, BESIDE, Cell, Inbox, Own};
+use super::inbox::{self, BESIDE, CELLS, Cell, Inbox, Own};
 use super::joint;
 use super::reading::{Read, Reading};
 use super::wait::Waiter;
@@ -33,6 +33,8 @@ pub struct ShmWire {
     /// The memory of peers' ends of pipes, by their keys.
     pipes: HashMap<(usize, Key), View>,
     pub(super) events: VecDeque<Event<Bytes>>,
+    /// Empty between looks at the inbox, with room for all of its cells.
+    cells: Vec<Cell>,
     reading: Reading,
     /// Lost peers. The engine is told of each by the first look that finds no cell of that peer in the inbox.
     pub(super) gone: Vec<(usize, Why)>,
@@ -92,7 +94,8 @@ impl ShmWire {
             _kept: own,
             peers: (0..ranks).map(|_| Peer::default()).collect(),
             pipes: HashMap::new(),
-            events: VecDeque::new(),
+            events: VecDeque::with_capacity(CELLS),
+            cells: Vec::with_capacity(CELLS),
             reading: Reading::new(Reach::from(&*job)),
             gone: Vec::new(),
             closing: false,
@@ -167,7 +170,9 @@ impl ShmWire {
             }
         }
         let mut heard = Vec::new();
-        for Cell { number, owner, length, .. } in self.own.filled(self.peers.len()) {
+        let mut cells = std::mem::take(&mut self.cells);
+        self.own.filled(self.peers.len(), &mut cells);
+        for Cell { number, owner, length, .. } in cells.drain(..) {
             if !self.gone.is_empty() {
                 heard.push(owner);
             }
@@ -184,6 +189,7 @@ impl ShmWire {
                 self.events.push_back(Event::Arrived { lane, slot, at: 0, length });
             }
         }
+        self.cells = cells;
         // Cells of the living must not delay the report of a death: they may come without end.
         for (rank, why) in std::mem::take(&mut self.gone) {
             match heard.contains(&rank) {
