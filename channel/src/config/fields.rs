@@ -165,7 +165,7 @@ pub const FIELDS: &[Field] = &[
     row!(
         "budget",
         budget,
-        "bytes that all peers may have sent before they are received, beside what each may before it is heard",
+        "credit of all peers together for unreceived messages, in bytes, beside what each has before it is heard",
         "a number up to 1073741824",
         |config| config.budget <= 1 << 30
     ),
