@@ -69,7 +69,7 @@ const CALLS: &[(&str, f64, Call)] = &[
     ("irecv, isend, both waited for; 20 at a time", 2500.0, |world, times| at_once(world, times, First::Receives)),
     ("isend, irecv of what is there; 20 at a time", 1500.0, |world, times| at_once(world, times, First::Sends)),
     ("isend, progress, irecv; 20 at a time", 5600.0, |world, times| at_once(world, times, First::Messages)),
-    (ANNOUNCED, 8_000.0, announced),
+    (ANNOUNCED, 8_100.0, announced),
     ("progress, nothing there", 660.0, |world, times| (0..times).try_for_each(|_| Ok(world.progress()?))),
 ];
 
