@@ -51,7 +51,7 @@ pub(crate) struct Core {
     checked: Instant,
     /// By their numbers. Those that have ended are used again.
     scopes: Vec<Lending>,
-    /// Who is told, once, when something has happened.
+    /// Descriptor and tasks to notify, once, when something has happened.
     pub armed: Option<Armed>,
     /// Tasks that have waited for news so far.
     tasks: u64,

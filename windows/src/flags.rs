@@ -88,7 +88,7 @@ impl<F: Fabric> GlobalFlags<F> {
         self.tell(flag, 0)
     }
 
-    /// Whether a flag is set now, as far as this rank was told. No remote operation.
+    /// Reads this rank's copy of a flag. No remote operation.
     ///
     /// # Errors
     /// As [`set`](Self::set).
