@@ -1,10 +1,10 @@
 //! Errors of starting, and how `?` makes the one [`Error`] of all errors of the crate.
 
-use crate::job::bootstrap::BootstrapError;
-use crate::job::launcher::{HostListError, LaunchError};
-use crate::job::variables::VariableError;
 use crate::provider::ProviderError;
-use transom_windows::{Error, FabricError};
+use transom_launch::bootstrap::BootstrapError;
+use transom_launch::launcher::LaunchError;
+use transom_launch::variables::VariableError;
+use transom_windows::FabricError;
 
 /// Why a program has no world.
 ///
@@ -39,24 +39,4 @@ pub enum StartError {
     Variable(#[from] VariableError),
 }
 
-/// A `main` that returns an error prints its `Debug`, so that is the message and not the fields.
-macro_rules! reads_as_its_message {
-    ($($error:ty),* $(,)?) => {$(
-        impl std::fmt::Debug for $error {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                std::fmt::Display::fmt(self, f)
-            }
-        }
-
-        impl From<$error> for Error {
-            #[track_caller]
-            fn from(error: $error) -> Self {
-                Error::other(error)
-            }
-        }
-    )*};
-}
-
-reads_as_its_message!(StartError, LaunchError, BootstrapError, ProviderError, HostListError, VariableError);
-#[cfg(feature = "verbs")]
-reads_as_its_message!(crate::verbs::VerbsError);
+transom_windows::joins_error!(StartError, ProviderError);

@@ -3,13 +3,12 @@
 mod aliases;
 pub mod collective;
 mod error;
-mod job;
 mod lock;
 pub mod messages;
 pub use messages::pipe;
 pub mod provider;
-mod random;
 mod start;
+pub mod variables;
 #[cfg(feature = "verbs")]
 pub mod verbs;
 mod world;
@@ -20,10 +19,9 @@ pub use aliases::{
 };
 pub use bytemuck;
 pub use error::StartError;
-pub use job::bootstrap::{Bootstrap, BootstrapError};
-pub use job::launcher::{Failure, HostList, HostListError, Launch, LaunchError, Outcome, Status, Tag};
-pub use job::variables;
 pub use start::{init, log_from_env, start, threads};
+pub use transom_launch::bootstrap::{Bootstrap, BootstrapError};
+pub use transom_launch::launcher::{Failure, HostList, HostListError, Launch, LaunchError, Outcome, Status, Tag};
 pub use transom_locks as locks;
 pub use transom_locks::{Ahead, Rank};
 pub use transom_shm_loopback as shm_loopback;

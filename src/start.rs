@@ -1,15 +1,15 @@
 //! Being a rank: how a program gets its world, however it was started.
 
 use crate::error::StartError;
-use crate::job::bootstrap::{self, Joined};
-use crate::job::launcher::Launch;
-use crate::job::variables::{self, LogFilter, Micros, SecondsOrOff};
 use crate::messages::Progress;
 use crate::provider;
+use crate::variables::{self, LOG, LogFilter, MESSAGES, Micros, SPIN, SecondsOrOff, WAIT_REPORT};
 use crate::world::World;
 use std::fs::File;
 use std::os::fd::AsFd;
 use transom_channel::Changes;
+use transom_launch::bootstrap::{self, Joined};
+use transom_launch::launcher::Launch;
 use transom_shm_loopback::Loopback;
 use transom_windows::{Exchange, Waiting};
 
@@ -35,13 +35,17 @@ pub fn init() -> Result<World, StartError> {
 }
 
 fn world(joined: Joined) -> Result<World, StartError> {
-    match joined {
+    let world = match joined {
         Joined::Here(fabric) => {
             tracing::info!(rank = fabric.rank(), size = fabric.size(), "joined the job");
-            Ok(World::new(provider::of_one_machine(fabric)?))
+            World::new(provider::of_one_machine(fabric)?)
         }
-        Joined::Apart(apart) => Ok(World::new(provider::of_several_hosts(apart)?)),
+        Joined::Apart(apart) => World::new(provider::of_several_hosts(apart)?),
+    };
+    if world.rank() == 0 {
+        variables::tell_unknown();
     }
+    Ok(world)
 }
 
 /// The world of a program that starts itself. In a process that a launcher started as a rank this is [`init`], whatever
@@ -87,6 +91,7 @@ pub fn start(ranks: usize) -> Result<World, StartError> {
 /// ```
 pub fn threads<R: Send>(ranks: usize, body: impl Fn(World) -> R + Sync) -> Result<Vec<R>, StartError> {
     settings_from_env()?;
+    variables::tell_unknown();
     let fabrics = Loopback::threads(ranks).map_err(StartError::Join)?;
     let providers = fabrics.iter().cloned().map(provider::of_threads).collect::<Result<Vec<_>, _>>()?;
     let (body, observer) = (&body, fabrics.first().cloned());
@@ -127,15 +132,15 @@ impl Drop for Leaving {
 fn settings_from_env() -> Result<(), StartError> {
     log_from_env()?;
     let mut waiting = Waiting::default();
-    if let Some(Micros(spin)) = variables::get("TRANSOM_SPIN")? {
+    if let Some(Micros(spin)) = SPIN.get()? {
         waiting.spin = spin;
     }
-    if let Some(SecondsOrOff(report)) = variables::get("TRANSOM_WAIT_REPORT")? {
+    if let Some(SecondsOrOff(report)) = WAIT_REPORT.get()? {
         waiting.report = report;
     }
     // Read again where messages begin.
     Progress::asked()?;
-    variables::get::<Changes>("TRANSOM_MESSAGES")?;
+    MESSAGES.get::<Changes>()?;
     // A process that has several worlds, as tests have, says so once.
     waiting.set();
     Ok(())
@@ -156,7 +161,7 @@ fn settings_from_env() -> Result<(), StartError> {
 pub fn log_from_env() -> Result<(), StartError> {
     use tracing_subscriber::{layer::SubscriberExt, util::SubscriberInitExt};
     // Without the lock of `stderr`, which the program may hold while it waits for messages.
-    if let Some(LogFilter(filter)) = variables::get("TRANSOM_LOG")?
+    if let Some(LogFilter(filter)) = LOG.get()?
         && let Ok(stderr) = std::io::stderr().as_fd().try_clone_to_owned()
     {
         let lines = tracing_subscriber::fmt::layer().with_writer(File::from(stderr));

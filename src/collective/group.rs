@@ -4,11 +4,11 @@ use super::control::{Control, Left, Saying};
 use super::history::{History, Made};
 use super::signature::{Kind, Signature};
 use super::sinks::Sinks;
-use crate::job::variables;
 use crate::lock::lock;
 use crate::messages::Error;
 use crate::messages::comm::{COLLECTIVES, Comm};
 use crate::messages::locked::Core;
+use crate::variables;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -65,7 +65,7 @@ impl std::str::FromStr for Asked {
 
 impl Asked {
     fn rules() -> Result<Rules, String> {
-        let asked = variables::get::<Asked>("TRANSOM_COLLECTIVES").map_err(|error| error.to_string())?;
+        let asked = variables::COLLECTIVES.get::<Asked>().map_err(|error| error.to_string())?;
         Ok(asked.map(|asked| asked.0).unwrap_or_default())
     }
 }

@@ -2,8 +2,8 @@
 //! call looks which it is.
 
 use super::error::Error;
-use crate::job::variables;
 use crate::provider::Provider;
+use crate::variables::MESSAGES;
 use transom_channel::ring::Shape;
 use transom_channel::{Changes, Config, Misconfigured};
 use transom_shm_loopback::messages::ShmWire;
@@ -28,7 +28,7 @@ const UNHEARD: (usize, usize) = (4 << 20, 64 << 10);
 
 /// Once for each rank of a job.
 pub(super) fn open(provider: &Provider) -> Result<Opened, Error> {
-    let asked = variables::get::<Changes>("TRANSOM_MESSAGES");
+    let asked = MESSAGES.get::<Changes>();
     let asked = asked.map_err(|error| Error::Unavailable { why: error.to_string() })?.unwrap_or_default();
     // A slot for whatever goes at once, and for pieces of what does not, and more of them than packets may be under way: cells of the
     // inbox are slower than waiting for a slot. Eight times as many, since a slot that the caches of both processors still have is slow
@@ -68,13 +68,13 @@ pub(super) fn misconfigured(error: Misconfigured) -> Error {
 mod several {
     use super::super::neighbours::Neighbours;
     use super::{Changes, Config, Error, Shape};
-    use crate::verbs::{Verbs, VerbsWire};
     use std::sync::Arc;
     use transom_channel::delivery::{Delivery, HEADER, Settings};
     use transom_channel::packet::SYNC;
     use transom_channel::wire::{Busy, Event, Key, Lane, Left, Part, Rail, Rank, Request, SHORTEST};
     use transom_channel::{Meter, Paths, Wire};
     use transom_shm_loopback::messages::{Bytes, ShmWire, Turn, Waiter};
+    use transom_verbs::{Verbs, VerbsWire};
 
     /// By shared memory, by adapters, or by memory to neighbours and by adapters to the others.
     pub enum Carrier {

@@ -2,8 +2,8 @@
 
 use super::error::Error;
 use super::hub::Hub;
-use crate::job::variables::{self, VariableError};
 use crate::lock::lock;
+use crate::variables::{PROGRESS, VariableError};
 use crate::world::World;
 use rustix::event::{EventfdFlags, eventfd};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -33,7 +33,7 @@ impl FromStr for Progress {
 
 impl Progress {
     pub fn asked() -> Result<Progress, VariableError> {
-        Ok(variables::get("TRANSOM_PROGRESS")?.unwrap_or_default())
+        Ok(PROGRESS.get()?.unwrap_or_default())
     }
 }
 

@@ -1,9 +1,9 @@
 //! Which provider the ranks of a job use. A build that has one only uses that one, and nothing more; with several, each
 //! call looks which it is.
 
-use crate::job::bootstrap::Apart;
-use crate::job::variables::{VariableError, get};
+use crate::variables::{FABRIC, VariableError};
 use std::str::FromStr;
+use transom_launch::bootstrap::Apart;
 use transom_shm_loopback::Loopback;
 use transom_windows::FabricError;
 
@@ -139,7 +139,7 @@ fn between(hosts: Option<&str>) -> String {
 
 /// The provider of ranks that are threads of one process.
 pub(crate) fn of_threads(job: Loopback) -> Result<Provider, ProviderError> {
-    match get::<Choice>("TRANSOM_FABRIC")?.unwrap_or_default() {
+    match FABRIC.get::<Choice>()?.unwrap_or_default() {
         #[cfg(feature = "delayed")]
         Choice::Delayed => Ok(Provider::Delayed(transom_windows::Delayed::new(job)?)),
         // They share memory, whatever is asked for.
@@ -149,11 +149,11 @@ pub(crate) fn of_threads(job: Loopback) -> Result<Provider, ProviderError> {
 
 /// Collective: the provider of the ranks of one machine.
 pub(crate) fn of_one_machine(job: Loopback) -> Result<Provider, ProviderError> {
-    match get::<Choice>("TRANSOM_FABRIC")?.unwrap_or_default() {
+    match FABRIC.get::<Choice>()?.unwrap_or_default() {
         #[cfg(feature = "verbs")]
         Choice::Verbs => {
             use crate::verbs::{Node, Verbs};
-            let verbs = Verbs::new(std::sync::Arc::new(job.clone()), Node::all(job));
+            let verbs = Verbs::new(std::sync::Arc::new(job.clone()), Node::all(job), &crate::verbs::messages());
             verbs.map(Provider::Verbs).map_err(|source| ProviderError::Verbs { hosts: None, source })
         }
         _ => of_threads(job),
@@ -163,7 +163,7 @@ pub(crate) fn of_one_machine(job: Loopback) -> Result<Provider, ProviderError> {
 /// Collective: the provider of the ranks of several hosts.
 #[cfg(not(feature = "verbs"))]
 pub(crate) fn of_several_hosts(apart: Apart) -> Result<Provider, ProviderError> {
-    get::<Choice>("TRANSOM_FABRIC")?;
+    FABRIC.get::<Choice>()?;
     Err(ProviderError::Apart { hosts: apart.hosts.to_string() })
 }
 
@@ -173,13 +173,13 @@ pub(crate) fn of_several_hosts(apart: Apart) -> Result<Provider, ProviderError> 
     use crate::verbs::{Node, Verbs};
     use transom_windows::Exchange;
     let Apart { tcp, local, hosts } = apart;
-    if let Choice::Shm | Choice::Delayed = get::<Choice>("TRANSOM_FABRIC")?.unwrap_or_default() {
+    if let Choice::Shm | Choice::Delayed = FABRIC.get::<Choice>()?.unwrap_or_default() {
         return Err(ProviderError::Apart { hosts: hosts.to_string() });
     }
     let neighbours = hosts.neighbours(tcp.rank());
     let here: Vec<_> = (0..tcp.size()).map(|rank| neighbours.iter().position(|&other| other == rank)).collect();
     let numbers = hosts.of.iter().map(|&host| host as u32).collect();
-    let verbs = Verbs::new(std::sync::Arc::new(tcp), Node::some(local, here, numbers));
+    let verbs = Verbs::new(std::sync::Arc::new(tcp), Node::some(local, here, numbers), &crate::verbs::messages());
     verbs.map(Provider::Verbs).map_err(|source| ProviderError::Verbs { hosts: Some(hosts.to_string()), source })
 }
 

@@ -1,11 +1,11 @@
 //! The provider of a build that has several: each call looks which it is.
 
-#[cfg(feature = "verbs")]
-use crate::verbs::{self, Verbs};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU64};
 use transom_locks::{Awaited, Rank};
 use transom_shm_loopback::{self as shm, Loopback, Meet};
+#[cfg(feature = "verbs")]
+use transom_verbs::{self as verbs, Verbs};
 #[cfg(feature = "delayed")]
 use transom_windows::Delayed;
 use transom_windows::{BoxBytes, ChangeBlock, Exchange, Fabric, FabricError, Memory, UserMemory, Wait, Wake};

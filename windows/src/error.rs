@@ -367,9 +367,11 @@ impl std::fmt::Debug for Error {
     }
 }
 
-/// What a `main` that returns an error prints is its `Debug`: it reads as the message, not as the fields.
-macro_rules! reads_as_its_message {
-    ($($error:ty),*) => {$(
+/// Makes the `Debug` of an error, which a `main` that returns it prints, its message and not its fields.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! debug_is_message {
+    ($($error:ty),* $(,)?) => {$(
         impl std::fmt::Debug for $error {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 std::fmt::Display::fmt(self, f)
@@ -378,4 +380,19 @@ macro_rules! reads_as_its_message {
     )*};
 }
 
-reads_as_its_message!(ArrayError, LayoutError, FabricError);
+/// Makes an error of another crate readable in a `main` and convertible by `?` to [`Error`].
+#[doc(hidden)]
+#[macro_export]
+macro_rules! joins_error {
+    ($($error:ty),* $(,)?) => {
+        $crate::debug_is_message!($($error),*);
+        $(impl From<$error> for $crate::Error {
+            #[track_caller]
+            fn from(error: $error) -> Self {
+                $crate::Error::other(error)
+            }
+        })*
+    };
+}
+
+debug_is_message!(ArrayError, LayoutError, FabricError);

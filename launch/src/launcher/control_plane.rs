@@ -1,0 +1,111 @@
+//! The control plane of a job: how its ranks find each other, and how they are told that one has ended. Ranks on this
+//! machine share a control block in memory; ranks on hosts connect to a hub.
+
+use super::hosts::HostList;
+use super::outcome::LaunchError;
+use super::settings::Settings;
+use crate::tcp::{Contact, Hub, Secret};
+use crate::variables::{HOST, NESTING, RANK, SIZE};
+use std::io;
+use std::ops::Range;
+use transom_locks::Rank;
+use transom_shm_loopback::Job;
+
+/// How many launchers may be above each other, each a rank of the one before. It bounds what a program can start that is
+/// a launcher in each of its ranks.
+const MOST_NESTING: usize = 3;
+
+pub(super) struct ControlPlane {
+    medium: Medium,
+    ranks: usize,
+    /// How many launchers are above the ranks.
+    depth: usize,
+}
+
+enum Medium {
+    ControlBlock(Job),
+    Hub(HubOfHosts),
+}
+
+struct HubOfHosts {
+    hub: Hub,
+    contact: Contact,
+    hosts: HostList,
+    /// The number of each rank's host.
+    placed: Vec<usize>,
+}
+
+impl ControlPlane {
+    pub fn create(settings: &Settings) -> Result<Self, LaunchError> {
+        let ranks = settings.ranks;
+        let depth = NESTING.get::<usize>()?.unwrap_or(0);
+        if depth >= MOST_NESTING {
+            return Err(LaunchError::Nesting { depth });
+        }
+        let medium = match &settings.hosts {
+            None => Medium::ControlBlock(Job::create(ranks)?),
+            Some(hosts) => {
+                let placed = hosts.place(ranks)?;
+                let failed = |source: io::Error| LaunchError::System { what: "starting the hub of the job", source };
+                let secret = Secret::fresh().map_err(failed)?;
+                let hub = Hub::start(ranks, secret.clone()).map_err(failed)?;
+                let contact = Contact::new(hub.port(), secret);
+                Medium::Hub(HubOfHosts { hub, contact, hosts: hosts.clone(), placed })
+            }
+        };
+        Ok(ControlPlane { medium, ranks, depth: depth + 1 })
+    }
+
+    /// The hosts that have ranks, and which, if the job is on hosts.
+    pub fn hosts(&self) -> Option<Vec<(&str, Range<Rank>)>> {
+        let Medium::Hub(hub) = &self.medium else { return None };
+        let names: Vec<&str> = hub.hosts.names().collect();
+        Some(HostList::ranges(&hub.placed).into_iter().map(|(host, ranks)| (names[host], ranks)).collect())
+    }
+
+    /// What ranks on hosts read from a descriptor.
+    pub fn secret(&self) -> Option<String> {
+        if let Medium::Hub(hub) = &self.medium { Some(hub.contact.secret.to_text()) } else { None }
+    }
+
+    /// The variables that the launcher sets for a rank, after it has removed those of
+    /// [`removed_for_ranks`](crate::variables::removed_for_ranks).
+    pub fn environment(&self, rank: Rank) -> Vec<(&'static str, String)> {
+        let mut environment = match &self.medium {
+            Medium::ControlBlock(job) => job.environment(rank).to_vec(),
+            Medium::Hub(HubOfHosts { contact, hosts, placed, .. }) => {
+                let addresses = contact.environment();
+                let host = (HOST.name, hosts.label(placed[rank]));
+                let (rank, size) = ((RANK.name, rank.to_string()), (SIZE.name, self.ranks.to_string()));
+                vec![rank, size, addresses, host]
+            }
+        };
+        environment.push((NESTING.name, self.depth.to_string()));
+        environment
+    }
+
+    /// To be called when a rank's process has ended, so that the others are told.
+    pub fn ended(&self, rank: Rank, well: bool) {
+        match &self.medium {
+            Medium::ControlBlock(job) => job.ended(rank, well),
+            Medium::Hub(hub) => hub.hub.ended(rank, well),
+        }
+    }
+
+    /// Returns whether the rank left before any death was recorded. Always false for ranks on hosts: they tell their hub alone.
+    pub fn has_left_first(&self, rank: Rank) -> bool {
+        match &self.medium {
+            Medium::ControlBlock(job) => job.has_left_first(rank),
+            Medium::Hub(_) => false,
+        }
+    }
+
+    /// The first rank that died, as far as the launcher or any rank has noticed: its process ended before it left the
+    /// job, or it failed and is about to end.
+    pub fn first_death(&self) -> Option<Rank> {
+        match &self.medium {
+            Medium::ControlBlock(job) => job.first_death(),
+            Medium::Hub(hub) => hub.hub.first_death(),
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! The hosts of a job, and which ranks are on which.
+
+use super::outcome::LaunchError;
+use std::str::FromStr;
+
+/// Hosts for the ranks of a job, as a user lists them. `a,b` distributes the ranks evenly, in blocks; if there is a
+/// remainder, the first hosts get one more. `a:4,b:2` fills four places of `a`, then two of `b`. A name is what `ssh`
+/// takes, also `user@host`. Each entry is a host of its own, even if two lead to the same machine.
+///
+/// # Examples
+/// ```
+/// use transom::HostList;
+/// let hosts: HostList = "node1:4,node2:2".parse()?;
+/// assert_eq!(hosts.names().collect::<Vec<_>>(), ["node1", "node2"]);
+/// assert!("node1:4,node2".parse::<HostList>().is_err()); // places of all, or of none
+/// # Ok::<(), transom::HostListError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostList(Vec<Host>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Host {
+    name: String,
+    places: Option<usize>,
+}
+
+/// What is wrong with a list of hosts.
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{entry:?}: {why}; expected e.g. `a,b` or `a:4,b:2`")]
+#[non_exhaustive]
+pub struct HostListError {
+    /// The entry that is wrong.
+    pub entry: String,
+    /// What is wrong with it.
+    pub why: &'static str,
+}
+
+impl HostList {
+    /// The hosts' names, in order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|host| host.name.as_str())
+    }
+
+    /// The host's name for its ranks; the second and later entries of the same name have a number behind it.
+    pub(super) fn label(&self, host: usize) -> String {
+        let Host { name, .. } = &self.0[host];
+        match self.names().take(host).filter(|other| other == name).count() {
+            0 => name.clone(),
+            before => format!("{name}#{}", before + 1),
+        }
+    }
+
+    /// The ranks of each host that has some: its number, and which they are.
+    pub(super) fn ranges(placed: &[usize]) -> Vec<(usize, std::ops::Range<usize>)> {
+        let mut ranges: Vec<(usize, std::ops::Range<usize>)> = Vec::new();
+        for (rank, &host) in placed.iter().enumerate() {
+            match ranges.last_mut() {
+                Some((last, range)) if *last == host => range.end = rank + 1,
+                _ => ranges.push((host, rank..rank + 1)),
+            }
+        }
+        ranges
+    }
+
+    /// The number of each rank's host.
+    pub(super) fn place(&self, ranks: usize) -> Result<Vec<usize>, LaunchError> {
+        let hosts = self.0.len();
+        let even = |host| ranks / hosts + usize::from(host < ranks % hosts);
+        let places = |host: usize| self.0[host].places.unwrap_or_else(|| even(host));
+        let placed: Vec<usize> =
+            (0..hosts).flat_map(|host| std::iter::repeat_n(host, places(host).min(ranks))).collect();
+        match placed.get(..ranks) {
+            Some(placed) => Ok(placed.to_vec()),
+            None => Err(LaunchError::Places { ranks, places: placed.len() }),
+        }
+    }
+}
+
+impl FromStr for HostList {
+    type Err = HostListError;
+
+    fn from_str(text: &str) -> Result<Self, HostListError> {
+        let mut hosts: Vec<Host> = Vec::new();
+        for entry in text.split(',').map(str::trim) {
+            let wrong = |why| HostListError { entry: entry.to_owned(), why };
+            // An IPv6 address has colons of its own, so before a number of places it is in brackets.
+            let (name, places) = match entry.rsplit_once(':') {
+                Some((name, _)) if name.contains(':') && !name.ends_with(']') => (entry, None),
+                Some((name, places)) => (name, Some(places)),
+                None => (entry, None),
+            };
+            let places = places
+                .map(str::parse)
+                .transpose()
+                .map_err(|_| wrong("what is behind the colon is not a number of places"))?;
+            let name = name.trim_start_matches('[').trim_end_matches(']');
+            if name.is_empty() {
+                return Err(wrong("the name of a host is missing"));
+            }
+            if name.starts_with('-') || name.contains(|c: char| c.is_whitespace() || c.is_control()) {
+                return Err(wrong("this cannot be the name of a host"));
+            }
+            if places == Some(0) {
+                return Err(wrong("a host needs at least one place"));
+            }
+            if hosts.last().is_some_and(|host| host.places.is_some() != places.is_some()) {
+                return Err(wrong("give the places of all hosts, or of none"));
+            }
+            hosts.push(Host { name: name.to_owned(), places });
+        }
+        Ok(HostList(hosts))
+    }
+}
+
+transom_windows::joins_error!(HostListError);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(list: &str, ranks: usize) -> Vec<usize> {
+        list.parse::<HostList>().unwrap().place(ranks).unwrap()
+    }
+
+    #[test]
+    fn ranks_are_placed_in_blocks() {
+        assert_eq!(place("a,b", 4), [0, 0, 1, 1]);
+        assert_eq!(place("a,b,c", 7), [0, 0, 0, 1, 1, 2, 2]);
+        assert_eq!(place("a,b,c", 2), [0, 1]);
+        assert_eq!(place("a:4,b:2", 5), [0, 0, 0, 0, 1]);
+        assert_eq!(place("a:18446744073709551615", 2), [0, 0]);
+        let full = "a:4,b:2".parse::<HostList>().unwrap().place(7);
+        let said = "7 ranks do not fit the 6 places of the hosts; give more (`a:4,b:3`), leave the numbers out (`a,b`), or \
+                    start 6 ranks";
+        assert_eq!(full.unwrap_err().to_string(), said);
+    }
+
+    #[test]
+    fn lists_are_checked() {
+        let names = |list: &str| list.parse::<HostList>().unwrap().names().map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(names("me@a, b"), ["me@a", "b"]);
+        assert_eq!(names("fe80::1,[fe80::2]"), ["fe80::1", "fe80::2"]);
+        assert_eq!(names("[fe80::2]:3"), ["fe80::2"]);
+        for wrong in ["", "a,", ":2", "a:0", "a:x", "a:-1", "a:2,b", "-oProxyCommand=x", "a b", "a\nb"] {
+            assert!(wrong.parse::<HostList>().is_err(), "{wrong}");
+        }
+        let twice: HostList = "a,b,a".parse().unwrap();
+        assert_eq!([0, 1, 2].map(|host| twice.label(host)), ["a", "b", "a#2"]);
+    }
+}

@@ -1,0 +1,396 @@
+//! The processes of the ranks, here or on hosts: starting them, sending signals to them, and ending them all.
+
+use super::child::die_with_launcher;
+use super::control_plane::ControlPlane;
+use super::outcome::{LaunchError, Status};
+use super::output::{Output, Pipes};
+use super::remote::{Host, Told};
+use super::script;
+use super::settings::Settings;
+use crate::variables;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::{Errno, retry_on_intr};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use std::collections::{HashSet, VecDeque};
+use std::io;
+use std::ops::Range;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use transom_locks::Rank;
+
+/// How long ranks on other hosts have to end when they are killed, before their `ssh` is.
+const KILL_TO_CUT: Duration = Duration::from_secs(2);
+/// How many hosts are being reached at once. Each takes a processor for a moment.
+const AT_ONCE: usize = 64;
+/// Descriptors that a rank here takes, and those while it is started.
+const OF_RANK: usize = 3;
+const OF_START: usize = 8;
+/// Descriptors that a host takes.
+const OF_HOST: usize = 4;
+
+/// All ranks. Those that have not ended are killed when it is dropped.
+pub(super) struct Ranks {
+    statuses: Vec<Option<Status>>,
+    /// By rank, if they are on this machine.
+    here: Vec<Process>,
+    /// The hosts that were asked.
+    hosts: Vec<Host>,
+    /// Of each rank on them.
+    there: Vec<There>,
+    /// Hosts that are to be asked: the name, the ranks, and the line that starts them.
+    next: VecDeque<(String, Range<Rank>, Vec<u8>)>,
+}
+
+struct Process {
+    child: Child,
+    /// Readable when the process has ended.
+    pidfd: OwnedFd,
+}
+
+/// What a host has told of a rank.
+#[derive(Clone, Copy, Default)]
+struct There {
+    exited: Option<Status>,
+    /// How many of its two streams have ended.
+    ended: usize,
+    /// Some of its output is lost.
+    lost: bool,
+}
+
+/// What a descriptor is of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Of {
+    Rank(Rank),
+    Host(usize),
+}
+
+impl Ranks {
+    /// Starts all of them, or begins to reach their hosts. If one cannot be started, those before it are killed.
+    pub fn start(settings: &Settings, control_plane: &ControlPlane) -> Result<(Self, Vec<Pipes>), LaunchError> {
+        let count = settings.ranks;
+        let mut ranks = Ranks {
+            statuses: vec![None; count],
+            here: Vec::new(),
+            hosts: Vec::new(),
+            there: Vec::new(),
+            next: VecDeque::new(),
+        };
+        if let Some(hosts) = control_plane.hosts() {
+            ranks.there = vec![There::default(); count];
+            ranks.prepare_hosts(settings, control_plane, hosts)?;
+            ranks.ask_hosts()?;
+            return Ok((ranks, Vec::new()));
+        }
+        let mut pipes = Vec::with_capacity(count);
+        for rank in 0..count {
+            let started = ranks.start_here(rank, settings, control_plane.environment(rank));
+            pipes.push(started.map_err(|source| {
+                let advice = advice(&source, &settings.program);
+                LaunchError::Start { program: settings.program.clone(), rank, advice, source }
+            })?);
+        }
+        Ok((ranks, pipes))
+    }
+
+    /// How many descriptors this needs for so many ranks on so many hosts, or here.
+    pub fn descriptors(ranks: usize, hosts: Option<usize>) -> usize {
+        OF_START + hosts.map_or(OF_RANK * ranks, |hosts| OF_HOST * hosts)
+    }
+
+    fn prepare_hosts(
+        &mut self,
+        settings: &Settings,
+        control_plane: &ControlPlane,
+        hosts: Vec<(&str, Range<Rank>)>,
+    ) -> Result<(), LaunchError> {
+        let system = |source| LaunchError::System { what: "finding this folder", source };
+        let folder = std::env::current_dir().map_err(system)?;
+        let secret = control_plane.secret().unwrap_or_default();
+        for (host, ranks) in hosts {
+            let variables: Vec<_> = ranks.clone().map(|rank| (rank, control_plane.environment(rank))).collect();
+            let line = script::line(settings, folder.as_os_str(), &secret, &variables);
+            let line = line.map_err(|why| LaunchError::Host {
+                rank: ranks.start,
+                host: host.to_owned(),
+                why: why.to_string(),
+            })?;
+            self.next.push_back((host.to_owned(), ranks, line));
+        }
+        Ok(())
+    }
+
+    fn ask_hosts(&mut self) -> Result<(), LaunchError> {
+        let mut asked = self.hosts.iter().filter(|host| !host.is_reached()).count();
+        while asked < AT_ONCE
+            && let Some((name, ranks, line)) = self.next.pop_front()
+        {
+            self.hosts.push(Host::start(&name, ranks, line)?);
+            asked += 1;
+        }
+        Ok(())
+    }
+
+    fn start_here(
+        &mut self,
+        rank: Rank,
+        settings: &Settings,
+        environment: Vec<(&'static str, String)>,
+    ) -> io::Result<Pipes> {
+        let mut command = Command::new(&settings.program);
+        command.args(&settings.args).envs(settings.env.iter().map(|(name, value)| (name, value)));
+        variables::removed_for_ranks().for_each(|name| _ = command.env_remove(name));
+        command.envs(environment);
+        let stdin = if rank == 0 && !settings.capture { Stdio::inherit() } else { Stdio::null() };
+        command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
+        die_with_launcher(&mut command);
+        let mut child = command.spawn()?;
+        tracing::debug!(rank, pid = child.id(), "rank started");
+        let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).inspect_err(|_| {
+            let _ = child.kill();
+            let _ = child.wait();
+        })?;
+        let missing = || io::Error::other("a pipe that was asked for is not there");
+        let pipes = (child.stdout.take(), child.stderr.take());
+        self.here.push(Process { child, pidfd });
+        Ok([pipes.0.ok_or_else(missing)?.into(), pipes.1.ok_or_else(missing)?.into()])
+    }
+
+    /// The ranks that have not ended.
+    pub fn running(&self) -> impl Iterator<Item = Rank> {
+        self.statuses.iter().enumerate().filter(|(_, status)| status.is_none()).map(|(rank, _)| rank)
+    }
+
+    /// Whether all hosts have been reached that are to be.
+    pub fn are_reached(&self) -> bool {
+        self.next.is_empty() && self.hosts.iter().all(Host::is_reached)
+    }
+
+    /// What may happen. Output of ranks on hosts is read if there is `room` for it.
+    pub fn awaited(&self, room: bool) -> impl Iterator<Item = (Of, PollFd<'_>)> {
+        let running = self.here.iter().enumerate().filter(|(rank, _)| self.statuses[*rank].is_none());
+        let here = running
+            .map(|(rank, process)| (Of::Rank(rank), PollFd::from_borrowed_fd(process.pidfd.as_fd(), PollFlags::IN)));
+        let hosts = self.hosts.iter().enumerate();
+        here.chain(hosts.flat_map(move |(number, host)| host.awaited(room).map(move |fd| (Of::Host(number), fd))))
+    }
+
+    /// When a host must be looked at even if nothing happens.
+    pub fn next_time(&self) -> Option<Instant> {
+        self.hosts.iter().filter_map(Host::until).min()
+    }
+
+    /// Deals with what has happened: which ranks have ended, and how. What ranks on hosts wrote goes to `output`, if there is `room`.
+    pub fn turn(
+        &mut self,
+        happened: &[Of],
+        room: bool,
+        output: &mut Output,
+    ) -> Result<Vec<(Rank, Status)>, LaunchError> {
+        let failed = |source| LaunchError::System { what: "asking how a rank ended", source };
+        let mut ended = Vec::new();
+        for of in happened {
+            if let Of::Rank(rank) = *of
+                && let Some(status) = self.here[rank].child.try_wait().map_err(failed)?
+            {
+                ended.push((rank, Status::from(status)));
+            }
+        }
+        let now = Instant::now();
+        for number in 0..self.hosts.len() {
+            let late = self.hosts[number].until().is_some_and(|until| until <= now);
+            if late || happened.contains(&Of::Host(number)) {
+                self.turn_host(number, room, output, &mut ended)?;
+            }
+        }
+        self.ask_hosts()?;
+        for &(rank, status) in &ended {
+            self.statuses[rank] = Some(status);
+        }
+        self.release();
+        Ok(ended)
+    }
+
+    fn turn_host(
+        &mut self,
+        number: usize,
+        room: bool,
+        output: &mut Output,
+        ended: &mut Vec<(Rank, Status)>,
+    ) -> Result<(), LaunchError> {
+        let host = &mut self.hosts[number];
+        let before = host.ended;
+        for told in host.turn(room)? {
+            let rank = match told {
+                Told::Complained(bytes) => {
+                    output.take_of_host(number, &bytes);
+                    continue;
+                }
+                Told::Broken(why) => {
+                    output.say(&format!("host {}: {why}; its ranks are ended", host.name));
+                    continue;
+                }
+                Told::Wrote(rank, stream, bytes) => {
+                    self.there[rank].ended += usize::from(bytes.is_empty());
+                    output.take(rank, stream, &bytes);
+                    rank
+                }
+                Told::Lost(rank) => {
+                    self.there[rank].lost = true;
+                    output.say(&format!(
+                        "the output of rank {rank} is lost: host {} cannot write it to a file (dd failed; is there room in /dev/shm, \
+                         or where TMPDIR is?)",
+                        host.name
+                    ));
+                    host.signal(rank, Signal::KILL);
+                    rank
+                }
+                Told::Exited(rank, status) => {
+                    self.there[rank].exited = Some(status);
+                    rank
+                }
+            };
+            if let There { exited: Some(status), ended: 2, lost } = self.there[rank] {
+                // It had ended well before, or was killed for that.
+                let spoilt = lost && (status.success() || status == Status::Killed(Signal::KILL.as_raw()));
+                let status = if spoilt { Status::Exited(1) } else { status };
+                ended.push((rank, status));
+            }
+        }
+        if host.ended && !before {
+            // Whatever it says of itself, it has not said that they ended well.
+            let status = host.status().filter(|status| !status.success()).unwrap_or(Status::Exited(255));
+            let left = host.ranks.clone().filter(|&rank| self.statuses[rank].is_none());
+            let left: Vec<Rank> = left.filter(|rank| ended.iter().all(|(other, _)| other != rank)).collect();
+            ended.extend(left.into_iter().map(|rank| (rank, self.there[rank].exited.unwrap_or(status))));
+        }
+        Ok(())
+    }
+
+    /// Lets hosts go whose ranks have all ended.
+    fn release(&mut self) {
+        for host in self.hosts.iter_mut().filter(|host| host.is_reached()) {
+            if self.statuses[host.ranks.clone()].iter().all(Option::is_some) {
+                host.release();
+            }
+        }
+    }
+
+    /// Reaches no more hosts: those of their ranks that could not start have ended so.
+    pub fn reach_no_more(&mut self) -> Vec<(Rank, Status)> {
+        let mut ended = Vec::new();
+        let mut number = 0;
+        let status = Status::Killed(Signal::TERM.as_raw());
+        while let Some(host) = self.hosts.get_mut(number) {
+            if !host.is_reached() && !host.ended {
+                host.give_up();
+                ended.extend(host.ranks.clone().map(|rank| (rank, status)));
+            }
+            number += 1;
+        }
+        ended.extend(
+            std::mem::take(&mut self.next).into_iter().flat_map(|(_, ranks, _)| ranks.map(|rank| (rank, status))),
+        );
+        for &(rank, status) in &ended {
+            self.statuses[rank] = Some(status);
+        }
+        ended
+    }
+
+    /// How a rank ended, if that is known.
+    pub fn status(&self, rank: Rank) -> Option<Status> {
+        self.statuses[rank]
+    }
+
+    /// How all ranks ended, once they have.
+    pub fn statuses(&self) -> Option<Vec<Status>> {
+        self.statuses.iter().copied().collect()
+    }
+
+    /// The processes of ranks here, and each `ssh`.
+    pub fn processes(&self) -> HashSet<Pid> {
+        let here = self.here.iter().map(|process| Pid::from_child(&process.child));
+        here.chain(self.hosts.iter().map(Host::process)).collect()
+    }
+
+    /// Sends a signal to all that have not ended.
+    pub fn signal(&mut self, signal: Signal) {
+        let running: Vec<Rank> = self.running().collect();
+        tracing::debug!(ranks = ?running, signal = signal.as_raw(), "signal sent");
+        for rank in running {
+            if let Some(process) = self.here.get(rank) {
+                // An error means that it has ended meanwhile.
+                let _ = pidfd_send_signal(&process.pidfd, signal);
+            }
+            // One that has exited waits for what it left behind.
+            if self.there.get(rank).is_some_and(|there| there.exited.is_none())
+                && let Some(host) = self.hosts.iter_mut().find(|host| host.is_reached() && host.ranks.contains(&rank))
+            {
+                host.signal(rank, signal);
+            }
+        }
+    }
+
+    /// Kills the `ssh` of ranks that have not ended: their hosts do not answer.
+    pub fn cut(&mut self) {
+        for host in &mut self.hosts {
+            if self.statuses[host.ranks.clone()].contains(&None) {
+                host.cut();
+            }
+        }
+    }
+}
+
+impl Drop for Ranks {
+    fn drop(&mut self) {
+        self.signal(Signal::KILL);
+        for (rank, process) in self.here.iter_mut().enumerate() {
+            if self.statuses[rank].is_none() {
+                let _ = process.child.wait();
+            }
+        }
+        self.end_hosts();
+    }
+}
+
+impl Ranks {
+    /// Ends what runs on hosts, and each `ssh`: those are this process's children, and not left behind by a rank.
+    pub fn end_hosts(&mut self) {
+        // Hosts end their ranks when the pipe to them is closed.
+        let until = Instant::now() + KILL_TO_CUT;
+        self.hosts.iter_mut().for_each(Host::close);
+        for host in self.hosts.iter_mut().filter(|host| host.is_reached() && !host.ended) {
+            // SIGCHLD, of another's `ssh`, interrupts a wait.
+            let _ = retry_on_intr(|| {
+                let left = Timespec::try_from(until.saturating_duration_since(Instant::now())).ok();
+                poll(&mut [PollFd::new(&host.pidfd, PollFlags::IN)], left.as_ref())
+            });
+        }
+        // Who has not ended by now is killed.
+        self.hosts.clear();
+    }
+}
+
+/// Why a program cannot be started, and what to do.
+fn advice(error: &io::Error, program: &Path) -> String {
+    let shown = program.display();
+    let by_path = !program.as_os_str().as_encoded_bytes().contains(&b'/');
+    match Errno::from_io_error(error) {
+        Some(Errno::NOENT) if by_path && program.exists() => {
+            format!("no such program in PATH; the one in this folder is `./{shown}`")
+        }
+        Some(Errno::NOENT) if by_path => "no such program in PATH; is it built, and is the name right?".to_owned(),
+        Some(Errno::NOENT) if program.exists() => "the interpreter that its first line names is not there".to_owned(),
+        Some(Errno::NOENT) => "there is no such file; is it built, and is the path right?".to_owned(),
+        Some(Errno::ACCESS) if program.is_dir() => "it is a folder; name the program in it".to_owned(),
+        Some(Errno::ACCESS) => format!("it is not executable; `chmod +x {shown}` makes it so if it is a program"),
+        Some(Errno::NOEXEC) => "it is not a program that this machine can run; a script needs a first line like \
+                                `#!/bin/sh`"
+            .to_owned(),
+        Some(Errno::MFILE | Errno::NFILE) => "too many open files; `ulimit -n` says and sets the limit".to_owned(),
+        Some(Errno::AGAIN) => "too many processes; `ulimit -u` says and sets the limit".to_owned(),
+        Some(Errno::TOOBIG) => "its arguments and environment are too long".to_owned(),
+        _ => error.to_string(),
+    }
+}

@@ -1,0 +1,271 @@
+//! What a host executes: one line of `sh`, which starts its ranks, passes on what they write, and ends them. The host needs
+//! `sh`, `setsid`, `env`, `dd`, `wc`, `cat`, `mktemp`, `mkfifo`, `rm` and `/proc`.
+//!
+//! One `ssh` serves a host, so what its ranks write goes through one stream, as records:
+//!
+//! ```text
+//!     o RANK LENGTH    and so many bytes of its stdout; 0: its end
+//!     e RANK LENGTH    of its stderr
+//!     l RANK 1         some of its output is lost: there is no room for it
+//!     x RANK STATUS    it has exited, as `$?` tells it
+//! ```
+//! Each stream of a rank has a loop that reads what is there (`dd`, one block) into a file, and writes it behind its length
+//! while it holds the turn: the one line in a pipe that they all have open. Only whole records are written
+//! so, of any bytes, at three processes for 64 KiB at most.
+//!
+//! The other way come lines `SIGNAL RANK`, for the rank's process group, and `END`. If the stream ends without that, all are
+//! killed.
+
+use super::settings::Settings;
+use crate::variables::{SSH, removed_for_ranks};
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use transom_locks::Rank;
+
+/// The most bytes in a record.
+pub(super) const BLOCK: usize = 65536;
+/// Gives a name to a newline, which `$(..)` would cut off at the end of what is printed.
+const NEWLINE: &[u8] = b"_transom_newline=$(printf '\\nx'); _transom_newline=${_transom_newline%x}; ";
+/// Variables of this process's environment whose names begin so are set for ranks on other hosts,
+const CARRIED: [&str; 4] = ["TRANSOM_", "RUST_", "OMP_", "LD_LIBRARY_PATH"];
+/// except this, which is for the launcher.
+const NOT_CARRIED: &str = SSH.name;
+
+/// Of one rank: its number, and the variables that tell it its job.
+pub(super) type Variables = (Rank, Vec<(&'static str, String)>);
+
+// The names of the script begin with `_transom_`, because all variables of the host's environment are variables of `sh`.
+// What is set for the program is set by `env`, and is no variable here.
+
+/// The address from which `ssh` reached the host is one at which the host can reach the hub. Not one with the name of an interface,
+/// which is another's here, nor `UNKNOWN`, which `sshd` says where it listens to no socket.
+const HUB: &str = "_transom_here=${SSH_CONNECTION%% *}; \
+    case $_transom_here in *[!0-9a-fA-F.:]*) _transom_here=;; *:*) _transom_here=[$_transom_here];; esac; \
+    if [ -n \"$_transom_here\" ]; then _transom_hub=\"$_transom_here:${_transom_hub##*:},$_transom_hub\"; fi; ";
+
+/// `_transom_say LINE [FILE]`: a record. `_transom_pump RANK o|e`: passes on its stdin, by a file that is open as 6.
+const RECORDS: &str = "\
+    _transom_say() { read -r _transom_turn <&5; echo \"$1\" >&4; [ -z \"$2\" ] || cat <$2 >&4; echo >&5; }; \
+    _transom_pump() { _transom_file=/proc/self/fd/6; trap 'kill -TERM 0' EXIT; \
+        while { dd bs=65536 count=1 of=$_transom_file 2>/dev/null || { _transom_say \"l $1 1\"; false; }; } && \
+            _transom_length=$(($(wc -c <$_transom_file))) && [ $_transom_length -gt 0 ]; \
+        do _transom_say \"$2 $1 $_transom_length\" $_transom_file; done; \
+        _transom_say \"$2 $1 0\"; trap - EXIT; }; ";
+
+/// `_transom_rank RANK NAME=VALUE...` starts a rank, in a session of its own; `_transom_run` waits for it and kills what it
+/// leaves behind in its process group. While it waits, it holds the file from which the rank reads the secret, and which
+/// is found by this process and descriptor. The rank inherits no descriptor, so that it may be behind a wrapper that
+/// closes them. At SIGTERM, which says that the host is [`OVER`], it kills the rank: `$!`, as soon as that is another than before.
+///
+/// A stream is a pipe that is open to read and to write here until those that only read and only write it have opened it.
+/// They close the rest by `exec`: of what is redirected for a function only, `sh` keeps the old descriptor open.
+const RANK: &str = "\
+    _transom_run() { trap 'kill -TERM 0' EXIT; _transom_number=$1; shift; echo \"transom secret $_transom_secret\" >&6; \
+        read -r _transom_process _transom_rest </proc/self/stat; \
+        _transom_before=$!; trap 'trap - EXIT; \
+            [ \"$!\" = \"$_transom_before\" ] || kill -KILL -$! || kill -KILL $!; exit' TERM; \
+        { exec </dev/null 3<&- 4>&- 5>&- 6>&- 7>&-; _transom_exec TRANSOM_SECRET=$_transom_process,6 \"$@\"; } & \
+        _transom_process=$!; exec >/dev/null 2>&1; echo \"$_transom_number $_transom_process\" >&7; \
+        wait $_transom_process; _transom_status=$?; kill -KILL -$_transom_process; trap - TERM; \
+        _transom_say \"x $_transom_number $_transom_status\"; trap - EXIT; }; \
+    _transom_rank() { \
+        exec 6<>\"$_transom_folder/1-$1\" 8<>\"$_transom_folder/o$1\" 9<>\"$_transom_folder/e$1\"; \
+        { exec </proc/self/fd/8 >/dev/null 8<&- 9<&-; _transom_pump $1 o; } & \
+        exec 6<>\"$_transom_folder/2-$1\"; { exec </proc/self/fd/9 >/dev/null 8<&- 9<&-; _transom_pump $1 e; } & \
+        exec 6<>\"$_transom_folder/3-$1\"; \
+        { exec >/proc/self/fd/8 2>/proc/self/fd/9 8<&- 9<&-; _transom_run \"$@\"; } & exec 6<&- 8<&- 9<&-; }; ";
+
+/// A shell that cannot start a process exits, whichever of these it is. Then it sends SIGTERM to all of them, at which those that wait
+/// for a rank kill it, and the first ends the host, without a further process. At a good end it is killed and does not come to this.
+const OVER: &str = "trap 'trap \"\" TERM; kill -TERM 0; \
+    echo \"transom: the ranks of this host are ended: a process was killed, or could not be started\" \
+        \"(ulimit -u; a rank takes six)\" >&2; \
+    exec rm -rf \"$_transom_folder\"' EXIT; trap exit TERM; ";
+
+/// Behind the ranks' numbers. The folder is there until all in it is open.
+const FILES: &str = "; do set -- \"$@\" \"$_transom_folder/o$_transom_number\" \"$_transom_folder/e$_transom_number\"; done; \
+    mkfifo \"$_transom_folder/turn\" \"$_transom_folder/processes\" \"$@\" || exit 125; ";
+
+/// In a process of its own, because the first is killed with the launcher where no `ssh` is between.
+/// 3: lines of the launcher; 4: records; 5: the turn, a pipe with one line in it; 7: the process of each rank.
+const MAIN: &str = "exec 3<&0 4>&1 </dev/null 5<>\"$_transom_folder/turn\" 7<>\"$_transom_folder/processes\"; echo >&5; \
+    { trap 'kill -TERM 0' EXIT; _transom_ranks; ";
+
+/// Behind the number of ranks.
+const LOOP: &str = "; _transom_all=; while [ $_transom_left -gt 0 ]; do read -r _transom_number _transom_process <&7; \
+        eval _transom_process_$_transom_number=$_transom_process; _transom_all=\"$_transom_all $_transom_number\"; \
+        _transom_left=$((_transom_left - 1)); done; rm -rf \"$_transom_folder\"; \
+    _transom_kill() { eval _transom_process='$'_transom_process_$2; \
+        kill -$1 -$_transom_process || kill -$1 $_transom_process; }; \
+    exec 2>/dev/null; \
+    while read -r _transom_signal _transom_number <&3; do \
+        [ $_transom_signal = END ] && kill -KILL 0; _transom_kill $_transom_signal $_transom_number; done; \
+    for _transom_number in $_transom_all; do _transom_kill KILL $_transom_number; done; \
+    sleep 1; kill -KILL 0; } & wait\n";
+
+/// The line for a host with these ranks.
+pub(super) fn line(settings: &Settings, folder: &OsStr, secret: &str, ranks: &[Variables]) -> io::Result<Vec<u8>> {
+    // `setsid` is found by the host's own PATH; the rank's need not have it.
+    // The line itself, which has the secret, would be inherited if the host's environment had a variable of that name.
+    let mut line = Vec::from(b"unset _transom_line; _transom_setsid=$(command -v setsid || echo setsid); ".as_slice());
+    line.extend_from_slice(NEWLINE);
+    line.extend_from_slice(b"cd ");
+    quote(&mut line, folder);
+    line.extend_from_slice(b" || exit 126; unset");
+    removed_for_ranks().for_each(|name| line.extend([b" ", name.as_bytes()].concat()));
+    line.extend_from_slice(b"; _transom_secret=");
+    quote(&mut line, secret.as_ref());
+    let hub = ranks.first().and_then(|(_, variables)| variables.iter().find(|(name, _)| *name == "TRANSOM_HUB"));
+    line.extend_from_slice(b"; _transom_hub=");
+    quote(&mut line, hub.map_or("", |(_, hub)| hub).as_ref());
+    line.extend_from_slice(b"; ");
+    line.extend_from_slice(HUB.as_bytes());
+    line.extend_from_slice(RECORDS.as_bytes());
+    line.extend_from_slice(b"_transom_exec() { exec \"$_transom_setsid\" env");
+    let ours = |name: &str| name != NOT_CARRIED && CARRIED.iter().any(|carried| name.starts_with(carried));
+    let carried = std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(ours));
+    let kept = |(name, _): &(OsString, OsString)| removed_for_ranks().all(|removed| name != removed);
+    for (name, value) in carried.chain(settings.env.iter().cloned()).filter(kept) {
+        line.push(b' ');
+        line.extend_from_slice(checked(&name)?);
+        line.push(b'=');
+        quote(&mut line, &value);
+    }
+    // Programs in this PATH are found there too, if the hosts have the same folders.
+    let given = settings.env.iter().any(|(name, _)| name == "PATH");
+    if let Some(path) = std::env::var_os("PATH").filter(|_| !given) {
+        line.extend_from_slice(b" PATH=\"$PATH\":");
+        quote(&mut line, &path);
+    }
+    line.extend_from_slice(b" \"$@\"");
+    for word in std::iter::once(settings.program.as_os_str()).chain(settings.args.iter().map(OsString::as_os_str)) {
+        line.push(b' ');
+        quote(&mut line, word);
+    }
+    line.extend_from_slice(b"; }; ");
+    line.extend_from_slice(RANK.as_bytes());
+    line.extend_from_slice(b"_transom_ranks() { :");
+    for (rank, variables) in ranks {
+        line.extend_from_slice(format!("; _transom_rank {rank}").as_bytes());
+        for (name, value) in variables {
+            line.extend_from_slice(format!(" {name}=").as_bytes());
+            match *name {
+                "TRANSOM_HUB" => line.extend_from_slice(b"\"$_transom_hub\""),
+                _ => quote(&mut line, value.as_ref()),
+            }
+        }
+    }
+    line.extend_from_slice(b"; }; ");
+    line.extend_from_slice(
+        b"_transom_folder=$(mktemp -d /dev/shm/transom.XXXXXX 2>/dev/null || mktemp -d) || exit 125; ",
+    );
+    line.extend_from_slice(OVER.as_bytes());
+    line.extend_from_slice(b"set --; for _transom_number in");
+    ranks.iter().for_each(|(rank, _)| line.extend_from_slice(format!(" {rank}").as_bytes()));
+    line.extend_from_slice(FILES.as_bytes());
+    line.extend_from_slice(MAIN.as_bytes());
+    line.extend_from_slice(format!("_transom_left={}", ranks.len()).as_bytes());
+    line.extend_from_slice(LOOP.as_bytes());
+    if line.contains(&0) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "a zero byte in an argument or a variable"));
+    }
+    Ok(line)
+}
+
+/// The name of a variable, if `sh` and `env` take it for one.
+fn checked(name: &OsStr) -> io::Result<&[u8]> {
+    let bytes = name.as_bytes();
+    let word = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
+    if bytes.first().is_some_and(|first| !first.is_ascii_digit()) && bytes.iter().all(word) {
+        return Ok(bytes);
+    }
+    let why = format!(
+        "a variable of the name {name:?} cannot be given to a rank on another host; expected letters, digits and _, not a \
+         digit first"
+    );
+    Err(io::Error::new(io::ErrorKind::InvalidInput, why))
+}
+
+/// Appends a word so that `sh` reads it unchanged; there is no newline in what is appended.
+fn quote(line: &mut Vec<u8>, word: &OsStr) {
+    line.push(b'\'');
+    for byte in OsString::from(word).into_vec() {
+        match byte {
+            b'\'' => line.extend_from_slice(b"'\\''"),
+            b'\n' => line.extend_from_slice(b"'\"$_transom_newline\"'"),
+            byte => line.push(byte),
+        }
+    }
+    line.push(b'\'');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn any_word_comes_through_a_shell() {
+        for word in ["", "a b", "it's", "$HOME `id` \"x\" \\ ! * ;", "two\nlines\n", "ä\u{1f980}", "'\n'", "-n"] {
+            let mut line = [NEWLINE, b"printf '%s' "].concat();
+            quote(&mut line, word.as_ref());
+            assert!(!line.contains(&b'\n'));
+            let said = Command::new("sh").args(["-c", std::str::from_utf8(&line).unwrap()]).output().unwrap();
+            assert_eq!(String::from_utf8_lossy(&said.stdout), word);
+        }
+    }
+
+    fn line_of(env: &[(&str, &str)], args: &[&str]) -> io::Result<Vec<u8>> {
+        let env = env.iter().map(|(name, value)| (name.into(), value.into())).collect();
+        let args = args.iter().map(Into::into).collect();
+        let settings = Settings { program: "true".into(), ranks: 1, env, args, ..Settings::default() };
+        line(&settings, "/".as_ref(), "5ec", &[(0, vec![("TRANSOM_RANK", "0".into())])])
+    }
+
+    #[test]
+    fn the_hub_is_where_ssh_came_from_if_that_is_an_address() {
+        for (connection, hub) in [
+            ("192.0.2.7 50000 192.0.2.8 22", "192.0.2.7:5,h:5"),
+            ("2001:db8::7 50000 2001:db8::8 22", "[2001:db8::7]:5,h:5"),
+            // Its scope means another interface there.
+            ("fe80::7%eth0 50000 fe80::8%eth0 22", "h:5"),
+            // `sshd` behind a command that is its connection.
+            ("UNKNOWN 65535 UNKNOWN 65535", "h:5"),
+            ("", "h:5"),
+        ] {
+            let line = format!("_transom_hub=h:5; {HUB}echo $_transom_hub");
+            let said = Command::new("sh").args(["-c", &line]).env("SSH_CONNECTION", connection).output().unwrap();
+            assert_eq!(String::from_utf8_lossy(&said.stdout).trim(), hub, "{connection}");
+        }
+    }
+
+    #[test]
+    fn it_is_one_line() {
+        let line = line_of(&[("A", "two\nlines")], &["\n"]).unwrap();
+        assert_eq!(line.iter().position(|byte| *byte == b'\n'), Some(line.len() - 1));
+    }
+
+    #[test]
+    fn what_no_shell_can_be_told_is_refused() {
+        assert!(line_of(&[], &[]).is_ok());
+        for name in ["", "A B", "A;id", "1A", "ä", "-i", "A="] {
+            assert!(line_of(&[(name, "x")], &[]).is_err(), "{name}");
+        }
+        assert!(line_of(&[], &["a\0b"]).is_err());
+    }
+
+    #[test]
+    fn variables_of_the_launcher_are_its_own() {
+        let given = [("TRANSOM_BOOTSTRAP", "none"), ("TRANSOM_RANK", "7"), ("TRANSOM_SHM", "1,2,3"), ("MINE", "yes")];
+        let line = String::from_utf8(line_of(&given, &[]).unwrap()).unwrap();
+        let (unset, set) = line.split_once("; _transom_secret").unwrap();
+        for name in
+            ["TRANSOM_BOOTSTRAP", "TRANSOM_RANK", "TRANSOM_SIZE", "TRANSOM_SHM", "TRANSOM_HUB", "TRANSOM_NESTING"]
+        {
+            assert!(unset.split(' ').any(|word| word == name), "{unset}");
+        }
+        assert!(set.contains(" MINE='yes'") && set.contains(" TRANSOM_RANK='0'"), "{set}");
+        assert!(!set.contains("TRANSOM_BOOTSTRAP") && !set.contains("TRANSOM_SHM") && !set.contains("'7'"), "{set}");
+    }
+}

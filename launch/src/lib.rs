@@ -1,0 +1,13 @@
+#![doc = include_str!("../README.md")]
+
+pub mod bootstrap;
+mod descriptors;
+pub mod launcher;
+mod lock;
+mod process;
+mod random;
+mod tcp;
+pub mod variables;
+
+pub use random::random;
+pub use tcp::Tcp;

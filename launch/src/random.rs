@@ -1,0 +1,19 @@
+//! Random bytes that nobody can foresee.
+
+use std::io;
+
+/// Returns bytes that nobody can foresee.
+///
+/// # Errors
+/// The error of the system.
+///
+/// # Examples
+/// ```
+/// assert_ne!(transom_launch::random::<16>()?, transom_launch::random::<16>()?);
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub fn random<const N: usize>() -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes)?;
+    Ok(bytes)
+}

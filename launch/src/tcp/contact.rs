@@ -1,0 +1,110 @@
+//! What leads ranks to the hub of their job, and the two ways by which they are told: the environment, where a launcher
+//! of transom starts them, or the values that another launcher passes on.
+
+use super::wire::{LONG, Secret};
+use crate::variables::{HUB, VariableError};
+use std::net::{AddrParseError, IpAddr, SocketAddr};
+use std::str::FromStr;
+
+/// Other launchers pass on short values only, so no more addresses than these are told by them.
+const MOST_ADDRESSES: usize = 8;
+
+/// Where the hub listens, and the secret that both sides of a connection prove to know.
+#[derive(Clone)]
+pub(crate) struct Contact {
+    pub addresses: Vec<SocketAddr>,
+    pub secret: Secret,
+}
+
+impl Contact {
+    /// Of a hub of this machine.
+    pub fn new(port: u16, secret: Secret) -> Self {
+        Contact { addresses: addresses(port), secret }
+    }
+
+    /// The variable that leads to the hub. The secret is in none, because what a rank starts inherits them.
+    pub fn environment(&self) -> (&'static str, String) {
+        let addresses = self.addresses.iter().map(ToString::to_string).collect::<Vec<_>>();
+        (HUB.name, addresses.join(","))
+    }
+
+    /// The addresses of that variable; `None` if it is missing.
+    pub fn addresses_from_env() -> Result<Option<Vec<SocketAddr>>, VariableError> {
+        Ok(HUB.get::<Addresses>()?.map(|Addresses(addresses)| addresses))
+    }
+
+    /// The secret, then each address as text behind its length.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = self.secret.as_bytes().to_vec();
+        for address in self.addresses.iter().take(MOST_ADDRESSES) {
+            let text = address.to_string();
+            bytes.push(text.len() as u8);
+            bytes.extend_from_slice(text.as_bytes());
+        }
+        bytes
+    }
+
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (secret, mut rest) = bytes.split_at_checked(LONG)?;
+        let mut addresses = Vec::new();
+        while let Some((&len, more)) = rest.split_first() {
+            let (text, more) = more.split_at_checked(len.into())?;
+            addresses.push(std::str::from_utf8(text).ok()?.parse().ok()?);
+            rest = more;
+        }
+        Some(Contact { addresses, secret: Secret::from_bytes(secret)? })
+    }
+}
+
+pub(crate) struct Addresses(Vec<SocketAddr>);
+
+impl FromStr for Addresses {
+    type Err = AddrParseError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        text.split(',').map(str::parse).collect::<Result<_, _>>().map(Addresses)
+    }
+}
+
+/// Where this machine can be reached at a port; loopback addresses are last. An address may mean another machine to
+/// another host. That does no harm: a rank believes nobody who does not prove to know the secret.
+fn addresses(port: u16) -> Vec<SocketAddr> {
+    let interfaces = nix::ifaddrs::getifaddrs().into_iter().flatten();
+    let found = interfaces.filter_map(|interface| {
+        let address = interface.address?;
+        let v4 = address.as_sockaddr_in().map(|address| IpAddr::from(address.ip()));
+        v4.or_else(|| address.as_sockaddr_in6().map(|address| IpAddr::from(address.ip())))
+    });
+    // To a link-local address, the other side would need its own name of the link.
+    let usable = |ip: &IpAddr| match ip {
+        IpAddr::V4(ip) => !ip.is_link_local(),
+        IpAddr::V6(ip) => !ip.is_unicast_link_local(),
+    };
+    let mut found: Vec<IpAddr> = found.filter(usable).collect();
+    found.sort_by_key(|ip| (ip.is_loopback(), ip.is_ipv6()));
+    found.dedup();
+    found.into_iter().map(|ip| SocketAddr::new(ip, port)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_rank_0_tells_is_checked() {
+        for wrong in [&[][..], &[0; 31], &[&[0; 32][..], &[200, 1]].concat(), &[&[0; 32][..], b"\x03abc"].concat()] {
+            assert!(Contact::from_bytes(wrong).is_none(), "{wrong:?}");
+        }
+        let bytes = [&[7; 32][..], b"\x091.2.3.4:5", b"\x07[::1]:6"].concat();
+        let contact = Contact::from_bytes(&bytes).unwrap();
+        assert_eq!(contact.addresses, ["1.2.3.4:5".parse().unwrap(), "[::1]:6".parse().unwrap()]);
+        assert_eq!((contact.secret.as_bytes(), contact.to_bytes()), (&[7; 32][..], bytes));
+        assert_eq!(contact.environment(), ("TRANSOM_HUB", "1.2.3.4:5,[::1]:6".to_owned()));
+    }
+
+    #[test]
+    fn this_machine_has_addresses() {
+        let found = addresses(7);
+        assert!(!found.is_empty() && found.iter().all(|address| address.port() == 7), "{found:?}");
+    }
+}

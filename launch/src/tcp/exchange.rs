@@ -1,0 +1,298 @@
+//! A rank's handle on the exchange.
+
+use super::connection::{Connection, Group};
+use super::contact::Contact;
+use super::frames::{BYE, FAIL, FORM, JOB, LEAVE, LONGEST, PART, State, TOO_LONG, body_of_members, parse_parts};
+use super::hub::Hub;
+use super::wire::{self, Answer, Hello};
+use crate::lock::lock;
+use crate::process::ProcessId;
+use crate::random;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
+use transom_locks::{Awaited, Rank};
+use transom_shm_loopback::Meet;
+use transom_windows::{Exchange, FabricError};
+
+/// How long reaching the hub may take.
+const REACH_WITHIN: Duration = Duration::from_secs(60);
+/// How long after rank 0, if that runs the hub, the others may join. All know the contact before the first joins.
+const JOIN_WITHIN: Duration = REACH_WITHIN.saturating_mul(2);
+/// How long leaving waits for the hub to have read that this rank leaves.
+const HEARD_WITHIN: Duration = Duration::from_secs(5);
+
+/// Where the hub runs.
+pub(crate) enum HubAt {
+    Launcher,
+    /// At rank 0, which has it.
+    Rank0(Option<Hub>),
+}
+
+/// A rank's handle on the exchange of its job, or of a team of it. When the last clone is dropped, the rank has left the
+/// job or team; in a panic, it died.
+#[derive(Clone)]
+pub struct Tcp(Arc<Member>);
+
+struct Member {
+    group: Arc<Group>,
+    line: Arc<Line>,
+    /// Threads make collective calls one after another.
+    turn: Mutex<()>,
+    left: AtomicBool,
+    /// Teams split from this.
+    teams: Mutex<Vec<Weak<Member>>>,
+}
+
+/// The connection to the hub; it ends when all groups have dropped this.
+struct Line {
+    connection: Arc<Connection>,
+    /// At rank 0, if that runs it.
+    hub: Mutex<Option<Hub>>,
+}
+
+/// Why a process cannot join a job by its hub.
+#[derive(Debug)]
+pub(crate) enum JoinError {
+    /// This process has joined as the rank before.
+    Taken(ProcessId),
+    /// The rank's process ended before it joined.
+    Ended,
+    Fabric(FabricError),
+}
+
+impl From<FabricError> for JoinError {
+    fn from(error: FabricError) -> Self {
+        JoinError::Fabric(error)
+    }
+}
+
+impl Tcp {
+    /// Reaches the hub at one of its addresses, and joins the job as the rank that `process` is.
+    pub(crate) fn join(
+        rank: Rank,
+        size: usize,
+        process: ProcessId,
+        contact: &Contact,
+        hub: HubAt,
+    ) -> Result<Self, JoinError> {
+        let (until, addresses) = (Instant::now() + REACH_WITHIN, &contact.addresses);
+        let mut attempts = addresses.iter().cycle();
+        let mut last = None;
+        let (stream, to_hub, from_hub) = loop {
+            let Some(address) = attempts.next().filter(|_| Instant::now() < until) else {
+                let shown = addresses.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(", ");
+                let source = last.unwrap_or_else(|| io::Error::from(io::ErrorKind::AddrNotAvailable));
+                let what = format!(
+                    "rank {rank} cannot reach the hub of its job at {shown}; is there a firewall between, or has the job \
+                     ended?"
+                );
+                return Err(FabricError::System { what, source }.into());
+            };
+            match wire::greet(address, Hello { rank, size, process }, &contact.secret) {
+                Ok(Answer::Welcome(stream, to_hub, from_hub)) => break (stream, to_hub, from_hub),
+                Ok(Answer::Refused(process)) if process == ProcessId::default() => return Err(JoinError::Ended),
+                Ok(Answer::Refused(process)) => return Err(JoinError::Taken(process)),
+                Err(error) => {
+                    tracing::debug!(rank, %address, %error, "the hub is not reached");
+                    last = Some(error);
+                    // If all addresses refuse at once, do not use a whole core to try again.
+                    std::thread::sleep(Duration::from_millis(100));
+                }
+            }
+        };
+        tracing::debug!(rank, hub = ?stream.peer_addr(), "joined the hub");
+        let connection = Connection::start(rank, size, matches!(hub, HubAt::Rank0(_)), stream, to_hub, from_hub)
+            .map_err(|source| FabricError::System { what: "preparing the connection to the hub".into(), source })?;
+        let hub = if let HubAt::Rank0(hub) = hub { hub } else { None };
+        hub.iter().for_each(|hub| hub.all_by(Instant::now() + JOIN_WITHIN));
+        let (group, hub) = (connection.job(), Mutex::new(hub));
+        Ok(Self::of(group, Arc::new(Line { connection, hub })))
+    }
+
+    fn of(group: Arc<Group>, line: Arc<Line>) -> Self {
+        Tcp(Arc::new(Member {
+            group,
+            line,
+            turn: Mutex::default(),
+            left: AtomicBool::new(false),
+            teams: Mutex::default(),
+        }))
+    }
+
+    /// Collective: a team of the ranks that name the same colour, numbered by `key`, then by rank; none for ranks that
+    /// name no colour. It has its own collectives, ranks and errors.
+    pub fn split(&self, colour: Option<u64>, key: u64) -> Result<Option<Self>, FabricError> {
+        let id = random().map_err(no_numbers);
+        // A rank without random numbers takes part too, with 0, so that the others do not wait for it. The number of the
+        // first member becomes the team's.
+        let mine = id.as_ref().map_or(JOB, |id| u64::from_le_bytes(*id).max(1));
+        let wish = [u64::from(colour.is_some()), colour.unwrap_or(0), key, mine];
+        let wishes = self.all_gather(wish.map(u64::to_le_bytes).as_flattened())?;
+        id?;
+        if let Some(rank) = wishes.iter().position(|wish| wish.len() != size_of::<[u64; 4]>()) {
+            let why = format!("rank {rank} makes something else, a window or value perhaps");
+            return Err(FabricError::Misuse { why });
+        }
+        let wish = |rank: Rank| -> [u64; 4] {
+            let (numbers, _) = wishes[rank].as_chunks::<8>();
+            std::array::from_fn(|at| numbers.get(at).map_or(0, |number| u64::from_le_bytes(*number)))
+        };
+        let Some(colour) = colour else { return Ok(None) };
+        let mut members: Vec<Rank> = (0..self.size()).filter(|&rank| wish(rank)[..2] == [1, colour]).collect();
+        members.sort_by_key(|&rank| (wish(rank)[2], rank));
+        let id = wish(members[0])[3];
+        if id == JOB {
+            return Err(FabricError::GivenUp { rank: members[0] });
+        }
+        Ok(Some(self.form(id, &members)))
+    }
+
+    /// A team of these ranks, in this order, this one among them; all of them call it, and nobody else need. `meet` is called
+    /// once, and gives what each passes to all of them.
+    pub fn team(&self, members: &[Rank], meet: &mut Meet<'_>) -> Result<Self, FabricError> {
+        let id = random::<8>();
+        let said = meet(id.as_ref().map_or(&[], |id| id))?;
+        id.map_err(no_numbers)?;
+        let first = said.first().and_then(|said| Some(u64::from_le_bytes(said[..].try_into().ok()?)));
+        Ok(self.form(first.ok_or(FabricError::GivenUp { rank: members[0] })?.max(1), members))
+    }
+
+    fn form(&self, id: u64, members: &[Rank]) -> Self {
+        let me = members.iter().position(|&rank| rank == self.rank()).expect("a rank is of its own team");
+        let members: Vec<Rank> = members.iter().map(|&rank| self.0.group.members[rank]).collect();
+        let body = body_of_members(&members);
+        let (team, connection) = (Arc::new(Group::new(id, me, members)), &self.0.line.connection);
+        connection.add(team.clone());
+        connection.send(FORM, id, &body);
+        let team = Self::of(team, self.0.line.clone());
+        let mut known = lock(&self.0.teams);
+        known.retain(|team| team.strong_count() > 0);
+        known.push(Arc::downgrade(&team.0));
+        team
+    }
+
+    /// Leaves the job and its teams now, even while there are clones; in a panic, the rank has died.
+    pub fn leave(&self) {
+        self.0.leave_with_teams();
+    }
+
+    /// Whether a rank has left.
+    pub fn has_left(&self, rank: Rank) -> bool {
+        self.0.group.has_left(rank)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn first_death(&self) -> Option<Rank> {
+        self.0.group.first_death()
+    }
+
+    /// Ends the connection without a word, as the end of the process does.
+    #[cfg(test)]
+    pub(crate) fn cut(&self) {
+        self.0.line.connection.shut_down();
+    }
+
+    /// Has the hub that this rank runs give up ranks that have not joined by then.
+    #[cfg(test)]
+    pub fn all_by(&self, until: Instant) {
+        self.0.line.hub.lock().unwrap().as_ref().unwrap().all_by(until);
+    }
+}
+
+fn no_numbers(source: io::Error) -> FabricError {
+    FabricError::System { what: "random numbers".into(), source }
+}
+
+impl Member {
+    fn leave(&self) {
+        if self.left.swap(true, SeqCst) {
+            return;
+        }
+        let connection = &self.line.connection;
+        if std::thread::panicking() {
+            self.group.has_died(self.group.me);
+            connection.send(FAIL, self.group.id, &[]);
+        } else {
+            connection.send(LEAVE, self.group.id, &[]);
+        }
+        tracing::debug!(rank = self.group.me, "left the job");
+    }
+
+    fn leave_with_teams(&self) {
+        self.leave();
+        let teams = std::mem::take(&mut *lock(&self.teams));
+        teams.iter().filter_map(Weak::upgrade).for_each(|team| team.leave_with_teams());
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.leave();
+        self.line.connection.remove(&self.group);
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        let died = std::thread::panicking() || self.connection.job().dead().is_some();
+        self.connection.end(BYE, HEARD_WITHIN);
+        let hub = lock(&self.hub).take();
+        match hub {
+            // The others still need the hub. After a death they do not: it has told them.
+            Some(hub) if !died => hub.linger(),
+            _ => {}
+        }
+    }
+}
+
+impl Exchange for Tcp {
+    fn rank(&self) -> Rank {
+        self.0.group.me
+    }
+
+    fn size(&self) -> usize {
+        self.0.group.members.len()
+    }
+
+    fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, FabricError> {
+        let (group, connection) = (&self.0.group, &self.0.line.connection);
+        let _turn = lock(&self.0.turn);
+        if let Some(error) = group.lost() {
+            return Err(error);
+        }
+        match mine.len() as u64 {
+            0..=LONGEST => connection.send(PART, group.id, mine),
+            len => connection.send(TOO_LONG, group.id, &len.to_le_bytes()),
+        }
+        parse_parts(&group.wait_for_round()?, group.members.len())
+    }
+
+    fn check_peers(&self, awaited: Awaited) -> Result<(), FabricError> {
+        let group = &self.0.group;
+        // Any death ends a wait, and is named; first that of the rank that is asked for.
+        if let Awaited::Rank(rank) | Awaited::Behind(rank) = awaited
+            && group.state(rank) == Some(State::Died)
+        {
+            return Err(FabricError::PeerDied { rank });
+        }
+        if let Some(error) = group.dead() {
+            return Err(error);
+        }
+        let gone = awaited.gone(group.me, self.size(), |rank| group.has_left(rank));
+        gone.map_or(Ok(()), |rank| Err(FabricError::PeerLeft { rank }))
+    }
+
+    fn lost(&self) -> Option<FabricError> {
+        self.0.group.lost()
+    }
+
+    fn fail(&self) {
+        let group = &self.0.group;
+        group.has_died(group.me);
+        self.0.line.connection.send(FAIL, group.id, &[]);
+        group.change(|| ());
+    }
+}

@@ -1,0 +1,96 @@
+//! The connection of a rank that has joined: what it sent, and what is to be sent to it.
+
+use crate::tcp::frames::{GATHERED, LONGEST};
+use crate::tcp::silence::Silence;
+use crate::tcp::wire::{Body, Frame, Opener, Sealer};
+use std::collections::VecDeque;
+use std::io::{self, IoSlice, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::sync::Arc;
+
+/// How many pieces are written in one call.
+const AT_ONCE: usize = 16;
+
+/// A rank that has joined and not left.
+pub(super) struct Member {
+    pub stream: TcpStream,
+    to: Sealer,
+    from: Opener,
+    unsent: VecDeque<Piece>,
+    /// How many bytes of the first of them are sent.
+    sent: usize,
+    /// Its connection is closed when all is sent.
+    pub leaving: bool,
+    /// Something is unsent, and the server is told when it can be sent.
+    pub awaits_room: bool,
+    pub silence: Silence,
+}
+
+/// Bytes to be sent. Those of a round are one buffer, whoever gets them.
+struct Piece {
+    bytes: Arc<Vec<u8>>,
+    /// The group whose round this is of.
+    round: Option<u64>,
+}
+
+impl Member {
+    pub fn new(stream: TcpStream, to: Sealer, from: Opener) -> Self {
+        let (unsent, silence) = (VecDeque::new(), Silence::default());
+        Member { stream, to, from, unsent, sent: 0, leaving: false, awaits_room: false, silence }
+    }
+
+    /// Adds a frame to what is to be sent.
+    pub fn tell(&mut self, kind: u8, group: u64, body: &Body) {
+        let round = (kind == GATHERED).then_some(group);
+        let frame = self.to.frame(kind, group, body);
+        self.unsent
+            .extend([Some(Arc::new(frame.head)), frame.tail].into_iter().flatten().map(|bytes| Piece { bytes, round }));
+    }
+
+    /// Whether it has not yet got all of the last round of a group. Who takes part in the next has, so that no more than
+    /// one round of each group is kept for a rank that reads nothing.
+    pub fn has_not_got(&self, group: u64) -> bool {
+        self.unsent.iter().any(|piece| piece.round == Some(group))
+    }
+
+    /// Sends as much as goes without waiting; whether that was all.
+    pub fn send(&mut self) -> io::Result<bool> {
+        while !self.unsent.is_empty() {
+            let mut slices = [IoSlice::new(&[]); AT_ONCE];
+            for (slice, piece) in slices.iter_mut().zip(&self.unsent) {
+                *slice = IoSlice::new(&piece.bytes);
+            }
+            slices[0].advance(self.sent);
+            match self.stream.write_vectored(&slices[..self.unsent.len().min(AT_ONCE)]) {
+                Ok(written) => self.sent += written,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+            while let Some(piece) = self.unsent.front().filter(|piece| piece.bytes.len() <= self.sent) {
+                self.sent -= piece.bytes.len();
+                self.unsent.pop_front();
+            }
+        }
+        if self.leaving {
+            self.stream.shutdown(Shutdown::Write)?;
+        }
+        Ok(true)
+    }
+
+    /// Reads once, without waiting; whether the connection goes on.
+    pub fn receive(&mut self, chunk: &mut [u8]) -> bool {
+        match self.stream.read(chunk) {
+            Ok(0) => return false,
+            Ok(read) => self.from.take_in(&chunk[..read]),
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+            Err(_) => return false,
+        }
+        true
+    }
+
+    /// The next frame that has come.
+    pub fn next(&mut self) -> Result<Option<Frame>, &'static str> {
+        self.from.next(LONGEST)
+    }
+}

@@ -1,0 +1,69 @@
+//! A connection before its other side has proved that it knows the job's secret.
+
+use crate::tcp::frames::HERE;
+use crate::tcp::wire::{HELLO, Hello, Opener, Sealer, Secret};
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::time::Instant;
+
+pub(super) struct Unproven {
+    pub stream: TcpStream,
+    /// When it is closed unless it has proved itself.
+    pub until: Instant,
+    received: Vec<u8>,
+    /// What it said of itself, and the frames of the connection.
+    claim: Option<(Hello, Sealer, Opener)>,
+}
+
+/// A connection that has proved itself.
+pub(super) struct Proven {
+    pub stream: TcpStream,
+    pub hello: Hello,
+    pub to: Sealer,
+    pub from: Opener,
+}
+
+impl Unproven {
+    pub fn new(stream: TcpStream, until: Instant) -> Self {
+        Unproven { stream, until, received: Vec::new(), claim: None }
+    }
+
+    /// Reads what has come, without waiting; whether it has proved itself now.
+    pub fn step(&mut self, secret: &Secret, size: usize) -> Result<bool, &'static str> {
+        let mut chunk = [0; HELLO];
+        let most = HELLO - self.received.len();
+        let read = match self.stream.read(&mut chunk[..most]) {
+            Ok(0) => return Err("it ended before it proved that it knows the secret"),
+            Ok(read) => &chunk[..read],
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => &[],
+            Err(_) => return Err("it broke"),
+        };
+        if let Some((_, _, from)) = &mut self.claim {
+            from.take_in(read);
+            return match from.next(0)? {
+                Some(frame) if frame.kind == HERE => Ok(true),
+                Some(_) => Err("it does not begin with the frame that it should"),
+                None => Ok(false),
+            };
+        }
+        self.received.extend_from_slice(read);
+        let Ok(hello) = self.received[..].try_into() else { return Ok(false) };
+        let (hello, answer, (to, from)) = Hello::hear(hello, secret)?;
+        if hello.size != size || hello.rank >= size {
+            return Err("it is of a job of another size");
+        }
+        // The first bytes to this connection always fit into its send buffer.
+        if self.stream.write(&answer).ok() != Some(answer.len()) {
+            return Err("it takes no bytes");
+        }
+        self.received.clear();
+        self.claim = Some((hello, to, from));
+        Ok(false)
+    }
+
+    /// To be called once it has proved itself.
+    pub fn into_proven(self) -> Option<Proven> {
+        let (hello, to, from) = self.claim?;
+        Some(Proven { stream: self.stream, hello, to, from })
+    }
+}

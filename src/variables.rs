@@ -1,0 +1,181 @@
+//! Every environment variable that transom reads. `transom info` prints them with their values. Each crate declares its
+//! own; [`TABLE`] has them all.
+
+pub use transom_launch::variables::{
+    BOOTSTRAP, GRACE, HOST, HUB, Micros, NESTING, RANK, SECRET, SHM, SIZE, SSH, Seconds, SecondsOrOff, SetBy, TAG,
+    Variable, VariableError, readable,
+};
+
+use crate::collective::Asked;
+use crate::messages::Progress;
+use crate::provider::Choice;
+use std::io::Write;
+use std::str::FromStr;
+use std::sync::{LazyLock, Once};
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use transom_channel::Changes;
+
+/// All variables of this build. A `TRANSOM_` name that is not here has no effect.
+///
+/// # Examples
+/// ```
+/// assert!(transom::variables::TABLE.iter().all(|variable| variable.name.starts_with("TRANSOM_")));
+/// ```
+pub static TABLE: LazyLock<Vec<Variable>> = LazyLock::new(|| {
+    let own: &[Variable] = &[LOG, SPIN, WAIT_REPORT, FABRIC, COLLECTIVES, MESSAGES, PROGRESS];
+    #[cfg(not(feature = "verbs"))]
+    let verbs: &[Variable] = &[];
+    #[cfg(feature = "verbs")]
+    let verbs = transom_verbs::variables::TABLE;
+    [own, verbs, transom_launch::variables::TABLE].concat()
+});
+
+/// Returns the names in the environment that begin with TRANSOM_ and are not in [`TABLE`], in order: typos, perhaps.
+/// They have no effect. The first rank of a job says so when it starts.
+///
+/// # Examples
+/// ```
+/// assert!(!transom::variables::unknown().contains(&"TRANSOM_LOG".to_owned()));
+/// ```
+pub fn unknown() -> Vec<String> {
+    let known = |name: &str| TABLE.iter().any(|variable| variable.name == name);
+    let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    let mut unknown: Vec<_> = names.filter(|name| name.starts_with("TRANSOM_") && !known(name)).collect();
+    unknown.sort();
+    unknown
+}
+
+/// Says on stderr, once in a process, which variables have no effect.
+pub(crate) fn tell_unknown() {
+    static TOLD: Once = Once::new();
+    TOLD.call_once(|| {
+        for name in unknown() {
+            // `eprintln!` would panic where nobody reads the line.
+            let _ = writeln!(
+                std::io::stderr(),
+                "transom: there is no variable {name}, and it has no effect; `transom info` lists those that there are"
+            );
+        }
+    });
+}
+
+/// TRANSOM_LOG.
+pub const LOG: Variable = Variable {
+    name: "TRANSOM_LOG",
+    set_by: SetBy::User,
+    meaning: "what is logged to stderr, by level and by crate",
+    expected: "a level (off, error, warn, info, debug, trace), crate=level, or a list, e.g. `warn,transom_windows=debug`",
+    default: "nothing is logged",
+    check: readable::<LogFilter>,
+};
+
+/// TRANSOM_SPIN.
+pub const SPIN: Variable = Variable {
+    name: "TRANSOM_SPIN",
+    set_by: SetBy::User,
+    meaning: "how long a rank that waits looks at memory before it yields its core to others",
+    expected: "microseconds, e.g. `20`",
+    default: "20",
+    check: readable::<Micros>,
+};
+
+/// TRANSOM_WAIT_REPORT.
+pub const WAIT_REPORT: Variable = Variable {
+    name: "TRANSOM_WAIT_REPORT",
+    set_by: SetBy::User,
+    meaning: "after how long a wait says on stderr which rank waits for which",
+    expected: "seconds, e.g. `5`, or `off`",
+    default: "5",
+    check: readable::<SecondsOrOff>,
+};
+
+/// TRANSOM_FABRIC.
+pub const FABRIC: Variable = Variable {
+    name: "TRANSOM_FABRIC",
+    set_by: SetBy::User,
+    meaning: "which provider the ranks of a job use",
+    expected: "`auto`, `shm` (one machine), `verbs` (InfiniBand, RoCE; the cargo feature `verbs`) or `delayed` (late \
+               and unordered, to test synchronisation; the cargo feature `delayed`)",
+    default: "auto: shm on one machine, verbs on several",
+    check: readable::<Choice>,
+};
+
+/// TRANSOM_COLLECTIVES.
+pub const COLLECTIVES: Variable = Variable {
+    name: "TRANSOM_COLLECTIVES",
+    set_by: SetBy::User,
+    meaning: "which algorithms collectives take, where these can; the same at all ranks",
+    expected: "CALL CONDITIONS = ALGORITHM, or a list, e.g. `all_reduce bytes<=1024 = ring, broadcast=binomial`, or a file \
+               that has it",
+    default: "by ranks and bytes: docs/COLLECTIVES.md",
+    check: readable::<Asked>,
+};
+
+/// TRANSOM_MESSAGES.
+pub const MESSAGES: Variable = Variable {
+    name: "TRANSOM_MESSAGES",
+    set_by: SetBy::User,
+    meaning: "sizes and limits of messages, and how pipes move bytes that do not say so",
+    expected: "FIELD=VALUE, a name such as `aptus`, or a list, e.g. `eager=4096,rings=0`; docs/MESSAGES.md has fields and names",
+    default: "as docs/MESSAGES.md says",
+    check: readable::<Changes>,
+};
+
+/// TRANSOM_PROGRESS.
+pub const PROGRESS: Variable = Variable {
+    name: "TRANSOM_PROGRESS",
+    set_by: SetBy::User,
+    meaning: "who moves a rank's messages while the program computes: nobody but its calls, or a thread",
+    expected: "`calls` or `thread`",
+    default: "calls; a thread once `World::event_fd` was called",
+    check: readable::<Progress>,
+};
+
+/// What is logged: levels, by crate or for all.
+///
+/// # Examples
+/// ```
+/// use transom::variables::LogFilter;
+/// assert!("warn,transom_windows=debug".parse::<LogFilter>().is_ok());
+/// assert_eq!(
+///     "debg".parse::<LogFilter>().unwrap_err(),
+///     "`debg` is neither a level nor crate=level"
+/// );
+/// ```
+#[derive(Clone, Debug)]
+pub struct LogFilter(pub(crate) Targets);
+
+impl FromStr for LogFilter {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        // `Targets` takes a word alone for a crate of which all is logged, so that a level with a typo is none.
+        for entry in text.split(',').map(str::trim) {
+            let level = match entry.split_once('=') {
+                Some((name, level)) if !name.trim().is_empty() => level,
+                Some(_) => "",
+                None => entry,
+            };
+            if level.is_empty() || level.parse::<LevelFilter>().is_err() {
+                return Err(format!("`{entry}` is neither a level nor crate=level"));
+            }
+        }
+        text.parse().map(LogFilter).map_err(|error: tracing_subscriber::filter::ParseError| error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filters_are_levels_and_lists_of_crates() {
+        for right in ["off", "INFO", "debug", "transom=trace", "warn,transom_windows=debug", "warn, a::b=off", "3"] {
+            assert!(right.parse::<LogFilter>().is_ok(), "{right}");
+        }
+        for wrong in ["debg", "transom", "info,transom", "transom=loud", "=info", "a=", "", "info,"] {
+            let error = wrong.parse::<LogFilter>().map(drop).unwrap_err();
+            assert!(error.contains("neither a level nor crate=level"), "{wrong}: {error}");
+        }
+    }
+}

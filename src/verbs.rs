@@ -1,0 +1,24 @@
+//! The provider for ranks on several machines: InfiniBand and RoCE, by libibverbs. Behind the cargo feature `verbs`;
+//! building it needs cmake, pkg-config, libclang and the headers of libibverbs. The crate `transom-verbs` has its documentation.
+
+pub use transom_verbs::*;
+
+use crate::variables::MESSAGES;
+use transom_channel::{Changes, Config};
+
+/// Opens the rails that a job would use, and describes them in a line.
+///
+/// # Errors
+/// Why there is none: [`VerbsError`].
+///
+/// # Examples
+/// See [`VerbsError`].
+pub fn probe() -> Result<String, VerbsError> {
+    transom_verbs::probe(&messages())
+}
+
+/// How messages go by adapters, as far as that concerns the adapters; what cannot be is told when messages begin.
+pub(crate) fn messages() -> Config {
+    let changes = MESSAGES.get::<Changes>().ok().flatten();
+    changes.map_or(Config::default(), |changes| changes.of(Config::default()))
+}

@@ -1,0 +1,174 @@
+//! Atomics where the first rail does not reach a peer: it is asked by datagrams to have them done by its own adapter, through the queue
+//! pair that leads from it to itself, as all are that are done on its words. One of each peer's at a time: whoever asks does so again
+//! until it is answered, and whoever is asked remembers the last, so that it is done once, and what it found is not lost.
+
+use super::message::Message;
+use super::service::Connector;
+use crate::lane::Signal;
+use crate::memory::{Lent, Slot};
+use crate::progress;
+use crate::wr::{Place, Verb};
+use std::time::{Duration, Instant};
+use transom_locks::Rank;
+
+/// One that a peer is asked to do.
+pub(super) struct Asking {
+    message: Message,
+    again: Instant,
+    wait: Duration,
+}
+
+/// When it is asked again, at first and at last.
+const AGAIN: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(200)];
+/// How often it is looked whether what a peer asked for is done: mostly at once.
+const LOOK: Duration = Duration::from_micros(20);
+/// How often this rank's connection to itself is tried where its adapter refuses.
+const TRY: Duration = Duration::from_millis(100);
+
+/// The last that a peer has asked for, by the number of its request, and what came of it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Served {
+    number: u64,
+    outcome: Outcome,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Outcome {
+    #[default]
+    UnderWay,
+    Found(u64),
+    Refused,
+}
+
+/// One that a peer has asked for, and is not done.
+pub(super) struct Serving {
+    peer: Rank,
+    number: u64,
+    verb: Verb,
+    to: Place,
+    /// When it is looked whether it can be posted, or is done.
+    look: Instant,
+    /// Where the result comes, and the number of the request to this rank itself, once it is posted.
+    posted: Option<(Slot, u64)>,
+}
+
+impl Connector {
+    pub(super) fn begin_to_ask(&mut self, peer: Rank, message: Message) {
+        self.asking.insert(peer, Asking { message, again: Instant::now() + AGAIN[0], wait: AGAIN[0] });
+        self.say(peer, message);
+    }
+
+    pub(super) fn answered(&mut self, peer: Rank, number: u64, found: Option<u64>) {
+        if let Some(lane) = self.core.endpoints.lane(peer) {
+            lane.answered(number, found);
+        }
+        self.asking.retain(|of, asking| {
+            *of != peer || !matches!(asking.message, Message::Atomic { number: asked, .. } if asked == number)
+        });
+    }
+
+    /// A peer asks for an atomic, perhaps not for the first time.
+    pub(super) fn serve(&mut self, peer: Rank, number: u64, verb: Verb, to: Place) {
+        let allowed = self.core.rail.domain.has_word(to);
+        let served = &mut self.connections.entry(peer).or_default().served;
+        if number < served.number {
+            return;
+        }
+        if number > served.number {
+            let outcome = if allowed { Outcome::UnderWay } else { Outcome::Refused };
+            *served = Served { number, outcome };
+            if allowed {
+                self.serving.push(Serving { peer, number, verb, to, look: Instant::now(), posted: None });
+            }
+        }
+        self.tell(peer);
+    }
+
+    /// Tells a peer what came of the last that it asked for.
+    fn tell(&mut self, peer: Rank) {
+        let Served { number, outcome } = self.connections.entry(peer).or_default().served;
+        let found = match outcome {
+            Outcome::UnderWay => return,
+            Outcome::Found(word) => Some(word),
+            Outcome::Refused => None,
+        };
+        self.say(peer, Message::Answer { number, found });
+    }
+
+    /// Does what peers have asked for, and asks peers again.
+    pub(super) fn go_on_with_atomics(&mut self) {
+        if !self.serving.is_empty() {
+            let mut serving = std::mem::take(&mut self.serving);
+            let now = Instant::now();
+            serving.retain_mut(|one| one.look > now || !self.serve_one(one));
+            self.serving.append(&mut serving);
+        }
+        if self.asking.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        let core = self.core.clone();
+        let number =
+            |message: &Message| if let Message::Atomic { number, .. } = message { Some(*number) } else { None };
+        self.asking
+            .retain(|peer, asking| core.endpoints.lane(*peer).and_then(|lane| lane.asked()) == number(&asking.message));
+        let mut due = Vec::new();
+        for (peer, asking) in self.asking.iter_mut().filter(|(_, asking)| asking.again <= now) {
+            asking.wait = (asking.wait * 2).min(AGAIN[1]);
+            asking.again = now + asking.wait;
+            due.push((*peer, asking.message));
+        }
+        due.into_iter().for_each(|(peer, message)| self.say(peer, message));
+    }
+
+    /// Whether it has ended.
+    fn serve_one(&mut self, one: &mut Serving) -> bool {
+        let core = self.core.clone();
+        progress::poll(&core.rail, &core.endpoints);
+        one.look = Instant::now() + LOOK;
+        let Some(lane) = core.endpoints.lane(core.me).filter(|lane| !lane.is_broken()) else {
+            one.look = Instant::now() + TRY;
+            self.connect_to_itself();
+            return false;
+        };
+        let Some((cell, request)) = &one.posted else {
+            let Ok(cell) = core.memory.cells.take() else { return false };
+            // SAFETY: the cell is kept until it is complete, or lent to the lane.
+            let posted = unsafe { lane.post(one.verb, one.to, cell.piece(8), Signal::Always, None) };
+            if let Ok(request) = posted {
+                one.posted = Some((cell, request));
+            }
+            return lane.failure().is_some();
+        };
+        match lane.is_complete(*request) {
+            Ok(false) => return false,
+            Ok(true) if !lane.is_lost(*request) => {
+                let mut word = [0; 8];
+                cell.read(&mut word);
+                let served = &mut self.connections.entry(one.peer).or_default().served;
+                if served.number == one.number {
+                    served.outcome = Outcome::Found(u64::from_ne_bytes(word));
+                }
+                self.tell(one.peer);
+            }
+            // Nobody knows what it found: the peer waits, until it gives up.
+            outcome => tracing::error!(peer = one.peer, ?outcome, "what a peer's atomic found is lost"),
+        }
+        true
+    }
+
+    /// When there is more to do for atomics.
+    pub(super) fn atomics_due(&self) -> Option<Instant> {
+        let again = self.asking.values().map(|asking| asking.again).min();
+        again.into_iter().chain(self.serving.iter().map(|one| one.look)).min()
+    }
+
+    /// The adapter may still write what is under way.
+    pub(super) fn serve_no_more(&mut self) {
+        for Serving { posted, .. } in self.serving.drain(..) {
+            if let (Some((cell, request)), Some(lane)) = (posted, self.core.endpoints.lane(self.core.me)) {
+                lane.lend(request, Lent::Slot(cell));
+            }
+        }
+    }
+}

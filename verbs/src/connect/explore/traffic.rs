@@ -1,0 +1,188 @@
+//! Requests by the connection: the account that ships, a network that brings packets late, though never out of order, and
+//! what has really happened at the far end.
+
+use super::adapter::{Made, Mutant, Sent};
+use crate::lane::{Account, Kept, Start};
+use crate::wr::{Kind, Piece, Place, Received, Verb};
+
+const MTU: u32 = 1024;
+
+/// What a side has posted, in whichever generation.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
+pub struct Traffic {
+    /// How many it may still post.
+    pub posts: u8,
+    account: Option<Account>,
+    /// Of its last connection.
+    generation: u32,
+    pub completed: u64,
+    posted: Vec<What>,
+    /// Atomics whose results are told to be lost.
+    lost: Vec<u64>,
+    /// What took effect at the far end, in its order: numbers, and packets of each.
+    done: Vec<(u64, u32)>,
+    /// What this side has received, by its queue pairs that are retired.
+    pub received: Received,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum What {
+    /// Of two packets.
+    Write,
+    /// Likewise.
+    Send,
+    Read,
+    Atomic,
+}
+
+impl What {
+    pub const ALL: [What; 4] = [What::Write, What::Send, What::Read, What::Atomic];
+
+    fn kept(self) -> Kept {
+        let (verb, bytes) = match self {
+            What::Write => (Verb::Write, MTU + 1),
+            What::Send => (Verb::Send, MTU + 1),
+            What::Read => (Verb::Read, 8),
+            What::Atomic => (Verb::Add(1), 8),
+        };
+        let (to, piece) = (Place { address: 8, key: 1 }, Piece { address: 8, bytes, key: 1 });
+        Kept::new(verb, to, piece, false)
+    }
+}
+
+fn sent(number: u64, kept: Kept, fenced: bool) -> Sent {
+    let packets = if kept.verb.kind() == Kind::Write && kept.piece.bytes > 0 { 2 } else { 1 };
+    Sent { number, kind: kept.verb.kind(), packets, marker: Kept { end: 0, ..kept } == Kept::MARKER, fenced }
+}
+
+impl Traffic {
+    pub fn is_finished(&self) -> bool {
+        self.completed == self.posted.len() as u64
+    }
+
+    /// The side is ready with `made`, whose far end said what it had received: what is unfinished is posted to it.
+    pub fn attach(&mut self, made: &mut Made, theirs: Received, mutant: Option<Mutant>) -> Result<(), String> {
+        if made.attached {
+            return Ok(());
+        }
+        made.attached = true;
+        let start = Start { generation: made.generation, psn: made.end.psn, mtu: MTU };
+        let before = std::mem::replace(&mut self.generation, made.generation);
+        let Some(account) = &mut self.account else {
+            self.account = Some(Account::new(start, 8, 0));
+            return Ok(());
+        };
+        let with = |by: u32| Received { next: (theirs.next + by) % (1 << 24), ..theirs };
+        let theirs = match mutant {
+            Some(Mutant::AllAgain) => Received::default(),
+            Some(Mutant::OnePacketLess) => with((1 << 24) - 1),
+            Some(Mutant::OnePacketMore) => with(1),
+            Some(Mutant::AnyGeneration) if theirs.generation > 0 => Received { generation: before, ..theirs },
+            _ => theirs,
+        };
+        let lost = &mut self.lost;
+        let told = |number| {
+            if mutant != Some(Mutant::ResultsForged) {
+                lost.push(number);
+            }
+        };
+        account.begin(start, theirs, told).map_err(|_| "what was received was never sent".to_owned())?;
+        if mutant == Some(Mutant::NothingAgain) {
+            account.clear();
+            self.completed = self.posted.len() as u64;
+            return Ok(());
+        }
+        let each = account.each::<()>(0, true, |number, kept, fenced| {
+            made.sent.push(sent(number, kept, fenced));
+            Ok(())
+        });
+        each.map_err(|()| unreachable!())
+    }
+
+    pub fn post(&mut self, what: What, made: &mut Made) {
+        self.posts -= 1;
+        self.posted.push(what);
+        let account = self.account.as_mut().expect("attached");
+        let (kept, fenced) = (what.kept(), account.fences(what.kept().verb.kind(), self.completed, true));
+        let number = self.posted.len() as u64;
+        account.push(number, kept, &[]);
+        made.sent.push(sent(number, kept, fenced));
+    }
+
+    /// Which of the packets of `made` comes next at `theirs`, if one may.
+    fn next<'m>(made: &'m Made, theirs: &Made) -> Option<(&'m Sent, u32)> {
+        let mut before = 0;
+        for (at, sent) in made.sent.iter().enumerate() {
+            if theirs.arrived < before + sent.packets {
+                // Sent once those before it were answered.
+                let unanswered = made.sent[made.answered..at].iter().any(|sent| sent.kind != Kind::Write);
+                return (!(sent.fenced && unanswered)).then_some((sent, theirs.arrived - before));
+            }
+            before += sent.packets;
+        }
+        None
+    }
+
+    pub fn can_execute(made: &Made, theirs: &Made, mutant: Option<Mutant>) -> bool {
+        let late = mutant == Some(Mutant::ToldTooSoon) && theirs.sooner;
+        let connected = theirs.connected == Some(made.end) && made.connected == Some(theirs.end);
+        (theirs.alive || late) && connected && Self::next(made, theirs).is_some()
+    }
+
+    /// The far end executes the next packet.
+    pub fn execute(&mut self, made: &Made, theirs: &mut Made) -> Result<(), String> {
+        let (&Sent { number, kind, packets, marker, .. }, packet) = Self::next(made, theirs).expect("it can");
+        theirs.arrived += 1;
+        if marker {
+            return Ok(());
+        }
+        let last = |number: u64| match self.posted[number as usize - 1] {
+            What::Write | What::Send => 1,
+            What::Read | What::Atomic => 0,
+        };
+        if self.done.iter().any(|&(of, at)| of > number || of == number && at == last(number)) {
+            return Err(format!("packet {packet} of {packets} of request {number} comes after {:?}", self.done));
+        }
+        if kind != Kind::Read {
+            self.done.push((number, packet));
+        }
+        Ok(())
+    }
+
+    pub fn can_be_answered(made: &Made, theirs: &[Made]) -> bool {
+        let needs: u32 = made.sent.iter().take(made.answered + 1).map(|sent| sent.packets).sum();
+        let theirs = theirs.iter().find(|theirs| Some(theirs.end) == made.connected);
+        made.alive
+            && made.attached
+            && made.answered < made.sent.len()
+            && theirs.is_some_and(|made| made.arrived >= needs)
+    }
+
+    /// The next completion is told.
+    pub fn answered(&mut self, made: &mut Made) -> Result<(), String> {
+        let Sent { number, marker, .. } = made.sent[made.answered];
+        made.answered += 1;
+        if number != self.completed + 1 {
+            return Err(format!("request {number} completes, and {} before", self.completed));
+        }
+        self.completed = number;
+        self.account.as_mut().expect("attached").complete(number);
+        self.is_right_of(number, marker)
+    }
+
+    /// Whether what is complete was done, once.
+    pub fn is_right(&self) -> Result<(), String> {
+        (1..=self.completed).try_for_each(|number| self.is_right_of(number, self.lost.contains(&number)))
+    }
+
+    /// `marker`: a write of nothing was posted in its place at last.
+    fn is_right_of(&self, number: u64, marker: bool) -> Result<(), String> {
+        let times = |last| self.done.iter().filter(|done| **done == (number, last)).count();
+        let is_right = match self.posted[number as usize - 1] {
+            What::Write | What::Send => times(1) == 1,
+            What::Read => !marker,
+            What::Atomic => times(0) == 1 && marker == self.lost.contains(&number),
+        };
+        if is_right { Ok(()) } else { Err(format!("request {number} is complete, and it is not so: {self:?}")) }
+    }
+}

@@ -1,0 +1,279 @@
+//! Connections on demand: whoever first needs a peer asks it by a datagram, and a thread of the peer answers, whatever
+//! the program does meanwhile. [`machine`] is what both agree by, [`message`] what they say, [`pair`] the queue pairs that
+//! come of it, [`service`] the thread.
+
+mod address;
+mod atomics;
+mod core;
+mod elsewhere;
+#[cfg(test)]
+mod explore;
+mod listen;
+mod machine;
+mod message;
+mod pair;
+mod patience;
+mod service;
+
+pub(super) use core::{Core, Link};
+pub(super) use elsewhere::{LaneQueue, Twin};
+
+use super::VerbsError;
+use super::datagram::{Mailbox, Post, Recipient};
+use super::rail::{Rail, Writes};
+use super::settings::Settings;
+use super::sys::Domain;
+use address::{Address, Card, Destination};
+use message::MESSAGE;
+use service::Connector;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use transom_channel::Paths;
+use transom_launch::random;
+use transom_locks::Rank;
+use transom_windows::Exchange;
+
+/// Bytes that are kept here of each rank of the job, connected or not.
+pub(super) const EACH: usize = size_of::<Address>() + size_of::<bool>() + Core::SEAT;
+
+/// What a rank tells of itself beside its cards: its rails are named; it shares the memory of its host.
+const NAMED: u8 = 1;
+const HYBRID: u8 = 2;
+
+/// What a rank has of its adapter, and the thread that connects. All that a rank's teams share.
+pub(super) struct Service {
+    pub core: Arc<Core>,
+    /// Of the further rails.
+    further: Vec<Service>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Service {
+    /// Collective: opens the devices and tells all others where this rank is.
+    pub fn new(job: &dyn Exchange, settings: &Settings, hybrid: bool) -> Result<Self, VerbsError> {
+        let made = Rail::open(settings).and_then(|rails| {
+            // Datagrams go by the first.
+            let rails = rails.into_iter().zip(std::iter::once(settings.datagrams).chain(std::iter::repeat(None)));
+            rails
+                .map(|(rail, lanes)| Self::prepare(rail, (settings.paths, lanes), job.rank()))
+                .collect::<Result<Vec<_>, _>>()
+        });
+        let mine = made.as_ref().map_or(Vec::new(), |made| {
+            let cards = made.iter().flat_map(|made| made.card.to_bytes());
+            let [named, hybrid] = [!settings.named.is_empty(), hybrid].map(u8::from);
+            let flags = (named * NAMED) | (hybrid * HYBRID);
+            std::iter::once(flags).chain(cards).collect()
+        });
+        let theirs = job.all_gather(&mine)?;
+        let mut made = made?;
+        alike(&theirs, job.rank())?;
+        let each = (mine.len() - 1) / made.len();
+        made.truncate(common(&theirs, each)?);
+        let count = made.len();
+        let cards = |rail: usize| {
+            let card = |(rank, told): (Rank, &Vec<u8>)| {
+                let card = told.get(1..).and_then(|cards| cards.chunks(each).nth(rail)).and_then(Card::from_bytes);
+                card.ok_or(VerbsError::Peer { rank })
+            };
+            theirs.iter().enumerate().map(card).collect::<Result<Vec<_>, _>>()
+        };
+        let cards = (0..count).map(cards).collect::<Result<Vec<_>, _>>()?;
+        let writes = Writes::least(cards.iter().flatten().map(|card| card.writes)).expect("this rank's is among them");
+        let mut rails = made.into_iter().zip(cards).map(|(mut made, cards)| {
+            if made.rail.writes != writes {
+                tracing::info!(
+                    rank = job.rank(),
+                    ?writes,
+                    "how words and marks are written, as not all adapters do more"
+                );
+            }
+            made.rail.writes = writes;
+            Self::start(job.rank(), made, count > 1, cards)
+        });
+        let mut first = rails.next().expect("there is one at least")?;
+        first.further = rails.collect::<Result<_, _>>()?;
+        first.further.iter().for_each(|further| first.core.memory.also(&further.core.memory));
+        for (number, core) in first.cores().enumerate() {
+            let others = first.shared_cores().filter(|other| !std::ptr::eq(&***other, core));
+            core.beside(number, others.map(Arc::downgrade).collect());
+        }
+        Ok(first)
+    }
+
+    /// Starts one rail, by what all tell of theirs.
+    fn start(me: Rank, made: Prepared, several: bool, cards: Vec<Card>) -> Result<Self, VerbsError> {
+        let Prepared { rail, post, mail, paths, card: mine } = made;
+        if let Some(rank) = cards.iter().position(|card| card.link != mine.link) {
+            return Err(other_link(rank, &rail, me));
+        }
+        if let Some(rank) = cards.iter().position(|card| card.paths != mine.paths) {
+            return Err(other_paths(rank, cards[rank].paths, me, mine.paths));
+        }
+        let same_adapter = cards.iter().map(|card| card.adapter == mine.adapter).collect();
+        let mail = mail.map(|mail| mail.with(cards.iter().map(|card| recipient(&rail, card))));
+        let addresses = cards.into_iter().map(|card| card.address).collect();
+        let core = Arc::new(Core::new(me, rail, same_adapter, addresses, (paths, mail))?);
+        let connector = Connector::new(core.clone(), post, several);
+        let thread = std::thread::Builder::new().name("transom verbs".into()).spawn(move || connector.run());
+        let thread = thread.map_err(|source| VerbsError::system("a thread that answers peers", source))?;
+        Ok(Service { core, further: Vec::new(), thread: Some(thread) })
+    }
+
+    /// What the rank has of each rail.
+    pub fn cores(&self) -> impl Iterator<Item = &Core> {
+        self.shared_cores().map(|core| &**core)
+    }
+
+    fn shared_cores(&self) -> impl Iterator<Item = &Arc<Core>> {
+        std::iter::once(&self.core).chain(self.further.iter().map(|service| &service.core))
+    }
+
+    /// Of the further rails.
+    pub fn further_domains(&self) -> impl Iterator<Item = &Arc<Domain>> {
+        self.further.iter().map(|service| &service.core.rail.domain)
+    }
+
+    /// What it has of one.
+    pub fn core_of(&self, rail: usize) -> &Core {
+        rail.checked_sub(1).map_or(&self.core, |further| &self.further[further].core)
+    }
+
+    fn prepare(rail: Rail, (paths, lanes): (Paths, Option<usize>), me: Rank) -> Result<Prepared, VerbsError> {
+        let random_numbers = |source| VerbsError::system("random numbers", source);
+        // Keys whose highest bit is set are the system's own.
+        let key = u32::from_le_bytes(random().map_err(random_numbers)?) & 0x7fff_ffff;
+        let post = Post::new(&rail, key)?;
+        let (gid, lid, queue_pair) = (rail.gid(), rail.lid(), post.number());
+        let [initiator_depth, responder_resources] = rail.initiated_and_served();
+        let address = Address {
+            datagrams: Destination { gid, lid, queue_pair, key },
+            secret: random().map_err(random_numbers)?,
+            mtu: rail.mtu() as u8,
+            responder_resources,
+            initiator_depth,
+        };
+        let mail = match lanes {
+            Some(lanes) => Some(Mailbox::new(&rail, me as u32, key, lanes)?),
+            None => None,
+        };
+        let messages = mail.as_ref().map_or(0, Mailbox::number);
+        let (link, adapter, writes) = (rail.link() as u8, rail.adapter(), rail.writes);
+        let card = Card { address, link, adapter, paths: paths as u8, writes, messages };
+        Ok(Prepared { rail, post, mail, paths, card })
+    }
+}
+
+/// What a rank has before it knows of the others.
+struct Prepared {
+    rail: Rail,
+    post: Post<MESSAGE>,
+    mail: Option<Mailbox>,
+    paths: Paths,
+    card: Card,
+}
+
+/// Where a rank takes messages as datagrams, and the exponent of its MTU.
+fn recipient(rail: &Rail, card: &Card) -> (Recipient, u8) {
+    let Destination { gid, lid, key, .. } = card.address.datagrams;
+    (Recipient { path: rail.path(gid, lid), queue_pair: card.messages, key }, card.address.mtu)
+}
+
+/// How many rails all ranks have, by what each has told: whether they are named, and a card of so many bytes of each. Who has not named
+/// them does with fewer.
+fn common(told: &[Vec<u8>], card: usize) -> Result<usize, VerbsError> {
+    // A rank whose device cannot be opened tells nothing, and is an error of its own.
+    let rails = told.iter().enumerate().filter_map(|(rank, told)| {
+        let (named, cards) = told.split_first()?;
+        Some((cards.len() / card, *named & NAMED != 0, rank))
+    });
+    let (fewest, _, rank) = rails.clone().min_by_key(|(count, ..)| *count).unwrap_or_default();
+    if fewest == 0 {
+        return Err(VerbsError::Peer { rank });
+    }
+    match rails.filter(|(_, named, _)| *named).max_by_key(|(count, ..)| *count) {
+        Some((count, _, other)) if count > fewest => {
+            let what = format!("TRANSOM_VERBS_DEVICE: rank {other} has {count} rails, and rank {rank} has {fewest}");
+            Err(VerbsError::unusable(what, "name as many at each rank".into()))
+        }
+        _ => Ok(fewest),
+    }
+}
+
+/// Ranks of a host that take different ways to each other would wait for ever.
+fn alike(told: &[Vec<u8>], me: Rank) -> Result<(), VerbsError> {
+    let flags = |rank: Rank| told[rank].first().map(|flags| flags & HYBRID != 0);
+    let other = (0..told.len()).find(|rank| flags(*rank).is_some_and(|theirs| Some(theirs) != flags(me)));
+    other.map_or(Ok(()), |rank| {
+        let way = |rank| if flags(rank) == Some(true) { "on" } else { "off" };
+        let what = format!("TRANSOM_HYBRID is {} at rank {rank}, and {} at rank {me}", way(rank), way(me));
+        Err(VerbsError::unusable(what, "say the same at all ranks, or nothing".into()))
+    })
+}
+
+fn other_paths(rank: Rank, theirs: u8, me: Rank, mine: u8) -> VerbsError {
+    let name = |paths| match paths {
+        paths if paths == Paths::Connections as u8 => "connections",
+        paths if paths == Paths::Datagrams as u8 => "datagrams",
+        _ => "both connections and datagrams",
+    };
+    let (theirs, mine) = (name(theirs), name(mine));
+    let what = format!("TRANSOM_MESSAGES: rank {rank} has its messages sent by {theirs}, and rank {me} by {mine}");
+    VerbsError::unusable(what, "say the same paths (rc, ud, both) at all ranks, or none".into())
+}
+
+fn other_link(rank: Rank, rail: &Rail, me: Rank) -> VerbsError {
+    let what = format!("the RDMA device of rank {rank} and {} of rank {me}", rail.name());
+    let why = "they are of different links: InfiniBand, RoCE v1, RoCE v2; choose by TRANSOM_VERBS_DEVICE or \
+               TRANSOM_VERBS_GID";
+    VerbsError::unusable(what, why.into())
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.core.stop();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_ranks_share_their_hosts_memory_or_none_does() {
+        let told = |flags: &[u8]| -> Vec<Vec<u8>> { flags.iter().map(|flags| vec![*flags, 7]).collect() };
+        let alike = |flags: &[u8], me| alike(&told(flags), me).map_err(|error| error.to_string());
+        assert_eq!((alike(&[1, 0, 1], 1), alike(&[2, 3], 0)), (Ok(()), Ok(())));
+        let says = alike(&[3, 2, 0, 2], 1).unwrap_err();
+        assert!(says.contains("TRANSOM_HYBRID is off at rank 2, and on at rank 1"), "{says}");
+        assert!(says.contains("say the same at all ranks"), "{says}");
+        // A rank that tells nothing has an error of its own.
+        assert!(super::alike(&[vec![], vec![2]], 1).is_ok());
+    }
+
+    #[test]
+    fn ranks_have_as_many_rails_as_the_one_with_the_fewest() {
+        let told = |ranks: &[(u8, usize)]| -> Vec<Vec<u8>> {
+            ranks.iter().map(|(named, rails)| [vec![*named], vec![7; 5 * rails]].concat()).collect()
+        };
+        let common = |ranks: &[(u8, usize)]| common(&told(ranks), 5).map_err(|error| error.to_string());
+        assert_eq!(common(&[(0, 1)]), Ok(1));
+        assert_eq!(common(&[(0, 3), (0, 2), (0, 4)]), Ok(2));
+        assert_eq!(common(&[(0, 3), (1, 2), (1, 2)]), Ok(2), "two are named, and the others have them");
+        for (ranks, what) in [
+            ([(1, 2), (1, 3), (1, 2)], "rank 1 has 3 rails, and rank 0 has 2"),
+            ([(0, 1), (0, 4), (1, 2)], "rank 2 has 2 rails, and rank 0 has 1"),
+        ] {
+            let told = common(&ranks).unwrap_err();
+            assert!(told.contains(what) && told.contains("name as many at each rank"), "{told}");
+        }
+        assert_eq!(super::common(&[vec![], vec![0; 11]], 5).ok(), Some(2));
+        assert!(super::common(&[vec![HYBRID, 7, 7], vec![HYBRID, 7]], 1).is_ok(), "whose rails are not named");
+        // No rank of this library tells of less than one.
+        for nothing in [vec![vec![0; 6], vec![1; 5]], vec![vec![0; 6], vec![0]]] {
+            assert!(matches!(super::common(&nothing, 5), Err(VerbsError::Peer { rank: 1 })));
+        }
+    }
+}

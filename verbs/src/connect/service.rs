@@ -1,0 +1,453 @@
+//! The thread that connects: it alone drives the machines, and makes, connects and destroys queue pairs, while it holds no
+//! lock. So no peer waits for another's, and the rank's operations wait for none.
+
+use super::atomics::{Asking, Served, Serving};
+use super::core::{Command, Core, Link};
+use super::listen::listen;
+use super::machine::{Backoff, Effects, Machine, Reason, State};
+use super::message::{MESSAGE, Message};
+use super::pair::{Doing, LATELY, Made, Pair, UNHEARD, choose, heed, say};
+use super::patience::Patience;
+use crate::datagram::Post;
+use crate::progress;
+use crate::sys::CompletionQueue;
+use crate::wr::{Failure, Why};
+use rustix::event::Timespec;
+use rustix::io::Errno;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use transom_channel::Paths;
+use transom_locks::Rank;
+
+/// The order of fields is that in which they are to go.
+pub(super) struct Connector {
+    /// With peers that somebody needed; of each a record of fixed size.
+    pub(super) connections: HashMap<Rank, Connection>,
+    /// When peers are to be asked again.
+    due: BTreeSet<(Instant, Rank)>,
+    post: Post<MESSAGE>,
+    received: Arc<CompletionQueue>,
+    pub(super) core: Arc<Core>,
+    /// Atomics that peers are asked to do, one of each at most, and those that peers have asked for.
+    pub(super) asking: BTreeMap<Rank, Asking>,
+    pub(super) serving: Vec<Serving>,
+    /// Peers whose lanes may hold something: by another rail, or since they have another queue.
+    holding: BTreeSet<Rank>,
+    /// When the lanes are to be looked after.
+    look: Instant,
+    /// How often that is, in a second.
+    looks: u32,
+    /// The channel of datagrams, the commands and the device: which of them say nothing any more.
+    mute: [bool; 3],
+}
+
+thread_local! {
+    /// The one whose thread this is.
+    static CONNECTOR: RefCell<Option<Connector>> = const { RefCell::new(None) };
+}
+
+/// Ends the queue pair to a peer if this is the thread that does; whether it is.
+pub(super) fn ends_here(core: &Core, peer: Rank) -> bool {
+    CONNECTOR.with_borrow_mut(|connector| match connector {
+        Some(connector) if std::ptr::eq(&*connector.core, core) => {
+            connector.end(peer);
+            true
+        }
+        _ => false,
+    })
+}
+
+#[derive(Default)]
+pub(super) struct Connection {
+    machine: Machine,
+    pair: Pair,
+    backoff: Backoff,
+    due: Option<Instant>,
+    /// What was complete of its lane at the last look, and for how many looks nothing more is, though something is under way.
+    silence: (u64, u32),
+    /// For how many looks the peer has been waited for by a rail that does not reach it; or was heard by the first, where the lane is
+    /// by another.
+    unheard: u32,
+    back: u32,
+    /// How long a lane is waited for that seems cut, and the first rail, before it goes back there.
+    patience: Patience,
+    /// The last atomic that the peer asked for.
+    pub(super) served: Served,
+}
+
+/// So many seconds later a connection that broke has not come about in time; or where the port is down.
+const LATE: u32 = 20;
+const LATE_PORT_DOWN: u32 = 5;
+/// Looks in a second where there are several rails.
+const LOOKS: u32 = 10;
+/// So many looks in a row the first rail reaches a peer again before the lane goes back to it.
+const BACK: u32 = 10;
+/// How often it is looked whether more can be handed over of what is held.
+const HELD: Duration = Duration::from_millis(1);
+/// So long nothing is complete, and a connection counts as broken. With Soft-RoCE of Linux 6.1 it was seen that after a
+/// packet was lost nothing completed any more, though both ends were ready to send: soon where it was left requests to fence, which it is
+/// not any more; why is not known.
+const SILENT: Duration = Duration::from_secs(5);
+
+impl Connector {
+    pub fn new(core: Arc<Core>, post: Post<MESSAGE>, several: bool) -> Self {
+        let (connections, due, received) = (HashMap::new(), BTreeSet::new(), post.received());
+        let (asking, serving, holding) = Default::default();
+        let (look, looks) = (Instant::now(), if several { LOOKS } else { 1 });
+        Connector { connections, due, post, received, core, asking, serving, holding, look, looks, mute: [false; 3] }
+    }
+
+    /// The thread's work, until it is told to stop.
+    pub fn run(self) {
+        let core = self.core.clone();
+        CONNECTOR.set(Some(self));
+        let step = || CONNECTOR.with_borrow_mut(|connector| connector.as_mut().is_some_and(Connector::step));
+        let mut turned = Instant::now();
+        while step() {
+            // A rank that calls nothing for long would run out of buffers, and what comes behind waits for them.
+            if turned.elapsed() >= Duration::from_secs(1) / if core.has_others() { LOOKS } else { 1 } {
+                core.turn_unless_another_does();
+                turned = Instant::now();
+            }
+        }
+        core.takes_no_more();
+        if let Some(mut connector) = CONNECTOR.take() {
+            connector.serve_no_more();
+        }
+    }
+
+    /// Does what there is to do, or waits; whether it is to go on.
+    fn step(&mut self) -> bool {
+        let rank = self.core.me;
+        for command in self.core.commands() {
+            match command {
+                Command::Connect(peer) if peer == rank => self.connect_to_itself(),
+                Command::Connect(peer) => self.drive(peer, true, |machine, effects| machine.want(effects)),
+                Command::Died(peer) => self.drive(peer, false, |machine, effects| machine.died(effects)),
+                Command::End(peer, _told) => self.end(peer),
+                Command::Probe(peer) => self.say(peer, Message::Probe),
+                Command::Say(peer, of, message) => say(&mut self.post, &self.core, peer, message, Some(of)),
+                Command::Heard(peer, message) => self.heard(peer, message),
+                Command::Ask(peer, number, verb, to) => self.begin_to_ask(peer, Message::Atomic { number, verb, to }),
+                Command::Stop => return false,
+            }
+        }
+        let came = self.post.receive();
+        for datagram in &came {
+            match Message::open(datagram, rank, &self.core.addresses[rank].secret) {
+                Some((peer, of, message)) if peer < self.core.addresses.len() && peer != rank => {
+                    tracing::trace!(rank, peer, ?message, ?of, "heard");
+                    // What the peer says unasked does not tell whether it hears this rank.
+                    if self.core.has_others() && message == Message::Alive {
+                        self.core.hears(peer);
+                    }
+                    match of {
+                        Some(of) => self.core.other(of).into_iter().for_each(|other| other.heard(peer, message)),
+                        None => self.heard(peer, message),
+                    }
+                }
+                _ => tracing::debug!(rank, "a datagram that is not for us, or forged"),
+            }
+        }
+        self.ask_again();
+        self.go_on_with_atomics();
+        self.look_after_lanes();
+        if came.is_empty()
+            && let Err(errno) = self.wait()
+        {
+            tracing::error!(rank, %errno, "peers cannot be answered any more");
+            return false;
+        }
+        true
+    }
+
+    /// A peer says something of its connection by this rail, or of what goes by it.
+    fn heard(&mut self, peer: Rank, message: Message) {
+        match message {
+            Message::Probe => self.say(peer, Message::Alive),
+            Message::Atomic { number, verb, to } => self.serve(peer, number, verb, to),
+            Message::Answer { number, found } => self.answered(peer, number, found),
+            Message::Retired { generation } => {
+                if let Some(lane) = self.core.endpoints.lane(peer) {
+                    lane.far_end_has_gone(generation);
+                }
+            }
+            _ => self.drive(peer, false, |machine, effects| machine.heard(message, effects)),
+        }
+    }
+
+    /// Lets lanes go on with what they hold; whether any holds something still.
+    fn go_on_with_held(&mut self) -> bool {
+        let Connector { holding, core, .. } = self;
+        let lane = |peer: &Rank| core.endpoints.lane(*peer);
+        holding.retain(|peer| lane(peer).is_some_and(|lane| lane.holds() || lane.is_elsewhere()));
+        if !holding.iter().filter_map(lane).any(|lane| lane.holds()) {
+            return false;
+        }
+        progress::poll(&core.rail, &core.endpoints);
+        holding.iter().filter_map(lane).filter(|lane| lane.holds()).fold(false, |any, lane| {
+            lane.go_on();
+            any | lane.holds()
+        })
+    }
+
+    /// Until there are commands or datagrams, the device says something, or it is time to ask somebody again.
+    fn wait(&mut self) -> Result<(), Errno> {
+        let soon = match (self.atomics_due(), self.go_on_with_held()) {
+            (due, true) => due.into_iter().chain([Instant::now() + HELD]).min(),
+            (due, false) => due,
+        };
+        let Connector { core, connections, received, due, look, mute, .. } = self;
+        let channel = received.channel().expect("datagrams are told");
+        // There is nothing to look after before there is a connection, or a datagram.
+        let look = (core.paths != Paths::Connections || !connections.is_empty()).then_some(*look);
+        let due = due.first().map(|(due, _)| *due).into_iter().chain(look).chain(soon).min();
+        let due = due.map(|due| due.saturating_duration_since(Instant::now()));
+        let due = due.map(|due| Timespec::try_from(due).unwrap_or(Timespec { tv_sec: 1, tv_nsec: 0 }));
+        let before = *mute;
+        let to = [channel.as_fd(), core.wake.as_fd(), core.rail.context().as_fd()];
+        let [datagrams, _, device] = listen(to, mute, due.as_ref())?;
+        if datagrams {
+            channel.quiet();
+        }
+        if device {
+            heed(core);
+        }
+        if *mute != before {
+            tracing::warn!(rank = core.me, "the RDMA device does not tell any more what becomes of it");
+        }
+        Ok(())
+    }
+
+    /// Makes lanes anew that broke while nobody of this rank looked, or whose peer did not answer in time an end: who waits
+    /// for what was posted there may be another rank.
+    fn look_after_lanes(&mut self) {
+        if Instant::now() < self.look {
+            return;
+        }
+        self.look = Instant::now() + Duration::from_secs(1) / self.looks;
+        let core = self.core.clone();
+        let Core { rail, endpoints, .. } = &*core;
+        progress::poll(rail, endpoints);
+        core.receives.discard(false);
+        for (peer, lane) in endpoints.all() {
+            let Connection { silence, .. } = self.connections.entry(peer).or_default();
+            *silence = match *silence {
+                (before, looks) if before == lane.completed() && !lane.is_idle() && !lane.is_broken() => {
+                    (before, looks + 1)
+                }
+                _ => (lane.completed(), 0),
+            };
+            if lane.asked().is_some() {
+                // Whether it is done is the peer's to say.
+                silence.1 = 0;
+            }
+            let silent = silence.1;
+            let unheard = self.is_unheard(peer, silent);
+            let Connection { silence, patience, .. } = self.connections.entry(peer).or_default();
+            // What cannot be heard is known first, however long it is waited for.
+            let most = SILENT.max(2 * UNHEARD * patience.times(Instant::now()));
+            if Duration::from_secs(1) * silent / self.looks > most || unheard && !lane.has_atomic() {
+                silence.1 = 0;
+                patience.breaks_off(Instant::now());
+                lane.break_off(Failure::known(Why::Ended));
+            } else if silent > 0 {
+                // Of most messages nobody is told that they are complete.
+                let _ = lane.ask();
+            }
+            if let Some(generation) = lane.far_end_to_go() {
+                self.say(peer, Message::Retire { generation });
+            }
+            let asked = self.connections.get(&peer).is_some_and(|connection| connection.machine.is_waiting());
+            let ended = lane.failure().is_some() && asked;
+            if !ended && !(lane.is_broken() && (asked || !lane.is_idle())) {
+                continue;
+            }
+            let most = self.looks * if rail.health.port_down() { LATE_PORT_DOWN } else { LATE };
+            // Where others take over it is asked for until it is back.
+            if ended || lane.waits() > most && (!core.has_others() || lane.is_needed()) {
+                lane.give_up(lane.why_broken());
+                self.drive(peer, false, |machine, effects| machine.given_up(Errno::TIMEDOUT, effects));
+            } else if peer == core.me {
+                self.connect_to_itself();
+            } else if !asked {
+                self.drive(peer, true, |machine, effects| machine.want(effects));
+            }
+        }
+        if core.can_be_elsewhere() {
+            self.look_for_other_rails();
+        }
+    }
+
+    /// Whether a peer cannot be reached by the rail that its lane is by, though it can by another; asks it, if nothing was complete of
+    /// its lane for so many looks.
+    fn is_unheard(&mut self, peer: Rank, silent: u32) -> bool {
+        if silent == 0 || !self.core.has_others() || peer == self.core.me {
+            return false;
+        }
+        self.probe_by_all(peer);
+        let asked = Duration::from_secs(1) * silent / self.looks;
+        let times = self.connections.get(&peer).map_or(1, |connection| connection.patience.times(Instant::now()));
+        asked > UNHEARD * times && self.is_cut(peer, UNHEARD * times)
+    }
+
+    /// Has a peer asked by all rails whether it can be heard.
+    fn probe_by_all(&mut self, peer: Rank) {
+        self.say(peer, Message::Probe);
+        self.core.others().for_each(|other| other.probe(peer));
+    }
+
+    /// Whether a peer was heard lately, though for so long not by the rail that its lane is by.
+    fn is_cut(&self, peer: Rank, unheard: Duration) -> bool {
+        let by = self.connections.get(&peer).map_or(0, |connection| connection.pair.by);
+        let reached = |core: &Core| core.has_heard(peer, unheard);
+        let here = if by == 0 { reached(&self.core) } else { self.core.instead(by).is_some_and(|of| reached(&of)) };
+        let heard = |core: &Core| core.has_heard(peer, LATELY);
+        !here && (heard(&self.core) || self.core.others().any(|other| heard(&other)))
+    }
+
+    /// Of the first rail: connections that do not come about go by a rail that reaches the peer, and those that are by another come back.
+    fn look_for_other_rails(&mut self) {
+        let of = |(peer, connection): (&Rank, &Connection)| {
+            let elsewhere = matches!(connection.machine.state(), State::Ready { mine, .. } if mine.by > 0);
+            (connection.machine.is_waiting() || elsewhere).then_some((*peer, elsewhere))
+        };
+        for (peer, elsewhere) in self.connections.iter().filter_map(of).collect::<Vec<_>>() {
+            self.probe_by_all(peer);
+            let reached = self.core.has_heard(peer, UNHEARD);
+            let cut = !elsewhere && self.is_cut(peer, UNHEARD);
+            let connection = self.connections.get_mut(&peer).expect("just found");
+            connection.back = if elsewhere && reached { connection.back + 1 } else { 0 };
+            connection.unheard = if cut { connection.unheard + 1 } else { 0 };
+            let late = Duration::from_secs(1) * connection.unheard / self.looks > UNHEARD;
+            if connection.back > BACK * connection.patience.times(Instant::now())
+                || late && connection.pair.by != choose(&self.core, peer)
+            {
+                tracing::info!(rank = self.core.me, peer, elsewhere, "a connection is to be by another rail");
+                (connection.back, connection.unheard) = (0, 0);
+                self.drive(peer, true, |machine, effects| {
+                    machine.lost(machine.generation(), effects);
+                    machine.want(effects);
+                });
+            }
+        }
+    }
+
+    pub(super) fn say(&mut self, peer: Rank, message: Message) {
+        self.drive(peer, false, |_, effects| effects.send(message));
+    }
+
+    /// The queue pair to a peer is to be of no use any more.
+    fn end(&mut self, peer: Rank) {
+        let core = self.core.clone();
+        self.drive(peer, false, |machine, effects| {
+            if !core.endpoints.lane(peer).is_some_and(|lane| lane.is_cut()) {
+                machine.lost(machine.generation(), effects);
+            }
+        });
+    }
+
+    fn ask_again(&mut self) {
+        let now = Instant::now();
+        while let Some(&(due, peer)) = self.due.first().filter(|(due, _)| *due <= now) {
+            self.due.remove(&(due, peer));
+            let connection = self.connections.entry(peer).or_default();
+            connection.due = None;
+            if connection.backoff.is_to_be_told() {
+                let rank = self.core.me;
+                tracing::warn!(
+                    rank,
+                    peer,
+                    "a rank has not answered for long, nor died; it is asked on, as it may be stopped"
+                );
+            }
+            self.drive(peer, false, |machine, effects| machine.again(effects));
+        }
+    }
+
+    /// Lets something happen to the machine of a peer, and tells the rank what comes of it. `wanted`: somebody waits, though
+    /// the machine may not know it yet.
+    fn drive(&mut self, peer: Rank, wanted: bool, event: impl FnOnce(&mut Machine, &mut Doing)) {
+        let Connector { connections, due, post, core, holding, .. } = self;
+        let Connection { machine, pair, backoff, due: mine, .. } = connections.entry(peer).or_default();
+        let (before, wanted) = (machine.state(), wanted || machine.is_waiting());
+        let mut doing = Doing { peer, pair, post, core };
+        let failed = core.endpoints.lane(peer).is_some_and(|lane| lane.is_broken() || lane.failure().is_some());
+        if matches!(before, State::Ready { .. }) && failed {
+            machine.lost(machine.generation(), &mut doing);
+        }
+        event(machine, &mut doing);
+        let (rank, state) = (core.me, machine.state());
+        if state != before {
+            tracing::debug!(rank, peer, generation = machine.generation(), ?state, "connection");
+        }
+        let refused = |by_peer, errno: Errno| Link::Refused { by_peer, errno: errno.raw_os_error() };
+        if let (State::Failed(Reason::Here(errno) | Reason::There(errno)), Some(lane)) =
+            (state, core.endpoints.lane(peer))
+            && lane.is_broken()
+        {
+            match errno {
+                // The peer has ended the connection for good.
+                Errno::CONNABORTED => _ = lane.give_up(Failure::known(Why::Ended)),
+                // An adapter does not tell what it has received.
+                Errno::OPNOTSUPP => _ = lane.give_up(lane.why_broken()),
+                // For now: it is looked after.
+                _ => {}
+            }
+        }
+        match state {
+            State::Ready { theirs, .. } => {
+                if let Some(Made { queue, start }) = pair.made.take() {
+                    core.endpoints.add(peer, queue, start, theirs.received);
+                    holding.insert(peer);
+                    let by = pair.by;
+                    if by > 0 {
+                        tracing::warn!(rank, peer, by, "the first rail does not reach a rank; windows go by another");
+                    }
+                }
+                core.note(peer, Link::Ready);
+            }
+            State::Failed(Reason::Here(errno)) if wanted => core.note(peer, refused(false, errno)),
+            State::Failed(Reason::There(errno)) if wanted => core.note(peer, refused(true, errno)),
+            State::Failed(Reason::Died) => core.note(peer, Link::Absent),
+            // Whoever wants it has told this thread, or will.
+            _ => {}
+        }
+        if !machine.is_waiting() {
+            *backoff = Backoff::default();
+            mine.take().map(|at| due.remove(&(at, peer)));
+        } else if mine.is_none() {
+            let at = Instant::now() + backoff.next();
+            *mine = Some(at);
+            due.insert((at, peer));
+        }
+    }
+
+    /// A rank's words are reached through a queue pair that leads back to it. Its ends are one.
+    pub(super) fn connect_to_itself(&mut self) {
+        let Connector { connections, post, core, holding, .. } = self;
+        if core.endpoints.lane(core.me).is_some_and(|lane| !lane.is_broken()) {
+            return core.note(core.me, Link::Ready);
+        }
+        let Connection { pair, .. } = connections.entry(core.me).or_default();
+        let generation = pair.next_generation();
+        let mut doing = Doing { peer: core.me, pair, post, core };
+        doing.retire();
+        let connected = doing.make(generation, Some(0)).and_then(|end| doing.connect(end).map(|()| end));
+        let outcome = match (connected, pair.made.take()) {
+            (Ok(end), Some(Made { queue, start })) => {
+                core.endpoints.add(core.me, queue, start, end.received);
+                holding.insert(core.me);
+                Link::Ready
+            }
+            (connected, _) => {
+                let errno = connected.err().unwrap_or(Errno::NOTCONN);
+                Link::Refused { by_peer: false, errno: errno.raw_os_error() }
+            }
+        };
+        core.note(core.me, outcome);
+    }
+}

@@ -1,0 +1,340 @@
+//! A lane by a queue of another rail, which takes its place while its own rail is cut.
+//!
+//! The atomics of one word are to be done by one adapter, that of the word's rank by its first rail: so by a queue of another rail none
+//! is posted. Once all before it is complete the peer is [asked](WorkQueue::ask) to have it done by its own adapter, and what is
+//! behind it is held until it has said what was found. That is not lost with a connection, nor done twice, however often it is asked for
+//! and by whichever queue the lane goes on: the number of the request tells. In its place in the order there is a write of nothing then.
+//!
+//! What names memory that the other rail does not reach is held until the lane has a queue of its own rail again.
+//!
+//! By a queue that does not have requests [wait](WorkQueue::fences) for answers, a request that is to is not posted before; where such a
+//! queue takes over what another has left, that is held, and what is behind it.
+
+use super::*;
+
+/// Why no more was handed over: from this number on.
+enum Stopped {
+    Held(u64),
+    Refused(u64),
+}
+
+impl<Q: WorkQueue, L> Lane<Q, L> {
+    /// Hands over what can be of what is held.
+    #[cold]
+    pub fn go_on(&self) {
+        self.take_back(&mut self.sending());
+    }
+
+    pub(super) fn go_on_with(&self, sending: &mut Sending<Q, L>) {
+        let Sending { queue, unfinished, held, asked, .. } = sending;
+        let (Some(from), Some(queue)) = (*held, queue.as_ref().filter(|_| !self.is_broken())) else { return };
+        let by_queue = queue.fences();
+        let stopped = unfinished.each(from, by_queue, |number, kept, fenced| {
+            if fenced && !by_queue {
+                return Err(Stopped::Held(number));
+            }
+            if *asked == Some(number) {
+                return Err(Stopped::Held(number));
+            }
+            match queue.course(kept.verb, kept.to) {
+                Course::Waits => return Err(Stopped::Held(number)),
+                Course::Asked => {
+                    if self.completed() + 1 == number {
+                        *asked = Some(number);
+                        queue.ask(number, kept.verb, kept.to);
+                    }
+                    return Err(Stopped::Held(number));
+                }
+                // What moves of messages waits for their rail, where it is not returned to them.
+                Course::Posted if kept.movable && queue.is_elsewhere() => return Err(Stopped::Held(number)),
+                Course::Posted => {}
+            }
+            self.signalled.store(number, Release);
+            // SAFETY: what it names is lent until it is complete, or kept by who waits for it.
+            unsafe { self.hand_over(queue, number, kept, true, fenced) }.map_err(|stop| {
+                tracing::warn!(lane = self.number, number, ?stop, "a request cannot be posted to the next connection");
+                Stopped::Refused(number)
+            })
+        });
+        let held = match stopped {
+            Ok(()) => None,
+            Err(Stopped::Held(number)) => Some(number),
+            Err(Stopped::Refused(number)) => {
+                self.break_off(self.why_broken());
+                Some(number)
+            }
+        };
+        if held.is_some() {
+            // They will be told, once they are handed over.
+            self.signalled.store(self.posted(), Release);
+        }
+        self.hold(sending, held);
+    }
+
+    pub(super) fn hold(&self, sending: &mut Sending<Q, L>, from: Option<u64>) {
+        sending.held = from;
+        self.holds.store(from.is_some(), Release);
+    }
+
+    /// The peer has done the atomic of that number, and found this there; none if it refuses.
+    pub fn answered(&self, number: u64, found: Option<u64>) {
+        let mut sending = self.sending();
+        if sending.asked != Some(number) || self.failure().is_some() {
+            return;
+        }
+        let Some(found) = found else {
+            drop(sending);
+            self.give_up(Failure::known(crate::wr::Why::Refused));
+            return;
+        };
+        sending.asked = None;
+        if let Some(at) = sending.unfinished.piece(number) {
+            let word: *mut u8 = std::ptr::with_exposed_provenance_mut(at.address as usize);
+            // SAFETY: where the result is to come: it is lent, or kept by who waits, until the request is complete.
+            unsafe { std::ptr::copy_nonoverlapping(found.to_ne_bytes().as_ptr(), word, 8) };
+        }
+        sending.unfinished.cancel(number..=number, |_| true);
+        self.take_back(&mut sending);
+    }
+
+    /// The atomic that the peer was asked to do, and has not answered.
+    pub fn asked(&self) -> Option<u64> {
+        self.sending().asked
+    }
+
+    /// Whether something is held.
+    #[inline]
+    pub fn holds(&self) -> bool {
+        self.holds.load(Acquire)
+    }
+
+    /// Says whether it is to have queues of its own rail only, for what messages keep to that.
+    pub fn stay(&self, stays: bool) {
+        self.stays.store(stays, Release);
+    }
+
+    pub fn stays(&self) -> bool {
+        self.stays.load(Acquire)
+    }
+
+    /// Whether its queue is of another rail: messages do not use it then.
+    #[inline]
+    pub fn is_elsewhere(&self) -> bool {
+        self.elsewhere.load(Acquire)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::{Queue, START, Thing, UNNAMED, completion};
+    use crate::wr::Why;
+
+    type Tested = Lane<Queue, Thing>;
+
+    const TO: Place = Place { address: 4096, key: 9 };
+    const PIECE: Piece = Piece { address: 64, bytes: 100, key: 7 };
+
+    fn elsewhere(number: u32) -> Queue {
+        let mut queue = Queue::new(number, 16);
+        queue.elsewhere = true;
+        queue
+    }
+
+    fn unfencing(number: u32) -> Queue {
+        let mut queue = Queue::new(number, 16);
+        queue.fences = false;
+        queue
+    }
+
+    fn post(lane: &Tested, verb: Verb, to: Place) -> u64 {
+        // SAFETY: the queue only pretends.
+        unsafe { lane.post(verb, to, PIECE, Signal::NowAndThen, None) }.unwrap()
+    }
+
+    /// An atomic whose result comes there.
+    fn add(lane: &Tested, word: &mut u64) -> u64 {
+        let piece = Piece { address: (&raw mut *word).expose_provenance() as u64, bytes: 8, key: 7 };
+        // SAFETY: as above; the word lives longer than the lane uses it.
+        unsafe { lane.post(Verb::Add(1), TO, piece, Signal::Always, None) }.unwrap()
+    }
+
+    /// Numbers, bytes, and whether they wait for answers; all are told.
+    fn took(queue: &Queue) -> Vec<(u32, u32, bool)> {
+        let took = queue.take();
+        assert!(
+            took.iter().all(|request| request.signalled),
+            "whoever asks the peer must know when all before is complete"
+        );
+        took.iter().map(|request| (request.token.request(), request.piece.bytes, request.fenced)).collect()
+    }
+
+    fn done(lane: &Tested, request: u64) {
+        lane.complete(&completion(3, lane.queue_pair(), request, Ok(())));
+    }
+
+    fn resumes(lane: &Tested, queue: &Queue, generation: u32, next: u32) {
+        let received = Received { generation: generation - 1, next };
+        assert!(lane.resume(queue.clone(), Start { generation, psn: 100 * generation, mtu: 1024 }, received));
+    }
+
+    #[test]
+    fn an_atomic_is_left_to_the_peer_in_its_place_in_the_order() {
+        let queue = elsewhere(77);
+        let (lane, mut word): (Tested, u64) = (Lane::new(3, queue.clone(), START), 0);
+        post(&lane, Verb::Write, TO);
+        add(&lane, &mut word);
+        post(&lane, Verb::Read, TO);
+        lane.post_inline(Verb::Write, TO, b"four").unwrap();
+        assert_eq!(
+            (took(&queue), queue.asked.lock().unwrap().len()),
+            (vec![(1, 100, false)], 0),
+            "not before the write"
+        );
+        assert!(lane.holds() && !lane.is_idle());
+        done(&lane, 1);
+        (0..3).for_each(|_| lane.ask().unwrap());
+        assert_eq!((took(&queue), queue.asked.lock().unwrap().clone()), (vec![], vec![2]), "once");
+        lane.answered(1, Some(5)); // of another, which is late
+        assert_eq!((lane.asked(), word), (Some(2), 0));
+        lane.answered(2, Some(41));
+        assert_eq!((word, lane.asked(), lane.holds()), (41, None, false));
+        assert_eq!(took(&queue), [(2, 0, false), (3, 100, false), (4, 4, true)], "a write of nothing in its place");
+        lane.answered(2, Some(99)); // once more
+        assert_eq!((word, took(&queue)), (41, vec![]));
+        assert_eq!(lane.is_complete(2), Ok(false));
+        done(&lane, 4);
+        assert!(lane.is_idle() && !lane.is_lost(2));
+        let counts = lane.counts();
+        assert_eq!((counts.writes, counts.reads, counts.fetch_and_adds), (2, 1, 1));
+    }
+
+    #[test]
+    fn what_the_peer_was_asked_for_is_asked_by_no_other_way() {
+        let first = Queue::new(76, 16);
+        let (lane, mut word): (Tested, u64) = (Lane::new(3, first.clone(), START), 0);
+        post(&lane, Verb::Write, TO);
+        add(&lane, &mut word);
+        post(&lane, Verb::Write, TO);
+        assert_eq!(first.take().len(), 3);
+        lane.retire(drop);
+        // The write has come, the atomic has not.
+        let second = elsewhere(77);
+        resumes(&lane, &second, 2, (START.psn + 1) % (1 << 24));
+        assert_eq!(took(&second), [(1, 0, false)]);
+        done(&lane, 1);
+        lane.ask().unwrap();
+        assert_eq!(*second.asked.lock().unwrap(), [2]);
+        // The peer may have done it when the lane comes back.
+        lane.retire(drop);
+        let third = Queue::new(78, 16);
+        resumes(&lane, &third, 3, 201);
+        assert_eq!((took(&third), lane.asked()), (vec![], Some(2)), "its own adapter would do it once more");
+        post(&lane, Verb::Write, TO);
+        lane.answered(2, Some(6));
+        assert_eq!((word, took(&third)), (6, vec![(2, 0, false), (3, 100, false), (4, 100, false)]));
+        done(&lane, 4);
+        post(&lane, Verb::Add(1), TO);
+        assert_eq!(third.take()[0].verb, Verb::Add(1), "its own adapter does them again");
+    }
+
+    #[test]
+    fn what_the_other_rail_does_not_reach_waits_and_what_is_behind_it() {
+        let queue = elsewhere(77);
+        let lane: Tested = Lane::new(3, queue.clone(), START);
+        for key in [9, UNNAMED, 9] {
+            post(&lane, Verb::Write, Place { key, ..TO });
+        }
+        // SAFETY: as above.
+        let message = unsafe { lane.post_message(Verb::Send, TO, PIECE, Signal::Always, None) };
+        assert!(matches!(message, Err((Stop::Broken, None))), "messages have lanes by other rails");
+        assert_eq!(took(&queue), [(1, 100, false)]);
+        done(&lane, 1);
+        lane.ask().unwrap();
+        assert_eq!((took(&queue), lane.is_elsewhere()), (vec![], true));
+        lane.retire(drop);
+        let own = Queue::new(78, 16);
+        resumes(&lane, &own, 2, (START.psn + 1) % (1 << 24));
+        assert_eq!((took(&own), lane.is_elsewhere()), (vec![(2, 100, false), (3, 100, false)], false));
+    }
+
+    #[test]
+    fn requests_wait_that_a_queue_would_not_have_wait() {
+        use Verb::{Add, Read, Write};
+        let queue = unfencing(77);
+        for (first, second, waits) in [
+            (Write, Add(1), true),
+            (Write, Write, false),
+            (Write, Read, false),
+            (Read, Write, true),
+            (Read, Add(1), true),
+            (Read, Read, false),
+            (Add(1), Write, true),
+            (Add(1), Read, true),
+            (Add(1), Add(1), false),
+        ] {
+            let lane: Tested = Lane::new(3, queue.clone(), START);
+            post(&lane, first, TO);
+            // SAFETY: as above.
+            let again = || unsafe { lane.post(second, TO, PIECE, Signal::NowAndThen, None) };
+            let before = again();
+            assert_eq!(matches!(before, Err((Stop::Full, None))), waits, "{second:?} behind {first:?}");
+            done(&lane, 2 - u64::from(waits));
+            assert_eq!(again().unwrap(), 3 - u64::from(waits), "once that is complete");
+            assert!(queue.take().iter().all(|request| !request.fenced));
+        }
+    }
+
+    #[test]
+    fn what_is_left_to_such_a_queue_is_held_as_long() {
+        let first = Queue::new(76, 16);
+        let lane: Tested = Lane::new(3, first.clone(), START);
+        for verb in [Verb::Write, Verb::Add(1), Verb::Write, Verb::Add(2)] {
+            post(&lane, verb, TO);
+        }
+        lane.retire(drop);
+        let next = unfencing(77);
+        resumes(&lane, &next, 2, START.psn);
+        let numbers = || took(&next).iter().map(|(number, ..)| *number).collect::<Vec<_>>();
+        for number in 1..=4 {
+            assert_eq!((numbers(), lane.holds()), (vec![number], number < 4));
+            done(&lane, number.into());
+            lane.go_on();
+        }
+        assert!(lane.is_idle());
+    }
+
+    #[test]
+    fn a_lane_ends_where_the_peer_refuses() {
+        let (lane, mut word): (Tested, u64) = (Lane::new(3, elsewhere(77), START), 0);
+        add(&lane, &mut word);
+        post(&lane, Verb::Write, TO);
+        assert_eq!(lane.asked(), Some(1));
+        lane.answered(1, None);
+        assert_eq!(lane.is_complete(1).unwrap_err().why, Why::Refused);
+        assert!(!lane.holds() && lane.asked().is_none());
+        lane.answered(1, Some(8));
+        assert_eq!(word, 0);
+    }
+
+    /// For a result that would be missed the adapter's own word is waited for.
+    #[test]
+    fn results_are_missed_by_those_who_wait_for_them() {
+        let queue = Queue::new(77, 16);
+        let (lane, mut word): (Tested, u64) = (Lane::new(3, queue.clone(), START), 0);
+        assert!(!lane.has_atomic());
+        add(&lane, &mut word);
+        assert!(lane.has_atomic());
+        lane.spare(1);
+        assert!(!lane.has_atomic(), "it can be found out");
+        add(&lane, &mut word);
+        assert!(lane.has_atomic());
+        lane.lend(2, Thing("two", queue.events.clone()));
+        assert!(!lane.has_atomic(), "nobody waits");
+        add(&lane, &mut word);
+        assert!(lane.has_atomic());
+        lane.retire(drop);
+        resumes(&lane, &elsewhere(78), 2, START.psn);
+        assert!(!lane.has_atomic(), "what the peer does is not lost");
+    }
+}

@@ -1,0 +1,219 @@
+//! What messages post to a lane: where its queue ends they may go by another lane instead.
+//!
+//! Where they are to be returned, that happens while the lane has no queue, and whatever becomes of the lane: then writes of nothing take
+//! their places, and until they are taken back no others are posted. So they are done at most once, on whichever lane.
+
+use super::unfinished::Kept;
+use super::*;
+
+/// What messages had posted when a queue ended, and was not known complete.
+pub(crate) struct Returned<L> {
+    /// Requests with numbers up to this were complete.
+    pub completed: u64,
+    /// With their numbers, in their order; but what names memory that is not lent to the lane.
+    pub requests: Vec<(u64, Verb, Bytes<L>)>,
+}
+
+/// The bytes of a request.
+pub(crate) enum Bytes<L> {
+    Inline(Box<[u8]>),
+    /// The first so many of these.
+    Lent(L, usize),
+}
+
+impl<Q: WorkQueue, L> Lane<Q, L> {
+    /// As [`post`](Self::post), for a message.
+    ///
+    /// # Safety
+    /// As there; and until it is [returned](Self::take_returned).
+    pub unsafe fn post_message(
+        &self,
+        verb: Verb,
+        to: Place,
+        piece: Piece,
+        signal: Signal,
+        lent: Option<L>,
+    ) -> Result<u64, (Stop, Option<L>)> {
+        let kept = Kept { movable: true, ..Kept::new(verb, to, piece, false) };
+        // SAFETY: by the caller's word.
+        unsafe { self.post_with(kept, &[], signal, lent) }
+    }
+
+    /// As [`post_inline`](Self::post_inline), for a message.
+    pub fn post_message_inline(&self, verb: Verb, to: Place, bytes: &[u8]) -> Result<u64, Stop> {
+        assert!(bytes.len() <= self.inline(), "as many as a request can take along");
+        let kept = Kept { movable: true, ..Kept::new(verb, to, Piece::inline(bytes), true) };
+        // SAFETY: the adapter's driver reads them before this returns.
+        let posted = unsafe { self.post_with(kept, bytes, Signal::Seldom, None) };
+        posted.map_err(|(stop, _)| stop)
+    }
+
+    /// Says whether messages are returned when a queue ends; else they go on by the next.
+    pub fn return_to_messages(&self, returns: bool) {
+        self.sending().returns = returns;
+    }
+
+    /// Where a queue has gone: they are done no more by it, nor by the next.
+    pub(super) fn return_messages(&self, sending: &mut Sending<Q, L>) {
+        if !sending.returns || sending.returned.is_some() {
+            return;
+        }
+        let mut requests = Vec::new();
+        let Sending { unfinished, lent, .. } = sending;
+        unfinished.complete(self.completed());
+        unfinished.hand_over(|number, kept, bytes| {
+            if kept.inline {
+                requests.push((number, kept.verb, Bytes::Inline(bytes.into())));
+            } else if let Ok(at) = lent.binary_search_by_key(&number, |(number, _)| *number) {
+                let (_, lent) = lent.remove(at).expect("just found");
+                requests.push((number, kept.verb, Bytes::Lent(lent, kept.piece.bytes as usize)));
+            }
+        });
+        sending.returned = Some(Returned { completed: self.completed(), requests });
+        self.cut.store(true, Release);
+    }
+
+    /// What was returned; messages can be posted again then, once there is a queue.
+    pub fn take_returned(&self) -> Option<Returned<L>> {
+        let mut sending = self.sending();
+        self.cut.store(false, Release);
+        sending.returned.take()
+    }
+
+    /// Whether there is something to take, be it nothing.
+    #[inline]
+    pub fn is_cut(&self) -> bool {
+        self.cut.load(Acquire)
+    }
+
+    /// Requests of messages with numbers up to this are complete: behind it others have taken their places.
+    pub fn completed_of_messages(&self) -> u64 {
+        let completed = self.completed();
+        if !self.is_cut() {
+            return completed;
+        }
+        self.sending().returned.as_ref().map_or(completed, |returned| returned.completed)
+    }
+
+    /// The result of that atomic can be found out if it is lost.
+    pub fn spare(&self, number: u64) {
+        self.sending().unfinished.spare(number);
+    }
+
+    /// Whether an atomic is under way whose result would be missed if it was executed and the connection ended now.
+    pub fn has_atomic(&self) -> bool {
+        let mut sending = self.sending();
+        let sending = &mut *sending;
+        sending.unfinished.complete(self.completed());
+        if sending.unfinished.last_atomic() <= self.completed() {
+            return false;
+        }
+        let missed = |number: u64| !sending.lent.iter().any(|(of, _)| *of == number);
+        sending.unfinished.has_atomic(sending.held.unwrap_or(u64::MAX), missed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::{Events, Queue, START, Thing, completion};
+    use crate::wr::{Received, Why};
+
+    const TO: Place = Place { address: 4096, key: 9 };
+    const PIECE: Piece = Piece { address: 64, bytes: 3000, key: 7 }; // 3 packets
+
+    /// A put of windows; what messages post: of a slot, of memory that is theirs, inline; a put of windows, and a read.
+    fn posted() -> (Lane<Queue, Thing>, Queue, Events) {
+        let queue = Queue::new(77, 16);
+        let (lane, events) = (Lane::new(3, queue.clone(), START), queue.events.clone());
+        lane.return_to_messages(true);
+        let slot = |name| Some(Thing(name, events.clone()));
+        // SAFETY: the queue only pretends.
+        unsafe {
+            lane.post(Verb::Write, TO, PIECE, Signal::NowAndThen, slot("of windows")).unwrap();
+            lane.post_message(Verb::Send, TO, PIECE, Signal::NowAndThen, slot("of messages")).unwrap();
+            lane.post_message(Verb::Read, TO, PIECE, Signal::Always, None).unwrap();
+            lane.post_message_inline(Verb::WriteAndTell(5), TO, b"inline").unwrap();
+            lane.post(Verb::Write, TO, Piece { bytes: 10, ..PIECE }, Signal::NowAndThen, None).unwrap();
+        }
+        queue.take();
+        (lane, queue, events)
+    }
+
+    fn again(lane: &Lane<Queue, Thing>, next: u32) -> Queue {
+        let (queue, received) = (Queue::new(78, 16), Received { generation: 1, next: (START.psn + next) % (1 << 24) });
+        assert!(lane.resume(queue.clone(), Start { generation: 2, psn: 5000, mtu: 1024 }, received));
+        queue
+    }
+
+    fn returned(lane: &Lane<Queue, Thing>) -> (u64, Vec<(u64, Verb, String)>) {
+        let said = |bytes: Bytes<Thing>| match bytes {
+            Bytes::Inline(bytes) => String::from_utf8(bytes.into()).unwrap(),
+            Bytes::Lent(thing, length) => format!("{length} {}", thing.0),
+        };
+        let Returned { completed, requests } = lane.take_returned().expect("it was cut");
+        (completed, requests.into_iter().map(|(number, verb, bytes)| (number, verb, said(bytes))).collect())
+    }
+
+    fn message(lane: &Lane<Queue, Thing>) -> Result<u64, Stop> {
+        lane.post_message_inline(Verb::Send, TO, b"another")
+    }
+
+    #[test]
+    fn messages_come_back_where_a_queue_ends_and_the_rest_goes_on_by_the_next() {
+        let (lane, _queue, events) = posted();
+        lane.complete(&completion(3, 77, 1, Ok(())));
+        lane.complete(&completion(3, 77, 2, Err(Failure { why: Why::Silence, status: 12, vendor: 0 })));
+        assert!(matches!(message(&lane), Err(Stop::Broken)) && !lane.is_cut(), "the adapter may still be at it");
+        assert!(lane.retire(drop).is_some() && lane.is_cut() && lane.is_needed());
+        // Of the message one packet came, of what is behind it nothing.
+        let queue = again(&lane, 3 + 1);
+        let short = |request: &Request| (request.token.request(), request.verb, request.piece.bytes);
+        let now: Vec<_> = queue.take().iter().map(short).collect();
+        assert_eq!(now, [(2, Verb::Write, 0), (3, Verb::Write, 0), (4, Verb::Write, 0), (5, Verb::Write, 10)]);
+        assert!(matches!(message(&lane), Err(Stop::Cut)), "not before the others were taken");
+        // SAFETY: the queue only pretends.
+        unsafe { lane.post(Verb::Write, TO, PIECE, Signal::NowAndThen, None) }.unwrap();
+        lane.complete(&completion(3, 78, 6, Ok(())));
+        assert_eq!((lane.completed(), lane.completed_of_messages()), (6, 1), "others were in their places");
+        assert_eq!(*events.lock().unwrap(), ["of windows", "queue gone"]);
+        let all = [(2, Verb::Send, "3000 of messages".into()), (4, Verb::WriteAndTell(5), "inline".into())];
+        assert_eq!(returned(&lane), (1, all.to_vec()));
+        assert_eq!((message(&lane).unwrap(), lane.completed_of_messages()), (7, 6));
+        // Nothing is under way of messages but this.
+        lane.retire(drop);
+        assert_eq!(returned(&lane), (6, vec![(7, Verb::Send, "another".into())]));
+        assert!(!lane.is_needed());
+    }
+
+    #[test]
+    fn messages_come_back_from_a_lane_that_has_ended_and_stay_where_they_are_to() {
+        let (lane, _queue, _) = posted();
+        lane.give_up(Failure::known(Why::Gone));
+        assert!(lane.is_cut());
+        let (completed, all) = returned(&lane);
+        assert_eq!((completed, all.iter().map(|(number, ..)| *number).collect::<Vec<_>>()), (0, vec![2, 4]));
+
+        let (lane, _queue, _) = posted();
+        lane.return_to_messages(false);
+        lane.retire(drop);
+        assert!(!lane.is_cut());
+        let sent: Vec<_> = again(&lane, 0).take().iter().map(|request| request.piece.bytes).collect();
+        assert_eq!(sent, [3000, 3000, 3000, 6, 10]);
+    }
+
+    #[test]
+    fn an_atomic_is_under_way_until_it_is_complete() {
+        let lane: Lane<Queue, Thing> = Lane::new(3, Queue::new(77, 16), START);
+        // SAFETY: the queue only pretends.
+        let post = |verb| unsafe { lane.post(verb, TO, PIECE, Signal::Always, None) }.unwrap();
+        post(Verb::Write);
+        assert!(!lane.has_atomic());
+        post(Verb::Add(1));
+        post(Verb::Write);
+        lane.complete(&completion(3, 77, 1, Ok(())));
+        assert!(lane.has_atomic());
+        lane.complete(&completion(3, 77, 2, Ok(())));
+        assert!(!lane.has_atomic());
+    }
+}

@@ -1,0 +1,197 @@
+//! Posting requests to a lane.
+
+use super::unfinished::Kept;
+use super::*;
+use std::io;
+
+/// How a request is posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Signal {
+    /// Its own completion is told.
+    Always,
+    /// Once in many, and where none is under way: whoever soon waits for that need not ask.
+    NowAndThen,
+    /// Once in many.
+    Seldom,
+}
+
+/// Why a request was not posted.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    /// There is no room now; what makes room is under way.
+    Full,
+    /// The connection is to be made anew.
+    Broken,
+    /// It was, or is to be, and what messages had posted is to be [taken back](Lane::take_returned) first.
+    Cut,
+    /// The lane has ended.
+    Failed(Failure),
+    /// The system refused.
+    System(io::Error),
+}
+
+impl<Q: WorkQueue, L> Lane<Q, L> {
+    /// Posts a request; returns its number. What it lends is the adapter's until it is complete, or comes back with the
+    /// error.
+    ///
+    /// # Safety
+    /// The piece must stay registered until the request is complete or the lane has [ended](Self::reclaim): it is of what
+    /// is lent, or the caller sees to it.
+    pub unsafe fn post(
+        &self,
+        verb: Verb,
+        to: Place,
+        piece: Piece,
+        signal: Signal,
+        lent: Option<L>,
+    ) -> Result<u64, (Stop, Option<L>)> {
+        // SAFETY: by the caller's word.
+        unsafe { self.post_with(Kept::new(verb, to, piece, false), &[], signal, lent) }
+    }
+
+    /// Posts a write or a message that takes its bytes along.
+    ///
+    /// # Errors
+    /// As [`post`](Self::post).
+    pub fn post_inline(&self, verb: Verb, to: Place, bytes: &[u8]) -> Result<u64, Stop> {
+        assert!(bytes.len() <= self.inline(), "as many as a request can take along");
+        let kept = Kept::new(verb, to, Piece::inline(bytes), true);
+        // SAFETY: the adapter's driver reads them before this returns.
+        let posted = unsafe { self.post_with(kept, bytes, Signal::NowAndThen, None) };
+        posted.map_err(|(stop, _)| stop)
+    }
+
+    /// As [`post`](Self::post).
+    pub(super) unsafe fn post_with(
+        &self,
+        kept: Kept,
+        bytes: &[u8],
+        signal: Signal,
+        lent: Option<L>,
+    ) -> Result<u64, (Stop, Option<L>)> {
+        let mut sending = self.sending();
+        self.take_back(&mut sending);
+        if kept.movable && sending.returned.is_some() {
+            return Err((Stop::Cut, lent));
+        }
+        if kept.movable && self.is_elsewhere() {
+            // Messages have other rails of their own.
+            return Err((Stop::Broken, lent));
+        }
+        let (posted, completed) = (self.posted.load(Relaxed), self.completed.load(Relaxed));
+        let kind = kept.verb.kind();
+        let waits = |queue: &Q| !queue.fences() && sending.unfinished.fences(kind, completed, false);
+        // One is kept for `ask`.
+        let full = posted - completed + 1 >= self.depth
+            || lent.is_some() && sending.lent.len() >= MOST_LENT
+            || !sending.unfinished.has_numbers_for(&kept)
+            || sending.queue.as_ref().is_some_and(waits);
+        if full && sending.queue.is_some() {
+            let stop = self.ask_with(&mut sending).err().unwrap_or(Stop::Full);
+            return Err((stop, lent));
+        }
+        let last = self.signalled.load(Relaxed);
+        let signalled = match signal {
+            Signal::Always => true,
+            _ if posted - last >= (self.depth / 4).max(1) => true,
+            Signal::NowAndThen => last <= completed,
+            Signal::Seldom => false,
+        };
+        // SAFETY: by the caller's word.
+        match unsafe { self.post_into(&mut sending, kept, bytes, signalled) } {
+            Ok(number) => {
+                lent.into_iter().for_each(|lent| sending.lent.push_back((number, lent)));
+                Ok(number)
+            }
+            Err(stop) => Err((stop, lent)),
+        }
+    }
+
+    /// As [`post`](Self::post), whether or not there is room.
+    unsafe fn post_into(
+        &self,
+        sending: &mut Sending<Q, L>,
+        kept: Kept,
+        bytes: &[u8],
+        signalled: bool,
+    ) -> Result<u64, Stop> {
+        if let Some(failure) = self.failure() {
+            return Err(Stop::Failed(failure));
+        }
+        let Some(queue) = sending.queue.as_ref().filter(|_| !self.is_broken()) else { return Err(Stop::Broken) };
+        let (number, completed) = (self.posted.load(Relaxed) + 1, self.completed.load(Relaxed));
+        if sending.held.is_some() || queue.is_elsewhere() {
+            sending.unfinished.push(number, kept, bytes);
+            self.posted.store(number, Release);
+            self.signalled.store(number, Release);
+            sending.counts.count(kept.verb, kept.piece.bytes);
+            sending.counts.signalled += 1;
+            let from = sending.held.unwrap_or(number);
+            self.hold(sending, Some(from));
+            self.go_on_with(sending);
+            return Ok(number);
+        }
+        let fenced = queue.fences() && sending.unfinished.fences(kept.verb.kind(), completed, true);
+        // SAFETY: by the caller's word.
+        unsafe { self.hand_over(queue, number, kept, signalled, fenced) }?;
+        sending.unfinished.push(number, kept, bytes);
+        self.posted.store(number, Release);
+        sending.counts.count(kept.verb, kept.piece.bytes);
+        if signalled {
+            sending.counts.signalled += 1;
+            self.signalled.store(number, Release);
+        }
+        Ok(number)
+    }
+
+    /// As [`post`](Self::post).
+    pub(super) unsafe fn hand_over(
+        &self,
+        queue: &Q,
+        number: u64,
+        kept: Kept,
+        signalled: bool,
+        fenced: bool,
+    ) -> Result<(), Stop> {
+        let Kept { verb, to, piece, inline, .. } = kept;
+        let token = Token::new(self.number, number);
+        // SAFETY: by the caller's word.
+        let posted = unsafe { queue.post(&Request { token, verb, to, piece, signalled, fenced, inline }) };
+        // A queue may have failed before that was told.
+        posted.map_err(|error| if self.is_broken() { Stop::Broken } else { Stop::System(error) })
+    }
+
+    /// Sees to it that the completion of all that was posted will be told.
+    #[inline]
+    pub fn ask(&self) -> Result<(), Stop> {
+        // Whoever waits asks at each look: mostly it has been done.
+        if self.signalled.load(Acquire) >= self.posted() {
+            if self.holds() {
+                self.go_on();
+            }
+            return Ok(());
+        }
+        self.ask_with(&mut self.sending())
+    }
+
+    fn ask_with(&self, sending: &mut Sending<Q, L>) -> Result<(), Stop> {
+        let posted = self.posted.load(Relaxed);
+        if self.signalled.load(Relaxed) == posted || self.completed.load(Relaxed) >= posted || sending.queue.is_none() {
+            return Ok(());
+        }
+        // A write of nothing, behind the others.
+        // SAFETY: it names no memory.
+        unsafe { self.post_into(sending, Kept::MARKER, &[], true) }.map(drop)
+    }
+
+    /// Whether it may have more lent now; what makes room is under way if not.
+    pub fn may_lend(&self) -> Result<bool, Stop> {
+        let mut sending = self.sending();
+        self.take_back(&mut sending);
+        let may = sending.lent.len() < MOST_LENT;
+        if !may {
+            self.ask_with(&mut sending)?;
+        }
+        Ok(may)
+    }
+}

@@ -1,0 +1,570 @@
+//! A lane's account, against a queue that pretends.
+
+use super::*;
+use crate::fake::{Events, Queue, START, Thing, completion};
+use crate::wr::{Kind, Why};
+
+const TO: Place = Place { address: 4096, key: 9 };
+const PIECE: Piece = Piece { address: 64, bytes: 100, key: 7 };
+
+type Tested = Lane<Queue, Thing>;
+
+fn lane(depth: u32) -> (Tested, Queue) {
+    let queue = Queue::new(77, depth);
+    (Lane::new(3, queue.clone(), START), queue)
+}
+
+fn post(lane: &Tested, verb: Verb) -> Result<u64, Stop> {
+    // SAFETY: the queue only pretends.
+    unsafe { lane.post(verb, TO, PIECE, Signal::NowAndThen, None) }.map_err(|(stop, _)| stop)
+}
+
+fn lend(lane: &Tested, name: &'static str, events: &Events) -> Result<u64, (Stop, Option<Thing>)> {
+    // SAFETY: as above.
+    unsafe { lane.post(Verb::Write, TO, PIECE, Signal::Always, Some(Thing(name, events.clone()))) }
+}
+
+fn done(lane: &Tested, request: u64) {
+    lane.complete(&completion(3, 77, request, Ok(())));
+}
+
+fn failure(why: Why) -> Failure {
+    Failure { why, status: 12, vendor: 1 }
+}
+
+#[test]
+fn of_messages_one_in_many_is_signalled() {
+    let (lane, queue) = lane(16);
+    let mut signalled = Vec::new();
+    for number in 1..=12 {
+        // SAFETY: the queue only pretends.
+        unsafe { lane.post_message(Verb::Send, TO, PIECE, Signal::Seldom, None) }.unwrap();
+        if queue.take()[0].signalled {
+            signalled.push(number);
+            done(&lane, number);
+        }
+    }
+    assert_eq!(signalled, [5, 10], "a quarter of the depth behind the last, also where nothing is under way");
+    assert_eq!((lane.counts().sends, lane.counts().signalled), (12, 2));
+    assert!(!lane.is_idle());
+    lane.ask().unwrap();
+    assert!(queue.take()[0].signalled);
+    done(&lane, 13);
+    assert!(lane.is_idle());
+}
+
+#[test]
+fn most_requests_are_not_signalled_and_a_full_lane_asks() {
+    let (lane, queue) = lane(8);
+    for number in 1..=6 {
+        assert_eq!(post(&lane, Verb::Write).unwrap(), number);
+    }
+    let signalled = |queue: &Queue| queue.take().iter().map(|request| request.signalled).collect::<Vec<_>>();
+    // The first, and after that one when a quarter of the depth is behind the last.
+    assert_eq!(signalled(&queue), [true, false, false, true, false, false]);
+    assert_eq!(post(&lane, Verb::Write).unwrap(), 7);
+    assert!(matches!(post(&lane, Verb::Write), Err(Stop::Full)), "one is kept to ask with");
+    assert_eq!(signalled(&queue), [true], "which will be told: no marker is needed");
+    done(&lane, 4);
+    assert_eq!(lane.completed(), 4, "those before it too");
+    for number in 8..=11 {
+        assert_eq!(post(&lane, Verb::Write).unwrap(), number);
+    }
+    assert!(matches!(post(&lane, Verb::Write), Err(Stop::Full)));
+    let last = *queue.take().last().unwrap();
+    assert_eq!((last.token, last.piece, last.signalled), (Token::new(3, 12), Piece::NOTHING, true), "a marker");
+    assert_eq!(lane.counts().markers, 1);
+    // Asked already.
+    lane.ask().unwrap();
+    assert!(matches!(post(&lane, Verb::Write), Err(Stop::Full)));
+    assert!(queue.take().is_empty());
+    done(&lane, 12);
+    assert!(lane.is_idle());
+    lane.ask().unwrap();
+    assert!(queue.take().is_empty(), "nothing is under way");
+}
+
+#[test]
+fn what_is_lent_is_free_when_its_request_is_complete() {
+    let (lane, queue) = lane(8);
+    let events = queue.events.clone();
+    lend(&lane, "one", &events).unwrap();
+    post(&lane, Verb::Write).unwrap();
+    lend(&lane, "three", &events).unwrap();
+    // Somebody walked away from what the first brings.
+    lane.lend(2, Thing("two", events.clone()));
+    lane.reclaim();
+    assert!(events.lock().unwrap().is_empty());
+    done(&lane, 2);
+    lane.reclaim();
+    assert_eq!(*events.lock().unwrap(), ["one", "two"]);
+    done(&lane, 3);
+    post(&lane, Verb::Write).unwrap();
+    assert_eq!(*events.lock().unwrap(), ["one", "two", "three"], "a post takes back too");
+    lane.lend(3, Thing("late", events.clone()));
+    assert_eq!(events.lock().unwrap().last(), Some(&"late"), "free at once");
+}
+
+#[test]
+fn one_lane_does_not_have_all_that_is_lent() {
+    let (lane, queue) = lane(1000);
+    let events = queue.events.clone();
+    for _ in 0..MOST_LENT {
+        assert!(lane.may_lend().unwrap());
+        lend(&lane, "lent", &events).unwrap();
+    }
+    assert!(!lane.may_lend().unwrap());
+    let (stop, back) = lend(&lane, "too much", &events).unwrap_err();
+    assert!(matches!(stop, Stop::Full) && back.is_some(), "it comes back");
+    post(&lane, Verb::Write).unwrap(); // what lends nothing may go
+    done(&lane, 1);
+    assert!(lane.may_lend().unwrap());
+}
+
+#[test]
+fn a_request_waits_for_answers_that_it_could_change() {
+    use Kind::{Atomic, Read, Write};
+    let verb = |kind| match kind {
+        Write => Verb::Write,
+        Read => Verb::Read,
+        Atomic => Verb::Add(1),
+    };
+    // What is under way, what is posted, and whether that must wait.
+    for (first, second, fenced) in [
+        (Write, Write, false),
+        (Write, Read, false),
+        (Write, Atomic, false),
+        (Read, Read, false),
+        (Read, Write, true),
+        (Read, Atomic, true),
+        (Atomic, Atomic, false),
+        (Atomic, Write, true),
+        (Atomic, Read, true),
+    ] {
+        let (lane, queue) = lane(8);
+        post(&lane, verb(first)).unwrap();
+        post(&lane, verb(second)).unwrap();
+        assert_eq!(queue.take()[1].fenced, fenced, "{second:?} after {first:?}");
+        done(&lane, 2);
+        post(&lane, verb(second)).unwrap();
+        assert!(!queue.take()[0].fenced, "{second:?} after {first:?} that is complete");
+    }
+}
+
+#[test]
+fn what_had_completed_has_and_what_is_behind_a_failure_fails() {
+    let (lane, queue) = lane(16);
+    let events = queue.events.clone();
+    for name in ["1", "2", "3", "4"] {
+        lend(&lane, name, &events).unwrap();
+    }
+    // The second fails: the first, not told, is complete. The adapter says of those behind that they were not done.
+    lane.complete(&completion(3, 77, 2, Err(failure(Why::Refused))));
+    lane.complete(&completion(3, 77, 3, Err(failure(Why::Ended))));
+    lane.complete(&completion(3, 77, 4, Ok(())));
+    assert_eq!(lane.is_complete(1), Ok(true));
+    assert_eq!([2, 3, 4].map(|number| lane.is_complete(number)), [Err(failure(Why::Refused)); 3]);
+    assert!(lane.is_idle());
+    assert!(events.lock().unwrap().is_empty(), "the adapter may still write there");
+    assert!(matches!(post(&lane, Verb::Write), Err(Stop::Failed(failure)) if failure.why == Why::Refused));
+    assert_eq!(*events.lock().unwrap(), ["queue gone", "1", "2", "3", "4"], "in this order");
+    lane.lend(4, Thing("late", events.clone()));
+    assert_eq!(events.lock().unwrap().last(), Some(&"late"));
+    lane.ask().unwrap();
+}
+
+#[test]
+fn a_lane_that_is_given_up_ends_at_once() {
+    let (lane, queue) = lane(16);
+    lend(&lane, "lent", &queue.events).unwrap();
+    lane.give_up(Failure::known(Why::Gone));
+    assert_eq!(*queue.events.lock().unwrap(), ["queue gone", "lent"]);
+    assert_eq!(lane.is_complete(1).unwrap_err().why, Why::Gone);
+}
+
+/// Another thread finds out that it has ended, and has not taken its queue away yet.
+#[test]
+fn what_is_lent_to_a_lane_that_has_ended_is_free_once_its_queue_has_gone() {
+    let (lane, queue) = lane(8);
+    post(&lane, Verb::Read).unwrap();
+    lane.complete(&completion(3, 77, 1, Err(failure(Why::Refused))));
+    assert!(lane.failure().is_some() && queue.events.lock().unwrap().is_empty());
+    lane.lend(1, Thing("lent", queue.events.clone()));
+    assert_eq!(*queue.events.lock().unwrap(), ["queue gone", "lent"]);
+}
+
+/// The number of a queue that has gone, or is of another rail, may be another lane's.
+#[test]
+fn a_queue_that_is_there_is_told_from_one_that_was() {
+    let (lane, _queue) = lane(8);
+    let goes = |lane: &Tested| {
+        let mut number = None;
+        lane.give_up_queue(failure(Why::Gone), |queue| number = Some(queue.number));
+        number
+    };
+    assert!(lane.has_own(77) && !lane.has_own(78));
+    lane.retire(drop);
+    assert!(!lane.has_own(77));
+    let mut next = Queue::new(101, 8);
+    next.elsewhere = true;
+    assert!(lane.resume(next, Start { generation: 2, ..START }, received(0)));
+    assert_eq!((lane.queue_pair(), lane.has_own(101)), (101, false));
+    assert_eq!((goes(&lane), goes(&lane)), (Some(101), None), "once");
+}
+
+#[test]
+fn completions_that_are_not_its_own_change_nothing() {
+    let (lane, _queue) = lane(16);
+    post(&lane, Verb::Write).unwrap();
+    lane.complete(&completion(3, 76, 1, Ok(()))); // of a queue that is gone
+    assert_eq!(lane.completed(), 0);
+    done(&lane, 1);
+    done(&lane, 1); // once more
+    done(&lane, u64::from(u32::MAX)); // of long ago
+    assert_eq!(lane.completed(), 1);
+}
+
+#[test]
+fn numbers_go_on_beyond_their_low_half() {
+    // As of so many requests that no packets are left of.
+    let lane: Tested = Lane::new(3, Queue::new(77, 16), Start { psn: 0, ..START });
+    let before = u64::from(u32::MAX) - 1;
+    lane.posted.store(before, Relaxed);
+    lane.completed.store(before, Relaxed);
+    for _ in 0..4 {
+        post(&lane, Verb::Write).unwrap();
+    }
+    done(&lane, before + 3);
+    assert_eq!(lane.completed(), before + 3);
+    assert_eq!([before + 3, before + 4].map(|number| lane.is_complete(number)), [Ok(true), Ok(false)]);
+}
+
+#[test]
+fn small_bytes_travel_in_the_request() {
+    let (lane, queue) = lane(8);
+    lane.post_inline(Verb::Write, TO, &[1; 16]).unwrap();
+    let request = queue.take()[0];
+    assert!(request.inline && request.piece.bytes == 16 && request.to == TO);
+}
+
+/// The next connection of a lane, whose far end has received packets up to `next` of the first one.
+fn again(lane: &Tested, generation: u32, received: Received) -> Queue {
+    let queue = Queue::new(100 + generation, 16);
+    assert!(lane.resume(queue.clone(), Start { generation, psn: 5000, mtu: 1024 }, received));
+    queue
+}
+
+/// Of the first connection: packets that were executed.
+fn received(packets: u32) -> Received {
+    Received { generation: 1, next: (START.psn + packets) % (1 << 24) }
+}
+
+fn breaks(lane: &Tested, request: u64) {
+    lane.complete(&completion(3, lane.queue_pair(), request, Err(failure(Why::Silence))));
+    assert!(lane.is_broken() && lane.failure().is_none());
+}
+
+#[test]
+fn what_was_not_done_is_posted_again_and_reads_are() {
+    let (lane, queue) = lane(16);
+    let long = Piece { bytes: 3000, ..PIECE }; // 3 packets
+    // SAFETY: the queue only pretends.
+    let write = || unsafe { lane.post(Verb::Write, TO, long, Signal::NowAndThen, None) }.unwrap();
+    write();
+    write();
+    lane.post_inline(Verb::Write, TO, b"three").unwrap();
+    post(&lane, Verb::Read).unwrap();
+    write();
+    post(&lane, Verb::Add(7)).unwrap();
+    lane.post_inline(Verb::Write, TO, b"seven").unwrap();
+    queue.take();
+    done(&lane, 1);
+    breaks(&lane, 2);
+    assert!(matches!(post(&lane, Verb::Write), Err(Stop::Broken)), "not now");
+    assert_eq!(lane.is_complete(2), Ok(false), "who waits for it goes on waiting");
+    assert!(lane.retire(drop).is_some());
+    // The first, the second, the third, the read; of the fifth two packets.
+    let posted = again(&lane, 2, received(3 + 3 + 1 + 1 + 2)).take();
+    let short = |request: &Request| (request.token.request(), request.verb, request.piece.bytes, request.fenced);
+    assert_eq!(
+        posted.iter().map(short).collect::<Vec<_>>(),
+        [
+            (2, Verb::Write, 0, false),
+            (3, Verb::Write, 0, false),
+            (4, Verb::Read, 100, false),
+            (5, Verb::Write, 3000, true),
+            (6, Verb::Add(7), 100, true),
+            (7, Verb::Write, 5, true),
+        ]
+    );
+    // SAFETY: kept by the lane.
+    let bytes = |at: usize| unsafe { std::slice::from_raw_parts(posted[at].piece.address as *const u8, 5) };
+    assert_eq!(bytes(5), b"seven");
+    assert!(posted.iter().all(|request| request.signalled) && lane.counts().writes == 5, "each counts once");
+    // What is told of the first queue is of no worth.
+    lane.complete(&completion(3, 77, 7, Ok(())));
+    lane.complete(&completion(3, 77, 3, Err(failure(Why::Ended))));
+    assert_eq!((lane.completed(), lane.is_broken()), (1, false));
+    lane.complete(&completion(3, 102, 7, Ok(())));
+    assert!(lane.is_idle() && !lane.is_lost(6), "it was not executed before");
+    assert_eq!(post(&lane, Verb::Write).unwrap(), 8);
+}
+
+/// Of what is cancelled nothing is left but the numbers; of the far end's packets it had its own.
+#[test]
+fn what_is_cancelled_is_not_done_again() {
+    let (lane, queue) = lane(16);
+    let [long, other] = [3000, 2000].map(|bytes| Piece { bytes, key: bytes, ..PIECE }); // 3 and 2 packets
+    for piece in [long, other, long, long] {
+        // SAFETY: the queue only pretends.
+        unsafe { lane.post(Verb::Write, TO, piece, Signal::NowAndThen, None) }.unwrap();
+    }
+    queue.take();
+    let meant = |piece: Piece| piece.key == 3000;
+    assert!(!lane.cancel(1..=3, meant), "the adapter has them");
+    done(&lane, 1);
+    breaks(&lane, 2);
+    assert!(!lane.cancel(1..=3, meant), "it may have them still");
+    assert_eq!(lane.far_end_to_go(), None, "it is not to go while this end is there");
+    assert!(lane.retire(drop).is_some());
+    assert_eq!(lane.far_end_to_go(), None, "nobody waits for that");
+    assert!(!lane.cancel(1..=3, meant), "the far end may take them still");
+    assert_eq!(lane.far_end_to_go(), Some(1));
+    lane.far_end_has_gone(0);
+    assert!(!lane.cancel(1..=3, meant), "one before it has gone");
+    lane.far_end_has_gone(1);
+    assert_eq!(lane.far_end_to_go(), None);
+    assert!(lane.cancel(1..=3, meant) && lane.is_needed());
+    assert!(lane.cancel(2..=2, |_| true) && lane.is_needed());
+    // All of the second has come, and the first packet of the third.
+    let posted = again(&lane, 2, received(3 + 2 + 1)).take();
+    let short = |request: &Request| (request.token.request(), request.piece.bytes, request.to.address);
+    assert_eq!(
+        posted.iter().map(short).collect::<Vec<_>>(),
+        [(2, 0, 0), (3, 0, 0), (4, 3000, TO.address)],
+        "done, cancelled, and not named"
+    );
+    lane.complete(&completion(3, 102, 4, Ok(())));
+    assert!(lane.is_idle());
+}
+
+#[test]
+fn what_a_far_end_has_received_counts_for_its_connection_only() {
+    let (lane, queue) = lane(16);
+    for _ in 0..4 {
+        post(&lane, Verb::Write).unwrap();
+    }
+    done(&lane, 1);
+    queue.take();
+    let numbers = |queue: &Queue| queue.take().iter().map(|request| request.piece.bytes).collect::<Vec<_>>();
+    breaks(&lane, 2);
+    lane.retire(drop);
+    // PSNs go round: the first is the last but one.
+    assert_eq!(received(2).next, 0);
+    let second = again(&lane, 2, received(2));
+    assert_eq!(numbers(&second), [0, 100, 100]);
+    lane.complete(&completion(3, 102, 2, Ok(())));
+    breaks(&lane, 3);
+    lane.retire(drop);
+    // Nothing came by the second: what came by the first says nothing more. One packet came, and it is complete.
+    let third = again(&lane, 3, Received { generation: 2, next: 5001 });
+    assert_eq!(numbers(&third), [100, 100]);
+    breaks(&lane, 3);
+    lane.retire(drop);
+    let fourth = again(&lane, 4, Received { generation: 2, next: 5001 });
+    assert_eq!(numbers(&fourth), [100, 100], "nothing came by the third");
+    for received in [
+        Received { generation: 5, next: 0 },    // of a connection that there was not
+        Received { generation: 4, next: 5003 }, // more than was sent
+        Received { generation: 4, next: 4999 },
+    ] {
+        let (other, _) = self::lane(16);
+        other.retire(drop);
+        assert!(other.resume(Queue::new(1, 16), Start { generation: 4, ..START }, Received::default()));
+        post(&other, Verb::Write).unwrap();
+        other.retire(drop);
+        let next = Received { next: (received.next + (1 << 24) - 5000 + START.psn) % (1 << 24), ..received };
+        assert!(!other.resume(Queue::new(2, 16), Start { generation: 5, ..START }, next), "{received:?}");
+        assert!(other.failure().is_some());
+    }
+}
+
+#[test]
+fn atomics_are_not_done_again_and_a_result_that_is_lost_is_told_once() {
+    let (lane, queue) = lane(16);
+    let events = queue.events.clone();
+    for _ in 0..4 {
+        post(&lane, Verb::Add(1)).unwrap();
+    }
+    breaks(&lane, 1);
+    // Nobody waits for the second any more.
+    lane.lend(2, Thing("two", events.clone()));
+    lane.retire(drop);
+    let second = again(&lane, 2, received(3));
+    let verbs = |queue: &Queue| queue.take().iter().map(|request| request.verb).collect::<Vec<_>>();
+    assert_eq!(verbs(&second), [Verb::Write, Verb::Write, Verb::Write, Verb::Add(1)]);
+    assert!(!lane.is_lost(2) && !lane.is_lost(4));
+    assert!(lane.is_lost(1) && !lane.is_lost(1));
+    // The third is abandoned now; it breaks once more, amid what stands for it.
+    lane.lend(3, Thing("three", events.clone()));
+    breaks(&lane, 2);
+    lane.retire(drop);
+    assert_eq!(verbs(&again(&lane, 3, Received { generation: 2, next: 5002 })).len(), 3);
+    assert_eq!(*events.lock().unwrap(), ["queue gone"]);
+    lane.complete(&completion(3, 103, 4, Ok(())));
+    lane.reclaim();
+    assert_eq!(*events.lock().unwrap(), ["queue gone", "two", "three"]);
+    assert!((1..=4).all(|number| lane.is_complete(number) == Ok(true) && !lane.is_lost(number)));
+}
+
+#[test]
+fn what_is_lent_stays_so_until_it_was_done_again() {
+    let (lane, queue) = lane(16);
+    let events = queue.events.clone();
+    ["1", "2"].into_iter().for_each(|name| _ = lend(&lane, name, &events).unwrap());
+    breaks(&lane, 1);
+    lane.reclaim();
+    lane.retire(drop);
+    assert_eq!(*events.lock().unwrap(), ["queue gone"]);
+    lane.lend(2, Thing("left", events.clone()));
+    let second = again(&lane, 2, Received::default());
+    assert_eq!(second.take().len(), 2);
+    lane.complete(&completion(3, 102, 1, Ok(())));
+    lane.reclaim();
+    assert_eq!(*events.lock().unwrap(), ["queue gone", "1"]);
+    // It ends for good while it has no queue.
+    breaks(&lane, 2);
+    lane.retire(drop);
+    lane.give_up(Failure::known(Why::Gone));
+    assert_eq!(*events.lock().unwrap(), ["queue gone", "1", "2", "left"]);
+    assert!(!lane.resume(Queue::new(9, 16), START, Received::default()));
+    assert!(matches!(post(&lane, Verb::Write), Err(Stop::Failed(failure)) if failure.why == Why::Gone));
+}
+
+#[test]
+fn a_peer_by_which_nothing_is_done_is_given_up() {
+    let (lane, _queue) = lane(16);
+    for generation in 2..40 {
+        lane.retire(drop);
+        again(&lane, generation, Received::default());
+    }
+    post(&lane, Verb::Write).unwrap();
+    let resume = |generation, received| {
+        breaks(&lane, lane.completed() + 1);
+        lane.retire(drop);
+        lane.resume(Queue::new(generation, 16), Start { generation, ..START }, received)
+    };
+    let times = (40..100).take_while(|&generation| resume(generation, Received::default())).count();
+    assert_eq!(times, 7, "and the queue before them");
+    assert_eq!(lane.failure().unwrap().why, Why::Silence);
+}
+
+#[test]
+fn what_completes_of_a_retired_queue_has_completed() {
+    let (lane, _queue) = lane(16);
+    for _ in 0..3 {
+        post(&lane, Verb::Write).unwrap();
+    }
+    lane.retire(|queue| {
+        drop(queue);
+        done(&lane, 1);
+        lane.complete(&completion(3, 77, 2, Err(failure(Why::Ended))));
+        done(&lane, 3); // behind a failure: it says nothing
+    });
+    assert_eq!(lane.completed(), 1);
+    assert_eq!(again(&lane, 2, received(1)).take().len(), 2);
+}
+
+/// The device says that a queue pair failed, while what had completed was not polled yet.
+#[test]
+fn what_completed_before_a_break_that_no_completion_told_has_completed() {
+    let (lane, _queue) = lane(16);
+    for _ in 0..3 {
+        post(&lane, Verb::Add(1)).unwrap();
+    }
+    lane.break_off(failure(Why::Ended));
+    assert!(lane.is_broken() && matches!(post(&lane, Verb::Write), Err(Stop::Broken)));
+    done(&lane, 1);
+    lane.retire(|queue| {
+        done(&lane, 2);
+        lane.complete(&completion(3, 77, 3, Err(failure(Why::Ended))));
+        done(&lane, 3); // behind a failure: it says nothing
+        drop(queue);
+    });
+    assert_eq!(lane.completed(), 2);
+    // All three were executed: of the last alone the result is lost.
+    again(&lane, 2, received(3));
+    assert_eq!([1, 2, 3].map(|number| lane.is_lost(number)), [false, false, true]);
+}
+
+/// However many requests a queue takes: what came is told by the number of a packet, which has 24 bits.
+#[test]
+fn no_more_packets_are_under_way_than_there_are_numbers_for() {
+    for mtu in [256, 4096] {
+        let start = Start { mtu, ..START };
+        let queue = Queue::new(77, 1 << 15);
+        let lane: Tested = Lane::new(3, queue.clone(), start);
+        let long = Piece { bytes: 1 << 20, ..PIECE };
+        // SAFETY: the queue only pretends.
+        let write = || unsafe { lane.post(Verb::Write, TO, long, Signal::NowAndThen, None) };
+        let posted = std::iter::from_fn(|| write().ok()).last().unwrap();
+        assert_eq!(posted, 2048, "2 GiB");
+        assert!(matches!(write(), Err((Stop::Full, None))));
+        assert!(queue.take().last().unwrap().signalled, "what makes room is told");
+        done(&lane, 2);
+        assert_eq!(write().unwrap(), 2050, "behind the marker");
+        assert!(matches!(write(), Err((Stop::Full, None))), "which has a number, too");
+        // By a queue whose packets are the shortest there are as many at most.
+        queue.take();
+        breaks(&lane, 3);
+        lane.retire(drop);
+        let next = Queue::new(78, 1 << 15);
+        let received = Received { generation: 1, next: (START.psn + ((1 << 20) / mtu) * 4) % (1 << 24) };
+        assert!(lane.resume(next.clone(), Start { generation: 2, psn: 9, mtu: 256 }, received));
+        let bytes: Vec<_> = next.take().iter().map(|request| request.piece.bytes).collect();
+        assert_eq!((bytes.len(), &bytes[..3]), (2049, &[0, 0, 1 << 20][..]), "the third and the fourth had come");
+        breaks(&lane, 3);
+        lane.retire(drop);
+        let last = Queue::new(79, 1 << 15);
+        let received = Received { generation: 2, next: 9 + 2 + 4096 };
+        assert!(lane.resume(last.clone(), Start { generation: 3, psn: 9, mtu: 256 }, received));
+        let bytes: Vec<_> = last.take().iter().map(|request| request.piece.bytes).collect();
+        assert_eq!(&bytes[..4], [0, 0, 0, 1 << 20], "the fifth, too");
+    }
+}
+
+/// A message that was received is not sent again, and one that was not keeps its slot until it is.
+#[test]
+fn messages_are_sent_again_unless_they_were_received() {
+    let (lane, queue) = lane(16);
+    let events = queue.events.clone();
+    let send = |name, bytes, verb| {
+        let piece = Piece { bytes, ..PIECE };
+        // SAFETY: the queue only pretends.
+        let posted = unsafe { lane.post(verb, TO, piece, Signal::NowAndThen, Some(Thing(name, events.clone()))) };
+        posted.map_err(|(stop, _)| stop).unwrap()
+    };
+    send("one", 3000, Verb::Send); // 3 packets
+    send("two", 100, Verb::WriteAndTell(7));
+    send("three", 3000, Verb::Send);
+    lane.post_inline(Verb::Send, TO, b"four").unwrap();
+    queue.take();
+    breaks(&lane, 1);
+    lane.retire(drop);
+    // Of the third, two packets came: its buffer there is lost, and it goes to another.
+    let posted = again(&lane, 2, received(3 + 1 + 2));
+    let posted = posted.take();
+    let short = |request: &Request| (request.token.request(), request.verb, request.piece.bytes);
+    assert_eq!(
+        posted.iter().map(short).collect::<Vec<_>>(),
+        [(1, Verb::Write, 0), (2, Verb::Write, 0), (3, Verb::Send, 3000), (4, Verb::Send, 4)]
+    );
+    lane.complete(&completion(3, 102, 2, Ok(())));
+    lane.reclaim();
+    assert_eq!(*events.lock().unwrap(), ["queue gone", "one", "two"], "the third is lent still");
+    lane.complete(&completion(3, 102, 4, Ok(())));
+    lane.reclaim();
+    assert_eq!(*events.lock().unwrap(), ["queue gone", "one", "two", "three"]);
+    let counts = lane.counts();
+    assert_eq!((counts.sends, counts.told_writes, counts.writes), (3, 1, 0), "each counts once");
+}

@@ -1,0 +1,123 @@
+//! What this rank has registered and keeps registered, found by address: large operations from and to such memory need
+//! neither a copy nor a registration.
+//!
+//! An entry is there no longer than whoever registered the memory has it. So what is found at an address that a caller may use
+//! is the registration of just that memory, and never of what was there before.
+
+use crate::lock::lock;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// Registrations of type `R`, by the addresses that they cover.
+pub(crate) struct Known<R>(Mutex<Ranges<R>>);
+
+struct Ranges<R> {
+    /// By first address, and a number that tells those that begin alike apart: bytes, and what covers them.
+    all: BTreeMap<(u64, u64), (u64, Arc<R>)>,
+    next: u64,
+    /// Bytes of the longest that was ever there: how far before an address one that covers it may begin.
+    longest: u64,
+}
+
+/// One that is known until this is dropped.
+pub(crate) struct Entry<R> {
+    at: (u64, u64),
+    known: Arc<Known<R>>,
+}
+
+impl<R> Known<R> {
+    pub fn new() -> Arc<Self> {
+        Arc::new(Known(Mutex::new(Ranges { all: BTreeMap::new(), next: 0, longest: 0 })))
+    }
+
+    /// Has memory known from now on.
+    pub fn add(self: &Arc<Self>, start: u64, bytes: u64, what: Arc<R>) -> Entry<R> {
+        let mut ranges = self.ranges();
+        let at = (start, ranges.next);
+        ranges.next += 1;
+        ranges.longest = ranges.longest.max(bytes);
+        ranges.all.insert(at, (bytes, what));
+        Entry { at, known: self.clone() }
+    }
+
+    /// What covers all of these bytes.
+    pub fn find(&self, start: u64, bytes: u64) -> Option<Arc<R>> {
+        let ranges = self.ranges();
+        // Those that begin at `start` or before, the nearest first. Mostly that is the one, since memory mostly does not overlap.
+        let mut before = ranges.all.range(..=(start, u64::MAX)).rev();
+        let near = before.by_ref().take_while(|((from, _), _)| start - from <= ranges.longest);
+        let covers = |from: u64, covered: u64| covered.checked_sub(start - from).is_some_and(|rest| bytes <= rest);
+        near.into_iter().find(|((from, _), (covered, _))| covers(*from, *covered)).map(|(_, (_, what))| what.clone())
+    }
+
+    fn ranges(&self) -> MutexGuard<'_, Ranges<R>> {
+        lock(&self.0)
+    }
+}
+
+impl<R> Drop for Entry<R> {
+    fn drop(&mut self) {
+        let gone = self.known.ranges().all.remove(&self.at);
+        drop(gone); // while nothing is locked
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn known(ranges: &[(u64, u64)]) -> (Arc<Known<usize>>, Vec<Entry<usize>>) {
+        let known = Known::new();
+        let add = |(number, &(start, bytes))| known.add(start, bytes, Arc::new(number));
+        let entries = ranges.iter().enumerate().map(add).collect();
+        (known, entries)
+    }
+
+    #[test]
+    fn what_is_inside_is_found_and_what_sticks_out_is_not() {
+        let (known, mut entries) = known(&[(100, 50), (150, 50), (1000, 24)]);
+        let find = |start, bytes| known.find(start, bytes).map(|number| *number);
+        assert_eq!([find(100, 50), find(149, 1), find(150, 50), find(1023, 1)], [Some(0), Some(0), Some(1), Some(2)]);
+        assert_eq!([find(99, 2), find(100, 51), find(200, 1), find(1000, 25), find(0, 5000)], [None; 5]);
+        assert_eq!([find(u64::MAX, 1), find(u64::MAX, u64::MAX), find(1001, u64::MAX)], [None; 3]);
+        assert_eq!((find(1024, 0), find(1025, 0)), (Some(2), None));
+        drop(entries.remove(1));
+        assert_eq!((find(150, 50), find(160, 1), find(120, 30)), (None, None, Some(0)), "gone, and nothing else");
+    }
+
+    #[test]
+    fn what_was_found_stays_as_long_as_it_is_used() {
+        let (known, entries) = known(&[(4096, 4096)]);
+        let found = known.find(5000, 100).unwrap();
+        drop(entries);
+        assert!(known.find(5000, 100).is_none());
+        assert_eq!(Arc::strong_count(&found), 1, "kept by the user alone");
+    }
+
+    proptest! {
+        /// Against a list that is looked through: ranges overlap and lie in each other, and some go.
+        #[test]
+        fn as_a_list_would_have_it(
+            ranges in prop::collection::vec((0u64..60, 0u64..30), 0..12),
+            gone in prop::collection::vec(any::<prop::sample::Index>(), 0..6),
+        ) {
+            let (known, entries) = known(&ranges);
+            let mut entries: Vec<_> = entries.into_iter().map(Some).collect();
+            if !entries.is_empty() {
+                gone.iter().for_each(|one| drop(entries[one.index(ranges.len())].take()));
+            }
+            for start in 0..95 {
+                for bytes in 1..35 {
+                    let covers = |number: usize| {
+                        let (from, covered) = ranges[number];
+                        entries[number].is_some() && from <= start && start + bytes <= from + covered
+                    };
+                    let found = known.find(start, bytes).map(|number| *number);
+                    prop_assert_eq!(found.is_some(), (0..ranges.len()).any(covers), "{} bytes at {}", bytes, start);
+                    prop_assert!(found.is_none_or(covers), "{:?} does not cover {} bytes at {}", found, bytes, start);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! Registrations that stay beside their memory, for the next message from it.
+//!
+//! They are kept at a [`Place`] that goes with the memory, and are ended by whoever frees that, before. So none is found for
+//! memory that has gone, though other memory may lie where that was. Here is only known where they are, so that no more than a
+//! certain amount stays registered: what was longest of no use goes first.
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::sync::{Arc, Weak};
+use transom_shm_loopback::messages::Place;
+
+pub(super) struct Cache {
+    /// Bytes that are kept registered at most.
+    most: usize,
+    /// With their bytes; what was used last is last.
+    places: VecDeque<(usize, Weak<Place>)>,
+}
+
+impl Cache {
+    pub fn new(most: usize) -> Cache {
+        Cache { most, places: VecDeque::new() }
+    }
+
+    /// Whether so many bytes may be kept.
+    pub fn takes(&self, bytes: usize) -> bool {
+        bytes <= self.most
+    }
+
+    /// What was kept there.
+    pub fn find<R: Any + Send + Sync>(&mut self, place: &Arc<Place>) -> Option<Arc<R>> {
+        let kept = place.kept()?;
+        let at = self.places.iter().position(|(_, known)| std::ptr::eq(known.as_ptr(), Arc::as_ptr(place)))?;
+        let used = self.places.remove(at)?;
+        self.places.push_back(used);
+        Some(kept)
+    }
+
+    /// All that is kept.
+    pub fn kept<R: Any + Send + Sync>(&self) -> impl Iterator<Item = Arc<R>> {
+        self.places.iter().filter_map(|(_, place)| place.upgrade()?.kept())
+    }
+
+    /// Keeps it there, of so many bytes, in place of what was kept there; and others no longer if that is too much.
+    pub fn keep<R: Any + Send + Sync>(&mut self, place: &Arc<Place>, bytes: usize, what: &Arc<R>) {
+        let is_this = |known: &Weak<Place>| std::ptr::eq(known.as_ptr(), Arc::as_ptr(place));
+        self.places.retain(|(_, known)| known.strong_count() > 0 && !is_this(known));
+        self.let_go(self.most.saturating_sub(bytes));
+        place.keep(what.clone());
+        self.places.push_back((bytes, Arc::downgrade(place)));
+    }
+
+    /// Keeps no more than so many bytes. Whether that was less than before.
+    pub fn let_go(&mut self, most: usize) -> bool {
+        let mut bytes: usize = self.places.iter().map(|(bytes, _)| bytes).sum();
+        let before = bytes;
+        while bytes > most {
+            let (of, place) = self.places.pop_front().expect("of which there are bytes");
+            bytes -= of;
+            if let Some(place) = place.upgrade() {
+                place.clear();
+            }
+        }
+        bytes < before
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::{Events, Thing};
+
+    /// Memory with a place, that is told of when it is freed.
+    struct Buffer {
+        place: Arc<Place>,
+        events: Events,
+    }
+
+    impl Drop for Buffer {
+        fn drop(&mut self) {
+            self.place.clear();
+            self.events.lock().unwrap().push("memory freed");
+        }
+    }
+
+    fn buffer(events: &Events) -> Buffer {
+        Buffer { place: Arc::default(), events: events.clone() }
+    }
+
+    fn keep(cache: &mut Cache, buffer: &Buffer, bytes: usize, name: &'static str) -> Arc<Thing> {
+        let what = Arc::new(Thing(name, buffer.events.clone()));
+        cache.keep(&buffer.place, bytes, &what);
+        what
+    }
+
+    fn found(cache: &mut Cache, buffer: &Buffer) -> Option<&'static str> {
+        cache.find::<Thing>(&buffer.place).map(|thing| thing.0)
+    }
+
+    fn happened(events: &Events) -> Vec<&'static str> {
+        std::mem::take(&mut events.lock().unwrap())
+    }
+
+    #[test]
+    fn what_was_kept_is_found_until_its_memory_goes() {
+        let (events, mut cache) = (Events::default(), Cache::new(100));
+        let [first, second, third] = [(); 3].map(|()| buffer(&events));
+        drop(keep(&mut cache, &second, 40, "second"));
+        assert_eq!(found(&mut cache, &first), None);
+        drop(keep(&mut cache, &first, 60, "first"));
+        assert_eq!((found(&mut cache, &first), happened(&events)), (Some("first"), vec![]));
+        drop(first);
+        assert_eq!(happened(&events), ["first", "memory freed"], "the registration goes before");
+        // Its bytes do not count any more.
+        drop(keep(&mut cache, &third, 60, "third"));
+        assert_eq!((found(&mut cache, &second), found(&mut cache, &third)), (Some("second"), Some("third")));
+    }
+
+    #[test]
+    fn what_was_longest_of_no_use_goes_first_and_not_while_it_is_used() {
+        let (events, mut cache) = (Events::default(), Cache::new(100));
+        let [a, b, c, d] = [(); 4].map(|()| buffer(&events));
+        for (buffer, name) in [(&a, "a"), (&b, "b"), (&c, "c")] {
+            drop(keep(&mut cache, buffer, 30, name));
+        }
+        let used = cache.find::<Thing>(&a.place).unwrap();
+        drop(keep(&mut cache, &d, 40, "d"));
+        assert_eq!(happened(&events), ["b"]);
+        assert_eq!([&a, &b, &c, &d].map(|of| found(&mut cache, of)), [Some("a"), None, Some("c"), Some("d")]);
+        assert!(cache.let_go(0) && !cache.let_go(0));
+        assert_eq!(happened(&events), ["c", "d"], "what is used goes with its user");
+        drop(used);
+        assert_eq!(happened(&events), ["a"]);
+        assert!(cache.takes(100) && !cache.takes(101));
+    }
+
+    #[test]
+    fn what_is_kept_in_place_of_another_counts_alone() {
+        let (events, mut cache) = (Events::default(), Cache::new(100));
+        let [a, b] = [(); 2].map(|()| buffer(&events));
+        drop(keep(&mut cache, &b, 30, "b"));
+        for (bytes, name) in [(30, "a by one rail"), (60, "a by two")] {
+            drop(keep(&mut cache, &a, bytes, name));
+        }
+        assert_eq!(happened(&events), ["a by one rail"], "90 bytes are kept, not 120");
+        assert_eq!([&a, &b].map(|of| found(&mut cache, of)), [Some("a by two"), Some("b")]);
+    }
+}

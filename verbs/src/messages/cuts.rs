@@ -1,0 +1,179 @@
+//! Rails that are cut, where there are several: what messages had posted there is returned to them, and goes by the others.
+//!
+//! A lane of messages is cut where its queue pair was retired: since it broke, as the thread of connections found that the rail does not
+//! reach the peer, or as the peer's end was. That thread alone retires queue pairs, and connects anew meanwhile; a lane is up again once it has,
+//! and what was returned was taken. With a lane that has ended for good the others go on, unless an adapter refused an access.
+
+use super::gone::CLOSED;
+use super::wire::VerbsWire;
+use crate::lane::{self, Returned};
+use crate::memory::Lent;
+use crate::wr::{Verb, Why as Failed};
+use std::time::{Duration, Instant};
+use transom_channel::wire::{Event, Lane, Left, Rank};
+use transom_shm_loopback::messages::Bytes;
+
+/// A mark is behind the bytes of a ring's message.
+const MARK: usize = 8;
+/// For so long no rail passes, and the peer cannot be reached.
+const DARK: Duration = Duration::from_secs(20);
+
+/// What the engine was told of a lane.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Passage {
+    /// Nothing, or it has taken back what it had posted.
+    #[default]
+    Closed,
+    Up,
+    Cut,
+}
+
+impl Passage {
+    pub fn passes(&self) -> bool {
+        *self == Passage::Up
+    }
+}
+
+impl VerbsWire {
+    pub(super) fn may_fail_over(&self) -> bool {
+        self.mailbox.is_none() && self.rails.len() > 1
+    }
+
+    /// Whether a lane that is connected may be told up: once what was returned was taken.
+    pub(super) fn raise(&mut self, by: Lane) -> bool {
+        let (core, fails_over) = (self.service.core_of(by.rail), self.may_fail_over());
+        let peer = self.peers.entry(by.peer).or_default();
+        let keeps = !peer.pipes.is_empty() && by.rail == 0;
+        let passage = &mut peer.passages[by.rail];
+        if fails_over && by.peer as usize != core.me {
+            let Some(lane) = core.endpoints.lane(by.peer as usize).filter(|lane| lane.failure().is_none()) else {
+                return false;
+            };
+            lane.return_to_messages(!keeps);
+            lane.stay(keeps);
+            match (lane.is_cut(), *passage) {
+                (false, _) => {}
+                // Nothing was posted since it was cut before.
+                (true, Passage::Closed) => drop(lane.take_returned()),
+                // Told soon.
+                (true, _) => return false,
+            }
+        }
+        *passage = Passage::Up;
+        true
+    }
+
+    /// Has what is posted from now on stay at the first rail while there is a pipe, and go on by its next queue pair.
+    pub(super) fn keep_or_not(&mut self, by: Lane) {
+        let Some(peer) = self.peers.get(&by.peer).filter(|peer| peer.passages[by.rail].passes()) else { return };
+        if let Some(lane) = self.service.core_of(by.rail).endpoints.lane(by.peer as usize)
+            && by.peer as usize != self.service.core.me
+            && self.may_fail_over()
+        {
+            lane.return_to_messages(peer.pipes.is_empty());
+            lane.stay(!peer.pipes.is_empty());
+        }
+    }
+
+    /// Tells of lanes that were cut; whether there were any.
+    pub(super) fn look_for_cuts(&mut self) -> bool {
+        if !self.may_fail_over() {
+            return false;
+        }
+        let mut found = false;
+        for rail in 0..self.rails.len() {
+            let retired = self.service.core_of(rail).retired();
+            if std::mem::replace(&mut self.retired[rail], retired) != retired {
+                let peers: Vec<Rank> = self.peers.keys().copied().collect();
+                peers.into_iter().for_each(|peer| found |= self.look_whether_cut(Lane { peer, rail }));
+            }
+        }
+        found
+    }
+
+    fn look_whether_cut(&mut self, by: Lane) -> bool {
+        let Some(peer) = self.peers.get_mut(&by.peer).filter(|peer| !peer.over && !peer.noticed) else { return false };
+        let lane = self.service.core_of(by.rail).endpoints.lane(by.peer as usize);
+        let passage = &mut peer.passages[by.rail];
+        let is_new = *passage == Passage::Up && lane.is_some_and(|lane| lane.is_cut());
+        if is_new {
+            tracing::info!(peer = by.peer, rail = by.rail, "a rail is cut; messages go by others");
+            *passage = Passage::Cut;
+            self.events.push_back(Event::Cut(by));
+        }
+        is_new
+    }
+
+    /// Looks, ten times a second, which lanes to a peer have ended for good, and whether any rail has reached it lately.
+    pub(super) fn can_reach(&mut self, rank: Rank) -> bool {
+        let service = self.service.clone();
+        let (mut failed, mut refused) = (0, false);
+        for (rail, core) in service.cores().enumerate() {
+            let Some(lane) = core.endpoints.lane(rank as usize) else { continue };
+            let Some(failure) = lane.failure() else { continue };
+            failed += 1;
+            let keeps = rail == 0 && self.peers.get(&rank).is_some_and(|peer| !peer.pipes.is_empty());
+            refused |= keeps || matches!(failure.why, Failed::Refused | Failed::Adapter);
+            lane.reclaim();
+            self.look_whether_cut(Lane { peer: rank, rail });
+        }
+        let rails = self.rails.len();
+        let Some(peer) = self.peers.get_mut(&rank) else { return true };
+        let was_cut = peer.passages[..rails].contains(&Passage::Cut) || peer.dark.is_some();
+        peer.dark = match peer.passages.iter().any(Passage::passes) {
+            true => None,
+            false if was_cut || failed > 0 => peer.dark.or(Some(Instant::now())),
+            false => None,
+        };
+        let dark = peer.dark.is_some_and(|since| since.elapsed() > DARK);
+        !(refused || dark || failed == rails)
+    }
+
+    /// Ends a lane, and gives back what was posted on it and is not known done.
+    pub(super) fn taken_back(&mut self, by: Lane) -> Vec<Left<Bytes>> {
+        let Lane { peer: rank, rail } = by;
+        let service = self.service.clone();
+        let core = service.core_of(rail);
+        let lane = || core.endpoints.lane(rank as usize);
+        if !lane().is_some_and(|lane| lane.is_cut()) {
+            core.end(rank as usize);
+        }
+        self.tell_done(by);
+        let returned = lane().and_then(|lane| lane.take_returned());
+        let peer = self.peers.entry(rank).or_default();
+        peer.passages[rail] = Passage::Closed;
+        if !peer.passages.iter().any(Passage::passes) {
+            peer.dark.get_or_insert_with(Instant::now);
+        }
+        let mut all: Vec<(u64, Left<Bytes>)> =
+            peer.moves[rail].take().map(|(number, token)| (number, Left::Moved(token))).collect();
+        self.moving.retain(|moving| *moving != by);
+        self.wanted.retain(|wanted| *wanted != by);
+        self.wanted.push(by);
+        self.events.retain(|event| !matches!(event, Event::Up(of) | Event::Cut(of) if *of == by));
+        for (number, verb, bytes) in returned.into_iter().flat_map(|Returned { requests, .. }| requests) {
+            let bytes = said(bytes);
+            let (memory, length) = (Bytes::owned(bytes.clone()), bytes.len());
+            match verb {
+                // It is said again, by another.
+                Verb::Send if *bytes == CLOSED => self.peers.entry(rank).or_default().told = false,
+                Verb::Send => all.push((number, Left::Send(memory, length))),
+                _ => all.push((number, Left::Put(memory, length.saturating_sub(MARK)))),
+            }
+        }
+        // What was not posted is behind all that was.
+        all.sort_by_key(|(number, _)| *number);
+        all.into_iter().map(|(_, left)| left).collect()
+    }
+}
+
+fn said(bytes: lane::Bytes<Lent>) -> Box<[u8]> {
+    match bytes {
+        lane::Bytes::Inline(bytes) => bytes,
+        lane::Bytes::Lent(lent, length) => {
+            let mut bytes = vec![0; length].into_boxed_slice();
+            lent.read(&mut bytes);
+            bytes
+        }
+    }
+}

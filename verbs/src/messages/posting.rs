@@ -1,0 +1,193 @@
+//! What is posted to a peer: copied, or where it is.
+
+use super::moves::Move;
+use super::wire::{Peer, VerbsWire};
+use crate::connect::Link;
+use crate::lane::{Signal, Stop};
+use crate::memory::Lent;
+use crate::wr::{Place, Verb};
+use transom_channel::wire::{Busy, Data, Event, Key, Lane, Part, Rank, Why};
+use transom_shm_loopback::messages::Bytes;
+
+/// Of a message: whichever the peer has.
+pub(super) const BUFFER: Place = Place { address: 0, key: 0 };
+
+impl VerbsWire {
+    /// Posts what is left of a lane's moves, and tells of those that are done.
+    pub(super) fn moved(&mut self, lane: Lane) {
+        let _ = self.post_moves(lane);
+        self.tell_done(lane);
+        if self.peers.get(&lane.peer).is_some_and(|peer| !peer.moves[lane.rail].is_empty()) {
+            self.moving.push(lane);
+        }
+    }
+
+    /// Tells of the moves that are done.
+    pub(super) fn tell_done(&mut self, lane: Lane) {
+        let Some(peer) = self.peers.get_mut(&lane.peer) else { return };
+        let moves = &mut peer.moves[lane.rail];
+        let Some(ended) = self.service.core_of(lane.rail).endpoints.lane(lane.peer as usize) else { return };
+        while let Some(token) = moves.done(ended.completed_of_messages()) {
+            self.events.push_back(Event::Done(token, self.began.elapsed().as_nanos() as u64));
+        }
+    }
+
+    /// Returns when all that was begun on a lane is posted.
+    pub(super) fn post_moves(&mut self, lane: Lane) -> Result<(), Busy> {
+        let Some(peer) = self.peers.get_mut(&lane.peer) else { return Ok(()) };
+        let moves = &mut peer.moves[lane.rail];
+        if moves.is_empty() {
+            return Ok(());
+        }
+        let to = self.service.core_of(lane.rail).endpoints.lane(lane.peer as usize).ok_or(Busy)?;
+        // SAFETY: the engine ends a registration once what it is for was told done, or the lane was severed, and then has ended.
+        let posted = unsafe { moves.post(to) };
+        posted.map_err(|stop| self.stopped(lane, &stop))
+    }
+
+    fn stopped(&self, lane: Lane, stop: &Stop) -> Busy {
+        match stop {
+            Stop::Broken => _ = self.service.core_of(lane.rail).want(lane.peer as usize),
+            Stop::System(error) => tracing::warn!(?lane, %error, "a message could not be posted now"),
+            // What makes room is under way; who ended is told.
+            Stop::Full | Stop::Failed(_) | Stop::Cut => {}
+        }
+        Busy
+    }
+
+    /// Posts what is copied, in the request or in a slot.
+    pub(super) fn copied(
+        &mut self,
+        by: Lane,
+        verb: Verb,
+        to: Place,
+        head: &[u8],
+        body: Data<'_, Bytes>,
+        mark: Option<u64>,
+    ) -> Result<(), Busy> {
+        let mark = mark.map(u64::to_le_bytes);
+        let mark = mark.as_ref().map_or(&[][..], |mark| mark);
+        let bytes = head.len() + body.length() + mark.len();
+        let write = |into: &mut [u8]| write(into, head, body, mark);
+        self.connect_for(by)?;
+        let core = self.service.core_of(by.rail);
+        let lane = core.endpoints.lane(by.peer as usize).ok_or(Busy)?;
+        let into_pipe = |peer: &Peer| peer.pipes.iter().any(|pipe| pipe.key == u64::from(to.key));
+        let moves = verb == Verb::Send || !self.peers.get(&by.peer).is_some_and(into_pipe);
+        let posted = if bytes <= lane.inline() {
+            self.scratch.resize(bytes, 0);
+            write(&mut self.scratch);
+            if moves {
+                lane.post_message_inline(verb, to, &self.scratch)
+            } else {
+                lane.post_inline(verb, to, &self.scratch)
+            }
+            .map(drop)
+        } else {
+            match lane.may_lend() {
+                Ok(true) => {
+                    // One request, whatever its length: so it goes whole or not at all.
+                    let slots = core.memory.slots_for(bytes);
+                    let slot = slots.take().map_err(|error| {
+                        tracing::warn!(%error, "no memory for messages");
+                        Busy
+                    })?;
+                    slot.fill(bytes, write);
+                    let piece = slot.piece(bytes);
+                    let lent = Some(Lent::Slot(slot));
+                    // SAFETY: of the slot, which the lane has until the request is complete, or returned.
+                    let posted = unsafe {
+                        match moves {
+                            true => lane.post_message(verb, to, piece, Signal::Seldom, lent),
+                            false => lane.post(verb, to, piece, Signal::NowAndThen, lent),
+                        }
+                    };
+                    posted.map(drop).map_err(|(stop, _)| stop)
+                }
+                Ok(false) => Err(Stop::Full),
+                Err(stop) => Err(stop),
+            }
+        };
+        posted.map_err(|stop| self.stopped(by, &stop))
+    }
+
+    /// A write from, or a read to, the memory of a message.
+    pub(super) fn begin(
+        &mut self,
+        lane: Lane,
+        verb: Verb,
+        memory: Part<'_, Bytes>,
+        key: Key,
+        at: usize,
+        token: u64,
+    ) -> Result<(), Busy> {
+        let at = self.place(lane.peer, key, at)?;
+        let (registered, begins) = self.moves_from(memory.memory, lane.rail);
+        let offset = begins + memory.at;
+        let piece = registered.piece(offset, 0);
+        assert!(memory.length <= registered.bytes() - offset, "a piece of what is registered");
+        let next = Move { token, verb, at, address: piece.address, key: piece.key, left: memory.length, last: 0 };
+        self.connect_for(lane)?;
+        self.peers.entry(lane.peer).or_default().moves[lane.rail].push(next);
+        if !self.moving.contains(&lane) {
+            self.moving.push(lane);
+        }
+        let _ = self.post_moves(lane);
+        Ok(())
+    }
+
+    /// Where sends go by datagrams, a connection is made when something else needs it.
+    pub(super) fn connect_for(&mut self, Lane { peer: rank, rail }: Lane) -> Result<(), Busy> {
+        if self.service.core_of(rail).endpoints.lane(rank as usize).is_some() {
+            return Ok(());
+        }
+        if self.mailbox.is_some()
+            && let Link::Refused { .. } = self.core().want(rank as usize)
+        {
+            tracing::warn!(rank, "no connection for rings and pipes");
+            self.notice(rank, Why::Unreachable);
+        }
+        Err(Busy)
+    }
+
+    /// Where that is of a peer; one that told a key that cannot be is cut off.
+    pub(super) fn place(&mut self, rank: Rank, key: Key, at: usize) -> Result<Place, Busy> {
+        place(key, at).ok_or_else(|| {
+            tracing::warn!(rank, ?key, "a key that is no adapter's");
+            self.notice(rank, Why::Unreachable);
+            Busy
+        })
+    }
+}
+
+/// One after the other.
+pub(super) fn write(into: &mut [u8], head: &[u8], body: Data<'_, Bytes>, mark: &[u8]) {
+    let (first, rest) = into.split_at_mut(head.len());
+    first.copy_from_slice(head);
+    let (middle, last) = rest.split_at_mut(rest.len() - mark.len());
+    match body {
+        Data::None => {}
+        Data::Of(part) => part.memory.read(part.at, middle),
+        Data::Bytes(bytes) => middle.copy_from_slice(bytes),
+    }
+    last.copy_from_slice(mark);
+}
+
+/// What a peer's key leads to; its adapter checks that it may be reached.
+fn place(key: Key, at: usize) -> Option<Place> {
+    Some(Place { address: key.address.checked_add(at as u64)?, key: u32::try_from(key.key).ok()? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_that_cannot_be_lead_nowhere() {
+        let far = |address, key, at| place(Key { address, key }, at).map(|place| (place.address, place.key));
+        assert_eq!(far(4096, 7, 8), Some((4104, 7)));
+        assert_eq!(far(u64::MAX - 8, u32::MAX.into(), 8), Some((u64::MAX, u32::MAX)));
+        assert_eq!(far(u64::MAX - 8, 7, 9), None);
+        assert_eq!(far(4096, 1 << 32, 0), None);
+    }
+}

@@ -1,0 +1,79 @@
+//! What goes by datagrams from memory of messages to its place.
+
+use super::wire::VerbsWire;
+use crate::wr::Piece;
+use transom_channel::Wire;
+use transom_channel::delivery::{Place, arrange};
+use transom_channel::wire::{Busy, Event, Key, Lane, Part, Window};
+use transom_shm_loopback::messages::Bytes;
+
+impl VerbsWire {
+    pub(super) fn opened(&mut self, rail: usize, window: Window) -> Option<Key> {
+        let pieces = (0..64).filter(|piece| window.wanted >> piece & 1 == 1);
+        let end = window.at + (64 - window.wanted.leading_zeros() as usize) * window.piece;
+        let (bytes, writable, registered) = self.known(rail, window.into)?;
+        if !writable || end > bytes {
+            return None;
+        }
+        let before = (window.into.address - registered.address) as usize + window.at;
+        let pieces: Vec<Piece> =
+            pieces.map(|piece| registered.piece(before + piece * window.piece, window.piece)).collect();
+        let registered = registered.clone();
+        let rail = &self.service.core.rail;
+        let (number, secret) = self.mailbox.as_mut()?.windows.open(rail, &pieces, &registered)?;
+        self.open.insert(number, window);
+        Some(Key { address: number.into(), key: secret.into() })
+    }
+
+    pub(super) fn closed(&mut self, rail: usize, of: Key) -> u64 {
+        let number = of.address as u32;
+        let (Some(mailbox), Some(window)) = (&mut self.mailbox, self.open.remove(&number)) else { return 0 };
+        // As none: 64 is no piece's number.
+        let came: Vec<u8> = mailbox.windows.close(number).into_iter().map(|piece| piece.unwrap_or(64)).collect();
+        let (copies, there) = arrange(window.wanted, &came);
+        if copies.is_empty() {
+            return there;
+        }
+        let Some(memory) = self.known_memory(rail, window.into, 0, true) else { return 0 };
+        let spare = Bytes::owned(vec![0_u8; window.piece].into_boxed_slice());
+        let at = |place| match place {
+            Place::Piece(piece) => (&memory, window.at + usize::from(piece) * window.piece),
+            Place::Spare => (&spare, 0),
+        };
+        for ((from, from_at), (to, to_at)) in copies.into_iter().map(|(from, to)| (at(from), at(to))) {
+            from.copy(from_at, window.piece, to, to_at);
+        }
+        there
+    }
+
+    pub(super) fn piece(
+        &mut self,
+        lane: Lane,
+        from: Part<'_, Bytes>,
+        to: Key,
+        index: u8,
+        token: Option<u64>,
+    ) -> Result<(), Busy> {
+        let place = u32::try_from(to.address).ok().zip(u32::try_from(to.key).ok());
+        let (registered, begins) = self.moves_from(from.memory, lane.rail);
+        let piece = registered.piece(begins + from.at, from.length);
+        let (Some(mailbox), Some(to)) = (&mut self.mailbox, place) else {
+            // A key that is no queue pair's: the peer finds out that nothing comes.
+            let now = self.now();
+            self.events.extend(token.map(|token| Event::Done(token, now)));
+            return Ok(());
+        };
+        // SAFETY: the engine ends a registration once what it is for was told done, or the peer was severed.
+        let sent = unsafe { mailbox.send_piece(&self.service.core.rail, lane.peer, to, (index, piece), token) };
+        sent.then_some(()).ok_or(Busy)
+    }
+
+    /// Tells of pieces that have gone.
+    pub(super) fn look_for_pieces(&mut self) -> bool {
+        let gone = self.mailbox.as_mut().map_or(Vec::new(), |mailbox| mailbox.windows.gone());
+        let now = self.now();
+        let any = !gone.is_empty();
+        self.events.extend(gone.into_iter().map(|token| Event::Done(token, now)));
+        any
+    }
+}

@@ -1,0 +1,497 @@
+//! The wire of one rank.
+
+use super::cache::Cache;
+use super::cuts::Passage;
+use super::gone::{CLOSED, Gone};
+use super::handles::{Arrived, Opened, Ring};
+use super::memory::Table;
+use super::moves::Moves;
+use super::posting::{BUFFER, write};
+use crate::bootstrap::Bootstrap;
+use crate::connect::{Core, Link, Service};
+use crate::datagram::{Mailbox, ROOM};
+use crate::memory::Buffer;
+use crate::progress;
+use crate::receive::{Came, LONGEST};
+use crate::settings::NotifyBy;
+use crate::sys::Access;
+use crate::wait::{NAPS, is_crowded};
+use crate::wr::Verb;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Acquire};
+use std::time::{Duration, Instant};
+use transom_channel::wire::{
+    Busy, Event, Key, Lane, Left, Part, RAILS, Rail, RailKind, Rank, Request, Why, Window, Wire,
+};
+use transom_channel::{Meter, Paths};
+use transom_shm_loopback::Loopback;
+use transom_shm_loopback::messages::{Bytes, Naps, Owner, Turn, Waiter};
+use transom_windows::{Exchange, FabricError};
+
+/// How long threads sleep that wait for messages: adapters ring no bell.
+const SLEEP: Naps = Naps { first: NAPS[0], longest: NAPS[1], longest_idle: Duration::from_millis(5) };
+
+/// The wire of one rank: the lanes that it uses, and what it has registered for messages.
+pub struct VerbsWire {
+    pub(super) service: Arc<Service>,
+    pub(super) exchange: Arc<dyn Bootstrap>,
+    /// The ranks of this host.
+    pub(super) here: Loopback,
+    pub(super) rails: Vec<Rail>,
+    /// By which sends go on the rail of datagrams, if there is one: the last.
+    pub(super) mailbox: Option<Mailbox>,
+    pub(super) waiter: Waiter,
+    pub(super) register_from: usize,
+    /// By rank, those that this one has anything to do with.
+    pub(super) peers: BTreeMap<Rank, Peer>,
+    /// Lanes that are asked for.
+    pub(super) wanted: Vec<Lane>,
+    /// Lanes by which memory moves.
+    pub(super) moving: Vec<Lane>,
+    /// By rail: memory of messages, by where it begins, its length, and whether it is written to; and for how many messages: a
+    /// program may send the same memory twice at once. A registration may be of more than that.
+    pub(super) registered: [Table; RAILS],
+    /// Of that: how often memory was registered, and was found to be.
+    pub(super) counted: Meter,
+    /// What stays registered with the first rail.
+    pub(super) cache: Cache,
+    /// Windows by their queue pairs.
+    pub(super) open: BTreeMap<u32, Window>,
+    /// Rings, and whose they are.
+    pub(super) rings: BTreeMap<Key, (Rank, Arc<Buffer>)>,
+    pub(super) events: VecDeque<Event<Bytes>>,
+    /// Peers that are gone, and how often nothing more was found since.
+    pub(super) gone: Vec<Gone>,
+    pub(super) closing: bool,
+    /// By rail: how often the queue of a lane had been retired when that was looked at last.
+    pub(super) retired: [u32; RAILS],
+    pub(super) scratch: Vec<u8>,
+    pub(super) began: Instant,
+}
+
+#[derive(Default)]
+pub(super) struct Peer {
+    /// By rail.
+    pub(super) moves: [Moves; RAILS],
+    /// The engine was told that it is gone, or has cut it off.
+    pub(super) over: bool,
+    /// It is in the list of those that are gone.
+    pub(super) noticed: bool,
+    /// It receives nothing any more.
+    pub(super) closed: bool,
+    /// It was told that this rank receives nothing any more.
+    pub(super) told: bool,
+    /// How often its lane was found to have ended though it lives.
+    pub(super) ended: u32,
+    /// By rail.
+    pub(super) passages: [Passage; RAILS],
+    /// Its memory of pipes: what was posted by the first rail stays there then.
+    pub(super) pipes: Vec<Key>,
+    /// Since when no rail passes, where some did.
+    pub(super) dark: Option<Instant>,
+}
+
+/// Arrivals that are taken at a time.
+const AT_ONCE: usize = 64;
+impl VerbsWire {
+    pub(crate) fn open(
+        service: &Arc<Service>,
+        exchange: &Arc<dyn Bootstrap>,
+        here: &Loopback,
+    ) -> Result<VerbsWire, FabricError> {
+        let (rail, paths) = (&service.core.rail, service.core.paths);
+        let mailbox = service.core.take_mailbox();
+        let is_connected = paths != Paths::Datagrams;
+        if let (true, Some(core)) = (is_connected, service.cores().find(|core| !core.receives.works())) {
+            let what = format!("messages by RDMA device {}", core.rail.name());
+            let why = "it has no shared receive queues";
+            return Err(FabricError::System {
+                what,
+                source: std::io::Error::new(std::io::ErrorKind::Unsupported, why),
+            });
+        }
+        let promise = |core: &Core| {
+            let whole_word = core.rail.writes.notify_by == NotifyBy::Write;
+            Rail {
+                kind: RailKind::Connection,
+                longest: LONGEST,
+                mark_last: whole_word && core.rail.writes.in_order,
+                whole_word,
+                immediate: !whole_word,
+                write: true,
+                read: true,
+                bandwidth: core.rail.bandwidth,
+            }
+        };
+        let mut rails: Vec<Rail> = service.cores().map(promise).collect();
+        if let Some(mailbox) = &mailbox {
+            let datagrams = Rail { kind: RailKind::Datagram, longest: mailbox.longest(), ..rails[0] };
+            if is_connected {
+                rails.push(Rail { read: false, ..datagrams });
+            } else {
+                // What is no datagram has connections of its own, made when they are needed.
+                rails = vec![datagrams];
+            }
+        }
+        if rails.len() > RAILS {
+            let why = format!("paths=both takes one of {RAILS} rails: name {} RDMA devices at most", RAILS - 1);
+            return Err(FabricError::System { what: "TRANSOM_MESSAGES".into(), source: std::io::Error::other(why) });
+        }
+        Ok(VerbsWire {
+            register_from: rail.register_from,
+            rails,
+            mailbox,
+            waiter: Waiter::without_a_bell(service.core.me, is_crowded(here.size()), SLEEP),
+            service: service.clone(),
+            exchange: exchange.clone(),
+            here: here.clone(),
+            peers: BTreeMap::new(),
+            wanted: Vec::new(),
+            moving: Vec::new(),
+            registered: Default::default(),
+            counted: Meter::default(),
+            cache: Cache::new(rail.keep),
+            open: BTreeMap::new(),
+            rings: BTreeMap::new(),
+            events: VecDeque::new(),
+            gone: Vec::new(),
+            closing: false,
+            retired: Default::default(),
+            scratch: Vec::new(),
+            began: Instant::now(),
+        })
+    }
+
+    /// Whether the sends of a rail are datagrams.
+    pub(super) fn is_of_datagrams(&self, rail: usize) -> bool {
+        self.rails[rail].kind == RailKind::Datagram
+    }
+
+    pub(super) fn core(&self) -> &Core {
+        &self.service.core
+    }
+
+    /// How threads of this rank wait for what comes.
+    pub fn waiter(&self) -> Waiter {
+        self.waiter.clone()
+    }
+
+    /// From how many bytes on messages are not copied.
+    pub fn zero_copy_from(&self) -> usize {
+        self.register_from
+    }
+
+    /// How many datagrams may come before this rank looks, and the bytes of one; none if its packets go by connections alone.
+    pub fn datagrams(&self) -> Option<(u32, usize)> {
+        self.mailbox.as_ref().map(|mailbox| (ROOM, mailbox.longest()))
+    }
+
+    /// From now on all waits of this rank call `turn`.
+    pub fn turn_in_waits(&self, turn: Arc<dyn Turn>) {
+        self.here.turn_in_waits(turn.clone());
+        self.core().turn_in_waits(turn);
+    }
+
+    /// What has come, what is done, and who is gone.
+    #[cold]
+    #[inline(never)]
+    fn collect(&mut self) {
+        let service = self.service.clone();
+        let (mut found, mut taken) = (false, 0);
+        for (rail, core) in service.cores().enumerate() {
+            progress::poll(&core.rail, &core.endpoints);
+            for _ in 0..AT_ONCE {
+                let Some(came) = core.receives.take() else { break };
+                taken += 1;
+                self.came(rail, came);
+            }
+        }
+        found |= self.look_for_cuts();
+        found |= self.look_for_pieces();
+        for (peer, letter) in self.mailbox.as_mut().map_or(Vec::new(), Mailbox::receive) {
+            taken += 1;
+            let (length, rail) = (letter.bytes, self.rails.len() - 1);
+            self.message(Lane { peer, rail }, length, Opened(letter));
+        }
+        for lane in std::mem::take(&mut self.wanted) {
+            self.connected(lane);
+        }
+        for lane in std::mem::take(&mut self.moving) {
+            self.moved(lane);
+        }
+        self.gone.iter_mut().for_each(|gone| gone.looked(found, taken));
+        for Gone { peer, why, .. } in self.gone.extract_if(.., |gone| gone.is_over()) {
+            self.events.push_back(Event::Failed(Lane { peer, rail: 0 }, why));
+        }
+        if taken > 0 {
+            // Whoever waits for what has come need not look for more before it goes on.
+            self.events.push_back(Event::Worked);
+        }
+    }
+
+    fn came(&mut self, rail: usize, came: Came) {
+        match came {
+            Came::Value(peer, value) => {
+                if !self.peers.entry(peer).or_default().over {
+                    self.events.push_back(Event::Immediate(Lane { peer, rail }, value));
+                }
+            }
+            Came::Message(peer, filled) => {
+                let length = filled.bytes;
+                self.message(Lane { peer, rail }, length, Arrived(filled));
+            }
+        }
+    }
+
+    /// What is thrown away gives its buffer back.
+    fn message(&mut self, lane: Lane, length: usize, bytes: impl Owner) {
+        // Who is spoken to by datagrams may answer so.
+        if self.is_of_datagrams(lane.rail) && !self.peers.contains_key(&lane.peer) {
+            self.events.push_back(Event::Up(lane));
+        }
+        let known = self.peers.entry(lane.peer).or_default();
+        if length == CLOSED.len() {
+            known.closed = true;
+        } else if !known.over {
+            self.events.push_back(Event::Arrived { lane, slot: Bytes::owned(bytes), at: 0, length });
+        }
+    }
+
+    fn connected(&mut self, lane: Lane) {
+        let Lane { peer, rail } = lane;
+        if self.is_of_datagrams(rail) {
+            self.events.push_back(Event::Up(lane));
+            return;
+        }
+        let core = self.service.core_of(rail);
+        let elsewhere = || core.endpoints.lane(peer as usize).is_some_and(|lane| lane.is_elsewhere());
+        match core.want(peer as usize) {
+            // The first rail does not reach it, and others have lanes of their own.
+            Link::Ready if elsewhere() => self.wanted.push(lane),
+            Link::Ready => {
+                if self.raise(lane) {
+                    self.events.push_back(Event::Up(lane));
+                }
+                if self.closing {
+                    self.say_closed(peer);
+                }
+            }
+            Link::Wanted | Link::Absent => self.wanted.push(lane),
+            Link::Refused { by_peer, errno } => {
+                let error = std::io::Error::from_raw_os_error(errno);
+                tracing::warn!(peer, rail, by_peer, %error, "no connection for messages");
+                // What is divided goes by the others, and what was by this if any does.
+                let others = self.peers.get(&peer).is_some_and(|peer| peer.passages.iter().any(Passage::passes));
+                if rail == 0 && !others && self.mailbox.is_none() {
+                    self.notice(peer, Why::Unreachable);
+                }
+            }
+        }
+    }
+}
+
+impl Wire for VerbsWire {
+    type Memory = Bytes;
+
+    fn rails(&self, near: bool) -> &[Rail] {
+        if near { &[] } else { &self.rails }
+    }
+
+    fn connect(&mut self, lane: Lane) {
+        self.peers.entry(lane.peer).or_default();
+        self.connected(lane);
+    }
+
+    fn disconnect(&mut self, lane: Lane) {
+        self.wanted.retain(|wanted| *wanted != lane);
+        self.events.retain(|event| !matches!(event, Event::Up(of) if *of == lane));
+        if let Some(peer) = self.peers.get_mut(&lane.peer) {
+            peer.passages[lane.rail] = Passage::Closed;
+        }
+        self.service.core_of(lane.rail).part(lane.peer as usize);
+    }
+
+    fn connected_besides(&self, but: Rank) -> usize {
+        let core = self.core();
+        let is_asked = |rank: usize| {
+            let peer = rank as Rank;
+            let told = self
+                .peers
+                .get(&peer)
+                .is_some_and(|peer| peer.passages.iter().any(|passage| *passage != Passage::Closed));
+            told || self.wanted.iter().any(|lane| lane.peer == peer && !self.is_of_datagrams(lane.rail))
+        };
+        let others = core.endpoints.all().filter(|(rank, _)| *rank != core.me && *rank != but as usize);
+        others.filter(|(rank, lane)| lane.has_queue() && !is_asked(*rank)).count()
+    }
+
+    fn sever(&mut self, rank: Rank) {
+        let peer = self.peers.entry(rank).or_default();
+        peer.over = true;
+        for (core, moves) in self.service.cores().zip(&mut peer.moves) {
+            if !std::mem::take(moves).is_empty() {
+                // With its queue pair goes what the adapter might still do.
+                core.give_up(rank as usize);
+            }
+            if let Some(lane) = core.endpoints.lane(rank as usize) {
+                lane.return_to_messages(false);
+                drop(lane.take_returned());
+            }
+        }
+        if let Some(mailbox) = &mut self.mailbox {
+            mailbox.windows.cut(rank);
+        }
+        self.wanted.retain(|wanted| wanted.peer != rank);
+        self.moving.retain(|moving| moving.peer != rank);
+        self.gone.retain(|gone| gone.peer != rank);
+        self.events.retain(|event| event.lane().is_none_or(|lane| lane.peer != rank));
+    }
+
+    fn fails_over(&self) -> bool {
+        self.may_fail_over()
+    }
+
+    fn reaches(&mut self, lane: Lane, key: Key, _: usize) -> bool {
+        self.peers.entry(lane.peer).or_default().pipes.push(key);
+        self.keep_or_not(lane);
+        true
+    }
+
+    fn leave(&mut self, lane: Lane, key: Key) {
+        self.peers.entry(lane.peer).or_default().pipes.retain(|known| *known != key);
+        self.keep_or_not(lane);
+    }
+
+    fn take_back(&mut self, lane: Lane) -> Vec<Left<Bytes>> {
+        self.taken_back(lane)
+    }
+
+    fn take(&mut self, length: usize) -> Option<Bytes> {
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(length).ok()?;
+        bytes.resize(length, 0_u8);
+        Some(Bytes::owned(bytes.into_boxed_slice()))
+    }
+
+    fn give(&mut self, memory: Bytes) {
+        drop(memory);
+    }
+
+    fn ring(&mut self, peer: Rank, length: usize) -> Option<(Bytes, Key)> {
+        let buffer = Buffer::new(&self.core().rail.domain, length, Access::Bytes);
+        let refused = |error| tracing::debug!(peer, %error, "no memory for a ring");
+        let buffer = Arc::new(buffer.map_err(refused).ok()?);
+        let key = Key { address: buffer.address(), key: buffer.remote_key().into() };
+        self.rings.insert(key, (peer, buffer.clone()));
+        Some((Bytes::owned(Ring(buffer)), key))
+    }
+
+    fn opens(&mut self, lane: Lane) -> bool {
+        self.mailbox.is_none() || self.connect_for(lane).is_ok()
+    }
+
+    fn reads(&mut self, _: Lane) -> bool {
+        true
+    }
+
+    fn count(&self, meter: &mut Meter) {
+        self.count_registered(meter);
+    }
+
+    fn register(&mut self, memory: &Bytes, lane: Lane) -> Option<Key> {
+        self.make_known(memory, lane.rail)
+    }
+
+    fn release(&mut self, lane: Lane, released: Key) {
+        self.forget(lane.rail, released);
+    }
+
+    fn key_of(&self, memory: &Bytes, rail: usize) -> Option<Key> {
+        self.known_key(memory, rail)
+    }
+
+    fn memory_of(&self, rail: usize, key: Key, length: usize, written: bool) -> Option<Bytes> {
+        self.known_memory(rail, key, length, written)
+    }
+
+    fn open_window(&mut self, lane: Lane, window: Window) -> Option<Key> {
+        self.opened(lane.rail, window)
+    }
+
+    fn close_window(&mut self, rail: usize, window: Key) -> u64 {
+        self.closed(rail, window)
+    }
+
+    fn post(&mut self, lane: Lane, request: Request<'_, Bytes>) -> Result<(), Busy> {
+        let rank = lane.peer;
+        if let (Request::Send { head, body }, true, Some(mailbox)) =
+            (&request, self.is_of_datagrams(lane.rail), &mut self.mailbox)
+        {
+            let bytes = head.len() + body.length();
+            return mailbox.send(rank, bytes, |into| write(into, head, *body, &[])).then_some(()).ok_or(Busy);
+        }
+        if let Request::Piece { from, to, index, token } = request {
+            return self.piece(lane, from, to, index, token);
+        }
+        self.post_moves(lane)?;
+        match request {
+            Request::Send { head, body } => self.copied(lane, Verb::Send, BUFFER, head, body, None),
+            Request::Put { to, at, head, body, mark, immediate } => {
+                let verb = immediate.map_or(Verb::Write, Verb::WriteAndTell);
+                let to = self.place(rank, to, at)?;
+                self.copied(lane, verb, to, head, body, mark)
+            }
+            Request::Write { from, to, at, token } => self.begin(lane, Verb::Write, from, to, at, token),
+            Request::Read { from, at, into, token } => self.begin(lane, Verb::Read, into, from, at, token),
+            Request::Piece { .. } => unreachable!("has gone"),
+        }
+    }
+
+    fn poll(&mut self) -> Option<Event<Bytes>> {
+        if self.events.is_empty() {
+            self.collect();
+        }
+        self.events.pop_front()
+    }
+
+    fn now(&self) -> u64 {
+        self.began.elapsed().as_nanos() as u64
+    }
+
+    fn read(&self, memory: &Bytes, at: usize, into: &mut [u8]) {
+        memory.read(at, into);
+    }
+
+    fn word(&self, ring: &Bytes, at: usize) -> u64 {
+        assert!(at.is_multiple_of(8) && at + 8 <= ring.len(), "a word of the ring");
+        let start = ring.start().expect("a ring is memory of this rank's");
+        // SAFETY: inside and aligned, as the ring begins at a page; alive as long as the handle; words of it are read by atomics
+        // only.
+        unsafe { AtomicU64::from_ptr(start.add(at).as_ptr().cast()) }.load(Acquire)
+    }
+
+    fn copy(&mut self, from: Part<'_, Bytes>, to: &Bytes, at: usize) {
+        from.memory.copy(from.at, from.length, to, at);
+    }
+}
+
+impl Drop for VerbsWire {
+    fn drop(&mut self) {
+        for (rail, core) in self.service.cores().enumerate() {
+            for (rank, _) in self.peers.iter().filter(|(_, peer)| !peer.moves[rail].is_empty()) {
+                core.give_up(*rank as usize);
+            }
+            for rank in self.peers.keys() {
+                if let Some(lane) = core.endpoints.lane(*rank as usize) {
+                    // What is under way goes on by the next queue.
+                    lane.return_to_messages(false);
+                    drop(lane.take_returned());
+                }
+            }
+        }
+        let rings = std::mem::take(&mut self.rings).into_values();
+        rings.for_each(|(_, ring)| self.service.core.receives.keep(ring));
+        self.service.cores().for_each(|core| core.receives.discard(true));
+    }
+}

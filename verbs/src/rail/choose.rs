@@ -1,0 +1,296 @@
+//! Which devices, ports and addresses of this machine a rank uses: decided from facts alone.
+
+use crate::VerbsError;
+use crate::settings::Settings;
+use ibverbs_sys::ibv_mtu;
+
+/// A device, as far as the choice goes.
+#[derive(Clone, Debug)]
+pub(crate) struct Candidate {
+    pub name: String,
+    /// Whether it executes atomics.
+    pub atomics: bool,
+    /// Whose it is, by number.
+    pub vendor: u32,
+    pub ports: Vec<Port>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Port {
+    pub number: u8,
+    /// As libibverbs numbers states.
+    pub state: u32,
+    pub lid: u16,
+    /// The most that it has active.
+    pub mtu: ibv_mtu,
+    pub ethernet: bool,
+    /// The subnet wants global addresses.
+    pub global: bool,
+    pub gids: Vec<Gid>,
+    /// Partition keys and their indices.
+    pub pkeys: Vec<(u16, u16)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Gid {
+    pub index: u8,
+    pub raw: [u8; 16],
+    /// Of RoCE v2.
+    pub v2: bool,
+}
+
+/// How packets of a rank look; those of different links do not reach each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Link {
+    InfiniBand = 1,
+    RoceV1 = 2,
+    RoceV2 = 3,
+}
+
+/// What a rank uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Choice {
+    /// Which of the candidates.
+    pub device: usize,
+    pub port: u8,
+    pub lid: u16,
+    pub mtu: ibv_mtu,
+    pub pkey_index: u16,
+    pub gid: Gid,
+    /// Packets bring global addresses.
+    pub global: bool,
+    pub link: Link,
+}
+
+const ACTIVE: u32 = 4;
+
+/// The device that the settings name, or the first that is up, of those with atomics if there are any: windows are made of
+/// them.
+pub(crate) fn choose(settings: &Settings, candidates: &[Result<Candidate, VerbsError>]) -> Result<Choice, VerbsError> {
+    if candidates.is_empty() && settings.place.device.is_none() {
+        return Err(VerbsError::NoDevice { source: None });
+    }
+    let mut why_not = Vec::new();
+    let mut without_atomics = None;
+    for (at, candidate) in candidates.iter().enumerate() {
+        let usable = match candidate {
+            Ok(device) => choose_port(settings, device)
+                .and_then(|port| choose_address(settings, device, port))
+                .map(|choice| (device.atomics, Choice { device: at, ..choice })),
+            Err(error) => Err(VerbsError::unusable(String::new(), error.to_string())),
+        };
+        match usable {
+            Ok((true, choice)) => return Ok(choice),
+            Ok((false, choice)) => _ = without_atomics.get_or_insert(choice),
+            // What was named by the user is not replaced by something else.
+            Err(error) if settings.place.device.is_some() => return Err(error),
+            Err(VerbsError::Unusable { what, why }) if what.is_empty() => why_not.push(why),
+            Err(error) => why_not.push(error.to_string()),
+        }
+    }
+    without_atomics.ok_or_else(|| VerbsError::unusable("no RDMA device is usable".into(), why_not.join("; ")))
+}
+
+/// As [`choose`] chooses, and what is like that beside it: every active port with such links, of the same vendor's devices, in the order
+/// of devices and ports. Large messages, puts and gets are divided among all.
+pub(crate) fn choose_all(
+    settings: &Settings,
+    candidates: &[Result<Candidate, VerbsError>],
+) -> Result<Vec<Choice>, VerbsError> {
+    let first = choose(settings, candidates)?;
+    let vendor = |candidate: &Candidate| candidate.vendor;
+    let like = candidates[first.device].as_ref().ok().map(vendor);
+    let ports = candidates.iter().enumerate().filter_map(|(at, candidate)| Some((at, candidate.as_ref().ok()?)));
+    let ports = ports.flat_map(|(at, device)| device.ports.iter().map(move |port| (at, device, port)));
+    let further = ports.filter_map(|(at, device, port)| {
+        let usable = port.state == ACTIVE && settings.place.port.is_none_or(|wanted| wanted == port.number);
+        let other = (at, port.number) != (first.device, first.port) && Some(device.vendor) == like;
+        let choice = choose_address(settings, device, port).ok().filter(|choice| choice.link == first.link)?;
+        (usable && other).then_some(Choice { device: at, ..choice })
+    });
+    Ok(std::iter::once(first).chain(further).take(settings.most_rails()).collect())
+}
+
+fn choose_port<'d>(settings: &Settings, device: &'d Candidate) -> Result<&'d Port, VerbsError> {
+    let name = &device.name;
+    if let Some(port) = settings.place.port.filter(|&wanted| device.ports.iter().all(|port| port.number != wanted)) {
+        let why = format!("{name} has {} port(s), from 1 on", device.ports.len());
+        return Err(VerbsError::unusable(format!("TRANSOM_VERBS_PORT={port}"), why));
+    }
+    let mut asked = device.ports.iter().filter(|port| settings.place.port.is_none_or(|wanted| port.number == wanted));
+    asked.clone().find(|port| port.state == ACTIVE).ok_or_else(|| {
+        let down = asked.by_ref().map(|port| format!("port {} is {}", port.number, state_name(port.state)));
+        let why = format!("{}; `ibv_devinfo` shows them", down.collect::<Vec<_>>().join(", "));
+        VerbsError::unusable(format!("RDMA device {name} has no active port"), why)
+    })
+}
+
+fn state_name(state: u32) -> &'static str {
+    ["nop", "down", "initialising", "armed", "active", "active, deferred"].get(state as usize).unwrap_or(&"unknown")
+}
+
+fn choose_address(settings: &Settings, device: &Candidate, port: &Port) -> Result<Choice, VerbsError> {
+    let at = format!("port {} of {}", port.number, device.name);
+    if settings.mtu.is_some_and(|wanted| wanted > port.mtu) {
+        let why = format!("{at} has {} bytes active", 128 << port.mtu);
+        return Err(VerbsError::unusable("TRANSOM_VERBS_MTU".into(), why));
+    }
+    let gid = choose_gid(settings, device, port)?;
+    // The highest bit says full or limited member.
+    let same = |pkey: u16| settings.pkey.is_none_or(|wanted| wanted & 0x7fff == pkey & 0x7fff);
+    let pkey = port.pkeys.iter().find(|(_, pkey)| same(*pkey)).map(|&(index, _)| index);
+    let pkey_index = match (pkey, settings.pkey) {
+        (Some(index), _) => index,
+        (None, None) => 0,
+        (None, Some(wanted)) => {
+            let there = port.pkeys.iter().map(|(_, pkey)| format!("{pkey:#06x}")).collect::<Vec<_>>().join(", ");
+            let why = format!("{at} is not of that partition; it has {there}");
+            return Err(VerbsError::unusable(format!("TRANSOM_VERBS_PKEY={wanted:#06x}"), why));
+        }
+    };
+    Ok(Choice {
+        device: 0,
+        port: port.number,
+        lid: port.lid,
+        mtu: settings.mtu.unwrap_or(port.mtu),
+        pkey_index,
+        gid,
+        global: port.ethernet || port.global || settings.place.gid.is_some(),
+        link: match (port.ethernet, gid.v2) {
+            (false, _) => Link::InfiniBand,
+            (true, false) => Link::RoceV1,
+            (true, true) => Link::RoceV2,
+        },
+    })
+}
+
+fn choose_gid(settings: &Settings, device: &Candidate, port: &Port) -> Result<Gid, VerbsError> {
+    if let Some(index) = settings.place.gid {
+        let there = port.gids.iter().map(|gid| gid.index.to_string()).collect::<Vec<_>>().join(", ");
+        let why = format!("port {} of {} has no such address; it has {there}", port.number, device.name);
+        let found = port.gids.iter().find(|gid| gid.index == index);
+        return found.copied().ok_or_else(|| VerbsError::unusable(format!("TRANSOM_VERBS_GID={index}"), why));
+    }
+    if !port.ethernet {
+        return Ok(port.gids.first().copied().unwrap_or(Gid { index: 0, raw: [0; 16], v2: false }));
+    }
+    // RoCE v2 passes routers, and IPv4 is what most networks have; v1 and link-local addresses come last.
+    let worth = |gid: &&Gid| {
+        let is_v4 = gid.raw[..12] == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
+        (gid.v2, is_v4, gid.raw[0] != 0xfe, std::cmp::Reverse(gid.index))
+    };
+    port.gids.iter().max_by_key(worth).copied().ok_or_else(|| {
+        let why = "it has no address; give its network interface one (`ip address add`)".into();
+        VerbsError::unusable(format!("port {} of RDMA device {}", port.number, device.name), why)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::Place;
+    use transom_channel::Paths;
+
+    const V4: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1];
+    const LOCAL: [u8; 16] = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+
+    fn settings() -> Settings {
+        Settings::default()
+    }
+
+    fn port(number: u8, state: u32) -> Port {
+        let gid = |index, raw, v2| Gid { index, raw, v2 };
+        let gids = vec![gid(0, LOCAL, true), gid(1, V4, false), gid(2, V4, true), gid(3, V4, true)];
+        Port { number, state, lid: 7, mtu: 3, ethernet: true, global: false, gids, pkeys: vec![(0, 0xffff)] }
+    }
+
+    fn device(name: &str, atomics: bool, ports: Vec<Port>) -> Result<Candidate, VerbsError> {
+        Ok(Candidate { name: name.into(), atomics, vendor: 0x02c9, ports })
+    }
+
+    #[test]
+    fn every_port_like_the_first_is_a_rail() {
+        let infiniband = Port { ethernet: false, ..port(1, ACTIVE) };
+        let soft = Candidate { name: "rxe0".into(), atomics: true, vendor: 0xff_ffff, ports: vec![port(1, ACTIVE)] };
+        let devices = [
+            device("down0", true, vec![port(1, 1)]),
+            device("mlx5_0", true, vec![port(1, ACTIVE), port(2, ACTIVE)]),
+            device("ib0", true, vec![infiniband]),
+            Ok(soft),
+            Err(VerbsError::unusable("mlx5_1".into(), "no permission".into())),
+            device("mlx5_2", false, vec![port(1, 1), port(2, ACTIVE), port(3, ACTIVE), port(4, ACTIVE)]),
+        ];
+        let chosen = |settings: &Settings| {
+            let rails = choose_all(settings, &devices).unwrap();
+            rails.into_iter().map(|rail| (rail.device, rail.port)).collect::<Vec<_>>()
+        };
+        assert_eq!(chosen(&settings()), [(1, 1), (1, 2), (5, 2), (5, 3)]);
+        assert_eq!(chosen(&Settings { paths: Paths::Both, ..settings() }), [(1, 1), (1, 2), (5, 2)]);
+        assert_eq!(chosen(&Settings { paths: Paths::Datagrams, ..settings() }), [(1, 1)]);
+        let of_port = |port| Settings { place: Place { port, ..Place::default() }, ..settings() };
+        assert_eq!(chosen(&of_port(Some(2))), [(1, 2), (5, 2)]);
+        let error = choose_all(&settings(), &devices[..1]).unwrap_err().to_string();
+        assert!(error.contains("port 1 is down"), "{error}");
+    }
+
+    #[test]
+    fn a_device_with_atomics_goes_before_one_without() {
+        let devices = [
+            device("efa0", false, vec![port(1, ACTIVE)]),
+            device("down0", true, vec![port(1, 1)]),
+            device("mlx5_0", true, vec![port(1, 1), port(2, ACTIVE)]),
+        ];
+        let chosen = choose(&settings(), &devices).unwrap();
+        assert_eq!((chosen.device, chosen.port, chosen.gid.index, chosen.link), (2, 2, 2, Link::RoceV2));
+        // One without is better than none: messages do without them.
+        assert_eq!(choose(&settings(), &devices[..2]).unwrap().device, 0);
+    }
+
+    #[test]
+    fn why_none_is_usable_is_told() {
+        let refused = Err(VerbsError::unusable("mlx5_1".into(), "no permission".into()));
+        let error = choose(&settings(), &[refused, device("mlx5_0", true, vec![port(1, 1)])]).unwrap_err().to_string();
+        assert!(error.contains("mlx5_1: no permission; ") && error.contains("port 1 is down"), "{error}");
+        assert!(matches!(choose(&settings(), &[]), Err(VerbsError::NoDevice { .. })));
+        let mut bare = port(1, ACTIVE);
+        bare.gids.clear();
+        let error = choose(&settings(), &[device("mlx5_0", true, vec![bare])]).unwrap_err().to_string();
+        assert!(error.contains("ip address add"), "{error}");
+    }
+
+    #[test]
+    fn what_was_asked_for_is_taken_or_refused() {
+        let mut two = port(2, ACTIVE);
+        two.pkeys = vec![(0, 0xffff), (5, 0x8012)];
+        let devices = [device("mlx5_0", true, vec![port(1, ACTIVE), two])];
+        let with = |change: fn(&mut Settings)| {
+            let mut settings = settings();
+            change(&mut settings);
+            choose(&settings, &devices)
+        };
+        assert_eq!(with(|asked| asked.place.gid = Some(3)).unwrap().gid.index, 3);
+        assert_eq!(with(|asked| asked.mtu = Some(2)).unwrap().mtu, 2);
+        let of_partition = with(|asked| (asked.place.port, asked.pkey) = (Some(2), Some(0x12))).unwrap();
+        assert_eq!((of_partition.port, of_partition.pkey_index), (2, 5));
+        for (refused, wanted) in [
+            (with(|asked| asked.place.gid = Some(9)), "no such address; it has 0, 1, 2, 3"),
+            (with(|asked| asked.mtu = Some(5)), "1024 bytes active"),
+            (with(|asked| asked.place.port = Some(3)), "2 port(s)"),
+            (with(|asked| asked.pkey = Some(0x12)), "TRANSOM_VERBS_PKEY=0x0012: port 1 of mlx5_0 is not"),
+        ] {
+            let error = refused.unwrap_err().to_string();
+            assert!(error.contains(wanted), "{error}");
+        }
+    }
+
+    #[test]
+    fn infiniband_brings_global_addresses_where_the_subnet_wants_them() {
+        let mut infiniband =
+            Port { ethernet: false, gids: vec![Gid { index: 0, raw: LOCAL, v2: false }], ..port(1, ACTIVE) };
+        let chosen = |port: &Port| choose(&settings(), &[device("mlx5_0", true, vec![port.clone()])]).unwrap();
+        assert_eq!((chosen(&infiniband).global, chosen(&infiniband).link), (false, Link::InfiniBand));
+        infiniband.global = true;
+        assert!(chosen(&infiniband).global);
+    }
+}

@@ -1,0 +1,145 @@
+//! Completion queues by the lanes that there are: the first has room for few, each further one for twice as many. Every
+//! request of a lane may complete with an error of its own, so each lane has its whole depth of entries.
+//!
+//! With `d` requests to a lane, `n` lanes have at most `2 d max(8, n + 8)` entries in at most `log2(n / 8 + 1)` rounded up
+//! queues, on a device whose queues are large enough.
+
+use super::health::Health;
+use crate::VerbsError;
+use crate::lock::lock;
+use crate::sys::{CompletionQueue, Context};
+use std::iter::successors;
+use std::sync::{Arc, Mutex, OnceLock};
+
+/// Lanes of the first queue.
+const FIRST: usize = 8;
+
+/// Lanes of a queue, by its place, where one queue has at most `most` entries.
+pub(super) fn lanes(queue: usize, depth: u32, most: u32) -> usize {
+    let fit = (most / depth.max(1)).max(1) as usize;
+    FIRST.saturating_mul(1 << queue.min(20)).min(fit)
+}
+
+/// Which queue takes the completions of the lane that is made as number `nth`.
+pub(super) fn queue_of(nth: usize, depth: u32, most: u32) -> usize {
+    let mut before = 0;
+    (0..)
+        .find(|&queue| {
+            before += lanes(queue, depth, most);
+            nth < before
+        })
+        .expect("each takes one at least")
+}
+
+/// The completion queues of a rail's lanes.
+pub(crate) struct Queues {
+    context: Arc<Context>,
+    health: Arc<Health>,
+    depth: u32,
+    queues: List,
+    /// Of other rails' devices, one for each lane that was by such a rail.
+    elsewhere: List,
+    /// Lanes so far. Locked while a queue is made: only who makes lanes waits.
+    lanes: Mutex<usize>,
+}
+
+/// Queues are only ever added: who waits looks at all of them again and again, without a lock.
+type List = OnceLock<Box<Node>>;
+
+struct Node {
+    polled: Arc<Polled>,
+    next: List,
+}
+
+/// A completion queue that one thread at a time polls, so that each lane is told in order; others need not wait.
+pub(crate) struct Polled {
+    pub queue: Arc<CompletionQueue>,
+    pub polling: Mutex<()>,
+    /// Of the rail whose device it is of.
+    pub health: Arc<Health>,
+}
+
+impl Queues {
+    pub fn new(context: &Arc<Context>, health: &Arc<Health>, depth: u32) -> Self {
+        let (queues, elsewhere) = Default::default();
+        let (context, health) = (context.clone(), health.clone());
+        Queues { context, health, depth, queues, elsewhere, lanes: Mutex::default() }
+    }
+
+    fn most(&self) -> u32 {
+        self.context.limits.max_cqe.max(1) as u32
+    }
+
+    /// The queue for one lane more, whose queue pairs, one after the other, it is for.
+    pub fn take(&self) -> Result<Arc<Polled>, VerbsError> {
+        let mut made = lock(&self.lanes);
+        let at = queue_of(*made, self.depth, self.most());
+        let existing = nodes(&self.queues).nth(at).map(|node| node.polled.clone());
+        let queue = match existing {
+            Some(queue) => queue,
+            None => {
+                let lanes = lanes(at, self.depth, self.most()) as u32;
+                let entries = lanes.saturating_mul(self.depth).min(self.most());
+                tracing::debug!(entries, "completion queue made");
+                append(&self.queues, CompletionQueue::new(&self.context, entries)?, &self.health)
+            }
+        };
+        *made += 1;
+        Ok(queue)
+    }
+
+    /// The queue for one lane of this rail by another's device, which is as healthy as that. By one thread at a time.
+    pub fn elsewhere(&self, context: &Arc<Context>, health: &Arc<Health>) -> Result<Arc<Polled>, VerbsError> {
+        Ok(append(&self.elsewhere, CompletionQueue::new(context, self.depth)?, health))
+    }
+
+    /// All that there are.
+    #[inline]
+    pub fn all(&self) -> impl Iterator<Item = &Arc<Polled>> {
+        nodes(&self.queues).chain(nodes(&self.elsewhere)).map(|node| &node.polled)
+    }
+}
+
+#[inline]
+fn nodes(of: &List) -> impl Iterator<Item = &Node> {
+    successors(of.get(), |node| node.next.get()).map(Box::as_ref)
+}
+
+fn append(to: &List, queue: CompletionQueue, health: &Arc<Health>) -> Arc<Polled> {
+    let (queue, polling, health) = (Arc::new(queue), Mutex::default(), health.clone());
+    let polled = Arc::new(Polled { queue, polling, health });
+    let end = nodes(to).last().map_or(to, |last| &last.next);
+    let _ = end.set(Box::new(Node { polled: polled.clone(), next: List::new() }));
+    polled
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entries(made: usize, depth: u32, most: u32) -> usize {
+        let queues = if made == 0 { 0 } else { queue_of(made - 1, depth, most) + 1 };
+        (0..queues).map(|queue| lanes(queue, depth, most) * depth as usize).sum()
+    }
+
+    #[test]
+    fn entries_are_by_lanes_and_not_by_ranks() {
+        assert_eq!(entries(0, 128, 4 << 20), 0, "before the first connection");
+        assert_eq!([1, 8, 9, 24, 25].map(|lanes| entries(lanes, 128, 4 << 20)), [1024, 1024, 3072, 3072, 7168]);
+        for lanes in 1..3000 {
+            let entries = entries(lanes, 128, 4 << 20);
+            assert!((lanes * 128..=2 * 128 * (lanes + 8)).contains(&entries), "{lanes} lanes: {entries}");
+        }
+        assert_eq!(queue_of(9_998, 128, 4 << 20), 10, "11 queues to all of 10,000 ranks");
+    }
+
+    /// The depth is what was asked for, however many lanes: Soft-RoCE's largest queue has 32,767 entries.
+    #[test]
+    fn small_queues_are_more() {
+        assert_eq!(lanes(0, 128, 32_767), 8);
+        assert_eq!(lanes(9, 128, 32_767), 255);
+        assert!((0..10_000).all(|nth| lanes(queue_of(nth, 128, 32_767), 128, 32_767) * 128 <= 32_767));
+        assert_eq!(lanes(3, 32_767, 32_767), 1);
+        assert_eq!(queue_of(5, 32_767, 32_767), 5);
+    }
+}

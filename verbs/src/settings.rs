@@ -1,0 +1,292 @@
+//! What users may set, read from the [variables](crate::variables).
+
+use crate::variables as set;
+use ibverbs_sys::*;
+use std::str::FromStr;
+use std::time::Duration;
+use transom_channel::striping::Stripe;
+use transom_channel::wire::RAILS;
+use transom_channel::{Config, Paths};
+use transom_launch::variables::{Seconds, VariableError};
+
+/// From so many bytes on it takes less time to register memory than to copy: BENCHMARKS.md has the figures.
+const REGISTER_FROM: u32 = 128 << 10;
+
+/// Registered memory cannot be swapped out; buffers of persistent messages are mostly few.
+const KEEP: u32 = 256 << 20;
+
+/// Which port a rail is of, and which of its addresses it has, as far as that is said.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Place {
+    pub device: Option<String>,
+    pub port: Option<u8>,
+    pub gid: Option<u8>,
+}
+
+/// What the variables say.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Settings {
+    /// The rails that are named, in order; none: every port that is like the first.
+    pub named: Vec<Place>,
+    /// What of a rail is said where it is not named: of one that is named, see [`at`](Self::at).
+    pub place: Place,
+    pub mtu: Option<ibv_mtu>,
+    pub service_level: u8,
+    /// Of packets with a global header: RoCE's DSCP and ECN.
+    pub traffic_class: u8,
+    /// The partition, by its key; the first of the port if none is asked for.
+    pub pkey: Option<u16>,
+    /// Operations under way on one queue pair.
+    pub depth: u32,
+    /// Bytes of a write that travel in the request itself.
+    pub inline: u32,
+    /// From how many bytes on the memory of an operation is registered for it.
+    pub register_from: u32,
+    /// Up to how many bytes of memory that messages are sent from again and again stay registered.
+    pub keep: u32,
+    /// After how long what is not answered is sent again.
+    pub timeout: Duration,
+    /// How often it is, before the connection counts as broken.
+    pub retries: u8,
+    pub notify_by: Option<NotifyBy>,
+    /// How large puts and gets are divided among rails, as messages are: of TRANSOM_MESSAGES, too.
+    pub division: Division,
+    /// By what messages go: of TRANSOM_MESSAGES, whose other fields are looked at later.
+    pub paths: Paths,
+    /// By how many queue pairs messages are sent as datagrams, if they are.
+    pub datagrams: Option<usize>,
+    /// Whether ranks of one host move data through their memory; else only if the job has several hosts.
+    pub hybrid: Option<bool>,
+}
+
+/// How what is large is divided among rails.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Division {
+    pub stripe: Stripe,
+    /// Bytes of a stripe at least, on average.
+    pub least: u64,
+}
+
+impl Default for Division {
+    fn default() -> Self {
+        let Config { stripe, stripe_from: least, .. } = Config::default();
+        Division { stripe, least }
+    }
+}
+
+/// How 8 bytes are put in one piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NotifyBy {
+    /// By a write: adapters write aligned 8 bytes at once.
+    Write,
+    /// By compare-and-swap, where the device is software that copies byte by byte.
+    Atomic,
+}
+
+impl Settings {
+    /// As the variables say, and for messages as `messages` says.
+    pub fn from_env(messages: &Config) -> Result<Self, VariableError> {
+        Ok(Settings {
+            named: set::DEVICE.get::<Places>()?.map_or(Vec::new(), |places| places.0),
+            place: Place {
+                device: None,
+                port: set::PORT.get::<Within<1, 254>>()?.map(|port| port.0 as u8),
+                gid: set::GID.get::<Within<0, 255>>()?.map(|gid| gid.0 as u8),
+            },
+            mtu: set::MTU.get::<Mtu>()?.map(|mtu| mtu.0),
+            service_level: set::SL.get::<Within<0, 15>>()?.map_or(0, |level| level.0 as u8),
+            traffic_class: set::TRAFFIC_CLASS.get::<Within<0, 255>>()?.map_or(0, |class| class.0 as u8),
+            pkey: set::PKEY.get::<Partition>()?.map(|pkey| pkey.0),
+            depth: set::DEPTH.get::<Within<4, 32768>>()?.map_or(128, |depth| depth.0),
+            inline: set::INLINE.get::<Within<0, 4096>>()?.map_or(128, |inline| inline.0),
+            register_from: set::REGISTER.get::<Within<32_768, { u32::MAX }>>()?.map_or(REGISTER_FROM, |bytes| bytes.0),
+            keep: set::KEEP.get::<Within<0, { u32::MAX }>>()?.map_or(KEEP, |bytes| bytes.0),
+            timeout: set::TIMEOUT.get::<Timeout>()?.map_or(Duration::from_millis(250), |time| time.0),
+            retries: set::RETRY.get::<Within<0, 7>>()?.map_or(7, |retries| retries.0 as u8),
+            notify_by: set::NOTIFY.get::<Choice<NotifyBy>>()?.and_then(|choice| choice.0),
+            division: Division { stripe: messages.stripe, least: messages.stripe_from },
+            paths: messages.paths,
+            datagrams: (messages.paths != Paths::Connections).then_some(messages.ud_lanes),
+            hybrid: set::HYBRID.get::<Choice<bool>>()?.and_then(|hybrid| hybrid.0),
+        })
+    }
+
+    /// Of a rail that is named so.
+    pub fn at(&self, place: &Place) -> Settings {
+        let Place { device, port, gid } = place.clone();
+        let place = Place { device, port: port.or(self.place.port), gid: gid.or(self.place.gid) };
+        Settings { place, ..self.clone() }
+    }
+
+    /// Rails at most. Datagrams, if messages go by them, go by the first, which is the only one then unless there are connections,
+    /// too; and where there are both they count as one.
+    pub fn most_rails(&self) -> usize {
+        match self.paths {
+            Paths::Connections => RAILS,
+            Paths::Datagrams => 1,
+            Paths::Both => RAILS - 1,
+        }
+    }
+
+    /// The exponent of the adapter's timeout, which is 4.096 us times a power of two.
+    pub fn timeout_exponent(&self) -> u8 {
+        (1..=31).find(|&power| Duration::from_nanos(4096) * (1 << power) >= self.timeout).unwrap_or(31)
+    }
+}
+
+/// Names of devices, each with a port or not, and with an address of that or not.
+pub(crate) struct Places(Vec<Place>);
+
+impl FromStr for Places {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let names: Vec<_> = text.split(',').map(str::trim).collect();
+        if names.len() > RAILS {
+            return Err(format!("{} devices, where a rank has {RAILS} rails at most", names.len()));
+        }
+        if let Some((_, name)) = names.iter().enumerate().find(|(at, name)| names[..*at].contains(name)) {
+            return Err(format!("{name} is there twice"));
+        }
+        names.into_iter().map(place).collect::<Result<_, _>>().map(Places)
+    }
+}
+
+/// `mlx5_0`, `mlx5_0:1`, or `mlx5_0:1:3`.
+fn place(text: &str) -> Result<Place, String> {
+    let mut parts = text.split(':');
+    let device = parts.next().filter(|name| !name.is_empty()).ok_or("a device without a name")?;
+    let port = parts.next().map(|port| port.parse().ok().filter(|port| (1..=254).contains(port)));
+    let gid = parts.next().map(|gid| gid.parse::<u8>().ok());
+    match (port, gid, parts.next()) {
+        (Some(None), ..) => Err(format!("{text}: no port from 1 to 254 behind the name")),
+        (_, Some(None), _) => Err(format!("{text}: no index of an address, from 0 to 255, behind the port")),
+        (.., Some(_)) => Err(format!("{text}: more than a name, a port and the index of an address")),
+        (port, gid, None) => Ok(Place { device: Some(device.into()), port: port.flatten(), gid: gid.flatten() }),
+    }
+}
+
+/// A number within bounds.
+pub(crate) struct Within<const LOW: u32, const HIGH: u32>(u32);
+
+impl<const LOW: u32, const HIGH: u32> FromStr for Within<LOW, HIGH> {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.trim().parse() {
+            Ok(number) if (LOW..=HIGH).contains(&number) => Ok(Within(number)),
+            _ => Err(format!("not a number from {LOW} to {HIGH}")),
+        }
+    }
+}
+
+/// A time, not zero: an adapter takes that for ever.
+pub(crate) struct Timeout(Duration);
+
+impl FromStr for Timeout {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, &'static str> {
+        match text.parse::<Seconds>()?.0 {
+            Duration::ZERO => Err("0 would never send again"),
+            time => Ok(Timeout(time)),
+        }
+    }
+}
+
+/// A partition key, in hexadecimal as `ibv_devinfo -v` has it, or in decimal.
+pub(crate) struct Partition(u16);
+
+impl FromStr for Partition {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, &'static str> {
+        let text = text.trim();
+        let parsed = match text.strip_prefix("0x") {
+            Some(digits) => u16::from_str_radix(digits, 16),
+            None => text.parse(),
+        };
+        parsed.ok().filter(|pkey| pkey & 0x7fff != 0).map(Partition).ok_or("no partition key")
+    }
+}
+
+/// Bytes of a packet.
+pub(crate) struct Mtu(ibv_mtu);
+
+impl FromStr for Mtu {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, &'static str> {
+        match text.trim().parse::<u32>() {
+            Ok(bytes @ (256 | 512 | 1024 | 2048 | 4096)) => Ok(Mtu(bytes.ilog2() - 7)),
+            _ => Err("no such MTU"),
+        }
+    }
+}
+
+/// One of several words, or `auto`.
+pub(crate) struct Choice<T>(Option<T>);
+
+impl FromStr for Choice<NotifyBy> {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, &'static str> {
+        choose(text, &[("write", NotifyBy::Write), ("atomic", NotifyBy::Atomic)])
+    }
+}
+
+impl FromStr for Choice<bool> {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, &'static str> {
+        choose(text, &[("on", true), ("off", false)])
+    }
+}
+
+fn choose<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<Choice<T>, &'static str> {
+    match words.iter().find(|(word, _)| *word == text.trim()) {
+        Some(&(_, value)) => Ok(Choice(Some(value))),
+        None if text.trim() == "auto" => Ok(Choice(None)),
+        None => Err("no such choice"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn places(text: &str) -> Result<Vec<Place>, String> {
+        text.parse::<Places>().map(|places| places.0)
+    }
+
+    #[test]
+    fn a_rail_is_named_by_device_port_and_address() {
+        let place = |device: &str, port, gid| Place { device: Some(device.into()), port, gid };
+        let expected =
+            vec![place("mlx5_0", None, None), place("mlx5_0", Some(2), None), place("rxe0", Some(1), Some(0))];
+        assert_eq!(places("mlx5_0, mlx5_0:2,rxe0:1:0"), Ok(expected));
+        for (wrong, why) in [
+            ("", "a device without a name"),
+            ("mlx5_0,,mlx5_1", "a device without a name"),
+            ("mlx5_0:1,mlx5_0:1", "mlx5_0:1 is there twice"),
+            ("a,b,c,d,e", "5 devices, where a rank has 4 rails at most"),
+            ("mlx5_0:0", "mlx5_0:0: no port from 1 to 254 behind the name"),
+            ("mlx5_0:255", "mlx5_0:255: no port from 1 to 254 behind the name"),
+            ("mlx5_0:", "mlx5_0:: no port from 1 to 254 behind the name"),
+            ("mlx5_0:1:256", "mlx5_0:1:256: no index of an address, from 0 to 255, behind the port"),
+            ("mlx5_0:1:2:3", "mlx5_0:1:2:3: more than a name, a port and the index of an address"),
+        ] {
+            assert_eq!(places(wrong), Err(why.into()));
+        }
+    }
+
+    /// What is said of all rails holds for those of which nothing else is.
+    #[test]
+    fn what_a_rail_says_goes_before_what_is_said_of_all() {
+        let all = Settings { place: Place { device: None, port: Some(2), gid: Some(5) }, ..Settings::default() };
+        let at = |text: &str| all.at(&place(text).unwrap()).place;
+        assert_eq!(at("a"), Place { device: Some("a".into()), port: Some(2), gid: Some(5) });
+        assert_eq!(at("a:1"), Place { device: Some("a".into()), port: Some(1), gid: Some(5) });
+        assert_eq!(at("a:1:0"), Place { device: Some("a".into()), port: Some(1), gid: Some(0) });
+    }
+}

@@ -1,0 +1,26 @@
+//! What libibverbs has, each freed when dropped, after what was made of it. No policy: who uses it decides.
+
+mod address;
+mod completion;
+mod device;
+mod domain;
+mod events;
+mod library;
+mod queue_pair;
+mod shared_queue;
+
+pub(crate) use address::{AddressHandle, GlobalPath, Path};
+pub(crate) use completion::CompletionQueue;
+pub(crate) use device::{Context, Listed, devices};
+pub(crate) use domain::{Access, Domain, Registered};
+pub(crate) use events::Event;
+pub(crate) use queue_pair::{Capacity, Datagrams, FarEnd, NearEnd, QueuePair};
+pub(crate) use shared_queue::SharedQueue;
+
+use super::VerbsError;
+use std::io::Error;
+
+/// Why the function of libibverbs that was just called failed.
+fn refused(what: String) -> VerbsError {
+    VerbsError::system(what, Error::last_os_error())
+}
