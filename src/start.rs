@@ -1,9 +1,9 @@
 //! Being a rank: how a program gets its world, however it was started.
 
 use crate::error::StartError;
-use crate::messages::Progress;
+use crate::messages::asked::{MESSAGES, Progress};
 use crate::provider;
-use crate::variables::{self, LOG, LogFilter, MESSAGES, Micros, SPIN, SecondsOrOff, WAIT_REPORT};
+use crate::variables::{self, LOG, LogFilter, Micros, SPIN, SecondsOrOff, WAIT_REPORT};
 use crate::world::World;
 use std::fs::File;
 use std::os::fd::AsFd;

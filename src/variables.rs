@@ -6,14 +6,13 @@ pub use transom_launch::variables::{
     Variable, VariableError, readable,
 };
 
-use crate::collective::Asked;
-use crate::messages::Progress;
-use crate::provider::Choice;
+pub use crate::collective::asked::COLLECTIVES;
+pub use crate::messages::asked::{MESSAGES, PROGRESS};
+pub use crate::provider::asked::FABRIC;
 use std::io::Write;
 use std::str::FromStr;
 use std::sync::{LazyLock, Once};
 use tracing_subscriber::filter::{LevelFilter, Targets};
-use transom_channel::Changes;
 
 /// All variables of this build. A `TRANSOM_` name that is not here has no effect.
 ///
@@ -87,48 +86,6 @@ pub const WAIT_REPORT: Variable = Variable {
     expected: "seconds, e.g. `5`, or `off`",
     default: "5",
     check: readable::<SecondsOrOff>,
-};
-
-/// TRANSOM_FABRIC.
-pub const FABRIC: Variable = Variable {
-    name: "TRANSOM_FABRIC",
-    set_by: SetBy::User,
-    meaning: "which provider the ranks of a job use",
-    expected: "`auto`, `shm` (one machine), `verbs` (InfiniBand, RoCE; the cargo feature `verbs`) or `delayed` (late \
-               and unordered, to test synchronisation; the cargo feature `delayed`)",
-    default: "auto: shm on one machine, verbs on several",
-    check: readable::<Choice>,
-};
-
-/// TRANSOM_COLLECTIVES.
-pub const COLLECTIVES: Variable = Variable {
-    name: "TRANSOM_COLLECTIVES",
-    set_by: SetBy::User,
-    meaning: "which algorithms collectives take, where these can; the same at all ranks",
-    expected: "CALL CONDITIONS = ALGORITHM, or a list, e.g. `all_reduce bytes<=1024 = ring, broadcast=binomial`, or a file \
-               that has it",
-    default: "by ranks and bytes: docs/COLLECTIVES.md",
-    check: readable::<Asked>,
-};
-
-/// TRANSOM_MESSAGES.
-pub const MESSAGES: Variable = Variable {
-    name: "TRANSOM_MESSAGES",
-    set_by: SetBy::User,
-    meaning: "sizes and limits of messages, and how pipes move bytes that do not say so",
-    expected: "FIELD=VALUE, a name such as `aptus`, or a list, e.g. `eager=4096,rings=0`; docs/MESSAGES.md has fields and names",
-    default: "as docs/MESSAGES.md says",
-    check: readable::<Changes>,
-};
-
-/// TRANSOM_PROGRESS.
-pub const PROGRESS: Variable = Variable {
-    name: "TRANSOM_PROGRESS",
-    set_by: SetBy::User,
-    meaning: "who moves a rank's messages while the program computes: nobody but its calls, or a thread",
-    expected: "`calls` or `thread`",
-    default: "calls; a thread once `World::event_fd` was called",
-    check: readable::<Progress>,
 };
 
 /// What is logged: levels, by crate or for all.

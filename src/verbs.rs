@@ -3,7 +3,7 @@
 
 pub use transom_verbs::*;
 
-use crate::variables::MESSAGES;
+use crate::messages::asked::MESSAGES;
 use transom_channel::{Changes, Config};
 
 /// Opens the rails that a job would use, and describes them in a line.

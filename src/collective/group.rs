@@ -1,5 +1,6 @@
 //! What the ranks of a world or team know of each other's collectives: how many there were, and whether one failed.
 
+use super::asked::Asked;
 use super::control::{Control, Left, Saying};
 use super::history::{History, Made};
 use super::signature::{Kind, Signature};
@@ -8,7 +9,6 @@ use crate::lock::lock;
 use crate::messages::Error;
 use crate::messages::comm::{COLLECTIVES, Comm};
 use crate::messages::locked::Core;
-use crate::variables;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -47,27 +47,6 @@ pub(super) struct Group {
     pub(super) waiting: AtomicU32,
     /// How long that call has waited.
     patience: Mutex<Patience>,
-}
-
-/// What TRANSOM_COLLECTIVES says, or the file that it names.
-pub(crate) struct Asked(Rules);
-
-impl std::str::FromStr for Asked {
-    type Err = String;
-
-    fn from_str(value: &str) -> Result<Self, String> {
-        let is_file = !value.contains('=') && !value.trim().is_empty();
-        let text = if is_file { std::fs::read_to_string(value) } else { Ok(value.into()) };
-        let rules = text.map_err(|error| format!("no rule, and no file that can be read: {error}"))?.parse();
-        rules.map(Asked).map_err(|error| error.to_string())
-    }
-}
-
-impl Asked {
-    fn rules() -> Result<Rules, String> {
-        let asked = variables::COLLECTIVES.get::<Asked>().map_err(|error| error.to_string())?;
-        Ok(asked.map(|asked| asked.0).unwrap_or_default())
-    }
 }
 
 /// The started calls that have not ended, by their numbers, and how many of them each thread has started.

@@ -13,6 +13,7 @@
 //! # Ok::<(), transom::Error>(())
 //! ```
 
+pub(crate) mod asked;
 mod blocks;
 mod calls;
 mod control;
@@ -44,7 +45,6 @@ use crate::world::World;
 use bytemuck::Pod;
 use control::Control;
 use described::{Described, What};
-pub(crate) use group::Asked;
 use group::{Group, Member, Turn};
 use history::Made;
 use memory::Memory;

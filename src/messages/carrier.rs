@@ -1,9 +1,9 @@
 //! What carries the messages of a rank. A build without the feature `verbs` has one wire, and uses it as it is; with it each
 //! call looks which it is.
 
+use super::asked::MESSAGES;
 use super::error::Error;
 use crate::provider::Provider;
-use crate::variables::MESSAGES;
 use transom_channel::ring::Shape;
 use transom_channel::{Changes, Config, Misconfigured};
 use transom_shm_loopback::messages::ShmWire;

@@ -3,7 +3,8 @@
 use super::carrier;
 use super::error::Error;
 use super::locked::{Core, Engine, Key};
-use super::progress::{Progress, Thread};
+use super::asked::Progress;
+use super::progress::Thread;
 use crate::lock::lock;
 use crate::provider::Provider;
 use std::cell::Cell;

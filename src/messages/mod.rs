@@ -20,6 +20,7 @@
 //! Messages of a pair of ranks, in one world or team, with tags that a receive takes, are received in the order in which they
 //! were sent. docs/MESSAGES.md has the rest.
 
+pub(crate) mod asked;
 mod carrier;
 pub(crate) mod comm;
 mod ended_lists;
@@ -53,7 +54,6 @@ pub(crate) use meeting::Meeting;
 pub use partitioned::{Arriving, Part, Partitioned, PartitionedReceive, Parts};
 pub use persistent::{Active, Persistent};
 pub use probe::{Message, Probing};
-pub(crate) use progress::Progress;
 pub use request::{Cancelled, Done, Request};
 pub use requests::Requests;
 pub use scope::Scope;

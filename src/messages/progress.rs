@@ -3,39 +3,11 @@
 use super::error::Error;
 use super::hub::Hub;
 use crate::lock::lock;
-use crate::variables::{PROGRESS, VariableError};
 use crate::world::World;
 use rustix::event::{EventfdFlags, eventfd};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
-
-/// What TRANSOM_PROGRESS asks for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Progress {
-    #[default]
-    Calls,
-    Thread,
-}
-
-impl FromStr for Progress {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, &'static str> {
-        match text.trim() {
-            "calls" => Ok(Progress::Calls),
-            "thread" => Ok(Progress::Thread),
-            _ => Err("neither the program's calls nor a thread"),
-        }
-    }
-}
-
-impl Progress {
-    pub fn asked() -> Result<Progress, VariableError> {
-        Ok(PROGRESS.get()?.unwrap_or_default())
-    }
-}
 
 /// The thread of a rank that turns its messages, if there is one.
 #[derive(Default)]

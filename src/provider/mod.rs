@@ -1,9 +1,11 @@
 //! Which provider the ranks of a job use. A build that has one only uses that one, and nothing more; with several, each
 //! call looks which it is.
 
-use crate::variables::{FABRIC, VariableError};
-use std::str::FromStr;
+pub(crate) mod asked;
+
+use asked::{Choice, FABRIC};
 use transom_launch::bootstrap::Apart;
+use transom_launch::variables::VariableError;
 use transom_shm_loopback::Loopback;
 use transom_windows::FabricError;
 
@@ -68,32 +70,6 @@ pub(crate) fn introduce(team: &Provider, mine: &[u8]) -> Result<Vec<Vec<u8>>, Fa
         return verbs.introduce(mine);
     }
     transom_windows::Exchange::all_gather(team, mine)
-}
-
-/// What TRANSOM_FABRIC asks for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Choice {
-    #[default]
-    Auto,
-    Shm,
-    Delayed,
-    Verbs,
-}
-
-impl FromStr for Choice {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, &'static str> {
-        match text.trim() {
-            "auto" => Ok(Choice::Auto),
-            "shm" => Ok(Choice::Shm),
-            "delayed" if cfg!(feature = "delayed") => Ok(Choice::Delayed),
-            "delayed" => Err("this build has no delayed provider; build with the cargo feature `delayed`"),
-            "verbs" if cfg!(feature = "verbs") => Ok(Choice::Verbs),
-            "verbs" => Err("this build has no verbs provider; build with the cargo feature `verbs`"),
-            _ => Err("no such provider"),
-        }
-    }
 }
 
 /// Why the ranks of a job have no provider between them.

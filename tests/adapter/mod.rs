@@ -1,6 +1,10 @@
 //! Runs tests of the provider `verbs` on ranks that are processes, where there is a device.
 #![allow(dead_code, reason = "each test file uses what it needs")]
 
+#[path = "../ranks/name.rs"]
+mod name;
+
+use name::full_name;
 use std::process::Command;
 use std::time::Duration;
 use transom::verbs::{Verbs, probe};
@@ -19,6 +23,7 @@ pub fn one_rail() -> Vec<(&'static str, String)> {
 }
 
 /// Runs `body` on ranks that are processes and use the adapter, with some variables set.
+#[track_caller]
 pub fn on_verbs(size: usize, name: &str, variables: &[(&str, &str)], body: impl Fn(World)) {
     let one = one_rail();
     let one = one.iter().map(|(name, value)| (*name, &**value));
@@ -33,13 +38,14 @@ pub fn on_verbs(size: usize, name: &str, variables: &[(&str, &str)], body: impl 
 }
 
 /// Runs `body` in processes, as ranks that have not joined yet; what became of them, for the one that starts them.
+#[track_caller]
 pub fn run(size: usize, name: &str, variables: &[(&str, &str)], body: impl Fn()) -> Option<Outcome> {
     if std::env::var_os(ROLE).is_some() {
         body();
         return None;
     }
     let mut copies = Launch::new(std::env::current_exe().expect("this test program"), size)
-        .args(["--exact", name, "--nocapture", "--test-threads=1"])
+        .args(["--exact", &full_name(name), "--nocapture", "--test-threads=1"])
         .env(ROLE, "rank")
         .env("RUST_BACKTRACE", "0")
         .grace(DEADLINE)

@@ -1,15 +1,27 @@
-//! Runs a test's body on ranks: real processes of 1, 2, 3, 4 and 8 ranks (more than these machines have cores), then
-//! as many threads of one process, each within a deadline; and says which rank failed and how.
+//! Runs a test's body on ranks: jobs of 1 and 3 real processes, then of 3 threads of one process, each within a deadline;
+//! and says which rank failed and how. `TEST_RANKS=1,2,3,4,8` has jobs of these sizes, as processes and as threads.
 //! `TEST_HOSTS=a,b` has the processes on several hosts, as `transom run --hosts` has them, each with a rank at least.
 //!
 //! The test starts copies of its own program, told by the environment to run the same test as a rank.
 
+mod name;
+
+#[allow(unused_imports, reason = "each test file uses what it needs")]
+pub use name::full_name;
+
 use rustix::process::{Pid, Signal, kill_process};
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicI32, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 use transom::{Failure, HostList, Launch, Outcome, Status, Window, World, messages};
 
-pub const SIZES: [usize; 5] = [1, 2, 3, 4, 8];
+/// Set to the sizes of jobs, with commas between.
+const RANKS: &str = "TEST_RANKS";
+/// The sizes of jobs of a test that runs on any.
+pub static SIZES: LazyLock<Vec<usize>> = LazyLock::new(|| match std::env::var(RANKS) {
+    Ok(sizes) => sizes.split(',').map(|size| size.trim().parse().expect("TEST_RANKS is a list of numbers")).collect(),
+    Err(_) => vec![1, 3],
+});
 const DEADLINE: Duration = Duration::from_secs(60);
 /// Set for a copy: `ranks`, or how many threads to run.
 const ROLE: &str = "TEST_ROLE";
@@ -150,18 +162,21 @@ pub const BY_MESSAGES: &[(&str, &str)] = &[(
      scatter=direct,all_gather=direct,all_to_all=pairwise",
 )];
 
-/// Runs `body` on every number of ranks. `name` is the test's own, as the test program knows it.
+/// Runs `body` on every number of ranks. `name` is the test's own, which the file that calls holds.
 #[allow(dead_code, reason = "each test file uses what it needs")]
+#[track_caller]
 pub fn on_all_sizes(name: &str, body: impl Fn(World) + Sync) {
     on(&SIZES, name, body);
 }
 
 /// Runs `body` on the given numbers of ranks.
+#[track_caller]
 pub fn on(sizes: &[usize], name: &str, body: impl Fn(World) + Sync) {
     on_with(&[], sizes, name, body);
 }
 
 /// [`on`], with these variables.
+#[track_caller]
 pub fn on_with(variables: &[(&str, &str)], sizes: &[usize], name: &str, body: impl Fn(World) + Sync) {
     if cfg!(miri) {
         // No processes there: threads, and few.
@@ -184,7 +199,13 @@ pub fn on_with(variables: &[(&str, &str)], sizes: &[usize], name: &str, body: im
             if slow() > 1 || hosts().is_some() {
                 return; // threads share memory, whatever the network
             }
-            for size in sizes {
+            // Threads differ from processes by their memory only, whatever their number.
+            let threads = if std::env::var_os(RANKS).is_some() {
+                sizes
+            } else {
+                sizes.last_chunk::<1>().map_or(sizes, |last| last)
+            };
+            for size in threads {
                 passed(&format!("{size} threads"), &outcome(1, name, &size.to_string(), variables));
             }
         }
@@ -193,12 +214,14 @@ pub fn on_with(variables: &[(&str, &str)], sizes: &[usize], name: &str, body: im
 
 /// Runs `body` on processes only, and hands over what became of them: for tests in which ranks are to die.
 #[allow(dead_code, reason = "each test file uses what it needs")]
+#[track_caller]
 pub fn outcome_of(size: usize, name: &str, body: impl Fn(World)) -> Option<Outcome> {
     outcome_with(&[], size, name, body)
 }
 
 /// [`outcome_of`], with these variables.
 #[allow(dead_code, reason = "each test file uses what it needs")]
+#[track_caller]
 pub fn outcome_with(variables: &[(&str, &str)], size: usize, name: &str, body: impl Fn(World)) -> Option<Outcome> {
     if std::env::var_os(ROLE).is_some() {
         body(transom::init().expect("a rank can join its job"));
@@ -207,10 +230,11 @@ pub fn outcome_with(variables: &[(&str, &str)], size: usize, name: &str, body: i
     Some(outcome(size, name, "rank", variables))
 }
 
+#[track_caller]
 fn outcome(size: usize, name: &str, role: &str, variables: &[(&str, &str)]) -> Outcome {
     let deadline = if slow() > 1 { 3 * DEADLINE } else { DEADLINE };
     let mut copies = Launch::new(std::env::current_exe().expect("this test program"), size)
-        .args(["--exact", name, "--nocapture", "--include-ignored", "--test-threads=1"])
+        .args(["--exact", &full_name(name), "--nocapture", "--include-ignored", "--test-threads=1"])
         .env(ROLE, role)
         .env("RUST_BACKTRACE", "0")
         // Survivors of a death say themselves whether they were told in time.

@@ -201,6 +201,7 @@ mod receive;
 mod rma;
 mod settings;
 mod sys;
+mod values;
 pub mod variables;
 mod wait;
 mod wr;

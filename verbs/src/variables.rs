@@ -1,6 +1,6 @@
 //! The variables that say which device is used, and how. Each has a default that is chosen well.
 
-use crate::settings::{Choice, Mtu, NotifyBy, Partition, Places, Timeout, Within};
+use crate::values::{Choice, Mtu, NotifyBy, Partition, Places, Timeout, Within};
 use transom_launch::variables::{SetBy, Variable, readable};
 
 /// The variables of this crate.

@@ -87,7 +87,7 @@ impl Address {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::NotifyBy;
+    use crate::values::NotifyBy;
 
     #[test]
     fn an_address_is_checked() {

@@ -189,7 +189,7 @@ fn choose_gid(settings: &Settings, device: &Candidate, port: &Port) -> Result<Gi
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::Place;
+    use crate::values::Place;
     use transom_channel::Paths;
 
     const V4: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1];

@@ -11,10 +11,11 @@ pub(super) use queues::Polled;
 pub(super) use writes::Writes;
 
 use super::VerbsError;
-use super::settings::{NotifyBy, Settings};
+use super::settings::Settings;
 use super::sys::{
     Capacity, CompletionQueue, Context, Domain, GlobalPath, Listed, NearEnd, Path, QueuePair, SharedQueue, devices,
 };
+use super::values::NotifyBy;
 use choose::{Candidate, Choice, Gid, Port, choose, choose_all};
 use ibverbs_sys::*;
 use queues::Queues;

@@ -1,6 +1,6 @@
 //! What is known of how adapters do writes: who writes a word or a message and who looks for it are to go by the same.
 
-use crate::settings::NotifyBy;
+use crate::values::NotifyBy;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Writes {

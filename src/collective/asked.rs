@@ -1,0 +1,36 @@
+//! What the environment asks of collectives.
+
+use transom_collective::Rules;
+use transom_launch::variables::{SetBy, Variable, readable};
+
+/// TRANSOM_COLLECTIVES.
+pub const COLLECTIVES: Variable = Variable {
+    name: "TRANSOM_COLLECTIVES",
+    set_by: SetBy::User,
+    meaning: "which algorithms collectives take, where these can; the same at all ranks",
+    expected: "CALL CONDITIONS = ALGORITHM, or a list, e.g. `all_reduce bytes<=1024 = ring, broadcast=binomial`, or a file \
+               that has it",
+    default: "by ranks and bytes: docs/COLLECTIVES.md",
+    check: readable::<Asked>,
+};
+
+/// What TRANSOM_COLLECTIVES says, or the file that it names.
+pub(crate) struct Asked(Rules);
+
+impl std::str::FromStr for Asked {
+    type Err = String;
+
+    fn from_str(value: &str) -> Result<Self, String> {
+        let is_file = !value.contains('=') && !value.trim().is_empty();
+        let text = if is_file { std::fs::read_to_string(value) } else { Ok(value.into()) };
+        let rules = text.map_err(|error| format!("no rule, and no file that can be read: {error}"))?.parse();
+        rules.map(Asked).map_err(|error| error.to_string())
+    }
+}
+
+impl Asked {
+    pub(super) fn rules() -> Result<Rules, String> {
+        let asked = COLLECTIVES.get::<Asked>().map_err(|error| error.to_string())?;
+        Ok(asked.map(|asked| asked.0).unwrap_or_default())
+    }
+}

@@ -1,0 +1,51 @@
+//! What the environment asks of messages.
+
+use std::str::FromStr;
+use transom_channel::Changes;
+use transom_launch::variables::{SetBy, Variable, VariableError, readable};
+
+/// TRANSOM_MESSAGES.
+pub const MESSAGES: Variable = Variable {
+    name: "TRANSOM_MESSAGES",
+    set_by: SetBy::User,
+    meaning: "sizes and limits of messages, and how pipes move bytes that do not say so",
+    expected: "FIELD=VALUE, a name such as `aptus`, or a list, e.g. `eager=4096,rings=0`; docs/MESSAGES.md has fields and names",
+    default: "as docs/MESSAGES.md says",
+    check: readable::<Changes>,
+};
+
+/// TRANSOM_PROGRESS.
+pub const PROGRESS: Variable = Variable {
+    name: "TRANSOM_PROGRESS",
+    set_by: SetBy::User,
+    meaning: "who moves a rank's messages while the program computes: nobody but its calls, or a thread",
+    expected: "`calls` or `thread`",
+    default: "calls; a thread once `World::event_fd` was called",
+    check: readable::<Progress>,
+};
+
+/// What TRANSOM_PROGRESS asks for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Progress {
+    #[default]
+    Calls,
+    Thread,
+}
+
+impl FromStr for Progress {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, &'static str> {
+        match text.trim() {
+            "calls" => Ok(Progress::Calls),
+            "thread" => Ok(Progress::Thread),
+            _ => Err("neither the program's calls nor a thread"),
+        }
+    }
+}
+
+impl Progress {
+    pub fn asked() -> Result<Progress, VariableError> {
+        Ok(PROGRESS.get()?.unwrap_or_default())
+    }
+}

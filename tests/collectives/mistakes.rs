@@ -1,0 +1,444 @@
+//! Collectives that ranks call differently, or wrongly, and operations that panic: errors on every rank, within seconds.
+
+use crate::ranks;
+use ranks::on;
+use std::time::{Duration, Instant};
+use transom::bytemuck::Pod;
+use transom::collective::{Commuting, Grid, MaxPlace, Placed, Ragged, Reduction};
+use transom::messages::{Error, Source, Tag};
+use transom::{Op, Section, World};
+
+fn mismatch(
+    name: &str,
+    one: impl Fn(&World) -> Result<(), Error> + Sync,
+    other: impl Fn(&World) -> Result<(), Error> + Sync,
+) {
+    mismatch_that_says(name, "", one, other);
+}
+
+/// Each rank fails, and soon; and every later call.
+fn mismatch_that_says(
+    name: &str,
+    says: &str,
+    one: impl Fn(&World) -> Result<(), Error> + Sync,
+    other: impl Fn(&World) -> Result<(), Error> + Sync,
+) {
+    let body = |world: World| {
+        let begun = Instant::now();
+        world.all_reduce_one(1, Op::Sum).unwrap();
+        // Who is still in there when another fails may be told there.
+        world.barrier().unwrap();
+        let odd = world.rank() == world.size() / 2;
+        let first = if odd { other(&world) } else { one(&world) };
+        // Who has nothing to wait for learns of it in the next.
+        let second = world.all_reduce_one(1, Op::Sum);
+        let error = first.and(second.map(drop)).unwrap_err();
+        let told = matches!(error, Error::Mismatch { .. }) || odd && matches!(error, Error::Misuse { .. });
+        assert!(told && error.to_string().contains(says), "{error}");
+        assert!(begun.elapsed() < ranks::within(Duration::from_secs(6)), "{:?}", begun.elapsed());
+        let again = world.all_reduce_one(1, Op::Sum).unwrap_err();
+        assert!(matches!(again, Error::Mismatch { .. }), "{again}");
+        // All have their error before one leaves.
+        world.send((world.rank() + 1) % world.size(), Tag::new(1), &[1_u8]).unwrap();
+        world.recv(Source::Any, Tag::<u8>::new(1)).unwrap();
+    };
+    for variables in ranks::each(&[&[][..], ranks::BY_MESSAGES]) {
+        ranks::on_with(variables, &[2, 3, 5], name, body);
+    }
+}
+
+#[test]
+fn other_lengths_are_told() {
+    mismatch(
+        "other_lengths_are_told",
+        |w| w.all_reduce(&mut [1, 2], Op::Sum),
+        |w| w.all_reduce(&mut [1, 2, 3], Op::Sum),
+    );
+}
+
+#[test]
+fn other_roots_are_told() {
+    mismatch("other_roots_are_told", |w| w.broadcast(0, &mut [1]), |w| w.broadcast(1, &mut [1]));
+}
+
+#[test]
+fn other_roots_of_reductions_are_told() {
+    let reduce = |root| move |w: &World| w.reduce(root, &mut [1], Op::Sum);
+    mismatch("other_roots_of_reductions_are_told", reduce(0), reduce(1));
+}
+
+#[test]
+fn other_operations_are_told() {
+    mismatch("other_operations_are_told", |w| w.all_reduce(&mut [1], Op::Sum), |w| w.all_reduce(&mut [1], Op::Max));
+}
+
+/// A sum of the program's own.
+struct Own<const COMMUTES: bool>;
+
+impl<const COMMUTES: bool> Reduction<u64> for Own<COMMUTES> {
+    const COMMUTES: bool = COMMUTES;
+
+    fn apply(&self, left: u64, right: u64) -> u64 {
+        left + right
+    }
+}
+
+/// Long data is folded in another order then.
+#[test]
+fn whether_an_operation_commutes_is_told() {
+    mismatch(
+        "whether_an_operation_commutes_is_told",
+        |w| w.reduce(0, &mut [1], Own::<true>),
+        |w| w.reduce(0, &mut [1], Own::<false>),
+    );
+}
+
+#[test]
+fn other_types_are_told() {
+    mismatch("other_types_are_told", |w| w.broadcast(0, &mut [1_u64; 2]), |w| w.broadcast(0, &mut [1_u32; 2]));
+}
+
+/// Of the same size.
+#[test]
+fn other_numbers_are_told() {
+    let sum = |w: &World| w.all_reduce(&mut [1.0_f64], Op::Sum);
+    mismatch("other_numbers_are_told", sum, |w| w.all_reduce(&mut [1_u64], Op::Sum));
+}
+
+/// Of the same size, behind a place.
+#[test]
+fn other_values_by_place_are_told() {
+    fn most<T: Pod + PartialOrd>(world: &World, value: T) -> Result<(), Error> {
+        world.all_reduce_one(Placed::new(value, 1), MaxPlace).map(drop)
+    }
+    let says = "calls all_reduce of 1 element of 16 bytes, by MaxPlace of ";
+    mismatch_that_says("other_values_by_place_are_told", says, |w| most(w, 1.0_f64), |w| most(w, 1_u64));
+}
+
+#[test]
+fn other_collectives_are_told() {
+    mismatch("other_collectives_are_told", |w| w.all_gather(&[1]).map(drop), |w| w.scan(&mut [1], Op::Sum));
+}
+
+#[test]
+fn a_barrier_is_a_collective_like_others() {
+    mismatch("a_barrier_is_a_collective_like_others", World::barrier, |w| w.broadcast(0, &mut [1]));
+}
+
+#[test]
+fn other_grids_are_told() {
+    let on_grid =
+        |around| move |w: &World| w.neighbours(&Grid::new([w.size()], [around]).unwrap(), &[1, 2], &mut [0, 0]);
+    let says = "calls neighbours of 1 i32, on another grid, as number";
+    mismatch_that_says("other_grids_are_told", says, on_grid(true), on_grid(false));
+}
+
+#[test]
+fn sections_of_other_lengths_are_told() {
+    let of = |first: usize| {
+        move |w: &World| {
+            let len = |rank: usize| if rank == 0 { first } else { 1 };
+            let given: Vec<_> = (0..w.size()).map(|rank| Section::Contiguous { offset: 0, len: len(rank) }).collect();
+            let taken = vec![Section::Contiguous { offset: 0, len: len(w.rank()) }; w.size()];
+            w.all_to_all_sections(&[1, 2, 3], &given, &mut [0; 3], &taken)
+        }
+    };
+    mismatch("sections_of_other_lengths_are_told", of(1), of(2));
+}
+
+/// A block of no elements at one rank, and of some at another: by all calls whose lengths only two ranks know, or that are given a list.
+#[test]
+fn elements_that_only_one_side_knows_of_are_told() {
+    type Call = fn(&World, bool) -> Result<(), Error>;
+    let calls: [(&str, &str, Call); 9] = [
+        ("all_to_all_v, of which one expects some", "0, and rank 1 expects length 1", |w, odd| {
+            let n = w.size();
+            let taken: Vec<usize> = (0..n).map(|from| usize::from(odd && from == 0)).collect();
+            w.all_to_all_v_into::<u8>(&[], &vec![0; n], &mut vec![0; taken.iter().sum()], &taken)
+        }),
+        ("all_to_all_v, of which one expects none", "3, and rank 1 expects length 0", |w, _| {
+            let n = w.size();
+            let given: Vec<usize> = (0..n).map(|to| if w.rank() == 0 && to == n / 2 { 3 } else { 0 }).collect();
+            w.all_to_all_v_into(&vec![1_u8; given.iter().sum()], &given, &mut [], &vec![0; n])
+        }),
+        ("gather_v, of which the root expects some", "0, and rank 1 expects length 1", |w, odd| {
+            let counts: Vec<usize> = (0..w.size()).map(|rank| usize::from(rank == 0)).collect();
+            w.gather_v_into(w.size() / 2, &[0_u8; 0], &counts, &mut vec![0; usize::from(odd)])
+        }),
+        ("gather_v, of which the root expects none", "1, and rank 1 expects length 0", |w, odd| {
+            w.gather_v_into(w.size() / 2, &vec![1_u8; usize::from(!odd)], &vec![0; w.size()], &mut [])
+        }),
+        ("scatter_v, of which one expects some", "0, and rank 1 expects length 1", |w, odd| {
+            w.scatter_v_into(0, &[0_u8; 0], &vec![0; w.size()], &mut vec![0; usize::from(odd)])
+        }),
+        ("scatter_v, of which one expects none", "1, and rank 1 expects length 0", |w, _| {
+            let counts: Vec<usize> = (0..w.size()).map(|rank| usize::from(rank == w.size() / 2)).collect();
+            let data = vec![1_u8; usize::from(w.rank() == 0)];
+            w.scatter_v_into(0, &data, &counts, &mut [])
+        }),
+        ("all_gather_v", "1, and rank ", |w, odd| {
+            // As many elements at all.
+            let whose = if odd { w.size() / 2 } else { 0 };
+            let counts: Vec<usize> = (0..w.size()).map(|rank| usize::from(rank == whose)).collect();
+            w.all_gather_v_into(&vec![1_u8; counts[w.rank()]], &counts, &mut [0])
+        }),
+        ("reduce_scatter_v", "0, and rank ", |w, odd| {
+            let whose = if odd { w.size() / 2 } else { 0 };
+            let counts: Vec<usize> = (0..w.size()).map(|rank| usize::from(rank == whose)).collect();
+            w.reduce_scatter_v(&[1_u8], &counts, &mut vec![0; counts[w.rank()]], Op::Sum)
+        }),
+        ("iall_to_all_v", "0, and rank 1 expects length 1", |w, odd| {
+            let n = w.size();
+            let taken: Vec<usize> = (0..n).map(|from| usize::from(odd && from == 0)).collect();
+            w.iall_to_all_v(Ragged::new(Vec::<u8>::new(), &vec![0; n]), &taken).wait().map(drop).map_err(Error::from)
+        }),
+    ];
+    on(&[2, 3], "elements_that_only_one_side_knows_of_are_told", |world| {
+        for (name, says, call) in calls {
+            let begun = Instant::now();
+            let team = world.split(Some(0), 0).unwrap().unwrap();
+            // Who has nothing to wait for learns of it in the next.
+            let called = call(&team, world.rank() == world.size() / 2);
+            let error = called.and_then(|()| team.all_reduce_one(1, Op::Sum).map(drop)).expect_err(name);
+            let call = name.split(',').next().unwrap();
+            let says =
+                [format!("in {call}, number 1 of their collectives, rank "), format!("a block of length {says}")];
+            let text = error.to_string();
+            assert!(
+                matches!(error, Error::Mismatch { .. }) && says.iter().all(|says| text.contains(says)),
+                "{name}: {text}"
+            );
+            assert!(begun.elapsed() < ranks::within(Duration::from_secs(6)), "{name}: {:?}", begun.elapsed());
+            // All have their error before one leaves.
+            world.barrier().unwrap();
+        }
+    });
+}
+
+/// Though all call the same.
+#[test]
+fn other_rules_are_told() {
+    on(&[2, 3, 5], "other_rules_are_told", |world| {
+        for common in ["", "all_reduce bytes>=8 = binomial, all_reduce = recursive_doubling, "] {
+            let begun = Instant::now();
+            let team = world.split(Some(0), 0).unwrap().unwrap();
+            let odd = if world.rank() == world.size() / 2 { "all_gather = ring" } else { "all_gather = bruck" };
+            team.collectives_by(&format!("{common}{odd}").parse().unwrap()).unwrap();
+            let error = team.all_reduce_one(1, Op::Sum).unwrap_err().to_string();
+            assert!(error.contains("by different rules"), "{error}");
+            assert!(begun.elapsed() < ranks::within(Duration::from_secs(6)), "{:?}", begun.elapsed());
+        }
+    });
+}
+
+#[test]
+fn who_refuses_its_own_call_is_told_of() {
+    mismatch(
+        "who_refuses_its_own_call_is_told_of",
+        |w| w.all_reduce(&mut [1.0], Op::Sum),
+        |w| w.all_reduce(&mut [1.0], Op::Xor),
+    );
+}
+
+#[test]
+fn other_started_collectives_are_told() {
+    let wait = |request: transom::messages::Request<'static, Vec<i32>>| request.wait().map(drop).map_err(Error::from);
+    mismatch(
+        "other_started_collectives_are_told",
+        move |w| wait(w.iall_gather(vec![1])),
+        move |w| wait(w.iall_reduce(vec![1], Op::Sum)),
+    );
+}
+
+#[test]
+fn a_call_and_its_started_form_are_told() {
+    mismatch(
+        "a_call_and_its_started_form_are_told",
+        |w| w.all_reduce(&mut [1], Op::Sum),
+        |w| w.iall_reduce(vec![1], Op::Sum).wait().map(drop).map_err(Error::from),
+    );
+}
+
+/// Each is the root, and sends more than goes before anybody receives it.
+#[test]
+fn who_waits_for_its_sends_alone_is_told() {
+    let call = |w: &World| w.ibroadcast(w.rank(), vec![0_u8; 1 << 20]).wait().map(drop).map_err(Error::from);
+    mismatch("who_waits_for_its_sends_alone_is_told", call, call);
+}
+
+/// Who waits for nobody is told by a barrier at the end: each is the root of its own broadcast.
+#[test]
+fn a_last_call_that_differed_is_told_by_a_barrier() {
+    on(&[2, 3], "a_last_call_that_differed_is_told_by_a_barrier", |world| {
+        let team = world.split(Some(0), 0).unwrap().unwrap();
+        team.barrier().unwrap();
+        let last = team.broadcast(team.rank(), &mut [1]);
+        let error = last.and_then(|()| team.barrier()).unwrap_err();
+        assert!(matches!(error, Error::Mismatch { .. }), "{error}");
+        if ranks::share_memory(&world) {
+            assert!(error.to_string().contains("or has made another before: rank "), "{error}");
+        }
+        world.barrier().unwrap();
+    });
+}
+
+/// More calls than are remembered.
+#[test]
+fn a_call_that_differed_long_ago_is_told() {
+    const TOLD: Tag<u8> = Tag::new(2);
+    on(&[2, 3], "a_call_that_differed_long_ago_is_told", |world| {
+        let (begun, team) = (Instant::now(), world.split(Some(0), 0).unwrap().unwrap());
+        if world.rank() == 0 {
+            // A root waits for nobody.
+            (0..100).for_each(|_| drop(team.ibroadcast(0, vec![1_u8]).wait().unwrap()));
+            (1..world.size()).for_each(|rank| drop(world.recv(rank, TOLD).unwrap()));
+        }
+        let error = team.barrier().unwrap_err();
+        assert!(matches!(error, Error::Mismatch { .. }), "{error}");
+        assert!(begun.elapsed() < ranks::within(Duration::from_secs(6)), "{:?}", begun.elapsed());
+        if world.rank() > 0 {
+            world.send(0, TOLD, &[1]).unwrap();
+        }
+        world.barrier().unwrap();
+    });
+}
+
+/// Rank 0 does away with its team, and lives on; each other rank fails in it, and soon.
+fn left_by_rank_0(
+    name: &str,
+    leaves: impl Fn(World) + Sync,
+    calls: impl Fn(&World) -> Error + Sync,
+    is_right: fn(&Error) -> bool,
+) {
+    const TOLD: Tag<u8> = Tag::new(2);
+    on(&[2, 3], name, |world| {
+        let (begun, team) = (Instant::now(), world.split(Some(0), 0).unwrap().unwrap());
+        if world.rank() == 0 {
+            leaves(team);
+            (1..world.size()).for_each(|rank| drop(world.recv(rank, TOLD).unwrap()));
+        } else {
+            let error = calls(&team);
+            assert!(is_right(&error), "{error}");
+            assert!(begun.elapsed() < ranks::within(Duration::from_secs(6)), "{:?}", begun.elapsed());
+            world.send(0, TOLD, &[1]).unwrap();
+        }
+        world.barrier().unwrap();
+    });
+}
+
+/// It waited for nobody.
+#[test]
+fn a_call_that_differed_by_who_has_left_is_told() {
+    left_by_rank_0(
+        "a_call_that_differed_by_who_has_left_is_told",
+        |team| drop(team.ibroadcast(0, vec![1_u8]).wait().unwrap()),
+        |team| team.ibroadcast(0, vec![1_u8, 2]).wait().unwrap_err().error,
+        |error| matches!(error, Error::Mismatch { .. }),
+    );
+}
+
+/// No collective was called in the team; and the panic is caught.
+#[test]
+fn who_left_a_team_by_a_panic_is_not_waited_for() {
+    let panics = |team: World| {
+        let panics = std::panic::AssertUnwindSafe(|| {
+            let _team = team;
+            panic!("it drops its team (the test means it)");
+        });
+        std::panic::catch_unwind(panics).unwrap_err();
+    };
+    left_by_rank_0(
+        "who_left_a_team_by_a_panic_is_not_waited_for",
+        panics,
+        |team| team.barrier().unwrap_err(),
+        |error| matches!(error, Error::PeerLeft { .. } | Error::PeerDied { .. }),
+    );
+}
+
+/// Who is asked about a call of long ago that it has started and not ended says that it makes the same.
+#[test]
+fn a_started_call_of_long_ago_may_still_end() {
+    on(&[3], "a_started_call_of_long_ago_may_still_end", |world| {
+        world.barrier().unwrap();
+        if world.rank() == 2 {
+            // The others wait for this one meanwhile, and ask each other.
+            std::thread::sleep(Duration::from_secs(3));
+        }
+        let sum = world.iall_reduce(vec![world.rank() as u64; 3], Op::Sum);
+        let rest: Vec<_> = (0..100).map(|_| world.ibroadcast(2, vec![world.rank()])).collect();
+        assert_eq!(sum.wait().unwrap(), [3; 3]);
+        rest.into_iter().for_each(|value| assert_eq!(value.wait().unwrap(), [2]));
+    });
+}
+
+#[test]
+fn calls_that_are_wrong_by_themselves_are_refused() {
+    on(&[1, 2], "calls_that_are_wrong_by_themselves_are_refused", |world| {
+        let n = world.size();
+        let misuse = |result: Result<(), Error>, why: &str| {
+            let error = result.unwrap_err();
+            assert!(error.to_string().contains(why), "{error}");
+        };
+        misuse(world.broadcast(n, &mut [1]), "there is no rank");
+        misuse(world.all_reduce(&mut [1.0], Op::And), "And means nothing on f64");
+        misuse(world.all_reduce(&mut [1], Op::Replace), "Replace does not reduce");
+        misuse(world.all_gather_into(&[1, 2], &mut vec![0; 2 * n + 1]), "all_gather: blocks of 2 for each of");
+        misuse(world.all_to_all(&vec![1; n], &mut vec![0; 2 * n]), "all_to_all: blocks of 1 for each of");
+        misuse(world.reduce_scatter(&vec![1; 3 * n], &mut [0; 2], Op::Sum), "reduce_scatter: blocks of 2 for each of");
+        misuse(world.all_gather_v_into(&[1], &vec![2; n + 1], &mut [1; 9]), "all_gather_v: `counts` has ");
+        let one = vec![1; n];
+        let (much, more) = (vec![1; n + 1], n + 1);
+        let given = format!("all_to_all_v: `given` adds up to {n} elements, and `data` has {more}");
+        misuse(world.all_to_all_v_into(&much, &one, &mut vec![0; n], &one), &given);
+        let taken = format!("all_to_all_v: `taken` adds up to {n} elements, and `into` has {more}");
+        misuse(world.all_to_all_v_into(&vec![1; n], &one, &mut vec![0; more], &one), &taken);
+        let mut two = one.clone();
+        two[world.rank()] = 2;
+        let own = format!("all_to_all_v: `taken[{0}]`, of this rank itself, is 2; `given` has 1", world.rank());
+        misuse(world.all_to_all_v_into(&vec![1; n], &one, &mut vec![0; more], &two), &own);
+        misuse(world.gather_v_into(world.rank(), &[1], &[9; 4], &mut [0; 36]), "gather_v: `counts` has 4 lengths");
+        misuse(world.scatter_v_into(world.rank(), &[1; 4], &[1; 4], &mut [0]), "scatter_v: `counts` has 4 lengths");
+        misuse(world.all_reduce_into(&[1, 2], &mut [0], Op::Sum), "needs room for as many, not 1");
+        misuse(world.broadcast(0, &mut [(); 2]), "elements of no bytes");
+        misuse(world.ibroadcast(n, vec![1]).wait().map(drop).map_err(Error::from), "there is no rank");
+        if n > 1 {
+            let other = (world.rank() + 1) % n;
+            let error = world.scatter_init::<u8>(other, Vec::new(), usize::MAX).map(drop);
+            misuse(error, "more than there can be");
+            let error = world.iscatter_v::<u8>(other, None, usize::MAX).wait().map(drop).map_err(Error::from);
+            misuse(error, "there is no memory");
+        }
+        // All ranks refused as many: they go on.
+        assert_eq!(world.all_reduce_one(1, Op::Sum).unwrap(), n);
+    });
+}
+
+#[test]
+fn an_operation_that_panics_is_told_to_all() {
+    on(&[1, 2, 3, 5], "an_operation_that_panics_is_told_to_all", |world| {
+        let (me, n) = (world.rank(), world.size());
+        if n == 1 {
+            return;
+        }
+        let team = world.split(Some(0), 0).unwrap().unwrap();
+        let refuses =
+            Commuting(|a: u64, b: u64| if a.max(b) == 7 { panic!("a seven (the test means it)") } else { a + b });
+        // Whoever folds the last rank's.
+        let value = if me == n - 1 { 7 } else { 0 };
+        let called = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| team.all_reduce_one(value, refuses)));
+        match called {
+            Err(_) => {} // its own
+            Ok(Err(Error::OperatorPanicked { rank })) => assert!(rank < n && rank != me),
+            Ok(result) => panic!("{result:?}"),
+        }
+        assert!(matches!(team.all_reduce_one(1, Op::Sum), Err(Error::OperatorPanicked { .. })));
+        // Started, it is an error everywhere; also where a rank is told before it is in the team.
+        for _ in 0..10 {
+            let team = world.split(Some(0), 0).unwrap().unwrap();
+            let error = team.iall_reduce(vec![value], refuses).wait().unwrap_err().error;
+            assert!(matches!(error, Error::OperatorPanicked { .. }), "{error}");
+        }
+        // The world has collectives still.
+        assert_eq!(world.all_reduce_one(1, Op::Sum).unwrap(), n);
+    });
+}

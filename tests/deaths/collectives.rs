@@ -1,0 +1,138 @@
+//! Ranks that die in collectives: every other rank gets an error that names them, within a second, then and in each later call.
+
+use crate::ranks;
+use ranks::{IN_TIME, VICTIM, die, fails_in_time};
+use std::time::{Duration, Instant};
+use transom::messages::{Error, Source, Tag};
+use transom::{Op, Status, World};
+
+const READY: Tag<u8> = Tag::new(2);
+
+/// All others call, and the victim does not: straight through memory that they share, and by messages.
+fn with_a_death(name: &str, call: impl Fn(&World) -> Result<(), Error>) {
+    let body = |world: World| {
+        world.all_reduce_one(1, Op::Sum).unwrap();
+        if world.rank() == VICTIM {
+            (1..world.size()).for_each(|_| drop(world.recv(Source::Any, READY).unwrap()));
+            std::thread::sleep(Duration::from_millis(30));
+            die();
+        }
+        world.send(VICTIM, READY, &[0]).unwrap();
+        // Who has nothing to wait for learns of it in the next.
+        fails_in_time("the call", || call(&world).and_then(|()| world.all_reduce_one(1, Op::Sum)));
+        fails_in_time("a later call", || world.broadcast_one(0, 1));
+        fails_in_time("one that is started", || Ok(world.iall_gather(vec![1]).wait()?));
+        // The living have messages still.
+        let living: Vec<usize> = (0..world.size()).filter(|rank| *rank != VICTIM).collect();
+        living.iter().for_each(|to| world.send(*to, READY, &[1]).unwrap());
+        living.iter().for_each(|from| drop(world.recv(*from, READY).unwrap()));
+    };
+    for variables in [&[][..], ranks::BY_MESSAGES] {
+        for size in [2, 3, 4, 8] {
+            let Some(outcome) = ranks::outcome_with(variables, size, name, body) else { return };
+            ranks::only_failed(&outcome, VICTIM, Status::Killed(9));
+        }
+    }
+}
+
+#[test]
+fn who_reduces_is_told() {
+    with_a_death("who_reduces_is_told", |world| world.all_reduce(&mut [1; 3], Op::Sum));
+}
+
+#[test]
+fn who_reduces_much_is_told() {
+    with_a_death("who_reduces_much_is_told", |world| world.all_reduce(&mut vec![1_u64; 1 << 18], Op::Sum));
+}
+
+#[test]
+fn who_broadcasts_much_is_told() {
+    with_a_death("who_broadcasts_much_is_told", |world| world.broadcast(0, &mut vec![1_u64; 1 << 18]));
+}
+
+#[test]
+fn who_gathers_is_told() {
+    with_a_death("who_gathers_is_told", |world| world.gather(0, &[1; 10]).map(drop));
+}
+
+#[test]
+fn who_exchanges_much_is_told() {
+    with_a_death("who_exchanges_much_is_told", |world| {
+        let data = vec![1_u64; world.size() << 15];
+        world.all_to_all(&data, &mut data.clone())
+    });
+}
+
+#[test]
+fn who_has_started_some_is_told() {
+    with_a_death("who_has_started_some_is_told", |world| {
+        let (one, other) = (world.iall_reduce(vec![1_u64; 1 << 16], Op::Sum), world.ibarrier());
+        let (one, other) = (one.wait().map(drop), other.wait());
+        other?;
+        Ok(one?)
+    });
+}
+
+/// The victim has done a part of it.
+#[test]
+fn who_is_in_the_middle_is_told() {
+    let name = "who_is_in_the_middle_is_told";
+    for size in [2, 3, 5] {
+        let outcome = ranks::outcome_of(size, name, |world| {
+            world.all_reduce_one(1, Op::Sum).unwrap();
+            let started = world.iall_reduce(vec![world.rank() as u64; 1 << 17], Op::Sum);
+            if world.rank() == VICTIM {
+                // The others wait; it has turned its messages a few times.
+                world.recv(Source::Any, READY).unwrap();
+                (0..3).for_each(|_| world.progress().unwrap());
+                die();
+            }
+            world.send(VICTIM, READY, &[0]).unwrap();
+            // It may have been in time for this one.
+            fails_in_time("it, or the next", || {
+                started.wait().map_err(Error::from).and_then(|_| world.all_reduce_one(1, Op::Sum))
+            });
+        });
+        let Some(outcome) = outcome else { return };
+        ranks::only_failed(&outcome, VICTIM, Status::Killed(9));
+    }
+}
+
+/// One leaves where others call: an error as well.
+#[test]
+fn who_waits_for_one_that_left_is_told() {
+    ranks::on(&[2, 3, 5], "who_waits_for_one_that_left_is_told", |world| {
+        world.all_reduce_one(1, Op::Sum).unwrap();
+        if world.rank() == VICTIM {
+            return;
+        }
+        let begun = Instant::now();
+        let error = world.all_reduce_one(1, Op::Sum).unwrap_err();
+        assert!(matches!(error, Error::PeerLeft { rank: VICTIM }), "{error}");
+        assert!(begun.elapsed() < ranks::within(IN_TIME), "took {:?}", begun.elapsed());
+    });
+}
+
+/// A rank that panics where it lends buffers to a collective that the others never call ends all the same, and they are told.
+#[test]
+fn who_panics_in_a_scope_waits_for_nobody() {
+    ranks::on(&[2, 3, 5], "who_panics_in_a_scope_waits_for_nobody", |world| {
+        world.all_reduce_one(1, Op::Sum).unwrap();
+        if world.rank() != VICTIM {
+            world.recv(VICTIM, READY).unwrap();
+            return fails_in_time("a call", || world.all_reduce_one(1, Op::Sum));
+        }
+        let begun = Instant::now();
+        // Announced, and so waited for as well as waiting.
+        let (mut sums, mut copy) = (vec![1_u64; 100_000], [0; 3]);
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            world.scope(|scope| -> Result<(), Error> {
+                std::mem::forget(scope.iall_reduce(&mut sums, Op::Sum));
+                std::mem::forget(scope.ibroadcast(0, &mut copy));
+                panic!("in a scope (the test means it)");
+            })
+        }));
+        assert!(panicked.is_err() && begun.elapsed() < ranks::within(IN_TIME), "it took {:?}", begun.elapsed());
+        (0..world.size()).filter(|to| *to != VICTIM).for_each(|to| world.send(to, READY, &[1]).unwrap());
+    });
+}

@@ -1,0 +1,217 @@
+//! What TRANSOM_MESSAGES chooses is what happens, and a value that cannot be is told.
+
+use crate::ranks;
+use ranks::{on_with, share_memory};
+use transom::World;
+use transom::messages::Tag;
+use transom::pipe::{self, Step};
+
+const DATA: Tag<u8> = Tag::new(1);
+
+/// What these ranks have counted after they threw so many bytes to and fro so often.
+fn counted(world: &World, bytes: usize, times: usize) -> impl Fn(&str) -> u64 {
+    let (me, other) = (world.rank(), 1 - world.rank());
+    for _ in 0..times {
+        if me == 0 {
+            world.send(other, DATA, &vec![7; bytes]).unwrap();
+        }
+        assert_eq!(world.recv(other, DATA).unwrap().0, vec![7; bytes]);
+        if me == 1 {
+            world.send(other, DATA, &vec![7; bytes]).unwrap();
+        }
+    }
+    let counts: Vec<_> = world.counters().unwrap().rows().collect();
+    move |name| counts.iter().find(|(row, _)| *row == name).unwrap().1
+}
+
+#[test]
+fn short_messages_are_announced_if_none_goes_at_once() {
+    on_with(&[("TRANSOM_MESSAGES", "eager=0")], &[2], "short_messages_are_announced_if_none_goes_at_once", |world| {
+        let count = counted(&world, 8, 10);
+        assert_eq!((count("rendezvous"), count("eager")), (10, 0));
+    });
+}
+
+#[test]
+fn a_message_takes_the_first_path_that_its_rules_allow() {
+    let name = "a_message_takes_the_first_path_that_its_rules_allow";
+    for (asked, expected) in ranks::each(&[
+        ("rules=MSG_SIZE <= 1000, RC-FP, MSG_SIZE <= 1000, RC-SR, TRUE, Copy-Based", [1, 2, 200_000]),
+        // In several packets, and nothing announced.
+        ("eager=300000", [3, 0, 0]),
+    ]) {
+        let expected = format!("{expected:?}");
+        on_with(&[("TRANSOM_MESSAGES", asked), ("TEST_SAYS", &expected)], &[2], name, |world| {
+            if world.rank() == 0 {
+                world.send(1, DATA, &[3; 8]).unwrap();
+                // With the answer comes how much may be sent at once.
+                let _ = world.recv(1, DATA).unwrap();
+                (0..2).for_each(|_| world.send(1, DATA, &vec![3; 100_000]).unwrap());
+                let _ = world.recv(1, DATA).unwrap();
+                let meter = world.counters().unwrap();
+                let counts = [meter.eager, meter.rendezvous, meter.copied_bytes];
+                assert_eq!(format!("{counts:?}"), std::env::var("TEST_SAYS").unwrap());
+            } else {
+                for bytes in [8, 100_000, 100_000] {
+                    assert_eq!(world.recv(0, DATA).unwrap().0, vec![3; bytes]);
+                    if bytes == 8 {
+                        world.send(0, DATA, &[1]).unwrap();
+                    }
+                }
+                world.send(0, DATA, &[1]).unwrap();
+            }
+        });
+    }
+}
+
+#[test]
+fn there_are_no_more_rings_than_asked_for() {
+    on_with(&[("TRANSOM_MESSAGES", "rings=0")], &[2], "there_are_no_more_rings_than_asked_for", |world| {
+        let count = counted(&world, 8, 100);
+        assert_eq!((count("joins"), count("ring_packets")), (0, 0));
+        assert!(count("queue_packets") >= 100);
+    });
+}
+
+#[test]
+fn a_ring_is_made_after_as_many_packets_as_asked_for() {
+    let name = "a_ring_is_made_after_as_many_packets_as_asked_for";
+    on_with(&[("TRANSOM_MESSAGES", "ring_after=1")], &[2], name, |world| {
+        let count = counted(&world, 8, 10);
+        assert_eq!(count("joins"), 1);
+        assert!(count("ring_packets") > 0);
+    });
+}
+
+#[test]
+fn who_is_received_from_again_and_again_gets_a_ring_at_once() {
+    let name = "who_is_received_from_again_and_again_gets_a_ring_at_once";
+    on_with(&[("TRANSOM_MESSAGES", "ring_after=1000")], &[2], name, |world| {
+        let other = 1 - world.rank();
+        let joins = || world.counters().unwrap().joins;
+        if world.rank() == 0 {
+            let mut coming = world.recv_init(other, DATA, vec![0; 8]).unwrap();
+            for _ in 0..3 {
+                let incoming = coming.start().unwrap();
+                world.send(other, DATA, &[7; 8]).unwrap();
+                incoming.wait().unwrap();
+            }
+            assert_eq!(joins(), 1);
+        } else {
+            for _ in 0..3 {
+                assert_eq!(world.recv(other, DATA).unwrap().0, [7; 8]);
+                world.send(other, DATA, &[7; 8]).unwrap();
+            }
+            assert_eq!(joins(), 0);
+        }
+    });
+}
+
+#[test]
+fn a_ring_has_the_marker_that_was_asked_for_or_says_why_not() {
+    let name = "a_ring_has_the_marker_that_was_asked_for_or_says_why_not";
+    for asked in ranks::each(&["last", "second", "immediate"]) {
+        let variables = [("TRANSOM_MESSAGES", &*format!("ring_after=1,marker={asked}")), ("TEST_MARKER", *asked)];
+        on_with(&variables, &[2], name, |world| {
+            // What devices keep differs.
+            if !share_memory(&world) {
+                return;
+            }
+            if std::env::var("TEST_MARKER").unwrap() == "immediate" {
+                let error = world.send(1 - world.rank(), DATA, &[1]).unwrap_err().to_string();
+                return assert!(error.contains("marker is immediate, which no rail here keeps"), "{error}");
+            }
+            assert!(counted(&world, 8, 1000)("ring_packets") > 0);
+        });
+    }
+}
+
+#[test]
+fn long_messages_are_copied_in_packets_if_not_offered() {
+    let name = "long_messages_are_copied_in_packets_if_not_offered";
+    on_with(&[("TRANSOM_MESSAGES", "offer=no")], &[2], name, |world| {
+        let count = counted(&world, 100_000, 3);
+        if share_memory(&world) {
+            assert_eq!((count("copied_bytes"), count("read_bytes")), (300_000, 0));
+        }
+    });
+}
+
+/// By itself a sender has no more packets under way than its ring has slots, and waits for one; else some go another, slower
+/// way.
+#[test]
+fn a_flood_waits_for_its_ring() {
+    for (asked, falls_back) in ranks::each(&[("", false), ("ring_slots=8", true)]) {
+        let falls = if *falls_back { "yes" } else { "no" };
+        let variables = [("TRANSOM_MESSAGES", *asked), ("TEST_FALLS", falls)];
+        on_with(&variables, &[2], "a_flood_waits_for_its_ring", |world| {
+            if world.rank() == 0 {
+                (0..3000).for_each(|_| world.send(1, DATA, &[1]).unwrap());
+                let meter = world.counters().unwrap();
+                assert!(meter.ring_packets > 100, "{meter:?}");
+                let expected = std::env::var("TEST_FALLS").unwrap() == "yes";
+                // Between hosts both ways are the adapter's.
+                if share_memory(&world) {
+                    assert_eq!(meter.fallbacks > 0, expected, "{}", meter.fallbacks);
+                }
+            } else {
+                (0..3000).for_each(|_| assert_eq!(world.recv(0, DATA).unwrap().0, [1]));
+            }
+        });
+    }
+}
+
+#[test]
+fn pipes_are_as_asked_for() {
+    let asked = "pipe=piggyback,pipe_chunk=64,pipe_chunks=4,pipe_zero_copy_from=5";
+    on_with(&[("TRANSOM_MESSAGES", asked)], &[2], "pipes_are_as_asked_for", |world| {
+        let other = 1 - world.rank();
+        let expected = pipe::Config { step: Step::Piggyback, chunk: 64, chunks: 4, zero_copy_from: 5 };
+        assert_eq!(world.pipe(other).unwrap().config(), expected);
+        // What a program says itself is not changed.
+        let own = pipe::Config { step: Step::Basic, ..pipe::Config::default() };
+        assert_eq!(world.pipe_with(other, own).unwrap().config(), own);
+    });
+}
+
+#[test]
+fn each_field_is_documented() {
+    let text = include_str!("../../docs/MESSAGES.md");
+    let (_, section) = text.split_once("## What can be chosen").unwrap();
+    let rows: Vec<_> = section.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`')).collect();
+    let named: Vec<_> = rows.iter().map(|(name, _)| *name).collect();
+    assert_eq!(named, transom_channel::FIELDS.iter().map(|field| field.name).collect::<Vec<_>>());
+    for (field, (name, row)) in transom_channel::FIELDS.iter().zip(rows) {
+        let begins = field.meaning.split(' ').take(2).collect::<Vec<_>>().join(" ");
+        assert!(row.contains(&begins), "{name}: {row}");
+    }
+}
+
+/// More than a turn takes out of a ring, and more than a few do.
+#[test]
+fn what_was_sent_before_its_sender_left_is_received_however_much_it_is() {
+    let name = "what_was_sent_before_its_sender_left_is_received_however_much_it_is";
+    on_with(&[("TRANSOM_MESSAGES", "ring_slots=1024,window=1024")], &[2], name, |world| {
+        let other = Tag::<u8>::new(2);
+        // Until there are rings.
+        for _ in 0..20 {
+            world.send(1 - world.rank(), other, &[1]).unwrap();
+            assert_eq!(world.recv(1 - world.rank(), other).unwrap().0, [1]);
+        }
+        if world.rank() == 1 {
+            return (0..500_u32).for_each(|i| world.send(0, DATA, &i.to_ne_bytes()).unwrap());
+        }
+        std::thread::sleep(std::time::Duration::from_millis(500));
+        // The turns in which it is seen that the other has left.
+        let mut never = world.irecv(1, other);
+        for _ in 0..20 {
+            never.test();
+        }
+        for i in 0..500_u32 {
+            assert_eq!(
+                world.recv(1, DATA).unwrap_or_else(|error| panic!("after {i} of 500: {error}")).0,
+                i.to_ne_bytes()
+            );
+        }
+    });
+}

@@ -1,0 +1,524 @@
+//! Messages under way: waited for in many ways, cancelled, lent, awaited, started again and again.
+
+use crate::ranks;
+use ranks::{on, pattern};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Wake, Waker};
+use std::time::{Duration, Instant};
+use transom::World;
+use transom::collective::Reduction;
+use transom::messages::{Active, Cancelled, Error, Failed, Persistent, Request, Requests, Source, Status, Tag};
+
+const ONE: Tag<u64> = Tag::new(1);
+const TWO: Tag<u64> = Tag::new(2);
+const BYTES: Tag<u8> = Tag::new(9);
+
+#[test]
+fn a_probe_gives_up_at_its_deadline() {
+    on(&[2], "a_probe_gives_up_at_its_deadline", |world| {
+        let (other, soon) = (1 - world.rank(), Duration::from_millis(60));
+        for limit in [soon, Duration::ZERO] {
+            let begun = Instant::now();
+            assert!(world.probe_for(other, ONE, limit).unwrap().is_none());
+            let took = begun.elapsed();
+            assert!(limit <= took && took < ranks::within(Duration::from_secs(5)), "{limit:?} took {took:?}");
+        }
+        world.barrier().unwrap();
+        world.send(other, ONE, &[7]).unwrap();
+        // Who gave up left nothing behind that would have taken it.
+        assert_eq!(world.recv(other, ONE).unwrap().0, [7]);
+        for limit in [Duration::from_secs(3600), Duration::MAX] {
+            world.send(other, ONE, &[8, 9]).unwrap();
+            let message = world.probe_for(Source::Any, ONE, limit).unwrap().expect("it comes in this time");
+            assert_eq!((message.status().from, message.recv().unwrap()), (other, vec![8, 9]));
+        }
+        // As they come while the deadline passes, none is lost.
+        for i in 0..ranks::rounds(300) as u64 {
+            world.send(other, ONE, &[i]).unwrap();
+            let found = loop {
+                if let Some(message) = world.probe_for(other, ONE, Duration::from_micros(i % 7)).unwrap() {
+                    break message;
+                }
+            };
+            assert_eq!(found.recv().unwrap(), [i]);
+        }
+    });
+}
+
+#[test]
+fn a_cancelled_receive_takes_nothing_or_has_its_message() {
+    on(&[2], "a_cancelled_receive_takes_nothing_or_has_its_message", |world| {
+        let other = 1 - world.rank();
+        let mut withdrawn = 0;
+        for round in 0..ranks::rounds(200) as u64 {
+            let coming = world.irecv_into(other, ONE, vec![0; 4]);
+            world.send(other, ONE, &[round]).unwrap();
+            if round % 3 == 0 {
+                std::thread::yield_now();
+                world.progress().unwrap();
+            }
+            match coming.cancel() {
+                Cancelled::Withdrawn(buffer) => {
+                    withdrawn += 1;
+                    assert_eq!(buffer, Some(vec![0; 4]));
+                    assert_eq!(world.recv(other, ONE).unwrap().0, [round], "the message is still to be had");
+                }
+                Cancelled::TooLate(request) => assert_eq!(request.wait().unwrap(), [round]),
+            }
+        }
+        let never = world.irecv(other, TWO);
+        assert!(matches!(never.cancel(), Cancelled::Withdrawn(None)));
+        // Dropped is withdrawn: what comes later is another's.
+        drop(world.irecv(other, TWO));
+        world.barrier().unwrap();
+        world.send(other, TWO, &[8]).unwrap();
+        assert_eq!(world.recv(other, TWO).unwrap().0, [8]);
+        let _ = withdrawn;
+    });
+}
+
+#[test]
+fn requests_are_waited_for_in_many_ways() {
+    on(&[2, 3], "requests_are_waited_for_in_many_ways", |world| {
+        let (rank, size) = (world.rank(), world.size());
+        let mut coming: Requests<_> =
+            (0..size).flat_map(|from| (0..5).map(move |_| from)).map(|from| world.irecv(from, ONE)).collect();
+        assert!(coming.test_any().is_none());
+        let begun = Instant::now();
+        let late = world.irecv(rank, TWO).wait_for(Duration::from_millis(30)).unwrap_err();
+        assert!(begun.elapsed() >= Duration::from_millis(30) && begun.elapsed() < Duration::from_secs(5));
+        drop(late);
+        world.barrier().unwrap();
+        for i in 0..5 {
+            for to in 0..size {
+                world.send(to, ONE, &[10 * rank as u64 + i]).unwrap();
+            }
+        }
+        let mut seen = vec![false; 5 * size];
+        while let Some((number, got)) = coming.wait_any() {
+            assert_eq!(got.unwrap(), [10 * (number as u64 / 5) + number as u64 % 5]);
+            assert!(!std::mem::replace(&mut seen[number], true));
+        }
+        assert!(seen.into_iter().all(|seen| seen));
+        // From whom each came, and no longer than so long.
+        let mut coming: Requests<_> = (0..=size).map(|_| world.irecv(Source::Any, ONE)).collect();
+        let sent = world.all_gather(&[rank]).unwrap().into_iter().map(|to| world.isend(to, ONE, vec![rank as u64]));
+        let mut sent: Requests<_> = sent.collect();
+        let mut from: Vec<_> = (0..size)
+            .map(|_| {
+                let (got, status) = coming.take_any_for(Duration::from_secs(60)).unwrap().1.wait_status().unwrap();
+                assert_eq!(got, [status.from as u64]);
+                status.from
+            })
+            .collect();
+        from.sort_unstable();
+        assert_eq!(from, (0..size).collect::<Vec<_>>());
+        let begun = Instant::now();
+        assert!(coming.take_any_for(Duration::from_millis(30)).is_none() && coming.len() == 1);
+        assert!(begun.elapsed() >= Duration::from_millis(30) && begun.elapsed() < Duration::from_secs(5));
+        while let Some((to, ended)) = sent.take_any_for(Duration::from_secs(60)) {
+            assert_eq!(ended.wait_status().unwrap().1.from, to);
+        }
+        drop(coming);
+        let mut all = Requests::new();
+        for to in 0..size {
+            all.push(world.irecv(to, TWO));
+            drop(world.isend(to, TWO, vec![to as u64]));
+        }
+        let ended = all.wait_all();
+        assert!(ended.into_iter().enumerate().all(|(i, (number, got))| i == number && got.unwrap() == [rank as u64]));
+        assert!(matches!(world.irecv(rank, ONE).cancel(), Cancelled::Withdrawn(None)));
+    });
+}
+
+/// A process may have several ranks, whose requests anybody may wait for.
+#[test]
+fn requests_of_several_ranks_are_waited_for_together() {
+    let (give, take) = std::sync::mpsc::channel();
+    let take = Mutex::new(take);
+    let soon = Duration::from_millis(20);
+    let outcomes = transom::threads(2, |world| {
+        let other = 1 - world.rank();
+        if world.rank() == 1 {
+            give.send(world.irecv(other, ONE)).unwrap();
+            world.barrier().unwrap();
+            return world.send(other, TWO, &[8]).unwrap();
+        }
+        let mut all: Requests<_> =
+            [world.irecv(other, TWO), take.lock().unwrap().recv().unwrap()].into_iter().collect();
+        assert!(all.test_any().is_none() && all.take_any_for(soon).is_none());
+        let (number, got) = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(soon);
+                world.send(other, ONE, &[7]).unwrap();
+            });
+            all.wait_any().expect("two are left")
+        });
+        assert_eq!((number, got.unwrap()), (1, vec![7]), "that of the other rank");
+        assert!(all.take_any_for(soon).is_none());
+        world.barrier().unwrap();
+        let (number, got) = all.wait_any().expect("one is left");
+        assert_eq!((number, got.unwrap()), (0, vec![8]));
+        assert!(all.wait_any().is_none());
+    });
+    outcomes.unwrap();
+}
+
+#[test]
+fn an_iterator_starts_all_before_any_is_waited_for() {
+    on(&[1, 2], "an_iterator_starts_all_before_any_is_waited_for", |world| {
+        // The first waits for what the second starts.
+        let (me, other) = (world.rank() as u64, world.size() - 1 - world.rank());
+        let requests = (0..2).map(|i| if i == 0 { world.irecv(other, ONE) } else { world.isend(other, ONE, vec![me]) });
+        assert_eq!(Request::wait_all(requests).unwrap(), [[other as u64], [me]]);
+    });
+}
+
+#[test]
+fn requests_that_end_as_they_are_started() {
+    on(&[1, 2], "requests_that_end_as_they_are_started", |world| {
+        let me = world.rank();
+        // Until there is a ring.
+        for i in 0..100 {
+            world.send(me, ONE, &[i]).unwrap();
+            assert_eq!(world.recv(me, ONE).unwrap().0, [i]);
+        }
+        let mut sent = world.isend(me, ONE, vec![1, 2, 3]);
+        assert!(sent.test());
+        assert_eq!(sent.status(), Some(Status { from: me, tag: ONE.number(), len: 3 }));
+        let mut came = world.irecv_into(me, Tag::<u64>::any(), vec![9; 5]);
+        assert!(came.test());
+        assert_eq!(came.status(), Some(Status { from: me, tag: ONE.number(), len: 3 }));
+        assert_eq!((sent.wait().unwrap(), came.wait().unwrap()), (vec![1, 2, 3], vec![1, 2, 3]));
+
+        world.send(me, ONE, &[4, 5, 6]).unwrap();
+        let Failed { error, buffer } = world.irecv_into(me, ONE, vec![9; 2]).wait().unwrap_err();
+        assert!(matches!(error, Error::Truncated { status: Status { len: 3, .. }, room: 2 }), "{error:?}");
+        assert_eq!(buffer.map(|buffer| buffer.len()), Some(2));
+
+        // Another tag lies before it, and another receive was posted before.
+        world.send(me, TWO, &[7]).unwrap();
+        world.send(me, ONE, &[8]).unwrap();
+        assert_eq!(world.irecv_into(me, ONE, vec![0]).wait().unwrap(), [8]);
+        assert_eq!(world.irecv_into(me, TWO, vec![0]).wait().unwrap(), [7]);
+        let first = world.irecv_into(Source::Any, ONE, vec![0]);
+        drop(world.isend(me, ONE, vec![10]));
+        drop(world.isend(me, ONE, vec![11]));
+        let second = world.irecv_into(me, ONE, vec![0]);
+        assert_eq!((second.wait().unwrap(), first.wait().unwrap()), (vec![11], vec![10]));
+        // Who receives from any source is told when all others have left.
+        world.barrier().unwrap();
+    });
+}
+
+#[test]
+fn scopes_lend_and_wait() {
+    on(&[1, 2, 4], "scopes_lend_and_wait", |world| {
+        let (rank, size) = (world.rank(), world.size());
+        let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
+        let mine = pattern(rank, 100_000);
+        let mut got = vec![0; 100_000];
+        let counted = world.scope(|scope| {
+            // The scope waits for them all the same.
+            std::mem::forget(scope.irecv(before, BYTES, &mut got));
+            std::mem::forget(scope.isend(next, BYTES, &mine));
+            Ok::<usize, Error>(17)
+        });
+        assert_eq!(counted.unwrap(), 17);
+        assert_eq!(got, pattern(before, 100_000));
+        world.barrier().unwrap();
+        // A synchronous send ends when it is matched.
+        let data = [7];
+        let ended = world.scope(|scope| {
+            let mut sent = scope.issend(rank, BYTES, &data);
+            assert!(!sent.test());
+            assert_eq!(world.recv(rank, BYTES)?.0, data);
+            assert_eq!(sent.wait()?, data);
+            Ok::<(), Error>(())
+        });
+        ended.unwrap();
+        // A panic withdraws what nobody sends for.
+        let mut never = [0_u8; 4];
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            world.scope(|scope| {
+                std::mem::forget(scope.irecv(rank, BYTES, &mut never));
+                if scope_is_to_end() {
+                    panic!("as planned");
+                }
+                Ok::<(), Error>(())
+            })
+        }));
+        assert!(panicked.is_err());
+        world.send(rank, BYTES, &[1]).unwrap();
+        assert_eq!(world.recv(rank, BYTES).unwrap().0, [1]);
+    });
+}
+
+/// Where an adapter reads or writes the program's memory, one end of it is not that of another message.
+#[test]
+fn the_same_memory_is_sent_to_all_at_once() {
+    on(&[2, 4], "the_same_memory_is_sent_to_all_at_once", |world| {
+        const LENGTHS: [usize; 3] = [100_000, 1_500_000, 100_000];
+        let mine = pattern(5, 1_500_000);
+        for receives_first in [true, false] {
+            if world.rank() == 0 {
+                let sent = world.scope(|scope| {
+                    if receives_first {
+                        world.barrier().unwrap();
+                    }
+                    let all = (1..world.size()).flat_map(|to| LENGTHS.map(|len| scope.isend(to, BYTES, &mine[..len])));
+                    let all: Vec<_> = all.collect();
+                    if !receives_first {
+                        world.barrier().unwrap();
+                    }
+                    all.into_iter().for_each(|sent| assert!(sent.wait().is_ok()));
+                    Ok::<(), Error>(())
+                });
+                sent.unwrap();
+            } else {
+                if !receives_first {
+                    world.barrier().unwrap();
+                }
+                let all = LENGTHS.map(|len| world.irecv_into(0, BYTES, vec![0; len]));
+                if receives_first {
+                    world.barrier().unwrap();
+                }
+                for (got, len) in all.into_iter().zip(LENGTHS) {
+                    assert!(got.wait().unwrap() == mine[..len], "{len}, receives first: {receives_first}");
+                }
+            }
+        }
+    });
+}
+
+fn scope_is_to_end() -> bool {
+    true
+}
+
+#[test]
+fn futures_need_no_runtime() {
+    on(&[2], "futures_need_no_runtime", |world| {
+        let other = 1 - world.rank();
+        let rounds = ranks::rounds(200) as u64;
+        async fn pong(world: &World, other: usize, rounds: u64) -> Result<u64, transom::Error> {
+            let mut sum = 0;
+            for i in 0..rounds {
+                let sent = world.isend(other, ONE, vec![i; 1 + 3000 * (i as usize % 4)]);
+                sum += world.irecv(other, ONE).await?[0];
+                sent.await?;
+            }
+            Ok(sum)
+        }
+        assert_eq!(world.block_on(pong(&world, other, rounds)).unwrap().unwrap(), (rounds - 1) * rounds / 2);
+    });
+}
+
+/// Nobody but this call turns the messages of that rank.
+#[test]
+fn block_on_awaits_what_another_rank_has_started() {
+    let (requests, of_another) = std::sync::mpsc::channel();
+    let of_another = Mutex::new(of_another);
+    let (ended, told) = std::sync::mpsc::channel();
+    let told = Mutex::new(told);
+    let ranks = transom::threads(2, |world| {
+        if world.rank() == 1 {
+            world.barrier().unwrap();
+            requests.send(world.irecv(0, ONE)).unwrap();
+            return told.lock().unwrap().recv_timeout(Duration::from_secs(20)).expect("its request ends");
+        }
+        let ended = ended.clone();
+        world.barrier().unwrap();
+        let request = of_another.lock().unwrap().recv().unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(50));
+                world.send(1, ONE, &[7]).unwrap();
+            });
+            assert_eq!(world.block_on(request).unwrap().unwrap(), [7]);
+        });
+        ended.send(()).unwrap();
+    });
+    ranks.unwrap();
+}
+
+/// A task, of which a request has the last waker, and which has a request itself.
+struct Task(#[allow(dead_code, reason = "it is dropped")] Mutex<Request<'static, Vec<u64>>>);
+
+impl Wake for Task {
+    fn wake(self: Arc<Self>) {}
+}
+
+#[test]
+fn a_waker_may_have_a_request() {
+    on(&[1, 2], "a_waker_may_have_a_request", |world| {
+        let me = world.rank();
+        let mut asked = world.irecv(me, ONE);
+        let waker = || Waker::from(Arc::new(Task(Mutex::new(world.irecv(me, TWO)))));
+        for again in [false, true] {
+            assert!(Pin::new(&mut asked).poll(&mut Context::from_waker(&waker())).is_pending(), "{again}");
+        }
+        assert!(matches!(asked.cancel(), Cancelled::Withdrawn(None)));
+        // Those that the tasks had are withdrawn.
+        world.send(me, TWO, &[5]).unwrap();
+        assert_eq!(world.recv(me, TWO).unwrap().0, [5]);
+    });
+}
+
+/// What the program gave to a collective that it has dropped goes when that ends, in whichever call.
+#[test]
+fn the_waker_of_a_dropped_collective_may_have_a_request() {
+    on(&[2], "the_waker_of_a_dropped_collective_may_have_a_request", |world| {
+        let me = world.rank();
+        if me == 0 {
+            let mut there = world.ibarrier();
+            let waker = Waker::from(Arc::new(Task(Mutex::new(world.irecv(me, TWO)))));
+            assert!(Pin::new(&mut there).poll(&mut Context::from_waker(&waker)).is_pending());
+            drop((there, waker));
+            world.send(1, ONE, &[0]).unwrap();
+        } else {
+            world.recv(0, ONE).unwrap();
+            world.ibarrier().wait().unwrap();
+        }
+        world.barrier().unwrap();
+        // That which the task had is withdrawn.
+        world.send(me, TWO, &[5]).unwrap();
+        assert_eq!(world.recv(me, TWO).unwrap().0, [5]);
+    });
+}
+
+/// A sum that has a request, and may panic with it.
+struct Sum(Mutex<Option<Request<'static, Vec<u64>>>>, bool);
+
+impl Reduction<u64> for Sum {
+    const COMMUTES: bool = true;
+
+    fn apply(&self, left: u64, right: u64) -> u64 {
+        if self.1 {
+            std::panic::panic_any(self.0.lock().unwrap().take());
+        }
+        left + right
+    }
+}
+
+#[test]
+fn an_operation_may_have_a_request() {
+    on(&[1, 2, 3], "an_operation_may_have_a_request", |world| {
+        let me = world.rank();
+        let sum = |panics| Sum(Mutex::new(Some(world.irecv(me, TWO))), panics);
+        assert_eq!(world.iall_reduce(vec![1], sum(false)).wait().unwrap(), [world.size() as u64]);
+        world.barrier().unwrap(); // the next fails, and all after it
+        let panicked = world.iall_reduce(vec![1], sum(true)).wait();
+        assert_eq!(panicked.is_err(), world.size() > 1);
+        world.send(me, TWO, &[5]).unwrap();
+        assert_eq!(world.recv(me, TWO).unwrap().0, [5]);
+    });
+}
+
+/// A waker that counts how often it was called or dropped, and panics then, once it is to.
+struct Panics(Arc<(AtomicBool, AtomicUsize)>);
+
+impl Wake for Panics {
+    fn wake(self: Arc<Self>) {
+        if self.0.0.load(SeqCst) {
+            panic!("as planned, by a waker");
+        }
+    }
+}
+
+impl Drop for Panics {
+    fn drop(&mut self) {
+        self.0.1.fetch_add(1, SeqCst);
+        if self.0.0.load(SeqCst) && !std::thread::panicking() {
+            panic!("as planned, by the drop of a waker");
+        }
+    }
+}
+
+/// Whoever runs a waker may have lent a buffer, and must not be unwound out of its call.
+#[test]
+fn a_waker_may_panic() {
+    on(&[1, 2], "a_waker_may_panic", |world| {
+        let other = world.size() - 1 - world.rank();
+        let state = Arc::new((AtomicBool::new(false), AtomicUsize::new(0)));
+        let asked: Vec<_> = (0..4)
+            .map(|i| {
+                let mut asked = world.irecv(other, Tag::<u64>::new(10 + i / 2));
+                let waker = Waker::from(Arc::new(Panics(state.clone())));
+                assert!(Pin::new(&mut asked).poll(&mut Context::from_waker(&waker)).is_pending());
+                asked
+            })
+            .collect();
+        world.barrier().unwrap();
+        state.0.store(true, SeqCst);
+        let sent: Vec<_> = (0..2_u64).map(|i| world.isend(other, Tag::new(10), vec![i])).collect();
+        let long = world.isend(other, ONE, vec![7; 100_000]);
+        // Two were woken when this returns, most often in it.
+        let mut into = vec![0; 100_000];
+        assert_eq!(world.recv_into(other, ONE, &mut into).unwrap().len, 100_000);
+        assert!(into.iter().all(|got| *got == 7));
+        assert_eq!(state.1.load(SeqCst), 2);
+        for (i, asked) in asked.into_iter().enumerate() {
+            match i {
+                0 | 1 => assert_eq!(asked.wait().unwrap(), [i as u64]),
+                _ => assert!(matches!(asked.cancel(), Cancelled::Withdrawn(None))),
+            }
+        }
+        assert_eq!(state.1.load(SeqCst), 4);
+        sent.into_iter().for_each(|sent| assert!(sent.wait().is_ok()));
+        long.wait().unwrap();
+    });
+}
+
+#[test]
+fn persistent_messages_start_again_and_again() {
+    on(&[1, 2, 4], "persistent_messages_start_again_and_again", |world| {
+        let (rank, size) = (world.rank(), world.size());
+        let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
+        for len in [10, 5000, 100_000] {
+            let mut sending = world.send_init(next, ONE, vec![0; len]).unwrap();
+            let mut coming = world.recv_init(before, ONE, vec![0; len + 1]).unwrap();
+            for step in 1..ranks::rounds(20) as u64 {
+                let incoming = coming.start().unwrap();
+                sending.buffer().unwrap().fill(step);
+                if step % 3 == 0 {
+                    let _ = sending.start().unwrap(); // waited for by the next call
+                    assert_eq!(incoming.wait().unwrap().len, len);
+                } else {
+                    let outgoing = sending.start().unwrap();
+                    assert_eq!(incoming.wait().unwrap(), Status { from: before, tag: 1, len });
+                    outgoing.wait().unwrap();
+                }
+                let got = coming.buffer().unwrap();
+                assert!(got[..len].iter().all(|got| *got == step) && got[len] == 0);
+            }
+        }
+        let mut nobody = world.send_init(None, ONE, vec![1]).unwrap();
+        assert_eq!(nobody.start().unwrap().wait().unwrap().from, Status::NOBODY);
+    });
+}
+
+#[test]
+fn persistent_messages_are_waited_for_together() {
+    on(&[1, 2, 4], "persistent_messages_are_waited_for_together", |world| {
+        let (rank, size) = (world.rank(), world.size());
+        let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
+        // What is waited for first ends only because of what follows it.
+        let mut coming: Vec<_> = (1..4).map(|len| world.recv_init(before, ONE, vec![0; len]).unwrap()).collect();
+        let mut going: Vec<_> = (1..4).map(|len| world.send_init(next, ONE, vec![7; len]).unwrap()).collect();
+        for _ in 0..3 {
+            let all = coming.iter_mut().chain(&mut going).map(|message| message.start().unwrap());
+            let lens: Vec<_> = Active::wait_all(all).unwrap()[..3].iter().map(|came| came.len).collect();
+            assert_eq!(lens, [1, 2, 3]);
+        }
+        // One error, and all have ended.
+        let longer = world.isend(next, TWO, vec![1, 2, 3]);
+        let mut short = world.recv_init(before, TWO, vec![0]).unwrap();
+        let all = std::iter::once(&mut short).chain(&mut coming).chain(&mut going);
+        let error = Active::wait_all(all.map(|message: &mut Persistent<u64>| message.start().unwrap())).unwrap_err();
+        assert!(matches!(error, Error::Truncated { .. }), "{error}");
+        assert_eq!(coming[2].buffer().unwrap(), [7; 3]);
+        longer.wait().unwrap();
+    });
+}

@@ -1,0 +1,152 @@
+//! Making windows together: if one rank cannot, nobody has the window, everybody is told, and the next can be made.
+
+use crate::ranks;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::os::fd::AsRawFd;
+use transom::bytemuck::Pod;
+use transom::collective::Placed;
+use transom::{Distribution, Error, Status, Window, World};
+
+/// All can go on.
+fn another_window_works(world: &World) {
+    let mut window: Window<u64> = world.allocate(1).unwrap();
+    let epoch = window.fence().unwrap();
+    epoch.target((world.rank() + 1) % world.size()).unwrap().put(0, &[7]).unwrap();
+    window.fence().unwrap();
+    assert_eq!(window.local().get(0).unwrap(), 7);
+}
+
+#[test]
+fn a_size_that_cannot_be_is_refused_to_all() {
+    ranks::on_all_sizes("a_size_that_cannot_be_is_refused_to_all", |world: World| {
+        assert!(matches!(world.allocate::<u64>(usize::MAX).map(drop), Err(Error::Size { window: 0, .. })));
+        assert!(matches!(world.allocate::<()>(5).map(drop), Err(Error::Size { .. })));
+        for (rank, len) in [(0, usize::MAX / 8), (world.size() - 1, usize::MAX)] {
+            let len = if world.rank() == rank { len } else { 1 };
+            let error = world.allocate::<u64>(len).map(drop).unwrap_err();
+            assert!(len > 1 || error.to_string().contains(&format!("rank {rank} ")), "{error}");
+        }
+        assert!(matches!(world.allocate_with_signals::<u8>(1, usize::MAX / 8), Err(Error::Size { .. })));
+        another_window_works(&world);
+    });
+}
+
+#[test]
+fn ranks_that_make_different_windows_are_told() {
+    ranks::on(&[2, 3, 4, 8], "ranks_that_make_different_windows_are_told", |world| {
+        let outcome = match world.rank() {
+            0 => world.allocate::<u64>(4).map(drop),
+            _ => world.allocate::<[u8; 3]>(4).map(drop),
+        };
+        assert!(matches!(outcome, Err(Error::Mismatch { rank: 1, .. })), "{outcome:?}");
+        let outcome = match world.rank() {
+            0 => world.allocate::<u64>(4).map(drop),
+            _ => world.allocate::<f64>(4).map(drop),
+        };
+        let error = outcome.unwrap_err().to_string();
+        assert!(
+            error.starts_with("rank 0 makes window 1 (allocate) of u64, rank 1 makes window 1 (allocate) of f64"),
+            "{error}"
+        );
+        another_window_works(&world);
+    });
+}
+
+/// Types of one size, by their names; but not by where in a program they are.
+#[test]
+fn other_elements_of_the_same_size_are_told() {
+    mod ocean {
+        #[derive(Clone, Copy, transom::bytemuck::Pod, transom::bytemuck::Zeroable)]
+        #[bytemuck(crate = "transom::bytemuck")]
+        #[repr(C)]
+        pub struct Cell(pub [f64; 2]);
+    }
+    mod air {
+        #[derive(Clone, Copy, transom::bytemuck::Pod, transom::bytemuck::Zeroable)]
+        #[bytemuck(crate = "transom::bytemuck")]
+        #[repr(C)]
+        pub struct Cell(pub [f64; 2]);
+    }
+    fn made<T: Pod>(world: &World, how: u32) -> Result<(), Error> {
+        let value = T::zeroed;
+        match how {
+            0 => world.allocate::<T>(4).map(drop),
+            1 => world.array::<T, 1>([10], Distribution::Block).map(drop),
+            2 => world.mutex(0, value()).map(drop),
+            _ => world.rw_locks(10, |_| value()).map(drop),
+        }
+    }
+    ranks::on(&[2, 3, 4], "other_elements_of_the_same_size_are_told", |world| {
+        let first = world.rank() == 0;
+        for how in 0..4 {
+            let made = if first { made::<Placed<f64>>(&world, how) } else { made::<Placed<u64>>(&world, how) };
+            let error = made.unwrap_err().to_string();
+            assert!(error.contains("of Placed<f64> (16 B)") && error.contains("of Placed<u64> (16 B)"), "{error}");
+        }
+        let cells = match first {
+            true => world.mutex(0, ocean::Cell([1.0, 2.0])).map(|cell| cell.lock().map(|cell| cell.0)),
+            false => world.mutex(0, air::Cell([0.0, 0.0])).map(|cell| cell.lock().map(|cell| cell.0)),
+        };
+        assert_eq!(cells.unwrap().unwrap(), [1.0, 2.0]);
+        world.barrier().unwrap();
+        another_window_works(&world);
+    });
+}
+
+/// Rank 0 may open no file more than its own part, so it cannot attach to the others'.
+#[test]
+fn a_rank_that_cannot_reach_the_others_takes_nobody_with_it() {
+    for size in [2, 3, 4, 8] {
+        let name = "a_rank_that_cannot_reach_the_others_takes_nobody_with_it";
+        let ran = ranks::outcome_of(size, name, |world| {
+            let before = getrlimit(Resource::Nofile);
+            if world.rank() == 0 {
+                // Numbers are given from below: its own part and no more.
+                let most = std::fs::File::open("/dev/null").unwrap().as_raw_fd() as u64 + 1;
+                setrlimit(Resource::Nofile, Rlimit { current: Some(most), ..before }).unwrap();
+            }
+            let error = world.allocate::<u64>(1).map(drop).unwrap_err();
+            assert!(world.rank() == 0 || error.to_string().contains("rank 0 "), "{error}");
+            setrlimit(Resource::Nofile, before).unwrap();
+            another_window_works(&world);
+        });
+        let Some(outcome) = ran else { return };
+        for (rank, status) in outcome.statuses().iter().enumerate() {
+            let output = String::from_utf8_lossy(outcome.output(rank));
+            assert_eq!(*status, Status::Exited(0), "{size} ranks, rank {rank}:\n{output}");
+        }
+    }
+}
+
+/// What a window keeps is memory: its descriptor is closed when all have mapped it.
+#[test]
+fn windows_are_not_limited_by_open_files() {
+    ranks::on(&[1, 2, 4], "windows_are_not_limited_by_open_files", |world| {
+        let before = getrlimit(Resource::Nofile);
+        let next = std::fs::File::open("/dev/null").unwrap().as_raw_fd() as u64;
+        setrlimit(Resource::Nofile, Rlimit { current: Some(next + 8 * world.size() as u64), ..before }).unwrap();
+        let windows: Vec<Window<u64>> = (0..ranks::rounds(300)).map(|_| world.allocate(1).unwrap()).collect();
+        let values: Vec<_> = (0..ranks::rounds(300)).map(|_| world.mutex(0, 1u8).unwrap()).collect();
+        setrlimit(Resource::Nofile, before).unwrap();
+        *values[values.len() - 1].lock().unwrap() += 1;
+        drop((windows, values));
+        another_window_works(&world);
+    });
+}
+
+#[test]
+fn a_limit_that_stands_in_the_way_is_named() {
+    for size in [1, 2] {
+        let ran = ranks::outcome_of(size, "a_limit_that_stands_in_the_way_is_named", |world| {
+            let before = getrlimit(Resource::Nofile);
+            let next = std::fs::File::open("/dev/null").unwrap().as_raw_fd() as u64;
+            setrlimit(Resource::Nofile, Rlimit { current: Some(next), ..before }).unwrap();
+            let error = world.allocate::<u64>(1).map(drop).unwrap_err().to_string();
+            setrlimit(Resource::Nofile, before).unwrap();
+            assert!(error.contains(&format!("{next} files at once")) && error.contains("ulimit -n"), "{error}");
+        });
+        let Some(outcome) = ran else { return };
+        let output = String::from_utf8_lossy(outcome.output(0));
+        assert!(outcome.success(), "{size} ranks: {outcome}\n{output}");
+    }
+}

@@ -1,0 +1,333 @@
+//! What programs assert: in every build it saves what the docs say if it holds, and is refused if it means nothing to
+//! the call; in debug builds what does not hold is an error, for the rank that asserted it and nobody else.
+
+use crate::ranks;
+use transom::windows::Assert;
+use transom::{Counters, Error, Mode, Op, Window, World};
+
+const CHECKED: bool = cfg!(debug_assertions);
+
+/// The error names the call and the assertion.
+fn is_wrong<T>(outcome: Result<T, Error>, call: &str, asserted: Assert) {
+    match outcome.map(drop) {
+        Err(Error::Assertion { call: named, asserted: found, .. }) => assert_eq!((named, found), (call, asserted)),
+        other => panic!("{call} with {asserted:?}: {other:?}"),
+    }
+}
+
+/// In debug builds the error; otherwise it is believed.
+fn is_wrong_if_checked<T>(outcome: Result<T, Error>, call: &str, asserted: Assert) {
+    if CHECKED { is_wrong(outcome, call, asserted) } else { drop(outcome.expect("it is believed")) }
+}
+
+fn cost(window: &mut Window<u64>, call: impl FnOnce(&mut Window<u64>)) -> Counters {
+    let before = window.counters();
+    call(window);
+    window.counters() - before
+}
+
+#[test]
+fn true_ones_pass_and_save_what_the_docs_say() {
+    ranks::on_all_sizes("true_ones_pass_and_save_what_the_docs_say", |world| {
+        let (me, n) = (world.rank(), world.size());
+        let mut window: Window<u64> = world.allocate(n).unwrap();
+        let mut others: Vec<usize> = (0..n).collect();
+        others.rotate_left(me);
+
+        // Fences: nothing before the first, nothing after the last, nobody puts to the first rank's part in between.
+        let noput = if me == 0 { Assert::NOPUT } else { Assert::empty() };
+        let epoch = window.fence_with(Assert::NOPRECEDE | Assert::NOSTORE | noput).unwrap();
+        for &rank in others.iter().filter(|&&rank| rank > 0) {
+            epoch.target(rank).unwrap().put(me, &[me as u64 + 1]).unwrap();
+        }
+        let rounds = u64::from(n.next_power_of_two().ilog2());
+        let last = cost(&mut window, |w| _ = w.fence_with(Assert::NOSUCCEED | Assert::NOSTORE).unwrap());
+        assert_eq!(last, Counters { fences: 1, notifications: rounds, ..Counters::default() });
+        let expected: Vec<u64> = (0..n as u64).map(|rank| if me == 0 { 0 } else { rank + 1 }).collect();
+        assert_eq!(window.local().read(0, n).unwrap(), expected);
+
+        // Post and start: nothing is told. In debug builds it is, so that it can be checked.
+        world.barrier().unwrap();
+        let post = cost(&mut window, |w| w.post_with(&others, Assert::NOCHECK | Assert::NOSTORE).unwrap());
+        let told = if CHECKED { n as u64 - 1 } else { 0 };
+        assert_eq!(post, Counters { notifications: told, ..Counters::default() });
+        world.barrier().unwrap();
+        let access = cost(&mut window, |w| {
+            let epoch = w.start_with(&others, Assert::NOCHECK).unwrap();
+            epoch.target((me + 1) % n).unwrap().put(0, &[5]).unwrap();
+            epoch.complete().unwrap();
+            w.wait().unwrap();
+        });
+        assert_eq!(access, Counters { puts: 1, notifications: n as u64 - 1, ..Counters::default() });
+        assert_eq!(window.local().get(0).unwrap(), 5);
+        // And then without: counts go on where they were.
+        window.post(&others).unwrap();
+        window.start(&others).unwrap().complete().unwrap();
+        window.wait().unwrap();
+
+        // Locks.
+        let lock = |adds, locks, flushes| match CHECKED {
+            true => Counters { locks, word_adds: adds, ..Counters::default() },
+            false => Counters { flushes, ..Counters::default() },
+        };
+        for round in 0..n {
+            world.barrier().unwrap();
+            if round == me {
+                let exclusive = cost(&mut window, |w| {
+                    w.lock_with((me + 1) % n, Mode::Exclusive, Assert::NOCHECK).unwrap().unlock().unwrap();
+                });
+                let taken = Counters { locks: 1, word_cas: exclusive.word_cas, ..Counters::default() };
+                assert_eq!(exclusive, if CHECKED { taken } else { lock(0, 0, 1) });
+            }
+        }
+        world.barrier().unwrap();
+        // What was put is there when the epoch has ended, as if the lock had been taken.
+        let next = (me + 1) % n;
+        let epoch = window.lock_with(next, Mode::Shared, Assert::NOCHECK).unwrap();
+        epoch.put(0, &[100 + me as u64]).unwrap();
+        epoch.unlock().unwrap();
+        world.barrier().unwrap();
+        window.sync();
+        let before = (me + n - 1) % n;
+        assert_eq!(window.local().get(0).unwrap(), 100 + before as u64);
+        world.barrier().unwrap();
+        let epoch = window.lock_all_with(Assert::NOCHECK).unwrap();
+        epoch.target(next).unwrap().put(0, &[200 + me as u64]).unwrap();
+        epoch.unlock().unwrap();
+        world.barrier().unwrap();
+        window.sync();
+        assert_eq!(window.local().get(0).unwrap(), 200 + before as u64);
+        world.barrier().unwrap();
+        // Together: shared locks are in nobody's way. One after the other, for exact counts.
+        let shared = cost(&mut window, |w| {
+            let epoch = w.lock_with(0, Mode::Shared, Assert::NOCHECK).unwrap();
+            epoch.fetch_and_op(1 % n, Op::Sum, 1).unwrap();
+            world.barrier().unwrap(); // all hold it
+            epoch.unlock().unwrap();
+        });
+        assert_eq!(shared, Counters { atomics: 1, ..lock(2, 1, 1) });
+        world.barrier().unwrap();
+        let all = cost(&mut window, |w| {
+            let epoch = w.lock_all_with(Assert::NOCHECK).unwrap();
+            world.barrier().unwrap();
+            epoch.unlock().unwrap();
+        });
+        assert_eq!(all, lock(2 * n as u64, n as u64, n as u64));
+        world.barrier().unwrap();
+    });
+}
+
+#[test]
+fn ones_that_mean_nothing_to_the_call_are_refused_in_every_build() {
+    ranks::on_all_sizes("ones_that_mean_nothing_to_the_call_are_refused_in_every_build", |world| {
+        let me = world.rank();
+        let mut window: Window<u64> = world.allocate(1).unwrap();
+        let means = |call: &str| match call {
+            "fence" => Assert::NOSTORE | Assert::NOPUT | Assert::NOPRECEDE | Assert::NOSUCCEED,
+            "post" => Assert::NOCHECK | Assert::NOSTORE | Assert::NOPUT,
+            _ => Assert::NOCHECK,
+        };
+        for asserted in (0..32).map(Assert::from_bits_retain) {
+            for call in ["fence", "post", "start", "lock", "lock_all"] {
+                let unknown = asserted.difference(means(call));
+                if unknown.is_empty() {
+                    continue;
+                }
+                match call {
+                    "fence" => is_wrong(window.fence_with(asserted), call, unknown),
+                    "post" => is_wrong(window.post_with(&[me], asserted), call, unknown),
+                    "start" => is_wrong(window.start_with(&[me], asserted), call, unknown),
+                    "lock" => is_wrong(window.lock_with(me, Mode::Exclusive, asserted), call, unknown),
+                    _ => is_wrong(window.lock_all_with(asserted), call, unknown),
+                }
+            }
+        }
+        is_wrong(window.fence_with(Assert::from_bits_retain(0x80)), "fence", Assert::from_bits_retain(0x80));
+        // Nothing was opened by any of them.
+        assert!(window.wait().is_err());
+        window.lock_exclusive(me).unwrap().unlock().unwrap();
+        window.lock_all().unwrap().unlock().unwrap();
+        window.post(&[me]).unwrap();
+        window.start(&[me]).unwrap().complete().unwrap();
+        window.wait().unwrap();
+        window.fence().unwrap();
+    });
+}
+
+#[test]
+fn a_rank_that_is_wrong_at_a_fence_is_alone_with_it() {
+    ranks::on_all_sizes("a_rank_that_is_wrong_at_a_fence_is_alone_with_it", |world| {
+        let (me, n) = (world.rank(), world.size());
+        let mut window: Window<u64> = world.allocate(n).unwrap();
+        for wrong in 0..n {
+            // It stored; it put; it asserts what a fence knows nothing of.
+            window.fence().unwrap();
+            if me == wrong {
+                window.local().set(0, 1).unwrap();
+                is_wrong_if_checked(window.fence_with(Assert::NOSTORE), "fence", Assert::NOSTORE);
+                // That fence was one all the same: since then nothing was stored.
+                window.fence_with(Assert::NOSTORE).unwrap();
+                window.lock_exclusive((me + 1) % n).unwrap().put(1 % n, &[2]).unwrap();
+                window.fence_with(Assert::NOPRECEDE).unwrap(); // the unlock synchronised
+                let epoch = window.fence().unwrap();
+                epoch.target((me + 1) % n).unwrap().put(1 % n, &[3]).unwrap();
+                is_wrong_if_checked(window.fence_with(Assert::NOPRECEDE), "fence", Assert::NOPRECEDE);
+                is_wrong(window.fence_with(Assert::NOCHECK), "fence", Assert::NOCHECK);
+            } else {
+                for _ in 0..6 {
+                    window.fence().unwrap();
+                }
+            }
+            window.fence().unwrap();
+        }
+        assert_eq!(window.local().get(1 % n).unwrap(), 3);
+        window.fence().unwrap();
+    });
+}
+
+#[test]
+fn what_follows_a_last_fence_is_refused() {
+    ranks::on_all_sizes("what_follows_a_last_fence_is_refused", |world| {
+        let mut window: Window<u64> = world.allocate(1).unwrap();
+        let epoch = window.fence_with(Assert::NOSUCCEED).unwrap();
+        is_wrong_if_checked(epoch.target(0).map(drop), "fence", Assert::NOSUCCEED);
+        assert_eq!(epoch.local().get(0).unwrap(), 0, "loads are no operations");
+        let epoch = window.fence().unwrap();
+        epoch.target(0).unwrap().get_one(0).unwrap();
+        window.fence().unwrap();
+    });
+}
+
+#[test]
+fn a_put_where_none_was_to_come_is_seen_by_its_target() {
+    ranks::on_all_sizes("a_put_where_none_was_to_come_is_seen_by_its_target", |world| {
+        let (me, n) = (world.rank(), world.size());
+        let mut window: Window<u64> = world.allocate(9000).unwrap();
+        let previous = (me + n - 1) % n;
+        for at in [0, 4096, 8999] {
+            // By fences.
+            let epoch = window.fence_with(Assert::NOPUT).unwrap();
+            world.barrier().unwrap(); // all have looked what their parts are
+            let target = epoch.target((me + 1) % n).unwrap();
+            target.put(at, &[1 + me as u64]).and(target.flush()).unwrap();
+            world.barrier().unwrap(); // and before they look again, it is there
+            is_wrong_if_checked(window.fence(), "fence", Assert::NOPUT);
+            assert_eq!(window.local().get(at).unwrap(), 1 + previous as u64, "it arrived all the same");
+            window.fence().unwrap();
+
+            // By post and wait.
+            window.post_with(&[previous], Assert::NOPUT).unwrap();
+            let epoch = window.start(&[(me + 1) % n]).unwrap();
+            epoch.target((me + 1) % n).unwrap().accumulate(at, Op::Sum, &[5]).unwrap();
+            epoch.complete().unwrap();
+            is_wrong_if_checked(window.wait(), "wait", Assert::NOPUT);
+            assert!(window.wait().is_err(), "the exposure has ended");
+            window.fence().unwrap();
+        }
+        // A promise that is kept, and one that is broken after a lock: that does not end it.
+        let epoch = window.fence_with(Assert::NOPUT).unwrap();
+        epoch.target((me + 1) % n).unwrap().get_one(0).unwrap();
+        window.fence_with(Assert::NOPUT).unwrap();
+        window.lock_shared(me).unwrap().unlock().unwrap();
+        world.barrier().unwrap();
+        window.lock_exclusive((me + 1) % n).unwrap().put(7, &[7]).unwrap();
+        world.barrier().unwrap();
+        is_wrong_if_checked(window.fence(), "fence", Assert::NOPUT);
+        // One's own stores are not what others put.
+        window.fence_with(Assert::NOPUT).unwrap();
+        window.local().set(1, 8).unwrap();
+        window.fence().unwrap();
+    });
+}
+
+#[test]
+fn a_store_to_ones_own_part_is_seen() {
+    ranks::on_all_sizes("a_store_to_ones_own_part_is_seen", |world| {
+        let (me, n) = (world.rank(), world.size());
+        let shared = ranks::share_memory(&world);
+        let mut window: Window<u64> = if shared { world.allocate_shared(2) } else { world.allocate(2) }.unwrap();
+        window.local().set(0, 1).unwrap();
+        is_wrong_if_checked(window.post_with(&[], Assert::NOSTORE), "post", Assert::NOSTORE);
+        if CHECKED {
+            window.post(&[]).unwrap(); // nothing was posted
+        }
+        window.wait().unwrap();
+        window.local().of(me).unwrap().set(0, 2).unwrap();
+        is_wrong_if_checked(window.fence_with(Assert::NOSTORE), "fence", Assert::NOSTORE);
+        window.local().set(0, 3).unwrap();
+        window.sync();
+        window.fence_with(Assert::NOSTORE).unwrap();
+        // To another's part is no store to one's own.
+        if n > 1 && shared {
+            window.local().of((me + 1) % n).unwrap().set(1, 4).unwrap();
+            window.fence_with(Assert::NOSTORE).unwrap();
+            assert_eq!(window.local().get(1).unwrap(), 4);
+        }
+        world.barrier().unwrap();
+    });
+}
+
+#[test]
+fn a_start_before_its_post_is_seen() {
+    ranks::on_all_sizes("a_start_before_its_post_is_seen", |world| {
+        let me = world.rank();
+        let mut window: Window<u64> = world.allocate(1).unwrap();
+        if CHECKED {
+            is_wrong(window.start_with(&[me], Assert::NOCHECK), "start", Assert::NOCHECK);
+        }
+        world.barrier().unwrap();
+        window.post_with(&[me], Assert::NOCHECK).unwrap();
+        window.start_with(&[me], Assert::NOCHECK).unwrap().complete().unwrap();
+        window.wait().unwrap();
+        // A group is still checked in every build.
+        assert!(matches!(window.start_with(&[me, me], Assert::NOCHECK), Err(Error::Sync { .. })));
+        assert!(matches!(window.post_with(&[world.size()], Assert::NOCHECK), Err(Error::Sync { .. })));
+        world.barrier().unwrap();
+    });
+}
+
+/// Somebody has the lock, and says for how long it may be so: until the other says that it was refused.
+#[test]
+fn a_lock_that_is_in_somebodys_way_is_seen() {
+    ranks::on(&[2, 3], "a_lock_that_is_in_somebodys_way_is_seen", |world| {
+        for call in ["lock", "lock_all"] {
+            in_the_way(&world, call);
+        }
+    });
+}
+
+fn in_the_way(world: &World, call: &str) {
+    let me = world.rank();
+    let (mut window, mut news): (Window<u64>, Window<u64>) = (world.allocate(1).unwrap(), world.allocate(1).unwrap());
+    // Whether it had to wait depends on who comes when: again and again, until it did.
+    loop {
+        if me == 1 {
+            let epoch = window.lock_exclusive(0).unwrap();
+            world.barrier().unwrap();
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            epoch.unlock().unwrap();
+        } else {
+            world.barrier().unwrap();
+        }
+        if me == 0 {
+            let outcome = match call {
+                "lock" => window.lock_with(0, Mode::Shared, Assert::NOCHECK).map(drop),
+                _ => window.lock_all_with(Assert::NOCHECK).map(drop),
+            };
+            if outcome.is_err() || !CHECKED {
+                is_wrong_if_checked(outcome, call, Assert::NOCHECK);
+                for rank in 0..world.size() {
+                    news.lock_exclusive(rank).unwrap().put(0, &[1]).unwrap();
+                }
+            }
+        }
+        news.fence().unwrap();
+        if news.local().get(0).unwrap() == 1 {
+            break;
+        }
+    }
+    // It was given back: anyone can have it.
+    window.lock_exclusive(0).unwrap().unlock().unwrap();
+    window.lock_all().unwrap().unlock().unwrap();
+    world.barrier().unwrap();
+}

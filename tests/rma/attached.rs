@@ -1,0 +1,342 @@
+//! Memory that is attached to a window and detached again: its slots, addresses that are stale, forged or another's, and
+//! that nothing is left behind.
+
+use crate::ranks;
+use ranks::told;
+use std::collections::HashSet;
+use transom::shm_loopback::Loopback;
+use transom::windows::Delayed;
+use transom::{Address, Error, Flavor, Op, Rank, Window};
+
+#[test]
+fn memory_is_attached_where_there_is_a_slot_and_nowhere_else() {
+    ranks::on_all_sizes("memory_is_attached_where_there_is_a_slot_and_nowhere_else", |world| {
+        let me = world.rank();
+        let mut window: Window<u64> = world.dynamic(me + 1).unwrap();
+        let mut held: Vec<Address> = (0..=me).map(|len| window.attach(len).unwrap()).collect();
+        let full = |outcome: Result<Address, Error>, has: usize| match outcome {
+            Err(Error::NoSlot { rank, slots, .. }) => assert_eq!((rank, slots), (me, has)),
+            other => panic!("{other:?}"),
+        };
+        full(window.attach(1), me + 1);
+        window.detach(&held.remove(me / 2)).unwrap();
+        held.push(window.attach(9).unwrap());
+        full(window.attach(1), me + 1);
+        assert!(matches!(window.attach(usize::MAX), Err(Error::Size { .. } | Error::NoSlot { .. })));
+        window.detach(&held.pop().unwrap()).unwrap();
+        for len in [usize::MAX, usize::MAX / 8 + 1, isize::MAX as usize / 8] {
+            let error = window.attach(len).unwrap_err();
+            assert!(matches!(error, Error::Size { .. } | Error::Fabric { .. }), "{error}");
+        }
+        window.attach(3).unwrap(); // what failed took no slot
+        for flavor in [Flavor::Allocate { len: 1 }, Flavor::Shared { len: 1 }, Flavor::Create(vec![1])] {
+            if ranks::share_memory(&world) || !matches!(flavor, Flavor::Shared { .. }) {
+                full(world.window(flavor, 0).unwrap().attach(1), 0);
+            }
+            world.barrier().unwrap();
+        }
+        // It has no elements but those.
+        assert_eq!(window.local().len(), 0);
+        assert!(matches!(window.lock_shared(0).unwrap().put(0, &[1]), Err(Error::OutOfBounds { size: 0, .. })));
+        world.barrier().unwrap();
+    });
+}
+
+#[test]
+fn an_address_is_good_until_it_is_detached_and_never_again() {
+    ranks::on_all_sizes("an_address_is_good_until_it_is_detached_and_never_again", |world| {
+        let (me, n) = (world.rank(), world.size());
+        let mut window: Window<u32> = world.dynamic(1).unwrap();
+        let first = window.attach(3).unwrap();
+        assert_eq!((first.rank(), first.len(), first.is_empty()), (me, 3, false));
+        let firsts = told(&world, first);
+        let reached: Vec<_> = firsts.iter().map(|address| window.reach(address).unwrap()).collect();
+        let next = (me + 1) % n;
+        let epoch = window.lock_shared(next).unwrap();
+        let target = epoch.attached(&reached[next]).unwrap();
+        target.put(0, &[1, 2, 3]).unwrap();
+        assert!(matches!(target.put(2, &[1, 2]), Err(Error::OutOfBounds { size: 3, .. })));
+        if n > 1 {
+            assert!(matches!(epoch.attached(&reached[me]).map(drop), Err(Error::NotHere { rank, .. }) if rank == me));
+        }
+        epoch.unlock().unwrap();
+        window.fence().unwrap();
+        assert_eq!(window.local().attached(&first).unwrap().read(0, 3).unwrap(), [1, 2, 3]);
+
+        window.detach(&first).unwrap();
+        world.barrier().unwrap();
+        let stale = |window: &mut Window<u32>| {
+            let gone = |outcome: Result<(), Error>, of: Rank| match outcome {
+                Err(Error::Detached { rank, slot: 0, .. }) => assert_eq!(rank, of),
+                other => panic!("{other:?}"),
+            };
+            gone(window.reach(&firsts[next]).map(drop), next);
+            gone(window.local().attached(&first).map(drop), me);
+            gone(window.detach(&first), me);
+            gone(window.lock_shared(next).unwrap().attached(&reached[next]).map(drop), next);
+        };
+        stale(&mut window);
+        world.barrier().unwrap();
+        // Again the same slot, the same size.
+        let second = window.attach(3).unwrap();
+        assert_eq!(window.local().attached(&second).unwrap().read(0, 3).unwrap(), [0; 3], "it is new");
+        let seconds = told(&world, second);
+        stale(&mut window);
+        assert_eq!(window.reach(&seconds[next]).unwrap().address(), &seconds[next]);
+        world.barrier().unwrap();
+    });
+}
+
+/// An operation under way while its target detaches is too late, and harms nobody.
+#[test]
+fn what_is_under_way_while_memory_is_detached_goes_nowhere() {
+    ranks::on(&[2, 3], "what_is_under_way_while_memory_is_detached_goes_nowhere", |world| {
+        let me = world.rank();
+        let mut window: Window<u64> = world.dynamic(1).unwrap();
+        let address = window.attach(500).unwrap();
+        let addresses = told(&world, address);
+        if me == 0 {
+            world.barrier().unwrap();
+            window.detach(&address).unwrap();
+            let again = window.attach(500).unwrap();
+            world.barrier().unwrap();
+            let part = window.local().attached(&again).unwrap().read(0, 500).unwrap();
+            assert_eq!(part, [0; 500], "old puts do not reach new memory");
+        } else {
+            let memory = window.reach(&addresses[0]).unwrap();
+            let epoch = window.lock_shared(0).unwrap();
+            let target = epoch.attached(&memory).unwrap();
+            world.barrier().unwrap();
+            for value in 0..200 {
+                target.put(0, &[value; 500]).unwrap();
+                target.fetch_and_op(0, Op::Sum, 1).unwrap();
+            }
+            world.barrier().unwrap();
+        }
+        world.barrier().unwrap();
+    });
+}
+
+#[test]
+fn no_elements_can_be_attached_too() {
+    ranks::on_all_sizes("no_elements_can_be_attached_too", |world| {
+        let mut window: Window<[u8; 5]> = world.dynamic(2).unwrap();
+        let mine = window.attach(0).unwrap();
+        for address in told(&world, mine) {
+            assert!(address.is_empty());
+            let memory = window.reach(&address).unwrap();
+            let epoch = window.lock_exclusive(address.rank()).unwrap();
+            let target = epoch.attached(&memory).unwrap();
+            assert!(target.is_empty() && target.put(0, &[]).is_ok());
+            assert!(matches!(target.put(0, &[[1; 5]]), Err(Error::OutOfBounds { size: 0, .. })));
+        }
+        world.barrier().unwrap();
+        window.detach(&mine).unwrap();
+    });
+}
+
+/// Nothing but what an owner wrote down is an address, whatever its bytes are.
+#[test]
+fn forged_addresses_lead_nowhere() {
+    ranks::on(&[1, 2, 3], "forged_addresses_lead_nowhere", |world| {
+        let (me, n) = (world.rank(), world.size());
+        let mut window: Window<u64> = world.dynamic(4).unwrap();
+        let mine = window.attach(64).unwrap();
+        let others = window.attach(64).unwrap(); // as large, elsewhere
+        let all = told(&world, mine);
+        let mut tried = 0;
+        let mut leads_nowhere = |window: &mut Window<u64>, forged: Address| {
+            tried += 1;
+            let outcomes =
+                [window.reach(&forged).map(drop), window.local().attached(&forged).map(drop), window.detach(&forged)];
+            for outcome in outcomes {
+                match outcome {
+                    Err(Error::NotHere { .. } | Error::Detached { .. } | Error::NoSuchRank { .. }) => {}
+                    other => panic!("{forged:?}: {other:?}"),
+                }
+            }
+        };
+        let bytes_of = |address: &Address| -> [u8; size_of::<Address>()] { bytemuck::cast(*address) };
+        let address_of = |bytes: [u8; size_of::<Address>()]| -> Address { bytemuck::cast(bytes) };
+        let mut random = fastrand::Rng::with_seed(me as u64);
+        for _ in 0..2000 {
+            leads_nowhere(&mut window, address_of(std::array::from_fn(|_| random.u8(..))));
+        }
+        leads_nowhere(&mut window, address_of([0; size_of::<Address>()]));
+        leads_nowhere(&mut window, address_of([0xff; size_of::<Address>()]));
+        // One with the right beginning and another's key, or with a few bytes otherwise.
+        for at in 0..size_of::<Address>() {
+            for bit in [1, 0x80, 0xff] {
+                let mut bytes = bytes_of(&all[me]);
+                bytes[at] ^= bit;
+                leads_nowhere(&mut window, address_of(bytes));
+            }
+            for other in [bytes_of(&others), bytes_of(&all[(me + 1) % n])] {
+                let (mut head, mut tail) = (bytes_of(&mine), bytes_of(&mine));
+                head[..at].copy_from_slice(&other[..at]);
+                tail[at..].copy_from_slice(&other[at..]);
+                for mixed in [head, tail] {
+                    if ![mine, others, all[(me + 1) % n]].contains(&address_of(mixed)) {
+                        leads_nowhere(&mut window, address_of(mixed));
+                    }
+                }
+            }
+        }
+        // The memory of a process by its number, as windows on lent memory have it: this one's own.
+        let secret = [42u64; 64];
+        let mut bytes = bytes_of(&mine);
+        let key = bytes.len() - 32;
+        bytes[key - 4..key].copy_from_slice(&12u32.to_ne_bytes());
+        bytes[key..].fill(0);
+        bytes[key..key + 4].copy_from_slice(&std::process::id().to_le_bytes());
+        bytes[key + 4..key + 12].copy_from_slice(&(secret.as_ptr() as u64).to_le_bytes());
+        leads_nowhere(&mut window, address_of(bytes));
+        assert!(tried > 2000);
+        // And the true ones still do.
+        for address in &all {
+            window.reach(address).unwrap();
+        }
+        window.local().attached(&mine).unwrap();
+        world.barrier().unwrap();
+    });
+}
+
+#[test]
+fn an_address_of_another_window_is_none() {
+    ranks::on_all_sizes("an_address_of_another_window_is_none", |world| {
+        let me = world.rank();
+        let mut one: Window<u64> = world.dynamic(1).unwrap();
+        let mut other: Window<u64> = world.dynamic(1).unwrap();
+        let (in_one, in_other) = (one.attach(8).unwrap(), other.attach(8).unwrap());
+        let memory = one.reach(&in_one).unwrap();
+        let not_here =
+            |outcome: Result<(), Error>| assert!(matches!(outcome, Err(Error::NotHere { .. })), "{outcome:?}");
+        not_here(other.reach(&in_one).map(drop));
+        not_here(one.reach(&in_other).map(drop));
+        not_here(other.detach(&in_one));
+        not_here(other.local().attached(&in_one).map(drop));
+        not_here(other.lock_shared(me).unwrap().attached(&memory).map(drop));
+        one.lock_shared(me).unwrap().attached(&memory).unwrap();
+        // Nor is one of another job's window of the same number.
+        let team = world.split(Some(me as u64), 0).unwrap().unwrap();
+        let mut theirs: Vec<Window<u64>> = (0..8).map(|_| team.dynamic(1).unwrap()).collect();
+        for window in &mut theirs {
+            let address = window.attach(8).unwrap();
+            assert!(one.reach(&address).is_err());
+        }
+        world.barrier().unwrap();
+    });
+}
+
+#[test]
+fn attaching_and_detaching_leaves_nothing_behind() {
+    fn open() -> usize {
+        std::fs::read_dir("/proc/self/fd").unwrap().count()
+    }
+    fn mapped() -> usize {
+        std::fs::read_to_string("/proc/self/maps").unwrap().matches("transom").count()
+    }
+    ranks::on(&[1, 2, 4], "attaching_and_detaching_leaves_nothing_behind", |world| {
+        let (me, n) = (world.rank(), world.size());
+        let mut window: Window<u64> = world.dynamic(1).unwrap();
+        let mut names: Window<Address> = world.allocate(1).unwrap();
+        let mut numbers = HashSet::new();
+        let mut cycle = |window: &mut Window<u64>| {
+            let mine = window.attach(1000).unwrap();
+            assert!(numbers.insert(bytemuck::bytes_of(&mine).to_vec()), "no address comes twice");
+            names.local().set(0, mine).unwrap();
+            names.fence().unwrap();
+            let theirs = names.lock_shared((me + 1) % n).unwrap().get_one(0).unwrap();
+            let memory = window.reach(&theirs).unwrap();
+            window.lock_shared(theirs.rank()).unwrap().attached(&memory).unwrap().put(999, &[1]).unwrap();
+            drop(memory);
+            names.fence().unwrap();
+            window.detach(&mine).unwrap();
+        };
+        cycle(&mut window);
+        // One after the other: to look takes a descriptor.
+        let count = || {
+            let looks = (0..n).map(|rank| {
+                world.barrier().unwrap();
+                (rank == me).then(|| (open(), mapped()))
+            });
+            let looked: Vec<_> = looks.collect();
+            world.barrier().unwrap();
+            looked[me]
+        };
+        let before = count();
+        for _ in 0..ranks::rounds(200) {
+            cycle(&mut window);
+        }
+        assert_eq!(count(), before);
+    });
+}
+
+/// Dropping is not collective: who still has the window, and the address, finds that it leads nowhere.
+#[test]
+fn what_was_attached_goes_with_its_owners_window() {
+    ranks::on(&[1, 2, 4], "what_was_attached_goes_with_its_owners_window", |world| {
+        let (me, n) = (world.rank(), world.size());
+        let mut window: Window<u32> = world.dynamic(2).unwrap();
+        let mine = window.attach(3).unwrap();
+        let addresses = told(&world, mine);
+        let owner = n - 1;
+        let reached = window.reach(&addresses[owner]).unwrap();
+        world.barrier().unwrap();
+        if me == owner {
+            drop((reached, window));
+            return world.barrier().unwrap();
+        }
+        world.barrier().unwrap();
+        let gone =
+            |outcome: Result<(), Error>| assert!(matches!(outcome, Err(Error::Detached { rank, .. }) if rank == owner));
+        gone(window.reach(&addresses[owner]).map(drop));
+        let epoch = window.lock_shared(owner).unwrap();
+        gone(epoch.attached(&reached).map(drop));
+        epoch.unlock().unwrap();
+        // And all else goes on.
+        let next = (me + 1) % (n - 1);
+        let reached = window.reach(&addresses[next]).unwrap();
+        let epoch = window.lock_shared(next).unwrap();
+        epoch.attached(&reached).unwrap().put(0, &[me as u32]).unwrap();
+        epoch.unlock().unwrap();
+        // Who ends before the others detaches what they reach.
+        world.team(&(0..owner).collect::<Vec<_>>()).unwrap().barrier().unwrap();
+    });
+}
+
+/// An address may come by any means, a channel say, which orders nothing that a fabric has under way.
+#[test]
+fn who_is_told_an_address_finds_it_and_who_is_told_that_it_is_gone_does_not() {
+    use transom::windows::Window;
+    let (attached, address) = std::sync::mpsc::channel();
+    let (detached, gone) = std::sync::mpsc::channel();
+    let (found, tried) = std::sync::mpsc::channel();
+    let mut ranks = Loopback::threads(2).unwrap();
+    let (other, home) = (ranks.pop().unwrap(), ranks.pop().unwrap());
+    let window = |fabric| {
+        let fabric = Delayed::new(fabric).unwrap();
+        Window::<u64, _>::new(&fabric, 0, Flavor::Dynamic { slots: 1 }, 0).unwrap()
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut window = window(home);
+            let address = window.attach(8).unwrap();
+            attached.send(address).unwrap();
+            tried.recv().unwrap();
+            window.detach(&address).unwrap();
+            detached.send(()).unwrap();
+            tried.recv().unwrap();
+        });
+        scope.spawn(move || {
+            let (window, address) = (window(other), address.recv().unwrap());
+            let reached = window.reach(&address).map(drop);
+            found.send(()).unwrap();
+            gone.recv().unwrap();
+            let then = window.reach(&address).map(drop);
+            found.send(()).unwrap();
+            reached.unwrap();
+            assert!(matches!(then, Err(Error::Detached { rank: 0, slot: 0, .. })), "{then:?}");
+        });
+    });
+}

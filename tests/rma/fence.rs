@@ -1,0 +1,35 @@
+//! Fence and barrier: nobody passes before all have come, and what was put before is there after.
+
+use crate::ranks;
+use transom::{Op, Window};
+
+#[test]
+fn what_was_put_before_a_fence_is_there_after() {
+    ranks::on_all_sizes("what_was_put_before_a_fence_is_there_after", |world| {
+        let (me, n) = (world.rank(), world.size());
+        let mut window: Window<usize> = world.allocate(n).unwrap();
+        for round in 0..ranks::rounds(500) {
+            let epoch = window.fence().unwrap();
+            for step in 0..n {
+                epoch.target((me + step) % n).unwrap().put(me, &[round * n + me]).unwrap();
+            }
+            let epoch = window.fence().unwrap();
+            let seen = epoch.local().read(0, n).unwrap();
+            assert!((0..n).all(|rank| seen[rank] == round * n + rank), "round {round}: {seen:?}");
+        }
+    });
+}
+
+#[test]
+fn nobody_passes_a_barrier_before_all_have_come() {
+    ranks::on_all_sizes("nobody_passes_a_barrier_before_all_have_come", |world| {
+        let mut window: Window<u64> = world.allocate(1).unwrap();
+        for round in 1..=ranks::rounds(500) as u64 {
+            window.lock_shared(0).unwrap().fetch_and_op(0, Op::Sum, 1).unwrap();
+            world.barrier().unwrap();
+            let came = window.lock_shared(0).unwrap().get_one(0).unwrap();
+            assert!(came >= round * world.size() as u64, "{came} in round {round}");
+            world.barrier().unwrap();
+        }
+    });
+}

@@ -1,0 +1,176 @@
+//! Windows on memory that the program lends (`World::create`): it comes back, takes no atomics, and outlives what others do to it.
+
+use crate::ranks;
+use transom::{Distribution, Error, FabricError, Op, World};
+
+#[test]
+fn lent_memory_comes_back_as_others_left_it() {
+    ranks::on_all_sizes("lent_memory_comes_back_as_others_left_it", |world| {
+        let (me, n) = (world.rank(), world.size());
+        for len in [0, 1, n, 5000] {
+            let mine: Vec<u64> = vec![me as u64; if me == 0 { len } else { n }];
+            let (start, capacity) = (mine.as_ptr(), mine.capacity());
+            let mut window = world.create(mine).unwrap();
+            let epoch = window.lock_all().unwrap();
+            let at_zero = epoch.target(0).unwrap();
+            if me < at_zero.len() {
+                at_zero.put(me, &[100 + me as u64]).unwrap();
+            }
+            epoch.unlock().unwrap();
+            window.fence().unwrap();
+            if me == 0 && len > 0 {
+                window.local().set(0, 7).unwrap(); // its own stores too
+            }
+            let back = window.free().unwrap();
+            assert_eq!((back.as_ptr(), back.capacity()), (start, capacity), "it is not a copy");
+            let expected = |at: usize| match (me, at) {
+                (0, 0) => 7,
+                (0, at) if at < n => 100 + at as u64,
+                _ => me as u64,
+            };
+            assert!(back.iter().enumerate().all(|(at, &element)| element == expected(at)), "{back:?}");
+        }
+    });
+}
+
+#[test]
+fn lent_memory_may_begin_and_end_anywhere() {
+    ranks::on(&[1, 2, 3], "lent_memory_may_begin_and_end_anywhere", |world| {
+        fn check<T: bytemuck::Pod + PartialEq + std::fmt::Debug>(world: &World, len: usize, make: fn(usize) -> T) {
+            let (me, n) = (world.rank(), world.size());
+            let next = (me + 1) % n;
+            let mut window = world.create(vec![make(0); len]).unwrap();
+            let all: Vec<T> = (0..len).map(make).collect();
+            for (offset, some) in [(0, len), (1, len - 1), (len - 1, 1), (len / 2, len / 3), (len / 3, 1)] {
+                let epoch = window.lock_exclusive(next).unwrap();
+                epoch.put(offset, &all[offset..][..some]).unwrap();
+                let got = epoch.rget(offset, some).unwrap().wait().unwrap();
+                assert_eq!(got, all[offset..][..some]);
+                assert!(matches!(epoch.put(offset + 1, &all[..len - offset]), Err(Error::OutOfBounds { .. })));
+                epoch.unlock().unwrap();
+            }
+            assert_eq!(window.free().unwrap(), all);
+        }
+        check::<u8>(&world, 3 * 4096 + 13, |i| (i * 7) as u8);
+        check::<[u8; 3]>(&world, 5000, |i| [i as u8, (i >> 8) as u8, 9]);
+        check::<u16>(&world, 4097, |i| i as u16);
+        check::<[f64; 5]>(&world, 1001, |i| [i as f64; 5]);
+        check::<u64>(&world, 1 << 16, |i| i as u64 * 0x0101_0101);
+    });
+}
+
+#[test]
+fn lent_memory_takes_no_atomics_whatever_the_type() {
+    fn check<T: transom::Atomic>(world: &World, len: usize) {
+        let mut window = world.create(vec![T::zeroed(); len]).unwrap();
+        let epoch = window.fence().unwrap();
+        for rank in 0..world.size() {
+            let target = epoch.target(rank).unwrap();
+            for at in [0, len - 1] {
+                let one = [T::zeroed()];
+                for outcome in [
+                    target.fetch_and_op(at, Op::Sum, one[0]).map(drop),
+                    target.fetch_and_op(at, Op::NoOp, one[0]).map(drop),
+                    target.compare_and_swap(at, one[0], one[0]).map(drop),
+                    target.accumulate(at, Op::Max, &one),
+                    target.get_accumulate(at, Op::Prod, &one, &mut [one[0]]),
+                    target.raccumulate(at, Op::Replace, one.to_vec()).map(drop),
+                    target.rget_accumulate(at, Op::Sum, one.to_vec()).map(drop),
+                ] {
+                    let refused = matches!(outcome, Err(Error::Fabric { source: FabricError::Unsupported { .. }, .. }));
+                    assert!(refused, "{} at {at} of {len}: {outcome:?}", std::any::type_name::<T>());
+                }
+            }
+        }
+        window.free().unwrap();
+    }
+    ranks::on_all_sizes("lent_memory_takes_no_atomics_whatever_the_type", |world| {
+        check::<u8>(&world, 5);
+        check::<i16>(&world, 3);
+        check::<f32>(&world, 1);
+        check::<f32>(&world, 7);
+        check::<f64>(&world, 3);
+        check::<u64>(&world, 2);
+    });
+}
+
+#[test]
+fn a_window_on_lent_memory_may_be_dropped_while_others_write() {
+    ranks::on(&[2, 3, 4], "a_window_on_lent_memory_may_be_dropped_while_others_write", |world| {
+        let mut window = world.create(vec![1u64; 3000]).unwrap();
+        world.barrier().unwrap();
+        if world.rank() == 0 {
+            drop(window); // its memory is leaked
+            let churn: Vec<Vec<u64>> = (0..50).map(|_| vec![7; 3000]).collect();
+            world.barrier().unwrap();
+            assert!(churn.iter().flatten().all(|&element| element == 7), "nobody wrote to what is another's now");
+        } else {
+            let epoch = window.lock_shared(0).unwrap();
+            for _ in 0..100 {
+                epoch.put(0, &[9; 3000]).unwrap();
+            }
+            epoch.unlock().unwrap();
+            world.barrier().unwrap();
+        }
+    });
+}
+
+/// Rank 0 frees, the others fence and go on: rank 0's memory must not become anything else.
+#[test]
+fn a_fence_of_another_is_no_free() {
+    ranks::on(&[2, 3, 4], "a_fence_of_another_is_no_free", |world| {
+        let mut window = world.create(vec![1u64; 3000]).unwrap();
+        if world.rank() == 0 {
+            let error = window.free().unwrap_err();
+            assert!(matches!(error, Error::Sync { call: "free", .. }), "{error}");
+            assert!(error.to_string().contains("called fence instead"), "{error}");
+            let churn: Vec<Vec<u64>> = (0..50).map(|_| vec![7; 3000]).collect();
+            world.barrier().unwrap();
+            assert!(churn.iter().flatten().all(|&element| element == 7), "nobody wrote to what is another's now");
+        } else {
+            let epoch = window.fence().unwrap();
+            for _ in 0..100 {
+                epoch.target(0).unwrap().put(0, &[9; 3000]).unwrap();
+            }
+            world.barrier().unwrap();
+        }
+    });
+}
+
+/// Keys of lent memory are of the process that the rank is.
+#[test]
+fn a_key_names_no_other_process() {
+    use transom::windows::Fabric;
+    for rank in transom::shm_loopback::Loopback::threads(2).unwrap() {
+        let key = |pid: u32| [&pid.to_le_bytes()[..], &4096u64.to_le_bytes()].concat();
+        for (rank_of, pid) in [(0, std::process::id() + 1), (1, 1), (0, 0), (1, u32::MAX), (2, std::process::id())] {
+            let refused = rank.attach(rank_of, &key(pid), 8).map(drop);
+            assert!(matches!(refused, Err(FabricError::BadKey { rank, .. }) if rank == rank_of), "{refused:?}");
+        }
+    }
+}
+
+/// Its window is replaced by one whose elements are the program's own, with signals before which nothing must be written.
+#[test]
+fn an_array_may_lie_there() {
+    ranks::on_all_sizes("an_array_may_lie_there", |world| {
+        let (me, n) = (world.rank(), world.size());
+        let mut array = world.array::<u64, 1>([8 * n], Distribution::Block).unwrap();
+        *array.window_mut() = world.create_on(vec![me as u64; 8], 4).unwrap();
+        let next = (me + 1) % n;
+        let epoch = array.lock_all().unwrap();
+        assert_eq!(epoch.get_one(8 * next + 5).unwrap(), next as u64);
+        epoch.put_one(8 * next + 3, 100 + me as u64).unwrap();
+        epoch.put(8 * next..8 * next + 2, &[200, 300]).unwrap();
+        epoch.unlock().unwrap();
+        array.fence().unwrap();
+        let before = (me + n - 1) % n;
+        let expected = [200, 300, me as u64, 100 + before as u64, me as u64, me as u64, me as u64, me as u64];
+        let mut got = [0; 8];
+        array.local().get(8 * me..8 * me + 8, &mut got).unwrap();
+        assert_eq!(got, expected);
+        let signals: Vec<u64> = (0..4).map(|at| array.window().signals().read(at).unwrap()).collect();
+        assert_eq!(signals, [0; 4]);
+        array.fence().unwrap();
+    });
+}

@@ -1,0 +1,172 @@
+//! Locks of several targets at once, and attempts that wait for nobody.
+
+use crate::ranks;
+use transom::Mode::Exclusive;
+use transom::{Error, Mode, Op, Window, World};
+
+/// Money goes between accounts at two ranks; whoever looks at all sees all of it.
+#[test]
+fn what_is_done_under_two_locks_is_seen_whole() {
+    let name = "what_is_done_under_two_locks_is_seen_whole";
+    ranks::on_all_sizes(name, |world: World| {
+        const EACH: u64 = 1000;
+        let (me, n) = (world.rank(), world.size());
+        let mut window: Window<u64> = world.allocate(1).unwrap();
+        window.local().set(0, EACH).unwrap();
+        window.fence().unwrap();
+        for round in 0..ranks::rounds(60) {
+            let (from, to) = ((me + round) % n, (me * 3 + 2 * round + 1) % n);
+            if from == to {
+                let all: Vec<_> = (0..n).rev().map(|rank| (rank, Mode::Shared)).collect();
+                let epoch = window.lock_ranks(&all).unwrap();
+                let sum: u64 = (0..n).map(|rank| epoch.target(rank).unwrap().get_one(0).unwrap()).sum();
+                assert_eq!(sum, EACH * n as u64, "seen by rank {me}");
+                epoch.unlock().unwrap();
+                continue;
+            }
+            let epoch = window.lock_ranks(&[(from, Mode::Exclusive), (to, Mode::Exclusive)]).unwrap();
+            let (here, there) = (epoch.target(from).unwrap(), epoch.target(to).unwrap());
+            let amount = here.get_one(0).unwrap().min(round as u64);
+            here.put_one(0, here.get_one(0).unwrap() - amount).unwrap();
+            there.put_one(0, there.get_one(0).unwrap() + amount).unwrap();
+            // Dropped, it unlocks as well.
+        }
+        window.fence().unwrap();
+        let epoch = window.lock_all().unwrap();
+        let sum: u64 = (0..n).map(|rank| epoch.target(rank).unwrap().get_one(0).unwrap()).sum();
+        assert_eq!(sum, EACH * n as u64);
+        epoch.unlock().unwrap();
+        window.fence().unwrap();
+    });
+}
+
+#[test]
+fn what_cannot_be_locked_together_is_refused_and_leaves_nothing_locked() {
+    ranks::on(&[1, 2], "what_cannot_be_locked_together_is_refused_and_leaves_nothing_locked", |world: World| {
+        use Mode::Shared;
+        let mut window: Window<u64> = world.allocate(1).unwrap();
+        let n = world.size();
+        assert!(matches!(window.lock_ranks(&[(0, Shared), (n, Shared)]), Err(Error::NoSuchRank { .. })));
+        let epoch = window.lock_ranks(&[(n - 1, Shared)]).unwrap();
+        assert!(n == 1 || matches!(epoch.target(0), Err(Error::NotStarted { rank: 0, .. })));
+        assert!(matches!(epoch.target(n), Err(Error::NoSuchRank { .. })));
+        drop(epoch);
+        window.lock_ranks(&[]).unwrap().unlock().unwrap();
+        world.barrier().unwrap();
+        window.lock_exclusive(0).unwrap().unlock().unwrap();
+    });
+}
+
+#[test]
+fn a_target_that_is_named_twice_is_locked_once() {
+    ranks::on(&[1, 2, 3], "a_target_that_is_named_twice_is_locked_once", |world: World| {
+        use Mode::{Exclusive, Shared};
+        let mut window: Window<u64> = world.allocate(1).unwrap();
+        let none = [(0, Shared), (0, Shared)];
+        for (targets, others) in
+            [(none, true), ([(0, Shared), (0, Exclusive)], false), ([(0, Exclusive), (0, Shared)], false)]
+        {
+            world.barrier().unwrap();
+            if world.rank() == 0 {
+                let epoch = window.lock_ranks(&targets).unwrap();
+                epoch.target(0).unwrap().fetch_add(0, 1).unwrap();
+                world.barrier().unwrap(); // it is held
+                world.barrier().unwrap(); // they have tried
+                epoch.unlock().unwrap();
+            } else {
+                world.barrier().unwrap();
+                let shared = window.try_lock(0, Shared).unwrap();
+                assert_eq!(shared.is_some(), others, "{targets:?}");
+                drop(shared);
+                world.barrier().unwrap();
+            }
+            world.barrier().unwrap();
+            window.lock_exclusive(0).unwrap().unlock().unwrap();
+        }
+    });
+}
+
+/// Who tries, and who waits, keep each other out.
+#[test]
+fn attempts_keep_others_out() {
+    ranks::on_all_sizes("attempts_keep_others_out", |world: World| {
+        let (me, home) = (world.rank(), world.size() - 1);
+        let mut window: Window<u64> = world.allocate(2).unwrap();
+        window.fence().unwrap();
+        let mut done = 0;
+        for round in 0..ranks::rounds(200) {
+            let epoch = match (round + me) % 3 {
+                0 => Some(window.lock_exclusive(home).unwrap()),
+                _ => window.try_lock(home, Mode::Exclusive).unwrap(),
+            };
+            if let Some(epoch) = epoch {
+                let value = epoch.get_one(0).unwrap();
+                epoch.put_one(0, value + 1).unwrap();
+                done += 1;
+            }
+        }
+        window.lock_shared(home).unwrap().fetch_add(1, done).unwrap();
+        window.fence().unwrap();
+        let mut both = [0; 2];
+        window.lock_shared(home).unwrap().get(0, &mut both).unwrap();
+        assert_eq!(both[0], both[1], "what was done under the lock, and how often it was had");
+        window.fence().unwrap();
+    });
+}
+
+#[test]
+fn an_attempt_gives_up_while_another_rank_has_the_lock() {
+    ranks::on(&[2, 3], "an_attempt_gives_up_while_another_rank_has_the_lock", |world: World| {
+        let mut window: Window<u64> = world.allocate(1).unwrap();
+        let shared = world.mutex(0, 5u64).unwrap();
+        if world.rank() == 0 {
+            let (epoch, guard) = (window.lock_shared(1).unwrap(), shared.lock().unwrap());
+            world.barrier().unwrap();
+            world.barrier().unwrap();
+            drop((epoch, guard));
+            world.barrier().unwrap();
+        } else {
+            world.barrier().unwrap();
+            assert!(window.try_lock(1, Mode::Exclusive).unwrap().is_none());
+            window.try_lock(1, Mode::Shared).unwrap().expect("readers share").unlock().unwrap();
+            assert!(shared.try_lock().unwrap().is_none());
+            world.barrier().unwrap();
+            world.barrier().unwrap();
+            if world.rank() == 1 {
+                *shared.try_lock().unwrap().expect("nobody has it") += 1;
+                window.try_lock(1, Mode::Exclusive).unwrap().expect("nobody has it").unlock().unwrap();
+            }
+        }
+        world.barrier().unwrap();
+        assert_eq!(*shared.lock().unwrap(), 6);
+    });
+}
+
+/// Several targets of one epoch, each in a thread of its own, lose nothing of each other, however the rank is locked.
+#[test]
+fn threads_with_targets_of_their_own_lose_nothing() {
+    ranks::on(&[1, 2, 4], "threads_with_targets_of_their_own_lose_nothing", |world: World| {
+        let (last, each) = (world.size() - 1, ranks::rounds(5000) as u64);
+        let mut window: Window<u64> = world.allocate(2).unwrap();
+        let epoch = window.lock_ranks(&[(last, Exclusive)]).unwrap();
+        let targets = [0, 1].map(|_| epoch.target(last).unwrap());
+        std::thread::scope(|scope| {
+            for target in targets {
+                scope.spawn(move || (0..each).for_each(|_| target.accumulate(0, Op::Sum, &[1, 1]).unwrap()));
+            }
+        });
+        epoch.unlock().unwrap();
+        let epoch = window.lock_exclusive(last).unwrap();
+        let views = [0, 8].map(|_| epoch.view::<u64>(0).unwrap());
+        std::thread::scope(|scope| {
+            for view in views {
+                scope.spawn(move || (0..each).for_each(|_| view.accumulate(0, Op::Sum, &[1, 1]).unwrap()));
+            }
+        });
+        epoch.unlock().unwrap();
+        world.barrier().unwrap();
+        let all = 4 * each * world.size() as u64;
+        assert_eq!(window.lock_shared(last).unwrap().get_one(1).unwrap(), all);
+        world.barrier().unwrap();
+    });
+}

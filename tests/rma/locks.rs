@@ -1,0 +1,319 @@
+//! The passive lock between real ranks: exclusion, sharing, order, lock_all, and calls out of turn.
+
+use crate::ranks;
+use std::time::Duration;
+use transom::{Assert, Error, Op, Window, World, locks};
+
+#[test]
+fn an_exclusive_epoch_is_alone() {
+    ranks::on_all_sizes("an_exclusive_epoch_is_alone", |world: World| {
+        let each = ranks::rounds(1000) as u64;
+        let mut window: Window<u64> = world.allocate(2).unwrap();
+        window.fence().unwrap();
+        let n = world.size();
+        for i in 0..each {
+            // Two elements that only move together; every rank's lock in turn.
+            let epoch = window.lock_exclusive(i as usize % n).unwrap();
+            let mut both = [0; 2];
+            epoch.get(0, &mut both).unwrap();
+            assert_eq!(both[0], both[1], "somebody was here at the same time");
+            epoch.put(0, &[both[0] + 1]).unwrap();
+            epoch.put(1, &[both[1] + 1]).unwrap();
+            epoch.unlock().unwrap();
+        }
+        window.fence().unwrap();
+        let turns = (0..each).filter(|i| *i as usize % n == world.rank()).count() * n;
+        assert_eq!(window.local().read(0, 2).unwrap(), [turns as u64; 2]);
+    });
+}
+
+#[test]
+fn readers_hold_together_and_writers_between_them_alone() {
+    ranks::on_all_sizes("readers_hold_together_and_writers_between_them_alone", |world| {
+        let (me, n) = (world.rank(), world.size());
+        let mut window: Window<u64> = world.allocate(2).unwrap();
+        let mut meeting: Window<u64> = world.allocate(1).unwrap();
+        window.fence().unwrap();
+        // All ranks hold the lock of rank 0 shared, each until it has seen all the others hold it too.
+        let epoch = window.lock_shared(0).unwrap();
+        meeting.lock_shared(0).unwrap().fetch_and_op(0, Op::Sum, 1).unwrap();
+        while meeting.lock_shared(0).unwrap().get_one(0).unwrap() < n as u64 {
+            std::thread::yield_now();
+        }
+        epoch.unlock().unwrap();
+        // Readers must never see the two elements apart.
+        let writes = ranks::rounds(500) as u64;
+        for i in 0..4 * writes {
+            if (i + me as u64).is_multiple_of(4) {
+                let epoch = window.lock_exclusive(0).unwrap();
+                let value = epoch.get_one(0).unwrap();
+                epoch.put(0, &[value + 1]).unwrap();
+                epoch.put(1, &[value + 1]).unwrap();
+                epoch.unlock().unwrap();
+            } else {
+                let epoch = window.lock_shared(0).unwrap();
+                assert_eq!(epoch.get_one(0).unwrap(), epoch.get_one(1).unwrap());
+                epoch.unlock().unwrap();
+            }
+        }
+        window.fence().unwrap();
+        if me == 0 {
+            assert_eq!(window.local().get(0).unwrap(), writes * n as u64);
+        }
+    });
+}
+
+/// Each request knows which exclusive request took its place just before it, and once granted must find that one's name
+/// as the last to have held the lock. Goes on until 10,000 requests had to wait for another.
+#[test]
+fn grants_come_in_the_order_of_requests() {
+    ranks::on_all_sizes("grants_come_in_the_order_of_requests", |world| {
+        let hand_overs = ranks::rounds(10_000) as u64;
+        let me = world.rank() as u64 + 1;
+        // The name of the last exclusive holder, and how many requests had to wait.
+        let mut window: Window<u64> = world.allocate(2).unwrap();
+        window.fence().unwrap();
+        for i in 0.. {
+            let shared = (i * 7 + me).is_multiple_of(5);
+            let epoch = if shared { window.lock_shared(0).unwrap() } else { window.lock_exclusive(0).unwrap() };
+            let last = epoch.get_one(0).unwrap();
+            if let Some(before) = epoch.ahead().exclusive {
+                assert_eq!(before as u64 + 1, last, "overtaken at request {i}");
+                epoch.fetch_and_op(1, Op::Sum, 1).unwrap();
+            }
+            if !shared {
+                epoch.put(0, &[me]).unwrap();
+            }
+            let enough = epoch.get_one(1).unwrap() >= hand_overs || world.size() == 1 && i >= hand_overs;
+            epoch.unlock().unwrap();
+            if enough {
+                break;
+            }
+        }
+        window.fence().unwrap();
+    });
+}
+
+/// Who waits long sleeps; whoever hands the lock over wakes it, wherever it is told. A turn of rank 0 is twice as long as a wait
+/// spins and yields, and a sleep that nobody ends takes 100 ms: who was handed the lock sooner was woken. Where packets are lost that
+/// is not seen each time, so turns go on until each rank that waited has seen it, or has not in fifty.
+#[test]
+fn who_sleeps_for_a_lock_is_woken() {
+    ranks::on_all_sizes("who_sleeps_for_a_lock_is_woken", |world| {
+        const HELD: Duration = Duration::from_millis(25);
+        let mut window: Window<u64> = world.allocate(1).unwrap();
+        let (mut shortest, mut turns) = (None, 0);
+        loop {
+            window.fence().unwrap();
+            if world.rank() > 0 {
+                std::thread::sleep(HELD / 5);
+            }
+            let asked = std::time::Instant::now();
+            let epoch = window.lock_exclusive(0).unwrap();
+            if epoch.ahead().exclusive == Some(0) {
+                shortest = Some(asked.elapsed().min(shortest.unwrap_or(Duration::MAX)));
+            }
+            if world.rank() == 0 {
+                std::thread::sleep(HELD);
+            }
+            epoch.unlock().unwrap();
+            turns += 1;
+            let unseen = shortest.is_some_and(|shortest| shortest >= 3 * HELD);
+            assert!(!unseen || turns < 50, "{shortest:?}");
+            if world.all_reduce_one(u64::from(unseen || turns < 5), Op::Max).unwrap() == 0 {
+                break;
+            }
+        }
+    });
+}
+
+#[test]
+fn lock_all_shares_with_readers_and_excludes_writers() {
+    ranks::on_all_sizes("lock_all_shares_with_readers_and_excludes_writers", |world| {
+        let (me, n) = (world.rank(), world.size());
+        let mut window: Window<u64> = world.allocate(2).unwrap();
+        let mut meeting: Window<u64> = world.allocate(1).unwrap();
+        window.fence().unwrap();
+        // Some hold all locks, others that of one rank as readers, each until it has seen all others hold theirs.
+        let mut meet = || {
+            meeting.lock_shared(0).unwrap().fetch_and_op(0, Op::Sum, 1).unwrap();
+            while meeting.lock_shared(0).unwrap().get_one(0).unwrap() < n as u64 {
+                std::thread::yield_now();
+            }
+        };
+        if me.is_multiple_of(3) {
+            let epoch = window.lock_shared(n - 1).unwrap();
+            meet();
+            epoch.unlock().unwrap();
+        } else {
+            let epoch = window.lock_all().unwrap();
+            meet();
+            epoch.unlock().unwrap();
+        }
+        let (rounds, locks_all) = (ranks::rounds(300), |rank: usize, round: usize| (round + rank).is_multiple_of(3));
+        for round in 0..rounds {
+            if locks_all(me, round) {
+                let epoch = window.lock_all().unwrap();
+                assert_eq!(epoch.ranks(), n);
+                for rank in 0..n {
+                    let target = epoch.target(rank).unwrap();
+                    assert_eq!(target.get_one(0).unwrap(), target.get_one(1).unwrap());
+                }
+                epoch.flush_all().unwrap();
+                epoch.unlock().unwrap();
+            } else {
+                let epoch = window.lock_exclusive((me + round) % n).unwrap();
+                let value = epoch.get_one(0).unwrap() + 1;
+                epoch.put(0, &[value]).unwrap();
+                std::thread::yield_now(); // so that who should not be here would see the halves apart
+                epoch.put(1, &[value]).unwrap();
+                epoch.unlock().unwrap();
+            }
+        }
+        window.fence().unwrap();
+        // Nothing that was written here is lost.
+        let writes = (0..n).flat_map(|rank| (0..rounds).map(move |round| (rank, round)));
+        let here = writes.filter(|&(rank, round)| !locks_all(rank, round) && (rank + round) % n == me).count();
+        assert_eq!(window.local().read(0, 2).unwrap(), [here as u64; 2]);
+    });
+}
+
+/// A writer that asked behind readers is let in by the last of them, who tells it and not the lock's home: what the
+/// readers put must be there first.
+#[test]
+fn a_writer_finds_what_the_readers_before_it_put() {
+    ranks::on(&[3, 4], "a_writer_finds_what_the_readers_before_it_put", |world| {
+        const ENOUGH: u64 = 6;
+        let (writer, mut round) = (world.size() - 1, 0);
+        // What the first reader put, and how often the writer came behind one.
+        let mut window: Window<u64> = world.allocate(2).unwrap();
+        let mut turns: Window<u64> = world.allocate_with_signals(0, 1).unwrap();
+        let turns = turns.fence_with(Assert::NOPRECEDE).unwrap();
+        loop {
+            round += 1;
+            let told = || turns.signals().wait_until(0, |value| value >= round).unwrap();
+            let tell = |rank| turns.target(rank).unwrap().put_signal(0, &[], 0, 1).unwrap();
+            let pause = || std::thread::sleep(ranks::within(Duration::from_millis(1)));
+            if world.rank() == 0 {
+                // The first holder, until the others stand behind it.
+                let epoch = window.lock_exclusive(0).unwrap();
+                world.barrier().unwrap();
+                told();
+                pause();
+                epoch.unlock().unwrap();
+            } else if world.rank() < writer {
+                world.barrier().unwrap();
+                if world.rank() == 1 {
+                    tell(writer);
+                }
+                if round.is_multiple_of(2) {
+                    let epoch = window.lock_all().unwrap();
+                    if world.rank() == 1 {
+                        epoch.target(0).unwrap().put(0, &[round]).unwrap();
+                    }
+                    epoch.unlock().unwrap();
+                } else {
+                    let epoch = window.lock_shared(0).unwrap();
+                    if world.rank() == 1 {
+                        epoch.put(0, &[round]).unwrap();
+                    }
+                    epoch.unlock().unwrap();
+                }
+            } else {
+                world.barrier().unwrap();
+                told();
+                pause();
+                tell(0);
+                let epoch = window.lock_exclusive(0).unwrap();
+                if epoch.ahead().readers == writer as u64 - 1 {
+                    assert_eq!(epoch.get_one(0).unwrap(), round, "behind readers that put it");
+                    epoch.fetch_and_op(1, Op::Sum, 1).unwrap();
+                }
+                epoch.unlock().unwrap();
+            }
+            world.barrier().unwrap();
+            let seen = window.lock_shared(0).unwrap().get_one(1).unwrap();
+            world.barrier().unwrap();
+            if seen >= ENOUGH {
+                break;
+            }
+        }
+    });
+}
+
+#[test]
+fn dropping_an_epoch_unlocks() {
+    ranks::on_all_sizes("dropping_an_epoch_unlocks", |world| {
+        let mut window: Window<u64> = world.allocate(1).unwrap();
+        window.fence().unwrap();
+        for _ in 0..ranks::rounds(100) {
+            window.lock_exclusive(0).unwrap().put(0, &[1]).unwrap();
+            drop(window.lock_all().unwrap());
+        }
+        window.fence().unwrap();
+    });
+}
+
+#[test]
+fn a_leaked_epoch_keeps_its_lock_and_the_next_call_says_so() {
+    ranks::on_all_sizes("a_leaked_epoch_keeps_its_lock_and_the_next_call_says_so", |world| {
+        // Everybody leaks an epoch on its own part, so nobody waits for anybody.
+        let me = world.rank();
+        let mut window: Window<u64> = world.allocate(1).unwrap();
+        std::mem::forget(window.lock_exclusive(me).unwrap());
+        let already = |outcome: Result<(), Error>| {
+            let Err(Error::Lock { rank, source: locks::Error::AlreadyLocked { target }, .. }) = outcome else {
+                panic!("{outcome:?}");
+            };
+            assert_eq!((rank, target), (me, me));
+        };
+        already(window.lock_exclusive(me).map(drop));
+        already(window.lock_shared(me).map(drop));
+        already(window.lock_all().map(drop));
+        window.fence().unwrap();
+    });
+}
+
+/// Of more than a word, which the epoch's own target reads, changes and writes back, since nobody else is there.
+#[test]
+fn threads_of_one_rank_accumulate_in_an_exclusive_epoch() {
+    ranks::on_all_sizes("threads_of_one_rank_accumulate_in_an_exclusive_epoch", |world| {
+        let each = ranks::rounds(2000) as u64;
+        let mut window: Window<u64> = world.allocate(4).unwrap();
+        let mut epoch = window.lock_exclusive(0).unwrap();
+        let threads = epoch.for_threads();
+        std::thread::scope(|scope| {
+            let add = || (0..each).for_each(|_| threads.target().accumulate(0, Op::Sum, &[1, 2, 3, 4]).unwrap());
+            for thread in [(); 3].map(|()| scope.spawn(add)) {
+                thread.join().unwrap();
+            }
+        });
+        epoch.unlock().unwrap();
+        window.fence().unwrap();
+        let expected = if world.rank() == 0 { 3 * each * world.size() as u64 } else { 0 };
+        assert_eq!(window.local().read(0, 4).unwrap(), [1, 2, 3, 4].map(|nth| nth * expected));
+    });
+}
+
+#[test]
+fn threads_of_one_rank_share_an_epoch() {
+    ranks::on_all_sizes("threads_of_one_rank_share_an_epoch", |world| {
+        let mut window: Window<u64> = world.allocate(1).unwrap();
+        window.fence().unwrap();
+        let epoch = window.lock_all().unwrap();
+        std::thread::scope(|scope| {
+            let add = || {
+                (0..epoch.ranks()).for_each(|rank| {
+                    epoch.target(rank).unwrap().fetch_and_op(0, Op::Sum, 1).unwrap();
+                })
+            };
+            // Joined one by one: ThreadSanitizer sees a join, but not how a scope ends.
+            for thread in [(); 3].map(|()| scope.spawn(add)) {
+                thread.join().unwrap();
+            }
+        });
+        epoch.unlock().unwrap();
+        window.fence().unwrap();
+        assert_eq!(window.local().get(0).unwrap(), 3 * world.size() as u64);
+    });
+}

@@ -1,0 +1,40 @@
+//! Windows, epochs, operations, locks, arrays and values behind locks. Each file is one behaviour.
+
+#[path = "../arithmetic/mod.rs"]
+mod arithmetic;
+#[path = "../overlap/mod.rs"]
+mod overlap;
+#[path = "../patches/mod.rs"]
+mod patches;
+#[path = "../ranks/mod.rs"]
+mod ranks;
+
+mod accumulate;
+mod allocate;
+mod array;
+mod array_elements;
+mod assertions;
+mod atomics;
+mod attached;
+mod bulk_accumulates;
+mod cost;
+mod fence;
+mod flags;
+mod guarded;
+mod halo;
+mod layouts;
+mod lent;
+mod lock_ranks;
+mod locks;
+mod mutexes;
+mod operations;
+mod owners;
+mod programs;
+mod pscw;
+mod put_get;
+mod requests;
+mod scope;
+mod sections;
+mod signals;
+mod views;
+mod windows;

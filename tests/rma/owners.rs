@@ -1,0 +1,140 @@
+//! Windows on memory that anything owns.
+
+use crate::ranks;
+
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use transom::{Buffer, Error, FabricError, Owner, Window, World};
+
+/// Memory of another library, which counts what it frees.
+struct Foreign {
+    elements: NonNull<[u64]>,
+    freed: &'static AtomicUsize,
+}
+
+impl Foreign {
+    fn new(len: usize, value: u64, freed: &'static AtomicUsize) -> Self {
+        Foreign { elements: NonNull::from(Box::leak(vec![value; len].into_boxed_slice())), freed }
+    }
+
+    fn elements(&self) -> &[u64] {
+        // SAFETY: nobody else has them now.
+        unsafe { self.elements.as_ref() }
+    }
+}
+
+impl Drop for Foreign {
+    fn drop(&mut self) {
+        self.freed.fetch_add(1, SeqCst);
+        // SAFETY: they were leaked by `new`, and are freed once.
+        drop(unsafe { Box::from_raw(self.elements.as_ptr()) });
+    }
+}
+
+// SAFETY: it alone knows of the elements.
+unsafe impl Send for Foreign {}
+// SAFETY: as above, and shared it lets them be read only.
+unsafe impl Sync for Foreign {}
+
+// SAFETY: the elements are on the heap, and nobody else knows of them.
+unsafe impl Owner for Foreign {
+    type Element = u64;
+
+    fn elements(&mut self) -> NonNull<[u64]> {
+        self.elements
+    }
+}
+
+const LEN: usize = 1000;
+
+/// Each rank puts its number at every other.
+fn visit(world: &World, window: &mut Window<u64>) {
+    let (me, n) = (world.rank(), world.size());
+    for rank in 0..n {
+        let epoch = window.lock_exclusive(rank).unwrap();
+        assert_eq!(epoch.get_one(LEN - 1).unwrap(), 100 + rank as u64);
+        epoch.put(me, &[me as u64 + 1]).unwrap();
+        epoch.unlock().unwrap();
+    }
+}
+
+fn visited(n: usize, me: usize) -> Vec<u64> {
+    let value = 100 + me as u64;
+    (0..LEN).map(|at| if at < n { at as u64 + 1 } else { value }).collect()
+}
+
+#[test]
+fn the_owner_comes_back_with_what_others_wrote() {
+    ranks::on_all_sizes("the_owner_comes_back_with_what_others_wrote", |world: World| {
+        static FREED: AtomicUsize = AtomicUsize::new(0);
+        let (me, n) = (world.rank(), world.size());
+        let before = FREED.load(SeqCst);
+        let mut window = world.create_on(Foreign::new(LEN, 100 + me as u64, &FREED), 1).unwrap();
+        visit(&world, &mut window);
+        let back: Foreign = window.free_as().unwrap();
+        assert_eq!(back.elements(), visited(n, me));
+        world.barrier().unwrap();
+        assert!(FREED.load(SeqCst) - before < n, "this rank's is not dropped");
+        drop(back);
+    });
+}
+
+/// Ranks may have what they like; one that has nothing has an empty vector.
+#[test]
+fn owners_of_different_kinds_meet_in_one_window() {
+    ranks::on_all_sizes("owners_of_different_kinds_meet_in_one_window", |world: World| {
+        static FREED: AtomicUsize = AtomicUsize::new(0);
+        let (me, n, value) = (world.rank(), world.size(), 100 + world.rank() as u64);
+        let mut window = match me % 4 {
+            0 => world.create(vec![value; LEN]),
+            1 => {
+                let mut buffer = world.buffer::<u64>(LEN).unwrap();
+                buffer.fill(value);
+                world.create_on(buffer, 0)
+            }
+            2 => world.create_on(vec![value; LEN].into_boxed_slice().into_vec(), 0),
+            _ => world.create_on(Foreign::new(LEN, value, &FREED), 0),
+        }
+        .unwrap();
+        visit(&world, &mut window);
+        match me % 4 {
+            0 => assert_eq!(window.free().unwrap(), visited(n, me)),
+            1 => assert_eq!(window.free_as::<Buffer<u64>>().unwrap()[..], visited(n, me)),
+            2 => assert_eq!(window.free_as::<Vec<u64>>().unwrap(), visited(n, me)),
+            // Who asks for something else is told, and nobody waits for it.
+            _ => {
+                let (id, before) = (window.id(), FREED.load(SeqCst));
+                let error = window.free_as::<Vec<u64>>().unwrap_err();
+                let misuse = |error: &Error| match error {
+                    Error::Fabric { window, source: FabricError::Misuse { .. }, .. } => *window == id,
+                    _ => false,
+                };
+                assert!(misuse(&error), "{error}");
+                assert!(FREED.load(SeqCst) > before, "the owner is dropped");
+            }
+        }
+    });
+}
+
+/// A window that is dropped leaks what it is on, since others may write there still; one that cannot be made does not.
+#[test]
+fn what_may_be_written_to_is_leaked_and_nothing_else() {
+    ranks::on(&[2, 3], "what_may_be_written_to_is_leaked_and_nothing_else", |world: World| {
+        static FREED: AtomicUsize = AtomicUsize::new(0);
+        static REFUSED: AtomicUsize = AtomicUsize::new(0);
+        let (me, before) = (world.rank(), REFUSED.load(SeqCst));
+        let mut window = world.create_on(Foreign::new(LEN, 100 + me as u64, &FREED), 0).unwrap();
+        visit(&world, &mut window);
+        drop(window);
+        world.barrier().unwrap();
+        assert_eq!(FREED.load(SeqCst), 0);
+        // Rank 0 wants another window than the others.
+        let made = match me {
+            0 => world.allocate::<u64>(LEN),
+            _ => world.create_on(Foreign::new(LEN, 0, &REFUSED), 0),
+        };
+        assert!(made.is_err());
+        assert!(me == 0 || REFUSED.load(SeqCst) > before);
+        world.barrier().unwrap();
+    });
+}

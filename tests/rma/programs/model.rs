@@ -1,0 +1,370 @@
+//! What a program may see.
+//!
+//! Between two phases everybody has waited for everybody, so that what each element is then is known: as it was written
+//! down. Within a phase:
+//!
+//! 1. An element by itself is a register: the calls that touched it can be put into one order in which every read gives
+//!    what the last write left, and which ends with what the element is after the phase. Each rank's calls keep their
+//!    order (the program settles a put before it comes back to its element), accumulates among them. MPI says less, and
+//!    leaves racing puts and gets undefined; this library says what comes of them.
+//! 2. Elements of several that are put or got at once are not moved in one piece, nor is memory that the kernel copies:
+//!    where such calls race, the same is said of each byte, and not of the element.
+//! 3. An epoch that has its target to itself is not interrupted: no other epoch's call on the element comes between two
+//!    of its own; and it comes between no two of another epoch. What is done outside epochs is not held off.
+//! 4. Where all epochs on a target have it to themselves, they come in one order for all of its elements.
+//! 5. Once all signals to it have come, a rank has all that was put with them.
+//!
+//! Rule 1 is per element: nothing is said of the order in which two elements change.
+
+use super::make::{Call, Flavour, How, On, Phase, Program, Sync, What};
+use crate::arithmetic::Model;
+use std::collections::HashSet;
+use transom::{Op, Rank};
+
+/// What a call did to one element, and what it saw.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Act {
+    Write(u64),
+    Read(u64),
+    /// What it was, if the call told.
+    Update(Op, u64, Option<u64>),
+    Swap {
+        expected: u64,
+        new: u64,
+        was: u64,
+    },
+}
+
+impl Act {
+    /// What the element is after it, if it can be that it was `value` before.
+    fn on(self, value: u64) -> Option<u64> {
+        match self {
+            Act::Write(new) => Some(new),
+            Act::Read(seen) => (seen == value).then_some(value),
+            Act::Update(_, _, Some(was)) if was != value => None,
+            Act::Update(op, operand, _) => Some(u64::model(op, value, operand)),
+            Act::Swap { was, .. } if was != value => None,
+            Act::Swap { expected, new, .. } => Some(if value == expected { new } else { value }),
+        }
+    }
+
+    /// The same of one byte of the element.
+    fn lane(self, lane: u32) -> Act {
+        let byte = |value: u64| value >> (8 * lane) & 0xff;
+        match self {
+            Act::Write(value) => Act::Write(byte(value)),
+            Act::Read(value) => Act::Read(byte(value)),
+            other => other,
+        }
+    }
+}
+
+/// How an epoch has its target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Hold {
+    /// It has no epoch.
+    None,
+    Shared,
+    Alone,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Event {
+    target: Rank,
+    element: usize,
+    /// Which of its origin's.
+    epoch: usize,
+    hold: Hold,
+    act: Act,
+    /// Moved with others, at once.
+    together: bool,
+}
+
+/// Whether `seen`, by rank, is a result of the program; if not, why not.
+pub fn judge(program: &Program, seen: &[Vec<u64>]) -> Result<(), String> {
+    let mut logs: Vec<_> = seen.iter().map(|log| log.iter().copied()).collect();
+    let mut state: Vec<Vec<u64>> = program.lens.iter().map(|&len| vec![0; len]).collect();
+    let mut signals = vec![0; state.len()];
+    for (number, phase) in program.phases.iter().enumerate() {
+        let (mut origins, mut after) = (Vec::new(), Vec::new());
+        for rank in 0..state.len() {
+            let all = phase.epochs.iter().flatten().flat_map(|epoch| &epoch.calls);
+            signals[rank] += all.filter(|call| call.signals(rank)).count() as u64;
+            let log = &mut logs[rank];
+            let short = || format!("phase {number}: rank {rank} wrote too little down");
+            origins.push(events(program.flavour, phase, rank, log).ok_or_else(short)?);
+            let at_signal: Vec<u64> = match phase.sync {
+                Sync::Signals => log.take(state[rank].len()).collect(),
+                _ => Vec::new(),
+            };
+            let part: Vec<u64> = log.take(state[rank].len()).collect();
+            let signal = log.next().ok_or_else(short)?;
+            if signal != signals[rank] {
+                return Err(format!("phase {number}: the signal of rank {rank} is {signal}, not {}", signals[rank]));
+            }
+            if matches!(phase.sync, Sync::Signals) && at_signal != part {
+                return Err(format!("phase {number}: at its signals rank {rank} had {at_signal:?}, then {part:?}"));
+            }
+            after.push(part);
+        }
+        for (target, (old, new)) in state.iter().zip(&after).enumerate() {
+            judge_part(program.flavour, target, old, new, &origins)
+                .map_err(|why| format!("phase {number}, {:?}, {why}", phase.sync))?;
+        }
+        state = after;
+        for (part, _) in state.iter_mut().zip(&phase.renewed).filter(|(_, renewed)| **renewed) {
+            part.fill(0);
+        }
+    }
+    match logs.iter_mut().position(|log| log.next().is_some()) {
+        Some(rank) => Err(format!("rank {rank} wrote too much down")),
+        None => Ok(()),
+    }
+}
+
+/// What a rank did in a phase, with what it wrote down, if that is enough.
+fn events(flavour: Flavour, phase: &Phase, rank: Rank, log: &mut dyn Iterator<Item = u64>) -> Option<Vec<Event>> {
+    let mut events = Vec::new();
+    for (number, epoch) in phase.epochs[rank].iter().enumerate() {
+        let hold = match epoch.on {
+            On::Exclusive(..) => Hold::Alone,
+            On::Outside => Hold::None,
+            _ => Hold::Shared,
+        };
+        for call in &epoch.calls {
+            for (i, &element) in call.elements.iter().enumerate() {
+                let act = match &call.what {
+                    What::Put(_, values) | What::Store(values) => Act::Write(values[i]),
+                    What::Get(How::Dropped) | What::Settle { .. } => continue,
+                    What::Get(_) | What::Load => Act::Read(log.next()?),
+                    _ if flavour == Flavour::Create => continue,
+                    What::Accumulate(_, op, operands) | What::Fetch(How::Dropped, op, operands) => {
+                        Act::Update(*op, operands[i], None)
+                    }
+                    What::Fetch(_, op, operands) => Act::Update(*op, operands[i], Some(log.next()?)),
+                    What::Swap { expected, new } => Act::Swap { expected: *expected, new: *new, was: log.next()? },
+                };
+                let together = call.elements.len() > 1;
+                events.push(Event { target: call.target, element, epoch: number, hold, act, together });
+            }
+        }
+    }
+    Some(events)
+}
+
+impl Call {
+    /// Whether it gives a signal to a rank.
+    pub fn signals(&self, rank: Rank) -> bool {
+        matches!(self.what, What::Put(How::Signal, _)) && self.target == rank
+    }
+}
+
+/// Calls of a rank that a failure tells of.
+const MOST: usize = 20;
+
+fn judge_part(flavour: Flavour, target: Rank, old: &[u64], new: &[u64], origins: &[Vec<Event>]) -> Result<(), String> {
+    let here: Vec<Vec<Event>> =
+        origins.iter().map(|events| events.iter().copied().filter(|event| event.target == target).collect()).collect();
+    for element in 0..old.len() {
+        let of = |events: &Vec<Event>| events.iter().copied().filter(|event| event.element == element).collect();
+        let on_it: Vec<Vec<Event>> = here.iter().map(of).collect();
+        let events = || on_it.iter().flatten();
+        let changes_whole = events().any(|event| matches!(event.act, Act::Update(..) | Act::Swap { .. }));
+        let in_pieces = flavour == Flavour::Create || events().any(|event| event.together);
+        let explained = match in_pieces && !changes_whole {
+            false => register(old[element], &on_it, new[element]),
+            true => (0..8).all(|lane| {
+                let mut lanes = on_it.clone();
+                lanes.iter_mut().flatten().for_each(|event| event.act = event.act.lane(lane));
+                let byte = |value: u64| value >> (8 * lane) & 0xff;
+                register(byte(old[element]), &lanes, byte(new[element]))
+            }),
+        };
+        if !explained {
+            let told = on_it.iter().enumerate().filter(|(_, events)| !events.is_empty()).map(|(origin, events)| {
+                let acts = events
+                    .iter()
+                    .take(MOST)
+                    .map(|event| format!("{:?} in its epoch {} ({:?})", event.act, event.epoch, event.hold));
+                let more = events.len().saturating_sub(MOST);
+                format!("\n  rank {origin}: {}; and {more} more", acts.collect::<Vec<_>>().join("; "))
+            });
+            return Err(format!(
+                "element {element} of rank {target} was {}, is {}; no order explains:{}",
+                old[element],
+                new[element],
+                told.collect::<String>()
+            ));
+        }
+    }
+    let alone = here.iter().flatten().all(|event| event.hold == Hold::Alone);
+    if alone && !one_after_the_other(old, &here, new) {
+        return Err(format!("part of rank {target} was {old:?}, is {new:?}; no order of epochs explains {here:?}"));
+    }
+    Ok(())
+}
+
+/// Rules 1 and 3: whether one order of the events on an element explains all that was seen of it.
+fn register(old: u64, origins: &[Vec<Event>], new: u64) -> bool {
+    let mut tried: HashSet<(Vec<usize>, u64)> = HashSet::new();
+    let mut open = vec![(vec![0; origins.len()], old)];
+    while let Some((done, value)) = open.pop() {
+        if done.iter().zip(origins).all(|(&done, events)| done == events.len()) {
+            if value == new {
+                return true;
+            }
+            continue;
+        }
+        // The epoch that an origin is in the middle of.
+        let amid = |origin: usize| {
+            let (events, done) = (&origins[origin], done[origin]);
+            let (before, next) = (events.get(done.checked_sub(1)?)?, events.get(done)?);
+            (before.epoch == next.epoch).then_some(next.hold)
+        };
+        for (origin, events) in origins.iter().enumerate() {
+            let Some(event) = events.get(done[origin]) else { continue };
+            let held_off = |hold| {
+                hold != Hold::None && event.hold != Hold::None && (hold, event.hold) != (Hold::Shared, Hold::Shared)
+            };
+            if (0..origins.len()).filter(|&other| other != origin).filter_map(amid).any(held_off) {
+                continue;
+            }
+            if let Some(value) = event.act.on(value) {
+                let mut done = done.clone();
+                done[origin] += 1;
+                if tried.insert((done.clone(), value)) {
+                    open.push((done, value));
+                }
+            }
+        }
+    }
+    false
+}
+
+/// Rule 4: whether one order of whole epochs explains all that was seen of a part.
+fn one_after_the_other(old: &[u64], origins: &[Vec<Event>], new: &[u64]) -> bool {
+    let epochs: Vec<Vec<&[Event]>> =
+        origins.iter().map(|events| events.chunk_by(|a, b| a.epoch == b.epoch).collect()).collect();
+    let mut tried: HashSet<(Vec<usize>, Vec<u64>)> = HashSet::new();
+    let mut open = vec![(vec![0; origins.len()], old.to_vec())];
+    while let Some((done, part)) = open.pop() {
+        if done.iter().zip(&epochs).all(|(&done, epochs)| done == epochs.len()) {
+            if part == new {
+                return true;
+            }
+            continue;
+        }
+        for (origin, epochs) in epochs.iter().enumerate() {
+            let (mut part, Some(epoch)) = (part.clone(), epochs.get(done[origin])) else { continue };
+            let possible = epoch.iter().all(|event| {
+                let value = event.act.on(part[event.element]);
+                value.map(|value| part[event.element] = value).is_some()
+            });
+            let mut done = done.clone();
+            done[origin] += 1;
+            if possible && tried.insert((done.clone(), part.clone())) {
+                open.push((done, part));
+            }
+        }
+    }
+    false
+}
+
+/// Wrong ones, each beside a right one that differs little.
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(epoch: usize, hold: Hold, act: Act) -> Event {
+        Event { target: 0, element: 0, epoch, hold, act, together: false }
+    }
+
+    fn shared<const N: usize>(acts: [Act; N]) -> Vec<Event> {
+        acts.map(|act| event(0, Hold::Shared, act)).into()
+    }
+
+    fn alone<const N: usize>(acts: [Act; N]) -> Vec<Event> {
+        acts.map(|act| event(0, Hold::Alone, act)).into()
+    }
+
+    use Act::{Read, Swap, Update, Write};
+    const ADD: Act = Update(Op::Sum, 1, None);
+
+    #[test]
+    fn racing_puts_leave_one_of_them() {
+        let puts = [shared([Write(1)]), shared([Write(2)])];
+        assert!(register(0, &puts, 1) && register(0, &puts, 2));
+        assert!(!register(0, &puts, 0), "both were lost");
+        assert!(!register(0, &puts, 3), "nobody put that");
+    }
+
+    #[test]
+    fn a_get_sees_old_or_new_and_never_old_again() {
+        let see = |first, second| [shared([Write(1)]), shared([Read(first), Read(second)])];
+        for (first, second) in [(0, 0), (0, 1), (1, 1)] {
+            assert!(register(0, &see(first, second), 1));
+        }
+        assert!(!register(0, &see(1, 0), 1));
+        assert!(!register(0, &see(2, 2), 1));
+        assert!(!register(0, &[shared([Write(1), Read(0)])], 1), "its own put was settled");
+    }
+
+    #[test]
+    fn no_accumulate_is_lost_or_seen_twice() {
+        let adds = [shared([ADD, ADD]), shared([ADD])];
+        assert!(register(5, &adds, 8));
+        assert!(!register(5, &adds, 7) && !register(5, &adds, 9));
+        let fetched = |a, b| [shared([Update(Op::Sum, 1, Some(a))]), shared([Update(Op::Sum, 1, Some(b))])];
+        assert!(register(0, &fetched(0, 1), 2) && register(0, &fetched(1, 0), 2));
+        assert!(!register(0, &fetched(0, 0), 2) && !register(0, &fetched(1, 1), 2));
+    }
+
+    #[test]
+    fn accumulates_of_one_rank_keep_their_order() {
+        let replaces = [shared([Update(Op::Replace, 1, None), Update(Op::Replace, 2, None)])];
+        assert!(register(0, &replaces, 2) && !register(0, &replaces, 1));
+    }
+
+    #[test]
+    fn one_of_two_equal_swaps_takes() {
+        let swap = |was, new| Swap { expected: 0, new, was };
+        assert!(register(0, &[shared([swap(0, 1)]), shared([swap(1, 2)])], 1));
+        assert!(!register(0, &[shared([swap(0, 1)]), shared([swap(0, 2)])], 1), "both took");
+        assert!(!register(0, &[shared([swap(0, 1)])], 0), "it found what it expected, and put nothing");
+        assert!(!register(0, &[shared([swap(7, 1)])], 1), "it did not find what it expected");
+    }
+
+    #[test]
+    fn an_exclusive_epoch_is_not_interrupted() {
+        let increment = |was| [Read(was), Write(was + 1)];
+        assert!(register(0, &[alone(increment(0)), alone(increment(1))], 2));
+        let lost = [alone(increment(0)), alone(increment(0))];
+        assert!(!register(0, &lost, 1));
+        assert!(register(0, &[shared(increment(0)), shared(increment(0))], 1), "shared ones may");
+        assert!(!register(0, &[alone([Write(1), Write(2)]), shared([Read(1)])], 2));
+        assert!(!register(0, &[shared([Read(0), Read(1)]), alone([Write(1)])], 1), "it came amid another");
+        let outside = vec![event(0, Hold::None, Read(1))];
+        assert!(register(0, &[alone([Write(1), Write(2)]), outside], 2), "that no lock holds off");
+    }
+
+    #[test]
+    fn exclusive_epochs_have_one_order_for_all_elements() {
+        let puts = |value| [0, 1].map(|element| Event { element, ..event(0, Hold::Alone, Write(value)) }).to_vec();
+        let origins = [puts(1), puts(2)];
+        assert!(one_after_the_other(&[0, 0], &origins, &[1, 1]) && one_after_the_other(&[0, 0], &origins, &[2, 2]));
+        assert!(!one_after_the_other(&[0, 0], &origins, &[1, 2]));
+    }
+
+    #[test]
+    fn only_what_moves_in_pieces_may_mix() {
+        let put = |value, together| vec![Event { together, ..event(0, Hold::Shared, Write(value)) }];
+        let mixed = |together| {
+            judge_part(Flavour::Allocate, 0, &[0], &[0x0102], &[put(0x0101, together), put(0x0202, together)])
+        };
+        assert!(mixed(true).is_ok() && mixed(false).is_err());
+        let own = judge_part(Flavour::Create, 0, &[0], &[0x0102], &[put(0x0101, false), put(0x0202, false)]);
+        assert!(own.is_ok());
+        let strange = judge_part(Flavour::Create, 0, &[0], &[0x0103], &[put(0x0101, false), put(0x0202, false)]);
+        assert!(strange.unwrap_err().contains("no order explains"));
+    }
+}

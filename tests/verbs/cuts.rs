@@ -1,0 +1,396 @@
+//! Rails that are cut, come back, flap, or bring late what was done again: the others go on. Ranks are on two hosts with two rails, which
+//! `tests/soft-roce/verbs` starts; elsewhere these say so and are skipped.
+
+use crate::adapter;
+use adapter::*;
+use std::io::{Read, Write};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+use transom::messages::Tag;
+use transom::{Op, Window, World};
+
+/// A rail loses everything for a while, under load: puts, gets, signals, locks and barriers go on by the other within a second or so, nothing
+/// is lost nor done twice, and the rail is used again when it is back. By hand, as `tests/soft-roce/verbs` does; which rail that is,
+/// TRANSOM_VERBS_DEVICE says, and the hub is on the other.
+#[test]
+fn a_rail_that_is_cut_is_done_without_until_it_is_back() {
+    const LINK: &str = "rail1";
+    if std::env::var_os(ROLE).is_none() || !std::path::Path::new("/sys/class/net").join(LINK).exists() {
+        return eprintln!("skipped: needs two hosts with two rails, and `transom run`");
+    }
+    const LEN: usize = 1 << 20;
+    const CUT: Duration = Duration::from_secs(30);
+    let is_first = std::env::var("TRANSOM_VERBS_DEVICE").is_ok_and(|devices| devices.starts_with("rxe1"));
+    let rail = usize::from(!is_first);
+    let world = transom::init().expect("a rank can join its job");
+    let (me, other, verbs) = (world.rank(), 1 - world.rank(), verbs(&world));
+    let mut window: Window<u64> = world.allocate_with_signals(LEN / 8, 2).unwrap();
+    let mut counts: Window<u64> = world.allocate(2).unwrap();
+    let epoch = window.lock_all().unwrap();
+    let (theirs, signals) = (epoch.target(other).unwrap(), epoch.signals());
+    let (mut round, mut counted) = (0, 0);
+    // The longest round, and what the rail brought of what is divided. What an atomic found that is executed as the rail is cut may be
+    // lost, so `with_locks` is for other times.
+    let mut rounds = |time: Duration, with_locks: bool| {
+        let (begun, mut longest, before) = (Instant::now(), Duration::ZERO, verbs.divided_bytes()[rail]);
+        loop {
+            let began = Instant::now();
+            round += 1;
+            let value = |rank: usize| vec![round * 10 + rank as u64; LEN / 8];
+            let last = u64::from(begun.elapsed() > time);
+            drop(theirs.rput(0, value(me)).unwrap());
+            theirs.put_signal(0, &[], 0, 1 + (last << 32)).unwrap();
+            let told = signals.wait_until(0, |told| told & 0xffff_ffff >= round).unwrap();
+            assert!(epoch.local().read(0, LEN / 8).unwrap() == value(other), "round {round}");
+            assert!(theirs.rget(0, LEN / 8).unwrap().wait().unwrap() == value(me), "a get of round {round}");
+            longest = longest.max(began.elapsed());
+            if with_locks {
+                // Both count at both, in two ways.
+                for rank in 0..2 {
+                    let target = counts.lock_exclusive(rank).unwrap();
+                    let now = target.get_one(0).unwrap();
+                    target.put(0, &[now + 1]).unwrap();
+                    target.fetch_and_op(1, Op::Sum, 1).unwrap();
+                    target.unlock().unwrap();
+                }
+                counted += 1;
+            }
+            meet(&world).unwrap();
+            if told >> 32 > 0 || last > 0 {
+                meet(&world).unwrap();
+                signals.set(0, round).unwrap();
+                meet(&world).unwrap();
+                let counts = counts.local().read(0, 2).unwrap();
+                assert_eq!(counts, [2 * counted; 2], "each was counted once, under a lock and by itself");
+                meet(&world).unwrap();
+                return (longest, verbs.divided_bytes()[rail] - before);
+            }
+        }
+    };
+    rounds(Duration::from_secs(3), true);
+    let quiet = rounds(Duration::from_secs(5), false);
+    assert!(quiet.1 > 0, "both rails are used");
+    if me == 0 {
+        shell(&format!("tc qdisc replace dev {LINK} root netem loss 100%"));
+    }
+    let cut = rounds(Duration::from_secs(5), false);
+    rounds(CUT - Duration::from_secs(5), true);
+    // All the time but what it took to see it.
+    let without = rounds(Duration::from_secs(5), true);
+    if me == 0 {
+        shell(&format!("tc qdisc del dev {LINK} root"));
+    }
+    let back = Instant::now();
+    rounds(Duration::from_secs(5), true);
+    let again = rounds(Duration::from_secs(5), true);
+    println!(
+        "| rank {me} | longest round, bytes by the rail | {quiet:?} | cut {cut:?} | {without:?} | back {again:?} |"
+    );
+    assert!(cut.0 < quiet.0 + Duration::from_secs(5), "{cut:?}, as long as {quiet:?} without");
+    assert_eq!(without.1, 0, "nothing goes by a rail that is cut");
+    assert!(again.1 > 0, "it is used again {:?} after it is back", back.elapsed());
+    drop(epoch);
+    meet(&world).unwrap();
+}
+
+/// A rail holds packets of a divided put back until that was done again by the first, and something else was put there: they do not come to
+/// memory when they come at last. By hand, as above, with the second rail on the link.
+#[test]
+fn what_a_rail_brings_late_is_not_written_over_what_came_since() {
+    const LINK: &str = "rail1";
+    const LEN: usize = 4 << 20;
+    if std::env::var_os(ROLE).is_none() || !std::path::Path::new("/sys/class/net").join(LINK).exists() {
+        return eprintln!("skipped: needs two hosts with two rails, and `transom run`");
+    }
+    let world = transom::init().expect("a rank can join its job");
+    let (me, verbs) = (world.rank(), verbs(&world));
+    let mut window: Window<u8> = world.allocate(LEN).unwrap();
+    let epoch = window.lock_all().unwrap();
+    meet(&world).unwrap();
+    if me == 0 {
+        let other = epoch.target(1).unwrap();
+        // Until all rails are connected less are used.
+        while verbs.divided_bytes()[1] < LEN as u64 {
+            other.put(0, &vec![1; LEN]).unwrap();
+            other.flush().unwrap();
+        }
+        let (late, began) = (Duration::from_secs(5), Instant::now());
+        let shaped = Shaped::begin(LINK, &format!("delay {}ms limit 100000", late.as_millis()));
+        let before = verbs.divided_bytes()[1];
+        other.put(0, &vec![2; LEN]).unwrap();
+        other.flush().unwrap();
+        other.put(0, &vec![3; LEN]).unwrap();
+        other.flush().unwrap();
+        let (by_it, took) = (verbs.divided_bytes()[1] - before, began.elapsed());
+        println!("| two puts of {LEN} bytes, {by_it} of them by a rail with a delay of {late:?}, took {took:?} |");
+        assert!(by_it > LEN as u64 / 4, "the first was divided");
+        assert!(took < late, "both were complete before anything came by it: {took:?}");
+        std::thread::sleep(late + Duration::from_secs(2));
+        drop(shaped);
+    }
+    meet(&world).unwrap();
+    let wrong = epoch.local().read(0, LEN).unwrap().iter().filter(|byte| **byte != 3).count();
+    assert!(me == 0 || wrong == 0, "{wrong} bytes of {LEN} are those of the put before");
+    drop(epoch);
+    meet(&world).unwrap();
+}
+
+const LOSES_ALL: &str = "loss 100%";
+
+/// A link of the guests that is not what it was, for what its own guest sends.
+struct Shaped<'a>(&'a str);
+
+impl<'a> Shaped<'a> {
+    fn begin(link: &'a str, how: &str) -> Self {
+        shell(&format!("tc qdisc replace dev {link} root netem {how}"));
+        Shaped(link)
+    }
+}
+
+impl Drop for Shaped<'_> {
+    fn drop(&mut self) {
+        shell(&format!("tc qdisc del dev {} root", self.0));
+    }
+}
+
+/// Windows of ranks that never met by the first rail: nothing of a peer is known there, not even how it is addressed. By hand, as above, with the
+/// first rail on the link.
+#[test]
+fn ranks_meet_while_the_first_rail_is_cut() {
+    const LINK: &str = "rail1";
+    const TIMES: u64 = 5;
+    if std::env::var_os(ROLE).is_none() || !std::path::Path::new("/sys/class/net").join(LINK).exists() {
+        return eprintln!("skipped: needs two hosts with two rails, and `transom run`");
+    }
+    let lossy = std::env::var("TRANSOM_RANK").is_ok_and(|rank| rank == "0").then(|| Shaped::begin(LINK, LOSES_ALL));
+    let begun = Instant::now();
+    let world = transom::init().expect("a rank can join its job");
+    let mut window: Window<u64> = world.allocate(2000).unwrap();
+    for _ in 0..TIMES {
+        for rank in 0..2 {
+            let target = window.lock_exclusive(rank).unwrap();
+            let now = target.get_one(0).unwrap();
+            target.put(0, &[now + 1; 1500]).unwrap();
+            target.fetch_and_op(1999, Op::Sum, 1).unwrap();
+            target.unlock().unwrap();
+        }
+    }
+    window.fence().unwrap();
+    let took = begun.elapsed();
+    println!("| rank {} | {TIMES} times at both, and what comes before: {took:?} |", world.rank());
+    assert_eq!((window.local().get(1499).unwrap(), window.local().get(1999).unwrap()), (2 * TIMES, 2 * TIMES));
+    assert!(took < Duration::from_secs(40), "{took:?}");
+    meet(&world).unwrap();
+    drop(lossy);
+}
+
+/// The links of all rails but the one that the hub is on.
+fn links() -> Vec<String> {
+    let all = (1..).map(|rail| format!("rail{rail}"));
+    all.take_while(|link| std::path::Path::new("/sys/class/net").join(link).exists()).collect()
+}
+
+/// What came of rounds of messages: the longest time without a message, the longest round, how many, and what rails moved: the first, and
+/// the others.
+#[derive(Debug)]
+struct Rounds {
+    pause: Duration,
+    longest: Duration,
+    count: u64,
+    first: u64,
+    others: u64,
+}
+
+impl std::fmt::Display for Rounds {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Rounds { pause, longest, count, first, others } = self;
+        write!(
+            f,
+            "{count} rounds, the longest {longest:.2?}, {pause:.2?} without a message, {first} bytes by the first rail, {others} by the other"
+        )
+    }
+}
+
+/// Ten messages of many lengths each way at once; each comes once, whole, and in its order. Whether rank 0 says that it is `enough`.
+fn exchange_round(world: &World, rng: &mut fastrand::Rng, number: &mut u64, enough: bool) -> (bool, Duration) {
+    const WORDS: [usize; 8] = [3, 8, 100, 900, 6000, 13_000, 40_000, 140_000];
+    const TAG: Tag<u64> = Tag::new(7);
+    let (me, other) = (world.rank() as u64, 1 - world.rank());
+    // What follows the first words is known to both.
+    let body = |from: u64, number: u64, at: usize| number << 8 ^ (at as u64).wrapping_mul(0x9e37_79b9) ^ from;
+    let lengths: Vec<usize> = (0..10).map(|_| WORDS[rng.usize(..WORDS.len())] + rng.usize(..4)).collect();
+    let send = |(number, length): (u64, &usize)| {
+        let mut words: Vec<u64> = (0..*length).map(|at| body(me, number, at)).collect();
+        words[..3].copy_from_slice(&[number, *length as u64, u64::from(enough)]);
+        world.isend(other, TAG, words)
+    };
+    let sends: Vec<_> = (*number..).zip(&lengths).map(send).collect();
+    let (mut ends, mut pause) = (me == 0 && enough, Duration::ZERO);
+    for expected in *number..*number + 10 {
+        let began = Instant::now();
+        let (came, status) = world.recv(other, TAG).unwrap();
+        pause = pause.max(began.elapsed());
+        assert_eq!((came[0], came[1], status.len), (expected, came.len() as u64, came.len()), "one after the other");
+        assert!((3..came.len()).all(|at| came[at] == body(other as u64, expected, at)), "message {expected}");
+        ends |= me == 1 && came[2] > 0;
+    }
+    sends.into_iter().for_each(|send| drop(send.wait().unwrap()));
+    *number += 10;
+    (ends, pause)
+}
+
+/// Rounds of messages until rank 0 says that it is enough.
+fn exchange_for(world: &World, rng: &mut fastrand::Rng, number: &mut u64, time: Duration) -> Rounds {
+    let (begun, before) = (Instant::now(), moved(world));
+    let (mut longest, mut pause, mut count) = (Duration::ZERO, Duration::ZERO, 0);
+    loop {
+        let round = Instant::now();
+        let (ends, paused) = exchange_round(world, rng, number, begun.elapsed() > time);
+        (count, longest, pause) = (count + 1, longest.max(round.elapsed()), pause.max(paused));
+        if ends {
+            let (all, others) = (moved(world).0 - before.0, moved(world).1 - before.1);
+            return Rounds { pause, longest, count, first: all - others, others };
+        }
+    }
+}
+
+/// A rail loses everything for half a minute, under load, or each of several but one: messages go on by the other, and by all when it is
+/// back. By hand, as `tests/soft-roce/verbs` does; which rail that is, TRANSOM_VERBS_DEVICE says, and the hub is on the other.
+#[test]
+fn messages_go_on_without_a_rail_that_is_cut() {
+    let links = links();
+    if std::env::var_os(ROLE).is_none() || links.is_empty() {
+        return eprintln!("skipped: needs two hosts with two rails, and `transom run`");
+    }
+    let is_first = std::env::var("TRANSOM_VERBS_DEVICE").is_ok_and(|devices| devices.starts_with("rxe1"));
+    let world = transom::init().expect("a rank can join its job");
+    let (mut rng, mut number) = (fastrand::Rng::with_seed(world.rank() as u64), 0);
+    let mut rounds = |seconds: u64| exchange_for(&world, &mut rng, &mut number, Duration::from_secs(seconds));
+    rounds(4);
+    let quiet = rounds(6);
+    assert!(quiet.first > 0 && quiet.others > 0, "both rails are used: {quiet:?}");
+    let cut_here = if world.rank() == 0 { &links[..] } else { &[] };
+    let lossy: Vec<_> = cut_here.iter().map(|link| Shaped::begin(link, LOSES_ALL)).collect();
+    let cut = rounds(5);
+    let without = rounds(25);
+    drop(lossy);
+    rounds(5);
+    let again = rounds(6);
+    println!("| rank {} | {quiet} | cut {cut} | {without} | back {again} |", world.rank());
+    assert!(cut.pause < quiet.pause + Duration::from_secs(2), "{cut:?}, and {quiet:?} without");
+    assert_eq!(if is_first { without.first } else { without.others }, 0, "nothing goes by a rail that is cut");
+    assert!(again.first > 0 && again.others > 0, "both are used again: {again:?}");
+    meet(&world).unwrap();
+}
+
+/// Has rails lose what this host sends for a second, again and again, each in its own time, while `act` acts.
+fn while_they_flap<R>(links: &[String], world: &World, act: impl FnOnce() -> R) -> R {
+    let (ends, rank) = (&AtomicBool::new(false), world.rank() as u64);
+    std::thread::scope(|scope| {
+        for (link, nth) in links.iter().zip(0..) {
+            scope.spawn(move || {
+                for turn in 0.. {
+                    std::thread::sleep(Duration::from_millis(700 + 400 * rank + 270 * nth + 130 * (turn % (5 + nth))));
+                    if ends.load(Relaxed) {
+                        break;
+                    }
+                    let lossy = Shaped::begin(link, LOSES_ALL);
+                    std::thread::sleep(Duration::from_secs(1));
+                    drop(lossy);
+                }
+            });
+        }
+        let acted = act();
+        ends.store(true, Relaxed);
+        acted
+    })
+}
+
+/// Messages under load, and a rail that flaps, or each of several but one. By hand, as above.
+#[test]
+fn messages_survive_a_rail_that_flaps() {
+    let links = links();
+    if std::env::var_os(ROLE).is_none() || links.is_empty() {
+        return eprintln!("skipped: needs two hosts with two rails, and `transom run`");
+    }
+    let world = transom::init().expect("a rank can join its job");
+    let (mut rng, mut number) = (fastrand::Rng::with_seed(77 + world.rank() as u64), 0);
+    let mut rounds = |seconds: u64| exchange_for(&world, &mut rng, &mut number, Duration::from_secs(seconds));
+    rounds(4);
+    let flapped = while_they_flap(&links, &world, || rounds(40));
+    let made = verbs(&world).queue_pairs().to_others;
+    rounds(5);
+    let quiet = rounds(5);
+    println!("| rank {} | flapping: {flapped}, {made} queue pairs | {quiet} |", world.rank());
+    assert!(made > 4, "connections broke: {made}");
+    assert!(quiet.first > 0 && quiet.others > 0, "both rails are used again: {quiet:?}");
+    meet(&world).unwrap();
+}
+
+/// Rails that are so slow that what is asked of a peer comes seconds later, since it waits behind messages the other way: no connection is
+/// broken off for that again and again, as each that is new would make it worse. By hand, as above, with a rate.
+#[test]
+fn rails_that_are_slow_are_not_taken_for_cut() {
+    const LEN: usize = 4 << 20;
+    if std::env::var_os(ROLE).is_none() || links().is_empty() {
+        return eprintln!("skipped: needs two hosts with two rails, and `transom run`");
+    }
+    let world = transom::init().expect("a rank can join its job");
+    let other = 1 - world.rank();
+    for round in 0..4 {
+        let began = Instant::now();
+        let mut came = vec![0_u8; LEN];
+        world
+            .sendrecv(other, Tag::new(1), &vec![round * 2 + world.rank() as u8; LEN], other, Tag::new(1), &mut came)
+            .unwrap();
+        let took = began.elapsed();
+        println!("| rank {} | 4 MiB each way by a slow rail: {took:.2?} |", world.rank());
+        assert!(came.iter().all(|byte| *byte == round * 2 + other as u8), "round {round}");
+        assert!(took < Duration::from_secs(30), "round {round}: {took:?}");
+    }
+    let made = verbs(&world).queue_pairs().to_others;
+    assert!(made < 30, "{made} queue pairs");
+    meet(&world).unwrap();
+}
+
+/// A pipe keeps to the first rail, which flaps, and so does what goes by that with it: both wait. By hand, as above.
+#[test]
+fn a_pipe_waits_for_a_rail_that_flaps() {
+    const LEN: usize = 30_000;
+    let links = links();
+    if std::env::var_os(ROLE).is_none() || links.is_empty() {
+        return eprintln!("skipped: needs two hosts with two rails, and `transom run`");
+    }
+    let world = transom::init().expect("a rank can join its job");
+    let other = 1 - world.rank();
+    let (mut rng, mut number) = (fastrand::Rng::with_seed(99 + world.rank() as u64), 0);
+    let pipe = world.pipe(other).unwrap();
+    let begun = Instant::now();
+    let rounds = while_they_flap(&links, &world, || {
+        for round in 0_u64.. {
+            let bytes = |rank: usize| -> Vec<u8> { (0..LEN).map(|at| (at * 7 + rank) as u8 ^ round as u8).collect() };
+            (&mut &pipe).write_all(&bytes(world.rank())).unwrap();
+            let mut came = vec![0; LEN];
+            (&mut &pipe).read_exact(&mut came).unwrap();
+            assert!(came == bytes(other), "round {round} of the pipe");
+            let enough = begun.elapsed() > Duration::from_secs(30);
+            if exchange_round(&world, &mut rng, &mut number, enough).0 {
+                return round;
+            }
+        }
+        unreachable!("rounds without end")
+    });
+    println!(
+        "| rank {} | {rounds} rounds of a pipe | {} queue pairs |",
+        world.rank(),
+        verbs(&world).queue_pairs().to_others
+    );
+    meet(&world).unwrap();
+    drop(pipe);
+    std::thread::sleep(Duration::from_secs(2));
+    // The rail may be cut then.
+    let again =
+        while_they_flap(&links, &world, || exchange_for(&world, &mut rng, &mut number, Duration::from_secs(15)));
+    println!("| rank {} | without the pipe {again} |", world.rank());
+    meet(&world).unwrap();
+}

@@ -1,0 +1,145 @@
+//! Which rails ranks have: what TRANSOM_VERBS_DEVICE names, by device, port and address; else every port that is like the first, as many
+//! as all ranks have. Two addresses of one port are two paths.
+//!
+//! It asks for the devices of the guests that `tests/soft-roce/verbs` starts, and is skipped elsewhere, said aloud.
+
+use crate::adapter;
+use adapter::*;
+use transom::messages::Tag;
+use transom::{Window, World};
+
+const TAG: Tag<u8> = Tag::new(1);
+/// Of those of a test, the one that a process was started for.
+const CASE: &str = "TEST_CASE";
+
+/// Whether this is no guest of `tests/soft-roce/run` with so many devices, of which is known what is expected here; said aloud.
+fn is_no_guest(devices: usize) -> bool {
+    let listed = std::fs::read_dir("/sys/class/infiniband").into_iter().flatten().flatten();
+    let mut names: Vec<_> = listed.map(|device| device.file_name()).collect();
+    names.sort();
+    // By its second address of IPv4.
+    let gids = std::fs::read_to_string("/sys/class/infiniband/rxe0/ports/1/gids/2").unwrap_or_default();
+    let guest = names.len() >= devices
+        && names.iter().enumerate().all(|(at, name)| name.to_str() == Some(&format!("rxe{at}")))
+        && gids.contains("ffff:0a4e");
+    if !guest {
+        assert!(
+            std::env::var_os("TEST_DEVICE").is_none(),
+            "this guest should have {devices} device(s): {names:?}, {gids:?}"
+        );
+        eprintln!("skipped: needs a guest of tests/soft-roce/run with {devices} device(s)");
+    }
+    !guest
+}
+
+/// Long messages between two ranks: how many connections they have then, and whether the further rails had a part of that.
+fn exchange(world: &World) -> (usize, bool) {
+    let (me, other) = (world.rank(), 1 - world.rank());
+    let bytes = |rank: usize| -> Vec<u8> { (0..1 << 20).map(|at| (at / 4096 * 31 + at * 7 + rank) as u8).collect() };
+    // Until all rails are connected less are used.
+    for _ in 0..20 {
+        let mut came = vec![0; 1 << 20];
+        world.sendrecv(other, TAG, &bytes(me), other, TAG, &mut came).unwrap();
+        assert!(came == bytes(other), "another message came");
+    }
+    meet(world).unwrap();
+    (verbs(world).queue_pairs().to_others, world.counters().unwrap().other_rails_bytes > 0)
+}
+
+/// Each rank has what it is given as its rails.
+fn with(name: &str, rails: [Option<&str>; 2], body: impl Fn(Result<World, transom::StartError>)) {
+    let case = format!("{rails:?}");
+    if std::env::var(CASE).is_ok_and(|started| started != case) {
+        return;
+    }
+    let variables =
+        [("TRANSOM_FABRIC", "verbs"), ("TRANSOM_HYBRID", "off"), ("TRANSOM_MESSAGES", "stripe=even"), (CASE, &case)];
+    let outcome = run(2, name, &variables, || {
+        let me = std::env::var("TRANSOM_RANK").unwrap().parse::<usize>().unwrap();
+        if let Some(named) = rails[me] {
+            // SAFETY: the process was started for this one test; no other thread reads variables.
+            unsafe { std::env::set_var("TRANSOM_VERBS_DEVICE", named) };
+        }
+        body(transom::init());
+    });
+    if let Some(outcome) = outcome {
+        assert!(outcome.success(), "{outcome}\n{}", outputs(&outcome));
+    }
+}
+
+#[test]
+fn two_addresses_of_a_port_are_two_rails() {
+    let name = "two_addresses_of_a_port_are_two_rails";
+    if is_no_guest(1) {
+        return;
+    }
+    with(name, [Some("rxe0:1:1,rxe0:1:2"); 2], |world| assert_eq!(exchange(&world.unwrap()), (2, true)));
+    // Twice the same, by other words.
+    with(name, [Some("rxe0:1:1,rxe0"); 2], |world| {
+        let told = world.err().expect("two rails by one address").to_string();
+        assert!(told.contains("TRANSOM_VERBS_DEVICE: rxe0:1:1 is there twice"), "{told}");
+    });
+}
+
+#[test]
+fn a_port_or_an_address_that_is_not_there_is_told() {
+    let name = "a_port_or_an_address_that_is_not_there_is_told";
+    if is_no_guest(1) {
+        return;
+    }
+    for (named, wanted) in
+        [("rxe0:7", "rxe0 has 1 port(s)"), ("rxe0:1:99", "port 1 of rxe0 has no such address; it has 0, 1")]
+    {
+        with(name, [Some(named); 2], |world| {
+            let told = world.err().expect("there is no such place").to_string();
+            assert!(told.contains(wanted), "{told}");
+        });
+    }
+}
+
+#[test]
+fn every_device_alike_is_a_rail() {
+    let name = "every_device_alike_is_a_rail";
+    if is_no_guest(2) {
+        return;
+    }
+    with(name, [None; 2], |world| assert_eq!(exchange(&world.unwrap()), (2, true)));
+}
+
+#[test]
+fn ranks_have_as_many_rails_as_the_one_with_the_fewest() {
+    let name = "ranks_have_as_many_rails_as_the_one_with_the_fewest";
+    if is_no_guest(2) {
+        return;
+    }
+    with(name, [None, Some("rxe0")], |world| assert_eq!(exchange(&world.unwrap()), (1, false)));
+    // What is named is had, or it is an error of both.
+    with(name, [Some("rxe0,rxe1"), Some("rxe0")], |world| {
+        let told = world.err().expect("other numbers of rails").to_string();
+        assert!(told.contains("rank 0 has 2 rails, and rank 1 has 1: name as many at each rank"), "{told}");
+    });
+}
+
+/// The second rails of two hosts are of different networks: all goes by the first. By hand, as `tests/soft-roce/verbs` does.
+#[test]
+fn a_rail_that_leads_nowhere_is_done_without() {
+    if std::env::var_os("TEST_HOSTS_ARE_SEVERAL").is_none() {
+        return eprintln!("skipped: needs two hosts with two rails, and `transom run`");
+    }
+    with("", [Some("rxe0,rxe1"), Some("rxe0,rxe0:1:2")], |world| {
+        let world = world.unwrap();
+        let (me, other) = (world.rank(), 1 - world.rank());
+        assert!(!exchange(&world).1, "something went by the second rail");
+        let mut window: Window<u64> = world.allocate(1 << 18).unwrap();
+        for round in 0..10 {
+            let epoch = window.fence().unwrap();
+            epoch.target(other).unwrap().put(0, &vec![round + me as u64; 1 << 18]).unwrap();
+            let epoch = window.fence().unwrap();
+            let mut mine = vec![0; 1 << 18];
+            epoch.local().read_into(0, &mut mine).unwrap();
+            assert!(mine.iter().all(|word| *word == round + other as u64), "round {round}");
+        }
+        assert_eq!(verbs(&world).divided_bytes(), [0, 0]);
+        meet(&world).unwrap();
+    });
+}

@@ -1,0 +1,61 @@
+//! Ranks that have no connection yet: what needs none makes none, and who cannot be reached is told of.
+//!
+//! What needs an RDMA device says so and is skipped where there is none; `tests/soft-roce/verbs` runs it where there is.
+
+use crate::adapter;
+use adapter::*;
+use std::time::{Duration, Instant};
+use transom::{Rank, Window};
+
+/// So many that fence and barrier do not connect all pairs.
+const RANKS: usize = 8;
+const VICTIM: Rank = 3;
+
+#[test]
+fn nothing_is_moved_without_a_connection_and_the_dead_are_told() {
+    if skipped("a connection that is not there") {
+        return;
+    }
+    let name = "nothing_is_moved_without_a_connection_and_the_dead_are_told";
+    let run = run(RANKS, name, &[("TRANSOM_FABRIC", "verbs"), ("TRANSOM_HYBRID", "off")], || {
+        const LEN: usize = 1 << 20;
+        let world = transom::init().expect("a rank can join its job");
+        let me = world.rank();
+        let mut window: Window<u8> = world.allocate(LEN).unwrap();
+        let mut into = vec![1; LEN];
+        let epoch = window.fence().unwrap();
+        for target in (1..RANKS).map(|far| epoch.target((me + far) % RANKS).unwrap()) {
+            target.get(0, &mut []).unwrap();
+            target.put(0, &[]).unwrap();
+            let mut got = target.rget(0, 0).unwrap();
+            assert!(got.test().unwrap());
+            assert_eq!(got.wait().unwrap(), []);
+            transom::scope(|scope| scope.get(&target, 0, &mut []).map(drop)).unwrap();
+        }
+        world.barrier().unwrap();
+        if me == VICTIM {
+            std::process::abort();
+        }
+        // Until its death is known.
+        let begun = Instant::now();
+        while world.barrier().is_ok() {
+            assert!(begun.elapsed() < Duration::from_secs(60));
+        }
+        let target = epoch.target(VICTIM).unwrap();
+        let told = |outcome: Result<(), transom::Error>| {
+            let error = outcome.expect_err("it is dead");
+            assert_eq!(error.lost_rank(), Some(VICTIM), "{error}");
+        };
+        told(target.put(0, &[7]).and_then(|()| target.flush()));
+        told(target.put(0, &vec![7; LEN]).and_then(|()| target.flush()));
+        told(target.get(0, &mut into));
+        told(target.rput(0, vec![7; LEN]).and_then(|put| put.wait()).map(drop));
+        told(target.rget(0, LEN).and_then(|get| get.wait()).map(drop));
+        told(transom::scope(|scope| scope.get(&target, 0, &mut into).map(drop)));
+        std::process::exit(0);
+    });
+    if let Some(outcome) = run {
+        let died = |rank| outcome.statuses()[rank] != transom::Status::Exited(0);
+        assert!((0..RANKS).all(|rank| died(rank) == (rank == VICTIM)), "{outcome}\n{}", outputs(&outcome));
+    }
+}

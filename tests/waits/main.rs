@@ -1,0 +1,10 @@
+//! How ranks wait: spinning, sleeping, reports, progress. Each file is one behaviour.
+
+#[path = "../ranks/mod.rs"]
+mod ranks;
+
+mod messages;
+mod progress;
+mod reports;
+mod sleeping;
+mod waiting;

@@ -1,0 +1,10 @@
+//! Worlds and teams, the facade, and what does not compile. Each file is one behaviour.
+
+#[path = "../ranks/mod.rs"]
+mod ranks;
+
+mod compile_fail;
+mod facade;
+mod question_mark;
+mod teams;
+mod teams_of_some;

@@ -1,0 +1,132 @@
+//! Teams: colours, keys, windows of their own, and members that die or leave.
+
+use crate::ranks;
+use transom::messages::{Source, Tag};
+use transom::{Op, Window, World, messages};
+
+const TOLD: Tag<u8> = Tag::new(1);
+
+#[test]
+fn ranks_of_one_colour_are_numbered_by_key_then_rank() {
+    ranks::on_all_sizes("ranks_of_one_colour_are_numbered_by_key_then_rank", |world: World| {
+        let (me, n) = (world.rank(), world.size());
+        // Colours 0 and 1; in the first the highest rank comes first, in the second all have one key.
+        let colour = me % 2;
+        let key = if colour == 0 { n - me } else { 5 };
+        let team = world.split(Some(colour as u64), key as u64).unwrap().expect("a colour was named");
+        let members: Vec<_> = (0..n).filter(|rank| rank % 2 == colour).collect();
+        let mut expected = members.clone();
+        if colour == 0 {
+            expected.reverse();
+        }
+        assert_eq!((team.size(), expected[team.rank()]), (members.len(), me));
+        // Its windows reach its members alone, by their numbers in the team.
+        let mut window: Window<u64> = team.allocate(2).unwrap();
+        window.fence().unwrap();
+        for rank in 0..team.size() {
+            window.lock_exclusive(rank).unwrap().fetch_and_op(0, Op::Sum, 1 + me as u64).unwrap();
+        }
+        assert!(window.lock_shared(team.size()).is_err());
+        window.fence().unwrap();
+        let sum: u64 = members.iter().map(|&rank| 1 + rank as u64).sum();
+        assert_eq!(window.local().get(0).unwrap(), sum);
+        // Both at once: the world's windows still work.
+        let mut all: Window<u64> = world.allocate(1).unwrap();
+        all.lock_shared(0).unwrap().fetch_and_op(0, Op::Sum, 1).unwrap();
+        all.fence().unwrap();
+        assert_eq!(all.lock_shared(0).unwrap().get_one(0).unwrap(), n as u64);
+        all.fence().unwrap();
+    });
+}
+
+/// Each rank watches the others by a descriptor each, once however many teams it is in; and the usual limit is no reason to refuse many
+/// ranks.
+#[test]
+fn teams_take_no_descriptors_and_ranks_may_be_more_than_the_limit() {
+    let name = "teams_take_no_descriptors_and_ranks_may_be_more_than_the_limit";
+    if ranks::over_network() {
+        return;
+    }
+    if std::env::var_os("TEAMS_TEST").is_some() {
+        let world = transom::init().unwrap();
+        let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+        let before = open();
+        let teams: Vec<_> = (0..10).map(|_| world.split(Some(1), 0).unwrap().expect("a colour was named")).collect();
+        assert!(open() < before + 10, "{before} and then {}", open());
+        return teams.iter().for_each(|team| team.barrier().unwrap());
+    }
+    for (ranks, limit) in [(6, 64), (40, 32)] {
+        let limited = format!("ulimit -Sn {limit}; exec \"$0\" \"$@\"");
+        let program = std::env::current_exe().unwrap().display().to_string();
+        let outcome = transom::Launch::new("sh", ranks)
+            .args(["-c", &limited, &program, "--exact", &ranks::full_name(name), "--nocapture", "--test-threads=1"])
+            .env("TEAMS_TEST", "1")
+            .capture(true)
+            .run()
+            .unwrap();
+        let said = || (0..ranks).map(|rank| String::from_utf8_lossy(outcome.output(rank)).into_owned());
+        assert!(outcome.success(), "{outcome} {}", said().collect::<String>());
+    }
+}
+
+#[test]
+fn who_names_no_colour_is_in_no_team_and_teams_can_be_split_again() {
+    ranks::on_all_sizes("who_names_no_colour_is_in_no_team_and_teams_can_be_split_again", |world| {
+        let (me, n) = (world.rank(), world.size());
+        let team = world.split((me > 0).then_some(u64::MAX), 0).unwrap();
+        assert_eq!(team.as_ref().map(|team| (team.rank(), team.size())), (me > 0).then(|| (me - 1, n - 1)));
+        if let Some(team) = team {
+            let alone = team.split(Some(team.rank() as u64), 0).unwrap().expect("a colour was named");
+            assert_eq!((alone.rank(), alone.size()), (0, 1));
+            alone.barrier().unwrap();
+            for _ in 0..100 {
+                team.barrier().unwrap();
+            }
+        }
+        world.barrier().unwrap();
+    });
+}
+
+#[test]
+fn a_team_misses_its_own_members_only() {
+    ranks::on(&[2, 3, 4, 8], "a_team_misses_its_own_members_only", |world| {
+        let (me, n) = (world.rank(), world.size());
+        // Ranks 0 and 1 are one team, all others another; rank 1 leaves its team, but not the world.
+        let team = world.split(Some(u64::from(me > 1)), 0).unwrap().expect("a colour was named");
+        match me {
+            0 => {
+                let error = team.barrier().unwrap_err();
+                assert!(matches!(error, messages::Error::PeerLeft { rank: 1 }), "{error}");
+            }
+            1 => drop(team),
+            _ => team.barrier().unwrap(),
+        }
+        world.barrier().unwrap();
+        assert!(n >= 2);
+    });
+}
+
+/// Whatever the others call, and whether they have called anything in this team before.
+#[test]
+fn who_has_left_a_team_is_missed_by_every_collective() {
+    for variables in ranks::each(&[&[][..], ranks::BY_MESSAGES]) {
+        ranks::on_with(variables, &[2, 3, 5], "who_has_left_a_team_is_missed_by_every_collective", |world| {
+            for called in [false, true] {
+                let team = world.split(Some(0), 0).unwrap().expect("a colour was named");
+                if called {
+                    team.barrier().unwrap();
+                }
+                if world.rank() == 1 {
+                    drop(team);
+                    // It has called no collective of any other.
+                    (1..world.size()).for_each(|_| drop(world.recv(Source::Any, TOLD).unwrap()));
+                } else {
+                    // Who has nothing to wait for learns of it in the next.
+                    let error = team.broadcast_one(1, 5).and_then(|_| team.all_gather(&[1])).unwrap_err();
+                    assert!(matches!(error, messages::Error::PeerLeft { rank: 1 }), "{error}");
+                    world.send(1, TOLD, &[]).unwrap();
+                }
+            }
+        });
+    }
+}
