@@ -1,5 +1,5 @@
 //! What the operations of accumulates mean, written anew: an oracle that shares nothing with the library. Its own check
-//! is the table of `tests/operations.rs`.
+//! is the table of `tests/rma/operations.rs`.
 
 use transom::Op;
 

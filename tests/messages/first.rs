@@ -145,7 +145,7 @@ fn memory_is_by_formula_and_for_those_who_talk() {
     assert!(outcome.success(), "{outcome}\n{}", String::from_utf8_lossy(outcome.output(0)));
 }
 
-/// `cargo test --test messages_first -- --nocapture memory_of_64_ranks` prints what a rank has.
+/// `cargo test --test messages -- --nocapture memory_of_64_ranks` prints what a rank has.
 #[test]
 fn memory_of_64_ranks_is_bounded_by_the_formula() {
     use transom::shm_loopback::messages::{inbox_bytes, ring_bytes};

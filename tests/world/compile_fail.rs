@@ -16,7 +16,7 @@ fn wrong_programs_do_not_compile_and_their_twins_do() {
     if cfg!(miri) {
         return; // no processes there
     }
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/compile_fail");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/world/compile_fail");
     let files =
         std::fs::read_dir(&folder).expect("the folder of programs").map(|entry| entry.expect("its entry").path());
     let files: Vec<PathBuf> = files.filter(|path| path.extension().is_some_and(|is| is == "rs")).collect();
