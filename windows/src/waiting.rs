@@ -70,6 +70,11 @@ thread_local! {
 /// How often a wait asks whether it can still end. Not sooner: what everybody has done already may still be on its way.
 const CHECK: Duration = Duration::from_millis(100);
 
+/// Sleep of a [poll](Wait::poll) before the first look that follows a sleep; each further sleep is twice as long, up to the
+/// longest.
+const FIRST_SLEEP: Duration = Duration::from_micros(10);
+const LONGEST_SLEEP: Duration = Duration::from_millis(1);
+
 /// Number of looks in vain, by calls that do not wait, for each yield of the core.
 const VAIN_LOOKS: u32 = 2;
 
@@ -206,6 +211,39 @@ impl Wait<'_> {
                 report = Duration::MAX;
             }
         }
+    }
+
+    /// Waits as [`until`](Self::until) for memory whose changes wake no sleeper. The sleep between two looks is 10 us at
+    /// first, then twice as long each time, up to 1 ms.
+    ///
+    /// # Errors
+    /// As `until`.
+    ///
+    /// # Examples
+    /// ```
+    /// use transom_locks::Awaited;
+    /// use transom_windows::{FabricError, Wait};
+    /// let wait = Wait { rank: 0, call: &"an example", awaited: Awaited::Anyone, deadline: None };
+    /// let mut looks = 0;
+    /// let look = || {
+    ///     looks += 1;
+    ///     Ok((looks == 100).then_some("found"))
+    /// };
+    /// assert_eq!(wait.poll(true, look, || Ok(()))?, "found");
+    /// # Ok::<(), FabricError>(())
+    /// ```
+    pub fn poll<R>(
+        self,
+        crowded: bool,
+        look: impl FnMut() -> Result<Option<R>, FabricError>,
+        check: impl FnMut() -> Result<(), FabricError>,
+    ) -> Result<R, FabricError> {
+        let mut pause = FIRST_SLEEP;
+        self.until(crowded, look, check, |look| {
+            std::thread::sleep(pause.min(self.left()));
+            pause = LONGEST_SLEEP.min(2 * pause);
+            look()
+        })
     }
 
     /// Says once for each call and rank waited for that this takes long: to find out who waits for whom, it takes a line
