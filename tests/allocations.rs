@@ -3,7 +3,7 @@
 mod ranks;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use transom::{Error, Op, Section, Target, Window, World, scope};
+use transom::{Assert, Error, Mode, Op, Section, Target, Window, World, scope};
 
 /// Counts what this thread allocates.
 struct Counting;
@@ -64,12 +64,9 @@ fn accumulates_of_some_elements_allocate_nothing() {
             return;
         }
         let next = (world.rank() + 1) % world.size();
-        for bulk in [false, true] {
+        for mode in [Mode::Exclusive, Mode::Shared] {
             let mut window: Window<u64> = world.allocate(100).unwrap();
-            if bulk {
-                window.bulk_accumulates().unwrap();
-            }
-            let epoch = window.lock_exclusive(next).unwrap();
+            let epoch = window.lock_with(next, mode, Assert::empty()).unwrap();
             let mut found = [0; 8];
             let before = ALLOCATED.get();
             for len in 1..=8 {
@@ -79,7 +76,7 @@ fn accumulates_of_some_elements_allocate_nothing() {
                 }
             }
             epoch.accumulate_section(&Section::Indexed { offsets: &[9, 2], block: 4 }, Op::Sum, &[1; 8]).unwrap();
-            assert_eq!(ALLOCATED.get() - before, 0, "bulk: {bulk}");
+            assert_eq!(ALLOCATED.get() - before, 0, "{mode:?}");
             epoch.unlock().unwrap();
             world.barrier().unwrap();
         }

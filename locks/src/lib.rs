@@ -18,6 +18,7 @@ mod pscw;
 mod release;
 mod target_lock;
 mod threads;
+mod update_gate;
 
 pub use barrier::Barrier;
 pub use error::Error;
@@ -28,3 +29,4 @@ pub use network::{At, Awaited, Network, Rank, Wake};
 pub use passive::{Mode, PassiveLock};
 pub use pscw::Pscw;
 pub use target_lock::{Ahead, TargetLock};
+pub use update_gate::{Run, UpdateGate};

@@ -9,9 +9,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
-use transom_locks::model::loom::{Net, Orderings, Setup, Waiting, explore};
+use transom_locks::model::loom::{Net, Orderings, RankNetwork, Setup, Waiting, explore};
 use transom_locks::model::{Call, Mix};
-use transom_locks::{Barrier, Error, Field, LockLayout, LockWord, Mode, Network, PassiveLock, Pscw, Rank};
+use transom_locks::{
+    At, Barrier, Error, Field, LockLayout, LockWord, Mode, Network, PassiveLock, Pscw, Rank, Run, UpdateGate,
+};
 
 /// Checks every mix of `ranks` of these rows, but for the order of the ranks, and prints how many schedules there were.
 fn check_mixes(what: &str, setup: Setup, ranks: usize, rows: &[Vec<Call>]) {
@@ -310,6 +312,42 @@ fn access_groups() {
             }
         });
         println!("post/start/complete/wait, {ranks} ranks: {schedules} schedules, {:.1?}", begun.elapsed());
+    }
+}
+
+/// A single uses the data together with others, a run that is alone has it to itself. The thread that stays admitted makes a
+/// run of its own, and leaves.
+#[test]
+fn gate_of_updates_admits_a_run_alone() {
+    for (waiting, preemptions) in [(Waiting::Parks, None), (Waiting::Spins, Some(3))] {
+        let begun = Instant::now();
+        let schedules = explore(preemptions, move || {
+            let net = Net::new(2, &[0], waiting, Orderings::default());
+            let data = Rc::new(UnsafeCell::new(()));
+            let gate = UpdateGate::new(At { rank: 0, word: 0 });
+            let run = |network: &RankNetwork, data: &UnsafeCell<()>, admitted| {
+                let run = gate.enter_run(network, admitted).unwrap();
+                match run {
+                    Run::Alone => data.with_mut(drop),
+                    Run::Among => data.with(drop),
+                }
+                gate.leave_run(network, run).unwrap();
+            };
+            in_threads(Vec::from([0, 1].map(|rank| {
+                let (network, data) = (net.rank(rank), data.clone());
+                move || {
+                    if rank == 0 {
+                        gate.enter_single(&network).unwrap();
+                        data.with(drop);
+                        run(&network, &data, true);
+                        gate.leave_single(&network).unwrap();
+                    } else {
+                        run(&network, &data, false);
+                    }
+                }
+            })));
+        });
+        println!("gate of updates, {waiting:?}: {schedules} schedules, {:.1?}", begun.elapsed());
     }
 }
 

@@ -21,8 +21,7 @@ pub(crate) struct CrossMemory {
 
 /// What the kernel cannot do there.
 pub(crate) const NO_ATOMICS: FabricError = FabricError::Unsupported {
-    what: "memory that the program lent to the window (create) takes no atomics on one machine: the kernel only copies \
-           between processes; allocate the window for that, or call its bulk_accumulates",
+    what: "memory that the program lent to the window (create) takes no atomics: the kernel only copies between processes",
 };
 
 /// Allows the ranks of this job to reach this process's memory, where the system (Yama) asks for that. Ranks need have no

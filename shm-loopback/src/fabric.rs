@@ -2,7 +2,7 @@
 
 use crate::buffer::Buffer;
 use crate::cma::{self, CrossMemory};
-use crate::key::{CmaKey, Key, fresh_tag};
+use crate::key::{CmaKey, InBlock, Key, fresh_tag};
 use crate::loopback::{Loopback, Membership};
 use crate::memory::{Memory, View};
 use crate::{copy, limit, system, words};
@@ -13,6 +13,9 @@ use transom_locks::Rank;
 use transom_windows::{
     BoxBytes, ChangeBlock, Exchange, Fabric, FabricError, Memory as UserBuffer, UserMemory, Wait, Wake,
 };
+
+/// Bytes of a page, the unit of a mapping.
+const PAGE: usize = 4096;
 
 /// Memory of this rank that others may reach by its key.
 pub struct Region {
@@ -87,6 +90,34 @@ impl Membership {
         Ok((memory, Key { tag, pid: std::process::id(), fd: number }, fd))
     }
 
+    /// The block that all ranks can map, in which user memory lies.
+    fn block_of(&self, memory: &UserMemory) -> Option<InBlock> {
+        let address = memory.start().as_ptr().addr();
+        let found = self.blocks.containing(address, memory.bytes())?;
+        // A rank that could not map it would reach the memory in another way than the others.
+        let fd = if self.across_processes { found.fd? } else { 0 };
+        let block = self.blocks.get(found.tag)?;
+        let offset = (address - block.start().as_ptr().addr()) as u64;
+        Some(InBlock { tag: found.tag, fd, block_bytes: block.len() as u64, offset })
+    }
+
+    /// Maps the part of a block of process `pid` that user memory is.
+    fn attach_in_block(&self, rank: Rank, pid: u32, part: InBlock, bytes: usize) -> Result<View, FabricError> {
+        let InBlock { tag, fd, block_bytes, offset } = part;
+        let outside = || {
+            let why = format!("it names {bytes} bytes from {offset} on of a block of {block_bytes}");
+            FabricError::BadKey { rank, why, source: None }
+        };
+        let [block_bytes, offset] =
+            [block_bytes, offset].map(|number| usize::try_from(number).ok().filter(|&n| n <= isize::MAX as usize));
+        let (block_bytes, offset) = block_bytes.zip(offset).ok_or_else(outside)?;
+        let block = match self.blocks.get(tag) {
+            Some(memory) if memory.len() == block_bytes => View::whole(&memory),
+            _ => self.attach(rank, Key { tag, pid, fd }, block_bytes)?,
+        };
+        block.part(offset, bytes).ok_or_else(outside)
+    }
+
     /// Maps the block that a key leads to.
     pub(crate) fn attach(&self, rank: Rank, key: Key, bytes: usize) -> Result<View, FabricError> {
         let bad_key = |why, source| FabricError::BadKey { rank, why, source };
@@ -123,10 +154,12 @@ impl Fabric for Loopback {
     }
 
     unsafe fn register(&self, memory: &UserMemory) -> Result<(Region, Vec<u8>), FabricError> {
-        if self.0.across_processes && self.size() > 1 {
+        let block = self.0.block_of(memory);
+        if block.is_none() && self.0.across_processes && self.size() > 1 {
             cma::admit();
         }
-        let key = CmaKey { pid: std::process::id(), start: memory.start().as_ptr().expose_provenance() as u64 };
+        let start = memory.start().as_ptr().expose_provenance() as u64;
+        let key = CmaKey { pid: std::process::id(), start, block };
         self.0.regions.fetch_add(1, SeqCst);
         Ok((Region { view: View::own(memory), tag: 0, owner: self.0.clone(), fd: None }, key.to_bytes()))
     }
@@ -134,14 +167,17 @@ impl Fabric for Loopback {
     unsafe fn attach_user_memory(&self, rank: Rank, key: &[u8], bytes: usize) -> Result<View, FabricError> {
         let bad_key = |why| FabricError::BadKey { rank, why, source: None };
         let key = CmaKey::from_bytes(key).ok_or_else(|| bad_key(format!("a key of {} bytes", key.len())))?;
-        let CmaKey { pid, start } = key;
+        let CmaKey { pid, start, block } = key;
         if rank >= self.size() || self.0.control.process(rank) != u64::from(pid) {
             return Err(bad_key(format!("it names memory of process {pid}, which is not that rank's")));
         }
         if i32::try_from(pid).is_err() || pid == 0 || start.checked_add(bytes as u64).is_none() {
             return Err(bad_key(format!("it names {bytes} bytes at {start:#x} of process {pid}")));
         }
-        Ok(View::whole(&Arc::new(Memory::of_other_process(CrossMemory { rank, pid, start, bytes }))))
+        match block {
+            Some(part) => self.0.attach_in_block(rank, pid, part, bytes),
+            None => Ok(View::whole(&Arc::new(Memory::of_other_process(CrossMemory { rank, pid, start, bytes })))),
+        }
     }
 
     fn attach(&self, rank: Rank, key: &[u8], bytes: usize) -> Result<View, FabricError> {
@@ -181,14 +217,18 @@ impl Fabric for Loopback {
         Ok(moving)
     }
 
-    /// Long messages of processes are best moved between blocks; shorter ones are as fast from anywhere.
+    /// A block from a page on: other ranks map it, for long messages and for a window on the buffer. A short buffer is plain
+    /// memory if no block can be had, as where no descriptor is left.
     fn buffer(&self, bytes: usize) -> Result<UserBuffer, FabricError> {
-        let worth = bytes >= crate::messages::BOTH_COPY_FROM && self.0.across_processes && self.size() > 1;
-        if !worth {
+        if bytes < PAGE || self.size() == 1 {
             return UserBuffer::plain(bytes);
         }
-        // SAFETY: bytes of a block, which stays mapped where it is.
-        Ok(unsafe { UserBuffer::of(Buffer::new(&self.0, bytes)?) })
+        match Buffer::new(&self.0, bytes) {
+            // SAFETY: bytes of a block, which stays mapped where it is.
+            Ok(block) => Ok(unsafe { UserBuffer::of(block) }),
+            Err(_) if bytes < crate::messages::BOTH_COPY_FROM => UserBuffer::plain(bytes),
+            Err(error) => Err(error),
+        }
     }
 
     fn is_shared(&self, at: &View) -> bool {

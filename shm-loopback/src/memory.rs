@@ -296,6 +296,12 @@ impl View {
         View { start: memory.start(), len: memory.bytes(), header, memory: Arc::new(none) }
     }
 
+    /// `len` bytes from byte `offset` on, if they are inside.
+    pub(crate) fn part(&self, offset: usize, len: usize) -> Option<Self> {
+        let start = NonNull::new(self.address(offset, len)?)?;
+        Some(View { start, len, ..self.clone() })
+    }
+
     /// The memory of another process that this leads to, if it does not lead to memory here.
     #[cold]
     #[inline(never)]

@@ -50,6 +50,14 @@ fn calls_cost_what_the_docs_say() {
                 assert_eq!(after_readers, Counters { locks: 1, word_cas: 2, ..NONE });
                 let all = cost(&mut window, |w| w.lock_all()?.unlock());
                 assert_eq!(all, Counters { locks: n, word_adds: 2 * n, ..NONE });
+                // Of shared memory 16 singles are admitted one by one, and then the thread stays so.
+                let admitted = cost(&mut window, |w| {
+                    let epoch = w.lock_shared(target)?;
+                    (0..20).try_for_each(|_| epoch.fetch_and_op(0, Op::NoOp, 0).map(drop))?;
+                    epoch.unlock()
+                });
+                let admissions = if ranks::share_memory(&world) { 2 * 16 + 1 } else { 1 };
+                assert_eq!(admitted, Counters { locks: 1, atomics: 20, word_adds: 2 + admissions, ..NONE });
                 let operations = cost(&mut window, |w| {
                     let epoch = w.lock_shared(target)?;
                     epoch.put(0, &[1, 2])?;
@@ -154,6 +162,8 @@ fn verbs_are_as_many_as_the_docs_say() {
     let target = epoch.attached(&memory).unwrap();
     assert_eq!(fabric.all_verbs(|| target.put(9, &[1]).unwrap()), [1, 0, 0, 0, 0, 0]);
     assert_eq!(fabric.all_verbs(|| _ = target.rget(9, 1).unwrap().wait().unwrap()), [0, 1, 0, 0, 0, 0]);
+    assert_eq!(fabric.all_verbs(|| _ = target.fetch_and_op(9, Op::Sum, 1).unwrap()), [0, 0, 0, 3, 0, 0], "the first");
+    (0..16).for_each(|_| _ = target.fetch_and_op(9, Op::NoOp, 0).unwrap());
     assert_eq!(fabric.all_verbs(|| _ = target.fetch_and_op(9, Op::Sum, 1).unwrap()), [0, 0, 0, 1, 0, 0]);
     assert_eq!(fabric.all_verbs(|| target.put_signal(9, &[1], 0, 1).unwrap()), [1, 0, 0, 1, 0, 0]);
     assert_eq!(fabric.all_verbs(|| target.flush().unwrap()), [0, 0, 0, 0, 0, 1]);
@@ -163,7 +173,12 @@ fn verbs_are_as_many_as_the_docs_say() {
     assert_eq!(fabric.all_verbs(|| window.local().of(0).map(drop).unwrap()), NO_VERBS);
     assert_eq!(fabric.all_verbs(|| window.sync()), NO_VERBS);
     assert_eq!(fabric.all_verbs(|| window.detach(&address).unwrap()), [1, 0, 0, 0, 0, 1]);
-    assert_eq!(fabric.all_verbs(|| _ = window.free().unwrap()), NO_VERBS, "a fence of one rank");
+    let leaves = [0, 0, 0, 1, 0, 0];
+    assert_eq!(
+        fabric.all_verbs(|| _ = window.free().unwrap()),
+        leaves,
+        "a fence of one rank, and its thread that stays"
+    );
     // Lent memory comes back once everybody was told.
     let lent = new(Flavor::Create(vec![0; 10]));
     assert_eq!(fabric.all_verbs(|| _ = lent.free().unwrap()), [0, 0, 0, 1, 0, 0]);
@@ -193,8 +208,11 @@ fn accumulates_of_an_exclusive_epoch_cost_a_read_and_a_write() {
     assert_eq!(fabric.all_verbs(|| _ = epoch.fetch_and_op(0, Op::NoOp, 0).unwrap()), [0, 1, 0, 0, 0, 0]);
     epoch.unlock().unwrap();
     let epoch = window.lock_shared(0).unwrap();
+    assert_eq!(fabric.all_verbs(|| epoch.accumulate(0, Op::Sum, &[1; 9]).unwrap()), [0, 0, 0, 2 + 9, 0, 0]);
+    (0..16).for_each(|_| _ = epoch.fetch_and_op(0, Op::NoOp, 0).unwrap());
     assert_eq!(fabric.all_verbs(|| epoch.accumulate(0, Op::Sum, &[1; 9]).unwrap()), [0, 0, 0, 9, 0, 0]);
     let read = || epoch.get_accumulate(0, Op::NoOp, &[0; 9], &mut [0; 9]).unwrap();
     assert_eq!(fabric.all_verbs(read), [0, 9, 0, 0, 0, 0]);
+    assert_eq!(fabric.all_verbs(|| epoch.accumulate(0, Op::Sum, &[1; 513]).unwrap()), [2, 2, 1, 1, 0, 0], "a run");
     epoch.unlock().unwrap();
 }

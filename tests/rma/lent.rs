@@ -1,7 +1,7 @@
-//! Windows on memory that the program lends (`World::create`): it comes back, takes no atomics, and outlives what others do to it.
+//! Windows on memory that the program lends (`World::create`): it comes back, takes accumulates, and outlives what others do to it.
 
 use crate::ranks;
-use transom::{Distribution, Error, FabricError, Op, World};
+use transom::{Atomic, Distribution, Error, FabricError, Op, World};
 
 #[test]
 fn lent_memory_comes_back_as_others_left_it() {
@@ -60,31 +60,30 @@ fn lent_memory_may_begin_and_end_anywhere() {
 }
 
 #[test]
-fn lent_memory_takes_no_atomics_whatever_the_type() {
-    fn check<T: transom::Atomic>(world: &World, len: usize) {
+fn lent_memory_takes_accumulates_of_any_type() {
+    fn check<T: Atomic + From<u8> + PartialEq + std::fmt::Debug>(world: &World, len: usize) {
+        let n = world.size() as u8;
         let mut window = world.create(vec![T::zeroed(); len]).unwrap();
+        let (one, zero) = (T::from(1), T::from(0));
         let epoch = window.fence().unwrap();
         for rank in 0..world.size() {
             let target = epoch.target(rank).unwrap();
-            for at in [0, len - 1] {
-                let one = [T::zeroed()];
-                for outcome in [
-                    target.fetch_and_op(at, Op::Sum, one[0]).map(drop),
-                    target.fetch_and_op(at, Op::NoOp, one[0]).map(drop),
-                    target.compare_and_swap(at, one[0], one[0]).map(drop),
-                    target.accumulate(at, Op::Max, &one),
-                    target.get_accumulate(at, Op::Prod, &one, &mut [one[0]]),
-                    target.raccumulate(at, Op::Replace, one.to_vec()).map(drop),
-                    target.rget_accumulate(at, Op::Sum, one.to_vec()).map(drop),
-                ] {
-                    let refused = matches!(outcome, Err(Error::Fabric { source: FabricError::Unsupported { .. }, .. }));
-                    assert!(refused, "{} at {at} of {len}: {outcome:?}", std::any::type_name::<T>());
-                }
-            }
+            target.accumulate(0, Op::Sum, &vec![one; len]).unwrap();
+            target.raccumulate(len - 1, Op::Sum, vec![one]).unwrap().wait().unwrap();
+            target.fetch_and_op(len - 1, Op::Sum, one).unwrap();
+            target.get_accumulate(len - 1, Op::Sum, &[one], &mut [zero]).unwrap();
+            target.rget_accumulate(len - 1, Op::Sum, vec![one]).unwrap().wait().unwrap();
+            while {
+                let seen = target.fetch_and_op(len - 1, Op::NoOp, zero).unwrap();
+                target.compare_and_swap(len - 1, seen, T::apply(Op::Sum, seen, one)).unwrap() != seen
+            } {}
         }
-        window.free().unwrap();
+        window.fence().unwrap();
+        let back = window.free().unwrap();
+        assert_eq!(back[len - 1], T::from(6 * n), "{}", std::any::type_name::<T>());
+        assert!(back[..len - 1].iter().all(|&element| element == T::from(n)), "{back:?}");
     }
-    ranks::on_all_sizes("lent_memory_takes_no_atomics_whatever_the_type", |world| {
+    ranks::on_all_sizes("lent_memory_takes_accumulates_of_any_type", |world| {
         check::<u8>(&world, 5);
         check::<i16>(&world, 3);
         check::<f32>(&world, 1);

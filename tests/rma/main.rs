@@ -16,7 +16,7 @@ mod array_elements;
 mod assertions;
 mod atomics;
 mod attached;
-mod bulk_accumulates;
+mod long_accumulates;
 mod cost;
 mod fence;
 mod flags;

@@ -125,16 +125,13 @@ fn check<T: Atomic + Model + PartialEq + Debug>(world: &World, rows: &[&[Row<T>]
         assert_eq!(T::model(*op, *element, *operand), *expected, "the model: {op:?} of {element:?} and {operand:?}");
     }
     let target = (world.rank() + 1) % world.size(); // nobody else's
-    for bulk in [false, true] {
-        let mut window: Window<T> = world.allocate(24).unwrap();
-        if bulk {
-            window.bulk_accumulates().unwrap();
-        }
+    // A run of user memory is alone also if it is short.
+    for mut window in [world.allocate::<T>(24).unwrap(), world.create(vec![T::zeroed(); 24]).unwrap()] {
         for mode in [Mode::Shared, Mode::Exclusive] {
             let epoch = window.lock_with(target, mode, Assert::empty()).unwrap();
             for &(op, element, operand, expected) in &rows {
                 for len in [1, 2, 20] {
-                    let what = (op, element, operand, len, bulk, mode);
+                    let what = (op, element, operand, len, mode);
                     let put = || {
                         epoch.put(0, &[element; 24]).unwrap();
                         epoch.flush().unwrap();

@@ -4,7 +4,7 @@ use crate::ranks;
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use transom::{Buffer, Error, FabricError, Owner, Window, World};
+use transom::{Buffer, Error, FabricError, Op, Owner, Window, World};
 
 /// Memory of another library, which counts what it frees.
 struct Foreign {
@@ -113,6 +113,40 @@ fn owners_of_different_kinds_meet_in_one_window() {
                 assert!(FREED.load(SeqCst) > before, "the owner is dropped");
             }
         }
+    });
+}
+
+/// Other ranks map a buffer: they load from it, and their atomics take no call of the kernel.
+#[test]
+fn window_on_a_buffer_is_reached_directly() {
+    ranks::on_all_sizes("window_on_a_buffer_is_reached_directly", |world: World| {
+        if !ranks::share_memory(&world) || world.size() == 1 {
+            return;
+        }
+        let (me, n) = (world.rank(), world.size());
+        // From a page on.
+        const LEN: usize = 600;
+        let mut buffer = world.buffer::<u64>(LEN).unwrap();
+        buffer.fill(me as u64);
+        let mut window = world.create_on(buffer, 0).unwrap();
+        let epoch = window.lock_all().unwrap();
+        for rank in 0..n {
+            assert_eq!(epoch.local().of(rank).unwrap().get(LEN - 1).unwrap(), rank as u64);
+        }
+        let before = (0..n).map(|rank| epoch.target(rank).unwrap().fetch_and_op(me, Op::Sum, 100).unwrap());
+        assert!(before.enumerate().all(|(rank, before)| before == rank as u64));
+        epoch.unlock().unwrap();
+        window.fence().unwrap();
+        // Singles of a rank are admitted one by one 16 times, and then stay so: there are atomics.
+        let counted = window.counters();
+        let epoch = window.lock_shared((me + 1) % n).unwrap();
+        (0..100).for_each(|_| _ = epoch.fetch_and_op(LEN - 2, Op::Sum, 1).unwrap());
+        epoch.unlock().unwrap();
+        let used = window.counters() - counted;
+        assert!(used.word_cas == 0 && used.word_adds <= 2 + 33, "{used:?}");
+        let back = window.free_as::<Buffer<u64>>().unwrap();
+        let expected = |at| me as u64 + if at < n || at == LEN - 2 { 100 } else { 0 };
+        assert!(back.iter().enumerate().all(|(at, &element)| element == expected(at)), "{:?}", &back[..8]);
     });
 }
 

@@ -7,7 +7,7 @@ use ranks::told;
 use transom::provider::Provider;
 use transom::shm_loopback::Loopback;
 use transom::windows::{Attached, Target};
-use transom::{Address, Assert, Error, FabricError, Flavor, Local, Mode, Op, Rank, Request, Section, Window, World};
+use transom::{Address, Assert, Error, Flavor, Local, Mode, Op, Rank, Request, Section, Window, World};
 
 type At<'e> = Target<'e, u64, Provider>;
 
@@ -97,7 +97,6 @@ impl Made {
 /// A call on elements from `at` on, which were [`BEFORE`]: how many it touches, what it gives, and what they are then.
 struct Call {
     name: &'static str,
-    atomic: bool,
     touches: usize,
     call: fn(&At<'_>, usize) -> Result<Vec<u64>, Error>,
     gives: &'static [u64],
@@ -108,8 +107,7 @@ const BEFORE: [u64; 4] = [10, 20, 30, 40];
 const TWO: [u64; 2] = [1, 2];
 
 fn calls() -> Vec<Call> {
-    let plain = |name, touches, call, gives, leaves| Call { name, atomic: false, touches, call, gives, leaves };
-    let atomic = |name, touches, call, gives, leaves| Call { name, atomic: true, touches, call, gives, leaves };
+    let plain = |name, touches, call, gives, leaves| Call { name, touches, call, gives, leaves };
     vec![
         plain("put", 2, |t, at| t.put(at, &TWO).map(|()| vec![]), &[], [1, 2, 30, 40]),
         plain("put_signal", 2, |t, at| t.put_signal(at, &TWO, 0, 3).map(|()| vec![]), &[], [1, 2, 30, 40]),
@@ -173,15 +171,15 @@ fn calls() -> Vec<Call> {
             BEFORE,
         ),
         plain("rget", 4, |t, at| t.rget(at, 4)?.wait(), &BEFORE, BEFORE),
-        atomic("accumulate", 2, |t, at| t.accumulate(at, Op::Sum, &TWO).map(|()| vec![]), &[], [11, 22, 30, 40]),
-        atomic(
+        plain("accumulate", 2, |t, at| t.accumulate(at, Op::Sum, &TWO).map(|()| vec![]), &[], [11, 22, 30, 40]),
+        plain(
             "accumulate, replace",
             2,
             |t, at| t.accumulate(at, Op::Replace, &TWO).map(|()| vec![]),
             &[],
             [1, 2, 30, 40],
         ),
-        atomic(
+        plain(
             "get_accumulate",
             2,
             |t, at| {
@@ -191,17 +189,17 @@ fn calls() -> Vec<Call> {
             &[10, 20],
             [15, 20, 30, 40],
         ),
-        atomic("fetch_and_op", 1, |t, at| t.fetch_and_op(at, Op::Sum, 5).map(|was| vec![was]), &[10], [15, 20, 30, 40]),
-        atomic("fetch_and_op, no op", 1, |t, at| t.fetch_and_op(at, Op::NoOp, 5).map(|was| vec![was]), &[10], BEFORE),
-        atomic(
+        plain("fetch_and_op", 1, |t, at| t.fetch_and_op(at, Op::Sum, 5).map(|was| vec![was]), &[10], [15, 20, 30, 40]),
+        plain("fetch_and_op, no op", 1, |t, at| t.fetch_and_op(at, Op::NoOp, 5).map(|was| vec![was]), &[10], BEFORE),
+        plain(
             "compare_and_swap",
             1,
             |t, at| t.compare_and_swap(at, 10, 7).map(|was| vec![was]),
             &[10],
             [7, 20, 30, 40],
         ),
-        atomic("raccumulate", 2, |t, at| t.raccumulate(at, Op::Xor, TWO.to_vec())?.wait(), &[1, 2], [11, 22, 30, 40]),
-        atomic(
+        plain("raccumulate", 2, |t, at| t.raccumulate(at, Op::Xor, TWO.to_vec())?.wait(), &[1, 2], [11, 22, 30, 40]),
+        plain(
             "rget_accumulate",
             2,
             |t, at| t.rget_accumulate(at, Op::Prod, TWO.to_vec())?.wait(),
@@ -218,7 +216,7 @@ fn every_call(world: &World, kind: &str) {
     let mut made = make(world, kind, size(me));
     let epochs = made.in_every_epoch(world, |epoch, target| {
         assert_eq!((target.len(), target.is_empty()), (size(target.rank()), size(target.rank()) == 0));
-        for Call { name, atomic, touches, call, gives, leaves } in calls() {
+        for Call { name, touches, call, gives, leaves } in calls() {
             let what = format!("{name} on {kind} of {} in {epoch}", target.rank());
             let refused = |at: usize| match call(target, at) {
                 Err(Error::OutOfBounds { rank, size, .. }) => assert_eq!((rank, size), (target.rank(), target.len())),
@@ -235,16 +233,7 @@ fn every_call(world: &World, kind: &str) {
             target.flush().unwrap();
             let mut left = [0; 4];
             target.get(4 * me, &mut left).unwrap();
-            match given {
-                Err(Error::Fabric { rank, source: FabricError::Unsupported { what: why }, .. }) => {
-                    assert!(atomic && kind == "create" && rank == target.rank(), "{what}: {why}");
-                    assert!(why.contains("no atomics") && left == BEFORE, "{what}: {why}");
-                }
-                given => {
-                    assert!(!atomic || kind != "create", "{what}: it can");
-                    assert_eq!((given.unwrap(), left), (gives.to_vec(), leaves), "{what}");
-                }
-            }
+            assert_eq!((given.unwrap(), left), (gives.to_vec(), leaves), "{what}");
         }
         // Nothing, anywhere inside.
         for at in 0..=target.len() {

@@ -203,7 +203,7 @@ fn registered(n: usize, data: usize, through_buffers: bool) -> usize {
     let buffers = if through_buffers { 1 << 20 } else { 0 };
     // A lock's word and its nodes, a barrier's lines, two counts for each in post, start, complete, wait, one of leaving.
     let rounds = n.next_power_of_two().ilog2() as usize;
-    let words = (64 * (n + 1) + 64 * rounds + 16 * n + 8).next_multiple_of(64);
+    let words = (64 * (n + 1) + 64 * rounds + 16 * n + 8).next_multiple_of(64) + 64;
     let counts = 8 * 512;
     // With the first queue pair: 16 of 8 KiB and a header, in whole pages.
     let messages = 135_168;

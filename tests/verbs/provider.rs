@@ -366,7 +366,6 @@ fn lent_memory_of_neighbours_is_in_order_with_their_words() {
             epoch.put(LEN, &[so_far + 1]).unwrap();
             epoch.unlock().unwrap();
         }
-        window.bulk_accumulates().unwrap();
         for _ in 0..ROUNDS {
             window.lock_all().unwrap().target(0).unwrap().accumulate(LEN, Op::Sum, &[1]).unwrap();
         }

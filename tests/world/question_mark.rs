@@ -16,7 +16,6 @@ macro_rules! program {
 
             // Windows: epochs.
             let mut window: Window<u64> = world.allocate_with_signals(8, 2)?;
-            window.bulk_accumulates()?;
             window.fence()?.target(me)?.put(0, &[1])?;
             window.fence_with(Assert::NOSUCCEED)?;
             window.post(&[me])?;

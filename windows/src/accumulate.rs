@@ -12,18 +12,20 @@
 //! compare-and-swap, that is atomic towards other atomics of the adapter only: a put to a neighbour, or a store of the
 //! home rank, that comes in between may be lost. Shared memory has no such gap.
 //!
+//! A long accumulate reads, changes and writes back, at the speed of memory, while no other update is admitted at its
+//! target (`updates.rs`). So does every accumulate of memory without atomics.
+//!
 //! An epoch that locks its target exclusively has no other epoch of a lock to be atomic towards: there, what is more than a
-//! word is read, changed and written back, at the speed of memory. (To expose a target by fence or post while
+//! word is changed so without asking. (To expose a target by fence or post while
 //! another rank has it locked is a mistake, as in MPI; then accumulates may be lost.) Nor has it another thread of this
-//! rank, for such a target is not shared by threads. In windows of
-//! [`bulk_accumulates`](crate::Window::bulk_accumulates) accumulates do the same under a lock of their own.
+//! rank, for such a target is not shared by threads.
 
-use crate::core::Bulk;
 use crate::op::by_constant;
 use crate::target::Target;
 use crate::{Atomic, ChangeBlock, Error, Fabric, FabricError, Op, Wake};
 use bytemuck::Pod;
 use std::sync::atomic::Ordering::SeqCst;
+use transom_locks::Run;
 
 /// Bytes of the pieces in which elements are read, changed and written back.
 const PIECE: usize = 4096;
@@ -35,7 +37,7 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
     /// Replaces an element by the result of an operation on it, atomically towards every accumulate of every rank,
     /// and returns what it was.
     ///
-    /// (Costs here and below are without [`bulk_accumulates`](crate::Window::bulk_accumulates), which has its own.)
+    /// Costs here and below are those of a thread that is admitted for singles at the target (`docs/COST.md`).
     ///
     /// Sums of 8-byte integers: 1 fetch-and-add. [`Op::NoOp`]: 1 read of the word, which over a network is a
     /// fetch-and-add of 0. Others: 1 read, and compare-and-swaps until one takes, which is 1 where nobody else is
@@ -64,10 +66,10 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
     {
         self.core.data.counters.atomics.bump();
         self.supported(op)?;
-        if let Some(bulk) = &self.core.bulk {
-            return self.fetch_in_bulk(bulk, offset, op, operand);
-        }
         let at = self.place(offset, 1)?;
+        if !self.admits_this_thread() {
+            return self.fetch_unadmitted(at, offset, op, operand);
+        }
         match self.apply_in_word(at, op, &[operand]) {
             Ok(mut word) => Ok(elements(&mut word, at)[0]),
             Err(error) => Err(self.error(error, offset, 1)),
@@ -98,10 +100,10 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
         T: Atomic,
     {
         self.core.data.counters.atomics.bump();
-        if let Some(bulk) = &self.core.bulk {
-            return self.swap_in_bulk(bulk, offset, expected, new);
-        }
         let at = self.place(offset, 1)?;
+        if !self.admits_this_thread() {
+            return self.swap_unadmitted(at, offset, expected, new);
+        }
         match self.swap_in_word(at, expected, new) {
             Ok(mut word) => Ok(elements(&mut word, at)[0]),
             Err(error) => Err(self.error(error, offset, 1)),
@@ -109,12 +111,13 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
     }
 
     /// Replaces the elements from `offset` on by the results of an operation on each and its operand. Each element
-    /// is changed atomically as by [`fetch_and_op`](Self::fetch_and_op); the whole is not one atomic operation but after
-    /// [`bulk_accumulates`](crate::Window::bulk_accumulates).
+    /// is changed atomically as by [`fetch_and_op`](Self::fetch_and_op); the whole is not one atomic operation.
     ///
     /// Sums of 8-byte integers: 1 fetch-and-add each. [`Op::NoOp`]: nothing. Others, for each word of 8 bytes, which
-    /// holds 8, 4, 2 elements or 1: 1 read, and compare-and-swaps until one takes. In an epoch that locks the target
-    /// exclusively, of more than a word: 1 read and 1 write for each 4 KiB.
+    /// holds 8, 4, 2 elements or 1: 1 read, and compare-and-swaps until one takes. From 512 bytes on where memory is
+    /// shared, from 32 on over a network: 1 compare-and-swap, 1 read and 1 write for each 4 KiB, 1 fetch-and-add, unless
+    /// other threads are admitted for singles there. In an epoch that locks the target exclusively, of more than a word:
+    /// 1 read and 1 write for each 4 KiB.
     ///
     /// # Errors
     /// [`Error::OutOfBounds`], and [`Error::Operation`] if the operation means nothing on floats: then nothing is
@@ -142,7 +145,8 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
         self.core.data.counters.accumulates.bump();
         self.supported(op)?;
         let at = self.place(offset, operands.len())?;
-        if let (&[operand], None) = (operands, &self.core.bulk)
+        if let &[operand] = operands
+            && self.admits_this_thread()
             && self.change_unasked(at, op, operand).is_some()
         {
             return Ok(());
@@ -155,23 +159,25 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
     where
         T: Atomic,
     {
-        let outcome = match (op, &self.core.bulk) {
-            (Op::NoOp, _) => Ok(()),
-            (_, Some(bulk)) if !operands.is_empty() => {
-                let apply = || self.change_exclusively(at, op, operands, None);
-                return self.in_bulk(bulk, offset, operands.len(), apply);
-            }
-            _ if self.exclusive.get() && size_of_val(operands) > 8 => self.change_exclusively(at, op, operands, None),
-            _ => in_words(at, operands, |at, _, operands| self.apply_in_word(at, op, operands).map(drop)),
-        };
-        outcome.map_err(|error| self.error(error, offset, operands.len()))
+        let (len, bytes) = (operands.len(), size_of_val(operands));
+        let alone = || self.change_exclusively(at, op, operands, None);
+        let singles = || in_words(at, operands, |at, _, operands| self.apply_in_word(at, op, operands).map(drop));
+        if op == Op::NoOp || operands.is_empty() {
+            Ok(())
+        } else if self.exclusive.get() && bytes > 8 {
+            alone().map_err(|error| self.error(error, offset, len))
+        } else if self.is_run(bytes) {
+            self.run(offset, len, |run| if run == Run::Alone { alone() } else { singles() })
+        } else {
+            self.single(offset, len, singles)
+        }
     }
 
     /// As [`accumulate`](Self::accumulate), and writes to `results` what each element was. With [`Op::NoOp`], whose
     /// operands do not matter, it reads the elements of each word atomically.
     ///
     /// Sums of 8-byte integers: 1 fetch-and-add each; [`Op::NoOp`]: 1 read of each word of 8 bytes. Others, for each
-    /// word: 1 read, and compare-and-swaps until one takes. In an epoch that locks the target exclusively as
+    /// word: 1 read, and compare-and-swaps until one takes. Long ones as `accumulate`. In an epoch that locks the target exclusively as
     /// `accumulate`, and of [`Op::NoOp`] 1 get.
     ///
     /// # Errors
@@ -202,23 +208,24 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
             let (window, rank) = (self.core.id, self.rank());
             return Err(Error::BufferLength { window, rank, needed: operands.len(), buffer: results.len() });
         }
-        let at = self.place(offset, operands.len())?;
-        if let Some(bulk) = &self.core.bulk
-            && !operands.is_empty()
-        {
-            let apply = || self.change_exclusively(at, op, operands, Some(results));
-            return self.in_bulk(bulk, offset, operands.len(), apply);
-        }
-        if self.exclusive.get() && size_of_val(operands) > 8 {
-            let changed = self.change_exclusively(at, op, operands, Some(results));
-            return changed.map_err(|error| self.error(error, offset, operands.len()));
-        }
-        let outcome = in_words(at, operands, |at, index, operands| {
-            let mut word = self.apply_in_word(at, op, operands)?;
-            results[index..][..operands.len()].copy_from_slice(&elements(&mut word, at)[..operands.len()]);
+        let (at, len, bytes) = (self.place(offset, operands.len())?, operands.len(), size_of_val(operands));
+        let singles = |results: &mut [T]| {
+            in_words(at, operands, |at, index, operands| {
+                let mut word = self.apply_in_word(at, op, operands)?;
+                results[index..][..operands.len()].copy_from_slice(&elements(&mut word, at)[..operands.len()]);
+                Ok(())
+            })
+        };
+        let alone = |results| self.change_exclusively(at, op, operands, Some(results));
+        if operands.is_empty() {
             Ok(())
-        });
-        outcome.map_err(|error| self.error(error, offset, operands.len()))
+        } else if self.exclusive.get() && bytes > 8 {
+            alone(results).map_err(|error| self.error(error, offset, len))
+        } else if self.is_run(bytes) {
+            self.run(offset, len, |run| if run == Run::Alone { alone(results) } else { singles(results) })
+        } else {
+            self.single(offset, len, || singles(results))
+        }
     }
 }
 
@@ -226,17 +233,17 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
     /// Applies an operation to elements at offsets that are inside, each a word that the processor changes by one instruction;
     /// false if they are not, and nothing was done. Places and operands are read some at a time: what is read behind an
     /// atomic waits for that.
-    pub(crate) fn accumulate_each(&self, offsets: &[usize], op: Op, operands: &[T]) -> bool {
+    pub(crate) fn accumulate_each(&self, offsets: &[usize], op: Op, operands: &[T]) -> Result<bool, Error> {
         const AHEAD: usize = 4;
         let one_instruction = match op {
             Op::Sum | Op::And | Op::Or | Op::Xor => T::INTEGER,
             Op::Replace => true,
             _ => false,
         };
-        if size_of::<T>() != 8 || !one_instruction || self.core.bulk.is_some() {
-            return false;
+        if size_of::<T>() != 8 || !one_instruction || !self.gate.atomics {
+            return Ok(false);
         }
-        let Some(words) = self.core.data.fabric.words(self.remote, self.base, self.len) else { return false };
+        let Some(words) = self.core.data.fabric.words(self.remote, self.base, self.len) else { return Ok(false) };
         self.core.data.counters.accumulates.add(offsets.len() as u64);
         macro_rules! each {
             ($change:ident) => {{
@@ -253,14 +260,16 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
                 }
             }};
         }
-        match op {
-            Op::Sum => each!(fetch_add),
-            Op::And => each!(fetch_and),
-            Op::Or => each!(fetch_or),
-            Op::Xor => each!(fetch_xor),
-            _ => each!(swap),
-        }
-        true
+        self.single(0, offsets.len(), || {
+            match op {
+                Op::Sum => each!(fetch_add),
+                Op::And => each!(fetch_and),
+                Op::Or => each!(fetch_or),
+                Op::Xor => each!(fetch_xor),
+                _ => each!(swap),
+            }
+            Ok(true)
+        })
     }
 
     /// Applies an operation to elements of one word, the first at byte `at`; returns what the word was.
@@ -392,16 +401,26 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
     }
 
     #[cold]
-    fn fetch_in_bulk(&self, bulk: &Bulk<F>, offset: usize, op: Op, operand: T) -> Result<T, Error> {
-        let (at, mut result) = (self.place(offset, 1)?, [operand]);
-        let apply = || self.change_exclusively(at, op, &[operand], Some(&mut result));
-        self.in_bulk(bulk, offset, 1, apply).map(|()| result[0])
+    #[inline(never)]
+    fn fetch_unadmitted(&self, at: usize, offset: usize, op: Op, operand: T) -> Result<T, Error> {
+        if self.gate.atomics {
+            let mut word = self.admit(offset, 1, || self.apply_in_word(at, op, &[operand]))?;
+            return Ok(elements(&mut word, at)[0]);
+        }
+        let mut result = [operand];
+        self.run(offset, 1, |_| self.change_exclusively(at, op, &[operand], Some(&mut result)))?;
+        Ok(result[0])
     }
 
     #[cold]
-    fn swap_in_bulk(&self, bulk: &Bulk<F>, offset: usize, expected: T, new: T) -> Result<T, Error> {
-        let (at, fabric) = (self.place(offset, 1)?, &self.core.data.fabric);
-        self.in_bulk(bulk, offset, 1, || {
+    #[inline(never)]
+    fn swap_unadmitted(&self, at: usize, offset: usize, expected: T, new: T) -> Result<T, Error> {
+        if self.gate.atomics {
+            let mut word = self.admit(offset, 1, || self.swap_in_word(at, expected, new))?;
+            return Ok(elements(&mut word, at)[0]);
+        }
+        let fabric = &self.core.data.fabric;
+        self.run(offset, 1, |_| {
             let mut found = expected;
             fabric.get(self.remote, at, bytemuck::bytes_of_mut(&mut found))?;
             if bytemuck::bytes_of(&found) == bytemuck::bytes_of(&expected) {

@@ -196,6 +196,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
             true => core.check_past("fence", asserted).and_then(|()| core.check_noput("fence")),
             false => Ok(()),
         });
+        core.gates.epoch_ends(&core.data);
         let ordered = if asserted.contains(Assert::NOPRECEDE) { Ok(()) } else { core.order_all() };
         // Also where that failed: the others are in the barrier, and wait for this rank. No error is told sooner.
         let waited = self.barrier.wait(&core.data).map_err(|source| core.sync_error("fence", source));

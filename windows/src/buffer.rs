@@ -7,8 +7,8 @@ use std::ops::{Deref, DerefMut};
 
 /// Elements of this rank alone that puts and gets are best done from and to: over a network the adapter knows their memory as
 /// long as they are there, so that large operations on them, or on parts of them, neither copy nor register. On one machine
-/// other processes map those of 64 KiB and more, so that both ends of a long message copy without the kernel. What is dropped
-/// goes back to the provider, which may keep some for the next.
+/// other processes map those of 4 KiB and more: a window on one is as quick as a window that was allocated, and both ends of a
+/// long message (64 KiB) copy without the kernel. What is dropped goes back to the provider, which may keep some for the next.
 ///
 /// # Examples
 /// ```

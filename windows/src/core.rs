@@ -3,9 +3,10 @@
 use crate::address::Attachment;
 use crate::checks::Checks;
 use crate::segment::Segment;
+use crate::updates::Gates;
 use crate::{Error, Fabric, FabricError};
 use std::sync::Arc;
-use transom_locks::{Awaited, PassiveLock, Rank};
+use transom_locks::{Awaited, Rank};
 
 /// What operations need of a window; epochs share it while they hold the rest.
 pub(crate) struct Core<F: Fabric> {
@@ -16,15 +17,8 @@ pub(crate) struct Core<F: Fabric> {
     /// What this rank attached, by slot, and how often it did.
     pub attached: Box<[Option<Attachment<F>>]>,
     pub numbers: u64,
-    /// If accumulates take a lock.
-    pub bulk: Option<Bulk<F>>,
+    pub gates: Gates,
     pub checks: Checks,
-}
-
-/// The locks of windows whose accumulates take one, and the words that they are.
-pub(crate) struct Bulk<F: Fabric> {
-    pub words: Arc<Segment<F>>,
-    pub lock: PassiveLock<Arc<Segment<F>>>,
 }
 
 impl<F: Fabric> Core<F> {

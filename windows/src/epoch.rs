@@ -262,6 +262,7 @@ impl<'w, T: Pod, F: Fabric> AccessEpoch<'w, T, F> {
 
     fn finish(&mut self) -> Result<(), Error> {
         // Each target is told by a verb there, which comes after all that was put there.
+        self.core.gates.epoch_ends(&self.core.data);
         let completed = self.pscw.complete(&self.core.data);
         self.core.checks.synchronised(&self.core.data.counters);
         completed.map_err(|source| self.core.sync_error("complete", source))
@@ -342,6 +343,7 @@ impl<F: Fabric> Unlock<'_, F> {
     #[inline(always)]
     fn release(&mut self) -> Result<(), Error> {
         self.core.checks.synchronised(&self.core.data.counters);
+        self.core.gates.epoch_ends(&self.core.data);
         match std::mem::replace(&mut self.what, What::Nothing) {
             What::One(target) => {
                 let ordered = self.core.order(target);

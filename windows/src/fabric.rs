@@ -337,7 +337,8 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
         false
     }
 
-    /// As [`wait`](Self::wait), in the memory of any rank. The method that is here looks again and again.
+    /// As [`wait`](Self::wait), in the memory of any rank. The method that is here looks, sleeps, and looks again
+    /// ([`Wait::poll`]).
     ///
     /// # Errors
     /// As `wait`.
@@ -347,7 +348,7 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
         wait: Wait<'_>,
         look: impl FnMut() -> Result<Option<R>, FabricError>,
     ) -> Result<R, FabricError> {
-        wait.until(true, look, || Ok(()), |look| look())
+        wait.poll(true, look, || self.check_peers(wait.awaited))
     }
 
     /// Reads one's own region, as others left it.

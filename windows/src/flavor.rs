@@ -2,6 +2,7 @@
 
 use crate::core::Core;
 use crate::segment::{Segment, SegmentError, Size};
+use crate::updates::Gates;
 use crate::user_memory::{Lent, Owner, UserBuffer, UserMemory};
 use crate::window::Window;
 use crate::words::{self, Purpose, Words};
@@ -39,9 +40,8 @@ pub enum Flavor<T> {
     /// their memory is leaked: others may still be writing to it. If the window cannot be made, they are dropped.
     ///
     /// On one machine the kernel copies them between processes (process_vm_readv and process_vm_writev, a system call
-    /// for each put and get). It can do no atomics: accumulates, fetch_and_op and compare_and_swap are
-    /// [`FabricError::Unsupported`](crate::FabricError::Unsupported) before [`Window::bulk_accumulates`]. Signals and
-    /// locks are as ever.
+    /// for each put and get). It can do no atomics: accumulates, fetch_and_op and compare_and_swap read, change and
+    /// write back, one call at a time. Signals and locks are as in other windows.
     Create(Vec<T>),
     /// No elements yet, and room to attach memory later: [`Window::attach`].
     Dynamic {
@@ -152,8 +152,15 @@ impl<T: Pod, F: Fabric> Window<T, F> {
         let barrier = Barrier::new(ranks, words.barrier());
         let pscw = Pscw::new(ranks, words.pscw());
         let attached = std::iter::repeat_with(|| None).take(slots).collect();
-        let core =
-            Core { id, element: size_of::<T>(), data, attached, numbers: 0, bulk: None, checks: Default::default() };
+        let core = Core {
+            id,
+            element: size_of::<T>(),
+            gates: Gates::new(&data),
+            data,
+            attached,
+            numbers: 0,
+            checks: Default::default(),
+        };
         Ok(Window { core, lock, barrier, pscw, user, element: PhantomData })
     }
 

@@ -291,7 +291,7 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
         let blocks = section.blocks();
         self.check(section, &blocks, operands.len())?;
         if let Blocks { block: 1, starts: Starts::Listed(offsets), .. } = blocks
-            && self.accumulate_each(offsets, op, operands)
+            && self.accumulate_each(offsets, op, operands)?
         {
             return Ok(());
         }

@@ -1,6 +1,7 @@
 //! Every operation on a target's memory. An epoch lends a [`Target`]; nothing else can reach one.
 
 use crate::core::Core;
+use crate::updates::Gate;
 use crate::{Attached, Error, Fabric, FabricError, Mode};
 use bytemuck::Pod;
 use std::cell::Cell;
@@ -31,6 +32,7 @@ pub struct Target<'e, T, F: Fabric> {
     pub(crate) core: &'e Core<F>,
     pub(crate) remote: &'e F::Remote,
     pub(crate) rank: Rank,
+    pub(crate) gate: &'e Gate,
     /// Where the elements begin.
     pub(crate) base: usize,
     pub(crate) len: usize,
@@ -43,13 +45,14 @@ pub struct Target<'e, T, F: Fabric> {
 impl<'e, T: Pod, F: Fabric> Target<'e, T, F> {
     #[inline]
     pub(crate) fn new(core: &'e Core<F>, rank: Rank) -> Result<Self, Error> {
-        match (core.data.part(rank), core.data.sizes.get(rank)) {
-            (Some((remote, base)), Some(size)) => Ok(Target {
+        match (core.data.part(rank), core.gates.get(rank)) {
+            (Some((remote, base)), Some(gate)) => Ok(Target {
                 core,
                 remote,
                 rank,
+                gate,
                 base,
-                len: size.bytes / size_of::<T>(),
+                len: gate.bytes / size_of::<T>(),
                 exclusive: Cell::new(false),
                 element: PhantomData,
             }),
@@ -60,9 +63,9 @@ impl<'e, T: Pod, F: Fabric> Target<'e, T, F> {
     /// As [`new`](Self::new), where the epoch locks it.
     #[inline(always)]
     pub(crate) fn locked(core: &'e Core<F>, rank: Rank, mode: Mode) -> Result<Self, Error> {
-        // Memory of the user's takes no atomics, so none of their kind either.
-        let exclusive = Cell::new(mode == Mode::Exclusive && !core.data.is_user_memory());
-        Ok(Target { exclusive, ..Self::new(core, rank)? })
+        let target = Self::new(core, rank)?;
+        target.exclusive.set(mode == Mode::Exclusive && target.gate.atomics);
+        Ok(target)
     }
 
     /// The target's rank.

@@ -42,6 +42,7 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
                     core: self.core,
                     remote: self.remote,
                     rank: self.rank,
+                    gate: self.gate,
                     base: self.base + offset,
                     len,
                     exclusive: Cell::new(false),

@@ -6,6 +6,7 @@ use std::cell::Cell;
 use std::collections::HashSet;
 use std::fmt;
 use std::fs::File;
+use std::hash::{BuildHasher, RandomState};
 use std::io::Write;
 use std::os::fd::AsFd;
 use std::sync::{Mutex, OnceLock};
@@ -26,7 +27,8 @@ pub struct Waiting {
     /// How long a wait looks at memory without giving the processor away. Between ranks that run, a hand-over takes well
     /// under a microsecond; longer than this, somebody else may need the processor more.
     pub spin: Duration,
-    /// After how long a wait says on stderr who waits for whom, once for each call and rank waited for; if at all.
+    /// After how long a wait says on stderr who waits for whom, once for each call and rank waited for, of the last 1,000; if at
+    /// all.
     pub report: Option<Duration>,
 }
 
@@ -69,6 +71,11 @@ thread_local! {
 }
 /// How often a wait asks whether it can still end. Not sooner: what everybody has done already may still be on its way.
 const CHECK: Duration = Duration::from_millis(100);
+
+/// Sleep of a [poll](Wait::poll) before the first look that follows a sleep; each further sleep is twice as long, up to the
+/// longest.
+const FIRST_SLEEP: Duration = Duration::from_micros(10);
+const LONGEST_SLEEP: Duration = Duration::from_millis(1);
 
 /// Number of looks in vain, by calls that do not wait, for each yield of the core.
 const VAIN_LOOKS: u32 = 2;
@@ -208,12 +215,45 @@ impl Wait<'_> {
         }
     }
 
+    /// Waits as [`until`](Self::until) for memory whose changes wake no sleeper. The sleep between two looks is 10 us at
+    /// first, then twice as long each time, up to 1 ms.
+    ///
+    /// # Errors
+    /// As `until`.
+    ///
+    /// # Examples
+    /// ```
+    /// use transom_locks::Awaited;
+    /// use transom_windows::{FabricError, Wait};
+    /// let wait = Wait { rank: 0, call: &"an example", awaited: Awaited::Anyone, deadline: None };
+    /// let mut looks = 0;
+    /// let look = || {
+    ///     looks += 1;
+    ///     Ok((looks == 100).then_some("found"))
+    /// };
+    /// assert_eq!(wait.poll(true, look, || Ok(()))?, "found");
+    /// # Ok::<(), FabricError>(())
+    /// ```
+    pub fn poll<R>(
+        self,
+        crowded: bool,
+        look: impl FnMut() -> Result<Option<R>, FabricError>,
+        check: impl FnMut() -> Result<(), FabricError>,
+    ) -> Result<R, FabricError> {
+        let mut pause = FIRST_SLEEP;
+        self.until(crowded, look, check, |look| {
+            std::thread::sleep(pause.min(self.left()));
+            pause = LONGEST_SLEEP.min(2 * pause);
+            look()
+        })
+    }
+
     /// Says once for each call and rank waited for that this takes long: to find out who waits for whom, it takes a line
     /// of each rank.
     fn report(&self, waited: Duration) {
-        static REPORTED: Mutex<Option<HashSet<String>>> = Mutex::new(None);
+        static REPORTED: Mutex<Option<Reported>> = Mutex::new(None);
         let reported = || REPORTED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if reported().get_or_insert_default().insert(self.to_string()) {
+        if reported().get_or_insert_default().add(&self.to_string()) {
             let Wait { rank, call, .. } = self;
             let line = format!("transom: rank {rank} has waited {waited:.0?} in {call}{}\n", self.whom());
             // One write, so that lines of ranks do not mix; and without the lock of `stderr`, which who has it may keep until this
@@ -232,6 +272,25 @@ impl Wait<'_> {
     }
 }
 
+/// Hashes of the waits that were reported: [`Self::MOST`] at most, then it is emptied.
+#[derive(Default)]
+struct Reported {
+    hashes: HashSet<u64>,
+    hasher: RandomState,
+}
+
+impl Reported {
+    const MOST: usize = 1000;
+
+    /// Adds a wait; true if it is to be reported.
+    fn add(&mut self, wait: &str) -> bool {
+        if self.hashes.len() == Self::MOST {
+            self.hashes.clear();
+        }
+        self.hashes.insert(self.hasher.hash_one(wait))
+    }
+}
+
 /// What a sleeper looks for: handed to the `sleep` of [`Wait::until`].
 pub type Look<'l, R> = &'l mut dyn FnMut() -> Result<Option<R>, FabricError>;
 
@@ -239,5 +298,22 @@ impl fmt::Display for Wait<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Wait { rank, call, .. } = self;
         write!(f, "rank {rank} waits in {call}{}", self.whom())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn report_is_made_once_and_memory_is_bounded() {
+        let mut reported = Reported::default();
+        assert!(reported.add("rank 0 waits in fence of window 0"));
+        assert!(!reported.add("rank 0 waits in fence of window 0"));
+        let most = (0..100_000).map(|window| {
+            reported.add(&format!("rank 0 waits in fence of window {window}"));
+            reported.hashes.len()
+        });
+        assert_eq!(most.max(), Some(1000));
     }
 }

@@ -52,8 +52,8 @@ impl<T, F: Fabric> Drop for Window<T, F> {
         self.core.forget_attached();
         let completed = self.pscw.targets().is_none() || self.pscw.complete(&self.core.data).is_ok();
         self.core.data.fail_unless_settled(&mut self.lock);
-        let bulk = self.core.bulk.as_mut().is_none_or(|bulk| bulk.lock.release_held_mut());
-        if !self.lock.release_held_mut() || !bulk || !completed {
+        self.core.gates.drop_all(&self.core.data);
+        if !self.lock.release_held_mut() || !completed {
             self.core.data.leave_unended();
         }
     }
@@ -87,8 +87,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
 
     /// What this rank did on the window so far.
     pub fn counters(&self) -> Counters {
-        let bulk = self.core.bulk.as_ref().map_or(Counters::default(), |bulk| bulk.words.counters.read());
-        self.core.data.counters.read() + bulk
+        self.core.data.counters.read()
     }
 
     /// Orders this rank's loads and stores of memory that it shares with others, before this call and after: for those

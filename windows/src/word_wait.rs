@@ -12,59 +12,80 @@ use std::fmt;
 use std::time::{Duration, Instant};
 use transom_locks::{Awaited, Rank};
 
-/// Sleep before the first look that follows a sleep; each further sleep is twice as long, up to the longest.
-const FIRST_SLEEP: Duration = Duration::from_micros(10);
-const LONGEST_SLEEP: Duration = Duration::from_millis(1);
+/// The two calls of a wait, without and with a limit, by `wait_by` of the type: where the element is, and the docs of each.
+macro_rules! wait_calls {
+    (
+        $(#[$until:meta])*
+        wait_until: $at:ident: $At:ty,
+
+        $(#[$until_for:meta])*
+        wait_until_for
+    ) => {
+        $(#[$until])*
+        pub fn wait_until(&self, $at: $At, until: impl Fn(T) -> bool) -> Result<T, Error> {
+            Ok(self.wait_by($at, None, until)?.expect("a wait without a deadline ends with a value"))
+        }
+
+        $(#[$until_for])*
+        pub fn wait_until_for(
+            &self,
+            $at: $At,
+            limit: Duration,
+            until: impl Fn(T) -> bool,
+        ) -> Result<Option<T>, Error> {
+            self.wait_by($at, Some(limit), until)
+        }
+    };
+}
+pub(crate) use wait_calls;
 
 impl<T: Atomic, F: Fabric> Local<'_, T, F> {
-    /// Waits until an element satisfies `until`, and returns its value; others put it or change it by atomics. Loads after
-    /// this call see what the writer put before the element, if a flush, an epoch or a synchronisation orders the two.
-    ///
-    /// Costs no remote operation. Operations on data wake nobody: the wait spins, yields, then sleeps up to 1 ms between
-    /// looks. A [signal](crate::Signals) wakes its rank at once.
-    ///
-    /// # Errors
-    /// [`Error::OutOfBounds`]; [`Error::Fabric`] if a rank died, or all others left.
-    ///
-    /// # Examples
-    /// ```
-    /// transom::threads(2, |world| -> Result<(), transom::Error> {
-    ///     let mut window = world.allocate::<u64>(1)?;
-    ///     let epoch = window.lock_all()?;
-    ///     epoch.target(1 - world.rank())?.store(0, 5)?;
-    ///     assert_eq!(epoch.local().wait_until(0, |word| word != 0)?, 5);
-    ///     epoch.unlock()
-    /// })?.into_iter().collect::<Result<(), _>>()?;
-    /// # Ok::<(), transom::Error>(())
-    /// ```
-    pub fn wait_until(&self, offset: usize, until: impl Fn(T) -> bool) -> Result<T, Error> {
-        Ok(self.wait_by(offset, None, until)?.expect("a wait without a deadline ends with a value"))
+    wait_calls! {
+        /// Waits until an element satisfies `until`, and returns its value; others put it or change it by atomics. Loads after
+        /// this call see what the writer put before the element, if a flush, an epoch or a synchronisation orders the two.
+        ///
+        /// Costs no remote operation. Operations on data wake nobody: the wait spins, yields, then sleeps up to 1 ms between
+        /// looks. A [signal](crate::Signals) wakes its rank at once.
+        ///
+        /// # Errors
+        /// [`Error::OutOfBounds`]; [`Error::Fabric`] if a rank died, or all others left.
+        ///
+        /// # Examples
+        /// ```
+        /// transom::threads(2, |world| -> Result<(), transom::Error> {
+        ///     let mut window = world.allocate::<u64>(1)?;
+        ///     let epoch = window.lock_all()?;
+        ///     epoch.target(1 - world.rank())?.store(0, 5)?;
+        ///     assert_eq!(epoch.local().wait_until(0, |word| word != 0)?, 5);
+        ///     epoch.unlock()
+        /// })?.into_iter().collect::<Result<(), _>>()?;
+        /// # Ok::<(), transom::Error>(())
+        /// ```
+        wait_until: offset: usize,
+
+        /// As [`wait_until`](Self::wait_until), for `limit` at most: then none.
+        ///
+        /// # Errors
+        /// As there.
+        ///
+        /// # Examples
+        /// ```
+        /// use std::time::Duration;
+        /// let world = transom::init()?;
+        /// let window = world.allocate::<u64>(1)?;
+        /// let found = window.local().wait_until_for(0, Duration::from_millis(3), |word| word != 0)?;
+        /// assert_eq!(found, None);
+        /// # Ok::<(), transom::Error>(())
+        /// ```
+        wait_until_for
     }
 
-    /// As [`wait_until`](Self::wait_until), for `limit` at most: then none.
-    ///
-    /// # Errors
-    /// As there.
-    ///
-    /// # Examples
-    /// ```
-    /// use std::time::Duration;
-    /// let world = transom::init()?;
-    /// let window = world.allocate::<u64>(1)?;
-    /// let found = window.local().wait_until_for(0, Duration::from_millis(3), |word| word != 0)?;
-    /// assert_eq!(found, None);
-    /// # Ok::<(), transom::Error>(())
-    /// ```
-    pub fn wait_until_for(
+    pub(crate) fn wait_by(
         &self,
         offset: usize,
-        limit: Duration,
+        limit: Option<Duration>,
         until: impl Fn(T) -> bool,
     ) -> Result<Option<T>, Error> {
-        self.wait_by(offset, Some(limit), until)
-    }
-
-    fn wait_by(&self, offset: usize, limit: Option<Duration>, until: impl Fn(T) -> bool) -> Result<Option<T>, Error> {
         let word = Word { window: self.core.id, owner: self.rank, offset };
         let found = wait(self.core, word, true, limit, || self.get(offset), until)?;
         self.sync();
@@ -73,58 +94,58 @@ impl<T: Atomic, F: Fabric> Local<'_, T, F> {
 }
 
 impl<T: Atomic, F: Fabric> Target<'_, T, F> {
-    /// Waits until an element of the target satisfies `until`, and returns its value; others put it or change it by atomics.
-    /// See [`Local::wait_until`], which is for own elements.
-    ///
-    /// Costs a [`load`](Self::load), which is 1 read, for each look: where memory is not shared the wait yields for 0.2 ms,
-    /// then sleeps from 10 us on, each time twice as long, up to 1 ms, between looks.
-    ///
-    /// # Errors
-    /// [`Error::OutOfBounds`]; [`Error::Fabric`] if a rank died, or all others left.
-    ///
-    /// # Examples
-    /// ```
-    /// transom::threads(3, |world| -> Result<(), transom::Error> {
-    ///     let mut window = world.allocate::<u64>(1)?;
-    ///     let epoch = window.lock_all()?;
-    ///     let done = epoch.target(0)?; // a counter of all
-    ///     done.fetch_add(0, 1)?;
-    ///     assert_eq!(done.wait_until(0, |done| done == 3)?, 3);
-    ///     epoch.unlock()
-    /// })?.into_iter().collect::<Result<(), _>>()?;
-    /// # Ok::<(), transom::Error>(())
-    /// ```
-    pub fn wait_until(&self, offset: usize, until: impl Fn(T) -> bool) -> Result<T, Error> {
-        Ok(self.wait_by(offset, None, until)?.expect("a wait without a deadline ends with a value"))
+    wait_calls! {
+        /// Waits until an element of the target satisfies `until`, and returns its value; others put it or change it by atomics.
+        /// See [`Local::wait_until`], which is for own elements.
+        ///
+        /// Costs 1 read for each look, and a [`load`](Self::load) of the value that ends the wait. Where memory is not shared the
+        /// wait yields for 0.2 ms, then sleeps from 10 us on, each time twice as long, up to 1 ms, between looks.
+        ///
+        /// # Errors
+        /// [`Error::OutOfBounds`]; [`Error::Fabric`] if a rank died, or all others left.
+        ///
+        /// # Examples
+        /// ```
+        /// transom::threads(3, |world| -> Result<(), transom::Error> {
+        ///     let mut window = world.allocate::<u64>(1)?;
+        ///     let epoch = window.lock_all()?;
+        ///     let done = epoch.target(0)?; // a counter of all
+        ///     done.fetch_add(0, 1)?;
+        ///     assert_eq!(done.wait_until(0, |done| done == 3)?, 3);
+        ///     epoch.unlock()
+        /// })?.into_iter().collect::<Result<(), _>>()?;
+        /// # Ok::<(), transom::Error>(())
+        /// ```
+        wait_until: offset: usize,
+
+        /// As [`wait_until`](Self::wait_until), for `limit` at most: then none.
+        ///
+        /// # Errors
+        /// As there.
+        ///
+        /// # Examples
+        /// ```
+        /// use std::time::Duration;
+        /// let world = transom::init()?;
+        /// let mut window = world.allocate::<u64>(1)?;
+        /// let epoch = window.lock_shared(0)?;
+        /// assert_eq!(epoch.wait_until_for(0, Duration::from_millis(3), |word| word != 0)?, None);
+        /// # Ok::<(), transom::Error>(())
+        /// ```
+        wait_until_for
     }
 
-    /// As [`wait_until`](Self::wait_until), for `limit` at most: then none.
-    ///
-    /// # Errors
-    /// As there.
-    ///
-    /// # Examples
-    /// ```
-    /// use std::time::Duration;
-    /// let world = transom::init()?;
-    /// let mut window = world.allocate::<u64>(1)?;
-    /// let epoch = window.lock_shared(0)?;
-    /// assert_eq!(epoch.wait_until_for(0, Duration::from_millis(3), |word| word != 0)?, None);
-    /// # Ok::<(), transom::Error>(())
-    /// ```
-    pub fn wait_until_for(
+    pub(crate) fn wait_by(
         &self,
         offset: usize,
-        limit: Duration,
+        limit: Option<Duration>,
         until: impl Fn(T) -> bool,
     ) -> Result<Option<T>, Error> {
-        self.wait_by(offset, Some(limit), until)
-    }
-
-    fn wait_by(&self, offset: usize, limit: Option<Duration>, until: impl Fn(T) -> bool) -> Result<Option<T>, Error> {
         let word = Word { window: self.core.id, owner: self.rank, offset };
         let near = self.core.data.fabric.is_shared(self.remote);
-        wait(self.core, word, near, limit, || self.load(offset), until)
+        // A load is a single, and this thread would stay admitted while it waits. So only what a get finds is loaded.
+        let look = || self.get_one(offset).and_then(|seen| if until(seen) { self.load(offset) } else { Ok(seen) });
+        wait(self.core, word, near, limit, look, &until)
     }
 }
 
@@ -152,25 +173,14 @@ fn wait<T: Pod, F: Fabric>(
         return found;
     }
     // The second look of a wait of the provider follows a turn of this rank's messages.
-    let mut look = || {
+    let look = || {
         let mut looks = 0;
         fabric.wait(region, wait, || {
             looks += 1;
             Ok(if looks == 1 { None } else { Some(look()) })
         })
     };
-    let mut pause = FIRST_SLEEP;
-    let found = wait.until(
-        !near,
-        &mut look,
-        || fabric.check_peers(Awaited::Anyone),
-        |look| {
-            let left = deadline.map_or(pause, |deadline| deadline.saturating_duration_since(Instant::now()));
-            std::thread::sleep(pause.min(left));
-            pause = LONGEST_SLEEP.min(2 * pause);
-            look()
-        },
-    );
+    let found = wait.poll(!near, look, || fabric.check_peers(Awaited::Anyone));
     found.unwrap_or_else(|source| Err(Error::Fabric { window: word.window, rank: word.owner, source }))
 }
 

@@ -6,8 +6,8 @@ use std::fmt;
 use transom_locks::{At, Barrier, Field, LockLayout, Pscw, Rank};
 
 /// The words of a window's protocols at each rank, in this order: of the locks, of the fence's barrier, of
-/// post/start/complete/wait, and the number of ranks that have freed their windows. Other segments have those of the
-/// locks alone. All indices are in words.
+/// post/start/complete/wait, the number of ranks that have freed their windows, and, on a line of their own, those of
+/// accumulates. Other segments have those of the locks alone. All indices are in words.
 #[derive(Clone, Copy)]
 pub(crate) struct Words {
     ranks: usize,
@@ -36,9 +36,19 @@ impl Words {
         self.pscw() + Pscw::words(self.ranks)
     }
 
+    /// The gate of updates of the rank's elements.
+    pub const fn gate(self) -> usize {
+        (self.freed() + 1).next_multiple_of(8)
+    }
+
+    /// Not 0: another rank asks this one to leave all gates of updates.
+    pub const fn leave(self) -> usize {
+        self.gate() + 1
+    }
+
     /// How many there are in all.
     pub const fn all(self) -> usize {
-        self.freed() + 1
+        self.leave() + 1
     }
 }
 
@@ -50,8 +60,6 @@ pub(crate) enum Purpose {
     Value,
     /// Values behind locks, a family of locks for as many as there are ranks.
     Values,
-    /// The locks of long accumulates.
-    BulkAccumulates,
 }
 
 /// What a rank makes together with the others, as it tells them.
@@ -92,7 +100,7 @@ impl fmt::Display for Made<'_> {
             }
             VALUE => write!(f, "value {id} (mutex or rw_lock) of {element} at rank {rest}"),
             VALUES => write!(f, "{rest} values (mutexes or rw_locks) of {element} from number {id} on"),
-            _ => write!(f, "bulk_accumulates of window {id} of {element}"),
+            _ => write!(f, "something of {element}, of unknown kind {purpose}"),
         }
     }
 }
@@ -114,13 +122,14 @@ impl fmt::Display for Waiting {
         let Waiting { purpose, id, ranks, word, watched } = *self;
         let words = Words::new(ranks);
         let of = match purpose {
+            Purpose::Window if word >= words.gate() => return write!(f, "accumulate of window {id}"),
             Purpose::Window if word >= words.pscw() => {
                 // The even ones are written by posts of others, the odd ones by completes.
                 let call = if (word - words.pscw()).is_multiple_of(2) { "start" } else { "wait" };
                 return write!(f, "{call} of window {id}");
             }
             Purpose::Window if word >= words.barrier() => return write!(f, "fence of window {id}"),
-            Purpose::Window | Purpose::BulkAccumulates => "window",
+            Purpose::Window => "window",
             Purpose::Value | Purpose::Values => "value",
         };
         let (family, word) = (word / words.locks(), word % words.locks());
@@ -134,7 +143,6 @@ impl fmt::Display for Waiting {
             _ => id as usize,
         };
         let call = match (purpose, field) {
-            (Purpose::BulkAccumulates, _) => "accumulate",
             (Purpose::Window, Field::Go | Field::Drained) => "lock_exclusive",
             (Purpose::Window, Field::Grant) => "lock_shared or lock_all",
             (Purpose::Value | Purpose::Values, Field::Go | Field::Drained) => "lock or write",
@@ -164,14 +172,14 @@ mod tests {
             made(Purpose::Values, element::<i32>(), 9),
             "9 values (mutexes or rw_locks) of i32 from number 3 on"
         );
-        assert_eq!(made(Purpose::BulkAccumulates, element::<u64>(), 0), "bulk_accumulates of window 3 of u64");
     }
 
     #[test]
     fn each_word_names_its_call() {
-        // Three ranks: locks 0..32, a barrier of two rounds 32..48, post/start/complete/wait 48..54, freed 54.
+        // Three ranks: locks 0..32, a barrier of two rounds 32..48, post/start/complete/wait 48..54, freed 54; then
+        // accumulates 56..58.
         let words = Words::new(3);
-        assert_eq!([words.barrier(), words.pscw(), words.freed(), words.all()], [32, 48, 54, 55]);
+        assert_eq!([words.barrier(), words.pscw(), words.freed(), words.gate(), words.all()], [32, 48, 54, 56, 58]);
         let call = |purpose, word| Waiting { purpose, id: 7, ranks: 3, word, watched: false }.to_string();
         for (word, expected) in [
             (8 * 3 + 1, "lock_exclusive of window 7 at rank 2"),
@@ -182,6 +190,7 @@ mod tests {
             (40, "fence of window 7"),
             (50, "start of window 7"),
             (51, "wait of window 7"),
+            (56, "accumulate of window 7"),
         ] {
             assert_eq!(call(Purpose::Window, word), expected, "word {word}");
         }
@@ -189,6 +198,5 @@ mod tests {
         assert_eq!(watched.to_string(), "lock_exclusive of window 7 at rank 0");
         assert_eq!(call(Purpose::Value, 8 + 4), "read of value 7 at rank 0");
         assert_eq!(call(Purpose::Values, 2 * 32 + 8 * 2 + 1), "lock or write of value 14 at rank 1"); // the third family
-        assert_eq!(call(Purpose::BulkAccumulates, 8 + 1), "accumulate of window 7 at rank 0");
     }
 }

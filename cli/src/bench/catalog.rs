@@ -84,11 +84,7 @@ const fn sweep(
 pub const CATALOG: &[Measurement] = &[
     latency("put", "put and its synchronisation (osu_put_latency)", true),
     latency("get", "get and its synchronisation (osu_get_latency)", true),
-    latency(
-        "accumulate",
-        "accumulate by sum of 8-byte integers; ours from 4 KiB on with bulk_accumulates (osu_acc_latency)",
-        true,
-    ),
+    latency("accumulate", "accumulate by sum of 8-byte integers (osu_acc_latency)", true),
     latency("get_accumulate", "the same, and what was there before (osu_get_acc_latency)", true),
     latency("fetch_and_op", "fetch_and_op by sum, 8 bytes (osu_fop_latency)", false),
     latency("compare_and_swap", "compare_and_swap of 8 bytes (osu_cas_latency)", false),

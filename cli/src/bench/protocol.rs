@@ -18,8 +18,7 @@
 //!
 //! Operations go from rank 0 to rank 1 (to itself at 1 rank), on 8-byte integers (sums on doubles with
 //! `--type f64`), and a batch of those that both ranks
-//! take part in (fence, pscw, barrier) has its length from rank 0 before its time begins. Accumulates of 4 KiB and more are in
-//! a window of ours with `bulk_accumulates`; MPI libraries lock for each call anyway.
+//! take part in (fence, pscw, barrier) has its length from rank 0 before its time begins.
 //!
 //! | measurement | sync | an operation; values |
 //! |---|---|---|
@@ -87,9 +86,6 @@
 use super::catalog::{self, Measurement};
 use serde::Serialize;
 use std::collections::BTreeMap;
-
-/// Bytes from which on accumulates are long.
-pub const LONG: usize = 4 << 10;
 
 /// What a worker is to measure.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]

@@ -92,7 +92,7 @@ pub fn judge(program: &Program, seen: &[Vec<u64>]) -> Result<(), String> {
             signals[rank] += all.filter(|call| call.signals(rank)).count() as u64;
             let log = &mut logs[rank];
             let short = || format!("phase {number}: rank {rank} wrote too little down");
-            origins.push(events(program.flavour, phase, rank, log).ok_or_else(short)?);
+            origins.push(events(phase, rank, log).ok_or_else(short)?);
             let at_signal: Vec<u64> = match phase.sync {
                 Sync::Signals => log.take(state[rank].len()).collect(),
                 _ => Vec::new(),
@@ -123,7 +123,7 @@ pub fn judge(program: &Program, seen: &[Vec<u64>]) -> Result<(), String> {
 }
 
 /// What a rank did in a phase, with what it wrote down, if that is enough.
-fn events(flavour: Flavour, phase: &Phase, rank: Rank, log: &mut dyn Iterator<Item = u64>) -> Option<Vec<Event>> {
+fn events(phase: &Phase, rank: Rank, log: &mut dyn Iterator<Item = u64>) -> Option<Vec<Event>> {
     let mut events = Vec::new();
     for (number, epoch) in phase.epochs[rank].iter().enumerate() {
         let hold = match epoch.on {
@@ -137,7 +137,6 @@ fn events(flavour: Flavour, phase: &Phase, rank: Rank, log: &mut dyn Iterator<It
                     What::Put(_, values) | What::Store(values) => Act::Write(values[i]),
                     What::Get(How::Dropped) | What::Settle { .. } => continue,
                     What::Get(_) | What::Load => Act::Read(log.next()?),
-                    _ if flavour == Flavour::Create => continue,
                     What::Accumulate(_, op, operands) | What::Fetch(How::Dropped, op, operands) => {
                         Act::Update(*op, operands[i], None)
                     }

@@ -20,10 +20,8 @@ const NO_ATOMICS: FabricError = FabricError::Unsupported {
            choose another by TRANSOM_VERBS_DEVICE",
 };
 /// An adapter could, where it is aligned, but whole words it may not have; and programs are to run alike everywhere.
-const NO_LENT_ATOMICS: FabricError = FabricError::Unsupported {
-    what: "memory that the program lent to the window (create) takes no atomics; allocate the window for that, or call its \
-           bulk_accumulates",
-};
+const NO_LENT_ATOMICS: FabricError =
+    FabricError::Unsupported { what: "memory that the program lent to the window (create) takes no atomics" };
 
 /// Memory of this rank, registered with its adapter. Once it is dropped and no longer kept for others, accesses of others
 /// are refused, and end their connection to this rank.

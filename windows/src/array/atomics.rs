@@ -4,6 +4,7 @@ use super::access::Access;
 use super::index::{Index, Ranges};
 use super::reach::{INSIDE, Part, Reach, Remote};
 use super::transfer;
+use crate::word_wait::wait_calls;
 use crate::{Atomic, Error, Fabric, Op};
 use bytemuck::Pod;
 use std::time::Duration;
@@ -179,86 +180,88 @@ impl<T: Pod, E: Reach<Element = T>, const D: usize> Access<'_, E, D> {
 }
 
 impl<T: Atomic, E: Remote<Element = T>, const D: usize> Access<'_, E, D> {
-    /// Waits until an element satisfies `until`, whoever owns it, and returns its value. Others put the element or change it
-    /// by atomics; see [`Target::wait_until`](crate::Target::wait_until), also for the cost.
-    ///
-    /// # Errors
-    /// As [`get_one`](Self::get_one); [`Error::Fabric`] also if a rank died, or all others left.
-    ///
-    /// # Examples
-    /// ```
-    /// use transom::Distribution;
-    /// transom::threads(3, |world| -> Result<(), transom::Error> {
-    ///     let mut done = world.array::<u64, 1>([9], Distribution::Block)?;
-    ///     let epoch = done.lock_all()?;
-    ///     epoch.fetch_add(7, 1)?; // CONDVARSIGNAL, at whichever rank
-    ///     assert_eq!(epoch.wait_until(7, |ranks| ranks == 3)?, 3); // CONDVARWAIT
-    ///     epoch.unlock()
-    /// })?.into_iter().collect::<Result<(), _>>()?;
-    /// # Ok::<(), transom::Error>(())
-    /// ```
-    pub fn wait_until(&self, index: impl Index<T, D>, until: impl Fn(T) -> bool) -> Result<T, Error> {
-        let (owner, offset) = self.place(index)?;
-        self.through.with_target(INSIDE, owner, |target| target.wait_until(offset, until))
+    wait_calls! {
+        /// Waits until an element satisfies `until`, whoever owns it, and returns its value. Others put the element or change it
+        /// by atomics; see [`Target::wait_until`](crate::Target::wait_until), also for the cost.
+        ///
+        /// # Errors
+        /// As [`get_one`](Self::get_one); [`Error::Fabric`] also if a rank died, or all others left.
+        ///
+        /// # Examples
+        /// ```
+        /// use transom::Distribution;
+        /// transom::threads(3, |world| -> Result<(), transom::Error> {
+        ///     let mut done = world.array::<u64, 1>([9], Distribution::Block)?;
+        ///     let epoch = done.lock_all()?;
+        ///     epoch.fetch_add(7, 1)?; // CONDVARSIGNAL, at whichever rank
+        ///     assert_eq!(epoch.wait_until(7, |ranks| ranks == 3)?, 3); // CONDVARWAIT
+        ///     epoch.unlock()
+        /// })?.into_iter().collect::<Result<(), _>>()?;
+        /// # Ok::<(), transom::Error>(())
+        /// ```
+        wait_until: index: impl Index<T, D>,
+
+        /// As [`wait_until`](Self::wait_until), for `limit` at most: then none.
+        ///
+        /// # Errors
+        /// As there.
+        ///
+        /// # Examples
+        /// See [`Target::wait_until_for`](crate::Target::wait_until_for).
+        wait_until_for
     }
 
-    /// As [`wait_until`](Self::wait_until), for `limit` at most: then none.
-    ///
-    /// # Errors
-    /// As there.
-    ///
-    /// # Examples
-    /// See [`Target::wait_until_for`](crate::Target::wait_until_for).
-    pub fn wait_until_for(
+    fn wait_by(
         &self,
         index: impl Index<T, D>,
-        limit: Duration,
+        limit: Option<Duration>,
         until: impl Fn(T) -> bool,
     ) -> Result<Option<T>, Error> {
         let (owner, offset) = self.place(index)?;
-        self.through.with_target(INSIDE, owner, |target| target.wait_until_for(offset, limit, until))
+        self.through.with_target(INSIDE, owner, |target| target.wait_by(offset, limit, until))
     }
 }
 
 impl<T: Atomic, F: Fabric, const D: usize> Access<'_, Part<'_, T, F>, D> {
-    /// Waits until an element that this rank owns satisfies `until`, and returns its value; see
-    /// [`Local::wait_until`](crate::Local::wait_until). No remote operation.
-    ///
-    /// # Errors
-    /// As [`get_one`](Self::get_one); [`Error::Fabric`] also if a rank died, or all others left.
-    ///
-    /// # Examples
-    /// ```
-    /// use transom::Distribution;
-    /// transom::threads(2, |world| -> Result<(), transom::Error> {
-    ///     let mut words = world.array::<u64, 1>([2], Distribution::Block)?; // one each
-    ///     let (me, epoch) = (world.rank(), words.lock_all()?);
-    ///     epoch.store(1 - me, 5)?;
-    ///     epoch.unlock()?;
-    ///     assert_eq!(words.local().wait_until(me, |word| word != 0)?, 5);
-    ///     Ok(())
-    /// })?.into_iter().collect::<Result<(), _>>()?;
-    /// # Ok::<(), transom::Error>(())
-    /// ```
-    pub fn wait_until(&self, index: impl Index<T, D>, until: impl Fn(T) -> bool) -> Result<T, Error> {
-        let (_, offset) = self.place(index)?;
-        self.through.local.wait_until(offset, until)
+    wait_calls! {
+        /// Waits until an element that this rank owns satisfies `until`, and returns its value; see
+        /// [`Local::wait_until`](crate::Local::wait_until). No remote operation.
+        ///
+        /// # Errors
+        /// As [`get_one`](Self::get_one); [`Error::Fabric`] also if a rank died, or all others left.
+        ///
+        /// # Examples
+        /// ```
+        /// use transom::Distribution;
+        /// transom::threads(2, |world| -> Result<(), transom::Error> {
+        ///     let mut words = world.array::<u64, 1>([2], Distribution::Block)?; // one each
+        ///     let (me, epoch) = (world.rank(), words.lock_all()?);
+        ///     epoch.store(1 - me, 5)?;
+        ///     epoch.unlock()?;
+        ///     assert_eq!(words.local().wait_until(me, |word| word != 0)?, 5);
+        ///     Ok(())
+        /// })?.into_iter().collect::<Result<(), _>>()?;
+        /// # Ok::<(), transom::Error>(())
+        /// ```
+        wait_until: index: impl Index<T, D>,
+
+        /// As [`wait_until`](Self::wait_until), for `limit` at most: then none.
+        ///
+        /// # Errors
+        /// As there.
+        ///
+        /// # Examples
+        /// See [`Local::wait_until_for`](crate::Local::wait_until_for).
+        wait_until_for
     }
 
-    /// As [`wait_until`](Self::wait_until), for `limit` at most: then none.
-    ///
-    /// # Errors
-    /// As there.
-    ///
-    /// # Examples
-    /// See [`Local::wait_until_for`](crate::Local::wait_until_for).
-    pub fn wait_until_for(
+    fn wait_by(
         &self,
         index: impl Index<T, D>,
-        limit: Duration,
+        limit: Option<Duration>,
         until: impl Fn(T) -> bool,
     ) -> Result<Option<T>, Error> {
         let (_, offset) = self.place(index)?;
-        self.through.local.wait_until_for(offset, limit, until)
+        self.through.local.wait_by(offset, limit, until)
     }
 }

@@ -5,7 +5,6 @@ use super::facts::{Facts, Outcome};
 use super::memory::window;
 use super::sampling;
 use crate::bench::buffer::Buffer;
-use crate::bench::protocol::LONG;
 use bytemuck::Pod;
 use std::hint::black_box;
 use std::time::Duration;
@@ -80,9 +79,6 @@ pub fn sums<T: Atomic + PartialEq>(
 ) -> Outcome {
     let len = worker.bytes / 8;
     let mut window = window::<T>(world, len)?;
-    if worker.bytes >= LONG {
-        window.bulk_accumulates()?;
-    }
     let (source, mut into) = (Buffer::new(len, |_| element(1)), Buffer::new(len, |_| element(0)));
     let (source, into) = (&source[..], &mut into[..]);
     world.barrier()?;
