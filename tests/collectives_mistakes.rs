@@ -106,7 +106,7 @@ fn composite_types_of_one_length_are_told() {
     mismatch_that_says(name, "type name hash", broadcast, |w| w.broadcast(0, &mut [[1_u16; 4]]));
 }
 
-/// As above, in a started collective.
+/// The same in a started collective.
 #[test]
 fn composite_types_of_started_calls_are_told() {
     let gather = |w: &World| Ok(w.iall_gather(vec![[1.0_f32; 2]]).wait().map(drop)?);

@@ -160,7 +160,7 @@ fn type_hash(name: &str) -> u16 {
     let (mut hash, mut word) = (0xcbf2_9ce4_8422_2325_u64, 0xcbf2_9ce4_8422_2325);
     for byte in name.bytes() {
         if byte == b':' {
-            // What came of this word was a path.
+            // A path ends here: the hash goes back to where the word began.
             hash = word;
             continue;
         }

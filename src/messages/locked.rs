@@ -469,7 +469,7 @@ impl Core {
         }
     }
 
-    /// Whether the request is a receive that has met its message, and whose data is coming.
+    /// Returns true for a receive that has met its message, while the data is coming.
     pub fn is_arriving(&self, key: Key) -> bool {
         matches!(key, Key::Message(id) if self.engine.is_arriving(id))
     }

@@ -45,7 +45,7 @@ pub(super) fn receive_long(comm: &Comm, select: Select, into: &mut [u8]) -> Resu
     // SAFETY: the borrow lasts until this returns, when the engine has given the handle back.
     let bytes = unsafe { hold::lend_mut(into) };
     let id = comm.hub.with(|core| Key::Message(core.engine.receive(select, Room::Into(bytes, room))))?;
-    // Most that is announced is on its way: it is seen sooner by looks at its ring alone than by turns.
+    // A look at the source's ring alone takes less time than a turn, and most long messages are being announced already.
     if let Some((came, _)) = select.source.and_then(|source| comm.hub.receive_posted(source, id)) {
         return Ok(Ok(came));
     }

@@ -350,7 +350,7 @@ impl<W: Wire> Engine<W> {
         matches!(self.requests.get(id), Some(Request::Send(_) | Request::Receive(_)))
     }
 
-    /// Whether a request is a receive that has met its message, and whose data is coming.
+    /// Returns true for a receive that has met its message, while the data is coming.
     pub fn is_arriving(&self, id: Id) -> bool {
         matches!(self.requests.get(id), Some(Request::Receive(Receive { moving: Some(_), .. })))
     }

@@ -19,7 +19,7 @@ const FROM: usize = 32 << 10;
 /// Bytes from which on a reader also asks an owner that may look later. If the owner takes no chunk, the reader makes one system call more.
 pub(crate) const FROM_ANY: usize = 64 << 10;
 
-/// Whether a read of `length` bytes is worth sharing with its owner, which waits for messages if `attended`.
+/// Returns true if a read of `length` bytes is worth sharing with its owner. An `attended` owner waits for messages.
 pub(super) fn is_worth(length: usize, attended: bool) -> bool {
     length >= if attended { FROM } else { FROM_ANY }
 }
