@@ -120,7 +120,7 @@ impl World {
     }
 
     /// Has the collectives of this world or team choose algorithms by these rules, in place of those of `TRANSOM_COLLECTIVES`. Before
-    /// its first collective; all ranks give the same, or are told there.
+    /// its first collective, a [`split`](Self::split) among them; all ranks give the same, or are told there.
     ///
     /// # Errors
     /// [`Error::Misuse`] if there were collectives, or rules, before; [`Error::Unavailable`] where there are no messages.
