@@ -5,11 +5,12 @@ use crate::collective::Collectives;
 use crate::messages::{Meeting, Space};
 use crate::provider::{self, Provider};
 use bytemuck::Pod;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use transom_collective::Hosts;
 use transom_locks::Rank;
 use transom_windows::array::{Layout, LayoutError};
-use transom_windows::{Buffer, Distribution, Error, Exchange, FabricError, Flavor, Owner};
+use transom_windows::{Buffer, Distribution, Error, FabricError, Flavor, Owner};
 
 /// All ranks of a job, or a team of them, as one of them sees it. Dropping it and the windows made from it leaves the job.
 ///
@@ -24,18 +25,22 @@ pub struct World {
     collectives: Collectives,
     /// So that messages end before the rank leaves.
     messages: Space,
-    fabric: Provider,
+    /// What moves bytes between these ranks. A team has none until a window or collective needs it.
+    fabric: OnceLock<Provider>,
     windows: AtomicU32,
 }
 
 impl World {
     pub(crate) fn new(fabric: Provider) -> Self {
-        World::of(Space::of_job(fabric.clone()), fabric, None)
+        let messages = Space::of_job(fabric.clone());
+        let (collectives, fabric) = (Collectives::new(None), OnceLock::from(fabric));
+        World { collectives, messages, fabric, windows: AtomicU32::new(0) }
     }
 
-    fn of(messages: Space, fabric: Provider, parent: Option<&World>) -> Self {
-        let collectives = Collectives::new(parent.map(World::collectives));
-        World { collectives, messages, fabric, windows: AtomicU32::new(0) }
+    /// A team of ranks of this world.
+    fn of_team(&self, messages: Space) -> World {
+        let collectives = Collectives::new(Some(&self.collectives));
+        World { collectives, messages, fabric: OnceLock::new(), windows: AtomicU32::new(0) }
     }
 
     #[inline]
@@ -48,19 +53,27 @@ impl World {
         &self.messages
     }
 
-    /// The provider, which moves the bytes.
-    pub fn provider(&self) -> &Provider {
+    /// The provider between these ranks alone, if it has been made.
+    #[inline]
+    pub(crate) fn fabric_of_all(&self) -> &OnceLock<Provider> {
         &self.fabric
     }
 
+    /// The provider of the job, which moves the bytes. A team returns the same provider, whose ranks are numbered as in the job.
+    pub fn provider(&self) -> &Provider {
+        self.messages.root()
+    }
+
     /// This rank, from 0.
+    #[inline]
     pub fn rank(&self) -> Rank {
-        self.fabric.rank()
+        self.messages.rank()
     }
 
     /// How many ranks there are.
+    #[inline]
     pub fn size(&self) -> usize {
-        self.fabric.size()
+        self.messages.size()
     }
 
     /// Which ranks are on which host.
@@ -76,7 +89,9 @@ impl World {
     /// # Ok::<(), transom::Error>(())
     /// ```
     pub fn hosts(&self) -> Hosts {
-        Hosts::of(&provider::hosts(&self.fabric).unwrap_or_else(|| vec![0; self.size()]))
+        let hosts = provider::hosts(self.provider());
+        let of_members = |hosts: Vec<u32>| self.messages.members().into_iter().map(|rank| hosts[rank]).collect();
+        Hosts::of(&hosts.map_or_else(|| vec![0; self.size()], of_members))
     }
 
     /// Collective: a window that exposes `len` zeroed elements at this rank; `len` may differ from rank to rank.
@@ -186,7 +201,7 @@ impl World {
     /// # Ok::<(), transom::Error>(())
     /// ```
     pub fn create_on<O: Owner>(&self, owner: O, signals: usize) -> Result<Window<O::Element>, Error> {
-        Window::on(&self.fabric, self.number(), owner, signals)
+        self.make(|fabric, number| Window::on(fabric, number, owner, signals))
     }
 
     /// Collective: a window without elements, to which each rank can [`attach`](transom_windows::Window::attach) up to
@@ -233,7 +248,7 @@ impl World {
     /// # Ok::<(), transom::Error>(())
     /// ```
     pub fn window<T: Pod>(&self, flavor: Flavor<T>, signals: usize) -> Result<Window<T>, Error> {
-        Window::new(&self.fabric, self.number(), flavor, signals)
+        self.make(|fabric, number| Window::new(fabric, number, flavor, signals))
     }
 
     /// Collective: an array of zeroed elements, dealt to the ranks on a grid that is as near to a square as their number
@@ -285,17 +300,25 @@ impl World {
         &self,
         layout: Result<Layout<D>, LayoutError>,
     ) -> Result<GlobalArray<T, D>, Error> {
-        GlobalArray::new(&self.fabric, self.number(), layout)
+        self.make(|fabric, number| GlobalArray::new(fabric, number, layout))
     }
 
-    /// The number of the next window, mutex or array. They are made together, so every rank counts alike.
-    fn number(&self) -> u32 {
-        self.windows.fetch_add(1, Ordering::Relaxed)
+    /// Makes a window or value, given its provider and number. Values are made together, so every rank counts alike.
+    fn make<R>(&self, make: impl FnOnce(&Provider, u32) -> Result<R, Error>) -> Result<R, Error> {
+        let fabric = self.fabric()?;
+        let number = self.windows.fetch_add(1, Ordering::Relaxed);
+        let _making = self.collectives.making(&self.messages, number);
+        make(fabric, number)
+    }
+
+    /// Counts the window or value of this number without making it; returns false if this rank has counted another.
+    pub(crate) fn skips(&self, number: u32) -> bool {
+        self.windows.compare_exchange(number, number.wrapping_add(1), Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
     /// Makes as many with numbers of their own, given the first; one number is taken where that fails, as ranks may name different lengths.
-    fn many<R>(&self, len: usize, make: impl FnOnce(u32) -> Result<R, Error>) -> Result<R, Error> {
-        let made = make(self.number())?;
+    fn many<R>(&self, len: usize, make: impl FnOnce(&Provider, u32) -> Result<R, Error>) -> Result<R, Error> {
+        let made = self.make(make)?;
         self.windows.fetch_add(len.saturating_sub(1) as u32, Ordering::Relaxed);
         Ok(made)
     }
@@ -317,7 +340,7 @@ impl World {
     /// # Ok::<(), transom::Error>(())
     /// ```
     pub fn flags(&self, len: usize) -> Result<GlobalFlags, Error> {
-        GlobalFlags::new(&self.fabric, self.number(), len)
+        self.make(|fabric, number| GlobalFlags::new(fabric, number, len))
     }
 
     /// Collective: a value in the memory of the rank `home`, for one holder at a time. Every rank passes a value; the home rank's
@@ -339,7 +362,7 @@ impl World {
     /// # Ok::<(), transom::Error>(())
     /// ```
     pub fn mutex<T: Pod>(&self, home: Rank, value: T) -> Result<GlobalMutex<T>, Error> {
-        GlobalMutex::new(&self.fabric, self.number(), home, value)
+        self.make(|fabric, number| GlobalMutex::new(fabric, number, home, value))
     }
 
     /// Collective: an array of mutexes in one piece of memory, for little more than one takes. The value of number `i` is in
@@ -365,7 +388,7 @@ impl World {
     /// # Ok::<(), transom::Error>(())
     /// ```
     pub fn mutexes<T: Pod>(&self, len: usize, value: impl FnMut(usize) -> T) -> Result<Vec<GlobalMutex<T>>, Error> {
-        self.many(len, |first| GlobalMutex::many(&self.fabric, first, len, value))
+        self.many(len, |fabric, first| GlobalMutex::many(fabric, first, len, value))
     }
 
     /// As [`mutexes`](Self::mutexes), each for one writer or many readers.
@@ -381,7 +404,7 @@ impl World {
     /// # Ok::<(), transom::Error>(())
     /// ```
     pub fn rw_locks<T: Pod>(&self, len: usize, value: impl FnMut(usize) -> T) -> Result<Vec<GlobalRwLock<T>>, Error> {
-        self.many(len, |first| GlobalRwLock::many(&self.fabric, first, len, value))
+        self.many(len, |fabric, first| GlobalRwLock::many(fabric, first, len, value))
     }
 
     /// As [`mutex`](Self::mutex), for one writer or many readers.
@@ -401,14 +424,21 @@ impl World {
     /// # Ok::<(), transom::Error>(())
     /// ```
     pub fn rw_lock<T: Pod>(&self, home: Rank, value: T) -> Result<GlobalRwLock<T>, Error> {
-        GlobalRwLock::new(&self.fabric, self.number(), home, value)
+        self.make(|fabric, number| GlobalRwLock::new(fabric, number, home, value))
     }
 
     /// Collective: a team of the ranks that name the same colour, numbered by `key`, then by rank; none for those that
     /// name no colour. A team is a world of its own: its windows, barriers and errors count its members only.
     ///
+    /// Ranks call it in the same order as their other collectives of this world. It costs one all-gather of 32 bytes of each rank by
+    /// messages, and a list of the members. What a team needs for windows, and for collectives through shared memory, is made by the first
+    /// call that needs it: this call takes some rounds of messages more.
+    ///
     /// # Errors
-    /// [`Error::Collective`] if the team cannot be made, on all its members.
+    /// [`Error::Collective`]: if a rank has died or left; if a rank calls another collective, or makes a window or value, instead; if another
+    /// thread of this rank is in a collective of this world; if collectives of this world have failed before; without messages; and for
+    /// a team that would be one too many: the ranks of a job lead 613,566,756 teams, each as many as the others, and a team counts for the
+    /// first of its ranks that leads fewer.
     ///
     /// # Examples
     /// ```
@@ -423,18 +453,26 @@ impl World {
     /// # Ok::<(), transom::Error>(())
     /// ```
     pub fn split(&self, colour: Option<u64>, key: u64) -> Result<Option<World>, Error> {
-        let made = self.fabric.split(colour, key).and_then(|team| {
-            let team = team.map(|team| Ok((self.messages.of_team(&team)?, team)));
-            team.transpose()
-        });
-        let team = made.map_err(|source| Error::Collective { call: "split", source })?;
-        Ok(team.map(|(messages, fabric)| World::of(messages, fabric, Some(self))))
+        let failed = |source| Error::Collective { call: "split", source };
+        let offer = self.messages.offer();
+        let mine = [u64::from(colour.is_some()), colour.unwrap_or(0), key, u64::from(offer)];
+        let wishes = self.gather_wishes(mine).map_err(failed)?;
+        if colour.is_none() {
+            self.messages.withdraw(offer);
+            return Ok(None);
+        }
+        let mut members: Vec<Rank> = (0..self.size()).filter(|&rank| wishes[rank][..2] == mine[..2]).collect();
+        members.sort_by_key(|&rank| (wishes[rank][2], rank));
+        let offers: Vec<_> = members.iter().map(|&rank| wishes[rank][3] as u32).collect();
+        let messages = self.messages.of_team(&members, &offers).map_err(failed)?;
+        Ok(Some(self.of_team(messages)))
     }
 
     /// A team of these ranks, numbered as they are listed, this one among them. All of them call it with the same list, and
     /// nobody else need: also where others have died. It is a world of its own, as those of [`split`](Self::split).
     ///
-    /// Costs two messages to and from the first of them, three times (four between hosts), besides what memory it takes.
+    /// Costs two messages to and from the first of them, twice, and a list of the members. As after a [`split`](Self::split), the rest is
+    /// made by the first call that needs it.
     ///
     /// # Errors
     /// [`Error::Collective`]: at once if the list names a rank that there is not, one twice, or not this one; if one of them has died
@@ -459,10 +497,18 @@ impl World {
         self.check_team(ranks).map_err(misuse)?;
         let comm = self.messages.comm().map_err(|error| misuse(error.to_string()))?;
         let mut meeting = Meeting::new(comm, ranks);
-        let team = self.fabric.team(ranks, &mut |mine| meeting.all_gather(mine));
-        let team = team.and_then(|team| Ok((self.messages.of_team(&team)?, team)));
-        let (messages, fabric) = meeting.end(team).map_err(failed)?;
-        Ok(World::of(messages, fabric, Some(self)))
+        let said = meeting.all_gather(&self.messages.offer().to_le_bytes());
+        let messages = said.and_then(|said| {
+            let offers = said.iter().zip(ranks).map(|(said, rank)| match said[..].try_into() {
+                Ok(offer) => Ok(u32::from_le_bytes(offer)),
+                Err(_) => {
+                    let why = format!("rank {rank} offers a team number of {} bytes, expected 4", said.len());
+                    Err(FabricError::Corrupt { why })
+                }
+            });
+            self.messages.of_team(ranks, &offers.collect::<Result<Vec<_>, _>>()?)
+        });
+        Ok(self.of_team(meeting.end(messages).map_err(failed)?))
     }
 
     fn check_team(&self, ranks: &[Rank]) -> Result<(), String> {
@@ -495,7 +541,7 @@ impl World {
     /// # Ok::<(), transom::Error>(())
     /// ```
     pub fn buffer<T: Pod>(&self, len: usize) -> Result<Buffer<T>, Error> {
-        Ok(Buffer::new(&self.fabric, len)?)
+        Ok(Buffer::new(self.provider(), len)?)
     }
 }
 

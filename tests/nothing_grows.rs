@@ -66,6 +66,11 @@ const BATCHES: usize = 12;
 /// Makes and drops an object beside 0, 1, 2 and 4 others of its kind. Some batch must end with no more in use than after an
 /// earlier one: queues and tables may reach a new largest size in a batch, but what each object leaves behind only adds up.
 fn unchanged<T>(world: &World, what: &str, make: impl Fn(&World) -> Result<T, Error>) {
+    unchanged_by(BATCH, world, what, make);
+}
+
+/// As [`unchanged`], by batches of another size.
+fn unchanged_by<T>(batch: usize, world: &World, what: &str, make: impl Fn(&World) -> Result<T, Error>) {
     let mut alive = Vec::with_capacity(4);
     for others in [0, 1, 2, 4] {
         while alive.len() < others {
@@ -75,7 +80,7 @@ fn unchanged<T>(world: &World, what: &str, make: impl Fn(&World) -> Result<T, Er
         let mut steady = false;
         while !steady {
             assert!(found.len() <= BATCHES, "{what} beside {others} others, at rank {}: {found:#?}", world.rank());
-            (0..ranks::rounds(BATCH)).for_each(|_| drop(make(world).unwrap()));
+            (0..ranks::rounds(batch)).for_each(|_| drop(make(world).unwrap()));
             found.push(at_rest(world));
             let (after, before) = found.split_last().expect("two measurements at least");
             let no_more = before.iter().any(|before| after.is_at_most(before));
@@ -106,6 +111,39 @@ fn where_memory_is_shared(name: &str, body: impl Fn(&World) + Sync) {
         if ranks::share_memory(&world) {
             body(&world);
         }
+    });
+}
+
+/// A team that is only split off and sends messages has no window space and no board: those are made by the first call that needs them.
+#[test]
+fn split_teams_take_no_mapping_or_descriptor() {
+    const TAG: Tag<u64> = Tag::new(8);
+    const TEAMS: usize = 50;
+    where_memory_is_shared("split_teams_take_no_mapping_or_descriptor", |world| {
+        let n = world.size();
+        let make = || {
+            let team = world.split(Some(0), 0).unwrap().expect("a colour was named");
+            team.send((team.rank() + 1) % n, TAG, &[7]).unwrap();
+            assert_eq!(team.recv((team.rank() + n - 1) % n, TAG).unwrap().0, [7]);
+            team
+        };
+        // Queues and tables have their size.
+        drop((0..TEAMS).map(|_| make()).collect::<Vec<_>>());
+        let before = at_rest(world);
+        let teams: Vec<_> = (0..TEAMS).map(|_| make()).collect();
+        let after = at_rest(world);
+        let count = |of: &Resources| [of.mappings, of.descriptors, of.named];
+        assert_eq!(count(&after), count(&before), "rank {}", world.rank());
+        // Lists of members and tables; ranks that are threads share one heap.
+        let ranks = if ranks::are_processes() { 1 } else { n };
+        let most = (TEAMS * ranks * 2048) as isize;
+        assert!(after.heap - before.heap <= most, "{before:?} {after:?}");
+        if n > 1 && ranks::are_processes() {
+            teams[0].allocate::<u64>(1).unwrap();
+            let more = at_rest(world);
+            assert!(more.mappings > after.mappings, "a window's memory is counted: {more:?}");
+        }
+        drop(teams);
     });
 }
 
@@ -152,6 +190,20 @@ fn values_made_and_dropped_leave_nothing() {
             transom::scope(|scope| scope.get(&target, 0, &mut got)?.wait().map(drop))?;
             epoch.unlock()?;
             Ok(window)
+        });
+    });
+}
+
+#[test]
+fn teams_made_and_dropped_leave_nothing() {
+    where_memory_is_shared("teams_made_and_dropped_leave_nothing", |world| {
+        let split = |world: &World| Ok(world.split(Some(0), 0)?.expect("a colour was named"));
+        // Ranks remember the last 1,024 teams that they left.
+        (0..1024).for_each(|_| drop(split(world).unwrap()));
+        unchanged_by(25, world, "team", split);
+        unchanged_by(25, world, "team with a board", |world| split(world).inspect(|team| team.barrier().unwrap()));
+        unchanged_by(25, world, "team with a window", |world| {
+            split(world).inspect(|team| drop(team.allocate::<u64>(10).unwrap()))
         });
     });
 }

@@ -32,6 +32,10 @@ pub(super) enum Saying {
     /// Whoever says it has left, where there were no collectives any more: it sends nothing there. Who is told may not know yet that
     /// there are none, and is not told that so.
     NoMore,
+    /// Whoever says it makes a window or value, and has not made a call in which the other waits: the numbers of the call and of the window.
+    Makes(u32, u32),
+    /// A mismatch of a split and the making of a window or value of this number.
+    BesideWindow(u32, String),
 }
 
 /// Bytes of a message: `[what, 0, 0, 0, context u32, rank or number u32]`, and what a rank has called, or a text.
@@ -60,7 +64,7 @@ impl Saying {
     }
 
     fn to_bytes(&self, context: u32) -> Vec<u8> {
-        let made;
+        let (made, numbered);
         let (what, rank, rest): (u8, Rank, &[u8]) = match self {
             Saying::Ask(call) => {
                 made = call.to_bytes();
@@ -73,6 +77,11 @@ impl Saying {
             Saying::Gone => (5, 0, &[]),
             Saying::Over(number) => (6, *number as Rank, &[]),
             Saying::NoMore => (7, 0, &[]),
+            Saying::Makes(number, window) => {
+                numbered = window.to_le_bytes();
+                (8, *number as Rank, &numbered)
+            }
+            Saying::BesideWindow(window, why) => (9, *window as Rank, why.as_bytes()),
         };
         let mut bytes = vec![what, 0, 0, 0];
         bytes.extend(context.to_le_bytes());
@@ -96,6 +105,8 @@ impl Saying {
             5 => Saying::Gone,
             6 => Saying::Over(rank as u32),
             7 => Saying::NoMore,
+            8 => Saying::Makes(rank as u32, u32::from_le_bytes(rest.try_into().ok()?)),
+            9 => Saying::BesideWindow(rank as u32, String::from_utf8_lossy(rest).into_owned()),
             _ => return None,
         };
         Some((u32::from_le_bytes(*context), saying))
@@ -108,6 +119,23 @@ pub(crate) struct Control {
     changes: Mutex<Changes>,
     /// There are some that the listener has not seen.
     changed: AtomicBool,
+    /// Windows and values that threads of this rank make now: the contexts of their worlds, and their numbers there.
+    making: Mutex<Vec<(u32, u32)>>,
+}
+
+/// A thread of this rank makes a window or value, until this is dropped.
+pub(crate) struct Making {
+    control: Arc<Control>,
+    window: (u32, u32),
+}
+
+impl Drop for Making {
+    fn drop(&mut self) {
+        let mut making = lock(&self.control.making);
+        if let Some(place) = making.iter().position(|window| *window == self.window) {
+            making.swap_remove(place);
+        }
+    }
 }
 
 #[derive(Default)]
@@ -156,6 +184,14 @@ impl Control {
 
     fn changes(&self) -> MutexGuard<'_, Changes> {
         lock(&self.changes)
+    }
+
+    /// Has this rank tell others that split the world of this context that it makes the window or value of this number there, until the
+    /// result is dropped.
+    pub fn making(self: &Arc<Self>, hub: &Hub, window: (u32, u32)) -> Result<Making, Error> {
+        self.listen(hub)?;
+        lock(&self.making).push(window);
+        Ok(Making { control: self.clone(), window })
     }
 
     /// From now on this rank hears what others say.
@@ -254,7 +290,7 @@ impl Listener {
         if let Some((_, left)) = self.left.iter_mut().find(|(at, _)| *at == context) {
             match saying {
                 Saying::NoMore => left.sinks.end(from),
-                Saying::Over(_) | Saying::Gone => {}
+                Saying::Over(_) | Saying::Gone | Saying::Makes(..) => {}
                 // It takes what this rank might have sent there.
                 _ => Saying::NoMore.send(core, from, context),
             }
@@ -270,6 +306,10 @@ impl Listener {
             Saying::Left(rank) => Error::PeerLeft { rank: member(rank) },
             Saying::Panicked(rank) => Error::OperatorPanicked { rank: member(rank) },
             Saying::Mismatch(why) => Error::Mismatch { why },
+            Saying::Makes(call, window) => {
+                return group.hear_of_window(core, (group.comm.numbered(from), window), call);
+            }
+            Saying::BesideWindow(window, why) => return group.fail_beside_window(core, window, why),
             Saying::NoMore => return group.end_sink(from),
             Saying::Gone => Error::PeerLeft { rank: group.comm.numbered(from) },
         };
@@ -278,10 +318,23 @@ impl Listener {
 
     /// Tells those who wait in a call that this rank has made another, or has left.
     fn answer(&mut self, core: &mut Core) {
-        let Listener { groups, left, asked, .. } = self;
+        let Listener { control, groups, left, asked, .. } = self;
         asked.retain(|(context, from, theirs)| {
-            if let Some(group) = groups.get(context) {
-                return group.comm.has(*from) && !group.answer(core, group.comm.numbered(*from), *theirs);
+            let group = groups.get(context);
+            if group
+                .is_some_and(|group| !group.comm.has(*from) || group.answer(core, group.comm.numbered(*from), *theirs))
+            {
+                return false;
+            }
+            let window = || lock(&control.making).iter().find(|(at, _)| at == context).map(|(_, number)| *number);
+            if theirs.call.is_split()
+                && let Some(window) = window()
+            {
+                Saying::Makes(theirs.number, window).send(core, *from, *context);
+                return false;
+            }
+            if group.is_some() {
+                return true;
             }
             let found = left.iter().find(|(at, _)| at == context);
             let Some((_, Left { calls, broken, .. })) = found else { return true };
@@ -338,7 +391,13 @@ mod tests {
         assert!(matches!(Saying::from_bytes(&[2, 0, 0, 0, 6, 0, 0, 0, 5, 0, 0, 0]), Some((6, Saying::Left(5)))));
         assert!(matches!(Saying::from_bytes(&[5, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0]), Some((6, Saying::Gone))));
         assert!(matches!(Saying::from_bytes(&Saying::Over(u32::MAX).to_bytes(6)), Some((6, Saying::Over(u32::MAX)))));
-        assert!(Saying::from_bytes(&[8, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0]).is_none());
+        let makes = Saying::Makes(5, 7).to_bytes(6);
+        assert_eq!(makes, [8, 0, 0, 0, 6, 0, 0, 0, 5, 0, 0, 0, 7, 0, 0, 0]);
+        assert!(matches!(Saying::from_bytes(&makes), Some((6, Saying::Makes(5, 7)))));
+        assert!((0..makes.len()).all(|len| Saying::from_bytes(&makes[..len]).is_none()));
+        let beside = Saying::BesideWindow(5, "why".into()).to_bytes(6);
+        assert!(matches!(Saying::from_bytes(&beside), Some((6, Saying::BesideWindow(5, why))) if why == "why"));
+        assert!(Saying::from_bytes(&[10, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0]).is_none());
         assert_eq!(Saying::Mismatch("x".repeat(1000)).to_bytes(0).len(), 512);
     }
 

@@ -27,6 +27,8 @@ pub(super) struct Group {
     rules: Result<Rules, String>,
     /// All calls that can go through memory that all ranks share, and do: nothing else is asked for.
     pub(super) by_memory: bool,
+    /// Whether all ranks share memory.
+    pub(super) shares_memory: bool,
     /// Where ranks are, if some share memory and not all.
     pub(super) hosts: Option<Hosts>,
     turn: Biased<Turn>,
@@ -37,6 +39,8 @@ pub(super) struct Group {
     over: Mutex<Vec<(Rank, u32)>>,
     /// The first failure: no collective is any more.
     broken: OnceLock<Error>,
+    /// If the first failure is a split at some ranks and the making of a window or value at others: the number of the latter.
+    beside_window: OnceLock<u32>,
     sinks: Mutex<Sinks>,
     /// Of the board, if there is one.
     breaker: OnceLock<Breaker>,
@@ -127,11 +131,13 @@ impl Group {
             hosts,
             rules,
             by_memory,
+            shares_memory,
             turn: Biased::new(Turn { watched: WATCHED, calls: 0, history, board: None }),
             made: History::default(),
             under_way: Mutex::default(),
             over: Mutex::default(),
             broken: OnceLock::new(),
+            beside_window: OnceLock::new(),
             sinks: Mutex::default(),
             breaker: OnceLock::new(),
             asked: AtomicU64::new(0),
@@ -276,12 +282,20 @@ impl Group {
         self.broken.get().cloned()
     }
 
+    /// The same as other ranks are told.
+    fn why_broken(&self) -> Option<Saying> {
+        match (Saying::why(self.broken.get()?)?, self.beside_window.get()) {
+            (Saying::Mismatch(why), Some(window)) => Some(Saying::BesideWindow(*window, why)),
+            (saying, _) => Some(saying),
+        }
+    }
+
     /// There are no collectives any more: tells all, and takes what they have sent, so that they need not wait for it.
     pub fn fail(&self, core: &mut Core, error: Error) {
-        if self.broken.set(error.clone()).is_err() {
+        if self.broken.set(error).is_err() {
             return;
         }
-        let Some(saying) = Saying::why(&error) else { return };
+        let Some(saying) = self.why_broken() else { return };
         self.others().for_each(|rank| self.tell(core, rank, &saying));
         self.take_all(core);
         // Started calls end now.
@@ -290,6 +304,32 @@ impl Group {
         if let Some(breaker) = self.breaker.get() {
             breaker.give_up();
         }
+    }
+
+    /// A rank makes the window or value of this number, and has not made the call of that number.
+    pub fn hear_of_window(&self, core: &mut Core, (from, window): (Rank, u32), number: u32) {
+        // It may have ended meanwhile.
+        if let Some(made) = self.made.find(number).filter(|made| made.call.is_split()) {
+            let (me, number) = (self.comm.rank(), number.wrapping_add(1));
+            let why = format!(
+                "rank {from} makes a window or value, rank {me} calls {}, as number {number} of their collectives",
+                made.call
+            );
+            self.fail_beside_window(core, window, why);
+        }
+    }
+
+    /// Some ranks split, and others make the window or value of this number.
+    pub fn fail_beside_window(&self, core: &mut Core, window: u32, why: String) {
+        if self.broken.get().is_none() {
+            let _ = self.beside_window.set(window);
+            self.fail(core, Error::Mismatch { why });
+        }
+    }
+
+    /// The window or value that some ranks make while others split, if there are no collectives any more for that.
+    pub fn broken_beside_window(&self) -> Option<u32> {
+        self.beside_window.get().copied()
     }
 
     /// A call through shared memory has failed: so do all, and for this reason, or for that which another rank tells.
@@ -364,7 +404,7 @@ impl Group {
     /// ago the other finds out itself whether it was the same: then it has all that this rank sends there. Or there are no
     /// collectives any more, which the other was told before it made its first.
     pub fn answer(&self, core: &mut Core, from: Rank, theirs: Made) -> bool {
-        if let Some(saying) = self.broken().as_ref().and_then(Saying::why) {
+        if let Some(saying) = self.why_broken() {
             self.tell(core, from, &saying);
             return true;
         }

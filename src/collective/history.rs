@@ -15,7 +15,8 @@ pub(super) struct Made {
 }
 
 impl Made {
-    /// The tag of its messages: those of another call are never taken for them.
+    /// The tag of its messages. Calls of different numbers have different tags while fewer than 65,536 are under way. Calls of one number
+    /// with different histories have the same tag with a probability of 1 in 65,536: then a message is taken for one of the other call.
     pub fn tag(&self) -> u32 {
         self.number << 16 | self.history >> 16 ^ self.history & 0xffff
     }

@@ -9,6 +9,7 @@ use super::signature::Signature;
 use super::straight::Buffers;
 use super::{at_board, carry_out};
 use crate::messages::{Error, hold};
+use crate::provider;
 use crate::world::World;
 use bytemuck::Pod;
 use std::sync::Arc;
@@ -18,10 +19,10 @@ use transom_shm_loopback::collective::Board;
 use transom_windows::Exchange as _;
 
 impl World {
-    /// Carries out the stages of a call, and returns when this rank has done its part.
+    /// Carries out the stages of a call, and returns when this rank has done its part. The memory is that of its host, if no other is given.
     pub(super) fn carry_by_hosts<T: Pod, F: Fold>(
         &self,
-        (ByHosts { stages, scratch }, host): (ByHosts, &Loopback),
+        (ByHosts { stages, scratch }, host): (ByHosts, Option<&Loopback>),
         call: Signature,
         given: &[T],
         data: &mut [T],
@@ -65,9 +66,11 @@ impl World {
         &self,
         group: &Arc<Member>,
         turn: &'t mut Turn,
-        (made, host): (Made, &Loopback),
+        (made, host): (Made, Option<&Loopback>),
     ) -> Result<&'t mut Board, Error> {
         if turn.board.is_none() {
+            let fabric = self.make_fabric(group, made)?;
+            let host = host.or_else(|| provider::memory_of_host(fabric)).expect("a host's ranks share memory");
             let here = |place| group.on_board(place);
             let opened = self.meet(group, made, |meet| {
                 Board::open_by(host, &mut |mine| {
@@ -93,7 +96,6 @@ mod tests {
     use crate::collective::group::Group;
     use crate::collective::reduction::{Nothing, Typed};
     use crate::collective::signature::Kind;
-    use crate::provider;
     use std::marker::PhantomData;
     use transom_collective::{Call, Hosts, by_hosts};
 
@@ -105,9 +107,8 @@ mod tests {
 
     fn on(hosts: &'static [usize], body: impl Fn(&Rank) + Sync) {
         let ended = crate::threads(hosts.len(), |world| {
-            let host = world.split(Some(hosts[world.rank()] as u64), 0).unwrap().unwrap();
             let group = Group::enter_by(
-                &Default::default(),
+                &world.collectives().control,
                 world.space().comm().unwrap().clone(),
                 Some(Hosts::of(hosts)),
                 None,
@@ -115,6 +116,7 @@ mod tests {
             )
             .unwrap();
             assert!(world.collectives().member.set(group).is_ok());
+            let host = world.split(Some(hosts[world.rank()] as u64), 0).unwrap().unwrap();
             body(&Rank { world, host });
         });
         ended.unwrap();
@@ -129,7 +131,7 @@ mod tests {
             };
             let shape = self.world.shape::<u64>(self.world.group()?, len);
             let stages = by_hosts(what, shape, None).expect("it is done so");
-            let host = provider::shared_memory(self.host.provider()).unwrap();
+            let host = provider::shared_memory(self.host.fabric().unwrap());
             self.world.carry_by_hosts((stages, host), Signature::of::<u64>(kind, len), given, data, op)
         }
 

@@ -22,6 +22,7 @@ mod group;
 mod history;
 mod hosts;
 mod in_scope;
+mod meet;
 mod memory;
 mod neighbours;
 mod persistent;
@@ -43,7 +44,7 @@ use crate::messages::{Error, Space, hold};
 use crate::provider;
 use crate::world::World;
 use bytemuck::Pod;
-use control::Control;
+use control::{Control, Making};
 use described::{Described, What};
 use group::{Group, Member, Turn};
 use history::Made;
@@ -60,8 +61,6 @@ use straight::{Buffers, Stop};
 use transom_collective::{Algorithm, Call, Plan, Shape, by_hosts, choose};
 use transom_locks::Awaited;
 use transom_shm_loopback::collective::Board;
-use transom_shm_loopback::{Loopback, Meet};
-use transom_windows::{Exchange as _, FabricError};
 
 /// The collectives of a world: none until the first is called.
 pub(crate) struct Collectives {
@@ -77,6 +76,11 @@ impl Collectives {
     pub fn new(of: Option<&Collectives>) -> Collectives {
         let control = of.map(|of| of.control.clone()).unwrap_or_default();
         Collectives { member: OnceLock::new(), making: Mutex::new(()), scratch: Scratch::default(), control }
+    }
+
+    /// This rank makes the window or value of this number, until the result is dropped. None without messages: then nobody asks for it.
+    pub fn making(&self, messages: &Space, number: u32) -> Option<Making> {
+        self.control.making(messages.quiet_hub()?, (messages.context(), number)).ok()
     }
 
     /// The world is dropped. If no collective was called, others may wait in one all the same.
@@ -110,13 +114,13 @@ impl World {
             return Ok(member);
         }
         let hosts = Some(self.hosts()).filter(|hosts| hosts.count() > 1);
-        let shares_memory = self.memory_of_all().is_some();
+        let shares_memory = self.shares_memory();
         let made = Group::enter_by(control, self.space().comm()?.clone(), hosts, rules(), shares_memory)?;
         Ok(member.get_or_init(|| made))
     }
 
     /// Has the collectives of this world or team choose algorithms by these rules, in place of those of `TRANSOM_COLLECTIVES`. Before
-    /// its first collective; all ranks give the same, or are told there.
+    /// its first collective, a [`split`](Self::split) among them; all ranks give the same, or are told there.
     ///
     /// # Errors
     /// [`Error::Misuse`] if there were collectives, or rules, before; [`Error::Unavailable`] where there are no messages.
@@ -157,10 +161,11 @@ impl World {
         Shape { rank: self.rank(), ranks: self.size(), len, element: size_of::<T>(), hosts }
     }
 
-    /// What all ranks share: of a team whose ranks are all on one of several hosts, what those of that host do.
-    fn memory_of_all(&self) -> Option<&Loopback> {
-        let of_host = || provider::memory_of_host(self.provider()).filter(|memory| memory.size() == self.size());
-        provider::shared_memory(self.provider()).or_else(of_host)
+    /// Whether all ranks share memory, once the provider is made.
+    fn shares_memory(&self) -> bool {
+        let job = self.provider();
+        let on_one_host = || provider::memory_of_host(job).is_some() && self.hosts().count() == 1;
+        provider::shared_memory(job).is_some() || on_one_host()
     }
 
     /// Makes a call, and returns when this rank has done its part.
@@ -193,13 +198,13 @@ impl World {
             let group = self.group()?;
             let shape = self.shape::<T>(group, len);
             if let Some(by) = by_memory(group.rules()?, call, shape) {
-                if self.memory_of_all().is_some() {
+                if group.shares_memory {
                     return self.straight(group, signature, call, buffers(given, data, &fold));
                 }
                 if let Some(stages) = by_hosts(call, shape, by.between())
-                    && let Some(host) = provider::memory_of_host(self.provider())
+                    && provider::memory_of_host(self.provider()).is_some()
                 {
-                    return self.carry_by_hosts((stages, host), signature, given, data, fold);
+                    return self.carry_by_hosts((stages, None), signature, given, data, fold);
                 }
             }
         }
@@ -230,7 +235,10 @@ impl World {
     fn open_board<'t>(&self, group: &Arc<Member>, turn: &'t mut Turn, made: Made) -> Result<&'t mut Board, Error> {
         // All ranks are here, and make the same call: so all of them open it.
         self.compare(group, made)?;
-        let memory = self.memory_of_all().expect("that a call goes through");
+        let fabric = self.make_fabric(group, made)?;
+        // Of a team whose ranks are all on one of several hosts, what those of that host share.
+        let memory = provider::shared_memory(fabric).or_else(|| provider::memory_of_host(fabric));
+        let memory = memory.expect("that a call goes through");
         let board = self.meet(group, made, |meet| Board::open_by(memory, meet))?;
         Ok(group.open(turn, board))
     }
@@ -254,91 +262,6 @@ impl World {
         let (given, data) = unsafe { (hold::lend(given), hold::lend_mut(data)) };
         let memory = Memory::new(given, data, size_of::<T>(), plan.scratch);
         carry_out(group, made, &mut Running::new(group.clone(), made, plan, memory, fold))
-    }
-
-    /// All ranks tell all which call they make, before it: in debug builds, and where they make something together.
-    fn compare(&self, group: &Arc<Member>, made: Made) -> Result<(), Error> {
-        let all = self.exchange(group, made, made.to_bytes().to_vec())?;
-        let calls: Vec<_> = all.as_chunks().0.iter().map(Made::from_bytes).collect();
-        // The first that differs from the first, so that all ranks say the same.
-        match calls.iter().position(|theirs| *theirs != calls[0]) {
-            Some(rank) => {
-                let error = Group::mismatch((0, calls[0]), (rank, calls[rank]));
-                group.comm.hub.with(|core| group.fail(core, error.clone()))?;
-                Err(error)
-            }
-            None => Ok(()),
-        }
-    }
-
-    /// Calls `make`, whose rounds go by messages of this call: whoever waits in one is told of deaths, of ranks that have left the
-    /// team, and of other failures, as in every collective.
-    fn meet<R>(
-        &self,
-        group: &Arc<Member>,
-        made: Made,
-        make: impl FnOnce(&mut Meet<'_>) -> Result<R, FabricError>,
-    ) -> Result<R, Error> {
-        let mut failed = None;
-        let result = make(&mut |mine| {
-            self.gather_bytes(group, made, mine).map_err(|error| {
-                let source = fabric_error(error.clone());
-                failed = Some(error);
-                source
-            })
-        });
-        result.map_err(|error| failed.unwrap_or_else(|| error.into()))
-    }
-
-    /// What each rank passes, at all ranks.
-    fn gather_bytes(&self, group: &Arc<Member>, made: Made, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
-        // Most messages are short, and take one round: their length, and behind it as many bytes.
-        const SHORT: usize = 64;
-        let slot = |len: usize| {
-            let mut slot = (mine.len() as u32).to_le_bytes().to_vec();
-            slot.extend(&mine[..mine.len().min(len - 4)]);
-            slot.resize(len, 0);
-            slot
-        };
-        let parse = |all: &[u8], len: usize| -> Vec<(usize, Vec<u8>)> {
-            let slots = all.chunks(len).filter_map(|slot| slot.split_first_chunk());
-            let said = |(said, bytes): (&[u8; 4], &[u8])| {
-                let said = u32::from_le_bytes(*said) as usize;
-                (said, bytes[..said.min(bytes.len())].to_vec())
-            };
-            slots.map(said).collect()
-        };
-        let mut said = parse(&self.exchange(group, made, slot(SHORT))?, SHORT);
-        let longest = said.iter().map(|(len, _)| *len).max().unwrap_or(0) + 4;
-        if longest > SHORT {
-            said = parse(&self.exchange(group, made, slot(longest))?, longest);
-        }
-        Ok(said.into_iter().map(|(_, bytes)| bytes).collect())
-    }
-
-    /// As many bytes of each rank, at all ranks, side by side: as a part of a call that is begun, whichever call each rank makes.
-    fn exchange(&self, group: &Arc<Member>, made: Made, mine: Vec<u8>) -> Result<Vec<u8>, Error> {
-        let mut all = vec![0_u8; self.size() * mine.len()];
-        let shape = Shape { rank: self.rank(), ranks: self.size(), len: mine.len(), element: 1, hosts: None };
-        let plan = Algorithm::named("bruck").expect("it is there").plan(Call::AllGather, shape);
-        // SAFETY: as in `carry`.
-        let (given, data) = unsafe { (hold::lend(&mine[..]), hold::lend_mut(&mut all[..])) };
-        let memory = Memory::new(given, data, 1, plan.scratch);
-        let mut running = Running::new(group.clone(), made, plan, memory, reduction::Nothing);
-        // Whichever call they make.
-        running.tag = Made { history: 0, ..made }.tag();
-        carry_out(group, made, &mut running)?;
-        Ok(all)
-    }
-}
-
-/// The same to who makes memory or a team.
-pub(crate) fn fabric_error(error: Error) -> FabricError {
-    match error {
-        Error::PeerDied { rank } => FabricError::PeerDied { rank },
-        Error::PeerLeft { rank } => FabricError::PeerLeft { rank },
-        Error::Mismatch { .. } | Error::Misuse { .. } => FabricError::Misuse { why: error.to_string() },
-        error => FabricError::System { what: "meeting by messages".into(), source: std::io::Error::other(error) },
     }
 }
 

@@ -29,10 +29,13 @@ pub(super) enum Kind {
     ReduceScatterV,
     AllToAllSections,
     Neighbours,
+    Split,
+    /// The first window or value of a team.
+    Window,
 }
 
 /// Their names, by their numbers, where they are started and waited for later; else without the first letter.
-const NAMES: [&str; 19] = [
+const NAMES: [&str; 21] = [
     " a collective wrongly, which it refused itself",
     "ibarrier",
     "ibroadcast",
@@ -52,6 +55,8 @@ const NAMES: [&str; 19] = [
     "ireduce_scatter_v",
     "iall_to_all_sections",
     "ineighbours",
+    "isplit",
+    "ithe making of a window or value",
 ];
 
 /// A call of a collective, as all ranks must make it: two words, so that it is made and compared in registers.
@@ -121,6 +126,10 @@ impl Signature {
         Signature { what: self.what | STARTED, ..self }
     }
 
+    pub fn is_split(&self) -> bool {
+        self.what & KIND == Kind::Split as u64
+    }
+
     pub fn name(&self) -> &'static str {
         let name = NAMES.get((self.what & KIND) as usize).copied().unwrap_or(" an unknown collective");
         if self.what & STARTED == 0 { &name[1..] } else { name.trim_start() }
@@ -182,7 +191,7 @@ impl fmt::Display for Signature {
             (what >> ROOT) as u32,
         );
         write!(f, "{}", self.name())?;
-        if kind > 1 {
+        if kind > 1 && kind < Kind::Split as u8 {
             let [elements, bytes] = [len, element].map(|many| if many == 1 { "" } else { "s" });
             match Number::of_bits(what >> NUMBER).named(element) {
                 None => write!(f, " of {len} element{elements} of {element} byte{bytes}")?,

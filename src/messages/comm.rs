@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use transom_channel::{Error as Failure, Lost, Select, Status as Came};
 use transom_locks::{Awaited, Rank};
-use transom_windows::{Exchange, FabricError};
+use transom_windows::{Exchange as _, FabricError};
 
 /// Contexts of a world: what the program sends, and what the library does.
 const CONTEXTS: u32 = 7;
@@ -36,7 +36,7 @@ pub(crate) struct Presence {
     hub: Result<Arc<Hub>, Error>,
     /// Descriptor of `event_fd`, made at its first use. Requests that outlive the worlds do not keep it.
     events: OnceLock<Events>,
-    /// How many worlds this rank leads, that of the job among them.
+    /// How many numbers of worlds that this rank leads were given out, that of the job among them.
     led: AtomicU32,
 }
 
@@ -44,6 +44,8 @@ pub(crate) struct Presence {
 pub(crate) struct Space {
     presence: Arc<Presence>,
     context: u32,
+    rank: Rank,
+    size: usize,
     team: Option<Arc<Team>>,
     comm: OnceLock<Comm>,
 }
@@ -101,43 +103,81 @@ impl Space {
     pub fn of_job(root: Provider) -> Space {
         // Messages come unasked: whoever sends finds a rank that takes them in its waits.
         let hub = Hub::open(&root).inspect_err(|error| tracing::warn!(%error, "no messages by this rank"));
+        let (rank, size) = (root.rank(), root.size());
         let presence = Arc::new(Presence { root, hub, events: OnceLock::new(), led: AtomicU32::new(1) });
-        Space { presence, context: 0, team: None, comm: OnceLock::new() }
+        Space { presence, context: 0, rank, size, team: None, comm: OnceLock::new() }
     }
 
-    /// Collective, of a team of ranks of this world.
-    pub fn of_team(&self, team: &Provider) -> Result<Space, FabricError> {
-        // Threads may make teams of the same ranks at once, and ranks number them in another order: the number is
-        // that of the team's first rank alone.
-        let led = if team.rank() == 0 { self.presence.led.fetch_add(1, Relaxed) } else { 0 };
-        let mine = [self.presence.root.rank() as u32, led].map(u32::to_le_bytes);
-        let said = provider::introduce(team, mine.as_flattened())?;
-        let size = self.presence.root.size() as u32;
-        let (mut ranks, mut numbers) = (Vec::with_capacity(said.len()), Vec::new());
-        for (rank, said) in said.iter().enumerate() {
-            match *said.as_chunks::<4>().0 {
-                [member, led] if u32::from_le_bytes(member) < size && said.len() == 8 => {
-                    ranks.push(u32::from_le_bytes(member));
-                    numbers.push(u32::from_le_bytes(led));
-                }
-                _ => {
-                    let why = format!("rank {rank} of a team says {said:?} of itself");
-                    return Err(FabricError::Corrupt { why });
-                }
-            }
-        }
-        let context = context(ranks[0], numbers[0], size).ok_or(FabricError::Unsupported {
+    /// Returns a number for a team that this rank may lead. Each member of a team to be passes an offer to all: threads of a rank may make
+    /// teams at once, and ranks would count these in another order.
+    pub fn offer(&self) -> u32 {
+        let next = |led| (led < self.of_each()).then_some(led + 1);
+        self.presence.led.fetch_update(Relaxed, Relaxed, next).unwrap_or_else(|used_up| used_up)
+    }
+
+    /// The number that this rank offered leads no team. It is lost if another thread has made an offer since.
+    pub fn withdraw(&self, offer: u32) {
+        let _ = self.presence.led.compare_exchange(offer.wrapping_add(1), offer, Relaxed, Relaxed);
+    }
+
+    /// A team of these ranks of this world, this one among them, given what each has offered. The first member that has a number left leads
+    /// the team. Nothing is sent.
+    ///
+    /// # Errors
+    /// [`FabricError::Unsupported`] at all members, if none of them has a number left.
+    pub fn of_team(&self, members: &[Rank], offers: &[u32]) -> Result<Space, FabricError> {
+        let to_job = |member: &Rank| self.team.as_ref().map_or(*member as u32, |team| team.ranks[*member]);
+        let ranks: Box<[u32]> = members.iter().map(to_job).collect();
+        let of_each = self.of_each();
+        let leader = offers.iter().position(|offer| *offer < of_each).ok_or(FabricError::Unsupported {
             what: "more teams than the messages of a job tell apart; keep teams and use them again",
         })?;
+        let place = members.iter().position(|member| *member == self.rank).expect("a rank is in its team");
+        if place != leader {
+            self.withdraw(offers[place]);
+        }
+        let context = context(ranks[leader], offers[leader], of_each);
         let places = ranks.iter().enumerate().map(|(place, rank)| (*rank, place)).collect();
         let (hub, contexts) = (self.presence.hub.as_ref().ok().cloned(), contexts(context));
-        let team = Some(Arc::new(Team { ranks: ranks.into(), places, hub, contexts }));
-        Ok(Space { presence: self.presence.clone(), context, team, comm: OnceLock::new() })
+        let team = Some(Arc::new(Team { ranks, places, hub, contexts }));
+        let presence = self.presence.clone();
+        Ok(Space { presence, context, rank: place, size: members.len(), team, comm: OnceLock::new() })
+    }
+
+    /// Numbers of worlds that each rank of the job has.
+    fn of_each(&self) -> u32 {
+        of_each(self.presence.root.size() as u32)
+    }
+
+    /// The provider of the whole job.
+    pub(crate) fn root(&self) -> &Provider {
+        &self.presence.root
+    }
+
+    #[inline]
+    pub(crate) fn rank(&self) -> Rank {
+        self.rank
+    }
+
+    #[inline]
+    pub(crate) fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Ranks of the job that are its members, in the order of the team.
+    pub(crate) fn members(&self) -> Vec<Rank> {
+        let of_team = |team: &Arc<Team>| team.ranks.iter().map(|rank| *rank as Rank).collect();
+        self.team.as_ref().map_or_else(|| (0..self.size).collect(), of_team)
     }
 
     /// All messages of this rank, for its first call of them in this world.
     pub(crate) fn hub(&self) -> Result<&Arc<Hub>, Error> {
         self.presence.hub.as_ref().inspect(|hub| hub.touch()).map_err(Error::clone)
+    }
+
+    /// All messages of this rank, for calls that send none: waits turn them as before.
+    pub(crate) fn quiet_hub(&self) -> Option<&Arc<Hub>> {
+        self.presence.hub.as_ref().ok()
     }
 
     pub(super) fn events(&self) -> Result<&Events, Error> {
@@ -174,9 +214,7 @@ impl Space {
     fn first(&self) -> Result<&Comm, Error> {
         let hub = self.hub()?.clone();
         let team = self.team.clone();
-        let size = team.as_ref().map_or_else(|| self.presence.root.size(), |team| team.ranks.len());
-        let me = self.presence.root.rank();
-        let rank = team.as_ref().map_or(me, |team| team.places[&(me as u32)]);
+        let (rank, size) = (self.rank, self.size);
         if let Some(team) = &team {
             hub.team(team.contexts.clone(), &team.ranks)?;
         }
@@ -184,11 +222,15 @@ impl Space {
     }
 }
 
+/// Numbers of worlds that each rank of a job of this size has. None is used twice: messages of a team may come when it is dropped.
+fn of_each(job: u32) -> u32 {
+    u32::MAX / CONTEXTS / job
+}
+
 /// The first context of the world that a rank of the job leads after `led` others; rank 0 leads the job's own at first. Worlds that a
 /// rank leads one after the other have neighbouring contexts, so that those that are closed are one run.
-fn context(leader: u32, led: u32, job: u32) -> Option<u32> {
-    let of_each = u32::MAX / CONTEXTS / job;
-    (led < of_each).then(|| CONTEXTS * (leader * of_each + led))
+fn context(leader: u32, led: u32, of_each: u32) -> u32 {
+    CONTEXTS * (leader * of_each + led)
 }
 
 /// All contexts of the world that has this first one.
@@ -320,7 +362,8 @@ impl Ranks {
 
 #[cfg(test)]
 mod tests {
-    use super::context;
+    use super::{context, of_each};
+    use std::sync::atomic::Ordering::Relaxed;
 
     /// A program may split its world again and again.
     #[cfg(not(miri))]
@@ -357,15 +400,35 @@ mod tests {
 
     #[test]
     fn every_team_has_contexts_of_its_own() {
-        let all = (0..5).flat_map(|leader| (0..7).map(move |led| context(leader, led, 5).unwrap()));
+        let all = (0..5).flat_map(|leader| (0..7).map(move |led| context(leader, led, of_each(5))));
         let all: std::collections::BTreeSet<_> = all.collect();
         assert_eq!(all.len(), 35);
         assert!(all.iter().all(|first| first % 7 == 0));
-        assert_eq!([context(0, 0, 5), context(0, 1, 5), context(0, 2, 5)], [0, 7, 14].map(Some));
+        assert_eq!([0, 1, 2].map(|led| context(0, led, of_each(5))), [0, 7, 14]);
         // 613,566,756 worlds have contexts in a job of one rank, and half as many of each rank in a job of two.
-        assert_eq!(context(0, 613_566_756, 1), None);
-        assert_eq!(context(1, 306_783_378, 2), None);
-        assert_eq!(context(1, 306_783_377, 2), Some(u32::MAX - 10));
+        assert_eq!([of_each(1), of_each(2), of_each(1024)], [613_566_756, 306_783_378, 599_186]);
+        assert_eq!(context(1, 306_783_377, of_each(2)), u32::MAX - 10);
         assert_eq!(super::contexts(u32::MAX - 10), u32::MAX - 10..=u32::MAX - 4);
+    }
+
+    /// The next member leads once the first has no number left; an error, at all, once none has.
+    #[cfg(not(miri))]
+    #[test]
+    fn members_lead_until_no_number_is_left() {
+        const MOST: u32 = 204_522_252;
+        let ended = crate::threads(3, |world| {
+            let (me, space) = (world.rank(), world.space());
+            let led = &space.presence.led;
+            led.store(if me < 2 { MOST - 1 } else { MOST }, Relaxed);
+            let team = || world.split(Some(0), 0).map(|team| team.unwrap().space().context());
+            assert_eq!(team().unwrap(), 7 * (MOST - 1), "rank 0 leads the last that it can");
+            assert_eq!(team().unwrap(), 7 * (2 * MOST - 1), "then rank 1 does");
+            let error = team().unwrap_err().to_string();
+            assert!(error.contains("more teams than the messages of a job tell apart"), "{error}");
+            // Teams without them have their own.
+            assert_eq!(led.load(Relaxed), MOST);
+            world.barrier().unwrap();
+        });
+        assert!(ended.is_ok());
     }
 }

@@ -14,7 +14,7 @@ use transom_windows::FabricError;
 pub(crate) struct Meeting<'a> {
     comm: Comm,
     members: &'a [Rank],
-    /// Of the list of members: other teams may be made at the same time.
+    /// A hash of the list of members: other teams may be made at the same time. Each message has the list too.
     tag: u32,
     /// A round has failed, at all that are there: there is no other.
     over: bool,
@@ -64,17 +64,25 @@ impl<'a> Meeting<'a> {
 
     fn gather(&self, mine: Said) -> Result<Vec<Said>, Error> {
         let (&me, others) = self.members.split_first().expect("this rank is one");
-        let mut all = vec![mine];
+        let (mut all, mut other_list) = (vec![mine], None);
         for &rank in others {
-            all.push(self.receive(rank)?.pop().flatten());
+            match self.receive(rank) {
+                Ok(mut said) => all.push(said.pop().flatten()),
+                // All members have an error, and none waits for this rank.
+                Err(error @ Error::Misuse { .. }) => {
+                    all = vec![None];
+                    other_list = Some(error);
+                }
+                Err(error) => return Err(error),
+            }
         }
         debug_assert_eq!(me, self.comm.rank());
         others.iter().try_for_each(|&rank| self.send(rank, &all))?;
-        Ok(all)
+        other_list.map_or(Ok(all), Err)
     }
 
     fn send(&self, to: Rank, said: &[Said]) -> Result<(), Error> {
-        let (to, bytes) = (self.comm.to_job(to)?, to_bytes(said));
+        let (to, bytes) = (self.comm.to_job(to)?, to_bytes(self.members, said));
         self.comm.hub.with(|core| {
             let len = bytes.len();
             let id =
@@ -104,7 +112,16 @@ impl<'a> Meeting<'a> {
         let (came, bytes) = ended?;
         let came = came.map_err(|fault| self.comm.fault(fault, 1))?;
         let bytes = bytes.and_then(|bytes| <Vec<u8> as Parts>::back(bytes, came.length as usize)).unwrap_or_default();
-        from_bytes(&bytes).ok_or_else(|| Error::Misuse { why: format!("rank {from} says of a team what cannot be") })
+        let why = match from_bytes(&bytes) {
+            Some((members, said)) if members == self.members => return Ok(said),
+            Some((members, _)) => format!(
+                "rank {from} sent a message of {}, expected one of {}: messages of the two have one tag; call them one after the other",
+                TeamOf(&members),
+                TeamOf(self.members)
+            ),
+            None => format!("rank {from} sent a malformed team message of {} bytes", bytes.len()),
+        };
+        Err(Error::Misuse { why })
     }
 }
 
@@ -123,9 +140,10 @@ impl fmt::Display for TeamOf<'_> {
     }
 }
 
-/// For each rank whether it says something, how many bytes, and these.
-fn to_bytes(said: &[Said]) -> Vec<u8> {
-    let mut bytes = Vec::new();
+/// The number of members, and these; then for each rank that speaks whether it says something, how many bytes, and these.
+fn to_bytes(members: &[Rank], said: &[Said]) -> Vec<u8> {
+    let mut bytes = (members.len() as u32).to_le_bytes().to_vec();
+    bytes.extend(members.iter().flat_map(|&rank| (rank as u32).to_le_bytes()));
     for said in said {
         let text = said.as_deref().unwrap_or_default();
         bytes.push(u8::from(said.is_some()));
@@ -135,7 +153,10 @@ fn to_bytes(said: &[Said]) -> Vec<u8> {
     bytes
 }
 
-fn from_bytes(mut bytes: &[u8]) -> Option<Vec<Said>> {
+fn from_bytes(bytes: &[u8]) -> Option<(Vec<Rank>, Vec<Said>)> {
+    let (len, rest) = bytes.split_first_chunk()?;
+    let (members, mut bytes) = rest.split_at_checked((u32::from_le_bytes(*len) as usize).checked_mul(4)?)?;
+    let members = members.as_chunks().0.iter().map(|rank| u32::from_le_bytes(*rank) as Rank).collect();
     let mut all = Vec::new();
     while let Some((&there, rest)) = bytes.split_first() {
         let (len, rest) = rest.split_first_chunk()?;
@@ -143,7 +164,7 @@ fn from_bytes(mut bytes: &[u8]) -> Option<Vec<Said>> {
         all.push((there == 1).then(|| text.to_vec()));
         bytes = rest;
     }
-    Some(all)
+    Some((members, all))
 }
 
 /// FNV-1a of a list of ranks: the same in every program.
@@ -156,6 +177,7 @@ fn failure(error: Error) -> FabricError {
     match error {
         Error::PeerDied { rank } => FabricError::PeerDied { rank },
         Error::PeerLeft { rank } => FabricError::PeerLeft { rank },
+        Error::Misuse { why } => FabricError::Misuse { why },
         error => FabricError::System { what: "meeting by messages".into(), source: io::Error::other(error) },
     }
 }
@@ -167,13 +189,30 @@ mod tests {
     #[test]
     fn what_is_said_is_read_with_care() {
         let said = [Some(b"key".to_vec()), None, Some(Vec::new())];
-        let bytes = to_bytes(&said);
-        assert_eq!(bytes, b"\x01\x03\0\0\0key\0\0\0\0\0\x01\0\0\0\0");
-        assert_eq!(from_bytes(&bytes).unwrap(), said);
-        for cut in [1, 4, 6, 9, 12, 15] {
+        let bytes = to_bytes(&[3, 1], &said);
+        assert_eq!(bytes, b"\x02\0\0\0\x03\0\0\0\x01\0\0\0\x01\x03\0\0\0key\0\0\0\0\0\x01\0\0\0\0");
+        assert_eq!(from_bytes(&bytes).unwrap(), (vec![3, 1], said.to_vec()));
+        for cut in [1, 4, 6, 11, 13, 16, 18, 21, 24, 27] {
             assert_eq!(from_bytes(&bytes[..cut]), None, "{cut}");
         }
-        assert_eq!(from_bytes(b"\x01\xff\xff\xff\xff"), None);
+        assert_eq!(from_bytes(b"\xff\xff\xff\xff"), None);
+        assert_eq!(from_bytes(b"\0\0\0\0\x01\xff\xff\xff\xff"), None);
+    }
+
+    /// Two lists of the same ranks whose hashes are equal.
+    #[cfg(not(miri))]
+    #[test]
+    fn lists_of_one_tag_are_told_apart() {
+        let lists = [[0, 2, 8, 4, 3, 6, 1, 7, 5], [0, 5, 6, 1, 8, 4, 3, 7, 2]];
+        assert_eq!(tag(&lists[0]), tag(&lists[1]));
+        let ended = crate::threads(9, |world| {
+            let error = world.team(&lists[world.rank() % 2]).map(drop).unwrap_err().to_string();
+            // Members with the list of the first learn that it has failed.
+            let says = "expected one of team(&[0, ";
+            assert!(error.contains(says) || error.contains("rank 0 has given up") && world.rank() % 2 == 0, "{error}");
+            assert_eq!(world.team(&lists[0]).unwrap().size(), 9);
+        });
+        assert!(ended.is_ok());
     }
 
     /// Whoever fails, and in whichever round, nobody makes the team, and the next try is whole.

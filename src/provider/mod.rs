@@ -63,15 +63,6 @@ pub(crate) fn fail(job: &Provider) {
     }
 }
 
-/// Collective: gives everyone's bytes to everyone in the way in which a team is made. Nobody connects for that.
-pub(crate) fn introduce(team: &Provider, mine: &[u8]) -> Result<Vec<Vec<u8>>, FabricError> {
-    #[cfg(feature = "verbs")]
-    if let Provider::Verbs(verbs) = team {
-        return verbs.introduce(mine);
-    }
-    transom_windows::Exchange::all_gather(team, mine)
-}
-
 /// Why the ranks of a job have no provider between them.
 ///
 /// # Examples

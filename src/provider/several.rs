@@ -101,22 +101,6 @@ fn mixed() -> FabricError {
 }
 
 impl Provider {
-    /// Collective: see [`Loopback::split`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn split(&self, colour: Option<u64>, key: u64) -> Result<Option<Self>, FabricError> {
-        Ok(match self {
-            Provider::Loopback(fabric) => fabric.split(colour, key)?.map(Provider::Loopback),
-            #[cfg(feature = "verbs")]
-            Provider::Verbs(fabric) => fabric.split(colour, key)?.map(Provider::Verbs),
-            #[cfg(feature = "delayed")]
-            Provider::Delayed(fabric) => {
-                fabric.inner().split(colour, key)?.map(Delayed::new).transpose()?.map(Provider::Delayed)
-            }
-        })
-    }
-
     /// A team of these ranks alone: see [`Loopback::team`].
     ///
     /// # Errors

@@ -39,8 +39,8 @@ fn mismatch_that_says(
         let again = world.all_reduce_one(1, Op::Sum).unwrap_err();
         assert!(matches!(again, Error::Mismatch { .. }), "{again}");
         // All have their error before one leaves.
-        world.send((world.rank() + 1) % world.size(), Tag::new(1), &[1_u8]).unwrap();
-        world.recv(Source::Any, Tag::<u8>::new(1)).unwrap();
+        (0..world.size()).for_each(|rank| world.send(rank, Tag::new(1), &[1_u8]).unwrap());
+        (0..world.size()).for_each(|_| drop(world.recv(Source::Any, Tag::<u8>::new(1)).unwrap()));
     };
     for variables in ranks::each(&[&[][..], ranks::BY_MESSAGES]) {
         ranks::on_with(variables, &[2, 3, 5], name, body);
@@ -54,6 +54,38 @@ fn other_lengths_are_told() {
         |w| w.all_reduce(&mut [1, 2], Op::Sum),
         |w| w.all_reduce(&mut [1, 2, 3], Op::Sum),
     );
+}
+
+fn split(world: &World) -> Result<(), Error> {
+    world.split(Some(0), 0).map(drop).map_err(|error| Error::Mismatch { why: error.to_string() })
+}
+
+#[test]
+fn split_and_another_collective_are_told() {
+    mismatch_that_says("split_and_another_collective_are_told", "calls split", World::barrier, split);
+}
+
+#[test]
+fn split_and_a_started_collective_are_told() {
+    mismatch_that_says("split_and_a_started_collective_are_told", "calls split", split, |w| {
+        w.iall_reduce(vec![1], Op::Sum).wait().map(drop).map_err(Error::from)
+    });
+}
+
+/// The first window of a team makes the team's window space, by messages.
+#[test]
+fn first_window_and_a_collective_are_told() {
+    on(&[2, 3], "first_window_and_a_collective_are_told", |world| {
+        let begun = Instant::now();
+        let team = world.split(Some(0), 0).unwrap().unwrap();
+        let error = match world.rank() {
+            0 => team.allocate::<u64>(1).map(drop).unwrap_err().to_string(),
+            _ => team.barrier().unwrap_err().to_string(),
+        };
+        assert!(error.contains("rank 0 calls the making of a window or value, rank 1 calls barrier"), "{error}");
+        assert!(begun.elapsed() < ranks::within(Duration::from_secs(6)), "{:?}", begun.elapsed());
+        world.barrier().unwrap();
+    });
 }
 
 #[test]

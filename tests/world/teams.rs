@@ -1,8 +1,11 @@
 //! Teams: colours, keys, windows of their own, and members that die or leave.
 
 use crate::ranks;
+use ranks::{IN_TIME, VICTIM, die, within};
+use std::time::Instant;
 use transom::messages::{Source, Tag};
-use transom::{Op, Window, World, messages};
+use transom::windows::Exchange;
+use transom::{Op, Status, Window, World, messages};
 
 const TOLD: Tag<u8> = Tag::new(1);
 
@@ -128,5 +131,66 @@ fn who_has_left_a_team_is_missed_by_every_collective() {
                 }
             }
         });
+    }
+}
+
+/// Its ranks are numbered there as in the job.
+#[test]
+fn provider_of_a_team_is_the_provider_of_its_job() {
+    ranks::on(&[1, 2, 3], "provider_of_a_team_is_the_provider_of_its_job", |world| {
+        let (me, n) = (world.rank(), world.size());
+        let team = world.split(Some(me as u64), 0).unwrap().expect("a colour was named");
+        team.barrier().unwrap();
+        team.allocate::<u64>(1).unwrap();
+        assert_eq!([team.rank(), team.size()], [0, 1]);
+        assert_eq!([team.provider().rank(), team.provider().size()], [me, n]);
+        world.barrier().unwrap();
+    });
+}
+
+/// Windows come before collectives, or collectives before windows; and the other teams make neither.
+#[test]
+fn team_makes_what_it_needs_at_first_use() {
+    ranks::on(&[1, 2, 3, 4, 8], "team_makes_what_it_needs_at_first_use", |world| {
+        let (me, n) = (world.rank(), world.size());
+        for window_first in [true, false] {
+            let team = world.split(Some(me as u64 % 2), (n - me) as u64).unwrap().expect("a colour was named");
+            let inner = team.split(Some(0), 0).unwrap().expect("a colour was named");
+            let next = (inner.rank() + 1) % inner.size();
+            if !window_first {
+                assert_eq!(inner.all_reduce_one(1, Op::Sum).unwrap(), inner.size());
+            }
+            if me % 2 == 0 || window_first {
+                let mut window: Window<u64> = inner.allocate(1).unwrap();
+                window.lock_exclusive(next).unwrap().put(0, &[7 + inner.rank() as u64]).unwrap();
+                window.fence().unwrap();
+                let before = (inner.rank() + inner.size() - 1) % inner.size();
+                assert_eq!(window.local().get(0).unwrap(), 7 + before as u64);
+                window.fence().unwrap();
+            }
+            inner.barrier().unwrap();
+        }
+        world.barrier().unwrap();
+    });
+}
+
+#[test]
+fn death_during_a_split_names_the_rank() {
+    for size in [2, 3, 5] {
+        let ended = ranks::outcome_of(size, "death_during_a_split_names_the_rank", |world| {
+            if world.rank() == VICTIM {
+                // The others are in the call by then, or nearly so.
+                (0..world.size()).filter(|&rank| rank != VICTIM).for_each(|rank| drop(world.recv(rank, TOLD).unwrap()));
+                std::thread::sleep(std::time::Duration::from_millis(50));
+                die();
+            }
+            world.send(VICTIM, TOLD, &[]).unwrap();
+            let begun = Instant::now();
+            let error = world.split(Some(0), 0).err().expect("one is dead");
+            assert_eq!(error.lost_rank(), Some(VICTIM), "{error}");
+            assert!(begun.elapsed() < within(IN_TIME), "it took {:?}", begun.elapsed());
+        });
+        let Some(outcome) = ended else { return };
+        ranks::only_failed(&outcome, VICTIM, Status::Killed(9));
     }
 }

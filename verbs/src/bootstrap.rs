@@ -6,7 +6,7 @@ use transom_locks::Rank;
 use transom_shm_loopback::{Loopback, Meet};
 use transom_windows::{Exchange, FabricError};
 
-/// A job as its ranks see it before there is a network: they exchange bytes, notice deaths, and split into teams.
+/// A job as its ranks see it before there is a network: they exchange bytes, notice deaths, and make teams.
 ///
 /// # Examples
 /// ```
@@ -16,13 +16,6 @@ use transom_windows::{Exchange, FabricError};
 /// # Ok::<(), transom::FabricError>(())
 /// ```
 pub trait Bootstrap: Exchange + Send + Sync {
-    /// Collective: a team of those that name the same colour, numbered by `key`, then by rank; none for those that name no
-    /// colour.
-    ///
-    /// # Errors
-    /// On all ranks of a team if on one.
-    fn team(&self, colour: Option<u64>, key: u64) -> Result<Option<Arc<dyn Bootstrap>>, FabricError>;
-
     /// A team of these ranks, in this order, this one among them; all of them call it, and nobody else need. Each calls `meet`
     /// as often as the others, which gives what each passes to all of them.
     ///
@@ -39,10 +32,6 @@ pub trait Bootstrap: Exchange + Send + Sync {
 }
 
 impl Bootstrap for Loopback {
-    fn team(&self, colour: Option<u64>, key: u64) -> Result<Option<Arc<dyn Bootstrap>>, FabricError> {
-        Ok(self.split(colour, key)?.map(|team| Arc::new(team) as _))
-    }
-
     fn team_of(&self, members: &[Rank], meet: &mut Meet<'_>) -> Result<Arc<dyn Bootstrap>, FabricError> {
         Ok(Arc::new(Loopback::team(self, members, meet)?))
     }
@@ -57,10 +46,6 @@ impl Bootstrap for Loopback {
 }
 
 impl Bootstrap for Tcp {
-    fn team(&self, colour: Option<u64>, key: u64) -> Result<Option<Arc<dyn Bootstrap>>, FabricError> {
-        Ok(self.split(colour, key)?.map(|team| Arc::new(team) as _))
-    }
-
     fn team_of(&self, members: &[Rank], meet: &mut Meet<'_>) -> Result<Arc<dyn Bootstrap>, FabricError> {
         Ok(Arc::new(Tcp::team(self, members, meet)?))
     }

@@ -2,7 +2,7 @@
 
 use super::connection::{Connection, Group};
 use super::contact::Contact;
-use super::frames::{BYE, FAIL, FORM, JOB, LEAVE, LONGEST, PART, State, TOO_LONG, body_of_members, parse_parts};
+use super::frames::{BYE, FAIL, FORM, LEAVE, LONGEST, PART, State, TOO_LONG, body_of_members, parse_parts};
 use super::hub::Hub;
 use super::wire::{self, Answer, Hello};
 use crate::lock::lock;
@@ -120,34 +120,6 @@ impl Tcp {
             left: AtomicBool::new(false),
             teams: Mutex::default(),
         }))
-    }
-
-    /// Collective: a team of the ranks that name the same colour, numbered by `key`, then by rank; none for ranks that
-    /// name no colour. It has its own collectives, ranks and errors.
-    pub fn split(&self, colour: Option<u64>, key: u64) -> Result<Option<Self>, FabricError> {
-        let id = random().map_err(no_numbers);
-        // A rank without random numbers takes part too, with 0, so that the others do not wait for it. The number of the
-        // first member becomes the team's.
-        let mine = id.as_ref().map_or(JOB, |id| u64::from_le_bytes(*id).max(1));
-        let wish = [u64::from(colour.is_some()), colour.unwrap_or(0), key, mine];
-        let wishes = self.all_gather(wish.map(u64::to_le_bytes).as_flattened())?;
-        id?;
-        if let Some(rank) = wishes.iter().position(|wish| wish.len() != size_of::<[u64; 4]>()) {
-            let why = format!("rank {rank} makes something else, a window or value perhaps");
-            return Err(FabricError::Misuse { why });
-        }
-        let wish = |rank: Rank| -> [u64; 4] {
-            let (numbers, _) = wishes[rank].as_chunks::<8>();
-            std::array::from_fn(|at| numbers.get(at).map_or(0, |number| u64::from_le_bytes(*number)))
-        };
-        let Some(colour) = colour else { return Ok(None) };
-        let mut members: Vec<Rank> = (0..self.size()).filter(|&rank| wish(rank)[..2] == [1, colour]).collect();
-        members.sort_by_key(|&rank| (wish(rank)[2], rank));
-        let id = wish(members[0])[3];
-        if id == JOB {
-            return Err(FabricError::GivenUp { rank: members[0] });
-        }
-        Ok(Some(self.form(id, &members)))
     }
 
     /// A team of these ranks, in this order, this one among them; all of them call it, and nobody else need. `meet` is called

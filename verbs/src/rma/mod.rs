@@ -97,19 +97,8 @@ impl Verbs {
         }
     }
 
-    /// Collective: a team of the ranks that name the same colour, numbered by `key`, then by rank. It shares the queue
-    /// pairs of the job.
-    ///
-    /// # Errors
-    /// Those of the exchange.
-    pub fn split(&self, colour: Option<u64>, key: u64) -> Result<Option<Self>, FabricError> {
-        let exchange = self.0.exchange.team(colour, key)?;
-        let memory = self.0.node.memory.split(colour, key)?;
-        exchange.zip(memory).map(|(exchange, memory)| self.team_of(exchange, memory)).transpose()
-    }
-
     /// A team of these ranks, in this order, this one among them; all of them call it, and nobody else need. `meet` gives what each
-    /// passes to all of them, in that order, or ends with an error at all.
+    /// passes to all of them, in that order, or ends with an error at all. The team shares the queue pairs of the job.
     ///
     /// # Errors
     /// Those of `meet` and of the exchange.
@@ -157,12 +146,6 @@ impl Verbs {
         let (hybrid, paths) = (member.hybrid, member.paths.clone());
         let team = Member::new(service, team, (node, peers.into()), hybrid, mail, paths, parent);
         Ok(Verbs(Arc::new(team)))
-    }
-
-    /// Collective: gives everyone's bytes to everyone by the exchange of the job, and not by lanes.
-    #[doc(hidden)]
-    pub fn introduce(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, FabricError> {
-        self.0.exchange.all_gather(mine)
     }
 
     /// A number of each rank's host, if there are several.

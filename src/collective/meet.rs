@@ -1,0 +1,159 @@
+//! Calls in which the ranks of a world or team make something together: they compare what they call, and meet by its messages.
+
+use super::group::{Group, Member};
+use super::history::Made;
+use super::memory::Memory;
+use super::running::Running;
+use super::signature::{Kind, Signature};
+use super::{Described, What, carry_out, reduction};
+use crate::messages::{Error, hold};
+use crate::provider::Provider;
+use crate::world::World;
+use std::sync::Arc;
+use transom_collective::{Algorithm, Call, Plan, Shape};
+use transom_shm_loopback::Meet;
+use transom_windows::{Exchange as _, FabricError};
+
+impl World {
+    /// The provider between these ranks alone. The first call of a team is collective, and makes it.
+    #[inline]
+    pub(crate) fn fabric(&self) -> Result<&Provider, transom_windows::Error> {
+        match self.fabric_of_all().get() {
+            Some(fabric) => Ok(fabric),
+            None => self.first_fabric(),
+        }
+    }
+
+    #[cold]
+    fn first_fabric(&self) -> Result<&Provider, transom_windows::Error> {
+        let make = || {
+            let group = self.group()?;
+            let mut turn = group.enter()?;
+            let made = group.begin(&mut turn, Signature::without(Kind::Window))?;
+            self.compare(group, made)?;
+            self.make_fabric(group, made)
+        };
+        let call = "the first window or value of a team";
+        make().map_err(|error| transom_windows::Error::Collective { call, source: fabric_error(error) })
+    }
+
+    /// The provider between these ranks alone, as a part of a call that all ranks have begun and compared.
+    pub(super) fn make_fabric(&self, group: &Arc<Member>, made: Made) -> Result<&Provider, Error> {
+        if let Some(fabric) = self.fabric_of_all().get() {
+            return Ok(fabric);
+        }
+        let members = self.space().members();
+        let fabric = self.meet(group, made, |meet| self.provider().team(&members, meet))?;
+        Ok(self.fabric_of_all().get_or_init(|| fabric))
+    }
+
+    /// Collective: gives the words that each rank passes to a split to all ranks.
+    pub(crate) fn gather_wishes(&self, mine: [u64; 4]) -> Result<Vec<[u64; 4]>, FabricError> {
+        let mut wishes = vec![[0; 4]; self.size()];
+        let what = What::Planned(self.plan_to_gather(mine.len(), size_of::<u64>()));
+        let described = Described { signature: Signature::without(Kind::Split), what, fold: reduction::Nothing };
+        let called = self.call(described, &mine, wishes.as_flattened_mut());
+        called.inspect_err(|_| self.tell_windows()).map_err(fabric_error)?;
+        Ok(wishes)
+    }
+
+    /// Takes part in the exchange of ranks that make a window or value where this rank splits, so that they are told, too.
+    fn tell_windows(&self) {
+        if let (Ok(group), Some(fabric)) = (self.group(), self.fabric_of_all().get())
+            && let Some(window) = group.broken_beside_window()
+            && self.skips(window)
+        {
+            // What fails here fails for those others.
+            let _ = fabric.all_gather(b"split");
+        }
+    }
+
+    fn plan_to_gather(&self, len: usize, element: usize) -> Plan {
+        let shape = Shape { rank: self.rank(), ranks: self.size(), len, element, hosts: None };
+        Algorithm::named("bruck").expect("it is there").plan(Call::AllGather, shape)
+    }
+
+    /// All ranks tell all which call they make, before it: in debug builds, and where they make something together.
+    pub(super) fn compare(&self, group: &Arc<Member>, made: Made) -> Result<(), Error> {
+        let all = self.exchange(group, made, made.to_bytes().to_vec())?;
+        let calls: Vec<_> = all.as_chunks().0.iter().map(Made::from_bytes).collect();
+        // The first that differs from the first, so that all ranks say the same.
+        match calls.iter().position(|theirs| *theirs != calls[0]) {
+            Some(rank) => {
+                let error = Group::mismatch((0, calls[0]), (rank, calls[rank]));
+                group.comm.hub.with(|core| group.fail(core, error.clone()))?;
+                Err(error)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Calls `make`, whose rounds go by messages of this call: whoever waits in one is told of deaths, of ranks that have left the
+    /// team, and of other failures, as in every collective.
+    pub(super) fn meet<R>(
+        &self,
+        group: &Arc<Member>,
+        made: Made,
+        make: impl FnOnce(&mut Meet<'_>) -> Result<R, FabricError>,
+    ) -> Result<R, Error> {
+        let mut failed = None;
+        let result = make(&mut |mine| {
+            self.gather_bytes(group, made, mine).map_err(|error| {
+                let source = fabric_error(error.clone());
+                failed = Some(error);
+                source
+            })
+        });
+        result.map_err(|error| failed.unwrap_or_else(|| error.into()))
+    }
+
+    /// What each rank passes, at all ranks.
+    fn gather_bytes(&self, group: &Arc<Member>, made: Made, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+        // Most messages are short, and take one round: their length, and behind it as many bytes.
+        const SHORT: usize = 64;
+        let slot = |len: usize| {
+            let mut slot = (mine.len() as u32).to_le_bytes().to_vec();
+            slot.extend(&mine[..mine.len().min(len - 4)]);
+            slot.resize(len, 0);
+            slot
+        };
+        let parse = |all: &[u8], len: usize| -> Vec<(usize, Vec<u8>)> {
+            let slots = all.chunks(len).filter_map(|slot| slot.split_first_chunk());
+            let said = |(said, bytes): (&[u8; 4], &[u8])| {
+                let said = u32::from_le_bytes(*said) as usize;
+                (said, bytes[..said.min(bytes.len())].to_vec())
+            };
+            slots.map(said).collect()
+        };
+        let mut said = parse(&self.exchange(group, made, slot(SHORT))?, SHORT);
+        let longest = said.iter().map(|(len, _)| *len).max().unwrap_or(0) + 4;
+        if longest > SHORT {
+            said = parse(&self.exchange(group, made, slot(longest))?, longest);
+        }
+        Ok(said.into_iter().map(|(_, bytes)| bytes).collect())
+    }
+
+    /// As many bytes of each rank, at all ranks, side by side: as a part of a call that is begun, whichever call each rank makes.
+    fn exchange(&self, group: &Arc<Member>, made: Made, mine: Vec<u8>) -> Result<Vec<u8>, Error> {
+        let mut all = vec![0_u8; self.size() * mine.len()];
+        let plan = self.plan_to_gather(mine.len(), 1);
+        // SAFETY: as in `carry`.
+        let (given, data) = unsafe { (hold::lend(&mine[..]), hold::lend_mut(&mut all[..])) };
+        let memory = Memory::new(given, data, 1, plan.scratch);
+        let mut running = Running::new(group.clone(), made, plan, memory, reduction::Nothing);
+        // Whichever call they make.
+        running.tag = Made { history: 0, ..made }.tag();
+        carry_out(group, made, &mut running)?;
+        Ok(all)
+    }
+}
+
+/// The same to who makes memory or a team.
+pub(super) fn fabric_error(error: Error) -> FabricError {
+    match error {
+        Error::PeerDied { rank } => FabricError::PeerDied { rank },
+        Error::PeerLeft { rank } => FabricError::PeerLeft { rank },
+        Error::Mismatch { .. } | Error::Misuse { .. } => FabricError::Misuse { why: error.to_string() },
+        error => FabricError::System { what: "meeting by messages".into(), source: std::io::Error::other(error) },
+    }
+}
