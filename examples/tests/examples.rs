@@ -84,6 +84,26 @@ fn stencil_is_right_by_every_exchange() {
 }
 
 #[test]
+fn ocean_finds_the_known_solution() {
+    for args in ["--ranks 1 -n 8", "--ranks 2 -n 64", "--ranks 3 -n 32", "--ranks 10 -n 16"] {
+        succeeds("ocean", args, &["every point is right"]);
+    }
+}
+
+#[test]
+fn ocean_sweeps_as_often_on_ranks_as_on_threads() {
+    for members in [1, 2, 3] {
+        let on = |by| {
+            let out = succeeds("ocean", &format!("--ranks {members} -n 64 --by {by}"), &["every point is right"]);
+            out.split(", ").skip(3).map(String::from).collect::<Vec<_>>()
+        };
+        let [ranks, threads] = ["ranks", "threads"].map(on);
+        assert_eq!(ranks, threads, "{members} of each");
+        assert_eq!(ranks[..2], ["121 sweeps", "residual 7.7e-8"]);
+    }
+}
+
+#[test]
 fn radix_sorts() {
     for args in ["--ranks 1 -n 1", "--ranks 2 -n 1000 --bits 3", "--ranks 3 -n 12345", "--ranks 8 -n 5 --bits 16"] {
         succeeds("radix", args, &["every key is right"]);
@@ -142,8 +162,10 @@ fn nonsense_is_answered_with_advice() {
     refuses("fair_lock", "--seconds 0", &["seconds above 0"]);
     refuses("stencil", "-n 3 --ranks 4", &["use -n 4 or more"]);
     refuses("stencil", "--by magic", &["fence", "pscw", "signal"]);
+    refuses("ocean", "-n 100", &["a power of two from 8"]);
+    refuses("ocean", "--tolerance 0", &["a residual of 1e-8 or more"]);
     refuses("pipeline", "--columns 7 --ranks 4", &["two for each of 4 ranks"]);
-    for name in ["hello", "lu", "fair_lock", "stencil", "pipeline", "histogram", "table"] {
+    for name in ["hello", "lu", "fair_lock", "stencil", "ocean", "pipeline", "histogram", "table"] {
         refuses(name, "--ranks 0", &["ranks"]);
         refuses(name, "--ranks 99999999", &["32767"]);
         refuses(name, "--rnaks 4", &["--ranks"]);
