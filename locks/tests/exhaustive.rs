@@ -161,11 +161,19 @@ fn two_ranks() {
 fn three_ranks() {
     for delivery in [Immediate, Deferred, Watched] {
         check_all::<16>("3 ranks x 1", delivery, mixes(3, 1));
+    }
+}
+
+#[test]
+#[ignore = "long: `tests/full` runs it"]
+fn three_ranks_twice() {
+    for delivery in [Immediate, Deferred, Watched] {
         check_all::<16>("3 ranks x 2", delivery, mixes(3, 2));
     }
 }
 
 #[test]
+#[ignore = "long: `tests/full` runs it"]
 fn four_ranks() {
     for delivery in [Immediate, Deferred, Watched] {
         check_all::<16>("4 ranks x 1", delivery, mixes(4, 1));
@@ -190,6 +198,11 @@ fn the_gate() {
         check_all::<3>("2 ranks x 2, counts of 3 bits", delivery, mixes(2, 2));
         check_all::<3>("3 ranks x 1, counts of 3 bits", delivery, mixes(3, 1));
     }
+}
+
+#[test]
+#[ignore = "long: `tests/full` runs it"]
+fn the_gate_of_three_ranks() {
     let again = [shared(0), exclusive(0)].concat();
     let once = mixes(2, 1).map(|rows| [rows, vec![again.clone()]].concat());
     check_all::<3>("3 ranks, one of them x 2, counts of 3 bits", Immediate, once);
@@ -266,6 +279,12 @@ fn deadlines() {
     let twice: Vec<_> = rows.iter().flat_map(|first| rows.iter().map(|second| again(first, second))).collect();
     check_deadlines::<16>("2 ranks x 2", &with_deadlines(&twice, 2));
     check_deadlines::<16>("3 ranks x 1", &with_deadlines(&rows, 3));
+}
+
+#[test]
+#[ignore = "long: `tests/full` runs it"]
+fn deadlines_at_the_gate_and_attempts() {
+    let rows = [shared(0), exclusive(0), until(Shared), until(Exclusive)];
     check_deadlines::<3>("3 ranks x 1, counts of 3 bits", &with_deadlines(&rows, 3));
     let tries = [until(Shared), until(Exclusive), attempt(Shared), attempt(Exclusive), shared(0), exclusive(0)];
     check_deadlines::<16>("3 ranks x 1, and attempts", &with_deadlines(&tries, 3));
@@ -273,6 +292,7 @@ fn deadlines() {
 
 /// What has too many states: random schedules.
 #[test]
+#[ignore = "long: `tests/full` runs it"]
 fn deadlines_of_four_ranks() {
     let rows = [shared(0), exclusive(0), until(Shared), until(Exclusive)];
     for mix in with_deadlines(&rows, 4) {
@@ -375,6 +395,7 @@ fn deadlines_and_all_locks() {
 
 /// A chain of waiting readers longer than one word names.
 #[test]
+#[ignore = "long: `tests/full` runs it"]
 fn five_ranks_four_readers_wait() {
     let rows = vec![exclusive(0), shared(0), shared(0), shared(0), shared(0)];
     check_all::<16>("5 ranks, a writer and four readers", Immediate, [rows].into_iter());
@@ -389,6 +410,11 @@ fn all_locks() {
         let three = [vec![exclusive(0), exclusive(1), all()], vec![exclusive(0), shared(0), all()]];
         check_all::<16>("3 ranks, one takes all locks", delivery, three.into_iter());
     }
+}
+
+#[test]
+#[ignore = "long: `tests/full` runs it"]
+fn all_locks_and_two_in_order() {
     // Two that take all and two writers could wait in a circle, if the former did not release the higher locks.
     let in_order = vec![Call::Acquire(0, Exclusive), Call::Acquire(1, Exclusive), Call::Release(0), Call::Release(1)];
     check_all::<16>("two take all locks, one two in order", Immediate, [vec![all(), all(), in_order]].into_iter());

@@ -242,6 +242,7 @@ fn another_takes_two_in_order() {
 }
 
 #[test]
+#[ignore = "long: `tests/full` runs it"]
 fn two_other_ranks() {
     at_every_place::<16>(&[all(), exclusive(0), exclusive(2)]);
     at_every_place::<16>(&[all(), exclusive(1), exclusive(1)]);
@@ -259,6 +260,7 @@ fn single_requests() {
 
 /// With narrow counts a request comes to the gate after one attempt.
 #[test]
+#[ignore = "long: `tests/full` runs it"]
 fn single_requests_at_the_gate() {
     for mine in [exclusive(0), shared(0)] {
         at_every_place::<3>(&[[mine.clone(), shared(0)].concat(), exclusive(0)]);
