@@ -7,9 +7,15 @@ use std::cell::Cell;
 use std::sync::atomic::Ordering::SeqCst;
 use transom_windows::{FabricError, Wait, Wake};
 
-/// Looks at memory before the clock is read: most waits are over by then. Where ranks share cores, whoever is waited for
-/// may need this one.
-pub(crate) const LOOKS: [u32; 2] = [64, 2];
+/// Looks at memory before the clock is read: most waits are over by then. The second is for ranks that share cores: the awaited
+/// rank may need this one.
+const LOOKS: [u32; 2] = [64, 2];
+
+/// Returns true if a wait that has looked `looks` times should look again before it reads the clock.
+#[inline(always)]
+pub(crate) fn looks_again(looks: u32, crowded: bool) -> bool {
+    looks < LOOKS[usize::from(crowded || !transom_windows::has_own_core())]
+}
 
 #[inline(always)]
 pub(crate) fn cas(at: &View, offset: usize, expected: u64, new: u64, wake: Wake) -> Result<u64, FabricError> {
@@ -66,9 +72,14 @@ pub(crate) fn wait<R>(
         }
         look()
     };
-    for _ in 0..LOOKS[usize::from(crowded)] {
+    let mut looks = 0;
+    loop {
         if let Some(found) = look()? {
             return Ok(found);
+        }
+        looks += 1;
+        if !looks_again(looks, crowded) {
+            break;
         }
         std::hint::spin_loop();
     }

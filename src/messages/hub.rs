@@ -19,7 +19,7 @@ use transom_channel::{Meter, Short, Space, Status as Came};
 use transom_locks::Awaited;
 use transom_shm_loopback::messages::{Bytes, Look, Turn, Waiter};
 use transom_shm_loopback::{Biased, Held};
-use transom_windows::Wait;
+use transom_windows::{Wait, has_own_core};
 
 /// All messages of a rank. Requests keep it, and it does not keep the rank in its job: a request that is leaked harms nobody.
 pub(crate) struct Hub {
@@ -219,7 +219,7 @@ impl Hub {
         loop {
             left -= 1;
             match self.enter(|core| core.engine.try_receive(context, source, tag, into, looks)) {
-                Some(Short::Nothing) if left > 0 => std::hint::spin_loop(),
+                Some(Short::Nothing) if left > 0 && has_own_core() => std::hint::spin_loop(),
                 look => return look,
             }
         }
@@ -234,7 +234,7 @@ impl Hub {
                 core.engine.try_receive_any(context, tag, &mut *into)
             };
             match self.enter(look)? {
-                (_, Short::Nothing) => std::hint::spin_loop(),
+                (_, Short::Nothing) if has_own_core() => std::hint::spin_loop(),
                 found => return Some(found),
             }
         }
@@ -256,7 +256,7 @@ impl Hub {
                 let ended = core.ended_well(id);
                 (lies.is_some() || ended.is_none() && core.is_arriving(id), ended)
             })?;
-            if ended.is_some() || needs_turn {
+            if ended.is_some() || needs_turn || !has_own_core() {
                 return ended;
             }
             std::hint::spin_loop();

@@ -2,6 +2,7 @@
 
 use crate::ranks;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use std::cell::Cell;
 use std::time::{Duration, Instant};
 use transom::messages::Tag;
 use transom::{Mode, Window};
@@ -89,6 +90,48 @@ fn deadlines_cost_no_polling() {
     });
 }
 
+/// Binds this thread to the first or last core that it may use.
+fn move_to_one_core(last: bool) {
+    let may_use = sched_getaffinity(None).unwrap();
+    let mut cores = (0..CpuSet::MAX_CPU).filter(|&core| may_use.is_set(core));
+    let mut one = CpuSet::new();
+    one.set(if last { cores.next_back() } else { cores.next() }.unwrap());
+    sched_setaffinity(None, &one).unwrap();
+}
+
+/// The scheduler may put two ranks on one core, though there are as many cores as ranks. The awaited rank cannot run while the other
+/// spins.
+#[test]
+fn ranks_that_meet_on_a_core_stop_spinning() {
+    if ranks::over_network() {
+        return;
+    }
+    ranks::on(&[2], "ranks_that_meet_on_a_core_stop_spinning", |world| {
+        const ROUNDS: u64 = 1000;
+        let (other, looks) = (1 - world.rank(), Cell::new(0));
+        let mut window: Window<u64> = world.allocate_with_signals(1, 1).unwrap();
+        window.fence().unwrap();
+        move_to_one_core(true);
+        let tries = (0..3).map(|before| {
+            looks.set(0);
+            for round in 1..=ROUNDS {
+                let epoch = window.lock_all().unwrap();
+                epoch.target(other).unwrap().signal(0, 1).unwrap();
+                let has_come = |signals| {
+                    looks.set(looks.get() + 1);
+                    signals >= before * ROUNDS + round
+                };
+                epoch.signals().wait_until(0, has_come).unwrap();
+            }
+            looks.get()
+        });
+        // A spin takes more than 100 looks. Ranks that a process on this core disturbs spin at times.
+        let fewest = tries.min().unwrap();
+        assert!(fewest < ROUNDS * 15, "{fewest} looks at a signal in {ROUNDS} rounds");
+        window.fence().unwrap();
+    });
+}
+
 /// Polling ranks yield a core that they share. The test counts looks in vain.
 #[test]
 fn loops_of_looks_give_a_shared_core_away() {
@@ -97,10 +140,7 @@ fn loops_of_looks_give_a_shared_core_away() {
     }
     let name = "loops_of_looks_give_a_shared_core_away";
     let before = sched_getaffinity(None).unwrap();
-    let first = (0..CpuSet::MAX_CPU).find(|&core| before.is_set(core)).unwrap();
-    let mut one = CpuSet::new();
-    one.set(first);
-    sched_setaffinity(None, &one).unwrap();
+    move_to_one_core(false);
     ranks::on(&[4], name, |world| {
         const ROUNDS: u64 = 20;
         let (me, ranks) = (world.rank(), world.size());

@@ -79,5 +79,5 @@ pub use transom_locks::Mode;
 pub use transom_locks::Wake;
 pub use user_memory::{Owner, UserMemory};
 pub use value_name::ValueName;
-pub use waiting::{Look, Wait, Waiting, looked_in_vain};
+pub use waiting::{Look, Wait, Waiting, has_own_core, looked_in_vain};
 pub use window::Window;

@@ -56,19 +56,41 @@ const LOOKS: u32 = 64;
 /// How long a wait yields between looks before it sleeps, where every rank has a core of its own; and where ranks share
 /// cores.
 const YIELD: [Duration; 2] = [Duration::from_millis(10), Duration::from_micros(200)];
-/// A yield that takes longer has let somebody compute: this core is wanted. Shorter ones are the kernel's, or of a process that
+/// A yield that takes longer has let another process compute: this core is wanted. Shorter ones are the kernel's, or of a process that
 /// soon waits again.
 const LONG_YIELD: Duration = Duration::from_micros(100);
-/// How long a thread whose core is wanted sleeps instead of yielding. Who sleeps is woken on a core that is free, or before
-/// those that compute; who yields waits for a turn on the same core, which may take milliseconds.
-const WANTED: Duration = Duration::from_millis(10);
-/// How long it spins before.
-const SHORT_SPIN: Duration = Duration::from_micros(2);
+/// Time for which waits of a thread sleep at once after a long yield. A sleeper is woken on a free core if there is one. A thread that
+/// yields waits for a turn on the same core, which may take milliseconds. A sleep and a wake-up cost more than a hand-over by a yield,
+/// so the time is short.
+const WANTED: Duration = Duration::from_millis(1);
+
+/// State of a thread's core, as its last waits found it.
+#[derive(Clone, Copy)]
+enum Core {
+    /// No other thread was seen on the core.
+    Own,
+    /// The last wait ended with its first yield. The awaited rank ran on this core, and could not run while this thread spun.
+    Shared,
+    /// Another process computed during a yield. Waits sleep at once until then.
+    Wanted(Instant),
+}
 
 thread_local! {
-    /// Until when this thread takes its core to be wanted by somebody else.
-    static WANTED_UNTIL: Cell<Option<Instant>> = const { Cell::new(None) };
+    static CORE: Cell<Core> = const { Cell::new(Core::Own) };
 }
+
+/// Returns true if the last waits of this thread saw no other thread on its core. Only then may a wait spin before it calls
+/// [`Wait::until`].
+///
+/// # Examples
+/// ```
+/// assert!(transom_windows::has_own_core()); // before the first wait
+/// ```
+#[inline(always)]
+pub fn has_own_core() -> bool {
+    matches!(CORE.get(), Core::Own)
+}
+
 /// How often a wait asks whether it can still end. Not sooner: what everybody has done already may still be on its way.
 const CHECK: Duration = Duration::from_millis(100);
 
@@ -169,16 +191,20 @@ impl Wait<'_> {
         mut sleep: impl FnMut(Look<'_, R>) -> Result<Option<R>, FabricError>,
     ) -> Result<R, FabricError> {
         let (Waiting { spin, report }, began) = (Waiting::of_this_process(), Instant::now());
-        let wanted = WANTED_UNTIL.get().is_some_and(|until| began < until);
-        let (spin, mut awake) = match (crowded, wanted) {
-            (true, _) => (Duration::ZERO, YIELD[1]),
-            (false, true) => (spin.min(SHORT_SPIN), Duration::ZERO),
-            (false, false) => (spin, spin + YIELD[0]),
+        let core = CORE.replace(Core::Own);
+        let (spin, mut awake) = match core {
+            _ if crowded => (Duration::ZERO, YIELD[1]),
+            Core::Wanted(until) if began < until => {
+                CORE.set(core);
+                (Duration::ZERO, Duration::ZERO)
+            }
+            _ => (spin, spin + YIELD[0]),
         };
+        let (mut yields, mut yield_first) = (0, matches!(core, Core::Shared));
         let (mut next_check, mut report) = (CHECK, report.unwrap_or(Duration::MAX));
         loop {
             let waited = began.elapsed();
-            let found = if waited < spin {
+            let found = if waited < spin && !std::mem::take(&mut yield_first) {
                 let mut found = None;
                 for _ in 0..LOOKS {
                     found = look()?;
@@ -190,11 +216,16 @@ impl Wait<'_> {
                 found
             } else if waited < awake {
                 std::thread::yield_now();
-                if !crowded && began.elapsed() - waited > LONG_YIELD {
-                    WANTED_UNTIL.set(Some(Instant::now() + WANTED));
+                yields += 1;
+                let is_long = !crowded && began.elapsed() - waited > LONG_YIELD;
+                let found = look()?;
+                if is_long {
+                    CORE.set(Core::Wanted(Instant::now() + WANTED));
                     awake = Duration::ZERO;
+                } else if found.is_some() && yields == 1 {
+                    CORE.set(Core::Shared);
                 }
-                look()?
+                found
             } else {
                 sleep(&mut look)?
             };

@@ -21,7 +21,7 @@ use super::broken::{Differ, Failure};
 use super::slate::{Shared, Slate, Word};
 use std::sync::atomic::Ordering::*;
 use transom_locks::{Awaited, Rank};
-use transom_windows::{FabricError, Wait};
+use transom_windows::{FabricError, Wait, has_own_core};
 
 /// How many rounds back a rank may still read when it posts.
 pub(super) const LAG: u64 = if MODEL { 1 } else { 3 };
@@ -235,7 +235,7 @@ impl<S: Slate> Lines<S> {
     fn look(&self, rank: Rank, round: u64, (number, hash): (&S::Word, &S::Word)) -> Result<(), Failure> {
         let mut looks = 0;
         while number.load(SeqCst) != round || hash.load(Relaxed) != self.calls {
-            if looks == LOOKS || self.slate.is_crowded() {
+            if looks == LOOKS || self.slate.is_crowded() || !has_own_core() {
                 return self.wait(rank, round);
             }
             looks += 1;

@@ -2,7 +2,7 @@
 
 use super::inbox::Inbox;
 use crate::bell::{Brief, nap, ring};
-use crate::words::LOOKS;
+use crate::words::looks_again;
 use std::cell::Cell;
 use std::convert::Infallible;
 use std::time::{Duration, Instant};
@@ -101,9 +101,14 @@ impl Waiter {
     /// Waits until `look`, which takes what comes, has found what it looks for. `check` is called ten times a second.
     #[inline(always)]
     pub fn wait<R>(&self, wait: Wait<'_>, mut look: impl FnMut() -> Look<R>, check: impl FnMut()) -> R {
-        for _ in 0..LOOKS[usize::from(self.crowded)] {
+        let mut looks = 0;
+        loop {
             if let Look::Found(found) = look() {
                 return found;
+            }
+            looks += 1;
+            if !looks_again(looks, self.crowded) {
+                break;
             }
             std::hint::spin_loop();
         }
