@@ -289,7 +289,7 @@ impl Listener {
         }
         if let Some((_, left)) = self.left.iter_mut().find(|(at, _)| *at == context) {
             match saying {
-                Saying::NoMore => left.sinks.end(from),
+                Saying::NoMore => left.sinks.end(core, from),
                 Saying::Over(_) | Saying::Gone | Saying::Makes(..) => {}
                 // It takes what this rank might have sent there.
                 _ => Saying::NoMore.send(core, from, context),
@@ -310,7 +310,7 @@ impl Listener {
                 return group.hear_of_window(core, (group.comm.numbered(from), window), call);
             }
             Saying::BesideWindow(window, why) => return group.fail_beside_window(core, window, why),
-            Saying::NoMore => return group.end_sink(from),
+            Saying::NoMore => return group.end_sink(core, from),
             Saying::Gone => Error::PeerLeft { rank: group.comm.numbered(from) },
         };
         group.fail(core, error);

@@ -29,6 +29,7 @@ impl World {
         fold: F,
     ) -> Result<(), Error> {
         let group = self.group()?;
+        let scratch = group.take_scratch::<T>(scratch).map_err(|error| group.refuse(error))?;
         let mut turn = group.enter()?;
         let made = group.begin(&mut turn, call)?;
         // The ranks of a host open their board in the same call.
@@ -109,6 +110,7 @@ mod tests {
         let ended = crate::threads(hosts.len(), |world| {
             let group = Group::enter_by(
                 &world.collectives().control,
+                &Default::default(),
                 world.space().comm().unwrap().clone(),
                 Some(Hosts::of(hosts)),
                 None,

@@ -137,9 +137,10 @@ impl World {
     fn exchange(&self, group: &Arc<Member>, made: Made, mine: Vec<u8>) -> Result<Vec<u8>, Error> {
         let mut all = vec![0_u8; self.size() * mine.len()];
         let plan = self.plan_to_gather(mine.len(), 1);
+        let scratch = group.take_scratch::<u8>(plan.scratch).map_err(|error| group.stopped(Some(error)))?;
         // SAFETY: as in `carry`.
         let (given, data) = unsafe { (hold::lend(&mine[..]), hold::lend_mut(&mut all[..])) };
-        let memory = Memory::new(given, data, 1, plan.scratch);
+        let memory = Memory::new(given, data, 1, scratch);
         let mut running = Running::new(group.clone(), made, plan, memory, reduction::Nothing);
         // Whichever call they make.
         running.tag = Made { history: 0, ..made }.tag();

@@ -29,7 +29,7 @@ mod persistent;
 mod ragged;
 mod reduction;
 mod running;
-mod scratch;
+mod sections;
 mod signature;
 mod sinks;
 mod started;
@@ -48,10 +48,9 @@ use control::{Control, Making};
 use described::{Described, What};
 use group::{Group, Member, Turn};
 use history::Made;
-use memory::Memory;
+use memory::{Memory, ScratchPool};
 use reduction::Fold;
 use running::{Running, Turned};
-use scratch::Scratch;
 use signature::Signature;
 use std::fmt;
 use std::panic::resume_unwind;
@@ -66,16 +65,16 @@ use transom_shm_loopback::collective::Board;
 pub(crate) struct Collectives {
     member: OnceLock<Arc<Member>>,
     making: Mutex<()>,
-    scratch: Scratch,
-    /// The same of all worlds of the job.
+    /// The same of all worlds of the job, as the next.
     control: Arc<Control>,
+    scratch: Arc<ScratchPool>,
 }
 
 impl Collectives {
     /// Of a world that is made of nothing, or of another.
     pub fn new(of: Option<&Collectives>) -> Collectives {
-        let control = of.map(|of| of.control.clone()).unwrap_or_default();
-        Collectives { member: OnceLock::new(), making: Mutex::new(()), scratch: Scratch::default(), control }
+        let (control, scratch) = of.map(|of| (of.control.clone(), of.scratch.clone())).unwrap_or_default();
+        Collectives { member: OnceLock::new(), making: Mutex::new(()), control, scratch }
     }
 
     /// This rank makes the window or value of this number, until the result is dropped. None without messages: then nobody asks for it.
@@ -105,7 +104,7 @@ impl World {
     #[cold]
     #[inline(never)]
     fn group_by(&self, rules: impl FnOnce() -> Option<Rules>) -> Result<&Arc<Member>, Error> {
-        let Collectives { member, making, control, .. } = self.collectives();
+        let Collectives { member, making, control, scratch } = self.collectives();
         if let Some(member) = member.get() {
             return Ok(member);
         }
@@ -115,7 +114,8 @@ impl World {
         }
         let hosts = Some(self.hosts()).filter(|hosts| hosts.count() > 1);
         let shares_memory = self.shares_memory();
-        let made = Group::enter_by(control, self.space().comm()?.clone(), hosts, rules(), shares_memory)?;
+        let comm = self.space().comm()?.clone();
+        let made = Group::enter_by(control, scratch, comm, hosts, rules(), shares_memory)?;
         Ok(member.get_or_init(|| made))
     }
 
@@ -253,6 +253,7 @@ impl World {
         fold: F,
     ) -> Result<(), Error> {
         let group = self.group()?;
+        let scratch = group.take_scratch::<T>(plan.scratch).map_err(|error| group.refuse(error))?;
         let mut turn = group.enter()?;
         let made = group.begin(&mut turn, call)?;
         if cfg!(debug_assertions) {
@@ -260,7 +261,7 @@ impl World {
         }
         // SAFETY: `carry_out` returns when nothing of the memory is lent any more, in a panic too.
         let (given, data) = unsafe { (hold::lend(given), hold::lend_mut(data)) };
-        let memory = Memory::new(given, data, size_of::<T>(), plan.scratch);
+        let memory = Memory::new(given, data, size_of::<T>(), scratch);
         carry_out(group, made, &mut Running::new(group.clone(), made, plan, memory, fold))
     }
 }
