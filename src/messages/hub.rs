@@ -1,9 +1,9 @@
 //! A rank's messages: one engine behind one lock, whichever of its threads and teams they are of.
 
+use super::asked::Progress;
 use super::carrier;
 use super::error::Error;
 use super::locked::{Core, Engine, Key};
-use super::asked::Progress;
 use super::progress::Thread;
 use crate::lock::lock;
 use crate::provider::Provider;
