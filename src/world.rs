@@ -435,10 +435,12 @@ impl World {
     /// call that needs it: this call takes some rounds of messages more.
     ///
     /// # Errors
-    /// [`Error::Collective`]: if a rank has died or left; if a rank calls another collective, or makes a window or value, instead; if another
-    /// thread of this rank is in a collective of this world; if collectives of this world have failed before; without messages; and for
-    /// a team that would be one too many: the ranks of a job lead 613,566,756 teams, each as many as the others, and a team counts for the
-    /// first of its ranks that leads fewer.
+    /// [`Error::Collective`]:
+    /// - A rank has died or left.
+    /// - A rank calls another collective instead, or makes a window or value.
+    /// - Another thread of this rank is in a collective of this world.
+    /// - Collectives of this world have failed before, or there are no messages.
+    /// - No member has a number left to lead the team with. A job has 613,566,756 numbers, and each rank as many of them as the others.
     ///
     /// # Examples
     /// ```
