@@ -148,7 +148,7 @@ fn sections_move_their_elements_in_each_form() {
             let len = |from: usize, to: usize| [0, 2, 12, 84, 60][(from * 3 + to + round) % 5];
             let cut = |seed: usize, len: usize| {
                 let block = [1, 2, 3, 4, 6, 12][(seed * 5 + round) % 6];
-                let block = if len % block == 0 { block } else { 1 };
+                let block = if len.is_multiple_of(block) { block } else { 1 };
                 (seed + round, block, len / block)
             };
             let given = Sides::new((0..size).map(|to| cut(me + 2 * to, len(me, to))).collect());
