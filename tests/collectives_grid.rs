@@ -1,4 +1,4 @@
-//! Neighbours on a grid, and blocks in sections of memory.
+//! Neighbours on a grid, and blocks in sections of memory, in each form of the calls.
 
 mod ranks;
 use ranks::on;
@@ -96,6 +96,119 @@ fn a_matrix_is_transposed_by_sections() {
     });
 }
 
+/// Sections of one rank for each other: their elements, listed one by one, are what the sections mean.
+struct Sides {
+    offsets: Vec<Vec<usize>>,
+    blocks: Vec<(usize, usize, usize)>,
+}
+
+impl Sides {
+    /// `blocks` are the kind of each section, and the length and the number of its blocks. No two sections share an element.
+    fn new(blocks: Vec<(usize, usize, usize)>) -> Sides {
+        let starts = |rank: usize| SPACE * rank;
+        // Listed from the last block to the first.
+        let listed = |(rank, &(_, block, count)): (usize, &(usize, usize, usize))| {
+            (0..count).rev().map(|i| starts(rank) + i * (block + 1)).collect()
+        };
+        Sides { offsets: blocks.iter().enumerate().map(listed).collect(), blocks }
+    }
+
+    fn sections(&self) -> Vec<Section<'_>> {
+        let section = |(rank, &(kind, block, count)): (usize, &(usize, usize, usize))| match kind % 4 {
+            0 => Section::Contiguous { offset: SPACE * rank, len: block * count },
+            1 => Section::Strided { offset: SPACE * rank, count, block, stride: block + 1 },
+            2 => Section::Tile { offset: SPACE * rank, rows: count, columns: block, row_length: block + 2 },
+            _ => Section::Indexed { offsets: &self.offsets[rank], block },
+        };
+        self.blocks.iter().enumerate().map(section).collect()
+    }
+
+    fn elements(&self, rank: usize) -> Vec<usize> {
+        let (kind, block, count) = self.blocks[rank];
+        let start = |i: usize| match kind % 4 {
+            0 => i * block,
+            1 => i * (block + 1),
+            2 => i * (block + 2),
+            _ => (count - 1 - i) * (block + 1),
+        };
+        (0..count).flat_map(|i| (0..block).map(move |k| SPACE * rank + start(i) + k)).collect()
+    }
+}
+
+/// Elements from one section to the next.
+const SPACE: usize = 400;
+
+/// Sections of each kind, of blocks of 1 to 7 elements and of none, in each form of the call: at once, started, in a scope, persistent.
+#[test]
+fn sections_move_their_elements_in_each_form() {
+    on(&ranks::SIZES, "sections_move_their_elements_in_each_form", |world| {
+        let (me, size) = (world.rank(), world.size());
+        for round in 0..ranks::rounds(24) {
+            // Elements that `from` sends to `to`.
+            let len = |from: usize, to: usize| [0, 2, 12, 84, 60][(from * 3 + to + round) % 5];
+            let cut = |seed: usize, len: usize| {
+                let block = [1, 2, 3, 4, 6, 12][(seed * 5 + round) % 6];
+                let block = if len.is_multiple_of(block) { block } else { 1 };
+                (seed + round, block, len / block)
+            };
+            let given = Sides::new((0..size).map(|to| cut(me + 2 * to, len(me, to))).collect());
+            let taken = Sides::new((0..size).map(|from| cut(3 * me + from + 1, len(from, me))).collect());
+            let number = |rank: usize, index: usize| (rank * 1_000_000 + round * 10_000 + index) as u32;
+            let data: Vec<u32> = (0..SPACE * size).map(|index| number(me, index)).collect();
+            let mut want = vec![u32::MAX; SPACE * size];
+            for from in 0..size {
+                let theirs = Sides::new((0..size).map(|to| cut(from + 2 * to, len(from, to))).collect());
+                let places = taken.elements(from);
+                assert_eq!(places.len(), len(from, me));
+                places.iter().zip(theirs.elements(me)).for_each(|(at, index)| want[*at] = number(from, index));
+            }
+            let mut into = vec![u32::MAX; SPACE * size];
+            world.all_to_all_sections(&data, &given.sections(), &mut into, &taken.sections()).unwrap();
+            assert!(into == want, "at once, round {round}");
+
+            let fresh = || vec![u32::MAX; SPACE * size];
+            let start = || world.iall_to_all_sections(data.clone(), &given.sections(), fresh(), &taken.sections());
+            let (first, second) = (start(), start());
+            assert!(second.wait().unwrap() == want && first.wait().unwrap() == want, "started, round {round}");
+            drop(start());
+
+            let mut into = fresh();
+            world
+                .scope(|scope| {
+                    drop(scope.iall_to_all_sections(&data, &given.sections(), &mut into, &taken.sections()));
+                    Ok::<_, Error>(())
+                })
+                .unwrap();
+            assert!(into == want, "in a scope, round {round}");
+
+            let made =
+                world.all_to_all_sections_init(vec![0; data.len()], &given.sections(), fresh(), &taken.sections());
+            let mut made = made.unwrap();
+            for step in 0..3 {
+                made.buffer().unwrap().iter_mut().zip(&data).for_each(|(element, number)| *element = number + step);
+                made.start().unwrap().wait().unwrap();
+                let moved = |number: &u32| if *number == u32::MAX { u32::MAX } else { number + step };
+                assert!(made.result().unwrap().iter().copied().eq(want.iter().map(moved)), "persistent, round {round}");
+            }
+        }
+    });
+}
+
+/// Sections that lie together and share elements: one of the blocks stays, whole.
+#[test]
+fn sections_that_overlap_keep_one_block() {
+    on(&[1, 2, 3], "sections_that_overlap_keep_one_block", |world| {
+        const LEN: usize = 30_000;
+        let given = vec![Section::Contiguous { offset: 0, len: LEN }; world.size()];
+        let data = vec![world.rank() as u32; LEN];
+        for _ in 0..3 {
+            let mut into = vec![u32::MAX; LEN];
+            world.all_to_all_sections(&data, &given, &mut into, &given).unwrap();
+            assert!(into[0] < world.size() as u32 && into.iter().all(|rank| *rank == into[0]));
+        }
+    });
+}
+
 #[test]
 fn what_cannot_be_is_refused() {
     on(&[1, 2], "what_cannot_be_is_refused", |world| {
@@ -106,6 +219,13 @@ fn what_cannot_be_is_refused() {
             let error = team.all_to_all_sections(data, given, into, taken).unwrap_err();
             assert!(matches!(error, Error::Misuse { .. }), "{error}");
             assert!(into.iter().all(|byte| *byte == 9), "nothing is written");
+            let team = world.split(Some(world.rank() as u64), 0).unwrap().unwrap();
+            let failed = team.iall_to_all_sections(data.to_vec(), given, into.to_vec(), taken).wait().unwrap_err();
+            assert!(matches!(failed.error, Error::Misuse { .. }), "{failed}");
+            assert_eq!(failed.buffer.as_deref(), Some(&*into), "the buffer is back");
+            let team = world.split(Some(world.rank() as u64), 0).unwrap().unwrap();
+            let refused = team.all_to_all_sections_init(data.to_vec(), given, into.to_vec(), taken);
+            assert!(matches!(refused, Err(Error::Misuse { .. })));
         };
         sections(&[1], &[], &mut [9], &[one]);
         sections(&[1], &[one], &mut [9], &[one, one]);

@@ -23,8 +23,8 @@ mod plan;
 mod rules;
 
 pub use algorithms::{
-    Algorithm, ByHosts, Grid, Stage, all_gather_v, all_to_all_v, by_hosts, gather_v, neighbours, reduce_scatter_v,
-    scatter_v,
+    Algorithm, ByHosts, Grid, Lie, Stage, all_gather_v, all_to_all_sections, all_to_all_v, by_hosts, gather_v,
+    neighbours, reduce_scatter_v, scatter_v,
 };
 pub use hosts::{Hosts, Rank};
 pub use plan::{Call, Local, Order, Place, Plan, Round, Shape, Span, block};

@@ -105,6 +105,24 @@ pub enum Local {
         /// On which side of the operation they are.
         order: Order,
     },
+    /// Packs a scattered block: the runner knows its section of the program's elements.
+    Pack {
+        /// The rank that the block goes to.
+        block: Rank,
+        /// All elements that the program gives.
+        from: Span,
+        /// The packed block.
+        to: Span,
+    },
+    /// Unpacks a scattered block, as [`Pack`](Self::Pack) the other way.
+    Unpack {
+        /// The rank that the block comes from.
+        block: Rank,
+        /// The packed block.
+        from: Span,
+        /// All elements that the program gets.
+        to: Span,
+    },
 }
 
 /// On which side the second operand of a fold is; operations need not commute.
@@ -243,6 +261,14 @@ impl Round {
         debug_assert_eq!(into.len, with.len);
         self.then.extend((into.len > 0).then_some(Local::Fold { into, with, order }));
     }
+
+    pub(crate) fn pack(&mut self, block: Rank, from: Span, to: Span) {
+        self.then.extend((to.len > 0).then_some(Local::Pack { block, from, to }));
+    }
+
+    pub(crate) fn unpack(&mut self, block: Rank, from: Span, to: Span) {
+        self.then.extend((from.len > 0).then_some(Local::Unpack { block, from, to }));
+    }
 }
 
 impl Plan {
@@ -275,7 +301,10 @@ impl Plan {
                 span(at);
             }
             for local in &mut round.then {
-                let (Local::Copy { from: a, to: b } | Local::Fold { into: a, with: b, .. }) = local;
+                let (Local::Copy { from: a, to: b }
+                | Local::Fold { into: a, with: b, .. }
+                | Local::Pack { from: a, to: b, .. }
+                | Local::Unpack { from: a, to: b, .. }) = local;
                 span(a);
                 span(b);
             }

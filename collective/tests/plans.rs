@@ -5,8 +5,8 @@ mod interpret;
 use interpret::{Cost, Memory, run};
 use std::ops::Range;
 use transom_collective::{
-    Algorithm, Call, Grid, Hosts, Plan, Shape, all_gather_v, all_to_all_v, gather_v, neighbours, reduce_scatter_v,
-    scatter_v,
+    Algorithm, Call, Grid, Hosts, Lie, Plan, Shape, all_gather_v, all_to_all_sections, all_to_all_v, gather_v,
+    neighbours, reduce_scatter_v, scatter_v,
 };
 
 /// An element: whose it is, and which of them; or how others were folded.
@@ -424,6 +424,49 @@ fn blocks_may_differ_in_length() {
         for (rank, memory) in carry(plans, (0..ranks).map(memory).collect()).iter().enumerate() {
             let want = (0..ranks).flat_map(|from| (0..count(from, rank)).map(move |k| format!("{from}>{rank}.{k}")));
             assert_eq!(memory.data, want.collect::<Vec<_>>());
+        }
+    }
+}
+
+/// Blocks of three elements, of which some are listed from back to front, as scattered: at the sender, at the receiver, or at both.
+#[test]
+fn sections_arrive_scattered_or_side_by_side() {
+    const LEN: usize = 3;
+    for ranks in [1, 2, 3, 8, 9, 17] {
+        let all = ranks * LEN;
+        for (given_apart, got_apart) in [(1, 1), (1, 2), (2, 1), (2, 3), (3, 2), (1, 100), (100, 1), (100, 100)] {
+            // In reverse order.
+            let places = |rank: usize| (LEN * rank..LEN * (rank + 1)).rev().collect::<Vec<_>>();
+            let is_apart = |me: usize, rank: usize, every: usize| (me + rank).is_multiple_of(every);
+            let lies = |me: usize, every: usize| {
+                let lie = |rank| match is_apart(me, rank, every) {
+                    true => Lie::Apart(LEN),
+                    false => Lie::Together(LEN * rank..LEN * (rank + 1)),
+                };
+                (0..ranks).map(lie).collect::<Vec<_>>()
+            };
+            let plan = |rank| all_to_all_sections(rank, (all, &lies(rank, given_apart)), (all, &lies(rank, got_apart)));
+            let plans: Vec<_> = (0..ranks).map(plan).collect();
+            let memory = |rank: usize| {
+                let given = (0..all).map(|k| format!("{rank}>{}.{}", k / LEN, k % LEN)).collect();
+                let mut memory = Memory::new(given, vec![String::new(); all]);
+                for (side, every) in [given_apart, got_apart].into_iter().enumerate() {
+                    let apart = (0..ranks).filter(|of| is_apart(rank, *of, every));
+                    memory.sections[side] = apart.map(|of| (of, places(of))).collect();
+                }
+                memory
+            };
+            let (mut memory, mut random) = ((0..ranks).map(memory).collect::<Vec<_>>(), fastrand::Rng::with_seed(7));
+            let garbage = "garbage".to_string();
+            run(&plans, &mut memory, &garbage, |_, _| unreachable!("nothing is folded"), &mut random);
+            for (rank, memory) in memory.iter().enumerate() {
+                for (k, element) in memory.data.iter().enumerate() {
+                    let (from, nth) = (k / LEN, k % LEN);
+                    let turned = is_apart(from, rank, given_apart) != is_apart(rank, from, got_apart);
+                    let nth = if turned { LEN - 1 - nth } else { nth };
+                    assert_eq!(*element, format!("{from}>{rank}.{nth}"), "{ranks} ranks, {given_apart}, {got_apart}");
+                }
+            }
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::control::{Control, Left, Saying};
 use super::history::{History, Made};
+use super::memory::ScratchPool;
 use super::signature::{Kind, Signature};
 use super::sinks::Sinks;
 use crate::job::variables;
@@ -18,6 +19,7 @@ use std::time::{Duration, Instant};
 use transom_collective::{Hosts, Rules};
 use transom_locks::{Awaited, Rank};
 use transom_shm_loopback::collective::{Board, Breaker};
+use transom_shm_loopback::messages::Bytes;
 use transom_shm_loopback::{Biased, Held};
 
 /// The collectives of a world or team, as this rank makes them.
@@ -94,6 +96,7 @@ pub(super) struct Turn {
 pub(super) struct Member {
     group: Arc<Group>,
     control: Arc<Control>,
+    scratch: Arc<ScratchPool>,
 }
 
 impl std::ops::Deref for Member {
@@ -106,6 +109,17 @@ impl std::ops::Deref for Member {
 }
 
 impl Member {
+    /// Takes scratch memory for at least `elements` elements, of any value.
+    pub fn take_scratch<T>(&self, elements: usize) -> Result<Bytes, Error> {
+        let taken = elements.checked_mul(size_of::<T>()).and_then(|bytes| self.scratch.take(bytes));
+        taken.ok_or_else(|| Error::Misuse {
+            why: format!(
+                "there is no memory for {elements} elements of {} bytes beside the program's own",
+                size_of::<T>()
+            ),
+        })
+    }
+
     /// The board that was opened.
     pub fn open<'t>(&self, turn: &'t mut Turn, board: Board) -> &'t mut Board {
         let group = Arc::downgrade(&self.group);
@@ -135,6 +149,7 @@ impl Group {
     /// `rules`: in place of those of the variable.
     pub fn enter_by(
         control: &Arc<Control>,
+        scratch: &Arc<ScratchPool>,
         comm: Comm,
         hosts: Option<Hosts>,
         rules: Option<Rules>,
@@ -160,7 +175,7 @@ impl Group {
             patience: Mutex::default(),
         });
         control.join(&group)?;
-        Ok(Arc::new(Member { group, control: control.clone() }))
+        Ok(Arc::new(Member { group, control: control.clone(), scratch: scratch.clone() }))
     }
 
     /// By which algorithms are chosen before the table.

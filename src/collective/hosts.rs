@@ -28,6 +28,7 @@ impl World {
         fold: F,
     ) -> Result<(), Error> {
         let group = self.group()?;
+        let scratch = group.take_scratch::<T>(scratch).map_err(|error| group.refuse(error))?;
         let mut turn = group.enter()?;
         let made = group.begin(&mut turn, call)?;
         // The ranks of a host open their board in the same call.
@@ -107,6 +108,7 @@ mod tests {
         let ended = crate::threads(hosts.len(), |world| {
             let host = world.split(Some(hosts[world.rank()] as u64), 0).unwrap().unwrap();
             let group = Group::enter_by(
+                &Default::default(),
                 &Default::default(),
                 world.space().comm().unwrap().clone(),
                 Some(Hosts::of(hosts)),

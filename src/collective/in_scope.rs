@@ -1,13 +1,14 @@
 //! Collectives that are waited for later, on buffers that the program lends.
 
 use super::Reduction;
-use super::described::Of;
+use super::described::{Described, Of};
 use super::reduction::Fold;
 use super::started::start;
 use crate::messages::request::Request;
 use crate::messages::{Failed, Scope, hold};
 use bytemuck::Pod;
 use transom_collective::{Grid, Rank};
+use transom_windows::Section;
 
 /// As those of [`World`](crate::World) that own their buffers; each ends with the scope at the latest.
 impl<'s> Scope<'s, '_> {
@@ -203,6 +204,40 @@ impl<'s> Scope<'s, '_> {
         let world = self.world();
         let checked = world.check_counts("all_to_all_v", ("given", given), ("data", data.len()));
         self.lent(checked.and_then(|()| world.of_all_to_all_v::<T>(given, taken, into.len())), data, into)
+    }
+
+    /// Starts [`all_to_all_sections`](crate::World::all_to_all_sections) with elements that the program lends. Lists of sections are
+    /// copied.
+    ///
+    /// # Errors
+    /// Those of `all_to_all_sections` are the request's.
+    ///
+    /// # Examples
+    /// ```
+    /// use transom::Section;
+    /// transom::threads(2, |world| -> Result<(), transom::Error> {
+    ///     let (given, mut into) = ([world.rank(), 7], [9; 4]);
+    ///     let first = [Section::Contiguous { offset: 0, len: 1 }; 2]; // the same element to both
+    ///     let odd = [1, 3].map(|offset| Section::Contiguous { offset, len: 1 });
+    ///     world.scope(|scope| {
+    ///         let coming = scope.iall_to_all_sections(&given, &first, &mut into, &odd);
+    ///         // ... compute ...
+    ///         assert_eq!(coming.wait()?, [9, 0, 9, 1]);
+    ///         Ok::<(), transom::Error>(())
+    ///     })?;
+    ///     Ok(())
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn iall_to_all_sections<T: Pod>(
+        &'s self,
+        data: &'s [T],
+        given: &[Section<'_>],
+        into: &'s mut [T],
+        taken: &[Section<'_>],
+    ) -> Request<'s, &'s mut [T]> {
+        let of = self.world().of_all_to_all_sections::<T>(data.len(), given, into.len(), taken);
+        self.lent(of.map(Described::owned), data, into)
     }
 
     /// Starts [`neighbours`](crate::World::neighbours) with elements that the program lends.

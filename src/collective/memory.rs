@@ -1,7 +1,9 @@
 //! The memory of a rank in one collective: the rim.
 
+use crate::lock::lock;
 use bytemuck::Zeroable;
 use std::ptr::NonNull;
+use std::sync::{Arc, Mutex};
 use transom_collective::{Place, Span};
 use transom_shm_loopback::messages::{Bytes, Owner};
 
@@ -19,12 +21,51 @@ pub(super) struct Memory {
 #[repr(C, align(64))]
 struct Line([u8; 64]);
 
-struct Scratch(Vec<Line>);
+/// Scratch memory that a rank keeps from one collective to the next, since new pages cost more than a copy of their bytes.
+#[derive(Default)]
+pub(super) struct ScratchPool(Mutex<Vec<Line>>);
+
+/// Bytes that the pool keeps at most.
+const KEPT: usize = 32 << 20;
+
+impl ScratchPool {
+    /// Takes at least `bytes` bytes, of any value. `None` if the system has no memory for them. Each collective in flight has memory of
+    /// its own.
+    pub fn take(self: &Arc<Self>, bytes: usize) -> Option<Bytes> {
+        let needed = bytes.div_ceil(ALIGNED);
+        let kept = if needed > 0 { std::mem::take(&mut *lock(&self.0)) } else { Vec::new() };
+        let lines = match kept.len() >= needed {
+            true => kept,
+            false => {
+                drop(kept);
+                bytemuck::allocation::try_zeroed_vec(needed).ok()?
+            }
+        };
+        Some(Bytes::owned(Scratch { lines, pool: self.clone() }))
+    }
+}
+
+struct Scratch {
+    lines: Vec<Line>,
+    pool: Arc<ScratchPool>,
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if self.lines.is_empty() || self.lines.len() > KEPT / ALIGNED {
+            return;
+        }
+        let mut kept = lock(&self.pool.0);
+        if kept.len() < self.lines.len() {
+            *kept = std::mem::take(&mut self.lines);
+        }
+    }
+}
 
 // SAFETY: a vector's elements stay where they are when it is moved; they are bytes, of any value, and nobody else has them.
 unsafe impl Owner for Scratch {
     fn bytes(&mut self) -> (NonNull<u8>, usize, bool) {
-        (NonNull::from(&mut *self.0).cast(), self.0.len() * size_of::<Line>(), true)
+        (NonNull::from(&mut *self.lines).cast(), self.lines.len() * size_of::<Line>(), true)
     }
 }
 
@@ -32,10 +73,9 @@ unsafe impl Owner for Scratch {
 pub(super) const ALIGNED: usize = align_of::<Line>();
 
 impl Memory {
-    /// `given` is only read, `data` may be written; they do not overlap.
-    pub fn new(given: Bytes, data: Bytes, element: usize, scratch: usize) -> Memory {
-        let scratch = Scratch(vec![Line::zeroed(); (scratch * element).div_ceil(ALIGNED)]);
-        Memory { given, data, scratch: Bytes::owned(scratch), element }
+    /// `given` is only read, `data` may be written; they do not overlap. `scratch` is from a [`ScratchPool`].
+    pub fn new(given: Bytes, data: Bytes, element: usize, scratch: Bytes) -> Memory {
+        Memory { given, data, scratch, element }
     }
 
     /// Where the elements begin, and how many bytes they are.
@@ -110,5 +150,26 @@ impl Memory {
     /// The buffer of the result.
     pub fn into_data(self) -> Bytes {
         self.data
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scratch_is_kept_unless_it_is_large() {
+        let pool = Arc::new(ScratchPool::default());
+        let start = |bytes| pool.take(bytes).and_then(|bytes| bytes.start()).map(|start| start.addr());
+        let first = start(200);
+        assert_eq!(start(1), first);
+        let (one, other) = (pool.take(10).unwrap(), pool.take(10).unwrap());
+        assert!(one.start().map(|start| start.addr()) == first && other.start() != one.start());
+        drop((one, other));
+        assert_eq!(start(256), first, "the longer is kept");
+        assert_eq!((start(0), lock(&pool.0).len()), (start(0), 4));
+        assert!(start(KEPT + 1).is_some());
+        assert_eq!(lock(&pool.0).len(), 0, "so much is not kept");
+        assert!(start(usize::MAX / 2).is_none());
     }
 }

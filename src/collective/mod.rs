@@ -27,7 +27,7 @@ mod persistent;
 mod ragged;
 mod reduction;
 mod running;
-mod scratch;
+mod sections;
 mod signature;
 mod sinks;
 mod started;
@@ -47,10 +47,9 @@ use described::{Described, What};
 pub(crate) use group::Asked;
 use group::{Group, Member, Turn};
 use history::Made;
-use memory::Memory;
+use memory::{Memory, ScratchPool};
 use reduction::Fold;
 use running::{Running, Turned};
-use scratch::Scratch;
 use signature::Signature;
 use std::fmt;
 use std::panic::resume_unwind;
@@ -67,16 +66,16 @@ use transom_windows::{Exchange as _, FabricError};
 pub(crate) struct Collectives {
     member: OnceLock<Arc<Member>>,
     making: Mutex<()>,
-    scratch: Scratch,
-    /// The same of all worlds of the job.
+    /// The same of all worlds of the job, as the next.
     control: Arc<Control>,
+    scratch: Arc<ScratchPool>,
 }
 
 impl Collectives {
     /// Of a world that is made of nothing, or of another.
     pub fn new(of: Option<&Collectives>) -> Collectives {
-        let control = of.map(|of| of.control.clone()).unwrap_or_default();
-        Collectives { member: OnceLock::new(), making: Mutex::new(()), scratch: Scratch::default(), control }
+        let (control, scratch) = of.map(|of| (of.control.clone(), of.scratch.clone())).unwrap_or_default();
+        Collectives { member: OnceLock::new(), making: Mutex::new(()), control, scratch }
     }
 
     /// The world is dropped. If no collective was called, others may wait in one all the same.
@@ -101,7 +100,7 @@ impl World {
     #[cold]
     #[inline(never)]
     fn group_by(&self, rules: impl FnOnce() -> Option<Rules>) -> Result<&Arc<Member>, Error> {
-        let Collectives { member, making, control, .. } = self.collectives();
+        let Collectives { member, making, control, scratch } = self.collectives();
         if let Some(member) = member.get() {
             return Ok(member);
         }
@@ -111,7 +110,8 @@ impl World {
         }
         let hosts = Some(self.hosts()).filter(|hosts| hosts.count() > 1);
         let shares_memory = self.memory_of_all().is_some();
-        let made = Group::enter_by(control, self.space().comm()?.clone(), hosts, rules(), shares_memory)?;
+        let comm = self.space().comm()?.clone();
+        let made = Group::enter_by(control, scratch, comm, hosts, rules(), shares_memory)?;
         Ok(member.get_or_init(|| made))
     }
 
@@ -245,6 +245,7 @@ impl World {
         fold: F,
     ) -> Result<(), Error> {
         let group = self.group()?;
+        let scratch = group.take_scratch::<T>(plan.scratch).map_err(|error| group.refuse(error))?;
         let mut turn = group.enter()?;
         let made = group.begin(&mut turn, call)?;
         if cfg!(debug_assertions) {
@@ -252,7 +253,7 @@ impl World {
         }
         // SAFETY: `carry_out` returns when nothing of the memory is lent any more, in a panic too.
         let (given, data) = unsafe { (hold::lend(given), hold::lend_mut(data)) };
-        let memory = Memory::new(given, data, size_of::<T>(), plan.scratch);
+        let memory = Memory::new(given, data, size_of::<T>(), scratch);
         carry_out(group, made, &mut Running::new(group.clone(), made, plan, memory, fold))
     }
 
@@ -321,9 +322,10 @@ impl World {
         let mut all = vec![0_u8; self.size() * mine.len()];
         let shape = Shape { rank: self.rank(), ranks: self.size(), len: mine.len(), element: 1, hosts: None };
         let plan = Algorithm::named("bruck").expect("it is there").plan(Call::AllGather, shape);
+        let scratch = group.take_scratch::<u8>(plan.scratch).map_err(|error| group.stopped(Some(error)))?;
         // SAFETY: as in `carry`.
         let (given, data) = unsafe { (hold::lend(&mine[..]), hold::lend_mut(&mut all[..])) };
-        let memory = Memory::new(given, data, 1, plan.scratch);
+        let memory = Memory::new(given, data, 1, scratch);
         let mut running = Running::new(group.clone(), made, plan, memory, reduction::Nothing);
         // Whichever call they make.
         running.tag = Made { history: 0, ..made }.tag();

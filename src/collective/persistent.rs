@@ -10,6 +10,7 @@ use crate::messages::{Error, Persistent};
 use crate::world::World;
 use bytemuck::Pod;
 use transom_collective::{Grid, Rank};
+use transom_windows::Section;
 
 /// Nothing is sent by these calls. All ranks start what they give at the same place among their collective calls.
 impl World {
@@ -211,6 +212,41 @@ impl World {
         self.persistent(self.of_all_to_all::<T>(len, len), data, Some(len))
     }
 
+    /// An [`all_to_all_sections`](Self::all_to_all_sections) to be made many times: of the sections in [`buffer`](Persistent::buffer), into
+    /// those in [`result`](Persistent::result), whose other elements stay as they are. Lists of sections are copied.
+    ///
+    /// # Errors
+    /// As [`broadcast_init`](Self::broadcast_init).
+    ///
+    /// # Examples
+    /// ```
+    /// use transom::Section;
+    /// transom::threads(2, |world| -> Result<(), transom::Error> {
+    ///     // The first row goes to rank 0, the second to rank 1; they come as columns.
+    ///     let rows = [0, 2].map(|offset| Section::Contiguous { offset, len: 2 });
+    ///     let columns = [0, 1].map(|offset| Section::Strided { offset, count: 2, block: 1, stride: 2 });
+    ///     let mut turned = world.all_to_all_sections_init(vec![0; 4], &rows, vec![0; 4], &columns)?;
+    ///     for step in 0..3 {
+    ///         let mine = 10 * world.rank() + step;
+    ///         turned.buffer()?.copy_from_slice(&[mine, mine + 1, mine, mine + 1]);
+    ///         turned.start()?.wait()?;
+    ///         assert_eq!(turned.result()?, [step, 10 + step, step + 1, 11 + step]);
+    ///     }
+    ///     Ok(())
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn all_to_all_sections_init<T: Pod>(
+        &self,
+        data: Vec<T>,
+        given: &[Section<'_>],
+        into: Vec<T>,
+        taken: &[Section<'_>],
+    ) -> Result<Persistent<T>, Error> {
+        let of = self.of_all_to_all_sections::<T>(data.len(), given, into.len(), taken);
+        self.persistent_into(of?.owned(), data, Some(into))
+    }
+
     /// [`neighbours`](Self::neighbours) to be exchanged with many times: blocks in [`buffer`](Persistent::buffer), into
     /// [`result`](Persistent::result), of which those where nobody is stay as they are.
     ///
@@ -246,16 +282,27 @@ impl World {
     fn persistent<T: Pod, F: Fold + Clone + 'static>(
         &self,
         of: Of<F>,
-        mut elements: Vec<T>,
+        elements: Vec<T>,
         into: Option<usize>,
     ) -> Result<Persistent<T>, Error> {
-        let Described { signature, what, fold } = of?;
+        let (described, into) = (of?, into.map(|len| self.room(Some(len))).transpose()?);
+        self.persistent_into(described, elements, into)
+    }
+
+    /// Makes a persistent call, in place or into the elements of `into`.
+    fn persistent_into<T: Pod, F: Fold + Clone + 'static>(
+        &self,
+        Described { signature, what, fold }: Described<F>,
+        mut elements: Vec<T>,
+        into: Option<Vec<T>>,
+    ) -> Result<Persistent<T>, Error> {
         let (group, plan, given) = (self.group()?.clone(), what.plan::<T>(self)?, elements.len());
-        elements.append(&mut self.room(into.or(Some(0)))?);
-        Ok(Persistent::new(elements, into.map(|_| given), move |buffer| {
-            let (read, written) = match into {
-                Some(_) => (0..given, given..buffer.len()),
-                None => (0..0, 0..given),
+        let is_in_place = into.is_none();
+        elements.append(&mut into.unwrap_or_default());
+        Ok(Persistent::new(elements, (!is_in_place).then_some(given), move |buffer| {
+            let (read, written) = match is_in_place {
+                true => (0..0, 0..given),
+                false => (0..given, given..buffer.len()),
             };
             // SAFETY: `Persistent` lets nobody use the buffer until all parts of it are dropped; what is written is apart from what
             // is read.

@@ -2,7 +2,7 @@
 
 use crate::messages::Error;
 use bytemuck::{Pod, Zeroable};
-use transom_collective::Order;
+use transom_collective::{Order, Rank};
 use transom_windows::{Atomic, Number, Op};
 
 /// An operation of a reduction: an [`Op`], [`MinPlace`] and [`MaxPlace`], a function in [`Commuting`] or [`Ordered`], or one's own.
@@ -255,6 +255,16 @@ impl<T: Pod + PartialOrd> Reduction<Placed<T>> for MaxPlace {
 /// [`Reduction::fold`] of bytes.
 pub(super) trait Fold: Send + Sync {
     fn fold(&self, elements: &mut [u8], operands: &[u8], order: Order);
+
+    /// Packs the block for this rank, out of all elements that the program gives.
+    fn pack(&self, _to: Rank, _given: &[u8], _packed: &mut [u8]) {
+        unreachable!("a plan without sections packs nothing");
+    }
+
+    /// Unpacks the block of this rank, into all elements that the program gets.
+    fn unpack(&self, _from: Rank, _packed: &[u8], _into: &mut [u8]) {
+        unreachable!("a plan without sections unpacks nothing");
+    }
 }
 
 /// The elements are of this type.
@@ -271,6 +281,14 @@ impl<T: Pod, R: Reduction<T>> Fold for Typed<T, R> {
 impl<F: Fold> Fold for &F {
     fn fold(&self, elements: &mut [u8], operands: &[u8], order: Order) {
         F::fold(self, elements, operands, order);
+    }
+
+    fn pack(&self, to: Rank, given: &[u8], packed: &mut [u8]) {
+        F::pack(self, to, given, packed);
+    }
+
+    fn unpack(&self, from: Rank, packed: &[u8], into: &mut [u8]) {
+        F::unpack(self, from, packed, into);
     }
 }
 

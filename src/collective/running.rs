@@ -181,6 +181,12 @@ impl<F: Fold> Running<F> {
                     Local::Fold { into, with, order } => {
                         memory.pair(into, with, |into, with| fold.fold(into, with, order));
                     }
+                    Local::Pack { block, from, to } => {
+                        memory.pair(to, from, |packed, given| fold.pack(block, given, packed));
+                    }
+                    Local::Unpack { block, from, to } => {
+                        memory.pair(to, from, |into, packed| fold.unpack(block, packed, into));
+                    }
                 }
             }
         }));

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use transom_collective::{Grid, Plan, Rank};
 use transom_locks::Awaited;
 use transom_shm_loopback::messages::Bytes;
+use transom_windows::Section;
 
 /// Collectives that are started progress in any call of the rank that waits. Ranks start them in the same order; they may be waited
 /// for in any, and dropped or forgotten: the rank does its part all the same. Errors of the arguments are the request's.
@@ -349,6 +350,35 @@ impl World {
         self.owned_into(self.of_all_to_all_v::<T>(&given, counts, all.unwrap_or(0)), data, all)
     }
 
+    /// Starts an [`all_to_all_sections`](Self::all_to_all_sections); the request gives `into` back. Lists of sections are copied.
+    ///
+    /// # Errors
+    /// Those of `all_to_all_sections` are the request's.
+    ///
+    /// # Examples
+    /// ```
+    /// use transom::Section;
+    /// transom::threads(2, |world| -> Result<(), transom::Error> {
+    ///     let row = vec![10 * world.rank(), 10 * world.rank() + 1]; // of a matrix of 2 rows
+    ///     let element = [0, 1].map(|rank| Section::Contiguous { offset: rank, len: 1 });
+    ///     let coming = world.iall_to_all_sections(row, &element, vec![0; 2], &element);
+    ///     // ... compute ...
+    ///     assert_eq!(coming.wait()?, [[0, 10], [1, 11]][world.rank()]); // a column
+    ///     Ok(())
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn iall_to_all_sections<T: Pod>(
+        &self,
+        data: Vec<T>,
+        given: &[Section<'_>],
+        into: Vec<T>,
+        taken: &[Section<'_>],
+    ) -> Request<'static, Vec<T>> {
+        let of = self.of_all_to_all_sections::<T>(data.len(), given, into.len(), taken);
+        self.owned(of.map(Described::owned), data, into)
+    }
+
     /// Starts [`neighbours`](Self::neighbours); the request gives what came, zeros where nobody is.
     ///
     /// # Errors
@@ -419,9 +449,10 @@ pub(super) fn start_plan<T, F: Fold + 'static>(
     data: Bytes,
 ) -> Result<Under<'static>, Error> {
     let signature = signature.started();
+    let scratch = group.take_scratch::<T>(plan.scratch).map_err(|error| group.refuse(error))?;
     let mut turn = group.enter()?;
     let made = group.begin_to_start(&mut turn, signature)?;
-    let memory = Memory::new(given, data, size_of::<T>(), plan.scratch);
+    let memory = Memory::new(given, data, size_of::<T>(), scratch);
     let running = Running::new(group.clone(), made, plan, memory, fold);
     let id = group.comm.hub.with(|core| {
         let id = core.start(Box::new(Started::new(running)));

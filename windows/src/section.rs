@@ -2,6 +2,7 @@
 
 use crate::{Atomic, Error, Fabric, Op, Target};
 use bytemuck::Pod;
+use std::ops::Range;
 
 /// Which elements of a target's part a [`put_section`](Target::put_section) or [`get_section`](Target::get_section)
 /// moves: blocks of one length. On the caller's side they lie packed, block after block in the order of the section.
@@ -69,7 +70,7 @@ pub enum Section<'a> {
     },
 }
 
-impl Section<'_> {
+impl<'a> Section<'a> {
     /// How many elements there are, and so how long the caller's buffer must be. `usize::MAX`, which no buffer is, if
     /// they cannot be counted.
     ///
@@ -104,7 +105,32 @@ impl Section<'_> {
     /// assert_eq!((tile.is_within(10), tile.is_within(9)), (true, false));
     /// ```
     pub fn is_within(&self, elements: usize) -> bool {
-        self.blocks().outside(elements).is_none()
+        let blocks = self.blocks();
+        match blocks.starts {
+            Starts::Listed(offsets) if !blocks.is_empty() => {
+                let last = elements.checked_sub(blocks.block);
+                last.is_some_and(|last| offsets.iter().all(|offset| *offset <= last))
+            }
+            _ => blocks.outside(elements).is_none(),
+        }
+    }
+
+    /// Checks that a slice of this length can be written by the section: it [is within](Self::is_within) the slice, and no two blocks
+    /// [overlap](Self::overlaps).
+    #[doc(hidden)]
+    pub fn can_be_written(&self, elements: usize) -> bool {
+        let blocks = self.blocks();
+        match blocks.starts {
+            Starts::Listed(offsets) if !blocks.is_empty() => {
+                // The last block of an ascending list is the farthest.
+                let last = elements.checked_sub(blocks.block);
+                if blocks.are_ascending(offsets) {
+                    return last.zip(offsets.last()).is_some_and(|(last, offset)| *offset <= last);
+                }
+                self.is_within(elements) && blocks.are_apart(offsets, 0, elements)
+            }
+            _ => self.is_within(elements) && !self.overlaps(),
+        }
     }
 
     /// Whether an element is in two of its blocks. Of a section that [is within](Self::is_within) what there is.
@@ -153,19 +179,8 @@ impl Section<'_> {
     /// assert_eq!(column.pack_into(&[0, 1, 2, 3, 4, 5], &mut packed[..2]), None);
     /// ```
     pub fn pack_into<T: Copy>(&self, from: &[T], into: &mut [T]) -> Option<()> {
-        let blocks = self.blocks();
-        if into.len() != self.len() || !self.is_within(from.len()) {
-            return None;
-        }
-        let mut rest = into;
-        let run = |offset: usize, len: usize| {
-            // The runs add up to the section's length.
-            let (run, after) = std::mem::take(&mut rest).split_at_mut(len);
-            rest = after;
-            run.copy_from_slice(&from[offset..offset + len]);
-            Ok(())
-        };
-        blocks.each_run(run).ok()
+        let fits = into.len() == self.len() && self.is_within(from.len());
+        fits.then(|| self.gather(from, into))
     }
 
     /// Writes what was packed to the section of a slice; none, and nothing is written, if some of it is outside, blocks overlap,
@@ -179,25 +194,94 @@ impl Section<'_> {
     /// assert_eq!(matrix, [0, 1, 0, 3, 0, 5]);
     /// ```
     pub fn unpack<T: Copy>(&self, packed: &[T], into: &mut [T]) -> Option<()> {
+        let fits = packed.len() == self.len() && self.can_be_written(into.len());
+        fits.then(|| self.scatter(packed, into))
+    }
+
+    /// The section as a range, if its elements are known to lie side by side without a look at each block.
+    #[doc(hidden)]
+    pub fn range(&self) -> Option<Range<usize>> {
         let blocks = self.blocks();
-        if packed.len() != self.len() || !self.is_within(into.len()) || self.overlaps() {
-            return None;
+        match blocks {
+            _ if blocks.is_empty() => Some(0..0),
+            Blocks { count: 1, block, .. } => Some(blocks.start(0)..blocks.start(0) + block),
+            _ => None,
         }
-        let mut rest = packed;
-        let run = |offset: usize, len: usize| {
-            let (run, after) = rest.split_at(len); // the runs add up to the section's length
-            rest = after;
-            into[offset..offset + len].copy_from_slice(run);
-            Ok(())
-        };
-        blocks.each_run(run).ok()
+    }
+
+    /// The list of [`Section::Indexed`]; empty of the others.
+    #[doc(hidden)]
+    pub fn list(&self) -> &'a [usize] {
+        match self {
+            Section::Indexed { offsets, .. } => offsets,
+            _ => &[],
+        }
+    }
+
+    /// The same section with another list, if it has one.
+    #[doc(hidden)]
+    pub fn with_list<'b>(&self, offsets: &'b [usize]) -> Section<'b> {
+        match *self {
+            Section::Contiguous { offset, len } => Section::Contiguous { offset, len },
+            Section::Strided { offset, count, block, stride } => Section::Strided { offset, count, block, stride },
+            Section::Tile { offset, rows, columns, row_length } => Section::Tile { offset, rows, columns, row_length },
+            Section::Indexed { block, .. } => Section::Indexed { offsets, block },
+        }
+    }
+
+    /// Packs a section that the caller has checked.
+    ///
+    /// # Panics
+    /// If some of the section is outside.
+    #[doc(hidden)]
+    pub fn gather<T: Copy>(&self, from: &[T], into: &mut [T]) {
+        let blocks = self.blocks();
+        match blocks.block {
+            1 => blocks.gather::<1, T>(from, into),
+            2 => blocks.gather::<2, T>(from, into),
+            3 => blocks.gather::<3, T>(from, into),
+            4 => blocks.gather::<4, T>(from, into),
+            _ => {
+                let mut rest = into;
+                let _ = blocks.each_run(|offset, len| {
+                    let (run, after) = std::mem::take(&mut rest).split_at_mut(len);
+                    rest = after;
+                    run.copy_from_slice(&from[offset..offset + len]);
+                    Ok(())
+                });
+            }
+        }
+    }
+
+    /// Unpacks a section that the caller has checked.
+    ///
+    /// # Panics
+    /// If some of the section is outside.
+    #[doc(hidden)]
+    pub fn scatter<T: Copy>(&self, packed: &[T], into: &mut [T]) {
+        let blocks = self.blocks();
+        match blocks.block {
+            1 => blocks.scatter::<1, T>(packed, into),
+            2 => blocks.scatter::<2, T>(packed, into),
+            3 => blocks.scatter::<3, T>(packed, into),
+            4 => blocks.scatter::<4, T>(packed, into),
+            _ => {
+                let mut rest = packed;
+                let _ = blocks.each_run(|offset, len| {
+                    let (run, after) = rest.split_at(len);
+                    rest = after;
+                    into[offset..offset + len].copy_from_slice(run);
+                    Ok(())
+                });
+            }
+        }
     }
 }
 
 impl<T: Pod, F: Fabric> Target<'_, T, F> {
     /// [`put`](Self::put) of every block of a section: `source` holds them packed. The whole section is checked before
     /// the first byte moves. 1 write for each run of blocks that adjoin. Blocks listed ([`Section::Indexed`]) out of
-    /// ascending order cost a sorted copy of the list too.
+    /// ascending order cost memory for the check too: a bit for each element from the first to the last, or a sorted copy of the list.
     ///
     /// # Errors
     /// [`Error::BufferLength`], [`Error::OutOfBounds`], [`Error::SectionOverlap`]: nothing was put.
@@ -344,6 +428,12 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
     }
 }
 
+/// Bits of a word that marks elements.
+const WORD: usize = u64::BITS as usize;
+
+/// Listed blocks that are compared before a look at the result.
+const AT_ONCE: usize = 256;
+
 /// What all shapes come down to.
 struct Blocks<'a> {
     count: usize,
@@ -410,13 +500,89 @@ impl Blocks<'_> {
                 (self.count > 1 && stride < self.block).then(|| offset.saturating_add(stride))
             }
             Starts::Listed(offsets) => {
-                let apart = |pair: &[usize]| pair[0].checked_add(self.block).is_some_and(|end| end <= pair[1]);
-                if offsets.windows(2).all(apart) {
+                if self.are_ascending(offsets) {
                     return None;
                 }
-                let mut ascending = offsets.to_vec();
-                ascending.sort_unstable();
-                ascending.windows(2).find(|pair| pair[1] - pair[0] < self.block).map(|pair| pair[1])
+                let (first, last) = (offsets.iter().min()?, offsets.iter().max()?);
+                let elements = (last - first).saturating_add(self.block);
+                if self.are_apart(offsets, *first, elements) { None } else { self.first_overlap(offsets) }
+            }
+        }
+    }
+
+    /// Checks that each listed block begins at the end of the block before, or later.
+    fn are_ascending(&self, offsets: &[usize]) -> bool {
+        // Blocks are compared without a branch each, some at a time: the first unordered ones end the search.
+        let ascend = |pair: &[usize]| (pair[0] <= pair[1]) & (pair[1].wrapping_sub(pair[0]) >= self.block);
+        (0..offsets.len()).step_by(AT_ONCE).all(|start| {
+            let some = &offsets[start..offsets.len().min(start + AT_ONCE + 1)];
+            some.windows(2).fold(true, |all, pair| all & ascend(pair))
+        })
+    }
+
+    /// Checks that no element is in two of the listed blocks. All of them must be within `elements` elements from `first` on. The check
+    /// marks a bit for each element; if the list covers few of them, it sorts a copy.
+    fn are_apart(&self, offsets: &[usize], first: usize, elements: usize) -> bool {
+        let words = elements.div_ceil(WORD);
+        if words > offsets.len() {
+            return self.first_overlap(offsets).is_none();
+        }
+        let mut marked = vec![0_u64; words];
+        let mut twice = 0;
+        let mut mark = |at: usize, marks: u64| {
+            let word = &mut marked[at / WORD];
+            twice |= *word & marks;
+            *word |= marks;
+        };
+        if self.block == 1 {
+            offsets.iter().for_each(|offset| mark(offset - first, 1 << ((offset - first) % WORD)));
+            return twice == 0;
+        }
+        for offset in offsets {
+            let (mut at, end) = (offset - first, offset - first + self.block);
+            while at < end {
+                let bit = at % WORD;
+                let len = (WORD - bit).min(end - at);
+                mark(at, (u64::MAX >> (WORD - len)) << bit);
+                at += len;
+            }
+        }
+        twice == 0
+    }
+
+    /// An element of two listed blocks, if there is one.
+    fn first_overlap(&self, offsets: &[usize]) -> Option<usize> {
+        let mut ascending = offsets.to_vec();
+        ascending.sort_unstable();
+        ascending.windows(2).find(|pair| pair[1] - pair[0] < self.block).map(|pair| pair[1])
+    }
+
+    /// Packs blocks of `N` elements.
+    fn gather<const N: usize, T: Copy>(&self, from: &[T], into: &mut [T]) {
+        let (into, _) = into.as_chunks_mut::<N>();
+        match self.starts {
+            Starts::Every { offset, stride } => {
+                for (i, to) in into.iter_mut().enumerate().take(self.count) {
+                    to.copy_from_slice(&from[offset + i * stride..][..N]);
+                }
+            }
+            Starts::Listed(offsets) => {
+                into.iter_mut().zip(offsets).for_each(|(to, &at)| to.copy_from_slice(&from[at..][..N]));
+            }
+        }
+    }
+
+    /// Unpacks blocks of `N` elements.
+    fn scatter<const N: usize, T: Copy>(&self, packed: &[T], into: &mut [T]) {
+        let (packed, _) = packed.as_chunks::<N>();
+        match self.starts {
+            Starts::Every { offset, stride } => {
+                for (i, run) in packed.iter().enumerate().take(self.count) {
+                    into[offset + i * stride..][..N].copy_from_slice(run);
+                }
+            }
+            Starts::Listed(offsets) => {
+                packed.iter().zip(offsets).for_each(|(run, &at)| into[at..][..N].copy_from_slice(run));
             }
         }
     }

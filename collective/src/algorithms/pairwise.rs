@@ -3,7 +3,8 @@
 
 use super::direct::blocks;
 use crate::hosts::Rank;
-use crate::plan::{Call, Order, Plan, Shape, Span, block};
+use crate::plan::{Call, Order, Plan, Round, Shape, Span, block};
+use std::ops::Range;
 
 /// Steps of one round.
 const TOGETHER: usize = 8;
@@ -39,15 +40,93 @@ pub fn all_to_all_v(rank: Rank, to_each: &[usize], of_each: &[usize]) -> Plan {
     let (given, got) = (blocks(to_each), blocks(of_each));
     let mut plan = Plan::default();
     plan.round(|round| round.copy(Span::given(given[rank].clone()), Span::data(got[rank].clone())));
-    for together in steps(rank, to_each.len()) {
+    let given = |to: Rank| Span::given(given[to].clone());
+    let got = |from: Rank| Span::data(got[from].clone());
+    exchange(&mut plan, rank, to_each.len(), given, got, |_, _| {});
+    plan
+}
+
+/// Where the elements of a block lie in the memory of the program.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Lie {
+    /// Side by side.
+    Together(Range<usize>),
+    /// Scattered; the number of elements.
+    Apart(usize),
+}
+
+/// An all-to-all of blocks of which some are scattered: where this rank's block for each rank lies among the `given` elements, and
+/// where that of each rank goes among the `got` elements. Scattered blocks are packed and unpacked in the plan's own memory; the others
+/// are sent from where they are, and received where they go. Blocks to be received together must not overlap.
+///
+/// # Examples
+/// ```
+/// use transom_collective::{Lie, Local, all_to_all_sections};
+/// let together = [Lie::Together(0..2), Lie::Together(2..4)];
+/// let apart = [Lie::Apart(2), Lie::Apart(2)];
+/// let plan = all_to_all_sections(0, (4, &together), (9, &apart));
+/// assert_eq!(plan.scratch, 2); // the other rank's block; its own is unpacked from where it is
+/// assert!(matches!(plan.rounds[0].then[..], [Local::Unpack { block: 0, .. }]));
+/// assert!(matches!(plan.rounds[1].then[..], [Local::Unpack { block: 1, .. }]));
+/// ```
+pub fn all_to_all_sections(rank: Rank, (given, to_each): (usize, &[Lie]), (got, of_each): (usize, &[Lie])) -> Plan {
+    let (ranks, mut scratch) = (to_each.len(), 0);
+    let mut packed = |len: usize| {
+        scratch += len;
+        Span::scratch(scratch - len..scratch)
+    };
+    let sent = |to: Rank| match (&to_each[to], &of_each[rank]) {
+        (Lie::Together(range), _) => Span::given(range.clone()),
+        // The own block is packed where it goes.
+        (Lie::Apart(_), Lie::Together(range)) if to == rank => Span::data(range.clone()),
+        (Lie::Apart(len), _) => packed(*len),
+    };
+    let sent: Vec<Span> = (0..ranks).map(sent).collect();
+    let came = |from: Rank| match &of_each[from] {
+        Lie::Together(range) => Span::data(range.clone()),
+        Lie::Apart(_) if from == rank => sent[rank],
+        Lie::Apart(len) => packed(*len),
+    };
+    let came: Vec<Span> = (0..ranks).map(came).collect();
+    let unpack = |round: &mut Round, from: Rank| {
+        if let Lie::Apart(_) = of_each[from] {
+            round.unpack(from, came[from], Span::data(0..got));
+        }
+    };
+    let mut plan = Plan::with_scratch(scratch);
+    plan.round(|round| {
+        for (to, lie) in to_each.iter().enumerate() {
+            if let Lie::Apart(_) = lie {
+                round.pack(to, Span::given(0..given), sent[to]);
+            }
+        }
+        if let (Lie::Together(_), Lie::Together(_)) = (&to_each[rank], &of_each[rank]) {
+            round.copy(sent[rank], came[rank]);
+        }
+        unpack(round, rank);
+    });
+    exchange(&mut plan, rank, ranks, |to| sent[to], |from| came[from], unpack);
+    plan
+}
+
+/// Exchanges blocks with each other rank. `then` adds what a round does with the block that it has received.
+fn exchange(
+    plan: &mut Plan,
+    rank: Rank,
+    ranks: usize,
+    given: impl Fn(Rank) -> Span,
+    got: impl Fn(Rank) -> Span,
+    then: impl Fn(&mut Round, Rank),
+) {
+    for together in steps(rank, ranks) {
         plan.round(|round| {
             for (to, from) in together {
-                round.receive_any(from, Span::data(got[from].clone()));
-                round.send_any(to, Span::given(given[to].clone()));
+                round.receive_any(from, got(from));
+                round.send_any(to, given(to));
+                then(round, from);
             }
         });
     }
-    plan
 }
 
 /// A reduce-scatter of blocks of different lengths, which all know.
@@ -69,14 +148,7 @@ fn fold_shares(plan: &mut Plan, rank: Rank, ranks: usize, result: Span, share: i
     let len = result.len;
     let came = |from: Rank| Span::scratch(from * len..(from + 1) * len);
     plan.scratch = ranks * len;
-    for together in steps(rank, ranks) {
-        plan.round(|round| {
-            for (to, from) in together {
-                round.receive_any(from, came(from));
-                round.send_any(to, share(to));
-            }
-        });
-    }
+    exchange(plan, rank, ranks, &share, came, |_, _| {});
     plan.round(|round| {
         // The result may lie where the rank's own is.
         round.copy(share(rank), came(rank));

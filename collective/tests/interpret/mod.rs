@@ -9,11 +9,13 @@ pub struct Memory<E> {
     pub given: Vec<E>,
     pub data: Vec<E>,
     scratch: Vec<E>,
+    /// Places of the elements of each scattered block: of those given, and of those received.
+    pub sections: [HashMap<Rank, Vec<usize>>; 2],
 }
 
 impl<E: Clone> Memory<E> {
     pub fn new(given: Vec<E>, data: Vec<E>) -> Self {
-        Memory { given, data, scratch: Vec::new() }
+        Memory { given, data, scratch: Vec::new(), sections: Default::default() }
     }
 
     fn at(&mut self, place: Place) -> &mut Vec<E> {
@@ -123,6 +125,20 @@ pub fn run<E: Clone>(
                         });
                         let folded = folded.collect();
                         memory.write(into, folded);
+                    }
+                    Local::Pack { block, from, to } => {
+                        assert!(!overlap(&from, &to), "{local:?}");
+                        let all = memory.read(from);
+                        let packed = memory.sections[0][&block].iter().map(|at| all[*at].clone()).collect();
+                        memory.write(to, packed);
+                    }
+                    Local::Unpack { block, from, to } => {
+                        assert!(!overlap(&from, &to), "{local:?}");
+                        let (packed, mut all) = (memory.read(from), memory.read(to));
+                        let places = &memory.sections[1][&block];
+                        assert_eq!(places.len(), packed.len());
+                        places.iter().zip(packed).for_each(|(at, element)| all[*at] = element);
+                        memory.write(to, all);
                     }
                 }
             }

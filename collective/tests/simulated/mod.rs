@@ -195,6 +195,7 @@ impl Part {
             let (into, with, fold): (_, _, Option<Order>) = match local {
                 Local::Copy { from, to } => (to, from, None),
                 Local::Fold { into, with, order } => (into, with, Some(order)),
+                Local::Pack { .. } | Local::Unpack { .. } => unreachable!("no call of these jobs has sections"),
             };
             let operands = self.read(with).to_vec();
             let mut elements = self.read(into).to_vec();

@@ -1,0 +1,188 @@
+//! All-to-alls of blocks that lie in sections of memory.
+
+use super::described::{Described, Of, What};
+use super::reduction::Fold;
+use super::signature::{Kind, Signature};
+use crate::messages::Error;
+use crate::world::World;
+use bytemuck::Pod;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use transom_collective::{Lie, Order, Rank, all_to_all_sections};
+use transom_windows::Section;
+
+impl World {
+    /// Collective: [`all_to_all`](Self::all_to_all) of blocks that lie in sections of memory. Rank `i` sends the elements of `data` in
+    /// section `given[j]` to rank `j`, which gets them in its section `taken[i]` of `into`. The other elements of `into` stay as they are.
+    ///
+    /// A block whose elements lie side by side is sent from where it is, or received where it goes. Other blocks are packed and unpacked in
+    /// memory that the rank keeps for later collectives, up to 32 MiB. Sections of `into` should not overlap each other: which of two blocks
+    /// stays is not defined.
+    ///
+    /// # Errors
+    /// As [`broadcast`](Self::broadcast); [`Error::Misuse`] if there is not a section for each rank, one is outside, or has
+    /// blocks in `into` that overlap; [`Error::Mismatch`] if a section has not as many elements as the other rank's.
+    ///
+    /// # Examples
+    /// The transpose of a matrix, of which each rank has some rows:
+    /// ```
+    /// use transom::Section;
+    /// transom::threads(2, |world| -> Result<(), transom::Error> {
+    ///     let rows = [[0, 1, 2, 3], [10, 11, 12, 13]][world.rank()]; // one row of 4, of 2; to become two rows of 2, of 4
+    ///     let mut columns = [0; 4];
+    ///     let given: Vec<_> = (0..2).map(|rank| Section::Contiguous { offset: 2 * rank, len: 2 }).collect();
+    ///     let taken: Vec<_> = (0..2).map(|rank| Section::Strided { offset: rank, count: 2, block: 1, stride: 2 }).collect();
+    ///     world.all_to_all_sections(&rows, &given, &mut columns, &taken)?;
+    ///     assert_eq!(columns, [[0, 10, 1, 11], [2, 12, 3, 13]][world.rank()]);
+    ///     Ok(())
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn all_to_all_sections<T: Pod>(
+        &self,
+        data: &[T],
+        given: &[Section<'_>],
+        into: &mut [T],
+        taken: &[Section<'_>],
+    ) -> Result<(), Error> {
+        self.call(self.of_all_to_all_sections::<T>(data.len(), given, into.len(), taken)?, data, into)
+    }
+
+    /// With sections of so many elements that this rank passes, and of so many that it has room for.
+    pub(super) fn of_all_to_all_sections<'a, T: Pod>(
+        &self,
+        data: usize,
+        given: &'a [Section<'a>],
+        into: usize,
+        taken: &'a [Section<'a>],
+    ) -> Of<Sections<&'a [Section<'a>], T>> {
+        self.check_elements::<T>()?;
+        let (rank, ranks) = (self.rank(), self.size());
+        for (argument, sections) in [("given", given), ("taken", taken)] {
+            let many = sections.len();
+            if many != ranks {
+                return self
+                    .refuse(format!("all_to_all_sections: `{argument}` has {many} sections, for {ranks} ranks"));
+            }
+        }
+        let outside = |argument: &str, of: Rank, buffer: &str, len: usize| {
+            self.refuse(format!(
+                "all_to_all_sections: `{argument}[{of}]` is outside of `{buffer}`, which has {len} elements"
+            ))
+        };
+        if let Some(to) = given.iter().position(|section| !section.is_within(data)) {
+            return outside("given", to, "data", data);
+        }
+        if let Some(from) = taken.iter().position(|section| !section.can_be_written(into)) {
+            return match taken[from].is_within(into) {
+                true => self.refuse(format!("all_to_all_sections: blocks of `taken[{from}]` overlap each other")),
+                false => outside("taken", from, "into", into),
+            };
+        }
+        let (mine, room) = (given[rank].len(), taken[rank].len());
+        if mine != room {
+            return self.refuse(format!(
+                "all_to_all_sections: `given[{rank}]`, of this rank itself, has {mine} elements; `taken[{rank}]` has {room}"
+            ));
+        }
+        let mut lens = given.iter().chain(taken).map(Section::len);
+        if lens.try_fold(0_usize, usize::checked_add).is_none() {
+            return self.refuse("all_to_all_sections: the sections have more elements than there can be".into());
+        }
+        let (to_each, mut of_each) = (lies(given), lies(taken));
+        if share_elements(&of_each) {
+            of_each = taken.iter().map(|section| Lie::Apart(section.len())).collect();
+        }
+        let plan = all_to_all_sections(rank, (data, &to_each), (into, &of_each));
+        let fold = Sections { given, taken, element: PhantomData };
+        Ok(Described { signature: Signature::of::<T>(Kind::AllToAllSections, 0), what: What::Planned(plan), fold })
+    }
+}
+
+/// Packs and unpacks the blocks of a call.
+pub(super) struct Sections<S, T> {
+    given: S,
+    taken: S,
+    element: PhantomData<fn(T) -> T>,
+}
+
+/// Sections of the blocks of all ranks.
+pub(super) trait OfRanks: Send + Sync {
+    fn section(&self, rank: Rank) -> Section<'_>;
+}
+
+impl OfRanks for &[Section<'_>] {
+    fn section(&self, rank: Rank) -> Section<'_> {
+        self[rank]
+    }
+}
+
+/// A section with a list of its own, if it has one.
+pub(super) struct Owned {
+    without_list: Section<'static>,
+    list: Box<[usize]>,
+}
+
+impl OfRanks for Arc<[Owned]> {
+    fn section(&self, rank: Rank) -> Section<'_> {
+        self[rank].without_list.with_list(&self[rank].list)
+    }
+}
+
+impl<T> Described<Sections<&[Section<'_>], T>> {
+    /// Copies lists, for a call that goes on when the caller's are gone.
+    pub fn owned(self) -> Described<Sections<Arc<[Owned]>, T>> {
+        let Described { signature, what, fold: Sections { given, taken, element } } = self;
+        let owned = |sections: &[Section<'_>]| {
+            let owned =
+                |section: &Section<'_>| Owned { without_list: section.with_list(&[]), list: section.list().into() };
+            sections.iter().map(owned).collect()
+        };
+        Described { signature, what, fold: Sections { given: owned(given), taken: owned(taken), element } }
+    }
+}
+
+impl<S: Clone, T> Clone for Sections<S, T> {
+    fn clone(&self) -> Self {
+        Sections { given: self.given.clone(), taken: self.taken.clone(), element: PhantomData }
+    }
+}
+
+impl<S: OfRanks, T: Pod> Fold for Sections<S, T> {
+    fn fold(&self, _: &mut [u8], _: &[u8], _: Order) {
+        unreachable!("sections are not folded");
+    }
+
+    fn pack(&self, to: Rank, given: &[u8], packed: &mut [u8]) {
+        let (given, packed) = (bytemuck::cast_slice::<_, T>(given), bytemuck::cast_slice_mut(packed));
+        self.given.section(to).gather(given, packed);
+    }
+
+    fn unpack(&self, from: Rank, packed: &[u8], into: &mut [u8]) {
+        let (packed, into) = (bytemuck::cast_slice::<_, T>(packed), bytemuck::cast_slice_mut(into));
+        self.taken.section(from).scatter(packed, into);
+    }
+}
+
+fn lies(sections: &[Section<'_>]) -> Vec<Lie> {
+    let lie = |section: &Section<'_>| section.range().map_or_else(|| Lie::Apart(section.len()), Lie::Together);
+    sections.iter().map(lie).collect()
+}
+
+/// Whether an element is in two of the blocks that lie together. Such blocks cannot be received at once where they go.
+fn share_elements(lies: &[Lie]) -> bool {
+    let together = || {
+        lies.iter().filter_map(|lie| match lie {
+            Lie::Together(range) if !range.is_empty() => Some((range.start, range.end)),
+            _ => None,
+        })
+    };
+    // Most are in the order of ranks.
+    let mut end = 0;
+    if together().all(|block| std::mem::replace(&mut end, block.1) <= block.0) {
+        return false;
+    }
+    let mut together: Vec<_> = together().collect();
+    together.sort_unstable();
+    together.windows(2).any(|pair| pair[1].0 < pair[0].1)
+}
