@@ -253,7 +253,7 @@ impl Listener {
         }
         if let Some((_, left)) = self.left.iter_mut().find(|(at, _)| *at == context) {
             match saying {
-                Saying::NoMore => left.sinks.end(from),
+                Saying::NoMore => left.sinks.end(core, from),
                 Saying::Over(_) | Saying::Gone => {}
                 // It takes what this rank might have sent there.
                 _ => Saying::NoMore.send(core, from, context),
@@ -270,7 +270,7 @@ impl Listener {
             Saying::Left(rank) => Error::PeerLeft { rank: member(rank) },
             Saying::Panicked(rank) => Error::OperatorPanicked { rank: member(rank) },
             Saying::Mismatch(why) => Error::Mismatch { why },
-            Saying::NoMore => return group.end_sink(from),
+            Saying::NoMore => return group.end_sink(core, from),
             Saying::Gone => Error::PeerLeft { rank: group.comm.numbered(from) },
         };
         group.fail(core, error);

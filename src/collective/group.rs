@@ -368,8 +368,8 @@ impl Group {
     }
 
     /// A rank of the job has left.
-    pub fn end_sink(&self, of: u32) {
-        lock(&self.sinks).end(of);
+    pub fn end_sink(&self, core: &mut Core, of: u32) {
+        lock(&self.sinks).end(core, of);
     }
 
     /// This rank has left: the others may not have.

@@ -24,9 +24,11 @@ impl Sinks {
     }
 
     /// A rank sends no more.
-    pub fn end(&mut self, rank: u32) {
+    pub fn end(&mut self, core: &mut Core, rank: u32) {
         let ended = self.0.extract_if(.., |(of, _)| *of == rank);
         ended.for_each(|(_, over)| over.store(true, Relaxed));
+        // A sink takes a step only when a message has come.
+        core.turn_all();
     }
 }
 
@@ -53,6 +55,11 @@ impl Work for Sink {
             let id = core.engine.receive(self.select, room);
             self.posted = Some(Key::Message(id));
         }
+    }
+
+    fn awaits(&mut self, awaited: &mut Vec<Key>) -> bool {
+        awaited.extend(self.posted);
+        true
     }
 
     fn must_end(&self) -> bool {

@@ -23,7 +23,8 @@ pub(super) fn discard(core: &mut Core, lane: Lane, first: u32, parts: usize, far
     }
     let list = core.lists.open();
     core.list(farewell, list, parts);
-    let mut discarding = Discarding { lane, first, list, farewell: Some(farewell), posted: vec![None; parts] };
+    let posted = vec![None; parts];
+    let mut discarding = Discarding { lane, first, list, farewell: Some(farewell), posted, unawaited: vec![parts] };
     for part in 0..parts {
         discarding.post(core, part);
     }
@@ -48,6 +49,8 @@ struct Discarding {
     farewell: Option<Key>,
     /// Receive of each part.
     posted: Vec<Option<Key>>,
+    /// Numbers, as on the list, of receives posted in the last step, which the work does not await yet.
+    unawaited: Vec<usize>,
 }
 
 impl Discarding {
@@ -55,6 +58,7 @@ impl Discarding {
         let key = post(core, self.lane, self.first + part as u32);
         core.list(key, self.list, part);
         self.posted[part] = Some(key);
+        self.unawaited.push(part);
     }
 }
 
@@ -84,7 +88,61 @@ impl Work for Discarding {
         Some(over())
     }
 
+    fn awaits(&mut self, awaited: &mut Vec<Key>) -> bool {
+        let posted = |number: usize| self.posted.get(number).copied().unwrap_or(self.farewell);
+        awaited.extend(self.unawaited.drain(..).filter_map(posted));
+        true
+    }
+
     fn must_end(&self) -> bool {
         false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::messages::Tag;
+
+    /// Send ends whose receive ends were dropped, and which send nothing, cost the turns of the receiver nothing.
+    #[test]
+    fn idle_discarded_ends_take_no_steps() {
+        const PARTS: Tag<u64> = Tag::new(1);
+        const MEET: Tag<u8> = Tag::new(2);
+        const ENDS: usize = 100;
+        crate::threads(2, |world| {
+            let hub = &world.space().comm().unwrap().hub;
+            let steps = || hub.with(|core| core.steps).unwrap();
+            let other = 1 - world.rank();
+            let meet = || world.sendrecv(other, MEET, &[0], other, MEET, &mut [1]).unwrap();
+            if world.rank() == 0 {
+                let ends: Vec<_> = (0..ENDS).map(|_| world.psend_init(1, PARTS, vec![7; 4], 2).unwrap()).collect();
+                meet();
+                meet();
+                // Two rounds of each, and the farewell.
+                for mut end in ends {
+                    for _ in 0..2 {
+                        let mut parts = end.start().unwrap();
+                        parts.parts().for_each(|part| part.ready());
+                        parts.wait().unwrap();
+                    }
+                }
+                meet();
+            } else {
+                (0..ENDS).for_each(|_| drop(world.precv_init(0, PARTS, vec![0; 4], 2).unwrap()));
+                let turns = || (0..50).for_each(|_| world.progress().unwrap());
+                meet();
+                turns();
+                assert_eq!(hub.with(|core| core.lists.len()).unwrap(), ENDS);
+                let before = steps();
+                turns();
+                // All works take a step now and then, once or twice in this time.
+                assert!(steps() - before <= 4 * ENDS as u64, "{} steps in 50 turns", steps() - before);
+                meet();
+                meet();
+                turns();
+                assert_eq!(hub.with(|core| core.lists.len()).unwrap(), 0, "discards end with the farewell");
+            }
+        })
+        .unwrap();
     }
 }
