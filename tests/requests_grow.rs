@@ -1,4 +1,4 @@
-//! Requests of every form, scopes and futures, made and dropped 10,000 times: heap, mappings and descriptors stay as they were.
+//! Messages, collectives, teams, requests of every form, scopes and futures, made and dropped some 1,000 to 10,000 times: heap, mappings and descriptors stay as they were.
 
 mod ranks;
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicIsize, Ordering::Relaxed};
 use std::task::{Context, Wake, Waker};
 use std::time::Duration;
-use transom::World;
 use transom::messages::{Error, Requests, Source, Tag};
+use transom::{Op, Section, World};
 
 const ONE: Tag<u64> = Tag::new(1);
 const GO: Tag<u8> = Tag::new(3);
@@ -72,6 +72,11 @@ fn used(world: &World) -> (isize, usize, usize) {
 
 /// Makes what `make` makes 10,000 times, of which 0 to 4 are alive at once.
 fn stays_the_same<'w, M>(world: &'w World, make: impl Fn(&'w World, usize) -> M) {
+    stays_the_same_after(world, 1000, 10_000, make);
+}
+
+/// As `stays_the_same`: `first` times before the first measurement, and `many` times between the two.
+fn stays_the_same_after<'w, M>(world: &'w World, first: usize, many: usize, make: impl Fn(&'w World, usize) -> M) {
     let rounds = |many| {
         let mut alive = VecDeque::new();
         for round in 0..many {
@@ -81,9 +86,9 @@ fn stays_the_same<'w, M>(world: &'w World, make: impl Fn(&'w World, usize) -> M)
             }
         }
     };
-    rounds(1000);
+    rounds(first);
     let before = used(world);
-    rounds(10_000);
+    rounds(many);
     let after = used(world);
     // Threads of one process are counted together, and their numbers are of different moments.
     if ranks::are_processes() {
@@ -96,6 +101,58 @@ fn stays_the_same<'w, M>(world: &'w World, make: impl Fn(&'w World, usize) -> M)
 
 fn other(world: &World) -> usize {
     world.size() - 1 - world.rank()
+}
+
+#[test]
+fn messages_leave_nothing() {
+    ranks::on(&[1, 2], "messages_leave_nothing", |world| {
+        stays_the_same(&world, |world, round| {
+            let (other, len) = (other(world), [1, 40, 2000, 20_000][round % 4]);
+            let sent = world.isend(other, ONE, vec![round as u64; len]);
+            if round % 3 == 0 {
+                let found = world.probe(other, ONE).unwrap();
+                assert_eq!(found.recv().unwrap().len(), len);
+            } else {
+                assert_eq!(world.recv(other, ONE).unwrap().0.len(), len);
+            }
+            sent.wait().unwrap()
+        });
+    });
+}
+
+/// Started and persistent collectives.
+#[test]
+fn collectives_leave_nothing() {
+    ranks::on(&[1, 2], "collectives_leave_nothing", |world| {
+        let all: Vec<_> =
+            (0..world.size()).map(|rank| Section::Strided { offset: rank, count: 20, block: 1, stride: 2 }).collect();
+        stays_the_same_after(&world, 1000, 4000, |world, round| {
+            let sum = world.iall_reduce(vec![round as u64; 40], Op::Sum);
+            drop(world.ibarrier());
+            let mut most = world.all_reduce_init(vec![round; [1, 4000][round % 2]], Op::Max).unwrap();
+            most.start().unwrap().wait().unwrap();
+            let sections = world.iall_to_all_sections(vec![1; 40], &all, vec![0; 40], &all);
+            assert_eq!(sum.wait().unwrap()[39], (round * world.size()) as u64);
+            (most, sections.wait().unwrap())
+        });
+    });
+}
+
+/// A rank remembers the last 1024 teams that it left, so the first measurement comes after more.
+#[test]
+fn teams_leave_nothing() {
+    ranks::on(&[1, 2], "teams_leave_nothing", |world| {
+        stays_the_same_after(&world, 1100, 1100, |world, round| {
+            let team = world.split(Some(0), 0).unwrap().unwrap();
+            assert_eq!(team.all_reduce_one(1, Op::Sum).unwrap(), team.size());
+            let other = other(&team);
+            drop(team.isend(other, ONE, vec![round as u64; 20]));
+            if round % 2 == 0 {
+                assert_eq!(team.recv(other, ONE).unwrap().0[19], round as u64);
+            }
+            team
+        });
+    });
 }
 
 #[test]
