@@ -5,7 +5,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicIsize, Ordering::Relaxed};
 use transom::messages::Tag;
-use transom::{Distribution, Error, Op, Window, World};
+use transom::{Buffer, Distribution, Error, Op, Window, World};
 
 /// Bytes of heap that this process has in use.
 static IN_USE: AtomicIsize = AtomicIsize::new(0);
@@ -58,6 +58,9 @@ fn resources() -> Resources {
         heap: 0,
     }
 }
+
+/// Elements of 8 bytes from which a buffer is a block.
+const BLOCK: usize = 512;
 
 /// Objects that are made and dropped between two measurements, and the number of such batches.
 const BATCH: usize = 250;
@@ -166,6 +169,19 @@ fn windows_made_and_dropped_leave_nothing() {
             window.lock_all()?.target(0)?.put(0, &[1])?;
             Ok(window)
         });
+        unchanged(world, "window on a buffer", |world| {
+            let window = world.create_on(world.buffer::<u64>(BLOCK)?, 0)?;
+            window.free_as::<Buffer<u64>>()
+        });
+        unchanged(world, "window of short and long accumulates", |world| {
+            let mut window: Window<u64> = world.allocate(100)?;
+            let epoch = window.lock_all()?;
+            let target = epoch.target(0)?;
+            (0..20).try_for_each(|_| target.fetch_add(0, 1).map(drop))?;
+            target.accumulate(0, Op::Sum, &[1; 100])?;
+            epoch.unlock()?;
+            Ok(window)
+        });
     });
 }
 
@@ -183,6 +199,7 @@ fn values_made_and_dropped_leave_nothing() {
         unchanged(world, "mutexes", |world| world.mutexes(5, |i| i));
         unchanged(world, "rw_lock", |world| world.rw_lock(0, 1_u64));
         unchanged(world, "buffer", |world| world.buffer::<u64>(10));
+        unchanged(world, "buffer that others can map", |world| world.buffer::<u64>(BLOCK));
         unchanged(world, "scope", |world| {
             let mut window: Window<u64> = world.allocate(2)?;
             let epoch = window.lock_all()?;

@@ -319,28 +319,28 @@ fn access_groups() {
 /// run of its own, and leaves.
 #[test]
 fn gate_of_updates_admits_a_run_alone() {
+    const GATE: UpdateGate = UpdateGate::new(At { rank: 0, word: 0 });
+    fn run(network: &RankNetwork, data: &UnsafeCell<()>, admitted: bool) {
+        let run = GATE.enter_run(network, admitted).unwrap();
+        match run {
+            Run::Alone => data.with_mut(drop),
+            Run::Among => data.with(drop),
+        }
+        GATE.leave_run(network, run).unwrap();
+    }
     for (waiting, preemptions) in [(Waiting::Parks, None), (Waiting::Spins, Some(3))] {
         let begun = Instant::now();
         let schedules = explore(preemptions, move || {
             let net = Net::new(2, &[0], waiting, Orderings::default());
             let data = Rc::new(UnsafeCell::new(()));
-            let gate = UpdateGate::new(At { rank: 0, word: 0 });
-            let run = |network: &RankNetwork, data: &UnsafeCell<()>, admitted| {
-                let run = gate.enter_run(network, admitted).unwrap();
-                match run {
-                    Run::Alone => data.with_mut(drop),
-                    Run::Among => data.with(drop),
-                }
-                gate.leave_run(network, run).unwrap();
-            };
             in_threads(Vec::from([0, 1].map(|rank| {
                 let (network, data) = (net.rank(rank), data.clone());
                 move || {
                     if rank == 0 {
-                        gate.enter_single(&network).unwrap();
+                        GATE.enter_single(&network).unwrap();
                         data.with(drop);
                         run(&network, &data, true);
-                        gate.leave_single(&network).unwrap();
+                        GATE.leave_single(&network).unwrap();
                     } else {
                         run(&network, &data, false);
                     }
