@@ -1,4 +1,4 @@
-//! Instructions of each call, counted by callgrind: `cargo bench --bench instructions` (needs valgrind).
+//! Instructions of each call, counted by callgrind and held to a bound: `cargo bench --bench instructions` (needs valgrind).
 //!
 //! Each call is run 1,000 and 2,000 times in a program of its own; the difference is what 1,000 take. Counts do not
 //! depend on what else the machine does, so a change of one is a change of the code.
@@ -11,55 +11,55 @@ use transom::{Error, Op, Window, World};
 
 type Call = fn(&mut Window<u64>, usize) -> Result<(), Error>;
 
-/// Each call, done `times` times on this rank's own part.
-const CALLS: &[(&str, Call)] = &[
-    ("put 8 B", |window, times| {
+/// Each call, done `times` times on this rank's own part; and how many instructions it takes at most, 3 % above a count.
+const CALLS: &[(&str, u64, Call)] = &[
+    ("put 8 B", 29, |window, times| {
         let epoch = window.lock_shared(0)?;
         (0..times).try_for_each(|i| epoch.put(black_box(3), &[i as u64]))
     }),
-    ("put 8 B + flush", |window, times| {
+    ("put 8 B + flush", 34, |window, times| {
         let epoch = window.lock_shared(0)?;
         (0..times).try_for_each(|i| epoch.put(black_box(3), &[i as u64]).and_then(|()| epoch.flush()))
     }),
-    ("get 8 B", |window, times| {
+    ("get 8 B", 31, |window, times| {
         let epoch = window.lock_shared(0)?;
         (0..times).try_for_each(|_| epoch.get_one(black_box(3)).map(|value| _ = black_box(value)))
     }),
-    ("put 2 KiB", |window, times| {
+    ("put 2 KiB", 2114, |window, times| {
         let epoch = window.lock_shared(0)?;
         let source = [1; 256];
         (0..times).try_for_each(|_| epoch.put(black_box(3), &source))
     }),
-    ("fetch_and_op sum", |window, times| {
+    ("fetch_and_op sum", 28, |window, times| {
         let epoch = window.lock_shared(0)?;
         (0..times).try_for_each(|_| epoch.fetch_and_op(black_box(3), Op::Sum, 1).map(drop))
     }),
-    ("accumulate one xor", |window, times| {
+    ("accumulate one xor", 29, |window, times| {
         let epoch = window.lock_shared(0)?;
         (0..times).try_for_each(|i| epoch.accumulate(black_box(3), Op::Xor, &[i as u64]))
     }),
-    ("compare_and_swap", |window, times| {
+    ("compare_and_swap", 31, |window, times| {
         let epoch = window.lock_shared(0)?;
         (0..times).try_for_each(|i| epoch.compare_and_swap(black_box(3), i as u64, i as u64 + 1).map(drop))
     }),
-    ("lock exclusive + unlock", |window, times| (0..times).try_for_each(|_| window.lock_exclusive(0)?.unlock())),
-    ("lock shared + unlock", |window, times| (0..times).try_for_each(|_| window.lock_shared(0)?.unlock())),
-    ("lock_all + unlock, 1 rank", |window, times| (0..times).try_for_each(|_| window.lock_all()?.unlock())),
-    ("post, start, complete, wait", |window, times| {
+    ("lock exclusive + unlock", 173, |window, times| (0..times).try_for_each(|_| window.lock_exclusive(0)?.unlock())),
+    ("lock shared + unlock", 168, |window, times| (0..times).try_for_each(|_| window.lock_shared(0)?.unlock())),
+    ("lock_all + unlock, 1 rank", 490, |window, times| (0..times).try_for_each(|_| window.lock_all()?.unlock())),
+    ("post, start, complete, wait", 651, |window, times| {
         (0..times).try_for_each(|_| {
             window.post(&[0])?;
             window.start(&[0])?.complete()?;
             window.wait()
         })
     }),
-    ("fence, 1 rank", |window, times| (0..times).try_for_each(|_| window.fence().map(drop))),
+    ("fence, 1 rank", 24, |window, times| (0..times).try_for_each(|_| window.fence().map(drop))),
 ];
 
 type ValueCall = fn(&World, usize) -> Result<(), Error>;
 
-/// Each call on a value behind a lock, done `times` times.
-const VALUE_CALLS: &[(&str, ValueCall)] = &[
-    ("mutex u64, lock + unlock", |world, times| {
+/// Each call on a value behind a lock, done `times` times; and how many instructions it takes at most.
+const VALUE_CALLS: &[(&str, u64, ValueCall)] = &[
+    ("mutex u64, lock + unlock", 270, |world, times| {
         let mutex = world.mutex(0, 1_u64)?;
         (0..times).try_for_each(|_| {
             let mut guard = black_box(&mutex).lock()?;
@@ -67,7 +67,7 @@ const VALUE_CALLS: &[(&str, ValueCall)] = &[
             guard.unlock()
         })
     }),
-    ("mutex [u64; 8], lock + unlock", |world, times| {
+    ("mutex [u64; 8], lock + unlock", 291, |world, times| {
         let mutex = world.mutex(0, [1_u64; 8])?;
         (0..times).try_for_each(|_| {
             let mut guard = black_box(&mutex).lock()?;
@@ -75,11 +75,11 @@ const VALUE_CALLS: &[(&str, ValueCall)] = &[
             guard.unlock()
         })
     }),
-    ("mutex u64, lock, drop", |world, times| {
+    ("mutex u64, lock, drop", 345, |world, times| {
         let mutex = world.mutex(0, 1_u64)?;
         (0..times).try_for_each(|_| black_box(&mutex).lock().map(|mut guard| *guard += 1))
     }),
-    ("rw_lock u64, read + unlock", |world, times| {
+    ("rw_lock u64, read + unlock", 208, |world, times| {
         let value = world.rw_lock(0, 1_u64)?;
         (0..times).try_for_each(|_| {
             let guard = black_box(&value).read()?;
@@ -92,18 +92,23 @@ const VALUE_CALLS: &[(&str, ValueCall)] = &[
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args: Vec<_> = std::env::args().collect();
     if let [_, call, times] = &args[..] {
-        if let Some((_, call)) = VALUE_CALLS.iter().find(|(name, _)| name == call) {
+        if let Some((_, _, call)) = VALUE_CALLS.iter().find(|(name, _, _)| name == call) {
             return Ok(call(&transom::init()?, times.parse()?)?);
         }
-        let call = CALLS.iter().find(|(name, _)| name == call).expect("a call of the table").1;
+        let call = CALLS.iter().find(|(name, _, _)| name == call).expect("a call of the table").2;
         let mut window = transom::init()?.allocate(1 << 10)?;
         return Ok(call(&mut window, times.parse()?)?);
     }
-    println!("{:<28} {:>12}", "", "instructions");
-    let names = CALLS.iter().map(|(name, _)| name).chain(VALUE_CALLS.iter().map(|(name, _)| name));
-    for call in names {
+    println!("{:<30} {:>12} {:>8}", "", "instructions", "at most");
+    let calls = CALLS.iter().map(|(name, most, _)| (name, most));
+    let mut beyond = Vec::new();
+    for (call, most) in calls.chain(VALUE_CALLS.iter().map(|(name, most, _)| (name, most))) {
         let thousand = collected(&[], &[call, "2000"])? - collected(&[], &[call, "1000"])?;
-        println!("{call:<28} {:>12.1}", thousand as f64 / 1000.0);
+        println!("{call:<30} {:>12.1} {most:>8}", thousand as f64 / 1000.0);
+        beyond.extend((thousand > 1000 * most).then_some(*call));
     }
-    Ok(())
+    match beyond.is_empty() {
+        true => Ok(()),
+        false => Err(format!("more instructions than they may take: {}", beyond.join(", ")).into()),
+    }
 }

@@ -1,25 +1,49 @@
 //! The locks of all targets in one call, with the requests in flight at once.
 
 use crate::lock_word::Grant;
-use crate::target_lock::{HeldAs, Placed, Status};
+use crate::target_lock::{HeldAs, Placed, Status, StatusWord};
 use crate::{Error, LockLayout, Network, Rank, TargetLock};
 use std::ops::Range;
 
 /// What has the lock of one target in it, for the only thread that uses it.
 pub(crate) trait LockState<const C: u32> {
-    fn lock(&mut self) -> &mut TargetLock<C>;
+    /// State of the lock at this rank.
+    fn get(&self) -> TargetLock<C>;
 
-    /// The same before a release.
+    /// Takes the state out for a step. The lock is broken until [`put`](Self::put).
+    fn take(&mut self) -> TargetLock<C>;
+
+    fn put(&mut self, lock: TargetLock<C>);
+
+    /// A step on it.
     #[inline(always)]
-    fn to_release(&mut self) -> &mut TargetLock<C> {
-        self.lock()
+    fn with<R>(&mut self, step: impl FnOnce(&mut TargetLock<C>) -> R) -> R {
+        let mut lock = self.take();
+        let result = step(&mut lock);
+        self.put(lock);
+        result
     }
+
+    /// To be called before a release.
+    #[inline(always)]
+    fn end_leaked_turn(&mut self) {}
 }
 
 impl<const C: u32> LockState<C> for TargetLock<C> {
     #[inline(always)]
-    fn lock(&mut self) -> &mut TargetLock<C> {
-        self
+    fn get(&self) -> TargetLock<C> {
+        *self
+    }
+
+    #[inline(always)]
+    fn take(&mut self) -> TargetLock<C> {
+        let broken = TargetLock { status: StatusWord::of(Status::Broken), ..*self };
+        std::mem::replace(self, broken)
+    }
+
+    #[inline(always)]
+    fn put(&mut self, lock: TargetLock<C>) {
+        *self = lock;
     }
 }
 
@@ -44,8 +68,8 @@ impl<N: Network, L: LockState<C>, const C: u32> AllLocks<'_, N, L, C> {
         // Before the first request: none may be left under way.
         let mut late = false;
         for (target, lock) in self.locks.iter_mut().enumerate() {
-            let lock = lock.lock();
-            if lock.status != Status::Free {
+            let lock = lock.get();
+            if lock.status != StatusWord::of(Status::Free) {
                 lock.check_free(target)?;
                 late = true;
             }
@@ -69,7 +93,7 @@ impl<N: Network, L: LockState<C>, const C: u32> AllLocks<'_, N, L, C> {
     /// [`PassiveLock::release_all_mut`](crate::PassiveLock::release_all_mut).
     #[inline(always)]
     pub fn release(&mut self) -> Result<(), N> {
-        match self.locks.iter_mut().position(|lock| !lock.lock().is_held()) {
+        match self.locks.iter_mut().position(|lock| !lock.get().is_held()) {
             Some(target) => Err(Error::NotLocked { target }),
             None => self.release_range(0..self.locks.len()),
         }
@@ -91,7 +115,7 @@ impl<N: Network, L: LockState<C>, const C: u32> AllLocks<'_, N, L, C> {
         let (network, layout) = (self.network, self.layout);
         let mut outcome = Ok(());
         for (target, lock) in self.locks.iter_mut().enumerate() {
-            outcome = outcome.and(lock.lock().settle(network, layout, target));
+            outcome = outcome.and(lock.with(|lock| lock.settle(network, layout, target)));
         }
         outcome
     }
@@ -102,13 +126,13 @@ impl<N: Network, L: LockState<C>, const C: u32> AllLocks<'_, N, L, C> {
         // A word that cannot be read settles nothing.
         let mut locks = self.locks.iter_mut().enumerate();
         !locks.any(|(target, lock)| {
-            let lock = lock.lock();
+            let lock = lock.get();
             lock.is_abandoned() && lock.is_in_queue_still(network, layout, target).unwrap_or(true)
         })
     }
 
     fn any_broken(&mut self, from: Rank) -> bool {
-        self.locks[from..].iter_mut().any(|lock| lock.lock().is_broken())
+        self.locks[from..].iter_mut().any(|lock| lock.get().is_broken())
     }
 
     /// Asks for all locks from `first` on; returns up to where it holds them now, at least one more, and whether it
@@ -117,7 +141,7 @@ impl<N: Network, L: LockState<C>, const C: u32> AllLocks<'_, N, L, C> {
     fn acquire_from(&mut self, first: Rank) -> Result<(Rank, bool), N> {
         let (network, layout, mut outcome) = (self.network, self.layout, Ok(()));
         for (target, lock, under_way) in self.each(first..self.locks.len()) {
-            match lock.lock().start_shared(network, layout, target) {
+            match lock.with(|lock| lock.start_shared(network, layout, target)) {
                 Ok(pending) => *under_way = Some((Grant::Open, pending)),
                 Err(error) => {
                     outcome = Err(error);
@@ -128,7 +152,7 @@ impl<N: Network, L: LockState<C>, const C: u32> AllLocks<'_, N, L, C> {
         let mut waiting = Vec::new();
         for (target, lock, under_way) in self.each(first..self.locks.len()) {
             let Some((_, pending)) = under_way.take() else { continue };
-            match lock.lock().place_shared(network, layout, target, pending, false) {
+            match lock.with(|lock| lock.place_shared(network, layout, target, pending, false)) {
                 Ok(Placed::Granted) => {}
                 Ok(placed) => waiting.push((target, placed)),
                 Err(error) => outcome = outcome.and(Err(error)),
@@ -152,7 +176,8 @@ impl<N: Network, L: LockState<C>, const C: u32> AllLocks<'_, N, L, C> {
             if outcome.is_err() && self.any_broken(end) {
                 break;
             }
-            let granted = self.locks[target].lock().await_shared(self.network, self.layout, target, placed);
+            let (network, layout) = (self.network, self.layout);
+            let granted = self.locks[target].with(|lock| lock.await_shared(network, layout, target, placed));
             outcome = outcome.and(granted.map(drop));
         }
         outcome.map(|()| end)
@@ -165,21 +190,21 @@ impl<N: Network, L: LockState<C>, const C: u32> AllLocks<'_, N, L, C> {
         for (target, lock, under_way) in self.each(targets.clone()) {
             // What a call that panicked had under way is not to be taken for a release.
             *under_way = None;
-            let lock = lock.to_release();
-            let started = match lock.leave::<N::Error>(target) {
+            lock.end_leaked_turn();
+            let started = lock.with(|lock| match lock.leave::<N::Error>(target) {
                 Ok(HeldAs::Shared(grant)) => lock.start_leaving(network, layout, target, grant).map(|pending| {
                     *under_way = Some((grant, pending));
                 }),
                 Ok(HeldAs::Exclusive(behind)) => lock.leave_exclusive(network, layout, target, behind),
                 Err(_) => Ok(()),
-            };
+            });
             if let Err(error) = started {
                 outcome = outcome.and(Err(error));
             }
         }
         for (target, lock, under_way) in self.each(targets) {
             let Some((grant, pending)) = under_way.take() else { continue };
-            if let Err(error) = lock.lock().finish_leaving(network, layout, target, grant, pending) {
+            if let Err(error) = lock.with(|lock| lock.finish_leaving(network, layout, target, grant, pending)) {
                 outcome = outcome.and(Err(error));
             }
         }

@@ -1,7 +1,7 @@
 //! Requests with a deadline, and how a request leaves the queue before its turn; README.md beside the code has the steps.
 
 use crate::lock_word::{Grant, Moved, Next, Waiter, Waiters};
-use crate::target_lock::{Behind, HeldAs, Placed, Result, Status};
+use crate::target_lock::{Behind, HeldAs, Placed, Result, Status, StatusWord};
 use crate::{Ahead, At, Awaited, Error, Field, LockLayout, LockWord, Network, Rank, TargetLock, Wake};
 use std::time::Instant;
 
@@ -49,10 +49,10 @@ impl<const C: u32> TargetLock<C> {
         if ahead != Ahead::default()
             && let Awaiting::Left(status) = self.wait_for_turn_until(network, layout, target, ahead, deadline)?
         {
-            self.status = status;
+            self.status = StatusWord::of(status);
             return Ok(None);
         }
-        self.status = Status::Held(HeldAs::Exclusive(Behind::told(ahead.exclusive)));
+        self.status = StatusWord::of(Status::Held(HeldAs::Exclusive(Behind::told(ahead.exclusive))));
         Ok(Some(ahead))
     }
 
@@ -84,7 +84,7 @@ impl<const C: u32> TargetLock<C> {
         target: Rank,
         deadline: Instant,
     ) -> Result<Option<Ahead>, N> {
-        let placed = if let Status::Abandoned(tail) = self.status
+        let placed = if let Status::Abandoned(tail) = self.status.get()
             && self.revive(network, layout, target)?
         {
             Placed::Behind(tail as Rank)
@@ -99,7 +99,7 @@ impl<const C: u32> TargetLock<C> {
             let node = layout.node(network.rank(), target, Field::Grant);
             let granted = network.wait_until(node.word, Awaited::Behind(tail), deadline, |grant| grant != 0)?;
             if granted.is_none() && network.cas(node, 0, Grant::ABANDONED, Wake::Nobody)? == 0 {
-                self.status = Status::Abandoned(tail as u32);
+                self.status = StatusWord::of(Status::Abandoned(tail as u32));
                 return Ok(None);
             }
         }
@@ -124,12 +124,13 @@ impl<const C: u32> TargetLock<C> {
     /// }));
     /// net.run_random(1).unwrap();
     /// ```
-    #[inline]
+    #[cold]
+    #[inline(never)]
     pub fn settle<N: Network>(&mut self, network: &N, layout: LockLayout, target: Rank) -> Result<(), N> {
         let node = |field| layout.node(network.rank(), target, field);
-        let status = self.status;
+        let status = self.status.get();
         if let Status::Shown | Status::Abandoned(_) = status {
-            self.status = Status::Broken;
+            self.status = StatusWord::of(Status::Broken);
             if let Status::Abandoned(tail) = status {
                 let grant = node(Field::Grant);
                 network.wait(grant.word, Awaited::Behind(tail as Rank), has_passed)?;
@@ -137,7 +138,7 @@ impl<const C: u32> TargetLock<C> {
             } else {
                 network.wait(node(Field::Next).word, Awaited::Anyone, |next| next == 0)?;
             }
-            self.status = Status::Free;
+            self.status = StatusWord::of(Status::Free);
         }
         Ok(())
     }
@@ -151,7 +152,7 @@ impl<const C: u32> TargetLock<C> {
         deadline: Instant,
     ) -> Result<bool, N> {
         let word = |field| layout.node(network.rank(), target, field).word;
-        let settled = match self.status {
+        let settled = match self.status.get() {
             Status::Abandoned(tail) => {
                 network.wait_until(word(Field::Grant), Awaited::Behind(tail as Rank), deadline, has_passed)?
             }
@@ -172,7 +173,7 @@ impl<const C: u32> TargetLock<C> {
             let word = layout.node(network.rank(), target, field).word;
             network.wait(word, Awaited::Anyone, |_| true)
         };
-        Ok(match self.status {
+        Ok(match self.status.get() {
             Status::Abandoned(_) => !has_passed(look(Field::Grant)?),
             Status::Shown => look(Field::Next)? != 0,
             _ => false,
@@ -186,7 +187,7 @@ impl<const C: u32> TargetLock<C> {
         let node = layout.node(network.rank(), target, Field::Grant);
         let revived = network.cas(node, Grant::ABANDONED, 0, Wake::Nobody)? == Grant::ABANDONED;
         if revived {
-            self.status = Status::Broken;
+            self.status = StatusWord::of(Status::Broken);
         }
         Ok(revived)
     }

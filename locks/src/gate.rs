@@ -11,6 +11,7 @@ impl<const C: u32> TargetLock<C> {
     /// Takes a place in the queue for an exclusive request of which one attempt has failed: by some more, or else at the gate. Returns
     /// what the word held before, which is taken to be `seen`.
     #[cold]
+    #[inline(never)]
     pub(crate) fn ask_again<N: Network>(
         &mut self,
         network: &N,
@@ -46,6 +47,7 @@ impl<const C: u32> TargetLock<C> {
     /// Takes a place in the queue for an exclusive request that others have kept out of it, or that saw that they keep another
     /// out. As [`ask_again`](Self::ask_again).
     #[cold]
+    #[inline(never)]
     pub(crate) fn ask_at_gate<N: Network>(
         &mut self,
         network: &N,

@@ -1,14 +1,16 @@
 //! The lock of one rank, as a thread holds it.
 
 use crate::primitive::model_has_failed;
-use crate::threads::Turn;
+use crate::threads::{ThreadQueue, Turn};
 use crate::{Error, Network, PassiveLock, Rank};
 use std::fmt;
+use std::marker::PhantomData;
+use std::sync::MutexGuard;
 
 /// The lock of one rank, held by this thread: [`PassiveLock::acquire`]. Released when dropped; an error is lost then.
 ///
-/// It has the mutex on which the threads of this rank queue for that lock, so it cannot be sent to another. One that is
-/// leaked keeps the lock until the handle is dropped: this thread is told, others wait.
+/// A `Held` is the turn of its thread among the threads of this rank that queue for the lock, so it cannot be sent to another thread. One
+/// that is leaked keeps the lock until the handle is dropped: this thread is told, others wait.
 ///
 /// # Examples
 #[cfg_attr(not(feature = "loom"), doc = "```")]
@@ -26,12 +28,20 @@ use std::fmt;
 /// ```
 #[must_use = "a lock that is dropped at once is released at once"]
 pub struct Held<'l, N: Network, const C: u32 = 16> {
-    pub(crate) turn: Turn<'l, C>,
-    pub(crate) lock: &'l PassiveLock<N, C>,
-    pub(crate) target: Rank,
+    lock: &'l PassiveLock<N, C>,
+    queue: &'l ThreadQueue<C>,
+    target: Rank,
+    /// Stays in its thread.
+    _thread: PhantomData<MutexGuard<'l, ()>>,
 }
 
-impl<N: Network, const C: u32> Held<'_, N, C> {
+impl<'l, N: Network, const C: u32> Held<'l, N, C> {
+    /// The lock of `target`, which the thread that has this turn has acquired.
+    #[inline(always)]
+    pub(crate) fn new(turn: Turn<'l, C>, lock: &'l PassiveLock<N, C>, target: Rank) -> Self {
+        Held { lock, queue: turn.keep(), target, _thread: PhantomData }
+    }
+
     /// The rank whose lock it is.
     pub fn target(&self) -> Rank {
         self.target
@@ -42,39 +52,43 @@ impl<N: Network, const C: u32> Held<'_, N, C> {
     /// # Errors
     /// As [`TargetLock::release`](crate::TargetLock::release).
     #[inline(always)]
-    pub fn release(mut self) -> Result<(), Error<N::Error>> {
-        self.release_mut()
+    pub fn release(self) -> Result<(), Error<N::Error>> {
+        let released = Self::end(self.lock, self.queue, self.target);
+        std::mem::forget(self);
+        released
     }
 
-    /// As [`release`](Self::release), where moving this would take longer. Other threads of this rank wait until it is dropped.
-    ///
-    /// # Errors
-    /// As `release`, and [`Error::NotLocked`] after it.
+    /// Releases the lock, and ends the turn whether that fails or not. A network that panics leaves it to the drop.
     #[inline(always)]
-    pub fn release_mut(&mut self) -> Result<(), Error<N::Error>> {
-        self.turn.release(&self.lock.network, self.lock.layout, self.target)
+    fn end(lock: &PassiveLock<N, C>, queue: &ThreadQueue<C>, target: Rank) -> Result<(), Error<N::Error>> {
+        let mut known = queue.take();
+        match known.release(&lock.network, lock.layout, target) {
+            Ok(()) => {
+                queue.put(known);
+                queue.end_turn();
+                Ok(())
+            }
+            Err(error) => {
+                queue.put(known);
+                queue.end_turn();
+                Err(error)
+            }
+        }
     }
 
-    /// Whether it has not been released.
-    #[inline(always)]
-    pub fn is_held(&self) -> bool {
-        self.turn.is_held()
-    }
-}
-
-impl<N: Network, const C: u32> Held<'_, N, C> {
+    /// The drop, by values: a drop by address would keep every `Held` in memory.
     #[cold]
     #[inline(never)]
-    fn give_up(&mut self) {
-        let _ = self.release_mut();
+    fn dropped(lock: &PassiveLock<N, C>, queue: &ThreadQueue<C>, target: Rank) {
+        let _ = Self::end(lock, queue, target);
     }
 }
 
 impl<N: Network, const C: u32> Drop for Held<'_, N, C> {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
-        if self.is_held() && !model_has_failed() {
-            self.give_up();
+        if !model_has_failed() {
+            Self::dropped(self.lock, self.queue, self.target);
         }
     }
 }

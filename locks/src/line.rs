@@ -3,12 +3,15 @@
 use crate::primitive::{AtomicUsize, Mutex, MutexGuard, Thread, current, fence, park};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::compiler_fence;
 use std::time::{Duration, Instant};
 
 /// Threads that wait, in the order in which they came.
 ///
-/// No wake-up is lost. A thread counts itself in `len`, has a barrier, and then tries what it waits for. A thread that gives that back
-/// has a barrier after it, and then reads `len`. So either the first finds it free, or the second finds the first in line.
+/// No wake-up is lost for long. A thread counts itself in `len`, has a barrier, and then tries what it waits for. A thread that gives that
+/// back reads `len` after it. Either the first finds it free, or the second finds the first in line, or the two did so at one moment, in
+/// which the store of the second was not visible yet: a barrier there would cost each unlock a locked instruction. So a thread that has
+/// just come into line sleeps for a short time first, and looks again.
 pub(crate) struct Line {
     /// How many wait. Changes with `threads` locked.
     len: AtomicUsize,
@@ -23,8 +26,9 @@ struct Waiting {
 
 /// Looks of the first in line before it sleeps: what threads share for a moment only is free again sooner than a sleeper wakes.
 const LOOKS: usize = if cfg!(feature = "loom") { 1 } else { 100 };
-/// How long a thread sleeps at most. On x86 the barrier after what is given back is the instruction that unlocks the mutex, which the
-/// standard library does not promise.
+/// How long a thread sleeps at most when it has come into line: stores are visible to other processors within microseconds.
+const FIRST_ROUND: Duration = Duration::from_millis(1);
+/// How long a thread sleeps at most later.
 const ROUND: Duration = Duration::from_millis(100);
 
 impl Line {
@@ -47,6 +51,7 @@ impl Line {
     /// before this one.
     pub fn wait<R>(&self, deadline: Option<Instant>, attempt: impl Fn() -> Option<R>) -> Option<R> {
         let mut place = Place::last(self);
+        let mut round = FIRST_ROUND;
         loop {
             if place.is_first() {
                 for _ in 0..LOOKS {
@@ -63,7 +68,8 @@ impl Line {
             if left == Some(Duration::ZERO) {
                 return None;
             }
-            park(left.map_or(ROUND, |left| left.min(ROUND)));
+            park(left.map_or(round, |left| left.min(round)));
+            round = ROUND;
         }
     }
 
@@ -89,11 +95,11 @@ impl Line {
     }
 }
 
-/// The barrier after a mutex was unlocked. A locked instruction did that on x86, and is one.
+/// The barrier after what was given back, under loom: that knows no time, so no thread there looks again.
 #[inline(always)]
 fn after_unlock() {
-    match cfg!(all(target_arch = "x86_64", not(feature = "loom"), not(miri))) {
-        true => std::sync::atomic::compiler_fence(SeqCst),
+    match cfg!(not(feature = "loom")) {
+        true => compiler_fence(SeqCst),
         false => fence(SeqCst),
     }
 }

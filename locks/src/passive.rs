@@ -74,7 +74,7 @@ impl<N: Network, const C: u32> PassiveLock<N, C> {
         if ranks > most {
             return Err(Error::TooManyRanks { ranks, most });
         }
-        let queues = (0..ranks).map(|_| ThreadQueue::new(TargetLock::new())).collect();
+        let queues = (0..ranks).map(|_| ThreadQueue::new()).collect();
         let under_way = (0..ranks).map(|_| None).collect();
         Ok(PassiveLock { layout: LockLayout::new(base, ranks), network, queues, under_way })
     }
@@ -92,12 +92,17 @@ impl<N: Network, const C: u32> PassiveLock<N, C> {
     /// lock or a `_mut` call has taken it.
     #[inline(always)]
     pub fn acquire(&self, target: Rank, mode: Mode) -> Result<HeldAfter<'_, N, C>, Error<N::Error>> {
-        let mut turn = self.queue(target)?.turn().ok_or(Error::AlreadyLocked { target })?;
-        let ahead = match mode {
-            Mode::Exclusive => turn.exclusive(&self.network, self.layout, target)?,
-            Mode::Shared => turn.shared(&self.network, self.layout, target)?,
+        let turn = self.queue(target)?.turn().ok_or(Error::AlreadyLocked { target })?;
+        let mut lock = turn.queue.take();
+        let acquired = match mode {
+            Mode::Exclusive => lock.exclusive(&self.network, self.layout, target),
+            Mode::Shared => lock.shared(&self.network, self.layout, target),
         };
-        Ok((Held { turn, lock: self, target }, ahead))
+        turn.queue.put(lock);
+        match acquired {
+            Ok(ahead) => Ok((Held::new(turn, self, target), ahead)),
+            Err(error) => Err(error),
+        }
     }
 
     /// Takes the lock of `target` if that needs no waiting: neither for another rank, which has it or stands in its queue in
@@ -126,9 +131,11 @@ impl<N: Network, const C: u32> PassiveLock<N, C> {
         if queue.is_mine() {
             return Err(Error::AlreadyLocked { target });
         }
-        let Some(mut turn) = queue.turn_at_once() else { return Ok(None) };
-        let acquired = Self::try_mode(&mut turn, &self.network, self.layout, target, mode)?;
-        Ok(acquired.then(|| Held { turn, lock: self, target }))
+        let Some(turn) = queue.turn_at_once() else { return Ok(None) };
+        let mut lock = turn.queue.take();
+        let acquired = Self::try_mode(&mut lock, &self.network, self.layout, target, mode);
+        turn.queue.put(lock);
+        Ok(acquired?.then(|| Held::new(turn, self, target)))
     }
 
     /// [`acquire`](Self::acquire), unless the lock is not this thread's within `limit`: then nothing. It takes its place in the
@@ -169,9 +176,11 @@ impl<N: Network, const C: u32> PassiveLock<N, C> {
         if queue.is_mine() {
             return Err(Error::AlreadyLocked { target });
         }
-        let Some(mut turn) = queue.turn_by(deadline) else { return Ok(None) };
-        let ahead = Self::until(&mut turn, &self.network, self.layout, target, mode, deadline)?;
-        Ok(ahead.map(|ahead| (Held { turn, lock: self, target }, ahead)))
+        let Some(turn) = queue.turn_by(deadline) else { return Ok(None) };
+        let mut lock = turn.queue.take();
+        let ahead = Self::until(&mut lock, &self.network, self.layout, target, mode, deadline);
+        turn.queue.put(lock);
+        Ok(ahead?.map(|ahead| (Held::new(turn, self, target), ahead)))
     }
 
     /// [`acquire`](Self::acquire) by the only thread that uses the handle, which `&mut` shows: no mutex, no more than
@@ -182,10 +191,13 @@ impl<N: Network, const C: u32> PassiveLock<N, C> {
     #[inline(always)]
     pub fn acquire_mut(&mut self, target: Rank, mode: Mode) -> Result<Ahead, Error<N::Error>> {
         let (network, layout, queue) = self.parts(target)?;
-        match mode {
-            Mode::Exclusive => queue.lock().exclusive(network, layout, target),
-            Mode::Shared => queue.lock().shared(network, layout, target),
-        }
+        let mut lock = queue.take();
+        let acquired = match mode {
+            Mode::Exclusive => lock.exclusive(network, layout, target),
+            Mode::Shared => lock.shared(network, layout, target),
+        };
+        queue.put(lock);
+        acquired
     }
 
     /// [`try_acquire`](Self::try_acquire) by the only thread that uses the handle.
@@ -194,7 +206,10 @@ impl<N: Network, const C: u32> PassiveLock<N, C> {
     /// As [`acquire`](Self::acquire).
     pub fn try_acquire_mut(&mut self, target: Rank, mode: Mode) -> Result<bool, Error<N::Error>> {
         let (network, layout, queue) = self.parts(target)?;
-        Self::try_mode(queue.lock(), network, layout, target, mode)
+        let mut lock = queue.take();
+        let acquired = Self::try_mode(&mut lock, network, layout, target, mode);
+        queue.put(lock);
+        acquired
     }
 
     /// [`acquire_for`](Self::acquire_for) by the only thread that uses the handle.
@@ -212,7 +227,10 @@ impl<N: Network, const C: u32> PassiveLock<N, C> {
             return Ok(self.try_acquire_mut(target, mode)?.then(Ahead::default));
         }
         let (network, layout, queue) = self.parts(target)?;
-        Self::until(queue.lock(), network, layout, target, mode, deadline)
+        let mut lock = queue.take();
+        let acquired = Self::until(&mut lock, network, layout, target, mode, deadline);
+        queue.put(lock);
+        acquired
     }
 
     fn until(
@@ -249,7 +267,11 @@ impl<N: Network, const C: u32> PassiveLock<N, C> {
     #[inline(always)]
     pub fn release_mut(&mut self, target: Rank) -> Result<(), Error<N::Error>> {
         let (network, layout, queue) = self.parts(target)?;
-        queue.to_release().release(network, layout, target)
+        queue.end_leaked_turn();
+        let mut lock = queue.take();
+        let released = lock.release(network, layout, target);
+        queue.put(lock);
+        released
     }
 
     /// Takes the locks of all ranks, shared, all requests in flight at once: one round trip if no exclusive request

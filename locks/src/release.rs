@@ -2,7 +2,7 @@
 //! numbers the steps.
 
 use crate::lock_word::{Grant, Next, Waiter, Waiters};
-use crate::target_lock::{Behind, HeldAs, Result, Status};
+use crate::target_lock::{Behind, HeldAs, Result, Status, StatusWord};
 use crate::{Awaited, Error, Field, LockLayout, LockWord, Network, Rank, TargetLock, Wake};
 
 impl<const C: u32> TargetLock<C> {
@@ -15,14 +15,29 @@ impl<const C: u32> TargetLock<C> {
     /// broken: others may still wait for it.
     #[inline(always)]
     pub fn release<N: Network>(&mut self, network: &N, layout: LockLayout, target: Rank) -> Result<(), N> {
-        match self.leave(target)? {
-            HeldAs::Shared(grant) => {
-                let pending = self.start_leaving(network, layout, target, grant)?;
-                self.finish_leaving(network, layout, target, grant, pending)?;
-            }
-            HeldAs::Exclusive(behind) => self.leave_exclusive(network, layout, target, behind)?,
+        // The usual states first: a jump by a table takes longer.
+        if let Status::Held(HeldAs::Exclusive(behind)) = self.status.get() {
+            self.status = StatusWord::of(Status::Broken);
+            return self.leave_exclusive(network, layout, target, behind);
         }
-        Ok(())
+        let grant = match self.status == StatusWord::of(Status::Held(HeldAs::Shared(Grant::Open))) {
+            true => Grant::Open,
+            false => self.checked_grant(target)?,
+        };
+        self.status = StatusWord::of(Status::Broken);
+        let pending = self.start_leaving(network, layout, target, grant)?;
+        self.finish_leaving(network, layout, target, grant, pending)
+    }
+
+    /// How the lock is held, which is not exclusively.
+    #[cold]
+    #[inline(never)]
+    fn checked_grant<E>(&self, target: Rank) -> std::result::Result<Grant, Error<E>> {
+        let mut lock = *self;
+        match lock.leave(target)? {
+            HeldAs::Shared(grant) => Ok(grant),
+            HeldAs::Exclusive(_) => Err(Error::Broken { target }),
+        }
     }
 
     /// The release of an exclusive holder.
@@ -37,16 +52,38 @@ impl<const C: u32> TargetLock<C> {
         let seen = LockWord::<C>(self.seen);
         // Local: who asked behind this rank, if it has said so; then this rank is not the tail.
         let told = network.wait(layout.node(network.rank(), target, Field::Next).word, Awaited::Anyone, |_| true)?;
-        if Next::is_special(told) {
-            return self.leave_to_others(network, layout, target, behind, None);
-        }
+        let mut found = None;
         if told == 0 {
             let new = seen.without_exclusive();
-            let found = network.cas(layout.home(target), seen.0, new.0, Wake::Nobody)?;
-            if found == seen.0 && seen.arrived() == 0 {
-                return self.finish_exclusive(network, layout, target, behind, new, Status::Free);
+            let word = network.cas(layout.home(target), seen.0, new.0, Wake::Nobody)?;
+            if word == seen.0 && seen.arrived() == 0 && !behind.was_told() {
+                (self.seen, self.status) = (new.0, StatusWord::of(Status::Free));
+                return Ok(());
             }
-            return self.leave_to_others(network, layout, target, behind, Some(LockWord(found)));
+            found = Some(LockWord(word));
+        }
+        self.aside(move |lock| lock.leave_contended(network, layout, target, behind, told, found))
+    }
+
+    /// The release of an exclusive holder that others have asked behind, or before: `told` is its `next`, and `found` what the
+    /// compare-and-swap of the word found if `next` was 0.
+    #[cold]
+    #[inline(never)]
+    fn leave_contended<N: Network>(
+        &mut self,
+        network: &N,
+        layout: LockLayout,
+        target: Rank,
+        behind: Behind,
+        told: u64,
+        found: Option<LockWord<C>>,
+    ) -> Result<(), N> {
+        let seen = LockWord::<C>(self.seen);
+        if found == Some(seen) && seen.arrived() == 0 {
+            return self.finish_exclusive(network, layout, target, behind, seen.without_exclusive(), Status::Free);
+        }
+        if told == 0 || Next::is_special(told) {
+            return self.leave_to_others(network, layout, target, behind, found);
         }
         let next = Self::checked_next(network, target, told)?;
         Self::hand_over(network, layout, target, next, None)?;
@@ -56,7 +93,6 @@ impl<const C: u32> TargetLock<C> {
     }
 
     /// After the first compare-and-swap of the word found `found`, if there was one: it took, or somebody has asked since.
-    #[cold]
     fn leave_to_others<N: Network>(
         &mut self,
         network: &N,
@@ -90,7 +126,6 @@ impl<const C: u32> TargetLock<C> {
     }
 
     /// Clears what this rank was told, now that the next has been.
-    #[inline(always)]
     fn finish_exclusive<N: Network>(
         &mut self,
         network: &N,
@@ -103,13 +138,12 @@ impl<const C: u32> TargetLock<C> {
         if behind.was_told() {
             network.notify(layout.node(network.rank(), target, Field::Go), 0, Wake::Nobody)?;
         }
-        (self.seen, self.status) = (seen.0, status);
+        (self.seen, self.status) = (seen.0, StatusWord::of(status));
         Ok(())
     }
 
     /// Tells the exclusive requester behind this rank, and the readers between, that their turn has come. `seen` is the word as it was
     /// found since this rank has the lock, if it was.
-    #[cold]
     fn hand_over<N: Network>(
         network: &N,
         layout: LockLayout,
@@ -244,7 +278,7 @@ impl<const C: u32> TargetLock<C> {
             self.seen = found.wrapping_add(LockWord::<C>::DEPARTED);
             Self::tell_head(network, layout, target, found)?;
         }
-        self.status = Status::Free;
+        self.status = StatusWord::of(Status::Free);
         Ok(())
     }
 

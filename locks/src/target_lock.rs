@@ -3,6 +3,7 @@
 
 use crate::lock_word::{Grant, Next, Waiter, Waiters};
 use crate::{Awaited, Error, Field, LockLayout, LockWord, Network, Rank, Wake};
+use std::fmt;
 
 /// Who stood before a request when it took its place in the queue: the FIFO order, as the atomics on the word made it.
 ///
@@ -43,6 +44,54 @@ pub(crate) enum Status {
     Abandoned(u32),
     /// A call failed midway: what the queue holds of this rank is unknown.
     Broken,
+}
+
+/// A [`Status`] as a word, so that threads can hand it to each other.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct StatusWord(pub u64);
+
+impl fmt::Debug for StatusWord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.get().fmt(f)
+    }
+}
+
+impl StatusWord {
+    const FREE: u64 = 0;
+    const SHOWN: u64 = 1;
+    const BROKEN: u64 = 2;
+    const ABANDONED: u64 = 3;
+    const EXCLUSIVE: u64 = 4;
+    const SHARED_OPEN: u64 = 5;
+    const SHARED_BEFORE: u64 = 6;
+
+    /// What it is, and above that the rank, if it has one.
+    #[inline(always)]
+    pub const fn of(status: Status) -> Self {
+        StatusWord(match status {
+            Status::Free => Self::FREE,
+            Status::Shown => Self::SHOWN,
+            Status::Broken => Self::BROKEN,
+            Status::Abandoned(tail) => Self::ABANDONED | (tail as u64) << 32,
+            Status::Held(HeldAs::Exclusive(Behind(behind))) => Self::EXCLUSIVE | (behind as u64) << 32,
+            Status::Held(HeldAs::Shared(Grant::Open)) => Self::SHARED_OPEN,
+            Status::Held(HeldAs::Shared(Grant::Before(next))) => Self::SHARED_BEFORE | (next as u64) << 32,
+        })
+    }
+
+    #[inline(always)]
+    pub fn get(self) -> Status {
+        let rank = (self.0 >> 32) as u32;
+        match self.0 & 0xff {
+            Self::FREE => Status::Free,
+            Self::SHOWN => Status::Shown,
+            Self::ABANDONED => Status::Abandoned(rank),
+            Self::EXCLUSIVE => Status::Held(HeldAs::Exclusive(Behind(rank))),
+            Self::SHARED_OPEN => Status::Held(HeldAs::Shared(Grant::Open)),
+            Self::SHARED_BEFORE => Status::Held(HeldAs::Shared(Grant::Before(rank))),
+            _ => Status::Broken,
+        }
+    }
 }
 
 /// How a lock is held, as far as its release needs to know.
@@ -110,7 +159,7 @@ impl Behind {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TargetLock<const C: u32 = 16> {
-    pub(crate) status: Status,
+    pub(crate) status: StatusWord,
     /// The word as last seen: the first guess of the next compare-and-swap.
     pub(crate) seen: u64,
 }
@@ -135,22 +184,22 @@ impl<const C: u32> Default for TargetLock<C> {
 impl<const C: u32> TargetLock<C> {
     /// Of a lock as this rank knows it at first. One that is made anew for each request does not know whom it keeps out of the queue.
     pub const fn new() -> Self {
-        TargetLock { status: Status::Free, seen: 0 }
+        TargetLock { status: StatusWord::of(Status::Free), seen: 0 }
     }
 
     /// Whether this rank holds the lock.
     pub fn is_held(&self) -> bool {
-        matches!(self.status, Status::Held(_))
+        matches!(self.status.get(), Status::Held(_))
     }
 
     /// Whether a shared request was given up at its deadline, which stands behind another rank's until that has passed over it.
     pub(crate) fn is_abandoned(&self) -> bool {
-        matches!(self.status, Status::Abandoned(_))
+        matches!(self.status.get(), Status::Abandoned(_))
     }
 
     /// Whether a call failed midway, so that what the queue holds of this rank is unknown.
     pub fn is_broken(&self) -> bool {
-        self.status == Status::Broken
+        self.status.get() == Status::Broken
     }
 
     /// Takes the lock of `target` exclusively: 1 compare-and-swap if it is free; otherwise also one for each request
@@ -163,13 +212,38 @@ impl<const C: u32> TargetLock<C> {
     #[inline(always)]
     pub fn exclusive<N: Network>(&mut self, network: &N, layout: LockLayout, target: Rank) -> Result<Ahead, N> {
         let found = self.ask(network, layout, target)?;
+        if found.tail().is_none() && found.readers() == 0 {
+            self.status = StatusWord::of(Status::Held(HeldAs::Exclusive(Behind::NOBODY)));
+            return Ok(Ahead::default());
+        }
+        self.aside(move |lock| lock.exclusive_behind(network, layout, target, found))
+    }
+
+    /// Waits for the turn of an exclusive request that found the word so.
+    #[cold]
+    #[inline(never)]
+    fn exclusive_behind<N: Network>(
+        &mut self,
+        network: &N,
+        layout: LockLayout,
+        target: Rank,
+        found: LockWord<C>,
+    ) -> Result<Ahead, N> {
         let ahead = Ahead::of(found);
-        let behind = match ahead == Ahead::default() {
-            true => Behind::NOBODY,
-            false => Self::wait_for_turn(network, layout, target, ahead, found.is_marked())?,
-        };
-        self.status = Status::Held(HeldAs::Exclusive(behind));
+        let behind = Self::wait_for_turn(network, layout, target, ahead, found.is_marked())?;
+        self.status = StatusWord::of(Status::Held(HeldAs::Exclusive(behind)));
         Ok(ahead)
+    }
+
+    /// A step that is rare, on a copy: by address this would be kept in memory for its sake. Until the step is over the lock is
+    /// broken.
+    #[inline(always)]
+    pub(crate) fn aside<R>(&mut self, step: impl FnOnce(&mut Self) -> R) -> R {
+        let mut copy = *self;
+        self.status = StatusWord::of(Status::Broken);
+        let result = step(&mut copy);
+        *self = copy;
+        result
     }
 
     /// Takes a place in the queue for an exclusive request; returns what the word held before.
@@ -178,10 +252,10 @@ impl<const C: u32> TargetLock<C> {
         self.enter(network, layout, target)?;
         let seen = LockWord::<C>(self.seen);
         match seen.is_urgent() {
-            true => self.ask_at_gate(network, layout, target, seen),
+            true => self.aside(move |lock| lock.ask_at_gate(network, layout, target, seen)),
             false => match self.attempt(network, layout, target, seen)? {
                 found if found == seen => Ok(found),
-                found => self.ask_again(network, layout, target, found),
+                found => self.aside(move |lock| lock.ask_again(network, layout, target, found)),
             },
         }
     }
@@ -246,12 +320,12 @@ impl<const C: u32> TargetLock<C> {
         while let Some(new) = to(seen) {
             let found = network.cas(layout.home(target), seen.0, new.0, Wake::Nobody)?;
             if found == seen.0 {
-                (self.seen, self.status) = (new.0, Status::Held(held));
+                (self.seen, self.status) = (new.0, StatusWord::of(Status::Held(held)));
                 return Ok(true);
             }
             seen = LockWord(found);
         }
-        (self.seen, self.status) = (seen.0, Status::Free);
+        (self.seen, self.status) = (seen.0, StatusWord::of(Status::Free));
         Ok(false)
     }
 
@@ -349,8 +423,8 @@ impl<const C: u32> TargetLock<C> {
     /// As [`exclusive`](Self::exclusive).
     #[inline(always)]
     pub fn shared<N: Network>(&mut self, network: &N, layout: LockLayout, target: Rank) -> Result<Ahead, N> {
-        if let Status::Abandoned(tail) = self.status
-            && self.revive(network, layout, target)?
+        if let Status::Abandoned(tail) = self.status.get()
+            && self.aside(move |lock| lock.revive(network, layout, target))?
         {
             return self.await_shared(network, layout, target, Placed::Behind(tail as Rank));
         }
@@ -378,7 +452,7 @@ impl<const C: u32> TargetLock<C> {
             Self::leave_gate(network, layout, target, ticket)?;
         }
         started.map_err(|error| {
-            self.status = Status::Free;
+            self.status = StatusWord::of(Status::Free);
             error.into()
         })
     }
@@ -397,9 +471,9 @@ impl<const C: u32> TargetLock<C> {
         self.seen = found.0.wrapping_add(LockWord::<C>::ARRIVED);
         let Some(tail) = found.tail() else {
             if found.crowded() {
-                self.renormalise(network, layout, target)?;
+                self.aside(move |lock| lock.renormalise(network, layout, target))?;
             }
-            self.status = Status::Held(HeldAs::Shared(Grant::Open));
+            self.status = StatusWord::of(Status::Held(HeldAs::Shared(Grant::Open)));
             return Ok(Placed::Granted);
         };
         Self::register(network, layout, target, found, tail, timed)
@@ -418,7 +492,7 @@ impl<const C: u32> TargetLock<C> {
         let node = layout.node(network.rank(), target, Field::Grant);
         let grant = network.wait(node.word, Awaited::Behind(tail), |grant| grant != 0)?;
         network.notify(node, 0, Wake::Nobody)?;
-        self.status = Status::Held(HeldAs::Shared(Grant::unpack(grant)));
+        self.status = StatusWord::of(Status::Held(HeldAs::Shared(Grant::unpack(grant))));
         Ok(Ahead { exclusive: Some(tail), readers: 0 })
     }
 
@@ -472,7 +546,7 @@ impl<const C: u32> TargetLock<C> {
     /// Whether this rank may ask for the lock.
     #[inline(always)]
     pub(crate) fn check_free<E>(&self, target: Rank) -> std::result::Result<(), Error<E>> {
-        match self.status {
+        match self.status.get() {
             Status::Free | Status::Shown | Status::Abandoned(_) => Ok(()),
             Status::Held(_) => Err(Error::AlreadyLocked { target }),
             Status::Broken => Err(Error::Broken { target }),
@@ -482,24 +556,41 @@ impl<const C: u32> TargetLock<C> {
     /// Before a request: until it succeeds the lock is broken. Awaits what is in the queue still of an earlier one.
     #[inline(always)]
     fn enter<N: Network>(&mut self, network: &N, layout: LockLayout, target: Rank) -> Result<(), N> {
-        if self.status != Status::Free {
+        if self.status != StatusWord::of(Status::Free) {
             self.check_free(target)?;
-            self.settle(network, layout, target)?;
+            self.aside(move |lock| lock.settle(network, layout, target))?;
         }
-        self.status = Status::Broken;
+        self.status = StatusWord::of(Status::Broken);
         Ok(())
     }
 
     /// Before a release: how the lock is held. Until the release succeeds the lock is broken.
     #[inline(always)]
     pub(crate) fn leave<E>(&mut self, target: Rank) -> std::result::Result<HeldAs, Error<E>> {
-        match self.status {
+        match self.status.get() {
             Status::Held(held) => {
-                self.status = Status::Broken;
+                self.status = StatusWord::of(Status::Broken);
                 Ok(held)
             }
             Status::Free | Status::Shown | Status::Abandoned(_) => Err(Error::NotLocked { target }),
             Status::Broken => Err(Error::Broken { target }),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn status_words_give_back_each_status() {
+        let exclusive = [Behind::NOBODY, Behind::told(Some(0)), Behind::told(Some(32_766)), Behind::watched(32_766)];
+        let shared = [Grant::Open, Grant::Before(0), Grant::Before(u32::MAX)];
+        let held = exclusive.map(HeldAs::Exclusive).into_iter().chain(shared.map(HeldAs::Shared)).map(Status::Held);
+        let others = [Status::Free, Status::Shown, Status::Abandoned(0), Status::Abandoned(32_766), Status::Broken];
+        for status in held.chain(others) {
+            assert_eq!(StatusWord::of(status).get(), status);
+        }
+        assert_eq!(StatusWord(0xfe).get(), Status::Broken);
     }
 }

@@ -3,46 +3,59 @@
 use crate::TargetLock;
 use crate::all_locks::LockState;
 use crate::line::Line;
-use crate::primitive::{TryGuard, TryMutex, this_thread};
-use std::ops::{Deref, DerefMut};
-use std::sync::TryLockError;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use crate::primitive::{AtomicU64, AtomicUsize, model_has_failed, this_thread};
+use crate::target_lock::{Status, StatusWord};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::Instant;
 
-/// The lock of one target, and the threads of this rank that want it. A thread that has the mutex asks for the lock, and keeps the
-/// mutex until it has released the lock. A thread that finds the mutex taken, or others in line, takes a place in the line; only the
-/// first in line tries the mutex.
+/// The lock of one target, and the threads of this rank that want it. A thread that has its turn asks for the lock, and keeps its turn
+/// until it has released the lock. A thread that finds another's turn, or others in line, takes a place in the line; only the first in
+/// line tries to take its turn.
 pub(crate) struct ThreadQueue<const C: u32> {
-    lock: TryMutex<TargetLock<C>>,
-    /// The thread that has the mutex; 0 if none does. Only the thread that has the mutex changes it. Other threads only ask whether it
-    /// holds their own number, which no other thread writes: hence no ordering, nor loom's own atomic.
+    /// The thread that has its turn; 0 if none has. Only that thread sets it back to 0.
     holder: AtomicUsize,
+    /// State of the lock at this rank. Only the thread that has its turn reads and writes it: `holder` orders these accesses.
+    seen: AtomicU64,
+    status: AtomicU64,
     line: Line,
 }
 
 impl<const C: u32> ThreadQueue<C> {
-    pub fn new(lock: TargetLock<C>) -> Self {
-        ThreadQueue { lock: TryMutex::new(lock), holder: AtomicUsize::new(0), line: Line::new() }
+    pub fn new() -> Self {
+        let TargetLock { seen, status } = TargetLock::<C>::new();
+        ThreadQueue {
+            holder: AtomicUsize::new(0),
+            seen: AtomicU64::new(seen),
+            status: AtomicU64::new(status.0),
+            line: Line::new(),
+        }
     }
 
     /// This thread's turn to ask for the lock, after those of all threads that came before; nothing if that would never be: this
     /// thread holds the lock itself or is asking for it.
-    #[inline]
+    #[inline(always)]
     pub fn turn(&self) -> Option<Turn<'_, C>> {
-        if self.is_mine() {
-            return None;
+        match self.turn_at_once() {
+            None => self.turn_unless_mine(),
+            turn => turn,
         }
-        self.turn_at_once().or_else(|| self.turn_in_line(None))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn turn_unless_mine(&self) -> Option<Turn<'_, C>> {
+        if self.is_mine() { None } else { self.turn_in_line(None) }
     }
 
     /// Whether this thread has the lock, or asks for it.
     #[inline]
     pub fn is_mine(&self) -> bool {
+        // Other threads never write this thread's number: no ordering is needed.
         self.holder.load(Relaxed) == this_thread()
     }
 
     /// This thread's turn to ask for the lock, if no other thread has it, asks for it, or waits for its turn.
-    #[inline]
+    #[inline(always)]
     pub fn turn_at_once(&self) -> Option<Turn<'_, C>> {
         if self.line.is_empty() { self.try_turn() } else { None }
     }
@@ -55,77 +68,88 @@ impl<const C: u32> ThreadQueue<C> {
     #[cold]
     #[inline(never)]
     fn turn_in_line(&self, deadline: Option<Instant>) -> Option<Turn<'_, C>> {
-        // A look at who has the mutex does not take its cache line from that thread.
+        // A look at who has its turn does not take its cache line from that thread.
         let attempt = || if self.holder.load(Relaxed) == 0 { self.try_turn() } else { None };
         self.line.wait(deadline, attempt)
     }
 
-    #[inline]
+    #[inline(always)]
     fn try_turn(&self) -> Option<Turn<'_, C>> {
-        let lock = match self.lock.try_lock() {
-            Ok(lock) => lock,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return None,
-        };
-        self.holder.store(this_thread(), Relaxed);
-        Some(Turn { holder: &self.holder, lock, _passed_on: PassedOn(&self.line) })
+        let taken = self.holder.compare_exchange(0, this_thread(), Acquire, Relaxed);
+        // Made only then: a turn that is dropped ends.
+        if taken.is_ok() { Some(Turn { queue: self }) } else { None }
+    }
+
+    /// Ends the turn of this thread, and wakes the first in line.
+    #[inline(always)]
+    pub fn end_turn(&self) {
+        self.holder.store(0, Release);
+        self.line.pass_on();
+    }
+
+    /// State of the lock at this rank, for the thread that has its turn. The queue holds a broken lock until [`put`](Self::put), and keeps
+    /// it if the network panics.
+    #[inline(always)]
+    pub fn take(&self) -> TargetLock<C> {
+        let status = StatusWord(self.status.load(Relaxed));
+        self.status.store(StatusWord::of(Status::Broken).0, Relaxed);
+        TargetLock { seen: self.seen.load(Relaxed), status }
+    }
+
+    /// Stores the state after a step that began with [`take`](Self::take).
+    #[inline(always)]
+    pub fn put(&self, lock: TargetLock<C>) {
+        self.seen.store(lock.seen, Relaxed);
+        self.status.store(lock.status.0, Relaxed);
     }
 }
 
 impl<const C: u32> LockState<C> for ThreadQueue<C> {
     #[inline(always)]
-    fn lock(&mut self) -> &mut TargetLock<C> {
-        self.lock.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner())
+    fn get(&self) -> TargetLock<C> {
+        TargetLock { seen: self.seen.load(Relaxed), status: StatusWord(self.status.load(Relaxed)) }
     }
 
-    /// Whichever thread acquired it. A turn that was leaked has the mutex still: it gets a new one.
     #[inline(always)]
-    fn to_release(&mut self) -> &mut TargetLock<C> {
-        if *self.holder.get_mut() != 0 {
-            *self = Self::new(*self.lock());
+    fn take(&mut self) -> TargetLock<C> {
+        Self::take(self)
+    }
+
+    #[inline(always)]
+    fn put(&mut self, lock: TargetLock<C>) {
+        Self::put(self, lock);
+    }
+
+    /// Whichever thread acquired it. A turn that was leaked ends here.
+    #[inline(always)]
+    fn end_leaked_turn(&mut self) {
+        if self.holder.load(Relaxed) != 0 {
+            self.holder.store(0, Relaxed);
         }
-        self.lock()
     }
 }
 
-/// A thread has the mutex.
+/// A thread has its turn.
 pub(crate) struct Turn<'q, const C: u32> {
-    holder: &'q AtomicUsize,
-    // Dropped in this order: the mutex is free before the first in line is told.
-    lock: TryGuard<'q, TargetLock<C>>,
-    _passed_on: PassedOn<'q>,
+    pub queue: &'q ThreadQueue<C>,
 }
 
-impl<const C: u32> Deref for Turn<'_, C> {
-    type Target = TargetLock<C>;
-
-    #[inline]
-    fn deref(&self) -> &TargetLock<C> {
-        &self.lock
-    }
-}
-
-impl<const C: u32> DerefMut for Turn<'_, C> {
-    #[inline]
-    fn deref_mut(&mut self) -> &mut TargetLock<C> {
-        &mut self.lock
+impl<'q, const C: u32> Turn<'q, C> {
+    /// The turn goes on until [`end_turn`](ThreadQueue::end_turn).
+    #[inline(always)]
+    pub fn keep(self) -> &'q ThreadQueue<C> {
+        let queue = self.queue;
+        std::mem::forget(self);
+        queue
     }
 }
 
 impl<const C: u32> Drop for Turn<'_, C> {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
-        self.holder.store(0, Relaxed);
-    }
-}
-
-/// Tells the first in line, when it is dropped, that the mutex is free.
-struct PassedOn<'q>(&'q Line);
-
-impl Drop for PassedOn<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        self.0.pass_on();
+        if !model_has_failed() {
+            self.queue.end_turn();
+        }
     }
 }
 
@@ -146,7 +170,7 @@ mod tests {
 
     #[test]
     fn threads_have_turns_in_the_order_they_came() {
-        let (queue, order) = (Queue::new(TargetLock::new()), Mutex::new(Vec::new()));
+        let (queue, order) = (Queue::new(), Mutex::new(Vec::new()));
         let far = Instant::now() + Duration::from_secs(3600);
         std::thread::scope(|scope| {
             let held = queue.turn().unwrap();
@@ -169,7 +193,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_asks_again_waits_behind_others() {
-        let queue = Queue::new(TargetLock::new());
+        let queue = Queue::new();
         std::thread::scope(|scope| {
             let mut held = queue.turn();
             let other = scope.spawn(|| {
@@ -197,7 +221,7 @@ mod tests {
 
     #[test]
     fn a_place_given_up_at_the_deadline_delays_none() {
-        let queue = Queue::new(TargetLock::new());
+        let queue = Queue::new();
         let far = Instant::now() + Duration::from_secs(3600);
         std::thread::scope(|scope| {
             let held = queue.turn().unwrap();
@@ -228,22 +252,28 @@ mod model {
         model.check(body);
     }
 
+    fn count_one(turn: &Turn<'_, 16>) {
+        let mut lock = turn.queue.take();
+        lock.seen += 1;
+        turn.queue.put(lock);
+    }
+
     fn count(queue: &Queue) {
-        queue.turn().unwrap().seen += 1;
+        count_one(&queue.turn().unwrap());
     }
 
     /// A thread that is never told would sleep for ever, which loom reports.
     #[test]
     fn every_thread_has_its_turn() {
         model(|| {
-            let queue = Arc::new(Queue::new(TargetLock::new()));
+            let queue = Arc::new(Queue::new());
             let others = [0, 1].map(|_| {
                 let queue = queue.clone();
                 loom::thread::spawn(move || count(&queue))
             });
             count(&queue);
             others.into_iter().for_each(|other| other.join().unwrap());
-            assert_eq!(queue.turn().unwrap().seen, 3);
+            assert_eq!(queue.turn().unwrap().queue.take().seen, 3);
             assert!(queue.line.is_empty());
         });
     }
@@ -252,12 +282,12 @@ mod model {
     #[test]
     fn a_thread_that_gives_up_passes_the_turn_on() {
         model(|| {
-            let queue = Arc::new(Queue::new(TargetLock::new()));
+            let queue = Arc::new(Queue::new());
             let (giver, other) = (queue.clone(), queue.clone());
             let held = queue.turn().unwrap();
             let giver = loom::thread::spawn(move || match giver.turn_by(Instant::now()) {
-                Some(mut turn) => {
-                    turn.seen += 1;
+                Some(turn) => {
+                    count_one(&turn);
                     1
                 }
                 None => 0,
@@ -266,7 +296,7 @@ mod model {
             drop(held);
             let counted = giver.join().unwrap() + 1;
             other.join().unwrap();
-            assert_eq!(queue.turn().unwrap().seen, counted);
+            assert_eq!(queue.turn().unwrap().queue.take().seen, counted);
         });
     }
 }

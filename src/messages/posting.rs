@@ -45,10 +45,6 @@ pub(super) fn receive_long(comm: &Comm, select: Select, into: &mut [u8]) -> Resu
     // SAFETY: the borrow lasts until this returns, when the engine has given the handle back.
     let bytes = unsafe { hold::lend_mut(into) };
     let id = comm.hub.with(|core| Key::Message(core.engine.receive(select, Room::Into(bytes, room))))?;
-    // A look at the source's ring alone takes less time than a turn, and most long messages are being announced already.
-    if let Some((came, _)) = select.source.and_then(|source| comm.hub.receive_posted(source, id)) {
-        return Ok(Ok(came));
-    }
     let call = Call::Message { name: "recv", tag: select.tag };
     let call = Waiting { comm, call: &call, id };
     Ok(comm.hub.wait(&call, comm.awaited(select.source), |core| core.ended(id))?.0)

@@ -49,7 +49,7 @@ fn one_may_hold_several() {
             one[49] += 1;
             other[49] += 1;
             let again = cells[low].try_read().map(drop).unwrap_err();
-            let named = format!("rw_lock {} (number {low} of its array) at rank {}: this", cells[low].id(), low % n);
+            let named = format!("rw_lock {low} of array {} at rank {}: this", cells[0].id(), low % n);
             assert!(again.to_string().starts_with(&named), "{again}");
             other.unlock().unwrap();
             one.unlock().unwrap();
@@ -102,12 +102,12 @@ fn ranks_that_disagree_have_none() {
         assert!(matches!(world.mutexes(usize::MAX / 2, |_| 0u8), Err(Error::Size { .. })), "too many");
         if n > 1 {
             let error = world.mutexes(10 + usize::from(me == 1), |_| 0u8).map(drop).unwrap_err().to_string();
-            assert!(error.contains("makes 10 values (mutexes or rw_locks) of u8 from number"), "{error}");
+            assert!(error.contains("of 10 values (mutexes or rw_locks) of u8"), "{error}");
             // Numbers are the same at all again.
             assert_eq!(*world.mutex(0, 7).unwrap().lock().unwrap(), 7);
             let one_alone = if me == 1 { world.mutexes(0, |_| 0u8).map(drop) } else { world.mutex(0, 0u8).map(drop) };
             let error = one_alone.unwrap_err().to_string();
-            assert!(error.contains("(mutex or rw_lock) of u8 at rank 0, rank 1 makes 0 values"), "{error}");
+            assert!(error.contains("(mutex or rw_lock) of u8 at rank 0, rank 1 makes array 4 of 0 values"), "{error}");
         }
         let good = world.mutexes(3, |i| i).unwrap();
         assert_eq!(*good[2].lock().unwrap(), 2);

@@ -10,6 +10,7 @@ use crate::target::Target;
 use crate::{Assert, Error, Fabric};
 use bytemuck::Pod;
 use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::sync::Arc;
 use transom_locks::{Ahead, PassiveLock, Pscw, Rank};
@@ -88,11 +89,9 @@ impl<'w, T: Pod, F: Fabric> LockEpoch<'w, T, F> {
     /// # Errors
     /// [`Error::Lock`] if a rank died that the unlock had to notify, or to wait for; [`Error::Fabric`].
     #[inline(always)]
-    pub fn unlock(mut self) -> Result<(), Error> {
-        let released = self.unlock.release();
+    pub fn unlock(self) -> Result<(), Error> {
         // Nothing is left to drop, and that it is not is what the compiler would have to find out.
-        std::mem::forget(self);
-        released
+        ManuallyDrop::new(self).unlock.release()
     }
 }
 
@@ -196,10 +195,8 @@ impl<'w, T: Pod, F: Fabric> LockAllEpoch<'w, T, F> {
     ///
     /// # Errors
     /// As [`LockEpoch::unlock`].
-    pub fn unlock(mut self) -> Result<(), Error> {
-        let released = self.unlock.release();
-        std::mem::forget(self); // as for `LockEpoch`
-        released
+    pub fn unlock(self) -> Result<(), Error> {
+        ManuallyDrop::new(self).unlock.release() // as for `LockEpoch`
     }
 }
 
@@ -339,39 +336,59 @@ enum What {
 }
 
 impl<F: Fabric> Unlock<'_, F> {
-    /// Whoever has the lock next sees what this epoch put. An operation of it that failed does not keep the lock.
     #[inline(always)]
     fn release(&mut self) -> Result<(), Error> {
-        self.core.checks.synchronised(&self.core.data.counters);
-        self.core.gates.epoch_ends(&self.core.data);
-        match std::mem::replace(&mut self.what, What::Nothing) {
-            What::One(target) => {
-                let ordered = self.core.order(target);
-                match self.lock.release_mut(target) {
-                    Ok(()) => ordered,
-                    Err(source) => ordered.and(Err(self.core.lock_error_at(target, source))),
-                }
+        let what = std::mem::replace(&mut self.what, What::Nothing);
+        release(self.core, self.lock, what)
+    }
+}
+
+/// Orders the epoch's puts, then unlocks: the next holder sees them. A put that failed does not keep the lock.
+#[inline(always)]
+fn release<F: Fabric>(core: &Core<F>, lock: &mut PassiveLock<Arc<Segment<F>>>, what: What) -> Result<(), Error> {
+    core.checks.synchronised(&core.data.counters);
+    core.gates.epoch_ends(&core.data);
+    match what {
+        What::One(target) => match core.order(target) {
+            Ok(()) => match lock.release_mut(target) {
+                Ok(()) => Ok(()),
+                Err(source) => Err(core.lock_error_at(target, source)),
+            },
+            Err(unordered) => {
+                let _ = lock.release_mut(target);
+                Err(unordered)
             }
-            What::All => {
-                let ordered = self.core.order_all();
-                match self.lock.release_all_mut() {
-                    Ok(()) => ordered,
-                    Err(source) => ordered.and(Err(self.core.lock_error(source))),
-                }
+        },
+        What::All => match core.order_all() {
+            Ok(()) => match lock.release_all_mut() {
+                Ok(()) => Ok(()),
+                Err(source) => Err(core.lock_error(source)),
+            },
+            Err(unordered) => {
+                let _ = lock.release_all_mut();
+                Err(unordered)
             }
-            // No verb follows by which others would see the rest.
-            What::Asserted(target) => self.core.flush(target),
-            What::AllAsserted => self.core.flush_all(),
-            What::Nothing => Ok(()),
-        }
+        },
+        // No verb follows by which others would see the rest.
+        What::Asserted(target) => core.flush(target),
+        What::AllAsserted => core.flush_all(),
+        What::Nothing => Ok(()),
+    }
+}
+
+/// The drop of an epoch, by values: a drop by address would keep every epoch in memory.
+#[inline(never)]
+fn dropped<F: Fabric>(core: &Core<F>, lock: &mut PassiveLock<Arc<Segment<F>>>, what: What) {
+    if let Err(error) = release(core, lock, what) {
+        crate::dropped::failed("an epoch was dropped, and its unlock failed", &error);
     }
 }
 
 impl<F: Fabric> Drop for Unlock<'_, F> {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
-        if let Err(error) = self.release() {
-            crate::dropped::failed("an epoch was dropped, and its unlock failed", &error);
+        if self.what != What::Nothing {
+            dropped(self.core, self.lock, std::mem::replace(&mut self.what, What::Nothing));
         }
     }
 }

@@ -7,7 +7,9 @@ use crate::value::{HeldLock, Value, ValueLock};
 use crate::{Error, Fabric, ValueName};
 use bytemuck::Pod;
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
+use std::sync::atomic::AtomicU64;
 use std::thread::panicking;
 
 /// The value, for this thread alone: derefs to a copy, which is written back at the unlock if it was borrowed mutably.
@@ -36,7 +38,10 @@ use std::thread::panicking;
 #[must_use = "a guard that is dropped at once unlocks at once"]
 pub struct WriteGuard<'l, T: Pod, F: Fabric> {
     lock: &'l ValueLock<T, F>,
-    held: HeldLock<'l, F>,
+    /// None once it is released.
+    held: Option<HeldLock<'l, F>>,
+    /// [`ValueLock::words`], to write back to.
+    words: Option<&'l [AtomicU64]>,
     value: Value<T>,
     changed: bool,
     /// The thread panicked before it had the lock, so a panic is not what ends the guard.
@@ -47,15 +52,13 @@ impl<'l, T: Pod, F: Fabric> WriteGuard<'l, T, F> {
     /// The guard of a lock that is held, with the value read into it; an error if the value is poisoned, unless `poisoned_too`.
     #[inline(always)]
     pub(crate) fn read(lock: &'l ValueLock<T, F>, held: HeldLock<'l, F>, poisoned_too: bool) -> Result<Self, Error> {
-        let value = Value::zeroed();
-        let mut guard = Ok(WriteGuard { lock, held, value, changed: false, unwinding: panicking() });
-        if let Ok(made) = &mut guard {
-            match lock.read(&mut made.value) {
-                Ok(poisoned) if !poisoned || poisoned_too => {}
-                read => return Err(lock.refused(&mut made.held, read.err())),
+        let words = lock.words();
+        match lock.read(words) {
+            Ok(value) if !value.is_marked() || poisoned_too => {
+                Ok(WriteGuard { lock, held: Some(held), words, value, changed: false, unwinding: panicking() })
             }
+            read => Err(lock.refused(held, read.err())),
         }
-        guard
     }
 
     /// Writes the value back, if it was borrowed mutably, and unlocks: whoever locks next has it.
@@ -64,38 +67,59 @@ impl<'l, T: Pod, F: Fabric> WriteGuard<'l, T, F> {
     /// [`Error::Value`] if the value could not be written, and the lock is released all the same; or if a rank died that the unlock
     /// had to tell or hear from.
     #[inline(always)]
-    pub fn unlock(mut self) -> Result<(), Error> {
-        self.finish()
-    }
-
-    #[inline(always)]
-    fn finish(&mut self) -> Result<(), Error> {
-        let poisoned = panicking() && !self.unwinding;
-        if poisoned {
-            warn(&self.lock.name());
+    pub fn unlock(self) -> Result<(), Error> {
+        // All that would be dropped is taken out.
+        let mut guard = ManuallyDrop::new(self);
+        let (held, value) = (guard.held.take(), guard.value.take());
+        match held {
+            Some(held) => finish(guard.lock, held, guard.words, guard.changed.then_some(value), guard.unwinding),
+            None => Ok(()),
         }
-        let stored = self.lock.store(self.changed.then_some(&self.value), poisoned);
-        let released = self.lock.release(&mut self.held);
-        stored.and(released)
     }
+}
 
-    #[inline(never)]
-    fn end(&mut self) {
-        told(self.finish());
+/// Writes the value back, if it is `changed`, and unlocks. A panic that is not older than the lock, as `unwinding` says, poisons it.
+#[inline(always)]
+fn finish<T: Pod, F: Fabric>(
+    lock: &ValueLock<T, F>,
+    held: HeldLock<'_, F>,
+    words: Option<&[AtomicU64]>,
+    changed: Option<Value<T>>,
+    unwinding: bool,
+) -> Result<(), Error> {
+    let poisoned = panicking() && !unwinding;
+    if poisoned {
+        warn(&lock.name());
     }
+    match lock.store(words, changed, poisoned) {
+        Ok(()) => lock.release(held),
+        Err(unwritten) => lock.release_unwritten(held, unwritten),
+    }
+}
+
+/// The drop of a guard, by values: a drop by address would keep every guard in memory.
+#[inline(never)]
+fn dropped<T: Pod, F: Fabric>(
+    lock: &ValueLock<T, F>,
+    held: HeldLock<'_, F>,
+    words: Option<&[AtomicU64]>,
+    changed: Option<Value<T>>,
+    unwinding: bool,
+) {
+    told(finish(lock, held, words, changed, unwinding));
 }
 
 impl<T: Pod, F: Fabric> Deref for WriteGuard<'_, T, F> {
     type Target = T;
 
-    #[inline]
+    #[inline(always)]
     fn deref(&self) -> &T {
         &self.value
     }
 }
 
 impl<T: Pod, F: Fabric> DerefMut for WriteGuard<'_, T, F> {
-    #[inline]
+    #[inline(always)]
     fn deref_mut(&mut self) -> &mut T {
         self.changed = true;
         &mut self.value
@@ -109,10 +133,11 @@ impl<T: Pod + fmt::Debug, F: Fabric> fmt::Debug for WriteGuard<'_, T, F> {
 }
 
 impl<T: Pod, F: Fabric> Drop for WriteGuard<'_, T, F> {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
-        if self.held.is_held() {
-            self.end();
+        if let Some(held) = self.held.take() {
+            let value = self.changed.then(|| self.value.take());
+            dropped(self.lock, held, self.words, value, self.unwinding);
         }
     }
 }
@@ -134,7 +159,8 @@ impl<T: Pod, F: Fabric> Drop for WriteGuard<'_, T, F> {
 #[must_use = "a guard that is dropped at once unlocks at once"]
 pub struct ReadGuard<'l, T: Pod, F: Fabric> {
     lock: &'l ValueLock<T, F>,
-    held: HeldLock<'l, F>,
+    /// None once it is released.
+    held: Option<HeldLock<'l, F>>,
     value: Value<T>,
 }
 
@@ -142,30 +168,31 @@ impl<'l, T: Pod, F: Fabric> ReadGuard<'l, T, F> {
     /// As [`WriteGuard::read`].
     #[inline(always)]
     pub(crate) fn read(lock: &'l ValueLock<T, F>, held: HeldLock<'l, F>, poisoned_too: bool) -> Result<Self, Error> {
-        let mut guard = Ok(ReadGuard { lock, held, value: Value::zeroed() });
-        if let Ok(made) = &mut guard {
-            match lock.read(&mut made.value) {
-                Ok(poisoned) if !poisoned || poisoned_too => {}
-                read => return Err(lock.refused(&mut made.held, read.err())),
-            }
+        match lock.read(lock.words()) {
+            Ok(value) if !value.is_marked() || poisoned_too => Ok(ReadGuard { lock, held: Some(held), value }),
+            read => Err(lock.refused(held, read.err())),
         }
-        guard
     }
 
     /// Unlocks.
     ///
     /// # Errors
     /// [`Error::Value`] if a rank died that the unlock had to notify, or to wait for.
-    #[inline]
-    pub fn unlock(mut self) -> Result<(), Error> {
-        self.lock.release(&mut self.held)
+    #[inline(always)]
+    pub fn unlock(self) -> Result<(), Error> {
+        let mut guard = ManuallyDrop::new(self);
+        drop(guard.value.take());
+        match guard.held.take() {
+            Some(held) => guard.lock.release(held),
+            None => Ok(()),
+        }
     }
 }
 
 impl<T: Pod, F: Fabric> Deref for ReadGuard<'_, T, F> {
     type Target = T;
 
-    #[inline]
+    #[inline(always)]
     fn deref(&self) -> &T {
         &self.value
     }
@@ -178,11 +205,17 @@ impl<T: Pod + fmt::Debug, F: Fabric> fmt::Debug for ReadGuard<'_, T, F> {
 }
 
 impl<T: Pod, F: Fabric> Drop for ReadGuard<'_, T, F> {
+    #[inline(always)]
     fn drop(&mut self) {
-        if self.held.is_held() {
-            told(self.lock.release(&mut self.held));
+        if let Some(held) = self.held.take() {
+            read_dropped(self.lock, held);
         }
     }
+}
+
+#[inline(never)]
+fn read_dropped<T: Pod, F: Fabric>(lock: &ValueLock<T, F>, held: HeldLock<'_, F>) {
+    told(lock.release(held));
 }
 
 #[cold]

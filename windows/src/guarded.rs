@@ -92,7 +92,7 @@ impl<T: Pod, F: Fabric> GlobalMutex<T, F> {
     ///
     /// # Errors
     /// As [`GlobalRwLock::write`].
-    #[inline]
+    #[inline(always)]
     pub fn lock(&self) -> Result<WriteGuard<'_, T, F>, Error> {
         self.0.write()
     }
@@ -187,7 +187,8 @@ impl<T: Pod, F: Fabric> GlobalMutex<T, F> {
         self.0.clear_poison()
     }
 
-    /// The number that errors name it by.
+    /// Its number, which counts with the windows. Errors name one of an array by its index there, and the array by the number of its
+    /// first.
     pub fn id(&self) -> u32 {
         self.0.id()
     }
@@ -221,8 +222,8 @@ impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
     }
 
     /// Collective: as many values as `len` says, in one piece of memory, for little more than one takes; the value of number
-    /// `i` is in the memory of the rank `i % ranks`, which asks `value(i)` what it begins with. Errors name them by the numbers
-    /// from `id` on.
+    /// `i` is in the memory of the rank `i % ranks`, which asks `value(i)` what it begins with. Errors name the array
+    /// by `id`, and each value by its index.
     ///
     /// Each rank pays 64 bytes for each value, and for each of its own 64 more and the value and one byte, rounded up to 64.
     /// [`counters`](Self::counters) are those of all.
@@ -252,7 +253,7 @@ impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
     /// # Errors
     /// [`Error::Poisoned`]; [`Error::Value`] if this thread holds the lock, or leaked a guard, or a rank died that is
     /// needed. The lock is then not held.
-    #[inline]
+    #[inline(always)]
     pub fn write(&self) -> Result<WriteGuard<'_, T, F>, Error> {
         WriteGuard::read(&self.0, self.0.acquire(Mode::Exclusive)?, false)
     }
@@ -262,7 +263,7 @@ impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
     ///
     /// # Errors
     /// As [`write`](Self::write).
-    #[inline]
+    #[inline(always)]
     pub fn read(&self) -> Result<ReadGuard<'_, T, F>, Error> {
         ReadGuard::read(&self.0, self.0.acquire(Mode::Shared)?, false)
     }
@@ -386,7 +387,8 @@ impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
         self.0.data().fabric.flush(self.0.remote()).map_err(|source| self.0.error(source))
     }
 
-    /// The number that errors name it by.
+    /// Its number, which counts with the windows. Errors name one of an array by its index there, and the array by the number of its
+    /// first.
     pub fn id(&self) -> u32 {
         self.0.id
     }

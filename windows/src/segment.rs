@@ -307,7 +307,7 @@ impl<F: Fabric> Segment<F> {
         self.base + self.sizes[rank].signal(signal)
     }
 
-    #[inline]
+    #[inline(always)]
     fn at(&self, at: At) -> Result<(&F::Remote, usize), FabricError> {
         match self.remotes.get(at.rank) {
             Some(remote) => Ok((remote, at.word.wrapping_mul(8))),
@@ -326,7 +326,7 @@ fn no_such_rank(rank: Rank) -> FabricError {
 }
 
 impl<F: Fabric> Segment<F> {
-    #[inline]
+    #[inline(always)]
     fn wait_for(
         &self,
         word: usize,
@@ -350,43 +350,43 @@ impl<F: Fabric> Network for Segment<F> {
     type Error = FabricError;
     type Pending = F::Pending;
 
-    #[inline]
+    #[inline(always)]
     fn rank(&self) -> Rank {
         self.rank
     }
 
-    #[inline]
+    #[inline(always)]
     fn ranks(&self) -> usize {
         self.remotes.len()
     }
 
-    #[inline]
+    #[inline(always)]
     fn cas(&self, at: At, expected: u64, new: u64, wake: Wake) -> Result<u64, FabricError> {
         self.counters.word_cas.bump();
         let (remote, offset) = self.at(at)?;
         self.fabric.cas(remote, offset, expected, new, wake)
     }
 
-    #[inline]
+    #[inline(always)]
     fn start_add(&self, at: At, delta: u64, wake: Wake) -> Result<F::Pending, FabricError> {
         self.counters.word_adds.bump();
         let (remote, offset) = self.at(at)?;
         self.fabric.start_add(remote, offset, delta, wake)
     }
 
-    #[inline]
+    #[inline(always)]
     fn finish(&self, pending: F::Pending) -> Result<u64, FabricError> {
         self.fabric.finish(pending)
     }
 
-    #[inline]
+    #[inline(always)]
     fn notify(&self, at: At, value: u64, wake: Wake) -> Result<(), FabricError> {
         self.counters.notifications.add(u64::from(at.rank != self.rank));
         let (remote, offset) = self.at(at)?;
         self.fabric.notify(remote, offset, value, wake)
     }
 
-    #[inline]
+    #[inline(always)]
     fn wait(&self, word: usize, on: Awaited, until: impl Fn(u64) -> bool) -> Result<u64, FabricError> {
         self.wait_for(word, on, None, until)
     }
@@ -402,7 +402,7 @@ impl<F: Fabric> Network for Segment<F> {
         Ok(Some(self.wait_for(word, on, Some(deadline), ends)?).filter(|&value| until(value)))
     }
 
-    #[inline]
+    #[inline(always)]
     fn watches(&self, _: Rank) -> bool {
         self.fabric.watches()
     }

@@ -7,7 +7,7 @@ use bytemuck::Pod;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 use transom_locks::{Ahead, Awaited, Held, Mode, PassiveLock, Rank};
 
@@ -209,7 +209,7 @@ impl<T: Pod, F: Fabric> ValueLock<T, F> {
     fn acquired(&self, mode: Mode, ahead: Ahead) {
         self.data().counters.locks.bump();
         if ahead != Ahead::default() {
-            waited(self.id, mode, ahead);
+            waited(self.id, mode, ahead.exclusive, ahead.readers);
         }
     }
 
@@ -221,23 +221,43 @@ impl<T: Pod, F: Fabric> ValueLock<T, F> {
         }
     }
 
-    /// Reads the value while the lock is held, to where its guard has it: guards are not to be copied. Returns whether the
-    /// value is poisoned.
+    /// The words of a small value and of its mark, where its home's memory is reached by loads and stores.
     #[inline(always)]
-    pub fn read(&self, value: &mut Value<T>) -> Result<bool, Error> {
-        let segment = self.data();
-        if Value::<T>::IS_SMALL
-            && let Some(words) = segment.fabric.words(self.remote(), self.place(0), Value::<T>::WORDS)
-        {
-            // Word by word into registers: what is read wider than it was just written, processors wait for.
-            segment.counters.gets.bump();
-            for (word, here) in words.iter().zip(&mut value.small) {
-                *here = word.load(Relaxed);
-            }
-        } else {
-            self.get(0, value.with_mark())?;
+    pub fn words(&self) -> Option<&[AtomicU64]> {
+        match Value::<T>::IS_SMALL {
+            true => self.data().fabric.words(self.remote(), self.place(0), Value::<T>::WORDS),
+            false => None,
         }
-        Ok(value.is_marked())
+    }
+
+    /// Reads the value while the lock is held, from its [`words`](Self::words) if there are such.
+    #[allow(clippy::needless_range_loop, reason = "constant indices: the words stay in registers")]
+    #[inline(always)]
+    pub fn read(&self, words: Option<&[AtomicU64]>) -> Result<Value<T>, Error> {
+        let mut value = Value::<T>::EMPTY;
+        match words {
+            // Word by word into registers: what is read wider than it was just written, processors wait for.
+            Some(words) => {
+                self.data().counters.gets.bump();
+                for i in 0..Value::<T>::WORDS {
+                    value.small[i] = words[i].load(Relaxed);
+                }
+            }
+            None => {
+                let read = self.read_bytes()?;
+                value.copy_small(&read);
+                value.large = read.large;
+            }
+        }
+        Ok(value)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn read_bytes(&self) -> Result<Value<T>, Error> {
+        let mut value = Value::<T>::zeroed();
+        self.get(0, value.with_mark())?;
+        Ok(value)
     }
 
     #[inline]
@@ -252,77 +272,86 @@ impl<T: Pod, F: Fabric> ValueLock<T, F> {
         self.data().fabric.put(self.remote(), self.place(offset), source).map_err(|source| self.error(source))
     }
 
-    /// Writes the value back, if there is one, and marks it if it is poisoned: seen by whoever has the lock next.
-    #[inline]
-    pub fn store(&self, value: Option<&Value<T>>, poisoned: bool) -> Result<(), Error> {
-        if !poisoned && self.store_words(value) {
-            return Ok(());
+    /// Writes the value back, if there is one, and marks it if it is poisoned: the next holder sees both. Uses its [`words`](Self::words),
+    /// if there are such.
+    #[allow(clippy::needless_range_loop, reason = "constant indices: the words stay in registers")]
+    #[inline(always)]
+    pub fn store(&self, words: Option<&[AtomicU64]>, value: Option<Value<T>>, poisoned: bool) -> Result<(), Error> {
+        match (words, &value) {
+            (_, None) if !poisoned => Ok(()),
+            // The release of the lock orders the stores. No word of the value may have the mark in it, which is changed without the lock.
+            (Some(words), Some(value)) if !poisoned && size_of::<T>().is_multiple_of(8) => {
+                self.data().counters.puts.bump();
+                for i in 0..size_of::<T>() / 8 {
+                    words[i].store(value.small[i], Relaxed);
+                }
+                Ok(())
+            }
+            _ => self.store_bytes(value, poisoned),
         }
+    }
+
+    #[inline(never)]
+    fn store_bytes(&self, value: Option<Value<T>>, poisoned: bool) -> Result<(), Error> {
         // The mark first: should the value not arrive, it is there to say so.
         let marked = if poisoned { self.put(size_of::<T>(), &[1]) } else { Ok(()) };
-        let stored = value.map_or(Ok(()), |value| self.put(0, bytemuck::bytes_of::<T>(value)));
+        let stored = value.as_ref().map_or(Ok(()), |value| self.put(0, bytemuck::bytes_of::<T>(value)));
         let order = || self.data().fabric.order(self.remote()).map_err(|source| self.error(source));
         let ordered = if poisoned || value.is_some() { order() } else { Ok(()) };
         marked.and(stored).and(ordered)
     }
 }
 
-impl<T: Pod, F: Fabric> ValueLock<T, F> {
-    /// Writes a small value word by word where its home's memory is reached by stores, which the release of the lock orders.
-    /// Returns whether nothing is left to do. No word of the value may have the mark in it, which is changed without the lock.
-    #[inline(always)]
-    fn store_words(&self, value: Option<&Value<T>>) -> bool {
-        let Some(value) = value else { return true };
-        if !Value::<T>::IS_SMALL || !size_of::<T>().is_multiple_of(8) {
-            return false;
-        }
-        let segment = self.data();
-        let Some(words) = segment.fabric.words(self.remote(), self.place(0), size_of::<T>() / 8) else { return false };
-        segment.counters.puts.bump();
-        words.iter().zip(&value.small).for_each(|(word, new)| word.store(*new, Relaxed));
-        true
-    }
-}
-
 impl<T, F: Fabric> ValueLock<T, F> {
     /// Releases the lock.
     #[inline(always)]
-    pub fn release(&self, held: &mut HeldLock<'_, F>) -> Result<(), Error> {
-        match held.release_mut() {
+    pub fn release(&self, held: HeldLock<'_, F>) -> Result<(), Error> {
+        match held.release() {
             Ok(()) => Ok(()),
             Err(source) => Err(self.lock_error(source)),
         }
     }
 
-    #[inline]
+    /// Releases the lock of a value that could not be written for this reason, which is the error.
+    #[cold]
+    #[inline(never)]
+    pub fn release_unwritten(&self, held: HeldLock<'_, F>, unwritten: Error) -> Result<(), Error> {
+        let _ = self.release(held);
+        Err(unwritten)
+    }
+
+    #[inline(always)]
     pub fn data(&self) -> &Segment<F> {
         &self.family.data
     }
 
     /// Where a byte of the value lies in its home rank's region.
-    #[inline]
+    #[inline(always)]
     fn place(&self, offset: usize) -> usize {
         self.data().base + self.at + offset
     }
 
-    #[inline]
+    #[inline(always)]
     pub fn remote(&self) -> &F::Remote {
         &self.data().remotes[self.home]
     }
 
     /// Releases the lock of a value that could not be read for this reason; none if it is poisoned.
     #[cold]
-    pub fn refused(&self, held: &mut HeldLock<'_, F>, unread: Option<Error>) -> Error {
+    #[inline(never)]
+    pub fn refused(&self, held: HeldLock<'_, F>, unread: Option<Error>) -> Error {
         let released = self.release(held).err();
         unread.or(released).unwrap_or_else(|| Error::Poisoned { value: self.name() })
     }
 
     #[cold]
+    #[inline(never)]
     pub fn error(&self, source: FabricError) -> Error {
         Error::Value { value: self.name(), source: source.into() }
     }
 
     #[cold]
+    #[inline(never)]
     fn lock_error(&self, source: transom_locks::Error<FabricError>) -> Error {
         Error::Value { value: self.name(), source: self.data().cause(source) }
     }
@@ -334,8 +363,8 @@ impl<T, F: Fabric> ValueLock<T, F> {
 }
 
 #[cold]
-fn waited(id: u32, mode: Mode, ahead: Ahead) {
-    tracing::trace!(id, ?mode, behind = ?ahead.exclusive, readers = ahead.readers, "lock granted after waiting");
+fn waited(id: u32, mode: Mode, behind: Option<Rank>, readers: u64) {
+    tracing::trace!(id, ?mode, ?behind, readers, "lock granted after waiting");
 }
 
 impl<F: Fabric> Drop for Family<F> {
@@ -364,9 +393,27 @@ impl<T: Pod> Value<T> {
     /// In which the value and its mark lie, if it is small.
     const WORDS: usize = size_of::<T>() / 8 + 1;
 
-    #[inline(always)]
-    pub fn zeroed() -> Self {
+    /// Not even memory for a large one.
+    const EMPTY: Self = Value { small: [0; SMALL], large: None };
+
+    fn zeroed() -> Self {
         Value { small: [0; SMALL], large: if Self::IS_SMALL { None } else { Some(bytemuck::zeroed_box()) } }
+    }
+
+    /// The value by value, which is not read here any more. Words that are always 0 are not moved.
+    #[inline(always)]
+    pub fn take(&mut self) -> Self {
+        let mut taken = Value { large: self.large.take(), ..Self::EMPTY };
+        taken.copy_small(self);
+        taken
+    }
+
+    #[allow(clippy::needless_range_loop, reason = "constant indices: the words stay in registers")]
+    #[inline(always)]
+    fn copy_small(&mut self, from: &Self) {
+        for i in 0..if Self::IS_SMALL { Self::WORDS } else { 0 } {
+            self.small[i] = from.small[i];
+        }
     }
 
     /// The bytes of the value and of the mark.
@@ -379,19 +426,19 @@ impl<T: Pod> Value<T> {
     }
 
     #[inline(always)]
-    fn is_marked(&self) -> bool {
-        let bytes: &[u8] = match &self.large {
-            None => bytemuck::cast_slice(&self.small),
-            Some(large) => bytemuck::cast_slice(&large[..]),
-        };
-        bytes[size_of::<T>()] != 0
+    pub fn is_marked(&self) -> bool {
+        let mark = size_of::<T>();
+        if Self::IS_SMALL {
+            return self.small[mark / 8].to_ne_bytes()[mark % 8] != 0;
+        }
+        self.large.as_ref().is_some_and(|large| bytemuck::cast_slice::<T, u8>(&large[..])[mark] != 0)
     }
 }
 
 impl<T: Pod> Deref for Value<T> {
     type Target = T;
 
-    #[inline]
+    #[inline(always)]
     fn deref(&self) -> &T {
         if let (false, Some(large)) = (Self::IS_SMALL, &self.large) {
             return &large[0];
@@ -401,7 +448,7 @@ impl<T: Pod> Deref for Value<T> {
 }
 
 impl<T: Pod> DerefMut for Value<T> {
-    #[inline]
+    #[inline(always)]
     fn deref_mut(&mut self) -> &mut T {
         if let (false, Some(large)) = (Self::IS_SMALL, &mut self.large) {
             return &mut large[0];

@@ -14,16 +14,16 @@ use transom_locks::{Error, Rank};
 /// let _guard = cells[2].lock()?;
 /// let Err(Error::Value { value, .. }) = cells[2].lock() else { panic!("locked twice") };
 /// assert_eq!((value.id, value.index, value.home), (7, Some(2), 0));
-/// assert_eq!(value.to_string(), "mutex 7 (number 2 of its array) at rank 0");
+/// assert_eq!(value.to_string(), "mutex 2 of array 5 at rank 0"); // `cells[2]`, of the array whose first has the number 5
 /// # Ok::<(), Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ValueName {
     /// `mutex` or `rw_lock`.
     pub what: &'static str,
-    /// Its number, which counts with the windows.
+    /// Its number, which counts with the windows. The number of an array is that of its first.
     pub id: u32,
-    /// Which it is of those that were made together, if it was made so.
+    /// Its index in the array with which it was made, if it was made so.
     pub index: Option<usize>,
     /// The rank in whose memory it is.
     pub home: Rank,
@@ -33,7 +33,7 @@ impl fmt::Display for ValueName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ValueName { what, id, index, home } = self;
         match index {
-            Some(index) => write!(f, "{what} {id} (number {index} of its array) at rank {home}"),
+            Some(index) => write!(f, "{what} {index} of array {} at rank {home}", id.wrapping_sub(*index as u32)),
             None => write!(f, "{what} {id} at rank {home}"),
         }
     }

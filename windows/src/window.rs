@@ -146,7 +146,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
             Ok(ahead) => {
                 self.core.data.counters.locks.bump();
                 if ahead != Ahead::default() {
-                    waited(self.core.id, rank, mode, ahead);
+                    waited(self.core.id, rank, mode, ahead.exclusive, ahead.readers);
                 }
                 Ok(LockEpoch::new(&self.core, target, &mut self.lock, ahead, true))
             }
@@ -226,7 +226,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
             Ok(Some(ahead)) => {
                 self.core.data.counters.locks.bump();
                 if ahead != Ahead::default() {
-                    waited(self.core.id, target, mode, ahead);
+                    waited(self.core.id, target, mode, ahead.exclusive, ahead.readers);
                 }
                 Ok(Some(LockEpoch::new(&self.core, opened, &mut self.lock, ahead, true)))
             }
@@ -331,8 +331,8 @@ impl<T: Pod, F: Fabric> Window<T, F> {
 }
 
 #[cold]
-fn waited(window: u32, target: Rank, mode: Mode, ahead: Ahead) {
-    tracing::trace!(window, target, ?mode, behind = ?ahead.exclusive, readers = ahead.readers, "lock granted after waiting");
+fn waited(window: u32, target: Rank, mode: Mode, behind: Option<Rank>, readers: u64) {
+    tracing::trace!(window, target, ?mode, ?behind, readers, "lock granted after waiting");
 }
 
 #[cold]

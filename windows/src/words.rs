@@ -99,7 +99,7 @@ impl fmt::Display for Made<'_> {
                 write!(f, "window {id} ({flavor}) of {element}")
             }
             VALUE => write!(f, "value {id} (mutex or rw_lock) of {element} at rank {rest}"),
-            VALUES => write!(f, "{rest} values (mutexes or rw_locks) of {element} from number {id} on"),
+            VALUES => write!(f, "array {id} of {rest} values (mutexes or rw_locks) of {element}"),
             _ => write!(f, "something of {element}, of unknown kind {purpose}"),
         }
     }
@@ -139,8 +139,8 @@ impl fmt::Display for Waiting {
         // Where it asked, it is told what else its own `go` tells.
         let field = if watched { Field::Go } else { field };
         let number = match purpose {
-            Purpose::Values => id as usize + family * ranks + target,
-            _ => id as usize,
+            Purpose::Values => format!("{} of array {id}", family * ranks + target),
+            _ => id.to_string(),
         };
         let call = match (purpose, field) {
             (Purpose::Window, Field::Go | Field::Drained) => "lock_exclusive",
@@ -168,10 +168,7 @@ mod tests {
             made(Purpose::Value, element::<Option<std::num::NonZeroU16>>(), 7),
             "value 3 (mutex or rw_lock) of Option<NonZero<u16>> (2 B) at rank 7"
         );
-        assert_eq!(
-            made(Purpose::Values, element::<i32>(), 9),
-            "9 values (mutexes or rw_locks) of i32 from number 3 on"
-        );
+        assert_eq!(made(Purpose::Values, element::<i32>(), 9), "array 3 of 9 values (mutexes or rw_locks) of i32");
     }
 
     #[test]
@@ -197,6 +194,6 @@ mod tests {
         let watched = Waiting { purpose: Purpose::Window, id: 7, ranks: 3, word: 8, watched: true };
         assert_eq!(watched.to_string(), "lock_exclusive of window 7 at rank 0");
         assert_eq!(call(Purpose::Value, 8 + 4), "read of value 7 at rank 0");
-        assert_eq!(call(Purpose::Values, 2 * 32 + 8 * 2 + 1), "lock or write of value 14 at rank 1"); // the third family
+        assert_eq!(call(Purpose::Values, 2 * 32 + 8 * 2 + 1), "lock or write of value 7 of array 7 at rank 1"); // the third family
     }
 }
