@@ -98,6 +98,23 @@ fn other_types_are_told() {
     mismatch("other_types_are_told", |w| w.broadcast(0, &mut [1_u64; 2]), |w| w.broadcast(0, &mut [1_u32; 2]));
 }
 
+/// Composite types of one length: ranks compare the names of the types.
+#[test]
+fn composite_types_of_one_length_are_told() {
+    let name = "composite_types_of_one_length_are_told";
+    let broadcast = |w: &World| w.broadcast(0, &mut [[1.0_f32; 2]]);
+    mismatch_that_says(name, "type name hash", broadcast, |w| w.broadcast(0, &mut [[1_u16; 4]]));
+}
+
+/// The same in a started collective.
+#[test]
+fn composite_types_of_started_calls_are_told() {
+    let gather = |w: &World| Ok(w.iall_gather(vec![[1.0_f32; 2]]).wait().map(drop)?);
+    mismatch("composite_types_of_started_calls_are_told", gather, |w| {
+        Ok(w.iall_gather(vec![[1_u16; 4]]).wait().map(drop)?)
+    });
+}
+
 /// Of the same size.
 #[test]
 fn other_numbers_are_told() {

@@ -1,6 +1,7 @@
 //! What a call is, in a few bytes that ranks compare.
 
 use super::reduction::{MAX_PLACE, MIN_PLACE};
+use std::any::type_name;
 use std::fmt;
 use transom_windows::Number;
 
@@ -60,7 +61,7 @@ pub(super) struct Signature {
     /// waited for later, a bit; the number of the operation and 1, or 0, 8 bits; bytes of an element, 14 bits, and what number it is, 2
     /// bits; the root and 1, or 0, or the number of a grid, 32 bits.
     what: u64,
-    /// Elements, where all ranks name as many.
+    /// Elements, where all ranks name as many, 48 bits; a [hash](type_hash) of the name of their type, 16 bits, unless they are numbers.
     len: u64,
 }
 
@@ -73,6 +74,7 @@ const OPERATION: u32 = 8;
 const ELEMENT: u32 = 16;
 const NUMBER: u32 = 30;
 const ROOT: u32 = 32;
+const TYPE: u32 = 48;
 
 const PLACES_END: u8 = MAX_PLACE + 4;
 
@@ -83,7 +85,11 @@ impl Signature {
     pub fn of<T: 'static>(kind: Kind, len: usize) -> Signature {
         // Of longer elements the rest is compared: it is a check.
         let bytes = size_of::<T>() as u64 & ((1 << (NUMBER - ELEMENT)) - 1);
-        Signature { what: kind as u64 | bytes << ELEMENT | (Number::of::<T>() as u64) << NUMBER, len: len as u64 }
+        let number = Number::of::<T>();
+        let hash = if number == Number::None { type_hash(type_name::<T>()) } else { 0 };
+        // No process has memory for 2^48 elements.
+        let len = len as u64 & ((1 << TYPE) - 1) | u64::from(hash) << TYPE;
+        Signature { what: kind as u64 | bytes << ELEMENT | (number as u64) << NUMBER, len }
     }
 
     /// A call of no elements.
@@ -149,9 +155,26 @@ impl Signature {
     }
 }
 
+/// Hash of a type's name without the paths of its parts: programs of one job may have the type in different modules. Never 0.
+fn type_hash(name: &str) -> u16 {
+    let (mut hash, mut word) = (0xcbf2_9ce4_8422_2325_u64, 0xcbf2_9ce4_8422_2325);
+    for byte in name.bytes() {
+        if byte == b':' {
+            // A path ends here: the hash goes back to where the word began.
+            hash = word;
+            continue;
+        }
+        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        if !(byte.is_ascii_alphanumeric() || byte == b'_' || !byte.is_ascii()) {
+            word = hash;
+        }
+    }
+    ((hash >> TYPE) as u16).max(1)
+}
+
 impl fmt::Display for Signature {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Signature { what, len } = *self;
+        let (what, len, type_hash) = (self.what, self.len & ((1 << TYPE) - 1), self.len >> TYPE);
         let (kind, operation, element, root) = (
             (what & KIND) as u8,
             (what >> OPERATION) as u8,
@@ -188,13 +211,24 @@ impl fmt::Display for Signature {
         if what & ORDERED != 0 {
             write!(f, ", which does not commute")?;
         }
+        // Two types may have elements of one length: then this alone differs.
+        if type_hash > 0 {
+            write!(f, ", type name hash {type_hash:04x}")?;
+        }
         Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Kind, MIN_PLACE, Signature};
+    use super::{Kind, MIN_PLACE, Signature, type_hash};
+
+    #[test]
+    fn type_hash_ignores_paths_only() {
+        assert_eq!(type_hash("[a::b::Pair<c::Left, u8>; 2]"), type_hash("[Pair<Left, u8>; 2]"));
+        assert_ne!(type_hash("Pair<Left, u8>"), type_hash("Pair<Right, u8>"));
+        assert_ne!(type_hash("[f32; 2]"), type_hash("[u16; 4]"));
+    }
 
     #[test]
     fn calls_are_told_apart() {
@@ -206,6 +240,7 @@ mod tests {
             Signature::of::<f64>(Kind::Broadcast, 3).root(2),
             Signature::of::<[u64; 1]>(Kind::Broadcast, 3).root(2),
             Signature::of::<u64>(Kind::Broadcast, 4).root(2),
+            Signature::of::<[u32; 2]>(Kind::Broadcast, 3).root(2),
             Signature::of::<u64>(Kind::Broadcast, 3).root(3),
             one.by(0, true),
             one.by(0, false),
@@ -216,18 +251,30 @@ mod tests {
             assert_ne!(one.hash(7), other.hash(7), "{one} and {other}");
         }
         assert_ne!(one.hash(7), one.hash(8));
+        let composite = [
+            Signature::of::<[f32; 2]>(Kind::Broadcast, 1),
+            Signature::of::<[u16; 4]>(Kind::Broadcast, 1),
+            Signature::of::<[u32; 2]>(Kind::Broadcast, 1),
+        ];
+        assert!(composite[0] != composite[1] && composite[1] != composite[2] && composite[0] != composite[2]);
         assert_eq!(one.to_string(), "broadcast of 3 u64, root 2");
         assert_eq!(Signature::of::<f64>(Kind::AllReduce, 1).by(0, true).to_string(), "all_reduce of 1 f64, by Sum");
         assert_eq!(
             Signature::of::<[f64; 2]>(Kind::Scan, 1).by(33, false).to_string(),
-            "scan of 1 element of 16 bytes, by operation 33 of the program's own, which does not commute"
+            "scan of 1 element of 16 bytes, by operation 33 of the program's own, which does not commute, type name hash 2f14"
         );
         let placed = Signature::of::<[f64; 2]>(Kind::Scan, 1);
         for (number, says) in [(MIN_PLACE, "MinPlace"), (15, "MinPlace of f64"), (17, "MaxPlace of u64")] {
-            assert_eq!(placed.by(number, true).to_string(), format!("scan of 1 element of 16 bytes, by {says}"));
+            assert_eq!(
+                placed.by(number, true).to_string(),
+                format!("scan of 1 element of 16 bytes, by {says}, type name hash 2f14")
+            );
         }
         assert_eq!(Signature::of::<i8>(Kind::AllGather, 0).started().to_string(), "iall_gather of 0 i8");
-        assert_eq!(Signature::of::<[u8; 16_385]>(Kind::Gather, 2).to_string(), "gather of 2 elements of 1 byte");
+        assert_eq!(
+            Signature::of::<[u8; 16_385]>(Kind::Gather, 2).to_string(),
+            "gather of 2 elements of 1 byte, type name hash d614"
+        );
         assert_eq!(Signature::without(Kind::Barrier).to_string(), "barrier");
         assert_eq!(Signature::without(Kind::Barrier).started().to_string(), "ibarrier");
         assert_eq!([one.name(), one.started().name()], ["broadcast", "ibroadcast"]);

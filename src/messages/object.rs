@@ -18,6 +18,9 @@ impl World {
     /// Sends a value of any type that serde can serialise: one message of its bytes by postcard, behind 8 that tell its type. Costs
     /// a copy and an allocation beside [`send`](Self::send), which is for elements that are plain data.
     ///
+    /// A receive of plain elements under the same tag number takes the message as bytes, and cannot tell that they are a value: the
+    /// 8 bytes stand before those by postcard. Give values a tag of their own.
+    ///
     /// # Errors
     /// As [`send`](Self::send); [`Error::Unserialised`].
     ///
