@@ -64,6 +64,18 @@ fn a_message_takes_the_first_path_that_its_rules_allow() {
     }
 }
 
+/// Packets of such a message cost two more hand-overs between the ranks than one read does.
+#[test]
+fn message_just_above_eager_is_read_in_place() {
+    let name = "message_just_above_eager_is_read_in_place";
+    on_with(&[("TRANSOM_MESSAGES", "read_waiting=yes")], &[2], name, |world| {
+        let count = counted(&world, 16_400, 10);
+        if share_memory(&world) {
+            assert_eq!(["rendezvous", "read_bytes", "copied_bytes"].map(count), [10, 164_000, 0]);
+        }
+    });
+}
+
 #[test]
 fn there_are_no_more_rings_than_asked_for() {
     on_with(&[("TRANSOM_MESSAGES", "rings=0")], &[2], "there_are_no_more_rings_than_asked_for", |world| {

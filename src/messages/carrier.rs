@@ -34,7 +34,8 @@ pub(super) fn open(provider: &Provider) -> Result<Opened, Error> {
     // inbox are slower than waiting for a slot. Eight times as many, since a slot that the caches of both processors still have is slow
     // to write: each of its lines is first to be taken from the other. From 4 MiB it has gone to the cache that they share.
     let ring = Shape { slots: 256, bytes: 16_704 };
-    let near = asked.of(Config { ring, window: 32, eager: 16 << 10, ..Config::default() });
+    // Messages longer than `eager` are read in place: one copy takes less time than an answer and packets.
+    let near = asked.of(Config { ring, window: 32, eager: 16 << 10, zero_copy_from: 16 << 10, ..Config::default() });
     #[cfg(feature = "verbs")]
     if let Provider::Verbs(verbs) = provider {
         let neighbours = verbs.memory_of_host().filter(|memory| transom_windows::Exchange::size(*memory) > 1);

@@ -246,15 +246,16 @@ impl Hub {
     pub fn receive_posted(&self, source: u32, id: Key) -> Option<(Came, Option<Bytes>)> {
         let (looks, times) = self.looks();
         for _ in 0..times {
-            let (lies, ended) = self.enter(|core| {
+            let (needs_turn, ended) = self.enter(|core| {
                 let mut lies = core.engine.receive_posted(source, looks);
                 while lies == Some(true) {
                     lies = core.engine.receive_posted(source, 1);
                 }
-                (lies, core.ended_well(id))
+                // Only a turn takes what lies there for no receive of this path, and finds that a message of several chunks is there.
+                let ended = core.ended_well(id);
+                (lies.is_some() || ended.is_none() && core.is_arriving(id), ended)
             })?;
-            // What lies there and no receive takes on this path is a turn's.
-            if ended.is_some() || lies.is_some() {
+            if ended.is_some() || needs_turn {
                 return ended;
             }
             std::hint::spin_loop();

@@ -469,6 +469,11 @@ impl Core {
         }
     }
 
+    /// Returns true for a receive that has met its message, while the data is coming.
+    pub fn is_arriving(&self, key: Key) -> bool {
+        matches!(key, Key::Message(id) if self.engine.is_arriving(id))
+    }
+
     /// How the request ended, if it has; it is no more then.
     #[inline]
     pub fn ended(&mut self, key: Key) -> Option<Ended> {

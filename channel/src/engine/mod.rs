@@ -350,6 +350,11 @@ impl<W: Wire> Engine<W> {
         matches!(self.requests.get(id), Some(Request::Send(_) | Request::Receive(_)))
     }
 
+    /// Returns true for a receive that has met its message, while the data is coming.
+    pub fn is_arriving(&self, id: Id) -> bool {
+        matches!(self.requests.get(id), Some(Request::Receive(Receive { moving: Some(_), .. })))
+    }
+
     /// Whether a request is a send that has not ended.
     pub fn is_sending(&self, id: Id) -> bool {
         matches!(self.requests.get(id), Some(Request::Send(_)))

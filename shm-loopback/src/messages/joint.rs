@@ -14,12 +14,25 @@ use transom_channel::wire::Key;
 use transom_locks::Rank;
 use transom_windows::FabricError;
 
-/// Bytes from which on a read is worth the words.
-pub(crate) const FROM: usize = 64 << 10;
+/// Bytes from which on a reader shares the copy with an owner that waits for messages.
+const FROM: usize = 32 << 10;
+/// Bytes from which on a reader also asks an owner that may look later. If the owner takes no chunk, the reader makes one system call more.
+pub(crate) const FROM_ANY: usize = 64 << 10;
 
-/// A chunk of a read of so many bytes: enough of them for both, and none so short that the system call is what takes time.
+/// Returns true if a read of `length` bytes is worth sharing with its owner. An `attended` owner waits for messages.
+pub(super) fn is_worth(length: usize, attended: bool) -> bool {
+    length >= if attended { FROM } else { FROM_ANY }
+}
+
+/// Bytes that both copiers together take in one round. Shorter chunks cost more in system calls than a better balance saves.
+const ROUND: usize = 64 << 10;
+/// Bytes of the longest chunk.
+const LONGEST: usize = 512 << 10;
+
+/// Bytes of each chunk but the last of a read of `length` bytes. An even number of chunks gives both copiers the same share.
 fn chunk(length: usize) -> usize {
-    (length / 8).clamp(32 << 10, 512 << 10).next_multiple_of(4 << 10)
+    let rounds = (length / ROUND).clamp(1, 4);
+    length.div_ceil(2 * rounds).next_multiple_of(64).clamp(64, LONGEST)
 }
 
 /// Where the `number`th chunk of so many bytes is: its offset and length.
@@ -277,6 +290,28 @@ mod tests {
             copy(at, len, unsafe { std::slice::from_raw_parts_mut(start.wrapping_add(at), len) })
         };
         Joint::read(job, (1, inbox), 5, (from, AT), (start, length), copy)
+    }
+
+    #[test]
+    fn short_read_is_shared_with_waiting_owner_only() {
+        let shared = |length| [true, false].map(|attended| is_worth(length, attended));
+        assert_eq!(
+            [32_767, 32_768, 65_535, 65_536].map(shared),
+            [[false, false], [true, false], [true, false], [true, true]]
+        );
+    }
+
+    #[test]
+    fn chunks_are_even_in_number_and_about_equal() {
+        let parts = |length: usize| {
+            let count = length.div_ceil(chunk(length));
+            (count, part(0, length).1, part(count - 1, length).1)
+        };
+        assert_eq!(parts(32_768), (2, 16_384, 16_384));
+        assert_eq!(parts(65_552), (2, 32_832, 32_720));
+        assert_eq!(parts(131_072), (4, 32_768, 32_768));
+        assert_eq!(parts(1 << 20), (8, 131_072, 131_072));
+        assert_eq!(parts(16 << 20), (32, 524_288, 524_288));
     }
 
     #[test]

@@ -20,6 +20,6 @@ mod wire;
 pub use crate::progress::Turn;
 pub use bytes::{Bytes, Lasting, Owner, Place};
 pub use inbox::{CELLS, inbox_bytes, ring_bytes};
-pub(crate) use joint::FROM as BOTH_COPY_FROM;
+pub(crate) use joint::FROM_ANY as BOTH_COPY_FROM;
 pub use wait::{Look, Naps, Waiter};
 pub use wire::ShmWire;
