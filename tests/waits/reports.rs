@@ -59,5 +59,5 @@ fn error_at_a_scope_end_shows_the_callers_line() {
     let (line, ended): (u32, Result<(), Error>) =
         (line!(), world.scope(|scope| Ok(drop(scope.irecv(0, SENT, &mut into)))));
     let shown = format!("{:?}", ended.unwrap_err());
-    assert!(shown.contains(&format!("messages_reports.rs:{line}")), "{shown}");
+    assert!(shown.contains(&format!("reports.rs:{line}")), "{shown}");
 }
