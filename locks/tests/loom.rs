@@ -174,7 +174,7 @@ fn check_end(net: &Net, ranks: usize) {
     }
 }
 
-/// Threads that share the handle of a rank, and some of another: none is lost, and the data's races are what is
+/// Threads that share the handle of a rank by an `Arc` whose last drop loom orders after the others' work, and some of another: none is lost, and the data's races are what is
 /// checked. The queue of threads also has a model of its own (`threads.rs`).
 #[test]
 fn threads_of_one_rank() {
@@ -193,7 +193,7 @@ fn threads_of_one_rank() {
             let data = Rc::new(UnsafeCell::new(()));
             let mut threads = Vec::new();
             for (rank, modes) in ranks.iter().enumerate() {
-                let lock = Arc::new(<PassiveLock<_>>::new(net.rank(rank), 0).unwrap());
+                let lock = loom::sync::Arc::new(<PassiveLock<_>>::new(net.rank(rank), 0).unwrap());
                 threads.extend(modes.iter().map(|&mode| {
                     let (lock, data) = (lock.clone(), data.clone());
                     move || once(&lock, &data, mode).unwrap()
@@ -228,7 +228,7 @@ fn threads_of_one_rank_whose_network_fails() {
                 let net = Net::for_locks(1, &[0], Waiting::Parks, Orderings::default());
                 let plan = Plan { nth: place, how, for_good: false };
                 let failing = Arc::new(Failing::new(net.rank(0), plan, Progress::default()));
-                let lock = Arc::new(<PassiveLock<_>>::new(failing.clone(), 0).unwrap());
+                let lock = loom::sync::Arc::new(<PassiveLock<_>>::new(failing.clone(), 0).unwrap());
                 let data = Rc::new(UnsafeCell::new(()));
                 let told = Arc::new(AtomicUsize::new(0));
                 in_threads(Vec::from(modes.map(|mode| {
