@@ -68,7 +68,7 @@ impl Launch {
 
     /// Where the ranks run, if not on this machine. Those of a host are started through one `ssh`, or what the variable
     /// `TRANSOM_SSH` names, in this folder; the host needs the program there, `sh`, coreutils and `setsid`. `localhost` and this machine's own name need no
-    /// `ssh`. Ranks get, of this process's environment: variables that [`variables`] has for users to set, `RUST_` and
+    /// `ssh`. Ranks get, of this process's environment: those that begin with `TRANSOM_` but for the launcher's own, `RUST_` and
     /// `OMP_` variables, `LD_LIBRARY_PATH`, and `PATH` behind the host's own, unless [`env`](Launch::env) sets it. All
     /// stdins are empty. A status above 128 is taken for the end by a signal, as shells report it.
     ///

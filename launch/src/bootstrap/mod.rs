@@ -1,5 +1,5 @@
 //! How a process learns which rank of which job it is, and joins it. Whatever starts the ranks gives each its number and a
-//! way to pass a few bytes to all others; from these, ranks learn who shares memory with whom ([`host`]), and join.
+//! way to pass a few bytes to all others; from these, ranks learn who shares memory with whom (`host.rs`), and join.
 
 mod error;
 mod host;
