@@ -47,8 +47,9 @@ fn words_of_a_neighbour_with_another_adapter_are_left_to_that() {
     let before = others_and_itself();
     (1..EACH).for_each(|_| add());
     let posted = others_and_itself();
-    // To lock, to add, to unlock.
-    let [at_home, elsewhere] = [[0, 3 * (EACH - 1)], [3 * (EACH - 1), 0]];
+    // To lock, to add, to unlock. Each of the first 16 is admitted at the gate of accumulates and leaves it, the next stays.
+    let posted_by_each = 3 * (EACH - 1) + 2 * 15 + 1;
+    let [at_home, elsewhere] = [[0, posted_by_each], [posted_by_each, 0]];
     assert_eq!([0, 1].map(|at| posted[at] - before[at]), if me == 0 { at_home } else { elsewhere });
     meet(&world).unwrap(); // nobody queued for the lock so far
     for _ in 0..EACH {
