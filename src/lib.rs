@@ -3,7 +3,6 @@
 mod aliases;
 pub mod collective;
 mod error;
-mod lock;
 pub mod messages;
 pub use messages::pipe;
 pub mod provider;

@@ -17,7 +17,7 @@ pub fn probe() -> Result<String, VerbsError> {
     transom_verbs::probe(&messages())
 }
 
-/// How messages go by adapters, as far as that concerns the adapters; what cannot be is told when messages begin.
+/// Reads the settings of messages that adapters need. An invalid value counts as none here: the first message reports it.
 pub(crate) fn messages() -> Config {
     let changes = MESSAGES.get::<Changes>().ok().flatten();
     changes.map_or(Config::default(), |changes| changes.of(Config::default()))

@@ -30,7 +30,7 @@ const CALLS: &[(&str, u64, Call)] = &[
         let source = [1; 256];
         (0..times).try_for_each(|_| epoch.put(black_box(3), &source))
     }),
-    ("fetch_and_op sum", 28, |window, times| {
+    ("fetch_and_op sum", 31, |window, times| {
         let epoch = window.lock_shared(0)?;
         (0..times).try_for_each(|_| epoch.fetch_and_op(black_box(3), Op::Sum, 1).map(drop))
     }),
@@ -38,21 +38,21 @@ const CALLS: &[(&str, u64, Call)] = &[
         let epoch = window.lock_shared(0)?;
         (0..times).try_for_each(|i| epoch.accumulate(black_box(3), Op::Xor, &[i as u64]))
     }),
-    ("compare_and_swap", 31, |window, times| {
+    ("compare_and_swap", 34, |window, times| {
         let epoch = window.lock_shared(0)?;
         (0..times).try_for_each(|i| epoch.compare_and_swap(black_box(3), i as u64, i as u64 + 1).map(drop))
     }),
     ("lock exclusive + unlock", 173, |window, times| (0..times).try_for_each(|_| window.lock_exclusive(0)?.unlock())),
     ("lock shared + unlock", 168, |window, times| (0..times).try_for_each(|_| window.lock_shared(0)?.unlock())),
     ("lock_all + unlock, 1 rank", 490, |window, times| (0..times).try_for_each(|_| window.lock_all()?.unlock())),
-    ("post, start, complete, wait", 651, |window, times| {
+    ("post, start, complete, wait", 688, |window, times| {
         (0..times).try_for_each(|_| {
             window.post(&[0])?;
             window.start(&[0])?.complete()?;
             window.wait()
         })
     }),
-    ("fence, 1 rank", 24, |window, times| (0..times).try_for_each(|_| window.fence().map(drop))),
+    ("fence, 1 rank", 29, |window, times| (0..times).try_for_each(|_| window.fence().map(drop))),
 ];
 
 type ValueCall = fn(&World, usize) -> Result<(), Error>;

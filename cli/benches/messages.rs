@@ -59,7 +59,7 @@ const CALLS: &[(&str, f64, Call)] = &[
             Ok(())
         })
     }),
-    ("isend of a vector, irecv of what is there, both waited for", 1550.0, |world, times| {
+    ("isend of a vector, irecv of what is there, both waited for", 1570.0, |world, times| {
         (0..times).try_for_each(|i| {
             let sent = world.isend(0, SHORT, vec![i as u64]);
             black_box(world.irecv(0, SHORT).wait()?);

@@ -9,5 +9,6 @@ mod random;
 mod tcp;
 pub mod variables;
 
+pub use lock::lock;
 pub use random::random;
 pub use tcp::Tcp;

@@ -4,7 +4,6 @@
 use super::group::Group;
 use super::history::Made;
 use super::sinks::Sinks;
-use crate::lock::lock;
 use crate::messages::Error;
 use crate::messages::comm::CONTROL;
 use crate::messages::hub::Hub;
@@ -14,6 +13,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Arc, Mutex, MutexGuard};
 use transom_channel::{Error as Failure, Lost, Room, Select};
+use transom_launch::lock;
 use transom_locks::Rank;
 use transom_shm_loopback::messages::Bytes;
 

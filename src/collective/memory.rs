@@ -1,10 +1,10 @@
 //! The memory of a rank in one collective: the rim.
 
-use crate::lock::lock;
 use bytemuck::Zeroable;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 use transom_collective::{Place, Span};
+use transom_launch::lock;
 use transom_shm_loopback::messages::{Bytes, Owner};
 
 /// What the plan's places are. Who makes it keeps, or lends, the buffers as long as it lives.

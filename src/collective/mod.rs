@@ -39,7 +39,6 @@ pub use ragged::Ragged;
 pub use reduction::{Commuting, MaxPlace, MinPlace, Ordered, Placed, Reduction};
 pub use transom_collective::{Grid, Hosts, Order, Rules, RulesError, block};
 
-use crate::lock::lock;
 use crate::messages::{Error, Space, hold};
 use crate::provider;
 use crate::world::World;
@@ -58,6 +57,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, OnceLock};
 use straight::{Buffers, Stop};
 use transom_collective::{Algorithm, Call, Plan, Shape, by_hosts, choose};
+use transom_launch::lock;
 use transom_locks::Awaited;
 use transom_shm_loopback::collective::Board;
 

@@ -2,12 +2,12 @@
 
 use super::error::Error;
 use super::hub::Hub;
-use crate::lock::lock;
 use crate::world::World;
 use rustix::event::{EventfdFlags, eventfd};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
+use transom_launch::lock;
 
 /// The thread of a rank that turns its messages, if there is one.
 #[derive(Default)]

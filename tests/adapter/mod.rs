@@ -4,7 +4,7 @@
 #[path = "../ranks/name.rs"]
 mod name;
 
-use name::full_name;
+use name::{full_name, has_run};
 use std::process::Command;
 use std::time::Duration;
 use transom::verbs::{Verbs, probe};
@@ -44,8 +44,9 @@ pub fn run(size: usize, name: &str, variables: &[(&str, &str)], body: impl Fn())
         body();
         return None;
     }
+    let full = full_name(name);
     let mut copies = Launch::new(std::env::current_exe().expect("this test program"), size)
-        .args(["--exact", &full_name(name), "--nocapture", "--test-threads=1"])
+        .args(["--exact", &full, "--nocapture", "--test-threads=1"])
         .env(ROLE, "rank")
         .env("RUST_BACKTRACE", "0")
         .grace(DEADLINE)
@@ -54,7 +55,9 @@ pub fn run(size: usize, name: &str, variables: &[(&str, &str)], body: impl Fn())
     for (name, value) in variables {
         copies = copies.env(name, value);
     }
-    Some(copies.run().expect("copies of the test program start"))
+    let outcome = copies.run().expect("copies of the test program start");
+    has_run(&full, &outcome);
+    Some(outcome)
 }
 
 pub fn outputs(outcome: &Outcome) -> String {

@@ -7,7 +7,7 @@
 mod name;
 
 #[allow(unused_imports, reason = "each test file uses what it needs")]
-pub use name::full_name;
+pub use name::{full_name, has_run};
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::sync::LazyLock;
@@ -200,11 +200,7 @@ pub fn on_with(variables: &[(&str, &str)], sizes: &[usize], name: &str, body: im
                 return; // threads share memory, whatever the network
             }
             // Threads differ from processes by their memory only, whatever their number.
-            let threads = if std::env::var_os(RANKS).is_some() {
-                sizes
-            } else {
-                sizes.last_chunk::<1>().map_or(sizes, |last| last)
-            };
+            let threads = if std::env::var_os(RANKS).is_some() { sizes } else { &sizes[sizes.len() - 1..] };
             for size in threads {
                 passed(&format!("{size} threads"), &outcome(1, name, &size.to_string(), variables));
             }
@@ -232,9 +228,10 @@ pub fn outcome_with(variables: &[(&str, &str)], size: usize, name: &str, body: i
 
 #[track_caller]
 fn outcome(size: usize, name: &str, role: &str, variables: &[(&str, &str)]) -> Outcome {
+    let full = full_name(name);
     let deadline = if slow() > 1 { 3 * DEADLINE } else { DEADLINE };
     let mut copies = Launch::new(std::env::current_exe().expect("this test program"), size)
-        .args(["--exact", &full_name(name), "--nocapture", "--include-ignored", "--test-threads=1"])
+        .args(["--exact", &full, "--nocapture", "--include-ignored", "--test-threads=1"])
         .env(ROLE, role)
         .env("RUST_BACKTRACE", "0")
         // Survivors of a death say themselves whether they were told in time.
@@ -247,7 +244,9 @@ fn outcome(size: usize, name: &str, role: &str, variables: &[(&str, &str)]) -> O
         let ours = std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"TEST_"));
         copies = ours.fold(copies.hosts(hosts), |copies, (name, value)| copies.env(name, value));
     }
-    copies.run().expect("copies of the test program start")
+    let outcome = copies.run().expect("copies of the test program start");
+    has_run(&full, &outcome);
+    outcome
 }
 
 fn passed(what: &str, outcome: &Outcome) {

@@ -11,8 +11,9 @@ fn run(name: &str, ranks: usize, report: &str, body: impl Fn(transom::World)) ->
         body(transom::init().unwrap());
         return None;
     }
+    let full = ranks::full_name(name);
     let launch = Launch::new(std::env::current_exe().unwrap(), ranks)
-        .args(["--exact", &ranks::full_name(name), "--nocapture", "--test-threads=1"])
+        .args(["--exact", &full, "--nocapture", "--test-threads=1"])
         .env("WAITING_TEST", "1")
         .env("TRANSOM_WAIT_REPORT", report)
         // Who receives what is long waits for its sender.
@@ -20,7 +21,9 @@ fn run(name: &str, ranks: usize, report: &str, body: impl Fn(transom::World)) ->
         .grace(Duration::from_secs(10))
         .deadline(Duration::from_secs(if report == "3" { 20 } else { 3 }))
         .capture(true);
-    Some(launch.run().unwrap())
+    let outcome = launch.run().unwrap();
+    ranks::has_run(&full, &outcome);
+    Some(outcome)
 }
 
 /// The lines of a rank that are about waiting.
@@ -201,8 +204,9 @@ fn who_spins_hears_of_a_death() {
         assert_eq!(error.lost_rank(), Some(1), "{error}");
         return;
     }
+    let full = ranks::full_name("who_spins_hears_of_a_death");
     let outcome = Launch::new(std::env::current_exe().unwrap(), 2)
-        .args(["--exact", &ranks::full_name("who_spins_hears_of_a_death"), "--nocapture", "--test-threads=1"])
+        .args(["--exact", &full, "--nocapture", "--test-threads=1"])
         .env("WAITING_TEST", "1")
         .env("TRANSOM_SPIN", "3600000000")
         .env("TRANSOM_WAIT_REPORT", "0.2")
@@ -211,6 +215,7 @@ fn who_spins_hears_of_a_death() {
         .capture(true)
         .run()
         .unwrap();
+    ranks::has_run(&full, &outcome);
     assert_eq!(outcome.statuses()[0], transom::Status::Exited(0), "{outcome}");
     assert!(said(&outcome, 0).iter().any(|line| line.contains("in fence of window 0 for rank 1")), "{outcome}");
 }
@@ -247,14 +252,16 @@ fn values_that_cannot_be_are_refused() {
             "TRANSOM_MESSAGES=\"rules=TRUE, RC-SR\": rules: line 1, column 1: the last rule may have no path",
         ),
     ];
+    let full = ranks::full_name("values_that_cannot_be_are_refused");
     for (name, value, says) in wrong {
         let outcome = Launch::new(std::env::current_exe().unwrap(), 1)
-            .args(["--exact", &ranks::full_name("values_that_cannot_be_are_refused"), "--nocapture"])
+            .args(["--exact", &full, "--nocapture"])
             .env("WAITING_TEST", says)
             .env(name, value)
             .capture(true)
             .run()
             .unwrap();
+        ranks::has_run(&full, &outcome);
         assert!(outcome.success(), "{name}={value}: {}", String::from_utf8_lossy(outcome.output(0)));
     }
 }

@@ -55,19 +55,22 @@ fn teams_take_no_descriptors_and_ranks_may_be_more_than_the_limit() {
         let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
         let before = open();
         let teams: Vec<_> = (0..10).map(|_| world.split(Some(1), 0).unwrap().expect("a colour was named")).collect();
+        teams.iter().for_each(|team| team.barrier().unwrap());
         assert!(open() < before + 10, "{before} and then {}", open());
-        return teams.iter().for_each(|team| team.barrier().unwrap());
+        return;
     }
+    let full = ranks::full_name(name);
     for (ranks, limit) in [(6, 64), (40, 32)] {
         let limited = format!("ulimit -Sn {limit}; exec \"$0\" \"$@\"");
         let program = std::env::current_exe().unwrap().display().to_string();
         let outcome = transom::Launch::new("sh", ranks)
-            .args(["-c", &limited, &program, "--exact", &ranks::full_name(name), "--nocapture", "--test-threads=1"])
+            .args(["-c", &limited, &program, "--exact", &full, "--nocapture", "--test-threads=1"])
             .env("TEAMS_TEST", "1")
             .capture(true)
             .run()
             .unwrap();
         let said = || (0..ranks).map(|rank| String::from_utf8_lossy(outcome.output(rank)).into_owned());
+        ranks::has_run(&full, &outcome);
         assert!(outcome.success(), "{outcome} {}", said().collect::<String>());
     }
 }

@@ -192,7 +192,6 @@ mod error;
 #[cfg(test)]
 mod fake;
 mod lane;
-mod lock;
 mod memory;
 mod messages;
 mod progress;

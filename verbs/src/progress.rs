@@ -3,8 +3,8 @@
 use super::endpoint::Endpoints;
 use super::rail::{Broken, Health, Polled, Rail};
 use super::wr::{Completions, WorkQueue};
-use crate::lock::lock;
 use std::sync::Mutex;
+use transom_launch::lock;
 
 /// Lets in what has completed on a rail. Who finds another thread at a queue leaves it to that: it is not to wait.
 #[inline]

@@ -4,7 +4,6 @@ use super::cut::{Announcement, Cut};
 use super::discard::{discard, post_farewell};
 use super::expected::{Lane, ReceiveEnd, expect};
 use super::pieces::{Piece, Pieces};
-use crate::lock::lock;
 use crate::messages::comm::{Comm, PARTS};
 use crate::messages::error::Error;
 use crate::messages::hold::{Parts as _, Shares};
@@ -14,6 +13,7 @@ use crate::world::World;
 use bytemuck::Pod;
 use std::sync::{Arc, Mutex, MutexGuard};
 use transom_channel::{Room, Select, Status as Came};
+use transom_launch::lock;
 
 /// A buffer that is received again and again, whose parts can be used as they come. Dropped, it keeps its place in the order in which
 /// ends meet, and what its sender sends is received and discarded.

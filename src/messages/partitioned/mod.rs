@@ -21,7 +21,6 @@ use super::error::Error;
 use super::hold::{Parts as _, Shares};
 use super::locked::{Core, Key};
 use super::tag::{Peer, Tag};
-use crate::lock::lock;
 use crate::world::World;
 use bytemuck::Pod;
 use cut::{Announcement, Cut};
@@ -29,6 +28,7 @@ use pieces::{Piece, Pieces};
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard};
 use transom_channel::wire::Data;
+use transom_launch::lock;
 
 /// A buffer that is sent again and again, part by part: whichever thread has filled a part says so.
 ///

@@ -7,7 +7,6 @@ use super::service;
 use crate::VerbsError;
 use crate::datagram::Mailbox;
 use crate::endpoint::Endpoints;
-use crate::lock::lock;
 use crate::memory::{Lent, Memory};
 use crate::rail::Rail;
 use crate::receive::Receives;
@@ -23,6 +22,7 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use transom_channel::Paths;
+use transom_launch::lock;
 use transom_locks::Rank;
 use transom_shm_loopback::messages::Turn;
 

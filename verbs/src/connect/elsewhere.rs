@@ -2,13 +2,13 @@
 //! memory as that rail does, here and there, and atomics are left to the peer's own adapter.
 
 use super::core::Core;
-use crate::lock::lock;
 use crate::sys::{Access, QueuePair, Registered};
 use crate::wr::{Course, Kind, Place, Request, Verb, WorkQueue};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use transom_launch::lock;
 use transom_locks::Rank;
 
 /// The queue of a lane.

@@ -8,7 +8,6 @@ use super::message::{End, MESSAGE, Message};
 use crate::VerbsError;
 use crate::datagram::{Post, Recipient};
 use crate::lane::Start;
-use crate::lock::lock;
 use crate::progress;
 use crate::rail::{LastWord, Polled};
 use crate::sys::{Event, FarEnd};
@@ -19,6 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 use transom_channel::wire::RAILS;
+use transom_launch::lock;
 use transom_launch::random;
 use transom_locks::Rank;
 

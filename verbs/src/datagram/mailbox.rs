@@ -3,7 +3,6 @@
 
 use super::{ROUTE, Recipient, Ways, Windows};
 use crate::VerbsError;
-use crate::lock::lock;
 use crate::memory::{Buffer, Slot, Slots};
 use crate::rail::Rail;
 use crate::sys::{Access, AddressHandle, Capacity, CompletionQueue, Datagrams};
@@ -11,6 +10,7 @@ use crate::wr::{Completions, Piece, Token};
 use std::io;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard};
+use transom_launch::lock;
 
 /// Datagrams that may come before anybody looks, as far as the device has room.
 pub(crate) const ROOM: u32 = 1024;

@@ -24,13 +24,13 @@ pub(super) use unfinished::{Kept, Unfinished as Account};
 
 use super::counts::WorkRequests;
 use super::wr::{Completion, Course, Failure, Piece, Place, Received, Request, Token, Verb, WorkQueue};
-use crate::lock::lock;
 use std::collections::VecDeque;
 use std::sync::atomic::{
     AtomicBool, AtomicU8, AtomicU32, AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
 };
 use std::sync::{Mutex, MutexGuard, OnceLock};
+use transom_launch::lock;
 use unfinished::Unfinished;
 
 /// One lane to a peer, through a queue `Q`, which may have something of type `L` while requests need it.

@@ -1,9 +1,9 @@
 //! A lane's next queue, where one broke whose peer lives.
 
 use super::*;
-use crate::lock::lock;
 use crate::wr::Why;
 use std::ops::RangeInclusive;
+use transom_launch::lock;
 
 /// So many queues in a row by which nothing was done are enough.
 const FRUITLESS: u32 = 8;

@@ -4,9 +4,9 @@
 //! An entry is there no longer than whoever registered the memory has it. So what is found at an address that a caller may use
 //! is the registration of just that memory, and never of what was there before.
 
-use crate::lock::lock;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
+use transom_launch::lock;
 
 /// Registrations of type `R`, by the addresses that they cover.
 pub(crate) struct Known<R>(Mutex<Ranges<R>>);

@@ -1,10 +1,10 @@
 //! Registered memory that is lent and comes back: registering takes longer than a large read does, so what came back is kept
 //! for the next that needs as much, within bounds; what was longest of no use goes first.
 
-use crate::lock::lock;
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard};
+use transom_launch::lock;
 
 /// Memory of type `B` to be lent.
 pub(crate) struct Leases<B> {

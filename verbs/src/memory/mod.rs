@@ -21,11 +21,11 @@ use super::VerbsError;
 use super::counts::Registrations;
 use super::sys::{Access, Domain, Registered};
 use super::wr::Piece;
-use crate::lock::lock;
 use known::Known;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
+use transom_launch::lock;
 use transom_windows::{BoxBytes, FabricError, Memory as OfProgram};
 
 /// Bytes of a piece in which puts and gets that do not fit their requests travel.

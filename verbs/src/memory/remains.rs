@@ -4,10 +4,10 @@
 //! it counts itself on a word of its owner.
 
 use super::Slot;
-use crate::lock::lock;
 use crate::sys::Registered;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
+use transom_launch::lock;
 use transom_locks::Rank;
 use transom_shm_loopback::View;
 

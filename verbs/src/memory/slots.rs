@@ -3,11 +3,11 @@
 
 use super::Buffer;
 use crate::VerbsError;
-use crate::lock::lock;
 use crate::sys::{Access, Domain};
 use crate::wr::{Piece, Place};
 use std::sync::atomic::Ordering::Acquire;
 use std::sync::{Arc, Mutex, MutexGuard};
+use transom_launch::lock;
 
 /// Slots of one size. Locked to take one and to give it back, not while one is copied or memory is registered.
 pub(crate) struct Slots {

@@ -6,10 +6,10 @@
 
 use super::health::Health;
 use crate::VerbsError;
-use crate::lock::lock;
 use crate::sys::{CompletionQueue, Context};
 use std::iter::successors;
 use std::sync::{Arc, Mutex, OnceLock};
+use transom_launch::lock;
 
 /// Lanes of the first queue.
 const FIRST: usize = 8;

@@ -9,10 +9,10 @@ use super::VerbsError;
 use super::memory::Buffer;
 use super::sys::{Access, CompletionQueue, Domain, SharedQueue};
 use super::wr::{Completions, Token};
-use crate::lock::lock;
 use account::{Account, What};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use transom_launch::lock;
 
 /// Bytes of a buffer: 8 KiB of a message, and its header.
 pub(super) const LONGEST: usize = (8 << 10) + 192;

@@ -8,7 +8,6 @@ use super::far::Far;
 use super::member::{Member, Way};
 use super::striped::Striped;
 use crate::connect::{Link, Service};
-use crate::lock::lock;
 use crate::settings::Division;
 use crate::wr::Verb;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
@@ -16,6 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Instant;
 use transom_channel::striping::{Part, Rails, Timed, Weights};
 use transom_channel::wire::RAILS;
+use transom_launch::lock;
 use transom_windows::FabricError;
 
 /// Of a rank with several rails.

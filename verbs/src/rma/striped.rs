@@ -9,13 +9,13 @@ use super::far::Far;
 use super::member::{Member, Way};
 use super::operations::{RailLane, retry};
 use crate::lane::{Signal, Stop};
-use crate::lock::lock;
 use crate::memory::Lent;
 use crate::sys::Registered;
 use crate::wr::{Failure, Piece, Place, Verb, Why};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 use transom_channel::striping::{Part, Timed};
+use transom_launch::lock;
 use transom_windows::FabricError;
 
 /// Bytes of one request of a stripe: that something of it is complete is to be seen soon.

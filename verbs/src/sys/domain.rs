@@ -3,7 +3,6 @@
 use super::library::Library;
 use super::{Context, refused};
 use crate::VerbsError;
-use crate::lock::lock;
 use crate::wr::{Piece, Place};
 use ibverbs_sys::*;
 use rustix::process::{Resource, getrlimit};
@@ -12,6 +11,7 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
+use transom_launch::lock;
 
 /// A protection domain of an open device. Deallocated when dropped.
 pub(crate) struct Domain {

@@ -1,7 +1,6 @@
 //! `transom bench-worker`: one rank of a job that measures one thing once. See [`protocol`](super::protocol).
 
 mod arguments;
-#[path = "../../../../examples/lu/block.rs"]
 mod block;
 mod calls;
 mod collectives;

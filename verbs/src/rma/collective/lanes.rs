@@ -3,7 +3,6 @@
 
 use super::{Said, Steps};
 use crate::connect::Twin;
-use crate::lock::lock;
 use crate::memory::Buffer;
 use crate::rma::far::Far;
 use crate::rma::mail::{BLOCK, DONE, Mail, Turn};
@@ -16,6 +15,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::time::{Duration, Instant};
+use transom_launch::lock;
 use transom_locks::{Awaited, Rank};
 use transom_windows::{FabricError, Wait};
 
