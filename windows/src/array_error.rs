@@ -43,14 +43,14 @@ pub enum ArrayError {
         tiles: Vec<usize>,
     },
     /// Elements of a rank that the epoch does not reach; or that are not here, for the local part.
-    #[error("array {array}: elements of rank {owner}, where only those of rank {reached} can be reached")]
+    #[error("array {array}: elements of rank {owner}, where only those of ranks {reached:?} can be reached")]
     NotReached {
         /// The array.
         array: u32,
         /// Whose elements were named.
         owner: Rank,
-        /// Whose can be reached: the rank that is locked, or this rank.
-        reached: Rank,
+        /// The ranks whose elements can be reached: those that are locked, or this rank.
+        reached: Vec<Rank>,
     },
     /// A buffer that is not as long as what it is for.
     #[error("array {array}: a buffer of {buffer} elements, where {needed} are needed")]

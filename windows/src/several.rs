@@ -18,7 +18,7 @@ use transom_locks::{PassiveLock, Rank};
 /// See [`Window::lock_ranks`].
 #[must_use = "an epoch that is dropped at once unlocks at once"]
 pub struct LockRanksEpoch<'w, T: Pod, F: Fabric> {
-    core: &'w Core<F>,
+    pub(crate) core: &'w Core<F>,
     lock: &'w mut PassiveLock<Arc<Segment<F>>>,
     /// In the order of their ranks; none once they are unlocked.
     held: Vec<(Rank, Mode)>,
@@ -154,10 +154,28 @@ impl<T: Pod, F: Fabric> LockRanksEpoch<'_, T, F> {
     pub fn target(&self, rank: Rank) -> Result<Target<'_, T, F>, Error> {
         // There may be several of it, of which each may be in another thread: none is alone there, however it is locked.
         let target = Target::new(self.core, rank)?;
-        match self.held.binary_search_by_key(&rank, |(rank, _)| *rank) {
-            Ok(_) => Ok(target),
-            Err(_) => Err(Error::NotStarted { window: self.core.id, rank }),
+        match self.is_locked(rank) {
+            true => Ok(target),
+            false => Err(Error::NotStarted { window: self.core.id, rank }),
         }
+    }
+
+    /// Whether the epoch has locked `rank`.
+    pub(crate) fn is_locked(&self, rank: Rank) -> bool {
+        self.held.binary_search_by_key(&rank, |(rank, _)| *rank).is_ok()
+    }
+
+    /// The ranks that the epoch has locked, in order.
+    pub(crate) fn locked(&self) -> impl Iterator<Item = Rank> {
+        self.held.iter().map(|(rank, _)| *rank)
+    }
+
+    /// Returns when this rank's earlier operations are visible at every target that is locked.
+    ///
+    /// # Errors
+    /// [`Error::Fabric`].
+    pub fn flush(&self) -> Result<(), Error> {
+        self.locked().try_for_each(|rank| self.core.flush(rank))
     }
 
     /// This rank's own part.
