@@ -3,6 +3,7 @@
 //! [`Window`] is what a program holds; a call that synchronises opens an epoch, and the epoch lends [`Target`]s, which
 //! have every operation. [`Fabric`] is the provider underneath. The protocols that only need words (lock, fence) come
 //! from `transom-locks`.
+#![doc(html_root_url = "https://docs.rs/transom-windows/0.1.0")]
 
 mod accumulate;
 mod active;
