@@ -68,8 +68,8 @@ pub use transom_locks::{Ahead, Rank};
 pub use transom_shm_loopback as shm_loopback;
 pub use transom_windows as windows;
 pub use transom_windows::{
-    Address, Assert, Atomic, Buffer, Counters, Distribution, Error, FabricError, Flavor, GlobalPtr, Mode, Op, Owner,
-    Section, array, scope,
+    Address, Assert, Atomic, Buffer, Counters, Distribution, Element, Error, FabricError, Flavor, GlobalPtr, Mode, Op,
+    Owner, Section, array, scope,
 };
 pub use world::World;
 
