@@ -165,8 +165,8 @@ impl<const C: u32> TargetLock<C> {
         Ok(settled.is_some())
     }
 
-    /// Returns whether an earlier request of this rank has remains in the queue. Then another rank holds the lock or waits for
-    /// it. Local.
+    /// Returns whether an earlier request of this rank has remains in the queue. Then another rank holds the lock or
+    /// waits for it. Local.
     pub(crate) fn has_remains_in_queue<N: Network>(
         &self,
         network: &N,

@@ -15,8 +15,9 @@ use std::fmt;
 ///     head     (15)  rank+1 of the exclusive requester that the open group's readers notify, 0 none
 /// ```
 ///
-/// `departed` is on top, so its carry is lost. `arrived` carries into `departed`, and [`count_overflow`](Self::count_overflow) says
-/// when a reader must [`renormalise`](Self::renormalised) the word before that can happen.
+/// `departed` is on top, so its carry is lost. `arrived` carries into `departed`, and
+/// [`count_overflow`](Self::count_overflow) says when a reader must [`renormalise`](Self::renormalised) the word before
+/// that can happen.
 ///
 /// # Examples
 /// ```
@@ -137,8 +138,8 @@ impl<const C: u32> LockWord<C> {
         LockWord(self.0 & !Self::RANK | (rank as u64 + 1))
     }
 
-    /// Returns whether a reader that finds this word must renormalise it before it goes on: no exclusive request is queued, and
-    /// the arrivals are past half of their range.
+    /// Returns whether a reader that finds this word must renormalise it before it goes on: no exclusive request is
+    /// queued, and the arrivals are past half of their range.
     #[inline]
     pub fn count_overflow(self) -> bool {
         self.tail().is_none() && self.arrived() > Self::COUNT / 2

@@ -179,9 +179,9 @@ pub trait Network {
         Ok(until(value).then_some(value))
     }
 
-    /// Returns whether this rank can [`watch`](Self::watch) the words of `rank` as cheaply as its own, because both load from
-    /// the same memory. A watching rank gets its answer in the cache line of its request. The result may differ between
-    /// calls.
+    /// Returns whether this rank can [`watch`](Self::watch) the words of `rank` as cheaply as its own, because both
+    /// load from the same memory. A watching rank gets its answer in the cache line of its request. The result may
+    /// differ between calls.
     #[inline]
     fn watches(&self, _rank: Rank) -> bool {
         false

@@ -87,8 +87,8 @@ impl<N: Network, const C: u32> PassiveLock<N, C> {
     /// rank holds the lock, the call waits for that thread first.
     ///
     /// # Errors
-    /// The errors of [`TargetLock::exclusive`], and [`Error::NoSuchRank`]. [`Error::AlreadyLocked`] only if this thread holds the
-    /// lock or a `_mut` call has taken it.
+    /// The errors of [`TargetLock::exclusive`], and [`Error::NoSuchRank`]. [`Error::AlreadyLocked`] only if this thread
+    /// holds the lock or a `_mut` call has taken it.
     #[inline(always)]
     pub fn acquire(&self, target: Rank, mode: Mode) -> Result<HeldAfter<'_, N, C>, Error<N::Error>> {
         let turn = self.queue(target)?.turn().ok_or(Error::AlreadyLocked { target })?;
@@ -281,11 +281,11 @@ impl<N: Network, const C: u32> PassiveLock<N, C> {
     /// with programs that take several locks in rank order.
     ///
     /// # Errors
-    /// The errors of [`acquire`](Self::acquire). A lock that is held or broken at the start leaves all others untouched. A call
-    /// that fails later completes each request that it has made, and then releases every lock that it holds, so none of
-    /// its requests stays in a queue. There are two exceptions. A lock at which a verb failed that may have taken
-    /// effect is broken. Locks below a broken one at which this rank waited are broken too, since a wait for them might
-    /// never end.
+    /// The errors of [`acquire`](Self::acquire). A lock that is held or broken at the start leaves all others
+    /// untouched. A call that fails later completes each request that it has made, and then releases every lock that it
+    /// holds, so none of its requests stays in a queue. There are two exceptions. A lock at which a verb failed that
+    /// may have taken effect is broken. Locks below a broken one at which this rank waited are broken too, since a wait
+    /// for them might never end.
     #[inline]
     pub fn acquire_all_mut(&mut self) -> Result<bool, Error<N::Error>> {
         self.all().acquire()
@@ -319,8 +319,8 @@ impl<N: Network, const C: u32> PassiveLock<N, C> {
     /// Releases the locks of all ranks, with all requests in flight at once.
     ///
     /// # Errors
-    /// The errors of [`release_mut`](Self::release_mut). A lock that is not held leaves all others untouched. If several releases
-    /// fail the first error is returned; the rest is released all the same.
+    /// The errors of [`release_mut`](Self::release_mut). A lock that is not held leaves all others untouched. If
+    /// several releases fail the first error is returned; the rest is released all the same.
     #[inline]
     pub fn release_all_mut(&mut self) -> Result<(), Error<N::Error>> {
         self.all().release()

@@ -292,8 +292,8 @@ impl FifoOracle {
         Ok(())
     }
 
-    /// Returns whether a verb belongs to a request that gives up or has given up; removes the request from the order, or
-    /// restores it.
+    /// Returns whether a verb belongs to a request that gives up or has given up; removes the request from the order,
+    /// or restores it.
     fn saw_given_up(&mut self, rank: Rank, target: Rank, field: Field, verb: Verb, found: u64) -> bool {
         let (Some(queue), Some(open)) = (self.queues.get_mut(target), &mut self.calls[rank]) else { return false };
         let at = verb.at();
@@ -369,8 +369,8 @@ impl FifoOracle {
         }
     }
 
-    /// Returns whether another request is in the way of the attempt of `rank`: it holds the lock, waits for it, is about to, or
-    /// is being released.
+    /// Returns whether another request is in the way of the attempt of `rank`: it holds the lock, waits for it, is
+    /// about to, or is being released.
     fn is_obstructed(&self, rank: Rank) -> bool {
         let Some(OpenCall { call: Call::TryAcquire(target, mode), .. }) = self.calls[rank] else { return false };
         let entry = |entry: &Entry| [mode, entry.mode].contains(&Mode::Exclusive);
