@@ -15,6 +15,7 @@
 //! assert_eq!(plan.rounds.len(), 3);
 //! ```
 #![forbid(unsafe_code)]
+#![doc(html_root_url = "https://docs.rs/transom-collective/0.1.0")]
 
 mod algorithms;
 pub mod choose;

@@ -11,6 +11,7 @@
 //! assert_eq!(window.local().get(0)?, 42);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+#![doc(html_root_url = "https://docs.rs/transom-shm-loopback/0.1.0")]
 
 mod bell;
 mod biased;

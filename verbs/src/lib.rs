@@ -182,6 +182,7 @@
 //! `ibverbs-sys` makes the bindings: it needs cmake, pkg-config, libclang, libnl-3-dev, libnl-route-3-dev and
 //! libibverbs-dev (the names in Debian). What is built needs none of these, and finds libibverbs when it starts, or says
 //! that there is none.
+#![doc(html_root_url = "https://docs.rs/transom-verbs/0.1.0")]
 
 mod bootstrap;
 mod connect;

@@ -43,14 +43,16 @@ pub enum ArrayError {
         tiles: Vec<usize>,
     },
     /// Elements of a rank that the epoch does not reach, or, for the local part, elements that are not local.
-    #[error("array {array}: cannot access elements of rank {owner} here: only those of rank {reached} can be accessed")]
+    #[error(
+        "array {array}: cannot access elements of rank {owner} here: only those of ranks {reached:?} can be accessed"
+    )]
     NotReached {
         /// The array.
         array: u32,
         /// The owner of the named elements.
         owner: Rank,
-        /// The rank whose elements can be reached: the locked rank, or this rank.
-        reached: Rank,
+        /// The ranks whose elements can be reached: the locked ranks, or this rank.
+        reached: Vec<Rank>,
     },
     /// A buffer of the wrong length.
     #[error("array {array}: a buffer of {buffer} elements, where {needed} are needed")]

@@ -36,8 +36,10 @@ pub enum FabricError {
         /// The rank.
         rank: Rank,
     },
-    /// The rank left the job, and this call waits for it.
-    #[error("rank {rank} has left the job, or this team, and this call waits for it")]
+    /// The rank dropped its handle of the job or of this team, and this call waits for the rank.
+    #[error(
+        "rank {rank} dropped its handle of the job or of this team, and this call waits for it: each rank keeps it until its last call has returned"
+    )]
     PeerLeft {
         /// The rank.
         rank: Rank,

@@ -3,6 +3,7 @@
 //! A program holds a [`Window`]. A call that synchronises opens an epoch, and the epoch lends [`Target`]s, which have
 //! every operation. [`Fabric`] is the provider underneath. The protocols that need only words (lock, fence) come from
 //! `transom-locks`.
+#![doc(html_root_url = "https://docs.rs/transom-windows/0.1.0")]
 
 mod accumulate;
 mod active;
@@ -18,6 +19,7 @@ mod core;
 mod counters;
 mod delayed;
 mod dropped;
+mod element;
 mod elements;
 mod epoch;
 mod error;
@@ -55,6 +57,7 @@ pub use buffer::Buffer;
 pub use bytemuck::allocation::BoxBytes;
 pub use counters::Counters;
 pub use delayed::Delayed;
+pub use element::Element;
 pub use epoch::{AccessEpoch, FenceEpoch, LockAllEpoch, LockEpoch, ThreadTargets};
 pub use error::Error;
 pub use fabric::{ChangeBlock, Exchange, Fabric};

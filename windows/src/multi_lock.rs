@@ -18,7 +18,7 @@ use transom_locks::{PassiveLock, Rank};
 /// See [`Window::lock_ranks`].
 #[must_use = "an epoch that is dropped at once unlocks at once"]
 pub struct LockRanksEpoch<'w, T: Pod, F: Fabric> {
-    core: &'w Core<F>,
+    pub(crate) core: &'w Core<F>,
     lock: &'w mut PassiveLock<Arc<Segment<F>>>,
     /// Held locks in rank order; empty once they are unlocked.
     held: Vec<(Rank, Mode)>,
@@ -157,10 +157,28 @@ impl<T: Pod, F: Fabric> LockRanksEpoch<'_, T, F> {
         // Several `Target`s of one rank may be in use in different threads, so none is exclusive, whatever the lock's
         // mode.
         let target = Target::new(self.core, rank)?;
-        match self.held.binary_search_by_key(&rank, |(rank, _)| *rank) {
-            Ok(_) => Ok(target),
-            Err(_) => Err(Error::NotStarted { window: self.core.id, rank }),
+        match self.is_locked(rank) {
+            true => Ok(target),
+            false => Err(Error::NotStarted { window: self.core.id, rank }),
         }
+    }
+
+    /// Returns whether the epoch has locked `rank`.
+    pub(crate) fn is_locked(&self, rank: Rank) -> bool {
+        self.held.binary_search_by_key(&rank, |(rank, _)| *rank).is_ok()
+    }
+
+    /// The locked ranks, in order.
+    pub(crate) fn locked(&self) -> impl Iterator<Item = Rank> {
+        self.held.iter().map(|(rank, _)| *rank)
+    }
+
+    /// Returns once this rank's earlier operations are visible at every locked target.
+    ///
+    /// # Errors
+    /// [`Error::Fabric`].
+    pub fn flush(&self) -> Result<(), Error> {
+        self.locked().try_for_each(|rank| self.core.flush(rank))
     }
 
     /// This rank's own part.

@@ -7,7 +7,7 @@ use super::pointer::GlobalPtr;
 use super::reach::{INSIDE, Part, Reach};
 use super::transfer;
 use crate::array_error::ArrayError;
-use crate::{Error, Fabric, FenceEpoch, LockAllEpoch, LockEpoch, Window};
+use crate::{Error, Fabric, FenceEpoch, LockAllEpoch, LockEpoch, LockRanksEpoch, Window};
 use bytemuck::Pod;
 use std::ops::Range;
 use transom_locks::Rank;
@@ -245,14 +245,14 @@ impl<'a, T: Pod, E: Reach<Element = T>, const D: usize> Access<'a, E, D> {
     #[inline(always)]
     pub(super) fn place(&self, index: impl Index<T, D>) -> Result<(Rank, usize), Error> {
         let (owner, offset) = self.info.locate(index)?;
-        if self.reaches(owner) { Ok((owner, offset)) } else { Err(self.not_reached(owner)) }
+        if self.through.reaches(owner) { Ok((owner, offset)) } else { Err(self.not_reached(owner)) }
     }
 
     /// The placement of a tile, if it has the buffer's length and can be accessed.
     #[inline(always)]
     fn tile(&self, index: [usize; D], buffer: usize) -> Result<Placement, Error> {
         match self.info.layout.placement(index) {
-            Some(tile) if tile.len == buffer && self.reaches(tile.owner) => Ok(tile),
+            Some(tile) if tile.len == buffer && self.through.reaches(tile.owner) => Ok(tile),
             _ => Err(self.no_tile(index, buffer)),
         }
     }
@@ -276,22 +276,17 @@ impl<'a, T: Pod, E: Reach<Element = T>, const D: usize> Access<'a, E, D> {
         if buffer != patch.len() {
             return Err(ArrayError::BufferLength { array: self.info.array, needed: patch.len(), buffer }.into());
         }
-        match self.through.only().and_then(|only| patch.owners().find(|&owner| owner != only)) {
+        let other = patch.owners().find(|&owner| !self.through.reaches(owner));
+        match other {
             Some(other) => Err(self.not_reached(other)),
             None => Ok(patch),
         }
     }
 
-    #[inline(always)]
-    fn reaches(&self, owner: Rank) -> bool {
-        self.through.only().is_none_or(|only| only == owner)
-    }
-
     #[cold]
     #[inline(never)]
     fn not_reached(&self, owner: Rank) -> Error {
-        let reached = self.through.only().unwrap_or(owner);
-        ArrayError::NotReached { array: self.info.array, owner, reached }.into()
+        ArrayError::NotReached { array: self.info.array, owner, reached: self.through.reached() }.into()
     }
 }
 
@@ -317,6 +312,24 @@ impl<T: Pod, F: Fabric, const D: usize> Access<'_, LockEpoch<'_, T, F>, D> {
     /// # Errors
     /// [`Error::Fabric`]; [`Error::Lock`] if a rank died that this rank had to notify or wait for.
     #[inline]
+    pub fn unlock(self) -> Result<(), Error> {
+        self.through.unlock()
+    }
+}
+
+impl<T: Pod, F: Fabric, const D: usize> Access<'_, LockRanksEpoch<'_, T, F>, D> {
+    /// Returns once this rank's earlier operations are visible at every locked owner.
+    ///
+    /// # Errors
+    /// [`Error::Fabric`], [`Error::Lock`].
+    pub fn flush(&self) -> Result<(), Error> {
+        self.through.flush()
+    }
+
+    /// Ends the epoch; dropping it does too.
+    ///
+    /// # Errors
+    /// The errors of [`LockRanksEpoch::unlock`].
     pub fn unlock(self) -> Result<(), Error> {
         self.through.unlock()
     }

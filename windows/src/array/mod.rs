@@ -29,10 +29,11 @@ pub use pointer::GlobalPtr;
 pub use reach::{Part, Reach, Remote};
 pub use runs::Run;
 
-use crate::{Error, Fabric, FenceEpoch, LockAllEpoch, LockEpoch, Window};
+use crate::{Error, Fabric, FenceEpoch, LockAllEpoch, LockEpoch, LockRanksEpoch, Mode, Window};
 use access::ArrayInfo;
 use bytemuck::Pod;
 use std::ops::Range;
+use std::time::Duration;
 use transom_locks::Rank;
 
 /// An array of `D` dimensions, distributed over the ranks of a world; see [`Distribution`]. Calls name elements by
@@ -224,6 +225,59 @@ impl<T: Pod, F: Fabric, const D: usize> GlobalArray<T, F, D> {
     pub fn lock_shared(&mut self, owner: Rank) -> Result<Access<'_, LockEpoch<'_, T, F>, D>, Error> {
         let info = ArrayInfo::of(&self.layout, &self.window);
         Ok(Access { info, through: self.window.lock_shared(owner)? })
+    }
+
+    /// Opens an epoch on the elements of several owners, each locked exclusively or shared, in rank order. See
+    /// [`Window::lock_ranks`](crate::Window::lock_ranks), also for the cost.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchRank`], [`Error::Fabric`], [`Error::Lock`]; no owner is locked then.
+    ///
+    /// # Examples
+    /// ```
+    /// use transom::{Distribution, Mode};
+    /// transom::threads(3, |world| -> Result<(), transom::Error> {
+    ///     let mut accounts = world.array::<i64, 1>([30], Distribution::Cyclic)?;
+    ///     let (from, to) = (world.rank(), 14); // account 14 belongs to rank 2
+    ///     let owners = [from, to].map(|account| (account % world.size(), Mode::Exclusive));
+    ///     let access = accounts.lock_ranks(&owners)?;
+    ///     let (paid, had) = (access.get_one(from)? - 5, access.get_one(to)? + 5);
+    ///     access.put_one(from, paid)?;
+    ///     access.put_one(to, had)?;
+    ///     access.unlock()?;
+    ///     assert_eq!(accounts.fence()?.get_one(14)?, 15);
+    ///     Ok(())
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn lock_ranks(&mut self, owners: &[(Rank, Mode)]) -> Result<Access<'_, LockRanksEpoch<'_, T, F>, D>, Error> {
+        let info = ArrayInfo::of(&self.layout, &self.window);
+        Ok(Access { info, through: self.window.lock_ranks(owners)? })
+    }
+
+    /// [`lock_ranks`](Self::lock_ranks) with a time limit: returns `None`, with no owner locked, if not all locks are
+    /// granted within `limit`. See [`Window::try_lock_ranks_for`](crate::Window::try_lock_ranks_for).
+    ///
+    /// # Errors
+    /// The errors of [`lock_ranks`](Self::lock_ranks). The death of a rank is an error even before the deadline.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    /// use transom::{Distribution, Mode};
+    /// let world = transom::init()?;
+    /// let mut array = world.array::<u8, 1>([10], Distribution::Block)?;
+    /// let access = array.try_lock_ranks_for(&[(0, Mode::Shared)], Duration::from_millis(100))?;
+    /// assert_eq!(access.expect("no other rank locks it").get_one(3)?, 0);
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn try_lock_ranks_for(
+        &mut self,
+        owners: &[(Rank, Mode)],
+        limit: Duration,
+    ) -> Result<Option<Access<'_, LockRanksEpoch<'_, T, F>, D>>, Error> {
+        let info = ArrayInfo::of(&self.layout, &self.window);
+        Ok(self.window.try_lock_ranks_for(owners, limit)?.map(|through| Access { info, through }))
     }
 
     /// Opens an epoch with shared access to all elements; see [`Window::lock_all`](crate::Window::lock_all).

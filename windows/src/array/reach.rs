@@ -2,7 +2,7 @@
 
 use crate::core::Core;
 use crate::target::inside;
-use crate::{Error, Fabric, FabricError, FenceEpoch, Local, LockAllEpoch, LockEpoch, Target};
+use crate::{Error, Fabric, FabricError, FenceEpoch, Local, LockAllEpoch, LockEpoch, LockRanksEpoch, Target};
 use bytemuck::Pod;
 use sealed::Inside;
 use transom_locks::Rank;
@@ -29,7 +29,7 @@ use transom_locks::Rank;
 #[diagnostic::on_unimplemented(
     message = "a global array's elements cannot be reached through `{Self}`",
     label = "neither an epoch nor this rank's own part",
-    note = "an `Access` comes from `lock_exclusive`, `lock_shared`, `lock_all`, `fence` or `local` of a `GlobalArray`"
+    note = "an `Access` comes from `lock_exclusive`, `lock_shared`, `lock_ranks`, `lock_all`, `fence` or `local` of a `GlobalArray`"
 )]
 pub trait Reach: sealed::Reach {}
 
@@ -53,15 +53,17 @@ pub trait Reach: sealed::Reach {}
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no atomic operations",
     label = "not an epoch",
-    note = "open an epoch by `lock_exclusive`, `lock_shared`, `lock_all` or `fence` of the `GlobalArray`"
+    note = "open an epoch by `lock_exclusive`, `lock_shared`, `lock_ranks`, `lock_all` or `fence` of the `GlobalArray`"
 )]
 pub trait Remote: Reach + sealed::Remote {}
 
 impl<T: Pod, F: Fabric> Reach for Part<'_, T, F> {}
 impl<T: Pod, F: Fabric> Reach for LockEpoch<'_, T, F> {}
+impl<T: Pod, F: Fabric> Reach for LockRanksEpoch<'_, T, F> {}
 impl<T: Pod, F: Fabric> Reach for LockAllEpoch<'_, T, F> {}
 impl<T: Pod, F: Fabric> Reach for FenceEpoch<'_, T, F> {}
 impl<T: Pod, F: Fabric> Remote for LockEpoch<'_, T, F> {}
+impl<T: Pod, F: Fabric> Remote for LockRanksEpoch<'_, T, F> {}
 impl<T: Pod, F: Fabric> Remote for LockAllEpoch<'_, T, F> {}
 impl<T: Pod, F: Fabric> Remote for FenceEpoch<'_, T, F> {}
 
@@ -90,8 +92,11 @@ pub(super) mod sealed {
     pub trait Reach {
         type Element: Pod;
 
-        /// The only rank that can be accessed, if there is just one.
-        fn only(&self) -> Option<Rank>;
+        /// Returns whether the elements of `owner` can be accessed.
+        fn reaches(&self, owner: Rank) -> bool;
+
+        /// The ranks whose elements can be accessed, for the error that names them.
+        fn reached(&self) -> Vec<Rank>;
 
         /// True if copies of the owner's elements are loads and stores of this processor rather than remote operations.
         fn is_shared(&self, owner: Rank) -> bool;
@@ -123,8 +128,12 @@ impl<T: Pod, F: Fabric> sealed::Reach for Part<'_, T, F> {
     type Element = T;
 
     #[inline(always)]
-    fn only(&self) -> Option<Rank> {
-        Some(self.rank)
+    fn reaches(&self, owner: Rank) -> bool {
+        owner == self.rank
+    }
+
+    fn reached(&self) -> Vec<Rank> {
+        vec![self.rank]
     }
 
     #[inline(always)]
@@ -147,16 +156,21 @@ impl<T: Pod, F: Fabric> sealed::Reach for Part<'_, T, F> {
     }
 }
 
-/// For each epoch: the only rank that it accesses, and its call with a target.
+/// For each epoch: whether it accesses a rank, the ranks that it accesses, and its call with a target.
 macro_rules! epochs {
-    ($($epoch:ident, $only:expr, |$this:ident, $owner:pat_param, $call:ident| $called:expr;)*) => {$(
+    ($($epoch:ident, $reaches:expr, $reached:expr, |$this:ident, $owner:pat_param, $call:ident| $called:expr;)*) => {$(
         impl<T: Pod, F: Fabric> sealed::Reach for $epoch<'_, T, F> {
             type Element = T;
 
             #[inline(always)]
-            fn only(&self) -> Option<Rank> {
-                let only: fn(&Self) -> Option<Rank> = $only;
-                only(self)
+            fn reaches(&self, owner: Rank) -> bool {
+                let reaches: fn(&Self, Rank) -> bool = $reaches;
+                reaches(self, owner)
+            }
+
+            fn reached(&self) -> Vec<Rank> {
+                let reached: fn(&Self) -> Vec<Rank> = $reached;
+                reached(self)
             }
 
             #[inline(always)]
@@ -216,9 +230,13 @@ macro_rules! epochs {
 }
 
 epochs! {
-    LockEpoch, |epoch| Some(epoch.rank()), |epoch, _, call| call(epoch);
-    LockAllEpoch, |_| None, |epoch, owner, call| call(&sealed::Remote::target(epoch, INSIDE, owner)?);
-    FenceEpoch, |_| None, |epoch, owner, call| call(&sealed::Remote::target(epoch, INSIDE, owner)?);
+    LockEpoch, |epoch, owner| epoch.rank() == owner, |epoch| vec![epoch.rank()], |epoch, _, call| call(epoch);
+    LockRanksEpoch, |epoch, owner| epoch.is_locked(owner), |epoch| epoch.locked().collect(),
+        |epoch, owner, call| call(&sealed::Remote::target(epoch, INSIDE, owner)?);
+    LockAllEpoch, |_, _| true, |epoch| (0..epoch.ranks()).collect(),
+        |epoch, owner, call| call(&sealed::Remote::target(epoch, INSIDE, owner)?);
+    FenceEpoch, |_, _| true, |epoch| (0..epoch.core.data.remotes.len()).collect(),
+        |epoch, owner, call| call(&sealed::Remote::target(epoch, INSIDE, owner)?);
 }
 
 /// The memory of a rank and the offset of elements there, if the rank has them. Makes no [`Target`], which would be

@@ -198,8 +198,12 @@ mod tests {
     impl sealed::Reach for Parts {
         type Element = u32;
 
-        fn only(&self) -> Option<Rank> {
-            None
+        fn reaches(&self, _: Rank) -> bool {
+            true
+        }
+
+        fn reached(&self) -> Vec<Rank> {
+            (0..self.parts.borrow().len()).collect()
         }
 
         fn is_shared(&self, _: Rank) -> bool {
