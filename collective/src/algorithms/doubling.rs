@@ -47,7 +47,8 @@ impl Speakers {
         (rank < 2 * self.pairs).then_some(rank ^ 1)
     }
 
-    /// Adds the round in which a speaker folds in its partner's data. The partner is idle until [`send_result`](Self::send_result).
+    /// Adds the round in which a speaker folds in its partner's data. The partner is idle until
+    /// [`send_result`](Self::send_result).
     pub fn fold_partner(&self, plan: &mut Plan, rank: Rank, all: Span, came: Span) {
         let Some(partner) = self.partner(rank) else { return };
         plan.round(|round| match self.number(rank) {

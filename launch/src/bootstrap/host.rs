@@ -61,8 +61,10 @@ impl Hosts {
         for (rank, record) in records.iter().enumerate() {
             let host = Host::from_bytes(record).ok_or_else(|| {
                 let shown: String = String::from_utf8_lossy(record).chars().take(100).collect();
-                let why =
-                    format!("rank {rank} sent a malformed host record {shown:?}, expected process, name and identity; do all ranks run the same version of transom?");
+                let why = format!(
+                    "rank {rank} sent a malformed host record {shown:?}, expected process, name and identity; do all \
+                     ranks run the same version of transom?"
+                );
                 BootstrapError::Record { why }
             })?;
             hosts.of.push(*numbers.entry(host.identity).or_insert_with(|| {
