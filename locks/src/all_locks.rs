@@ -140,17 +140,51 @@ impl<N: Network, L: LockState<C>, const C: u32> AllLocks<'_, N, L, C> {
     /// and whether the call waited.
     #[inline(always)]
     fn acquire_from(&mut self, first: Rank) -> Result<(Rank, bool), N> {
-        let (network, layout, mut outcome) = (self.network, self.layout, Ok(()));
-        for (target, lock, in_flight) in self.each(first..self.locks.len()) {
+        let (network, layout) = (self.network, self.layout);
+        let mut locks = self.each(first..self.locks.len());
+        let stopped = locks.find_map(|(target, lock, in_flight)| {
+            let started = lock.with(|lock| {
+                let pending = lock.start_shared(network, layout, target)?;
+                match network.try_finish(pending) {
+                    Ok(found) => lock.place_shared_at(network, layout, target, found, false).map(Some),
+                    Err(pending) => {
+                        *in_flight = Some((Grant::Open, pending));
+                        Ok(None)
+                    }
+                }
+            });
+            match started {
+                Ok(Some(Placed::Granted)) => None,
+                other => Some((target, other)),
+            }
+        });
+        drop(locks);
+        match stopped {
+            None => Ok((self.locks.len(), false)),
+            Some((target, started)) => self.acquire_rest(first, target, started),
+        }
+    }
+
+    /// Goes on at `target`, the first lock that was not granted at once: requests the locks behind it, and completes every
+    /// request from `first` on. `started` is the request at `target`: its place in the queue, unless it is in flight.
+    #[cold]
+    #[inline(never)]
+    fn acquire_rest(&mut self, first: Rank, target: Rank, started: Result<Option<Placed>, N>) -> Result<(Rank, bool), N> {
+        let (network, layout) = (self.network, self.layout);
+        let (mut waiting, mut outcome) = (Vec::new(), Ok(()));
+        match started {
+            Ok(placed) => waiting.extend(placed.map(|placed| (target, placed))),
+            Err(error) => outcome = Err(error),
+        }
+        for (target, lock, in_flight) in self.each(target + 1..self.locks.len()) {
+            if outcome.is_err() {
+                break;
+            }
             match lock.with(|lock| lock.start_shared(network, layout, target)) {
                 Ok(pending) => *in_flight = Some((Grant::Open, pending)),
-                Err(error) => {
-                    outcome = Err(error);
-                    break;
-                }
+                Err(error) => outcome = Err(error),
             }
         }
-        let mut waiting = Vec::new();
         for (target, lock, in_flight) in self.each(first..self.locks.len()) {
             let Some((_, pending)) = in_flight.take() else { continue };
             match lock.with(|lock| lock.place_shared(network, layout, target, pending, false)) {
@@ -187,21 +221,31 @@ impl<N: Network, L: LockState<C>, const C: u32> AllLocks<'_, N, L, C> {
     /// Releases the held locks of `targets`. Returns the first error; locks whose release failed are broken.
     #[inline(always)]
     fn release_range(&mut self, targets: Range<Rank>) -> Result<(), N> {
-        let (network, layout, mut outcome) = (self.network, self.layout, Ok(()));
+        let (network, layout, mut outcome, mut any_in_flight) = (self.network, self.layout, Ok(()), false);
         for (target, lock, in_flight) in self.each(targets.clone()) {
             // An operation left in flight by a call that panicked must not be taken for this release.
             *in_flight = None;
             lock.end_leaked_turn();
-            let started = lock.with(|lock| match lock.leave::<N::Error>(target) {
-                Ok(HeldAs::Shared(grant)) => lock.start_leaving(network, layout, target, grant).map(|pending| {
-                    *in_flight = Some((grant, pending));
-                }),
+            let left = lock.with(|lock| match lock.leave::<N::Error>(target) {
+                Ok(HeldAs::Shared(grant)) => {
+                    let pending = lock.start_leaving(network, layout, target, grant)?;
+                    match network.try_finish(pending) {
+                        Ok(found) => lock.left(network, layout, target, grant, found),
+                        Err(pending) => {
+                            (*in_flight, any_in_flight) = (Some((grant, pending)), true);
+                            Ok(())
+                        }
+                    }
+                }
                 Ok(HeldAs::Exclusive(behind)) => lock.leave_exclusive(network, layout, target, behind),
                 Err(_) => Ok(()),
             });
-            if let Err(error) = started {
+            if let Err(error) = left {
                 outcome = outcome.and(Err(error));
             }
+        }
+        if !any_in_flight {
+            return outcome;
         }
         for (target, lock, in_flight) in self.each(targets) {
             let Some((grant, pending)) = in_flight.take() else { continue };

@@ -151,6 +151,16 @@ pub trait Network {
     /// Completes a started addition and returns the value that its word held before.
     fn finish(&self, pending: Self::Pending) -> Result<u64, Self::Error>;
 
+    /// The result of a started addition, if the network has it already; otherwise the addition, still in flight. A network
+    /// whose additions are the processor's own has every result at once, and its callers keep no list of additions.
+    ///
+    /// # Errors
+    /// The addition, still in flight: [`finish`](Self::finish) completes it.
+    #[inline]
+    fn try_finish(&self, pending: Self::Pending) -> Result<u64, Self::Pending> {
+        Err(pending)
+    }
+
     /// Fetch-and-add, wrapping; returns the previous value. Adding 0 reads. One remote operation.
     #[inline]
     fn add(&self, at: At, delta: u64, wake: Wake) -> Result<u64, Self::Error> {
@@ -160,6 +170,15 @@ pub trait Network {
 
     /// Puts 8 bytes and does not wait for their arrival. One remote operation.
     fn notify(&self, at: At, value: u64, wake: Wake) -> Result<(), Self::Error>;
+
+    /// Reads a word of the caller's own memory, ordered as [`wait`](Self::wait). No remote operation.
+    ///
+    /// # Errors
+    /// The errors of `wait`, which the provided method calls.
+    #[inline]
+    fn read_own(&self, word: usize) -> Result<u64, Self::Error> {
+        self.wait(word, Awaited::Anyone, |_| true)
+    }
 
     /// Waits until `until` accepts a word of the caller's own memory, and returns the accepted value. `on` names the
     /// ranks that can end the wait. No remote operation.
@@ -232,6 +251,11 @@ macro_rules! through {
             }
 
             #[inline]
+            fn try_finish(&self, pending: Self::Pending) -> Result<u64, Self::Pending> {
+                (**self).try_finish(pending)
+            }
+
+            #[inline]
             fn add(&self, at: At, delta: u64, wake: Wake) -> Result<u64, Self::Error> {
                 (**self).add(at, delta, wake)
             }
@@ -239,6 +263,11 @@ macro_rules! through {
             #[inline]
             fn notify(&self, at: At, value: u64, wake: Wake) -> Result<(), Self::Error> {
                 (**self).notify(at, value, wake)
+            }
+
+            #[inline]
+            fn read_own(&self, word: usize) -> Result<u64, Self::Error> {
+                (**self).read_own(word)
             }
 
             #[inline]

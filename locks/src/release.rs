@@ -52,7 +52,7 @@ impl<const C: u32> TargetLock<C> {
     ) -> Result<(), N> {
         let seen = LockWord::<C>(self.seen);
         // Local read: the request behind this rank, if it has announced itself. Then this rank is not the tail.
-        let told = network.wait(layout.node(network.rank(), target, Field::Next).word, Awaited::Anyone, |_| true)?;
+        let told = network.read_own(layout.node(network.rank(), target, Field::Next).word)?;
         let mut found = None;
         if told == 0 {
             let new = seen.without_exclusive();
@@ -284,6 +284,19 @@ impl<const C: u32> TargetLock<C> {
         pending: N::Pending,
     ) -> Result<(), N> {
         let found = network.finish(pending)?;
+        self.left(network, layout, target, grant, found)
+    }
+
+    /// Ends a reader's release, whose atomic found the word `found`.
+    #[inline(always)]
+    pub(crate) fn left<N: Network>(
+        &mut self,
+        network: &N,
+        layout: LockLayout,
+        target: Rank,
+        grant: Grant,
+        found: u64,
+    ) -> Result<(), N> {
         if grant == Grant::Open {
             self.seen = found.wrapping_add(LockWord::<C>::DEPARTED);
             Self::notify_head(network, layout, target, found)?;

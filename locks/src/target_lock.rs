@@ -477,7 +477,21 @@ impl<const C: u32> TargetLock<C> {
         pending: N::Pending,
         timed: bool,
     ) -> Result<Placed, N> {
-        let found = LockWord::<C>(network.finish(pending)?);
+        let found = network.finish(pending)?;
+        self.place_shared_at(network, layout, target, found, timed)
+    }
+
+    /// Takes the place in the queue that the request's atomic gave, which found the word `found`.
+    #[inline(always)]
+    pub(crate) fn place_shared_at<N: Network>(
+        &mut self,
+        network: &N,
+        layout: LockLayout,
+        target: Rank,
+        found: u64,
+        timed: bool,
+    ) -> Result<Placed, N> {
+        let found = LockWord::<C>(found);
         self.seen = found.0.wrapping_add(LockWord::<C>::ARRIVED);
         let Some(tail) = found.tail() else {
             if found.count_overflow() {

@@ -279,6 +279,11 @@ impl Fabric for Loopback {
     }
 
     #[inline(always)]
+    fn try_finish(&self, pending: u64) -> Result<u64, u64> {
+        Ok(pending)
+    }
+
+    #[inline(always)]
     fn notify(&self, at: &View, offset: usize, value: u64, wake: Wake) -> Result<(), FabricError> {
         words::notify(at, offset, value, wake)
     }

@@ -302,6 +302,18 @@ impl Fabric for Provider {
     }
 
     #[inline(always)]
+    fn try_finish(&self, pending: Pending) -> Result<u64, Pending> {
+        match (self, pending) {
+            (Provider::Loopback(fabric), Pending::Loopback(pending)) => {
+                fabric.try_finish(pending).map_err(Pending::Loopback)
+            }
+            // A provider with a network has no result at once.
+            #[cfg(any(feature = "verbs", feature = "delayed"))]
+            (_, pending) => Err(pending),
+        }
+    }
+
+    #[inline(always)]
     fn notify(&self, at: &Remote, offset: usize, value: u64, wake: Wake) -> Result<(), FabricError> {
         both!(self, at, Remote, fabric, at => fabric.notify(at, offset, value, wake))
     }

@@ -305,6 +305,15 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
     /// The errors of [`cas`](Self::cas).
     fn finish(&self, pending: Self::Pending) -> Result<u64, FabricError>;
 
+    /// The result of a started atomic, if the provider has it already; otherwise the atomic, still in flight.
+    ///
+    /// # Errors
+    /// The atomic, still in flight: [`finish`](Self::finish) completes it.
+    #[inline(always)]
+    fn try_finish(&self, pending: Self::Pending) -> Result<u64, Self::Pending> {
+        Err(pending)
+    }
+
     /// Puts an aligned word.
     ///
     /// # Errors

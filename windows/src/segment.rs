@@ -386,10 +386,20 @@ impl<F: Fabric> Network for Segment<F> {
     }
 
     #[inline(always)]
+    fn try_finish(&self, pending: F::Pending) -> Result<u64, F::Pending> {
+        self.fabric.try_finish(pending)
+    }
+
+    #[inline(always)]
     fn notify(&self, at: At, value: u64, wake: Wake) -> Result<(), FabricError> {
         self.counters.notifications.add(u64::from(at.rank != self.rank));
         let (remote, offset) = self.at(at)?;
         self.fabric.notify(remote, offset, value, wake)
+    }
+
+    #[inline(always)]
+    fn read_own(&self, word: usize) -> Result<u64, FabricError> {
+        self.fabric.word(&self.region, word.wrapping_mul(8))
     }
 
     #[inline(always)]

@@ -93,6 +93,10 @@ impl<H: Fn(Verb)> Network for Atomics<H> {
         Ok(found)
     }
 
+    fn try_finish(&self, found: u64) -> Result<u64, u64> {
+        Ok(found)
+    }
+
     fn notify(&self, at: At, value: u64, _: Wake) -> Result<(), Self::Error> {
         self.word(Verb::Notify, at).store(value, SeqCst);
         Ok(())

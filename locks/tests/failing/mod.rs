@@ -142,6 +142,13 @@ impl<N: Network> Network for Failing<N> {
         }
     }
 
+    fn try_finish(&self, pending: Self::Pending) -> Result<u64, Self::Pending> {
+        match pending {
+            Pending::Heard(pending) => self.network.try_finish(pending).map_err(Pending::Heard),
+            pending => Err(pending),
+        }
+    }
+
     fn add(&self, at: At, delta: u64, wake: Wake) -> Result<u64, Self::Error> {
         self.verb(Kind::Add, at, || self.network.add(at, delta, wake))
     }

@@ -305,6 +305,12 @@ impl<N: Network, const C: u32> Network for Mutated<N, C> {
         Ok(found & !hide)
     }
 
+    fn try_finish(&self, Pending(pending, hide): Self::Pending) -> Result<u64, Self::Pending> {
+        let Some(pending) = pending else { return Ok(0) };
+        let found = self.network.try_finish(pending);
+        found.map(|found| found & !hide).map_err(|pending| Pending(Some(pending), hide))
+    }
+
     fn notify(&self, at: At, value: u64, wake: Wake) -> Result<(), N::Error> {
         let wake = self.wake(at, wake);
         let own = at.rank == self.rank();
