@@ -308,7 +308,7 @@ mod tests {
 
     /// Under a system-call filter that does not know `futex_waitv`, a waiter sleeps all the same.
     #[test]
-    fn two_bells_are_waited_for_where_that_is_forbidden() {
+    fn wait_for_two_counts_works_without_futex_waitv() {
         use nix::libc;
         let op = |code: u32, k, jf| libc::sock_filter { code: code as u16, jt: 0, jf, k };
         let filter = move || {

@@ -142,7 +142,7 @@ impl<T> Biased<T> {
     #[cold]
     #[inline(never)]
     fn lock_with_others(&self) -> Held<'_, T> {
-        assert!(!self.is_mine(), "this thread has the lock already");
+        assert!(!self.is_mine(), "this thread already holds the lock");
         let mut others = self.others.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         loop {
             match self.take(others) {
@@ -172,7 +172,9 @@ impl<T> Biased<T> {
                 self.owner.store(EVERYBODY, Relaxed);
                 if !order::heavy() {
                     // The owner may be inside without this thread seeing it, now and later.
-                    eprintln!("transom: membarrier(2) worked before, and does not now; this process cannot go on");
+                    eprintln!(
+                        "transom: membarrier(2) worked before but failed now: a lock would no longer exclude threads; aborting"
+                    );
                     std::process::abort();
                 }
             }
@@ -222,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_thread_at_a_time_has_the_value() {
+    fn biased_lock_excludes_other_threads() {
         let (lock, threads, each) = (Biased::new(0_u64), 4, if cfg!(miri) { 20 } else { 100_000 });
         // First the owner alone, then together with the others.
         (0..each).for_each(|_| *lock.lock() += 1);
@@ -251,7 +253,7 @@ mod tests {
 
     /// Another thread takes a lock while its owner enters and leaves repeatedly.
     #[test]
-    fn the_owner_of_a_lock_is_not_overtaken() {
+    fn owner_of_a_biased_lock_is_not_overtaken() {
         const EACH: u64 = 20;
         let count = |lock: &Biased<u64>| {
             let mut held = lock.lock();
@@ -286,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_it_does_not_get_it_again() {
+    fn holder_cannot_try_lock_again() {
         let lock = Biased::new(());
         for everybodys in [false, true] {
             let held = lock.lock();
@@ -299,8 +301,8 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "this thread has the lock already")]
-    fn a_lock_within_a_lock_is_told() {
+    #[should_panic(expected = "this thread already holds the lock")]
+    fn nested_lock_panics() {
         let lock = Biased::new(());
         let _held = lock.lock();
         drop(lock.lock());
@@ -367,7 +369,7 @@ mod model {
     }
 
     #[test]
-    fn the_owner_and_another_are_inside_one_after_the_other() {
+    fn owner_and_other_thread_exclude_each_other() {
         model(|| {
             let lock = Arc::new(Biased::new(Watched(UnsafeCell::new(0))));
             count(&lock);
@@ -381,7 +383,7 @@ mod model {
     }
 
     #[test]
-    fn nobody_is_the_first_twice() {
+    fn only_one_thread_becomes_owner() {
         model(|| {
             let lock = Arc::new(Biased::new(Watched(UnsafeCell::new(0))));
             let others = [0, 1].map(|_| {

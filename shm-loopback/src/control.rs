@@ -96,7 +96,7 @@ impl Control {
         let control = Self::lay_out(memory, ranks);
         match control.top_word(RANKS).load(SeqCst) {
             found if found == ranks as u64 => Ok(control),
-            found => Err(corrupt(format!("the control block is for {found} ranks, {ranks} were announced"))),
+            found => Err(corrupt(format!("the control block is for {found} ranks, but {ranks} were announced"))),
         }
     }
 
@@ -141,7 +141,7 @@ impl Control {
             return Err(misuse(why));
         }
         if status.compare_exchange(JOINING, RUNNING, SeqCst, SeqCst).is_err() {
-            return Err(misuse(format!("rank {rank} has ended, as its launcher sees it, and cannot join any more")));
+            return Err(misuse(format!("rank {rank} has ended, as its launcher reports; it can no longer join")));
         }
         Ok(())
     }
@@ -252,7 +252,9 @@ impl Control {
         let mut processes = Vec::with_capacity(self.ranks());
         for (rank, number) in numbers.enumerate() {
             let pid = i32::try_from(number).ok().and_then(Pid::from_raw);
-            let pid = pid.ok_or_else(|| corrupt(format!("rank {rank} says that its process is {number}")))?;
+            let pid = pid.ok_or_else(|| {
+                corrupt(format!("rank {rank} published {number} as its process number, which is not valid"))
+            })?;
             let opened = Instant::now();
             match pidfd_open(pid, PidfdFlags::empty()) {
                 Ok(fd) => processes.push(Arc::new(Process { fd, opened, there: AtomicU64::new(0) })),
@@ -413,11 +415,11 @@ impl Control {
     }
 
     fn top_word(&self, offset: usize) -> &std::sync::atomic::AtomicU64 {
-        self.top.word(offset).expect("the top is laid out")
+        self.top.word(offset).expect("the top has all words of its layout")
     }
 
     fn line(&self, rank: Rank, offset: usize) -> &std::sync::atomic::AtomicU64 {
-        self.blocks[rank].word(status_line(self.ranks()) + offset).expect("blocks are laid out")
+        self.blocks[rank].word(status_line(self.ranks()) + offset).expect("each block has all words of its layout")
     }
 
     fn mailbox(&self, rank: Rank) -> Mailbox<'_> {
@@ -445,7 +447,8 @@ impl Mailbox<'_> {
     fn read(&self, got: &mut Vec<u8>) -> Result<u64, FabricError> {
         let len = self.block.word(self.at)?.load(SeqCst);
         let Some(rest) = len.checked_sub(got.len() as u64).filter(|_| len <= LONGEST) else {
-            let why = format!("rank {} announces {len} bytes to all; {LONGEST} can be exchanged at most", self.rank);
+            let why =
+                format!("rank {} passed {len} bytes to an all_gather; at most {LONGEST} can be exchanged", self.rank);
             return Err(misuse(why));
         };
         let begin = got.len();
@@ -526,7 +529,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rank_that_is_not_there_has_not_failed() {
+    fn rank_that_has_not_joined_has_not_failed() {
         let memory = Memory::heap(Control::bytes(2).unwrap(), 1).unwrap();
         let control = Control::create(Arc::new(memory), 2);
         for (said, failed) in [(0, None), (1, Some(0)), (2, Some(1)), (3, None), (u64::MAX, None)] {
@@ -537,7 +540,7 @@ mod tests {
 
     /// Ranks meet before they know each other's cores; that must not fix how they wait.
     #[test]
-    fn who_has_waited_before_waits_as_is_found_later() {
+    fn cached_core_count_follows_the_exchange() {
         let memory = Memory::heap(Control::bytes(1).unwrap(), 1).unwrap();
         let control = Control::create(Arc::new(memory), 1);
         assert!(!control.is_crowded(), "a rank alone shares no core");

@@ -1,36 +1,39 @@
-//! By which of two ways long calls move: through cells, by two copies of processors, or read where they are, by one of the kernel's.
-//! Which takes less time is the machine's, and differs with the call, its length and how many ranks read each other at once: two copies
-//! may take a fifth of the time of one, or twice as much. So the first calls of each kind and length try both, and all ranks agree on
-//! what those took; they try again after many more.
+//! Choice between the two paths of long calls: through cells (two copies by processors), or directly from the sender's
+//! buffer (one copy, often by the kernel). The faster path depends on the machine, the call, its length, and the number
+//! of concurrent readers: two copies may take a fifth of the time of one, or twice as much. The first calls of each
+//! kind and length therefore measure both, and all ranks agree on a path by the times of all. Later calls measure
+//! again.
 
 use super::board::Board;
 use super::broken::Failure;
 use crate::reach::Reach;
 use std::time::Instant;
 
-/// Bytes from which on a read of a block may take less time than two copies of it through cells, where the kernel does it.
+/// Bytes of a block from which a direct read by the kernel may be faster than two copies through cells.
 const FROM: usize = 32 << 10;
 
-/// Calls of a row, measured together: a root goes on before the others have a broadcast through cells, and waits in a later one.
+/// Calls per row, which are measured together: after a broadcast through cells the root returns before its readers, and
+/// waits in a later one.
 const ROW: u32 = 4;
-/// Rows of a trial by reads, and through cells before them: one that something disturbs decides nothing. Not by turns, as what the one
-/// leaves in caches makes the other slow.
+/// Rows of a trial: first `COPIES` rows through cells, then `READS` rows of direct reads. There are several, so that
+/// one disturbed row decides nothing. Rows of the two paths do not alternate, since each leaves caches in a state that
+/// slows the other.
 const READS: u32 = 2;
 const COPIES: u32 = 2;
-/// Calls of the first trial, and of later ones.
+/// Calls of the first trial, and of each later one except the second.
 const FIRST: u32 = (COPIES + READS) * ROW;
-/// Bytes, of the shortest blocks of a length, after which they are tried a second time, and which then go through cells: memory of cells
-/// is new to each process the first time, and slow.
+/// Bytes of a length's shortest blocks after which the second trial begins, and bytes that this trial moves through
+/// cells. The pages of cells are new to each process at first, and slow.
 const SOON: usize = 16 << 20;
 const LAP: usize = 8 << 20;
-/// How many times as long as copies reads take where further trials are not worth their time.
+/// Ratio of direct to cell time from which a trial ends early.
 const HOPELESS: u64 = 4;
-/// After so many calls they are tried again: the slower way may take ten times as long.
+/// Calls after which a trial is repeated: the slower path may take ten times as long.
 const AGAIN: u32 = 1 << 15;
-/// Lengths differ by powers of two, up to those of 4 MiB and more.
+/// Length classes: powers of two, the last of which holds 4 MiB and more.
 const LENGTHS: usize = 8;
 
-/// A call that may move by either way.
+/// A call that has two paths.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Kind {
     Broadcast,
@@ -43,9 +46,10 @@ pub(super) enum Kind {
     AllReduce,
 }
 
-/// What calls took. The same at all ranks, but for the times before they have agreed.
+/// Times that calls took, and the path chosen for each kind and length. Equal at all ranks, except for times of the
+/// current trial.
 pub(super) struct Ways {
-    /// The way of all calls, if it is not to be found out: whether it is the direct one.
+    /// Fixed path of all calls, if paths are not measured: true means direct.
     pub always: Option<bool>,
     tried: [[Tried; LENGTHS]; Kind::AllReduce as usize + 1],
 }
@@ -53,17 +57,17 @@ pub(super) struct Ways {
 #[derive(Clone, Copy, Default)]
 struct Tried {
     calls: u32,
-    /// Nanoseconds in the calls of this trial.
+    /// Nanoseconds of the calls of this row.
     row: u64,
-    /// The least of a trial of late, through cells and directly.
+    /// Shortest row of the latest trial in nanoseconds: through cells, and direct.
     least: [u64; 2],
     direct: bool,
 }
 
-/// The next call.
+/// State of the next call.
 #[derive(Clone, Copy, PartialEq)]
 enum Next {
-    /// Begins a trial, or goes on with it.
+    /// The call is part of a trial, and may begin a row.
     Trial {
         begins: bool,
     },
@@ -71,7 +75,8 @@ enum Next {
 }
 
 impl Tried {
-    /// Where the next call of blocks of so many bytes at least is in a trial, if it is in one; and of how many rows that is.
+    /// Returns the index of the next call in its trial and the number of rows of that trial, or `None` outside trials.
+    /// `shortest` is the length of the class's shortest blocks in bytes.
     fn trial(&self, shortest: usize) -> Option<(u32, u32)> {
         let second = (SOON / shortest).max(FIRST as usize) as u32;
         let long = COPIES.max((LAP / shortest) as u32 / ROW) + READS;
@@ -82,7 +87,7 @@ impl Tried {
         Some(trial).filter(|(at, rows)| *at < rows * ROW)
     }
 
-    /// Whether the next call is direct.
+    /// Counts the next call. Returns true if it is direct, and its place in a trial.
     fn next(&mut self, shortest: usize) -> (bool, Next) {
         let trial = self.trial(shortest);
         self.calls = self.calls.wrapping_add(1);
@@ -93,7 +98,8 @@ impl Tried {
         (at / ROW >= rows - READS, Next::Trial { begins: at.is_multiple_of(ROW) })
     }
 
-    /// What a call of a trial took. Whether it was the last of a row by reads, on which all ranks agree.
+    /// Records the time of a call of a trial. Returns true for the last call of a direct row, after which all ranks
+    /// agree on a path.
     fn took(&mut self, direct: bool, nanoseconds: u64) -> bool {
         self.row = self.row.saturating_add(nanoseconds);
         let ends = self.calls.is_multiple_of(ROW);
@@ -104,8 +110,8 @@ impl Tried {
         ends && direct
     }
 
-    /// Chooses by what all ranks found: the one that needed longest is what others wait for. What is gained must be worth it; and where
-    /// reads take many times as long they are not tried any more.
+    /// Chooses the path by the times of all ranks. The slowest rank counts, since the others wait for it. Direct reads
+    /// must gain an eighth. Where they take many times as long, the rest of the trial is skipped.
     fn settle(&mut self, shortest: usize, found: impl Iterator<Item = [u64; 2]> + Clone) {
         let [cells, read] = [0, 1].map(|way| found.clone().map(|least| least[way]).max().unwrap_or(0));
         self.direct = read < cells - cells / 8;
@@ -118,12 +124,12 @@ impl Tried {
 }
 
 impl Ways {
-    /// Of ranks that share cores, if so: they do not wait for each other longer than they must.
+    /// Creates the measurements. Ranks that share cores always use cells, where they wait less for each other.
     pub fn new(crowded: bool) -> Self {
         Ways { always: crowded.then_some(false), tried: Default::default() }
     }
 
-    /// What is known of blocks of about so many bytes, and how many the shortest of these are.
+    /// Returns the measurements of a kind and length, and the length of the class's shortest blocks in bytes.
     fn of(&mut self, kind: Kind, bytes: usize) -> (&mut Tried, usize) {
         let length = ((bytes / FROM).max(1).ilog2() as usize).min(LENGTHS - 1);
         (&mut self.tried[kind as usize][length], FROM << length)
@@ -131,8 +137,8 @@ impl Ways {
 }
 
 impl Board {
-    /// Moves blocks of so many bytes, as many at all ranks, by the way that takes less time; how others' buffers are reached is given
-    /// where it is the direct one.
+    /// Moves blocks of `bytes` bytes, as many at all ranks, by the faster path. `act` receives the access to other
+    /// ranks' buffers if the path is direct.
     #[inline(always)]
     pub(super) fn either_way(
         &mut self,
@@ -165,7 +171,7 @@ impl Board {
         };
         let Next::Trial { begins } = next else { return act(self, direct.then_some(reach)) };
         if begins {
-            // Who comes late is not counted.
+            // Meets first, so that waiting for a late rank is not measured.
             let met = self.lines.post(&[])?;
             self.lines.see_all(met)?;
         }
@@ -183,7 +189,7 @@ impl Board {
         tried.settle(shortest, all.chunks_exact(16).map(|least| [word(&least[..8]), word(&least[8..])]));
         if tried.trial(shortest).is_none() {
             let Tried { direct, least: [cells, read], .. } = *tried;
-            tracing::debug!(?kind, bytes, cells, read, direct, "how long collectives move");
+            tracing::debug!(?kind, bytes, cells, read, direct, "path of long collectives chosen");
         }
         Ok(())
     }
@@ -193,7 +199,8 @@ impl Board {
 mod tests {
     use super::*;
 
-    /// The ways of so many rows, of which a call through cells takes so long, and a direct one: `C` and `D`.
+    /// Runs `rows` rows of calls, each of which takes `took[0]` ns through cells or `took[1]` ns directly. Returns `C`
+    /// or `D` for each row.
     fn ways(ways: &mut Ways, rows: u32, (kind, bytes): (Kind, usize), took: [u64; 2]) -> String {
         let one = |at| {
             let (tried, shortest) = ways.of(kind, bytes);
@@ -214,15 +221,15 @@ mod tests {
     }
 
     #[test]
-    fn both_ways_are_tried_of_each_kind_and_length_and_again() {
+    fn paths_are_measured_per_kind_and_length() {
         let mut board = Ways::new(false);
         let (gather, broadcast) = ((Kind::AllGather, 64 << 10), (Kind::Broadcast, 64 << 10));
         assert_eq!(ways(&mut board, 12, gather, [50, 20]), "CCDDDDDDDDDD");
         assert_eq!(ways(&mut board, 12, broadcast, [20, 50]), "CCDDCCCCCCCC");
         assert_eq!(ways(&mut board, 12, (Kind::AllGather, 128 << 10), [50, 45]), "CCDDCCCCCCCC", "not worth it");
-        // As long, to a power of two.
+        // Lengths of one class share their measurements.
         assert_eq!(ways(&mut board, 3, (Kind::AllGather, (128 << 10) - 1), [90, 10]), "DDD");
-        // 15 rows were; 16 MiB are 64, and 8 MiB are 32.
+        // 15 rows have run. 16 MiB are 64 rows, and 8 MiB are 32.
         assert_eq!(ways(&mut board, 49, gather, [50, 20]), "D".repeat(49));
         assert_eq!(ways(&mut board, 36, gather, [50, 20]), "C".repeat(32) + "DDDD");
         let rest = AGAIN / ROW - 100;
@@ -231,14 +238,15 @@ mod tests {
         for (bytes, way) in [(1, "C"), (2 << 20, "C"), (4 << 20, "C"), (usize::MAX, "C")] {
             assert_eq!(ways(&mut board, 1, (Kind::AllReduce, bytes), [1, 1]), way, "{bytes}");
         }
-        // Of 4 MiB four calls are 16 MiB: once the first trial is over, of which two rows were, there is another.
+        // Four calls of 4 MiB are 16 MiB: the second trial begins as soon as the first is over, two rows of which are
+        // done.
         let longest = (Kind::AllReduce, 9 << 20);
         assert_eq!(ways(&mut board, 8, longest, [2, 1]), "DDCCDDDD");
     }
 
-    /// Cells that are used for the first time: 128, of which a call takes two.
+    /// The first use of cells is slow. There are 128, and each call takes two.
     #[test]
-    fn a_way_that_is_slow_at_first_is_found_in_the_end() {
+    fn path_slow_only_at_first_is_found_later() {
         let (mut board, mut cells) = (Ways::new(false), 0);
         let mut found = String::new();
         for _ in 0..400 {
@@ -251,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trial_that_was_disturbed_decides_nothing() {
+    fn disturbed_row_does_not_decide() {
         for disturbed in [[1000, 20], [20, 1000]] {
             let mut board = Ways::new(false);
             let kind = (Kind::AllToAll, 64 << 10);
@@ -263,14 +271,14 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_many_times_as_long_is_not_tried_any_more() {
+    fn hopeless_path_ends_its_trial() {
         let mut board = Ways::new(false);
         assert_eq!(ways(&mut board, 9, (Kind::Broadcast, 64 << 10), [10, 40]), "CCDCCCCCC");
-        // The other one may be slow for what it finds first.
+        // Slow cells do not end a trial, since their pages may be new.
         assert_eq!(ways(&mut board, 9, (Kind::Broadcast, 128 << 10), [40, 10]), "CCDDDDDDD");
         let rest = AGAIN / ROW - 10;
         let later = ways(&mut board, rest + 9, (Kind::Broadcast, 64 << 10), [10, 40]);
-        // In the second trial, and in that after so many.
+        // One row in the second trial, and one in the repeated trial.
         assert_eq!(later.match_indices('D').map(|(at, _)| at).collect::<Vec<_>>(), [86, rest as usize + 1]);
     }
 }
