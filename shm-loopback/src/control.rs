@@ -200,7 +200,7 @@ impl Control {
         Some(Key { tag: self.line(rank, 16).load(SeqCst), pid: u32::try_from(self.process(rank)).ok()?, fd })
     }
 
-    /// All ranks that send no messages any more, each with whether it died. A detected death is recorded for all ranks.
+    /// The ranks that send no more messages, and whether each died. A detected death is recorded for all ranks.
     pub fn gone(&self, me: Rank) -> Vec<(Rank, bool)> {
         let dead = self.dead(me);
         let died = |rank| Some(rank) == dead || matches!(self.ended(rank), Err(FabricError::PeerDied { .. }));

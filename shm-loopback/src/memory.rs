@@ -220,7 +220,7 @@ impl Memory {
         self.bytes
     }
 
-    /// The address here of `len` bytes with this address in the owner's process, if they are inside.
+    /// Translates an address of the owner's process to this process. Returns `None` unless all `len` bytes are inside.
     pub fn of_owner(&self, address: u64, len: usize) -> Option<*mut u8> {
         let offset = usize::try_from(address.checked_sub(self.header().start.load(Relaxed))?).ok()?;
         // SAFETY: inside the block, as just checked.

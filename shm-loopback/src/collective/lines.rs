@@ -355,7 +355,7 @@ impl<S: Slate> Lines<S> {
         match found.map_err(|error| self.give_up(error))? {
             Found::Broken => Err(self.why_broken()),
             Found::Round => Ok(()),
-            // The rank can be that far ahead only if this rank has posted the round after the awaited one.
+            // The rank can be `SLOTS` rounds ahead only if this rank has posted `LAG` rounds after the awaited one.
             Found::Later(number) if number == round + SLOTS as u64 && round + LAG <= self.round => Ok(()),
             Found::Later(number) => {
                 let why = format!("rank {rank} has written round {number} of a collective over round {round}");
