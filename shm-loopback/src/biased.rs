@@ -9,19 +9,19 @@
 //! 1. Only the owner, or the former owner, stores `inside`. It is inside from when it has set `inside` and then found
 //!    that it is still the owner, until it clears `inside`.
 //! 2. Every other thread holds the mutex, has set `owner` to `EVERYBODY`, and has found `inside` cleared after that.
-//!    Each side has a fence between its two accesses, so one sees the other ([`order`]).
+//!    Each side has a fence between its two accesses, so one sees the other ([`asymmetric_fence`]).
 //! 3. Once `owner` is `EVERYBODY`, the first owner takes the mutex like any other thread.
 
 use std::cell::UnsafeCell;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut};
-use threads::{AtomicBool, AtomicUsize, Mutex, MutexGuard, Ordering::*, order, this_thread, yield_now};
+use threads::{AtomicBool, AtomicUsize, Mutex, MutexGuard, Ordering::*, asymmetric_fence, this_thread, yield_now};
 
 /// The primitives of the lock; in tests under loom, its models of them.
 #[cfg(not(all(test, feature = "loom")))]
 mod threads {
-    pub(super) use crate::order;
+    pub(super) use crate::asymmetric_fence;
     pub use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
     pub use std::sync::{Mutex, MutexGuard};
     pub use std::thread::yield_now;
@@ -76,7 +76,7 @@ pub struct Held<'l, T> {
 impl<T> Biased<T> {
     /// Creates a lock around `value`.
     pub fn new(value: T) -> Self {
-        order::register();
+        asymmetric_fence::register();
         Biased {
             owner: AtomicUsize::new(NOBODY),
             inside: AtomicBool::new(false),
@@ -108,7 +108,7 @@ impl<T> Biased<T> {
             return None;
         }
         self.inside.store(true, Relaxed);
-        order::light();
+        asymmetric_fence::light();
         if self.owner.load(Relaxed) != me {
             self.leave();
             return None;
@@ -170,7 +170,7 @@ impl<T> Biased<T> {
             _ if self.is_mine() => return Err(others),
             _ => {
                 self.owner.store(EVERYBODY, Relaxed);
-                if !order::heavy() {
+                if !asymmetric_fence::heavy() {
                     // The owner may be inside without this thread seeing it, now and later.
                     eprintln!(
                         "transom: membarrier(2) worked before but failed now: a lock would no longer exclude threads; aborting"
@@ -316,7 +316,7 @@ mod threads {
     pub use loom::thread::yield_now;
 
     /// A fence on each side stands for the guarantee of `membarrier`.
-    pub mod order {
+    pub mod asymmetric_fence {
         pub fn register() {}
 
         pub fn light() {

@@ -50,7 +50,7 @@ pub(crate) struct Control {
     top: View,
     blocks: Box<[View]>,
     /// True if ranks share cores; unset until every rank's cores are known.
-    crowded: OnceLock<bool>,
+    oversubscribed: OnceLock<bool>,
     /// One per rank; empty where ranks are threads. A team shares those of its job.
     processes: OnceLock<Box<[Arc<Process>]>>,
     /// The job that a team was made from, and the numbers of the team's ranks there.
@@ -106,7 +106,7 @@ impl Control {
         Control {
             top: View::whole(&memory),
             blocks: (0..ranks).map(block).collect(),
-            crowded: OnceLock::new(),
+            oversubscribed: OnceLock::new(),
             processes: OnceLock::new(),
             job: OnceLock::new(),
         }
@@ -115,12 +115,12 @@ impl Control {
     /// True if ranks of this job share cores. Until they have exchanged their cores, assumes that all have those of
     /// this rank.
     #[inline]
-    pub fn is_crowded(&self) -> bool {
-        self.crowded.get().copied().unwrap_or_else(|| self.ranks() > cores::usable())
+    pub fn is_oversubscribed(&self) -> bool {
+        self.oversubscribed.get().copied().unwrap_or_else(|| self.ranks() > cores::usable())
     }
 
-    pub fn set_crowded(&self, crowded: bool) {
-        let _ = self.crowded.set(crowded);
+    pub fn set_oversubscribed(&self, oversubscribed: bool) {
+        let _ = self.oversubscribed.set(oversubscribed);
     }
 
     /// A rank's handle on the barrier of the exchange.
@@ -502,7 +502,7 @@ impl Network for Rounds<'_> {
         let call = &"a call of all ranks (making something together)";
         let wait = Wait { rank: self.me, call, awaited: on, deadline: None };
         let check = || self.control.check_peers(self.me, on);
-        words::wait(view, wait, self.control.is_crowded(), self.progress, look, check)
+        words::wait(view, wait, self.control.is_oversubscribed(), self.progress, look, check)
     }
 }
 
@@ -543,8 +543,8 @@ mod tests {
     fn cached_core_count_follows_the_exchange() {
         let memory = Memory::heap(Control::bytes(1).unwrap(), 1).unwrap();
         let control = Control::create(Arc::new(memory), 1);
-        assert!(!control.is_crowded(), "a rank alone shares no core");
-        control.set_crowded(true);
-        assert!(control.is_crowded());
+        assert!(!control.is_oversubscribed(), "a rank alone shares no core");
+        control.set_oversubscribed(true);
+        assert!(control.is_oversubscribed());
     }
 }

@@ -303,7 +303,7 @@ impl Fabric for Loopback {
     }
 
     fn looked_in_vain(&self) {
-        if self.0.control.is_crowded() {
+        if self.0.control.is_oversubscribed() {
             transom_windows::looked_in_vain();
         }
     }
@@ -312,10 +312,10 @@ impl Fabric for Loopback {
     /// hand-over. If the successor has to wait for a core, which may take long, other ranks get the lock more often.
     #[inline]
     fn watches(&self) -> bool {
-        !self.0.control.is_crowded()
+        !self.0.control.is_oversubscribed()
     }
 
-    /// A rank may sleep on the event count of any block: a rank that changes a word there rings it.
+    /// A rank may sleep on the event count of any block: a rank that changes a word there notifies it.
     #[inline(always)]
     fn watch<R>(
         &self,
@@ -329,7 +329,7 @@ impl Fabric for Loopback {
         }
         let Membership { rank, control, progress, .. } = &*self.0;
         let check = || control.check_peers(*rank, wait.awaited);
-        words::wait(at, wait, control.is_crowded(), progress, look, check)
+        words::wait(at, wait, control.is_oversubscribed(), progress, look, check)
     }
 
     #[inline(always)]

@@ -4,9 +4,9 @@
 //! sleeps. The bytes that ranks use follow. Nothing has a name in a file system, so nothing is left behind, whichever
 //! process is killed at any time.
 
-use crate::bell::Futex;
 use crate::blocks::Noted;
 use crate::cma::{CrossMemory, NO_ATOMICS};
+use crate::event_count::Futex;
 use crate::system;
 use memmap2::{MmapOptions, MmapRaw};
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
@@ -35,7 +35,7 @@ pub(crate) struct Header {
     /// Bytes after the header.
     bytes: AtomicU64,
     /// The event count on which the block's rank sleeps until a word here changes.
-    pub bell: Futex,
+    pub event: Futex,
     /// Nonzero if an adapter executes the atomics on words here, so that no processor may.
     pub adapter: AtomicU32,
     /// Nonzero once the owner no longer needs the block.
@@ -239,7 +239,7 @@ static NO_HEADER: Header = Header {
     magic: AtomicU64::new(0),
     tag: AtomicU64::new(0),
     bytes: AtomicU64::new(0),
-    bell: Futex::new(),
+    event: Futex::new(),
     adapter: AtomicU32::new(0),
     over: AtomicU32::new(0),
     start: AtomicU64::new(0),

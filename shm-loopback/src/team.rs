@@ -109,7 +109,7 @@ impl Loopback {
         let view = self.attach(members[0], key, Control::bytes(members.len())?)?;
         let control = Control::open(view.memory().clone(), members.len())?;
         // Other teams use the same cores.
-        control.set_crowded(self.0.control.is_crowded());
+        control.set_oversubscribed(self.0.control.is_oversubscribed());
         let rank = members.iter().position(|&rank| rank == self.rank()).expect("a rank has its own colour");
         Self::member(rank, Arc::new(control), self.0.blocks.clone(), self.0.across_processes, self.0.progress.clone())
     }

@@ -3,10 +3,10 @@
 use super::block::Block;
 use super::broken::{Breaker, Failure};
 use super::lines::Lines;
+use super::path_tuner::PathTuner;
 use super::reduce;
 use super::scratch::Scratch;
-use super::slate::Shared;
-use super::ways::Ways;
+use super::shared_lines::Shared;
 use crate::blocks::Forget;
 use crate::key::{Key, fresh_tag};
 use crate::loopback::Loopback;
@@ -55,7 +55,7 @@ pub struct Board {
     pub(super) apart: Scratch,
     /// Access to other ranks' buffers, if every rank can read the memory of all.
     pub(super) reach: Option<Reach>,
-    pub(super) ways: Ways,
+    pub(super) tuner: PathTuner,
     /// Bytes up to which every rank folds all elements itself. Equal at all ranks.
     pub(super) whole: usize,
     /// If true, ranks wait for all others in the first round of every call, so that a different call is found at once.
@@ -119,7 +119,7 @@ impl Board {
         });
         // The second meeting: every rank has attached the block, or one has failed. The descriptor is needed until
         // then.
-        let outcomes = [view.is_err(), reads, !team.0.control.is_crowded()].map(u8::from);
+        let outcomes = [view.is_err(), reads, !team.0.control.is_oversubscribed()].map(u8::from);
         let outcomes = meet(&outcomes)?;
         drop(probe);
         let (view, _) = view?;
@@ -127,14 +127,14 @@ impl Board {
         if let Some(rank) = outcomes.iter().position(|outcome| outcome.first() != Some(&0)) {
             return Err(FabricError::GivenUp { rank });
         }
-        let slate = Shared::new(view, team.0.control.clone(), team.0.progress.clone());
-        let lines = Lines::new(me, block, slate);
+        let shared = Shared::new(view, team.0.control.clone(), team.0.progress.clone());
+        let lines = Lines::new(me, block, shared);
         let all = |which: usize| outcomes.iter().all(|outcome| outcome.get(which) == Some(&1));
         let reach = all(1).then_some(reach);
         let strict = cfg!(debug_assertions);
-        let crowded = !all(2);
-        let (ways, whole) = (Ways::new(crowded), reduce::whole(team.size(), crowded));
-        Ok(Board { lines, scratch: Scratch::default(), apart: Scratch::default(), reach, ways, whole, strict })
+        let oversubscribed = !all(2);
+        let (tuner, whole) = (PathTuner::new(oversubscribed), reduce::whole(team.size(), oversubscribed));
+        Ok(Board { lines, scratch: Scratch::default(), apart: Scratch::default(), reach, tuner, whole, strict })
     }
 
     /// Returns a handle that breaks the board from another thread, so that a waiting call fails.
@@ -144,7 +144,7 @@ impl Board {
 
     /// Has every long wait call `act` every 100 ms, in the waiting thread. Only the first `act` is used.
     pub fn at_long_waits(&self, act: impl Fn() + Send + Sync + 'static) {
-        let _ = self.lines.slate.at_long_waits.set(Box::new(act));
+        let _ = self.lines.shared.at_long_waits.set(Box::new(act));
     }
 
     pub(super) fn ranks(&self) -> usize {

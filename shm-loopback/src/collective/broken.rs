@@ -2,8 +2,8 @@
 
 use super::block::Block;
 use super::lines::Lines;
-use super::slate::{Slate, Word};
-use crate::bell;
+use super::shared_lines::{SharedLines, Word};
+use crate::event_count;
 use crate::memory::View;
 use std::sync::atomic::Ordering::*;
 use transom_collective::Order;
@@ -55,7 +55,7 @@ impl Breaker {
         let word = |offset| self.view.word(offset).expect("the block has all words of its layout");
         let _ = word(self.block.verdict(self.me) + KIND).compare_exchange(0, GIVEN_UP, Relaxed, Relaxed);
         let _ = word(self.block.broken()).compare_exchange(0, self.me as u64 + 1, SeqCst, SeqCst);
-        bell::ring(&self.view.header().bell);
+        event_count::notify(&self.view.header().event);
     }
 }
 
@@ -88,11 +88,11 @@ pub(super) struct Differ {
 
 impl Lines {
     pub(super) fn breaker(&self) -> Breaker {
-        Breaker { view: self.slate.view.clone(), block: self.block, me: self.me }
+        Breaker { view: self.shared.view.clone(), block: self.block, me: self.me }
     }
 }
 
-impl<S: Slate> Lines<S> {
+impl<S: SharedLines> Lines<S> {
     fn verdict(&self, rank: Rank, word: usize) -> usize {
         self.block.verdict(rank) + word
     }
@@ -100,17 +100,17 @@ impl<S: Slate> Lines<S> {
     /// Breaks the board, unless another rank has broken it before.
     #[cold]
     fn break_board(&self, kind: u64, about: Rank, differ: Differ) {
-        if self.slate.word(self.verdict(self.me, KIND)).load(Relaxed) == 0 {
+        if self.shared.word(self.verdict(self.me, KIND)).load(Relaxed) == 0 {
             let Differ { theirs, mine, round } = differ;
             for (word, value) in [(ABOUT, about as u64), (THEIRS, theirs), (MINE, mine), (ROUND, round)] {
-                self.slate.word(self.verdict(self.me, word)).store(value, Relaxed);
+                self.shared.word(self.verdict(self.me, word)).store(value, Relaxed);
             }
             // A reader that sees the kind sees the other words. A `Breaker` of this rank may claim the board just
             // before.
-            self.slate.word(self.verdict(self.me, KIND)).store(kind, Release);
+            self.shared.word(self.verdict(self.me, KIND)).store(kind, Release);
         }
-        self.slate.word(self.block.broken()).claim(self.me as u64 + 1);
-        self.slate.ring();
+        self.shared.word(self.block.broken()).claim(self.me as u64 + 1);
+        self.shared.notify();
     }
 
     /// Reports that `rank` has made a different call.
@@ -138,8 +138,8 @@ impl<S: Slate> Lines<S> {
     where
         F: FnMut(&mut [u8], &[u8], Order) + ?Sized,
     {
-        struct Panics<'l, S: Slate>(&'l Lines<S>);
-        impl<S: Slate> Drop for Panics<'_, S> {
+        struct Panics<'l, S: SharedLines>(&'l Lines<S>);
+        impl<S: SharedLines> Drop for Panics<'_, S> {
             fn drop(&mut self) {
                 self.0.break_board(PANICKED, self.0.me, Differ::default());
             }
@@ -154,18 +154,18 @@ impl<S: Slate> Lines<S> {
 
     #[inline(always)]
     pub(super) fn is_broken(&self) -> bool {
-        self.slate.word(self.block.broken()).load(SeqCst) != 0
+        self.shared.word(self.block.broken()).load(SeqCst) != 0
     }
 
     /// Returns the failure of a rank that finds the board broken.
     #[cold]
     pub(super) fn why_broken(&self) -> Failure {
-        let said = self.slate.word(self.block.broken()).load(SeqCst).wrapping_sub(1);
+        let said = self.shared.word(self.block.broken()).load(SeqCst).wrapping_sub(1);
         let Some(by) = usize::try_from(said).ok().filter(|&by| by < self.block.ranks()) else {
             return corrupt(format!("rank {said} aborted a collective of {} ranks", self.block.ranks()));
         };
-        let kind = self.slate.word(self.verdict(by, KIND)).load(Acquire);
-        let found = |word| self.slate.word(self.verdict(by, word)).load(Relaxed);
+        let kind = self.shared.word(self.verdict(by, KIND)).load(Acquire);
+        let found = |word| self.shared.word(self.verdict(by, word)).load(Relaxed);
         let about = || match usize::try_from(found(ABOUT)).ok().filter(|&rank| rank < self.block.ranks()) {
             Some(rank) => Ok(rank),
             None => Err(corrupt(format!(
@@ -198,13 +198,13 @@ impl<S: Slate> Lines<S> {
     /// Reports that this rank no longer uses the board.
     pub(super) fn close(&self) {
         let how = if std::thread::panicking() { IN_PANIC } else { AT_WILL };
-        self.slate.word(self.verdict(self.me, CLOSED)).store(how, SeqCst);
-        self.slate.ring();
+        self.shared.word(self.verdict(self.me, CLOSED)).store(how, SeqCst);
+        self.shared.notify();
     }
 
     /// Fails if `rank` no longer uses the board.
     pub(super) fn check_open(&self, rank: Rank) -> Result<(), FabricError> {
-        match self.slate.word(self.verdict(rank, CLOSED)).load(SeqCst) {
+        match self.shared.word(self.verdict(rank, CLOSED)).load(SeqCst) {
             0 => Ok(()),
             IN_PANIC => Err(FabricError::PeerDied { rank }),
             _ => Err(FabricError::PeerLeft { rank }),

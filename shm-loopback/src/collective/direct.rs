@@ -1,5 +1,5 @@
 //! Long calls in which ranks read each other's buffers directly: one copy instead of two through cells, chosen where it
-//! [takes less time](super::ways).
+//! [takes less time](super::path_tuner).
 //!
 //! A rank that offers a buffer posts a key to it. It leaves the call once all others have posted a round after their
 //! last read, or once the board is broken. Readers check for a broken board after each read. No rank writes to
@@ -9,7 +9,7 @@ use super::board::Board;
 use super::broken::Failure;
 use super::fold::Fold;
 use super::lines::Lines;
-use super::slate::Slate as _;
+use super::shared_lines::SharedLines as _;
 use crate::reach::{self, Reach};
 use std::ops::Range;
 use std::sync::atomic::Ordering::Acquire;
@@ -55,7 +55,7 @@ impl Lines {
         let read = unsafe { reach.read(rank, from, (into.as_mut_ptr(), into.len())) };
         // An owner that finds the board broken withdraws its buffer and may write to it. Data read counts only if the
         // board is still whole; otherwise the error of the broken board is the cause.
-        self.slate.fence(Acquire);
+        self.shared.fence(Acquire);
         match read {
             _ if self.is_broken() => Err(self.why_broken()),
             read => read.map_err(|error| self.give_up(error)),

@@ -19,7 +19,7 @@
 
 use super::block::{Block, HALF_CARRIES, LINE, MODEL, Place, SLOTS, STAMP};
 use super::broken::{Differ, Failure};
-use super::slate::{Shared, Slate, Word};
+use super::shared_lines::{Shared, SharedLines, Word};
 use std::sync::atomic::Ordering::*;
 use transom_locks::{Awaited, Rank};
 use transom_windows::{FabricError, Wait, has_own_core};
@@ -49,7 +49,7 @@ pub(super) enum Says {
 pub(super) struct Lines<S = Shared> {
     pub me: Rank,
     pub block: Block,
-    pub slate: S,
+    pub shared: S,
     /// Last round that this rank posted.
     pub round: u64,
     /// Round that all others are known to have posted.
@@ -65,12 +65,12 @@ pub(super) struct Lines<S = Shared> {
     place: Place,
 }
 
-impl<S: Slate> Lines<S> {
-    pub fn new(me: Rank, block: Block, slate: S) -> Self {
+impl<S: SharedLines> Lines<S> {
+    pub fn new(me: Rank, block: Block, shared: S) -> Self {
         Lines {
             me,
             block,
-            slate,
+            shared,
             round: 0,
             heard: 0,
             seen: vec![0; block.ranks()].into(),
@@ -138,19 +138,19 @@ impl<S: Slate> Lines<S> {
         if place != Place::Pair {
             // A polling rank may still read this line. The number 0 keeps it from taking the new data for the old.
             number.store(0, Relaxed);
-            self.slate.fence(Release);
+            self.shared.fence(Release);
         }
         for (at, part) in parts {
             debug_assert!(at + part.len() <= len, "each part is within the posted data");
             if !part.is_empty() {
-                self.slate.write(self.payload(self.me, round, (place, line), len) + at, part);
+                self.shared.write(self.payload(self.me, round, (place, line), len) + at, part);
             }
         }
         self.publish(round, number, hash);
         (self.past[round as usize % SLOTS], self.round) = (Said { calls: self.calls, place }, round);
         if place == Place::Half {
             // Prefetches the following line.
-            self.slate.prefetch::<true>(self.block.line(self.me, round + 2, place));
+            self.shared.prefetch::<true>(self.block.line(self.me, round + 2, place));
         }
         Ok(round)
     }
@@ -158,10 +158,10 @@ impl<S: Slate> Lines<S> {
     /// Stores the stamp of a line whose data is written.
     #[inline(always)]
     fn publish(&self, round: u64, number: &S::Word, hash: &S::Word) {
-        self.slate.word(self.block.signature(self.me, round)).store(self.call, Relaxed);
+        self.shared.word(self.block.signature(self.me, round)).store(self.call, Relaxed);
         hash.store(self.calls, Relaxed);
         number.store(round, Release);
-        self.slate.ring();
+        self.shared.notify();
     }
 
     /// Returns true if there are two ranks and each posts at most 16 bytes, so that they can
@@ -181,15 +181,15 @@ impl<S: Slate> Lines<S> {
         }
         let (line, me) = (self.block.line(0, round, Place::Pair), self.me % 2);
         let (payload, half) = (line + STAMP, LINE / 2);
-        let words = self.slate.line(line);
+        let words = self.shared.line(line);
         if !mine.is_empty() {
-            self.slate.write(payload + me * half, mine);
+            self.shared.write(payload + me * half, mine);
         }
         self.publish(round, &words[4 * me], &words[4 * me + 1]);
         (self.past[round as usize % SLOTS], self.round) = (Said { calls: self.calls, place: Place::Pair }, round);
         self.look(1 - me, round, (&words[4 - 4 * me], &words[5 - 4 * me]))?;
         if !mine.is_empty() {
-            self.slate.read(payload + (1 - me) * half, theirs);
+            self.shared.read(payload + (1 - me) * half, theirs);
         }
         self.all_seen(round);
         Ok(())
@@ -198,7 +198,7 @@ impl<S: Slate> Lines<S> {
     /// Returns the two words of the stamp of `line`.
     #[inline(always)]
     fn stamp(&self, line: usize) -> (&S::Word, &S::Word) {
-        let words = self.slate.line(line);
+        let words = self.shared.line(line);
         // The stamp begins the line or its second half.
         let first = (line / 8) & 4;
         (&words[first], &words[first + 1])
@@ -226,7 +226,7 @@ impl<S: Slate> Lines<S> {
         self.look(rank, round, self.stamp(line))?;
         if place == Place::Half {
             // Prefetches the following line, which a rank that is ahead has written.
-            self.slate.prefetch::<false>(self.block.line(rank, round + 2, place));
+            self.shared.prefetch::<false>(self.block.line(rank, round + 2, place));
         }
         self.seen[rank] = round;
         Ok(line)
@@ -237,7 +237,7 @@ impl<S: Slate> Lines<S> {
     fn look(&self, rank: Rank, round: u64, (number, hash): (&S::Word, &S::Word)) -> Result<(), Failure> {
         let mut looks = 0;
         while number.load(SeqCst) != round || hash.load(Relaxed) != self.calls {
-            if looks == LOOKS || self.slate.is_crowded() || !has_own_core() {
+            if looks == LOOKS || self.shared.is_oversubscribed() || !has_own_core() {
                 return self.wait(rank, round);
             }
             looks += 1;
@@ -288,7 +288,7 @@ impl<S: Slate> Lines<S> {
     ) -> Result<(), Failure> {
         debug_assert!(at + into.len() <= len, "the part is within the posted data");
         let line = self.see_at(place, rank, round)?;
-        self.slate.read(self.payload(rank, round, (place, line), len) + at, into);
+        self.shared.read(self.payload(rank, round, (place, line), len) + at, into);
         Ok(())
     }
 
@@ -350,8 +350,8 @@ impl<S: Slate> Lines<S> {
             }
             Ok(broken.then_some(Found::Broken))
         };
-        let check = || self.slate.check_peers(self.me, awaited).and_then(|()| self.check_open(rank));
-        let found = self.slate.wait(wait, look, check);
+        let check = || self.shared.check_peers(self.me, awaited).and_then(|()| self.check_open(rank));
+        let found = self.shared.wait(wait, look, check);
         match found.map_err(|error| self.give_up(error))? {
             Found::Broken => Err(self.why_broken()),
             Found::Round => Ok(()),
@@ -384,7 +384,7 @@ impl<S: Slate> Lines<S> {
 
     /// Returns the signature of the call that `round` of `rank`, or a later round in its slot, belongs to.
     fn call_of(&self, rank: Rank, round: u64) -> u64 {
-        self.slate.word(self.block.signature(rank, round)).load(Relaxed)
+        self.shared.word(self.block.signature(rank, round)).load(Relaxed)
     }
 }
 

@@ -18,7 +18,7 @@
 //! reduce-scatters, and to the shares of a reduction. Scans always use cells. All ranks must be able to read each
 //! other's memory (mapped, of the same process, or through the kernel), which they test when they open the board, and
 //! must not share cores. The first calls of each kind and length measure both paths, and later calls measure again
-//! (`ways.rs`).
+//! (`path_tuner.rs`).
 //!
 //! # Memory
 //! All ranks share one block: `1,152 + ranks x (704 + 16 x 128)` bytes of lines, at most 4 KiB of padding, then `ranks
@@ -35,10 +35,10 @@ mod direct;
 mod fold;
 mod lines;
 mod moves;
+mod path_tuner;
 mod reduce;
 mod scratch;
-mod slate;
-mod ways;
+mod shared_lines;
 
 pub use board::Board;
 pub use broken::{Breaker, Failure};

@@ -5,8 +5,8 @@
 use super::block::{Block, SLOTS};
 use super::broken::Failure;
 use super::lines::{Lines, Says};
-use super::slate::{Slate, Word};
-use crate::bell::{self, model::Modelled};
+use super::shared_lines::{SharedLines, Word};
+use crate::event_count::{self, model::Modelled};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +21,7 @@ const BYTES: usize = 64 + RANKS * 128 + SLOTS * 64 + RANKS * 128 + 128 + SLOTS *
 struct Memory {
     stamps: Vec<[AtomicU64; 8]>,
     carried: Vec<UnsafeCell<u64>>,
-    bell: Modelled,
+    event: Modelled,
 }
 
 /// Access of one rank to the memory.
@@ -42,7 +42,7 @@ impl Word for AtomicU64 {
     }
 }
 
-impl Slate for Model {
+impl SharedLines for Model {
     type Word = AtomicU64;
 
     fn line(&self, at: usize) -> &[AtomicU64; 8] {
@@ -67,12 +67,12 @@ impl Slate for Model {
 
     fn prefetch<const TO_WRITE: bool>(&self, _: usize) {}
 
-    fn ring(&self) {
-        bell::ring(&self.0.bell);
+    fn notify(&self) {
+        event_count::notify(&self.0.event);
     }
 
     /// Makes waiting ranks sleep at once.
-    fn is_crowded(&self) -> bool {
+    fn is_oversubscribed(&self) -> bool {
         true
     }
 
@@ -87,7 +87,7 @@ impl Slate for Model {
         mut check: impl FnMut() -> Result<(), FabricError>,
     ) -> Result<R, FabricError> {
         loop {
-            if let Some(found) = bell::nap(&self.0.bell, std::time::Duration::MAX, &mut look)? {
+            if let Some(found) = event_count::park(&self.0.event, std::time::Duration::MAX, &mut look)? {
                 return Ok(found);
             }
             check()?;
@@ -103,7 +103,7 @@ fn on_two_ranks(preemptions: usize, body: fn(Lines<Model>)) {
         let memory = Model(Arc::new(Memory {
             stamps: (0..BYTES / 64).map(|_| std::array::from_fn(|_| AtomicU64::new(0))).collect(),
             carried: (0..BYTES / 8).map(|_| UnsafeCell::new(0)).collect(),
-            bell: Modelled::correct(),
+            event: Modelled::correct(),
         }));
         let other = memory.clone();
         let other = loom::thread::spawn(move || body(Lines::new(1, Block::of(RANKS), other)));

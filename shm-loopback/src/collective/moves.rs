@@ -5,7 +5,7 @@ use super::block::{HALF_CARRIES, Place};
 use super::board::Board;
 use super::broken::Failure;
 use super::lines::Says;
-use super::ways::Kind;
+use super::path_tuner::Kind;
 use transom_locks::Rank;
 
 /// A division of `len` bytes into rounds of `piece` bytes. An empty call has one round too, so that all ranks take
@@ -76,7 +76,7 @@ impl Board {
         if data.len() <= HALF_CARRIES {
             return self.copy_piece_from_root(Place::Half, root, true, data);
         }
-        self.either_way(Kind::Broadcast, data.len(), |board, reach| match reach {
+        self.on_either_path(Kind::Broadcast, data.len(), |board, reach| match reach {
             Some(reach) if board.lines.me == root => board.offer_to_all(reach, data, || {}),
             Some(reach) => board.read_root(reach, root, 0, data),
             None => board.copy_from_root(root, data),
@@ -128,7 +128,7 @@ impl Board {
     pub fn all_gather(&mut self, call: u64, mine: &[u8], into: &mut [u8]) -> Result<(), Failure> {
         self.lines.begin("all_gather", call, Says::All(mine.len()))?;
         self.must_hold_blocks(into, mine)?;
-        self.either_way(Kind::AllGather, mine.len(), |board, reach| match reach {
+        self.on_either_path(Kind::AllGather, mine.len(), |board, reach| match reach {
             Some(reach) => board.read_blocks(reach, None, mine, (mine.len(), |_| 0), into),
             None => board.gather_blocks(None, mine, into),
         })
@@ -154,7 +154,7 @@ impl Board {
         if self.lines.me == root {
             self.must_hold_blocks(into, mine)?;
         }
-        self.either_way(Kind::Gather, mine.len(), |board, reach| match reach {
+        self.on_either_path(Kind::Gather, mine.len(), |board, reach| match reach {
             Some(reach) => board.read_blocks(reach, Some(root), mine, (mine.len(), |_| 0), into),
             None => board.gather_blocks(Some(root), mine, into),
         })
@@ -220,7 +220,7 @@ impl Board {
             )
         })?;
         let len = given.len() / ranks;
-        self.either_way(Kind::AllToAll, len, |board, reach| match reach {
+        self.on_either_path(Kind::AllToAll, len, |board, reach| match reach {
             Some(reach) => board.read_blocks(reach, None, given, (len, |reader| reader * len), into),
             None => board.copy_blocks(len, given, into),
         })
@@ -266,7 +266,7 @@ impl Board {
         if me == root {
             self.must_hold_blocks(given, into)?;
         }
-        self.either_way(Kind::Scatter, len, |board, reach| match reach {
+        self.on_either_path(Kind::Scatter, len, |board, reach| match reach {
             Some(reach) if me == root => {
                 board.offer_to_all(reach, given, || into.copy_from_slice(&given[me * len..][..len]))
             }

@@ -5,7 +5,7 @@ use super::board::Board;
 use super::broken::Failure;
 use super::fold::Fold;
 use super::lines::{Lines, Says};
-use super::ways::Kind;
+use super::path_tuner::Kind;
 use transom_collective::Order;
 use transom_locks::Rank;
 
@@ -16,8 +16,8 @@ pub(super) const WHOLE: usize = 8 << 10;
 /// elements of all. With shares each rank reads twice its share and the call has more rounds, which dominate where
 /// ranks share cores. On 16 near cores, shares were faster from 3 KiB with 4 ranks, 1.2 KiB with 6, 200 bytes with 8,
 /// and always with 12 and 16.
-pub(super) fn whole(ranks: usize, crowded: bool) -> usize {
-    if crowded { WHOLE } else { ((200 << 10) / ranks.saturating_pow(3)).clamp(64, WHOLE) }
+pub(super) fn whole(ranks: usize, oversubscribed: bool) -> usize {
+    if oversubscribed { WHOLE } else { ((200 << 10) / ranks.saturating_pow(3)).clamp(64, WHOLE) }
 }
 
 /// A short buffer at the beginning of a cache line.
@@ -163,7 +163,7 @@ impl Board {
         self.lines.begin("reduce_scatter", call, Says::All(given.len()))?;
         self.must_hold_blocks(given, into)?;
         self.must_be_elements(into, element)?;
-        self.either_way(Kind::ReduceScatter, into.len(), |board, reach| match reach {
+        self.on_either_path(Kind::ReduceScatter, into.len(), |board, reach| match reach {
             Some(reach) => board.reduce_blocks_directly(reach, given, into, element, fold),
             None => board.reduce_blocks(given, into, element, fold),
         })
@@ -239,7 +239,7 @@ impl Board {
             return self.reduce_whole(all, data, element, fold);
         }
         let kind = if root.is_some() { Kind::Reduce } else { Kind::AllReduce };
-        self.either_way(kind, data.len() / self.ranks(), |board, reach| match reach {
+        self.on_either_path(kind, data.len() / self.ranks(), |board, reach| match reach {
             Some(reach) => board.reduce_directly(reach, root, data, element, fold),
             None => board.reduce_shares(root, data, element, fold),
         })

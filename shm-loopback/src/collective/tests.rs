@@ -3,8 +3,8 @@
 
 mod failures;
 
+use super::path_tuner::PathTuner;
 use super::reduce;
-use super::ways::Ways;
 use super::{Board, Failure};
 use crate::reach::Reach;
 use crate::{Invitation, Job, Loopback};
@@ -72,7 +72,7 @@ fn on_processes(ranks: usize, name: &str, body: impl Fn(Loopback)) -> Option<Vec
 
 fn open(team: &Loopback, strict: bool) -> Board {
     let mut board = Board::open(team).unwrap();
-    (board.strict, board.ways.always) = (strict, Some(true));
+    (board.strict, board.tuner.always) = (strict, Some(true));
     // Folds by shares, and whole.
     board.whole = if strict { reduce::WHOLE } else { 64 };
     board
@@ -275,7 +275,7 @@ fn ranks_agree_on_the_measured_path() {
     for ranks in [2, 3, 5] {
         all_well(on_threads(ranks, |team| {
             let mut board = open(&team, ranks == 3);
-            board.ways = Ways::new(false);
+            board.tuner = PathTuner::new(false);
             for call in 0..36 * KINDS as u64 {
                 let (kind, root) = (call as usize % KINDS, call as usize % ranks);
                 check(&mut board, kind, call, root, 40_000 + 1000 * kind, 1).unwrap();

@@ -3,7 +3,7 @@
 use super::*;
 use crate::collective::block::Place;
 use crate::collective::lines::Says;
-use crate::collective::slate::Slate as _;
+use crate::collective::shared_lines::SharedLines as _;
 use std::sync::Barrier;
 use transom_windows::FabricError;
 
@@ -202,7 +202,7 @@ fn corrupt_shared_memory_is_an_error() {
         board.barrier(1).unwrap();
         if team.rank() == 1 {
             let line = board.lines.block.line(1, board.lines.round + 1, Place::Pair);
-            board.lines.slate.word(line).store(0x7000, std::sync::atomic::Ordering::SeqCst);
+            board.lines.shared.word(line).store(0x7000, std::sync::atomic::Ordering::SeqCst);
             team.barrier().unwrap();
             return None;
         }
@@ -213,7 +213,7 @@ fn corrupt_shared_memory_is_an_error() {
     assert!(matches!(&failures[0], Some(Err(Failure::Fabric(FabricError::Corrupt { .. })))), "{failures:?}");
     let broken = all_well(on_threads(1, |team| {
         let mut board = open(&team, false);
-        board.lines.slate.word(board.lines.block.broken()).store(77, std::sync::atomic::Ordering::SeqCst);
+        board.lines.shared.word(board.lines.block.broken()).store(77, std::sync::atomic::Ordering::SeqCst);
         board.barrier(1).unwrap_err()
     }));
     assert!(matches!(&broken[0], Failure::Fabric(FabricError::Corrupt { .. })), "{broken:?}");

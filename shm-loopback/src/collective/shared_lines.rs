@@ -1,8 +1,8 @@
 //! Memory that holds the lines of a board: words and bytes that all ranks share, and an event count.
 
-use crate::bell;
 use crate::control::Control;
 use crate::copy;
+use crate::event_count;
 use crate::memory::View;
 use crate::progress::Progress;
 use crate::words;
@@ -13,7 +13,7 @@ use transom_locks::{Awaited, Rank};
 use transom_windows::{FabricError, Wait};
 
 /// A trait, so that the model checker runs the rounds that ship.
-pub(super) trait Slate {
+pub(super) trait SharedLines {
     type Word: Word;
     /// Returns the words of the line that contains byte `at`.
     fn line(&self, at: usize) -> &[Self::Word; 8];
@@ -30,9 +30,9 @@ pub(super) trait Slate {
     /// Hints that the line will be read or written soon.
     fn prefetch<const TO_WRITE: bool>(&self, line: usize);
     /// Wakes all waiting ranks. The caller has changed a word before.
-    fn ring(&self);
+    fn notify(&self);
     /// Returns whether ranks share cores.
-    fn is_crowded(&self) -> bool;
+    fn is_oversubscribed(&self) -> bool;
     /// Fails if an awaited rank has died or left.
     fn check_peers(&self, me: Rank, awaited: Awaited) -> Result<(), FabricError>;
     /// Blocks until `look` returns a value or `check` fails. `look` loads words sequentially consistently.
@@ -89,7 +89,7 @@ impl Shared {
     }
 }
 
-impl Slate for Shared {
+impl SharedLines for Shared {
     type Word = AtomicU64;
 
     #[inline(always)]
@@ -135,13 +135,13 @@ impl Slate for Shared {
     }
 
     #[inline(always)]
-    fn ring(&self) {
-        bell::ring(&self.view.header().bell);
+    fn notify(&self) {
+        event_count::notify(&self.view.header().event);
     }
 
     #[inline(always)]
-    fn is_crowded(&self) -> bool {
-        self.control.is_crowded()
+    fn is_oversubscribed(&self) -> bool {
+        self.control.is_oversubscribed()
     }
 
     fn check_peers(&self, me: Rank, awaited: Awaited) -> Result<(), FabricError> {
@@ -157,6 +157,6 @@ impl Slate for Shared {
         look: impl FnMut() -> Result<Option<R>, FabricError>,
         check: impl FnMut() -> Result<(), FabricError>,
     ) -> Result<R, FabricError> {
-        words::wait(&self.view, wait, self.is_crowded(), &self.progress, look, check)
+        words::wait(&self.view, wait, self.is_oversubscribed(), &self.progress, look, check)
     }
 }

@@ -10,7 +10,7 @@ use crate::reach::Reach;
 use std::time::Instant;
 
 /// Bytes of a block from which a direct read by the kernel may be faster than two copies through cells.
-const FROM: usize = 32 << 10;
+const MIN_BYTES: usize = 32 << 10;
 
 /// Calls per row, which are measured together: after a broadcast through cells the root returns before its readers, and
 /// waits in a later one.
@@ -21,15 +21,15 @@ const ROW: u32 = 4;
 const READS: u32 = 2;
 const COPIES: u32 = 2;
 /// Calls of the first trial, and of each later one except the second.
-const FIRST: u32 = (COPIES + READS) * ROW;
+const TRIAL_CALLS: u32 = (COPIES + READS) * ROW;
 /// Bytes of a length's shortest blocks after which the second trial begins, and bytes that this trial moves through
 /// cells. The pages of cells are new to each process at first, and slow.
-const SOON: usize = 16 << 20;
-const LAP: usize = 8 << 20;
+const SECOND_TRIAL_AFTER: usize = 16 << 20;
+const CELL_LAP: usize = 8 << 20;
 /// Ratio of direct to cell time from which a trial ends early.
 const HOPELESS: u64 = 4;
 /// Calls after which a trial is repeated: the slower path may take ten times as long.
-const AGAIN: u32 = 1 << 15;
+const TRIAL_INTERVAL: u32 = 1 << 15;
 /// Length classes: powers of two, the last of which holds 4 MiB and more.
 const LENGTHS: usize = 8;
 
@@ -48,14 +48,14 @@ pub(super) enum Kind {
 
 /// Times that calls took, and the path chosen for each kind and length. Equal at all ranks, except for times of the
 /// current trial.
-pub(super) struct Ways {
+pub(super) struct PathTuner {
     /// Fixed path of all calls, if paths are not measured: true means direct.
     pub always: Option<bool>,
-    tried: [[Tried; LENGTHS]; Kind::AllReduce as usize + 1],
+    measured: [[Measured; LENGTHS]; Kind::AllReduce as usize + 1],
 }
 
 #[derive(Clone, Copy, Default)]
-struct Tried {
+struct Measured {
     calls: u32,
     /// Nanoseconds of the calls of this row.
     row: u64,
@@ -74,15 +74,15 @@ enum Next {
     Settled,
 }
 
-impl Tried {
+impl Measured {
     /// Returns the index of the next call in its trial and the number of rows of that trial, or `None` outside trials.
     /// `shortest` is the length of the class's shortest blocks in bytes.
     fn trial(&self, shortest: usize) -> Option<(u32, u32)> {
-        let second = (SOON / shortest).max(FIRST as usize) as u32;
-        let long = COPIES.max((LAP / shortest) as u32 / ROW) + READS;
+        let second = (SECOND_TRIAL_AFTER / shortest).max(TRIAL_CALLS as usize) as u32;
+        let long = COPIES.max((CELL_LAP / shortest) as u32 / ROW) + READS;
         let trial = match self.calls.checked_sub(second) {
             Some(at) if at < long * ROW => (at, long),
-            _ => (self.calls % AGAIN, FIRST / ROW),
+            _ => (self.calls % TRIAL_INTERVAL, TRIAL_CALLS / ROW),
         };
         Some(trial).filter(|(at, rows)| *at < rows * ROW)
     }
@@ -100,7 +100,7 @@ impl Tried {
 
     /// Records the time of a call of a trial. Returns true for the last call of a direct row, after which all ranks
     /// agree on a path.
-    fn took(&mut self, direct: bool, nanoseconds: u64) -> bool {
+    fn record(&mut self, direct: bool, nanoseconds: u64) -> bool {
         self.row = self.row.saturating_add(nanoseconds);
         let ends = self.calls.is_multiple_of(ROW);
         if ends {
@@ -123,16 +123,16 @@ impl Tried {
     }
 }
 
-impl Ways {
+impl PathTuner {
     /// Creates the measurements. Ranks that share cores always use cells, where they wait less for each other.
-    pub fn new(crowded: bool) -> Self {
-        Ways { always: crowded.then_some(false), tried: Default::default() }
+    pub fn new(oversubscribed: bool) -> Self {
+        PathTuner { always: oversubscribed.then_some(false), measured: Default::default() }
     }
 
     /// Returns the measurements of a kind and length, and the length of the class's shortest blocks in bytes.
-    fn of(&mut self, kind: Kind, bytes: usize) -> (&mut Tried, usize) {
-        let length = ((bytes / FROM).max(1).ilog2() as usize).min(LENGTHS - 1);
-        (&mut self.tried[kind as usize][length], FROM << length)
+    fn of(&mut self, kind: Kind, bytes: usize) -> (&mut Measured, usize) {
+        let length = ((bytes / MIN_BYTES).max(1).ilog2() as usize).min(LENGTHS - 1);
+        (&mut self.measured[kind as usize][length], MIN_BYTES << length)
     }
 }
 
@@ -140,33 +140,33 @@ impl Board {
     /// Moves blocks of `bytes` bytes, as many at all ranks, by the faster path. `act` receives the access to other
     /// ranks' buffers if the path is direct.
     #[inline(always)]
-    pub(super) fn either_way(
+    pub(super) fn on_either_path(
         &mut self,
         kind: Kind,
         bytes: usize,
         act: impl FnOnce(&mut Self, Option<&Reach>) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         match &self.reach {
-            Some(reach) if bytes >= FROM && self.ranks() > 1 => {
+            Some(reach) if bytes >= MIN_BYTES && self.ranks() > 1 => {
                 let reach = reach.clone();
-                self.faster_way(kind, bytes, &reach, act)
+                self.on_faster_path(kind, bytes, &reach, act)
             }
             _ => act(self, None),
         }
     }
 
-    fn faster_way(
+    fn on_faster_path(
         &mut self,
         kind: Kind,
         bytes: usize,
         reach: &Reach,
         act: impl FnOnce(&mut Self, Option<&Reach>) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
-        let (direct, next) = match self.ways.always {
+        let (direct, next) = match self.tuner.always {
             Some(direct) => (direct, Next::Settled),
             None => {
-                let (tried, shortest) = self.ways.of(kind, bytes);
-                tried.next(shortest)
+                let (measured, shortest) = self.tuner.of(kind, bytes);
+                measured.next(shortest)
             }
         };
         let Next::Trial { begins } = next else { return act(self, direct.then_some(reach)) };
@@ -178,17 +178,17 @@ impl Board {
         let begun = Instant::now();
         act(self, direct.then_some(reach))?;
         let took = begun.elapsed().as_nanos() as u64;
-        if !self.ways.of(kind, bytes).0.took(direct, took) {
+        if !self.tuner.of(kind, bytes).0.record(direct, took) {
             return Ok(());
         }
-        let mine = self.ways.of(kind, bytes).0.least.map(u64::to_le_bytes);
+        let mine = self.tuner.of(kind, bytes).0.least.map(u64::to_le_bytes);
         let mut all = vec![0; 16 * self.ranks()];
         self.gather_blocks(None, mine.as_flattened(), &mut all)?;
         let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
-        let (tried, shortest) = self.ways.of(kind, bytes);
-        tried.settle(shortest, all.chunks_exact(16).map(|least| [word(&least[..8]), word(&least[8..])]));
-        if tried.trial(shortest).is_none() {
-            let Tried { direct, least: [cells, read], .. } = *tried;
+        let (measured, shortest) = self.tuner.of(kind, bytes);
+        measured.settle(shortest, all.chunks_exact(16).map(|least| [word(&least[..8]), word(&least[8..])]));
+        if measured.trial(shortest).is_none() {
+            let Measured { direct, least: [cells, read], .. } = *measured;
             tracing::debug!(?kind, bytes, cells, read, direct, "path of long collectives chosen");
         }
         Ok(())
@@ -201,16 +201,16 @@ mod tests {
 
     /// Runs `rows` rows of calls, each of which takes `took[0]` ns through cells or `took[1]` ns directly. Returns `C`
     /// or `D` for each row.
-    fn ways(ways: &mut Ways, rows: u32, (kind, bytes): (Kind, usize), took: [u64; 2]) -> String {
+    fn rows(tuner: &mut PathTuner, rows: u32, (kind, bytes): (Kind, usize), took: [u64; 2]) -> String {
         let one = |at| {
-            let (tried, shortest) = ways.of(kind, bytes);
-            let (direct, next) = tried.next(shortest);
+            let (measured, shortest) = tuner.of(kind, bytes);
+            let (direct, next) = measured.next(shortest);
             if let Next::Trial { begins } = next {
                 assert_eq!(begins, at % ROW == 0);
-                if tried.took(direct, took[usize::from(direct)]) {
-                    let least = tried.least;
+                if measured.record(direct, took[usize::from(direct)]) {
+                    let least = measured.least;
                     // Another rank was faster.
-                    tried.settle(shortest, [least, [1, 1]].into_iter());
+                    measured.settle(shortest, [least, [1, 1]].into_iter());
                 }
             }
             if direct { 'D' } else { 'C' }
@@ -222,36 +222,36 @@ mod tests {
 
     #[test]
     fn paths_are_measured_per_kind_and_length() {
-        let mut board = Ways::new(false);
+        let mut tuner = PathTuner::new(false);
         let (gather, broadcast) = ((Kind::AllGather, 64 << 10), (Kind::Broadcast, 64 << 10));
-        assert_eq!(ways(&mut board, 12, gather, [50, 20]), "CCDDDDDDDDDD");
-        assert_eq!(ways(&mut board, 12, broadcast, [20, 50]), "CCDDCCCCCCCC");
-        assert_eq!(ways(&mut board, 12, (Kind::AllGather, 128 << 10), [50, 45]), "CCDDCCCCCCCC", "not worth it");
+        assert_eq!(rows(&mut tuner, 12, gather, [50, 20]), "CCDDDDDDDDDD");
+        assert_eq!(rows(&mut tuner, 12, broadcast, [20, 50]), "CCDDCCCCCCCC");
+        assert_eq!(rows(&mut tuner, 12, (Kind::AllGather, 128 << 10), [50, 45]), "CCDDCCCCCCCC", "not worth it");
         // Lengths of one class share their measurements.
-        assert_eq!(ways(&mut board, 3, (Kind::AllGather, (128 << 10) - 1), [90, 10]), "DDD");
+        assert_eq!(rows(&mut tuner, 3, (Kind::AllGather, (128 << 10) - 1), [90, 10]), "DDD");
         // 15 rows have run. 16 MiB are 64 rows, and 8 MiB are 32.
-        assert_eq!(ways(&mut board, 49, gather, [50, 20]), "D".repeat(49));
-        assert_eq!(ways(&mut board, 36, gather, [50, 20]), "C".repeat(32) + "DDDD");
-        let rest = AGAIN / ROW - 100;
-        assert_eq!(ways(&mut board, rest, gather, [20, 50]), "D".repeat(rest as usize), "not so soon");
-        assert_eq!(ways(&mut board, 12, gather, [20, 50]), "CCDDCCCCCCCC");
+        assert_eq!(rows(&mut tuner, 49, gather, [50, 20]), "D".repeat(49));
+        assert_eq!(rows(&mut tuner, 36, gather, [50, 20]), "C".repeat(32) + "DDDD");
+        let rest = TRIAL_INTERVAL / ROW - 100;
+        assert_eq!(rows(&mut tuner, rest, gather, [20, 50]), "D".repeat(rest as usize), "not so soon");
+        assert_eq!(rows(&mut tuner, 12, gather, [20, 50]), "CCDDCCCCCCCC");
         for (bytes, way) in [(1, "C"), (2 << 20, "C"), (4 << 20, "C"), (usize::MAX, "C")] {
-            assert_eq!(ways(&mut board, 1, (Kind::AllReduce, bytes), [1, 1]), way, "{bytes}");
+            assert_eq!(rows(&mut tuner, 1, (Kind::AllReduce, bytes), [1, 1]), way, "{bytes}");
         }
         // Four calls of 4 MiB are 16 MiB: the second trial begins as soon as the first is over, two rows of which are
         // done.
         let longest = (Kind::AllReduce, 9 << 20);
-        assert_eq!(ways(&mut board, 8, longest, [2, 1]), "DDCCDDDD");
+        assert_eq!(rows(&mut tuner, 8, longest, [2, 1]), "DDCCDDDD");
     }
 
     /// The first use of cells is slow. There are 128, and each call takes two.
     #[test]
     fn path_slow_only_at_first_is_found_later() {
-        let (mut board, mut cells) = (Ways::new(false), 0);
+        let (mut tuner, mut cells) = (PathTuner::new(false), 0);
         let mut found = String::new();
         for _ in 0..400 {
             let took = if cells < 128 { 60 } else { 3 };
-            let row = ways(&mut board, 1, (Kind::AllToAll, 64 << 10), [took, 7]);
+            let row = rows(&mut tuner, 1, (Kind::AllToAll, 64 << 10), [took, 7]);
             cells += if row == "C" { 2 * ROW } else { 0 };
             found += &row;
         }
@@ -261,23 +261,23 @@ mod tests {
     #[test]
     fn disturbed_row_does_not_decide() {
         for disturbed in [[1000, 20], [20, 1000]] {
-            let mut board = Ways::new(false);
+            let mut tuner = PathTuner::new(false);
             let kind = (Kind::AllToAll, 64 << 10);
             for cells in disturbed {
-                assert_eq!(ways(&mut board, 1, kind, [cells, 50]), "C");
+                assert_eq!(rows(&mut tuner, 1, kind, [cells, 50]), "C");
             }
-            assert_eq!(ways(&mut board, 5, kind, [20, 50]), "DDCCC");
+            assert_eq!(rows(&mut tuner, 5, kind, [20, 50]), "DDCCC");
         }
     }
 
     #[test]
     fn hopeless_path_ends_its_trial() {
-        let mut board = Ways::new(false);
-        assert_eq!(ways(&mut board, 9, (Kind::Broadcast, 64 << 10), [10, 40]), "CCDCCCCCC");
+        let mut tuner = PathTuner::new(false);
+        assert_eq!(rows(&mut tuner, 9, (Kind::Broadcast, 64 << 10), [10, 40]), "CCDCCCCCC");
         // Slow cells do not end a trial, since their pages may be new.
-        assert_eq!(ways(&mut board, 9, (Kind::Broadcast, 128 << 10), [40, 10]), "CCDDDDDDD");
-        let rest = AGAIN / ROW - 10;
-        let later = ways(&mut board, rest + 9, (Kind::Broadcast, 64 << 10), [10, 40]);
+        assert_eq!(rows(&mut tuner, 9, (Kind::Broadcast, 128 << 10), [40, 10]), "CCDDDDDDD");
+        let rest = TRIAL_INTERVAL / ROW - 10;
+        let later = rows(&mut tuner, rest + 9, (Kind::Broadcast, 64 << 10), [10, 40]);
         // One row in the second trial, and one in the repeated trial.
         assert_eq!(later.match_indices('D').map(|(at, _)| at).collect::<Vec<_>>(), [86, rest as usize + 1]);
     }
