@@ -8,7 +8,9 @@
 //!      | request       v                                     | reply
 //!      +----------> answered --------------------------------+
 //!
-//! request of a newer generation    any state --> answered: the old queue pair is retired
+//!   request of a newer generation    any state --> answered: the old queue pair is retired
+//!   lost                             asked, answered, ready --> absent, or asked again if an operation waits
+//!   reject, no queue pair, died      any state --> failed; want and requests lead out of it, except after a death
 //! ```
 //! Rules of the protocol:
 //! - A rank creates at most one queue pair per generation, and its generation never decreases. A generation therefore

@@ -171,10 +171,10 @@ impl Member {
         self.lane(way).lend(number, what);
     }
 
-    /// Posts a request on memory of this rank; returns its number. The caller keeps the memory until the request is
-    /// complete, or [leaves](UnderWay) it to the lane.
+    /// Posts a request on memory of this rank; returns its number.
     ///
-    /// The caller does so.
+    /// # Safety
+    /// The caller must keep the memory until the request is complete, or [leave](UnderWay) it to the lane.
     pub unsafe fn post_for(
         &self,
         way: Way,
