@@ -124,7 +124,7 @@ impl Mpi {
     /// As the twins' README has it.
     fn build(&self, dir: &TempDir) -> PathBuf {
         let twin = dir.path().join("twin");
-        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/bench/twins");
+        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/bench/mpi_reference");
         let sources = std::fs::read_dir(sources).unwrap().map(|entry| entry.unwrap().path());
         let sources = sources.filter(|path| path.extension().is_some_and(|extension| extension == "c"));
         let mut mpicc = Command::new(&self.mpicc);

@@ -5,18 +5,18 @@
 mod address;
 mod atomics;
 mod core;
-mod elsewhere;
-#[cfg(test)]
-mod explore;
+mod failover_qp;
 mod listen;
 mod machine;
 mod message;
+#[cfg(test)]
+mod model_check;
 mod pair;
-mod patience;
 mod service;
+mod timeout_backoff;
 
 pub(super) use core::{Core, Link};
-pub(super) use elsewhere::{LaneQueue, Twin};
+pub(super) use failover_qp::{LaneQueue, Twin};
 
 use super::VerbsError;
 use super::datagram::{Mailbox, Post, Recipient};

@@ -210,7 +210,7 @@ fn only_the_present_own_queue_is_recognised() {
     lane.retire(drop);
     assert!(!lane.has_own(77));
     let mut next = Queue::new(101, 8);
-    next.elsewhere = true;
+    next.failover = true;
     assert!(lane.resume(next, Start { generation: 2, ..START }, received(0)));
     assert_eq!((lane.queue_pair(), lane.has_own(101)), (101, false));
     assert_eq!((goes(&lane), goes(&lane)), (Some(101), None), "once");

@@ -265,10 +265,10 @@ impl VerbsWire {
             return;
         }
         let core = self.service.core_of(rail);
-        let elsewhere = || core.endpoints.lane(peer as usize).is_some_and(|lane| lane.is_elsewhere());
+        let failover = || core.endpoints.lane(peer as usize).is_some_and(|lane| lane.is_failover());
         match core.want(peer as usize) {
             // The first rail does not reach it, and others have lanes of their own.
-            Link::Ready if elsewhere() => self.wanted.push(lane),
+            Link::Ready if failover() => self.wanted.push(lane),
             Link::Ready => {
                 if self.raise(lane) {
                     self.events.push_back(Event::Up(lane));

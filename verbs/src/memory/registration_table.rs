@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use transom_launch::lock;
 
 /// Registrations of type `R`, by the addresses that they cover.
-pub(crate) struct Known<R>(Mutex<Ranges<R>>);
+pub(crate) struct RegistrationTable<R>(Mutex<Ranges<R>>);
 
 struct Ranges<R> {
     /// Length and registration, by first address and a number that distinguishes equal addresses.
@@ -22,12 +22,12 @@ struct Ranges<R> {
 /// An entry, which exists until this is dropped.
 pub(crate) struct Entry<R> {
     at: (u64, u64),
-    known: Arc<Known<R>>,
+    table: Arc<RegistrationTable<R>>,
 }
 
-impl<R> Known<R> {
+impl<R> RegistrationTable<R> {
     pub fn new() -> Arc<Self> {
-        Arc::new(Known(Mutex::new(Ranges { all: BTreeMap::new(), next: 0, longest: 0 })))
+        Arc::new(RegistrationTable(Mutex::new(Ranges { all: BTreeMap::new(), next: 0, longest: 0 })))
     }
 
     /// Adds an entry.
@@ -37,7 +37,7 @@ impl<R> Known<R> {
         ranges.next += 1;
         ranges.longest = ranges.longest.max(bytes);
         ranges.all.insert(at, (bytes, what));
-        Entry { at, known: self.clone() }
+        Entry { at, table: self.clone() }
     }
 
     /// A registration that covers all of these bytes.
@@ -58,7 +58,7 @@ impl<R> Known<R> {
 
 impl<R> Drop for Entry<R> {
     fn drop(&mut self) {
-        let gone = self.known.ranges().all.remove(&self.at);
+        let gone = self.table.ranges().all.remove(&self.at);
         drop(gone); // outside the lock
     }
 }
@@ -68,17 +68,17 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn known(ranges: &[(u64, u64)]) -> (Arc<Known<usize>>, Vec<Entry<usize>>) {
-        let known = Known::new();
-        let add = |(number, &(start, bytes))| known.add(start, bytes, Arc::new(number));
+    fn table(ranges: &[(u64, u64)]) -> (Arc<RegistrationTable<usize>>, Vec<Entry<usize>>) {
+        let table = RegistrationTable::new();
+        let add = |(number, &(start, bytes))| table.add(start, bytes, Arc::new(number));
         let entries = ranges.iter().enumerate().map(add).collect();
-        (known, entries)
+        (table, entries)
     }
 
     #[test]
     fn covered_range_is_found_and_others_are_not() {
-        let (known, mut entries) = known(&[(100, 50), (150, 50), (1000, 24)]);
-        let find = |start, bytes| known.find(start, bytes).map(|number| *number);
+        let (table, mut entries) = table(&[(100, 50), (150, 50), (1000, 24)]);
+        let find = |start, bytes| table.find(start, bytes).map(|number| *number);
         assert_eq!([find(100, 50), find(149, 1), find(150, 50), find(1023, 1)], [Some(0), Some(0), Some(1), Some(2)]);
         assert_eq!([find(99, 2), find(100, 51), find(200, 1), find(1000, 25), find(0, 5000)], [None; 5]);
         assert_eq!([find(u64::MAX, 1), find(u64::MAX, u64::MAX), find(1001, u64::MAX)], [None; 3]);
@@ -93,10 +93,10 @@ mod tests {
 
     #[test]
     fn found_registration_outlives_its_entry() {
-        let (known, entries) = known(&[(4096, 4096)]);
-        let found = known.find(5000, 100).unwrap();
+        let (table, entries) = table(&[(4096, 4096)]);
+        let found = table.find(5000, 100).unwrap();
         drop(entries);
-        assert!(known.find(5000, 100).is_none());
+        assert!(table.find(5000, 100).is_none());
         assert_eq!(Arc::strong_count(&found), 1, "only the user holds it");
     }
 
@@ -107,7 +107,7 @@ mod tests {
             ranges in prop::collection::vec((0u64..60, 0u64..30), 0..12),
             gone in prop::collection::vec(any::<prop::sample::Index>(), 0..6),
         ) {
-            let (known, entries) = known(&ranges);
+            let (table, entries) = table(&ranges);
             let mut entries: Vec<_> = entries.into_iter().map(Some).collect();
             if !entries.is_empty() {
                 gone.iter().for_each(|one| drop(entries[one.index(ranges.len())].take()));
@@ -118,7 +118,7 @@ mod tests {
                         let (from, covered) = ranges[number];
                         entries[number].is_some() && from <= start && start + bytes <= from + covered
                     };
-                    let found = known.find(start, bytes).map(|number| *number);
+                    let found = table.find(start, bytes).map(|number| *number);
                     prop_assert_eq!(found.is_some(), (0..ranges.len()).any(covers), "{} bytes at {}", bytes, start);
                     prop_assert!(found.is_none_or(covers), "{:?} does not cover {} bytes at {}", found, bytes, start);
                 }

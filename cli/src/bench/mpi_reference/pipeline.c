@@ -1,6 +1,6 @@
 /* A wavefront over a grid, as in the Parallel Research Kernel Synch_p2p. Each element needs its left, upper and upper left
    neighbours. Ranks own contiguous columns, and pass their last one to the next rank, row by row. */
-#include "twin.h"
+#include "reference.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* The report that rank 0 prints. */
-#include "twin.h"
+#include "reference.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -82,7 +82,7 @@ bool report_print(const struct task *task) {
             puts("check ok");
         } else {
             printf("check bad rank %d: %s\n", first, bad + first * WHY);
-            fprintf(stderr, "twin: rank %d: %s\n", first, bad + first * WHY);
+            fprintf(stderr, "mpi_reference: rank %d: %s\n", first, bad + first * WHY);
         }
         if (fflush(stdout)) {
             die("cannot write the report to stdout");

@@ -1,6 +1,6 @@
 /* Binding to cores. A rank binds itself, so that it runs on the core that `transom bench` chose. */
 #define _GNU_SOURCE
-#include "twin.h"
+#include "reference.h"
 
 #include <sched.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* Messages between ranks 0 and 1: latency, bandwidth and rate. */
-#include "twin.h"
+#include "reference.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* An MPI program that measures one thing once, as `transom bench-worker` does: table of measurements, arguments, main. */
-#include "twin.h"
+#include "reference.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -180,7 +180,7 @@ int main(int count, char **arguments) {
     leave_cleanly(); /* MPI_Init may have replaced the signal handlers */
     if (!fits(&task)) {
         if (task.rank == 0) {
-            fprintf(stderr, "twin: %s\n", wrong);
+            fprintf(stderr, "mpi_reference: %s\n", wrong);
         }
         MPI_Finalize();
         return 2;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use transom_launch::lock;
 
 /// A pool of memory of type `B`.
-pub(crate) struct Leases<B> {
+pub(crate) struct RegistrationPool<B> {
     /// Most bytes kept for reuse.
     most: usize,
     kept: Mutex<Kept<B>>,
@@ -25,7 +25,7 @@ pub(crate) struct Lease<B> {
     /// `None` during drop.
     memory: Option<B>,
     size: usize,
-    home: Arc<Leases<B>>,
+    home: Arc<RegistrationPool<B>>,
 }
 
 /// Counters of the pool.
@@ -46,10 +46,10 @@ fn size_for(bytes: usize) -> Option<usize> {
     bytes.max(1).checked_next_multiple_of(step)
 }
 
-impl<B> Leases<B> {
+impl<B> RegistrationPool<B> {
     pub fn new(most: usize) -> Arc<Self> {
         let (free, counts) = Default::default();
-        Arc::new(Leases { most, kept: Mutex::new(Kept { free, bytes: 0, counts }) })
+        Arc::new(RegistrationPool { most, kept: Mutex::new(Kept { free, bytes: 0, counts }) })
     }
 
     /// Leases memory of at least `bytes` bytes: returned memory, or memory from `make`, which is called outside the
@@ -134,27 +134,27 @@ mod tests {
 
     const KIB: usize = 1 << 10;
 
-    fn lease(leases: &Arc<Leases<usize>>, bytes: usize) -> Lease<usize> {
-        leases.lease(bytes, Ok::<_, ()>).unwrap()
+    fn lease(pool: &Arc<RegistrationPool<usize>>, bytes: usize) -> Lease<usize> {
+        pool.lease(bytes, Ok::<_, ()>).unwrap()
     }
 
     #[test]
     fn returned_memory_is_reused_within_limits() {
-        let leases = Leases::new(300 * KIB);
-        let (first, second) = (lease(&leases, 40_000), lease(&leases, 50_000));
+        let pool = RegistrationPool::new(300 * KIB);
+        let (first, second) = (lease(&pool, 40_000), lease(&pool, 50_000));
         assert_eq!((*first, *second), (64 * KIB, 64 * KIB), "concurrent leases are distinct");
-        assert_eq!(leases.counts(), Leased { reused: 0, made: 2 });
+        assert_eq!(pool.counts(), Leased { reused: 0, made: 2 });
         drop(first);
         drop(second);
-        drop(lease(&leases, 60_000));
-        assert_eq!(leases.counts(), Leased { reused: 1, made: 2 });
-        drop(lease(&leases, 200_000)); // 256 KiB: exceeds the limit beside two of 64 KiB, so memory is freed
-        drop(lease(&leases, 1));
-        assert_eq!(leases.counts(), Leased { reused: 1, made: 4 }, "both were freed");
-        drop(lease(&leases, 8 << 20)); // more than the limit
-        drop(lease(&leases, 8 << 20));
-        assert_eq!(leases.counts().made, 6);
-        assert!(leases.kept().bytes <= 300 * KIB);
+        drop(lease(&pool, 60_000));
+        assert_eq!(pool.counts(), Leased { reused: 1, made: 2 });
+        drop(lease(&pool, 200_000)); // 256 KiB: exceeds the limit beside two of 64 KiB, so memory is freed
+        drop(lease(&pool, 1));
+        assert_eq!(pool.counts(), Leased { reused: 1, made: 4 }, "both were freed");
+        drop(lease(&pool, 8 << 20)); // more than the limit
+        drop(lease(&pool, 8 << 20));
+        assert_eq!(pool.counts().made, 6);
+        assert!(pool.kept().bytes <= 300 * KIB);
     }
 
     #[test]
@@ -168,17 +168,17 @@ mod tests {
 
     #[test]
     fn free_memory_is_released_when_allocation_fails() {
-        let leases = Leases::new(1 << 20);
-        drop(lease(&leases, 64 * KIB));
+        let pool = RegistrationPool::new(1 << 20);
+        drop(lease(&pool, 64 * KIB));
         let tries = Cell::new(0);
         let make = |size| {
             tries.set(tries.get() + 1);
             if tries.get() == 1 { Err("the limit of locked memory") } else { Ok(size) }
         };
-        let lent = leases.lease(500 * KIB, make).unwrap();
+        let lent = pool.lease(500 * KIB, make).unwrap();
         assert_eq!(*lent, 512 * KIB);
-        assert_eq!(leases.kept().free.len(), 0);
+        assert_eq!(pool.kept().free.len(), 0);
         tries.set(0);
-        assert_eq!(leases.lease(500 * KIB, make).err(), Some("the limit of locked memory"), "no free memory is left");
+        assert_eq!(pool.lease(500 * KIB, make).err(), Some("the limit of locked memory"), "no free memory is left");
     }
 }

@@ -16,10 +16,10 @@ use transom_locks::Rank;
 pub(crate) struct LaneQueue {
     pub(super) pair: QueuePair,
     /// Set if the queue belongs to another rail than its lane.
-    elsewhere: Option<Box<Elsewhere>>,
+    failover: Option<Box<FailoverQp>>,
 }
 
-struct Elsewhere {
+struct FailoverQp {
     peer: Rank,
     by: u32,
     /// Core of the rail that has the queue pair.
@@ -34,17 +34,17 @@ struct Elsewhere {
 impl LaneQueue {
     /// A queue on the lane's own rail.
     pub fn own(pair: QueuePair) -> Self {
-        LaneQueue { pair, elsewhere: None }
+        LaneQueue { pair, failover: None }
     }
 
     /// A failover queue for a lane of `first` to a peer, on the rail with number `by`.
-    pub fn elsewhere(pair: QueuePair, peer: Rank, by: u32, core: Arc<Core>, first: &Arc<Core>) -> Self {
+    pub fn failover(pair: QueuePair, peer: Rank, by: u32, core: Arc<Core>, first: &Arc<Core>) -> Self {
         let (twins, first, registered) = (first.twins.clone(), Arc::downgrade(first), Mutex::default());
-        LaneQueue { pair, elsewhere: Some(Box::new(Elsewhere { peer, by, core, first, twins, registered })) }
+        LaneQueue { pair, failover: Some(Box::new(FailoverQp { peer, by, core, first, twins, registered })) }
     }
 }
 
-impl Elsewhere {
+impl FailoverQp {
     fn registered(&self) -> MutexGuard<'_, VecDeque<(u32, Arc<Registered>)>> {
         lock(&self.registered)
     }
@@ -97,45 +97,43 @@ impl WorkQueue for LaneQueue {
 
     #[inline]
     unsafe fn post(&self, request: &Request) -> io::Result<()> {
-        match &self.elsewhere {
+        match &self.failover {
             // SAFETY: caller's contract.
             None => unsafe { self.pair.post(request) },
             // SAFETY: caller's contract.
-            Some(elsewhere) => unsafe { self.pair.post(&elsewhere.named(request)?) },
+            Some(failover) => unsafe { self.pair.post(&failover.named(request)?) },
         }
     }
 
     #[inline]
-    fn is_elsewhere(&self) -> bool {
-        self.elsewhere.is_some()
+    fn is_failover(&self) -> bool {
+        self.failover.is_some()
     }
 
     fn course(&self, verb: Verb, to: Place) -> Course {
-        let Some(elsewhere) = &self.elsewhere else { return Course::Posted };
+        let Some(failover) = &self.failover else { return Course::Posted };
         match verb {
             Verb::CompareAndSwap { .. } | Verb::Add(_) => Course::Asked,
             // An empty write names no memory.
             Verb::Write if to == (Place { address: 0, key: 0 }) => Course::Posted,
-            Verb::Write | Verb::Read if elsewhere.twins.key(elsewhere.peer, elsewhere.by, to).is_some() => {
-                Course::Posted
-            }
+            Verb::Write | Verb::Read if failover.twins.key(failover.peer, failover.by, to).is_some() => Course::Posted,
             Verb::Write | Verb::Read | Verb::WriteAndTell(_) | Verb::Send => Course::Waits,
         }
     }
 
     fn ask(&self, number: u64, verb: Verb, to: Place) {
-        if let Some(elsewhere) = &self.elsewhere
-            && let Some(first) = elsewhere.first.upgrade()
+        if let Some(failover) = &self.failover
+            && let Some(first) = failover.first.upgrade()
         {
-            first.ask(elsewhere.peer, number, verb, to);
+            first.ask(failover.peer, number, verb, to);
         }
     }
 
     #[inline]
     fn completed(&self, number: u64) {
-        if let Some(elsewhere) = &self.elsewhere {
+        if let Some(failover) = &self.failover {
             let done = |of: u32| (number as u32).wrapping_sub(of) < 1 << 31;
-            let mut registered = elsewhere.registered();
+            let mut registered = failover.registered();
             while registered.front().is_some_and(|(of, _)| done(*of)) {
                 registered.pop_front();
             }

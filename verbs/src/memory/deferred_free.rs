@@ -23,7 +23,7 @@ pub(crate) struct Deferred {
 
 /// Objects that the ranks of a job or team made together and have not all dropped, and detached memory. Each object may
 /// keep something of type `M`.
-pub(crate) struct Remains<M = Vec<Deferred>>(Mutex<State<M>>);
+pub(crate) struct DeferredFree<M = Vec<Deferred>>(Mutex<State<M>>);
 
 struct State<M> {
     /// Number of the next object made by all ranks.
@@ -46,10 +46,10 @@ struct Shared<M> {
     kept: Option<M>,
 }
 
-impl<M> Default for Remains<M> {
+impl<M> Default for DeferredFree<M> {
     fn default() -> Self {
         let (shared, untold, detached) = Default::default();
-        Remains(Mutex::new(State { next: 0, led: 0, shared, untold, detached }))
+        DeferredFree(Mutex::new(State { next: 0, led: 0, shared, untold, detached }))
     }
 }
 
@@ -58,7 +58,7 @@ const ENTRY: usize = 8;
 /// Set in numbers of teams, to separate them from other objects.
 const TEAMS: u64 = 1 << 63;
 
-impl<M> Remains<M> {
+impl<M> DeferredFree<M> {
     fn state(&self) -> MutexGuard<'_, State<M>> {
         lock(&self.0)
     }
@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     /// Exchanges a message with reports between all ranks; returns the number of bytes that each rank sent.
-    fn meet(ranks: &[Remains<&str>]) -> Vec<usize> {
+    fn meet(ranks: &[DeferredFree<&str>]) -> Vec<usize> {
         let told: Vec<_> = ranks.iter().map(|rank| rank.tell(b"message")).collect();
         for rank in ranks {
             told.iter().for_each(|told| assert_eq!(rank.hear(told), Some(&b"message"[..])));
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn shared_object_is_released_when_all_dropped_it() {
-        let ranks: [Remains<&str>; 3] = Default::default();
+        let ranks: [DeferredFree<&str>; 3] = Default::default();
         let windows = [0, 1].map(|_| ranks.each_ref().map(|rank| rank.number(3)));
         assert_eq!(windows, [[0; 3], [1; 3]]);
         ranks[0].let_go(0, Some("memory"));
@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn team_is_released_when_its_members_dropped_it() {
-        let ranks: [Remains<&str>; 3] = Default::default();
+        let ranks: [DeferredFree<&str>; 3] = Default::default();
         let window = ranks.each_ref().map(|rank| rank.number(3));
         // Two of the three ranks form a team led by rank 2; the third does not know it.
         let team = ranks[2].lead(2);
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn malformed_reports_are_refused() {
-        let rank = Remains::<&str>::default();
+        let rank = DeferredFree::<&str>::default();
         rank.number(1);
         let told = {
             rank.let_go(0, Some("memory"));

@@ -1,6 +1,6 @@
 /* The relation of the cores of ranks 0 and 1: the time of a cache line from one to the other, and the slowdown of one by
    the other, as of two hardware threads of a core. */
-#include "twin.h"
+#include "reference.h"
 
 #include <stdatomic.h>
 

@@ -65,7 +65,7 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
         for state in [RETIRED, BROKEN] {
             let _ = self.state.compare_exchange(state, WORKS, Release, Relaxed);
         }
-        self.elsewhere.store(queue.is_elsewhere(), Release);
+        self.failover.store(queue.is_failover(), Release);
         sending.queue = Some(queue);
         sending.far_end_to_go = None;
         sending.waits = 0;

@@ -1,5 +1,5 @@
 /* Time, and batches of operations. */
-#include "twin.h"
+#include "reference.h"
 
 #include <sched.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* Memory of a rank, and windows. */
-#include "twin.h"
+#include "reference.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* The end of a rank that fails, is terminated, whose mpirun has ended, or that crashes in its library. In the last three
    cases it removes the library's segments in /dev/shm, because the library does not. */
-#include "twin.h"
+#include "reference.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -61,7 +61,7 @@ void leave_cleanly(void) {
 void die(const char *why, ...) {
     va_list arguments;
     va_start(arguments, why);
-    fputs("twin: ", stderr);
+    fputs("mpi_reference: ", stderr);
     vfprintf(stderr, why, arguments);
     fputc('\n', stderr);
     va_end(arguments);

@@ -1,5 +1,5 @@
 /* Single operations, completed by each of MPI's synchronizations; and barriers. */
-#include "twin.h"
+#include "reference.h"
 
 #include <stdlib.h>
 #include <string.h>

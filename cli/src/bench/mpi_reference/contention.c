@@ -1,5 +1,5 @@
 /* Locks of rank 0 that several ranks compete for. */
-#include "twin.h"
+#include "reference.h"
 
 #include <stddef.h>
 

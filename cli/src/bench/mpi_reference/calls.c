@@ -1,5 +1,5 @@
 /* The time that ranks 0 and 1 spend in calls, and the communication that overlaps with other work. */
-#include "twin.h"
+#include "reference.h"
 
 #include <stdlib.h>
 #include <string.h>

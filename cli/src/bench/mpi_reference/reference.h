@@ -1,7 +1,7 @@
-/* Declarations shared by the files of the reference program (twin), which measures in MPI what `transom bench` measures;
+/* Declarations shared by the files of the reference program, which measures in MPI what `transom bench` measures;
    see README.md. */
-#ifndef TWIN_H
-#define TWIN_H
+#ifndef REFERENCE_H
+#define REFERENCE_H
 
 #include <mpi.h>
 #include <stdbool.h>

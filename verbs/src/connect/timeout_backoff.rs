@@ -4,13 +4,13 @@
 use std::time::{Duration, Instant};
 
 #[derive(Debug, Default)]
-pub(super) struct Patience {
+pub(super) struct TimeoutBackoff {
     /// Number of connections broken off in succession, and the time of the last.
     broken_off: u32,
     last: Option<Instant>,
 }
 
-impl Patience {
+impl TimeoutBackoff {
     /// After this time without a break the timeout is the initial one again.
     const CALM: Duration = Duration::from_secs(30);
     /// Largest exponent of the multiplier.
@@ -37,18 +37,18 @@ mod tests {
 
     #[test]
     fn repeated_breaks_double_the_timeout_until_calm() {
-        let (begun, mut patience) = (Instant::now(), Patience::default());
+        let (begun, mut backoff) = (Instant::now(), TimeoutBackoff::default());
         let at = |seconds| begun + Duration::from_secs(seconds);
-        assert_eq!(patience.times(at(0)), 1);
+        assert_eq!(backoff.times(at(0)), 1);
         let times: Vec<u32> = (0..6)
             .map(|turn| {
-                patience.breaks_off(at(20 * turn));
-                patience.times(at(20 * turn + 1))
+                backoff.breaks_off(at(20 * turn));
+                backoff.times(at(20 * turn + 1))
             })
             .collect();
         assert_eq!(times, [2, 4, 8, 16, 16, 16]);
-        assert_eq!((patience.times(at(130)), patience.times(at(131))), (16, 1));
-        patience.breaks_off(at(140));
-        assert_eq!(patience.times(at(141)), 2, "the first timeout again");
+        assert_eq!((backoff.times(at(130)), backoff.times(at(131))), (16, 1));
+        backoff.breaks_off(at(140));
+        assert_eq!(backoff.times(at(141)), 2, "the first timeout again");
     }
 }

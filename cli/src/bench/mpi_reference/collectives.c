@@ -1,5 +1,5 @@
 /* Collectives of all ranks, in place where the worker's are. */
-#include "twin.h"
+#include "reference.h"
 
 #include <stdlib.h>
 

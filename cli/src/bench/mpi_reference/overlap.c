@@ -1,5 +1,5 @@
 /* Rank 0 reads from rank 1 while rank 1 computes and makes no call. */
-#include "twin.h"
+#include "reference.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* Blocked dense LU factorization without pivoting, as in examples/lu. Each rank holds its blocks in a window, works on
    them in place, and gets the blocks of others. */
 #include "block.h"
-#include "twin.h"
+#include "reference.h"
 
 #include <float.h>
 #include <math.h>

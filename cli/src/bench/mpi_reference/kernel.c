@@ -1,6 +1,6 @@
 /* The speed of a core in LU's block operation alone, as in the worker's `kernel`: on page-aligned blocks. */
 #include "block.h"
-#include "twin.h"
+#include "reference.h"
 
 #include <math.h>
 #include <stdlib.h>
