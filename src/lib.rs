@@ -84,6 +84,8 @@ mod pages {
     struct Messages;
     #[doc = include_str!("../docs/PIPES.md")]
     struct Pipes;
+    #[doc = include_str!("../docs/running.md")]
+    struct Running;
     #[doc = include_str!("../docs/TESTING.md")]
     struct Testing;
     #[doc = include_str!("../PORTING.md")]
