@@ -9,7 +9,7 @@ use transom_channel::wire::RAILS;
 use transom_channel::{Config, Paths};
 use transom_launch::variables::VariableError;
 
-/// From so many bytes on it takes less time to register memory than to copy: BENCHMARKS.md has the figures.
+/// From so many bytes on it takes less time to register memory than to copy: docs/results/rdma.md has the figures.
 const REGISTER_FROM: u32 = 128 << 10;
 
 /// Registered memory cannot be swapped out; buffers of persistent messages are mostly few.
