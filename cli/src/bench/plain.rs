@@ -33,7 +33,7 @@ pub struct Plain {
     /// With how many ranks, e.g. 2,4 [default: as `transom bench list` says, mostly 2]
     #[arg(short = 'n', long, value_name = "RANKS", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=1024))]
     ranks: Vec<u16>,
-    /// What TRANSOM_MESSAGES is, e.g. eager=0,rings=8 (docs/MESSAGES.md has the fields); any number of times, to be measured
+    /// What TRANSOM_MESSAGES is, e.g. eager=0,rings=8 (docs/configuration.md has the fields); any number of times, to be measured
     /// by turns; '' is what it is by itself
     #[arg(long = "config", value_name = "FIELDS", value_parser = config)]
     configs: Vec<String>,
