@@ -88,6 +88,12 @@ mod pages {
     struct Running;
     #[doc = include_str!("../docs/TESTING.md")]
     struct Testing;
-    #[doc = include_str!("../PORTING.md")]
-    struct Porting;
+    #[doc = include_str!("../docs/porting/mpi.md")]
+    struct PortingMpi;
+    #[doc = include_str!("../docs/porting/shmem.md")]
+    struct PortingShmem;
+    #[doc = include_str!("../docs/porting/pgas.md")]
+    struct PortingPgas;
+    #[doc = include_str!("../docs/porting/splash2.md")]
+    struct PortingSplash2;
 }
