@@ -96,4 +96,16 @@ mod pages {
     struct PortingPgas;
     #[doc = include_str!("../docs/porting/splash2.md")]
     struct PortingSplash2;
+    #[doc = include_str!("../docs/tutorial.md")]
+    struct Tutorial;
+    #[doc = include_str!("../docs/guide/rma.md")]
+    struct GuideRma;
+    #[doc = include_str!("../docs/guide/arrays.md")]
+    struct GuideArrays;
+    #[doc = include_str!("../docs/guide/messages.md")]
+    struct GuideMessages;
+    #[doc = include_str!("../docs/guide/collectives.md")]
+    struct GuideCollectives;
+    #[doc = include_str!("../docs/guide/failures.md")]
+    struct GuideFailures;
 }

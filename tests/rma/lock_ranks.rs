@@ -205,7 +205,7 @@ fn array_elements_of_an_unlocked_owner_are_refused() {
         for error in [access.put(0..9, &[1; 9]).unwrap_err(), access.fetch_and_op(4, Op::Sum, 1).unwrap_err()] {
             assert_eq!(
                 error.to_string(),
-                "array 0: elements of rank 1, where only those of ranks [0, 2] can be reached"
+                "array 0: cannot access elements of rank 1 here: only those of ranks [0, 2] can be accessed"
             );
             let Error::Array(ArrayError::NotReached { owner: 1, reached, .. }) = error else { panic!("{error}") };
             assert_eq!(reached, [0, 2]);

@@ -1,10 +1,12 @@
-//! What an element of a window, array or message may be.
+//! The element types of windows, arrays and messages.
 
 use bytemuck::Pod;
 
-/// The type of an element: plain data of which every bit pattern is a value, since other ranks write it and it is copied bytewise.
+/// An element type: plain data of which every bit pattern is a value, since other ranks write it and it is copied
+/// bytewise.
 ///
-/// Each [`bytemuck::Pod`] is one. The trait says no more than `Pod`, but the compiler's error for a type that is not one says what to do.
+/// Every [`bytemuck::Pod`] type is one. The trait adds nothing to `Pod`, but the compiler's error for other types tells
+/// what to do.
 ///
 /// # Examples
 /// A type of the program's own; its manifest has `bytemuck = { version = "1", features = ["derive"] }`:

@@ -1,4 +1,4 @@
-//! What an epoch lets an array reach.
+//! The elements of an array that an epoch can access.
 
 use crate::core::Core;
 use crate::target::inside;
@@ -7,7 +7,7 @@ use bytemuck::Pod;
 use sealed::Inside;
 use transom_locks::Rank;
 
-/// What an [`Access`](super::Access) goes through: an epoch of the array's window, or this rank's own part.
+/// The means of an [`Access`]: an epoch of the array's window, or this rank's own part.
 ///
 /// # Examples
 /// ```
@@ -23,7 +23,7 @@ use transom_locks::Rank;
 /// let world = transom::init()?;
 /// let mut array = world.array([10], Distribution::Cyclic)?;
 /// array.local().put(3..5, &[1, 2])?;
-/// assert_eq!((sum(&array.local())?, sum(&array.lock_all()?)?), (3, 3)); // this rank has all of it
+/// assert_eq!((sum(&array.local())?, sum(&array.lock_all()?)?), (3, 3)); // this rank owns all elements
 /// # Ok::<(), transom::Error>(())
 /// ```
 #[diagnostic::on_unimplemented(
@@ -70,13 +70,14 @@ impl<T: Pod, F: Fabric> Remote for FenceEpoch<'_, T, F> {}
 /// This rank's own part of an array.
 ///
 /// # Examples
-/// See [`GlobalArray::local`](super::GlobalArray::local), which lends it.
+/// See [`GlobalArray::local`](super::GlobalArray::local), which returns it.
 pub struct Part<'w, T: Pod, F: Fabric> {
     pub(super) rank: Rank,
     pub(super) local: Local<'w, T, F>,
 }
 
-/// By which this module alone calls what the sealed traits have: a bound on a trait has its methods called, wherever it is sealed.
+/// The token by which this module alone calls the methods of the sealed traits. A bound on a trait makes its methods
+/// callable, wherever it is sealed.
 pub(super) const INSIDE: Inside = Inside(());
 
 pub(super) mod sealed {
@@ -85,24 +86,24 @@ pub(super) mod sealed {
     #[derive(Clone, Copy)]
     pub struct Inside(pub(super) ());
 
-    /// Copies are apart from what is counted of them: where memory is shared, an operation that counts once may be many
-    /// copies. No name is like that of an operation of a target, or the compiler would suggest it to who forgot the
-    /// target.
+    /// Copies are separate from the operation counts: where memory is shared, an operation that counts once may be many
+    /// copies. No method is named like an operation of a target, or the compiler would suggest it to a caller who
+    /// forgot the target.
     pub trait Reach {
         type Element: Pod;
 
-        /// Whether the elements of `owner` can be reached.
+        /// Returns whether the elements of `owner` can be accessed.
         fn reaches(&self, owner: Rank) -> bool;
 
-        /// The ranks whose elements can be reached, for the error that names them.
+        /// The ranks whose elements can be accessed, for the error that names them.
         fn reached(&self) -> Vec<Rank>;
 
-        /// Whether copies of the owner's elements are loads and stores of this processor, and no remote operations.
+        /// True if copies of the owner's elements are loads and stores of this processor rather than remote operations.
         fn is_shared(&self, owner: Rank) -> bool;
         fn count_reads(&self, operations: usize);
         fn count_writes(&self, operations: usize);
 
-        /// Of a rank that can be reached.
+        /// Copies from the part of a rank that can be accessed.
         fn copy_from(&self, _: Inside, owner: Rank, offset: usize, into: &mut [Self::Element]) -> Result<(), Error>;
         fn copy_to(&self, _: Inside, owner: Rank, offset: usize, source: &[Self::Element]) -> Result<(), Error>;
     }
@@ -110,10 +111,10 @@ pub(super) mod sealed {
     pub trait Remote: Reach {
         type Fabric: Fabric;
 
-        /// A rank that can be reached.
+        /// The target of a rank that can be accessed.
         fn target(&self, _: Inside, owner: Rank) -> Result<Target<'_, Self::Element, Self::Fabric>, Error>;
 
-        /// Lends a rank that can be reached.
+        /// Calls `call` with the target of a rank that can be accessed.
         fn with_target<R>(
             &self,
             _: Inside,
@@ -155,7 +156,7 @@ impl<T: Pod, F: Fabric> sealed::Reach for Part<'_, T, F> {
     }
 }
 
-/// Each epoch: whether it reaches a rank, which ranks it reaches, and how it calls with a target.
+/// For each epoch: whether it accesses a rank, the ranks that it accesses, and its call with a target.
 macro_rules! epochs {
     ($($epoch:ident, $reaches:expr, $reached:expr, |$this:ident, $owner:pat_param, $call:ident| $called:expr;)*) => {$(
         impl<T: Pod, F: Fabric> sealed::Reach for $epoch<'_, T, F> {
@@ -238,8 +239,8 @@ epochs! {
         |epoch, owner, call| call(&sealed::Remote::target(epoch, INSIDE, owner)?);
 }
 
-/// The memory of a rank and the first byte there of elements, if the rank has them. This makes no [`Target`], which would be written to
-/// the stack for the sake of its errors.
+/// The memory of a rank and the offset of elements there, if the rank has them. Makes no [`Target`], which would be
+/// written to the stack for the sake of its errors.
 #[inline(always)]
 fn place<T, F: Fabric>(core: &Core<F>, rank: Rank, offset: usize, len: usize) -> Result<(&F::Remote, usize), Error>
 where
@@ -254,7 +255,7 @@ where
     Err(failed::<T, F>(core, rank, FabricError::OutOfBounds { offset, len, size: 0 }, offset, len))
 }
 
-/// What a target would say.
+/// The error that a target would return.
 #[cold]
 #[inline(never)]
 fn failed<T: Pod, F: Fabric>(core: &Core<F>, rank: Rank, error: FabricError, offset: usize, len: usize) -> Error {
