@@ -84,10 +84,18 @@ mod pages {
     struct Messages;
     #[doc = include_str!("../docs/PIPES.md")]
     struct Pipes;
+    #[doc = include_str!("../docs/running.md")]
+    struct Running;
     #[doc = include_str!("../docs/TESTING.md")]
     struct Testing;
-    #[doc = include_str!("../PORTING.md")]
-    struct Porting;
+    #[doc = include_str!("../docs/porting/mpi.md")]
+    struct PortingMpi;
+    #[doc = include_str!("../docs/porting/shmem.md")]
+    struct PortingShmem;
+    #[doc = include_str!("../docs/porting/pgas.md")]
+    struct PortingPgas;
+    #[doc = include_str!("../docs/porting/splash2.md")]
+    struct PortingSplash2;
     #[doc = include_str!("../docs/tutorial.md")]
     struct Tutorial;
     #[doc = include_str!("../docs/guide/rma.md")]

@@ -9,8 +9,8 @@ pub const MESSAGES: Variable = Variable {
     name: "TRANSOM_MESSAGES",
     set_by: SetBy::User,
     meaning: "sizes and limits of messages, and how pipes move bytes that do not say so",
-    expected: "FIELD=VALUE, a name such as `aptus`, or a list, e.g. `eager=4096,rings=0`; docs/MESSAGES.md has fields and names",
-    default: "as docs/MESSAGES.md says",
+    expected: "FIELD=VALUE, a name such as `aptus`, or a list, e.g. `eager=4096,rings=0`; docs/configuration.md has fields and names",
+    default: "docs/configuration.md has the defaults",
     check: readable::<Changes>,
 };
 

@@ -9,7 +9,7 @@ use transom_channel::wire::RAILS;
 use transom_channel::{Config, Paths};
 use transom_launch::variables::VariableError;
 
-/// Smallest size in bytes at which registration takes less time than copying; see BENCHMARKS.md.
+/// Smallest size in bytes at which registration takes less time than copying; see docs/results/rdma.md.
 const REGISTER_FROM: u32 = 128 << 10;
 
 /// Default limit of idle registrations, in bytes. Registered memory cannot be swapped out, and persistent messages have
