@@ -1,0 +1,7 @@
+//! How often a test feeds an engine what a hostile peer could send.
+
+/// `usual` rounds, times the variable `FUZZ` if it is set. `tests/nightly fuzz` sets it.
+pub fn rounds(usual: u64) -> u64 {
+    let times = std::env::var("FUZZ").map_or(1, |times| times.parse().expect("FUZZ must be a number of times"));
+    usual * times
+}
