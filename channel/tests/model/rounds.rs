@@ -1,4 +1,4 @@
-//! How often a test feeds an engine what a hostile peer could send.
+//! Number of rounds of the tests that feed hostile bytes to an engine.
 
 /// `usual` rounds, times the variable `FUZZ` if it is set. `tests/nightly fuzz` sets it.
 pub fn rounds(usual: u64) -> u64 {
