@@ -19,8 +19,6 @@ pub struct Made {
     pub answered: usize,
     /// Packets that have come and were executed.
     pub arrived: u32,
-    /// Of a mutant: it has told what it received, and goes on.
-    pub sooner: bool,
 }
 
 /// A request as it was posted to a queue pair.
@@ -58,7 +56,6 @@ pub struct Doing<'a> {
     /// Whether the refusal came to be.
     pub met: bool,
     pub sent: Vec<Message>,
-    pub mutant: Option<Mutant>,
     pub wrong: Option<String>,
 }
 
@@ -77,11 +74,10 @@ impl Effects for Doing<'_> {
         let number = 2 + 2 * self.made.len() as u32 + self.side as u32;
         // The numbers of packets go round.
         // Each side takes them by turns, and begins with another.
-        let by = by.filter(|_| self.mutant != Some(Mutant::OtherRail));
         let by = by.unwrap_or((self.made.len() + self.side) as u32 % self.rails);
         let end = End { by, queue_pair: number, psn: (0xff_fffd + number) % (1 << 24), received: *self.received };
-        let (connected, attached, sent, answered, arrived, sooner) = Default::default();
-        self.made.push(Made { generation, end, connected, alive: true, attached, sent, answered, arrived, sooner });
+        let (connected, attached, sent, answered, arrived) = Default::default();
+        self.made.push(Made { generation, end, connected, alive: true, attached, sent, answered, arrived });
         Ok(end)
     }
 
@@ -94,11 +90,7 @@ impl Effects for Doing<'_> {
             Some(Made { end, .. }) if end.by != theirs.by => {
                 self.wrong = Some("connects queue pairs of two rails".into());
             }
-            Some(Made { connected: connected @ None, alive: true, .. }) => match self.mutant {
-                Some(Mutant::NotConnected) => {}
-                Some(Mutant::OtherPsn) => *connected = Some(End { psn: (theirs.psn + 1) % (1 << 24), ..theirs }),
-                _ => *connected = Some(theirs),
-            },
+            Some(Made { connected: connected @ None, alive: true, .. }) => *connected = Some(theirs),
             other => self.wrong = Some(format!("connects {other:?}")),
         }
         Ok(())
@@ -107,14 +99,10 @@ impl Effects for Doing<'_> {
     fn retire(&mut self) {
         match self.made.last_mut() {
             Some(made) if made.alive => {
-                made.alive = self.mutant == Some(Mutant::NotRetired);
-                made.sooner = true;
+                made.alive = false;
                 if let Some(theirs) = made.connected {
                     let next = (theirs.psn + made.arrived) % (1 << 24);
-                    *self.received = match self.mutant {
-                        Some(Mutant::OldForgotten) => Received { generation: made.generation, next },
-                        _ => self.received.after(made.generation, theirs.psn, next),
-                    };
+                    *self.received = self.received.after(made.generation, theirs.psn, next);
                 }
             }
             other => self.wrong = Some(format!("retires {other:?}")),
@@ -122,75 +110,6 @@ impl Effects for Doing<'_> {
     }
 
     fn send(&mut self, message: Message) {
-        match (self.mutant, message) {
-            (Some(Mutant::RejectsUnsent), Message::Reject { .. }) => {}
-            (Some(Mutant::OtherReason), Message::Reject { generation, .. }) => {
-                self.sent.push(Message::Reject { generation, errno: 99 });
-            }
-            _ => self.sent.push(message),
-        }
+        self.sent.push(message);
     }
-}
-
-/// What is wrong with a run, made at the boundary of the machine: the code under check is the code that ships.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mutant {
-    /// The attacker knows the secret.
-    ForgeriesOpened,
-    /// What is heard counts as of the current generation.
-    OldHeard,
-    /// Requests of a newer generation are not heard.
-    NewUnheard,
-    /// A reply of an old generation counts as one to the latest request.
-    ReplyToAnother,
-    /// Requests of both sides that cross are not heard.
-    CrossingUnheard,
-    /// What is sent in place of a repeated reply is nothing.
-    RepliesOnce,
-    /// Whoever waits does not ask again.
-    AsksOnce,
-    /// Rejects are not sent.
-    RejectsUnsent,
-    /// A reject tells another error.
-    OtherReason,
-    /// A queue pair is not destroyed when it is retired.
-    NotRetired,
-    /// A queue pair is taken as connected that is not.
-    NotConnected,
-    /// It is of another rail than the peer's.
-    OtherRail,
-    /// It is connected from another PSN on.
-    OtherPsn,
-    /// Ready before the peer is known to be connected.
-    ReadyWhenAnswered,
-    /// That a queue pair was lost is not told.
-    LossUntold,
-    /// That an older queue pair was lost counts for the current one.
-    OldLoss,
-    /// After a loss the generations begin anew.
-    GenerationsAnew,
-    /// That the peer died is not told.
-    DeathUntold,
-    /// That the peer died is told as the loss of the queue pair.
-    DeathAsLoss,
-    /// What was received is told before the queue pair takes nothing more.
-    ToldTooSoon,
-    /// Where nothing was received by the last queue pair, that is told, and not what was by one before.
-    OldForgotten,
-    /// All is posted again.
-    AllAgain,
-    /// Nothing is.
-    NothingAgain,
-    /// One packet fewer counts as received.
-    OnePacketLess,
-    /// One more.
-    OnePacketMore,
-    /// What was received counts for the last generation, whichever it was.
-    AnyGeneration,
-    /// The result of an atomic that is lost is told as if there were one.
-    ResultsForged,
-    /// Who is to retire its queue pair says that it has, and keeps it.
-    RetiresInWords,
-    /// Who is to retire an older one retires the last.
-    OldRetired,
 }

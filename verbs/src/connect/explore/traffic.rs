@@ -1,7 +1,9 @@
 //! Requests by the connection: the account that ships, a network that brings packets late, though never out of order, and
 //! what has really happened at the far end.
 
-use super::adapter::{Made, Mutant, Sent};
+use super::adapter::{Made, Sent};
+use super::holds;
+use super::world::Budget;
 use crate::lane::{Account, Kept, Start};
 use crate::wr::{Kind, Piece, Place, Received, Verb};
 
@@ -13,8 +15,6 @@ pub struct Traffic {
     /// How many it may still post.
     pub posts: u8,
     account: Option<Account>,
-    /// Of its last connection.
-    generation: u32,
     pub completed: u64,
     posted: Vec<What>,
     /// Atomics whose results are told to be lost.
@@ -61,37 +61,20 @@ impl Traffic {
     }
 
     /// The side is ready with `made`, whose far end said what it had received: what is unfinished is posted to it.
-    pub fn attach(&mut self, made: &mut Made, theirs: Received, mutant: Option<Mutant>) -> Result<(), String> {
+    pub fn attach(&mut self, made: &mut Made, theirs: Received) -> Result<(), String> {
         if made.attached {
             return Ok(());
         }
         made.attached = true;
         let start = Start { generation: made.generation, psn: made.end.psn, mtu: MTU };
-        let before = std::mem::replace(&mut self.generation, made.generation);
         let Some(account) = &mut self.account else {
             self.account = Some(Account::new(start, 8, 0));
             return Ok(());
         };
-        let with = |by: u32| Received { next: (theirs.next + by) % (1 << 24), ..theirs };
-        let theirs = match mutant {
-            Some(Mutant::AllAgain) => Received::default(),
-            Some(Mutant::OnePacketLess) => with((1 << 24) - 1),
-            Some(Mutant::OnePacketMore) => with(1),
-            Some(Mutant::AnyGeneration) if theirs.generation > 0 => Received { generation: before, ..theirs },
-            _ => theirs,
-        };
         let lost = &mut self.lost;
-        let told = |number| {
-            if mutant != Some(Mutant::ResultsForged) {
-                lost.push(number);
-            }
-        };
-        account.begin(start, theirs, told).map_err(|_| "what was received was never sent".to_owned())?;
-        if mutant == Some(Mutant::NothingAgain) {
-            account.clear();
-            self.completed = self.posted.len() as u64;
-            return Ok(());
-        }
+        account
+            .begin(start, theirs, |number| lost.push(number))
+            .map_err(|_| "what was received was never sent".to_owned())?;
         let each = account.each::<()>(0, true, |number, kept, fenced| {
             made.sent.push(sent(number, kept, fenced));
             Ok(())
@@ -123,10 +106,9 @@ impl Traffic {
         None
     }
 
-    pub fn can_execute(made: &Made, theirs: &Made, mutant: Option<Mutant>) -> bool {
-        let late = mutant == Some(Mutant::ToldTooSoon) && theirs.sooner;
+    pub fn can_execute(made: &Made, theirs: &Made) -> bool {
         let connected = theirs.connected == Some(made.end) && made.connected == Some(theirs.end);
-        (theirs.alive || late) && connected && Self::next(made, theirs).is_some()
+        theirs.alive && connected && Self::next(made, theirs).is_some()
     }
 
     /// The far end executes the next packet.
@@ -185,4 +167,16 @@ impl Traffic {
         };
         if is_right { Ok(()) } else { Err(format!("request {number} is complete, and it is not so: {self:?}")) }
     }
+}
+
+/// Requests of one side and of both, over several connections.
+const TRAFFIC: [Budget; 3] = [
+    Budget { wants: 1, losses: 2, refusals: 0, deaths: 0, posts: [1, 0], rails: 1, retires: 0 },
+    Budget { wants: 1, losses: 1, refusals: 0, deaths: 0, posts: [2, 0], rails: 1, retires: 0 },
+    Budget { wants: 1, losses: 1, refusals: 0, deaths: 0, posts: [1, 1], rails: 1, retires: 0 },
+];
+
+#[test]
+fn nothing_is_done_twice_nor_lost() {
+    holds(&TRAFFIC);
 }
