@@ -1,38 +1,38 @@
-//! A rank's adapter: the queue pairs that it has made, and what is wrong with how a machine uses it.
+//! A simulated adapter: the queue pairs that a rank created, and checks of the machine's use of them.
 
 use super::super::machine::Effects;
 use super::super::message::{End, Message};
 use crate::wr::{Kind, Received};
 use rustix::io::Errno;
 
-/// A queue pair that a side has made.
+/// A queue pair created by a side.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Made {
     pub generation: u32,
     pub end: End,
     pub connected: Option<End>,
     pub alive: bool,
-    /// It is the lane's.
+    /// Attached to the lane.
     pub attached: bool,
-    /// What was posted to it, and how many of that were answered.
+    /// Requests posted to it, and the number of them that were answered.
     pub sent: Vec<Sent>,
     pub answered: usize,
-    /// Packets that have come and were executed.
+    /// Packets received and executed.
     pub arrived: u32,
 }
 
-/// A request as it was posted to a queue pair.
+/// A request as posted to a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Sent {
     pub number: u64,
     pub kind: Kind,
     pub packets: u32,
-    /// In place of one that was executed.
+    /// Posted in place of a request that was executed before.
     pub marker: bool,
     pub fenced: bool,
 }
 
-/// Which of the adapter's verbs is refused.
+/// The verb that the adapter refuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     None,
@@ -40,12 +40,12 @@ pub enum Refusal {
     Connect,
 }
 
-/// Distinct for each side and verb.
+/// An error number distinct for each side and verb.
 pub fn errno(side: usize, verb: usize) -> Errno {
     Errno::from_raw_os_error((1 + 2 * side + verb) as i32)
 }
 
-/// What a machine does in one step.
+/// The effects of one step of a machine.
 pub struct Doing<'a> {
     pub side: usize,
     pub rails: u32,
@@ -53,7 +53,7 @@ pub struct Doing<'a> {
     pub received: &'a mut Received,
     pub refused: &'a mut [bool; 2],
     pub refusal: Refusal,
-    /// Whether the refusal came to be.
+    /// The refused verb was called.
     pub met: bool,
     pub sent: Vec<Message>,
     pub wrong: Option<String>,
@@ -72,8 +72,7 @@ impl Effects for Doing<'_> {
             self.wrong = Some(format!("a second queue pair of generation {generation}, or an older one"));
         }
         let number = 2 + 2 * self.made.len() as u32 + self.side as u32;
-        // The numbers of packets go round.
-        // Each side takes them by turns, and begins with another.
+        // Packet numbers wrap around.
         let by = by.unwrap_or((self.made.len() + self.side) as u32 % self.rails);
         let end = End { by, queue_pair: number, psn: (0xff_fffd + number) % (1 << 24), received: *self.received };
         let (connected, attached, sent, answered, arrived) = Default::default();

@@ -1,12 +1,14 @@
-//! Every run of two machines over a network that loses, delays, repeats and reorders datagrams, and forges some; whose
-//! adapters refuse, lose queue pairs, and whose ranks die: at any moment, as often as the budget of a run says.
+//! Model check: every run of two machines over a network that loses, delays, duplicates, reorders and forges datagrams.
+//! Adapters refuse verbs and lose queue pairs, and ranks die, at any moment, within the budget of a run.
 //!
-//! The network keeps every datagram that was ever sent, and delivers any of them at any time: never is loss, late is delay,
-//! twice is repetition. A stopped rank is one whose steps come late. A plain breadth-first search, and not stateright,
-//! whose `eventually` does not look at runs that come back to a state: from each state that is found here, the network
-//! begins to deliver, and whoever wants a connection must get it, or the reason why not.
+//! The network keeps every datagram ever sent and may deliver it at any time. Never means loss, late means delay, twice
+//! means duplication. A stopped rank is one whose steps come late.
 //!
-//! `tests/mutants` has the lines of the code that these tests guard: `tests/mutants verbs`.
+//! The check is a plain breadth-first search instead of stateright, whose `eventually` ignores runs that return to a
+//! state. From every state found, a fair network is simulated: each side that wants a connection must then get it, or a
+//! reason why not.
+//!
+//! `tests/mutants verbs` breaks the code that these tests guard.
 
 mod adapter;
 mod carry;
@@ -18,10 +20,10 @@ use std::collections::HashSet;
 use std::rc::Rc;
 use world::{Budget, Step, World, changes_nothing};
 
-/// A state, the number of the one before, and what led from that to this.
+/// A state, the index of its predecessor, and the step between them.
 type Found = (Rc<World>, usize, Option<(usize, Step, Refusal)>);
 
-/// Explores everything; how many states there were, or what is wrong and how it came about.
+/// Explores all states. Returns their number, or the fault with the steps that led to it.
 fn explore(budget: Budget) -> Result<usize, String> {
     let start = Rc::new(World::new(budget));
     let mut seen = HashSet::from([start.clone()]);
