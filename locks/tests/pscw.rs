@@ -25,7 +25,7 @@ fn target_is_reported_only_while_epoch_is_open() {
             assert_eq!(targets(&group, ranks), (vec![], None));
             group.start(network, &last)?;
             assert_eq!(targets(&group, ranks), (vec![ranks - 1], Some(&last[..])));
-            // A group that is refused does not either.
+            // A refused start does not change the targets.
             assert!(matches!(group.start(network, &[0]), Err(Error::Epoch(_))));
             assert_eq!(targets(&group, ranks), (vec![ranks - 1], Some(&last[..])));
             group.complete(network)?;

@@ -22,7 +22,7 @@ pub(crate) struct Core<F: Fabric> {
 }
 
 impl<F: Fabric> Core<F> {
-    /// Elements of type `U` in memory that was attached as `len` of the window's elements.
+    /// Returns the number of elements of type `U` in memory that was attached as `len` elements of the window.
     pub fn attached_len<U>(&self, len: usize) -> usize {
         len * self.element / size_of::<U>()
     }

@@ -311,7 +311,7 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
     /// The errors of [`cas`](Self::cas).
     fn notify(&self, at: &Self::Remote, offset: usize, value: u64, wake: Wake) -> Result<(), FabricError>;
 
-    /// Reads an aligned word of this rank's own region, as other ranks left it. No remote operation.
+    /// Reads an aligned word of this rank's own region, which other ranks may have written. No remote operation.
     ///
     /// # Errors
     /// The errors of [`cas`](Self::cas).
@@ -352,7 +352,7 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
         wait.poll(true, look, || self.check_peers(wait.awaited))
     }
 
-    /// Reads this rank's own region, as other ranks left it.
+    /// Reads this rank's own region, which other ranks may have written.
     ///
     /// # Errors
     /// [`FabricError::OutOfBounds`].

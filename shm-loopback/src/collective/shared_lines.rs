@@ -1,8 +1,8 @@
-//! What the lines of a board are written on: words and bytes that all its ranks share, and a bell.
+//! Memory that holds the lines of a board: words and bytes that all ranks share, and an event count.
 
-use crate::bell;
 use crate::control::Control;
 use crate::copy;
+use crate::event_count;
 use crate::memory::View;
 use crate::progress::Progress;
 use crate::words;
@@ -12,30 +12,30 @@ use std::sync::{Arc, OnceLock};
 use transom_locks::{Awaited, Rank};
 use transom_windows::{FabricError, Wait};
 
-/// A trait, so that a model checker runs rounds as they ship.
-pub(super) trait Slate {
+/// A trait, so that the model checker runs the rounds that ship.
+pub(super) trait SharedLines {
     type Word: Word;
-    /// The words of the line in which this byte is.
+    /// Returns the words of the line that contains byte `at`.
     fn line(&self, at: usize) -> &[Self::Word; 8];
-    /// The word at this byte.
+    /// Returns the word at byte `at`.
     #[inline(always)]
     fn word(&self, at: usize) -> &Self::Word {
         &self.line(at)[at / 8 % 8]
     }
     fn fence(&self, order: Ordering);
-    /// Writes bytes that nobody uses meanwhile.
+    /// Writes bytes that no other thread accesses meanwhile.
     fn write(&self, at: usize, bytes: &[u8]);
-    /// Reads bytes that nobody writes meanwhile.
+    /// Reads bytes that no thread writes meanwhile.
     fn read(&self, at: usize, into: &mut [u8]);
-    /// Has the line there brought, to be written or read: a hint.
+    /// Hints that the line will be read or written soon.
     fn prefetch<const TO_WRITE: bool>(&self, line: usize);
-    /// Wakes whoever waits, after a word was changed.
-    fn ring(&self);
-    /// Whether ranks share cores.
-    fn is_crowded(&self) -> bool;
-    /// An error if a rank that is waited for is gone.
+    /// Wakes all waiting ranks. The caller has changed a word before.
+    fn notify(&self);
+    /// Returns whether ranks share cores.
+    fn is_oversubscribed(&self) -> bool;
+    /// Fails if an awaited rank has died or left.
     fn check_peers(&self, me: Rank, awaited: Awaited) -> Result<(), FabricError>;
-    /// Returns what `look` finds in words that it loads sequentially consistently, or the error of `check`.
+    /// Blocks until `look` returns a value or `check` fails. `look` loads words sequentially consistently.
     fn wait<R>(
         &self,
         wait: Wait<'_>,
@@ -47,7 +47,7 @@ pub(super) trait Slate {
 pub(super) trait Word {
     fn load(&self, order: Ordering) -> u64;
     fn store(&self, value: u64, order: Ordering);
-    /// Sets it if it is 0 yet, sequentially consistently.
+    /// Sets the word to `value` if it is 0, sequentially consistently.
     fn claim(&self, value: u64);
 }
 
@@ -67,18 +67,18 @@ impl Word for AtomicU64 {
     }
 }
 
-/// Memory that ranks share.
+/// Memory shared by the ranks.
 pub(super) struct Shared {
     pub view: View,
-    /// All lines of the view.
+    /// The view as lines. `view` keeps it mapped.
     lines: NonNull<[[AtomicU64; 8]]>,
     control: Arc<Control>,
     progress: Arc<Progress>,
-    /// Called every tenth of a second by a call that waits.
+    /// Callback that a long wait calls every 100 ms.
     pub at_long_waits: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
-// SAFETY: the lines are reached by any thread, as the view.
+// SAFETY: the view is `Send` and `Sync`, and keeps the lines mapped.
 unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}
@@ -89,12 +89,12 @@ impl Shared {
     }
 }
 
-impl Slate for Shared {
+impl SharedLines for Shared {
     type Word = AtomicU64;
 
     #[inline(always)]
     fn line(&self, at: usize) -> &[AtomicU64; 8] {
-        // SAFETY: the view keeps them as they are.
+        // SAFETY: `view` keeps the lines mapped and in place.
         let lines = unsafe { self.lines.as_ref() };
         &lines[at / 64]
     }
@@ -112,7 +112,7 @@ impl Slate for Shared {
             return self.word(at).store(u64::from_ne_bytes(word), Ordering::Relaxed);
         }
         let to = self.view.address(at, bytes.len());
-        // SAFETY: inside the view, which is accessed by atomics and `copy` alone.
+        // SAFETY: the range is inside the view, which is accessed by atomics and `copy` only.
         unsafe { copy::to_shared(to.expect("within its cell"), bytes) };
     }
 
@@ -125,7 +125,7 @@ impl Slate for Shared {
             return;
         }
         let from = self.view.address(at, into.len());
-        // SAFETY: inside the view, which is accessed by atomics and `copy` alone.
+        // SAFETY: the range is inside the view, which is accessed by atomics and `copy` only.
         unsafe { copy::from_shared(from.expect("within its cell"), into) };
     }
 
@@ -135,13 +135,13 @@ impl Slate for Shared {
     }
 
     #[inline(always)]
-    fn ring(&self) {
-        bell::ring(&self.view.header().bell);
+    fn notify(&self) {
+        event_count::notify(&self.view.header().event);
     }
 
     #[inline(always)]
-    fn is_crowded(&self) -> bool {
-        self.control.is_crowded()
+    fn is_oversubscribed(&self) -> bool {
+        self.control.is_oversubscribed()
     }
 
     fn check_peers(&self, me: Rank, awaited: Awaited) -> Result<(), FabricError> {
@@ -157,6 +157,6 @@ impl Slate for Shared {
         look: impl FnMut() -> Result<Option<R>, FabricError>,
         check: impl FnMut() -> Result<(), FabricError>,
     ) -> Result<R, FabricError> {
-        words::wait(&self.view, wait, self.is_crowded(), &self.progress, look, check)
+        words::wait(&self.view, wait, self.is_oversubscribed(), &self.progress, look, check)
     }
 }

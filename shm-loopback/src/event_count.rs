@@ -2,12 +2,13 @@
 //!
 //! No wake-up is lost. A sleeper counts itself in `sleepers` before its last poll of the words; a waker reads
 //! `sleepers` after it has changed a word. Each side has a fence between its two accesses, so one of them sees the
-//! other. Either the sleeper finds the changed word, or the waker finds the sleeper, increments `rings` and wakes it.
-//! The sleeper sleeps only while `rings` has its value from before that last poll.
+//! other. Either the sleeper finds the changed word, or the waker finds the sleeper, increments `epoch` and wakes it.
+//! The sleeper sleeps only while `epoch` has its value from before that last poll.
 //!
-//! Wakers are on the fast path and sleepers are not, so the sleeper's fence is the expensive one ([`order`]).
+//! Wakers are on the fast path and sleepers are not, so the sleeper's fence is the expensive one
+//! ([`asymmetric_fence`]).
 
-use crate::order;
+use crate::asymmetric_fence;
 #[cfg(not(miri))]
 use rustix::{io::Errno, thread::futex};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst, fence};
@@ -16,10 +17,10 @@ use std::time::Duration;
 /// Longest sleep before a sleeper polls again, and checks that the ranks it waits for are alive.
 const ROUND: Duration = Duration::from_millis(100);
 
-/// The state that sleepers and wakers of one block share. A trait, so that a model checker runs [`nap`] and [`ring`] as
-/// they ship.
-pub(crate) trait Bell {
-    /// A sleeper's snapshot of `rings`.
+/// The state that sleepers and wakers of one block share. A trait, so that a model checker runs [`park`] and [`notify`]
+/// as they ship.
+pub(crate) trait EventCount {
+    /// A sleeper's snapshot of `epoch`.
     type Seen;
     /// Changes the number of sleepers by 1 or -1.
     fn count(&self, change: i32);
@@ -27,16 +28,16 @@ pub(crate) trait Bell {
     /// The fences of a waker and of a sleeper.
     #[inline(always)]
     fn light(&self) {
-        order::light();
+        asymmetric_fence::light();
     }
     fn heavy(&self) {
         // If it fails a wake-up may be missed, and the sleep lasts for its full time.
-        let _ = order::heavy();
+        let _ = asymmetric_fence::heavy();
     }
-    fn rings(&self) -> Self::Seen;
-    fn add_ring(&self);
-    /// Sleeps until woken, but at most for `most`, and only while `rings` equals `seen`. May end early. Returns whether
-    /// the time was over, provided that every rank that changes a word also rings.
+    fn epoch(&self) -> Self::Seen;
+    fn advance(&self);
+    /// Sleeps until woken, but at most for `most`, and only while `epoch` equals `seen`. May end early. Returns whether
+    /// the time was over, provided that every rank that changes a word also notifies.
     fn sleep(&self, seen: Self::Seen, most: Duration) -> bool;
     /// Counts a sleep that timed out although data had arrived: possible only if the waker stalled between its store
     /// and its wake.
@@ -49,38 +50,38 @@ pub(crate) trait Bell {
 
 /// Wakes the sleepers. Called after a word was changed by any store.
 #[inline(always)]
-pub(crate) fn ring(bell: &impl Bell) {
-    bell.light();
-    if bell.sleepers() != 0 {
-        ring_for_sleepers(bell);
+pub(crate) fn notify(event: &impl EventCount) {
+    event.light();
+    if event.sleepers() != 0 {
+        notify_sleepers(event);
     }
 }
 
 #[cold]
 #[inline(never)]
-fn ring_for_sleepers(bell: &impl Bell) {
-    bell.add_ring();
-    bell.wake();
+fn notify_sleepers(event: &impl EventCount) {
+    event.advance();
+    event.wake();
 }
 
 /// Sleeps for at most `most`, unless `look` finds its result; then polls again.
-pub(crate) fn nap<R, E>(
-    bell: &impl Bell,
+pub(crate) fn park<R, E>(
+    event: &impl EventCount,
     most: Duration,
     mut look: impl FnMut() -> Result<Option<R>, E>,
 ) -> Result<Option<R>, E> {
-    let sleeping = Sleeping::new(bell);
-    bell.heavy();
-    let seen = bell.rings();
+    let sleeping = Sleeping::new(event);
+    event.heavy();
+    let seen = event.epoch();
     if let Some(found) = look()? {
         return Ok(Some(found));
     }
-    let over = bell.sleep(seen, most.min(ROUND));
+    let over = event.sleep(seen, most.min(ROUND));
     drop(sleeping);
     let found = look()?;
     // A shorter sleep ends at a deadline, which `look` may report as its result.
     if over && most >= ROUND && found.is_some() {
-        bell.missed();
+        event.missed();
     }
     Ok(found)
 }
@@ -94,16 +95,16 @@ pub(crate) fn missed() -> u64 {
 }
 
 /// Counts a sleeper, even if its `look` panics.
-struct Sleeping<'b, B: Bell>(&'b B);
+struct Sleeping<'b, B: EventCount>(&'b B);
 
-impl<'b, B: Bell> Sleeping<'b, B> {
-    fn new(bell: &'b B) -> Self {
-        bell.count(1);
-        Sleeping(bell)
+impl<'b, B: EventCount> Sleeping<'b, B> {
+    fn new(event: &'b B) -> Self {
+        event.count(1);
+        Sleeping(event)
     }
 }
 
-impl<B: Bell> Drop for Sleeping<'_, B> {
+impl<B: EventCount> Drop for Sleeping<'_, B> {
     fn drop(&mut self) {
         self.0.count(-1);
     }
@@ -114,17 +115,17 @@ impl<B: Bell> Drop for Sleeping<'_, B> {
 pub(crate) struct Futex {
     /// Threads of the block's rank that sleep, or are about to.
     sleepers: AtomicU32,
-    /// The number of rings; the word of the sleepers' futex.
-    rings: AtomicU32,
+    /// Number of notifications, and the word of the sleepers' futex.
+    epoch: AtomicU32,
 }
 
 impl Futex {
     pub const fn new() -> Self {
-        Futex { sleepers: AtomicU32::new(0), rings: AtomicU32::new(0) }
+        Futex { sleepers: AtomicU32::new(0), epoch: AtomicU32::new(0) }
     }
 }
 
-impl Bell for Futex {
+impl EventCount for Futex {
     type Seen = u32;
 
     fn count(&self, change: i32) {
@@ -136,12 +137,12 @@ impl Bell for Futex {
         self.sleepers.load(SeqCst)
     }
 
-    fn rings(&self) -> u32 {
-        self.rings.load(SeqCst)
+    fn epoch(&self) -> u32 {
+        self.epoch.load(SeqCst)
     }
 
-    fn add_ring(&self) {
-        self.rings.fetch_add(1, SeqCst);
+    fn advance(&self) {
+        self.epoch.fetch_add(1, SeqCst);
     }
 
     fn sleep(&self, seen: u32, most: Duration) -> bool {
@@ -149,7 +150,7 @@ impl Bell for Futex {
         {
             let most = most.try_into().expect("a tenth of a second is a timespec");
             // Whatever the result (woken, changed before, interrupted, timed out), the caller polls again.
-            futex::wait(&self.rings, futex::Flags::empty(), seen, Some(&most)) == Err(Errno::TIMEDOUT)
+            futex::wait(&self.epoch, futex::Flags::empty(), seen, Some(&most)) == Err(Errno::TIMEDOUT)
         }
         // Miri has no futex between processes; sleepers only yield there.
         #[cfg(miri)]
@@ -161,11 +162,11 @@ impl Bell for Futex {
 
     fn wake(&self) {
         #[cfg(not(miri))]
-        let _ = futex::wake(&self.rings, futex::Flags::empty(), i32::MAX as u32);
+        let _ = futex::wake(&self.epoch, futex::Flags::empty(), i32::MAX as u32);
     }
 }
 
-impl<B: Bell> Bell for &B {
+impl<B: EventCount> EventCount for &B {
     type Seen = B::Seen;
 
     fn count(&self, change: i32) {
@@ -184,12 +185,12 @@ impl<B: Bell> Bell for &B {
         (**self).heavy();
     }
 
-    fn rings(&self) -> B::Seen {
-        (**self).rings()
+    fn epoch(&self) -> B::Seen {
+        (**self).epoch()
     }
 
-    fn add_ring(&self) {
-        (**self).add_ring();
+    fn advance(&self) {
+        (**self).advance();
     }
 
     fn sleep(&self, seen: B::Seen, most: Duration) -> bool {
@@ -201,10 +202,10 @@ impl<B: Bell> Bell for &B {
     }
 }
 
-/// An event count that some sources of data do not ring: the sleeper polls again after this time.
+/// An event count that some sources of data do not notify: the sleeper polls again after this time.
 pub(crate) struct Brief<B>(pub B, pub Duration);
 
-impl<B: Bell> Bell for Brief<B> {
+impl<B: EventCount> EventCount for Brief<B> {
     type Seen = B::Seen;
 
     fn count(&self, change: i32) {
@@ -216,17 +217,17 @@ impl<B: Bell> Bell for Brief<B> {
     }
 
     /// A frequent sleeper issues no process-wide fence, thousands of times a second on every core that runs a rank: it
-    /// may miss a ring.
+    /// may miss a notification.
     fn heavy(&self) {
         if self.1 > Duration::from_millis(1) { self.0.heavy() } else { fence(SeqCst) }
     }
 
-    fn rings(&self) -> B::Seen {
-        self.0.rings()
+    fn epoch(&self) -> B::Seen {
+        self.0.epoch()
     }
 
-    fn add_ring(&self) {
-        self.0.add_ring();
+    fn advance(&self) {
+        self.0.advance();
     }
 
     fn sleep(&self, seen: B::Seen, most: Duration) -> bool {
@@ -243,7 +244,7 @@ impl<B: Bell> Bell for Brief<B> {
 /// messages.
 pub(crate) struct Both<'b>(pub &'b Futex, pub &'b Futex);
 
-impl Bell for Both<'_> {
+impl EventCount for Both<'_> {
     type Seen = [u32; 2];
 
     fn count(&self, change: i32) {
@@ -255,13 +256,13 @@ impl Bell for Both<'_> {
         self.0.sleepers() | self.1.sleepers()
     }
 
-    fn rings(&self) -> [u32; 2] {
-        [self.0.rings(), self.1.rings()]
+    fn epoch(&self) -> [u32; 2] {
+        [self.0.epoch(), self.1.epoch()]
     }
 
-    fn add_ring(&self) {
-        self.0.add_ring();
-        self.1.add_ring();
+    fn advance(&self) {
+        self.0.advance();
+        self.1.advance();
     }
 
     fn sleep(&self, seen: [u32; 2], most: Duration) -> bool {
@@ -271,7 +272,7 @@ impl Bell for Both<'_> {
             let one = |futex: &Futex, seen: u32| {
                 let mut wait = futex::Wait::new();
                 wait.val = seen.into();
-                wait.uaddr = WaitPtr::new(futex.rings.as_ptr().cast());
+                wait.uaddr = WaitPtr::new(futex.epoch.as_ptr().cast());
                 wait.flags = WaitFlags::SIZE_U32;
                 wait
             };
@@ -308,7 +309,7 @@ mod tests {
 
     /// Under a system-call filter that does not know `futex_waitv`, a waiter sleeps all the same.
     #[test]
-    fn two_bells_are_waited_for_where_that_is_forbidden() {
+    fn wait_for_two_counts_works_without_futex_waitv() {
         use nix::libc;
         let op = |code: u32, k, jf| libc::sock_filter { code: code as u16, jt: 0, jf, k };
         let filter = move || {
@@ -331,7 +332,7 @@ mod tests {
             }
             let (one, other) = (Futex::new(), Futex::new());
             let (both, begun) = (Both(&one, &other), Instant::now());
-            (0..3).for_each(|_| _ = both.sleep(both.rings(), ROUND));
+            (0..3).for_each(|_| _ = both.sleep(both.epoch(), ROUND));
             assert!(begun.elapsed() > Duration::from_millis(2), "{:?}", begun.elapsed());
         });
         slept.join().unwrap();
@@ -342,7 +343,7 @@ mod tests {
     #[test]
     fn no_wake_up_is_lost() {
         const HAND_OVERS: u64 = 20_000;
-        order::register();
+        asymmetric_fence::register();
         let sides: [(Futex, AtomicU64); 2] = std::array::from_fn(|_| (Futex::new(), AtomicU64::new(0)));
         let begun = Instant::now();
         let late = AtomicU32::new(0);
@@ -350,31 +351,31 @@ mod tests {
             for me in 0..2 {
                 let (sides, late) = (&sides, &late);
                 scope.spawn(move || {
-                    let ((bell, mine), (other, theirs)) = (&sides[me], &sides[1 - me]);
+                    let ((event, mine), (other, theirs)) = (&sides[me], &sides[1 - me]);
                     for turn in (me as u64..HAND_OVERS).step_by(2) {
                         let look = || Ok::<_, ()>((mine.load(Acquire) >= turn).then_some(()));
                         loop {
                             let before = Instant::now();
-                            let found = nap(bell, ROUND, look).expect("nothing fails");
+                            let found = park(event, ROUND, look).expect("nothing fails");
                             late.fetch_add(u32::from(before.elapsed() >= ROUND), SeqCst);
                             if found.is_some() {
                                 break;
                             }
                         }
                         theirs.store(turn + 1, Release);
-                        ring(other);
+                        notify(other);
                     }
                 });
             }
         });
         let late = late.into_inner();
         // A thread that is not scheduled for a whole round looks like one that missed a wake-up.
-        assert!(late <= 2, "{late} of {HAND_OVERS} naps took a whole round; all took {:?}", begun.elapsed());
+        assert!(late <= 2, "{late} of {HAND_OVERS} parks took a whole round; all took {:?}", begun.elapsed());
     }
 }
 
 /// The protocol under loom's memory model. A fence on each side stands for `membarrier`, which guarantees the same. A lost
-/// wake-up leaves all threads asleep, which loom reports. `tests/mutants` breaks the code that this test guards.
+/// wake-up leaves all threads asleep, which loom reports. `tests/mutants bell` breaks the code that this test guards.
 #[cfg(all(test, feature = "loom"))]
 pub(crate) mod model {
     use super::*;
@@ -383,7 +384,7 @@ pub(crate) mod model {
 
     pub(crate) struct Modelled {
         sleepers: AtomicU32,
-        rings: AtomicU32,
+        epoch: AtomicU32,
         /// The lock that the kernel holds while it compares and enqueues, or wakes.
         bucket: Mutex<()>,
         queue: Condvar,
@@ -391,12 +392,12 @@ pub(crate) mod model {
 
     impl Modelled {
         pub(crate) fn new() -> Self {
-            let (sleepers, rings) = (AtomicU32::new(0), AtomicU32::new(0));
-            Modelled { sleepers, rings, bucket: Mutex::new(()), queue: Condvar::new() }
+            let (sleepers, epoch) = (AtomicU32::new(0), AtomicU32::new(0));
+            Modelled { sleepers, epoch, bucket: Mutex::new(()), queue: Condvar::new() }
         }
     }
 
-    impl Bell for Modelled {
+    impl EventCount for Modelled {
         type Seen = u32;
 
         fn count(&self, change: i32) {
@@ -415,17 +416,17 @@ pub(crate) mod model {
             fence(Ordering::SeqCst);
         }
 
-        fn rings(&self) -> u32 {
-            self.rings.load(Ordering::SeqCst)
+        fn epoch(&self) -> u32 {
+            self.epoch.load(Ordering::SeqCst)
         }
 
-        fn add_ring(&self) {
-            self.rings.fetch_add(1, Ordering::SeqCst);
+        fn advance(&self) {
+            self.epoch.fetch_add(1, Ordering::SeqCst);
         }
 
         fn sleep(&self, seen: u32, _: Duration) -> bool {
             let bucket = self.bucket.lock().unwrap();
-            if self.rings.load(Ordering::SeqCst) == seen {
+            if self.epoch.load(Ordering::SeqCst) == seen {
                 drop(self.queue.wait(bucket).unwrap());
             }
             false
@@ -444,19 +445,19 @@ pub(crate) mod model {
         model.preemption_bound = Some(3);
         model.check(|| {
             let block = Arc::new((Modelled::new(), [AtomicU64::new(0), AtomicU64::new(0)]));
-            let ringers = [0, 1].map(|which| {
+            let wakers = [0, 1].map(|which| {
                 let block = block.clone();
                 loom::thread::spawn(move || {
                     match which {
                         0 => block.1[which].store(1, Ordering::Release),
                         _ => drop(block.1[which].fetch_add(1, Ordering::Release)),
                     }
-                    ring(&block.0);
+                    notify(&block.0);
                 })
             });
             let look = || Ok::<_, ()>(block.1.iter().all(|word| word.load(Ordering::Acquire) == 1).then_some(()));
-            while nap(&block.0, ROUND, look).unwrap().is_none() {}
-            ringers.into_iter().for_each(|ringer| ringer.join().unwrap());
+            while park(&block.0, ROUND, look).unwrap().is_none() {}
+            wakers.into_iter().for_each(|waker| waker.join().unwrap());
             assert_eq!(block.0.sleepers.load(Ordering::SeqCst), 0, "a thread that is awake is not counted");
         });
     }
