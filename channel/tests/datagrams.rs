@@ -2,8 +2,11 @@
 //! owed beside: goodput, peers that stop, rails that fail. `SEED=n` runs one again, `SEEDS=n` so many.
 
 mod model;
+#[path = "model/rounds.rs"]
+mod rounds;
 
 use model::{Job, Setup, counts_of_seeds};
+use rounds::rounds;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -456,7 +459,7 @@ fn the_wire_itself_hands_each_on_once() {
 #[test]
 fn who_sends_anything_at_all_harms_nobody_else() {
     let (mut cut_off, mut spoiled) = (0, 0);
-    for seed in 0..300 {
+    for seed in 0..rounds(300) {
         let mut rng = fastrand::Rng::with_seed(seed);
         let mut sim = job(seed, 3, conditions(Faults { lost: 20, ..NONE }));
         let mut open = BTreeMap::new();

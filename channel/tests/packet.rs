@@ -1,5 +1,8 @@
 //! Any bytes from a peer are an error, or a packet that writes back to the same bytes.
 
+#[path = "model/rounds.rs"]
+mod rounds;
+
 use proptest::prelude::*;
 use transom_channel::Id;
 use transom_channel::connection::Say;
@@ -86,7 +89,7 @@ prop_compose! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(4096))]
+    #![proptest_config(ProptestConfig::with_cases(rounds::rounds(4096) as u32))]
 
     #[test]
     fn any_bytes_are_an_error_or_a_packet(mut bytes in prop::collection::vec(any::<u8>(), 0..400), kind in 0u8..17, sane: bool) {

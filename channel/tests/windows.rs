@@ -1,6 +1,10 @@
 //! What is written by datagrams, each into its place: pieces that are lost, come twice or out of order, windows that there are not, peers
 //! that die, and such as say anything.
 
+#[path = "model/rounds.rs"]
+mod rounds;
+
+use rounds::rounds;
 use std::cell::Cell;
 use std::collections::HashSet;
 use transom_channel::delivery::{Delivery, Header, Kind, Settings};
@@ -356,7 +360,7 @@ fn what_went_by_a_rail_that_ends_comes_by_others() {
 #[test]
 fn who_says_anything_at_all_harms_nobody_else() {
     let mut spoiled = 0;
-    for seed in 0..200 {
+    for seed in 0..rounds(200) {
         let mut rng = fastrand::Rng::with_seed(seed);
         let mut sim = job(conditions(Faults { lost: 20, ..NONE }), Settings::default());
         let mut open: Vec<(Rank, Id)> = Vec::new();

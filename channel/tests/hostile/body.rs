@@ -196,8 +196,10 @@ pub fn finish(mut sim: Sim, bystanders: usize) -> Option<Lost> {
                         lost = Some(how);
                     }
                 }
-                // What was injected may be a message, and a wrong one.
+                // Injected bytes may be a message of the wrong length.
                 Err(Error::NoMemory { .. } | Error::Truncated { .. }) => assert_eq!(rank, 1),
+                // A synchronous send ends so if its receiver claims to have dropped the team.
+                Err(Error::Discarded { rank: who }) => assert_eq!((rank, who), (1, 0)),
                 Err(other) => panic!("rank {rank}: {other}"),
             }
         }

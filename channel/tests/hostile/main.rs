@@ -1,9 +1,12 @@
 //! A peer sends anything: it is cut off, with an error that names it, and nothing else happens.
 
 mod body;
+#[path = "../model/rounds.rs"]
+mod rounds;
 use body::{finish, inject, job};
 use proptest::prelude::*;
 use proptest::test_runner::{Config as Runs, TestRunner};
+use rounds::rounds;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use transom_channel::connection::Say;
@@ -16,7 +19,8 @@ use transom_channel::{Config, Error, Id, Lost, Room, Select};
 #[test]
 fn any_bytes() {
     let seen = RefCell::new(BTreeSet::new());
-    let mut runner = TestRunner::new(Runs { cases: 10_000, failure_persistence: None, ..Runs::default() });
+    let mut runner =
+        TestRunner::new(Runs { cases: rounds(10_000) as u32, failure_persistence: None, ..Runs::default() });
     let ran = runner.run(&prop::collection::vec(any::<u8>(), 0..150), |data| {
         let lost = format!("{:?}", body::any_bytes(&data));
         seen.borrow_mut().insert(lost.replace(|c: char| c.is_ascii_digit(), ""));
@@ -137,7 +141,7 @@ fn each_rule_is_named() {
 #[test]
 fn what_a_ring_holds() {
     // Rank 0 writes what it likes into its ring at rank 1.
-    for seed in 0..500 {
+    for seed in 0..rounds(500) {
         let mut rng = fastrand::Rng::with_seed(seed);
         let (mut sim, bystanders) = job(seed);
         (0..rng.usize(20..150)).for_each(|_| _ = sim.step());
@@ -244,4 +248,10 @@ fn bytes_that_went_round_in_circles() {
         0, 0,
     ];
     body::any_bytes(&bytes);
+}
+
+/// Bytes by which rank 0 claims to have dropped the team of a synchronous send.
+#[test]
+fn dropped_team_that_a_peer_claims_ends_a_send() {
+    body::any_bytes(&[0, 0, 122, 3, 40, 0, 0, 0, 0, 3, 29, 0, 0, 0, 0, 134, 58, 0, 40, 0, 0, 0]);
 }

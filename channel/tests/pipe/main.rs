@@ -6,6 +6,8 @@ mod death;
 mod end;
 mod hostile;
 mod random;
+#[path = "../model/rounds.rs"]
+mod rounds;
 
 use transom_channel::pipe::{Config as Pipe, Offer, Step};
 use transom_channel::sim::{Memory, Sim};

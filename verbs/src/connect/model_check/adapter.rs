@@ -19,8 +19,6 @@ pub struct Made {
     pub answered: usize,
     /// Packets received and executed.
     pub arrived: u32,
-    /// For a mutant: it reported its received position and still executes packets.
-    pub sooner: bool,
 }
 
 /// A request as posted to a queue pair.
@@ -58,7 +56,6 @@ pub struct Doing<'a> {
     /// The refused verb was called.
     pub met: bool,
     pub sent: Vec<Message>,
-    pub mutant: Option<Mutant>,
     pub wrong: Option<String>,
 }
 
@@ -76,11 +73,10 @@ impl Effects for Doing<'_> {
         }
         let number = 2 + 2 * self.made.len() as u32 + self.side as u32;
         // Packet numbers wrap around.
-        let by = by.filter(|_| self.mutant != Some(Mutant::OtherRail));
         let by = by.unwrap_or((self.made.len() + self.side) as u32 % self.rails);
         let end = End { by, queue_pair: number, psn: (0xff_fffd + number) % (1 << 24), received: *self.received };
-        let (connected, attached, sent, answered, arrived, sooner) = Default::default();
-        self.made.push(Made { generation, end, connected, alive: true, attached, sent, answered, arrived, sooner });
+        let (connected, attached, sent, answered, arrived) = Default::default();
+        self.made.push(Made { generation, end, connected, alive: true, attached, sent, answered, arrived });
         Ok(end)
     }
 
@@ -93,11 +89,7 @@ impl Effects for Doing<'_> {
             Some(Made { end, .. }) if end.by != theirs.by => {
                 self.wrong = Some("connects queue pairs of two rails".into());
             }
-            Some(Made { connected: connected @ None, alive: true, .. }) => match self.mutant {
-                Some(Mutant::NotConnected) => {}
-                Some(Mutant::OtherPsn) => *connected = Some(End { psn: (theirs.psn + 1) % (1 << 24), ..theirs }),
-                _ => *connected = Some(theirs),
-            },
+            Some(Made { connected: connected @ None, alive: true, .. }) => *connected = Some(theirs),
             other => self.wrong = Some(format!("connects {other:?}")),
         }
         Ok(())
@@ -106,14 +98,10 @@ impl Effects for Doing<'_> {
     fn retire(&mut self) {
         match self.made.last_mut() {
             Some(made) if made.alive => {
-                made.alive = self.mutant == Some(Mutant::NotRetired);
-                made.sooner = true;
+                made.alive = false;
                 if let Some(theirs) = made.connected {
                     let next = (theirs.psn + made.arrived) % (1 << 24);
-                    *self.received = match self.mutant {
-                        Some(Mutant::OldForgotten) => Received { generation: made.generation, next },
-                        _ => self.received.after(made.generation, theirs.psn, next),
-                    };
+                    *self.received = self.received.after(made.generation, theirs.psn, next);
                 }
             }
             other => self.wrong = Some(format!("retires {other:?}")),
@@ -121,75 +109,6 @@ impl Effects for Doing<'_> {
     }
 
     fn send(&mut self, message: Message) {
-        match (self.mutant, message) {
-            (Some(Mutant::RejectsUnsent), Message::Reject { .. }) => {}
-            (Some(Mutant::OtherReason), Message::Reject { generation, .. }) => {
-                self.sent.push(Message::Reject { generation, errno: 99 });
-            }
-            _ => self.sent.push(message),
-        }
+        self.sent.push(message);
     }
-}
-
-/// A fault inserted at the boundary of the machine; the code under check is the production code.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mutant {
-    /// The attacker knows the secret.
-    ForgeriesOpened,
-    /// Messages of old generations count as current.
-    OldHeard,
-    /// Requests of a newer generation are ignored.
-    NewUnheard,
-    /// A reply of an old generation counts for the latest request.
-    ReplyToAnother,
-    /// Crossing requests of both sides are ignored.
-    CrossingUnheard,
-    /// A repeated reply is not sent.
-    RepliesOnce,
-    /// A waiting side does not repeat its request.
-    AsksOnce,
-    /// Rejects are not sent.
-    RejectsUnsent,
-    /// A reject carries another error.
-    OtherReason,
-    /// Retiring does not destroy the queue pair.
-    NotRetired,
-    /// Connecting does not connect the queue pair.
-    NotConnected,
-    /// The queue pair is on another rail than the peer's.
-    OtherRail,
-    /// The queue pair is connected with another PSN.
-    OtherPsn,
-    /// A side is ready before it knows that the peer is connected.
-    ReadyWhenAnswered,
-    /// The loss of a queue pair is not reported.
-    LossUntold,
-    /// The loss of an older queue pair counts for the current one.
-    OldLoss,
-    /// Generations restart after a loss.
-    GenerationsAnew,
-    /// The peer's death is not reported.
-    DeathUntold,
-    /// The peer's death is reported as the loss of the queue pair.
-    DeathAsLoss,
-    /// The received position is reported before the queue pair stops receiving.
-    ToldTooSoon,
-    /// If the last queue pair received nothing, that is reported instead of the earlier position.
-    OldForgotten,
-    /// All requests are posted again.
-    AllAgain,
-    /// No request is posted again.
-    NothingAgain,
-    /// One packet too few counts as received.
-    OnePacketLess,
-    /// One packet too many counts as received.
-    OnePacketMore,
-    /// The received position counts for the latest generation, regardless of its own.
-    AnyGeneration,
-    /// A lost result of an atomic is reported as available.
-    ResultsForged,
-    /// A side asked to retire its queue pair confirms but keeps it.
-    RetiresInWords,
-    /// A side asked to retire an older queue pair retires the current one.
-    OldRetired,
 }

@@ -1,7 +1,9 @@
 //! Requests on the connection: the production account, a network that delays packets but keeps their order, and the
 //! true effects at the far end.
 
-use super::adapter::{Made, Mutant, Sent};
+use super::adapter::{Made, Sent};
+use super::holds;
+use super::world::Budget;
 use crate::lane::{Account, Kept, Start};
 use crate::wr::{Kind, Piece, Place, Received, Verb};
 
@@ -13,8 +15,6 @@ pub struct Traffic {
     /// Number of requests that it may still post.
     pub posts: u8,
     account: Option<Account>,
-    /// Generation of its last connection.
-    generation: u32,
     pub completed: u64,
     posted: Vec<What>,
     /// Atomics whose results were reported lost.
@@ -62,37 +62,20 @@ impl Traffic {
 
     /// Makes the side ready with `made`: unfinished requests are posted again, according to the far end's received
     /// position.
-    pub fn attach(&mut self, made: &mut Made, theirs: Received, mutant: Option<Mutant>) -> Result<(), String> {
+    pub fn attach(&mut self, made: &mut Made, theirs: Received) -> Result<(), String> {
         if made.attached {
             return Ok(());
         }
         made.attached = true;
         let start = Start { generation: made.generation, psn: made.end.psn, mtu: MTU };
-        let before = std::mem::replace(&mut self.generation, made.generation);
         let Some(account) = &mut self.account else {
             self.account = Some(Account::new(start, 8, 0));
             return Ok(());
         };
-        let with = |by: u32| Received { next: (theirs.next + by) % (1 << 24), ..theirs };
-        let theirs = match mutant {
-            Some(Mutant::AllAgain) => Received::default(),
-            Some(Mutant::OnePacketLess) => with((1 << 24) - 1),
-            Some(Mutant::OnePacketMore) => with(1),
-            Some(Mutant::AnyGeneration) if theirs.generation > 0 => Received { generation: before, ..theirs },
-            _ => theirs,
-        };
         let lost = &mut self.lost;
-        let told = |number| {
-            if mutant != Some(Mutant::ResultsForged) {
-                lost.push(number);
-            }
-        };
-        account.begin(start, theirs, told).map_err(|_| "what was received was never sent".to_owned())?;
-        if mutant == Some(Mutant::NothingAgain) {
-            account.clear();
-            self.completed = self.posted.len() as u64;
-            return Ok(());
-        }
+        account
+            .begin(start, theirs, |number| lost.push(number))
+            .map_err(|_| "what was received was never sent".to_owned())?;
         let each = account.each::<()>(0, true, |number, kept, fenced| {
             made.sent.push(sent(number, kept, fenced));
             Ok(())
@@ -124,10 +107,9 @@ impl Traffic {
         None
     }
 
-    pub fn can_execute(made: &Made, theirs: &Made, mutant: Option<Mutant>) -> bool {
-        let late = mutant == Some(Mutant::ToldTooSoon) && theirs.sooner;
+    pub fn can_execute(made: &Made, theirs: &Made) -> bool {
         let connected = theirs.connected == Some(made.end) && made.connected == Some(theirs.end);
-        (theirs.alive || late) && connected && Self::next(made, theirs).is_some()
+        theirs.alive && connected && Self::next(made, theirs).is_some()
     }
 
     /// Executes the next packet at the far end.
@@ -186,4 +168,16 @@ impl Traffic {
         };
         if is_right { Ok(()) } else { Err(format!("request {number} is complete, and it is not so: {self:?}")) }
     }
+}
+
+/// Runs with requests: of both sides at once, and over several connections.
+const TRAFFIC: [Budget; 3] = [
+    Budget { wants: 1, losses: 2, refusals: 0, deaths: 0, posts: [1, 0], rails: 1, retires: 0 },
+    Budget { wants: 1, losses: 1, refusals: 0, deaths: 0, posts: [2, 0], rails: 1, retires: 0 },
+    Budget { wants: 1, losses: 1, refusals: 0, deaths: 0, posts: [1, 1], rails: 1, retires: 0 },
+];
+
+#[test]
+fn requests_execute_exactly_once() {
+    holds(&TRAFFIC);
 }
