@@ -60,6 +60,11 @@ impl Turning {
         self.turn.turn()
     }
 
+    #[cold]
+    pub fn turn_unless_another_does(&self) {
+        self.turn.turn_unless_another_does();
+    }
+
     /// [`bell::nap`], woken by messages too, for so long at most. `look` turns them, and sets `busy` if there is more to do: then it stays awake.
     pub fn nap<R>(
         &self,

@@ -328,8 +328,9 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
         look: impl FnMut() -> Result<Option<R>, FabricError>,
     ) -> Result<R, FabricError>;
 
-    /// Yields the core now and then where ranks share cores ([`looked_in_vain`](crate::looked_in_vain)). Calls that return without
-    /// waiting call this after a look in vain.
+    /// Turns the rank's messages, unless another thread does. Yields the core now and then where ranks share cores
+    /// ([`looked_in_vain`](crate::looked_in_vain)). Calls that return without waiting call this after a look in vain: a program that tests
+    /// again and again waits.
     fn looked_in_vain(&self) {}
 
     /// Whether a rank can [`watch`](Self::watch) the memory of any other: where all load from the same.

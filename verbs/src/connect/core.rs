@@ -305,7 +305,7 @@ impl Core {
     }
 
     /// As [`turn`](Self::turn), unless another thread does it.
-    pub(super) fn turn_unless_another_does(&self) {
+    pub fn turn_unless_another_does(&self) {
         if let Some(turn) = self.turn.get() {
             turn.turn_unless_another_does();
         }
