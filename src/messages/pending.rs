@@ -13,23 +13,23 @@ use std::time::{Duration, Instant};
 /// [`test_all`] and [`test_some`] take requests of all kinds and types of buffers, as `&mut dyn Pending`. The buffer is then taken from
 /// the request itself.
 ///
-/// It is implemented by [`Request`], by [`windows::Request`](crate::windows::Request), by [`Active`], and by nothing outside this crate.
+/// [`Request`], [`windows::Request`](crate::windows::Request) and [`Active`] implement it; types outside this crate cannot.
 pub trait Pending: Sealed {}
 
 impl<B> Pending for Request<'_, B> {}
 impl<B> Pending for transom_windows::Request<'_, B> {}
 impl<T: Pod> Pending for Active<'_, T> {}
 
-/// What the waits below ask of a request.
+/// Questions of the waits below to a request.
 pub trait Sealed {
     /// Returns true if the request has ended, in success or failure.
     fn has_ended(&mut self) -> bool;
 
-    /// How the end of a request in flight becomes known.
+    /// The way by which the end of a request in flight becomes known.
     fn way(&self) -> Way;
 }
 
-/// How the end of a request in flight becomes known: the rank's messages have it by this key, or, without, it is asked again and again.
+/// The messages that have a request in flight, and its key there. Without them the wait asks the request again and again.
 pub struct Way(pub(super) Option<(Arc<Hub>, Key)>);
 
 impl<B> Sealed for transom_windows::Request<'_, B> {
@@ -82,7 +82,7 @@ pub fn wait_any(requests: &mut [&mut dyn Pending]) -> Option<usize> {
     wait_until("wait_any", requests, None)
 }
 
-/// As [`wait_any`], for `time` at most; none also if no request has ended.
+/// Waits as [`wait_any`], for `time` at most. Returns none also if no request has ended.
 ///
 /// # Examples
 /// ```
@@ -124,7 +124,7 @@ pub fn wait_all(requests: &mut [&mut dyn Pending]) {
     }
 }
 
-/// As [`wait_any`]; returns the indices of all requests that have ended, in ascending order.
+/// Waits as [`wait_any`]. Returns the indices of all requests that have ended, in ascending order.
 ///
 /// # Examples
 /// ```
@@ -143,7 +143,7 @@ pub fn wait_some(requests: &mut [&mut dyn Pending]) -> Vec<usize> {
     }
 }
 
-/// The index of a request that has ended, the lowest if there are several. The call does not wait: if none has ended, the rank's
+/// Returns the index of a request that has ended, the lowest if there are several. The call does not wait: if none has ended, the rank's
 /// messages have one turn.
 ///
 /// # Examples
@@ -166,7 +166,7 @@ pub fn test_any(requests: &mut [&mut dyn Pending]) -> Option<usize> {
     })
 }
 
-/// As [`test_any`]: the indices of all requests that have ended, in ascending order.
+/// Tests as [`test_any`]. Returns the indices of all requests that have ended, in ascending order.
 ///
 /// # Examples
 /// ```

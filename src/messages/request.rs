@@ -31,10 +31,9 @@ pub type Done<B> = Result<B, Failed<B>>;
 /// [`Requests::push`](super::Requests::push) take. Requests of all kinds and types are waited for together by
 /// [`wait_any`](crate::wait_any) and its relatives.
 ///
-/// Dropped, a send is delivered as if it had been waited for; a receive is withdrawn, unless its message had come, which is
-/// lost then; but one that a [`scope`](crate::World::scope) lends its buffer goes on, and the end of the scope waits for it. Forgotten
-/// ([`std::mem::forget`]), it does no harm either: a receive takes one message still. A put or accumulate that is dropped or forgotten
-/// is done as if it had been waited for.
+/// Dropped, a send, put or accumulate is done as if it had been waited for. A receive is withdrawn, unless its message had come, which is
+/// lost then. What a get reads is lost. But a request whose buffer a [`scope`](crate::World::scope) lends goes on, and the end of the scope
+/// waits for it. Forgotten ([`std::mem::forget`]), a request does no harm either: a receive takes one message still.
 ///
 /// It is a future as well: any executor polls it, [`block_on`](crate::World::block_on) without turning in circles. Within that the thread
 /// must not be blocked by another executor: nobody would turn the messages, unless a thread does
@@ -208,8 +207,8 @@ impl<'a, B> Request<'a, B> {
         }
     }
 
-    /// What came, once it has ended well. That of an operation on a window says no more than that: there is a status once
-    /// [`test`](Self::test) has found its end, from [`Status::NOBODY`] and of no elements.
+    /// The status of what came, once the request has ended well. An operation on a window has one once [`test`](Self::test) has found its
+    /// end: from [`Status::NOBODY`], of no elements.
     pub fn status(&self) -> Option<Status> {
         match &self.state {
             State::Over(over) => over.as_ref()?.as_ref().ok().map(|(_, status)| *status),
@@ -366,7 +365,7 @@ impl<'a, B> Request<'a, B> {
     }
 }
 
-/// How an operation on a window ended, as a request says it.
+/// The end of an operation on a window, as a request returns it.
 fn of_operation<B>(ended: Result<B, crate::Error>) -> Result<(B, Status), Failed<B>> {
     match ended {
         Ok(buffer) => Ok((buffer, NOTHING)),

@@ -28,7 +28,7 @@ use transom_locks::Awaited;
 /// })?.into_iter().collect::<Result<(), _>>()?;
 /// # Ok::<(), transom::Error>(())
 /// ```
-/// Of messages and operations on windows, which have one type of buffer:
+/// A receive and an rget, whose buffers have one type:
 /// ```
 /// use transom::Requests;
 /// use transom::messages::Tag;
@@ -46,6 +46,7 @@ use transom_locks::Awaited;
 ///     while let Some((number, got)) = coming.wait_any() {
 ///         assert_eq!(got?, [[20, 10][number] + other as u64]);
 ///     }
+///     drop(coming); // it borrows the epoch
 ///     epoch.unlock()
 /// })?.into_iter().collect::<Result<(), _>>()?;
 /// # Ok::<(), transom::Error>(())

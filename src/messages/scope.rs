@@ -20,8 +20,8 @@ use transom_locks::Awaited;
 use transom_shm_loopback::messages::Bytes;
 use transom_windows as windows;
 
-/// What [`World::scope`](crate::World::scope) lends: messages, collectives, and gets and puts on windows, from and into buffers that live
-/// longer than the scope. Gets and puts are those of a [`windows::Scope`], to which it derefs.
+/// Messages, collectives, and gets and puts on windows, from and into buffers that live longer than the scope:
+/// [`World::scope`](crate::World::scope) lends it. Gets and puts are those of a [`windows::Scope`], to which it derefs.
 ///
 /// # Examples
 /// ```

@@ -181,7 +181,7 @@ fn scope_lends_to_messages_and_operations() {
     });
 }
 
-/// What a get of a scope has in flight is over when the scope is, whatever ends its body.
+/// A get of a scope has ended when the scope has, whatever ends its body.
 #[test]
 fn scope_ends_operations_after_error_and_panic() {
     ranks::on(&[1], "scope_ends_operations_after_error_and_panic", |world| {
@@ -265,7 +265,6 @@ fn message_ends_wait_beside_held_operation() {
             held.store(true, SeqCst);
             let (mut word, mut coming) = (epoch.rget(1, 2).unwrap(), world.irecv(other, WORD));
             assert_eq!(test_any(&mut [&mut word, &mut coming]).filter(|first| *first == 0), None);
-            // It goes when the other's wait takes it.
             let mut sent = world.isend(other, WORD, vec![3; len]);
             assert_eq!(wait_any(&mut [&mut word, &mut coming]), Some(1));
             assert!(!test_all(&mut [&mut word, &mut coming]) && test_some(&mut [&mut word, &mut coming]) == [1]);

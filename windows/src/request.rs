@@ -38,7 +38,7 @@ use transom_locks::Rank;
 pub struct Request<'a, B>(State<'a, B>);
 
 enum State<'a, B> {
-    /// How the operation ended, until the program takes that.
+    /// The operation's result, until the program takes that.
     Ended(Option<Result<B, Box<Error>>>),
     InFlight {
         operation: Box<dyn Operation + Send + 'a>,

@@ -53,7 +53,7 @@ pub fn scope<'env, F: Fabric, R, E: From<Error>>(
     result.and_then(|result| ended.map(|()| result).map_err(E::from))
 }
 
-/// What [`scope`] lends. Threads may share it.
+/// Gets and puts on slices that the program lends: [`scope`] makes it.
 ///
 /// # Examples
 /// See [`scope`].
@@ -71,7 +71,7 @@ struct InFlight<'s, F: Fabric> {
     landing: Landing,
 }
 
-/// Where the bytes of an operation go.
+/// Destination of an operation's bytes.
 enum Landing {
     /// The operation is a put.
     Nowhere,

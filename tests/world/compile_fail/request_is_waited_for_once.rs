@@ -30,7 +30,7 @@ fn scope(world: &World, window: &mut transom::Window<u64>) -> Result<(), Error> 
         let (mut there, mut get) = (world.ibarrier(), scope.get(&epoch, 0, &mut row)?);
         wait_any(&mut [&mut there, &mut get]);
         #[cfg(wrong)]
-        row[0] += 1; //~ E0503
+        let first = row[0]; //~ E0503
         get.wait()?[0] += 1;
         there.wait()?;
         Ok::<(), Error>(())
