@@ -1,4 +1,46 @@
-#![doc = include_str!("../README.md")]
+//! One-sided RMA and a partitioned global address space.
+//!
+//! A program runs as many *ranks*. Each rank exposes *windows* of memory, which other ranks read and change by put, get and atomics
+//! while the owner computes or sleeps. Ranks of one machine share memory. Ranks of several machines use InfiniBand or RoCE, by the
+//! feature `verbs`.
+//!
+//! ```
+//! use transom::{Op, Window};
+//!
+//! // `transom::start(4)?` gives each of four processes its `World`. Here four threads have one each.
+//! transom::threads(4, |world| -> Result<(), transom::Error> {
+//!     let mut window: Window<u64> = world.allocate(100)?; // 100 elements at each rank
+//!     let next = (world.rank() + 1) % world.size();
+//!
+//!     let epoch = window.lock_exclusive(next)?; // a put outside an epoch does not compile
+//!     epoch.put(0, &[world.rank() as u64; 10])?;
+//!     epoch.fetch_and_op(99, Op::Sum, 1)?;
+//!     epoch.unlock()?;
+//!
+//!     window.fence()?; // all ranks have unlocked
+//!     assert_eq!(window.local().get(99)?, 1);
+//!     Ok(())
+//! })?.into_iter().collect::<Result<(), _>>()?;
+//! # Ok::<(), transom::Error>(())
+//! ```
+//!
+//! Where to start reading:
+//!
+//! | to | see |
+//! |---|---|
+//! | start ranks | [`start`], [`threads`], [`init`], [`Launch`]; the [`variables`] that configure a job |
+//! | expose memory | [`World::allocate`], [`World::create`], [`World::allocate_shared`], [`Window`] |
+//! | move elements and change them atomically | [`Target`], which each epoch lends |
+//! | synchronise | [`Window::fence`](windows::Window::fence), [`lock_exclusive`](windows::Window::lock_exclusive), [`lock_all`](windows::Window::lock_all), [`post`](windows::Window::post) and [`start`](windows::Window::start) |
+//! | share arrays, values, flags | [`GlobalArray`], [`GlobalMutex`], [`GlobalRwLock`], [`GlobalFlags`], [`GlobalPtr`] |
+//! | send messages | [`messages`]; streams of bytes: [`pipe`] |
+//! | broadcast, reduce, gather | [`collective`] |
+//! | work in a part of the ranks | [`World::split`], [`World::team`] |
+//! | find out what failed | [`Error`], [`messages::Error`], [`log_from_env`] |
+//! | check lock protocols under loom | [`locks`] |
+//!
+//! The pages beside this library tell more: memory model, cost of each call, porting from MPI, OpenSHMEM and SPLASH-2.
+#![doc(html_root_url = "https://docs.rs/transom/0.1.0")]
 
 mod aliases;
 pub mod collective;
@@ -29,14 +71,16 @@ pub use transom_locks::{Ahead, Rank};
 pub use transom_shm_loopback as shm_loopback;
 pub use transom_windows as windows;
 pub use transom_windows::{
-    Address, Assert, Atomic, Buffer, Counters, Distribution, Error, FabricError, Flavor, GlobalPtr, Mode, Op, Owner,
-    Section, array, scope,
+    Address, Assert, Atomic, Buffer, Counters, Distribution, Element, Error, FabricError, Flavor, GlobalPtr, Mode, Op,
+    Owner, Section, array, scope,
 };
 pub use world::World;
 
 /// The programs of these pages compile and run.
 #[cfg(doctest)]
 mod pages {
+    #[doc = include_str!("../README.md")]
+    struct Readme;
     #[doc = include_str!("../docs/COLLECTIVES.md")]
     struct Collectives;
     #[doc = include_str!("../docs/MESSAGES.md")]
@@ -47,4 +91,16 @@ mod pages {
     struct Testing;
     #[doc = include_str!("../PORTING.md")]
     struct Porting;
+    #[doc = include_str!("../docs/tutorial.md")]
+    struct Tutorial;
+    #[doc = include_str!("../docs/guide/rma.md")]
+    struct GuideRma;
+    #[doc = include_str!("../docs/guide/arrays.md")]
+    struct GuideArrays;
+    #[doc = include_str!("../docs/guide/messages.md")]
+    struct GuideMessages;
+    #[doc = include_str!("../docs/guide/collectives.md")]
+    struct GuideCollectives;
+    #[doc = include_str!("../docs/guide/failures.md")]
+    struct GuideFailures;
 }

@@ -4,13 +4,12 @@ use crate::aliases::{GlobalArray, GlobalFlags, GlobalMutex, GlobalRwLock, Window
 use crate::collective::Collectives;
 use crate::messages::{Meeting, Space};
 use crate::provider::{self, Provider};
-use bytemuck::Pod;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use transom_collective::Hosts;
 use transom_locks::Rank;
 use transom_windows::array::{Layout, LayoutError};
-use transom_windows::{Buffer, Distribution, Error, FabricError, Flavor, Owner};
+use transom_windows::{Buffer, Distribution, Element, Error, FabricError, Flavor, Owner};
 
 /// All ranks of a job, or a team of them, as one of them sees it. Dropping it and the windows made from it leaves the job.
 ///
@@ -110,7 +109,7 @@ impl World {
     /// assert!(totals.into_iter().all(|total| total.unwrap() == 1 + 2 + 3));
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn allocate<T: Pod>(&self, len: usize) -> Result<Window<T>, Error> {
+    pub fn allocate<T: Element>(&self, len: usize) -> Result<Window<T>, Error> {
         self.window(Flavor::Allocate { len }, 0)
     }
 
@@ -133,7 +132,7 @@ impl World {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn allocate_with_signals<T: Pod>(&self, len: usize, signals: usize) -> Result<Window<T>, Error> {
+    pub fn allocate_with_signals<T: Element>(&self, len: usize, signals: usize) -> Result<Window<T>, Error> {
         self.window(Flavor::Allocate { len }, signals)
     }
 
@@ -155,7 +154,7 @@ impl World {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn allocate_shared<T: Pod>(&self, len: usize) -> Result<Window<T>, Error> {
+    pub fn allocate_shared<T: Element>(&self, len: usize) -> Result<Window<T>, Error> {
         self.window(Flavor::Shared { len }, 0)
     }
 
@@ -177,7 +176,7 @@ impl World {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn create<T: Pod>(&self, elements: Vec<T>) -> Result<Window<T>, Error> {
+    pub fn create<T: Element>(&self, elements: Vec<T>) -> Result<Window<T>, Error> {
         self.window(Flavor::Create(elements), 0)
     }
 
@@ -228,7 +227,7 @@ impl World {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn dynamic<T: Pod>(&self, slots: usize) -> Result<Window<T>, Error> {
+    pub fn dynamic<T: Element>(&self, slots: usize) -> Result<Window<T>, Error> {
         self.window(Flavor::Dynamic { slots }, 0)
     }
 
@@ -247,7 +246,7 @@ impl World {
     /// assert_eq!(window.free()?[7], 1.5);
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn window<T: Pod>(&self, flavor: Flavor<T>, signals: usize) -> Result<Window<T>, Error> {
+    pub fn window<T: Element>(&self, flavor: Flavor<T>, signals: usize) -> Result<Window<T>, Error> {
         self.make(|fabric, number| Window::new(fabric, number, flavor, signals))
     }
 
@@ -268,7 +267,7 @@ impl World {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn array<T: Pod, const D: usize>(
+    pub fn array<T: Element, const D: usize>(
         &self,
         shape: [usize; D],
         distribution: Distribution<D>,
@@ -292,11 +291,11 @@ impl World {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn array_on<T: Pod, const D: usize>(&self, layout: Layout<D>) -> Result<GlobalArray<T, D>, Error> {
+    pub fn array_on<T: Element, const D: usize>(&self, layout: Layout<D>) -> Result<GlobalArray<T, D>, Error> {
         self.agreed_array(Ok(layout))
     }
 
-    fn agreed_array<T: Pod, const D: usize>(
+    fn agreed_array<T: Element, const D: usize>(
         &self,
         layout: Result<Layout<D>, LayoutError>,
     ) -> Result<GlobalArray<T, D>, Error> {
@@ -361,7 +360,7 @@ impl World {
     /// assert!(sums.into_iter().all(|sum| sum.unwrap() == 10 + 1 + 2 + 3));
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn mutex<T: Pod>(&self, home: Rank, value: T) -> Result<GlobalMutex<T>, Error> {
+    pub fn mutex<T: Element>(&self, home: Rank, value: T) -> Result<GlobalMutex<T>, Error> {
         self.make(|fabric, number| GlobalMutex::new(fabric, number, home, value))
     }
 
@@ -387,7 +386,7 @@ impl World {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn mutexes<T: Pod>(&self, len: usize, value: impl FnMut(usize) -> T) -> Result<Vec<GlobalMutex<T>>, Error> {
+    pub fn mutexes<T: Element>(&self, len: usize, value: impl FnMut(usize) -> T) -> Result<Vec<GlobalMutex<T>>, Error> {
         self.many(len, |fabric, first| GlobalMutex::many(fabric, first, len, value))
     }
 
@@ -403,7 +402,11 @@ impl World {
     /// assert_eq!(*bounds[7].read()?, [0.0, 7.0]);
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn rw_locks<T: Pod>(&self, len: usize, value: impl FnMut(usize) -> T) -> Result<Vec<GlobalRwLock<T>>, Error> {
+    pub fn rw_locks<T: Element>(
+        &self,
+        len: usize,
+        value: impl FnMut(usize) -> T,
+    ) -> Result<Vec<GlobalRwLock<T>>, Error> {
         self.many(len, |fabric, first| GlobalRwLock::many(fabric, first, len, value))
     }
 
@@ -423,7 +426,7 @@ impl World {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn rw_lock<T: Pod>(&self, home: Rank, value: T) -> Result<GlobalRwLock<T>, Error> {
+    pub fn rw_lock<T: Element>(&self, home: Rank, value: T) -> Result<GlobalRwLock<T>, Error> {
         self.make(|fabric, number| GlobalRwLock::new(fabric, number, home, value))
     }
 
@@ -542,7 +545,7 @@ impl World {
     /// window.lock_shared(0)?.put(0, &buffer)?; // between hosts the adapter takes it from there
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn buffer<T: Pod>(&self, len: usize) -> Result<Buffer<T>, Error> {
+    pub fn buffer<T: Element>(&self, len: usize) -> Result<Buffer<T>, Error> {
         Ok(Buffer::new(self.provider(), len)?)
     }
 }

@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
+#![doc(html_root_url = "https://docs.rs/transom-channel/0.1.0")]
 
 mod config;
 pub mod connection;

@@ -1,4 +1,4 @@
-//! `transom info`: what works on this machine, its limits, and all variables.
+//! `transom info`: the providers of this machine, its limits, and all variables.
 
 use clap::Args;
 use rustix::process::{PidfdFlags, Resource, getpid, getrlimit, pidfd_open};
@@ -10,9 +10,11 @@ use std::process::ExitCode;
 use transom::Bootstrap;
 use transom::variables::{SetBy, TABLE, unknown};
 
-/// Tells what transom finds on this machine: providers, limits, and the TRANSOM_ variables with their values.
+/// Describes what transom finds on this machine: providers, limits, and the TRANSOM_ variables with their values.
 #[derive(Args)]
-#[command(after_help = "Example:\n  TRANSOM_GRACE=5 transom info    shows whether the variable is understood as meant")]
+#[command(
+    after_help = "Example:\n  TRANSOM_GRACE=5 transom info    shows whether the value of a variable is understood"
+)]
 pub struct Info {}
 
 impl Info {
@@ -21,14 +23,14 @@ impl Info {
         sections.extend(variables());
         let text = sections.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
         match io::stdout().write_all(text.as_bytes()) {
-            // The reader has seen enough, e.g. `| head`.
+            // The reader closed stdout, e.g. `| head`.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
             written => Ok(written.map(|()| ExitCode::SUCCESS)?),
         }
     }
 }
 
-/// A title, and rows of a name and a value. Values begin in one column, behind the longest name.
+/// A title with rows of names and values. The values are aligned after the longest name.
 struct Section {
     title: String,
     rows: Vec<(String, String)>,
@@ -86,7 +88,7 @@ fn verbs() -> Result<String, &'static str> {
     Err("not in this build (cargo feature `verbs`); for ranks on several machines")
 }
 
-/// How a program that is started as this one was would find its job.
+/// The launcher that a program started in this environment would find.
 fn starting() -> Section {
     let mut section = Section::new("starting");
     let meaning = |bootstrap| match bootstrap {
@@ -100,29 +102,29 @@ fn starting() -> Section {
             let unable = found.check().err().map_or(String::new(), |error| format!("; {error}"));
             section.row("started by", format_args!("{found} ({}){unable}", meaning(found)));
         }
-        Err(error) => section.row("started by", format_args!("not known: {error}")),
+        Err(error) => section.row("started by", format_args!("unknown: {error}")),
     }
-    let library = Bootstrap::Pmix.check().map_or_else(|error| error.to_string(), |()| "its library is there".into());
+    let library = Bootstrap::Pmix.check().map_or_else(|error| error.to_string(), |()| "library found".into());
     section.row("pmix", library);
     section
 }
 
-/// Tries what the provider needs of the system: shared memory that has no name, and descriptors of processes.
+/// Tries what the provider needs of the system: anonymous shared memory, pidfds and futexes.
 fn shm_loopback() -> Result<(), String> {
     transom_shm_loopback::Job::create(1).map_err(|error| error.to_string())?;
     let pidfd = pidfd_open(getpid(), PidfdFlags::empty());
-    pidfd.map_err(|error| format!("no descriptors of processes (pidfd_open): {error}"))?;
+    pidfd.map_err(|error| format!("pidfd_open failed: {error}"))?;
     let word = std::sync::atomic::AtomicU32::new(0);
     let woken = rustix::thread::futex::wake(&word, rustix::thread::futex::Flags::empty(), 1);
-    woken.map_err(|error| format!("no waiting on words (futex): {error}"))?;
+    woken.map_err(|error| format!("futex failed: {error}"))?;
     Ok(())
 }
 
 fn limits() -> Section {
     let mut section = Section::new("limits");
-    section
-        .row("ranks", format_args!("{} (the most that one lock can have)", transom_locks::LockWord::<16>::MAX_RANKS));
-    // A launcher raises the soft limit to the hard one. It needs three for each rank, and 40, beside a few that are open.
+    section.row("ranks", format_args!("{} at most (the limit of a lock)", transom_locks::LockWord::<16>::MAX_RANKS));
+    // A launcher raises its soft limit to the hard one. It needs three files per rank and 40 more, in addition to a few
+    // that are already open.
     match getrlimit(Resource::Nofile).maximum {
         Some(files) => {
             let ranks = files.saturating_sub(48) / 3;
@@ -131,8 +133,8 @@ fn limits() -> Section {
         None => section.row("open files", format_args!("unlimited")),
     }
     match std::thread::available_parallelism() {
-        Ok(cores) => section.row("cores", format_args!("{cores} (more ranks than cores work, and take turns)")),
-        Err(error) => section.row("cores", format_args!("not known: {error}")),
+        Ok(cores) => section.row("cores", format_args!("{cores} (more ranks than cores are possible, and share them)")),
+        Err(error) => section.row("cores", format_args!("unknown: {error}")),
     }
     let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let gib = |name: &str| {
@@ -167,7 +169,7 @@ fn variables() -> Vec<Section> {
     }
     let unknown = unknown();
     if !unknown.is_empty() {
-        let mut section = Section::new("not known, and without effect (a typo?)");
+        let mut section = Section::new("unknown variables, without effect (a typo?)");
         unknown.iter().for_each(|name| section.row(name, ""));
         sections.push(section);
     }

@@ -1,4 +1,4 @@
-//! The `transom` program: starts jobs, tells what transom finds on this machine, and measures.
+//! The `transom` program: starts jobs, describes this machine, and measures.
 
 mod bench;
 mod info;
@@ -28,16 +28,16 @@ enum Command {
 const EXAMPLES: &str = "\
 Examples:
   transom run -n 4 ./program        four ranks of a program on this machine
-  transom run -n 4 --tag ./program  the same, each line with the rank that wrote it, not only those of stderr
-  transom info                      what works here, limits, and all TRANSOM_ variables
-  transom bench --quick             latency, bandwidth, locks and more, beside the machine's limits
-  transom bench compare             the same against every Open MPI and MPICH found here";
+  transom run -n 4 --tag ./program  as above, and also lines of stdout begin with their rank
+  transom info                      providers, limits, and all TRANSOM_ variables
+  transom bench --quick             latency, bandwidth, locks and more, compared with the machine's limits
+  transom bench compare             compares with every Open MPI and MPICH found here";
 
 fn main() -> ExitCode {
     let Cli { command } = Cli::parse();
     let logging = transom::log_from_env();
     let result = match (command, logging) {
-        // It shows what is wrong with a variable.
+        // `info` itself shows mistakes in variables.
         (Command::Info(info), _) => info.execute(),
         (_, Err(error)) => Err(error.into()),
         (Command::Run(run), Ok(())) => run.execute(),
@@ -45,7 +45,7 @@ fn main() -> ExitCode {
         (Command::BenchWorker(worker), Ok(())) => worker.execute(),
     };
     result.unwrap_or_else(|error| {
-        // The error, and each cause that its message does not contain.
+        // The error, and each cause that its message does not repeat.
         let causes = std::iter::successors(error.source(), |cause| cause.source()).map(ToString::to_string);
         let all = causes.fold(error.to_string(), |all, cause| match all.contains(&cause) {
             true => all,
@@ -56,7 +56,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// Says on stderr what is wrong; whatever becomes of the line, because `eprintln!` panics where nobody reads it.
+/// Prints an error on stderr. Ignores write errors; `eprintln!` would panic if the reader has closed stderr.
 fn complain(what: &str) {
     let _ = writeln!(io::stderr(), "transom: {what}");
 }

@@ -1,4 +1,4 @@
-//! `transom run`: starts a job and ends as it ends.
+//! `transom run`: starts a job, and exits with the job's status.
 
 use crate::bench::Usage;
 use clap::Args;
@@ -10,20 +10,21 @@ use std::process::ExitCode;
 use transom::variables::Seconds;
 use transom::{HostList, Launch, LaunchError, StartError, Tag};
 
-/// Starts a number of ranks of a program, on this machine or on hosts, and waits until all have ended.
+/// Starts ranks of a program, on this machine or on hosts, and waits until all have ended.
 ///
-/// Each rank gets its number, and what leads it to the others, in its environment; a program that uses transom reads it
-/// there. Output is passed on by whole lines, so that lines of different ranks never mix, and lines of stderr begin with
+/// Each rank gets its number and the address of its job in its environment, where a program that uses transom reads
+/// them. Output is forwarded in whole lines, so that lines of different ranks never mix; lines of stderr begin with
 /// their rank. Rank 0 has the stdin of this command, the others an empty one.
 ///
-/// On hosts, ranks are started through ssh, one for each host, in the folder of the same name, and have an empty stdin. The
-/// host needs `sh`, coreutils, `setsid` and the program, and must reach this machine by TCP. Ranks have its environment, and of
-/// this one the variables that `transom info` lists for you to set, but for TRANSOM_SSH and TRANSOM_BOOTSTRAP; those that begin
-/// with RUST_, OMP_ or LD_LIBRARY_PATH; and PATH, behind the host's own. Give others by `env NAME=value ./program`.
+/// On hosts, one ssh for each host starts its ranks, in the folder of the same name and with an empty stdin. The host
+/// needs `sh`, coreutils, `setsid` and the program, and must reach this machine by TCP. Ranks have the host's
+/// environment, and these variables of this command: those that `transom info` lists for you to set, except TRANSOM_SSH
+/// and TRANSOM_BOOTSTRAP; those that begin with RUST_, OMP_ or LD_LIBRARY_PATH; and PATH, appended to the host's own.
+/// Set others by `env NAME=value ./program`.
 #[derive(Args)]
 #[command(after_help = AFTER)]
 pub struct Run {
-    /// How many ranks
+    /// Number of ranks
     #[arg(short = 'n', long = "ranks", value_name = "RANKS")]
     ranks: usize,
 
@@ -31,18 +32,18 @@ pub struct Run {
     #[arg(long, value_name = "HOSTS", allow_hyphen_values = true)]
     hosts: Option<HostList>,
 
-    /// Which lines of output begin with the rank that wrote them, e.g. `[2] `: those of stderr, all (`--tag` alone), or none
-    /// [default: TRANSOM_TAG, else stderr; none for the only rank]
+    /// Lines of output that begin with the rank that wrote them, e.g. `[2] `: those of stderr, all (`--tag` alone), or
+    /// none [default: TRANSOM_TAG, else stderr; none for a single rank]
     #[arg(long, value_name = "WHICH", num_args = 0..=1, require_equals = true, default_missing_value = "all")]
     #[arg(value_parser = PossibleValuesParser::new(["all", "stderr", "none"]).try_map(|name| name.parse::<Tag>()))]
     tag: Option<Tag>,
 
-    /// How long the other ranks may go on after the first failure, in seconds, to report their own errors, before they are
-    /// ended [default: TRANSOM_GRACE, else 2]
+    /// Seconds that the other ranks have after the first failure, to report their own errors before they are terminated
+    /// [default: TRANSOM_GRACE, else 2]
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
     grace: Option<Seconds>,
 
-    /// The program (by PATH if there is no `/` in it) and its arguments
+    /// The program (searched in PATH unless it contains a `/`) and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
 }
@@ -51,24 +52,24 @@ const AFTER: &str = "\
 Exit status:
   0        all ranks exited with status 0
   N        the first rank that failed exited with status N
-  128+S    it was killed by signal S, or this command got signal S (Ctrl-C: 130)
+  128+S    the first rank that failed was killed by signal S, or this command got signal S (Ctrl-C: 130)
   141      the reader of the output closed it (e.g. `| head`)
-  255      a host was lost, or said what is no record, before it told how its ranks ended (or the status of its ssh)
-  2        this command line is wrong;  126, 127  the program cannot be run, or is not there;  1  anything else
+  255      a host was lost or sent a malformed record before it reported exit statuses (or ssh's own status)
+  2        the command line is wrong;  126, 127  the program cannot be executed, or was not found;  1  other errors
 
-When a rank fails, the others get a grace to report their own errors, then SIGTERM, and a second later SIGKILL. Ctrl-C
-ends all ranks in the same way, twice at once. Processes that ranks leave behind are killed. On hosts, those that have
+When a rank fails, the others get a grace period to report their own errors, then SIGTERM, and a second later SIGKILL. Ctrl-C
+ends all ranks in the same way, a second Ctrl-C at once. Processes that ranks leave behind are killed. On hosts, those that have
 left the rank's session are not, and the job lasts until they have closed the rank's stdout and stderr.
 
-A program that a rank starts is no rank. If it uses transom, it is a world of one, or starts a job of its own; launchers
+A program that a rank starts is not a rank. If it uses transom, it is a world of one, or starts a job of its own; launchers
 may be nested three deep.
 
 Examples:
-  transom run -n 4 ./program --size 1000     arguments after the program are the program's
+  transom run -n 4 ./program --size 1000     arguments after the program belong to the program
   transom run -n 2 --tag sh -c 'echo rank $TRANSOM_RANK of $TRANSOM_SIZE'
   transom run -n 2 --tag=none ./program      lines of stderr as the ranks wrote them
   transom run --hosts node1,node2 -n 4 ./program
-  transom run -n 4 --grace 30 ./program      time for the others to tell more about a failure
+  transom run -n 4 --grace 30 ./program      time for the others to report more about a failure
   TRANSOM_LOG=debug transom run -n 2 ./program";
 
 impl Run {
@@ -85,13 +86,13 @@ impl Run {
         if let Some(Seconds(grace)) = self.grace {
             launch = launch.grace(grace);
         }
-        // This process is a launcher and nothing else.
+        // This process does nothing but launch, so it may reap orphans and handle signals.
         let outcome = launch.reap_orphans(true).handle_signals(true).run()?;
         Ok(ExitCode::from(outcome.exit_code()))
     }
 }
 
-/// The exit status for an error, by the conventions of shells.
+/// The exit status of an error, by the conventions of shells.
 pub fn exit_code(error: &(dyn Error + 'static)) -> u8 {
     match error.downcast_ref::<LaunchError>() {
         Some(LaunchError::Ranks { .. } | LaunchError::Places { .. } | LaunchError::Variable(_)) => 2,

@@ -202,7 +202,7 @@ fn tune_writes_rules_that_are_read() {
     assert!(rules.len() == 1 && rules[0].starts_with("scan ranks=2 hosts=1 = "), "{text}");
 
     let (out, err) = texts(&transom("bench tune everything").output().unwrap());
-    assert!(out.is_empty() && err.contains("there are broadcast, reduce"), "{err}");
+    assert!(out.is_empty() && err.contains("expected one of broadcast, reduce"), "{err}");
 }
 
 #[test]
@@ -385,27 +385,27 @@ fn a_worker_answers_in_facts() {
 #[test]
 fn wrong_command_lines_are_answered_with_advice() {
     for (args, says) in [
-        ("nonsense", "there is no such measurement; there are put, get"),
+        ("nonsense", "no such measurement; expected one of put, get"),
         ("put --sizes 7", "multiple of 8 bytes"),
         ("put --sizes 99999999999999999999MiB", "multiple of 8 bytes"),
-        ("put --sync magic", "there are and, barrier, buffers, collective, cyclic, fence"),
-        ("put --sync barrier", "it is by lock, lock_exclusive"),
+        ("put --sync magic", "expected one of and, barrier, buffers, collective, cyclic, fence"),
+        ("put --sync barrier", "expected one of lock, lock_exclusive"),
         ("put --ranks 0", "1..=1024"),
         ("put --millis 0", "1..=60000"),
         ("put --rounds 0", "1..=1000"),
         ("stream --config ring_solts=2", "there is no field \"ring_solts\"; there are eager, ring_slots"),
         ("stream --config window=1", "window is 1, and must be 2 to 1024"),
-        ("ring_slots --config ring_slots=3", "with its own ring_slots=2,window=2, ring_slots is there twice"),
+        ("ring_slots --config ring_slots=3", "combined with its own ring_slots=2,window=2, ring_slots is there twice"),
         ("put --config eager=0", "it sends no messages"),
         ("readers_writer --ranks 2", "use --ranks 3"),
         ("pipeline --grid 4 --ranks 8", "use --grid 16 or more"),
         ("lu --lu-n 8 --lu-block 16", "larger than the matrix"),
-        ("put barrier --sync flush,barrier,mutex", "--sync mutex: nothing that was chosen is measured by it"),
+        ("put barrier --sync flush,barrier,mutex", "--sync mutex: no chosen measurement has this synchronization"),
         ("put --json /nonexistent/file", "cannot be written"),
         ("put --json same --svg ./same", "--json and --svg name the same file"),
         ("put --svg /nonexistent/file", "cannot be written"),
         ("list put", "unexpected argument"),
-        ("compare nonsense", "there is no such measurement"),
+        ("compare nonsense", "no such measurement"),
         ("compare get", "not compared with others"),
         ("compare startup random value", "random is not compared with others"),
         ("compare startup value", "value is not compared with others"),

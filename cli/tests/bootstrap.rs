@@ -187,8 +187,8 @@ fn the_variable_overrides() {
     }
     for (value, wrong) in [
         ("pmi", "PMI_FD: environment variable not found"),
-        ("transom", "no launcher of transom started this process"),
-        ("mpi", "no launcher has this name; expected `transom`, `pmix`, `pmi`, or `none`"),
+        ("transom", "but transom's launcher did not start this process"),
+        ("mpi", "it is not the name of a launcher; expected `transom`, `pmix`, `pmi`, or `none`"),
     ] {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", name, "--nocapture", "--test-threads=1"]);

@@ -354,7 +354,7 @@ fn what_cannot_be_started_is_said() {
     for (args, code, said) in [
         (&["-n", "2", "no-such-program"][..], 127, "cannot start `no-such-program`: no such program in PATH"),
         (&["-n", "2", "./no-such-program"], 127, "there is no such file"),
-        (&["-n", "2", "Cargo.toml"], 127, "the one in this folder is `./Cargo.toml`"),
+        (&["-n", "2", "Cargo.toml"], 127, "the program in this folder is `./Cargo.toml`"),
         (&["-n", "2", "./Cargo.toml"], 126, "chmod +x ./Cargo.toml"),
         (&["-n", "2", "./src"], 126, "it is a folder"),
         (&["-n", "0", "true"], 2, "a job has 1 to 32767 ranks, not 0"),

@@ -63,7 +63,7 @@ fn a_program_starts_itself_once_whatever_the_variable_says() {
     );
     for (value, wrong) in [
         ("none", None),
-        ("transom", Some("no launcher of transom started this process")),
+        ("transom", Some("but transom's launcher did not start this process")),
         ("pmix", Some("PMIx")),
         ("pmi", Some("PMI_FD")),
         ("mpi", Some("TRANSOM_BOOTSTRAP=\"mpi\"")),

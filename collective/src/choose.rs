@@ -1,13 +1,14 @@
-//! Which algorithm a collective takes.
+//! Selection of the algorithm for a collective.
 
 use crate::algorithms::Algorithm;
 use crate::plan::{Call, Shape};
 use crate::rules::Rules;
 use std::sync::LazyLock;
 
-static TABLE: LazyLock<Rules> = LazyLock::new(|| include_str!("table.rules").parse().expect("a table of rules"));
+static TABLE: LazyLock<Rules> = LazyLock::new(|| include_str!("table.rules").parse().expect("table.rules is valid"));
 
-/// The algorithm that does a call: the first of these rules that can, else of the table `table.rules`. All ranks must have the same.
+/// Selects the algorithm for a call: the first of `rules` that supports it, else the first of the built-in table
+/// `table.rules`. All ranks must pass the same rules.
 ///
 /// # Examples
 /// ```
@@ -16,11 +17,11 @@ static TABLE: LazyLock<Rules> = LazyLock::new(|| include_str!("table.rules").par
 /// let by = |rules: &str| best(Call::AllGather, shape, &rules.parse().unwrap()).name();
 /// assert_eq!(by(""), "ring");
 /// assert_eq!(by("all_gather = bruck"), "bruck");
-/// assert_eq!(by("all_gather = rabenseifner"), "ring"); // it cannot
+/// assert_eq!(by("all_gather = rabenseifner"), "ring"); // does not support the call
 /// ```
 pub fn best(call: Call, shape: Shape<'_>, rules: &Rules) -> Algorithm {
     let mut all = rules.of(call, shape).chain(TABLE.of(call, shape));
-    all.find(|algorithm| algorithm.can(call, shape)).expect("the last rule of a call can do it")
+    all.find(|algorithm| algorithm.can(call, shape)).expect("the table's last rule for a call supports every shape")
 }
 
 #[cfg(test)]
@@ -42,7 +43,7 @@ mod tests {
     ];
 
     #[test]
-    fn the_table_has_an_algorithm_for_every_call() {
+    fn table_has_an_algorithm_for_every_call() {
         assert_eq!(CALLS.map(|call| call.name()), Call::NAMES);
         for (call, ranks, len) in CALLS.iter().flat_map(|call| [(*call, 1, 0), (*call, 2, 1), (*call, 100, 1 << 30)]) {
             best(call, Shape { rank: 0, ranks, len, element: 8, hosts: None }, &Rules::default());
@@ -50,13 +51,13 @@ mod tests {
     }
 
     #[test]
-    fn ranks_of_several_hosts_have_leaders() {
+    fn shared_hosts_select_leaders() {
         let by = |hosts: [u32; 4], call| {
             let hosts = Some(&Hosts::of(&hosts));
             best(call, Shape { rank: 3, ranks: 4, len: 10, element: 8, hosts }, &Rules::default()).name()
         };
         assert_eq!(CALLS.map(|call| by([0, 0, 1, 1], call)), ["leaders"; 10]);
-        assert!(CALLS.iter().all(|call| by([0, 1, 2, 3], *call) != "leaders"), "each is alone on its host");
-        assert_ne!(by([0, 1, 0, 1], Call::AllReduce { commutes: false }), "leaders", "out of order");
+        assert!(CALLS.iter().all(|call| by([0, 1, 2, 3], *call) != "leaders"), "each rank is alone on its host");
+        assert_ne!(by([0, 1, 0, 1], Call::AllReduce { commutes: false }), "leaders", "hosts are not in rank order");
     }
 }

@@ -1,9 +1,9 @@
-//! Which ranks are on which host.
+//! Placement of ranks on hosts.
 
-/// A rank of the team, counted from 0.
+/// A rank of the team, from 0.
 pub type Rank = usize;
 
-/// The hosts of a team: ranks of one share memory.
+/// The hosts of a team. Ranks on one host share memory.
 ///
 /// # Examples
 /// ```
@@ -20,7 +20,7 @@ pub struct Hosts {
 }
 
 impl Hosts {
-    /// By a name of each rank's host. Hosts are numbered in the order of their first ranks.
+    /// Groups ranks by the name of their host. Hosts are numbered in the order of their lowest ranks.
     pub fn of<H: Eq + std::hash::Hash>(names: &[H]) -> Hosts {
         let mut numbers = std::collections::HashMap::new();
         let mut ranks: Vec<Vec<Rank>> = Vec::new();
@@ -36,27 +36,27 @@ impl Hosts {
         Hosts { of, ranks: ranks.into() }
     }
 
-    /// How many there are.
+    /// The number of hosts.
     pub fn count(&self) -> usize {
         self.ranks.len()
     }
 
-    /// On which a rank is.
+    /// The host of a rank.
     pub fn host(&self, rank: Rank) -> usize {
         self.of[rank]
     }
 
-    /// The ranks of one, in order.
+    /// The ranks of a host, in ascending order.
     pub fn ranks(&self, host: usize) -> &[Rank] {
         &self.ranks[host]
     }
 
-    /// Whether all ranks of a host are before those of the next.
+    /// Returns whether the ranks of every host precede those of the next host.
     pub fn in_order(&self) -> bool {
         self.of.is_sorted()
     }
 
-    /// Whether there are several, and ranks that share one.
+    /// Returns whether there are several hosts and at least one of them has several ranks.
     pub fn differ(&self) -> bool {
         1 < self.count() && self.count() < self.of.len()
     }

@@ -1,20 +1,16 @@
 //! Collectives as plans.
 //!
-//! A [`Plan`] is what one rank does in one collective: in each round it sends and receives spans of its memory, and then
-//! copies and folds them. Plans are pure data, in elements, and know nothing of types, of operations or of the network; so
-//! one runner carries all of them, blocking or not, and a test interprets them for a thousand ranks.
+//! A [`Plan`] is one rank's part of a collective: in each round it sends and receives spans of its memory, then copies
+//! and folds them. Plans are pure data in units of elements, independent of types, operations and network. One runner
+//! therefore executes all of them, blocking or not, and a test interprets them for a thousand ranks.
 //!
 //! ```
 //! use transom_collective::{Call, Rules, Shape, choose};
 //!
-//! // The third of eight ranks, one element, an operation that commutes.
-//! let shape = Shape { rank: 2, ranks: 8, len: 1, element: 8, hosts: None };
-//! let algorithm = choose::best(Call::AllReduce { commutes: true }, shape, &Rules::default());
-//! let plan = algorithm.plan(Call::AllReduce { commutes: true }, shape);
-//! assert_eq!(algorithm.name(), "recursive_doubling");
-//! assert_eq!(plan.rounds.len(), 3);
+//! Rank 2 of 8, one element, an operation that commutes.
 //! ```
 #![forbid(unsafe_code)]
+#![doc(html_root_url = "https://docs.rs/transom-collective/0.1.0")]
 
 mod algorithms;
 pub mod choose;

@@ -1,162 +1,164 @@
-//! What one rank does in one collective.
+//! Plans: one rank's part of a collective.
 
 use crate::hosts::{Hosts, Rank};
 use std::ops::Range;
 
-/// Which collective.
+/// A collective call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Call {
-    /// Nobody returns before all have called.
+    /// No rank returns before all ranks have called.
     Barrier,
-    /// `len` elements of the root's, to all.
+    /// Copies `len` elements of the root to all ranks.
     Broadcast {
-        /// Whose.
+        /// The source rank.
         root: Rank,
     },
-    /// `len` elements of each, folded in the order of ranks, to the root.
+    /// Folds `len` elements of each rank, in rank order, at the root.
     Reduce {
-        /// Whose data becomes the result.
+        /// The rank that gets the result.
         root: Rank,
-        /// Ranks may be folded in any order.
+        /// The operation commutes, so ranks may be folded in any order.
         commutes: bool,
     },
-    /// `len` elements of each, folded in the order of ranks, to all.
+    /// Folds `len` elements of each rank, in rank order, at all ranks.
     AllReduce {
-        /// Ranks may be folded in any order.
+        /// The operation commutes, so ranks may be folded in any order.
         commutes: bool,
     },
-    /// A block of `len` elements for each rank, folded: its own to each.
+    /// Folds one block of `len` elements per rank, and gives each rank its own block.
     ReduceScatter,
-    /// Of each rank the fold of it and those before it.
+    /// Folds, for each rank, the elements of all ranks up to it.
     Scan {
-        /// The fold of those before it alone; the first rank's data is left as it was.
+        /// Excludes the rank itself. Rank 0's data stay unchanged.
         exclusive: bool,
     },
-    /// `len` elements of each, side by side, to the root.
+    /// Concatenates `len` elements of each rank at the root.
     Gather {
-        /// Who gathers.
+        /// The rank that gets the result.
         root: Rank,
     },
-    /// `len` elements to each, from the root.
+    /// Distributes one block of `len` elements of the root to each rank.
     Scatter {
-        /// Who has them.
+        /// The source rank.
         root: Rank,
     },
-    /// `len` elements of each, side by side, to all.
+    /// Concatenates `len` elements of each rank at all ranks.
     AllGather,
-    /// A block of `len` elements from each to each.
+    /// Sends one block of `len` elements from each rank to each rank.
     AllToAll,
 }
 
-/// Of what size a collective is, as one rank sees it.
+/// The size of a collective, as one rank sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Shape<'h> {
-    /// This rank.
+    /// The rank to plan for.
     pub rank: Rank,
-    /// How many there are.
+    /// Number of ranks.
     pub ranks: usize,
-    /// Elements of a rank; of each block, where there are blocks.
+    /// Elements per rank, or per block where each rank has several blocks.
     pub len: usize,
-    /// Bytes of an element.
+    /// Bytes per element.
     pub element: usize,
-    /// Where the ranks are, if not all on one host.
+    /// Placement of the ranks; `None` if all are on one host.
     pub hosts: Option<&'h Hosts>,
 }
 
-/// Which memory of a rank.
+/// A memory of a rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Place {
-    /// What the program gives, and is only read. Of a reduce-scatter and an all-to-all, a block for each rank; of a scatter,
-    /// the same at the root; of the gathers, this rank's block.
+    /// The program's input, which is only read. One block per rank in a reduce-scatter, an all-to-all, and at the root
+    /// of a scatter; this rank's block in the gathers.
     Given,
-    /// What the program gets, in place where nothing is given.
+    /// The program's result; also its input, in place, for calls without [`Given`](Self::Given).
     Data,
-    /// [`Plan::scratch`] elements of whatever value.
+    /// [`Plan::scratch`] elements with undefined initial values.
     Scratch,
 }
 
-/// Elements side by side.
+/// A contiguous range of elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Span {
-    /// In which memory.
+    /// The memory that holds the elements.
     pub place: Place,
-    /// The first of them.
+    /// Index of the first element.
     pub start: usize,
-    /// How many.
+    /// Number of elements.
     pub len: usize,
 }
 
-/// What a rank does by itself.
+/// A local step of a rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Local {
     /// Copies elements.
     Copy {
-        /// Which.
+        /// The source.
         from: Span,
-        /// As many others.
+        /// The destination, of the same length.
         to: Span,
     },
-    /// Folds elements into others.
+    /// Folds elements into others by the operation.
     Fold {
-        /// Which, and where the result goes.
+        /// The first operand and the result.
         into: Span,
-        /// As many others.
+        /// The second operand, of the same length.
         with: Span,
-        /// On which side of the operation they are.
+        /// Side of the operation on which `with` stands.
         order: Order,
     },
-    /// Packs a scattered block: the runner knows its section of the program's elements.
+    /// Packs a scattered block. The runner knows the positions of its elements.
     Pack {
-        /// The rank that the block goes to.
+        /// The destination rank of the block.
         block: Rank,
-        /// All elements that the program gives.
+        /// The program's whole input.
         from: Span,
         /// The packed block.
         to: Span,
     },
-    /// Unpacks a scattered block, as [`Pack`](Self::Pack) the other way.
+    /// Unpacks a scattered block, the inverse of [`Pack`](Self::Pack).
     Unpack {
-        /// The rank that the block comes from.
+        /// The source rank of the block.
         block: Rank,
         /// The packed block.
         from: Span,
-        /// All elements that the program gets.
+        /// The program's whole result.
         to: Span,
     },
 }
 
-/// On which side the second operand of a fold is; operations need not commute.
+/// The side of a fold's second operand; operations need not commute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Order {
-    /// `into = into o with`: of ranks behind.
+    /// `into = into o with`: `with` comes from higher ranks.
     After,
-    /// `into = with o into`: of ranks before.
+    /// `into = with o into`: `with` comes from lower ranks.
     Before,
 }
 
-/// Sends and receives at once; when all of them are done, the rest, in order. What is received is not sent or received
-/// otherwise in the round. Messages of a pair are received in the order in which they were sent.
+/// One round: all sends and receives start at once; the local steps follow, in order, when all are complete.
+///
+/// A span that is received overlaps no other span sent or received in the round. Messages of a pair are received in the
+/// order in which they were sent.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Round {
-    /// From whom, and where to.
+    /// Source rank and destination span of each receive.
     pub receives: Vec<(Rank, Span)>,
-    /// To whom, and what.
+    /// Destination rank and source span of each send.
     pub sends: Vec<(Rank, Span)>,
-    /// After that.
+    /// Local steps that follow.
     pub then: Vec<Local>,
 }
 
-/// What one rank does in one collective.
+/// One rank's part of a collective.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// One after the other.
+    /// Rounds, executed in order.
     pub rounds: Vec<Round>,
-    /// Elements of memory beside the program's.
+    /// Elements of scratch memory.
     pub scratch: usize,
 }
 
 impl Call {
-    /// The names of all.
+    /// The names of all calls, as used in rules.
     pub const NAMES: [&str; 10] = [
         "barrier",
         "broadcast",
@@ -170,7 +172,7 @@ impl Call {
         "all_to_all",
     ];
 
-    /// Its name.
+    /// The name of the call, as used in rules.
     ///
     /// # Examples
     /// ```
@@ -192,7 +194,7 @@ impl Call {
         }]
     }
 
-    /// The rank that is not like the others, if there is one.
+    /// The root, for calls that have one.
     pub(crate) fn root(&self) -> Option<Rank> {
         match *self {
             Call::Broadcast { root } | Call::Reduce { root, .. } | Call::Gather { root } | Call::Scatter { root } => {
@@ -202,7 +204,7 @@ impl Call {
         }
     }
 
-    /// The same with another such rank.
+    /// The same call with another root.
     pub(crate) fn with_root(self, root: Rank) -> Call {
         match self {
             Call::Broadcast { .. } => Call::Broadcast { root },
@@ -215,39 +217,40 @@ impl Call {
 }
 
 impl Span {
-    /// Elements of what is given.
+    /// A span of the input.
     pub(crate) fn given(range: Range<usize>) -> Span {
         Span { place: Place::Given, start: range.start, len: range.len() }
     }
 
-    /// Elements of the result.
+    /// A span of the result.
     pub(crate) fn data(range: Range<usize>) -> Span {
         Span { place: Place::Data, start: range.start, len: range.len() }
     }
 
-    /// Elements beside them.
+    /// A span of scratch memory.
     pub(crate) fn scratch(range: Range<usize>) -> Span {
         Span { place: Place::Scratch, start: range.start, len: range.len() }
     }
 }
 
 impl Round {
-    /// Sends elements, if there are any.
+    /// Adds a send, unless the span is empty.
     pub(crate) fn send(&mut self, to: Rank, span: Span) {
         self.sends.extend((span.len > 0).then_some((to, span)));
     }
 
-    /// Sends elements, or an empty message: for lengths that only the two of them know, so that whoever expects others finds out.
+    /// Adds a send, even of an empty span. For lengths that only sender and receiver know, so that the receiver detects
+    /// a length other than the one it expects.
     pub(crate) fn send_any(&mut self, to: Rank, span: Span) {
         self.sends.push((to, span));
     }
 
-    /// Receives what [`send_any`](Self::send_any) sends.
+    /// Adds a receive that matches [`send_any`](Self::send_any).
     pub(crate) fn receive_any(&mut self, from: Rank, span: Span) {
         self.receives.push((from, span));
     }
 
-    /// Receives elements, if there are any.
+    /// Adds a receive, unless the span is empty.
     pub(crate) fn receive(&mut self, from: Rank, span: Span) {
         self.receives.extend((span.len > 0).then_some((from, span)));
     }
@@ -276,7 +279,7 @@ impl Plan {
         Plan { rounds: Vec::new(), scratch }
     }
 
-    /// Adds a round, if anything is done in it.
+    /// Adds a round, unless it is empty.
     pub(crate) fn round(&mut self, write: impl FnOnce(&mut Round)) {
         let mut round = Round::default();
         write(&mut round);
@@ -285,7 +288,8 @@ impl Plan {
         }
     }
 
-    /// The same among these ranks, and on memory that begins there; its own comes behind so many elements.
+    /// Translates a plan to the ranks in `ranks`, to memories that begin at `given` and `data`, and to scratch memory
+    /// that begins after `scratch` elements.
     pub(crate) fn moved(mut self, ranks: &[Rank], given: Span, data: Span, scratch: usize) -> Plan {
         let span = |span: &mut Span| {
             let (place, start) = match span.place {
@@ -314,7 +318,7 @@ impl Plan {
     }
 }
 
-/// The part of `len` elements that is the share of `rank`: shares differ by one element at most.
+/// The share of `rank` when `len` elements are divided among `ranks` ranks. Shares differ by at most one element.
 ///
 /// # Examples
 /// ```

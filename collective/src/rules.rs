@@ -1,10 +1,7 @@
-//! Rules that choose algorithms, as text: one a line, or between commas.
+//! Rules that choose algorithms, as text: one rule per line, or separated by commas.
 //!
 //! ```text
-//! # What follows this sign is a comment.
-//! all_reduce bytes<=1024 hosts>=2 = leaders
-//! all_reduce hosts>=8 = leaders:rabenseifner    # which leaders do between them
-//! all_reduce = ring
+//! # The rest of a line after this sign is a comment.
 //! ```
 
 use crate::algorithms::Algorithm;
@@ -12,7 +9,7 @@ use crate::plan::{Call, Shape};
 use std::fmt;
 use std::ops::RangeInclusive;
 
-/// Which algorithm a collective takes: the first whose conditions hold.
+/// Rules that choose the algorithm of a collective. The first rule applies whose conditions hold.
 ///
 /// # Examples
 /// ```
@@ -22,7 +19,7 @@ use std::ops::RangeInclusive;
 /// assert_eq!(rules.to_string(), "all_reduce bytes<=1024 ranks>=4 = ring\nbroadcast = binomial\n");
 ///
 /// let error = "broadcast = ring\nall_reduce byte<=8 = ring".parse::<Rules>().unwrap_err();
-/// assert_eq!(error.to_string(), "line 2, column 12: `byte` is not expected here, but bytes, ranks, hosts or =");
+/// assert_eq!(error.to_string(), "line 2, column 12: found `byte`, expected bytes, ranks, hosts or =");
 /// # Ok::<(), transom_collective::RulesError>(())
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -31,7 +28,7 @@ pub struct Rules(Vec<Rule>);
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Rule {
     call: &'static str,
-    /// What must hold of bytes, ranks and hosts.
+    /// Allowed ranges of bytes, ranks and hosts.
     within: [RangeInclusive<usize>; 3],
     algorithm: Algorithm,
 }
@@ -39,7 +36,7 @@ struct Rule {
 const CONDITIONS: [&str; 3] = ["bytes", "ranks", "hosts"];
 const ANY: RangeInclusive<usize> = 0..=usize::MAX;
 
-/// What is wrong with the text of [`Rules`], and where.
+/// A syntax error in the text of [`Rules`], with its position.
 ///
 /// # Examples
 /// ```
@@ -47,21 +44,21 @@ const ANY: RangeInclusive<usize> = 0..=usize::MAX;
 /// assert_eq!((error.line, error.column), (1, 1));
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("line {line}, column {column}: {found} is not expected here, but {expected}")]
+#[error("line {line}, column {column}: found {found}, expected {expected}")]
 #[non_exhaustive]
 pub struct RulesError {
-    /// The line, counted from 1.
+    /// Line, from 1.
     pub line: usize,
-    /// The character of the line, counted from 1.
+    /// Column in characters, from 1.
     pub column: usize,
-    /// What is there.
+    /// The token found.
     pub found: String,
-    /// What could be.
+    /// The tokens expected.
     pub expected: String,
 }
 
 impl Rules {
-    /// The algorithms of the rules for a call, in their order.
+    /// The algorithms of all rules that apply to a call, in order.
     ///
     /// # Examples
     /// ```
@@ -83,7 +80,7 @@ impl Rules {
         self.0.iter().filter(holds).map(|rule| rule.algorithm)
     }
 
-    /// Whether there is none.
+    /// Returns whether there are no rules.
     ///
     /// # Examples
     /// ```
@@ -157,17 +154,17 @@ fn rule(tokens: &mut Tokens<'_>) -> Result<Rule, RulesError> {
         let names: Vec<&'static str> = Algorithm::between_leaders().collect();
         name = format!("leaders:{}", tokens.one_of(&names, "an algorithm of leaders: ")?);
     }
-    let algorithm = Algorithm::named(&name).expect("it is one of them");
+    let algorithm = Algorithm::named(&name).expect("the name is one of the algorithms");
     match tokens.peek() {
         None | Some("," | "\n") => Ok(Rule { call, within, algorithm }),
         Some(_) => Err(tokens.unexpected("the end of the line or a comma".into())),
     }
 }
 
-/// Words, numbers, signs, and ends of lines, each with its line and column.
+/// Words, numbers, signs and line ends, each with its line and column.
 struct Tokens<'t> {
     rest: std::iter::Peekable<std::vec::IntoIter<(usize, usize, &'t str)>>,
-    /// Behind the last.
+    /// Position after the last token.
     end: (usize, usize),
 }
 
@@ -208,7 +205,7 @@ impl<'t> Tokens<'t> {
                 Ok(word)
             }
             None => {
-                let (last, others) = words.split_last().expect("something can be");
+                let (last, others) = words.split_last().expect("at least one word is expected");
                 Err(self.unexpected(format!("{what}{} or {last}", others.join(", "))))
             }
         }
@@ -224,7 +221,7 @@ impl<'t> Tokens<'t> {
         }
     }
 
-    /// That what comes next is something else.
+    /// The error that the next token is not what was expected.
     fn unexpected(&mut self, expected: String) -> RulesError {
         let (line, column, found) = match self.rest.peek() {
             Some((line, column, "\n")) => (*line, *column, "the end of the line".into()),

@@ -1,7 +1,7 @@
-//! A rank dies after every step of every algorithm: each of the others ends, with what the collective is or an error that names the
-//! dead. On the simulator, with the engines that ship, in virtual time.
+//! A rank dies after every step of every algorithm. Each other rank then ends, either with the right result or with an
+//! error that names the dead rank. Runs in virtual time on the simulator, with the production engines.
 
-#[allow(dead_code, reason = "plans are counted elsewhere")]
+#[allow(dead_code, reason = "other tests count messages of plans")]
 mod simulated;
 
 use simulated::{Part, check};
@@ -11,14 +11,14 @@ use transom_collective::{Algorithm, Call, Hosts, Shape};
 
 const RANKS: usize = 6;
 
-/// Who dies, after so many steps of the simulator.
+/// The rank that dies, and the number of simulator steps before.
 #[derive(Clone, Copy, Debug)]
 struct Death {
     victim: u32,
     steps: usize,
 }
 
-/// How many of the others had to be told; none if the death came after the end.
+/// Number of survivors that had to be notified; `None` if the death came after the end.
 fn die(algorithm: Algorithm, call: Call, len: usize, hosts: &Hosts, death: Death) -> Option<usize> {
     let case = format!("{algorithm} of {call:?}, {len} elements, {death:?}");
     let Death { victim, steps } = death;
@@ -39,7 +39,7 @@ fn die(algorithm: Algorithm, call: Call, len: usize, hosts: &Hosts, death: Death
         }
         taken += 1;
         let Some(rank) = sim.step() else {
-            // Nothing is under way any more: whoever waits has waited for long.
+            // No event is pending: ranks that still wait have waited for long.
             let mut asked = false;
             for (rank, part) in parts.iter_mut().enumerate().filter(|(rank, _)| *rank != victim as usize) {
                 if taken > steps && part.ask(&mut sim) {
@@ -62,21 +62,21 @@ fn die(algorithm: Algorithm, call: Call, len: usize, hosts: &Hosts, death: Death
     }
     let mut told = 0;
     for (rank, part) in parts.iter().enumerate().filter(|(rank, _)| *rank != victim as usize) {
-        assert!(part.lost.is_none_or(|lost| lost == victim), "rank {rank} was told of another: {case}");
+        assert!(part.lost.is_none_or(|lost| lost == victim), "rank {rank} was notified of another death: {case}");
         assert!(part.is_done() || part.lost.is_some(), "rank {rank} waits for ever: {case}");
-        assert!(part.is_quiet(), "rank {rank} has messages under way for ever: {case}");
+        assert!(part.is_quiet(), "rank {rank} has messages in flight for ever: {case}");
         if part.is_done() {
             check(call, RANKS, len, rank, part.data());
         }
         told += usize::from(!part.is_done());
     }
-    // Told by others, or by a connection: nobody waits for a clock.
+    // Survivors are notified by other ranks or by a connection; none waits for a timeout.
     assert!(sim.now() < 50_000_000, "{} ns of virtual time: {case}", sim.now());
     Some(told)
 }
 
 #[test]
-fn after_every_step_of_every_algorithm() {
+fn death_at_any_step_ends_all_survivors() {
     let commutes = true;
     let calls = [
         Call::Barrier,
@@ -93,7 +93,7 @@ fn after_every_step_of_every_algorithm() {
     let hosts = Hosts::of(&[0, 0, 0, 1, 1, 2]);
     let (mut deaths, mut kinds) = (0, 0);
     for call in calls {
-        // Sent at once, and announced; a leaf of trees, and the root, who is no leader.
+        // Eager and rendezvous lengths. Victims: a leaf of the trees, and the root, which is not a leader.
         for (len, victims) in [(3, &[1, 4][..]), (3000, &[1])] {
             for algorithm in Algorithm::all() {
                 if !algorithm.can(call, Shape { rank: 0, ranks: RANKS, len, element: 8, hosts: Some(&hosts) }) {
@@ -106,14 +106,15 @@ fn after_every_step_of_every_algorithm() {
                         told.push(now);
                     }
                     deaths += told.len();
-                    // Of one that has done nothing yet somebody always needs something: all, where each needs each.
+                    // A victim that has done nothing yet is needed by every rank in calls where each rank depends on
+                    // each.
                     let all = matches!(
                         call,
                         Call::Barrier | Call::AllReduce { .. } | Call::AllGather | Call::AllToAll | Call::ReduceScatter
                     );
                     let root = victim == 1 && !matches!(call, Call::Scan { .. });
                     let least = if all { RANKS - 1 } else { usize::from(root) };
-                    assert!(told[0] >= least, "{algorithm} of {call:?}: {} of {least} were told", told[0]);
+                    assert!(told[0] >= least, "{algorithm} of {call:?}: {} of {least} were notified", told[0]);
                     assert!(told.len() > 10, "{algorithm} of {call:?}: {} phases only", told.len());
                 }
             }

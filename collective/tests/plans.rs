@@ -1,4 +1,4 @@
-//! Every algorithm of every collective, for 1 to 17 ranks, against what the collectives are by their definition.
+//! Every algorithm of every collective for 1 to 17 ranks, compared with the definition of the collective.
 
 mod interpret;
 
@@ -9,7 +9,7 @@ use transom_collective::{
     neighbours, reduce_scatter_v, scatter_v,
 };
 
-/// An element: whose it is, and which of them; or how others were folded.
+/// An element: its rank and index, or the expression of folds that produced it.
 type Element = String;
 
 fn element(rank: usize, index: usize) -> Element {
@@ -20,23 +20,23 @@ fn elements(rank: usize, indices: Range<usize>) -> Vec<Element> {
     indices.map(|index| element(rank, index)).collect()
 }
 
-/// In the order of ranks, as it was done: what a float's bits depend on.
+/// Folds in the order in which the operands stand, which determines the bits of a floating-point result.
 fn fold(left: &Element, right: &Element) -> Element {
     assert!(!left.is_empty() && !right.is_empty(), "garbage is folded: {left} {right}");
     format!("({left} {right})")
 }
 
-/// Of an operation that commutes, the two sides of each fold are in no order.
+/// The fold of an operation that commutes: the order of the operands is lost.
 fn fold_commuting(left: &Element, right: &Element) -> Element {
     if left <= right { fold(left, right) } else { fold(right, left) }
 }
 
-/// What was folded, from left to right.
+/// The folded elements, from left to right.
 fn folded(element: &Element) -> Vec<String> {
     element.split(['(', ')', ' ']).filter(|part| !part.is_empty()).map(String::from).collect()
 }
 
-/// The element of that index of each of some ranks.
+/// The element at that index of each rank in `ranks`.
 fn of(ranks: Range<usize>, index: usize) -> Vec<String> {
     ranks.map(|rank| element(rank, index)).collect()
 }
@@ -55,7 +55,7 @@ struct Case<'h> {
 }
 
 impl Case<'_> {
-    /// So long that few of them are long, where algorithms are chosen by that.
+    /// Bytes per element. With 4096 bytes few elements reach the lengths at which leaders change their algorithm.
     fn element(&self) -> usize {
         if self.hosts.is_some() && self.call != Call::AllToAll { 4096 } else { 8 }
     }
@@ -128,7 +128,7 @@ impl Case<'_> {
             }
         }
         if let Call::AllReduce { .. } = self.call {
-            assert!(all.iter().all(|memory| memory.data == all[0].data), "the same bits everywhere");
+            assert!(all.iter().all(|memory| memory.data == all[0].data), "all ranks have the same bits");
         }
     }
 }
@@ -157,7 +157,7 @@ fn calls(ranks: usize) -> Vec<Call> {
 }
 
 #[test]
-fn every_plan_does_what_its_collective_is() {
+fn every_plan_computes_its_collective() {
     let mut random = fastrand::Rng::with_seed(1);
     let mut done = std::collections::BTreeSet::new();
     for ranks in 1..=17 {
@@ -181,7 +181,7 @@ fn every_plan_does_what_its_collective_is() {
     assert_eq!(done.len(), 21, "{done:?}");
 }
 
-/// What leaders can be said to do between them.
+/// Algorithms that can be named between leaders.
 const BETWEEN: [&str; 8] = [
     "leaders:binomial",
     "leaders:bruck",
@@ -193,9 +193,9 @@ const BETWEEN: [&str; 8] = [
     "leaders:ring",
 ];
 
-/// Hosts of any ranks, of as many, and side by side.
+/// Hosts of random ranks, of cyclic ranks, and of consecutive ranks.
 #[test]
-fn leaders_do_what_the_collective_is() {
+fn every_plan_of_leaders_computes_its_collective() {
     let mut random = fastrand::Rng::with_seed(4);
     let named = |name: &str| Algorithm::named(name).unwrap();
     let mut done = std::collections::BTreeSet::new();
@@ -236,29 +236,29 @@ fn leaders_do_what_the_collective_is() {
     assert_eq!(done.into_iter().collect::<Vec<_>>(), calls);
 }
 
-/// Messages and elements that all ranks together send to other hosts: as if each host were one rank.
+/// Messages and elements that all ranks together send to other hosts equal those of one rank per host.
 #[test]
-fn leaders_send_between_hosts_what_the_textbooks_say() {
+fn leaders_send_the_textbooks_traffic_between_hosts() {
     let commutes = true;
-    // Of h hosts, k ranks on each, m elements.
+    // Formulas for h hosts, k ranks per host, and m elements.
     type Between = fn(usize, usize, usize) -> (usize, usize);
     let rows: [(Call, usize, Between); 11] = [
         (Call::Broadcast { root: 5 }, 1, |h, _, m| (h - 1, (h - 1) * m)),
         (Call::Reduce { root: 5, commutes }, 1, |h, _, m| (h - 1, (h - 1) * m)),
         // Recursive doubling.
         (Call::AllReduce { commutes: false }, 1, |h, _, m| (h * log(h), h * log(h) * m)),
-        // Shares: each to each, and back.
+        // Reduce-scatter and all-gather of shares, pairwise.
         (Call::AllReduce { commutes }, 4096, |h, _, m| (2 * h * (h - 1), 2 * (h - 1) * m)),
         (Call::Gather { root: 5 }, 1, |h, k, m| (h - 1, (h - 1) * k * m)),
         (Call::Scatter { root: 5 }, 1, |h, k, m| (h - 1, (h - 1) * k * m)),
         (Call::AllGather, 1, |h, k, m| (h * (h - 1), h * (h - 1) * k * m)),
         (Call::AllGather, 100, |h, k, m| (h * (h - 1), h * (h - 1) * k * m)),
         (Call::ReduceScatter, 10, |h, k, m| (h * (h - 1), h * (h - 1) * k * m)),
-        // All that a host has for another, in one message.
+        // One message for all blocks from one host to another.
         (Call::AllToAll, 100, |h, k, m| (h * (h - 1), h * (h - 1) * k * k * m)),
         (Call::Scan { exclusive: false }, 10, |h, _, m| (h * log(h), h * log(h) * m)),
     ];
-    // What is said goes before the table, as far as it can do the call.
+    // An algorithm that the name chooses precedes the table if it supports the call.
     let long = 1 << 20;
     let said: [(&str, Call, usize, Between); 4] = [
         ("leaders:recursive_doubling", Call::AllReduce { commutes }, 4096, |h, _, m| (h * log(h), h * log(h) * m)),
@@ -279,7 +279,7 @@ fn leaders_send_between_hosts_what_the_textbooks_say() {
                 let sends = plan.rounds.iter().flat_map(|round| &round.sends);
                 for (to, span) in sends.filter(|(to, _)| to / k != rank / k) {
                     (messages, elements) = (messages + 1, elements + span.len);
-                    assert!(*to % k == 0 || *to == 5, "leaders alone");
+                    assert!(*to % k == 0 || *to == 5, "only leaders send between hosts");
                 }
             }
             assert_eq!(
@@ -295,11 +295,11 @@ fn log(ranks: usize) -> usize {
     ranks.next_power_of_two().ilog2() as usize
 }
 
-/// An algorithm, a call, and its cost by ranks and elements.
+/// An algorithm, a call, and its cost as a function of ranks and elements.
 type Row = (&'static str, Call, fn(usize, usize) -> Cost);
 
-/// Messages and elements of the rank that sends most, and messages one after the other, at most: as the textbooks have it, for `len`
-/// elements (or as long blocks) and a power of two of ranks.
+/// Upper bounds: messages and elements of the rank that sends most, and messages on the critical path. Textbook
+/// formulas for `len` elements (or blocks of `len`) and a power of two of ranks.
 #[test]
 fn plans_cost_what_the_textbooks_say() {
     let mut random = fastrand::Rng::with_seed(2);
@@ -350,7 +350,7 @@ fn plans_cost_what_the_textbooks_say() {
     ];
     for (name, call, formula) in rows {
         for ranks in [2, 4, 16, 64, 256, 1024] {
-            // Plans of blocks have as many elements as pairs.
+            // Plans of blocks have as many elements as pairs of ranks.
             let many = matches!(name, "pairwise" | "bruck") || (name, call.name()) == ("ring", "all_gather");
             if ranks > if many { 64 } else { 1024 } {
                 continue;
@@ -412,7 +412,7 @@ fn blocks_may_differ_in_length() {
             }
         }
 
-        // From each to each as many as the two numbers differ, one way.
+        // Each rank sends to each higher rank as many elements as their numbers differ.
         let count = |from: usize, to: usize| to.saturating_sub(from);
         let to_each = |rank: usize| (0..ranks).map(|to| count(rank, to)).collect::<Vec<_>>();
         let of_each = |rank: usize| (0..ranks).map(|from| count(from, rank)).collect::<Vec<_>>();
@@ -428,14 +428,14 @@ fn blocks_may_differ_in_length() {
     }
 }
 
-/// Blocks of three elements, of which some are listed from back to front, as scattered: at the sender, at the receiver, or at both.
+/// Blocks of three elements. Some are listed backwards, hence scattered: at the sender, at the receiver, or at both.
 #[test]
-fn sections_arrive_scattered_or_side_by_side() {
+fn sections_arrive_scattered_or_contiguous() {
     const LEN: usize = 3;
     for ranks in [1, 2, 3, 8, 9, 17] {
         let all = ranks * LEN;
         for (given_apart, got_apart) in [(1, 1), (1, 2), (2, 1), (2, 3), (3, 2), (1, 100), (100, 1), (100, 100)] {
-            // In reverse order.
+            // Positions in reverse order.
             let places = |rank: usize| (LEN * rank..LEN * (rank + 1)).rev().collect::<Vec<_>>();
             let is_apart = |me: usize, rank: usize, every: usize| (me + rank).is_multiple_of(every);
             let lies = |me: usize, every: usize| {
@@ -458,7 +458,7 @@ fn sections_arrive_scattered_or_side_by_side() {
             };
             let (mut memory, mut random) = ((0..ranks).map(memory).collect::<Vec<_>>(), fastrand::Rng::with_seed(7));
             let garbage = "garbage".to_string();
-            run(&plans, &mut memory, &garbage, |_, _| unreachable!("nothing is folded"), &mut random);
+            run(&plans, &mut memory, &garbage, |_, _| unreachable!("an all-to-all does not fold"), &mut random);
             for (rank, memory) in memory.iter().enumerate() {
                 for (k, element) in memory.data.iter().enumerate() {
                     let (from, nth) = (k / LEN, k % LEN);
@@ -471,7 +471,7 @@ fn sections_arrive_scattered_or_side_by_side() {
     }
 }
 
-/// Each rank names its blocks by where they go: one step along a dimension, in the coordinates of the grid.
+/// Each rank labels its blocks by direction: one step along a dimension, in grid coordinates.
 fn neighbours_exchange<const D: usize>(shape: [usize; D], around: [bool; D]) {
     let grid = Grid::new(shape, around).unwrap();
     let (ranks, len, mut random) = (grid.ranks(), 2, fastrand::Rng::with_seed(9));
@@ -485,7 +485,7 @@ fn neighbours_exchange<const D: usize>(shape: [usize; D], around: [bool; D]) {
         let at = grid.coordinates(rank).unwrap();
         let want: Vec<String> = slots()
             .flat_map(|(d, side)| {
-                // By signed arithmetic, as an independent model.
+                // Signed arithmetic, as an independent model.
                 let (here, length) = (at[d] as isize, shape[d] as isize);
                 let there = here + [-1, 1][side];
                 let inside = (0..length).contains(&there) || around[d];
@@ -500,7 +500,7 @@ fn neighbours_exchange<const D: usize>(shape: [usize; D], around: [bool; D]) {
 }
 
 #[test]
-fn neighbours_on_a_grid_give_each_other_their_blocks() {
+fn grid_neighbours_exchange_their_blocks() {
     for length in 1..=5 {
         for around in [false, true] {
             neighbours_exchange([length], [around]);
@@ -514,7 +514,7 @@ fn neighbours_on_a_grid_give_each_other_their_blocks() {
 }
 
 #[test]
-fn grids_have_all_ranks_once() {
+fn grid_coordinates_are_a_bijection_of_ranks() {
     assert_eq!(
         (Grid::new([0, 3], [false; 2]), Grid::new([usize::MAX, 2], [true; 2]), Grid::<2>::of(0, [true; 2])),
         (None, None, None)

@@ -1,9 +1,9 @@
-//! Rules as text: what they choose, and what is said of mistakes.
+//! Rules as text: the algorithms they choose, and the messages for syntax errors.
 
 use transom_collective::{Call, Hosts, Rules, Shape, choose::best};
 
 #[test]
-fn the_first_rule_that_holds_is_taken() {
+fn first_rule_whose_conditions_hold_applies() {
     let rules: Rules = "# by size, ranks and hosts\n\
          all_reduce bytes>=64 bytes<=1024 = ring   # long\n\
          \n\
@@ -21,19 +21,19 @@ fn the_first_rule_that_holds_is_taken() {
         (4, 129, true, "rabenseifner"),
         (4, 129, false, "pairwise"),
         (5, 129, false, "pairwise"),
-        (6, 129, false, "recursive_doubling"), // of the table
+        (6, 129, false, "recursive_doubling"), // from the table
     ] {
         let hosts = apart.then_some(&hosts);
         assert_eq!(by(all_reduce, ranks, len, hosts), expected, "{ranks} ranks, {len} elements, apart: {apart}");
     }
-    // An operation that does not commute does not go around.
+    // A ring needs an operation that commutes.
     assert_eq!(by(Call::AllReduce { commutes: false }, 9, 8, None), "recursive_doubling");
     assert_eq!(
         (by(Call::Broadcast { root: 0 }, 2, 1, None), by(Call::Broadcast { root: 0 }, 4, 1, Some(&hosts))),
-        ("binomial", "leaders") // of the table
+        ("binomial", "leaders") // from the table
     );
     assert_eq!(rules.to_string().parse::<Rules>().unwrap(), rules);
-    // What leaders do between them.
+    // Algorithms between leaders.
     let rules: Rules = "all_reduce bytes<=80 = leaders : ring\nall_reduce = leaders".parse().unwrap();
     assert_eq!(rules.to_string(), "all_reduce bytes<=80 = leaders:ring\nall_reduce = leaders\n");
     assert_eq!(rules.to_string().parse::<Rules>().unwrap(), rules);
@@ -46,7 +46,7 @@ fn the_first_rule_that_holds_is_taken() {
 }
 
 #[test]
-fn mistakes_are_told_with_their_place() {
+fn syntax_error_names_its_position() {
     let calls = "a collective: barrier, broadcast, reduce, all_reduce, reduce_scatter, scan, gather, scatter, all_gather or all_to_all";
     let algorithms = "an algorithm: binomial, board, bruck, direct, dissemination, leaders, pairwise, rabenseifner, \
                       recursive_doubling or ring";

@@ -1,7 +1,7 @@
-//! Plans on the simulator of messages: the engines that ship, in random conditions, and for a thousand ranks. Each message of a
-//! plan is one of the channel, and nothing else is sent.
+//! Plans on the channel simulator with the production engines: random conditions, and a thousand ranks. Each message of
+//! a plan is one channel message, and no other message is sent.
 
-#[allow(dead_code, reason = "nobody dies here")]
+#[allow(dead_code, reason = "no rank dies in these tests")]
 mod simulated;
 
 use simulated::{Part, check};
@@ -9,18 +9,18 @@ use transom_channel::Config;
 use transom_channel::sim::{Conditions, Sim};
 use transom_collective::{Algorithm, Call, Hosts, Shape};
 
-/// What a collective took, by the engines' own counts.
+/// The cost of a collective, as counted by the engines.
 #[derive(Debug, PartialEq, Eq)]
 struct Took {
     messages: usize,
     bytes: usize,
-    /// Messages from host to host.
+    /// Messages between different hosts.
     between: usize,
-    /// Of virtual time.
+    /// Virtual time in nanoseconds.
     ns: u64,
 }
 
-/// Runs a collective to its end, whose results are what it is by its definition.
+/// Runs a collective to its end and checks its result against its definition.
 fn run(
     seed: u64,
     conditions: Conditions,
@@ -48,11 +48,11 @@ fn run(
             sim.wake(rank, 0);
         }
     }
-    assert!(parts.iter().all(Part::is_done), "some wait for ever");
+    assert!(parts.iter().all(Part::is_done), "a rank waits for ever");
     let meters = (0..ranks as u32).map(|rank| sim.engine(rank).meter());
     let messages: u64 = meters.map(|meter| meter.eager + meter.rendezvous).sum();
     let (messages, bytes) = (messages as usize, parts.iter().map(|part| part.received).sum());
-    assert_eq!(messages, sends.len(), "each message of the plans is one of the channel");
+    assert_eq!(messages, sends.len(), "each message of a plan is one channel message");
     for (rank, part) in parts.iter().enumerate() {
         check(call, ranks, len, rank, part.data());
     }
@@ -74,7 +74,7 @@ const CALLS: [Call; 11] = [
 ];
 
 #[test]
-fn plans_run_on_the_engines_that_ship() {
+fn plans_run_on_the_production_engines() {
     for seed in 0..500 {
         let mut random = fastrand::Rng::with_seed(seed);
         let (ranks, call) = (random.usize(2..20), CALLS[random.usize(0..CALLS.len())]);
@@ -92,26 +92,26 @@ fn plans_run_on_the_engines_that_ship() {
 const RANKS: usize = 1024;
 const HOSTS: usize = 32;
 
-fn of_a_thousand(name: &str, call: Call, len: usize) -> Took {
+fn run_thousand(name: &str, call: Call, len: usize) -> Took {
     let hosts = Hosts::of(&(0..RANKS).map(|rank| rank / (RANKS / HOSTS)).collect::<Vec<_>>());
     let took = run(1, Conditions::default(), Algorithm::named(name).unwrap(), call, (RANKS, Some(&hosts)), len);
-    // A message takes 0.5 to 2 us, its bytes not counted, and there are 10 or 20 steps; of ranks that go one after the other
-    // there would be a thousand.
+    // A message takes 0.5 to 2 us, plus time for its bytes, and the critical path has 10 or 20 steps. Sequential ranks
+    // would take a thousand steps.
     assert!(took.ns < 200_000, "{name} of {call:?} took {} ns of virtual time", took.ns);
     took
 }
 
-/// Messages and elements of all ranks together, as the textbooks have them for a power of two of ranks.
+/// Messages and elements of all ranks together, by the textbook formulas for a power of two of ranks.
 #[test]
-fn a_thousand_ranks_send_what_the_textbooks_say() {
+fn thousand_ranks_send_the_textbooks_traffic() {
     let commutes = true;
     type Formula = fn(usize, usize, usize) -> (usize, usize);
-    // By ranks, the logarithm of that, and elements of a rank or block.
+    // Formulas by ranks, their logarithm, and the elements of a rank or block.
     let rows: [(&str, Call, usize, Formula); 10] = [
         ("dissemination", Call::Barrier, 0, |n, log, _| (n * log, 0)),
         ("binomial", Call::Broadcast { root: 1 }, 100, |n, _, m| (n - 1, (n - 1) * m)),
         ("binomial", Call::Reduce { root: 1, commutes }, 100, |n, _, m| (n - 1, (n - 1) * m)),
-        // A block goes up as many edges as its rank has ones, in binary.
+        // A block crosses as many edges as its rank has ones in binary.
         ("binomial", Call::Gather { root: 1 }, 3, |n, log, m| (n - 1, n / 2 * log * m)),
         ("binomial", Call::Scatter { root: 1 }, 3, |n, log, m| (n - 1, n / 2 * log * m)),
         ("direct", Call::Gather { root: 1 }, 3, |n, _, m| (n - 1, (n - 1) * m)),
@@ -121,15 +121,15 @@ fn a_thousand_ranks_send_what_the_textbooks_say() {
         ("bruck", Call::AllGather, 1, |n, log, m| (n * log, n * (n - 1) * m)),
     ];
     for (name, call, len, formula) in rows {
-        let took = of_a_thousand(name, call, len);
+        let took = run_thousand(name, call, len);
         let (messages, elements) = formula(RANKS, 10, len);
         assert_eq!((took.messages, took.bytes), (messages, 8 * elements), "{name} of {call:?}");
     }
 }
 
-/// Between 32 hosts, as of 32 ranks.
+/// Between 32 hosts the messages equal those of 32 ranks.
 #[test]
-fn leaders_of_a_thousand_ranks_send_what_ranks_of_as_many_hosts_would() {
+fn leaders_send_as_few_messages_as_one_rank_per_host() {
     let commutes = true;
     let (h, log) = (HOSTS, 5);
     let rows = [
@@ -145,6 +145,6 @@ fn leaders_of_a_thousand_ranks_send_what_ranks_of_as_many_hosts_would() {
         (Call::AllToAll, 1, h * (h - 1)),
     ];
     for (call, len, between) in rows {
-        assert_eq!(of_a_thousand("leaders", call, len).between, between, "{call:?} of {len}");
+        assert_eq!(run_thousand("leaders", call, len).between, between, "{call:?} of {len}");
     }
 }

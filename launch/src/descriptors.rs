@@ -1,27 +1,27 @@
-//! Room for descriptors: a job needs some for each rank, and the limit of a process is often low for no reason.
+//! Raises the limit of open files: a job needs several descriptors per rank, and the soft limit is often low.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::sync::OnceLock;
 
-/// For what a launcher or a program opens beside what is counted.
-const BESIDE: u64 = 32;
+/// Descriptors reserved for whatever a launcher or a program opens beyond those counted.
+const RESERVED: u64 = 32;
 
-/// The limit before it was raised, which processes that are started get back: some take a high limit for a reason to
-/// close or to watch that many.
+/// The limit before this process raised it. Child processes get it back, because some programs close or poll every
+/// descriptor up to the limit.
 static BEFORE: OnceLock<Rlimit> = OnceLock::new();
 
-/// The system lets this process open fewer descriptors than it needs.
+/// The limit of open files is below the number that this process needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TooFew {
-    /// With those that are open.
+    /// Needed descriptors, including those open now.
     pub need: u64,
     pub limit: u64,
 }
 
-/// Sees to it that so many more descriptors can be open, and raises the limit of this process as far as it may if not.
+/// Ensures that `more` further descriptors can be open, and raises the soft limit to the hard limit if necessary.
 pub(super) fn make_room(more: usize) -> Result<(), TooFew> {
     let open = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
-    let need = (open + more) as u64 + BESIDE;
+    let need = (open + more) as u64 + RESERVED;
     let limit = getrlimit(Resource::Nofile);
     let is_enough = |limit: Option<u64>| limit.is_none_or(|limit| limit >= need);
     if is_enough(limit.current) {
@@ -35,7 +35,7 @@ pub(super) fn make_room(more: usize) -> Result<(), TooFew> {
     setrlimit(Resource::Nofile, raised).map_err(|_| TooFew { need, limit: limit.current.unwrap_or(u64::MAX) })
 }
 
-/// The limit that processes get which this one starts; `None` if it is this one's.
-pub(super) fn limit_for_others() -> Option<Rlimit> {
+/// The limit for child processes; `None` if this process has not changed its own.
+pub(super) fn limit_for_children() -> Option<Rlimit> {
     BEFORE.get().copied()
 }

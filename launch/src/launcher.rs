@@ -1,4 +1,4 @@
-//! The launcher: starts the ranks of a job, on this machine or on several, and watches them until all have ended.
+//! The launcher starts the ranks of a job, on this machine or on several, and watches them until all have ended.
 
 mod child;
 mod control_plane;
@@ -33,13 +33,15 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use watch::Watch;
 
-/// A job to be started: so many ranks of one program, on this machine or on [several](Launch::hosts).
+/// A job to start: a number of ranks of one program, on this machine or on [several hosts](Launch::hosts).
 ///
-/// Each rank's stdout and stderr are forwarded by whole lines, so that lines of different ranks never mix; if the last line
-/// of a rank has no newline, it gets one. Lines of stderr begin with the [tag](Launch::tag) of their rank if there are
-/// several. Rank 0 has this process's stdin, the others an empty one. When a rank fails, the others have a
-/// [grace](Launch::grace) and are then ended. A rank ends when this process ends, for whatever reason, and when the thread
-/// ends that called [`run`](Launch::run); processes that a rank started may go on if this process is killed.
+/// The launcher forwards each rank's stdout and stderr by whole lines, so lines of different ranks never mix. It
+/// completes a last line that has no newline. With several ranks, lines of stderr begin with the [tag](Launch::tag) of
+/// their rank. Rank 0 has this process's stdin; the others have an empty one.
+///
+/// When a rank fails, the others have a [grace](Launch::grace) period and are then ended. All ranks end when this
+/// process ends, for whatever reason, and when the thread that called [`run`](Launch::run) ends. Processes that a rank
+/// started may outlive this process if it is killed.
 ///
 /// # Examples
 /// ```
@@ -55,29 +57,34 @@ use watch::Watch;
 pub struct Launch(Settings);
 
 impl Launch {
-    /// So many ranks of a program, which is found as a shell finds it: by `PATH`, unless there is a `/` in it.
+    /// Describes a job of `ranks` ranks of `program`. A program without a `/` is searched in `PATH`, as in a shell.
     pub fn new(program: impl Into<PathBuf>, ranks: usize) -> Self {
         Launch(Settings { program: program.into(), ranks, ..Settings::default() })
     }
 
-    /// More arguments for the program.
+    /// Appends arguments for the program.
     pub fn args(mut self, args: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
         self.0.args.extend(args.into_iter().map(Into::into));
         self
     }
 
-    /// Where the ranks run, if not on this machine. Those of a host are started through one `ssh`, or what the variable
-    /// `TRANSOM_SSH` names, in this folder; the host needs the program there, `sh`, coreutils and `setsid`. `localhost` and this machine's own name need no
-    /// `ssh`. Ranks get, of this process's environment: those that begin with `TRANSOM_` but for the launcher's own, `RUST_` and
-    /// `OMP_` variables, `LD_LIBRARY_PATH`, and `PATH` behind the host's own, unless [`env`](Launch::env) sets it. All
-    /// stdins are empty. A status above 128 is taken for the end by a signal, as shells report it.
+    /// Runs the ranks on hosts instead of this machine.
     ///
-    /// Ranks end with their connection, so also with this process, for whatever reason it ends. Ranks of a host that is
-    /// cut off go on until its `sshd` notices; their calls, and those of the others, fail within ten seconds.
+    /// The launcher starts all ranks of a host through one `ssh`, or through the command in `TRANSOM_SSH`, in the
+    /// current folder. The host needs the program in that folder, and `sh`, coreutils and `setsid`. `localhost` and
+    /// this machine's own name need no `ssh`.
     ///
-    /// A process that a rank leaves behind on another host ends with the rank, unless it made a session or a process group
-    /// of its own. Then it goes on, and while it has the rank's stdout or stderr open, the rank has not ended. Redirect
-    /// both, e.g. `setsid daemon >/dev/null 2>&1 &`.
+    /// Ranks inherit part of this process's environment: variables that begin with `TRANSOM_` (except the launcher's
+    /// own), `RUST_` or `OMP_`, and `LD_LIBRARY_PATH`. They get `PATH` too, after the host's own, unless
+    /// [`env`](Launch::env) sets it. All stdins are empty. A status above 128 is reported as the end by a signal, as
+    /// shells do.
+    ///
+    /// Ranks end with their connection, and so with this process, for whatever reason it ends. Ranks on a host that is
+    /// cut off run until its `sshd` notices. Their calls, and those of the other ranks, fail within ten seconds.
+    ///
+    /// A process that a rank leaves behind on another host ends with the rank, unless it made its own session or
+    /// process group. Such a process runs on, and while it has the rank's stdout or stderr open, the rank has not
+    /// ended. Redirect both, e.g. `setsid daemon >/dev/null 2>&1 &`.
     ///
     /// # Examples
     /// ```no_run
@@ -89,16 +96,17 @@ impl Launch {
         self
     }
 
-    /// Sets a variable for the ranks; all others are those of this process. Variables by which the launcher tells a rank
-    /// its job, and `TRANSOM_BOOTSTRAP`, cannot be set.
+    /// Sets an environment variable for the ranks, which otherwise inherit this process's variables.
+    /// `TRANSOM_BOOTSTRAP` and the variables that the launcher sets for ranks cannot be set.
     pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
         self.0.env.push((name.into(), value.into()));
         self
     }
 
-    /// Which lines of the output begin with the rank that wrote them, `[2] `. If nothing is said here, the variable
-    /// `TRANSOM_TAG` decides, else [`Tag::Stderr`] for a job of several ranks and [`Tag::None`] for one; captured output is
-    /// not tagged then.
+    /// Selects the lines of output that begin with the rank that wrote them, e.g. `[2] `.
+    ///
+    /// The default is the variable `TRANSOM_TAG`; without it, [`Tag::Stderr`] for a job of several ranks and
+    /// [`Tag::None`] for one. Captured output is not tagged by default.
     ///
     /// # Examples
     /// ```
@@ -113,52 +121,58 @@ impl Launch {
         self
     }
 
-    /// How long the others may go on after the first failure, to report their own errors. Then they get SIGTERM, and a
-    /// second later SIGKILL. If nothing is said here, the variable `TRANSOM_GRACE` decides, else it is two seconds.
+    /// Sets how long the other ranks may run after the first failure, to report their own errors.
+    ///
+    /// After it they get SIGTERM, and a second later SIGKILL. The default is the variable `TRANSOM_GRACE`; without it,
+    /// two seconds.
     pub fn grace(mut self, grace: Duration) -> Self {
         self.0.grace = Some(grace);
         self
     }
 
-    /// How long after [`run`](Launch::run) all ranks are killed that have not ended; never if nothing is said. If it passes
-    /// before all hosts are reached, that is [`LaunchError::Deadline`].
+    /// Kills all ranks that are still running this long after [`run`](Launch::run); never by default.
+    ///
+    /// A deadline that passes before all hosts are reached is [`LaunchError::Deadline`].
     pub fn deadline(mut self, deadline: impl Into<Option<Duration>>) -> Self {
         self.0.deadline = deadline.into();
         self
     }
 
-    /// Whether the ranks' output is kept for [`Outcome::output`] instead of being forwarded. Rank 0 then has an empty
-    /// stdin, and failures are not reported on stderr.
+    /// Keeps the ranks' output for [`Outcome::output`] instead of forwarding it.
+    ///
+    /// Rank 0 then has an empty stdin, and failures are not reported on stderr.
     pub fn capture(mut self, capture: bool) -> Self {
         self.0.capture = capture;
         self
     }
 
-    /// Whether processes that ranks started and left behind are killed at the end.
+    /// Kills, at the end, processes that ranks started and left behind.
     ///
-    /// Off by default, because it is only for a process that is a launcher and nothing else: while the job runs, orphans
-    /// among all descendants of this process become its children, and at the end it kills and reaps all children that it
-    /// did not have before, also those of another launch or another thread.
+    /// Off by default, because it suits only a process that is nothing but a launcher. While the job runs, orphans
+    /// among all descendants of this process become its children. At the end it kills and reaps every child that it did
+    /// not have before, including those of another launch or another thread.
     pub fn reap_orphans(mut self, reap: bool) -> Self {
         self.0.reap_orphans = reap;
         self
     }
 
-    /// Whether SIGINT, SIGTERM and SIGHUP to this process end the job (a second SIGINT at once). SIGINT and SIGHUP do not
-    /// if they were ignored before, as `nohup` does.
+    /// Ends the job on SIGINT, SIGTERM or SIGHUP to this process; a second SIGINT ends it at once.
     ///
-    /// Off by default, because it is only for a process that is a launcher and nothing else: how a signal is handled is a
-    /// property of the whole process, and afterwards these signals are ignored.
+    /// SIGINT and SIGHUP are not handled if they were ignored before, as under `nohup`.
+    ///
+    /// Off by default, because it suits only a process that is nothing but a launcher. The handlers belong to the whole
+    /// process, and afterwards it ignores these signals.
     pub fn handle_signals(mut self, handle: bool) -> Self {
         self.0.handle_signals = handle;
         self
     }
 
-    /// Starts the ranks and waits until all have ended and their output is written. That a rank failed is an outcome, not
-    /// an error.
+    /// Starts the ranks and waits until all have ended and their output is written.
+    ///
+    /// A failed rank is reported in the [`Outcome`], not as an error.
     ///
     /// # Errors
-    /// [`LaunchError`] if not all ranks could be started, or watched; none is then left running.
+    /// [`LaunchError`] if the launcher cannot start or watch all ranks; no rank is left running.
     ///
     /// # Examples
     /// ```

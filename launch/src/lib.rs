@@ -1,4 +1,5 @@
 #![doc = include_str!("../README.md")]
+#![doc(html_root_url = "https://docs.rs/transom-launch/0.1.0")]
 
 pub mod bootstrap;
 mod descriptors;

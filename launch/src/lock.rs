@@ -1,8 +1,10 @@
-//! Locks of mutexes whose data are whole whenever they are free.
+//! Locking of mutexes whose data are consistent whenever they are free.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Locks a mutex whose data are whole whenever it is free, also after a panic of the thread that held it.
+/// Locks a mutex even if a thread panicked while it held the lock.
+///
+/// For mutexes whose data are consistent whenever the lock is free, so that poisoning carries no information.
 ///
 /// # Examples
 /// ```

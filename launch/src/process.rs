@@ -1,8 +1,8 @@
-//! Processes: which are above this one, and a number for a process that ranks on other hosts can compare.
+//! Process identity: the ancestors of this process, and an identifier that is unique across the hosts of a job.
 
 use sha2::{Digest, Sha256};
 
-/// Tells a process from all others of a job, on whatever host: the hash of its host's identity and its number there.
+/// Identifies a process across all hosts of a job: the hash of its host's identity and its process identifier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ProcessId(pub [u8; ProcessId::BYTES]);
 
@@ -15,11 +15,12 @@ impl ProcessId {
     }
 }
 
-/// The processes above this one, from its parent up, as far as `/proc` tells. One whose parent has ended is below the
-/// process that adopted it.
+/// The ancestors of this process, from its parent up, as far as `/proc` shows them. A process whose parent has ended is
+/// the child of the process that adopted it.
 pub(crate) fn ancestors() -> impl Iterator<Item = u32> {
     let parent = rustix::process::getppid().map(|parent| parent.as_raw_pid() as u32);
-    // While they are read, processes end, and a number may be given anew: the chain is cut at a length that none has.
+    // Processes may end and their numbers be reused during the walk, which could form a cycle. The limit exceeds any
+    // real chain.
     std::iter::successors(parent, |&process| parent_of(process)).take(10_000)
 }
 
@@ -27,7 +28,7 @@ fn parent_of(process: u32) -> Option<u32> {
     parse_parent(&std::fs::read(format!("/proc/{process}/stat")).ok()?)
 }
 
-/// From `number (name) state parent ...`, where the name may have any bytes in it.
+/// Parses `number (name) state parent ...`; the name may contain any bytes.
 fn parse_parent(stat: &[u8]) -> Option<u32> {
     let behind_name = stat.iter().rposition(|byte| *byte == b')')? + 1;
     let fields = std::str::from_utf8(&stat[behind_name..]).ok()?;
@@ -40,7 +41,7 @@ mod tests {
     use std::process::Command;
 
     #[test]
-    fn parents_are_read() {
+    fn parent_is_parsed_behind_any_name() {
         assert_eq!(parse_parent(b"17 (sh) S 5 17 17 0"), Some(5));
         assert_eq!(parse_parent(b"17 (a) R 9 (b) \xff) S 5 17"), Some(5));
         for none in [&b"1 (init) S 0 1"[..], b"", b"17 (sh", b"17 (sh)", b"17 (sh) S x", b"17 (sh) S"] {
@@ -49,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn a_childs_ancestors_are_ours_and_we() {
+    fn ancestors_begin_with_the_parent() {
         let mut child =
             Command::new("sh").args(["-c", "read end"]).stdin(std::process::Stdio::piped()).spawn().unwrap();
         assert_eq!(parent_of(child.id()), Some(std::process::id()));
@@ -60,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_of_different_hosts_differ() {
+    fn process_ids_differ_between_hosts() {
         assert_eq!(ProcessId::new("a", 1), ProcessId::new("a", 1));
         assert_ne!(ProcessId::new("a", 1), ProcessId::new("b", 1));
         assert_ne!(ProcessId::new("a", 1), ProcessId::new("a", 2));

@@ -1,11 +1,11 @@
-//! Random bytes that nobody can foresee.
+//! Cryptographically secure random bytes.
 
 use std::io;
 
-/// Returns bytes that nobody can foresee.
+/// Returns `N` cryptographically secure random bytes.
 ///
 /// # Errors
-/// The error of the system.
+/// The operating system's error.
 ///
 /// # Examples
 /// ```

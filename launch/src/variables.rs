@@ -1,5 +1,5 @@
-//! Environment variables: what each is called, who sets it, what it means and how its value is read. A crate declares the
-//! variables that it reads as [`Variable`]s and lists them in a table; the facade collects the tables.
+//! Environment variables: name, setter, meaning, and parser of each. A crate declares the variables that it reads as
+//! [`Variable`]s and lists them in a table; the facade collects the tables.
 
 mod own;
 mod values;
@@ -17,32 +17,32 @@ use std::str::FromStr;
 /// ```
 /// use transom::variables::{GRACE, Seconds};
 /// assert_eq!(GRACE.name, "TRANSOM_GRACE");
-/// assert!(GRACE.get::<Seconds>()?.is_none()); // it is not set here
+/// assert!(GRACE.get::<Seconds>()?.is_none()); // not set in this process
 /// # Ok::<(), transom::variables::VariableError>(())
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Variable {
-    /// Its name, `TRANSOM_…`.
+    /// Name, `TRANSOM_…`.
     pub name: &'static str,
-    /// Who sets it.
+    /// The party that sets it.
     pub set_by: SetBy,
-    /// What it does.
+    /// Effect of the variable.
     pub meaning: &'static str,
-    /// What a value looks like, for messages: "expected …".
+    /// Form of a value, completing the message "expected …".
     pub expected: &'static str,
-    /// What holds if it is not set.
+    /// Behaviour if it is not set.
     pub default: &'static str,
-    /// Says what is wrong with a value. [`readable`] makes one of the type that reads the value.
+    /// Checks a value; the error describes the fault. [`readable`] makes a check from the type that parses the value.
     pub check: fn(&str) -> Result<(), String>,
 }
 
-/// Who sets a variable.
+/// The party that sets a variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SetBy {
     /// The user.
     User,
-    /// The launcher, for each rank. Users do not set it.
+    /// The launcher, for each rank. Users must not set it.
     Launcher,
 }
 
@@ -50,7 +50,7 @@ impl Variable {
     /// Reads the value from the environment. Returns `None` if the variable is not set.
     ///
     /// # Errors
-    /// [`VariableError`] if it is set to something that `T` does not parse; such a value is never ignored.
+    /// [`VariableError`] if the variable is set to a text that `T` does not parse. Such a value is never ignored.
     ///
     /// # Examples
     /// See [`Variable`].
@@ -62,7 +62,7 @@ impl Variable {
         }
     }
 
-    /// Reads a text as a value of the variable.
+    /// Parses a text as a value of the variable.
     ///
     /// # Errors
     /// [`VariableError`] if `T` does not parse it.
@@ -77,7 +77,7 @@ impl Variable {
         text.parse().map_err(|why: T::Err| self.error(text, why))
     }
 
-    /// Returns what is wrong with the value in the environment, if it is set and not understood.
+    /// Checks the value in the environment; `None` if it is valid or not set.
     ///
     /// # Examples
     /// ```
@@ -96,10 +96,10 @@ impl Variable {
     }
 }
 
-/// Says why `T` does not parse a text, for [`Variable::check`].
+/// Checks that `T` parses a text, for [`Variable::check`].
 ///
 /// # Errors
-/// The message of the error.
+/// The message of `T`'s error.
 ///
 /// # Examples
 /// ```
@@ -110,7 +110,7 @@ pub fn readable<T: FromStr<Err: Display>>(text: &str) -> Result<(), String> {
     text.parse::<T>().map(drop).map_err(|why| why.to_string())
 }
 
-/// A variable whose value is not what is expected.
+/// An environment variable has a value that cannot be read.
 ///
 /// # Examples
 /// ```
@@ -124,13 +124,13 @@ pub fn readable<T: FromStr<Err: Display>>(text: &str) -> Result<(), String> {
 #[error("{name}={value:?}: {why}; expected {expected}")]
 #[non_exhaustive]
 pub struct VariableError {
-    /// The variable.
+    /// Name of the variable.
     pub name: &'static str,
-    /// Its value.
+    /// Value found.
     pub value: String,
-    /// What a value looks like.
+    /// Form of a value that was expected.
     pub expected: &'static str,
-    /// What is wrong.
+    /// The fault in the value.
     pub why: String,
 }
 

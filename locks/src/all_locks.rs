@@ -1,13 +1,13 @@
-//! The locks of all targets in one call, with the requests in flight at once.
+//! Calls on the locks of all targets, with their requests in flight at once.
 
 use crate::lock_word::Grant;
 use crate::target_lock::{HeldAs, Placed, Status, StatusWord};
 use crate::{Error, LockLayout, Network, Rank, TargetLock};
 use std::ops::Range;
 
-/// What has the lock of one target in it, for the only thread that uses it.
+/// Storage of one target's lock state, for the only thread that uses it.
 pub(crate) trait LockState<const C: u32> {
-    /// State of the lock at this rank.
+    /// The state of this rank's request at the lock.
     fn get(&self) -> TargetLock<C>;
 
     /// Takes the state out for a step. The lock is broken until [`put`](Self::put).
@@ -15,7 +15,7 @@ pub(crate) trait LockState<const C: u32> {
 
     fn put(&mut self, lock: TargetLock<C>);
 
-    /// A step on it.
+    /// Runs a step on the state.
     #[inline(always)]
     fn with<R>(&mut self, step: impl FnOnce(&mut TargetLock<C>) -> R) -> R {
         let mut lock = self.take();
@@ -24,7 +24,7 @@ pub(crate) trait LockState<const C: u32> {
         result
     }
 
-    /// To be called before a release.
+    /// Ends a turn whose guard was leaked. Called before a release.
     #[inline(always)]
     fn end_leaked_turn(&mut self) {}
 }
@@ -47,16 +47,16 @@ impl<const C: u32> LockState<C> for TargetLock<C> {
     }
 }
 
-/// An atomic on the lock of one target that is under way, and for a release how the lock was held.
-pub(crate) type UnderWay<N> = Option<(Grant, <N as Network>::Pending)>;
+/// An atomic in flight to the lock of one target; for a release, with how the lock was held.
+pub(crate) type InFlight<N> = Option<(Grant, <N as Network>::Pending)>;
 
-/// The locks of all targets, as one rank has them.
+/// One rank's states of the locks of all targets.
 pub(crate) struct AllLocks<'l, N: Network, L, const C: u32> {
     pub network: &'l N,
     pub layout: LockLayout,
     pub locks: &'l mut [L],
-    /// One for each lock; none between two calls.
-    pub under_way: &'l mut [UnderWay<N>],
+    /// One per lock; `None` between two calls.
+    pub in_flight: &'l mut [InFlight<N>],
 }
 
 type Result<T, N> = std::result::Result<T, Error<<N as Network>::Error>>;
@@ -65,7 +65,7 @@ impl<N: Network, L: LockState<C>, const C: u32> AllLocks<'_, N, L, C> {
     /// [`PassiveLock::acquire_all_mut`](crate::PassiveLock::acquire_all_mut).
     #[inline(always)]
     pub fn acquire(&mut self) -> Result<bool, N> {
-        // Before the first request: none may be left under way.
+        // Checked before the first request, so that no request stays in flight after an error.
         let mut late = false;
         for (target, lock) in self.locks.iter_mut().enumerate() {
             let lock = lock.get();
@@ -102,14 +102,15 @@ impl<N: Network, L: LockState<C>, const C: u32> AllLocks<'_, N, L, C> {
     /// [`PassiveLock::release_held_mut`](crate::PassiveLock::release_held_mut).
     #[cold]
     pub fn release_held(&mut self) -> bool {
-        // A release that fails leaves its lock broken.
+        // A failed release leaves its lock broken.
         let _ = self.release_range(0..self.locks.len());
-        // What it has in the queues still is to be out of them before its words serve another handle. Others need not wait for it.
+        // Requests of this rank must be out of all queues before another handle uses its words. Other ranks need not
+        // wait for this one.
         let _ = self.settle();
         !self.any_broken(0)
     }
 
-    /// Awaits what is in the queues still of earlier requests.
+    /// Waits for the remains of earlier requests in all queues.
     #[cold]
     fn settle(&mut self) -> Result<(), N> {
         let (network, layout) = (self.network, self.layout);
@@ -123,11 +124,11 @@ impl<N: Network, L: LockState<C>, const C: u32> AllLocks<'_, N, L, C> {
     /// [`PassiveLock::is_settled_mut`](crate::PassiveLock::is_settled_mut).
     pub fn is_settled(&mut self) -> bool {
         let (network, layout) = (self.network, self.layout);
-        // A word that cannot be read settles nothing.
+        // A word that cannot be read counts as unsettled.
         let mut locks = self.locks.iter_mut().enumerate();
         !locks.any(|(target, lock)| {
             let lock = lock.get();
-            lock.is_abandoned() && lock.is_in_queue_still(network, layout, target).unwrap_or(true)
+            lock.is_abandoned() && lock.has_remains_in_queue(network, layout, target).unwrap_or(true)
         })
     }
 
@@ -135,14 +136,14 @@ impl<N: Network, L: LockState<C>, const C: u32> AllLocks<'_, N, L, C> {
         self.locks[from..].iter_mut().any(|lock| lock.get().is_broken())
     }
 
-    /// Asks for all locks from `first` on; returns up to where it holds them now, at least one more, and whether it
-    /// waited.
+    /// Requests all locks from `first` on. Returns the end of the range that this rank now holds, at least `first + 1`,
+    /// and whether the call waited.
     #[inline(always)]
     fn acquire_from(&mut self, first: Rank) -> Result<(Rank, bool), N> {
         let (network, layout, mut outcome) = (self.network, self.layout, Ok(()));
-        for (target, lock, under_way) in self.each(first..self.locks.len()) {
+        for (target, lock, in_flight) in self.each(first..self.locks.len()) {
             match lock.with(|lock| lock.start_shared(network, layout, target)) {
-                Ok(pending) => *under_way = Some((Grant::Open, pending)),
+                Ok(pending) => *in_flight = Some((Grant::Open, pending)),
                 Err(error) => {
                     outcome = Err(error);
                     break;
@@ -150,8 +151,8 @@ impl<N: Network, L: LockState<C>, const C: u32> AllLocks<'_, N, L, C> {
             }
         }
         let mut waiting = Vec::new();
-        for (target, lock, under_way) in self.each(first..self.locks.len()) {
-            let Some((_, pending)) = under_way.take() else { continue };
+        for (target, lock, in_flight) in self.each(first..self.locks.len()) {
+            let Some((_, pending)) = in_flight.take() else { continue };
             match lock.with(|lock| lock.place_shared(network, layout, target, pending, false)) {
                 Ok(Placed::Granted) => {}
                 Ok(placed) => waiting.push((target, placed)),
@@ -164,15 +165,15 @@ impl<N: Network, L: LockState<C>, const C: u32> AllLocks<'_, N, L, C> {
         Ok((self.await_highest_first(waiting, outcome)?, true))
     }
 
-    /// Up to where this rank holds all locks, when those of `waiting` were granted. From the highest down: what it has
-    /// a place at meanwhile lies below. `outcome` is that of the call so far.
+    /// Waits for the grants of the `waiting` requests, from the highest rank down, so that this rank is queued only at
+    /// lower locks meanwhile. Returns the end of the range that this rank holds. `outcome` is that of the call so far.
     #[cold]
     fn await_highest_first(&mut self, mut waiting: Vec<(Rank, Placed)>, mut outcome: Result<(), N>) -> Result<Rank, N> {
         let mut end = self.locks.len();
         while let Some((target, placed)) = waiting.pop() {
             outcome = outcome.and(self.release_range(target + 1..end));
             end = target + 1;
-            // Whoever has the lock may wait for a higher one, and if that is broken, wait for ever.
+            // The holder may wait for a higher lock; if that one is broken, this wait might never end.
             if outcome.is_err() && self.any_broken(end) {
                 break;
             }
@@ -183,17 +184,17 @@ impl<N: Network, L: LockState<C>, const C: u32> AllLocks<'_, N, L, C> {
         outcome.map(|()| end)
     }
 
-    /// Releases those of `targets` that are held. Of several errors the first; what failed is broken.
+    /// Releases the held locks of `targets`. Returns the first error; locks whose release failed are broken.
     #[inline(always)]
     fn release_range(&mut self, targets: Range<Rank>) -> Result<(), N> {
         let (network, layout, mut outcome) = (self.network, self.layout, Ok(()));
-        for (target, lock, under_way) in self.each(targets.clone()) {
-            // What a call that panicked had under way is not to be taken for a release.
-            *under_way = None;
+        for (target, lock, in_flight) in self.each(targets.clone()) {
+            // An operation left in flight by a call that panicked must not be taken for this release.
+            *in_flight = None;
             lock.end_leaked_turn();
             let started = lock.with(|lock| match lock.leave::<N::Error>(target) {
                 Ok(HeldAs::Shared(grant)) => lock.start_leaving(network, layout, target, grant).map(|pending| {
-                    *under_way = Some((grant, pending));
+                    *in_flight = Some((grant, pending));
                 }),
                 Ok(HeldAs::Exclusive(behind)) => lock.leave_exclusive(network, layout, target, behind),
                 Err(_) => Ok(()),
@@ -202,8 +203,8 @@ impl<N: Network, L: LockState<C>, const C: u32> AllLocks<'_, N, L, C> {
                 outcome = outcome.and(Err(error));
             }
         }
-        for (target, lock, under_way) in self.each(targets) {
-            let Some((grant, pending)) = under_way.take() else { continue };
+        for (target, lock, in_flight) in self.each(targets) {
+            let Some((grant, pending)) = in_flight.take() else { continue };
             if let Err(error) = lock.with(|lock| lock.finish_leaving(network, layout, target, grant, pending)) {
                 outcome = outcome.and(Err(error));
             }
@@ -211,10 +212,10 @@ impl<N: Network, L: LockState<C>, const C: u32> AllLocks<'_, N, L, C> {
         outcome
     }
 
-    /// Each of `targets`, its lock, and what is under way to it.
+    /// Each target of `targets` with its lock and its operation in flight.
     #[inline(always)]
-    fn each(&mut self, targets: Range<Rank>) -> impl Iterator<Item = (Rank, &mut L, &mut UnderWay<N>)> {
+    fn each(&mut self, targets: Range<Rank>) -> impl Iterator<Item = (Rank, &mut L, &mut InFlight<N>)> {
         let locks = self.locks[targets.clone()].iter_mut();
-        targets.clone().zip(locks).zip(&mut self.under_way[targets]).map(|((target, lock), of)| (target, lock, of))
+        targets.clone().zip(locks).zip(&mut self.in_flight[targets]).map(|((target, lock), of)| (target, lock, of))
     }
 }

@@ -1,16 +1,17 @@
-//! A dissemination barrier: in round k every rank tells the one 2^k further on and waits for the one 2^k before.
+//! A dissemination barrier: in round k each rank notifies the rank 2^k after it and waits for the rank 2^k before it.
 
 use crate::{At, Awaited, Error, Network, Rank, Wake};
 
-/// Rounds lie on lines of their own, so that one crossing of one cache line is one hand-over.
+/// Words per round: a cache line, so that each hand-over moves exactly one line.
 const LINE: usize = 8;
 
-/// One rank's handle on a barrier of all ranks: ceil(log2 ranks) notifications and as many local waits each time.
+/// One rank's handle on a barrier of all ranks: ceil(log2 ranks) notifications and as many local waits per barrier.
 ///
-/// A rank whose call fails gives the barrier up, for good, and tells those that would wait for it: they fail too.
+/// A rank whose call fails abandons the barrier for good, and notifies the ranks that would wait for it: their calls
+/// fail too.
 ///
-/// Hensgen, Finkel and Manber, "Two Algorithms for Barrier Synchronization", 1988. A round's word counts the
-/// barriers passed, so that a rank which runs ahead into the next one cannot be mistaken: it can be one ahead at most.
+/// Hensgen, Finkel and Manber, "Two Algorithms for Barrier Synchronization", 1988. A round's word counts the barriers
+/// passed, so that a rank that runs ahead into the next barrier is not mistaken; it can be at most one ahead.
 ///
 /// # Examples
 /// ```
@@ -34,21 +35,21 @@ pub struct Barrier {
 }
 
 impl Barrier {
-    /// Words at each rank: 8 for each round, so that each has a cache line.
+    /// Words at each rank: 8 per round, one cache line.
     pub const fn words(ranks: usize) -> usize {
         LINE * rounds(ranks) as usize
     }
 
-    /// A handle on the barrier of `ranks` ranks whose words begin at `base` and are 0 at the start.
+    /// Creates a handle on the barrier of `ranks` ranks whose words begin at `base` and are initially 0.
     pub const fn new(ranks: usize, base: usize) -> Self {
         Barrier { base, ranks, passed: 0, given_up: false }
     }
 
-    /// Returns when every rank has called it as often as this one.
+    /// Returns once every rank has called it as often as this one.
     ///
     /// # Errors
-    /// [`Error::Network`] if the network fails or a rank that this one waits for died or left, [`Error::GivenUp`] if
-    /// that happened to another: the barrier cannot be passed any more, now or later.
+    /// [`Error::Network`] if the network fails, or if a rank that this one waits for has died or left.
+    /// [`Error::GivenUp`] if another rank's call failed. After either error the barrier can never be passed again.
     #[inline]
     pub fn wait<N: Network>(&mut self, network: &N) -> Result<(), Error<N::Error>> {
         if self.given_up {
@@ -64,13 +65,13 @@ impl Barrier {
         Ok(())
     }
 
-    /// One round; with an error, whether the rank after was told of this barrier.
+    /// One round. An error carries whether the rank after this one was notified of this barrier.
     #[inline]
     fn round<N: Network>(&self, network: &N, round: u32) -> Result<(), (bool, Error<N::Error>)> {
         let before = (network.rank() + self.ranks - (1 << round)) % self.ranks;
         let after = self.after(network.rank(), round);
         network.notify(after, self.passed, Wake::Home).map_err(|error| (false, error.into()))?;
-        // A rank that gave up later passed this one: its count is still there.
+        // A rank that gave up after this barrier has passed it: its count is kept beside the flag.
         let enough = |word: u64| word & !GIVEN_UP >= self.passed;
         let word = network.wait(after.word, Awaited::Rank(before), |word| enough(word) || word & GIVEN_UP != 0);
         match word {
@@ -80,13 +81,13 @@ impl Barrier {
         }
     }
 
-    /// Tells those that would wait for this rank, now or later, and leaves what they were told before.
+    /// Notifies the ranks that wait for this one, now or later, without lowering the counts they were sent before.
     #[cold]
     fn give_up<N: Network>(&mut self, network: &N, failed: u32, told: bool) {
         self.given_up = true;
         for round in failed..rounds(self.ranks) {
             let passed = if round == failed && told { self.passed } else { self.passed - 1 };
-            // One that cannot be told has failed by itself.
+            // A rank that cannot be notified has failed by itself.
             let _ = network.notify(self.after(network.rank(), round), GIVEN_UP | passed, Wake::Home);
         }
         for round in 0..failed {
@@ -94,14 +95,14 @@ impl Barrier {
         }
     }
 
-    /// The word of a round at the rank that this one tells.
+    /// The word of a round at the rank that `rank` notifies.
     #[inline]
     fn after(&self, rank: Rank, round: u32) -> At {
         At { rank: (rank + (1 << round)) % self.ranks, word: self.base + LINE * round as usize }
     }
 }
 
-/// The bit of a word whose rank has given up: no count of barriers reaches it.
+/// Flag in a round's word: its writer has given up. No count of barriers reaches it.
 const GIVEN_UP: u64 = 1 << 63;
 
 const fn rounds(ranks: usize) -> u32 {

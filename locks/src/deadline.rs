@@ -1,24 +1,25 @@
-//! Requests with a deadline, and how a request leaves the queue before its turn; README.md beside the code has the steps.
+//! Requests with a deadline, and how a request leaves the queue before its turn. README.md beside the code has the
+//! steps.
 
 use crate::lock_word::{Grant, Moved, Next, Waiter, Waiters};
-use crate::target_lock::{Behind, HeldAs, Placed, Result, Status, StatusWord};
+use crate::target_lock::{HeldAs, Placed, Predecessor, Result, Status, StatusWord};
 use crate::{Ahead, At, Awaited, Error, Field, LockLayout, LockWord, Network, Rank, TargetLock, Wake};
 use std::time::Instant;
 
-/// What a wait for the turn came to.
+/// The outcome of a wait for the turn.
 enum Awaiting {
-    /// It has come; so many readers must leave before.
+    /// The turn has come; `.0` readers must leave before.
     Turn(u64),
-    /// The request has left the queue: what is there of it still.
+    /// The request has left the queue, with this status.
     Left(Status),
 }
 
 impl<const C: u32> TargetLock<C> {
-    /// [`exclusive`](Self::exclusive), unless its turn has not come by `deadline`: then it leaves the queue, which delays nobody,
-    /// and returns nothing. As dear as `exclusive` if it succeeds.
+    /// [`exclusive`](Self::exclusive) with a deadline: a request whose turn has not come by then leaves the queue and
+    /// returns `None`. It delays no other request. A successful call costs as much as `exclusive`.
     ///
     /// # Errors
-    /// As `exclusive`.
+    /// The errors of `exclusive`.
     ///
     /// # Examples
     /// ```
@@ -45,23 +46,23 @@ impl<const C: u32> TargetLock<C> {
         if !self.settles_by(network, layout, target, deadline)? {
             return Ok(None);
         }
-        let ahead = Ahead::of(self.ask(network, layout, target)?);
+        let ahead = Ahead::of(self.enqueue(network, layout, target)?);
         if ahead != Ahead::default()
-            && let Awaiting::Left(status) = self.wait_for_turn_until(network, layout, target, ahead, deadline)?
+            && let Awaiting::Left(status) = self.await_turn_until(network, layout, target, ahead, deadline)?
         {
             self.status = StatusWord::of(status);
             return Ok(None);
         }
-        self.status = StatusWord::of(Status::Held(HeldAs::Exclusive(Behind::told(ahead.exclusive))));
+        self.status = StatusWord::of(Status::Held(HeldAs::Exclusive(Predecessor::notified(ahead.exclusive))));
         Ok(Some(ahead))
     }
 
-    /// [`shared`](Self::shared), unless its turn has not come by `deadline`: then it returns nothing. The request stays in the
-    /// queue, where whoever comes to it passes over it; the next shared request of this rank goes on in its place, if it stands
-    /// there still, and an exclusive one waits until it does not.
+    /// [`shared`](Self::shared) with a deadline: returns `None` if the turn has not come by then. The request stays in
+    /// the queue, and the rank that reaches it passes over it. This rank's next shared request takes over the place if
+    /// it is still queued; an exclusive request waits until it is not.
     ///
     /// # Errors
-    /// As `shared`.
+    /// The errors of `shared`.
     ///
     /// # Examples
     /// ```
@@ -106,9 +107,9 @@ impl<const C: u32> TargetLock<C> {
         self.await_shared(network, layout, target, placed).map(Some)
     }
 
-    /// Awaits what is in the queue still of an earlier request: the turn of a shared one that [`shared_until`](Self::shared_until)
-    /// gave up, or that whoever came after an exclusive one has seen that it may. Afterwards nobody touches this rank's words for
-    /// it. To be called before other handles use these words.
+    /// Waits for the remains of this rank's last request. These are a shared request that
+    /// [`shared_until`](Self::shared_until) gave up, or an answer that the successor of an exclusive one has not seen.
+    /// Afterwards no rank touches this rank's words for them. Call it before other handles use these words.
     ///
     /// # Errors
     /// [`Error::Network`]; the lock is broken then.
@@ -129,7 +130,7 @@ impl<const C: u32> TargetLock<C> {
     pub fn settle<N: Network>(&mut self, network: &N, layout: LockLayout, target: Rank) -> Result<(), N> {
         let node = |field| layout.node(network.rank(), target, field);
         let status = self.status.get();
-        if let Status::Shown | Status::Abandoned(_) = status {
+        if let Status::Unacknowledged | Status::Abandoned(_) = status {
             self.status = StatusWord::of(Status::Broken);
             if let Status::Abandoned(tail) = status {
                 let grant = node(Field::Grant);
@@ -143,7 +144,7 @@ impl<const C: u32> TargetLock<C> {
         Ok(())
     }
 
-    /// Waits for what [`settle`](Self::settle) waits for; whether it has come by the deadline.
+    /// [`settle`](Self::settle)'s wait, with a deadline; returns whether it ended in time.
     fn settles_by<N: Network>(
         &self,
         network: &N,
@@ -156,14 +157,17 @@ impl<const C: u32> TargetLock<C> {
             Status::Abandoned(tail) => {
                 network.wait_until(word(Field::Grant), Awaited::Behind(tail as Rank), deadline, has_passed)?
             }
-            Status::Shown => network.wait_until(word(Field::Next), Awaited::Anyone, deadline, |next| next == 0)?,
+            Status::Unacknowledged => {
+                network.wait_until(word(Field::Next), Awaited::Anyone, deadline, |next| next == 0)?
+            }
             _ => return Ok(true),
         };
         Ok(settled.is_some())
     }
 
-    /// Whether something of an earlier request is in the queue still; local. Then somebody else has the lock, or waits for it.
-    pub(crate) fn is_in_queue_still<N: Network>(
+    /// Returns whether an earlier request of this rank has remains in the queue. Then another rank holds the lock or
+    /// waits for it. Local.
+    pub(crate) fn has_remains_in_queue<N: Network>(
         &self,
         network: &N,
         layout: LockLayout,
@@ -175,13 +179,13 @@ impl<const C: u32> TargetLock<C> {
         };
         Ok(match self.status.get() {
             Status::Abandoned(_) => !has_passed(look(Field::Grant)?),
-            Status::Shown => look(Field::Next)? != 0,
+            Status::Unacknowledged => look(Field::Next)? != 0,
             _ => false,
         })
     }
 
-    /// Takes back that a request was given up, if its turn has not passed; whether it did. Otherwise the lock can be asked for
-    /// anew.
+    /// Takes over the place of a request that was given up, unless its turn has passed; returns whether it did. If not,
+    /// a new request may be made.
     #[cold]
     pub(crate) fn revive<N: Network>(&mut self, network: &N, layout: LockLayout, target: Rank) -> Result<bool, N> {
         let node = layout.node(network.rank(), target, Field::Grant);
@@ -192,13 +196,13 @@ impl<const C: u32> TargetLock<C> {
         Ok(revived)
     }
 
-    /// Leaves the queue in the name of a reader that has given up, and was granted this.
+    /// Leaves the queue on behalf of a reader that has given up and was given `grant`.
     #[cold]
     pub(crate) fn leave_for<N: Network>(network: &N, layout: LockLayout, target: Rank, grant: Grant) -> Result<(), N> {
         match grant {
             Grant::Open => {
                 let found = network.add(layout.home(target), LockWord::<C>::DEPARTED, Wake::Nobody)?;
-                Self::tell_head(network, layout, target, found)
+                Self::notify_head(network, layout, target, found)
             }
             Grant::Before(next) => {
                 network.add(layout.node(next as Rank, target, Field::Drained), 1, Wake::Home)?;
@@ -207,9 +211,9 @@ impl<const C: u32> TargetLock<C> {
         }
     }
 
-    /// Waits until nobody stands before an exclusive request, or leaves the queue.
+    /// Waits for the turn of an exclusive request, or leaves the queue at the deadline.
     #[cold]
-    fn wait_for_turn_until<N: Network>(
+    fn await_turn_until<N: Network>(
         &mut self,
         network: &N,
         layout: LockLayout,
@@ -217,7 +221,7 @@ impl<const C: u32> TargetLock<C> {
         ahead: Ahead,
         deadline: Instant,
     ) -> Result<Awaiting, N> {
-        Self::check_ahead(network, target, ahead)?;
+        Self::check_position(network, target, ahead)?;
         let mut readers = ahead.readers;
         if let Some(tail) = ahead.exclusive {
             match self.await_go(network, layout, target, tail, readers, deadline)? {
@@ -228,7 +232,7 @@ impl<const C: u32> TargetLock<C> {
         if readers == 0 {
             return Ok(Awaiting::Turn(0));
         }
-        // Whoever was told this with a deadline is the head: these readers leave through the word.
+        // A request with a deadline that awaits departures is the head: these readers leave through the word.
         let drained = layout.node(network.rank(), target, Field::Drained).word;
         match network.wait_until(drained, Awaited::Anyone, deadline, |told| told >= readers)? {
             Some(told) => Self::drained(network, layout, target, readers, told).map(|()| Awaiting::Turn(0)),
@@ -242,8 +246,8 @@ impl<const C: u32> TargetLock<C> {
         }
     }
 
-    /// Tells the request of rank `tail`, before which `readers` readers stand, who comes next, and waits for the turn. If
-    /// it has not come by the deadline, leaves the queue.
+    /// Announces this rank's request, which stands behind `readers` readers and the request of rank `tail`, and waits
+    /// for the turn. Leaves the queue if the turn has not come by the deadline.
     fn await_go<N: Network>(
         &mut self,
         network: &N,
@@ -257,7 +261,7 @@ impl<const C: u32> TargetLock<C> {
         let node = layout.node(me, target, Field::Go);
         let mut last = 0;
         let asked = |readers| Next { rank: me, readers, timed: true, watches: false }.pack();
-        Self::come_behind(network, layout.node(tail, target, Field::Next), asked(readers))?;
+        Self::announce_behind(network, layout.node(tail, target, Field::Next), asked(readers))?;
         loop {
             let go = match network.wait_until(node.word, Awaited::Behind(tail), deadline, |go| go != last)? {
                 Some(go) => go,
@@ -272,7 +276,7 @@ impl<const C: u32> TargetLock<C> {
                             return Ok(Awaiting::Left(status));
                         }
                     }
-                    // That request passes its turn on, or leaves: it says so in a moment.
+                    // The predecessor hands over or leaves, and is about to write `go`.
                     network.wait(node.word, Awaited::Behind(tail), |go| go != last)?
                 }
             };
@@ -286,13 +290,13 @@ impl<const C: u32> TargetLock<C> {
         }
     }
 
-    /// Says in `next` of the request before that it is `asked`, and keeps what that word says of who stands there.
-    pub(crate) fn come_behind<N: Network>(network: &N, next_of_tail: At, asked: u64) -> Result<(), N> {
+    /// Announces a request in `next` of the predecessor, and keeps the flag [`STAY`](Next::STAY) there.
+    pub(crate) fn announce_behind<N: Network>(network: &N, next_of_tail: At, asked: u64) -> Result<(), N> {
         Self::swap(network, next_of_tail, |held| asked | held & Next::STAY)
     }
 
-    /// Makes another of what a word holds that somebody else may change by an atomic: a put might come between the two halves of an
-    /// adapter's, and be lost.
+    /// Replaces a word that other ranks may change by atomics. A put could fall between the two halves of an adapter's
+    /// atomic and be lost.
     pub(crate) fn swap<N: Network>(network: &N, at: At, new: impl Fn(u64) -> u64) -> Result<(), N> {
         let mut seen = 0;
         loop {
@@ -304,7 +308,8 @@ impl<const C: u32> TargetLock<C> {
         }
     }
 
-    /// Says in `next` of the request before, in place of that this rank leaves, who stands there; fails if that has said so itself.
+    /// Replaces this rank's leave announcement in `next` of the predecessor by `word`. Does nothing if the successor
+    /// has replaced it already.
     fn leave_next<N: Network>(network: &N, next_of_tail: At, word: u64) -> Result<(), N> {
         let leaves = Next::leaves(network.rank());
         if network.cas(next_of_tail, leaves, word, Wake::Home)? == leaves | Next::STAY {
@@ -313,8 +318,8 @@ impl<const C: u32> TargetLock<C> {
         Ok(())
     }
 
-    /// Leaves the queue, now that `next` of rank `tail` says that this rank is about to: that rank passes on nothing before it is
-    /// changed again. Those behind are put behind that rank.
+    /// Leaves the queue, after `next` of rank `tail` has announced it: that rank hands over nothing until `next`
+    /// changes again. The requests behind this rank move behind rank `tail`.
     fn leave_from_behind<N: Network>(
         &mut self,
         network: &N,
@@ -334,7 +339,7 @@ impl<const C: u32> TargetLock<C> {
                 Wake::Nobody,
             )?);
             if found == seen {
-                // Fails if somebody has come to stand there since, and said so.
+                // Fails if a new request stands there by now and has announced itself.
                 Self::leave_next(network, next_of_tail, Next::LOOK)?;
                 Self::clear_mark(network, layout, target)?;
                 break (seen.arrived(), Status::Free);
@@ -352,14 +357,14 @@ impl<const C: u32> TargetLock<C> {
             if next.timed {
                 Self::swap(network, go, |_| moved.pending())?;
             }
-            Self::forget_next(network, layout, target, next)?;
+            Self::release_next(network, layout, target, next)?;
             let forwarded = Next { readers: moved.readers, watches: false, ..next };
             Self::leave_next(network, next_of_tail, forwarded.pack())?;
             if next.timed {
-                // Fails if that request has been told something else since.
+                // Fails if that request has been notified of its turn, or of another move, since.
                 network.cas(go, moved.pending(), moved.settled(), Wake::Home)?;
             }
-            break (next.readers, next.status_of_left());
+            break (next.readers, next.status_after_leaving());
         };
         if behind > 0 {
             let mut waiters = Waiters::default();
@@ -370,7 +375,7 @@ impl<const C: u32> TargetLock<C> {
         Ok(status)
     }
 
-    /// Registers a reader with rank `tail`, whose stack is taken to be `waiters`.
+    /// Registers a reader with rank `tail`, whose stack is assumed to be `waiters`.
     fn push_for<N: Network>(
         network: &N,
         layout: LockLayout,
@@ -380,7 +385,7 @@ impl<const C: u32> TargetLock<C> {
         waiters: &mut Waiters,
     ) -> Result<(), N> {
         let link = layout.node(reader.rank, target, Field::Link);
-        // An addition, since a notify might be under way still when the stack is read. The reader itself only waits.
+        // An addition, since a notify might still be in flight when the stack is read. The reader itself only waits.
         let mut held = network.add(link, 0, Wake::Nobody)?;
         loop {
             network.add(link, waiters.0.wrapping_sub(held), Wake::Nobody)?;
@@ -395,8 +400,8 @@ impl<const C: u32> TargetLock<C> {
         }
     }
 
-    /// Leaves the queue as the head, which awaits `readers` departures: those that have not happened are awaited by the next
-    /// exclusive request, or by nobody.
+    /// Leaves the queue as the head that awaits `readers` departures. Those still outstanding are awaited by the next
+    /// exclusive request, or by none.
     fn leave_as_head<N: Network>(
         &mut self,
         network: &N,
@@ -407,7 +412,7 @@ impl<const C: u32> TargetLock<C> {
         let me = network.rank();
         let inside =
             |word: LockWord<C>| readers.checked_sub(word.departed()).ok_or(Error::Corrupt { target, word: word.0 });
-        // As it was when this rank became the head, if it was the tail then.
+        // The word as this rank made it when it became the head, if it was also the tail.
         let first = LockWord::<C>(0).with_exclusive(me);
         let mut seen = first;
         let (departed, status) = loop {
@@ -433,12 +438,12 @@ impl<const C: u32> TargetLock<C> {
                 continue;
             };
             let found = Self::make_head(network, layout, target, next.rank, found)?;
-            Self::tell_turn(network, layout, target, next, inside(found)? + next.readers)?;
-            Self::forget_next(network, layout, target, next)?;
+            Self::notify_turn(network, layout, target, next, inside(found)? + next.readers)?;
+            Self::release_next(network, layout, target, next)?;
             if next.readers > 0 {
                 Self::admit(network, layout, target, next.readers, Grant::Open)?;
             }
-            break (found.departed(), next.status_of_left());
+            break (found.departed(), next.status_after_leaving());
         };
         if departed > 0 {
             let drained = layout.node(me, target, Field::Drained).word;
@@ -448,8 +453,9 @@ impl<const C: u32> TargetLock<C> {
         Ok(status)
     }
 
-    /// Has the open group's readers tell `rank` when they leave, and counts their departures anew; returns the word before. Nobody else
-    /// changes the head, which is as in `seen`: this rank has the lock, or is the head.
+    /// Makes `rank` the head, which the open group's readers notify, and resets the count of departures. Returns the
+    /// word before. No other rank changes the head, which is the one in `seen`: this rank holds the lock or is the
+    /// head.
     #[cold]
     pub(crate) fn make_head<N: Network>(
         network: &N,
@@ -466,8 +472,9 @@ impl<const C: u32> TargetLock<C> {
         Ok(found)
     }
 
-    /// Who stands behind this rank, where the word shows that somebody does or did; nobody, if it has left since, and the word
-    /// is to be looked at again. From now on whoever stands there stays. The caller clears `next`.
+    /// The request behind this rank, given that the word shows a tail behind it, now or before. `None` if that request
+    /// has left since: the caller then looks at the word again. From now on a request that stands there stays. The
+    /// caller clears `next`.
     #[cold]
     pub(crate) fn successor<N: Network>(network: &N, layout: LockLayout, target: Rank) -> Result<Option<Next>, N> {
         let node = layout.node(network.rank(), target, Field::Next);
@@ -482,7 +489,7 @@ impl<const C: u32> TargetLock<C> {
         if told == looked { Ok(None) } else { Self::checked_next(network, target, told).map(Some) }
     }
 
-    /// What `next` says, if a rank can have said so.
+    /// Decodes `next`, and checks that a rank can have written it.
     pub(crate) fn checked_next<N: Network>(network: &N, target: Rank, word: u64) -> Result<Next, N> {
         let next = Next::unpack(word);
         if next.rank >= network.ranks() || next.readers >= network.ranks() as u64 {
@@ -491,8 +498,8 @@ impl<const C: u32> TargetLock<C> {
         Ok(next)
     }
 
-    /// Clears what requests that have left may have put into `next`, now that this rank is the tail no more and nobody stood
-    /// behind it.
+    /// Clears what departed requests may have written into `next`. This rank is no longer the tail, and no request
+    /// stood behind it.
     pub(crate) fn clear_mark<N: Network>(network: &N, layout: LockLayout, target: Rank) -> Result<(), N> {
         let node = layout.node(network.rank(), target, Field::Next);
         let told = network.wait(node.word, Awaited::Anyone, |told| !Next::is_leaving(told))?;
@@ -503,7 +510,7 @@ impl<const C: u32> TargetLock<C> {
     }
 }
 
-/// Whether whoever granted has passed over the request that was given up.
+/// Returns whether the granting rank has passed over the request that was given up.
 fn has_passed(grant: u64) -> bool {
     grant & !Grant::ABANDONED != 0
 }

@@ -1,62 +1,62 @@
-//! What a protocol reports.
+//! The error of every protocol of this crate.
 
 use crate::Rank;
 use std::fmt;
 
-/// Why a call on a lock, an access group or a barrier failed. `E` is the network's own error.
+/// The reason why a call on a lock, an access group or a barrier failed. `E` is the network's own error.
 ///
 /// # Examples
 /// ```
 /// use transom_locks::Error;
 /// let error: Error<std::io::Error> = Error::AlreadyLocked { target: 3 };
-/// assert_eq!(error.to_string(), "this rank already holds the lock of rank 3, or is asking for it; unlock it first");
+/// assert_eq!(error.to_string(), "this rank already holds the lock of rank 3, or is requesting it; unlock it first");
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error<E> {
-    /// A second request of one rank, or of one of its threads, for one lock.
+    /// A second request for a lock by a rank, or a thread, that holds it or is requesting it.
     AlreadyLocked {
-        /// Whose lock.
+        /// The rank whose lock it is.
         target: Rank,
     },
-    /// A release of what is not held, or of what another thread of the rank holds.
+    /// A release of a lock that is not held, or that another thread of the rank holds.
     NotLocked {
-        /// Whose lock.
+        /// The rank whose lock it is.
         target: Rank,
     },
-    /// An earlier call on this lock failed midway, and what the queue holds of this rank is unknown: others may wait
-    /// for it, and go on when the network tells them that they need not.
+    /// An earlier call on this lock failed midway, so the state of this rank's request in the queue is unknown. Other
+    /// ranks may wait for it until the network ends their waits.
     Broken {
-        /// Whose lock.
+        /// The rank whose lock it is.
         target: Rank,
     },
     /// More ranks than the lock word can name and count.
     TooManyRanks {
-        /// How many there are.
+        /// The number of ranks.
         ranks: usize,
-        /// How many there may be.
+        /// The largest number of ranks that one lock word supports.
         most: usize,
     },
     /// A rank outside `0..ranks`.
     NoSuchRank {
-        /// The rank named.
+        /// The rank that the caller named.
         rank: Rank,
-        /// How many there are.
+        /// The number of ranks.
         ranks: usize,
     },
-    /// A word holds what the protocol never writes: something else wrote to lock memory.
+    /// A word holds a value that the protocol never writes: something else wrote to lock memory.
     Corrupt {
-        /// Where, as well as it is known: the lock's target and the value found.
+        /// The rank whose lock it is.
         target: Rank,
         /// The value found.
         word: u64,
     },
-    /// A rank gave up a barrier, because a call of it failed.
+    /// A rank abandoned a barrier because one of its calls failed.
     GivenUp {
-        /// Which, as far as this rank knows.
+        /// The abandoning rank, as far as this rank knows.
         rank: Rank,
     },
-    /// A post, start, complete or wait out of turn, or a group that names a rank twice.
+    /// A post, start, complete or wait out of order, or a group that names a rank twice.
     Epoch(&'static str),
     /// The network failed.
     Network(E),
@@ -80,10 +80,10 @@ impl<E: fmt::Display> fmt::Display for Error<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::AlreadyLocked { target } => {
-                write!(f, "this rank already holds the lock of rank {target}, or is asking for it; unlock it first")
+                write!(f, "this rank already holds the lock of rank {target}, or is requesting it; unlock it first")
             }
             Error::NotLocked { target } => {
-                write!(f, "this rank does not hold the lock of rank {target}, or another of its threads does")
+                write!(f, "cannot release the lock of rank {target}: this rank, or this thread of it, does not hold it")
             }
             Error::Broken { target } => {
                 write!(
@@ -92,7 +92,7 @@ impl<E: fmt::Display> fmt::Display for Error<E> {
                 )
             }
             Error::TooManyRanks { ranks, most } => {
-                write!(f, "{ranks} ranks cannot share one lock word; {most} at most")
+                write!(f, "{ranks} ranks cannot share one lock word; at most {most} can")
             }
             Error::NoSuchRank { rank, ranks } => {
                 write!(f, "there is no rank {rank}; ranks are 0 to {}", ranks.saturating_sub(1))
@@ -103,7 +103,7 @@ impl<E: fmt::Display> fmt::Display for Error<E> {
                  something else wrote there"
             ),
             Error::GivenUp { rank } => {
-                write!(f, "rank {rank} has given up this synchronisation, because its call failed")
+                write!(f, "rank {rank} abandoned this synchronisation because its call failed; it cannot be used again")
             }
             Error::Epoch(what) => f.write_str(what),
             Error::Network(error) => error.fmt(f),
@@ -114,7 +114,7 @@ impl<E: fmt::Display> fmt::Display for Error<E> {
 impl<E: std::error::Error + 'static> std::error::Error for Error<E> {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            // Shown as itself, so its own source is the next in the chain.
+            // Displayed as itself, so the chain continues with its own source.
             Error::Network(error) => error.source(),
             _ => None,
         }

@@ -1,18 +1,18 @@
-//! The gate of a lock: the way into its queue for requests that others keep out of it. README.md beside the code says why it ends.
+//! The gate of a lock: access to its queue for requests that starve. README.md beside the code proves that it ends.
 
 use crate::lock_word::Tickets;
 use crate::target_lock::Result;
 use crate::{Awaited, Error, Field, LockLayout, LockWord, Network, Rank, TargetLock, Wake};
 
-/// In a slot, or at `go` of who waits: the turn of its ticket has come.
+/// In a slot, or at `go` of the waiting rank: the turn of its ticket has come.
 pub(crate) const TURN: u64 = 1 << 63;
 
 impl<const C: u32> TargetLock<C> {
-    /// Takes a place in the queue for an exclusive request of which one attempt has failed: by some more, or else at the gate. Returns
-    /// what the word held before, which is taken to be `seen`.
+    /// Enqueues an exclusive request whose first attempt failed: by further attempts, then at the gate. Returns the
+    /// word before the request. `seen` is the word as last found.
     #[cold]
     #[inline(never)]
-    pub(crate) fn ask_again<N: Network>(
+    pub(crate) fn retry_enqueue<N: Network>(
         &mut self,
         network: &N,
         layout: LockLayout,
@@ -21,11 +21,11 @@ impl<const C: u32> TargetLock<C> {
     ) -> Result<LockWord<C>, N> {
         match self.attempts(network, layout, target, seen, LockWord::<C>::ATTEMPTS - 1)? {
             (found, true) => Ok(found),
-            (found, false) => self.ask_at_gate(network, layout, target, found),
+            (found, false) => self.enqueue_at_gate(network, layout, target, found),
         }
     }
 
-    /// So many attempts at most: what the word held at the last, and whether that took.
+    /// Makes up to `most` attempts. Returns the word that the last one found, and whether it succeeded.
     fn attempts<N: Network>(
         &mut self,
         network: &N,
@@ -44,11 +44,11 @@ impl<const C: u32> TargetLock<C> {
         Ok((seen, false))
     }
 
-    /// Takes a place in the queue for an exclusive request that others have kept out of it, or that saw that they keep another
-    /// out. As [`ask_again`](Self::ask_again).
+    /// Enqueues an exclusive request at the gate, because it starves or has seen that another request does. Returns the
+    /// word before the request.
     #[cold]
     #[inline(never)]
-    pub(crate) fn ask_at_gate<N: Network>(
+    pub(crate) fn enqueue_at_gate<N: Network>(
         &mut self,
         network: &N,
         layout: LockLayout,
@@ -56,19 +56,25 @@ impl<const C: u32> TargetLock<C> {
         seen: LockWord<C>,
     ) -> Result<LockWord<C>, N> {
         let ticket = Self::enter_gate(network, layout, target)?;
-        // In this turn nobody else makes the word urgent.
+        // Only the rank that has the turn makes the word urgent.
         let seen = seen.without_urgency();
         let (mut found, took) = self.attempts(network, layout, target, seen, LockWord::<C>::ATTEMPTS)?;
         if !took {
-            found = self.ask_urgently(network, layout, target)?;
+            found = self.enqueue_urgently(network, layout, target)?;
         }
         Self::leave_gate(network, layout, target, ticket)?;
         Ok(found)
     }
 
-    /// Makes the word urgent, and tries until this rank's exclusive request is the tail. Each rank changes the word a few times at
-    /// most before it sees that it is urgent, and then asks at the gate, which this rank has.
-    fn ask_urgently<N: Network>(&mut self, network: &N, layout: LockLayout, target: Rank) -> Result<LockWord<C>, N> {
+    /// Makes the word urgent, and repeats its attempt until this rank's exclusive request is the tail. Any other rank
+    /// changes the word only a few times before it sees the urgency; its next request then waits at the gate, which
+    /// this rank holds.
+    fn enqueue_urgently<N: Network>(
+        &mut self,
+        network: &N,
+        layout: LockLayout,
+        target: Rank,
+    ) -> Result<LockWord<C>, N> {
         let home = layout.home(target);
         let mut seen = LockWord::<C>(network.add(home, LockWord::<C>::URGENT, Wake::Nobody)? | LockWord::<C>::URGENT);
         loop {
@@ -82,7 +88,8 @@ impl<const C: u32> TargetLock<C> {
         }
     }
 
-    /// Takes a ticket, and waits for its turn. Who has the turn waits for nobody: it makes its request, and passes the turn on.
+    /// Takes a ticket and waits for its turn. A rank that has the turn waits for no other: it makes its request and
+    /// passes the turn on.
     #[cold]
     pub(crate) fn enter_gate<N: Network>(network: &N, layout: LockLayout, target: Rank) -> Result<u32, N> {
         let me = network.rank();
@@ -92,7 +99,7 @@ impl<const C: u32> TargetLock<C> {
             let slot = layout.slot(target, ticket);
             match network.cas(slot, 0, me as u64 + 1, Wake::Nobody)? {
                 0 => {
-                    // No request of this rank is in the queue: nobody else tells it anything here.
+                    // No request of this rank is in the queue, so `go` can only announce the turn.
                     let go = layout.node(me, target, Field::Go);
                     let told = network.wait(go.word, Awaited::Anyone, |go| go != 0)?;
                     if told != TURN {
@@ -103,13 +110,13 @@ impl<const C: u32> TargetLock<C> {
                 TURN => {}
                 word => return Err(Error::Corrupt { target, word }),
             }
-            // Before this rank's turn ends, and so before the slot is another ticket's.
+            // The slot is cleared before this rank's turn ends, so before another ticket uses it.
             network.notify(slot, 0, Wake::Nobody)?;
         }
         Ok(ticket)
     }
 
-    /// Passes the turn on.
+    /// Ends the turn of `ticket`, and wakes the rank that waits with the next one.
     #[cold]
     pub(crate) fn leave_gate<N: Network>(network: &N, layout: LockLayout, target: Rank, ticket: u32) -> Result<(), N> {
         let tickets = Tickets(network.add(layout.tickets(target), Tickets::end(ticket), Wake::Nobody)?);
@@ -122,7 +129,7 @@ impl<const C: u32> TargetLock<C> {
         }
         match network.cas(layout.slot(target, next), 0, TURN, Wake::Nobody)? {
             0 => Ok(()),
-            // Who has that ticket was here first.
+            // The next ticket's rank reached the slot first, and waits at its `go`.
             name if (1..=network.ranks() as u64).contains(&name) => {
                 Ok(network.notify(layout.node(name as Rank - 1, target, Field::Go), TURN, Wake::Home)?)
             }

@@ -1,4 +1,4 @@
-//! The lock of one rank, as a thread holds it.
+//! The lock of one rank, as held by a thread.
 
 use crate::primitive::model_has_failed;
 use crate::threads::{ThreadQueue, Turn};
@@ -7,10 +7,11 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::MutexGuard;
 
-/// The lock of one rank, held by this thread: [`PassiveLock::acquire`]. Released when dropped; an error is lost then.
+/// The lock of one rank, held by the calling thread: see [`PassiveLock::acquire`]. Dropping it releases the lock and
+/// discards any error.
 ///
-/// A `Held` is the turn of its thread among the threads of this rank that queue for the lock, so it cannot be sent to another thread. One
-/// that is leaked keeps the lock until the handle is dropped: this thread is told, others wait.
+/// A `Held` is also the thread's turn among the threads of its rank, so it cannot be sent to another thread. A leaked
+/// `Held` keeps the lock until the handle is dropped: a further request of this thread fails, and other threads wait.
 ///
 /// # Examples
 #[cfg_attr(not(feature = "loom"), doc = "```")]
@@ -31,12 +32,12 @@ pub struct Held<'l, N: Network, const C: u32 = 16> {
     lock: &'l PassiveLock<N, C>,
     queue: &'l ThreadQueue<C>,
     target: Rank,
-    /// Stays in its thread.
+    /// Keeps the value in its thread.
     _thread: PhantomData<MutexGuard<'l, ()>>,
 }
 
 impl<'l, N: Network, const C: u32> Held<'l, N, C> {
-    /// The lock of `target`, which the thread that has this turn has acquired.
+    /// The lock of `target`, acquired by the thread that has `turn`.
     #[inline(always)]
     pub(crate) fn new(turn: Turn<'l, C>, lock: &'l PassiveLock<N, C>, target: Rank) -> Self {
         Held { lock, queue: turn.keep(), target, _thread: PhantomData }
@@ -50,7 +51,7 @@ impl<'l, N: Network, const C: u32> Held<'l, N, C> {
     /// Releases the lock.
     ///
     /// # Errors
-    /// As [`TargetLock::release`](crate::TargetLock::release).
+    /// The errors of [`TargetLock::release`](crate::TargetLock::release).
     #[inline(always)]
     pub fn release(self) -> Result<(), Error<N::Error>> {
         let released = Self::end(self.lock, self.queue, self.target);
@@ -58,7 +59,8 @@ impl<'l, N: Network, const C: u32> Held<'l, N, C> {
         released
     }
 
-    /// Releases the lock, and ends the turn whether that fails or not. A network that panics leaves it to the drop.
+    /// Releases the lock and ends the turn, whether the release fails or not. If the network panics, the drop does
+    /// both.
     #[inline(always)]
     fn end(lock: &PassiveLock<N, C>, queue: &ThreadQueue<C>, target: Rank) -> Result<(), Error<N::Error>> {
         let mut known = queue.take();
@@ -76,7 +78,7 @@ impl<'l, N: Network, const C: u32> Held<'l, N, C> {
         }
     }
 
-    /// The drop, by values: a drop by address would keep every `Held` in memory.
+    /// The drop, with its arguments by value: a drop by address would keep every `Held` in memory.
     #[cold]
     #[inline(never)]
     fn dropped(lock: &PassiveLock<N, C>, queue: &ThreadQueue<C>, target: Rank) {

@@ -1,19 +1,19 @@
-//! Where the words of a family of locks lie.
+//! The layout of the words of a family of locks.
 
 use crate::{At, Rank};
 
-/// Words of one cache line; the lock word and each node have a line of their own.
+/// Words per cache line. The lock word and each node have a line of their own.
 const LINE: usize = 8;
 
 const NODE_WORDS: usize = 6;
 
-/// Slots beside a node: less than twice as many are needed as there are nodes.
+/// Slots beside a node. The slots number less than twice the nodes.
 const SLOTS: usize = LINE - NODE_WORDS;
 
-/// The words of a node, in their order.
+/// The words of a node, in memory order.
 const NODE: [Field; NODE_WORDS] = [Field::Next, Field::Go, Field::Drained, Field::Waiters, Field::Grant, Field::Link];
 
-/// What a word of lock memory is for; README.md beside the code draws them.
+/// The purpose of a word of lock memory; README.md beside the code draws the words.
 ///
 /// # Examples
 /// ```
@@ -23,37 +23,38 @@ const NODE: [Field; NODE_WORDS] = [Field::Next, Field::Go, Field::Drained, Field
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Field {
-    /// Who asked exclusively after the node's rank, and how many readers stand between.
+    /// The exclusive request just after the node's rank, and the number of readers between.
     Next,
-    /// From the predecessor: you are first, after that many departures.
+    /// From the predecessor: the node's rank is first, once that many readers have departed.
     Go,
-    /// Departures told to the node's rank.
+    /// The number of departures reported to the node's rank.
     Drained,
-    /// The readers that registered with the node's rank.
+    /// The stack of readers that registered with the node's rank.
     Waiters,
-    /// To a waiting reader: go in, and whom to tell when leaving.
+    /// To a waiting reader: the lock is granted, and the rank to notify on release.
     Grant,
-    /// What the node's rank found in `waiters` when it registered.
+    /// The value of `waiters` that the node's rank found when it registered.
     Link,
     /// The lock word, which is in no node.
     Word,
-    /// The tickets of the lock's gate, beside the lock word.
+    /// The tickets of the lock's gate, in the line of the lock word.
     Tickets,
-    /// Where who has a ticket and who has the turn before it meet. Slots are at the lock's home, in what its nodes leave free.
+    /// The meeting place of a ticket's rank and the rank whose turn comes before it. Slots lie at the lock's home, in
+    /// the words that nodes leave free.
     Slot,
 }
 
 impl Field {
-    /// Whether it is a word of the lock of the rank at which it lies, and not of a node there.
+    /// Returns whether the word belongs to the lock of the rank at which it lies, rather than to a node there.
     #[cfg(feature = "loom")]
     pub(crate) fn is_at_home(self) -> bool {
         matches!(self, Field::Word | Field::Tickets | Field::Slot)
     }
 }
 
-/// Where the words of a family of locks lie (one lock at each rank), the same at every rank: from `base` on a line
-/// with the lock word of the rank itself and the tickets of its gate, then a node for the lock of each rank. The last two words of
-/// a node's line are slots of that gate.
+/// The layout of a family of locks (one lock at each rank), the same at every rank. A line from `base` on holds the
+/// rank's own lock word and the tickets of its gate. One node per target lock follows. The last two words of a node's
+/// line are slots of that gate.
 ///
 /// # Examples
 /// ```
@@ -78,7 +79,8 @@ impl LockLayout {
         LINE * (ranks + 1)
     }
 
-    /// Which lock (by its target) and field a word belongs to; `None` for padding and words of others.
+    /// The lock (its target) and the field that a word belongs to; `None` for padding and for words outside lock
+    /// memory.
     pub fn field(self, at: At) -> Option<(Rank, Field)> {
         let word = at.word.checked_sub(self.base)?;
         match (word / LINE, word % LINE) {
@@ -101,8 +103,8 @@ impl LockLayout {
         At { rank: target, word: self.base + 1 }
     }
 
-    /// The slot of a ticket for the lock of `target`. There are as many as ranks, or more, and a power of two, so that numbers of
-    /// tickets may wrap.
+    /// The slot of a ticket for the lock of `target`. The slots are a power of two, at least the number of ranks, so
+    /// that ticket numbers may wrap.
     pub(crate) fn slot(self, target: Rank, ticket: u32) -> At {
         let slot = ticket as usize & (self.ranks.next_power_of_two() - 1);
         let (line, place) = (1 + slot / SLOTS, NODE_WORDS + slot % SLOTS);
@@ -121,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_word_of_a_node_is_found_again() {
+    fn node_word_maps_back_to_its_field() {
         let layout = LockLayout::new(24, 3);
         for target in 0..3 {
             for (place, field) in NODE.into_iter().enumerate() {
@@ -137,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_tickets_as_ranks_have_slots_of_their_own() {
+    fn consecutive_tickets_have_distinct_slots() {
         for ranks in [1, 2, 3, 4, 5, 32, 33] {
             let layout = LockLayout::new(8, ranks);
             for first in [0, 1, u32::MAX - 1] {

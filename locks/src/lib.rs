@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
+#![doc(html_root_url = "https://docs.rs/transom-locks/0.1.0")]
 
 mod all_locks;
 mod barrier;

@@ -1,4 +1,4 @@
-//! Threads that wait in line for something that one at a time may have.
+//! A FIFO line of threads that wait for a resource which one thread at a time may have.
 
 use crate::primitive::{AtomicUsize, Mutex, MutexGuard, Thread, current, fence, park};
 use std::collections::VecDeque;
@@ -8,27 +8,30 @@ use std::time::{Duration, Instant};
 
 /// Threads that wait, in the order in which they came.
 ///
-/// No wake-up is lost for long. A thread counts itself in `len`, has a barrier, and then tries what it waits for. A thread that gives that
-/// back reads `len` after it. Either the first finds it free, or the second finds the first in line, or the two did so at one moment, in
-/// which the store of the second was not visible yet: a barrier there would cost each unlock a locked instruction. So a thread that has
-/// just come into line sleeps for a short time first, and looks again.
+/// A missed wake-up delays a thread for a bounded time. A thread counts itself in `len`, executes a fence, and then
+/// tries to take the resource. The releasing thread reads `len` after its release. Either the waiter finds the resource
+/// free, or the releaser finds the waiter in line. Both can miss each other only while the releaser's store is not yet
+/// visible: a fence there would cost each unlock a locked instruction. A thread that has just joined the line therefore
+/// sleeps only briefly at first, and tries again.
 pub(crate) struct Line {
-    /// How many wait. Changes with `threads` locked.
+    /// The number of waiting threads. Changes only while `threads` is locked.
     len: AtomicUsize,
     threads: Mutex<VecDeque<Waiting>>,
 }
 
 struct Waiting {
     thread: Thread,
-    /// Unlike that of any other thread in line.
+    /// Unique among the threads in line.
     number: usize,
 }
 
-/// Looks of the first in line before it sleeps: what threads share for a moment only is free again sooner than a sleeper wakes.
+/// Attempts of the first in line before it sleeps: a resource held for a moment is free again sooner than a sleeper
+/// wakes.
 const LOOKS: usize = if cfg!(feature = "loom") { 1 } else { 100 };
-/// How long a thread sleeps at most when it has come into line: stores are visible to other processors within microseconds.
+/// Longest first sleep of a thread that has joined the line: stores become visible to other processors within
+/// microseconds.
 const FIRST_ROUND: Duration = Duration::from_millis(1);
-/// How long a thread sleeps at most later.
+/// Longest sleep after the first.
 const ROUND: Duration = Duration::from_millis(100);
 
 impl Line {
@@ -36,7 +39,7 @@ impl Line {
         Line { len: AtomicUsize::new(0), threads: Mutex::new(VecDeque::new()) }
     }
 
-    /// Whether no thread waits.
+    /// Returns whether no thread waits.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
         self.len.load(Relaxed) == 0
@@ -47,8 +50,8 @@ impl Line {
         self.len.load(Relaxed)
     }
 
-    /// Waits until this thread is the first in line and `attempt` succeeds, or until the deadline. At least one attempt, if no thread is
-    /// before this one.
+    /// Waits until this thread is the first in line and `attempt` succeeds, or until the deadline. Makes at least one
+    /// attempt if no thread is before this one.
     pub fn wait<R>(&self, deadline: Option<Instant>, attempt: impl Fn() -> Option<R>) -> Option<R> {
         let mut place = Place::last(self);
         let mut round = FIRST_ROUND;
@@ -57,7 +60,7 @@ impl Line {
                 for _ in 0..LOOKS {
                     let found = attempt();
                     if found.is_some() {
-                        // The next is told when that is given back.
+                        // The release by this thread wakes the next one.
                         place.has_turn = true;
                         return found;
                     }
@@ -73,7 +76,7 @@ impl Line {
         }
     }
 
-    /// To be called after what is waited for was given back: wakes the first in line.
+    /// Wakes the first in line. The caller has just released the resource.
     #[inline(always)]
     pub fn pass_on(&self) {
         after_unlock();
@@ -95,7 +98,7 @@ impl Line {
     }
 }
 
-/// The barrier after what was given back, under loom: that knows no time, so no thread there looks again.
+/// The fence after a release, under loom only: without a clock no thread tries again by itself.
 #[inline(always)]
 fn after_unlock() {
     match cfg!(not(feature = "loom")) {
@@ -104,7 +107,7 @@ fn after_unlock() {
     }
 }
 
-/// A thread's place in line, which it leaves when this is dropped.
+/// A thread's place in line; dropping it leaves the line.
 struct Place<'l> {
     line: &'l Line,
     number: usize,
@@ -133,7 +136,7 @@ impl Drop for Place<'_> {
         let place = threads.iter().position(|waiting| waiting.number == self.number);
         threads.remove(place.expect("a thread in line stays there until it leaves"));
         self.line.len.store(threads.len(), Relaxed);
-        // Who gives up its turn may have been told that it has come.
+        // A thread that gives up its place may have consumed the wake-up meant for the first in line: pass it on.
         if let Some(first) = threads.front().filter(|_| place == Some(0) && !self.has_turn) {
             first.thread.unpark();
         }

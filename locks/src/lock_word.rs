@@ -1,22 +1,23 @@
-//! The packed words of the passive lock, as value types: what they hold and how each request changes them.
+//! The packed words of the passive lock, as value types: their fields, and how each request changes them.
 
 use crate::Rank;
 use std::fmt;
 
-/// The lock word, at the target. Four fields, the counts `C` bits wide (16 but in checks that want them to wrap):
+/// The lock word, at the target. Its two counts are `C` bits wide: 16, or fewer in checks where counts must wrap.
 ///
 /// ```text
 ///     departed (C)   readers that left the open group
 ///     arrived  (C)   readers that joined since the last exclusive request
 ///     (32-2C unused)
-///     marked   (1)   a request behind the tail has left the queue: the tail's `next` says so
+///     marked   (1)   a request behind the tail has left the queue: see the tail's `next`
 ///     tail     (15)  rank+1 of the last exclusive requester, 0 none
-///     urgent   (1)   an exclusive request does not get into the queue: who sees this asks at the gate next time
-///     head     (15)  rank+1 of the exclusive requester the open group's readers must tell, 0 none
+///     urgent   (1)   an exclusive request starves: a rank that sees this asks at the gate next time
+///     head     (15)  rank+1 of the exclusive requester that the open group's readers notify, 0 none
 /// ```
 ///
-/// `departed` is on top, so its carry falls off; `arrived` carries into it, and [`crowded`](Self::crowded) says when
-/// a reader must [`renormalise`](Self::renormalised) before that can happen.
+/// `departed` is on top, so its carry is lost. `arrived` carries into `departed`, and
+/// [`count_overflow`](Self::count_overflow) says when a reader must [`renormalise`](Self::renormalised) the word before
+/// that can happen.
 ///
 /// # Examples
 /// ```
@@ -34,17 +35,17 @@ impl<const C: u32> LockWord<C> {
     pub const ARRIVED: u64 = 1 << (64 - 2 * C);
     /// Adding this lets one reader of the open group depart.
     pub const DEPARTED: u64 = 1 << (64 - C);
-    /// The most ranks that may share one lock: each adds at most one arrival before it sees that the count is past
-    /// its half, so the other half must hold all of them. 32,767 for 16 bits.
+    /// The most ranks that may share one lock; 32,767 for 16-bit counts. Each rank adds at most one arrival before it
+    /// sees that the count is past half of its range, so the other half must hold all ranks.
     pub const MAX_RANKS: usize = (1 << (C - 1)) - 1;
 
     const COUNT: u64 = (1 << C) - 1;
     const RANK: u64 = 0x7fff;
     const MARKED: u64 = 1 << 31;
-    /// Adding this, where it is not set, makes the word [urgent](Self::is_urgent).
+    /// Adding this to a word that is not urgent makes it [urgent](Self::is_urgent).
     pub(crate) const URGENT: u64 = 1 << 15;
-    /// Compare-and-swaps by which an exclusive request tries to get into the queue, before it asks at the gate and again before it
-    /// makes the word urgent. Narrow counts are for checks, which are to come there soon.
+    /// Compare-and-swaps by which an exclusive request tries to enter the queue before it goes to the gate, and the
+    /// same number again before it makes the word urgent. Checks with narrow counts use 1, to reach the gate soon.
     pub(crate) const ATTEMPTS: usize = if C < 16 { 1 } else { 8 };
 
     fn pack(departed: u64, arrived: u64, tail: u64, head: u64) -> Self {
@@ -61,13 +62,13 @@ impl<const C: u32> LockWord<C> {
         self.0 >> (64 - 2 * C) & Self::COUNT
     }
 
-    /// The last exclusive requester: whoever comes next queues behind it.
+    /// The last exclusive requester, behind which the next request queues.
     #[inline]
     pub fn tail(self) -> Option<Rank> {
         ((self.0 >> 16 & Self::RANK) as Rank).checked_sub(1)
     }
 
-    /// The exclusive requester that the open group's readers tell when they leave.
+    /// The exclusive requester that the open group's readers notify when they leave.
     #[inline]
     pub fn head(self) -> Option<Rank> {
         ((self.0 & Self::RANK) as Rank).checked_sub(1)
@@ -78,31 +79,31 @@ impl<const C: u32> LockWord<C> {
         self.arrived().wrapping_sub(self.departed()) & Self::COUNT
     }
 
-    /// Whether requests have left the queue behind the tail.
+    /// Returns whether requests behind the tail have left the queue.
     #[inline]
     pub(crate) fn is_marked(self) -> bool {
         self.0 & Self::MARKED != 0
     }
 
-    /// Whether an exclusive request at the gate does not get into the queue, since others change the word again and again.
+    /// Returns whether an exclusive request at the gate starves because other ranks keep changing the word.
     #[inline]
     pub fn is_urgent(self) -> bool {
         self.0 & Self::URGENT != 0
     }
 
-    /// After that request has got into the queue.
+    /// The word after the starving request has entered the queue.
     pub(crate) fn without_urgency(self) -> Self {
         LockWord(self.0 & !Self::URGENT)
     }
 
-    /// `word`, which is to come after this one, as urgent as this one.
+    /// `word`, the successor of this word, with this word's urgency.
     #[inline]
     fn then(self, word: Self) -> Self {
         LockWord(word.0 | self.0 & Self::URGENT)
     }
 
-    /// After an exclusive request of `rank`: it is the tail, the group before it is closed; if nobody was queued, the
-    /// open group's readers tell it.
+    /// The word after an exclusive request of `rank`: that rank is the tail, and the group before it is closed. If the
+    /// queue was empty, the open group's readers notify that rank.
     #[inline]
     pub fn with_exclusive(self, rank: Rank) -> Self {
         let me = rank as u64 + 1;
@@ -112,43 +113,44 @@ impl<const C: u32> LockWord<C> {
         })
     }
 
-    /// After the tail, holding the lock, releases it: the readers that queued behind it are the new open group.
+    /// The word after the tail, holding the lock, releases it: the readers queued behind it are the new open group.
     #[inline]
     pub fn without_exclusive(self) -> Self {
         self.then(Self::pack(0, self.arrived(), 0, 0))
     }
 
-    /// After the tail has left the queue, behind the request of `rank` and `readers` readers: that request is the tail again.
-    /// The mark makes the first guess of its release fail.
+    /// The word after the tail has left the queue from behind the request of `rank` and `readers` readers: that request
+    /// is the tail again. The mark makes the first guess of its release fail.
     pub(crate) fn without_tail(self, rank: Rank, readers: u64) -> Self {
         let word = Self::pack(self.departed(), self.arrived() + readers, rank as u64 + 1, self.0 & Self::RANK);
         self.then(LockWord(word.0 | Self::MARKED))
     }
 
-    /// After the tail, which is the head, has left the queue: so many readers of the open group are inside, and those behind it
-    /// join them.
+    /// The word after the tail, being also the head, has left the queue: the open group's remaining `inside` readers
+    /// and the readers queued behind the tail form one open group.
     pub(crate) fn reopened(self, inside: u64) -> Self {
         self.then(Self::pack(0, inside + self.arrived(), 0, 0))
     }
 
-    /// After the first request in the queue, of `rank`, has become the one that the open group's readers tell.
+    /// The word after `rank`, the first request in the queue, has become the request that the open group's readers
+    /// notify.
     pub(crate) fn with_head(self, rank: Rank) -> Self {
         LockWord(self.0 & !Self::RANK | (rank as u64 + 1))
     }
 
-    /// Whether a reader that finds this must renormalise before it goes on: nobody is queued and the arrivals are
-    /// past the half of their field.
+    /// Returns whether a reader that finds this word must renormalise it before it goes on: no exclusive request is
+    /// queued, and the arrivals are past half of their range.
     #[inline]
-    pub fn crowded(self) -> bool {
+    pub fn count_overflow(self) -> bool {
         self.tail().is_none() && self.arrived() > Self::COUNT / 2
     }
 
-    /// The same readers, counted from zero departures.
+    /// The word with the same readers, counted from zero departures.
     pub fn renormalised(self) -> Self {
         self.then(Self::pack(0, self.readers(), 0, 0))
     }
 
-    /// Whether nobody holds the lock or waits for it.
+    /// Returns whether no rank holds the lock or waits for it.
     pub fn is_idle(self) -> bool {
         self.tail().is_none() && self.head().is_none() && self.readers() == 0 && !self.is_urgent()
     }
@@ -167,7 +169,7 @@ impl<const C: u32> fmt::Debug for LockWord<C> {
     }
 }
 
-/// The word of the gate: a ticket lock, which gives turns in the order of the additions that ask for them.
+/// The word of the gate: a ticket lock, which grants turns in the order of the additions that took the tickets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Tickets(pub u64);
 
@@ -175,41 +177,44 @@ impl Tickets {
     /// Adding this takes the next ticket.
     pub const TAKE: u64 = 1 << 32;
 
-    /// The number of the next ticket that is taken. It wraps.
+    /// The number that the next ticket will have. It wraps.
     pub fn next(self) -> u32 {
         (self.0 >> 32) as u32
     }
 
-    /// The number of the ticket whose turn it is, if it is taken.
+    /// The number of the ticket whose turn it is; equal to `next` while that ticket is not taken.
     pub fn turn(self) -> u32 {
         self.0 as u32
     }
 
-    /// Adding this ends the turn of `ticket`; the carry is taken out of `next` again.
+    /// Adding this ends the turn of `ticket`. After the last number it also undoes the carry into `next`.
     pub fn end(ticket: u32) -> u64 {
         if ticket == u32::MAX { 1u64.wrapping_sub(Self::TAKE) } else { 1 }
     }
 }
 
-/// `next` of a node: who asked exclusively after me, and how many readers stand between us.
+/// `next` of a node: the exclusive request just behind this rank, and the number of readers between.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Next {
     pub rank: Rank,
     pub readers: u64,
-    /// It asked with a deadline, and may take this word back to leave the queue, until this says that it [stays](Self::STAY).
+    /// The request has a deadline. It may replace this word to leave the queue, until the word says
+    /// [`STAY`](Self::STAY).
     pub timed: bool,
-    /// It watches this word, and is told here: [`TURN`](Self::TURN) or [`AT_GO`](Self::AT_GO). It clears that. Not with a deadline.
+    /// The requester watches this word and gets its answer here: [`TURN`](Self::TURN) or [`AT_GO`](Self::AT_GO). It
+    /// then clears the word. Never set with a deadline.
     pub watches: bool,
 }
 
 impl Next {
-    /// Who stood behind has left the queue: the lock word says who does now.
+    /// The request that stood behind has left the queue; the lock word names its replacement, if any.
     pub const LOOK: u64 = 1 << 61;
-    /// To who watches: your turn has come.
+    /// To a watching successor: its turn has come.
     pub const TURN: u64 = 1 << 59;
-    /// To who watches: I have left the queue before my turn; you are told at your own `go`.
+    /// To a watching successor: this rank left the queue before its turn; the successor is notified at its own `go`.
     pub const AT_GO: u64 = 1 << 58;
-    /// Added once I pass my turn on, or leave: whoever stands behind me, or comes to stand there, stays until I have.
+    /// Added when this rank hands over or leaves: the request behind it, present or future, must not leave before this
+    /// rank is done.
     pub const STAY: u64 = 1 << 57;
     const LEAVES: u64 = 1 << 62;
     const TIMED: u64 = 1 << 63;
@@ -223,13 +228,14 @@ impl Next {
 
     #[inline(always)]
     pub fn unpack(word: u64) -> Self {
-        // Wrapping: a word that no protocol wrote names no rank, and the network says so.
+        // Wrapping: a word that the protocol never wrote names no valid rank, and the caller's rank check refuses it.
         let rank = ((word & !(Self::TIMED | Self::WATCHES | Self::STAY)) >> 32) as Rank;
         let [timed, watches] = [Self::TIMED, Self::WATCHES].map(|flag| word & flag != 0);
         Next { rank: rank.wrapping_sub(1), readers: word & 0xffff_ffff, timed, watches }
     }
 
-    /// The request of `rank`, which stands behind, is about to leave the queue; this word changes soon.
+    /// The word by which the request of `rank`, which stands behind, announces that it leaves the queue. That rank soon
+    /// changes the word again.
     pub fn leaves(rank: Rank) -> u64 {
         Self::LEAVES | (rank as u64 + 1) << 32
     }
@@ -238,21 +244,21 @@ impl Next {
         word & Self::LEAVES != 0
     }
 
-    /// Whether this is no plain request, but a timed one or a word about one.
+    /// Returns whether the word is more than a plain request: a timed request, or a word about one.
     #[inline(always)]
     pub fn is_special(word: u64) -> bool {
         word >> 61 != 0
     }
 }
 
-/// `go` of a node with a deadline: the request that it stood behind has left the queue, and this one stands behind another now.
+/// `go` of a request with a deadline whose predecessor has left the queue: the request now stands behind another rank.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Moved {
-    /// Who left. So no two such words of one time are the same.
+    /// The rank that left. It makes any two such words of one time differ.
     pub by: Rank,
-    /// Behind whom this one stands.
+    /// The new predecessor.
     pub behind: Rank,
-    /// How many readers stand between.
+    /// The number of readers between the two.
     pub readers: u64,
 }
 
@@ -260,7 +266,7 @@ impl Moved {
     const MOVED: u64 = 1 << 63;
     const SETTLED: u64 = 1 << 62;
 
-    /// Until that rank's `next` says so too.
+    /// The word until `next` of the new predecessor names this request too.
     pub fn pending(self) -> u64 {
         Self::MOVED | (self.by as u64) << 32 | (self.behind as u64) << 16 | self.readers
     }
@@ -280,22 +286,22 @@ impl Moved {
     }
 }
 
-/// `waiters` of a node: a stack of the readers that registered with the node's rank, as a count and the last three
-/// ranks. A reader pushes itself by compare-and-swap and keeps the word it found in its own `link`, where that rank
-/// reads on after three: memory stays one word a node however many readers wait.
+/// `waiters` of a node: the stack of readers that registered with the node's rank, as a count and the last three ranks.
+/// A reader pushes itself by compare-and-swap and keeps the word it found in its own `link`. The node's rank reads on
+/// there after three names, so a node needs one word however many readers wait.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Waiters(pub u64);
 
-/// A reader that registered.
+/// A registered reader.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Waiter {
     pub rank: Rank,
-    /// It asked with a deadline, and may have given up; so it is granted by an addition, which shows that.
+    /// The request has a deadline and may have been given up. It is granted by an addition, whose result shows that.
     pub timed: bool,
 }
 
 impl Waiters {
-    /// How many ranks one word names.
+    /// The number of ranks that one word names.
     pub const NAMED: u64 = 3;
     const TIMED: u64 = 1 << 15;
 
@@ -308,7 +314,7 @@ impl Waiters {
         Waiters((self.count() + 1) << 48 | name << 32 | (self.0 >> 16 & 0xffff_ffff))
     }
 
-    /// The last ranks pushed, the latest first: three, or as many as there are.
+    /// The last ranks pushed, latest first: three, or fewer if the stack holds fewer.
     pub fn named(self) -> impl Iterator<Item = Waiter> {
         [32, 16, 0].into_iter().map_while(move |shift| {
             let name = self.0 >> shift & 0xffff;
@@ -318,18 +324,19 @@ impl Waiters {
     }
 }
 
-/// `grant` of a node: go in, and whom to tell when leaving.
+/// `grant` of a node: the lock is granted, and the rank to notify on release.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Grant {
-    /// Into the open group: leave through the lock word.
+    /// Granted into the open group: the reader leaves through the lock word.
     Open,
-    /// Into a closed group: tell this rank, which is next. (A narrow type, since there is one for each target.)
+    /// Granted into a closed group: the reader notifies this rank, which comes next. (`u32`, since a handle keeps one
+    /// for each target.)
     Before(u32),
 }
 
 impl Grant {
-    /// In `grant` of one's own node: I have given up. Whoever grants adds, and so sees it, and leaves in my name; I see by what
-    /// was added that my request is no more in the queue.
+    /// In `grant` of the reader's own node: the reader has given up. The granting rank adds, so it sees this flag and
+    /// leaves on the reader's behalf. The sum tells the reader that its request is out of the queue.
     pub const ABANDONED: u64 = 1 << 63;
     const OPEN: u64 = 1 << 40;
 
@@ -343,7 +350,7 @@ impl Grant {
     pub fn unpack(word: u64) -> Self {
         match word {
             Self::OPEN => Grant::Open,
-            // No network has a rank so high as what does not fit.
+            // A rank too large for `u32` is no rank of any network.
             rank => Grant::Before(u32::try_from(rank.wrapping_sub(1)).unwrap_or(u32::MAX)),
         }
     }
@@ -354,14 +361,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn departures_fall_off_the_top_and_arrivals_are_renormalised_before_they_carry() {
+    fn departures_wrap_arrivals_renormalise_before_carry() {
         let mut word = LockWord::<3>(0);
         for _ in 0..3 {
             word.0 = word.0.wrapping_add(LockWord::<3>::ARRIVED);
         }
-        assert!(!word.crowded());
+        assert!(!word.count_overflow());
         word.0 += LockWord::<3>::ARRIVED;
-        assert!(word.crowded(), "{word:?}");
+        assert!(word.count_overflow(), "{word:?}");
         for _ in 0..4 {
             word.0 = word.0.wrapping_add(LockWord::<3>::DEPARTED);
         }
@@ -383,9 +390,9 @@ mod tests {
         assert_eq!(Tickets(over.0 + Tickets::end(0)), Tickets(2 << 32 | 1));
     }
 
-    /// Nobody but who made the word urgent takes that back.
+    /// Only the request that made the word urgent clears the bit.
     #[test]
-    fn an_urgent_word_stays_so() {
+    fn urgent_word_stays_urgent_through_changes() {
         let word = LockWord::<16>(LockWord::<16>::URGENT + 3 * LockWord::<16>::ARRIVED + LockWord::<16>::DEPARTED);
         let queued = word.with_exclusive(4);
         let after = [queued.without_exclusive(), queued.without_tail(2, 1), queued.reopened(1), queued.with_head(5)];
@@ -399,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn a_waiters_word_names_the_last_three() {
+    fn waiters_word_names_last_three_readers() {
         let waiter = |(rank, timed)| Waiter { rank, timed };
         let [seven, zero, highest, two] = [(7, true), (0, false), (32_766, true), (2, false)].map(waiter);
         let word = [seven, zero, highest, two].into_iter().fold(Waiters::default(), Waiters::pushed);
@@ -409,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn words_about_requests_with_a_deadline() {
+    fn timed_request_words_round_trip() {
         let next = Next { rank: 32_766, readers: 32_766, timed: true, watches: false };
         let watches = Next { timed: false, watches: true, ..next };
         assert_eq!([next, watches].map(|next| Next::unpack(next.pack())), [next, watches]);

@@ -1,11 +1,11 @@
-//! The four verbs on 64-bit words that every protocol of this crate is made of.
+//! The four verbs on 64-bit words that every protocol of this crate consists of.
 
 use std::time::Instant;
 
 /// A rank: the number of a process (or thread) in its job or team, from 0.
 pub type Rank = usize;
 
-/// Where a word is: the rank whose registered memory holds it, and its index there.
+/// The address of a word: the rank whose registered memory holds it, and its index there.
 ///
 /// # Examples
 /// ```
@@ -21,8 +21,8 @@ pub struct At {
     pub word: usize,
 }
 
-/// Whose action ends a wait, so that a network that sees ranks die or leave knows when it cannot end any more, and can
-/// say for whom a rank waits.
+/// The rank whose action ends a wait. A network that sees ranks die or leave learns from it when a wait can no longer
+/// end, and can report what a rank waits for.
 ///
 /// # Examples
 /// ```
@@ -38,17 +38,17 @@ pub struct At {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Awaited {
-    /// This rank alone can end the wait: it must neither have died nor have left.
+    /// Only this rank can end the wait. The wait fails once this rank has died or left.
     Rank(Rank),
-    /// Any rank of the queue may end it: nobody may have died. This rank made the request just before the one that
-    /// waits; it may have left, after it released the lock.
+    /// Any rank of the queue may end the wait, which fails once any rank has died. The named rank made the request just
+    /// before the waiter's; it may leave after it has released the lock.
     Behind(Rank),
-    /// Any rank of the queue may end it: nobody may have died.
+    /// Any rank of the queue may end the wait, which fails once any rank has died.
     Anyone,
 }
 
-/// Wake-up of the rank at which a verb's word lies: needed or not. The caller of the verb knows whether a rank may wait for the word. A
-/// wake-up of a rank that waits for another word costs system calls at both ranks.
+/// True if a verb wakes the rank at which its word lies. The caller of the verb knows whether a rank may wait for the
+/// word. Waking a rank that waits for another word costs system calls at both ranks.
 ///
 /// # Examples
 /// ```
@@ -57,14 +57,15 @@ pub enum Awaited {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Wake {
-    /// A wait may be for this change: the rank looks again, if it sleeps.
+    /// A rank may wait for this change: the home rank looks again if it sleeps.
     Home,
-    /// No wait is for this change: the rank sleeps on.
+    /// No rank waits for this change: the home rank sleeps on.
     Nobody,
 }
 
 impl Awaited {
-    /// A rank that has left, if all have that could end this wait of `waiter`, one of `ranks`: then it cannot end.
+    /// A rank that has left, if every rank that could end this wait of `waiter` has left; `None` while the wait may
+    /// still end. Ranks are `0..ranks`.
     ///
     /// # Examples
     /// ```
@@ -85,27 +86,28 @@ impl Awaited {
     }
 }
 
-/// What a protocol needs of a network: compare-and-swap, fetch-and-add, an 8-byte put of a word, and waiting on
-/// one's own memory. These are what an InfiniBand adapter executes on remote memory without the help of the rank there.
+/// The verbs that a protocol needs of a network: compare-and-swap, fetch-and-add, an 8-byte put of a word, and a wait
+/// on the caller's own memory. An InfiniBand adapter executes the first three on remote memory without the help of the
+/// rank there.
 ///
-/// # What an implementation signs
-/// 1. `cas`, `add` and `notify` are atomic towards each other on one word, whoever calls them.
+/// # Contract of an implementation
+/// 1. `cas`, `add` and `notify` on one word are atomic with respect to each other, whichever rank calls them.
 /// 2. A `cas`, `add` or `notify` takes effect after every earlier put or `notify` of the same caller *to the same
-///    rank*, and whoever sees its effect sees theirs (release); a result returned by `cas`, `add` or `wait` lets the
-///    caller see all that came before it (acquire).
+///    rank*. A rank that sees its effect also sees theirs (release). A result returned by `cas`, `add` or `wait` makes
+///    all that came before it visible to the caller (acquire).
 /// 3. A `notify` to the caller's own rank has taken effect when the call returns.
-/// 4. `wait` uses no remote operation: it looks at the caller's own memory, or sleeps until told. It ends whichever
-///    verb changed the word with [`Wake::Home`]. It may sleep on after a change with [`Wake::Nobody`].
-/// 5. A wait that can no longer end, because a rank died or left, is an error in bounded time.
-/// 6. An error of `start_add` says that the addition has not taken effect and never will: the protocol goes on as if it
-///    had not asked, and may ask again. An error of `cas`, `finish`, `add` or `notify` says nothing of that: it may
-///    have taken effect, or still do so. Who cannot tell returns a pending addition from `start_add`, and the error
-///    from `finish`. `wait` changes nothing, whether it fails or not.
+/// 4. `wait` uses no remote operation: it polls the caller's own memory, or sleeps until it is woken. Any verb that
+///    changed the word with [`Wake::Home`] ends it. It may sleep on after a change with [`Wake::Nobody`].
+/// 5. A wait that can no longer end, because a rank died or left, returns an error in bounded time.
+/// 6. An error of `start_add` guarantees that the addition has not taken effect and never will. The protocol goes on as
+///    if it had not made the request, and may repeat it. After an error of `cas`, `finish`, `add` or `notify` the
+///    operation may have taken effect, or still do so. An implementation that cannot tell returns a pending addition
+///    from `start_add`, and the error from `finish`. `wait` changes nothing, whether it fails or not.
 ///
-/// 7. Where ranks [`watch`](Self::watch) each other, that is as `wait`: it lets the caller see all that came before, and ends
-///    whichever verb changed the word, or in bounded time with an error. It sees what the caller itself has put there before.
+/// 7. Where ranks [`watch`](Self::watch) each other, `watch` orders memory as `wait` does. Any verb that changed the
+///    word ends it, or an error does in bounded time. It sees what the caller itself has put there before.
 ///
-/// A `wait` must not use the protocol that waits: threads of one rank queue behind it.
+/// A `wait` must not use the protocol that waits: threads of one rank queue behind that protocol.
 ///
 /// # Examples
 /// Ranks take turns, on the model network that the crate brings:
@@ -128,43 +130,44 @@ impl Awaited {
 /// net.run_random(42).unwrap();
 /// ```
 pub trait Network {
-    /// Why a verb failed; a dead peer, for example. Protocols return it to their caller.
+    /// The reason why a verb failed, a dead peer for example. Protocols return it to their caller.
     type Error;
-    /// An addition under way, whose result [`finish`](Self::finish) returns.
+    /// An addition in flight, whose result [`finish`](Self::finish) returns.
     type Pending;
 
     /// The caller's own rank.
     fn rank(&self) -> Rank;
 
-    /// How many ranks there are.
+    /// The number of ranks.
     fn ranks(&self) -> usize;
 
-    /// Compare-and-swap: puts `new` if the word holds `expected`; returns what it held. One remote operation.
+    /// Compare-and-swap: stores `new` if the word holds `expected`; returns the previous value. One remote operation.
     fn cas(&self, at: At, expected: u64, new: u64, wake: Wake) -> Result<u64, Self::Error>;
 
-    /// Starts a fetch-and-add (wrapping) and does not wait for its result, so that many can be in flight at once.
-    /// One remote operation. An error says that nothing was started.
+    /// Starts a fetch-and-add (wrapping) and does not wait for its result, so that many can be in flight at once. One
+    /// remote operation. After an error nothing was started.
     fn start_add(&self, at: At, delta: u64, wake: Wake) -> Result<Self::Pending, Self::Error>;
 
-    /// The value that the word of a started addition held before it.
+    /// Completes a started addition and returns the value that its word held before.
     fn finish(&self, pending: Self::Pending) -> Result<u64, Self::Error>;
 
-    /// Fetch-and-add, wrapping; returns what the word held. Adding 0 reads. One remote operation.
+    /// Fetch-and-add, wrapping; returns the previous value. Adding 0 reads. One remote operation.
     #[inline]
     fn add(&self, at: At, delta: u64, wake: Wake) -> Result<u64, Self::Error> {
         let pending = self.start_add(at, delta, wake)?;
         self.finish(pending)
     }
 
-    /// Puts 8 bytes. One remote operation; does not wait for its arrival.
+    /// Puts 8 bytes and does not wait for their arrival. One remote operation.
     fn notify(&self, at: At, value: u64, wake: Wake) -> Result<(), Self::Error>;
 
-    /// Waits until one's own word satisfies `until`, and returns the value that did. `on` is who can end the wait. No
-    /// remote operation.
+    /// Waits until `until` accepts a word of the caller's own memory, and returns the accepted value. `on` names the
+    /// ranks that can end the wait. No remote operation.
     fn wait(&self, word: usize, on: Awaited, until: impl Fn(u64) -> bool) -> Result<u64, Self::Error>;
 
-    /// As [`wait`](Self::wait), until `deadline` at most: then nothing. The method that is here serves where `wait` asks `until` of
-    /// the word again from time to time, whether it changed or not, and only then.
+    /// [`wait`](Self::wait) with a deadline: returns `None` if `until` accepted no value by then. The provided method
+    /// suits a `wait` that calls `until` again from time to time, whether the word changed or not, and calls it for no
+    /// other purpose.
     fn wait_until(
         &self,
         word: usize,
@@ -176,15 +179,16 @@ pub trait Network {
         Ok(until(value).then_some(value))
     }
 
-    /// Whether this rank can [`watch`](Self::watch) the words of `rank` as cheaply as its own: memory that both load from. Then it
-    /// is answered where it has asked, in one cache line. It need not be the same each time.
+    /// Returns whether this rank can [`watch`](Self::watch) the words of `rank` as cheaply as its own, because both
+    /// load from the same memory. A watching rank gets its answer in the cache line of its request. The result may
+    /// differ between calls.
     #[inline]
     fn watches(&self, _rank: Rank) -> bool {
         false
     }
 
-    /// As [`wait`](Self::wait), for a word of a rank that this one [`watches`](Self::watches). The method that is here asks over the
-    /// network again and again.
+    /// [`wait`](Self::wait) on a word of a rank that this one [`watches`](Self::watches). The provided method polls the
+    /// word over the network.
     fn watch(&self, at: At, _on: Awaited, until: impl Fn(u64) -> bool) -> Result<u64, Self::Error> {
         loop {
             let value = self.add(at, 0, Wake::Nobody)?;
@@ -195,7 +199,7 @@ pub trait Network {
     }
 }
 
-// A pointer to a network is one too: protocols may share it.
+// A pointer to a network is a network, so that protocols may share one.
 macro_rules! through {
     ($($pointer:ty),*) => {$(
         impl<N: Network> Network for $pointer {

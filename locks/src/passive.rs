@@ -1,12 +1,12 @@
-//! The passive lock as a program uses it: one lock at each rank, shared or exclusive, granted in the order asked for.
+//! The passive lock for programs: one lock at each rank, shared or exclusive, granted in FIFO order.
 
-use crate::all_locks::{AllLocks, LockState, UnderWay};
+use crate::all_locks::{AllLocks, InFlight, LockState};
 use crate::primitive::model_has_failed;
 use crate::threads::ThreadQueue;
 use crate::{Ahead, Error, Held, LockLayout, LockWord, Network, Rank, TargetLock};
 use std::time::{Duration, Instant};
 
-/// How a lock is held.
+/// The mode of a request for a lock.
 ///
 /// # Examples
 /// ```
@@ -14,27 +14,26 @@ use std::time::{Duration, Instant};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mode {
-    /// Together with other readers.
+    /// Held together with other readers.
     Shared,
-    /// Alone.
+    /// Held by one rank alone.
     Exclusive,
 }
 
-/// One rank's handle on the locks of all ranks: a shared/exclusive lock at each, truly passive (its home rank may
-/// sleep), granted first come, first served in the order of the atomics on its word.
+/// One rank's handle on the locks of all ranks. There is one shared/exclusive lock at each rank. It is truly passive
+/// (its home rank may sleep), and granted first come, first served, in the order of the atomics on its word.
 ///
-/// Threads of one rank may share a handle by [`acquire`](Self::acquire). For one target they queue at the handle, in the order in
-/// which they ask, before they ask for the lock. A thread keeps its turn until it has released the lock. The `_mut` calls need
-/// `&mut` access and do without that queue.
+/// Threads of one rank may share a handle through [`acquire`](Self::acquire). For one target they first queue at the
+/// handle, in the order in which they call. A thread keeps its turn until it has released the lock. The `_mut` calls
+/// need `&mut` access and bypass that queue.
 ///
-/// A handle that is dropped releases the locks that it holds, by whichever call they were taken, and awaits the turns of shared
-/// requests that were given up. A call that fails
-/// midway may leave a lock [`Broken`](Error::Broken); then others may wait for this rank until the network tells them
-/// that they need not.
+/// Dropping a handle releases every lock that it holds, however acquired, and waits for shared requests that were given
+/// up. A call that fails midway may leave a lock [`Broken`](Error::Broken); other ranks may then wait for this rank
+/// until the network ends their waits.
 ///
-/// `C` is the width of the word's reader counts; leave it alone outside checks that want them to wrap.
+/// `C` is the width of the word's reader counts; change it only in checks where counts must wrap.
 ///
-/// After Li et al., "Efficient and Truly Passive MPI-3 RMA Using InfiniBand Atomics", EuroMPI 2013; README.md beside
+/// After Li et al., "Efficient and Truly Passive MPI-3 RMA Using InfiniBand Atomics", EuroMPI 2013. README.md beside
 /// the code has the steps and the cost of each call.
 ///
 /// # Examples
@@ -55,41 +54,41 @@ pub enum Mode {
 pub struct PassiveLock<N: Network, const C: u32 = 16> {
     pub(crate) network: N,
     pub(crate) layout: LockLayout,
-    /// One for each target.
+    /// One per target.
     queues: Box<[ThreadQueue<C>]>,
-    under_way: Box<[UnderWay<N>]>,
+    in_flight: Box<[InFlight<N>]>,
 }
 
-/// The lock, and who stood before the request for it.
+/// The lock, and the queue position of its request.
 type HeldAfter<'l, N, const C: u32> = (Held<'l, N, C>, Ahead);
 
 impl<N: Network, const C: u32> PassiveLock<N, C> {
-    /// A handle on locks whose words begin at `base` (the beginning of a cache line) in each rank's memory and are 0
-    /// at the start. Every rank of `network` makes one with the same `base`; nothing is communicated.
+    /// Creates a handle on locks whose words begin at `base` (the beginning of a cache line) in each rank's memory and
+    /// are initially 0. Every rank of `network` creates one with the same `base`; the call communicates nothing.
     ///
     /// # Errors
-    /// [`Error::TooManyRanks`] if the word cannot name and count them all.
+    /// [`Error::TooManyRanks`] if the lock word cannot name and count all ranks.
     pub fn new(network: N, base: usize) -> Result<Self, Error<N::Error>> {
         let (ranks, most) = (network.ranks(), LockWord::<C>::MAX_RANKS);
         if ranks > most {
             return Err(Error::TooManyRanks { ranks, most });
         }
         let queues = (0..ranks).map(|_| ThreadQueue::new()).collect();
-        let under_way = (0..ranks).map(|_| None).collect();
-        Ok(PassiveLock { layout: LockLayout::new(base, ranks), network, queues, under_way })
+        let in_flight = (0..ranks).map(|_| None).collect();
+        Ok(PassiveLock { layout: LockLayout::new(base, ranks), network, queues, in_flight })
     }
 
-    /// This rank.
+    /// The rank of this handle.
     pub fn rank(&self) -> Rank {
         self.network.rank()
     }
 
-    /// Takes the lock of `target`; returns who stood before the request, too. Another thread of this rank that holds it is
-    /// waited for.
+    /// Takes the lock of `target`, and returns it with the queue position of the request. If another thread of this
+    /// rank holds the lock, the call waits for that thread first.
     ///
     /// # Errors
-    /// As [`TargetLock::exclusive`], and [`Error::NoSuchRank`]; [`Error::AlreadyLocked`] only if this thread holds the
-    /// lock or a `_mut` call has taken it.
+    /// The errors of [`TargetLock::exclusive`], and [`Error::NoSuchRank`]. [`Error::AlreadyLocked`] only if this thread
+    /// holds the lock or a `_mut` call has taken it.
     #[inline(always)]
     pub fn acquire(&self, target: Rank, mode: Mode) -> Result<HeldAfter<'_, N, C>, Error<N::Error>> {
         let turn = self.queue(target)?.turn().ok_or(Error::AlreadyLocked { target })?;
@@ -105,12 +104,12 @@ impl<N: Network, const C: u32> PassiveLock<N, C> {
         }
     }
 
-    /// Takes the lock of `target` if that needs no waiting: neither for another rank, which has it or stands in its queue in
-    /// the way of this request, nor for another thread of this one; nothing if it does. It takes no place in the queue, so who
-    /// tries again and again may never get it.
+    /// Takes the lock of `target` if that needs no waiting. Returns `None` if another rank holds it or is queued in the
+    /// way of this request, or if another thread of this rank holds or requests it. The attempt takes no place in the
+    /// queue, so a rank that only repeats it may starve.
     ///
     /// # Errors
-    /// As [`acquire`](Self::acquire).
+    /// The errors of [`acquire`](Self::acquire).
     ///
     /// # Examples
     #[cfg_attr(not(feature = "loom"), doc = "```")]
@@ -138,15 +137,15 @@ impl<N: Network, const C: u32> PassiveLock<N, C> {
         Ok(acquired?.then(|| Held::new(turn, self, target)))
     }
 
-    /// [`acquire`](Self::acquire), unless the lock is not this thread's within `limit`: then nothing. It takes its place in the
-    /// queue as `acquire` does. At the deadline an exclusive request leaves the queue; a shared one stays there, where who comes
-    /// to it passes over it, and the next one of this rank goes on in its place ([`TargetLock::shared_until`]). Nobody waits
-    /// longer for either than for the verbs of this rank. The call itself may return later than the deadline, by verbs of this rank and
-    /// of those that ask at the same time. `limit` 0 is [`try_acquire`](Self::try_acquire), and one that no clock
-    /// can show is `acquire`.
+    /// [`acquire`](Self::acquire) with a time limit: returns `None` if the lock is not this thread's within `limit`.
+    /// The request queues as `acquire` does. At the deadline an exclusive request leaves the queue. A shared one stays
+    /// there: the rank that reaches it passes over it, or this rank's next shared request takes over its place
+    /// ([`TargetLock::shared_until`]). Either delays other ranks only by verbs of this rank. The call may return after
+    /// the deadline, by verbs of this rank and of ranks that request at the same time. A `limit` of 0 is
+    /// [`try_acquire`](Self::try_acquire), and one beyond the clock's range is `acquire`.
     ///
     /// # Errors
-    /// As `acquire`.
+    /// The errors of `acquire`.
     ///
     /// # Examples
     #[cfg_attr(not(feature = "loom"), doc = "```")]
@@ -183,11 +182,11 @@ impl<N: Network, const C: u32> PassiveLock<N, C> {
         Ok(ahead?.map(|ahead| (Held::new(turn, self, target), ahead)))
     }
 
-    /// [`acquire`](Self::acquire) by the only thread that uses the handle, which `&mut` shows: no mutex, no more than
-    /// the protocol's own atomics.
+    /// [`acquire`](Self::acquire) by the only thread that uses the handle, as `&mut` proves: no thread queue, only the
+    /// protocol's own atomics.
     ///
     /// # Errors
-    /// As [`acquire`](Self::acquire).
+    /// The errors of [`acquire`](Self::acquire).
     #[inline(always)]
     pub fn acquire_mut(&mut self, target: Rank, mode: Mode) -> Result<Ahead, Error<N::Error>> {
         let (network, layout, queue) = self.parts(target)?;
@@ -203,7 +202,7 @@ impl<N: Network, const C: u32> PassiveLock<N, C> {
     /// [`try_acquire`](Self::try_acquire) by the only thread that uses the handle.
     ///
     /// # Errors
-    /// As [`acquire`](Self::acquire).
+    /// The errors of [`acquire`](Self::acquire).
     pub fn try_acquire_mut(&mut self, target: Rank, mode: Mode) -> Result<bool, Error<N::Error>> {
         let (network, layout, queue) = self.parts(target)?;
         let mut lock = queue.take();
@@ -215,7 +214,7 @@ impl<N: Network, const C: u32> PassiveLock<N, C> {
     /// [`acquire_for`](Self::acquire_for) by the only thread that uses the handle.
     ///
     /// # Errors
-    /// As [`acquire`](Self::acquire).
+    /// The errors of [`acquire`](Self::acquire).
     pub fn acquire_for_mut(
         &mut self,
         target: Rank,
@@ -260,10 +259,10 @@ impl<N: Network, const C: u32> PassiveLock<N, C> {
         }
     }
 
-    /// Releases the lock of `target`, which this handle has, by the only thread that uses it.
+    /// Releases the lock of `target`, which this handle holds, by the only thread that uses the handle.
     ///
     /// # Errors
-    /// As [`TargetLock::release`], and [`Error::NoSuchRank`].
+    /// The errors of [`TargetLock::release`], and [`Error::NoSuchRank`].
     #[inline(always)]
     pub fn release_mut(&mut self, target: Rank) -> Result<(), Error<N::Error>> {
         let (network, layout, queue) = self.parts(target)?;
@@ -274,25 +273,26 @@ impl<N: Network, const C: u32> PassiveLock<N, C> {
         released
     }
 
-    /// Takes the locks of all ranks, shared, all requests in flight at once: one round trip if no exclusive request
-    /// is held or queued anywhere; returns whether one was.
+    /// Takes the locks of all ranks in shared mode, all requests in flight at once; returns whether it waited. Costs
+    /// one round trip if no exclusive request holds or waits for any of the locks.
     ///
-    /// Where requests must wait, this rank never waits for a lock while it holds, or has a place at, one of a higher
-    /// rank: it releases those and asks again later. So calls of this kind, and programs that take several locks in
-    /// the order of their ranks, cannot come to wait for each other in a circle.
+    /// If requests must wait, this rank never waits for a lock while it holds, or is queued for, one of a higher
+    /// rank: it releases those and requests them again later. Such calls therefore cannot deadlock with each other, nor
+    /// with programs that take several locks in rank order.
     ///
     /// # Errors
-    /// As [`acquire`](Self::acquire); one that is held or broken already leaves all others untouched. A call that fails
-    /// later follows each request that it has made to its end, and releases what it holds then: its requests stay in no
-    /// queue. The exceptions are a lock at which a verb failed that may have taken effect, which is broken then, and
-    /// those below it at which this rank waited: to wait on for these might never end, so they are broken too.
+    /// The errors of [`acquire`](Self::acquire). A lock that is held or broken at the start leaves all others
+    /// untouched. A call that fails later completes each request that it has made, and then releases every lock that it
+    /// holds, so none of its requests stays in a queue. There are two exceptions. A lock at which a verb failed that
+    /// may have taken effect is broken. Locks below a broken one at which this rank waited are broken too, since a wait
+    /// for them might never end.
     #[inline]
     pub fn acquire_all_mut(&mut self) -> Result<bool, Error<N::Error>> {
         self.all().acquire()
     }
 
-    /// Whether no request of this rank's that was given up at its deadline is in a queue still. If one is,
-    /// [`release_held_mut`](Self::release_held_mut) and dropping this wait for those before it. Local.
+    /// Returns whether none of this rank's requests that were given up at a deadline is still queued. If one is,
+    /// [`release_held_mut`](Self::release_held_mut) and the drop of this handle wait for the requests before it. Local.
     ///
     /// # Examples
     #[cfg_attr(not(feature = "loom"), doc = "```")]
@@ -310,17 +310,17 @@ impl<N: Network, const C: u32> PassiveLock<N, C> {
         self.all().is_settled()
     }
 
-    /// Releases every lock that this rank holds; returns whether no lock is broken then. For a handle that is given up:
-    /// others must not wait for a lock that nobody can release any more.
+    /// Releases every lock that this rank holds; returns whether no lock is broken afterwards. Call it before a handle
+    /// is abandoned: no other rank may wait for a lock that can no longer be released.
     pub fn release_held_mut(&mut self) -> bool {
         self.all().release_held()
     }
 
-    /// Releases the locks of all ranks, all requests in flight at once.
+    /// Releases the locks of all ranks, with all requests in flight at once.
     ///
     /// # Errors
-    /// As [`release_mut`](Self::release_mut); one that is not held leaves all others untouched. Of several that fail the first;
-    /// the rest is released all the same.
+    /// The errors of [`release_mut`](Self::release_mut). A lock that is not held leaves all others untouched. If
+    /// several releases fail the first error is returned; the rest is released all the same.
     #[inline]
     pub fn release_all_mut(&mut self) -> Result<(), Error<N::Error>> {
         self.all().release()
@@ -334,8 +334,8 @@ impl<N: Network, const C: u32> PassiveLock<N, C> {
 
     #[inline(always)]
     fn all(&mut self) -> AllLocks<'_, N, ThreadQueue<C>, C> {
-        let PassiveLock { network, layout, queues, under_way } = self;
-        AllLocks { network, layout: *layout, locks: queues, under_way }
+        let PassiveLock { network, layout, queues, in_flight } = self;
+        AllLocks { network, layout: *layout, locks: queues, in_flight }
     }
 
     #[inline(always)]
@@ -346,7 +346,7 @@ impl<N: Network, const C: u32> PassiveLock<N, C> {
     }
 }
 
-/// When so long has passed; nothing if that is beyond all clocks.
+/// The time `limit` from now; `None` beyond the clock's range.
 fn deadline(limit: Duration) -> Option<Instant> {
     Instant::now().checked_add(limit)
 }

@@ -1,5 +1,4 @@
-//! What threads of one rank queue with, and what tells threads apart: the standard library's, or where loom runs the code what loom
-//! can look into.
+//! Synchronisation primitives of a rank's threads: the standard library's, or loom's where loom runs the code.
 
 #[cfg(not(feature = "loom"))]
 pub(crate) use std::{
@@ -11,7 +10,7 @@ pub(crate) use std::{
 #[cfg(feature = "loom")]
 pub(crate) use loom_threads::*;
 
-/// Loom knows no time: a thread there sleeps until it is woken.
+/// Loom has no clock: a parked thread there sleeps until it is unparked.
 #[cfg(feature = "loom")]
 mod loom_threads {
     pub use loom::sync::atomic::{AtomicU64, AtomicUsize, fence};
@@ -24,8 +23,8 @@ mod loom_threads {
     }
 }
 
-/// A number of this thread, never 0, that no other has while this one runs: where a variable of the thread lies. (The
-/// standard library's number costs two atomics.)
+/// A number of the calling thread: never 0, and unlike that of any other running thread. It is the address of a
+/// thread-local variable, since the standard library's thread id costs two atomics.
 #[cfg(not(feature = "loom"))]
 #[inline]
 pub(crate) fn this_thread() -> usize {
@@ -33,14 +32,15 @@ pub(crate) fn this_thread() -> usize {
     HERE.with(|here| std::ptr::from_ref(here).addr())
 }
 
-/// Loom's threads share one stack and its variables, and loom shows no number of theirs, but hashes it.
+/// Loom runs its threads on one stack with shared thread-locals. It does not expose a thread's number, so the number is
+/// a hash of the thread's id.
 #[cfg(feature = "loom")]
 pub(crate) fn this_thread() -> usize {
     use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
     BuildHasherDefault::<DefaultHasher>::default().hash_one(loom::thread::current().id()) as usize | 1
 }
 
-/// Whether a model of loom has failed and is being taken down: it executes no verb any more.
+/// Returns whether a loom model has failed and is being torn down; the network must not execute verbs then.
 pub(crate) fn model_has_failed() -> bool {
     cfg!(feature = "loom") && std::thread::panicking()
 }

@@ -1,13 +1,13 @@
-//! Matching of post/start/complete/wait: exposure and access epochs between groups of any size and order.
+//! Post/start/complete/wait: matching of exposure and access epochs between groups of any size and order.
 
 use crate::{At, Awaited, Error, Network, Rank, Wake};
 
 /// One rank's handle on post/start/complete/wait (general active target synchronisation).
 ///
-/// Each rank has two words for every other: the exposures that this one opened to me (written by its `post`) and the
-/// accesses that it completed at me (written by its `complete`). Both only count up, so that an origin may run ahead
-/// into its next access epoch, and groups may name their members in any order. A `post` costs one 8-byte put for each
-/// origin, a `complete` one for each target, `start`, `wait` and `test` nothing remote.
+/// Each rank has two words for every other rank: the number of exposures that rank has opened to it (written by
+/// `post`), and the number of accesses that rank has completed at it (written by `complete`). Both only count up. An
+/// origin may therefore run ahead into its next access epoch, and groups may name their members in any order. A `post`
+/// costs one 8-byte put per origin, a `complete` one per target; `start`, `wait` and `test` need no remote operation.
 ///
 /// # Examples
 /// ```
@@ -31,13 +31,13 @@ pub struct Pscw {
     base: usize,
     ranks: usize,
     peers: Box<[Counts]>,
-    /// The exposure epoch, and its origins.
+    /// The origins of the exposure epoch.
     exposed: Group,
-    /// The access epoch, and its targets.
+    /// The targets of the access epoch.
     accessed: Group,
 }
 
-/// The ranks that an epoch named, if it is open. The room for them stays from one epoch to the next.
+/// The ranks that an epoch named, if it is open. The allocation is kept from one epoch to the next.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Group {
     open: bool,
@@ -61,16 +61,16 @@ impl Group {
     }
 }
 
-/// What passed between this rank and one other.
+/// Epochs between this rank and one other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Counts {
-    /// Exposures that I opened to it; it completed one less while one is open.
+    /// Exposures opened to the other rank; it has completed one less while one is open.
     posted: u64,
-    /// Accesses that I started at it.
+    /// Accesses started at the other rank.
     started: u64,
-    /// It is a target of the open access epoch.
+    /// The other rank is a target of the open access epoch.
     target: bool,
-    /// It was named, in a group that is being checked.
+    /// The group being checked has named the other rank.
     named: bool,
 }
 
@@ -80,7 +80,7 @@ impl Pscw {
         2 * ranks
     }
 
-    /// A handle for `ranks` ranks whose words begin at `base` and are 0 at the start.
+    /// Creates a handle for `ranks` ranks whose words begin at `base` and are initially 0.
     pub fn new(ranks: usize, base: usize) -> Self {
         Pscw {
             base,
@@ -91,26 +91,26 @@ impl Pscw {
         }
     }
 
-    /// The targets of the access epoch, if one is open.
+    /// The targets of the access epoch; `None` if none is open.
     pub fn targets(&self) -> Option<&[Rank]> {
         self.accessed.get()
     }
 
-    /// Whether a rank is a target of the open access epoch.
+    /// Returns whether `rank` is a target of the open access epoch.
     #[inline]
     pub fn is_target(&self, rank: Rank) -> bool {
         self.peers.get(rank).is_some_and(|peer| peer.target)
     }
 
-    /// The origins of the exposure epoch, if one is open.
+    /// The origins of the exposure epoch; `None` if none is open.
     pub fn origins(&self) -> Option<&[Rank]> {
         self.exposed.get()
     }
 
-    /// Opens an exposure epoch: this rank's window may be accessed by `origins`. Does not wait.
+    /// Opens an exposure epoch, in which `origins` may access this rank's window. Does not wait.
     ///
     /// # Errors
-    /// [`Error::Epoch`] if one is open or a rank is named twice; [`Error::NoSuchRank`]; [`Error::Network`].
+    /// [`Error::Epoch`] if an epoch is open or a rank is named twice, [`Error::NoSuchRank`], [`Error::Network`].
     pub fn post<N: Network>(&mut self, network: &N, origins: &[Rank]) -> Result<(), Error<N::Error>> {
         self.may_post(origins)?;
         for &origin in origins {
@@ -121,8 +121,8 @@ impl Pscw {
         Ok(())
     }
 
-    /// As [`post`](Self::post), but tells nobody: for those whose origins know that they may
-    /// [`start_unseen`](Self::start_unseen). Counts are absolute, so a later post makes up for it.
+    /// [`post`](Self::post) without notifications, for origins that know they may [`start_unseen`](Self::start_unseen).
+    /// Counts are absolute, so a later `post` makes up for it.
     ///
     /// # Errors
     /// [`Error::Epoch`], [`Error::NoSuchRank`].
@@ -147,19 +147,19 @@ impl Pscw {
     /// Opens an access epoch to `targets`, once each of them has posted to this rank.
     ///
     /// # Errors
-    /// As [`post`](Self::post).
+    /// The errors of [`post`](Self::post).
     pub fn start<N: Network>(&mut self, network: &N, targets: &[Rank]) -> Result<(), Error<N::Error>> {
         self.may_start(targets)?;
         for &target in targets {
             let nth = self.peers[target].started + 1;
             network.wait(self.exposed_by(target), Awaited::Rank(target), |posted| posted >= nth)?;
         }
-        // Not before all have posted: a start that fails has started nothing.
+        // Only after all targets have posted: a start that fails has started nothing.
         self.started_at(targets);
         Ok(())
     }
 
-    /// As [`start`](Self::start), but does not look whether the targets have posted: the caller knows.
+    /// [`start`](Self::start) without the check that targets have posted, which the caller knows.
     ///
     /// # Errors
     /// [`Error::Epoch`], [`Error::NoSuchRank`].
@@ -177,10 +177,10 @@ impl Pscw {
         self.accessed.open(targets);
     }
 
-    /// Whether a [`start`](Self::start) would not wait.
+    /// Returns whether [`start`](Self::start) would return without waiting.
     ///
     /// # Errors
-    /// As `start`.
+    /// The errors of `start`.
     pub fn posted<N: Network>(&mut self, network: &N, targets: &[Rank]) -> Result<bool, Error<N::Error>> {
         self.may_start(targets)?;
         for &target in targets {
@@ -199,10 +199,10 @@ impl Pscw {
         self.check_group(targets)
     }
 
-    /// Ends the access epoch: each target is told, after all that was put there. Does not wait.
+    /// Ends the access epoch: notifies each target, after all that was put there. Does not wait.
     ///
     /// # Errors
-    /// [`Error::Epoch`] if none is open; [`Error::Network`] if a target could not be told: all others are, and the
+    /// [`Error::Epoch`] if none is open. [`Error::Network`] if a target could not be notified; all others are, and the
     /// epoch is over.
     pub fn complete<N: Network>(&mut self, network: &N) -> Result<(), Error<N::Error>> {
         let targets = self.accessed.get().ok_or(Error::Epoch("complete: no access epoch; start opens one"))?;
@@ -218,7 +218,7 @@ impl Pscw {
         failed.map_or(Ok(()), |error| Err(error.into()))
     }
 
-    /// Ends the exposure epoch, once every origin has completed.
+    /// Ends the exposure epoch once every origin has completed.
     ///
     /// # Errors
     /// [`Error::Epoch`] if none is open; [`Error::Network`].
@@ -232,10 +232,10 @@ impl Pscw {
         Ok(())
     }
 
-    /// As [`wait`](Self::wait) if every origin has completed; otherwise false, and the epoch stays open.
+    /// [`wait`](Self::wait) if every origin has completed; otherwise returns false, and the epoch stays open.
     ///
     /// # Errors
-    /// As [`wait`](Self::wait).
+    /// The errors of [`wait`](Self::wait).
     pub fn test<N: Network>(&mut self, network: &N) -> Result<bool, Error<N::Error>> {
         let origins = self.exposed.get().ok_or(Error::Epoch(NO_EXPOSURE))?;
         for &origin in origins {
@@ -247,7 +247,7 @@ impl Pscw {
         Ok(true)
     }
 
-    /// Whether a rank has completed all that this one has exposed to it: then it may leave. Local.
+    /// Returns whether `origin` has completed every access that this rank has exposed to it, and so may leave. Local.
     ///
     /// # Errors
     /// [`Error::Network`].
@@ -271,7 +271,7 @@ impl Pscw {
         Ok(completed >= self.peers[origin].posted)
     }
 
-    // Both words that a rank writes here lie side by side, since few ranks then write to one cache line.
+    // The two words that a rank writes here are adjacent, so that few ranks write to one cache line.
     fn exposed_by(&self, target: Rank) -> usize {
         self.base + 2 * target
     }

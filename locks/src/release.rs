@@ -1,21 +1,22 @@
-//! How a request leaves the queue when its turn is over: the release, and what those behind are told. README.md beside the code
-//! numbers the steps.
+//! The release: how a request leaves the queue after its turn, and how those behind it are notified. README.md beside
+//! the code numbers the steps.
 
 use crate::lock_word::{Grant, Next, Waiter, Waiters};
-use crate::target_lock::{Behind, HeldAs, Result, Status, StatusWord};
+use crate::target_lock::{HeldAs, Predecessor, Result, Status, StatusWord};
 use crate::{Awaited, Error, Field, LockLayout, LockWord, Network, Rank, TargetLock, Wake};
 
 impl<const C: u32> TargetLock<C> {
-    /// Releases the lock. Exclusive: 1 compare-and-swap (again for each request that came in between), or none if the
-    /// successor has said that it is there; with a successor 1 notify, with `r` waiting readers `r` notifications and
-    /// `r/3` reads more. Shared: 1 fetch-and-add; 2 if an exclusive request waits for the open group.
+    /// Releases the lock. An exclusive release costs 1 compare-and-swap (again for each request that came in between),
+    /// or none if the successor has announced itself. A successor costs 1 notify; `r` waiting readers cost `r`
+    /// notifications and `r/3` reads more. A shared release costs 1 fetch-and-add, 2 if an exclusive request waits for
+    /// the open group.
     ///
     /// # Errors
     /// [`Error::NotLocked`] if not held, and as [`exclusive`](Self::exclusive). A release that fails leaves the lock
-    /// broken: others may still wait for it.
+    /// broken: other ranks may still wait for it.
     #[inline(always)]
     pub fn release<N: Network>(&mut self, network: &N, layout: LockLayout, target: Rank) -> Result<(), N> {
-        // The usual states first: a jump by a table takes longer.
+        // The usual states come first: a jump table is slower.
         if let Status::Held(HeldAs::Exclusive(behind)) = self.status.get() {
             self.status = StatusWord::of(Status::Broken);
             return self.leave_exclusive(network, layout, target, behind);
@@ -29,7 +30,7 @@ impl<const C: u32> TargetLock<C> {
         self.finish_leaving(network, layout, target, grant, pending)
     }
 
-    /// How the lock is held, which is not exclusively.
+    /// The grant of a lock that is not held exclusively, with errors for a lock that is not held.
     #[cold]
     #[inline(never)]
     fn checked_grant<E>(&self, target: Rank) -> std::result::Result<Grant, Error<E>> {
@@ -40,33 +41,33 @@ impl<const C: u32> TargetLock<C> {
         }
     }
 
-    /// The release of an exclusive holder.
+    /// Releases an exclusively held lock.
     #[inline(always)]
     pub(crate) fn leave_exclusive<N: Network>(
         &mut self,
         network: &N,
         layout: LockLayout,
         target: Rank,
-        behind: Behind,
+        behind: Predecessor,
     ) -> Result<(), N> {
         let seen = LockWord::<C>(self.seen);
-        // Local: who asked behind this rank, if it has said so; then this rank is not the tail.
+        // Local read: the request behind this rank, if it has announced itself. Then this rank is not the tail.
         let told = network.wait(layout.node(network.rank(), target, Field::Next).word, Awaited::Anyone, |_| true)?;
         let mut found = None;
         if told == 0 {
             let new = seen.without_exclusive();
             let word = network.cas(layout.home(target), seen.0, new.0, Wake::Nobody)?;
-            if word == seen.0 && seen.arrived() == 0 && !behind.was_told() {
+            if word == seen.0 && seen.arrived() == 0 && !behind.was_notified() {
                 (self.seen, self.status) = (new.0, StatusWord::of(Status::Free));
                 return Ok(());
             }
             found = Some(LockWord(word));
         }
-        self.aside(move |lock| lock.leave_contended(network, layout, target, behind, told, found))
+        self.on_copy(move |lock| lock.leave_contended(network, layout, target, behind, told, found))
     }
 
-    /// The release of an exclusive holder that others have asked behind, or before: `told` is its `next`, and `found` what the
-    /// compare-and-swap of the word found if `next` was 0.
+    /// Releases an exclusive lock with requests behind it, or one that was handed over. `told` is this rank's `next`.
+    /// `found` is the result of the word's compare-and-swap, which was made if `next` was 0.
     #[cold]
     #[inline(never)]
     fn leave_contended<N: Network>(
@@ -74,7 +75,7 @@ impl<const C: u32> TargetLock<C> {
         network: &N,
         layout: LockLayout,
         target: Rank,
-        behind: Behind,
+        behind: Predecessor,
         told: u64,
         found: Option<LockWord<C>>,
     ) -> Result<(), N> {
@@ -87,18 +88,19 @@ impl<const C: u32> TargetLock<C> {
         }
         let next = Self::checked_next(network, target, told)?;
         Self::hand_over(network, layout, target, next, None)?;
-        // A guess: where ranks take turns, the one that this one followed has asked again by now.
+        // A guess: where ranks alternate, this rank's predecessor has queued again by now.
         let seen = seen.with_exclusive(behind.rank().unwrap_or(next.rank));
-        self.finish_exclusive(network, layout, target, behind, seen, next.status_of_left())
+        self.finish_exclusive(network, layout, target, behind, seen, next.status_after_leaving())
     }
 
-    /// After the first compare-and-swap of the word found `found`, if there was one: it took, or somebody has asked since.
+    /// Ends a release that the fast path could not. `found` is the result of the first compare-and-swap, if one was
+    /// made: it succeeded with readers behind, or a request has come since.
     fn leave_to_others<N: Network>(
         &mut self,
         network: &N,
         layout: LockLayout,
         target: Rank,
-        behind: Behind,
+        behind: Predecessor,
         found: Option<LockWord<C>>,
     ) -> Result<(), N> {
         let (mine, mut seen, mut found) = (LockWord::<C>(self.seen), LockWord::<C>(self.seen), found);
@@ -109,9 +111,16 @@ impl<const C: u32> TargetLock<C> {
                     if let Some(next) = Self::successor(network, layout, target)? {
                         Self::hand_over(network, layout, target, next, found)?;
                         let seen = found.unwrap_or(mine.with_exclusive(next.rank));
-                        return self.finish_exclusive(network, layout, target, behind, seen, next.status_of_left());
+                        return self.finish_exclusive(
+                            network,
+                            layout,
+                            target,
+                            behind,
+                            seen,
+                            next.status_after_leaving(),
+                        );
                     }
-                    // Who stood behind has left. Only a word whose tail this rank is may be changed.
+                    // The request behind has left. The word may be changed only while this rank is its tail.
                     seen = mine;
                 }
             }
@@ -125,25 +134,25 @@ impl<const C: u32> TargetLock<C> {
         self.finish_exclusive(network, layout, target, behind, seen.without_exclusive(), Status::Free)
     }
 
-    /// Clears what this rank was told, now that the next has been.
+    /// Clears this rank's `go` once the successor is notified, and stores the new state.
     fn finish_exclusive<N: Network>(
         &mut self,
         network: &N,
         layout: LockLayout,
         target: Rank,
-        behind: Behind,
+        behind: Predecessor,
         seen: LockWord<C>,
         status: Status,
     ) -> Result<(), N> {
-        if behind.was_told() {
+        if behind.was_notified() {
             network.notify(layout.node(network.rank(), target, Field::Go), 0, Wake::Nobody)?;
         }
         (self.seen, self.status) = (seen.0, StatusWord::of(status));
         Ok(())
     }
 
-    /// Tells the exclusive requester behind this rank, and the readers between, that their turn has come. `seen` is the word as it was
-    /// found since this rank has the lock, if it was.
+    /// Notifies the exclusive requester behind this rank, and the readers between, that their turn has come. `seen` is
+    /// the word, if it was read while this rank held the lock.
     fn hand_over<N: Network>(
         network: &N,
         layout: LockLayout,
@@ -153,7 +162,8 @@ impl<const C: u32> TargetLock<C> {
     ) -> Result<(), N> {
         let mut grant = Grant::Before(next.rank as u32);
         if next.timed && next.readers > 0 {
-            // Through the word, so that it can be put before another if it leaves the queue.
+            // These readers leave through the word, so that the request can be put before another if it leaves the
+            // queue.
             let seen = seen.map_or_else(|| network.add(layout.home(target), 0, Wake::Nobody).map(LockWord), Ok)?;
             Self::make_head(network, layout, target, next.rank, seen)?;
             grant = Grant::Open;
@@ -161,8 +171,8 @@ impl<const C: u32> TargetLock<C> {
         if next.watches {
             network.notify(layout.node(network.rank(), target, Field::Next), Next::TURN, Wake::Home)?;
         } else {
-            Self::tell_turn(network, layout, target, next, next.readers)?;
-            Self::forget_next(network, layout, target, next)?;
+            Self::notify_turn(network, layout, target, next, next.readers)?;
+            Self::release_next(network, layout, target, next)?;
         }
         if next.readers > 0 {
             Self::admit(network, layout, target, next.readers, grant)?;
@@ -170,9 +180,9 @@ impl<const C: u32> TargetLock<C> {
         Ok(())
     }
 
-    /// Tells a request that it is the first, after so many departures. One with a deadline may be told at the same time behind whom it
-    /// stands.
-    pub(crate) fn tell_turn<N: Network>(
+    /// Notifies a request that it is first, once `readers` readers have departed. A request with a deadline may be
+    /// notified of a new predecessor at the same time.
+    pub(crate) fn notify_turn<N: Network>(
         network: &N,
         layout: LockLayout,
         target: Rank,
@@ -186,13 +196,13 @@ impl<const C: u32> TargetLock<C> {
         }
     }
 
-    /// Has `next` be of no request any more, now that what it said has been told elsewhere, or will be.
-    pub(crate) fn forget_next<N: Network>(network: &N, layout: LockLayout, target: Rank, next: Next) -> Result<(), N> {
+    /// Clears this rank's `next`, whose content is or will be passed on elsewhere.
+    pub(crate) fn release_next<N: Network>(network: &N, layout: LockLayout, target: Rank, next: Next) -> Result<(), N> {
         let (word, wake) = if next.watches { (Next::AT_GO, Wake::Home) } else { (0, Wake::Nobody) };
         Ok(network.notify(layout.node(network.rank(), target, Field::Next), word, wake)?)
     }
 
-    /// Grants `readers` registered readers, awaiting those that are about to register.
+    /// Grants `readers` registered readers. Waits for those that are about to register.
     #[cold]
     pub(crate) fn admit<N: Network>(
         network: &N,
@@ -213,7 +223,7 @@ impl<const C: u32> TargetLock<C> {
         })
     }
 
-    /// Takes `readers` readers off the stack, awaiting those that are about to register.
+    /// Takes `readers` readers off the stack. Waits for those that are about to register.
     pub(crate) fn each_waiter<N: Network>(
         network: &N,
         layout: LockLayout,
@@ -226,13 +236,13 @@ impl<const C: u32> TargetLock<C> {
         network.notify(node, 0, Wake::Nobody)?;
         let mut left = readers;
         loop {
-            // Counts fall to 0 at the bottom of the stack; what breaks this is not one of ours.
+            // Counts fall to 0 at the bottom of the stack; the protocol writes no other stack.
             let named = waiters.named().count() as u64;
             if waiters.count() != left || named != left.min(Waiters::NAMED) {
                 return Err(Error::Corrupt { target, word: waiters.0 });
             }
             left -= named;
-            // A reader that was granted may come back and write its link anew: read on first.
+            // A granted reader may return and overwrite its link: read the link first.
             let rest = match waiters.named().last() {
                 Some(last) if left > 0 => network.add(layout.node(last.rank, target, Field::Link), 0, Wake::Nobody)?,
                 _ => 0,
@@ -245,7 +255,7 @@ impl<const C: u32> TargetLock<C> {
         }
     }
 
-    /// The first atomic of a reader that leaves, not waited for.
+    /// Starts the first atomic of a reader's release, without waiting for it.
     #[inline(always)]
     pub(crate) fn start_leaving<N: Network>(
         &self,
@@ -258,12 +268,12 @@ impl<const C: u32> TargetLock<C> {
             Grant::Open => (layout.home(target), LockWord::<C>::DEPARTED, Wake::Nobody),
             Grant::Before(next) => (layout.node(next as Rank, target, Field::Drained), 1, Wake::Home),
         };
-        // Nothing has happened if it cannot be started, so it may be tried again; and who does not leave stops all that
-        // come after.
+        // An addition that cannot be started has not happened, so it may be repeated. A reader that does not leave
+        // blocks all later exclusive requests.
         Ok(network.start_add(at, delta, wake).or_else(|_| network.start_add(at, delta, wake))?)
     }
 
-    /// Tells the exclusive request, if any, that waits for the open group.
+    /// Completes the atomic, and notifies the exclusive request, if any, that waits for the open group.
     #[inline(always)]
     pub(crate) fn finish_leaving<N: Network>(
         &mut self,
@@ -276,15 +286,15 @@ impl<const C: u32> TargetLock<C> {
         let found = network.finish(pending)?;
         if grant == Grant::Open {
             self.seen = found.wrapping_add(LockWord::<C>::DEPARTED);
-            Self::tell_head(network, layout, target, found)?;
+            Self::notify_head(network, layout, target, found)?;
         }
         self.status = StatusWord::of(Status::Free);
         Ok(())
     }
 
-    /// After a reader of the open group has left, and found the word so.
+    /// Notifies the head after a reader of the open group has left and found the word `found`.
     #[inline(always)]
-    pub(crate) fn tell_head<N: Network>(network: &N, layout: LockLayout, target: Rank, found: u64) -> Result<(), N> {
+    pub(crate) fn notify_head<N: Network>(network: &N, layout: LockLayout, target: Rank, found: u64) -> Result<(), N> {
         if let Some(head) = LockWord::<C>(found).head() {
             network.add(layout.node(head, target, Field::Drained), 1, Wake::Home)?;
         }

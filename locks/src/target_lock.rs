@@ -1,28 +1,29 @@
-//! The passive lock's steps. [`TargetLock`] is what one rank knows of one lock; README.md beside the code numbers the
-//! steps and says why nobody is lost or overtaken.
+//! The steps of the passive lock. [`TargetLock`] is one rank's state of one lock. README.md beside the code numbers the
+//! steps, and proves that no request is lost or overtaken.
 
 use crate::lock_word::{Grant, Next, Waiter, Waiters};
 use crate::{Awaited, Error, Field, LockLayout, LockWord, Network, Rank, Wake};
 use std::fmt;
 
-/// Who stood before a request when it took its place in the queue: the FIFO order, as the atomics on the word made it.
+/// The queue position of a request: the requests before it when it took its place, in FIFO order of the atomics on the
+/// lock word.
 ///
 /// # Examples
 /// ```
 /// use transom_locks::Ahead;
-/// // Nobody: the lock was free, or for a shared request held by readers only.
+/// // The lock was free, or (for a shared request) held by readers only.
 /// assert_eq!(Ahead::default(), Ahead { exclusive: None, readers: 0 });
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Ahead {
-    /// The exclusive request just before this one, held or waiting; the lock is granted after it.
+    /// The exclusive request just before this one, holding or waiting; the lock is granted after its release.
     pub exclusive: Option<Rank>,
-    /// For an exclusive request, the readers it had to let out first, after that request.
+    /// For an exclusive request, the readers after that request whose departures this one awaits.
     pub readers: u64,
 }
 
 impl Ahead {
-    /// Of an exclusive request that found the word so.
+    /// Queue position of an exclusive request whose CAS returned `found`.
     #[inline(always)]
     pub(crate) fn of<const C: u32>(found: LockWord<C>) -> Self {
         match found.tail() {
@@ -32,21 +33,21 @@ impl Ahead {
     }
 }
 
-/// What this rank has of a lock.
+/// The state of this rank's request at one lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Status {
     /// No request.
     Free,
     Held(HeldAs),
-    /// Released, and whoever was next has been shown so in `next` of this rank, but need not have cleared it.
-    Shown,
-    /// Its deadline has passed, and its shared request is in the queue still, behind the exclusive one of this rank.
+    /// Released; the successor, which watches `next` of this rank, has its answer there but need not have cleared it.
+    Unacknowledged,
+    /// A shared request was given up at its deadline. It is still queued behind the exclusive request of this rank.
     Abandoned(u32),
-    /// A call failed midway: what the queue holds of this rank is unknown.
+    /// A call failed midway, so the state of this rank's request in the queue is unknown.
     Broken,
 }
 
-/// A [`Status`] as a word, so that threads can hand it to each other.
+/// A [`Status`] in one word, so that threads can pass it on through an atomic.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct StatusWord(pub u64);
 
@@ -58,22 +59,22 @@ impl fmt::Debug for StatusWord {
 
 impl StatusWord {
     const FREE: u64 = 0;
-    const SHOWN: u64 = 1;
+    const UNACKNOWLEDGED: u64 = 1;
     const BROKEN: u64 = 2;
     const ABANDONED: u64 = 3;
     const EXCLUSIVE: u64 = 4;
     const SHARED_OPEN: u64 = 5;
     const SHARED_BEFORE: u64 = 6;
 
-    /// What it is, and above that the rank, if it has one.
+    /// The kind in the low byte; a rank, if the status has one, in the upper half.
     #[inline(always)]
     pub const fn of(status: Status) -> Self {
         StatusWord(match status {
             Status::Free => Self::FREE,
-            Status::Shown => Self::SHOWN,
+            Status::Unacknowledged => Self::UNACKNOWLEDGED,
             Status::Broken => Self::BROKEN,
             Status::Abandoned(tail) => Self::ABANDONED | (tail as u64) << 32,
-            Status::Held(HeldAs::Exclusive(Behind(behind))) => Self::EXCLUSIVE | (behind as u64) << 32,
+            Status::Held(HeldAs::Exclusive(Predecessor(behind))) => Self::EXCLUSIVE | (behind as u64) << 32,
             Status::Held(HeldAs::Shared(Grant::Open)) => Self::SHARED_OPEN,
             Status::Held(HeldAs::Shared(Grant::Before(next))) => Self::SHARED_BEFORE | (next as u64) << 32,
         })
@@ -84,9 +85,9 @@ impl StatusWord {
         let rank = (self.0 >> 32) as u32;
         match self.0 & 0xff {
             Self::FREE => Status::Free,
-            Self::SHOWN => Status::Shown,
+            Self::UNACKNOWLEDGED => Status::Unacknowledged,
             Self::ABANDONED => Status::Abandoned(rank),
-            Self::EXCLUSIVE => Status::Held(HeldAs::Exclusive(Behind(rank))),
+            Self::EXCLUSIVE => Status::Held(HeldAs::Exclusive(Predecessor(rank))),
             Self::SHARED_OPEN => Status::Held(HeldAs::Shared(Grant::Open)),
             Self::SHARED_BEFORE => Status::Held(HeldAs::Shared(Grant::Before(rank))),
             _ => Status::Broken,
@@ -94,53 +95,53 @@ impl StatusWord {
     }
 }
 
-/// How a lock is held, as far as its release needs to know.
+/// The part of a held lock's state that its release needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum HeldAs {
-    Exclusive(Behind),
+    Exclusive(Predecessor),
     Shared(Grant),
 }
 
-/// Behind whose exclusive request one was made that has its turn. (A narrow type, since there is one for each target.)
+/// The exclusive request behind which a granted one was queued. (`u32`, since a handle keeps one for each target.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Behind(u32);
+pub(crate) struct Predecessor(u32);
 
 impl Next {
-    /// Of a request that has left the queue with this one behind it.
+    /// Status of a request after it has left the queue with this successor.
     #[inline(always)]
-    pub fn status_of_left(self) -> Status {
-        if self.watches { Status::Shown } else { Status::Free }
+    pub fn status_after_leaving(self) -> Status {
+        if self.watches { Status::Unacknowledged } else { Status::Free }
     }
 }
 
-impl Behind {
-    pub const NOBODY: Self = Behind(0);
-    const TOLD: u32 = 1 << 31;
+impl Predecessor {
+    pub const NONE: Self = Predecessor(0);
+    const NOTIFIED: u32 = 1 << 31;
 
-    /// Behind this rank's, and told at its own `go` that its turn has come.
+    /// Queued behind `rank`, and notified of its turn at its own `go`.
     #[inline(always)]
-    pub fn told(rank: Option<Rank>) -> Self {
-        rank.map_or(Self::NOBODY, |rank| Behind((rank as u32 + 1) | Self::TOLD))
+    pub fn notified(rank: Option<Rank>) -> Self {
+        rank.map_or(Self::NONE, |rank| Predecessor((rank as u32 + 1) | Self::NOTIFIED))
     }
 
-    /// Behind this rank's, which it watched.
+    /// Queued behind `rank`, whose `next` it watched for its turn.
     pub fn watched(rank: Rank) -> Self {
-        Behind(rank as u32 + 1)
+        Predecessor(rank as u32 + 1)
     }
 
     #[inline(always)]
     pub fn rank(self) -> Option<Rank> {
-        (self.0 & !Self::TOLD).checked_sub(1).map(|rank| rank as Rank)
+        (self.0 & !Self::NOTIFIED).checked_sub(1).map(|rank| rank as Rank)
     }
 
-    /// Whether `go` is to be cleared.
+    /// Returns whether the release must clear `go`.
     #[inline(always)]
-    pub fn was_told(self) -> bool {
-        self.0 & Self::TOLD != 0
+    pub fn was_notified(self) -> bool {
+        self.0 & Self::NOTIFIED != 0
     }
 }
 
-/// The lock of one target as one rank knows it, plain data, with the protocol's steps on it. A
+/// One rank's state of the lock of one target, as plain data, with the protocol's steps. A
 /// [`PassiveLock`](crate::PassiveLock) has one for each target; a model keeps them in its states. `C` is the width of
 /// the word's counts.
 ///
@@ -160,7 +161,7 @@ impl Behind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TargetLock<const C: u32 = 16> {
     pub(crate) status: StatusWord,
-    /// The word as last seen: the first guess of the next compare-and-swap.
+    /// The lock word as last seen: the first guess of the next compare-and-swap.
     pub(crate) seen: u64,
 }
 
@@ -182,44 +183,45 @@ impl<const C: u32> Default for TargetLock<C> {
 }
 
 impl<const C: u32> TargetLock<C> {
-    /// Of a lock as this rank knows it at first. One that is made anew for each request does not know whom it keeps out of the queue.
+    /// The state of a lock before this rank's first request. Keep it from one request to the next: only it remembers
+    /// that the word was urgent, so that this rank's requests starve others.
     pub const fn new() -> Self {
         TargetLock { status: StatusWord::of(Status::Free), seen: 0 }
     }
 
-    /// Whether this rank holds the lock.
+    /// Returns whether this rank holds the lock.
     pub fn is_held(&self) -> bool {
         matches!(self.status.get(), Status::Held(_))
     }
 
-    /// Whether a shared request was given up at its deadline, which stands behind another rank's until that has passed over it.
+    /// Returns whether a shared request given up at its deadline is still queued, as far as this rank knows.
     pub(crate) fn is_abandoned(&self) -> bool {
         matches!(self.status.get(), Status::Abandoned(_))
     }
 
-    /// Whether a call failed midway, so that what the queue holds of this rank is unknown.
+    /// Returns whether a call failed midway, so that the state of this rank's request in the queue is unknown.
     pub fn is_broken(&self) -> bool {
         self.status.get() == Status::Broken
     }
 
-    /// Takes the lock of `target` exclusively: 1 compare-and-swap if it is free; otherwise also one for each request
-    /// that came in between, 1 notify, and local waiting. Where that fails again and again it asks at the lock's gate, which bounds
-    /// how often it does.
+    /// Takes the lock of `target` exclusively. Costs 1 compare-and-swap if the lock is free. Otherwise it costs 1 more
+    /// for each request that came in between, 1 notify, and local waiting. A request whose compare-and-swap keeps
+    /// failing goes to the lock's gate, which bounds the attempts.
     ///
     /// # Errors
     /// [`Error::AlreadyLocked`] if held, [`Error::Broken`] after an earlier failure, [`Error::Network`] from the
     /// network.
     #[inline(always)]
     pub fn exclusive<N: Network>(&mut self, network: &N, layout: LockLayout, target: Rank) -> Result<Ahead, N> {
-        let found = self.ask(network, layout, target)?;
+        let found = self.enqueue(network, layout, target)?;
         if found.tail().is_none() && found.readers() == 0 {
-            self.status = StatusWord::of(Status::Held(HeldAs::Exclusive(Behind::NOBODY)));
+            self.status = StatusWord::of(Status::Held(HeldAs::Exclusive(Predecessor::NONE)));
             return Ok(Ahead::default());
         }
-        self.aside(move |lock| lock.exclusive_behind(network, layout, target, found))
+        self.on_copy(move |lock| lock.exclusive_behind(network, layout, target, found))
     }
 
-    /// Waits for the turn of an exclusive request that found the word so.
+    /// Waits for the turn of an exclusive request whose CAS returned `found`.
     #[cold]
     #[inline(never)]
     fn exclusive_behind<N: Network>(
@@ -230,15 +232,15 @@ impl<const C: u32> TargetLock<C> {
         found: LockWord<C>,
     ) -> Result<Ahead, N> {
         let ahead = Ahead::of(found);
-        let behind = Self::wait_for_turn(network, layout, target, ahead, found.is_marked())?;
+        let behind = Self::await_turn(network, layout, target, ahead, found.is_marked())?;
         self.status = StatusWord::of(Status::Held(HeldAs::Exclusive(behind)));
         Ok(ahead)
     }
 
-    /// A step that is rare, on a copy: by address this would be kept in memory for its sake. Until the step is over the lock is
-    /// broken.
+    /// Runs a rare step on a copy: a step by reference would force the caller's state into memory. The lock is broken
+    /// until the step returns.
     #[inline(always)]
-    pub(crate) fn aside<R>(&mut self, step: impl FnOnce(&mut Self) -> R) -> R {
+    pub(crate) fn on_copy<R>(&mut self, step: impl FnOnce(&mut Self) -> R) -> R {
         let mut copy = *self;
         self.status = StatusWord::of(Status::Broken);
         let result = step(&mut copy);
@@ -246,21 +248,27 @@ impl<const C: u32> TargetLock<C> {
         result
     }
 
-    /// Takes a place in the queue for an exclusive request; returns what the word held before.
+    /// Enqueues an exclusive request; returns the word before it.
     #[inline(always)]
-    pub(crate) fn ask<N: Network>(&mut self, network: &N, layout: LockLayout, target: Rank) -> Result<LockWord<C>, N> {
+    pub(crate) fn enqueue<N: Network>(
+        &mut self,
+        network: &N,
+        layout: LockLayout,
+        target: Rank,
+    ) -> Result<LockWord<C>, N> {
         self.enter(network, layout, target)?;
         let seen = LockWord::<C>(self.seen);
         match seen.is_urgent() {
-            true => self.aside(move |lock| lock.ask_at_gate(network, layout, target, seen)),
+            true => self.on_copy(move |lock| lock.enqueue_at_gate(network, layout, target, seen)),
             false => match self.attempt(network, layout, target, seen)? {
                 found if found == seen => Ok(found),
-                found => self.aside(move |lock| lock.ask_again(network, layout, target, found)),
+                found => self.on_copy(move |lock| lock.retry_enqueue(network, layout, target, found)),
             },
         }
     }
 
-    /// An attempt to make this rank's exclusive request the tail: what the word held. It took if that is `seen`.
+    /// One attempt to make this rank's exclusive request the tail. Returns the word found; the attempt succeeded if
+    /// that is `seen`.
     #[inline(always)]
     pub(crate) fn attempt<N: Network>(
         &mut self,
@@ -277,32 +285,32 @@ impl<const C: u32> TargetLock<C> {
         Ok(found)
     }
 
-    /// Takes the lock of `target` exclusively if nobody has it or waits for it; whether it did. Asks for no place in the queue,
-    /// so it delays nobody, and waits for nobody. 1 compare-and-swap, or 2 if the first guess is stale; one more for each
-    /// request that came and went in between.
+    /// Takes the lock of `target` exclusively if no rank holds it or waits for it; returns whether it did. The attempt
+    /// takes no place in the queue, so it neither waits nor delays any other request. Costs 1 compare-and-swap, 2 if
+    /// the first guess is stale, and 1 more for each request that came and went in between.
     ///
     /// # Errors
-    /// As [`exclusive`](Self::exclusive).
+    /// The errors of [`exclusive`](Self::exclusive).
     pub fn try_exclusive<N: Network>(&mut self, network: &N, layout: LockLayout, target: Rank) -> Result<bool, N> {
         let me = network.rank();
-        self.try_change(network, layout, target, HeldAs::Exclusive(Behind::NOBODY), |seen| {
+        self.try_change(network, layout, target, HeldAs::Exclusive(Predecessor::NONE), |seen| {
             seen.is_idle().then(|| seen.with_exclusive(me))
         })
     }
 
-    /// Takes the lock of `target` together with other readers if no exclusive request is held or queued; whether it did.
-    /// Else as [`try_exclusive`](Self::try_exclusive).
+    /// Takes the lock of `target` together with other readers if no exclusive request holds it or is queued; returns
+    /// whether it did. Otherwise as [`try_exclusive`](Self::try_exclusive).
     ///
     /// # Errors
-    /// As [`exclusive`](Self::exclusive).
+    /// The errors of [`exclusive`](Self::exclusive).
     pub fn try_shared<N: Network>(&mut self, network: &N, layout: LockLayout, target: Rank) -> Result<bool, N> {
         self.try_change(network, layout, target, HeldAs::Shared(Grant::Open), |seen| {
-            let room = if seen.crowded() { seen.renormalised() } else { seen };
+            let room = if seen.count_overflow() { seen.renormalised() } else { seen };
             (seen.tail().is_none() && !seen.is_urgent()).then(|| LockWord(room.0.wrapping_add(LockWord::<C>::ARRIVED)))
         })
     }
 
-    /// Changes the word as `to` says, unless that finds that somebody is in the way.
+    /// Changes the word to `to(word)`, unless that is `None`: another request is in the way.
     fn try_change<N: Network>(
         &mut self,
         network: &N,
@@ -311,11 +319,11 @@ impl<const C: u32> TargetLock<C> {
         held: HeldAs,
         to: impl Fn(LockWord<C>) -> Option<LockWord<C>>,
     ) -> Result<bool, N> {
-        if self.is_in_queue_still(network, layout, target)? {
+        if self.has_remains_in_queue(network, layout, target)? {
             return Ok(false);
         }
         self.enter(network, layout, target)?;
-        // What was seen last may be long past: only what is found now is a reason to give up.
+        // The last seen word may be out of date: only a word found now is a reason to give up.
         let mut seen = if to(LockWord(self.seen)).is_some() { LockWord(self.seen) } else { LockWord(0) };
         while let Some(new) = to(seen) {
             let found = network.cas(layout.home(target), seen.0, new.0, Wake::Nobody)?;
@@ -329,33 +337,33 @@ impl<const C: u32> TargetLock<C> {
         Ok(false)
     }
 
-    /// Waits until nobody stands before an exclusive request. Others may have `left`, that stood where it does.
+    /// Waits for the turn of an exclusive request. `left` says that requests in its position may have left before.
     #[cold]
-    fn wait_for_turn<N: Network>(
+    fn await_turn<N: Network>(
         network: &N,
         layout: LockLayout,
         target: Rank,
         ahead: Ahead,
         left: bool,
-    ) -> Result<Behind, N> {
+    ) -> Result<Predecessor, N> {
         let me = network.rank();
-        let (mut readers, mut behind) = (ahead.readers, Behind::NOBODY);
-        Self::check_ahead(network, target, ahead)?;
+        let (mut readers, mut behind) = (ahead.readers, Predecessor::NONE);
+        Self::check_position(network, target, ahead)?;
         if let Some(tail) = ahead.exclusive {
             let next = Next { rank: me, readers, timed: false, watches: network.watches(tail) };
             let next_of_tail = layout.node(tail, target, Field::Next);
             match left {
-                true => Self::come_behind(network, next_of_tail, next.pack())?,
+                true => Self::announce_behind(network, next_of_tail, next.pack())?,
                 false => network.notify(next_of_tail, next.pack(), Wake::Home)?,
             }
-            if next.watches && Self::watch_for_turn(network, layout, target, tail, next)? {
-                behind = Behind::watched(tail);
+            if next.watches && Self::watch_turn(network, layout, target, tail, next)? {
+                behind = Predecessor::watched(tail);
             } else {
-                // Cleared when this rank releases: nobody tells it anew before it asks anew.
+                // This rank's release clears `go`. No rank writes it again before this rank's next request.
                 let go = network.wait(layout.node(me, target, Field::Go).word, Awaited::Behind(tail), |go| go != 0)?;
-                // More than stood between when it asked, if a request that did has left the queue since.
+                // At least the readers found by the request's CAS; more if a request between has left the queue since.
                 readers = Self::readers_of_go(network, target, go, readers)?;
-                behind = Behind::told(ahead.exclusive);
+                behind = Predecessor::notified(ahead.exclusive);
             }
         }
         if readers > 0 {
@@ -366,8 +374,9 @@ impl<const C: u32> TargetLock<C> {
         Ok(behind)
     }
 
-    /// Watches what it has put into `next` of rank `tail` until that says whether its turn has come; or it will be told at `go`.
-    fn watch_for_turn<N: Network>(
+    /// Watches `next` of rank `tail`, which holds this rank's request `asked`, until the answer. Returns true if that
+    /// is this rank's turn, and false if `go` will announce it.
+    fn watch_turn<N: Network>(
         network: &N,
         layout: LockLayout,
         target: Rank,
@@ -379,14 +388,14 @@ impl<const C: u32> TargetLock<C> {
         if ![Next::TURN, Next::AT_GO].contains(&told) {
             return Err(Error::Corrupt { target, word: told });
         }
-        // That rank awaits this before it asks anew.
+        // Rank `tail` waits for this before its next request.
         network.notify(node, 0, Wake::Home)?;
         Ok(told == Next::TURN)
     }
 
-    /// Checks who stands before an exclusive request that must wait.
-    pub(crate) fn check_ahead<N: Network>(network: &N, target: Rank, ahead: Ahead) -> Result<(), N> {
-        // Each rank has one request at most, and this one is mine.
+    /// Checks the position of an exclusive request that must wait.
+    pub(crate) fn check_position<N: Network>(network: &N, target: Rank, ahead: Ahead) -> Result<(), N> {
+        // A rank has at most one request at a lock, and this rank's is the one being checked.
         if ahead.exclusive == Some(network.rank()) || ahead.readers >= network.ranks() as u64 {
             let next = Next { rank: network.rank(), readers: ahead.readers, timed: false, watches: false };
             return Err(Error::Corrupt { target, word: next.pack() });
@@ -394,14 +403,14 @@ impl<const C: u32> TargetLock<C> {
         Ok(())
     }
 
-    /// How many departures an exclusive request awaits that was told `go`; no fewer than it knows of.
+    /// The departures that a request awaits after `go`, which must be at least the `known` ones.
     pub(crate) fn readers_of_go<N: Network>(network: &N, target: Rank, go: u64, known: u64) -> Result<u64, N> {
         let readers = go.wrapping_sub(1);
         let may_be = known..network.ranks() as u64;
         if may_be.contains(&readers) { Ok(readers) } else { Err(Error::Corrupt { target, word: go }) }
     }
 
-    /// All before an exclusive request have left, as it was `told`.
+    /// Clears `drained` after the last awaited departure; `told` is its value.
     pub(crate) fn drained<N: Network>(
         network: &N,
         layout: LockLayout,
@@ -415,16 +424,16 @@ impl<const C: u32> TargetLock<C> {
         Ok(network.notify(layout.node(network.rank(), target, Field::Drained), 0, Wake::Nobody)?)
     }
 
-    /// Takes the lock of `target` together with other readers: 1 fetch-and-add if no exclusive request is held or
-    /// queued; otherwise also a compare-and-swap at the last of these (again for each reader that registers there in
-    /// between) and local waiting.
+    /// Takes the lock of `target` together with other readers. Costs 1 fetch-and-add if no exclusive request holds it
+    /// or is queued. Otherwise it also costs a compare-and-swap at the last of these requests (again for each reader
+    /// that registers there in between) and local waiting.
     ///
     /// # Errors
-    /// As [`exclusive`](Self::exclusive).
+    /// The errors of [`exclusive`](Self::exclusive).
     #[inline(always)]
     pub fn shared<N: Network>(&mut self, network: &N, layout: LockLayout, target: Rank) -> Result<Ahead, N> {
         if let Status::Abandoned(tail) = self.status.get()
-            && self.aside(move |lock| lock.revive(network, layout, target))?
+            && self.on_copy(move |lock| lock.revive(network, layout, target))?
         {
             return self.await_shared(network, layout, target, Placed::Behind(tail as Rank));
         }
@@ -433,8 +442,8 @@ impl<const C: u32> TargetLock<C> {
         self.await_shared(network, layout, target, placed)
     }
 
-    /// The request's atomic, not waited for: lock_all has all of them in flight at once. If it cannot be started,
-    /// nothing has happened, and the lock is not broken.
+    /// Starts the request's atomic without waiting for it: `acquire_all_mut` has all of them in flight at once. If it
+    /// cannot be started, nothing has happened, and the lock is not broken.
     #[inline(always)]
     pub(crate) fn start_shared<N: Network>(
         &mut self,
@@ -457,7 +466,8 @@ impl<const C: u32> TargetLock<C> {
         })
     }
 
-    /// Takes the place in the queue that the atomic gave, for a request that is `timed` or not.
+    /// Completes the request's atomic, and takes the place in the queue that it gave. `timed` says that the request has
+    /// a deadline.
     #[inline(always)]
     pub(crate) fn place_shared<N: Network>(
         &mut self,
@@ -470,8 +480,8 @@ impl<const C: u32> TargetLock<C> {
         let found = LockWord::<C>(network.finish(pending)?);
         self.seen = found.0.wrapping_add(LockWord::<C>::ARRIVED);
         let Some(tail) = found.tail() else {
-            if found.crowded() {
-                self.aside(move |lock| lock.renormalise(network, layout, target))?;
+            if found.count_overflow() {
+                self.on_copy(move |lock| lock.renormalise(network, layout, target))?;
             }
             self.status = StatusWord::of(Status::Held(HeldAs::Shared(Grant::Open)));
             return Ok(Placed::Granted);
@@ -479,7 +489,7 @@ impl<const C: u32> TargetLock<C> {
         Self::register(network, layout, target, found, tail, timed)
     }
 
-    /// Waits for the grant, unless it is there.
+    /// Waits for the grant, unless it has come already.
     #[inline(always)]
     pub(crate) fn await_shared<N: Network>(
         &mut self,
@@ -496,7 +506,7 @@ impl<const C: u32> TargetLock<C> {
         Ok(Ahead { exclusive: Some(tail), readers: 0 })
     }
 
-    /// Tells the last exclusive requester that a reader waits for its grant.
+    /// Registers this reader with the last exclusive requester, which will grant it.
     #[cold]
     fn register<N: Network>(
         network: &N,
@@ -526,13 +536,14 @@ impl<const C: u32> TargetLock<C> {
         }
     }
 
-    /// Makes room in `arrived`, or sees that another did. While nobody has, each other rank changes the word twice at most, as it departs
-    /// and arrives, before it tries that too. So after more changes somebody did, though the count is past its half again.
+    /// Makes room in `arrived`, or sees that another rank did. Until a rank has, each other rank changes the word at
+    /// most twice, by a departure and an arrival, before it tries to make room too. More changes than that prove that a
+    /// rank made room, even if the count is past its half again.
     #[cold]
     fn renormalise<N: Network>(&mut self, network: &N, layout: LockLayout, target: Rank) -> Result<(), N> {
         let mut seen = LockWord::<C>(self.seen);
         for _ in 0..2 * network.ranks() {
-            if !seen.crowded() {
+            if !seen.count_overflow() {
                 break;
             }
             let new = seen.renormalised();
@@ -543,28 +554,28 @@ impl<const C: u32> TargetLock<C> {
         Ok(())
     }
 
-    /// Whether this rank may ask for the lock.
+    /// Checks that this rank may request the lock.
     #[inline(always)]
     pub(crate) fn check_free<E>(&self, target: Rank) -> std::result::Result<(), Error<E>> {
         match self.status.get() {
-            Status::Free | Status::Shown | Status::Abandoned(_) => Ok(()),
+            Status::Free | Status::Unacknowledged | Status::Abandoned(_) => Ok(()),
             Status::Held(_) => Err(Error::AlreadyLocked { target }),
             Status::Broken => Err(Error::Broken { target }),
         }
     }
 
-    /// Before a request: until it succeeds the lock is broken. Awaits what is in the queue still of an earlier one.
+    /// Begins a request: the lock is broken until the request succeeds. Waits for the remains of an earlier request.
     #[inline(always)]
     fn enter<N: Network>(&mut self, network: &N, layout: LockLayout, target: Rank) -> Result<(), N> {
         if self.status != StatusWord::of(Status::Free) {
             self.check_free(target)?;
-            self.aside(move |lock| lock.settle(network, layout, target))?;
+            self.on_copy(move |lock| lock.settle(network, layout, target))?;
         }
         self.status = StatusWord::of(Status::Broken);
         Ok(())
     }
 
-    /// Before a release: how the lock is held. Until the release succeeds the lock is broken.
+    /// Begins a release, and returns how the lock is held. The lock is broken until the release succeeds.
     #[inline(always)]
     pub(crate) fn leave<E>(&mut self, target: Rank) -> std::result::Result<HeldAs, Error<E>> {
         match self.status.get() {
@@ -572,7 +583,7 @@ impl<const C: u32> TargetLock<C> {
                 self.status = StatusWord::of(Status::Broken);
                 Ok(held)
             }
-            Status::Free | Status::Shown | Status::Abandoned(_) => Err(Error::NotLocked { target }),
+            Status::Free | Status::Unacknowledged | Status::Abandoned(_) => Err(Error::NotLocked { target }),
             Status::Broken => Err(Error::Broken { target }),
         }
     }
@@ -583,11 +594,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn status_words_give_back_each_status() {
-        let exclusive = [Behind::NOBODY, Behind::told(Some(0)), Behind::told(Some(32_766)), Behind::watched(32_766)];
+    fn status_word_round_trips_each_status() {
+        let exclusive = [
+            Predecessor::NONE,
+            Predecessor::notified(Some(0)),
+            Predecessor::notified(Some(32_766)),
+            Predecessor::watched(32_766),
+        ];
         let shared = [Grant::Open, Grant::Before(0), Grant::Before(u32::MAX)];
         let held = exclusive.map(HeldAs::Exclusive).into_iter().chain(shared.map(HeldAs::Shared)).map(Status::Held);
-        let others = [Status::Free, Status::Shown, Status::Abandoned(0), Status::Abandoned(32_766), Status::Broken];
+        let others =
+            [Status::Free, Status::Unacknowledged, Status::Abandoned(0), Status::Abandoned(32_766), Status::Broken];
         for status in held.chain(others) {
             assert_eq!(StatusWord::of(status).get(), status);
         }

@@ -1,4 +1,5 @@
-//! How the threads of one rank share the lock of one target: one at a time asks for it, in the order in which they came.
+//! The queue in which threads of one rank share the lock of one target: one thread at a time requests it, in FIFO
+//! order.
 
 use crate::TargetLock;
 use crate::all_locks::LockState;
@@ -8,13 +9,14 @@ use crate::target_lock::{Status, StatusWord};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::Instant;
 
-/// The lock of one target, and the threads of this rank that want it. A thread that has its turn asks for the lock, and keeps its turn
-/// until it has released the lock. A thread that finds another's turn, or others in line, takes a place in the line; only the first in
-/// line tries to take its turn.
+/// The lock of one target, and the threads of this rank that want it. A thread that has its turn requests the lock, and
+/// keeps its turn until it has released the lock. A thread that finds another's turn, or others in line, joins the
+/// line; only the first in line tries to take the turn.
 pub(crate) struct ThreadQueue<const C: u32> {
-    /// The thread that has its turn; 0 if none has. Only that thread sets it back to 0.
+    /// The number of the thread that has its turn; 0 if none. Only that thread resets it to 0.
     holder: AtomicUsize,
-    /// State of the lock at this rank. Only the thread that has its turn reads and writes it: `holder` orders these accesses.
+    /// The state of this rank's request, together with `status`. Only the thread that has its turn accesses the two;
+    /// `holder` orders these accesses.
     seen: AtomicU64,
     status: AtomicU64,
     line: Line,
@@ -31,8 +33,8 @@ impl<const C: u32> ThreadQueue<C> {
         }
     }
 
-    /// This thread's turn to ask for the lock, after those of all threads that came before; nothing if that would never be: this
-    /// thread holds the lock itself or is asking for it.
+    /// Waits for this thread's turn, after all threads that came before. Returns `None` if the turn could never come:
+    /// this thread holds the lock or is requesting it.
     #[inline(always)]
     pub fn turn(&self) -> Option<Turn<'_, C>> {
         match self.turn_at_once() {
@@ -47,20 +49,20 @@ impl<const C: u32> ThreadQueue<C> {
         if self.is_mine() { None } else { self.turn_in_line(None) }
     }
 
-    /// Whether this thread has the lock, or asks for it.
+    /// Returns whether this thread holds the lock or is requesting it.
     #[inline]
     pub fn is_mine(&self) -> bool {
-        // Other threads never write this thread's number: no ordering is needed.
+        // No other thread writes this thread's number, so no ordering is needed.
         self.holder.load(Relaxed) == this_thread()
     }
 
-    /// This thread's turn to ask for the lock, if no other thread has it, asks for it, or waits for its turn.
+    /// This thread's turn, if no other thread holds the lock, requests it, or waits in line.
     #[inline(always)]
     pub fn turn_at_once(&self) -> Option<Turn<'_, C>> {
         if self.line.is_empty() { self.try_turn() } else { None }
     }
 
-    /// As [`turn`](Self::turn), or nothing if the turn has not come by the deadline.
+    /// [`turn`](Self::turn) with a deadline, after which it returns `None`.
     pub fn turn_by(&self, deadline: Instant) -> Option<Turn<'_, C>> {
         self.turn_at_once().or_else(|| self.turn_in_line(Some(deadline)))
     }
@@ -68,7 +70,7 @@ impl<const C: u32> ThreadQueue<C> {
     #[cold]
     #[inline(never)]
     fn turn_in_line(&self, deadline: Option<Instant>) -> Option<Turn<'_, C>> {
-        // A look at who has its turn does not take its cache line from that thread.
+        // A load first: unlike a compare-and-swap it leaves the holder its cache line.
         let attempt = || if self.holder.load(Relaxed) == 0 { self.try_turn() } else { None };
         self.line.wait(deadline, attempt)
     }
@@ -76,19 +78,19 @@ impl<const C: u32> ThreadQueue<C> {
     #[inline(always)]
     fn try_turn(&self) -> Option<Turn<'_, C>> {
         let taken = self.holder.compare_exchange(0, this_thread(), Acquire, Relaxed);
-        // Made only then: a turn that is dropped ends.
+        // Constructed only on success: dropping a `Turn` ends the turn.
         if taken.is_ok() { Some(Turn { queue: self }) } else { None }
     }
 
-    /// Ends the turn of this thread, and wakes the first in line.
+    /// Ends this thread's turn, and wakes the first in line.
     #[inline(always)]
     pub fn end_turn(&self) {
         self.holder.store(0, Release);
         self.line.pass_on();
     }
 
-    /// State of the lock at this rank, for the thread that has its turn. The queue holds a broken lock until [`put`](Self::put), and keeps
-    /// it if the network panics.
+    /// Takes the state for a step of the thread that has its turn. The queue holds a broken lock until
+    /// [`put`](Self::put), and keeps it if the network panics.
     #[inline(always)]
     pub fn take(&self) -> TargetLock<C> {
         let status = StatusWord(self.status.load(Relaxed));
@@ -120,7 +122,7 @@ impl<const C: u32> LockState<C> for ThreadQueue<C> {
         Self::put(self, lock);
     }
 
-    /// Whichever thread acquired it. A turn that was leaked ends here.
+    /// Ends the turn of any thread whose guard was leaked.
     #[inline(always)]
     fn end_leaked_turn(&mut self) {
         if self.holder.load(Relaxed) != 0 {
@@ -129,13 +131,13 @@ impl<const C: u32> LockState<C> for ThreadQueue<C> {
     }
 }
 
-/// A thread has its turn.
+/// A thread's turn; dropping it ends the turn.
 pub(crate) struct Turn<'q, const C: u32> {
     pub queue: &'q ThreadQueue<C>,
 }
 
 impl<'q, const C: u32> Turn<'q, C> {
-    /// The turn goes on until [`end_turn`](ThreadQueue::end_turn).
+    /// Keeps the turn until [`end_turn`](ThreadQueue::end_turn).
     #[inline(always)]
     pub fn keep(self) -> &'q ThreadQueue<C> {
         let queue = self.queue;
@@ -161,7 +163,7 @@ mod tests {
 
     type Queue = ThreadQueue<16>;
 
-    /// Returns once so many threads are in line.
+    /// Returns once `many` threads are in line.
     fn until_in_line(queue: &Queue, many: usize) {
         while queue.line.len() != many {
             std::thread::yield_now();
@@ -169,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_have_turns_in_the_order_they_came() {
+    fn threads_get_turns_in_arrival_order() {
         let (queue, order) = (Queue::new(), Mutex::new(Vec::new()));
         let far = Instant::now() + Duration::from_secs(3600);
         std::thread::scope(|scope| {
@@ -184,7 +186,7 @@ mod tests {
                 until_in_line(queue, number + 1);
             }
             drop(held);
-            // This thread comes last, though it is awake.
+            // This thread comes last, although it is awake.
             drop(queue.turn().unwrap());
             order.lock().unwrap().push(6);
         });
@@ -192,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_asks_again_waits_behind_others() {
+    fn thread_that_asks_again_queues_behind_others() {
         let queue = Queue::new();
         std::thread::scope(|scope| {
             let mut held = queue.turn();
@@ -201,7 +203,7 @@ mod tests {
                     drop(queue.turn().unwrap());
                 }
             });
-            // While the other waits this thread has one turn at most, and the other may come and go while this thread waits.
+            // Per turn of the other thread this one has at most one, plus one turn while the other comes or goes.
             let mut mine = 0;
             while !other.is_finished() {
                 until_in_line_or(&queue, || other.is_finished());
@@ -220,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_given_up_at_the_deadline_delays_none() {
+    fn place_given_up_at_deadline_delays_none() {
         let queue = Queue::new();
         let far = Instant::now() + Duration::from_secs(3600);
         std::thread::scope(|scope| {
@@ -238,7 +240,7 @@ mod tests {
     }
 }
 
-/// Under loom's memory model, as it ships. `tests/mutants` has the lines that this must notice.
+/// Runs the shipped code under loom's memory model. `tests/mutants` lists lines whose removal these tests must notice.
 #[cfg(all(test, feature = "loom"))]
 mod model {
     use super::*;
@@ -262,9 +264,9 @@ mod model {
         count_one(&queue.turn().unwrap());
     }
 
-    /// A thread that is never told would sleep for ever, which loom reports.
+    /// A thread that misses its wake-up would sleep for ever, which loom reports.
     #[test]
-    fn every_thread_has_its_turn() {
+    fn thread_in_line_always_gets_its_turn() {
         model(|| {
             let queue = Arc::new(Queue::new());
             let others = [0, 1].map(|_| {
@@ -280,7 +282,7 @@ mod model {
 
     /// One of two waiting threads gives up, before or after the release wakes it.
     #[test]
-    fn a_thread_that_gives_up_passes_the_turn_on() {
+    fn thread_that_gives_up_passes_the_turn_on() {
         model(|| {
             let queue = Arc::new(Queue::new());
             let (giver, other) = (queue.clone(), queue.clone());

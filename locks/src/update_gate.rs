@@ -1,8 +1,8 @@
 //! Admission of atomic updates at one target: many single updates at a time, or one run of updates alone.
 //!
-//! A *single* changes its elements by an atomic for each word, so singles need no exclusion among themselves. A *run* that
-//! is alone at the target may change its elements by plain loads and stores. A run that finds singles admitted changes its
-//! elements as they do, word by word.
+//! A *single* changes its elements by one atomic per word, so singles need no exclusion among themselves. A *run* that
+//! is alone at the target may change its elements by plain loads and stores. A run that finds singles admitted changes
+//! its elements as singles do, word by word.
 //!
 //! # The word
 //! ```text
@@ -12,21 +12,21 @@
 //! ```
 //!
 //! # Why a run that is alone excludes every other update
-//! 1. A run becomes alone by a compare-and-swap from a word that counts nobody but the thread itself, which has no single
-//!    in flight while it makes a run. So no other update is admitted at that moment.
-//! 2. A single, or a run among singles, is counted by an addition first. It starts once `alone` is 0 after that: at once, or
-//!    when it has seen `alone` become 0.
-//! 3. While anybody else is counted, rule 1 admits no run alone. So what started by rule 2 stays admitted until it takes
-//!    its count back, after its last atomic.
+//! 1. A run becomes alone by a compare-and-swap from a word that counts only the singles of its own thread, which has
+//!    none in flight while it makes a run. No other update is admitted at that moment.
+//! 2. A single, or a run among singles, is counted by an addition first. It starts once `alone` is 0 after that: at
+//!    once, or when it has seen `alone` become 0.
+//! 3. While any other update is counted, rule 1 admits no run alone. An update started by rule 2 therefore stays
+//!    admitted until it takes back its count, after its last atomic.
 //!
 //! # Why no wait is unbounded
-//! A counted update waits for one run, since no further run becomes alone before it. A run tries [`ATTEMPTS`] times to be
-//! alone, and is counted then. [`enter_alone`](UpdateGate::enter_alone) is for memory without singles; runs there wait for
-//! each other without an order.
+//! A counted update waits for at most one run, since no further run becomes alone before it. A run tries [`ATTEMPTS`]
+//! times to become alone, and is counted then. [`enter_alone`](UpdateGate::enter_alone) is for memory without singles;
+//! runs there wait for each other in no particular order.
 
 use crate::{At, Awaited, Error, Network, Rank, Wake};
 
-/// The gate of the updates of one target: a word, 0 at the start.
+/// The gate of the updates of one target: one word, initially 0.
 ///
 /// # Examples
 /// ```
@@ -53,7 +53,7 @@ pub struct UpdateGate {
     at: At,
 }
 
-/// How a run was admitted.
+/// The way a run was admitted.
 ///
 /// # Examples
 /// See [`UpdateGate`].
@@ -62,11 +62,11 @@ pub struct UpdateGate {
 pub enum Run {
     /// No other update is admitted.
     Alone,
-    /// Singles may be admitted: each word is changed by an atomic.
+    /// Singles may be admitted too: the run changes each word by an atomic.
     Among,
 }
 
-/// How often a run tries to be alone.
+/// Attempts of a run to become alone.
 const ATTEMPTS: usize = 8;
 
 const SINGLE: u64 = 1;
@@ -79,21 +79,22 @@ const SINGLES: u64 = AMONG - 1;
 type Result<T, N> = std::result::Result<T, Error<<N as Network>::Error>>;
 
 impl UpdateGate {
-    /// The gate whose word is there.
+    /// The gate whose word is at `at`.
     pub const fn new(at: At) -> Self {
         UpdateGate { at }
     }
 
-    /// Admits the thread for singles, until [`leave_single`](Self::leave_single). 1 fetch-and-add; then a wait for a run that
-    /// is alone.
+    /// Admits the thread for singles until [`leave_single`](Self::leave_single). Costs 1 fetch-and-add, then a wait for
+    /// a run that is alone, if there is one.
     ///
     /// # Errors
-    /// [`Error::Network`]. The thread is not admitted; it may stay counted, so that runs update word by word.
+    /// [`Error::Network`]. The thread is not admitted. It may stay counted, so that runs update word by word from then
+    /// on.
     pub fn enter_single<N: Network>(&self, network: &N) -> Result<(), N> {
         self.enter(network, SINGLE)
     }
 
-    /// Ends what [`enter_single`](Self::enter_single) began; the thread has no single in flight. 1 fetch-and-add.
+    /// Ends the admission by [`enter_single`](Self::enter_single); the thread has no single in flight. 1 fetch-and-add.
     ///
     /// # Errors
     /// [`Error::Network`].
@@ -101,11 +102,11 @@ impl UpdateGate {
         self.add(network, SINGLE.wrapping_neg(), Wake::Nobody).map(drop)
     }
 
-    /// Admits a run: alone if no other thread is admitted for singles; `admitted` says that this one is. 1 compare-and-swap;
-    /// a wait for another run, and again; 1 fetch-and-add if there are singles.
+    /// Admits a run: alone if no other thread is admitted for singles. `admitted` says that the calling thread is.
+    /// Costs 1 compare-and-swap, repeated after a wait for another run, and 1 fetch-and-add if there are singles.
     ///
     /// # Errors
-    /// As [`enter_single`](Self::enter_single).
+    /// The errors of [`enter_single`](Self::enter_single).
     pub fn enter_run<N: Network>(&self, network: &N, admitted: bool) -> Result<Run, N> {
         let mine = u64::from(admitted);
         for _ in 0..ATTEMPTS {
@@ -123,10 +124,11 @@ impl UpdateGate {
         Ok(Run::Among)
     }
 
-    /// Admits a run alone, at a target without singles. 1 compare-and-swap; a wait for another run, and again.
+    /// Admits a run alone, at a target without singles. Costs 1 compare-and-swap, repeated after a wait for another
+    /// run.
     ///
     /// # Errors
-    /// As [`enter_single`](Self::enter_single).
+    /// The errors of [`enter_single`](Self::enter_single).
     pub fn enter_alone<N: Network>(&self, network: &N) -> Result<Run, N> {
         loop {
             match self.try_alone(network, 0)? {
@@ -156,12 +158,13 @@ impl UpdateGate {
         }
     }
 
-    /// The word that was found; this rank's run is alone if that counts the singles of `mine` only.
+    /// Tries to become alone; returns the word found. The attempt succeeded if that is `mine`, the singles of this
+    /// thread.
     fn try_alone<N: Network>(&self, network: &N, mine: u64) -> Result<u64, N> {
         Ok(network.cas(self.at, mine, mine + alone(network.rank()), Wake::Nobody)?)
     }
 
-    /// Waits for the run that `found` names as alone, or for those that it counts.
+    /// Waits for the run that `found` names as alone, or for the updates that it counts.
     fn watch<N: Network>(&self, network: &N, found: u64, until: impl Fn(u64) -> bool) -> Result<u64, N> {
         let awaited = match found / ALONE {
             0 => Awaited::Anyone,

@@ -1,11 +1,11 @@
-//! What a lock tells the network when it waits: behind whom this rank stands, where it knows.
+//! The `Awaited` that a lock passes to the network's waits: the predecessor, where it is known.
 
 use std::cell::RefCell;
 use transom_locks::Mode::{self, Exclusive, Shared};
 use transom_locks::model::{Call, Replay, Sim, Suspended, sim};
 use transom_locks::{At, Awaited, Error, Field, LockLayout, Network, Rank, TargetLock, Wake};
 
-/// Keeps what is waited for, and on which field.
+/// Records each wait's field and `Awaited`.
 struct Watched<'a> {
     network: &'a Replay,
     layout: LockLayout,
@@ -47,12 +47,12 @@ impl Network for Watched<'_> {
     }
 }
 
-/// Ranks take the lock of rank 0, each when the one before it has its place and with the mode named; then they release
-/// it in that order. What the acquire of the last one waits for.
+/// Ranks take the lock of rank 0 in the given modes, each once its predecessor has its place, and then release it in
+/// that order. Returns the waits of the last rank's acquire.
 fn last_waits(modes: &'static [Mode]) -> Vec<(Field, Awaited)> {
     let ranks = modes.len();
     let layout = LockLayout::new(0, ranks);
-    // Behind the lock's words one that says that it is this rank's turn to ask.
+    // The word behind the lock's words tells a rank to make its request.
     let flag = LockLayout::words(ranks);
     let found = std::rc::Rc::new(RefCell::new(Vec::new()));
     let kept = found.clone();
@@ -62,7 +62,7 @@ fn last_waits(modes: &'static [Mode]) -> Vec<(Field, Awaited)> {
         if rank == 0 {
             Call::Acquire(0, modes[0]).run(&mut locks, network, 0)?;
             for next in 1..ranks {
-                // The next has its place when the lock word has changed, which wakes nobody.
+                // The next rank has its place once the lock word has changed; that change wakes no rank.
                 let read = || network.add(At { rank: 0, word: 0 }, 0, Wake::Nobody);
                 let before = read()?;
                 network.notify(At { rank: next, word: flag }, 1, Wake::Home)?;
@@ -82,10 +82,10 @@ fn last_waits(modes: &'static [Mode]) -> Vec<(Field, Awaited)> {
 }
 
 #[test]
-fn a_wait_says_behind_whom_a_rank_stands() {
+fn wait_names_predecessor_when_known() {
     use Awaited::{Anyone, Behind};
     use Field::{Drained, Go, Grant};
-    // Nobody is in the way.
+    // No request is in the way.
     assert_eq!(last_waits(&[Shared, Shared]), []);
     assert_eq!(last_waits(&[Exclusive, Exclusive]), [(Go, Behind(0))]);
     assert_eq!(last_waits(&[Exclusive, Shared]), [(Grant, Behind(0))]);

@@ -1,11 +1,12 @@
-//! A barrier that a rank gives up, on every schedule: what all had come to is passed by all, and nobody waits for ever.
+//! A barrier that a rank abandons, under every schedule: a barrier that all ranks had reached is passed by all, and no
+//! rank waits for ever.
 #![cfg(not(feature = "loom"))]
 
 use std::cell::Cell;
 use transom_locks::model::{Delivery, Replay, Sim, Suspended, sim};
 use transom_locks::{At, Awaited, Barrier, Error, Network, Rank, Wake};
 
-/// A network that fails after so many waits.
+/// A network that fails after `waits` waits.
 struct Failing<'a> {
     network: &'a Replay,
     waits: Cell<u32>,
@@ -57,7 +58,7 @@ impl Network for Failing<'_> {
     }
 }
 
-/// Rank 0 passes one barrier and fails in the second after `waits` waits; all others must pass the first, and end.
+/// Rank 0 passes one barrier and fails in the second after `waits` waits. All others must pass the first, and return.
 fn one_gives_up(ranks: usize, waits: u32, delivery: Delivery) -> usize {
     let rounds = Barrier::words(ranks) as u32 / 8;
     let body = move |rank: Rank, network: &Replay| -> Result<(), Error<Suspended>> {
@@ -68,7 +69,7 @@ fn one_gives_up(ranks: usize, waits: u32, delivery: Delivery) -> usize {
             match barrier.wait(&failing) {
                 Err(Error::Network(Failure::Suspended(suspended))) => return Err(suspended.into()),
                 Err(_) if nth == 1 => return Err(Error::Epoch("a barrier that all had come to was not passed")),
-                // Whoever knows that all have come may pass.
+                // A rank that knows all have arrived may pass.
                 Ok(()) | Err(_) => {}
             }
         }
@@ -79,7 +80,7 @@ fn one_gives_up(ranks: usize, waits: u32, delivery: Delivery) -> usize {
 }
 
 #[test]
-fn a_barrier_given_up_ends_for_all_and_undoes_none() {
+fn abandoned_barrier_fails_all_and_undoes_none() {
     for (ranks, rounds) in [(2, 1), (3, 2), (4, 2)] {
         for waits in 0..rounds {
             let immediate = one_gives_up(ranks, waits, Delivery::Immediate);

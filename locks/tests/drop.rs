@@ -1,5 +1,4 @@
-//! A handle that is dropped releases what it holds, by whichever call it was taken; a model that runs single calls does
-//! not.
+//! Dropping a handle releases its locks, however acquired; a model that runs single calls keeps them.
 
 // With loom, the lock's own mutex is loom's, which works in loom's models only.
 #![cfg(not(feature = "loom"))]
@@ -16,7 +15,7 @@ use transom_locks::{Ahead, At, Error, LockLayout, LockWord, Network, PassiveLock
 
 type Lock = PassiveLock<Atomics<fn(Verb)>>;
 
-/// The ways to take locks.
+/// The ways to acquire locks.
 const TAKES: [fn(&mut Lock, Mode); 3] = [
     |lock, mode| std::mem::forget(lock.acquire(1, mode).unwrap()),
     |lock, mode| lock.acquire_mut(1, mode).map(|_| ()).unwrap(),
@@ -24,7 +23,7 @@ const TAKES: [fn(&mut Lock, Mode); 3] = [
 ];
 
 #[test]
-fn a_handle_that_is_dropped_releases() {
+fn dropped_handle_releases_its_locks() {
     for take in TAKES {
         for mode in [Shared, Exclusive] {
             let memory = memory(3);
@@ -41,9 +40,9 @@ fn a_handle_that_is_dropped_releases() {
     }
 }
 
-/// Also while others wait for it.
+/// The release reaches waiting ranks too.
 #[test]
-fn who_waits_for_a_handle_that_is_dropped_goes_on() {
+fn dropped_handle_lets_waiters_go_on() {
     in_time(|| {
         for (take, waits) in TAKES.into_iter().flat_map(|take| [(take, Shared), (take, Exclusive)]) {
             let memory = memory(2);
@@ -63,10 +62,10 @@ fn who_waits_for_a_handle_that_is_dropped_goes_on() {
     });
 }
 
-/// A call on all locks that the network panics in: what it had started is broken, and no release of later takes it for
-/// its own.
+/// The network panics within a call on all locks: locks whose requests had started are broken, and no later release
+/// takes these requests for its own.
 #[test]
-fn a_panic_midway_leaves_started_requests_broken() {
+fn panic_midway_leaves_started_requests_broken() {
     in_time(|| {
         for panics_at in 0..3 {
             let (memory, adds) = (memory(3), AtomicUsize::new(0));
@@ -88,9 +87,9 @@ fn a_panic_midway_leaves_started_requests_broken() {
     });
 }
 
-/// A phase of a simulated network that ends with a handle that holds a lock: its release is part of the phase.
+/// A phase of a simulated network ends by dropping a handle that holds locks: the release is part of the phase.
 #[test]
-fn a_simulated_rank_releases_before_its_phase_ends() {
+fn simulated_phase_end_releases_held_locks() {
     let net = Sim::new(
         2,
         LockLayout::words(2),
@@ -110,9 +109,9 @@ fn a_simulated_rank_releases_before_its_phase_ends() {
     }
 }
 
-/// Calls that a model makes one by one leave the locks to it.
+/// Calls that a model makes one by one leave the held locks to the model.
 #[test]
-fn a_call_of_a_model_keeps_what_it_acquired() {
+fn model_call_keeps_acquired_locks() {
     let acquires = |_, network: &sim::Replay| -> Result<(), Error<Suspended>> {
         let mut locks = vec![TargetLock::<16>::new(); network.ranks()];
         Call::AcquireAll.run(&mut locks, network, 0)?;

@@ -1,5 +1,6 @@
-//! Every state of the shipping lock that any schedule reaches, for all mixes of requests of a few ranks, by the model
-//! checker stateright: strict FIFO, mutual exclusion, readers that share, bounded cost, no deadlock, idle at the end.
+//! Every state that any schedule of the shipped lock reaches, for all mixes of requests of a few ranks, by the model
+//! checker stateright. Checks strict FIFO, mutual exclusion, sharing among readers, bounded cost, absence of deadlock,
+//! and idle words at the end.
 
 // With loom, the lock's own mutex is loom's, which works in loom's models only.
 #![cfg(not(feature = "loom"))]
@@ -17,16 +18,16 @@ use transom_locks::model::Delivery::{self, Deferred, Immediate, Watched};
 use transom_locks::model::{Call, Mix, Program, Replay, Sim, State, Step, Suspended};
 use transom_locks::{At, Awaited, Error, Field, LockLayout, Mode, Network, Rank, TargetLock, Wake};
 
-/// A simulated network as stateright's model. A failing step leads to a state that says why.
+/// A simulated network as a stateright model. A failing step leads to a state that holds the violation.
 struct Checked<P> {
     sim: Sim<P>,
-    /// For each rank one that does the same, and so begins first: schedules that differ but by the names of such ranks are one
-    /// (see [`alike`](mod@alike)).
+    /// Per rank: a rank with the same row that must begin before it. Schedules that differ only in the names of such
+    /// ranks count as one (see [`alike`](mod@alike)).
     after: Vec<Option<Rank>>,
 }
 
 type Seen<P> = Result<State<<P as Program>::Local>, String>;
-/// Which ranks have begun, a bit each: it follows from the rest.
+/// The ranks that have begun, one bit each; derived from the rest of the state.
 type Begun = u32;
 
 impl<P: Program> Model for Checked<P> {
@@ -56,14 +57,14 @@ impl<P: Program> Model for Checked<P> {
         vec![
             Property::always("right", |_, (state, _): &Self::State| state.is_ok()),
             Property::sometimes("readers share", |_, (state, _): &Self::State| {
-                let book = state.as_ref().ok().and_then(State::book);
-                book.is_some_and(|book| book.holders(0).0 > 1)
+                let oracle = state.as_ref().ok().and_then(State::oracle);
+                oracle.is_some_and(|oracle| oracle.holders(0).0 > 1)
             }),
         ]
     }
 }
 
-/// What a check saw: how many states, whether readers shared, what went wrong.
+/// The result of a check: number of states, whether readers shared, and the first violation.
 struct Verdict {
     states: usize,
     shared: bool,
@@ -77,7 +78,7 @@ where
     check_in_turn(sim, Vec::new())
 }
 
-/// One thread each: two would free each other's states, and wait for each other in the allocator.
+/// One thread per check: two threads would free each other's states and contend in the allocator.
 fn check_in_turn<P>(sim: Sim<P>, after: Vec<Option<Rank>>) -> Verdict
 where
     P: Program<Local: Send + Sync> + Send + Sync + 'static,
@@ -90,7 +91,7 @@ where
     }
 }
 
-/// Checks every mix and prints the states there were.
+/// Checks every mix and prints the number of states.
 fn check_all<const C: u32>(what: impl fmt::Display, delivery: Delivery, mixes: impl Iterator<Item = Vec<Vec<Call>>>) {
     let (begun, mut states, mut count) = (Instant::now(), 0, 0);
     for rows in mixes {
@@ -104,7 +105,7 @@ fn check_all<const C: u32>(what: impl fmt::Display, delivery: Delivery, mixes: i
     println!("{what}, {delivery:?}: {count} mixes, {states} states, {:.1?}", begun.elapsed());
 }
 
-/// Checks random schedules of a mix that has too many states.
+/// Checks random schedules of a mix with too many states.
 fn check_few<const C: u32>(what: &str, rows: &[Vec<Call>]) {
     let sim = Mix::<C>::new(rows.to_vec()).sim();
     let begun = Instant::now();
@@ -118,7 +119,7 @@ fn is_shared(call: &Call) -> bool {
     matches!(call, Call::Acquire(0, Shared) | Call::AcquireAll)
 }
 
-/// Every mix of `ranks` ranks with `requests` requests each on the lock of rank 0, but for the order of the ranks.
+/// Every mix of `ranks` ranks with `requests` requests each on the lock of rank 0, up to the order of ranks.
 fn mixes(ranks: usize, requests: u32) -> impl Iterator<Item = Vec<Vec<Call>>> {
     let kinds = 1usize << requests;
     let row = move |kind: usize| -> Vec<Call> {
@@ -178,7 +179,7 @@ fn four_ranks() {
     for delivery in [Immediate, Deferred, Watched] {
         check_all::<16>("4 ranks x 1", delivery, mixes(4, 1));
     }
-    // Twice each: what fits.
+    // Two requests each, where that is feasible.
     let twice = [vec![[shared(0), shared(0)].concat(); 4]];
     check_all::<16>("4 ranks x 2, readers", Immediate, twice.into_iter());
     let last = [[shared(0), exclusive(0)].concat(), [exclusive(0), shared(0)].concat()];
@@ -188,7 +189,7 @@ fn four_ranks() {
     }
 }
 
-/// With narrow counts a request comes to the gate after one attempt, and makes the word urgent after another.
+/// With narrow counts a request reaches the gate after one attempt, and makes the word urgent after another.
 #[test]
 fn the_gate() {
     for requests in 1..=3 {
@@ -211,7 +212,7 @@ fn the_gate_of_three_ranks() {
     }
 }
 
-/// Who tries gets the lock if nobody is in the way, gives up if somebody is, and delays nobody.
+/// An attempt gets the lock if no request is in the way, fails if one is, and delays none.
 #[test]
 fn attempts() {
     let rows = [Shared, Exclusive].map(|mode| [Call::both(0, mode).to_vec(), attempt(mode)]).concat();
@@ -250,7 +251,7 @@ fn until(mode: Mode) -> Vec<Call> {
     vec![Call::AcquireUntil(0, mode), Call::ReleaseHeld(0), Call::Settle(0)]
 }
 
-/// Every choice of so many of these rows, in whatever order, in which there is a deadline.
+/// Every multiset of `ranks` of these rows that includes a deadline.
 fn with_deadlines(rows: &[Vec<Call>], ranks: u32) -> Vec<Vec<Vec<Call>>> {
     let timed = |mix: &Vec<Vec<Call>>| mix.iter().flatten().any(|call| matches!(call, Call::AcquireUntil(..)));
     let kinds = |mix: usize| (0..ranks).map(move |rank| mix / rows.len().pow(rank) % rows.len());
@@ -270,11 +271,12 @@ fn check_deadlines<const C: u32>(what: &str, mixes: &[Vec<Vec<Call>>]) {
     }
 }
 
-/// Who asks with a deadline gets its turn in order or leaves the queue; those behind it go on in order, and none waits for it.
+/// A request with a deadline gets its turn in order or leaves the queue; requests behind it go on in order, and none
+/// waits for it.
 #[test]
 fn deadlines() {
     let rows = [shared(0), exclusive(0), until(Shared), until(Exclusive)];
-    // The second may revive what the first gave up.
+    // The second request may revive the one that the first gave up.
     let again = |first: &[Call], second: &[Call]| [&first[..2], second].concat();
     let twice: Vec<_> = rows.iter().flat_map(|first| rows.iter().map(|second| again(first, second))).collect();
     check_deadlines::<16>("2 ranks x 2", &with_deadlines(&twice, 2));
@@ -290,7 +292,7 @@ fn deadlines_at_the_gate_and_attempts() {
     check_deadlines::<16>("3 ranks x 1, and attempts", &with_deadlines(&tries, 3));
 }
 
-/// What has too many states: random schedules.
+/// Mixes with too many states: random schedules.
 #[test]
 #[ignore = "long: `tests/full` runs it"]
 fn deadlines_of_four_ranks() {
@@ -300,8 +302,8 @@ fn deadlines_of_four_ranks() {
     }
 }
 
-/// Rank 0 takes the lock and, if it `sits`, keeps it, as every other rank does that gets it, until all others' requests with
-/// deadlines have returned: so none of them waits for a holder.
+/// Rank 0 takes the lock. If it `sits`, it keeps the lock, as does every other rank that gets it, until the requests
+/// with deadlines of all others have returned. None of these may therefore wait for a holder.
 struct Punctual {
     rows: Vec<Mode>,
     sits: bool,
@@ -311,7 +313,7 @@ struct Punctual {
 impl Punctual {
     fn check(self) -> Verdict {
         let ranks = self.rows.len();
-        // One word more at each rank: how many requests have returned.
+        // One word more at each rank counts the requests that have returned.
         check(Sim::new(ranks, LockLayout::words(ranks) + 1, self))
     }
 }
@@ -364,14 +366,14 @@ impl Program for Punctual {
     }
 }
 
-/// Who has the lock first, who asks with deadlines, and whether the first sits.
+/// The modes of the holder and of the requests with deadlines, and whether the holder sits.
 fn holders() -> impl Iterator<Item = (Vec<Mode>, bool)> {
     let modes = [Shared, Exclusive];
     let three = (0..8).map(move |bits| [0, 1, 2].map(|rank| modes[bits >> rank & 1]).to_vec());
     three.flat_map(|rows| [true, false].map(|sits| (rows.clone(), sits)))
 }
 
-/// A deadline is kept whatever others do that have the lock: to leave the queue takes other ranks' verbs under way, and no
+/// A deadline holds whatever the holders do: leaving the queue takes verbs of other ranks that are in progress, but no
 /// release.
 #[test]
 fn deadlines_wait_for_no_holder() {
@@ -384,7 +386,7 @@ fn deadlines_wait_for_no_holder() {
     }
 }
 
-/// A reader gives up and asks for all locks.
+/// A reader gives up and then requests all locks.
 #[test]
 fn deadlines_and_all_locks() {
     let reads = [until(Shared)[..2].to_vec(), all()].concat();
@@ -401,7 +403,7 @@ fn five_ranks_four_readers_wait() {
     check_all::<16>("5 ranks, a writer and four readers", Immediate, [rows].into_iter());
 }
 
-/// The requests of lock_all are in flight at once, and may arrive in any order.
+/// The requests of `AcquireAll` are in flight at once, and may arrive in any order.
 #[test]
 fn all_locks() {
     for delivery in [Immediate, Deferred, Watched] {
@@ -415,7 +417,7 @@ fn all_locks() {
 #[test]
 #[ignore = "long: `tests/full` runs it"]
 fn all_locks_and_two_in_order() {
-    // Two that take all and two writers could wait in a circle, if the former did not release the higher locks.
+    // Two calls for all locks and two writers could deadlock if the former did not release the higher locks.
     let in_order = vec![Call::Acquire(0, Exclusive), Call::Acquire(1, Exclusive), Call::Release(0), Call::Release(1)];
     check_all::<16>("two take all locks, one two in order", Immediate, [vec![all(), all(), in_order]].into_iter());
     let rows = [all(), all(), exclusive(0), exclusive(1)];
@@ -436,7 +438,7 @@ fn narrow_counts() {
     check_all::<3>("counts of 3 bits", Immediate, rows.into_iter());
 }
 
-/// How a mutant fails on the first of these mixes on which it does; by what it does, if it can be.
+/// The failure of a mutant on the first of these mixes that reveals it, preferably by its effect on calls.
 fn caught<const C: u32>(mutant: Mutant, delivery: Delivery, mixes: &[Vec<Vec<Call>>]) -> Option<String> {
     [false, true].into_iter().find_map(|end| {
         mixes.iter().find_map(|rows| {
@@ -466,7 +468,7 @@ fn every_mutant_is_caught() {
     let long = [vec![shared(0).repeat(9), [shared(0).repeat(9), exclusive(0)].concat()]];
     report(Mutant::NotRenormalised, caught::<3>(Mutant::NotRenormalised, Immediate, &long));
     let tries: Vec<_> = [Shared, Exclusive].map(|mode| vec![attempt(mode), exclusive(0)]).into();
-    report(Mutant::Believed, caught::<16>(Mutant::Believed, Immediate, &tries));
+    report(Mutant::CountedAsSuccess, caught::<16>(Mutant::CountedAsSuccess, Immediate, &tries));
     report(Mutant::GivenUp, caught::<16>(Mutant::GivenUp, Immediate, &[vec![attempt(Exclusive)]]));
     assert!(passed.is_empty(), "not caught: {passed:?}");
 }
@@ -479,7 +481,7 @@ fn every_mutant_of_deadlines_is_caught() {
     let timed = [with_deadlines(&rows, 2), vec![vec![again, exclusive(0)], stale], with_deadlines(&rows, 3)].concat();
     let mut passed = Vec::new();
     for mutant in mutants::OF_DEADLINES {
-        // What tells nobody lets a request wait for a holder, no more.
+        // A missing notification lets a request wait for a holder, and has no other effect.
         let late = || holders().find_map(|(rows, sits)| Punctual { rows, sits, mutant: Some(mutant) }.check().wrong);
         let is_late = [Mutant::MovedUntold, Mutant::NotSettled].contains(&mutant);
         match if is_late { late() } else { caught::<16>(mutant, Immediate, &timed) } {

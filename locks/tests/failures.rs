@@ -1,5 +1,5 @@
-//! A verb of rank 0 fails, at every possible place and in every way, under every schedule: rank 0 always returns, what
-//! it cannot know about is broken, and no other lock has anything of it left.
+//! One verb of rank 0 fails, at every possible place and in every way, under every schedule. Rank 0 always returns, a
+//! lock in an unknown state is broken, and no other lock keeps anything of rank 0's requests.
 
 // With loom, the lock's own mutex is loom's, which works in loom's models only.
 #![cfg(not(feature = "loom"))]
@@ -12,13 +12,13 @@ use transom_locks::Mode::{Exclusive, Shared};
 use transom_locks::model::{Call, Delivery, Program, Replay, Sim, State, Step, Suspended};
 use transom_locks::{At, Error, Field, LockLayout, LockWord, Network, Rank, TargetLock, Wake};
 
-/// Rows of calls, where rank 0 has a network on which something fails.
+/// Rows of calls; rank 0 runs on a failing network.
 struct Rows<const C: u32> {
     rows: Vec<Vec<Call>>,
     plan: Plan,
 }
 
-/// What a rank keeps: its locks, and at rank 0 what has failed.
+/// The state of a rank: its locks, and for rank 0 the progress of the plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Kept<const C: u32> {
     locks: Vec<TargetLock<C>>,
@@ -42,7 +42,7 @@ impl<const C: u32> Program for Rows<C> {
         Kept { locks: vec![TargetLock::new(); self.rows.len()], progress: Progress::default() }
     }
 
-    /// One more, so that what rank 0 keeps of its last call is seen before anything else is found wrong.
+    /// One phase more, so that the state of rank 0 after its last call is checked first.
     fn phases(&self, rank: Rank) -> usize {
         self.rows[rank].len() + 1
     }
@@ -61,7 +61,7 @@ impl<const C: u32> Program for Rows<C> {
         match outcome {
             Err(Error::Network(Failure::Network(suspended))) => Err(suspended.into()),
             Ok(()) | Err(Error::Network(Failure::Made)) => Ok(()),
-            // What an earlier call did not get is not released, and what it broke not taken.
+            // A lock that an earlier call did not get is not released, and a lock that it broke is not taken.
             Err(Error::NotLocked { target }) if kept.progress.failed.is_some() && !kept.locks[target].is_held() => {
                 Ok(())
             }
@@ -74,7 +74,7 @@ impl<const C: u32> Program for Rows<C> {
         Some(self.layout())
     }
 
-    /// Those of rank 0, some of which fail, are not in the order book.
+    /// Calls of rank 0, some of which fail, are not reported to the oracle.
     fn call(&self, rank: Rank, phase: usize) -> Option<Call> {
         self.rows[rank].get(phase).copied().filter(|_| rank > 0)
     }
@@ -85,7 +85,7 @@ impl<const C: u32> Program for Rows<C> {
 }
 
 impl<const C: u32> Rows<C> {
-    /// Whether rank 0 holds nothing at the end, and what it did not break is as if it had never asked.
+    /// Returns whether rank 0 holds nothing at the end, and left no trace at the locks that it did not break.
     fn check_end(&self, state: &State<Kept<C>>) -> Result<(), String> {
         let kept = state.local(0);
         if let Some(target) = kept.locks.iter().position(TargetLock::<C>::is_held) {
@@ -105,8 +105,8 @@ impl<const C: u32> Rows<C> {
         self.check_broken(kept)
     }
 
-    /// One verb that fails breaks its lock at most, and those below it at which rank 0 waits; one that did not start,
-    /// none.
+    /// A failing verb breaks at most its own lock and the locks below it at which rank 0 waits. A verb that did not
+    /// start breaks none.
     fn check_broken(&self, kept: &Kept<C>) -> Result<(), String> {
         let broken: Vec<Rank> = (0..kept.locks.len()).filter(|&target| kept.locks[target].is_broken()).collect();
         let Some((kind, at)) = kept.progress.failed else {
@@ -120,8 +120,7 @@ impl<const C: u32> Rows<C> {
         Ok(())
     }
 
-    /// Whether nobody goes on because ranks wait at locks that rank 0 has broken: there the network must end their
-    /// waits.
+    /// Returns whether ranks are blocked only at locks that rank 0 has broken, where the network must end their waits.
     fn only_broken_hold_up(&self, deadlock: &str, kept: &Kept<C>) -> bool {
         let mut at_locks = deadlock.split("lock of rank ").skip(1);
         !deadlock.contains("rank 0 waits")
@@ -132,13 +131,13 @@ impl<const C: u32> Rows<C> {
     }
 }
 
-/// What was seen of all schedules.
+/// Statistics of all schedules.
 #[derive(Default)]
 struct Seen {
     states: usize,
-    /// Ends in which the plan's verb failed.
+    /// Final states in which the plan's verb failed.
     failed: usize,
-    /// Of these, those in which a rank waits for ever at a broken lock.
+    /// Failed final states in which a rank waits for ever at a broken lock.
     held_up: usize,
 }
 
@@ -172,10 +171,10 @@ fn explore<const C: u32>(sim: &Sim<Rows<C>>) -> Seen {
     seen
 }
 
-/// Lets each verb of rank 0 fail, in every way, until there are no more.
+/// Lets each verb of rank 0 fail, in every way, until a plan's verb is beyond the last.
 fn at_every_place<const C: u32>(rows: &[Vec<Call>]) {
     let (mut states, mut places, mut held_up) = (0, 0, 0);
-    // Among more than two, what is under way makes too many states.
+    // With more than two busy ranks, messages in flight make too many states.
     let busy = rows.iter().filter(|row| !row.is_empty()).count();
     let all = [Delivery::Immediate, Delivery::Watched, Delivery::Deferred];
     for delivery in all.into_iter().take(if busy > 2 { 2 } else { 3 }) {
@@ -212,13 +211,13 @@ fn all() -> Vec<Call> {
     vec![Call::AcquireAll, Call::ReleaseAll]
 }
 
-/// All locks, and then each by itself: what a failure did not break can be used again.
+/// All locks, and then each by itself: locks that a failure did not break remain usable.
 fn all_and_each(ranks: usize) -> Vec<Call> {
     all().into_iter().chain((0..ranks).flat_map(|target| [exclusive(target), shared(target)].concat())).collect()
 }
 
 #[test]
-fn nobody_else() {
+fn failure_without_other_ranks() {
     for ranks in [1, 2, 3, 4] {
         let mut rows = vec![vec![]; ranks];
         rows[0] = all_and_each(ranks);
@@ -227,15 +226,15 @@ fn nobody_else() {
 }
 
 #[test]
-fn one_other_rank() {
+fn failure_beside_one_other_rank() {
     for other in [exclusive(0), exclusive(1), shared(0), [exclusive(1), exclusive(0)].concat()] {
         at_every_place::<16>(&[all_and_each(2), other]);
     }
 }
 
-/// The other takes the locks in their order: what rank 0 waits for may depend on what it has not released.
+/// The other rank takes the locks in order: rank 0 may wait for a release that depends on its own.
 #[test]
-fn another_takes_two_in_order() {
+fn failure_beside_ordered_double_locking() {
     let in_order = vec![Call::Acquire(0, Exclusive), Call::Acquire(1, Exclusive), Call::Release(1), Call::Release(0)];
     at_every_place::<16>(&[all(), in_order.clone()]);
     at_every_place::<16>(&[all(), [in_order, exclusive(0)].concat()]);
@@ -243,14 +242,14 @@ fn another_takes_two_in_order() {
 
 #[test]
 #[ignore = "long: `tests/full` runs it"]
-fn two_other_ranks() {
+fn failure_beside_two_other_ranks() {
     at_every_place::<16>(&[all(), exclusive(0), exclusive(2)]);
     at_every_place::<16>(&[all(), exclusive(1), exclusive(1)]);
     at_every_place::<16>(&[all(), exclusive(2), shared(2)]);
 }
 
 #[test]
-fn single_requests() {
+fn failure_of_single_requests() {
     for mine in [exclusive(0), shared(0)] {
         at_every_place::<16>(&[[mine.clone(), shared(0)].concat(), exclusive(0)]);
         at_every_place::<16>(&[mine.clone(), exclusive(0), shared(0)]);
@@ -258,10 +257,10 @@ fn single_requests() {
     }
 }
 
-/// With narrow counts a request comes to the gate after one attempt.
+/// With narrow counts a request reaches the gate after one attempt.
 #[test]
 #[ignore = "long: `tests/full` runs it"]
-fn single_requests_at_the_gate() {
+fn failure_of_single_requests_at_the_gate() {
     for mine in [exclusive(0), shared(0)] {
         at_every_place::<3>(&[[mine.clone(), shared(0)].concat(), exclusive(0)]);
         at_every_place::<3>(&[mine, exclusive(0), exclusive(0)]);

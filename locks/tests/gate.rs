@@ -1,4 +1,5 @@
-//! The gate: however others change the lock word, an exclusive request is in the queue after a bounded number of attempts.
+//! The gate: an exclusive request enters the queue after a bounded number of attempts, however others change the lock
+//! word.
 #![cfg(not(feature = "loom"))]
 
 mod crowd;
@@ -14,16 +15,16 @@ fn sim<const C: u32>(rows: Vec<Vec<Call>>, mutant: Option<Mutant>, tickets: u32)
     Sim::new(rows.len(), LockLayout::words(rows.len()), MutantMix { mutant, tickets, ..MutantMix::new(rows) })
 }
 
-/// Which of the others takes a step.
+/// The choice of the rank that takes the next step.
 #[derive(Clone, Copy, Debug)]
 enum Choice {
     Random(u64),
-    /// Who asks goes before who releases: so a release finds a successor whenever there can be one.
+    /// Requests go before releases, so a release finds a successor whenever one is possible.
     InRow,
 }
 
-/// What rank 0's first call takes until it is in the queue, if it never takes a step before the others have changed the word, as long
-/// as they can: its verbs, and the steps of the others.
+/// The cost until rank 0's first call is in the queue, if rank 0 never takes a step before the others have changed the
+/// word, as long as they can. Returns the verbs of rank 0 and the steps of the others.
 fn kept_out(rows: Vec<Vec<Call>>, mutant: Option<Mutant>, choice: Choice) -> Result<(usize, usize), String> {
     let others: Vec<Rank> = (1..rows.len()).collect();
     let net = sim::<16>(rows, mutant, 0);
@@ -41,7 +42,7 @@ fn kept_out(rows: Vec<Vec<Call>>, mutant: Option<Mutant>, choice: Choice) -> Res
     )
 }
 
-/// What others do, again and again, while rank 0 makes its `first` call.
+/// The calls that the others repeat while rank 0 makes its `first` call.
 fn crowds(first: Call) -> Vec<(&'static str, Vec<Vec<Call>>)> {
     const ROUNDS: usize = 400;
     let reads = Call::both(0, Shared).to_vec();
@@ -70,7 +71,7 @@ fn crowds(first: Call) -> Vec<(&'static str, Vec<Vec<Call>>)> {
 }
 
 #[test]
-fn nobody_is_kept_out_of_the_queue() {
+fn exclusive_request_enters_queue_in_bounded_verbs() {
     let (asks, until) = (Call::Acquire(0, Exclusive), Call::AcquireUntil(0, Exclusive));
     for (what, rows) in [asks, until].into_iter().flat_map(crowds) {
         let ranks = rows.len();
@@ -86,7 +87,7 @@ fn nobody_is_kept_out_of_the_queue() {
 }
 
 #[test]
-fn where_nothing_is_urgent_a_request_is_kept_out() {
+fn mutant_without_urgency_starves_a_request() {
     for mutant in mutants::OF_URGENCY {
         let both =
             |(_, rows): (_, Vec<Vec<Call>>)| [Choice::Random(1), Choice::InRow].map(|choice| (rows.clone(), choice));
@@ -97,7 +98,7 @@ fn where_nothing_is_urgent_a_request_is_kept_out() {
     }
 }
 
-/// What has narrow counts comes to the gate soon.
+/// Mixes that reach the gate soon with narrow counts.
 fn mixes() -> Vec<Vec<Vec<Call>>> {
     let [reads, writes] = [Shared, Exclusive].map(|mode| Call::both(0, mode).to_vec());
     let timed = vec![Call::AcquireUntil(0, Exclusive), Call::ReleaseHeld(0), Call::Settle(0)];
@@ -110,7 +111,7 @@ fn mixes() -> Vec<Vec<Vec<Call>>> {
 }
 
 #[test]
-fn numbers_of_tickets_wrap() {
+fn ticket_numbers_wrap() {
     for tickets in [0, u32::MAX - 3, u32::MAX - 1, u32::MAX] {
         for rows in mixes() {
             let net = sim::<3>(rows, None, tickets);

@@ -1,4 +1,4 @@
-//! What a request that was given up leaves behind, and how soon it is.
+//! The remains of a request that was given up, and the time it takes to return.
 #![cfg(not(feature = "loom"))]
 
 use std::cell::Cell;
@@ -11,13 +11,13 @@ type Outcome = Result<(), Error<Suspended>>;
 
 const NO_TIME: Duration = Duration::from_nanos(1);
 
-/// Words of a rank's node at the lock of rank 0: as README.md lays them out.
+/// Word indices in a rank's node for the lock of rank 0, as laid out in README.md.
 const NEXT: usize = 8;
 const GO: usize = 9;
 const GRANT: usize = 12;
 
-/// Rank 0 holds the lock until rank 1, whose shared request was given up behind it, has returned from another call: on every schedule
-/// it does.
+/// Rank 0 holds the lock until rank 1, whose shared request behind it was given up, has returned from another call. The
+/// call must return under every schedule.
 fn while_another_holds_it(call: impl Fn(&mut PassiveLock<&Replay>) -> Outcome) {
     let flag = LockLayout::words(2);
     let ranks = sim::once(|rank, network: &Replay| -> Outcome {
@@ -39,7 +39,7 @@ fn while_another_holds_it(call: impl Fn(&mut PassiveLock<&Replay>) -> Outcome) {
 }
 
 #[test]
-fn an_attempt_after_it_waits_for_nobody() {
+fn attempt_after_given_up_read_does_not_wait() {
     for mode in [Shared, Exclusive] {
         while_another_holds_it(|lock| {
             assert!(!lock.try_acquire_mut(0, mode)?);
@@ -49,7 +49,7 @@ fn an_attempt_after_it_waits_for_nobody() {
 }
 
 #[test]
-fn a_request_with_a_deadline_after_it_waits_for_nobody() {
+fn timed_request_after_given_up_read_does_not_wait() {
     for mode in [Shared, Exclusive] {
         while_another_holds_it(|lock| {
             assert!(lock.acquire_for_mut(0, mode, NO_TIME)?.is_none());
@@ -59,16 +59,17 @@ fn a_request_with_a_deadline_after_it_waits_for_nobody() {
 }
 
 #[test]
-fn it_is_not_settled_while_it_is_in_the_queue() {
+fn given_up_read_is_unsettled_while_queued() {
     while_another_holds_it(|lock| {
         assert!(!lock.is_settled_mut());
         Ok(())
     });
 }
 
-/// A reader that asks again before anybody has come to its place has that place: whoever holds the lock sees its word taken back.
+/// A reader that asks again before any rank has reached its place takes that place over: the holder sees its flag taken
+/// back.
 #[test]
-fn a_reader_goes_on_in_its_old_place() {
+fn repeated_read_takes_over_given_up_place() {
     let flag = LockLayout::words(2);
     let seen = std::cell::Cell::new(false);
     let ranks = sim::once(|rank, network: &Replay| -> Outcome {
@@ -78,7 +79,8 @@ fn a_reader_goes_on_in_its_old_place() {
             lock.acquire_mut(0, Exclusive)?;
             tell(1)?;
             network.wait(flag, Awaited::Anyone, |told| told == 1)?;
-            // No rank waits for this word, so nothing wakes: one look, which some schedules have after the reader's.
+            // No rank waits for this word, so it wakes none: one read, which in some schedules follows the reader's
+            // change.
             let taken_back = network.add(At { rank: 1, word: GRANT }, 0, Wake::Nobody)? == 0;
             seen.set(seen.get() || taken_back);
             return lock.release_mut(0);
@@ -93,10 +95,10 @@ fn a_reader_goes_on_in_its_old_place() {
     assert!(seen.get(), "the reader asks for a new place");
 }
 
-/// Who leaves the queue tells, late, that a request it has moved is settled; another has moved that rank's next request meanwhile: the
-/// word of a moved request says by whom, so that the one is not taken for the other, and its deadline is kept.
+/// Rank 1 leaves the queue and settles its move of rank 2 late, after rank 3 has moved rank 2's next request. The word
+/// of a moved request names the mover, so rank 1 does not settle rank 3's move, and the deadline of rank 2 holds.
 #[test]
-fn who_moved_a_request_settles_that_alone() {
+fn mover_settles_only_its_own_move() {
     let timed = [Call::AcquireUntil(0, Exclusive), Call::ReleaseHeld(0)];
     let rows = [Call::both(0, Exclusive).repeat(2), timed.to_vec(), timed.repeat(2), timed.to_vec()];
     let net = <Mix>::new(rows).sim();
@@ -104,7 +106,7 @@ fn who_moved_a_request_settles_that_alone() {
     let word = |state: &State<_>, rank, word| state.word(At { rank, word });
     let tells = |rank: usize| move |state: &State<Vec<TargetLock>>| word(state, rank, NEXT) != 0;
     let ends = |rank: usize, calls: usize| move |state: &State<Vec<TargetLock>>| state.phase(rank) == calls;
-    // Until this rank has done that, alone.
+    // Runs this rank alone until the condition holds; false if the rank blocks.
     let mut go = |rank: usize, until: &dyn Fn(&State<Vec<TargetLock>>) -> bool| {
         for _ in 0..50 {
             if until(&state) {
@@ -122,24 +124,24 @@ fn who_moved_a_request_settles_that_alone() {
     assert!(go(0, &ends(0, 1)), "0 holds it");
     assert!(go(1, &tells(0)), "1 stands behind 0");
     assert!(go(2, &tells(1)), "2 stands behind 1");
-    assert!(go(1, &forwards), "1 leaves: 0 is to go on with 2, which is not told yet that this is settled");
-    assert!(go(0, &ends(0, 2)), "0 releases it");
-    assert!(go(2, &ends(2, 2)), "2 has had it");
-    assert!(go(0, &ends(0, 3)), "0 holds it again");
+    assert!(go(1, &forwards), "1 leaves: 0 names 2, whose move is not settled yet");
+    assert!(go(0, &ends(0, 2)), "0 releases the lock");
+    assert!(go(2, &ends(2, 2)), "2 has acquired and released");
+    assert!(go(0, &ends(0, 3)), "0 holds the lock again");
     assert!(go(3, &tells(0)), "3 stands behind 0");
     assert!(go(2, &tells(3)), "2 stands behind 3");
-    assert!(go(3, &moved), "3 leaves: it moves 2");
+    assert!(go(3, &moved), "3 leaves and moves 2");
     let late = Cell::new(false);
-    go(1, &|_| late.replace(true)); // what 1 tells at last
+    go(1, &|_| late.replace(true)); // rank 1's late settlement
     assert!(go(2, &ends(2, 3)) || go(3, &ends(3, 2)), "3 has left");
     go(3, &ends(3, 2));
     go(1, &ends(1, 2));
     assert!(go(2, &ends(2, 4)), "2, whose deadline has passed, waits for 0, which holds the lock");
 }
 
-/// Whoever released the lock has passed over it.
+/// The releasing rank has passed over the request.
 #[test]
-fn what_was_passed_over_is_settled() {
+fn passed_over_read_is_settled() {
     let settled = Cell::new([None; 2]);
     let net = Sim::new(
         2,

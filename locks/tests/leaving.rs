@@ -1,4 +1,5 @@
-//! Leaving: however others come behind and leave again, a release, or a request that gives up, is done after a bounded number of verbs.
+//! A release, or a request that gives up, ends after a bounded number of verbs, however others queue behind it and
+//! leave again.
 #![cfg(not(feature = "loom"))]
 
 mod crowd;
@@ -13,20 +14,20 @@ use transom_locks::{At, LockLayout, LockWord, Rank};
 /// `next` of rank 0.
 const NEXT: At = At { rank: 0, word: 8 };
 
-/// What tells a timed request in `next`.
+/// Flag of a timed request in `next`.
 const TIMED: u64 = 1 << 63;
 
-/// Who leaves: rank 0, and what comes before that.
+/// The way rank 0 leaves the queue.
 #[derive(Clone, Copy, Debug)]
 enum Leaves {
-    /// It has the lock, and releases it.
+    /// Rank 0 holds the lock, and releases it.
     Holder,
-    /// It gives up behind rank 1, which has the lock in this mode, and does nothing.
+    /// Rank 0 gives up behind rank 1, which holds the lock in this mode and takes no step.
     Behind(Mode),
 }
 
 impl Leaves {
-    /// The calls of those that are there before the crowd.
+    /// The rows of calls of the ranks that come before the crowd.
     fn rows(self) -> Vec<Vec<Call>> {
         match self {
             Leaves::Holder => vec![Call::both(0, Exclusive).to_vec()],
@@ -39,15 +40,15 @@ fn timed(mode: Mode) -> Vec<Call> {
     vec![Call::AcquireUntil(0, mode), Call::ReleaseHeld(0), Call::Settle(0)]
 }
 
-/// How many verbs rank 0 takes to leave, if before each of them `crowd` goes on, as long as it can, until that verb sees something
-/// new, and nobody it could pass its turn on to.
+/// The number of verbs that rank 0 needs to leave. Before each of them the `crowd` runs, as long as it can, until that
+/// verb sees a change but no request to which rank 0 could hand over.
 fn kept(leaves: Leaves, crowd: &[Vec<Call>], mutant: Option<Mutant>, seed: u64) -> Result<usize, String> {
     let before = leaves.rows();
     let others: Vec<Rank> = (before.len()..before.len() + crowd.len()).collect();
     let rows = [before.clone(), crowd.to_vec()].concat();
     let net = Net::new(rows.len(), LockLayout::words(rows.len()), MutantMix { mutant, ..MutantMix::new(rows) });
     let mut state = net.start().map_err(|failure| failure.what)?;
-    // Who has the lock, and then, behind another, rank 0.
+    // First the holder enters, then rank 0 behind it.
     while state.phase(before.len() - 1) == 0 {
         state = net.step(&state, Step::Rank(before.len() - 1))?;
     }
@@ -67,7 +68,7 @@ fn kept(leaves: Leaves, crowd: &[Vec<Call>], mutant: Option<Mutant>, seed: u64) 
     Ok(verbs)
 }
 
-/// What others do, again and again.
+/// The calls that the others repeat.
 fn crowds() -> Vec<(&'static str, Vec<Vec<Call>>)> {
     const ROUNDS: usize = 1000;
     let (writers, readers) = (timed(Exclusive).repeat(ROUNDS), timed(Shared).repeat(ROUNDS));
@@ -86,7 +87,7 @@ fn crowds() -> Vec<(&'static str, Vec<Vec<Call>>)> {
 const LEAVES: [Leaves; 3] = [Leaves::Holder, Leaves::Behind(Exclusive), Leaves::Behind(Shared)];
 
 #[test]
-fn nobody_keeps_back_who_leaves() {
+fn leaving_takes_bounded_verbs_in_any_crowd() {
     for leaves in LEAVES {
         for (what, crowd) in crowds() {
             let verbs = |seed| {
@@ -100,9 +101,9 @@ fn nobody_keeps_back_who_leaves() {
     }
 }
 
-/// A mutant that errs nowhere, and has no bound.
+/// This mutant violates no property, but its verbs have no bound.
 #[test]
-fn where_who_comes_may_leave_again_who_leaves_is_kept_back() {
+fn mutant_without_stay_delays_leaving_unboundedly() {
     let tries = LEAVES.into_iter().flat_map(|leaves| crowds().into_iter().map(move |(_, crowd)| (leaves, crowd)));
     let forgotten = Some(Mutant::StayForgotten);
     let mut kept = tries.flat_map(|(leaves, crowd)| (0..8).map(move |seed| kept(leaves, &crowd, forgotten, seed)));

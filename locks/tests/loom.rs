@@ -1,5 +1,5 @@
-//! The shipping lock, access groups and barrier as loom runs them: under the C11 memory model, with orderings no
-//! stronger than the network signs. `cargo loom` runs this and the mutants.
+//! The shipped lock, access groups and barrier in loom: under the C11 memory model, with orderings no stronger than a
+//! network guarantees. `cargo loom` runs this and the mutants.
 
 mod failing;
 
@@ -15,12 +15,12 @@ use transom_locks::{
     At, Barrier, Error, Field, LockLayout, LockWord, Mode, Network, PassiveLock, Pscw, Rank, Run, UpdateGate,
 };
 
-/// Checks every mix of `ranks` of these rows, but for the order of the ranks, and prints how many schedules there were.
+/// Checks every multiset of `ranks` of these rows, and prints the number of schedules.
 fn check_mixes(what: &str, setup: Setup, ranks: usize, rows: &[Vec<Call>]) {
     check_counts::<16>(what, setup, ranks, rows);
 }
 
-/// The same with counts of so many bits.
+/// [`check_mixes`] with counts of `C` bits.
 fn check_counts<const C: u32>(what: &str, setup: Setup, ranks: usize, rows: &[Vec<Call>]) {
     let (begun, mut schedules, mut mixes) = (Instant::now(), 0, 0);
     for number in 0..rows.len().pow(ranks as u32) {
@@ -59,7 +59,7 @@ fn attempts() -> Vec<Vec<Call>> {
     [Mode::Shared, Mode::Exclusive].map(|mode| Call::attempt(0, mode).into()).into()
 }
 
-/// The same where ranks watch each other's words.
+/// The setup with ranks that watch each other's words.
 fn watching(setup: Setup) -> Setup {
     Setup { watches: true, ..setup }
 }
@@ -75,7 +75,7 @@ fn two_ranks() {
     check_mixes("2 ranks x 2, 7 preemptions", watching(at_most(7)), 2, &doubles());
 }
 
-/// Here nothing but the verbs orders memory, and a wait may see old values.
+/// Only the verbs order memory here, and a wait may see old values.
 #[test]
 fn two_ranks_that_spin() {
     let spinning = Setup { waiting: Waiting::Spins, ..Setup::default() };
@@ -85,7 +85,7 @@ fn two_ranks_that_spin() {
     check_mixes("2 ranks x 2, spinning, 5 preemptions", watching(spinning), 2, &doubles());
 }
 
-/// With narrow counts a request comes to the gate after one attempt, and makes the word urgent after another.
+/// With narrow counts a request reaches the gate after one attempt, and makes the word urgent after another.
 #[test]
 fn the_gate() {
     let spinning = Setup { waiting: Waiting::Spins, preemptions: Some(5), ..Setup::default() };
@@ -94,7 +94,7 @@ fn the_gate() {
     check_counts::<3>("3 ranks x 2, at the gate, 2 preemptions", at_most(2), 3, &doubles());
 }
 
-/// A deadline passes at whichever step the schedule has it.
+/// The schedule decides the step at which a deadline passes.
 #[test]
 fn deadlines() {
     let until = |mode| vec![Call::AcquireUntil(0, mode), Call::ReleaseHeld(0), Call::Settle(0)];
@@ -121,7 +121,7 @@ fn two_ranks_two_locks() {
     };
     let rows = [both([0, 1], Mode::Shared), both([0, 1], Mode::Exclusive)];
     check_mixes("2 ranks, one lock in the other, 5 preemptions", at_most(5), 2, &rows);
-    // All locks, against one after the other and against two in order, which could come to wait in a circle.
+    // A call for all locks, against requests one after the other and against two in order, which could deadlock.
     let mut rows = vec![all(), [shared(0), exclusive(1)].concat(), [exclusive(1), exclusive(0)].concat()];
     rows.push(both([0, 1], Mode::Exclusive));
     check_mixes("2 ranks, all locks or several, 5 preemptions", at_most(5), 2, &rows);
@@ -152,7 +152,7 @@ fn five_ranks_four_readers_wait() {
     println!("5 ranks, a writer and four readers, 2 preemptions: {schedules} schedules, {:.1?}", begun.elapsed());
 }
 
-/// Takes the lock of rank 0 once, looks at the data, releases it.
+/// Takes the lock of rank 0 once, accesses the data, and releases it.
 fn once<N: Network>(lock: &PassiveLock<N>, data: &UnsafeCell<()>, mode: Mode) -> Result<(), Error<N::Error>> {
     let (held, _) = lock.acquire(0, mode)?;
     assert!(matches!(lock.acquire(0, mode), Err(Error::AlreadyLocked { target: 0 })));
@@ -163,7 +163,7 @@ fn once<N: Network>(lock: &PassiveLock<N>, data: &UnsafeCell<()>, mode: Mode) ->
     held.release()
 }
 
-/// The locks are idle and the nodes as the next request must find them.
+/// Asserts that the locks are idle and the nodes are as the next request must find them.
 fn check_end(net: &Net, ranks: usize) {
     let layout = LockLayout::new(0, ranks);
     for (at, value) in net.nonzero() {
@@ -174,12 +174,13 @@ fn check_end(net: &Net, ranks: usize) {
     }
 }
 
-/// Threads that share the handle of a rank by an `Arc` whose last drop loom orders after the others' work, and some of another: none is lost, and the data's races are what is
-/// checked. The queue of threads also has a model of its own (`threads.rs`).
+/// Threads that share the handle of a rank, beside a second rank: loom checks for lost requests and for races on the
+/// data. They share the handle through loom's `Arc`, whose last drop loom orders after the other threads' work.
+/// `threads.rs` has a separate model of the thread queue.
 #[test]
 fn threads_of_one_rank() {
     use Mode::{Exclusive, Shared};
-    // For each rank the modes of its threads.
+    // Per rank: the modes of its threads.
     let ranks: [(&[&[Mode]], usize); 4] = [
         (&[&[Exclusive, Exclusive], &[Exclusive]], 3),
         (&[&[Exclusive, Shared], &[Exclusive]], 3),
@@ -206,7 +207,7 @@ fn threads_of_one_rank() {
     }
 }
 
-/// The first of them in this thread.
+/// Runs each body in a thread; the first in the calling thread.
 fn in_threads(mut bodies: Vec<impl FnOnce() + 'static>) {
     let first = bodies.remove(0);
     let others: Vec<_> = bodies.into_iter().map(loom::thread::spawn).collect();
@@ -214,8 +215,8 @@ fn in_threads(mut bodies: Vec<impl FnOnce() + 'static>) {
     others.into_iter().for_each(|other| other.join().unwrap());
 }
 
-/// One verb of a rank fails, at every possible place: of the threads that share its handle one is told, the others find
-/// the lock broken or in order, and none waits for ever.
+/// One verb of a rank fails, at every possible place. One of the threads that share the handle gets the error, the
+/// others find the lock broken or usable, and none waits for ever.
 #[test]
 fn threads_of_one_rank_whose_network_fails() {
     let begun = Instant::now();
@@ -258,10 +259,10 @@ fn threads_of_one_rank_whose_network_fails() {
 
 const MODES: [[Mode; 3]; 2] = [[Mode::Exclusive; 3], [Mode::Shared, Mode::Exclusive, Mode::Shared]];
 
-/// Two ranks take two locks in different orders: loom says so, and the handles that hold them then run no verb in a
-/// model that is over, where it would end the process.
+/// Two ranks take two locks in different orders. Loom reports the deadlock, and the handles that hold locks run no verb
+/// while the model is torn down, where one would abort the process.
 #[test]
-fn a_deadlock_is_told() {
+fn loom_reports_deadlock_of_held_locks() {
     let failed = std::panic::catch_unwind(|| {
         explore(None, || {
             let net = Net::for_locks(2, &[0, 1], Waiting::Parks, Orderings::default());
@@ -275,11 +276,11 @@ fn a_deadlock_is_told() {
             })));
         })
     });
-    let why = failed.expect_err("each has what the other waits for");
+    let why = failed.expect_err("each rank holds the lock that the other waits for");
     assert!(why.downcast_ref::<String>().is_some_and(|why| why.starts_with("deadlock;")), "{why:?}");
 }
 
-/// Rank 0 exposes its memory twice; the others write to their part of it, and it reads in between.
+/// Rank 0 exposes its memory twice; the others write their parts of it, and rank 0 reads in between.
 #[test]
 fn access_groups() {
     for (ranks, preemptions) in [(2, None), (3, Some(3))] {
@@ -315,7 +316,7 @@ fn access_groups() {
     }
 }
 
-/// A single uses the data together with others, a run that is alone has it to itself. The thread that stays admitted makes a
+/// Singles access the data concurrently; a run that is alone has it exclusively. The thread that stays admitted makes a
 /// run of its own, and leaves.
 #[test]
 fn gate_of_updates_admits_a_run_alone() {
@@ -351,7 +352,7 @@ fn gate_of_updates_admits_a_run_alone() {
     }
 }
 
-/// Each rank writes its own part, and after the barrier reads that of all.
+/// Each rank writes its own part, and reads every part after the barrier.
 #[test]
 fn barrier() {
     for (ranks, rounds, preemptions) in [(2, 1, None), (3, 1, Some(2)), (4, 1, Some(1))] {

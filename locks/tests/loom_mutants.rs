@@ -1,5 +1,5 @@
-//! Mutants of the lock that loom must catch: orderings too weak, steps left out. A check that these pass checks too
-//! little. Each is run on a few mixes until one fails, and how it fails is printed.
+//! Mutants of the lock that loom must catch: orderings that are too weak, and omitted steps. Each runs on a few mixes
+//! until one fails; the test prints the failure.
 
 mod mutants;
 
@@ -19,7 +19,7 @@ fn exclusive(target: Rank) -> Vec<Call> {
     Call::both(target, Mode::Exclusive).into()
 }
 
-/// The mixes that are tried, from small to large.
+/// The mixes to try, from small to large.
 fn mixes() -> Vec<Vec<Vec<Call>>> {
     vec![
         vec![exclusive(0), exclusive(0)],
@@ -36,11 +36,11 @@ fn mixes() -> Vec<Vec<Vec<Call>>> {
     ]
 }
 
-/// Those that are tried with requests that have a deadline, from small to large.
+/// The mixes with deadlines to try, from small to large.
 fn mixes_with_deadlines() -> Vec<Vec<Vec<Call>>> {
     let until = |mode| vec![Call::AcquireUntil(0, mode), Call::ReleaseHeld(0), Call::Settle(0)];
     let [reads, writes] = [Mode::Shared, Mode::Exclusive].map(until);
-    // The second goes on in the place of the first, if that gave up.
+    // The second request takes over the place of the first if that gave up.
     let again = [&reads[..2], &reads[..]].concat();
     let larger = [vec![again, exclusive(0)], vec![[shared(0), shared(0), exclusive(0)].concat(), writes.clone()]];
     let rows = [shared(0), exclusive(0), reads, writes];
@@ -51,11 +51,11 @@ fn mixes_with_deadlines() -> Vec<Vec<Vec<Call>>> {
     twos.into_iter().chain(larger).chain(threes).collect()
 }
 
-/// Those of deadlines that only the exhaustive check sees: what tells nobody that it stands behind another now lets it wait for a
-/// holder, no more; and departures that are kept, and a third that need not stay, take more preemptions than 4.
+/// Mutants of deadlines that only the exhaustive check catches. A move or settlement that is not announced only makes a
+/// request wait for a holder. Kept departures, and a STAY flag that is not forwarded, need more than 4 preemptions.
 const UNSEEN: [Mutant; 4] = [Mutant::MovedUntold, Mutant::NotSettled, Mutant::DeparturesKept, Mutant::StayNotForwarded];
 
-/// How a mutant fails, and on which mix; nothing if it passes all.
+/// The failure of a mutant and the number of the mix that showed it; `None` if the mutant passes every mix.
 fn caught(setup: Setup, mutant: Option<Mutant>, mixes: Vec<Vec<Vec<Call>>>) -> Option<(usize, String)> {
     mixes.into_iter().enumerate().find_map(|(nth, mix)| {
         let (ranks, mix) = (mix.len(), <Mix>::new(mix));
@@ -72,7 +72,7 @@ fn take_panic() -> String {
     said.lines().next().unwrap_or_default().chars().take(150).collect()
 }
 
-/// The first panic says what is wrong; those that loom adds while it unwinds do not.
+/// The first panic names the violation; the panics that loom adds while it unwinds do not.
 fn note_first_panics() {
     std::panic::set_hook(Box::new(|panic| {
         let mut said = PANIC.lock().unwrap();
@@ -89,7 +89,7 @@ fn note_first_panics() {
 fn every_mutant_is_caught() {
     note_first_panics();
     let sound = Orderings::default();
-    // By what they do, not by what they leave behind.
+    // Caught by their effect on calls, not by the words left at the end.
     let parks = Setup { check_end: false, ..Setup::default() };
     let spins = Setup { waiting: Waiting::Spins, ..parks };
     let weak = [
@@ -103,7 +103,7 @@ fn every_mutant_is_caught() {
         ("add releases only", Orderings { add: Release, ..sound }),
     ];
     let weak = weak.map(|(name, orderings)| (name.to_string(), Setup { orderings, ..spins }, None));
-    // Where ranks watch, it is what they are shown that orders what their predecessors did.
+    // With watching ranks, the answer in `next` alone orders the predecessors' writes.
     let watch = ["notify relaxed", "wait relaxed"]
         .into_iter()
         .zip([Orderings { notify: Relaxed, ..sound }, Orderings { wait: Relaxed, ..sound }]);
@@ -116,7 +116,7 @@ fn every_mutant_is_caught() {
     let mut passed = Vec::new();
     println!("{:<26} mix  caught by", "mutant");
     let all = weak.into_iter().chain(watch).chain(altered).chain(watched).map(|row| (row, mixes()));
-    // By what they leave behind, too: who has left the queue does nothing more.
+    // Also caught by the words left at the end: a request that has left the queue does nothing more.
     let ends = Setup { check_end: true, ..Setup::default() };
     let timed = timed.map(|mutant| (format!("{mutant:?}"), ends, Some(mutant)));
     let watching = Setup { watches: true, ..ends };

@@ -1,4 +1,4 @@
-//! Calls out of turn are told apart exactly and harm nothing; words that something else wrote to are an error.
+//! Calls out of order are refused with exact errors and do no harm; words that something else wrote are reported.
 
 // With loom, the lock's own mutex is loom's, which works in loom's models only.
 #![cfg(not(feature = "loom"))]
@@ -32,14 +32,14 @@ fn expect<T: Debug + PartialEq>(outcome: Result<T, Error<Suspended>>, wanted: Er
 }
 
 #[test]
-fn lock_words_are_a_line_for_the_word_and_one_for_each_node() {
+fn lock_memory_is_one_line_per_word_and_node() {
     for ranks in [1, 2, 3, 64, 32_767] {
         assert_eq!(LockLayout::words(ranks), 8 * (ranks + 1));
     }
 }
 
 #[test]
-fn calls_out_of_turn_harm_nothing() {
+fn out_of_order_calls_fail_without_harm() {
     for held in [Shared, Exclusive] {
         run(3, |_, network| {
             let mut lock = <PassiveLock<_>>::new(network, 0)?;
@@ -69,7 +69,7 @@ fn calls_out_of_turn_harm_nothing() {
 }
 
 #[test]
-fn too_many_ranks() {
+fn too_many_ranks_are_refused() {
     let too_many = |ranks, most| Some(Error::TooManyRanks { ranks, most });
     let narrow = sim::once(move |_, network| {
         assert_eq!(PassiveLock::<_, 3>::new(network, 0).err(), too_many(4, 3));
@@ -84,7 +84,7 @@ fn too_many_ranks() {
 }
 
 #[test]
-fn access_epochs_out_of_turn() {
+fn out_of_order_epochs_are_refused() {
     let is_epoch = |outcome: Outcome| assert!(matches!(outcome, Err(Error::Epoch(_))), "{outcome:?}");
     let phase = move |_: Rank, network: &Replay| -> Outcome {
         let (me, other) = (network.rank(), 1 - network.rank());
@@ -120,7 +120,7 @@ const TAIL_1: u64 = 2 << 16;
 const TAIL_41: u64 = 42 << 16;
 const ARRIVED: u64 = LockWord::<16>::ARRIVED;
 
-/// Rank 0 of two writes these words and then asks for its lock; what it and the network say.
+/// Rank 0 of two writes these words and then requests its own lock; asserts the result of the lock and of the network.
 fn asks(mode: Mode, garbage: &'static [(At, u64)], wanted: Option<u64>) -> Result<(), Failure> {
     let phase = move |rank: Rank, network: &Replay| -> Outcome {
         if rank > 0 {
@@ -144,8 +144,8 @@ fn asks(mode: Mode, garbage: &'static [(At, u64)], wanted: Option<u64>) -> Resul
 }
 
 #[test]
-fn an_acquire_tells_corrupt_words() {
-    // I cannot be waited for by myself, nor can more readers stand before me than there are other ranks.
+fn acquire_reports_corrupt_words() {
+    // A rank cannot wait for itself, nor behind more readers than there are other ranks.
     asks(Exclusive, &[(HOME, TAIL_0)], Some(1 << 32)).unwrap();
     asks(Shared, &[(HOME, TAIL_0)], Some(TAIL_0)).unwrap();
     asks(Exclusive, &[(HOME, 500 * ARRIVED)], Some(1 << 32 | 500)).unwrap();
@@ -153,9 +153,9 @@ fn an_acquire_tells_corrupt_words() {
     asks(Exclusive, &[(HOME, ARRIVED), (DRAINED, 3)], Some(3)).unwrap();
 }
 
-/// What is shown to a rank that watches is one of two words.
+/// A watching rank accepts only two answers.
 #[test]
-fn a_rank_that_watches_tells_corrupt_words() {
+fn watching_acquire_reports_corrupt_words() {
     for word in [0, 1, 1 << 57] {
         let phase = move |rank: Rank, network: &Replay| -> Outcome {
             if rank == 0 {
@@ -174,7 +174,7 @@ fn a_rank_that_watches_tells_corrupt_words() {
 }
 
 #[test]
-fn ranks_that_do_not_exist_are_the_networks_errors() {
+fn nonexistent_rank_is_reported_by_network() {
     for mode in [Shared, Exclusive] {
         let failure = asks(mode, &[(HOME, TAIL_41)], None).unwrap_err();
         assert!(failure.what.starts_with("rank 41 has no word"), "{failure}");
@@ -184,7 +184,7 @@ fn ranks_that_do_not_exist_are_the_networks_errors() {
 }
 
 #[test]
-fn a_release_tells_corrupt_words() {
+fn release_reports_corrupt_words() {
     let releases = |garbage: &'static [(At, u64)], word: u64| {
         let phase = move |rank: Rank, network: &Replay| -> Outcome {
             if rank > 0 {
@@ -204,7 +204,7 @@ fn a_release_tells_corrupt_words() {
     releases(&[(HOME, TAIL_0 | (4 * ARRIVED)), (WAITERS, 4 << 48 | 0x2_0002_0002)], 0);
 }
 
-/// Whatever stands in the network, no call panics, and the model ends.
+/// No call panics on any contents of the words, and the model ends.
 #[test]
 fn garbage_never_panics() {
     let mut state = 7_u64;
@@ -226,7 +226,7 @@ fn garbage_never_panics() {
             let lock = <PassiveLock<_>>::new(network, 0)?;
             lock.acquire(0, if modes[rank] { Shared } else { Exclusive })?.0.release()
         };
-        // It may go well, deadlock, or fail; it returns.
+        // The run may succeed, deadlock or fail, but it returns.
         let delivery = [Delivery::Immediate, Delivery::Watched][(random() % 2) as usize];
         let _ = Sim::new(2, LockLayout::words(2), sim::once(phase)).with_delivery(delivery).run_random(random());
     }

@@ -1,5 +1,5 @@
-//! Access groups as a rank sees them: who is a target, when, and that a target that cannot be told keeps none from
-//! being told.
+//! Access groups at one rank: which ranks are targets and when, and that a target which cannot be notified does not
+//! stop the notifications of others.
 
 mod failing;
 
@@ -7,13 +7,13 @@ use failing::{Failing, Failure, How, Plan, Progress};
 use transom_locks::model::{Replay, Sim, Suspended, sim};
 use transom_locks::{At, Error, Pscw, Rank};
 
-/// The ranks that say they are targets, and what `targets` says.
+/// The ranks for which `is_target` holds, and the result of `targets`.
 fn targets(group: &Pscw, ranks: usize) -> (Vec<Rank>, Option<&[Rank]>) {
     ((0..ranks + 2).filter(|&rank| group.is_target(rank)).collect(), group.targets())
 }
 
 #[test]
-fn a_target_is_one_while_the_epoch_is_open() {
+fn target_is_reported_only_while_epoch_is_open() {
     for ranks in [1, 2, 3, 4, 8] {
         let all: Vec<Rank> = (0..ranks).collect();
         let phase = move |_: Rank, network: &Replay| -> Result<(), Error<Suspended>> {
@@ -21,11 +21,11 @@ fn a_target_is_one_while_the_epoch_is_open() {
             let last = [ranks - 1];
             assert_eq!(targets(&group, ranks), (vec![], None));
             group.post(network, &all)?;
-            // What it opens to others makes them no targets.
+            // An exposure does not make its origins targets.
             assert_eq!(targets(&group, ranks), (vec![], None));
             group.start(network, &last)?;
             assert_eq!(targets(&group, ranks), (vec![ranks - 1], Some(&last[..])));
-            // Nor does a group that is refused.
+            // A group that is refused does not either.
             assert!(matches!(group.start(network, &[0]), Err(Error::Epoch(_))));
             assert_eq!(targets(&group, ranks), (vec![ranks - 1], Some(&last[..])));
             group.complete(network)?;
@@ -44,9 +44,9 @@ fn a_target_is_one_while_the_epoch_is_open() {
     }
 }
 
-/// What two ranks write at a third lies in different words, and all in as many as `words` says.
+/// Two ranks write different words at a third, all within `Pscw::words`.
 #[test]
-fn each_rank_writes_two_words_of_its_own() {
+fn each_origin_writes_its_own_two_words() {
     let ranks = 5;
     for writer in 0..ranks {
         let alone = move |rank: Rank, network: &Replay| -> Result<(), Error<Suspended>> {
@@ -67,9 +67,9 @@ fn each_rank_writes_two_words_of_its_own() {
     }
 }
 
-/// The connection to one target is lost: all others are told, whatever their place in the group.
+/// The connection to one target is lost: all others are notified, whatever their place in the group.
 #[test]
-fn a_target_that_cannot_be_told_stops_no_other() {
+fn unreachable_target_does_not_stop_notifications() {
     for ranks in [2, 3, 4, 8] {
         for lost in 1..ranks {
             let phase = move |rank: Rank, network: &Replay| -> Result<(), Error<Suspended>> {

@@ -1,5 +1,5 @@
-//! Random schedules of the shipping lock with many ranks: the same properties as exhaustive.rs, further from the
-//! ground. A failure prints its seed; `SEED=<seed> cargo test -p transom-locks --test random` runs that alone.
+//! Random schedules of the shipped lock with many ranks: the properties of exhaustive.rs at a larger scale. A failure
+//! prints its seed; `SEED=<seed> cargo test -p transom-locks --test random` runs that alone.
 
 // With loom, the lock's own mutex is loom's, which works in loom's models only.
 #![cfg(not(feature = "loom"))]
@@ -18,7 +18,7 @@ fn seeds(most: u64) -> impl Iterator<Item = u64> {
     one.map_or(0..most, |seed| seed..seed + 1)
 }
 
-/// Runs many random schedules and prints how many.
+/// Runs many random schedules and prints their number.
 fn run<P: Program>(what: &str, most: u64, net: impl Fn(u64) -> Sim<P>) {
     let begun = Instant::now();
     let mut count = 0;
@@ -33,7 +33,8 @@ fn run<P: Program>(what: &str, most: u64, net: impl Fn(u64) -> Sim<P>) {
     println!("{what}: {count} schedules, {:.1?}", begun.elapsed());
 }
 
-/// Requests of `ranks` ranks on `targets` locks, a writer in every `one_in`, all locks in every twentieth.
+/// Requests of `ranks` ranks on `targets` locks: a writer in every `one_in`, and a call for all locks in every
+/// twentieth.
 fn mix(ranks: usize, requests: usize, targets: usize, one_in: u64, seed: u64) -> Vec<Vec<Call>> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut random = move |below: u64| {
@@ -63,7 +64,7 @@ fn mixes_of_many_ranks() {
     }
 }
 
-/// Requests of which every second has a deadline: it passes at once, or, as the schedule has it, later.
+/// Requests of which every second has a deadline, which passes at once or, if the schedule delays the rank, later.
 fn with_deadlines(ranks: usize, requests: usize, one_in: u64, seed: u64) -> Vec<Vec<Call>> {
     let mut rows = mix(ranks, requests, 2, one_in, seed);
     for (at, row) in rows.iter_mut().enumerate() {
@@ -99,37 +100,38 @@ fn deadlines_of_many_ranks() {
 
 /// All readers queue behind one writer, so that the chain of links has many words.
 #[test]
-fn a_long_chain_of_readers() {
+fn long_chain_of_readers_is_granted() {
     for ranks in [16, 33, 64] {
-        run(&format!("{} readers behind a writer", ranks - 1), 10, |_| Behind::new(ranks, None).sim());
+        run(&format!("{} readers behind a writer", ranks - 1), 10, |_| QueuedReaders::new(ranks, None).sim());
     }
 }
 
 #[test]
-fn a_chain_without_links_fails() {
-    let failure = Behind::new(16, Some(Mutant::Untold(Field::Link))).sim().run_random(1).unwrap_err();
+fn chain_without_links_is_corrupt() {
+    let failure = QueuedReaders::new(16, Some(Mutant::Untold(Field::Link))).sim().run_random(1).unwrap_err();
     println!("no links: {failure}");
     assert!(failure.what.contains("lock memory for the lock of rank 0 holds"), "{failure}");
 }
 
-/// Rank 0 takes the lock exclusively, and releases it once the others stand behind it; then all do it again, shared.
-struct Behind {
+/// Rank 0 takes the lock exclusively, and releases it once all others are queued behind it; then all take it in shared
+/// mode.
+struct QueuedReaders {
     ranks: usize,
     mutant: Option<Mutant>,
 }
 
-impl Behind {
+impl QueuedReaders {
     fn new(ranks: usize, mutant: Option<Mutant>) -> Self {
-        Behind { ranks, mutant }
+        QueuedReaders { ranks, mutant }
     }
 
-    /// One word more at each rank, which rank 0 notifies when it holds the lock.
+    /// One word more at each rank, which rank 0 notifies once it holds the lock.
     fn sim(self) -> Sim<Self> {
         Sim::new(self.ranks, LockLayout::words(self.ranks) + 1, self)
     }
 }
 
-impl Program for Behind {
+impl Program for QueuedReaders {
     type Local = TargetLock;
 
     fn start(&self, _: Rank) -> TargetLock {
@@ -148,7 +150,7 @@ impl Program for Behind {
         match (phase, rank) {
             (0, 0) => drop(lock.exclusive(&mutated, layout, 0)?),
             (1, 0) => (1..self.ranks).try_for_each(|rank| network.notify(At { rank, word: flag }, 1, Wake::Home))?,
-            // Its waiters: the count is in the top 16 bits.
+            // Rank 0's `waiters`: the count is in the top 16 bits.
             (2, 0) => drop(network.wait(8 + 3, Awaited::Anyone, |waiters| waiters >> 48 == self.ranks as u64 - 1)?),
             (3, 0) => lock.release(&mutated, layout, 0)?,
             (0, _) => drop(network.wait(flag, Awaited::Rank(0), |flag| flag == 1)?),
@@ -189,7 +191,7 @@ fn barriers_and_access_groups() {
             };
             Sim::new(ranks, Barrier::words(ranks), sim::once(wait))
         });
-        // Each rank opens its memory to its neighbour on the right and accesses that of the one on the left, twice.
+        // Each rank exposes its memory to its right neighbour and accesses that of its left neighbour, twice.
         run(&format!("access groups of {ranks}"), 20, |_| {
             let exchange = move |rank: Rank, network: &Replay| {
                 let mut group = Pscw::new(ranks, 0);

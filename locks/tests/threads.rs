@@ -1,4 +1,4 @@
-//! Threads of one rank that share a handle: they exclude each other, none is left waiting, and misuse is told.
+//! Threads of one rank that share a handle: the lock excludes them, leaves none waiting, and refuses misuse.
 
 // With loom, the lock's own mutex is loom's, which works in loom's models only.
 #![cfg(not(feature = "loom"))]
@@ -15,7 +15,7 @@ use transom_locks::{Error, LockLayout, PassiveLock, Rank, TargetLock};
 
 type Lock<H> = PassiveLock<Atomics<H>>;
 
-/// What two threads add without an atomic in common is lost, unless the lock keeps them apart.
+/// Two unsynchronised read-modify-writes lose an update, unless the lock excludes them.
 #[test]
 fn threads_exclude_each_other() {
     in_time(|| {
@@ -34,7 +34,7 @@ fn threads_exclude_each_other() {
                             thread::yield_now();
                             match mode {
                                 Exclusive => sum.store(seen + 1, Relaxed),
-                                Shared => assert_eq!(sum.load(Relaxed), seen, "somebody wrote while another read"),
+                                Shared => assert_eq!(sum.load(Relaxed), seen, "a thread wrote while another read"),
                             }
                             held.release().unwrap();
                         }
@@ -49,9 +49,9 @@ fn threads_exclude_each_other() {
     });
 }
 
-/// A thread that keeps the lock, and asks again at once, has it about once between two turns of another thread.
+/// A thread that holds the lock for long and asks again at once gets it about once between two turns of another thread.
 #[test]
-fn threads_of_a_rank_take_turns() {
+fn threads_of_one_rank_alternate() {
     in_time(|| {
         for limit in [None, Some(Duration::from_secs(10))] {
             let memory = memory(1);
@@ -84,9 +84,9 @@ fn threads_of_a_rank_take_turns() {
     });
 }
 
-/// An attempt waits neither for another rank nor for another thread, and nobody waits for it.
+/// An attempt waits neither for another rank nor for another thread, and delays neither.
 #[test]
-fn who_tries_waits_for_nobody() {
+fn attempt_never_waits_nor_delays() {
     in_time(|| {
         let memory = memory(2);
         let handles = [0, 1].map(|rank| Lock::new(Atomics::new(&memory, rank, quiet as fn(Verb)), 0).unwrap());
@@ -108,7 +108,7 @@ fn who_tries_waits_for_nobody() {
     });
 }
 
-/// Attempts and requests of many threads: the lock keeps them apart, and none is left waiting.
+/// Attempts and requests of many threads: the lock excludes them, and leaves none waiting.
 #[test]
 fn attempts_among_requests() {
     in_time(|| {
@@ -141,9 +141,9 @@ fn attempts_among_requests() {
     });
 }
 
-/// The network of a rank panics, in a call that acquires or in one that releases, while other threads want the lock.
+/// A rank's network panics in a call that acquires, or in one that releases, while other threads want the lock.
 #[test]
-fn a_panic_of_the_network_leaves_nobody_waiting() {
+fn network_panic_leaves_no_thread_waiting() {
     for mode in [Shared, Exclusive] {
         for in_release in [false, true] {
             in_time(move || (0..20).for_each(|_| one_panics(mode, in_release)));
@@ -157,7 +157,7 @@ fn one_panics(mode: Mode, in_release: bool) {
         if matches!(verb, Verb::Cas | Verb::Add) && panics.swap(false, SeqCst) {
             if !in_release {
                 asked.wait();
-                // The others are at the mutex by now, or come later: they are told in either case.
+                // The others are in line by now, or join later: both must be woken.
                 thread::sleep(Duration::from_millis(1));
             }
             panic!("of the network");
@@ -186,9 +186,9 @@ fn one_panics(mode: Mode, in_release: bool) {
     });
 }
 
-/// Other threads wait for who has the lock, and it for nobody.
+/// Other threads wait for the holder; the holder's own second request must not wait.
 #[test]
-fn who_asks_again_is_told() {
+fn second_request_of_thread_is_refused() {
     in_time(|| {
         let zero: Lock<_> = PassiveLock::new(Atomics::new(&memory(1), 0, quiet), 0).unwrap();
         let (held, _) = zero.acquire(0, Shared).unwrap();
@@ -206,9 +206,9 @@ fn who_asks_again_is_told() {
     });
 }
 
-/// What `&mut` access took belongs to no thread, and what a thread leaked is the handle's to release.
+/// A lock taken through `&mut` belongs to no thread, and a lock that a thread leaked is released through the handle.
 #[test]
-fn what_the_handle_took_belongs_to_no_thread() {
+fn lock_taken_by_handle_belongs_to_no_thread() {
     in_time(|| {
         let mut zero: Lock<_> = PassiveLock::new(Atomics::new(&memory(1), 0, quiet), 0).unwrap();
         let releases: [fn(&mut Lock<_>); 3] = [
@@ -233,9 +233,9 @@ fn what_the_handle_took_belongs_to_no_thread() {
     });
 }
 
-/// A network that comes back to the lock while it waits, on the same thread, is told; it does not wait for itself.
+/// A network that reenters the lock on the same thread during a wait gets an error instead of a deadlock.
 #[test]
-fn a_network_that_asks_again_is_told() {
+fn reentrant_request_from_network_is_refused() {
     in_time(|| {
         static ASKED: AtomicBool = AtomicBool::new(false);
         static LOCK: std::sync::OnceLock<Lock<fn(Verb)>> = std::sync::OnceLock::new();
@@ -251,9 +251,10 @@ fn a_network_that_asks_again_is_told() {
     });
 }
 
-/// Whoever watched for its turn has it, and has not said yet that it looks at its predecessor's word no more, when that asks anew.
+/// A stalled watcher, which has its turn but has not cleared its predecessor's word, does not delay the deadline of the
+/// predecessor's next request.
 #[test]
-fn a_deadline_is_kept_though_whoever_watched_stands_still() {
+fn deadline_holds_while_watcher_is_stalled() {
     in_time(|| {
         for mode in [Shared, Exclusive] {
             let (memory, layout) = (memory(2), LockLayout::new(0, 2));
@@ -264,7 +265,7 @@ fn a_deadline_is_kept_though_whoever_watched_stands_still() {
                 }
             };
             let stand_still = |verb| {
-                // First it asks, then it says that it has seen its turn.
+                // The first notify is the watcher's request, the second acknowledges its turn.
                 if verb == Verb::Notify && told.fetch_add(1, SeqCst) == 1 {
                     stands.store(true, SeqCst);
                     wait(&|| goes_on.load(SeqCst));

@@ -1,10 +1,10 @@
-//! The gate of updates on every schedule: a run that is alone reads and writes back, and no update is lost.
+//! The gate of updates under every schedule: a run that is alone reads and writes back, and no update is lost.
 #![cfg(not(feature = "loom"))]
 
 use transom_locks::model::{Delivery, Replay, Sim, Suspended, sim};
 use transom_locks::{At, Awaited, Error, Network, Run, UpdateGate, Wake};
 
-/// The word of the gate, that of the element, and that of the ranks that are done; all at rank 0.
+/// Three words, all at rank 0: the gate, the element, and the count of ranks that are done.
 const WORDS: usize = 3;
 
 fn word(word: usize) -> At {
@@ -13,18 +13,18 @@ fn word(word: usize) -> At {
 
 const GATE: UpdateGate = UpdateGate::new(At { rank: 0, word: 0 });
 
-/// What a rank does, one after the other.
+/// One action of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Act {
     /// A single of a thread that is admitted for it alone.
     Single,
-    /// A single; the thread stays admitted for what follows.
+    /// A single; the thread stays admitted for later actions.
     Stay,
-    /// A run of one element, by a thread that has stayed or not.
+    /// A run of one element, by a thread that is admitted for singles or not.
     Run,
-    /// A run of memory without singles.
+    /// A run at memory without singles.
     Alone,
-    /// Gives up being admitted.
+    /// Ends the admission for singles.
     Leave,
 }
 
@@ -32,7 +32,7 @@ use Act::{Alone, Leave, Run as ARun, Single, Stay};
 
 type Outcome<T> = Result<T, Error<Suspended>>;
 
-/// Adds 1 to the element by a read and a write: another update in between is lost.
+/// Adds 1 to the element by a read and a write, so that an update in between is lost.
 fn plainly(network: &Replay) -> Outcome<()> {
     let found = network.add(word(1), 0, Wake::Nobody)?;
     Ok(network.cas(word(1), found, found + 1, Wake::Nobody).map(drop)?)
@@ -80,7 +80,7 @@ fn act(network: &Replay, acts: &[Act]) -> Outcome<u64> {
     Ok(updates)
 }
 
-/// The acts of each rank; at the end all updates are there, and the gate is as at the start.
+/// Runs the actions of each rank. At the end all updates must be there, and the gate must be 0.
 fn check(acts: &'static [&'static [Act]], delivery: Delivery) -> usize {
     let program = sim::once(move |rank, network| {
         act(network, acts[rank])?;
@@ -92,7 +92,7 @@ fn check(acts: &'static [&'static [Act]], delivery: Delivery) -> usize {
                 return Err(Error::Epoch("an update is lost"));
             }
             if network.add(word(0), 0, Wake::Nobody)? != 0 {
-                return Err(Error::Epoch("the gate counts somebody"));
+                return Err(Error::Epoch("the gate counts an update that has ended"));
             }
         }
         Ok(())

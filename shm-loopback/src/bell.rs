@@ -1,11 +1,11 @@
-//! Sleeping until a word of one's own memory may have changed, and waking who sleeps.
+//! An event count: a rank sleeps until a word of its memory may have changed, and a rank that changes a word wakes it.
 //!
-//! No wake-up is lost. A sleeper counts itself in `sleepers` before it looks at the words a last time; a ringer reads
-//! `sleepers` after it has changed a word. A barrier is between the two accesses of each, so one of the two sees the other:
-//! either the sleeper finds the changed word, or the ringer finds the sleeper, counts `rings` up and wakes. The sleeper
-//! sleeps only while `rings` is what it was before that last look.
+//! No wake-up is lost. A sleeper counts itself in `sleepers` before its last poll of the words; a waker reads
+//! `sleepers` after it has changed a word. Each side has a fence between its two accesses, so one of them sees the
+//! other. Either the sleeper finds the changed word, or the waker finds the sleeper, increments `rings` and wakes it.
+//! The sleeper sleeps only while `rings` has its value from before that last poll.
 //!
-//! Ringers are in a hurry, and sleepers have time: theirs is the barrier that costs something ([`order`]).
+//! Wakers are on the fast path and sleepers are not, so the sleeper's fence is the expensive one ([`order`]).
 
 use crate::order;
 #[cfg(not(miri))]
@@ -13,39 +13,41 @@ use rustix::{io::Errno, thread::futex};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst, fence};
 use std::time::Duration;
 
-/// How long a sleeper sleeps at most before it looks again, and asks whether those it waits for still live.
+/// Longest sleep before a sleeper polls again, and checks that the ranks it waits for are alive.
 const ROUND: Duration = Duration::from_millis(100);
 
-/// What sleepers and ringers of one block share. A trait, so that a model checker runs [`nap`] and [`ring`] as they ship.
+/// The state that sleepers and wakers of one block share. A trait, so that a model checker runs [`nap`] and [`ring`] as
+/// they ship.
 pub(crate) trait Bell {
-    /// What a sleeper has seen of the rings.
+    /// A sleeper's snapshot of `rings`.
     type Seen;
     /// Changes the number of sleepers by 1 or -1.
     fn count(&self, change: i32);
     fn sleepers(&self) -> u32;
-    /// The barriers of a ringer and of a sleeper.
+    /// The fences of a waker and of a sleeper.
     #[inline(always)]
     fn light(&self) {
         order::light();
     }
     fn heavy(&self) {
-        // Without it a wake-up may be lost, and a sleep lasts as long as it may.
+        // If it fails a wake-up may be missed, and the sleep lasts for its full time.
         let _ = order::heavy();
     }
     fn rings(&self) -> Self::Seen;
     fn add_ring(&self);
-    /// Sleeps until woken, but no longer than this, unless `rings` is another number than `seen`. May end early. Whether the time was
-    /// over, and all ring who change something.
+    /// Sleeps until woken, but at most for `most`, and only while `rings` equals `seen`. May end early. Returns whether
+    /// the time was over, provided that every rank that changes a word also rings.
     fn sleep(&self, seen: Self::Seen, most: Duration) -> bool;
-    /// The time was over, and something had come: that cannot be, but if its ringer stopped just between the two.
+    /// Counts a sleep that timed out although data had arrived: possible only if the waker stalled between its store
+    /// and its wake.
     fn missed(&self) {
         MISSED.fetch_add(1, Relaxed);
     }
-    /// Wakes all who sleep.
+    /// Wakes all sleepers.
     fn wake(&self);
 }
 
-/// Wakes who sleeps; to be called after a word was changed, by any store.
+/// Wakes the sleepers. Called after a word was changed by any store.
 #[inline(always)]
 pub(crate) fn ring(bell: &impl Bell) {
     bell.light();
@@ -61,7 +63,7 @@ fn ring_for_sleepers(bell: &impl Bell) {
     bell.wake();
 }
 
-/// Sleeps for so long at most, unless `look` finds what it looks for in words; looks again after that.
+/// Sleeps for at most `most`, unless `look` finds its result; then polls again.
 pub(crate) fn nap<R, E>(
     bell: &impl Bell,
     most: Duration,
@@ -76,22 +78,22 @@ pub(crate) fn nap<R, E>(
     let over = bell.sleep(seen, most.min(ROUND));
     drop(sleeping);
     let found = look()?;
-    // A shorter sleep ends at a deadline, which `look` may report as found.
+    // A shorter sleep ends at a deadline, which `look` may report as its result.
     if over && most >= ROUND && found.is_some() {
         bell.missed();
     }
     Ok(found)
 }
 
-/// Of all sleepers of this process.
+/// Count for all sleepers of this process.
 static MISSED: AtomicU64 = AtomicU64::new(0);
 
-/// How often something had come, and a sleeper found it only when its time was over.
+/// The number of sleeps that timed out although data had arrived.
 pub(crate) fn missed() -> u64 {
     MISSED.load(Relaxed)
 }
 
-/// Counts a sleeper, also if its `look` panics.
+/// Counts a sleeper, even if its `look` panics.
 struct Sleeping<'b, B: Bell>(&'b B);
 
 impl<'b, B: Bell> Sleeping<'b, B> {
@@ -107,12 +109,12 @@ impl<B: Bell> Drop for Sleeping<'_, B> {
     }
 }
 
-/// The bell of a block: two words of its header.
+/// The event count of a block: two words of its header.
 #[repr(C)]
 pub(crate) struct Futex {
     /// Threads of the block's rank that sleep, or are about to.
     sleepers: AtomicU32,
-    /// How often it was rung; what the sleepers' futex watches.
+    /// The number of rings; the word of the sleepers' futex.
     rings: AtomicU32,
 }
 
@@ -146,10 +148,10 @@ impl Bell for Futex {
         #[cfg(not(miri))]
         {
             let most = most.try_into().expect("a tenth of a second is a timespec");
-            // However it ends (woken, changed before, interrupted, timed out), the caller looks again.
+            // Whatever the result (woken, changed before, interrupted, timed out), the caller polls again.
             futex::wait(&self.rings, futex::Flags::empty(), seen, Some(&most)) == Err(Errno::TIMEDOUT)
         }
-        // Miri knows no futex between processes; sleepers only yield there.
+        // Miri has no futex between processes; sleepers only yield there.
         #[cfg(miri)]
         {
             let _ = (seen, most, std::thread::yield_now());
@@ -199,7 +201,7 @@ impl<B: Bell> Bell for &B {
     }
 }
 
-/// A bell that not all ring who have something for the sleeper: it looks again after so long.
+/// An event count that some sources of data do not ring: the sleeper polls again after this time.
 pub(crate) struct Brief<B>(pub B, pub Duration);
 
 impl<B: Bell> Bell for Brief<B> {
@@ -213,7 +215,8 @@ impl<B: Bell> Bell for Brief<B> {
         self.0.sleepers()
     }
 
-    /// No barrier for all, thousands of times a second, on every processor that runs a rank: who looks so soon may miss a ring.
+    /// A frequent sleeper issues no process-wide fence, thousands of times a second on every core that runs a rank: it
+    /// may miss a ring.
     fn heavy(&self) {
         if self.1 > Duration::from_millis(1) { self.0.heavy() } else { fence(SeqCst) }
     }
@@ -236,7 +239,8 @@ impl<B: Bell> Bell for Brief<B> {
     }
 }
 
-/// Two bells that one sleeper listens to: of the block whose words it waits for, and of its rank's messages.
+/// Two event counts on which one thread sleeps: that of the block whose words it waits for, and that of its rank's
+/// messages.
 pub(crate) struct Both<'b>(pub &'b Futex, pub &'b Futex);
 
 impl Bell for Both<'_> {
@@ -276,7 +280,8 @@ impl Bell for Both<'_> {
             let until = now + most.try_into().expect("a tenth of a second is a timespec");
             let waits = [one(self.0, seen[0]), one(self.1, seen[1])];
             let waited = futex::waitv(&waits, WaitvFlags::empty(), Some(&until), clock);
-            // Linux before 5.16 cannot wait for two, and filters of system calls may forbid it: rounds of a millisecond then.
+            // Linux before 5.16 cannot wait on two futexes, and system-call filters may forbid it: rounds of a
+            // millisecond then.
             if !matches!(waited, Ok(_) | Err(Errno::AGAIN | Errno::INTR | Errno::TIMEDOUT)) {
                 self.0.sleep(seen[0], most.min(Duration::from_millis(1)));
             }
@@ -301,20 +306,20 @@ mod tests {
     use std::sync::atomic::{Ordering::Acquire, Ordering::Release};
     use std::time::Instant;
 
-    /// As filters of system calls do that do not know `futex_waitv`: who waits sleeps all the same.
+    /// Under a system-call filter that does not know `futex_waitv`, a waiter sleeps all the same.
     #[test]
     fn two_bells_are_waited_for_where_that_is_forbidden() {
         use nix::libc;
         let op = |code: u32, k, jf| libc::sock_filter { code: code as u16, jt: 0, jf, k };
         let filter = move || {
             let mut filter = [
-                op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0), // the number of the call
+                op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0), // the system call's number
                 op(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, libc::SYS_futex_waitv as u32, 1),
                 op(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32, 0),
                 op(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0),
             ];
             let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-            // SAFETY: system calls that read `program`, and are for this thread alone.
+            // SAFETY: system calls that read `program`, and affect this thread alone.
             unsafe {
                 libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
                     && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0
@@ -332,8 +337,8 @@ mod tests {
         slept.join().unwrap();
     }
 
-    /// Two threads hand a count over, each sleeping at once; a wake-up that is lost costs a round. The model says that none
-    /// is; this says that the futex does what the model takes it to do.
+    /// Two threads hand a count over, each sleeping immediately; a lost wake-up costs a round. The model proves that
+    /// none is lost; this test checks that the futex behaves as modelled.
     #[test]
     fn no_wake_up_is_lost() {
         const HAND_OVERS: u64 = 20_000;
@@ -363,13 +368,13 @@ mod tests {
             }
         });
         let late = late.into_inner();
-        // A thread that is not scheduled for a whole round looks like one that lost a wake-up.
+        // A thread that is not scheduled for a whole round looks like one that missed a wake-up.
         assert!(late <= 2, "{late} of {HAND_OVERS} naps took a whole round; all took {:?}", begun.elapsed());
     }
 }
 
-/// The protocol under loom's memory model, with mutants that must fail. A fence at each side stands for `membarrier`, whose
-/// promise is the same. A wake-up that is lost leaves all threads asleep, which loom reports.
+/// The protocol under loom's memory model, with mutants that must fail. A fence on each side stands for `membarrier`,
+/// which guarantees the same. A lost wake-up leaves all threads asleep, which loom reports.
 #[cfg(all(test, feature = "loom"))]
 pub(crate) mod model {
     use super::*;
@@ -379,24 +384,24 @@ pub(crate) mod model {
     #[derive(Clone, Copy, PartialEq)]
     enum Mutant {
         None,
-        /// The sleeper is counted after its last look.
+        /// The sleeper is counted after its last poll.
         CountedLate,
-        /// The ringer does not count its ring.
+        /// The waker does not increment `rings`.
         RingNotCounted,
-        /// The ringer wakes nobody.
+        /// The waker wakes no thread.
         NobodyWoken,
-        /// The sleeper sleeps whatever the number of rings is.
+        /// The sleeper sleeps whatever the value of `rings`.
         SleepsAnyway,
-        /// Nothing orders the change of a word and the reading of `sleepers`.
+        /// The waker has no fence between the change of a word and the read of `sleepers`.
         RingerUnordered,
-        /// Nothing orders the counting of the sleeper and its last look.
+        /// The sleeper has no fence between its count and its last poll.
         SleeperUnordered,
     }
 
     pub(crate) struct Modelled {
         sleepers: AtomicU32,
         rings: AtomicU32,
-        /// What the kernel holds while it compares and enqueues, or wakes.
+        /// The lock that the kernel holds while it compares and enqueues, or wakes.
         bucket: Mutex<()>,
         queue: Condvar,
         mutant: Mutant,
@@ -410,7 +415,7 @@ pub(crate) mod model {
     }
 
     impl Modelled {
-        /// The bell as it ships.
+        /// The event count as it ships.
         pub(crate) fn correct() -> Self {
             Modelled::new(Mutant::None)
         }
@@ -470,7 +475,7 @@ pub(crate) mod model {
         }
     }
 
-    /// A rank waits for the words of two others, which each changes by an operation of its own.
+    /// A rank waits for the words of two others, which they change by different operations.
     fn two_ringers(mutant: Mutant) {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(3);
@@ -490,7 +495,7 @@ pub(crate) mod model {
             while nap(&block.0, ROUND, look).unwrap().is_none() {}
             ringers.into_iter().for_each(|ringer| ringer.join().unwrap());
             if mutant == Mutant::None {
-                assert_eq!(block.0.sleepers.load(Ordering::SeqCst), 0, "who is awake is not counted");
+                assert_eq!(block.0.sleepers.load(Ordering::SeqCst), 0, "a thread that is awake is not counted");
             }
         });
     }
@@ -500,7 +505,7 @@ pub(crate) mod model {
         two_ringers(Mutant::None);
     }
 
-    /// In processes of their own: loom cannot unwind from threads that all sleep.
+    /// Each runs in its own process: loom cannot unwind threads that all sleep.
     #[test]
     fn every_mutant_is_caught() {
         use Mutant::*;

@@ -1,14 +1,16 @@
-//! A lock of which the first thread that takes it has a fast path, with no locked instruction, until another takes it too (biased
-//! locking). A locked instruction waits for all stores before it, also for those to lines that another processor has.
+//! A biased lock: the first thread that takes it has a fast path without a locked instruction, until another thread
+//! takes it too. A locked instruction waits for all earlier stores, including those to lines that another processor
+//! holds.
 //!
 //! # Invariants
-//! `owner` is nobody, then the first thread, then everybody, and never goes back; it changes under the mutex alone.
+//! `owner` is first `NOBODY`, then the first thread, then `EVERYBODY`, and never goes back. It changes only under the
+//! mutex.
 //!
-//! 1. Only the owner, or who was it, stores `inside`. It is inside from when it has stored that, and found itself the owner still,
-//!    until it takes that back.
-//! 2. Everybody else has the mutex, has made the lock everybody's, and has found `inside` taken back after that. A barrier is between
-//!    the two accesses of each side, so one sees the other ([`order`]).
-//! 3. Where the lock is everybody's, its first owner takes the mutex as others do.
+//! 1. Only the owner, or the former owner, stores `inside`. It is inside from when it has set `inside` and then found
+//!    that it is still the owner, until it clears `inside`.
+//! 2. Every other thread holds the mutex, has set `owner` to `EVERYBODY`, and has found `inside` cleared after that.
+//!    Each side has a fence between its two accesses, so one sees the other ([`order`]).
+//! 3. Once `owner` is `EVERYBODY`, the first owner takes the mutex like any other thread.
 
 use std::cell::UnsafeCell;
 use std::marker::PhantomData;
@@ -16,7 +18,7 @@ use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut};
 use threads::{AtomicBool, AtomicUsize, Mutex, MutexGuard, Ordering::*, order, this_thread, yield_now};
 
-/// What the lock is made of; under test by loom its models of that.
+/// The primitives of the lock; in tests under loom, its models of them.
 #[cfg(not(all(test, feature = "loom")))]
 mod threads {
     pub(super) use crate::order;
@@ -24,8 +26,8 @@ mod threads {
     pub use std::sync::{Mutex, MutexGuard};
     pub use std::thread::yield_now;
 
-    /// A number of this thread, unlike that of any other that lives: where it has its own variables. A thread that has those of one that
-    /// has ended goes on in its place.
+    /// A number of the calling thread, unlike that of any other live thread: the address of a thread-local variable. A
+    /// thread that gets the address of an ended thread takes over its role.
     #[inline(always)]
     pub fn this_thread() -> usize {
         thread_local!(static HERE: u64 = const { 0 });
@@ -33,7 +35,7 @@ mod threads {
     }
 }
 
-/// A value for one thread at a time.
+/// A lock around a value, for one thread at a time.
 ///
 /// # Examples
 /// ```
@@ -47,32 +49,32 @@ pub struct Biased<T> {
     owner: AtomicUsize,
     inside: AtomicBool,
     others: Mutex<()>,
-    /// What who has the mutex holds it by. Written and read by that one alone.
+    /// The guard of the thread that holds the mutex. Only that thread writes and reads it.
     guard: UnsafeCell<MaybeUninit<MutexGuard<'static, ()>>>,
     value: UnsafeCell<T>,
 }
 
-/// As owner: nobody yet, and everybody. No thread's number.
+/// Values of `owner` that are no thread's number.
 const NOBODY: usize = 0;
 const EVERYBODY: usize = 1;
 
-// SAFETY: the value and the guard are reached by who has the lock alone, so by one thread after the other; the guard by the thread
-// that has left it there.
+// SAFETY: only the thread that has the lock accesses the value and the guard, so one thread after another; the guard is
+// only accessed by the thread that stored it.
 unsafe impl<T: Send> Sync for Biased<T> {}
-// SAFETY: what is moved nobody has, and a guard that was leaked is not touched any more.
+// SAFETY: no thread holds a lock that is moved, and a leaked guard is not accessed any more.
 unsafe impl<T: Send> Send for Biased<T> {}
 
-/// The value, as long as this is kept. Two words: it goes in registers.
+/// Access to the value. Two words, so that it is passed in registers.
 pub struct Held<'l, T> {
     lock: &'l Biased<T>,
-    /// Without the mutex.
+    /// True if the mutex is not held.
     by_fast_path: bool,
-    /// Stays in its thread.
+    /// Keeps the value in its thread.
     _value: PhantomData<*mut T>,
 }
 
 impl<T> Biased<T> {
-    /// A lock of this value.
+    /// Creates a lock around `value`.
     pub fn new(value: T) -> Self {
         order::register();
         Biased {
@@ -84,13 +86,14 @@ impl<T> Biased<T> {
         }
     }
 
-    /// The value; none if a thread, also this one, has it.
+    /// Takes the lock; `None` if any thread, this one included, holds it.
     #[inline(always)]
     pub fn try_lock(&self) -> Option<Held<'_, T>> {
         self.enter().or_else(|| self.try_lock_with_others())
     }
 
-    /// The value, once no other thread has it. Who has it already panics, or waits for ever if other threads have taken it too.
+    /// Takes the lock, once no other thread holds it. If this thread already holds it by the fast path the call panics;
+    /// if it holds it otherwise, the call waits for ever.
     #[inline(always)]
     pub fn lock(&self) -> Held<'_, T> {
         self.enter().unwrap_or_else(|| self.lock_with_others())
@@ -100,7 +103,7 @@ impl<T> Biased<T> {
     #[inline(always)]
     fn enter(&self) -> Option<Held<'_, T>> {
         let me = this_thread();
-        // Acquire: a thread in the place of one that has ended sees what that did.
+        // Acquire: a thread that takes over an ended thread's role sees its writes.
         if self.owner.load(Relaxed) != me || self.inside.load(Acquire) {
             return None;
         }
@@ -113,7 +116,7 @@ impl<T> Biased<T> {
         Some(self.held(true))
     }
 
-    /// Release: who finds it taken back sees what was done inside.
+    /// Release: a thread that finds `inside` cleared sees the writes made inside.
     #[inline(always)]
     fn leave(&self) {
         self.inside.store(false, Release);
@@ -150,12 +153,12 @@ impl<T> Biased<T> {
         }
     }
 
-    /// Whether this thread is inside by the fast path.
+    /// Returns whether this thread is inside by the fast path.
     fn is_mine(&self) -> bool {
         self.owner.load(Relaxed) == this_thread() && self.inside.load(Relaxed)
     }
 
-    /// The value for who has the mutex, unless the owner is inside.
+    /// Takes the lock for a thread that holds the mutex, unless the owner is inside.
     fn take<'l>(&'l self, others: MutexGuard<'l, ()>) -> Result<Held<'l, T>, MutexGuard<'l, ()>> {
         match self.owner.load(Relaxed) {
             NOBODY => {
@@ -168,7 +171,7 @@ impl<T> Biased<T> {
             _ => {
                 self.owner.store(EVERYBODY, Relaxed);
                 if !order::heavy() {
-                    // The owner may be inside without our seeing it, now and later.
+                    // The owner may be inside without this thread seeing it, now and later.
                     eprintln!("transom: membarrier(2) worked before, and does not now; this process cannot go on");
                     std::process::abort();
                 }
@@ -177,7 +180,7 @@ impl<T> Biased<T> {
         if self.inside.load(Acquire) {
             return Err(others);
         }
-        // SAFETY: this thread has the lock; and the lock stays where it is, or leaks the guard.
+        // SAFETY: this thread has the lock; the lock is not moved while it is held, or the guard is leaked.
         unsafe {
             (*self.guard.get()).write(std::mem::transmute::<MutexGuard<'l, ()>, MutexGuard<'static, ()>>(others))
         };
@@ -190,7 +193,7 @@ impl<T> Deref for Held<'_, T> {
 
     #[inline(always)]
     fn deref(&self) -> &T {
-        // SAFETY: by the invariants no other thread has the value, and this one has it once.
+        // SAFETY: by the invariants no other thread accesses the value, and this one has one `Held`.
         unsafe { &*self.lock.value.get() }
     }
 }
@@ -209,7 +212,7 @@ impl<T> Drop for Held<'_, T> {
         if self.by_fast_path {
             return self.lock.leave();
         }
-        // SAFETY: it was left there by this one.
+        // SAFETY: this `Held` stored the guard.
         drop(unsafe { (*self.lock.guard.get()).assume_init_read() });
     }
 }
@@ -221,7 +224,7 @@ mod tests {
     #[test]
     fn one_thread_at_a_time_has_the_value() {
         let (lock, threads, each) = (Biased::new(0_u64), 4, if cfg!(miri) { 20 } else { 100_000 });
-        // The first for itself, and then with the others.
+        // First the owner alone, then together with the others.
         (0..each).for_each(|_| *lock.lock() += 1);
         std::thread::scope(|scope| {
             for thread in 0..threads {
@@ -246,7 +249,7 @@ mod tests {
         assert_eq!(*lock.lock(), (threads + 2) * each);
     }
 
-    /// Another thread takes a lock while its owner goes in and out.
+    /// Another thread takes a lock while its owner enters and leaves repeatedly.
     #[test]
     fn the_owner_of_a_lock_is_not_overtaken() {
         const EACH: u64 = 20;
@@ -310,7 +313,7 @@ mod threads {
     pub use loom::sync::{Mutex, MutexGuard};
     pub use loom::thread::yield_now;
 
-    /// A fence at each side stands for what `membarrier` promises.
+    /// A fence on each side stands for the guarantee of `membarrier`.
     pub mod order {
         pub fn register() {}
 
@@ -332,21 +335,21 @@ mod threads {
     }
 }
 
-/// Under loom's memory model, as it ships. `tests/mutants` has the lines that this must notice.
+/// Runs the shipped code under loom's memory model. `tests/mutants` lists lines whose removal these tests must notice.
 #[cfg(all(test, feature = "loom"))]
 mod model {
     use super::*;
     use loom::cell::UnsafeCell;
     use loom::sync::Arc;
 
-    /// A value of which loom says if two threads have it at once, or one does not see what the last did.
+    /// A value for which loom reports concurrent access, and access that misses the last holder's writes.
     struct Watched(UnsafeCell<u32>);
 
-    // SAFETY: loom looks whether it is.
+    // SAFETY: loom checks the accesses.
     unsafe impl Send for Watched {}
 
     fn count(lock: &Biased<Watched>) {
-        // SAFETY: loom looks that nobody else uses it.
+        // SAFETY: loom checks that no other thread accesses the value.
         lock.lock().0.with_mut(|value| unsafe { *value += 1 });
     }
 

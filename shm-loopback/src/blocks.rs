@@ -1,4 +1,4 @@
-//! The blocks of memory that a process has of a job: its ranks' own, and those of others that are mapped here.
+//! The blocks of memory of a job that a process knows: its ranks' own, and mapped ones of other processes.
 
 use crate::memory::{Memory, View};
 use foldhash::fast::RandomState;
@@ -6,26 +6,27 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
-/// The blocks, by their tags, and by where they begin.
+/// The known blocks, by tag and by address.
 #[derive(Default)]
 pub(crate) struct Blocks(Mutex<Known>);
 
 #[derive(Default)]
 struct Known {
     by_tag: HashMap<u64, Block, RandomState>,
-    /// Those of this process's ranks: where the bytes begin, {tag, descriptor by which others may map it}.
+    /// Blocks of this process's ranks, by the address of their bytes: {tag, descriptor by which others may map it}.
     own: BTreeMap<usize, (u64, Option<u32>)>,
-    /// Buffers of others, and by which process number they are known: mapped here until their owner gives them up, or has died.
+    /// Buffers of other processes, by tag, with the owner's process number. They stay mapped until the owner gives them
+    /// up, or has died.
     kept: HashMap<u64, (u64, View), RandomState>,
 }
 
 struct Block {
     memory: Weak<Memory>,
-    /// Where it begins, if it is of a rank of this process.
+    /// The address of its bytes, if the block belongs to a rank of this process.
     own: Option<usize>,
 }
 
-/// What leads others to a place in a block of this process.
+/// The identification of a block of this process, for other ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Found {
     pub tag: u64,
@@ -37,7 +38,8 @@ impl Blocks {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// A block that a rank of this process has made; others may map it by a descriptor until it is [removed](Self::remove).
+    /// Adds a block that a rank of this process has made. Other ranks may map it by a descriptor until it is
+    /// [removed](Self::remove).
     pub fn add(&self, tag: u64, memory: &Arc<Memory>, fd: Option<u32>) {
         let mut known = self.lock();
         let start = memory.start().as_ptr().addr();
@@ -45,7 +47,7 @@ impl Blocks {
         known.own.insert(start, (tag, fd));
     }
 
-    /// The block of a rank of this process is found no more.
+    /// Removes a block of a rank of this process.
     pub fn remove(&self, tag: u64) {
         let mut known = self.lock();
         if let Some(Block { own: Some(start), .. }) = known.by_tag.remove(&tag) {
@@ -53,7 +55,7 @@ impl Blocks {
         }
     }
 
-    /// Lists a block of another process that is mapped here. The entry goes when the last view of the block goes.
+    /// Adds a block of another process that is mapped here. The entry is removed with the last view of the block.
     pub fn note(self: &Arc<Self>, tag: u64, mut memory: Memory) -> Arc<Memory> {
         memory.noted = Some(Noted { blocks: Arc::downgrade(self), tag });
         let memory = Arc::new(memory);
@@ -61,33 +63,33 @@ impl Blocks {
         memory
     }
 
-    /// As [`note`](Self::note), and keeps it mapped until its owner, by its process number, gives it up.
+    /// [`note`](Self::note) for a block that stays mapped until its owner, identified by process number, gives it up.
     pub fn keep(self: &Arc<Self>, owner: u64, tag: u64, memory: Memory) -> Arc<Memory> {
         self.sweep();
         let memory = self.note(tag, memory);
         let replaced = self.lock().kept.insert(tag, (owner, View::whole(&memory)));
-        // Without the lock, which the drop of its last view takes.
+        // Dropped without holding the lock, which the drop of its last view takes.
         drop(replaced);
         memory
     }
 
-    /// Unmaps what its owners have given up.
+    /// Unmaps the blocks that their owners have given up.
     pub fn sweep(&self) {
         self.unmap(|_, view| view.header().is_over());
     }
 
-    /// Unmaps what is kept of a process that is gone, and can give up nothing.
+    /// Unmaps the blocks of a process that is gone, and so cannot give them up.
     pub fn forget(&self, gone: u64) {
         self.unmap(|owner, _| owner == gone);
     }
 
     fn unmap(&self, which: impl Fn(u64, &View) -> bool) {
         let unmapped: Vec<_> = self.lock().kept.extract_if(|_, (owner, view)| which(*owner, view)).collect();
-        // Without the lock, which the drop of a last view takes.
+        // Dropped without holding the lock, which the drop of a last view takes.
         drop(unmapped);
     }
 
-    /// Removes the entry of a block whose last view is gone. Another thread may have mapped the block anew since: that
+    /// Removes the entry of a block whose last view is gone. If another thread has mapped the block anew since, its
     /// entry stays.
     fn remove_dead(&self, tag: u64) {
         if let Entry::Occupied(entry) = self.lock().by_tag.entry(tag)
@@ -97,17 +99,17 @@ impl Blocks {
         }
     }
 
-    /// The block of this tag, if it is here.
+    /// The block with this tag, if it is mapped here.
     pub fn get(&self, tag: u64) -> Option<Arc<Memory>> {
         self.lock().by_tag.get(&tag)?.memory.upgrade()
     }
 
-    /// The block of this tag, if it is of a rank of this process.
+    /// The block with this tag, if it belongs to a rank of this process.
     pub fn of_this_process(&self, tag: u64) -> Option<Arc<Memory>> {
         self.lock().by_tag.get(&tag).filter(|block| block.own.is_some())?.memory.upgrade()
     }
 
-    /// The block of this process in which so many bytes at an address lie.
+    /// The block of this process that contains `len` bytes at an address.
     pub fn containing(&self, address: usize, len: usize) -> Option<Found> {
         let known = self.lock();
         let (start, (tag, fd)) = known.own.range(..=address).next_back()?;
@@ -131,7 +133,7 @@ impl Drop for Noted {
     }
 }
 
-/// Takes a block out of the list of those that ranks of this process can attach to.
+/// Removes a block, when dropped, from those that ranks of this process can attach to.
 pub(crate) struct Forget {
     pub blocks: Arc<Blocks>,
     pub tag: u64,
@@ -182,7 +184,7 @@ mod tests {
         let weak = Arc::downgrade(&memory);
         memory.header().give_up();
         drop(memory);
-        assert!(weak.upgrade().is_some(), "until somebody looks");
+        assert!(weak.upgrade().is_some(), "until the next sweep");
         assert!(blocks.get(5).is_some() && blocks.of_this_process(5).is_none());
         blocks.sweep();
         assert!(weak.upgrade().is_none() && blocks.get(5).is_none());
@@ -206,7 +208,7 @@ mod tests {
         let view = View::whole(&first);
         drop(first);
         assert_eq!(listed(), 1, "a view is left");
-        // The block is mapped a second time before the first mapping goes.
+        // The block is mapped a second time before the first mapping is dropped.
         let second = blocks.note(8, Memory::heap(64, 8).unwrap());
         drop(view);
         assert!(blocks.get(8).is_some(), "the entry is of the second mapping");

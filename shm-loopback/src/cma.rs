@@ -1,5 +1,5 @@
-//! Memory that another process had before there was a window on it: no mapping leads there, but the kernel copies between
-//! two processes.
+//! User memory of another process. It cannot be mapped, but the kernel copies between two processes (cross-memory
+//! attach).
 
 use crate::system;
 use nix::errno::Errno;
@@ -10,7 +10,7 @@ use std::io::{IoSlice, IoSliceMut};
 use transom_locks::Rank;
 use transom_windows::FabricError;
 
-/// Where it is.
+/// The position of such memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CrossMemory {
     pub rank: Rank,
@@ -19,15 +19,15 @@ pub(crate) struct CrossMemory {
     pub bytes: usize,
 }
 
-/// What the kernel cannot do there.
+/// The error of atomics there, which the kernel does not provide.
 pub(crate) const NO_ATOMICS: FabricError = FabricError::Unsupported {
     what: "memory that the program lent to the window (create) takes no atomics: the kernel only copies between processes",
 };
 
-/// Allows the ranks of this job to reach this process's memory, where the system (Yama) asks for that. Ranks need have no
-/// parent in common, so it must be all processes of this user, as without Yama.
+/// Allows the ranks of this job to access this process's memory, where the system (Yama) requires permission. Ranks
+/// need not have a common parent, so the permission is for all processes of this user, as it is without Yama.
 pub(crate) fn admit() {
-    // Without Yama there is nothing to allow; and whoever is refused in the end says so.
+    // Without Yama there is nothing to allow; a rank that is refused after all returns the error.
     let _ = rustix::process::set_ptracer(PTracer::Any);
 }
 
@@ -44,7 +44,7 @@ impl CrossMemory {
         })
     }
 
-    /// The error of a copy that the kernel refused: says what to do where this kernel or a sandbox never copies.
+    /// The error of a refused copy, with the remedy where this kernel or a sandbox never copies.
     #[cold]
     fn failed(&self, errno: Errno) -> FabricError {
         let CrossMemory { rank, pid, .. } = self;
@@ -64,7 +64,7 @@ impl CrossMemory {
         Pid::from_raw(self.pid as i32)
     }
 
-    /// Calls `part` for what is left until nothing is: the kernel may stop early, at the end of a page.
+    /// Calls `part` for the remaining bytes until none remain: the kernel may stop early, at the end of a page.
     fn copy(
         &self,
         offset: usize,

@@ -1,11 +1,11 @@
-//! The control block: what all ranks of a job share from the start. It tells who is there, who died or left, and
-//! carries the first exchange.
+//! The control block, which all ranks of a job share from the start. It records which ranks have joined, died or left,
+//! and carries the first exchange.
 //!
 //! ```text
 //!     words 0..8            ranks, failed (rank+1 of the first that died)
 //!     then for each rank    header, barrier lines, a line {pid, status, inbox of messages}, a mailbox
 //! ```
-//! Written by every rank; whatever is read from it is checked.
+//! Every rank writes it, so values read from it are checked.
 
 use crate::key::Key;
 use crate::memory::{HEADER, Memory, View};
@@ -27,45 +27,45 @@ const TOP: usize = 64;
 
 /// Bytes of a message that one round of an exchange carries.
 const MAILBOX: usize = 512;
-/// The longest message of an exchange: a length beyond it is not ours.
+/// Longest message of an exchange; a greater length is corrupt.
 const LONGEST: u64 = 1 << 24;
 
 const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 const SOON: Timespec = Timespec { tv_sec: 0, tv_nsec: 300_000_000 };
 
-/// Nanoseconds in which the number of a process that has ended is not given to another.
+/// Nanoseconds for which the kernel does not reuse the number of an ended process.
 const NUMBER_STAYS: u64 = 1_000_000;
 
-/// A rank's status: not yet there, there, or gone after saying so.
+/// Status of a rank: not joined yet, running, or left.
 const JOINING: u64 = 0;
 const RUNNING: u64 = 1;
 const LEFT: u64 = 2;
-/// State of a rank that left before any death was recorded: no death made its process fail.
+/// Status of a rank that left before any death was recorded: no death made its process fail.
 const LEFT_FIRST: u64 = 3;
-/// In place of a descriptor: the rank has no inbox any more.
+/// In place of a descriptor: the rank has withdrawn its inbox.
 const WITHDRAWN: u64 = u64::MAX;
 
 /// One rank's (or the launcher's) view of the control block.
 pub(crate) struct Control {
     top: View,
     blocks: Box<[View]>,
-    /// Whether ranks share cores, once it is known which cores each has.
+    /// True if ranks share cores; unset until every rank's cores are known.
     crowded: OnceLock<bool>,
-    /// Those of the ranks; empty where ranks are threads. A team has those of its job.
+    /// One per rank; empty where ranks are threads. A team shares those of its job.
     processes: OnceLock<Box<[Arc<Process>]>>,
-    /// The job that a team was made of, and the numbers of the team's ranks there.
+    /// The job that a team was made from, and the numbers of the team's ranks there.
     job: OnceLock<(Arc<Control>, Box<[Rank]>)>,
 }
 
 struct Process {
-    /// Becomes readable when it ends.
+    /// The process's pidfd, readable once the process ends.
     fd: OwnedFd,
     opened: Instant,
-    /// Nanoseconds after that at which it was there.
+    /// Time of the last check that found the process running, in nanoseconds after `opened`.
     there: AtomicU64,
 }
 
-/// A rank's line {pid, status} and mailbox, in bytes from the beginning of its block.
+/// Offset of a rank's line {pid, status, inbox} in its block, in bytes; the mailbox follows.
 fn status_line(ranks: usize) -> usize {
     Barrier::words(ranks) * 8
 }
@@ -75,7 +75,7 @@ fn block_bytes(ranks: usize) -> usize {
 }
 
 impl Control {
-    /// Bytes of the control block of so many ranks, if there can be so many.
+    /// The length of the control block of `ranks` ranks, if that is a valid number.
     pub fn bytes(ranks: usize) -> Result<usize, FabricError> {
         let most = LockWord::<16>::MAX_RANKS;
         match ranks {
@@ -84,14 +84,14 @@ impl Control {
         }
     }
 
-    /// A new control block, by whoever starts the job.
+    /// Creates a control block. Called by the process that starts the job.
     pub fn create(memory: Arc<Memory>, ranks: usize) -> Self {
         let control = Self::lay_out(memory, ranks);
         control.top_word(RANKS).store(ranks as u64, SeqCst);
         control
     }
 
-    /// The control block that somebody else made.
+    /// Opens a control block that another process created.
     pub fn open(memory: Arc<Memory>, ranks: usize) -> Result<Self, FabricError> {
         let control = Self::lay_out(memory, ranks);
         match control.top_word(RANKS).load(SeqCst) {
@@ -112,8 +112,8 @@ impl Control {
         }
     }
 
-    /// Whether ranks of this job share cores; until they have told each other which they have, as if all had those of
-    /// this one.
+    /// True if ranks of this job share cores. Until they have exchanged their cores, assumes that all have those of
+    /// this rank.
     #[inline]
     pub fn is_crowded(&self) -> bool {
         self.crowded.get().copied().unwrap_or_else(|| self.ranks() > cores::usable())
@@ -132,10 +132,10 @@ impl Control {
         self.blocks.len()
     }
 
-    /// Says that `rank` is there.
+    /// Records that `rank` has joined.
     pub fn enter(&self, rank: Rank) -> Result<(), FabricError> {
         let (pid, status) = (self.line(rank, 0), self.line(rank, 8));
-        // The first to write its process number is the rank. It is there before the status says so.
+        // The first process to write its number is the rank. The number is there before the status says so.
         if let Err(process) = pid.compare_exchange(0, u64::from(std::process::id()), SeqCst, SeqCst) {
             let why = format!("rank {rank} has joined this job before, as process {process}; each rank joins once");
             return Err(misuse(why));
@@ -146,31 +146,31 @@ impl Control {
         Ok(())
     }
 
-    /// That `rank` is there, as a process of this number.
+    /// Records that `rank` has joined, as a process with this number.
     #[cfg(all(test, not(feature = "loom")))]
     pub fn enter_as(&self, rank: Rank, process: u32) {
         self.line(rank, 0).store(u64::from(process), SeqCst);
         self.line(rank, 8).store(RUNNING, SeqCst);
     }
 
-    /// The number of a rank's process, as it wrote when it joined; 0 before.
+    /// The number of a rank's process, as written when it joined; 0 before.
     pub fn process(&self, rank: Rank) -> u64 {
         self.line(rank, 0).load(SeqCst)
     }
 
-    /// Says that `rank` needs nothing of anybody any more.
+    /// Records that `rank` has left: it needs nothing of other ranks any more.
     pub fn leave(&self, rank: Rank) {
         let state = if self.failed().is_none() { LEFT_FIRST } else { LEFT };
         self.line(rank, 8).store(state, SeqCst);
     }
 
-    /// Says that `rank` died; the first to be said so is what everybody's waits end with.
+    /// Records that `rank` died. The rank recorded first is the one that every wait's error names.
     pub fn fail(&self, rank: Rank) {
         let _ = self.top_word(FAILED).compare_exchange(0, rank as u64 + 1, SeqCst, SeqCst);
     }
 
-    /// Records that the process of `rank` has ended without leaving, here and in the job that this team was made of. Every call that
-    /// finds out records it before it returns an error: the launcher takes the rank recorded first for the cause.
+    /// Records that the process of `rank` has ended without leaving, here and in the job of this team. Every call that
+    /// detects a death records it before it returns an error: the launcher takes the rank recorded first for the cause.
     fn note_death(&self, rank: Rank) {
         self.fail(rank);
         if let Some((job, members)) = self.job.get() {
@@ -178,29 +178,29 @@ impl Control {
         }
     }
 
-    /// Tells the others where messages for `rank` go: the block of this tag and descriptor.
+    /// Publishes the inbox of `rank`: the block with this tag and descriptor.
     pub fn publish_inbox(&self, rank: Rank, tag: u64, fd: u32) {
         self.line(rank, 16).store(tag, SeqCst);
         self.line(rank, 24).store(u64::from(fd) + 1, SeqCst);
     }
 
-    /// Says that `rank` sends and receives no messages any more, though it may still be in the job.
+    /// Records that `rank` sends and receives no messages any more, though it may still be in the job.
     pub fn withdraw_inbox(&self, rank: Rank) {
         self.line(rank, 24).store(WITHDRAWN, SeqCst);
     }
 
-    /// Whether a rank sends and receives no messages any more.
+    /// Returns whether a rank sends and receives no messages any more.
     pub fn has_left_messages(&self, rank: Rank) -> bool {
         self.has_left(rank) || self.line(rank, 24).load(SeqCst) == WITHDRAWN
     }
 
-    /// Where messages for `rank` go, once it has said so and while they do.
+    /// The inbox of `rank`, from its publication to its withdrawal.
     pub fn inbox(&self, rank: Rank) -> Option<Key> {
         let fd = u32::try_from(self.line(rank, 24).load(SeqCst).checked_sub(1)?).ok()?;
         Some(Key { tag: self.line(rank, 16).load(SeqCst), pid: u32::try_from(self.process(rank)).ok()?, fd })
     }
 
-    /// All ranks that send no messages any more; of each whether it died. Noticing a death tells all others.
+    /// All ranks that send no messages any more, each with whether it died. A detected death is recorded for all ranks.
     pub fn gone(&self, me: Rank) -> Vec<(Rank, bool)> {
         let dead = self.dead(me);
         let died = |rank| Some(rank) == dead || matches!(self.ended(rank), Err(FabricError::PeerDied { .. }));
@@ -212,7 +212,7 @@ impl Control {
             .collect()
     }
 
-    /// Whether the rank has said that it left.
+    /// Returns whether the rank has recorded that it left.
     pub fn has_left(&self, rank: Rank) -> bool {
         matches!(self.line(rank, 8).load(SeqCst), LEFT | LEFT_FIRST)
     }
@@ -224,28 +224,29 @@ impl Control {
 
     /// The first rank that died.
     pub fn failed(&self) -> Option<Rank> {
-        // Any rank could write that word.
+        // Any rank could have written this word.
         (self.top_word(FAILED).load(SeqCst) as Rank).checked_sub(1).filter(|rank| *rank < self.ranks())
     }
 
-    /// Why a collective cannot be any more: a rank died, or left.
+    /// The reason why a collective can no longer complete: a rank died or left.
     pub fn lost(&self, me: Rank) -> Option<FabricError> {
         let died = self.dead(me).map(|rank| FabricError::PeerDied { rank });
         let left = || (0..self.ranks()).find(|&rank| self.has_left(rank)).map(|rank| FabricError::PeerLeft { rank });
         died.or_else(left)
     }
 
-    /// Whether the rank was ever there.
+    /// Returns whether the rank has ever joined.
     pub fn has_joined(&self, rank: Rank) -> bool {
         self.line(rank, 8).load(SeqCst) != JOINING
     }
 
-    /// From here on notices by itself when the process of a rank ends; each has entered.
+    /// Starts to watch the processes of all ranks, so that this rank detects their ends by itself. Every rank has
+    /// joined.
     pub fn watch(&self, me: Rank) -> Result<(), FabricError> {
         self.watch_processes(me, (0..self.ranks()).map(|rank| self.process(rank)))
     }
 
-    /// As [`watch`](Self::watch), for ranks whose processes are known from elsewhere.
+    /// [`watch`](Self::watch) for ranks whose process numbers are known from elsewhere.
     pub fn watch_processes(&self, me: Rank, numbers: impl Iterator<Item = u64>) -> Result<(), FabricError> {
         make_room(self.ranks() as u64);
         let mut processes = Vec::with_capacity(self.ranks());
@@ -274,7 +275,7 @@ impl Control {
         Ok(())
     }
 
-    /// As [`watch`](Self::watch), for a team: of these ranks of a job that watches.
+    /// [`watch`](Self::watch) for a team: takes these ranks' processes from a job that watches.
     pub fn watch_with(&self, job: &Arc<Control>, members: &[Rank]) {
         let _ = self.job.set((job.clone(), members.into()));
         if let Some(processes) = job.processes.get() {
@@ -282,10 +283,10 @@ impl Control {
         }
     }
 
-    /// An error if a wait for `awaited` cannot end any more: a rank died, or all who could end it have left.
+    /// Checks that a wait for `awaited` can still end: no rank has died, and not every rank that could end it has left.
     pub fn check_peers(&self, me: Rank, awaited: Awaited) -> Result<(), FabricError> {
         if let Some(first) = self.dead(me) {
-            // Whom one waits for is told of rather than who died first.
+            // The error names the awaited rank if it died, rather than the rank that died first.
             let rank = match awaited {
                 Awaited::Rank(rank) | Awaited::Behind(rank) if self.has_died(rank) => rank,
                 _ => first,
@@ -296,13 +297,14 @@ impl Control {
         gone.map_or(Ok(()), |rank| Err(FabricError::PeerLeft { rank }))
     }
 
-    /// An error if the process of `rank` has ended. Of ranks that are threads none has.
+    /// Checks that the process of `rank` has not ended. Always succeeds for ranks that are threads.
     pub fn ended(&self, rank: Rank) -> Result<(), FabricError> {
         self.ends(rank, &NOW)
     }
 
-    /// Does what reaches the process of `rank` by its number, unless it has ended. Whether it has is looked at once a millisecond at
-    /// most, since it is a call of the kernel: the number is no other's so soon, as all others are given out before.
+    /// Runs `act`, which accesses the process of `rank` by its number, unless the process has ended. That is checked at
+    /// most once per millisecond, since the check is a system call: the kernel reuses a number only after it has given
+    /// out all others, which takes longer.
     pub fn reaching<R>(&self, rank: Rank, act: impl FnOnce() -> Result<R, FabricError>) -> Result<R, FabricError> {
         if let Some(process) = self.process_of(rank) {
             let now = process.opened.elapsed().as_nanos() as u64;
@@ -318,18 +320,18 @@ impl Control {
         self.processes.get()?.get(rank).map(Arc::as_ref)
     }
 
-    /// As [`ended`](Self::ended), of a process whose memory cannot be reached. An ending process loses its memory a while before it
-    /// has ended.
+    /// [`ended`](Self::ended) for a process whose memory cannot be accessed. An exiting process loses its memory some
+    /// time before it has ended.
     pub fn ends_soon(&self, rank: Rank) -> Result<(), FabricError> {
         self.ends(rank, &SOON).and_then(|()| self.has_main_thread(rank))
     }
 
-    /// An error if the main thread of a rank's process has ended and other threads run on: the kernel lets nobody reach the memory
-    /// and descriptors of such a process.
+    /// Checks that the main thread of a rank's process has not ended while other threads run on: the kernel denies
+    /// access to the memory and descriptors of such a process.
     fn has_main_thread(&self, rank: Rank) -> Result<(), FabricError> {
         let Some(_) = self.process_of(rank) else { return Ok(()) };
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.process(rank))).unwrap_or_default();
-        // The program's name, which may hold anything, is in brackets before the state.
+        // The program's name, which may contain any characters, is in brackets before the state.
         let state = stat.rsplit_once(')').map(|(_, rest)| rest.trim_start().chars().next());
         if state != Some(Some('Z')) || self.has_left(rank) {
             return Ok(());
@@ -355,7 +357,7 @@ impl Control {
         matches!(self.ended(rank), Err(FabricError::PeerDied { .. }))
     }
 
-    /// The first rank that died. Noticing it tells all others.
+    /// The first rank that died. A detected death is recorded for all ranks.
     fn dead(&self, me: Rank) -> Option<Rank> {
         if let Some(rank) = self.failed() {
             return Some(rank);
@@ -372,7 +374,7 @@ impl Control {
         self.failed()
     }
 
-    /// [`transom_windows::Exchange::barrier`]. `barrier` is the rank's own, the same at every call.
+    /// [`transom_windows::Exchange::barrier`]. `barrier` is this rank's own, the same in every call.
     #[inline]
     pub fn sync(&self, me: Rank, barrier: &mut Barrier, progress: &Progress) -> Result<(), FabricError> {
         barrier.wait(&Rounds { control: self, me, progress }).map_err(|error| match error {
@@ -382,7 +384,7 @@ impl Control {
         })
     }
 
-    /// [`transom_windows::Exchange::all_gather`]: mailboxes, written between two barriers.
+    /// [`transom_windows::Exchange::all_gather`], by mailboxes that are written between two barriers.
     pub fn all_gather(
         &self,
         me: Rank,
@@ -403,7 +405,7 @@ impl Control {
                 Ok(())
             };
             let read: Result<(), _> = lens.iter_mut().zip(&mut gathered).enumerate().try_for_each(read);
-            // Everybody reads the same and fails alike, but nobody may write anew before all have read.
+            // Every rank reads the same and fails alike, but no rank may write again before all have read.
             self.sync(me, barrier, progress)?;
             read?;
         }
@@ -423,7 +425,7 @@ impl Control {
     }
 }
 
-/// `{length of the whole message, the next part of it}`.
+/// A mailbox: the length of the whole message, and the next part of it.
 struct Mailbox<'c> {
     block: &'c View,
     rank: Rank,
@@ -439,7 +441,7 @@ impl Mailbox<'_> {
         Ok(())
     }
 
-    /// Appends the part that lies here, and returns the length of the whole.
+    /// Appends the part in this mailbox, and returns the length of the whole message.
     fn read(&self, got: &mut Vec<u8>) -> Result<u64, FabricError> {
         let len = self.block.word(self.at)?.load(SeqCst);
         let Some(rest) = len.checked_sub(got.len() as u64).filter(|_| len <= LONGEST) else {
@@ -455,7 +457,7 @@ impl Mailbox<'_> {
     }
 }
 
-/// The words of the exchange's barrier.
+/// The network of the exchange's barrier.
 struct Rounds<'c> {
     control: &'c Control,
     me: Rank,
@@ -501,12 +503,12 @@ impl Network for Rounds<'_> {
     }
 }
 
-/// Sees to it that so many descriptors leave the program half of what this process may have, if that may be raised.
+/// Raises the limit of open descriptors, if allowed, so that `more` of them leave the program half of it.
 fn make_room(more: u64) {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if let Some(limit) = current.filter(|&limit| more > limit / 2) {
         let raised = maximum.map_or(limit + more, |most| most.min(limit + more));
-        // If that fails, what is opened says so.
+        // If this fails, the opening that exceeds the limit returns the error.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(raised), maximum });
     }
 }
@@ -533,7 +535,7 @@ mod tests {
         }
     }
 
-    /// Ranks meet before they know each other's cores, and that must not settle how they wait.
+    /// Ranks meet before they know each other's cores; that must not fix how they wait.
     #[test]
     fn who_has_waited_before_waits_as_is_found_later() {
         let memory = Memory::heap(Control::bytes(1).unwrap(), 1).unwrap();

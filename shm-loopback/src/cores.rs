@@ -1,11 +1,12 @@
-//! The cores that the ranks of a job have together: each may be bound to some.
+//! The cores that the ranks of a job can use together. A launcher may bind each rank to some of them.
 
-/// How many this process may use.
+/// The number of cores that this process may use.
 pub(crate) fn usable() -> usize {
     std::thread::available_parallelism().map_or(1, |cores| cores.get())
 }
 
-/// For others: how many this process may use, and which it may run on, a bit each.
+/// This process's contribution to [`of_all`]: the number of cores that it may use, and its affinity mask, one bit per
+/// core.
 pub(crate) fn mine() -> Vec<u8> {
     let mut which = Vec::new();
     if let Ok(set) = rustix::thread::sched_getaffinity(None) {
@@ -17,7 +18,7 @@ pub(crate) fn mine() -> Vec<u8> {
     [&(usable() as u64).to_le_bytes()[..], &which].concat()
 }
 
-/// How many all have together, from what each says.
+/// The number of cores of all ranks together, from the contribution of each.
 pub(crate) fn of_all(ranks: &[Vec<u8>]) -> usize {
     let mut which = Vec::new();
     let (mut least, mut quota) = (1, usize::MAX);
@@ -25,7 +26,7 @@ pub(crate) fn of_all(ranks: &[Vec<u8>]) -> usize {
         let Some((usable, bits)) = said.split_first_chunk() else { continue };
         let usable = u64::from_le_bytes(*usable) as usize;
         if usable < bits.iter().map(|byte| byte.count_ones() as usize).sum() {
-            // It may run on more than it may use: a quota, which all of its container share.
+            // The affinity mask has more cores than the process may use: a quota, which its container shares.
             quota = quota.min(usable);
         }
         least = least.max(usable);
@@ -49,7 +50,7 @@ mod tests {
         assert_eq!(of_all(&[says(1, &[0b01]), says(1, &[0b01])]), 1);
         assert_eq!(of_all(&[says(2, &[0, 0b11]), says(1, &[1])]), 3);
         assert_eq!(of_all(&[says(2, &[0b1111]), says(2, &[0b1111])]), 2, "a quota");
-        assert_eq!(of_all(&[says(4, &[]), Vec::new()]), 4, "where nobody knows which");
+        assert_eq!(of_all(&[says(4, &[]), Vec::new()]), 4, "without affinity masks");
         assert_eq!(of_all(&[mine(), mine()]), usable());
     }
 }

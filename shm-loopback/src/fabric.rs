@@ -17,12 +17,12 @@ use transom_windows::{
 /// Bytes of a page, the unit of a mapping.
 const PAGE: usize = 4096;
 
-/// Memory of this rank that others may reach by its key.
+/// Memory of this rank that others access by its key.
 pub struct Region {
     view: View,
     tag: u64,
     owner: Arc<Membership>,
-    /// Open as long as others may attach by the key.
+    /// Open as long as other ranks may attach by the key.
     fd: Option<OwnedFd>,
 }
 
@@ -32,8 +32,8 @@ impl Region {
         &self.view
     }
 
-    /// Says that from now on an adapter executes the atomics on this memory, at the bidding of whatever rank. In debug
-    /// builds those of a processor are errors then ([`FabricError::Misuse`]).
+    /// Declares that from now on an adapter executes the atomics on this memory, for all ranks. In debug builds a
+    /// processor's atomics there are errors then ([`FabricError::Misuse`]).
     pub fn leave_atomics_to_adapter(&self) {
         if self.tag != 0 {
             self.view.header().adapter.store(1, SeqCst);
@@ -61,7 +61,7 @@ impl Loopback {
         self.by_number(from, offset, into.len(), |memory| memory.read(offset, into))
     }
 
-    /// Reaches the memory that a view without bytes leads to.
+    /// Accesses the memory of another process behind a view without bytes.
     fn by_number(
         &self,
         view: &View,
@@ -75,7 +75,7 @@ impl Loopback {
 }
 
 impl Membership {
-    /// Zeroed memory that other ranks may map by its key, while the descriptor is open if they are processes.
+    /// Creates zeroed memory that other ranks can map by its key; processes can while the descriptor is open.
     pub(crate) fn block(&self, bytes: usize) -> Result<(Arc<Memory>, Key, Option<OwnedFd>), FabricError> {
         let tag = fresh_tag();
         let (memory, fd) = if self.across_processes {
@@ -90,18 +90,18 @@ impl Membership {
         Ok((memory, Key { tag, pid: std::process::id(), fd: number }, fd))
     }
 
-    /// The block that all ranks can map, in which user memory lies.
+    /// The block that contains user memory, if all ranks can map it.
     fn block_of(&self, memory: &UserMemory) -> Option<InBlock> {
         let address = memory.start().as_ptr().addr();
         let found = self.blocks.containing(address, memory.bytes())?;
-        // A rank that could not map it would reach the memory in another way than the others.
+        // A rank that could not map it would access the memory in another way than the others.
         let fd = if self.across_processes { found.fd? } else { 0 };
         let block = self.blocks.get(found.tag)?;
         let offset = (address - block.start().as_ptr().addr()) as u64;
         Some(InBlock { tag: found.tag, fd, block_bytes: block.len() as u64, offset })
     }
 
-    /// Maps the part of a block of process `pid` that user memory is.
+    /// Maps the part of a block of process `pid` that holds user memory.
     fn attach_in_block(&self, rank: Rank, pid: u32, part: InBlock, bytes: usize) -> Result<View, FabricError> {
         let InBlock { tag, fd, block_bytes, offset } = part;
         let outside = || {
@@ -118,7 +118,7 @@ impl Membership {
         block.part(offset, bytes).ok_or_else(outside)
     }
 
-    /// Maps the block that a key leads to.
+    /// Maps the block of a key.
     pub(crate) fn attach(&self, rank: Rank, key: Key, bytes: usize) -> Result<View, FabricError> {
         let bad_key = |why, source| FabricError::BadKey { rank, why, source };
         let memory = match self.blocks.of_this_process(key.tag) {
@@ -127,7 +127,7 @@ impl Membership {
             None if self.across_processes => {
                 let opened = Memory::open_of(key.pid, key.fd, Some(bytes), key.tag);
                 let memory = opened.map_err(|(why, source)| match source {
-                    // Nothing is wrong with the key.
+                    // The key is fine; a limit was reached.
                     Some(source) if limit(&source).is_some() => system(why, source),
                     source => bad_key(why, source),
                 })?;
@@ -143,7 +143,7 @@ impl Fabric for Loopback {
     type Region = Region;
     type Remote = View;
     type Pending = u64;
-    /// What is done when it has started.
+    /// An operation that was complete when it started.
     type Moving = BoxBytes;
 
     fn allocate(&self, bytes: usize) -> Result<(Region, Vec<u8>), FabricError> {
@@ -188,7 +188,7 @@ impl Fabric for Loopback {
     #[inline(always)]
     fn put(&self, to: &View, offset: usize, source: &[u8]) -> Result<(), FabricError> {
         let Some(shared) = to.address(offset, source.len()) else { return self.put_cma(to, offset, source) };
-        // SAFETY: inside the view, as just checked; views are accessed by atomics and `copy` alone.
+        // SAFETY: inside the view, as just checked; views are accessed only by atomics and `copy`.
         unsafe { copy::to_shared(shared, source) };
         Ok(())
     }
@@ -217,14 +217,14 @@ impl Fabric for Loopback {
         Ok(moving)
     }
 
-    /// A block from a page on: other ranks map it, for long messages and for a window on the buffer. A short buffer is plain
-    /// memory if no block can be had, as where no descriptor is left.
+    /// A block that begins on a page: other ranks map it, for long messages and for a window on the buffer. A short
+    /// buffer is plain memory if no block is available, for example because no descriptor is left.
     fn buffer(&self, bytes: usize) -> Result<UserBuffer, FabricError> {
         if bytes < PAGE || self.size() == 1 {
             return UserBuffer::plain(bytes);
         }
         match Buffer::new(&self.0, bytes) {
-            // SAFETY: bytes of a block, which stays mapped where it is.
+            // SAFETY: bytes of a block, which stays mapped at its address.
             Ok(block) => Ok(unsafe { UserBuffer::of(block) }),
             Err(_) if bytes < crate::messages::BOTH_COPY_FROM => UserBuffer::plain(bytes),
             Err(error) => Err(error),
@@ -235,7 +235,7 @@ impl Fabric for Loopback {
         at.other_process().is_none()
     }
 
-    /// Gives up the descriptor: mappings stay.
+    /// Closes the descriptor; mappings stay.
     fn close(&self, region: &mut Region) {
         region.fd = None;
     }
@@ -262,7 +262,7 @@ impl Fabric for Loopback {
 
     fn change_blocks(&self, at: &View, offset: usize, blocks: usize, change: impl ChangeBlock) -> bool {
         match blocks.checked_mul(64).and_then(|bytes| at.address(offset, bytes)) {
-            // SAFETY: inside the view, as just checked; views are accessed by atomics and `copy` alone.
+            // SAFETY: inside the view, as just checked; views are accessed only by atomics and `copy`.
             Some(shared) => unsafe { copy::change_blocks(shared, blocks, change) },
             None => false,
         }
@@ -307,14 +307,14 @@ impl Fabric for Loopback {
         }
     }
 
-    /// Not where ranks share cores: who has handed a lock over asks anew when the next has seen so, and until that has a core, which
-    /// may be long, others would have the lock more often.
+    /// False where ranks share cores. A releaser makes its next request once its successor has acknowledged the
+    /// hand-over. If the successor has to wait for a core, which may take long, other ranks get the lock more often.
     #[inline]
     fn watches(&self) -> bool {
         !self.0.control.is_crowded()
     }
 
-    /// A rank may sleep by the bell of any block: whoever changes a word there rings it.
+    /// A rank may sleep on the event count of any block: a rank that changes a word there rings it.
     #[inline(always)]
     fn watch<R>(
         &self,
@@ -322,7 +322,7 @@ impl Fabric for Loopback {
         wait: Wait<'_>,
         mut look: impl FnMut() -> Result<Option<R>, FabricError>,
     ) -> Result<R, FabricError> {
-        // Most often it is there.
+        // The result is usually there already.
         if let Some(found) = look()? {
             return Ok(found);
         }
@@ -364,7 +364,7 @@ impl Fabric for Loopback {
         Ok(())
     }
 
-    /// Every verb is at least a release operation: nothing is left to do.
+    /// Every verb is at least a release operation, so nothing is left to do.
     #[inline(always)]
     fn order(&self, _: &View) -> Result<(), FabricError> {
         Ok(())

@@ -1,7 +1,6 @@
-//! Starting a job of processes. One process makes the control block, and each rank opens it there, through
-//! `/proc/<process>/fd/<descriptor>`. That process is the launcher, which tells its ranks by their environment
-//! ([`Invitation`]), or, if another launcher started the ranks, the first of them, which tells the others its
-//! [key](Job::key).
+//! Starting a job of processes. One process creates the control block, and each rank opens it through
+//! `/proc/<process>/fd/<descriptor>`. That process is the launcher, which passes an [`Invitation`] in the environment
+//! of its ranks. If another launcher started the ranks, it is rank 0, which sends the others its [key](Job::key).
 
 use crate::Loopback;
 use crate::control::Control;
@@ -13,7 +12,7 @@ use std::sync::Arc;
 use transom_locks::Rank;
 use transom_windows::FabricError;
 
-/// A job, at the process that made it: a launcher, or its first rank. Ranks can join while it lives.
+/// A job, at the process that created it: a launcher, or rank 0. Ranks can join while it lives.
 ///
 /// # Examples
 /// ```
@@ -27,7 +26,7 @@ pub struct Job {
     tag: u64,
 }
 
-/// What tells a process which rank of which job it is. Its rank is below its size.
+/// A process's rank and job, as passed by a launcher. The rank is below the size.
 ///
 /// # Examples
 /// ```
@@ -38,11 +37,12 @@ pub struct Invitation {
     rank: Rank,
     size: usize,
     key: Key,
-    /// Those of the launcher, if it said so.
+    /// The launcher's namespaces, if it passed them.
     namespaces: Option<[u64; 2]>,
 }
 
-/// The PID and user namespaces of this process, as the kernel numbers them: process numbers and permissions count within these.
+/// The PID and user namespaces of this process, by kernel number: process numbers and permissions are valid within
+/// these.
 fn namespaces() -> Option<[u64; 2]> {
     let number = |name: &str| {
         let link = std::fs::read_link(format!("/proc/self/ns/{name}")).ok()?;
@@ -52,11 +52,11 @@ fn namespaces() -> Option<[u64; 2]> {
 }
 
 impl Job {
-    /// A job of so many ranks, none of which has joined.
+    /// Creates a job of `ranks` ranks, none of which has joined.
     ///
     /// # Errors
-    /// [`FabricError::System`] if the system gives no memory or descriptor; [`FabricError::Misuse`] if there cannot be
-    /// so many ranks.
+    /// [`FabricError::System`] if the system provides no memory or descriptor; [`FabricError::Misuse`] for an invalid
+    /// number of ranks.
     ///
     /// # Examples
     /// ```
@@ -64,7 +64,7 @@ impl Job {
     /// use transom_windows::Exchange;
     ///
     /// let job = Job::create(1)?;
-    /// let fabric = Loopback::join(&job.key(), 0, &[std::process::id()])?; // rank 0 of a job of one
+    /// let fabric = Loopback::join(&job.key(), 0, &[std::process::id()])?; // rank 0 of a job of one rank
     /// assert_eq!(fabric.size(), 1);
     /// # Ok::<(), transom_windows::FabricError>(())
     /// ```
@@ -74,7 +74,7 @@ impl Job {
         Ok(Job { control: Control::create(Arc::new(memory), ranks), fd, tag })
     }
 
-    /// What leads processes of this machine to the job while this `Job` lives, for [`Loopback::join`].
+    /// The key by which processes of this machine [join](Loopback::join) the job while this `Job` lives.
     pub fn key(&self) -> Vec<u8> {
         self.own_key().to_bytes()
     }
@@ -83,8 +83,8 @@ impl Job {
         Key { tag: self.tag, pid: std::process::id(), fd: self.fd.as_raw_fd() as u32 }
     }
 
-    /// The environment of a rank's process: [`Invitation::VARIABLES`]. The process may run behind others, e.g. a shell,
-    /// as long as it is of the same user and in the same container.
+    /// The environment of a rank's process: [`Invitation::VARIABLES`]. The process may be started indirectly, e.g. by a
+    /// shell, as long as it has the same user and is in the same container.
     pub fn environment(&self, rank: Rank) -> [(&'static str, String); 3] {
         let Key { tag, pid, fd } = self.own_key();
         let [name_of_rank, name_of_size, name_of_key] = Invitation::VARIABLES;
@@ -96,8 +96,8 @@ impl Job {
         ]
     }
 
-    /// To be called when a rank's process has ended: ranks that wait for it are told within 0.1 s. It has died unless
-    /// it said that it left, or ended well without ever joining.
+    /// Records that a rank's process has ended: ranks that wait for it get an error within 0.1 s. The rank has died
+    /// unless it had left, or ended well without ever joining.
     pub fn ended(&self, rank: Rank, well: bool) {
         if rank >= self.control.ranks() || self.control.has_left(rank) {
             return;
@@ -113,20 +113,20 @@ impl Job {
         rank < self.control.ranks() && self.control.has_left_first(rank)
     }
 
-    /// The first rank that died, as far as the launcher or any rank has noticed.
+    /// The first rank that died, as far as the launcher or any rank has detected.
     pub fn first_death(&self) -> Option<Rank> {
         self.control.failed()
     }
 }
 
 impl Invitation {
-    /// The variables that carry it: rank, size, and what leads to the control block.
+    /// The variables of an invitation: rank, size, and the key of the control block.
     pub const VARIABLES: [&'static str; 3] = ["TRANSOM_RANK", "TRANSOM_SIZE", "TRANSOM_SHM"];
 
     /// The invitation in this process's environment, if there is one.
     ///
     /// # Errors
-    /// [`FabricError::Misuse`] if there is a part of one, or one that no launcher makes.
+    /// [`FabricError::Misuse`] for a part of an invitation, or one that no launcher makes.
     ///
     /// # Examples
     /// ```
@@ -167,7 +167,7 @@ impl Invitation {
         parsed().map(Some).ok_or_else(|| FabricError::Misuse { why: why() })
     }
 
-    /// What to do about an invitation that is of no use.
+    /// The remedy for an unusable invitation.
     fn advice() -> String {
         let [rank, size, key] = Self::VARIABLES;
         format!("to start a job of its own, remove {rank}, {size} and {key} from the program's environment")
@@ -178,16 +178,16 @@ impl Invitation {
         self.rank
     }
 
-    /// How many ranks the job has.
+    /// The number of ranks of the job.
     pub fn size(&self) -> usize {
         self.size
     }
 
-    /// The process that has joined the job as this rank, if one has. Processes that it starts inherit its environment,
-    /// and so the invitation.
+    /// The number of the process that has joined the job as this rank, if any. Processes that it starts inherit its
+    /// environment, and so the invitation.
     ///
     /// # Errors
-    /// As [`join`](Self::join), if the control block cannot be opened.
+    /// The errors of [`join`](Self::join), if the control block cannot be opened.
     pub fn joined_by(&self) -> Result<Option<u32>, FabricError> {
         Ok(u32::try_from(self.open()?.process(self.rank)).ok().filter(|&process| process != 0))
     }
@@ -220,7 +220,7 @@ impl Invitation {
             );
             FabricError::Misuse { why }
         };
-        // The number names another process here, or none.
+        // The process number identifies another process here, or none.
         if other == Some("PID") {
             return Err(refused("its number does not count here".into(), None));
         }
@@ -237,7 +237,8 @@ impl Invitation {
 }
 
 impl Loopback {
-    /// Joins a job through the [`key`](Job::key) of its first rank; collective. `processes` are those of all ranks.
+    /// Joins a job through the [`key`](Job::key) of rank 0; collective. `processes` has the process numbers of all
+    /// ranks.
     ///
     /// # Errors
     /// [`FabricError::BadKey`] if the key does not lead to the control block of such a job, e.g. because the ranks are

@@ -1,8 +1,8 @@
-//! What leads to memory of another rank of this machine: bytes that its rank tells the others.
+//! Keys to memory of another rank of this machine: bytes that the owner sends to the other ranks.
 
 use std::hash::{BuildHasher, RandomState};
 
-/// What leads to a region: `{tag, pid, descriptor}`.
+/// The key of a region: `{tag, pid, descriptor}`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Key {
     pub tag: u64,
@@ -23,7 +23,7 @@ impl Key {
     }
 }
 
-/// What leads to memory of a program's own: `{pid, address}`, and the block in which it lies, if others can map that.
+/// The key of user memory: `{pid, address}`, and the block that contains it, if other ranks can map that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CmaKey {
     pub pid: u32,
@@ -31,7 +31,7 @@ pub(crate) struct CmaKey {
     pub block: Option<InBlock>,
 }
 
-/// Part of a block: `{tag, descriptor}` and the bytes of the block, and where the part begins there.
+/// Part of a block: `{tag, descriptor}` and the length of the block, and the part's offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct InBlock {
     pub tag: u64,
@@ -64,7 +64,7 @@ impl CmaKey {
     }
 }
 
-/// A number that no other block has.
+/// A tag that no other block has.
 pub(crate) fn fresh_tag() -> u64 {
     RandomState::new().hash_one(std::process::id())
 }

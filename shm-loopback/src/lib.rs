@@ -1,5 +1,5 @@
-//! The provider for ranks on one machine, and the reference provider: processes that map each other's memory, or
-//! threads of one process. A remote put, get or atomic is the origin's own copy or instruction on the target's
+//! The provider for ranks on one machine, and the reference provider. Ranks are processes that map each other's memory,
+//! or threads of one process. A remote put, get or atomic is the origin's own copy or instruction on the target's
 //! memory, so the target may sleep.
 //!
 //! ```
@@ -11,6 +11,7 @@
 //! assert_eq!(window.local().get(0)?, 42);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+#![doc(html_root_url = "https://docs.rs/transom-shm-loopback/0.1.0")]
 
 mod bell;
 mod biased;
@@ -41,13 +42,13 @@ pub use loopback::Loopback;
 pub use memory::View;
 pub use team::Meet;
 
-/// An error of the system, with what was asked of it, and which limit stands in the way if it is one.
+/// The error of a failed system call, with the limit that was reached, if that is the reason.
 fn system(what: String, source: std::io::Error) -> transom_windows::FabricError {
     let limit = limit(&source).map_or(String::new(), |limit| format!(" ({limit})"));
     transom_windows::FabricError::System { what: format!("{what}{limit}"), source }
 }
 
-/// The limit of this system that an error tells has been reached.
+/// The system limit that this error reports as reached, and how to raise it.
 fn limit(error: &std::io::Error) -> Option<String> {
     use rustix::io::Errno;
     use rustix::process::{Resource, getrlimit};
@@ -65,7 +66,7 @@ fn limit(error: &std::io::Error) -> Option<String> {
         Errno::NOMEM if getrlimit(Resource::As).current.is_some() => {
             Some(format!("this process may map {} bytes in all (RLIMIT_AS): raise `ulimit -v`", most(Resource::As)))
         }
-        // Of memory that is mapped, and not touched yet.
+        // The error concerns memory that is mapped, but not touched yet.
         Errno::NOMEM => Some(
             "no memory, or too many mappings: `sysctl vm.max_map_count` has the most of a process, and each window, \
              mutex or array takes one for each rank"

@@ -14,9 +14,9 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use transom_locks::{Awaited, Barrier, Rank};
 use transom_windows::{Exchange, FabricError};
 
-/// A rank's handle on the fabric of its job: processes of one machine, threads of one process, or one rank alone.
-/// When the last clone and window of a rank are gone, the rank has left the job; when that happens in a panic, or the
-/// process ends without it, the rank died.
+/// A rank's handle on the fabric of its job: processes of one machine, threads of one process, or one rank alone. The
+/// rank leaves the job when its last clone and window are dropped. If that happens in a panic, or if the process ends
+/// without it, the rank has died.
 ///
 /// # Examples
 /// ```
@@ -38,22 +38,22 @@ pub(crate) struct Membership {
     pub rank: Rank,
     pub control: Arc<Control>,
     exchange: Mutex<Barrier>,
-    /// The blocks that this process has.
+    /// The blocks of memory known to this process.
     pub blocks: Arc<Blocks>,
     /// Teams split from this job.
     teams: Mutex<Vec<Weak<Membership>>>,
-    /// How many regions this rank has.
+    /// The number of regions of this rank.
     pub regions: AtomicUsize,
-    /// Whether regions are memfds, for other processes to open.
+    /// True if regions are memfds, which other processes can open.
     pub across_processes: bool,
-    /// What turns the rank's messages while it waits; its teams have the same.
+    /// The message engine that this rank's waits run; its teams share it.
     pub progress: Arc<Progress>,
-    /// The rank's inbox in its job, until its wire has it. A team has none.
+    /// The rank's inbox in its job, until its wire takes it. `None` for a team.
     pub inbox: Mutex<Option<Own>>,
 }
 
 impl Membership {
-    /// Who leaves in a panic, or with memory that may hold locks, has died.
+    /// Leaves the job. A rank that leaves in a panic, or with memory that may hold locks, has died.
     fn leave(&self) {
         if std::thread::panicking() || self.regions.load(SeqCst) > 0 {
             self.control.fail(self.rank);
@@ -76,7 +76,7 @@ impl Membership {
         teams.iter().filter_map(Weak::upgrade).for_each(|team| team.leave_with_teams());
     }
 
-    /// Says that this rank died, in the job and in its teams.
+    /// Records that this rank died, in the job and in its teams.
     pub fn fail_with_teams(&self) {
         self.control.fail(self.rank);
         let teams = self.teams().clone();
@@ -100,18 +100,18 @@ impl Drop for Membership {
 }
 
 impl Loopback {
-    /// A job of one rank, this thread.
+    /// Creates a job of one rank, this thread.
     ///
     /// # Errors
-    /// [`FabricError::System`] if there is no memory.
+    /// [`FabricError::System`] if no memory is available.
     pub fn alone() -> Result<Self, FabricError> {
         Ok(Self::threads(1)?.remove(0))
     }
 
-    /// A job whose ranks are threads of this process: one handle for each, to be moved into its thread.
+    /// Creates a job whose ranks are threads of this process: one handle for each, to be moved into its thread.
     ///
     /// # Errors
-    /// [`FabricError::System`] if there is no memory.
+    /// [`FabricError::System`] if no memory is available.
     pub fn threads(ranks: usize) -> Result<Vec<Self>, FabricError> {
         let memory = Arc::new(Memory::heap(Control::bytes(ranks)?, fresh_tag())?);
         let control = Arc::new(Control::create(memory, ranks));
@@ -123,51 +123,53 @@ impl Loopback {
         Ok(members)
     }
 
-    /// Leaves the job and its teams now, whoever still holds clones: the others' collectives no longer wait for this
-    /// rank, but fail. In a panic, or with windows that are still there, the rank has died.
+    /// Leaves the job and its teams now, even if clones of the handle exist: collectives of the others no longer wait
+    /// for this rank, but fail. In a panic, or with windows that still exist, the rank has died.
     pub fn leave(&self) {
         self.0.leave_with_teams();
     }
 
-    /// Says that this rank died, in the job and in its teams, though it may still wait for the others: their waits end.
+    /// Records that this rank died, in the job and in its teams, though it may still wait for the others: their waits
+    /// end.
     pub fn fail_with_teams(&self) {
         self.0.fail_with_teams();
     }
 
-    /// From now on the waits of this rank call `turn`, now and then also while they sleep: for messages that come by another
-    /// way than shared memory.
+    /// Makes the waits of this rank call `turn` from now on, now and then also while they sleep, for messages that do
+    /// not arrive through shared memory.
     pub fn turn_in_waits(&self, turn: Arc<dyn crate::messages::Turn>) {
         self.0.progress.set(turn, None, true);
     }
 
-    /// Whether a rank has left the job.
+    /// Returns whether a rank has left the job.
     pub fn has_left(&self, rank: Rank) -> bool {
         rank < self.0.control.ranks() && self.0.control.has_left(rank)
     }
 
-    /// The first rank that died, as far as anybody knows.
+    /// The first rank that died, as far as any rank has recorded.
     pub fn first_death(&self) -> Option<Rank> {
         self.0.control.failed()
     }
 
-    /// A rank of a job of processes; collective. Who knows the processes before watches them from the start.
+    /// Joins a job of processes; collective. A caller that knows the process numbers passes them, and watches them from
+    /// the start.
     pub(crate) fn process(rank: Rank, control: Control, processes: Option<&[u32]>) -> Result<Self, FabricError> {
         let member = Self::member(rank, Arc::new(control), Arc::default(), true, Arc::default())?;
         member.open_inbox()?;
         match processes {
             Some(processes) => member.0.control.watch_processes(rank, processes.iter().copied().map(u64::from))?,
             None => {
-                member.barrier()?; // everyone has written its process number
+                member.barrier()?; // every rank has written its process number
                 member.0.control.watch(rank)?;
             }
         }
-        // Everyone watches, before anyone can leave; and has an inbox, before anyone can send.
+        // Every rank watches before any can leave, and has an inbox before any can send.
         let cores = member.all_gather(&cores::mine())?;
         member.0.control.set_crowded(member.size() > cores::of_all(&cores));
         Ok(member)
     }
 
-    /// Once for each rank of a job.
+    /// Creates the inbox; once per rank of a job.
     fn open_inbox(&self) -> Result<(), FabricError> {
         let job = &*self.0;
         let ranks = job.control.ranks();
@@ -179,7 +181,7 @@ impl Loopback {
         Ok(())
     }
 
-    /// The rank's place in the exchange, which its threads take in turn.
+    /// The rank's state in the exchange, which its threads use one at a time.
     fn exchange(&self) -> MutexGuard<'_, Barrier> {
         self.0.exchange.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }

@@ -1,7 +1,8 @@
-//! Shared memory: a memfd mapped here and reached by descriptor, or, for ranks that are threads, a heap block.
+//! Shared memory: a memfd that is mapped by descriptor, or, for ranks that are threads, a heap block.
 //!
-//! A block begins with a header of one cache line (what tells it from others, its size, and the bell on which its owner sleeps);
-//! the bytes that ranks use follow. Nothing has a name in any file system, so nothing is left whoever is killed when.
+//! A block begins with a header of one cache line: its identification, its size, and the event count on which its owner
+//! sleeps. The bytes that ranks use follow. Nothing has a name in a file system, so nothing is left behind, whichever
+//! process is killed at any time.
 
 use crate::bell::Futex;
 use crate::blocks::Noted;
@@ -21,30 +22,30 @@ use transom_windows::{FabricError, UserMemory};
 const MAGIC: u64 = u64::from_be_bytes(*b"transom\x02");
 /// Beginning of the name that the kernel shows for a memfd of this library.
 const MEMFD: &str = "/memfd:transom";
-/// From so many bytes on memory is mapped, so that pages of it that were never used take none: an allocator would zero it all, as
-/// it is aligned.
+/// Blocks of at least this many bytes are mapped, so that pages that are never used take no memory. An allocator would
+/// zero all of an aligned block.
 const LONG: usize = 64 << 10;
 
 /// The first cache line of a block.
 #[repr(C, align(64))]
 pub(crate) struct Header {
     magic: AtomicU64,
-    /// Tells blocks apart: a key must lead to the block it was made for.
+    /// Identifies the block: a key must lead to the block it was made for.
     tag: AtomicU64,
     /// Bytes after the header.
     bytes: AtomicU64,
-    /// On which the block's rank sleeps until a word here changes.
+    /// The event count on which the block's rank sleeps until a word here changes.
     pub bell: Futex,
-    /// Not 0 if an adapter executes the atomics on words here, so that no processor may.
+    /// Nonzero if an adapter executes the atomics on words here, so that no processor may.
     pub adapter: AtomicU32,
-    /// Not 0 once its owner needs it no more.
+    /// Nonzero once the owner no longer needs the block.
     over: AtomicU32,
-    /// Where the bytes begin in the owner's process.
+    /// Address of the bytes in the owner's process.
     start: AtomicU64,
 }
 
 impl Header {
-    /// The owner needs the block no more.
+    /// Declares that the owner no longer needs the block.
     pub fn give_up(&self) {
         self.over.store(1, Relaxed);
     }
@@ -64,7 +65,7 @@ pub(crate) struct Memory {
     /// Bytes after the header.
     bytes: usize,
     backing: Backing,
-    /// The entry of the block in the list of this process, if the block is of another one.
+    /// The block's entry in the list of this process, for a block of another process.
     pub(crate) noted: Option<Noted>,
 }
 
@@ -74,20 +75,20 @@ enum Backing {
         _map: MmapRaw,
     },
     Heap(Layout),
-    /// No bytes here: those of another process.
+    /// No bytes here: memory of another process.
     OtherProcess(CrossMemory),
-    /// No bytes here: the program lends them.
+    /// No bytes here: user memory.
     Lent,
 }
 
-// SAFETY: the block is reached only through atomics and the copies of `copy.rs`, from any thread; or where it is, by a
-// program that gives its word that nobody else does.
+// SAFETY: the block is accessed only through atomics and the copies of `copy`, from any thread; or in place, by a
+// program that guarantees exclusive access.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// A zeroed memfd of `bytes` after the header, sealed in size, and its mapping.
+    /// Creates a zeroed memfd of `bytes` bytes after the header, with its size sealed, and maps it.
     pub fn create(bytes: usize, tag: u64) -> Result<(Self, OwnedFd), FabricError> {
         let all = with_header(bytes)?;
         let failed = |call: &str, source: rustix::io::Errno| {
@@ -95,7 +96,7 @@ impl Memory {
         };
         let fd = rustix::fs::memfd_create("transom", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
             .map_err(|errno| failed("memfd_create", errno))?;
-        // The kernel would kill this process by SIGXFSZ.
+        // Without this check the kernel would kill the process by SIGXFSZ.
         if getrlimit(Resource::Fsize).current.is_some_and(|most| most < all as u64) {
             return Err(failed("ftruncate", rustix::io::Errno::FBIG));
         }
@@ -107,7 +108,7 @@ impl Memory {
         Ok((memory, fd))
     }
 
-    /// Maps a descriptor that somebody else made: its size must be sealed, and the header must be ours.
+    /// Maps a descriptor that another process created. Its size must be sealed, and the header must be this library's.
     pub fn open(fd: BorrowedFd<'_>, bytes: Option<usize>, tag: u64) -> Result<Self, String> {
         let seals = rustix::fs::fcntl_get_seals(fd).map_err(|errno| format!("it is no memfd ({errno})"))?;
         if !seals.contains(SealFlags::SHRINK) {
@@ -124,8 +125,8 @@ impl Memory {
         Ok(memory)
     }
 
-    /// Opens descriptor `fd` of process `pid`, of any size if none is said. Nothing is opened for reading or writing before it is
-    /// known to be a memfd of this library: the number may belong to another process.
+    /// Opens descriptor `fd` of process `pid`, with a length of `bytes` if that is given. It is opened for reading or
+    /// writing only once it is known to be a memfd of this library: the number may belong to another process.
     pub fn open_of(
         pid: u32,
         fd: u32,
@@ -147,7 +148,7 @@ impl Memory {
         Self::open(opened.as_fd(), bytes, tag).map_err(|why| (format!("{path}: {why}"), None))
     }
 
-    /// A zeroed block for ranks that are threads of this process.
+    /// Creates a zeroed block for ranks that are threads of this process.
     pub fn heap(bytes: usize, tag: u64) -> Result<Self, FabricError> {
         let all = with_header(bytes)?;
         if all >= LONG && !cfg!(miri) {
@@ -157,14 +158,14 @@ impl Memory {
             return Ok(memory);
         }
         let layout = Layout::from_size_align(all, align_of::<Header>()).map_err(|_| no_memory(bytes))?;
-        // SAFETY: the layout is not empty, it has a header.
+        // SAFETY: the layout is not empty, since it has a header.
         let base = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(|| no_memory(bytes))?;
         let memory = Memory { base, bytes, backing: Backing::Heap(layout), noted: None };
         memory.sign(tag);
         Ok(memory)
     }
 
-    /// Memory that only system calls reach.
+    /// Memory of another process that only system calls access.
     pub fn of_other_process(memory: CrossMemory) -> Self {
         Memory { base: NonNull::from(&NO_HEADER).cast(), bytes: 0, backing: Backing::OtherProcess(memory), noted: None }
     }
@@ -206,8 +207,8 @@ impl Memory {
     }
 
     pub fn header(&self) -> &Header {
-        // SAFETY: every block begins with a header, is aligned to it (a page, or the layout), and outlives `self`;
-        // the header is all atomics.
+        // SAFETY: every block begins with a header, is aligned to it (a page, or the layout), and outlives `self`. The
+        // header is all atomics.
         unsafe { self.base.cast::<Header>().as_ref() }
     }
 
@@ -216,7 +217,7 @@ impl Memory {
         self.bytes
     }
 
-    /// Where `len` bytes are that have this address in the owner's process, if they are inside.
+    /// The address here of `len` bytes with this address in the owner's process, if they are inside.
     pub fn of_owner(&self, address: u64, len: usize) -> Option<*mut u8> {
         let offset = usize::try_from(address.checked_sub(self.header().start.load(Relaxed))?).ok()?;
         // SAFETY: inside the block, as just checked.
@@ -230,7 +231,7 @@ impl Memory {
     }
 }
 
-/// The header of memory that has none: nobody sleeps there.
+/// The header of memory that has none: no rank sleeps on it.
 static NO_HEADER: Header = Header {
     magic: AtomicU64::new(0),
     tag: AtomicU64::new(0),
@@ -250,8 +251,8 @@ impl Drop for Memory {
     }
 }
 
-/// The size of a block, unless this machine cannot have so much memory at all. Some systems promise any amount and kill
-/// whoever comes to use it; of one block that can never be, an error is better.
+/// The size of a block, unless this machine cannot have that much memory at all. Some systems promise any amount, and
+/// kill a process that uses it; for an impossible block an error is better.
 fn with_header(bytes: usize) -> Result<usize, FabricError> {
     let most = if cfg!(miri) {
         u64::MAX // no such system call there
@@ -267,7 +268,7 @@ fn no_memory(bytes: usize) -> FabricError {
     system(format!("this machine has no {bytes} bytes of memory for a window or buffer"), source)
 }
 
-/// Part of a block, with the header whose bell its owner sleeps on: what operations work on.
+/// Part of a block, with the header whose event count its owner sleeps on. Operations work on views.
 #[derive(Clone)]
 pub struct View {
     start: NonNull<u8>,
@@ -289,20 +290,20 @@ impl View {
         View { start: memory.start(), len: memory.len(), header, memory: memory.clone() }
     }
 
-    /// Memory of the program's own.
+    /// A view of user memory.
     pub(crate) fn own(memory: &UserMemory) -> Self {
         let header = NonNull::from(&NO_HEADER);
         let none = Memory { base: header.cast(), bytes: 0, backing: Backing::Lent, noted: None };
         View { start: memory.start(), len: memory.bytes(), header, memory: Arc::new(none) }
     }
 
-    /// `len` bytes from byte `offset` on, if they are inside.
+    /// A view of `len` bytes from byte `offset` on, if they are inside.
     pub(crate) fn part(&self, offset: usize, len: usize) -> Option<Self> {
         let start = NonNull::new(self.address(offset, len)?)?;
         Some(View { start, len, ..self.clone() })
     }
 
-    /// The memory of another process that this leads to, if it does not lead to memory here.
+    /// The memory of another process behind this view, if it has no memory here.
     #[cold]
     #[inline(never)]
     pub(crate) fn other_process(&self) -> Option<&CrossMemory> {
@@ -312,11 +313,11 @@ impl View {
         }
     }
 
-    /// A block within a block: at byte `offset` (after the outer header) begins a header of its own, `len` bytes
-    /// follow it.
+    /// A block within a block: its own header begins at byte `offset` (after the outer header), and `len` bytes follow
+    /// it.
     ///
     /// # Panics
-    /// If it does not lie within.
+    /// If it is not within the outer block.
     pub(crate) fn nested(memory: &Arc<Memory>, offset: usize, len: usize) -> Self {
         assert!(offset.is_multiple_of(HEADER) && offset + HEADER + len <= memory.len(), "a block within its block");
         // SAFETY: within the outer block by the assertion, so aligned to a cache line, and all atomics.
@@ -341,29 +342,29 @@ impl View {
         (offset <= self.len && len <= self.len - offset).then(|| unsafe { self.start.add(offset).as_ptr() })
     }
 
-    /// The words of all whole cache lines: none if memory that the program lends is not aligned.
+    /// The words of all whole cache lines; empty if user memory is not aligned.
     #[inline(always)]
     pub(crate) fn lines(&self) -> &[[AtomicU64; 8]] {
         let lines = if self.start.addr().get().is_multiple_of(8) { self.len / 64 } else { 0 };
-        // SAFETY: inside and aligned, kept mapped by the view, and accessed as `atomics` says.
+        // SAFETY: inside and aligned, kept mapped by the view, and accessed as in `atomics`.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr().cast(), lines) }
     }
 
-    /// Prefetches the cache line there, to be read, or written: a hint, of any place.
+    /// Prefetches the cache line at `offset` for reading or writing: a hint, valid for any offset.
     #[inline(always)]
     pub(crate) fn prefetch<const TO_WRITE: bool>(&self, offset: usize) {
         crate::copy::prefetch::<TO_WRITE>(self.start.as_ptr().wrapping_add(offset));
     }
 
-    /// The bytes themselves, if they are inside.
+    /// The bytes in place, if they are inside.
     #[inline(always)]
     pub(crate) fn atomics(&self, offset: usize, len: usize) -> Option<&[AtomicU8]> {
-        // SAFETY: valid as long as the view, which keeps its memory; all access it by atomics or by `copy`, but for
-        // programs that give their word that nobody else does.
+        // SAFETY: valid as long as the view, which keeps its memory; accessed only by atomics or by `copy`, or in place
+        // by programs that guarantee exclusive access.
         self.address(offset, len).map(|start| unsafe { std::slice::from_raw_parts(start.cast(), len) })
     }
 
-    /// [`address`](Self::address), or why there is none.
+    /// [`address`](Self::address), with an error if the bytes are not inside.
     #[inline(always)]
     pub(crate) fn bytes(&self, offset: usize, len: usize) -> Result<*mut u8, FabricError> {
         match self.address(offset, len) {
@@ -377,13 +378,13 @@ impl View {
         if self.other_process().is_some() { NO_ATOMICS } else { outside }
     }
 
-    /// How many bytes are mapped here.
+    /// The number of bytes mapped here.
     #[expect(clippy::len_without_is_empty, reason = "an empty one is of no use")]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// The first byte, for a provider that has an adapter access the memory; none if it is not mapped here. It stays
+    /// The first byte, for a provider that has an adapter access the memory; `None` if it is not mapped here. It stays
     /// mapped as long as a clone of the view.
     pub fn start(&self) -> Option<NonNull<u8>> {
         self.other_process().is_none().then_some(self.start)
@@ -400,8 +401,8 @@ impl View {
         Ok(unsafe { &*at.cast::<AtomicU64>() })
     }
 
-    /// The word at byte `offset`, for this processor to change. Debug builds refuse it where an adapter does that:
-    /// atomics of the two are not atomic towards each other.
+    /// The word at byte `offset`, for this processor to change. Debug builds refuse it where an adapter executes the
+    /// atomics: atomics of the two are not atomic with respect to each other.
     #[inline(always)]
     pub(crate) fn own_word(&self, offset: usize) -> Result<&AtomicU64, FabricError> {
         if cfg!(debug_assertions) && self.header().adapter.load(std::sync::atomic::Ordering::Relaxed) != 0 {
@@ -411,8 +412,8 @@ impl View {
         self.word(offset)
     }
 
-    /// The word at byte `offset`, as [`own_words`](Self::own_words). Random words far apart are as quick as there are few
-    /// instructions between them, so this has no more than it must.
+    /// The word at byte `offset`, like [`own_words`](Self::own_words). Random accesses to distant words are faster with
+    /// fewer instructions in between, so this has as few as possible.
     #[inline(always)]
     pub(crate) fn one_own_word(&self, offset: usize) -> Option<&AtomicU64> {
         if cfg!(debug_assertions) && self.header().adapter.load(std::sync::atomic::Ordering::Relaxed) != 0 {
@@ -422,19 +423,19 @@ impl View {
         if !at.addr().is_multiple_of(8) {
             return None;
         }
-        // SAFETY: inside and aligned, kept mapped by the view, and accessed as `atomics` says.
+        // SAFETY: inside and aligned, kept mapped by the view, and accessed as in `atomics`.
         Some(unsafe { &*at.cast() })
     }
 
-    /// As many words from byte `offset` on, for this processor to change, if they are inside and aligned. In debug builds none
-    /// where an adapter does that.
+    /// `len` words from byte `offset` on, for this processor to change, if they are inside and aligned. Debug builds
+    /// return `None` where an adapter executes the atomics.
     #[inline(always)]
     pub(crate) fn own_words(&self, offset: usize, len: usize) -> Option<&[AtomicU64]> {
         if cfg!(debug_assertions) && self.header().adapter.load(std::sync::atomic::Ordering::Relaxed) != 0 {
             return None;
         }
         let start = self.address(offset, len.checked_mul(8)?).filter(|start| start.addr().is_multiple_of(8))?;
-        // SAFETY: inside and aligned, kept mapped by the view, and accessed as `atomics` says.
+        // SAFETY: inside and aligned, kept mapped by the view, and accessed as in `atomics`.
         Some(unsafe { std::slice::from_raw_parts(start.cast(), len) })
     }
 }

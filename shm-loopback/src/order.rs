@@ -1,16 +1,17 @@
-//! Barriers of which one side costs nothing: many threads in a hurry order what they do for a few that have time.
+//! An asymmetric fence: many threads on a fast path are ordered against a few that have time, and only the latter pay.
 //!
-//! Of two threads each of which stores a word, has its barrier, and loads the other's word, one at least sees what the other has
-//! stored: the one calls [`light`], the other [`heavy`], which has every processor that runs a registered process do a full barrier
-//! (membarrier(2)). Where the kernel has no such call (Linux before 4.16) nobody is registered, and both do their own.
+//! Two threads each store a word, execute their fence, and load the other's word: at least one of them sees the other's
+//! store. One calls [`light`], the other [`heavy`], which makes every processor that runs a registered process execute
+//! a full fence (membarrier(2)). Where the kernel lacks that call (Linux before 4.16), no process is registered, and
+//! both sides execute a fence themselves.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst, compiler_fence, fence};
 
-/// Whether [`heavy`] barriers, of any process, reach the threads of this one.
+/// True if [`heavy`] fences of any process reach the threads of this one.
 static REGISTERED: AtomicBool = AtomicBool::new(false);
 
-/// Registers this process: its light barriers cost nothing from now on.
+/// Registers this process: its light fences cost nothing from now on.
 pub(crate) fn register() {
     static ONCE: OnceLock<()> = OnceLock::new();
     ONCE.get_or_init(|| {
@@ -21,7 +22,7 @@ pub(crate) fn register() {
     });
 }
 
-/// The barrier of those in a hurry.
+/// The fence of the fast path.
 #[inline(always)]
 pub(crate) fn light() {
     match REGISTERED.load(Relaxed) {
@@ -30,8 +31,9 @@ pub(crate) fn light() {
     }
 }
 
-/// The barrier of those who have time: some microseconds. Whether the light ones of this process's threads were met: not if the kernel
-/// refuses what it has allowed before, as by a filter of system calls that the program has set since.
+/// The fence of the slow path; takes some microseconds. Returns whether it reached the light fences of this process's
+/// threads. It fails if the kernel refuses a call that it allowed before, for example by a system-call filter that the
+/// program has installed since.
 #[must_use]
 pub(crate) fn heavy() -> bool {
     fence(SeqCst);

@@ -1,4 +1,4 @@
-//! What the waits of a rank do for its messages: turn them, and listen to their bell too.
+//! Message progress in the waits of a rank: waits run the message engine, and sleep on its event count too.
 
 use crate::bell::{self, Both, Brief, Futex};
 use crate::memory::View;
@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use transom_windows::FabricError;
 
-/// A rank's messages, which every wait of the rank turns.
+/// The message engine of a rank, which every wait of the rank runs.
 ///
 /// # Examples
 /// ```
@@ -17,28 +17,28 @@ use transom_windows::FabricError;
 /// }
 /// ```
 pub trait Turn: Send + Sync {
-    /// Takes what has come, and posts what can go; a bounded amount. Whether it is to be called again soon, whatever comes:
-    /// a wait does not sleep then.
+    /// Receives messages that have arrived, and posts those that can go; a bounded amount. Returns whether it must be
+    /// called again soon regardless of events; a wait does not sleep then.
     fn turn(&self) -> bool;
 
-    /// As [`turn`](Self::turn), but does not wait for another thread that is at it.
+    /// [`turn`](Self::turn), without waiting for another thread that is running it.
     fn turn_unless_another_does(&self) {
         self.turn();
     }
 }
 
-/// How long a wait sleeps at most where messages come without a bell.
+/// Longest sleep of a wait where some messages arrive without a ring.
 const OFTEN: Duration = Duration::from_millis(1);
 
-/// A rank's messages, once there is something to turn them.
+/// A rank's message engine, once it has one.
 #[derive(Default)]
 pub(crate) struct Progress(OnceLock<Turning>);
 
 pub(crate) struct Turning {
     turn: Arc<dyn Turn>,
-    /// Whose bell is rung for messages.
+    /// The inbox whose event count is rung for messages.
     inbox: Option<View>,
-    /// Messages come without a bell, too.
+    /// True if some messages arrive without a ring.
     others: bool,
 }
 
@@ -48,7 +48,7 @@ impl Progress {
         self.0.get()
     }
 
-    /// From now on every wait turns these. Says whether they are the first.
+    /// Sets the engine that every wait runs from now on; returns whether it is the first.
     pub fn set(&self, turn: Arc<dyn Turn>, inbox: Option<View>, others: bool) -> bool {
         self.0.set(Turning { turn, inbox, others }).is_ok()
     }
@@ -65,7 +65,8 @@ impl Turning {
         self.turn.turn_unless_another_does();
     }
 
-    /// [`bell::nap`], woken by messages too, for so long at most. `look` turns them, and sets `busy` if there is more to do: then it stays awake.
+    /// [`bell::nap`] for at most `most`, woken by messages too. `look` runs the engine, and sets `busy` if there is
+    /// more to do: the thread then stays awake.
     pub fn nap<R>(
         &self,
         bell: &Futex,

@@ -1,4 +1,4 @@
-//! Reaching buffers of peers: in memory that is mapped here, in this process, or in another, if the system allows that.
+//! Access to buffers of peers: in memory mapped here, in this process, or in another process if the system allows that.
 
 use crate::blocks::Blocks;
 use crate::cma::{self, CrossMemory};
@@ -10,11 +10,11 @@ use transom_channel::wire::Key;
 use transom_locks::Rank;
 use transom_windows::FabricError;
 
-/// Bits of a key's address that are the address: more than programs have on any processor. Above them is the descriptor by
-/// which the block there can be mapped, and 1, if it is one.
+/// Bits of a key's address that hold the address; programs use fewer on every processor. The bits above hold 1 plus the
+/// descriptor by which the block there can be mapped, or 0.
 const ADDRESS: u32 = 48;
 
-/// How a rank reaches buffers of its peers. It does not keep the rank in its job.
+/// A rank's access to buffers of its peers. It does not keep the rank in its job.
 #[derive(Clone)]
 pub(crate) struct Reach {
     pub rank: Rank,
@@ -23,18 +23,18 @@ pub(crate) struct Reach {
     pub across_processes: bool,
 }
 
-/// Where bytes are.
+/// The position of bytes.
 pub(crate) enum Place {
-    /// Mapped here, or of this process.
+    /// Mapped here, or in this process.
     Here(*mut u8),
     /// In another process.
     There(CrossMemory),
 }
 
 impl Reach {
-    /// A key for bytes of this process, by which others read them, to be [withdrawn](withdraw).
+    /// A key by which other ranks read bytes of this process, until it is [withdrawn](withdraw).
     pub fn lead_to(&self, address: usize, len: usize) -> Key {
-        // Threads reach each other's memory as it is.
+        // Threads access each other's memory directly.
         let block = if self.across_processes { self.blocks.containing(address, len) } else { None };
         match block {
             Some(found) => {
@@ -46,7 +46,7 @@ impl Reach {
         }
     }
 
-    /// Whether this rank can read at `peer`: tried on a word there that holds `expected`.
+    /// Returns whether this rank can read memory of `peer`: reads a word there that holds `expected`.
     pub fn try_out(&self, peer: Rank, probe: u64, expected: u64) -> bool {
         let pid = self.control.process(peer);
         if pid == self.control.process(self.rank) {
@@ -61,28 +61,29 @@ impl Reach {
         read.is_ok() && u64::from_le_bytes(word) == expected
     }
 
-    /// Lets other processes of the job read here, where the system asks.
+    /// Allows other processes of the job to read here, where the system requires permission.
     pub fn admit(&self) {
         if self.across_processes && self.control.ranks() > 1 {
             cma::admit();
         }
     }
 
-    /// Reads so many bytes from the place `at` of what a peer offers; they are there when it returns.
+    /// Reads `target`'s length in bytes from offset `at` of a peer's buffer; they have arrived on return.
     ///
     /// # Safety
-    /// `target` is valid for writes of as many bytes, which nobody else uses meanwhile.
+    /// `target` is valid for writes of `length` bytes, which no other code uses meanwhile.
     pub unsafe fn read(
         &self,
         peer: Rank,
         (from, at): (Key, usize),
         (target, length): (*mut u8, usize),
     ) -> Result<(), FabricError> {
-        // SAFETY: by the caller's word.
+        // SAFETY: caller's contract.
         let target = unsafe { std::slice::from_raw_parts_mut(target, length) };
         self.reach(peer, (from, at), length, |place| match place {
             Place::Here(source) => {
-                // SAFETY: what a peer offers it does not change before it is withdrawn; and it is memory that is shared.
+                // SAFETY: a peer does not change a buffer that it offers before it is withdrawn, and the memory is
+                // shared.
                 unsafe { copy::from_shared(source, target) }
                 Ok(())
             }
@@ -90,12 +91,12 @@ impl Reach {
         })
     }
 
-    /// Writes so many bytes to the place `at` of what a peer, which reads, has a key for; they are there when it returns.
+    /// Writes bytes to offset `at` of a reading peer's buffer; they have arrived on return.
     pub fn write(&self, peer: Rank, (to, at): (Key, usize), source: &[u8]) -> Result<(), FabricError> {
         self.reach(peer, (to, at), source.len(), |place| match place {
             Place::Here(target) => {
-                // SAFETY: nobody else uses what a peer lets this rank write to, before it is withdrawn; and it is memory that
-                // is shared.
+                // SAFETY: no other code uses a buffer that a peer lets this rank write to before it is withdrawn, and
+                // the memory is shared.
                 unsafe { copy::to_shared(target, source) }
                 Ok(())
             }
@@ -103,7 +104,8 @@ impl Reach {
         })
     }
 
-    /// Calls `act` with the place of so many bytes from `at` on of what a key of a peer leads to. It stays meanwhile.
+    /// Calls `act` with the position of `length` bytes from offset `at` on of a peer's buffer, which stays valid
+    /// meanwhile.
     pub fn reach<R>(
         &self,
         peer: Rank,
@@ -130,13 +132,14 @@ impl Reach {
         self.control.reaching(peer, || act(Place::There(memory)))
     }
 
-    /// Whether what a key of a peer leads to is mapped here, or can be.
+    /// Returns whether a peer's buffer is mapped here, or can be.
     pub fn is_mapped(&self, peer: Rank, key: Key) -> bool {
         let pid = self.control.process(peer);
         pid == self.control.process(self.rank) || self.mapped(pid, key).is_some()
     }
 
-    /// The block that a key of a peer, whose process has this number, leads into, if it is mapped here, or can be.
+    /// The block that contains the buffer of this key, if it is mapped here, or can be. `owner` is the number of the
+    /// peer's process.
     fn mapped(&self, owner: u64, key: Key) -> Option<Arc<Memory>> {
         if !self.across_processes {
             return None;
@@ -151,7 +154,8 @@ impl Reach {
     }
 }
 
-/// When this returns nobody of this process can use the key. Another process may read on, and finds what is there.
+/// Withdraws a key: on return no code of this process can use it. Another process may go on reading, and gets the
+/// current contents.
 pub(crate) fn withdraw(key: Key) {
     exports::withdraw(key.key);
 }
@@ -162,7 +166,7 @@ mod tests {
     use std::process::Command;
     use std::time::Duration;
 
-    /// The number of a process that has ended may be another's by now.
+    /// The number of an ended process may belong to another process by now.
     #[test]
     fn the_memory_of_a_process_that_has_ended_is_not_looked_for_by_its_number() {
         let control = Control::create(Arc::new(Memory::heap(Control::bytes(2).unwrap(), 1).unwrap()), 2);
@@ -170,7 +174,7 @@ mod tests {
         let [mut peer, mut other] = [(); 2].map(|()| Command::new("sleep").arg("100").spawn().unwrap());
         control.enter_as(1, peer.id());
         control.watch(0).unwrap();
-        // Reached before, and a while before.
+        // Accessed before, at a time when the check is due again.
         control.reaching(1, || Ok(())).unwrap();
         std::thread::sleep(Duration::from_millis(2));
         peer.kill().unwrap();
@@ -178,7 +182,7 @@ mod tests {
         control.enter_as(1, other.id());
         let reach = Reach { rank: 0, control: Arc::new(control), blocks: Arc::default(), across_processes: true };
         let mut target = [0_u8; 8];
-        // SAFETY: a buffer of this function's.
+        // SAFETY: a buffer of this function.
         let read = unsafe { reach.read(1, (Key { address: 4096, key: 5 }, 0), (target.as_mut_ptr(), 8)) };
         let written = reach.write(1, (Key { address: 4096, key: 5 }, 0), &target);
         for ended in [read, written] {

@@ -1,4 +1,4 @@
-//! Teams: jobs of some ranks of a job.
+//! Teams: jobs made of some ranks of a job.
 
 use crate::control::Control;
 use crate::fabric::Region;
@@ -7,25 +7,27 @@ use std::sync::Arc;
 use transom_locks::Rank;
 use transom_windows::{Exchange, Fabric, FabricError};
 
-/// Gives what each rank of a team to be passes to all of them, in the order of the team; or is an error at all of them.
+/// An exchange among the members of a future team: returns what each of them passes, in team order, or an error at all
+/// of them.
 pub type Meet<'a> = dyn FnMut(&[u8]) -> Result<Vec<Vec<u8>>, FabricError> + 'a;
 
-/// How often ranks meet while they make a team.
+/// Exchanges needed to make a team.
 const MEETINGS: usize = 2;
 
 impl Loopback {
-    /// Collective: a team of the ranks that name the same colour, numbered by `key`, then by rank; none for those that
-    /// name no colour. It is a job of its own: it has its own collectives, memory and numbers, and errors count in these.
+    /// Collective: makes teams of the ranks that pass the same colour, numbered by `key`, then by rank; `None` for
+    /// ranks without a colour. A team is a job of its own, with its own collectives, memory and rank numbers, which
+    /// errors use.
     ///
     /// # Errors
-    /// Those of [`Fabric::allocate`] and [`Fabric::attach`], on all ranks of a team if on one.
+    /// The errors of [`Fabric::allocate`] and [`Fabric::attach`], at all ranks of a team if at one.
     ///
     /// # Examples
     /// ```
     /// use transom_shm_loopback::Loopback;
     /// use transom_windows::Exchange;
     /// let ranks: Vec<_> = Loopback::threads(3)?.into_iter().map(|rank| std::thread::spawn(move || {
-    ///     // Even ranks, the highest first; rank 1 stays out.
+    ///     // Even ranks, the highest first; rank 1 has no colour.
     ///     let colour = (rank.rank() % 2 == 0).then_some(7);
     ///     let team = rank.split(colour, 10 - rank.rank() as u64).unwrap();
     ///     team.map(|team| (team.rank(), team.size()))
@@ -49,7 +51,7 @@ impl Loopback {
         let same = |rank: &Rank| (wish(*rank).0, wish(*rank).1) == (mine[0], mine[1]);
         let mut members: Vec<Rank> = (0..self.size()).filter(same).collect();
         members.sort_by_key(|&rank| (wish(rank).2, rank));
-        // Those without a colour take part in the exchanges of the others.
+        // Ranks without a colour take part in the exchanges of the others.
         let mut meet = |mine: &[u8]| {
             let mut said = self.all_gather(mine)?;
             Ok(members.iter().map(|&rank| std::mem::take(&mut said[rank])).collect())
@@ -60,18 +62,18 @@ impl Loopback {
         }
     }
 
-    /// A team of these ranks, in this order, this one among them; all of them call it, and nobody else need. `meet` is called
-    /// twice, and gives what each passes to all of them, in that order, or ends with an error at all.
+    /// Makes a team of these ranks, in this order, this one among them; all of them call it, and no other rank need.
+    /// `meet` is called twice. It returns what each member passes, in team order, or an error at all of them.
     ///
     /// # Errors
-    /// Those of `meet`, [`Fabric::allocate`] and [`Fabric::attach`], at all ranks of the team if at one.
+    /// The errors of `meet`, [`Fabric::allocate`] and [`Fabric::attach`], at all ranks of the team if at one.
     ///
     /// # Examples
     /// ```
     /// use transom_shm_loopback::Loopback;
     /// use transom_windows::Exchange;
     /// let job = Loopback::alone()?;
-    /// let team = job.team(&[0], &mut |mine| Ok(vec![mine.to_vec()]))?; // of others too, by messages for example
+    /// let team = job.team(&[0], &mut |mine| Ok(vec![mine.to_vec()]))?; // with more ranks, by messages for example
     /// assert_eq!((team.rank(), team.size()), (0, 1));
     /// # Ok::<(), transom_windows::FabricError>(())
     /// ```
@@ -79,7 +81,7 @@ impl Loopback {
         let made = self.make_team(members[0] == self.rank(), members.len());
         let keys = meet(made.as_ref().map_or(&[], |made| made.as_ref().map_or(&[], |(_, key)| key)))?;
         let joined = made.and_then(|block| Ok((self.join_team(members, &keys[0])?, block)));
-        // Everyone has written its process number, or could not.
+        // Every member has written its process number, or has failed.
         let failed = meet(&[u8::from(joined.is_err())])?;
         let (team, _) = joined?;
         if let Some(place) = failed.iter().position(|failed| failed[..] != [0]) {
@@ -93,7 +95,7 @@ impl Loopback {
         Ok(team)
     }
 
-    /// The control block of a team, by the first of its members.
+    /// The control block of a team, made by its first member.
     fn make_team(&self, first: bool, size: usize) -> Result<Option<(Region, Vec<u8>)>, FabricError> {
         if !first {
             return Ok(None);

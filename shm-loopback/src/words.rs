@@ -1,4 +1,4 @@
-//! The words of a block: the processor's atomics on them, and waiting until they change.
+//! The words of a block: the processor's atomics on them, and waiting for a change.
 
 use crate::bell;
 use crate::memory::View;
@@ -7,11 +7,11 @@ use std::cell::Cell;
 use std::sync::atomic::Ordering::SeqCst;
 use transom_windows::{FabricError, Wait, Wake};
 
-/// Looks at memory before the clock is read: most waits are over by then. The second is for ranks that share cores: the awaited
-/// rank may need this one.
+/// Polls before the clock is read: most waits are over by then. The second number is for ranks that share cores, where
+/// the awaited rank may need this one.
 const LOOKS: [u32; 2] = [64, 2];
 
-/// Returns true if a wait that has looked `looks` times should look again before it reads the clock.
+/// Returns whether a wait that has polled `looks` times should poll again before it reads the clock.
 #[inline(always)]
 pub(crate) fn looks_again(looks: u32, crowded: bool) -> bool {
     looks < LOOKS[usize::from(crowded || !transom_windows::has_own_core())]
@@ -54,8 +54,8 @@ fn ring(at: &View, wake: Wake) {
     }
 }
 
-/// Waits until `look` finds what it looks for in words of the block, which it must load sequentially consistently.
-/// `crowded` and `check` are those of [`Wait::until`]. Meanwhile the rank's messages make progress.
+/// Waits until `look` finds its result in words of the block, which it must load sequentially consistently. `crowded`
+/// and `check` are those of [`Wait::until`]. The rank's messages make progress meanwhile.
 #[inline(always)]
 pub(crate) fn wait<R>(
     block: &View,

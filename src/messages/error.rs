@@ -62,8 +62,10 @@ pub enum Error {
         /// Which one.
         rank: Rank,
     },
-    /// The rank has left the job, and sends and receives nothing any more; or, of a collective, has dropped this team.
-    #[error("rank {rank} has left the job, or this team")]
+    /// The rank dropped its [`World`](crate::World), of the job or, in a collective, of this team. It takes part in nothing any more.
+    #[error(
+        "rank {rank} dropped its `World`, of the job or of this team, before this call: each rank keeps it until its last call has returned"
+    )]
     PeerLeft {
         /// Which one.
         rank: Rank,

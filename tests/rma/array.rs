@@ -72,7 +72,7 @@ fn patches<const D: usize>(world: &World, random: &mut fastrand::Rng) {
             match outcome {
                 Ok(()) => assert!(got == expected && owners.iter().all(|&owner| owner == reached), "{what}"),
                 Err(Error::Array(ArrayError::NotReached { owner: other, reached: to, .. })) => {
-                    assert!(to == reached && other != to && owners.contains(&other), "{what}");
+                    assert!(to == [reached] && other != reached && owners.contains(&other), "{what}");
                     assert!(!locked || stranger.is_some(), "{what}");
                     assert!(got.iter().all(|&untouched| untouched == 7));
                 }
@@ -326,7 +326,7 @@ fn misuse_is_an_error_and_changes_nothing() {
             ];
             for error in refused.map(Result::unwrap_err) {
                 assert!(
-                    matches!(error, Error::Array(ArrayError::NotReached { array: 0, owner, reached }) if reached == wrong && owner != wrong),
+                    matches!(error, Error::Array(ArrayError::NotReached { array: 0, owner, ref reached }) if *reached == [wrong] && owner != wrong),
                     "{error}"
                 );
             }

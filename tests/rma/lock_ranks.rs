@@ -2,7 +2,8 @@
 
 use crate::ranks;
 use transom::Mode::Exclusive;
-use transom::{Error, Mode, Op, Window, World};
+use transom::array::ArrayError;
+use transom::{Distribution, Error, Mode, Op, Window, World};
 
 /// Money goes between accounts at two ranks; whoever looks at all sees all of it.
 #[test]
@@ -168,5 +169,56 @@ fn threads_with_targets_of_their_own_lose_nothing() {
         let all = 4 * each * world.size() as u64;
         assert_eq!(window.lock_shared(last).unwrap().get_one(1).unwrap(), all);
         world.barrier().unwrap();
+    });
+}
+
+/// Two elements of an array at two owners are changed together; a reader of both sees their sum unchanged.
+#[test]
+fn array_elements_of_two_owners_change_together() {
+    ranks::on_all_sizes("array_elements_of_two_owners_change_together", |world: World| {
+        let (me, n) = (world.rank(), world.size());
+        let mut array = world.array::<i64, 1>([2 * n], Distribution::Cyclic).unwrap();
+        for round in 0..ranks::rounds(60) {
+            let (from, to) = ((me + round) % (2 * n), (3 * me + 2 * round + 1) % (2 * n));
+            let owners = [(from % n, Exclusive), (to % n, Exclusive)];
+            let access = array.lock_ranks(&owners).unwrap();
+            access.put_one(from, access.get_one(from).unwrap() - 7).unwrap();
+            access.flush().unwrap();
+            access.put_one(to, access.get_one(to).unwrap() + 7).unwrap();
+            access.unlock().unwrap();
+            let all: Vec<_> = (0..n).map(|rank| (rank, Mode::Shared)).collect();
+            let mut elements = vec![0; 2 * n];
+            array.lock_ranks(&all).unwrap().get(0..2 * n, &mut elements).unwrap();
+            assert_eq!(elements.iter().sum::<i64>(), 0, "read by rank {me} in round {round}");
+        }
+        array.fence().unwrap();
+    });
+}
+
+#[test]
+fn array_elements_of_an_unlocked_owner_are_refused() {
+    ranks::on(&[3], "array_elements_of_an_unlocked_owner_are_refused", |world: World| {
+        let mut array = world.array::<u64, 1>([9], Distribution::Cyclic).unwrap();
+        let access = array.lock_ranks(&[(2, Mode::Shared), (0, Mode::Shared)]).unwrap();
+        access.accumulate(3..4, Op::Sum, &[1]).unwrap();
+        assert_eq!(access.get_one(5).unwrap(), 0);
+        for error in [access.put(0..9, &[1; 9]).unwrap_err(), access.fetch_and_op(4, Op::Sum, 1).unwrap_err()] {
+            assert_eq!(
+                error.to_string(),
+                "array 0: cannot access elements of rank 1 here: only those of ranks [0, 2] can be accessed"
+            );
+            let Error::Array(ArrayError::NotReached { owner: 1, reached, .. }) = error else { panic!("{error}") };
+            assert_eq!(reached, [0, 2]);
+        }
+        access.unlock().unwrap();
+        assert!(matches!(array.lock_ranks(&[(3, Exclusive)]).map(drop), Err(Error::NoSuchRank { .. })));
+        let all: Vec<_> = (0..3).map(|rank| (rank, Mode::Shared)).collect();
+        let access = array.try_lock_ranks_for(&all, std::time::Duration::from_secs(60)).unwrap().expect("no writer");
+        let mut elements = [7; 9];
+        access.get(0..9, &mut elements).unwrap();
+        assert_eq!(elements.iter().sum::<u64>(), elements[3]);
+        access.unlock().unwrap();
+        assert_eq!(array.fence().unwrap().get_one(3).unwrap(), 3);
+        array.fence().unwrap();
     });
 }

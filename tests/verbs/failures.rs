@@ -319,7 +319,7 @@ fn executed<R>(what: Result<R, transom::Error>) -> bool {
         Ok(_) => false,
         Err(error) => {
             let why = error.to_string();
-            assert!(why.contains("was executed, and what it found is lost"), "{why}");
+            assert!(why.contains("was executed, but its result was lost"), "{why}");
             true
         }
     }

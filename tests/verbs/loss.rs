@@ -19,7 +19,7 @@ fn what_comes_back_is_right_where_packets_are_lost() {
     let there = epoch.target(other).unwrap();
     // A connection that breaks may take along what an atomic found, and says so.
     let or_lost = |found: Result<u64, Error>, expected| match found {
-        Err(error) if error.to_string().contains("is lost with the connection") => {
+        Err(error) if error.to_string().contains("was lost with the connection") => {
             println!("rank {me}: {error}");
             expected
         }

@@ -77,7 +77,7 @@ fn two_addresses_of_a_port_are_two_rails() {
     // Twice the same, by other words.
     with(name, [Some("rxe0:1:1,rxe0"); 2], |world| {
         let told = world.err().expect("two rails by one address").to_string();
-        assert!(told.contains("TRANSOM_VERBS_DEVICE: rxe0:1:1 is there twice"), "{told}");
+        assert!(told.contains("TRANSOM_VERBS_DEVICE: rxe0:1:1 is listed twice"), "{told}");
     });
 }
 
@@ -88,7 +88,7 @@ fn a_port_or_an_address_that_is_not_there_is_told() {
         return;
     }
     for (named, wanted) in
-        [("rxe0:7", "rxe0 has 1 port(s)"), ("rxe0:1:99", "port 1 of rxe0 has no such address; it has 0, 1")]
+        [("rxe0:7", "rxe0 has 1 port(s)"), ("rxe0:1:99", "port 1 of rxe0 has no such GID index; it has 0, 1")]
     {
         with(name, [Some(named); 2], |world| {
             let told = world.err().expect("there is no such place").to_string();
@@ -116,7 +116,10 @@ fn ranks_have_as_many_rails_as_the_one_with_the_fewest() {
     // What is named is had, or it is an error of both.
     with(name, [Some("rxe0,rxe1"), Some("rxe0")], |world| {
         let told = world.err().expect("other numbers of rails").to_string();
-        assert!(told.contains("rank 0 has 2 rails, and rank 1 has 1: name as many at each rank"), "{told}");
+        assert!(
+            told.contains("rank 0 has 2 rails, and rank 1 has 1: name the same number of devices at every rank"),
+            "{told}"
+        );
     });
 }
 

@@ -1,4 +1,4 @@
-//! What the provider needs of whoever brought the ranks together.
+//! Services that the provider needs from the job's bootstrap.
 
 use std::sync::Arc;
 use transom_launch::Tcp;
@@ -6,7 +6,7 @@ use transom_locks::Rank;
 use transom_shm_loopback::{Loopback, Meet};
 use transom_windows::{Exchange, FabricError};
 
-/// A job as its ranks see it before there is a network: they exchange bytes, notice deaths, and make teams.
+/// A job before its ranks have a network. Ranks exchange bytes out of band, detect deaths, and form teams.
 ///
 /// # Examples
 /// ```
@@ -16,18 +16,20 @@ use transom_windows::{Exchange, FabricError};
 /// # Ok::<(), transom::FabricError>(())
 /// ```
 pub trait Bootstrap: Exchange + Send + Sync {
-    /// A team of these ranks, in this order, this one among them; all of them call it, and nobody else need. Each calls `meet`
-    /// as often as the others, which gives what each passes to all of them.
+    /// Makes a team of these ranks, in this order, which include the calling rank.
+    ///
+    /// Collective over the members; other ranks do not take part. All members call `meet` equally often; each call
+    /// returns what every member passed.
     ///
     /// # Errors
-    /// At all ranks of the team if at one.
+    /// An error at one member is an error at all members.
     fn team_of(&self, members: &[Rank], meet: &mut Meet<'_>) -> Result<Arc<dyn Bootstrap>, FabricError>;
 
-    /// Says that this rank needs nobody any more, and that nobody is to wait for it; whether others have left can still be
-    /// asked.
+    /// Leaves the job: this rank needs no peer any more, and no peer waits for it. The rank may still ask which peers
+    /// have left.
     fn leave(&self);
 
-    /// Whether a rank has said so.
+    /// Returns whether a rank has left.
     fn has_left(&self, rank: Rank) -> bool;
 }
 
@@ -70,43 +72,45 @@ impl Bootstrap for Tcp {
 /// ```
 pub struct Node {
     pub(super) memory: Loopback,
-    /// Their ranks there, by rank in the job. Small: there may be many ranks.
+    /// Rank in `memory` of each job rank, or [`ELSEWHERE`]. 32 bits per rank, because a job may have many ranks.
     here: Box<[u32]>,
-    /// The number of each rank's host, by ranks of the job that the program was started as; nothing if all are here.
+    /// Host number of each rank of the initial job; empty if all ranks are on this host.
     pub(super) hosts: Arc<[u32]>,
 }
 
-/// For ranks on other hosts.
+/// Marks a rank on another host.
 const ELSEWHERE: u32 = u32::MAX;
 
 impl Node {
-    /// Of a job all of whose ranks are here, under the same numbers.
+    /// A job whose ranks are all on this host, with the same numbers in `memory`.
     pub fn all(memory: Loopback) -> Self {
         let here: Vec<_> = (0..memory.size()).map(Some).collect();
         Node::some(memory, here, [].into())
     }
 
-    /// Of a job of several hosts: `here` tells for each of its ranks under which number it takes part in `memory`, or
-    /// that it is on another host; `hosts`, a number of each rank's host.
+    /// A job on several hosts.
+    ///
+    /// `here` holds each job rank's number in `memory`, or `None` for a rank on another host. `hosts` holds the host
+    /// number of each rank.
     pub fn some(memory: Loopback, here: impl Into<Box<[Option<Rank>]>>, hosts: Arc<[u32]>) -> Self {
         let here = here.into().iter().map(|rank| rank.map_or(ELSEWHERE, |rank| rank as u32)).collect();
         Node { memory, here, hosts }
     }
 
-    /// How many ranks are here.
+    /// The number of ranks on this host.
     pub fn ranks(&self) -> usize {
         self.memory.size()
     }
 
-    /// Whether all ranks of the job are.
+    /// Returns whether all ranks of the job are on this host.
     pub fn is_all(&self) -> bool {
         self.here.iter().all(|&here| here != ELSEWHERE)
     }
 
-    /// Bytes for each rank of the job.
+    /// Bytes of memory per rank of the job.
     pub(super) const EACH: usize = 2 * size_of::<u32>();
 
-    /// The rank there of a rank of the job that is here.
+    /// The rank in `memory` of a job rank on this host.
     pub(super) fn here(&self, rank: Rank) -> Option<Rank> {
         self.here.get(rank).filter(|&&here| here != ELSEWHERE).map(|&here| here as Rank)
     }

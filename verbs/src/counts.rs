@@ -1,24 +1,26 @@
-//! What a rank has of its adapter, and has asked of it: for programs and tests that want to know its cost.
+//! Counters of a rank's adapter resources and requests, for programs and tests that examine cost.
 
 use super::wr::Verb;
 
-/// How many queue pairs a rank has, and has made. One more takes the datagrams by which ranks ask each other for connections.
+/// The numbers of queue pairs that a rank has and has created. One further queue pair receives connection datagrams.
 ///
 /// # Examples
 /// See [`Verbs`](super::Verbs).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct QueuePairs {
-    /// To other ranks, one each by each rail, made when first needed by either, and again where a connection broke.
+    /// Queue pairs to other ranks created so far. One per peer and rail, created when either side first needs it, and
+    /// again after a connection broke.
     pub to_others: usize,
-    /// Those to other ranks that there are now: none where a connection broke and nobody needed it since, or messages gave it up
-    /// (`paths=both`).
+    /// Queue pairs to other ranks that exist now. A connection does not exist if it broke and was not needed since, or
+    /// if messages released it (`paths=both`).
     pub now: usize,
-    /// To itself, for words of its own memory and, if data moves through shared memory, of its host's.
+    /// Queue pairs to the rank itself. They serve words of its own memory, and of its host's if data move through
+    /// shared memory.
     pub to_itself: usize,
 }
 
-/// Counts by their names; two of them can be added up, or the earlier taken from the later.
+/// Defines a struct of named counters with addition and subtraction.
 macro_rules! counts {
     ($(#[$doc:meta])* $counts:ident { $($(#[$of:meta])* $name:ident,)* }) => {
         $(#[$doc])*
@@ -47,46 +49,46 @@ macro_rules! counts {
 }
 
 counts! {
-    /// What a rank has posted to queue pairs so far; what is posted again, since a connection broke, counts once.
+    /// Requests posted to queue pairs so far. A request posted again after a connection broke counts once.
     ///
     /// # Examples
     /// See [`Verbs`](super::Verbs).
     WorkRequests {
         /// Writes of data or words.
         writes,
-        /// Writes that tell a value as well.
+        /// Writes with an immediate value.
         told_writes,
-        /// Messages to a buffer of the far end.
+        /// Sends, which consume a receive at the far end.
         sends,
-        /// Reads.
+        /// RDMA reads.
         reads,
         /// Compare-and-swaps.
         compare_and_swaps,
         /// Fetch-and-adds.
         fetch_and_adds,
-        /// Writes of nothing, that tell when the requests before them are complete.
+        /// Empty writes whose completion signals that of earlier requests.
         markers,
-        /// Those of all these that tell when they are complete: so many completions are taken from the completion queue.
+        /// Signalled requests of all kinds: the number of completions taken from the completion queue.
         signalled,
     }
 }
 
 counts! {
-    /// How often a rank has needed registered memory for what does not travel through slots, and where it came from.
+    /// Demands for registered memory by transfers that bypass the slots, and how they were met.
     ///
     /// # Examples
     /// See [`Verbs`](super::Verbs).
     Registrations {
-        /// Operations and messages whose memory was registered already: a buffer's, a window's, or that of a persistent or partitioned
-        /// send.
+        /// Operations and messages whose memory was already registered: in a buffer, a window, or a persistent or
+        /// partitioned send.
         found,
-        /// Operations and messages whose memory was registered for them.
+        /// Operations and messages whose memory was registered for them alone.
         passing,
-        /// Registrations of those that were refused: they went through slots.
+        /// Refused registrations; these transfers went through slots.
         refused,
-        /// Buffers, and reads of middle length of which nobody waited at once, for which memory that had come back was used again.
+        /// Buffers, and medium-sized reads without an immediate wait, that reused pooled registered memory.
         reused,
-        /// The same, for which memory was registered.
+        /// The same, for which memory was newly registered.
         made,
     }
 }

@@ -1,4 +1,5 @@
-//! Unreliable datagrams between ranks: of a fixed length, and [`Mailbox`], of any. What they say is for others to know.
+//! Unreliable datagrams between ranks: [`Post`] for a fixed length, and [`Mailbox`] for any length. Their contents
+//! belong to the callers.
 
 mod mailbox;
 mod windows;
@@ -15,36 +16,37 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// Datagrams that can come before anybody looks, and as many can be on their way out.
+/// Receive buffers, and datagrams in flight.
 const RECEIVES: u32 = 256;
 const SENDS: u32 = 64;
-/// The adapter puts where a datagram came from before it.
+/// Bytes of the GRH, which the adapter writes before each datagram.
 const ROUTE: usize = 40;
-/// The longest.
+/// Largest payload, in bytes.
 const LONGEST: usize = 128 - ROUTE;
 
-/// Takes and sends datagrams of `N` bytes.
+/// Sends and receives datagrams of `N` bytes.
 pub(super) struct Post<const N: usize> {
     ways: Ways,
     queue: Datagrams,
     sent: Arc<CompletionQueue>,
     received: Arc<CompletionQueue>,
-    /// After the queue, which may still write there.
+    /// Declared after the queue, which may still write to these slots.
     expected: Vec<Slot>,
     sending: Vec<Slot>,
-    /// Sent so far, and how many of them are gone.
+    /// Datagrams posted so far, and the number of them completed.
     posted: usize,
     gone: usize,
 }
 
-/// How peers are addressed, by their ranks.
+/// Address handles of peers, by rank.
 struct Ways {
     handles: HashMap<usize, Handle>,
     domain: Arc<Domain>,
 }
 
-/// How a peer is addressed. With RoCE the system asks the network for it, and waits a second or more where nobody answers: who was
-/// not found at once is sought by a thread of its own, so that other peers, and what is said by other rails, do not wait for that.
+/// The address handle of a peer. With RoCE, creating one resolves the address, which takes a second or more if the peer
+/// does not answer. After a failed first attempt a separate thread resolves it, so that other peers and relayed
+/// messages do not wait.
 enum Handle {
     Fresh,
     Known(AddressHandle),
@@ -57,7 +59,7 @@ impl Ways {
         Ways { handles: HashMap::new(), domain: domain.clone() }
     }
 
-    /// The way to a peer by that path. None while it is sought.
+    /// The address handle of a peer at that path; `None` while it is being resolved.
     fn to(&mut self, peer: usize, path: &Path) -> Result<Option<&AddressHandle>, VerbsError> {
         let Ways { handles, domain } = self;
         let handle = handles.entry(peer).or_insert(Handle::Fresh);
@@ -69,7 +71,7 @@ impl Ways {
 }
 
 impl Handle {
-    /// Finds out how the peer is addressed, or has it sought.
+    /// Resolves the address, or starts a thread that does.
     fn next(self, domain: &Arc<Domain>, path: &Path) -> Result<Self, VerbsError> {
         match self {
             Handle::Fresh => AddressHandle::new(domain, path).map(Handle::Known),
@@ -77,10 +79,10 @@ impl Handle {
                 let (domain, path) = (domain.clone(), *path);
                 let seek = std::thread::Builder::new().name("transom address".into());
                 let sought = seek.spawn(move || AddressHandle::new(&domain, &path)).map(Handle::Sought);
-                sought.map_err(|source| VerbsError::system("a thread that seeks a peer", source))
+                sought.map_err(|source| VerbsError::system("starting a thread that resolves an address", source))
             }
             Handle::Sought(thread) if thread.is_finished() => {
-                let lost = |_| VerbsError::system("seeking a peer", std::io::ErrorKind::Other.into());
+                let lost = |_| VerbsError::system("resolving the address of a peer", std::io::ErrorKind::Other.into());
                 thread.join().map_err(lost).flatten().map(Handle::Known)
             }
             known_or_sought => Ok(known_or_sought),
@@ -88,19 +90,19 @@ impl Handle {
     }
 }
 
-/// Where a peer takes datagrams.
+/// Datagram address of a peer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Recipient {
     pub path: Path,
     pub queue_pair: u32,
-    /// What they must bring.
+    /// Q_Key that datagrams must carry.
     pub key: u32,
 }
 
 impl<const N: usize> Post<N> {
-    /// Takes those that bring `key`.
+    /// Opens a queue pair that accepts datagrams with Q_Key `key`.
     pub fn new(rail: &Rail, key: u32) -> Result<Self, VerbsError> {
-        const { assert!(N <= LONGEST, "as long as a slot has room for") };
+        const { assert!(N <= LONGEST, "a datagram fits into a slot") };
         let context = rail.context();
         let most = context.limits.max_qp_wr.max(1) as u32;
         let (receives, depth) = (RECEIVES.min(most), SENDS.min(most));
@@ -115,36 +117,36 @@ impl<const N: usize> Post<N> {
         let post = Post { ways, queue, sent, received, expected, sending, posted: 0, gone: 0 };
         post.received.notify()?;
         for at in 0..post.expected.len() {
-            post.expect(at).map_err(|source| VerbsError::system("a buffer for datagrams", source))?;
+            post.expect(at).map_err(|source| VerbsError::system("posting a receive for datagrams", source))?;
         }
         Ok(post)
     }
 
-    /// The queue pair that takes them.
+    /// The number of the queue pair.
     pub fn number(&self) -> u32 {
         self.queue.number()
     }
 
-    /// The queue whose channel becomes readable when a datagram comes, if [`receive`](Self::receive) has found none
-    /// before.
+    /// The completion queue of receives. Its channel becomes readable when a datagram arrives, provided that
+    /// [`receive`](Self::receive) found none before.
     pub fn received(&self) -> Arc<CompletionQueue> {
         self.received.clone()
     }
 
     fn expect(&self, at: usize) -> std::io::Result<()> {
         let piece = self.expected[at].piece(ROUTE + N);
-        // SAFETY: the slot is the adapter's until the datagram has come, and is kept as long as the queue.
+        // SAFETY: the slot belongs to the adapter until a datagram has arrived, and lives as long as the queue.
         unsafe { self.queue.expect(&[(Token::new(0, at as u64), [piece])]) }
     }
 
-    /// What has come.
+    /// Takes the datagrams that have arrived.
     pub fn receive(&mut self) -> Vec<[u8; N]> {
         let mut datagrams = Vec::new();
         loop {
             let mut came = Vec::new();
             let polled = self.received.poll(&mut |completion| came.push(completion));
             if let Err(error) = polled {
-                tracing::error!(%error, "datagrams cannot be received any more");
+                tracing::error!(%error, "cannot poll for datagrams");
             }
             if came.is_empty() {
                 return datagrams;
@@ -162,39 +164,41 @@ impl<const N: usize> Post<N> {
                     datagrams.extend(bytes.last_chunk::<N>());
                 }
                 if let Err(error) = self.expect(at) {
-                    tracing::error!(%error, "a buffer for datagrams is lost");
+                    tracing::error!(%error, "cannot repost a receive for datagrams");
                 }
             }
             if let Err(error) = self.received.notify() {
-                tracing::error!(%error, "datagrams are not told any more");
+                tracing::error!(%error, "cannot request notification of datagrams");
             }
         }
     }
 
-    /// What could not be sent has ended the queue pair, as Soft-RoCE does where a link is down: it is opened again, and
-    /// what came meanwhile is lost.
+    /// Reopens the queue pair after a failed send put it into the error state, as Soft-RoCE does while a link is down.
+    /// Datagrams that arrived meanwhile are lost.
     fn open_again(&mut self) {
         let forgotten = || {
             for queue in [&self.sent, &self.received] {
-                // Takes all that there is.
+                // Drains the completion queue.
                 let _ = queue.poll(&mut |_| ());
             }
         };
         let opened = self.queue.open_again(forgotten).and_then(|()| {
             (self.posted, self.gone) = (0, 0);
             let expected = (0..self.expected.len()).try_for_each(|at| self.expect(at));
-            expected.map_err(|source| VerbsError::system("a buffer for datagrams", source))?;
+            expected.map_err(|source| VerbsError::system("posting a receive for datagrams", source))?;
             self.received.notify()
         });
         match opened {
             Ok(()) => tracing::debug!("datagrams can be sent again"),
-            Err(error) => tracing::error!(%error, "peers cannot be asked for connections any more"),
+            Err(error) => {
+                tracing::error!(%error, "the queue pair for connection datagrams is lost; no new connections are possible")
+            }
         }
     }
 
-    /// Sends one to `peer`, or loses it.
+    /// Sends a datagram to `peer`; it may be lost.
     pub fn send(&mut self, peer: usize, to: &Recipient, datagram: &[u8; N]) -> Result<(), VerbsError> {
-        // The oldest have long gone; should they not have, this one counts as lost.
+        // If the oldest slot is still in flight, this datagram counts as lost.
         let gone = &mut self.gone;
         let what = || format!("a datagram to rank {peer}");
         self.sent.poll(&mut |_| *gone += 1).map_err(|source| VerbsError::system(what(), source))?;
@@ -204,7 +208,7 @@ impl<const N: usize> Post<N> {
         let Some(handle) = self.ways.to(peer, &to.path)? else { return Ok(()) };
         let slot = &self.sending[self.posted % self.sending.len()];
         slot.write(datagram);
-        // SAFETY: the slot is not used again before it was sent, and is kept as long as the queue.
+        // SAFETY: the slot is not reused before the send has completed, and lives as long as the queue.
         let sent = unsafe { self.queue.send(Token::new(0, 0), slot.piece(N), handle, to.queue_pair, to.key, None) };
         sent.map_err(|source| VerbsError::system(what(), source))?;
         self.posted += 1;

@@ -1,8 +1,8 @@
-//! The peers of a rank: the lane to each, once there is one, and the order of what a thread does at several.
+//! The peers of a rank: the lane to each connected peer, and the order of a thread's requests to different peers.
 //!
-//! What goes by one lane is in order by itself; what goes by two is not. So a thread that wants what it did at one peer to
-//! take effect before what it does next at another marks the first, and waits for the marked requests before it posts to the
-//! other. Marks are a thread's own: threads with different peers do not wait for each other.
+//! Requests on one lane are ordered; requests on different lanes are not. A thread orders requests to different peers
+//! by marking the first lane. It then waits for the marked requests before it posts to another peer. Marks are per
+//! thread, so threads with different peers do not wait for each other.
 
 use super::counts::WorkRequests;
 use super::lane::{Lane, Start};
@@ -11,19 +11,19 @@ use std::cell::RefCell;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// The peers of a rank, itself too, by their numbers in the job.
+/// The peers of a rank, including itself, by job rank.
 pub(super) struct Endpoints<Q, L> {
-    /// Tells jobs of a process apart.
+    /// Distinguishes several jobs of one process.
     id: u64,
     me: usize,
     lanes: Box<[Seat<Q, L>]>,
 }
 
-/// Room for a lane. Boxed: most ranks of a large job never need each other.
+/// Place for a lane. Boxed, because most pairs of ranks of a large job never communicate.
 type Seat<Q, L> = OnceLock<Box<Lane<Q, L>>>;
 
 thread_local! {
-    /// What this thread wants complete before it does something elsewhere.
+    /// Requests that must complete before this thread posts to another peer.
     static MARKS: RefCell<Vec<Mark>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -34,7 +34,7 @@ struct Mark {
 }
 
 impl<Q: WorkQueue, L> Endpoints<Q, L> {
-    /// Bytes for each peer that this rank has nothing to do with.
+    /// Bytes per peer without a lane.
     pub const SEAT: usize = size_of::<Seat<Q, L>>();
 
     pub fn new(me: usize, ranks: usize) -> Self {
@@ -49,8 +49,10 @@ impl<Q: WorkQueue, L> Endpoints<Q, L> {
         self.lanes.get(peer)?.get().map(Box::as_ref)
     }
 
-    /// Makes a connected queue the lane to a peer, or the next queue of the lane that there is: what of that is unfinished
-    /// goes on, where the peer has `received` so much of it. Whether it does.
+    /// Makes a connected queue the lane to a peer, or the next queue of the existing lane.
+    ///
+    /// The lane's unfinished requests continue from the position that the peer has `received`. Returns whether the lane
+    /// uses the queue.
     pub fn add(&self, peer: usize, queue: Q, start: Start, received: Received) -> bool {
         match self.lane(peer) {
             Some(lane) => lane.resume(queue, start, received),
@@ -58,12 +60,13 @@ impl<Q: WorkQueue, L> Endpoints<Q, L> {
         }
     }
 
-    /// All lanes that there are, with their peers.
+    /// All lanes, with their peers.
     pub fn all(&self) -> impl Iterator<Item = (usize, &Lane<Q, L>)> {
         self.lanes.iter().enumerate().filter_map(|(peer, lane)| Some((peer, &**lane.get()?)))
     }
 
-    /// What this thread has posted to a peer so far is to be complete before it posts to another.
+    /// Marks the lane to a peer: requests that this thread posted to it so far must complete before the thread posts to
+    /// another peer.
     pub fn mark(&self, peer: usize) {
         let Some(lane) = self.lane(peer) else { return };
         let request = lane.posted();
@@ -78,11 +81,11 @@ impl<Q: WorkQueue, L> Endpoints<Q, L> {
         });
     }
 
-    /// A peer, and its request, that must be complete before this thread posts to `peer`.
+    /// A peer and its request that must complete before this thread posts to `peer`.
     #[inline]
     pub fn before(&self, peer: usize) -> Option<(usize, u64)> {
         MARKS.with_borrow_mut(|marks| {
-            // Mostly there is none.
+            // Fast path: most threads have no marks.
             if marks.is_empty() {
                 return None;
             }
@@ -91,14 +94,14 @@ impl<Q: WorkQueue, L> Endpoints<Q, L> {
             let at = marks.iter().position(|mark| mark.endpoints == self.id && mark.peer != peer)?;
             let Mark { peer, request, .. } = marks[at];
             if self.lane(peer).is_some_and(|lane| lane.failure().is_some()) {
-                // That it failed is told to whoever waits for it now, once.
+                // The wait for this mark reports the failure, once.
                 marks.swap_remove(at);
             }
             Some((peer, request))
         })
     }
 
-    /// What was posted to others, and to this rank itself.
+    /// Requests posted to other ranks, and to this rank itself.
     pub fn counts(&self) -> [WorkRequests; 2] {
         let sum = |itself: bool| {
             let of = self.all().filter(|(peer, _)| (*peer == self.me) == itself);
@@ -107,7 +110,7 @@ impl<Q: WorkQueue, L> Endpoints<Q, L> {
         [sum(false), sum(true)]
     }
 
-    /// Whose lane has something under way.
+    /// A peer whose lane has requests in flight.
     pub fn busy(&self) -> Option<usize> {
         self.all().find(|(_, lane)| !lane.is_idle()).map(|(peer, _)| peer)
     }
@@ -115,7 +118,7 @@ impl<Q: WorkQueue, L> Endpoints<Q, L> {
 
 impl<Q, L> Drop for Endpoints<Q, L> {
     fn drop(&mut self) {
-        // Those of other threads are few, and looked at by nobody.
+        // Marks of other threads remain; they are few and have no effect.
         let _ = MARKS.try_with(|marks| marks.borrow_mut().retain(|mark| mark.endpoints != self.id));
     }
 }
@@ -127,7 +130,7 @@ mod tests {
     use crate::lane::Signal;
     use crate::wr::{Failure, Piece, Place, Verb, Why};
 
-    /// Three peers, each with a lane through a queue of its number.
+    /// Three peers with a lane each, whose queue has the peer's number.
     fn endpoints() -> Endpoints<Queue, Thing> {
         let endpoints = Endpoints::new(0, 4);
         (0..3).for_each(|peer| _ = endpoints.add(peer, Queue::new(peer as u32, 16), START, Received::default()));
@@ -136,7 +139,7 @@ mod tests {
 
     fn post(endpoints: &Endpoints<Queue, Thing>, peer: usize) -> u64 {
         let to = Place { address: 0, key: 0 };
-        // SAFETY: the queue only pretends.
+        // SAFETY: the fake queue accesses no memory.
         unsafe { endpoints.lane(peer).unwrap().post(Verb::Add(1), to, Piece::NOTHING, Signal::Always, None) }.unwrap()
     }
 
@@ -145,29 +148,25 @@ mod tests {
     }
 
     #[test]
-    fn what_is_marked_comes_before_what_is_done_elsewhere() {
+    fn marked_requests_precede_posts_to_other_peers() {
         let endpoints = endpoints();
         let first = post(&endpoints, 1);
         assert_eq!(endpoints.before(2), None, "without a mark there is no order");
         endpoints.mark(1);
-        endpoints.mark(2); // nothing is under way there
-        endpoints.mark(3); // nor is there a lane
+        endpoints.mark(2); // no request in flight
+        endpoints.mark(3); // no lane
         let second = post(&endpoints, 1);
-        assert_eq!(
-            (endpoints.before(1), endpoints.before(2)),
-            (None, Some((1, first))),
-            "a lane is in order by itself"
-        );
+        assert_eq!((endpoints.before(1), endpoints.before(2)), (None, Some((1, first))), "a lane is ordered by itself");
         endpoints.mark(1);
         ends(&endpoints, 1, first, Ok(()));
-        assert_eq!(endpoints.before(0), Some((1, second)), "what was marked last");
+        assert_eq!(endpoints.before(0), Some((1, second)), "the last mark counts");
         ends(&endpoints, 1, second, Ok(()));
         assert_eq!(endpoints.before(0), None);
         assert_eq!(endpoints.busy(), None);
     }
 
     #[test]
-    fn threads_with_different_peers_do_not_wait_for_each_other() {
+    fn threads_with_different_peers_are_unordered() {
         let endpoints = endpoints();
         post(&endpoints, 1);
         endpoints.mark(1);
@@ -184,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn jobs_of_a_process_have_marks_of_their_own() {
+    fn jobs_of_a_process_have_separate_marks() {
         let (one, other) = (endpoints(), endpoints());
         post(&one, 1);
         one.mark(1);
@@ -194,17 +193,17 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_of_what_is_marked_is_told_once() {
+    fn failure_of_a_marked_request_is_reported_once() {
         let endpoints = endpoints();
         post(&endpoints, 1);
         endpoints.mark(1);
         ends(&endpoints, 1, 1, Err(Failure::known(Why::Refused)));
-        assert_eq!(endpoints.before(2), Some((1, 1)), "whoever waits for it is told");
-        assert_eq!(endpoints.before(2), None, "and can go on elsewhere");
+        assert_eq!(endpoints.before(2), Some((1, 1)), "the wait for it reports the failure");
+        assert_eq!(endpoints.before(2), None, "and the thread can post to other peers");
     }
 
     #[test]
-    fn work_is_counted_by_whom_it_is_for() {
+    fn requests_are_counted_for_others_and_itself() {
         let endpoints = endpoints();
         for peer in [0, 1, 1, 2] {
             post(&endpoints, peer);

@@ -1,9 +1,9 @@
-//! Why a rank has no RDMA.
+//! Errors of the verbs provider.
 
 use transom_launch::variables::VariableError;
 use transom_windows::FabricError;
 
-/// Why the verbs provider cannot be used here.
+/// The reason why the verbs provider cannot be used.
 ///
 /// # Examples
 /// ```
@@ -15,52 +15,52 @@ use transom_windows::FabricError;
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum VerbsError {
-    /// libibverbs is not installed, or too old.
+    /// libibverbs is not installed, or is too old.
     #[error("libibverbs cannot be loaded ({why}); install it (package libibverbs1) with the provider of your adapter")]
     Library {
-        /// The loader's words.
+        /// The dynamic loader's error.
         why: String,
     },
-    /// No RDMA device.
+    /// No RDMA device can be opened.
     #[error("this machine has no RDMA device that can be opened; `ibv_devices` lists them{}", source.as_ref().map_or(String::new(), |source| format!(" ({source})")))]
     NoDevice {
-        /// The system's words, if it had any.
+        /// The system's error, if there is one.
         #[source]
         source: Option<std::io::Error>,
     },
-    /// A device, port, GID or the like was asked for that is not there or not usable.
+    /// A requested device, port, GID or other resource does not exist or is not usable.
     #[error("{what}: {why}")]
     Unusable {
-        /// Which, with the variable that names it.
+        /// The resource, with the variable that names it.
         what: String,
-        /// Why it is not, and what there is.
+        /// The fault, and the alternatives.
         why: String,
     },
-    /// The system or the device refused.
+    /// A system call or verb failed.
     #[error("{what}: {source}")]
     System {
-        /// What was asked of it.
+        /// The operation that failed.
         what: String,
-        /// Its answer.
+        /// The system's error.
         #[source]
         source: std::io::Error,
     },
-    /// A TRANSOM_ variable says what cannot be.
+    /// A TRANSOM_ variable has an invalid value.
     #[error(transparent)]
     Variable(#[from] VariableError),
-    /// The ranks could not tell each other their addresses.
-    #[error("the ranks cannot tell each other their addresses: {0}")]
+    /// The ranks could not exchange their addresses.
+    #[error("the ranks cannot exchange their addresses: {0}")]
     Exchange(#[from] FabricError),
     /// Another rank could not use its device.
-    #[error("rank {rank} could not use its RDMA device; it says why")]
+    #[error("rank {rank} could not use its RDMA device; see the error of rank {rank}")]
     Peer {
-        /// Which.
+        /// The other rank.
         rank: transom_locks::Rank,
     },
 }
 
 impl VerbsError {
-    /// What the system said, if it was the system.
+    /// The system's error number, for a system error.
     pub(super) fn errno(&self) -> Option<rustix::io::Errno> {
         match self {
             VerbsError::System { source, .. } => rustix::io::Errno::from_io_error(source),

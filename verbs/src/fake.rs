@@ -1,4 +1,4 @@
-//! Queues that pretend: what decides is tested without a device.
+//! Fake queues, with which the policy layers are tested without a device.
 
 use super::lane::Start;
 use super::wr::{Completion, Completions, Course, Failure, Kind, Place, Request, Token, Verb, WorkQueue};
@@ -6,29 +6,29 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Mutex};
 
-/// How a fake connection begins: with few numbers before the last.
+/// Start of a fake connection, just before packet numbers wrap around.
 pub(super) const START: Start = Start { generation: 1, psn: 0xff_fffe, mtu: 1024 };
 
-/// Remembers what was posted, and in which order things happened.
+/// A fake queue that records posted requests and the order of events.
 #[derive(Clone)]
 pub(super) struct Queue {
     pub number: u32,
     pub depth: u32,
     pub posted: Arc<Mutex<Vec<Request>>>,
     pub events: Events,
-    /// Called by each post, which waits until it returns.
+    /// Called within each post, which blocks until it returns.
     pub hold: Option<Arc<dyn Fn() + Send + Sync>>,
     pub alive: Arc<()>,
-    /// It is of another rail, which names no memory of the key [`UNNAMED`].
+    /// The queue belongs to another rail, on which memory with key [`UNNAMED`] has no key.
     pub elsewhere: bool,
     pub fences: bool,
-    /// Atomics that the peer was asked for.
+    /// Atomics that the peer was asked to perform.
     pub asked: Arc<Mutex<Vec<u64>>>,
 }
 
 pub(super) const UNNAMED: u32 = 66;
 
-/// What happened, in its order.
+/// Events in order.
 pub(super) type Events = Arc<Mutex<Vec<&'static str>>>;
 
 impl Queue {
@@ -86,14 +86,14 @@ impl WorkQueue for Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        // The test keeps a copy.
+        // The test holds a clone.
         if Arc::strong_count(&self.alive) > 1 {
             self.events.lock().unwrap().push("queue gone");
         }
     }
 }
 
-/// Something lent: tells when it is free.
+/// A lent object that records when it is freed.
 #[derive(Debug)]
 pub(super) struct Thing(pub &'static str, pub Events);
 
@@ -103,7 +103,7 @@ impl Drop for Thing {
     }
 }
 
-/// Hands out what a test has put in.
+/// A completion queue that returns what a test has put in.
 #[derive(Default)]
 pub(super) struct CompletionQueue(pub Mutex<VecDeque<io::Result<Completion>>>);
 
@@ -116,7 +116,7 @@ impl Completions for CompletionQueue {
     }
 }
 
-/// That a request of a lane, through a queue, is complete, or why not.
+/// A completion of a lane's request on a queue pair.
 pub(super) fn completion(lane: u32, queue_pair: u32, request: u64, result: Result<(), Failure>) -> Completion {
     Completion { token: Token::new(lane, request), queue_pair, bytes: 0, value: None, result }
 }

@@ -1,187 +1,205 @@
-//! The provider for ranks on several machines: InfiniBand and RoCE, by libibverbs. Programs have it by the cargo feature `verbs` of `transom`.
+//! The provider for ranks on several machines: InfiniBand and RoCE, through libibverbs.
 //!
-//! A remote put, get or atomic is a request to the adapter, which executes it on registered memory of the target while the
-//! target does something else, or sleeps. TRANSOM_FABRIC=verbs chooses it where shared memory would do (for tests);
-//! TRANSOM_VERBS_ variables say which device and how ([`variables`]).
+//! Programs use it through the cargo feature `verbs` of `transom`. A remote put, get or atomic is a request to the
+//! adapter. The adapter executes it on registered memory of the target, while the target computes or sleeps.
+//! TRANSOM_FABRIC=verbs selects this provider even if shared memory would suffice (for tests). TRANSOM_VERBS_ variables
+//! select and configure devices ([`variables`]).
 //!
 //! # Layers
-//! Each knows only those above it in this table; what decides is tested against queues that pretend.
+//! Each layer knows only those above it in this table. Decisions are tested against fake queues.
 //!
 //! | module | |
 //! |---|---|
-//! | `wr` | a work request, its token, its completion: the words of all layers |
-//! | `sys` | what libibverbs has, freed when dropped; no policy |
-//! | `rail` | device, port, GID, protection domain, completion queues; which are chosen; whether they work |
-//! | `memory` | slots, leases of registered memory, keys (one for each rail), what is kept for others |
-//! | `receive` | what comes by messages: buffers that all queue pairs share |
-//! | `lane` | one reliable queue pair after the other: numbers of requests, signalling now and then, what is lent, what is to be done again; a lock of its own |
-//! | `endpoint` | the lanes to peers, and the order of what a thread does at several |
+//! | `wr` | work requests, tokens, completions: the vocabulary of all layers |
+//! | `sys` | safe wrappers of libibverbs objects, destroyed when dropped; no policy |
+//! | `rail` | device, port, GID, protection domain and completion queues; their selection and health |
+//! | `memory` | slots, a pool of registered memory, keys (one per rail), deferred release |
+//! | `receive` | reception of messages: buffers that all queue pairs share |
+//! | `lane` | successive reliable queue pairs to one peer: request numbers, selective signalling, lent memory, reposting; its own lock |
+//! | `endpoint` | the lanes to peers, and the order of a thread's requests to several of them |
 //! | `progress` | takes completions and hands each to the lane that its token names |
-//! | `datagram` | unreliable datagrams: those that ask for connections, and messages |
-//! | `connect` | connections on demand: what both agree by, and the thread that does it |
+//! | `datagram` | unreliable datagrams: connection requests, and messages |
+//! | `connect` | connections on demand: the protocol, and the thread that runs it |
 //! | `messages` | the `Wire` of messages between ranks that share no memory |
 //! | `rma` | the `Fabric` of windows, and collectives over lanes |
 //!
 //! # Queue pairs
-//! One reliable connection for each pair of ranks that need each other, made when either first does: a thread of each
-//! rank answers the requests of others, by datagrams. [`Verbs::queue_pairs`] counts them,
-//! [`Verbs::work_requests_to_others`] what was posted to them.
+//! Each pair of ranks that communicates has one reliable connection, created when either side first needs it. A thread
+//! of each rank answers connection requests, which are datagrams. [`Verbs::queue_pairs`] counts queue pairs, and
+//! [`Verbs::work_requests_to_others`] the requests posted to them.
 //!
-//! The datagrams are authenticated with a secret that each rank tells the others through the job's exchange, so that nobody
-//! else has a queue pair connected elsewhere. The connections of a pair are numbered by generations: both have one queue
-//! pair in each, and where either lost its own, the next is agreed upon as the first was. That thread alone makes and
-//! connects queue pairs, while it holds no lock; an operation waits for the connection that it needs, and for no other. Once
-//! a second it looks for connections that broke while the rank did something else.
+//! The datagrams are authenticated with a secret that each rank publishes through the job's exchange, so that no third
+//! party can redirect a connection. The connections of a pair are numbered by generations. Each side has at most one
+//! queue pair per generation. If a side loses its queue pair, both agree on the next generation in the same way as on
+//! the first. Only the connecting thread creates and connects queue pairs, without holding a lock. An operation waits
+//! for the connection that it needs, and for no other. Once a second the thread looks for connections that broke while
+//! the rank was busy elsewhere.
 //!
-//! A lane's lock is held while a request is posted or its queue pair ends, and never over copies or making queue pairs, nor over
-//! registration, unless the lane is by another rail, which registers what a request names; completions are told without it. So threads of
-//! a rank with different peers do not wait for each other.
+//! A lane's lock is held while a request is posted or its queue pair ends. It is never held during copies or the
+//! creation of queue pairs, nor during registration, except on a failover lane, which registers the memory of its
+//! requests. Completions are recorded without it. Threads of a rank with different peers therefore do not wait for each
+//! other.
 //!
 //! # Words
-//! Atomics of a processor and of an adapter are not atomic towards each other. So the adapter executes them all, those of
-//! the home rank too, through a queue pair that leads from a rank to itself. Where data moves through the memory that
-//! ranks of a host share (`TRANSOM_HYBRID`), a rank reaches the words of its neighbours' protocols in the same way, by a
-//! registration of its own of these words alone: for locks, fences and the like a host of p ranks has p queue pairs.
-//! Atomics on a neighbour's elements, signals and attached memory go through the connection to it; so does everything if
-//! its adapter is another, since two adapters' atomics are not atomic towards each other. Memory that the program lends to
-//! a window is not shared; its data goes through the connection to its rank.
+//! Atomics of a processor and of an adapter are not atomic with respect to each other. The adapter therefore executes
+//! all of them, including those of the home rank, which has a queue pair to itself. Where data move through the shared
+//! memory of a host (`TRANSOM_HYBRID`), a rank reaches the protocol words of its host neighbours in the same way, by
+//! its own registration of these words. For locks, fences and the like a host of p ranks thus needs p queue pairs.
+//! Atomics on a neighbour's elements, signals and attached memory use the connection to the neighbour. So does
+//! everything if the neighbour uses another adapter, because atomics of two adapters are not atomic with respect to
+//! each other. Memory that the program lends to a window is not shared; its data use the connection to its rank.
 //!
-//! Whether a write puts a word in one piece, and whether its last bytes are seen last, is up to the adapters. Ranks tell each other when
-//! they start, and all go by the least that any has: notifications and the marks of rings and pipes are of one kind in a job.
+//! Adapters differ in whether a write stores a word as one unit, and whether its last bytes become visible last. Ranks
+//! publish these properties at start, and all use the weakest ones: notifications, and the completion flags of rings
+//! and pipes, are of one kind in a job.
 //!
 //! # Order
-//! What one rank does at another is done in order. What a thread does at several is not, so after
-//! [`order`](transom_windows::Fabric::order) its next verb to another waits until what it did before was acknowledged.
+//! Operations of one rank on another are ordered. A thread's operations on several ranks are not. After
+//! [`order`](transom_windows::Fabric::order), the thread's next verb to another rank waits until the earlier operations
+//! are acknowledged.
 //!
 //! # Rails
-//! A rail is a port of a device, by one of its addresses: those that `TRANSOM_VERBS_DEVICE` names, else the first and every one like it, as
-//! many as all ranks have. Each has registrations, connections, receive buffers and a thread. Words, what is small, rings and pipes have the first, and short messages, unless `spread` says otherwise;
-//! announced messages, puts and gets of `2 stripe_from` bytes and more (`TRANSOM_MESSAGES`) are divided among all. Further connections to
-//! a peer are made when the first of these needs them. One that cannot be made is done without.
+//! A rail is a port of a device with one of its GIDs. The rails are those that `TRANSOM_VERBS_DEVICE` names. By default
+//! they are the first usable port and all similar ones, as many as all ranks have. Each rail has its own registrations,
+//! connections, receive buffers and thread. The first rail carries words, small transfers, rings and pipes, and short
+//! messages unless `spread` says otherwise. Rendezvous messages, and puts and gets of at least `2 stripe_from` bytes
+//! (`TRANSOM_MESSAGES`), are divided among all rails. Connections on further rails are created when the first such
+//! transfer needs them; a rail without a connection is skipped.
 //!
-//! A window and a buffer are registered with each rail, other memory with those that a put or get uses, for its part. What goes by two
-//! rails has no order: so an atomic, a notification, a flush, an `order` waits until all stripes before it are complete, a divided get for
-//! the puts before it, and any put for divided gets; puts wait for no puts.
+//! A window and a buffer are registered with every rail, other memory with the rails that a put or get uses, for its
+//! parts. Transfers on two rails are unordered. Therefore an atomic, a notification, a flush and an `order` wait for
+//! all earlier stripes, a divided get for all earlier puts, and any put for divided gets. Puts never wait for puts.
 //!
-//! With several rails a connection by which something is under way, and nothing is complete at two looks of a tenth of a second, has its
-//! peer asked for an answer by datagrams, by that rail and the others. If none came by it for half a second, and one did by another, the
-//! rail is cut, and the connection broken; the thread of the peer answers, so that one that computes, or has no buffers, is not taken for
-//! that. Nor is a rank that is stopped, by which no rail is heard. Where an atomic is under way for whose result somebody waits the adapter's
-//! own word is waited for, 5 seconds at most, since of an atomic that was executed the result would be lost. A rail that is cut is asked for each
-//! second, and used again when it answers.
+//! With several rails, a busy connection without a completion in two 100 ms checks has its peer probed by datagrams, on
+//! its own rail and on the others. If no answer arrived on its rail for half a second while one arrived on another, the
+//! rail counts as cut and the connection as broken. The peer's thread answers, so a peer that computes, or has no
+//! receive buffers, does not count as cut. Neither does a stopped rank, which answers on no rail. While an atomic with
+//! a waiting caller is in flight, the adapter's own error is awaited for at most 5 seconds, because an executed atomic
+//! would lose its result. A cut rail is probed every second, and used again once the peer answers on it.
 //!
-//! A stripe whose connection broke is done again by the lane of the first rail, since nothing that was posted overtook it; once neither end
-//! has a queue pair of that connection any more. The peer is asked by all rails to retire its own, ten times a second, and it is an error if none
-//! brought its answer for 20 seconds. So packets that a rail held back are not written over what came since.
+//! A stripe whose connection broke is repeated on the lane of the first rail, once neither end has a queue pair of the
+//! broken connection. This is safe because no later request has overtaken the stripe. The peer is asked on all rails,
+//! ten times a second, to retire its queue pair. The operation fails if no rail delivers its confirmation for 20
+//! seconds. Packets delayed on the cut rail therefore never overwrite newer data.
 //!
-//! Messages go on by whichever rails are left, the first may be the one that is cut (the documentation of `messages` has how); not with a
-//! peer with whom there is a pipe, where they wait for the first rail.
+//! Messages continue on the remaining rails, even if the first one is cut (see the documentation of `messages`). With a
+//! peer to which there is a pipe they wait for the first rail.
 //!
-//! What else windows do has the lane of the first rail. Where that rail does not reach a peer, and another does, the lane gets its next queue
-//! pair, as after any connection that broke, of the other rail: what is under way goes on in its order, what was executed is not done
-//! again, and memory is named as the other rail does. What the two ends say to agree goes by all rails then. Atomics stay with the first rail's
-//! adapter of the word's rank, since those of two adapters are not atomic towards each other: the peer's thread is asked by datagrams to do
-//! them, through its queue pair to itself; once, however often it is asked, so that no result is lost with that connection, or the next.
-//! When the peer has answered by the first rail for a second the lane goes back, which loses nothing either. So a port, a link or a path may be
-//! cut; not the adapter of the first rail, by which a rank's own words are changed: a device that fails, or is taken away, is an error as with one rail,
-//! and so is one that does nothing any more for its own rank, as Soft-RoCE whose link is taken down at this host.
-//! The lane to a peer with whom there is a pipe keeps to the first rail, and windows' operations with that peer wait for it, 20 seconds at most.
-//! A rank that is stopped for 20 seconds while its atomics are asked for is not told apart from one that is not reached.
+//! All other RMA operations use the lane of the first rail. If that rail does not reach a peer and another does, the
+//! lane fails over: its next queue pair is on the other rail. Requests in flight continue in order, executed ones are
+//! not repeated, and memory keys are translated to those of the other rail. Connection messages then travel on all
+//! rails. Atomics stay with the first-rail adapter of the word's rank, because atomics of two adapters are not atomic
+//! with respect to each other. The origin asks the peer's thread by datagrams, and that thread performs the atomic on
+//! the peer's queue pair to itself. The request is idempotent, so no result is lost with the connection or the next
+//! one.
+//!
+//! The lane returns once the peer has answered on the first rail for a second, again without loss. A port, a link or a
+//! path may therefore be cut. The adapter of the first rail must work, because it changes the rank's own words. A
+//! device that fails or is removed is an error, as with a single rail. So is a device that does nothing for its own
+//! rank any more, such as Soft-RoCE whose link is down on this host. The lane to a peer with a pipe stays on the first
+//! rail, and RMA with that peer waits for it, for at most 20 seconds. A rank that is stopped for 20 seconds while
+//! atomics are requested of it counts as unreachable.
 //!
 //! # Collectives
-//! Between hosts ranks meet by the job's hub when they start and when a team is made. What they do together after that, a
-//! barrier or a window, goes by lanes in ceil(log2 n) steps, each of one write and one word to one peer, and for what is
-//! made together one read: so each rank has lanes to the ranks at distances that are powers of two. Ranks that all share
-//! memory do it there.
+//! Between hosts, ranks use the job's hub at start and when they form a team. Later barriers, and the collective
+//! creation of windows, use lanes. They take ceil(log2 n) steps, each with one write and one word to one peer, and for
+//! a creation one read. Each rank therefore has lanes to the ranks at distances that are powers of two. Ranks that all
+//! share memory use that memory instead.
 //!
 //! # Memory
-//! Before a rank connects it has 45,056 registered bytes for datagrams (40,960) and counts of attached memory (4,096, with
-//! the first window), 93 bytes for each rank of the job, and no completion queue but for datagrams. Each lane has
-//! `TRANSOM_VERBS_DEPTH` (128) requests, and as many entries of a completion queue: with n lanes there are at most
-//! `2 depth (n + 8)` entries. Slots are registered when first needed: 4 KiB for results of atomics, 1 MiB for what does not
-//! travel in its request; a further MiB when that is all under way, where one lane has at most 1 MiB of puts. A lane keeps
-//! 64 bytes for each of its requests, and from the first that takes bytes along room for those (`TRANSOM_VERBS_INLINE`), to
-//! post them again: 24 KiB by the defaults, which are not registered. The adapter's driver has memory of its own.
+//! Before its first connection a rank has 45,056 registered bytes: 40,960 for datagrams, and 4,096 for counts of
+//! attached memory, with the first window. It has 93 bytes per rank of the job, and no completion queue except for
+//! datagrams. Each lane has `TRANSOM_VERBS_DEPTH` (128) requests, and as many completion queue entries: n lanes have at
+//! most `2 depth (n + 8)` entries. Slots are registered at first need: 4 KiB for results of atomics, and 1 MiB for puts
+//! that are not inline. Another MiB is registered when all slots are in flight; one lane has at most 1 MiB of puts in
+//! flight. To post requests again, a lane keeps 64 bytes per request and, from its first inline request on, the inline
+//! bytes (`TRANSOM_VERBS_INLINE`): 24 KiB by default, not registered. The adapter's driver has memory of its own.
 //!
-//! Messages come to buffers of 8,384 bytes that all queue pairs share (SRQ): 16 are registered with the first queue pair, 64
-//! more whenever messages come and less than 32 are left, 1,024 (8.2 MiB) at most, however many peers there are; beside them
-//! 264 KiB for what is sent, 512 KiB for what is put into rings and pipes and is longer than a buffer (a pipe's chunks have 16 KiB), each
-//! when first needed, and the rings of the few peers that are heard from most.
+//! Messages arrive in buffers of 8,384 bytes that all queue pairs share (SRQ). The first queue pair registers 16 of
+//! them. While messages arrive and fewer than 32 are left, 64 more are registered, up to 1,024 (8.2 MiB) for any number
+//! of peers. Sending takes another 264 KiB. Puts into rings and pipes that exceed a buffer take 512 KiB (a pipe's
+//! chunks have 16 KiB). Both are registered at first need. The most active peers have rings besides.
 //!
-//! By datagrams (`TRANSOM_MESSAGES=paths=ud`) they come to 1,024 buffers of one MTU and 64 bytes, and go from 64 of one MTU for each queue
-//! pair that sends: 1.3 MiB in all where the MTU is 1,024, from the beginning; with an address handle for each peer.
-//! What goes into its place so takes 16 queue pairs of 64 receives at most, and one of 256 sends, from the first on.
+//! Messages sent as datagrams (`TRANSOM_MESSAGES=paths=ud`) arrive in 1,024 buffers of one MTU plus 64 bytes, and leave
+//! from 64 buffers of one MTU per sending queue pair. With an MTU of 1,024 that is 1.3 MiB from the start, plus an
+//! address handle per peer. Zero-copy reception adds at most 16 queue pairs with 64 receives and one with 256 sends,
+//! from its first use on.
 //!
-//! Large puts and gets go from and to the program's memory where it is, in requests of 1 MiB. A table by address knows what
-//! this rank has registered for as long as its owner has it: windows, and buffers
-//! (`transom::World::buffer`). Other memory, from `TRANSOM_VERBS_REGISTER` bytes on, is registered for the
-//! operation: for the call if it is lent for that (`put`, `get`), and until the adapter is done if it is handed over (`rput`,
-//! `rget`), even if the request is dropped or leaked. No registration outlives the right to the memory, so none is ever found
-//! for memory that has gone, and no hook need watch what the program frees. A call that fails amid its requests ends the
-//! queue pair before it gives the memory back. Where memory cannot be registered, slots do; the log says so once.
+//! Large puts and gets access the program's memory in place, in requests of 1 MiB. A table by address holds this rank's
+//! registrations of windows and of buffers (`transom::World::buffer`) as long as their owner has the memory. Other
+//! memory is registered for the operation if the transfer has at least `TRANSOM_VERBS_REGISTER` bytes. The registration
+//! lasts for the call if the memory is lent (`put`, `get`). If the memory is handed over (`rput`, `rget`) it lasts
+//! until the adapter is done, even if the request is dropped or leaked. No registration outlives the right to the
+//! memory. A lookup therefore never finds a registration of freed memory, and no hook needs to watch frees. A call that
+//! fails between its requests ends the queue pair before it returns the memory. If registration fails, slots are used,
+//! and the log says so once.
 //!
-//! So are messages; those from windows and buffers are offered as they are, and who was offered a buffer may read there as long as
-//! this rank has it for buffers. Of other memory only the buffers of persistent and partitioned sends, which are the library's between messages and which
-//! the program cannot free, stay registered for the next, `TRANSOM_VERBS_KEEP` bytes at most, what was longest of no use going first;
-//! peers may read them meanwhile. What is received is registered for each message: a peer that breaks the rules could write to it when
-//! the program has it.
+//! Messages work likewise. Peers read windows and buffers in place, and a peer that was offered a buffer may read it as
+//! long as this rank has it as a buffer. Of other memory only the buffers of persistent and partitioned sends stay
+//! registered between messages: they belong to the library then, and the program cannot free them. At most
+//! `TRANSOM_VERBS_KEEP` bytes are kept; the least recently used go first. Peers may read them meanwhile. Received
+//! messages are registered one by one: a peer that violates the protocol could otherwise write to memory that the
+//! program has.
 //!
-//! Leases are memory that the library has: buffers, and what an `rget` of more than 32 KiB and less than
-//! `TRANSOM_VERBS_REGISTER` bytes comes to. What comes back stays registered for the next, 16 MiB at most.
-//! [`Verbs::registrations`] counts all these, [`Verbs::copied_bytes`] what went through slots.
+//! The registration pool holds memory of the library: buffers, and destinations of an `rget` of more than 32 KiB and
+//! less than `TRANSOM_VERBS_REGISTER` bytes. Returned memory stays registered for reuse, up to 16 MiB.
+//! [`Verbs::registrations`] counts all of these, and [`Verbs::copied_bytes`] the bytes copied through slots.
 //!
 //! # Silence
-//! A peer that does not answer is asked on, each second in the end, and the log says so ever more rarely: it may be stopped,
-//! and only the job says who died. With the connection it is the peer's adapter that answers. An adapter that completes
-//! nothing for 20 seconds, a connection that does not come back, and a port that is down for 5 seconds while a connection
-//! is wanted, are errors: the rank cannot be reached, and all are told.
+//! A silent peer is asked again, at last once a second, and logged ever more rarely: it may be stopped, and only the
+//! job reports deaths. On a connection the peer's adapter answers. It is an error if an adapter completes nothing for
+//! 20 seconds, if a connection cannot be restored, or if a port is down for 5 seconds while a connection is wanted. The
+//! rank then cannot be reached, and all ranks are notified.
 //!
 //! # Failures
-//! A connection breaks where packets are not acknowledged in time (`TRANSOM_VERBS_TIMEOUT`, `TRANSOM_VERBS_RETRY`) or its
-//! queue pair fails. While the peer lives it is made anew, under the next generation, and what was under way goes on:
-//! whoever waits for it waits longer. Each side ends its queue pair first, so that nothing of it is executed later; asks
-//! it up to which packet it has executed the other's; and tells that when both connect anew. So a write that was executed is
-//! not written again, though its acknowledgement was lost: the target may have seen what came behind it, and changed the
-//! memory since. Nor is an atomic; but where it was executed its result is lost, and that is an error of its operation: the
-//! word has changed, and the connection is there. What was not executed, and reads, are posted again in their order. Messages
-//! are counted as writes are. An adapter has to tell what it has received, as mlx4, mlx5 and Soft-RoCE do; with others a
-//! connection that broke has ended.
+//! A connection breaks if packets are not acknowledged in time (`TRANSOM_VERBS_TIMEOUT`, `TRANSOM_VERBS_RETRY`) or its
+//! queue pair fails. While the peer lives, the connection is restored under the next generation, and requests in flight
+//! continue, with a longer wait. Each side first ends its queue pair, so that no late packet is executed. It then reads
+//! the position up to which it has executed the peer's packets, and reports that position when both reconnect. An
+//! executed write is thus not repeated even if its acknowledgement was lost, because the target may have seen later
+//! data and changed the memory since. An executed atomic is not repeated either, but its result is lost. That is an
+//! error of the operation: the word has changed, and the connection works. Unexecuted requests and reads are posted
+//! again, in order. Messages count as writes. The adapter must report its received position, as mlx4, mlx5 and
+//! Soft-RoCE do. With other adapters a broken connection has ended.
 //!
-//! Soft-RoCE (of Linux 6.1) completes an atomic without what it found where that answer is lost, and so was the
-//! acknowledgement of a write before it; and a connection stood still more often where it was to have requests wait (fenced). So with it an atomic is posted
-//! when all writes before it are complete, and what is to wait for answers when they have come: one round trip more for an atomic behind a write, and a
-//! write of nothing if the last of several was not signalled.
-//! Other adapters do that themselves.
+//! Soft-RoCE (of Linux 6.1) completes an atomic without its result if that answer is lost together with the
+//! acknowledgement of an earlier write. Its connections also stall more often with fenced requests. On Soft-RoCE an
+//! atomic is therefore posted after all earlier writes are complete, and a request that needs a fence after the earlier
+//! answers have arrived. This costs one more round trip for an atomic after a write, and an empty write if the last of
+//! several writes was unsignalled. Other adapters need neither.
 //!
-//! A connection by which something is under way, and nothing is complete for 5 seconds, counts as broken, too, for windows and for
-//! messages: that was seen with Soft-RoCE of Linux 6.1 after a packet was lost, and would last for ever. So a rank that is stopped
-//! for longer, while so much is sent to it that its buffers are full, may be taken for one that does not answer.
+//! A busy connection without a completion for 5 seconds also counts as broken, for RMA and for messages. Soft-RoCE of
+//! Linux 6.1 was seen to stall for ever after a lost packet. A rank that is stopped for longer than that, while its
+//! receive buffers are full, may therefore count as unreachable.
 //!
-//! A connection has ended, and with it what is under way there, where the peer's adapter refuses an access, where this
-//! rank's cannot do it, where the peer died, or does not answer for 20 seconds (5 while the port is down; here a rank that
-//! is stopped is not told apart; with several rails only if something other than messages waits for it), or where nothing was done by 8 queue pairs in a row. Requests before the one that failed
-//! are complete, it and those after it fail. The error says why. A device that fails or is taken away, or a completion
-//! queue that fails, is told within a tenth of a second to whoever waits, as is the death of a peer.
+//! A connection ends for good, with the requests in flight on it, if the peer's adapter refuses an access, if this
+//! rank's adapter cannot execute a request, or if the peer died. It also ends after 8 successive queue pairs without
+//! progress, or if the peer does not answer for 20 seconds. The last limit is 5 seconds while the port is down, and a
+//! stopped rank is not told apart. With several rails it applies only if something other than messages waits for the
+//! peer. Requests before the failed one are complete; it and all later ones fail. The error gives the reason. A device
+//! or completion queue that fails, and the death of a peer, are reported to waiting callers within a tenth of a second.
 //!
-//! # What is not here
-//! Ranks that are threads (`transom::threads`) share memory, whatever TRANSOM_FABRIC says. An access to memory that is no
-//! longer registered ends the connection between the two. Words that change wake
-//! nobody: a waiter naps in steps of up to half a millisecond. The memory of a rank that died is gone.
+//! # Limitations
+//! Ranks that are threads (`transom::threads`) share memory, whatever TRANSOM_FABRIC says. An access to memory that is
+//! no longer registered ends the connection between the two ranks. A changed word wakes no thread: a waiting rank
+//! polls, with sleeps of up to half a millisecond. The memory of a rank that died is gone.
 //!
 //! # Leaving
-//! Dropping a window is not collective: its memory stays registered until all have dropped theirs, as they tell each other
-//! (8 bytes for each window) when they next make a window, value, array or team of the same world or team. What a team has
-//! goes when its members have dropped it, and this is told among the ranks that it was made of. Memory that was detached
-//! stays until those who had reached it have dropped their right to: each counts itself on a word of the owner. So memory
-//! that the program lent may be registered for a while after it has it back.
+//! Dropping a window is not collective. Its memory stays registered until all ranks have dropped theirs. They report
+//! that to each other (8 bytes per window) when they next make a window, value, array or team of the same world or
+//! team. The resources of a team are released when all its members have dropped it; the ranks of the team's parent
+//! exchange these reports. Detached memory stays until all ranks that attached it have dropped their handles: each
+//! counts itself on a word of the owner. Memory that the program lent may therefore stay registered for a while after
+//! the program has it back.
 //!
-//! The last handle on the job, when dropped, says that this rank has left, and returns when the others have, or soon if
-//! one died. A team keeps the job that it was made in.
+//! Dropping the last handle of the job announces that this rank has left. It returns when all others have left, or soon
+//! if one died. A team keeps its parent job alive.
 //!
 //! # Building
-//! `ibverbs-sys` makes the bindings: it needs cmake, pkg-config, libclang, libnl-3-dev, libnl-route-3-dev and
-//! libibverbs-dev (the names in Debian). What is built needs none of these, and finds libibverbs when it starts, or says
-//! that there is none.
+//! `ibverbs-sys` generates the bindings. It needs cmake, pkg-config, libclang, libnl-3-dev, libnl-route-3-dev and libibverbs-dev (Debian's
+//! names). The built program needs none of these. It loads libibverbs when it starts, or reports that libibverbs is
+//! missing.
+#![doc(html_root_url = "https://docs.rs/transom-verbs/0.1.0")]
 
 mod bootstrap;
 mod connect;
@@ -211,10 +229,10 @@ pub use error::VerbsError;
 pub use messages::VerbsWire;
 pub use rma::{Moving, Pending, Region, Remote, Verbs};
 
-/// Opens the rails that a job with these messages would use, and describes them in a line.
+/// Opens the rails that a job with these message settings would use, and describes them in one line.
 ///
 /// # Errors
-/// Why there is none: [`VerbsError`].
+/// [`VerbsError`] if there is no usable rail.
 ///
 /// # Examples
 /// ```

@@ -1,4 +1,4 @@
-//! Takes what has completed and hands each completion to the lane that its token names.
+//! Progress: takes completions and hands each to the lane that its token names.
 
 use super::endpoint::Endpoints;
 use super::rail::{Broken, Health, Polled, Rail};
@@ -6,7 +6,7 @@ use super::wr::{Completions, WorkQueue};
 use std::sync::Mutex;
 use transom_launch::lock;
 
-/// Lets in what has completed on a rail. Who finds another thread at a queue leaves it to that: it is not to wait.
+/// Takes the completions of a rail. Skips a queue that another thread is polling, instead of waiting for it.
 #[inline]
 pub(super) fn poll<Q: WorkQueue, L>(rail: &Rail, endpoints: &Endpoints<Q, L>) {
     for polled in rail.queues.all() {
@@ -26,7 +26,7 @@ fn poll_one<Q: WorkQueue, L>(
     }
 }
 
-/// Returns when all that has completed there is told, by whomever.
+/// Returns when all available completions of the queue are recorded, by this thread or another.
 pub(super) fn settle<Q: WorkQueue, L>(polled: &Polled, endpoints: &Endpoints<Q, L>) {
     let _polling = lock(&polled.polling);
     poll_locked(&*polled.queue, endpoints, &polled.health);
@@ -35,8 +35,8 @@ pub(super) fn settle<Q: WorkQueue, L>(polled: &Polled, endpoints: &Endpoints<Q, 
 fn poll_locked<Q: WorkQueue, L>(queue: &impl Completions, endpoints: &Endpoints<Q, L>, health: &Health) {
     let polled = queue.poll(&mut |completion| match endpoints.lane(completion.token.lane() as usize) {
         Some(lane) => lane.complete(&completion),
-        // It was posted before its queue became a lane: never.
-        None => tracing::error!(?completion, "a completion for nobody"),
+        // Impossible: a queue becomes a lane's before requests are posted to it.
+        None => tracing::error!(?completion, "a completion for a lane that does not exist"),
     });
     if let Err(error) = polled {
         health.has_broken(Broken::CompletionQueue { why: error.to_string() });
@@ -54,19 +54,19 @@ mod tests {
 
     fn post(endpoints: &Endpoints<Queue, Thing>, peer: usize) {
         let to = Place { address: 0, key: 0 };
-        // SAFETY: the queue only pretends.
+        // SAFETY: the fake queue accesses no memory.
         unsafe { endpoints.lane(peer).unwrap().post(Verb::Read, to, Piece::NOTHING, Signal::Always, None) }.unwrap();
     }
 
     #[test]
-    fn completions_go_to_whom_they_concern() {
+    fn completion_reaches_the_lane_of_its_token() {
         let (endpoints, health, polling) = (Endpoints::<Queue, Thing>::new(0, 4), Health::default(), Mutex::new(()));
         for peer in [1, 2] {
             endpoints.add(peer, Queue::new(10 + peer as u32, 8), START, Received::default());
         }
         [1, 2, 2].into_iter().for_each(|peer| post(&endpoints, peer));
         let queue = CompletionQueue::default();
-        // Lane 3 is none, and lane 9 is no peer's.
+        // Peer 3 has no lane, and peer 9 does not exist.
         let told = [(2, 12, 1), (3, 13, 1), (9, 19, 1), (2, 12, 2)];
         queue.0.lock().unwrap().extend(told.map(|(lane, pair, request)| Ok(completion(lane, pair, request, Ok(())))));
         poll_one(&queue, &polling, &endpoints, &health);
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_cannot_be_polled_breaks_its_rail() {
+    fn failing_completion_queue_breaks_its_rail() {
         let (endpoints, health, polling) = (Endpoints::<Queue, Thing>::new(0, 1), Health::default(), Mutex::new(()));
         let queue = CompletionQueue::default();
         queue.0.lock().unwrap().push_back(Err(std::io::Error::other("poll_cq returned -1")));
@@ -83,16 +83,17 @@ mod tests {
         assert_eq!(health.broken().unwrap().to_string(), "its completion queue failed: poll_cq returned -1");
     }
 
-    /// One thread is within a post that takes long; the other's lane goes on meanwhile, and even the first's is told.
+    /// One thread is inside a slow post. Meanwhile the other's lane progresses, and completions of the first lane are
+    /// recorded too.
     #[test]
-    fn a_post_that_takes_long_is_in_nobody_elses_way() {
+    fn slow_post_does_not_block_other_lanes() {
         let (endpoints, health, polling) = (Endpoints::<Queue, Thing>::new(0, 3), Health::default(), Mutex::new(()));
         let (within, is_within) = mpsc::channel();
         let (go_on, may_go_on) = mpsc::channel::<()>();
         let may_go_on = Mutex::new(may_go_on);
         let hold = move || {
             within.send(()).unwrap();
-            may_go_on.lock().unwrap().recv_timeout(Duration::from_secs(20)).expect("the other was not in the way");
+            may_go_on.lock().unwrap().recv_timeout(Duration::from_secs(20)).expect("the other thread is not blocked");
         };
         let mut slow = Queue::new(11, 8);
         slow.hold = Some(Arc::new(hold));
@@ -112,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn who_finds_another_at_a_queue_does_not_wait() {
+    fn polling_skips_a_queue_that_is_being_polled() {
         let (endpoints, health, polling) = (Endpoints::<Queue, Thing>::new(0, 1), Health::default(), Mutex::new(()));
         let queue = CompletionQueue::default();
         queue.0.lock().unwrap().push_back(Err(std::io::Error::other("not to be polled")));

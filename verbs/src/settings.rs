@@ -1,4 +1,4 @@
-//! What users may set, read from the [variables](crate::variables).
+//! User settings, read from the [variables](crate::variables).
 
 use crate::values::{Choice, Mtu, NotifyBy, Partition, Place, Places, Timeout, Within};
 use crate::variables as set;
@@ -9,53 +9,54 @@ use transom_channel::wire::RAILS;
 use transom_channel::{Config, Paths};
 use transom_launch::variables::VariableError;
 
-/// From so many bytes on it takes less time to register memory than to copy: BENCHMARKS.md has the figures.
+/// Smallest size in bytes at which registration takes less time than copying; see BENCHMARKS.md.
 const REGISTER_FROM: u32 = 128 << 10;
 
-/// Registered memory cannot be swapped out; buffers of persistent messages are mostly few.
+/// Default limit of idle registrations, in bytes. Registered memory cannot be swapped out, and persistent messages have
+/// few buffers.
 const KEEP: u32 = 256 << 20;
 
-/// What the variables say.
+/// The settings of a rank.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Settings {
-    /// The rails that are named, in order; none: every port that is like the first.
+    /// Named rails, in order; empty for every port similar to the first.
     pub named: Vec<Place>,
-    /// What of a rail is said where it is not named: of one that is named, see [`at`](Self::at).
+    /// Device, port and GID for rails that do not name them; see [`at`](Self::at).
     pub place: Place,
     pub mtu: Option<ibv_mtu>,
     pub service_level: u8,
-    /// Of packets with a global header: RoCE's DSCP and ECN.
+    /// Traffic class of packets with a GRH: DSCP and ECN of RoCE.
     pub traffic_class: u8,
-    /// The partition, by its key; the first of the port if none is asked for.
+    /// Partition key; `None` for the port's first.
     pub pkey: Option<u16>,
-    /// Operations under way on one queue pair.
+    /// Requests in flight per queue pair.
     pub depth: u32,
-    /// Bytes of a write that travel in the request itself.
+    /// Largest inline write, in bytes.
     pub inline: u32,
-    /// From how many bytes on the memory of an operation is registered for it.
+    /// Smallest transfer whose memory is registered for it, in bytes.
     pub register_from: u32,
-    /// Up to how many bytes of memory that messages are sent from again and again stay registered.
+    /// Most bytes of persistent send buffers that stay registered between messages.
     pub keep: u32,
-    /// After how long what is not answered is sent again.
+    /// Time after which an unacknowledged packet is retransmitted.
     pub timeout: Duration,
-    /// How often it is, before the connection counts as broken.
+    /// Number of retransmissions before the connection counts as broken.
     pub retries: u8,
     pub notify_by: Option<NotifyBy>,
-    /// How large puts and gets are divided among rails, as messages are: of TRANSOM_MESSAGES, too.
+    /// Division of large puts and gets among rails, as for messages (TRANSOM_MESSAGES).
     pub division: Division,
-    /// By what messages go: of TRANSOM_MESSAGES, whose other fields are looked at later.
+    /// Paths of messages (TRANSOM_MESSAGES, whose other fields are read later).
     pub paths: Paths,
-    /// By how many queue pairs messages are sent as datagrams, if they are.
+    /// Number of queue pairs that send messages as datagrams, if any.
     pub datagrams: Option<usize>,
-    /// Whether ranks of one host move data through their memory; else only if the job has several hosts.
+    /// Use of shared memory for data between ranks of one host; by default only if the job has several hosts.
     pub hybrid: Option<bool>,
 }
 
-/// How what is large is divided among rails.
+/// Division of large transfers among rails.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Division {
     pub stripe: Stripe,
-    /// Bytes of a stripe at least, on average.
+    /// Smallest average size of a stripe, in bytes.
     pub least: u64,
 }
 
@@ -67,7 +68,7 @@ impl Default for Division {
 }
 
 impl Settings {
-    /// As the variables say, and for messages as `messages` says.
+    /// Reads the variables, and takes the settings of messages from `messages`.
     pub fn from_env(messages: &Config) -> Result<Self, VariableError> {
         Ok(Settings {
             named: set::DEVICE.get::<Places>()?.map_or(Vec::new(), |places| places.0),
@@ -94,15 +95,15 @@ impl Settings {
         })
     }
 
-    /// Of a rail that is named so.
+    /// The settings of a named rail.
     pub fn at(&self, place: &Place) -> Settings {
         let Place { device, port, gid } = place.clone();
         let place = Place { device, port: port.or(self.place.port), gid: gid.or(self.place.gid) };
         Settings { place, ..self.clone() }
     }
 
-    /// Rails at most. Datagrams, if messages go by them, go by the first, which is the only one then unless there are connections,
-    /// too; and where there are both they count as one.
+    /// The largest number of rails. Messages as datagrams use the first rail only. With datagrams alone it is the only
+    /// one; with connections too, the datagrams count as one rail.
     pub fn most_rails(&self) -> usize {
         match self.paths {
             Paths::Connections => RAILS,
@@ -122,9 +123,9 @@ mod tests {
     use super::*;
     use crate::values::place;
 
-    /// What is said of all rails holds for those of which nothing else is.
+    /// Common settings apply to rails that do not name their own.
     #[test]
-    fn what_a_rail_says_goes_before_what_is_said_of_all() {
+    fn named_port_and_gid_override_the_common_ones() {
         let all = Settings { place: Place { device: None, port: Some(2), gid: Some(5) }, ..Settings::default() };
         let at = |text: &str| all.at(&place(text).unwrap()).place;
         assert_eq!(at("a"), Place { device: Some("a".into()), port: Some(2), gid: Some(5) });

@@ -1,4 +1,4 @@
-//! What values of the variables are parsed to. Each type says in its error what is wrong with a text.
+//! Types that parse the values of variables. Their errors name the fault in a text.
 
 use ibverbs_sys::ibv_mtu;
 use std::str::FromStr;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use transom_channel::wire::RAILS;
 use transom_launch::variables::Seconds;
 
-/// Which port a rail is of, and which of its addresses it has, as far as that is said.
+/// The device, port and GID index of a rail, as far as they are named.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Place {
     pub device: Option<String>,
@@ -14,16 +14,16 @@ pub(crate) struct Place {
     pub gid: Option<u8>,
 }
 
-/// How 8 bytes are put in one piece.
+/// The way to write 8 bytes as one unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotifyBy {
-    /// By a write: adapters write aligned 8 bytes at once.
+    /// A write: adapters write aligned 8 bytes at once.
     Write,
-    /// By compare-and-swap, where the device is software that copies byte by byte.
+    /// Compare-and-swap, for software devices that copy byte by byte.
     Atomic,
 }
 
-/// Names of devices, each with a port or not, and with an address of that or not.
+/// A list of devices, each optionally with a port and a GID index.
 pub(crate) struct Places(pub Vec<Place>);
 
 impl FromStr for Places {
@@ -32,30 +32,30 @@ impl FromStr for Places {
     fn from_str(text: &str) -> Result<Self, String> {
         let names: Vec<_> = text.split(',').map(str::trim).collect();
         if names.len() > RAILS {
-            return Err(format!("{} devices, where a rank has {RAILS} rails at most", names.len()));
+            return Err(format!("{} devices, but a rank has at most {RAILS} rails", names.len()));
         }
         if let Some((_, name)) = names.iter().enumerate().find(|(at, name)| names[..*at].contains(name)) {
-            return Err(format!("{name} is there twice"));
+            return Err(format!("{name} is listed twice"));
         }
         names.into_iter().map(place).collect::<Result<_, _>>().map(Places)
     }
 }
 
-/// `mlx5_0`, `mlx5_0:1`, or `mlx5_0:1:3`.
+/// Parses `mlx5_0`, `mlx5_0:1`, or `mlx5_0:1:3`.
 pub(crate) fn place(text: &str) -> Result<Place, String> {
     let mut parts = text.split(':');
-    let device = parts.next().filter(|name| !name.is_empty()).ok_or("a device without a name")?;
+    let device = parts.next().filter(|name| !name.is_empty()).ok_or("a device has no name")?;
     let port = parts.next().map(|port| port.parse().ok().filter(|port| (1..=254).contains(port)));
     let gid = parts.next().map(|gid| gid.parse::<u8>().ok());
     match (port, gid, parts.next()) {
-        (Some(None), ..) => Err(format!("{text}: no port from 1 to 254 behind the name")),
-        (_, Some(None), _) => Err(format!("{text}: no index of an address, from 0 to 255, behind the port")),
-        (.., Some(_)) => Err(format!("{text}: more than a name, a port and the index of an address")),
+        (Some(None), ..) => Err(format!("{text}: the port is not a number from 1 to 254")),
+        (_, Some(None), _) => Err(format!("{text}: the GID index is not a number from 0 to 255")),
+        (.., Some(_)) => Err(format!("{text}: more than a name, a port and a GID index")),
         (port, gid, None) => Ok(Place { device: Some(device.into()), port: port.flatten(), gid: gid.flatten() }),
     }
 }
 
-/// A number within bounds.
+/// A number between two bounds.
 pub(crate) struct Within<const LOW: u32, const HIGH: u32>(pub u32);
 
 impl<const LOW: u32, const HIGH: u32> FromStr for Within<LOW, HIGH> {
@@ -69,7 +69,7 @@ impl<const LOW: u32, const HIGH: u32> FromStr for Within<LOW, HIGH> {
     }
 }
 
-/// A time, not zero: an adapter takes that for ever.
+/// A duration above zero, because adapters take zero for an infinite timeout.
 pub(crate) struct Timeout(pub Duration);
 
 impl FromStr for Timeout {
@@ -77,13 +77,13 @@ impl FromStr for Timeout {
 
     fn from_str(text: &str) -> Result<Self, &'static str> {
         match text.parse::<Seconds>()?.0 {
-            Duration::ZERO => Err("0 would never send again"),
+            Duration::ZERO => Err("0 would disable retransmission"),
             time => Ok(Timeout(time)),
         }
     }
 }
 
-/// A partition key, in hexadecimal as `ibv_devinfo -v` has it, or in decimal.
+/// A partition key, in hexadecimal as in `ibv_devinfo -v`, or in decimal.
 pub(crate) struct Partition(pub u16);
 
 impl FromStr for Partition {
@@ -95,11 +95,11 @@ impl FromStr for Partition {
             Some(digits) => u16::from_str_radix(digits, 16),
             None => text.parse(),
         };
-        parsed.ok().filter(|pkey| pkey & 0x7fff != 0).map(Partition).ok_or("no partition key")
+        parsed.ok().filter(|pkey| pkey & 0x7fff != 0).map(Partition).ok_or("not a partition key")
     }
 }
 
-/// Bytes of a packet.
+/// An MTU in bytes.
 pub(crate) struct Mtu(pub ibv_mtu);
 
 impl FromStr for Mtu {
@@ -108,7 +108,7 @@ impl FromStr for Mtu {
     fn from_str(text: &str) -> Result<Self, &'static str> {
         match text.trim().parse::<u32>() {
             Ok(bytes @ (256 | 512 | 1024 | 2048 | 4096)) => Ok(Mtu(bytes.ilog2() - 7)),
-            _ => Err("no such MTU"),
+            _ => Err("not an MTU"),
         }
     }
 }
@@ -136,7 +136,7 @@ fn choose<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<Choice<T>, &'stati
     match words.iter().find(|(word, _)| *word == text.trim()) {
         Some(&(_, value)) => Ok(Choice(Some(value))),
         None if text.trim() == "auto" => Ok(Choice(None)),
-        None => Err("no such choice"),
+        None => Err("it is none of these"),
     }
 }
 
@@ -149,21 +149,21 @@ mod tests {
     }
 
     #[test]
-    fn a_rail_is_named_by_device_port_and_address() {
+    fn rail_is_named_by_device_port_and_gid() {
         let place = |device: &str, port, gid| Place { device: Some(device.into()), port, gid };
         let expected =
             vec![place("mlx5_0", None, None), place("mlx5_0", Some(2), None), place("rxe0", Some(1), Some(0))];
         assert_eq!(places("mlx5_0, mlx5_0:2,rxe0:1:0"), Ok(expected));
         for (wrong, why) in [
-            ("", "a device without a name"),
-            ("mlx5_0,,mlx5_1", "a device without a name"),
-            ("mlx5_0:1,mlx5_0:1", "mlx5_0:1 is there twice"),
-            ("a,b,c,d,e", "5 devices, where a rank has 4 rails at most"),
-            ("mlx5_0:0", "mlx5_0:0: no port from 1 to 254 behind the name"),
-            ("mlx5_0:255", "mlx5_0:255: no port from 1 to 254 behind the name"),
-            ("mlx5_0:", "mlx5_0:: no port from 1 to 254 behind the name"),
-            ("mlx5_0:1:256", "mlx5_0:1:256: no index of an address, from 0 to 255, behind the port"),
-            ("mlx5_0:1:2:3", "mlx5_0:1:2:3: more than a name, a port and the index of an address"),
+            ("", "a device has no name"),
+            ("mlx5_0,,mlx5_1", "a device has no name"),
+            ("mlx5_0:1,mlx5_0:1", "mlx5_0:1 is listed twice"),
+            ("a,b,c,d,e", "5 devices, but a rank has at most 4 rails"),
+            ("mlx5_0:0", "mlx5_0:0: the port is not a number from 1 to 254"),
+            ("mlx5_0:255", "mlx5_0:255: the port is not a number from 1 to 254"),
+            ("mlx5_0:", "mlx5_0:: the port is not a number from 1 to 254"),
+            ("mlx5_0:1:256", "mlx5_0:1:256: the GID index is not a number from 0 to 255"),
+            ("mlx5_0:1:2:3", "mlx5_0:1:2:3: more than a name, a port and a GID index"),
         ] {
             assert_eq!(places(wrong), Err(why.into()));
         }

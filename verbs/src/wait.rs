@@ -1,23 +1,24 @@
-//! Waiting without a bell: adapters ring none when they have changed a word.
+//! Waiting by polling: adapters cannot wake a thread when they change a word.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// How long a waiter goes without asking whether those it waits for still live.
+/// Interval between checks whether the awaited ranks are still alive.
 const ROUND: Duration = Duration::from_millis(100);
-/// Time spent yielding the processor to others, before it sleeps.
+/// Time spent yielding the processor before sleeping.
 const YIELDS: Duration = Duration::from_millis(2);
-/// How long it sleeps at a time: at first, and at most.
+/// Shortest and longest sleep.
 pub(super) const NAPS: [Duration; 2] = [Duration::from_micros(20), Duration::from_micros(500)];
 
-/// Whether so many ranks of this host leave no core to whoever is waited for, or to the adapter's driver.
+/// Returns whether the ranks of this host occupy all cores, so that the awaited rank or the adapter's driver may lack
+/// one.
 pub(super) fn is_crowded(ranks: usize) -> bool {
-    // Asking takes system calls.
+    // Cached, because the query takes system calls.
     static CORES: OnceLock<usize> = OnceLock::new();
     ranks >= *CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, |n| n.get()))
 }
 
-/// One wait: spins, then yields, then sleeps in steps that grow.
+/// Backoff of one wait: spins, then yields, then sleeps for growing times.
 pub(super) struct Patience {
     spins: u32,
     began: Option<Instant>,
@@ -26,18 +27,18 @@ pub(super) struct Patience {
 }
 
 impl Patience {
-    /// Of a job of so many ranks on this host.
+    /// Backoff in a job with `ranks` ranks on this host.
     pub fn new(ranks: usize) -> Self {
         Patience { spins: if is_crowded(ranks) { 20 } else { 2000 }, began: None, asked: None, nap: NAPS[0] }
     }
 
-    /// Whether it sleeps between two looks.
+    /// Returns whether the wait has reached the sleeping phase.
     #[inline]
     pub fn is_long(&self) -> bool {
         self.nap > NAPS[0]
     }
 
-    /// To be called between two looks. Whether it is time to ask if the wait is vain.
+    /// Pauses between two polls; returns whether to check that the awaited ranks are alive.
     #[inline]
     pub fn pause(&mut self) -> bool {
         if self.spins > 0 {
@@ -58,7 +59,7 @@ impl Patience {
             std::thread::sleep(self.nap);
             self.nap = (self.nap * 2).min(NAPS[1]);
         }
-        // Not sooner: what everybody has done already may only have to reach us.
+        // Not earlier, because data of a dead rank may still be arriving.
         let ask = now - *self.asked.get_or_insert(now) >= ROUND;
         if ask {
             self.asked = Some(now);

@@ -1,15 +1,16 @@
-//! Work requests, what becomes of them, and who is told: the words that all layers share.
+//! Vocabulary of all layers: work requests, tokens, completions and failures.
 
 use std::fmt;
 use std::io;
 
-/// What is to be done at the far end.
+/// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Verb {
     Write,
-    /// A write that takes a buffer of the far end, which is left as it is, to tell this value once all its bytes are there.
+    /// A write with immediate: consumes a receive of the far end, leaves its buffer unchanged, and delivers this value
+    /// once all bytes are in place.
     WriteAndTell(u32),
-    /// To a buffer of the far end.
+    /// A send into a receive buffer of the far end.
     Send,
     Read,
     CompareAndSwap {
@@ -19,10 +20,11 @@ pub(super) enum Verb {
     Add(u64),
 }
 
-/// How the adapter orders requests: an initiator waits for what the far end answers by data, unless it is of the same kind.
+/// Ordering class of a request. The initiator must wait for answers that carry data, unless the next request is of the
+/// same class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Kind {
-    /// Sends too: they are ordered and acknowledged as writes are.
+    /// Writes and sends, which are ordered and acknowledged alike.
     Write,
     Read,
     Atomic,
@@ -45,7 +47,7 @@ pub(super) struct Place {
     pub key: u32,
 }
 
-/// A piece of this rank's memory. Its key is not looked at in a request that takes the bytes along.
+/// A piece of this rank's memory. The key is ignored for inline requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Piece {
     pub address: u64,
@@ -54,16 +56,16 @@ pub(super) struct Piece {
 }
 
 impl Piece {
-    /// No bytes.
+    /// An empty piece.
     pub const NOTHING: Piece = Piece { address: 0, bytes: 0, key: 0 };
 
-    /// Bytes that a request takes along.
+    /// A piece whose bytes are posted inline.
     pub fn inline(bytes: &[u8]) -> Self {
         Piece { address: bytes.as_ptr().expose_provenance() as u64, bytes: bytes.len() as u32, key: 0 }
     }
 }
 
-/// Whom a completion is for: a lane, by its number at this rank, and which of its requests, by the low half of its number.
+/// Recipient of a completion: the number of a lane at this rank, and the low 32 bits of the request number.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Token(u64);
 
@@ -95,146 +97,149 @@ impl fmt::Debug for Token {
     }
 }
 
-/// One request to a queue pair.
+/// A request to a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Request {
     pub token: Token,
     pub verb: Verb,
     pub to: Place,
     pub piece: Piece,
-    /// Its completion is told.
+    /// A completion is reported.
     pub signalled: bool,
-    /// It begins when the reads and atomics before it are complete.
+    /// The request starts only after earlier reads and atomics are complete.
     pub fenced: bool,
-    /// It takes its bytes along, so that they may be used again once it is posted.
+    /// The bytes are copied when the request is posted, so they may be reused afterwards.
     pub inline: bool,
 }
 
-/// What takes requests: a queue pair, or in tests something that pretends to be one.
+/// A queue of requests: a queue pair, or a fake in tests.
 pub(super) trait WorkQueue {
-    /// By which completions name it.
+    /// Queue pair number, as in completions.
     fn number(&self) -> u32;
 
-    /// Requests that may be under way at once.
+    /// Most requests in flight.
     fn depth(&self) -> u32;
 
-    /// Bytes that a request can take along.
+    /// Largest inline payload, in bytes.
     fn inline(&self) -> u32;
 
-    /// Hands a request over.
+    /// Posts a request.
     ///
     /// # Safety
-    /// What it names of this rank's memory must stay registered until it is complete or the queue is gone; or be there now
-    /// if it is inline.
+    /// Memory of this rank that the request names must stay registered until the request is complete or the queue is
+    /// destroyed; for an inline request it must be valid during the call.
     unsafe fn post(&self, request: &Request) -> io::Result<()>;
 
-    /// Whether it has fenced requests wait by itself. Else they are not to be posted before those that they wait for are complete; nor
-    /// atomics before all writes are.
+    /// Returns whether the queue supports fenced requests. If not, a fenced request must be posted only after the
+    /// requests it waits for are complete, and an atomic only after all writes.
     #[inline]
     fn fences(&self) -> bool {
         true
     }
 
-    /// Whether it is of another rail than its lane: then each request is to ask for its [course](Self::course).
+    /// Returns whether the queue belongs to another rail than its lane. Each request must then ask for its
+    /// [course](Self::course).
     #[inline]
     fn is_elsewhere(&self) -> bool {
         false
     }
 
-    /// How a request of a lane goes on by this.
+    /// The way to execute a request of a lane on this queue.
     fn course(&self, _verb: Verb, _to: Place) -> Course {
         Course::Posted
     }
 
-    /// Has the peer asked to have its own adapter do an atomic, which no other is to do: once, whoever asks how often.
+    /// Asks the peer to perform an atomic on its own adapter; idempotent by the request number.
     fn ask(&self, _number: u64, _verb: Verb, _to: Place) {}
 
-    /// Requests with numbers up to this are complete.
+    /// Reports that requests up to this number are complete.
     #[inline]
     fn completed(&self, _number: u64) {}
 }
 
-/// How a request goes on by a queue.
+/// The way to execute a request on a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Course {
-    /// It can be posted.
+    /// Post it.
     Posted,
-    /// The peer is to do it, once all before it is complete.
+    /// Ask the peer to perform it, once all earlier requests are complete.
     Asked,
-    /// Not by this queue: it waits for another, and what is behind it too.
+    /// Hold it back for another queue, with all later requests.
     Waits,
 }
 
-/// What became of a request.
+/// The outcome of a request or receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Completion {
     pub token: Token,
-    /// The queue that it was posted to.
+    /// Number of its queue pair.
     pub queue_pair: u32,
-    /// Of what was received.
+    /// Bytes received.
     pub bytes: usize,
-    /// What a write told that came with it.
+    /// Immediate value received.
     pub value: Option<u32>,
     pub result: Result<(), Failure>,
 }
 
-/// What tells of completions: a completion queue, or in tests something that pretends to be one.
+/// A source of completions: a completion queue, or a fake in tests.
 pub(super) trait Completions {
-    /// Hands over what has completed since.
+    /// Passes the available completions to `each`.
     fn poll(&self, each: &mut dyn FnMut(Completion)) -> io::Result<()>;
 }
 
-/// Why a request failed, and with it all behind it.
+/// The reason why a request, and all later ones of its queue, failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Failure {
     pub why: Why,
-    /// The adapter's number for it, for messages.
+    /// Completion status and vendor code, for messages.
     pub status: u32,
     pub vendor: u32,
 }
 
 impl Failure {
-    /// That nobody told, but is known.
+    /// A failure without a completion.
     pub fn known(why: Why) -> Self {
-        // Neither is a status: IBV_WC_GENERAL_ERR.
+        // The status that names no specific error: IBV_WC_GENERAL_ERR.
         Failure { why, status: 21, vendor: 0 }
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Why {
-    /// The far end's adapter refuses the access.
+    /// The far end's adapter refused the access.
     Refused,
     /// The far end does not answer.
     Silence,
-    /// The queue pair was in error before it was begun, or failed by itself: the connection has ended.
+    /// The queue pair was already in error, or failed without a request: the connection has ended.
     Ended,
-    /// This rank's adapter cannot do it.
+    /// This rank's adapter cannot execute the request.
     Adapter,
     /// The peer is known to be gone.
     Gone,
 }
 
 impl Why {
-    /// Whether the two may connect anew, and go on with what was not done.
+    /// Returns whether the two ranks may reconnect and continue.
     pub fn may_be_mended(self) -> bool {
         matches!(self, Why::Silence | Why::Ended)
     }
 }
 
-/// What one end of a connection has received before, so that the other knows what to do again.
+/// Received position of one end of a connection, from which the peer derives the requests to repeat.
 ///
-/// Packets of a generation are numbered (PSN, 24 bits) from a random first on, and executed in that order.
+/// Packets of a generation have consecutive numbers (PSN, 24 bits) from a random first one, and are executed in that
+/// order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Received {
-    /// The last generation in which something came; zero if nothing ever did.
+    /// The last generation in which a packet was received; zero if none ever was.
     pub generation: u32,
-    /// The number of the packet that was expected next when it ended.
+    /// The PSN expected next when that generation ended.
     pub next: u32,
 }
 
 impl Received {
-    /// When the queue pair of a generation takes nothing more, that expected the packet `first` at first and `next` at last.
+    /// The position after the queue pair of a generation has stopped receiving. It expected the PSN `first` initially
+    /// and expects `next` now.
     pub fn after(self, generation: u32, first: u32, next: u32) -> Self {
         if next == first { self } else { Received { generation, next } }
     }

@@ -1,24 +1,24 @@
-//! Accumulates: operations on elements that are atomic towards every other accumulate of any rank, whatever the
-//! operations and the widths of the elements, and ordered for each origin, target and element.
+//! Accumulates: operations on elements that are atomic with respect to every other accumulate of any rank, for all
+//! operations and element widths, and ordered for each origin, target and element.
 //!
-//! A fabric has 64-bit compare-and-swap and fetch-and-add on aligned words, and nothing else. An element lies within
-//! one word, since a part begins at a cache line, ends with a whole word, and elements are aligned to their size. So
-//! every accumulate is one of those two verbs on the words that hold its elements: a sum of 8-byte integers is a
-//! fetch-and-add; anything else (but what a fabric can do [at once](Fabric::words)) is a compare-and-swap of the word as it should be, tried again with what it held
-//! instead until it takes. The elements of one word are changed by one compare-and-swap. Each verb is complete before
-//! the next starts, which is what orders them.
+//! A fabric has only 64-bit compare-and-swap and fetch-and-add on aligned words. An element lies within one word, since
+//! a part begins at a cache line and ends with a whole word, and elements are aligned to their size. Every accumulate
+//! therefore consists of these two verbs on the words that hold its elements. A sum of 8-byte integers is a
+//! fetch-and-add. Every other operation is a compare-and-swap of the word with its intended value, repeated with the
+//! value found until it succeeds (except what a fabric can do [at once](Fabric::words)). The elements of one word are
+//! changed by one compare-and-swap. Each verb is complete before the next starts, which orders them.
 //!
-//! So an element of less than 8 bytes is written with its neighbours in the word. Where an adapter executes the
-//! compare-and-swap, that is atomic towards other atomics of the adapter only: a put to a neighbour, or a store of the
-//! home rank, that comes in between may be lost. Shared memory has no such gap.
+//! An element of less than 8 bytes is therefore written together with its neighbours in the word. An adapter's
+//! compare-and-swap is atomic only with respect to other atomics of the adapter: a put to a neighbour, or a store of
+//! the home rank, that comes in between may be lost. Shared memory has no such gap.
 //!
-//! A long accumulate reads, changes and writes back, at the speed of memory, while no other update is admitted at its
-//! target (`updates.rs`). So does every accumulate of memory without atomics.
+//! A long accumulate reads, changes and writes back at memory speed, while no other update is admitted at its target
+//! (`updates.rs`). So does every accumulate on memory without atomics.
 //!
-//! An epoch that locks its target exclusively has no other epoch of a lock to be atomic towards: there, what is more than a
-//! word is changed so without asking. (To expose a target by fence or post while
-//! another rank has it locked is a mistake, as in MPI; then accumulates may be lost.) Nor has it another thread of this
-//! rank, for such a target is not shared by threads.
+//! An epoch that locks its target exclusively excludes every other lock epoch there, so it changes more than one word
+//! in this way without admission. (To expose a target by fence or post while another rank has it locked is an error, as
+//! in MPI; accumulates may then be lost.) It excludes other threads of this rank too, since threads do not share such a
+//! target.
 
 use crate::op::by_constant;
 use crate::target::Target;
@@ -27,26 +27,26 @@ use bytemuck::Pod;
 use std::sync::atomic::Ordering::SeqCst;
 use transom_locks::Run;
 
-/// Bytes of the pieces in which elements are read, changed and written back.
+/// Bytes per piece in which elements are read, changed and written back.
 const PIECE: usize = 4096;
-/// Bytes of a piece that needs no memory from the heap.
+/// Bytes of a piece that needs no heap memory.
 const SMALL: usize = 64;
 
-/// Each call asks for [`Atomic`], not the impl: so the compiler says which types are where one is not.
+/// The bound on [`Atomic`] is on each call instead of the impl, so that the compiler's message for another type is
+/// useful.
 impl<T: Pod, F: Fabric> Target<'_, T, F> {
-    /// Replaces an element by the result of an operation on it, atomically towards every accumulate of every rank,
-    /// and returns what it was.
+    /// Replaces an element by the result of an operation on it, atomically with respect to every accumulate of every
+    /// rank, and returns its previous value.
     ///
     /// Costs here and below are those of a thread that is admitted for singles at the target (`docs/COST.md`).
     ///
-    /// Sums of 8-byte integers: 1 fetch-and-add. [`Op::NoOp`]: 1 read of the word, which over a network is a
-    /// fetch-and-add of 0. Others: 1 read, and compare-and-swaps until one takes, which is 1 where nobody else is
-    /// changing the word. Over a network, of elements of less than 8 bytes, it may
-    /// undo a put or a store to a neighbour in the same aligned 8 bytes that comes at that moment; accumulates to
-    /// neighbours are safe.
+    /// Sums of 8-byte integers cost 1 fetch-and-add. [`Op::NoOp`] costs 1 read of the word, which over a network is a
+    /// fetch-and-add of 0. Other operations cost 1 read, and compare-and-swaps until one succeeds: 1 if no other rank
+    /// is changing the word. Over a network, an operation on an element of less than 8 bytes may undo a concurrent put
+    /// or store to a neighbour in the same aligned 8 bytes; accumulates to neighbours are safe.
     ///
     /// # Errors
-    /// [`Error::OutOfBounds`]; [`Error::Operation`] if the operation means nothing on a float; [`Error::Fabric`].
+    /// [`Error::OutOfBounds`]; [`Error::Operation`] if the operation is not defined for floats; [`Error::Fabric`].
     ///
     /// # Examples
     /// ```
@@ -76,10 +76,10 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
         }
     }
 
-    /// Puts `new` if the element equals `expected`, bit for bit, and returns what it was; so it was put if that is
-    /// `expected`. Atomic as [`fetch_and_op`](Self::fetch_and_op).
+    /// Puts `new` if the element equals `expected`, bit for bit, and returns the previous value, which is `expected` on
+    /// success. As atomic as [`fetch_and_op`](Self::fetch_and_op).
     ///
-    /// Elements of 8 bytes: 1 compare-and-swap. Others: 1 read, and compare-and-swaps until one takes.
+    /// Elements of 8 bytes cost 1 compare-and-swap. Others cost 1 read, and compare-and-swaps until one succeeds.
     ///
     /// # Errors
     /// [`Error::OutOfBounds`], [`Error::Fabric`].
@@ -110,18 +110,18 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
         }
     }
 
-    /// Replaces the elements from `offset` on by the results of an operation on each and its operand. Each element
-    /// is changed atomically as by [`fetch_and_op`](Self::fetch_and_op); the whole is not one atomic operation.
+    /// Replaces each element from `offset` on by the result of an operation on it and its operand. Each element is
+    /// changed as atomically as by [`fetch_and_op`](Self::fetch_and_op); the whole is not one atomic operation.
     ///
-    /// Sums of 8-byte integers: 1 fetch-and-add each. [`Op::NoOp`]: nothing. Others, for each word of 8 bytes, which
-    /// holds 8, 4, 2 elements or 1: 1 read, and compare-and-swaps until one takes. From 512 bytes on where memory is
-    /// shared, from 32 on over a network: 1 compare-and-swap, 1 read and 1 write for each 4 KiB, 1 fetch-and-add, unless
-    /// other threads are admitted for singles there. In an epoch that locks the target exclusively, of more than a word:
-    /// 1 read and 1 write for each 4 KiB.
+    /// Sums of 8-byte integers cost 1 fetch-and-add each; [`Op::NoOp`] costs nothing. Other operations cost, for each
+    /// word of 8 bytes (1, 2, 4 or 8 elements), 1 read, and compare-and-swaps until one succeeds. Longer calls, from
+    /// 512 bytes on in shared memory and from 32 on over a network, cost 1 compare-and-swap, 1 read and 1 write per 4
+    /// KiB, and 1 fetch-and-add, unless other threads are admitted for singles there. In an epoch that locks the target
+    /// exclusively, more than one word costs 1 read and 1 write per 4 KiB.
     ///
     /// # Errors
-    /// [`Error::OutOfBounds`], and [`Error::Operation`] if the operation means nothing on floats: then nothing is
-    /// changed. [`Error::Fabric`]: elements before the failure are.
+    /// [`Error::OutOfBounds`], and [`Error::Operation`] if the operation is not defined for floats: no element is
+    /// changed. [`Error::Fabric`]: elements before the failure are changed.
     ///
     /// # Examples
     /// ```
@@ -173,15 +173,16 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
         }
     }
 
-    /// As [`accumulate`](Self::accumulate), and writes to `results` what each element was. With [`Op::NoOp`], whose
-    /// operands do not matter, it reads the elements of each word atomically.
+    /// [`accumulate`](Self::accumulate) that also writes each element's previous value to `results`. [`Op::NoOp`]
+    /// ignores the operands, and reads the elements of each word atomically.
     ///
-    /// Sums of 8-byte integers: 1 fetch-and-add each; [`Op::NoOp`]: 1 read of each word of 8 bytes. Others, for each
-    /// word: 1 read, and compare-and-swaps until one takes. Long ones as `accumulate`. In an epoch that locks the target exclusively as
-    /// `accumulate`, and of [`Op::NoOp`] 1 get.
+    /// Sums of 8-byte integers cost 1 fetch-and-add each; [`Op::NoOp`] costs 1 read per word of 8 bytes. Other
+    /// operations cost, for each word, 1 read, and compare-and-swaps until one succeeds. Long calls, and calls in an
+    /// epoch that locks the target exclusively, cost as much as `accumulate`; in such an epoch [`Op::NoOp`] costs 1
+    /// get.
     ///
     /// # Errors
-    /// As `accumulate`; [`Error::BufferLength`] if there are not as many results as operands.
+    /// The errors of `accumulate`; [`Error::BufferLength`] if `results` and `operands` differ in length.
     ///
     /// # Examples
     /// ```
@@ -230,9 +231,9 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
 }
 
 impl<T: Atomic, F: Fabric> Target<'_, T, F> {
-    /// Applies an operation to elements at offsets that are inside, each a word that the processor changes by one instruction;
-    /// false if they are not, and nothing was done. Places and operands are read some at a time: what is read behind an
-    /// atomic waits for that.
+    /// Applies an operation to elements at offsets that are inside, each a word that the processor changes by one
+    /// instruction. Returns false, and does nothing, if they are not such words. Places and operands are loaded a few
+    /// at a time, ahead of the atomics: a load after an atomic waits for it.
     pub(crate) fn accumulate_each(&self, offsets: &[usize], op: Op, operands: &[T]) -> Result<bool, Error> {
         const AHEAD: usize = 4;
         let one_instruction = match op {
@@ -272,7 +273,7 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
         })
     }
 
-    /// Applies an operation to elements of one word, the first at byte `at`; returns what the word was.
+    /// Applies an operation to elements of one word, the first at byte `at`; returns the word's previous value.
     #[inline(always)]
     fn apply_in_word(&self, at: usize, op: Op, operands: &[T]) -> Result<u64, FabricError> {
         let fabric = &self.core.data.fabric;
@@ -292,8 +293,8 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
         }
     }
 
-    /// As [`apply_in_word`](Self::apply_in_word), in one step, if the fabric has that: bits of neighbours are left as they are by
-    /// the operand that changes nothing.
+    /// [`apply_in_word`](Self::apply_in_word) in one step, if the fabric has that. The bits of neighbours get the
+    /// operand that changes nothing.
     #[inline(always)]
     fn change_at_once(&self, at: usize, op: Op, operands: &[T]) -> Option<u64> {
         let word = || self.core.data.fabric.one_word(self.remote, word_at::<T>(at));
@@ -310,8 +311,8 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
         })
     }
 
-    /// As [`change_at_once`](Self::change_at_once), of one element, of which nobody asks what it was: one instruction, where the
-    /// processor has that.
+    /// [`change_at_once`](Self::change_at_once) of one element whose previous value is not needed: one instruction,
+    /// where the processor has it.
     #[inline(always)]
     fn change_unasked(&self, at: usize, op: Op, operand: T) -> Option<()> {
         let word = || self.core.data.fabric.one_word(self.remote, word_at::<T>(at));
@@ -319,7 +320,7 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
             elements(&mut neutral, at)[0] = operand;
             neutral
         };
-        // What the word was is dropped here, so that no loop reads it.
+        // The word's previous value is dropped here, so that the compiler emits no loop to read it.
         match op {
             Op::Sum if T::INTEGER && size_of::<T>() == 8 => _ = word()?.fetch_add(word_of(operand), SeqCst),
             Op::And if T::INTEGER => _ = word()?.fetch_and(with(u64::MAX), SeqCst),
@@ -331,8 +332,8 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
         Some(())
     }
 
-    /// Applies an operation to elements from byte `at` on while nobody else can, by reading and writing them piece by
-    /// piece; what they were goes to `results`, if there are such.
+    /// Applies an operation to elements from byte `at` on while no other rank or thread can, by reading and writing
+    /// them piece by piece. Their previous values go to `results`, if it is given.
     fn change_exclusively(
         &self,
         at: usize,
@@ -361,7 +362,8 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
         Ok(())
     }
 
-    /// The same of elements in whole blocks of 64 bytes, where this processor changes them where they are; of how many it did.
+    /// Changes whole blocks of 64 bytes in place, where this processor reaches them; returns the number of elements
+    /// changed.
     fn change_in_place(&self, at: usize, op: Op, operands: &[T], results: Option<&mut [T]>) -> usize {
         let (fabric, in_block) = (&self.core.data.fabric, 64 / size_of::<T>());
         let blocks = operands.len() / in_block;
@@ -375,7 +377,7 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
         if changed { blocks * in_block } else { 0 }
     }
 
-    /// Reads elements, as many as all slices have, and writes what the operation makes of them.
+    /// Reads as many elements as each slice has, and writes the results of the operation.
     fn change_piece(
         &self,
         at: usize,
@@ -392,8 +394,8 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
         self.write_back(at, elements)
     }
 
-    /// Puts elements that nobody else changes meanwhile. An accumulate is over when it returns: what this rank does later,
-    /// a put to the same elements or letting others have them, comes after it.
+    /// Puts elements that no other rank or thread changes meanwhile. The accumulate is complete on return: a later put
+    /// of this rank to the same elements, or a release that admits others, is ordered after it.
     fn write_back(&self, at: usize, elements: &[T]) -> Result<(), FabricError> {
         let fabric = &self.core.data.fabric;
         fabric.put(self.remote, at, bytemuck::cast_slice(elements))?;
@@ -435,8 +437,8 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
         if size_of::<T>() == 8 {
             return self.core.data.fabric.cas(self.remote, at, word_of(expected), word_of(new), Wake::Nobody);
         }
-        // Also where the element is another than expected a swap must take, of the word by itself: the read that
-        // came first is no atomic.
+        // A swap of the word by itself must succeed even if the element differs from `expected`: the read before it was
+        // not atomic.
         self.change_word(at, |elements| {
             if bytemuck::bytes_of(&elements[0]) == bytemuck::bytes_of(&expected) {
                 elements[0] = new;
@@ -444,11 +446,12 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
         })
     }
 
-    /// Changes elements of one word, from byte `at` on, by compare-and-swap; returns what the word was.
+    /// Changes elements of one word, from byte `at` on, by compare-and-swap; returns the word's previous value.
     fn change_word(&self, at: usize, change: impl Fn(&mut [T])) -> Result<u64, FabricError> {
         let fabric = &self.core.data.fabric;
         let mut seen = 0;
-        // A guess. User memory may end within the word; then this fails, and the compare-and-swap says why.
+        // A guess. User memory may end within the word; then this read fails, and the compare-and-swap returns the
+        // error.
         let _ = fabric.get(self.remote, word_at::<T>(at), bytemuck::bytes_of_mut(&mut seen));
         loop {
             let mut new = seen;
@@ -472,7 +475,7 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
     }
 }
 
-/// An operation on elements where they are.
+/// An operation on elements in place.
 struct InPlace<'a, T, A> {
     operands: &'a [T],
     results: Option<&'a mut [T]>,
@@ -493,7 +496,7 @@ impl<T: Pod, A: Fn(T, T) -> T> ChangeBlock for InPlace<'_, T, A> {
     }
 }
 
-/// Hands over operands word by word: the byte of the first, its index, and those whose elements lie in the word.
+/// Passes on operands word by word: the byte of the first, its index, and the operands whose elements lie in the word.
 #[inline]
 fn in_words<T>(
     mut at: usize,
@@ -509,13 +512,13 @@ fn in_words<T>(
     Ok(())
 }
 
-/// The word in which the element at byte `at` lies; one of 8 bytes is a word itself.
+/// Offset of the word that holds the element at byte `at`; an element of 8 bytes is a word itself.
 #[inline(always)]
 fn word_at<T>(at: usize) -> usize {
     if size_of::<T>() == 8 { at } else { at - at % 8 }
 }
 
-/// The elements of a word, from that at byte `at` on, as they lie in memory.
+/// The elements of a word, from the one at byte `at` on, in memory order.
 #[inline(always)]
 fn elements<T: Atomic>(word: &mut u64, at: usize) -> &mut [T] {
     let first = if size_of::<T>() == 8 { 0 } else { at % 8 / size_of::<T>() };

@@ -8,10 +8,10 @@ use transom_locks::{Awaited, Rank};
 
 impl<T: Pod, F: Fabric> Window<T, F> {
     /// Opens an exposure epoch: the ranks of `origins` may access this rank's part in the access epochs that their
-    /// [`start`](Self::start) opens. Does not wait. 1 notification for each origin.
+    /// [`start`](Self::start) opens. Does not wait. 1 notification per origin.
     ///
     /// # Errors
-    /// [`Error::Sync`] if an exposure epoch is open, or `origins` names a rank twice or one that does not exist.
+    /// [`Error::Sync`] if an exposure epoch is open, or `origins` names a rank twice or a rank that does not exist.
     ///
     /// # Examples
     /// ```
@@ -32,7 +32,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     /// [`post`](Self::post), with assertions.
     ///
     /// # Errors
-    /// As `post`; [`Error::Assertion`], and nothing is posted.
+    /// The errors of `post`; [`Error::Assertion`], after which nothing is posted.
     ///
     /// # Examples
     /// ```
@@ -40,8 +40,8 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     /// # let mut window = transom_windows::Window::<u64, _>::allocate(&fabric, 0, 64)?;
     /// use transom_windows::Assert;
     /// window.post_with(&[0], Assert::NOCHECK | Assert::NOSTORE)?;
-    /// // ... a barrier: everyone has posted ...
-    /// let epoch = window.start_with(&[0], Assert::NOCHECK)?; // so this need not ask
+    /// // ... a barrier: every rank has posted ...
+    /// let epoch = window.start_with(&[0], Assert::NOCHECK)?; // so this needs no check
     /// epoch.complete()?;
     /// window.wait()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -64,7 +64,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
         };
         posted.map_err(|source| core.sync_error("post", source))?;
         if asserted.contains(Assert::NOCHECK) && !unchecked {
-            // The origins' starts look whether it has come, and do not wait.
+            // The origins' starts check for these posts without waiting.
             let flushed = |&rank: &Rank| match core.data.fabric.flush(&core.data.remotes[rank]) {
                 Ok(()) => Ok(()),
                 Err(source) => Err(Error::Fabric { window: core.id, rank, source }),
@@ -77,7 +77,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     /// Opens an access epoch to `targets`, once each of them has posted to this rank. No remote operation.
     ///
     /// # Errors
-    /// [`Error::Sync`] as [`post`](Self::post), or if a target died or left.
+    /// [`Error::Sync`] as for [`post`](Self::post), or if a target died or left.
     ///
     /// # Examples
     /// See [`post`](Self::post).
@@ -88,7 +88,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     /// [`start`](Self::start), with assertions.
     ///
     /// # Errors
-    /// As `start`; [`Error::Assertion`].
+    /// The errors of `start`; [`Error::Assertion`].
     ///
     /// # Examples
     /// See [`post_with`](Self::post_with).
@@ -108,10 +108,10 @@ impl<T: Pod, F: Fabric> Window<T, F> {
         Ok(AccessEpoch::new(core, &mut self.pscw))
     }
 
-    /// Ends the exposure epoch, once every origin has completed: what they put is here. No remote operation.
+    /// Ends the exposure epoch once every origin has completed: their puts have arrived. No remote operation.
     ///
     /// # Errors
-    /// [`Error::Sync`] if none is open, or an origin died or left.
+    /// [`Error::Sync`] if no exposure epoch is open, or an origin died or left.
     ///
     /// # Examples
     /// See [`post`](Self::post).
@@ -120,17 +120,17 @@ impl<T: Pod, F: Fabric> Window<T, F> {
         self.waited("wait")
     }
 
-    /// An exposure epoch has ended.
+    /// Updates the debug checks after an exposure epoch.
     fn waited(&self, call: &'static str) -> Result<(), Error> {
         let kept = if cfg!(debug_assertions) { self.core.check_noput(call) } else { Ok(()) };
         self.core.checks.synchronised(&self.core.data.counters);
         kept
     }
 
-    /// As [`wait`](Self::wait) if every origin has completed; otherwise false, and the epoch stays open.
+    /// [`wait`](Self::wait) if every origin has completed; otherwise returns false, and the epoch stays open.
     ///
     /// # Errors
-    /// As [`wait`](Self::wait).
+    /// The errors of [`wait`](Self::wait).
     ///
     /// # Examples
     /// ```
@@ -145,12 +145,12 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     pub fn test(&mut self) -> Result<bool, Error> {
         let mut tested = self.pscw.test(&self.core.data);
         if let Ok(false) = tested {
-            // Who has completed may have left.
+            // An origin that has completed may have left.
             let missing = |rank: &&Rank| !self.pscw.has_completed(&self.core.data, **rank).unwrap_or(false);
             let mut missing = self.pscw.origins().unwrap_or_default().iter().filter(missing);
             let alive = |fabric: &F| missing.try_for_each(|&rank| fabric.check_peers(Awaited::Rank(rank)));
             if let Err(lost) = self.core.data.check_seldom(alive) {
-                // It may have completed just before.
+                // The lost origin may have completed just before.
                 tested = self.pscw.test(&self.core.data);
                 tested = tested.and_then(|all| if all { Ok(true) } else { Err(lost.into()) });
             }
@@ -162,11 +162,11 @@ impl<T: Pod, F: Fabric> Window<T, F> {
         }
     }
 
-    /// Collective: ends the epoch of the last fence, if any, and opens the next: what any rank put before is visible
-    /// everywhere after. ceil(log2 ranks) notifications.
+    /// Collective: ends the epoch of the last fence, if any, and opens the next. Puts of any rank before the fence are
+    /// visible everywhere after it. ceil(log2 ranks) notifications.
     ///
     /// # Errors
-    /// [`Error::Sync`] if a rank died or left, for it can no longer call.
+    /// [`Error::Sync`] if a rank died or left, since it can no longer call.
     ///
     /// # Examples
     /// ```
@@ -185,7 +185,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     /// [`fence`](Self::fence), with assertions.
     ///
     /// # Errors
-    /// As `fence`; [`Error::Assertion`], after everybody has called.
+    /// The errors of `fence`; [`Error::Assertion`], after every rank has called.
     ///
     /// # Examples
     /// See [`Assert`].
@@ -198,7 +198,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
         });
         core.gates.epoch_ends(&core.data);
         let ordered = if asserted.contains(Assert::NOPRECEDE) { Ok(()) } else { core.order_all() };
-        // Also where that failed: the others are in the barrier, and wait for this rank. No error is told sooner.
+        // Runs even after an error: the other ranks wait in the barrier for this rank. No error is returned before.
         let waited = self.barrier.wait(&core.data).map_err(|source| core.sync_error("fence", source));
         ordered.and(waited)?;
         core.data.counters.fences.bump();

@@ -1,15 +1,15 @@
-//! The address of memory that a rank attached to a window, and what holds such memory at both ends.
+//! The address of memory that a rank attached to a window, and the records of such memory at both ends.
 
 use crate::Fabric;
 use crate::segment::SLOT_WORDS;
 use bytemuck::{Pod, Zeroable};
 use transom_locks::Rank;
 
-/// Bytes of a provider's key that an address has room for.
+/// Room for a provider's key in an address, in bytes.
 pub(crate) const KEY: usize = 96;
 
-/// The address of memory that a rank attached: plain data, to be put into windows and sent as the program likes. It is
-/// checked when it is used.
+/// The address of memory that a rank attached. It is plain data, which a program may put into windows and send. It is
+/// checked at each use.
 ///
 /// # Examples
 /// See [`Window::attach`](crate::Window::attach).
@@ -18,7 +18,7 @@ pub(crate) const KEY: usize = 96;
 pub struct Address {
     pub(crate) rank: u32,
     pub(crate) slot: u32,
-    /// 0 if nothing is attached.
+    /// The attachment's number at its rank; 0 if nothing is attached.
     pub(crate) number: u64,
     pub(crate) len: u64,
     pub(crate) window: u32,
@@ -29,23 +29,23 @@ pub struct Address {
 const _: () = assert!(size_of::<Address>() == 8 * SLOT_WORDS);
 
 impl Address {
-    /// The rank that attached it.
+    /// The rank that attached the memory.
     pub fn rank(&self) -> Rank {
         self.rank as Rank
     }
 
-    /// How many elements it is.
+    /// The number of elements.
     pub fn len(&self) -> usize {
         self.len as usize
     }
 
-    /// Whether it is no element.
+    /// True if there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 }
 
-/// Memory that a rank attached, within reach of this one.
+/// Memory that a rank attached, reachable from this rank.
 ///
 /// # Examples
 /// See [`Window::attach`](crate::Window::attach).
@@ -55,13 +55,13 @@ pub struct Attached<F: Fabric> {
 }
 
 impl<F: Fabric> Attached<F> {
-    /// Where it is.
+    /// The memory's address.
     pub fn address(&self) -> &Address {
         &self.address
     }
 }
 
-/// A slot that holds something.
+/// An occupied slot.
 pub(crate) struct Attachment<F: Fabric> {
     pub region: F::Region,
     pub address: Address,

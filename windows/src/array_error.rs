@@ -1,14 +1,14 @@
-//! Errors of arrays and their layouts: which array, and which elements of what.
+//! Errors of arrays and their layouts: the array, and the elements concerned.
 
 use std::ops::Range;
 use transom_locks::Rank;
 
-/// An array has less elements than this, so that a [`GlobalPtr`](crate::GlobalPtr) can be one word.
+/// An array has fewer elements than this, so that a [`GlobalPtr`](crate::GlobalPtr) fits one word.
 pub(crate) const MOST: usize = (1 << 48) - 1;
-/// A job has at most so many ranks.
+/// The most ranks of a job.
 pub(crate) const MOST_RANKS: usize = transom_locks::LockWord::<16>::MAX_RANKS;
 
-/// Why a call on an array failed before it reached the array's window.
+/// The reason why a call on an array failed before it reached the array's window.
 ///
 /// # Examples
 /// ```
@@ -25,7 +25,7 @@ pub enum ArrayError {
     /// Elements that the array does not have.
     #[error("array {array}: elements {ranges:?} are not inside its shape {shape:?}")]
     Outside {
-        /// The number of the array's window, in the order in which the job made them.
+        /// The number of the array's window, in the order of creation.
         array: u32,
         /// The elements named, in each dimension.
         ranges: Vec<Range<usize>>,
@@ -39,30 +39,32 @@ pub enum ArrayError {
         array: u32,
         /// The tile named.
         tile: Vec<usize>,
-        /// How many there are along each dimension.
+        /// The number of tiles along each dimension.
         tiles: Vec<usize>,
     },
-    /// Elements of a rank that the epoch does not reach; or that are not here, for the local part.
-    #[error("array {array}: elements of rank {owner}, where only those of rank {reached} can be reached")]
+    /// Elements of a rank that the epoch does not reach, or, for the local part, elements that are not local.
+    #[error(
+        "array {array}: cannot access elements of rank {owner} here: only those of ranks {reached:?} can be accessed"
+    )]
     NotReached {
         /// The array.
         array: u32,
-        /// Whose elements were named.
+        /// The owner of the named elements.
         owner: Rank,
-        /// Whose can be reached: the rank that is locked, or this rank.
-        reached: Rank,
+        /// The ranks whose elements can be reached: the locked ranks, or this rank.
+        reached: Vec<Rank>,
     },
-    /// A buffer that is not as long as what it is for.
+    /// A buffer of the wrong length.
     #[error("array {array}: a buffer of {buffer} elements, where {needed} are needed")]
     BufferLength {
         /// The array.
         array: u32,
-        /// How many elements it must have.
+        /// The length required, in elements.
         needed: usize,
-        /// How many it has.
+        /// The buffer's length, in elements.
         buffer: usize,
     },
-    /// A patch that does not fit in the array that the caller's buffer is part of.
+    /// A patch that does not fit the array of which the caller's buffer is a part.
     #[error(
         "array {array}: elements {ranges:?} do not fit in a buffer of {buffer} elements with dimensions {lengths:?}; \
          each dimension must be as long as the patch, and the buffer must reach the patch's last element"
@@ -77,41 +79,41 @@ pub enum ArrayError {
         /// Elements of the buffer.
         buffer: usize,
     },
-    /// A pointer that is no pointer to an element of the array.
-    #[error("array {array}: {pointer:#x} is no pointer to an element: {why}")]
+    /// A value that is not a pointer to an element of the array.
+    #[error("array {array}: {pointer:#x} is not a pointer to an element: {why}")]
     Pointer {
         /// The array.
         array: u32,
         /// The pointer's word.
         pointer: u64,
-        /// What is wrong with it.
+        /// The defect.
         why: &'static str,
     },
-    /// An array whose ranks have several tiles each, where one block is needed.
+    /// An array whose ranks have several tiles each, where one block per rank is needed.
     #[error("array {array}: its ranks have several tiles each; distribute it by Distribution::Block or Balanced")]
     SeveralTiles {
         /// The array.
         array: u32,
     },
-    /// No halo of this array.
+    /// A halo that this array cannot have.
     #[error("array {array}: no halo: {why}")]
     Halo {
         /// The array.
         array: u32,
-        /// What is wrong.
+        /// The reason.
         why: &'static str,
     },
-    /// Ranks that asked for different arrays.
+    /// Ranks that requested different arrays.
     #[error(
-        "rank {rank} asks for an array of another layout: all ranks must pass the same shape, distribution and grid"
+        "rank {rank} requests an array of another layout; all ranks must pass the same shape, distribution and grid"
     )]
     Mismatch {
-        /// The first rank whose layout is not that of this rank.
+        /// The first rank whose layout differs from this rank's.
         rank: Rank,
     },
 }
 
-/// Why there is no such layout.
+/// The reason why a layout is impossible.
 ///
 /// # Examples
 /// ```
@@ -122,19 +124,19 @@ pub enum ArrayError {
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LayoutError {
-    /// More elements than can be counted.
+    /// Too many elements.
     #[error("an array of shape {shape:?} is too large: an array has less than {MOST} elements")]
     Size {
         /// The shape asked for.
         shape: Vec<usize>,
     },
-    /// Blocks without elements.
+    /// Empty blocks.
     #[error("blocks of {block:?} elements: each length must be 1 or more")]
     Block {
         /// The lengths asked for.
         block: Vec<usize>,
     },
-    /// A grid that no ranks make, or that is not made of the ranks that there are.
+    /// A grid without ranks, or one whose size differs from the number of ranks.
     #[error("a grid of {grid:?} ranks: {}", match ranks {
         Some(ranks) => format!("the product must be {ranks}, the number of ranks"),
         None => format!("each number must be 1 or more, and the product at most {MOST_RANKS}, the most ranks of a job"),
@@ -142,7 +144,7 @@ pub enum LayoutError {
     Grid {
         /// The grid asked for.
         grid: Vec<usize>,
-        /// How many ranks there are, where that is known.
+        /// The number of ranks, where it is known.
         ranks: Option<usize>,
     },
 }

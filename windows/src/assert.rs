@@ -1,9 +1,9 @@
-//! What a program may assert about its own synchronisation (MPI-3.1 §11.5.5).
+//! A program's assertions about its own synchronisation (MPI-3.1 §11.5.5).
 
 bitflags::bitflags! {
-    /// What a program asserts when it synchronises, so that less need be done. Believed; in debug builds also checked,
-    /// where that finds only what is wrong, but not all of it: an assertion that does not hold is [`Error::Assertion`].
-    /// One that means nothing to the call is that error in every build.
+    /// Assertions of a program at a synchronisation, which allow the library to do less. They are trusted. Debug builds
+    /// check some of them: one that is found not to hold is [`Error::Assertion`]. One that the call does not accept is
+    /// that error in every build.
     ///
     /// # Examples
     /// ```
@@ -18,20 +18,20 @@ bitflags::bitflags! {
     /// ```
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct Assert: u8 {
-        /// To a lock: nobody holds or asks for a lock that conflicts, so none is taken; saves all its remote
-        /// operations. To `post` and `start`, both of them or neither: every `post` has been called before any `start`
-        /// that matches it, so nothing is told and nothing awaited; saves the notifications.
+        /// For a lock: no other rank holds or requests a conflicting lock, so none is taken; saves all its remote
+        /// operations. For `post` and `start`, both or neither: every `post` is called before any matching `start`, so
+        /// no rank notifies or waits; saves the notifications.
         const NOCHECK = 1;
-        /// To `fence` and `post`: this rank has not written to its own part since it last synchronised. Saves nothing
-        /// where memory is coherent, as it is on all providers.
+        /// For `fence` and `post`: this rank has not written to its own part since its last synchronisation. Saves
+        /// nothing where memory is coherent, as it is on all providers.
         const NOSTORE = 2;
-        /// To `fence` and `post`: nobody puts to or accumulates in this rank's part, or stores to it by
-        /// [`Local::of`](crate::Local::of), until its next fence, or the `wait` that ends the exposure. Saves nothing, as
-        /// above.
+        /// For `fence` and `post`: no rank puts to or accumulates in this rank's part, or stores to it by
+        /// [`Local::of`](crate::Local::of), until its next fence, or the `wait` that ends the exposure. Saves nothing,
+        /// as above.
         const NOPUT = 4;
-        /// To `fence`: no rank has operated on the window since it last synchronised; saves the flush.
+        /// For `fence`: no rank has operated on the window since its last synchronisation; saves the flush.
         const NOPRECEDE = 8;
-        /// To `fence`: no rank operates on the window before it synchronises next. Saves nothing.
+        /// For `fence`: no rank operates on the window before its next synchronisation. Saves nothing.
         const NOSUCCEED = 16;
     }
 }

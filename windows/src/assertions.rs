@@ -1,4 +1,4 @@
-//! Whether what a program asserts holds: in debug builds, as far as this rank can tell.
+//! Checks of a program's assertions, in debug builds, as far as this rank can tell.
 
 use crate::checks::{Promise, operations};
 use crate::core::Core;
@@ -8,15 +8,15 @@ use std::sync::atomic::Ordering::Relaxed;
 use transom_locks::Rank;
 
 impl<F: Fabric> Core<F> {
-    /// An error if the call knows nothing of such an assertion.
+    /// Checks that the call accepts every assertion in `asserted`.
     pub(crate) fn allowed(&self, call: &'static str, asserted: Assert, allowed: Assert) -> Result<(), Error> {
         match asserted.difference(allowed) {
             none if none.is_empty() => Ok(()),
-            unknown => Err(self.wrong(call, unknown, "it means nothing to this call")),
+            unknown => Err(self.wrong(call, unknown, "this call does not accept it")),
         }
     }
 
-    /// Whether what is asserted of the past holds, as far as this rank can tell. Debug builds only.
+    /// Checks assertions about the past, as far as this rank can tell. Debug builds only.
     pub(crate) fn check_past(&self, call: &'static str, asserted: Assert) -> Result<(), Error> {
         let checks = &self.checks;
         if asserted.contains(Assert::NOSTORE) && checks.stores.get() != checks.stores_then.load(Relaxed) {
@@ -29,11 +29,11 @@ impl<F: Fabric> Core<F> {
         Ok(())
     }
 
-    /// Whether the promise that nobody would put here was kept; it ends. Debug builds only.
+    /// Checks a promise that no rank would put here, and ends it. Debug builds only.
     pub(crate) fn check_noput(&self, call: &'static str) -> Result<(), Error> {
         let promise = self.checks.promised().take();
         match promise {
-            // What this rank wrote itself cannot be told from what others did.
+            // Changes by this rank's own writes cannot be told from those by other ranks.
             Some(promise) if promise.stores == self.checks.stores.get() && promise.hash != self.hash()? => {
                 Err(self.wrong(call, Assert::NOPUT, "elements of this rank's part have changed meanwhile"))
             }
@@ -41,7 +41,7 @@ impl<F: Fabric> Core<F> {
         }
     }
 
-    /// Remembers what this rank's part is, for [`check_noput`](Self::check_noput). Debug builds only.
+    /// Records the contents of this rank's part for [`check_noput`](Self::check_noput). Debug builds only.
     pub(crate) fn promise_noput(&self) -> Result<(), Error> {
         let promise = Promise { hash: self.hash()?, stores: self.checks.stores.get() };
         *self.checks.promised() = Some(promise);

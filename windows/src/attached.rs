@@ -1,9 +1,9 @@
-//! Memory that a rank attaches to a window after it was made, and detaches again.
+//! Memory that a rank attaches to an existing window, and detaches again.
 //!
-//! Each rank has slots in its part of the window. A slot holds the address of the memory attached there, and 0 if there is none.
-//! Addresses carry a number that their rank never uses again. A rank that is given an address reads the slot that it names,
-//! and accesses the memory only if the slot holds exactly this address; otherwise the address is stale or forged, and an
-//! error. An access that is under way while the memory is detached goes to memory that nobody reads any more.
+//! Each rank has slots in its part of the window. A slot holds the address of the memory attached there, or 0.
+//! Addresses carry a number that their rank never reuses. A rank that uses an address reads the slot that it names, and
+//! accesses the memory only if the slot holds exactly this address; otherwise the address is stale or forged, which is
+//! an error. An access in flight while the memory is detached goes to memory that no rank reads any more.
 
 use crate::address::{Address, Attached, Attachment, KEY};
 use crate::core::Core;
@@ -12,7 +12,7 @@ use bytemuck::{Pod, Zeroable};
 use transom_locks::Rank;
 
 impl<F: Fabric> Attached<F> {
-    /// Whether `core`'s window still has it, at `rank`.
+    /// Checks that `core`'s window still has this memory attached, at `rank`.
     pub(crate) fn check(&self, core: &Core<F>, rank: Rank) -> Result<(), Error> {
         if rank != self.address.rank() {
             return Err(core.not_here(&self.address));
@@ -22,11 +22,11 @@ impl<F: Fabric> Attached<F> {
 }
 
 impl<T: Pod, F: Fabric> Window<T, F> {
-    /// Attaches `len` zeroed elements at this rank, and returns what leads others to them. Not collective. On a window
-    /// made with slots, see [`Flavor::Dynamic`](crate::Flavor::Dynamic).
+    /// Attaches `len` zeroed elements at this rank, and returns an address by which other ranks reach them. Not
+    /// collective. The window must have been made with slots, see [`Flavor::Dynamic`](crate::Flavor::Dynamic).
     ///
     /// # Errors
-    /// [`Error::NoSlot`] if all are taken; [`Error::Size`]; [`Error::Fabric`] if there is no memory.
+    /// [`Error::NoSlot`] if all slots are in use; [`Error::Size`]; [`Error::Fabric`] if no memory is available.
     ///
     /// # Examples
     /// ```
@@ -34,9 +34,9 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     /// # let fabric = transom_shm_loopback::Loopback::alone()?;
     /// use transom_windows::{Error, Flavor, Window};
     /// let mut window = Window::<u64, _>::new(&fabric, 0, Flavor::Dynamic { slots: 4 }, 0)?;
-    /// let address = window.attach(100)?; // tell it to whom you like
+    /// let address = window.attach(100)?; // send it to any rank
     ///
-    /// let memory = window.reach(&address)?; // at any rank
+    /// let memory = window.reach(&address)?; // works at any rank
     /// window.lock_shared(address.rank())?.attached(&memory)?.put(99, &[7])?;
     /// assert_eq!(window.local().attached(&address)?.get(99)?, 7);
     ///
@@ -55,7 +55,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
         let bytes = len.checked_mul(element).filter(|&bytes| bytes <= isize::MAX as usize / 2);
         let bytes = bytes.ok_or(Error::Size { what: "window", window, len, element, why: "too many bytes" })?;
         let failed = |source| Error::Fabric { window, rank, source };
-        // Atomics reach whole words.
+        // The region has whole words, for atomics.
         let (region, key) = core.data.fabric.allocate(bytes.next_multiple_of(8)).map_err(failed)?;
         core.numbers += 1;
         let (number, key_bytes) = (core.numbers, key.len() as u32);
@@ -70,10 +70,10 @@ impl<T: Pod, F: Fabric> Window<T, F> {
         Ok(address)
     }
 
-    /// Ends what [`attach`](Self::attach) began: from now on the address leads nowhere.
+    /// Ends an attachment made by [`attach`](Self::attach): from now on uses of the address fail.
     ///
     /// # Errors
-    /// [`Error::NotHere`] if another rank attached it; [`Error::Detached`] if it has been detached before.
+    /// [`Error::NotHere`] if another rank attached it; [`Error::Detached`] if it was detached before.
     ///
     /// # Examples
     /// See [`attach`](Self::attach).
@@ -86,11 +86,11 @@ impl<T: Pod, F: Fabric> Window<T, F> {
         Ok(())
     }
 
-    /// Makes attached memory reachable from this rank: on one machine it is mapped, over a network nothing is done. 1
+    /// Makes attached memory reachable from this rank: on one machine by a mapping, over a network at no cost. Costs 1
     /// read.
     ///
     /// # Errors
-    /// [`Error::Detached`] if it has been detached; [`Error::NotHere`] if the address is not of this window;
+    /// [`Error::Detached`] if the memory was detached; [`Error::NotHere`] if the address is not of this window;
     /// [`Error::Fabric`].
     ///
     /// # Examples
@@ -103,14 +103,14 @@ impl<T: Pod, F: Fabric> Window<T, F> {
         let (bytes, key) = bytes.zip(key).ok_or_else(|| core.not_here(address))?;
         match core.data.fabric.attach(rank, key, bytes.next_multiple_of(8)) {
             Ok(remote) => Ok(Attached { remote, address: *address }),
-            // It may have gone in between.
+            // The memory may have been detached in between.
             Err(source) => core.still_attached(address).and(Err(Error::Fabric { window: core.id, rank, source })),
         }
     }
 }
 
 impl<F: Fabric> Core<F> {
-    /// Whether the owner of an address still exposes it, as its slot says.
+    /// Checks in the owner's slot that the memory of an address is still attached.
     fn still_attached(&self, address: &Address) -> Result<(), Error> {
         let (rank, slot) = (address.rank(), address.slot as usize);
         let remote = self.data.remotes.get(rank).ok_or_else(|| self.no_such_rank(rank))?;
@@ -127,7 +127,7 @@ impl<F: Fabric> Core<F> {
         }
     }
 
-    /// The region that an address of this rank leads to.
+    /// The region of an address of this rank.
     pub(crate) fn attached_here(&self, address: &Address) -> Result<&F::Region, Error> {
         let (rank, slot) = (address.rank(), address.slot as usize);
         if rank != self.data.fabric.rank() || slot >= self.attached.len() || address.window != self.id {
@@ -140,8 +140,9 @@ impl<F: Fabric> Core<F> {
         }
     }
 
-    /// Writes an address in its slot, one of this rank's: once this returns, others find it there, by whatever means they
-    /// were told of it. One that reads the slot meanwhile finds some of the old and some of the new, so none of both.
+    /// Writes an address to its slot, one of this rank's. Once this returns, other ranks find it there, however they
+    /// learned of the address. A rank that reads the slot meanwhile gets a mixture of old and new, which equals
+    /// neither.
     fn write_slot(&self, address: &Address) -> Result<(), Error> {
         let (data, rank) = (&self.data, self.data.fabric.rank());
         let (slot, at) = (data.slot_offset(rank, address.slot as usize), &data.remotes[rank]);
@@ -149,7 +150,7 @@ impl<F: Fabric> Core<F> {
         put.map_err(|source| Error::Fabric { window: self.id, rank, source })
     }
 
-    /// The window is dropped: from now on the addresses of what was attached here lead nowhere. Nobody is told if that fails.
+    /// Invalidates the addresses of all attachments when the window is dropped. Errors are ignored.
     pub(crate) fn forget_attached(&mut self) {
         for held in std::mem::take(&mut self.attached).into_iter().flatten() {
             let _ = self.write_slot(&Address { number: 0, ..held.address });

@@ -1,14 +1,15 @@
-//! Memory for operations that a provider keeps ready: registered with the adapter, where there is one.
+//! Buffers for operations, kept ready by the provider: registered with the adapter, where there is one.
 
 use crate::{Fabric, FabricError, Memory};
 use bytemuck::Pod;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
-/// Elements of this rank alone that puts and gets are best done from and to: over a network the adapter knows their memory as
-/// long as they are there, so that large operations on them, or on parts of them, neither copy nor register. On one machine
-/// other processes map those of 4 KiB and more: a window on one is as quick as a window that was allocated, and both ends of a
-/// long message (64 KiB) copy without the kernel. What is dropped goes back to the provider, which may keep some for the next.
+/// A local buffer of elements from and to which puts and gets are fastest. Over a network its memory stays registered
+/// with the adapter, so large operations on it, or on parts of it, neither copy nor register. On one machine other
+/// processes map buffers of 4 KiB and more: a window on a buffer is as fast as an allocated window, and both ends of a
+/// long message (64 KiB) copy without the kernel. A dropped buffer goes back to the provider, which may keep it for the
+/// next.
 ///
 /// # Examples
 /// ```
@@ -16,7 +17,7 @@ use std::ops::{Deref, DerefMut};
 /// # let fabric = transom_shm_loopback::Loopback::alone()?;
 /// # let mut window = transom_windows::Window::<u64, _>::allocate(&fabric, 0, 100_000)?;
 /// use transom_windows::Buffer;
-/// let mut buffer = Buffer::<u64>::new(&fabric, 100_000)?; // once
+/// let mut buffer = Buffer::<u64>::new(&fabric, 100_000)?; // made once
 /// let epoch = window.lock_shared(0)?;
 /// for round in 0..3 {
 ///     buffer.fill(round);
@@ -29,22 +30,25 @@ use std::ops::{Deref, DerefMut};
 /// ```
 pub struct Buffer<T> {
     memory: Memory,
-    /// Of the elements; the memory may have more.
+    /// Bytes of the elements; the memory may be longer.
     bytes: usize,
     elements: PhantomData<T>,
 }
 
 impl<T: Pod> Buffer<T> {
-    /// So many zeroed elements. Not collective.
+    /// Creates a buffer of `len` zeroed elements. Not collective.
     ///
     /// # Errors
-    /// [`FabricError::System`] if there is no memory, or none that may be registered.
+    /// [`FabricError::System`] if no memory is available, or none that may be registered.
     pub fn new<F: Fabric>(fabric: &F, len: usize) -> Result<Self, FabricError> {
         let bytes = len.saturating_mul(size_of::<T>());
         let memory = fabric.buffer(bytes)?;
         if memory.len() < bytes || !memory.as_ptr().addr().is_multiple_of(align_of::<T>()) {
-            let why =
-                format!("memory of {} bytes at {:p} is no buffer for {len} elements", memory.len(), memory.as_ptr());
+            let why = format!(
+                "memory of {} bytes at {:p} is too short or misaligned for {len} elements",
+                memory.len(),
+                memory.as_ptr()
+            );
             return Err(FabricError::Misuse { why });
         }
         Ok(Buffer { memory, bytes, elements: PhantomData })

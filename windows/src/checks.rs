@@ -1,17 +1,17 @@
-//! What a rank remembers of itself in debug builds, to check what its program asserts.
+//! Records of this rank's own actions, kept in debug builds to check what its program asserts.
 
 use crate::counters::{Count, CounterCells};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard};
 
-/// What this rank did when it last synchronised, kept in debug builds only.
+/// This rank's actions around its last synchronisation. Kept in debug builds only.
 #[derive(Default)]
 pub(crate) struct Checks {
-    /// Writes to its own part: so far, and when it last synchronised.
+    /// Writes to this rank's own part: so far, and up to its last synchronisation.
     pub stores: Count,
     pub stores_then: AtomicU64,
     pub operations_then: AtomicU64,
-    /// What its part was when it said that nobody will put there, and how often it had itself written to it.
+    /// The state of this rank's part when the program asserted NOPUT, and the number of its own writes then.
     noput: Mutex<Option<Promise>>,
 }
 
@@ -41,7 +41,7 @@ impl Checks {
     }
 }
 
-/// How often this rank has operated on the window.
+/// The number of operations of this rank on the window.
 pub(crate) fn operations(counters: &CounterCells) -> u64 {
     let done = counters.read();
     done.puts + done.gets + done.atomics + done.accumulates + done.signals

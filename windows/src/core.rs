@@ -1,4 +1,4 @@
-//! What a window is to its epochs: memory, counts, and the errors that name it.
+//! The part of a window that its epochs share: memory, counts, and the errors that name it.
 
 use crate::address::Attachment;
 use crate::checks::Checks;
@@ -8,13 +8,13 @@ use crate::{Error, Fabric, FabricError};
 use std::sync::Arc;
 use transom_locks::{Awaited, Rank};
 
-/// What operations need of a window; epochs share it while they hold the rest.
+/// The window's state that operations need; epochs share it while they hold the rest.
 pub(crate) struct Core<F: Fabric> {
     pub id: u32,
-    /// Bytes of an element.
+    /// Bytes per element.
     pub element: usize,
     pub data: Arc<Segment<F>>,
-    /// What this rank attached, by slot, and how often it did.
+    /// This rank's attachments by slot, and the number of attachments so far.
     pub attached: Box<[Option<Attachment<F>>]>,
     pub numbers: u64,
     pub gates: Gates,
@@ -22,12 +22,12 @@ pub(crate) struct Core<F: Fabric> {
 }
 
 impl<F: Fabric> Core<F> {
-    /// How many elements of type `U` there are in memory that was attached as so many of the window's.
+    /// Elements of type `U` in memory that was attached as `len` of the window's elements.
     pub fn attached_len<U>(&self, len: usize) -> usize {
         len * self.element / size_of::<U>()
     }
 
-    /// [`Target::flush`], of one or of all.
+    /// [`Target::flush`], for one rank or for all.
     pub fn flush(&self, rank: Rank) -> Result<(), Error> {
         let data = &self.data;
         data.counters.flushes.bump();
@@ -41,7 +41,7 @@ impl<F: Fabric> Core<F> {
         flushed.map_err(|source| Error::Fabric { window: self.id, rank: data.fabric.rank(), source })
     }
 
-    /// What this rank put at another will be seen before any later verb of it.
+    /// Orders this rank's puts to another before its later verbs to that rank.
     #[inline(always)]
     pub fn order(&self, rank: Rank) -> Result<(), Error> {
         match self.data.fabric.order(&self.data.remotes[rank]) {
@@ -50,14 +50,14 @@ impl<F: Fabric> Core<F> {
         }
     }
 
-    /// What this rank put anywhere will be seen before any later verb of it.
+    /// Orders this rank's puts to every rank before its later verbs.
     pub fn order_all(&self) -> Result<(), Error> {
         let ordered = self.data.fabric.order_all(&self.data.remotes);
         ordered.map_err(|source| Error::Fabric { window: self.id, rank: self.data.fabric.rank(), source })
     }
 
-    /// A lock is not this rank's in the time that it had. As a wait without end would, it is told of a death, now and then: it may
-    /// ask again and again, for short times.
+    /// Checks for a death, after a lock was not granted in time. Like an unlimited wait, repeated calls with short
+    /// limits must report a death; the check itself runs only now and then.
     #[cold]
     pub fn not_had(&self, rank: Rank) -> Result<(), Error> {
         let alive = self.data.check_seldom(|fabric| fabric.check_peers(Awaited::Anyone));
@@ -69,7 +69,7 @@ impl<F: Fabric> Core<F> {
         Error::Lock { window: self.id, rank, source: self.data.cause(source) }
     }
 
-    /// Of a call on all locks: the one that it failed at, as far as the error tells.
+    /// The error of a call on all locks, with the rank at which it failed, as far as the source names it.
     #[cold]
     pub fn lock_error(&self, source: transom_locks::Error<FabricError>) -> Error {
         use transom_locks::Error::{AlreadyLocked, Broken, Corrupt, NotLocked};

@@ -1,11 +1,11 @@
-//! Counters of what a window did, for programs and tests that want to know its cost.
+//! Counters of a window's operations, for programs and tests that measure its cost.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 macro_rules! counters {
     ($($name:ident: $doc:literal),* $(,)?) => {
-        /// What this rank did on a window so far. Threads of one rank that count at the same moment may lose counts:
-        /// exactness there would cost an atomic instruction for each operation.
+        /// The operations of this rank on a window so far. Threads of one rank that count at the same moment may lose
+        /// counts: exact counts would cost an atomic instruction per operation.
         ///
         /// # Examples
         /// ```
@@ -55,7 +55,7 @@ counters! {
     notifications: "Notifications of other ranks that synchronisation needed.",
 }
 
-/// A statistic: a load and a store, not one atomic instruction.
+/// A statistic: counted by a load and a store instead of an atomic instruction.
 #[derive(Default)]
 pub(crate) struct Count(AtomicU64);
 

@@ -1,5 +1,5 @@
-//! A provider that takes every liberty which [`Fabric`] leaves, over another provider: so that a program, or this library,
-//! that forgets to order or to flush shows it on one machine.
+//! A provider for tests, over another provider, that takes every liberty which [`Fabric`] leaves. A program, or this
+//! library, that forgets to order or to flush fails with it on one machine.
 
 use crate::{Exchange, Fabric, FabricError, Memory, UserMemory, Wait, Wake};
 use bytemuck::allocation::BoxBytes;
@@ -11,21 +11,21 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use transom_locks::{Awaited, Rank};
 
-/// How long a put is held back, if nothing says earlier that it must be there.
+/// Delay of a put, unless an earlier operation needs it there.
 const PUT: Duration = Duration::from_millis(20);
-/// How long at most an atomic or a notification is under way.
+/// Longest delay of an atomic or a notification.
 const WORD: Duration = Duration::from_micros(300);
 
-/// A provider over `F` whose operations at other ranks, and puts to one's own, take effect late and in another order than
-/// that of the calls, as far as [`Fabric`] allows:
+/// A provider over `F` that delays and reorders operations at other ranks, and puts to its own rank, as far as
+/// [`Fabric`] allows:
 ///
-/// - A put is held back for 20 ms, or until an operation at the same rank, a flush or an order needs it there. Puts that
-///   are held back together take effect in any order.
-/// - Notifications, and atomics and reads whose result nobody waits for, are under way for up to 0.3 ms. Those at
+/// - A put is delayed by 20 ms, or until an operation at the same rank, a flush or an order requires it there. Puts
+///   that are delayed together take effect in any order.
+/// - Notifications, and atomics and reads whose result is not awaited, are in flight for up to 0.3 ms. Those at
 ///   different ranks overtake each other.
 /// - No memory of another rank is shared.
 ///
-/// What is held back when the process ends is lost, as on a network.
+/// Operations that are still delayed when the process ends are lost, as on a network.
 ///
 /// # Examples
 /// ```
@@ -35,7 +35,7 @@ const WORD: Duration = Duration::from_micros(300);
 /// let epoch = window.lock_all()?;
 /// let target = epoch.target(0)?;
 /// target.put(0, &[1])?;
-/// assert_eq!(epoch.local().get(0)?, 0); // nobody said when it is to be there
+/// assert_eq!(epoch.local().get(0)?, 0); // no call has required it there yet
 /// target.flush()?;
 /// assert_eq!(epoch.local().get(0)?, 1);
 /// # epoch.unlock()?;
@@ -43,23 +43,24 @@ const WORD: Duration = Duration::from_micros(300);
 /// ```
 pub struct Delayed<F: Fabric> {
     line: Arc<Line<F>>,
-    /// Ends with the last handle.
+    /// The delivery thread; ends with the last handle.
     delivery: Arc<Delivery<F>>,
 }
 
 impl<F: Fabric> Delayed<F> {
-    /// The operations of `fabric`, delayed.
+    /// Creates a provider that delays the operations of `fabric`.
     ///
     /// # Errors
-    /// [`FabricError::System`] if the system gives no thread to deliver them.
+    /// [`FabricError::System`] if the system provides no thread to deliver them.
     pub fn new(fabric: F) -> Result<Self, FabricError> {
         let queues = (0..fabric.size()).map(|_| Queue::default()).collect();
         let random = RandomState::new().hash_one(fabric.rank()) | 1;
-        let held = Mutex::new(Held { queues, random, over: false });
+        let held = Mutex::new(DelayedOps { queues, random, over: false });
         let line = Arc::new(Line { fabric, held, changed: Condvar::new() });
         let delivering = line.clone();
         let thread = std::thread::Builder::new().name("delayed delivery".into()).spawn(move || delivering.deliver());
-        let failed = |source| FabricError::System { what: "a thread that delivers what is held back".into(), source };
+        let failed =
+            |source| FabricError::System { what: "start a thread that delivers delayed operations".into(), source };
         let delivery = Arc::new(Delivery { line: line.clone(), thread: Some(thread.map_err(failed)?) });
         Ok(Delayed { line, delivery })
     }
@@ -69,8 +70,8 @@ impl<F: Fabric> Delayed<F> {
         &self.line.fabric
     }
 
-    /// Holds an operation at a rank back; those at this rank itself take effect at once, but for puts.
-    fn hold(&self, at: &Remote<F>, offset: usize, what: What) -> Result<(), FabricError> {
+    /// Delays an operation at a rank. Operations at this rank itself, except puts, take effect immediately.
+    fn hold(&self, at: &Remote<F>, offset: usize, what: Action) -> Result<(), FabricError> {
         let mut held = self.line.held();
         let operation = Operation { due: Instant::now(), remote: at.remote.clone(), offset, what };
         let wait = if operation.is_put() { PUT } else { WORD.mul_f64(held.random()) };
@@ -84,7 +85,7 @@ impl<F: Fabric> Delayed<F> {
         Ok(())
     }
 
-    /// Has all that is held back for a rank take effect.
+    /// Delivers all delayed operations at a rank.
     fn deliver(&self, rank: Rank) -> Result<(), FabricError> {
         self.line.deliver_to(&mut self.line.held(), rank, None)
     }
@@ -93,7 +94,7 @@ impl<F: Fabric> Delayed<F> {
         &self,
         at: &Remote<F>,
         offset: usize,
-        what: impl FnOnce(Slot<R>) -> What,
+        what: impl FnOnce(Slot<R>) -> Action,
     ) -> Result<Ticket<R>, FabricError> {
         let result = Slot::<R>::default();
         self.hold(at, offset, what(result.clone()))?;
@@ -104,14 +105,14 @@ impl<F: Fabric> Delayed<F> {
         &self,
         at: &Remote<F>,
         offset: usize,
-        what: impl FnOnce(Slot<u64>) -> What,
+        what: impl FnOnce(Slot<u64>) -> Action,
     ) -> Result<Ticket<u64>, FabricError> {
         if !at.user {
             at.check_word(offset)?;
         }
         let ticket = self.start(at, offset, what)?;
         if at.user {
-            // What the provider refuses, it refuses at once.
+            // An operation that the provider refuses must fail immediately.
             self.deliver(at.rank)?;
         }
         Ok(ticket)
@@ -120,8 +121,8 @@ impl<F: Fabric> Delayed<F> {
     fn finish_ticket<R>(&self, ticket: Ticket<R>) -> Result<R, FabricError> {
         self.deliver(ticket.rank)?;
         let result = ticket.result.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
-        // Its error was told to whoever asked first.
-        result.ok_or_else(|| FabricError::Misuse { why: "an operation that failed before was waited for again".into() })
+        // The slot is empty if the operation failed: an earlier call returned its error.
+        result.ok_or_else(|| FabricError::Misuse { why: "cannot finish an operation that has failed before".into() })
     }
 }
 
@@ -131,19 +132,19 @@ impl<F: Fabric> Clone for Delayed<F> {
     }
 }
 
-/// Memory within reach, and whose it is.
+/// Accessible memory, and its rank.
 pub struct Remote<F: Fabric> {
     rank: Rank,
     bytes: usize,
-    /// Whether it is the user's own, where words may be beyond the provider.
+    /// True for user memory, where the provider may not support words.
     user: bool,
     remote: Arc<F::Remote>,
 }
 
-/// Where the result of an operation is put when it has taken effect.
+/// The place for the result of an operation once it has taken effect.
 type Slot<R> = Arc<Mutex<Option<R>>>;
 
-/// An operation under way.
+/// An operation in flight.
 pub struct Ticket<R> {
     rank: Rank,
     result: Slot<R>,
@@ -155,33 +156,33 @@ impl<R> Ticket<R> {
     }
 }
 
-/// A read that is late, or what was written, which is held back without its buffer.
+/// A delayed read, or the buffer of a write that is delayed without it.
 pub enum Moving {
     /// The buffer.
     Put(BoxBytes),
-    /// The bytes come with it.
+    /// The read, whose result has the buffer.
     Get(Ticket<BoxBytes>),
 }
 
-/// What this rank has under way.
+/// The operations that this rank has in flight.
 struct Line<F: Fabric> {
     fabric: F,
-    held: Mutex<Held<F>>,
-    /// Something was added, or it is over.
+    held: Mutex<DelayedOps<F>>,
+    /// An operation was added, or the provider is shutting down.
     changed: Condvar,
 }
 
-struct Held<F: Fabric> {
-    /// By target.
+struct DelayedOps<F: Fabric> {
+    /// One queue per target.
     queues: Box<[Queue<F>]>,
     random: u64,
     over: bool,
 }
 
-/// Operations at one rank, in the order of the calls.
+/// Operations at one rank, in call order.
 struct Queue<F: Fabric> {
     operations: VecDeque<Operation<F>>,
-    /// Of one that failed when it was delivered: told by the next call that concerns the rank.
+    /// The error of an operation that failed on delivery: the next call that concerns the rank returns it.
     failed: Option<FabricError>,
 }
 
@@ -195,10 +196,10 @@ struct Operation<F: Fabric> {
     due: Instant,
     remote: Arc<F::Remote>,
     offset: usize,
-    what: What,
+    what: Action,
 }
 
-enum What {
+enum Action {
     Put(Vec<u8>),
     Notify { value: u64, wake: Wake },
     Cas { expected: u64, new: u64, wake: Wake, result: Slot<u64> },
@@ -208,12 +209,12 @@ enum What {
 
 impl<F: Fabric> Operation<F> {
     fn is_put(&self) -> bool {
-        matches!(self.what, What::Put(_))
+        matches!(self.what, Action::Put(_))
     }
 }
 
-impl<F: Fabric> Held<F> {
-    /// A number from 0 to 1.
+impl<F: Fabric> DelayedOps<F> {
+    /// A random number from 0 to 1.
     fn random(&mut self) -> f64 {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
@@ -223,11 +224,11 @@ impl<F: Fabric> Held<F> {
 }
 
 impl<F: Fabric> Line<F> {
-    fn held(&self) -> MutexGuard<'_, Held<F>> {
+    fn held(&self) -> MutexGuard<'_, DelayedOps<F>> {
         self.held.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// The thread's work, until it is over.
+    /// The delivery thread's loop, until shutdown.
     fn deliver(&self) {
         let mut held = self.held();
         while !held.over {
@@ -247,9 +248,8 @@ impl<F: Fabric> Line<F> {
         }
     }
 
-    /// Has operations at a rank take effect: all, or up to the last that is due. Puts that follow one another do so in any
-    /// order.
-    fn deliver_to(&self, held: &mut Held<F>, rank: Rank, by: Option<Instant>) -> Result<(), FabricError> {
+    /// Delivers operations at a rank: all, or up to the last that is due. Consecutive puts are delivered in any order.
+    fn deliver_to(&self, held: &mut DelayedOps<F>, rank: Rank, by: Option<Instant>) -> Result<(), FabricError> {
         let Queue { operations, failed } = &mut held.queues[rank];
         let due = |operation: &Operation<F>| by.is_none_or(|by| operation.due <= by);
         let count = operations.iter().rposition(due).map_or(0, |last| last + 1);
@@ -269,16 +269,16 @@ impl<F: Fabric> Line<F> {
     fn apply(&self, operation: Operation<F>) -> Result<(), FabricError> {
         let (Operation { remote, offset, what, .. }, fabric) = (operation, &self.fabric);
         match what {
-            What::Put(bytes) => fabric.put(&remote, offset, &bytes),
-            What::Notify { value, wake } => fabric.notify(&remote, offset, value, wake),
-            What::Cas { expected, new, wake, result } => {
+            Action::Put(bytes) => fabric.put(&remote, offset, &bytes),
+            Action::Notify { value, wake } => fabric.notify(&remote, offset, value, wake),
+            Action::Cas { expected, new, wake, result } => {
                 fabric.cas(&remote, offset, expected, new, wake).map(|found| fill(&result, found))
             }
-            What::Add { delta, wake, result } => {
+            Action::Add { delta, wake, result } => {
                 let added = fabric.start_add(&remote, offset, delta, wake).and_then(|pending| fabric.finish(pending));
                 added.map(|found| fill(&result, found))
             }
-            What::Get { mut into, result } => fabric.get(&remote, offset, &mut into).map(|()| fill(&result, into)),
+            Action::Get { mut into, result } => fabric.get(&remote, offset, &mut into).map(|()| fill(&result, into)),
         }
     }
 }
@@ -287,7 +287,7 @@ fn fill<R>(slot: &Slot<R>, result: R) {
     *slot.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(result);
 }
 
-/// The thread that delivers what is due. When it is dropped, all that is held back takes effect first.
+/// The thread that delivers due operations. Dropping it delivers all delayed operations first.
 struct Delivery<F: Fabric> {
     line: Arc<Line<F>>,
     thread: Option<JoinHandle<()>>,
@@ -297,7 +297,7 @@ impl<F: Fabric> Drop for Delivery<F> {
     fn drop(&mut self) {
         let mut held = self.line.held();
         for rank in 0..held.queues.len() {
-            // Nobody is left to be told.
+            // No call is left to return the error.
             let _ = self.line.deliver_to(&mut held, rank, None);
         }
         held.over = true;
@@ -344,7 +344,7 @@ impl<F: Fabric> Remote<F> {
         Remote { rank, bytes, user, remote: Arc::new(remote) }
     }
 
-    /// An operation that is held back must be known to be possible.
+    /// Checks an operation before it is delayed: it must be possible.
     fn check(&self, offset: usize, len: usize) -> Result<(), FabricError> {
         let size = self.bytes;
         let inside = offset <= size && len <= size - offset;
@@ -368,12 +368,12 @@ impl<F: Fabric> Fabric for Delayed<F> {
     }
 
     unsafe fn register(&self, memory: &UserMemory) -> Result<(F::Region, Vec<u8>), FabricError> {
-        // SAFETY: by the caller's word.
+        // SAFETY: caller's contract.
         unsafe { self.line.fabric.register(memory) }
     }
 
     unsafe fn attach_user_memory(&self, rank: Rank, key: &[u8], bytes: usize) -> Result<Remote<F>, FabricError> {
-        // SAFETY: by the caller's word; what is held back takes effect before the fence of `free` lets anybody go on.
+        // SAFETY: caller's contract; delayed operations take effect before the fence of `free` lets any rank go on.
         let remote = unsafe { self.line.fabric.attach_user_memory(rank, key, bytes) }?;
         Ok(Remote::new(rank, bytes, true, remote))
     }
@@ -396,7 +396,7 @@ impl<F: Fabric> Fabric for Delayed<F> {
 
     fn put(&self, to: &Remote<F>, offset: usize, source: &[u8]) -> Result<(), FabricError> {
         to.check(offset, source.len())?;
-        self.hold(to, offset, What::Put(source.to_vec()))
+        self.hold(to, offset, Action::Put(source.to_vec()))
     }
 
     fn get(&self, from: &Remote<F>, offset: usize, into: &mut [u8]) -> Result<(), FabricError> {
@@ -411,13 +411,14 @@ impl<F: Fabric> Fabric for Delayed<F> {
 
     fn start_get(&self, from: &Remote<F>, offset: usize, into: BoxBytes) -> Result<Moving, FabricError> {
         from.check(offset, into.len())?;
-        self.start(from, offset, |result| What::Get { into, result }).map(Moving::Get)
+        self.start(from, offset, |result| Action::Get { into, result }).map(Moving::Get)
     }
 
     fn has_moved(&self, moving: &mut Moving) -> Result<bool, FabricError> {
         match moving {
             Moving::Get(reading) if !reading.has_result() => {
-                // One that failed fills no slot. The error stays, for the call that finishes it: it may be another operation's.
+                // A failed read fills no slot. The error is left for the call that finishes the read: it may be another
+                // operation's.
                 Ok(self.line.held().queues[reading.rank].failed.is_some())
             }
             _ => Ok(true),
@@ -443,11 +444,11 @@ impl<F: Fabric> Fabric for Delayed<F> {
         new: u64,
         wake: Wake,
     ) -> Result<Ticket<u64>, FabricError> {
-        self.start_on_word(at, offset, |result| What::Cas { expected, new, wake, result })
+        self.start_on_word(at, offset, |result| Action::Cas { expected, new, wake, result })
     }
 
     fn start_add(&self, at: &Remote<F>, offset: usize, delta: u64, wake: Wake) -> Result<Ticket<u64>, FabricError> {
-        self.start_on_word(at, offset, |result| What::Add { delta, wake, result })
+        self.start_on_word(at, offset, |result| Action::Add { delta, wake, result })
     }
 
     fn finish(&self, pending: Ticket<u64>) -> Result<u64, FabricError> {
@@ -456,7 +457,7 @@ impl<F: Fabric> Fabric for Delayed<F> {
 
     fn notify(&self, at: &Remote<F>, offset: usize, value: u64, wake: Wake) -> Result<(), FabricError> {
         at.check_word(offset)?;
-        self.hold(at, offset, What::Notify { value, wake })
+        self.hold(at, offset, Action::Notify { value, wake })
     }
 
     fn looked_in_vain(&self) {

@@ -1,16 +1,16 @@
-//! What fails where no call is left to say so: in a drop.
+//! Reports of failures in a drop, where no call is left to return them.
 
 use crate::Error;
 use std::io::Write;
 
-/// An event; and, if nobody has events, a line on stderr: what was put may be lost. Not if a rank is lost, which calls say, and which
-/// makes many drops fail.
+/// Reports a failed drop, after which puts may be lost: as an event or, without a subscriber, as a line on stderr.
+/// After the loss of a rank the line is left out: calls report the loss, and many drops fail.
 #[cold]
 pub(crate) fn failed(what: &'static str, error: &Error) {
     if tracing::enabled!(tracing::Level::ERROR) {
         tracing::error!(%error, "{what}");
     } else if error.lost_rank().is_none() {
-        // Whatever becomes of the line: `eprintln!` panics where nobody reads it, here in a drop.
+        // An error of the write is ignored: `eprintln!` would panic on a closed pipe, here in a drop.
         let _ = writeln!(std::io::stderr(), "transom: {what}: {error}");
     }
 }
@@ -21,14 +21,14 @@ mod tests {
     use crate::FabricError;
 
     #[test]
-    fn it_is_told_unless_a_rank_is_lost() {
+    fn failed_drop_is_reported_unless_a_rank_is_lost() {
         if std::env::var_os("WINDOWS_DROPPED").is_some() {
             failed("unlock failed", &Error::Fabric { window: 2, rank: 1, source: FabricError::PeerDied { rank: 7 } });
             failed("unlock failed", &Error::other("no way"));
             return;
         }
         let mut again = std::process::Command::new(std::env::current_exe().unwrap());
-        again.args(["--exact", "dropped::tests::it_is_told_unless_a_rank_is_lost", "--nocapture"]);
+        again.args(["--exact", "dropped::tests::failed_drop_is_reported_unless_a_rank_is_lost", "--nocapture"]);
         let told = again.env("WINDOWS_DROPPED", "1").output().unwrap();
         assert!(told.status.success());
         let told = String::from_utf8(told.stderr).unwrap();

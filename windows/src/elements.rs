@@ -1,4 +1,4 @@
-//! Operations on one element, by the names that processors' atomics have.
+//! Operations on one element, with the names of processor atomics.
 
 use crate::target::Target;
 use crate::{Atomic, Error, Fabric, Op};
@@ -8,7 +8,7 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
     /// [`put`](Self::put) of one element. 1 write.
     ///
     /// # Errors
-    /// As `put`.
+    /// The errors of `put`.
     ///
     /// # Examples
     /// ```
@@ -24,16 +24,16 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
         self.put(offset, &[element])
     }
 
-    /// The element, read atomically: [`fetch_and_op`](Self::fetch_and_op) of [`Op::NoOp`]. 1 read of its word.
+    /// Reads the element atomically: [`fetch_and_op`](Self::fetch_and_op) with [`Op::NoOp`]. 1 read of its word.
     ///
     /// # Errors
-    /// As `fetch_and_op`.
+    /// The errors of `fetch_and_op`.
     ///
     /// # Examples
     /// ```
     /// # let fabric = transom_shm_loopback::Loopback::alone()?;
     /// # let mut window = transom_windows::Window::<i64, _>::allocate(&fabric, 0, 64)?;
-    /// let epoch = window.lock_shared(0)?; // others may do the same at this moment
+    /// let epoch = window.lock_shared(0)?; // other ranks may do the same concurrently
     /// epoch.store(0, 5)?;
     /// assert_eq!(epoch.fetch_add(0, 2)?, 5);
     /// assert_eq!(epoch.swap(0, -1)?, 7);
@@ -48,10 +48,10 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
         self.fetch_and_op(offset, Op::NoOp, T::zeroed())
     }
 
-    /// Replaces the element atomically: [`accumulate`](Self::accumulate) of [`Op::Replace`].
+    /// Replaces the element atomically: [`accumulate`](Self::accumulate) with [`Op::Replace`].
     ///
     /// # Errors
-    /// As `accumulate`.
+    /// The errors of `accumulate`.
     ///
     /// # Examples
     /// See [`load`](Self::load).
@@ -63,10 +63,11 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
         self.accumulate(offset, Op::Replace, &[element])
     }
 
-    /// Replaces the element atomically, and returns what it was: [`fetch_and_op`](Self::fetch_and_op) of [`Op::Replace`].
+    /// Replaces the element atomically, and returns its previous value: [`fetch_and_op`](Self::fetch_and_op) with
+    /// [`Op::Replace`].
     ///
     /// # Errors
-    /// As `fetch_and_op`.
+    /// The errors of `fetch_and_op`.
     ///
     /// # Examples
     /// See [`load`](Self::load).
@@ -78,11 +79,11 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
         self.fetch_and_op(offset, Op::Replace, element)
     }
 
-    /// Adds to the element atomically, and returns what it was: [`fetch_and_op`](Self::fetch_and_op) of [`Op::Sum`]. 1
-    /// fetch-and-add for integers of 8 bytes.
+    /// Adds to the element atomically, and returns its previous value: [`fetch_and_op`](Self::fetch_and_op) with
+    /// [`Op::Sum`]. 1 fetch-and-add for integers of 8 bytes.
     ///
     /// # Errors
-    /// As `fetch_and_op`.
+    /// The errors of `fetch_and_op`.
     ///
     /// # Examples
     /// See [`load`](Self::load).

@@ -1,6 +1,6 @@
-//! Epochs: as long as one is open, it lends the targets it opened. Each borrows its window, so an operation outside
-//! an epoch does not compile. Leaking one is harmless to memory: nothing pending borrows from it. A lock stays taken and
-//! an access epoch open, which the next call on the same window reports, until the window is dropped.
+//! Epochs. An open epoch lends the targets that it opened. Each borrows its window, so an operation outside an epoch
+//! does not compile. Leaking an epoch does not endanger memory, since nothing pending borrows from it. Its lock stays
+//! held, or its access epoch open, until the window is dropped; the next call on the window reports that.
 
 use crate::core::Core;
 use crate::local::Local;
@@ -15,7 +15,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use transom_locks::{Ahead, PassiveLock, Pscw, Rank};
 
-/// A locked target: derefs to the [`Target`] it opened, unlocks when dropped.
+/// A locked target: derefs to the [`Target`] that it opened. Dropping it unlocks.
 ///
 /// # Examples
 /// ```
@@ -24,7 +24,7 @@ use transom_locks::{Ahead, PassiveLock, Pscw, Rank};
 /// # let mut window = transom_windows::Window::<u64, _>::allocate(&fabric, 0, 64)?;
 /// let epoch = window.lock_exclusive(0)?;
 /// epoch.put(0, &[1])?;
-/// epoch.unlock()?; // or drop it; an error would then only be told on stderr
+/// epoch.unlock()?; // or drop it; an error would then only be reported on stderr
 /// assert_eq!(window.lock_exclusive(0)?.get_one(0)?, 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -44,11 +44,11 @@ impl<'w, T: Pod, F: Fabric> LockEpoch<'w, T, F> {
         ahead: Ahead,
         locked: bool,
     ) -> Self {
-        let what = if locked { What::One(target.rank()) } else { What::Asserted(target.rank()) };
+        let what = if locked { HeldLocks::One(target.rank()) } else { HeldLocks::Asserted(target.rank()) };
         LockEpoch { target, unlock: Unlock { core, lock, what }, ahead }
     }
 
-    /// Who stood before this request when it took its place in the queue.
+    /// The queue position of this epoch's lock request.
     pub fn ahead(&self) -> Ahead {
         self.ahead
     }
@@ -63,7 +63,7 @@ impl<'w, T: Pod, F: Fabric> LockEpoch<'w, T, F> {
         Signals { core: self.target.core }
     }
 
-    /// The target for threads of this rank that work in the epoch at once.
+    /// Targets for threads of this rank that work concurrently in the epoch.
     ///
     /// # Examples
     /// ```
@@ -84,13 +84,13 @@ impl<'w, T: Pod, F: Fabric> LockEpoch<'w, T, F> {
         ThreadTargets { core: self.target.core, rank: self.target.rank(), element: PhantomData }
     }
 
-    /// Ends the epoch: what it put is visible to whoever locks the target next.
+    /// Ends the epoch: its puts are visible to the next holder of the target's lock.
     ///
     /// # Errors
     /// [`Error::Lock`] if a rank died that the unlock had to notify, or to wait for; [`Error::Fabric`].
     #[inline(always)]
     pub fn unlock(self) -> Result<(), Error> {
-        // Nothing is left to drop, and that it is not is what the compiler would have to find out.
+        // No field needs a drop; without this the compiler would have to prove it.
         ManuallyDrop::new(self).unlock.release()
     }
 }
@@ -104,8 +104,8 @@ impl<'w, T: Pod, F: Fabric> Deref for LockEpoch<'w, T, F> {
     }
 }
 
-/// What [`LockEpoch::for_threads`] gives: a target for each thread. While it lives the epoch itself cannot be used, so
-/// that what one thread does by several operations is not mixed with what others do.
+/// A target for each thread: see [`LockEpoch::for_threads`]. The epoch itself cannot be used meanwhile, so its compound
+/// operations do not mix with those of other threads.
 ///
 /// # Examples
 /// See [`LockEpoch::for_threads`].
@@ -116,13 +116,13 @@ pub struct ThreadTargets<'e, T, F: Fabric> {
 }
 
 impl<T: Pod, F: Fabric> ThreadTargets<'_, T, F> {
-    /// The target, for the thread that calls. Its accumulates are atomic towards those of the other threads.
+    /// The target, for the calling thread. Its accumulates are atomic with respect to those of the other threads.
     pub fn target(&self) -> Target<'_, T, F> {
         Target::new(self.core, self.rank).expect("a rank that is locked is there")
     }
 }
 
-/// Every target locked, shared; unlocks when dropped.
+/// All targets, locked in shared mode. Dropping it unlocks.
 ///
 /// # Examples
 /// ```
@@ -146,11 +146,11 @@ pub struct LockAllEpoch<'w, T: Pod, F: Fabric> {
 
 impl<'w, T: Pod, F: Fabric> LockAllEpoch<'w, T, F> {
     pub(crate) fn new(core: &'w Core<F>, lock: &'w mut PassiveLock<Arc<Segment<F>>>, locked: bool) -> Self {
-        let what = if locked { What::All } else { What::AllAsserted };
+        let what = if locked { HeldLocks::All } else { HeldLocks::AllAsserted };
         LockAllEpoch { core, unlock: Unlock { core, lock, what }, element: PhantomData }
     }
 
-    /// How many ranks there are.
+    /// The number of ranks.
     pub fn ranks(&self) -> usize {
         self.core.data.remotes.len()
     }
@@ -174,7 +174,7 @@ impl<'w, T: Pod, F: Fabric> LockAllEpoch<'w, T, F> {
         Signals { core: self.core }
     }
 
-    /// Returns when this rank's earlier operations are visible at every target.
+    /// Returns once this rank's earlier operations are visible at every target.
     ///
     /// # Errors
     /// [`Error::Fabric`].
@@ -182,10 +182,10 @@ impl<'w, T: Pod, F: Fabric> LockAllEpoch<'w, T, F> {
         self.core.flush_all()
     }
 
-    /// As [`flush_local`](Target::flush_local), for all targets.
+    /// [`flush_local`](Target::flush_local) for all targets.
     ///
     /// # Errors
-    /// None today.
+    /// Currently none.
     #[inline(always)]
     pub fn flush_local_all(&self) -> Result<(), Error> {
         Ok(())
@@ -194,13 +194,13 @@ impl<'w, T: Pod, F: Fabric> LockAllEpoch<'w, T, F> {
     /// Ends the epoch.
     ///
     /// # Errors
-    /// As [`LockEpoch::unlock`].
+    /// The errors of [`LockEpoch::unlock`].
     pub fn unlock(self) -> Result<(), Error> {
-        ManuallyDrop::new(self).unlock.release() // as for `LockEpoch`
+        ManuallyDrop::new(self).unlock.release() // as in `LockEpoch`
     }
 }
 
-/// An access epoch to the targets that a `start` named; completes when dropped.
+/// An access epoch to the targets named in `start`. Dropping it completes it.
 ///
 /// # Examples
 /// ```
@@ -249,7 +249,7 @@ impl<'w, T: Pod, F: Fabric> AccessEpoch<'w, T, F> {
         Signals { core: self.core }
     }
 
-    /// Ends the epoch: each target learns of it after all that was put there. Does not wait. 1 notification for each target.
+    /// Ends the epoch: notifies each target, after all that was put there. Does not wait. 1 notification per target.
     ///
     /// # Errors
     /// [`Error::Sync`], [`Error::Fabric`].
@@ -258,7 +258,7 @@ impl<'w, T: Pod, F: Fabric> AccessEpoch<'w, T, F> {
     }
 
     fn finish(&mut self) -> Result<(), Error> {
-        // Each target is told by a verb there, which comes after all that was put there.
+        // Each target is notified by a verb, which takes effect after all that was put there.
         self.core.gates.epoch_ends(&self.core.data);
         let completed = self.pscw.complete(&self.core.data);
         self.core.checks.synchronised(&self.core.data.counters);
@@ -298,7 +298,7 @@ impl<'w, T: Pod, F: Fabric> FenceEpoch<'w, T, F> {
     /// One of the targets.
     ///
     /// # Errors
-    /// [`Error::NoSuchRank`]; [`Error::Assertion`], in debug builds, if the fence was told that none is needed.
+    /// [`Error::NoSuchRank`]; [`Error::Assertion`], in debug builds, if the fence had [`Assert::NOSUCCEED`].
     #[inline]
     pub fn target(&self, rank: Rank) -> Result<Target<'_, T, F>, Error> {
         if cfg!(debug_assertions) && self.asserted.contains(Assert::NOSUCCEED) {
@@ -318,38 +318,38 @@ impl<'w, T: Pod, F: Fabric> FenceEpoch<'w, T, F> {
     }
 }
 
-/// What an epoch must unlock, once: by `release`, or when dropped.
+/// The unlock that an epoch owes, done once: by `release`, or by the drop.
 struct Unlock<'w, F: Fabric> {
     core: &'w Core<F>,
     lock: &'w mut PassiveLock<Arc<Segment<F>>>,
-    what: What,
+    what: HeldLocks,
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum What {
+enum HeldLocks {
     One(Rank),
     All,
-    /// The program's word that no lock is needed.
+    /// The program asserted that no lock is needed.
     Asserted(Rank),
     AllAsserted,
-    Nothing,
+    None,
 }
 
 impl<F: Fabric> Unlock<'_, F> {
     #[inline(always)]
     fn release(&mut self) -> Result<(), Error> {
-        let what = std::mem::replace(&mut self.what, What::Nothing);
+        let what = std::mem::replace(&mut self.what, HeldLocks::None);
         release(self.core, self.lock, what)
     }
 }
 
-/// Orders the epoch's puts, then unlocks: the next holder sees them. A put that failed does not keep the lock.
+/// Orders the epoch's puts, then unlocks: the next holder sees them. The lock is released even if a put failed.
 #[inline(always)]
-fn release<F: Fabric>(core: &Core<F>, lock: &mut PassiveLock<Arc<Segment<F>>>, what: What) -> Result<(), Error> {
+fn release<F: Fabric>(core: &Core<F>, lock: &mut PassiveLock<Arc<Segment<F>>>, what: HeldLocks) -> Result<(), Error> {
     core.checks.synchronised(&core.data.counters);
     core.gates.epoch_ends(&core.data);
     match what {
-        What::One(target) => match core.order(target) {
+        HeldLocks::One(target) => match core.order(target) {
             Ok(()) => match lock.release_mut(target) {
                 Ok(()) => Ok(()),
                 Err(source) => Err(core.lock_error_at(target, source)),
@@ -359,7 +359,7 @@ fn release<F: Fabric>(core: &Core<F>, lock: &mut PassiveLock<Arc<Segment<F>>>, w
                 Err(unordered)
             }
         },
-        What::All => match core.order_all() {
+        HeldLocks::All => match core.order_all() {
             Ok(()) => match lock.release_all_mut() {
                 Ok(()) => Ok(()),
                 Err(source) => Err(core.lock_error(source)),
@@ -369,16 +369,16 @@ fn release<F: Fabric>(core: &Core<F>, lock: &mut PassiveLock<Arc<Segment<F>>>, w
                 Err(unordered)
             }
         },
-        // No verb follows by which others would see the rest.
-        What::Asserted(target) => core.flush(target),
-        What::AllAsserted => core.flush_all(),
-        What::Nothing => Ok(()),
+        // No verb follows that would order the puts, so they are flushed.
+        HeldLocks::Asserted(target) => core.flush(target),
+        HeldLocks::AllAsserted => core.flush_all(),
+        HeldLocks::None => Ok(()),
     }
 }
 
-/// The drop of an epoch, by values: a drop by address would keep every epoch in memory.
+/// The drop of an epoch, with its arguments by value: a drop by address would keep every epoch in memory.
 #[inline(never)]
-fn dropped<F: Fabric>(core: &Core<F>, lock: &mut PassiveLock<Arc<Segment<F>>>, what: What) {
+fn dropped<F: Fabric>(core: &Core<F>, lock: &mut PassiveLock<Arc<Segment<F>>>, what: HeldLocks) {
     if let Err(error) = release(core, lock, what) {
         crate::dropped::failed("an epoch was dropped, and its unlock failed", &error);
     }
@@ -387,8 +387,8 @@ fn dropped<F: Fabric>(core: &Core<F>, lock: &mut PassiveLock<Arc<Segment<F>>>, w
 impl<F: Fabric> Drop for Unlock<'_, F> {
     #[inline(always)]
     fn drop(&mut self) {
-        if self.what != What::Nothing {
-            dropped(self.core, self.lock, std::mem::replace(&mut self.what, What::Nothing));
+        if self.what != HeldLocks::None {
+            dropped(self.core, self.lock, std::mem::replace(&mut self.what, HeldLocks::None));
         }
     }
 }

@@ -1,13 +1,13 @@
-//! Errors of windows: which window, which rank, where.
+//! Errors of windows, with the window, the rank and the position.
 
 use crate::array_error::{ArrayError, LayoutError};
 use crate::{Assert, FabricError, Op, ValueName};
 use std::panic::Location;
 use transom_locks::Rank;
 
-/// Why a call failed, on a window, an epoch of it, a value behind a lock, a global array, or all ranks of a world. `?` also
-/// makes it of a [`FabricError`], and of the errors of the layers above ([`Error::other`]), so that one type serves a whole
-/// program.
+/// The reason why a call failed: on a window, an epoch of it, a value behind a lock, a global array, or all ranks of a
+/// world. `?` converts a [`FabricError`] and the errors of the layers above ([`Error::other`]) into it, so that one
+/// type serves a whole program.
 ///
 /// # Examples
 /// ```
@@ -17,18 +17,18 @@ use transom_locks::Rank;
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Elements outside what the target exposes.
+    /// Elements outside the target's part.
     #[error("window {window}, rank {rank}: elements {offset}..{} are outside the {size} that it exposes", offset.saturating_add(*len))]
     OutOfBounds {
-        /// The number of the window, in the order in which the job made them.
+        /// The number of the window, in the order of creation by the job.
         window: u32,
         /// The target.
         rank: Rank,
         /// The first element.
         offset: usize,
-        /// How many.
+        /// The number of elements.
         len: usize,
-        /// How many elements the target exposes.
+        /// The number of elements in the target's part.
         size: usize,
     },
     /// A target outside `0..size`.
@@ -38,7 +38,7 @@ pub enum Error {
         window: u32,
         /// The rank named.
         rank: Rank,
-        /// How many ranks share the window.
+        /// The number of ranks that share the window.
         size: usize,
     },
     /// A target that the `start` or `lock_ranks` of the epoch did not name.
@@ -56,54 +56,54 @@ pub enum Error {
     NoSuchSignal {
         /// The window.
         window: u32,
-        /// Whose.
+        /// The rank whose signal it is.
         rank: Rank,
         /// The signal named.
         signal: usize,
-        /// How many it has.
+        /// The number of its signals.
         signals: usize,
     },
-    /// A flag that there is not.
+    /// A flag that does not exist.
     #[error("flags {flags}: there is no flag {flag}; there are {len}, see World::flags")]
     NoSuchFlag {
-        /// The number of the flags, which counts with the windows.
+        /// The number of the flags object, counted together with the windows.
         flags: u32,
         /// The flag named.
         flag: usize,
-        /// How many there are.
+        /// The number of flags.
         len: usize,
     },
-    /// A wait for one of no signals.
-    #[error("window {window}: a wait for one of no signals would never end; name one at least")]
+    /// A wait for one signal of an empty list.
+    #[error("window {window}: a wait for no signal would never end; name at least one")]
     NoSignalNamed {
         /// The window.
         window: u32,
     },
-    /// More memory than can be addressed, or none that can be divided into elements.
+    /// More memory than can be addressed, or elements without a size.
     #[error("{what} {window} of {len} elements of {element} bytes cannot be made: {why}")]
     Size {
-        /// What was to be made: a window, or a mutex.
+        /// The object to be made: a window, or a mutex.
         what: &'static str,
-        /// Its number, or that of the first of an array.
+        /// The object's number, or that of the first of an array.
         window: u32,
-        /// Elements asked for.
+        /// The number of elements requested.
         len: usize,
-        /// Bytes each.
+        /// Bytes per element.
         element: usize,
-        /// What is wrong with that.
+        /// The reason.
         why: &'static str,
     },
-    /// Ranks that make different windows, or values behind locks, in one collective call. Types of elements are compared by their size
-    /// and their name, without its paths.
-    #[error("{why}: all ranks make the same windows and values, in the same order, of elements of the same type")]
+    /// Ranks that make different windows, or values behind locks, in one collective call. Element types are compared by
+    /// size and by name, without the name's path.
+    #[error("{why}: all ranks must make the same windows and values, in the same order, with the same element types")]
     Mismatch {
-        /// The first rank that makes another one than rank 0.
+        /// The first rank that makes another object than rank 0.
         rank: Rank,
-        /// Who makes what.
+        /// The objects, by rank.
         why: String,
     },
-    /// An operation that means nothing on the elements: a bitwise or logical one on floats.
-    #[error("window {window}, rank {rank}: {op:?} means nothing on elements of type {element}")]
+    /// An operation that is not defined for the elements: a bitwise or logical one on floats.
+    #[error("window {window}, rank {rank}: {op:?} is not defined for elements of type {element}; see Atomic::supports")]
     Operation {
         /// The window.
         window: u32,
@@ -114,14 +114,14 @@ pub enum Error {
         /// The type of the elements.
         element: &'static str,
     },
-    /// A lock call out of turn, too many ranks for the lock, or a peer that died while it was waited for.
+    /// A lock call out of order, too many ranks for the lock, or the death of an awaited peer.
     #[error("window {window}, lock of rank {rank}: {source}")]
     Lock {
         /// The window.
         window: u32,
         /// The target.
         rank: Rank,
-        /// What was wrong.
+        /// The cause.
         #[source]
         source: transom_locks::Error<FabricError>,
     },
@@ -132,7 +132,7 @@ pub enum Error {
         window: u32,
         /// The call.
         call: &'static str,
-        /// What was wrong.
+        /// The cause.
         #[source]
         source: transom_locks::Error<FabricError>,
     },
@@ -143,34 +143,34 @@ pub enum Error {
         window: u32,
         /// The target, or this rank if the call has none.
         rank: Rank,
-        /// What was wrong.
+        /// The cause.
         #[source]
         source: FabricError,
     },
-    /// A buffer that is not as long as what it is for: a section, or the operands of a get_accumulate.
+    /// A buffer of the wrong length, for a section or the operands of a get_accumulate.
     #[error("window {window}, rank {rank}: a buffer of {buffer} elements, where {needed} are needed")]
     BufferLength {
         /// The window.
         window: u32,
         /// The target.
         rank: Rank,
-        /// How many elements it must have.
+        /// The length required, in elements.
         needed: usize,
-        /// How many it has.
+        /// The buffer's length, in elements.
         buffer: usize,
     },
-    /// A put of a section whose blocks overlap: which of them would stay is not defined.
+    /// A put of a section whose blocks overlap: the result would be undefined.
     #[error("window {window}, rank {rank}: element {offset} is in two blocks of the section to put")]
     SectionOverlap {
         /// The window.
         window: u32,
         /// The target.
         rank: Rank,
-        /// An element of two blocks.
+        /// An element that is in two blocks.
         offset: usize,
     },
     /// Memory that cannot be viewed as elements of another type.
-    #[error("window {window}, rank {rank}: there is no view of such elements from byte {offset} on: {why}")]
+    #[error("window {window}, rank {rank}: cannot view the memory from byte {offset} on as these elements: {why}")]
     View {
         /// The window.
         window: u32,
@@ -178,102 +178,111 @@ pub enum Error {
         rank: Rank,
         /// The byte at which the view was to begin.
         offset: usize,
-        /// What is wrong.
+        /// The reason.
         why: &'static str,
     },
-    /// The memory of a rank that is not shared with this one, where that is needed.
+    /// The memory of a rank is not shared with this one, as the call requires.
     #[error("window {window}, rank {rank}: its memory is not shared with this rank; use put and get in an epoch")]
     NotShared {
         /// The window.
         window: u32,
-        /// Whose memory.
+        /// The rank whose memory it is.
         rank: Rank,
     },
-    /// An assertion that does not hold, or means nothing to the call.
+    /// An assertion that does not hold, or that the call does not accept.
     #[error("window {window}, {call} of rank {rank}: {asserted:?} was asserted, but {why}")]
     Assertion {
         /// The window.
         window: u32,
-        /// Who called.
+        /// The calling rank.
         rank: Rank,
         /// The call.
         call: &'static str,
-        /// What was asserted.
+        /// The assertion.
         asserted: Assert,
-        /// What is otherwise.
+        /// The fact that contradicts it.
         why: &'static str,
     },
-    /// No more memory can be attached at the same time.
-    #[error("window {window}, rank {rank}: its {slots} slots for attached memory are taken; detach some, or make more")]
+    /// All slots for attached memory are in use.
+    #[error(
+        "window {window}, rank {rank}: all {slots} slots for attached memory are in use; detach some, or make the window with more"
+    )]
     NoSlot {
         /// The window.
         window: u32,
         /// This rank.
         rank: Rank,
-        /// How many it has.
+        /// The number of its slots.
         slots: usize,
     },
     /// An address whose memory its owner has detached.
-    #[error("window {window}, rank {rank}: what was attached in slot {slot} under this address has been detached")]
+    #[error(
+        "window {window}, rank {rank}: the memory at this address, slot {slot}, has been detached; get a new address from its owner"
+    )]
     Detached {
         /// The window.
         window: u32,
-        /// Who had attached it.
+        /// The rank that had attached it.
         rank: Rank,
-        /// Where.
+        /// The slot.
         slot: usize,
     },
-    /// An address of another window or another rank than it is used on, or one that nobody made.
-    #[error("window {window}: an address of rank {rank}, slot {slot}, does not lead anywhere here")]
+    /// An address that is used on another window or rank than its own, or one that `attach` never returned.
+    #[error(
+        "window {window}: the address of rank {rank}, slot {slot}, is of another window or rank, or was never returned by attach"
+    )]
     NotHere {
         /// The window.
         window: u32,
         /// The rank that the address names.
         rank: Rank,
-        /// The slot that it names.
+        /// The slot that the address names.
         slot: usize,
     },
-    /// A call on a global array named what the array does not have.
+    /// A call on a global array named elements that the array does not have.
     #[error(transparent)]
     Array(#[from] ArrayError),
-    /// There is no such layout of an array.
+    /// A layout of an array that is impossible.
     #[error(transparent)]
     Layout(#[from] LayoutError),
-    /// A call of all ranks, not on a window.
+    /// A collective call that is not on a window.
     #[error("{call}: {source}")]
     Collective {
         /// The call.
         call: &'static str,
-        /// What was wrong.
+        /// The cause.
         #[source]
         source: FabricError,
     },
     /// A call of a provider, outside any window.
     #[error(transparent)]
     Provider(#[from] FabricError),
-    /// An error of a layer above windows, such as starting a job; [`downcast_ref`](Self::downcast_ref) tells which.
+    /// An error of a layer above windows, such as the start of a job; see [`downcast_ref`](Self::downcast_ref).
     #[error(transparent)]
     Other(Other),
-    /// A call on a mutex or rw_lock: of a thread that has it already, or that needs a rank which died; or the provider failed.
+    /// A failed call on a mutex or rw_lock: the thread holds it already, a rank died that the call needs, or the
+    /// provider failed.
     #[error("{value}: {}", crate::value_name::why(source))]
     Value {
-        /// Which.
+        /// The lock.
         value: Box<ValueName>,
-        /// What was wrong.
+        /// The cause.
         #[source]
         source: transom_locks::Error<FabricError>,
     },
-    /// A holder of a mutex or rw_lock panicked while it could write to its value. The lock was released;
-    /// [`GlobalMutex::lock_ignoring_poison`](crate::GlobalMutex::lock_ignoring_poison) takes it all the same.
-    #[error("{value} is poisoned, as who held it panicked: its value may be half changed")]
+    /// A holder of a mutex or rw_lock panicked while it could write to the value. The lock was released;
+    /// [`GlobalMutex::lock_ignoring_poison`](crate::GlobalMutex::lock_ignoring_poison) takes it regardless.
+    #[error(
+        "{value} is poisoned: a holder panicked, so the value may be half changed; repair it under lock_ignoring_poison (write_ignoring_poison), then call clear_poison"
+    )]
     Poisoned {
-        /// Which.
+        /// The lock.
         value: Box<ValueName>,
     },
 }
 
 impl Error {
-    /// The error of a layer above windows, as an [`Error`].
+    /// Wraps the error of a layer above windows.
     ///
     /// # Examples
     /// ```
@@ -287,7 +296,7 @@ impl Error {
         Error::other_lost(error, None)
     }
 
-    /// As [`other`](Self::other), of an error that may have its cause in the loss of a rank.
+    /// [`other`](Self::other) for an error that may be due to the loss of a rank.
     ///
     /// # Examples
     /// ```
@@ -300,7 +309,7 @@ impl Error {
         Error::Other(Other { error: error.into(), lost: rank, at: Location::caller() })
     }
 
-    /// What [`other`](Self::other) made this of, if it is of that type.
+    /// The error that [`other`](Self::other) wrapped, if it is of type `E`.
     pub fn downcast_ref<E: std::error::Error + 'static>(&self) -> Option<&E> {
         match self {
             Error::Other(other) => other.error.downcast_ref(),
@@ -308,7 +317,7 @@ impl Error {
         }
     }
 
-    /// The rank whose death, leaving or giving up made the call fail, if that is why.
+    /// The rank whose death, leaving or abandoning made the call fail, if that is the reason.
     ///
     /// # Examples
     /// ```
@@ -332,8 +341,8 @@ impl Error {
     }
 }
 
-/// An error of a layer above windows, which reads as that. Its `Debug`, which a `main` that returns it prints, also tells the line where
-/// it became an [`Error`], most often that of the `?` behind the call.
+/// An error of a layer above windows, displayed as itself. Its `Debug`, which a `main` that returns it prints, adds the
+/// line where it became an [`Error`], usually that of the `?` after the call.
 pub struct Other {
     error: Box<dyn std::error::Error + Send + Sync>,
     lost: Option<Rank>,
@@ -367,7 +376,7 @@ impl std::fmt::Debug for Error {
     }
 }
 
-/// Makes the `Debug` of an error, which a `main` that returns it prints, its message and not its fields.
+/// Makes `Debug` of an error print its message instead of its fields, for a `main` that returns it.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! debug_is_message {
@@ -380,7 +389,7 @@ macro_rules! debug_is_message {
     )*};
 }
 
-/// Makes an error of another crate readable in a `main` and convertible by `?` to [`Error`].
+/// Makes an error of another crate readable in a `main`, and convertible to [`Error`] by `?`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! joins_error {

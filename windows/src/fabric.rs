@@ -1,4 +1,4 @@
-//! What a provider promises: registered memory reached by key, and the verbs on it.
+//! The contract of a provider: registered memory that is accessed by key, and the verbs on it.
 
 use crate::{FabricError, Memory, UserMemory, Wait};
 use bytemuck::allocation::BoxBytes;
@@ -6,11 +6,11 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU64};
 use transom_locks::{Awaited, Rank, Wake};
 
-/// How ranks tell each other small things when they make something together, and that they are gone: all that a window
-/// needs of a launcher.
+/// The out-of-band exchange of a launcher: small collective exchanges while ranks make something together, and reports
+/// of ranks that are gone. A window needs nothing else of a launcher.
 ///
 /// # Examples
-/// A world of one needs no network:
+/// A world of one rank needs no network:
 /// ```
 /// use transom_locks::Awaited;
 /// use transom_windows::{Exchange, FabricError};
@@ -29,184 +29,185 @@ pub trait Exchange {
     /// The caller's rank.
     fn rank(&self) -> Rank;
 
-    /// How many ranks there are.
+    /// The number of ranks.
     fn size(&self) -> usize;
 
-    /// Collective: gives everyone's bytes to everyone, in the order of ranks. Lengths may differ. It also
-    /// synchronises: nobody returns before everybody has called.
+    /// Collective: gathers the bytes of all ranks at every rank, in rank order. Lengths may differ. Also synchronises:
+    /// no rank returns before every rank has called.
     ///
     /// # Errors
-    /// [`FabricError::PeerDied`], [`FabricError::PeerLeft`] or [`FabricError::GivenUp`] if somebody can no longer call.
+    /// [`FabricError::PeerDied`], [`FabricError::PeerLeft`] or [`FabricError::GivenUp`] if a rank can no longer call.
     fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, FabricError>;
 
-    /// Collective: returns when everybody has called it.
+    /// Collective: returns once every rank has called it.
     ///
     /// # Errors
-    /// As [`all_gather`](Self::all_gather).
+    /// The errors of [`all_gather`](Self::all_gather).
     fn barrier(&self) -> Result<(), FabricError> {
         self.all_gather(&[]).map(drop)
     }
 
-    /// Whether a wait for `awaited` can still end: not once a rank has died, nor when all who could end it have left
-    /// ([`Awaited::gone`]). For those that ask again and again instead of waiting.
+    /// Checks that a wait for `awaited` can still end: not once a rank has died, nor when every rank that could end it
+    /// has left ([`Awaited::gone`]). It is for callers that poll instead of waiting.
     ///
     /// # Errors
     /// [`FabricError::PeerDied`], [`FabricError::PeerLeft`].
     fn check_peers(&self, awaited: Awaited) -> Result<(), FabricError>;
 
-    /// Why collectives fail, if a rank died or left.
+    /// The reason why collectives fail, if a rank died or left.
     fn lost(&self) -> Option<FabricError>;
 
-    /// Says that this rank cannot keep what others rely on: their waits end, as if it had died.
+    /// Reports that this rank cannot fulfil what other ranks rely on: their waits end, as if it had died.
     fn fail(&self);
 }
 
-/// A provider: memory of this rank that others may reach, memory of others that this rank may reach, and one-sided
-/// operations between them. Offsets are in bytes from the beginning of a region and are checked by the provider
-/// against the size it holds itself; nothing that a peer says is trusted as an index.
+/// A provider: this rank's memory that other ranks may access, their memory that this rank may access, and one-sided
+/// operations between them. Offsets are in bytes from the beginning of a region. The provider checks them against the
+/// size that it holds itself; it trusts no index from a peer.
 ///
-/// # What a provider promises
-/// 1. At one rank, a `notify`, `cas`, `add` or `get` takes effect after every earlier operation of the same caller there.
-///    Puts have no order among themselves, and operations at different ranks have none.
-/// 2. [`flush`](Self::flush) returns when earlier operations at that rank are visible there. After
-///    [`order`](Self::order) they take effect before any later operation of the caller, whatever its target.
-/// 3. A word is touched only by `cas`, `add`, `notify` and `word` of its fabric, by its own host too: CPU and NIC
+/// # Contract
+/// 1. At one rank, a `notify`, `cas`, `add` or `get` takes effect after every earlier operation of the same caller
+///    there. Puts are not ordered among themselves, nor are operations at different ranks.
+/// 2. [`flush`](Self::flush) returns once earlier operations at that rank are visible there. After
+///    [`order`](Self::order) they take effect before any later operation of the caller, at any target.
+/// 3. A word is accessed only by `cas`, `add`, `notify` and `word` of its fabric, also by its own host: CPU and NIC
 ///    atomics never meet on one word.
 /// 4. Only 64-bit compare-and-swap and fetch-and-add exist (InfiniBand has no swap).
-/// 5. Busy is not an error. Errors are grouped by what they break ([`FabricError`]).
-/// 6. A peer that dies becomes an error naming the rank, in bounded time, at every call that needed it.
+/// 5. A busy provider is not an error. Errors are grouped by the extent of the damage ([`FabricError`]).
+/// 6. The death of a peer becomes an error that names the rank, in bounded time, in every call that needed it.
 ///
-/// A provider over a network posts its operations: `put` may return when the bytes are copied out or have arrived, `start_put`
-/// at once, and `start_add` returns a ticket; what is pending owns what it needs, so that nothing dangles if a caller drops or
-/// leaks it.
-/// [`Delayed`](crate::Delayed) takes every liberty that these promises leave.
+/// A provider over a network posts its operations. `put` may return once the bytes are copied out or have arrived,
+/// `start_put` immediately, and `start_add` returns a ticket. A pending operation owns what it needs, so nothing
+/// dangles if a caller drops or leaks it. [`Delayed`](crate::Delayed) takes every liberty that this contract leaves.
 pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
-    /// Registered memory of this rank. Once it is dropped, nobody can attach to it any more; whoever has may find it
-    /// gone, or not yet.
+    /// Registered memory of this rank. Once it is dropped, no rank can attach to it any more; a rank that has attached
+    /// may find it gone, or not yet.
     type Region: Send + Sync;
-    /// The right to reach a region of some rank (this one included).
+    /// Access to a region of some rank (this one included).
     type Remote: Send + Sync;
-    /// An atomic under way.
+    /// An atomic in flight.
     type Pending: Send;
-    /// A read or write under way, and its buffer.
+    /// A read or write in flight, with its buffer.
     type Moving: Send;
 
     /// Allocates and registers zeroed memory, beginning at a cache line; returns the key by which peers attach.
     ///
     /// # Errors
-    /// [`FabricError::System`] if there is no memory.
+    /// [`FabricError::System`] if no memory is available.
     fn allocate(&self, bytes: usize) -> Result<(Self::Region, Vec<u8>), FabricError>;
 
-    /// Registers user memory. Atomics may be beyond the provider there
-    /// ([`FabricError::Unsupported`]); signals and protocols never lie in such memory.
+    /// Registers user memory. The provider may not support atomics there ([`FabricError::Unsupported`]); signals and
+    /// protocol words never lie in such memory.
     ///
     /// # Errors
-    /// As [`allocate`](Self::allocate).
+    /// The errors of [`allocate`](Self::allocate).
     ///
     /// # Safety
-    /// The region is used, by [`load`](Self::load), [`store`](Self::store) and [`own_bytes`](Self::own_bytes) alone,
+    /// The region is used only by [`load`](Self::load), [`store`](Self::store) and [`own_bytes`](Self::own_bytes), and
     /// only until the program has the memory back.
     unsafe fn register(&self, memory: &UserMemory) -> Result<(Self::Region, Vec<u8>), FabricError>;
 
     /// [`attach`](Self::attach), for user memory.
     ///
     /// # Errors
-    /// As `attach`.
+    /// The errors of `attach`.
     ///
     /// # Safety
-    /// The key is what `rank` was given by [`register`](Self::register) for so many bytes, and what this returns is used
-    /// only until the program has the memory back.
+    /// [`register`](Self::register) returned the key to `rank` for `bytes` bytes, and the result is used only until the
+    /// program has the memory back.
     unsafe fn attach_user_memory(&self, rank: Rank, key: &[u8], bytes: usize) -> Result<Self::Remote, FabricError>;
 
-    /// Makes the region of `bytes` bytes that `rank` registered under `key` reachable.
+    /// Makes the region of `bytes` bytes that `rank` registered under `key` accessible.
     ///
     /// # Errors
-    /// [`FabricError::BadKey`] if the key or what it leads to is not such a region.
+    /// [`FabricError::BadKey`] if the key or its memory is not such a region.
     fn attach(&self, rank: Rank, key: &[u8], bytes: usize) -> Result<Self::Remote, FabricError>;
 
-    /// [`attach`](Self::attach) of a region that all ranks made in one collective call, each its own, as large as it said. The
-    /// first `words` bytes are words of protocols. A rank drops all that it reached so together with its own region.
+    /// [`attach`](Self::attach) of a region that all ranks made in one collective call, each its own, with the size
+    /// that it announced. The first `words` bytes are words of protocols. A rank drops everything that it attached this
+    /// way together with its own region.
     ///
     /// # Errors
-    /// As `attach`.
+    /// The errors of `attach`.
     fn attach_part(&self, rank: Rank, key: &[u8], bytes: usize, _words: usize) -> Result<Self::Remote, FabricError> {
         self.attach(rank, key, bytes)
     }
 
-    /// Says that all ranks have [reached](Self::attach_part) what they made in one collective call, and that nobody else will
-    /// attach to the region any more: what is kept for that alone may go. All ranks say so, of the same regions in the same
-    /// order.
+    /// Declares that all ranks have [attached](Self::attach_part) to the regions of one collective call, and that no
+    /// other rank will attach to them. Resources kept only for that may be freed. All ranks call this for the same
+    /// regions in the same order.
     fn close(&self, _region: &mut Self::Region) {}
 
-    /// Whether this rank's puts and gets there are its own processor's stores and loads, of memory that is shared.
+    /// Returns whether this rank's puts and gets there are stores and loads of its own processor, to shared memory.
     fn is_shared(&self, at: &Self::Remote) -> bool;
 
-    /// Writes bytes. `source` may be used again when it returns; they are visible there after a flush.
+    /// Writes bytes. `source` may be reused on return; the bytes are visible there after a flush.
     ///
     /// # Errors
-    /// [`FabricError::OutOfBounds`]; those of a peer. So for all the following.
+    /// [`FabricError::OutOfBounds`]; errors of a peer. The same holds for all calls below.
     fn put(&self, to: &Self::Remote, offset: usize, source: &[u8]) -> Result<(), FabricError>;
 
-    /// Reads bytes; they are there when it returns.
+    /// Reads bytes, which have arrived on return.
     ///
     /// # Errors
-    /// As [`put`](Self::put).
+    /// The errors of [`put`](Self::put).
     fn get(&self, from: &Self::Remote, offset: usize, into: &mut [u8]) -> Result<(), FabricError>;
 
-    /// Starts a write of a buffer that the provider owns until [`finish_moving`](Self::finish_moving) gives it back: it is
-    /// not copied for the sake of being used again. What is under way may be dropped or leaked; the write is done all the same.
+    /// Starts a write of a buffer, without copying it: the provider owns the buffer until
+    /// [`finish_moving`](Self::finish_moving) returns it. The operation may be dropped or leaked; the write is done
+    /// regardless.
     ///
     /// # Errors
-    /// As [`put`](Self::put). The buffer is lost then, as with the next three.
+    /// The errors of [`put`](Self::put). The buffer is lost then, as with the next three.
     fn start_put(&self, to: &Self::Remote, offset: usize, source: BoxBytes) -> Result<Self::Moving, FabricError>;
 
-    /// Starts a read of as many bytes as `into` has, which come with it by [`finish_moving`](Self::finish_moving). What is
-    /// under way may be dropped or leaked.
+    /// Starts a read of as many bytes as `into` has; [`finish_moving`](Self::finish_moving) returns the buffer with
+    /// them. The operation may be dropped or leaked.
     ///
     /// # Errors
-    /// As [`put`](Self::put).
+    /// The errors of [`put`](Self::put).
     fn start_get(&self, from: &Self::Remote, offset: usize, into: BoxBytes) -> Result<Self::Moving, FabricError>;
 
-    /// Whether the bytes of a started read have arrived, or the buffer of a started write may be used again.
+    /// Returns whether the bytes of a started read have arrived, or the buffer of a started write may be reused.
     ///
     /// # Errors
-    /// As [`put`](Self::put).
+    /// The errors of [`put`](Self::put).
     fn has_moved(&self, moving: &mut Self::Moving) -> Result<bool, FabricError>;
 
-    /// Waits until that is so; the buffer.
+    /// Waits until [`has_moved`](Self::has_moved) would be true, and returns the buffer.
     ///
     /// # Errors
-    /// As [`put`](Self::put).
+    /// The errors of [`put`](Self::put).
     fn finish_moving(&self, moving: Self::Moving) -> Result<BoxBytes, FabricError>;
 
-    /// [`start_put`](Self::start_put) of bytes that the caller lends; none if they may be used again already. What is under way is
-    /// finished by [`finish_moving`](Self::finish_moving), whose buffer is nothing then, or dropped: either way the provider is
-    /// done with the bytes when that returns.
+    /// [`start_put`](Self::start_put) of bytes that the caller lends; `None` if they may be reused already. The
+    /// operation ends by [`finish_moving`](Self::finish_moving), whose buffer is then empty, or by a drop. Either way
+    /// the provider no longer uses the bytes when that returns.
     ///
     /// # Errors
-    /// As [`put`](Self::put); the provider is done with the bytes.
+    /// The errors of [`put`](Self::put); the provider no longer uses the bytes.
     ///
     /// # Safety
-    /// The bytes must stay where they are, and nobody change them, until the provider is done with them.
+    /// The bytes must stay where they are, unchanged, until the provider no longer uses them.
     unsafe fn lend_put(
         &self,
         to: &Self::Remote,
         offset: usize,
         source: NonNull<[u8]>,
     ) -> Result<Option<Self::Moving>, FabricError> {
-        // SAFETY: lent by the caller.
+        // SAFETY: lent: caller's contract.
         self.put(to, offset, unsafe { source.as_ref() }).map(|()| None)
     }
 
-    /// [`start_get`](Self::start_get) into bytes that the caller lends; none if they are there already. What is under way is
-    /// finished by [`finish_get`](Self::finish_get), or dropped: either way the provider is done with the bytes when that
-    /// returns.
+    /// [`start_get`](Self::start_get) into bytes that the caller lends; `None` if they have arrived already. The
+    /// operation ends by [`finish_get`](Self::finish_get), or by a drop. Either way the provider no longer uses the
+    /// bytes when that returns.
     ///
     /// # Errors
-    /// As [`put`](Self::put); the provider is done with the bytes.
+    /// The errors of [`put`](Self::put); the provider no longer uses the bytes.
     ///
     /// # Safety
-    /// The bytes must stay where they are, and nobody use them, until the provider is done with them.
+    /// The bytes must stay where they are, and no other code may access them, until the provider no longer uses them.
     unsafe fn lend_get(
         &self,
         from: &Self::Remote,
@@ -216,25 +217,25 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
         self.start_get(from, offset, BoxBytes::from(vec![0u8; into.len()].into_boxed_slice())).map(Some)
     }
 
-    /// Waits until the bytes of a read that [`lend_get`](Self::lend_get) started are in those that were lent.
+    /// Waits until the bytes of a read that [`lend_get`](Self::lend_get) started are in the lent memory.
     ///
     /// # Errors
-    /// As [`put`](Self::put); the provider is done with the bytes.
+    /// The errors of [`put`](Self::put); the provider no longer uses the bytes.
     ///
     /// # Safety
-    /// They must be those that it was started with.
+    /// `into` must be the memory that the read was started with.
     unsafe fn finish_get(&self, moving: Self::Moving, mut into: NonNull<[u8]>) -> Result<(), FabricError> {
         let bytes = self.finish_moving(moving)?;
-        // SAFETY: lent by the caller, and nobody else uses them.
+        // SAFETY: lent, and not accessed by other code: caller's contract.
         unsafe { into.as_mut() }.copy_from_slice(&bytes);
         Ok(())
     }
 
-    /// Memory of this rank alone that large operations are best done from and to ([`Buffer`](crate::Buffer)): at least so
-    /// many zeroed bytes from the beginning of a page on. Plain memory unless a provider knows better.
+    /// Allocates local memory that is fast for large operations ([`Buffer`](crate::Buffer)): at least `bytes` zeroed
+    /// bytes, beginning on a page. The provided method returns plain memory.
     ///
     /// # Errors
-    /// [`FabricError::System`] if there is no memory.
+    /// [`FabricError::System`] if no memory is available.
     fn buffer(&self, bytes: usize) -> Result<Memory, FabricError> {
         Memory::plain(bytes)
     }
@@ -242,7 +243,7 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
     /// Starts a compare-and-swap of an aligned word.
     ///
     /// # Errors
-    /// As [`put`](Self::put), and [`FabricError::Misaligned`].
+    /// The errors of [`put`](Self::put), and [`FabricError::Misaligned`].
     fn start_cas(
         &self,
         at: &Self::Remote,
@@ -252,10 +253,10 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
         wake: Wake,
     ) -> Result<Self::Pending, FabricError>;
 
-    /// Compare-and-swap of an aligned word; returns what it held.
+    /// Compare-and-swap of an aligned word; returns its previous value.
     ///
     /// # Errors
-    /// As [`start_cas`](Self::start_cas).
+    /// The errors of [`start_cas`](Self::start_cas).
     #[inline(always)]
     fn cas(&self, at: &Self::Remote, offset: usize, expected: u64, new: u64, wake: Wake) -> Result<u64, FabricError> {
         self.finish(self.start_cas(at, offset, expected, new, wake)?)
@@ -264,63 +265,64 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
     /// Starts a fetch-and-add on an aligned word.
     ///
     /// # Errors
-    /// As [`start_cas`](Self::start_cas); then nothing was started: the word is as it was. (After an error of any other
-    /// verb it is not known what became of it.)
+    /// The errors of [`start_cas`](Self::start_cas); nothing was started then, and the word is unchanged. (After an
+    /// error of any other verb the operation may or may not have taken effect.)
     fn start_add(&self, at: &Self::Remote, offset: usize, delta: u64, wake: Wake)
     -> Result<Self::Pending, FabricError>;
 
-    /// What an aligned word holds, read in one piece.
+    /// Reads an aligned word in one piece.
     ///
     /// # Errors
-    /// As [`cas`](Self::cas).
+    /// The errors of [`cas`](Self::cas).
     #[inline(always)]
     fn read_word(&self, at: &Self::Remote, offset: usize) -> Result<u64, FabricError> {
         self.finish(self.start_add(at, offset, 0, Wake::Nobody)?)
     }
 
-    /// Aligned words of any rank's memory from byte `offset` on, if all are inside and atomics of this processor on them are
-    /// atomic towards all others' of the fabric. None where an adapter executes these: then there is no more than the calls above.
+    /// Aligned words of any rank's memory from byte `offset` on, if all are inside, and if this processor's atomics on
+    /// them are atomic with respect to all others of the fabric. `None` where an adapter executes the atomics: only the
+    /// calls above may be used there.
     fn words<'r>(&self, _at: &'r Self::Remote, _offset: usize, _len: usize) -> Option<&'r [AtomicU64]> {
         None
     }
 
-    /// One of [`words`](Self::words).
+    /// One of the [`words`](Self::words).
     #[inline(always)]
     fn one_word<'r>(&self, at: &'r Self::Remote, offset: usize) -> Option<&'r AtomicU64> {
         self.words(at, offset, 1)?.first()
     }
 
-    /// Changes blocks of 64 bytes of any rank's memory where they are, from byte `offset` on, while nobody else changes them.
-    /// Whether it did: false, and nothing has happened, where not all are inside, or this processor does not reach them, or a
-    /// get and a put are as quick.
+    /// Changes blocks of 64 bytes of any rank's memory in place, from byte `offset` on, while no other rank changes
+    /// them. Returns whether it did. It returns false, and does nothing, if not all blocks are inside, if this
+    /// processor does not reach them, or if a get and a put are as fast.
     fn change_blocks(&self, _at: &Self::Remote, _offset: usize, _blocks: usize, _change: impl ChangeBlock) -> bool {
         false
     }
 
-    /// What the word of a started atomic held.
+    /// Waits for a started atomic, and returns the word's previous value.
     ///
     /// # Errors
-    /// As [`cas`](Self::cas).
+    /// The errors of [`cas`](Self::cas).
     fn finish(&self, pending: Self::Pending) -> Result<u64, FabricError>;
 
     /// Puts an aligned word.
     ///
     /// # Errors
-    /// As [`cas`](Self::cas).
+    /// The errors of [`cas`](Self::cas).
     fn notify(&self, at: &Self::Remote, offset: usize, value: u64, wake: Wake) -> Result<(), FabricError>;
 
-    /// An aligned word of one's own region, as others left it. No remote operation.
+    /// Reads an aligned word of this rank's own region, as other ranks left it. No remote operation.
     ///
     /// # Errors
-    /// As [`cas`](Self::cas).
+    /// The errors of [`cas`](Self::cas).
     fn word(&self, on: &Self::Region, offset: usize) -> Result<u64, FabricError>;
 
-    /// Waits until `look` finds in one's own region what it looks for; it is asked again whenever a verb with
-    /// [`Wake::Home`] may have changed a word there. No remote operation. `wait` says what is waited for: a provider hands it to
-    /// [`Wait::until`], which paces the looks and reports a wait that takes long.
+    /// Waits until `look` finds its result in this rank's own region. `look` is called again whenever a verb with
+    /// [`Wake::Home`] may have changed a word there. No remote operation. `wait` describes the wait; a provider passes
+    /// it to [`Wait::until`], which paces the polls and reports a long wait.
     ///
     /// # Errors
-    /// Those of `look`; [`FabricError::PeerDied`], [`FabricError::PeerLeft`] if the wait cannot end.
+    /// The errors of `look`; [`FabricError::PeerDied`], [`FabricError::PeerLeft`] if the wait can no longer end.
     fn wait<R>(
         &self,
         on: &Self::Region,
@@ -329,20 +331,19 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
     ) -> Result<R, FabricError>;
 
     /// Turns the rank's messages, unless another thread does. Yields the core now and then where ranks share cores
-    /// ([`looked_in_vain`](crate::looked_in_vain)). Calls that return without waiting call this after a look in vain: a program that tests
-    /// again and again waits.
+    /// ([`looked_in_vain`](crate::looked_in_vain)). Calls that do not wait call this after an unsuccessful poll, since a
+    /// program may poll in a loop.
     fn looked_in_vain(&self) {}
 
-    /// Whether a rank can [`watch`](Self::watch) the memory of any other: where all load from the same.
+    /// Returns whether a rank can [`watch`](Self::watch) the memory of any other: all ranks load from the same memory.
     fn watches(&self) -> bool {
         false
     }
 
-    /// As [`wait`](Self::wait), in the memory of any rank. The method that is here looks, sleeps, and looks again
-    /// ([`Wait::poll`]).
+    /// [`wait`](Self::wait) in the memory of any rank. The provided method polls and sleeps in turn ([`Wait::poll`]).
     ///
     /// # Errors
-    /// As `wait`.
+    /// The errors of `wait`.
     fn watch<R>(
         &self,
         _at: &Self::Remote,
@@ -352,61 +353,61 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
         wait.poll(true, look, || self.check_peers(wait.awaited))
     }
 
-    /// Reads one's own region, as others left it.
+    /// Reads this rank's own region, as other ranks left it.
     ///
     /// # Errors
     /// [`FabricError::OutOfBounds`].
     fn load(&self, from: &Self::Region, offset: usize, into: &mut [u8]) -> Result<(), FabricError>;
 
-    /// Writes one's own region.
+    /// Writes this rank's own region.
     ///
     /// # Errors
     /// [`FabricError::OutOfBounds`].
     fn store(&self, to: &Self::Region, offset: usize, source: &[u8]) -> Result<(), FabricError>;
 
-    /// Bytes of one's own region where they are, if this processor reaches them and they are inside.
+    /// Bytes of this rank's own region in place, if this processor reaches them and they are inside.
     fn own_bytes<'r>(&self, _on: &'r Self::Region, _offset: usize, _len: usize) -> Option<&'r [AtomicU8]> {
         None
     }
 
-    /// The same of any rank's memory; none where it is not [shared](Self::is_shared).
+    /// Bytes of any rank's memory in place; `None` if it is not [shared](Self::is_shared).
     fn bytes<'r>(&self, _at: &'r Self::Remote, _offset: usize, _len: usize) -> Option<&'r [AtomicU8]> {
         None
     }
 
-    /// Returns when this caller's earlier operations at the rank whose memory it is are visible there, on whichever of its
-    /// memories they were.
+    /// Returns once this caller's earlier operations at the rank of this memory are visible there, in whichever memory
+    /// of that rank they were.
     ///
     /// # Errors
-    /// Those of the operations, if they could fail after they returned.
+    /// The errors of the operations, if they could fail after they returned.
     fn flush(&self, at: &Self::Remote) -> Result<(), FabricError>;
 
-    /// After this call this caller's earlier operations at that rank, as for [`flush`](Self::flush), take effect before any
-    /// later operation of the same thread at whichever rank. Need not wait.
+    /// Orders this caller's earlier operations at that rank, as in [`flush`](Self::flush), before any later operation
+    /// of the same thread at any rank. Need not wait.
     ///
     /// # Errors
-    /// As [`flush`](Self::flush).
+    /// The errors of [`flush`](Self::flush).
     fn order(&self, at: &Self::Remote) -> Result<(), FabricError>;
 
-    /// [`flush`](Self::flush) of several; a provider may have them all under way at once.
+    /// [`flush`](Self::flush) of several memories; a provider may have all of them in flight at once.
     ///
     /// # Errors
-    /// As [`flush`](Self::flush).
+    /// The errors of [`flush`](Self::flush).
     fn flush_all(&self, at: &[Self::Remote]) -> Result<(), FabricError> {
         at.iter().try_for_each(|remote| self.flush(remote))
     }
 
-    /// [`order`](Self::order) of several; a provider may have them all under way at once.
+    /// [`order`](Self::order) of several memories; a provider may have all of them in flight at once.
     ///
     /// # Errors
-    /// As [`order`](Self::order).
+    /// The errors of [`order`](Self::order).
     fn order_all(&self, at: &[Self::Remote]) -> Result<(), FabricError> {
         at.iter().try_for_each(|remote| self.order(remote))
     }
 }
 
-/// What [`Fabric::change_blocks`] does to each block. (A closure would be a call for each block.)
+/// The change that [`Fabric::change_blocks`] makes to each block. (A closure would cost a call per block.)
 pub trait ChangeBlock {
-    /// Leaves in the block of this number what is to be there.
+    /// Changes block `number` in place.
     fn change(&mut self, number: usize, block: &mut [u64; 8]);
 }

@@ -1,10 +1,10 @@
-//! Why a verb of a provider failed.
+//! Errors of a provider's verbs.
 
 use std::io;
 use transom_locks::Rank;
 
-/// Why an operation of a provider failed, grouped by what it breaks: the operation alone (bounds, alignment), a peer,
-/// a window (key, corrupt), or the job (system).
+/// The reason why an operation of a provider failed. Errors differ in the extent of the damage: the operation alone
+/// (bounds, alignment), a peer, a window (key, corrupt), or the job (system).
 ///
 /// # Examples
 /// ```
@@ -17,9 +17,9 @@ pub enum FabricError {
     /// Bytes outside a region.
     #[error("{len} bytes from byte {offset} on are outside a region of {size} bytes")]
     OutOfBounds {
-        /// Where they begin, in bytes.
+        /// The first byte.
         offset: usize,
-        /// How many they are, in bytes.
+        /// The number of bytes.
         len: usize,
         /// The region's size, in bytes.
         size: usize,
@@ -27,69 +27,71 @@ pub enum FabricError {
     /// An atomic on bytes that are not a word.
     #[error("an atomic at byte {offset} is not aligned to 8 bytes")]
     Misaligned {
-        /// Where it is, in bytes.
+        /// The offset, in bytes.
         offset: usize,
     },
     /// The rank's process ended without leaving the job.
     #[error("rank {rank} died")]
     PeerDied {
-        /// Which one.
+        /// The rank.
         rank: Rank,
     },
-    /// The rank left the job, and this call waits for it.
-    #[error("rank {rank} has left the job, or this team, and this call waits for it")]
+    /// The rank dropped its handle of the job or of this team, and this call waits for the rank.
+    #[error(
+        "rank {rank} dropped its handle of the job or of this team, and this call waits for it: each rank keeps it until its last call has returned"
+    )]
     PeerLeft {
-        /// Which one.
+        /// The rank.
         rank: Rank,
     },
-    /// A peer's key does not lead to the memory it should.
+    /// A peer's key does not identify the expected memory.
     #[error("the memory of rank {rank} cannot be reached: {why}{}", source.as_ref().map_or(String::new(), |source| format!(" ({source})")))]
     BadKey {
-        /// Whose.
+        /// The peer.
         rank: Rank,
-        /// What was found.
+        /// The finding.
         why: String,
-        /// The system's word on it, if it had one.
+        /// The operating system's error, if there was one.
         #[source]
         source: Option<io::Error>,
     },
     /// An operation that this provider cannot do on that memory.
     #[error("{what}")]
     Unsupported {
-        /// Which, why, and what to do.
+        /// The operation, the reason, and the remedy.
         what: &'static str,
     },
-    /// A rank gave up a collective that this one waits in, because its own call failed.
-    #[error("rank {rank} has given up this collective call, because its own failed")]
+    /// A rank abandoned a collective that this rank waits in, because its own call failed.
+    #[error("rank {rank} abandoned this collective call because its own call failed")]
     GivenUp {
-        /// Which, as far as this rank knows.
+        /// The abandoning rank, as far as this rank knows.
         rank: Rank,
     },
-    /// A call that cannot be: too many ranks, a message too long, a second joining.
+    /// An impossible call: too many ranks, a message too long, a second joining.
     #[error("{why}")]
     Misuse {
-        /// What was wrong, and what to do.
+        /// The mistake, and the remedy.
         why: String,
     },
-    /// Something that ranks share is not as this version of the library writes it.
+    /// Data that ranks share is not in the form that this version of the library writes.
     #[error("shared memory of the job is not as expected: {why}")]
     Corrupt {
-        /// What was found.
+        /// The finding.
         why: String,
     },
     /// The operating system refused.
     #[error("{what}: {source}")]
     System {
-        /// What was asked of it.
+        /// The request to the system.
         what: String,
-        /// Its answer.
+        /// The system's answer.
         #[source]
         source: io::Error,
     },
 }
 
 impl FabricError {
-    /// The rank whose death, leaving or giving up made the call fail, if that is why.
+    /// The rank whose death, leaving or abandoning made the call fail, if that is the reason.
     ///
     /// # Examples
     /// ```

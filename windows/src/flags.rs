@@ -5,14 +5,14 @@ use std::fmt;
 use std::time::{Duration, Instant};
 use transom_locks::{Awaited, Rank, Wake};
 
-/// Flags that every rank may set, clear and wait for: what SPLASH-2 has as PAUSE. Each rank has a copy of all flags, so
-/// that waiting is local and a rank that waits is woken at once.
+/// Flags that every rank may set, clear and wait for: PAUSE in SPLASH-2. Each rank has a copy of all flags, so a wait
+/// is local and a waiting rank wakes immediately.
 ///
-/// Ranks that set and clear one flag at the same moment leave it set at some ranks and cleared at others: order them, by a
-/// barrier for example. A flag orders no puts of windows: complete them before [`set`](Self::set), by `flush`, `unlock` or a
-/// fence. Threads of a rank may share the flags.
+/// Ranks that set and clear one flag concurrently leave it set at some ranks and cleared at others: order such calls,
+/// by a barrier for example. A flag does not order puts of windows: complete them before [`set`](Self::set), by
+/// `flush`, `unlock` or a fence. Threads of a rank may share the flags.
 ///
-/// Costs each rank 8 bytes for each flag, besides an empty window.
+/// Costs each rank 8 bytes per flag, besides an empty window.
 ///
 /// # Examples
 /// ```
@@ -37,10 +37,10 @@ pub struct GlobalFlags<F: Fabric> {
 }
 
 impl<F: Fabric> GlobalFlags<F> {
-    /// Collective: `len` flags, none of them set. All ranks pass the same length; `id` names the flags in errors.
+    /// Collective: creates `len` flags, all cleared. All ranks pass the same length; `id` names the flags in errors.
     ///
     /// # Errors
-    /// [`Error::Mismatch`] if ranks name different lengths; otherwise as [`Window::new`].
+    /// [`Error::Mismatch`] if ranks pass different lengths; otherwise the errors of [`Window::new`].
     ///
     /// # Examples
     /// ```
@@ -62,17 +62,17 @@ impl<F: Fabric> GlobalFlags<F> {
         Ok(GlobalFlags { window })
     }
 
-    /// Number of flags.
+    /// The number of flags.
     pub fn len(&self) -> usize {
         self.window.core.data.sizes[self.rank()].signals
     }
 
-    /// Whether there are none.
+    /// True if there are no flags.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Sets a flag at all ranks, this one included, and wakes those that wait for it. 1 notification for each other rank.
+    /// Sets a flag at all ranks, this one included, and wakes ranks that wait for it. 1 notification per other rank.
     ///
     /// # Errors
     /// [`Error::NoSuchFlag`], [`Error::Fabric`].
@@ -80,10 +80,10 @@ impl<F: Fabric> GlobalFlags<F> {
         self.tell(flag, 1)
     }
 
-    /// Clears a flag at all ranks. 1 notification for each other rank.
+    /// Clears a flag at all ranks. 1 notification per other rank.
     ///
     /// # Errors
-    /// As [`set`](Self::set).
+    /// The errors of [`set`](Self::set).
     pub fn clear(&self, flag: usize) -> Result<(), Error> {
         self.tell(flag, 0)
     }
@@ -91,7 +91,7 @@ impl<F: Fabric> GlobalFlags<F> {
     /// Reads this rank's copy of a flag. No remote operation.
     ///
     /// # Errors
-    /// As [`set`](Self::set).
+    /// The errors of [`set`](Self::set).
     pub fn is_set(&self, flag: usize) -> Result<bool, Error> {
         let offset = self.offset(flag)?;
         self.value(offset).map(|value| value != 0).map_err(|source| self.error(self.rank(), source))
@@ -105,10 +105,10 @@ impl<F: Fabric> GlobalFlags<F> {
         self.wait_by(flag, None).map(drop)
     }
 
-    /// As [`wait`](Self::wait), for `limit` at most; returns whether the flag was set within it.
+    /// [`wait`](Self::wait) with a time limit; returns whether the flag was set within `limit`.
     ///
     /// # Errors
-    /// As [`wait`](Self::wait).
+    /// The errors of [`wait`](Self::wait).
     ///
     /// # Examples
     /// ```
@@ -132,7 +132,7 @@ impl<F: Fabric> GlobalFlags<F> {
         });
         let set = set.map_err(|source| self.error(rank, source))?;
         if !set {
-            // A rank that waits again and again, for short times, is told of a death too.
+            // Repeated calls with short limits must report a death, too.
             let alive = data.check_seldom(|fabric| fabric.check_peers(Awaited::Anyone));
             alive.map_err(|source| self.error(rank, source))?;
         }
@@ -142,7 +142,7 @@ impl<F: Fabric> GlobalFlags<F> {
     fn tell(&self, flag: usize, value: u64) -> Result<(), Error> {
         let (offset, data) = (self.offset(flag)?, &self.window.core.data);
         data.counters.notifications.add(data.remotes.len() as u64 - 1);
-        // Waits are for a set flag alone.
+        // Ranks wait only for a flag to be set.
         let wake = if value == 0 { Wake::Nobody } else { Wake::Home };
         for (rank, remote) in data.remotes.iter().enumerate() {
             data.fabric.notify(remote, offset, value, wake).map_err(|source| self.error(rank, source))?;
@@ -155,7 +155,7 @@ impl<F: Fabric> GlobalFlags<F> {
         data.fabric.word(&data.region, offset)
     }
 
-    /// Where a flag lies, in bytes, in each rank's memory.
+    /// Offset of a flag in each rank's memory, in bytes.
     fn offset(&self, flag: usize) -> Result<usize, Error> {
         if flag >= self.len() {
             return Err(Error::NoSuchFlag { flags: self.window.id(), flag, len: self.len() });
@@ -179,7 +179,7 @@ impl<F: Fabric> fmt::Debug for GlobalFlags<F> {
     }
 }
 
-/// The call in which a rank waits for a flag.
+/// The call in which a rank waits for a flag, for messages.
 struct WaitingForFlag {
     flags: u32,
     flag: usize,

@@ -1,4 +1,4 @@
-//! Making windows and freeing them: what memory they expose.
+//! Creation and freeing of windows, and the memory that they expose.
 
 use crate::core::Core;
 use crate::segment::{Segment, SegmentError, Size};
@@ -12,7 +12,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use transom_locks::{At, Barrier, Network, PassiveLock, Pscw, Wake};
 
-/// The memory that a window exposes at a rank. All ranks name the same flavour; sizes may differ, zero included.
+/// The memory that a window exposes at a rank. All ranks pass the same flavour; sizes may differ, and be zero.
 ///
 /// # Examples
 /// ```
@@ -27,45 +27,47 @@ use transom_locks::{At, Barrier, Network, PassiveLock, Pscw, Wake};
 pub enum Flavor<T> {
     /// Zeroed elements that the window allocates.
     Allocate {
-        /// How many.
+        /// The number of elements.
         len: usize,
     },
-    /// As `Allocate`, at ranks that all share memory, so that each reaches every part by its own loads and stores:
-    /// [`Local::of`](crate::Local::of). An error if some do not.
+    /// `Allocate` on ranks that all share memory, so that each rank accesses every part by its own loads and stores:
+    /// [`Local::of`](crate::Local::of). An error if some ranks do not share memory.
     Shared {
-        /// How many.
+        /// The number of elements.
         len: usize,
     },
-    /// Elements that the program has already; it gets them back by [`Window::free`]. If it drops the window instead,
-    /// their memory is leaked: others may still be writing to it. If the window cannot be made, they are dropped.
+    /// Elements that the program has already; [`Window::free`] returns them. If the program drops the window instead,
+    /// their memory is leaked, since other ranks may still be writing to it. If the window cannot be made, they are
+    /// dropped.
     ///
-    /// On one machine the kernel copies them between processes (process_vm_readv and process_vm_writev, a system call
-    /// for each put and get). It can do no atomics: accumulates, fetch_and_op and compare_and_swap read, change and
-    /// write back, one call at a time. Signals and locks are as in other windows.
+    /// On one machine the kernel copies them between processes (process_vm_readv and process_vm_writev, one system call
+    /// per put or get). It cannot do atomics: accumulates, fetch_and_op and compare_and_swap read, change and write
+    /// back, one call at a time. Signals and locks are as in other windows.
     Create(Vec<T>),
-    /// No elements yet, and room to attach memory later: [`Window::attach`].
+    /// No elements yet, and slots to attach memory later: [`Window::attach`].
     Dynamic {
-        /// How many pieces can be attached at a time, 128 bytes for each.
+        /// The most pieces attached at one time, with 128 bytes for each.
         slots: usize,
     },
 }
 
 impl<T: Pod, F: Fabric> Window<T, F> {
-    /// Collective: a window that exposes `len` zeroed elements at this rank; `len` may differ from rank to rank. `id`
-    /// names it in errors.
+    /// Collective: creates a window that exposes `len` zeroed elements at this rank; `len` may differ between ranks.
+    /// `id` names the window in errors.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// The errors of [`new`](Self::new).
     pub fn allocate(fabric: &F, id: u32, len: usize) -> Result<Self, Error> {
         Self::new(fabric, id, Flavor::Allocate { len }, 0)
     }
 
-    /// Collective: a window of some flavour, and `signals` signal words at this rank, for
-    /// [`put_signal`](crate::Target::put_signal): 8 bytes for each.
+    /// Collective: creates a window of a flavour, with `signals` signal words at this rank, 8 bytes each, for
+    /// [`put_signal`](crate::Target::put_signal).
     ///
     /// # Errors
-    /// [`Error::Size`] if `T` has no size or the bytes cannot be counted; [`Error::Mismatch`] if ranks name other flavours or
-    /// elements; [`Error::Lock`] for more ranks than a lock can have; [`Error::NotShared`]; [`Error::Fabric`] if there is no memory, here or elsewhere.
+    /// [`Error::Size`] if `T` has no size or the number of bytes overflows; [`Error::Mismatch`] if ranks pass different
+    /// flavours or element types; [`Error::Lock`] for more ranks than a lock supports; [`Error::NotShared`];
+    /// [`Error::Fabric`] if no memory is available, here or at another rank.
     ///
     /// # Examples
     /// ```
@@ -73,7 +75,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     /// # let fabric = transom_shm_loopback::Loopback::alone()?;
     /// use transom_windows::{Flavor, Window};
     /// let mut window = Window::<f64, _>::new(&fabric, 0, Flavor::Allocate { len: 64 }, 2)?;
-    /// window.lock_all()?.target(0)?.put_signal(3, &[1.5], 1, 1)?; // data, then the news of it
+    /// window.lock_all()?.target(0)?.put_signal(3, &[1.5], 1, 1)?; // data, then its notification
     /// assert_eq!(window.signals().wait_until(1, |news| news == 1)?, 1);
     /// assert_eq!(window.local().get(3)?, 1.5);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -88,11 +90,12 @@ impl<T: Pod, F: Fabric> Window<T, F> {
         Self::make(fabric, id, kind, len, slots, signals, mine)
     }
 
-    /// Collective: as [`new`](Self::new) with [`Flavor::Create`], which it may meet at other ranks, on elements that anything
-    /// owns: a mapped file, a [`Buffer`](crate::Buffer), memory of another library. [`free_as`](Self::free_as) gives it back.
+    /// Collective: creates a window on elements of any owner: a mapped file, a [`Buffer`](crate::Buffer), memory of
+    /// another library. Other ranks may call [`new`](Self::new) with [`Flavor::Create`] instead.
+    /// [`free_as`](Self::free_as) returns the owner.
     ///
     /// # Errors
-    /// As `new`. The owner is dropped then.
+    /// The errors of `new`. The owner is dropped then.
     ///
     /// # Examples
     /// ```
@@ -136,7 +139,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
         let data = match Segment::allocate(fabric, Purpose::Window, id, what, words.all(), size, own) {
             Ok(data) => Arc::new(data),
             Err(error) => {
-                // Unless others may have the window, and write there, nothing keeps the elements.
+                // The elements can be returned, unless other ranks may have the window and write to it.
                 if !matches!(error, SegmentError::Late(_)) {
                     drop(user.map(UserBuffer::take_back));
                 }
@@ -164,12 +167,12 @@ impl<T: Pod, F: Fabric> Window<T, F> {
         Ok(Window { core, lock, barrier, pscw, user, element: PhantomData })
     }
 
-    /// Collective: ends the window once every rank has called, and gives back the elements of
-    /// [`Flavor::Create`], as others left them; of other flavours nothing. ceil(log2 ranks) notifications; to give elements
-    /// back, 1 fetch-and-add for each rank.
+    /// Collective: ends the window once every rank has called, and returns the elements of [`Flavor::Create`] as other
+    /// ranks left them; an empty vector for other flavours. Costs ceil(log2 ranks) notifications, and 1 fetch-and-add
+    /// per rank to return elements.
     ///
     /// # Errors
-    /// [`Error::Sync`] if a rank died or left, or called `fence` instead; the elements are then leaked.
+    /// [`Error::Sync`] if a rank died or left, or called `fence` instead; the elements are leaked then.
     ///
     /// # Examples
     /// See [`Flavor::Create`].
@@ -180,10 +183,11 @@ impl<T: Pod, F: Fabric> Window<T, F> {
         })
     }
 
-    /// As [`free`](Self::free), of a window that was made [`on`](Self::on) what an owner has: gives that back.
+    /// [`free`](Self::free) of a window that was made [`on`](Self::on) an owner: returns the owner.
     ///
     /// # Errors
-    /// As `free`; [`Error::Fabric`] with [`FabricError::Misuse`] if it was made on something else, which is dropped.
+    /// The errors of `free`; [`Error::Fabric`] with [`FabricError::Misuse`] if the window was made on another type,
+    /// whose value is dropped.
     ///
     /// # Examples
     /// See [`Owner`].
@@ -199,7 +203,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
         })
     }
 
-    /// Ends the window; what was lent to it.
+    /// Ends the window; returns the memory that was lent to it.
     fn end(mut self) -> Result<Option<Lent<T>>, Error> {
         let (data, word, ranks) = (self.core.data.clone(), Words::new(self.ranks()).freed(), self.ranks());
         let told = match self.user {
@@ -210,10 +214,10 @@ impl<T: Pod, F: Fabric> Window<T, F> {
         };
         self.fence()?;
         let Some(user) = self.user.take() else { return Ok(None) };
-        // That all have come to the barrier does not say that they write no more: it may have been a fence of theirs.
+        // The barrier alone does not prove that all ranks have stopped writing: a rank may have passed it by a fence.
         let source = match told.and_then(|()| data.fabric.word(&data.region, 8 * word)) {
             Ok(freed) if freed == ranks as u64 => {
-                // First the region, and with it whatever leads there from here.
+                // The region goes first, and with it every access from this rank.
                 drop((self, data));
                 return Ok(Some(user.take_back()));
             }

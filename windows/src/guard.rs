@@ -1,7 +1,7 @@
-//! Guards of a value behind a lock: each has a copy of the value.
+//! Guards of a value behind a lock. Each holds a copy of the value.
 //!
-//! A guard that is leaked is harmless to memory, for it owns its copy. The lock stays taken: the next call of its
-//! thread says so, everybody else waits, until the handle is dropped; of an array of locks, all that were made with it.
+//! Leaking a guard does not endanger memory, since it owns its copy. The lock stays held until the handle is dropped
+//! (for an array of locks, until all of them are): the next call of its thread reports that, and all others wait.
 
 use crate::value::{HeldLock, Value, ValueLock};
 use crate::{Error, Fabric, ValueName};
@@ -12,10 +12,10 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::AtomicU64;
 use std::thread::panicking;
 
-/// The value, for this thread alone: derefs to a copy, which is written back at the unlock if it was borrowed mutably.
-/// Unlocks when dropped; if that is because of a panic, the value is poisoned ([`Error::Poisoned`]).
+/// Exclusive access to the value: derefs to a copy, which is written back at the unlock if it was borrowed mutably.
+/// Dropping it unlocks; a drop by a panic poisons the value ([`Error::Poisoned`]).
 ///
-/// It cannot be sent to another thread, for the lock knows who holds it by the thread:
+/// A guard cannot be sent to another thread, since the lock identifies its holder by thread:
 /// ```compile_fail,E0277
 /// fn send<F: transom_windows::Fabric>(lock: &transom_windows::GlobalMutex<u64, F>) {
 ///     let guard = lock.lock().unwrap();
@@ -38,18 +38,18 @@ use std::thread::panicking;
 #[must_use = "a guard that is dropped at once unlocks at once"]
 pub struct WriteGuard<'l, T: Pod, F: Fabric> {
     lock: &'l ValueLock<T, F>,
-    /// None once it is released.
+    /// `None` once it is released.
     held: Option<HeldLock<'l, F>>,
-    /// [`ValueLock::words`], to write back to.
+    /// [`ValueLock::words`], for the write-back.
     words: Option<&'l [AtomicU64]>,
     value: Value<T>,
     changed: bool,
-    /// The thread panicked before it had the lock, so a panic is not what ends the guard.
+    /// The thread was unwinding before it had the lock, so that panic does not poison the value.
     unwinding: bool,
 }
 
 impl<'l, T: Pod, F: Fabric> WriteGuard<'l, T, F> {
-    /// The guard of a lock that is held, with the value read into it; an error if the value is poisoned, unless `poisoned_too`.
+    /// Reads the value into a guard for a held lock. A poisoned value is an error, unless `poisoned_too`.
     #[inline(always)]
     pub(crate) fn read(lock: &'l ValueLock<T, F>, held: HeldLock<'l, F>, poisoned_too: bool) -> Result<Self, Error> {
         let words = lock.words();
@@ -61,14 +61,14 @@ impl<'l, T: Pod, F: Fabric> WriteGuard<'l, T, F> {
         }
     }
 
-    /// Writes the value back, if it was borrowed mutably, and unlocks: whoever locks next has it.
+    /// Writes the value back, if it was borrowed mutably, and unlocks: the next holder sees it.
     ///
     /// # Errors
-    /// [`Error::Value`] if the value could not be written, and the lock is released all the same; or if a rank died that the unlock
-    /// had to tell or hear from.
+    /// [`Error::Value`] if the value could not be written (the lock is released regardless), or if a rank died that the
+    /// unlock had to notify or wait for.
     #[inline(always)]
     pub fn unlock(self) -> Result<(), Error> {
-        // All that would be dropped is taken out.
+        // Takes out every field that would need a drop.
         let mut guard = ManuallyDrop::new(self);
         let (held, value) = (guard.held.take(), guard.value.take());
         match held {
@@ -78,7 +78,8 @@ impl<'l, T: Pod, F: Fabric> WriteGuard<'l, T, F> {
     }
 }
 
-/// Writes the value back, if it is `changed`, and unlocks. A panic that is not older than the lock, as `unwinding` says, poisons it.
+/// Writes the value back, if it has `changed`, and unlocks. A panic poisons it, unless `unwinding` says that it began
+/// before the lock was taken.
 #[inline(always)]
 fn finish<T: Pod, F: Fabric>(
     lock: &ValueLock<T, F>,
@@ -97,7 +98,7 @@ fn finish<T: Pod, F: Fabric>(
     }
 }
 
-/// The drop of a guard, by values: a drop by address would keep every guard in memory.
+/// The drop of a guard, with its arguments by value: a drop by address would keep every guard in memory.
 #[inline(never)]
 fn dropped<T: Pod, F: Fabric>(
     lock: &ValueLock<T, F>,
@@ -142,8 +143,8 @@ impl<T: Pod, F: Fabric> Drop for WriteGuard<'_, T, F> {
     }
 }
 
-/// The value, together with readers of other ranks: derefs to a copy. Unlocks when dropped. It cannot be sent to
-/// another thread, as a [`WriteGuard`].
+/// Shared access to the value, together with readers of other ranks: derefs to a copy. Dropping it unlocks. Like a
+/// [`WriteGuard`] it cannot be sent to another thread.
 ///
 /// # Examples
 /// ```
@@ -159,13 +160,13 @@ impl<T: Pod, F: Fabric> Drop for WriteGuard<'_, T, F> {
 #[must_use = "a guard that is dropped at once unlocks at once"]
 pub struct ReadGuard<'l, T: Pod, F: Fabric> {
     lock: &'l ValueLock<T, F>,
-    /// None once it is released.
+    /// `None` once it is released.
     held: Option<HeldLock<'l, F>>,
     value: Value<T>,
 }
 
 impl<'l, T: Pod, F: Fabric> ReadGuard<'l, T, F> {
-    /// As [`WriteGuard::read`].
+    /// Reads the value, like [`WriteGuard::read`].
     #[inline(always)]
     pub(crate) fn read(lock: &'l ValueLock<T, F>, held: HeldLock<'l, F>, poisoned_too: bool) -> Result<Self, Error> {
         match lock.read(lock.words()) {

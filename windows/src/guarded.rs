@@ -1,16 +1,16 @@
-//! One value behind a lock, as threads know it from `std::sync`, between ranks: whoever locks has a copy of the value,
-//! and what it made of it is written back at the unlock.
+//! One value behind a lock, like `std::sync`'s but between ranks: a holder gets a copy of the value, and its changes
+//! are written back at the unlock.
 
 use crate::guard::{ReadGuard, WriteGuard};
-use crate::value::{Kind, ValueLock, Which};
+use crate::value::{Kind, ValueLock, ValueSet};
 use crate::{Counters, Error, Fabric};
 use bytemuck::Pod;
 use std::fmt;
 use std::time::Duration;
 use transom_locks::{Mode, Rank};
 
-/// One value in the memory of one rank, for one holder at a time: `std::sync::Mutex` between ranks. A
-/// [`GlobalRwLock`] that nobody reads; all that is said there holds here.
+/// One value in the memory of one rank, for one holder at a time: `std::sync::Mutex` between ranks. It is a
+/// [`GlobalRwLock`] without readers; everything said there applies.
 ///
 /// # Examples
 /// ```
@@ -21,32 +21,32 @@ use transom_locks::{Mode, Rank};
 /// *balance.lock()? -= 30;
 /// let guard = balance.lock()?;
 /// assert_eq!(*guard, 70);
-/// guard.unlock()?; // or drop it; an error would then only be told on stderr
+/// guard.unlock()?; // or drop it; an error would then only be reported on stderr
 /// # Ok::<(), Error>(())
 /// ```
 pub struct GlobalMutex<T, F: Fabric>(GlobalRwLock<T, F>);
 
-/// One value in the memory of one rank, its home, for one writer or any ranks that read: `std::sync::RwLock` between
-/// ranks, granted in the order asked for. The home rank has no part in what others do, and may sleep.
+/// One value in the memory of one rank, its home, for one writer or any number of reading ranks: `std::sync::RwLock`
+/// between ranks, granted in FIFO order. The home rank takes no part in the calls of others, and may sleep.
 ///
-/// The value is plain data ([`bytemuck::Pod`]), best of some kilobytes at most: a guard copies all of it. Larger
-/// things belong in a [`Window`](crate::Window).
+/// The value is plain data ([`bytemuck::Pod`]), preferably of at most a few kilobytes, since a guard copies all of it.
+/// Larger data belongs in a [`Window`](crate::Window).
 ///
-/// Threads of one rank may share a handle; they take turns in the order in which they ask, also those that read. A thread that asks for a lock it
-/// holds gets [`Error::Value`], and does not hang.
+/// Threads of one rank may share a handle; they take turns in the order in which they call, readers included. A thread
+/// that requests a lock it holds gets [`Error::Value`] instead of hanging.
 ///
-/// **Poison.** A holder that panics while it could write poisons the value: it may be half changed. From then on
+/// **Poison.** A holder that panics while it could write poisons the value, which may be half changed. From then on
 /// [`write`](Self::write) and [`read`](Self::read) return [`Error::Poisoned`] and leave the lock released, until
-/// [`clear_poison`](Self::clear_poison); [`write_ignoring_poison`](Self::write_ignoring_poison) and
-/// [`read_ignoring_poison`](Self::read_ignoring_poison) give the value all the same. (If the panic ends the rank, those
-/// that wait just then may get the error of its death.)
+/// [`clear_poison`](Self::clear_poison). [`write_ignoring_poison`](Self::write_ignoring_poison) and
+/// [`read_ignoring_poison`](Self::read_ignoring_poison) return the value regardless. (If the panic ends the rank, ranks
+/// that wait at that moment may get the error of its death.)
 ///
-/// When the process of a holder dies, the lock is lost: whoever waits for it gets an error that names that rank, and so
-/// does every later call of theirs.
+/// The death of a holder's process loses the lock: ranks that wait for it get an error that names the dead rank, as do
+/// all their later calls.
 ///
-/// It costs each rank `64 (ranks + 1)` bytes of lock words, and the home rank the value and one byte, rounded up to 64; many
-/// that are [made together](Self::many) cost less. For the costs of
-/// calls in remote operations see [`write`](Self::write) and [`read`](Self::read).
+/// A lock costs each rank `64 (ranks + 1)` bytes of lock words, and the home rank the value and one byte, rounded up to
+/// 64. Locks that are [made together](Self::many) cost less. [`write`](Self::write) and [`read`](Self::read) have the
+/// costs of calls in remote operations.
 ///
 /// # Examples
 /// ```
@@ -61,18 +61,18 @@ pub struct GlobalMutex<T, F: Fabric>(GlobalRwLock<T, F>);
 pub struct GlobalRwLock<T, F: Fabric>(ValueLock<T, F>);
 
 impl<T: Pod, F: Fabric> GlobalMutex<T, F> {
-    /// Collective; as [`GlobalRwLock::new`].
+    /// Collective: creates one mutex; see [`GlobalRwLock::new`].
     ///
     /// # Errors
-    /// As [`GlobalRwLock::new`].
+    /// The errors of [`GlobalRwLock::new`].
     pub fn new(fabric: &F, id: u32, home: Rank, value: T) -> Result<Self, Error> {
         GlobalRwLock::made(fabric, id, Kind::Mutex, home, value).map(GlobalMutex)
     }
 
-    /// Collective: an array of them in one piece of memory; as [`GlobalRwLock::many`].
+    /// Collective: creates an array of mutexes in one piece of memory; see [`GlobalRwLock::many`].
     ///
     /// # Errors
-    /// As `GlobalRwLock::many`.
+    /// The errors of `GlobalRwLock::many`.
     ///
     /// # Examples
     /// ```
@@ -84,23 +84,23 @@ impl<T: Pod, F: Fabric> GlobalMutex<T, F> {
     /// # Ok::<(), transom_windows::Error>(())
     /// ```
     pub fn many(fabric: &F, id: u32, len: usize, value: impl FnMut(usize) -> T) -> Result<Vec<Self>, Error> {
-        let made = ValueLock::make(fabric, id, Kind::Mutex, Which::Dealt(len), value)?;
+        let made = ValueLock::make(fabric, id, Kind::Mutex, ValueSet::RoundRobin(len), value)?;
         Ok(made.into_iter().map(|value| GlobalMutex(GlobalRwLock(value))).collect())
     }
 
-    /// Takes the lock and a copy of the value. As [`GlobalRwLock::write`], which has the cost.
+    /// Takes the lock and a copy of the value; see [`GlobalRwLock::write`], also for the cost.
     ///
     /// # Errors
-    /// As [`GlobalRwLock::write`].
+    /// The errors of [`GlobalRwLock::write`].
     #[inline(always)]
     pub fn lock(&self) -> Result<WriteGuard<'_, T, F>, Error> {
         self.0.write()
     }
 
-    /// [`lock`](Self::lock), if that needs no waiting: [`GlobalRwLock::try_write`].
+    /// [`lock`](Self::lock) if that needs no waiting: see [`GlobalRwLock::try_write`].
     ///
     /// # Errors
-    /// As `lock`.
+    /// The errors of `lock`.
     ///
     /// # Examples
     /// ```
@@ -109,7 +109,7 @@ impl<T: Pod, F: Fabric> GlobalMutex<T, F> {
     /// let next = transom_windows::GlobalMutex::new(&fabric, 0, 0, 10u64)?;
     /// match next.try_lock()? {
     ///     Some(mut next) => *next += 1,
-    ///     None => println!("somebody else is at it"),
+    ///     None => println!("another rank or thread holds it"),
     /// }
     /// # assert_eq!(*next.lock()?, 11);
     /// # Ok::<(), transom_windows::Error>(())
@@ -118,10 +118,10 @@ impl<T: Pod, F: Fabric> GlobalMutex<T, F> {
         self.0.try_write()
     }
 
-    /// [`lock`](Self::lock), unless it takes longer than `limit`: [`GlobalRwLock::try_write_for`].
+    /// [`lock`](Self::lock) with a time limit: see [`GlobalRwLock::try_write_for`].
     ///
     /// # Errors
-    /// As `lock`.
+    /// The errors of `lock`.
     ///
     /// # Examples
     /// ```
@@ -140,10 +140,10 @@ impl<T: Pod, F: Fabric> GlobalMutex<T, F> {
         self.0.try_write_for(limit)
     }
 
-    /// As [`lock`](Self::lock), whether the value is poisoned or not.
+    /// [`lock`](Self::lock) of a value that may be poisoned.
     ///
     /// # Errors
-    /// As [`GlobalRwLock::write_ignoring_poison`].
+    /// The errors of [`GlobalRwLock::write_ignoring_poison`].
     ///
     /// # Examples
     /// ```
@@ -161,7 +161,7 @@ impl<T: Pod, F: Fabric> GlobalMutex<T, F> {
     /// });
     /// assert!(matches!(pair.lock(), Err(Error::Poisoned { .. })));
     /// let mut guard = pair.lock_ignoring_poison()?;
-    /// guard[1] = guard[0]; // mended
+    /// guard[1] = guard[0]; // repaired
     /// pair.clear_poison()?;
     /// guard.unlock()?;
     /// assert_eq!(*pair.lock()?, [2, 2]);
@@ -171,7 +171,7 @@ impl<T: Pod, F: Fabric> GlobalMutex<T, F> {
         self.0.write_ignoring_poison()
     }
 
-    /// As [`GlobalRwLock::is_poisoned`].
+    /// See [`GlobalRwLock::is_poisoned`].
     ///
     /// # Errors
     /// [`Error::Value`].
@@ -179,7 +179,7 @@ impl<T: Pod, F: Fabric> GlobalMutex<T, F> {
         self.0.is_poisoned()
     }
 
-    /// As [`GlobalRwLock::clear_poison`].
+    /// See [`GlobalRwLock::clear_poison`].
     ///
     /// # Errors
     /// [`Error::Value`].
@@ -187,49 +187,49 @@ impl<T: Pod, F: Fabric> GlobalMutex<T, F> {
         self.0.clear_poison()
     }
 
-    /// Its number, which counts with the windows. Errors name one of an array by its index there, and the array by the number of its
-    /// first.
+    /// The mutex's number, counted together with the windows. Errors name a member of an array by its index, and the
+    /// array by the number of its first member.
     pub fn id(&self) -> u32 {
         self.0.id()
     }
 
-    /// The rank in whose memory the value is.
+    /// The rank whose memory holds the value.
     pub fn home(&self) -> Rank {
         self.0.home()
     }
 
-    /// What this rank did on it so far.
+    /// The operations of this rank on the mutex so far.
     pub fn counters(&self) -> Counters {
         self.0.counters()
     }
 }
 
 impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
-    /// Collective: a value in the memory of `home`, which all ranks name alike. Every rank passes a value, and the
-    /// home rank's is what it begins with. `id` names it in errors.
+    /// Collective: creates a value in the memory of `home`, which all ranks must pass alike. Every rank passes a value,
+    /// and the home rank's is the initial one. `id` names the lock in errors.
     ///
     /// # Errors
-    /// [`Error::Value`] if there is no such rank, or for more ranks than a lock can have; [`Error::Size`] if `T` has no size;
-    /// [`Error::Mismatch`] if ranks name different homes; [`Error::Collective`] if there is no memory, here or elsewhere. If one rank
-    /// fails, all do.
+    /// [`Error::Value`] if there is no such rank, or for more ranks than a lock supports; [`Error::Size`] if `T` has no
+    /// size; [`Error::Mismatch`] if ranks pass different homes; [`Error::Collective`] if no memory is available, here
+    /// or at another rank. If one rank fails, all do.
     pub fn new(fabric: &F, id: u32, home: Rank, value: T) -> Result<Self, Error> {
         Self::made(fabric, id, Kind::RwLock, home, value)
     }
 
     fn made(fabric: &F, id: u32, kind: Kind, home: Rank, value: T) -> Result<Self, Error> {
-        let mut made = ValueLock::make(fabric, id, kind, Which::One(home), |_| value)?;
+        let mut made = ValueLock::make(fabric, id, kind, ValueSet::Single(home), |_| value)?;
         Ok(GlobalRwLock(made.remove(0)))
     }
 
-    /// Collective: as many values as `len` says, in one piece of memory, for little more than one takes; the value of number
-    /// `i` is in the memory of the rank `i % ranks`, which asks `value(i)` what it begins with. Errors name the array
-    /// by `id`, and each value by its index.
+    /// Collective: creates `len` values in one piece of memory, for little more than the cost of one. The value of
+    /// index `i` is in the memory of rank `i % ranks`, which calls `value(i)` for its initial contents. Errors name the
+    /// array by `id`, and each value by its index.
     ///
-    /// Each rank pays 64 bytes for each value, and for each of its own 64 more and the value and one byte, rounded up to 64.
-    /// [`counters`](Self::counters) are those of all.
+    /// Each rank pays 64 bytes per value, and for each of its own values 64 more and the value and one byte, rounded up
+    /// to 64. [`counters`](Self::counters) count for the whole array.
     ///
     /// # Errors
-    /// As [`new`](Self::new); [`Error::Mismatch`] also if ranks name different lengths.
+    /// The errors of [`new`](Self::new); [`Error::Mismatch`] also if ranks pass different lengths.
     ///
     /// # Examples
     /// ```
@@ -242,37 +242,37 @@ impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
     /// # Ok::<(), transom_windows::Error>(())
     /// ```
     pub fn many(fabric: &F, id: u32, len: usize, value: impl FnMut(usize) -> T) -> Result<Vec<Self>, Error> {
-        let made = ValueLock::make(fabric, id, Kind::RwLock, Which::Dealt(len), value)?;
+        let made = ValueLock::make(fabric, id, Kind::RwLock, ValueSet::RoundRobin(len), value)?;
         Ok(made.into_iter().map(GlobalRwLock).collect())
     }
 
-    /// Takes the lock for this thread alone, and a copy of the value; waits, without remote operations, behind those
-    /// that asked before. Free: 1 compare-and-swap (2 if other ranks read since this rank last wrote) and 1 read; to
-    /// unlock 1 write, if the guard was borrowed mutably, and 1 compare-and-swap.
+    /// Takes the lock for this thread alone, with a copy of the value. Waits, without remote operations, for earlier
+    /// requests. If the lock is free, it costs 1 compare-and-swap (2 if other ranks read since this rank last wrote)
+    /// and 1 read. The unlock costs 1 write, if the guard was borrowed mutably, and 1 compare-and-swap.
     ///
     /// # Errors
-    /// [`Error::Poisoned`]; [`Error::Value`] if this thread holds the lock, or leaked a guard, or a rank died that is
-    /// needed. The lock is then not held.
+    /// [`Error::Poisoned`]; [`Error::Value`] if this thread holds the lock, or leaked a guard, or if a rank died that
+    /// is needed. The lock is not held then.
     #[inline(always)]
     pub fn write(&self) -> Result<WriteGuard<'_, T, F>, Error> {
         WriteGuard::read(&self.0, self.0.acquire(Mode::Exclusive)?, false)
     }
 
-    /// Takes the lock together with readers of other ranks, and a copy of the value. Free: 1 fetch-and-add and 1 read;
-    /// to unlock 1 fetch-and-add.
+    /// Takes the lock together with readers of other ranks, with a copy of the value. If no writer is in the way, it
+    /// costs 1 fetch-and-add and 1 read, and the unlock 1 fetch-and-add.
     ///
     /// # Errors
-    /// As [`write`](Self::write).
+    /// The errors of [`write`](Self::write).
     #[inline(always)]
     pub fn read(&self) -> Result<ReadGuard<'_, T, F>, Error> {
         ReadGuard::read(&self.0, self.0.acquire(Mode::Shared)?, false)
     }
 
-    /// [`write`](Self::write), if that needs no waiting; none if somebody has the lock, or waits for it, another thread of this
-    /// rank too. It takes no place in the queue.
+    /// [`write`](Self::write) if that needs no waiting. Returns `None` if another rank, or another thread of this rank,
+    /// holds the lock or waits for it. Takes no place in the queue.
     ///
     /// # Errors
-    /// As `write`.
+    /// The errors of `write`.
     ///
     /// # Examples
     /// ```
@@ -282,7 +282,7 @@ impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
     /// if let Some(mut limits) = limits.try_write()? {
     ///     *limits += 1;
     /// }
-    /// assert_eq!(*limits.try_read()?.expect("nobody writes"), 6);
+    /// assert_eq!(*limits.try_read()?.expect("no writer"), 6);
     /// # Ok::<(), transom_windows::Error>(())
     /// ```
     pub fn try_write(&self) -> Result<Option<WriteGuard<'_, T, F>>, Error> {
@@ -290,10 +290,10 @@ impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
         WriteGuard::read(&self.0, held, false).map(Some)
     }
 
-    /// [`read`](Self::read), if that needs no waiting; else as [`try_write`](Self::try_write).
+    /// [`read`](Self::read) if that needs no waiting; otherwise like [`try_write`](Self::try_write).
     ///
     /// # Errors
-    /// As `read`.
+    /// The errors of `read`.
     ///
     /// # Examples
     /// See `try_write`.
@@ -302,12 +302,12 @@ impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
         ReadGuard::read(&self.0, held, false).map(Some)
     }
 
-    /// [`write`](Self::write), unless the lock is not this thread's within `limit`: then none. It takes its place in the queue, and
-    /// at the deadline leaves it, as [`Window::try_lock_for`](crate::Window::try_lock_for) does, which says more; so do
-    /// threads of one rank, in the order in which they ask.
+    /// [`write`](Self::write) with a time limit: returns `None` if the lock is not granted within `limit`. The request
+    /// queues, and leaves the queue at the deadline, as [`Window::try_lock_for`](crate::Window::try_lock_for)
+    /// describes. Threads of one rank queue in the same way, in the order in which they call.
     ///
     /// # Errors
-    /// As `write`.
+    /// The errors of `write`.
     ///
     /// # Examples
     /// ```
@@ -319,7 +319,7 @@ impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
     /// if let Some(mut limits) = limits.try_write_for(soon)? {
     ///     *limits += 1;
     /// }
-    /// assert_eq!(*limits.try_read_for(soon)?.expect("nobody writes"), 6);
+    /// assert_eq!(*limits.try_read_for(soon)?.expect("no writer"), 6);
     /// # Ok::<(), transom_windows::Error>(())
     /// ```
     pub fn try_write_for(&self, limit: Duration) -> Result<Option<WriteGuard<'_, T, F>>, Error> {
@@ -327,11 +327,11 @@ impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
         WriteGuard::read(&self.0, held, false).map(Some)
     }
 
-    /// [`read`](Self::read) within `limit`; else as [`try_write_for`](Self::try_write_for), but that a request whose time is up stays
-    /// in the queue and is passed over there.
+    /// [`read`](Self::read) with a time limit, like [`try_write_for`](Self::try_write_for), except that at the deadline
+    /// the request stays in the queue and is passed over there.
     ///
     /// # Errors
-    /// As `read`.
+    /// The errors of `read`.
     ///
     /// # Examples
     /// See `try_write_for`.
@@ -340,7 +340,7 @@ impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
         ReadGuard::read(&self.0, held, false).map(Some)
     }
 
-    /// As [`write`](Self::write), whether the value is poisoned or not.
+    /// [`write`](Self::write) of a value that may be poisoned.
     ///
     /// # Errors
     /// [`Error::Value`].
@@ -351,7 +351,7 @@ impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
         WriteGuard::read(&self.0, self.0.acquire(Mode::Exclusive)?, true)
     }
 
-    /// As [`read`](Self::read), whether the value is poisoned or not.
+    /// [`read`](Self::read) of a value that may be poisoned.
     ///
     /// # Errors
     /// [`Error::Value`].
@@ -362,8 +362,8 @@ impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
         ReadGuard::read(&self.0, self.0.acquire(Mode::Shared)?, true)
     }
 
-    /// Whether a holder panicked, and nobody has said since that the value is good. 1 read; takes no lock, so it may
-    /// be otherwise right after.
+    /// Returns whether a holder panicked, and [`clear_poison`](Self::clear_poison) was not called since. 1 read. Takes
+    /// no lock, so the answer may change right away.
     ///
     /// # Errors
     /// [`Error::Value`].
@@ -373,8 +373,8 @@ impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
         Ok(mark != [0])
     }
 
-    /// Says that the value is good. Takes no lock: best called by who holds the guard, having mended the value, which
-    /// others see with it. 1 write and 1 flush.
+    /// Declares the value good. Takes no lock. Best called by the holder of a guard that has repaired the value; others
+    /// then see both together. 1 write and 1 flush.
     ///
     /// # Errors
     /// [`Error::Value`].
@@ -387,18 +387,18 @@ impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
         self.0.data().fabric.flush(self.0.remote()).map_err(|source| self.0.error(source))
     }
 
-    /// Its number, which counts with the windows. Errors name one of an array by its index there, and the array by the number of its
-    /// first.
+    /// The lock's number, counted together with the windows. Errors name a member of an array by its index, and the
+    /// array by the number of its first member.
     pub fn id(&self) -> u32 {
         self.0.id
     }
 
-    /// The rank in whose memory the value is.
+    /// The rank whose memory holds the value.
     pub fn home(&self) -> Rank {
         self.0.home
     }
 
-    /// What this rank did on it so far.
+    /// The operations of this rank on the lock so far.
     pub fn counters(&self) -> Counters {
         self.0.data().counters.read()
     }
@@ -406,7 +406,7 @@ impl<T: Pod, F: Fabric> GlobalRwLock<T, F> {
 
 impl<T, F: Fabric> fmt::Debug for GlobalRwLock<T, F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Not the value: that would take the lock.
+        // The value is left out: reading it would take the lock.
         f.debug_struct("GlobalRwLock").field("id", &self.0.id).field("home", &self.0.home).finish_non_exhaustive()
     }
 }

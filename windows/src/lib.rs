@@ -1,8 +1,9 @@
-//! Windows of memory that every rank exposes, epochs as types, and what a provider must sign to carry them.
+//! Windows of memory that every rank exposes, epochs as types, and the contract of a provider that carries them.
 //!
-//! [`Window`] is what a program holds; a call that synchronises opens an epoch, and the epoch lends [`Target`]s, which
-//! have every operation. [`Fabric`] is the provider underneath. The protocols that only need words (lock, fence) come
-//! from `transom-locks`.
+//! A program holds a [`Window`]. A call that synchronises opens an epoch, and the epoch lends [`Target`]s, which have
+//! every operation. [`Fabric`] is the provider underneath. The protocols that need only words (lock, fence) come from
+//! `transom-locks`.
+#![doc(html_root_url = "https://docs.rs/transom-windows/0.1.0")]
 
 mod accumulate;
 mod active;
@@ -18,6 +19,7 @@ mod core;
 mod counters;
 mod delayed;
 mod dropped;
+mod element;
 mod elements;
 mod epoch;
 mod error;
@@ -29,13 +31,13 @@ mod guard;
 mod guarded;
 mod local;
 mod memory;
+mod multi_lock;
 mod number;
 mod op;
 mod request;
 mod scope;
 mod section;
 mod segment;
-mod several;
 mod signals;
 mod target;
 mod updates;
@@ -55,6 +57,7 @@ pub use buffer::Buffer;
 pub use bytemuck::allocation::BoxBytes;
 pub use counters::Counters;
 pub use delayed::Delayed;
+pub use element::Element;
 pub use epoch::{AccessEpoch, FenceEpoch, LockAllEpoch, LockEpoch, ThreadTargets};
 pub use error::Error;
 pub use fabric::{ChangeBlock, Exchange, Fabric};
@@ -65,17 +68,17 @@ pub use guard::{ReadGuard, WriteGuard};
 pub use guarded::{GlobalMutex, GlobalRwLock};
 pub use local::Local;
 pub use memory::Memory;
+pub use multi_lock::LockRanksEpoch;
 pub use number::Number;
 pub use op::{Atomic, Op};
 pub use request::Request;
 pub use scope::{Scope, scope};
 pub use section::Section;
-pub use several::LockRanksEpoch;
 pub use signals::Signals;
 pub use target::Target;
-/// Exclusive or shared: how a lock is taken.
+/// The mode in which a lock is taken: exclusive or shared.
 pub use transom_locks::Mode;
-/// Wake-up of the rank at which a verb's word lies: needed or not.
+/// True if a verb wakes the rank at which its word lies.
 pub use transom_locks::Wake;
 pub use user_memory::{Owner, UserMemory};
 pub use value_name::ValueName;

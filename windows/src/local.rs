@@ -1,4 +1,4 @@
-//! Parts of a window that a rank's own processor reaches: its own, and those of ranks that it shares memory with.
+//! Parts of a window that a rank's own processor reaches: its own, and those of ranks that share memory with it.
 
 use crate::core::Core;
 use crate::target::inside;
@@ -8,9 +8,9 @@ use std::marker::PhantomData;
 use std::sync::atomic::{Ordering::SeqCst, fence};
 use transom_locks::Rank;
 
-/// A rank's own part of a window, or one as near: copies in and out, since other ranks may write at any time.
-/// Elements that ranks change by atomics at the same moment are not for these calls: use atomics on them, in an epoch
-/// on one's own rank.
+/// A rank's own part of a window, or that of a rank which shares memory. Calls copy in and out, since other ranks may
+/// write at any time. Elements that ranks change by atomics at the same time need atomics here too, in an epoch on this
+/// rank.
 ///
 /// # Examples
 /// ```
@@ -25,15 +25,15 @@ use transom_locks::Rank;
 pub struct Local<'w, T, F: Fabric> {
     pub(crate) core: &'w Core<F>,
     memory: Memory<'w, F>,
-    /// Whose.
+    /// The rank whose part it is.
     pub(crate) rank: Rank,
-    /// Where the elements begin.
+    /// Offset of the elements, in bytes.
     pub(crate) base: usize,
     len: usize,
     element: PhantomData<fn() -> T>,
 }
 
-/// What this rank's processor reaches: its own region, or another's that is shared.
+/// Memory that this rank's processor reaches: its own region, or a shared one of another rank.
 enum Memory<'w, F: Fabric> {
     Own(&'w F::Region),
     Shared(&'w F::Remote),
@@ -55,8 +55,9 @@ impl<'w, T: Pod, F: Fabric> Local<'w, T, F> {
         Local { core, memory: Memory::Own(region), rank, base, len, element: PhantomData }
     }
 
-    /// As [`Window::sync`](crate::Window::sync), also within an epoch: orders this rank's loads and stores before and after it. To be
-    /// called between looks at what others put, and between what this rank stores and how it tells of that. No remote operation.
+    /// [`Window::sync`](crate::Window::sync) within an epoch: orders this rank's loads and stores before and after it.
+    /// Call it between two reads of memory that other ranks put to, and between this rank's stores and its notification
+    /// of them. No remote operation.
     ///
     /// # Examples
     /// ```
@@ -65,7 +66,7 @@ impl<'w, T: Pod, F: Fabric> Local<'w, T, F> {
     /// let epoch = window.lock_all()?;
     /// epoch.target(0)?.put(0, &[1])?;
     /// while epoch.local().get(0)? == 0 {
-    ///     epoch.local().sync(); // others put it, where there are others
+    ///     epoch.local().sync(); // in a larger job another rank would put it
     /// }
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -75,15 +76,15 @@ impl<'w, T: Pod, F: Fabric> Local<'w, T, F> {
         self.core.checks.synchronised(&self.core.data.counters);
     }
 
-    /// The part of another rank, if the two share memory: read and written by this rank's own loads and stores, without
-    /// an epoch and without remote operations. On a window made by
-    /// [`allocate_shared`](crate::Flavor::Shared) that is every rank's.
+    /// The part of another rank that shares memory with this one, accessed by this rank's own loads and stores, without
+    /// an epoch and without remote operations. On a window made by [`allocate_shared`](crate::Flavor::Shared) every
+    /// rank's part can be accessed.
     ///
-    /// Stores become visible to others, and others' to loads here, where a synchronisation orders the two: a fence, an
-    /// epoch of a lock, or [`sync`](crate::Window::sync) on both sides of a signal or message of the program's own.
+    /// Stores become visible to other ranks, and theirs to loads here, where a synchronisation orders the two: a fence,
+    /// a lock's epoch, or [`sync`](crate::Window::sync) on both sides of a signal or message of the program's own.
     ///
     /// # Errors
-    /// [`Error::NotShared`] if that rank's memory is out of reach; [`Error::NoSuchRank`].
+    /// [`Error::NotShared`] if this rank's processor does not reach that memory; [`Error::NoSuchRank`].
     ///
     /// # Examples
     /// ```
@@ -111,7 +112,7 @@ impl<'w, T: Pod, F: Fabric> Local<'w, T, F> {
     /// Memory that this rank attached.
     ///
     /// # Errors
-    /// [`Error::Detached`] if it is no longer, [`Error::NotHere`] if another rank did.
+    /// [`Error::Detached`] if it was detached, [`Error::NotHere`] if another rank attached it.
     ///
     /// # Examples
     /// See [`Window::attach`](crate::Window::attach).
@@ -121,26 +122,26 @@ impl<'w, T: Pod, F: Fabric> Local<'w, T, F> {
         Ok(Local { memory: Memory::Own(region), base: 0, len, ..Self::new(self.core) })
     }
 
-    /// `len` other elements, from byte `offset` of these on.
+    /// A view of `len` elements of `U`, from byte `offset` of these on.
     pub(crate) fn as_elements<U>(&self, offset: usize, len: usize) -> Local<'w, U, F> {
         let Local { core, rank, .. } = *self;
         Local { core, memory: self.memory, rank, base: self.base + offset, len, element: PhantomData }
     }
 
-    /// How many elements the part has.
+    /// The number of elements in the part.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it has none.
+    /// True if the part has no elements.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// One element.
+    /// Reads one element.
     ///
     /// # Errors
-    /// [`Error::OutOfBounds`]. So for the following.
+    /// [`Error::OutOfBounds`], as for all calls below.
     #[inline]
     pub fn get(&self, offset: usize) -> Result<T, Error> {
         let mut one = [T::zeroed()];
@@ -157,7 +158,7 @@ impl<'w, T: Pod, F: Fabric> Local<'w, T, F> {
         self.write(offset, &[value])
     }
 
-    /// A copy of `len` elements from `offset` on.
+    /// Copies `len` elements from `offset` on.
     ///
     /// # Errors
     /// [`Error::OutOfBounds`].
@@ -168,7 +169,7 @@ impl<'w, T: Pod, F: Fabric> Local<'w, T, F> {
         Ok(copy)
     }
 
-    /// Copies elements from `offset` on.
+    /// Copies elements from `offset` on into a buffer.
     ///
     /// # Errors
     /// [`Error::OutOfBounds`].
@@ -201,36 +202,37 @@ impl<'w, T: Pod, F: Fabric> Local<'w, T, F> {
         written.map_err(|source| self.error(source))
     }
 
-    /// Elements where they are, without a copy, for as long as the window or epoch is borrowed: no fence can come in between.
+    /// The elements in place, without a copy, for as long as the window or epoch is borrowed: no fence can come in
+    /// between.
     ///
     /// # Errors
-    /// [`Error::OutOfBounds`]; [`Error::NotShared`] if this processor does not reach them.
+    /// [`Error::OutOfBounds`]; [`Error::NotShared`] if this processor does not reach the elements.
     ///
     /// # Safety
-    /// As long as the slice lives nobody writes these elements: no rank by whatever call, nor this one by another view of
-    /// them; nor accumulates to others in the same aligned 8 bytes, which an accumulate may write as a whole.
-    /// What was written before is ordered before this call by a synchronisation, as for [`of`](Self::of).
+    /// While the slice lives, no rank writes these elements, by any call or by another view of them. No rank
+    /// accumulates to other elements in the same aligned 8 bytes, which an accumulate may write as a whole. A
+    /// synchronisation orders earlier writes before this call, as for [`of`](Self::of).
     ///
     /// # Examples
     /// See [`as_mut_slice`](Self::as_mut_slice).
     #[inline]
     pub unsafe fn as_slice(&self, offset: usize, len: usize) -> Result<&'w [T], Error> {
         let start = self.in_place(offset, len)?;
-        // SAFETY: so many elements lie there, aligned, as long as the window; any bytes are elements, which nobody writes
-        // by the caller's word.
+        // SAFETY: `len` aligned elements lie there, as long as the window lives, and any bytes are valid elements. No
+        // rank writes them: caller's contract.
         Ok(unsafe { std::slice::from_raw_parts(start, len) })
     }
 
-    /// [`as_slice`](Self::as_slice), to be written as well: for programs that compute in the window's own memory. Others see
-    /// what was written as after [`write`](Self::write).
+    /// [`as_slice`](Self::as_slice) with write access, for programs that compute in the window's own memory. Other
+    /// ranks see these writes as they see those by [`write`](Self::write).
     ///
     /// # Errors
-    /// As [`as_slice`](Self::as_slice).
+    /// The errors of [`as_slice`](Self::as_slice).
     ///
     /// # Safety
-    /// As long as the slice lives nobody else reads or writes these elements: no rank by whatever call, nor this one by
-    /// another view of them; nor accumulates to others in the same aligned 8 bytes. What was read or written
-    /// before is ordered before this call by a synchronisation.
+    /// While the slice lives, no rank reads or writes these elements otherwise, by any call or by another view of them.
+    /// No rank accumulates to other elements in the same aligned 8 bytes. A synchronisation orders earlier reads and
+    /// writes before this call.
     ///
     /// # Examples
     /// ```
@@ -238,12 +240,12 @@ impl<'w, T: Pod, F: Fabric> Local<'w, T, F> {
     /// # let mut window = transom_windows::Window::<f64, _>::allocate(&fabric, 0, 64)?;
     /// window.local().write(8, &[1.0, 2.0, 3.0, 4.0])?;
     /// window.fence()?;
-    /// // SAFETY: until the next fence each rank touches its own part only.
+    /// // SAFETY: until the next fence each rank accesses only its own part.
     /// for x in unsafe { window.local().as_mut_slice(8, 4) }? {
     ///     *x *= 2.0;
     /// }
     /// window.fence()?;
-    /// // SAFETY: until the next fence nobody writes.
+    /// // SAFETY: until the next fence no rank writes.
     /// assert_eq!(unsafe { window.local().of(0)?.as_slice(8, 4) }?, [2.0, 4.0, 6.0, 8.0]); // could be any rank's
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -253,11 +255,11 @@ impl<'w, T: Pod, F: Fabric> Local<'w, T, F> {
             self.core.checks.stored();
         }
         let start = self.in_place(offset, len)?;
-        // SAFETY: as above; and nobody reads them either.
+        // SAFETY: as above, and no rank reads the elements either.
         Ok(unsafe { std::slice::from_raw_parts_mut(start, len) })
     }
 
-    /// Where elements lie, as long as the window.
+    /// The address of the elements, valid as long as the window lives.
     #[inline(always)]
     fn in_place(&self, offset: usize, len: usize) -> Result<*mut T, Error> {
         let (fabric, at) = (&self.core.data.fabric, self.place(offset, len)?);
@@ -266,13 +268,13 @@ impl<'w, T: Pod, F: Fabric> Local<'w, T, F> {
             Memory::Own(region) => fabric.own_bytes(region, at, size),
             Memory::Shared(remote) => fabric.bytes(remote, at, size),
         };
-        // A provider is safe code, and may be wrong.
+        // A provider is safe code, so its result is checked.
         let bytes = bytes.filter(|bytes| bytes.len() == size);
         let start = bytes.map(|bytes| bytes.as_ptr().cast_mut().cast::<T>()).filter(|start| start.is_aligned());
         start.ok_or(Error::NotShared { window: self.core.id, rank: self.rank })
     }
 
-    /// The first byte of elements, if the part has them all.
+    /// Offset of the first byte of the elements, if the part has them all.
     #[inline(always)]
     fn place(&self, offset: usize, len: usize) -> Result<usize, Error> {
         inside::<T>(offset, len, self.len).map(|at| self.base + at).ok_or_else(|| {

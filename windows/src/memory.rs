@@ -1,11 +1,11 @@
-//! Bytes of a rank that a provider may know, and whole pages of them.
+//! Memory of a rank that its provider may register, in whole pages.
 
 use crate::FabricError;
 use bytemuck::allocation::{BoxBytes, try_zeroed_slice_box};
 use bytemuck::{Pod, Zeroable};
 use std::ops::{Deref, DerefMut};
 
-/// What a provider gives for a [`Buffer`](crate::Buffer): bytes from the beginning of a page on.
+/// The memory that a provider returns for a [`Buffer`](crate::Buffer): bytes that begin on a page.
 ///
 /// # Examples
 /// ```
@@ -19,12 +19,12 @@ use std::ops::{Deref, DerefMut};
 /// ```
 pub struct Memory(Box<dyn Bytes>);
 
-/// Who has the bytes.
+/// An owner of the bytes.
 trait Bytes: DerefMut<Target = [u8]> + Send + Sync {}
 
 impl<B: DerefMut<Target = [u8]> + Send + Sync> Bytes for B {}
 
-/// Bytes that go somewhere when they are dropped.
+/// Bytes that are passed to `home` when they are dropped.
 struct Kept<H: FnOnce(BoxBytes)> {
     bytes: BoxBytes,
     home: Option<H>,
@@ -35,10 +35,10 @@ struct Kept<H: FnOnce(BoxBytes)> {
 struct Page([u8; 4096]);
 
 impl Memory {
-    /// Memory that nobody but its owner knows.
+    /// Memory that the provider does not register.
     ///
     /// # Errors
-    /// As [`zeroed`](Self::zeroed).
+    /// The errors of [`zeroed`](Self::zeroed).
     ///
     /// # Examples
     /// ```
@@ -49,7 +49,7 @@ impl Memory {
         Ok(Memory(Box::new(Self::zeroed(bytes)?)))
     }
 
-    /// Memory that goes home when it is dropped.
+    /// Memory that is passed to `home` when it is dropped.
     ///
     /// # Examples
     /// See [`Memory`].
@@ -57,10 +57,10 @@ impl Memory {
         Memory(Box::new(Kept { bytes, home: Some(home) }))
     }
 
-    /// Memory that somebody has, who gives it up when this is dropped; from the beginning of a page on.
+    /// Memory of any owner, which is dropped with this; it must begin on a page.
     ///
     /// # Safety
-    /// It gives the same bytes each time, until it is dropped.
+    /// `bytes` dereferences to the same memory each time, until it is dropped.
     ///
     /// # Examples
     /// ```
@@ -74,10 +74,10 @@ impl Memory {
         Memory(Box::new(bytes))
     }
 
-    /// At least so many zeroed bytes, of whole pages.
+    /// Allocates at least `bytes` zeroed bytes, in whole pages.
     ///
     /// # Errors
-    /// [`FabricError::System`] if there is no memory.
+    /// [`FabricError::System`] if no memory is available.
     ///
     /// # Examples
     /// See [`Memory`].

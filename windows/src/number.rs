@@ -1,9 +1,9 @@
-//! What number an element is, of which ranks see bytes alone.
+//! The kind of number of an element type; ranks otherwise exchange only bytes.
 
 use std::any::TypeId;
 
-/// What number the elements of a call are, as ranks compare it with their size: what one sends as `f64` another is not to take for
-/// `u64`.
+/// The kind of number of a call's elements. Ranks compare it, with the size, so that elements sent as `f64` are not
+/// received as `u64`.
 ///
 /// # Examples
 /// ```
@@ -15,7 +15,7 @@ use std::any::TypeId;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Number {
-    /// No number, or several.
+    /// Not a number, or several numbers.
     None,
     /// `u8` to `u128`, `usize`.
     Unsigned,
@@ -26,7 +26,7 @@ pub enum Number {
 }
 
 impl Number {
-    /// Of the elements of this type.
+    /// The kind of number of type `T`.
     #[inline]
     pub fn of<T: 'static>() -> Number {
         macro_rules! is {
@@ -43,12 +43,12 @@ impl Number {
         }
     }
 
-    /// The number of which `bits` has the lowest two, as a message brings it.
+    /// The kind of number in the lowest two bits of `bits`, as a message carries it.
     pub fn of_bits(bits: u64) -> Number {
         [Number::None, Number::Unsigned, Number::Signed, Number::Float][(bits & 3) as usize]
     }
 
-    /// As Rust names it, of so many bytes; none of what is no number.
+    /// The Rust name of this kind with `bytes` bytes; `None` for elements that are not numbers.
     pub fn named(self, bytes: u64) -> Option<String> {
         let letter = ["", "u", "i", "f"][self as usize];
         (self != Number::None).then(|| format!("{letter}{}", 8 * u128::from(bytes)))

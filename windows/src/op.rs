@@ -1,10 +1,10 @@
-//! The elements that accumulates work on, and what they do with them.
+//! The element types of accumulates, and their operations.
 
 use bytemuck::Pod;
 
-/// What an accumulate does with an element and an operand.
+/// The operation of an accumulate on an element and an operand.
 ///
-/// On floats, the bitwise and logical ones mean nothing; see [`Atomic::supports`].
+/// The bitwise and logical operations are not defined for floats; see [`Atomic::supports`].
 ///
 /// # Examples
 /// ```
@@ -15,25 +15,25 @@ use bytemuck::Pod;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Op {
-    /// Their sum; integers wrap.
+    /// The sum; integers wrap.
     Sum,
-    /// Their product; integers wrap.
+    /// The product; integers wrap.
     Prod,
     /// The lesser; of a number and a NaN, the number.
     Min,
     /// The greater; of a number and a NaN, the number.
     Max,
-    /// The bits that both have.
+    /// The bits set in both.
     And,
-    /// The bits that either has.
+    /// The bits set in either.
     Or,
-    /// The bits that one of them has.
+    /// The bits set in exactly one.
     Xor,
     /// 1 if neither is 0, else 0.
     LogicalAnd,
     /// 0 if both are 0, else 1.
     LogicalOr,
-    /// 1 if one of them is 0, else 0.
+    /// 1 if exactly one of them is 0, else 0.
     LogicalXor,
     /// The operand.
     Replace,
@@ -42,7 +42,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// All of them.
+    /// All operations.
     ///
     /// # Examples
     /// ```
@@ -65,8 +65,8 @@ impl Op {
     ];
 }
 
-/// An element of an accumulate: an integer or a float of 1, 2, 4 or 8 bytes. `bool` is none, as not every byte is one: use `u8`, and the
-/// logical operations.
+/// An element type of accumulates: an integer or a float of 1, 2, 4 or 8 bytes. `bool` is not one, since not every byte
+/// is a valid `bool`: use `u8` and the logical operations.
 ///
 /// # Examples
 /// ```
@@ -84,23 +84,23 @@ impl Op {
     note = "to change another element, lock its owner exclusively, get it and put it; or make it the value of a `GlobalMutex`"
 )]
 pub trait Atomic: Pod + sealed::Sealed {
-    /// Whether it is an integer, on which every operation means something.
+    /// True for an integer, for which every operation is defined.
     const INTEGER: bool;
 
-    /// The result of an operation; of one that the element does not support, the element as it was.
+    /// The result of an operation; the element unchanged if the operation is not defined for it.
     fn apply(op: Op, element: Self, operand: Self) -> Self;
 
-    /// [`apply`](Self::apply) to each of some elements, with its operand.
+    /// [`apply`](Self::apply) to each of several elements, with its operand.
     fn apply_all(op: Op, elements: &mut [Self], operands: &[Self]) {
         each::<_, false>(op, elements, operands);
     }
 
-    /// The same with each operand as the element, and the element as the operand.
+    /// [`apply_all`](Self::apply_all) with the operand in the place of the element, and vice versa.
     fn apply_all_swapped(op: Op, elements: &mut [Self], operands: &[Self]) {
         each::<_, true>(op, elements, operands);
     }
 
-    /// Whether the operation means something on such an element.
+    /// Returns whether the operation is defined for this element type.
     #[inline]
     fn supports(op: Op) -> bool {
         use Op::*;
@@ -108,7 +108,7 @@ pub trait Atomic: Pod + sealed::Sealed {
     }
 }
 
-/// What is done for each operation by code of its own, in which it is a constant.
+/// Expands an expression once per operation, with the operation as a constant.
 macro_rules! by_constant {
     ($op:expr, |$constant:ident| $body:expr) => {
         by_constant!(@ $op, $constant, $body,
@@ -125,7 +125,7 @@ macro_rules! by_constant {
 }
 pub(crate) use by_constant;
 
-/// By the vector instructions that the processor has.
+/// Uses the processor's vector instructions.
 fn each<T: Atomic, const SWAPPED: bool>(op: Op, elements: &mut [T], operands: &[T]) {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") {
@@ -139,7 +139,7 @@ fn each<T: Atomic, const SWAPPED: bool>(op: Op, elements: &mut [T], operands: &[
     loops::<T, SWAPPED>(op, elements, operands);
 }
 
-/// A loop for each operation, which the compiler makes of such vector instructions as its caller may use.
+/// A loop per operation, which the compiler vectorises with the instructions that its caller may use.
 #[inline(always)]
 fn loops<T: Atomic, const SWAPPED: bool>(op: Op, elements: &mut [T], operands: &[T]) {
     by_constant!(op, |OP| for (element, &operand) in elements.iter_mut().zip(operands) {
@@ -151,7 +151,7 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// Whether they are integers, the types, and the result of an operation.
+/// Implements [`Atomic`]: whether the types are integers, the types, and the result of an operation.
 macro_rules! atomic {
     ($integer:literal, [$($type:ty),*], |$op:ident, $element:ident, $operand:ident| $result:expr) => {$(
         impl sealed::Sealed for $type {}

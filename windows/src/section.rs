@@ -4,13 +4,13 @@ use crate::{Atomic, Error, Fabric, Op, Target};
 use bytemuck::Pod;
 use std::ops::Range;
 
-/// Which elements of a target's part a [`put_section`](Target::put_section) or [`get_section`](Target::get_section)
-/// moves: blocks of one length. On the caller's side they lie packed, block after block in the order of the section.
-/// All numbers are in elements; a section without elements moves nothing, wherever it lies. All but `Indexed`, which borrows
-/// its list, are `Section<'static>`: so a function that makes one may return it.
+/// The elements of a target's part that a [`put_section`](Target::put_section) or [`get_section`](Target::get_section)
+/// moves: blocks of one length. The caller's buffer holds them packed, block after block in the order of the section.
+/// All numbers are in elements. A section without elements moves nothing, wherever it lies. All variants but `Indexed`,
+/// which borrows its list, are `Section<'static>`, so a function that makes one may return it.
 ///
-/// A put refuses blocks that overlap ([`Error::SectionOverlap`]), because a fabric may complete puts in any order. A
-/// get may read an element as often as it likes.
+/// A put refuses overlapping blocks ([`Error::SectionOverlap`]), because a fabric may complete puts in any order. A get
+/// may read an element repeatedly.
 ///
 /// # Examples
 /// ```
@@ -30,26 +30,26 @@ use std::ops::Range;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Section<'a> {
-    /// Elements side by side, as a plain put or get has them.
+    /// Adjacent elements, as in a plain put or get.
     Contiguous {
         /// The first element.
         offset: usize,
-        /// How many.
+        /// The number of elements.
         len: usize,
     },
     /// Blocks at equal distances: a column of a matrix, one field of many records.
     Strided {
         /// The first element.
         offset: usize,
-        /// How many blocks.
+        /// The number of blocks.
         count: usize,
-        /// Elements of each.
+        /// Elements per block.
         block: usize,
-        /// From the first element of a block to that of the next.
+        /// The distance from the first element of a block to that of the next.
         stride: usize,
     },
-    /// A rectangle of an array that is stored row after row. Nothing knows where the array's rows begin: a tile that
-    /// crosses the end of one goes on in the next.
+    /// A rectangle of an array that is stored row after row. The call does not know where the array's rows begin: a
+    /// tile that crosses the end of a row goes on in the next.
     Tile {
         /// The tile's first element, counted from the beginning of the target's part: `row * row_length + column` if
         /// the array begins there.
@@ -65,14 +65,14 @@ pub enum Section<'a> {
     Indexed {
         /// The first element of each block.
         offsets: &'a [usize],
-        /// Elements of each.
+        /// Elements per block.
         block: usize,
     },
 }
 
 impl<'a> Section<'a> {
-    /// How many elements there are, and so how long the caller's buffer must be. `usize::MAX`, which no buffer is, if
-    /// they cannot be counted.
+    /// The number of elements, and so the length of the caller's buffer. `usize::MAX`, which no buffer has, on
+    /// overflow.
     ///
     /// # Examples
     /// ```
@@ -85,7 +85,7 @@ impl<'a> Section<'a> {
         count.saturating_mul(block)
     }
 
-    /// Whether it has no elements.
+    /// Returns whether it has no elements.
     ///
     /// # Examples
     /// ```
@@ -96,7 +96,7 @@ impl<'a> Section<'a> {
         self.len() == 0
     }
 
-    /// Whether all of it is within so many elements.
+    /// True if the whole section is within the first `elements` elements.
     ///
     /// # Examples
     /// ```
@@ -115,8 +115,8 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Checks that a slice of this length can be written by the section: it [is within](Self::is_within) the slice, and no two blocks
-    /// [overlap](Self::overlaps).
+    /// True if the section can write to a slice of `elements` elements: it [is within](Self::is_within) the slice, and
+    /// no two blocks [overlap](Self::overlaps).
     #[doc(hidden)]
     pub fn can_be_written(&self, elements: usize) -> bool {
         let blocks = self.blocks();
@@ -133,7 +133,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Whether an element is in two of its blocks. Of a section that [is within](Self::is_within) what there is.
+    /// True if an element is in two of its blocks. The section must be [within](Self::is_within) the existing elements.
     ///
     /// # Examples
     /// ```
@@ -144,7 +144,7 @@ impl<'a> Section<'a> {
         self.blocks().overlap().is_some()
     }
 
-    /// The section of a slice, packed; none if some of it is outside.
+    /// Packs the section of a slice; `None` if any element is outside.
     ///
     /// # Examples
     /// ```
@@ -166,8 +166,8 @@ impl<'a> Section<'a> {
         blocks.each_run(run).ok().map(|()| packed)
     }
 
-    /// As [`pack`](Self::pack), into memory of the caller's; none, and nothing is written, if some of the section is outside, or `into` has
-    /// not as many elements.
+    /// [`pack`](Self::pack) into the caller's buffer. Returns `None`, and writes nothing, if part of the section is
+    /// outside or `into` has another length.
     ///
     /// # Examples
     /// ```
@@ -183,8 +183,8 @@ impl<'a> Section<'a> {
         fits.then(|| self.gather(from, into))
     }
 
-    /// Writes what was packed to the section of a slice; none, and nothing is written, if some of it is outside, blocks overlap,
-    /// or there are not as many elements.
+    /// Writes packed elements to the section of a slice. Returns `None`, and writes nothing, if part of the section is
+    /// outside, blocks overlap, or `packed` has another length.
     ///
     /// # Examples
     /// ```
@@ -198,7 +198,7 @@ impl<'a> Section<'a> {
         fits.then(|| self.scatter(packed, into))
     }
 
-    /// The section as a range, if its elements are known to lie side by side without a look at each block.
+    /// The section as a range, if its elements are adjacent and a look at each block is not needed to tell.
     #[doc(hidden)]
     pub fn range(&self) -> Option<Range<usize>> {
         let blocks = self.blocks();
@@ -209,7 +209,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// The list of [`Section::Indexed`]; empty of the others.
+    /// The list of [`Section::Indexed`]; empty for other variants.
     #[doc(hidden)]
     pub fn list(&self) -> &'a [usize] {
         match self {
@@ -218,7 +218,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// The same section with another list, if it has one.
+    /// The same section with another list; other variants are unchanged.
     #[doc(hidden)]
     pub fn with_list<'b>(&self, offsets: &'b [usize]) -> Section<'b> {
         match *self {
@@ -279,13 +279,14 @@ impl<'a> Section<'a> {
 }
 
 impl<T: Pod, F: Fabric> Target<'_, T, F> {
-    /// [`put`](Self::put) of every block of a section: `source` holds them packed. The whole section is checked before
-    /// the first byte moves. 1 write for each run of blocks that adjoin. Blocks listed ([`Section::Indexed`]) out of
-    /// ascending order cost memory for the check too: a bit for each element from the first to the last, or a sorted copy of the list.
+    /// [`put`](Self::put) of every block of a section, from the packed `source`. The whole section is checked before
+    /// the first byte moves. Costs 1 write per run of adjacent blocks. Blocks listed ([`Section::Indexed`]) out of
+    /// ascending order cost memory for the check too: a bit for each element from the first to the last, or a sorted
+    /// copy of the list.
     ///
     /// # Errors
-    /// [`Error::BufferLength`], [`Error::OutOfBounds`], [`Error::SectionOverlap`]: nothing was put.
-    /// [`Error::Fabric`]: some blocks may have been.
+    /// [`Error::BufferLength`], [`Error::OutOfBounds`], [`Error::SectionOverlap`]: no element was put.
+    /// [`Error::Fabric`]: some blocks may have been put.
     ///
     /// # Examples
     /// ```
@@ -314,11 +315,12 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
         })
     }
 
-    /// [`get`](Self::get) of every block of a section: `into` receives them packed. The whole section is checked
-    /// before the first byte moves. 1 read for each run of blocks that adjoin.
+    /// [`get`](Self::get) of every block of a section, packed into `into`. The whole section is checked before the
+    /// first byte moves. Costs 1 read per run of adjacent blocks.
     ///
     /// # Errors
-    /// [`Error::BufferLength`], [`Error::OutOfBounds`]: `into` is as it was. [`Error::Fabric`]: some of it may not be.
+    /// [`Error::BufferLength`], [`Error::OutOfBounds`]: `into` is unchanged. [`Error::Fabric`]: parts of it may have
+    /// changed.
     ///
     /// # Examples
     /// ```
@@ -347,13 +349,13 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
         })
     }
 
-    /// [`accumulate`](Self::accumulate) to every block of a section: scatter and accumulate; `operands` holds theirs packed.
-    /// Blocks may overlap. The whole section is checked first. Costs as `accumulate`, of each run of blocks that adjoin; of single
-    /// words where memory is shared less, since the places of the next are known while one is changed.
+    /// [`accumulate`](Self::accumulate) to every block of a section, with packed `operands`. Blocks may overlap. The
+    /// whole section is checked first. Costs as much as `accumulate` for each run of adjacent blocks. Single words cost
+    /// less where memory is shared, since the next address is known while one word is changed.
     ///
     /// # Errors
-    /// [`Error::BufferLength`], [`Error::OutOfBounds`], [`Error::Operation`]: nothing was changed. [`Error::Fabric`]: some
-    /// elements may have been.
+    /// [`Error::BufferLength`], [`Error::OutOfBounds`], [`Error::Operation`]: no element was changed.
+    /// [`Error::Fabric`]: some elements may have been changed.
     ///
     /// # Examples
     /// ```
@@ -387,10 +389,11 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
         })
     }
 
-    /// As [`accumulate_section`](Self::accumulate_section), and writes to `results` what each element was, packed.
+    /// [`accumulate_section`](Self::accumulate_section) that also writes each element's previous value to `results`,
+    /// packed.
     ///
     /// # Errors
-    /// As `accumulate_section`.
+    /// The errors of `accumulate_section`.
     ///
     /// # Examples
     /// See `accumulate_section`.
@@ -415,7 +418,7 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
         })
     }
 
-    /// Whether the buffer is as long as the section, and the section inside what the target exposes.
+    /// Checks that the buffer is as long as the section, and that the section is inside the target's part.
     fn check(&self, section: &Section<'_>, blocks: &Blocks<'_>, buffer: usize) -> Result<(), Error> {
         let (window, rank, size) = (self.core.id, self.rank(), self.len());
         if section.len() != buffer {
@@ -431,17 +434,17 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
 /// Bits of a word that marks elements.
 const WORD: usize = u64::BITS as usize;
 
-/// Listed blocks that are compared before a look at the result.
+/// Listed blocks that are compared before the result is tested.
 const AT_ONCE: usize = 256;
 
-/// What all shapes come down to.
+/// The common form of all sections.
 struct Blocks<'a> {
     count: usize,
     block: usize,
     starts: Starts<'a>,
 }
 
-/// Where the blocks begin.
+/// The positions of the blocks.
 enum Starts<'a> {
     Every { offset: usize, stride: usize },
     Listed(&'a [usize]),
@@ -457,7 +460,7 @@ impl<'a> Section<'a> {
                 return Blocks { count: offsets.len(), block, starts: Starts::Listed(offsets) };
             }
         };
-        // Side by side they are one block. Saturated, it is longer than any buffer, and refused for that.
+        // Adjacent blocks count as one. On saturation it is longer than any buffer, and refused for that.
         let (count, block) = if stride == block { (1, count.saturating_mul(block)) } else { (count, block) };
         Blocks { count, block, starts: Starts::Every { offset, stride } }
     }
@@ -468,7 +471,7 @@ impl Blocks<'_> {
         self.count == 0 || self.block == 0
     }
 
-    /// Where block `i` begins; cannot overflow once all are known to be inside a part.
+    /// The first element of block `i`. Cannot overflow once all blocks are known to be inside a part.
     fn start(&self, i: usize) -> usize {
         match self.starts {
             Starts::Every { offset, stride } => offset + i * stride,
@@ -476,14 +479,14 @@ impl Blocks<'_> {
         }
     }
 
-    /// Elements that are not among the `size` of a part, if there are any: the whole stretch from the first to the
-    /// last of evenly spaced blocks, or a listed block.
+    /// A range of elements that is not within the `size` elements of a part, if there is any: the whole stretch of
+    /// evenly spaced blocks, or a listed block.
     fn outside(&self, size: usize) -> Option<(usize, usize)> {
         let beyond = |&(offset, len): &(usize, usize)| offset > size || len > size - offset;
         match self.starts {
             _ if self.is_empty() => None,
             Starts::Every { offset, stride } => {
-                // Saturated, it is longer than any part.
+                // On saturation it is longer than any part.
                 let stretch = stride.saturating_mul(self.count - 1).saturating_add(self.block);
                 Some((offset, stretch)).filter(beyond)
             }
@@ -491,12 +494,12 @@ impl Blocks<'_> {
         }
     }
 
-    /// An element of two blocks, if there is one.
+    /// An element that is in two blocks, if there is one.
     fn overlap(&self) -> Option<usize> {
         match self.starts {
             _ if self.is_empty() => None,
             Starts::Every { offset, stride } => {
-                // Saturated, it is outside of any part.
+                // On saturation it is outside any part.
                 (self.count > 1 && stride < self.block).then(|| offset.saturating_add(stride))
             }
             Starts::Listed(offsets) => {
@@ -510,9 +513,9 @@ impl Blocks<'_> {
         }
     }
 
-    /// Checks that each listed block begins at the end of the block before, or later.
+    /// True if each listed block begins at or after the end of the previous one.
     fn are_ascending(&self, offsets: &[usize]) -> bool {
-        // Blocks are compared without a branch each, some at a time: the first unordered ones end the search.
+        // Compares without a branch per block, a batch at a time; the first unordered batch ends the search.
         let ascend = |pair: &[usize]| (pair[0] <= pair[1]) & (pair[1].wrapping_sub(pair[0]) >= self.block);
         (0..offsets.len()).step_by(AT_ONCE).all(|start| {
             let some = &offsets[start..offsets.len().min(start + AT_ONCE + 1)];
@@ -520,8 +523,8 @@ impl Blocks<'_> {
         })
     }
 
-    /// Checks that no element is in two of the listed blocks. All of them must be within `elements` elements from `first` on. The check
-    /// marks a bit for each element; if the list covers few of them, it sorts a copy.
+    /// True if no element is in two of the listed blocks, which must be within `elements` elements from `first` on.
+    /// Marks a bit for each element, or sorts a copy of the list if it covers few of them.
     fn are_apart(&self, offsets: &[usize], first: usize, elements: usize) -> bool {
         let words = elements.div_ceil(WORD);
         if words > offsets.len() {
@@ -550,7 +553,7 @@ impl Blocks<'_> {
         twice == 0
     }
 
-    /// An element of two listed blocks, if there is one.
+    /// An element that is in two listed blocks, if there is one.
     fn first_overlap(&self, offsets: &[usize]) -> Option<usize> {
         let mut ascending = offsets.to_vec();
         ascending.sort_unstable();
@@ -587,8 +590,8 @@ impl Blocks<'_> {
         }
     }
 
-    /// Calls `each` with the first element and the length of every run of blocks of which each begins where the one
-    /// before ends. For blocks that are inside a part.
+    /// Calls `each` with the first element and the length of every run of adjacent blocks. The blocks must be inside a
+    /// part.
     fn each_run(&self, mut each: impl FnMut(usize, usize) -> Result<(), Error>) -> Result<(), Error> {
         if self.is_empty() {
             return Ok(());

@@ -1,48 +1,49 @@
-//! Memory that every rank registers together, so that each reaches everyone's; as words, a network for the protocols
-//! of `transom-locks`.
+//! Segments: memory that all ranks register together, so that each reaches that of every other. A segment's words are a
+//! network for the protocols of `transom-locks`.
 
 use crate::counters::CounterCells;
-use crate::words::{Made, Purpose, Waiting};
+use crate::words::{ObjectDesc, Purpose, Waiting};
 use crate::{Error, Fabric, FabricError, UserMemory, Wait, Wake};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 use transom_locks::{At, Awaited, Network, PassiveLock, Rank};
 
-/// One region at each rank, and the right to reach them all: words that protocols share, as many at every rank; then, from
-/// a cache line on, bytes of a number that may differ; then signal words and slots.
+/// One region at each rank, with access to all of them. A region begins with the words that protocols share, as many at
+/// every rank. The elements' bytes follow on a cache line; their number may differ between ranks. Signal words and
+/// slots come last.
 pub(crate) struct Segment<F: Fabric> {
     pub fabric: F,
     pub region: F::Region,
     pub remotes: Box<[F::Remote]>,
     pub sizes: Box<[Size]>,
     pub counters: CounterCells,
-    /// Where the bytes begin in the regions.
+    /// Offset of the bytes in the regions.
     pub base: usize,
-    /// Where the bytes are instead, if they are memory of the program's own.
+    /// The regions that hold the bytes instead, if these are user memory.
     own: Option<Own<F>>,
     rank: Rank,
-    /// What it is for, and its number, for messages.
+    /// The segment's purpose and number, for messages.
     purpose: Purpose,
     id: u32,
-    /// No other of this process has the same, though teams number what they make anew.
+    /// Unique within this process, unlike `id`, since every team numbers its own windows.
     pub serial: u64,
-    asked: Seldom,
+    asked: RateLimit,
 }
 
 /// The next [serial](Segment::serial).
 static SERIAL: AtomicU64 = AtomicU64::new(0);
 
-/// Ten times a second at most.
-struct Seldom {
+/// A limiter that admits at most ten events per second.
+struct RateLimit {
     since: Instant,
-    /// When it was due last, in milliseconds from then.
+    /// Time of the last admission, in milliseconds after `since`.
     last: AtomicU64,
 }
 
-impl Seldom {
+impl RateLimit {
     fn new() -> Self {
-        Seldom { since: Instant::now(), last: AtomicU64::new(0) }
+        RateLimit { since: Instant::now(), last: AtomicU64::new(0) }
     }
 
     fn is_due(&self) -> bool {
@@ -55,18 +56,18 @@ impl Seldom {
     }
 }
 
-/// Regions at each rank, and the right to reach them all.
+/// The region of this rank, and the access to those of all ranks.
 type Own<F> = (<F as Fabric>::Region, Box<[<F as Fabric>::Remote]>);
 
-/// What a rank's region holds behind the protocols' words.
+/// The contents of a rank's region behind the protocols' words.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Size {
-    /// Elements' bytes, wherever they are.
+    /// Bytes of the elements, wherever they lie.
     pub bytes: usize,
-    /// Whether they are in memory of the program's own, and not in the region.
+    /// True if the elements are in user memory, and not in the region.
     pub own: bool,
     pub signals: usize,
-    /// Room to tell what is attached.
+    /// Slots that can announce attached memory.
     pub slots: usize,
 }
 
@@ -74,14 +75,14 @@ pub(crate) struct Size {
 pub(crate) const SLOT_WORDS: usize = 16;
 
 impl Size {
-    /// Where a signal lies, from the beginning of the bytes. Slots come after the signals, as if they were more of them.
+    /// Offset of a signal from the beginning of the bytes. Slots follow the signals as if they were further signals.
     #[inline]
     fn signal(self, signal: usize) -> usize {
         let bytes = if self.own { 0 } else { self.bytes.next_multiple_of(8) };
         bytes + 8 * signal
     }
 
-    /// Bytes of the region, if they can be counted.
+    /// Bytes of the region; `None` on overflow.
     fn total(self, base: usize) -> Option<usize> {
         let words = self.slots.checked_mul(SLOT_WORDS)?.checked_add(self.signals)?.checked_mul(8)?;
         let bytes = self.bytes.checked_next_multiple_of(8)?.checked_add(words)?.checked_add(base)?;
@@ -90,13 +91,13 @@ impl Size {
     }
 }
 
-/// What a rank tells the others: what it makes, how much of it, and how to reach it.
+/// A rank's contribution to the creation of a segment: what it makes, the size, and the key.
 struct Record<'a> {
-    /// The same at all ranks, or they do not make the same thing.
-    what: Made<'a>,
+    /// Must be equal at all ranks.
+    what: ObjectDesc<'a>,
     size: Size,
     key: &'a [u8],
-    /// Of memory of the program's own.
+    /// Key of user memory.
     own_key: &'a [u8],
 }
 
@@ -121,26 +122,26 @@ impl<'a> Record<'a> {
             [number()?, number()?, number()?, number()?, number()?, number()?].map(|number| number as usize);
         let (element, keys) = bytes.split_at_checked(element)?;
         let (key, own_key) = keys.split_at_checked(key)?;
-        let what = Made { numbers, element: std::str::from_utf8(element).ok()? };
+        let what = ObjectDesc { numbers, element: std::str::from_utf8(element).ok()? };
         Some(Record { what, size: Size { bytes: bytes_of, own: own != 0, signals, slots }, key, own_key })
     }
 }
 
-/// Why a segment cannot be: something is wrong with this rank's size, or the fabric failed, here or elsewhere.
+/// The reason why a segment cannot be made: this rank's size is wrong, or the fabric failed, here or at another rank.
 pub(crate) enum SegmentError {
     Size(&'static str),
-    /// This rank does not make what the first one does.
+    /// This rank does not make the same object as rank 0.
     Mismatch {
         rank: Rank,
         why: String,
     },
     Fabric(FabricError),
-    /// The fabric failed when all had attached: others may have the segment.
+    /// The fabric failed after all ranks had attached: other ranks may have the segment.
     Late(FabricError),
 }
 
 impl SegmentError {
-    /// The error of the window whose segment it was to be, of so many elements of so many bytes.
+    /// The error of the window whose segment failed, with `len` elements of `element` bytes.
     pub fn of(self, window: u32, rank: Rank, len: usize, element: usize) -> Error {
         match self {
             SegmentError::Size(why) => Error::Size { what: "window", window, len, element, why },
@@ -157,9 +158,9 @@ impl From<FabricError> for SegmentError {
 }
 
 impl<F: Fabric> Segment<F> {
-    /// Collective: zeroed memory at this rank, with so many `words` of protocols; its bytes are memory of the `user`'s if
-    /// there is such. All ranks pass the same purpose, number, elements and what else `Made` has. A rank that cannot make its part
-    /// says so to the others; either all have the segment or none has, and nobody waits for one that failed.
+    /// Collective: allocates zeroed memory at this rank, with `words` words for protocols. The elements are in user
+    /// memory if `own` is given. All ranks pass the same purpose, number and element type. A rank that cannot make its
+    /// part tells the others, so either all ranks have the segment or none has, and no rank waits for one that failed.
     pub fn allocate(
         fabric: &F,
         purpose: Purpose,
@@ -173,10 +174,11 @@ impl<F: Fabric> Segment<F> {
         let made = size.map_err(SegmentError::Size).and_then(|size| {
             let total = size.total(base).ok_or(SegmentError::Size("too many bytes"))?;
             let (region, key) = fabric.allocate(total)?;
-            // SAFETY: the segment keeps the region to itself, and `Window::free` gives memory back after it has dropped it.
+            // SAFETY: the segment keeps the region to itself, and `Window::free` returns the memory only after it has
+            // dropped the region.
             let (own, own_key) = own.map(|memory| unsafe { fabric.register(&memory) }).transpose()?.unzip();
             let own_key = &own_key.unwrap_or_default();
-            let what = Made { numbers: [purpose as u64, u64::from(id), rest], element };
+            let what = ObjectDesc { numbers: [purpose as u64, u64::from(id), rest], element };
             Ok((region, own, Record { what, size, key: &key, own_key }.to_bytes()))
         });
         let theirs = fabric.all_gather(made.as_ref().map_or(&[], |(_, _, record)| record))?;
@@ -191,7 +193,7 @@ impl<F: Fabric> Segment<F> {
             let why = || format!("rank {rank} makes something else, a team perhaps");
             records.push(record.zip(total).ok_or_else(|| SegmentError::Mismatch { rank, why: why() })?);
         }
-        // The first that differs from the first, so that all ranks say the same.
+        // The first record that differs from rank 0's, so that all ranks report the same.
         let first = records[0].0.what;
         if let Some(rank) = records.iter().position(|(record, _)| record.what != first) {
             let why = format!("rank 0 makes {first}, rank {rank} makes {}", records[rank].0.what);
@@ -202,14 +204,16 @@ impl<F: Fabric> Segment<F> {
             let remotes: Result<_, _> =
                 all().map(|(rank, (record, total))| fabric.attach_part(rank, record.key, *total, base)).collect();
             let attach_own = |(rank, (record, _)): (Rank, &(Record, usize))| {
-                // SAFETY: the key is that rank's, of a window that all make alike; who has it drops it before `free` is over.
+                // SAFETY: the key is from that rank, for a window that all ranks make alike; every holder drops it
+                // before `free` returns.
                 unsafe { fabric.attach_user_memory(rank, record.own_key, record.size.bytes) }
             };
             let own = own.map(|region| Ok((region, all().map(attach_own).collect::<Result<_, _>>()?)));
             Ok((remotes?, own.transpose()?))
         };
         let attached = attach();
-        // Keys are good as long as their owner keeps them: nobody goes on before all have attached, or one failed.
+        // Keys are valid only while their owner keeps the memory: no rank goes on before all have attached, or one has
+        // failed.
         let failed = fabric.all_gather(&[u8::from(attached.is_err())]).map_err(SegmentError::Late)?;
         let (remotes, mut own) = attached?;
         if let Some(rank) = failed.iter().position(|failed| failed[..] != [0]) {
@@ -233,11 +237,11 @@ impl<F: Fabric> Segment<F> {
             purpose,
             id,
             serial: SERIAL.fetch_add(1, Relaxed),
-            asked: Seldom::new(),
+            asked: RateLimit::new(),
         })
     }
 
-    /// The memory of a rank that holds its elements, and where they begin there.
+    /// The memory of `rank` that holds its elements, and their offset there.
     #[inline(always)]
     pub fn part(&self, rank: Rank) -> Option<(&F::Remote, usize)> {
         match &self.own {
@@ -246,13 +250,13 @@ impl<F: Fabric> Segment<F> {
         }
     }
 
-    /// Whether the elements are in user memory.
+    /// True if the elements are in user memory.
     #[inline(always)]
     pub fn is_user_memory(&self) -> bool {
         self.own.is_some()
     }
 
-    /// This rank's own.
+    /// This rank's own region, and the offset of its elements.
     #[inline(always)]
     pub fn own_part(&self) -> (&F::Region, usize) {
         match &self.own {
@@ -261,7 +265,8 @@ impl<F: Fabric> Segment<F> {
         }
     }
 
-    /// Why a protocol failed: not that an earlier call failed, or who gave up, but the death or leaving behind it.
+    /// The cause of a protocol's error: the death or leaving behind it, rather than an earlier failed call or an
+    /// abandoned synchronisation.
     #[cold]
     pub fn cause(&self, error: transom_locks::Error<FabricError>) -> transom_locks::Error<FabricError> {
         use transom_locks::Error::{Broken, GivenUp};
@@ -272,15 +277,16 @@ impl<F: Fabric> Segment<F> {
         }
     }
 
-    /// Whether what a call that does not wait has not found can still come, asked now and then: it costs system calls, and the
-    /// program may call again and again. The rank that is looked for may need this core.
+    /// Runs `check` for an operation that did not wait and found nothing, at most ten times per second: a check costs
+    /// system calls, and the program may repeat the operation. Yields first, since the rank that is looked for may need
+    /// this core.
     pub fn check_seldom(&self, check: impl FnOnce(&F) -> Result<(), FabricError>) -> Result<(), FabricError> {
         self.fabric.looked_in_vain();
         if self.asked.is_due() { check(&self.fabric) } else { Ok(()) }
     }
 
-    /// Tells the others that this rank goes and leaves something that only it could end. Where a rank has died they know, and
-    /// wait for nothing more: who gave up a wait for that reason is not to be named for it.
+    /// Reports to the other ranks that this rank leaves without ending an operation that only it could end. After a
+    /// death they know, and wait no more; this rank must not be blamed for giving up because of that death.
     #[cold]
     pub fn leave_unended(&self) {
         if !matches!(self.fabric.lost(), Some(FabricError::PeerDied { .. })) {
@@ -288,20 +294,20 @@ impl<F: Fabric> Segment<F> {
         }
     }
 
-    /// Whoever panics with a request in a queue that it has given up would wait for others, who may wait for this rank: tells them
-    /// before.
+    /// Reports this rank as failed if it panics while a request that it gave up is still queued. Dropping the lock
+    /// would wait for other ranks, which may be waiting for this one.
     pub fn fail_unless_settled<N: Network>(&self, lock: &mut PassiveLock<N>) {
         if std::thread::panicking() && !lock.is_settled_mut() {
             self.leave_unended();
         }
     }
 
-    /// Where a rank's slot lies, in bytes.
+    /// Offset of a rank's slot, in bytes.
     pub fn slot_offset(&self, rank: Rank, slot: usize) -> usize {
         self.signal_offset(rank, self.sizes[rank].signals + SLOT_WORDS * slot)
     }
 
-    /// Where a rank's signal lies, in bytes.
+    /// Offset of a rank's signal, in bytes.
     #[inline]
     pub fn signal_offset(&self, rank: Rank, signal: usize) -> usize {
         self.base + self.sizes[rank].signal(signal)

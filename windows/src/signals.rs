@@ -1,4 +1,4 @@
-//! Signal words: how a target learns that data has arrived, without a call of its own in between.
+//! Signal words: notifications of a target that data has arrived, without a call of the target in between.
 
 use crate::core::Core;
 use crate::target::Target;
@@ -8,8 +8,8 @@ use std::fmt;
 use std::time::{Duration, Instant};
 use transom_locks::{Awaited, Rank};
 
-/// A rank's own signal words, which [`put_signal`](crate::Target::put_signal) of others adds to. Whoever sees a signal
-/// sees the data that was put before it. Waiting takes no remote operation.
+/// A rank's own signal words, to which [`put_signal`](crate::Target::put_signal) of other ranks adds. A rank that sees
+/// a signal sees the data that was put before it. Waiting takes no remote operation.
 ///
 /// # Examples
 /// ```
@@ -21,7 +21,7 @@ use transom_locks::{Awaited, Rank};
 /// epoch.target(0)?.put_signal(0, &[7], 1, 1)?;
 /// let (signal, value) = epoch.signals().wait_any(&[0, 1], |_, value| value > 0)?;
 /// assert_eq!((signal, value, epoch.local().get(0)?), (1, 1, 7));
-/// epoch.signals().set(1, 0)?; // for the next time
+/// epoch.signals().set(1, 0)?; // for the next round
 /// epoch.unlock()?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -30,26 +30,26 @@ pub struct Signals<'w, F: Fabric> {
 }
 
 impl<F: Fabric> Signals<'_, F> {
-    /// How many this rank has.
+    /// The number of this rank's signals.
     pub fn len(&self) -> usize {
         self.core.data.sizes[self.rank()].signals
     }
 
-    /// Whether this rank has none.
+    /// True if this rank has no signals.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// A signal's value now.
+    /// Reads the current value of a signal.
     ///
     /// # Errors
-    /// [`Error::NoSuchSignal`]. So for the following.
+    /// [`Error::NoSuchSignal`], as for all calls below.
     pub fn read(&self, signal: usize) -> Result<u64, Error> {
         let offset = self.core.signal_offset(self.rank(), signal)?;
         self.core.data.fabric.word(&self.core.data.region, offset).map_err(|source| self.error(source))
     }
 
-    /// Sets a signal; adds of others that are under way may come before or after.
+    /// Sets a signal. Additions of other ranks in flight may take effect before or after.
     ///
     /// # Errors
     /// [`Error::NoSuchSignal`].
@@ -67,10 +67,10 @@ impl<F: Fabric> Signals<'_, F> {
         Ok(self.wait_any(&[signal], |_, value| until(value))?.1)
     }
 
-    /// As [`wait_until`](Self::wait_until), for so long at most: then none.
+    /// [`wait_until`](Self::wait_until) with a time limit: returns `None` after `limit`.
     ///
     /// # Errors
-    /// As there, however much time is left.
+    /// The errors of `wait_until`, even before the deadline.
     ///
     /// # Examples
     /// ```
@@ -95,8 +95,8 @@ impl<F: Fabric> Signals<'_, F> {
         Ok(self.wait_any_for(&[signal], limit, |_, value| until(value))?.map(|(_, value)| value))
     }
 
-    /// Waits until the value of one of several signals satisfies `until`, and returns the signal and its value; the
-    /// first named, if several do.
+    /// Waits until the value of one of several signals satisfies `until`, and returns that signal and its value; if
+    /// several do, the one named first.
     ///
     /// # Errors
     /// [`Error::NoSuchSignal`], [`Error::NoSignalNamed`]; [`Error::Fabric`] if a rank died.
@@ -104,10 +104,10 @@ impl<F: Fabric> Signals<'_, F> {
         Ok(self.wait_by(signals, None, until)?.expect("a wait without a deadline ends with a signal"))
     }
 
-    /// As [`wait_any`](Self::wait_any), for so long at most: then none.
+    /// [`wait_any`](Self::wait_any) with a time limit: returns `None` after `limit`.
     ///
     /// # Errors
-    /// As there, however much time is left.
+    /// The errors of `wait_any`, even before the deadline.
     ///
     /// # Examples
     /// See [`wait_until_for`](Self::wait_until_for).
@@ -119,7 +119,7 @@ impl<F: Fabric> Signals<'_, F> {
     ) -> Result<Option<(usize, u64)>, Error> {
         let found = self.wait_by(signals, Instant::now().checked_add(limit), until)?;
         if found.is_none() {
-            // Who waits again and again, for short times, is told of a death too.
+            // Repeated calls with short limits must report a death, too.
             self.core
                 .data
                 .check_seldom(|fabric| fabric.check_peers(Awaited::Anyone))
@@ -155,11 +155,11 @@ impl<F: Fabric> Signals<'_, F> {
         data.fabric.wait(&data.region, wait, look).map_err(|source| self.error(source))
     }
 
-    /// Waits until the value of each of some signals satisfies `until`. They are looked at in their order, so one that does so
-    /// for a moment only may be missed.
+    /// Waits until the value of each of some signals has satisfied `until`. Signals are checked in order, so a value
+    /// that satisfies `until` only for a moment may be missed.
     ///
     /// # Errors
-    /// As [`wait_any`](Self::wait_any), but none for no signals.
+    /// The errors of [`wait_any`](Self::wait_any), except that an empty list is allowed.
     ///
     /// # Examples
     /// ```
@@ -179,11 +179,11 @@ impl<F: Fabric> Signals<'_, F> {
         signals.iter().try_for_each(|&signal| self.wait_any(&[signal], &until).map(drop))
     }
 
-    /// Waits until the value of one of several signals satisfies `until`, and returns all those that do so then, with their
-    /// values.
+    /// Waits until the value of one of several signals satisfies `until`, and returns every signal that does so then,
+    /// with its value.
     ///
     /// # Errors
-    /// As [`wait_any`](Self::wait_any).
+    /// The errors of [`wait_any`](Self::wait_any).
     ///
     /// # Examples
     /// See [`wait_all`](Self::wait_all).
@@ -211,7 +211,8 @@ impl<F: Fabric> Signals<'_, F> {
 }
 
 impl<T: Pod, F: Fabric> Target<'_, T, F> {
-    /// Adds `add` to a signal word of the target: what this rank put there before is seen by whoever sees it. 1 fetch-and-add.
+    /// Adds `add` to a signal word of the target. A rank that sees the sum sees this rank's earlier puts there. 1
+    /// fetch-and-add.
     ///
     /// # Errors
     /// [`Error::NoSuchSignal`], [`Error::Fabric`].
@@ -226,10 +227,10 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
         added.map(drop).map_err(|error| self.error(error, 0, 0))
     }
 
-    /// Sets a signal word of the target; as [`signal`](Self::signal). 1 write of a word.
+    /// Sets a signal word of the target, ordered like [`signal`](Self::signal). 1 write of a word.
     ///
     /// # Errors
-    /// As `signal`.
+    /// The errors of `signal`.
     ///
     /// # Examples
     /// See [`Signals::wait_all`].
@@ -242,7 +243,7 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
 }
 
 impl<F: Fabric> Core<F> {
-    /// Where a rank's signal lies, in bytes.
+    /// Offset of a rank's signal, in bytes.
     #[inline]
     pub(crate) fn signal_offset(&self, rank: Rank, signal: usize) -> Result<usize, Error> {
         let signals = self.data.sizes[rank].signals;
@@ -254,7 +255,7 @@ impl<F: Fabric> Core<F> {
     }
 }
 
-/// The call in which a rank waits for signals.
+/// The call in which a rank waits for signals, for messages.
 struct WaitingForSignals<'s> {
     window: u32,
     signals: &'s [usize],

@@ -1,4 +1,4 @@
-//! Every operation on a target's memory. An epoch lends a [`Target`]; nothing else can reach one.
+//! The operations on a target's memory. Only an epoch lends a [`Target`].
 
 use crate::core::Core;
 use crate::updates::Gate;
@@ -8,11 +8,11 @@ use std::cell::Cell;
 use std::marker::PhantomData;
 use transom_locks::Rank;
 
-/// The right to access one rank's part of a window, as long as the epoch that lends it is open. Offsets and lengths
-/// are in elements from the beginning of the target's part, and are checked against its size.
+/// Access to one rank's part of a window, for as long as the epoch that lends it is open. Offsets and lengths are in
+/// elements from the beginning of the target's part, and are checked against its size.
 ///
-/// It may move to another thread, but threads do not share one: each asks the epoch for its own; an epoch of a lock gives
-/// them by [`LockEpoch::for_threads`](crate::LockEpoch::for_threads).
+/// A target may move to another thread, but threads do not share one: each gets its own from the epoch. A lock's epoch
+/// gives them by [`LockEpoch::for_threads`](crate::LockEpoch::for_threads).
 ///
 /// # Examples
 /// ```
@@ -33,11 +33,11 @@ pub struct Target<'e, T, F: Fabric> {
     pub(crate) remote: &'e F::Remote,
     pub(crate) rank: Rank,
     pub(crate) gate: &'e Gate,
-    /// Where the elements begin.
+    /// Offset of the elements, in bytes.
     pub(crate) base: usize,
     pub(crate) len: usize,
-    /// Whether nobody else accumulates at the target meanwhile: no other rank, since the epoch locks it exclusively, nor
-    /// another thread, since this is not to be shared by threads. No longer once there is another target of the same, for a thread to have.
+    /// True if no other rank or thread accumulates at the target: the epoch locks it exclusively, and threads do not
+    /// share this `Target`. Reset once another `Target` of the same rank exists, which another thread may use.
     pub(crate) exclusive: Cell<bool>,
     pub(crate) element: PhantomData<fn() -> T>,
 }
@@ -60,7 +60,7 @@ impl<'e, T: Pod, F: Fabric> Target<'e, T, F> {
         }
     }
 
-    /// As [`new`](Self::new), where the epoch locks it.
+    /// A target that the epoch locks in this mode.
     #[inline(always)]
     pub(crate) fn locked(core: &'e Core<F>, rank: Rank, mode: Mode) -> Result<Self, Error> {
         let target = Self::new(core, rank)?;
@@ -73,19 +73,19 @@ impl<'e, T: Pod, F: Fabric> Target<'e, T, F> {
         self.rank
     }
 
-    /// How many elements the target exposes.
+    /// The number of elements in the target's part.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether the target exposes nothing.
+    /// True if the target's part is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
     /// Writes `source` from element `offset` on; visible there after a [`flush`](Self::flush) or the epoch's end.
-    /// `source` may be used again at once. 1 write; between hosts 1 for each 32 KiB that is copied before it goes, or for each MiB
-    /// that is not, and then it returns when the elements have arrived (`docs/COST.md`).
+    /// `source` may be reused on return. Costs 1 write. Between hosts it costs 1 per 32 KiB copied, or 1 per MiB sent
+    /// without a copy, which returns once the elements have arrived (`docs/COST.md`).
     ///
     /// # Errors
     /// [`Error::OutOfBounds`], [`Error::Fabric`].
@@ -99,11 +99,12 @@ impl<'e, T: Pod, F: Fabric> Target<'e, T, F> {
         }
     }
 
-    /// [`put`](Self::put), then adds `add` to a signal word of the target: whoever sees the signal there sees the data.
-    /// The target waits by [`Signals::wait_until`](crate::Signals::wait_until). 1 write, 1 fetch-and-add.
+    /// [`put`](Self::put), then an addition of `add` to a signal word of the target: a rank that sees the signal there
+    /// sees the data. The target waits by [`Signals::wait_until`](crate::Signals::wait_until). 1 write, 1
+    /// fetch-and-add.
     ///
     /// # Errors
-    /// As [`put`](Self::put), and [`Error::NoSuchSignal`]; nothing was put then.
+    /// The errors of [`put`](Self::put), and [`Error::NoSuchSignal`], after which nothing was put.
     ///
     /// # Examples
     /// See [`Signals`](crate::Signals).
@@ -114,8 +115,8 @@ impl<'e, T: Pod, F: Fabric> Target<'e, T, F> {
         self.signal(signal, add)
     }
 
-    /// Reads elements from `offset` on; they are there when it returns. 1 read; between hosts as many as a [`put`](Self::put) has
-    /// writes.
+    /// Reads elements from `offset` on, which have arrived on return. 1 read; between hosts as many as a
+    /// [`put`](Self::put) has writes.
     ///
     /// # Errors
     /// [`Error::OutOfBounds`], [`Error::Fabric`].
@@ -133,7 +134,7 @@ impl<'e, T: Pod, F: Fabric> Target<'e, T, F> {
     /// Reads one element. 1 read.
     ///
     /// # Errors
-    /// As [`get`](Self::get).
+    /// The errors of [`get`](Self::get).
     ///
     /// # Examples
     /// ```
@@ -149,26 +150,26 @@ impl<'e, T: Pod, F: Fabric> Target<'e, T, F> {
         Ok(one[0])
     }
 
-    /// The target's memory that it attached as `memory`, instead of the part that it exposes always. 1 read.
+    /// The target's memory that it attached as `memory`, instead of its permanent part. 1 read.
     ///
     /// # Errors
-    /// [`Error::Detached`] if the owner no longer exposes it; [`Error::NotHere`] if it is another window's or rank's;
+    /// [`Error::Detached`] if the owner has detached it; [`Error::NotHere`] if it belongs to another window or rank;
     /// [`Error::Fabric`].
     ///
     /// # Examples
     /// See [`Window::attach`](crate::Window::attach).
     pub fn attached<'a>(&'a self, memory: &'a Attached<F>) -> Result<Target<'a, T, F>, Error> {
         memory.check(self.core, self.rank)?;
-        // There may be several of it, of which each may be in another thread.
+        // Several such targets may be in use in different threads.
         let (len, exclusive) = (self.core.attached_len::<T>(memory.address.len()), Cell::new(false));
         Ok(Target { remote: &memory.remote, base: 0, len, exclusive, ..*self })
     }
 
-    /// Returns when the buffers of this rank's earlier operations may be used again. That is so as soon as a call
-    /// returns, so there is nothing to wait for: the call is here for programs that come from MPI.
+    /// Returns once the buffers of this rank's earlier operations may be reused. They may be on return of each call, so
+    /// this never waits; it exists for programs that come from MPI.
     ///
     /// # Errors
-    /// None today.
+    /// Currently none.
     ///
     /// # Examples
     /// ```
@@ -178,7 +179,7 @@ impl<'e, T: Pod, F: Fabric> Target<'e, T, F> {
     /// let epoch = window.lock_shared(0)?;
     /// epoch.put(0, &buffer)?;
     /// epoch.flush_local()?;
-    /// buffer[0] = 9; // what was put stays 1
+    /// buffer[0] = 9; // the element stays 1
     /// assert_eq!(epoch.get_one(0)?, 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -187,7 +188,7 @@ impl<'e, T: Pod, F: Fabric> Target<'e, T, F> {
         Ok(())
     }
 
-    /// Returns when this rank's earlier operations at the target are visible there.
+    /// Returns once this rank's earlier operations at the target are visible there.
     ///
     /// # Errors
     /// [`Error::Fabric`].
@@ -200,8 +201,8 @@ impl<'e, T: Pod, F: Fabric> Target<'e, T, F> {
         }
     }
 
-    /// The first byte of elements, if the target exposes them all. A region has more bytes than its elements take, so
-    /// the fabric's own check does not do.
+    /// Offset of the first byte of elements, if the target has them all. The fabric's own check does not suffice, since
+    /// a region has more bytes than its elements.
     #[inline(always)]
     pub(crate) fn place(&self, offset: usize, len: usize) -> Result<usize, Error> {
         match inside::<T>(offset, len, self.len) {
@@ -226,9 +227,9 @@ impl<'e, T: Pod, F: Fabric> Target<'e, T, F> {
     }
 }
 
-/// The first byte of `len` elements from `offset` on, if they are among the `size` of a part.
+/// Offset of the first byte of `len` elements from `offset` on, if they are among the `size` of a part.
 #[inline(always)]
 pub(crate) fn inside<T>(offset: usize, len: usize, size: usize) -> Option<usize> {
-    // Where they are inside, the multiplication is below the part's size in bytes.
+    // For elements inside, the product is below the part's size in bytes.
     if offset <= size && len <= size - offset { Some(offset * size_of::<T>()) } else { None }
 }

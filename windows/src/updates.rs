@@ -1,12 +1,13 @@
-//! Admission of accumulates, so that long ones change elements by vector instructions and short ones need no lock.
+//! Admission of accumulates, so that long ones can use vector instructions and short ones need no lock.
 //!
-//! A *single* is an accumulate of few elements: an atomic for each word. A *run* is a long one. It reads, changes and writes
-//! back where no other update is admitted at its target, and is singles otherwise. [`UpdateGate`] says who is admitted.
+//! A *single* is an accumulate of few elements: one atomic per word. A *run* is a long one. It reads, changes and
+//! writes back where no other update is admitted at its target, and consists of singles otherwise. [`UpdateGate`]
+//! admits both.
 //!
-//! A thread that makes singles at a target stays admitted there, so that a single costs a comparison beside its atomic. The
-//! thread leaves after another rank's run has asked for that ([`Words::leave`]): at its own next run, or at the end of an
-//! epoch. The first [`PASSES`] singles of a rank at a target are admitted one by one, so that a rank that makes few is in no
-//! run's way. So is each single of a second thread of the same rank.
+//! A thread that makes singles at a target stays admitted there, so that a single costs one comparison besides its
+//! atomic. The thread leaves after another rank's run has asked for that ([`Words::leave`]): at its own next run, or at
+//! the end of an epoch. The first [`PASSES`] singles of a rank at a target are admitted one by one, so that a rank that
+//! makes few does not obstruct runs. So is each single of a second thread of the same rank.
 
 use crate::core::Core;
 use crate::segment::Segment;
@@ -19,15 +20,15 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use transom_locks::{At, Network, Rank, Run, UpdateGate, Wake};
 
-/// Singles of a rank at a target of shared memory that are admitted one by one before a thread stays admitted. Over a
-/// network the first thread stays at once, since leaving costs a round trip.
+/// Singles of a rank, at a target in shared memory, that are admitted one by one before a thread stays admitted. Over a
+/// network the first thread stays immediately, since leaving costs a round trip.
 const PASSES: u32 = 16;
-/// Bytes from which an accumulate is a run: of memory that is mapped here, and over a network.
+/// Bytes from which an accumulate is a run: in memory that is mapped here, and over a network.
 const RUN: [usize; 2] = [512, 32];
 
-/// One target and its updates, as this rank knows them.
+/// This rank's state of one target's updates.
 pub(crate) struct Gate {
-    /// Thread of this rank that stays admitted for singles.
+    /// The thread of this rank that stays admitted for singles, or [`NONE`].
     thread: AtomicU64,
     /// Bytes of the target's elements.
     pub bytes: usize,
@@ -35,17 +36,17 @@ pub(crate) struct Gate {
     passes: AtomicU32,
     /// Runs that found singles admitted.
     disturbed: AtomicU32,
-    /// The elements take atomics. Otherwise every update is a run that is alone.
+    /// True if the elements take atomics. Otherwise every update is a run that is alone.
     pub atomics: bool,
-    /// This processor reaches the target's memory.
-    near: bool,
+    /// True if this processor reaches the target's memory.
+    mapped: bool,
 }
 
-/// As [`Gate::thread`]: no thread.
+/// Value of [`Gate::thread`]: no thread.
 const NONE: u64 = u64::MAX;
 
 thread_local! {
-    /// Number of this thread, unlike any other's of the process; 0 before its first single.
+    /// Number of this thread, unique in the process; 0 before its first single.
     static THREAD: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -55,7 +56,7 @@ impl Gate {
         self.thread.load(Relaxed) == THREAD.get()
     }
 
-    /// Keeps this thread admitted, unless another of this rank is.
+    /// Makes this thread stay admitted, unless another of this rank does.
     fn stay(&self, gates: &Gates) -> bool {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         if THREAD.get() == 0 {
@@ -78,7 +79,7 @@ impl Gates {
     pub fn new<F: Fabric>(data: &Segment<F>) -> Self {
         let gate = |rank: Rank| {
             let (fabric, bytes) = (&data.fabric, data.sizes[rank].bytes);
-            let near = data.part(rank).is_some_and(|(remote, _)| fabric.is_shared(remote));
+            let mapped = data.part(rank).is_some_and(|(remote, _)| fabric.is_shared(remote));
             let whole_words =
                 |(remote, base)| bytes.is_multiple_of(8) && fabric.words(remote, base, bytes / 8).is_some();
             Gate {
@@ -87,7 +88,7 @@ impl Gates {
                 passes: AtomicU32::new(0),
                 disturbed: AtomicU32::new(0),
                 atomics: !data.is_user_memory() || data.part(rank).is_some_and(whole_words),
-                near,
+                mapped,
             }
         };
         Gates { gates: (0..data.remotes.len()).map(gate).collect(), stays: AtomicU32::new(0) }
@@ -98,8 +99,8 @@ impl Gates {
         self.gates.get(rank)
     }
 
-    /// At the end of an epoch: threads of this rank that stay admitted leave, if another rank has asked for that. No
-    /// operation of this rank on the window is in flight.
+    /// Called at the end of an epoch: threads of this rank that stay admitted leave, if another rank has asked for
+    /// that. No operation of this rank on the window is in flight.
     #[inline(always)]
     pub fn epoch_ends<F: Fabric>(&self, data: &Segment<F>) {
         if self.stays.load(Relaxed) > 0 {
@@ -107,7 +108,7 @@ impl Gates {
         }
     }
 
-    /// A window is dropped.
+    /// Called when a window is dropped.
     pub fn drop_all<F: Fabric>(&self, data: &Segment<F>) {
         if self.stays.load(Relaxed) > 0 {
             self.leave(data, |_| true);
@@ -118,13 +119,13 @@ impl Gates {
     fn leave_if_asked<F: Fabric>(&self, data: &Segment<F>, whose: impl Fn(u64) -> bool) {
         let word = Words::new(data.remotes.len()).leave();
         if data.fabric.word(&data.region, 8 * word).is_ok_and(|asked| asked != 0) {
-            // Cleared first: who asks from here on asks again.
+            // Cleared first, so that a later request is not missed.
             let _ = data.notify(At { rank: data.rank(), word }, 0, Wake::Nobody);
             self.leave(data, whose);
         }
     }
 
-    /// Threads that stay admitted leave. They have no single in flight.
+    /// Makes threads that stay admitted leave. They have no single in flight.
     fn leave<F: Fabric>(&self, data: &Segment<F>, whose: impl Fn(u64) -> bool) {
         for (rank, gate) in self.gates.iter().enumerate() {
             let thread = gate.thread.load(Relaxed);
@@ -132,7 +133,7 @@ impl Gates {
                 gate.thread.store(NONE, Relaxed);
                 gate.passes.store(0, Relaxed);
                 self.stays.fetch_sub(1, Relaxed);
-                // A target that cannot be told has failed; its runs go on word by word.
+                // A target that cannot be notified has failed; runs there go on word by word.
                 let _ = shared(data, rank).leave_single(data);
             }
         }
@@ -145,13 +146,14 @@ fn shared<F: Fabric>(data: &Segment<F>, rank: Rank) -> UpdateGate {
 }
 
 impl<F: Fabric> Core<F> {
-    /// Asks all threads that stay admitted at a target to leave: soon after the first disturbed run, then more seldom.
+    /// Asks all threads that stay admitted at a target to leave: after the first disturbed runs, then less and less
+    /// often.
     fn ask_to_leave(&self, gate: &Gate) {
         let disturbed = gate.disturbed.fetch_add(1, Relaxed).wrapping_add(1);
         if disturbed.is_power_of_two() || disturbed.is_multiple_of(1 << 10) {
             let word = Words::new(self.data.remotes.len()).leave();
             for rank in 0..self.data.remotes.len() {
-                // A rank that cannot be told stays admitted; a call that needs it says why.
+                // A rank that cannot be notified stays admitted; a call that needs it returns the error.
                 let _ = self.data.notify(At { rank, word }, 1, Wake::Nobody);
             }
         }
@@ -167,7 +169,7 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
 
     /// Classifies an accumulate of `bytes` bytes: true for a run.
     pub(crate) fn is_run(&self, bytes: usize) -> bool {
-        !self.gate.atomics || bytes >= RUN[usize::from(!self.gate.near)]
+        !self.gate.atomics || bytes >= RUN[usize::from(!self.gate.mapped)]
     }
 
     /// A single, by a thread that is admitted or not.
@@ -198,13 +200,13 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
     ) -> Result<R, Error> {
         let (gate, data, gates) = (self.gate, &*self.core.data, &self.core.gates);
         let done = || single().map_err(|error| self.error(error, offset, len));
-        // An epoch that locks its target exclusively has no other update to be admitted with.
+        // An epoch that locks its target exclusively excludes every other update.
         if self.exclusive.get() {
             return done();
         }
         let failed = |source| self.core.lock_error_at(self.rank, source);
         shared(data, self.rank).enter_single(data).map_err(failed)?;
-        if gate.near && gate.passes.load(Relaxed) < PASSES || !gate.stay(gates) {
+        if gate.mapped && gate.passes.load(Relaxed) < PASSES || !gate.stay(gates) {
             gate.passes.fetch_add(1, Relaxed);
             let done = done();
             let left = shared(data, self.rank).leave_single(data).map_err(failed);
@@ -213,7 +215,7 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
         done()
     }
 
-    /// Admits a run, calls `body` with how it is admitted, and ends the run.
+    /// Admits a run, calls `body` with the kind of admission, and ends the run.
     pub(crate) fn run<R>(
         &self,
         offset: usize,
@@ -237,7 +239,7 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
             core.ask_to_leave(gate);
         }
         let done = body(run).map_err(|error| self.error(error, offset, len));
-        // A run that failed leaves, too.
+        // A failed run leaves, too.
         let left = shared(data, self.rank).leave_run(data, run).map_err(failed);
         done.and_then(|done| left.map(|()| done))
     }

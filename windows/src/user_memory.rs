@@ -1,4 +1,4 @@
-//! User memory: memory that the program had before there was a window on it.
+//! User memory: memory that the program owned before a window was made on it.
 
 use crate::Buffer;
 use bytemuck::Pod;
@@ -6,11 +6,12 @@ use std::any::Any;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 
-/// Bytes that stay where they are, allocated and initialised, until the program has them back: what a provider registers.
+/// Allocated and initialised bytes with a fixed address, valid until the program gets them back. A provider registers
+/// them.
 ///
-/// Only a window on memory of the program's own makes one, from elements that it takes and does not touch again
-/// before every rank has said that it will not either ([`Window::free`](crate::Window::free)); if that is never said,
-/// they are leaked. So a provider may hand their address out.
+/// Only a window on user memory makes one, from elements that it takes over. It does not access the elements itself
+/// again until every rank has agreed not to ([`Window::free`](crate::Window::free)); if that never happens, they are
+/// leaked. So a provider may give out their address.
 ///
 /// # Examples
 /// ```
@@ -37,18 +38,19 @@ impl UserMemory {
         self.start
     }
 
-    /// How many bytes.
+    /// The number of bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 }
 
-/// What owns elements that a program lends a window ([`Window::on`](crate::Window::on)): a mapped file, say, or memory of
-/// another library. Of a `Box<[T]>` make a `Vec<T>`, by `into_vec`, which costs nothing, nor does the way back.
+/// An owner of elements that a program lends to a window ([`Window::on`](crate::Window::on)), such as a mapped file, or
+/// memory of another library. A `Box<[T]>` becomes a `Vec<T>` by `into_vec`, which costs nothing either way.
 ///
 /// # Safety
-/// The elements stay where they are, initialised, however the owner is moved, until it is dropped or used by something else than
-/// [`elements`](Self::elements), which gives the same each time; and so long nobody accesses them but who was given their address.
+/// The elements stay where they are, initialised, even if the owner is moved, until it is dropped or used otherwise
+/// than through [`elements`](Self::elements), which returns the same each time. During that time the elements are
+/// accessed only through the address that `elements` returned.
 ///
 /// # Examples
 /// ```
@@ -67,11 +69,11 @@ impl UserMemory {
 /// #         drop(unsafe { Box::from_raw(self.0.as_ptr()) })
 /// #     }
 /// # }
-/// // SAFETY: nobody else has the address.
+/// // SAFETY: no other code has the address.
 /// unsafe impl Send for Foreign {}
-/// // SAFETY: it can only be lent.
+/// // SAFETY: a shared reference gives no access.
 /// unsafe impl Sync for Foreign {}
-/// // SAFETY: they are on the heap, where nobody else knows of them.
+/// // SAFETY: the elements are on the heap, and no other code has their address.
 /// unsafe impl Owner for Foreign {
 ///     type Element = u64;
 ///     fn elements(&mut self) -> NonNull<[u64]> {
@@ -83,19 +85,19 @@ impl UserMemory {
 /// let mut window = Window::on(&fabric, 0, Foreign::new(), 0)?;
 /// window.lock_exclusive(0)?.put(3, &[5])?;
 /// let mut back: Foreign = window.free_as()?;
-/// // SAFETY: it is this program's alone again.
+/// // SAFETY: only this program accesses the memory again.
 /// assert_eq!(unsafe { back.elements().as_ref() }[3], 5);
 /// # Ok::<(), transom_windows::Error>(())
 /// ```
 pub unsafe trait Owner: Send + Sync + 'static {
-    /// What the elements are.
+    /// The type of the elements.
     type Element: Pod;
 
-    /// Where the elements are.
+    /// The address of the elements.
     fn elements(&mut self) -> NonNull<[Self::Element]>;
 }
 
-// SAFETY: the elements of a vector are on the heap, and its owner alone knows of them.
+// SAFETY: the elements of a vector are on the heap, and only its owner has their address.
 unsafe impl<T: Pod + Send + Sync> Owner for Vec<T> {
     type Element = T;
 
@@ -104,7 +106,7 @@ unsafe impl<T: Pod + Send + Sync> Owner for Vec<T> {
     }
 }
 
-// SAFETY: a buffer's memory stays where it is, by its own promise, and is its owner's alone.
+// SAFETY: a buffer's memory has a fixed address, and only its owner accesses it.
 unsafe impl<T: Pod + Send + Sync> Owner for Buffer<T> {
     type Element = T;
 
@@ -113,10 +115,10 @@ unsafe impl<T: Pod + Send + Sync> Owner for Buffer<T> {
     }
 }
 
-/// Elements that others may access, until they are taken back.
+/// Elements that other ranks may access until they are taken back.
 pub(crate) struct UserBuffer<T>(ManuallyDrop<Lent<T>>);
 
-/// Who has them.
+/// The owner of lent elements.
 pub(crate) enum Lent<T> {
     Vec(Vec<T>),
     /// An [`Owner`].
@@ -135,7 +137,7 @@ impl<T: Pod> UserBuffer<T> {
         (UserBuffer(ManuallyDrop::new(Lent::Owner(owner))), UserMemory::of(elements), elements.len())
     }
 
-    /// To be called when nobody accesses them any more.
+    /// Returns the elements. No rank may access them any more.
     pub fn take_back(self) -> Lent<T> {
         ManuallyDrop::into_inner(self.0)
     }

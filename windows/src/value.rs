@@ -1,4 +1,5 @@
-//! The value behind a lock: made, taken, read, written back, marked as poisoned. What its handle and its guards share.
+//! The value behind a lock: how it is made, locked, read, written back and poisoned. Its handle and its guards share
+//! this.
 
 use crate::segment::{Segment, SegmentError, Size};
 use crate::words::{Purpose, Words, element};
@@ -11,27 +12,27 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 use transom_locks::{Ahead, Awaited, Held, Mode, PassiveLock, Rank};
 
-/// A value in the memory of one rank, and the lock that it is behind.
+/// A value in the memory of one rank, with the lock that protects it.
 pub(crate) struct ValueLock<T, F: Fabric> {
     pub id: u32,
     pub home: Rank,
-    /// Where it lies, from the beginning of the home rank's bytes: the value, and behind it the mark, a byte that is not 0 if
-    /// the value is poisoned. One read has both.
+    /// Offset of the value in the home rank's bytes. The poison mark follows it, a byte that is nonzero if the value is
+    /// poisoned, so that one read gets both.
     at: usize,
     family: Arc<Family<F>>,
     value: PhantomData<fn() -> T>,
 }
 
-/// The lock of one value at each rank, or of fewer.
+/// The locks of at most one value per rank.
 struct Family<F: Fabric> {
     data: Arc<Segment<F>>,
     lock: PassiveLock<Arc<Segment<F>>>,
     kind: Kind,
-    /// The number of the first of the array, if it is one.
+    /// The number of the first value of the array; `None` for a single value.
     first: Option<u32>,
 }
 
-/// What the program has made, as errors name it.
+/// The kind of object that the program has made, for errors.
 #[derive(Clone, Copy)]
 pub(crate) enum Kind {
     Mutex,
@@ -54,64 +55,65 @@ impl Kind {
     }
 }
 
-/// The lock of a value, as a thread holds it.
+/// The lock of a value, held by a thread.
 pub(crate) type HeldLock<'l, F> = Held<'l, Arc<Segment<F>>>;
 
-/// Which values are made together.
+/// The values that one call makes.
 #[derive(Clone, Copy)]
-pub(crate) enum Which {
-    /// One, in the memory of this rank.
-    One(Rank),
-    /// So many, dealt to the ranks one after the other.
-    Dealt(usize),
+pub(crate) enum ValueSet {
+    /// One value, in the memory of this rank.
+    Single(Rank),
+    /// An array of values, dealt to the ranks round-robin.
+    RoundRobin(usize),
 }
 
-impl Which {
+impl ValueSet {
     fn len(self) -> usize {
         match self {
-            Which::One(_) => 1,
-            Which::Dealt(len) => len,
+            ValueSet::Single(_) => 1,
+            ValueSet::RoundRobin(len) => len,
         }
     }
 
     fn home(self, index: usize, ranks: usize) -> Rank {
         match self {
-            Which::One(home) => home,
-            Which::Dealt(_) => index % ranks,
+            ValueSet::Single(home) => home,
+            ValueSet::RoundRobin(_) => index % ranks,
         }
     }
 
-    /// How many a rank has.
+    /// The number of values at a rank.
     fn at(self, rank: Rank, ranks: usize) -> usize {
         match self {
-            Which::One(home) => usize::from(home == rank),
-            Which::Dealt(len) => len.saturating_sub(rank).div_ceil(ranks),
+            ValueSet::Single(home) => usize::from(home == rank),
+            ValueSet::RoundRobin(len) => len.saturating_sub(rank).div_ceil(ranks),
         }
     }
 }
 
 impl<T: Pod, F: Fabric> ValueLock<T, F> {
-    /// Bytes from a value to the next one of a rank: no two share a cache line.
+    /// Distance between two values of a rank, in bytes: no two share a cache line.
     const STRIDE: Option<usize> = (size_of::<T>() + 1).checked_next_multiple_of(64);
 
-    /// Collective: values in one segment, numbered from `id` on. What each begins with, its home rank says.
+    /// Collective: makes values in one segment, numbered from `id` on. Each home rank provides the initial values of
+    /// its own.
     pub fn make(
         fabric: &F,
         id: u32,
         kind: Kind,
-        which: Which,
+        which: ValueSet,
         mut value: impl FnMut(usize) -> T,
     ) -> Result<Vec<Self>, Error> {
         let (rank, ranks, size, len) = (fabric.rank(), fabric.size(), size_of::<T>(), which.len());
         let (words, families) = (Words::new(ranks).locks(), len.div_ceil(ranks));
         let (what, first) = match which {
-            Which::One(_) => (kind.one(), None),
-            Which::Dealt(_) => (kind.many(), Some(id)),
+            ValueSet::Single(_) => (kind.one(), None),
+            ValueSet::RoundRobin(_) => (kind.many(), Some(id)),
         };
         let lost = |source| Error::Collective { call: what, source };
         let wrong = |home, source| Error::Value { value: name(kind, id, first, home), source };
         let failed = |source| match (source, which) {
-            (SegmentError::Size(_), Which::One(home)) if home >= ranks => {
+            (SegmentError::Size(_), ValueSet::Single(home)) if home >= ranks => {
                 wrong(home, transom_locks::Error::NoSuchRank { rank: home, ranks })
             }
             (SegmentError::Size(why), _) => Error::Size { what, window: id, len, element: size, why },
@@ -119,17 +121,17 @@ impl<T: Pod, F: Fabric> ValueLock<T, F> {
             (SegmentError::Fabric(source) | SegmentError::Late(source), _) => lost(source),
         };
         let bytes = match which {
-            Which::One(home) if home >= ranks => Err("it has no home rank"),
+            ValueSet::Single(home) if home >= ranks => Err("it has no home rank"),
             _ if size == 0 => Err("a value needs a size; for a lock alone, take a u8"),
             _ => Self::STRIDE.and_then(|stride| stride.checked_mul(which.at(rank, ranks))).ok_or("too many bytes"),
         };
         let words_here = families.checked_mul(words).filter(|words| *words <= isize::MAX as usize / 16);
         let size_here =
             bytes.and_then(|bytes| words_here.map(|_| Size { bytes, ..Size::default() }).ok_or("too many locks"));
-        // Ranks must make the same, of the same type, at the same home ranks.
+        // Ranks must make the same object, of the same type, at the same home ranks.
         let (purpose, rest) = match which {
-            Which::One(home) => (Purpose::Value, home as u64),
-            Which::Dealt(len) => (Purpose::Values, len as u64),
+            ValueSet::Single(home) => (Purpose::Value, home as u64),
+            ValueSet::RoundRobin(len) => (Purpose::Values, len as u64),
         };
         let element = element::<T>();
         let all_words = words_here.unwrap_or_default();
@@ -141,7 +143,7 @@ impl<T: Pod, F: Fabric> ValueLock<T, F> {
             let (at, value) = (data.base + index / ranks * stride, value(index));
             stored = stored.and(fabric.store(&data.region, at, bytemuck::bytes_of(&value)));
         }
-        // Nobody goes on before all home ranks have stored their values.
+        // No rank goes on before all home ranks have stored their values.
         let told = fabric.all_gather(&[u8::from(stored.is_err())]);
         stored.map_err(lost)?;
         if let Some(home) = told.map_err(lost)?.iter().position(|failed| failed[..] != [0]) {
@@ -182,7 +184,7 @@ impl<T: Pod, F: Fabric> ValueLock<T, F> {
         }
     }
 
-    /// As [`acquire`](Self::acquire), if that needs no waiting.
+    /// [`acquire`](Self::acquire), if that needs no waiting.
     pub fn try_acquire(&self, mode: Mode) -> Result<Option<HeldLock<'_, F>>, Error> {
         let acquired = self.family.lock.try_acquire(self.home, mode).map_err(|source| self.lock_error(source))?;
         match &acquired {
@@ -192,7 +194,7 @@ impl<T: Pod, F: Fabric> ValueLock<T, F> {
         Ok(acquired)
     }
 
-    /// As [`acquire`](Self::acquire), within `limit`.
+    /// [`acquire`](Self::acquire) with a time limit.
     pub fn acquire_for(&self, mode: Mode, limit: Duration) -> Result<Option<HeldLock<'_, F>>, Error> {
         let acquired =
             self.family.lock.acquire_for(self.home, mode, limit).map_err(|source| self.lock_error(source))?;
@@ -213,7 +215,8 @@ impl<T: Pod, F: Fabric> ValueLock<T, F> {
         }
     }
 
-    /// As a wait for the lock would; but that all others have left is no error, since another thread of this rank may have it.
+    /// Checks for a death, as a wait for the lock would. That all other ranks have left is no error here, since another
+    /// thread of this rank may hold the lock.
     fn check_seldom(&self) -> Result<(), Error> {
         match self.data().check_seldom(|fabric| fabric.check_peers(Awaited::Anyone)) {
             Err(FabricError::PeerLeft { .. }) | Ok(()) => Ok(()),
@@ -221,7 +224,7 @@ impl<T: Pod, F: Fabric> ValueLock<T, F> {
         }
     }
 
-    /// The words of a small value and of its mark, where its home's memory is reached by loads and stores.
+    /// The words of a small value and its mark, if loads and stores reach the home rank's memory.
     #[inline(always)]
     pub fn words(&self) -> Option<&[AtomicU64]> {
         match Value::<T>::IS_SMALL {
@@ -230,13 +233,13 @@ impl<T: Pod, F: Fabric> ValueLock<T, F> {
         }
     }
 
-    /// Reads the value while the lock is held, from its [`words`](Self::words) if there are such.
+    /// Reads the value while the lock is held, through its [`words`](Self::words) if they are given.
     #[allow(clippy::needless_range_loop, reason = "constant indices: the words stay in registers")]
     #[inline(always)]
     pub fn read(&self, words: Option<&[AtomicU64]>) -> Result<Value<T>, Error> {
         let mut value = Value::<T>::EMPTY;
         match words {
-            // Word by word into registers: what is read wider than it was just written, processors wait for.
+            // Word by word into registers: a load wider than the stores just made would stall on them.
             Some(words) => {
                 self.data().counters.gets.bump();
                 for i in 0..Value::<T>::WORDS {
@@ -272,14 +275,15 @@ impl<T: Pod, F: Fabric> ValueLock<T, F> {
         self.data().fabric.put(self.remote(), self.place(offset), source).map_err(|source| self.error(source))
     }
 
-    /// Writes the value back, if there is one, and marks it if it is poisoned: the next holder sees both. Uses its [`words`](Self::words),
-    /// if there are such.
+    /// Writes the value back, if there is one, and marks it if it is poisoned; the next holder sees both. Uses the
+    /// value's [`words`](Self::words) if they are given.
     #[allow(clippy::needless_range_loop, reason = "constant indices: the words stay in registers")]
     #[inline(always)]
     pub fn store(&self, words: Option<&[AtomicU64]>, value: Option<Value<T>>, poisoned: bool) -> Result<(), Error> {
         match (words, &value) {
             (_, None) if !poisoned => Ok(()),
-            // The release of the lock orders the stores. No word of the value may have the mark in it, which is changed without the lock.
+            // The release of the lock orders these stores. No word of the value may contain the mark, which can change
+            // without the lock.
             (Some(words), Some(value)) if !poisoned && size_of::<T>().is_multiple_of(8) => {
                 self.data().counters.puts.bump();
                 for i in 0..size_of::<T>() / 8 {
@@ -293,7 +297,7 @@ impl<T: Pod, F: Fabric> ValueLock<T, F> {
 
     #[inline(never)]
     fn store_bytes(&self, value: Option<Value<T>>, poisoned: bool) -> Result<(), Error> {
-        // The mark first: should the value not arrive, it is there to say so.
+        // The mark goes first: if the value does not arrive, the mark reports that.
         let marked = if poisoned { self.put(size_of::<T>(), &[1]) } else { Ok(()) };
         let stored = value.as_ref().map_or(Ok(()), |value| self.put(0, bytemuck::bytes_of::<T>(value)));
         let order = || self.data().fabric.order(self.remote()).map_err(|source| self.error(source));
@@ -312,7 +316,7 @@ impl<T, F: Fabric> ValueLock<T, F> {
         }
     }
 
-    /// Releases the lock of a value that could not be written for this reason, which is the error.
+    /// Releases the lock of a value that could not be written; returns the error `unwritten`.
     #[cold]
     #[inline(never)]
     pub fn release_unwritten(&self, held: HeldLock<'_, F>, unwritten: Error) -> Result<(), Error> {
@@ -325,7 +329,7 @@ impl<T, F: Fabric> ValueLock<T, F> {
         &self.family.data
     }
 
-    /// Where a byte of the value lies in its home rank's region.
+    /// Offset of a byte of the value in its home rank's region.
     #[inline(always)]
     fn place(&self, offset: usize) -> usize {
         self.data().base + self.at + offset
@@ -336,7 +340,8 @@ impl<T, F: Fabric> ValueLock<T, F> {
         &self.data().remotes[self.home]
     }
 
-    /// Releases the lock of a value that could not be read for this reason; none if it is poisoned.
+    /// Releases the lock of a value that could not be read because of `unread`, or, if that is `None`, because it is
+    /// poisoned.
     #[cold]
     #[inline(never)]
     pub fn refused(&self, held: HeldLock<'_, F>, unread: Option<Error>) -> Error {
@@ -368,7 +373,7 @@ fn waited(id: u32, mode: Mode, behind: Option<Rank>, readers: u64) {
 }
 
 impl<F: Fabric> Drop for Family<F> {
-    /// A guard that was leaked keeps its lock, which nobody could release after this.
+    /// A leaked guard keeps its lock, which no call could release after this.
     fn drop(&mut self) {
         self.data.fail_unless_settled(&mut self.lock);
         if !self.lock.release_held_mut() {
@@ -377,30 +382,30 @@ impl<F: Fabric> Drop for Family<F> {
     }
 }
 
-/// A copy of the value, with room for the mark behind it, so that one read has both. Values may be larger than a stack: those
-/// of more than some words are on the heap.
+/// A copy of the value with its mark behind it, so that one read gets both. Values may be larger than a stack: larger
+/// ones than a few words are on the heap.
 pub(crate) struct Value<T> {
     small: [u64; SMALL],
-    /// None if it is small. The value has one byte at least, so room for two values is enough.
+    /// `None` for a small value. A value has at least one byte, so room for two values also holds the mark.
     large: Option<Box<[T; 2]>>,
 }
 
-/// Words of a value and its mark that need no memory from the heap.
+/// Words available for a value and its mark without heap memory.
 const SMALL: usize = 9;
 
 impl<T: Pod> Value<T> {
     const IS_SMALL: bool = size_of::<T>() < 8 * SMALL && align_of::<T>() <= align_of::<u64>();
-    /// In which the value and its mark lie, if it is small.
+    /// Words that hold the value and its mark, if the value is small.
     const WORDS: usize = size_of::<T>() / 8 + 1;
 
-    /// Not even memory for a large one.
+    /// A value without heap memory, even if the type is large.
     const EMPTY: Self = Value { small: [0; SMALL], large: None };
 
     fn zeroed() -> Self {
         Value { small: [0; SMALL], large: if Self::IS_SMALL { None } else { Some(bytemuck::zeroed_box()) } }
     }
 
-    /// The value by value, which is not read here any more. Words that are always 0 are not moved.
+    /// Moves the value out; it must not be read here afterwards. Words that are always 0 are not moved.
     #[inline(always)]
     pub fn take(&mut self) -> Self {
         let mut taken = Value { large: self.large.take(), ..Self::EMPTY };
@@ -416,7 +421,7 @@ impl<T: Pod> Value<T> {
         }
     }
 
-    /// The bytes of the value and of the mark.
+    /// The bytes of the value and its mark.
     fn with_mark(&mut self) -> &mut [u8] {
         let bytes = match &mut self.large {
             None => bytemuck::cast_slice_mut(&mut self.small),

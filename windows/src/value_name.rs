@@ -1,10 +1,10 @@
-//! How errors name a value behind a lock, and say what was wrong with a call on it.
+//! The name of a value behind a lock in errors, and the description of a failed call on it.
 
 use crate::FabricError;
 use std::fmt;
 use transom_locks::{Error, Rank};
 
-/// A mutex or rw_lock, as errors name it.
+/// The name of a mutex or rw_lock in errors.
 ///
 /// # Examples
 /// ```
@@ -14,18 +14,18 @@ use transom_locks::{Error, Rank};
 /// let _guard = cells[2].lock()?;
 /// let Err(Error::Value { value, .. }) = cells[2].lock() else { panic!("locked twice") };
 /// assert_eq!((value.id, value.index, value.home), (7, Some(2), 0));
-/// assert_eq!(value.to_string(), "mutex 2 of array 5 at rank 0"); // `cells[2]`, of the array whose first has the number 5
+/// assert_eq!(value.to_string(), "mutex 2 of array 5 at rank 0"); // `cells[2]`, the array's first has number 5
 /// # Ok::<(), Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ValueName {
     /// `mutex` or `rw_lock`.
     pub what: &'static str,
-    /// Its number, which counts with the windows. The number of an array is that of its first.
+    /// The value's number, counted together with the windows. An array has the number of its first value.
     pub id: u32,
-    /// Its index in the array with which it was made, if it was made so.
+    /// The value's index in its array; `None` for a single value.
     pub index: Option<usize>,
-    /// The rank in whose memory it is.
+    /// The rank whose memory holds the value.
     pub home: Rank,
 }
 
@@ -39,7 +39,7 @@ impl fmt::Display for ValueName {
     }
 }
 
-/// What a thread did that locks a value: the lock knows ranks alone.
+/// The description of a lock error in terms of the calling thread; the lock itself knows only ranks.
 pub(crate) fn why(source: &Error<FabricError>) -> String {
     match source {
         Error::AlreadyLocked { .. } => {

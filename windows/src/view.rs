@@ -1,4 +1,4 @@
-//! Views: the same memory as elements of another type. One window of bytes can have counters, matrices and flags.
+//! Views of the same memory as elements of another type. One window of bytes can hold counters, matrices and flags.
 
 use crate::local::Local;
 use crate::target::Target;
@@ -8,15 +8,16 @@ use std::cell::Cell;
 use std::marker::PhantomData;
 
 impl<T: Pod, F: Fabric> Target<'_, T, F> {
-    /// The target's memory from byte `offset` on, as elements of type `U`: with every operation that these have. Offsets and
-    /// lengths are in elements of `U` from there on; bytes at the end that are not a whole element are not in it. No remote
-    /// operation.
+    /// The target's memory from byte `offset` on, as elements of type `U` with all their operations. Offsets and
+    /// lengths in the view are in elements of `U`. Trailing bytes that are not a whole element are not part of it. No
+    /// remote operation.
     ///
-    /// What is one word of 8 bytes stays one: accumulates to elements of whatever views are atomic towards each other.
+    /// An aligned word of 8 bytes remains one word: accumulates through different views are atomic with respect to each
+    /// other.
     ///
     /// # Errors
-    /// [`Error::View`] if the memory ends before `offset`, if that is no multiple of the alignment of `U` (of a view of a view,
-    /// counted from where the memory begins), or if `U` has no size.
+    /// [`Error::View`] if the memory ends before `offset`, if `offset` is no multiple of the alignment of `U`, or if
+    /// `U` has no size. For a view of a view, the alignment counts from the beginning of the memory.
     ///
     /// # Examples
     /// ```
@@ -36,7 +37,7 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
     pub fn view<U: Pod>(&self, offset: usize) -> Result<Target<'_, U, F>, Error> {
         match view_of::<T, U>(self.base, self.len(), offset) {
             Ok(len) => {
-                // It may be in another thread, beside this one and other views.
+                // The view may be used in another thread, beside this target and other views.
                 self.exclusive.set(false);
                 Ok(Target {
                     core: self.core,
@@ -55,10 +56,10 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
 }
 
 impl<'w, T: Pod, F: Fabric> Local<'w, T, F> {
-    /// As [`Target::view`].
+    /// [`Target::view`] of this rank's part.
     ///
     /// # Errors
-    /// As `Target::view`.
+    /// The errors of [`Target::view`].
     ///
     /// # Examples
     /// See `Target::view`.
@@ -70,12 +71,12 @@ impl<'w, T: Pod, F: Fabric> Local<'w, T, F> {
     }
 }
 
-/// How many elements of type `U` there are from byte `offset` on of `len` elements of type `T`, which begin at byte `base` of memory
-/// that is aligned for all.
+/// The number of elements of type `U` from byte `offset` on, within `len` elements of type `T` that begin at byte
+/// `base` of memory with sufficient alignment for all types.
 fn view_of<T, U>(base: usize, len: usize, offset: usize) -> Result<usize, &'static str> {
     let rest = (len * size_of::<T>()).checked_sub(offset).ok_or("the memory ends before")?;
     if !(base + offset).is_multiple_of(align_of::<U>()) {
-        return Err("it is no multiple of the elements' alignment");
+        return Err("it is not a multiple of the elements' alignment");
     }
     rest.checked_div(size_of::<U>()).ok_or("the elements have no size")
 }

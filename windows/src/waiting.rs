@@ -1,5 +1,5 @@
-//! Waiting for memory that other ranks change: how often to look, when to let others have the processor, and what to say
-//! of a wait that takes long.
+//! Waiting for memory that other ranks change: how often to look, when to yield the processor, and when to report a
+//! long wait.
 
 use crate::FabricError;
 use std::cell::Cell;
@@ -13,22 +13,22 @@ use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 use transom_locks::{Awaited, Rank};
 
-/// How the ranks of this process wait.
+/// The waiting policy of this process's ranks.
 ///
 /// # Examples
 /// ```
 /// use transom_windows::Waiting;
 /// let waiting = Waiting::default();
 /// assert_eq!((waiting.spin.as_micros(), waiting.report.unwrap().as_secs()), (20, 5));
-/// assert!(waiting.set()); // once a process; `transom::init` does it
+/// assert!(waiting.set()); // once per process; `transom::init` does it
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waiting {
-    /// How long a wait looks at memory without giving the processor away. Between ranks that run, a hand-over takes well
-    /// under a microsecond; longer than this, somebody else may need the processor more.
+    /// Time for which a wait polls memory without yielding the processor. Between running ranks a hand-over takes well
+    /// under a microsecond; after a longer wait another thread may need the processor more.
     pub spin: Duration,
-    /// After how long a wait says on stderr who waits for whom, once for each call and rank waited for, of the last 1,000; if at
-    /// all.
+    /// Time after which a wait reports on stderr which rank waits for which; `None` for no reports. Each pair of call
+    /// and awaited rank is reported once, within the last 1,000.
     pub report: Option<Duration>,
 }
 
@@ -41,7 +41,7 @@ impl Default for Waiting {
 static WAITING: OnceLock<Waiting> = OnceLock::new();
 
 impl Waiting {
-    /// Has all waits of this process be like this from now on; returns whether nobody else had said so before.
+    /// Sets the policy for all later waits of this process; returns whether none had been set before.
     pub fn set(self) -> bool {
         WAITING.set(self).is_ok()
     }
@@ -51,27 +51,27 @@ impl Waiting {
     }
 }
 
-/// Looks between two readings of the clock while spinning.
+/// Polls between two readings of the clock while spinning.
 const LOOKS: u32 = 64;
-/// How long a wait yields between looks before it sleeps, where every rank has a core of its own; and where ranks share
-/// cores.
+/// Time for which a wait yields between polls before it sleeps: with a core per rank, and with shared cores.
 const YIELD: [Duration; 2] = [Duration::from_millis(10), Duration::from_micros(200)];
-/// A yield that takes longer has let another process compute: this core is wanted. Shorter ones are the kernel's, or of a process that
-/// soon waits again.
+/// A longer yield has let another process compute, so this core is in demand. Shorter yields are the kernel's work, or
+/// that of a process that soon waits again.
 const LONG_YIELD: Duration = Duration::from_micros(100);
-/// Time for which waits of a thread sleep at once after a long yield. A sleeper is woken on a free core if there is one. A thread that
-/// yields waits for a turn on the same core, which may take milliseconds. A sleep and a wake-up cost more than a hand-over by a yield,
-/// so the time is short.
+/// Time for which waits of a thread sleep immediately after a long yield. A woken sleeper runs on a free core if there
+/// is one, whereas a yielding thread waits for its turn on the same core, which may take milliseconds. A sleep and a
+/// wake-up cost more than a hand-over by a yield, so the time is short.
 const WANTED: Duration = Duration::from_millis(1);
 
-/// State of a thread's core, as its last waits found it.
+/// The state of a thread's core, as observed by its last waits.
 #[derive(Clone, Copy)]
 enum Core {
     /// No other thread was seen on the core.
     Own,
-    /// The last wait ended with its first yield. The awaited rank ran on this core, and could not run while this thread spun.
+    /// The last wait ended with its first yield. The awaited rank ran on this core, and could not run while this thread
+    /// spun.
     Shared,
-    /// Another process computed during a yield. Waits sleep at once until then.
+    /// Another process computed during a yield. Waits sleep immediately until this time.
     Wanted(Instant),
 }
 
@@ -79,8 +79,8 @@ thread_local! {
     static CORE: Cell<Core> = const { Cell::new(Core::Own) };
 }
 
-/// Returns true if the last waits of this thread saw no other thread on its core. Only then may a wait spin before it calls
-/// [`Wait::until`].
+/// Returns whether the last waits of this thread saw no other thread on its core. Only then may a wait spin before it
+/// calls [`Wait::until`].
 ///
 /// # Examples
 /// ```
@@ -91,19 +91,19 @@ pub fn has_own_core() -> bool {
     matches!(CORE.get(), Core::Own)
 }
 
-/// How often a wait asks whether it can still end. Not sooner: what everybody has done already may still be on its way.
+/// Interval between checks that a wait can still end. Not shorter: the action of a rank that has left may still be in
+/// flight.
 const CHECK: Duration = Duration::from_millis(100);
 
-/// Sleep of a [poll](Wait::poll) before the first look that follows a sleep; each further sleep is twice as long, up to the
-/// longest.
+/// First sleep of a [poll](Wait::poll); each further sleep is twice as long, up to the longest.
 const FIRST_SLEEP: Duration = Duration::from_micros(10);
 const LONGEST_SLEEP: Duration = Duration::from_millis(1);
 
-/// Number of looks in vain, by calls that do not wait, for each yield of the core.
-const VAIN_LOOKS: u32 = 2;
+/// Unsuccessful polls by non-waiting calls per yield of the core.
+const POLLS_PER_YIELD: u32 = 2;
 
-/// Yields the core after each second call by this thread. Calls that return without waiting call this after a look in vain, where ranks
-/// share cores: the awaited rank may need the core.
+/// Yields the core on every second call by this thread. Calls that do not wait call this after an unsuccessful poll
+/// where ranks share cores: the awaited rank may need the core.
 ///
 /// # Examples
 /// ```
@@ -115,13 +115,13 @@ const VAIN_LOOKS: u32 = 2;
 pub fn looked_in_vain() {
     thread_local!(static LOOKS: Cell<u32> = const { Cell::new(0) });
     let looks = LOOKS.get() + 1;
-    LOOKS.set(looks % VAIN_LOOKS);
-    if looks == VAIN_LOOKS {
+    LOOKS.set(looks % POLLS_PER_YIELD);
+    if looks == POLLS_PER_YIELD {
         std::thread::yield_now();
     }
 }
 
-/// One wait of a rank: in which call, and whose action ends it.
+/// One wait of a rank: the call in which it waits, and the rank whose action ends it.
 ///
 /// # Examples
 /// ```
@@ -133,16 +133,16 @@ pub fn looked_in_vain() {
 pub struct Wait<'c> {
     /// The rank that waits.
     pub rank: Rank,
-    /// The call in which it waits, as a message names it.
+    /// The call in which it waits, for messages.
     pub call: &'c dyn fmt::Display,
-    /// Whose action ends the wait.
+    /// The rank whose action ends the wait.
     pub awaited: Awaited,
-    /// When the wait ends by itself, if it does: `look` finds so. What sleeps meanwhile is to look by then.
+    /// The time at which `look` ends the wait by itself, if any. A sleeper must look again by then.
     pub deadline: Option<Instant>,
 }
 
 impl Wait<'_> {
-    /// Time left until the deadline: the longest that a sleep until memory changes may last. [`Duration::MAX`] without a deadline.
+    /// Time left until the deadline, which bounds a sleep until memory changes. [`Duration::MAX`] without a deadline.
     ///
     /// # Examples
     /// ```
@@ -160,13 +160,13 @@ impl Wait<'_> {
         self.deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()))
     }
 
-    /// Returns what `look` finds: looks again and again, spins, then yields the processor between looks, then calls
-    /// `sleep`, which sleeps a while, or until the memory may have changed, and may look itself. `crowded` says that
-    /// ranks share cores: then it does not spin. Every tenth of a second `check` is asked whether the wait can
-    /// still end.
+    /// Polls until `look` finds a result, and returns it. Spins first, then yields the processor between polls, then
+    /// calls `sleep`. `sleep` sleeps for a while, or until the memory may have changed, and may call `look` itself.
+    /// With `oversubscribed`, when ranks share cores, the wait does not spin. Every 100 ms `check` tests whether the
+    /// wait can still end.
     ///
     /// # Errors
-    /// Those of `look` and `sleep`; that of `check`, if `look` finds nothing even so.
+    /// The errors of `look` and `sleep`; that of `check`, if a last `look` finds nothing.
     ///
     /// # Examples
     /// ```
@@ -185,7 +185,7 @@ impl Wait<'_> {
     #[inline(never)]
     pub fn until<R>(
         self,
-        crowded: bool,
+        oversubscribed: bool,
         mut look: impl FnMut() -> Result<Option<R>, FabricError>,
         mut check: impl FnMut() -> Result<(), FabricError>,
         mut sleep: impl FnMut(Look<'_, R>) -> Result<Option<R>, FabricError>,
@@ -193,7 +193,7 @@ impl Wait<'_> {
         let (Waiting { spin, report }, began) = (Waiting::of_this_process(), Instant::now());
         let core = CORE.replace(Core::Own);
         let (spin, mut awake) = match core {
-            _ if crowded => (Duration::ZERO, YIELD[1]),
+            _ if oversubscribed => (Duration::ZERO, YIELD[1]),
             Core::Wanted(until) if began < until => {
                 CORE.set(core);
                 (Duration::ZERO, Duration::ZERO)
@@ -217,7 +217,7 @@ impl Wait<'_> {
             } else if waited < awake {
                 std::thread::yield_now();
                 yields += 1;
-                let is_long = !crowded && began.elapsed() - waited > LONG_YIELD;
+                let is_long = !oversubscribed && began.elapsed() - waited > LONG_YIELD;
                 let found = look()?;
                 if is_long {
                     CORE.set(Core::Wanted(Instant::now() + WANTED));
@@ -235,7 +235,7 @@ impl Wait<'_> {
             if waited >= next_check {
                 next_check = waited + CHECK;
                 if let Err(error) = check() {
-                    // Whoever died or left may have ended the wait just before.
+                    // The rank that died or left may have ended the wait just before.
                     return look()?.ok_or(error);
                 }
             }
@@ -246,11 +246,11 @@ impl Wait<'_> {
         }
     }
 
-    /// Waits as [`until`](Self::until) for memory whose changes wake no sleeper. The sleep between two looks is 10 us at
-    /// first, then twice as long each time, up to 1 ms.
+    /// [`until`](Self::until) for memory whose changes wake no sleeper. The sleep between two polls is 10 us at first,
+    /// and doubles each time up to 1 ms.
     ///
     /// # Errors
-    /// As `until`.
+    /// The errors of `until`.
     ///
     /// # Examples
     /// ```
@@ -267,28 +267,28 @@ impl Wait<'_> {
     /// ```
     pub fn poll<R>(
         self,
-        crowded: bool,
+        oversubscribed: bool,
         look: impl FnMut() -> Result<Option<R>, FabricError>,
         check: impl FnMut() -> Result<(), FabricError>,
     ) -> Result<R, FabricError> {
         let mut pause = FIRST_SLEEP;
-        self.until(crowded, look, check, |look| {
+        self.until(oversubscribed, look, check, |look| {
             std::thread::sleep(pause.min(self.left()));
             pause = LONGEST_SLEEP.min(2 * pause);
             look()
         })
     }
 
-    /// Says once for each call and rank waited for that this takes long: to find out who waits for whom, it takes a line
-    /// of each rank.
+    /// Reports a long wait, once for each pair of call and awaited rank. One line per rank suffices to find out which
+    /// rank waits for which.
     fn report(&self, waited: Duration) {
         static REPORTED: Mutex<Option<Reported>> = Mutex::new(None);
         let reported = || REPORTED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if reported().get_or_insert_default().add(&self.to_string()) {
             let Wait { rank, call, .. } = self;
             let line = format!("transom: rank {rank} has waited {waited:.0?} in {call}{}\n", self.whom());
-            // One write, so that lines of ranks do not mix; and without the lock of `stderr`, which who has it may keep until this
-            // wait has ended.
+            // One write, so that lines of ranks do not mix. It bypasses the lock of `stderr`, whose holder may keep it
+            // until this wait has ended.
             let stderr = std::io::stderr().as_fd().try_clone_to_owned();
             let _ = stderr.and_then(|stderr| File::from(stderr).write_all(line.as_bytes()));
         }
@@ -303,7 +303,7 @@ impl Wait<'_> {
     }
 }
 
-/// Hashes of the waits that were reported: [`Self::MOST`] at most, then it is emptied.
+/// Hashes of the reported waits; emptied when it holds [`Self::MOST`].
 #[derive(Default)]
 struct Reported {
     hashes: HashSet<u64>,
@@ -313,7 +313,7 @@ struct Reported {
 impl Reported {
     const MOST: usize = 1000;
 
-    /// Adds a wait; true if it is to be reported.
+    /// Adds a wait; returns whether to report it.
     fn add(&mut self, wait: &str) -> bool {
         if self.hashes.len() == Self::MOST {
             self.hashes.clear();
@@ -322,7 +322,7 @@ impl Reported {
     }
 }
 
-/// What a sleeper looks for: handed to the `sleep` of [`Wait::until`].
+/// The poll that a sleeper may call: passed to the `sleep` of [`Wait::until`].
 pub type Look<'l, R> = &'l mut dyn FnMut() -> Result<Option<R>, FabricError>;
 
 impl fmt::Display for Wait<'_> {
@@ -337,7 +337,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn report_is_made_once_and_memory_is_bounded() {
+    fn wait_is_reported_once_in_bounded_memory() {
         let mut reported = Reported::default();
         assert!(reported.add("rank 0 waits in fence of window 0"));
         assert!(!reported.add("rank 0 waits in fence of window 0"));

@@ -1,4 +1,4 @@
-//! Windows: memory that every rank of a job exposes, and the calls that lock it. Those of active synchronisation are in active.rs.
+//! Windows: memory that every rank of a job exposes, and the calls that lock it. active.rs has active synchronisation.
 
 use crate::core::Core;
 use crate::epoch::{LockAllEpoch, LockEpoch};
@@ -14,14 +14,14 @@ use std::sync::Arc;
 use std::time::Duration;
 use transom_locks::{Ahead, Barrier, Mode, PassiveLock, Pscw, Rank};
 
-/// Memory of `T` elements at every rank, reached by all. Puts, gets and atomics need an epoch, which a call on `&mut`
-/// self opens; so an operation outside an epoch, or two epochs at once on one handle, do not compile.
+/// Memory of `T` elements at every rank, accessible to all ranks. Puts, gets and atomics need an epoch, which a call on
+/// `&mut self` opens. An operation outside an epoch, or two epochs at once on one handle, therefore do not compile.
 ///
-/// Element types are plain data ([`bytemuck::Pod`]: any bit pattern is a value): other ranks may write at any time,
-/// so safe calls give no reference into the memory ([`Local::as_slice`] is unsafe); a rank reads and writes its own part by
-/// copies, see [`local`](Self::local).
+/// Element types are plain data ([`bytemuck::Pod`]: any bit pattern is a value), since other ranks may write at any
+/// time. Safe calls therefore return no reference into the memory ([`Local::as_slice`] is unsafe); a rank reads and
+/// writes its own part by copies, see [`local`](Self::local).
 ///
-/// A window costs each rank its elements and `64 (ranks + 1) + 64 ceil(log2 ranks) + 16 ranks + 8` bytes of lock,
+/// A window takes, at each rank, its elements and `64 (ranks + 1) + 64 ceil(log2 ranks) + 16 ranks + 8` bytes of lock,
 /// barrier, post/start and free words.
 ///
 /// # Examples
@@ -29,7 +29,7 @@ use transom_locks::{Ahead, Barrier, Mode, PassiveLock, Pscw, Rank};
 /// // In `transom`: `let mut window = world.allocate::<u64>(64)?;`
 /// # let fabric = transom_shm_loopback::Loopback::alone()?;
 /// # let mut window = transom_windows::Window::<u64, _>::allocate(&fabric, 0, 64)?;
-/// let epoch = window.lock_exclusive(0)?; // rank 0's part is mine alone
+/// let epoch = window.lock_exclusive(0)?; // exclusive access to rank 0's part
 /// let value = epoch.get_one(4)?;
 /// epoch.put(4, &[value + 1])?;
 /// epoch.unlock()?;
@@ -41,13 +41,13 @@ pub struct Window<T, F: Fabric> {
     pub(crate) lock: PassiveLock<Arc<Segment<F>>>,
     pub(crate) barrier: Barrier,
     pub(crate) pscw: Pscw,
-    /// Memory of the program's own, if the elements are there.
+    /// User memory, if it holds the elements.
     pub(crate) user: Option<UserBuffer<T>>,
     pub(crate) element: PhantomData<fn() -> T>,
 }
 
 impl<T, F: Fabric> Drop for Window<T, F> {
-    /// An epoch that was leaked keeps its lock, or its targets waiting, and nobody could end it after this.
+    /// A leaked epoch keeps its lock, or its targets waiting, and no call could end it after this.
     fn drop(&mut self) {
         self.core.forget_attached();
         let completed = self.pscw.targets().is_none() || self.pscw.complete(&self.core.data).is_ok();
@@ -60,7 +60,7 @@ impl<T, F: Fabric> Drop for Window<T, F> {
 }
 
 impl<T: Pod, F: Fabric> Window<T, F> {
-    /// The number of the window, in the order in which the job made them; errors name it.
+    /// The number of the window, in the order of creation by the job; errors name it.
     pub fn id(&self) -> u32 {
         self.core.id
     }
@@ -70,29 +70,28 @@ impl<T: Pod, F: Fabric> Window<T, F> {
         self.lock.rank()
     }
 
-    /// How many ranks share the window.
+    /// The number of ranks that share the window.
     pub fn ranks(&self) -> usize {
         self.core.data.remotes.len()
     }
 
-    /// This rank's own part. No epoch is needed; what others put is seen once a synchronisation orders it.
+    /// This rank's own part. Needs no epoch; puts of other ranks are seen once a synchronisation orders them.
     pub fn local(&self) -> Local<'_, T, F> {
         Local::new(&self.core)
     }
 
-    /// This rank's own signal words. No epoch is needed.
+    /// This rank's own signal words. Needs no epoch.
     pub fn signals(&self) -> Signals<'_, F> {
         Signals { core: &self.core }
     }
 
-    /// What this rank did on the window so far.
+    /// The operations of this rank on the window so far.
     pub fn counters(&self) -> Counters {
         self.core.data.counters.read()
     }
 
-    /// Orders this rank's loads and stores of memory that it shares with others, before this call and after: for those
-    /// that tell each other by means of their own that data is there. No remote operation; epochs, fences and signals
-    /// need none of it.
+    /// Orders this rank's loads and stores of shared memory before and after this call. It is for programs that
+    /// announce data by means of their own. No remote operation; epochs, fences and signals do not need it.
     ///
     /// # Examples
     /// ```
@@ -107,9 +106,9 @@ impl<T: Pod, F: Fabric> Window<T, F> {
         self.local().sync();
     }
 
-    /// Opens an access epoch that has `target` to itself; waits, without remote operations, behind those that asked
-    /// before. Free: 1 compare-and-swap (2 if readers of other ranks used the lock since this rank last did), and 1 to
-    /// unlock.
+    /// Opens an access epoch with exclusive access to `target`. Waits, without remote operations, for earlier requests.
+    /// Costs 1 compare-and-swap if the lock is free (2 if readers of other ranks used the lock since this rank last
+    /// did), and 1 to unlock.
     ///
     /// # Errors
     /// [`Error::NoSuchRank`]; [`Error::Lock`] if an earlier epoch on the target was leaked, or if a rank died.
@@ -118,11 +117,11 @@ impl<T: Pod, F: Fabric> Window<T, F> {
         self.lock(target, Mode::Exclusive)
     }
 
-    /// Opens an access epoch that shares `target` with other readers. Free: 1 fetch-and-add, and 1 to unlock. Shared
-    /// says how it is locked, not what may be done: atomics need no more.
+    /// Opens an access epoch with shared access to `target`. Costs 1 fetch-and-add if no exclusive request is in the
+    /// way, and 1 to unlock. The mode only describes the lock: all operations are allowed, and atomics need no more.
     ///
     /// # Errors
-    /// As [`lock_exclusive`](Self::lock_exclusive).
+    /// The errors of [`lock_exclusive`](Self::lock_exclusive).
     ///
     /// # Examples
     /// ```
@@ -154,12 +153,12 @@ impl<T: Pod, F: Fabric> Window<T, F> {
         }
     }
 
-    /// Opens an access epoch on `target` if that needs no waiting; none if somebody holds the lock, or stands in its queue, in
-    /// the way of it. It takes no place in the queue: who tries again and again may never get it. 1 compare-and-swap, or 2
-    /// if the first guess is stale.
+    /// Opens an access epoch on `target` if that needs no waiting. Returns `None` if another request holds the lock or
+    /// is queued in the way of this one. The attempt takes no place in the queue, so a rank that only repeats it may
+    /// starve. Costs 1 compare-and-swap, or 2 if the first guess is stale.
     ///
     /// # Errors
-    /// As [`lock_exclusive`](Self::lock_exclusive).
+    /// The errors of [`lock_exclusive`](Self::lock_exclusive).
     ///
     /// # Examples
     /// ```
@@ -169,7 +168,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     /// if let Some(epoch) = window.try_lock(0, Mode::Exclusive)? {
     ///     epoch.put(0, &[1])?;
     /// } else {
-    ///     // Somebody else is at it. Here the window is free again: in a `match` it is borrowed until its end (E0499).
+    ///     // Another rank holds the lock. The window is free again here; a `match` would still borrow it (E0499).
     ///     let epoch = window.lock_exclusive(0)?;
     ///     epoch.put(0, &[1])?;
     /// }
@@ -189,17 +188,18 @@ impl<T: Pod, F: Fabric> Window<T, F> {
         }
     }
 
-    /// Opens an access epoch on `target`, unless the lock is not this rank's within `limit`: then none. It takes its place in the
-    /// queue as [`lock_exclusive`](Self::lock_exclusive) and [`lock_shared`](Self::lock_shared) do, and costs what they cost if it
-    /// succeeds.
+    /// Opens an access epoch on `target` with a time limit: returns `None` if the lock is not granted within `limit`.
+    /// The request queues as [`lock_exclusive`](Self::lock_exclusive) and [`lock_shared`](Self::lock_shared) do, and
+    /// costs the same if it succeeds.
     ///
-    /// At the deadline an exclusive request leaves the queue, by a few operations of this rank (`docs/COST.md`), and those behind
-    /// it move up. A shared one stays in the queue, where who comes to it passes over it: the next shared request of this rank
-    /// goes on in its place, if its turn has not passed, and an exclusive one, `lock_all`, or the end of the window, waits until it
-    /// has, for whoever has the lock: so that is not to wait for this rank. Nobody else waits for either. `limit` 0 is [`try_lock`](Self::try_lock).
+    /// At the deadline an exclusive request leaves the queue, by a few operations of this rank (`docs/COST.md`), and
+    /// requests behind it move up. A shared request stays in the queue, and the rank that reaches it passes over it.
+    /// The next shared request of this rank takes over its place, if its turn has not passed. An exclusive request,
+    /// `lock_all`, or the end of the window waits until the turn has passed, and so for the holder, which must not wait
+    /// for this rank. No other rank waits for either. A `limit` of 0 is [`try_lock`](Self::try_lock).
     ///
     /// # Errors
-    /// As `lock_exclusive`: that a rank has died is an error, however much time is left.
+    /// The errors of `lock_exclusive`. The death of a rank is an error even before the deadline.
     ///
     /// # Examples
     /// ```
@@ -235,18 +235,18 @@ impl<T: Pod, F: Fabric> Window<T, F> {
         }
     }
 
-    /// [`lock_exclusive`](Self::lock_exclusive) or [`lock_shared`](Self::lock_shared), with assertions:
-    /// [`Assert::NOCHECK`] takes no lock, and costs nothing but a flush at the end.
+    /// [`lock_exclusive`](Self::lock_exclusive) or [`lock_shared`](Self::lock_shared) with assertions.
+    /// [`Assert::NOCHECK`] takes no lock, and costs only a flush at the end.
     ///
     /// # Errors
-    /// As those; [`Error::Assertion`].
+    /// The errors of those calls; [`Error::Assertion`].
     ///
     /// # Examples
     /// ```
     /// # let fabric = transom_shm_loopback::Loopback::alone()?;
     /// # let mut window = transom_windows::Window::<u64, _>::allocate(&fabric, 0, 64)?;
     /// use transom_windows::{Assert, Mode};
-    /// let epoch = window.lock_with(0, Mode::Exclusive, Assert::NOCHECK)?; // nobody else can want it now
+    /// let epoch = window.lock_with(0, Mode::Exclusive, Assert::NOCHECK)?; // no other rank locks it now
     /// epoch.put(0, &[1])?;
     /// epoch.unlock()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -270,11 +270,11 @@ impl<T: Pod, F: Fabric> Window<T, F> {
         Ok(LockEpoch::new(&self.core, opened, &mut self.lock, Ahead::default(), false))
     }
 
-    /// Opens an access epoch on all ranks, shared, with all requests in flight at once: 1 fetch-and-add for each
+    /// Opens an access epoch with shared access to all ranks, with all requests in flight at once: 1 fetch-and-add per
     /// rank, and 1 to unlock.
     ///
     /// # Errors
-    /// As [`lock_exclusive`](Self::lock_exclusive).
+    /// The errors of [`lock_exclusive`](Self::lock_exclusive).
     ///
     /// # Examples
     /// ```
@@ -290,8 +290,8 @@ impl<T: Pod, F: Fabric> Window<T, F> {
         self.lock_all_waiting().map(|(epoch, _)| epoch)
     }
 
-    /// And whether an exclusive request stood in the way. Inlined, so that the epoch is made where it is to be, and not copied by wide
-    /// loads of what narrow stores have just written.
+    /// Opens the epoch, and returns whether an exclusive request was in the way. Inlined so that the epoch is built in
+    /// place, instead of being copied by wide loads right after narrow stores.
     #[inline(always)]
     fn lock_all_waiting(&mut self) -> Result<(LockAllEpoch<'_, T, F>, bool), Error> {
         self.core.checks.synchronised(&self.core.data.counters);
@@ -300,17 +300,17 @@ impl<T: Pod, F: Fabric> Window<T, F> {
         Ok((LockAllEpoch::new(&self.core, &mut self.lock, true), waited))
     }
 
-    /// [`lock_all`](Self::lock_all), with assertions as [`lock_with`](Self::lock_with).
+    /// [`lock_all`](Self::lock_all) with assertions, like [`lock_with`](Self::lock_with).
     ///
     /// # Errors
-    /// As those.
+    /// The errors of those calls.
     ///
     /// # Examples
     /// ```
     /// # let fabric = transom_shm_loopback::Loopback::alone()?;
     /// # let mut window = transom_windows::Window::<u64, _>::allocate(&fabric, 0, 64)?;
     /// use transom_windows::Assert;
-    /// let epoch = window.lock_all_with(Assert::NOCHECK)?; // nobody ever locks exclusively
+    /// let epoch = window.lock_all_with(Assert::NOCHECK)?; // no rank ever locks exclusively
     /// epoch.target(0)?.put(0, &[1])?;
     /// epoch.unlock()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -337,6 +337,6 @@ fn waited(window: u32, target: Rank, mode: Mode, behind: Option<Rank>, readers: 
 
 #[cold]
 fn nocheck(window: u32, rank: Rank, call: &'static str) -> Error {
-    let why = "another rank holds the lock, or wants it";
+    let why = "another rank holds the lock, or requests it";
     Error::Assertion { window, rank, call, asserted: Assert::NOCHECK, why }
 }

@@ -1,7 +1,7 @@
 //! Waiting for the value of an element that other ranks put or change by atomics.
 //!
-//! An operation on data wakes nobody, so that it costs no more than its bytes. A wait for data therefore looks again and
-//! again: it spins and yields as every wait of the library, then sleeps longer and longer between looks.
+//! An operation on data wakes no rank, so that it costs no more than its bytes. A wait for data therefore polls: it
+//! spins and yields like every wait of the library, then sleeps for longer and longer between polls.
 
 use crate::core::Core;
 use crate::local::Local;
@@ -12,7 +12,8 @@ use std::fmt;
 use std::time::{Duration, Instant};
 use transom_locks::{Awaited, Rank};
 
-/// The two calls of a wait, without and with a limit, by `wait_by` of the type: where the element is, and the docs of each.
+/// Defines the two calls of a wait, without and with a limit, by the type's `wait_by`. Takes the argument for the
+/// element, and the docs of each call.
 macro_rules! wait_calls {
     (
         $(#[$until:meta])*
@@ -41,11 +42,12 @@ pub(crate) use wait_calls;
 
 impl<T: Atomic, F: Fabric> Local<'_, T, F> {
     wait_calls! {
-        /// Waits until an element satisfies `until`, and returns its value; others put it or change it by atomics. Loads after
-        /// this call see what the writer put before the element, if a flush, an epoch or a synchronisation orders the two.
+        /// Waits until an element satisfies `until`, and returns its value; other ranks put it or change it by atomics.
+        /// Loads after this call see what the writer put before the element, if a flush, an epoch or a synchronisation
+        /// orders the two.
         ///
-        /// Costs no remote operation. Operations on data wake nobody: the wait spins, yields, then sleeps up to 1 ms between
-        /// looks. A [signal](crate::Signals) wakes its rank at once.
+        /// Costs no remote operation. Operations on data wake no rank: the wait spins, yields, then sleeps up to 1 ms
+        /// between polls. A [signal](crate::Signals) wakes its rank immediately.
         ///
         /// # Errors
         /// [`Error::OutOfBounds`]; [`Error::Fabric`] if a rank died, or all others left.
@@ -63,10 +65,10 @@ impl<T: Atomic, F: Fabric> Local<'_, T, F> {
         /// ```
         wait_until: offset: usize,
 
-        /// As [`wait_until`](Self::wait_until), for `limit` at most: then none.
+        /// [`wait_until`](Self::wait_until) with a time limit: returns `None` after `limit`.
         ///
         /// # Errors
-        /// As there.
+        /// The errors of `wait_until`.
         ///
         /// # Examples
         /// ```
@@ -95,11 +97,11 @@ impl<T: Atomic, F: Fabric> Local<'_, T, F> {
 
 impl<T: Atomic, F: Fabric> Target<'_, T, F> {
     wait_calls! {
-        /// Waits until an element of the target satisfies `until`, and returns its value; others put it or change it by atomics.
-        /// See [`Local::wait_until`], which is for own elements.
+        /// Waits until an element of the target satisfies `until`, and returns its value; other ranks put it or change
+        /// it by atomics. For this rank's own elements use [`Local::wait_until`].
         ///
-        /// Costs 1 read for each look, and a [`load`](Self::load) of the value that ends the wait. Where memory is not shared the
-        /// wait yields for 0.2 ms, then sleeps from 10 us on, each time twice as long, up to 1 ms, between looks.
+        /// Costs 1 read per poll, and a [`load`](Self::load) of the value that ends the wait. Where memory is not
+        /// shared, the wait yields for 0.2 ms, then sleeps between polls: 10 us at first, doubling up to 1 ms.
         ///
         /// # Errors
         /// [`Error::OutOfBounds`]; [`Error::Fabric`] if a rank died, or all others left.
@@ -109,7 +111,7 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
         /// transom::threads(3, |world| -> Result<(), transom::Error> {
         ///     let mut window = world.allocate::<u64>(1)?;
         ///     let epoch = window.lock_all()?;
-        ///     let done = epoch.target(0)?; // a counter of all
+        ///     let done = epoch.target(0)?; // a counter of all ranks
         ///     done.fetch_add(0, 1)?;
         ///     assert_eq!(done.wait_until(0, |done| done == 3)?, 3);
         ///     epoch.unlock()
@@ -118,10 +120,10 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
         /// ```
         wait_until: offset: usize,
 
-        /// As [`wait_until`](Self::wait_until), for `limit` at most: then none.
+        /// [`wait_until`](Self::wait_until) with a time limit: returns `None` after `limit`.
         ///
         /// # Errors
-        /// As there.
+        /// The errors of `wait_until`.
         ///
         /// # Examples
         /// ```
@@ -142,19 +144,20 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
         until: impl Fn(T) -> bool,
     ) -> Result<Option<T>, Error> {
         let word = Word { window: self.core.id, owner: self.rank, offset };
-        let near = self.core.data.fabric.is_shared(self.remote);
-        // A load is a single, and this thread would stay admitted while it waits. So only what a get finds is loaded.
+        let mapped = self.core.data.fabric.is_shared(self.remote);
+        // A load is a single, for which this thread would stay admitted during the wait. So only a value found by a get
+        // is loaded.
         let look = || self.get_one(offset).and_then(|seen| if until(seen) { self.load(offset) } else { Ok(seen) });
-        wait(self.core, word, near, limit, look, &until)
+        wait(self.core, word, mapped, limit, look, &until)
     }
 }
 
-/// Looks by `read` until the value satisfies `until` or the limit is over. `near` says that a look is a load of this
+/// Polls by `read` until the value satisfies `until` or the limit is over. `mapped` says that a poll is a load of this
 /// processor, which may spin.
 fn wait<T: Pod, F: Fabric>(
     core: &Core<F>,
     word: Word,
-    near: bool,
+    mapped: bool,
     limit: Option<Duration>,
     mut read: impl FnMut() -> Result<T, Error>,
     until: impl Fn(T) -> bool,
@@ -172,7 +175,7 @@ fn wait<T: Pod, F: Fabric>(
     if let Some(found) = look() {
         return found;
     }
-    // The second look of a wait of the provider follows a turn of this rank's messages.
+    // The provider's wait makes progress on this rank's messages before its second poll, so the first is left empty.
     let look = || {
         let mut looks = 0;
         fabric.wait(region, wait, || {
@@ -180,11 +183,11 @@ fn wait<T: Pod, F: Fabric>(
             Ok(if looks == 1 { None } else { Some(look()) })
         })
     };
-    let found = wait.poll(!near, look, || fabric.check_peers(Awaited::Anyone));
+    let found = wait.poll(!mapped, look, || fabric.check_peers(Awaited::Anyone));
     found.unwrap_or_else(|source| Err(Error::Fabric { window: word.window, rank: word.owner, source }))
 }
 
-/// An element that a rank waits for.
+/// An element that a rank waits for, for messages.
 #[derive(Clone, Copy)]
 struct Word {
     window: u32,

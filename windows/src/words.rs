@@ -1,13 +1,13 @@
-//! Where the words of the protocols lie in a region, and so what a rank does that waits for one of them.
+//! Positions of the protocols' words in a region, and from them the call of a rank that waits for such a word.
 
 use crate::Number;
 use std::any::type_name;
 use std::fmt;
 use transom_locks::{At, Barrier, Field, LockLayout, Pscw, Rank};
 
-/// The words of a window's protocols at each rank, in this order: of the locks, of the fence's barrier, of
-/// post/start/complete/wait, the number of ranks that have freed their windows, and, on a line of their own, those of
-/// accumulates. Other segments have those of the locks alone. All indices are in words.
+/// The words of a window's protocols at each rank. In this order: those of the locks, of the fence's barrier, and of
+/// post/start/complete/wait; the number of ranks that have freed their windows; and, on a line of their own, those of
+/// accumulates. Other segments have only the locks' words. All indices are in words.
 #[derive(Clone, Copy)]
 pub(crate) struct Words {
     ranks: usize,
@@ -18,7 +18,7 @@ impl Words {
         Words { ranks }
     }
 
-    /// How many the locks have.
+    /// The number of the locks' words.
     pub const fn locks(self) -> usize {
         LockLayout::words(self.ranks)
     }
@@ -31,7 +31,7 @@ impl Words {
         self.barrier() + Barrier::words(self.ranks)
     }
 
-    /// How many ranks have freed their windows, and touch no elements of this one any more.
+    /// The number of ranks that have freed their windows, and access no elements of this rank any more.
     pub const fn freed(self) -> usize {
         self.pscw() + Pscw::words(self.ranks)
     }
@@ -41,38 +41,39 @@ impl Words {
         (self.freed() + 1).next_multiple_of(8)
     }
 
-    /// Not 0: another rank asks this one to leave all gates of updates.
+    /// Nonzero: another rank asks this one to leave all gates of updates.
     pub const fn leave(self) -> usize {
         self.gate() + 1
     }
 
-    /// How many there are in all.
+    /// The number of all words.
     pub const fn all(self) -> usize {
         self.leave() + 1
     }
 }
 
-/// What a segment is for, as messages name it.
+/// The purpose of a segment, for messages.
 #[derive(Clone, Copy)]
 pub(crate) enum Purpose {
     Window,
     /// A value behind a lock.
     Value,
-    /// Values behind locks, a family of locks for as many as there are ranks.
+    /// An array of values behind locks, with one family of locks per `ranks` values.
     Values,
 }
 
-/// What a rank makes together with the others, as it tells them.
+/// The object that a rank makes together with the others, as exchanged between them.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Made<'a> {
-    /// The number of its [`Purpose`], its own number, and the flavour of a window, the home of a value, or the number of values.
+pub(crate) struct ObjectDesc<'a> {
+    /// The number of the [`Purpose`], the object's number, and third the flavour of a window, the home of a value, or
+    /// the number of values.
     pub numbers: [u64; 3],
-    /// What its elements are: [`element`].
+    /// The element type: see [`element`].
     pub element: &'a str,
 }
 
-/// The type of elements, as ranks compare it: of numbers what they are, of others the name and the bytes. Without paths, since the
-/// programs of a job may have the type in modules of their own.
+/// The element type, as ranks compare it: the kind of number, or else the name and the size. The name has no paths,
+/// since the programs of a job may have the type in different modules.
 pub(crate) fn element<T: 'static>() -> String {
     let bytes = size_of::<T>();
     Number::of::<T>().named(bytes as u64).unwrap_or_else(|| {
@@ -86,12 +87,12 @@ pub(crate) fn element<T: 'static>() -> String {
 /// Characters of a name that are compared.
 const LONGEST: usize = 100;
 
-impl fmt::Display for Made<'_> {
+impl fmt::Display for ObjectDesc<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const WINDOW: u64 = Purpose::Window as u64;
         const VALUE: u64 = Purpose::Value as u64;
         const VALUES: u64 = Purpose::Values as u64;
-        let Made { numbers: [purpose, id, rest], element } = *self;
+        let ObjectDesc { numbers: [purpose, id, rest], element } = *self;
         match purpose {
             WINDOW => {
                 let flavor =
@@ -113,7 +114,7 @@ pub(crate) struct Waiting {
     pub ranks: usize,
     /// The word's index.
     pub word: usize,
-    /// Whether it is another's, which this rank watches.
+    /// True if it is another rank's word, which this rank watches.
     pub watched: bool,
 }
 
@@ -124,7 +125,7 @@ impl fmt::Display for Waiting {
         let of = match purpose {
             Purpose::Window if word >= words.gate() => return write!(f, "accumulate of window {id}"),
             Purpose::Window if word >= words.pscw() => {
-                // The even ones are written by posts of others, the odd ones by completes.
+                // Posts of other ranks write the even words, completes the odd ones.
                 let call = if (word - words.pscw()).is_multiple_of(2) { "start" } else { "wait" };
                 return write!(f, "{call} of window {id}");
             }
@@ -133,10 +134,10 @@ impl fmt::Display for Waiting {
             Purpose::Value | Purpose::Values => "value",
         };
         let (family, word) = (word / words.locks(), word % words.locks());
-        // Whose region it is makes no difference to what a word is.
+        // The word's meaning does not depend on the rank of its region.
         let field = LockLayout::new(0, ranks).field(At { rank: 0, word });
         let (target, field): (Rank, Field) = field.unwrap_or((0, Field::Word));
-        // Where it asked, it is told what else its own `go` tells.
+        // A watching request gets its answer here instead of in its own `go`.
         let field = if watched { Field::Go } else { field };
         let number = match purpose {
             Purpose::Values => format!("{} of array {id}", family * ranks + target),
@@ -147,7 +148,7 @@ impl fmt::Display for Waiting {
             (Purpose::Window, Field::Grant) => "lock_shared or lock_all",
             (Purpose::Value | Purpose::Values, Field::Go | Field::Drained) => "lock or write",
             (Purpose::Value | Purpose::Values, Field::Grant) => "read",
-            // The rest is waited on by who leaves, or by nobody.
+            // A leaving rank waits for some of the rest; no rank waits for the others.
             (_, Field::Next | Field::Waiters | Field::Link | Field::Word | Field::Tickets | Field::Slot) => "unlock",
         };
         write!(f, "{call} of {of} {number} at rank {target}")
@@ -159,9 +160,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_made_is_named() {
-        let made =
-            |purpose, element: String, rest| Made { numbers: [purpose as u64, 3, rest], element: &element }.to_string();
+    fn object_desc_names_object_and_element_type() {
+        let made = |purpose, element: String, rest| {
+            ObjectDesc { numbers: [purpose as u64, 3, rest], element: &element }.to_string()
+        };
         assert_eq!(made(Purpose::Window, element::<f64>(), 0), "window 3 (allocate) of f64");
         assert_eq!(made(Purpose::Window, element::<[u8; 3]>(), 2), "window 3 (create) of [u8; 3] (3 B)");
         assert_eq!(
@@ -172,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn each_word_names_its_call() {
+    fn each_word_names_the_waiting_call() {
         // Three ranks: locks 0..32, a barrier of two rounds 32..48, post/start/complete/wait 48..54, freed 54; then
         // accumulates 56..58.
         let words = Words::new(3);

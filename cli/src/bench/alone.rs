@@ -1,4 +1,4 @@
-//! What ours is to reach by itself, whatever others do.
+//! Targets that our results must meet by themselves, whatever the other MPI libraries reach.
 
 use super::catalog;
 use super::figures::Done;
@@ -8,7 +8,7 @@ use super::targets::Comparison;
 use super::text::{Table, number, size};
 use serde::Serialize;
 
-/// Ours against what it is to be by itself.
+/// A figure of ours compared with its absolute target.
 #[derive(Clone, Debug, Serialize)]
 pub struct Alone {
     measurement: &'static str,
@@ -22,7 +22,8 @@ pub struct Alone {
     reached: bool,
 }
 
-/// What jobs of ours in a comparison are by themselves, and what is wrong with limits that they are beside.
+/// Checks the results of our jobs in a comparison against their absolute targets. Also returns complaints about wrong
+/// limits: results that beat what the machine allows.
 pub fn by_itself(comparison: &Comparison, millis: u64, ours: &[Done]) -> (Vec<Alone>, Vec<String>) {
     let rows = rows(&comparison.task(millis), ours);
     let of = |row: &Row| {

@@ -1,4 +1,5 @@
-//! Memory of a rank's own, as both sides of a comparison have it: it begins at a page, and whoever makes it touches it.
+//! Page-aligned private memory of a rank, identical on both sides of a comparison. The rank that allocates it touches
+//! it first.
 
 use bytemuck::{Pod, Zeroable};
 use std::marker::PhantomData;
@@ -8,7 +9,7 @@ use std::ops::{Deref, DerefMut};
 #[repr(C, align(4096))]
 struct Page([u8; 4096]);
 
-/// Elements from the beginning of a page on.
+/// A page-aligned sequence of elements.
 pub struct Buffer<T> {
     pages: Vec<Page>,
     len: usize,
@@ -16,7 +17,7 @@ pub struct Buffer<T> {
 }
 
 impl<T: Pod> Buffer<T> {
-    /// So many elements, each from its place.
+    /// A buffer of `len` elements, each computed from its index.
     pub fn new(len: usize, element: impl Fn(usize) -> T) -> Self {
         let pages = (len * size_of::<T>()).div_ceil(size_of::<Page>());
         let mut buffer = Buffer { pages: vec![Page::zeroed(); pages], len, elements: PhantomData };
@@ -44,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_buffer_begins_at_a_page_and_has_what_it_was_made_of() {
+    fn buffer_starts_at_page_and_holds_its_elements() {
         for len in [0, 1, 511, 512, 513, 5000] {
             let mut buffer = Buffer::new(len, |at| at as u64);
             assert_eq!(buffer.as_ptr() as usize % 4096, 0);

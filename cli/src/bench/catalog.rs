@@ -1,4 +1,4 @@
-//! What can be measured: names, synchronisations, sizes, and what the machine's own limit of each is.
+//! The catalogue of measurements: names, synchronizations, sizes, and the lower limit that the machine sets to each.
 
 use super::limits::{Cost, Limit};
 use super::protocol::Task;
@@ -7,17 +7,17 @@ pub struct Measurement {
     pub name: &'static str,
     pub about: &'static str,
     pub syncs: &'static [&'static str],
-    /// Whether it has a size; if not, it is of 8 bytes or of something else altogether.
+    /// True if it is measured at several sizes. Otherwise it moves 8 bytes, or its size is fixed by its definition.
     pub sized: bool,
-    /// With how many ranks it is measured if nothing is said, and with how many at least.
+    /// The default numbers of ranks.
     pub ranks: &'static [usize],
     pub least: usize,
     pub kind: Kind,
-    /// How many times as long as a latency it wants to be measured, to say anything.
+    /// The measuring time, as a multiple of that of a latency. Rare events need more.
     pub patience: u64,
-    /// What a worker measures, where that is another measurement in several configurations.
+    /// The name of the measurement that a worker executes, if this one repeats another in several configurations.
     pub of: Option<&'static str>,
-    /// What TRANSOM_MESSAGES is for its jobs, one after the other.
+    /// The values of TRANSOM_MESSAGES for its jobs, one job each.
     pub configs: &'static [&'static str],
 }
 
@@ -25,9 +25,9 @@ pub struct Measurement {
 pub enum Kind {
     /// Samples of nanoseconds per operation.
     Latency,
-    /// The same of operations in a row, each of so many bytes.
+    /// Samples of nanoseconds per operation, of back-to-back operations that each move the size.
     Bandwidth,
-    /// Figures with names.
+    /// Named figures.
     Figures,
 }
 
@@ -66,7 +66,7 @@ const fn messages(name: &'static str, about: &'static str) -> Measurement {
     Measurement { least: 2, syncs: &["messages"], ..latency(name, about, true) }
 }
 
-/// Also from and to memory of `World::buffer`.
+/// A measurement of messages, also from and to memory of `World::buffer`.
 const fn messages_in_buffers(name: &'static str, about: &'static str) -> Measurement {
     Measurement { syncs: &["messages", "buffers"], ..messages(name, about) }
 }
@@ -82,10 +82,10 @@ const fn sweep(
 }
 
 pub const CATALOG: &[Measurement] = &[
-    latency("put", "put and its synchronisation (osu_put_latency)", true),
-    latency("get", "get and its synchronisation (osu_get_latency)", true),
+    latency("put", "put and its synchronization (osu_put_latency)", true),
+    latency("get", "get and its synchronization (osu_get_latency)", true),
     latency("accumulate", "accumulate by sum of 8-byte integers (osu_acc_latency)", true),
-    latency("get_accumulate", "the same, and what was there before (osu_get_acc_latency)", true),
+    latency("get_accumulate", "get_accumulate by sum of 8-byte integers (osu_get_acc_latency)", true),
     latency("fetch_and_op", "fetch_and_op by sum, 8 bytes (osu_fop_latency)", false),
     latency("compare_and_swap", "compare_and_swap of 8 bytes (osu_cas_latency)", false),
     Measurement {
@@ -100,23 +100,27 @@ pub const CATALOG: &[Measurement] = &[
     },
     Measurement {
         syncs: &["lock", "lock_exclusive"],
-        ..latency("lock", "a free lock: lock, put of 8 bytes, unlock; shared and exclusive", false)
+        ..latency("lock", "an uncontended lock: lock, put of 8 bytes, unlock; shared and exclusive", false)
     },
     Measurement {
         syncs: &["mutex"],
-        ..latency("value", "a free GlobalMutex: lock, + 1 of 8 bytes, unlock; beside lock by lock_exclusive", false)
+        ..latency(
+            "value",
+            "an uncontended GlobalMutex: lock, add 1 to 8 bytes, unlock; compare with lock by lock_exclusive",
+            false,
+        )
     },
     Measurement {
         syncs: &["sum", "xor", "or", "and", "replace", "scattered"],
         ..latency(
             "random",
-            "accumulates of 8 bytes at random in 256 MiB (HPCC RandomAccess); scattered: xor, 1000 by one call",
+            "accumulates of 8 bytes at random places in 256 MiB (HPCC RandomAccess); scattered: xor, 1000 per call",
             false,
         )
     },
-    element("element_get", "get_one of an element, by index; beside that of a window"),
-    element("element_put", "put_one of an element, by index"),
-    element("element_fetch", "fetch_add of an element, by index"),
+    element("element_get", "get_one of an array element by its index, and of a window element"),
+    element("element_put", "put_one of an element by its index"),
+    element("element_fetch", "fetch_add of an element by its index"),
     Measurement {
         ranks: &[2, 3, 4, 8],
         patience: 4,
@@ -126,55 +130,58 @@ pub const CATALOG: &[Measurement] = &[
         ranks: &[3],
         least: 3,
         patience: 4,
-        ..figures("readers_writer", &["lock"], "rank 1 wants to write once a ms, the others read without pause")
+        ..figures("readers_writer", &["lock"], "rank 1 writes once per ms while the others read without pause")
     },
     Measurement { syncs: &["barrier"], ..latency("barrier", "a barrier of all ranks (osu_barrier)", false) },
-    collective("broadcast", "the elements of rank 0, to all (osu_bcast)"),
-    collective("reduce", "sums of doubles, at rank 0 (osu_reduce)"),
-    collective("all_reduce", "sums of doubles, at all ranks, in place (osu_allreduce)"),
-    collective("scan", "sums of doubles of the ranks up to each (osu_scan)"),
-    collective("all_gather", "a block of each, at all ranks (osu_allgather)"),
-    collective("all_to_all", "a block of each for each (osu_alltoall)"),
+    collective("broadcast", "a broadcast from rank 0 (osu_bcast)"),
+    collective("reduce", "sums of doubles at rank 0 (osu_reduce)"),
+    collective("all_reduce", "sums of doubles at all ranks, in place (osu_allreduce)"),
+    collective("scan", "inclusive prefix sums of doubles over the ranks (osu_scan)"),
+    collective("all_gather", "one block of each rank, at all ranks (osu_allgather)"),
+    collective("all_to_all", "one block from each rank to each rank (osu_alltoall)"),
     Measurement {
         syncs: &["messages", "buffers", "gaps"],
         ..messages(
             "pingpong",
-            "a message, one way (osu_latency); buffers: from and to World::buffer; gaps: after random times, \
-             which do not count",
+            "a message, one way (osu_latency); buffers: from and to World::buffer; gaps: after random delays, \
+             which are not counted",
         )
     },
     Measurement {
         kind: Kind::Bandwidth,
-        ..messages_in_buffers("stream", "64 messages in a row, then an answer (osu_bw, without requests)")
+        ..messages_in_buffers("stream", "64 messages back to back, then a reply (osu_bw, without requests)")
     },
     Measurement {
         kind: Kind::Bandwidth,
-        ..messages_in_buffers("bidirectional", "a message each way at once, by sendrecv; GB/s is of one way")
-    },
-    Measurement {
-        kind: Kind::Bandwidth,
-        ..messages("message_rate", "64 messages under way, then an answer; of all pairs together (osu_mbw_mr)")
-    },
-    Measurement {
-        kind: Kind::Figures,
-        ..messages("overhead", "the time in a send, and in the receive of what is there (o of LogP)")
-    },
-    Measurement {
-        kind: Kind::Figures,
-        ..messages("overlap_messages", "how much of a message each way is hidden by computing as long as it takes")
-    },
-    Measurement {
-        kind: Kind::Figures,
-        ..collective(
-            "overlap_collectives",
-            "how much of an all_reduce by a request is hidden by computing as long as it takes",
+        ..messages_in_buffers(
+            "bidirectional",
+            "a message in each direction at once, by sendrecv; GB/s of one direction",
         )
+    },
+    Measurement {
+        kind: Kind::Bandwidth,
+        ..messages("message_rate", "64 messages in flight, then a reply; all pairs together (osu_mbw_mr)")
+    },
+    Measurement {
+        kind: Kind::Figures,
+        ..messages(
+            "overhead",
+            "the time within a send, and within the receive of a message that has arrived (o of LogP)",
+        )
+    },
+    Measurement {
+        kind: Kind::Figures,
+        ..messages("overlap_messages", "the part of a message in each direction that equally long computation hides")
+    },
+    Measurement {
+        kind: Kind::Figures,
+        ..collective("overlap_collectives", "the part of an all_reduce by request that equally long computation hides")
     },
     Measurement {
         kind: Kind::Figures,
         ..messages(
             "registration",
-            "a message between buffers never used before, and used before; where ranks share memory nothing is registered",
+            "a message between buffers used for the first time, and used again; ranks that share memory register nothing",
         )
     },
     Measurement {
@@ -186,7 +193,7 @@ pub const CATALOG: &[Measurement] = &[
             "polling_set",
             "polling_set",
             &["rings=0", "rings=1", "order=sequential", "order=circular", "order=recent"],
-            "8 bytes from all others, whoever is first; without rings, with one, with one each",
+            "8 bytes from each other rank, in order of arrival; no ring, one, one for each rank",
         )
     },
     Measurement {
@@ -202,14 +209,14 @@ pub const CATALOG: &[Measurement] = &[
                 "ring_after=1,rings=128",
                 "ring_after=1,rings=128,order=recent",
             ],
-            "8 bytes from any source, and a turn that finds nothing, beside rings of silent ranks",
+            "8 bytes from any source, and a progress turn that finds nothing, with rings of silent ranks",
         )
     },
     sweep(
         "threshold",
         "pingpong",
         &["eager=0", "eager=1024", "eager=4096", "eager=8192"],
-        "pingpong with short messages sent at once, or announced",
+        "pingpong with short messages sent eagerly, or by rendezvous",
     ),
     Measurement {
         kind: Kind::Bandwidth,
@@ -224,14 +231,14 @@ pub const CATALOG: &[Measurement] = &[
                 "ring_slots=32,window=32",
                 "ring_slots=64,window=64",
             ],
-            "stream by rings of so many slots, for which a sender waits",
+            "stream by rings of so many slots; the sender waits for a free slot",
         )
     },
     sweep(
         "rendezvous",
         "pingpong",
         &["eager=0,zero_copy_from=1,read_waiting=yes", "eager=0,zero_copy_from=1", "eager=0,zero_copy_from=4294967296"],
-        "pingpong with messages that are announced: read, or written where the wire writes, or copied",
+        "pingpong by rendezvous: the receiver reads, the sender writes (where the wire can), or both copy",
     ),
     Measurement {
         kind: Kind::Figures,
@@ -239,7 +246,7 @@ pub const CATALOG: &[Measurement] = &[
             "pipe",
             "pipe",
             &["pipe=basic", "pipe=piggyback", "pipe=pipeline", "pipe=read", "pipe=write"],
-            "bytes by a pipe in each of its steps: one way, 64 in a row, and the requests that a message takes",
+            "a pipe in each of its designs: one message, 64 back to back, and work requests per message",
         )
     },
     Measurement {
@@ -256,7 +263,7 @@ pub const CATALOG: &[Measurement] = &[
                 "pipe=pipeline,pipe_chunk=32768",
                 "pipe=pipeline,pipe_chunk=65536",
             ],
-            "the same by chunks of so many bytes",
+            "a pipe with chunks of so many bytes",
         )
     },
     Measurement {
@@ -265,30 +272,30 @@ pub const CATALOG: &[Measurement] = &[
             "rails",
             "stream",
             &["stripe_from=4294967295", "stripe=even", "stripe=weighted", "stripe=adaptive", "stripe=pull"],
-            "stream by the first rail alone, and divided among all that there are; tests/soft-roce/rails shapes them",
+            "stream by the first rail alone, and divided among all rails; tests/soft-roce/rails limits their bandwidth",
         )
     },
     Measurement {
         ranks: &[1],
-        ..figures(
-            "kernel",
-            &["none"],
-            "LU's block operation alone, on blocks in the nearest cache, beside the core's peak",
-        )
+        ..figures("kernel", &["none"], "LU's block operation alone, on blocks in the L1 cache, and the core's peak")
     },
     figures(
         "lu",
         LU,
-        "dense LU by blocks; lock: a lock for each block of another; two_sided: its owner grants that between block \
-         operations; flush: gets in one epoch; shared: others' blocks are read in place",
+        "dense LU by blocks; lock: a lock for each remote block; two_sided: the owner grants it between its block \
+         operations; flush: gets in one epoch; shared: remote blocks are read in place",
     ),
-    figures("lu_outside", LU, "the same with a clock at all that is no block operation: the time of that"),
+    figures(
+        "lu_outside",
+        LU,
+        "dense LU by blocks, with a clock around everything but block operations: their total time",
+    ),
     Measurement {
         least: 2,
         ..figures(
             "overlap",
             &["lock"],
-            "the target computes and calls nothing while the origin, which sleeps a ms in between, locks, gets, unlocks",
+            "the target computes and makes no call, while the origin locks, gets, unlocks, and sleeps 1 ms in between",
         )
     },
     Measurement {
@@ -296,10 +303,10 @@ pub const CATALOG: &[Measurement] = &[
         ..figures(
             "pipeline",
             &["one_sided", "two_sided"],
-            "a wavefront by put_signal, or messages (PRK Synch_p2p); its limit is that of its additions, if no rank waited",
+            "a wavefront by put_signal or messages (PRK Synch_p2p); the limit is the time of its additions without waiting",
         )
     },
-    figures("startup", &["none"], "start and end of a job that does nothing; memory of a rank"),
+    figures("startup", &["none"], "start and end of an empty job; memory of a rank"),
 ];
 
 pub fn find(name: &str) -> Option<&'static Measurement> {
@@ -307,12 +314,12 @@ pub fn find(name: &str) -> Option<&'static Measurement> {
 }
 
 impl Measurement {
-    /// What a worker is told to measure.
+    /// The name of the measurement that a worker is to execute.
     pub fn worker(&self) -> &'static str {
         self.of.unwrap_or(self.name)
     }
 
-    /// Whether TRANSOM_MESSAGES makes a difference to it, or may.
+    /// True if TRANSOM_MESSAGES may affect it.
     pub fn is_of_messages(&self) -> bool {
         self.syncs.iter().any(|sync| matches!(*sync, "messages" | "buffers" | "collective")) || self.name == "pipeline"
     }
@@ -322,24 +329,24 @@ impl Measurement {
 pub fn measurement(name: &str) -> Result<&'static Measurement, String> {
     find(&name.replace('-', "_")).ok_or_else(|| {
         let names: Vec<_> = CATALOG.iter().map(|measurement| measurement.name).collect();
-        format!("there is no such measurement; there are {}", names.join(", "))
+        format!("no such measurement; expected one of {}", names.join(", "))
     })
 }
 
-/// The synchronisation that a command line names.
+/// The synchronization that a command line names.
 pub fn sync(name: &str) -> Result<&'static str, String> {
     let name = name.replace('-', "_");
     let mut all: Vec<&'static str> = CATALOG.iter().flat_map(|measurement| measurement.syncs).copied().collect();
     all.sort_unstable();
     all.dedup();
-    all.iter().find(|&&sync| sync == name).copied().ok_or_else(|| format!("there are {}", all.join(", ")))
+    all.iter().find(|&&sync| sync == name).copied().ok_or_else(|| format!("expected one of {}", all.join(", ")))
 }
 
-/// What the machine needs for an operation at least, on so many cores, or why nothing can be said of that; none of what is no
-/// operation.
+/// The least time that the machine needs for one operation, on `cores` cores. `Err` says why no limit is known; `None`
+/// means that the measurement has no single operation.
 ///
-/// A lock is one atomic to take and one to give back. Whoever hears of something that another did, hears of it by a cache line
-/// that crosses. What many words become at once is, under a lock, as quick as memcpy.
+/// A lock costs an atomic to acquire and an atomic to release. A rank learns of another's action by one crossing of a
+/// cache line. Combining many words under a lock costs no more than memcpy.
 pub fn limit(task: &Task, cores: usize) -> Option<Result<Limit, &'static str>> {
     let (atomics, crossings, copies) = (
         |atomics| Cost { atomics, ..Cost::default() },
@@ -348,32 +355,32 @@ pub fn limit(task: &Task, cores: usize) -> Option<Result<Limit, &'static str>> {
     );
     let (alone, measured) = (task.ranks == 1, task.worker());
     let sync = match task.sync {
-        // What says whose turn it is.
+        // The turn passes by a cache line.
         _ if measured == "contended" => crossings(f64::from(u8::from(!alone))),
         "lock" | "lock_exclusive" | "lock_all" => atomics(2.0),
-        // Of 64 puts in a row only one is flushed; what is got or fetched is here already.
+        // Only the last of 64 puts is flushed, and a get or fetch has its result at return.
         "flush" if measured == "put" => atomics(1.0),
         "fence" | "pscw" | "barrier" if !alone => crossings(1.0),
-        // In a row, who gives runs ahead of those who get.
+        // In back-to-back operations the senders run ahead of the receivers.
         "collective" if !alone && !matches!(measured, "broadcast" | "reduce" | "scan") => crossings(1.0),
         "messages" | "buffers" | "gaps" if matches!(measured, "pingpong" | "pipe" | "poll_cost") => crossings(1.0),
         _ => Cost::default(),
     };
-    // In an epoch that has the target to itself nothing else need be atomic.
+    // An exclusive epoch needs no further atomic.
     let exclusive = task.sync == "lock_exclusive";
     let ways = match measured {
-        // A store is over before the atomic after it is.
+        // The flush's atomic waits until the store has drained.
         "put" if task.sync == "flush" && task.bytes <= 64 => vec![Cost::default()],
         "put" | "get" | "put_bw" | "get_bw" | "lock" | "overlap" => vec![copies(1.0)],
-        // Both ends may copy at once.
+        // Sender and receiver may copy at the same time.
         "pingpong" | "stream" if task.sync == "buffers" || task.bytes >= 64 << 10 => vec![copies(0.5)],
         "pingpong" | "stream" | "bidirectional" | "polling_set" | "poll_cost" | "pipe" => vec![copies(1.0)],
-        // Pairs copy at once.
+        // Pairs copy at the same time.
         "message_rate" if task.ranks < 4 => vec![copies(1.0)],
         "broadcast" | "reduce" | "all_reduce" | "scan" | "all_gather" | "all_to_all" if !alone => vec![copies(1.0)],
         "accumulate" | "get_accumulate" | "fetch_and_op" | "compare_and_swap" if exclusive => vec![copies(1.0)],
         "accumulate" | "get_accumulate" => match task.bytes / 8 {
-            // One atomic for each word, or a lock around all.
+            // One atomic per word, or a lock around all words.
             words @ 3.. => vec![atomics(words as f64), atomics(2.0) + copies(1.0)],
             words => vec![atomics(words as f64)],
         },
@@ -404,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_worker_is_told_is_in_the_catalog_and_its_configurations_can_be() {
+    fn catalog_worker_names_and_configurations_are_valid() {
         for measurement in CATALOG {
             let worker = find(measurement.worker()).expect(measurement.name);
             assert_eq!((worker.worker(), worker.kind), (worker.name, measurement.kind), "{}", measurement.name);
@@ -416,9 +423,9 @@ mod tests {
         }
     }
 
-    /// The machine's, whatever our protocols need.
+    /// The limits are those of the machine, independent of our protocols.
     #[test]
-    fn limits_are_the_machines() {
+    fn limit_names_the_machines_primitive_costs() {
         for (measurement, sync, bytes, ranks, says) in [
             ("put", "flush", 8, 2, "atomic"),
             ("put", "flush", 4096, 2, "atomic + memcpy"),
@@ -465,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_that_share_cores_have_no_limit_where_they_wait_and_it_is_said() {
+    fn limit_absent_if_waiting_ranks_share_cores() {
         for (measurement, sync) in [
             ("contended", "lock_exclusive"),
             ("barrier", "barrier"),

@@ -1,4 +1,4 @@
-//! Pictures: latency and bandwidth against size, and ratios to others.
+//! Charts: latency and bandwidth over size, and ratios to other libraries.
 
 use super::catalog::{self, Kind};
 use super::mode::Mode;
@@ -28,8 +28,8 @@ const COLOURS: [RGBColor; 8] = [
 /// A curve: its name and its points.
 type Curve = (String, Vec<(f64, f64)>);
 
-/// For each measurement that has sizes a panel of latency and one of bandwidth, with a curve for each synchronisation; below, what
-/// was simulated over time.
+/// Draws a panel of latency and one of bandwidth for each measurement that has sizes, with a curve per synchronization,
+/// and below them the simulated values over time.
 pub fn by_size(rows: &[Row], simulated: &[Simulation]) -> Result<String> {
     let simulated: Vec<_> = simulated.iter().filter(|simulation| simulation.sheet.over_time).collect();
     let mut names: Vec<&str> = rows.iter().map(|row| row.task.measurement).collect();
@@ -46,13 +46,13 @@ pub fn by_size(rows: &[Row], simulated: &[Simulation]) -> Result<String> {
             return Ok(());
         }
         if names.is_empty() {
-            let note = "nothing with sizes was measured; put or get_bw, for example, have them";
+            let note = "no measurement with sizes was chosen (put and get_bw have sizes, for example)";
             return Ok(below.draw(&Text::new(note, (20, 20), ("sans-serif", 16)))?);
         }
         for (panels, name) in root.split_evenly((names.len(), 2)).chunks(2).zip(names) {
             let rows: Vec<_> = rows.iter().filter(|row| row.task.measurement == name).collect();
             if catalog::find(name).is_some_and(|measurement| measurement.kind == Kind::Figures) {
-                // The first two.
+                // The first two figures.
                 let figures = rows.first().map_or(&[][..], |row| &row.order).iter();
                 for (area, figure) in panels.iter().zip(figures) {
                     let of = |row: &Row| row.figures.get(figure).copied();
@@ -69,14 +69,14 @@ pub fn by_size(rows: &[Row], simulated: &[Simulation]) -> Result<String> {
     })
 }
 
-/// A line for each comparison: from the least to the most ratio, with the median marked, and where targets are.
+/// Draws a line per comparison, from the smallest to the largest ratio, with the median and the target marked.
 pub fn ratios(all: &[Pairs]) -> Result<String> {
     let lines = all.len().max(1);
     draw((1000, 90 + 20 * lines as u32), |root| {
         let ends = all.iter().flat_map(|pairs| [pairs.ratio.min, pairs.ratio.max]);
         let (least, most) = range(ends.chain([0.5, 2.0]));
         let mut chart = ChartBuilder::on(root)
-            .caption("how many times as good as theirs ours is (line: min to max, ring: target)", ("sans-serif", 16))
+            .caption("ours relative to theirs, above 1 is better (line: min to max, ring: target)", ("sans-serif", 16))
             .margin(10)
             .x_label_area_size(30)
             .y_label_area_size(420)
@@ -85,7 +85,7 @@ pub fn ratios(all: &[Pairs]) -> Result<String> {
         for (at, pairs) in all.iter().rev().enumerate() {
             let (y, colour) = (at as f64 + 0.5, COLOURS[peer_number(all, &pairs.peer) % COLOURS.len()]);
             let ratio = pairs.ratio;
-            // Of what took no time, or was not done at all, the ratio is no number.
+            // A ratio to an operation that took no time, or failed, is infinite or NaN.
             let within = |ratio: f64| ratio.clamp(least, most);
             let line = vec![(within(ratio.min), y), (within(ratio.max), y)];
             chart.draw_series([PathElement::new(line, colour.stroke_width(3))])?;
@@ -129,7 +129,8 @@ fn draw(pixels: (u32, u32), picture: impl FnOnce(&Area) -> Result) -> Result<Str
     Ok(text)
 }
 
-/// A curve for each synchronisation, configuration, number of ranks and mode; the latter three named where there are several.
+/// One curve per synchronization, configuration, number of ranks and mode. The name mentions the latter three only if
+/// they vary.
 fn curves(rows: &[&Row], value: impl Fn(&Row) -> Option<f64>) -> Vec<Curve> {
     let mut curves: Vec<Curve> = Vec::new();
     let several = |differs: &dyn Fn(&Row) -> bool| rows.iter().any(|row| differs(row));
@@ -144,7 +145,7 @@ fn curves(rows: &[&Row], value: impl Fn(&Row) -> Option<f64>) -> Vec<Curve> {
         if several(&|other| other.mode != row.mode) {
             name.push_str(&format!(", {}", row.mode));
         }
-        // What is nothing has no place on a scale of powers.
+        // A logarithmic axis has no place for 0.
         let value = value(row).filter(|value| *value > 0.0);
         let Some(point) = value.map(|value| (row.task.bytes as f64, value)) else { continue };
         match curves.iter_mut().find(|(known, _)| *known == name) {
@@ -155,7 +156,7 @@ fn curves(rows: &[&Row], value: impl Fn(&Row) -> Option<f64>) -> Vec<Curve> {
     curves
 }
 
-/// The least and the most, somewhat apart from what lies there.
+/// The bounds of an axis: the smallest and largest value, with a margin.
 fn range(values: impl Iterator<Item = f64>) -> (f64, f64) {
     let values = values.filter(|value| value.is_finite() && *value > 0.0);
     let (least, most) =
@@ -183,7 +184,7 @@ fn panel(area: &Area, caption: &str, unit: &str, curves: &[Curve]) -> Result {
         .draw()?;
     for (at, (name, points)) in curves.iter().enumerate() {
         let colour = COLOURS[at % COLOURS.len()];
-        // Beyond the eighth curve colours repeat, and lines are thinner.
+        // From the ninth curve on, the colours repeat with thinner lines.
         let style = colour.stroke_width(if at < COLOURS.len() { 2 } else { 1 });
         chart
             .draw_series([PathElement::new(points.clone(), style)])?
@@ -191,7 +192,7 @@ fn panel(area: &Area, caption: &str, unit: &str, curves: &[Curve]) -> Result {
             .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], style));
         chart.draw_series(points.iter().map(|&point| Circle::new(point, 2, colour.filled())))?;
     }
-    // Where curves that rise are not: beside those of a bandwidth that has reached its most there is no room above.
+    // Latency curves rise from the lower left; bandwidth curves level off at the top. The legend goes to the free corner.
     let bandwidth = unit == "GB/s";
     chart
         .configure_series_labels()

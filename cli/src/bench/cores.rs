@@ -1,4 +1,4 @@
-//! Cores, and staying on one.
+//! The cores that ranks run on, and binding a thread to one.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 use std::path::Path;
@@ -9,8 +9,8 @@ pub fn allowed() -> Vec<usize> {
     (0..CpuSet::MAX_CPU).filter(|&core| set.is_set(core)).collect()
 }
 
-/// The same in the order in which ranks take them, ours and others' alike: those of one package before those of the next,
-/// and hardware threads of a core that another rank has only when each core has one.
+/// The allowed cores in the order in which ranks take them, ours and the peers' alike. Packages are filled one after
+/// the other. A second hardware thread of a core is taken only when every physical core has a rank.
 pub fn choice() -> Vec<usize> {
     let of = |core: usize, what: &str| {
         let path = format!("/sys/devices/system/cpu/cpu{core}/topology/{what}");
@@ -24,25 +24,25 @@ pub fn choice() -> Vec<usize> {
     ordered(allowed().into_iter().map(place).collect())
 }
 
-/// Where a core is.
+/// The position of a core in the machine.
 struct Place {
     core: usize,
     package: i64,
-    /// The hardware threads of the same physical core, itself included; none if the system does not say.
+    /// The hardware threads of the same physical core, including this one; empty if the system does not tell.
     siblings: Vec<usize>,
 }
 
 fn ordered(mut places: Vec<Place>) -> Vec<usize> {
     let allowed: Vec<_> = places.iter().map(|place| place.core).collect();
     places.sort_by_key(|place| {
-        // How many ranks would be on this physical core already.
+        // The number of ranks already placed on this physical core.
         let before = |&&sibling: &&usize| sibling < place.core && allowed.contains(&sibling);
         (place.siblings.iter().filter(before).count(), place.package, place.core)
     });
     places.into_iter().map(|place| place.core).collect()
 }
 
-/// Reads a list of the kernel's: `0-2,8`.
+/// Parses a core list in the kernel's format, such as `0-2,8`.
 fn list(text: &str) -> Vec<usize> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -51,19 +51,19 @@ fn list(text: &str) -> Vec<usize> {
     text.trim().split(',').filter_map(range).flatten().collect()
 }
 
-/// Keeps this thread on a core; where the system refuses, it runs where it runs.
+/// Binds this thread to a core. If the system refuses, the thread stays unbound.
 pub fn bind(core: usize) {
     let mut one = CpuSet::new();
     one.set(core);
     let _ = sched_setaffinity(None, &one);
 }
 
-/// The core that this thread is on.
+/// The core that this thread runs on now.
 pub fn current() -> usize {
     sched_getcpu()
 }
 
-/// Does something on a core, if there is one for it, and is then as free as before.
+/// Runs `work` bound to `core`, if given, and restores the thread's affinity.
 pub fn on<R>(core: Option<usize>, work: impl FnOnce() -> R) -> R {
     let before = sched_getaffinity(None).ok().filter(|_| core.is_some());
     if let Some(core) = core {
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_physical_core_has_a_rank_before_one_has_two() {
+    fn choice_fills_physical_cores_before_their_siblings() {
         let machine = |cores: &[(usize, i64, &str)]| {
             ordered(
                 cores
@@ -90,18 +90,18 @@ mod tests {
                     .collect(),
             )
         };
-        // Threads of a core adjoin, or come after all cores; packages alternate.
+        // Sibling threads have adjacent or distant numbers, and packages may alternate.
         assert_eq!(machine(&[(0, 0, "0-1"), (1, 0, "0-1"), (2, 0, "2-3"), (3, 0, "2-3")]), [0, 2, 1, 3]);
         assert_eq!(machine(&[(0, 0, "0,2"), (1, 0, "1,3"), (2, 0, "0,2"), (3, 0, "1,3")]), [0, 1, 2, 3]);
         assert_eq!(machine(&[(0, 0, "0"), (1, 1, "1"), (2, 0, "2"), (3, 1, "3")]), [0, 2, 1, 3]);
-        // A sibling that may not be used is no reason to avoid the other.
+        // A sibling outside the allowed cores does not count.
         assert_eq!(machine(&[(1, 0, "0-1"), (2, 0, "2-3"), (3, 0, "2-3")]), [1, 2, 3]);
-        // Where the system says nothing.
+        // The system tells no topology.
         assert_eq!(machine(&[(4, 0, ""), (5, 0, "")]), [4, 5]);
     }
 
     #[test]
-    fn lists_of_the_kernel_are_read() {
+    fn kernel_core_list_is_parsed() {
         assert_eq!(list("0-2,8\n"), [0, 1, 2, 8]);
         assert_eq!(list("7"), [7]);
         assert!(list("").is_empty() && list("x-y").is_empty());

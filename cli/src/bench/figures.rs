@@ -1,4 +1,4 @@
-//! What a report means: named figures of one job.
+//! Named figures of one job, computed from its report.
 
 use super::catalog::{self, Kind};
 use super::job::{JobError, Run};
@@ -6,10 +6,10 @@ use super::mode::Mode;
 use super::protocol::Task;
 use super::statistics::{Percentiles, jain};
 
-/// A figure of one job; the order is that of a table's columns.
+/// Figures of one job by name, in the order of the table's columns.
 pub type Figures = Vec<(String, f64)>;
 
-/// The figures of a job, none if the worker did not say what they are made of, which is then named.
+/// The figures of a job. Fails with the missing value's name if the worker did not report it.
 pub fn of(task: &Task, run: &Run) -> Result<Figures, String> {
     let values = &run.report.values;
     let value = |name: &str| values.get(name).copied().ok_or_else(|| format!("it did not say `value {name}`"));
@@ -119,7 +119,7 @@ pub fn of(task: &Task, run: &Run) -> Result<Figures, String> {
     Ok(figures)
 }
 
-/// The part of the shorter that took no time beside the longer.
+/// The fraction of the shorter activity that was hidden by the longer one.
 fn hidden(compute: f64, communication: f64, both: f64) -> f64 {
     ((compute + communication - both) / compute.min(communication).max(1e-9)).clamp(0.0, 1.0)
 }
@@ -132,12 +132,12 @@ fn kind(task: &Task) -> Kind {
     catalog::find(task.measurement).map_or(Kind::Figures, |measurement| measurement.kind)
 }
 
-/// A figure by name.
+/// The figure called `name`.
 pub fn named(figures: &[(String, f64)], name: &str) -> Option<f64> {
     figures.iter().find(|(figure, _)| figure == name).map(|(_, value)| *value)
 }
 
-/// A job that ended well, how the cores were, and what came out.
+/// A successful job: its output, its core placement, and its figures.
 pub struct Done {
     pub run: Run,
     pub figures: Figures,
@@ -145,7 +145,7 @@ pub struct Done {
 }
 
 impl Done {
-    /// What came out of a job of ours, which is not to fail.
+    /// The result of a job of ours. A failed job is an error.
     pub fn of(task: &Task, run: Result<Run, JobError>) -> Result<Done, String> {
         let failed = |why: String| format!("{} --sync {}, {} ranks: {why}", task.measurement, task.sync, task.ranks);
         let run = run.map_err(|error| failed(error.to_string()))?;

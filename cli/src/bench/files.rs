@@ -1,4 +1,4 @@
-//! What is written besides what is printed.
+//! The output files of a benchmark.
 
 use super::machine::Machine;
 use super::simulated::Simulation;
@@ -15,22 +15,22 @@ use tempfile::NamedTempFile;
 
 #[derive(Args, Clone, Debug, Default)]
 pub struct Files {
-    /// Write all figures here as JSON; percentiles (latency_ns) are of means of batches, as in the table
+    /// Write all figures to this file as JSON; percentiles (latency_ns) are of means of batches, as in the table
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Draw them here as SVG
+    /// Write charts to this file as SVG
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
 }
 
-/// The files that were asked for, which can be written.
+/// The requested files, all found writable.
 pub struct Outputs {
     json: Option<Output>,
     svg: Option<Output>,
 }
 
 impl Files {
-    /// Finds out whether they can be written before anything is measured.
+    /// Checks that the files can be written, before anything is measured.
     pub fn check(&self) -> Result<Outputs, Usage> {
         let check = |path: &Option<PathBuf>| path.as_deref().map(Output::at).transpose();
         let (json, svg) = (check(&self.json)?, check(&self.svg)?);
@@ -44,8 +44,8 @@ impl Files {
 }
 
 impl Outputs {
-    /// What became of something that was printed. That nobody reads it, as with `| head`, ends all where it is all there is; a
-    /// file is measured to its end.
+    /// Decides about the result of a print. A broken pipe, as with `| head`, ends the benchmark only if no file was
+    /// requested.
     pub fn or_unread(&self, printed: io::Result<()>) -> io::Result<()> {
         match printed {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe && (self.json.is_some() || self.svg.is_some()) => {
@@ -70,15 +70,15 @@ impl Outputs {
     }
 }
 
-/// A file that becomes what is written to it as a whole; until then it is what it was, or not there.
+/// A file that is replaced as a whole. Until then it keeps its old content, or does not exist.
 pub struct Output {
     path: PathBuf,
-    /// The file itself, where no other can take its place: a pipe or a device, or in a folder that takes no files.
+    /// The open file, if it cannot be replaced: it is a pipe or device, or its folder takes no new files.
     itself: Option<File>,
 }
 
 impl Output {
-    /// Finds out whether it can be written, and changes nothing.
+    /// Checks that the path can be written, without changing anything.
     pub fn at(path: &Path) -> Result<Self, Usage> {
         Self::find(path).map_err(|error| Usage(format!("`{}` cannot be written: {error}", path.display())))
     }
@@ -88,7 +88,7 @@ impl Output {
         match fs::metadata(path) {
             Ok(there) if there.is_file() => {
                 let itself = open()?;
-                // What a link leads to, not the link.
+                // Replaces the file that a link points to, and keeps the link.
                 let path = path.canonicalize()?;
                 let itself = beside(&path).is_err().then_some(itself);
                 Ok(Output { path, itself })
@@ -132,13 +132,15 @@ fn anew(path: &Path, bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// A file in the same folder, with the permissions of any new file. It is removed unless it takes the place of the other.
+/// A temporary file in the same folder, with the permissions of any new file. It is removed unless it is renamed over
+/// the other.
 fn beside(path: &Path) -> io::Result<NamedTempFile> {
     let folder = path.parent().unwrap_or(path);
     tempfile::Builder::new().prefix(".transom-").permissions(Permissions::from_mode(0o666)).tempfile_in(folder)
 }
 
-/// All figures, and what they were taken on, or simulated; and why there are no more of them, if something failed.
+/// All figures as JSON, with the machine or the simulations they come from, and with the error that ended the benchmark
+/// early.
 pub fn json(
     millis: u64,
     rounds: usize,
@@ -166,7 +168,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn a_file_is_what_it_was_until_it_is_written() {
+    fn output_keeps_old_file_until_written() {
         let dir = tempfile::tempdir().unwrap();
         let (file, link, new) = (dir.path().join("file"), dir.path().join("link"), dir.path().join("new"));
         fs::write(&file, "before, and longer").unwrap();
@@ -174,7 +176,7 @@ mod tests {
         symlink("file", &link).unwrap();
         let (by_link, by_name) = (Output::at(&link).unwrap(), Output::at(&new).unwrap());
         assert_eq!(fs::read(&file).unwrap(), b"before, and longer");
-        // Nothing was made, or all of it removed.
+        // No temporary file is left.
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
         by_link.write(b"after").unwrap();
         by_name.write(b"new").unwrap();
@@ -185,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn one_file_is_not_both() {
+    fn json_and_svg_to_same_file_fail() {
         let dir = tempfile::tempdir().unwrap();
         let files = |json: &str, svg: &str| {
             let [json, svg] = [json, svg].map(|name| Some(dir.path().join(name)));

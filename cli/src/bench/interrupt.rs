@@ -1,4 +1,4 @@
-//! What is left to do when somebody ends the program while a job runs: end the job, and remove what was built.
+//! Cleanup after a signal during a job: ends the job, and removes the directory of the built programs.
 
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
@@ -15,12 +15,12 @@ struct Left {
 static LEFT: Mutex<Left> = Mutex::new(Left { job: None, dir: None });
 
 fn with_left<R>(change: impl FnOnce(&mut Left) -> R) -> R {
-    // Whoever panicked meanwhile has left nothing half done: each change is one assignment.
+    // A panicking thread leaves the state consistent, because each change is one assignment.
     change(&mut LEFT.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
 }
 
-/// From now on SIGINT, SIGTERM, SIGQUIT and SIGHUP end this process after that; SIGHUP stays ignored if it was, as by
-/// nohup.
+/// From now on SIGINT, SIGTERM, SIGQUIT and SIGHUP clean up and end this process. SIGHUP stays ignored if it was, as
+/// under nohup.
 pub fn handle() -> io::Result<()> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
@@ -28,7 +28,7 @@ pub fn handle() -> io::Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGQUIT].into_iter().chain(hang_up.then_some(SIGHUP)))?;
     let wait = move || {
         if let Some(signal) = signals.forever().next() {
-            // Held until the end, so that no job starts any more.
+            // Holds the lock until the process ends, so that no further job starts.
             with_left(|left| {
                 if let Some(job) = left.job {
                     let _ = kill_process(job, Signal::TERM);
@@ -43,12 +43,12 @@ pub fn handle() -> io::Result<()> {
     std::thread::Builder::new().name("signals".into()).spawn(wait).map(drop)
 }
 
-/// The job has ended, and will be waited for: its number may then be another's.
+/// Forgets the job, which has ended and is about to be reaped. Its process id may be reused afterwards.
 pub fn ended() {
     with_left(|left| left.job = None);
 }
 
-/// Starts a job so that it is known from its first moment.
+/// Starts a job. A signal finds it registered from its first moment.
 pub fn spawn(command: &mut std::process::Command) -> io::Result<std::process::Child> {
     with_left(|left| {
         let child = command.spawn()?;
@@ -57,7 +57,7 @@ pub fn spawn(command: &mut std::process::Command) -> io::Result<std::process::Ch
     })
 }
 
-/// A directory to be removed.
+/// Registers a directory to be removed.
 pub fn directory(dir: PathBuf) {
     with_left(|left| left.dir = Some(dir));
 }

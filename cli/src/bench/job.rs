@@ -1,4 +1,4 @@
-//! Running a worker, ours or a peer's, and reading what it says.
+//! Runs a worker, ours or a peer's, and reads its report.
 
 use super::interrupt;
 use super::limits::{self, Bare};
@@ -11,20 +11,20 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// How long a worker may take at most, on a slow machine: to start; ten times as long as it was asked to measure, since results are checked
-/// too; to copy some hundred times the size; and to factor a matrix.
+/// The time limit of a worker on a slow machine: start-up; ten times the requested measuring time, because results are
+/// checked too; copies of two hundred times the size; and the factorization of a matrix.
 fn patience(task: &Task) -> Duration {
     const START: Duration = Duration::from_secs(20);
-    /// Bytes copied in a second.
+    /// Bytes copied per second.
     const BYTES: f64 = 2e8;
-    /// Floating-point operations in a second.
+    /// Floating-point operations per second.
     const OPERATIONS: f64 = 2e8;
     let rows = if task.worker().starts_with("lu") { task.n as f64 } else { 0.0 };
     let work = task.bytes as f64 * 200.0 / BYTES + rows.powi(3) / OPERATIONS;
     START + 10 * Duration::from_millis(task.millis) + Duration::from_secs_f64(work)
 }
 
-/// More output than this is no report.
+/// The most bytes of output that are read.
 const MOST_OUTPUT: u64 = 64 << 20;
 
 /// One run of a worker.
@@ -32,7 +32,7 @@ pub struct Run {
     pub report: Report,
     /// From its start to its end.
     pub wall: Duration,
-    /// The machine's limits: the less of those just before and just after.
+    /// The machine's times, the smaller of those just before and just after the run.
     pub bare: Bare,
 }
 
@@ -40,9 +40,9 @@ pub struct Run {
 pub enum JobError {
     #[error("cannot start `{program}`: {source}")]
     Start { program: String, source: io::Error },
-    #[error("cannot watch it: {0}")]
+    #[error("cannot wait for its end: {0}")]
     Watch(#[source] io::Error),
-    #[error("it has not ended after {} s and was killed; does it hang? (--sizes, --lu-n and --millis make jobs shorter)", .0.as_secs())]
+    #[error("it did not end within {} s and was killed; shorten the job (--sizes, --lu-n, --millis) unless it hangs", .0.as_secs())]
     Deadline(Duration),
     #[error("it ended with {status}{}", said(.stderr))]
     Failed { status: ExitStatus, stderr: String },
@@ -50,11 +50,12 @@ pub enum JobError {
     Report(#[from] ReportError),
 }
 
-/// Our own worker: this program, as ranks.
+/// Our own worker: this program, started as ranks.
 pub fn ours(task: &Task) -> io::Result<Command> {
     let program = own_program()?;
     let mut command = Command::new(&program);
-    // What is read is untagged, and what is said tagged, whatever TRANSOM_TAG is.
+    // Standard output must stay untagged, because it is parsed; standard error is tagged. The option overrides
+    // TRANSOM_TAG.
     command.args(["run", "-n", &task.ranks.to_string(), "--tag=stderr", "--"]);
     command.arg(&program).arg("bench-worker").args(task.args());
     if !task.config.is_empty() {
@@ -84,7 +85,7 @@ pub fn run(mut command: Command, task: &Task) -> Result<Run, JobError> {
     let wall = begun.elapsed();
     let Some((status, stdout, stderr)) = ended else { return Err(JobError::Deadline(most)) };
     if !status.success() {
-        // A result that is wrong says more than that the worker failed.
+        // A report of a wrong result is more specific than the exit status.
         return match stdout.parse::<Report>() {
             Err(wrong @ (ReportError::Wrong(_) | ReportError::Unsupported(_))) => Err(wrong.into()),
             _ => Err(JobError::Failed { status, stderr }),
@@ -93,7 +94,7 @@ pub fn run(mut command: Command, task: &Task) -> Result<Run, JobError> {
     Ok(Run { report: stdout.parse()?, wall, bare: before.least(bare()) })
 }
 
-/// Waits for the end; none if it did not come in time.
+/// Waits for the end of the job. `None` if the deadline passed.
 fn end(mut child: Child, deadline: Instant) -> io::Result<Option<(ExitStatus, String, String)>> {
     let (stdout, stderr) = (reader(child.stdout.take()), reader(child.stderr.take()));
     let in_time = ended_by(&child, deadline);
@@ -102,7 +103,7 @@ fn end(mut child: Child, deadline: Instant) -> io::Result<Option<(ExitStatus, St
     }
     interrupt::ended();
     let status = child.wait()?;
-    // What it left behind may hold its pipes open; that is not waited for.
+    // Processes left by the job may keep its pipes open. Waits for the readers 2 s at most.
     let text = |from: mpsc::Receiver<String>| from.recv_timeout(Duration::from_secs(2)).unwrap_or_default();
     Ok(in_time?.then(|| (status, text(stdout), text(stderr))))
 }
@@ -121,9 +122,9 @@ fn ended_by(child: &Child, deadline: Instant) -> io::Result<bool> {
     }
 }
 
-/// Ends it, by nothing that the system may refuse; it is not yet waited for.
+/// Terminates the job, at last by SIGKILL. The caller reaps it.
 fn stop(child: &mut Child) {
-    // A launcher that is asked ends its ranks; one that is killed may not.
+    // On SIGTERM a launcher ends its ranks; on SIGKILL it cannot.
     let pid = Pid::from_child(child);
     let _ = kill_process(pid, Signal::TERM);
     let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
@@ -139,7 +140,7 @@ fn reader(pipe: Option<impl Read + Send + 'static>) -> mpsc::Receiver<String> {
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
         if let Some(pipe) = pipe {
-            // What came before an error is all there is.
+            // After a read error, uses the bytes read so far.
             let _ = pipe.take(MOST_OUTPUT).read_to_end(&mut bytes);
         }
         let _ = send.send(String::from_utf8_lossy(&bytes).into_owned());
@@ -147,8 +148,8 @@ fn reader(pipe: Option<impl Read + Send + 'static>) -> mpsc::Receiver<String> {
     receive
 }
 
-/// The line of an error output that says most, for a message: the last by which a rank says why it failed, else the launcher,
-/// else whoever was the last.
+/// The most informative line of an error output: the last error line of a rank, else of the launcher, else the last
+/// line.
 fn said(stderr: &str) -> String {
     let lines = || stderr.lines().rev().map(str::trim).filter(|line| line.chars().any(char::is_alphanumeric));
     let of_rank = lines().filter_map(untagged).find(|line| is_error(line));
@@ -156,13 +157,13 @@ fn said(stderr: &str) -> String {
     line.map_or(String::new(), |line| format!(": {}", line.chars().take(200).collect::<String>()))
 }
 
-/// A line of a rank, without its tag.
+/// A rank's line without its tag; `None` for other lines.
 fn untagged(line: &str) -> Option<&str> {
     let (rank, line) = line.strip_prefix('[')?.split_once("] ")?;
     rank.parse::<usize>().is_ok().then_some(line)
 }
 
-/// Whether transom says that something failed, not that it takes long.
+/// True if the line is an error of transom, not a report that a rank waits.
 fn is_error(line: &str) -> bool {
     line.starts_with("transom:") && !line.contains(" has waited ")
 }
@@ -173,14 +174,14 @@ mod tests {
     use std::os::unix::process::ExitStatusExt;
 
     #[test]
-    fn a_job_is_asked_to_end_and_left_to_be_waited_for() {
+    fn stop_terminates_job_and_leaves_it_to_reap() {
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
         stop(&mut child);
         assert_eq!(child.wait().unwrap().signal(), Some(15));
     }
 
     #[test]
-    fn the_line_that_says_why_is_told() {
+    fn said_picks_most_informative_error_line() {
         let debug = "[0] 2026-11-26T22:27:14Z  INFO transom::start: joined the job rank=0 size=2";
         let waits = "[1] transom: rank 1 has waited 5s in barrier for rank 0";
         let (why, launcher) =
@@ -194,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_takes_too_long_is_ended() {
+    fn run_past_deadline_kills_job() {
         let mut sleep = Command::new("sleep");
         let child = sleep.arg("1000").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         assert!(end(child, Instant::now()).unwrap().is_none());

@@ -1,4 +1,4 @@
-//! The machine's own limits, beside which every figure is put.
+//! The machine's own limits, shown beside every figure.
 
 use super::buffer::Buffer;
 use super::cores;
@@ -7,7 +7,7 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-/// A way to do something, in things of which the machine's own time is known.
+/// The primitive operations that one way of doing something takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cost {
     pub atomics: f64,
@@ -27,21 +27,22 @@ impl std::ops::Add for Cost {
     }
 }
 
-/// What an operation takes at least, whoever does it by whatever protocol: the quickest of the ways that there are.
+/// The least time of an operation, whatever the protocol: the fastest of several ways.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Limit(pub Vec<Cost>);
 
-/// What the machine needed at some moment, in nanoseconds.
+/// Times of the machine's primitive operations at some moment, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Bare {
-    /// One fetch-and-add on a word that nobody else uses; or on words that no cache holds, one after the other.
+    /// One fetch-and-add on a word that no other thread uses. For random accumulates, on successive words outside all
+    /// caches.
     pub atomic: f64,
-    /// A copy of the size in question, between the beginnings of pages.
+    /// A copy of the task's size, between page-aligned buffers.
     pub copy: f64,
 }
 
 impl Bare {
-    /// The less of what it needed before and after something: what else ran then only adds.
+    /// The smaller time of each kind, because other load can only add to it.
     pub fn least(self, other: Bare) -> Bare {
         Bare { atomic: self.atomic.min(other.atomic), copy: self.copy.min(other.copy) }
     }
@@ -53,7 +54,7 @@ impl Limit {
         self.0.iter().map(time).reduce(f64::min).unwrap_or(0.0)
     }
 
-    /// In words, e.g. `2 atomics + memcpy`, `min(64 atomics, 2 atomics + memcpy)`.
+    /// Describes the limit, e.g. `2 atomics + memcpy`, `min(64 atomics, 2 atomics + memcpy)`.
     pub fn describe(&self) -> String {
         let times = |count: f64, what: &str| match count {
             0.0 => None,
@@ -70,10 +71,10 @@ impl Limit {
     }
 }
 
-/// Words that no cache holds: 256 MiB of them. (A build that is not optimised measures nothing.)
+/// The number of words that exceed all caches: 256 MiB. A debug build uses fewer, as it measures nothing.
 pub const FAR: usize = if cfg!(debug_assertions) { 1 << 18 } else { 1 << 25 };
 
-/// Which word of them is next, and what for: SplitMix64.
+/// The random index and operand generator, SplitMix64.
 pub struct Random(pub u64);
 
 impl Random {
@@ -86,8 +87,7 @@ impl Random {
     }
 }
 
-/// Measures the machine, on the core that rank 0 has; takes about two milliseconds, and with words that are `far` a quarter of a
-/// second.
+/// Measures the machine on rank 0's core. Takes 2 ms, and 250 ms if `far` asks for words outside the caches.
 pub fn bare(bytes: usize, far: bool) -> Bare {
     let measure = move || {
         if let Some(&core) = cores::choice().first() {
@@ -105,11 +105,11 @@ pub fn bare(bytes: usize, far: bool) -> Bare {
         let (source, mut into) = (Buffer::new(bytes, |_| 1u8), Buffer::new(bytes, |_| 0u8));
         Bare { atomic, copy: copy(&source, &mut into) }
     };
-    // A thread of its own, as the launcher's may not be bound.
+    // Uses a thread of its own, because the launcher's thread must stay unbound.
     std::thread::scope(|scope| scope.spawn(measure).join()).unwrap_or_default()
 }
 
-/// Nanoseconds of the quickest copy: memcpy, or for a size that a compiler may know, the moves that this takes.
+/// Nanoseconds of the fastest copy: memcpy, or the moves for a size that the compiler knows.
 fn copy(source: &[u8], into: &mut [u8]) -> f64 {
     let time = Duration::from_micros(1500);
     match source.len() {
@@ -126,7 +126,7 @@ fn known<const LEN: usize>(time: Duration, source: &[u8], into: &mut [u8]) -> f6
     median(time, || *black_box(&mut *into) = *black_box(source))
 }
 
-/// The median time of a call, in nanoseconds, of batches that together take about so long.
+/// The median time of a call in nanoseconds, over batches that together take about `time`.
 fn median(time: Duration, mut call: impl FnMut()) -> f64 {
     let mut batch = |count: usize| {
         let begun = Instant::now();
@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_limit_is_the_quickest_way_at_that_moment() {
+    fn limit_is_the_fastest_way_at_measured_times() {
         let limit = Limit(vec![
             Cost { atomics: 512.0, ..Cost::default() },
             Cost { atomics: 2.0, copies: 1.0, ..Cost::default() },

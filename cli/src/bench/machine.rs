@@ -1,4 +1,4 @@
-//! What the machine is, for whoever reads figures later.
+//! A description of the machine, for readers of the figures.
 
 use super::cores;
 use crate::complain;
@@ -9,13 +9,13 @@ use transom::variables::{SetBy, TABLE};
 
 #[derive(Serialize)]
 pub struct Machine {
-    /// How many this program may use.
+    /// The number of cores that this program may use.
     cores: usize,
     processor: String,
     kernel: String,
-    /// What else ran: the load average of the last minute, this program included.
+    /// The load average of the last minute, this program included.
     load: Option<f64>,
-    /// The TRANSOM_ variables that are set, as jobs have them unless a row's configuration says otherwise.
+    /// The TRANSOM_ variables that are set. Jobs inherit them unless a row's configuration overrides one.
     variables: BTreeMap<&'static str, String>,
 }
 
@@ -34,22 +34,23 @@ impl Machine {
     }
 }
 
-/// Those that users set, which are no secrets; but for the command line of ssh, which jobs of this machine have no use for,
-/// and in which there may be one.
+/// The variables that users set. TRANSOM_SSH is omitted: jobs on this machine do not use it, and it may contain a
+/// secret.
 fn variables() -> BTreeMap<&'static str, String> {
     let names = TABLE.iter().filter(|row| row.set_by == SetBy::User && row.name != "TRANSOM_SSH").map(|row| row.name);
     names.filter_map(|name| Some((name, std::env::var_os(name)?.to_string_lossy().into_owned()))).collect()
 }
 
-/// Says on stderr what no ratio makes up for: that others use the machine, or that this is no release build.
+/// Warns on stderr if the machine is busy or this is a debug build, because the figures would mislead.
 pub fn warn_of_circumstances() {
     if cfg!(debug_assertions) {
-        complain("this is a debug build, and so are its figures; cargo run --release has others");
+        complain("this is a debug build, and its figures mean nothing; use `cargo run --release`");
     }
     let Machine { cores, load, .. } = Machine::this();
     if let Some(load) = load.filter(|&load| load > 0.5 * cores as f64) {
-        let busy =
-            format!("this machine is busy (load {load} on {cores} cores): what ranks do together will seem slow");
+        let busy = format!(
+            "this machine is busy (load {load} on {cores} cores): operations that need several ranks will appear slow"
+        );
         complain(&busy);
     }
 }

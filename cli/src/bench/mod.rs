@@ -1,4 +1,5 @@
-//! `transom bench`: the field's standard measurements, beside the machine's own limits and beside others.
+//! `transom bench`: the standard measurements of the field, compared with the machine's own limits and with other MPI
+//! libraries.
 
 mod alone;
 mod buffer;
@@ -38,19 +39,19 @@ pub use usage::Usage;
 
 /// Measures latency, bandwidth, locks, barriers, messages, pipes, LU, overlap, a pipeline and startup on this machine.
 ///
-/// Each figure comes from short jobs of ranks of this program, bound to a core each where there are enough, and stands
-/// beside the machine's own limit taken at the same time: an atomic instruction, memcpy of the same size, a cache line
-/// crossing between the two cores. The crossing, and how much the one core slows the other, are measured before and after each
-/// job: two hardware threads of a core (siblings), cores near each other (a line crosses in less than 90 ns) and far cores are
-/// reported apart, and jobs in which that changed are repeated. So are those that took less than the limit by more than 10 %: if
-/// each does, the limit is wrong, and that is an error.
+/// Each figure comes from short jobs of this program, with each rank bound to a core if there are enough cores. It is
+/// shown beside the machine's own limit, measured at the same time: an atomic instruction, memcpy of the same size, and
+/// a cache line crossing between the two cores. The crossing, and the slowdown of one core by the other, are measured
+/// before and after each job. Three core placements are reported separately: two hardware threads of a core (siblings),
+/// near cores (a line crosses in less than 90 ns) and far cores. A job during which the placement changed is repeated.
+/// So is a job that beats its limit by more than 10 %: if every job does, the limit is wrong, which is an error.
 ///
-/// Names and conditions are those of the OSU micro-benchmarks: rank 0 accesses rank 1, one operation and its
-/// synchronisation at a time; by fence and pscw the two take turns.
+/// Names and conditions are those of the OSU micro-benchmarks: rank 0 accesses rank 1, one operation with its
+/// synchronization at a time; by fence and pscw the two alternate.
 ///
-/// What `transom bench list` calls simulated runs only where it is named. It measures nothing of this machine: the library's engines drive
-/// a simulated network of several adapters and up to a thousand ranks in virtual time, under the bandwidth, latency, MTU and loss that
-/// stand above each table. The figures are the same everywhere.
+/// A simulation (see `transom bench list`) is executed only when named. It measures nothing of this machine: the
+/// library's engines drive a simulated network of several adapters and up to a thousand ranks in virtual time, with the
+/// bandwidth, latency, MTU and loss shown above each table. The figures are the same on every machine.
 #[derive(Args)]
 #[command(args_conflicts_with_subcommands = true, after_help = AFTER)]
 pub struct Bench {
@@ -69,37 +70,38 @@ enum Command {
 
 const AFTER: &str = "\
 Columns:
-  mode     how the cores were to each other: siblings, near, far; - where nothing crosses, mixed if it changed in each job
-  ns       the median, as min to max of the means of batches of operations, of 1 us or more: p99, p99.9 and max are
-           percentiles of these means, not of single operations
-  limit    what the machine itself needs for it, by whatever protocol (a lock: an atomic to take, one to give back), and
-           x limit how many times as long it took (1 is the best there is); or why that cannot be said
-  x first  where there are several configurations: how many times as long as in the first of them
+  mode     core placement: siblings, near or far; mixed if it changed in every job; - if nothing crosses cores
+  ns       the median; like min to max, of the means of batches of operations, which take 1 us or more: p99, p99.9 and
+           max are percentiles of these means, not of single operations
+  limit    what the machine itself needs, whatever the protocol (a lock: an atomic to acquire, one to release), and
+           x limit the measured time as a multiple of it (1 is the best possible); or why no limit is known
+  x first  with several configurations: the time as a multiple of the first configuration's
 
-Exit status: 0 if all was measured and every result was right, 2 for a wrong command line, else 1; so 1 too if a limit is wrong.
+Exit status: 0 if everything was measured and every result was right, 2 for a wrong command line, else 1 (also if a limit is
+wrong).
 
 Examples:
-  transom bench --quick                     a bit of everything, in seconds
+  transom bench --quick                     a little of everything, in seconds
   transom bench                             everything, 8 B to 4 MiB, in minutes
   transom bench put get --sync flush,fence --svg latency.svg
   transom bench put_bw --sizes 4KiB,1MiB --json bandwidth.json
   transom bench contended --ranks 2,4,8     more ranks than cores take turns
   transom bench lu --ranks 4 --lu-n 1024 --lu-block 16 --lock two-sided
   transom bench stream --config rings=0 --config rings=8 --sizes 8
-                                            the same messages in two configurations, by turns
-  transom bench channels mix --ranks 128    simulated: programs by the rules of MVAPICH-Aptus
-  transom bench simulated --quick           all that is simulated: no measurement of this machine
-  transom bench list                        what can be measured, and what is simulated
-  transom bench compare --quick             against Open MPI and MPICH
-  transom bench tune -n 4                   which algorithms collectives are to take, as rules";
+                                            the same messages, alternating between two configurations
+  transom bench channels mix --ranks 128    simulated: programs with the rules of MVAPICH-Aptus
+  transom bench simulated --quick           all simulations; measures nothing of this machine
+  transom bench list                        lists measurements and simulations
+  transom bench compare --quick             compares with Open MPI and MPICH
+  transom bench tune -n 4                   prints rules for the algorithms of collectives";
 
-/// Lists what can be measured, by which synchronisations, and what can be simulated.
+/// Lists the measurements, their synchronizations, and the simulations.
 #[derive(Args)]
 struct List {}
 
 impl Bench {
     pub fn execute(self) -> Result<ExitCode, Box<dyn Error>> {
-        // Those of tune are ranks of a job, or its launcher, which handles signals itself.
+        // The ranks of tune are ranks of a job, or become its launcher, which handles signals itself.
         if !matches!(self.command, Some(Command::Tune(_))) {
             interrupt::handle()?;
         }
@@ -110,7 +112,7 @@ impl Bench {
             None => self.plain.execute(),
         };
         match result {
-            // Nobody reads on, e.g. `| head`.
+            // The reader of stdout has ended, e.g. `| head`.
             Err(error) if is_closed(error.as_ref()) => Ok(ExitCode::SUCCESS),
             result => result,
         }
@@ -133,6 +135,6 @@ fn list() -> io::Result<()> {
         simulated.row([name, figure, about, network].map(|&cell| cell.to_owned()).to_vec());
     }
     text::print(&format!(
-        "{table}\nIn virtual time, on networks of these conditions, and not on this machine; `simulated` names all of them:\n{simulated}"
+        "{table}\nSimulated in virtual time, on networks with these conditions, not on this machine; `simulated` names them all:\n{simulated}"
     ))
 }

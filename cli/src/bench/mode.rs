@@ -1,35 +1,35 @@
-//! How the cores of two ranks were to each other while something was measured.
+//! The placement of the cores of two ranks relative to each other during a measurement.
 
 use super::protocol::Report;
 use serde::Serialize;
 use std::fmt;
 
-/// Some machines change between these by themselves, and whatever ranks share moves with it; so samples are compared within
-/// one mode only.
+/// The relation of two cores. Some machines migrate threads by themselves, which changes every figure of shared memory,
+/// so samples are compared only within one mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// Two hardware threads of one core: what the one does slows the other.
+    /// Two hardware threads of one core, which slow each other.
     Siblings,
-    /// Cores of their own, which share a cache.
+    /// Separate cores that share a cache.
     Near,
     Far,
-    /// Nothing crossed: one rank, or nothing that was shared.
+    /// No cache line crosses: there is one rank, or the ranks share no memory.
     Alone,
-    /// One of the first three before, another after.
+    /// The mode changed during the job.
     Mixed,
 }
 
-/// A line that takes longer than this comes from far, in nanoseconds: between what is seen within a core complex or a mesh (20 to
-/// 75) and from another (100 and more).
+/// The shortest crossing from a far core, in nanoseconds. Within a core complex or a mesh 20 to 75 ns were measured,
+/// from another one 100 ns and more.
 const FAR: f64 = 90.0;
-/// Crossings in one mode differ by less than this; the nearest two modes that were seen, by 1.8.
+/// Crossings of one mode differ by less than this factor. The two closest modes measured differ by 1.8.
 const SAME: f64 = 1.6;
-/// A core that is slowed more than this by the other is shared with it: between 1, of a core of its own, and 2.
+/// The least slowdown of hardware threads that share a core. It is 1 on separate cores, and up to 2 on a shared one.
 const SHARED: f64 = 1.35;
 
 impl Mode {
-    /// All in which a measurement can be used.
+    /// The modes in which a measurement is usable.
     pub const STEADY: [Mode; 4] = [Mode::Siblings, Mode::Near, Mode::Far, Mode::Alone];
 
     /// The mode of a measurement.
@@ -43,8 +43,8 @@ impl Mode {
         }
     }
 
-    /// The mode of two measurements, none if they were not taken in one and the same. (What they are called may differ where
-    /// crossings are about as long as what tells near from far.)
+    /// The common mode of two measurements, by our report. `None` if they were not taken in the same mode. Near the
+    /// threshold of near and far, two reports may name different modes and still match.
     pub fn of_both(ours: &Report, theirs: &Report) -> Option<Mode> {
         let modes = [Mode::of(ours), Mode::of(theirs)];
         let between = |of: fn(&Report) -> Option<[f64; 2]>| Some((of(ours)?, of(theirs)?));
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn modes_are_told_apart_by_latency_and_throughput() {
+    fn modes_differ_in_latency_and_throughput() {
         let mode = |crossing, slowdown| Mode::of(&report(crossing, slowdown));
         assert_eq!(mode([24.0, 35.0], [1.0, 1.1]), Mode::Near);
         assert_eq!(mode([14.0, 15.0], [1.7, 2.0]), Mode::Siblings);
@@ -92,12 +92,12 @@ mod tests {
         assert_eq!(mode([60.0, 110.0], [1.0, 1.0]), Mode::Mixed);
         assert_eq!(mode([24.0, 25.0], [1.0, 1.8]), Mode::Mixed);
         assert_eq!(Mode::of(&Report::default()), Mode::Alone);
-        // About as long as what tells near from far.
+        // Crossings close to the threshold of near and far.
         assert_eq!((mode([85.0, 94.0], [1.0; 2]), mode([95.0, 86.0], [1.0; 2])), (Mode::Near, Mode::Far));
     }
 
     #[test]
-    fn like_is_paired_with_like() {
+    fn only_reports_of_the_same_mode_pair() {
         let both = |ours, theirs| Mode::of_both(&ours, &theirs);
         let near = || report([24.0, 25.0], [1.0; 2]);
         assert_eq!(both(near(), report([30.0, 31.0], [1.1; 2])), Some(Mode::Near));

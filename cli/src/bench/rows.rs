@@ -1,4 +1,4 @@
-//! Rows that sum up the jobs of one task in one mode, beside the machine's limit.
+//! Rows that summarize the jobs of one task in one mode, beside the machine's limit.
 
 use super::catalog::{self, Measurement};
 use super::figures::{Done, named};
@@ -16,37 +16,37 @@ pub struct Row {
     #[serde(flatten)]
     pub task: Task,
     pub mode: Mode,
-    /// How many jobs this is made of.
+    /// The number of jobs summarized.
     pub jobs: usize,
-    /// How many more there were, in which the mode changed, or that beat their limit.
+    /// The number of further jobs during which the mode changed, or that beat their limit.
     pub dropped: usize,
     /// The median of their crossings, in nanoseconds one way.
     pub crossing_ns: Option<f64>,
-    /// Of each job, before and after.
+    /// For each job, before and after.
     pub crossings_ns: Vec<[f64; 2]>,
     pub slowdowns: Vec<[f64; 2]>,
     pub atomic_ns: f64,
-    /// memcpy of the size.
+    /// memcpy of the task's size.
     pub copy_ns: f64,
-    /// What the machine needs at least, or why that cannot be said; and how many times as long it took.
+    /// The machine's limit, or the reason why none is known; then its time, and the measured time as a multiple of it.
     pub limit: Option<String>,
     pub limit_ns: Option<f64>,
     pub times_limit: Option<f64>,
-    /// Every job of the task, in whatever mode, took less than the limit by more than 10 %: so the limit is wrong.
+    /// Every job of the task, in any mode, beat the limit by more than 10 %, so the limit is wrong.
     pub limit_wrong: bool,
-    /// Of all samples, in nanoseconds per operation; a sample is the mean of a batch.
+    /// Percentiles of all samples, in nanoseconds per operation. A sample is the mean of a batch.
     pub latency_ns: Option<Percentiles>,
-    /// The medians of the jobs.
+    /// The median of each figure over the jobs.
     pub figures: BTreeMap<String, f64>,
-    /// The names of the figures in their order.
+    /// The names of the figures in the order of their columns.
     #[serde(skip)]
     pub order: Vec<String>,
 }
 
-/// Less than this many times a limit is not noise. (Where the cores moved, nobody knows what a crossing took meanwhile.)
+/// A time below this multiple of the limit is not noise. (Mixed jobs have no valid crossing, so no limit.)
 const LEAST: f64 = 1.0 / 1.1;
 
-/// A row for each steady mode that there was; if there was none, one for all.
+/// A row for each steady mode among the jobs. If there was none, one row for all jobs.
 pub fn rows(task: &Task, jobs: &[Done]) -> Vec<Row> {
     let steady: Vec<Row> = Mode::STEADY.into_iter().filter_map(|mode| row(task, jobs, mode)).collect();
     if steady.is_empty() { row(task, jobs, Mode::Mixed).into_iter().collect() } else { steady }
@@ -54,7 +54,7 @@ pub fn rows(task: &Task, jobs: &[Done]) -> Vec<Row> {
 
 fn row(task: &Task, all: &[Done], mode: Mode) -> Option<Row> {
     let mut jobs: Vec<_> = all.iter().filter(|job| job.mode == mode).collect();
-    // Those that beat their limit were done again.
+    // Jobs that beat their limit were repeated.
     if jobs.iter().any(|job| is_good(task, job)) {
         jobs.retain(|job| is_good(task, job));
     }
@@ -96,7 +96,7 @@ fn limit_of(limit: &Limit, job: &Done) -> f64 {
 
 fn times_limit(limit: &Limit, job: &Done) -> Option<f64> {
     let named = |name| named(&job.figures, name);
-    // Of the figures, the one that the limit is a limit of.
+    // The figure that the limit applies to.
     let measured = named("ns").or_else(|| named("handover_ns")).or_else(|| Some(named("get_us")? * 1e3))?;
     Some(measured / limit_of(limit, job)).filter(|times| times.is_finite())
 }
@@ -105,23 +105,26 @@ fn beats(limit: Option<&Limit>, job: &Done) -> bool {
     limit.and_then(|limit| times_limit(limit, job)).is_some_and(|times| times < LEAST)
 }
 
-/// Whether a job can stand in a row: the cores did not move, and no limit was beaten.
+/// True if a job may contribute to a row: its core placement did not change, and it did not beat its limit.
 pub fn is_good(task: &Task, job: &Done) -> bool {
     let limit = catalog::limit(task, task.cores.len()).and_then(Result::ok);
     job.mode != Mode::Mixed && !beats(limit.as_ref(), job)
 }
 
-/// What is wrong with the limits of rows, for messages.
+/// Messages about the wrong limits among the rows.
 pub fn wrong_limits(rows: &[Row]) -> Vec<String> {
     let of = |row: &Row| {
         let (limit, times) = (row.limit.as_deref().unwrap_or_default(), row.times_limit.unwrap_or_default());
         let what = describe(&row.task);
-        format!("{what}: the limit ({limit}) is wrong: it was beaten in each job, {} times of it", text::number(times))
+        format!(
+            "{what}: the limit ({limit}) is wrong: every job beat it, taking {} times the limit",
+            text::number(times)
+        )
     };
     rows.iter().filter(|row| row.limit_wrong).map(of).collect()
 }
 
-/// What is measured by a task, for messages: `put --sync flush, 8 B, 2 ranks`.
+/// A task for messages: `put --sync flush, 8 B, 2 ranks`.
 pub fn describe(task: &Task) -> String {
     let sized = catalog::find(task.measurement).is_some_and(|Measurement { sized, .. }| *sized);
     let size = if sized { format!(", {}", text::size(task.bytes)) } else { String::new() };
@@ -137,7 +140,7 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    /// A job of `put --sync flush` of 4 KiB, whose limit is an atomic of 5 ns and memcpy of 1 ns.
+    /// A job of `put --sync flush` of 4 KiB, whose limit is an atomic of 5 ns and a memcpy of 1 ns.
     fn job(ns: f64, crossing: [f64; 2]) -> Done {
         let report =
             Report { crossing: Some(crossing), slowdown: Some([1.0; 2]), samples: vec![ns], ..Report::default() };
@@ -150,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_is_beaten_in_each_job_is_wrong() {
+    fn limit_is_wrong_if_every_job_beats_it() {
         let [near, moved] = [[24.0, 25.0], [24.0, 190.0]];
         let of = |jobs: &[Done]| rows(&task(), jobs);
         let beaten = of(&[job(5.0, near), job(5.4, near)]);
@@ -158,7 +161,7 @@ mod tests {
         assert!(
             wrong_limits(&beaten)[0].contains("put --sync flush, 4 KiB, 2 ranks: the limit (atomic + memcpy) is wrong")
         );
-        // Noise of 10 %, or of one job, is none; and where the cores moved nothing can be said.
+        // A deviation of 10 %, or of one job, is noise. Mixed jobs prove nothing.
         for jobs in [
             [job(5.5, near), job(5.5, near)],
             [job(5.0, near), job(7.0, near)],
@@ -171,13 +174,13 @@ mod tests {
     }
 
     #[test]
-    fn modes_have_rows_of_their_own_and_mixed_jobs_one_if_there_is_nothing_else() {
+    fn each_mode_has_a_row_and_mixed_only_without_others() {
         let rows = rows(&task(), &[job(6.0, [24.0, 25.0]), job(9.0, [24.0, 190.0]), job(8.0, [190.0, 191.0])]);
         let of = |row: &Row| (row.mode, row.jobs, row.dropped, row.crossings_ns.clone());
         assert_eq!(of(&rows[0]), (Mode::Near, 1, 1, vec![[24.0, 25.0]]));
         assert_eq!(of(&rows[1]), (Mode::Far, 1, 1, vec![[190.0, 191.0]]));
         assert_eq!(rows.len(), 2);
-        // One that beat its limit was done again.
+        // A job that beat its limit was repeated.
         let again = super::rows(&task(), &[job(6.0, [24.0, 25.0]), job(5.0, [24.0, 26.0]), job(8.0, [24.0, 27.0])]);
         assert_eq!(of(&again[0]), (Mode::Near, 2, 1, vec![[24.0, 25.0], [24.0, 27.0]]));
         let mixed = super::rows(&task(), &[job(9.0, [24.0, 190.0])]);

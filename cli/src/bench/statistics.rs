@@ -1,10 +1,10 @@
-//! What is made of samples.
+//! Statistics of samples.
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-/// Of nanoseconds per operation. A sample is the mean of a batch, of 1 us or more, so p99, p99.9 and max too are those
-/// of batches: single operations that are slower do not show.
+/// Percentiles of nanoseconds per operation. A sample is the mean of a batch of 1 us or more. So p99, p99.9 and max are
+/// those of batches too, and single slow operations do not show.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Percentiles {
     pub samples: u64,
@@ -17,17 +17,17 @@ pub struct Percentiles {
     pub mean: f64,
 }
 
-/// Counts of the histogram in a nanosecond.
+/// Histogram counts per nanosecond.
 const FINE: f64 = 1000.0;
 
 impl Percentiles {
-    /// None of no samples.
+    /// Returns `None` if there are no samples.
     pub fn of<'a>(samples: impl IntoIterator<Item = &'a f64>) -> Option<Self> {
-        // Three digits are kept.
+        // Keeps three significant digits.
         let mut histogram = Histogram::<u64>::new(3).ok()?;
         for ns in samples {
             let ns = (ns * FINE) as u64;
-            // It grows as needed; what is beyond all that it can count is counted as the largest that it can.
+            // The histogram grows as needed. A value beyond its range counts as the largest value in range.
             if histogram.record(ns).is_err() {
                 histogram.saturating_record(ns);
             }
@@ -46,7 +46,7 @@ impl Percentiles {
     }
 }
 
-/// 0 of nothing.
+/// The median; 0 of an empty slice.
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -56,7 +56,7 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// The first and the third quarter of sorted values, each a value that occurs; 0 of nothing.
+/// The first and third quartile, each a value that occurs; 0 of an empty slice.
 pub fn quartiles(values: &[f64]) -> [f64; 2] {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -64,7 +64,7 @@ pub fn quartiles(values: &[f64]) -> [f64; 2] {
     [last / 4, last - last / 4].map(|at| sorted.get(at).copied().unwrap_or(0.0))
 }
 
-/// Jain's index of shares: 1 if all are alike, 1/n if one has all.
+/// Jain's fairness index: 1 if all shares are equal, 1/n if one has everything.
 pub fn jain(shares: &[f64]) -> f64 {
     let (sum, squares): (f64, f64) = (shares.iter().sum(), shares.iter().map(|share| share * share).sum());
     if squares == 0.0 { 1.0 } else { sum * sum / (shares.len() as f64 * squares) }
@@ -75,14 +75,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn jain_is_one_where_all_have_the_same_and_less_where_not() {
+    fn jain_is_one_only_for_equal_shares() {
         assert_eq!(jain(&[5.0; 4]), 1.0);
         assert_eq!(jain(&[8.0, 0.0, 0.0, 0.0]), 0.25);
         assert_eq!(jain(&[0.0; 3]), 1.0);
     }
 
     #[test]
-    fn percentiles_are_those_of_the_samples() {
+    fn percentiles_match_the_samples() {
         let samples: Vec<f64> = (1..=1000).map(f64::from).collect();
         let found = Percentiles::of(&samples).unwrap();
         let close = |found: f64, expected: f64| (found - expected).abs() <= expected / 500.0;

@@ -1,4 +1,4 @@
-//! The rows of a measurement as tables.
+//! Prints the rows of a measurement as tables.
 
 use super::catalog::{Kind, Measurement};
 use super::rows::Row;
@@ -11,16 +11,19 @@ pub fn show(measurement: &Measurement, rows: &[Row]) -> String {
         .iter()
         .map(|row| (&row.task, row.dropped))
         .fold((None, 0), |(last, sum), (task, dropped)| {
-            // Rows of one task all name the same dropped jobs.
+            // The rows of one task all count the same dropped jobs.
             (Some(task), if last == Some(task) { sum } else { sum + dropped })
         })
         .1;
-    let dropped =
-        if dropped > 0 { format!("  ({dropped} jobs dropped, in which the cores moved)\n") } else { String::new() };
+    let dropped = if dropped > 0 {
+        format!("  ({dropped} jobs dropped, because the core placement changed)\n")
+    } else {
+        String::new()
+    };
     format!("{}: {}\n{table}{dropped}\n", measurement.name, measurement.about)
 }
 
-/// A column that tells rows apart, and what stands there for a row.
+/// A column that distinguishes rows, and its cell for a row.
 type Title = (&'static str, fn(&Row) -> String);
 
 fn titles(measurement: &Measurement, rows: &[Row]) -> Vec<Title> {
@@ -36,13 +39,13 @@ fn titles(measurement: &Measurement, rows: &[Row]) -> Vec<Title> {
     titles
 }
 
-/// How many columns of a table are words.
+/// The number of left-aligned columns.
 fn words(titles: &[Title]) -> usize {
     titles.iter().position(|(title, _)| *title == "mode").map_or(0, |mode| mode + 1)
 }
 
-/// The row that differs from this in having the first of all configurations, which the others are put beside; none if that is this, or
-/// there is no such in this mode.
+/// The row to compare with: the same task and mode in the first configuration. `None` if this row has the first
+/// configuration, or that mode did not occur in it.
 fn first<'r>(row: &Row, rows: &'r [Row]) -> Option<&'r Row> {
     let of = |row: &Row| (row.task.sync, row.task.ranks, row.task.bytes, row.mode);
     let config = &rows.first()?.task.config;
@@ -86,7 +89,7 @@ fn latencies(measurement: &Measurement, rows: &[Row]) -> Table {
 }
 
 fn figures(measurement: &Measurement, rows: &[Row]) -> Table {
-    // Shares of ranks are many, and stand in one column.
+    // The shares of the ranks are joined in one column.
     let names: Vec<String> = rows.first().map_or(Vec::new(), |row| row.order.clone());
     let names: Vec<_> = names.into_iter().filter(|name| !name.starts_with("share.")).collect();
     let shares = measurement.name == "contended";

@@ -1,37 +1,38 @@
-//! What is compared with others, and what is to be reached.
+//! The comparisons with other libraries, and their targets.
 
 use super::catalog;
 use super::cores;
 use super::protocol::Task;
 use super::rows::Row;
 
-/// One thing that ours and a peer's do alike.
+/// One thing that our worker and a peer's do alike.
 #[derive(Clone, Copy)]
 pub struct Comparison {
     pub measurement: &'static str,
     pub sync: &'static str,
-    /// The peer's, where it is another.
+    /// The peer's synchronization, if it has another name.
     pub theirs: &'static str,
     pub bytes: usize,
-    /// As a task's.
+    /// The element type, as in a task.
     pub element: &'static str,
     pub ranks: usize,
     /// The figure that is compared.
     pub figure: &'static str,
     pub more_is_better: bool,
-    /// How many times as good as the peer's it is to be.
+    /// The target: the factor by which ours must be better than the peer's.
     pub ratio: Option<f64>,
-    /// Of peers whose ranks get the lock alike (most/fewest at most 1.1); an unfair lock is easily fast.
+    /// The target applies only to peers with a fair lock (most/fewest acquisitions at most 1.1), because an unfair lock
+    /// is easily fast.
     pub fair: bool,
-    /// The two must be alike, or what is made of it is not compared.
+    /// The two figures must be alike. Otherwise comparisons that build on them are skipped.
     pub alike: bool,
-    /// Figures that are told as well.
+    /// Further figures to show.
     pub also: &'static [&'static str],
-    /// What ours is to be by itself.
+    /// Absolute bounds on our own figures.
     pub own: &'static [Own],
 }
 
-/// What a figure of ours is to be.
+/// An absolute bound on one of our figures.
 pub struct Own {
     pub figure: &'static str,
     pub bound: Bound,
@@ -112,7 +113,7 @@ const fn buffers(measurement: &'static str, bytes: usize) -> Comparison {
     Comparison { sync: "buffers", theirs: "messages", ..messages(measurement, bytes, 2.0) }
 }
 
-/// In a send; what its receive takes is told as well.
+/// Compares the time within a send, and shows that within its receive.
 const fn overhead(bytes: usize) -> Comparison {
     Comparison { bytes, ratio: Some(1.0), also: &["recv_ns"], ..figure("overhead", "messages", 2, "send_ns") }
 }
@@ -131,7 +132,7 @@ const fn collective(measurement: &'static str, bytes: usize, ratio: f64) -> Comp
     latency(measurement, "collective", bytes, ratio)
 }
 
-/// Told beside others', and nothing is asked.
+/// Shown beside the peers', without a target.
 const fn untargeted(of: Comparison) -> Comparison {
     Comparison { ratio: None, ..of }
 }
@@ -141,7 +142,7 @@ const fn crowded(ranks: usize, of: Comparison) -> Comparison {
     Comparison { ranks, ratio: Some(5.0), own: &[], ..of }
 }
 
-/// Of these bounds one is asked, whichever the machine allows: what shared memory was once seen to do, or half of what a line takes.
+/// Two bounds, of which the machine permits one: the time measured once by shared memory, or half of a crossing.
 const BARRIER: Comparison = Comparison {
     own: &[Own { figure: "ns", bound: Bound::AtMost(36.0) }, Own { figure: CROSSINGS, bound: Bound::AtMost(0.5) }],
     ..untargeted(latency("barrier", "barrier", 8, 1.0))
@@ -269,7 +270,7 @@ pub const COMPARISONS: &[Comparison] = &[
     Comparison { ratio: Some(5.0), also: &["memory_mib"], ..figure("startup", "none", 2, "process_ms") },
 ];
 
-/// The matrix of the LU that is compared, its blocks, and the grid of the pipeline.
+/// The rows of the compared LU's matrix and of its blocks; then those of the pipeline's grid.
 const LU: (usize, usize) = (1024, 16);
 const GRID: usize = 1000;
 
@@ -292,7 +293,8 @@ impl Comparison {
         }
     }
 
-    /// The same with so many ranks, of so many bytes. Its targets are for what it was; the kernel is that of one rank.
+    /// This comparison with other numbers of ranks and bytes. Targets apply only to the original numbers. A comparison
+    /// of kernels does not vary, because it has one rank.
     pub fn varied(self, ranks: usize, bytes: usize) -> Comparison {
         match (ranks, bytes) == (self.ranks, self.bytes) || self.alike {
             true => self,
@@ -300,13 +302,13 @@ impl Comparison {
         }
     }
 
-    /// Whether both compare the same.
+    /// True if both compare the same task.
     pub fn is_of(&self, other: &Comparison) -> bool {
         let of = |of: &Comparison| (of.measurement, of.sync, of.theirs, of.bytes, of.element, of.ranks);
         of(self) == of(other)
     }
 
-    /// Whether it says nothing if the two sides' LU kernels are not alike.
+    /// True if the comparison is meaningless when the two LU kernels differ.
     pub fn builds_on_the_kernel(&self) -> bool {
         matches!(self.measurement, "lu" | "lu_outside")
     }
@@ -328,7 +330,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_compared_can_be_measured() {
+    fn comparisons_name_known_measurements() {
         for comparison in COMPARISONS {
             let measurement = catalog::find(comparison.measurement).expect(comparison.measurement);
             assert!(measurement.syncs.contains(&comparison.sync), "{} {}", comparison.measurement, comparison.sync);
@@ -336,9 +338,9 @@ mod tests {
         }
     }
 
-    /// By what MPI users would write, too.
+    /// Both sides also have the synchronizations that MPI users would choose.
     #[test]
-    fn lu_is_compared_by_each_way_that_both_have_after_its_kernel() {
+    fn lu_comparisons_follow_their_kernel() {
         let position = |measurement, sync| {
             let is = |comparison: &Comparison| {
                 (comparison.measurement, comparison.sync, comparison.theirs) == (measurement, sync, sync)
@@ -353,9 +355,9 @@ mod tests {
         }
     }
 
-    /// What a line takes from core to core is measured beside each.
+    /// The crossing is measured beside each job.
     #[test]
-    fn short_collectives_are_held_against_a_crossing() {
+    fn short_collectives_have_bounds_by_crossing() {
         let run = Run {
             report: Report { crossing: Some([24.0, 26.0]), slowdown: Some([1.0; 2]), ..Report::default() },
             wall: std::time::Duration::ZERO,
@@ -381,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn targets_are_for_the_ranks_and_sizes_that_they_were_set_for() {
+    fn varied_comparison_has_no_target() {
         let [four, sixteen] = [4, 16].map(|ranks| contended(4).varied(ranks, 8));
         assert!(four.ratio == Some(1.0) && four.own.len() == 1 && four.ranks == 4);
         assert!(sixteen.ratio.is_none() && sixteen.own.is_empty() && sixteen.ranks == 16);
@@ -391,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_hold_up_to_themselves() {
+    fn bounds_include_their_limit() {
         assert!(Bound::AtMost(1.02).holds(1.02) && !Bound::AtMost(1.02).holds(1.03));
         assert!(Bound::AtLeast(990.0).holds(990.0) && !Bound::AtLeast(990.0).holds(989.0));
     }

@@ -1,8 +1,8 @@
-//! Tables and numbers for people.
+//! Formats tables and numbers for people.
 
 use std::io::{self, Write};
 
-/// Rows of cells, aligned; the first `left` columns to the left, the others, numbers, to the right.
+/// A table of aligned cells. The first `left` columns are left-aligned, the others, which are numbers, right-aligned.
 pub struct Table {
     left: usize,
     rows: Vec<Vec<String>>,
@@ -44,7 +44,7 @@ impl std::fmt::Display for Table {
     }
 }
 
-/// Three digits or all of those before the point, in groups.
+/// Formats a number with three significant digits, or with all digits before the point in groups.
 pub fn number(value: f64) -> String {
     let digits = match value.abs() {
         0.0 => 0,
@@ -66,7 +66,7 @@ pub fn number(value: f64) -> String {
     grouped + &rest
 }
 
-/// A size as people write it.
+/// Formats a size such as `4 KiB`.
 pub fn size(bytes: usize) -> String {
     match bytes {
         bytes if bytes >= 1 << 20 && bytes.is_multiple_of(1 << 20) => format!("{} MiB", bytes >> 20),
@@ -75,7 +75,7 @@ pub fn size(bytes: usize) -> String {
     }
 }
 
-/// Reads what [`size`] writes, and shorter: `8`, `64k`, `1 MiB`.
+/// Parses what [`size`] formats, and shorter forms: `8`, `64k`, `1 MiB`.
 pub fn parse_size(text: &str) -> Result<usize, String> {
     let text = text.trim();
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -84,22 +84,22 @@ pub fn parse_size(text: &str) -> Result<usize, String> {
         "" | "b" => 0,
         "k" | "kb" | "kib" => 10,
         "m" | "mb" | "mib" => 20,
-        _ => return Err(format!("the unit {unit:?} is not known; B, KiB and MiB are")),
+        _ => return Err(format!("unknown unit {unit:?}; expected B, KiB or MiB")),
     };
     let bytes = number.parse().ok().and_then(|number: usize| number.checked_mul(1 << shift));
     match bytes {
         Some(bytes) if bytes > 0 && bytes.is_multiple_of(8) && bytes <= 1 << 30 => Ok(bytes),
-        _ => Err("a multiple of 8 bytes up to 1024 MiB is expected, such as 8, 64KiB or 1MiB".into()),
+        _ => Err("expected a multiple of 8 bytes up to 1024 MiB, such as 8, 64KiB or 1MiB".into()),
     }
 }
 
-/// To stdout; an error if nobody reads it any more.
+/// Prints to stdout. Fails if the reader has closed it.
 pub fn print(text: &str) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(|error| of("stdout", &error))
 }
 
-/// The same error, which says of what it is.
+/// The same error, with the name of its object.
 pub fn of(what: &str, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{what}: {error}"))
 }
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_read_as_they_are_written() {
+    fn formatted_sizes_parse_back() {
         for bytes in [8, 512, 1 << 10, 3 << 10, 1 << 20, 4 << 20, 1544] {
             assert_eq!(parse_size(&size(bytes)), Ok(bytes));
         }

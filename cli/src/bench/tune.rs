@@ -1,4 +1,5 @@
-//! `transom bench tune`: which algorithm of each collective is the fastest here, as rules for `TRANSOM_COLLECTIVES`.
+//! `transom bench tune`: measures which algorithm of each collective is fastest here, and prints rules for
+//! `TRANSOM_COLLECTIVES`.
 
 use super::cores;
 use super::files::Output;
@@ -16,24 +17,24 @@ use transom_collective::{Algorithm, Call, Hosts, Rules, Shape, by_hosts};
 
 /// Measures every algorithm of every collective by size, and prints rules that choose the fastest.
 ///
-/// As ranks of a job that a launcher starts, of whichever hosts, it measures there; by itself it starts ranks on this machine. The
-/// rules hold for as many ranks and hosts as it was measured with; those of several runs may be put into one file.
+/// Started as ranks by a launcher, it measures on the job's hosts; otherwise it starts ranks on this machine. The rules
+/// apply to the number of ranks and hosts of the run. Rules of several runs may be joined in one file.
 #[derive(Args)]
 #[command(after_help = AFTER)]
 pub struct Tune {
-    /// Which collectives, e.g. all_reduce [default: all]
+    /// Collectives to measure, e.g. all_reduce [default: all]
     #[arg(value_name = "COLLECTIVE", value_parser = collective)]
     collectives: Vec<&'static str>,
-    /// With how many ranks, if no launcher starts them
+    /// Number of ranks, if no launcher starts them
     #[arg(short = 'n', long, value_name = "RANKS", default_value_t = 2, value_parser = clap::value_parser!(u16).range(2..=1024))]
     ranks: u16,
-    /// Of how many bytes of a rank, or of each block [default: 8 and four times as many, up to 2 MiB]
+    /// Bytes per rank, or per block [default: 8 and successive multiples by four up to 2 MiB]
     #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = parse_size)]
     sizes: Vec<usize>,
-    /// How long each is measured at a time, in milliseconds, three times
+    /// Measuring time of each of three repetitions, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=60_000))]
     millis: u64,
-    /// Where the rules are written, at rank 0, if not to stdout
+    /// File to which rank 0 writes the rules, instead of stdout
     #[arg(short = 'o', long, value_name = "FILE")]
     output: Option<PathBuf>,
 }
@@ -45,13 +46,13 @@ Examples:
   transom run --hosts a,b -n 16 transom bench tune all_reduce broadcast -o two-hosts.rules
   srun -n 64 transom bench tune > cluster.rules
 
-The file is to be on all hosts: ranks that have different rules are told so in their first collective.
-docs/COLLECTIVES.md says what rules are.";
+The file must be on all hosts. If ranks have different rules, their first collective fails and names the difference.
+docs/COLLECTIVES.md describes the rules.";
 
-/// Makes a call once.
+/// Executes a call once.
 type Make = fn(&World, &mut Buffers) -> Result<(), transom::messages::Error>;
 
-/// Of blocking calls; a barrier has one algorithm.
+/// The blocking collectives. A barrier is omitted, because it has one algorithm.
 const COLLECTIVES: [(Call, Make); 9] = [
     (Call::Broadcast { root: 0 }, |t, b| t.broadcast(0, &mut b.mine)),
     (Call::Reduce { root: 0, commutes: true }, |t, b| t.reduce(0, &mut b.mine, Op::Max)),
@@ -67,23 +68,25 @@ const COLLECTIVES: [(Call, Make); 9] = [
 fn collective(name: &str) -> Result<&'static str, String> {
     let names: Vec<_> = COLLECTIVES.iter().map(|(call, _)| call.name()).collect();
     let known = names.iter().find(|known| **known == name);
-    known.copied().ok_or_else(|| format!("there are {}", names.join(", ")))
+    known.copied().ok_or_else(|| format!("expected one of {}", names.join(", ")))
 }
 
-/// What collectives are made on.
+/// The buffers of the calls.
 struct Buffers {
     mine: Vec<u64>,
     all: Vec<u64>,
     other: Vec<u64>,
 }
 
-/// A rank leaves an algorithm only for one that is so much faster: figures are not so exact.
+/// A rule changes the algorithm only if the new one takes less than this fraction of the time, because measurements
+/// vary.
 const WORTH: f64 = 0.95;
 
 impl Tune {
     pub fn execute(self) -> Result<ExitCode, Box<dyn Error>> {
         if matches!(variables::TAG.get(), Ok(Some(Tag::All))) {
-            // Rules are no rules with a tag before each line; of what starts the ranks only the environment can be chosen.
+            // Tags before the lines would spoil the rules. The restarted program reads its tag mode from the
+            // environment.
             let mut again = Command::new(std::env::current_exe()?);
             let args = std::env::args_os().skip(1);
             return Err(again.args(args).env("TRANSOM_TAG", Tag::Stderr.to_string()).exec().into());
@@ -92,12 +95,12 @@ impl Tune {
         if world.rank() == 0 {
             warn_of_circumstances();
         }
-        // As `transom bench` has them; where a launcher has bound ranks each finds one core.
+        // Binds ranks as `transom bench` does. A rank that the launcher has bound sees a single core.
         let choice = cores::choice();
         if let Some(core) = choice.get(world.rank()).filter(|_| choice.len() >= world.size()) {
             cores::bind(*core);
         }
-        // Before it takes time.
+        // Checks the output before the measurement takes time.
         let output = self.output.as_deref().filter(|_| world.rank() == 0).map(Output::at).transpose()?;
         let mut text = String::new();
         let measured = self.measure(&world, &mut text).and_then(|()| Ok(world.barrier()?));
@@ -105,11 +108,11 @@ impl Tune {
             if text.is_empty() {
                 return measured.map(|()| ExitCode::SUCCESS);
             }
-            // Of those that were measured before.
-            write!(text, "\n# It failed before all was measured: {}\n", why.to_string().replace('\n', " "))?;
+            // Rules of the collectives measured before the error.
+            write!(text, "\n# It failed before everything was measured: {}\n", why.to_string().replace('\n', " "))?;
         }
         if world.rank() == 0 {
-            // As it will be read.
+            // Checks that the rules parse.
             text.parse::<Rules>()?;
             match output {
                 Some(output) => output.write(text.as_bytes())?,
@@ -119,7 +122,7 @@ impl Tune {
         measured.map(|()| ExitCode::SUCCESS)
     }
 
-    /// Writes rules for one collective after the other.
+    /// Appends the rules of one collective after the other to `text`.
     fn measure(&self, world: &World, text: &mut String) -> Result<(), Box<dyn Error>> {
         let (hosts, ranks) = (world.hosts(), world.size());
         let between = Algorithm::all().filter_map(|algorithm| Algorithm::named(&format!("leaders:{algorithm}")));
@@ -147,7 +150,7 @@ impl Tune {
         for (call, make) in COLLECTIVES.iter().filter(|(call, _)| asked(call)) {
             let shape =
                 |bytes: usize| Shape { rank: world.rank(), ranks, len: bytes / 8, element: 8, hosts: Some(&hosts) };
-            // All ranks find the same.
+            // All ranks must compute the same set, so the shape is rank 0's.
             let first = |bytes| Shape { rank: 0, ..shape(bytes) };
             let is_other = |algorithm: Algorithm| sizes.iter().any(|bytes| differs(algorithm, *call, first(*bytes)));
             let able = |algorithm| can(algorithm, *call, shape(8), &hosts) && is_other(algorithm);
@@ -176,7 +179,8 @@ impl Tune {
     }
 }
 
-/// Whether it is worth measuring: what cannot do a call is the table's choice.
+/// True if the algorithm applies to the call. If not, the default table would choose another one, so measuring is
+/// pointless.
 fn can(algorithm: Algorithm, call: Call, shape: Shape<'_>, hosts: &Hosts) -> bool {
     match algorithm.name() {
         "board" => hosts.count() == 1 && call != Call::ReduceScatter,
@@ -184,12 +188,12 @@ fn can(algorithm: Algorithm, call: Call, shape: Shape<'_>, hosts: &Hosts) -> boo
     }
 }
 
-/// Whether leaders do something else between them than the table chooses, where that is said.
+/// True unless the name gives an algorithm between leaders that equals the default table's choice.
 fn differs(algorithm: Algorithm, call: Call, shape: Shape<'_>) -> bool {
     algorithm.between().is_none() || by_hosts(call, shape, algorithm.between()) != by_hosts(call, shape, None)
 }
 
-/// How many ns each team takes for a call: the least of three turns, of the rank that takes longest.
+/// The nanoseconds that each team takes for a call: the minimum of three turns, each timed by its slowest rank.
 fn of_size(
     world: &World,
     teams: &[&World],
@@ -210,11 +214,12 @@ fn of_size(
         world.barrier()?;
         let begun = Instant::now();
         (0..count).try_for_each(|_| make(team, &mut buffers))?;
-        // The root of a broadcast may be done long before the others.
+        // The root of a broadcast may return long before the others.
         world.barrier()?;
         Ok(Duration::from_nanos(world.all_reduce_one(begun.elapsed().as_nanos() as u64, Op::Max)?))
     };
-    // As many as it takes; all ranks find the same.
+    // Doubles the number of calls until a turn is long enough. All ranks find the same number, because a turn's time is
+    // the maximum over the ranks.
     let mut counts = Vec::new();
     for team in teams {
         let mut count = 1;
@@ -232,14 +237,14 @@ fn of_size(
     Ok(least)
 }
 
-/// What was measured, as a comment, and the rules that follow from it.
+/// The measured times as a comment, and the rules that follow from them.
 fn rules(call: &str, names: &[&str], sizes: &[usize], figures: &[Vec<f64>], (ranks, hosts): (usize, usize)) -> String {
     let mut table = Table::new(0, &[&["ns"], names].concat());
     for (bytes, figures) in sizes.iter().zip(figures) {
         table.row(std::iter::once(size(*bytes)).chain(figures.iter().map(|ns| number(*ns))).collect());
     }
     let mut text: String = table.to_string().lines().map(|line| format!("#{line}\n")).collect();
-    // The fastest of each size; what was chosen for the size before is kept if it is about as fast.
+    // Chooses the fastest algorithm of each size, but keeps the previous size's choice if that is about as fast.
     let mut chosen: Vec<usize> = Vec::new();
     for figures in figures {
         let best =
@@ -264,7 +269,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_fastest_is_chosen_and_what_is_about_as_fast_kept() {
+    fn rules_choose_fastest_and_keep_near_equals() {
         let (names, sizes) = (["direct", "ring"], [8, 64, 512, 4096]);
         let figures = [vec![10.0, 20.0], vec![11.0, 10.5], vec![30.0, 20.0], vec![50.0, 60.0]];
         let text = rules("all_gather", &names, &sizes, &figures, (4, 2));

@@ -1,6 +1,6 @@
-//! Command lines that cannot be.
+//! Errors of the command line.
 
-/// What is wrong with a command line, beyond what its syntax says.
+/// An error in a command line of correct syntax.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Usage(pub String);

@@ -53,7 +53,7 @@ fn other_libraries_are_compared_and_what_is_wrong_with_them_is_told() {
             library(&dir, "garbage", &open("9.2"), "echo Welcome to this machine"),
             "\"Welcome to this machine\", is not `crossing",
         ),
-        (library(&dir, "number", &open("9.3"), "echo value rss lots; echo check ok"), "a number is expected"),
+        (library(&dir, "number", &open("9.3"), "echo value rss lots; echo check ok"), "expected a number"),
         (library(&dir, "unchecked", &open("9.4"), "echo value rss 1"), "does not say whether the result was right"),
         (library(&dir, "bad", "HYDRA\n Version: 9.5", "echo check bad byte 7 is 3; exit 1"), "wrong: byte 7 is 3"),
         (library(&dir, "dies", &open("9.6"), "echo no slots >&2; exit 3"), "exit status: 3: no slots"),

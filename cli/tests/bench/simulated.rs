@@ -164,7 +164,7 @@ fn what_is_simulated_is_listed_and_takes_what_it_says() {
         ("channels --sizes 8", "without a choice of --sizes"),
         ("channels --ranks 12", "a power of two of ranks from 16 on"),
         ("memory --ranks 1", "2 ranks or more"),
-        ("loss --sync flush", "nothing is measured by all that"),
+        ("loss --sync flush", "no measurement fits"),
     ] {
         let output = transom(&format!("bench {args}")).output().unwrap();
         let (_, err) = texts(&output);

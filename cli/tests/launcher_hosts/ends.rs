@@ -91,7 +91,7 @@ fn what_is_no_record_ends_the_ranks_of_its_host() {
     })
     .end();
     assert_eq!((ended.code, ended.lines), (Some(255), vec!["one".to_owned()]), "{}", ended.stderr);
-    let said = "transom: host a: it says \"ssh to a failed\", which is no record; its ranks are ended";
+    let said = "transom: host a: it sent \"ssh to a failed\", which is not a record; its ranks are being ended";
     assert!(ended.stderr.lines().any(|line| line == said), "{}", ended.stderr);
 }
 
@@ -175,7 +175,7 @@ fn hosts_that_cannot_be_reached_are_named() {
         ("closed", None, "host closed: it cannot be reached (it closed its stdout and does not end)"),
         ("a", Some("./no-such-ssh"), "rank 0: host a: cannot start ./no-such-ssh"),
         ("a", Some("true"), "host a: it cannot be reached"),
-        ("a", Some("yes"), "prints without end"),
+        ("a", Some("yes"), "printed more than 1 MiB"),
     ] {
         let call = Call::start_with(&[hosts, "-n", "2", "sleep", "1000"], |command| {
             ssh.map(|ssh| command.env("TRANSOM_SSH", ssh));

@@ -350,7 +350,7 @@ fn more_ranks_than_there_can_be_are_refused() {
             command.env("TRANSOM_HUB", "127.0.0.1:9").env("TRANSOM_SECRET", "1,3").env("TRANSOM_HOST", "a");
             command.env("TRANSOM_RANK", "0").env("TRANSOM_SIZE", size.to_string());
         });
-        assert!(said.contains(&format!("at most 32767 ranks, and the launcher says {size}")), "{said}");
+        assert!(said.contains(&format!("the launcher reports {size} ranks, but a job has at most 32767")), "{said}");
     }
 }
 

@@ -71,7 +71,7 @@ fn a_secret_that_is_not_there_is_said() {
         ("4194305,3".to_owned(), "No such file"),
         (format!("{me},999"), "No such file"),
         (format!("{me},0"), "it is not a file"),
-        (format!("{me},{}", std::os::fd::AsRawFd::as_raw_fd(&file)), "there is no secret"),
+        (format!("{me},{}", std::os::fd::AsRawFd::as_raw_fd(&file)), "it does not hold the secret"),
         ("3".to_owned(), "expected a process"),
         ("secret,3".to_owned(), "expected a process"),
     ] {

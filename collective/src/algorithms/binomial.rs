@@ -1,5 +1,5 @@
-//! Binomial trees: ceil(log2 n) rounds. The rank at place p of the team, turned so that the root is at 0, has the subtree of places p
-//! to p + b, where b is its lowest bit that is set.
+//! Binomial trees: ceil(log2 n) rounds. Places are ranks rotated so that the root is place 0. The subtree of place p
+//! has the places from p to p + b, exclusive, where b is the lowest set bit of p.
 
 use super::{turned, turned_back};
 use crate::hosts::Rank;
@@ -15,7 +15,7 @@ pub(super) fn plan(call: Call, shape: Shape<'_>) -> Option<Plan> {
     }
 }
 
-/// How many places the subtree of a place could have; of the root, all.
+/// Largest size of a place's subtree, in places; of the root's, n rounded up to a power of two.
 fn reach(place: usize, ranks: usize) -> usize {
     match place {
         0 => ranks.next_power_of_two(),
@@ -23,14 +23,14 @@ fn reach(place: usize, ranks: usize) -> usize {
     }
 }
 
-/// The places below one, those with large subtrees first, and how many places each has.
+/// The child places of a place, largest subtree first, each with the size of its subtree.
 fn children(place: usize, ranks: usize) -> impl DoubleEndedIterator<Item = (usize, usize)> {
     let bits = reach(place, ranks).trailing_zeros();
     let child = move |bit: u32| (place + (1 << bit), (1 << bit).min(ranks.saturating_sub(place + (1 << bit))));
     (0..bits).rev().map(child).filter(|(_, places)| *places > 0)
 }
 
-/// The place above one.
+/// The parent of a place; `None` for the root.
 fn parent(place: usize) -> Option<usize> {
     (place > 0).then(|| place & (place - 1))
 }
@@ -48,13 +48,13 @@ fn broadcast(Shape { rank, ranks, len, .. }: Shape<'_>, root: Rank) -> Plan {
     plan
 }
 
-/// Of an operation that does not commute the first rank has the result, and sends it to the root.
+/// With an operation that does not commute, rank 0 computes the result and sends it to the root.
 fn reduce(Shape { rank, ranks, len, .. }: Shape<'_>, root: Rank, commutes: bool) -> Plan {
     let top = if commutes { root } else { 0 };
     let place = turned(rank, top, ranks);
     let at = |place| turned_back(place, top, ranks);
     let children: Vec<_> = children(place, ranks).rev().map(|(child, _)| child).collect();
-    // What a rank that is not the root folds is not its data, which stays as it is.
+    // A rank that is not the root must keep its data, so it folds into scratch memory.
     let mut plan = Plan::with_scratch(2 * len);
     let came = Span::scratch(0..len);
     let (result, copied) = match (rank == root && rank == top, children.is_empty()) {
@@ -89,7 +89,7 @@ fn gather(Shape { rank, ranks, len, .. }: Shape<'_>, root: Rank) -> Plan {
     let place = turned(rank, root, ranks);
     let at = |place| turned_back(place, root, ranks);
     let places = reach(place, ranks).min(ranks - place);
-    // The first root's blocks come in order; others turn them.
+    // Root 0 receives blocks in rank order; any other root must rotate them.
     let direct = rank == root && root == 0;
     let mut plan = Plan::with_scratch(if direct || places == 1 { 0 } else { places * len });
     let blocks = |range: std::ops::Range<usize>| {
@@ -118,7 +118,7 @@ fn gather(Shape { rank, ranks, len, .. }: Shape<'_>, root: Rank) -> Plan {
     plan
 }
 
-/// Where the blocks of places lie, and where those of the ranks that are there: two pieces.
+/// The two contiguous pieces of a rotation: each range of blocks by place, with the range of the same blocks by rank.
 fn turn_back(
     len: usize,
     root: Rank,

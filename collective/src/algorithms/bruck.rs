@@ -1,4 +1,5 @@
-//! Bruck (1997): ceil(log2 n) rounds, in which blocks travel together; each may travel more than once, so it is for short ones.
+//! Bruck (1997): ceil(log2 n) rounds that each carry several blocks in one message. A block may travel several times,
+//! so the algorithm suits short blocks.
 
 use crate::plan::{Call, Plan, Shape, Span};
 
@@ -10,7 +11,7 @@ pub(super) fn plan(call: Call, shape: Shape<'_>) -> Option<Plan> {
     }
 }
 
-/// Each rank collects the blocks from its own on, around.
+/// Each rank collects blocks starting with its own, in cyclic order.
 fn all_gather(Shape { rank, ranks, len, .. }: Shape<'_>) -> Plan {
     let mut plan = Plan::with_scratch(ranks * len);
     plan.round(|round| round.copy(Span::given(0..len), Span::scratch(0..len)));
@@ -29,10 +30,10 @@ fn all_gather(Shape { rank, ranks, len, .. }: Shape<'_>) -> Plan {
     plan
 }
 
-/// A block for the rank `d` behind travels by the bits of `d`.
+/// The block for the rank at distance `d` moves in the rounds of the set bits of `d`.
 fn all_to_all(Shape { rank, ranks, len, .. }: Shape<'_>) -> Plan {
     let most = ranks.div_ceil(2);
-    // Blocks by their distance; and those that are sent, and come, together.
+    // Spans of the blocks by distance, of the blocks packed for a round's send, and of the blocks received in a round.
     let at = |distance: usize| Span::scratch(distance * len..(distance + 1) * len);
     let packed = |nth: usize| Span::scratch((ranks + nth) * len..(ranks + nth + 1) * len);
     let came = |nth: usize| Span::scratch((ranks + most + nth) * len..(ranks + most + nth + 1) * len);

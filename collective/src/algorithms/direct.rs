@@ -1,5 +1,5 @@
-//! Straight from each to each, all at once: one round, and as many messages as there are pairs. For few ranks, and where blocks differ in
-//! length.
+//! Direct exchange: all messages in one round, one message per pair of ranks. It suits few ranks, and blocks of
+//! different lengths.
 
 use crate::hosts::Rank;
 use crate::plan::{Call, Plan, Shape, Span};
@@ -23,12 +23,12 @@ pub(super) fn plan(call: Call, Shape { rank, ranks, len, .. }: Shape<'_>) -> Opt
     }
 }
 
-/// The others, from the next on, so that not all send to one.
+/// The other ranks, starting with the next one, so that not all ranks send to the same rank first.
 pub(super) fn others(rank: Rank, ranks: usize) -> impl Iterator<Item = Rank> {
     (1..ranks).map(move |step| (rank + step) % ranks)
 }
 
-/// Where the blocks of so many elements are, side by side.
+/// The ranges of contiguous blocks with `counts` elements each.
 pub(super) fn blocks(counts: &[usize]) -> Vec<Range<usize>> {
     let mut end = 0;
     let next = |&count| {
@@ -38,7 +38,7 @@ pub(super) fn blocks(counts: &[usize]) -> Vec<Range<usize>> {
     counts.iter().map(next).collect()
 }
 
-/// A gather of blocks of different lengths, which the root knows; others need to know their own.
+/// Plans a gather of blocks of different lengths. The root must know all lengths; every other rank only its own.
 ///
 /// # Examples
 /// ```
@@ -58,12 +58,12 @@ pub fn gather_v(rank: Rank, root: Rank, counts: &[usize]) -> Plan {
     plan
 }
 
-/// A scatter of blocks of different lengths, which the root knows; others need to know their own.
+/// Plans a scatter of blocks of different lengths. The root must know all lengths; every other rank only its own.
 ///
 /// # Examples
 /// ```
 /// use transom_collective::scatter_v;
-/// assert_eq!(scatter_v(0, 0, &[1, 0, 5]).rounds[0].sends[0].1.len, 0); // nothing to the second, which is told so
+/// assert_eq!(scatter_v(0, 0, &[1, 0, 5]).rounds[0].sends[0].1.len, 0); // an empty message to the second rank
 /// ```
 pub fn scatter_v(rank: Rank, root: Rank, counts: &[usize]) -> Plan {
     let blocks = blocks(counts);
@@ -78,12 +78,12 @@ pub fn scatter_v(rank: Rank, root: Rank, counts: &[usize]) -> Plan {
     plan
 }
 
-/// An all-gather of blocks of different lengths, which all know.
+/// Plans an all-gather of blocks of different lengths, which all ranks know.
 ///
 /// # Examples
 /// ```
 /// use transom_collective::all_gather_v;
-/// assert_eq!(all_gather_v(0, &[1, 0, 5]).rounds[0].receives[0].1.len, 0); // nothing of the second, which says so
+/// assert_eq!(all_gather_v(0, &[1, 0, 5]).rounds[0].receives[0].1.len, 0); // an empty message from the second rank
 /// ```
 pub fn all_gather_v(rank: Rank, counts: &[usize]) -> Plan {
     let blocks = blocks(counts);

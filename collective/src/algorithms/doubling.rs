@@ -1,6 +1,7 @@
-//! Recursive doubling: in round k each rank exchanges all it has with the one whose number differs in bit k. ceil(log2 n) rounds, and two
-//! where the number of ranks is no power of two: then of the first ranks each even one lets the odd one behind it speak for both.
-//! Folds are in the order of ranks, so operations need not commute, and all ranks have the same bits.
+//! Recursive doubling: in round k each rank exchanges its whole partial result with the rank that differs in bit k.
+//! ceil(log2 n) rounds, and two more if the number of ranks is not a power of two: then each even rank of the first few
+//! is represented by the odd rank after it. Folds follow the order of ranks, so operations need not commute, and all
+//! ranks compute the same bits.
 
 use crate::hosts::Rank;
 use crate::plan::{Call, Order, Plan, Shape, Span};
@@ -13,12 +14,12 @@ pub(super) fn plan(call: Call, shape: Shape<'_>) -> Option<Plan> {
     }
 }
 
-/// Ranks of a power of two, and those whose neighbours speak for them.
+/// Reduces the ranks to a power of two: the speakers. Each other rank is represented by its neighbour.
 #[derive(Clone, Copy)]
 pub(super) struct Speakers {
-    /// How many speak.
+    /// Number of speakers, a power of two.
     pub speak: usize,
-    /// So many pairs of the first ranks have one speaker.
+    /// Number of pairs, of the lowest ranks, that share a speaker.
     pairs: usize,
 }
 
@@ -28,7 +29,7 @@ impl Speakers {
         Speakers { speak, pairs: ranks - speak }
     }
 
-    /// The rank's number among those that speak, if it does.
+    /// The rank's index among the speakers, if it is one.
     pub fn number(&self, rank: Rank) -> Option<usize> {
         match rank < 2 * self.pairs {
             true => (rank % 2 == 1).then_some(rank / 2),
@@ -36,18 +37,19 @@ impl Speakers {
         }
     }
 
-    /// Who has that number.
+    /// The speaker with that index.
     pub fn rank(&self, number: usize) -> Rank {
         if number < self.pairs { 2 * number + 1 } else { number + self.pairs }
     }
 
-    /// The other of the rank's pair, if it is in one.
+    /// The other rank of the pair, if the rank is in a pair.
     pub fn partner(&self, rank: Rank) -> Option<Rank> {
         (rank < 2 * self.pairs).then_some(rank ^ 1)
     }
 
-    /// Who speaks folds in what the other has; the other has nothing to do until [`tell`](Self::tell).
-    pub fn hear(&self, plan: &mut Plan, rank: Rank, all: Span, came: Span) {
+    /// Adds the round in which a speaker folds in its partner's data. The partner is idle until
+    /// [`send_result`](Self::send_result).
+    pub fn fold_partner(&self, plan: &mut Plan, rank: Rank, all: Span, came: Span) {
         let Some(partner) = self.partner(rank) else { return };
         plan.round(|round| match self.number(rank) {
             None => round.send(partner, all),
@@ -58,8 +60,8 @@ impl Speakers {
         });
     }
 
-    /// Who speaks tells the other of the result.
-    pub fn tell(&self, plan: &mut Plan, rank: Rank, all: Span) {
+    /// Adds the round in which a speaker sends the result to its partner.
+    pub fn send_result(&self, plan: &mut Plan, rank: Rank, all: Span) {
         let Some(partner) = self.partner(rank) else { return };
         plan.round(|round| match self.number(rank) {
             None => round.receive(partner, all),
@@ -68,7 +70,7 @@ impl Speakers {
     }
 }
 
-/// Where what came of `from` belongs in a fold at `rank`.
+/// The operand order of a fold at `rank` with data received from `from`.
 pub(super) fn order(rank: Rank, from: Rank) -> Order {
     if from > rank { Order::After } else { Order::Before }
 }
@@ -77,7 +79,7 @@ fn all_reduce(Shape { rank, ranks, len, .. }: Shape<'_>) -> Plan {
     let speakers = Speakers::of(ranks);
     let (all, came) = (Span::data(0..len), Span::scratch(0..len));
     let mut plan = Plan::with_scratch(len);
-    speakers.hear(&mut plan, rank, all, came);
+    speakers.fold_partner(&mut plan, rank, all, came);
     if let Some(number) = speakers.number(rank) {
         for bit in (0..speakers.speak.ilog2()).map(|k| 1 << k) {
             let other = speakers.rank(number ^ bit);
@@ -88,16 +90,17 @@ fn all_reduce(Shape { rank, ranks, len, .. }: Shape<'_>) -> Plan {
             });
         }
     }
-    speakers.tell(&mut plan, rank, all);
+    speakers.send_result(&mut plan, rank, all);
     plan
 }
 
-/// Each rank keeps the fold of the ranks that it has heard of, and, as its result, of those of them that are before it.
+/// Each rank keeps two folds: of all ranks whose data it has received, and, as its result, of those among them that
+/// precede it.
 fn scan(Shape { rank, ranks, len, .. }: Shape<'_>, exclusive: bool) -> Plan {
     let (result, all, came) = (Span::data(0..len), Span::scratch(0..len), Span::scratch(len..2 * len));
     let mut plan = Plan::with_scratch(2 * len);
     plan.round(|round| round.copy(result, all));
-    // The first that is heard of is the result of an exclusive one.
+    // The first data received become the result of an exclusive scan.
     let mut heard = !exclusive;
     for bit in (0..).map(|k| 1 << k).take_while(|bit| *bit < ranks) {
         let other = rank ^ bit;

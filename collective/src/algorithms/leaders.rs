@@ -1,7 +1,9 @@
-//! Leaders of hosts: what ranks of a host do together in the memory that they share comes first and last, and between hosts one
-//! rank of each sends. So as few messages, and as few bytes, go between h hosts as between h ranks. The root leads its host,
-//! elsewhere the first rank does. Where the order of ranks matters, in scans and in folds that do not commute, the ranks of each
-//! host must be side by side; and only short blocks of an all-to-all go so.
+//! Hierarchical collectives. The ranks of a host work in shared memory first and last, and one rank per host, its
+//! leader, sends between hosts. Messages and bytes between h hosts are then as few as between h ranks. The root leads
+//! its host; on other hosts the first rank leads.
+//!
+//! The ranks of each host must be consecutive where the order of ranks matters: in scans, and in folds that do not
+//! commute. An all-to-all is hierarchical for short blocks only.
 
 use super::Algorithm;
 use super::direct::{all_gather_v, gather_v, scatter_v};
@@ -12,33 +14,34 @@ use crate::hosts::Rank;
 use crate::plan::{Call, Order, Plan, Round, Shape, Span};
 use crate::rules::Rules;
 
-/// What a rank of a team on several hosts does in one collective.
+/// The plan of one rank for a hierarchical collective.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ByHosts {
-    /// One after the other.
+    /// Stages, executed in order.
     pub stages: Vec<Stage>,
-    /// Elements of memory beside the program's, of all stages.
+    /// Elements of scratch memory shared by all stages.
     pub scratch: usize,
 }
 
-/// A part of a collective of ranks on several hosts.
+/// A stage of a hierarchical collective.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Stage {
-    /// A collective of the ranks of this host, numbered as they are there.
+    /// A collective among the ranks of this host, numbered by their order on the host.
     Inside {
-        /// Which.
+        /// The collective.
         call: Call,
-        /// What is given to it.
+        /// Its input.
         given: Span,
-        /// What comes of it.
+        /// Its result.
         data: Span,
     },
-    /// Messages between leaders, and copies.
+    /// Messages between leaders, and local copies.
     Between(Plan),
 }
 
-/// The parts of a collective; none if it is not done so. Leaders do it between them by this algorithm, if it can do that, and else by
-/// that which the table chooses.
+/// Plans a hierarchical collective; `None` if the call has no hierarchical form for this shape.
+///
+/// Leaders use the algorithm `by` among themselves if it supports the call, else the one that the table selects.
 ///
 /// # Examples
 /// ```
@@ -48,7 +51,7 @@ pub enum Stage {
 /// let stages = |rank| by_hosts(Call::Broadcast { root: 0 }, shape(rank), None).unwrap().stages;
 /// assert!(matches!(&stages(0)[..], [Stage::Between(_), Stage::Inside { .. }]));
 /// assert!(matches!(&stages(1)[..], [Stage::Inside { .. }])); // the other rank of host a sends nothing to b
-/// assert!(by_hosts(Call::AllToAll, shape(0), None).is_none()); // of long blocks
+/// assert!(by_hosts(Call::AllToAll, shape(0), None).is_none()); // blocks are too long
 /// ```
 pub fn by_hosts(call: Call, shape: Shape<'_>, by: Option<Algorithm>) -> Option<ByHosts> {
     let hosts = shape.hosts.filter(|hosts| hosts.differ())?;
@@ -61,7 +64,7 @@ pub fn by_hosts(call: Call, shape: Shape<'_>, by: Option<Algorithm>) -> Option<B
             parts.inside(call, none, data);
         }
         Call::Reduce { commutes, .. } if commutes || ordered => {
-            // The data of leaders that are not the root stays as it is.
+            // A leader that is not the root must keep its data.
             let into = if parts.leads && !parts.is_root { parts.room(len) } else { data };
             parts.local(&[(data, into)]);
             parts.inside(call, none, into);
@@ -116,7 +119,7 @@ pub fn by_hosts(call: Call, shape: Shape<'_>, by: Option<Algorithm>) -> Option<B
             parts.inside(Call::Scatter { root: 0 }, here, data);
         }
         Call::Scan { exclusive } if ordered => {
-            // What the ranks of the hosts before have, all together, goes before what those of this one have.
+            // The fold of all preceding hosts precedes the fold within this host.
             let before = parts.room(len);
             parts.local(&[(data, before)]);
             parts.inside(Call::Reduce { root: 0, commutes: false }, none, before);
@@ -132,7 +135,8 @@ pub fn by_hosts(call: Call, shape: Shape<'_>, by: Option<Algorithm>) -> Option<B
         Call::AllToAll if len * shape.element <= TOGETHER => {
             let (here, whole) = (parts.here.len(), ranks * len);
             let mut room = || if parts.leads { parts.room(here * whole) } else { none };
-            // Of and for all ranks of this host; the first twice: as they gave it, and as they get it.
+            // Blocks from and for all ranks of this host. `own` serves twice: for the blocks given and for the blocks
+            // received.
             let (own, out, come) = (room(), room(), room());
             parts.inside(Call::Gather { root: 0 }, Span::given(0..whole), own);
             if parts.leads {
@@ -150,16 +154,16 @@ pub fn by_hosts(call: Call, shape: Shape<'_>, by: Option<Algorithm>) -> Option<B
     Some(parts.made)
 }
 
-/// Bytes of the blocks of an all-to-all that go together with those of other ranks, at most: what is longer gains less by that
-/// than two copies take.
+/// Longest block, in bytes, of a hierarchical all-to-all. For longer blocks two extra copies cost more than fewer
+/// messages save.
 const TOGETHER: usize = 1024;
 
-/// The same by messages alone, inside hosts too.
+/// The same collective as one plan of messages, used inside hosts too.
 pub(super) fn plan(call: Call, shape: Shape<'_>) -> Option<Plan> {
     plan_by(call, shape, None)
 }
 
-/// As [`plan`], with what leaders do between them.
+/// Like [`plan`], with a chosen algorithm between leaders.
 pub(super) fn plan_by(call: Call, shape: Shape<'_>, by: Option<Algorithm>) -> Option<Plan> {
     let hosts = shape.hosts?;
     let here = hosts.ranks(hosts.host(shape.rank));
@@ -183,7 +187,7 @@ fn planned(call: Call, shape: Shape<'_>) -> Plan {
     best(call, shape, &Rules::default()).plan(call, shape)
 }
 
-/// As some of the ranks, this one among them, see it.
+/// The shape of a subset of the ranks, which includes this rank.
 fn among<'h>(ranks: &[Rank], shape: Shape<'_>) -> Shape<'h> {
     let rank = ranks.iter().position(|rank| *rank == shape.rank).expect("one of them");
     Shape { rank, ranks: ranks.len(), len: shape.len, element: shape.element, hosts: None }
@@ -193,30 +197,30 @@ fn block_of(of: Span, rank: Rank, len: usize) -> Span {
     Span { place: of.place, start: of.start + rank * len, len }
 }
 
-/// The parts that are made already, and what all are made from.
+/// Builder of the stages.
 struct Parts<'h> {
     shape: Shape<'h>,
     hosts: &'h Hosts,
-    /// Ranks of this host, and who leads each.
+    /// The ranks of this host, in order.
     here: &'h [Rank],
     leaders: Vec<Rank>,
-    /// The root, or the first rank.
+    /// The root, or rank 0 for calls without a root.
     root: Rank,
     is_root: bool,
     leads: bool,
-    /// What leaders do between them, if that is said.
+    /// Algorithm between leaders, if the rules name one.
     by: Option<Algorithm>,
-    /// So much of the scratch memory is taken for all stages: before the first of them is made.
+    /// Elements of scratch memory reserved so far for all stages. All reservations must precede the first stage.
     room: usize,
     made: ByHosts,
 }
 
-/// A block from a rank of this host to another, and one from that to it.
+/// A block from a rank of this host to another rank, and the block in the opposite direction.
 struct Exchanged {
-    /// As its rank gave it, and among what goes to the other's host.
+    /// The outgoing block: in the sender's input, and in the message to the other host.
     gave: Span,
     out: Span,
-    /// Among what comes from there, and as its rank gets it.
+    /// The incoming block: in the message from the other host, and in the receiver's result.
     come: Span,
     gets: Span,
 }
@@ -231,7 +235,7 @@ impl<'h> Parts<'h> {
         Parts { shape, hosts, here, leaders, root, is_root, leads, by, room: 0, made: ByHosts::default() }
     }
 
-    /// Memory beside the program's, of all stages; that of each comes behind it.
+    /// Reserves scratch memory for all stages; each stage's own scratch memory follows it.
     fn room(&mut self, len: usize) -> Span {
         let begin = self.room;
         self.room += len;
@@ -239,7 +243,7 @@ impl<'h> Parts<'h> {
         Span::scratch(begin..self.room)
     }
 
-    /// The ranks in the order of their hosts, and where the block of each is, side by side.
+    /// The ranks grouped by host, each with the position of its block in `all`.
     fn by_host(&self, all: Span) -> impl Iterator<Item = (Rank, Span)> {
         let ranks = (0..self.hosts.count()).flat_map(|host| self.hosts.ranks(host));
         ranks.enumerate().map(move |(nth, rank)| (*rank, block_of(all, nth, self.shape.len)))
@@ -251,20 +255,21 @@ impl<'h> Parts<'h> {
         });
     }
 
-    /// What this rank does by itself.
+    /// Adds a stage without messages.
     fn alone(&mut self, write: impl FnOnce(&mut Round)) {
         let mut plan = Plan::default();
         plan.round(write);
         self.made.stages.extend((plan != Plan::default()).then_some(Stage::Between(plan)));
     }
 
-    /// The blocks of an all-to-all that the leader of this host passes on: those between each of its ranks and each of all.
+    /// The blocks of an all-to-all that this host's leader forwards: between each rank of this host and every rank.
     fn exchanged(&self, own: Span, out: Span, come: Span) -> Vec<Exchanged> {
         let (hosts, here, len, ranks) = (self.hosts, self.here, self.shape.len, self.shape.ranks);
         let block = |of: Span, nth: usize| block_of(of, nth, len);
         let mut all = Vec::with_capacity(here.len() * ranks);
         for host in 0..hosts.count() {
-            // Side by side: what goes to a host, by the ranks here; and what comes from it, by the ranks there.
+            // Contiguous for each host: outgoing blocks ordered by sender here, incoming blocks ordered by sender
+            // there.
             let (there, first) = (hosts.ranks(host), all.len());
             for i in 0..here.len() {
                 for (j, other) in there.iter().enumerate() {
@@ -280,14 +285,14 @@ impl<'h> Parts<'h> {
         all
     }
 
-    /// The same collective of this host alone. Its leader is the root.
+    /// Adds the same collective among the ranks of this host. Its leader is the root.
     fn inside(&mut self, call: Call, given: Span, data: Span) {
         let leader = self.leaders[self.hosts.host(self.shape.rank)];
         let call = call.with_root(self.here.iter().position(|rank| *rank == leader).expect("it is on its host"));
         self.made.stages.push(Stage::Inside { call, given, data });
     }
 
-    /// The same collective of all leaders.
+    /// Adds the same collective among all leaders.
     fn between(&mut self, call: Call, given: Span, data: Span) {
         if !self.leads {
             return;
@@ -315,7 +320,7 @@ impl<'h> Parts<'h> {
         self.made.stages.push(Stage::Between(plan));
     }
 
-    /// All leaders choose the same.
+    /// Plans a collective among leaders. The choice depends only on values that all leaders share.
     fn planned(&self, call: Call, shape: Shape<'_>) -> Plan {
         match self.by.filter(|by| by.can(call, shape)) {
             Some(by) => by.plan(call, shape),

@@ -1,4 +1,4 @@
-//! The algorithms, a file each, and their names.
+//! The algorithms, one file each, and their names.
 
 mod binomial;
 mod bruck;
@@ -21,15 +21,15 @@ use crate::plan::{Call, Plan, Shape};
 type Make = fn(Call, Shape<'_>) -> Option<Plan>;
 type Row = (&'static str, Make);
 
-/// How a collective is done. Displayed as it is named in rules.
+/// An algorithm for collectives, displayed as rules name it.
 #[derive(Clone, Copy)]
 pub struct Algorithm {
     row: &'static Row,
-    /// What leaders of hosts do between them, if that is said.
+    /// Algorithm between leaders of hosts, if named.
     between: Option<&'static Row>,
 }
 
-/// Each makes plans of the calls that it knows. A board is memory that ranks share: calls that go through it have no plan.
+/// Name and planner of each algorithm. `board` is shared memory; its calls have no plan of messages.
 static TABLE: [Row; 10] = [
     ("binomial", binomial::plan),
     ("board", |_, _| None),
@@ -44,7 +44,7 @@ static TABLE: [Row; 10] = [
 ];
 
 impl Algorithm {
-    /// Memory that ranks share.
+    /// The shared-memory algorithm, for ranks on one host.
     ///
     /// # Examples
     /// ```
@@ -53,7 +53,7 @@ impl Algorithm {
     /// ```
     pub const BOARD: Algorithm = Algorithm { row: &TABLE[1], between: None };
 
-    /// All of them, in each of which leaders do between them what the table says.
+    /// All algorithms; `leaders` without a chosen algorithm between leaders.
     ///
     /// # Examples
     /// ```
@@ -64,7 +64,7 @@ impl Algorithm {
         TABLE.iter().map(|row| Algorithm { row, between: None })
     }
 
-    /// The one of this name. Behind leaders, and a colon, what they do between them can be said.
+    /// The algorithm with this name, or `None`. `leaders:NAME` also chooses the algorithm between leaders.
     ///
     /// # Examples
     /// ```
@@ -87,12 +87,12 @@ impl Algorithm {
         }
     }
 
-    /// The names of what leaders can do between them.
+    /// The names allowed after `leaders:`.
     pub(crate) fn between_leaders() -> impl Iterator<Item = &'static str> {
         TABLE.iter().map(|(name, _)| *name).filter(|name| !["board", "leaders"].contains(name))
     }
 
-    /// Its name; what leaders do between them has one of its own.
+    /// The name, without the algorithm between leaders.
     ///
     /// # Examples
     /// See [`named`](Self::named).
@@ -100,7 +100,7 @@ impl Algorithm {
         self.row.0
     }
 
-    /// What leaders of hosts do between them, if that is said.
+    /// The algorithm between leaders, if named.
     ///
     /// # Examples
     /// ```
@@ -119,7 +119,7 @@ impl Algorithm {
         }
     }
 
-    /// Whether it can do that.
+    /// Returns whether the algorithm supports a call of this shape.
     ///
     /// # Examples
     /// ```
@@ -133,10 +133,10 @@ impl Algorithm {
         self.make(call, shape).is_some()
     }
 
-    /// What the rank does.
+    /// The plan of rank `shape.rank`.
     ///
     /// # Panics
-    /// If it cannot do that; see [`can`](Self::can).
+    /// If the algorithm does not support the call; see [`can`](Self::can).
     ///
     /// # Examples
     /// ```
@@ -147,7 +147,9 @@ impl Algorithm {
     /// assert_eq!(plan.rounds[0].sends[0].0, 0);
     /// ```
     pub fn plan(&self, call: Call, shape: Shape<'_>) -> Plan {
-        self.make(call, shape).unwrap_or_else(|| panic!("{self} cannot do {call:?} of {shape:?}"))
+        self.make(call, shape).unwrap_or_else(|| {
+            panic!("algorithm {self} does not support {call:?} with {shape:?}; check with `can` first")
+        })
     }
 }
 
@@ -173,12 +175,12 @@ impl PartialEq for Algorithm {
     }
 }
 
-/// The place of a rank in a team that is turned so that the root is the first.
+/// The place of a rank in the rotation that puts the root at place 0.
 fn turned(rank: usize, root: usize, ranks: usize) -> usize {
     (rank + ranks - root) % ranks
 }
 
-/// The rank at that place.
+/// The rank at a place of that rotation.
 fn turned_back(place: usize, root: usize, ranks: usize) -> usize {
     (place + root) % ranks
 }

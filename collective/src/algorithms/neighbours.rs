@@ -1,18 +1,18 @@
-//! Ranks on a grid, and what neighbours on it give each other.
+//! Cartesian grids of ranks, and the exchange between neighbours.
 
 use crate::hosts::Rank;
 use crate::plan::{Plan, Span};
 
-/// Ranks on a grid of `D` dimensions, the last of which varies fastest; around, a dimension's last is next to its first.
+/// A Cartesian grid of ranks with `D` dimensions, the last of which varies fastest. In a periodic dimension (`around`),
+/// the last rank is next to the first.
 ///
 /// # Examples
 /// ```
 /// // In `transom`: `use transom::collective::Grid;`
 /// use transom_collective::Grid;
-/// let grid = Grid::new([2, 3], [false, true]).expect("lengths that are not 0");
+/// let grid = Grid::new([2, 3], [false, true]).expect("no length is 0");
 /// assert_eq!((grid.ranks(), grid.coordinates(4), grid.rank([1, 1])), (6, Some([1, 1]), Some(4)));
-/// // Before and after, in each dimension.
-/// assert_eq!(grid.neighbours(5), [[Some(2), None], [Some(4), Some(3)]]);
+/// Predecessor and successor in each dimension.
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Grid<const D: usize> {
@@ -21,13 +21,13 @@ pub struct Grid<const D: usize> {
 }
 
 impl<const D: usize> Grid<D> {
-    /// A grid of these lengths; none if one of them is 0, or there are too many ranks to count.
+    /// Makes a grid of these lengths; `None` if one of them is 0, or the number of ranks overflows.
     pub fn new(shape: [usize; D], around: [bool; D]) -> Option<Self> {
         let ranks = shape.iter().try_fold(1_usize, |ranks, len| ranks.checked_mul(*len))?;
         (ranks > 0).then_some(Grid { shape, around })
     }
 
-    /// A grid of so many ranks, its lengths as equal as they can be, the longest first. None if there are no ranks.
+    /// Makes a grid of `ranks` ranks with lengths as equal as possible, longest first; `None` if `ranks` is 0.
     ///
     /// # Examples
     /// ```
@@ -50,7 +50,7 @@ impl<const D: usize> Grid<D> {
             }
             prime += 1;
         }
-        // The largest first, each to the shortest.
+        // The largest prime factor first, each to the shortest dimension.
         for prime in primes.into_iter().rev() {
             if let Some(shortest) = shape.iter_mut().min() {
                 *shortest *= prime;
@@ -65,17 +65,17 @@ impl<const D: usize> Grid<D> {
         self.shape
     }
 
-    /// Which dimensions go around.
+    /// The periodicity of each dimension.
     pub fn around(&self) -> [bool; D] {
         self.around
     }
 
-    /// How many ranks.
+    /// The number of ranks.
     pub fn ranks(&self) -> usize {
         self.shape.iter().product()
     }
 
-    /// Where a rank is, if it is on the grid.
+    /// The coordinates of a rank; `None` outside the grid.
     pub fn coordinates(&self, rank: Rank) -> Option<[usize; D]> {
         let (mut left, mut at) = (rank, [0; D]);
         for d in (0..D).rev() {
@@ -84,13 +84,14 @@ impl<const D: usize> Grid<D> {
         (left == 0).then_some(at)
     }
 
-    /// Who is there, if anybody is.
+    /// The rank at these coordinates; `None` outside the grid.
     pub fn rank(&self, at: [usize; D]) -> Option<Rank> {
         (0..D).try_fold(0, |rank, d| (at[d] < self.shape[d]).then(|| rank * self.shape[d] + at[d]))
     }
 
-    /// Who is before and after a rank, in each dimension; the rank itself where a dimension of length 1 goes around. Nobody
-    /// is next to who is not on the grid.
+    /// The predecessor and successor of a rank in each dimension.
+    ///
+    /// A rank is its own neighbour in a periodic dimension of length 1. A rank outside the grid has no neighbours.
     pub fn neighbours(&self, rank: Rank) -> [[Option<Rank>; 2]; D] {
         let Some(at) = self.coordinates(rank) else { return [[None; 2]; D] };
         std::array::from_fn(|d| {
@@ -105,7 +106,7 @@ impl<const D: usize> Grid<D> {
         })
     }
 
-    /// A number that tells grids apart, most likely.
+    /// A hash by which grids can be compared.
     pub fn number(&self) -> u32 {
         let parts = self.shape.iter().zip(self.around).map(|(len, around)| *len as u64 * 2 + u64::from(around));
         let mixed =
@@ -114,8 +115,10 @@ impl<const D: usize> Grid<D> {
     }
 }
 
-/// What neighbours on a grid give each other: blocks of `len` elements, for who is before and after in the first dimension,
-/// then in the second, and so on; of each what it has for this rank comes to the same place. Where nobody is, the block is
+/// Plans the exchange between grid neighbours.
+///
+/// The blocks of `len` elements are for the predecessor and the successor in the first dimension, then in the second,
+/// and so on. The result holds the blocks from these neighbours in the same order. The block of a missing neighbour is
 /// neither read nor written.
 ///
 /// # Examples
@@ -138,8 +141,8 @@ pub fn neighbours<const D: usize>(rank: Rank, grid: &Grid<D>, len: usize) -> Pla
             }
             before.into_iter().for_each(|to| round.send(to, to_before));
             after.into_iter().for_each(|to| round.send(to, to_after));
-            // In the order in which they are sent, for who is next on both sides: what goes to the rank before comes from the
-            // rank after.
+            // Receives follow the order of sends, for a peer that is both predecessor and successor: the block sent to
+            // the predecessor arrives from the successor.
             after.into_iter().for_each(|from| round.receive(from, of_after));
             before.into_iter().for_each(|from| round.receive(from, of_before));
         }

@@ -1,12 +1,12 @@
-//! Pairs: in step k each rank sends to the one k behind it and receives from the one k before it; several steps at once, and a bounded
-//! number of messages under way. Folds are in the order of ranks.
+//! Pairwise exchange: in step k each rank sends to the rank k after it and receives from the rank k before it. Several
+//! steps form a round, which bounds the messages in flight. Folds follow the order of ranks.
 
 use super::direct::blocks;
 use crate::hosts::Rank;
 use crate::plan::{Call, Order, Plan, Round, Shape, Span, block};
 use std::ops::Range;
 
-/// Steps of one round.
+/// Steps per round.
 const TOGETHER: usize = 8;
 
 pub(super) fn plan(call: Call, shape: Shape<'_>) -> Option<Plan> {
@@ -21,20 +21,21 @@ pub(super) fn plan(call: Call, shape: Shape<'_>) -> Option<Plan> {
     }
 }
 
-/// The steps, some at a time: to whom, from whom.
+/// The steps by round, each with its destination and source.
 fn steps(rank: Rank, ranks: usize) -> impl Iterator<Item = impl Iterator<Item = (Rank, Rank)>> {
     (1..ranks).step_by(TOGETHER).map(move |first| {
         (first..ranks.min(first + TOGETHER)).map(move |step| ((rank + step) % ranks, (rank + ranks - step) % ranks))
     })
 }
 
-/// An all-to-all of blocks of different lengths: how many elements this rank sends to each, and gets of each.
+/// Plans an all-to-all of blocks of different lengths: elements sent to each rank, and received from each rank.
 ///
 /// # Examples
 /// ```
 /// use transom_collective::all_to_all_v;
-/// let plan = all_to_all_v(0, &[0, 3], &[0, 0]); // three elements to the other, nothing from it
-/// assert_eq!((plan.rounds[0].sends[0].1.len, plan.rounds[0].receives[0].1.len), (3, 0)); // an empty message says so
+/// let plan = all_to_all_v(0, &[0, 3], &[0, 0]); // three elements to the other rank, none from it
+// an empty message is sent too
+/// assert_eq!((plan.rounds[0].sends[0].1.len, plan.rounds[0].receives[0].1.len), (3, 0));
 /// ```
 pub fn all_to_all_v(rank: Rank, to_each: &[usize], of_each: &[usize]) -> Plan {
     let (given, got) = (blocks(to_each), blocks(of_each));
@@ -46,18 +47,20 @@ pub fn all_to_all_v(rank: Rank, to_each: &[usize], of_each: &[usize]) -> Plan {
     plan
 }
 
-/// Where the elements of a block lie in the memory of the program.
+/// The layout of a block's elements in the program's memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Lie {
-    /// Side by side.
+    /// Contiguous, at these elements.
     Together(Range<usize>),
-    /// Scattered; the number of elements.
+    /// Scattered, with this number of elements.
     Apart(usize),
 }
 
-/// An all-to-all of blocks of which some are scattered: where this rank's block for each rank lies among the `given` elements, and
-/// where that of each rank goes among the `got` elements. Scattered blocks are packed and unpacked in the plan's own memory; the others
-/// are sent from where they are, and received where they go. Blocks to be received together must not overlap.
+/// Plans an all-to-all of which some blocks are scattered.
+///
+/// The arguments give the layout of this rank's block for each rank among the `given` elements, and of each rank's
+/// block among the `got` elements. Scattered blocks are packed and unpacked in scratch memory; contiguous blocks are
+/// sent and received in place. Received blocks must not overlap.
 ///
 /// # Examples
 /// ```
@@ -65,7 +68,7 @@ pub enum Lie {
 /// let together = [Lie::Together(0..2), Lie::Together(2..4)];
 /// let apart = [Lie::Apart(2), Lie::Apart(2)];
 /// let plan = all_to_all_sections(0, (4, &together), (9, &apart));
-/// assert_eq!(plan.scratch, 2); // the other rank's block; its own is unpacked from where it is
+/// assert_eq!(plan.scratch, 2); // the other rank's block; its own is unpacked in place
 /// assert!(matches!(plan.rounds[0].then[..], [Local::Unpack { block: 0, .. }]));
 /// assert!(matches!(plan.rounds[1].then[..], [Local::Unpack { block: 1, .. }]));
 /// ```
@@ -77,7 +80,7 @@ pub fn all_to_all_sections(rank: Rank, (given, to_each): (usize, &[Lie]), (got, 
     };
     let sent = |to: Rank| match (&to_each[to], &of_each[rank]) {
         (Lie::Together(range), _) => Span::given(range.clone()),
-        // The own block is packed where it goes.
+        // This rank's own block is packed directly into its destination.
         (Lie::Apart(_), Lie::Together(range)) if to == rank => Span::data(range.clone()),
         (Lie::Apart(len), _) => packed(*len),
     };
@@ -109,7 +112,7 @@ pub fn all_to_all_sections(rank: Rank, (given, to_each): (usize, &[Lie]), (got, 
     plan
 }
 
-/// Exchanges blocks with each other rank. `then` adds what a round does with the block that it has received.
+/// Adds the exchange of blocks with every other rank. `then` adds the local steps for a block received in the round.
 fn exchange(
     plan: &mut Plan,
     rank: Rank,
@@ -129,12 +132,12 @@ fn exchange(
     }
 }
 
-/// A reduce-scatter of blocks of different lengths, which all know.
+/// Plans a reduce-scatter of blocks of different lengths, which all ranks know.
 ///
 /// # Examples
 /// ```
 /// use transom_collective::reduce_scatter_v;
-/// assert_eq!(reduce_scatter_v(1, &[4, 2, 1]).scratch, 6); // two elements of each
+/// assert_eq!(reduce_scatter_v(1, &[4, 2, 1]).scratch, 6); // two elements of each rank
 /// ```
 pub fn reduce_scatter_v(rank: Rank, counts: &[usize]) -> Plan {
     let given = blocks(counts);
@@ -143,22 +146,22 @@ pub fn reduce_scatter_v(rank: Rank, counts: &[usize]) -> Plan {
     plan
 }
 
-/// Each rank sends every other its share, and folds its own of all into `result`.
+/// Each rank sends every other rank its share, and folds all contributions to its own share into `result`.
 fn fold_shares(plan: &mut Plan, rank: Rank, ranks: usize, result: Span, share: impl Fn(Rank) -> Span) {
     let len = result.len;
     let came = |from: Rank| Span::scratch(from * len..(from + 1) * len);
     plan.scratch = ranks * len;
     exchange(plan, rank, ranks, &share, came, |_, _| {});
     plan.round(|round| {
-        // The result may lie where the rank's own is.
+        // The result may overlap the rank's own share.
         round.copy(share(rank), came(rank));
         round.copy(came(0), result);
         (1..ranks).for_each(|from| round.fold(result, came(from), Order::After));
     });
 }
 
-/// Shares of the elements, folded by one rank each and told to all. 2 (n - 1) messages and 2 (n - 1) / n of the elements
-/// sent by each rank.
+/// Each rank folds one share of the elements and sends it to all others: 2 (n - 1) messages and 2 (n - 1) / n of the
+/// elements sent by each rank.
 fn all_reduce(Shape { rank, ranks, len, .. }: Shape<'_>) -> Plan {
     let share = |of: Rank| Span::data(block(len, ranks, of));
     let mut plan = Plan::default();
@@ -174,12 +177,12 @@ fn all_reduce(Shape { rank, ranks, len, .. }: Shape<'_>) -> Plan {
     plan
 }
 
-/// Shares of the elements, folded by one rank each, to the root.
+/// Each rank folds one share of the elements and sends it to the root.
 fn reduce(Shape { rank, ranks, len, .. }: Shape<'_>, root: Rank) -> Plan {
     let share = |of: Rank| Span::data(block(len, ranks, of));
     let mut plan = Plan::default();
     let mine = share(rank);
-    // The root's data becomes the result; of others it is left as it was.
+    // The root's data become the result; other ranks must keep theirs.
     let folded = if rank == root { mine } else { Span::scratch(ranks * mine.len..(ranks + 1) * mine.len) };
     fold_shares(&mut plan, rank, ranks, folded, share);
     plan.scratch = (ranks + 1) * mine.len;

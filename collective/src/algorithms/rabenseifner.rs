@@ -1,6 +1,7 @@
-//! Rabenseifner (2004): recursive halving leaves each rank the fold of a share, recursive doubling tells it to all. 2 log2 n rounds, and
-//! 2 (n - 1) / n of the elements sent by each rank; two rounds of all elements more where the number of ranks is no power of two.
-//! Halves are exchanged with far ranks first, so the operation must commute.
+//! Rabenseifner (2004): recursive halving leaves each rank with the fold of one share, and recursive doubling
+//! distributes the shares. 2 log2 n rounds, and 2 (n - 1) / n of the elements sent by each rank; two more rounds with
+//! all elements if the number of ranks is not a power of two. Distant ranks exchange halves first, so the operation
+//! must commute.
 
 use super::doubling::{Speakers, order};
 use crate::plan::{Call, Plan, Shape, Span, block};
@@ -10,13 +11,13 @@ pub(super) fn plan(call: Call, Shape { rank, ranks, len, .. }: Shape<'_>) -> Opt
     let speakers = Speakers::of(ranks);
     let all = Span::data(0..len);
     let mut plan = Plan::with_scratch(len);
-    speakers.hear(&mut plan, rank, all, Span::scratch(0..len));
+    speakers.fold_partner(&mut plan, rank, all, Span::scratch(0..len));
     if let Some(number) = speakers.number(rank) {
         let elements = |shares: std::ops::Range<usize>| {
             block(len, speakers.speak, shares.start).start..block(len, speakers.speak, shares.end - 1).end
         };
         let bits = speakers.speak.ilog2();
-        // The `bit` shares among which that of the number is: what it keeps of twice as many.
+        // The elements of the aligned group of `bit` shares that contains share `of`.
         let half = |of: usize, bit: usize| elements(of & !(bit - 1)..(of & !(bit - 1)) + bit);
         for bit in (0..bits).rev().map(|k| 1 << k) {
             let other = number ^ bit;
@@ -35,6 +36,6 @@ pub(super) fn plan(call: Call, Shape { rank, ranks, len, .. }: Shape<'_>) -> Opt
             });
         }
     }
-    speakers.tell(&mut plan, rank, all);
+    speakers.send_result(&mut plan, rank, all);
     Some(plan)
 }

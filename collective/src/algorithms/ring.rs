@@ -1,5 +1,5 @@
-//! Rings: each rank sends to the next alone, n - 1 rounds of a share (Patarasuk, Yuan 2009). As many bytes as can be, and the longest
-//! way. What is folded goes around, so the operation must commute.
+//! Rings: each rank sends only to the next rank, in n - 1 rounds of one share each (Patarasuk, Yuan 2009). Optimal in
+//! bytes and worst in latency. Partial folds travel around the ring, so the operation must commute.
 
 use super::{turned, turned_back};
 use crate::hosts::Rank;
@@ -22,7 +22,7 @@ pub(super) fn plan(call: Call, shape: Shape<'_>) -> Option<Plan> {
                     round.fold(Span::data(share(take)), came, Order::Before);
                 });
             }
-            // The rank has the share of the next.
+            // This rank now holds the result of the next rank's share.
             around(&mut plan, ranks, rank, rank + 1, share);
             Some(plan)
         }
@@ -36,7 +36,8 @@ pub(super) fn plan(call: Call, shape: Shape<'_>) -> Option<Plan> {
     }
 }
 
-/// Each rank has one part, the rank itself that of number `first`, and sends on what it has last got, until all have all.
+/// Distributes parts around the ring. This rank starts with part `first`, and forwards the part received last until all
+/// ranks have all parts.
 fn around(plan: &mut Plan, ranks: usize, rank: Rank, first: usize, part: impl Fn(usize) -> Range<usize>) {
     for step in 0..ranks.saturating_sub(1) {
         let (give, take) = ((first + ranks - step) % ranks, (first + ranks - step - 1) % ranks);
@@ -47,7 +48,7 @@ fn around(plan: &mut Plan, ranks: usize, rank: Rank, first: usize, part: impl Fn
     }
 }
 
-/// A share to each rank, by a binomial tree, and then around (van de Geijn).
+/// Scatters shares by a binomial tree, then distributes them around the ring (van de Geijn).
 fn broadcast(Shape { rank, ranks, len, .. }: Shape<'_>, root: Rank) -> Plan {
     let place = turned(rank, root, ranks);
     let at = |place| turned_back(place, root, ranks);
@@ -65,7 +66,7 @@ fn broadcast(Shape { rank, ranks, len, .. }: Shape<'_>, root: Rank) -> Plan {
             round.send(at(place + bit), shares(place + bit..ranks.min(place + 2 * bit)));
         }
     });
-    // Ranks of places: the next place is the next rank, since both go around.
+    // The next place is the next rank, because both wrap around.
     around(&mut plan, ranks, rank, place, |of| block(len, ranks, of));
     plan
 }

@@ -1,15 +1,15 @@
-//! Plans of all ranks, carried out together: what they do, and what it costs.
+//! An interpreter of the plans of all ranks, which also counts their cost.
 
 use std::collections::{HashMap, VecDeque};
 use transom_collective::{Local, Order, Place, Plan, Rank, Span};
 
-/// The memory of one rank.
+/// The memories of one rank.
 #[derive(Clone, Debug)]
 pub struct Memory<E> {
     pub given: Vec<E>,
     pub data: Vec<E>,
     scratch: Vec<E>,
-    /// Places of the elements of each scattered block: of those given, and of those received.
+    /// Positions of the elements of each scattered block: in the input and in the result.
     pub sections: [HashMap<Rank, Vec<usize>>; 2],
 }
 
@@ -31,31 +31,32 @@ impl<E: Clone> Memory<E> {
     }
 
     fn write(&mut self, span: Span, elements: Vec<E>) {
-        assert!(span.place != Place::Given, "what is given is only read: {span:?}");
-        assert_eq!(elements.len(), span.len, "as many come as are expected");
+        assert!(span.place != Place::Given, "the input is only read: {span:?}");
+        assert_eq!(elements.len(), span.len, "the message has the expected length");
         self.at(span.place)[span.start..span.start + span.len].clone_from_slice(&elements);
     }
 }
 
-/// What all ranks together sent, and the longest way through it.
+/// The cost of the busiest rank, and the length of the critical path.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Cost {
-    /// Of the rank that sent most.
+    /// Messages of the rank that sent most.
     pub messages: usize,
-    /// Of the rank that sent most.
+    /// Elements of the rank that sent most.
     pub elements: usize,
-    /// Messages, one after the other, on the longest way.
+    /// Messages on the critical path.
     pub steps: usize,
 }
 
-/// Its elements, and how many messages were one after the other up to it.
+/// A message's elements, and the number of messages on the longest path up to it.
 type Message<E> = (Vec<E>, usize);
 
 fn overlap(a: &Span, b: &Span) -> bool {
     a.place == b.place && a.start < b.start + b.len && b.start < a.start + a.len
 }
 
-/// Carries out the plans, in any order that messages allow; `garbage` is what memory holds before something is written there.
+/// Executes the plans in a random order that messages allow. `garbage` is the initial value of scratch and receive
+/// memory.
 pub fn run<E: Clone>(
     plans: &[Plan],
     memory: &mut [Memory<E>],
@@ -65,7 +66,7 @@ pub fn run<E: Clone>(
 ) -> Cost {
     let ranks = plans.len();
     let mut under_way: HashMap<(Rank, Rank), VecDeque<Message<E>>> = HashMap::new();
-    // The round of each rank, whether its sends are out, and the steps that lie behind it.
+    // Per rank: its round, whether its sends of the round are out, and the length of its longest path.
     let mut at = vec![(0, false, 0_usize); ranks];
     let mut sent = vec![(0, 0); ranks];
     for (memory, plan) in memory.iter_mut().zip(plans) {
@@ -153,7 +154,7 @@ pub fn run<E: Clone>(
     for (rank, (round, ..)) in at.iter().enumerate() {
         assert_eq!(*round, plans[rank].rounds.len(), "rank {rank} waits for ever");
     }
-    assert!(under_way.values().all(VecDeque::is_empty), "messages that nobody receives");
+    assert!(under_way.values().all(VecDeque::is_empty), "a message has no receiver");
     Cost {
         messages: sent.iter().map(|sent| sent.0).max().unwrap_or(0),
         elements: sent.iter().map(|sent| sent.1).max().unwrap_or(0),

@@ -1,18 +1,19 @@
-//! Ranks on the simulator of messages: each carries out its plan over an engine that ships. Where one dies, the others tell each
-//! other, as those of `transom` do.
+//! Ranks on the channel simulator: each executes its plan over a production engine. After a death the survivors notify
+//! each other, as those of `transom` do.
 
 use std::collections::HashMap;
 use transom_channel::sim::{Memory, Sim};
 use transom_channel::{Cancelled, Completion, Error, Id, Lost, Room, Select};
 use transom_collective::{Algorithm, Call, Local, Order, Place, Plan, Shape, Span};
 
-/// Of messages of plans, of those that tell of a death, by their tag, and of those that want no answer.
+/// Contexts of the channel: messages of plans, notices of a death (the tag is the dead rank), and probes without an
+/// answer.
 const PLANS: u32 = 2;
 const DEATHS: u32 = 3;
 const QUESTIONS: u32 = 4;
 const TAG: u32 = 7;
 
-/// One rank's part: its plan, and its memory as numbers.
+/// One rank: its plan, and its memory as numbers.
 pub struct Part {
     rank: u32,
     ranks: u32,
@@ -20,15 +21,15 @@ pub struct Part {
     memory: HashMap<Place, Vec<u64>>,
     round: usize,
     posted: bool,
-    /// Of whom or to whom; what is received, and where to; nothing of what is sent.
+    /// Operations in flight: the peer, and the destination span of a receive (`None` for a send).
     pending: HashMap<Id, (u32, Option<Span>)>,
     asked: bool,
-    /// Bytes of messages of its plan that have come.
+    /// Bytes of its plan's messages received.
     pub received: usize,
-    /// The receive by which others tell of a death, and that of what nobody wants any more.
+    /// The receive for notices of a death, and the receive that discards unwanted messages.
     told: Option<Id>,
     sink: Option<Id>,
-    /// Who has died, if this rank has been told.
+    /// The dead rank, once this rank is notified.
     pub lost: Option<u32>,
 }
 
@@ -74,7 +75,7 @@ impl Part {
         self.round == self.plan.rounds.len()
     }
 
-    /// Nothing that it has posted for its plan is under way.
+    /// Returns whether no operation of its plan is in flight.
     pub fn is_quiet(&self) -> bool {
         self.pending.is_empty()
     }
@@ -91,13 +92,13 @@ impl Part {
         self.memory.get_mut(&span.place).unwrap()[span.start..span.start + span.len].copy_from_slice(numbers);
     }
 
-    /// From now on others can tell it of a death.
+    /// Starts to accept notices of deaths.
     pub fn listen(&mut self, sim: &mut Sim) {
         let select = Select { context: DEATHS, source: None, tag: None };
         self.told = Some(sim.engine(self.rank).receive(select, Room::Allocate));
     }
 
-    /// Goes as far as messages allow. Whether anything was done.
+    /// Progresses as far as messages allow; returns whether anything changed.
     pub fn turn(&mut self, sim: &mut Sim) -> bool {
         let mut moved = false;
         while let Some(done) = sim.engine(self.rank).completed() {
@@ -117,8 +118,8 @@ impl Part {
         moved
     }
 
-    /// Asks those whom it waits for, once in a round: who has never spoken with a rank is not told otherwise that it is dead.
-    /// Whether it did.
+    /// Probes the ranks it waits for, once per round: a rank without a connection to a dead rank would not learn of its
+    /// death. Returns whether it sent a probe.
     pub fn ask(&mut self, sim: &mut Sim) -> bool {
         if self.lost.is_some() || self.asked {
             return false;
@@ -137,13 +138,13 @@ impl Part {
             (Ok(status), Some(Some(into))) => {
                 self.received += status.length as usize;
                 let mut bytes = vec![0; into.len * 8];
-                done.memory.expect("it was given some").read(0, &mut bytes);
+                done.memory.expect("a completed receive returns its memory").read(0, &mut bytes);
                 let numbers: Vec<u64> = bytes.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
                 self.write(into, &numbers);
             }
             (Ok(_), _) => {}
             (Err(Error::Lost { rank, lost: Lost::Died }), _) => self.give_up(sim, *rank),
-            // What is too long for the place where nothing is wanted.
+            // A message that is longer than the discarding receive.
             (Err(Error::Truncated { .. }), None) if self.sink == Some(done.id) => {}
             (Err(other), _) => panic!("rank {}: {other}", self.rank),
         }
@@ -157,7 +158,7 @@ impl Part {
         told || sunk || self.lost.is_some()
     }
 
-    /// Tells the others, withdraws what has no message yet, and takes what is still sent to it.
+    /// Notifies the other ranks, cancels receives without a message, and discards what is still sent to it.
     fn give_up(&mut self, sim: &mut Sim, dead: u32) {
         if self.lost.replace(dead).is_some() {
             return;
@@ -211,7 +212,7 @@ fn number(rank: usize, index: usize) -> u64 {
     (rank * 1_000_003 + index) as u64
 }
 
-/// What a rank has is what the collective is by its definition.
+/// Checks a rank's result against the definition of the collective.
 pub fn check(call: Call, ranks: usize, len: usize, rank: usize, got: &[u64]) {
     let sum = |ranks: std::ops::Range<usize>, index: usize| ranks.map(|rank| number(rank, index)).sum::<u64>();
     let own = || (0..len).map(|index| number(rank, index)).collect();

@@ -1,10 +1,10 @@
-//! Why a process cannot join its job.
+//! Errors of a process that tries to join its job.
 
 use crate::variables::VariableError;
 use transom_locks::Rank;
 use transom_windows::FabricError;
 
-/// Why a process cannot find the other ranks of its job.
+/// The error of a process that cannot find the other ranks of its job.
 ///
 /// # Examples
 /// ```
@@ -14,36 +14,36 @@ use transom_windows::FabricError;
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum BootstrapError {
-    /// A variable whose value is not what is expected.
+    /// An environment variable has a value that cannot be read.
     #[error(transparent)]
     Variable(#[from] VariableError),
-    /// A call of PMIx failed.
+    /// A PMIx function failed.
     #[error("the launcher's PMIx cannot be used: {call}: {why}; `transom run` starts ranks without it")]
     Pmix {
-        /// The call.
+        /// The PMIx function.
         call: &'static str,
-        /// What it returned.
+        /// The fault, as PMIx names it.
         why: String,
     },
-    /// The launcher speaks PMIx, and its library is not there.
+    /// The launcher speaks PMIx, but its library cannot be loaded.
     #[error(
-        "the launcher speaks PMIx, and its library cannot be loaded: {source}; install it (Debian: libpmix2), name its \
-         folder in LD_LIBRARY_PATH, or start the ranks by `transom run`, which does without"
+        "the launcher speaks PMIx, but the PMIx library cannot be loaded: {source}; install it (Debian: libpmix2), name its \
+         folder in LD_LIBRARY_PATH, or start the ranks by `transom run`, which needs no library"
     )]
     Library {
-        /// What the system said.
+        /// The dynamic loader's error.
         source: libloading::Error,
     },
-    /// The conversation by PMI failed.
+    /// The PMI-1 exchange with the launcher failed.
     #[error("the launcher's PMI cannot be used: {why}")]
     Pmi {
-        /// What was wrong.
+        /// The fault.
         why: String,
     },
-    /// What a rank, or the launcher, tells of the job makes no sense.
+    /// Data about the job, from a rank or from the launcher, is malformed or incomplete.
     #[error("{why}")]
     Record {
-        /// What was found, and what to do.
+        /// The data found, and the remedy.
         why: String,
     },
     /// Another process has joined the job as this rank.
@@ -55,18 +55,18 @@ pub enum BootstrapError {
     Taken {
         /// The rank.
         rank: Rank,
-        /// The process that has joined, if it is of this machine.
+        /// The process that joined first, if it runs on this machine.
         process: Option<u32>,
     },
-    /// The fabric of the ranks cannot be joined.
+    /// The provider between the ranks could not be joined.
     #[error(transparent)]
     Fabric(#[from] FabricError),
-    /// The system refused something else.
+    /// Another system call failed.
     #[error("{what}: {source}")]
     System {
-        /// What was asked of it.
+        /// The operation that failed.
         what: &'static str,
-        /// Its answer.
+        /// The system's error.
         source: std::io::Error,
     },
 }

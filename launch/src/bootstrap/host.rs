@@ -1,41 +1,41 @@
-//! Which ranks are on one host: those whose machines have the same boot identity, and that are in one process namespace,
-//! so that one can open a descriptor of another.
+//! Groups ranks by host. Two ranks are on one host if their machines have the same boot identity and they share a
+//! process namespace, so that each can open a descriptor of the other.
 
 use super::error::BootstrapError;
 use std::collections::HashMap;
 use transom_locks::Rank;
 
-/// What a rank tells of its host and process.
+/// A rank's record of its host and process.
 pub(super) struct Host {
     process: u32,
-    /// For messages.
+    /// Host name shown in messages.
     name: String,
-    /// The same for all ranks of a host, and for no others.
+    /// Equal for all ranks of one host, different between hosts.
     pub identity: String,
 }
 
 /// The hosts of a job, and which ranks are on which.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Hosts {
-    /// The name of each host, in the order of their first ranks.
+    /// Host names, ordered by the lowest rank on each host.
     pub names: Vec<String>,
-    /// The number of each rank's host.
+    /// Index into `names`, for each rank.
     pub of: Vec<usize>,
-    /// The number of each rank's process on its host.
+    /// Process identifier on its host, for each rank.
     pub processes: Vec<u32>,
 }
 
 impl Host {
-    /// That of this process.
+    /// The record of the calling process.
     pub fn here() -> Self {
         let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        // Hosts can have the same name; the name has to do only where there is no /proc.
+        // Host names may repeat; the name stands in for the boot identity only where there is no /proc.
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_else(|_| name.clone());
         let processes = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
-        // What the launcher calls this host. It may call one machine two hosts.
+        // TRANSOM_HOST is the launcher's label of this host. A launcher may present one machine as two hosts.
         let label = std::env::var("TRANSOM_HOST").unwrap_or_default();
         let identity = format!("{} {} {label}", boot.trim(), processes.display());
-        // Other launchers pass on short values only.
+        // PMI limits the length of a value, so both texts are cut.
         let line = |text: &str, most| text.replace(|c: char| c.is_control(), "?").chars().take(most).collect();
         let name = if label.is_empty() { &name } else { &label };
         Host { process: std::process::id(), name: line(name, 64), identity: line(&identity, 320) }
@@ -54,15 +54,17 @@ impl Host {
 }
 
 impl Hosts {
-    /// From the record of each rank.
+    /// Builds the table from one record per rank.
     pub fn from_records(records: &[Vec<u8>]) -> Result<Self, BootstrapError> {
         let mut hosts = Hosts { names: Vec::new(), of: Vec::new(), processes: Vec::new() };
         let mut numbers = HashMap::new();
         for (rank, record) in records.iter().enumerate() {
             let host = Host::from_bytes(record).ok_or_else(|| {
                 let shown: String = String::from_utf8_lossy(record).chars().take(100).collect();
-                let why =
-                    format!("rank {rank} tells {shown:?} of its host; do all ranks have the same version of transom?");
+                let why = format!(
+                    "rank {rank} sent a malformed host record {shown:?}, expected process, name and identity; do all \
+                     ranks run the same version of transom?"
+                );
                 BootstrapError::Record { why }
             })?;
             hosts.of.push(*numbers.entry(host.identity).or_insert_with(|| {
@@ -74,7 +76,7 @@ impl Hosts {
         Ok(hosts)
     }
 
-    /// The ranks on the host of `rank`, in order.
+    /// The ranks on the host of `rank`, in ascending order.
     pub fn neighbours(&self, rank: Rank) -> Vec<Rank> {
         (0..self.of.len()).filter(|&other| self.of[other] == self.of[rank]).collect()
     }
@@ -97,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hosts_are_told_apart() {
+    fn records_are_grouped_by_host_identity() {
         let records = ["7\na\nboot 1", "8\nb\nboot 2", "9\na\nboot 1"].map(|record| record.as_bytes().to_vec());
         let hosts = Hosts::from_records(&records).unwrap();
         assert_eq!((hosts.of.as_slice(), hosts.processes.as_slice()), (&[0, 1, 0][..], &[7, 8, 9][..]));
@@ -105,13 +107,13 @@ mod tests {
         assert_eq!(hosts.to_string(), "a (ranks 0, 2), b (ranks 1)");
         for wrong in ["", "7", "7\na", "0\na\nb", "-1\na\nb", "7\na\nb\nc", "99999999999\na\nb"] {
             let error = Hosts::from_records(&[b"7\na\nb".to_vec(), wrong.into()]).unwrap_err().to_string();
-            assert!(error.contains("rank 1 tells"), "{error}");
+            assert!(error.contains("rank 1 sent"), "{error}");
         }
         assert!(Hosts::from_records(&[vec![255]]).is_err());
     }
 
     #[test]
-    fn a_host_is_itself() {
+    fn two_records_of_one_host_are_equal() {
         let records = [Host::here().to_bytes(), Host::here().to_bytes()];
         assert_eq!(Hosts::from_records(&records).unwrap().of, [0, 0]);
     }

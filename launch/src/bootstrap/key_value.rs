@@ -1,16 +1,16 @@
-//! What another launcher offers its ranks.
+//! The key-value store that PMI and PMIx launchers offer their ranks.
 
 use super::error::BootstrapError;
 use transom_locks::Rank;
 
-/// A store of values that each rank puts, and all ranks can get after a fence.
+/// A store into which each rank puts values; every rank can get them after a fence.
 pub(super) trait KeyValue {
     fn rank(&self) -> Rank;
     fn size(&self) -> usize;
     fn put(&mut self, key: &str, value: &[u8]) -> Result<(), BootstrapError>;
-    /// Collective.
+    /// Waits until all ranks have called `fence`; collective.
     fn fence(&mut self) -> Result<(), BootstrapError>;
     fn get(&mut self, rank: Rank, key: &str) -> Result<Vec<u8>, BootstrapError>;
-    /// Ends the conversation with the launcher.
+    /// Disconnects from the launcher.
     fn finish(self: Box<Self>) -> Result<(), BootstrapError>;
 }

@@ -1,4 +1,4 @@
-//! Which launcher started a process.
+//! Detection of the launcher that started a process.
 
 use super::error::BootstrapError;
 use super::{pmi, pmix};
@@ -6,15 +6,15 @@ use crate::variables::BOOTSTRAP;
 use std::str::FromStr;
 use transom_shm_loopback::Invitation;
 
-/// What started this process, and so how it finds the other ranks: the first of these whose variables are set, unless
-/// TRANSOM_BOOTSTRAP names one.
+/// The launcher that started this process, which determines how it finds the other ranks. TRANSOM_BOOTSTRAP names one;
+/// else the first variant whose variables are set is chosen.
 ///
-/// A program that a rank of transom's launcher starts inherits the variables, and is still no rank: it is a world of one,
-/// or a launcher of its own if it calls `transom::start`. For a program that a rank of another launcher starts,
-/// remove the variables below from its environment; else it tries to join as that rank.
+/// A program that a rank of transom's launcher starts inherits the variables but is not a rank. It is a world of one,
+/// or a launcher of its own if it calls `transom::start`. A program that a rank of another launcher starts would try to
+/// join as that rank: remove the variables named below from its environment.
 ///
-/// Other launchers do not tell that a rank ended before it joined: the others wait until the launcher ends them, which it
-/// does at once if the rank failed. After joining, transom notices deaths by itself.
+/// Other launchers do not report that a rank ended before it joined. The other ranks then wait until the launcher ends
+/// them, which it does at once if the rank failed. After joining, transom detects deaths itself.
 ///
 /// # Examples
 /// ```
@@ -30,10 +30,10 @@ pub enum Bootstrap {
     Transom,
     /// `srun --mpi=pmix`, `prterun` or `mpirun` of Open MPI: PMIX_RANK and PMIX_NAMESPACE are set.
     Pmix,
-    /// `mpiexec` of MPICH or `srun --mpi=pmi2`: PMI_FD, PMI_RANK and PMI_SIZE are set. Joining finishes the conversation by
-    /// PMI, so the process cannot be a rank of MPICH too.
+    /// `mpiexec` of MPICH or `srun --mpi=pmi2`: PMI_FD, PMI_RANK and PMI_SIZE are set. Joining ends the PMI session, so
+    /// the process cannot also be an MPICH rank.
     Pmi,
-    /// Nothing: the process is a world of one.
+    /// No launcher: the process is a world of one.
     None,
 }
 
@@ -45,10 +45,10 @@ impl Bootstrap {
         ("none", Bootstrap::None),
     ];
 
-    /// What started this process, as far as its environment tells.
+    /// Detects the launcher from this process's environment.
     ///
     /// # Errors
-    /// [`BootstrapError::Variable`] if TRANSOM_BOOTSTRAP is none of the names.
+    /// [`BootstrapError::Variable`] if TRANSOM_BOOTSTRAP has an unknown value.
     pub fn detect() -> Result<Self, BootstrapError> {
         if let Some(named) = BOOTSTRAP.get()? {
             return Ok(named);
@@ -65,10 +65,10 @@ impl Bootstrap {
         })
     }
 
-    /// Whether this process can join what started it, as far as can be told without joining.
+    /// Checks that this process can use its launcher, without joining.
     ///
     /// # Errors
-    /// [`BootstrapError::Library`] if it needs a library that is not there.
+    /// [`BootstrapError::Library`] if the PMIx library is needed and cannot be loaded.
     ///
     /// # Examples
     /// ```
@@ -92,6 +92,6 @@ impl FromStr for Bootstrap {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let named = Self::NAMES.iter().find(|(name, _)| *name == text);
-        named.map(|(_, bootstrap)| *bootstrap).ok_or("no launcher has this name")
+        named.map(|(_, bootstrap)| *bootstrap).ok_or("it is not the name of a launcher")
     }
 }

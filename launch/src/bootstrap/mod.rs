@@ -1,5 +1,6 @@
-//! How a process learns which rank of which job it is, and joins it. Whatever starts the ranks gives each its number and a
-//! way to pass a few bytes to all others; from these, ranks learn who shares memory with whom (`host.rs`), and join.
+//! Bootstrap: a process learns its rank and its job, and joins the job. The launcher gives each rank its number and a
+//! way to pass a few bytes to all others. From these the ranks learn which of them share a host (`host.rs`), and then
+//! join.
 
 mod error;
 mod host;
@@ -31,22 +32,22 @@ use transom_windows::{Exchange, FabricError};
 pub enum Joined {
     /// All ranks share memory.
     Here(Loopback),
-    /// They are on several hosts.
+    /// The ranks are on several hosts.
     Apart(Apart),
 }
 
-/// What a rank of a job on several hosts has before it has a provider between them.
+/// The state of a rank of a multi-host job before it has a provider between hosts.
 pub struct Apart {
     /// The exchange of all ranks.
     pub tcp: Tcp,
-    /// The ranks of this host, in the order of the job, as a job of its own.
+    /// The ranks of this host as a job of its own, in the order of the whole job.
     pub local: Loopback,
-    /// Who is where.
+    /// The host of each rank.
     pub hosts: Hosts,
 }
 
-/// Joins the job that this process is a rank of; collective. `None` if it is a rank of none: nothing started it, or a
-/// rank did, directly or through other processes.
+/// Joins the job of which this process is a rank; collective. Returns `None` if the process is not a rank: it was
+/// started without a launcher, or by a rank (directly or through other processes).
 pub fn join() -> Result<Option<Joined>, BootstrapError> {
     let bootstrap = Bootstrap::detect()?;
     tracing::debug!(%bootstrap, "joining");
@@ -56,13 +57,13 @@ pub fn join() -> Result<Option<Joined>, BootstrapError> {
         Bootstrap::Pmix => once().and_then(|()| meet(Box::new(pmix::Pmix::begin()?))).map(Some),
         Bootstrap::Pmi => once().and_then(|()| meet(Box::new(pmi::Pmi::from_env()?))).map(Some),
         Bootstrap::None => {
-            // The mistake that srun makes easy; said by one of the tasks.
+            // srun without --mpi starts unconnected tasks. Task 0 warns for all of them.
             let is = |name, so: fn(&str) -> bool| std::env::var(name).is_ok_and(|value| so(&value));
             if is("SLURM_STEP_NUM_TASKS", |tasks| tasks != "1") && is("SLURM_PROCID", |task| task == "0") {
-                // Whatever becomes of the line: `eprintln!` panics where nobody reads it.
+                // `eprintln!` would panic if stderr is closed; a failed warning must not end the process.
                 let _ = writeln!(
                     std::io::stderr(),
-                    "transom: srun started several tasks and offers them no way to meet, so each is a world of its own; for \
+                    "transom: srun started several tasks without PMI or PMIx, so each is a world of its own; for \
                      one job of them all: srun --mpi=pmix"
                 );
             }
@@ -71,11 +72,11 @@ pub fn join() -> Result<Option<Joined>, BootstrapError> {
     }
 }
 
-/// As a rank of transom's launcher on this machine.
+/// Joins as a rank of transom's launcher on this machine.
 fn join_here() -> Result<Option<Joined>, BootstrapError> {
     let Some(invitation) = Invitation::from_env()? else {
         return Err(BootstrapError::Record {
-            why: "TRANSOM_BOOTSTRAP=transom, and no launcher of transom started this process; start it by `transom run`, \
+            why: "TRANSOM_BOOTSTRAP=transom, but transom's launcher did not start this process; start it by `transom run`, \
                   or remove TRANSOM_BOOTSTRAP"
                 .into(),
         });
@@ -89,7 +90,7 @@ fn join_here() -> Result<Option<Joined>, BootstrapError> {
     }
 }
 
-/// As a rank of transom's launcher on hosts.
+/// Joins as a rank of a multi-host job of transom's launcher.
 fn join_by_hub() -> Result<Option<Joined>, BootstrapError> {
     let incomplete = || {
         BootstrapError::Record {
@@ -123,9 +124,10 @@ fn join_by_hub() -> Result<Option<Joined>, BootstrapError> {
     }
 }
 
-/// The rank is the process that has joined. What that starts, at whatever distance, inherits the rank's environment.
+/// Returns `None`: the process that joined is the rank, and this process is its descendant, which inherited the rank's
+/// environment.
 fn started_by_rank(rank: Rank, process: u32) -> Option<Joined> {
-    tracing::info!(rank, process, "started by a rank of a job, which it is no rank of");
+    tracing::info!(rank, process, "started by a rank; this process is not a rank itself");
     None
 }
 
@@ -134,11 +136,11 @@ fn joined_before() -> BootstrapError {
 }
 
 fn ended_before(rank: Rank) -> BootstrapError {
-    let why = format!("rank {rank} has ended, as its launcher sees it, and cannot join any more");
+    let why = format!("rank {rank} cannot join: its launcher has already recorded its end");
     FabricError::Misuse { why }.into()
 }
 
-/// Other launchers do not notice that a rank joins twice.
+/// Fails if this process joined before: PMI and PMIx launchers do not detect a second join.
 fn once() -> Result<(), BootstrapError> {
     static JOINED: AtomicBool = AtomicBool::new(false);
     if JOINED.swap(true, Ordering::SeqCst) { Err(joined_before()) } else { Ok(()) }
@@ -149,14 +151,14 @@ fn meet(launcher: Box<dyn KeyValue>) -> Result<Joined, BootstrapError> {
     let (rank, size) = (launcher.rank(), launcher.size());
     tracing::debug!(rank, size, "started by another launcher");
     not_too_many(size)?;
-    // Each rank gets one value, that of rank 0: if it got one of each other, the launcher would give n * n.
+    // Every rank gets one value, that of rank 0. One value from each peer would cost the launcher n * n values.
     let hub = (rank == 0).then(|| start_hub(size)).transpose();
-    // If rank 0 could not start it, it tells an empty contact, so that the others do not wait for one.
+    // If rank 0 could not start the hub, it puts an empty contact, so that the other ranks fail instead of waiting.
     let contact = hub.as_ref().map_or(None, Option::as_ref).map(|(_, contact)| contact.to_bytes()).unwrap_or_default();
     let contact = from_rank_0(launcher, "hub", &contact)?;
     let hub = hub?.map(|(hub, _)| hub);
     let no_contact =
-        || BootstrapError::Record { why: "rank 0 could not start the hub of the job; its own error says why".into() };
+        || BootstrapError::Record { why: "rank 0 could not start the hub of the job; see the error of rank 0".into() };
     let contact = Contact::from_bytes(&contact).ok_or_else(no_contact)?;
     let host = Host::here();
     let process = ProcessId::new(&host.identity, std::process::id());
@@ -170,24 +172,24 @@ fn meet(launcher: Box<dyn KeyValue>) -> Result<Joined, BootstrapError> {
 
 fn not_too_many(size: usize) -> Result<(), BootstrapError> {
     let most = transom_locks::LockWord::<16>::MAX_RANKS;
-    let why = || format!("a job has at most {most} ranks, and the launcher says {size}; start fewer");
+    let why = || format!("the launcher reports {size} ranks, but a job has at most {most}; start fewer");
     if size > most { Err(BootstrapError::Record { why: why() }) } else { Ok(()) }
 }
 
-/// What rank 0 puts, for all ranks; then ends the conversation with the launcher.
+/// Distributes the value of rank 0 to all ranks, then disconnects from the launcher.
 fn from_rank_0(mut launcher: Box<dyn KeyValue>, key: &str, value: &[u8]) -> Result<Vec<u8>, BootstrapError> {
     if launcher.rank() == 0 {
         launcher.put(key, value)?;
     }
     launcher.fence()?;
     let value = launcher.get(0, key)?;
-    // No rank finishes before all have the value.
+    // All ranks must have the value before any rank disconnects.
     launcher.fence()?;
     launcher.finish()?;
     Ok(value)
 }
 
-/// The ranks of each host become a job of that host.
+/// Makes one shared-memory job of the ranks of each host.
 fn on_hosts(tcp: Tcp, host: &Host) -> Result<Joined, BootstrapError> {
     let hosts = Hosts::from_records(&tcp.all_gather(&host.to_bytes())?)?;
     let neighbours = hosts.neighbours(tcp.rank());
@@ -198,16 +200,16 @@ fn on_hosts(tcp: Tcp, host: &Host) -> Result<Joined, BootstrapError> {
     let _open = job?;
     let local = Loopback::join(&keys[neighbours[0]], me, &processes)?;
     tracing::debug!(rank = tcp.rank(), hosts = hosts.names.len(), neighbours = neighbours.len(), "joined");
-    // Ranks of one host exchange by their memory and need no hub.
+    // Ranks on one host exchange through shared memory and need no hub.
     Ok(if hosts.names.len() == 1 { Joined::Here(local) } else { Joined::Apart(Apart { tcp, local, hosts }) })
 }
 
-/// The hub of a job that another launcher started, at rank 0.
+/// Starts the hub at rank 0, for a job that another launcher started.
 fn start_hub(size: usize) -> Result<(Hub, Contact), BootstrapError> {
     let failed = |source| BootstrapError::System { what: "starting the hub of the job", source };
     descriptors::make_room(Hub::descriptors(size)).map_err(|TooFew { need, limit }| BootstrapError::Record {
         why: format!(
-            "rank 0 runs the hub of the job, for which it needs {need} open files of {limit}; raise the limit (`ulimit -n \
+            "the hub of the job at rank 0 needs {need} open files, but the limit is {limit}; raise it (`ulimit -n \
              {need}` before the launcher), or start fewer ranks"
         ),
     })?;

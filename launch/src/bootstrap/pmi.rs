@@ -1,5 +1,6 @@
-//! PMI-1, the protocol of `mpiexec` of MPICH and its derivatives; `srun --mpi=pmi2` speaks it with clients that begin with
-//! it. A client writes lines of `name=value` to a socket that the launcher left open, and each is answered by a line.
+//! PMI-1, the protocol of `mpiexec` of MPICH and its derivatives. `srun --mpi=pmi2` also speaks it with clients that
+//! begin with it. The client writes lines of `name=value` to a socket inherited from the launcher, which answers each
+//! by one line.
 
 use super::error::BootstrapError;
 use super::key_value::KeyValue;
@@ -11,12 +12,12 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use transom_locks::Rank;
 
-/// The variables of a process that such a launcher started.
+/// Set together in every process that a PMI launcher starts.
 pub(super) const VARIABLES: [&str; 3] = ["PMI_FD", "PMI_RANK", "PMI_SIZE"];
-/// In bytes. A longer line is not of this protocol.
+/// Longest answer accepted, in bytes. A longer line is not PMI.
 const LONGEST_LINE: u64 = 64 << 10;
 
-/// The conversation with the launcher; [`KeyValue::finish`] ends it.
+/// A session with the launcher; [`KeyValue::finish`] ends it.
 pub(super) struct Pmi<S = File> {
     socket: BufReader<S>,
     rank: Rank,
@@ -27,7 +28,7 @@ pub(super) struct Pmi<S = File> {
 }
 
 impl Pmi {
-    /// Begins the conversation on the socket that the environment names.
+    /// Opens the session on the socket that PMI_FD names.
     pub fn from_env() -> Result<Self, BootstrapError> {
         let number = |name: &'static str| -> Result<usize, BootstrapError> {
             let value = std::env::var(name).map_err(|why| failed(format!("{name}: {why}")))?;
@@ -35,9 +36,9 @@ impl Pmi {
         };
         let [fd, rank, size] = VARIABLES.map(number);
         let (fd, rank, size) = (fd?, rank?, size?);
-        let number = i32::try_from(fd).map_err(|_| failed(format!("PMI_FD={fd} is no descriptor")))?;
-        // SAFETY: the launcher left it open for this process, and nothing here knows of it to close it. If the number is
-        // not open, the first call says so. It is not -1, as just checked.
+        let number = i32::try_from(fd).map_err(|_| failed(format!("PMI_FD={fd} is not a descriptor number")))?;
+        // SAFETY: the launcher left the descriptor open for this process, and no code here owns or closes it. A closed
+        // descriptor makes the call below fail. It is not -1, as just checked.
         let theirs = unsafe { BorrowedFd::borrow_raw(number) };
         let fd = rustix::io::fcntl_dupfd_cloexec(theirs, 0).map_err(|errno| {
             failed(format!(
@@ -46,7 +47,7 @@ impl Pmi {
             ))
         })?;
         let pmi = Self::begin(File::from(fd), rank, size)?;
-        // What this rank starts must not speak to the launcher in its name.
+        // Processes that this rank starts must not use its session.
         let _ = rustix::io::fcntl_setfd(theirs, FdFlags::CLOEXEC);
         Ok(pmi)
     }
@@ -63,15 +64,15 @@ impl<S: Read + Write> Pmi<S> {
         let most = pmi.ask("get_maxes", "maxes")?;
         let most = |name: &str| {
             let value = most.get(name).map_or("", String::as_str);
-            value.parse().map_err(|_| failed(format!("the launcher says {name}={value}, which is no number")))
+            value.parse().map_err(|_| failed(format!("the launcher sent {name}={value}, expected a number")))
         };
         (pmi.longest_key, pmi.longest_value) = (most("keylen_max")?, most("vallen_max")?);
         let named = pmi.ask("get_my_kvsname", "my_kvsname")?.remove("kvsname");
-        pmi.space = named.ok_or_else(|| failed("the launcher names no space for keys".into()))?;
+        pmi.space = named.ok_or_else(|| failed("the launcher sent no kvsname".into()))?;
         Ok(pmi)
     }
 
-    /// Sends a command, and reads the answer that is expected to it.
+    /// Sends a command and reads its answer, which must be `answer` with rc=0 or without rc.
     fn ask(&mut self, command: &str, answer: &str) -> Result<HashMap<String, String>, BootstrapError> {
         let name = command.split(' ').next().unwrap_or_default();
         let io = |source: std::io::Error| failed(format!("{name}: the launcher cannot be reached: {source}"));
@@ -79,7 +80,7 @@ impl<S: Read + Write> Pmi<S> {
         let mut line = Vec::new();
         (&mut self.socket).take(LONGEST_LINE).read_until(b'\n', &mut line).map_err(io)?;
         let line = String::from_utf8(line).ok().and_then(|line| Some(line.strip_suffix('\n')?.to_owned()));
-        let line = line.ok_or_else(|| failed(format!("{name}: the launcher ended the conversation")))?;
+        let line = line.ok_or_else(|| failed(format!("{name}: the launcher closed the connection")))?;
         let words = line.split_ascii_whitespace().filter_map(|word| word.split_once('='));
         let words: HashMap<_, _> = words.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
         let is = |name: &str, value: &str| words.get(name).map(String::as_str) == Some(value);
@@ -87,14 +88,17 @@ impl<S: Read + Write> Pmi<S> {
             return Ok(words);
         }
         let shown: String = line.chars().take(200).collect();
-        Err(failed(format!("{name}: the launcher answers {shown:?}; srun speaks PMI with --mpi=pmi2 or --mpi=pmix")))
+        Err(failed(format!(
+            "{name}: the launcher answered {shown:?}, expected {answer}; srun speaks PMI with --mpi=pmi2 or --mpi=pmix"
+        )))
     }
 
-    /// Keys are of the whole job, so the rank is a part of each.
+    /// Keys are global to the job, so each key includes its rank.
     fn key(&self, rank: Rank, key: &str) -> Result<String, BootstrapError> {
         let key = format!("transom-{key}-{rank}");
-        let why =
-            || failed(format!("key {key} is too long; the launcher takes less than {} characters", self.longest_key));
+        let why = || {
+            failed(format!("key {key} is too long; the launcher accepts fewer than {} characters", self.longest_key))
+        };
         if key.len() < self.longest_key { Ok(key) } else { Err(why()) }
     }
 }
@@ -113,7 +117,7 @@ impl<S: Read + Write> KeyValue for Pmi<S> {
         if value.len() >= self.longest_value {
             let (len, most) = (value.len(), self.longest_value);
             return Err(failed(format!(
-                "a value of {len} characters is too long; the launcher takes less than {most}"
+                "a value of {len} characters is too long; the launcher accepts fewer than {most}"
             )));
         }
         let key = self.key(self.rank, key)?;
@@ -130,7 +134,9 @@ impl<S: Read + Write> KeyValue for Pmi<S> {
         let mut found = self.ask(&format!("get kvsname={} key={key}", self.space), "get_result")?;
         let value = found.remove("value").unwrap_or_default();
         let written = HEXLOWER.decode(value.as_bytes());
-        written.map_err(|_| failed(format!("{key} is {value:?}, which transom did not write")))
+        written.map_err(|_| {
+            failed(format!("{key} has the value {value:?}, expected hexadecimal digits as transom writes them"))
+        })
     }
 
     fn finish(mut self: Box<Self>) -> Result<(), BootstrapError> {
@@ -147,7 +153,7 @@ mod tests {
     use super::*;
     use std::os::unix::net::UnixStream;
 
-    /// A launcher that says these lines, whatever it is asked.
+    /// A launcher that sends `answers` regardless of the commands.
     fn launcher(answers: &'static [u8]) -> UnixStream {
         let (theirs, ours) = UnixStream::pair().unwrap();
         (&theirs).write_all(answers).unwrap();
@@ -160,18 +166,18 @@ mod tests {
         cmd=maxes kvsname_max=256 keylen_max=64 vallen_max=1024\ncmd=my_kvsname kvsname=kvs_1\n";
 
     #[test]
-    fn what_a_launcher_says_is_checked() {
+    fn malformed_answers_are_refused() {
         for (answers, said) in [
-            (&b""[..], "ended the conversation"),
-            (b"cmd=response_to_init rc=0", "ended the conversation"),
+            (&b""[..], "closed the connection"),
+            (b"cmd=response_to_init rc=0", "closed the connection"),
             (b"cmd=response_to_init rc=-1\n", "rc=-1"),
-            (b"    68cmd=response-to-init;rc=0;\n", "answers"),
-            (b"\xff\xff\n", "ended"),
+            (b"    68cmd=response-to-init;rc=0;\n", "answered"),
+            (b"\xff\xff\n", "closed"),
             (b"cmd=response_to_init rc=0\ncmd=maxes\n", "keylen_max="),
             (b"cmd=response_to_init rc=0\ncmd=maxes keylen_max=64 vallen_max=-3\n", "vallen_max=-3"),
-            (b"cmd=response_to_init rc=0\ncmd=maxes keylen_max=64 vallen_max=9\ncmd=my_kvsname\n", "no space for keys"),
+            (b"cmd=response_to_init rc=0\ncmd=maxes keylen_max=64 vallen_max=9\ncmd=my_kvsname\n", "no kvsname"),
         ] {
-            let error = Pmi::begin(launcher(answers), 0, 2).err().expect("it makes no sense").to_string();
+            let error = Pmi::begin(launcher(answers), 0, 2).err().expect("the answers are malformed").to_string();
             assert!(error.contains(said), "{error}");
         }
         assert!(Pmi::begin(launcher(BEGIN), 2, 2).is_err());
@@ -181,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_conversation() {
+    fn session_puts_fences_and_gets() {
         let rest = b"cmd=put_result rc=0 msg=success\ncmd=barrier_out\ncmd=get_result rc=0 msg=success value=00ff\n\
             cmd=get_result rc=0 value=xyz\ncmd=get_result rc=-1 msg=key_not_found\ncmd=finalize_ack\n";
         let mut pmi = Box::new(Pmi::begin(launcher([BEGIN, rest].concat().leak()), 1, 2).unwrap());

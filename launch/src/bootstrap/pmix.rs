@@ -1,5 +1,4 @@
-//! PMIx, the protocol of `srun --mpi=pmix`, of `prterun` and of `mpirun` of Open MPI, through its library, which is loaded
-//! when it is needed.
+//! PMIx, the protocol of `srun --mpi=pmix`, `prterun` and Open MPI's `mpirun`. The PMIx library is loaded on demand.
 
 use super::error::BootstrapError;
 use super::key_value::KeyValue;
@@ -8,7 +7,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr::{null, null_mut};
 use transom_locks::Rank;
 
-/// The variables of a process that such a launcher started.
+/// Set together in every process that a PMIx launcher starts.
 pub(super) const VARIABLES: [&str; 2] = ["PMIX_RANK", "PMIX_NAMESPACE"];
 const LIBRARIES: [&str; 2] = ["libpmix.so.2", "libpmix.so"];
 
@@ -26,7 +25,7 @@ struct Process {
     rank: u32,
 }
 
-/// `pmix_value_t`. Its union has room for the largest member of any version.
+/// `pmix_value_t`, with a union as large as in any version of PMIx.
 #[repr(C)]
 struct Value {
     kind: u16,
@@ -60,19 +59,19 @@ unsafe extern "C" {
     fn free(memory: *mut c_void);
 }
 
-/// The library, initialised; [`KeyValue::finish`] or dropping this finalizes it.
+/// An initialised PMIx library; [`KeyValue::finish`] or dropping finalizes it.
 pub(super) struct Pmix {
     library: &'static Library,
     me: Process,
     size: usize,
 }
 
-/// Loads the library.
+/// Loads the library by the first of its names that the dynamic loader finds.
 pub(super) fn load() -> Result<Library, BootstrapError> {
     let mut last = None;
     for name in LIBRARIES {
-        // SAFETY: it is PMIx's own library, found as the system finds libraries. When it is loaded, it sets up itself
-        // only.
+        // SAFETY: this is PMIx's own library, found by the system's search path. Its constructors set up only the
+        // library itself.
         match unsafe { Library::new(name) } {
             Ok(library) => return Ok(library),
             Err(error) => last = last.or(Some(error)),
@@ -84,31 +83,33 @@ pub(super) fn load() -> Result<Library, BootstrapError> {
 impl Pmix {
     /// Initialises the library, which connects to the launcher.
     pub fn begin() -> Result<Self, BootstrapError> {
-        // It is never unloaded, because it has threads and handlers of its own.
+        // Leaked, never unloaded: the library has threads and handlers of its own.
         let library: &'static Library = Box::leak(Box::new(load()?));
         let me = Process { namespace: [0; 256], rank: 0 };
         let mut pmix = Pmix { library, me, size: 0 };
         let me = &raw mut pmix.me;
-        // SAFETY: as the library declares it; `me` is what it writes to.
+        // SAFETY: the signature is the library's; `me` is valid for the write.
         let status = unsafe { pmix.symbol::<Init>("PMIx_Init")?(me, null_mut(), 0) };
         if let Err(error) = pmix.check("PMIx_Init", status) {
-            std::mem::forget(pmix); // it is not initialised, so must not be finalized
+            std::mem::forget(pmix); // not initialised, so it must not be finalized
             return Err(error);
         }
         let job = Process { namespace: pmix.me.namespace, rank: RANK_WILDCARD };
         let value = pmix.value(&job, "pmix.job.size")?;
-        // SAFETY: the library made it, and its kind says which member is valid.
+        // SAFETY: the library allocated the value, and its kind selects the valid member.
         let size = unsafe { ((*value.0).kind == UINT32).then(|| (*value.0).data.number) };
-        pmix.size =
-            size.ok_or_else(|| failed("PMIx_Get", "the size of the job is not a 32-bit number".into()))? as usize;
+        pmix.size = size.ok_or_else(|| failed("PMIx_Get", "pmix.job.size is not a 32-bit number".into()))? as usize;
         if pmix.rank() >= pmix.size {
-            return Err(failed("PMIx_Init", format!("rank {} of {}", pmix.me.rank, pmix.size)));
+            return Err(failed(
+                "PMIx_Init",
+                format!("rank {} is not below the job's size {}", pmix.me.rank, pmix.size),
+            ));
         }
         Ok(pmix)
     }
 
     fn symbol<F>(&self, name: &'static str) -> Result<Symbol<'static, F>, BootstrapError> {
-        // SAFETY: the types above are what the PMIx standard declares for these names.
+        // SAFETY: the types above are the PMIx standard's declarations of these names.
         unsafe { self.library.get(name) }.map_err(|source| BootstrapError::Library { source })
     }
 
@@ -117,7 +118,7 @@ impl Pmix {
             return Ok(());
         }
         let named = self.symbol::<ErrorString>("PMIx_Error_string").map(|name| {
-            // SAFETY: it takes any number, and returns null or a text that is never freed.
+            // SAFETY: the function accepts any number, and returns null or a static C string.
             unsafe { name(status).as_ref().map(|text| CStr::from_ptr(text).to_string_lossy().into_owned()) }
         });
         let named = named.ok().flatten().unwrap_or_default();
@@ -126,20 +127,24 @@ impl Pmix {
 
     fn value(&self, of: &Process, key: &str) -> Result<Owned, BootstrapError> {
         let (key, mut value) = (text(key), null_mut());
-        // SAFETY: as the library declares it; both texts end with 0, and the status says whether `value` is set.
+        // SAFETY: the signature is the library's. Both strings end with 0, and the status says whether `value` is set.
         let status = unsafe { self.symbol::<Get>("PMIx_Get")?(of, key.as_ptr(), null(), 0, &raw mut value) };
         self.check("PMIx_Get", status)?;
-        if value.is_null() { Err(failed("PMIx_Get", "no value".into())) } else { Ok(Owned(value)) }
+        if value.is_null() {
+            Err(failed("PMIx_Get", "the launcher returned no value".into()))
+        } else {
+            Ok(Owned(value))
+        }
     }
 
     fn end(&self) -> Result<(), BootstrapError> {
-        // SAFETY: as the library declares it; called once for its `PMIx_Init`.
+        // SAFETY: the signature is the library's; called once per successful `PMIx_Init`.
         let status = unsafe { self.symbol::<Finalize>("PMIx_Finalize")?(null(), 0) };
         self.check("PMIx_Finalize", status)
     }
 }
 
-/// A value that the library allocated.
+/// A value that the library allocated and the caller frees.
 struct Owned(*mut Value);
 
 impl Drop for Owned {
@@ -168,16 +173,16 @@ impl KeyValue for Pmix {
         let bytes = ByteObject { start: value.as_ptr().cast_mut().cast(), len: value.len() };
         let mut value = Value { kind: BYTES, data: Data { room: [0; 8] } };
         value.data.bytes = bytes;
-        // SAFETY: as the library declares them; it copies the bytes and does not write to them.
+        // SAFETY: the signature is the library's; it copies the bytes and does not write to them.
         let status = unsafe { self.symbol::<Put>("PMIx_Put")?(GLOBAL, key.as_ptr(), &raw mut value) };
         self.check("PMIx_Put", status)?;
-        // SAFETY: as the library declares it.
+        // SAFETY: the signature is the library's.
         let status = unsafe { self.symbol::<Commit>("PMIx_Commit")?() };
         self.check("PMIx_Commit", status)
     }
 
     fn fence(&mut self) -> Result<(), BootstrapError> {
-        // SAFETY: as the library declares it; no processes named means all of the job.
+        // SAFETY: the signature is the library's; an empty list of processes means the whole job.
         let status = unsafe { self.symbol::<Fence>("PMIx_Fence")?(null(), 0, null(), 0) };
         self.check("PMIx_Fence", status)
     }
@@ -185,7 +190,8 @@ impl KeyValue for Pmix {
     fn get(&mut self, rank: Rank, key: &str) -> Result<Vec<u8>, BootstrapError> {
         let of = Process { namespace: self.me.namespace, rank: rank as u32 };
         let value = self.value(&of, key)?;
-        // SAFETY: the library made it; its kind says which member is valid, and that how many bytes it has.
+        // SAFETY: the library allocated the value. Its kind selects the valid member, whose length is that of its
+        // bytes.
         unsafe {
             let ByteObject { start, len } = match (*value.0).kind {
                 BYTES => (*value.0).data.bytes,
@@ -212,7 +218,7 @@ impl Drop for Pmix {
 }
 
 fn text(key: &str) -> CString {
-    CString::new(key).expect("keys are words")
+    CString::new(key).expect("keys contain no zero byte")
 }
 
 fn failed(call: &'static str, why: String) -> BootstrapError {

@@ -1,7 +1,9 @@
-//! How a rank gets the job's secret: TRANSOM_SECRET names a file without a name, which a process of the launcher on this
-//! host holds. A variable that has the secret itself would be there for all that the rank starts, and in logs of
-//! environments; a descriptor would not come through wrappers that close them. Who reads it takes it: what the rank starts
-//! finds in its place which process the rank is.
+//! Hands the job's secret to a rank. TRANSOM_SECRET names an unlinked file, held open by a process of the launcher on
+//! this host.
+//!
+//! The secret itself in a variable would be inherited by everything that the rank starts, and would appear in logs of
+//! environments. An inherited descriptor would not survive wrappers that close descriptors. The reader removes the
+//! secret from the file and leaves its own process identifier, which its descendants then find.
 
 use super::error::BootstrapError;
 use crate::tcp::Secret;
@@ -11,20 +13,20 @@ use std::num::ParseIntError;
 use std::os::unix::fs::FileExt;
 use std::str::FromStr;
 
-/// More than there ever is.
+/// Upper bound of the file's contents, in bytes.
 const MOST: usize = 128;
-/// Before the secret, and before the process that has taken it.
+/// Prefixes of the file's two forms: before the secret, and before the process that has taken it.
 const SECRET: &str = "transom secret ";
 const TAKEN: &str = "transom taken by ";
 
-/// What there is.
+/// Contents of the file.
 pub(super) enum Handed {
     Secret(Secret),
-    /// This process has taken it before.
+    /// The process that took the secret before.
     TakenBy(u32),
 }
 
-/// A process and a descriptor of it.
+/// Location of the file: a process and one of its descriptors.
 pub(crate) struct Place {
     process: u32,
     descriptor: u32,
@@ -39,25 +41,26 @@ impl FromStr for Place {
     }
 }
 
-/// Takes the secret; `None` if no place is named.
+/// Takes the secret; `None` if TRANSOM_SECRET is not set.
 pub(super) fn take() -> Result<Option<Handed>, BootstrapError> {
     let Some(Place { process, descriptor }) = variables::SECRET.get()? else { return Ok(None) };
     let wrong = |why: &dyn std::fmt::Display| BootstrapError::Record {
         why: format!(
-            "TRANSOM_SECRET={process},{descriptor}: {why}; the launcher has ended, or it is not seen from here (a container \
-             with processes of its own). To start a job of its own, remove TRANSOM_HUB, TRANSOM_RANK, TRANSOM_SIZE and \
+            "TRANSOM_SECRET={process},{descriptor}: {why}; the launcher has ended, or its processes are not visible here (a container \
+             with a process namespace of its own). To start a job of its own, remove TRANSOM_HUB, TRANSOM_RANK, TRANSOM_SIZE and \
              TRANSOM_SECRET from the program's environment"
         ),
     };
     let path = format!("/proc/{process}/fd/{descriptor}");
-    // Something else may have got the number. A file is read without harm, anything else may not be.
+    // The descriptor number may have been reused. Opening a regular file has no side effects; opening anything else
+    // may.
     match std::fs::metadata(&path) {
         Ok(found) if found.is_file() => {}
         Ok(_) => return Err(wrong(&"it is not a file")),
         Err(error) => return Err(wrong(&error)),
     }
     let file = OpenOptions::new().read(true).write(true).open(&path).map_err(|error| wrong(&error))?;
-    let handed = read(&file).ok_or_else(|| wrong(&"there is no secret of a job"))?;
+    let handed = read(&file).ok_or_else(|| wrong(&"it does not hold the secret of a job"))?;
     if let Handed::Secret(_) = handed {
         let taken = format!("{TAKEN}{}\n", std::process::id());
         file.set_len(0).and_then(|()| file.write_all_at(taken.as_bytes(), 0)).map_err(|error| wrong(&error))?;

@@ -1,5 +1,5 @@
-//! The control plane of a job: how its ranks find each other, and how they are told that one has ended. Ranks on this
-//! machine share a control block in memory; ranks on hosts connect to a hub.
+//! The control plane of a job: ranks find each other and learn that a rank has ended. Ranks on this machine share a
+//! control block in memory; ranks on hosts connect to a hub.
 
 use super::hosts::HostList;
 use super::outcome::LaunchError;
@@ -11,14 +11,14 @@ use std::ops::Range;
 use transom_locks::Rank;
 use transom_shm_loopback::Job;
 
-/// How many launchers may be above each other, each a rank of the one before. It bounds what a program can start that is
-/// a launcher in each of its ranks.
+/// Deepest nesting of launchers, each started by a rank of the previous one. It bounds the number of processes of a
+/// program that is a launcher in each of its ranks.
 const MOST_NESTING: usize = 3;
 
 pub(super) struct ControlPlane {
     medium: Medium,
     ranks: usize,
-    /// How many launchers are above the ranks.
+    /// Number of launchers above the ranks.
     depth: usize,
 }
 
@@ -31,7 +31,7 @@ struct HubOfHosts {
     hub: Hub,
     contact: Contact,
     hosts: HostList,
-    /// The number of each rank's host.
+    /// Index of each rank's host.
     placed: Vec<usize>,
 }
 
@@ -56,14 +56,14 @@ impl ControlPlane {
         Ok(ControlPlane { medium, ranks, depth: depth + 1 })
     }
 
-    /// The hosts that have ranks, and which, if the job is on hosts.
+    /// The hosts that have ranks, each with its ranks; `None` if the job is not on hosts.
     pub fn hosts(&self) -> Option<Vec<(&str, Range<Rank>)>> {
         let Medium::Hub(hub) = &self.medium else { return None };
         let names: Vec<&str> = hub.hosts.names().collect();
         Some(HostList::ranges(&hub.placed).into_iter().map(|(host, ranks)| (names[host], ranks)).collect())
     }
 
-    /// What ranks on hosts read from a descriptor.
+    /// The secret in the text form that ranks on hosts read from a file; `None` if the job is not on hosts.
     pub fn secret(&self) -> Option<String> {
         if let Medium::Hub(hub) = &self.medium { Some(hub.contact.secret.to_text()) } else { None }
     }
@@ -84,7 +84,7 @@ impl ControlPlane {
         environment
     }
 
-    /// To be called when a rank's process has ended, so that the others are told.
+    /// Records that a rank's process has ended, so that the other ranks are notified.
     pub fn ended(&self, rank: Rank, well: bool) {
         match &self.medium {
             Medium::ControlBlock(job) => job.ended(rank, well),
@@ -92,7 +92,8 @@ impl ControlPlane {
         }
     }
 
-    /// Returns whether the rank left before any death was recorded. Always false for ranks on hosts: they tell their hub alone.
+    /// Returns whether the rank left before any death was recorded. Always false for ranks on hosts, which report to
+    /// the hub only.
     pub fn has_left_first(&self, rank: Rank) -> bool {
         match &self.medium {
             Medium::ControlBlock(job) => job.has_left_first(rank),
@@ -100,7 +101,7 @@ impl ControlPlane {
         }
     }
 
-    /// The first rank that died, as far as the launcher or any rank has noticed: its process ended before it left the
+    /// The first rank whose death was recorded by the launcher or by any rank: its process ended before it left the
     /// job, or it failed and is about to end.
     pub fn first_death(&self) -> Option<Rank> {
         match &self.medium {

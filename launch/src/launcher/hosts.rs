@@ -1,18 +1,20 @@
-//! The hosts of a job, and which ranks are on which.
+//! The list of hosts and the placement of ranks on them.
 
 use super::outcome::LaunchError;
 use std::str::FromStr;
 
-/// Hosts for the ranks of a job, as a user lists them. `a,b` distributes the ranks evenly, in blocks; if there is a
-/// remainder, the first hosts get one more. `a:4,b:2` fills four places of `a`, then two of `b`. A name is what `ssh`
-/// takes, also `user@host`. Each entry is a host of its own, even if two lead to the same machine.
+/// The hosts for the ranks of a job, parsed from a list.
+///
+/// `a,b` distributes the ranks evenly, in blocks; with a remainder, the first hosts get one rank more. `a:4,b:2` fills
+/// four places of `a`, then two of `b`. A name is any destination that `ssh` accepts, such as `user@host`. Each entry
+/// is a host of its own, even if two entries are the same machine.
 ///
 /// # Examples
 /// ```
 /// use transom::HostList;
 /// let hosts: HostList = "node1:4,node2:2".parse()?;
 /// assert_eq!(hosts.names().collect::<Vec<_>>(), ["node1", "node2"]);
-/// assert!("node1:4,node2".parse::<HostList>().is_err()); // places of all, or of none
+/// assert!("node1:4,node2".parse::<HostList>().is_err()); // places for all hosts or for none
 /// # Ok::<(), transom::HostListError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,24 +26,24 @@ struct Host {
     places: Option<usize>,
 }
 
-/// What is wrong with a list of hosts.
+/// A malformed list of hosts.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{entry:?}: {why}; expected e.g. `a,b` or `a:4,b:2`")]
 #[non_exhaustive]
 pub struct HostListError {
-    /// The entry that is wrong.
+    /// The malformed entry.
     pub entry: String,
-    /// What is wrong with it.
+    /// The fault, and the form expected.
     pub why: &'static str,
 }
 
 impl HostList {
-    /// The hosts' names, in order.
+    /// The hosts' names, in the order of the list.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(|host| host.name.as_str())
     }
 
-    /// The host's name for its ranks; the second and later entries of the same name have a number behind it.
+    /// The host name that ranks see. The second and later entries of the same name have a number appended.
     pub(super) fn label(&self, host: usize) -> String {
         let Host { name, .. } = &self.0[host];
         match self.names().take(host).filter(|other| other == name).count() {
@@ -50,7 +52,7 @@ impl HostList {
         }
     }
 
-    /// The ranks of each host that has some: its number, and which they are.
+    /// The hosts that have ranks: the index of each, with its range of ranks.
     pub(super) fn ranges(placed: &[usize]) -> Vec<(usize, std::ops::Range<usize>)> {
         let mut ranges: Vec<(usize, std::ops::Range<usize>)> = Vec::new();
         for (rank, &host) in placed.iter().enumerate() {
@@ -62,7 +64,7 @@ impl HostList {
         ranges
     }
 
-    /// The number of each rank's host.
+    /// The index of each rank's host.
     pub(super) fn place(&self, ranks: usize) -> Result<Vec<usize>, LaunchError> {
         let hosts = self.0.len();
         let even = |host| ranks / hosts + usize::from(host < ranks % hosts);
@@ -83,7 +85,7 @@ impl FromStr for HostList {
         let mut hosts: Vec<Host> = Vec::new();
         for entry in text.split(',').map(str::trim) {
             let wrong = |why| HostListError { entry: entry.to_owned(), why };
-            // An IPv6 address has colons of its own, so before a number of places it is in brackets.
+            // An IPv6 address contains colons, so brackets must separate it from the number of places.
             let (name, places) = match entry.rsplit_once(':') {
                 Some((name, _)) if name.contains(':') && !name.ends_with(']') => (entry, None),
                 Some((name, places)) => (name, Some(places)),
@@ -92,13 +94,13 @@ impl FromStr for HostList {
             let places = places
                 .map(str::parse)
                 .transpose()
-                .map_err(|_| wrong("what is behind the colon is not a number of places"))?;
+                .map_err(|_| wrong("the text after the colon is not a number of places"))?;
             let name = name.trim_start_matches('[').trim_end_matches(']');
             if name.is_empty() {
                 return Err(wrong("the name of a host is missing"));
             }
             if name.starts_with('-') || name.contains(|c: char| c.is_whitespace() || c.is_control()) {
-                return Err(wrong("this cannot be the name of a host"));
+                return Err(wrong("a host name must not begin with `-` or contain spaces"));
             }
             if places == Some(0) {
                 return Err(wrong("a host needs at least one place"));
@@ -136,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_checked() {
+    fn malformed_lists_are_refused() {
         let names = |list: &str| list.parse::<HostList>().unwrap().names().map(str::to_owned).collect::<Vec<_>>();
         assert_eq!(names("me@a, b"), ["me@a", "b"]);
         assert_eq!(names("fe80::1,[fe80::2]"), ["fe80::1", "fe80::2"]);

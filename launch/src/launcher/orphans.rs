@@ -8,9 +8,10 @@ use std::collections::HashSet;
 use std::io;
 use std::time::{Duration, Instant};
 
-/// While it lives, orphans among this process's descendants become its children; when it is dropped, they end.
+/// Makes orphans among this process's descendants its children while this value exists, and ends them when it is
+/// dropped.
 pub(super) struct Orphans {
-    /// Children that were there before, which are not to be ended.
+    /// Children that existed before, which are never ended.
     before: HashSet<Pid>,
     was_subreaper: Option<Pid>,
 }
@@ -22,8 +23,8 @@ impl Orphans {
         Ok(orphans)
     }
 
-    /// Reaps those that have ended by themselves, so that a long job does not fill the table of processes; but not `ours`, of which
-    /// somebody else asks how they ended.
+    /// Reaps orphans that have ended, so that a long job does not fill the process table. Skips `ours`, whose exit
+    /// statuses the launcher collects.
     pub fn reap(&self, ours: impl FnOnce() -> HashSet<Pid>) {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         if matches!(waitid(WaitId::All, options), Ok(Some(_))) {
@@ -34,8 +35,8 @@ impl Orphans {
         }
     }
 
-    /// Kills and reaps all children that were not there before; to be called when no rank is left. When one ends, its
-    /// children become this process's, so this goes on until there are none, but for two seconds at most, in case some
+    /// Kills and reaps all children that did not exist before; to be called when no rank is left. The children of a
+    /// killed process become this process's, so this repeats until there are none, for two seconds at most in case some
     /// cannot be killed.
     pub fn end(&self) {
         let until = Instant::now() + Duration::from_secs(2);
@@ -45,12 +46,12 @@ impl Orphans {
                 return;
             }
             if left.is_empty() {
-                // Some are there of which the kernel does not tell.
+                // The kernel's lists omitted a child.
                 std::thread::sleep(Duration::from_millis(10));
             }
             for pid in left {
-                tracing::debug!(pid = pid.as_raw_pid(), "killing what a rank left behind");
-                // Only this reaps it, so the number still means this process.
+                tracing::debug!(pid = pid.as_raw_pid(), "killing a process that a rank left behind");
+                // Only this function reaps the process, so its number cannot have been reused.
                 let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { continue };
                 let _ = pidfd_send_signal(&process, Signal::KILL);
                 let second = rustix::event::Timespec { tv_sec: 1, tv_nsec: 0 };
@@ -69,7 +70,7 @@ impl Drop for Orphans {
     }
 }
 
-/// The children of all threads of this process; none where the kernel does not tell.
+/// The children of all threads of this process; empty where the kernel provides no list.
 fn children() -> HashSet<Pid> {
     let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     let lists = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
@@ -80,7 +81,8 @@ fn pid(text: &str) -> Option<Pid> {
     Pid::from_raw(text.parse().ok()?)
 }
 
-/// The lists of `children` may miss some while others end. This is exact, but does not say which there are.
+/// Returns whether this process has no child at all. Exact, whereas the lists that `children` reads may omit some while
+/// others end.
 fn no_children() -> bool {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     matches!(waitid(WaitId::All, options), Err(rustix::io::Errno::CHILD))

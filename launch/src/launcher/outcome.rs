@@ -1,4 +1,4 @@
-//! How a job ended, and why it could not be started.
+//! The result of a job, and the errors of starting one.
 
 use crate::variables::VariableError;
 use std::fmt;
@@ -9,7 +9,7 @@ use std::process::ExitStatus;
 use transom_locks::Rank;
 use transom_windows::FabricError;
 
-/// How the ranks of a job ended.
+/// The result of a job: how its ranks ended.
 ///
 /// # Examples
 /// ```
@@ -24,16 +24,16 @@ pub struct Outcome {
     pub(super) output: Vec<Vec<u8>>,
 }
 
-/// How a rank's process ended.
+/// The status with which a rank's process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// By itself, with a status; 0 says that it succeeded.
+    /// Exited with this status; 0 means success.
     Exited(i32),
-    /// By a signal, with its number.
+    /// Killed by this signal number.
     Killed(i32),
 }
 
-/// What made a job fail: the first failure, not those that followed from it.
+/// The first failure of a job; failures that followed from it are not reported.
 ///
 /// # Examples
 /// ```
@@ -47,22 +47,24 @@ pub enum Status {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Failure {
-    /// A rank failed, the first to do so.
+    /// A rank failed before any other.
     Rank {
         /// The rank.
         rank: Rank,
-        /// How it ended.
+        /// Its status.
         status: Status,
     },
-    /// A rank exited with status 0 without leaving the job, so that it died to the others, and another failed after that.
-    /// A rank leaves when its `transom::World` is dropped, which `std::process::exit` does not do; in a panic, it
-    /// dies. If all ranks exit with status 0, the job has succeeded.
+    /// A rank exited with status 0 without leaving the job, and then another rank failed.
+    ///
+    /// To the other ranks, the first one died. A rank leaves when its `transom::World` is dropped, which
+    /// `std::process::exit` does not do; a panic counts as a death. If all ranks exit with status 0, the job has
+    /// succeeded.
     ExitedWithoutLeaving {
         /// The rank that exited.
         rank: Rank,
         /// The first rank that failed.
         failed: Rank,
-        /// How that ended.
+        /// The status of `failed`.
         status: Status,
     },
     /// The deadline passed.
@@ -70,16 +72,16 @@ pub enum Failure {
         /// The ranks that had not ended and were killed.
         running: Vec<Rank>,
     },
-    /// The launcher got a signal.
+    /// The launcher received a signal.
     Interrupted {
         /// The signal's number.
         signal: i32,
     },
-    /// The reader of the launcher's stdout has closed it.
+    /// The reader of the launcher's stdout closed it.
     OutputClosed,
 }
 
-/// Why a job could not be started, or not be watched to its end. None of its ranks is running.
+/// An error of starting a job, or of watching it to its end. None of its ranks is running.
 ///
 /// # Examples
 /// ```
@@ -90,59 +92,59 @@ pub enum Failure {
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum LaunchError {
-    /// No ranks, or more than one lock can have.
+    /// The number of ranks is zero or exceeds the lock's limit.
     #[error("a job has 1 to {most} ranks, not {ranks}")]
     Ranks {
-        /// The ranks asked for.
+        /// The ranks requested.
         ranks: usize,
-        /// The most there can be.
+        /// The largest number of ranks.
         most: usize,
     },
-    /// More ranks than the hosts have places.
+    /// The hosts have fewer places than there are ranks.
     #[error(
         "{ranks} ranks do not fit the {places} places of the hosts; give more (`a:4,b:3`), leave the numbers out (`a,b`), or start \
          {places} ranks"
     )]
     Places {
-        /// The ranks asked for.
+        /// The ranks requested.
         ranks: usize,
-        /// The places of all hosts.
+        /// The places of all hosts together.
         places: usize,
     },
-    /// Too many launchers are above this process, each a rank of the one before.
+    /// Launchers are nested too deep, each started by a rank of the previous one.
     #[error(
         "{depth} launchers are above this process, each a rank of the one before (TRANSOM_NESTING={depth}), and it would be \
          another; does the program start itself in each of its ranks? A rank calls `init` or `start` in the environment \
          that its launcher gave it; if so many launchers are meant, remove TRANSOM_NESTING from the environment"
     )]
     Nesting {
-        /// How many they are.
+        /// The number of launchers above this process.
         depth: usize,
     },
-    /// The system lets this process open fewer files than the job needs.
+    /// The limit of open files is below what the job needs.
     #[error(
         "a launcher of {ranks} ranks needs {need} open files, and {limit} is the limit; raise it (`ulimit -n {need}`, as root or \
          in /etc/security/limits.conf if that is refused), or start fewer ranks"
     )]
     OpenFiles {
-        /// The ranks asked for.
+        /// The ranks requested.
         ranks: usize,
-        /// How many files are or would be open.
+        /// The number of open files needed, including those open now.
         need: u64,
-        /// How many may be, also after this process raised what it may raise itself.
+        /// The limit, after this process raised it as far as permitted.
         limit: u64,
     },
     /// A host could not be reached.
     #[error("rank {rank}: host {host}: {why}; does `ssh {host} true` work without a password?")]
     Host {
-        /// The rank that was to run there.
+        /// The lowest rank of that host.
         rank: Rank,
         /// The host.
         host: String,
-        /// What is wrong.
+        /// The fault.
         why: String,
     },
-    /// The launcher got a signal before all hosts were reached.
+    /// The launcher received a signal before all hosts were reached.
     #[error("ended by {} before all hosts were reached", Named(*signal))]
     Interrupted {
         /// The signal's number.
@@ -156,57 +158,59 @@ pub enum LaunchError {
     Start {
         /// The program.
         program: PathBuf,
-        /// The rank that it was to be.
+        /// The rank that was being started.
         rank: Rank,
-        /// What is wrong and what to do.
+        /// The fault, and the remedy.
         advice: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// A variable whose value is not what is expected.
+    /// An environment variable has a value that cannot be read.
     #[error(transparent)]
     Variable(#[from] VariableError),
-    /// The memory that the ranks share from the start could not be made.
-    #[error("cannot make the memory that the ranks of the job share: {0}")]
+    /// The shared memory of the ranks could not be created.
+    #[error("cannot create the shared memory of the job: {0}")]
     Job(#[from] FabricError),
     /// The output of the ranks could not be written.
     #[error("the output of the ranks cannot be written: {0}")]
     Output(#[source] io::Error),
-    /// The system refused something else.
+    /// Another system call failed.
     #[error("{what}: {source}")]
     System {
-        /// What was asked of it.
+        /// The operation that failed.
         what: &'static str,
-        /// What it said.
+        /// The system's error.
         source: io::Error,
     },
 }
 
 impl Outcome {
-    /// Whether all ranks ended well, with status 0.
+    /// Returns whether all ranks exited with status 0.
     pub fn success(&self) -> bool {
         self.failure.is_none()
     }
 
-    /// What made the job fail, if it did.
+    /// The first failure; `None` if the job succeeded.
     pub fn failure(&self) -> Option<&Failure> {
         self.failure.as_ref()
     }
 
-    /// How each rank ended.
+    /// The statuses of all ranks, by rank.
     pub fn statuses(&self) -> &[Status] {
         &self.statuses
     }
 
-    /// What a rank wrote to stdout and stderr, by whole lines in the order in which they came; empty if it was not
-    /// [captured](crate::launcher::Launch::capture).
+    /// The lines that a rank wrote to stdout and stderr, in the order received.
+    ///
+    /// Empty unless the output was [captured](crate::launcher::Launch::capture).
     pub fn output(&self, rank: Rank) -> &[u8] {
         self.output.get(rank).map_or(&[], Vec::as_slice)
     }
 
-    /// The status for a launcher to exit with, by the conventions of shells: that of the first rank that failed; 128 plus
-    /// the signal if a signal ended the rank or the launcher; 124 if the deadline passed; 141 (SIGPIPE) if the reader of
-    /// the output closed it.
+    /// The exit status for a launcher, by the conventions of shells.
+    ///
+    /// The status of the first rank that failed. Otherwise: 128 plus the signal if a signal ended the rank or the launcher;
+    /// 124 if the deadline passed; 141 (SIGPIPE) if the reader of the output closed it.
     pub fn exit_code(&self) -> u8 {
         let code = match self.failure {
             None => 0,
@@ -223,12 +227,12 @@ impl Outcome {
 }
 
 impl Status {
-    /// Whether it exited with status 0.
+    /// Returns whether the process exited with status 0.
     pub fn success(self) -> bool {
         self == Status::Exited(0)
     }
 
-    /// How the program ended that a shell ran, out of how the shell ended.
+    /// Converts the status of a shell to the status of the program that the shell ran.
     pub(super) fn of_shell(self) -> Self {
         match self {
             Status::Exited(code @ 129..=192) => Status::Killed(code - 128),
@@ -277,7 +281,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// `rank 1`, or `ranks 0, 2`.
+/// Displays a list of ranks as `rank 1` or `ranks 0, 2`.
 pub(super) struct Listed<'a>(pub &'a [Rank]);
 
 impl fmt::Display for Listed<'_> {
@@ -296,7 +300,7 @@ impl fmt::Display for Status {
     }
 }
 
-/// A signal by number and name.
+/// Displays a signal by number and name.
 struct Named(i32);
 
 impl fmt::Display for Named {

@@ -1,4 +1,4 @@
-//! What the ranks write: read from their pipes, split into lines, and written without blocking the launcher.
+//! The ranks' output: read from their pipes, split into lines, and written without blocking the launcher.
 
 use super::tag::Tag;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -8,27 +8,26 @@ use std::collections::VecDeque;
 use std::io::{self, Write};
 use transom_locks::Rank;
 
-/// How many bytes of lines that have not ended are kept, of all ranks together. A line that is longer than its stream's
-/// share is passed on in parts, with lines of others between them, so that ranks that write no newlines do not fill the
-/// memory.
+/// Limit on the bytes of incomplete lines, of all ranks together. A line longer than its stream's share is forwarded in
+/// parts, which lines of other ranks may separate. Ranks that write no newlines therefore cannot fill the memory.
 const UNENDED: usize = 64 << 20;
-/// The least share of a stream.
+/// Lower bound of a stream's share, in bytes.
 const LEAST_SHARE: usize = 64 << 10;
-/// While this many bytes wait to be written, no more is read, and ranks that write wait.
+/// While this many bytes are queued, the launcher reads no more, and ranks that write block.
 const ENOUGH: usize = 1 << 20;
-/// `PIPE_BUF`: so many bytes can be written to a pipe that `poll` says is ready without blocking, and in one piece.
+/// `PIPE_BUF`: a pipe that `poll` reports as ready takes this many bytes without blocking, in one piece.
 const PORTION: usize = 4096;
 const READ: usize = 64 << 10;
 
-/// The reading ends of a rank's stdout and stderr.
+/// The read ends of a rank's stdout and stderr.
 pub(super) type Pipes = [OwnedFd; 2];
 
-/// The ranks' pipes, and what was read from them.
+/// The ranks' pipes, and the output read from them.
 pub(super) struct Output {
-    /// Two for each rank, in order; then one for each host.
+    /// Two sources per rank, by rank; then one per host.
     sources: Vec<Source>,
     ranks: usize,
-    /// How many bytes of a line that has not ended a source may keep.
+    /// Most bytes of an incomplete line that a source may keep.
     share: usize,
     sink: Sink,
     buffer: Vec<u8>,
@@ -41,37 +40,37 @@ enum Stream {
 }
 
 struct Source {
-    /// None: it is the `ssh` of a host.
+    /// `None` for the `ssh` of a host.
     rank: Option<Rank>,
     stream: Stream,
-    /// Written before each line.
+    /// Prefix of each line.
     tag: String,
-    /// If it is read here.
+    /// The pipe, if the launcher reads this source itself.
     pipe: Option<OwnedFd>,
-    /// What has come of a line that has not ended.
+    /// Bytes received of an incomplete line.
     line: Vec<u8>,
-    /// A part of that line was passed on before.
+    /// An earlier part of the current line has been forwarded.
     begun: bool,
 }
 
 enum Sink {
-    /// What each rank wrote is kept.
+    /// Captured output, by rank.
     Kept(Vec<Vec<u8>>),
     Forwarded(Queue),
 }
 
-/// Lines of both streams in one queue, so that a terminal gets them whole and in the order in which they came.
+/// Lines of both streams in one queue, so that a terminal receives them whole and in order of arrival.
 struct Queue {
-    /// This process's stdout and stderr, while they can be written to.
+    /// This process's stdout and stderr, each until a write to it fails.
     outlets: [Option<OwnedFd>; 2],
     lines: VecDeque<(Stream, Vec<u8>)>,
     bytes: usize,
-    /// How many bytes of the first entry are written.
+    /// Bytes of the first entry that are written.
     written: usize,
 }
 
 impl Output {
-    /// Of ranks on this machine: their pipes.
+    /// The output of ranks on this machine, read from `pipes`.
     pub fn here(pipes: Vec<Pipes>, tag: Tag, keep: bool) -> io::Result<Self> {
         let ranks = pipes.len();
         let pipes: Vec<OwnedFd> = pipes.into_iter().flatten().collect();
@@ -79,7 +78,7 @@ impl Output {
         Self::new(ranks, pipes.into_iter().map(Some), &[], tag, keep)
     }
 
-    /// Of ranks on these hosts, whose output is [passed](Output::take).
+    /// The output of ranks on hosts, which [`take`](Output::take) passes in.
     pub fn on_hosts(ranks: usize, hosts: &[&str], tag: Tag, keep: bool) -> io::Result<Self> {
         Self::new(ranks, (0..2 * ranks).map(|_| None), hosts, tag, keep)
     }
@@ -108,7 +107,7 @@ impl Output {
         Ok(Output { sources, ranks, share, sink, buffer: vec![0; READ] })
     }
 
-    /// Whether more is to be read now.
+    /// Returns whether the launcher should read more output now.
     pub fn has_room(&self) -> bool {
         match &self.sink {
             Sink::Kept(_) => true,
@@ -116,24 +115,24 @@ impl Output {
         }
     }
 
-    /// What a rank wrote to stdout (0) or stderr (1).
+    /// Takes bytes that a rank wrote to stdout (0) or stderr (1).
     pub fn take(&mut self, rank: Rank, stream: usize, bytes: &[u8]) {
         self.sources[2 * rank + stream].take(bytes, self.share, &mut self.sink);
     }
 
-    /// What the `ssh` of a host wrote to stderr.
+    /// Takes bytes that the `ssh` of a host wrote to stderr.
     pub fn take_of_host(&mut self, host: usize, bytes: &[u8]) {
         self.sources[2 * self.ranks + host].take(bytes, self.share, &mut self.sink);
     }
 
-    /// The pipes to be read now, by number.
+    /// The pipes to read now, by index.
     pub fn pipes(&self) -> impl Iterator<Item = (usize, BorrowedFd<'_>)> {
         let room = self.has_room();
         let open = self.sources.iter().enumerate().filter(move |_| room);
         open.filter_map(|(number, source)| Some((number, source.pipe.as_ref()?.as_fd())))
     }
 
-    /// Reads once from a pipe, if something is there.
+    /// Reads once from a pipe, without blocking; returns the number of bytes read.
     pub fn read(&mut self, number: usize) -> usize {
         let source = &mut self.sources[number];
         let Some(pipe) = &source.pipe else { return 0 };
@@ -157,8 +156,8 @@ impl Output {
         }
     }
 
-    /// Reads what a rank that ended has written, and completes its last line. Processes that it left behind may write to
-    /// its pipes later; that is passed on, but not waited for.
+    /// Reads the rest of the output of a rank that ended, and completes its last line. Processes that the rank left
+    /// behind may still write to its pipes; the launcher forwards that output but does not wait for it.
     pub fn finish(&mut self, rank: Rank) {
         for number in [2 * rank, 2 * rank + 1] {
             let there = self.sources[number].pipe.as_ref().map(rustix::io::ioctl_fionread);
@@ -173,7 +172,7 @@ impl Output {
         }
     }
 
-    /// Ends the reading. To be called when no rank is left; processes that they left behind may keep the pipes open.
+    /// Stops reading; to be called when no rank is left. Processes that ranks left behind may keep the pipes open.
     pub fn close(&mut self) {
         for rank in 0..self.ranks {
             self.finish(rank);
@@ -184,14 +183,14 @@ impl Output {
         }
     }
 
-    /// A line of the launcher's own, for stderr.
+    /// Queues a line of the launcher's own for stderr.
     pub fn say(&mut self, line: &str) {
         if let Sink::Forwarded(queue) = &mut self.sink {
             queue.push(Stream::Stderr, &[format!("transom: {line}\n").as_bytes()]);
         }
     }
 
-    /// What must be ready before more can be written; `None` if all is written.
+    /// The descriptor that must become writable before more can be written; `None` if the queue is empty.
     pub fn awaited(&self) -> Option<BorrowedFd<'_>> {
         match &self.sink {
             Sink::Kept(_) => None,
@@ -199,7 +198,7 @@ impl Output {
         }
     }
 
-    /// Writes what goes without blocking. An error is one of stdout, to which no more is written then.
+    /// Writes as much as possible without blocking. An error is always one of stdout, which is then closed.
     pub fn write(&mut self) -> io::Result<()> {
         match &mut self.sink {
             Sink::Kept(_) => Ok(()),
@@ -207,7 +206,7 @@ impl Output {
         }
     }
 
-    /// What was kept of each rank.
+    /// The captured output of each rank.
     pub fn kept(self) -> Vec<Vec<u8>> {
         match self.sink {
             Sink::Kept(kept) => kept,
@@ -261,7 +260,7 @@ impl Source {
 impl Queue {
     fn new() -> io::Result<Self> {
         let mut stdout = io::stdout();
-        // What this process has printed before is written before what its ranks print.
+        // Output that this process printed itself precedes that of its ranks.
         let _ = stdout.flush();
         let outlets = [stdout.as_fd().try_clone_to_owned()?, io::stderr().as_fd().try_clone_to_owned()?];
         Ok(Queue { outlets: outlets.map(Some), lines: VecDeque::new(), bytes: 0, written: 0 })
@@ -286,8 +285,8 @@ impl Queue {
         }
     }
 
-    /// What is written is kept no longer: of a stream that is never read to its end the first entry never ends. Moves no more
-    /// than was written.
+    /// Drops the written part of the first entry, which may grow for ever while its stream is never fully written.
+    /// Moves no more bytes than were written.
     fn forget_written(&mut self) {
         if let Some((_, lines)) = self.lines.front_mut()
             && self.written >= READ.max(lines.len() / 2)
@@ -320,7 +319,7 @@ impl Queue {
                 Err(Errno::AGAIN) => return Ok(()),
                 Err(error) => {
                     self.outlets[stream as usize] = None;
-                    // Without stderr there is nowhere to report this, and the job can go on.
+                    // Without stderr the launcher cannot report this error; the job continues.
                     if stream == Stream::Stdout {
                         return Err(error.into());
                     }
@@ -331,14 +330,14 @@ impl Queue {
     }
 }
 
-/// Whether a write would not block; it may fail. `poll` may be interrupted by a signal even if it does not wait (EINTR): then this
-/// is not known, and the launcher's loop asks again.
+/// Returns whether a write would not block; it may still fail. A signal can interrupt `poll` even with a zero timeout
+/// (EINTR). The answer is then false, and the launcher's loop asks again.
 fn ready(fd: BorrowedFd<'_>) -> bool {
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::OUT)], Some(&now)).is_ok_and(|ready| ready > 0)
 }
 
-/// As many whole lines as fit into one portion, or a portion of a line that does not.
+/// The longest run of whole lines that fits into one portion, or one portion of a line that does not fit.
 fn portion(bytes: &[u8]) -> &[u8] {
     if bytes.len() <= PORTION {
         return bytes;
@@ -357,9 +356,9 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    /// However much has gone through it, of a stream that is never read to its end.
+    /// Memory stays bounded on a stream whose queue never empties.
     #[test]
-    fn what_is_written_is_kept_no_longer() {
+    fn written_output_is_freed() {
         let (mut reader, writer) = std::io::pipe().unwrap();
         let mut queue = Queue { outlets: [Some(writer.into()), None], lines: Default::default(), bytes: 0, written: 0 };
         let (line, mut read) = ([[b'x'; 1023].as_slice(), b"\n"].concat(), vec![0; 64 << 10]);
@@ -370,15 +369,15 @@ mod tests {
             reader.read_exact(&mut read).unwrap();
             assert!(read.chunks(1024).all(|chunk| chunk == line), "lines are whole");
         }
-        // 1 MiB was never read, or is in the pipe.
+        // 1 MiB stays in the queue or in the pipe.
         let kept: usize = queue.lines.iter().map(|(_, lines)| lines.capacity()).sum();
         assert!(queue.bytes <= 1 << 20 && kept < 5 << 20, "{} bytes are to be written, {kept} are kept", queue.bytes);
     }
 
-    /// A signal that comes while it is asked whether the reader takes more must not be heard as yes: the write would wait
-    /// for the reader, and the launcher with it.
+    /// A signal that interrupts `poll` must not count as ready: the write would block the launcher until the reader
+    /// reads.
     #[test]
-    fn a_full_pipe_is_not_ready_whatever_signals_come() {
+    fn full_pipe_is_not_ready_when_signals_interrupt() {
         let (reader, mut writer) = std::io::pipe().unwrap();
         assert!(ready(writer.as_fd()));
         rustix::io::ioctl_fionbio(&writer, true).unwrap();
@@ -395,7 +394,7 @@ mod tests {
             let wrong = (0..50_000).filter(|_| ready(writer.as_fd())).count();
             stop.store(true, Ordering::Relaxed);
             signals.join().unwrap();
-            assert_eq!(wrong, 0, "times that a full pipe was said to be ready");
+            assert_eq!(wrong, 0, "times that a full pipe was reported ready");
         });
         signal_hook::low_level::unregister(handler);
         assert!(heard.load(Ordering::Relaxed));

@@ -1,4 +1,4 @@
-//! The processes of the ranks, here or on hosts: starting them, sending signals to them, and ending them all.
+//! The processes of the ranks, on this machine or on hosts: starting them, signalling them, and ending them all.
 
 use super::child::die_with_launcher;
 use super::control_plane::ControlPlane;
@@ -20,46 +20,46 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use transom_locks::Rank;
 
-/// How long ranks on other hosts have to end when they are killed, before their `ssh` is.
+/// Time that ranks on other hosts have to end after SIGKILL, before their `ssh` is killed.
 const KILL_TO_CUT: Duration = Duration::from_secs(2);
-/// How many hosts are being reached at once. Each takes a processor for a moment.
+/// Most hosts being reached at once, because each login takes processor time on this machine.
 const AT_ONCE: usize = 64;
-/// Descriptors that a rank here takes, and those while it is started.
+/// Descriptors per rank on this machine, and descriptors needed while a rank is started.
 const OF_RANK: usize = 3;
 const OF_START: usize = 8;
-/// Descriptors that a host takes.
+/// Descriptors per host.
 const OF_HOST: usize = 4;
 
-/// All ranks. Those that have not ended are killed when it is dropped.
+/// All ranks. Dropping it kills those that have not ended.
 pub(super) struct Ranks {
     statuses: Vec<Option<Status>>,
-    /// By rank, if they are on this machine.
+    /// Processes by rank; empty if the ranks are on hosts.
     here: Vec<Process>,
-    /// The hosts that were asked.
+    /// Hosts whose `ssh` has been started.
     hosts: Vec<Host>,
-    /// Of each rank on them.
+    /// State of each rank on a host, by rank.
     there: Vec<There>,
-    /// Hosts that are to be asked: the name, the ranks, and the line that starts them.
+    /// Hosts still to be reached: name, ranks, and the shell line that starts them.
     next: VecDeque<(String, Range<Rank>, Vec<u8>)>,
 }
 
 struct Process {
     child: Child,
-    /// Readable when the process has ended.
+    /// Readable once the process has ended.
     pidfd: OwnedFd,
 }
 
-/// What a host has told of a rank.
+/// State of a rank as its host has reported it.
 #[derive(Clone, Copy, Default)]
 struct There {
     exited: Option<Status>,
-    /// How many of its two streams have ended.
+    /// Number of its two output streams that have ended.
     ended: usize,
-    /// Some of its output is lost.
+    /// Part of its output is lost.
     lost: bool,
 }
 
-/// What a descriptor is of.
+/// Owner of a descriptor that became ready.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Of {
     Rank(Rank),
@@ -67,7 +67,7 @@ pub(super) enum Of {
 }
 
 impl Ranks {
-    /// Starts all of them, or begins to reach their hosts. If one cannot be started, those before it are killed.
+    /// Starts all ranks, or begins to reach their hosts. If one cannot be started, the earlier ones are killed.
     pub fn start(settings: &Settings, control_plane: &ControlPlane) -> Result<(Self, Vec<Pipes>), LaunchError> {
         let count = settings.ranks;
         let mut ranks = Ranks {
@@ -94,7 +94,7 @@ impl Ranks {
         Ok((ranks, pipes))
     }
 
-    /// How many descriptors this needs for so many ranks on so many hosts, or here.
+    /// Number of descriptors needed for `ranks` ranks, on `hosts` hosts or on this machine.
     pub fn descriptors(ranks: usize, hosts: Option<usize>) -> usize {
         OF_START + hosts.map_or(OF_RANK * ranks, |hosts| OF_HOST * hosts)
     }
@@ -151,7 +151,7 @@ impl Ranks {
             let _ = child.kill();
             let _ = child.wait();
         })?;
-        let missing = || io::Error::other("a pipe that was asked for is not there");
+        let missing = || io::Error::other("the child has no pipe for stdout or stderr");
         let pipes = (child.stdout.take(), child.stderr.take());
         self.here.push(Process { child, pidfd });
         Ok([pipes.0.ok_or_else(missing)?.into(), pipes.1.ok_or_else(missing)?.into()])
@@ -162,12 +162,12 @@ impl Ranks {
         self.statuses.iter().enumerate().filter(|(_, status)| status.is_none()).map(|(rank, _)| rank)
     }
 
-    /// Whether all hosts have been reached that are to be.
+    /// Returns whether every host has received the line that starts its ranks.
     pub fn are_reached(&self) -> bool {
         self.next.is_empty() && self.hosts.iter().all(Host::is_reached)
     }
 
-    /// What may happen. Output of ranks on hosts is read if there is `room` for it.
+    /// The descriptors to wait for. Output of ranks on hosts is read only if there is `room`.
     pub fn awaited(&self, room: bool) -> impl Iterator<Item = (Of, PollFd<'_>)> {
         let running = self.here.iter().enumerate().filter(|(rank, _)| self.statuses[*rank].is_none());
         let here = running
@@ -176,12 +176,13 @@ impl Ranks {
         here.chain(hosts.flat_map(move |(number, host)| host.awaited(room).map(move |fd| (Of::Host(number), fd))))
     }
 
-    /// When a host must be looked at even if nothing happens.
+    /// The earliest time at which a host needs attention without an event.
     pub fn next_time(&self) -> Option<Instant> {
         self.hosts.iter().filter_map(Host::until).min()
     }
 
-    /// Deals with what has happened: which ranks have ended, and how. What ranks on hosts wrote goes to `output`, if there is `room`.
+    /// Handles the events and returns the ranks that have ended, with their statuses. Output of ranks on hosts goes to
+    /// `output`, if there is `room`.
     pub fn turn(
         &mut self,
         happened: &[Of],
@@ -228,7 +229,7 @@ impl Ranks {
                     continue;
                 }
                 Told::Broken(why) => {
-                    output.say(&format!("host {}: {why}; its ranks are ended", host.name));
+                    output.say(&format!("host {}: {why}; its ranks are being ended", host.name));
                     continue;
                 }
                 Told::Wrote(rank, stream, bytes) => {
@@ -252,14 +253,15 @@ impl Ranks {
                 }
             };
             if let There { exited: Some(status), ended: 2, lost } = self.there[rank] {
-                // It had ended well before, or was killed for that.
+                // With lost output, success is not credible, and SIGKILL was the launcher's own.
                 let spoilt = lost && (status.success() || status == Status::Killed(Signal::KILL.as_raw()));
                 let status = if spoilt { Status::Exited(1) } else { status };
                 ended.push((rank, status));
             }
         }
         if host.ended && !before {
-            // Whatever it says of itself, it has not said that they ended well.
+            // A host that disappears without reporting its ranks counts as failed, even if its `ssh` exited with status
+            // 0.
             let status = host.status().filter(|status| !status.success()).unwrap_or(Status::Exited(255));
             let left = host.ranks.clone().filter(|&rank| self.statuses[rank].is_none());
             let left: Vec<Rank> = left.filter(|rank| ended.iter().all(|(other, _)| other != rank)).collect();
@@ -268,7 +270,7 @@ impl Ranks {
         Ok(())
     }
 
-    /// Lets hosts go whose ranks have all ended.
+    /// Closes the connection to each host whose ranks have all ended.
     fn release(&mut self) {
         for host in self.hosts.iter_mut().filter(|host| host.is_reached()) {
             if self.statuses[host.ranks.clone()].iter().all(Option::is_some) {
@@ -277,7 +279,7 @@ impl Ranks {
         }
     }
 
-    /// Reaches no more hosts: those of their ranks that could not start have ended so.
+    /// Gives up the hosts not yet reached. Their ranks never started; returns them as killed by SIGTERM.
     pub fn reach_no_more(&mut self) -> Vec<(Rank, Status)> {
         let mut ended = Vec::new();
         let mut number = 0;
@@ -298,32 +300,32 @@ impl Ranks {
         ended
     }
 
-    /// How a rank ended, if that is known.
+    /// A rank's status, once it has ended.
     pub fn status(&self, rank: Rank) -> Option<Status> {
         self.statuses[rank]
     }
 
-    /// How all ranks ended, once they have.
+    /// The statuses of all ranks, once all have ended.
     pub fn statuses(&self) -> Option<Vec<Status>> {
         self.statuses.iter().copied().collect()
     }
 
-    /// The processes of ranks here, and each `ssh`.
+    /// Process identifiers of the ranks on this machine and of each `ssh`.
     pub fn processes(&self) -> HashSet<Pid> {
         let here = self.here.iter().map(|process| Pid::from_child(&process.child));
         here.chain(self.hosts.iter().map(Host::process)).collect()
     }
 
-    /// Sends a signal to all that have not ended.
+    /// Sends a signal to every rank that has not ended.
     pub fn signal(&mut self, signal: Signal) {
         let running: Vec<Rank> = self.running().collect();
         tracing::debug!(ranks = ?running, signal = signal.as_raw(), "signal sent");
         for rank in running {
             if let Some(process) = self.here.get(rank) {
-                // An error means that it has ended meanwhile.
+                // An error means that the process has ended meanwhile.
                 let _ = pidfd_send_signal(&process.pidfd, signal);
             }
-            // One that has exited waits for what it left behind.
+            // A rank whose process exited but whose pipes are still open needs no signal.
             if self.there.get(rank).is_some_and(|there| there.exited.is_none())
                 && let Some(host) = self.hosts.iter_mut().find(|host| host.is_reached() && host.ranks.contains(&rank))
             {
@@ -332,7 +334,7 @@ impl Ranks {
         }
     }
 
-    /// Kills the `ssh` of ranks that have not ended: their hosts do not answer.
+    /// Kills the `ssh` of every host with running ranks: those hosts do not answer.
     pub fn cut(&mut self) {
         for host in &mut self.hosts {
             if self.statuses[host.ranks.clone()].contains(&None) {
@@ -355,42 +357,46 @@ impl Drop for Ranks {
 }
 
 impl Ranks {
-    /// Ends what runs on hosts, and each `ssh`: those are this process's children, and not left behind by a rank.
+    /// Ends the remaining processes on hosts, and each `ssh`. Runs before orphans are killed, because an `ssh` is a
+    /// child of this process but not an orphan of a rank.
     pub fn end_hosts(&mut self) {
-        // Hosts end their ranks when the pipe to them is closed.
+        // A host ends its ranks when the pipe to it is closed.
         let until = Instant::now() + KILL_TO_CUT;
         self.hosts.iter_mut().for_each(Host::close);
         for host in self.hosts.iter_mut().filter(|host| host.is_reached() && !host.ended) {
-            // SIGCHLD, of another's `ssh`, interrupts a wait.
+            // SIGCHLD from another `ssh` may interrupt the wait.
             let _ = retry_on_intr(|| {
                 let left = Timespec::try_from(until.saturating_duration_since(Instant::now())).ok();
                 poll(&mut [PollFd::new(&host.pidfd, PollFlags::IN)], left.as_ref())
             });
         }
-        // Who has not ended by now is killed.
+        // Dropping a host kills its `ssh`.
         self.hosts.clear();
     }
 }
 
-/// Why a program cannot be started, and what to do.
+/// The fault that kept a program from starting, and the remedy.
 fn advice(error: &io::Error, program: &Path) -> String {
     let shown = program.display();
     let by_path = !program.as_os_str().as_encoded_bytes().contains(&b'/');
     match Errno::from_io_error(error) {
         Some(Errno::NOENT) if by_path && program.exists() => {
-            format!("no such program in PATH; the one in this folder is `./{shown}`")
+            format!("no such program in PATH; the program in this folder is `./{shown}`")
         }
         Some(Errno::NOENT) if by_path => "no such program in PATH; is it built, and is the name right?".to_owned(),
-        Some(Errno::NOENT) if program.exists() => "the interpreter that its first line names is not there".to_owned(),
+        Some(Errno::NOENT) if program.exists() => {
+            "the interpreter named in its first line does not exist; correct that line or install the interpreter"
+                .to_owned()
+        }
         Some(Errno::NOENT) => "there is no such file; is it built, and is the path right?".to_owned(),
         Some(Errno::ACCESS) if program.is_dir() => "it is a folder; name the program in it".to_owned(),
         Some(Errno::ACCESS) => format!("it is not executable; `chmod +x {shown}` makes it so if it is a program"),
         Some(Errno::NOEXEC) => "it is not a program that this machine can run; a script needs a first line like \
                                 `#!/bin/sh`"
             .to_owned(),
-        Some(Errno::MFILE | Errno::NFILE) => "too many open files; `ulimit -n` says and sets the limit".to_owned(),
-        Some(Errno::AGAIN) => "too many processes; `ulimit -u` says and sets the limit".to_owned(),
-        Some(Errno::TOOBIG) => "its arguments and environment are too long".to_owned(),
+        Some(Errno::MFILE | Errno::NFILE) => "too many open files; raise the limit with `ulimit -n`".to_owned(),
+        Some(Errno::AGAIN) => "too many processes; raise the limit with `ulimit -u`".to_owned(),
+        Some(Errno::TOOBIG) => "its arguments and environment are too long; pass fewer or shorter ones".to_owned(),
         _ => error.to_string(),
     }
 }

@@ -1,8 +1,8 @@
-//! The ranks of one host: one `ssh` starts them all. The command that it gets as an argument only prints [`READY`], reads
-//! one line from its stdin and executes it ([`script`]). That line has all else, the secret too, so nothing of it is seen in
-//! a list of processes.
+//! The ranks of one host, all started through one `ssh`. The remote command only prints [`READY`], reads one line from
+//! its stdin and executes it ([`script`]). That line carries everything else, including the secret, so none of it
+//! appears in a process list.
 //!
-//! Nothing here waits: the launcher's loop says when there is something to read or to write.
+//! Nothing in this module blocks: the launcher's loop waits for the descriptors.
 
 use super::child::die_with_launcher;
 use super::outcome::{LaunchError, Status};
@@ -17,20 +17,21 @@ use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 use transom_locks::Rank;
 
-/// What the host prints when it can read the line.
+/// Printed by the host when it can read the line.
 const READY: &[u8] = b"transom: ready";
 const ASK: &str = "exec sh -c 'echo transom: ready; IFS= read -r _transom_line && eval \"$_transom_line\"'";
-/// A connection that others share would end with the job: of the user's it takes part in one that is there, and makes none.
+/// The job must not own a shared `ssh` connection, which would end with it. It uses the user's existing master
+/// connection but creates none.
 const SSH: &str = "ssh -oBatchMode=yes -oServerAliveInterval=5 -oControlMaster=no";
-/// How long logging in may take.
+/// Longest time for a login.
 const READY_WITHIN: Duration = Duration::from_secs(60);
-/// How long an `ssh` that has closed its stdout may take to end.
+/// Longest time for an `ssh` to end after it closed its stdout.
 const END_WITHIN: Duration = Duration::from_secs(1);
-/// How many bytes a login may print before [`READY`].
+/// Most bytes that a login may print before [`READY`].
 const MOST_CHATTER: usize = 1 << 20;
-/// How many bytes of stderr are kept until the host is ready: the last ones.
+/// Bytes of stderr kept until the host is ready; the oldest are dropped.
 const COMPLAINT: usize = 4 << 10;
-/// The longest line before the bytes of a record.
+/// Longest head line of a record, in bytes.
 const LONGEST_HEAD: usize = 64;
 
 /// The command that executes a line on a host.
@@ -41,7 +42,7 @@ fn ssh(host: &str) -> Command {
         Ok(words) if !words.trim().is_empty() => words,
         _ if here => {
             let mut command = Command::new("sh");
-            // By which this process's user came here, from elsewhere: the hub is not there.
+            // SSH_CONNECTION describes how this user logged in here. It is not the way to the hub.
             command.args(["-c", ASK]).env_remove("SSH_CONNECTION");
             return command;
         }
@@ -53,21 +54,21 @@ fn ssh(host: &str) -> Command {
     command
 }
 
-/// What a host told.
+/// An event from a host.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Told {
-    /// A rank wrote to its stdout (0) or stderr (1); no bytes: it will write no more.
+    /// A rank wrote to its stdout (0) or stderr (1). An empty message means that the stream has ended.
     Wrote(Rank, usize, Vec<u8>),
-    /// Some of what a rank wrote is lost.
+    /// Part of a rank's output is lost.
     Lost(Rank),
     Exited(Rank, Status),
     /// `ssh` itself, or the login, wrote to stderr.
     Complained(Vec<u8>),
-    /// Why no more is heard of the host.
+    /// The connection to the host failed, with the reason.
     Broken(String),
 }
 
-/// A host, and the `ssh` to it. That is killed when this is dropped.
+/// A host and the `ssh` to it. Dropping it kills the `ssh`.
 pub(super) struct Host {
     pub name: String,
     pub ranks: Range<Rank>,
@@ -76,18 +77,18 @@ pub(super) struct Host {
     stdin: Option<ChildStdin>,
     stdout: Option<ChildStdout>,
     stderr: Option<ChildStderr>,
-    /// What stdin has not taken.
+    /// Bytes not yet written to stdin.
     unsent: Vec<u8>,
     received: Vec<u8>,
-    /// What it wrote to stderr before it was ready.
+    /// Last bytes on stderr before the host was ready.
     complaint: Vec<u8>,
-    /// When it must have got the line; `None` once it has.
+    /// Deadline for sending the line; `None` once it is sent.
     until: Option<Instant>,
-    /// The line, until it is ready for that.
+    /// The line, until it is queued for sending.
     line: Option<Vec<u8>>,
-    /// The `ssh` has ended, and all that it wrote is read.
+    /// The `ssh` has ended, and all its output has been read.
     pub ended: bool,
-    /// It said what it should not.
+    /// The host sent a malformed record, or its connection failed.
     broken: bool,
 }
 
@@ -96,7 +97,7 @@ impl Host {
         let failed = |why: String| LaunchError::Host { rank: ranks.start, host: name.to_owned(), why };
         let mut command = ssh(name);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // The terminal sends SIGINT to the launcher only, which passes it on.
+        // The terminal's SIGINT must reach only the launcher, which passes it on.
         command.process_group(0);
         die_with_launcher(&mut command);
         let mut child = command
@@ -133,34 +134,35 @@ impl Host {
         })
     }
 
-    /// Whether it has got the line, so that its ranks run.
+    /// Returns whether the host has received the line, so that its ranks run.
     pub fn is_reached(&self) -> bool {
         self.until.is_none()
     }
 
-    /// The `ssh`.
+    /// Process identifier of the `ssh`.
     pub fn process(&self) -> Pid {
         Pid::from_child(&self.child)
     }
 
-    /// When it must be looked at even if nothing happens.
+    /// The time at which the host needs attention without an event.
     pub fn until(&self) -> Option<Instant> {
         self.until
     }
 
-    /// What may happen. Output of ranks is read if there is `room` for it.
+    /// The descriptors to wait for. Output is read only if there is `room`.
     pub fn awaited(&self, room: bool) -> impl Iterator<Item = PollFd<'_>> {
         let wanted = |fd, flags| PollFd::from_borrowed_fd(fd, flags);
         let stdout = self.stdout.as_ref().filter(|_| room).map(|pipe| wanted(pipe.as_fd(), PollFlags::IN));
         let stderr = self.stderr.as_ref().filter(|_| room).map(|pipe| wanted(pipe.as_fd(), PollFlags::IN));
         let unsent = (!self.unsent.is_empty()).then_some(self.stdin.as_ref()).flatten();
         let stdin = unsent.map(|pipe| wanted(pipe.as_fd(), PollFlags::OUT));
-        // Once it has ended, its pipes are read to their ends first.
+        // The pipes are read to their ends before the exit of the `ssh` is awaited.
         let process = (!self.ended && self.stdout.is_none()).then(|| wanted(self.pidfd.as_fd(), PollFlags::IN));
         [stdout, stderr, stdin, process].into_iter().flatten()
     }
 
-    /// Reads and writes what goes without waiting. An error says why it cannot be reached.
+    /// Reads and writes as much as possible without blocking. An error means that the host cannot be reached, with the
+    /// reason.
     pub fn turn(&mut self, room: bool) -> Result<Vec<Told>, LaunchError> {
         let mut told = Vec::new();
         let why = self.try_turn(room, &mut told).err().or_else(|| {
@@ -177,7 +179,7 @@ impl Host {
             Some(why) => {
                 tracing::error!(host = self.name, why, "the connection to a host failed");
                 self.cut();
-                // It would be read again.
+                // Malformed bytes would be parsed again at the next call.
                 self.received.clear();
                 self.broken = true;
                 told.push(Told::Broken(why));
@@ -216,7 +218,7 @@ impl Host {
         Ok(())
     }
 
-    /// Reads what is on stderr. Until the host is ready, only the last of it is kept.
+    /// Reads stderr. Until the host is ready, only the last bytes are kept.
     fn hear_complaint(&mut self) {
         let mut chunk = [0; COMPLAINT];
         while let Some(read) = read(&mut self.stderr, &mut chunk) {
@@ -230,23 +232,28 @@ impl Host {
     }
 
     fn is_ready(&self) -> Result<bool, String> {
-        // The host prints no more before it has read the line. What the login printed before may be without a newline.
+        // The host prints nothing after READY until it has read the line. READY may follow login output that lacks a
+        // newline.
         if self.received.split(|byte| *byte == b'\n').any(|line| line.ends_with(READY))
             && self.received.ends_with(b"\n")
         {
             return Ok(true);
         }
-        if self.received.len() > MOST_CHATTER { Err("its login prints without end".into()) } else { Ok(false) }
+        if self.received.len() > MOST_CHATTER {
+            Err("its login printed more than 1 MiB; silence the shell's startup files".into())
+        } else {
+            Ok(false)
+        }
     }
 
-    /// Sends as much as goes without waiting.
+    /// Sends as much as possible without blocking.
     fn send(&mut self) -> Result<(), String> {
         while let Some(stdin) = self.stdin.as_mut().filter(|_| !self.unsent.is_empty()) {
             match stdin.write(&self.unsent) {
                 Ok(written) => drop(self.unsent.drain(..written)),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // Why it ended is said when it is read.
+                // The exit status of the `ssh`, read later, gives the reason.
                 Err(_) => {
                     self.stdin = None;
                     if self.is_reached() {
@@ -258,12 +265,12 @@ impl Host {
         Ok(())
     }
 
-    /// To be called when stdout has ended.
+    /// Handles the end of stdout.
     fn end(&mut self) -> Result<(), String> {
         let status = self.child.try_wait().map_err(|error| error.to_string())?;
         match status {
             None if !self.is_reached() => {
-                // It must not take long.
+                // The `ssh` must exit soon after closing its stdout.
                 let soon = Instant::now() + END_WITHIN;
                 if self.until.is_some_and(|until| until > soon) {
                     self.until = Some(soon);
@@ -283,7 +290,8 @@ impl Host {
         Ok(())
     }
 
-    /// How its ranks have ended of which it did not tell, once it has ended. None of an `ssh` that was killed for what it said.
+    /// Status for those ranks of an ended host whose status it did not report. `None` if its `ssh` was killed because
+    /// of a malformed record.
     pub fn status(&mut self) -> Option<Status> {
         if self.broken {
             return None;
@@ -291,14 +299,14 @@ impl Host {
         self.child.try_wait().ok().flatten().map(|status| Status::from(status).of_shell())
     }
 
-    /// Passes a signal on to a rank, and to what that has started.
+    /// Passes a signal to a rank and its descendants.
     pub fn signal(&mut self, rank: Rank, signal: Signal) {
         let name = if signal == Signal::KILL { "KILL" } else { "TERM" };
         self.unsent.extend_from_slice(format!("{name} {rank}\n").as_bytes());
         let _ = self.send();
     }
 
-    /// To be called when all its ranks have ended.
+    /// Closes the connection once all ranks of the host have ended.
     pub fn release(&mut self) {
         if self.stdin.is_none() {
             return;
@@ -308,7 +316,7 @@ impl Host {
         self.stdin = None;
     }
 
-    /// Stops reaching it.
+    /// Gives up a host that is not yet reached.
     pub fn give_up(&mut self) {
         self.cut();
         let _ = self.child.wait();
@@ -316,13 +324,13 @@ impl Host {
         self.unsent.clear();
     }
 
-    /// Closes the pipe to it, so that it ends its ranks.
+    /// Closes the pipes, so that the host ends its ranks.
     pub fn close(&mut self) {
         (self.stdin, self.stdout, self.stderr) = (None, None, None);
     }
 
-    /// Kills the `ssh`, and hears no more of it. What that started, where it is a script or `timeout`, is not known, and may hold
-    /// the pipes open for ever.
+    /// Kills the `ssh` and ignores further output. If TRANSOM_SSH names a script or `timeout`, its children are unknown
+    /// and may hold the pipes open for ever.
     pub fn cut(&mut self) {
         tracing::debug!(host = self.name, "killing its ssh");
         let _ = self.child.kill();
@@ -337,7 +345,7 @@ impl Drop for Host {
     }
 }
 
-/// Reads once; `None` if nothing is there. A pipe that has ended is dropped.
+/// Reads once without blocking; `None` if nothing is available. A pipe that has ended is dropped.
 fn read(pipe: &mut Option<impl Read>, chunk: &mut [u8]) -> Option<usize> {
     match pipe.as_mut()?.read(chunk) {
         Ok(0) => *pipe = None,
@@ -348,14 +356,14 @@ fn read(pipe: &mut Option<impl Read>, chunk: &mut [u8]) -> Option<usize> {
     None
 }
 
-/// Takes the records that have come whole out of what was received of a host that has those ranks.
+/// Removes complete records from the bytes received from a host with these ranks, and appends their events to `told`.
 fn take_records(received: &mut Vec<u8>, ranks: &Range<Rank>, told: &mut Vec<Told>) -> Result<(), String> {
     let mut taken = 0;
     while let Some(end) = received[taken..].iter().take(LONGEST_HEAD).position(|byte| *byte == b'\n') {
         let head = &received[taken..taken + end];
         let (kind, rank, number) = parse(head)
             .filter(|(_, rank, _)| ranks.contains(rank))
-            .ok_or_else(|| format!("it says {:?}, which is no record", String::from_utf8_lossy(head)))?;
+            .ok_or_else(|| format!("it sent {:?}, which is not a record", String::from_utf8_lossy(head)))?;
         let begin = taken + end + 1;
         let len = if matches!(kind, b'x' | b'l') { 0 } else { number };
         let Some(bytes) = received.get(begin..begin + len) else { break };
@@ -368,12 +376,12 @@ fn take_records(received: &mut Vec<u8>, ranks: &Range<Rank>, told: &mut Vec<Told
     }
     received.drain(..taken);
     if received.len() > LONGEST_HEAD && !received[..LONGEST_HEAD].contains(&b'\n') {
-        return Err("what it says is no record".into());
+        return Err("it sent 64 bytes without a record's head".into());
     }
     Ok(())
 }
 
-/// The head of a record: its kind, rank and number.
+/// Parses a record's head into kind, rank and number.
 fn parse(head: &[u8]) -> Option<(u8, Rank, usize)> {
     let mut words = std::str::from_utf8(head).ok()?.split(' ');
     let (kind, rank, number) = (words.next()?, words.next()?.parse().ok()?, words.next()?.parse().ok()?);
@@ -391,7 +399,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn records_are_checked() {
+    fn malformed_record_heads_are_refused() {
         assert_eq!(parse(b"o 3 65536"), Some((b'o', 3, 65536)));
         assert_eq!(parse(b"x 0 137"), Some((b'x', 0, 137)));
         assert_eq!(parse(b"l 0 1"), Some((b'l', 0, 1)));
@@ -412,13 +420,15 @@ mod tests {
     }
 
     #[test]
-    fn records_are_taken_whole_and_of_ranks_of_that_host() {
+    fn partial_and_foreign_records_are_not_taken() {
         let (mut received, mut told) = (b"o 2 3\nabce 3 0\nl 2 1\nx 3 7\no 2 5\nab".to_vec(), Vec::new());
         take_records(&mut received, &(2..4), &mut told).unwrap();
         let wrote = |rank, stream, bytes: &[u8]| Told::Wrote(rank, stream, bytes.to_vec());
         assert_eq!(told, [wrote(2, 0, b"abc"), wrote(3, 1, b""), Told::Lost(2), Told::Exited(3, Status::Exited(7))]);
         assert_eq!(received, b"o 2 5\nab");
-        for (wrong, why) in [(&b"x 4 0\n"[..], "\"x 4 0\""), (b"o 1 1\na", "\"o 1 1\""), (&[b'o'; 100], "no record")] {
+        for (wrong, why) in
+            [(&b"x 4 0\n"[..], "\"x 4 0\""), (b"o 1 1\na", "\"o 1 1\""), (&[b'o'; 100], "without a record")]
+        {
             let error = take_records(&mut wrong.to_vec(), &(2..4), &mut told).unwrap_err();
             assert!(error.contains(why), "{error}");
         }

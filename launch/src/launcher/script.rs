@@ -1,7 +1,7 @@
-//! What a host executes: one line of `sh`, which starts its ranks, passes on what they write, and ends them. The host needs
-//! `sh`, `setsid`, `env`, `dd`, `wc`, `cat`, `mktemp`, `mkfifo`, `rm` and `/proc`.
+//! The program that a host executes: one line of `sh`, which starts its ranks, forwards their output, and ends them.
+//! The host needs `sh`, `setsid`, `env`, `dd`, `wc`, `cat`, `mktemp`, `mkfifo`, `rm` and `/proc`.
 //!
-//! One `ssh` serves a host, so what its ranks write goes through one stream, as records:
+//! One `ssh` serves a host, so its ranks' output shares one stream of records:
 //!
 //! ```text
 //!     o RANK LENGTH    and so many bytes of its stdout; 0: its end
@@ -9,12 +9,12 @@
 //!     l RANK 1         some of its output is lost: there is no room for it
 //!     x RANK STATUS    it has exited, as `$?` tells it
 //! ```
-//! Each stream of a rank has a loop that reads what is there (`dd`, one block) into a file, and writes it behind its length
-//! while it holds the turn: the one line in a pipe that they all have open. Only whole records are written
-//! so, of any bytes, at three processes for 64 KiB at most.
+//! Each stream of a rank has a loop. It reads one block of available bytes into a file with `dd`, and writes the file
+//! after its length while it holds the turn. The turn is the one line in a pipe that all loops have open. Records are
+//! therefore written whole, with any bytes, at a cost of at most three processes per 64 KiB.
 //!
-//! The other way come lines `SIGNAL RANK`, for the rank's process group, and `END`. If the stream ends without that, all are
-//! killed.
+//! In the other direction the launcher sends lines `SIGNAL RANK`, for the rank's process group, and `END`. If the
+//! stream ends without `END`, all ranks are killed.
 
 use super::settings::Settings;
 use crate::variables::{SSH, removed_for_ranks};
@@ -23,28 +23,30 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use transom_locks::Rank;
 
-/// The most bytes in a record.
+/// Most bytes in a record.
 pub(super) const BLOCK: usize = 65536;
-/// Gives a name to a newline, which `$(..)` would cut off at the end of what is printed.
+/// Defines a variable that holds a newline, because `$(..)` strips newlines at the end of its output.
 const NEWLINE: &[u8] = b"_transom_newline=$(printf '\\nx'); _transom_newline=${_transom_newline%x}; ";
-/// Variables of this process's environment whose names begin so are set for ranks on other hosts,
+/// Prefixes of variables of this process's environment that are set for ranks on other hosts,
 const CARRIED: [&str; 4] = ["TRANSOM_", "RUST_", "OMP_", "LD_LIBRARY_PATH"];
-/// except this, which is for the launcher.
+/// except this variable, which is for the launcher.
 const NOT_CARRIED: &str = SSH.name;
 
-/// Of one rank: its number, and the variables that tell it its job.
+/// A rank and the variables that give it its job.
 pub(super) type Variables = (Rank, Vec<(&'static str, String)>);
 
-// The names of the script begin with `_transom_`, because all variables of the host's environment are variables of `sh`.
-// What is set for the program is set by `env`, and is no variable here.
+// All variables of the script begin with `_transom_`, because the host's environment variables are also variables of
+// `sh`. The program's variables are set by `env` and are not variables of the script.
 
-/// The address from which `ssh` reached the host is one at which the host can reach the hub. Not one with the name of an interface,
-/// which is another's here, nor `UNKNOWN`, which `sshd` says where it listens to no socket.
+/// Prepends the address from which `ssh` reached the host, because the hub can be reached there. Skips an address with
+/// an interface name, which is valid only on the other machine, and `UNKNOWN`, which `sshd` reports when it does not
+/// serve a socket.
 const HUB: &str = "_transom_here=${SSH_CONNECTION%% *}; \
     case $_transom_here in *[!0-9a-fA-F.:]*) _transom_here=;; *:*) _transom_here=[$_transom_here];; esac; \
     if [ -n \"$_transom_here\" ]; then _transom_hub=\"$_transom_here:${_transom_hub##*:},$_transom_hub\"; fi; ";
 
-/// `_transom_say LINE [FILE]`: a record. `_transom_pump RANK o|e`: passes on its stdin, by a file that is open as 6.
+/// `_transom_say LINE [FILE]` writes a record. `_transom_pump RANK o|e` forwards its stdin through the file open as
+/// descriptor 6.
 const RECORDS: &str = "\
     _transom_say() { read -r _transom_turn <&5; echo \"$1\" >&4; [ -z \"$2\" ] || cat <$2 >&4; echo >&5; }; \
     _transom_pump() { _transom_file=/proc/self/fd/6; trap 'kill -TERM 0' EXIT; \
@@ -53,13 +55,14 @@ const RECORDS: &str = "\
         do _transom_say \"$2 $1 $_transom_length\" $_transom_file; done; \
         _transom_say \"$2 $1 0\"; trap - EXIT; }; ";
 
-/// `_transom_rank RANK NAME=VALUE...` starts a rank, in a session of its own; `_transom_run` waits for it and kills what it
-/// leaves behind in its process group. While it waits, it holds the file from which the rank reads the secret, and which
-/// is found by this process and descriptor. The rank inherits no descriptor, so that it may be behind a wrapper that
-/// closes them. At SIGTERM, which says that the host is [`OVER`], it kills the rank: `$!`, as soon as that is another than before.
+/// `_transom_rank RANK NAME=VALUE...` starts a rank in a session of its own; `_transom_run` waits for it and kills what
+/// it leaves behind in its process group. While it waits, it holds the file from which the rank reads the secret; the
+/// rank finds the file by this process and descriptor. The rank inherits no descriptor, so wrappers that close
+/// descriptors do no harm. SIGTERM means that the host is [`OVER`]: `_transom_run` then kills the rank, which is `$!`
+/// once that differs from its earlier value.
 ///
-/// A stream is a pipe that is open to read and to write here until those that only read and only write it have opened it.
-/// They close the rest by `exec`: of what is redirected for a function only, `sh` keeps the old descriptor open.
+/// A stream is a pipe, held open here for reading and writing until its reader and its writer have opened it. They
+/// close the other descriptors by `exec`: a redirection for a function only would keep the old descriptor open in `sh`.
 const RANK: &str = "\
     _transom_run() { trap 'kill -TERM 0' EXIT; _transom_number=$1; shift; echo \"transom secret $_transom_secret\" >&6; \
         read -r _transom_process _transom_rest </proc/self/stat; \
@@ -76,23 +79,25 @@ const RANK: &str = "\
         exec 6<>\"$_transom_folder/3-$1\"; \
         { exec >/proc/self/fd/8 2>/proc/self/fd/9 8<&- 9<&-; _transom_run \"$@\"; } & exec 6<&- 8<&- 9<&-; }; ";
 
-/// A shell that cannot start a process exits, whichever of these it is. Then it sends SIGTERM to all of them, at which those that wait
-/// for a rank kill it, and the first ends the host, without a further process. At a good end it is killed and does not come to this.
+/// A shell that cannot start a process exits, whichever shell it is. The trap then sends SIGTERM to all shells. Those
+/// that wait for a rank kill the rank, and the first shell cleans up and ends the host without starting a process.
+/// After a normal end the first shell is killed and never runs this trap.
 const OVER: &str = "trap 'trap \"\" TERM; kill -TERM 0; \
-    echo \"transom: the ranks of this host are ended: a process was killed, or could not be started\" \
+    echo \"transom: the ranks of this host are ended: a process of the launcher was killed, or could not be started\" \
         \"(ulimit -u; a rank takes six)\" >&2; \
     exec rm -rf \"$_transom_folder\"' EXIT; trap exit TERM; ";
 
-/// Behind the ranks' numbers. The folder is there until all in it is open.
+/// Follows the ranks' numbers. The folder exists until everything in it is open.
 const FILES: &str = "; do set -- \"$@\" \"$_transom_folder/o$_transom_number\" \"$_transom_folder/e$_transom_number\"; done; \
     mkfifo \"$_transom_folder/turn\" \"$_transom_folder/processes\" \"$@\" || exit 125; ";
 
-/// In a process of its own, because the first is killed with the launcher where no `ssh` is between.
-/// 3: lines of the launcher; 4: records; 5: the turn, a pipe with one line in it; 7: the process of each rank.
+/// Runs in a process of its own, because the first shell is killed with the launcher where no `ssh` is between.
+/// Descriptors: 3 has lines from the launcher, 4 takes records, 5 is the turn (a pipe that holds one line), 7 has the
+/// process of each rank.
 const MAIN: &str = "exec 3<&0 4>&1 </dev/null 5<>\"$_transom_folder/turn\" 7<>\"$_transom_folder/processes\"; echo >&5; \
     { trap 'kill -TERM 0' EXIT; _transom_ranks; ";
 
-/// Behind the number of ranks.
+/// Follows the number of ranks.
 const LOOP: &str = "; _transom_all=; while [ $_transom_left -gt 0 ]; do read -r _transom_number _transom_process <&7; \
         eval _transom_process_$_transom_number=$_transom_process; _transom_all=\"$_transom_all $_transom_number\"; \
         _transom_left=$((_transom_left - 1)); done; rm -rf \"$_transom_folder\"; \
@@ -104,10 +109,10 @@ const LOOP: &str = "; _transom_all=; while [ $_transom_left -gt 0 ]; do read -r 
     for _transom_number in $_transom_all; do _transom_kill KILL $_transom_number; done; \
     sleep 1; kill -KILL 0; } & wait\n";
 
-/// The line for a host with these ranks.
+/// Builds the line for a host with these ranks.
 pub(super) fn line(settings: &Settings, folder: &OsStr, secret: &str, ranks: &[Variables]) -> io::Result<Vec<u8>> {
-    // `setsid` is found by the host's own PATH; the rank's need not have it.
-    // The line itself, which has the secret, would be inherited if the host's environment had a variable of that name.
+    // `setsid` is found by the host's own PATH, which the rank's PATH may lack. The line contains the secret; it is
+    // unset first, because `sh` exports it to all processes if the host's environment had a variable of that name.
     let mut line = Vec::from(b"unset _transom_line; _transom_setsid=$(command -v setsid || echo setsid); ".as_slice());
     line.extend_from_slice(NEWLINE);
     line.extend_from_slice(b"cd ");
@@ -132,7 +137,7 @@ pub(super) fn line(settings: &Settings, folder: &OsStr, secret: &str, ranks: &[V
         line.push(b'=');
         quote(&mut line, &value);
     }
-    // Programs in this PATH are found there too, if the hosts have the same folders.
+    // Appended, so that programs in this PATH are found if the hosts have the same folders.
     let given = settings.env.iter().any(|(name, _)| name == "PATH");
     if let Some(path) = std::env::var_os("PATH").filter(|_| !given) {
         line.extend_from_slice(b" PATH=\"$PATH\":");
@@ -168,12 +173,12 @@ pub(super) fn line(settings: &Settings, folder: &OsStr, secret: &str, ranks: &[V
     line.extend_from_slice(format!("_transom_left={}", ranks.len()).as_bytes());
     line.extend_from_slice(LOOP.as_bytes());
     if line.contains(&0) {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "a zero byte in an argument or a variable"));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "an argument or a variable contains a zero byte"));
     }
     Ok(line)
 }
 
-/// The name of a variable, if `sh` and `env` take it for one.
+/// Checks that `sh` and `env` accept the name of a variable.
 fn checked(name: &OsStr) -> io::Result<&[u8]> {
     let bytes = name.as_bytes();
     let word = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
@@ -181,13 +186,13 @@ fn checked(name: &OsStr) -> io::Result<&[u8]> {
         return Ok(bytes);
     }
     let why = format!(
-        "a variable of the name {name:?} cannot be given to a rank on another host; expected letters, digits and _, not a \
+        "cannot pass variable {name:?} to a rank on another host; expected letters, digits and _, not a \
          digit first"
     );
     Err(io::Error::new(io::ErrorKind::InvalidInput, why))
 }
 
-/// Appends a word so that `sh` reads it unchanged; there is no newline in what is appended.
+/// Appends a word quoted for `sh`. The quoted text contains no newline.
 fn quote(line: &mut Vec<u8>, word: &OsStr) {
     line.push(b'\'');
     for byte in OsString::from(word).into_vec() {
@@ -206,7 +211,7 @@ mod tests {
     use std::process::Command;
 
     #[test]
-    fn any_word_comes_through_a_shell() {
+    fn quoted_word_survives_a_shell() {
         for word in ["", "a b", "it's", "$HOME `id` \"x\" \\ ! * ;", "two\nlines\n", "ä\u{1f980}", "'\n'", "-n"] {
             let mut line = [NEWLINE, b"printf '%s' "].concat();
             quote(&mut line, word.as_ref());
@@ -224,13 +229,13 @@ mod tests {
     }
 
     #[test]
-    fn the_hub_is_where_ssh_came_from_if_that_is_an_address() {
+    fn ssh_client_address_precedes_the_hubs() {
         for (connection, hub) in [
             ("192.0.2.7 50000 192.0.2.8 22", "192.0.2.7:5,h:5"),
             ("2001:db8::7 50000 2001:db8::8 22", "[2001:db8::7]:5,h:5"),
-            // Its scope means another interface there.
+            // The scope names an interface of the other machine.
             ("fe80::7%eth0 50000 fe80::8%eth0 22", "h:5"),
-            // `sshd` behind a command that is its connection.
+            // `sshd` with a command as its transport.
             ("UNKNOWN 65535 UNKNOWN 65535", "h:5"),
             ("", "h:5"),
         ] {
@@ -241,13 +246,13 @@ mod tests {
     }
 
     #[test]
-    fn it_is_one_line() {
+    fn line_ends_at_its_only_newline() {
         let line = line_of(&[("A", "two\nlines")], &["\n"]).unwrap();
         assert_eq!(line.iter().position(|byte| *byte == b'\n'), Some(line.len() - 1));
     }
 
     #[test]
-    fn what_no_shell_can_be_told_is_refused() {
+    fn invalid_names_and_zero_bytes_are_refused() {
         assert!(line_of(&[], &[]).is_ok());
         for name in ["", "A B", "A;id", "1A", "ä", "-i", "A="] {
             assert!(line_of(&[(name, "x")], &[]).is_err(), "{name}");
@@ -256,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_of_the_launcher_are_its_own() {
+    fn user_cannot_set_variables_of_the_launcher() {
         let given = [("TRANSOM_BOOTSTRAP", "none"), ("TRANSOM_RANK", "7"), ("TRANSOM_SHM", "1,2,3"), ("MINE", "yes")];
         let line = String::from_utf8(line_of(&given, &[]).unwrap()).unwrap();
         let (unset, set) = line.split_once("; _transom_secret").unwrap();

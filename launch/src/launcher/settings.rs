@@ -1,4 +1,4 @@
-//! What is to be launched, and how.
+//! The description of a job to launch.
 
 use super::hosts::HostList;
 use super::tag::Tag;
@@ -10,7 +10,7 @@ use std::time::Duration;
 pub(super) struct Settings {
     pub program: PathBuf,
     pub ranks: usize,
-    /// This machine if none are named.
+    /// Hosts for the ranks; `None` means this machine.
     pub hosts: Option<HostList>,
     pub args: Vec<OsString>,
     pub env: Vec<(OsString, OsString)>,

@@ -1,4 +1,4 @@
-//! Signals to the launcher, as a descriptor that `poll` can wait for.
+//! Signals to the launcher, as a descriptor for `poll`.
 
 use rustix::fd::{AsFd, BorrowedFd};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
@@ -7,7 +7,7 @@ use signal_hook::iterator::exfiltrator::SignalOnly;
 use std::io;
 use std::os::unix::net::UnixStream;
 
-/// While it lives, the signals that end a job do not end this process.
+/// While this value exists, signals that end a job do not end this process.
 pub(super) struct Signals {
     delivery: SignalDelivery<UnixStream, SignalOnly>,
 }
@@ -17,25 +17,25 @@ impl Signals {
         let (read, write) = UnixStream::pair()?;
         let ignored = ignored();
         let obeyed = [SIGINT, SIGHUP].into_iter().filter(|signal| ignored & (1 << (signal - 1)) == 0);
-        // SIGCHLD too: if it were ignored, the system would reap the ranks before their status is read.
-        // SIGXFSZ as well: a write beyond the limit of file sizes is an error that the launcher reports.
+        // SIGCHLD: if it were ignored, the kernel would reap the ranks before their statuses are read. SIGXFSZ: a write
+        // beyond the limit of file sizes then fails with an error that the launcher reports.
         let handled = obeyed.chain([SIGTERM, SIGCHLD, SIGXFSZ]);
         let delivery = SignalDelivery::with_pipe(read, write, SignalOnly, handled)?;
         Ok(Signals { delivery })
     }
 
-    /// Readable when a signal has come.
+    /// Readable once a signal has arrived.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.delivery.get_read().as_fd()
     }
 
-    /// The signals that have come and that end the job.
+    /// Signals that arrived since the last call and end the job.
     pub fn pending(&mut self) -> impl Iterator<Item = i32> {
         self.delivery.pending().filter(|signal| ![SIGCHLD, SIGXFSZ].contains(signal))
     }
 }
 
-/// The signals that this process ignores, as a bit mask; 0 if the system does not tell.
+/// Signals that this process ignores, as a bit mask; 0 if /proc is not available.
 fn ignored() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

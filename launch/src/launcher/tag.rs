@@ -1,8 +1,8 @@
-//! Which lines of the output are tagged.
+//! Selection of the output lines that begin with their rank.
 
 use std::str::FromStr;
 
-/// Which lines of the ranks' output the launcher tags with the rank that wrote them: `[2] `.
+/// Selects the output lines that the launcher prefixes with the rank that wrote them, e.g. `[2] `.
 ///
 /// # Examples
 /// ```
@@ -35,7 +35,7 @@ impl FromStr for Tag {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let named = Self::NAMES.iter().find(|(name, _)| *name == text.trim());
-        named.map(|(_, tag)| *tag).ok_or("no such choice")
+        named.map(|(_, tag)| *tag).ok_or("it is none of these")
     }
 }
 
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_tag_has_its_name() {
+    fn tag_round_trips_through_its_name() {
         for (name, tag) in [("none", Tag::None), ("stderr", Tag::Stderr), ("all", Tag::All)] {
             assert_eq!((name.parse(), tag.to_string().as_str()), (Ok(tag), name));
         }

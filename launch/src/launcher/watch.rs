@@ -1,4 +1,4 @@
-//! The launcher's one loop: it sleeps until a rank ends or writes, a signal comes, or a time is up.
+//! The launcher's event loop: it sleeps until a rank ends or writes, a signal arrives, or a time is reached.
 
 use super::control_plane::ControlPlane;
 use super::orphans::Orphans;
@@ -13,14 +13,15 @@ use std::io;
 use std::time::{Duration, Instant};
 use transom_locks::Rank;
 
-/// How long a rank has to end after SIGTERM.
+/// Time that a rank has to end after SIGTERM.
 const TERM_TO_KILL: Duration = Duration::from_secs(1);
-/// How long a rank on another host has to end after SIGKILL before its `ssh` is killed.
+/// Time that a rank on another host has to end after SIGKILL, before its `ssh` is killed.
 const KILL_TO_CUT: Duration = Duration::from_secs(2);
-/// How long the rest of the output may take after the user has asked for the end.
+/// Time for the rest of the output after the user has requested the end.
 const LAST_OUTPUT: Duration = Duration::from_secs(1);
 
-/// A job that runs. Fields are dropped in this order: ranks before orphans, because what they started may become orphans.
+/// A running job. Fields are dropped in order: ranks before orphans, because processes that ranks started may become
+/// orphans.
 pub(super) struct Watch {
     control_plane: ControlPlane,
     ranks: Ranks,
@@ -30,39 +31,39 @@ pub(super) struct Watch {
     grace: Duration,
     deadline: Option<Instant>,
     phase: Phase,
-    /// The first failure, until the status of its cause is known.
+    /// First failure, until the status of its cause is known.
     failed: Option<Failed>,
     failure: Option<Failure>,
-    /// A signal has come that ends the job.
+    /// A signal that ends the job has arrived.
     interrupted: bool,
-    /// When to stop waiting for the reader of the output.
+    /// Time at which the launcher stops waiting for the reader of its output.
     give_up_output: Option<Instant>,
 }
 
 /// The first failure that the launcher has seen.
 #[derive(Clone, Copy)]
 struct Failed {
-    /// The rank whose process was seen to end first, and its status.
+    /// Rank whose process ended first, and its status.
     rank: Rank,
     status: Status,
-    /// The rank that died first, as other ranks have noticed; else `rank`.
+    /// Rank that died first, as recorded by other ranks; else `rank`.
     cause: Rank,
 }
 
-/// What has been done to end the ranks.
+/// Steps taken to end the ranks.
 #[derive(Clone, Copy)]
 enum Phase {
     Running,
-    /// One has failed. The others may report their errors until then, or for ever.
+    /// A rank failed. The others may run until this time, or without limit, to report their own errors.
     Grace(Option<Instant>),
-    /// They have got SIGTERM. They get SIGKILL then.
+    /// SIGTERM is sent. SIGKILL follows at this time.
     Terminating(Instant),
-    /// They have got SIGKILL. The `ssh` of hosts that do not answer is killed then.
+    /// SIGKILL is sent. The `ssh` of hosts that do not answer is killed at this time.
     Killed(Instant),
     Cut,
 }
 
-/// What woke the launcher.
+/// An event that woke the launcher.
 enum Event {
     Signal,
     Writable,
@@ -114,7 +115,7 @@ impl Watch {
         Ok(Outcome { statuses, failure: self.failure, output: self.output.kept() })
     }
 
-    /// Sleeps until something happens, and handles it.
+    /// Sleeps until an event, and handles it.
     fn turn(&mut self) -> Result<(), LaunchError> {
         let events = self.sleep().map_err(|source| LaunchError::System { what: "waiting for the ranks", source })?;
         self.hear_signals();
@@ -136,8 +137,8 @@ impl Watch {
         self.write()
     }
 
-    /// Whether output of ranks on hosts is read. What says how they ended comes behind it, so whoever has been killed is heard to the end,
-    /// of which there is not much.
+    /// Returns whether to read output of ranks on hosts. Exit statuses follow the output in the same stream, so after
+    /// SIGKILL everything is read; little output remains then.
     fn has_room(&self) -> bool {
         self.output.has_room() || matches!(self.phase, Phase::Killed(_) | Phase::Cut)
     }
@@ -151,11 +152,11 @@ impl Watch {
         watched.extend(self.output.pipes().map(|(pipe, fd)| event(Event::Readable(pipe), fd, PollFlags::IN)));
         let (events, mut fds): (Vec<Event>, Vec<PollFd<'_>>) = watched.into_iter().unzip();
         let left = self.next_time().map(|time| time.saturating_duration_since(Instant::now()));
-        // A time too long for the system is no limit.
+        // A duration too long for `poll` means no timeout.
         let left = left.and_then(|left| Timespec::try_from(left).ok());
         match poll(&mut fds, left.as_ref()) {
             Ok(_) => {}
-            // By a signal, which is there to be heard.
+            // A signal interrupted `poll`.
             Err(rustix::io::Errno::INTR) => return Ok(vec![Event::Signal]),
             Err(error) => return Err(error.into()),
         }
@@ -163,7 +164,7 @@ impl Watch {
         Ok(happened.map(|(event, _)| event).collect())
     }
 
-    /// When the loop has to wake even if nothing happens.
+    /// The next time at which the loop must wake without an event.
     fn next_time(&self) -> Option<Instant> {
         let running = self.ranks.running().next().is_some();
         let next = match self.phase {
@@ -210,7 +211,7 @@ impl Watch {
         for signal in heard {
             tracing::debug!(signal, "the launcher got a signal");
             self.settle_failure(true);
-            // A terminal sends the signal to the ranks as well, and a rank that it killed may be noticed first.
+            // A terminal sends the signal to the ranks too, and the launcher may see a rank killed by it first.
             if matches!(self.failure, Some(Failure::Rank { status: Status::Killed(by), .. }) if by == signal) {
                 self.failure = Some(Failure::Interrupted { signal });
             }
@@ -226,7 +227,7 @@ impl Watch {
         }
     }
 
-    /// What ends a job before all its hosts are reached is an error, not an outcome.
+    /// A job that ends before all its hosts are reached is an error, not an outcome.
     fn check_reaching(&mut self) -> Result<(), LaunchError> {
         if self.ranks.are_reached() || self.failed.is_some() || self.failure.is_some() && !self.interrupted {
             return Ok(());
@@ -239,9 +240,9 @@ impl Watch {
     }
 
     fn reap(&mut self, mut statuses: Vec<(Rank, Status)>) {
-        // A rank that fails because another one died has recorded that death before. A rank that had left before any death was
-        // recorded fails by itself, and others that waited for it may follow. Without either, of several that ended at once, a
-        // killed one is more likely the cause than one that exited.
+        // A rank that fails because of another death has recorded that death before. A rank that left before any
+        // recorded death failed on its own, and ranks that waited for it may follow. Otherwise, of several ranks that
+        // ended at once, a killed one is more likely the cause than one that exited.
         let noticed = self.control_plane.first_death();
         let has_left = |rank: Rank| self.control_plane.has_left_first(rank);
         statuses.sort_by_key(|&(rank, status)| (!has_left(rank), !matches!(status, Status::Killed(_))));
@@ -257,7 +258,7 @@ impl Watch {
             if let Phase::Running = self.phase {
                 self.phase = Phase::Grace(Instant::now().checked_add(self.grace));
             }
-            // Who has not begun has nothing to report.
+            // A rank that has not started has no error to report.
             for (rank, status) in self.ranks.reach_no_more() {
                 self.control_plane.ended(rank, status.success());
             }
@@ -265,8 +266,8 @@ impl Watch {
         self.settle_failure(false);
     }
 
-    /// Decides which rank made the job fail: the first that died, as the others have noticed, which may not be the first
-    /// whose process is seen to have ended. Unless it is `urgent`, how that rank ends is waited for.
+    /// Decides which rank made the job fail: the first that died according to the other ranks, which may not be the
+    /// first whose process was seen to end. Waits for that rank's status unless `urgent`.
     fn settle_failure(&mut self, urgent: bool) {
         let Some(Failed { rank: failed, status, cause }) = self.failed else { return };
         let failure = match self.ranks.status(cause) {
@@ -284,14 +285,14 @@ impl Watch {
             if error.kind() != io::ErrorKind::BrokenPipe {
                 return Err(LaunchError::Output(with_limit(error)));
             }
-            // Lines for stdout are dropped now; those for stderr are still to be written.
+            // Queued lines for stdout are dropped now; those for stderr are still written.
             self.fail(Failure::OutputClosed);
             self.terminate();
         }
         Ok(())
     }
 
-    /// Records a failure and reports it on stderr, unless there was one before.
+    /// Records a failure and reports it on stderr, unless an earlier one is recorded.
     fn fail(&mut self, failure: Failure) {
         if self.failure.is_none() {
             if failure != Failure::OutputClosed {
@@ -314,13 +315,14 @@ impl Watch {
     }
 }
 
-/// Names the limit of file sizes, if output to a file has reached it.
+/// Adds the limit of file sizes to an error that it caused.
 fn with_limit(error: io::Error) -> io::Error {
     let most = getrlimit(Resource::Fsize).current;
     match (rustix::io::Errno::from_io_error(&error), most) {
-        (Some(rustix::io::Errno::FBIG), Some(most)) => {
-            io::Error::new(error.kind(), format!("files may have {most} bytes (RLIMIT_FSIZE): raise `ulimit -f`"))
-        }
+        (Some(rustix::io::Errno::FBIG), Some(most)) => io::Error::new(
+            error.kind(),
+            format!("the output file reached the limit of {most} bytes (RLIMIT_FSIZE); raise it with `ulimit -f`"),
+        ),
         _ => error,
     }
 }

@@ -1,4 +1,4 @@
-//! A rank's connection to the hub, which all its groups share, and what the thread that reads it has heard.
+//! A rank's connection to the hub, shared by all its groups, and the state that its reading thread has received.
 
 use super::frames::{GATHERED, GONE, JOB, LONGEST, State, parse_gone};
 use super::silence::{self, Silence};
@@ -13,42 +13,42 @@ use std::time::{Duration, Instant};
 use transom_locks::{Awaited, Rank};
 use transom_windows::{FabricError, Wait};
 
-/// After how long a sleep ends in which nothing has come, to see whether the wait is to be told of.
+/// Longest sleep without news, after which the wait checks whether to warn that it is slow.
 const SLEEP: Duration = Duration::from_millis(100);
 
 pub(super) struct Connection {
     pub rank: Rank,
-    /// Rank 0 runs the hub, so that the end of the connection is the death of rank 0.
+    /// Rank 0 runs the hub, so the end of the connection means that rank 0 died.
     hub_at_rank_0: bool,
     to_hub: Mutex<(TcpStream, Sealer)>,
-    /// The same connection.
+    /// Second handle of the same connection, to close it without taking `to_hub`.
     closing: TcpStream,
     groups: Mutex<HashMap<u64, Arc<Group>>>,
     closed: AtomicBool,
-    /// This rank has said that it leaves, so that the connection may end.
+    /// This rank has announced that it leaves, so the connection may end.
     leaving: AtomicBool,
 }
 
-/// The job, or a team.
+/// The job, or a team of it.
 pub(super) struct Group {
     pub id: u64,
-    /// This rank's number in it.
+    /// This rank's index in the group.
     pub me: Rank,
-    /// Their ranks in the job.
+    /// Job rank of each member.
     pub members: Vec<Rank>,
-    /// One more than the number of the first member that died; 0 for none.
+    /// One more than the index of the first member that died; 0 if none has.
     died: AtomicU64,
-    /// Of each member: a [`State`].
+    /// A [`State`] per member.
     states: Box<[AtomicU8]>,
     /// The connection has ended.
     closed: AtomicBool,
-    /// The round that is complete, until its messages are taken.
+    /// Body of a completed round, until a caller takes it.
     gathered: Mutex<Option<Vec<u8>>>,
     changed: Condvar,
 }
 
 impl Connection {
-    /// The connection of a rank that has joined; a thread reads it.
+    /// Starts the connection of a rank that has joined, and the thread that reads it.
     pub fn start(
         rank: Rank,
         size: usize,
@@ -81,7 +81,7 @@ impl Connection {
 
     /// The group of all ranks.
     pub fn job(&self) -> Arc<Group> {
-        self.groups().get(&JOB).cloned().expect("the job stays as long as its connection")
+        self.groups().get(&JOB).cloned().expect("the job's group lives as long as its connection")
     }
 
     pub fn add(&self, group: Arc<Group>) {
@@ -101,14 +101,14 @@ impl Connection {
         let body = Body::new(body.to_vec());
         let mut to_hub = lock(&self.to_hub);
         let (stream, sealer) = &mut *to_hub;
-        // The thread that reads notices an error.
+        // The reading thread detects the error and reports it.
         if body.and_then(|body| sealer.frame(kind, group, &body).write_to(stream)).is_err() {
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
 
-    /// Sends the last frame, waits for the hub to close the connection, which shows that it has read the frame, and
-    /// closes it; after `patience` in any case.
+    /// Sends the last frame, waits until the hub closes the connection, which acknowledges the frame, and closes it.
+    /// Waits for `patience` at most.
     pub fn end(&self, kind: u8, patience: Duration) {
         self.leaving.store(true, SeqCst);
         self.send(kind, JOB, &[]);
@@ -125,13 +125,13 @@ impl Connection {
         self.shut_down();
     }
 
-    /// Also while another thread waits for room to send.
+    /// Closes the connection, even while another thread is blocked in a send.
     pub fn shut_down(&self) {
         let _ = self.closing.shutdown(Shutdown::Both);
     }
 
     fn listen(&self, size: usize, mut stream: TcpStream, mut from_hub: Opener) {
-        // The longest frame is a round: each rank's message and its length.
+        // Longest possible body: a round, with each rank's message and length.
         let longest = (size as u64).saturating_mul(LONGEST + 8);
         let (mut chunk, mut silence) = (vec![0; 64 << 10], Silence::default());
         let why = loop {
@@ -144,12 +144,12 @@ impl Connection {
                 Err(why) => break why.to_owned(),
             }
             match stream.read(&mut chunk) {
-                Ok(0) => break "it has ended".to_owned(),
+                Ok(0) => break "the hub closed it".to_owned(),
                 Ok(read) => from_hub.take_in(&chunk[..read]),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     if silence.is_final(&stream) {
-                        break "its host does not answer".to_owned();
+                        break "the hub's host does not answer".to_owned();
                     }
                 }
                 Err(error) => break error.to_string(),
@@ -170,18 +170,18 @@ impl Connection {
     }
 
     fn hear(&self, Frame { kind, group, body }: Frame) -> Result<(), &'static str> {
-        // A group that is not there is one that this rank has left.
+        // An unknown group is one that this rank has left.
         let Some(group) = self.groups().get(&group).cloned() else { return Ok(()) };
         match kind {
             GATHERED => *group.gathered() = Some(body),
             GONE => {
                 let gone = parse_gone(&body, group.members.len());
-                let gone = gone.ok_or("a frame names a rank that is not in its group")?;
+                let gone = gone.ok_or("a GONE frame names a rank outside its group")?;
                 gone.into_iter()
                     .filter(|(member, _)| *member != group.me)
                     .for_each(|(member, how)| group.is(member, how));
             }
-            _ => return Err("a frame is of an unknown kind"),
+            _ => return Err("the hub sent a frame of an unknown kind"),
         }
         group.change(|| ());
         Ok(())
@@ -199,16 +199,16 @@ impl Group {
         lock(&self.gathered)
     }
 
-    /// Waits for the round under way to be complete, and takes it.
+    /// Waits until the current round is complete, and takes its body.
     pub fn wait_for_round(&self) -> Result<Vec<u8>, FabricError> {
         let found = |gathered: &mut Option<Vec<u8>>| match gathered.take() {
             Some(round) => Ok(Some(round)),
             None => self.lost().map_or(Ok(None), Err),
         };
-        // Who is late, the hub knows.
+        // Only the hub knows which rank is late.
         let call = &"a call of all ranks (making something together)";
         let wait = Wait { rank: self.me, call, awaited: Awaited::Anyone, deadline: None };
-        // The hub is far: nothing comes so soon that it is worth a core.
+        // The hub is on another host: an answer never comes soon enough to spin for it.
         let crowded = true;
         wait.until(
             crowded,
@@ -225,7 +225,7 @@ impl Group {
         )
     }
 
-    /// Makes a change and wakes the threads that wait. It is made under the lock, so that none misses it.
+    /// Makes a change and wakes waiting threads. The lock is held during the change, so that no waiter misses it.
     pub fn change(&self, what: impl FnOnce()) {
         let guard = self.gathered();
         what();
@@ -260,18 +260,18 @@ impl Group {
         self.state(member) == Some(State::Left)
     }
 
-    /// Why no call that waits can end well any more.
+    /// The error with which every blocking call fails from now on, if any.
     pub fn dead(&self) -> Option<FabricError> {
         if let Some(rank) = self.first_death() {
             return Some(FabricError::PeerDied { rank });
         }
         self.closed.load(SeqCst).then(|| FabricError::System {
-            what: "the launcher of the job cannot be reached any more".into(),
+            what: "the connection to the launcher's hub is lost".into(),
             source: io::ErrorKind::ConnectionAborted.into(),
         })
     }
 
-    /// Why no collective call can end well any more.
+    /// The error with which every collective call fails from now on, if any.
     pub fn lost(&self) -> Option<FabricError> {
         let left = || (0..self.members.len()).find(|&rank| self.has_left(rank));
         self.dead().or_else(|| left().map(|rank| FabricError::PeerLeft { rank }))

@@ -1,15 +1,15 @@
-//! What leads ranks to the hub of their job, and the two ways by which they are told: the environment, where a launcher
-//! of transom starts them, or the values that another launcher passes on.
+//! The contact by which ranks reach the hub of their job. It is passed in the environment by transom's launcher, or as
+//! a value in another launcher's key-value store.
 
 use super::wire::{LONG, Secret};
 use crate::variables::{HUB, VariableError};
 use std::net::{AddrParseError, IpAddr, SocketAddr};
 use std::str::FromStr;
 
-/// Other launchers pass on short values only, so no more addresses than these are told by them.
+/// Most addresses passed through another launcher, which limits the length of values.
 const MOST_ADDRESSES: usize = 8;
 
-/// Where the hub listens, and the secret that both sides of a connection prove to know.
+/// Addresses of the hub, and the secret that authenticates both sides of a connection.
 #[derive(Clone)]
 pub(crate) struct Contact {
     pub addresses: Vec<SocketAddr>,
@@ -17,23 +17,23 @@ pub(crate) struct Contact {
 }
 
 impl Contact {
-    /// Of a hub of this machine.
+    /// The contact of a hub on this machine.
     pub fn new(port: u16, secret: Secret) -> Self {
         Contact { addresses: addresses(port), secret }
     }
 
-    /// The variable that leads to the hub. The secret is in none, because what a rank starts inherits them.
+    /// The environment variable with the hub's addresses. No variable holds the secret, because a rank's children inherit them.
     pub fn environment(&self) -> (&'static str, String) {
         let addresses = self.addresses.iter().map(ToString::to_string).collect::<Vec<_>>();
         (HUB.name, addresses.join(","))
     }
 
-    /// The addresses of that variable; `None` if it is missing.
+    /// The addresses in that variable; `None` if it is not set.
     pub fn addresses_from_env() -> Result<Option<Vec<SocketAddr>>, VariableError> {
         Ok(HUB.get::<Addresses>()?.map(|Addresses(addresses)| addresses))
     }
 
-    /// The secret, then each address as text behind its length.
+    /// Encodes the secret, then each address as text preceded by its length (one byte).
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = self.secret.as_bytes().to_vec();
         for address in self.addresses.iter().take(MOST_ADDRESSES) {
@@ -66,8 +66,8 @@ impl FromStr for Addresses {
     }
 }
 
-/// Where this machine can be reached at a port; loopback addresses are last. An address may mean another machine to
-/// another host. That does no harm: a rank believes nobody who does not prove to know the secret.
+/// The addresses of this machine with a port, loopback addresses last. Another host may reach a different machine at
+/// an address. Such a machine fails the handshake, because it does not know the secret.
 fn addresses(port: u16) -> Vec<SocketAddr> {
     let interfaces = nix::ifaddrs::getifaddrs().into_iter().flatten();
     let found = interfaces.filter_map(|interface| {
@@ -75,7 +75,7 @@ fn addresses(port: u16) -> Vec<SocketAddr> {
         let v4 = address.as_sockaddr_in().map(|address| IpAddr::from(address.ip()));
         v4.or_else(|| address.as_sockaddr_in6().map(|address| IpAddr::from(address.ip())))
     });
-    // To a link-local address, the other side would need its own name of the link.
+    // A link-local address needs an interface name that is valid on the other host.
     let usable = |ip: &IpAddr| match ip {
         IpAddr::V4(ip) => !ip.is_link_local(),
         IpAddr::V6(ip) => !ip.is_unicast_link_local(),
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_rank_0_tells_is_checked() {
+    fn malformed_contacts_are_refused() {
         for wrong in [&[][..], &[0; 31], &[&[0; 32][..], &[200, 1]].concat(), &[&[0; 32][..], b"\x03abc"].concat()] {
             assert!(Contact::from_bytes(wrong).is_none(), "{wrong:?}");
         }

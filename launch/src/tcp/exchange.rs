@@ -1,4 +1,4 @@
-//! A rank's handle on the exchange.
+//! A rank's handle of the exchange through the hub.
 
 use super::connection::{Connection, Group};
 use super::contact::Contact;
@@ -17,46 +17,48 @@ use transom_locks::{Awaited, Rank};
 use transom_shm_loopback::Meet;
 use transom_windows::{Exchange, FabricError};
 
-/// How long reaching the hub may take.
+/// Longest time to reach the hub.
 const REACH_WITHIN: Duration = Duration::from_secs(60);
-/// How long after rank 0, if that runs the hub, the others may join. All know the contact before the first joins.
+/// Longest time after which a rank may join when rank 0, which runs the hub, has joined. All ranks know the contact
+/// before the first joins.
 const JOIN_WITHIN: Duration = REACH_WITHIN.saturating_mul(2);
-/// How long leaving waits for the hub to have read that this rank leaves.
+/// Longest wait for the hub to acknowledge that this rank leaves.
 const HEARD_WITHIN: Duration = Duration::from_secs(5);
 
-/// Where the hub runs.
+/// Location of the hub.
 pub(crate) enum HubAt {
     Launcher,
-    /// At rank 0, which has it.
+    /// Rank 0 runs the hub; `Some` at rank 0.
     Rank0(Option<Hub>),
 }
 
-/// A rank's handle on the exchange of its job, or of a team of it. When the last clone is dropped, the rank has left the
-/// job or team; in a panic, it died.
+/// A rank's handle of the exchange of its job, or of a team of it.
+///
+/// The rank leaves the job or team when the last clone is dropped; during a panic, it dies instead.
 #[derive(Clone)]
 pub struct Tcp(Arc<Member>);
 
 struct Member {
     group: Arc<Group>,
     line: Arc<Line>,
-    /// Threads make collective calls one after another.
+    /// Serialises collective calls of several threads.
     turn: Mutex<()>,
     left: AtomicBool,
-    /// Teams split from this.
+    /// Teams split from this group.
     teams: Mutex<Vec<Weak<Member>>>,
 }
 
-/// The connection to the hub; it ends when all groups have dropped this.
+/// The connection to the hub; it ends when the handles of all groups have dropped it.
 struct Line {
     connection: Arc<Connection>,
-    /// At rank 0, if that runs it.
+    /// The hub, at rank 0 if that runs it.
     hub: Mutex<Option<Hub>>,
 }
 
-/// Why a process cannot join a job by its hub.
+/// An error of joining a job through its hub.
 #[derive(Debug)]
 pub(crate) enum JoinError {
-    /// This process has joined as the rank before.
+    /// This process joined as the rank before.
     Taken(ProcessId),
     /// The rank's process ended before it joined.
     Ended,
@@ -70,7 +72,7 @@ impl From<FabricError> for JoinError {
 }
 
 impl Tcp {
-    /// Reaches the hub at one of its addresses, and joins the job as the rank that `process` is.
+    /// Connects to the hub at one of its addresses, and joins the job as `rank`, whose process is `process`.
     pub(crate) fn join(
         rank: Rank,
         size: usize,
@@ -86,7 +88,7 @@ impl Tcp {
                 let shown = addresses.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(", ");
                 let source = last.unwrap_or_else(|| io::Error::from(io::ErrorKind::AddrNotAvailable));
                 let what = format!(
-                    "rank {rank} cannot reach the hub of its job at {shown}; is there a firewall between, or has the job \
+                    "rank {rank} cannot reach the hub of its job at {shown}; does a firewall block the connection, or has the job \
                      ended?"
                 );
                 return Err(FabricError::System { what, source }.into());
@@ -98,7 +100,7 @@ impl Tcp {
                 Err(error) => {
                     tracing::debug!(rank, %address, %error, "the hub is not reached");
                     last = Some(error);
-                    // If all addresses refuse at once, do not use a whole core to try again.
+                    // Avoids spinning when all addresses refuse at once.
                     std::thread::sleep(Duration::from_millis(100));
                 }
             }
@@ -122,8 +124,8 @@ impl Tcp {
         }))
     }
 
-    /// A team of these ranks, in this order, this one among them; all of them call it, and nobody else need. `meet` is called
-    /// once, and gives what each passes to all of them.
+    /// Makes a team of these ranks, in this order, which include the calling rank. All members call it; other ranks
+    /// need not. `meet` is called once, and returns what each member passes to all members.
     pub fn team(&self, members: &[Rank], meet: &mut Meet<'_>) -> Result<Self, FabricError> {
         let id = random::<8>();
         let said = meet(id.as_ref().map_or(&[], |id| id))?;
@@ -146,12 +148,12 @@ impl Tcp {
         team
     }
 
-    /// Leaves the job and its teams now, even while there are clones; in a panic, the rank has died.
+    /// Leaves the job and its teams now, even while clones exist; during a panic, the rank dies instead.
     pub fn leave(&self) {
         self.0.leave_with_teams();
     }
 
-    /// Whether a rank has left.
+    /// Returns whether a rank has left.
     pub fn has_left(&self, rank: Rank) -> bool {
         self.0.group.has_left(rank)
     }
@@ -161,13 +163,13 @@ impl Tcp {
         self.0.group.first_death()
     }
 
-    /// Ends the connection without a word, as the end of the process does.
+    /// Ends the connection without announcing it, as the end of the process does.
     #[cfg(test)]
     pub(crate) fn cut(&self) {
         self.0.line.connection.shut_down();
     }
 
-    /// Has the hub that this rank runs give up ranks that have not joined by then.
+    /// Makes the hub at this rank give up ranks that have not joined by then.
     #[cfg(test)]
     pub fn all_by(&self, until: Instant) {
         self.0.line.hub.lock().unwrap().as_ref().unwrap().all_by(until);
@@ -175,7 +177,7 @@ impl Tcp {
 }
 
 fn no_numbers(source: io::Error) -> FabricError {
-    FabricError::System { what: "random numbers".into(), source }
+    FabricError::System { what: "drawing the number of a team".into(), source }
 }
 
 impl Member {
@@ -213,7 +215,7 @@ impl Drop for Line {
         self.connection.end(BYE, HEARD_WITHIN);
         let hub = lock(&self.hub).take();
         match hub {
-            // The others still need the hub. After a death they do not: it has told them.
+            // The other ranks still need the hub, unless a death was reported to all of them.
             Some(hub) if !died => hub.linger(),
             _ => {}
         }
@@ -244,7 +246,7 @@ impl Exchange for Tcp {
 
     fn check_peers(&self, awaited: Awaited) -> Result<(), FabricError> {
         let group = &self.0.group;
-        // Any death ends a wait, and is named; first that of the rank that is asked for.
+        // Any death ends a wait. The death of the awaited rank is reported first.
         if let Awaited::Rank(rank) | Awaited::Behind(rank) = awaited
             && group.state(rank) == Some(State::Died)
         {

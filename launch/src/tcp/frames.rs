@@ -1,42 +1,43 @@
-//! The frames between ranks and the hub: their kinds, and what is in their bodies. Each names the group that it is of:
-//! [`JOB`], or a team's number, which is random.
+//! The frames between ranks and the hub: their kinds and bodies. Each frame names its group: [`JOB`], or a team's
+//! random number.
 
 use transom_locks::Rank;
 use transom_windows::FabricError;
 
-/// The longest message of an exchange, in bytes.
+/// Longest message of an exchange, in bytes.
 pub(super) const LONGEST: u64 = 1 << 24;
 
-// To the hub.
+// Sent by ranks.
 /// A rank's part of a round: its message.
 pub(super) const PART: u8 = 1;
-/// A rank's part of a round, longer than [`LONGEST`]: its length only.
+/// A rank's part of a round that is longer than [`LONGEST`]: only its length.
 pub(super) const TOO_LONG: u8 = 2;
 /// The rank leaves the group.
 pub(super) const LEAVE: u8 = 3;
-/// The rank has failed in the group.
+/// The rank failed in the group.
 pub(super) const FAIL: u8 = 4;
-/// A team: its members.
+/// The members of a new team.
 pub(super) const FORM: u8 = 5;
 /// The rank leaves all groups, and closes the connection.
 pub(super) const BYE: u8 = 6;
-/// The first frame: the rank is there itself, and its first message was not repeated by another.
+/// The first frame. It proves that the rank itself is connected and that no third party replayed its first message.
 pub(super) const HERE: u8 = 7;
 
-// From the hub.
+// Sent by the hub.
 /// The rank has joined.
 pub(super) const WELCOME: u8 = 17;
 /// A round is complete: the parts of all members.
 pub(super) const GATHERED: u8 = 18;
-/// Members have left or died: the number of each in the group, and its [`State`].
+/// Members have left or died: the index of each in the group, and its [`State`].
 pub(super) const GONE: u8 = 19;
-/// The rank cannot join. The body is the process that has joined as this rank; zeros if it ended before it joined.
+/// The hub refuses the rank. The body names the process that joined as this rank, or is zero if its process ended
+/// before it joined.
 pub(super) const REFUSED: u8 = 21;
 
 /// The group of all ranks of the job.
 pub(super) const JOB: u64 = 0;
 
-/// Of a member of a group.
+/// State of a member of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum State {
@@ -51,7 +52,7 @@ impl State {
     }
 }
 
-/// Members that are gone, and how.
+/// Encodes members that are gone, each with its state.
 pub(super) fn body_of_gone(gone: impl Iterator<Item = (usize, State)>) -> Vec<u8> {
     gone.flat_map(|(member, state)| {
         let [a, b, c, d] = (member as u32).to_le_bytes();
@@ -60,7 +61,7 @@ pub(super) fn body_of_gone(gone: impl Iterator<Item = (usize, State)>) -> Vec<u8
     .collect()
 }
 
-/// The members of a group of `size` that are gone, and how; `None` if it is not a list of such.
+/// Decodes the members of a group of `size` that are gone; `None` if the body is malformed.
 pub(super) fn parse_gone(body: &[u8], size: usize) -> Option<Vec<(usize, State)>> {
     let (entries, rest) = body.as_chunks::<5>();
     let entry = |&[a, b, c, d, state]: &[u8; 5]| {
@@ -70,12 +71,12 @@ pub(super) fn parse_gone(body: &[u8], size: usize) -> Option<Vec<(usize, State)>
     if rest.is_empty() { entries.iter().map(entry).collect() } else { None }
 }
 
-/// The ranks of a team, in the order of the team.
+/// Encodes the ranks of a team, in the order of the team.
 pub(super) fn body_of_members(members: &[Rank]) -> Vec<u8> {
     members.iter().flat_map(|&rank| (rank as u32).to_le_bytes()).collect()
 }
 
-/// The ranks of a team out of a job of `size` ranks; `None` if they are not different ranks of it.
+/// Decodes the ranks of a team of a job of `size` ranks; `None` unless they are distinct ranks of it.
 pub(super) fn parse_members(body: &[u8], size: usize) -> Option<Vec<Rank>> {
     let (numbers, rest) = body.as_chunks::<4>();
     let members: Vec<Rank> = numbers.iter().map(|number| u32::from_le_bytes(*number) as Rank).collect();
@@ -85,14 +86,14 @@ pub(super) fn parse_members(body: &[u8], size: usize) -> Option<Vec<Rank>> {
     (rest.is_empty() && once.len() == members.len() && once.last().is_some_and(|&last| last < size)).then_some(members)
 }
 
-/// What one member gave to a round.
+/// One member's part of a round.
 pub(super) struct Part {
-    /// Of the message. If it is longer than [`LONGEST`], the message is not here.
+    /// Length of the message, in bytes. The bytes are missing if it exceeds [`LONGEST`].
     pub len: u64,
     pub bytes: Vec<u8>,
 }
 
-/// A complete round, in the order of the members.
+/// Encodes a complete round, in the order of the members.
 pub(super) fn body_of_parts(parts: impl Iterator<Item = Part>) -> Vec<u8> {
     let mut body = Vec::new();
     for part in parts {
@@ -102,9 +103,10 @@ pub(super) fn body_of_parts(parts: impl Iterator<Item = Part>) -> Vec<u8> {
     body
 }
 
-/// The message of each of `size` members, out of a complete round.
+/// Decodes a complete round into the message of each of `size` members.
 pub(super) fn parse_parts(mut body: &[u8], size: usize) -> Result<Vec<Vec<u8>>, FabricError> {
-    let corrupt = || FabricError::Corrupt { why: "the hub sends a round that is not one message of each rank".into() };
+    let corrupt =
+        || FabricError::Corrupt { why: "the hub sent a malformed round, expected one message of each rank".into() };
     let (mut parts, mut too_long) = (Vec::with_capacity(size), None);
     for rank in 0..size {
         let (len, rest) = body.split_first_chunk().ok_or_else(corrupt)?;
@@ -133,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rounds_are_checked() {
+    fn malformed_rounds_are_refused() {
         let part = |len: u64, bytes: &[u8]| [&len.to_le_bytes()[..], bytes].concat();
         assert_eq!(parse_parts(&[part(0, b""), part(2, b"ab")].concat(), 2).unwrap(), [&b""[..], b"ab"]);
         for wrong in [vec![], part(0, b""), part(3, b"ab"), [part(0, b""), part(0, b"x")].concat(), part(u64::MAX, b"")]
@@ -143,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_gone_is_checked() {
+    fn malformed_lists_of_gone_are_refused() {
         let gone = [(2, State::Died), (0, State::Left)];
         assert_eq!(body_of_gone(gone.into_iter()), b"\x02\0\0\0\x02\0\0\0\0\x01");
         assert_eq!(parse_gone(&body_of_gone(gone.into_iter()), 3).unwrap(), gone);
@@ -153,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn members_are_checked() {
+    fn malformed_lists_of_members_are_refused() {
         assert_eq!(parse_members(b"\x02\0\0\0\0\0\0\0", 3), Some(vec![2, 0]));
         assert_eq!(body_of_members(&[2, 0]), b"\x02\0\0\0\0\0\0\0");
         for wrong in [&b""[..], b"\0\0\0", b"\x03\0\0\0", b"\x01\0\0\0\x01\0\0\0", b"\0\0\0\0\0"] {

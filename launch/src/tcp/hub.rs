@@ -1,6 +1,6 @@
-//! The hub of a job: one thread that admits the ranks, sends each round of messages to all once it is complete, and says
-//! which ranks have left or died. Who connects and does not know the secret gets no answer. There is a limit to the
-//! number and the time of such connections, so they keep no rank out.
+//! The hub of a job, its rendezvous server. One thread admits the ranks, sends each round of messages to all members
+//! once it is complete, and reports which ranks have left or died. Connections that do not know the secret get no
+//! answer. Their number and lifetime are limited, so that they keep no rank out.
 
 mod group;
 mod member;
@@ -19,7 +19,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 use transom_locks::Rank;
 
-/// The hub of a job of so many ranks, run by a thread. It ends when this is dropped.
+/// A running hub of a job of `size` ranks, served by a thread. Dropping it ends the hub.
 pub(crate) struct Hub {
     port: u16,
     orders: Sender<Order>,
@@ -30,7 +30,7 @@ pub(crate) struct Hub {
 
 impl Hub {
     pub fn start(size: usize, secret: Secret) -> io::Result<Self> {
-        // An IPv6 socket takes IPv4 connections too, unless the system has no IPv6.
+        // An IPv6 socket accepts IPv4 connections too; the fallback is for systems without IPv6.
         let listener = TcpListener::bind("[::]:0").or_else(|_| TcpListener::bind("0.0.0.0:0"))?;
         listener.set_nonblocking(true)?;
         let port = listener.local_addr()?.port();
@@ -42,14 +42,14 @@ impl Hub {
         let mut server = Server::new(size, secret, listener, woken, received, first_death.clone())?;
         let run = move || {
             if let Err(error) = server.run() {
-                tracing::error!(%error, "the hub of the job cannot go on");
+                tracing::error!(%error, "the hub of the job failed");
             }
         };
         let thread = Some(std::thread::Builder::new().name(format!("hub {port}")).spawn(run)?);
         Ok(Hub { port, orders, wake, thread, first_death })
     }
 
-    /// How many descriptors the hub of so many ranks may have open.
+    /// Most descriptors that a hub of `ranks` ranks has open.
     pub fn descriptors(ranks: usize) -> usize {
         ranks + Server::DESCRIPTORS
     }
@@ -58,18 +58,18 @@ impl Hub {
         self.port
     }
 
-    /// To be called when a rank's process has ended. The rank has died, unless it said that it left, or its process
-    /// ended well before it joined.
+    /// Records that a rank's process has ended. The rank counts as dead unless it said that it left, or its process
+    /// exited successfully before it joined.
     pub fn ended(&self, rank: Rank, well: bool) {
         self.order(Order::Ended(rank, well));
     }
 
-    /// Ranks that have not joined by then have died: for a hub that is not told when processes end.
+    /// Declares ranks dead that have not joined by `until`, for a hub that is not notified when processes end.
     pub fn all_by(&self, until: Instant) {
         self.order(Order::AllBy(until));
     }
 
-    /// The first rank that died, as far as the hub has noticed.
+    /// The first rank whose death the hub has recorded.
     pub fn first_death(&self) -> Option<Rank> {
         self.first_death.get()
     }
@@ -84,7 +84,7 @@ impl Hub {
 
     fn order(&self, order: Order) {
         let _ = self.orders.send(order);
-        // If the pipe is full, the thread has not read it and will.
+        // A full pipe means that a wake-up is already pending.
         let _ = (&self.wake).write(&[0]);
     }
 }

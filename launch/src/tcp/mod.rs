@@ -1,10 +1,11 @@
-//! The exchange of ranks on several hosts: each rank has a TCP connection to the hub, which the launcher runs, or rank 0
-//! if another launcher started the ranks. The exchange carries what ranks tell each other when they make something
-//! together, and which of them have left or died. Data goes through a provider.
+//! The exchange between ranks on several hosts. Each rank has a TCP connection to the hub, which the launcher runs, or
+//! rank 0 if another launcher started the ranks. The exchange carries the out-of-band data of collective creation, and
+//! reports ranks that left or died. Application data goes through a provider.
 //!
-//! Each side of a connection proves that it knows the job's secret before the other believes anything else, and all is
-//! encrypted ([`wire`]). A connection that ends before its rank said that it leaves means that the rank died. That a host
-//! vanished is noticed ten seconds after its last sign of life; a rank that computes, or is stopped, is alive ([`silence`]).
+//! Each side of a connection proves that it knows the job's secret before the other side trusts any byte, and all data
+//! are encrypted ([`wire`]). A connection that ends before its rank said that it leaves means that the rank died. A
+//! vanished host is detected within ten seconds of its last sign of life; a rank that computes or is stopped counts as
+//! alive ([`silence`]).
 
 mod connection;
 mod contact;

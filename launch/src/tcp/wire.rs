@@ -1,5 +1,5 @@
-//! The bytes of a connection to the hub: a handshake and then encrypted messages by the Noise protocol, with the job's
-//! secret as its pre-shared key. Numbers are lengths in bytes:
+//! The byte format of a connection to the hub: a handshake, then encrypted messages of the Noise protocol, with the
+//! job's secret as the pre-shared key. Numbers are lengths in bytes:
 //!
 //! ```text
 //!     rank -> hub   version 8, Noise message 72 (psk, e): rank 4, size 4, process 16
@@ -9,12 +9,12 @@
 //!                                                                           encrypted under that key, and its tag 16
 //!     rank -> hub   the first frame: HERE; then the hub answers WELCOME or REFUSED
 //! ```
-//! Each side knows by the other's first message that it has the secret. Somebody may repeat a rank's first message, but
-//! not its first frame, because the keys of frames depend on what both sides drew for this connection (`e`). Noise counts
-//! the frames of a direction, so none can be left out, repeated or exchanged.
+//! Each side's first message proves that it knows the secret. A third party can replay a rank's first message but not
+//! its first frame, because the keys of frames depend on the ephemeral keys (`e`) of both sides. Noise counts the
+//! frames of a direction, so that omitted, repeated or reordered frames are detected.
 //!
-//! A long body has a key of its own so that the hub encrypts it once for all who get it; that key, which nothing else is
-//! encrypted under, goes to each by its own connection.
+//! A long body has a key of its own, so that the hub encrypts it once for all receivers. That key encrypts nothing else
+//! and goes to each receiver through its own connection.
 
 use super::frames::{HERE, REFUSED, WELCOME};
 use super::silence;
@@ -31,7 +31,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use transom_locks::Rank;
 
-/// Bytes of a secret, a key, and the public half of a drawn key pair.
+/// Length of a secret, a key and an ephemeral public key, in bytes.
 pub(super) const LONG: usize = 32;
 const TAG: usize = 16;
 const CLAIM: usize = 8 + ProcessId::BYTES;
@@ -41,23 +41,23 @@ pub(super) const ANSWER: usize = LONG + TAG;
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
 /// Bytes of a frame's plaintext before the body.
 const HEAD: usize = 10;
-/// A longer body is encrypted under a key of its own.
+/// Longest body that is encrypted under the connection's key, in bytes. A longer body has its own key.
 const SHORT: usize = 1024;
 
-/// How long connecting to one address may take.
+/// Longest time to connect to one address.
 const CONNECT_WITHIN: Duration = Duration::from_secs(2);
-/// How long after that the handshake's answer may come.
+/// Longest time from then to the handshake's answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
-/// How long after that the first frame may come. The hub may have let the rank in by then, and lets nobody in twice: so who
-/// tried again sooner, while the hub's machine is slow, would be told that it has joined.
+/// Longest time from then to the first frame. The hub may have admitted the rank by then and admits no rank twice. A
+/// rank that retried earlier, while the hub's machine is slow, would be refused.
 const WELCOME_WITHIN: Duration = Duration::from_secs(60);
 
-/// Known to the ranks of a job and its launcher only.
+/// The secret that the ranks of a job share with its launcher.
 #[derive(Clone)]
 pub(crate) struct Secret([u8; LONG]);
 
 impl Secret {
-    /// A random one.
+    /// Draws a random secret.
     pub fn fresh() -> io::Result<Self> {
         Ok(Secret(random()?))
     }
@@ -70,7 +70,7 @@ impl Secret {
         &self.0
     }
 
-    /// As digits.
+    /// Encodes the secret as hexadecimal digits.
     pub fn to_text(&self) -> String {
         HEXLOWER.encode(&self.0)
     }
@@ -80,7 +80,7 @@ impl Secret {
     }
 }
 
-/// Who connects to the hub: a rank of a job, and the process that it is.
+/// Identity of a client of the hub: a rank of a job, and its process.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Hello {
     pub rank: Rank,
@@ -88,22 +88,22 @@ pub(super) struct Hello {
     pub process: ProcessId,
 }
 
-/// The frames of a connection, where they are written and where they are read.
+/// The two directions of a connection: for writing and for reading.
 type Frames = (Sealer, Opener);
 
-/// What the hub answers to a rank that knows the secret.
+/// The hub's answer to a rank that knows the secret.
 pub(super) enum Answer {
-    /// The connection, and the frames to the hub and from it.
+    /// The rank has joined: the connection, with the frames to and from the hub.
     Welcome(TcpStream, Sealer, Opener),
-    /// This process is the rank; zeros if the rank has ended before it joined.
+    /// Another process is the rank; zero if the rank's process ended before it joined.
     Refused(ProcessId),
 }
 
-/// Connects to a hub, proves that it knows the secret, and demands the same of the hub.
+/// Connects to a hub, proves that it knows the secret, and requires the same of the hub.
 pub(super) fn greet(address: &SocketAddr, hello: Hello, secret: &Secret) -> io::Result<Answer> {
     let bad = |why: &str| io::Error::new(io::ErrorKind::InvalidData, why);
     let stranger =
-        || bad("what answers there does not know the secret of this job, or is of another version of transom");
+        || bad("the server at this address does not know the secret of this job, or runs another version of transom");
     let mut stream = TcpStream::connect_timeout(address, CONNECT_WITHIN)?;
     silence::prepare(&stream)?;
     let until = Instant::now() + ANSWER_WITHIN;
@@ -133,14 +133,14 @@ pub(super) fn greet(address: &SocketAddr, hello: Hello, secret: &Secret) -> io::
     match frame.kind {
         WELCOME => Ok(Answer::Welcome(stream, to_hub, from_hub)),
         REFUSED => {
-            let process = frame.body.try_into().map_err(|_| bad("the hub names no process"))?;
+            let process = frame.body.try_into().map_err(|_| bad("the hub's refusal names no process"))?;
             Ok(Answer::Refused(ProcessId(process)))
         }
-        _ => Err(bad("the hub answers with a frame of an unexpected kind")),
+        _ => Err(bad("the hub answered with a frame of an unexpected kind")),
     }
 }
 
-/// Reads once, or fails when the time is up.
+/// Reads once; fails at `until`.
 fn read_by(stream: &mut TcpStream, into: &mut [u8], until: Instant) -> io::Result<usize> {
     loop {
         let left = until.saturating_duration_since(Instant::now());
@@ -155,13 +155,13 @@ fn read_by(stream: &mut TcpStream, into: &mut [u8], until: Instant) -> io::Resul
     }
 }
 
-/// The handshake of either side; its first messages fail if the version differs.
+/// The handshake's parameters for either side. Its first message fails authentication if the versions differ.
 fn builder(secret: &Secret) -> Result<snow::Builder<'_>, snow::Error> {
     snow::Builder::new(PATTERN.parse()?).psk(0, &secret.0)?.prologue(&VERSION)
 }
 
 impl Hello {
-    /// The first bytes of a rank, and the handshake that goes on from them.
+    /// Builds a rank's first message, and the handshake that continues it.
     pub fn say(self, secret: &Secret) -> Result<([u8; HELLO], HandshakeState), snow::Error> {
         let (rank, size) = (self.rank as u32, self.size as u32);
         let claim = [&rank.to_le_bytes()[..], &size.to_le_bytes(), &self.process.0].concat();
@@ -173,24 +173,24 @@ impl Hello {
         Ok((hello, handshake))
     }
 
-    /// What a rank says of itself, and the hub's answer to it.
+    /// Reads a rank's first message; returns its identity, the hub's answer, and the frames.
     pub fn hear(hello: &[u8; HELLO], secret: &Secret) -> Result<(Self, [u8; ANSWER], Frames), &'static str> {
-        let message = hello.strip_prefix(&VERSION).ok_or("it does not begin as this version of transom does")?;
-        let broken = |_| "the handshake cannot go on";
+        let message = hello.strip_prefix(&VERSION).ok_or("it is not a client of this version of transom")?;
+        let broken = |_| "the handshake failed";
         let mut handshake = builder(secret).and_then(snow::Builder::build_responder).map_err(broken)?;
         let mut claim = [0; CLAIM];
         let known = handshake.read_message(message, &mut claim).is_ok_and(|len| len == CLAIM);
         let (numbers, process) = known.then(|| claim.split_at(8)).ok_or("it does not know the secret")?;
         let (numbers, _) = numbers.as_chunks::<4>();
         let (rank, size) = (u32::from_le_bytes(numbers[0]) as Rank, u32::from_le_bytes(numbers[1]) as usize);
-        let process = ProcessId(process.try_into().map_err(|_| "it names no process")?);
+        let process = ProcessId(process.try_into().map_err(|_| "its hello names no process")?);
         let mut answer = [0; ANSWER];
         handshake.write_message(&[], &mut answer).map_err(broken)?;
         Ok((Hello { rank, size, process }, answer, frames(handshake).map_err(broken)?))
     }
 }
 
-/// The frames of a rank whose hello was answered so; `None` if who answers does not know the secret.
+/// Completes a rank's handshake with the hub's answer; `None` if the other side does not know the secret.
 pub(super) fn hear_answer(mut handshake: HandshakeState, answer: &[u8; ANSWER]) -> Option<Frames> {
     handshake.read_message(answer, &mut []).ok()?;
     frames(handshake).ok()
@@ -202,7 +202,7 @@ fn frames(handshake: HandshakeState) -> Result<Frames, snow::Error> {
     Ok((Sealer { keys, count: 0 }, opener))
 }
 
-/// What frames carry. Clones share it.
+/// The body of a frame. Clones share the bytes.
 #[derive(Clone)]
 pub(super) enum Body {
     Short(Arc<[u8]>),
@@ -227,17 +227,18 @@ impl Body {
     }
 }
 
-/// Of a long body: the only one under its key.
+/// Nonce of a long body, which is the only message under its key.
 const NONCE: u64 = 0;
 
 /// The cipher of Noise, for a long body.
 fn cipher(key: &[u8; LONG]) -> Box<dyn Cipher> {
-    let mut cipher = DefaultResolver.resolve_cipher(&CipherChoice::ChaChaPoly).expect("the handshake has the same");
+    let mut cipher =
+        DefaultResolver.resolve_cipher(&CipherChoice::ChaChaPoly).expect("the handshake uses the same cipher");
     cipher.set(key);
     cipher
 }
 
-/// The bytes of a frame, ready to be sent.
+/// The bytes of a frame, encrypted and ready to send.
 pub(super) struct Sealed {
     pub head: Vec<u8>,
     pub tail: Option<Arc<Vec<u8>>>,
@@ -250,14 +251,14 @@ impl Sealed {
     }
 }
 
-/// One direction of a connection, where it is written.
+/// The sending half of one direction of a connection.
 pub(super) struct Sealer {
     keys: Arc<StatelessTransportState>,
     count: u64,
 }
 
 impl Sealer {
-    /// The next frame.
+    /// Encrypts the next frame.
     pub fn frame(&mut self, kind: u8, group: u64, body: &Body) -> Sealed {
         let mut plain = Vec::with_capacity(HEAD + SHORT);
         plain.push(kind);
@@ -279,13 +280,13 @@ impl Sealer {
         let mut head = vec![0; 2 + len];
         head[..2].copy_from_slice(&(len as u16).to_le_bytes());
         let written = self.keys.write_message(self.count, &plain, &mut head[2..]);
-        written.expect("a frame is shorter than a Noise message may be, and there are less than 2^64");
+        written.expect("a frame is shorter than the limit of Noise messages, and there are fewer than 2^64");
         self.count += 1;
         Sealed { head, tail }
     }
 }
 
-/// What the other side sent.
+/// A received frame, decrypted.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Frame {
     pub kind: u8,
@@ -293,33 +294,33 @@ pub(super) struct Frame {
     pub body: Vec<u8>,
 }
 
-/// One direction of a connection, where it is read.
+/// The receiving half of one direction of a connection.
 pub(super) struct Opener {
     keys: Arc<StatelessTransportState>,
     count: u64,
     received: Vec<u8>,
-    /// How many of these bytes are opened.
+    /// Number of bytes at the start of `received` that are already decrypted.
     opened: usize,
-    /// A frame whose long body has not come yet: the frame, and the length and key of the body.
+    /// A frame whose long body has not arrived yet, with the length and key of that body.
     long: Option<(Frame, usize, [u8; LONG])>,
 }
 
 impl Opener {
-    /// Adds bytes that were received.
+    /// Appends received bytes.
     pub fn take_in(&mut self, bytes: &[u8]) {
-        // Also if a part is left, so that what is opened does not stay for ever.
+        // Drops decrypted bytes even if a partial frame remains, so that they do not accumulate.
         self.received.drain(..std::mem::take(&mut self.opened));
         self.received.extend_from_slice(bytes);
     }
 
-    /// The next frame, once it is whole. An error if it is not the other side's next frame, or its body is longer than
-    /// `longest`; then no other may be asked for.
+    /// Returns the next complete frame. Fails if it is not the other side's next frame, or its body is longer than
+    /// `longest`; the connection is then unusable.
     pub fn next(&mut self, longest: u64) -> Result<Option<Frame>, &'static str> {
         if self.long.is_none() {
             let Some((frame, long)) = self.head()? else { return Ok(None) };
             let Some((len, key)) = long else { return Ok(Some(frame)) };
             if len > longest {
-                return Err("it announces a frame that is too long");
+                return Err("the length of a frame's body exceeds the limit");
             }
             self.long = Some((frame, len as usize, key));
         }
@@ -337,7 +338,7 @@ impl Opener {
         Ok(Some(frame))
     }
 
-    /// The next frame, once all of it but a long body is there; and the length and key of that.
+    /// Decrypts the next frame except for a long body, whose length and key it returns.
     #[allow(clippy::type_complexity, reason = "used once")]
     fn head(&mut self) -> Result<Option<(Frame, Option<(u64, [u8; LONG])>)>, &'static str> {
         let Some((len, rest)) = self.received[self.opened..].split_first_chunk() else { return Ok(None) };
@@ -348,7 +349,7 @@ impl Opener {
         let read = read.map_err(|_| "a frame fails authentication")?;
         self.count += 1;
         self.opened += 2 + len;
-        let wrong = "a frame is not one";
+        let wrong = "a frame is malformed";
         let (head, body) = plain[..read].split_first_chunk::<HEAD>().ok_or(wrong)?;
         let group = u64::from_le_bytes(head[1..9].try_into().map_err(|_| wrong)?);
         let mut frame = Frame { kind: head[0], group, body: Vec::new() };
@@ -371,7 +372,7 @@ impl Opener {
 mod tests {
     use super::*;
 
-    /// The frames of a rank and those of the hub.
+    /// The frames of a rank and of the hub, after a handshake.
     fn connected() -> [(Sealer, Opener); 2] {
         let secret = Secret::fresh().unwrap();
         let hello = Hello { rank: 3, size: 7, process: ProcessId([9; 16]) };
@@ -425,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_sent_in_the_clear() {
+    fn plaintext_never_appears_on_the_wire() {
         for long in [64, SHORT + 64] {
             let [(mut to_hub, _), _] = connected();
             let sent = bytes(to_hub.frame(7, 0, &Body::new(vec![b'x'; long]).unwrap()));
@@ -434,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_beyond_the_limit_is_refused_before_the_body_comes() {
+    fn too_long_body_is_refused_before_it_arrives() {
         for (longest, refused) in [(1999, true), (2000, false)] {
             let [(mut to_hub, _), (_, mut opener)] = connected();
             opener.take_in(&to_hub.frame(7, 0, &Body::new(vec![0; 2000]).unwrap()).head);

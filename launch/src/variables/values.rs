@@ -1,11 +1,11 @@
-//! What values of variables are parsed to. Each type says in its error what is wrong with a text.
+//! Types that parse the values of variables. Their errors name the fault in a text.
 
 use std::str::FromStr;
 use std::time::Duration;
 
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// A time in seconds, as users write it.
+/// A duration in seconds, between 0 and a year.
 ///
 /// # Examples
 /// ```
@@ -20,7 +20,7 @@ impl FromStr for Seconds {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        // Beyond a year is a mistake, and would overflow when added to a clock.
+        // More than a year is a mistake, and could overflow when added to a clock.
         match text.trim().parse::<f64>() {
             Ok(seconds) if (0.0..=YEAR.as_secs_f64()).contains(&seconds) => {
                 Ok(Seconds(Duration::from_secs_f64(seconds)))
@@ -31,7 +31,7 @@ impl FromStr for Seconds {
     }
 }
 
-/// A time above 0 in seconds, or `off`, which is `None`.
+/// A positive duration in seconds, or `off`, which parses to `None`.
 ///
 /// # Examples
 /// ```
@@ -56,7 +56,7 @@ impl FromStr for SecondsOrOff {
     }
 }
 
-/// A time in microseconds, an hour at most.
+/// A duration in microseconds, at most an hour.
 ///
 /// # Examples
 /// ```
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_checked() {
+    fn durations_out_of_range_are_refused() {
         assert_eq!("1.5".parse(), Ok(Seconds(Duration::from_millis(1500))));
         assert_eq!("31536000".parse(), Ok(Seconds(YEAR)));
         for wrong in ["", "soon", "-1", "31536001", "inf", "nan", "1s"] {

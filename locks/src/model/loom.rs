@@ -1,10 +1,10 @@
-//! A network over loom's atomics (feature `loom`): its ranks are loom threads, so that loom runs the code as it ships
-//! under the C11 memory model, with orderings as weak as the network says they are.
+//! A network over loom's atomics (feature `loom`). Its ranks are loom threads, so loom runs the code that ships under
+//! the C11 memory model, with the memory orderings that a network guarantees.
 //!
-//! # To check the lock, and what is built on it
-//! Three questions can be asked: whether the lock is fair and exclusive under the requests of *your* program; whether
-//! what your program does between them is ordered; and whether a protocol of your own is right. The first needs one
-//! call:
+//! # Checking the lock, and code built on it
+//! Such checks answer three questions: whether the lock is fair and exclusive under the requests of *your* program;
+//! whether your program's actions under the lock are ordered; and whether a protocol of your own is right. The first
+//! needs one call:
 //! ```
 //! use transom_locks::model::{Call, Mix};
 //! use transom_locks::Mode::{Exclusive, Shared};
@@ -15,19 +15,20 @@
 //! let schedules = <Mix>::new([writes, writes, reads]).loom(Some(2));
 //! assert!(schedules > 100, "{schedules}");
 //! ```
-//! It returns how many schedules there were if in each of them
-//! * every request was granted after all that came before it, in the order of their atomics on the lock word, but
-//!   readers together: first come, first served, so nobody in the queue is overtaken (the order [`Book`] looks at every
-//!   grant);
-//! * who got the lock saw what its holders before did (loom sees races on data under each lock);
-//! * no call took more operations than `README.md` promises, and none retried on a word that nobody had changed;
-//! * nobody waited for ever, and at the end the lock words were idle and the nodes 0.
+//! It returns the number of schedules if in each of them
+//! * every request was granted after all that came before it, in the order of their atomics on the lock word, except
+//!   readers among readers: first come, first served, and no queued request is overtaken (the [`FifoOracle`] checks
+//!   every grant);
+//! * the new holder saw the writes of earlier holders (loom detects races on data under each lock);
+//! * no call took more operations than `README.md` promises, and none retried on an unchanged word;
+//! * no rank waited for ever, and at the end the lock words were idle and the nodes 0.
 //!
-//! Otherwise it panics, and says which.
+//! Otherwise it panics with a description.
 //!
-//! # Where to put it
-//! The feature makes the threads of one rank queue on loom's mutex, which works inside loom models only. So it must not
-//! be on when the program is built; give your package a feature that turns it on, and a test that requires it:
+//! # Where to put the check
+//! The feature makes the threads of one rank queue on loom's mutex, which works inside loom models only. It must
+//! therefore be off when the program is built. Give your package a feature that turns it on, and a test that requires
+//! it:
 //! ```toml
 //! [features]
 //! loom = ["transom-locks/loom", "dep:loom"]
@@ -40,9 +41,9 @@
 //! and run `cargo test --release --features loom --test fairness`.
 //!
 //! # How far to go
-//! Schedules grow fast; a bound on preemptions, the times that a rank stops where it could go on, keeps them few. Most
-//! faults show at two or three. Loom has five threads at most, so there are five ranks, and this crate's own checks
-//! (`tests/loom.rs`) take on two cores
+//! The number of schedules grows fast. A bound on preemptions (points at which a rank stops although it could go on)
+//! keeps it small, and most faults show at two or three. Loom allows five threads, so five ranks. This crate's own
+//! checks (`tests/loom.rs`) take on two cores
 //!
 //! | ranks | requests each | preemptions | schedules of all mixes | |
 //! |---|---|---|---|---|
@@ -53,21 +54,21 @@
 //! | 4 | 1 | 3 | 82,000 | 17 s |
 //! | 5 | 1 | 2 | 15,000 | 4 s |
 //!
-//! For more ranks, or longer rows, take [`Mix::sim`](super::Mix::sim): there verbs are sequentially consistent, and a
+//! For more ranks, or longer rows, use [`Mix::sim`](super::Mix::sim): its verbs are sequentially consistent, and a
 //! failure comes with its steps.
 //!
-//! # When it fails
-//! The panic says what is wrong: the rank and the call, or in loom's words a race or a deadlock. Try the mix in `sim()`
-//! first: most faults show there too, with the steps to them. For a race, which only loom can see, let it run the
-//! schedule again and say which threads (rank 0 is thread 0) were where; in a test that has this mix alone, and with
-//! loom's feature `checkpoint`:
+//! # When the check fails
+//! The panic names the rank, the call and the violation, or it is loom's report of a race or a deadlock. Try the mix in
+//! `sim()` first: most faults show there too, with the steps that lead to them. A race shows only in loom. To see which
+//! threads were where (rank 0 is thread 0), let loom repeat the failing schedule, in a test that runs this mix alone,
+//! with loom's feature `checkpoint`:
 //! ```sh
 //! LOOM_CHECKPOINT_FILE=schedule.json LOOM_CHECKPOINT_INTERVAL=1 cargo test --release --features loom --test fairness
 //! LOOM_CHECKPOINT_FILE=schedule.json LOOM_LOCATION=1 cargo test --release --features loom --test fairness
 //! ```
 //!
 //! # A program between the calls
-//! [`explore`] runs any model; [`Net::for_locks`] is its network, and a cell of loom's is what the lock protects. Here
+//! [`explore`] runs any model. [`Net::for_locks`] is a network for it, and a loom cell is the data under the lock. Here
 //! two threads of rank 0 share a handle, and rank 1 has its own:
 //! ```
 //! use loom::{cell::Cell, thread};
@@ -93,15 +94,15 @@
 //!     assert_eq!(sum.get(), 3);
 //! });
 //! ```
-//! A protocol of your own, written to [`Network`], runs on [`Net::new`] in the same way; the order book knows the words
-//! of the lock only, so what is fair there you assert yourself.
+//! A protocol of your own, written to [`Network`], runs on [`Net::new`] in the same way. The oracle knows only the
+//! words of the lock, so your model asserts its own fairness.
 //!
-//! # Whether the check would notice
-//! A check that cannot fail shows nothing. [`Mix::loom_with`](super::Mix::loom_with) runs a mix with weaker
-//! [`Orderings`], or on a network that leaves a step out; `tests/loom_mutants.rs` of this crate does both, and each
-//! must fail.
+//! # Checking the check
+//! A check that cannot fail proves nothing. [`Mix::loom_with`](super::Mix::loom_with) runs a mix with weaker
+//! [`Orderings`], or on a network that omits a step. This crate's `tests/loom_mutants.rs` does both, and each run must
+//! fail.
 
-use super::book::{Book, Call, Verb};
+use super::fifo_oracle::{Call, FifoOracle, Verb};
 use crate::{At, Awaited, LockLayout, Network, Rank, Wake};
 use ::loom::sync::atomic::{AtomicU64, Ordering};
 use ::loom::thread;
@@ -109,8 +110,8 @@ use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// How the verbs order memory. A network that keeps what [`Network`] asks for has the [`Default`]; anything weaker is a
-/// mutant that a check should catch.
+/// The memory orderings of the verbs. The [`Default`] is the contract of [`Network`]; anything weaker is a mutant that
+/// a check should catch.
 ///
 /// # Examples
 /// ```
@@ -121,13 +122,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Orderings {
-    /// Of a compare-and-swap that succeeds; one that fails acquires if this does.
+    /// Ordering of a successful compare-and-swap. A failed one acquires, unless this is `Relaxed`.
     pub cas: Ordering,
-    /// Of an addition.
+    /// Ordering of an addition.
     pub add: Ordering,
-    /// Of a notify.
+    /// Ordering of a notify.
     pub notify: Ordering,
-    /// Of the look at a word that is waited on.
+    /// Ordering of the load of a word that a rank waits on.
     pub wait: Ordering,
 }
 
@@ -138,7 +139,7 @@ impl Default for Orderings {
     }
 }
 
-/// How a rank waits.
+/// The way a rank waits.
 ///
 /// # Examples
 /// ```
@@ -146,15 +147,15 @@ impl Default for Orderings {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waiting {
-    /// Sleeps until a verb on its memory; few schedules, and loom finds deadlocks. Being woken itself lets it see all
-    /// that came before, so that only waits that need no sleep show an ordering that is too weak.
+    /// The rank sleeps until a verb changes its memory: few schedules, and loom finds deadlocks. The wake-up itself
+    /// makes earlier writes visible, so only waits that end without a sleep reveal an ordering that is too weak.
     Parks,
-    /// Looks again and again, and may see old values; for two ranks.
+    /// The rank polls, and may see old values. Only feasible for two ranks.
     Spins,
 }
 
-/// How a mix is run ([`Mix::loom_with`](super::Mix::loom_with)). The [`Default`] runs every schedule of ranks that
-/// park, with the orderings that a network signs.
+/// The setup of a mix in loom ([`Mix::loom_with`](super::Mix::loom_with)). The [`Default`] runs every schedule of ranks
+/// that park, with the orderings that a network guarantees.
 ///
 /// # Examples
 /// ```
@@ -164,15 +165,15 @@ pub enum Waiting {
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
-    /// The most preemptions in a schedule; all schedules if none.
+    /// The most preemptions in a schedule; `None` for all schedules.
     pub preemptions: Option<usize>,
-    /// How ranks wait.
+    /// The way ranks wait.
     pub waiting: Waiting,
-    /// How the verbs order memory.
+    /// The memory orderings of the verbs.
     pub orderings: Orderings,
-    /// Whether ranks watch each other's words.
+    /// True if ranks watch each other's words.
     pub watches: bool,
-    /// Whether the words are looked at when all is over. Without it, only what a fault does to a call shows it.
+    /// True if the words are checked at the end. Without it, only a fault's effect on a call reveals it.
     pub check_end: bool,
 }
 
@@ -183,10 +184,11 @@ impl Default for Setup {
     }
 }
 
-/// Runs `model` in loom, under every schedule or those with at most so many preemptions; returns how many there were.
+/// Runs `model` in loom, under every schedule or those with at most `preemptions` preemptions; returns the number of
+/// schedules.
 ///
 /// # Panics
-/// As the model does, or loom, in the first schedule in which something is wrong.
+/// In the first schedule in which the model or loom finds a violation.
 ///
 /// # Examples
 /// ```
@@ -213,7 +215,7 @@ pub fn explore(preemptions: Option<usize>, model: impl Fn() + Send + Sync + 'sta
     schedules.load(Relaxed)
 }
 
-/// A network of loom threads, to be made inside `loom::model`.
+/// A network of loom threads. Create it inside `loom::model`.
 ///
 /// # Examples
 /// ```
@@ -230,18 +232,18 @@ pub fn explore(preemptions: Option<usize>, model: impl Fn() + Send + Sync + 'sta
 /// ```
 #[derive(Debug)]
 pub struct Net {
-    /// The words in use, the same at each rank.
+    /// Sorted indices of the words in use, the same at each rank.
     used: Vec<usize>,
-    /// For each rank those words.
+    /// Per rank: those words.
     words: Vec<Vec<AtomicU64>>,
     waiting: Waiting,
     orderings: Orderings,
-    // Loom switches threads only at its own operations, so what is written here just after one is atomic with it.
-    book: Mutex<Option<Book>>,
+    // Loom switches threads only at its own operations, so a write just after one is atomic with it.
+    oracle: Mutex<Option<FifoOracle>>,
     asleep: Mutex<Vec<(At, thread::Thread)>>,
 }
 
-/// The network as one rank sees it; its threads may share it by reference.
+/// The network as one rank sees it. The rank's threads may share it by reference.
 ///
 /// # Examples
 /// ```
@@ -259,7 +261,7 @@ pub struct RankNetwork {
     watches: bool,
 }
 
-/// A verb that cannot be executed, or one that the order book objects to.
+/// A verb that cannot be executed, or a violation that the oracle reports.
 ///
 /// # Examples
 /// ```
@@ -283,7 +285,7 @@ impl fmt::Display for Wrong {
 impl std::error::Error for Wrong {}
 
 impl Net {
-    /// A network of `ranks` ranks, which use only the words `used`, all 0.
+    /// Creates a network of `ranks` ranks that use only the words `used`, all 0.
     pub fn new(ranks: usize, used: &[usize], waiting: Waiting, orderings: Orderings) -> Arc<Net> {
         let row = |_| used.iter().map(|_| AtomicU64::new(0)).collect();
         Arc::new(Net {
@@ -291,23 +293,25 @@ impl Net {
             words: (0..ranks).map(row).collect(),
             waiting,
             orderings,
-            book: Mutex::new(None),
+            oracle: Mutex::new(None),
             asleep: Mutex::new(Vec::new()),
         })
     }
 
-    /// A network for the locks of `targets` among `ranks` ranks, whose words begin at 0, with an order [`Book`].
+    /// Creates a network, with a [`FifoOracle`], for the locks of `targets` among `ranks` ranks. Lock memory begins at
+    /// word 0.
     pub fn for_locks(ranks: usize, targets: &[Rank], waiting: Waiting, orderings: Orderings) -> Arc<Net> {
         let layout = LockLayout::new(0, ranks);
         let used: Vec<usize> = (0..LockLayout::words(ranks))
             .filter(|&word| {
-                // The target of the lock word and of its gate's words is the rank they lie at: for this one of the targets.
+                // Home words (lock word, tickets, slots) belong to the lock of the rank where they lie, so every rank
+                // keeps them.
                 let of = layout.field(At { rank: 0, word });
                 of.is_some_and(|(target, field)| field.is_at_home() || targets.contains(&target))
             })
             .collect();
         let net = Net::new(ranks, &used, waiting, orderings);
-        *lock(&net.book) = Some(Book::new(layout, ranks));
+        *lock(&net.oracle) = Some(FifoOracle::new(layout, ranks));
         net
     }
 
@@ -316,12 +320,12 @@ impl Net {
         RankNetwork { net: Arc::clone(self), rank, watches: false }
     }
 
-    /// What a word holds, once all threads have been joined; 0 if it is not in use.
+    /// The value of a word after all threads have been joined; 0 if the word is not in use.
     pub fn word(&self, at: At) -> u64 {
         self.at(at).map_or(0, |word| word.load(Ordering::Relaxed))
     }
 
-    /// The words in use that are not 0, once all threads have been joined.
+    /// The nonzero words in use, after all threads have been joined.
     pub fn nonzero(&self) -> Vec<(At, u64)> {
         let all = (0..self.words.len()).flat_map(|rank| self.used.iter().map(move |&word| At { rank, word }));
         all.map(|at| (at, self.word(at))).filter(|&(_, value)| value != 0).collect()
@@ -334,35 +338,35 @@ impl Net {
 }
 
 impl RankNetwork {
-    /// The same in memory that all ranks share: they watch each other's words.
+    /// The same network in memory that all ranks share: they watch each other's words.
     pub fn watching(self) -> Self {
         RankNetwork { watches: true, ..self }
     }
 
-    /// Tells the order book that this rank begins a call; to be followed by the call and [`returned`](Self::returned).
+    /// Reports to the oracle that this rank begins a call. The call and [`returned`](Self::returned) must follow.
     ///
     /// # Errors
-    /// As [`Book::begins`].
+    /// The errors of [`FifoOracle::begins`].
     pub fn begins(&self, call: Call) -> Result<(), Wrong> {
-        self.in_book(|book| book.begins(self.rank, call))
+        self.with_oracle(|oracle| oracle.begins(self.rank, call))
     }
 
-    /// Tells the order book that the call has returned.
+    /// Reports to the oracle that the call has returned.
     ///
     /// # Errors
-    /// As [`Book::returned`].
+    /// The errors of [`FifoOracle::returned`].
     pub fn returned(&self) -> Result<(), Wrong> {
-        self.in_book(|book| book.returned(self.rank))
+        self.with_oracle(|oracle| oracle.returned(self.rank))
     }
 
-    fn in_book(&self, tell: impl FnOnce(&mut Book) -> Result<(), String>) -> Result<(), Wrong> {
-        lock(&self.net.book).as_mut().map_or(Ok(()), tell).map_err(Wrong)
+    fn with_oracle(&self, tell: impl FnOnce(&mut FifoOracle) -> Result<(), String>) -> Result<(), Wrong> {
+        lock(&self.net.oracle).as_mut().map_or(Ok(()), tell).map_err(Wrong)
     }
 
-    /// After a verb: the book sees it, and if it wakes, whoever sleeps on the word does.
+    /// Completes a verb: reports it to the oracle, and wakes ranks that sleep on the word if the verb wakes.
     fn done(&self, verb: Verb, found: u64, wake: Wake) -> Result<u64, Wrong> {
         let at = verb.at();
-        self.in_book(|book| book.saw(self.rank, verb, found))?;
+        self.with_oracle(|oracle| oracle.saw(self.rank, verb, found))?;
         lock(&self.net.asleep).retain(|(word, thread)| {
             let wakes = *word == at && wake == Wake::Home;
             if wakes {
@@ -405,7 +409,8 @@ impl Network for RankNetwork {
     fn notify(&self, at: At, value: u64, wake: Wake) -> Result<(), Wrong> {
         let (word, order) = (self.net.at(at)?, self.net.orderings.notify);
         match self.net.waiting {
-            // Loom gives a plain store and a read-modify-write of two threads no order; a rank that parks needs one.
+            // Loom does not order a plain store of one thread and a read-modify-write of another; a rank that parks
+            // needs that order.
             Waiting::Parks => drop(word.swap(value, order)),
             Waiting::Spins => word.store(value, order),
         }
@@ -424,7 +429,7 @@ impl Network for RankNetwork {
         let (word, order) = (self.net.at(at)?, self.net.orderings.wait);
         loop {
             let value = match self.net.waiting {
-                // The latest value: a verb that comes after this look finds the rank asleep.
+                // Reads the latest value, so that a verb after this read finds the rank asleep.
                 Waiting::Parks => word.fetch_add(0, order),
                 Waiting::Spins => word.load(order),
             };

@@ -1,9 +1,9 @@
-//! The words of a simulated network, and the notifications and additions under way to them.
+//! The words of a simulated network, and the notifications and additions in flight to them.
 
 use crate::{At, Rank, Wake};
 use std::collections::{BTreeMap, VecDeque};
 
-/// All words of all ranks; only those that are not 0 are kept, so that states stay small.
+/// All words of all ranks. Stores only nonzero words, so that states stay small.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Memory(Vec<(u64, u64)>);
 
@@ -12,7 +12,7 @@ impl Memory {
         self.place(at).map_or(0, |place| self.0[place].1)
     }
 
-    /// Returns what the word held.
+    /// Stores `value`; returns the previous value.
     pub fn set(&mut self, at: At, value: u64) -> u64 {
         match (self.place(at), value) {
             (Ok(place), 0) => self.0.remove(place).1,
@@ -38,7 +38,7 @@ fn key(at: At) -> u64 {
     (at.rank as u64) << 32 | at.word as u64
 }
 
-/// A message under way.
+/// A message in flight.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Message {
     Notify {
@@ -46,7 +46,7 @@ pub(super) enum Message {
         value: u64,
         wake: Wake,
     },
-    /// An addition, and where its sender keeps the result: which phase, which entry of its record.
+    /// An addition, with the phase and record entry in which its sender keeps the result.
     Add {
         at: At,
         delta: u64,
@@ -56,7 +56,7 @@ pub(super) enum Message {
     },
 }
 
-/// One first-in, first-out channel for each source and destination; empty ones are not kept.
+/// One FIFO channel per source and destination; empty channels are not stored.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Channels(BTreeMap<(Rank, Rank), VecDeque<Message>>);
 

@@ -1,6 +1,6 @@
-//! The passive locks under a mix of requests, on whichever model network.
+//! Mixes of requests on the passive locks, for both model networks.
 
-use super::book::Call;
+use super::fifo_oracle::Call;
 use super::program::Program;
 use super::replay::{Replay, Suspended};
 use super::sim::Sim;
@@ -16,14 +16,14 @@ use {
     std::{rc::Rc, sync::Arc},
 };
 
-/// A mix of requests on passive locks: for each rank a row of calls, which an order [`Book`](super::Book) checks; at
+/// A mix of requests on passive locks: one row of calls per rank, checked by a [`FifoOracle`](super::FifoOracle). At
 /// the end the locks must be idle and their nodes empty. `C` is the width of the reader counts.
 ///
-/// [`sim`](Self::sim) runs it on a simulated network, where verbs are sequentially consistent; with the feature `loom`,
-/// `loom` runs it on loom threads, under the C11 memory model.
+/// [`sim`](Self::sim) runs the mix on a simulated network, where verbs are sequentially consistent. With the feature
+/// `loom`, `loom` runs it on loom threads, under the C11 memory model.
 ///
 /// # Examples
-/// A writer among readers, for every schedule:
+/// A writer among readers, under every schedule:
 /// ```
 /// use transom_locks::model::{Call, Mix};
 /// use transom_locks::Mode::{Exclusive, Shared};
@@ -38,18 +38,18 @@ pub struct Mix<const C: u32 = 16> {
 }
 
 impl<const C: u32> Mix<C> {
-    /// One row of calls for each rank.
+    /// Creates a mix from one row of calls per rank.
     pub fn new<R: Into<Vec<Call>>>(rows: impl IntoIterator<Item = R>) -> Self {
         Mix { rows: rows.into_iter().map(Into::into).collect() }
     }
 
-    /// A simulated network that runs it.
+    /// Creates a simulated network that runs the mix.
     pub fn sim(self) -> Sim<Self> {
         let ranks = self.rows.len();
         Sim::new(ranks, LockLayout::words(ranks), self)
     }
 
-    /// When all calls have returned and everything was released: what words other than 0 may hold.
+    /// Checks the nonzero words after all calls have returned and every lock was released.
     fn check_end(&self, nonzero: impl IntoIterator<Item = (At, u64)>) -> Result<(), String> {
         let layout = LockLayout::new(0, self.rows.len());
         nonzero.into_iter().try_for_each(|(at, value)| match layout.field(at) {
@@ -66,15 +66,14 @@ impl<const C: u32> Mix<C> {
 
 #[cfg(feature = "loom")]
 impl<const C: u32> Mix<C> {
-    /// Runs it on loom threads, one for each rank: every schedule, or those with at most so many preemptions. Returns
-    /// how many schedules there were.
+    /// Runs the mix on one loom thread per rank: every schedule, or those with at most `preemptions` preemptions.
+    /// Returns the number of schedules.
     ///
-    /// Under each lock lies a cell of data, which who holds the lock exclusively writes and who holds it shared reads:
-    /// so loom sees if one of them could miss what another did before it. [The page of `model::loom`](super::loom) says
-    /// how to use it.
+    /// Each lock protects a data cell, which exclusive holders write and shared holders read, so loom detects a holder
+    /// that could miss an earlier holder's write. [The page of `model::loom`](super::loom) shows how to use it.
     ///
     /// # Panics
-    /// As loom does, when it finds a schedule in which something is wrong: the panic says what.
+    /// In the first schedule in which loom or the oracle finds a violation.
     ///
     /// # Examples
     /// ```
@@ -90,14 +89,14 @@ impl<const C: u32> Mix<C> {
         self.loom_with(Setup { preemptions, ..Setup::default() }, |network| network)
     }
 
-    /// As [`loom`](Self::loom), in another setup, and each rank on what `network` makes of its network: to see that the
-    /// check fails where the verbs order less, or a step is left out.
+    /// [`loom`](Self::loom) with another setup, in which each rank uses the result of `network` as its network. It
+    /// serves to see that the check fails where the verbs order less, or a step is left out.
     ///
     /// # Panics
-    /// As [`loom`](Self::loom).
+    /// The same as [`loom`](Self::loom).
     ///
     /// # Examples
-    /// If a notify orders nothing, a rank may enter and not see what the one before it did.
+    /// If a notify orders nothing, a rank may enter without seeing the writes of the holder before it.
     /// ```
     /// use std::sync::atomic::Ordering::Relaxed;
     /// use transom_locks::model::loom::{Orderings, Setup, Waiting};
@@ -137,7 +136,7 @@ impl<const C: u32> Mix<C> {
         })
     }
 
-    /// The locks that are used.
+    /// The targets of the locks that the mix uses.
     fn targets(&self) -> Vec<Rank> {
         let uses = |target: Rank, call: &Call| match *call {
             Call::Acquire(other, _) | Call::TryAcquire(other, _) | Call::AcquireUntil(other, _) => other == target,
@@ -147,7 +146,7 @@ impl<const C: u32> Mix<C> {
         (0..self.rows.len()).filter(|&target| self.rows.iter().flatten().any(|call| uses(target, call))).collect()
     }
 
-    /// The row of one rank, with `rank` for the order book and `network` for the lock.
+    /// Runs the row of one rank: `rank` reports to the oracle, `network` executes the lock's verbs.
     fn run_row<N: Network<Error = Wrong>>(&self, rank: RankNetwork, network: N, data: &[UnsafeCell<()>]) {
         let mut locks = vec![TargetLock::<C>::new(); data.len()];
         for &call in &self.rows[rank.rank()] {
@@ -210,10 +209,10 @@ impl<const C: u32> Program for Mix<C> {
 }
 
 impl Call {
-    /// Makes the call by the locks of one rank, on locks whose words begin at `base`.
+    /// Makes the call on the locks of one rank, whose words begin at `base`.
     ///
     /// # Errors
-    /// As the calls of [`PassiveLock`](crate::PassiveLock) that it stands for.
+    /// The errors of the corresponding calls of [`PassiveLock`](crate::PassiveLock).
     pub fn run<N: Network, const C: u32>(
         self,
         locks: &mut [TargetLock<C>],
@@ -240,7 +239,8 @@ impl Call {
             }
             Call::AcquireUntil(target, mode) => {
                 let lock = locks.get_mut(target).ok_or(no_such(target))?;
-                // It has passed whenever it is looked at: what a rank does is the same in each run of its row.
+                // A deadline that has passed at each reading of the clock, so that a rank does the same in each run of
+                // its row.
                 let passed = Instant::now();
                 match mode {
                     Mode::Exclusive => lock.exclusive_until(network, layout, target, passed)?,
@@ -255,8 +255,8 @@ impl Call {
                 }
             }
             Call::AcquireAll | Call::ReleaseAll => {
-                let under_way = &mut (0..ranks).map(|_| None).collect::<Vec<_>>();
-                let mut all = AllLocks { network, layout, locks, under_way };
+                let in_flight = &mut (0..ranks).map(|_| None).collect::<Vec<_>>();
+                let mut all = AllLocks { network, layout, locks, in_flight };
                 match self {
                     Call::AcquireAll => drop(all.acquire()?),
                     _ => all.release()?,

@@ -1,14 +1,14 @@
-//! Model networks, on which protocols made of [`Network`](crate::Network) are checked as they ship: the code under
-//! check is the code that runs on a real network, and only the verbs under it are the model's.
+//! Model networks for checking protocols made of [`Network`](crate::Network). The code under check is the code that
+//! ships; only the verbs under it are the model's.
 //!
-//! * [`Sim`], where a whole network is plain data: every schedule of the verbs ([`Sim::explore`]), or random ones with
-//!   many ranks ([`Sim::run_random`]). Verbs are sequentially consistent; with [`Delivery::Deferred`] notifications are
-//!   under way for a while, as on a network adapter.
-//! * `loom` (feature `loom`), where ranks are threads under the C11 memory model: it finds orderings that are too weak.
-//!   Its page says how to set such a check up, how far to go, and what to do when it fails.
+//! * [`Sim`] keeps a whole network as plain data. It runs every schedule of the verbs ([`Sim::explore`]), or random
+//!   ones with many ranks ([`Sim::run_random`]). Verbs are sequentially consistent; with [`Delivery::Deferred`]
+//!   notifications stay in flight for a while, as on a network adapter.
+//! * `loom` (feature `loom`) runs ranks as threads under the C11 memory model, and finds orderings that are too weak.
+//!   Its page tells how to set up such a check, how far to go, and what to do when it fails.
 //!
-//! # A protocol of one's own
-//! Ranks take numbers. The first attempt reads and then swaps, and does not look whether the swap succeeded:
+//! # Checking your own protocol
+//! Ranks draw numbers. The first version reads and then swaps, and ignores whether the swap succeeded:
 //! ```
 //! use transom_locks::model::{sim, Sim};
 //! use transom_locks::{At, Error, Network, Wake};
@@ -32,18 +32,18 @@
 //! let right = Sim::new(3, 4, sim::once(|_, network| mark(network, network.add(word(0), 1, Wake::Home)?)));
 //! right.explore(10_000).unwrap(); // every schedule of three ranks
 //!
-//! // Many ranks, some schedules. A failure names its seed, and run_random of that seed shows it again.
+//! // Many ranks, some schedules. A failure names its seed; run_random with that seed repeats it.
 //! let many = Sim::new(40, 41, sim::once(|_, network| mark(network, network.add(word(0), 1, Wake::Home)?)));
 //! for seed in 0..20 {
 //!     many.run_random(seed).unwrap();
 //! }
 //! ```
-//! What is to be true of states, rather than of one rank's results, is a [`Program::check`].
+//! A condition on states, rather than on one rank's results, belongs into [`Program::check`].
 //!
-//! # The lock under one's own mix
-//! [`Mix`] runs rows of calls on the passive lock, and keeps an order [`Book`] of them: nobody is overtaken, readers
-//! share, no call costs more than it should, and all is idle at the end. [`Mix::sim`] runs it on a simulated network;
-//! with the feature `loom`, `Mix::loom` runs it in loom.
+//! # Checking the lock under your own mix of requests
+//! [`Mix`] runs rows of calls on the passive lock under a [`FifoOracle`]. The oracle checks that no request is
+//! overtaken, that readers share, that no call exceeds its cost, and that all words are idle at the end. [`Mix::sim`]
+//! runs the mix on a simulated network; `Mix::loom` (feature `loom`) runs it in loom.
 //! ```
 //! use transom_locks::model::{Call, Mix};
 //! use transom_locks::Mode::{Exclusive, Shared};
@@ -58,10 +58,10 @@
 //!     net.run_random(seed).unwrap();
 //! }
 //! ```
-//! [`Sim::explore`] keeps every state; for many millions of states give [`Sim::steps`] and [`Sim::step`] to a model
+//! [`Sim::explore`] keeps every state. For many millions of states, drive [`Sim::steps`] and [`Sim::step`] by a model
 //! checker, as `tests/exhaustive.rs` does with stateright.
 
-mod book;
+mod fifo_oracle;
 #[cfg(feature = "loom")]
 pub mod loom;
 mod memory;
@@ -71,7 +71,7 @@ mod replay;
 pub mod sim;
 mod state;
 
-pub use book::{Book, Call, Verb};
+pub use fifo_oracle::{Call, FifoOracle, Verb};
 pub use mix::Mix;
 pub use program::Program;
 pub use sim::{Delivery, Failure, Replay, Sim, Step, Suspended};

@@ -1,6 +1,6 @@
-//! What the ranks of a simulated network run.
+//! The programs that the ranks of a simulated network run.
 
-use super::book::Call;
+use super::fifo_oracle::Call;
 use super::replay::{Replay, Suspended};
 use super::state::State;
 use crate::{At, Error, LockLayout, Rank};
@@ -8,10 +8,11 @@ use std::fmt::Debug;
 use std::hash::Hash;
 use std::marker::PhantomData;
 
-/// What the ranks do: each a row of phases, and what it keeps from one phase to the next.
+/// A program for the ranks of a simulated network: each rank runs a row of phases, and keeps `Local` from one phase to
+/// the next.
 ///
-/// A phase is run many times from its beginning; so it must do the same whenever its verbs return the same, and
-/// change nothing but `local`.
+/// The simulator runs a phase many times from its beginning. A phase must therefore do the same whenever its verbs
+/// return the same, and change nothing but `local`.
 ///
 /// # Examples
 /// Taking turns, checked for every schedule: at most one rank is in its second phase.
@@ -40,19 +41,19 @@ use std::marker::PhantomData;
 /// assert_eq!(Sim::new(3, 1, Turns).explore(100).unwrap(), 5);
 /// ```
 pub trait Program {
-    /// What a rank keeps between phases; the locks of its locks, for example.
+    /// A rank's state between phases, such as its locks.
     type Local: Clone + Debug + Eq + Hash;
 
-    /// What `rank` begins with.
+    /// The initial state of `rank`.
     fn start(&self, rank: Rank) -> Self::Local;
 
-    /// How many phases `rank` has.
+    /// The number of phases of `rank`.
     fn phases(&self, rank: Rank) -> usize;
 
-    /// Runs one of them.
+    /// Runs one phase of `rank`.
     ///
     /// # Errors
-    /// Whatever the words return, which the network expects; any other error is a failure of the check.
+    /// The errors of verbs, which the simulator expects; any other error fails the check.
     fn phase(
         &self,
         rank: Rank,
@@ -61,29 +62,29 @@ pub trait Program {
         network: &Replay,
     ) -> Result<(), Error<Suspended>>;
 
-    /// Where the locks are that an order [`Book`](super::Book) is to be kept of.
+    /// The layout of the locks that a [`FifoOracle`](super::FifoOracle) checks, if any.
     fn locks(&self) -> Option<LockLayout> {
         None
     }
 
-    /// The call on a lock that a phase is, for the order book.
+    /// The call on a lock that a phase makes, for the oracle.
     fn call(&self, _rank: Rank, _phase: usize) -> Option<Call> {
         None
     }
 
-    /// Writes what memory holds before the first step, by `write`; all words are 0 otherwise.
+    /// Writes initial memory contents by `write`; all other words are 0.
     fn before(&self, _write: &mut dyn FnMut(At, u64)) {}
 
-    /// What must be true of every state.
+    /// Checks an invariant of every state.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// A description of the violation.
     fn check(&self, _state: &State<Self::Local>) -> Result<(), String> {
         Ok(())
     }
 }
 
-/// The same phase, and no more, for every rank; [`once`] makes it.
+/// A program of one phase, the same for every rank; made by [`once`].
 ///
 /// # Examples
 /// ```
@@ -97,7 +98,7 @@ pub struct Once<F, E> {
     error: PhantomData<fn() -> E>,
 }
 
-/// A program of one phase, the same for every rank.
+/// Creates a program of one phase, the same for every rank.
 ///
 /// # Examples
 /// ```

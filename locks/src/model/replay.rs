@@ -1,18 +1,18 @@
-//! What a phase sees of the simulated network: the results of its verbs so far, one more verb, and then a stop.
+//! A phase's view of the simulated network: the results of its verbs so far, then one more verb, then a stop.
 
-use super::book::{Book, Call, Verb};
+use super::fifo_oracle::{Call, FifoOracle, Verb};
 use super::memory::{Channels, Memory, Message};
 use crate::{At, Awaited, Network, Rank, Wake};
 use std::cell::RefCell;
 use std::fmt;
 
-/// The simulated network stopped the phase here, to run it again with one result more. A phase hands it on with `?`.
+/// The simulator stopped the phase here, and will run it again with one more result. A phase returns it with `?`.
 ///
 /// # Examples
 /// ```
 /// use transom_locks::model::{sim, Sim};
 /// use transom_locks::{At, Network, Wake};
-/// // This phase never sees the error: it is run once more for each verb, from the beginning.
+/// // This phase never sees the error: it runs once more for each verb, from the beginning.
 /// let net = Sim::new(1, 1, sim::once(|_, network| network.add(At { rank: 0, word: 0 }, 1, Wake::Home).map(|found| assert_eq!(found, 0))));
 /// net.run_random(1).unwrap();
 /// ```
@@ -27,40 +27,40 @@ impl fmt::Display for Suspended {
 
 impl std::error::Error for Suspended {}
 
-/// Whether a notify, or an addition that is not waited for, takes effect at once.
+/// When a notify, or an addition that is not waited for, takes effect.
 ///
 /// # Examples
 /// ```
 /// use transom_locks::model::{sim, Delivery, Sim};
 /// use transom_locks::{At, Network, Wake};
-/// // Two ranks notify to a third; by whichever order they are delivered, it ends.
+/// // Two ranks notify a third; the program ends in either order of delivery.
 /// let notify = sim::once(|rank, network| network.notify(At { rank: 2, word: 0 }, rank as u64, Wake::Home));
 /// let net = Sim::new(3, 1, notify).with_delivery(Delivery::Deferred);
 /// assert!(net.explore(1000).unwrap() > 8);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Delivery {
-    /// At once.
+    /// Immediately.
     Immediate,
-    /// In a step of its own, first in, first out between two ranks; whatever the same rank asks of the same
-    /// destination comes after. This is how a network adapter does it.
+    /// In a step of its own, as on a network adapter. Order is FIFO between two ranks; later operations of a rank to
+    /// the same destination take effect after.
     Deferred,
-    /// At once, in memory that all ranks share: they watch each other's words. This is how processes of one host do it.
+    /// Immediately, in memory that all ranks share, as between processes of one host: ranks watch each other's words.
     Watched,
 }
 
-/// Why a rank cannot take a step.
+/// The reason why a rank cannot take a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Blocked {
-    /// It waits on this word, its own or one that it watches.
+    /// The rank waits on this word, its own or one that it watches.
     Word(At),
-    /// Its next verb comes after what is under way to this rank.
+    /// The rank's next verb must follow the messages in flight to this rank.
     Channel(Rank),
-    /// It waits for the result of this entry of its record.
+    /// The rank waits for the result in this entry of its record.
     Entry(usize),
 }
 
-/// The network as one rank sees it in one run of a phase; [`Network`] is all a program uses of it.
+/// The network as one rank sees it in one run of a phase. A program uses it only through [`Network`].
 ///
 /// # Examples
 /// ```
@@ -78,7 +78,7 @@ pub struct Replay {
     pub(super) run: RefCell<Run>,
 }
 
-/// What never changes of a network.
+/// The constants of a network.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     pub ranks: usize,
@@ -86,32 +86,32 @@ pub(super) struct Shape {
     pub delivery: Delivery,
 }
 
-/// The world during a run of a phase, and how far the run is.
+/// The network's state during a run of a phase, and the progress of the run.
 #[derive(Debug, Default)]
 pub(super) struct Run {
     pub memory: Memory,
     pub channels: Channels,
-    pub book: Option<Book>,
-    /// The results of this phase's verbs so far; `None` while an addition is under way.
+    pub oracle: Option<FifoOracle>,
+    /// The results of this phase's verbs so far; `None` while an addition is in flight.
     pub record: Vec<Option<u64>>,
     pub phase: usize,
     pub call: Option<Call>,
-    /// How many results have been fed in.
+    /// The number of recorded results consumed in this run.
     pub fed: usize,
-    /// Whether one more verb may be executed.
+    /// True if one more verb may be executed.
     pub may_step: bool,
     pub blocked: Option<Blocked>,
-    /// The run has ended: a protocol that cleans up after an error gets no further.
+    /// The run has ended: code that cleans up after an error cannot execute further verbs.
     pub ended: bool,
-    /// The word that the verb changed.
+    /// The word that the verb changed, if the verb wakes.
     pub touched: Option<At>,
-    /// What is wrong with the verb, or with what it did to the order book.
+    /// A violation by the verb, or one that the oracle reports.
     pub fault: Option<String>,
 }
 
 impl Replay {
-    /// The next verb: its recorded result, or one step by `act`, or the end of this run. `blocked` says what keeps
-    /// the verb from being executed now.
+    /// Executes the next verb: replays its recorded result, or takes one step by `act`, or ends this run. `blocked`
+    /// returns the reason, if any, why the verb cannot be executed now.
     fn verb(
         &self,
         blocked: impl FnOnce(&Run) -> Option<Blocked>,
@@ -132,8 +132,8 @@ impl Replay {
             run.ended = true;
             return Err(Suspended(()));
         }
-        if let (Some(call), Some(book), true) = (run.call, &mut run.book, run.record.is_empty()) {
-            run.fault = book.begins(self.rank, call).err();
+        if let (Some(call), Some(oracle), true) = (run.call, &mut run.oracle, run.record.is_empty()) {
+            run.fault = oracle.begins(self.rank, call).err();
         }
         let result = act(run);
         run.record.push(result);
@@ -159,7 +159,7 @@ impl Replay {
         self.verb(blocked, |run| Some(run.memory.get(at))).map(Option::unwrap_or_default)
     }
 
-    /// What keeps a verb that follows earlier ones to the same rank.
+    /// The block of a verb that must follow earlier ones to the same rank.
     fn behind(&self, at: At) -> impl FnOnce(&Run) -> Option<Blocked> {
         let from = self.rank;
         move |run| (!run.channels.is_empty(from, at.rank)).then_some(Blocked::Channel(at.rank))
@@ -171,7 +171,8 @@ impl Replay {
 }
 
 impl Run {
-    /// Executes a verb on the words; returns what the word held. A rank that waits for the word looks again if the verb wakes.
+    /// Executes a verb on the words; returns the previous value. A rank that waits for the word looks again if the verb
+    /// wakes.
     pub fn execute(&mut self, rank: Rank, verb: Verb, wake: Wake) -> u64 {
         let at = verb.at();
         let held = self.memory.get(at);
@@ -184,8 +185,8 @@ impl Run {
             self.memory.set(at, new);
             self.touched = (wake == Wake::Home).then_some(at);
         }
-        if let Some(book) = &mut self.book
-            && let Err(violation) = book.saw(rank, verb, held)
+        if let Some(oracle) = &mut self.oracle
+            && let Err(violation) = oracle.saw(rank, verb, held)
         {
             self.fault = Some(violation);
         }
@@ -252,10 +253,10 @@ impl Network for Replay {
             |_| None,
             |run| {
                 if self.deferred(at) {
-                    // The book counts what is asked for; what it does to the word, the delivery shows.
+                    // The oracle counts the verb now; the delivery reports its effect on the word.
                     run.channels.send(self.rank, at.rank, Message::Notify { at, value, wake });
-                    if let Some(book) = &mut run.book {
-                        run.fault = book.saw(self.rank, Verb::Notify { at, value }, 0).err();
+                    if let Some(oracle) = &mut run.oracle {
+                        run.fault = oracle.saw(self.rank, Verb::Notify { at, value }, 0).err();
                     }
                 } else {
                     run.execute(self.rank, Verb::Notify { at, value }, wake);

@@ -1,7 +1,7 @@
-//! A network whose whole state is plain data, so that every schedule of the protocol's verbs, or random ones, can be
-//! run on the code as it ships.
+//! A network whose whole state is plain data. Every schedule of a protocol's verbs, or a random one, can be run on the
+//! code that ships.
 
-use super::book::{Book, Verb};
+use super::fifo_oracle::{FifoOracle, Verb};
 use super::memory::{Channels, Memory, Message};
 use super::program::Program;
 use super::replay::{Blocked, Run, Shape};
@@ -15,15 +15,16 @@ use std::mem::take;
 pub use super::program::{Once, once};
 pub use super::replay::{Delivery, Replay, Suspended};
 
-/// A simulated network of ranks that each run a [`Program`]. Each verb is one atomic step; between two steps any other
-/// rank may take some.
+/// A simulated network of ranks that each run a [`Program`]. Each verb is one atomic step, and other ranks may take
+/// steps between any two.
 ///
-/// A phase of a program is run on a [`Replay`], which feeds it the results of its verbs so far and stops it after one
-/// more. So a rank is no thread but plain data, and so is the whole [`State`]: [`step`](Self::step) makes one of
-/// another, [`explore`](Self::explore) visits all, [`run_random`](Self::run_random) walks through some.
+/// A phase of a program runs on a [`Replay`], which feeds it the results of its verbs so far and stops it after one
+/// more. A rank is therefore plain data rather than a thread, and so is the whole [`State`]. [`step`](Self::step)
+/// computes a next state, [`explore`](Self::explore) visits all states, and [`run_random`](Self::run_random) runs one
+/// schedule.
 ///
 /// # Examples
-/// Three ranks add to a word; whatever the schedule, it ends at 3.
+/// Three ranks add to a word; the result is 3 under every schedule.
 /// ```
 /// use transom_locks::model::{sim, Sim};
 /// use transom_locks::{At, Network, Wake};
@@ -56,14 +57,14 @@ pub enum Step {
     Rank(Rank),
     /// The oldest message from one rank to another is delivered.
     Deliver {
-        /// Its sender.
+        /// The sender.
         from: Rank,
-        /// Its destination.
+        /// The destination.
         to: Rank,
     },
 }
 
-/// What is wrong, and how to see it again.
+/// A violation, and the schedule that led to it.
 ///
 /// # Examples
 /// ```
@@ -75,11 +76,11 @@ pub enum Step {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// In words.
+    /// A description.
     pub what: String,
-    /// The seed of the random schedule that showed it.
+    /// The seed, if a random schedule found it.
     pub seed: Option<u64>,
-    /// The steps from the start to it.
+    /// The steps from the start to the violation.
     pub steps: Vec<Step>,
 }
 
@@ -96,18 +97,18 @@ impl fmt::Display for Failure {
 impl std::error::Error for Failure {}
 
 impl<P: Program> Sim<P> {
-    /// A network of `ranks` ranks with `words` words each, all 0. Notifications take effect at once.
+    /// Creates a network of `ranks` ranks with `words` words each, all 0. Notifications take effect immediately.
     pub fn new(ranks: usize, words: usize, program: P) -> Self {
         Sim { program, shape: Shape { ranks, words, delivery: Delivery::Immediate } }
     }
 
-    /// The same with another way of delivery.
+    /// The same network with another delivery of notifications.
     pub fn with_delivery(mut self, delivery: Delivery) -> Self {
         self.shape.delivery = delivery;
         self
     }
 
-    /// The program.
+    /// The program that the ranks run.
     pub fn program(&self) -> &P {
         &self.program
     }
@@ -115,7 +116,7 @@ impl<P: Program> Sim<P> {
     /// The state before the first step.
     ///
     /// # Errors
-    /// A failure that needs no step.
+    /// A violation before the first step.
     pub fn start(&self) -> Result<State<P::Local>, Failure> {
         let rank = |rank| RankState {
             phase: 0,
@@ -127,7 +128,7 @@ impl<P: Program> Sim<P> {
         let mut state = State {
             memory: Memory::default(),
             channels: Channels::default(),
-            book: self.program.locks().map(|layout| Book::new(layout, self.shape.ranks)),
+            oracle: self.program.locks().map(|layout| FifoOracle::new(layout, self.shape.ranks)),
             ranks: (0..self.shape.ranks).map(rank).collect(),
         };
         self.program.before(&mut |at, value| {
@@ -138,7 +139,7 @@ impl<P: Program> Sim<P> {
         Ok(state)
     }
 
-    /// The steps that can be taken in `state`.
+    /// The steps that are possible in `state`.
     pub fn steps<'a>(&self, state: &'a State<P::Local>) -> impl Iterator<Item = Step> + use<'a, P> {
         let ready =
             |(rank, state): (Rank, &RankState<_>)| (!state.done && state.blocked.is_none()).then_some(Step::Rank(rank));
@@ -149,14 +150,15 @@ impl<P: Program> Sim<P> {
     /// The state after `step`.
     ///
     /// # Errors
-    /// A phase's error, what the order book or the program's check says, or that nobody can go on; in words.
+    /// A description of a phase's error, of a violation found by the oracle or by the program's check, or of a
+    /// deadlock.
     pub fn step(&self, state: &State<P::Local>, step: Step) -> Result<State<P::Local>, String> {
         let mut next = state.clone();
         self.apply(&mut next, step)?;
         Ok(next)
     }
 
-    /// Runs one random schedule to its end; the same `seed` gives the same one.
+    /// Runs one random schedule to its end. The same `seed` gives the same schedule.
     ///
     /// # Errors
     /// The first failure, with the seed.
@@ -177,11 +179,11 @@ impl<P: Program> Sim<P> {
         Ok(state)
     }
 
-    /// Visits every state that some schedule reaches, depth first, and returns how many there are. Keeps all of them:
-    /// for millions use a model checker such as stateright on [`step`](Self::step).
+    /// Visits every state that any schedule reaches, depth first, and returns their number. Keeps all of them in
+    /// memory: for millions of states use a model checker such as stateright on [`step`](Self::step).
     ///
     /// # Errors
-    /// The first failure found, or that there are more than `most` states.
+    /// The first violation, or an error if there are more than `most` states.
     pub fn explore(&self, most: usize) -> Result<usize, Failure> {
         let start = self.start()?;
         let mut seen = HashSet::from([start.clone()]);
@@ -232,15 +234,15 @@ impl<P: Program> Sim<P> {
         let touched = match message {
             Message::Notify { at, value, wake } => {
                 state.memory.set(at, value);
-                if let Some(book) = &mut state.book {
-                    book.touched(at);
+                if let Some(oracle) = &mut state.oracle {
+                    oracle.touched(at);
                 }
                 (wake == Wake::Home).then_some(at)
             }
             Message::Add { at, delta, wake, phase, entry } => {
-                let mut run = Run { memory: take(&mut state.memory), book: state.book.take(), ..Run::default() };
+                let mut run = Run { memory: take(&mut state.memory), oracle: state.oracle.take(), ..Run::default() };
                 let found = run.execute(from, Verb::Add { at, delta }, wake);
-                (state.memory, state.book) = (run.memory, run.book);
+                (state.memory, state.oracle) = (run.memory, run.oracle);
                 let touched = run.touched;
                 run.fault.map_or(Ok(()), Err)?;
                 let sender = &mut state.ranks[from];
@@ -256,8 +258,8 @@ impl<P: Program> Sim<P> {
         Ok(touched)
     }
 
-    /// Runs the phase of `rank` for one verb more, or only to see what keeps it from one. Phases that end without a
-    /// further verb are done in passing. Returns the word it touched.
+    /// Runs the phase of `rank` for one more verb, or only to find out why it is blocked. Phases that end without a
+    /// further verb are completed in passing. Returns the word that the verb changed.
     fn run(&self, state: &mut State<P::Local>, rank: Rank, mut may_step: bool) -> Result<Option<At>, String> {
         let mut touched = None;
         loop {
@@ -271,7 +273,7 @@ impl<P: Program> Sim<P> {
             let run = Run {
                 memory: take(&mut state.memory),
                 channels: take(&mut state.channels),
-                book: state.book.take(),
+                oracle: state.oracle.take(),
                 record: take(&mut me.record),
                 phase,
                 call: self.program.call(rank, phase),
@@ -281,14 +283,15 @@ impl<P: Program> Sim<P> {
             let network = Replay { rank, shape: self.shape, run: RefCell::new(run) };
             let outcome = self.program.phase(rank, phase, &mut local, &network);
             let run = network.run.into_inner();
-            (state.memory, state.channels, state.book) = (run.memory, run.channels, run.book);
+            (state.memory, state.channels, state.oracle) = (run.memory, run.channels, run.oracle);
             touched = touched.or(run.touched);
             if let Some(fault) = run.fault {
                 return Err(fault);
             }
             let me = &mut state.ranks[rank];
             me.blocked = run.blocked;
-            // It stopped at a verb that is not executed yet, whatever it returned: it may have gone on after the error.
+            // The phase stopped at a verb that is not executed yet. Its outcome is ignored: it may have gone on after
+            // the error.
             if run.ended {
                 me.record = run.record;
                 return Ok(touched);
@@ -296,8 +299,8 @@ impl<P: Program> Sim<P> {
             outcome.map_err(|error| format!("phase {phase} of rank {rank}: {error}"))?;
             me.phase += 1;
             me.local = local;
-            if let Some(book) = &mut state.book {
-                book.returned(rank)?;
+            if let Some(oracle) = &mut state.oracle {
+                oracle.returned(rank)?;
             }
         }
     }
@@ -327,7 +330,7 @@ impl Failure {
     }
 }
 
-/// SplitMix64 (Steele, Lea and Flood, 2014): plain, and the same everywhere.
+/// SplitMix64 (Steele, Lea and Flood, 2014): simple, and the same on every platform.
 struct Random(u64);
 
 impl Random {

@@ -1,11 +1,11 @@
-//! The state of a simulated network, plain data.
+//! The state of a simulated network, as plain data.
 
-use super::book::Book;
+use super::fifo_oracle::FifoOracle;
 use super::memory::{Channels, Memory};
 use super::replay::Blocked;
 use crate::{At, Rank};
 
-/// A state of a simulated network; `L` is what the program keeps of each rank.
+/// A state of a simulated network. `L` is the program's state of each rank.
 ///
 /// # Examples
 /// ```
@@ -19,48 +19,48 @@ use crate::{At, Rank};
 pub struct State<L> {
     pub(super) memory: Memory,
     pub(super) channels: Channels,
-    pub(super) book: Option<Book>,
+    pub(super) oracle: Option<FifoOracle>,
     pub(super) ranks: Vec<RankState<L>>,
 }
 
-/// A rank: between phases but for the results of the present one's verbs.
+/// A rank between two phases, with the results of the current phase's verbs so far.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct RankState<L> {
     pub phase: usize,
     pub local: L,
     pub record: Vec<Option<u64>>,
-    /// Follows from the rest of the state; kept so as not to run every phase to find it.
+    /// Derived from the rest of the state; stored so that phases need not be run to find it.
     pub blocked: Option<Blocked>,
     pub done: bool,
 }
 
 impl<L> State<L> {
-    /// What a word holds.
+    /// The value of a word.
     pub fn word(&self, at: At) -> u64 {
         self.memory.get(at)
     }
 
-    /// The words that are not 0.
+    /// The nonzero words.
     pub fn nonzero(&self) -> impl Iterator<Item = (At, u64)> {
         self.memory.nonzero()
     }
 
-    /// The phase in which a rank is.
+    /// The current phase of a rank.
     pub fn phase(&self, rank: Rank) -> usize {
         self.ranks[rank].phase
     }
 
-    /// What the program keeps of a rank, as it was when its phase began.
+    /// The program's state of a rank, as of the beginning of its current phase.
     pub fn local(&self, rank: Rank) -> &L {
         &self.ranks[rank].local
     }
 
-    /// The order book, if the program uses locks.
-    pub fn book(&self) -> Option<&Book> {
-        self.book.as_ref()
+    /// The oracle, if the program uses locks.
+    pub fn oracle(&self) -> Option<&FifoOracle> {
+        self.oracle.as_ref()
     }
 
-    /// Whether every rank has ended and every message has arrived.
+    /// Returns whether every rank has ended and every message has been delivered.
     pub fn is_done(&self) -> bool {
         self.ranks.iter().all(|rank| rank.done) && self.channels.busy().next().is_none()
     }

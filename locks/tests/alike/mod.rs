@@ -1,4 +1,4 @@
-//! Ranks that do the same: schedules that differ but by their names are one.
+//! Symmetry among ranks with equal rows: schedules that differ only in their names count as one.
 
 use super::{Seen, attempt, exclusive, mixes, shared, until};
 use stateright::{Checker, Model, Property};
@@ -8,8 +8,8 @@ use transom_locks::Rank;
 use transom_locks::model::Delivery::{Deferred, Immediate, Watched};
 use transom_locks::model::{Call, Mix, Program, Sim, Step};
 
-/// For each rank the last one before it with the same row. Rank 0 is like no other where the lock is its own, and where there
-/// are several locks nobody is.
+/// Per rank: the last rank before it with the same row. Rank 0 differs from all others where the lock is its own, and
+/// with several locks no two ranks are interchangeable.
 pub fn alike(rows: &[Vec<Call>]) -> Vec<Option<Rank>> {
     let one_lock = |call: &Call| match *call {
         Call::Acquire(target, _) | Call::TryAcquire(target, _) | Call::AcquireUntil(target, _) => target == 0,
@@ -22,10 +22,10 @@ pub fn alike(rows: &[Vec<Call>]) -> Vec<Option<Rank>> {
     (0..rows.len()).map(|rank| (1..rank).rev().find(|&other| rows[other] == rows[rank])).collect()
 }
 
-/// What lets `alike` leave schedules out: where ranks with the same row change names, step by step the same can be done, and the
-/// same is right. Every schedule of three ranks with one request each, and random ones of more.
+/// Justifies the reduction by `alike`. Where ranks with equal rows swap names, the same steps are possible and the same
+/// properties hold. Checks every schedule of three ranks with one request each, and random schedules of more.
 #[test]
-fn ranks_are_alike() {
+fn ranks_with_equal_rows_are_interchangeable() {
     for delivery in [Immediate, Deferred, Watched] {
         let renamed = |rows: &[Vec<Call>], names| Renamed {
             sim: Mix::<16>::new(rows.to_vec()).sim().with_delivery(delivery),
@@ -48,7 +48,7 @@ fn ranks_are_alike() {
     }
 }
 
-/// Two networks, of which the second takes each step of the first with other names of ranks.
+/// Two networks; the second takes each step of the first with renamed ranks.
 struct Renamed<P> {
     sim: Sim<P>,
     names: Vec<Rank>,
@@ -75,7 +75,7 @@ impl<P: Program> Renamed<P> {
         }
     }
 
-    /// Whether both are right, can take the same steps, and have come as far.
+    /// Returns whether both are free of violations, can take the same steps, and have reached the same phases.
     fn matches(&self, pair: &(Seen<P>, Seen<P>)) -> bool {
         let (Ok(one), Ok(other)) = pair else { return false };
         let renamed: HashSet<Step> = self.sim.steps(one).map(|step| self.rename(step)).collect();

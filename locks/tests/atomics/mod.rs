@@ -1,6 +1,6 @@
-//! A network of this process: words are atomics, ranks are whoever has a handle.
+//! A network within this process: words are atomics, and a rank is any holder of a handle.
 
-#![allow(dead_code)] // Each test binary uses some.
+#![allow(dead_code)] // Each test binary uses a part.
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, mpsc};
@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 use transom_locks::{At, Awaited, LockLayout, LockWord, Network, Rank, Wake};
 
-/// Fails, instead of waiting for ever, if `body` does not end.
+/// Panics, instead of waiting for ever, if `body` takes longer than a minute.
 pub fn in_time(body: impl FnOnce() + Send + 'static) {
     let (done, ended) = mpsc::channel();
     let body = thread::spawn(move || {
@@ -16,7 +16,7 @@ pub fn in_time(body: impl FnOnce() + Send + 'static) {
         let _ = done.send(());
     });
     match ended.recv_timeout(Duration::from_secs(60)) {
-        Err(mpsc::RecvTimeoutError::Timeout) => panic!("somebody waits for ever"),
+        Err(mpsc::RecvTimeoutError::Timeout) => panic!("a call of `body` waits for ever"),
         _ => body.join().unwrap(),
     }
 }
@@ -30,7 +30,7 @@ pub struct Atomics<H> {
     watches: bool,
 }
 
-/// What a hook is told.
+/// The verb that a hook is called for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
     Cas,
@@ -42,7 +42,7 @@ pub enum Verb {
 /// A hook that does nothing.
 pub fn quiet(_: Verb) {}
 
-/// Memory for locks of so many ranks.
+/// Memory for the locks of `ranks` ranks.
 pub fn memory(ranks: usize) -> Arc<Vec<Vec<AtomicU64>>> {
     let words = |_| (0..LockLayout::words(ranks)).map(|_| AtomicU64::new(0)).collect();
     Arc::new((0..ranks).map(words).collect())
@@ -53,7 +53,7 @@ impl<H: Fn(Verb)> Atomics<H> {
         Atomics { memory: memory.clone(), rank, hook, watches: false }
     }
 
-    /// One that watches the words of other ranks.
+    /// The same network, watching the words of other ranks.
     pub fn watching(self) -> Self {
         Atomics { watches: true, ..self }
     }

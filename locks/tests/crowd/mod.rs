@@ -1,4 +1,4 @@
-//! A rank among others that go on and on, in the worst order known for it.
+//! Drives one rank among others that repeat their calls, in the worst order known for that rank.
 
 use super::mutants::MutantMix;
 use transom_locks::model::{Program, Sim, State, Step};
@@ -14,9 +14,9 @@ pub fn can(net: &Net, state: &Now, rank: Rank) -> bool {
     net.steps(state).any(|step| step == Step::Rank(rank))
 }
 
-/// Lets rank 0 take its steps while it `goes_on`, and before each of them `others`, of whom `choose` takes one, until `is_ready` says
-/// of the state since that step and now that rank 0 may take the next; for so long as any of them can. Returns the verbs of rank 0,
-/// and the steps of the others.
+/// Runs rank 0 while `goes_on`. Before each of its steps the `others` run, one step of the rank that `choose` picks at
+/// a time, until `is_ready` accepts the states before and now, or none of them can run. Returns the verbs of rank 0 and
+/// the steps of the others.
 pub fn among(
     net: &Net,
     mut state: Now,

@@ -1,28 +1,28 @@
-//! A network on which one verb fails, or all verbs to one rank from then on.
+//! A network on which one verb fails, or from then on every verb to the same rank.
 
-#![allow(dead_code)] // Each test binary uses some.
+#![allow(dead_code)] // Each test binary uses a part.
 
 use std::sync::Mutex;
 use transom_locks::{At, Awaited, Network, Rank, Wake};
 
-/// What happens to the verb that fails.
+/// The way the verb fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum How {
-    /// It is not executed, and its caller told so: a `start_add` does not start.
+    /// The verb is not executed and returns an error; a `start_add` does not start.
     Refused,
-    /// It is executed, but its caller told otherwise; an addition by `finish`.
+    /// The verb is executed, but returns an error; for an addition `finish` does.
     Unheard,
-    /// It is not executed; an addition starts, and `finish` tells.
+    /// The verb is not executed; an addition starts, and its `finish` returns an error.
     Lost,
 }
 
-/// Which verb fails, and how.
+/// The verb that fails, and the way it fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Plan {
     /// The number of the verb, from 0. An addition counts when it is started.
     pub nth: usize,
     pub how: How,
-    /// Whether all later verbs to the same rank are refused.
+    /// True if all later verbs to the same rank are refused.
     pub for_good: bool,
 }
 
@@ -36,21 +36,21 @@ pub enum Kind {
     Wait,
 }
 
-/// The error of a network.
+/// The error of the failing network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure<E> {
-    /// Of the network below.
+    /// An error of the underlying network.
     Network(E),
-    /// Made by the plan.
+    /// The planned failure.
     Made,
 }
 
-/// How far a plan is.
+/// The progress of a plan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Progress {
-    /// How many verbs there were.
+    /// The number of verbs so far.
     pub verbs: usize,
-    /// The one that failed.
+    /// The verb that failed.
     pub failed: Option<(Kind, At)>,
 }
 
@@ -69,7 +69,7 @@ impl<N: Network> Failing<N> {
         *self.progress.lock().unwrap()
     }
 
-    /// How this verb fails, if it does.
+    /// The way this verb fails, or `None`.
     fn fate(&self, kind: Kind, at: At) -> Option<How> {
         let mut progress = self.progress.lock().unwrap();
         progress.verbs += 1;
@@ -99,7 +99,7 @@ impl<N: Network> Failing<N> {
     }
 }
 
-/// An addition under way, and whether its result is lost.
+/// An addition in flight, and whether its result is lost.
 pub enum Pending<P> {
     Heard(P),
     Unheard(P),
@@ -152,7 +152,7 @@ impl<N: Network> Network for Failing<N> {
 
     fn wait(&self, word: usize, on: Awaited, until: impl Fn(u64) -> bool) -> Result<u64, Self::Error> {
         let at = At { rank: self.rank(), word };
-        // It changes nothing, and its caller need not have been able to go on.
+        // A wait changes nothing, and its caller need not have been able to go on.
         match self.fate(Kind::Wait, at) {
             None => self.network.wait(word, on, until).map_err(Failure::Network),
             Some(_) => Err(Failure::Made),

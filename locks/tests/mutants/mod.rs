@@ -1,102 +1,102 @@
-//! The protocol with one step left out or altered, made at the boundary to the network, so that the code under check
-//! is the code that ships. A check that a mutant passes would check too little.
+//! Mutants of the protocol: one step omitted or altered at the boundary to the network, so that the code under check is
+//! the code that ships. A check that a mutant passes is too weak.
 
-#![allow(dead_code)] // Each test binary uses some.
+#![allow(dead_code)] // Each test binary uses a part.
 
 use transom_locks::model::{Call, Mix, Program, Replay, State, Suspended};
 use transom_locks::{At, Awaited, Error, Field, LockLayout, LockWord, Network, Rank, TargetLock, Wake};
 
-/// What is wrong with the protocol.
+/// The fault in the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mutant {
-    /// Notifications or additions to this field that tell something do not happen.
+    /// Notifications or additions with content to this field are omitted.
     Untold(Field),
     /// Verbs on this field wake no rank.
     Unwoken(Field),
     /// A wait on this field ends at once.
     Unawaited(Field),
-    /// This field of one's own node is not cleared after use.
+    /// This field of a rank's own node is not cleared after use.
     Uncleared(Field),
-    /// A reader that leaves the open group does not tell the head.
+    /// A reader that leaves the open group does not notify the head.
     NoSignalToHead,
-    /// An exclusive request does not close the group before it: its readers go on being counted.
+    /// An exclusive request does not close the group before it: the count of its readers goes on.
     GroupNotClosed,
     /// The last exclusive holder leaves the departures of an earlier group in the word.
     DeparturesNotCleared,
-    /// A reader that waits does not register.
+    /// A waiting reader does not register.
     NoRegistration,
-    /// A crowded count of arrivals is not renormalised.
+    /// An overflowing count of arrivals is not renormalised.
     NotRenormalised,
-    /// An attempt believes that it changed the word of a lock.
-    Believed,
-    /// An attempt finds somebody who is not there.
+    /// A failed attempt counts as successful.
+    CountedAsSuccess,
+    /// An attempt finds another request where there is none.
     GivenUp,
-    /// Who leaves the queue takes its word to have been taken back from the one before it.
+    /// A leaving request assumes that it has taken back its word from its predecessor.
     TakenBack,
-    /// Who leaves as the tail does not tell the one before it to look at the word again.
+    /// A leaving tail does not tell its predecessor to look at the lock word again.
     NoLook,
-    /// Who leaves does not tell the one before it who stands behind.
+    /// A leaving request does not tell its predecessor which request stands behind.
     NotForwarded,
-    /// Who stands behind one that leaves is not told behind whom it stands then.
+    /// A leaving request does not notify its successor of the new predecessor.
     MovedUntold,
-    /// Or not that this holds now.
+    /// A leaving request does not notify its successor that the move is settled.
     NotSettled,
-    /// Who passes its turn on, or leaves, has nobody behind it stay.
+    /// A request that hands over or leaves does not make its successor stay.
     NotStaying,
-    /// Who leaves finds that who stands behind is to stay, and says no more.
+    /// A leaving request that finds STAY in its predecessor's `next` writes nothing more.
     StayUnseen,
-    /// Who comes to stand behind forgets that it is to stay.
+    /// A request that announces itself drops STAY from `next`.
     StayForgotten,
-    /// Who is put in the place of one that leaves forgets that it is to stay.
+    /// A leaving request drops STAY when it forwards its successor.
     StayNotForwarded,
-    /// A tail that is one again is not marked.
+    /// A request that becomes the tail again is not marked in the word.
     NotMarked,
-    /// The readers before a tail that leaves are not counted as those behind the one before it.
+    /// The readers before a leaving tail are not added to those behind its predecessor.
     ReadersForgotten,
     /// The readers inside are not counted when the head leaves.
     InsideForgotten,
-    /// The departures told to one head are counted for the next.
+    /// Departures reported to one head are counted again for the next.
     DeparturesKept,
-    /// Those inside tell the old head that they leave.
+    /// The readers inside go on notifying the old head.
     HeadKept,
-    /// A reader gives up, though it was granted.
+    /// A reader gives up although it was granted.
     GivenUpGranted,
-    /// A reader goes on in a place that was passed over.
+    /// A reader takes over a place that was passed over.
     RevivedPassed,
-    /// Who grants a reader does not see that it has given up.
+    /// A granting rank does not see that the reader has given up.
     AbandonedUnseen,
-    /// Who watches takes its turn to have come.
+    /// A watching request assumes that its turn has come.
     Unwatched,
-    /// A rank asks anew though what it showed was not seen.
+    /// A rank makes a new request before its successor has seen the answer to the last.
     NotSeen,
-    /// Who leaves does not tell the one that watches it to wait for `go`.
+    /// A leaving request does not direct its watching successor to `go`.
     AtGoUntold,
-    /// Or it tells it that its turn has come.
+    /// A leaving request tells its watching successor that its turn has come.
     TurnTold,
-    /// Who is to wait for `go` takes its turn to have come.
+    /// A request directed to `go` assumes that its turn has come.
     TurnTaken,
-    /// Everybody has the turn at the gate.
+    /// Every rank has the turn at the gate.
     GateOpen,
-    /// Who has a ticket, and waits, is not told that its turn has come.
+    /// The rank that waits with the next ticket is not notified of its turn.
     GateUntold,
-    /// Nor is one that is about to.
+    /// The turn is not written into the slot of a ticket whose rank does not wait yet.
     GateNotShown,
-    /// A request that does not get into the queue does not make the word urgent.
+    /// A starving request does not make the word urgent.
     NotUrgent,
-    /// Or leaves it urgent.
+    /// The starving request leaves the word urgent.
     UrgentStill,
-    /// Readers do not see that it is.
+    /// Readers do not see the urgency.
     UrgencyUnseen,
 }
 
-/// Those of requests that watch the one before them, which three ranks show.
+/// Mutants of requests that watch their predecessor, which three ranks reveal.
 pub const OF_WATCHING: [Mutant; 4] =
     [Mutant::Untold(Field::Next), Mutant::Uncleared(Field::Next), Mutant::Unwatched, Mutant::NotSeen];
 
-/// Those where the one before it leaves.
+/// Mutants of watching requests whose predecessor leaves.
 pub const OF_WATCHING_WHO_LEAVES: [Mutant; 3] = [Mutant::AtGoUntold, Mutant::TurnTold, Mutant::TurnTaken];
 
-/// Those of requests with deadlines, which three ranks show.
+/// Mutants of requests with deadlines, which three ranks reveal.
 pub const OF_DEADLINES: [Mutant; 16] = [
     Mutant::TakenBack,
     Mutant::NoLook,
@@ -116,14 +116,14 @@ pub const OF_DEADLINES: [Mutant; 16] = [
     Mutant::AbandonedUnseen,
 ];
 
-/// Those of the gate that some schedule of three ranks shows.
+/// Mutants of the gate that some schedule of three ranks reveals.
 pub const OF_GATE: [Mutant; 5] =
     [Mutant::GateOpen, Mutant::GateUntold, Mutant::GateNotShown, Mutant::Uncleared(Field::Slot), Mutant::UrgentStill];
 
-/// Those that only show where others keep a request out of the queue.
+/// Mutants that show only where a request starves.
 pub const OF_URGENCY: [Mutant; 2] = [Mutant::NotUrgent, Mutant::UrgencyUnseen];
 
-/// What tells words of deadlines apart, of the lock word and of a node.
+/// Flags of the lock word and of node words that concern deadlines and the gate.
 const MARKED: u64 = 1 << 31;
 const LOOK: u64 = 1 << 61;
 const STAY: u64 = 1 << 57;
@@ -134,11 +134,11 @@ const MOVED: u64 = 1 << 63;
 const SETTLED: u64 = 3 << 62;
 const ABANDONED: u64 = 1 << 63;
 const URGENT: u64 = 1 << 15;
-/// In a slot of the gate, or at `go` of who waits there.
+/// In a slot of the gate, or at `go` of the rank that waits there.
 const TURN_AT_GATE: u64 = 1 << 63;
 
-/// Those that three ranks show. The rest: a link matters from four waiting readers on, and only a narrow count is soon
-/// crowded.
+/// Mutants that three ranks reveal. Of the others, a link matters from four waiting readers on, and only a narrow count
+/// overflows soon.
 pub const WITH_THREE_RANKS: [Mutant; 22] = [
     Mutant::Unwoken(Field::Next),
     Mutant::Unwoken(Field::Go),
@@ -164,19 +164,19 @@ pub const WITH_THREE_RANKS: [Mutant; 22] = [
     Mutant::DeparturesNotCleared,
 ];
 
-/// The network of one rank, through which `mutant` shows.
+/// The network of one rank, with the fault `mutant`.
 pub struct Mutated<N, const C: u32> {
     pub network: N,
     pub layout: LockLayout,
     pub mutant: Option<Mutant>,
 }
 
-/// An addition: under way or left out, and what is to be hidden of its result.
+/// An addition, started or omitted, and the bits to hide from its result.
 pub struct Pending<P>(Option<P>, u64);
 
 impl<N: Network, const C: u32> Mutated<N, C> {
-    /// What a mutant of deadlines makes of a compare-and-swap: another new value, whether it is not executed, and whether it is
-    /// taken to have succeeded.
+    /// A deadline mutant's version of a compare-and-swap: its new value, whether it is omitted, and whether it counts
+    /// as successful.
     fn of_deadlines(&self, at: At, expected: u64, new: u64) -> Option<(u64, bool, bool)> {
         let (field, own) = (self.layout.field(at)?.1, at.rank == self.rank());
         let (before, after, me) = (LockWord::<C>(expected), LockWord::<C>(new), Some(self.rank()));
@@ -240,7 +240,7 @@ impl<N: Network, const C: u32> Network for Mutated<N, C> {
         match self.layout.field(at) {
             Some((_, Field::Waiters)) if self.mutant == Some(Mutant::NoRegistration) => return Ok(expected),
             Some((_, Field::Slot)) if new == TURN_AT_GATE && self.mutant == Some(Mutant::GateNotShown) => {
-                // One that waits there already is told.
+                // A rank that waits there already is notified.
                 let found = self.network.add(at, 0, wake)?;
                 return Ok(found);
             }
@@ -256,11 +256,11 @@ impl<N: Network, const C: u32> Network for Mutated<N, C> {
                     }
                     Some(Mutant::UrgentStill) if before.tail() != me && after.tail() == me => new |= expected & URGENT,
                     Some(Mutant::NotRenormalised) if before.tail() == after.tail() => return Ok(expected),
-                    Some(Mutant::Believed) if before.tail().is_none() => {
+                    Some(Mutant::CountedAsSuccess) if before.tail().is_none() => {
                         return self.network.cas(at, expected, new, wake).map(|_| expected);
                     }
                     Some(Mutant::GivenUp) => {
-                        // Fails: no word of a lock is that.
+                        // Always fails: a lock word never has this value.
                         let found = self.network.cas(at, u64::MAX, u64::MAX, wake)?;
                         return Ok(LockWord::<C>(found).with_exclusive(self.rank() + 1).0);
                     }
@@ -281,7 +281,7 @@ impl<N: Network, const C: u32> Network for Mutated<N, C> {
         }
         let delta = match self.mutant {
             Some(Mutant::NotStaying) if delta == STAY => 0,
-            // Of the head when others become it, the departures that it was told.
+            // The departures that the head was notified of, when another request becomes the head.
             Some(Mutant::HeadKept) if field == Some(Field::Word) && (delta as i64).unsigned_abs() < URGENT => 0,
             Some(Mutant::DeparturesKept) if field == Some(Field::Word) && delta > LockWord::<C>::DEPARTED => {
                 if delta.is_multiple_of(LockWord::<C>::DEPARTED) { 0 } else { delta }
@@ -315,7 +315,7 @@ impl<N: Network, const C: u32> Network for Mutated<N, C> {
             Some(Mutant::TurnTold) if own && value == AT_GO => return self.network.notify(at, TURN, wake),
             _ => {}
         }
-        // What is cleared lies at another rank where it was watched there.
+        // A word cleared at another rank is one that this rank watched there.
         let left_out = if value == 0 { self.is(at, Mutant::Uncleared) } else { self.is(at, Mutant::Untold) };
         if left_out { Ok(()) } else { self.network.notify(at, value, wake) }
     }
@@ -329,7 +329,7 @@ impl<N: Network, const C: u32> Network for Mutated<N, C> {
             return self.network.wait(word, on, until);
         }
         match self.layout.field(at) {
-            // Goes on with what is there; elsewhere with what it was to wait for.
+            // Goes on with the value found; elsewhere with the value awaited.
             Some((_, Field::Waiters)) => self.network.wait(word, on, |_| true),
             _ => Ok((1..).find(|&value| until(value)).unwrap_or(1)),
         }
@@ -353,14 +353,14 @@ impl<N: Network, const C: u32> Network for Mutated<N, C> {
 /// The tickets of the gate of the lock of rank 0.
 pub const TICKETS: At = At { rank: 0, word: 1 };
 
-/// A mix with a mutant.
+/// A mix run with a mutant.
 pub struct MutantMix<const C: u32> {
     pub mix: Mix<C>,
     pub rows: Vec<Vec<Call>>,
     pub mutant: Option<Mutant>,
-    /// Whether what the words hold at the end is checked too.
+    /// True if the words are also checked at the end.
     pub end: bool,
-    /// So many tickets were taken before, at the gate of the lock of rank 0.
+    /// The ticket count at the gate of the lock of rank 0 at the start.
     pub tickets: u32,
 }
 

@@ -1,10 +1,10 @@
-//! Copies between private memory and memory that other ranks read and write at the same moment.
+//! Copies between private memory and memory that other ranks read and write concurrently.
 //!
-//! Racing with another rank is the caller's program at fault, but must stay defined. On x86-64 every access is made by
-//! assembly: the compiler knows nothing of it but which bytes it may change, and the processor defines what racing
-//! accesses of any width give. `rep movsb` reaches the speed of memcpy from 1 KiB up, vector registers below.
-//! Elsewhere, and for tools that must see every access, copies are relaxed atomics, as wide as they are aligned; there a
-//! race between accesses of different widths is beyond what Rust's memory model defines today.
+//! A race with another rank is an error of the program, but must remain defined behaviour. On x86-64 every access is
+//! made by assembly: the compiler knows only which bytes it may change, and the processor defines the result of racing
+//! accesses of any width. `rep movsb` reaches the speed of memcpy from 1 KiB up, vector registers below. Elsewhere, and
+//! for tools that must see every access, copies are relaxed atomics, as wide as they are aligned. A race between
+//! accesses of different widths is there beyond what Rust's memory model defines today.
 
 #[cfg(any(test, not(target_arch = "x86_64"), miri, transom_portable_copy))]
 mod portable;
@@ -22,27 +22,27 @@ use x86_64::{change_64, move_bytes};
 
 use transom_windows::ChangeBlock;
 
-/// [`to_shared`] of what is known to be 32 bytes, by words: what the caller makes of words, or takes apart as words, stays in
-/// general registers.
+/// [`to_shared`] of exactly 32 bytes, by words: words that the caller composes or takes apart stay in general
+/// registers.
 ///
 /// # Safety
-/// As there.
+/// The same as for [`to_shared`].
 #[inline(always)]
 pub(crate) unsafe fn to_shared_32(shared: *mut u8, source: &[u8; 32]) {
     for (at, word) in source.as_chunks::<8>().0.iter().enumerate() {
-        // SAFETY: as there.
+        // SAFETY: caller's contract, as for `to_shared`.
         unsafe { move_bytes::<true>(shared.add(8 * at), word.as_ptr(), 8) }
     }
 }
 
-/// [`from_shared`] of what is known to be 32 bytes, as [`to_shared_32`].
+/// [`from_shared`] of exactly 32 bytes, like [`to_shared_32`].
 ///
 /// # Safety
-/// As there.
+/// The same as for [`from_shared`].
 #[inline(always)]
 pub(crate) unsafe fn from_shared_32(shared: *const u8, into: &mut [u8; 32]) {
     for (at, word) in into.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-        // SAFETY: as there.
+        // SAFETY: caller's contract, as for `from_shared`.
         unsafe { move_bytes::<false>(word.as_mut_ptr(), shared.add(8 * at), 8) }
     }
 }
@@ -50,32 +50,32 @@ pub(crate) unsafe fn from_shared_32(shared: *const u8, into: &mut [u8; 32]) {
 /// Copies `source` to shared memory. Elements of 1, 2, 4 or 8 aligned bytes, alone, are written in one piece.
 ///
 /// # Safety
-/// `shared` must be valid for writes of `source.len()` bytes, and all who access it must do so by atomics or by
-/// these functions.
+/// `shared` must be valid for writes of `source.len()` bytes, and all accesses to it must be by atomics or by these
+/// functions.
 #[inline(always)]
 pub(crate) unsafe fn to_shared(shared: *mut u8, source: &[u8]) {
-    // SAFETY: in bounds by the caller's word; a slice and shared memory do not overlap.
+    // SAFETY: in bounds: caller's contract. A slice and shared memory do not overlap.
     unsafe { move_bytes::<true>(shared, source.as_ptr(), source.len()) }
 }
 
 /// Copies shared memory to `into`.
 ///
 /// # Safety
-/// `shared` must be valid for reads of `into.len()` bytes; otherwise as [`to_shared`].
+/// `shared` must be valid for reads of `into.len()` bytes; otherwise the same as for [`to_shared`].
 #[inline(always)]
 pub(crate) unsafe fn from_shared(shared: *const u8, into: &mut [u8]) {
-    // SAFETY: in bounds by the caller's word; a slice and shared memory do not overlap.
+    // SAFETY: in bounds: caller's contract. A slice and shared memory do not overlap.
     unsafe { move_bytes::<false>(into.as_mut_ptr(), shared, into.len()) }
 }
 
-/// Changes blocks of 64 bytes of shared memory where they are, one after another, while nobody else changes them; `change` is
-/// given each one's number, and leaves in it what is to be there. False, and nothing has happened, where copies are as quick.
+/// Changes blocks of 64 bytes of shared memory in place, one after another, while no other rank changes them. `change`
+/// gets each block with its number. Returns false, and does nothing, where copies are as fast.
 ///
 /// # Safety
-/// `shared` must be valid for reads and writes of `64 blocks` bytes; otherwise as [`to_shared`].
+/// `shared` must be valid for reads and writes of `64 blocks` bytes; otherwise the same as for [`to_shared`].
 #[inline(always)]
 pub(crate) unsafe fn change_blocks(shared: *mut u8, blocks: usize, change: impl ChangeBlock) -> bool {
-    // SAFETY: as there.
+    // SAFETY: caller's contract.
     unsafe { change_64(shared, blocks, change) }
 }
 
@@ -85,7 +85,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
     use transom_windows::ChangeBlock;
 
-    /// The blocks that it was given; it changes each bit.
+    /// Records the numbers of its blocks, and inverts each bit.
     #[derive(Default)]
     struct Numbers(Vec<usize>);
 
@@ -98,7 +98,7 @@ mod tests {
 
     type Move = unsafe fn(*mut u8, *const u8, usize);
 
-    /// What is shipped here, and what is shipped elsewhere.
+    /// The implementation for this processor, and the portable one.
     const MOVES: [(&str, Move, Move); 2] = [
         ("here", super::move_bytes::<true>, super::move_bytes::<false>),
         ("portable", portable::move_bytes::<true>, portable::move_bytes::<false>),
@@ -112,7 +112,7 @@ mod tests {
                 for (at, begin) in [(0, 0), (1, 0), (0, 3), (5, 2), (8, 4)] {
                     let mut shared = vec![0xaa_u8; at + len + 70];
                     let mut back = vec![0xbb_u8; len];
-                    // SAFETY: `at + len` is below the vector's length, and nobody else sees it.
+                    // SAFETY: `at + len` is below the vector's length, and no other thread has it.
                     unsafe {
                         to_shared(shared.as_mut_ptr().add(at), source[begin..begin + len].as_ptr(), len);
                         from_shared(back.as_mut_ptr(), shared.as_ptr().add(at), len);
@@ -130,7 +130,7 @@ mod tests {
         let source: [u8; 32] = std::array::from_fn(|i| i as u8 + 1);
         for at in [0, 1, 7, 8, 40] {
             let (mut shared, mut back) = ([0xaa_u8; 80], [0; 32]);
-            // SAFETY: within the array, and nobody else sees it.
+            // SAFETY: within the array, and no other thread has it.
             unsafe {
                 super::to_shared_32(shared.as_mut_ptr().add(at), &source);
                 super::from_shared_32(shared.as_mut_ptr().add(at), &mut back);
@@ -145,7 +145,7 @@ mod tests {
         for (at, blocks) in [(0, 0), (0, 1), (3, 1), (8, 5), (16, 7)] {
             let source: Vec<u8> = (0..600u32).map(|i| (i * 7 + 1) as u8).collect();
             let (mut shared, mut numbers) = (source.clone(), Numbers::default());
-            // SAFETY: within the vector, and nobody else sees it.
+            // SAFETY: within the vector, and no other thread has it.
             let changed = unsafe { super::change_blocks(shared.as_mut_ptr().add(at), blocks, &mut numbers) };
             let inside = at..at + if changed { 64 * blocks } else { 0 };
             assert!(numbers.0.iter().copied().eq(0..inside.len() / 64));
@@ -155,7 +155,7 @@ mod tests {
         }
     }
 
-    /// One thread writes elements of equal bytes while another reads: never two halves of different ones.
+    /// One thread writes elements of equal bytes while another reads: a read never mixes two elements.
     #[test]
     fn aligned_elements_are_never_torn() {
         #[repr(align(64))]
@@ -170,7 +170,8 @@ mod tests {
                             for value in (0..if cfg!(miri) { 20 } else { 20_000u32 }).map(|i| i as u8) {
                                 let element = [value; 8];
                                 let shared = std::ptr::with_exposed_provenance_mut(shared);
-                                // SAFETY: inside the line, which lives as long as the scope and is accessed by copies only.
+                                // SAFETY: inside the line, which lives as long as the scope and is accessed by copies
+                                // only.
                                 unsafe { to_shared(shared, element.as_ptr(), width) };
                             }
                             over.store(true, Relaxed);

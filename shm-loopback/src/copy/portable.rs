@@ -2,15 +2,15 @@
 
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// Copies `len` bytes; the destination is the shared side if `TO_SHARED`, else the source. Each access of the shared side
-/// is as wide as its address is aligned, up to 8 bytes, so that an aligned element is moved in one piece.
+/// Copies `len` bytes. The destination is the shared side if `TO_SHARED`, else the source is. Each access of the shared
+/// side is as wide as its address is aligned, up to 8 bytes, so that an aligned element is moved in one piece.
 pub(super) unsafe fn move_bytes<const TO_SHARED: bool>(to: *mut u8, from: *const u8, len: usize) {
     let shared = if TO_SHARED { to.addr() } else { from.addr() };
     let mut done = 0;
     while done < len {
         macro_rules! whole {
             ($int:ty, $atomic:ty) => {{
-                // SAFETY: so many bytes remain on both sides, and the shared side is aligned to them.
+                // SAFETY: this many bytes remain on both sides, and the shared side is aligned to them.
                 unsafe {
                     let (to, from) = (to.add(done), from.add(done));
                     if TO_SHARED {
@@ -32,12 +32,12 @@ pub(super) unsafe fn move_bytes<const TO_SHARED: bool>(to: *mut u8, from: *const
     }
 }
 
-/// Prefetches a cache line, where there is an instruction for that: nothing here.
+/// Prefetches a cache line where the processor has an instruction for it; does nothing here.
 #[cfg(any(not(target_arch = "x86_64"), miri, transom_portable_copy))]
 #[inline(always)]
 pub(crate) fn prefetch<const TO_WRITE: bool>(_: *const u8) {}
 
-/// See [`change_blocks`](super::change_blocks): here copies are as quick.
+/// See [`change_blocks`](super::change_blocks): copies are as fast here.
 #[cfg(any(not(target_arch = "x86_64"), miri, transom_portable_copy))]
 pub(super) unsafe fn change_64(_: *mut u8, _: usize, _: impl transom_windows::ChangeBlock) -> bool {
     false

@@ -1,15 +1,16 @@
-//! Copies by assembly: the compiler knows nothing of the accesses but which bytes they may change.
+//! Copies by assembly: the compiler knows only which bytes the accesses may change.
 
 use transom_windows::ChangeBlock;
 
-/// Copies `len` bytes, single elements in one piece; the destination is the shared side if `TO_SHARED`, else the source.
+/// Copies `len` bytes, single elements in one piece. The destination is the shared side if `TO_SHARED`, else the source
+/// is.
 #[inline(always)]
 pub(super) unsafe fn move_bytes<const TO_SHARED: bool>(to: *mut u8, from: *const u8, len: usize) {
     use std::arch::asm;
     macro_rules! whole {
         ($int:ty, $class:ident, $width:literal, $modifier:literal) => {
-            // SAFETY: both sides are valid for so many bytes. The private side is accessed by the compiler, so that it
-            // may keep a value in a register; only the shared side is not.
+            // SAFETY: both sides are valid for this many bytes. The compiler accesses the private side, so that it may
+            // keep a value in a register; it does not access the shared side.
             unsafe {
                 if TO_SHARED {
                     let value = from.cast::<$int>().read_unaligned();
@@ -29,17 +30,17 @@ pub(super) unsafe fn move_bytes<const TO_SHARED: bool>(to: *mut u8, from: *const
         4 => whole!(u32, reg, "dword", ":e"),
         2 => whole!(u16, reg, "word", ":x"),
         1 => whole!(u8, reg_byte, "byte", ""),
-        // SAFETY: by the caller's word.
+        // SAFETY: caller's contract.
         _ => unsafe { bulk(to, from, len) },
     }
 }
 
-/// As [`move_bytes`], of 32 bytes.
+/// [`move_bytes`] of 32 bytes.
 #[inline(always)]
 unsafe fn move_32<const TO_SHARED: bool>(to: *mut u8, from: *const u8) {
     use std::arch::asm;
     use std::arch::x86_64::__m128i;
-    // SAFETY: both sides are valid for so many bytes by the caller's word. As above, the private side is the compiler's.
+    // SAFETY: both sides are valid for 32 bytes: caller's contract. As above, the compiler accesses the private side.
     unsafe {
         if TO_SHARED {
             let [a, b] = from.cast::<[__m128i; 2]>().read_unaligned();
@@ -54,11 +55,11 @@ unsafe fn move_32<const TO_SHARED: bool>(to: *mut u8, from: *const u8) {
     }
 }
 
-/// Prefetches the cache line of this address, to be read, or written: a hint, of any address.
+/// Prefetches the cache line of this address for reading or writing: a hint, valid for any address.
 #[inline(always)]
 pub(crate) fn prefetch<const TO_WRITE: bool>(shared: *const u8) {
     use std::arch::asm;
-    // SAFETY: neither faults, nor changes anything that a program sees; a processor that does not know the second does nothing.
+    // SAFETY: neither instruction faults or has a visible effect; a processor without the second ignores it.
     unsafe {
         if TO_WRITE {
             asm!("prefetchw [{at}]", at = in(reg) shared, options(nostack, preserves_flags, readonly));
@@ -71,7 +72,7 @@ pub(crate) fn prefetch<const TO_WRITE: bool>(shared: *const u8) {
 /// See [`change_blocks`](super::change_blocks).
 #[inline(always)]
 pub(super) unsafe fn change_64(shared: *mut u8, blocks: usize, change: impl ChangeBlock) -> bool {
-    // SAFETY: by the caller's word; the processor has AVX2 where that is used.
+    // SAFETY: caller's contract; the processor has AVX2 where that is used.
     unsafe {
         match std::arch::is_x86_feature_detected!("avx2") {
             true => change_64_by_avx2(shared, blocks, change),
@@ -81,17 +82,17 @@ pub(super) unsafe fn change_64(shared: *mut u8, blocks: usize, change: impl Chan
     true
 }
 
-/// What `change` does is compiled for AVX2, too.
+/// Compiled for AVX2, together with `change`.
 #[target_feature(enable = "avx2")]
 unsafe fn change_64_by_avx2(shared: *mut u8, blocks: usize, mut change: impl ChangeBlock) {
     use std::arch::asm;
     use std::arch::x86_64::__m256i;
     use std::mem::transmute;
     for number in 0..blocks {
-        // SAFETY: inside by the caller's word.
+        // SAFETY: inside: caller's contract.
         let at = unsafe { shared.add(64 * number) };
         let (a, b): (__m256i, __m256i);
-        // SAFETY: as above. The block itself is the compiler's.
+        // SAFETY: as above. The compiler accesses the local block.
         unsafe {
             asm!("vmovdqu {a}, [{at}]", "vmovdqu {b}, [{at} + 32]", at = in(reg) at, a = out(ymm_reg) a, b = out(ymm_reg) b,
                  options(nostack, preserves_flags, readonly));
@@ -112,7 +113,7 @@ unsafe fn change_64_by_avx2(shared: *mut u8, blocks: usize, mut change: impl Cha
 unsafe fn change_64_by_sse2(shared: *mut u8, blocks: usize, mut change: impl ChangeBlock) {
     for number in 0..blocks {
         let mut block = [0u64; 8];
-        // SAFETY: inside by the caller's word, and a block is two halves.
+        // SAFETY: inside: caller's contract. A block is two halves.
         unsafe {
             let at = shared.add(64 * number);
             let halves = block.as_mut_ptr().cast::<u8>();
@@ -132,7 +133,7 @@ unsafe fn bulk(to: *mut u8, from: *const u8, len: usize) {
     use std::arch::asm;
     const STRING_FROM: usize = 1024;
     if len >= STRING_FROM {
-        // The first 64 bytes go by themselves, so that the rest can begin where a cache line of the destination does.
+        // The first 64 bytes are copied separately, so that the rest begins at a cache line of the destination.
         // SAFETY: both sides are valid for `len` bytes, which are more than 64; the direction flag is clear by the ABI.
         unsafe {
             asm!(

@@ -8,7 +8,7 @@ fn main() -> Result<(), transom::Error> {
     #[cfg(wrong)]
     array.put_one(0, 1)?; //~ E0599
     array.local().put_one(0, 1)?;
-    //= open an epoch by `lock_exclusive`, `lock_shared`, `lock_all` or `fence` of the `GlobalArray`
+    //= open an epoch by `lock_exclusive`, `lock_shared`, `lock_ranks`, `lock_all` or `fence` of the `GlobalArray`
     #[cfg(wrong)]
     array.local().fetch_and_op(0, Op::Sum, 1)?; //~ E0277
     array.lock_shared(0)?.fetch_and_op(0, Op::Sum, 1)?;

@@ -1,4 +1,8 @@
 //! Elements are plain data, of which every bit pattern is a value: other ranks write them, and they are copied bytewise.
+//= `Padded` is not plain data, so it cannot be an element
+//= `#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]` and `#[repr(C)]`
+//= features = ["derive"]
+//- the following other types implement trait
 
 use transom::{Error, World};
 

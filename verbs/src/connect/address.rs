@@ -1,11 +1,11 @@
-//! Where a rank can be asked for a connection, as it tells all through the job's exchange when it joins.
+//! The connection address that each rank publishes through the job's exchange when it joins.
 
 use super::message::Secret;
 use crate::rail::Writes;
 
 const MAGIC: [u8; 8] = *b"transom\x06";
 
-/// Where a rank takes datagrams, and what they must bring.
+/// Datagram address of a rank, and the Q_Key that datagrams to it must carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Destination {
     pub gid: [u8; 16],
@@ -14,19 +14,19 @@ pub(crate) struct Destination {
     pub key: u32,
 }
 
-/// What a rank tells of itself: where it is, and what the others look at once.
+/// A rank's published record: its address, and the properties that its peers compare at start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Card {
     pub address: Address,
-    /// InfiniBand, or which RoCE.
+    /// Link type: InfiniBand, RoCE v1 or RoCE v2.
     pub link: u8,
-    /// Names its adapter.
+    /// Identifies the adapter.
     pub adapter: u64,
-    /// By what messages go, as its settings number it.
+    /// Configured paths of messages, as a number.
     pub paths: u8,
-    /// How its adapter does writes.
+    /// Properties of the adapter's writes.
     pub writes: Writes,
-    /// The queue pair that takes messages as datagrams, with the address's key; 0 if there is none by this rail.
+    /// Queue pair for messages as datagrams, with the address's Q_Key; 0 if this rail has none.
     pub messages: u32,
 }
 
@@ -46,11 +46,11 @@ impl Card {
     }
 }
 
-/// Kept of each rank of the job.
+/// The part of a record that is kept for every rank of the job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Address {
     pub datagrams: Destination,
-    /// What datagrams to it are authenticated with.
+    /// Key that authenticates connection datagrams to the rank.
     pub secret: Secret,
     pub mtu: u8,
     pub responder_resources: u8,
@@ -90,7 +90,7 @@ mod tests {
     use crate::values::NotifyBy;
 
     #[test]
-    fn an_address_is_checked() {
+    fn malformed_addresses_are_refused() {
         let address = Address {
             datagrams: Destination { gid: [9; 16], lid: 513, queue_pair: 0xff_ffff, key: 7 },
             secret: [5; 16],
@@ -110,7 +110,7 @@ mod tests {
         for len in 0..bytes.len() {
             assert_eq!(Address::from_bytes(&bytes[..len]), None, "{len} bytes");
         }
-        // Another program, another version, an MTU and a queue pair that cannot be.
+        // Another program, another version, an invalid MTU, an invalid queue pair.
         for (at, value) in [(0, b'T'), (7, 1), (26, 0), (26, 6), (32, 1)] {
             let mut bytes = bytes.clone();
             bytes[at] = value;

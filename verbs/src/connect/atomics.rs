@@ -1,6 +1,7 @@
-//! Atomics where the first rail does not reach a peer: it is asked by datagrams to have them done by its own adapter, through the queue
-//! pair that leads from it to itself, as all are that are done on its words. One of each peer's at a time: whoever asks does so again
-//! until it is answered, and whoever is asked remembers the last, so that it is done once, and what it found is not lost.
+//! Atomics forwarded by datagram, for a peer that the first rail does not reach. The origin asks the peer, whose own
+//! adapter performs the atomic on the queue pair that connects the peer to itself, like all atomics on its words. At
+//! most one per origin is in flight. The origin repeats the request until it is answered. The target remembers the last
+//! request of each origin, so that it executes each atomic once and keeps its result.
 
 use super::message::Message;
 use super::service::Connector;
@@ -11,21 +12,21 @@ use crate::wr::{Place, Verb};
 use std::time::{Duration, Instant};
 use transom_locks::Rank;
 
-/// One that a peer is asked to do.
+/// An atomic that a peer was asked to perform.
 pub(super) struct Asking {
     message: Message,
     again: Instant,
     wait: Duration,
 }
 
-/// When it is asked again, at first and at last.
+/// First and longest interval between repetitions of a request.
 const AGAIN: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(200)];
-/// How often it is looked whether what a peer asked for is done: mostly at once.
+/// Interval between checks whether a served atomic is complete, which most are at once.
 const LOOK: Duration = Duration::from_micros(20);
-/// How often this rank's connection to itself is tried where its adapter refuses.
+/// Interval between attempts to connect this rank to itself after its adapter refused.
 const TRY: Duration = Duration::from_millis(100);
 
-/// The last that a peer has asked for, by the number of its request, and what came of it.
+/// The last atomic that a peer requested, by request number, and its outcome.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Served {
     number: u64,
@@ -40,15 +41,15 @@ enum Outcome {
     Refused,
 }
 
-/// One that a peer has asked for, and is not done.
+/// An atomic that a peer requested and that is not complete.
 pub(super) struct Serving {
     peer: Rank,
     number: u64,
     verb: Verb,
     to: Place,
-    /// When it is looked whether it can be posted, or is done.
+    /// Time of the next check whether it can be posted or is complete.
     look: Instant,
-    /// Where the result comes, and the number of the request to this rank itself, once it is posted.
+    /// Slot for the result, and the number of the request to this rank itself, once posted.
     posted: Option<(Slot, u64)>,
 }
 
@@ -67,7 +68,7 @@ impl Connector {
         });
     }
 
-    /// A peer asks for an atomic, perhaps not for the first time.
+    /// Handles a peer's request for an atomic, which may be a repetition.
     pub(super) fn serve(&mut self, peer: Rank, number: u64, verb: Verb, to: Place) {
         let allowed = self.core.rail.domain.has_word(to);
         let served = &mut self.connections.entry(peer).or_default().served;
@@ -84,7 +85,7 @@ impl Connector {
         self.tell(peer);
     }
 
-    /// Tells a peer what came of the last that it asked for.
+    /// Sends a peer the outcome of its last request, if there is one.
     fn tell(&mut self, peer: Rank) {
         let Served { number, outcome } = self.connections.entry(peer).or_default().served;
         let found = match outcome {
@@ -95,7 +96,7 @@ impl Connector {
         self.say(peer, Message::Answer { number, found });
     }
 
-    /// Does what peers have asked for, and asks peers again.
+    /// Progresses the atomics that peers requested, and repeats this rank's own requests.
     pub(super) fn go_on_with_atomics(&mut self) {
         if !self.serving.is_empty() {
             let mut serving = std::mem::take(&mut self.serving);
@@ -121,7 +122,7 @@ impl Connector {
         due.into_iter().for_each(|(peer, message)| self.say(peer, message));
     }
 
-    /// Whether it has ended.
+    /// Progresses one atomic; returns whether it has ended.
     fn serve_one(&mut self, one: &mut Serving) -> bool {
         let core = self.core.clone();
         progress::poll(&core.rail, &core.endpoints);
@@ -133,7 +134,7 @@ impl Connector {
         };
         let Some((cell, request)) = &one.posted else {
             let Ok(cell) = core.memory.cells.take() else { return false };
-            // SAFETY: the cell is kept until it is complete, or lent to the lane.
+            // SAFETY: the slot is kept until the request is complete, or is lent to the lane.
             let posted = unsafe { lane.post(one.verb, one.to, cell.piece(8), Signal::Always, None) };
             if let Ok(request) = posted {
                 one.posted = Some((cell, request));
@@ -151,20 +152,20 @@ impl Connector {
                 }
                 self.tell(one.peer);
             }
-            // Nobody knows what it found: the peer waits, until it gives up.
-            outcome => tracing::error!(peer = one.peer, ?outcome, "what a peer's atomic found is lost"),
+            // The result is lost for good: the peer waits until it gives up.
+            outcome => tracing::error!(peer = one.peer, ?outcome, "the result of a peer's atomic is lost"),
         }
         true
     }
 
-    /// When there is more to do for atomics.
+    /// Time at which atomics next need attention.
     pub(super) fn atomics_due(&self) -> Option<Instant> {
         let again = self.asking.values().map(|asking| asking.again).min();
         again.into_iter().chain(self.serving.iter().map(|one| one.look)).min()
     }
 
-    /// The adapter may still write what is under way.
-    pub(super) fn serve_no_more(&mut self) {
+    /// Stops serving. Lends the result slots to the lane, because the adapter may still write to them.
+    pub(super) fn stop_serving(&mut self) {
         for Serving { posted, .. } in self.serving.drain(..) {
             if let (Some((cell, request)), Some(lane)) = (posted, self.core.endpoints.lane(self.core.me)) {
                 lane.lend(request, Lent::Slot(cell));

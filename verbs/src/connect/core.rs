@@ -1,4 +1,4 @@
-//! What a rank has of its adapter and its peers: shared by its teams, and with the thread that connects.
+//! State of a rank for one rail: adapter, memory and peers. The rank's teams and its connecting thread share it.
 
 use super::address::Address;
 use super::elsewhere::{LaneQueue, Twins};
@@ -26,83 +26,85 @@ use transom_launch::lock;
 use transom_locks::Rank;
 use transom_shm_loopback::messages::Turn;
 
-/// The order of fields is that in which they are to go.
+/// Fields are declared in the order in which they must be dropped.
 pub(crate) struct Core {
     pub me: Rank,
     pub endpoints: Endpoints<LaneQueue, Lent>,
     pub memory: Memory,
-    /// What comes by messages.
+    /// Receive buffers for messages on connections.
     pub receives: Arc<Receives>,
-    /// What takes and sends messages as datagrams, until the wire of messages has it.
+    /// The datagram mailbox for messages, until the message wire takes it.
     mailbox: Mutex<Option<Mailbox>>,
-    /// By what messages go.
+    /// Configured paths of messages.
     pub paths: Paths,
-    /// Whether this rank has taken part in making a window; see [`part`](Self::part).
+    /// This rank has taken part in creating a window; see [`part`](Self::part).
     has_window: Mutex<bool>,
-    /// The messages of this rank, which its waits turn.
+    /// The progress engine of messages, which this rank's waits drive.
     turn: OnceLock<Arc<dyn Turn>>,
-    /// Of the other rails, in their order; and the number of this one.
+    /// The number of this rail, and the cores of the other rails, in order.
     others: OnceLock<(usize, Box<[Weak<Core>]>)>,
-    /// Where peers can be asked by this rail.
+    /// Connection address of each peer on this rail.
     pub(super) addresses: Arc<[Address]>,
-    /// How peers' memory is named by other rails than the first.
+    /// Keys of peers' memory on the rails after the first.
     pub twins: Arc<Twins>,
-    /// Queue pairs of this device that have said that they take nothing more.
+    /// Queue pairs for which the device has reported the last WQE.
     pub(super) ended: Mutex<HashSet<u32>>,
-    /// When a peer last answered by this rail that it can be heard, where there are others.
+    /// Time of each peer's last answer to a probe on this rail, if there are several rails.
     heard: Mutex<HashMap<Rank, Instant>>,
-    /// How often the queue of a lane was retired.
+    /// Number of times that the queue of a lane was retired.
     retired: AtomicU32,
-    /// Whether each rank's adapter is this rank's.
+    /// True for ranks that use the same adapter as this rank.
     same_adapter: Box<[bool]>,
-    /// Of connections that somebody here wants, or that were refused. One that there is, is a lane that is not broken.
+    /// State of connections that are wanted or were refused. An established connection is an unbroken lane instead.
     links: Mutex<HashMap<Rank, Link>>,
-    /// Told when a connection came about, or cannot.
+    /// Notified when a connection is established or refused.
     changed: Condvar,
-    /// None once the thread that takes them has ended.
+    /// Commands for the connecting thread; `None` once that thread has ended.
     commands: Mutex<Option<Vec<Command>>>,
-    /// Readable when there are commands.
+    /// Becomes readable when a command is queued.
     pub(super) wake: OwnedFd,
-    /// Queue pairs to others made so far.
+    /// Number of queue pairs to other ranks created so far.
     pub made: AtomicUsize,
     pub rail: Rail,
 }
 
-/// Whether requests to a peer can be posted.
+/// The state of a connection, as seen by an operation that needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Link {
-    /// Nobody here has asked for a connection.
+    /// No operation of this rank has requested a connection.
     Absent,
-    /// Somebody waits for one.
+    /// A connection is being established.
     Wanted,
     /// Both ends are connected.
     Ready,
-    /// There is none, since an adapter refused: this rank's, or the peer's.
+    /// An adapter refused the connection: this rank's or the peer's.
     Refused { by_peer: bool, errno: i32 },
 }
 
-/// What becomes of a connection that is wanted once the thread that connects has ended.
-const NOBODY_CONNECTS: Link = Link::Refused { by_peer: false, errno: Errno::SHUTDOWN.raw_os_error() };
+/// The state of a wanted connection once the connecting thread has ended.
+const THREAD_ENDED: Link = Link::Refused { by_peer: false, errno: Errno::SHUTDOWN.raw_os_error() };
 
-/// What the rank tells the thread.
+/// A command for the connecting thread.
 #[derive(Clone, Debug)]
 pub(super) enum Command {
     Connect(Rank),
     Died(Rank),
-    /// The queue pair to a peer is to end, unless what messages had of it is returned already; drops this then.
+    /// Retires the queue pair to a peer, unless messages have already got back what they lent to it. The sender is
+    /// dropped afterwards.
     End(Rank, SyncSender<()>),
-    /// A peer is to say that it can be heard.
+    /// Probes a peer: it answers if it hears this rail.
     Probe(Rank),
-    /// Of the connection to a peer by the rail of that number, to be said by this rail, too; and what was heard of this one's by another.
+    /// Relays a message about the connection of the rail with that number over this rail; `Heard` passes on a message
+    /// about this rail's connection that arrived on another.
     Say(Rank, usize, Message),
     Heard(Rank, Message),
-    /// A peer is to do an atomic, by its own adapter: the request of that number.
+    /// Asks a peer to perform the atomic with that request number on its own adapter.
     Ask(Rank, u64, Verb, Place),
     Stop,
 }
 
 impl Core {
-    /// Bytes of the room for a lane.
+    /// Bytes of a lane's seat.
     pub(super) const SEAT: usize = Endpoints::<LaneQueue, Lent>::SEAT;
 
     pub(super) fn new(
@@ -146,12 +148,13 @@ impl Core {
         })
     }
 
-    /// Whether a rank's adapter is this rank's, so that the atomics of both are atomic towards each other.
+    /// Returns whether a rank uses the same adapter, so that the atomics of both ranks are atomic with respect to each
+    /// other.
     pub fn shares_adapter(&self, peer: Rank) -> bool {
         self.same_adapter[peer]
     }
 
-    /// Sees to it that a connection comes about, or anew where it broke or was refused; how far it is.
+    /// Requests a connection, or a new one if it broke or was refused; returns its state.
     pub fn want(&self, peer: Rank) -> Link {
         let mut links = self.links();
         let link = self.link(&links, peer);
@@ -164,14 +167,14 @@ impl Core {
         link
     }
 
-    /// Waits a while for a connection that is wanted; how far it is.
+    /// Waits up to `time` for a wanted connection; returns its state.
     pub fn await_connection(&self, peer: Rank, time: Duration) -> Link {
         let waiting = |links: &mut HashMap<Rank, Link>| self.link(links, peer) == Link::Wanted;
         let waited = self.changed.wait_timeout_while(self.links(), time, waiting);
         self.link(&waited.unwrap_or_else(PoisonError::into_inner).0, peer)
     }
 
-    /// A lane that has ended is ready: that it did is told by operations on it.
+    /// A lane that has failed counts as ready: operations on it report the failure.
     fn link(&self, links: &HashMap<Rank, Link>, peer: Rank) -> Link {
         match self.endpoints.lane(peer) {
             Some(lane) if !lane.is_broken() => Link::Ready,
@@ -179,30 +182,31 @@ impl Core {
         }
     }
 
-    /// Ends the lane to a peer, if there is one: nothing that it names is touched any more. What had come by it is kept. Whether
-    /// it had not ended before.
+    /// Ends the lane to a peer, if there is one: afterwards the adapter touches no memory that its requests name.
+    /// Messages already received are kept. Returns whether the lane had not ended before.
     pub fn give_up(&self, peer: Rank) -> bool {
         let Some(lane) = self.endpoints.lane(peer) else { return false };
         self.receives.settle();
         lane.give_up_queue(Failure::known(Why::Gone), |queue| {
-            // By one of another rail no message comes, and its number may be that of another peer's here.
+            // A failover queue pair carries no messages, and its number may equal that of another peer's queue pair on
+            // this rail.
             if !queue.is_elsewhere() {
                 self.receives.forget(queue.number(), true);
             }
         })
     }
 
-    /// The job says that a peer died: its connection is gone, and there will be no other.
+    /// Handles a peer's death as reported by the job: its connection ends, and no other is made.
     pub fn died(&self, peer: Rank) {
         let is_new = self.give_up(peer);
-        // Whatever failed before, it is not to be asked any more.
+        // A peer that failed earlier must not be asked again.
         if is_new || self.link(&self.links(), peer) == Link::Wanted {
             self.command(Command::Died(peer));
         }
     }
 
-    /// Has the queue pair to a peer end: what was posted by it takes no effect any more, at neither end once the peer's has, too. What
-    /// had come by it is remembered.
+    /// Retires the queue pair to a peer: requests posted to it take no further effect, at either end once the peer has
+    /// retired its own. The received position is recorded.
     pub fn end(&self, peer: Rank) {
         if service::ends_here(self, peer) {
             return;
@@ -212,25 +216,25 @@ impl Core {
         let _ = told.recv();
     }
 
-    /// From now on others may reach windows of this rank: connections stay.
+    /// Records that peers may reach windows of this rank, so that connections stay.
     pub fn has_window(&self) {
         *lock(&self.has_window) = true;
     }
 
-    /// Messages use the connection to a peer no more, at both ends: ends it, if nobody else may use it. Of an atomic of a window's that
-    /// was executed, and not answered, the result would be lost, and this end does not see whether there is one; all ranks of a window make
-    /// it together, before any reaches it.
+    /// Ends the connection to a peer that messages no longer use at either end, unless a window may use it. An executed
+    /// but unanswered atomic of a window would lose its result, which this end cannot detect. All ranks of a window
+    /// create it together, before any of them uses it.
     pub fn part(&self, peer: Rank) {
         let has_window = lock(&self.has_window);
         let Some(lane) = self.endpoints.lane(peer).filter(|_| !*has_window) else { return };
-        // The peer has taken all that came by it.
+        // The peer has received every message sent on the connection.
         lane.return_to_messages(true);
         self.end(peer);
         lane.return_to_messages(false);
         drop(lane.take_returned());
     }
 
-    /// How often the queue of any lane was retired.
+    /// Number of times that the queue of any lane was retired.
     pub fn retired(&self) -> u32 {
         self.retired.load(Acquire)
     }
@@ -239,7 +243,7 @@ impl Core {
         self.retired.fetch_add(1, AcqRel);
     }
 
-    /// There are other rails, and this is the one of that number.
+    /// Sets the number of this rail and the cores of the others.
     pub(super) fn beside(&self, number: usize, others: Box<[Weak<Core>]>) {
         let _ = self.others.set((number, others));
     }
@@ -248,7 +252,7 @@ impl Core {
         self.others.get().into_iter().flat_map(|(_, others)| others).filter_map(Weak::upgrade)
     }
 
-    /// Whether this rank has several rails.
+    /// Returns whether this rank has several rails.
     pub(super) fn has_others(&self) -> bool {
         self.others.get().is_some_and(|(_, others)| !others.is_empty())
     }
@@ -258,17 +262,17 @@ impl Core {
         self.others.get().map(|(number, _)| *number)
     }
 
-    /// Whether this is the first of several, whose lanes can be by the others.
+    /// Returns whether this is the first of several rails, whose lanes can fail over to the others.
     pub(super) fn can_be_elsewhere(&self) -> bool {
         self.number() == Some(0) && self.has_others()
     }
 
-    /// The rail by which a lane of this one may be instead.
+    /// The rail to which a lane of this rail can fail over.
     pub(super) fn instead(&self, by: u32) -> Option<Arc<Core>> {
         self.other(by as usize).filter(|_| self.number() == Some(0))
     }
 
-    /// The rail of a number, if it is another than this.
+    /// The rail with that number, unless it is this one.
     pub(super) fn other(&self, number: usize) -> Option<Arc<Core>> {
         let (mine, others) = self.others.get()?;
         let behind = match number.cmp(mine) {
@@ -283,28 +287,28 @@ impl Core {
         lock(&self.heard).insert(peer, Instant::now());
     }
 
-    /// Whether a peer was heard by this rail within that time.
+    /// Returns whether a peer answered a probe on this rail within that time.
     pub(super) fn has_heard(&self, peer: Rank, within: Duration) -> bool {
         let heard = lock(&self.heard);
         heard.get(&peer).is_some_and(|heard| heard.elapsed() <= within)
     }
 
-    /// What takes and sends messages as datagrams, once.
+    /// Takes the datagram mailbox for messages; `None` after the first call.
     pub fn take_mailbox(&self) -> Option<Mailbox> {
         lock(&self.mailbox).take()
     }
 
-    /// From now on whoever waits turns these.
+    /// Registers the progress engine that waits drive from now on.
     pub fn turn_in_waits(&self, turn: Arc<dyn Turn>) {
         let _ = self.turn.set(turn);
     }
 
-    /// Takes what messages have come, and posts what can go. Whether there is more to do soon.
+    /// Progresses messages; returns whether more work is due soon.
     pub fn turn(&self) -> bool {
         self.turn.get().is_some_and(|turn| turn.turn())
     }
 
-    /// As [`turn`](Self::turn), unless another thread does it.
+    /// Like [`turn`](Self::turn), but does nothing if another thread is progressing messages.
     pub fn turn_unless_another_does(&self) {
         if let Some(turn) = self.turn.get() {
             turn.turn_unless_another_does();
@@ -335,7 +339,7 @@ impl Core {
         let mut commands = lock(&self.commands);
         match (commands.as_mut(), command) {
             (Some(commands), command) => commands.push(command),
-            (None, Command::Connect(peer)) => self.note(peer, NOBODY_CONNECTS),
+            (None, Command::Connect(peer)) => self.note(peer, THREAD_ENDED),
             (None, _) => {}
         }
         drop(commands);
@@ -348,14 +352,14 @@ impl Core {
         commands.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Nobody takes commands any more: whoever waits for what one brings about waits no more.
-    pub(super) fn takes_no_more(&self) {
+    /// Stops accepting commands, and wakes every wait for a connection.
+    pub(super) fn close_commands(&self) {
         lock(&self.commands).take();
-        self.links().values_mut().filter(|link| **link == Link::Wanted).for_each(|link| *link = NOBODY_CONNECTS);
+        self.links().values_mut().filter(|link| **link == Link::Wanted).for_each(|link| *link = THREAD_ENDED);
         self.changed.notify_all();
     }
 
-    /// Wakes whoever waits for a connection that has become a lane, or was refused.
+    /// Records an outcome and wakes the waits for the connection.
     pub(super) fn note(&self, peer: Rank, outcome: Link) {
         let mut links = self.links();
         match outcome {

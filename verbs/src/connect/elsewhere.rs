@@ -1,5 +1,6 @@
-//! The queues of lanes. One of the first rail may be of another, where the first does not reach the peer: what is posted to it names
-//! memory as that rail does, here and there, and atomics are left to the peer's own adapter.
+//! Queues of lanes. The queue of a first-rail lane may belong to another rail, if the first rail does not reach the
+//! peer: failover. Such a queue translates memory keys, local and remote, to those of its rail, and leaves atomics to
+//! the peer's own adapter.
 
 use super::core::Core;
 use crate::sys::{Access, QueuePair, Registered};
@@ -14,29 +15,29 @@ use transom_locks::Rank;
 /// The queue of a lane.
 pub(crate) struct LaneQueue {
     pub(super) pair: QueuePair,
-    /// If it is of another rail.
+    /// Set if the queue belongs to another rail than its lane.
     elsewhere: Option<Box<Elsewhere>>,
 }
 
 struct Elsewhere {
     peer: Rank,
     by: u32,
-    /// Of that rail.
+    /// Core of the rail that has the queue pair.
     core: Arc<Core>,
-    /// Of the lane's.
+    /// Core of the first rail, which has the lane.
     first: Weak<Core>,
     twins: Arc<Twins>,
-    /// Memory that was registered for requests, by the low halves of their numbers.
+    /// Memory registered on this rail for requests in flight, by the low 32 bits of the request number.
     registered: Mutex<VecDeque<(u32, Arc<Registered>)>>,
 }
 
 impl LaneQueue {
-    /// Of the lane's own rail.
+    /// A queue on the lane's own rail.
     pub fn own(pair: QueuePair) -> Self {
         LaneQueue { pair, elsewhere: None }
     }
 
-    /// For a lane of `first`'s to a peer, by the rail of that number.
+    /// A failover queue for a lane of `first` to a peer, on the rail with number `by`.
     pub fn elsewhere(pair: QueuePair, peer: Rank, by: u32, core: Arc<Core>, first: &Arc<Core>) -> Self {
         let (twins, first, registered) = (first.twins.clone(), Arc::downgrade(first), Mutex::default());
         LaneQueue { pair, elsewhere: Some(Box::new(Elsewhere { peer, by, core, first, twins, registered })) }
@@ -48,23 +49,24 @@ impl Elsewhere {
         lock(&self.registered)
     }
 
-    /// A request as this rail names it.
+    /// Translates the keys of a request to those of this rail.
     ///
     /// # Safety
-    /// As of [`WorkQueue::post`].
+    /// The contract of [`WorkQueue::post`] applies.
     unsafe fn named(&self, request: &Request) -> io::Result<Request> {
         let mut named = *request;
         if request.piece.bytes == 0 {
             return Ok(named);
         }
         let key = self.twins.key(self.peer, self.by, request.to);
-        named.to.key = key.ok_or_else(|| io::Error::other("the peer's memory has no name for the other rail"))?;
+        named.to.key = key.ok_or_else(|| io::Error::other("the peer's memory has no key on the failover rail"))?;
         if !request.inline {
             let (address, bytes) = (request.piece.address, request.piece.bytes as usize);
             let access = if request.verb.kind() == Kind::Read { Access::Local } else { Access::Source };
-            // SAFETY: by the caller's word it stays registered, and so where it is.
+            // SAFETY: the memory stays registered, and hence in place, by the caller's contract.
             let registered = unsafe { self.core.memory.part(address, bytes, access) };
-            let registered = registered.ok_or_else(|| io::Error::other("the other rail cannot register the memory"))?;
+            let registered =
+                registered.ok_or_else(|| io::Error::other("the failover rail cannot register the memory"))?;
             named.piece = registered.piece((address - registered.address) as usize, bytes);
             self.registered().push_back((request.token.request(), registered));
         }
@@ -96,9 +98,9 @@ impl WorkQueue for LaneQueue {
     #[inline]
     unsafe fn post(&self, request: &Request) -> io::Result<()> {
         match &self.elsewhere {
-            // SAFETY: by the caller's word.
+            // SAFETY: caller's contract.
             None => unsafe { self.pair.post(request) },
-            // SAFETY: as above.
+            // SAFETY: caller's contract.
             Some(elsewhere) => unsafe { self.pair.post(&elsewhere.named(request)?) },
         }
     }
@@ -112,7 +114,7 @@ impl WorkQueue for LaneQueue {
         let Some(elsewhere) = &self.elsewhere else { return Course::Posted };
         match verb {
             Verb::CompareAndSwap { .. } | Verb::Add(_) => Course::Asked,
-            // Of nothing.
+            // An empty write names no memory.
             Verb::Write if to == (Place { address: 0, key: 0 }) => Course::Posted,
             Verb::Write | Verb::Read if elsewhere.twins.key(elsewhere.peer, elsewhere.by, to).is_some() => {
                 Course::Posted
@@ -141,15 +143,15 @@ impl WorkQueue for LaneQueue {
     }
 }
 
-/// How memory of peers that the first rail reaches is named by the others.
+/// Keys of peers' memory on all rails, by peer and the key on the first rail.
 #[derive(Default)]
 pub(crate) struct Twins(Mutex<Table>);
 
 #[derive(Default)]
 struct Table {
-    /// By the peer, and the first rail's key.
+    /// Keys on the other rails, by peer and the key on the first rail.
     all: HashMap<(Rank, u32), Names>,
-    /// Those that nobody has any more, though requests may still name them: the oldest go.
+    /// Entries without users, to which requests may still refer. Oldest first.
     old: VecDeque<(Rank, u32)>,
 }
 
@@ -157,21 +159,21 @@ struct Names {
     start: u64,
     bytes: u64,
     further: Box<[u32]>,
-    /// How many know it.
+    /// Number of users of the entry.
     known: usize,
 }
 
-/// As many are kept that nobody has any more.
+/// Most entries kept without users.
 const OLD: usize = 64;
 
-/// Memory of a peer's that is known by the names of several rails, until this is dropped.
+/// A registration of a peer's keys; the entry has a user until this is dropped.
 pub(crate) struct Twin {
     of: (Rank, u32),
     home: Arc<Twins>,
 }
 
 impl Twins {
-    /// Has so many bytes of a peer known by their further keys, too; none if there are none.
+    /// Registers the keys of `bytes` bytes of a peer's memory on further rails; `None` if there are no further keys.
     pub fn know(self: &Arc<Self>, peer: Rank, at: Place, bytes: usize, further: &[u32]) -> Option<Twin> {
         if further.is_empty() || bytes == 0 {
             return None;
@@ -214,7 +216,7 @@ impl Drop for Twin {
             old.push_back(self.of);
         }
         while old.len() > OLD {
-            let oldest = old.pop_front().expect("there are some");
+            let oldest = old.pop_front().expect("the list is not empty");
             if all.get(&oldest).is_some_and(|names| names.known == 0) {
                 all.remove(&oldest);
             }
@@ -231,20 +233,20 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_known_by_the_names_of_its_rails() {
+    fn peer_memory_is_found_by_the_key_of_each_rail() {
         let twins = Arc::new(Twins::default());
-        assert!(twins.know(1, at(4096, 5), 100, &[]).is_none(), "by the first rail alone");
+        assert!(twins.know(1, at(4096, 5), 100, &[]).is_none(), "registered on the first rail only");
         let known = twins.know(1, at(4096, 5), 100, &[7, 9]).unwrap();
         let key = |peer, by, address| twins.key(peer, by, at(address, 5));
         assert_eq!([key(1, 1, 4096), key(1, 2, 4195)], [Some(7), Some(9)]);
         assert_eq!([key(2, 1, 4096), key(1, 3, 4096), key(1, 0, 4096), key(1, 1, 4196), key(1, 1, 4095)], [None; 5]);
         let more = twins.know(1, at(4196, 5), 100, &[7, 9]).unwrap();
         drop(known);
-        assert_eq!([key(1, 1, 4096), key(1, 1, 4295)], [Some(7); 2], "somebody has it still");
+        assert_eq!([key(1, 1, 4096), key(1, 1, 4295)], [Some(7); 2], "one user remains");
         drop(more);
-        assert_eq!(key(1, 1, 4096), Some(7), "requests may still name it");
+        assert_eq!(key(1, 1, 4096), Some(7), "requests in flight may still use the key");
         let anew = twins.know(1, at(8192, 5), 8, &[8, 8]).unwrap();
-        assert_eq!([key(1, 1, 4096), key(1, 1, 8192)], [None, Some(8)], "the key is another's");
+        assert_eq!([key(1, 1, 4096), key(1, 1, 8192)], [None, Some(8)], "the key was reused");
         drop(anew);
         (0..OLD as u32).for_each(|key| drop(twins.know(3, at(4096, key), 8, &[1])));
         assert_eq!([key(1, 1, 8192), twins.key(3, 1, at(4096, OLD as u32 - 1))], [None, Some(1)]);

@@ -1,11 +1,13 @@
-//! Waiting for what a device tells, which may be taken away.
+//! Waiting on descriptors of a device that may be removed.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::os::fd::BorrowedFd;
 
-/// Waits until one of these is readable, or for so long; which are. One that says anything else is `mute` from then on, and left out:
-/// where the device was taken away its descriptors say so for ever, and nobody would sleep any more.
+/// Waits until one of the descriptors is readable, or for `time`; returns which are.
+///
+/// A descriptor with any other event becomes `mute` and is ignored from then on: the descriptors of a removed device
+/// report errors for ever, and the wait would never sleep.
 pub(super) fn listen<const N: usize>(
     to: [BorrowedFd<'_>; N],
     mute: &mut [bool; N],
@@ -32,7 +34,7 @@ mod tests {
     use std::os::fd::AsFd;
 
     #[test]
-    fn what_is_taken_away_is_listened_to_no_more() {
+    fn removed_descriptor_is_ignored_once_drained() {
         const SOON: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
         let (first, mut writer) = pipe().unwrap();
         let (second, _other) = pipe().unwrap();
@@ -44,7 +46,7 @@ mod tests {
         assert_eq!(listened(), ([false; 2], [false; 2]), "both are silent");
         writer.write_all(b"x").unwrap();
         assert_eq!(listened(), ([true, false], [false; 2]));
-        // What had come is there still; nothing else will be.
+        // Data that arrived earlier stay readable; no more data can follow.
         drop(writer);
         assert_eq!(listened(), ([true, false], [false; 2]));
         std::io::Read::read(&mut &first, &mut [0]).unwrap();

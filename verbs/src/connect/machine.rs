@@ -1,4 +1,5 @@
-//! How two ranks agree on a connection: the state that each keeps of the other, without device, clock or network.
+//! The connection protocol between two ranks: the state that each keeps about the other, without device, clock or
+//! network.
 //!
 //! ```text
 //!            want                      reply
@@ -7,38 +8,39 @@
 //!      | request       v                                     | reply
 //!      +----------> answered --------------------------------+
 //!
-//!   request of a newer generation    any state --> answered: what there was is retired
-//!   lost                             asked, answered, ready --> absent, or asked again if somebody waits
-//!   reject, no queue pair, died      any state --> failed; want and requests lead out of it, but not out of a death
+//! request of a newer generation    any state --> answered: the old queue pair is retired
 //! ```
-//! The rules that it rests on:
-//! - A rank has at most one queue pair of a generation, ever, and its generation never falls. So whoever names a queue
-//!   pair of a generation means the only one that there can be, however late the datagram is.
-//! - Of two generations the greater counts. A side that lost its queue pair goes on with the next; the other follows when
-//!   it hears of it. Crossing requests have the same generation, and each answers the other's.
-//! - A rank replies once it is connected, and is `ready` once it knows that the peer is, too: then what is posted arrives.
-//! - Both ends of a connection are of one rail. Whoever asks chooses it, and who answers follows; where both asked at once, the side whose
-//!   rail has the lower number gives up its queue pair, and asks for the next generation by the other rail.
-//! - Only whoever wants the connection asks again. To be silent is no failure; that the peer died is told by the job.
+//! Rules of the protocol:
+//! - A rank creates at most one queue pair per generation, and its generation never decreases. A generation therefore
+//!   identifies one queue pair, however late a datagram that names it arrives.
+//! - The higher generation wins. A side that lost its queue pair continues with the next generation; the other side
+//!   follows when it hears of that. Crossing requests have the same generation, and each side answers the other's.
+//! - A rank replies once it is connected, and is `ready` once it knows that the peer is connected too: then posted
+//!   requests arrive.
+//! - Both ends of a connection are on the same rail. The requesting side chooses the rail, and the answering side
+//!   follows. If both request at once, the side whose rail has the lower number gives up its queue pair, and requests
+//!   the next generation on the other rail.
+//! - Only a side that wants the connection repeats its request. Silence is not a failure; the job reports the peer's
+//!   death.
 //!
-//! A queue pair that is retired first takes nothing more, and then says what it has received; the end of the next
-//! generation tells that to the peer. So once a side is ready it knows what of all that it ever posted was executed: the
-//! rest, and reads, it posts again. Of an atomic that was executed, and not answered, the result is lost.
+//! Retiring a queue pair first stops reception and then reads the received position, which the end of the next
+//! generation carries to the peer. A ready side therefore knows which of all requests it ever posted were executed. It
+//! posts the others again, and reads too. The result of an atomic that was executed but not answered is lost.
 //!
-//! Who does not wait for the next generation, since what was posted goes another way, asks the peer to retire what it has
-//! of the last: once it has answered, nothing comes of that any more.
+//! A side that does not wait for the next generation, because its requests take another way, asks the peer to retire
+//! the last one. Once the peer has confirmed, requests of that generation have no further effect.
 
 use super::message::{End, Message};
 use rustix::io::Errno;
 use std::time::Duration;
 
-/// What this rank knows of its connection with one peer.
+/// State of the connection with one peer.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Machine {
-    /// Of the queue pair of this side, or of the last that there was or was to be.
+    /// Generation of this side's queue pair, or of its last one.
     generation: u32,
     state: State,
-    /// Whether somebody waits for the connection.
+    /// An operation waits for the connection.
     wanted: bool,
 }
 
@@ -47,34 +49,34 @@ pub(crate) enum State {
     /// No queue pair.
     #[default]
     Absent,
-    /// There is one, and the peer was told.
+    /// This side has a queue pair and has sent a request.
     Asked { mine: End },
-    /// It is connected to the peer's, which may not be connected yet.
+    /// The queue pair is connected to the peer's, which may not be connected yet.
     Answered { mine: End, theirs: End },
-    /// Both are connected to each other, as far as this side has heard.
+    /// Both queue pairs are connected to each other, as far as this side knows.
     Ready { mine: End, theirs: End },
-    /// There can be none.
+    /// No connection is possible.
     Failed(Reason),
 }
 
-/// Why there is no connection.
+/// The reason for the lack of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Reason {
     /// This side's adapter refused.
     Here(Errno),
-    /// The peer's did.
+    /// The peer's adapter refused.
     There(Errno),
-    /// The job says that the peer died.
+    /// The job reported the peer's death.
     Died,
 }
 
-/// What a machine makes happen. It has at most one queue pair at a time.
+/// Effects of a machine, which has at most one queue pair at a time.
 pub(crate) trait Effects {
-    /// Makes a queue pair, of that rail, or whichever works.
+    /// Creates a queue pair on rail `by`, or on any rail that works.
     fn make(&mut self, generation: u32, by: Option<u32>) -> Result<End, Errno>;
-    /// Connects it to the peer's.
+    /// Connects the queue pair to the peer's.
     fn connect(&mut self, theirs: End) -> Result<(), Errno>;
-    /// Destroys it: what it has received by then is part of all ends that are made later.
+    /// Destroys the queue pair. Its received position is part of every end created later.
     fn retire(&mut self);
     /// Sends a datagram, which may be lost.
     fn send(&mut self, message: Message);
@@ -85,17 +87,17 @@ impl Machine {
         self.state
     }
 
-    /// Of the queue pair that there is, or was last.
+    /// Generation of the current queue pair, or of the last one.
     pub fn generation(&self) -> u32 {
         self.generation
     }
 
-    /// Whether the peer is to be asked [`again`](Self::again) after a while.
+    /// Returns whether the request must be repeated [`again`](Self::again) later.
     pub fn is_waiting(&self) -> bool {
         self.wanted
     }
 
-    /// Somebody needs the connection. After a failure that is a new attempt.
+    /// Requests the connection. After a failure this starts a new attempt.
     pub fn want(&mut self, effects: &mut impl Effects) {
         match self.state {
             State::Ready { .. } | State::Failed(Reason::Died) => {}
@@ -110,7 +112,7 @@ impl Machine {
         }
     }
 
-    /// It is time to ask again.
+    /// Repeats the request.
     pub fn again(&self, effects: &mut impl Effects) {
         let generation = self.generation;
         match self.state {
@@ -119,14 +121,14 @@ impl Machine {
         }
     }
 
-    /// The queue pair of that generation is of no use any more.
+    /// Reports that the queue pair of that generation is unusable.
     pub fn lost(&mut self, generation: u32, effects: &mut impl Effects) {
         if generation == self.generation && self.retire(effects) && self.wanted {
             self.ask(None, effects);
         }
     }
 
-    /// Nobody waits any more: there is to be no connection.
+    /// Abandons the attempt to connect.
     pub fn given_up(&mut self, why: Errno, effects: &mut impl Effects) {
         if self.state != State::Failed(Reason::Died) {
             self.retire(effects);
@@ -134,13 +136,13 @@ impl Machine {
         }
     }
 
-    /// The job says that the peer died.
+    /// Reports the peer's death.
     pub fn died(&mut self, effects: &mut impl Effects) {
         self.retire(effects);
         self.fail(Reason::Died);
     }
 
-    /// A datagram of the peer, which may be late or repeated.
+    /// Handles a datagram from the peer, which may be late or a duplicate.
     pub fn heard(&mut self, message: Message, effects: &mut impl Effects) {
         if self.state == State::Failed(Reason::Died) {
             return;
@@ -160,13 +162,13 @@ impl Machine {
                 State::Answered { mine, theirs } => self.enter(State::Ready { mine, theirs }),
                 _ => {}
             },
-            // Where this side has been ready, the peer's end has gone since.
+            // If this side was ready, the peer's queue pair has been lost since.
             Message::Reject { generation, errno } if generation == self.generation => {
                 if self.retire(effects) {
                     self.fail(Reason::There(Errno::from_raw_os_error(errno.into())));
                 }
             }
-            // Of an old generation; the peer has gone on from it, or will hear of this one.
+            // An old generation: the peer has moved on, or will hear of this generation.
             Message::Reply { .. } | Message::Reject { .. } => {}
             Message::Retire { generation } => {
                 if generation >= self.generation {
@@ -178,7 +180,7 @@ impl Machine {
                 }
                 effects.send(Message::Retired { generation });
             }
-            // Nothing for the machine.
+            // Not messages of this protocol.
             Message::Probe
             | Message::Alive
             | Message::Atomic { .. }
@@ -187,7 +189,7 @@ impl Machine {
         }
     }
 
-    /// The peer asks, under this side's generation or an older one.
+    /// Handles a request under this side's generation or an older one.
     fn asked(&mut self, generation: u32, theirs: End, effects: &mut impl Effects) {
         let now = generation == self.generation;
         match self.state {
@@ -195,18 +197,18 @@ impl Machine {
                 self.retire(effects);
                 self.ask(Some(theirs.by), effects);
             }
-            // It hears of this side's, and follows.
+            // The peer hears of this side's rail, and follows.
             State::Asked { mine } if now && mine.by > theirs.by => self.again(effects),
             State::Asked { mine } if now => self.join(mine, theirs, false, effects),
-            // The peer is behind: this side goes first.
+            // The peer is behind, so this side's generation takes precedence.
             State::Asked { .. } => self.again(effects),
             // The reply was lost.
             State::Answered { mine, .. } | State::Ready { mine, .. } if now => {
                 effects.send(Message::Reply { generation, mine });
             }
-            // Late: the peer has had a queue pair of this generation, since this side knows it.
+            // A late request: the peer already had a queue pair of this generation, since this side knows it.
             State::Answered { .. } | State::Ready { .. } => {}
-            // This side's queue pair of that generation has gone.
+            // This side's queue pair of that generation is gone.
             State::Absent => {
                 self.ask(Some(theirs.by), effects);
                 self.reject(generation, effects);
@@ -215,7 +217,7 @@ impl Machine {
         }
     }
 
-    /// Makes a queue pair of the next generation, and tells the peer.
+    /// Creates a queue pair of the next generation, and sends a request.
     fn ask(&mut self, by: Option<u32>, effects: &mut impl Effects) {
         let made = match self.generation.checked_add(1) {
             None => Err(Errno::OVERFLOW),
@@ -233,7 +235,7 @@ impl Machine {
         }
     }
 
-    /// Connects this side's queue pair, and tells the peer, which is connected already or not.
+    /// Connects this side's queue pair, and replies. `ready`: the peer is already connected.
     fn join(&mut self, mine: End, theirs: End, ready: bool, effects: &mut impl Effects) {
         match effects.connect(theirs) {
             Ok(()) => {
@@ -252,7 +254,7 @@ impl Machine {
         self.reject(self.generation, effects);
     }
 
-    /// If this side has failed, it tells the peer, which asked under that generation.
+    /// Sends a reject under the peer's generation, if this side has failed.
     fn reject(&self, generation: u32, effects: &mut impl Effects) {
         if let State::Failed(Reason::Here(errno) | Reason::There(errno)) = self.state {
             effects.send(Message::Reject { generation, errno: errno.raw_os_error() as u16 });
@@ -268,7 +270,7 @@ impl Machine {
         self.wanted &= !matches!(state, State::Ready { .. } | State::Failed(_));
     }
 
-    /// Whether there was a queue pair.
+    /// Retires the queue pair; returns whether there was one.
     fn retire(&mut self, effects: &mut impl Effects) -> bool {
         let there_is = matches!(self.state, State::Asked { .. } | State::Answered { .. } | State::Ready { .. });
         if there_is {
@@ -279,8 +281,8 @@ impl Machine {
     }
 }
 
-/// When a peer that does not answer is asked again: soon for a second and a half, in which it may find out by itself that a connection
-/// broke, then each second.
+/// Intervals of repeated requests to a silent peer: short for a second and a half, in which the peer may detect a
+/// broken connection itself; then one second.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Backoff {
     asked: u32,
@@ -288,13 +290,13 @@ pub(crate) struct Backoff {
 
 impl Backoff {
     const FIRST: Duration = Duration::from_millis(25);
-    /// At first each takes twice as long as the one before, up to so often; then as long as that one.
+    /// Number of doublings of the interval at first.
     const TWICE: u32 = 3;
-    /// So many are soon.
+    /// Number of short intervals.
     const SOON: u32 = 10;
     const LAST: Duration = Duration::from_secs(1);
 
-    /// How long to wait for an answer now.
+    /// Time to wait for an answer now.
     pub fn next(&mut self) -> Duration {
         let soon = Self::FIRST * (1 << self.asked.min(Self::TWICE));
         let wait = if self.asked < Self::SOON { soon } else { Self::LAST };
@@ -302,9 +304,9 @@ impl Backoff {
         wait
     }
 
-    /// Whether the log is to say again that the peer is silent: after 4, 12, 28, 60 seconds and so on.
+    /// Returns whether to log again that the peer is silent: after about 4, 12, 28, 60 seconds and so on.
     pub fn is_to_be_told(&self) -> bool {
-        // The 2nd of those once a second, and then ever more rarely.
+        // The 2nd of the one-second intervals, and then at doubling distances.
         let slow = self.asked.saturating_sub(Self::SOON);
         slow > 0 && (slow + 6).is_power_of_two()
     }
@@ -315,7 +317,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_silent_peer_is_asked_and_told_of_ever_more_rarely() {
+    fn silent_peer_is_asked_and_logged_ever_more_rarely() {
         let (mut backoff, mut at, mut told) = (Backoff::default(), Duration::ZERO, Vec::new());
         let mut asked = Vec::new();
         for _ in 0..300 {

@@ -1,23 +1,24 @@
-//! What ranks tell each other to connect: one record in a datagram, little-endian.
+//! Connection messages: one record per datagram, little-endian.
 //!
 //! | bytes | |
 //! |---|---|
 //! | 8 | `transom` and the version of the record |
 //! | 4, 4 | the sender's rank, the receiver's |
-//! | 4 | kind: request 1, reply 2, reject 3, probe 4, alive 5, add 6, swap 7, answer 8, refusal 9, retire 10, retired 11; `256 (r + 1)` more if it is of rail `r`'s connection, and goes by another |
+//! | 4 | kind: request 1, reply 2, reject 3, probe 4, alive 5, add 6, swap 7, answer 8, refusal 9, retire 10, retired 11; plus `256 (r + 1)` if the message is about rail `r`'s connection and is relayed by another rail |
 //! | 4 | generation; 1 in a probe and its answer |
-//! | 4, 4 | the sender's queue pair and its first PSN; zero in the others |
-//! | 4, 4 | the last earlier generation in which the sender received something, and the PSN that it expected next; or zero |
+//! | 4, 4 | the sender's queue pair and its first PSN; zero in other kinds |
+//! | 4, 4 | the last earlier generation in which the sender received a packet, and the PSN that it expected next; or zero |
 //! | 4 | of a reject: the error number; else zero |
-//! | 4 | the rail that the queue pair is of, counted from that of the connection |
+//! | 4 | the rail of the queue pair, counted from that of the connection |
 //! | 8 | zero |
-//! | 32 | HMAC-SHA256 of all before it, with the receiver's secret |
+//! | 32 | HMAC-SHA256 of all preceding bytes, keyed with the receiver's secret |
 //!
-//! What is said of an atomic has other numbers from the generation on, of 8 bytes each: the request's; what was found, or where the word
-//! is, of 4 bytes the key, and what to add, or the word that is expected and the one to put there.
+//! Messages about an atomic have other fields of 8 bytes each from the generation on. They are the request's number,
+//! then the result, or the word's address with a key of 4 bytes, and the addend, or the expected word and the new word.
 //!
-//! Each rank told all others its secret through the job's exchange when it joined, so a datagram with the right code is of
-//! this job, for this rank, and as its sender wrote it. It may still be late or a repetition: that is the machine's part.
+//! Each rank sends all others its secret through the job's exchange when it joins. A datagram with a valid code is
+//! therefore from this job, for this rank, and unmodified. It may still be late or a duplicate, which the machine
+//! handles.
 
 use crate::wr::{Place, Received, Verb};
 use hmac::{Hmac, KeyInit, Mac};
@@ -30,16 +31,16 @@ const CODE: usize = 32;
 /// Bytes of a record.
 pub(crate) const MESSAGE: usize = MAGIC.len() + NUMBERS * 4 + CODE;
 const NUMBERS: usize = 12;
-/// In the kind of what goes by another rail than its own: so many times the number of its own, counted from 1.
+/// Unit in the kind of a relayed message: the multiple is the number of the connection's rail, counted from 1.
 const ELSEWHERE: u32 = 256;
 
-/// What datagrams to a rank are authenticated with.
+/// Key that authenticates datagrams to a rank.
 pub(crate) type Secret = [u8; 16];
 
-/// One end of a connection: a queue pair, the first PSN that it sends, and what its rank has received by those before it.
+/// One end of a connection: a queue pair, its first PSN, and the position that its rank has received on earlier ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct End {
-    /// The rail that the queue pair is of; zero is the connection's own.
+    /// Rail of the queue pair; zero is the connection's own.
     pub by: u32,
     pub queue_pair: u32,
     pub psn: u32,
@@ -48,32 +49,34 @@ pub(crate) struct End {
 
 const NONE: End = End { by: 0, queue_pair: 0, psn: 0, received: Received { generation: 0, next: 0 } };
 
-/// A generation numbers the connections that two ranks have had; both have one end, and only one ever, in each.
+/// A connection message. Generations number the successive connections of two ranks; each rank has at most one end per
+/// generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Message {
-    /// The sender's end, to be connected to. Wants a reply.
+    /// Offers the sender's end and requests a reply.
     Request { generation: u32, mine: End },
     /// The sender's end, which is connected.
     Reply { generation: u32, mine: End },
-    /// The sender has no end of this generation and will have none, since the system said `errno`.
+    /// The sender has no end of this generation and will have none, because of `errno`.
     Reject { generation: u32, errno: u16 },
-    /// The sender wants to know whether it is heard, by this rail.
+    /// Asks whether the receiver hears this rail.
     Probe,
-    /// It is.
+    /// Answers a probe.
     Alive,
-    /// The receiver is to have an atomic done by its own adapter, of its own memory: the request of that number of the sender's lane,
-    /// once.
+    /// Asks the receiver to perform an atomic on its own memory, by its own adapter, once. `number` identifies the
+    /// request of the sender's lane.
     Atomic { number: u64, verb: Verb, to: Place },
-    /// It was done, and this was there before; none if it is refused.
+    /// The word's previous value; `None` if the atomic is refused.
     Answer { number: u64, found: Option<u64> },
-    /// The sender has nothing of generations up to this any more, nor is the receiver to have.
+    /// The sender has retired generations up to this one, and the receiver must do so too.
     Retire { generation: u32 },
-    /// It has not, nor ever will.
+    /// Confirms that the sender has no queue pair of these generations and will have none.
     Retired { generation: u32 },
 }
 
 impl Message {
-    /// The record for a rank whose secret is that; `of`: the rail whose connection it is of, if it goes by another.
+    /// Seals the record for a receiver with that secret. `of`: the rail of the connection, if the message is relayed by
+    /// another.
     pub fn seal(self, from: Rank, to: Rank, of: Option<usize>, secret: &Secret) -> [u8; MESSAGE] {
         let end = |generation, End { by, queue_pair, psn, received }, errno| {
             [generation, queue_pair, psn, received.generation, received.next, errno, by, 0, 0]
@@ -110,8 +113,8 @@ impl Message {
         bytes
     }
 
-    /// The sender, the rail whose connection it is of if it came by another, and what it says, if the record is one for the rank `me`, whose
-    /// secret is that.
+    /// Opens a record for rank `me`; returns the sender, the connection's rail if the message was relayed, and the
+    /// message. `None` if the record is not authentic, not for this rank, or malformed.
     pub fn open(bytes: &[u8; MESSAGE], me: Rank, secret: &Secret) -> Option<(Rank, Option<usize>, Self)> {
         let (said, code) = bytes.split_at(MESSAGE - CODE);
         let (magic, numbers) = said.split_at(MAGIC.len());
@@ -166,7 +169,7 @@ fn wide(words: [u64; 4], key: u32) -> [u32; NUMBERS - 3] {
 }
 
 impl End {
-    /// Queue pairs 0 and 1 are the fabric's own; they and PSNs have 24 bits.
+    /// Queue pairs 0 and 1 are reserved; queue pair numbers and PSNs have 24 bits.
     fn can_be(self, generation: u32) -> bool {
         let Received { generation: before, next } = self.received;
         self.by < RAILS as u32
@@ -178,7 +181,7 @@ impl End {
 }
 
 fn authenticated(said: &[u8], secret: &Secret) -> Hmac<Sha256> {
-    let keyed: Hmac<Sha256> = Hmac::new_from_slice(secret).expect("a key may have any length");
+    let keyed: Hmac<Sha256> = Hmac::new_from_slice(secret).expect("HMAC accepts keys of any length");
     keyed.chain_update(said)
 }
 
@@ -211,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sealed_is_opened() {
+    fn sealed_message_opens_unchanged() {
         for message in all() {
             for of in [None, Some(0), Some(RAILS - 1)] {
                 let sealed = message.seal(4, 5, of, &SECRET);
@@ -219,7 +222,7 @@ mod tests {
             }
             assert_eq!(Message::open(&message.seal(4, 5, Some(RAILS), &SECRET), 5, &SECRET), None, "no such rail");
         }
-        // As it is on the wire, less the code.
+        // The bytes on the wire, without the code.
         let bytes = Message::Reply { generation: 2, mine: MINE }.seal(4, 5, Some(2), &SECRET);
         let said = b"transom\x05\x04\0\0\0\x05\0\0\0\x02\x03\0\0\x02\0\0\0\x11\0\0\0\xff\xff\xff\0\
             \x01\0\0\0\xef\xcd\xab\0\0\0\0\0\x03\0\0\0\0\0\0\0\0\0\0\0";
@@ -227,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_changed_is_not_opened() {
+    fn modified_message_does_not_open() {
         for message in all() {
             let sealed = message.seal(4, 5, None, &SECRET);
             for bit in 0..8 * MESSAGE {
@@ -240,13 +243,13 @@ mod tests {
         }
     }
 
-    /// Sealed with the right secret, by a rank that errs.
+    /// Sealed with the right secret by a faulty rank.
     #[test]
-    fn what_cannot_be_is_not_opened() {
+    fn inconsistent_message_does_not_open() {
         let right = Message::Request { generation: 2, mine: MINE };
         let word = |at: usize| MAGIC.len() + 4 * at..MAGIC.len() + 4 * at + 4;
         for (at, value) in [
-            // Kind; generation; queue pair; PSN; what was received by which earlier one; an error of a request; a rail; more.
+            // In order: kind, generation, queue pair, PSN, received position, error number of a request, rail, padding.
             (2, 0),
             (2, 3),
             (2, 4),
@@ -265,7 +268,7 @@ mod tests {
             (9, RAILS as u32),
             (10, 1),
             (11, 1),
-            // Words and a key where there are none.
+            // A word or a key where the kind has none.
             (2, 6),
             (2, 8),
             (2, 9),

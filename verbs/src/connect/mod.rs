@@ -1,6 +1,6 @@
-//! Connections on demand: whoever first needs a peer asks it by a datagram, and a thread of the peer answers, whatever
-//! the program does meanwhile. [`machine`] is what both agree by, [`message`] what they say, [`pair`] the queue pairs that
-//! come of it, [`service`] the thread.
+//! Connections on demand. The first rank that needs a peer sends it a datagram; a thread of the peer answers, whatever
+//! the program does meanwhile. [`machine`] is the protocol, [`message`] its messages, [`pair`] the queue pairs, and
+//! [`service`] the thread.
 
 mod address;
 mod atomics;
@@ -33,26 +33,26 @@ use transom_launch::random;
 use transom_locks::Rank;
 use transom_windows::Exchange;
 
-/// Bytes that are kept here of each rank of the job, connected or not.
+/// Bytes kept for each rank of the job, connected or not.
 pub(super) const EACH: usize = size_of::<Address>() + size_of::<bool>() + Core::SEAT;
 
-/// What a rank tells of itself beside its cards: its rails are named; it shares the memory of its host.
+/// Flags that a rank publishes before its cards: its rails are named in settings; it shares memory with its host.
 const NAMED: u8 = 1;
 const HYBRID: u8 = 2;
 
-/// What a rank has of its adapter, and the thread that connects. All that a rank's teams share.
+/// A rank's adapters and connecting threads. All its teams share it.
 pub(super) struct Service {
     pub core: Arc<Core>,
-    /// Of the further rails.
+    /// Services of the rails after the first.
     further: Vec<Service>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Service {
-    /// Collective: opens the devices and tells all others where this rank is.
+    /// Opens the devices and publishes this rank's addresses; collective.
     pub fn new(job: &dyn Exchange, settings: &Settings, hybrid: bool) -> Result<Self, VerbsError> {
         let made = Rail::open(settings).and_then(|rails| {
-            // Datagrams go by the first.
+            // Only the first rail carries messages as datagrams.
             let rails = rails.into_iter().zip(std::iter::once(settings.datagrams).chain(std::iter::repeat(None)));
             rails
                 .map(|(rail, lanes)| Self::prepare(rail, (settings.paths, lanes), job.rank()))
@@ -78,13 +78,14 @@ impl Service {
             theirs.iter().enumerate().map(card).collect::<Result<Vec<_>, _>>()
         };
         let cards = (0..count).map(cards).collect::<Result<Vec<_>, _>>()?;
-        let writes = Writes::least(cards.iter().flatten().map(|card| card.writes)).expect("this rank's is among them");
+        let writes =
+            Writes::least(cards.iter().flatten().map(|card| card.writes)).expect("the list includes this rank");
         let mut rails = made.into_iter().zip(cards).map(|(mut made, cards)| {
             if made.rail.writes != writes {
                 tracing::info!(
                     rank = job.rank(),
                     ?writes,
-                    "how words and marks are written, as not all adapters do more"
+                    "words and completion flags are written as the least capable adapter allows"
                 );
             }
             made.rail.writes = writes;
@@ -100,7 +101,7 @@ impl Service {
         Ok(first)
     }
 
-    /// Starts one rail, by what all tell of theirs.
+    /// Starts one rail, given the cards of all ranks.
     fn start(me: Rank, made: Prepared, several: bool, cards: Vec<Card>) -> Result<Self, VerbsError> {
         let Prepared { rail, post, mail, paths, card: mine } = made;
         if let Some(rank) = cards.iter().position(|card| card.link != mine.link) {
@@ -115,11 +116,11 @@ impl Service {
         let core = Arc::new(Core::new(me, rail, same_adapter, addresses, (paths, mail))?);
         let connector = Connector::new(core.clone(), post, several);
         let thread = std::thread::Builder::new().name("transom verbs".into()).spawn(move || connector.run());
-        let thread = thread.map_err(|source| VerbsError::system("a thread that answers peers", source))?;
+        let thread = thread.map_err(|source| VerbsError::system("starting the connecting thread", source))?;
         Ok(Service { core, further: Vec::new(), thread: Some(thread) })
     }
 
-    /// What the rank has of each rail.
+    /// The cores of all rails.
     pub fn cores(&self) -> impl Iterator<Item = &Core> {
         self.shared_cores().map(|core| &**core)
     }
@@ -128,19 +129,19 @@ impl Service {
         std::iter::once(&self.core).chain(self.further.iter().map(|service| &service.core))
     }
 
-    /// Of the further rails.
+    /// The domains of the rails after the first.
     pub fn further_domains(&self) -> impl Iterator<Item = &Arc<Domain>> {
         self.further.iter().map(|service| &service.core.rail.domain)
     }
 
-    /// What it has of one.
+    /// The core of one rail.
     pub fn core_of(&self, rail: usize) -> &Core {
         rail.checked_sub(1).map_or(&self.core, |further| &self.further[further].core)
     }
 
     fn prepare(rail: Rail, (paths, lanes): (Paths, Option<usize>), me: Rank) -> Result<Prepared, VerbsError> {
-        let random_numbers = |source| VerbsError::system("random numbers", source);
-        // Keys whose highest bit is set are the system's own.
+        let random_numbers = |source| VerbsError::system("drawing random numbers", source);
+        // Q_Keys with the highest bit set are reserved for privileged consumers.
         let key = u32::from_le_bytes(random().map_err(random_numbers)?) & 0x7fff_ffff;
         let post = Post::new(&rail, key)?;
         let (gid, lid, queue_pair) = (rail.gid(), rail.lid(), post.number());
@@ -163,7 +164,7 @@ impl Service {
     }
 }
 
-/// What a rank has before it knows of the others.
+/// A rail of this rank before the other ranks' cards are known.
 struct Prepared {
     rail: Rail,
     post: Post<MESSAGE>,
@@ -172,16 +173,16 @@ struct Prepared {
     card: Card,
 }
 
-/// Where a rank takes messages as datagrams, and the exponent of its MTU.
+/// Datagram address for messages to a rank, and its MTU as an exponent.
 fn recipient(rail: &Rail, card: &Card) -> (Recipient, u8) {
     let Destination { gid, lid, key, .. } = card.address.datagrams;
     (Recipient { path: rail.path(gid, lid), queue_pair: card.messages, key }, card.address.mtu)
 }
 
-/// How many rails all ranks have, by what each has told: whether they are named, and a card of so many bytes of each. Who has not named
-/// them does with fewer.
+/// The number of rails that all ranks use, given each rank's record with cards of `card` bytes. Ranks whose rails are
+/// not named in settings accept fewer than they have.
 fn common(told: &[Vec<u8>], card: usize) -> Result<usize, VerbsError> {
-    // A rank whose device cannot be opened tells nothing, and is an error of its own.
+    // A rank whose device cannot be opened publishes nothing and reports its own error.
     let rails = told.iter().enumerate().filter_map(|(rank, told)| {
         let (named, cards) = told.split_first()?;
         Some((cards.len() / card, *named & NAMED != 0, rank))
@@ -193,20 +194,21 @@ fn common(told: &[Vec<u8>], card: usize) -> Result<usize, VerbsError> {
     match rails.filter(|(_, named, _)| *named).max_by_key(|(count, ..)| *count) {
         Some((count, _, other)) if count > fewest => {
             let what = format!("TRANSOM_VERBS_DEVICE: rank {other} has {count} rails, and rank {rank} has {fewest}");
-            Err(VerbsError::unusable(what, "name as many at each rank".into()))
+            Err(VerbsError::unusable(what, "name the same number of devices at every rank".into()))
         }
         _ => Ok(fewest),
     }
 }
 
-/// Ranks of a host that take different ways to each other would wait for ever.
+/// Checks that all ranks agree on the use of shared memory. Ranks of a host that use different paths to each other
+/// would deadlock.
 fn alike(told: &[Vec<u8>], me: Rank) -> Result<(), VerbsError> {
     let flags = |rank: Rank| told[rank].first().map(|flags| flags & HYBRID != 0);
     let other = (0..told.len()).find(|rank| flags(*rank).is_some_and(|theirs| Some(theirs) != flags(me)));
     other.map_or(Ok(()), |rank| {
         let way = |rank| if flags(rank) == Some(true) { "on" } else { "off" };
         let what = format!("TRANSOM_HYBRID is {} at rank {rank}, and {} at rank {me}", way(rank), way(me));
-        Err(VerbsError::unusable(what, "say the same at all ranks, or nothing".into()))
+        Err(VerbsError::unusable(what, "set the same value at all ranks, or unset it".into()))
     })
 }
 
@@ -217,13 +219,13 @@ fn other_paths(rank: Rank, theirs: u8, me: Rank, mine: u8) -> VerbsError {
         _ => "both connections and datagrams",
     };
     let (theirs, mine) = (name(theirs), name(mine));
-    let what = format!("TRANSOM_MESSAGES: rank {rank} has its messages sent by {theirs}, and rank {me} by {mine}");
-    VerbsError::unusable(what, "say the same paths (rc, ud, both) at all ranks, or none".into())
+    let what = format!("TRANSOM_MESSAGES: rank {rank} sends messages by {theirs}, and rank {me} by {mine}");
+    VerbsError::unusable(what, "set the same paths (rc, ud, both) at all ranks, or none".into())
 }
 
 fn other_link(rank: Rank, rail: &Rail, me: Rank) -> VerbsError {
     let what = format!("the RDMA device of rank {rank} and {} of rank {me}", rail.name());
-    let why = "they are of different links: InfiniBand, RoCE v1, RoCE v2; choose by TRANSOM_VERBS_DEVICE or \
+    let why = "they have different link types (InfiniBand, RoCE v1, RoCE v2); select devices by TRANSOM_VERBS_DEVICE or \
                TRANSOM_VERBS_GID";
     VerbsError::unusable(what, why.into())
 }
@@ -242,36 +244,36 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_ranks_share_their_hosts_memory_or_none_does() {
+    fn ranks_that_differ_in_sharing_memory_are_refused() {
         let told = |flags: &[u8]| -> Vec<Vec<u8>> { flags.iter().map(|flags| vec![*flags, 7]).collect() };
         let alike = |flags: &[u8], me| alike(&told(flags), me).map_err(|error| error.to_string());
         assert_eq!((alike(&[1, 0, 1], 1), alike(&[2, 3], 0)), (Ok(()), Ok(())));
         let says = alike(&[3, 2, 0, 2], 1).unwrap_err();
         assert!(says.contains("TRANSOM_HYBRID is off at rank 2, and on at rank 1"), "{says}");
-        assert!(says.contains("say the same at all ranks"), "{says}");
-        // A rank that tells nothing has an error of its own.
+        assert!(says.contains("set the same value at all ranks"), "{says}");
+        // A rank that publishes nothing has an error of its own.
         assert!(super::alike(&[vec![], vec![2]], 1).is_ok());
     }
 
     #[test]
-    fn ranks_have_as_many_rails_as_the_one_with_the_fewest() {
+    fn unnamed_rails_are_cut_to_the_fewest() {
         let told = |ranks: &[(u8, usize)]| -> Vec<Vec<u8>> {
             ranks.iter().map(|(named, rails)| [vec![*named], vec![7; 5 * rails]].concat()).collect()
         };
         let common = |ranks: &[(u8, usize)]| common(&told(ranks), 5).map_err(|error| error.to_string());
         assert_eq!(common(&[(0, 1)]), Ok(1));
         assert_eq!(common(&[(0, 3), (0, 2), (0, 4)]), Ok(2));
-        assert_eq!(common(&[(0, 3), (1, 2), (1, 2)]), Ok(2), "two are named, and the others have them");
+        assert_eq!(common(&[(0, 3), (1, 2), (1, 2)]), Ok(2), "two rails are named, and the others have as many");
         for (ranks, what) in [
             ([(1, 2), (1, 3), (1, 2)], "rank 1 has 3 rails, and rank 0 has 2"),
             ([(0, 1), (0, 4), (1, 2)], "rank 2 has 2 rails, and rank 0 has 1"),
         ] {
             let told = common(&ranks).unwrap_err();
-            assert!(told.contains(what) && told.contains("name as many at each rank"), "{told}");
+            assert!(told.contains(what) && told.contains("name the same number of devices at every rank"), "{told}");
         }
         assert_eq!(super::common(&[vec![], vec![0; 11]], 5).ok(), Some(2));
-        assert!(super::common(&[vec![HYBRID, 7, 7], vec![HYBRID, 7]], 1).is_ok(), "whose rails are not named");
-        // No rank of this library tells of less than one.
+        assert!(super::common(&[vec![HYBRID, 7, 7], vec![HYBRID, 7]], 1).is_ok(), "the rails are not named");
+        // A correct rank has at least one rail.
         for nothing in [vec![vec![0; 6], vec![1; 5]], vec![vec![0; 6], vec![0]]] {
             assert!(matches!(super::common(&nothing, 5), Err(VerbsError::Peer { rank: 1 })));
         }

@@ -1,4 +1,4 @@
-//! The queue pairs to a peer, one after the other: what the machine of that peer makes happen.
+//! The successive queue pairs to one peer: the effects of that peer's machine.
 
 use super::address::Destination;
 use super::core::Core;
@@ -22,25 +22,25 @@ use transom_launch::lock;
 use transom_launch::random;
 use transom_locks::Rank;
 
-/// How long a queue pair that failed may take to say that it has: it has only to do what came before.
+/// Longest time for a failed queue pair to report its last WQE; it only has to finish earlier work.
 const END: Duration = Duration::from_secs(2);
 
-/// The queue pair to a peer, and what is known of those before it.
+/// The queue pair to a peer, and the received position of earlier ones.
 #[derive(Default)]
 pub(super) struct Pair {
-    /// Until both ends are connected: then it is the lane's.
+    /// The queue pair until both ends are connected; then the lane owns it.
     pub made: Option<Made>,
-    /// Of the one that is connected, the lane's too: its generation, and the first PSN that it expects.
+    /// Generation of the connected queue pair, and the first PSN that it expects.
     connected: Option<(u32, u32)>,
-    /// By those that were retired.
+    /// Received position of the retired queue pairs.
     pub received: Received,
-    /// Why that is not known: then there is no other.
+    /// The error because of which that position is unknown; no further queue pair is made then.
     unknown: Option<Errno>,
-    /// The rail of the last, counted from the lane's.
+    /// Rail of the last queue pair, counted from the lane's.
     pub by: u32,
-    /// Where they complete, by the rail.
+    /// Completion queues by rail.
     polled: [Option<Arc<Polled>>; RAILS],
-    /// The last generation of a connection to itself.
+    /// Last generation of this rank's connection to itself.
     own: u32,
 }
 
@@ -49,7 +49,7 @@ pub(super) struct Made {
     pub start: Start,
 }
 
-/// What the machine of one peer makes happen.
+/// The effects of one peer's machine.
 pub(super) struct Doing<'a> {
     pub peer: Rank,
     pub pair: &'a mut Pair,
@@ -57,13 +57,13 @@ pub(super) struct Doing<'a> {
     pub core: &'a Arc<Core>,
 }
 
-/// A rail by which a peer is not heard for so long, though it is asked, does not reach it, if another does, by which it was heard so
-/// lately: an adapter says so only when it has sent again for seconds.
+/// A rail does not reach a peer if the peer has not answered a probe on it for [`UNHEARD`], while it answered on
+/// another rail within [`LATELY`]. The adapter itself reports an unreachable peer only after seconds of retransmission.
 pub(super) const UNHEARD: Duration = Duration::from_millis(500);
 pub(super) const LATELY: Duration = Duration::from_secs(1);
 
-/// The rail by which a lane of this one is made to a peer: this one, unless another is known to reach it, and this is not, and nothing
-/// keeps the lane to it.
+/// The rail for a lane to a peer: this one, unless another is known to reach the peer and this one is not, and the lane
+/// may fail over.
 pub(super) fn choose(core: &Core, peer: Rank) -> u32 {
     let stays = core.endpoints.lane(peer).is_some_and(|lane| lane.stays());
     if !core.can_be_elsewhere() || stays || core.has_heard(peer, UNHEARD) {
@@ -74,7 +74,7 @@ pub(super) fn choose(core: &Core, peer: Rank) -> u32 {
 }
 
 impl Pair {
-    /// Of the next, where there is no machine that knows better: the two ends are one.
+    /// The next generation of this rank's connection to itself, which has no machine because both ends are local.
     pub fn next_generation(&mut self) -> u32 {
         self.own += 1;
         self.own
@@ -83,11 +83,11 @@ impl Pair {
 
 impl Doing<'_> {
     fn refused(&self, error: &VerbsError) -> Errno {
-        tracing::error!(rank = self.core.me, peer = self.peer, %error, "no connection");
+        tracing::error!(rank = self.core.me, peer = self.peer, %error, "cannot connect to a peer");
         error.errno().unwrap_or(Errno::IO)
     }
 
-    /// What has the queue pair: the rail of the lane, or another.
+    /// The core of a rail: the lane's own, or another.
     fn of(&self, by: u32) -> Result<Arc<Core>, Errno> {
         if by == 0 { Ok(self.core.clone()) } else { self.core.instead(by).ok_or(Errno::INVAL) }
     }
@@ -104,35 +104,37 @@ impl Doing<'_> {
         };
         let (received, shared) = of.receives.ends()?;
         let queue = of.rail.queue_pair(polled, received, shared)?;
-        // What one of the same number may have said.
+        // Discards the event of an earlier queue pair with the same number.
         lock(&of.ended).remove(&queue.number());
         let queue = match by {
             0 => {
                 self.core.receives.expect(queue.number(), self.peer as u32);
                 LaneQueue::own(queue)
             }
-            // No message comes by it.
+            // A failover queue pair carries no messages.
             by => LaneQueue::elsewhere(queue, self.peer, by, of.clone(), self.core),
         };
         Ok((
             queue,
-            u32::from_le_bytes(random().map_err(|source| VerbsError::system("random numbers", source))?) & 0xff_ffff,
+            u32::from_le_bytes(random().map_err(|source| VerbsError::system("drawing random numbers", source))?)
+                & 0xff_ffff,
         ))
     }
 }
 
-/// Ends a queue pair of a rail; the number of the packet that it expected next, if it was connected.
+/// Ends a queue pair of a rail; returns the PSN that it expected next, if it was connected.
 fn end(queue: LaneQueue, was_connected: bool, polled: &Polled, core: &Core, of: &Core) -> Result<u32, Errno> {
     let settle = || progress::settle(polled, &core.endpoints);
     let next = if was_connected && of.rail.last_word() != LastWord::None {
         received(&queue, core, of).map_err(|error| {
-            tracing::error!(rank = core.me, %error, "what a connection has received is not known");
+            tracing::error!(rank = core.me, %error, "the received position of a connection is unknown");
             error.errno().unwrap_or(Errno::IO)
         })
     } else {
         Err(Errno::OPNOTSUPP)
     };
-    // What had completed has, though the queue pair goes; and nothing of it is told when it has gone.
+    // Takes the completions that are available before the queue pair is destroyed; afterwards none of them are
+    // reported.
     settle();
     core.receives.settle();
     let (number, elsewhere) = (queue.number(), queue.is_elsewhere());
@@ -145,7 +147,8 @@ fn end(queue: LaneQueue, was_connected: bool, polled: &Polled, core: &Core, of: 
     next
 }
 
-/// First it is to take nothing more: what comes late must not be executed once the peer was told what was.
+/// Stops reception before reading the received position: a late packet must not be executed after that position is
+/// reported to the peer.
 fn received(queue: &LaneQueue, core: &Core, of: &Core) -> Result<u32, VerbsError> {
     queue.pair.fail()?;
     if of.rail.last_word() == LastWord::Reset {
@@ -153,14 +156,14 @@ fn received(queue: &LaneQueue, core: &Core, of: &Core) -> Result<u32, VerbsError
         return queue.pair.next_psn();
     }
     let began = Instant::now();
-    // The adapter, or its driver, may be in the midst of a packet.
+    // The adapter or its driver may be processing a packet.
     while !lock(&of.ended).remove(&queue.number()) {
         if began.elapsed() > END {
             let source = std::io::ErrorKind::TimedOut.into();
-            return Err(VerbsError::system("a queue pair that does not end", source));
+            return Err(VerbsError::system("waiting for the last WQE of a queue pair", source));
         }
         if !std::ptr::eq(core, of) {
-            // Its own thread takes what that device says.
+            // Another rail's thread reads the events of that device.
             std::thread::sleep(Duration::from_millis(1));
             continue;
         }
@@ -174,14 +177,14 @@ fn received(queue: &LaneQueue, core: &Core, of: &Core) -> Result<u32, VerbsError
     queue.pair.next_psn()
 }
 
-/// Takes what the device says unasked.
+/// Handles one asynchronous event of the device.
 pub(super) fn heed(core: &Core) {
     let Core { me: rank, rail, endpoints, .. } = core;
     let event = match rail.context().event() {
         Ok(event) => event,
-        Err(error) => return tracing::warn!(rank, %error, "an event of the RDMA device is lost"),
+        Err(error) => return tracing::warn!(rank, %error, "cannot read an event of the RDMA device"),
     };
-    tracing::debug!(rank, ?event, "the RDMA device says");
+    tracing::debug!(rank, ?event, "event of the RDMA device");
     if let Event::LastBuffer { number } = event {
         lock(&core.ended).insert(number);
     }
@@ -198,14 +201,18 @@ impl Effects for Doing<'_> {
             return Err(errno);
         }
         if self.core.endpoints.lane(self.peer).is_some_and(|lane| lane.failure().is_some()) {
-            // For good: of what was posted by it all were told.
+            // The lane has failed for good: its requests were reported as failed.
             return Err(Errno::CONNABORTED);
         }
         let by = by.unwrap_or_else(|| choose(self.core, self.peer));
         let of = self.of(by)?;
         let (queue, psn) = self.make_queue(by, &of).map_err(|error| self.refused(&error))?;
         if by > 0 && self.core.endpoints.lane(self.peer).is_some_and(|lane| !lane.fits(&queue)) {
-            tracing::error!(peer = self.peer, by, "another rail's queue pairs take less than the first's");
+            tracing::error!(
+                peer = self.peer,
+                by,
+                "cannot fail over: the other rail's queue pairs have a lower capacity"
+            );
             return Err(Errno::NOSPC);
         }
         if self.peer != self.core.me {
@@ -248,7 +255,7 @@ impl Effects for Doing<'_> {
             None => core.endpoints.lane(*peer).and_then(|lane| lane.retire(end)),
         };
         core.was_retired();
-        // A lane that has ended took its queue pair along.
+        // A lane that has ended destroyed its queue pair.
         if let (Some((generation, first)), Some(ended)) = (connected, ended) {
             match ended {
                 Ok(next) => pair.received = pair.received.after(generation, first, next),
@@ -259,7 +266,7 @@ impl Effects for Doing<'_> {
 
     fn send(&mut self, message: Message) {
         say(self.post, self.core, self.peer, message, None);
-        // This rail may be cut.
+        // Relays the message over the other rails too, because this rail may be down.
         let by_others = match message {
             Message::Request { mine, .. } | Message::Reply { mine, .. } => mine.by > 0,
             Message::Reject { .. } | Message::Atomic { .. } | Message::Answer { .. } => true,
@@ -272,14 +279,14 @@ impl Effects for Doing<'_> {
     }
 }
 
-/// Says something by a rail; `of`: the rail whose connection it is of, if this is another.
+/// Sends a message on a rail; `of`: the rail of the connection, if it is another.
 pub(super) fn say(post: &mut Post<MESSAGE>, core: &Core, peer: Rank, message: Message, of: Option<usize>) {
     let (rank, address) = (core.me, &core.addresses[peer]);
     let sealed = message.seal(rank, peer, of, &address.secret);
     let Destination { gid, lid, queue_pair, key } = address.datagrams;
     let to = Recipient { path: core.rail.path(gid, lid), queue_pair, key };
     if let Err(error) = post.send(peer, &to, &sealed) {
-        // As if it were lost; that the peer is silent is told in its time.
-        tracing::debug!(rank, peer, %error, ?message, "not sent");
+        // Same as a lost datagram: the silence of the peer is logged later.
+        tracing::debug!(rank, peer, %error, ?message, "a connection message was not sent");
     }
 }

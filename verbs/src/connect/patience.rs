@@ -1,19 +1,19 @@
-//! How long a connection is waited for that seems cut. Where it is only slow, since a link is congested, what is asked for again by a new
-//! one makes that worse: so each that is broken off soon after another is waited for twice as long.
+//! Timeout multiplier for connections that seem cut. A congested link is only slow, and a new connection that repeats
+//! its requests makes it slower. Each connection broken off soon after another therefore doubles the timeout.
 
 use std::time::{Duration, Instant};
 
 #[derive(Debug, Default)]
 pub(super) struct Patience {
-    /// How many were broken off, each soon after the one before, and when the last was.
+    /// Number of connections broken off in succession, and the time of the last.
     broken_off: u32,
     last: Option<Instant>,
 }
 
 impl Patience {
-    /// After so long without one the next is waited for as the first.
+    /// After this time without a break the timeout is the initial one again.
     const CALM: Duration = Duration::from_secs(30);
-    /// At most two to so many times as long.
+    /// Largest exponent of the multiplier.
     const MOST: u32 = 4;
 
     pub fn breaks_off(&mut self, now: Instant) {
@@ -21,7 +21,7 @@ impl Patience {
         self.last = Some(now);
     }
 
-    /// How many times as long as the first.
+    /// The multiplier of the initial timeout.
     pub fn times(&self, now: Instant) -> u32 {
         if self.is_calm(now) { 1 } else { 1 << self.broken_off.min(Self::MOST) }
     }
@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_broken_off_again_is_waited_for_longer_until_it_is_calm() {
+    fn repeated_breaks_double_the_timeout_until_calm() {
         let (begun, mut patience) = (Instant::now(), Patience::default());
         let at = |seconds| begun + Duration::from_secs(seconds);
         assert_eq!(patience.times(at(0)), 1);
@@ -49,6 +49,6 @@ mod tests {
         assert_eq!(times, [2, 4, 8, 16, 16, 16]);
         assert_eq!((patience.times(at(130)), patience.times(at(131))), (16, 1));
         patience.breaks_off(at(140));
-        assert_eq!(patience.times(at(141)), 2, "as the first");
+        assert_eq!(patience.times(at(141)), 2, "the first timeout again");
     }
 }

@@ -1,5 +1,6 @@
-//! The thread that connects: it alone drives the machines, and makes, connects and destroys queue pairs, while it holds no
-//! lock. So no peer waits for another's, and the rank's operations wait for none.
+//! The connecting thread. It alone drives the machines, and creates, connects and destroys queue pairs, without holding
+//! a lock. Connections to different peers therefore do not wait for each other, and the rank's operations wait for
+//! none.
 
 use super::atomics::{Asking, Served, Serving};
 use super::core::{Command, Core, Link};
@@ -22,34 +23,34 @@ use std::time::{Duration, Instant};
 use transom_channel::Paths;
 use transom_locks::Rank;
 
-/// The order of fields is that in which they are to go.
+/// Fields are declared in the order in which they must be dropped.
 pub(super) struct Connector {
-    /// With peers that somebody needed; of each a record of fixed size.
+    /// Connections to peers that were needed at least once; a record of fixed size each.
     pub(super) connections: HashMap<Rank, Connection>,
-    /// When peers are to be asked again.
+    /// Times at which requests to peers are repeated.
     due: BTreeSet<(Instant, Rank)>,
     post: Post<MESSAGE>,
     received: Arc<CompletionQueue>,
     pub(super) core: Arc<Core>,
-    /// Atomics that peers are asked to do, one of each at most, and those that peers have asked for.
+    /// Atomics that peers are asked to perform, at most one each, and those that peers have requested.
     pub(super) asking: BTreeMap<Rank, Asking>,
     pub(super) serving: Vec<Serving>,
-    /// Peers whose lanes may hold something: by another rail, or since they have another queue.
+    /// Peers whose lanes may hold back requests: on a failover queue, or since the queue was replaced.
     holding: BTreeSet<Rank>,
-    /// When the lanes are to be looked after.
+    /// Time of the next check of the lanes.
     look: Instant,
-    /// How often that is, in a second.
+    /// Checks per second.
     looks: u32,
-    /// The channel of datagrams, the commands and the device: which of them say nothing any more.
+    /// True for the datagram channel, the command channel or the device if it is mute; see [`listen`].
     mute: [bool; 3],
 }
 
 thread_local! {
-    /// The one whose thread this is.
+    /// The connector of the current thread, if it is a connecting thread.
     static CONNECTOR: RefCell<Option<Connector>> = const { RefCell::new(None) };
 }
 
-/// Ends the queue pair to a peer if this is the thread that does; whether it is.
+/// Ends the queue pair to a peer if the caller is the connecting thread; returns whether it is.
 pub(super) fn ends_here(core: &Core, peer: Rank) -> bool {
     CONNECTOR.with_borrow_mut(|connector| match connector {
         Some(connector) if std::ptr::eq(&*connector.core, core) => {
@@ -66,30 +67,32 @@ pub(super) struct Connection {
     pair: Pair,
     backoff: Backoff,
     due: Option<Instant>,
-    /// What was complete of its lane at the last look, and for how many looks nothing more is, though something is under way.
+    /// Completed requests of the lane at the last check, and the number of checks without progress while requests are
+    /// in flight.
     silence: (u64, u32),
-    /// For how many looks the peer has been waited for by a rail that does not reach it; or was heard by the first, where the lane is
-    /// by another.
+    /// Number of checks in which the rail in use did not reach the peer; and, for a failover queue, in which the first
+    /// rail did.
     unheard: u32,
     back: u32,
-    /// How long a lane is waited for that seems cut, and the first rail, before it goes back there.
+    /// Multiplier of the timeouts before a connection is broken off or returns to the first rail.
     patience: Patience,
-    /// The last atomic that the peer asked for.
+    /// The last atomic that the peer requested.
     pub(super) served: Served,
 }
 
-/// So many seconds later a connection that broke has not come about in time; or where the port is down.
+/// Seconds until a broken connection that is not restored fails; the second value applies while the port is down.
 const LATE: u32 = 20;
 const LATE_PORT_DOWN: u32 = 5;
-/// Looks in a second where there are several rails.
+/// Checks per second with several rails.
 const LOOKS: u32 = 10;
-/// So many looks in a row the first rail reaches a peer again before the lane goes back to it.
+/// Successive checks in which the first rail must reach a peer before its lane returns to that rail.
 const BACK: u32 = 10;
-/// How often it is looked whether more can be handed over of what is held.
+/// Interval between attempts to post requests held back.
 const HELD: Duration = Duration::from_millis(1);
-/// So long nothing is complete, and a connection counts as broken. With Soft-RoCE of Linux 6.1 it was seen that after a
-/// packet was lost nothing completed any more, though both ends were ready to send: soon where it was left requests to fence, which it is
-/// not any more; why is not known.
+/// Time without a completion after which a connection counts as broken.
+///
+/// Soft-RoCE of Linux 6.1 was seen to stop completing requests after a lost packet although both ends were ready to
+/// send, mainly while fences were left to it. Fences are no longer left to it; the cause is unknown.
 const SILENT: Duration = Duration::from_secs(5);
 
 impl Connector {
@@ -100,26 +103,26 @@ impl Connector {
         Connector { connections, due, post, received, core, asking, serving, holding, look, looks, mute: [false; 3] }
     }
 
-    /// The thread's work, until it is told to stop.
+    /// Runs the thread until a `Stop` command.
     pub fn run(self) {
         let core = self.core.clone();
         CONNECTOR.set(Some(self));
         let step = || CONNECTOR.with_borrow_mut(|connector| connector.as_mut().is_some_and(Connector::step));
         let mut turned = Instant::now();
         while step() {
-            // A rank that calls nothing for long would run out of buffers, and what comes behind waits for them.
+            // A rank that makes no calls would run out of receive buffers, which blocks its senders.
             if turned.elapsed() >= Duration::from_secs(1) / if core.has_others() { LOOKS } else { 1 } {
                 core.turn_unless_another_does();
                 turned = Instant::now();
             }
         }
-        core.takes_no_more();
+        core.close_commands();
         if let Some(mut connector) = CONNECTOR.take() {
-            connector.serve_no_more();
+            connector.stop_serving();
         }
     }
 
-    /// Does what there is to do, or waits; whether it is to go on.
+    /// Does the pending work, or waits; returns whether to continue.
     fn step(&mut self) -> bool {
         let rank = self.core.me;
         for command in self.core.commands() {
@@ -139,8 +142,8 @@ impl Connector {
         for datagram in &came {
             match Message::open(datagram, rank, &self.core.addresses[rank].secret) {
                 Some((peer, of, message)) if peer < self.core.addresses.len() && peer != rank => {
-                    tracing::trace!(rank, peer, ?message, ?of, "heard");
-                    // What the peer says unasked does not tell whether it hears this rank.
+                    tracing::trace!(rank, peer, ?message, ?of, "received a connection message");
+                    // Only an answer to a probe proves that the peer receives on this rail.
                     if self.core.has_others() && message == Message::Alive {
                         self.core.hears(peer);
                     }
@@ -149,7 +152,7 @@ impl Connector {
                         None => self.heard(peer, message),
                     }
                 }
-                _ => tracing::debug!(rank, "a datagram that is not for us, or forged"),
+                _ => tracing::debug!(rank, "ignored a datagram that is forged or not for this rank"),
             }
         }
         self.ask_again();
@@ -158,13 +161,13 @@ impl Connector {
         if came.is_empty()
             && let Err(errno) = self.wait()
         {
-            tracing::error!(rank, %errno, "peers cannot be answered any more");
+            tracing::error!(rank, %errno, "the connecting thread failed; peers get no answers any more");
             return false;
         }
         true
     }
 
-    /// A peer says something of its connection by this rail, or of what goes by it.
+    /// Handles a message about the peer's connection on this rail.
     fn heard(&mut self, peer: Rank, message: Message) {
         match message {
             Message::Probe => self.say(peer, Message::Alive),
@@ -179,7 +182,7 @@ impl Connector {
         }
     }
 
-    /// Lets lanes go on with what they hold; whether any holds something still.
+    /// Lets lanes post requests held back; returns whether any are still held back.
     fn go_on_with_held(&mut self) -> bool {
         let Connector { holding, core, .. } = self;
         let lane = |peer: &Rank| core.endpoints.lane(*peer);
@@ -194,15 +197,15 @@ impl Connector {
         })
     }
 
-    /// Until there are commands or datagrams, the device says something, or it is time to ask somebody again.
+    /// Waits for a command, a datagram, a device event, or the next due time.
     fn wait(&mut self) -> Result<(), Errno> {
         let soon = match (self.atomics_due(), self.go_on_with_held()) {
             (due, true) => due.into_iter().chain([Instant::now() + HELD]).min(),
             (due, false) => due,
         };
         let Connector { core, connections, received, due, look, mute, .. } = self;
-        let channel = received.channel().expect("datagrams are told");
-        // There is nothing to look after before there is a connection, or a datagram.
+        let channel = received.channel().expect("the queue for datagrams has a channel");
+        // Without a connection or datagrams the lanes need no checks.
         let look = (core.paths != Paths::Connections || !connections.is_empty()).then_some(*look);
         let due = due.first().map(|(due, _)| *due).into_iter().chain(look).chain(soon).min();
         let due = due.map(|due| due.saturating_duration_since(Instant::now()));
@@ -217,13 +220,13 @@ impl Connector {
             heed(core);
         }
         if *mute != before {
-            tracing::warn!(rank = core.me, "the RDMA device does not tell any more what becomes of it");
+            tracing::warn!(rank = core.me, "the RDMA device reports no events any more; it may have been removed");
         }
         Ok(())
     }
 
-    /// Makes lanes anew that broke while nobody of this rank looked, or whose peer did not answer in time an end: who waits
-    /// for what was posted there may be another rank.
+    /// Checks all lanes. Restores lanes that broke while no thread of this rank looked at them. Breaks off lanes whose
+    /// requests do not complete, because another rank may wait for these requests.
     fn look_after_lanes(&mut self) {
         if Instant::now() < self.look {
             return;
@@ -242,20 +245,20 @@ impl Connector {
                 _ => (lane.completed(), 0),
             };
             if lane.asked().is_some() {
-                // Whether it is done is the peer's to say.
+                // The peer performs the atomic, so a lack of completions says nothing.
                 silence.1 = 0;
             }
             let silent = silence.1;
             let unheard = self.is_unheard(peer, silent);
             let Connection { silence, patience, .. } = self.connections.entry(peer).or_default();
-            // What cannot be heard is known first, however long it is waited for.
+            // An unreachable peer is detected first, whatever the timeout multiplier.
             let most = SILENT.max(2 * UNHEARD * patience.times(Instant::now()));
             if Duration::from_secs(1) * silent / self.looks > most || unheard && !lane.has_atomic() {
                 silence.1 = 0;
                 patience.breaks_off(Instant::now());
                 lane.break_off(Failure::known(Why::Ended));
             } else if silent > 0 {
-                // Of most messages nobody is told that they are complete.
+                // Most messages are posted unsignalled; requests a completion.
                 let _ = lane.ask();
             }
             if let Some(generation) = lane.far_end_to_go() {
@@ -267,7 +270,7 @@ impl Connector {
                 continue;
             }
             let most = self.looks * if rail.health.port_down() { LATE_PORT_DOWN } else { LATE };
-            // Where others take over it is asked for until it is back.
+            // With failover, the first rail is requested until it is back.
             if ended || lane.waits() > most && (!core.has_others() || lane.is_needed()) {
                 lane.give_up(lane.why_broken());
                 self.drive(peer, false, |machine, effects| machine.given_up(Errno::TIMEDOUT, effects));
@@ -282,8 +285,8 @@ impl Connector {
         }
     }
 
-    /// Whether a peer cannot be reached by the rail that its lane is by, though it can by another; asks it, if nothing was complete of
-    /// its lane for so many looks.
+    /// Returns whether the rail in use does not reach a peer while another rail does. Probes the peer if its lane has
+    /// made no progress for `silent` checks.
     fn is_unheard(&mut self, peer: Rank, silent: u32) -> bool {
         if silent == 0 || !self.core.has_others() || peer == self.core.me {
             return false;
@@ -294,13 +297,13 @@ impl Connector {
         asked > UNHEARD * times && self.is_cut(peer, UNHEARD * times)
     }
 
-    /// Has a peer asked by all rails whether it can be heard.
+    /// Probes a peer on all rails.
     fn probe_by_all(&mut self, peer: Rank) {
         self.say(peer, Message::Probe);
         self.core.others().for_each(|other| other.probe(peer));
     }
 
-    /// Whether a peer was heard lately, though for so long not by the rail that its lane is by.
+    /// Returns whether a peer answered lately on some rail, but not on the rail in use within `unheard`.
     fn is_cut(&self, peer: Rank, unheard: Duration) -> bool {
         let by = self.connections.get(&peer).map_or(0, |connection| connection.pair.by);
         let reached = |core: &Core| core.has_heard(peer, unheard);
@@ -309,7 +312,8 @@ impl Connector {
         !here && (heard(&self.core) || self.core.others().any(|other| heard(&other)))
     }
 
-    /// Of the first rail: connections that do not come about go by a rail that reaches the peer, and those that are by another come back.
+    /// For the first rail: moves connections that are not established to a rail that reaches the peer, and moves
+    /// failover connections back.
     fn look_for_other_rails(&mut self) {
         let of = |(peer, connection): (&Rank, &Connection)| {
             let elsewhere = matches!(connection.machine.state(), State::Ready { mine, .. } if mine.by > 0);
@@ -319,14 +323,14 @@ impl Connector {
             self.probe_by_all(peer);
             let reached = self.core.has_heard(peer, UNHEARD);
             let cut = !elsewhere && self.is_cut(peer, UNHEARD);
-            let connection = self.connections.get_mut(&peer).expect("just found");
+            let connection = self.connections.get_mut(&peer).expect("the peer was found above");
             connection.back = if elsewhere && reached { connection.back + 1 } else { 0 };
             connection.unheard = if cut { connection.unheard + 1 } else { 0 };
             let late = Duration::from_secs(1) * connection.unheard / self.looks > UNHEARD;
             if connection.back > BACK * connection.patience.times(Instant::now())
                 || late && connection.pair.by != choose(&self.core, peer)
             {
-                tracing::info!(rank = self.core.me, peer, elsewhere, "a connection is to be by another rail");
+                tracing::info!(rank = self.core.me, peer, elsewhere, "moving a connection to another rail");
                 (connection.back, connection.unheard) = (0, 0);
                 self.drive(peer, true, |machine, effects| {
                     machine.lost(machine.generation(), effects);
@@ -340,7 +344,7 @@ impl Connector {
         self.drive(peer, false, |_, effects| effects.send(message));
     }
 
-    /// The queue pair to a peer is to be of no use any more.
+    /// Retires the queue pair to a peer.
     fn end(&mut self, peer: Rank) {
         let core = self.core.clone();
         self.drive(peer, false, |machine, effects| {
@@ -361,15 +365,15 @@ impl Connector {
                 tracing::warn!(
                     rank,
                     peer,
-                    "a rank has not answered for long, nor died; it is asked on, as it may be stopped"
+                    "a rank has not answered for long and has not died; still asking, because it may be stopped"
                 );
             }
             self.drive(peer, false, |machine, effects| machine.again(effects));
         }
     }
 
-    /// Lets something happen to the machine of a peer, and tells the rank what comes of it. `wanted`: somebody waits, though
-    /// the machine may not know it yet.
+    /// Drives the machine of a peer by `event`, and reports the outcome to the rank. `wanted`: an operation waits,
+    /// which the machine may not know yet.
     fn drive(&mut self, peer: Rank, wanted: bool, event: impl FnOnce(&mut Machine, &mut Doing)) {
         let Connector { connections, due, post, core, holding, .. } = self;
         let Connection { machine, pair, backoff, due: mine, .. } = connections.entry(peer).or_default();
@@ -392,9 +396,9 @@ impl Connector {
             match errno {
                 // The peer has ended the connection for good.
                 Errno::CONNABORTED => _ = lane.give_up(Failure::known(Why::Ended)),
-                // An adapter does not tell what it has received.
+                // An adapter cannot report its received position.
                 Errno::OPNOTSUPP => _ = lane.give_up(lane.why_broken()),
-                // For now: it is looked after.
+                // A temporary failure: the next check retries.
                 _ => {}
             }
         }
@@ -405,7 +409,12 @@ impl Connector {
                     holding.insert(peer);
                     let by = pair.by;
                     if by > 0 {
-                        tracing::warn!(rank, peer, by, "the first rail does not reach a rank; windows go by another");
+                        tracing::warn!(
+                            rank,
+                            peer,
+                            by,
+                            "the first rail does not reach a rank; RMA fails over to another"
+                        );
                     }
                 }
                 core.note(peer, Link::Ready);
@@ -413,7 +422,7 @@ impl Connector {
             State::Failed(Reason::Here(errno)) if wanted => core.note(peer, refused(false, errno)),
             State::Failed(Reason::There(errno)) if wanted => core.note(peer, refused(true, errno)),
             State::Failed(Reason::Died) => core.note(peer, Link::Absent),
-            // Whoever wants it has told this thread, or will.
+            // A rank that wants the connection has sent a command, or will.
             _ => {}
         }
         if !machine.is_waiting() {
@@ -426,7 +435,8 @@ impl Connector {
         }
     }
 
-    /// A rank's words are reached through a queue pair that leads back to it. Its ends are one.
+    /// Connects this rank to itself, by one queue pair whose ends are both local. Atomics on the rank's own words use
+    /// it.
     pub(super) fn connect_to_itself(&mut self) {
         let Connector { connections, post, core, holding, .. } = self;
         if core.endpoints.lane(core.me).is_some_and(|lane| !lane.is_broken()) {

@@ -1,5 +1,5 @@
-//! Messages as datagrams: a queue pair that takes those of all peers, with buffers that are handed over again by many, and
-//! several that send in turn. Which of them come, and how often, is for others to find out.
+//! Messages as datagrams: one queue pair receives from all peers, and several send in turn. Receives are reposted in
+//! batches. Loss and duplication are the callers' concern.
 
 use super::{ROUTE, Recipient, Ways, Windows};
 use crate::VerbsError;
@@ -12,72 +12,74 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard};
 use transom_launch::lock;
 
-/// Datagrams that may come before anybody looks, as far as the device has room.
+/// Receive buffers, as far as the device has capacity.
 pub(crate) const ROOM: u32 = 1024;
-/// As many buffers are handed over at a time, while there are others.
+/// Batch size for reposting receives while others are posted.
 const AT_ONCE: usize = 64;
-/// Datagrams under way on each queue pair that sends.
+/// Datagrams in flight per sending queue pair.
 const SENDS: u32 = 64;
 
-/// Takes and sends datagrams of a rank.
+/// Sends and receives a rank's messages as datagrams.
 pub(crate) struct Mailbox {
     me: u32,
     ways: Ways,
     lanes: Vec<Sending>,
-    /// The lane of the next.
+    /// Index of the lane that sends next.
     turn: usize,
     home: Arc<Home>,
-    /// By rank.
+    /// Addresses of peers, by rank.
     peers: Box<[Recipient]>,
-    /// Bytes that all ranks can take at once.
+    /// Largest datagram that all ranks accept, in bytes.
     longest: usize,
-    /// For what goes to a place of its own.
+    /// Segment groups for zero-copy reception.
     pub windows: Windows,
 }
 
-/// One that sends.
+/// A sending queue pair.
 struct Sending {
     queue: Datagrams,
     sent: Arc<CompletionQueue>,
-    /// After the queue, which may still read there.
+    /// Declared after the queue, which may still read these slots.
     slots: Vec<Slot>,
     posted: usize,
     gone: usize,
 }
 
-/// What takes datagrams, as long as anybody has one.
+/// The receiving side; lives as long as any letter.
 struct Home {
     queue: Datagrams,
     received: Arc<CompletionQueue>,
-    /// After the queue, which may still write there.
+    /// Declared after the queue, which may still write to it.
     memory: Buffer,
-    /// Bytes of a buffer.
+    /// Bytes per buffer.
     each: usize,
     state: Mutex<State>,
 }
 
-/// Where buffers are, by their numbers; else somebody has one.
+/// State of the receive buffers by number. A buffer in neither list belongs to a letter.
 struct State {
-    /// To be handed over.
+    /// Buffers to be posted.
     free: Vec<u32>,
-    /// Whether the adapter has it.
+    /// True for buffers that are posted to the adapter.
     posted: Box<[bool]>,
 }
 
-/// A buffer with a datagram. Handed over again when dropped.
+/// A received datagram in its buffer. Dropping it returns the buffer for reposting.
 pub(crate) struct Letter {
     home: Arc<Home>,
     number: u32,
-    /// Where the datagram begins.
+    /// First byte of the datagram.
     pub start: NonNull<u8>,
     pub bytes: usize,
 }
 
-// SAFETY: the buffer is registered memory that any thread may use, and this one's alone until it is handed over again.
+// SAFETY: the buffer is registered memory that any thread may access, and it belongs to this letter alone until it is
+// dropped.
 unsafe impl Send for Letter {}
 
 impl Mailbox {
-    /// Takes those that bring `key`; sends by so many queue pairs. Whom it reaches is told [later](Self::with).
+    /// Opens a mailbox that accepts datagrams with Q_Key `key`, and sends by `lanes` queue pairs. [`with`](Self::with)
+    /// sets the peers.
     pub fn new(rail: &Rail, me: u32, key: u32, lanes: usize) -> Result<Self, VerbsError> {
         let home = Arc::new(Home::new(rail, key)?);
         let lanes = (0..lanes).map(|_| Sending::new(rail, key)).collect::<Result<_, _>>()?;
@@ -93,25 +95,25 @@ impl Mailbox {
         })
     }
 
-    /// The peers, by rank, each with the exponent of its MTU.
+    /// Sets the peers, by rank, each with its MTU as an exponent.
     pub fn with(self, peers: impl Iterator<Item = (Recipient, u8)>) -> Self {
         let (peers, mtus): (Vec<_>, Vec<_>) = peers.unzip();
         let longest = mtus.into_iter().map(|mtu| 128 << mtu).min().unwrap_or(0);
         Mailbox { peers: peers.into(), longest, ..self }
     }
 
-    /// The queue pair that takes them.
+    /// The number of the receiving queue pair.
     pub fn number(&self) -> u32 {
         self.home.queue.number()
     }
 
-    /// Bytes of a datagram at most. What is longer would be lost without a word.
+    /// Largest datagram in bytes. The network drops longer ones silently.
     pub fn longest(&self) -> usize {
         self.longest
     }
 
-    /// Sends one to a peer, whose bytes `fill` writes; false if there is no room now. To one to whom there is no way it is lost, as on
-    /// the network: who gets no answer says so in its time.
+    /// Sends a datagram whose bytes `fill` writes; returns false if all queue pairs are full. A datagram to a peer
+    /// without a route is lost, as on the network; the missing acknowledgement is reported later.
     pub fn send(&mut self, peer: u32, bytes: usize, fill: impl FnOnce(&mut [u8])) -> bool {
         assert!(bytes <= self.longest, "{bytes} bytes in a datagram of {}", self.longest);
         let all = self.lanes.len();
@@ -124,15 +126,15 @@ impl Mailbox {
         self.lanes[at]
             .send(me, handle, &to, bytes, fill)
             .inspect_err(|error| {
-                tracing::warn!(peer, %error, "a datagram could not be sent now");
+                tracing::warn!(peer, %error, "cannot send a datagram now");
             })
             .is_ok()
     }
 
-    /// Sends a piece of memory to a window of a peer; see [`Windows::send`].
+    /// Sends a piece of memory to a segment group of a peer; see [`Windows::send`].
     ///
     /// # Safety
-    /// As there.
+    /// The contract of [`Windows::send`] applies.
     pub unsafe fn send_piece(
         &mut self,
         rail: &Rail,
@@ -142,20 +144,20 @@ impl Mailbox {
         token: Option<u64>,
     ) -> bool {
         let Some(handle) = way(&mut self.ways, peer, &self.peers[peer as usize]) else { return false };
-        // SAFETY: by the caller's word.
+        // SAFETY: caller's contract.
         unsafe { self.windows.send(rail, (peer, handle), to, piece, token) }
     }
 
-    /// What has come, each with the rank that it says it is of.
+    /// Takes the datagrams that have arrived, each with the sender's rank as it claims.
     pub fn receive(&mut self) -> Vec<(u32, Letter)> {
         self.home.receive(self.peers.len())
     }
 }
 
-/// The way to a peer, made when it is first sent to; none while there is none.
+/// The address handle of a peer, created at the first send; `None` while there is none.
 fn way<'w>(ways: &'w mut Ways, peer: u32, to: &Recipient) -> Option<&'w AddressHandle> {
     let way = ways.to(peer as usize, &to.path);
-    way.inspect_err(|error| tracing::warn!(peer, %error, "no way to a peer now")).ok().flatten()
+    way.inspect_err(|error| tracing::warn!(peer, %error, "cannot resolve the address of a peer now")).ok().flatten()
 }
 
 impl Sending {
@@ -181,7 +183,7 @@ impl Sending {
         });
         self.gone += gone;
         if failed || polled.is_err() {
-            // As Soft-RoCE does where a link is down: what was under way is lost.
+            // Soft-RoCE enters the error state while a link is down; datagrams in flight are lost.
             let forgotten = || _ = self.sent.poll(&mut |_| ());
             match self.queue.open_again(forgotten) {
                 Ok(()) => (self.posted, self.gone) = (0, 0),
@@ -202,7 +204,7 @@ impl Sending {
         let slot = &self.slots[self.posted % self.slots.len()];
         slot.fill(bytes, fill);
         let piece = slot.piece(bytes);
-        // SAFETY: the slot is not used again before it was sent, and is kept as long as the queue.
+        // SAFETY: the slot is not reused before the send has completed, and lives as long as the queue.
         unsafe { self.queue.send(Token::new(0, 0), piece, handle, to.queue_pair, to.key, Some(me)) }?;
         self.posted += 1;
         Ok(())
@@ -220,7 +222,8 @@ impl Home {
         let memory = Buffer::new(&rail.domain, room as usize * each, Access::Local)?;
         let state = State { free: (0..room).collect(), posted: vec![false; room as usize].into() };
         let home = Home { queue, received, memory, each, state: Mutex::new(state) };
-        home.expect(&mut home.state()).map_err(|source| VerbsError::system("buffers for datagrams", source))?;
+        home.expect(&mut home.state())
+            .map_err(|source| VerbsError::system("posting receives for datagrams", source))?;
         Ok(home)
     }
 
@@ -241,7 +244,7 @@ impl Home {
             }
         });
         if let Err(error) = polled {
-            tracing::error!(%error, "datagrams cannot be received any more");
+            tracing::error!(%error, "cannot poll for datagrams");
         }
         if failed {
             self.open_again(&mut state);
@@ -252,7 +255,8 @@ impl Home {
         came
     }
 
-    /// The queue pair is in error: what the adapter had it has no more, and what comes meanwhile is lost.
+    /// Reopens the receiving queue pair after an error. Posted receives return to the free list; datagrams that arrived
+    /// meanwhile are lost.
     fn open_again(&self, state: &mut State) {
         match self.queue.open_again(|| _ = self.received.poll(&mut |_| ())) {
             Ok(()) => {
@@ -262,7 +266,9 @@ impl Home {
                 );
                 self.hand_over(state);
             }
-            Err(error) => tracing::error!(%error, "datagrams cannot be received any more"),
+            Err(error) => {
+                tracing::error!(%error, "cannot reopen the queue pair for datagrams; no more can be received")
+            }
         }
     }
 
@@ -276,7 +282,7 @@ impl Home {
 
     fn hand_over(&self, state: &mut State) {
         if let Err(error) = self.expect(state) {
-            tracing::error!(%error, "buffers for datagrams are lost");
+            tracing::error!(%error, "cannot post receives for datagrams");
         }
     }
 
@@ -286,7 +292,8 @@ impl Home {
             (Token::new(0, number.into()), [self.memory.piece(number as usize * self.each, self.each)])
         });
         let buffers: Vec<_> = buffers.collect();
-        // SAFETY: registered as long as the queue is there; they were free, so nobody uses them.
+        // SAFETY: the memory stays registered as long as the queue exists, and the buffers were free, so no letter uses
+        // them.
         unsafe { self.queue.expect(&buffers) }
     }
 

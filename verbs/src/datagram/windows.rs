@@ -1,5 +1,5 @@
-//! Windows: queue pairs whose receives are pieces of a program's memory, and one by which pieces go to those of peers. They are made
-//! when they are first needed.
+//! Segment groups for zero-copy messages as datagrams: queue pairs whose receives are pieces of the program's memory,
+//! and one queue pair that sends pieces to those of peers. All are created at first use.
 
 use super::ROUTE;
 use crate::VerbsError;
@@ -10,31 +10,31 @@ use crate::wr::{Completions, Piece, Token};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Windows of a rank at once.
+/// Most open groups of a rank.
 const MOST: usize = 16;
-/// Receives of a window at most.
+/// Most receives of a group.
 const RECEIVES: u32 = 64;
-/// Pieces under way to peers.
+/// Most pieces in flight to peers.
 const SENDS: u32 = 256;
 
-/// Those of a rank.
+/// The segment groups of a rank.
 #[derive(Default)]
 pub(crate) struct Windows {
     open: Vec<Opened>,
     free: Vec<Receiver>,
-    /// To where the adapter puts what comes before each piece.
+    /// Buffer into which the adapter writes the GRH of each piece.
     route: Option<Arc<Buffer>>,
     sender: Option<Sender>,
-    /// Tokens of what has gone, and was not asked for.
+    /// Tokens of sent pieces that have not been collected.
     gone: Vec<u64>,
 }
 
-/// One that is open. Its memory stays registered.
+/// An open group. Its memory stays registered.
 struct Opened {
     receiver: Receiver,
-    /// Bytes of a piece.
+    /// Bytes per piece.
     piece: usize,
-    /// Which piece each receive has taken.
+    /// Index of the piece that each receive took, if any.
     came: Vec<Option<u8>>,
     _memory: Arc<Registered>,
 }
@@ -45,34 +45,35 @@ struct Receiver {
     _route: Arc<Buffer>,
 }
 
-/// By which all pieces go.
+/// The queue pair that sends all pieces.
 struct Sender {
     queue: Datagrams,
     sent: Arc<CompletionQueue>,
-    /// To whom they are, and which are to be told.
+    /// Receiver of each piece in flight, and its token if its completion is to be reported.
     under_way: VecDeque<(u32, Option<u64>)>,
     depth: usize,
 }
 
 impl Windows {
-    /// A window for datagrams of these pieces, all of one length: its queue pair and the key that they must bring. None if there are too
-    /// many, or none can be made.
+    /// Opens a group for datagrams into these pieces, which have equal lengths. Returns its queue pair and Q_Key;
+    /// `None` if too many are open, or creation fails.
     pub fn open(&mut self, rail: &Rail, pieces: &[Piece], memory: &Arc<Registered>) -> Option<(u32, u32)> {
         if self.open.len() >= MOST {
             return None;
         }
         let piece = pieces.first()?.bytes as usize;
         let opened = self.receiver(rail).and_then(|receiver| {
-            let random = |source| VerbsError::system("random numbers", source);
-            // Keys whose highest bit is set are the system's own.
+            let random = |source| VerbsError::system("drawing random numbers", source);
+            // Q_Keys with the highest bit set are reserved for privileged consumers.
             let key = u32::from_le_bytes(transom_launch::random().map_err(random)?) & 0x7fff_ffff;
             receiver.queue.take_only(key)?;
             let route = receiver._route.piece(0, ROUTE);
             let receives: Vec<_> = (0..).zip(pieces).map(|(at, piece)| (Token::new(0, at), [route, *piece])).collect();
-            // SAFETY: registered as long as `memory` is, which is kept until the adapter has none of them any more; they are the
-            // engine's, which waits for what comes there. Before a piece all receives have the same place, which nobody reads.
+            // SAFETY: the pieces stay registered as long as `memory`, which is kept until the adapter has none of the
+            // receives any more. They belong to the engine, which waits for their data. The GRH of all receives goes to
+            // one buffer that is never read.
             let posted = unsafe { receiver.queue.expect(&receives) };
-            posted.map_err(|source| VerbsError::system("receives of a window", source))?;
+            posted.map_err(|source| VerbsError::system("posting receives of a segment group", source))?;
             Ok((receiver, key))
         });
         match opened {
@@ -83,7 +84,7 @@ impl Windows {
                 Some((number, key))
             }
             Err(error) => {
-                tracing::warn!(%error, "no window for datagrams");
+                tracing::warn!(%error, "cannot open a segment group for datagrams");
                 None
             }
         }
@@ -100,14 +101,15 @@ impl Windows {
         let received = Arc::new(CompletionQueue::new(rail.context(), RECEIVES)?);
         let capacity = Capacity { depth: 1, receives: RECEIVES, inline: 0, scatter: 2 };
         let queue = Datagrams::new(&rail.domain, &received, &received, capacity, &rail.near_end(0), 0)?;
-        tracing::debug!(number = queue.number(), "a window for datagrams made");
+        tracing::debug!(number = queue.number(), "queue pair of a segment group created");
         Ok(Receiver { queue, received, _route: route })
     }
 
-    /// Ends the window of this queue pair: which piece each of its receives has taken. Nothing comes there any more.
+    /// Closes the group of this queue pair; returns the index of the piece that each receive took. No datagram arrives
+    /// there afterwards.
     pub fn close(&mut self, number: u32) -> Vec<Option<u8>> {
         let at = self.open.iter().position(|opened| opened.receiver.queue.number() == number);
-        let Opened { receiver, piece, mut came, _memory } = self.open.swap_remove(at.expect("a window ends once"));
+        let Opened { receiver, piece, mut came, _memory } = self.open.swap_remove(at.expect("a group is closed once"));
         let mut completed = 0;
         let take = |completed: &mut usize, came: &mut Vec<Option<u8>>| {
             receiver.received.poll(&mut |completion| {
@@ -120,27 +122,28 @@ impl Windows {
             })
         };
         let mut polled = take(&mut completed, &mut came);
-        // The receives that are left are taken back, by a reset.
+        // A reset takes back the receives that are left.
         if polled.is_ok() && completed < came.len() {
             let ended = receiver.queue.open_again(|| polled = take(&mut completed, &mut came));
             if let Err(error) = ended {
-                tracing::warn!(%error, "a window for datagrams is lost");
+                tracing::warn!(%error, "a segment group for datagrams is lost");
                 return came;
             }
         }
         if let Err(error) = polled {
-            tracing::warn!(%error, "a window for datagrams is lost");
+            tracing::warn!(%error, "a segment group for datagrams is lost");
             return came;
         }
         self.free.push(receiver);
         came
     }
 
-    /// Sends a piece to the window of a peer; with a token if it is to be told that it has gone, with all before it. False if there is no
-    /// room now.
+    /// Sends a piece to a group of a peer. With a token, the completion of this piece and all earlier ones is reported.
+    /// Returns false if there is no capacity now.
     ///
     /// # Safety
-    /// The piece must stay registered until then, or until what goes to this peer was [cut](Self::cut).
+    /// The piece must stay registered until its completion is reported, or until sends to this peer were
+    /// [cut](Self::cut).
     pub unsafe fn send(
         &mut self,
         rail: &Rail,
@@ -154,7 +157,7 @@ impl Windows {
             None => match Sender::new(rail) {
                 Ok(sender) => self.sender.insert(sender),
                 Err(error) => {
-                    tracing::warn!(%error, "no queue pair for pieces");
+                    tracing::warn!(%error, "cannot create the queue pair that sends pieces");
                     return false;
                 }
             },
@@ -166,16 +169,16 @@ impl Windows {
             }
         }
         let value = Some(index.into());
-        // SAFETY: by the caller's word.
+        // SAFETY: caller's contract.
         let sent = unsafe { sender.queue.send(Token::new(0, 0), piece, handle, number, key, value) };
         match sent {
             Ok(()) => sender.under_way.push_back((peer, token)),
-            Err(ref error) => tracing::warn!(peer, %error, "a piece could not be sent now"),
+            Err(ref error) => tracing::warn!(peer, %error, "cannot send a piece now"),
         }
         sent.is_ok()
     }
 
-    /// The tokens of what has gone since.
+    /// Takes the tokens of the pieces sent since the last call.
     pub fn gone(&mut self) -> Vec<u64> {
         if let Some(sender) = self.sender.as_mut().filter(|sender| !sender.under_way.is_empty()) {
             sender.look(&mut self.gone);
@@ -183,7 +186,7 @@ impl Windows {
         std::mem::take(&mut self.gone)
     }
 
-    /// Ends what goes to a peer. What goes to others may be lost.
+    /// Ends the sends in flight to a peer. Pieces in flight to other peers may be lost.
     pub fn cut(&mut self, peer: u32) {
         if let Some(sender) = &mut self.sender {
             let is_sent_to = |sender: &Sender| sender.under_way.iter().any(|(to, _)| *to == peer);
@@ -191,7 +194,7 @@ impl Windows {
                 sender.look(&mut self.gone);
             }
             if is_sent_to(sender) && !sender.begin_again(&mut self.gone) {
-                // With its queue pair goes what the adapter might still do.
+                // Destroying the queue pair ends whatever the adapter might still send.
                 self.gone.extend(sender.under_way.drain(..).filter_map(|(_, token)| token));
                 self.sender = None;
             }
@@ -209,7 +212,7 @@ impl Sender {
         Ok(Sender { queue, sent, under_way: VecDeque::new(), depth })
     }
 
-    /// Takes what has gone.
+    /// Takes completions.
     fn look(&mut self, gone: &mut Vec<u64>) {
         let under_way = &mut self.under_way;
         let mut failed = false;
@@ -218,12 +221,12 @@ impl Sender {
             failed |= completion.result.is_err();
         });
         if failed || polled.is_err() {
-            // As Soft-RoCE does where a link is down.
+            // Soft-RoCE enters the error state while a link is down.
             self.begin_again(gone);
         }
     }
 
-    /// What was under way is lost; whether anything can go again.
+    /// Reopens the queue pair; pieces in flight are lost. Returns whether it can send again.
     fn begin_again(&mut self, gone: &mut Vec<u64>) -> bool {
         let opened = self.queue.open_again(|| _ = self.sent.poll(&mut |_| ()));
         let is_open = opened.inspect_err(|error| tracing::error!(%error, "a queue pair for datagrams is lost")).is_ok();

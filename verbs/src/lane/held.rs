@@ -1,25 +1,27 @@
-//! A lane by a queue of another rail, which takes its place while its own rail is cut.
+//! A lane on a failover queue, which replaces its own rail's queue while that rail is cut.
 //!
-//! The atomics of one word are to be done by one adapter, that of the word's rank by its first rail: so by a queue of another rail none
-//! is posted. Once all before it is complete the peer is [asked](WorkQueue::ask) to have it done by its own adapter, and what is
-//! behind it is held until it has said what was found. That is not lost with a connection, nor done twice, however often it is asked for
-//! and by whichever queue the lane goes on: the number of the request tells. In its place in the order there is a write of nothing then.
+//! All atomics on a word must be performed by one adapter: the one of the word's rank on its first rail. A failover
+//! queue therefore posts no atomics. Once all earlier requests are complete, the peer is [asked](WorkQueue::ask) to
+//! perform the atomic on its own adapter. Later requests are held back until the peer has answered. The request number
+//! makes the atomic idempotent, so that it is neither lost nor repeated across connections. An empty write then takes
+//! its place in the order.
 //!
-//! What names memory that the other rail does not reach is held until the lane has a queue of its own rail again.
+//! A request on memory without a key on the other rail is held back until the lane has a queue on its own rail again.
 //!
-//! By a queue that does not have requests [wait](WorkQueue::fences) for answers, a request that is to is not posted before; where such a
-//! queue takes over what another has left, that is held, and what is behind it.
+//! A queue that cannot [fence](WorkQueue::fences) requests does not get a request that must wait for earlier answers:
+//! such a request is posted after those answers. If such a queue takes over another queue's requests, the fenced ones
+//! and all later requests are held back in the same way.
 
 use super::*;
 
-/// Why no more was handed over: from this number on.
+/// The reason for stopping at this request number.
 enum Stopped {
     Held(u64),
     Refused(u64),
 }
 
 impl<Q: WorkQueue, L> Lane<Q, L> {
-    /// Hands over what can be of what is held.
+    /// Posts as many held-back requests as possible.
     #[cold]
     pub fn go_on(&self) {
         self.take_back(&mut self.sending());
@@ -45,12 +47,13 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
                     }
                     return Err(Stopped::Held(number));
                 }
-                // What moves of messages waits for their rail, where it is not returned to them.
+                // Messages wait for their own rail, unless they are returned to the engine.
                 Course::Posted if kept.movable && queue.is_elsewhere() => return Err(Stopped::Held(number)),
                 Course::Posted => {}
             }
             self.signalled.store(number, Release);
-            // SAFETY: what it names is lent until it is complete, or kept by who waits for it.
+            // SAFETY: the memory that the request names is lent until the request is complete, or kept by the waiting
+            // caller.
             unsafe { self.hand_over(queue, number, kept, true, fenced) }.map_err(|stop| {
                 tracing::warn!(lane = self.number, number, ?stop, "a request cannot be posted to the next connection");
                 Stopped::Refused(number)
@@ -65,7 +68,7 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
             }
         };
         if held.is_some() {
-            // They will be told, once they are handed over.
+            // Held-back requests are posted signalled.
             self.signalled.store(self.posted(), Release);
         }
         self.hold(sending, held);
@@ -76,7 +79,7 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
         self.holds.store(from.is_some(), Release);
     }
 
-    /// The peer has done the atomic of that number, and found this there; none if it refuses.
+    /// Handles the peer's answer to an atomic: the word's previous value, or `None` if refused.
     pub fn answered(&self, number: u64, found: Option<u64>) {
         let mut sending = self.sending();
         if sending.asked != Some(number) || self.failure().is_some() {
@@ -90,25 +93,26 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
         sending.asked = None;
         if let Some(at) = sending.unfinished.piece(number) {
             let word: *mut u8 = std::ptr::with_exposed_provenance_mut(at.address as usize);
-            // SAFETY: where the result is to come: it is lent, or kept by who waits, until the request is complete.
+            // SAFETY: this is the result's destination, which is lent or kept by the waiting caller until the request
+            // is complete.
             unsafe { std::ptr::copy_nonoverlapping(found.to_ne_bytes().as_ptr(), word, 8) };
         }
         sending.unfinished.cancel(number..=number, |_| true);
         self.take_back(&mut sending);
     }
 
-    /// The atomic that the peer was asked to do, and has not answered.
+    /// The atomic that the peer was asked to perform and has not answered.
     pub fn asked(&self) -> Option<u64> {
         self.sending().asked
     }
 
-    /// Whether something is held.
+    /// Returns whether any request is held back.
     #[inline]
     pub fn holds(&self) -> bool {
         self.holds.load(Acquire)
     }
 
-    /// Says whether it is to have queues of its own rail only, for what messages keep to that.
+    /// Sets whether the lane must stay on its own rail, because messages of this lane depend on that.
     pub fn stay(&self, stays: bool) {
         self.stays.store(stays, Release);
     }
@@ -117,7 +121,7 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
         self.stays.load(Acquire)
     }
 
-    /// Whether its queue is of another rail: messages do not use it then.
+    /// Returns whether the queue belongs to another rail. Messages do not use it then.
     #[inline]
     pub fn is_elsewhere(&self) -> bool {
         self.elsewhere.load(Acquire)
@@ -148,23 +152,23 @@ mod tests {
     }
 
     fn post(lane: &Tested, verb: Verb, to: Place) -> u64 {
-        // SAFETY: the queue only pretends.
+        // SAFETY: the fake queue accesses no memory.
         unsafe { lane.post(verb, to, PIECE, Signal::NowAndThen, None) }.unwrap()
     }
 
-    /// An atomic whose result comes there.
+    /// Posts an atomic whose result goes to `word`.
     fn add(lane: &Tested, word: &mut u64) -> u64 {
         let piece = Piece { address: (&raw mut *word).expose_provenance() as u64, bytes: 8, key: 7 };
-        // SAFETY: as above; the word lives longer than the lane uses it.
+        // SAFETY: as above; the word outlives the lane's use of it.
         unsafe { lane.post(Verb::Add(1), TO, piece, Signal::Always, None) }.unwrap()
     }
 
-    /// Numbers, bytes, and whether they wait for answers; all are told.
+    /// Number, length and fence of each posted request. All must be signalled.
     fn took(queue: &Queue) -> Vec<(u32, u32, bool)> {
         let took = queue.take();
         assert!(
             took.iter().all(|request| request.signalled),
-            "whoever asks the peer must know when all before is complete"
+            "the completion of earlier requests must be signalled before the peer is asked"
         );
         took.iter().map(|request| (request.token.request(), request.piece.bytes, request.fenced)).collect()
     }
@@ -179,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn an_atomic_is_left_to_the_peer_in_its_place_in_the_order() {
+    fn atomic_is_forwarded_in_order_on_a_failover_queue() {
         let queue = elsewhere(77);
         let (lane, mut word): (Tested, u64) = (Lane::new(3, queue.clone(), START), 0);
         post(&lane, Verb::Write, TO);
@@ -189,18 +193,18 @@ mod tests {
         assert_eq!(
             (took(&queue), queue.asked.lock().unwrap().len()),
             (vec![(1, 100, false)], 0),
-            "not before the write"
+            "not before the write is complete"
         );
         assert!(lane.holds() && !lane.is_idle());
         done(&lane, 1);
         (0..3).for_each(|_| lane.ask().unwrap());
         assert_eq!((took(&queue), queue.asked.lock().unwrap().clone()), (vec![], vec![2]), "once");
-        lane.answered(1, Some(5)); // of another, which is late
+        lane.answered(1, Some(5)); // an answer to another request, which is late
         assert_eq!((lane.asked(), word), (Some(2), 0));
         lane.answered(2, Some(41));
         assert_eq!((word, lane.asked(), lane.holds()), (41, None, false));
-        assert_eq!(took(&queue), [(2, 0, false), (3, 100, false), (4, 4, true)], "a write of nothing in its place");
-        lane.answered(2, Some(99)); // once more
+        assert_eq!(took(&queue), [(2, 0, false), (3, 100, false), (4, 4, true)], "an empty write in its place");
+        lane.answered(2, Some(99)); // a duplicate answer
         assert_eq!((word, took(&queue)), (41, vec![]));
         assert_eq!(lane.is_complete(2), Ok(false));
         done(&lane, 4);
@@ -210,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_peer_was_asked_for_is_asked_by_no_other_way() {
+    fn forwarded_atomic_is_not_posted_by_the_next_queue() {
         let first = Queue::new(76, 16);
         let (lane, mut word): (Tested, u64) = (Lane::new(3, first.clone(), START), 0);
         post(&lane, Verb::Write, TO);
@@ -218,28 +222,28 @@ mod tests {
         post(&lane, Verb::Write, TO);
         assert_eq!(first.take().len(), 3);
         lane.retire(drop);
-        // The write has come, the atomic has not.
+        // The write has arrived, the atomic has not.
         let second = elsewhere(77);
         resumes(&lane, &second, 2, (START.psn + 1) % (1 << 24));
         assert_eq!(took(&second), [(1, 0, false)]);
         done(&lane, 1);
         lane.ask().unwrap();
         assert_eq!(*second.asked.lock().unwrap(), [2]);
-        // The peer may have done it when the lane comes back.
+        // The peer may have performed the atomic before the lane returns.
         lane.retire(drop);
         let third = Queue::new(78, 16);
         resumes(&lane, &third, 3, 201);
-        assert_eq!((took(&third), lane.asked()), (vec![], Some(2)), "its own adapter would do it once more");
+        assert_eq!((took(&third), lane.asked()), (vec![], Some(2)), "posting it would perform it twice");
         post(&lane, Verb::Write, TO);
         lane.answered(2, Some(6));
         assert_eq!((word, took(&third)), (6, vec![(2, 0, false), (3, 100, false), (4, 100, false)]));
         done(&lane, 4);
         post(&lane, Verb::Add(1), TO);
-        assert_eq!(third.take()[0].verb, Verb::Add(1), "its own adapter does them again");
+        assert_eq!(third.take()[0].verb, Verb::Add(1), "atomics are posted again");
     }
 
     #[test]
-    fn what_the_other_rail_does_not_reach_waits_and_what_is_behind_it() {
+    fn request_without_a_key_holds_back_later_requests() {
         let queue = elsewhere(77);
         let lane: Tested = Lane::new(3, queue.clone(), START);
         for key in [9, UNNAMED, 9] {
@@ -247,7 +251,7 @@ mod tests {
         }
         // SAFETY: as above.
         let message = unsafe { lane.post_message(Verb::Send, TO, PIECE, Signal::Always, None) };
-        assert!(matches!(message, Err((Stop::Broken, None))), "messages have lanes by other rails");
+        assert!(matches!(message, Err((Stop::Broken, None))), "messages do not use failover queues");
         assert_eq!(took(&queue), [(1, 100, false)]);
         done(&lane, 1);
         lane.ask().unwrap();
@@ -259,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_wait_that_a_queue_would_not_have_wait() {
+    fn lane_waits_where_its_queue_cannot_fence() {
         use Verb::{Add, Read, Write};
         let queue = unfencing(77);
         for (first, second, waits) in [
@@ -280,13 +284,13 @@ mod tests {
             let before = again();
             assert_eq!(matches!(before, Err((Stop::Full, None))), waits, "{second:?} behind {first:?}");
             done(&lane, 2 - u64::from(waits));
-            assert_eq!(again().unwrap(), 3 - u64::from(waits), "once that is complete");
+            assert_eq!(again().unwrap(), 3 - u64::from(waits), "after the earlier request is complete");
             assert!(queue.take().iter().all(|request| !request.fenced));
         }
     }
 
     #[test]
-    fn what_is_left_to_such_a_queue_is_held_as_long() {
+    fn unfencing_queue_takes_over_one_request_at_a_time() {
         let first = Queue::new(76, 16);
         let lane: Tested = Lane::new(3, first.clone(), START);
         for verb in [Verb::Write, Verb::Add(1), Verb::Write, Verb::Add(2)] {
@@ -305,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lane_ends_where_the_peer_refuses() {
+    fn refused_atomic_ends_the_lane() {
         let (lane, mut word): (Tested, u64) = (Lane::new(3, elsewhere(77), START), 0);
         add(&lane, &mut word);
         post(&lane, Verb::Write, TO);
@@ -317,24 +321,24 @@ mod tests {
         assert_eq!(word, 0);
     }
 
-    /// For a result that would be missed the adapter's own word is waited for.
+    /// A lane waits for the adapter's own failure report if the result of an atomic would otherwise be lost.
     #[test]
-    fn results_are_missed_by_those_who_wait_for_them() {
+    fn atomic_with_a_waiting_caller_is_not_dropped() {
         let queue = Queue::new(77, 16);
         let (lane, mut word): (Tested, u64) = (Lane::new(3, queue.clone(), START), 0);
         assert!(!lane.has_atomic());
         add(&lane, &mut word);
         assert!(lane.has_atomic());
         lane.spare(1);
-        assert!(!lane.has_atomic(), "it can be found out");
+        assert!(!lane.has_atomic(), "the result can be recovered");
         add(&lane, &mut word);
         assert!(lane.has_atomic());
         lane.lend(2, Thing("two", queue.events.clone()));
-        assert!(!lane.has_atomic(), "nobody waits");
+        assert!(!lane.has_atomic(), "no caller waits");
         add(&lane, &mut word);
         assert!(lane.has_atomic());
         lane.retire(drop);
         resumes(&lane, &elsewhere(78), 2, START.psn);
-        assert!(!lane.has_atomic(), "what the peer does is not lost");
+        assert!(!lane.has_atomic(), "forwarded atomics are not lost");
     }
 }

@@ -1,14 +1,14 @@
-//! A lane: one reliable connection to a peer, and the account of what was posted to it and what is complete.
+//! A lane: one reliable connection to a peer, with an account of posted and completed requests.
 //!
-//! Requests of a lane complete in order. So each has a number, the completion of one tells that of all before it, and most
-//! need not be signalled. What lends memory to the adapter is remembered with the number behind which it is free.
+//! Requests of a lane complete in order and are numbered. The completion of one implies that of all before it, so most
+//! requests are unsignalled. Memory lent to the adapter is recorded with the request number whose completion frees it.
 //!
-//! Its lock is held to post, to take back what was lent, and to end a queue. What is complete is told without it: a thread
-//! that posts to one lane does not keep the teller from the others.
+//! The lane's lock is held to post, to free lent memory, and to end a queue. Completions are recorded without the lock,
+//! so a thread that posts to one lane does not block progress on the others.
 //!
-//! A lane outlives its queue: where that breaks and the peer lives, the next one takes over what is [unfinished](Unfinished),
-//! under the same numbers, so that who waits for a request does not see that there was another queue. That may be a queue of another
-//! rail, by which not every request can be posted: see [`held`].
+//! A lane outlives its queue. If the queue breaks while the peer lives, the next queue takes over the
+//! [unfinished](Unfinished) requests under the same numbers, so that waiting callers see no difference. The next queue
+//! may belong to another rail, on which not every request can be posted: see [`held`].
 
 mod held;
 mod moving;
@@ -33,69 +33,70 @@ use std::sync::{Mutex, MutexGuard, OnceLock};
 use transom_launch::lock;
 use unfinished::Unfinished;
 
-/// One lane to a peer, through a queue `Q`, which may have something of type `L` while requests need it.
+/// A lane to a peer through a queue `Q`. Requests in flight may hold lent objects of type `L`.
 pub(super) struct Lane<Q, L> {
-    /// Its number at this rank, in tokens.
+    /// Number of the lane at this rank, as in tokens.
     number: u32,
-    /// By which completions name its queue, or the last that it had. Changed when nothing is told of the one before any more.
+    /// Queue pair number in completions of the current queue, or of the last one. Changed when no completion of the
+    /// previous queue can follow.
     queue_pair: AtomicU32,
     depth: u64,
     inline: u32,
-    /// Requests with numbers up to this are complete.
+    /// Number of the last completed request.
     completed: AtomicU64,
-    /// The number of the last that was posted. Changed under the lock.
+    /// Number of the last posted request. Changed under the lock.
     posted: AtomicU64,
-    /// The number of the last that was posted signalled. Changed under the lock, after `posted`.
+    /// Number of the last signalled request. Changed under the lock, after `posted`.
     signalled: AtomicU64,
-    /// One of the states below; left for `WORKS` only under the lock.
+    /// One of the states below. Changes to `WORKS` only under the lock.
     state: AtomicU8,
-    /// Why it has ended, for good.
+    /// The permanent failure that ended the lane.
     failure: OnceLock<Failure>,
-    /// Why its queue broke.
+    /// The reason why its queue broke.
     broke: Mutex<Option<Failure>>,
-    /// Atomics that were executed and whose results are lost, as long as somebody may ask.
+    /// Number of executed atomics whose results are lost and may still be asked for.
     lost: AtomicU32,
-    /// Whether messages have something to [take back](Lane::take_returned).
+    /// Messages have requests to [take back](Lane::take_returned).
     cut: AtomicBool,
-    /// Whether its queue is of another rail, or was when it had one last.
+    /// The current queue, or the last one, belongs to another rail.
     elsewhere: AtomicBool,
-    /// Whether it is to have queues of its own rail only.
+    /// The lane must stay on its own rail.
     stays: AtomicBool,
-    /// Whether something is [held](held). Changed under the lock.
+    /// Requests are [held back](held). Changed under the lock.
     holds: AtomicBool,
     sending: Mutex<Sending<Q, L>>,
 }
 
 /// Requests are posted and complete.
 const WORKS: u8 = 0;
-/// The queue is to be replaced, or there is none; what has completed is still told.
+/// There is no queue, or it is about to be replaced. Its completions still count.
 const RETIRED: u8 = 1;
-/// As before, and a request has failed: what is told behind it says only that it was not done.
+/// Like RETIRED, and a request has failed: later completions only say that their requests were not executed.
 const BROKEN: u8 = 2;
-/// There will be no other queue.
+/// There will be no further queue.
 const ENDED: u8 = 3;
 
 struct Sending<Q, L> {
-    /// None while there is none that works, or never again.
+    /// `None` while there is no working queue, and after the lane has ended.
     queue: Option<Q>,
     unfinished: Unfinished,
-    /// The first request that was not handed to the queue, nor is any behind it.
+    /// First request not posted to the queue; all later ones are held back too.
     held: Option<u64>,
-    /// The atomic that the peer was asked to do.
+    /// The atomic that the peer was asked to perform.
     asked: Option<u64>,
-    /// By number.
+    /// Lent objects by request number.
     lent: VecDeque<(u64, L)>,
-    /// The numbers of `lost` atomics.
+    /// Request numbers of the atomics counted in `Lane::lost`.
     lost: Vec<u64>,
-    /// Whether messages that were posted are returned where a queue ends; and what was.
+    /// Messages are returned when a queue ends if `returns` is set; `returned` holds them.
     returns: bool,
     returned: Option<Returned<L>>,
-    /// The far end has no queues of generations up to this any more; and the one up to which somebody waits for that.
+    /// The far end has retired its queues up to this generation; and the generation whose retirement is awaited.
     far_end_gone: u32,
     far_end_to_go: Option<u32>,
-    /// How often in a row the queue was replaced, and what had completed at the first time.
+    /// Number of successive queues without progress, and the completed requests at the first of them.
     fruitless: (u32, u64),
-    /// How often somebody [looked](Lane::waits) and found no queue.
+    /// Number of [checks](Lane::waits) that found no queue.
     waits: u32,
     counts: WorkRequests,
 }
@@ -138,52 +139,53 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
         }
     }
 
-    /// By which completions and events name its queue.
+    /// Queue pair number in completions and events.
     pub fn queue_pair(&self) -> u32 {
         self.queue_pair.load(Acquire)
     }
 
-    /// Whether it works by that queue, of its own rail's device: by another's, or that of one that has gone, the number means nothing.
+    /// Returns whether the lane works on that queue pair of its own rail's device. The number of another rail's queue
+    /// pair, or of a destroyed one, may belong to another lane.
     pub fn has_own(&self, queue_pair: u32) -> bool {
         self.queue_pair() == queue_pair && !self.elsewhere.load(Acquire) && self.state.load(Acquire) == WORKS
     }
 
-    /// Bytes that a request can take along.
+    /// Largest inline payload, in bytes.
     pub fn inline(&self) -> usize {
         self.inline as usize
     }
 
-    /// The number of the last request.
+    /// Number of the last posted request.
     pub fn posted(&self) -> u64 {
         self.posted.load(Acquire)
     }
 
-    /// Requests with numbers up to this are complete.
+    /// Number of the last completed request.
     pub fn completed(&self) -> u64 {
         self.completed.load(Acquire)
     }
 
-    /// Why nothing will be complete any more.
+    /// The failure because of which no further request will complete.
     pub fn failure(&self) -> Option<Failure> {
         self.failure.get().copied()
     }
 
-    /// Whether it has a queue.
+    /// Returns whether the lane has a queue.
     pub fn has_queue(&self) -> bool {
         self.sending().queue.is_some()
     }
 
-    /// Whether nothing is under way.
+    /// Returns whether no request is in flight.
     pub fn is_idle(&self) -> bool {
         self.completed() >= self.posted() || self.failure().is_some()
     }
 
-    /// Whether that request is complete. Where the connection is made anew that takes longer.
+    /// Returns whether a request is complete. While the connection is being restored, completion takes longer.
     ///
     /// # Errors
-    /// If it will never be.
+    /// The lane's failure, if the request will never complete.
     pub fn is_complete(&self, number: u64) -> Result<bool, Failure> {
-        // In this order: what has completed has, whatever failed behind it.
+        // Read the failure first: a request that completed earlier counts as complete despite it.
         let failure = self.failure();
         match (self.completed() >= number, failure) {
             (true, _) => Ok(true),
@@ -192,37 +194,37 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
         }
     }
 
-    /// What was posted so far, each request once.
+    /// Requests posted so far, each counted once.
     pub fn counts(&self) -> WorkRequests {
         self.sending().counts
     }
 
-    /// Lends something until that request is complete, for somebody who walked away.
+    /// Lends an object until the request is complete, for a caller that stopped waiting.
     pub fn lend(&self, number: u64, what: L) {
         self.is_lost(number);
         let mut sending = self.sending();
         if self.failure().is_some() {
-            // Not before the queue has gone, which may still be there.
+            // The queue may still exist, and must be destroyed before the object.
             self.take_back(&mut sending);
             return;
         }
         if self.completed() >= number {
             return;
         }
-        // Mostly at the end: numbers grow.
+        // Usually at the end, because numbers grow.
         let at = sending.lent.iter().rposition(|(before, _)| *before <= number).map_or(0, |before| before + 1);
         sending.lent.insert(at, (number, what));
         self.take_back(&mut sending);
     }
 
-    /// Takes back what was lent for requests that are complete; all of it if the lane has ended, whose queue goes then.
+    /// Frees objects whose requests are complete. If the lane has ended, destroys its queue and frees all objects.
     pub fn reclaim(&self) {
         self.take_back(&mut self.sending());
     }
 
     fn take_back(&self, sending: &mut Sending<Q, L>) {
         if self.failure().is_some() {
-            // With the queue goes whatever the adapter might still have done with memory of ours.
+            // Destroying the queue ends all accesses of the adapter to this rank's memory.
             sending.queue = None;
             self.return_messages(sending);
             sending.unfinished.clear();
@@ -243,12 +245,12 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
         }
     }
 
-    /// Ends a lane that nothing more will come of; whether it had not ended before.
+    /// Ends the lane; returns whether it had not ended before.
     pub fn give_up(&self, failure: Failure) -> bool {
         self.give_up_queue(failure, |_| {})
     }
 
-    /// As [`give_up`](Self::give_up); `goes` is told of the queue that goes with it.
+    /// Like [`give_up`](Self::give_up); calls `goes` with the queue before it is destroyed.
     pub fn give_up_queue(&self, failure: Failure, goes: impl FnOnce(&Q)) -> bool {
         let is_new = self.end(failure);
         let mut sending = self.sending();
@@ -266,20 +268,20 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
 }
 
 impl<Q, L> Lane<Q, L> {
-    /// Takes note of a completion, of those of its queue in their order.
+    /// Records a completion. Completions of one queue must be passed in order.
     pub fn complete(&self, completion: &Completion) {
         let state = self.state.load(Acquire);
         if completion.queue_pair != self.queue_pair.load(Acquire) || state == BROKEN || state == ENDED {
-            // Of a queue that is gone; and those behind the first that failed only say that they were not done.
+            // Completions of an earlier queue, and those after the first failure, carry no information.
             return;
         }
         let before = self.completed.load(Relaxed);
-        // The low half of its number, which is not before the last that completed.
+        // Distance, in the low 32 bits of the number, from the last completed request.
         let ahead = completion.token.request().wrapping_sub(before as u32);
         let done = match (ahead, completion.result) {
             (AHEAD.., _) | (0, Ok(())) => return,
             (_, Ok(())) => ahead,
-            // All before it are complete.
+            // All requests before the failed one are complete.
             (_, Err(_)) => ahead.saturating_sub(1),
         };
         self.completed.store(before + u64::from(done), Release);
@@ -289,22 +291,22 @@ impl<Q, L> Lane<Q, L> {
         }
     }
 
-    /// Its queue is of no use any more: the lane is to have another, or ends. No completion told that, so those that come are of
-    /// requests that had completed before, and of the first that failed.
+    /// Reports that the queue is unusable, without a failed completion. The lane gets another queue, or ends.
+    /// Completions that still arrive belong to requests that completed before, and to the first failed one.
     pub fn break_off(&self, failure: Failure) {
         self.breaks(failure, RETIRED);
     }
 
-    /// `state`: `RETIRED` or `BROKEN`.
+    /// `state` is `RETIRED` or `BROKEN`.
     fn breaks(&self, failure: Failure, state: u8) {
         if !failure.why.may_be_mended() {
             self.end(failure);
             return;
         }
         lock(&self.broke).get_or_insert(failure);
-        // Never back to a state before: each of them is more than the last.
+        // The state never decreases here: each value includes the previous ones.
         if self.state.fetch_max(state, Release) < state {
-            tracing::info!(lane = self.number, ?failure, "a connection broke; it is to be made anew");
+            tracing::info!(lane = self.number, ?failure, "a connection broke; it will be restored");
         }
     }
 
@@ -312,21 +314,21 @@ impl<Q, L> Lane<Q, L> {
         let is_new = self.failure.set(failure).is_ok();
         self.state.store(ENDED, Release);
         if is_new {
-            tracing::warn!(lane = self.number, ?failure, "a connection is gone");
+            tracing::warn!(lane = self.number, ?failure, "a connection failed permanently");
         }
         is_new
     }
 
-    /// Whether it waits for a queue.
+    /// Returns whether the lane waits for a queue.
     #[inline]
     pub fn is_broken(&self) -> bool {
         matches!(self.state.load(Acquire), RETIRED | BROKEN)
     }
 }
 
-/// Lent at once to one lane: so one that is slow leaves something to the others.
+/// Most objects lent to one lane, so that a slow lane leaves some to the others.
 const MOST_LENT: usize = 32;
-/// Completions further ahead than this are not of requests that are under way.
+/// A larger distance belongs to no request in flight.
 const AHEAD: u32 = 1 << 20;
 
 #[cfg(test)]

@@ -1,31 +1,32 @@
-//! What messages post to a lane: where its queue ends they may go by another lane instead.
+//! Requests of messages on a lane. When the lane's queue ends, the engine may send them on another lane instead.
 //!
-//! Where they are to be returned, that happens while the lane has no queue, and whatever becomes of the lane: then writes of nothing take
-//! their places, and until they are taken back no others are posted. So they are done at most once, on whichever lane.
+//! With returns enabled, the requests are returned while the lane has no queue, whatever becomes of the lane. Empty
+//! writes take their places, and no message is posted until the returned requests are taken. Each request is therefore
+//! executed at most once over all lanes.
 
 use super::unfinished::Kept;
 use super::*;
 
-/// What messages had posted when a queue ended, and was not known complete.
+/// The message requests of a queue that ended, as far as they are not known to be complete.
 pub(crate) struct Returned<L> {
-    /// Requests with numbers up to this were complete.
+    /// Number of the last completed request.
     pub completed: u64,
-    /// With their numbers, in their order; but what names memory that is not lent to the lane.
+    /// Requests in order, with their numbers. Requests on memory that is not lent to the lane are omitted.
     pub requests: Vec<(u64, Verb, Bytes<L>)>,
 }
 
-/// The bytes of a request.
+/// The payload of a request.
 pub(crate) enum Bytes<L> {
     Inline(Box<[u8]>),
-    /// The first so many of these.
+    /// The first bytes of a lent object, with their number.
     Lent(L, usize),
 }
 
 impl<Q: WorkQueue, L> Lane<Q, L> {
-    /// As [`post`](Self::post), for a message.
+    /// Like [`post`](Self::post), for a message.
     ///
     /// # Safety
-    /// As there; and until it is [returned](Self::take_returned).
+    /// The contract of [`post`](Self::post) applies, also until the request is [returned](Self::take_returned).
     pub unsafe fn post_message(
         &self,
         verb: Verb,
@@ -35,25 +36,25 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
         lent: Option<L>,
     ) -> Result<u64, (Stop, Option<L>)> {
         let kept = Kept { movable: true, ..Kept::new(verb, to, piece, false) };
-        // SAFETY: by the caller's word.
+        // SAFETY: caller's contract.
         unsafe { self.post_with(kept, &[], signal, lent) }
     }
 
-    /// As [`post_inline`](Self::post_inline), for a message.
+    /// Like [`post_inline`](Self::post_inline), for a message.
     pub fn post_message_inline(&self, verb: Verb, to: Place, bytes: &[u8]) -> Result<u64, Stop> {
-        assert!(bytes.len() <= self.inline(), "as many as a request can take along");
+        assert!(bytes.len() <= self.inline(), "the bytes fit into a request");
         let kept = Kept { movable: true, ..Kept::new(verb, to, Piece::inline(bytes), true) };
-        // SAFETY: the adapter's driver reads them before this returns.
+        // SAFETY: the adapter's driver copies the bytes before this returns.
         let posted = unsafe { self.post_with(kept, bytes, Signal::Seldom, None) };
         posted.map_err(|(stop, _)| stop)
     }
 
-    /// Says whether messages are returned when a queue ends; else they go on by the next.
+    /// Sets whether messages are returned when a queue ends; otherwise the next queue takes them over.
     pub fn return_to_messages(&self, returns: bool) {
         self.sending().returns = returns;
     }
 
-    /// Where a queue has gone: they are done no more by it, nor by the next.
+    /// Returns the messages of a queue that is gone: neither it nor the next queue will execute them.
     pub(super) fn return_messages(&self, sending: &mut Sending<Q, L>) {
         if !sending.returns || sending.returned.is_some() {
             return;
@@ -65,7 +66,7 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
             if kept.inline {
                 requests.push((number, kept.verb, Bytes::Inline(bytes.into())));
             } else if let Ok(at) = lent.binary_search_by_key(&number, |(number, _)| *number) {
-                let (_, lent) = lent.remove(at).expect("just found");
+                let (_, lent) = lent.remove(at).expect("the entry was found above");
                 requests.push((number, kept.verb, Bytes::Lent(lent, kept.piece.bytes as usize)));
             }
         });
@@ -73,20 +74,21 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
         self.cut.store(true, Release);
     }
 
-    /// What was returned; messages can be posted again then, once there is a queue.
+    /// Takes the returned requests. Afterwards messages can be posted again, once there is a queue.
     pub fn take_returned(&self) -> Option<Returned<L>> {
         let mut sending = self.sending();
         self.cut.store(false, Release);
         sending.returned.take()
     }
 
-    /// Whether there is something to take, be it nothing.
+    /// Returns whether there are returned requests to take, even if the list is empty.
     #[inline]
     pub fn is_cut(&self) -> bool {
         self.cut.load(Acquire)
     }
 
-    /// Requests of messages with numbers up to this are complete: behind it others have taken their places.
+    /// Number of the last completed request of messages. Later numbers belong to empty writes in place of returned
+    /// requests.
     pub fn completed_of_messages(&self) -> u64 {
         let completed = self.completed();
         if !self.is_cut() {
@@ -95,12 +97,12 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
         self.sending().returned.as_ref().map_or(completed, |returned| returned.completed)
     }
 
-    /// The result of that atomic can be found out if it is lost.
+    /// Marks an atomic whose result the caller can recover if it is lost.
     pub fn spare(&self, number: u64) {
         self.sending().unfinished.spare(number);
     }
 
-    /// Whether an atomic is under way whose result would be missed if it was executed and the connection ended now.
+    /// Returns whether an atomic is in flight whose result would be lost if the connection ended now.
     pub fn has_atomic(&self) -> bool {
         let mut sending = self.sending();
         let sending = &mut *sending;
@@ -122,13 +124,14 @@ mod tests {
     const TO: Place = Place { address: 4096, key: 9 };
     const PIECE: Piece = Piece { address: 64, bytes: 3000, key: 7 }; // 3 packets
 
-    /// A put of windows; what messages post: of a slot, of memory that is theirs, inline; a put of windows, and a read.
+    /// A put of a window, then messages with a slot, with the program's memory, and inline, then another put of a
+    /// window.
     fn posted() -> (Lane<Queue, Thing>, Queue, Events) {
         let queue = Queue::new(77, 16);
         let (lane, events) = (Lane::new(3, queue.clone(), START), queue.events.clone());
         lane.return_to_messages(true);
         let slot = |name| Some(Thing(name, events.clone()));
-        // SAFETY: the queue only pretends.
+        // SAFETY: the fake queue accesses no memory.
         unsafe {
             lane.post(Verb::Write, TO, PIECE, Signal::NowAndThen, slot("of windows")).unwrap();
             lane.post_message(Verb::Send, TO, PIECE, Signal::NowAndThen, slot("of messages")).unwrap();
@@ -151,7 +154,7 @@ mod tests {
             Bytes::Inline(bytes) => String::from_utf8(bytes.into()).unwrap(),
             Bytes::Lent(thing, length) => format!("{length} {}", thing.0),
         };
-        let Returned { completed, requests } = lane.take_returned().expect("it was cut");
+        let Returned { completed, requests } = lane.take_returned().expect("requests were returned");
         (completed, requests.into_iter().map(|(number, verb, bytes)| (number, verb, said(bytes))).collect())
     }
 
@@ -160,34 +163,37 @@ mod tests {
     }
 
     #[test]
-    fn messages_come_back_where_a_queue_ends_and_the_rest_goes_on_by_the_next() {
+    fn ended_queue_returns_messages_and_keeps_the_rest() {
         let (lane, _queue, events) = posted();
         lane.complete(&completion(3, 77, 1, Ok(())));
         lane.complete(&completion(3, 77, 2, Err(Failure { why: Why::Silence, status: 12, vendor: 0 })));
-        assert!(matches!(message(&lane), Err(Stop::Broken)) && !lane.is_cut(), "the adapter may still be at it");
+        assert!(
+            matches!(message(&lane), Err(Stop::Broken)) && !lane.is_cut(),
+            "the adapter may still execute requests"
+        );
         assert!(lane.retire(drop).is_some() && lane.is_cut() && lane.is_needed());
-        // Of the message one packet came, of what is behind it nothing.
+        // One packet of the message arrived, and nothing after it.
         let queue = again(&lane, 3 + 1);
         let short = |request: &Request| (request.token.request(), request.verb, request.piece.bytes);
         let now: Vec<_> = queue.take().iter().map(short).collect();
         assert_eq!(now, [(2, Verb::Write, 0), (3, Verb::Write, 0), (4, Verb::Write, 0), (5, Verb::Write, 10)]);
-        assert!(matches!(message(&lane), Err(Stop::Cut)), "not before the others were taken");
-        // SAFETY: the queue only pretends.
+        assert!(matches!(message(&lane), Err(Stop::Cut)), "not before the returned requests are taken");
+        // SAFETY: the fake queue accesses no memory.
         unsafe { lane.post(Verb::Write, TO, PIECE, Signal::NowAndThen, None) }.unwrap();
         lane.complete(&completion(3, 78, 6, Ok(())));
-        assert_eq!((lane.completed(), lane.completed_of_messages()), (6, 1), "others were in their places");
+        assert_eq!((lane.completed(), lane.completed_of_messages()), (6, 1), "empty writes took their places");
         assert_eq!(*events.lock().unwrap(), ["of windows", "queue gone"]);
         let all = [(2, Verb::Send, "3000 of messages".into()), (4, Verb::WriteAndTell(5), "inline".into())];
         assert_eq!(returned(&lane), (1, all.to_vec()));
         assert_eq!((message(&lane).unwrap(), lane.completed_of_messages()), (7, 6));
-        // Nothing is under way of messages but this.
+        // This is the only message in flight.
         lane.retire(drop);
         assert_eq!(returned(&lane), (6, vec![(7, Verb::Send, "another".into())]));
         assert!(!lane.is_needed());
     }
 
     #[test]
-    fn messages_come_back_from_a_lane_that_has_ended_and_stay_where_they_are_to() {
+    fn ended_lane_returns_messages_only_if_enabled() {
         let (lane, _queue, _) = posted();
         lane.give_up(Failure::known(Why::Gone));
         assert!(lane.is_cut());
@@ -203,9 +209,9 @@ mod tests {
     }
 
     #[test]
-    fn an_atomic_is_under_way_until_it_is_complete() {
+    fn atomic_is_in_flight_until_it_is_complete() {
         let lane: Lane<Queue, Thing> = Lane::new(3, Queue::new(77, 16), START);
-        // SAFETY: the queue only pretends.
+        // SAFETY: the fake queue accesses no memory.
         let post = |verb| unsafe { lane.post(verb, TO, PIECE, Signal::Always, None) }.unwrap();
         post(Verb::Write);
         assert!(!lane.has_atomic());

@@ -4,39 +4,40 @@ use super::unfinished::Kept;
 use super::*;
 use std::io;
 
-/// How a request is posted.
+/// Signalling policy of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Signal {
-    /// Its own completion is told.
+    /// The request is signalled.
     Always,
-    /// Once in many, and where none is under way: whoever soon waits for that need not ask.
+    /// One request in many is signalled, and any request posted while no signalled one is in flight. A caller that soon
+    /// waits need not request a completion.
     NowAndThen,
-    /// Once in many.
+    /// One request in many is signalled.
     Seldom,
 }
 
-/// Why a request was not posted.
+/// The reason why a request was not posted.
 #[derive(Debug)]
 pub(crate) enum Stop {
-    /// There is no room now; what makes room is under way.
+    /// The queue is full; completions that free it are in flight.
     Full,
-    /// The connection is to be made anew.
+    /// The connection is being restored.
     Broken,
-    /// It was, or is to be, and what messages had posted is to be [taken back](Lane::take_returned) first.
+    /// The connection was or is being restored, and returned messages must be [taken](Lane::take_returned) first.
     Cut,
     /// The lane has ended.
     Failed(Failure),
-    /// The system refused.
+    /// The system refused the request.
     System(io::Error),
 }
 
 impl<Q: WorkQueue, L> Lane<Q, L> {
-    /// Posts a request; returns its number. What it lends is the adapter's until it is complete, or comes back with the
-    /// error.
+    /// Posts a request; returns its number. A lent object belongs to the adapter until the request is complete; on
+    /// error it is returned.
     ///
     /// # Safety
-    /// The piece must stay registered until the request is complete or the lane has [ended](Self::reclaim): it is of what
-    /// is lent, or the caller sees to it.
+    /// The piece must stay registered until the request is complete or the lane has [ended](Self::reclaim). Either it
+    /// is part of the lent object, or the caller keeps it.
     pub unsafe fn post(
         &self,
         verb: Verb,
@@ -45,23 +46,23 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
         signal: Signal,
         lent: Option<L>,
     ) -> Result<u64, (Stop, Option<L>)> {
-        // SAFETY: by the caller's word.
+        // SAFETY: caller's contract.
         unsafe { self.post_with(Kept::new(verb, to, piece, false), &[], signal, lent) }
     }
 
-    /// Posts a write or a message that takes its bytes along.
+    /// Posts a write or a message with an inline payload.
     ///
     /// # Errors
-    /// As [`post`](Self::post).
+    /// The errors of [`post`](Self::post), without a returned object.
     pub fn post_inline(&self, verb: Verb, to: Place, bytes: &[u8]) -> Result<u64, Stop> {
-        assert!(bytes.len() <= self.inline(), "as many as a request can take along");
+        assert!(bytes.len() <= self.inline(), "the bytes fit into a request");
         let kept = Kept::new(verb, to, Piece::inline(bytes), true);
-        // SAFETY: the adapter's driver reads them before this returns.
+        // SAFETY: the adapter's driver copies the bytes before this returns.
         let posted = unsafe { self.post_with(kept, bytes, Signal::NowAndThen, None) };
         posted.map_err(|(stop, _)| stop)
     }
 
-    /// As [`post`](Self::post).
+    /// Like [`post`](Self::post).
     pub(super) unsafe fn post_with(
         &self,
         kept: Kept,
@@ -75,13 +76,13 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
             return Err((Stop::Cut, lent));
         }
         if kept.movable && self.is_elsewhere() {
-            // Messages have other rails of their own.
+            // Messages use their own rails for failover.
             return Err((Stop::Broken, lent));
         }
         let (posted, completed) = (self.posted.load(Relaxed), self.completed.load(Relaxed));
         let kind = kept.verb.kind();
         let waits = |queue: &Q| !queue.fences() && sending.unfinished.fences(kind, completed, false);
-        // One is kept for `ask`.
+        // One entry is reserved for `ask`.
         let full = posted - completed + 1 >= self.depth
             || lent.is_some() && sending.lent.len() >= MOST_LENT
             || !sending.unfinished.has_numbers_for(&kept)
@@ -97,7 +98,7 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
             Signal::NowAndThen => last <= completed,
             Signal::Seldom => false,
         };
-        // SAFETY: by the caller's word.
+        // SAFETY: caller's contract.
         match unsafe { self.post_into(&mut sending, kept, bytes, signalled) } {
             Ok(number) => {
                 lent.into_iter().for_each(|lent| sending.lent.push_back((number, lent)));
@@ -107,7 +108,7 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
         }
     }
 
-    /// As [`post`](Self::post), whether or not there is room.
+    /// Like [`post`](Self::post), without checking for free entries.
     unsafe fn post_into(
         &self,
         sending: &mut Sending<Q, L>,
@@ -132,7 +133,7 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
             return Ok(number);
         }
         let fenced = queue.fences() && sending.unfinished.fences(kept.verb.kind(), completed, true);
-        // SAFETY: by the caller's word.
+        // SAFETY: caller's contract.
         unsafe { self.hand_over(queue, number, kept, signalled, fenced) }?;
         sending.unfinished.push(number, kept, bytes);
         self.posted.store(number, Release);
@@ -144,7 +145,7 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
         Ok(number)
     }
 
-    /// As [`post`](Self::post).
+    /// Like [`post`](Self::post).
     pub(super) unsafe fn hand_over(
         &self,
         queue: &Q,
@@ -155,16 +156,16 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
     ) -> Result<(), Stop> {
         let Kept { verb, to, piece, inline, .. } = kept;
         let token = Token::new(self.number, number);
-        // SAFETY: by the caller's word.
+        // SAFETY: caller's contract.
         let posted = unsafe { queue.post(&Request { token, verb, to, piece, signalled, fenced, inline }) };
-        // A queue may have failed before that was told.
+        // The queue may have failed before its failure was reported.
         posted.map_err(|error| if self.is_broken() { Stop::Broken } else { Stop::System(error) })
     }
 
-    /// Sees to it that the completion of all that was posted will be told.
+    /// Ensures that a completion will be reported for all requests posted so far.
     #[inline]
     pub fn ask(&self) -> Result<(), Stop> {
-        // Whoever waits asks at each look: mostly it has been done.
+        // A waiting caller asks at each check, so usually a signalled request is in flight already.
         if self.signalled.load(Acquire) >= self.posted() {
             if self.holds() {
                 self.go_on();
@@ -179,12 +180,11 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
         if self.signalled.load(Relaxed) == posted || self.completed.load(Relaxed) >= posted || sending.queue.is_none() {
             return Ok(());
         }
-        // A write of nothing, behind the others.
-        // SAFETY: it names no memory.
+        // An empty write after the other requests.
         unsafe { self.post_into(sending, Kept::MARKER, &[], true) }.map(drop)
     }
 
-    /// Whether it may have more lent now; what makes room is under way if not.
+    /// Returns whether the lane accepts another lent object now. If not, completions that free some are in flight.
     pub fn may_lend(&self) -> Result<bool, Stop> {
         let mut sending = self.sending();
         self.take_back(&mut sending);

@@ -1,16 +1,18 @@
-//! A lane's next queue, where one broke whose peer lives.
+//! Replacing a lane's queue after it broke while the peer lives.
 
 use super::*;
 use crate::wr::Why;
 use std::ops::RangeInclusive;
 use transom_launch::lock;
 
-/// So many queues in a row by which nothing was done are enough.
+/// Successive queues without progress after which the lane fails.
 const FRUITLESS: u32 = 8;
 
 impl<Q: WorkQueue, L> Lane<Q, L> {
-    /// Takes the queue away and ends it by `end`, while nothing can be posted or is taken back; none if there is none. Once
-    /// it has returned the adapter does nothing more for this queue, and what has completed of it has been told.
+    /// Takes the queue and ends it by `end`, while requests can neither be posted nor freed; `None` if there is no
+    /// queue.
+    ///
+    /// Afterwards the adapter does nothing more for this queue, and its completions have been recorded.
     pub fn retire<R>(&self, end: impl FnOnce(Q) -> R) -> Option<R> {
         let mut sending = self.sending();
         let _ = self.state.compare_exchange(WORKS, RETIRED, Release, Relaxed);
@@ -22,8 +24,9 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
         ended
     }
 
-    /// Goes on by another queue, whose far end has `received` so much of what was posted to the last: what was not done is
-    /// posted again, and so are reads. Whether it does; the lane has ended if not.
+    /// Continues on another queue, whose far end has `received` the last queue's requests up to a position.
+    ///
+    /// Requests that were not executed are posted again, and so are reads. Returns false if the lane has ended.
     pub fn resume(&self, queue: Q, start: Start, received: Received) -> bool {
         let mut sending = self.sending();
         self.take_back(&mut sending);
@@ -43,12 +46,18 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
         let mut lost = Vec::new();
         let begun = sending.unfinished.begin(start, received, |number| lost.push(number));
         if sending.fruitless.0 >= FRUITLESS || !fits || begun.is_err() {
-            tracing::warn!(lane = self.number, ?begun, fits, fruitless = sending.fruitless.0, "no other connection");
+            tracing::warn!(
+                lane = self.number,
+                ?begun,
+                fits,
+                fruitless = sending.fruitless.0,
+                "cannot continue on another connection"
+            );
             self.end(why);
             self.take_back(sending);
             return false;
         }
-        // What nobody waits for need not be told.
+        // A lost result without a waiting caller need not be reported.
         lost.retain(|number| !sending.lent.iter().any(|(of, _)| of == number));
         sending.lost.extend(lost);
         self.lost.store(sending.lost.len() as u32, Release);
@@ -66,13 +75,16 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
         true
     }
 
-    /// Whether a queue takes as much as the lane.
+    /// Returns whether a queue has at least the lane's capacity.
     pub fn fits(&self, queue: &Q) -> bool {
         u64::from(queue.depth()) >= self.depth && queue.inline() >= self.inline
     }
 
-    /// Has requests of these numbers that name such memory not sent, nor sent again, and no memory touched by them any more, here or at the
-    /// far end. Whether that is so: not while the lane has a queue, nor before the far end's has gone, which is asked for from now on.
+    /// Cancels the requests in `numbers` whose memory `meant` selects: they are not posted again, and the adapters of
+    /// both ends no longer access that memory.
+    ///
+    /// Returns false while the lane has a queue, and until the far end has retired its own, which is requested from now
+    /// on.
     pub fn cancel(&self, numbers: RangeInclusive<u64>, meant: impl Fn(Piece) -> bool) -> bool {
         let mut sending = self.sending();
         self.take_back(&mut sending);
@@ -88,37 +100,37 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
         true
     }
 
-    /// The generation of the last queue, if the far end is to be asked to end its own of that.
+    /// Generation of the last queue, if the far end must be asked to retire its own.
     pub fn far_end_to_go(&self) -> Option<u32> {
         self.sending().far_end_to_go
     }
 
-    /// The far end has no queue of generations up to this any more, nor will have.
+    /// Records that the far end has retired its queues up to this generation.
     pub fn far_end_has_gone(&self, generation: u32) {
         let mut sending = self.sending();
         sending.far_end_gone = sending.far_end_gone.max(generation);
         sending.far_end_to_go.take_if(|to_go| *to_go <= generation);
     }
 
-    /// Whether something that was posted is still to be done.
+    /// Returns whether any posted request must still be executed.
     pub fn is_needed(&self) -> bool {
         self.sending().unfinished.is_anything()
     }
 
-    /// How often it has been found without a queue that works since there was one: this is once more.
+    /// Counts a check that found the lane without a working queue; returns the number since the last queue.
     pub fn waits(&self) -> u32 {
         let mut sending = self.sending();
         sending.waits += 1;
         sending.waits
     }
 
-    /// Why it ends if there is no other queue: whatever its own said, the peer is not reached.
+    /// The lane's failure if there is no other queue: the peer is unreachable, whatever its own queue reported.
     pub fn why_broken(&self) -> Failure {
         let why = *lock(&self.broke);
         Failure { why: Why::Silence, ..why.unwrap_or(Failure::known(Why::Silence)) }
     }
 
-    /// Whether that request, which is complete, is an atomic whose result is lost. Tells it once.
+    /// Returns whether a completed request is an atomic whose result is lost. Reports each loss once.
     #[inline]
     pub fn is_lost(&self, number: u64) -> bool {
         if self.lost.load(Acquire) == 0 {

@@ -1,4 +1,4 @@
-//! A lane's account, against a queue that pretends.
+//! Tests of a lane's account with a fake queue.
 
 use super::*;
 use crate::fake::{Events, Queue, START, Thing, completion};
@@ -15,7 +15,7 @@ fn lane(depth: u32) -> (Tested, Queue) {
 }
 
 fn post(lane: &Tested, verb: Verb) -> Result<u64, Stop> {
-    // SAFETY: the queue only pretends.
+    // SAFETY: the fake queue accesses no memory.
     unsafe { lane.post(verb, TO, PIECE, Signal::NowAndThen, None) }.map_err(|(stop, _)| stop)
 }
 
@@ -33,18 +33,18 @@ fn failure(why: Why) -> Failure {
 }
 
 #[test]
-fn of_messages_one_in_many_is_signalled() {
+fn one_in_many_messages_is_signalled() {
     let (lane, queue) = lane(16);
     let mut signalled = Vec::new();
     for number in 1..=12 {
-        // SAFETY: the queue only pretends.
+        // SAFETY: the fake queue accesses no memory.
         unsafe { lane.post_message(Verb::Send, TO, PIECE, Signal::Seldom, None) }.unwrap();
         if queue.take()[0].signalled {
             signalled.push(number);
             done(&lane, number);
         }
     }
-    assert_eq!(signalled, [5, 10], "a quarter of the depth behind the last, also where nothing is under way");
+    assert_eq!(signalled, [5, 10], "a quarter of the depth after the last, even if the lane is idle");
     assert_eq!((lane.counts().sends, lane.counts().signalled), (12, 2));
     assert!(!lane.is_idle());
     lane.ask().unwrap();
@@ -54,19 +54,19 @@ fn of_messages_one_in_many_is_signalled() {
 }
 
 #[test]
-fn most_requests_are_not_signalled_and_a_full_lane_asks() {
+fn full_lane_posts_a_signalled_marker() {
     let (lane, queue) = lane(8);
     for number in 1..=6 {
         assert_eq!(post(&lane, Verb::Write).unwrap(), number);
     }
     let signalled = |queue: &Queue| queue.take().iter().map(|request| request.signalled).collect::<Vec<_>>();
-    // The first, and after that one when a quarter of the depth is behind the last.
+    // The first request, and then one per quarter of the depth.
     assert_eq!(signalled(&queue), [true, false, false, true, false, false]);
     assert_eq!(post(&lane, Verb::Write).unwrap(), 7);
-    assert!(matches!(post(&lane, Verb::Write), Err(Stop::Full)), "one is kept to ask with");
-    assert_eq!(signalled(&queue), [true], "which will be told: no marker is needed");
+    assert!(matches!(post(&lane, Verb::Write), Err(Stop::Full)), "one entry is reserved for the marker");
+    assert_eq!(signalled(&queue), [true], "the last request is signalled: no marker is needed");
     done(&lane, 4);
-    assert_eq!(lane.completed(), 4, "those before it too");
+    assert_eq!(lane.completed(), 4, "earlier requests too");
     for number in 8..=11 {
         assert_eq!(post(&lane, Verb::Write).unwrap(), number);
     }
@@ -74,24 +74,24 @@ fn most_requests_are_not_signalled_and_a_full_lane_asks() {
     let last = *queue.take().last().unwrap();
     assert_eq!((last.token, last.piece, last.signalled), (Token::new(3, 12), Piece::NOTHING, true), "a marker");
     assert_eq!(lane.counts().markers, 1);
-    // Asked already.
+    // A completion was requested already.
     lane.ask().unwrap();
     assert!(matches!(post(&lane, Verb::Write), Err(Stop::Full)));
     assert!(queue.take().is_empty());
     done(&lane, 12);
     assert!(lane.is_idle());
     lane.ask().unwrap();
-    assert!(queue.take().is_empty(), "nothing is under way");
+    assert!(queue.take().is_empty(), "no request is in flight");
 }
 
 #[test]
-fn what_is_lent_is_free_when_its_request_is_complete() {
+fn lent_object_is_freed_when_its_request_completes() {
     let (lane, queue) = lane(8);
     let events = queue.events.clone();
     lend(&lane, "one", &events).unwrap();
     post(&lane, Verb::Write).unwrap();
     lend(&lane, "three", &events).unwrap();
-    // Somebody walked away from what the first brings.
+    // A caller stopped waiting for the first request's result.
     lane.lend(2, Thing("two", events.clone()));
     lane.reclaim();
     assert!(events.lock().unwrap().is_empty());
@@ -100,13 +100,13 @@ fn what_is_lent_is_free_when_its_request_is_complete() {
     assert_eq!(*events.lock().unwrap(), ["one", "two"]);
     done(&lane, 3);
     post(&lane, Verb::Write).unwrap();
-    assert_eq!(*events.lock().unwrap(), ["one", "two", "three"], "a post takes back too");
+    assert_eq!(*events.lock().unwrap(), ["one", "two", "three"], "a post frees objects too");
     lane.lend(3, Thing("late", events.clone()));
-    assert_eq!(events.lock().unwrap().last(), Some(&"late"), "free at once");
+    assert_eq!(events.lock().unwrap().last(), Some(&"late"), "freed at once");
 }
 
 #[test]
-fn one_lane_does_not_have_all_that_is_lent() {
+fn objects_lent_to_one_lane_are_limited() {
     let (lane, queue) = lane(1000);
     let events = queue.events.clone();
     for _ in 0..MOST_LENT {
@@ -115,21 +115,21 @@ fn one_lane_does_not_have_all_that_is_lent() {
     }
     assert!(!lane.may_lend().unwrap());
     let (stop, back) = lend(&lane, "too much", &events).unwrap_err();
-    assert!(matches!(stop, Stop::Full) && back.is_some(), "it comes back");
-    post(&lane, Verb::Write).unwrap(); // what lends nothing may go
+    assert!(matches!(stop, Stop::Full) && back.is_some(), "the object is returned");
+    post(&lane, Verb::Write).unwrap(); // a request without a lent object is accepted
     done(&lane, 1);
     assert!(lane.may_lend().unwrap());
 }
 
 #[test]
-fn a_request_waits_for_answers_that_it_could_change() {
+fn request_is_fenced_behind_unanswered_reads_and_atomics() {
     use Kind::{Atomic, Read, Write};
     let verb = |kind| match kind {
         Write => Verb::Write,
         Read => Verb::Read,
         Atomic => Verb::Add(1),
     };
-    // What is under way, what is posted, and whether that must wait.
+    // Request in flight, request posted, and whether the latter is fenced.
     for (first, second, fenced) in [
         (Write, Write, false),
         (Write, Read, false),
@@ -152,13 +152,13 @@ fn a_request_waits_for_answers_that_it_could_change() {
 }
 
 #[test]
-fn what_had_completed_has_and_what_is_behind_a_failure_fails() {
+fn requests_before_a_failure_complete_and_later_ones_fail() {
     let (lane, queue) = lane(16);
     let events = queue.events.clone();
     for name in ["1", "2", "3", "4"] {
         lend(&lane, name, &events).unwrap();
     }
-    // The second fails: the first, not told, is complete. The adapter says of those behind that they were not done.
+    // The second request fails: the first, unsignalled, is complete. The adapter flushes the later ones.
     lane.complete(&completion(3, 77, 2, Err(failure(Why::Refused))));
     lane.complete(&completion(3, 77, 3, Err(failure(Why::Ended))));
     lane.complete(&completion(3, 77, 4, Ok(())));
@@ -167,14 +167,18 @@ fn what_had_completed_has_and_what_is_behind_a_failure_fails() {
     assert!(lane.is_idle());
     assert!(events.lock().unwrap().is_empty(), "the adapter may still write there");
     assert!(matches!(post(&lane, Verb::Write), Err(Stop::Failed(failure)) if failure.why == Why::Refused));
-    assert_eq!(*events.lock().unwrap(), ["queue gone", "1", "2", "3", "4"], "in this order");
+    assert_eq!(
+        *events.lock().unwrap(),
+        ["queue gone", "1", "2", "3", "4"],
+        "the queue first, then the objects in order"
+    );
     lane.lend(4, Thing("late", events.clone()));
     assert_eq!(events.lock().unwrap().last(), Some(&"late"));
     lane.ask().unwrap();
 }
 
 #[test]
-fn a_lane_that_is_given_up_ends_at_once() {
+fn given_up_lane_ends_at_once() {
     let (lane, queue) = lane(16);
     lend(&lane, "lent", &queue.events).unwrap();
     lane.give_up(Failure::known(Why::Gone));
@@ -182,9 +186,9 @@ fn a_lane_that_is_given_up_ends_at_once() {
     assert_eq!(lane.is_complete(1).unwrap_err().why, Why::Gone);
 }
 
-/// Another thread finds out that it has ended, and has not taken its queue away yet.
+/// Another thread detects the failure and has not destroyed the queue yet.
 #[test]
-fn what_is_lent_to_a_lane_that_has_ended_is_free_once_its_queue_has_gone() {
+fn object_lent_to_an_ended_lane_outlives_its_queue() {
     let (lane, queue) = lane(8);
     post(&lane, Verb::Read).unwrap();
     lane.complete(&completion(3, 77, 1, Err(failure(Why::Refused))));
@@ -193,9 +197,9 @@ fn what_is_lent_to_a_lane_that_has_ended_is_free_once_its_queue_has_gone() {
     assert_eq!(*queue.events.lock().unwrap(), ["queue gone", "lent"]);
 }
 
-/// The number of a queue that has gone, or is of another rail, may be another lane's.
+/// The number of a destroyed queue pair, or of another rail's, may belong to another lane.
 #[test]
-fn a_queue_that_is_there_is_told_from_one_that_was() {
+fn only_the_present_own_queue_is_recognised() {
     let (lane, _queue) = lane(8);
     let goes = |lane: &Tested| {
         let mut number = None;
@@ -213,20 +217,20 @@ fn a_queue_that_is_there_is_told_from_one_that_was() {
 }
 
 #[test]
-fn completions_that_are_not_its_own_change_nothing() {
+fn foreign_completions_change_nothing() {
     let (lane, _queue) = lane(16);
     post(&lane, Verb::Write).unwrap();
-    lane.complete(&completion(3, 76, 1, Ok(()))); // of a queue that is gone
+    lane.complete(&completion(3, 76, 1, Ok(()))); // a queue that is gone
     assert_eq!(lane.completed(), 0);
     done(&lane, 1);
-    done(&lane, 1); // once more
-    done(&lane, u64::from(u32::MAX)); // of long ago
+    done(&lane, 1); // a duplicate
+    done(&lane, u64::from(u32::MAX)); // a number of long ago
     assert_eq!(lane.completed(), 1);
 }
 
 #[test]
-fn numbers_go_on_beyond_their_low_half() {
-    // As of so many requests that no packets are left of.
+fn request_numbers_exceed_32_bits() {
+    // A state after many requests without packets in flight.
     let lane: Tested = Lane::new(3, Queue::new(77, 16), Start { psn: 0, ..START });
     let before = u64::from(u32::MAX) - 1;
     lane.posted.store(before, Relaxed);
@@ -240,21 +244,21 @@ fn numbers_go_on_beyond_their_low_half() {
 }
 
 #[test]
-fn small_bytes_travel_in_the_request() {
+fn small_payload_is_posted_inline() {
     let (lane, queue) = lane(8);
     lane.post_inline(Verb::Write, TO, &[1; 16]).unwrap();
     let request = queue.take()[0];
     assert!(request.inline && request.piece.bytes == 16 && request.to == TO);
 }
 
-/// The next connection of a lane, whose far end has received packets up to `next` of the first one.
+/// The lane's next connection, whose far end has received the given position.
 fn again(lane: &Tested, generation: u32, received: Received) -> Queue {
     let queue = Queue::new(100 + generation, 16);
     assert!(lane.resume(queue.clone(), Start { generation, psn: 5000, mtu: 1024 }, received));
     queue
 }
 
-/// Of the first connection: packets that were executed.
+/// Received position of the first connection after `packets` packets.
 fn received(packets: u32) -> Received {
     Received { generation: 1, next: (START.psn + packets) % (1 << 24) }
 }
@@ -265,10 +269,10 @@ fn breaks(lane: &Tested, request: u64) {
 }
 
 #[test]
-fn what_was_not_done_is_posted_again_and_reads_are() {
+fn unexecuted_requests_and_reads_are_posted_again() {
     let (lane, queue) = lane(16);
     let long = Piece { bytes: 3000, ..PIECE }; // 3 packets
-    // SAFETY: the queue only pretends.
+    // SAFETY: the fake queue accesses no memory.
     let write = || unsafe { lane.post(Verb::Write, TO, long, Signal::NowAndThen, None) }.unwrap();
     write();
     write();
@@ -280,10 +284,10 @@ fn what_was_not_done_is_posted_again_and_reads_are() {
     queue.take();
     done(&lane, 1);
     breaks(&lane, 2);
-    assert!(matches!(post(&lane, Verb::Write), Err(Stop::Broken)), "not now");
-    assert_eq!(lane.is_complete(2), Ok(false), "who waits for it goes on waiting");
+    assert!(matches!(post(&lane, Verb::Write), Err(Stop::Broken)), "not while the connection is broken");
+    assert_eq!(lane.is_complete(2), Ok(false), "the caller keeps waiting");
     assert!(lane.retire(drop).is_some());
-    // The first, the second, the third, the read; of the fifth two packets.
+    // Executed: the first four requests, and two packets of the fifth.
     let posted = again(&lane, 2, received(3 + 3 + 1 + 1 + 2)).take();
     let short = |request: &Request| (request.token.request(), request.verb, request.piece.bytes, request.fenced);
     assert_eq!(
@@ -297,59 +301,59 @@ fn what_was_not_done_is_posted_again_and_reads_are() {
             (7, Verb::Write, 5, true),
         ]
     );
-    // SAFETY: kept by the lane.
+    // SAFETY: the lane keeps the bytes.
     let bytes = |at: usize| unsafe { std::slice::from_raw_parts(posted[at].piece.address as *const u8, 5) };
     assert_eq!(bytes(5), b"seven");
     assert!(posted.iter().all(|request| request.signalled) && lane.counts().writes == 5, "each counts once");
-    // What is told of the first queue is of no worth.
+    // Late completions of the first queue are ignored.
     lane.complete(&completion(3, 77, 7, Ok(())));
     lane.complete(&completion(3, 77, 3, Err(failure(Why::Ended))));
     assert_eq!((lane.completed(), lane.is_broken()), (1, false));
     lane.complete(&completion(3, 102, 7, Ok(())));
-    assert!(lane.is_idle() && !lane.is_lost(6), "it was not executed before");
+    assert!(lane.is_idle() && !lane.is_lost(6), "it had not been executed before");
     assert_eq!(post(&lane, Verb::Write).unwrap(), 8);
 }
 
-/// Of what is cancelled nothing is left but the numbers; of the far end's packets it had its own.
+/// A cancelled request keeps only its number, and the packet numbers that it had on the wire.
 #[test]
-fn what_is_cancelled_is_not_done_again() {
+fn cancelled_requests_are_not_posted_again() {
     let (lane, queue) = lane(16);
     let [long, other] = [3000, 2000].map(|bytes| Piece { bytes, key: bytes, ..PIECE }); // 3 and 2 packets
     for piece in [long, other, long, long] {
-        // SAFETY: the queue only pretends.
+        // SAFETY: the fake queue accesses no memory.
         unsafe { lane.post(Verb::Write, TO, piece, Signal::NowAndThen, None) }.unwrap();
     }
     queue.take();
     let meant = |piece: Piece| piece.key == 3000;
-    assert!(!lane.cancel(1..=3, meant), "the adapter has them");
+    assert!(!lane.cancel(1..=3, meant), "the adapter has the requests");
     done(&lane, 1);
     breaks(&lane, 2);
-    assert!(!lane.cancel(1..=3, meant), "it may have them still");
-    assert_eq!(lane.far_end_to_go(), None, "it is not to go while this end is there");
+    assert!(!lane.cancel(1..=3, meant), "the adapter may still have them");
+    assert_eq!(lane.far_end_to_go(), None, "not while this end has its queue");
     assert!(lane.retire(drop).is_some());
-    assert_eq!(lane.far_end_to_go(), None, "nobody waits for that");
-    assert!(!lane.cancel(1..=3, meant), "the far end may take them still");
+    assert_eq!(lane.far_end_to_go(), None, "no caller waits for the far end");
+    assert!(!lane.cancel(1..=3, meant), "the far end may still execute them");
     assert_eq!(lane.far_end_to_go(), Some(1));
     lane.far_end_has_gone(0);
-    assert!(!lane.cancel(1..=3, meant), "one before it has gone");
+    assert!(!lane.cancel(1..=3, meant), "only an earlier generation is retired");
     lane.far_end_has_gone(1);
     assert_eq!(lane.far_end_to_go(), None);
     assert!(lane.cancel(1..=3, meant) && lane.is_needed());
     assert!(lane.cancel(2..=2, |_| true) && lane.is_needed());
-    // All of the second has come, and the first packet of the third.
+    // All of the second request has arrived, and the first packet of the third.
     let posted = again(&lane, 2, received(3 + 2 + 1)).take();
     let short = |request: &Request| (request.token.request(), request.piece.bytes, request.to.address);
     assert_eq!(
         posted.iter().map(short).collect::<Vec<_>>(),
         [(2, 0, 0), (3, 0, 0), (4, 3000, TO.address)],
-        "done, cancelled, and not named"
+        "executed, cancelled, and not selected"
     );
     lane.complete(&completion(3, 102, 4, Ok(())));
     assert!(lane.is_idle());
 }
 
 #[test]
-fn what_a_far_end_has_received_counts_for_its_connection_only() {
+fn received_position_counts_for_its_connection_only() {
     let (lane, queue) = lane(16);
     for _ in 0..4 {
         post(&lane, Verb::Write).unwrap();
@@ -359,22 +363,23 @@ fn what_a_far_end_has_received_counts_for_its_connection_only() {
     let numbers = |queue: &Queue| queue.take().iter().map(|request| request.piece.bytes).collect::<Vec<_>>();
     breaks(&lane, 2);
     lane.retire(drop);
-    // PSNs go round: the first is the last but one.
+    // PSNs wrap around: the first one is the last but one.
     assert_eq!(received(2).next, 0);
     let second = again(&lane, 2, received(2));
     assert_eq!(numbers(&second), [0, 100, 100]);
     lane.complete(&completion(3, 102, 2, Ok(())));
     breaks(&lane, 3);
     lane.retire(drop);
-    // Nothing came by the second: what came by the first says nothing more. One packet came, and it is complete.
+    // Nothing arrived on the second connection, so the position on the first says nothing more. One packet arrived, and
+    // it is complete.
     let third = again(&lane, 3, Received { generation: 2, next: 5001 });
     assert_eq!(numbers(&third), [100, 100]);
     breaks(&lane, 3);
     lane.retire(drop);
     let fourth = again(&lane, 4, Received { generation: 2, next: 5001 });
-    assert_eq!(numbers(&fourth), [100, 100], "nothing came by the third");
+    assert_eq!(numbers(&fourth), [100, 100], "nothing arrived on the third");
     for received in [
-        Received { generation: 5, next: 0 },    // of a connection that there was not
+        Received { generation: 5, next: 0 },    // a connection that never existed
         Received { generation: 4, next: 5003 }, // more than was sent
         Received { generation: 4, next: 4999 },
     ] {
@@ -390,14 +395,14 @@ fn what_a_far_end_has_received_counts_for_its_connection_only() {
 }
 
 #[test]
-fn atomics_are_not_done_again_and_a_result_that_is_lost_is_told_once() {
+fn executed_atomic_is_not_repeated_and_its_loss_told_once() {
     let (lane, queue) = lane(16);
     let events = queue.events.clone();
     for _ in 0..4 {
         post(&lane, Verb::Add(1)).unwrap();
     }
     breaks(&lane, 1);
-    // Nobody waits for the second any more.
+    // No caller waits for the second any more.
     lane.lend(2, Thing("two", events.clone()));
     lane.retire(drop);
     let second = again(&lane, 2, received(3));
@@ -405,7 +410,7 @@ fn atomics_are_not_done_again_and_a_result_that_is_lost_is_told_once() {
     assert_eq!(verbs(&second), [Verb::Write, Verb::Write, Verb::Write, Verb::Add(1)]);
     assert!(!lane.is_lost(2) && !lane.is_lost(4));
     assert!(lane.is_lost(1) && !lane.is_lost(1));
-    // The third is abandoned now; it breaks once more, amid what stands for it.
+    // The third is abandoned now. The connection breaks again among the empty writes.
     lane.lend(3, Thing("three", events.clone()));
     breaks(&lane, 2);
     lane.retire(drop);
@@ -418,7 +423,7 @@ fn atomics_are_not_done_again_and_a_result_that_is_lost_is_told_once() {
 }
 
 #[test]
-fn what_is_lent_stays_so_until_it_was_done_again() {
+fn lent_objects_survive_until_reposted_requests_complete() {
     let (lane, queue) = lane(16);
     let events = queue.events.clone();
     ["1", "2"].into_iter().for_each(|name| _ = lend(&lane, name, &events).unwrap());
@@ -432,7 +437,7 @@ fn what_is_lent_stays_so_until_it_was_done_again() {
     lane.complete(&completion(3, 102, 1, Ok(())));
     lane.reclaim();
     assert_eq!(*events.lock().unwrap(), ["queue gone", "1"]);
-    // It ends for good while it has no queue.
+    // The lane ends for good while it has no queue.
     breaks(&lane, 2);
     lane.retire(drop);
     lane.give_up(Failure::known(Why::Gone));
@@ -442,7 +447,7 @@ fn what_is_lent_stays_so_until_it_was_done_again() {
 }
 
 #[test]
-fn a_peer_by_which_nothing_is_done_is_given_up() {
+fn lane_fails_after_many_queues_without_progress() {
     let (lane, _queue) = lane(16);
     for generation in 2..40 {
         lane.retire(drop);
@@ -455,12 +460,12 @@ fn a_peer_by_which_nothing_is_done_is_given_up() {
         lane.resume(Queue::new(generation, 16), Start { generation, ..START }, received)
     };
     let times = (40..100).take_while(|&generation| resume(generation, Received::default())).count();
-    assert_eq!(times, 7, "and the queue before them");
+    assert_eq!(times, 7, "and one queue before them");
     assert_eq!(lane.failure().unwrap().why, Why::Silence);
 }
 
 #[test]
-fn what_completes_of_a_retired_queue_has_completed() {
+fn completions_of_a_retired_queue_count() {
     let (lane, _queue) = lane(16);
     for _ in 0..3 {
         post(&lane, Verb::Write).unwrap();
@@ -469,15 +474,15 @@ fn what_completes_of_a_retired_queue_has_completed() {
         drop(queue);
         done(&lane, 1);
         lane.complete(&completion(3, 77, 2, Err(failure(Why::Ended))));
-        done(&lane, 3); // behind a failure: it says nothing
+        done(&lane, 3); // after a failure: without information
     });
     assert_eq!(lane.completed(), 1);
     assert_eq!(again(&lane, 2, received(1)).take().len(), 2);
 }
 
-/// The device says that a queue pair failed, while what had completed was not polled yet.
+/// The device reports the failure of a queue pair before its last completions were polled.
 #[test]
-fn what_completed_before_a_break_that_no_completion_told_has_completed() {
+fn completions_before_a_reported_break_count() {
     let (lane, _queue) = lane(16);
     for _ in 0..3 {
         post(&lane, Verb::Add(1)).unwrap();
@@ -488,33 +493,33 @@ fn what_completed_before_a_break_that_no_completion_told_has_completed() {
     lane.retire(|queue| {
         done(&lane, 2);
         lane.complete(&completion(3, 77, 3, Err(failure(Why::Ended))));
-        done(&lane, 3); // behind a failure: it says nothing
+        done(&lane, 3); // after a failure: without information
         drop(queue);
     });
     assert_eq!(lane.completed(), 2);
-    // All three were executed: of the last alone the result is lost.
+    // All three were executed; only the result of the last is lost.
     again(&lane, 2, received(3));
     assert_eq!([1, 2, 3].map(|number| lane.is_lost(number)), [false, false, true]);
 }
 
-/// However many requests a queue takes: what came is told by the number of a packet, which has 24 bits.
+/// The packets in flight are limited even if the queue accepts more requests, because packet numbers have 24 bits.
 #[test]
-fn no_more_packets_are_under_way_than_there_are_numbers_for() {
+fn packets_in_flight_are_limited_by_packet_numbers() {
     for mtu in [256, 4096] {
         let start = Start { mtu, ..START };
         let queue = Queue::new(77, 1 << 15);
         let lane: Tested = Lane::new(3, queue.clone(), start);
         let long = Piece { bytes: 1 << 20, ..PIECE };
-        // SAFETY: the queue only pretends.
+        // SAFETY: the fake queue accesses no memory.
         let write = || unsafe { lane.post(Verb::Write, TO, long, Signal::NowAndThen, None) };
         let posted = std::iter::from_fn(|| write().ok()).last().unwrap();
         assert_eq!(posted, 2048, "2 GiB");
         assert!(matches!(write(), Err((Stop::Full, None))));
-        assert!(queue.take().last().unwrap().signalled, "what makes room is told");
+        assert!(queue.take().last().unwrap().signalled, "the request that frees entries is signalled");
         done(&lane, 2);
-        assert_eq!(write().unwrap(), 2050, "behind the marker");
-        assert!(matches!(write(), Err((Stop::Full, None))), "which has a number, too");
-        // By a queue whose packets are the shortest there are as many at most.
+        assert_eq!(write().unwrap(), 2050, "after the marker");
+        assert!(matches!(write(), Err((Stop::Full, None))), "the marker uses a packet number too");
+        // A queue with the shortest packets has at most as many packets in flight.
         queue.take();
         breaks(&lane, 3);
         lane.retire(drop);
@@ -522,25 +527,25 @@ fn no_more_packets_are_under_way_than_there_are_numbers_for() {
         let received = Received { generation: 1, next: (START.psn + ((1 << 20) / mtu) * 4) % (1 << 24) };
         assert!(lane.resume(next.clone(), Start { generation: 2, psn: 9, mtu: 256 }, received));
         let bytes: Vec<_> = next.take().iter().map(|request| request.piece.bytes).collect();
-        assert_eq!((bytes.len(), &bytes[..3]), (2049, &[0, 0, 1 << 20][..]), "the third and the fourth had come");
+        assert_eq!((bytes.len(), &bytes[..3]), (2049, &[0, 0, 1 << 20][..]), "the third and the fourth had arrived");
         breaks(&lane, 3);
         lane.retire(drop);
         let last = Queue::new(79, 1 << 15);
         let received = Received { generation: 2, next: 9 + 2 + 4096 };
         assert!(lane.resume(last.clone(), Start { generation: 3, psn: 9, mtu: 256 }, received));
         let bytes: Vec<_> = last.take().iter().map(|request| request.piece.bytes).collect();
-        assert_eq!(&bytes[..4], [0, 0, 0, 1 << 20], "the fifth, too");
+        assert_eq!(&bytes[..4], [0, 0, 0, 1 << 20], "the fifth too");
     }
 }
 
-/// A message that was received is not sent again, and one that was not keeps its slot until it is.
+/// A received message is not sent again, and any other keeps its slot until it is.
 #[test]
-fn messages_are_sent_again_unless_they_were_received() {
+fn messages_are_sent_again_unless_received() {
     let (lane, queue) = lane(16);
     let events = queue.events.clone();
     let send = |name, bytes, verb| {
         let piece = Piece { bytes, ..PIECE };
-        // SAFETY: the queue only pretends.
+        // SAFETY: the fake queue accesses no memory.
         let posted = unsafe { lane.post(verb, TO, piece, Signal::NowAndThen, Some(Thing(name, events.clone()))) };
         posted.map_err(|(stop, _)| stop).unwrap()
     };
@@ -551,7 +556,7 @@ fn messages_are_sent_again_unless_they_were_received() {
     queue.take();
     breaks(&lane, 1);
     lane.retire(drop);
-    // Of the third, two packets came: its buffer there is lost, and it goes to another.
+    // Two packets of the third arrived: its receive buffer is lost, and the message goes to another.
     let posted = again(&lane, 2, received(3 + 1 + 2));
     let posted = posted.take();
     let short = |request: &Request| (request.token.request(), request.verb, request.piece.bytes);
@@ -561,7 +566,7 @@ fn messages_are_sent_again_unless_they_were_received() {
     );
     lane.complete(&completion(3, 102, 2, Ok(())));
     lane.reclaim();
-    assert_eq!(*events.lock().unwrap(), ["queue gone", "one", "two"], "the third is lent still");
+    assert_eq!(*events.lock().unwrap(), ["queue gone", "one", "two"], "the third is still lent");
     lane.complete(&completion(3, 102, 4, Ok(())));
     lane.reclaim();
     assert_eq!(*events.lock().unwrap(), ["queue gone", "one", "two", "three"]);

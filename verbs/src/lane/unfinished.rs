@@ -1,38 +1,39 @@
-//! Requests that are not known complete: what it takes to post them again, and which of them the far end has executed.
+//! Requests that are not known to be complete: the data to post them again, and the decision which of them the far end
+//! has executed.
 
 use crate::wr::{Kind, Piece, Place, Received, Verb};
 use std::ops::RangeInclusive;
 
-/// The connection that requests are posted to, as this end began it.
+/// The start of the connection on which requests are posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Start {
     pub generation: u32,
-    /// The number of the first packet.
+    /// Number of the first packet.
     pub psn: u32,
-    /// Bytes of a packet, a power of two.
+    /// Bytes per packet, a power of two.
     pub mtu: u32,
 }
 
-/// Requests of a lane that are not known complete, in their order.
+/// Requests of a lane that are not known to be complete, in order.
 #[derive(Clone, Debug)]
 pub(crate) struct Unfinished {
-    /// The number of the request before the first, and that of the last.
+    /// Number of the request before the first, and of the last.
     before: u64,
     last: u64,
-    /// Their connection.
+    /// Start of their connection.
     start: Start,
-    /// The numbers of the first packet of the first, and of the first after the last.
+    /// Number of the first packet of the first request, and of the first packet after the last request.
     psn: u32,
     next: u32,
-    /// Each in the place of its number: as many as there can be, rounded up to a power of two.
+    /// Ring indexed by request number; its length is the queue's depth rounded up to a power of two.
     requests: Box<[Kept]>,
-    /// What inline requests take along, likewise, so many bytes for each; made when the first does.
+    /// Ring of inline payloads, `inline` bytes each; allocated at the first inline request.
     bytes: Box<[u8]>,
     inline: usize,
     answered: Answered,
 }
 
-/// The numbers of the last read and the last atomic: their answers come later than they take effect.
+/// Numbers of the last read and the last atomic. Their answers arrive after they take effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 struct Answered {
     read: u64,
@@ -55,42 +56,42 @@ impl Answered {
     }
 }
 
-/// What is kept of a request: as small as can be, since it is written for each.
+/// Record of a request. Kept small, because it is written for every request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Kept {
     pub verb: Verb,
     pub to: Place,
     pub piece: Piece,
     pub inline: bool,
-    /// It is of a message, which may go by another lane instead.
+    /// The request belongs to a message, which may be sent on another lane instead.
     pub movable: bool,
-    /// It is an atomic whose result can be found out if it is lost.
+    /// The request is an atomic whose result the caller can recover if it is lost.
     pub spared: bool,
-    /// The number of the first packet after it, once it is kept.
+    /// Number of the first packet after the request, once recorded.
     pub end: u32,
 }
 
-const _: () = assert!(size_of::<Kept>() <= 64, "as the documentation says");
+const _: () = assert!(size_of::<Kept>() <= 64, "the crate's documentation states 64 bytes");
 
-/// The far end says that it has received what was not sent.
+/// The error that the far end claims to have received packets that were not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NotSent;
 
 /// PSNs have 24 bits.
 const PSNS: u32 = 1 << 24;
-/// As many bytes may be unfinished, in whole packets: by a queue of the shortest packets, of 256 bytes, which may be the next, that is
-/// half of the PSNs. With one more round of them it would not be known what the far end has executed.
+/// Most unfinished bytes, in whole packets. The next queue may have the shortest packets, of 256 bytes; then this is
+/// half of the PSNs. More would make the far end's position ambiguous.
 const BYTES: u32 = 1 << 31;
 
 impl Kept {
-    /// A write of nothing: it takes effect nowhere, and completes in its turn.
+    /// An empty write: it has no effect and completes in order.
     pub const MARKER: Kept = Kept::new(Verb::Write, Place { address: 0, key: 0 }, Piece::NOTHING, false);
 
     pub const fn new(verb: Verb, to: Place, piece: Piece, inline: bool) -> Self {
         Kept { verb, to, piece, inline, movable: false, spared: false, end: 0 }
     }
 
-    /// As many numbers as it takes: of packets that bring bytes, or are answered with bytes.
+    /// Number of PSNs that the request uses: packets of its payload, or of its answer.
     fn packets(&self, mtu: u32) -> u32 {
         match self.verb.kind() {
             Kind::Write | Kind::Read => (self.piece.bytes.saturating_sub(1) >> mtu.trailing_zeros()) + 1,
@@ -100,34 +101,34 @@ impl Kept {
 }
 
 impl Unfinished {
-    /// Of at most `depth` requests, that take at most `inline` bytes along.
+    /// An account for at most `depth` requests with at most `inline` inline bytes.
     pub fn new(start: Start, depth: usize, inline: usize) -> Self {
         let requests = vec![Kept::MARKER; depth.next_power_of_two()].into();
         let (before, last, answered, bytes) = Default::default();
         Unfinished { before, last, start, psn: start.psn, next: start.psn, requests, bytes, inline, answered }
     }
 
-    /// Of the connection that they were posted to.
+    /// Generation of the requests' connection.
     pub fn generation(&self) -> u32 {
         self.start.generation
     }
 
-    /// The place of a number.
+    /// The ring index of a request number.
     #[inline]
     fn place(&self, number: u64) -> usize {
         number as usize & (self.requests.len() - 1)
     }
 
-    /// Whether a request of that kind has to wait until those before it were answered: what is fetched must not be what a
-    /// later request puts there, and the other way about. `completed`: requests up to that are. `by_queue`: its queue has it
-    /// [wait](crate::wr::WorkQueue::fences).
+    /// Returns whether a request must wait for the answers to earlier ones, so that a fetch does not see a later
+    /// request's data, and vice versa. `completed` is the last completed request. `by_queue` says whether the queue
+    /// itself can [fence](crate::wr::WorkQueue::fences).
     #[inline]
     pub fn fences(&self, kind: Kind, completed: u64, by_queue: bool) -> bool {
         let is_write = |(number, kept): (u64, Kept)| number > completed && kept.verb.kind() == Kind::Write;
         self.answered.fences(kind, completed) || !by_queue && kind == Kind::Atomic && self.kept().any(is_write)
     }
 
-    /// Whether there are numbers for the packets of one more.
+    /// Returns whether enough packet numbers are free for one more request.
     #[inline]
     pub fn has_numbers_for(&self, kept: &Kept) -> bool {
         let mtu = self.start.mtu;
@@ -135,8 +136,7 @@ impl Unfinished {
         packets <= BYTES / mtu
     }
 
-    /// Remembers a request, the next in order, whose number is one more than the last's. `bytes` are those that it takes
-    /// along.
+    /// Records the next request, whose number follows the last one. `bytes` is its inline payload.
     #[inline]
     pub fn push(&mut self, number: u64, kept: Kept, bytes: &[u8]) {
         let at = self.place(number);
@@ -151,7 +151,7 @@ impl Unfinished {
         self.last = number;
     }
 
-    /// Puts a request in the place of its number, behind the last.
+    /// Records a request at its number, after the last one.
     #[inline]
     fn put(&mut self, number: u64, kept: Kept) {
         self.next = (self.next + kept.packets(self.start.mtu)) % PSNS;
@@ -159,7 +159,7 @@ impl Unfinished {
         self.answered.note(number, kept.verb.kind());
     }
 
-    /// Requests with numbers up to this are complete.
+    /// Records that requests up to `number` are complete.
     #[inline]
     pub fn complete(&mut self, number: u64) {
         if number > self.before {
@@ -172,38 +172,40 @@ impl Unfinished {
         self.before >= self.last
     }
 
-    /// Those that are kept, with their numbers.
+    /// The recorded requests, with their numbers.
     fn kept(&self) -> impl Iterator<Item = (u64, Kept)> {
         (self.before + 1..=self.last).map(|number| (number, self.requests[self.place(number)]))
     }
 
-    /// Nothing of them will be needed any more.
+    /// Drops all requests.
     pub fn clear(&mut self) {
         self.before = self.last;
     }
 
-    /// Whether anything of them is still to be done.
+    /// Returns whether any request must still be executed.
     pub fn is_anything(&self) -> bool {
         self.kept().any(|(_, kept)| kept.verb != Verb::Write || kept.piece.bytes > 0)
     }
 
-    /// Those of these numbers whose memory is meant are not to be done again: writes of nothing take their places.
+    /// Replaces requests with these numbers, whose memory `meant` selects, by empty writes, so that they are not posted
+    /// again.
     pub fn cancel(&mut self, numbers: RangeInclusive<u64>, meant: impl Fn(Piece) -> bool) {
         for number in *numbers.start().max(&(self.before + 1))..=*numbers.end().min(&self.last) {
             let kept = &mut self.requests[number as usize & (self.requests.len() - 1)];
             if meant(kept.piece) {
-                // They had as many packets as they had.
+                // The replacement keeps the packet numbers that the request had on the wire.
                 *kept = Kept { end: kept.end, ..Kept::MARKER };
             }
         }
     }
 
-    /// This rank's memory of one that is kept.
+    /// Local memory of a recorded request.
     pub fn piece(&self, number: u64) -> Option<Piece> {
         self.kept().find(|(of, _)| *of == number).map(|(_, kept)| kept.piece)
     }
 
-    /// Hands those over that may go by another lane, in their order, with the bytes that they take along: they are not done again here.
+    /// Passes the requests that may use another lane to `each`, in order, with their inline payloads; empty writes
+    /// replace them here.
     pub fn hand_over(&mut self, mut each: impl FnMut(u64, Kept, &[u8])) {
         for number in self.before + 1..=self.last {
             let at = self.place(number);
@@ -217,38 +219,39 @@ impl Unfinished {
         }
     }
 
-    /// The number of the last atomic; zero if there is none.
+    /// Number of the last atomic; zero if there is none.
     pub fn last_atomic(&self) -> u64 {
         self.answered.atomic
     }
 
-    /// Whether one of these requests is an atomic whose result somebody may miss.
+    /// Returns whether a request before `below` is an atomic whose result a caller may miss.
     pub fn has_atomic(&self, below: u64, missed: impl Fn(u64) -> bool) -> bool {
         let atomic = |kept: Kept| kept.verb.kind() == Kind::Atomic && !kept.spared;
         self.kept().any(|(number, kept)| number < below && atomic(kept) && missed(number))
     }
 
-    /// Nobody misses the result of that atomic.
+    /// Marks an atomic whose result no caller will miss.
     pub fn spare(&mut self, number: u64) {
         if number > self.before && number <= self.last {
             self.requests[number as usize & (self.requests.len() - 1)].spared = true;
         }
     }
 
-    /// Before the requests are posted to the next connection, all under their own numbers: what the far end has executed is
-    /// not to be done again, so a write of nothing takes its place, unless it is a read, which changes nothing there.
-    /// `executed` is told the numbers of atomics of this kind: what they found is lost.
+    /// Prepares the requests for posting to the next connection, under their own numbers.
+    ///
+    /// An empty write replaces each request that the far end has executed, except reads, which have no effect there.
+    /// `executed` receives the numbers of executed atomics, whose results are lost.
     ///
     /// # Errors
-    /// If there is no such state of the far end; then nothing has changed.
+    /// [`NotSent`] if the received position is impossible; then nothing has changed.
     pub fn begin(&mut self, start: Start, received: Received, mut executed: impl FnMut(u64)) -> Result<(), NotSent> {
         let next = match received.generation {
             of if of == self.start.generation => received.next,
-            // Nothing came; or so much that the number expected next is the first again.
+            // Nothing arrived; or so much that the expected packet number is the first one again.
             of if of < self.start.generation => self.start.psn,
             _ => return Err(NotSent),
         };
-        // From the first unfinished one on: of those that are under way each has a number of its own.
+        // Distance from the first unfinished packet. Distances of packets in flight are distinct.
         let from_first = |psn: u32| (psn + PSNS - self.psn) % PSNS;
         let packets = from_first(next);
         if packets > from_first(self.next) {
@@ -271,7 +274,8 @@ impl Unfinished {
         Ok(())
     }
 
-    /// Hands over each from that number on, with its number and whether it waits for those before it, until one cannot be posted.
+    /// Passes each request from number `from` on to `post`, with its number and whether it must wait for earlier ones,
+    /// until one cannot be posted.
     pub fn each<E>(
         &self,
         from: u64,
@@ -297,7 +301,7 @@ impl Unfinished {
     }
 }
 
-/// What explored states are told apart by: not what is left in places of requests that are complete.
+/// Equality of states in the model check ignores ring entries of completed requests.
 #[cfg(test)]
 mod state {
     use super::*;

@@ -1,4 +1,4 @@
-//! Memory of this rank alone and the adapter.
+//! Registered memory that only this rank and the adapter access.
 
 use super::Keys;
 use crate::VerbsError;
@@ -11,17 +11,17 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-/// Zeroed, registered memory, of whole pages.
+/// Zeroed, registered memory of whole pages.
 pub(crate) struct Buffer {
-    /// Taken back before the memory is freed.
+    /// Deregistered before the memory is freed.
     registered: ManuallyDrop<Registered>,
-    /// With further rails.
+    /// Registrations with further rails.
     further: Vec<Registered>,
     start: NonNull<u8>,
     layout: Layout,
 }
 
-// SAFETY: reached by raw copies and atomics only, by whoever was given the bytes.
+// SAFETY: accessed by raw copies and atomics only, by the owner of the bytes in question.
 unsafe impl Send for Buffer {}
 // SAFETY: as above.
 unsafe impl Sync for Buffer {}
@@ -33,7 +33,7 @@ impl Buffer {
         let layout = Layout::from_size_align(bytes, 4096).map_err(|_| none())?;
         // SAFETY: the layout is not empty.
         let start = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(none)?;
-        // SAFETY: freed by `drop`, after the registration; accessed by raw copies.
+        // SAFETY: `drop` frees the memory after the registration; all accesses are raw copies.
         match unsafe { Registered::new(domain, start, layout.size(), access) } {
             Ok(registered) => {
                 Ok(Buffer { registered: ManuallyDrop::new(registered), further: Vec::new(), start, layout })
@@ -46,7 +46,7 @@ impl Buffer {
         }
     }
 
-    /// Registers it with further rails, too, as far as they do.
+    /// Registers the buffer with further rails, until one refuses.
     pub fn also<'d>(mut self, domains: impl Iterator<Item = &'d Arc<Domain>>, access: Access) -> Self {
         // SAFETY: as above.
         let register = |domain| unsafe { Registered::new(domain, self.start, self.layout.size(), access) };
@@ -55,7 +55,7 @@ impl Buffer {
         self
     }
 
-    /// Its names for peers.
+    /// The address and keys for peers.
     pub fn keys(&self) -> Keys {
         let further = self.further.iter().map(Registered::remote_key);
         let keys: Vec<u32> = std::iter::once(self.remote_key()).chain(further).collect();
@@ -74,49 +74,48 @@ impl Buffer {
         self.registered.remote_key()
     }
 
-    /// The memory at `offset`, as the adapter names it.
+    /// The memory at `offset`, with the adapter's key.
     pub fn piece(&self, offset: usize, bytes: usize) -> Piece {
         self.registered.piece(offset, bytes)
     }
 
-    /// Copies there.
+    /// Copies bytes into the buffer.
     pub fn write(&self, offset: usize, source: &[u8]) {
         self.check(offset, source.len());
-        // SAFETY: inside; whoever has these bytes has them alone, and nothing is under way there.
+        // SAFETY: in bounds; the caller owns these bytes, and no request accesses them.
         unsafe { std::ptr::copy_nonoverlapping(source.as_ptr(), self.start.add(offset).as_ptr(), source.len()) };
     }
 
-    /// Copies from there, what the adapter brought.
+    /// Copies bytes that the adapter has written out of the buffer.
     pub fn read(&self, offset: usize, into: &mut [u8]) {
         self.check(offset, into.len());
-        // The completion was seen by a function that the compiler does not know.
-        // SAFETY: inside; whoever has these bytes has them alone, and nothing is under way there.
+        // The completion came from a foreign function, which orders this read after it.
         unsafe { std::ptr::copy_nonoverlapping(self.start.add(offset).as_ptr(), into.as_mut_ptr(), into.len()) };
     }
 
-    /// Where the byte at `offset` is.
+    /// The address of the byte at `offset`.
     pub fn start(&self, offset: usize) -> NonNull<u8> {
         self.check(offset, 0);
-        // SAFETY: inside.
+        // SAFETY: in bounds.
         unsafe { self.start.add(offset) }
     }
 
     /// A word that peers change.
     pub fn word(&self, offset: usize) -> &AtomicU64 {
         self.check(offset, 8);
-        assert!(offset.is_multiple_of(8), "a word of its buffer");
-        // SAFETY: inside and aligned, alive as long as `self`; whoever reads it as a word does so by atomics only.
+        assert!(offset.is_multiple_of(8), "the offset is that of a word");
+        // SAFETY: in bounds and aligned, valid as long as `self`; every access to such a word is atomic.
         unsafe { AtomicU64::from_ptr(self.start.add(offset).as_ptr().cast()) }
     }
 
     #[inline]
     fn check(&self, offset: usize, bytes: usize) {
-        assert!(offset <= self.bytes() && bytes <= self.bytes() - offset, "a piece of its buffer");
+        assert!(offset <= self.bytes() && bytes <= self.bytes() - offset, "the piece lies within the buffer");
     }
 }
 
 fn not_registered(error: &VerbsError) {
-    tracing::warn!(%error, "a further rail does not reach memory of the library's own");
+    tracing::warn!(%error, "a further rail cannot register memory of the library");
 }
 
 impl Drop for Buffer {

@@ -1,13 +1,14 @@
-//! What a rank tells others of a region: where it is, and the key of each of its rails. Bytes of a peer: read with care.
+//! The address of a region and its remote key on each rail, as published to peers. Decoding validates the bytes, which
+//! come from a peer.
 
 use crate::sys::Registered;
 use crate::wr::Place;
 use std::sync::Arc;
 
-/// The most rails that a key has room for.
+/// Most rails in a record.
 const RAILS: usize = 8;
 
-/// A region as its peers name it: an address, and a key for each rail of its rank.
+/// A region as peers name it: an address, and a remote key per rail of its rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Keys {
     pub address: u64,
@@ -16,38 +17,38 @@ pub(crate) struct Keys {
 }
 
 impl Keys {
-    /// Of memory at `address`, registered with so many rails.
+    /// A region at `address` with these keys.
     pub fn new(address: u64, keys: &[u32]) -> Self {
         let mut table = [0; RAILS];
         table[..keys.len()].copy_from_slice(keys);
         Keys { address, keys: table, rails: keys.len() as u8 }
     }
 
-    /// Of registrations of one memory with the first rails; of no bytes if there is none.
+    /// The registrations of one memory with the first rails; an empty region if there are none.
     pub fn of(registered: &[Arc<Registered>]) -> Self {
         let keys: Vec<u32> = registered.iter().map(|at| at.remote_key()).collect();
         registered.first().map_or(Keys::new(0, &[0]), |at| Keys::new(at.address, &keys))
     }
 
-    /// The region's first byte, as requests on that rail name it.
+    /// The region's first byte for requests on that rail.
     pub fn place(&self, rail: usize) -> Option<Place> {
         let key = *self.keys[..self.rails.into()].get(rail)?;
         Some(Place { address: self.address, key })
     }
 
-    /// The keys of the further rails.
+    /// The keys on further rails.
     pub fn further(&self) -> &[u32] {
         self.keys[..self.rails.into()].get(1..).unwrap_or_default()
     }
 
-    /// Behind `before`, which says something else.
+    /// Encodes the keys after the bytes `before`.
     pub fn to_bytes(self, before: &[u8]) -> Vec<u8> {
         let keys = self.keys[..self.rails.into()].iter().flat_map(|key| key.to_le_bytes());
         let tail = keys.chain(self.address.to_le_bytes()).chain([self.rails]);
         before.iter().copied().chain(tail).collect()
     }
 
-    /// And what was before it.
+    /// Decodes the keys; returns them with the bytes before them.
     pub fn from_bytes(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let (&rails, bytes) = bytes.split_last()?;
         let (bytes, address) = bytes.split_last_chunk()?;
@@ -63,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_has_room_for_each_rail_and_is_read_with_care() {
+    fn keys_of_all_rails_round_trip() {
         let keys = Keys::new(0x7f00_0000_1000, &[7, 8, 9]);
         let told = keys.to_bytes(b"shared");
         assert_eq!(told.len(), 6 + 3 * 4 + 8 + 1);

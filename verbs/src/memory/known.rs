@@ -1,8 +1,8 @@
-//! What this rank has registered and keeps registered, found by address: large operations from and to such memory need
-//! neither a copy nor a registration.
+//! Table of long-lived registrations by address. Large operations on such memory need neither a copy nor a
+//! registration.
 //!
-//! An entry is there no longer than whoever registered the memory has it. So what is found at an address that a caller may use
-//! is the registration of just that memory, and never of what was there before.
+//! An entry exists only while its owner has the memory. A lookup for memory that a caller may use therefore finds the
+//! registration of that memory, never one of earlier memory at the same address.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -12,14 +12,14 @@ use transom_launch::lock;
 pub(crate) struct Known<R>(Mutex<Ranges<R>>);
 
 struct Ranges<R> {
-    /// By first address, and a number that tells those that begin alike apart: bytes, and what covers them.
+    /// Length and registration, by first address and a number that distinguishes equal addresses.
     all: BTreeMap<(u64, u64), (u64, Arc<R>)>,
     next: u64,
-    /// Bytes of the longest that was ever there: how far before an address one that covers it may begin.
+    /// Length of the longest entry ever, in bytes: bounds the search before an address.
     longest: u64,
 }
 
-/// One that is known until this is dropped.
+/// An entry, which exists until this is dropped.
 pub(crate) struct Entry<R> {
     at: (u64, u64),
     known: Arc<Known<R>>,
@@ -30,7 +30,7 @@ impl<R> Known<R> {
         Arc::new(Known(Mutex::new(Ranges { all: BTreeMap::new(), next: 0, longest: 0 })))
     }
 
-    /// Has memory known from now on.
+    /// Adds an entry.
     pub fn add(self: &Arc<Self>, start: u64, bytes: u64, what: Arc<R>) -> Entry<R> {
         let mut ranges = self.ranges();
         let at = (start, ranges.next);
@@ -40,10 +40,11 @@ impl<R> Known<R> {
         Entry { at, known: self.clone() }
     }
 
-    /// What covers all of these bytes.
+    /// A registration that covers all of these bytes.
     pub fn find(&self, start: u64, bytes: u64) -> Option<Arc<R>> {
         let ranges = self.ranges();
-        // Those that begin at `start` or before, the nearest first. Mostly that is the one, since memory mostly does not overlap.
+        // Entries that begin at `start` or before, nearest first. Usually the nearest covers it, because memory seldom
+        // overlaps.
         let mut before = ranges.all.range(..=(start, u64::MAX)).rev();
         let near = before.by_ref().take_while(|((from, _), _)| start - from <= ranges.longest);
         let covers = |from: u64, covered: u64| covered.checked_sub(start - from).is_some_and(|rest| bytes <= rest);
@@ -58,7 +59,7 @@ impl<R> Known<R> {
 impl<R> Drop for Entry<R> {
     fn drop(&mut self) {
         let gone = self.known.ranges().all.remove(&self.at);
-        drop(gone); // while nothing is locked
+        drop(gone); // outside the lock
     }
 }
 
@@ -75,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_inside_is_found_and_what_sticks_out_is_not() {
+    fn covered_range_is_found_and_others_are_not() {
         let (known, mut entries) = known(&[(100, 50), (150, 50), (1000, 24)]);
         let find = |start, bytes| known.find(start, bytes).map(|number| *number);
         assert_eq!([find(100, 50), find(149, 1), find(150, 50), find(1023, 1)], [Some(0), Some(0), Some(1), Some(2)]);
@@ -83,22 +84,26 @@ mod tests {
         assert_eq!([find(u64::MAX, 1), find(u64::MAX, u64::MAX), find(1001, u64::MAX)], [None; 3]);
         assert_eq!((find(1024, 0), find(1025, 0)), (Some(2), None));
         drop(entries.remove(1));
-        assert_eq!((find(150, 50), find(160, 1), find(120, 30)), (None, None, Some(0)), "gone, and nothing else");
+        assert_eq!(
+            (find(150, 50), find(160, 1), find(120, 30)),
+            (None, None, Some(0)),
+            "only the dropped entry is gone"
+        );
     }
 
     #[test]
-    fn what_was_found_stays_as_long_as_it_is_used() {
+    fn found_registration_outlives_its_entry() {
         let (known, entries) = known(&[(4096, 4096)]);
         let found = known.find(5000, 100).unwrap();
         drop(entries);
         assert!(known.find(5000, 100).is_none());
-        assert_eq!(Arc::strong_count(&found), 1, "kept by the user alone");
+        assert_eq!(Arc::strong_count(&found), 1, "only the user holds it");
     }
 
     proptest! {
-        /// Against a list that is looked through: ranges overlap and lie in each other, and some go.
+        /// Compares the table with a linear search. Ranges overlap and nest, and some are removed.
         #[test]
-        fn as_a_list_would_have_it(
+        fn lookup_equals_linear_search(
             ranges in prop::collection::vec((0u64..60, 0u64..30), 0..12),
             gone in prop::collection::vec(any::<prop::sample::Index>(), 0..6),
         ) {

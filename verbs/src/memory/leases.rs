@@ -1,46 +1,46 @@
-//! Registered memory that is lent and comes back: registering takes longer than a large read does, so what came back is kept
-//! for the next that needs as much, within bounds; what was longest of no use goes first.
+//! A pool of registered memory. Registration takes longer than a large read, so returned memory stays registered for
+//! reuse, up to a limit. The least recently returned memory is freed first.
 
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard};
 use transom_launch::lock;
 
-/// Memory of type `B` to be lent.
+/// A pool of memory of type `B`.
 pub(crate) struct Leases<B> {
-    /// Bytes that are kept for later at most.
+    /// Most bytes kept for reuse.
     most: usize,
     kept: Mutex<Kept<B>>,
 }
 
 struct Kept<B> {
-    /// With their sizes; what came back last is last.
+    /// Free memory with its size, in order of return.
     free: VecDeque<(usize, B)>,
     bytes: usize,
     counts: Leased,
 }
 
-/// Memory that somebody has; it comes back when this is dropped, which is not before the adapter is done with it.
+/// Memory on loan; it returns to the pool when dropped, which must not happen before the adapter is done with it.
 pub(crate) struct Lease<B> {
-    /// None when dropped.
+    /// `None` during drop.
     memory: Option<B>,
     size: usize,
     home: Arc<Leases<B>>,
 }
 
-/// How often.
+/// Counters of the pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Leased {
-    /// What had come back was lent again.
+    /// Leases that reused returned memory.
     pub reused: u64,
-    /// It was made.
+    /// Leases for which memory was made.
     pub made: u64,
 }
 
-/// The least that is registered.
+/// Smallest allocation, in bytes.
 const LEAST: usize = 64 << 10;
 
-/// As many bytes as are registered for so many: a quarter more at most, so that requests of about a size share.
+/// The allocation size for a request: at most a quarter larger, so that requests of similar size share memory.
 fn size_for(bytes: usize) -> Option<usize> {
     let step = (bytes.checked_next_power_of_two()? / 8).max(LEAST);
     bytes.max(1).checked_next_multiple_of(step)
@@ -52,17 +52,18 @@ impl<B> Leases<B> {
         Arc::new(Leases { most, kept: Mutex::new(Kept { free, bytes: 0, counts }) })
     }
 
-    /// Memory of at least so many bytes: what came back, or what `make` makes while nothing is locked.
+    /// Leases memory of at least `bytes` bytes: returned memory, or memory from `make`, which is called outside the
+    /// lock.
     ///
     /// # Errors
-    /// That of `make`, if it fails also once nothing is kept here.
+    /// The error of `make`, if it fails again after all free memory was released.
     pub fn lease<E>(self: &Arc<Self>, bytes: usize, make: impl Fn(usize) -> Result<B, E>) -> Result<Lease<B>, E> {
         let size = size_for(bytes).unwrap_or(bytes);
         let lease = |memory| Lease { memory: Some(memory), size, home: self.clone() };
         {
             let mut kept = self.kept();
             if let Some(at) = kept.free.iter().rposition(|(of, _)| *of == size) {
-                let (_, memory) = kept.free.remove(at).expect("just found");
+                let (_, memory) = kept.free.remove(at).expect("the entry was found above");
                 kept.bytes -= size;
                 kept.counts.reused += 1;
                 return Ok(lease(memory));
@@ -70,7 +71,7 @@ impl<B> Leases<B> {
             kept.counts.made += 1;
         }
         let made = make(size).or_else(|error| match self.let_go(0) {
-            // The limit of locked memory may be all that is in the way.
+            // The limit of locked memory may have been the only obstacle.
             true => make(size),
             false => Err(error),
         });
@@ -81,17 +82,17 @@ impl<B> Leases<B> {
         self.kept().counts
     }
 
-    /// Keeps no more than so many bytes; whether that was less than before.
+    /// Frees memory until at most `most` bytes are kept; returns whether any was freed.
     fn let_go(&self, most: usize) -> bool {
         let mut gone = Vec::new();
         let mut kept = self.kept();
         while kept.bytes > most {
-            let (size, memory) = kept.free.pop_front().expect("of which there are bytes");
+            let (size, memory) = kept.free.pop_front().expect("the list holds the counted bytes");
             kept.bytes -= size;
             gone.push(memory);
         }
         drop(kept);
-        // Taken back while nothing is locked.
+        // Deregistered outside the lock.
         !gone.is_empty()
     }
 
@@ -104,13 +105,13 @@ impl<B> Deref for Lease<B> {
     type Target = B;
 
     fn deref(&self) -> &B {
-        self.memory.as_ref().expect("until dropped")
+        self.memory.as_ref().expect("present until dropped")
     }
 }
 
 impl<B> DerefMut for Lease<B> {
     fn deref_mut(&mut self) -> &mut B {
-        self.memory.as_mut().expect("until dropped")
+        self.memory.as_mut().expect("present until dropped")
     }
 }
 
@@ -138,26 +139,26 @@ mod tests {
     }
 
     #[test]
-    fn what_came_back_is_lent_again_within_bounds() {
+    fn returned_memory_is_reused_within_limits() {
         let leases = Leases::new(300 * KIB);
         let (first, second) = (lease(&leases, 40_000), lease(&leases, 50_000));
-        assert_eq!((*first, *second), (64 * KIB, 64 * KIB), "two at once are two");
+        assert_eq!((*first, *second), (64 * KIB, 64 * KIB), "concurrent leases are distinct");
         assert_eq!(leases.counts(), Leased { reused: 0, made: 2 });
         drop(first);
         drop(second);
         drop(lease(&leases, 60_000));
         assert_eq!(leases.counts(), Leased { reused: 1, made: 2 });
-        drop(lease(&leases, 200_000)); // 256 KiB: too much beside two of 64, and one goes
+        drop(lease(&leases, 200_000)); // 256 KiB: exceeds the limit beside two of 64 KiB, so memory is freed
         drop(lease(&leases, 1));
-        assert_eq!(leases.counts(), Leased { reused: 1, made: 4 }, "both had to go");
-        drop(lease(&leases, 8 << 20)); // more than is ever kept
+        assert_eq!(leases.counts(), Leased { reused: 1, made: 4 }, "both were freed");
+        drop(lease(&leases, 8 << 20)); // more than the limit
         drop(lease(&leases, 8 << 20));
         assert_eq!(leases.counts().made, 6);
         assert!(leases.kept().bytes <= 300 * KIB);
     }
 
     #[test]
-    fn a_quarter_more_at_most_is_registered() {
+    fn allocation_exceeds_request_by_a_quarter_at_most() {
         for bytes in [0, 1, 65_536, 65_537, 1 << 20, (1 << 20) + 1, 5_000_000, 1 << 33] {
             let size = size_for(bytes).unwrap();
             assert!(size >= bytes && size <= (bytes + bytes / 4).max(bytes + LEAST), "{bytes}: {size}");
@@ -166,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_not_in_the_way_of_what_is_needed() {
+    fn free_memory_is_released_when_allocation_fails() {
         let leases = Leases::new(1 << 20);
         drop(lease(&leases, 64 * KIB));
         let tries = Cell::new(0);
@@ -178,6 +179,6 @@ mod tests {
         assert_eq!(*lent, 512 * KIB);
         assert_eq!(leases.kept().free.len(), 0);
         tries.set(0);
-        assert_eq!(leases.lease(500 * KIB, make).err(), Some("the limit of locked memory"), "nothing more can go");
+        assert_eq!(leases.lease(500 * KIB, make).err(), Some("the limit of locked memory"), "no free memory is left");
     }
 }

@@ -1,5 +1,5 @@
-//! Registered memory: slots that operations travel through, what they need instead when they are large, the keys of regions,
-//! and what is kept for others.
+//! Registered memory: slots for copied transfers, registrations of large transfers, keys of regions, and memory whose
+//! release is deferred.
 
 mod buffer;
 mod keys;
@@ -28,65 +28,66 @@ use std::sync::{Arc, Mutex};
 use transom_launch::lock;
 use transom_windows::{BoxBytes, FabricError, Memory as OfProgram};
 
-/// Bytes of a piece in which puts and gets that do not fit their requests travel.
+/// Chunk size for puts and gets through slots, in bytes.
 const CHUNK: usize = 32 << 10;
-/// As many pieces are registered at a time: 1 MiB, since little memory may be locked.
+/// Chunks registered at a time: 1 MiB, because the limit of locked memory may be low.
 const CHUNKS: usize = 32;
-/// Bytes of a message at most, and how many such slots are registered at a time: 264 KiB.
+/// Largest message in a slot, in bytes, and the number of such slots registered at a time: 264 KiB.
 const MESSAGE: usize = (8 << 10) + 192;
 const MESSAGES: usize = 32;
-/// Bytes of what is put into a ring or a pipe at most, and how many such slots are registered at a time: 512 KiB.
+/// Largest put into a ring or pipe through a slot, in bytes, and the number of such slots registered at a time: 512
+/// KiB.
 const PUT: usize = 64 << 10;
 const PUTS: usize = 8;
-/// Results of atomics.
+/// Slots for results of atomics registered at a time.
 const CELLS: usize = 512;
-/// Regions whose words for that are registered at a time.
+/// Words on which peers count themselves registered at a time.
 const COUNTS: usize = 512;
-/// Bytes that are kept registered for further buffers and reads.
+/// Bytes kept registered for reuse by buffers and reads.
 const KEPT: usize = 16 << 20;
-/// From how many bytes on operations look whether their memory is registered. Below, a copy takes little more, and a put need
-/// not wait until the bytes have arrived.
+/// Smallest transfer that looks up a registration, in bytes. Below it a copy costs little more, and a put need not wait
+/// for its bytes to arrive.
 const LOOKED_UP: usize = CHUNK;
 
 /// The registered memory of a rank.
 pub(super) struct Memory {
     domain: Arc<Domain>,
-    /// What puts and gets travel through.
+    /// Slots through which puts and gets are copied.
     pub chunks: Arc<Slots>,
-    /// What messages are copied to on their way.
+    /// Slots for messages.
     messages: Arc<Slots>,
-    /// What is put into rings and pipes, where it is longer than a message.
+    /// Slots for puts into rings and pipes that exceed a message slot.
     puts: Arc<Slots>,
-    /// Where results of atomics come.
+    /// Slots for results of atomics.
     pub cells: Arc<Slots>,
-    /// On which those who reach a region of this rank count themselves.
+    /// Words on which peers that use a region of this rank count themselves.
     pub counts: Arc<Slots>,
-    /// Buffers of the program's, and what reads of middle length come to.
+    /// Pool for the program's buffers and for reads of medium size.
     leases: Arc<Leases<Pinned>>,
-    /// Its windows', and buffers of the program's.
+    /// Registrations of windows and of the program's buffers.
     known: Arc<Known<Registered>>,
-    /// Of the further rails, which buffers are registered with, too.
+    /// Domains and tables of the further rails, with which buffers are registered too.
     further: Mutex<Vec<Further>>,
-    /// From how many bytes on the memory of an operation is registered for it.
+    /// Smallest transfer whose memory is registered for it, in bytes.
     register_from: usize,
     tally: Tally,
 }
 
-/// Of a further rail.
+/// Domain and table of a further rail.
 type Further = (Arc<Domain>, Arc<Known<Registered>>);
 
-/// What became of operations.
+/// Counters of transfers.
 #[derive(Default)]
 struct Tally {
     found: AtomicU64,
     passing: AtomicU64,
     refused: AtomicU64,
     copied: AtomicU64,
-    /// Whether the log says that registrations are refused.
+    /// The log has reported refused registrations.
     told: AtomicBool,
 }
 
-/// The memory that a program lends for a call, as the adapter knows it.
+/// Memory that a program lends for a call, with its registration.
 pub(super) struct Passing {
     pub address: u64,
     pub registered: Arc<Registered>,
@@ -109,28 +110,29 @@ impl Memory {
         }
     }
 
-    /// Where so many bytes of a message, or of what is put into a ring or a pipe, are copied to.
+    /// The slots for a message of `bytes` bytes, or for a put of as many into a ring or pipe.
     pub fn slots_for(&self, bytes: usize) -> &Arc<Slots> {
         if bytes <= MESSAGE { &self.messages } else { &self.puts }
     }
 
-    /// Has a registration known whose memory the program may use.
+    /// Enters a registration into the table; its memory must be the program's to use.
     pub fn know(&self, registered: &Arc<Registered>) -> Entry<Registered> {
         self.known.add(registered.address, registered.bytes() as u64, registered.clone())
     }
 
-    /// The registration of memory that the program lends for a call: one that there is, else, if the memory is large, one for
-    /// the call. None where slots do, or must.
+    /// The registration of memory lent for a call: an existing one, or for large memory a new one for the call. `None`
+    /// if slots are to be used instead.
     ///
     /// # Safety
-    /// The program must lend it until what is returned is dropped, for the adapter to write to unless it is a source.
+    /// The memory must stay valid until the result is dropped. Unless `access` is that of a source, the adapter may
+    /// write to it.
     #[inline]
     pub unsafe fn lent(&self, start: NonNull<u8>, bytes: usize, access: Access) -> Option<Passing> {
-        // SAFETY: by the caller's word.
+        // SAFETY: caller's contract.
         if bytes < LOOKED_UP { None } else { unsafe { self.lent_large(start, bytes, access) } }
     }
 
-    /// As [`lent`](Self::lent).
+    /// Like [`lent`](Self::lent).
     unsafe fn lent_large(&self, start: NonNull<u8>, bytes: usize, access: Access) -> Option<Passing> {
         let address = start.as_ptr().expose_provenance() as u64;
         if let Some(registered) = self.known.find(address, bytes as u64) {
@@ -140,39 +142,41 @@ impl Memory {
         if bytes < self.register_from {
             return None;
         }
-        // SAFETY: by the caller's word.
+        // SAFETY: caller's contract.
         let registered = unsafe { Registered::new(&self.domain, start, bytes, access) };
         let registered = registered.map_err(|error| self.refused(error)).ok()?;
         self.tally.passing.fetch_add(1, Relaxed);
         Some(Passing { address, registered: Arc::new(registered) })
     }
 
-    /// The registration of a part of memory that another rail has registered: one that there is, else one for the operation.
+    /// The registration on this rail of memory that another rail has registered: an existing one, or one for the
+    /// operation.
     ///
     /// # Safety
-    /// As of [`lent`](Self::lent), whether the program lends it or it is owned here.
+    /// The contract of [`lent`](Self::lent) applies, whether the memory is lent or owned by the library.
     pub unsafe fn part(&self, address: u64, bytes: usize, access: Access) -> Option<Arc<Registered>> {
         if let Some(registered) = self.known.find(address, bytes as u64) {
             return Some(registered);
         }
         let start = NonNull::new(std::ptr::with_exposed_provenance_mut(address as usize))?;
-        // SAFETY: by the caller's word.
+        // SAFETY: caller's contract.
         let registered = unsafe { Registered::new(&self.domain, start, bytes, access) };
         registered.map(Arc::new).map_err(|error| self.refused(error)).ok()
     }
 
-    /// From now on buffers are registered with this further rail, too.
+    /// Registers buffers with this further rail too from now on.
     pub fn also(&self, further: &Memory) {
         let further = (further.domain.clone(), further.known.clone());
         lock(&self.further).push(further);
     }
 
-    /// What a write from owned bytes needs; they come back if slots do, or must.
+    /// Registers owned bytes as the source of a write; returns them if slots are to be used instead.
     pub fn source(&self, bytes: BoxBytes) -> Result<Lent, BoxBytes> {
         if bytes.len() < self.register_from { Err(bytes) } else { self.pin(bytes, Access::Source) }
     }
 
-    /// What a read into owned bytes needs: they come back if it is other memory, from which they are to be copied, or none.
+    /// Prepares the destination of a read into owned bytes. The bytes come back if the read goes to other memory, from
+    /// which they must be copied, or if no memory is available.
     pub fn destination(&self, bytes: BoxBytes) -> Result<(Lent, Option<BoxBytes>), (Option<VerbsError>, BoxBytes)> {
         if bytes.len() > self.chunks.bytes() && bytes.len() >= self.register_from {
             return self.pin(bytes, Access::Local).map(|lent| (lent, None)).map_err(|bytes| (None, bytes));
@@ -184,7 +188,7 @@ impl Memory {
         }
     }
 
-    /// Memory of the library's own for a read of so many bytes, to be copied from; none if there is none of that length.
+    /// Memory of the library for a read of `len` bytes, to be copied from; `None` if there is none of that length.
     pub fn passage(&self, len: usize) -> Result<Option<Lent>, VerbsError> {
         if len <= self.chunks.bytes() {
             return self.chunks.take().map(|slot| Some(Lent::Slot(slot)));
@@ -204,13 +208,13 @@ impl Memory {
         Ok(Lent::Pinned(pinned))
     }
 
-    /// Memory for the program, registered as long as it has it.
+    /// A buffer for the program, registered as long as the program has it.
     pub fn buffer(&self, bytes: usize) -> Result<OfProgram, FabricError> {
         if bytes < LOOKED_UP {
             return OfProgram::plain(bytes);
         }
         let system = |error| FabricError::System {
-            what: format!("a buffer of {bytes} bytes"),
+            what: format!("registering a buffer of {bytes} bytes"),
             source: std::io::Error::other(error),
         };
         let mut lease = self.lease(bytes).map_err(system)?;
@@ -234,37 +238,37 @@ impl Memory {
         })
     }
 
-    /// A registration of memory of a window or buffer that holds these bytes, which peers may read.
+    /// The registration of a window or buffer that covers these bytes and is readable by peers.
     pub fn readable(&self, address: u64, bytes: usize) -> Option<Arc<Registered>> {
         let registered = self.known.find(address, bytes as u64).filter(|registered| registered.is_readable())?;
         self.found();
         Some(registered)
     }
 
-    /// Takes note that memory of a message was registered already.
+    /// Counts a message whose memory was already registered.
     pub fn found(&self) {
         self.tally.found.fetch_add(1, Relaxed);
     }
 
-    /// Takes note that memory was registered for a message.
+    /// Counts a registration for a message.
     pub fn passed(&self) {
         self.tally.passing.fetch_add(1, Relaxed);
     }
 
-    /// It goes on through slots.
+    /// Counts a refused registration; the transfer uses slots.
     pub fn refused(&self, error: VerbsError) {
         self.tally.refused.fetch_add(1, Relaxed);
         if !self.tally.told.swap(true, Relaxed) {
-            tracing::warn!(%error, "memory of large operations cannot be registered: they are copied");
+            tracing::warn!(%error, "memory of large operations cannot be registered; they are copied through slots");
         }
     }
 
-    /// Takes note that so many bytes were copied to or from memory of the library's own.
+    /// Counts bytes copied to or from memory of the library.
     pub fn copied(&self, bytes: usize) {
         self.tally.copied.fetch_add(bytes as u64, Relaxed);
     }
 
-    /// How many were.
+    /// Number of bytes copied so far.
     pub fn bytes_copied(&self) -> u64 {
         self.tally.copied.load(Relaxed)
     }
@@ -277,20 +281,20 @@ impl Memory {
     }
 }
 
-/// What a request has of this rank's memory until it is complete; free when dropped.
+/// Memory of this rank that a request holds until it is complete; freed when dropped.
 pub(super) enum Lent {
     Slot(Slot),
     Lease(Lease<Pinned>),
-    /// Of the program's.
+    /// The program's bytes.
     Pinned(Pinned),
 }
 
 impl Lent {
-    /// The memory at `offset`, as the adapter names it.
+    /// The memory at `offset`, with the adapter's key.
     pub fn piece(&self, offset: usize, bytes: usize) -> Piece {
         match self {
             Lent::Slot(slot) => {
-                assert_eq!(offset, 0, "a slot has one piece");
+                assert_eq!(offset, 0, "a slot has a single piece");
                 slot.piece(bytes)
             }
             Lent::Lease(lease) => lease.piece(offset, bytes),
@@ -298,7 +302,7 @@ impl Lent {
         }
     }
 
-    /// Copies what the adapter brought.
+    /// Copies bytes that the adapter has written.
     pub fn read(&self, into: &mut [u8]) {
         match self {
             Lent::Slot(slot) => slot.read(into),

@@ -1,4 +1,4 @@
-//! Memory that is owned here while the adapter may reach it.
+//! Memory owned by the library while the adapter may access it.
 
 use super::known::{Entry, Known};
 use crate::VerbsError;
@@ -8,35 +8,35 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use transom_windows::BoxBytes;
 
-/// Bytes and their registration, which goes first.
+/// Bytes and their registration, which is dropped first.
 pub(crate) struct Pinned {
-    /// By which operations of the program find it, if it may have the bytes meanwhile.
+    /// Table entry by which the program's operations find it, if the program may have the bytes meanwhile.
     known: Option<Entry<Registered>>,
     registered: Arc<Registered>,
-    /// With further rails, likewise known.
+    /// Registrations with further rails, each with its table entry.
     further: Vec<(Entry<Registered>, Arc<Registered>)>,
     bytes: BoxBytes,
 }
 
 impl Pinned {
-    /// Registers them; gives them back if that is refused.
+    /// Registers the bytes; returns them with the error if that fails.
     pub fn new(domain: &Arc<Domain>, mut bytes: BoxBytes, access: Access) -> Result<Self, (VerbsError, BoxBytes)> {
         let (start, len) = (NonNull::from(&mut *bytes).cast(), bytes.len());
-        // SAFETY: what is owned here stays where it is, and is freed after the registration. The adapter reaches it by requests of
-        // this rank only; whoever posts them does so while nobody has the bytes.
+        // SAFETY: the bytes are owned here, stay in place, and are freed after the registration. The adapter accesses
+        // them only by requests of this rank, which are posted while no other code has the bytes.
         match unsafe { Registered::new(domain, start, len, access) } {
             Ok(registered) => Ok(Pinned { known: None, registered: Arc::new(registered), further: Vec::new(), bytes }),
             Err(error) => Err((error, bytes)),
         }
     }
 
-    /// Has it known.
+    /// Enters the registration into a table.
     pub fn known_by(self, known: &Arc<Known<Registered>>) -> Self {
         let entry = known.add(self.registered.address, self.bytes.len() as u64, self.registered.clone());
         Pinned { known: Some(entry), ..self }
     }
 
-    /// Registers them with a further rail, whose operations find it.
+    /// Registers the bytes with a further rail and enters them into its table.
     pub fn also(
         &mut self,
         domain: &Arc<Domain>,
@@ -44,24 +44,24 @@ impl Pinned {
         access: Access,
     ) -> Result<(), VerbsError> {
         let start = NonNull::from(&mut *self.bytes).cast();
-        // SAFETY: as by the first.
+        // SAFETY: as for the first rail.
         let registered = Arc::new(unsafe { Registered::new(domain, start, self.bytes.len(), access) }?);
         let entry = known.add(registered.address, self.bytes.len() as u64, registered.clone());
         self.further.push((entry, registered));
         Ok(())
     }
 
-    /// As the adapter names them.
+    /// The memory at `offset`, with the adapter's key.
     pub fn piece(&self, offset: usize, bytes: usize) -> Piece {
         self.registered.piece(offset, bytes)
     }
 
-    /// Copies what the adapter brought.
+    /// Copies bytes that the adapter has written.
     pub fn read(&self, into: &mut [u8]) {
         into.copy_from_slice(&self.bytes[..into.len()]);
     }
 
-    /// Hands the bytes to the program, which gives them [back](Self::put_back); they stay registered.
+    /// Hands the bytes to the program, which [returns](Self::put_back) them; they stay registered.
     pub fn take(&mut self) -> BoxBytes {
         std::mem::replace(&mut self.bytes, BoxBytes::from(Box::<[u8]>::default()))
     }
@@ -70,7 +70,7 @@ impl Pinned {
         self.bytes = bytes;
     }
 
-    /// The bytes, which are registered no more.
+    /// Deregisters and returns the bytes.
     pub fn into_bytes(self) -> BoxBytes {
         let Pinned { known, registered, further, bytes } = self;
         drop((known, registered, further));

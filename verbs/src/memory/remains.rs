@@ -1,7 +1,9 @@
-//! Memory that this rank needs no more and others may still reach: dropping a window, a team or attached memory is not
-//! collective. What ranks made together has a number, the same at each of them; a rank that drops its part says so to all
-//! the next time they do something together, and once all that made it have, the memory goes. For attached memory each rank that reaches
-//! it counts itself on a word of its owner.
+//! Deferred release of memory. Dropping a window, a team or attached memory is not collective, so peers may still
+//! access memory that this rank no longer needs.
+//!
+//! Every object that ranks made together has a number, the same at each of them. A rank that drops its part reports
+//! that in the next collective creation. The memory is released once all makers have dropped it. For attached memory,
+//! each rank that uses it counts itself on a word of the owner.
 
 use super::Slot;
 use crate::sys::Registered;
@@ -11,35 +13,35 @@ use transom_launch::lock;
 use transom_locks::Rank;
 use transom_shm_loopback::View;
 
-/// Memory that nobody here needs. It goes in this order.
+/// Memory that this rank no longer needs. Fields are dropped in this order.
 pub(crate) struct Deferred {
     pub _registrations: Vec<Arc<Registered>>,
     pub _memory: View,
-    /// Where those who reach it count themselves.
+    /// Word on which peers that use the memory count themselves.
     pub reached: Option<Slot>,
 }
 
-/// What the ranks of a job or team made together and have not all let go of, and what one of them detached; each may be
-/// kept with something of type `M`.
+/// Objects that the ranks of a job or team made together and have not all dropped, and detached memory. Each object may
+/// keep something of type `M`.
 pub(crate) struct Remains<M = Vec<Deferred>>(Mutex<State<M>>);
 
 struct State<M> {
-    /// The number of what is made next by all.
+    /// Number of the next object made by all ranks.
     next: u64,
-    /// How many teams were made that this rank leads.
+    /// Number of teams led by this rank so far.
     led: u64,
-    /// Not let go of by all.
+    /// Objects not yet dropped by all makers.
     shared: HashMap<u64, Shared<M>>,
-    /// What this rank has let go of and not yet said so.
+    /// Objects that this rank has dropped without reporting it yet.
     untold: Vec<u64>,
-    /// Memory that was attached, and is not any more.
+    /// Detached memory.
     detached: Vec<Deferred>,
 }
 
-/// What several ranks made.
+/// An object made by several ranks.
 struct Shared<M> {
     sharers: u32,
-    /// How many have said that they dropped it.
+    /// Number of makers that have reported dropping it.
     gone: u32,
     kept: Option<M>,
 }
@@ -53,7 +55,7 @@ impl<M> Default for Remains<M> {
 
 const ENTRY: usize = 8;
 
-/// Numbers of teams: apart from those of what all make.
+/// Set in numbers of teams, to separate them from other objects.
 const TEAMS: u64 = 1 << 63;
 
 impl<M> Remains<M> {
@@ -61,7 +63,7 @@ impl<M> Remains<M> {
         lock(&self.0)
     }
 
-    /// The number of what all ranks, so many, have just made together. All call this alike.
+    /// The number of an object that `ranks` ranks have just made together; all of them call this in the same order.
     pub fn number(&self, ranks: usize) -> u64 {
         let mut state = self.state();
         let number = state.next;
@@ -71,19 +73,19 @@ impl<M> Remains<M> {
         number
     }
 
-    /// A number for a team that this rank leads: its own choice, and no other's.
+    /// A number for a team that this rank leads, unique over all leaders.
     pub fn lead(&self, rank: Rank) -> u64 {
         let mut state = self.state();
         state.led += 1;
         TEAMS | (rank as u64) << 32 | state.led
     }
 
-    /// So many ranks, this one among them, have made together what has this number.
+    /// Registers an object with this number, made by `sharers` ranks including this one.
     pub fn share(&self, number: u64, sharers: usize) {
         self.state().shared.insert(number, Shared { sharers: sharers as u32, gone: 0, kept: None });
     }
 
-    /// This rank drops its part; what others may reach is kept until all have.
+    /// Drops this rank's part; memory that peers may access is kept until all have dropped theirs.
     pub fn let_go(&self, number: u64, kept: Option<M>) {
         let mut state = self.state();
         state.untold.push(number);
@@ -92,32 +94,33 @@ impl<M> Remains<M> {
         }
     }
 
-    /// Keeps memory that was detached until nobody counts himself on it.
+    /// Keeps detached memory until no peer counts itself on it.
     pub fn detach(&self, memory: Deferred) {
         self.state().detached.push(memory);
         self.sweep();
     }
 
-    /// Lets go of what was detached and nobody reaches. Who finds it detached after he has counted himself leaves it alone.
+    /// Releases detached memory without users. A peer that finds memory detached after counting itself does not access
+    /// it.
     pub fn sweep(&self) {
         let reached = |memory: &mut Deferred| memory.reached.as_ref().is_some_and(|count| count.count() > 0);
         let gone: Vec<_> = self.state().detached.extract_if(.., |memory| !reached(memory)).collect();
-        drop(gone); // while nothing is locked
+        drop(gone); // outside the lock
     }
 
-    /// Whether there is something to tell.
+    /// Returns whether there are drops to report.
     pub fn is_untold(&self) -> bool {
         !self.state().untold.is_empty()
     }
 
-    /// All that is untold, before a message to all.
+    /// Prefixes a message to all ranks with the unreported drops.
     pub fn tell(&self, message: &[u8]) -> Vec<u8> {
         let untold = std::mem::take(&mut self.state().untold);
         let entries = untold.iter().flat_map(|number| number.to_le_bytes());
         (untold.len() as u32).to_le_bytes().into_iter().chain(entries).chain(message.iter().copied()).collect()
     }
 
-    /// The message of one rank, of all that were sent together.
+    /// Processes the drops in one rank's message, and returns the message; `None` if it is malformed.
     pub fn hear<'b>(&self, bytes: &'b [u8]) -> Option<&'b [u8]> {
         let (count, rest) = bytes.split_first_chunk()?;
         let (entries, message) = rest.split_at_checked((u32::from_le_bytes(*count) as usize).checked_mul(ENTRY)?)?;
@@ -132,11 +135,11 @@ impl<M> Remains<M> {
             }
         }
         drop(state);
-        drop(gone); // while nothing is locked
+        drop(gone); // outside the lock
         Some(message)
     }
 
-    /// How much is kept: what was made together, and what was detached.
+    /// Number of kept objects, and of detached memories.
     #[cfg(test)]
     fn kept(&self) -> (usize, usize) {
         let state = self.state();
@@ -148,7 +151,7 @@ impl<M> Remains<M> {
 mod tests {
     use super::*;
 
-    /// All tell each other what they have to tell, with a message; the bytes that each sent.
+    /// Exchanges a message with reports between all ranks; returns the number of bytes that each rank sent.
     fn meet(ranks: &[Remains<&str>]) -> Vec<usize> {
         let told: Vec<_> = ranks.iter().map(|rank| rank.tell(b"message")).collect();
         for rank in ranks {
@@ -158,27 +161,27 @@ mod tests {
     }
 
     #[test]
-    fn what_was_made_together_goes_when_all_have_let_go() {
+    fn shared_object_is_released_when_all_dropped_it() {
         let ranks: [Remains<&str>; 3] = Default::default();
         let windows = [0, 1].map(|_| ranks.each_ref().map(|rank| rank.number(3)));
         assert_eq!(windows, [[0; 3], [1; 3]]);
         ranks[0].let_go(0, Some("memory"));
         ranks[1].let_go(1, Some("memory"));
         ranks[1].let_go(0, Some("memory"));
-        // 8 bytes for each window that was dropped, whatever the number of ranks.
+        // 8 bytes per dropped window, for any number of ranks.
         assert_eq!(meet(&ranks), [7 + 4 + 8, 7 + 4 + 16, 7 + 4]);
-        assert_eq!(ranks.each_ref().map(|rank| rank.kept().0), [1, 2, 0], "the last may still reach them");
+        assert_eq!(ranks.each_ref().map(|rank| rank.kept().0), [1, 2, 0], "the last rank may still access them");
         ranks[2].let_go(0, Some("memory"));
         meet(&ranks);
         assert_eq!(ranks.each_ref().map(|rank| rank.kept().0), [0, 1, 0]);
-        assert_eq!(meet(&ranks), [11; 3], "nothing is told twice");
+        assert_eq!(meet(&ranks), [11; 3], "each drop is reported once");
     }
 
     #[test]
-    fn a_team_goes_when_its_members_have_dropped_it() {
+    fn team_is_released_when_its_members_dropped_it() {
         let ranks: [Remains<&str>; 3] = Default::default();
         let window = ranks.each_ref().map(|rank| rank.number(3));
-        // Two of the three, led by rank 2; the third knows nothing of it.
+        // Two of the three ranks form a team led by rank 2; the third does not know it.
         let team = ranks[2].lead(2);
         assert!(team != ranks[2].lead(2) && team != ranks[0].lead(0) && !window.contains(&team));
         [&ranks[0], &ranks[2]].into_iter().for_each(|rank| rank.share(team, 2));
@@ -191,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_heard_is_read_with_care() {
+    fn malformed_reports_are_refused() {
         let rank = Remains::<&str>::default();
         rank.number(1);
         let told = {
@@ -203,7 +206,7 @@ mod tests {
         }
         assert_eq!(rank.kept().0, 1);
         let unknown = [&1u32.to_le_bytes()[..], &77u64.to_le_bytes()].concat();
-        assert_eq!(rank.hear(&unknown), Some(&[][..]), "of no use, and no harm");
+        assert_eq!(rank.hear(&unknown), Some(&[][..]), "an unknown number is ignored");
         assert_eq!(rank.hear(&[0xff; 4]), None);
         rank.hear(&told).unwrap();
         assert_eq!(rank.kept().0, 0);

@@ -1,5 +1,5 @@
-//! Pieces of registered memory, all of one size, that operations borrow: what travels through memory of the library's own
-//! is copied in and out of them.
+//! Slots: pieces of registered memory of one size, lent to operations whose data are copied through the library's
+//! memory.
 
 use super::Buffer;
 use crate::VerbsError;
@@ -9,13 +9,13 @@ use std::sync::atomic::Ordering::Acquire;
 use std::sync::{Arc, Mutex, MutexGuard};
 use transom_launch::lock;
 
-/// Slots of one size. Locked to take one and to give it back, not while one is copied or memory is registered.
+/// Slots of one size. Locked to take and return a slot, not during copies or registration.
 pub(crate) struct Slots {
     domain: Arc<Domain>,
     access: Access,
-    /// Bytes of each.
+    /// Bytes per slot.
     bytes: usize,
-    /// How many are registered at a time.
+    /// Slots registered at a time.
     each: usize,
     pool: Mutex<Pool>,
 }
@@ -26,7 +26,7 @@ struct Pool {
     free: Vec<(Arc<Buffer>, usize)>,
 }
 
-/// One that somebody has. Free again when dropped: not before the adapter is done with it.
+/// A slot on loan. It is free again when dropped, which must not happen before the adapter is done with it.
 pub(crate) struct Slot {
     buffer: Option<Arc<Buffer>>,
     offset: usize,
@@ -38,18 +38,18 @@ impl Slots {
         Arc::new(Slots { domain: domain.clone(), access, bytes, each, pool: Mutex::default() })
     }
 
-    /// Bytes of a slot.
+    /// Bytes per slot.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// One that is free, if there is one without more memory.
+    /// A free slot, without registering more memory.
     pub fn take_free(self: &Arc<Self>) -> Option<Slot> {
         let (buffer, offset) = self.pool().free.pop()?;
         Some(Slot { buffer: Some(buffer), offset, home: self.clone() })
     }
 
-    /// One that is free; of more memory if need be.
+    /// A free slot; registers more memory if there is none.
     pub fn take(self: &Arc<Self>) -> Result<Slot, VerbsError> {
         loop {
             if let Some(slot) = self.take_free() {
@@ -62,7 +62,7 @@ impl Slots {
         }
     }
 
-    /// Whether none has been taken yet.
+    /// Returns whether no slot has been registered yet.
     pub fn is_empty(&self) -> bool {
         self.pool().buffers.is_empty()
     }
@@ -74,41 +74,41 @@ impl Slots {
 
 impl Slot {
     fn buffer(&self) -> &Buffer {
-        self.buffer.as_ref().expect("until dropped")
+        self.buffer.as_ref().expect("present until dropped")
     }
 
-    /// Its first bytes, as the adapter names them.
+    /// The first bytes of the slot, with the adapter's key.
     pub fn piece(&self, bytes: usize) -> Piece {
-        assert!(bytes <= self.home.bytes, "a piece of its slot");
+        assert!(bytes <= self.home.bytes, "the piece fits into the slot");
         self.buffer().piece(self.offset, bytes)
     }
 
-    /// Its first word, as peers name it.
+    /// The first word of the slot, with the key for peers.
     pub fn place(&self) -> Place {
         let buffer = self.buffer();
         Place { address: buffer.address() + self.offset as u64, key: buffer.remote_key() }
     }
 
-    /// Its first word, as peers left it.
+    /// The value of the first word, which peers change.
     pub fn count(&self) -> u64 {
         self.buffer().word(self.offset).load(Acquire)
     }
 
     pub fn write(&self, source: &[u8]) {
-        assert!(source.len() <= self.home.bytes, "a piece of its slot");
+        assert!(source.len() <= self.home.bytes, "the bytes fit into the slot");
         self.buffer().write(self.offset, source);
     }
 
-    /// Has its first bytes written where they are.
+    /// Lets `fill` write the first bytes in place.
     pub fn fill(&self, bytes: usize, fill: impl FnOnce(&mut [u8])) {
-        assert!(bytes <= self.home.bytes, "a piece of its slot");
+        assert!(bytes <= self.home.bytes, "the bytes fit into the slot");
         let start = self.buffer().start(self.offset);
-        // SAFETY: of this slot, which whoever has it has alone; nothing is under way there.
+        // SAFETY: these bytes belong to the slot, whose holder owns them, and no request accesses them.
         fill(unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), bytes) });
     }
 
     pub fn read(&self, into: &mut [u8]) {
-        assert!(into.len() <= self.home.bytes, "a piece of its slot");
+        assert!(into.len() <= self.home.bytes, "the bytes fit into the slot");
         self.buffer().read(self.offset, into);
     }
 }

@@ -1,16 +1,16 @@
-//! Which devices, ports and addresses of this machine a rank uses: decided from facts alone.
+//! Selection of the devices, ports and addresses that a rank uses. A pure function of the facts about this machine.
 
 use crate::VerbsError;
 use crate::settings::Settings;
 use ibverbs_sys::ibv_mtu;
 
-/// A device, as far as the choice goes.
+/// A device, as far as the selection needs it.
 #[derive(Clone, Debug)]
 pub(crate) struct Candidate {
     pub name: String,
-    /// Whether it executes atomics.
+    /// The device executes atomics.
     pub atomics: bool,
-    /// Whose it is, by number.
+    /// Vendor number.
     pub vendor: u32,
     pub ports: Vec<Port>,
 }
@@ -18,16 +18,16 @@ pub(crate) struct Candidate {
 #[derive(Clone, Debug)]
 pub(crate) struct Port {
     pub number: u8,
-    /// As libibverbs numbers states.
+    /// Port state, as libibverbs numbers it.
     pub state: u32,
     pub lid: u16,
-    /// The most that it has active.
+    /// Active MTU.
     pub mtu: ibv_mtu,
     pub ethernet: bool,
-    /// The subnet wants global addresses.
+    /// The subnet requires a GRH.
     pub global: bool,
     pub gids: Vec<Gid>,
-    /// Partition keys and their indices.
+    /// Partition keys with their indices.
     pub pkeys: Vec<(u16, u16)>,
 }
 
@@ -35,11 +35,11 @@ pub(crate) struct Port {
 pub(crate) struct Gid {
     pub index: u8,
     pub raw: [u8; 16],
-    /// Of RoCE v2.
+    /// RoCE v2.
     pub v2: bool,
 }
 
-/// How packets of a rank look; those of different links do not reach each other.
+/// Packet format of a rank. Ranks with different link types cannot reach each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Link {
@@ -48,25 +48,25 @@ pub(crate) enum Link {
     RoceV2 = 3,
 }
 
-/// What a rank uses.
+/// The selection of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Choice {
-    /// Which of the candidates.
+    /// Index into the candidates.
     pub device: usize,
     pub port: u8,
     pub lid: u16,
     pub mtu: ibv_mtu,
     pub pkey_index: u16,
     pub gid: Gid,
-    /// Packets bring global addresses.
+    /// Packets carry a GRH.
     pub global: bool,
     pub link: Link,
 }
 
 const ACTIVE: u32 = 4;
 
-/// The device that the settings name, or the first that is up, of those with atomics if there are any: windows are made of
-/// them.
+/// Selects the device that the settings name, or the first active one. Prefers devices with atomics, which windows
+/// need.
 pub(crate) fn choose(settings: &Settings, candidates: &[Result<Candidate, VerbsError>]) -> Result<Choice, VerbsError> {
     if candidates.is_empty() && settings.place.device.is_none() {
         return Err(VerbsError::NoDevice { source: None });
@@ -83,7 +83,7 @@ pub(crate) fn choose(settings: &Settings, candidates: &[Result<Candidate, VerbsE
         match usable {
             Ok((true, choice)) => return Ok(choice),
             Ok((false, choice)) => _ = without_atomics.get_or_insert(choice),
-            // What was named by the user is not replaced by something else.
+            // A device named by the user is never replaced.
             Err(error) if settings.place.device.is_some() => return Err(error),
             Err(VerbsError::Unusable { what, why }) if what.is_empty() => why_not.push(why),
             Err(error) => why_not.push(error.to_string()),
@@ -92,8 +92,8 @@ pub(crate) fn choose(settings: &Settings, candidates: &[Result<Candidate, VerbsE
     without_atomics.ok_or_else(|| VerbsError::unusable("no RDMA device is usable".into(), why_not.join("; ")))
 }
 
-/// As [`choose`] chooses, and what is like that beside it: every active port with such links, of the same vendor's devices, in the order
-/// of devices and ports. Large messages, puts and gets are divided among all.
+/// Selects like [`choose`], and adds similar ports as further rails: active ports with the same link type on devices of
+/// the same vendor, in order. Large messages, puts and gets are divided among all rails.
 pub(crate) fn choose_all(
     settings: &Settings,
     candidates: &[Result<Candidate, VerbsError>],
@@ -115,7 +115,7 @@ pub(crate) fn choose_all(
 fn choose_port<'d>(settings: &Settings, device: &'d Candidate) -> Result<&'d Port, VerbsError> {
     let name = &device.name;
     if let Some(port) = settings.place.port.filter(|&wanted| device.ports.iter().all(|port| port.number != wanted)) {
-        let why = format!("{name} has {} port(s), from 1 on", device.ports.len());
+        let why = format!("{name} has {} port(s), numbered from 1", device.ports.len());
         return Err(VerbsError::unusable(format!("TRANSOM_VERBS_PORT={port}"), why));
     }
     let mut asked = device.ports.iter().filter(|port| settings.place.port.is_none_or(|wanted| port.number == wanted));
@@ -133,11 +133,11 @@ fn state_name(state: u32) -> &'static str {
 fn choose_address(settings: &Settings, device: &Candidate, port: &Port) -> Result<Choice, VerbsError> {
     let at = format!("port {} of {}", port.number, device.name);
     if settings.mtu.is_some_and(|wanted| wanted > port.mtu) {
-        let why = format!("{at} has {} bytes active", 128 << port.mtu);
+        let why = format!("{at} has an active MTU of {} bytes", 128 << port.mtu);
         return Err(VerbsError::unusable("TRANSOM_VERBS_MTU".into(), why));
     }
     let gid = choose_gid(settings, device, port)?;
-    // The highest bit says full or limited member.
+    // The highest bit distinguishes full from limited members.
     let same = |pkey: u16| settings.pkey.is_none_or(|wanted| wanted & 0x7fff == pkey & 0x7fff);
     let pkey = port.pkeys.iter().find(|(_, pkey)| same(*pkey)).map(|&(index, _)| index);
     let pkey_index = match (pkey, settings.pkey) {
@@ -145,7 +145,7 @@ fn choose_address(settings: &Settings, device: &Candidate, port: &Port) -> Resul
         (None, None) => 0,
         (None, Some(wanted)) => {
             let there = port.pkeys.iter().map(|(_, pkey)| format!("{pkey:#06x}")).collect::<Vec<_>>().join(", ");
-            let why = format!("{at} is not of that partition; it has {there}");
+            let why = format!("{at} is not in that partition; its keys are {there}");
             return Err(VerbsError::unusable(format!("TRANSOM_VERBS_PKEY={wanted:#06x}"), why));
         }
     };
@@ -168,20 +168,20 @@ fn choose_address(settings: &Settings, device: &Candidate, port: &Port) -> Resul
 fn choose_gid(settings: &Settings, device: &Candidate, port: &Port) -> Result<Gid, VerbsError> {
     if let Some(index) = settings.place.gid {
         let there = port.gids.iter().map(|gid| gid.index.to_string()).collect::<Vec<_>>().join(", ");
-        let why = format!("port {} of {} has no such address; it has {there}", port.number, device.name);
+        let why = format!("port {} of {} has no such GID index; it has {there}", port.number, device.name);
         let found = port.gids.iter().find(|gid| gid.index == index);
         return found.copied().ok_or_else(|| VerbsError::unusable(format!("TRANSOM_VERBS_GID={index}"), why));
     }
     if !port.ethernet {
         return Ok(port.gids.first().copied().unwrap_or(Gid { index: 0, raw: [0; 16], v2: false }));
     }
-    // RoCE v2 passes routers, and IPv4 is what most networks have; v1 and link-local addresses come last.
+    // RoCE v2 is routable, and most networks use IPv4; RoCE v1 and link-local addresses come last.
     let worth = |gid: &&Gid| {
         let is_v4 = gid.raw[..12] == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
         (gid.v2, is_v4, gid.raw[0] != 0xfe, std::cmp::Reverse(gid.index))
     };
     port.gids.iter().max_by_key(worth).copied().ok_or_else(|| {
-        let why = "it has no address; give its network interface one (`ip address add`)".into();
+        let why = "it has no GID; give its network interface an address (`ip address add`)".into();
         VerbsError::unusable(format!("port {} of RDMA device {}", port.number, device.name), why)
     })
 }
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_with_atomics_goes_before_one_without() {
+    fn device_with_atomics_is_preferred() {
         let devices = [
             device("efa0", false, vec![port(1, ACTIVE)]),
             device("down0", true, vec![port(1, 1)]),
@@ -243,12 +243,12 @@ mod tests {
         ];
         let chosen = choose(&settings(), &devices).unwrap();
         assert_eq!((chosen.device, chosen.port, chosen.gid.index, chosen.link), (2, 2, 2, Link::RoceV2));
-        // One without is better than none: messages do without them.
+        // A device without atomics is better than none: messages do not need them.
         assert_eq!(choose(&settings(), &devices[..2]).unwrap().device, 0);
     }
 
     #[test]
-    fn why_none_is_usable_is_told() {
+    fn unusable_devices_are_named_with_reasons() {
         let refused = Err(VerbsError::unusable("mlx5_1".into(), "no permission".into()));
         let error = choose(&settings(), &[refused, device("mlx5_0", true, vec![port(1, 1)])]).unwrap_err().to_string();
         assert!(error.contains("mlx5_1: no permission; ") && error.contains("port 1 is down"), "{error}");
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_asked_for_is_taken_or_refused() {
+    fn requested_values_are_used_or_refused() {
         let mut two = port(2, ACTIVE);
         two.pkeys = vec![(0, 0xffff), (5, 0x8012)];
         let devices = [device("mlx5_0", true, vec![port(1, ACTIVE), two])];
@@ -274,8 +274,8 @@ mod tests {
         let of_partition = with(|asked| (asked.place.port, asked.pkey) = (Some(2), Some(0x12))).unwrap();
         assert_eq!((of_partition.port, of_partition.pkey_index), (2, 5));
         for (refused, wanted) in [
-            (with(|asked| asked.place.gid = Some(9)), "no such address; it has 0, 1, 2, 3"),
-            (with(|asked| asked.mtu = Some(5)), "1024 bytes active"),
+            (with(|asked| asked.place.gid = Some(9)), "no such GID index; it has 0, 1, 2, 3"),
+            (with(|asked| asked.mtu = Some(5)), "active MTU of 1024 bytes"),
             (with(|asked| asked.place.port = Some(3)), "2 port(s)"),
             (with(|asked| asked.pkey = Some(0x12)), "TRANSOM_VERBS_PKEY=0x0012: port 1 of mlx5_0 is not"),
         ] {
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn infiniband_brings_global_addresses_where_the_subnet_wants_them() {
+    fn infiniband_uses_grh_if_the_subnet_requires_it() {
         let mut infiniband =
             Port { ethernet: false, gids: vec![Gid { index: 0, raw: LOCAL, v2: false }], ..port(1, ACTIVE) };
         let chosen = |port: &Port| choose(&settings(), &[device("mlx5_0", true, vec![port.clone()])]).unwrap();

@@ -1,18 +1,18 @@
-//! Whether a rail works: what its device and completion queues have said against it.
+//! Health of a rail, from events of its device and errors of its completion queues.
 
 use crate::sys::Event;
 use std::fmt;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// What a rank knows of a rail of its own.
+/// Health of one of this rank's rails.
 #[derive(Default)]
 pub(crate) struct Health {
     broken: OnceLock<Broken>,
     port_down: AtomicBool,
 }
 
-/// Why a rail will not work again: requests on it will never be told complete.
+/// The reason why a rail failed for good: its requests will never be reported complete.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Broken {
     Device,
@@ -22,7 +22,7 @@ pub(crate) enum Broken {
 impl fmt::Display for Broken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Broken::Device => write!(f, "it failed, or was taken away; see `dmesg`"),
+            Broken::Device => write!(f, "it failed or was removed; see `dmesg`"),
             Broken::CompletionQueue { why } => write!(f, "its completion queue failed: {why}"),
         }
     }
@@ -33,7 +33,7 @@ impl Health {
         self.broken.get()
     }
 
-    /// Whether its port was last said to be down: it may come up again.
+    /// Returns whether the last port event was "down". The port may come up again.
     pub fn port_down(&self) -> bool {
         self.port_down.load(Relaxed)
     }
@@ -44,11 +44,13 @@ impl Health {
         }
     }
 
-    /// Takes note of what the device said; which queue pair failed, if that is what.
+    /// Records a device event; returns the queue pair that failed, if the event says so.
     pub fn note(&self, event: Event, port: u8) -> Option<u32> {
         match event {
             Event::DeviceFatal => self.has_broken(Broken::Device),
-            Event::CompletionQueue => self.has_broken(Broken::CompletionQueue { why: "its device says so".into() }),
+            Event::CompletionQueue => {
+                self.has_broken(Broken::CompletionQueue { why: "its device reported an error".into() })
+            }
             Event::Port { port: of, active } if of == port => {
                 if self.port_down.swap(!active, Relaxed) == active {
                     tracing::warn!(port, active, "an RDMA port changed");
@@ -66,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_may_come_up_again_and_a_device_does_not() {
+    fn port_recovers_and_device_does_not() {
         let health = Health::default();
         assert_eq!(health.note(Event::Port { port: 2, active: false }, 1), None);
         assert!(!health.port_down(), "another port");
@@ -79,7 +81,7 @@ mod tests {
         assert_eq!(health.broken(), None);
         health.note(Event::DeviceFatal, 1);
         health.note(Event::CompletionQueue, 1);
-        assert_eq!(health.broken(), Some(&Broken::Device), "the first that was said");
+        assert_eq!(health.broken(), Some(&Broken::Device), "the first error counts");
         let health = Health::default();
         health.note(Event::CompletionQueue, 1);
         assert!(matches!(health.broken(), Some(Broken::CompletionQueue { .. })));

@@ -1,4 +1,5 @@
-//! A rail: a port of a device, with what this rank made of it: a protection domain, and completion queues for its lanes.
+//! A rail: a port of a device, with the resources that this rank created on it: a protection domain, and completion
+//! queues for its lanes.
 
 mod choose;
 mod health;
@@ -27,13 +28,13 @@ pub(super) struct Rail {
     pub domain: Arc<Domain>,
     pub queues: Queues,
     pub health: Arc<Health>,
-    /// By its own adapter; once all have told of theirs, by all.
+    /// Properties of the adapter's writes; after start, the least capable of all ranks.
     pub writes: Writes,
-    /// From how many bytes on the memory of an operation is registered for it.
+    /// Smallest transfer whose memory is registered for it, in bytes.
     pub register_from: usize,
-    /// How many bytes of memory that messages are sent from stay registered after them.
+    /// Most bytes of message buffers that stay registered after use.
     pub keep: usize,
-    /// In Mb/s, as the port tells it; 0 if that is not understood.
+    /// Bandwidth reported by the port, in Mb/s; 0 if unknown.
     pub bandwidth: u32,
     choice: Choice,
     capacity: Capacity,
@@ -43,30 +44,30 @@ pub(super) struct Rail {
     retries: u8,
 }
 
-/// Of Soft-RoCE: its devices say so.
+/// Vendor number of Soft-RoCE devices.
 const SOFT_ROCE: u32 = 0xff_ffff;
-/// Of NVIDIA's, once Mellanox': by the number that addresses begin with, or that of PCI.
+/// Vendor numbers of NVIDIA (formerly Mellanox): OUI and PCI.
 const MELLANOX: u32 = 0x02c9;
 const MELLANOX_PCI: u32 = 0x15b3;
-/// The port's subnet wants global addresses.
+/// Port flag: the subnet requires a GRH.
 const GRH_REQUIRED: u8 = 1;
 
 impl Rail {
-    /// Those that the settings name; or of the first port that is up, and of every one that is like it.
+    /// Opens the rails that the settings name; without names, the first active port and all similar ones.
     pub fn open(settings: &Settings) -> Result<Vec<Self>, VerbsError> {
         let listed = devices()?;
         let rails = match &settings.named[..] {
             [] => {
                 let (mut opened, candidates) = survey(&listed, settings);
                 let open = |choice: Choice| {
-                    // Each rail has a context of its own.
+                    // Each rail has its own context.
                     let context = opened[choice.device].take().map_or_else(|| listed[choice.device].open(), Ok)?;
                     Self::new(context, choice, settings)
                 };
                 choose_all(settings, &candidates)?.into_iter().map(open).collect::<Result<Vec<_>, _>>()?
             }
             named => {
-                // More than there can be beside datagrams are told when messages begin.
+                // Datagrams use a single rail. Any other excess is reported when messages start.
                 let most = if settings.paths == Paths::Datagrams { 1 } else { named.len() };
                 let open = |place| Self::named(&listed, &settings.at(place));
                 named.iter().take(most).map(open).collect::<Result<Vec<_>, _>>()?
@@ -76,21 +77,21 @@ impl Rail {
         let twice = |(at, rail): (usize, &Rail)| rails[..at].iter().any(|before| place(before) == place(rail));
         if let Some((_, rail)) = rails.iter().enumerate().find(|rail| twice(*rail)) {
             let (name, port, gid) = place(rail);
-            let what = format!("TRANSOM_VERBS_DEVICE: {name}:{port}:{gid} is there twice");
+            let what = format!("TRANSOM_VERBS_DEVICE: {name}:{port}:{gid} is listed twice");
             return Err(VerbsError::unusable(what, "name another device, port or address for each rail".into()));
         }
         Ok(rails)
     }
 
-    /// That of the device, and of the port and address where they are said.
+    /// Opens a named device, with its port and GID as far as they are named.
     fn named(listed: &[Listed], settings: &Settings) -> Result<Self, VerbsError> {
         let wanted = settings.place.device.as_deref().unwrap_or_default();
         let Some(device) = listed.iter().find(|device| device.name == wanted) else {
-            let there = listed.iter().map(|device| format!("there is {}", device.name)).collect::<Vec<_>>();
-            let why = if there.is_empty() { "there is none at all".to_owned() } else { there.join(", ") };
+            let there = listed.iter().map(|device| device.name.clone()).collect::<Vec<_>>();
+            let why = if there.is_empty() { "this machine has none".to_owned() } else { there.join(", ") };
             return Err(VerbsError::unusable(format!("TRANSOM_VERBS_DEVICE={wanted}: no such RDMA device"), why));
         };
-        // What was named by the user is not replaced by something else.
+        // A device named by the user is never replaced.
         let (context, candidate) = look(device, settings)?;
         let choice = choose(settings, &[Ok(candidate)])?;
         Self::new(context, choice, settings)
@@ -135,7 +136,7 @@ impl Rail {
         &self.context().name
     }
 
-    /// Names the adapter: its atomics are atomic towards each other, and not towards those of another.
+    /// Identifies the adapter. Atomics are atomic with respect to each other only on the same adapter.
     pub fn adapter(&self) -> u64 {
         self.context().guid
     }
@@ -160,18 +161,18 @@ impl Rail {
         self.choice.link
     }
 
-    /// Whether it executes atomics, that are atomic at least towards each other.
+    /// Returns whether the adapter executes atomics that are atomic at least with respect to each other.
     pub fn has_atomics(&self) -> bool {
         has_atomics(&self.context().limits)
     }
 
-    /// Reads and atomics that it has under way, and serves, at once for one queue pair.
+    /// Most reads and atomics per queue pair that the adapter has in flight, and that it serves.
     pub fn initiated_and_served(&self) -> [u8; 2] {
         let limits = &self.context().limits;
         [limits.max_qp_init_rd_atom, limits.max_qp_rd_atom].map(|most| most.clamp(1, 16) as u8)
     }
 
-    /// In a line, for people.
+    /// A one-line description.
     pub fn describe(&self) -> String {
         let Choice { port, mtu, gid, link, .. } = self.choice;
         let link = if link == Link::InfiniBand { "InfiniBand" } else { "RoCE" };
@@ -179,21 +180,21 @@ impl Rail {
         format!("{}, port {port}, {link}, GID index {}, MTU {}, {atomics}", self.name(), gid.index, 128 << mtu)
     }
 
-    /// The way to a peer's port.
+    /// The path to a peer's port.
     pub fn path(&self, gid: [u8; 16], lid: u16) -> Path {
         let (source, traffic_class) = (self.choice.gid.index, self.traffic_class);
         let global = self.choice.global.then_some(GlobalPath { gid, source, traffic_class });
         Path { port: self.choice.port, lid, service_level: self.service_level, global }
     }
 
-    /// This end of a connection whose first packet has that number.
+    /// This end of a connection with the given first PSN.
     pub fn near_end(&self, psn: u32) -> NearEnd {
         let (pkey_index, timeout, retries) = (self.choice.pkey_index, self.timeout, self.retries);
         NearEnd { port: self.choice.port, pkey_index, psn, timeout, retries }
     }
 
-    /// A queue pair for a lane, not yet connected, that completes there. Messages come to the shared queue, if there is one,
-    /// and are told by `received`.
+    /// Creates an unconnected queue pair for a lane. Requests complete on `polled`. Messages arrive at the shared
+    /// queue, if there is one, and complete on `received`.
     pub fn queue_pair(
         &self,
         polled: &Polled,
@@ -202,16 +203,16 @@ impl Rail {
     ) -> Result<QueuePair, VerbsError> {
         let mut queue = QueuePair::reliable(&self.domain, [&polled.queue, received], shared, self.capacity)?;
         if self.context().limits.vendor_id == SOFT_ROCE {
-            // Where a write is sent again whose acknowledgement was lost, it acknowledges all that it has done since; of an atomic behind
-            // that write, whose answer was lost too, that is taken for the answer, and the atomic completes without what it found.
+            // If a write is retransmitted after a lost acknowledgement, Soft-RoCE acknowledges everything executed
+            // since. A later atomic whose answer was lost too would complete without its result.
             queue.leave_fences();
         }
         queue.initialise(&self.near_end(0))?;
         Ok(queue)
     }
 
-    /// How a queue pair of this device is brought to tell how much it has received. mlx4, mlx5 and Soft-RoCE ask the device;
-    /// irdma, for one, says what it was told at first.
+    /// The way in which a queue pair of this device reports its final received position. mlx4, mlx5 and Soft-RoCE read
+    /// it from the device; irdma, for example, returns the initial value.
     pub fn last_word(&self) -> LastWord {
         match self.context().limits.vendor_id {
             SOFT_ROCE => LastWord::Reset,
@@ -221,19 +222,19 @@ impl Rail {
     }
 }
 
-/// When a queue pair that has failed executes nothing more, so that what it says then is the last word.
+/// The event after which a failed queue pair executes nothing more, so that its received position is final.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LastWord {
-    /// Once the device says that it takes no buffer any more.
+    /// The device reports "last WQE reached".
     Event,
-    /// Once it was reset: the driver waits for the packet that it is at, and the number of the next one stays. (Soft-RoCE
-    /// says nothing before Linux 6.6.)
+    /// The queue pair is reset: the driver waits for the packet being processed and keeps the next expected PSN.
+    /// (Soft-RoCE reports no event before Linux 6.6.)
     Reset,
-    /// Never.
+    /// The final position is never available.
     None,
 }
 
-/// In Mb/s, of the width and the speed that a port tells, as they are numbered in the InfiniBand specification.
+/// Bandwidth in Mb/s for a port's width and speed codes of the InfiniBand specification.
 fn bandwidth(width: u32, speed: u32) -> u32 {
     let lanes = match width {
         1 => 1,
@@ -260,7 +261,7 @@ fn has_atomics(limits: &ibv_device_attr) -> bool {
     limits.atomic_cap != IBV_ATOMIC_NONE
 }
 
-/// What there is, and of what can be used what is open.
+/// Examines all devices; opens those that are usable.
 fn survey(listed: &[Listed], settings: &Settings) -> (Vec<Option<Context>>, Vec<Result<Candidate, VerbsError>>) {
     let looked = listed.iter().map(|device| match look(device, settings) {
         Ok((context, candidate)) => (Some(context), Ok(candidate)),
@@ -269,7 +270,7 @@ fn survey(listed: &[Listed], settings: &Settings) -> (Vec<Option<Context>>, Vec<
     looked.unzip()
 }
 
-/// Opens a device and asks it what the choice needs to know.
+/// Opens a device and reads the facts for the selection.
 fn look(device: &Listed, settings: &Settings) -> Result<(Context, Candidate), VerbsError> {
     let context = device.open()?;
     let ports = 1..=context.limits.phys_port_cnt.max(1);
@@ -282,7 +283,7 @@ fn look(device: &Listed, settings: &Settings) -> Result<(Context, Candidate), Ve
 fn look_at_port(context: &Context, port: u8, settings: &Settings) -> Result<Port, VerbsError> {
     let asked = context.port(port)?;
     let ethernet = u32::from(asked.link_layer) == IBV_LINK_LAYER_ETHERNET;
-    // Each is a system call: on InfiniBand the first does, if none was asked for.
+    // Each lookup is a system call. On InfiniBand the first GID suffices unless one is requested.
     let gids = if ethernet || settings.place.gid.is_some() { asked.gid_tbl_len.clamp(0, 256) } else { 1 };
     let pkeys = if settings.pkey.is_some() { asked.pkey_tbl_len } else { 1 };
     let gid = |index: u8| {
@@ -306,13 +307,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_says_how_fast_it_is() {
+    fn bandwidth_follows_width_and_speed() {
         assert_eq!([bandwidth(2, 32), bandwidth(1, 1), bandwidth(8, 4)], [100_000, 2_500, 120_000]);
         assert_eq!([bandwidth(3, 1), bandwidth(1, 0)], [0, 0]);
     }
 
     #[test]
-    fn a_device_says_whether_it_has_atomics() {
+    fn atomics_follow_the_device_capability() {
         let device = |atomic_cap| ibv_device_attr { atomic_cap, ..Default::default() };
         assert!(!has_atomics(&device(IBV_ATOMIC_NONE)));
         assert!(has_atomics(&device(IBV_ATOMIC_HCA)) && has_atomics(&device(IBV_ATOMIC_GLOB)));

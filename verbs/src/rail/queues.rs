@@ -1,8 +1,9 @@
-//! Completion queues by the lanes that there are: the first has room for few, each further one for twice as many. Every
-//! request of a lane may complete with an error of its own, so each lane has its whole depth of entries.
+//! Completion queues in proportion to the number of lanes: the first has room for a few lanes, and each further one for
+//! twice as many. Every request of a lane may complete with an error of its own, so each lane has as many entries as
+//! its depth.
 //!
-//! With `d` requests to a lane, `n` lanes have at most `2 d max(8, n + 8)` entries in at most `log2(n / 8 + 1)` rounded up
-//! queues, on a device whose queues are large enough.
+//! With depth `d` and `n` lanes there are at most `2 d max(8, n + 8)` entries in at most ceil(log2(n / 8 + 1)) queues,
+//! on a device whose queues are large enough.
 
 use super::health::Health;
 use crate::VerbsError;
@@ -14,13 +15,13 @@ use transom_launch::lock;
 /// Lanes of the first queue.
 const FIRST: usize = 8;
 
-/// Lanes of a queue, by its place, where one queue has at most `most` entries.
+/// Number of lanes of a queue, by index. A queue has at most `most` entries.
 pub(super) fn lanes(queue: usize, depth: u32, most: u32) -> usize {
     let fit = (most / depth.max(1)).max(1) as usize;
     FIRST.saturating_mul(1 << queue.min(20)).min(fit)
 }
 
-/// Which queue takes the completions of the lane that is made as number `nth`.
+/// Index of the queue for the lane that is created as number `nth`.
 pub(super) fn queue_of(nth: usize, depth: u32, most: u32) -> usize {
     let mut before = 0;
     (0..)
@@ -28,7 +29,7 @@ pub(super) fn queue_of(nth: usize, depth: u32, most: u32) -> usize {
             before += lanes(queue, depth, most);
             nth < before
         })
-        .expect("each takes one at least")
+        .expect("each queue takes at least one lane")
 }
 
 /// The completion queues of a rail's lanes.
@@ -37,13 +38,13 @@ pub(crate) struct Queues {
     health: Arc<Health>,
     depth: u32,
     queues: List,
-    /// Of other rails' devices, one for each lane that was by such a rail.
+    /// Queues on other rails' devices, one per lane that has failed over.
     elsewhere: List,
-    /// Lanes so far. Locked while a queue is made: only who makes lanes waits.
+    /// Number of lanes so far. Locked while a queue is created, which blocks only other creators of lanes.
     lanes: Mutex<usize>,
 }
 
-/// Queues are only ever added: who waits looks at all of them again and again, without a lock.
+/// Append-only list. Waiting threads poll all queues repeatedly, without a lock.
 type List = OnceLock<Box<Node>>;
 
 struct Node {
@@ -51,11 +52,12 @@ struct Node {
     next: List,
 }
 
-/// A completion queue that one thread at a time polls, so that each lane is told in order; others need not wait.
+/// A completion queue that one thread at a time polls, which keeps completions of a lane in order. Other threads skip
+/// it.
 pub(crate) struct Polled {
     pub queue: Arc<CompletionQueue>,
     pub polling: Mutex<()>,
-    /// Of the rail whose device it is of.
+    /// Health of the rail whose device has the queue.
     pub health: Arc<Health>,
 }
 
@@ -70,7 +72,7 @@ impl Queues {
         self.context.limits.max_cqe.max(1) as u32
     }
 
-    /// The queue for one lane more, whose queue pairs, one after the other, it is for.
+    /// The queue for one more lane, for all its successive queue pairs.
     pub fn take(&self) -> Result<Arc<Polled>, VerbsError> {
         let mut made = lock(&self.lanes);
         let at = queue_of(*made, self.depth, self.most());
@@ -88,12 +90,13 @@ impl Queues {
         Ok(queue)
     }
 
-    /// The queue for one lane of this rail by another's device, which is as healthy as that. By one thread at a time.
+    /// Creates the queue for a lane of this rail that fails over to another rail's device, with that rail's health.
+    /// Called by one thread at a time.
     pub fn elsewhere(&self, context: &Arc<Context>, health: &Arc<Health>) -> Result<Arc<Polled>, VerbsError> {
         Ok(append(&self.elsewhere, CompletionQueue::new(context, self.depth)?, health))
     }
 
-    /// All that there are.
+    /// All queues.
     #[inline]
     pub fn all(&self) -> impl Iterator<Item = &Arc<Polled>> {
         nodes(&self.queues).chain(nodes(&self.elsewhere)).map(|node| &node.polled)
@@ -123,8 +126,8 @@ mod tests {
     }
 
     #[test]
-    fn entries_are_by_lanes_and_not_by_ranks() {
-        assert_eq!(entries(0, 128, 4 << 20), 0, "before the first connection");
+    fn entries_grow_with_lanes_and_not_with_ranks() {
+        assert_eq!(entries(0, 128, 4 << 20), 0, "no entries before the first connection");
         assert_eq!([1, 8, 9, 24, 25].map(|lanes| entries(lanes, 128, 4 << 20)), [1024, 1024, 3072, 3072, 7168]);
         for lanes in 1..3000 {
             let entries = entries(lanes, 128, 4 << 20);
@@ -133,9 +136,9 @@ mod tests {
         assert_eq!(queue_of(9_998, 128, 4 << 20), 10, "11 queues to all of 10,000 ranks");
     }
 
-    /// The depth is what was asked for, however many lanes: Soft-RoCE's largest queue has 32,767 entries.
+    /// The depth stays as requested for any number of lanes: Soft-RoCE's largest queue has 32,767 entries.
     #[test]
-    fn small_queues_are_more() {
+    fn limited_queue_size_makes_more_queues() {
         assert_eq!(lanes(0, 128, 32_767), 8);
         assert_eq!(lanes(9, 128, 32_767), 255);
         assert!((0..10_000).all(|nth| lanes(queue_of(nth, 128, 32_767), 128, 32_767) * 128 <= 32_767));

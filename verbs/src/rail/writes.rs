@@ -1,17 +1,18 @@
-//! What is known of how adapters do writes: who writes a word or a message and who looks for it are to go by the same.
+//! Properties of an adapter's writes. The writer and the reader of a word or message must assume the same.
 
 use crate::values::NotifyBy;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Writes {
-    /// How a word is put in one piece.
+    /// The way to write a word as one unit.
     pub notify_by: NotifyBy,
-    /// Whether the last bytes of a write are seen last.
+    /// The last bytes of a write become visible last.
     pub in_order: bool,
 }
 
 impl Writes {
-    /// The least that all of these promise: it is the far end's adapter that does a write, and any two ranks may be of different ones.
+    /// The weakest of these properties. A write is performed by the target's adapter, and any two ranks may have
+    /// different adapters.
     pub fn least(all: impl IntoIterator<Item = Writes>) -> Option<Writes> {
         all.into_iter().reduce(|one, other| Writes {
             notify_by: if one.notify_by == NotifyBy::Atomic { one.notify_by } else { other.notify_by },
@@ -36,11 +37,11 @@ mod tests {
     const ALL: Writes = Writes { notify_by: NotifyBy::Write, in_order: true };
     const WHOLE: Writes = Writes { notify_by: NotifyBy::Write, in_order: false };
     const SOFT: Writes = Writes { notify_by: NotifyBy::Atomic, in_order: false };
-    /// TRANSOM_VERBS_NOTIFY has it so.
+    /// TRANSOM_VERBS_NOTIFY=atomic.
     const SAID: Writes = Writes { notify_by: NotifyBy::Atomic, in_order: true };
 
     #[test]
-    fn ranks_of_different_adapters_go_by_what_all_promise() {
+    fn weakest_adapter_determines_the_writes_of_all() {
         for (all, least) in [
             (&[ALL, ALL][..], ALL),
             (&[ALL, SOFT, ALL], SOFT),
@@ -54,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn a_byte_says_it() {
+    fn writes_round_trip_through_a_byte() {
         for writes in [ALL, WHOLE, SOFT, SAID] {
             assert_eq!(Writes::from_byte(writes.to_byte()), Some(writes));
         }

@@ -1,17 +1,17 @@
-//! Which buffers are where, by their numbers, and what has come.
+//! The account of receive buffers by number, and of received messages.
 
 use super::{AT_ONCE, LONGEST, LOW, LOWEST, MORE, MOST};
 use crate::wr::Completion;
 use std::collections::{HashMap, VecDeque};
 
-/// The account of a rank's buffers.
+/// The account of a rank's receive buffers.
 #[derive(Default)]
 pub(super) struct Account {
-    /// How many there are.
+    /// Number of buffers.
     all: usize,
-    /// Not more than these can be with the adapter; fewer if queue pairs that broke took some along.
+    /// Upper bound of the buffers posted to the adapter. Broken queue pairs may have consumed some.
     posted: i64,
-    /// To be handed over.
+    /// Buffers to be posted.
     free: Vec<u32>,
     came: VecDeque<(u32, What)>,
     pairs: HashMap<u32, Pair>,
@@ -19,11 +19,11 @@ pub(super) struct Account {
 
 struct Pair {
     peer: u32,
-    /// What it had begun was told to have failed.
+    /// A flushed receive was reported for this queue pair.
     flushed: bool,
 }
 
-/// What came.
+/// A received item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
     Message { number: u32, bytes: usize },
@@ -31,19 +31,19 @@ pub(super) enum What {
 }
 
 impl Account {
-    /// There are so many more, and free; those before keep their numbers.
+    /// Adds `more` free buffers; existing buffers keep their numbers.
     pub fn add(&mut self, more: usize) {
         self.free.extend((self.all..self.all + more).map(|number| number as u32));
         self.all += more;
     }
 
-    /// What comes by a queue pair of this number is a peer's from now on.
+    /// Assigns a queue pair number to a peer.
     pub fn expect(&mut self, queue_pair: u32, peer: u32) {
         self.pairs.insert(queue_pair, Pair { peer, flushed: false });
     }
 
-    /// A queue pair is gone; `was_connected`: it may have had a buffer whose message did not come whole, and of which not
-    /// every driver tells.
+    /// Removes a queue pair. If it `was_connected`, it may have consumed a buffer for an incomplete message, which not
+    /// every driver reports.
     pub fn forget(&mut self, queue_pair: u32, was_connected: bool) {
         if let Some(pair) = self.pairs.remove(&queue_pair)
             && was_connected
@@ -53,7 +53,7 @@ impl Account {
         }
     }
 
-    /// The adapter is done with a buffer.
+    /// Records the completion of a receive.
     pub fn completed(&mut self, completion: &Completion) {
         let number = completion.token.request();
         self.posted -= 1;
@@ -69,17 +69,17 @@ impl Account {
         self.free.push(number);
     }
 
-    /// What came first of all that was not taken, and from whom.
+    /// Takes the oldest received item, with its sender.
     pub fn take(&mut self) -> Option<(u32, What)> {
         self.came.pop_front()
     }
 
-    /// How much was not taken.
+    /// Number of received items not yet taken.
     pub fn waiting(&self) -> usize {
         self.came.len()
     }
 
-    /// A buffer is free again. Whether it is time to hand those that are over.
+    /// Frees a buffer; returns whether it is time to post the free buffers.
     pub fn give(&mut self, number: u32) -> bool {
         self.free.push(number);
         self.are_many_free()
@@ -89,7 +89,7 @@ impl Account {
         self.free.len() >= AT_ONCE
     }
 
-    /// Nothing that came will be taken.
+    /// Drops all received items.
     pub fn discard(&mut self) {
         while let Some((_, what)) = self.came.pop_front() {
             if let What::Message { number, .. } = what {
@@ -98,13 +98,13 @@ impl Account {
         }
     }
 
-    /// Those that are free, to be handed over.
+    /// Takes the free buffers, to be posted.
     pub fn post(&mut self) -> Vec<u32> {
         self.posted += self.free.len() as i64;
         std::mem::take(&mut self.free)
     }
 
-    /// Whether more are needed, as some came just now or none did, and may be.
+    /// Returns whether more buffers are needed. `some_came`: messages arrived just now.
     pub fn is_low(&self, some_came: bool) -> bool {
         self.posted < if some_came { LOW } else { LOWEST } && self.all + MORE <= MOST
     }
@@ -130,56 +130,57 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_is_of_the_peer_whose_queue_pair_it_was_then() {
+    fn message_belongs_to_the_peer_of_its_queue_pair() {
         let mut account = account();
         account.completed(&came(0, 70, 100));
         account.completed(&Completion { value: Some(5), ..came(1, 80, 0) });
-        // The number goes to another, after what the first brought was settled.
+        // The number is reused by another peer after the first one's messages were recorded.
         account.forget(70, true);
         account.expect(70, 9);
         account.completed(&came(2, 70, usize::MAX));
         assert_eq!(account.take(), Some((7, What::Message { number: 0, bytes: 100 })));
         assert_eq!(account.take(), Some((8, What::Value(5))));
-        assert_eq!(account.take(), Some((9, What::Message { number: 2, bytes: LONGEST })), "no more than it has");
-        assert_eq!((account.take(), account.post()), (None, vec![1]), "a value leaves its buffer as it is");
+        assert_eq!(
+            account.take(),
+            Some((9, What::Message { number: 2, bytes: LONGEST })),
+            "at most the buffer's length"
+        );
+        assert_eq!((account.take(), account.post()), (None, vec![1]), "a value frees its buffer at once");
     }
 
     #[test]
-    fn every_buffer_comes_back() {
+    fn every_buffer_returns() {
         let mut account = account();
         let failed = Err(Failure::known(Why::Ended));
         account.completed(&Completion { result: failed, ..came(3, 70, 0) });
-        account.completed(&came(4, 99, 10)); // of nobody
+        account.completed(&came(4, 99, 10)); // an unknown queue pair
         account.completed(&came(5, 80, 10));
         assert_eq!(account.waiting(), 1);
         account.discard();
         assert_eq!((account.post(), account.waiting()), (vec![3, 4, 5], 0));
-        assert!(
-            (0..AT_ONCE as u32 - 1).all(|number| !account.give(number)) && account.give(7),
-            "handed over by several"
-        );
+        assert!((0..AT_ONCE as u32 - 1).all(|number| !account.give(number)) && account.give(7), "posted in batches");
     }
 
     #[test]
-    fn a_queue_pair_that_broke_may_have_taken_one_along() {
+    fn broken_queue_pair_may_have_consumed_a_buffer() {
         let mut account = account();
         account.add(MORE);
         account.post();
         let left = |account: &Account| account.posted;
         assert_eq!(left(&account), (FIRST + MORE) as i64);
         account.forget(70, true);
-        assert_eq!(left(&account), (FIRST + MORE) as i64 - 1, "nothing was told of it");
+        assert_eq!(left(&account), (FIRST + MORE) as i64 - 1, "its receive was not reported");
         account.forget(70, true);
         account.expect(71, 7);
         account.forget(71, false);
         account.completed(&Completion { result: Err(Failure::known(Why::Ended)), ..came(3, 80, 0) });
         account.forget(80, true);
         account.post();
-        assert_eq!(left(&account), (FIRST + MORE) as i64 - 1, "never connected; told");
+        assert_eq!(left(&account), (FIRST + MORE) as i64 - 1, "one was never connected, the other was reported");
     }
 
     #[test]
-    fn there_are_more_when_few_are_left_and_never_too_many() {
+    fn buffers_grow_when_low_and_are_limited() {
         let mut account = account();
         let mut all = FIRST;
         for _ in 0..2 * MOST {
@@ -188,14 +189,14 @@ mod tests {
                 all += MORE;
             }
             account.post();
-            account.completed(&came(0, 70, 8)); // and is not given back
+            account.completed(&came(0, 70, 8)); // not given back
         }
         assert!((MOST - MORE + 1..=MOST).contains(&all), "{all}");
-        assert!(LOW as usize <= MORE, "one time suffices");
+        assert!(LOW as usize <= MORE, "one growth suffices");
     }
 
     #[test]
-    fn a_rank_that_is_sent_nothing_has_few() {
+    fn rank_without_messages_has_few_buffers() {
         let mut account = account();
         assert!(account.is_low(true) && !account.is_low(false));
         for pair in 0..FIRST as u32 / 2 {
@@ -204,6 +205,6 @@ mod tests {
         }
         assert!(!account.is_low(false));
         account.forget(70, true);
-        assert!(account.is_low(false), "queue pairs took them along, and nothing can come that would tell");
+        assert!(account.is_low(false), "queue pairs consumed the buffers, so no message could trigger growth");
     }
 }

@@ -1,7 +1,7 @@
-//! What comes to this rank by messages: buffers that its queue pairs share, filled again as they are given back.
+//! Reception of messages on connections: buffers shared by all queue pairs of the rank, reposted as they are freed.
 //!
-//! The first queue pair brings [`FIRST`] buffers along; more are registered once messages come, so that [`LOW`] are there
-//! for the next. A peer that finds none waits, and its adapter asks again.
+//! The first queue pair brings [`FIRST`] buffers. More are registered once messages arrive, so that at least [`LOW`]
+//! are posted. A sender that finds no buffer waits, and its adapter retries (RNR).
 
 mod account;
 
@@ -14,19 +14,19 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use transom_launch::lock;
 
-/// Bytes of a buffer: 8 KiB of a message, and its header.
+/// Bytes per buffer: 8 KiB of a message, and its header.
 pub(super) const LONGEST: usize = (8 << 10) + 192;
-/// Buffers that are there with the first queue pair; of which more are registered below so many, when messages come, or when none
-/// do; how many at a time; and at most.
+/// Buffers registered with the first queue pair; more are registered below `LOW` while messages arrive and below
+/// `LOWEST` while none do, `MORE` at a time and `MOST` at most.
 const FIRST: usize = 16;
 const LOW: i64 = 32;
 const LOWEST: i64 = 8;
 const MORE: usize = 64;
 pub(super) const MOST: usize = 1024;
-/// As many are handed over at a time, while there are others.
+/// Batch size for reposting while other buffers are posted.
 const AT_ONCE: usize = 8;
 
-/// What comes to a rank.
+/// Reception of a rank's messages.
 pub(super) struct Receives {
     domain: Arc<Domain>,
     made: OnceLock<Made>,
@@ -34,37 +34,38 @@ pub(super) struct Receives {
 }
 
 struct Made {
-    /// None on a device that has none as long: nothing comes then.
+    /// `None` on a device without a shared queue of sufficient size: no messages can be received then.
     queue: Option<Arc<SharedQueue>>,
     completions: Arc<CompletionQueue>,
 }
 
 #[derive(Default)]
 struct State {
-    /// Of [`FIRST`] and then [`MORE`] buffers each.
+    /// The first buffer holds [`FIRST`] receives, each further one [`MORE`].
     memory: Vec<Arc<Buffer>>,
     account: Account,
     closed: bool,
-    /// Rings of peers that may not know that they are gone.
+    /// Rings that peers may still write to.
     kept: Vec<Arc<Buffer>>,
 }
 
-/// From whom, and what.
+/// A received item, with its sender's rank.
 pub(super) enum Came {
     Message(u32, Filled),
     Value(u32, u32),
 }
 
-/// A buffer with a message. Handed over again when dropped.
+/// A buffer with a received message. Dropping it returns the buffer for reposting.
 pub(super) struct Filled {
     number: u32,
     pub bytes: usize,
-    /// Where it begins.
+    /// First byte of the message.
     pub start: NonNull<u8>,
     home: Arc<Receives>,
 }
 
-// SAFETY: the buffer is registered memory that any thread may use, and this one's alone until it is handed over again.
+// SAFETY: the buffer is registered memory that any thread may access, and it belongs to this object alone until it is
+// dropped.
 unsafe impl Send for Filled {}
 
 impl Receives {
@@ -72,17 +73,21 @@ impl Receives {
         Arc::new(Receives { domain: domain.clone(), made: OnceLock::new(), state: Mutex::default() })
     }
 
-    /// Where a queue pair receives; made for the first. By one thread at a time.
+    /// The completion queue and shared queue for a queue pair, created at the first call. Called by one thread at a
+    /// time.
     pub fn ends(&self) -> Result<(&Arc<CompletionQueue>, Option<&Arc<SharedQueue>>), VerbsError> {
         if self.made.get().is_none() {
             let context = &self.domain.context;
             let completions =
                 Arc::new(CompletionQueue::new(context, MOST.min(context.limits.max_cqe as usize) as u32)?);
             let queue = self.is_able().then(|| SharedQueue::new(&self.domain, MOST as u32)).transpose();
-            let queue = queue.inspect_err(|error| tracing::warn!(%error, "messages cannot be received")).ok().flatten();
+            let queue = queue
+                .inspect_err(|error| tracing::warn!(%error, "no shared receive queue; messages cannot be received"))
+                .ok()
+                .flatten();
             self.made.get_or_init(|| Made { queue: queue.map(Arc::new), completions });
         }
-        let made = self.made.get().expect("just made");
+        let made = self.made.get().expect("created above");
         let mut state = self.state();
         if state.memory.is_empty() {
             self.grow(made, &mut state)?;
@@ -90,36 +95,36 @@ impl Receives {
         Ok((&made.completions, made.queue.as_ref()))
     }
 
-    /// Whether messages can be received, as far as is known.
+    /// Returns whether messages can be received, as far as known.
     pub fn works(&self) -> bool {
         self.made.get().map_or(self.is_able(), |made| made.queue.is_some())
     }
 
-    /// Whether the device has shared queues, of so many buffers.
+    /// Returns whether the device supports a shared queue of the required size.
     fn is_able(&self) -> bool {
         let limits = &self.domain.context.limits;
         limits.max_srq > 0 && limits.max_srq_wr >= MOST as i32 && limits.max_cqe >= MOST as i32
     }
 
-    /// What comes by a queue pair of this number is a peer's from now on.
+    /// Assigns a queue pair number to a peer.
     pub fn expect(&self, queue_pair: u32, peer: u32) {
         self.state().account.expect(queue_pair, peer);
     }
 
-    /// All that has come by then is remembered with whose it is.
+    /// Records all messages received so far, with their senders.
     pub fn settle(&self) {
         if let Some(made) = self.made.get() {
             self.harvest(made, &mut self.state());
         }
     }
 
-    /// A queue pair is gone; `was_connected`: it may have had a buffer whose message did not come whole, and of which not
-    /// every driver tells.
+    /// Removes a queue pair. If it `was_connected`, it may have consumed a buffer for an incomplete message, which not
+    /// every driver reports.
     pub fn forget(&self, queue_pair: u32, was_connected: bool) {
         self.state().account.forget(queue_pair, was_connected);
     }
 
-    /// What has come next.
+    /// Takes the next received item.
     pub fn take(self: &Arc<Self>) -> Option<Came> {
         let made = self.made.get()?;
         let mut state = self.state();
@@ -137,7 +142,7 @@ impl Receives {
         }
     }
 
-    /// Nobody will take anything any more: what comes is thrown away, now and whenever this is called again.
+    /// Drops received messages, now and at each later call, once `closes` was given.
     pub fn discard(&self, closes: bool) {
         let mut state = self.state();
         state.closed |= closes;
@@ -148,7 +153,7 @@ impl Receives {
         }
     }
 
-    /// Keeps memory as long as this rank is there.
+    /// Keeps memory as long as this rank exists.
     pub fn keep(&self, memory: Arc<Buffer>) {
         self.state().kept.push(memory);
     }
@@ -157,7 +162,7 @@ impl Receives {
         let State { account, .. } = state;
         let before = account.waiting();
         if let Err(error) = made.completions.poll(&mut |completion| account.completed(&completion)) {
-            tracing::error!(%error, "messages are not told any more");
+            tracing::error!(%error, "cannot poll for received messages");
         }
         let nothing = account.waiting() == before;
         if nothing || account.are_many_free() {
@@ -166,11 +171,11 @@ impl Receives {
         if state.account.is_low(!nothing)
             && let Err(error) = self.grow(made, state)
         {
-            tracing::debug!(%error, "no more memory for messages to come");
+            tracing::debug!(%error, "cannot register more receive buffers");
         }
     }
 
-    /// Registers some more, or the first.
+    /// Registers more buffers, or the first ones.
     fn grow(&self, made: &Made, state: &mut State) -> Result<(), VerbsError> {
         if made.queue.is_none() {
             return Ok(());
@@ -183,7 +188,7 @@ impl Receives {
         Ok(())
     }
 
-    /// Hands over what is free.
+    /// Posts the free buffers.
     fn fill(&self, made: &Made, state: &mut State) {
         let Some(queue) = &made.queue else { return };
         let free = state.account.post();
@@ -192,9 +197,10 @@ impl Receives {
             (Token::new(0, number.into()), [buffer.piece(offset, LONGEST)])
         };
         let buffers: Vec<_> = free.iter().map(|number| piece(*number)).collect();
-        // SAFETY: registered until this rank's queue pairs are gone, which go first; free, so nobody uses them.
+        // SAFETY: the buffers stay registered until this rank's queue pairs are destroyed, and they were free, so no
+        // other code uses them.
         if let Err(error) = unsafe { queue.post(&buffers) } {
-            tracing::error!(%error, "buffers for messages are lost");
+            tracing::error!(%error, "cannot post receive buffers");
         }
     }
 

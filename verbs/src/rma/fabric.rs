@@ -1,5 +1,5 @@
-//! What windows ask of a provider: a remote operation is a request to the adapter, which executes it on the target's memory
-//! without the target.
+//! The [`Fabric`] of windows. A remote operation is a request to the adapter, which executes it on the target's memory
+//! without involving the target.
 
 use super::Verbs;
 use super::far::Far;
@@ -28,9 +28,9 @@ impl Fabric for Verbs {
     }
 
     unsafe fn register(&self, memory: &UserMemory) -> Result<(Region, Vec<u8>), FabricError> {
-        // SAFETY: by the caller's word.
+        // SAFETY: caller's contract.
         let (region, _) = unsafe { self.0.node.memory.register(memory) }?;
-        // No way to it but the adapter's.
+        // Only the adapter reaches this memory.
         self.register_here(region, &[], Access::Bytes)
     }
 
@@ -76,7 +76,7 @@ impl Fabric for Verbs {
     fn start_put(&self, to: &Remote, offset: usize, source: BoxBytes) -> Result<Moving, FabricError> {
         let far = to.far(offset, source.len())?;
         if let Some(view) = &to.view {
-            // Copying takes this rank's processor, whenever it does it.
+            // A copy takes this rank's processor whenever it is made, so it is made at once.
             return self.0.node.memory.put(view, offset, &source).map(|()| Moving::done(source));
         }
         let moving = self.0.start_write(far, source)?;
@@ -107,10 +107,10 @@ impl Fabric for Verbs {
     ) -> Result<Option<Moving>, FabricError> {
         let far = to.far(offset, source.len())?;
         if let Some(view) = &to.view {
-            // SAFETY: lent by the caller.
+            // SAFETY: the caller lends the source.
             return self.0.node.memory.put(view, offset, unsafe { source.as_ref() }).map(|()| None);
         }
-        // SAFETY: by the caller's word.
+        // SAFETY: caller's contract.
         let moving = unsafe { self.0.start_lent_write(far, source) }?;
         self.behind_it(to).map(|()| moving)
     }
@@ -123,15 +123,15 @@ impl Fabric for Verbs {
     ) -> Result<Option<Moving>, FabricError> {
         let far = from.far(offset, into.len())?;
         if let Some(view) = &from.view {
-            // SAFETY: lent by the caller, for nobody else to use.
+            // SAFETY: the caller lends the destination for exclusive use.
             return self.0.node.memory.get(view, offset, unsafe { into.as_mut() }).map(|()| None);
         }
-        // SAFETY: by the caller's word.
+        // SAFETY: caller's contract.
         unsafe { self.0.start_lent_read(far, into) }
     }
 
     unsafe fn finish_get(&self, moving: Moving, into: NonNull<[u8]>) -> Result<(), FabricError> {
-        // SAFETY: by the caller's word.
+        // SAFETY: caller's contract.
         unsafe { self.0.finish_get(moving, into) }
     }
 
@@ -139,7 +139,7 @@ impl Fabric for Verbs {
         self.0.core().memory.buffer(bytes)
     }
 
-    // Adapters wake nobody: who waits looks now and then.
+    // Adapters cannot wake a thread, so waiting ranks poll.
     fn start_cas(&self, at: &Remote, offset: usize, expected: u64, new: u64, _: Wake) -> Result<Pending, FabricError> {
         self.start(at, offset, Verb::CompareAndSwap { expected, new })
     }
@@ -156,7 +156,8 @@ impl Fabric for Verbs {
         let (way, place) = at.word(offset)?;
         at.behind_other_way(way)?;
         self.0.behind_stripes(way, Stripes::All)?;
-        // A write may come between the two halves of an adapter's own atomic: words that others add to are one's own.
+        // A plain write could fall between the two halves of an atomic of this rank's own adapter. Words that peers add
+        // to are therefore swapped.
         if at.rank == self.rank() {
             let guess = match &at.view {
                 Some(view) => {
@@ -166,7 +167,7 @@ impl Fabric for Verbs {
                 }
                 None => 0,
             };
-            // It has taken effect when the call returns.
+            // The swap has taken effect when the call returns.
             return self.0.swap(way, place, value, guess);
         }
         match self.0.core().rail.writes.notify_by {
@@ -201,7 +202,7 @@ impl Fabric for Verbs {
             member.unheard()?;
             member.exchange.check_peers(wait.awaited)
         });
-        // Nothing wakes a rank whose memory an adapter changes.
+        // Nothing wakes a rank when an adapter changes its memory.
         wait.until(is_crowded(member.node.ranks()), look, check, |look| {
             member.nap(&mut nap);
             look()
@@ -238,7 +239,7 @@ impl Fabric for Verbs {
         at.iter().try_for_each(|remote| self.flush(remote))
     }
 
-    /// Nothing is waited for here: a later verb by the same way comes after by itself, one by another waits.
+    /// Does not wait: a later verb on the same lane is ordered anyway, and one on another lane waits.
     fn order(&self, at: &Remote) -> Result<(), FabricError> {
         fence(SeqCst);
         at.ways().try_for_each(|way| self.0.order(way))
@@ -246,13 +247,13 @@ impl Fabric for Verbs {
 }
 
 impl Verbs {
-    /// After a put: the words by which others hear of it may go another way.
+    /// Orders a put before the words that notify peers of it, if these take another lane.
     #[inline]
     fn behind_it(&self, to: &Remote) -> Result<(), FabricError> {
         if to.apart { self.0.order(to.way) } else { Ok(()) }
     }
 
-    /// Has what was done there told when it is complete, without waiting: for several flushes at once.
+    /// Requests completions of all operations on the target, without waiting, so that several flushes overlap.
     pub fn start_flush(&self, at: &Remote) -> Result<(), FabricError> {
         fence(SeqCst);
         at.ways().try_for_each(|way| self.0.start_flush(way))

@@ -1,4 +1,4 @@
-//! Why an operation cannot go on, in the words of those who called it.
+//! Errors of operations that cannot continue.
 
 use super::member::{Member, Way};
 use crate::VerbsError;
@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 use transom_locks::Awaited;
 use transom_windows::FabricError;
 
-/// After how long without a completion an operation is given up; and once somebody has died or left.
+/// Time without a completion after which an operation fails; and the shorter time after a rank died or left.
 pub(super) const UNSERVED: Duration = Duration::from_secs(20);
 const UNSERVED_AFTER_DEATH: Duration = Duration::from_secs(10);
 
-/// Why an operation stopped.
+/// The reason why an operation stopped.
 pub(super) enum Halt {
     Failed(Failure),
     System(io::Error),
@@ -21,7 +21,8 @@ pub(super) enum Halt {
 }
 
 impl Member {
-    /// An error if this rank's rail is broken: what is under way will not be told complete. Of further rails others take over.
+    /// Fails if this rank's first rail is broken, because requests will not be reported complete. The other rails are
+    /// covered by failover.
     pub fn works(&self) -> Result<(), FabricError> {
         let rail = &self.core().rail;
         let Some(broken) = rail.health.broken() else { return Ok(()) };
@@ -30,30 +31,32 @@ impl Member {
         Err(FabricError::System { what, source: io::Error::new(io::ErrorKind::NotConnected, broken.to_string()) })
     }
 
-    /// An error if nothing was completed for long: not every adapter tells that nobody answers any more (Soft-RoCE sends
-    /// again for ever where the retry count is 7); where it does, the connection may come back until then. A peer that is stopped is no reason, since its adapter answers. Sooner
-    /// if somebody left or died: then ranks leave without waiting for this one.
+    /// Fails if nothing has completed for [`UNSERVED`]. Not every adapter reports an unreachable peer: Soft-RoCE
+    /// retransmits for ever with a retry count of 7. Where it is reported, the connection may be restored within that
+    /// time. A stopped peer does not matter, because its adapter answers. The time is shorter once a rank has left or
+    /// died, because then ranks leave without waiting for this one.
     pub fn served(&self, way: Way, silence: &mut Option<(u64, Instant)>) -> Result<(), FabricError> {
         let gone = self.exchange.check_peers(Awaited::Rank(way.rank)).err();
         if let Some(FabricError::PeerDied { rank }) = gone {
-            // Room that it will never give back may be all that this one waits for.
+            // The operation may wait for resources that the dead rank will never return.
             self.give_up(self.peers[rank] as usize);
         }
         let lane = self.lane(way);
         let completed = lane.completed();
         match *silence {
-            // What finds no queue is not posted.
+            // While there is no queue, nothing is posted.
             _ if lane.is_idle() && !lane.is_broken() => *silence = None,
             Some((before, since)) if before == completed => {
                 if since.elapsed() > if gone.is_some() { UNSERVED_AFTER_DEATH } else { UNSERVED } {
                     self.give_up(way.peer);
                     return Err(gone.unwrap_or_else(|| {
-                        self.unreachable(way, format!("its adapter has acknowledged nothing for {UNSERVED:?}"))
+                        self.unreachable(way, format!("its adapter has acknowledged no request for {UNSERVED:?}"))
                     }));
                 }
             }
             _ => {
-                // Else the room that it waits for may be another peer's, and of this one nothing is told.
+                // If the operation waits for another peer's resources, no completion of this lane would be reported
+                // otherwise.
                 let _ = lane.ask();
                 *silence = Some((completed, Instant::now()));
             }
@@ -61,15 +64,15 @@ impl Member {
         Ok(())
     }
 
-    /// Ends the lane to a peer that is known to be gone.
+    /// Ends the lanes to a peer that is known to be gone.
     fn give_up(&self, peer: usize) {
         for lane in self.service.cores().filter_map(|core| core.endpoints.lane(peer)) {
             lane.give_up(Failure::known(Why::Gone));
         }
     }
 
-    /// An error if the rank itself has died: of what others' deaths mean, this operation knows nothing. One that left
-    /// keeps its memory until all have.
+    /// Fails if the rank itself has died; this operation ignores other deaths. A rank that left keeps its memory until
+    /// all have left.
     pub fn alive(&self, way: Way) -> Result<(), FabricError> {
         match self.exchange.check_peers(Awaited::Rank(way.rank)) {
             Err(FabricError::PeerDied { rank }) if rank == way.rank => {
@@ -80,7 +83,7 @@ impl Member {
         }
     }
 
-    /// An error if a lane failed whose peer has not left: what it was told may never have reached it.
+    /// Fails if a lane failed whose peer has not left: earlier requests may not have reached it.
     pub fn unheard(&self) -> Result<(), FabricError> {
         self.progress();
         self.works()?;
@@ -103,30 +106,30 @@ impl Member {
         let rank = way.rank;
         match halt {
             Halt::Memory(source) => FabricError::System {
-                what: format!("memory for an operation on rank {rank}"),
+                what: format!("registering memory for an operation on rank {rank}"),
                 source: io::Error::other(source),
             },
             Halt::System(source) => {
-                FabricError::System { what: format!("an operation on rank {rank} could not be started"), source }
+                FabricError::System { what: format!("posting an operation on rank {rank}"), source }
             }
             Halt::Failed(failure) => {
                 let why = self.core_of(way).rail.context().status(failure.status);
                 match failure.why {
                     Why::Refused => {
-                        let refused = "its adapter refuses the access, and ends the connection: the memory is no longer \
+                        let refused = "its adapter refused the access and ended the connection: the memory is no longer \
                                        registered, or never was under this key";
                         FabricError::BadKey { rank, why: format!("{refused} ({why})"), source: None }
                     }
-                    // The peer ended it, and is alive to tell why.
+                    // The peer ended the connection and is alive to report the reason.
                     Why::Ended if self.alive(way).is_ok() => FabricError::System {
                         what: format!("the connection to rank {rank} has ended"),
                         source: io::Error::new(
                             io::ErrorKind::ConnectionAborted,
-                            "that rank has given it up, and says why: mostly it accessed memory of this rank that is not \
+                            "that rank ended it; see its error. The usual cause is an access to memory of this rank that is not \
                              registered any more, or never was",
                         ),
                     },
-                    // Whoever died or left may be known a moment later.
+                    // The death or departure of the peer may become known a moment later.
                     _ => match self.alive_soon(way) {
                         Err(gone) => gone,
                         Ok(()) => self.unreachable(way, why),
@@ -144,15 +147,15 @@ impl Member {
         Ok(())
     }
 
-    /// Tells the others, once, that this rank cannot keep what they rely on.
+    /// Reports to the other ranks, once, that this rank cannot continue.
     fn fail_once(&self) {
         if !self.failed.swap(true, Relaxed) {
-            tracing::error!(rank = self.exchange.rank(), "this rank cannot go on; telling the others");
+            tracing::error!(rank = self.exchange.rank(), "this rank cannot continue; notifying the other ranks");
             self.exchange.fail();
         }
     }
 
-    /// The network fails between two that live: the rest of the job is told, once.
+    /// The error of a network failure between two live ranks. Notifies the other ranks, once.
     pub fn unreachable(&self, way: Way, why: String) -> FabricError {
         self.fail_once();
         let (rail, me) = (&self.core_of(way).rail, self.exchange.rank());

@@ -1,24 +1,24 @@
-//! Where an operation goes.
+//! The target location of an operation.
 
 use super::member::Way;
 use crate::wr::Place;
 
-/// A place of a peer, and the way to it.
+/// A place in a peer's memory, and the way to it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Far<'k> {
     pub way: Way,
     pub place: Place,
-    /// By which the further rails name the memory; none if it is reached by the first alone.
+    /// Keys of the memory on the further rails; empty if only the first rail reaches it.
     pub keys: &'k [u32],
 }
 
 impl Far<'_> {
-    /// What is reached by one rail alone.
+    /// A location reached by one rail only.
     pub fn of(way: Way, place: Place) -> Self {
         Far { way, place, keys: &[] }
     }
 
-    /// So many bytes on, as a rail names it.
+    /// The place `bytes` bytes further, with the key of a rail.
     pub fn at(&self, rail: usize, bytes: usize) -> Place {
         let key = rail.checked_sub(1).map_or(self.place.key, |further| self.keys[further]);
         Place { address: self.place.address + bytes as u64, key }

@@ -1,8 +1,8 @@
-//! What a rank has of the collectives of its job or team: a block of registered memory, with a place for each step where one
-//! other says something, and a word that says how many collectives this rank has done.
+//! State of a job's or team's collectives at one rank: a block of registered memory. It has a place per step, into
+//! which one peer writes, and a word that counts the collectives that this rank has completed.
 //!
-//! Places and bytes are there twice, for collectives of even and of odd numbers. Who says something in collective `i` has
-//! ended `i - 1`, so all have begun that, and ended `i - 2`, whose places and bytes nobody needs any more.
+//! Places and bytes exist twice, for collectives of even and odd numbers. A rank that writes in collective `i` has
+//! completed `i - 1`, so all ranks have begun `i - 1`, and hence completed `i - 2`, whose places and bytes are free.
 
 use crate::VerbsError;
 use crate::connect::{Service, Twin};
@@ -15,34 +15,34 @@ use transom_channel::wire::RAILS;
 use transom_locks::Rank;
 use transom_windows::FabricError;
 
-/// Steps that there are places for: more ranks do not share a lock word.
+/// Largest number of steps; more ranks would exceed a lock word.
 const STEPS: usize = 16;
-/// A place: a word (twice the collective's number, and the flag), an address, a length, a key for each rail.
+/// Layout of a place: a word (twice the collective's number, plus the flag), an address, a length, and a key per rail.
 const PLACE: usize = 24 + RAILS * size_of::<u32>();
-/// Where the word is that says how many collectives a rank has done.
+/// Offset of the word that counts completed collectives.
 pub(super) const DONE: usize = 2 * STEPS * PLACE;
 pub(super) const BLOCK: usize = DONE + 8;
-/// What a rank has of the collectives of its job or team.
+/// State of a job's or team's collectives.
 pub(super) struct Mail {
     pub block: Buffer,
-    /// The blocks of all, by rank.
+    /// Location of each rank's block.
     pub blocks: Box<[Place]>,
-    /// By which further rails name them, if there are several.
+    /// Keys of the blocks on the further rails, if there are several rails.
     pub further: Box<[Box<[u32]>]>,
-    /// Threads make collective calls one after another.
+    /// Serialises collective calls of several threads.
     pub turn: Mutex<Turn>,
 }
 
 pub(super) struct Turn {
-    /// Collectives begun.
+    /// Number of collectives begun.
     pub number: u64,
-    /// Registered memory with bytes for others, of even and odd collectives; in use is the last.
+    /// Registered buffers with bytes for peers, for even and odd collectives; the last one is in use.
     pub bytes: [Vec<Buffer>; 2],
-    /// Of the blocks of ranks that this one speaks to.
+    /// Key translations of the blocks to which this rank writes.
     pub twins: HashMap<Rank, Twin>,
 }
 
-/// A block that the others have not yet been told of.
+/// A block that is not yet published to the peers.
 pub(super) struct Block(Buffer);
 
 impl Block {
@@ -51,17 +51,21 @@ impl Block {
         Ok(Block(block.also(service.further_domains(), Access::Bytes)))
     }
 
-    /// What leads others to it.
+    /// Encodes the block's location for the peers.
     pub fn to_bytes(&self) -> Vec<u8> {
         self.0.keys().to_bytes(&[])
     }
 
-    /// Once all have told theirs.
+    /// Completes the state, given the blocks of all ranks.
     pub fn with<'b>(self, all: impl Iterator<Item = &'b [u8]>) -> Result<Mail, FabricError> {
         let read = |(rank, bytes)| {
             let keys = Keys::from_bytes(bytes).and_then(|(keys, _)| Some((keys.place(0)?, keys)));
             let keys = keys.filter(|(place, _)| place.address.checked_add(BLOCK as u64).is_some());
-            keys.ok_or_else(|| FabricError::BadKey { rank, why: "no block of collectives".into(), source: None })
+            keys.ok_or_else(|| FabricError::BadKey {
+                rank,
+                why: "it does not name a block of collectives".into(),
+                source: None,
+            })
         };
         let several = !self.0.keys().further().is_empty();
         let (mut blocks, mut further) = (Vec::new(), Vec::new());
@@ -79,10 +83,10 @@ impl Block {
 }
 
 impl Mail {
-    /// Bytes for each rank of the job or team.
+    /// Bytes of memory per rank of the job or team.
     pub const EACH: usize = size_of::<Place>();
 
-    /// Where the place of a step is, in the collective of that number.
+    /// Offset of a step's place in the collective of that number.
     pub fn place(number: u64, step: usize) -> usize {
         (number as usize % 2 * STEPS + step) * PLACE
     }

@@ -1,4 +1,4 @@
-//! A rank of a job or team, from joining to leaving.
+//! A rank's membership of a job or team, from joining to leaving.
 
 use super::mail::Mail;
 use super::operations::RailLane;
@@ -15,40 +15,40 @@ use std::time::{Duration, Instant};
 use transom_locks::{Awaited, Rank};
 use transom_windows::FabricError;
 
-/// How long a rank that leaves waits for what it put before.
+/// Longest wait of a leaving rank for its earlier puts.
 const DRAIN: Duration = Duration::from_secs(5);
-/// How long a rank that leaves keeps its memory for others after a death.
+/// Time for which a leaving rank keeps its memory for peers after a death.
 const AFTER_DEATH: Duration = Duration::from_secs(1);
 
-/// Bytes that a rank has of each of its job before it connects to any: less than a megabyte for 10,000.
+/// Bytes of memory per rank of the job before any connection: less than a megabyte for 10,000 ranks.
 const EACH: usize = connect::EACH + size_of::<u32>() + Node::EACH + Mail::EACH;
-const _: () = assert!(EACH <= 93, "as the documentation says");
+const _: () = assert!(EACH <= 93, "the crate's documentation states 93 bytes");
 
-/// One rank's membership of a job or team.
+/// A rank's membership of a job or team.
 pub(super) struct Member {
     pub service: Arc<Service>,
     pub exchange: Arc<dyn Bootstrap>,
     pub node: Node,
-    /// Ranks of the job, by ranks of this team.
+    /// Job rank of each rank of this team.
     pub peers: Box<[u32]>,
-    /// Whether data goes through the memory that ranks of one host share.
+    /// Data move through shared memory between ranks of one host.
     pub hybrid: bool,
-    /// What ranks of this team keep for each other: windows' memory, and all that a team has.
+    /// Memory that ranks of this team keep for each other.
     pub remains: Remains<Kept>,
-    /// Collectives over lanes; none where ranks share memory, which is faster.
+    /// State of collectives over lanes; `None` if all ranks share memory, which is faster.
     pub mail: Option<Mail>,
-    /// By what rails operations go, if there are several. Shared by the teams of a job.
+    /// Division of large operations among rails, if there are several. Shared by the teams of a job.
     pub paths: Option<Arc<Paths>>,
-    /// Whether the others were told that this rank cannot go on.
+    /// The other ranks were notified that this rank cannot continue.
     pub failed: AtomicBool,
-    /// A team keeps the job that it was made in, which knows it by this number.
+    /// The job that a team was made in, with the team's number there. A team keeps its job alive.
     pub parent: Option<(Arc<Member>, u64)>,
 }
 
-/// Something that others may still reach: it goes when it is dropped.
+/// An object that peers may still access; dropped to release it.
 pub(super) type Kept = Box<dyn Any + Send>;
 
-/// Where operations go: a rank (in the numbers of the team), the peer whose lane leads there, and the rail of that.
+/// Target of an operation: a rank of the team, the peer whose lane leads there, and the rail of that lane.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Way {
     pub rank: Rank,
@@ -57,7 +57,7 @@ pub(super) struct Way {
 }
 
 impl Way {
-    /// The same by another rail.
+    /// The same target on another rail.
     pub fn by(self, rail: usize) -> Way {
         Way { rail, ..self }
     }
@@ -77,25 +77,24 @@ impl Member {
         Member { service, exchange, node, peers, hybrid, remains, mail, paths, failed, parent }
     }
 
-    /// Of the first rail, by which all goes but what is divided.
+    /// The core of the first rail, which carries everything that is not divided.
     pub fn core(&self) -> &Core {
         &self.service.core
     }
 
-    /// Of the rail of a way.
+    /// The core of a target's rail.
     #[inline]
     pub fn core_of(&self, way: Way) -> &Core {
         self.service.core_of(way.rail)
     }
 
-    /// Lets in what has completed.
+    /// Polls the completion queues of all rails.
     #[inline]
     pub fn progress(&self) {
         self.service.cores().for_each(|core| progress::poll(&core.rail, &core.endpoints));
     }
 
-    /// What a wait does between two looks, once it has waited a while: serves the peers' messages, and sleeps so long if none
-    /// came.
+    /// Pauses a long wait: progresses messages, and sleeps for a growing time if there were none.
     pub fn nap(&self, nap: &mut Duration) {
         if self.core().turn() {
             return std::thread::yield_now();
@@ -113,30 +112,31 @@ impl Member {
         Way { rank, peer: self.peers[rank] as usize, rail: 0 }
     }
 
-    /// The way to a neighbour's words by this rank's own adapter.
+    /// The way to a host neighbour's words through this rank's own adapter.
     pub fn way_here(&self, rank: Rank) -> Way {
         Way { rank, peer: self.core().me, rail: 0 }
     }
 
-    /// The way to a peer, whose rank in this team is its own, or at least one that errors may name.
+    /// The way to a peer, with its rank in this team; for a peer outside the team `None`.
     pub fn way_to(&self, peer: usize) -> Option<Way> {
         self.peers.iter().position(|&of| of as usize == peer).map(|rank| Way { rank, peer, rail: 0 })
     }
 
-    /// Returns when all that was posted is complete, or will not be: what this rank says next is behind it.
+    /// Waits until all posted requests are complete or have failed, so that the next message to the peers is ordered
+    /// after them.
     pub fn settle(&self) {
-        // What is divided may be under way by other rails alone.
+        // Divided operations may be in flight on other rails only.
         let busy = |(peer, lane): &(usize, &RailLane)| !lane.is_idle() || self.has_stripes(*peer);
         for (peer, lane) in self.core().endpoints.all().filter(busy) {
             if let Some(way) = self.way_to(peer) {
-                // Who waits for it is told.
+                // The waiting caller gets the error.
                 let _ = self.complete(way, lane.posted());
                 let _ = self.complete_stripes(way);
             }
         }
     }
 
-    /// Returns when what was put before has arrived, or its target has gone.
+    /// Waits until earlier puts have arrived, or their targets have gone.
     fn drain(&self) {
         let began = Instant::now();
         let mut patience = self.patience();
@@ -151,12 +151,13 @@ impl Member {
             let rank = self.way_to(peer).map(|way| way.rank);
             let gone = || rank.is_some_and(|rank| self.exchange.check_peers(Awaited::Rank(rank)).is_err());
             if patience.pause() && gone() || began.elapsed() > DRAIN || core.rail.health.broken().is_some() {
-                return tracing::debug!(peer, "left with operations under way");
+                return tracing::debug!(peer, "leaving with operations in flight");
             }
         }
     }
 
-    /// Returns when all others have left too, so that nobody reaches for this rank's memory; soon, if one died.
+    /// Waits until all others have left too, so that no peer accesses this rank's memory any more; only briefly if a
+    /// rank died.
     fn linger(&self) {
         let mut died = None;
         let mut patience = self.patience();

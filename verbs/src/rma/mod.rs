@@ -1,4 +1,4 @@
-//! Windows over verbs: the [`Fabric`](transom_windows::Fabric) of ranks that reach each other by their adapters.
+//! RMA over verbs: the [`Fabric`](transom_windows::Fabric) of ranks that reach each other through their adapters.
 
 mod collective;
 mod fabric;
@@ -33,8 +33,9 @@ use transom_locks::{Awaited, Rank};
 use transom_shm_loopback::{Loopback, Meet};
 use transom_windows::{Exchange, FabricError};
 
-/// A rank's handle on the fabric of its job, over InfiniBand or RoCE. Once the last clone and window of a rank are gone, the
-/// rank has left the job.
+/// A rank's handle of the RMA fabric of its job over InfiniBand or RoCE.
+///
+/// The rank leaves the job when the last clone and window are dropped.
 ///
 /// # Examples
 /// ```
@@ -47,14 +48,14 @@ use transom_windows::{Exchange, FabricError};
 ///         let before = verbs.work_requests_to_itself();
 ///         window.lock_exclusive(0)?.put(0, &[42])?;
 ///         let locked = verbs.work_requests_to_itself() - before;
-///         assert_eq!((locked.compare_and_swaps, locked.writes), (2, 0)); // one's own data needs no adapter
+///         assert_eq!((locked.compare_and_swaps, locked.writes), (2, 0)); // local data need no adapter
 ///         assert_eq!(verbs.work_requests_to_others(), WorkRequests::default());
 ///         assert_eq!(verbs.queue_pairs().to_itself, 1);
 ///         assert!(verbs.registered_bytes() > 10 * size_of::<u64>());
-///         assert_eq!((verbs.registrations().passing, verbs.copied_bytes()), (0, 0)); // nothing large was put
-///         assert!(verbs.divided_bytes().is_empty()); // one rail
+///         assert_eq!((verbs.registrations().passing, verbs.copied_bytes()), (0, 0)); // no large put
+///         assert!(verbs.divided_bytes().is_empty()); // a single rail
 ///     }
-///     Err(why) => println!("{why}"), // no adapter here
+///     Err(why) => println!("{why}"), // no adapter on this machine
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -62,14 +63,16 @@ use transom_windows::{Exchange, FabricError};
 pub struct Verbs(Arc<Member>);
 
 impl Verbs {
-    /// Collective: the ranks of `job` over this machine's RDMA devices, as the TRANSOM_VERBS_ variables say. What is large
-    /// is divided among rails as `messages` says; messages go by the paths that it names.
+    /// Opens the fabric of `job`'s ranks over this machine's RDMA devices; collective.
+    ///
+    /// The TRANSOM_VERBS_ variables select devices and parameters. `messages` determines how large transfers are
+    /// divided among rails, and the paths of messages.
     ///
     /// # Errors
-    /// On all ranks if on one: see [`VerbsError`].
+    /// An error at one rank is an error at all ranks; see [`VerbsError`].
     pub fn new(job: Arc<dyn Bootstrap>, node: Node, messages: &Config) -> Result<Self, VerbsError> {
         let settings = Settings::from_env(messages);
-        // The others wait for this rank's address: a variable that is wrong is told after they have been.
+        // The other ranks wait for this rank's address, so an invalid variable is reported only after the exchange.
         let settings = match settings {
             Ok(settings) => settings,
             Err(error) => {
@@ -79,14 +82,14 @@ impl Verbs {
         };
         let hybrid = settings.hybrid.unwrap_or(!node.is_all());
         let service = Arc::new(Service::new(&*job, &settings, hybrid)?);
-        // Ranks that share memory do together what they do by that.
+        // Ranks that all share memory use it for their collectives.
         let mail = if node.is_all() { None } else { Some(Self::meet(&*job, &service)?) };
         let peers = (0..job.size() as u32).collect();
         let paths = Paths::of(&service, settings.division, job.size());
         Ok(Verbs(Arc::new(Member::new(service, job, (node, peers), hybrid, mail, paths, None))))
     }
 
-    /// Collective, by the exchange of the job: from now on the ranks do it by their lanes.
+    /// Publishes the collectives' blocks by the job's exchange; collective. Later collectives use lanes.
     fn meet(job: &dyn Exchange, service: &Service) -> Result<Mail, VerbsError> {
         let block = Block::new(service);
         let all = job.all_gather(&block.as_ref().map_or(Vec::new(), Block::to_bytes))?;
@@ -97,11 +100,13 @@ impl Verbs {
         }
     }
 
-    /// A team of these ranks, in this order, this one among them; all of them call it, and nobody else need. `meet` gives what each
-    /// passes to all of them, in that order, or ends with an error at all. The team shares the queue pairs of the job.
+    /// Makes a team of these ranks, in this order, which include the calling rank.
+    ///
+    /// Collective over the members; other ranks do not take part. `meet` returns what each member passed, in order, or
+    /// fails at all members. The team shares the queue pairs of the job.
     ///
     /// # Errors
-    /// Those of `meet` and of the exchange.
+    /// The errors of `meet` and of the exchange.
     pub fn team(&self, members: &[Rank], meet: &mut Meet<'_>) -> Result<Self, FabricError> {
         let Member { exchange, node, .. } = &*self.0;
         let exchange = exchange.team_of(members, meet)?;
@@ -114,7 +119,7 @@ impl Verbs {
         self.team_of(exchange, memory)
     }
 
-    /// Collective: the team whose exchange and memory these are.
+    /// Makes the team with this exchange and memory; collective.
     fn team_of(&self, team: Arc<dyn Bootstrap>, memory: Loopback) -> Result<Self, FabricError> {
         let member = &*self.0;
         let block = member.mail.as_ref().map(|_| Block::new(&member.service));
@@ -123,12 +128,12 @@ impl Verbs {
         let mine = [member.exchange.rank() as u64, memory.rank() as u64, led];
         let all = team.all_gather(&[mine.map(u64::to_le_bytes).as_flattened(), &block_key].concat())?;
         let block = block.transpose().map_err(|error| FabricError::System {
-            what: "memory for what the ranks of a team make together".into(),
+            what: "registering memory for the collectives of a team".into(),
             source: std::io::Error::other(error),
         })?;
         let (mut peers, mut here, mut blocks, mut number) = (Vec::new(), Vec::new(), Vec::new(), None);
         for (rank, told) in all.iter().enumerate() {
-            let bad = || FabricError::Corrupt { why: format!("rank {rank} of a team names no rank") };
+            let bad = || FabricError::Corrupt { why: format!("rank {rank} of a team sent a malformed record") };
             let (numbers, block) = told.split_first_chunk::<24>().ok_or_else(bad)?;
             let [old, on_node, led] = std::array::from_fn(|at| u64::from_le_bytes(numbers.as_chunks::<8>().0[at]));
             let (old, on_node) = (old as usize, on_node as usize);
@@ -148,33 +153,33 @@ impl Verbs {
         Ok(Verbs(Arc::new(team)))
     }
 
-    /// A number of each rank's host, if there are several.
+    /// Host number of each rank; `None` if the job has one host.
     #[doc(hidden)]
     pub fn hosts(&self) -> Option<Vec<u32>> {
         let host = |peer: &u32| self.0.node.hosts.get(*peer as usize).copied();
         self.0.peers.iter().map(host).collect()
     }
 
-    /// What the ranks of this host share, if there are several, and data is to go through it.
+    /// Shared memory of the ranks of this host, if the job has several hosts and data use that memory.
     #[doc(hidden)]
     pub fn memory_of_host(&self) -> Option<&Loopback> {
         Some(&self.0.node.memory).filter(|_| self.0.hybrid && !self.0.node.hosts.is_empty())
     }
 
-    /// Of each rank, its number among those of this host, if it is one of them.
+    /// The number of each rank among the ranks of this host, if it is one of them.
     #[doc(hidden)]
     pub fn ranks_of_host(&self) -> Vec<Option<Rank>> {
         (0..self.0.exchange.size()).map(|rank| self.0.node.here(rank)).collect()
     }
 
-    /// The wire of this rank's messages; once for each rank of a job, before it may receive any. An error if the device has no shared
-    /// receive queues.
+    /// Opens the wire of this rank's messages; once per rank, before it may receive any. Fails if the device has no
+    /// shared receive queues.
     #[doc(hidden)]
     pub fn wire(&self) -> Result<VerbsWire, FabricError> {
         VerbsWire::open(&self.0.service, &self.0.exchange, &self.0.node.memory)
     }
 
-    /// How many queue pairs this rank has, and has made so far, whoever asked for them.
+    /// Counts this rank's queue pairs, whichever side requested them.
     pub fn queue_pairs(&self) -> QueuePairs {
         let core = self.0.core();
         let to_itself = usize::from(core.endpoints.lane(core.me).is_some());
@@ -188,37 +193,40 @@ impl Verbs {
         }
     }
 
-    /// What this rank has posted so far to its queue pairs to others: each is one remote operation.
+    /// Requests posted to queue pairs to other ranks so far; each is one remote operation.
     pub fn work_requests_to_others(&self) -> WorkRequests {
         let posted = self.0.service.cores().map(|core| core.endpoints.counts()[0]);
         posted.fold(WorkRequests::default(), |sum, of| sum + of)
     }
 
-    /// What this rank has posted so far to its queue pair to itself: words of its own memory and, if data moves through
-    /// shared memory, of its host's.
+    /// Requests posted to this rank's queue pair to itself so far.
+    ///
+    /// They operate on words of its own memory and, if data move through shared memory, of its host's.
     pub fn work_requests_to_itself(&self) -> WorkRequests {
         self.0.core().endpoints.counts()[1]
     }
 
-    /// Bytes of large puts and gets that were divided among rails, by rail; nothing where there is one.
+    /// Bytes of large puts and gets divided among rails so far, by rail; empty with a single rail.
     pub fn divided_bytes(&self) -> Vec<u64> {
         let rails = self.0.service.cores().count();
         self.0.paths.as_ref().map_or(Vec::new(), |paths| paths.bytes().take(rails).collect())
     }
 
-    /// How often memory was registered, for buffers and large operations, and how often that was not needed.
+    /// Counts registrations for buffers and large operations, and reuses.
     pub fn registrations(&self) -> Registrations {
         let made = self.0.service.cores().map(|core| core.memory.registrations());
         made.fold(Registrations::default(), |sum, of| sum + of)
     }
 
-    /// Bytes of puts and gets that were copied to or from registered memory of the library's own, on their way.
+    /// Bytes of puts and gets copied through the library's registered memory so far.
     pub fn copied_bytes(&self) -> u64 {
         self.0.core().memory.bytes_copied()
     }
 
-    /// Bytes of memory that this rank has registered with its adapter now: its windows, others' that share memory with it
-    /// and it has attached, and what operations travel through.
+    /// Bytes currently registered with the adapter.
+    ///
+    /// They comprise this rank's windows, attached windows of ranks that share memory with it, and the library's own
+    /// buffers.
     pub fn registered_bytes(&self) -> usize {
         self.0.service.cores().map(|core| core.rail.domain.registered()).sum()
     }
@@ -237,7 +245,7 @@ impl Exchange for Verbs {
         let Member { remains, mail, exchange, .. } = &*self.0;
         remains.sweep();
         if remains.is_untold() {
-            // What was let go of must not be reached by what this rank did before.
+            // Earlier requests of this rank must not access the memory released by the reports.
             self.0.settle();
         }
         let told = remains.tell(mine);
@@ -247,13 +255,13 @@ impl Exchange for Verbs {
         }?;
         let message = |(rank, bytes): (Rank, &Vec<u8>)| {
             let message = remains.hear(bytes);
-            let why = || format!("rank {rank} sent {} bytes that are no message of this library", bytes.len());
+            let why = || format!("rank {rank} sent a malformed all-gather message of {} bytes", bytes.len());
             Ok(message.ok_or_else(|| FabricError::Corrupt { why: why() })?.to_vec())
         };
         all.iter().enumerate().map(message).collect()
     }
 
-    /// Tells what was let go of, too, if anybody has something to tell.
+    /// Also reports dropped objects, if any rank has some to report.
     fn barrier(&self) -> Result<(), FabricError> {
         match &self.0.mail {
             Some(mail) if !barrier(mail, &self.0, self.0.remains.is_untold())? => Ok(()),

@@ -1,8 +1,8 @@
-//! Puts and gets: through slots if they are small, else from and to the program's memory where it is.
+//! Puts and gets. Small ones are copied through slots; large ones access the program's memory in place.
 //!
-//! Memory that a program lends for a call is the adapter's until the call returns, which therefore waits until the requests are
-//! complete; if they will not be, it ends the lane, and with its queue pair goes whatever the adapter might still have done.
-//! Memory that is handed over stays with the lane until then, whoever drops or leaks what is under way.
+//! Memory lent for a call belongs to the adapter until the call returns. The call therefore waits until its requests
+//! are complete. If they never will be, it ends the lane, and destroying the queue pair ends all accesses. Owned memory
+//! stays with the lane until then, even if the caller drops or leaks the operation.
 
 use super::failure::Halt;
 use super::far::Far;
@@ -20,35 +20,35 @@ use std::sync::Arc;
 use transom_channel::striping::Part;
 use transom_windows::{BoxBytes, FabricError};
 
-/// Reads through slots that are under way at once.
+/// Most concurrent reads through slots.
 const AT_ONCE: usize = 8;
 
-/// Bytes of one request from or to the program's memory.
+/// Bytes per request on the program's memory.
 const PIECE: usize = 1 << 20;
 
-/// A read or write under way, and its buffer. Dropped, it leaves both to the adapter.
+/// A read or write in flight, with its buffer. Dropping it leaves both to the adapter.
 pub struct Moving(State);
 
 enum State {
-    /// Done, or copied.
+    /// Complete, or copied at once.
     Done(BoxBytes),
-    /// The adapter has the buffer.
+    /// The adapter accesses the buffer itself.
     Direct(UnderWay),
-    /// The adapter brings the bytes elsewhere.
+    /// The adapter reads into library memory, to be copied to the buffer.
     Copied(UnderWay, BoxBytes),
-    /// Elsewhere, from where they go to memory that the program lends.
+    /// The adapter reads into library memory, to be copied to memory that the program lends.
     Brought(UnderWay),
-    /// The adapter has memory that the program lends, registered until this is over.
+    /// The adapter accesses memory that the program lends, registered for this operation.
     Lent(Borrowed<Arc<Member>>, Arc<Registered>),
 }
 
-/// Requests under way on memory that a program lends: when this is dropped, the adapter is done with it.
+/// Requests in flight on memory that a program lends. Dropping it waits until the adapter is done with the memory.
 struct Borrowed<M: Deref<Target = Member>> {
     member: M,
     way: Way,
-    /// The number of the last; 0 if there is none.
+    /// Number of the last request; 0 if none was posted.
     number: u64,
-    /// Those of a divided operation.
+    /// The divided operation, if it is one.
     striped: Option<Arc<Striped>>,
 }
 
@@ -67,7 +67,7 @@ impl<M: Deref<Target = Member>> Borrowed<M> {
 
     fn finish(mut self) -> Result<(), FabricError> {
         if let Some(striped) = self.striped.take() {
-            // Where that fails the adapters do nothing of it any more.
+            // On failure the adapters no longer execute any of its requests.
             return striped.finish(&self.member);
         }
         let done = self.member.complete(self.way, self.number);
@@ -84,23 +84,23 @@ impl<M: Deref<Target = Member>> Drop for Borrowed<M> {
             let _ = striped.finish(&self.member);
         }
         if self.number > 0 && self.member.complete(self.way, self.number).is_err() {
-            // It will never be told complete, and what of it is still to come must not be.
+            // The requests will never be reported complete, so ending the lane must prevent their execution.
             self.member.lane(self.way).give_up(Failure::known(Why::Gone));
         }
-        // None if the peer could not be reached.
+        // `None` if the peer could not be reached.
         let lane = self.member.core_of(self.way).endpoints.lane(self.way.peer);
         if let Some(lane) = lane.filter(|lane| lane.is_elsewhere()) {
-            // What another rail has registered of it is registered no longer.
+            // Releases the failover rail's registrations of the memory.
             lane.reclaim();
         }
     }
 }
 
 impl Member {
-    /// Writes bytes, which may be used again when this returns.
+    /// Writes bytes; the source may be reused when this returns.
     #[inline]
     pub fn write(&self, to: Far<'_>, source: &[u8]) -> Result<(), FabricError> {
-        // SAFETY: nobody changes the source during the call, in which the adapter is done with it.
+        // SAFETY: the source is unchanged during the call, within which the adapter is done with it.
         match unsafe { self.core().memory.lent(NonNull::from(source).cast(), source.len(), Access::Source) } {
             None => self.write_by_slots(to.way, to.place, source),
             // SAFETY: as above.
@@ -108,11 +108,11 @@ impl Member {
         }
     }
 
-    /// Reads bytes; they are there when this returns.
+    /// Reads bytes, which have arrived when this returns.
     #[inline]
     pub fn read(self: &Arc<Self>, from: Far<'_>, into: &mut [u8]) -> Result<(), FabricError> {
         let (start, len) = (NonNull::from(&mut *into).cast(), into.len());
-        // SAFETY: the destination is this call's alone, in which the adapter is done with it.
+        // SAFETY: the destination belongs to this call, within which the adapter is done with it.
         match unsafe { self.core().memory.lent(start, len, Access::Local) } {
             None => self.read_by_slots(from.way, from.place, into),
             // SAFETY: as above.
@@ -121,14 +121,14 @@ impl Member {
     }
 
     /// # Safety
-    /// The memory must be lent, and nobody use it, until this returns.
+    /// The memory must be lent for exclusive use until this returns.
     unsafe fn borrow(&self, verb: Verb, at: Far<'_>, of: &Passing, len: usize) -> Result<(), FabricError> {
-        // SAFETY: by the caller's word; what is under way is over before this returns, also if it fails.
+        // SAFETY: caller's contract; no request is in flight when this returns, even on failure.
         unsafe { self.post_borrowed(self, verb, at, of, len) }?.finish()
     }
 
     /// # Safety
-    /// The memory must be lent, and nobody use it, until what is returned is dropped, and if this fails, until it returns.
+    /// The memory must be lent for exclusive use until the result is dropped; on failure, until this returns.
     unsafe fn post_borrowed<M: Deref<Target = Member>>(
         &self,
         member: M,
@@ -140,26 +140,26 @@ impl Member {
         let offset = (of.address - of.registered.address) as usize;
         let piece = |from, bytes| of.registered.piece(offset + from, bytes);
         let Far { way, place, .. } = at;
-        // SAFETY: by the caller's word.
+        // SAFETY: caller's contract.
         if let Some(striped) = unsafe { self.start_striped(at, verb, len, piece) }? {
             return Ok(Borrowed { member, way, number: 0, striped: Some(striped) });
         }
         let mut under_way = Borrowed { member, way, number: 0, striped: None };
-        // SAFETY: by the caller's word; if a later piece fails, the earlier ones are over when `under_way` is dropped.
+        // SAFETY: caller's contract; if a later piece fails, dropping `under_way` completes the earlier ones.
         unsafe { self.post_pieces(way, verb, place, len, piece, &mut under_way.number) }?;
         Ok(under_way)
     }
 
-    /// Starts a write of bytes that the program lends; none if the adapter needs them no more.
+    /// Starts a write of lent bytes; `None` if the adapter is already done with them.
     ///
     /// # Safety
-    /// They must be lent, and nobody change them, until what is returned is dropped.
+    /// The bytes must be lent, and must not change, until the result is dropped.
     pub unsafe fn start_lent_write(
         self: &Arc<Self>,
         to: Far<'_>,
         source: NonNull<[u8]>,
     ) -> Result<Option<Moving>, FabricError> {
-        // SAFETY: by the caller's word.
+        // SAFETY: caller's contract.
         match unsafe { self.core().memory.lent(source.cast(), source.len(), Access::Source) } {
             // SAFETY: as above.
             None => self.write_by_slots(to.way, to.place, unsafe { source.as_ref() }).map(|()| None),
@@ -168,31 +168,31 @@ impl Member {
         }
     }
 
-    /// Starts a read to bytes that the program lends; none if they have come.
+    /// Starts a read into lent bytes; `None` if they have already arrived.
     ///
     /// # Safety
-    /// They must be lent, and nobody use them, until what is returned is dropped.
+    /// The bytes must be lent for exclusive use until the result is dropped.
     pub unsafe fn start_lent_read(
         self: &Arc<Self>,
         from: Far<'_>,
         mut into: NonNull<[u8]>,
     ) -> Result<Option<Moving>, FabricError> {
         let (memory, len) = (&self.core().memory, into.len());
-        // SAFETY: by the caller's word.
+        // SAFETY: caller's contract.
         if let Some(passing) = unsafe { memory.lent(into.cast(), len, Access::Local) } {
             // SAFETY: as above.
             return unsafe { self.start_lent(Verb::Read, from, passing, len) };
         }
         match memory.passage(len) {
             Ok(Some(own)) => Ok(Some(Moving(State::Brought(self.start(Verb::Read, from, own, len)?)))),
-            // SAFETY: lent by the caller, for nobody else to use.
+            // SAFETY: the caller lends the bytes for exclusive use.
             Ok(None) => self.read_by_slots(from.way, from.place, unsafe { into.as_mut() }).map(|()| None),
             Err(error) => Err(self.why(from.way, Halt::Memory(error))),
         }
     }
 
     /// # Safety
-    /// The memory must be lent, and nobody use it, until what is returned is dropped, and if this fails, until it returns.
+    /// The memory must be lent for exclusive use until the result is dropped; on failure, until this returns.
     unsafe fn start_lent(
         self: &Arc<Self>,
         verb: Verb,
@@ -200,24 +200,24 @@ impl Member {
         of: Passing,
         len: usize,
     ) -> Result<Option<Moving>, FabricError> {
-        // SAFETY: by the caller's word.
+        // SAFETY: caller's contract.
         let borrowed = unsafe { self.post_borrowed(self.clone(), verb, at, &of, len) }?;
         Ok(Some(Moving(State::Lent(borrowed, of.registered))))
     }
 
-    /// Waits until a read that [`start_lent_read`](Self::start_lent_read) started is done, and what it read is there.
+    /// Waits until a read started by [`start_lent_read`](Self::start_lent_read) is complete and its bytes are in place.
     ///
     /// # Safety
-    /// They must be the bytes that it was started with.
+    /// `into` must be the bytes with which the read was started.
     pub unsafe fn finish_get(&self, moving: Moving, mut into: NonNull<[u8]>) -> Result<(), FabricError> {
         match moving.0 {
-            // SAFETY: lent by the caller, for nobody else to use.
+            // SAFETY: the caller lends the bytes for exclusive use.
             State::Brought(reading) => self.bring(reading, unsafe { into.as_mut() }),
             _ => self.finish_moving(moving).map(drop),
         }
     }
 
-    /// Starts a write of bytes that are handed over.
+    /// Starts a write of owned bytes.
     pub fn start_write(self: &Arc<Self>, to: Far<'_>, source: BoxBytes) -> Result<Moving, FabricError> {
         let len = source.len();
         match self.core().memory.source(source) {
@@ -229,7 +229,7 @@ impl Member {
         }
     }
 
-    /// Starts a read to bytes that are handed over.
+    /// Starts a read into owned bytes.
     pub fn start_read(self: &Arc<Self>, from: Far<'_>, into: BoxBytes) -> Result<Moving, FabricError> {
         let len = into.len();
         match self.core().memory.destination(into) {
@@ -248,28 +248,28 @@ impl Member {
         }
     }
 
-    /// Starts what needs memory of this rank, piece by piece.
+    /// Starts the requests of an operation on this rank's `memory`, piece by piece.
     fn start(self: &Arc<Self>, verb: Verb, at: Far<'_>, memory: Lent, len: usize) -> Result<UnderWay, FabricError> {
         let Far { way, place, .. } = at;
         let mut under_way = UnderWay::new(self, way, memory);
-        let UnderWay { memory: Some(memory), number, striped, .. } = &mut under_way else { unreachable!("just given") };
+        let UnderWay { memory: Some(memory), number, striped, .. } = &mut under_way else { unreachable!("set by new") };
         let piece = |from, bytes| memory.piece(from, bytes);
         if matches!(memory, Lent::Pinned(_)) {
-            // SAFETY: as below; it stays where it is.
+            // SAFETY: as below; pinned memory stays in place.
             *striped = unsafe { self.start_striped(at, verb, len, piece) }?;
             if striped.is_some() {
                 return Ok(under_way);
             }
         }
-        // SAFETY: what is under way has the memory, and leaves it to the lane if it is dropped sooner.
+        // SAFETY: `under_way` holds the memory, and leaves it to the lane if it is dropped early.
         unsafe { self.post_pieces(way, verb, place, len, piece, number) }?;
         Ok(under_way)
     }
 
-    /// Divides an operation of `len` bytes among several rails and starts it, if it is to be.
+    /// Divides an operation of `len` bytes among several rails and starts it; `None` if it must not be divided.
     ///
     /// # Safety
-    /// The memory must stay registered until it has ended, or was given up.
+    /// The memory must stay registered until the operation has ended or was given up.
     unsafe fn start_striped(
         &self,
         at: Far<'_>,
@@ -282,7 +282,7 @@ impl Member {
         let here = |part: &Part| {
             let first = piece(part.at as usize, 0);
             let memory = &self.service.core_of(part.rail).memory;
-            // SAFETY: by the caller's word.
+            // SAFETY: caller's contract.
             let by =
                 |rail: usize| (rail > 0).then(|| unsafe { memory.part(first.address, part.length as usize, access) });
             Here { registered: by(part.rail).flatten(), first }
@@ -292,7 +292,7 @@ impl Member {
         Ok(Some(striped))
     }
 
-    /// Posts requests for `len` bytes. `posted` is the number of the last, also if a later one fails.
+    /// Posts requests for `len` bytes. `posted` is set to the number of the last request, even if a later one fails.
     ///
     /// # Safety
     /// The memory must stay registered until that request is complete or the lane has ended.
@@ -308,13 +308,13 @@ impl Member {
         for from in (0..len).step_by(PIECE) {
             let at = Place { address: at.address + from as u64, key: at.key };
             let piece = piece(from, (len - from).min(PIECE));
-            // SAFETY: by the caller's word.
+            // SAFETY: caller's contract.
             *posted = unsafe { self.post_for(way, verb == Verb::Write, verb, at, piece) }?;
         }
         Ok(())
     }
 
-    /// A slot to put bytes in; none if there is none now.
+    /// A slot for bytes to put; `None` if none is free now.
     fn chunk(&self, way: Way) -> Result<Option<Slot>, Halt> {
         if !retry(self.lane(way).may_lend())?.unwrap_or(false) {
             return Ok(None);
@@ -323,13 +323,13 @@ impl Member {
         if let Some(slot) = chunks.take_free() {
             return Ok(Some(slot));
         }
-        // Others may have what they are done with.
+        // Other lanes may hold slots of completed requests.
         self.core().endpoints.all().for_each(|(_, lane)| lane.reclaim());
         match chunks.take() {
             Ok(slot) => Ok(Some(slot)),
-            // There will be one again when something is complete.
+            // A slot becomes free when a request completes.
             Err(error) if !chunks.is_empty() => {
-                tracing::debug!(%error, "no more memory for puts; waiting");
+                tracing::debug!(%error, "cannot register more slots for puts; waiting for a free one");
                 Ok(None)
             }
             Err(error) => Err(Halt::Memory(error)),
@@ -344,7 +344,7 @@ impl Member {
                 if bytes.len() <= lane.inline() {
                     return retry(lane.post_inline(Verb::Write, to, bytes));
                 }
-                // Copied while nothing is locked.
+                // Copied outside the lane's lock.
                 let slot = match filled.take() {
                     Some(filled) => filled,
                     None => {
@@ -355,7 +355,7 @@ impl Member {
                     }
                 };
                 let piece = slot.piece(0, bytes.len());
-                // SAFETY: of the slot, which the lane has until the request is complete.
+                // SAFETY: the piece lies in the slot, which the lane holds until the request is complete.
                 let posted = unsafe { lane.post(Verb::Write, to, piece, Signal::Always, Some(slot)) };
                 retry(posted.map_err(|(stop, back)| {
                     filled = back;
@@ -367,7 +367,7 @@ impl Member {
         Ok(())
     }
 
-    /// Several pieces at once.
+    /// Reads several pieces concurrently.
     fn read_by_slots(self: &Arc<Self>, way: Way, from: Place, into: &mut [u8]) -> Result<(), FabricError> {
         let chunks = &self.core().memory.chunks;
         let start = |from, len| {
@@ -391,7 +391,7 @@ impl Member {
         Ok(())
     }
 
-    /// Copies what was read, once it has come.
+    /// Waits for a read, and copies its bytes.
     fn bring(&self, reading: UnderWay, into: &mut [u8]) -> Result<(), FabricError> {
         let brought = reading.finish()?;
         brought.read(into);
@@ -399,7 +399,7 @@ impl Member {
         Ok(())
     }
 
-    /// Whether what is under way is done.
+    /// Returns whether the operation is complete.
     pub fn has_moved(&self, moving: &Moving) -> Result<bool, FabricError> {
         match &moving.0 {
             State::Done(_) => Ok(true),
@@ -408,16 +408,16 @@ impl Member {
         }
     }
 
-    /// Waits until it is; the buffer.
+    /// Waits until the operation is complete; returns its buffer.
     pub fn finish_moving(&self, moving: Moving) -> Result<BoxBytes, FabricError> {
         match moving.0 {
             State::Done(bytes) => Ok(bytes),
             State::Direct(under_way) => match under_way.finish()? {
                 Lent::Pinned(pinned) => Ok(pinned.into_bytes()),
-                Lent::Slot(_) | Lent::Lease(_) => unreachable!("these are copied from"),
+                Lent::Slot(_) | Lent::Lease(_) => unreachable!("slots and leases are copied from"),
             },
             State::Copied(reading, mut into) => self.bring(reading, &mut into).map(|()| into),
-            // Of what is lent nothing comes back.
+            // Lent memory is not returned.
             State::Brought(reading) => reading.finish().map(|_| nothing()),
             State::Lent(borrowed, _registered) => borrowed.finish().map(|()| nothing()),
         }
@@ -429,7 +429,7 @@ fn nothing() -> BoxBytes {
 }
 
 impl Moving {
-    /// What is done already.
+    /// An operation that is already complete.
     pub(super) fn done(bytes: BoxBytes) -> Self {
         Moving(State::Done(bytes))
     }

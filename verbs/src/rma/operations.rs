@@ -1,4 +1,4 @@
-//! How an operation gets from the call to the adapter and back.
+//! Execution of operations, from the call to the adapter and back.
 
 use super::failure::Halt;
 use super::far::Far;
@@ -15,11 +15,11 @@ use std::time::{Duration, Instant};
 use transom_locks::Awaited;
 use transom_windows::FabricError;
 
-/// How often whoever waits for a connection looks whether that is vain.
+/// Interval between checks whether the wait for a connection is still useful.
 const ROUND: Duration = Duration::from_millis(100);
-/// How long after a death a rank still tries to reach the others.
+/// Time after a death during which a rank still tries to reach others.
 const OTHERS_LEAVE: Duration = Duration::from_secs(2);
-/// After how long a port that is down will not come up in time.
+/// Time after which a port that is down is not expected to recover.
 const PORT_DOWN: Duration = Duration::from_secs(5);
 
 pub(super) type RailLane = Lane<LaneQueue, Lent>;
@@ -32,12 +32,12 @@ impl Member {
     /// The lane to a peer.
     ///
     /// # Panics
-    /// Before there is one.
+    /// If there is no lane yet.
     pub fn lane(&self, way: Way) -> &RailLane {
-        self.core_of(way).endpoints.lane(way.peer).expect("there is a connection")
+        self.core_of(way).endpoints.lane(way.peer).expect("the peer is connected")
     }
 
-    /// Repeats `attempt` until it gives something, letting completions in before each.
+    /// Repeats `attempt` until it returns a value, polling for completions before each attempt.
     #[inline]
     pub fn until<R>(
         &self,
@@ -54,14 +54,14 @@ impl Member {
             }
             let asks = patience.pause();
             if patience.is_long() {
-                // The room that it waits for may be the peer's to give, who waits for this rank's.
+                // The operation may wait for the peer, which in turn may wait for this rank's messages.
                 self.core().turn();
             }
             if asks {
                 self.works()?;
                 self.alive(way)?;
                 if lane.is_broken() {
-                    // How long that may take, who makes it knows: then the lane has ended.
+                    // The connecting thread decides how long to try; then the lane fails.
                     self.core().want(way.peer);
                 }
                 self.served(way, &mut silence)?;
@@ -69,7 +69,7 @@ impl Member {
         }
     }
 
-    /// The connection to a peer, made if there is none. One that broke will be there, or have ended.
+    /// Ensures that there is a lane to a peer. A broken lane is being restored, or fails.
     #[inline]
     pub fn connect(&self, way: Way) -> Result<(), FabricError> {
         match self.endpoints().lane(way.peer) {
@@ -83,7 +83,8 @@ impl Member {
         }
     }
 
-    /// A peer that does not answer is waited for while the job says that it lives and the port is up: it may be stopped.
+    /// Makes the first connection. Waits for a silent peer as long as the job reports it alive and the port is up,
+    /// because it may be stopped.
     #[cold]
     fn connect_first(&self, way: Way) -> Result<(), FabricError> {
         let (core, began, mut down) = (self.core(), Instant::now(), None);
@@ -93,7 +94,7 @@ impl Member {
                 Link::Ready => return Ok(()),
                 Link::Refused { by_peer, errno } => {
                     let whose = if by_peer { format!("rank {}", way.rank) } else { "this rank".into() };
-                    let what = format!("no connection to rank {}: the RDMA device of {whose} refuses", way.rank);
+                    let what = format!("cannot connect to rank {}: the RDMA device of {whose} refused", way.rank);
                     return Err(FabricError::System { what, source: std::io::Error::from_raw_os_error(errno) });
                 }
                 Link::Absent => core.want(way.peer),
@@ -108,25 +109,25 @@ impl Member {
             self.works()?;
             self.alive(way)?;
             if began.elapsed() > OTHERS_LEAVE {
-                // Left, or somebody died, so that the others leave too.
+                // The peer has left, or a rank died, so that the others leave too.
                 self.exchange.check_peers(Awaited::Rank(way.rank))?;
             }
             if !core.rail.health.port_down() {
                 down = None;
             } else if down.get_or_insert_with(Instant::now).elapsed() > PORT_DOWN {
-                return Err(self.unreachable(way, "it does not answer".into()));
+                return Err(self.unreachable(way, "the peer does not answer".into()));
             }
         }
     }
 
-    /// Posts a verb once there is room and what was ordered before has been done; returns its number.
+    /// Posts a verb once the lane has capacity and earlier ordered operations are complete; returns its number.
     pub fn post(
         &self,
         way: Way,
         ordered: bool,
         mut post: impl FnMut(&RailLane) -> Result<Option<u64>, Halt>,
     ) -> Result<u64, FabricError> {
-        // Mostly nothing stands in the way.
+        // Fast path: nothing to wait for.
         if self.paths.is_none()
             && let Some(lane) = self.endpoints().lane(way.peer)
             && (!ordered || self.endpoints().before(way.peer).is_none())
@@ -144,7 +145,7 @@ impl Member {
         Ok(number)
     }
 
-    /// Waits for what must be seen before a verb of this peer.
+    /// Waits for operations that must precede a verb to this peer.
     pub fn await_order(&self, way: Way) -> Result<(), FabricError> {
         while let Some((peer, number)) = self.endpoints().before(way.peer) {
             self.complete(self.way_to(peer).unwrap_or(Way { rank: way.rank, peer, rail: 0 }), number)?;
@@ -152,7 +153,8 @@ impl Member {
         Ok(())
     }
 
-    /// Waits until the request of that number, and all before it, are complete. Number 0 is none: then there may be no lane either.
+    /// Waits until the request of that number and all earlier ones are complete. Number 0 means no request; there may
+    /// be no lane then.
     pub fn complete(&self, way: Way, number: u64) -> Result<(), FabricError> {
         if number == 0 {
             return Ok(());
@@ -164,16 +166,15 @@ impl Member {
         })
     }
 
-    /// Leaves something to the adapter until it is done with it, for somebody who walked away.
+    /// Leaves an object to the lane until the request is complete, for a caller that stopped waiting.
     pub fn abandon(&self, way: Way, number: u64, what: Lent) {
         self.lane(way).lend(number, what);
     }
 
-    /// Posts a request that needs memory of this rank, which the caller keeps until it is complete, or [leaves](UnderWay) to the
-    /// lane; returns its number.
+    /// Posts a request on memory of this rank; returns its number. The caller keeps the memory until the request is
+    /// complete, or [leaves](UnderWay) it to the lane.
     ///
-    /// # Safety
-    /// It does.
+    /// The caller does so.
     pub unsafe fn post_for(
         &self,
         way: Way,
@@ -183,7 +184,7 @@ impl Member {
         piece: Piece,
     ) -> Result<u64, FabricError> {
         self.post(way, ordered, |lane| {
-            // SAFETY: by the caller's word.
+            // SAFETY: caller's contract.
             let posted = unsafe { lane.post(verb, at, piece, Signal::Always, None) };
             retry(posted.map_err(|(stop, _)| stop))
         })
@@ -192,18 +193,18 @@ impl Member {
     /// Starts an atomic.
     ///
     /// # Errors
-    /// Then nothing was started.
+    /// On error nothing was started.
     pub fn start_atomic(self: &Arc<Self>, way: Way, verb: Verb, at: Place) -> Result<UnderWay, FabricError> {
         let cell = self.core().memory.cells.take().map_err(|error| self.why(way, Halt::Memory(error)))?;
         self.behind_stripes(way, Stripes::All)?;
-        // SAFETY: what is returned keeps the memory, and leaves it to the lane if it is dropped sooner.
+        // SAFETY: the result keeps the memory, and leaves it to the lane if it is dropped early.
         let number = unsafe { self.post_for(way, true, verb, at, cell.piece(8)) }?;
         let mut under_way = UnderWay::new(self, way, Lent::Slot(cell));
         under_way.number = number;
         Ok(under_way)
     }
 
-    /// Puts a word in one piece, towards readers and atomics.
+    /// Writes a word as one unit with respect to readers and atomics, by compare-and-swap.
     pub fn swap(self: &Arc<Self>, way: Way, at: Place, value: u64, guess: u64) -> Result<(), FabricError> {
         let mut guess = guess;
         loop {
@@ -216,7 +217,8 @@ impl Member {
                 Some(found) if found == guess => return Ok(()),
                 Some(found) => guess = found,
                 None => {
-                    // If it is there it was put; if not, whoever reads it may have changed it since.
+                    // If the word has the value, the swap took effect. If not, it may have taken effect and have been
+                    // changed since.
                     let mut now = [0; 8];
                     self.read(Far::of(way, at), &mut now)?;
                     return if u64::from_ne_bytes(now) == value { Ok(()) } else { Err(lost_result(way)) };
@@ -225,7 +227,7 @@ impl Member {
         }
     }
 
-    /// Returns when all that was posted to a peer is complete.
+    /// Waits until all requests posted to a peer are complete.
     pub fn flush(&self, way: Way) -> Result<(), FabricError> {
         let Some(lane) = self.endpoints().lane(way.peer) else { return Ok(()) };
         self.complete(way, lane.posted())?;
@@ -233,13 +235,13 @@ impl Member {
         self.complete_stripes(way)
     }
 
-    /// Has the completion of what was posted told, so that several flushes wait at once.
+    /// Requests a completion of all posted requests, so that several flushes overlap.
     pub fn start_flush(&self, way: Way) -> Result<(), FabricError> {
         let asked = self.endpoints().lane(way.peer).map_or(Ok(()), |lane| lane.ask());
         retry(asked).map(drop).map_err(|halt| self.why(way, halt))
     }
 
-    /// What was posted to a peer is to be complete before a verb of this thread to another.
+    /// Orders the requests posted to a peer before this thread's next verb to another.
     pub fn order(&self, way: Way) -> Result<(), FabricError> {
         if let Some(failure) = self.endpoints().lane(way.peer).and_then(Lane::failure) {
             return Err(self.why(way, Halt::Failed(failure)));
@@ -249,7 +251,7 @@ impl Member {
     }
 }
 
-/// None where there is no room now, or no connection until it was made anew.
+/// Maps temporary obstacles to `None`: a full queue, or a connection that is being restored.
 pub(super) fn retry<T>(posted: Result<T, Stop>) -> Result<Option<T>, Halt> {
     match posted {
         Ok(done) => Ok(Some(done)),

@@ -1,8 +1,9 @@
-//! The rails to each peer: by which an operation goes, and what has to wait for which.
+//! The rails to each peer: selection for an operation, and ordering between operations.
 //!
-//! Words, and all that is small, go by the first rail, whose lane has them in their order. Large puts and gets are
-//! [divided](super::striped) among the rails that work. What goes by two rails has no order; so an atomic, a notification, a
-//! flush waits for the stripes before it, a divided get for all puts before it, and any put for the gets. Puts wait for no puts.
+//! Words and small transfers use the first rail, whose lane orders them. Large puts and gets are
+//! [divided](super::striped) among the working rails. Transfers on two rails are unordered, so some operations wait. An
+//! atomic, a notification and a flush wait for all earlier stripes. A divided get waits for all earlier puts, and any
+//! put for divided gets. Puts never wait for puts.
 
 use super::far::Far;
 use super::member::{Member, Way};
@@ -18,28 +19,28 @@ use transom_channel::wire::RAILS;
 use transom_launch::lock;
 use transom_windows::FabricError;
 
-/// Of a rank with several rails.
+/// State of a rank with several rails.
 pub(super) struct Paths {
     began: Instant,
     division: Division,
-    /// By peer, those that something was divided for.
+    /// Per peer; set for peers with a divided operation.
     peers: Box<[OnceLock<Box<Path>>]>,
-    /// Bytes that were divided, by rail.
+    /// Bytes of divided operations, by rail.
     bytes: [AtomicU64; RAILS],
 }
 
 /// The rails to one peer.
 struct Path {
     weights: Mutex<Weights>,
-    /// Divided operations that may be under way, and how many.
+    /// Divided operations that may be in flight, and their number.
     under_way: Mutex<Vec<Arc<Striped>>>,
     some: AtomicUsize,
-    /// Of the first rail the number of the last request that changes something there, and of the last that reads.
+    /// Numbers of the last request on the first rail that changes the peer's memory, and of the last that reads it.
     changed: AtomicU64,
     read: AtomicU64,
 }
 
-/// What of the divided operations something has to wait for.
+/// The divided operations that an operation must wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stripes {
     All,
@@ -48,7 +49,7 @@ pub(super) enum Stripes {
 }
 
 impl Paths {
-    /// None where there is one rail.
+    /// Makes the state; `None` with a single rail.
     pub fn of(service: &Service, division: Division, ranks: usize) -> Option<Arc<Self>> {
         (service.cores().count() > 1).then(|| {
             let peers = (0..ranks).map(|_| OnceLock::new()).collect();
@@ -64,7 +65,7 @@ impl Paths {
         self.peers.get(peer)?.get().map(Box::as_ref)
     }
 
-    /// All of an operation has ended: what its stripes took counts for the next.
+    /// Records the end of an operation. The times of its stripes adjust later divisions.
     pub fn ended(&self, striped: &Arc<Striped>, timed: Option<Timed>) {
         let Some(path) = self.path(striped.peer()) else { return };
         let mut under_way = path.under_way();
@@ -76,12 +77,12 @@ impl Paths {
         }
     }
 
-    /// Takes note of bytes that a rail is to bring.
+    /// Counts bytes assigned to a rail.
     pub fn count(&self, rail: usize, bytes: usize) {
         self.bytes[rail].fetch_add(bytes as u64, Relaxed);
     }
 
-    /// Bytes that were divided, by rail.
+    /// Bytes of divided operations so far, by rail.
     pub fn bytes(&self) -> impl Iterator<Item = u64> {
         self.bytes.iter().map(|bytes| bytes.load(Relaxed))
     }
@@ -98,8 +99,8 @@ impl Path {
 }
 
 impl Member {
-    /// How an operation is to be divided; none if it goes by the first rail's lane alone. A rail that has no connection is asked for
-    /// one, and done without; so is the first while its lane is by another.
+    /// Divides an operation; `None` if it uses the first rail's lane alone. A rail without a connection is skipped and
+    /// a connection requested. The first rail is skipped while its lane is on a failover queue.
     pub fn divide(&self, far: Far<'_>, bytes: usize) -> Option<Vec<Part>> {
         let paths = self.paths.as_ref().filter(|_| !far.keys.is_empty())?;
         let Far { way, keys, .. } = far;
@@ -120,7 +121,7 @@ impl Member {
         let path = paths.peers[way.peer].get_or_init(|| {
             let bandwidths = self.service.cores().map(|core| core.rail.bandwidth);
             let weights = Mutex::new(Weights::new(paths.division.stripe, bandwidths));
-            // What was posted before is taken for either.
+            // Earlier requests count as both changes and reads.
             let posted = self.core().endpoints.lane(way.peer).map_or(0, |lane| lane.posted());
             let (under_way, some) = Default::default();
             Box::new(Path { weights, under_way, some, changed: posted.into(), read: posted.into() })
@@ -129,7 +130,7 @@ impl Member {
         Some(parts).filter(|parts| parts.len() > 1)
     }
 
-    /// Waits for what a divided operation must not overtake, and has it known.
+    /// Waits for operations that a divided operation must not overtake, and registers the divided operation.
     pub fn begin_striped(&self, striped: &Arc<Striped>, way: Way, verb: Verb) -> Result<(), FabricError> {
         let Some(path) = self.paths.as_ref().and_then(|paths| paths.path(way.peer)) else { return Ok(()) };
         self.connect(way)?;
@@ -148,7 +149,7 @@ impl Member {
         Ok(())
     }
 
-    /// Waits for what a request of the first rail must not overtake.
+    /// Waits for the stripes that a request of the first rail must not overtake.
     #[inline]
     pub fn behind_stripes(&self, way: Way, stripes: Stripes) -> Result<(), FabricError> {
         match &self.paths {
@@ -157,23 +158,23 @@ impl Member {
         }
     }
 
-    /// Returns when all that was divided for a peer is complete.
+    /// Waits until all divided operations on a peer are complete.
     #[inline]
     pub fn complete_stripes(&self, way: Way) -> Result<(), FabricError> {
         self.behind_stripes(way, Stripes::All)
     }
 
-    /// Whether something that was divided for a peer is under way.
+    /// Returns whether a divided operation on a peer is in flight.
     pub fn has_stripes(&self, peer: usize) -> bool {
         let path = self.paths.as_ref().and_then(|paths| paths.path(peer));
         path.is_some_and(|path| path.some.load(Acquire) > 0)
     }
 
-    /// Has all that is divided go on.
+    /// Progresses all divided operations.
     pub fn step_stripes(&self) {
         let paths = self.paths.iter().flat_map(|paths| paths.peers.iter().filter_map(OnceLock::get));
         for striped in paths.flat_map(|path| path.under_way().clone()) {
-            // Who waits for it is told.
+            // The waiting caller gets the error.
             let _ = striped.is_done(self);
         }
     }
@@ -191,7 +192,7 @@ impl Member {
         under_way.iter().try_for_each(|striped| striped.finish(self))
     }
 
-    /// Takes note of a request of the first rail, which divided operations may have to wait for.
+    /// Records a request of the first rail, for which divided operations may have to wait.
     #[inline]
     pub fn note_posted(&self, way: Way, changes: bool, number: u64) {
         if let Some(path) = self.paths.as_ref().and_then(|paths| paths.path(way.peer)) {

@@ -1,4 +1,4 @@
-//! Memory of this rank, and the right to reach that of others.
+//! Memory of this rank, and handles of peers' memory.
 
 use super::Verbs;
 use super::far::Far;
@@ -14,32 +14,36 @@ use transom_locks::Rank;
 use transom_shm_loopback::View;
 use transom_windows::{Fabric, FabricError};
 
-/// No window without atomics: locks, barriers and signals are made of them.
+/// Windows need atomics: locks, barriers and signals are made of them.
 const NO_ATOMICS: FabricError = FabricError::Unsupported {
-    what: "the RDMA device of this rank executes no atomics, of which windows are made; `transom info` shows the device: \
-           choose another by TRANSOM_VERBS_DEVICE",
+    what: "the RDMA device of this rank has no atomics, which windows need; `transom info` shows the device: \
+           select another by TRANSOM_VERBS_DEVICE",
 };
-/// An adapter could, where it is aligned, but whole words it may not have; and programs are to run alike everywhere.
+/// An adapter could execute atomics on aligned words, but such memory may lack whole words. The restriction makes
+/// programs behave alike everywhere.
 const NO_LENT_ATOMICS: FabricError =
-    FabricError::Unsupported { what: "memory that the program lent to the window (create) takes no atomics" };
+    FabricError::Unsupported { what: "atomics on memory that the program lent to the window (create)" };
 
-/// Memory of this rank, registered with its adapter. Once it is dropped and no longer kept for others, accesses of others
-/// are refused, and end their connection to this rank.
+/// Memory of this rank, registered with its adapter.
+///
+/// After it is dropped and no longer kept for peers, the adapter refuses their accesses, which ends their connections
+/// to this rank.
 pub struct Region {
-    /// By which operations of this rank find that its memory is registered: not once the program may have it back.
+    /// Table entries by which this rank's operations find the registration; dropped before the program may have the
+    /// memory back.
     known: Vec<Entry<Registered>>,
-    /// With each rail. They go before the memory does.
+    /// One registration per rail. Dropped before the memory.
     registrations: Vec<Arc<Registered>>,
     pub(super) region: transom_shm_loopback::Region,
-    /// Where those who reach it by themselves count themselves.
+    /// Word on which peers that attached the region individually count themselves.
     reached: Option<Slot>,
-    /// What all ranks have made together with it.
+    /// Number of the object that all ranks made together.
     number: Option<u64>,
     member: Arc<Member>,
 }
 
 impl Region {
-    /// All ranks have made one like this, and nobody else will reach it.
+    /// Closes a region that all ranks have made: no further peer will attach it.
     pub(super) fn close(&mut self) {
         self.member.node.memory.close(&mut self.region);
         self.number.get_or_insert_with(|| self.member.remains.number(self.member.exchange.size()));
@@ -49,7 +53,7 @@ impl Region {
 impl Drop for Region {
     fn drop(&mut self) {
         self.known.clear();
-        // Of memory that was lent: either all have let go, or it is leaked.
+        // For lent memory, either all ranks have dropped it, or it is leaked.
         let (remains, reached) = (&self.member.remains, self.reached.take());
         let kept =
             |registrations| Deferred { _registrations: registrations, _memory: self.region.view().clone(), reached };
@@ -63,31 +67,31 @@ impl Drop for Region {
     }
 }
 
-/// The right to reach a region.
+/// A handle of a region.
 pub struct Remote {
     pub(super) rank: Rank,
-    /// Where requests on it go, but on words that go another way.
+    /// Way of requests on the region, except those on words that go another way.
     pub(super) way: Way,
     place: Place,
-    /// By which further rails name it, and so that a lane can be by one of them.
+    /// Keys on the further rails, and their translation for failover.
     keys: Box<[u32]>,
     _twin: Option<Twin>,
     bytes: usize,
-    /// A neighbour's protocol words, which this rank's adapter reaches by itself. Goes before the memory does.
+    /// Protocol words of a host neighbour, registered with this rank's adapter. Dropped before the memory.
     words: Option<Words>,
-    /// The memory itself, if data is moved by this processor.
+    /// The mapped memory, if this processor moves the data.
     pub(super) view: Option<View>,
-    /// Of the program's own.
+    /// The program's own memory.
     lent: bool,
-    /// Its rank's protocol words go another way, and what is put here must not be overtaken by them.
+    /// Protocol words of its rank take another lane, which must not overtake puts to this region.
     pub(super) apart: bool,
-    /// The word on which this rank has counted itself, if it reached the region by itself.
+    /// Word on which this rank has counted itself, if it attached the region individually.
     counted: Option<Place>,
     member: Arc<Member>,
 }
 
-/// The first words of a region of a neighbour, registered by this rank: as many queue pairs as ranks on a host then do for
-/// the words of all.
+/// The first words of a host neighbour's region, registered by this rank. A host therefore needs only as many queue
+/// pairs as ranks for the words of all.
 struct Words {
     bytes: usize,
     registered: Registered,
@@ -96,15 +100,15 @@ struct Words {
 impl Drop for Remote {
     fn drop(&mut self) {
         let Some(count) = self.counted else { return };
-        // Behind what was posted there. Nobody waits for it.
+        // Ordered after the requests posted there; its completion is not awaited.
         if let Err(error) = self.member.start_atomic(self.way, Verb::Add(1_u64.wrapping_neg()), count) {
-            tracing::debug!(rank = self.rank, %error, "a rank is not told that its memory is not needed any more");
+            tracing::debug!(rank = self.rank, %error, "cannot notify a rank that its memory is not used any more");
         }
     }
 }
 
 impl Remote {
-    /// Where bytes are that requests reach by [its way](Self::way).
+    /// The place of bytes for requests on [its way](Self::way).
     #[inline]
     pub(super) fn place(&self, offset: usize, len: usize) -> Result<Place, FabricError> {
         if offset > self.bytes || len > self.bytes - offset {
@@ -113,13 +117,13 @@ impl Remote {
         Ok(Place { address: self.place.address + offset as u64, key: self.place.key })
     }
 
-    /// The same, for what may be divided.
+    /// The same for operations that may be divided.
     #[inline]
     pub(super) fn far(&self, offset: usize, len: usize) -> Result<Far<'_>, FabricError> {
         Ok(Far { way: self.way, place: self.place(offset, len)?, keys: &self.keys })
     }
 
-    /// Where a word is, if it is one, and the way there.
+    /// The place of a word, and the way there.
     #[inline]
     pub(super) fn word(&self, offset: usize) -> Result<(Way, Place), FabricError> {
         if self.lent {
@@ -138,13 +142,13 @@ impl Remote {
         })
     }
 
-    /// The ways that requests on memory of its rank may go: those on a neighbour's words another than those on its bytes.
+    /// All ways of requests on the region: words of a host neighbour take another one than its bytes.
     pub(super) fn ways(&self) -> impl Iterator<Item = Way> + use<> {
         let here = (self.apart || self.words.is_some()).then(|| self.member.way_here(self.rank));
         std::iter::once(self.way).chain(here)
     }
 
-    /// What went another way to its rank than what is posted now is to be complete before.
+    /// Orders requests on the other ways to this rank before the next request on `way`.
     #[inline]
     pub(super) fn behind_other_way(&self, way: Way) -> Result<(), FabricError> {
         if self.words.is_none() {
@@ -154,7 +158,7 @@ impl Remote {
     }
 }
 
-/// An atomic under way. Whoever drops it leaves the result to nobody.
+/// An atomic in flight. Dropping it discards the result.
 pub struct Pending(pub(super) UnderWay);
 
 impl std::fmt::Debug for Remote {
@@ -164,14 +168,14 @@ impl std::fmt::Debug for Remote {
     }
 }
 
-/// What is known of a region that is to be reached.
+/// Properties of a region to attach.
 pub(super) struct Sought {
     pub bytes: usize,
-    /// How many of the first are words of protocols.
+    /// Number of protocol words at its start.
     pub words: usize,
-    /// Memory of the program's own.
+    /// The program's own memory.
     pub lent: bool,
-    /// Reached by this rank alone, and not by all together.
+    /// Attached by this rank individually, not by all ranks together.
     pub alone: bool,
 }
 
@@ -181,21 +185,24 @@ impl Verbs {
         let member = &*self.0;
         let bad = |why: String| FabricError::BadKey { rank, why, source: None };
         let parsed = Keys::from_bytes(key).and_then(|(keys, shared)| Some((keys.place(0)?, keys, shared)));
-        let Some((place, keys, shared)) = parsed else { return Err(bad(format!("a key of {} bytes", key.len()))) };
+        let Some((place, keys, shared)) = parsed else {
+            return Err(bad(format!("the key of {} bytes is malformed", key.len())));
+        };
         if place.address.checked_add(bytes as u64).is_none() {
-            return Err(bad(format!("it names {bytes} bytes at {:#x}", place.address)));
+            return Err(bad(format!("the key names {bytes} bytes at {:#x}, beyond the address space", place.address)));
         }
         if rank >= member.peers.len() {
             return Err(bad("no such rank".into()));
         }
         let on_node = member.node.here(rank);
         if lent != shared.is_empty() {
-            return Err(bad("it leads to memory of another kind".into()));
+            return Err(bad("the key leads to memory of another kind".into()));
         }
         let (shared, count) =
-            if lent { (shared, None) } else { count_of(shared).ok_or_else(|| bad("a short key".into()))? };
+            if lent { (shared, None) } else { count_of(shared).ok_or_else(|| bad("the key is too short".into()))? };
         let (own, way) = (rank == member.exchange.rank(), member.way(rank));
-        // Atomics of two adapters are not atomic towards each other: then all go to the owner's.
+        // Atomics of two adapters are not atomic with respect to each other; with different adapters all use the
+        // owner's.
         let neighbour = member.hybrid && !own && on_node.is_some() && member.core().shares_adapter(way.peer);
         let view = match on_node.filter(|_| (own || member.hybrid) && !lent) {
             Some(on_node) => Some(member.node.memory.attach(on_node, shared, bytes)?),
@@ -206,7 +213,7 @@ impl Verbs {
         let _twin = if own { None } else { member.core().twins.know(way.peer, place, bytes, &keys) };
         let words = words.min(bytes);
         let register = |start| {
-            // SAFETY: mapped as long as the view, which goes after the registration.
+            // SAFETY: mapped as long as the view, which is dropped after the registration.
             let registered = unsafe { Registered::new(&member.core().rail.domain, start, words, Access::Words) };
             registered.map(|registered| Words { bytes: words, registered }).map_err(system)
         };
@@ -250,10 +257,10 @@ impl Verbs {
         let (mut registrations, mut known) = (Vec::new(), Vec::new());
         for (rail, core) in self.0.service.cores().enumerate() {
             let Some(start) = start.filter(|_| bytes > 0) else { break };
-            // Words have the first rail alone.
+            // Only the first rail executes atomics.
             let access = if rail == 0 { access } else { Access::Bytes };
-            // SAFETY: mapped or lent for longer than the registration, which the region drops first; accessed by copies and
-            // atomics only.
+            // SAFETY: mapped or lent for longer than the registration, which the region drops first; accessed by copies
+            // and atomics only.
             match unsafe { Registered::new(&core.rail.domain, start, bytes, access) } {
                 Ok(registered) => {
                     let registered = Arc::new(registered);
@@ -279,7 +286,7 @@ impl Verbs {
     }
 }
 
-/// The word on which those who reach a region count themselves, and what is before it in the key.
+/// Splits a key into the part before and the word on which users of the region count themselves.
 fn count_of(key: &[u8]) -> Option<(&[u8], Option<Place>)> {
     let (key, rkey) = key.split_last_chunk()?;
     let (key, address) = key.split_last_chunk()?;
@@ -289,6 +296,6 @@ fn count_of(key: &[u8]) -> Option<(&[u8], Option<Place>)> {
 fn system(error: VerbsError) -> FabricError {
     match error {
         VerbsError::System { what, source } => FabricError::System { what, source },
-        other => FabricError::System { what: "RDMA".into(), source: std::io::Error::other(other) },
+        other => FabricError::System { what: "using the RDMA device".into(), source: std::io::Error::other(other) },
     }
 }

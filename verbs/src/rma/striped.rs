@@ -1,8 +1,8 @@
-//! A put or get that is divided: a stripe by each of several rails, each to its own place.
+//! A put or get divided into stripes, one for each of several rails, each with its own part of the memory.
 //!
-//! Who waits for it, or for what must not overtake it, posts what is not posted, and sees to it that it ends. A stripe whose
-//! connection broke goes by the first rail: nothing that comes after has overtaken it, so to do it again does no harm, once neither end of
-//! the broken connection does anything of it any more.
+//! The waiting caller, or an operation that must not overtake it, posts the remaining requests and ensures completion.
+//! A stripe whose connection broke is repeated on the first rail, once neither end of the broken connection executes
+//! its requests any more. That is safe because no later operation has overtaken it.
 
 use super::failure::{Halt, UNSERVED};
 use super::far::Far;
@@ -18,10 +18,10 @@ use transom_channel::striping::{Part, Timed};
 use transom_launch::lock;
 use transom_windows::FabricError;
 
-/// Bytes of one request of a stripe: that something of it is complete is to be seen soon.
+/// Bytes per request of a stripe; small, so that progress is visible soon.
 const PIECE: usize = 256 << 10;
 
-/// One that is under way, or has ended.
+/// A divided operation, in flight or ended.
 pub(super) struct Striped {
     way: Way,
     verb: Verb,
@@ -29,62 +29,62 @@ pub(super) struct Striped {
 }
 
 struct State {
-    /// Not ended.
+    /// Stripes that have not ended.
     stripes: Vec<Stripe>,
-    /// None if one of them went another way than it was meant to.
+    /// Times of the stripes; `None` if a stripe changed its rail.
     timed: Option<Timed>,
-    /// Once all of it has ended, or it was given up.
+    /// Set once all stripes have ended, or the operation was given up.
     outcome: Option<Result<(), Failure>>,
-    /// Of whoever walked away.
+    /// Memory left by a caller that stopped waiting.
     memory: Option<Lent>,
 }
 
 struct Stripe {
     way: Way,
     bytes: usize,
-    /// Bytes that are posted, and the numbers of the first request and the last.
+    /// Bytes posted, and the numbers of the first and the last request.
     posted: usize,
     numbers: (u64, u64),
     ends: Ends,
-    /// The same by the first rail; and since when it is to go there.
+    /// The ends on the first rail; and the time since which the stripe waits to move there.
     again: Ends,
     turns: Option<Instant>,
-    /// By the rail's adapter, for this.
+    /// Registration with the rail's adapter for this stripe.
     _registered: Option<Arc<Registered>>,
 }
 
-/// Where a stripe begins, here and there.
+/// Start of a stripe in local and remote memory.
 #[derive(Clone, Copy)]
 struct Ends {
     here: Piece,
     there: Place,
 }
 
-/// A stripe's own memory here: by its rail, and by the first.
+/// Local memory of a stripe: the registration with its rail, and the piece for the first rail.
 pub(super) struct Here {
     pub registered: Option<Arc<Registered>>,
     pub first: Piece,
 }
 
 impl Ends {
-    /// Posts the piece that begins there; its number.
+    /// Posts the piece that begins at offset `from`; returns its number.
     ///
     /// # Safety
-    /// The memory must stay registered until the request is complete, or cancelled, or the lane has ended.
+    /// The memory must stay registered until the request is complete or cancelled, or the lane has ended.
     unsafe fn post(&self, lane: &RailLane, verb: Verb, from: usize, bytes: usize) -> Result<u64, Stop> {
         let here = Piece { address: self.here.address + from as u64, bytes: bytes as u32, key: self.here.key };
         let there = Place { address: self.there.address + from as u64, key: self.there.key };
-        // SAFETY: by the caller's word.
+        // SAFETY: caller's contract.
         unsafe { lane.post(verb, there, here, Signal::Always, None) }.map_err(|(stop, _)| stop)
     }
 }
 
 impl Stripe {
-    /// Posts what there is room for.
+    /// Posts as many requests as the lane accepts.
     fn post(&mut self, lane: &RailLane, verb: Verb) -> Result<(), Stop> {
         while self.posted < self.bytes {
             let bytes = (self.bytes - self.posted).min(PIECE);
-            // SAFETY: whoever began this keeps the memory, and this the registration, until it has ended.
+            // SAFETY: the initiator keeps the memory, and the stripe its registration, until the stripe has ended.
             let number = unsafe { self.ends.post(lane, verb, self.posted, bytes) }?;
             self.numbers = (if self.posted == 0 { number } else { self.numbers.0 }, number);
             self.posted += bytes;
@@ -92,7 +92,8 @@ impl Stripe {
         Ok(())
     }
 
-    /// Begins again by the first rail, if the adapters of its own do nothing of it any more. Whether it does.
+    /// Restarts the stripe on the first rail, if the adapters of its own rail no longer execute its requests; returns
+    /// whether they do not.
     fn turn_to_the_first(&mut self, lane: Option<&RailLane>) -> bool {
         let (start, bytes, key) = (self.ends.here.address, self.bytes as u64, self.ends.here.key);
         let mine = |piece: Piece| piece.key == key && piece.address.wrapping_sub(start) < bytes;
@@ -114,7 +115,8 @@ impl Stripe {
 }
 
 impl Striped {
-    /// Of these parts of a place; `here` tells the memory of each. What the first rail has is registered by whoever calls.
+    /// Makes a stripe of each part; `here` returns its local memory. The caller has registered the memory with the
+    /// first rail.
     pub fn new(far: Far<'_>, verb: Verb, parts: &[Part], here: impl Fn(&Part) -> Here) -> Arc<Self> {
         let mut timed = Some(Timed::new(parts.iter().copied()));
         let stripe = |part: &Part| {
@@ -139,7 +141,7 @@ impl Striped {
         Arc::new(Striped { way: far.way, verb, state })
     }
 
-    /// Posts it, in order with what was before.
+    /// Posts the operation, ordered after earlier ones.
     pub fn start(self: &Arc<Self>, member: &Member) -> Result<(), FabricError> {
         let started = member.begin_striped(self, self.way, self.verb).and_then(|()| self.post(member));
         if started.is_err() {
@@ -172,13 +174,13 @@ impl Striped {
         self.verb == Verb::Read
     }
 
-    /// Whether all of it has ended.
+    /// Returns whether all stripes have ended.
     pub fn is_done(self: &Arc<Self>, member: &Member) -> Result<bool, FabricError> {
         member.progress();
         self.go_on(member).map_err(|halt| member.why(self.way, halt))
     }
 
-    /// Waits until it has.
+    /// Waits until all stripes have ended.
     pub fn finish(self: &Arc<Self>, member: &Member) -> Result<(), FabricError> {
         let done = member.until(self.way, |_| Ok(self.go_on(member)?.then_some(())));
         if done.is_err() {
@@ -187,7 +189,7 @@ impl Striped {
         done
     }
 
-    /// Has the adapters do nothing of it any more: what is under way ends with its lanes.
+    /// Gives up the operation: the lanes of posted stripes are ended, so that the adapters execute nothing more of it.
     pub fn give_up(self: &Arc<Self>, member: &Member) {
         let failed = member.core().endpoints.lane(self.way.peer).and_then(|lane| lane.failure());
         let mut state = self.state();
@@ -198,7 +200,7 @@ impl Striped {
         self.end(member, state, Err(failure));
     }
 
-    /// Keeps memory that it needs until it has ended, for somebody who walked away.
+    /// Keeps memory until the operation has ended, for a caller that stopped waiting.
     pub fn keep(self: &Arc<Self>, memory: Lent) {
         let mut state = self.state();
         if state.outcome.is_none() {
@@ -206,7 +208,7 @@ impl Striped {
         }
     }
 
-    /// Posts what can be, and looks what has ended; whether all of it has.
+    /// Posts as much as possible and checks for completion; returns whether all stripes have ended.
     fn go_on(self: &Arc<Self>, member: &Member) -> Result<bool, Halt> {
         let mut state = self.state();
         if let Some(outcome) = state.outcome {
@@ -254,11 +256,11 @@ impl Striped {
                 }
                 member.core_of(stripe.way).want(stripe.way.peer);
                 if !stripe.turn_to_the_first(lane) {
-                    // No rail has brought the peer's answer.
+                    // No rail has received the peer's confirmation.
                     let late = stripe.turns.get_or_insert_with(Instant::now).elapsed() > UNSERVED;
                     return if late { Err(Halt::Failed(Failure::known(Why::Silence))) } else { Ok(Step::UnderWay) };
                 }
-                tracing::info!(peer = stripe.way.peer, bytes = stripe.bytes, "a stripe goes by the first rail instead");
+                tracing::info!(peer = stripe.way.peer, bytes = stripe.bytes, "moving a stripe to the first rail");
                 return Ok(Step::Turned);
             }
             stripe.turns = None;
@@ -287,10 +289,10 @@ impl Striped {
     }
 }
 
-/// What became of a stripe.
+/// The state of a stripe after a step.
 enum Step {
     Ended,
     UnderWay,
-    /// It goes another way now.
+    /// The stripe restarted on the first rail.
     Turned,
 }

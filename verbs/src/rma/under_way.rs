@@ -1,4 +1,4 @@
-//! Requests under way, and what becomes of their memory when nobody waits.
+//! Operations in flight, and the fate of their memory if the caller stops waiting.
 
 use super::failure::Halt;
 use super::member::{Member, Way};
@@ -7,14 +7,15 @@ use crate::memory::Lent;
 use std::sync::Arc;
 use transom_windows::FabricError;
 
-/// Requests under way, and the memory of this rank that they need. Dropped, they leave it to the lane until they are complete.
+/// Requests in flight, with this rank's memory that they access. Dropping it leaves the memory to the lane until they
+/// are complete.
 pub(super) struct UnderWay {
     pub way: Way,
-    /// Of the last; 0 if none was posted.
+    /// Number of the last request; 0 if none was posted.
     pub number: u64,
-    /// If it is divided.
+    /// The divided operation, if it is one.
     pub striped: Option<Arc<Striped>>,
-    /// None once it was taken.
+    /// `None` once taken.
     pub memory: Option<Lent>,
     member: Arc<Member>,
 }
@@ -31,12 +32,12 @@ impl Drop for UnderWay {
 }
 
 impl UnderWay {
-    /// Nothing yet of what needs that memory.
+    /// An operation on that memory without requests so far.
     pub fn new(member: &Arc<Member>, way: Way, memory: Lent) -> Self {
         UnderWay { way, number: 0, striped: None, memory: Some(memory), member: member.clone() }
     }
 
-    /// Whether all is complete.
+    /// Returns whether all requests are complete.
     pub fn is_done(&self) -> Result<bool, FabricError> {
         if let Some(striped) = &self.striped {
             return striped.is_done(&self.member);
@@ -49,25 +50,25 @@ impl UnderWay {
         done.map_err(|failure| self.member.why(self.way, Halt::Failed(failure)))
     }
 
-    /// Waits until it is; the memory.
+    /// Waits until all requests are complete; returns the memory.
     pub fn finish(mut self) -> Result<Lent, FabricError> {
         match &self.striped {
             Some(striped) => striped.finish(&self.member)?,
             None => self.member.complete(self.way, self.number)?,
         }
-        Ok(self.memory.take().expect("taken once"))
+        Ok(self.memory.take().expect("the memory is taken once"))
     }
 
-    /// The word that an atomic brings.
+    /// The result of an atomic.
     ///
     /// # Errors
-    /// Also if the atomic was executed, and its result was lost with the connection.
+    /// Fails also if the atomic was executed, and its result was lost with the connection.
     pub fn word(self) -> Result<u64, FabricError> {
         let way = self.way;
         self.outcome()?.ok_or_else(|| lost_result(way))
     }
 
-    /// As [`word`](Self::word), but none if it is lost.
+    /// Like [`word`](Self::word), but `None` if the result is lost.
     pub fn outcome(self) -> Result<Option<u64>, FabricError> {
         let (member, way, number) = (self.member.clone(), self.way, self.number);
         let mut word = [0; 8];
@@ -77,10 +78,10 @@ impl UnderWay {
 }
 
 pub(super) fn lost_result(way: Way) -> FabricError {
-    let why = "an atomic was executed, and what it found is lost with the connection, which was made anew: the word has \
-               changed, as far as the atomic changes it; read it, or begin anew what depends on it";
+    let why = "the atomic was executed, but its result was lost with the connection, which has been restored: the word has \
+               changed accordingly; read the word, or restart the computation that depends on the result";
     FabricError::System {
-        what: format!("an operation on a word of rank {}", way.rank),
+        what: format!("an atomic on a word of rank {}", way.rank),
         source: std::io::Error::new(std::io::ErrorKind::ConnectionReset, why),
     }
 }

@@ -1,4 +1,4 @@
-//! Where a peer is: the path to it, for a queue pair or for a datagram.
+//! Paths to peers, for queue pairs and for datagrams.
 
 use super::{Domain, refused};
 use crate::VerbsError;
@@ -6,28 +6,28 @@ use ibverbs_sys::*;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// The way from a port of this rank to a peer's.
+/// The path from a port of this rank to a peer's port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Path {
     /// This rank's port.
     pub port: u8,
-    /// The peer's LID, by which InfiniBand finds it within a subnet.
+    /// The peer's LID, its address within an InfiniBand subnet.
     pub lid: u16,
     pub service_level: u8,
-    /// The peer's GID and how packets are to bring it; none if the LID is enough.
+    /// The GRH, with the peer's GID; `None` if the LID suffices.
     pub global: Option<GlobalPath>,
 }
 
-/// What a packet's global header says.
+/// Fields of a packet's GRH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct GlobalPath {
     pub gid: [u8; 16],
-    /// This rank's own, by its index.
+    /// Index of this rank's own GID.
     pub source: u8,
     pub traffic_class: u8,
 }
 
-/// Routers that a packet may pass.
+/// Hop limit.
 const HOPS: u8 = 64;
 
 impl Path {
@@ -44,7 +44,7 @@ impl Path {
     }
 }
 
-/// An address handle, for datagrams. Destroyed when dropped.
+/// An address handle for datagrams. Destroyed when dropped.
 pub(crate) struct AddressHandle {
     pub(super) raw: NonNull<ibv_ah>,
     domain: Arc<Domain>,
@@ -52,7 +52,7 @@ pub(crate) struct AddressHandle {
 
 // SAFETY: libibverbs may be called from any thread.
 unsafe impl Send for AddressHandle {}
-// SAFETY: as above; nothing is changed through it.
+// SAFETY: as above; nothing is changed through a shared reference.
 unsafe impl Sync for AddressHandle {}
 
 impl AddressHandle {
@@ -60,14 +60,15 @@ impl AddressHandle {
         let mut to = path.attributes();
         // SAFETY: the domain is alive.
         let raw = NonNull::new(unsafe { (domain.library().ibv_create_ah)(domain.raw.as_ptr(), &mut to) });
-        let raw = raw.ok_or_else(|| refused(format!("a path from RDMA device {}", domain.context.name)))?;
+        let raw =
+            raw.ok_or_else(|| refused(format!("creating an address handle on RDMA device {}", domain.context.name)))?;
         Ok(AddressHandle { raw, domain: domain.clone() })
     }
 }
 
 impl Drop for AddressHandle {
     fn drop(&mut self) {
-        // SAFETY: made by `new`, once.
+        // SAFETY: created by `new`; destroyed once.
         unsafe { (self.domain.library().ibv_destroy_ah)(self.raw.as_ptr()) };
     }
 }

@@ -15,13 +15,13 @@ use std::sync::Arc;
 pub(crate) struct CompletionQueue {
     pub(super) raw: NonNull<ibv_cq>,
     context: Arc<Context>,
-    /// Goes after the queue.
+    /// Dropped after the queue.
     channel: Option<Channel>,
 }
 
 // SAFETY: libibverbs may be called from any thread.
 unsafe impl Send for CompletionQueue {}
-// SAFETY: as above; a completion queue has a lock of its own.
+// SAFETY: as above; a completion queue has its own lock.
 unsafe impl Sync for CompletionQueue {}
 
 impl CompletionQueue {
@@ -29,16 +29,16 @@ impl CompletionQueue {
         Self::with(context, entries, None)
     }
 
-    /// One whose completions make a channel readable, if that was [asked](Self::notify) for.
+    /// A queue with a channel that becomes readable at a completion, if [requested](Self::notify).
     pub fn with_channel(context: &Arc<Context>, entries: u32) -> Result<Self, VerbsError> {
         Self::with(context, entries, Some(Channel::new(context)?))
     }
 
     fn with(context: &Arc<Context>, entries: u32, channel: Option<Channel>) -> Result<Self, VerbsError> {
         let told = channel.as_ref().map_or(null_mut(), |channel| channel.raw.as_ptr());
-        // SAFETY: the context is open, and the channel, if there is one, is of it.
+        // SAFETY: the context is open, and the channel, if any, belongs to it.
         let raw = unsafe { (context.library.ibv_create_cq)(context.raw.as_ptr(), entries as i32, null_mut(), told, 0) };
-        let what = || format!("a completion queue of {entries} entries on RDMA device {}", context.name);
+        let what = || format!("creating a completion queue of {entries} entries on RDMA device {}", context.name);
         let raw = NonNull::new(raw).ok_or_else(|| refused(what()))?;
         Ok(CompletionQueue { raw, context: context.clone(), channel })
     }
@@ -47,11 +47,13 @@ impl CompletionQueue {
         self.channel.as_ref()
     }
 
-    /// Asks for an event in the channel when the next completion comes.
+    /// Requests an event in the channel for the next completion.
     pub fn notify(&self) -> Result<(), VerbsError> {
         // SAFETY: alive until dropped.
         let asked = unsafe { req_notify_cq(self.raw.as_ptr()) };
-        asked.map_err(|source| VerbsError::system(format!("events of RDMA device {}", self.context.name), source))
+        asked.map_err(|source| {
+            VerbsError::system(format!("requesting completion events of RDMA device {}", self.context.name), source)
+        })
     }
 }
 
@@ -63,7 +65,7 @@ impl Completions for CompletionQueue {
             let polled = unsafe { poll_cq(self.raw.as_ptr(), &mut completions) };
             let polled = polled.map_err(|error| io::Error::other(format!("poll_cq returned {error}")))?;
             for completion in &completions[..polled] {
-                // SAFETY: so many were written.
+                // SAFETY: `polled` entries were written.
                 each(told(unsafe { completion.assume_init_ref() }));
             }
             if polled < completions.len() {
@@ -79,7 +81,7 @@ fn told(completion: &ibv_wc) -> Completion {
         why: match code {
             status::IBV_WC_REM_ACCESS_ERR | status::IBV_WC_REM_INV_REQ_ERR | status::IBV_WC_REM_OP_ERR => Why::Refused,
             status::IBV_WC_RETRY_EXC_ERR | status::IBV_WC_RNR_RETRY_EXC_ERR => Why::Silence,
-            // The second is Soft-RoCE's where there is no way to the peer now.
+            // LOC_QP_OP_ERR is Soft-RoCE's status without a route to the peer.
             status::IBV_WC_WR_FLUSH_ERR | status::IBV_WC_LOC_QP_OP_ERR => Why::Ended,
             _ => Why::Adapter,
         },
@@ -97,12 +99,12 @@ fn told(completion: &ibv_wc) -> Completion {
 
 impl Drop for CompletionQueue {
     fn drop(&mut self) {
-        // SAFETY: made by `new`, once; queue pairs keep theirs.
+        // SAFETY: created by `new`; destroyed once, after its queue pairs, which hold a reference.
         unsafe { (self.context.library.ibv_destroy_cq)(self.raw.as_ptr()) };
     }
 }
 
-/// What becomes readable when a completion comes. Destroyed when dropped.
+/// A completion channel, which becomes readable at a completion. Destroyed when dropped.
 pub(crate) struct Channel {
     raw: NonNull<ibv_comp_channel>,
     context: Arc<Context>,
@@ -117,14 +119,15 @@ impl Channel {
     fn new(context: &Arc<Context>) -> Result<Self, VerbsError> {
         // SAFETY: the context is open.
         let raw = NonNull::new(unsafe { (context.library.ibv_create_comp_channel)(context.raw.as_ptr()) });
-        let raw = raw.ok_or_else(|| refused(format!("events of RDMA device {}", context.name)))?;
+        let raw =
+            raw.ok_or_else(|| refused(format!("creating a completion channel on RDMA device {}", context.name)))?;
         Ok(Channel { raw, context: context.clone() })
     }
 
-    /// Takes the event that made it readable.
+    /// Takes the event that made the channel readable.
     pub fn quiet(&self) {
         let (mut queue, mut context) = (null_mut(), null_mut());
-        // SAFETY: the channel is alive and has an event, so this does not wait; each event is acknowledged once.
+        // SAFETY: the channel is alive and has an event, so this does not block; each event is acknowledged once.
         unsafe {
             if (self.context.library.ibv_get_cq_event)(self.raw.as_ptr(), &mut queue, &mut context) == 0 {
                 (self.context.library.ibv_ack_cq_events)(queue, 1);
@@ -135,14 +138,14 @@ impl Channel {
 
 impl AsFd for Channel {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: alive until dropped, and the descriptor with it.
+        // SAFETY: the channel and its descriptor live until dropped.
         unsafe { BorrowedFd::borrow_raw(self.raw.as_ref().fd) }
     }
 }
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        // SAFETY: made by `new`, once.
+        // SAFETY: created by `new`; destroyed once.
         unsafe { (self.context.library.ibv_destroy_comp_channel)(self.raw.as_ptr()) };
     }
 }

@@ -1,4 +1,4 @@
-//! The devices of this machine, and one that is open.
+//! The RDMA devices of this machine, and open devices.
 
 use super::library::{Library, done, library};
 use super::refused;
@@ -8,34 +8,34 @@ use std::ffi::CStr;
 use std::ptr::NonNull;
 use std::rc::Rc;
 
-/// The devices of this machine. Freed when dropped.
+/// The device list. Freed when dropped.
 struct List(NonNull<*mut ibv_device>, usize, &'static Library);
 
-/// One of them.
+/// A device in the list.
 pub(crate) struct Listed {
     pub name: String,
-    /// Names the adapter: two ports, or what two hosts' virtual machines have of one, have the same.
+    /// Identifies the adapter: its ports share it, and so do its virtual functions on several hosts' virtual machines.
     pub guid: u64,
     device: *mut ibv_device,
     list: Rc<List>,
 }
 
-/// All devices of this machine, none opened.
+/// All devices of this machine, without opening them.
 pub(crate) fn devices() -> Result<Vec<Listed>, VerbsError> {
     let library = library()?;
     let mut count = 0;
     // SAFETY: no conditions.
     let list = NonNull::new(unsafe { (library.ibv_get_device_list)(&mut count) });
-    // A kernel without RDMA is an error there (ENOSYS); it means that there is no device.
+    // A kernel without RDMA support returns ENOSYS, which means that there is no device.
     let source = std::io::Error::last_os_error();
     let list = list.ok_or(VerbsError::NoDevice { source: Some(source) })?;
     let list = Rc::new(List(list, count.max(0) as usize, library));
-    // SAFETY: an array of so many, alive as long as the list.
+    // SAFETY: the array has that many entries and lives as long as the list.
     let devices = unsafe { std::slice::from_raw_parts(list.0.as_ptr(), list.1) };
     let listed = |&device: &*mut ibv_device| Listed {
         // SAFETY: the list is not freed yet; names are static in the device.
         name: unsafe { CStr::from_ptr((library.ibv_get_device_name)(device)) }.to_string_lossy().into_owned(),
-        // SAFETY: as above. In the byte order of the network.
+        // SAFETY: as above. The value is in network byte order.
         guid: u64::from_be(unsafe { (library.ibv_get_device_guid)(device) }),
         device,
         list: list.clone(),
@@ -46,16 +46,14 @@ pub(crate) fn devices() -> Result<Vec<Listed>, VerbsError> {
 impl Listed {
     pub fn open(&self) -> Result<Context, VerbsError> {
         let library = self.list.2;
-        // SAFETY: a device of a list that is not freed yet.
+        // SAFETY: the device belongs to a list that is not freed yet.
         let raw = NonNull::new(unsafe { (library.ibv_open_device)(self.device) });
         let raw = raw.ok_or_else(|| refused(format!("opening RDMA device {}", self.name)))?;
         let (name, limits) = (self.name.clone(), ibv_device_attr::default());
         let mut context = Context { raw, library, name, guid: self.guid, limits };
         // SAFETY: the context is open.
         let failed = unsafe { (library.ibv_query_device)(raw.as_ptr(), &mut context.limits) };
-        done(failed).map_err(|source| {
-            VerbsError::system(format!("asking the limits of RDMA device {}", context.name), source)
-        })?;
+        done(failed).map_err(|source| VerbsError::system(format!("querying RDMA device {}", context.name), source))?;
         Ok(context)
     }
 }
@@ -71,43 +69,44 @@ pub(crate) struct Context {
 
 // SAFETY: libibverbs may be called from any thread.
 unsafe impl Send for Context {}
-// SAFETY: as above; what is made of it has locks of its own.
+// SAFETY: as above; its objects have their own locks.
 unsafe impl Sync for Context {}
 
 impl Context {
     pub fn port(&self, port: u8) -> Result<ibv_port_attr, VerbsError> {
         let mut attributes = ibv_port_attr::default();
-        // SAFETY: the context is open; the exported function fills no more than the structure of today has.
-        done(unsafe { (self.library.ibv_query_port)(self.raw.as_ptr(), port, &mut attributes) })
-            .map_err(|source| VerbsError::system(format!("asking port {port} of RDMA device {}", self.name), source))?;
+        // SAFETY: the context is open; the exported function fills no more than today's structure.
+        done(unsafe { (self.library.ibv_query_port)(self.raw.as_ptr(), port, &mut attributes) }).map_err(|source| {
+            VerbsError::system(format!("querying port {port} of RDMA device {}", self.name), source)
+        })?;
         Ok(attributes)
     }
 
-    /// An address of a port; none where its table is empty.
+    /// A GID of a port; `None` for an empty entry.
     pub fn gid(&self, port: u8, index: u8) -> Option<[u8; 16]> {
         let mut gid = ibv_gid { raw: [0; 16] };
         // SAFETY: the context is open.
         done(unsafe { (self.library.ibv_query_gid)(self.raw.as_ptr(), port, index.into(), &mut gid) }).ok()?;
-        // SAFETY: all bytes of it are initialised.
+        // SAFETY: all its bytes are initialised.
         Some(unsafe { gid.raw }).filter(|raw| *raw != [0; 16])
     }
 
-    /// Whether that address is of RoCE v2.
+    /// Returns whether a GID is of RoCE v2.
     pub fn gid_is_v2(&self, port: u8, index: u8) -> bool {
         let path = format!("/sys/class/infiniband/{}/ports/{port}/gid_attrs/types/{index}", self.name);
         std::fs::read_to_string(path).is_ok_and(|kind| kind.contains("v2"))
     }
 
-    /// A partition key of a port; none where its table is empty.
+    /// A partition key of a port; `None` for an empty entry.
     pub fn pkey(&self, port: u8, index: u16) -> Option<u16> {
         let mut pkey = 0;
         // SAFETY: the context is open.
         done(unsafe { (self.library.ibv_query_pkey)(self.raw.as_ptr(), port, index.into(), &mut pkey) }).ok()?;
-        // In the byte order of the network.
+        // In network byte order.
         Some(u16::from_be(pkey)).filter(|&pkey| pkey != 0)
     }
 
-    /// What a status of a completion means, in words.
+    /// The text of a completion status.
     pub fn status(&self, status: u32) -> String {
         self.library.status(status)
     }
@@ -115,14 +114,14 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: opened once; what was made of it is gone, since it keeps this.
+        // SAFETY: opened once; its objects hold a reference and are gone.
         unsafe { (self.library.ibv_close_device)(self.raw.as_ptr()) };
     }
 }
 
 impl Drop for List {
     fn drop(&mut self) {
-        // SAFETY: got by `devices`, freed once.
+        // SAFETY: obtained by `devices`; freed once.
         unsafe { (self.2.ibv_free_device_list)(self.0.as_ptr()) };
     }
 }

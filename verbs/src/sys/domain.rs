@@ -1,4 +1,4 @@
-//! A protection domain, and registrations in it: what the adapter may reach by itself, and with which rights.
+//! Protection domains and memory registrations: the memory that the adapter may access, and the access rights.
 
 use super::library::Library;
 use super::{Context, refused};
@@ -18,20 +18,21 @@ pub(crate) struct Domain {
     pub(super) raw: NonNull<ibv_pd>,
     pub context: Arc<Context>,
     registered: AtomicUsize,
-    /// What peers may do atomics on: by its key, where it is, and how long.
+    /// Memory on which peers may execute atomics: address and length, by remote key.
     words: Mutex<HashMap<u32, (u64, usize)>>,
 }
 
 // SAFETY: libibverbs may be called from any thread.
 unsafe impl Send for Domain {}
-// SAFETY: as above; what is made of it has locks of its own.
+// SAFETY: as above; its objects have their own locks.
 unsafe impl Sync for Domain {}
 
 impl Domain {
     pub fn new(context: Arc<Context>) -> Result<Self, VerbsError> {
         // SAFETY: the context is open.
         let raw = NonNull::new(unsafe { (context.library.ibv_alloc_pd)(context.raw.as_ptr()) });
-        let raw = raw.ok_or_else(|| refused(format!("a protection domain of RDMA device {}", context.name)))?;
+        let raw =
+            raw.ok_or_else(|| refused(format!("allocating a protection domain on RDMA device {}", context.name)))?;
         Ok(Domain { raw, context, registered: AtomicUsize::new(0), words: Mutex::default() })
     }
 
@@ -39,7 +40,7 @@ impl Domain {
         self.context.library
     }
 
-    /// Whether that is a word of what peers may do atomics on.
+    /// Returns whether `place` is a word on which peers may execute atomics.
     pub fn has_word(&self, place: Place) -> bool {
         let words = lock(&self.words);
         let inside = |&(start, bytes): &(u64, usize)| {
@@ -48,7 +49,7 @@ impl Domain {
         words.get(&place.key).is_some_and(inside) && place.address.is_multiple_of(8)
     }
 
-    /// Bytes registered now.
+    /// Bytes currently registered.
     pub fn registered(&self) -> usize {
         self.registered.load(Relaxed)
     }
@@ -56,27 +57,27 @@ impl Domain {
 
 impl Drop for Domain {
     fn drop(&mut self) {
-        // SAFETY: made by `new`, once; what was made of it is gone, since it keeps this.
+        // SAFETY: created by `new`; deallocated once, after its objects, which hold a reference.
         unsafe { (self.library().ibv_dealloc_pd)(self.raw.as_ptr()) };
     }
 }
 
-/// What peers may do with memory, no more than what is done with it.
+/// Access rights, no wider than the use of the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// Nothing, and this rank's own adapter only reads it.
+    /// Peers: none. This rank's adapter only reads.
     Source,
-    /// Nothing: the adapter brings results of this rank's own operations there.
+    /// Peers: none. The adapter writes results of this rank's operations.
     Local,
-    /// Bytes: read.
+    /// Peers read.
     Read,
-    /// Bytes: read; this rank's own adapter brings what it reads there, too.
+    /// Peers read; the adapter also writes results of this rank's reads.
     Buffer,
-    /// Bytes, without words: write and read.
+    /// Peers read and write, without atomics.
     Bytes,
-    /// Words alone: write and atomics.
+    /// Peers write and execute atomics.
     Words,
-    /// Bytes and words.
+    /// Peers read, write and execute atomics.
     All,
 }
 
@@ -97,7 +98,7 @@ impl Access {
     }
 }
 
-/// A registration. Taken back when dropped: whoever accesses the memory then is refused by the adapter.
+/// A memory registration. Deregistered when dropped; the adapter refuses later accesses.
 pub(crate) struct Registered {
     region: NonNull<ibv_mr>,
     pub address: u64,
@@ -107,15 +108,15 @@ pub(crate) struct Registered {
 
 // SAFETY: libibverbs may be called from any thread.
 unsafe impl Send for Registered {}
-// SAFETY: as above; nothing is changed through it.
+// SAFETY: as above; nothing is changed through a shared reference.
 unsafe impl Sync for Registered {}
 
 impl Registered {
     /// Registers `bytes` bytes from `start` on.
     ///
     /// # Safety
-    /// The memory must stay where it is until this is dropped. While the adapter may access it, by the rights of peers or by a
-    /// request of this rank, nobody must access it as if it were private.
+    /// The memory must stay in place until this is dropped. While the adapter may access it, by peers' rights or by a
+    /// request of this rank, no code may access it as private memory.
     pub unsafe fn new(
         domain: &Arc<Domain>,
         start: NonNull<u8>,
@@ -123,7 +124,7 @@ impl Registered {
         access: Access,
     ) -> Result<Self, VerbsError> {
         let flags = access.flags().0 as i32;
-        // SAFETY: the domain is alive; the memory by the caller's word.
+        // SAFETY: the domain is alive; the memory is valid by the caller's contract.
         let region = unsafe { (domain.library().ibv_reg_mr)(domain.raw.as_ptr(), start.as_ptr().cast(), bytes, flags) };
         let region =
             NonNull::new(region).ok_or_else(|| unlocked(&domain.context, bytes, io::Error::last_os_error()))?;
@@ -138,26 +139,26 @@ impl Registered {
         Ok(registered)
     }
 
-    /// Whether peers that are told of it may read it.
+    /// Returns whether peers that know the key may read the memory.
     pub fn is_readable(&self) -> bool {
         self.readable
     }
 
-    /// What names it in requests of this rank.
+    /// The key for requests of this rank.
     pub fn local_key(&self) -> u32 {
         // SAFETY: alive until dropped.
         unsafe { self.region.as_ref() }.lkey
     }
 
-    /// What names it in requests of peers.
+    /// The key for requests of peers.
     pub fn remote_key(&self) -> u32 {
         // SAFETY: alive until dropped.
         unsafe { self.region.as_ref() }.rkey
     }
 
-    /// The memory at `offset`, as the adapter names it.
+    /// The memory at `offset`, with the local key.
     pub fn piece(&self, offset: usize, bytes: usize) -> Piece {
-        assert!(offset <= self.bytes() && bytes <= self.bytes() - offset, "a piece of what is registered");
+        assert!(offset <= self.bytes() && bytes <= self.bytes() - offset, "the piece lies within the registration");
         Piece { address: self.address + offset as u64, bytes: bytes as u32, key: self.local_key() }
     }
 
@@ -170,9 +171,9 @@ impl Registered {
 impl Drop for Registered {
     fn drop(&mut self) {
         self.domain.registered.fetch_sub(self.bytes(), Relaxed);
-        // Before its key may be another's.
+        // Removed before the key can be reused.
         lock(&self.domain.words).remove(&self.remote_key());
-        // SAFETY: registered by `new`, once.
+        // SAFETY: registered by `new`; deregistered once.
         unsafe { (self.domain.library().ibv_dereg_mr)(self.region.as_ptr()) };
     }
 }

@@ -1,29 +1,29 @@
-//! What a device says unasked: that a port went down, that a queue failed, that the device is gone.
+//! Asynchronous events of a device: a port goes down, a queue fails, the device is removed.
 
 use super::Context;
 use ibverbs_sys::*;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// An asynchronous event, as far as anybody here acts on it.
+/// An asynchronous event, as far as this crate acts on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// A port is usable, or is not any more.
+    /// A port became active or inactive.
     Port { port: u8, active: bool },
-    /// The device failed, or was taken away.
+    /// The device failed or was removed.
     DeviceFatal,
-    /// A completion queue overran, or failed, or the shared receive queue did.
+    /// A completion queue or the shared receive queue failed.
     CompletionQueue,
-    /// A queue pair failed, without a request that could tell it.
+    /// A queue pair failed without a failed request.
     QueuePair { number: u32 },
-    /// A queue pair that has failed takes no buffer of its shared queue any more, and has done what came before.
+    /// A failed queue pair takes no further receive of its shared queue, and has finished earlier work.
     LastBuffer { number: u32 },
-    /// One that changes nothing here.
+    /// Any other event; ignored.
     Other(u32),
 }
 
 impl Context {
-    /// The event that made the descriptor readable.
+    /// Reads the event that made the descriptor readable. Blocks if there is none.
     pub fn event(&self) -> io::Result<Event> {
         let mut event = ibv_async_event::default();
         // SAFETY: the context is open.
@@ -38,7 +38,7 @@ impl Context {
 }
 
 fn read(event: &ibv_async_event) -> Event {
-    // SAFETY: the kind says which part of the union is there.
+    // SAFETY: the event type selects the valid member of the union.
     let port = |active| Event::Port { port: unsafe { event.element.port_num } as u8, active };
     match event.event_type {
         IBV_EVENT_PORT_ACTIVE => port(true),
@@ -59,7 +59,7 @@ fn read(event: &ibv_async_event) -> Event {
 
 impl AsFd for Context {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: open until dropped, and the descriptor with it.
+        // SAFETY: the context and its descriptor stay open until dropped.
         unsafe { BorrowedFd::borrow_raw((*self.raw.as_ptr()).async_fd) }
     }
 }
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_kind_is_read() {
+    fn each_event_type_is_decoded() {
         let told =
             |event_type| read(&ibv_async_event { element: ibv_async_event__bindgen_ty_1 { port_num: 2 }, event_type });
         assert_eq!(told(IBV_EVENT_PORT_ERR), Event::Port { port: 2, active: false });

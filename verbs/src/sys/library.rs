@@ -1,28 +1,28 @@
-//! libibverbs, loaded at run time: a program that could use it starts where it is not.
+//! libibverbs, loaded at run time, so that programs start on machines without it.
 //!
-//! The types are those of `ibverbs-sys`, which checks their layout when it is built. The few verbs that libibverbs
-//! defines in its header go through the table of the device's context, as they do in C.
+//! Types come from `ibverbs-sys`, which checks their layout at build time. The few verbs that libibverbs defines inline
+//! in its header go through the function table of the device's context, as in C.
 
 use crate::VerbsError;
 use ibverbs_sys::*;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
 
-/// The functions used, by their names.
+/// Defines the table of functions used.
 macro_rules! library {
     ($($name:ident($($argument:ty),*) $(-> $result:ty)?;)*) => {
         pub(crate) struct Library {
             $(pub $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
-            /// Never unloaded: its device providers start threads and keep state of their own.
+            /// Never unloaded: its device providers start threads and keep state.
             _library: std::mem::ManuallyDrop<libloading::Library>,
         }
 
         impl Library {
             fn load() -> Result<Self, libloading::Error> {
-                // SAFETY: loading libibverbs runs initialisers that have no conditions.
+                // SAFETY: the initialisers of libibverbs have no preconditions.
                 let library = unsafe { libloading::Library::new("libibverbs.so.1") }?;
                 Ok(Library {
-                    // SAFETY: the signature is that of libibverbs' header, of the version in the file's name.
+                    // SAFETY: the signature is that of libibverbs' header, of the version in the file name.
                     $($name: *unsafe { library.get(concat!(stringify!($name), "\0").as_bytes()) }?,)*
                     _library: std::mem::ManuallyDrop::new(library),
                 })
@@ -66,14 +66,14 @@ library! {
     ibv_wc_status_str(ibv_wc_status::Type) -> *const c_char;
 }
 
-/// libibverbs, if this machine has it.
+/// libibverbs, if it is installed.
 pub(crate) fn library() -> Result<&'static Library, VerbsError> {
     static LOADED: OnceLock<Result<Library, String>> = OnceLock::new();
     let loaded = LOADED.get_or_init(|| {
         let library = Library::load().map_err(|error| error.to_string())?;
-        // SAFETY: before any other call. Where the kernel copies registered pages for a child itself it does nothing.
+        // SAFETY: called before any other function. It does nothing if the kernel copies registered pages on fork.
         if let Err(error) = done(unsafe { (library.ibv_fork_init)() }) {
-            tracing::warn!(%error, "a program that forks may lose what is put to its registered memory");
+            tracing::warn!(%error, "fork is not supported: a program that forks may lose puts to its registered memory");
         }
         Ok(library)
     });
@@ -81,87 +81,87 @@ pub(crate) fn library() -> Result<&'static Library, VerbsError> {
 }
 
 impl Library {
-    /// What a status of a completion means, in words.
+    /// The text of a completion status.
     pub fn status(&self, status: ibv_wc_status::Type) -> String {
         // SAFETY: any number is allowed, and the text is static.
         unsafe { std::ffi::CStr::from_ptr((self.ibv_wc_status_str)(status)) }.to_string_lossy().into_owned()
     }
 }
 
-/// Takes up to as many completions as fit; how many there were.
+/// Takes up to `into.len()` completions; returns their number.
 ///
 /// # Safety
 /// The completion queue must be alive.
 pub(crate) unsafe fn poll_cq(cq: *mut ibv_cq, into: &mut [std::mem::MaybeUninit<ibv_wc>]) -> Result<usize, i32> {
-    // SAFETY: by the caller's word; every device has the function, and it writes as many as there are room for.
+    // SAFETY: caller's contract; every device has the function, and it writes at most `into.len()` entries.
     let polled = unsafe {
-        let poll = (*(*cq).context).ops.poll_cq.expect("every device polls");
+        let poll = (*(*cq).context).ops.poll_cq.expect("every device has poll_cq");
         poll(cq, into.len() as c_int, into.as_mut_ptr().cast())
     };
     usize::try_from(polled).map_err(|_| polled)
 }
 
-/// Hands work to a queue pair.
+/// Posts a request to a queue pair.
 ///
 /// # Safety
-/// The queue pair must be alive, the request valid, and its memory stay registered until it is complete.
+/// The queue pair must be alive and the request valid. The request's memory must stay registered until it is complete.
 #[inline]
 pub(crate) unsafe fn post_send(qp: *mut ibv_qp, request: &mut ibv_send_wr) -> std::io::Result<()> {
     let mut bad = std::ptr::null_mut();
-    // SAFETY: by the caller's word; every device has the function.
+    // SAFETY: caller's contract; every device has the function.
     let failed = unsafe {
-        let post = (*(*qp).context).ops.post_send.expect("every device sends");
+        let post = (*(*qp).context).ops.post_send.expect("every device has post_send");
         post(qp, request, &mut bad)
     };
     done(failed)
 }
 
-/// Hands a buffer to a queue pair, for a message to come.
+/// Posts a receive to a queue pair.
 ///
 /// # Safety
-/// As [`post_send`].
+/// The contract of [`post_send`] applies.
 pub(crate) unsafe fn post_recv(qp: *mut ibv_qp, request: &mut ibv_recv_wr) -> std::io::Result<()> {
     let mut bad = std::ptr::null_mut();
-    // SAFETY: by the caller's word; every device has the function.
+    // SAFETY: caller's contract; every device has the function.
     let failed = unsafe {
-        let post = (*(*qp).context).ops.post_recv.expect("every device receives");
+        let post = (*(*qp).context).ops.post_recv.expect("every device has post_recv");
         post(qp, request, &mut bad)
     };
     done(failed)
 }
 
-/// Hands buffers, one chained to the other, to a shared receive queue.
+/// Posts a chain of receives to a shared receive queue.
 ///
 /// # Safety
-/// As [`post_send`], of the shared receive queue.
+/// The contract of [`post_send`] applies to the shared receive queue.
 pub(crate) unsafe fn post_srq_recv(srq: *mut ibv_srq, first: &mut ibv_recv_wr) -> std::io::Result<()> {
     let mut bad = std::ptr::null_mut();
-    // SAFETY: by the caller's word; every device that has such queues has the function.
+    // SAFETY: caller's contract; every device with shared receive queues has the function.
     let failed = unsafe {
-        let post = (*(*srq).context).ops.post_srq_recv.expect("a device with shared receive queues fills them");
+        let post = (*(*srq).context).ops.post_srq_recv.expect("the device has post_srq_recv");
         post(srq, first, &mut bad)
     };
     done(failed)
 }
 
-/// Asks for an event when the next completion comes.
+/// Requests an event for the next completion.
 ///
 /// # Safety
 /// The completion queue must be alive.
 pub(crate) unsafe fn req_notify_cq(cq: *mut ibv_cq) -> std::io::Result<()> {
-    // SAFETY: by the caller's word; every device has the function.
+    // SAFETY: caller's contract; every device has the function.
     let failed = unsafe {
-        let notify = (*(*cq).context).ops.req_notify_cq.expect("every device tells");
+        let notify = (*(*cq).context).ops.req_notify_cq.expect("every device has req_notify_cq");
         notify(cq, 0)
     };
     done(failed)
 }
 
-/// The result of a verb that returns 0 or an error number.
+/// Converts the result of a verb that returns 0 or an error number.
 pub(crate) fn done(failed: c_int) -> std::io::Result<()> {
     match failed {
         0 => Ok(()),
-        // Some devices return it negative, some in errno.
+        // Some devices return it negated, some set errno.
         -1 => Err(std::io::Error::last_os_error()),
         number => Err(std::io::Error::from_raw_os_error(number.abs())),
     }

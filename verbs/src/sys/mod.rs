@@ -1,4 +1,5 @@
-//! What libibverbs has, each freed when dropped, after what was made of it. No policy: who uses it decides.
+//! Safe wrappers of libibverbs objects. Each is destroyed when dropped, after the objects that were created from it. No
+//! policy.
 
 mod address;
 mod completion;
@@ -20,7 +21,7 @@ pub(crate) use shared_queue::SharedQueue;
 use super::VerbsError;
 use std::io::Error;
 
-/// Why the function of libibverbs that was just called failed.
+/// The error of the libibverbs function that just failed.
 fn refused(what: String) -> VerbsError {
     VerbsError::system(what, Error::last_os_error())
 }

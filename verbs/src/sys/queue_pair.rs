@@ -11,64 +11,64 @@ use std::io;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
-/// A queue pair. Destroyed when dropped: then nothing of it is under way any more.
+/// A queue pair. Destroyed when dropped; none of its requests is in flight afterwards.
 pub(crate) struct QueuePair {
     raw: NonNull<ibv_qp>,
     depth: u32,
     inline: u32,
     fences: bool,
     domain: Arc<Domain>,
-    /// Go after it.
+    /// Dropped after the queue pair.
     _completions: [Arc<CompletionQueue>; 2],
     _shared: Option<Arc<SharedQueue>>,
 }
 
 // SAFETY: libibverbs may be called from any thread.
 unsafe impl Send for QueuePair {}
-// SAFETY: as above; a queue pair has locks of its own.
+// SAFETY: as above; a queue pair has its own locks.
 unsafe impl Sync for QueuePair {}
 
-/// How much a queue pair is to hold.
+/// Requested capacity of a queue pair.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Capacity {
-    /// Requests under way; less, of a reliable connection, if the device has less.
+    /// Requests in flight; fewer, for a reliable connection, if the device supports fewer.
     pub depth: u32,
-    /// Buffers for messages to come.
+    /// Posted receives.
     pub receives: u32,
-    /// Bytes that a request takes along, less if the device has less.
+    /// Inline bytes; fewer if the device supports fewer.
     pub inline: u32,
-    /// Pieces of memory that one message comes to, one after the other.
+    /// Scatter entries per receive.
     pub scatter: u32,
 }
 
-/// This end of a connection, as it is to be.
+/// Parameters of the local end of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NearEnd {
     pub port: u8,
     pub pkey_index: u16,
     pub psn: u32,
-    /// The exponent of the timeout, which is 4.096 us times a power of two.
+    /// Exponent of the timeout, which is 4.096 us times a power of two.
     pub timeout: u8,
-    /// How often a packet is sent again.
+    /// Number of retransmissions of a packet.
     pub retries: u8,
 }
 
-/// The other end of a connection, as it told, and what both agree on.
+/// Parameters of the far end of a connection, as published by it or agreed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FarEnd {
     pub path: Path,
     pub mtu: ibv_mtu,
     pub queue_pair: u32,
     pub psn: u32,
-    /// Reads and atomics that it may have under way here at once.
+    /// Most reads and atomics that the far end may have in flight here.
     pub served: u8,
-    /// Reads and atomics that this rank may have under way there at once.
+    /// Most reads and atomics that this rank may have in flight there.
     pub initiated: u8,
 }
 
 impl QueuePair {
-    /// A reliable connection, not yet connected. What was posted and what was received complete apart; messages come to the
-    /// shared queue, or to none.
+    /// Creates an unconnected reliable queue pair. Requests and receives complete on separate queues; messages arrive
+    /// at the shared queue, if there is one.
     pub fn reliable(
         domain: &Arc<Domain>,
         completions: [&Arc<CompletionQueue>; 2],
@@ -78,7 +78,7 @@ impl QueuePair {
         Self::new(domain, completions.map(Arc::clone), shared, ibv_qp_type::IBV_QPT_RC, capacity)
     }
 
-    /// From now on it is given no fenced requests: who posts has them wait.
+    /// Forbids fenced requests from now on: the poster must wait instead.
     pub fn leave_fences(&mut self) {
         self.fences = false;
     }
@@ -90,7 +90,7 @@ impl QueuePair {
         kind: ibv_qp_type::Type,
         capacity: Capacity,
     ) -> Result<Self, VerbsError> {
-        // Who sends datagrams has memory for so many.
+        // Senders of datagrams have memory for exactly this depth.
         let least = if kind == ibv_qp_type::IBV_QPT_RC { LEAST } else { capacity.depth };
         largest(capacity, least, |capacity| {
             let mut wanted = ibv_qp_init_attr {
@@ -109,7 +109,8 @@ impl QueuePair {
             };
             // SAFETY: the domain and the completion queues are alive.
             let raw = unsafe { (domain.library().ibv_create_qp)(domain.raw.as_ptr(), &mut wanted) };
-            let what = || format!("a queue pair of depth {} on RDMA device {}", capacity.depth, domain.context.name);
+            let what =
+                || format!("creating a queue pair of depth {} on RDMA device {}", capacity.depth, domain.context.name);
             let raw = NonNull::new(raw).ok_or_else(|| refused(what()))?;
             let depth = wanted.cap.max_send_wr.min(capacity.depth);
             let inline = wanted.cap.max_inline_data.min(capacity.inline);
@@ -118,7 +119,7 @@ impl QueuePair {
         })
     }
 
-    /// Ready to be connected; the peer may do on registered memory what that allows.
+    /// Moves the queue pair to INIT. Peers will have the access rights of each registration.
     pub fn initialise(&self, near: &NearEnd) -> Result<(), VerbsError> {
         use ibv_qp_attr_mask as mask;
         let mut to = ibv_qp_attr {
@@ -132,7 +133,7 @@ impl QueuePair {
         self.modify(&mut to, what, "initialising")
     }
 
-    /// Connects it: it can be written to from the far end, and sends.
+    /// Connects the queue pair: it receives and sends.
     pub fn connect(&self, near: &NearEnd, far: &FarEnd) -> Result<(), VerbsError> {
         use ibv_qp_attr_mask as mask;
         let mut to = ibv_qp_attr {
@@ -171,26 +172,26 @@ impl QueuePair {
         self.modify(&mut to, what, "connecting")
     }
 
-    /// Ends it: nothing that comes later is executed.
+    /// Moves the queue pair to ERROR: packets that arrive later are not executed.
     pub fn fail(&self) -> Result<(), VerbsError> {
         let mut to = ibv_qp_attr { qp_state: ibv_qp_state::IBV_QPS_ERR, ..Default::default() };
         self.modify(&mut to, ibv_qp_attr_mask::IBV_QP_STATE, "ending")
     }
 
-    /// Has it forget what it was doing, once it does nothing any more.
+    /// Resets the queue pair, once the packet being processed is finished.
     pub fn reset(&self) -> Result<(), VerbsError> {
         let mut to = ibv_qp_attr { qp_state: ibv_qp_state::IBV_QPS_RESET, ..Default::default() };
         self.modify(&mut to, ibv_qp_attr_mask::IBV_QP_STATE, "resetting")
     }
 
-    /// The number of the packet that it expects next.
+    /// The PSN that the queue pair expects next.
     pub fn next_psn(&self) -> Result<u32, VerbsError> {
         let (mut attributes, mut made) = (ibv_qp_attr::default(), ibv_qp_init_attr::default());
         let what = (ibv_qp_attr_mask::IBV_QP_RQ_PSN | ibv_qp_attr_mask::IBV_QP_STATE).0 as i32;
         let query = self.domain.library().ibv_query_qp;
         // SAFETY: alive until dropped.
         let failed = unsafe { query(self.raw.as_ptr(), &mut attributes, what, &mut made) };
-        done(failed).map_err(|source| self.failed("asking", source))?;
+        done(failed).map_err(|source| self.failed("querying", source))?;
         Ok(attributes.rq_psn & 0xff_ffff)
     }
 
@@ -205,11 +206,11 @@ impl QueuePair {
     }
 }
 
-/// As few requests may be under way, as TRANSOM_VERBS_DEPTH has it.
+/// Smallest depth, the minimum of TRANSOM_VERBS_DEPTH.
 const LEAST: u32 = 4;
 
-/// The deepest that can be made, and what that takes along at most. What a device does not have it says only by refusing: mlx5 tells a
-/// depth that is four times what a reliable connection can have.
+/// Creates the deepest possible queue pair, and reduces the inline capacity as necessary. Devices report their real
+/// limits only by refusing: mlx5 advertises four times the depth that a reliable connection can have.
 fn largest<T>(
     wanted: Capacity,
     least: u32,
@@ -289,14 +290,14 @@ impl WorkQueue for QueuePair {
                 raw.wr.atomic = atomic(delta, 0);
             }
         }
-        // SAFETY: alive until dropped; the memory by the caller's word.
+        // SAFETY: alive until dropped; the memory is valid by the caller's contract.
         unsafe { post_send(self.raw.as_ptr(), &mut raw) }
     }
 }
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
-        // SAFETY: made by `new`, once.
+        // SAFETY: created by `new`; destroyed once.
         unsafe { (self.domain.library().ibv_destroy_qp)(self.raw.as_ptr()) };
     }
 }
@@ -309,7 +310,7 @@ pub(crate) struct Datagrams {
 }
 
 impl Datagrams {
-    /// One that takes datagrams that bring `key`. What was sent and what was received complete apart.
+    /// Creates a queue pair that accepts datagrams with Q_Key `key`. Sends and receives complete on separate queues.
     pub fn new(
         domain: &Arc<Domain>,
         sent: &Arc<CompletionQueue>,
@@ -342,14 +343,14 @@ impl Datagrams {
         self.pair.modify(&mut to, mask::IBV_QP_STATE | mask::IBV_QP_SQ_PSN, "opening")
     }
 
-    /// From now on it takes those that bring this key.
+    /// Changes the Q_Key that datagrams must carry.
     pub fn take_only(&self, key: u32) -> Result<(), VerbsError> {
         let mut to = ibv_qp_attr { qkey: key, ..Default::default() };
         self.pair.modify(&mut to, ibv_qp_attr_mask::IBV_QP_QKEY, "changing the key of")
     }
 
-    /// Takes it out of the state that an error has left it in: what was handed over is forgotten, which `forgotten` is to
-    /// take from the completion queues.
+    /// Resets the queue pair out of the error state. Posted requests and receives are dropped; `forgotten` must drain
+    /// the completion queues.
     pub fn open_again(&self, forgotten: impl FnOnce()) -> Result<(), VerbsError> {
         let mut to = ibv_qp_attr { qp_state: ibv_qp_state::IBV_QPS_RESET, ..Default::default() };
         self.pair.modify(&mut to, ibv_qp_attr_mask::IBV_QP_STATE, "resetting")?;
@@ -365,19 +366,20 @@ impl Datagrams {
         self.pair.depth
     }
 
-    /// Hands buffers over for datagrams to come, each of several pieces; those of the rest are not if one is refused.
+    /// Posts receives of several pieces each. If one is refused, the later ones are not posted.
     ///
     /// # Safety
-    /// Each must stay registered, and nobody use it, until a datagram has come to it or the queue is gone.
+    /// The memory of each receive must stay registered and unused until a datagram has arrived in it or the queue is
+    /// destroyed.
     pub unsafe fn expect<const N: usize>(&self, buffers: &[(Token, [Piece; N])]) -> io::Result<()> {
-        // SAFETY: alive until dropped; the memory by the caller's word.
+        // SAFETY: alive until dropped; the memory is valid by the caller's contract.
         chained(buffers, |chain| unsafe { post_recv(self.pair.raw.as_ptr(), chain) })
     }
 
-    /// Sends a datagram to that queue pair, which takes those that bring `key`; with a value beside it, if there is one.
+    /// Sends a datagram to a queue pair with that Q_Key, optionally with an immediate value.
     ///
     /// # Safety
-    /// The piece must stay registered until it is sent or the queue is gone.
+    /// The piece must stay registered until the send is complete or the queue is destroyed.
     pub unsafe fn send(
         &self,
         token: Token,
@@ -398,7 +400,8 @@ impl Datagrams {
         raw.wr.ud.ah = to.raw.as_ptr();
         raw.wr.ud.remote_qpn = queue_pair;
         raw.wr.ud.remote_qkey = key;
-        // SAFETY: alive until dropped, and so is the address handle now; the memory by the caller's word.
+        // SAFETY: alive until dropped, like the address handle during the call; the memory is valid by the caller's
+        // contract.
         unsafe { post_send(self.pair.raw.as_ptr(), &mut raw) }
     }
 }
@@ -408,11 +411,11 @@ mod tests {
     use super::*;
 
     fn refusal(errno: Errno) -> VerbsError {
-        VerbsError::system("a queue pair", errno.into())
+        VerbsError::system("creating a queue pair", errno.into())
     }
 
-    /// Depth and inline bytes, by a device with that many units for a queue pair: each request takes four, and one more for 16 bytes that
-    /// it takes along.
+    /// Depth and inline bytes that result on a simulated device with `units` units per queue pair. Each request takes
+    /// four units, and one more per 16 inline bytes.
     fn made(units: u32, depth: u32, least: u32) -> Option<(u32, u32)> {
         let wanted = Capacity { depth, receives: 1, inline: 128, scatter: 1 };
         largest(wanted, least, |Capacity { depth, inline, .. }| match depth * (4 + inline / 16) <= units {
@@ -423,18 +426,18 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_pair_takes_less_along_or_is_shorter_where_the_device_refuses() {
+    fn refused_queue_pair_is_made_smaller() {
         assert_eq!(made(32_768, 128, 4), Some((128, 128)));
-        assert_eq!(made(32_768, 8192, 4), Some((8192, 8)), "as deep as was asked for");
-        assert_eq!(made(32_768, 32_768, 4), Some((8192, 8)), "a device may say that it has four times what it has");
-        assert_eq!(made(20, 100, 4), Some((4, 16)), "the least");
+        assert_eq!(made(32_768, 8192, 4), Some((8192, 8)), "as deep as requested");
+        assert_eq!(made(32_768, 32_768, 4), Some((8192, 8)), "a device may advertise four times its limit");
+        assert_eq!(made(20, 100, 4), Some((4, 16)), "the smallest queue pair");
         assert_eq!(made(15, 100, 4), None);
-        assert_eq!(made(32_768, 32_768, 32_768), None, "or as deep as it must be");
+        assert_eq!(made(32_768, 32_768, 32_768), None, "the smallest allowed depth is refused");
         let (mut tries, wanted) = (0, Capacity { depth: 128, receives: 1, inline: 0, scatter: 1 });
         let refused = largest(wanted, 4, |_| {
             tries += 1;
             Err::<(), _>(refusal(Errno::NOMEM))
         });
-        assert!(refused.is_err() && tries == 1, "memory that there is not now is no reason");
+        assert!(refused.is_err() && tries == 1, "a temporary lack of memory does not reduce the depth");
     }
 }

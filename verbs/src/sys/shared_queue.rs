@@ -1,4 +1,4 @@
-//! A shared receive queue: buffers for messages to come, by whichever queue pair that was made with it.
+//! A shared receive queue: receive buffers for all queue pairs that were created with it.
 
 use super::library::post_srq_recv;
 use super::{Domain, refused};
@@ -17,35 +17,36 @@ pub(crate) struct SharedQueue {
 
 // SAFETY: libibverbs may be called from any thread.
 unsafe impl Send for SharedQueue {}
-// SAFETY: as above; it has a lock of its own.
+// SAFETY: as above; it has its own lock.
 unsafe impl Sync for SharedQueue {}
 
-/// Buffers that are handed over at a time.
+/// Receives per chain.
 const AT_ONCE: usize = 16;
 
 impl SharedQueue {
-    /// Of so many buffers at most.
+    /// A queue of at most `depth` receives.
     pub fn new(domain: &Arc<Domain>, depth: u32) -> Result<Self, VerbsError> {
         let attr = ibv_srq_attr { max_wr: depth, max_sge: 1, srq_limit: 0 };
         let mut wanted = ibv_srq_init_attr { srq_context: null_mut(), attr };
         // SAFETY: the domain is alive.
         let raw = NonNull::new(unsafe { (domain.library().ibv_create_srq)(domain.raw.as_ptr(), &mut wanted) });
-        let what = || format!("a shared receive queue of {depth} buffers on RDMA device {}", domain.context.name);
+        let what =
+            || format!("creating a shared receive queue of {depth} buffers on RDMA device {}", domain.context.name);
         Ok(SharedQueue { raw: raw.ok_or_else(|| refused(what()))?, domain: domain.clone() })
     }
 
-    /// Hands buffers over; those of the rest are not if one is refused.
+    /// Posts receives. If one is refused, the later ones are not posted.
     ///
     /// # Safety
-    /// Each must stay registered, and nobody use it, until its completion was told, or the queue and all queue pairs that
-    /// were made with it are gone.
+    /// The memory of each receive must stay registered and unused until its completion was reported, or until the queue
+    /// and all its queue pairs are destroyed.
     pub unsafe fn post(&self, buffers: &[(Token, [Piece; 1])]) -> io::Result<()> {
-        // SAFETY: alive until dropped; the memory by the caller's word.
+        // SAFETY: alive until dropped; the memory is valid by the caller's contract.
         chained(buffers, |chain| unsafe { post_srq_recv(self.raw.as_ptr(), chain) })
     }
 }
 
-/// Hands buffers over in chains.
+/// Posts receives in chains.
 pub(super) fn chained<const N: usize>(
     buffers: &[(Token, [Piece; N])],
     mut post: impl FnMut(&mut ibv_recv_wr) -> io::Result<()>,
@@ -54,7 +55,7 @@ pub(super) fn chained<const N: usize>(
         let mut pieces = [const { [const { ibv_sge { addr: 0, length: 0, lkey: 0 } }; N] }; AT_ONCE];
         let mut chain =
             [const { ibv_recv_wr { wr_id: 0, next: null_mut(), sg_list: null_mut(), num_sge: 1 } }; AT_ONCE];
-        // From the last on: each names the one behind it.
+        // Built from the end, because each entry points to the next.
         let mut next = null_mut();
         for (at, (token, of)) in some.iter().enumerate().rev() {
             pieces[at] = of.map(|piece| ibv_sge { addr: piece.address, length: piece.bytes, lkey: piece.key });
@@ -69,7 +70,7 @@ pub(super) fn chained<const N: usize>(
 
 impl Drop for SharedQueue {
     fn drop(&mut self) {
-        // SAFETY: made by `new`, once; queue pairs keep theirs.
+        // SAFETY: created by `new`; destroyed once, after its queue pairs, which hold a reference.
         unsafe { (self.domain.library().ibv_destroy_srq)(self.raw.as_ptr()) };
     }
 }

@@ -1,4 +1,4 @@
-//! Every operation on an array's elements.
+//! The operations on an array's elements.
 
 use super::index::{Index, Ranges};
 use super::layout::{Layout, Placement};
@@ -7,18 +7,18 @@ use super::pointer::GlobalPtr;
 use super::reach::{INSIDE, Part, Reach};
 use super::transfer;
 use crate::array_error::ArrayError;
-use crate::{Error, Fabric, FenceEpoch, LockAllEpoch, LockEpoch, Window};
+use crate::{Error, Fabric, FenceEpoch, LockAllEpoch, LockEpoch, LockRanksEpoch, Window};
 use bytemuck::Pod;
 use std::ops::Range;
 use transom_locks::Rank;
 
-/// The right to access elements of an array, as long as the epoch that it goes through is open; or only this rank's own,
-/// by [`local`](super::GlobalArray::local), which is no remote operation. Indices are those of the whole array. Before a byte
-/// moves they are checked against the array's shape, and whether the owners of what they name can be reached
-/// ([`ArrayError::NotReached`]).
+/// Access to elements of an array, for as long as its epoch is open; or only to this rank's own, by
+/// [`local`](super::GlobalArray::local), without remote operations. Indices are those of the whole array. Each call
+/// checks its indices against the array's shape, and that their owners can be accessed ([`ArrayError::NotReached`]),
+/// before a byte moves.
 ///
-/// A patch (see [`Ranges`]) costs 1 remote operation for each run of elements that adjoin in an owner's part, which
-/// [`Layout::runs`] tells beforehand:
+/// A patch (see [`Ranges`]) costs 1 remote operation per run of elements that are adjacent in an owner's part;
+/// [`Layout::runs`] lists the runs in advance:
 ///
 /// | | |
 /// |---|---|
@@ -28,8 +28,9 @@ use transom_locks::Rank;
 /// | a part of a tile with all of its columns | 1 |
 /// | another part of a tile | 1 for each row |
 ///
-/// Elements of a run that do not adjoin in the caller's buffer go through one of the library's: of at most 8 KiB where
-/// memory is shared, and as long as the run elsewhere, and for accumulates. All others are copied once.
+/// Elements of a run that are not adjacent in the caller's buffer go through a library buffer. It has at most 8 KiB
+/// where memory is shared; elsewhere, and for accumulates, it is as long as the run. All other elements are copied
+/// once.
 ///
 /// # Examples
 /// ```
@@ -48,7 +49,7 @@ pub struct Access<'a, E, const D: usize> {
     pub(super) through: E,
 }
 
-/// What of an array stays the same.
+/// The constants of an array.
 #[derive(Clone, Copy)]
 pub(super) struct ArrayInfo<'a, const D: usize> {
     pub array: u32,
@@ -57,7 +58,7 @@ pub(super) struct ArrayInfo<'a, const D: usize> {
 }
 
 impl<'a, T: Pod, E: Reach<Element = T>, const D: usize> Access<'a, E, D> {
-    /// Which rank owns which element, and where it is.
+    /// The owner and position of each element.
     pub fn layout(&self) -> &'a Layout<D> {
         self.info.layout
     }
@@ -73,7 +74,7 @@ impl<'a, T: Pod, E: Reach<Element = T>, const D: usize> Access<'a, E, D> {
         self.info.ptr(index)
     }
 
-    /// The index of the element that a pointer points to; no remote operation.
+    /// The index of the element at a pointer; no remote operation.
     ///
     /// # Errors
     /// [`ArrayError::Pointer`].
@@ -84,7 +85,8 @@ impl<'a, T: Pod, E: Reach<Element = T>, const D: usize> Access<'a, E, D> {
     /// Reads an element. 1 get.
     ///
     /// # Errors
-    /// [`ArrayError::Outside`], [`ArrayError::Pointer`], [`ArrayError::NotReached`]; [`Error::Fabric`], [`Error::Lock`].
+    /// [`ArrayError::Outside`], [`ArrayError::Pointer`], [`ArrayError::NotReached`]; [`Error::Fabric`],
+    /// [`Error::Lock`].
     #[inline(always)]
     pub fn get_one(&self, index: impl Index<T, D>) -> Result<T, Error> {
         let (owner, offset) = self.place(index)?;
@@ -97,7 +99,7 @@ impl<'a, T: Pod, E: Reach<Element = T>, const D: usize> Access<'a, E, D> {
     /// Writes an element. 1 put.
     ///
     /// # Errors
-    /// As [`get_one`](Self::get_one).
+    /// The errors of [`get_one`](Self::get_one).
     #[inline(always)]
     pub fn put_one(&self, index: impl Index<T, D>, value: T) -> Result<(), Error> {
         let (owner, offset) = self.place(index)?;
@@ -105,11 +107,11 @@ impl<'a, T: Pod, E: Reach<Element = T>, const D: usize> Access<'a, E, D> {
         self.through.copy_to(INSIDE, owner, offset, &[value])
     }
 
-    /// Reads a patch. 1 get for each run.
+    /// Reads a patch. 1 get per run.
     ///
     /// # Errors
-    /// [`ArrayError::Outside`], [`ArrayError::BufferLength`], [`ArrayError::NotReached`]: `into` is as it was.
-    /// [`Error::Fabric`], [`Error::Lock`]: some of it may not be.
+    /// [`ArrayError::Outside`], [`ArrayError::BufferLength`], [`ArrayError::NotReached`]: `into` is unchanged.
+    /// [`Error::Fabric`], [`Error::Lock`]: parts of it may have changed.
     ///
     /// # Examples
     /// ```
@@ -123,7 +125,7 @@ impl<'a, T: Pod, E: Reach<Element = T>, const D: usize> Access<'a, E, D> {
     ///     let mut some = [0; 20];
     ///     squares.lock_all()?.get(40..60, &mut some)?;
     ///     assert_eq!(some[3], 43 * 43);
-    ///     assert_eq!(squares.window().counters().gets, 3); // an owner's elements adjoin there
+    ///     assert_eq!(squares.window().counters().gets, 3); // an owner's elements are adjacent there
     ///     Ok(())
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
@@ -132,22 +134,23 @@ impl<'a, T: Pod, E: Reach<Element = T>, const D: usize> Access<'a, E, D> {
         transfer::get(&self.patch(ranges.ranges(), into.len())?, &self.through, into)
     }
 
-    /// Writes a patch. 1 put for each run. `source` may be used again at once.
+    /// Writes a patch. 1 put per run. `source` may be reused when this returns.
     ///
     /// # Errors
-    /// [`ArrayError::Outside`], [`ArrayError::BufferLength`], [`ArrayError::NotReached`]: nothing was put.
-    /// [`Error::Fabric`], [`Error::Lock`]: some of it may have been.
+    /// [`ArrayError::Outside`], [`ArrayError::BufferLength`], [`ArrayError::NotReached`]: no element was put.
+    /// [`Error::Fabric`], [`Error::Lock`]: some elements may have been put.
     pub fn put(&self, ranges: impl Ranges<D>, source: &[T]) -> Result<(), Error> {
         transfer::put(&self.patch(ranges.ranges(), source.len())?, &self.through, source)
     }
 
-    /// Reads a patch into a part of a larger array of the caller's, of which `into` begins at the patch's first element: the
-    /// array has rows of `lengths[D - 1]` elements, and `lengths[d]` of what comes next along each other dimension. In two
-    /// dimensions `lengths[1]` is the leading dimension of BLAS and Global Arrays (`ld`). Elements beside the patch stay as they
-    /// are. 1 get for each run.
+    /// Reads a patch into part of a larger array of the caller, of which `into` begins at the patch's first element.
+    /// That array has rows of `lengths[D - 1]` elements, and length `lengths[d]` along each other dimension. In two
+    /// dimensions `lengths[1]` is the leading dimension of BLAS and Global Arrays (`ld`). Elements beside the patch are
+    /// unchanged. 1 get per run.
     ///
     /// # Errors
-    /// As [`get`](Self::get); [`ArrayError::Within`] if the patch does not fit in such an array, or `into` is too short.
+    /// The errors of [`get`](Self::get); [`ArrayError::Within`] if the patch does not fit such an array, or `into` is
+    /// too short.
     ///
     /// # Examples
     /// ```
@@ -165,10 +168,10 @@ impl<'a, T: Pod, E: Reach<Element = T>, const D: usize> Access<'a, E, D> {
         transfer::get(&self.patch_within(ranges.ranges(), into.len(), lengths)?, &self.through, into)
     }
 
-    /// Writes a patch from a part of a larger array of the caller's; as [`get_within`](Self::get_within). 1 put for each run.
+    /// Writes a patch from part of a larger array of the caller, like [`get_within`](Self::get_within). 1 put per run.
     ///
     /// # Errors
-    /// As [`put`](Self::put), and [`ArrayError::Within`].
+    /// The errors of [`put`](Self::put), and [`ArrayError::Within`].
     ///
     /// # Examples
     /// ```
@@ -203,10 +206,11 @@ impl<'a, T: Pod, E: Reach<Element = T>, const D: usize> Access<'a, E, D> {
         }
     }
 
-    /// Reads a tile, row by row. 1 get, and less arithmetic than [`get`](Self::get) of what it covers.
+    /// Reads a tile, row by row. 1 get, with less arithmetic than [`get`](Self::get) of the same elements.
     ///
     /// # Errors
-    /// [`ArrayError::NoSuchTile`], [`ArrayError::BufferLength`], [`ArrayError::NotReached`]; [`Error::Fabric`], [`Error::Lock`].
+    /// [`ArrayError::NoSuchTile`], [`ArrayError::BufferLength`], [`ArrayError::NotReached`]; [`Error::Fabric`],
+    /// [`Error::Lock`].
     ///
     /// # Examples
     /// ```
@@ -214,7 +218,7 @@ impl<'a, T: Pod, E: Reach<Element = T>, const D: usize> Access<'a, E, D> {
     /// let world = transom::init()?;
     /// let mut array: GlobalArray<u64, 2> = world.array([5, 8], Distribution::BlockCyclic([4, 4]))?;
     /// let access = array.lock_all()?;
-    /// access.put_tile([1, 1], &[5; 4])?; // what is left below and on the right: one row of four columns
+    /// access.put_tile([1, 1], &[5; 4])?; // the corner at the bottom right: one row of four columns
     /// assert_eq!(access.get_one([4, 7])?, 5);
     /// access.unlock()?;
     /// # Ok::<(), transom::Error>(())
@@ -229,7 +233,7 @@ impl<'a, T: Pod, E: Reach<Element = T>, const D: usize> Access<'a, E, D> {
     /// Writes a tile, row by row. 1 put.
     ///
     /// # Errors
-    /// As [`get_tile`](Self::get_tile).
+    /// The errors of [`get_tile`](Self::get_tile).
     #[inline]
     pub fn put_tile(&self, index: [usize; D], source: &[T]) -> Result<(), Error> {
         let tile = self.tile(index, source.len())?;
@@ -237,18 +241,18 @@ impl<'a, T: Pod, E: Reach<Element = T>, const D: usize> Access<'a, E, D> {
         self.through.copy_to(INSIDE, tile.owner, tile.offset, source)
     }
 
-    /// Where an element is, if it can be reached.
+    /// The owner and position of an element, if it can be accessed.
     #[inline(always)]
     pub(super) fn place(&self, index: impl Index<T, D>) -> Result<(Rank, usize), Error> {
         let (owner, offset) = self.info.locate(index)?;
-        if self.reaches(owner) { Ok((owner, offset)) } else { Err(self.not_reached(owner)) }
+        if self.through.reaches(owner) { Ok((owner, offset)) } else { Err(self.not_reached(owner)) }
     }
 
-    /// Where a tile is, if the buffer is as long and it can be reached.
+    /// The placement of a tile, if it has the buffer's length and can be accessed.
     #[inline(always)]
     fn tile(&self, index: [usize; D], buffer: usize) -> Result<Placement, Error> {
         match self.info.layout.placement(index) {
-            Some(tile) if tile.len == buffer && self.reaches(tile.owner) => Ok(tile),
+            Some(tile) if tile.len == buffer && self.through.reaches(tile.owner) => Ok(tile),
             _ => Err(self.no_tile(index, buffer)),
         }
     }
@@ -266,41 +270,36 @@ impl<'a, T: Pod, E: Reach<Element = T>, const D: usize> Access<'a, E, D> {
         }
     }
 
-    /// A patch, if the buffer is as long and all of it can be reached.
+    /// A patch, if it has the buffer's length and can be accessed entirely.
     pub(super) fn patch(&self, ranges: [Range<usize>; D], buffer: usize) -> Result<Patch<'a, D>, Error> {
         let Some(patch) = Patch::new(self.info.layout, &ranges) else { return Err(self.info.outside(ranges)) };
         if buffer != patch.len() {
             return Err(ArrayError::BufferLength { array: self.info.array, needed: patch.len(), buffer }.into());
         }
-        match self.through.only().and_then(|only| patch.owners().find(|&owner| owner != only)) {
+        let other = patch.owners().find(|&owner| !self.through.reaches(owner));
+        match other {
             Some(other) => Err(self.not_reached(other)),
             None => Ok(patch),
         }
     }
 
-    #[inline(always)]
-    fn reaches(&self, owner: Rank) -> bool {
-        self.through.only().is_none_or(|only| only == owner)
-    }
-
     #[cold]
     #[inline(never)]
     fn not_reached(&self, owner: Rank) -> Error {
-        let reached = self.through.only().unwrap_or(owner);
-        ArrayError::NotReached { array: self.info.array, owner, reached }.into()
+        ArrayError::NotReached { array: self.info.array, owner, reached: self.through.reached() }.into()
     }
 }
 
 impl<E, const D: usize> Access<'_, E, D> {
-    /// The epoch of the array's window that this goes through, for what only windows have; [`Layout`] tells ranks and
-    /// offsets.
+    /// The epoch of the array's window behind this access, for operations that only windows have. [`Layout`] gives
+    /// ranks and offsets.
     pub fn epoch(&self) -> &E {
         &self.through
     }
 }
 
 impl<T: Pod, F: Fabric, const D: usize> Access<'_, LockEpoch<'_, T, F>, D> {
-    /// Returns when this rank's earlier operations are visible at the owner.
+    /// Returns once this rank's earlier operations are visible at the owner.
     ///
     /// # Errors
     /// [`Error::Fabric`], [`Error::Lock`].
@@ -311,15 +310,33 @@ impl<T: Pod, F: Fabric, const D: usize> Access<'_, LockEpoch<'_, T, F>, D> {
     /// Ends the epoch; dropping it does too.
     ///
     /// # Errors
-    /// [`Error::Fabric`], [`Error::Lock`] if a rank died that the unlock had to tell or hear from.
+    /// [`Error::Fabric`]; [`Error::Lock`] if a rank died that this rank had to notify or wait for.
     #[inline]
     pub fn unlock(self) -> Result<(), Error> {
         self.through.unlock()
     }
 }
 
+impl<T: Pod, F: Fabric, const D: usize> Access<'_, LockRanksEpoch<'_, T, F>, D> {
+    /// Returns once this rank's earlier operations are visible at every locked owner.
+    ///
+    /// # Errors
+    /// [`Error::Fabric`], [`Error::Lock`].
+    pub fn flush(&self) -> Result<(), Error> {
+        self.through.flush()
+    }
+
+    /// Ends the epoch; dropping it does too.
+    ///
+    /// # Errors
+    /// The errors of [`LockRanksEpoch::unlock`].
+    pub fn unlock(self) -> Result<(), Error> {
+        self.through.unlock()
+    }
+}
+
 impl<T: Pod, F: Fabric, const D: usize> Access<'_, LockAllEpoch<'_, T, F>, D> {
-    /// Returns when this rank's earlier operations are visible at every owner.
+    /// Returns once this rank's earlier operations are visible at every owner.
     ///
     /// # Errors
     /// [`Error::Fabric`], [`Error::Lock`].
@@ -335,7 +352,7 @@ impl<T: Pod, F: Fabric, const D: usize> Access<'_, LockAllEpoch<'_, T, F>, D> {
     /// Ends the epoch; dropping it does too.
     ///
     /// # Errors
-    /// [`Error::Fabric`], [`Error::Lock`] if a rank died that the unlock had to tell or hear from.
+    /// [`Error::Fabric`]; [`Error::Lock`] if a rank died that this rank had to notify or wait for.
     pub fn unlock(self) -> Result<(), Error> {
         self.through.unlock()
     }

@@ -9,13 +9,14 @@ use crate::{Atomic, Error, Fabric, Op};
 use bytemuck::Pod;
 use std::time::Duration;
 
-/// Each call asks for [`Atomic`] and [`Remote`], not the impl: so the compiler says what to do where they are missing.
+/// The bounds on [`Atomic`] and [`Remote`] are on each call instead of the impl, so that the compiler's message for a
+/// missing one is useful.
 impl<T: Pod, E: Reach<Element = T>, const D: usize> Access<'_, E, D> {
-    /// Replaces an element by the result of an operation on it, and returns what it was: atomic and at the cost of
-    /// [`Target::fetch_and_op`](crate::Target::fetch_and_op).
+    /// Replaces an element by the result of an operation on it, and returns its previous value. Atomicity and cost are
+    /// those of [`Target::fetch_and_op`](crate::Target::fetch_and_op).
     ///
     /// # Errors
-    /// As [`get_one`](Self::get_one).
+    /// The errors of [`get_one`](Self::get_one).
     #[inline]
     pub fn fetch_and_op(&self, index: impl Index<T, D>, op: Op, operand: T) -> Result<T, Error>
     where
@@ -26,11 +27,11 @@ impl<T: Pod, E: Reach<Element = T>, const D: usize> Access<'_, E, D> {
         self.through.with_target(INSIDE, owner, |target| target.fetch_and_op(offset, op, operand))
     }
 
-    /// Puts `new` if the element equals `expected`, bit for bit, and returns what it was: atomic and at the cost of
-    /// [`Target::compare_and_swap`](crate::Target::compare_and_swap).
+    /// Puts `new` if the element equals `expected`, bit for bit, and returns its previous value. Atomicity and cost are
+    /// those of [`Target::compare_and_swap`](crate::Target::compare_and_swap).
     ///
     /// # Errors
-    /// As [`get_one`](Self::get_one).
+    /// The errors of [`get_one`](Self::get_one).
     #[inline]
     pub fn compare_and_swap(&self, index: impl Index<T, D>, expected: T, new: T) -> Result<T, Error>
     where
@@ -41,11 +42,11 @@ impl<T: Pod, E: Reach<Element = T>, const D: usize> Access<'_, E, D> {
         self.through.with_target(INSIDE, owner, |target| target.compare_and_swap(offset, expected, new))
     }
 
-    /// Replaces the elements of a patch by the results of an operation on each and its operand, each atomically: 1
-    /// [`Target::accumulate`](crate::Target::accumulate) for each run.
+    /// Replaces each element of a patch by the result of an operation on it and its operand, each atomically. 1
+    /// [`Target::accumulate`](crate::Target::accumulate) per run.
     ///
     /// # Errors
-    /// As [`put`](Self::put).
+    /// The errors of [`put`](Self::put).
     ///
     /// # Examples
     /// ```
@@ -70,12 +71,12 @@ impl<T: Pod, E: Reach<Element = T>, const D: usize> Access<'_, E, D> {
         })
     }
 
-    /// As [`accumulate`](Self::accumulate), and writes to `results` what each element was: 1
-    /// [`Target::get_accumulate`](crate::Target::get_accumulate) for each run.
+    /// [`accumulate`](Self::accumulate) that also writes each element's previous value to `results`. 1
+    /// [`Target::get_accumulate`](crate::Target::get_accumulate) per run.
     ///
     /// # Errors
-    /// As [`put`](Self::put); [`ArrayError::BufferLength`](super::ArrayError::BufferLength) also if there are not as many results
-    /// as operands.
+    /// The errors of [`put`](Self::put); [`ArrayError::BufferLength`](super::ArrayError::BufferLength) also if
+    /// `results` and `operands` differ in length.
     ///
     /// # Examples
     /// ```
@@ -102,17 +103,17 @@ impl<T: Pod, E: Reach<Element = T>, const D: usize> Access<'_, E, D> {
         })
     }
 
-    /// An element, read atomically: [`fetch_and_op`](Self::fetch_and_op) of [`Op::NoOp`].
+    /// Reads an element atomically: [`fetch_and_op`](Self::fetch_and_op) with [`Op::NoOp`].
     ///
     /// # Errors
-    /// As [`get_one`](Self::get_one).
+    /// The errors of [`get_one`](Self::get_one).
     ///
     /// # Examples
     /// ```
     /// # use transom::{Distribution, GlobalArray};
     /// let world = transom::init()?;
     /// let mut plane: GlobalArray<i64, 2> = world.array([4, 4], Distribution::Block)?;
-    /// let epoch = plane.lock_all()?; // others may do the same at this moment
+    /// let epoch = plane.lock_all()?; // other ranks may do the same concurrently
     /// epoch.store([2, 1], 5)?;
     /// assert_eq!(epoch.fetch_add([2, 1], 2)?, 5);
     /// assert_eq!(epoch.swap([2, 1], -1)?, 7);
@@ -129,10 +130,10 @@ impl<T: Pod, E: Reach<Element = T>, const D: usize> Access<'_, E, D> {
         self.fetch_and_op(index, Op::NoOp, T::zeroed())
     }
 
-    /// Replaces an element atomically: an accumulate of [`Op::Replace`].
+    /// Replaces an element atomically: an accumulate with [`Op::Replace`].
     ///
     /// # Errors
-    /// As [`get_one`](Self::get_one).
+    /// The errors of [`get_one`](Self::get_one).
     ///
     /// # Examples
     /// See [`load`](Self::load).
@@ -146,10 +147,11 @@ impl<T: Pod, E: Reach<Element = T>, const D: usize> Access<'_, E, D> {
         self.through.with_target(INSIDE, owner, |target| target.store(offset, element))
     }
 
-    /// Replaces an element atomically, and returns what it was: [`fetch_and_op`](Self::fetch_and_op) of [`Op::Replace`].
+    /// Replaces an element atomically, and returns its previous value: [`fetch_and_op`](Self::fetch_and_op) with
+    /// [`Op::Replace`].
     ///
     /// # Errors
-    /// As [`get_one`](Self::get_one).
+    /// The errors of [`get_one`](Self::get_one).
     ///
     /// # Examples
     /// See [`load`](Self::load).
@@ -162,10 +164,11 @@ impl<T: Pod, E: Reach<Element = T>, const D: usize> Access<'_, E, D> {
         self.fetch_and_op(index, Op::Replace, element)
     }
 
-    /// Adds to an element atomically, and returns what it was: [`fetch_and_op`](Self::fetch_and_op) of [`Op::Sum`].
+    /// Adds to an element atomically, and returns its previous value: [`fetch_and_op`](Self::fetch_and_op) with
+    /// [`Op::Sum`].
     ///
     /// # Errors
-    /// As [`get_one`](Self::get_one).
+    /// The errors of [`get_one`](Self::get_one).
     ///
     /// # Examples
     /// See [`load`](Self::load).
@@ -181,11 +184,11 @@ impl<T: Pod, E: Reach<Element = T>, const D: usize> Access<'_, E, D> {
 
 impl<T: Atomic, E: Remote<Element = T>, const D: usize> Access<'_, E, D> {
     wait_calls! {
-        /// Waits until an element satisfies `until`, whoever owns it, and returns its value. Others put the element or change it
-        /// by atomics; see [`Target::wait_until`](crate::Target::wait_until), also for the cost.
+        /// Waits until an element at any owner satisfies `until`, and returns its value. Other ranks put the element or
+        /// change it by atomics. See [`Target::wait_until`](crate::Target::wait_until), also for the cost.
         ///
         /// # Errors
-        /// As [`get_one`](Self::get_one); [`Error::Fabric`] also if a rank died, or all others left.
+        /// The errors of [`get_one`](Self::get_one); [`Error::Fabric`] also if a rank died, or all others left.
         ///
         /// # Examples
         /// ```
@@ -193,7 +196,7 @@ impl<T: Atomic, E: Remote<Element = T>, const D: usize> Access<'_, E, D> {
         /// transom::threads(3, |world| -> Result<(), transom::Error> {
         ///     let mut done = world.array::<u64, 1>([9], Distribution::Block)?;
         ///     let epoch = done.lock_all()?;
-        ///     epoch.fetch_add(7, 1)?; // CONDVARSIGNAL, at whichever rank
+        ///     epoch.fetch_add(7, 1)?; // CONDVARSIGNAL, at any rank
         ///     assert_eq!(epoch.wait_until(7, |ranks| ranks == 3)?, 3); // CONDVARWAIT
         ///     epoch.unlock()
         /// })?.into_iter().collect::<Result<(), _>>()?;
@@ -201,10 +204,10 @@ impl<T: Atomic, E: Remote<Element = T>, const D: usize> Access<'_, E, D> {
         /// ```
         wait_until: index: impl Index<T, D>,
 
-        /// As [`wait_until`](Self::wait_until), for `limit` at most: then none.
+        /// [`wait_until`](Self::wait_until) with a time limit: returns `None` after `limit`.
         ///
         /// # Errors
-        /// As there.
+        /// The errors of `wait_until`.
         ///
         /// # Examples
         /// See [`Target::wait_until_for`](crate::Target::wait_until_for).
@@ -228,7 +231,7 @@ impl<T: Atomic, F: Fabric, const D: usize> Access<'_, Part<'_, T, F>, D> {
         /// [`Local::wait_until`](crate::Local::wait_until). No remote operation.
         ///
         /// # Errors
-        /// As [`get_one`](Self::get_one); [`Error::Fabric`] also if a rank died, or all others left.
+        /// The errors of [`get_one`](Self::get_one); [`Error::Fabric`] also if a rank died, or all others left.
         ///
         /// # Examples
         /// ```
@@ -245,10 +248,10 @@ impl<T: Atomic, F: Fabric, const D: usize> Access<'_, Part<'_, T, F>, D> {
         /// ```
         wait_until: index: impl Index<T, D>,
 
-        /// As [`wait_until`](Self::wait_until), for `limit` at most: then none.
+        /// [`wait_until`](Self::wait_until) with a time limit: returns `None` after `limit`.
         ///
         /// # Errors
-        /// As there.
+        /// The errors of `wait_until`.
         ///
         /// # Examples
         /// See [`Local::wait_until_for`](crate::Local::wait_until_for).

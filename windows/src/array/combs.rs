@@ -1,39 +1,40 @@
-//! Where the elements of a share are, in the owner's part and in the caller's buffer, and copies between the two.
+//! The positions of a share's elements in the owner's part and in the caller's buffer, and copies between the two.
 
 use super::odometer::Odometer;
 use super::share::Share;
 use std::ops::Range;
 
-/// Where an element is in the owner's part and in the caller's buffer; or how far two elements are apart there. In elements.
+/// The position of an element in the owner's part and in the caller's buffer, or the distance of two elements there. In
+/// elements.
 #[derive(Clone, Copy)]
 pub(super) struct Place {
     pub part: usize,
     pub buffer: usize,
 }
 
-/// Strips of one length at equal distances. The elements of a strip adjoin both in the part and in the buffer.
+/// Strips of one length at equal distances. The elements of a strip are adjacent both in the part and in the buffer.
 #[derive(Clone, Copy)]
 pub(super) struct Comb {
     pub first: Place,
-    /// Elements of a strip.
+    /// Elements per strip.
     pub strip: usize,
-    /// How many strips, and how far they are apart.
+    /// The number of strips, and their distance.
     pub count: usize,
     pub step: Place,
 }
 
-/// Short strips are copied by way of a buffer of the library's, so many bytes at once, which stay in the nearest cache.
+/// Short strips are copied through a library buffer, this many bytes at a time, so that they stay in the L1 cache.
 const PIECE: usize = 8 << 10;
-/// Strips of so many bytes or more are copied each by itself: less time is lost by that than by copying twice.
+/// Strips of at least this many bytes are copied one by one: cheaper than copying them twice.
 const LONG_STRIP: usize = 64;
-/// So are strips if there are no more than these.
+/// At most this many strips are copied one by one too.
 const FEW_STRIPS: usize = 8;
 
 impl<const D: usize> Share<D> {
-    /// Calls `each` with all elements, in the order in which the owner's part has them, until a call fails.
+    /// Calls `each` with all elements, in the order of the owner's part, until a call fails.
     #[inline]
     pub fn try_combs<E>(&self, mut each: impl FnMut(Comb) -> Result<(), E>) -> Result<(), E> {
-        // The last dimension in which there are several tiles: these follow each other in the part.
+        // The last dimension with several tiles: these are consecutive in the part.
         let along = (1..D).rev().find(|&d| self.cuts[d].tiles.len() > 1).unwrap_or(0);
         let (end, full) = (self.cuts[along].tiles.end, self.cuts[along].full.clone());
         let mut next = Some(self.first());
@@ -48,7 +49,7 @@ impl<const D: usize> Share<D> {
         Ok(())
     }
 
-    /// Calls `each` with the elements of `count` tiles that are alike and follow each other along a dimension, from `tile` on.
+    /// Calls `each` with the elements of `count` equal tiles that are consecutive along a dimension, from `tile` on.
     #[inline]
     fn try_tiles<E>(
         &self,
@@ -58,8 +59,8 @@ impl<const D: usize> Share<D> {
         each: &mut impl FnMut(Comb) -> Result<(), E>,
     ) -> Result<(), E> {
         let common: [Range<usize>; D] = std::array::from_fn(|d| self.cuts[d].common(tile[d]));
-        // As in `Layout`: tiles that come first by this dimension are as long as this tile in the dimensions before, and have
-        // all that the owner has in those after.
+        // Same as in `Layout`: tiles before this one in this dimension are as long as this tile in the dimensions
+        // before, and have all of the owner's elements in those after.
         let mut first = Place { part: 0, buffer: 0 };
         let (mut lengths, mut before) = ([0; D], 1);
         let mut step = 0;
@@ -71,7 +72,7 @@ impl<const D: usize> Share<D> {
             before *= lengths[d];
         }
         let step = Place { part: step, buffer: self.cuts[along].step() };
-        // A strip is a row of elements; or several rows, if the tile has no element beside them, nor the patch.
+        // A strip is one row of elements, or several if neither the tile nor the patch has elements beside them.
         let (mut strip, mut row, mut adjoin) = (1, 0, true);
         let (mut sizes, mut size) = ([0; D], 1);
         for (d, cut) in self.cuts.iter().enumerate().rev() {
@@ -101,8 +102,8 @@ impl<const D: usize> Share<D> {
         Ok(())
     }
 
-    /// Calls `each` with every run, and with the combs that it consists of, until a call fails. The elements of each of these
-    /// combs adjoin in the part.
+    /// Calls `each` with every run and the combs that it consists of, until a call fails. The elements of each of these
+    /// combs are adjacent in the part.
     pub fn try_runs<E>(&self, mut each: impl FnMut(Range<usize>, &[Comb]) -> Result<(), E>) -> Result<(), E> {
         let (mut run, mut combs) = (0..0, Vec::<Comb>::new());
         self.try_combs(|comb| {
@@ -127,34 +128,34 @@ impl<const D: usize> Share<D> {
 }
 
 impl Comb {
-    /// How many elements there are.
+    /// The number of elements.
     pub fn len(&self) -> usize {
         self.strip * self.count
     }
 
-    /// Whether all elements adjoin in the part.
+    /// True if all elements are adjacent in the part.
     fn is_packed(&self) -> bool {
         self.count == 1 || self.step.part == self.strip
     }
 
-    /// Whether this is a single strip, and the next is one that adjoins it in the part and in the buffer.
+    /// True if this is a single strip, and `next` is a single strip that adjoins it in the part and in the buffer.
     fn is_followed_by(&self, next: &Comb) -> bool {
         let end = self.first.plus(Place { part: self.strip, buffer: self.strip });
         self.count == 1 && next.count == 1 && (end.part, end.buffer) == (next.first.part, next.first.buffer)
     }
 
-    /// How many runs begin in it, if the elements before it end at element `end` of the part.
+    /// The number of runs that begin in this comb, if the elements before it end at element `end` of the part.
     pub fn runs_after(&self, end: Option<usize>) -> usize {
         let runs = if self.is_packed() { 1 } else { self.count };
         runs - usize::from(end == Some(self.first.part))
     }
 
-    /// Where its last strip ends in the part.
+    /// The end of the last strip in the part.
     pub fn end(&self) -> usize {
         self.first.part + (self.count - 1) * self.step.part + self.strip
     }
 
-    /// Calls `each` with its strips, at most so many at once, until a call fails.
+    /// Calls `each` with pieces of at most `strips` strips, until a call fails.
     #[inline]
     pub fn try_pieces<E>(&self, strips: usize, mut each: impl FnMut(Comb) -> Result<(), E>) -> Result<(), E> {
         let mut rest = *self;
@@ -166,13 +167,13 @@ impl Comb {
         each(rest)
     }
 
-    /// Calls `each` with its strips, those at once that adjoin in the part, until a call fails.
+    /// Calls `each` with groups of strips that are adjacent in the part, until a call fails.
     fn try_segments<E>(&self, each: impl FnMut(Comb) -> Result<(), E>) -> Result<(), E> {
         self.try_pieces(if self.is_packed() { self.count } else { 1 }, each)
     }
 
-    /// How many strips are best copied at once, where an element has `size` bytes. 1 needs no buffer of the library's; if it
-    /// is more, they adjoin in the part.
+    /// The number of strips that are best copied at once, with elements of `size` bytes. 1 needs no library buffer. If
+    /// it is more, the strips are adjacent in the part.
     #[inline]
     pub fn strips_at_once(&self, size: usize) -> usize {
         let bytes = size * self.strip;
@@ -180,20 +181,21 @@ impl Comb {
         if is_one_by_one { 1 } else { PIECE / bytes.max(1) }
     }
 
-    /// Where each strip begins.
+    /// The position of each strip.
     #[inline]
     pub fn strips(&self) -> impl Iterator<Item = Place> + use<> {
         let Comb { first, count, step, .. } = *self;
         (0..count).map(move |number| first.plus(step.times(number)))
     }
 
-    /// Copies its elements to their places in the buffer, from `segment`, which has those of the part from its first on.
+    /// Copies the elements to their places in the buffer. `segment` holds the part from this comb's first element on.
     #[inline]
     pub fn scatter<T: Copy>(&self, segment: &[T], buffer: &mut [T]) {
         copy(segment, self.step.part, &mut buffer[self.first.buffer..], self.step.buffer, self.strip, self.count);
     }
 
-    /// Copies its elements from their places in the buffer to `segment`, which has those of the part from its first on.
+    /// Copies the elements from their places in the buffer to `segment`, which holds the part from this comb's first
+    /// element on.
     #[inline]
     pub fn gather<T: Copy>(&self, buffer: &[T], segment: &mut [T]) {
         copy(&buffer[self.first.buffer..], self.step.buffer, segment, self.step.part, self.strip, self.count);
@@ -212,7 +214,7 @@ impl Place {
     }
 }
 
-/// Copies `count` strips, one or more. Those of a few elements are copied without a call of memcpy for each.
+/// Copies `count` strips, at least one. Strips of a few elements are copied without a memcpy call each.
 fn copy<T: Copy>(from: &[T], from_step: usize, to: &mut [T], to_step: usize, strip: usize, count: usize) {
     let (from, to) = ((from, from_step), (to, to_step));
     match strip {
@@ -224,8 +226,8 @@ fn copy<T: Copy>(from: &[T], from_step: usize, to: &mut [T], to_step: usize, str
     }
 }
 
-/// Calls `copy` with slices that begin with the strips. Chunks make it a loop that is twice as fast as one with indices, which
-/// are checked.
+/// Calls `copy` with slices that begin at the strips. The loop over chunks is twice as fast as one over indices, which
+/// are bounds-checked.
 #[inline(always)]
 fn each_strip<T>(
     (from, from_step): (&[T], usize),

@@ -1,43 +1,43 @@
 //! Division by a number that is known long before the dividend.
 
-/// A divisor, prepared so that dividing by it takes a multiplication and no division instruction, which would take longer
-/// than the rest of finding an element.
+/// A divisor prepared so that a division takes a multiplication. A division instruction would take longer than all the
+/// rest of finding an element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Divisor {
     divisor: usize,
-    /// 2^63 / divisor, rounded up; or 0 if the dividends are too great for that, and the instruction divides.
+    /// 2^63 / divisor, rounded up; 0 if the dividends are too large for that, and the division instruction is used.
     factor: u64,
 }
 
 impl Divisor {
-    /// For dividends up to `most`. `divisor` is 1 or more; both are below 2^63.
+    /// Prepares `divisor` for dividends up to `most`. `divisor` is at least 1; both are below 2^63.
     ///
-    /// That `factor` is rounded up makes `n * factor / 2^63` greater than `n / divisor` by less than `n / 2^63`. As long as
-    /// `n * divisor <= 2^63` this is less than `1 / divisor`, and so does not reach the next whole number.
+    /// `n * factor / 2^63` exceeds `n / divisor` by less than `n / 2^63`, since `factor` is rounded up. While `n *
+    /// divisor <= 2^63`, this is less than `1 / divisor`, and so does not reach the next integer.
     pub fn new(divisor: usize, most: usize) -> Self {
         let is_exact = most as u128 * divisor as u128 <= 1 << 63;
         Divisor { divisor, factor: if is_exact { (1u64 << 63).div_ceil(divisor as u64) } else { 0 } }
     }
 
-    /// The number to divide by.
+    /// The divisor.
     #[inline(always)]
     pub fn get(self) -> usize {
         self.divisor
     }
 
-    /// Whether [`divide_at_once`](Self::divide_at_once) may be called.
+    /// True if [`divide_at_once`](Self::divide_at_once) may be called.
     pub fn is_exact(self) -> bool {
         self.factor != 0
     }
 
-    /// As [`divide`](Self::divide), if the divisor [is exact](Self::is_exact).
+    /// [`divide`](Self::divide) for a divisor that [is exact](Self::is_exact).
     #[inline(always)]
     pub fn divide_at_once(self, n: usize) -> (usize, usize) {
         let quotient = ((u128::from(2 * n as u64) * u128::from(self.factor)) >> 64) as usize;
         (quotient, n - quotient * self.divisor)
     }
 
-    /// The quotient and the remainder of `n`, which is at most the `most` of [`new`](Self::new).
+    /// The quotient and the remainder of `n`, which must not exceed the `most` of [`new`](Self::new).
     #[inline(always)]
     pub fn divide(self, n: usize) -> (usize, usize) {
         if self.is_exact() { self.divide_at_once(n) } else { (n / self.divisor, n % self.divisor) }
@@ -48,10 +48,10 @@ impl Divisor {
 mod tests {
     use super::*;
 
-    /// Every small pair; and, where being off by one would show, beside powers of two and multiples, with the greatest
-    /// dividend as small as it may be, and as great as the factor allows.
+    /// Checks every small pair, and values beside powers of two and multiples, where an error by one would show. The
+    /// largest dividend is as small as possible, or as large as the factor allows.
     #[test]
-    fn quotients_are_those_of_the_division_instruction() {
+    fn quotient_equals_division_instruction() {
         let check = |n: usize, divisor: usize| {
             for most in [n, (1usize << 63) / divisor, (1 << 63) - 1].into_iter().filter(|&most| most >= n) {
                 let quotient = Divisor::new(divisor, most).divide(n);

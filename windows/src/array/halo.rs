@@ -1,4 +1,4 @@
-//! Ghost cells: a rank's block of an array in memory of its own, with a margin of its neighbours' elements around it.
+//! Ghost cells: a copy of a rank's block of an array, surrounded by a margin of its neighbours' elements.
 
 use super::GlobalArray;
 use super::layout::Layout;
@@ -8,11 +8,11 @@ use crate::{Error, Fabric};
 use bytemuck::Pod;
 use std::ops::Range;
 
-/// The block of an array that this rank owns, and around it the elements that its neighbours own, as far as some width: *ghost
-/// cells*. They lie in memory of the rank's own, row by row, to be computed on as a plain slice; [`exchange`](Self::exchange)
-/// brings the ghost cells up to date.
+/// A rank's block of an array, surrounded by the neighbours' elements up to some width: *ghost cells*. The cells lie
+/// row by row in the rank's own memory, and can be used as a plain slice. [`exchange`](Self::exchange) updates the
+/// ghost cells.
 ///
-/// Cells that would be outside the array belong to the program: zero at first, and never changed here.
+/// Cells outside the array belong to the program: they are initially zero, and no call here changes them.
 ///
 /// # Examples
 /// ```
@@ -26,7 +26,7 @@ use std::ops::Range;
 ///         let next: Vec<u64> = cells.windows(3).map(|three| three[0] + three[2] + 1).collect();
 ///         cells[1..=next.len()].copy_from_slice(&next);
 ///     }
-///     halo.store(&line)?; // for those who look at the array itself
+///     halo.store(&line)?; // for readers of the array itself
 ///     let epoch = line.fence()?;
 ///     assert_eq!(epoch.get_one(24)?, epoch.get_one(75)?, "it is the same from both ends");
 ///     Ok(())
@@ -37,18 +37,18 @@ pub struct Halo<T, const D: usize> {
     /// The [serial](crate::segment::Segment::serial) of the array's memory.
     of: u64,
     layout: Layout<D>,
-    /// Where this rank stands in the grid.
+    /// This rank's position in the grid.
     at: [usize; D],
     own: [Range<usize>; D],
     width: [usize; D],
     cells: Vec<T>,
-    /// Patches on their way, packed.
+    /// A packed patch on its way to or from the array.
     packed: Vec<T>,
 }
 
 impl<T: Pod, F: Fabric, const D: usize> GlobalArray<T, F, D> {
-    /// This rank's block with `width` ghost cells on either side of it in each dimension: its elements as they are here now, the
-    /// ghost cells zero. The width may be more than a neighbour has; cells are then of several ranks. Not collective.
+    /// Copies this rank's block, with `width` ghost cells on either side in each dimension, initially zero. The width
+    /// may exceed a neighbour's block; the cells then come from several ranks. Not collective.
     ///
     /// # Errors
     /// [`ArrayError::SeveralTiles`]; [`ArrayError::Halo`] if there would be too many cells; [`Error::Fabric`].
@@ -70,7 +70,7 @@ impl<T: Pod, F: Fabric, const D: usize> GlobalArray<T, F, D> {
         }
         let of = self.window().core.data.serial;
         let cells =
-            bytemuck::allocation::try_zeroed_vec(len).map_err(|()| wrong("there is no memory for its cells"))?;
+            bytemuck::allocation::try_zeroed_vec(len).map_err(|()| wrong("no memory is available for its cells"))?;
         let mut halo = Halo { of, layout, at, own, width, cells, packed: Vec::new() };
         if !halo.owns_nothing() {
             let mine = halo.own.clone();
@@ -83,37 +83,37 @@ impl<T: Pod, F: Fabric, const D: usize> GlobalArray<T, F, D> {
 }
 
 impl<T: Pod, const D: usize> Halo<T, D> {
-    /// The cells, row by row: as many along each dimension as [`shape`](Self::shape) says. A rank that owns nothing has ghost
-    /// cells all the same, of the elements around the place where its own would be.
+    /// The cells, row by row, with [`shape`](Self::shape) cells along each dimension. A rank that owns nothing has
+    /// ghost cells too, of the elements around the place where its own would be.
     pub fn cells(&self) -> &[T] {
         &self.cells
     }
 
-    /// The same, to be changed. What becomes of ghost cells lasts until the next [`exchange`](Self::exchange).
+    /// The cells, for writing. Changes of ghost cells last until the next [`exchange`](Self::exchange).
     pub fn cells_mut(&mut self) -> &mut [T] {
         &mut self.cells
     }
 
-    /// How many cells there are along each dimension: those that this rank owns, and twice the width.
+    /// The number of cells along each dimension: those that this rank owns, and twice the width.
     pub fn shape(&self) -> [usize; D] {
         std::array::from_fn(|d| self.own[d].len() + 2 * self.width[d])
     }
 
-    /// The elements of the array that this rank owns; see [`Layout::own`]. The first of them is the cell at `width` along each
-    /// dimension.
+    /// The elements of the array that this rank owns; see [`Layout::own`]. The first of them is the cell at `width`
+    /// along each dimension.
     pub fn own(&self) -> [Range<usize>; D] {
         self.own.clone()
     }
 
-    /// Collective: gives the neighbours what they need of this rank's elements, and brings the ghost cells up to date, corners
-    /// too, whoever owns them. All ranks have halos of the same width, and see each other's elements as they were at the call.
+    /// Collective: sends the neighbours their ghost cells, and updates this rank's, corners included, from any owners.
+    /// All ranks must have halos of the same width. They see each other's elements as of the call.
     ///
-    /// The array itself learns of those elements that other ranks have as ghost cells; [`store`](Self::store) writes all. Costs 2
-    /// fences, and for each side that has a neighbour a put of a patch in own memory and a get of a patch. A side without a
-    /// neighbour costs nothing.
+    /// The array itself receives only the elements that are ghost cells of other ranks; [`store`](Self::store) writes
+    /// all. Costs 2 fences, and for each side with a neighbour a put of a patch to this rank's own part and a get of a
+    /// patch. A side without a neighbour costs nothing.
     ///
     /// # Errors
-    /// [`ArrayError::Halo`] if it is the halo of another array; [`Error::Fabric`], [`Error::Sync`] as
+    /// [`ArrayError::Halo`] if the halo belongs to another array; [`Error::Fabric`], [`Error::Sync`] as for
     /// [`GlobalArray::fence`].
     pub fn exchange<F: Fabric>(&mut self, array: &mut GlobalArray<T, F, D>) -> Result<(), Error> {
         self.check(array)?;
@@ -127,16 +127,16 @@ impl<T: Pod, const D: usize> Halo<T, D> {
             self.unpack(&side);
             Ok(())
         });
-        // Nobody changes what others may still be reading.
+        // No rank changes elements that others may still be reading.
         let fenced = array.fence();
         got.and(fenced.map(drop))
     }
 
-    /// Writes this rank's own elements to the array; others see them after a synchronisation. Not collective, and no remote
-    /// operation.
+    /// Writes this rank's own elements to the array; other ranks see them after a synchronisation. Not collective, and
+    /// no remote operation.
     ///
     /// # Errors
-    /// [`ArrayError::Halo`] if it is the halo of another array.
+    /// [`ArrayError::Halo`] if the halo belongs to another array.
     pub fn store<F: Fabric>(&mut self, array: &GlobalArray<T, F, D>) -> Result<(), Error> {
         self.check(array)?;
         if self.owns_nothing() {
@@ -151,14 +151,14 @@ impl<T: Pod, const D: usize> Halo<T, D> {
         if (array.window().core.data.serial, array.layout()) == (self.of, &self.layout) {
             return Ok(());
         }
-        Err(ArrayError::Halo { array: array.window().id(), why: "the halo is of another array" }.into())
+        Err(ArrayError::Halo { array: array.window().id(), why: "the halo belongs to another array" }.into())
     }
 
     fn owns_nothing(&self) -> bool {
         self.own.iter().any(Range::is_empty)
     }
 
-    /// Own elements that other ranks have as ghost cells. A rank has them only if it stands beside this one in the grid.
+    /// Own elements that are ghost cells of other ranks. Such a rank is adjacent to this one in the grid.
     fn borders(&self) -> impl Iterator<Item = [Range<usize>; D]> + use<T, D> {
         let (own, width, at, grid) = (self.own(), self.width, self.at, self.layout.grid());
         let sides = (0..D).flat_map(move |d| {
@@ -171,8 +171,8 @@ impl<T: Pod, const D: usize> Halo<T, D> {
         sides.filter(|side| !side.iter().any(Range::is_empty))
     }
 
-    /// Elements of the array that are ghost cells here: on both sides along each dimension, as wide as the cells along the
-    /// dimensions before, whose sides have the corners.
+    /// Elements of the array that are ghost cells here: both sides along each dimension. A side extends over the ghost
+    /// cells of the dimensions before it, which adds the corners.
     fn ghosts(&self) -> impl Iterator<Item = [Range<usize>; D]> + use<T, D> {
         let (own, width, shape) = (self.own(), self.width, self.layout.shape());
         let low: [usize; D] = std::array::from_fn(|d| own[d].start.saturating_sub(width[d]));
@@ -184,7 +184,7 @@ impl<T: Pod, const D: usize> Halo<T, D> {
         sides.filter(|side| !side.iter().any(Range::is_empty))
     }
 
-    /// Calls `each` with the cells of a patch, row by row.
+    /// The rows of cells of a patch, in order.
     fn rows(&self, patch: &[Range<usize>; D]) -> impl Iterator<Item = Range<usize>> + use<T, D> {
         let (own, width, shape, row) = (self.own(), self.width, self.shape(), patch[D - 1].len());
         let first = std::array::from_fn(|d| patch[d].start);
@@ -202,7 +202,7 @@ impl<T: Pod, const D: usize> Halo<T, D> {
         self.packed = packed;
     }
 
-    /// Where a patch is to be put, packed.
+    /// The packing buffer, resized for a patch.
     fn unpacked(&mut self, patch: &[Range<usize>; D]) -> &mut [T] {
         let len = patch.iter().map(Range::len).product();
         self.packed.resize(len, T::zeroed());
@@ -219,7 +219,7 @@ impl<T: Pod, const D: usize> Halo<T, D> {
     }
 }
 
-/// Ranges, with another one in dimension `d`.
+/// The ranges, with another range in dimension `d`.
 fn with<const D: usize>(ranges: &[Range<usize>; D], d: usize, range: Range<usize>) -> [Range<usize>; D] {
     std::array::from_fn(|e| if e == d { range.clone() } else { ranges[e].clone() })
 }

@@ -1,4 +1,4 @@
-//! Patches under way on slices that the program lends, until a scope ends.
+//! Patches in flight on slices that the program lends until a scope ends.
 
 use super::access::Access;
 use super::combs::Comb;
@@ -13,14 +13,15 @@ use bytemuck::allocation::{BoxBytes, try_from_box_bytes};
 use std::ptr::NonNull;
 
 impl<'s, 'env, F: Fabric> Scope<'s, 'env, F> {
-    /// Starts a [`get`](Access::get) of a patch of an array. `into` is the scope's until that ends, or until [`Request::wait`]
-    /// gives it back.
+    /// Starts a [`get`](Access::get) of a patch of an array. The scope borrows `into` until it ends, or until
+    /// [`Request::wait`] returns the slice.
     ///
-    /// 1 get for each run, all under way at once. Where an owner shares memory with this rank its elements are there when
-    /// this returns. Runs whose elements do not adjoin in `into` take a buffer of the library's each, until they are waited for.
+    /// Costs 1 get per run, all in flight at once. Elements of an owner that shares memory with this rank have arrived
+    /// when this call returns. Each run whose elements are not adjacent in `into` uses a library buffer until it is
+    /// waited for.
     ///
     /// # Errors
-    /// As [`get`](Access::get); some runs may be under way then, until the scope ends.
+    /// The errors of [`get`](Access::get); some runs may then be in flight until the scope ends.
     ///
     /// # Examples
     /// ```
@@ -65,7 +66,8 @@ impl<'s, 'env, F: Fabric> Scope<'s, 'env, F> {
                 let at = target.place(run.start, run.len())?;
                 let started = if let [Comb { first, strip, count: 1, .. }] = combs {
                     let strip = elements.part(first.buffer..first.buffer + strip);
-                    // SAFETY: lent for `'s`; nobody has the elements before they are waited for.
+                    // SAFETY: the slice is lent for `'s`, and no other code accesses the elements before they are
+                    // waited for.
                     unsafe { self.start_lent_get(&target, at, strip.bytes()) }
                 } else {
                     let (from, combs, len) = (run.start, combs.to_vec(), run.len());
@@ -80,12 +82,12 @@ impl<'s, 'env, F: Fabric> Scope<'s, 'env, F> {
         Ok(self.coming(numbers, elements))
     }
 
-    /// Starts a [`put`](Access::put) of a patch of an array. `source` is the scope's until that ends.
+    /// Starts a [`put`](Access::put) of a patch of an array. The scope borrows `source` until it ends.
     ///
-    /// 1 put for each run, all under way at once; else as [`get_patch`](Self::get_patch).
+    /// Costs 1 put per run, all in flight at once; otherwise like [`get_patch`](Self::get_patch).
     ///
     /// # Errors
-    /// As [`put`](Access::put); some runs may be under way then, until the scope ends.
+    /// The errors of [`put`](Access::put); some runs may then be in flight until the scope ends.
     ///
     /// # Examples
     /// ```
@@ -136,15 +138,15 @@ impl<'s, 'env, F: Fabric> Scope<'s, 'env, F> {
     }
 }
 
-/// Takes `len` elements of a part, from element `from` on, to their places in a buffer that was lent.
+/// Copies `len` elements of a part, from element `from` on, to their places in a lent buffer.
 fn scatter<T: Pod>(bytes: BoxBytes, from: usize, len: usize, combs: &[Comb], into: Lent<T>) -> Result<(), FabricError> {
     let segment = try_from_box_bytes::<[T]>(bytes).ok().filter(|segment| segment.len() == len);
-    let other = || FabricError::Misuse { why: "a provider gave back another buffer".into() };
+    let other = || FabricError::Misuse { why: "the provider returned another buffer".into() };
     let segment = segment.ok_or_else(other)?;
     for (comb, place) in combs.iter().flat_map(|comb| comb.strips().map(move |place| (comb, place))) {
         let strip = &segment[place.part - from..][..comb.strip];
         let place = into.part(place.buffer..place.buffer + strip.len()).elements().cast::<T>();
-        // SAFETY: as long as the strip; lent to the scope, which nobody else has these elements of.
+        // SAFETY: as long as the strip. The buffer is lent to the scope, and no other code accesses these elements.
         unsafe { place.copy_from_nonoverlapping(NonNull::from(strip).cast(), strip.len()) };
     }
     Ok(())

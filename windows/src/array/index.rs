@@ -1,12 +1,12 @@
-//! How a call names an element, and a patch of elements.
+//! The forms in which a call names an element, or a patch of elements.
 
 use super::layout::Layout;
 use super::pointer::GlobalPtr;
 use crate::Error;
 use std::ops::Range;
 
-/// What names an element of an array of `T` in `D` dimensions: `[usize; D]`, in one dimension also a plain `usize`; or a
-/// [`GlobalPtr`].
+/// The index of an element of an array of `T` in `D` dimensions: `[usize; D]`, in one dimension also a plain `usize`,
+/// or a [`GlobalPtr`].
 ///
 /// # Examples
 /// ```
@@ -25,8 +25,8 @@ use std::ops::Range;
 )]
 pub trait Index<T, const D: usize>: sealed::Index<T, D> {}
 
-/// What names a patch of an array: a range in each dimension, `[Range<usize>; D]`, whose elements the caller's buffer has
-/// row by row; in one dimension also a plain `Range<usize>`.
+/// The ranges of a patch of an array: one per dimension, `[Range<usize>; D]`; in one dimension also a plain
+/// `Range<usize>`. The caller's buffer holds the patch row by row.
 ///
 /// # Examples
 /// ```
@@ -42,7 +42,7 @@ pub trait Index<T, const D: usize>: sealed::Index<T, D> {}
     message = "`{Self}` does not name a patch of a global array in {D} dimension(s)",
     label = "not the ranges of a patch of this array",
     note = "pass a range `a..b` of `usize` for each dimension, as `[Range<usize>; {D}]`; in one dimension also a plain `a..b`",
-    note = "`..`, `a..` and `a..=b` are not taken: `layout().shape()` tells where each dimension ends"
+    note = "`..`, `a..` and `a..=b` are not accepted: `layout().shape()` has the length of each dimension"
 )]
 pub trait Ranges<const D: usize>: sealed::Ranges<D> {}
 
@@ -56,7 +56,7 @@ mod sealed {
     use super::{Error, Layout, Range};
 
     pub trait Index<T, const D: usize> {
-        /// The element's index, which may be outside.
+        /// The element's index, which may be outside the array.
         fn index(self, array: u32, layout: &Layout<D>) -> Result<[usize; D], Error>;
     }
 

@@ -1,4 +1,4 @@
-//! Which rank has which element, and where: pure arithmetic, with no memory behind it.
+//! The owner and the position of each element: pure arithmetic, with no memory behind it.
 
 use super::divisor::Divisor;
 use super::odometer::Odometer;
@@ -6,8 +6,9 @@ use crate::array_error::{LayoutError, MOST, MOST_RANKS};
 use std::ops::Range;
 use transom_locks::Rank;
 
-/// How the elements of an array are dealt to the ranks. Each dimension is cut into blocks of one length, of which the last
-/// may be shorter, and the blocks are dealt in turn to the ranks of the [grid](Layout::grid) along that dimension.
+/// The distribution of an array's elements over the ranks. Each dimension is cut into blocks of one length, of which
+/// the last may be shorter. The blocks are dealt round-robin to the ranks of the [grid](Layout::grid) along that
+/// dimension.
 ///
 /// # Examples
 /// ```
@@ -24,21 +25,21 @@ use transom_locks::Rank;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Distribution<const D: usize> {
-    /// One block for each rank, as long as it must be; the last ranks may have less, or nothing.
+    /// One block per rank, of the smallest sufficient length; the last ranks may have fewer elements, or none.
     Block,
-    /// One block for each rank, whose lengths differ by 1 at most; the longer ones are first. 4 elements on 3 ranks are 2, 1 and 1,
-    /// where [`Block`](Self::Block) has 2, 2 and 0.
+    /// One block per rank, with lengths that differ by at most 1, longer ones first. 4 elements on 3 ranks are dealt as
+    /// 2, 1 and 1, where [`Block`](Self::Block) deals 2, 2 and 0.
     Balanced,
     /// Blocks of one element.
     Cyclic,
-    /// Blocks of these lengths; in two dimensions, tiles of so many rows and columns.
+    /// Blocks of these lengths: in two dimensions, tiles of this many rows and columns.
     BlockCyclic([usize; D]),
 }
 
-/// The places of the elements of an array of `D` dimensions. One block of each dimension together make a **tile**, which one
-/// rank owns; in one dimension a tile is a block. The part of the window that an owner has consists of its tiles, one after
-/// another in the order of their indices, each stored row by row, without padding. So in one dimension the elements of a
-/// range that have the same owner adjoin in its part, whatever the distribution.
+/// The positions of the elements of an array of `D` dimensions. One block of each dimension together form a **tile**,
+/// which one rank owns; in one dimension a tile is a block. An owner's part of the window consists of its tiles in the
+/// order of their indices, each stored row by row, without padding. In one dimension, elements of a range with the same
+/// owner are therefore adjacent in its part, whatever the distribution.
 ///
 /// # Examples
 /// ```
@@ -54,7 +55,7 @@ pub enum Distribution<const D: usize> {
 pub struct Layout<const D: usize> {
     dims: [Dim; D],
     len: usize,
-    /// Whether all tiles are alike, all ranks have as many, and all divisors are exact.
+    /// True if all tiles are equal, all ranks have the same number, and all divisors are exact.
     is_even: bool,
 }
 
@@ -71,43 +72,42 @@ pub struct Layout<const D: usize> {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Tile<const D: usize> {
-    /// Which tile it is, in each dimension.
+    /// The tile's index in each dimension.
     pub index: [usize; D],
-    /// The elements it has, in each dimension.
+    /// The tile's elements in each dimension.
     pub ranges: [Range<usize>; D],
-    /// Who has it.
+    /// The owner.
     pub owner: Rank,
-    /// Where it begins in the owner's part.
+    /// The tile's first position in the owner's part.
     pub offset: usize,
 }
 
 impl<const D: usize> Tile<D> {
-    /// How many elements it has.
+    /// The number of elements.
     pub fn len(&self) -> usize {
         self.ranges.iter().map(Range::len).product()
     }
 
-    /// Whether it has none; no tile of a layout is empty.
+    /// True if the tile has no elements; no tile of a layout is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
 impl<const D: usize> Layout<D> {
-    /// The layout on a grid of ranks that is as near to a square, a cube and so on as their number allows, the longer
-    /// sides last: 6 ranks are 2 x 3.
+    /// Creates a layout on a grid of ranks as near to a square, cube and so on as the number of ranks allows, with
+    /// longer sides last: 6 ranks form 2 x 3.
     ///
     /// # Errors
-    /// [`LayoutError::Size`], [`LayoutError::Block`]; [`LayoutError::Grid`] for no ranks, or more than a job can
-    /// have.
+    /// [`LayoutError::Size`], [`LayoutError::Block`]; [`LayoutError::Grid`] for no ranks, or more than a job can have.
     pub fn new(shape: [usize; D], distribution: Distribution<D>, ranks: usize) -> Result<Self, LayoutError> {
         Self::on_grid(shape, distribution, nearly_square(ranks))
     }
 
-    /// The layout on a grid of ranks of one's own choice; they are numbered row by row. `[ranks, 1]` deals whole rows.
+    /// Creates a layout on the given grid of ranks, which are numbered row by row. `[ranks, 1]` deals whole rows.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// The errors of [`new`](Self::new).
     ///
     /// # Examples
     /// ```
@@ -145,7 +145,7 @@ impl<const D: usize> Layout<D> {
             for d in 0..D {
                 let (before, after) = (&dims[..=d], &dims[d + 1..]);
                 let factors = before.iter().map(|dim| dim.block.get()).chain(after.iter().map(|dim| dim.part(0)));
-                // Of an array without elements no product need be one.
+                // The product for an empty array may overflow; it is not used.
                 dims[d].weight = factors.fold(1, usize::wrapping_mul);
             }
         }
@@ -157,27 +157,27 @@ impl<const D: usize> Layout<D> {
         self.dims.map(|dim| dim.len)
     }
 
-    /// How many elements there are.
+    /// The number of elements.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// True if the array has no elements.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// How many ranks there are along each dimension.
+    /// The number of ranks along each dimension.
     pub fn grid(&self) -> [usize; D] {
         self.dims.map(|dim| dim.ranks.get())
     }
 
-    /// How many ranks there are.
+    /// The number of ranks.
     pub fn ranks(&self) -> usize {
         self.dims.iter().map(|dim| dim.ranks.get()).product()
     }
 
-    /// Where in the grid a rank stands; none if there is no such rank.
+    /// The position of a rank in the grid; `None` if there is no such rank.
     ///
     /// # Examples
     /// ```
@@ -190,9 +190,9 @@ impl<const D: usize> Layout<D> {
         (rank < self.ranks()).then(|| unfold(rank, self.grid()))
     }
 
-    /// The elements of a rank that has one block at most, as those of [`Distribution::Block`] and
-    /// [`Balanced`](Distribution::Balanced) have. The range along a dimension is empty where the rank has nothing, and stands
-    /// where its elements would be. None if there is no such rank, or if a rank has several tiles.
+    /// The elements of a rank that has at most one block, as with [`Distribution::Block`] and
+    /// [`Balanced`](Distribution::Balanced). Along a dimension in which the rank has nothing, the range is empty and
+    /// stands where its elements would be. `None` if there is no such rank, or if a rank has several tiles.
     ///
     /// # Examples
     /// ```
@@ -218,19 +218,19 @@ impl<const D: usize> Layout<D> {
         self.dims.map(|dim| dim.block.get())
     }
 
-    /// How many tiles there are along each dimension.
+    /// The number of tiles along each dimension.
     pub fn tiles(&self) -> [usize; D] {
         self.dims.map(|dim| dim.tiles)
     }
 
-    /// A tile by its index; none if there is none.
+    /// The tile with this index; `None` if there is none.
     #[inline]
     pub fn tile(&self, index: [usize; D]) -> Option<Tile<D>> {
         let Placement { owner, offset, .. } = self.placement(index)?;
         Some(Tile { index, ranges: std::array::from_fn(|d| self.dims[d].tile(index[d])), owner, offset })
     }
 
-    /// The tiles of a rank, in the order in which it has them; none if there is no such rank.
+    /// The tiles of a rank, in the order of its part; empty if there is no such rank.
     ///
     /// # Examples
     /// ```
@@ -246,12 +246,12 @@ impl<const D: usize> Layout<D> {
         tiles.into_iter().flatten().filter_map(move |index| layout.tile(index))
     }
 
-    /// How many elements a rank has; none if there is no such rank.
+    /// The number of elements of a rank; 0 if there is no such rank.
     pub fn part_len(&self, rank: Rank) -> usize {
         self.coordinates(rank).map_or(0, |at| (0..D).map(|d| self.dims[d].part(at[d])).product())
     }
 
-    /// The owner of an element, and where in the owner's part it is; none if it is outside.
+    /// The owner of an element, and the element's position in the owner's part; `None` if it is outside.
     #[inline(always)]
     pub fn locate(&self, index: [usize; D]) -> Option<(Rank, usize)> {
         if self.is_even { self.locate_evenly(index) } else { self.locate_in_any(index) }
@@ -286,17 +286,17 @@ impl<const D: usize> Layout<D> {
         Some((tile.owner, tile.offset + in_tile))
     }
 
-    /// The number of an element in row-major order, whoever owns it.
+    /// The row-major number of an element, independent of its owner.
     pub(super) fn number(&self, index: [usize; D]) -> usize {
         self.dims.iter().zip(index).fold(0, |number, (dim, index)| number * dim.len + index)
     }
 
-    /// The index of the element that has a number in row-major order; none if there are not so many.
+    /// The index of the element with this row-major number; `None` if it is beyond the end.
     pub(super) fn numbered(&self, number: usize) -> Option<[usize; D]> {
         (number < self.len).then(|| unfold(number, self.shape()))
     }
 
-    /// Where a tile is; none if there is none.
+    /// The placement of a tile; `None` if there is none.
     #[inline(always)]
     pub(super) fn placement(&self, index: [usize; D]) -> Option<Placement> {
         let mut tile = Placement::NONE;
@@ -309,7 +309,7 @@ impl<const D: usize> Layout<D> {
         Some(tile)
     }
 
-    /// The number of the first shorter tile along each dimension, which tells balanced layouts from others.
+    /// The number of the first shorter tile along each dimension, which distinguishes balanced layouts from others.
     pub(super) fn first_short(&self) -> [usize; D] {
         self.dims.map(|dim| dim.short)
     }
@@ -319,26 +319,26 @@ impl<const D: usize> Layout<D> {
     }
 }
 
-/// Where a tile is, found a dimension at a time.
+/// The placement of a tile, computed one dimension at a time.
 pub(super) struct Placement {
     pub owner: Rank,
-    /// How many elements the owner's part has before the tile.
+    /// Elements of the owner's part before the tile.
     pub offset: usize,
-    /// How many elements the tile has.
+    /// Elements of the tile.
     pub len: usize,
 }
 
 impl Placement {
-    /// In no dimension.
+    /// The placement in no dimension.
     const NONE: Self = Placement { owner: 0, offset: 0, len: 1 };
 
-    /// Adds a dimension, along which the tile has this number, and returns how long the tile is along it.
+    /// Adds a dimension, in which the tile has this number; returns the tile's length along it.
     #[inline(always)]
     fn add(&mut self, dim: &Dim, number: usize) -> usize {
         let ((nth, at), length) = (dim.ranks.divide(number), dim.length(number));
         self.owner = self.owner * dim.ranks.get() + at;
-        // Tiles that come first by a dimension before this one have all that the owner has along this one. Tiles that come
-        // first by this one, `nth` of them, are as long as this tile in the dimensions before.
+        // Tiles before this one in an earlier dimension have all of the owner's elements along this one. The `nth`
+        // tiles before it in this dimension are as long as this tile in the earlier dimensions.
         self.offset = self.offset * dim.part(at) + self.len * nth * dim.block.get();
         self.len *= length;
         length
@@ -353,14 +353,15 @@ pub(super) struct Dim {
     pub block: Divisor,
     pub ranks: Divisor,
     tiles: usize,
-    /// Which of the ranks along this dimension has the last tile.
+    /// The position, along this dimension, of the rank with the last tile.
     last: usize,
-    /// How many elements along this dimension a rank before that one has; that one, whose last tile may be shorter; and a
-    /// rank after it, which has a tile less.
+    /// Elements along this dimension of a rank before `last`; of `last`, whose last tile may be shorter; and of a rank
+    /// after it, which has one tile fewer.
     parts: [usize; 3],
-    /// Where the layout is even, how many elements of an owner come before the next of its tiles along this dimension.
+    /// For even layouts: the elements of an owner between two of its consecutive tiles along this dimension.
     weight: usize,
-    /// Number of the first tile that is one element shorter than `block`. Beyond all tiles unless the dimension is balanced.
+    /// Number of the first tile that is one element shorter than `block`. Beyond all tiles unless the dimension is
+    /// balanced.
     short: usize,
 }
 
@@ -384,7 +385,7 @@ impl Dim {
         }
     }
 
-    /// A tile for each rank, the first ones an element longer than the others where the division leaves a rest.
+    /// One tile per rank; the first tiles are one element longer if the division leaves a remainder.
     fn balanced(len: usize, ranks: usize) -> Self {
         let (block, longer) = (len.div_ceil(ranks), len % ranks);
         if longer == 0 || block == 1 {
@@ -396,7 +397,7 @@ impl Dim {
         Dim { len, block, ranks: ranks_of, tiles: ranks, last, parts, weight: 0, short: longer }
     }
 
-    /// The tile that has an element, and where in the tile the element is.
+    /// The number of the tile that has an element, and the element's position in the tile.
     #[inline(always)]
     pub fn find(&self, index: usize) -> (usize, usize) {
         let (number, along) = self.block.divide(index);
@@ -409,7 +410,8 @@ impl Dim {
         (self.short + (index - from) / length, (index - from) % length)
     }
 
-    /// Whether all tiles are as long along this dimension, all ranks have as many, and the divisors are exact.
+    /// True if all tiles have the same length along this dimension, all ranks have the same number, and the divisors
+    /// are exact.
     fn is_even(&self) -> bool {
         let whole = self.len == self.tiles * self.block.get() && self.tiles.is_multiple_of(self.ranks.get());
         whole && self.block.is_exact() && self.ranks.is_exact()
@@ -422,12 +424,12 @@ impl Dim {
         start..start + self.length(number)
     }
 
-    /// Whether tiles differ in length by 1, and each rank has one.
+    /// True if tile lengths differ by 1, and each rank has one tile.
     pub fn is_balanced(&self) -> bool {
         self.short != usize::MAX
     }
 
-    /// How many elements a tile has along this dimension.
+    /// The number of elements of a tile along this dimension.
     #[inline(always)]
     fn length(&self, number: usize) -> usize {
         if number >= self.short {
@@ -436,14 +438,14 @@ impl Dim {
         self.block.get().min(self.len - number * self.block.get())
     }
 
-    /// How many elements a rank has along this dimension.
+    /// The number of elements of a rank along this dimension.
     #[inline(always)]
     pub fn part(&self, at: usize) -> usize {
         self.parts[usize::from(at >= self.last) + usize::from(at > self.last)]
     }
 }
 
-/// The index that has a number in row-major order, where dimensions are so long.
+/// The index with this row-major number, in dimensions of these lengths.
 fn unfold<const D: usize>(mut number: usize, lengths: [usize; D]) -> [usize; D] {
     let mut index = [0; D];
     for (index, length) in index.iter_mut().zip(lengths).rev() {
@@ -452,7 +454,7 @@ fn unfold<const D: usize>(mut number: usize, lengths: [usize; D]) -> [usize; D] 
     index
 }
 
-/// Numbers as equal as can be with a product of `ranks`, the greater ones last.
+/// Factors of `ranks` that are as equal as possible, the larger ones last.
 fn nearly_square<const D: usize>(ranks: usize) -> [usize; D] {
     let mut rest = ranks;
     std::array::from_fn(|d| {
@@ -460,7 +462,7 @@ fn nearly_square<const D: usize>(ranks: usize) -> [usize; D] {
         let fits = |&side: &usize| rest.is_multiple_of(side) && side.checked_pow(left).is_some_and(|all| all <= rest);
         let side = match left {
             1 => rest,
-            // So many will be refused, and the search would be long.
+            // This many ranks will be refused, and the search would take long.
             _ if ranks > MOST_RANKS => 1,
             _ => (1..=rest.isqrt()).rev().find(fits).unwrap_or(1),
         };

@@ -1,7 +1,7 @@
-//! Arrays over all ranks of a world, with indices that do not say who owns what.
+//! Arrays over all ranks of a world, with indices that are independent of ownership.
 //!
-//! A [`GlobalArray`] is a window and a [`Layout`], which says which rank owns which element, and where it is. Its calls
-//! open the window's epochs, as an [`Access`], which has every operation.
+//! A [`GlobalArray`] is a window with a [`Layout`], which maps each element to its owner and position. Its calls open
+//! the window's epochs, as an [`Access`], which has every operation.
 
 mod access;
 mod atomics;
@@ -29,18 +29,19 @@ pub use pointer::GlobalPtr;
 pub use reach::{Part, Reach, Remote};
 pub use runs::Run;
 
-use crate::{Error, Fabric, FenceEpoch, LockAllEpoch, LockEpoch, Window};
+use crate::{Error, Fabric, FenceEpoch, LockAllEpoch, LockEpoch, LockRanksEpoch, Mode, Window};
 use access::ArrayInfo;
 use bytemuck::Pod;
 use std::ops::Range;
+use std::time::Duration;
 use transom_locks::Rank;
 
-/// An array of `D` dimensions, of which each rank of a world owns a part; see [`Distribution`]. Elements are named by their
-/// index in the whole array, patches by ranges of indices.
+/// An array of `D` dimensions, distributed over the ranks of a world; see [`Distribution`]. Calls name elements by
+/// their index in the whole array, and patches by ranges of indices.
 ///
-/// Epochs are those of its [`Window`], with the same rules and costs: what others own can be reached in an epoch only, one
-/// epoch is open at a time, and what was put is visible when it would be in the window. A rank's part of the window has the
-/// rank's elements and no padding.
+/// Epochs are those of its [`Window`], with the same rules and costs. Other ranks' elements can be accessed only within
+/// an epoch, one epoch is open at a time, and puts become visible as they would in the window. A rank's part of the
+/// window has the rank's elements and no padding.
 ///
 /// # Examples
 /// ```
@@ -51,9 +52,9 @@ use transom_locks::Rank;
 ///     for tile in plate.layout().tiles_of(world.rank()) {
 ///         plate.local().put_tile(tile.index, &vec![tile.owner as f64; tile.len()])?; // by memcpy
 ///     }
-///     let epoch = plate.fence()?; // everybody has written what it owns
+///     let epoch = plate.fence()?; // every rank has written its elements
 ///     let mut column = [0.0; 100];
-///     epoch.get([0..100, 17..18], &mut column)?; // whoever has it
+///     epoch.get([0..100, 17..18], &mut column)?; // at any owners
 ///     assert_eq!((column[0], column[16]), (1.0, 3.0));
 ///     Ok(())
 /// })?.into_iter().collect::<Result<(), _>>()?;
@@ -65,12 +66,12 @@ pub struct GlobalArray<T, F: Fabric, const D: usize = 1> {
 }
 
 impl<T: Pod, F: Fabric, const D: usize> GlobalArray<T, F, D> {
-    /// Collective: an array of zeroed elements, if all ranks ask for the same; `id` is the number of its window. A rank
-    /// that has no layout passes the reason, and so the other ranks, which wait for it, are told.
+    /// Collective: creates an array of zeroed elements, if all ranks pass the same layout. `id` is the number of its
+    /// window. A rank without a layout passes its error, so that the other ranks, which wait for it, fail too.
     ///
     /// # Errors
-    /// [`Error::Layout`], also if it is not for as many ranks as there are; [`ArrayError::Mismatch`];
-    /// [`Error::Fabric`] if there is no memory, here or elsewhere.
+    /// [`Error::Layout`], also if the layout is for another number of ranks; [`ArrayError::Mismatch`];
+    /// [`Error::Fabric`] if no memory is available, here or at another rank.
     ///
     /// # Examples
     /// ```
@@ -102,13 +103,13 @@ impl<T: Pod, F: Fabric, const D: usize> GlobalArray<T, F, D> {
         Ok(GlobalArray { layout, window: Window::allocate(fabric, id, layout.part_len(rank))? })
     }
 
-    /// Which rank owns which element, and where it is.
+    /// The owner and position of each element.
     pub fn layout(&self) -> &Layout<D> {
         &self.layout
     }
 
-    /// The elements that this rank owns, of an array that has one block for each rank, as [`Distribution::Block`] and
-    /// [`Balanced`](Distribution::Balanced) have; see [`Layout::own`].
+    /// The elements that this rank owns, in an array with one block per rank, as with [`Distribution::Block`] and
+    /// [`Balanced`](Distribution::Balanced); see [`Layout::own`].
     ///
     /// # Errors
     /// [`ArrayError::SeveralTiles`].
@@ -130,13 +131,13 @@ impl<T: Pod, F: Fabric, const D: usize> GlobalArray<T, F, D> {
         own.ok_or_else(|| ArrayError::SeveralTiles { array: self.window.id() }.into())
     }
 
-    /// The window that holds the elements: its counters, its number, this rank.
+    /// The window that holds the elements, for its counters, number and rank.
     pub fn window(&self) -> &Window<T, F> {
         &self.window
     }
 
-    /// The window, to open epochs that only windows have, such as post/start/complete/wait; [`Layout::locate`] and
-    /// [`Layout::tile`] tell ranks and offsets.
+    /// The window, to open epochs that only windows have, such as post/start/complete/wait. [`Layout::locate`] and
+    /// [`Layout::tile`] give ranks and offsets.
     ///
     /// # Examples
     /// ```
@@ -176,7 +177,7 @@ impl<T: Pod, F: Fabric, const D: usize> GlobalArray<T, F, D> {
         ArrayInfo::of(&self.layout, &self.window).ptr(index)
     }
 
-    /// The index of the element that a pointer points to.
+    /// The index of the element at a pointer.
     ///
     /// # Errors
     /// [`ArrayError::Pointer`].
@@ -184,8 +185,8 @@ impl<T: Pod, F: Fabric, const D: usize> GlobalArray<T, F, D> {
         pointer.follow(self.window.id(), &self.layout)
     }
 
-    /// This rank's own elements, read and written by copy; [`Layout::tiles_of`] tells which they are. No epoch is
-    /// needed, and no remote operation; what others put is seen once a synchronisation orders it.
+    /// This rank's own elements, read and written by copy; [`Layout::tiles_of`] lists them. Needs no epoch and no
+    /// remote operation. Puts of other ranks are seen once a synchronisation orders them.
     ///
     /// # Examples
     /// ```
@@ -204,7 +205,7 @@ impl<T: Pod, F: Fabric, const D: usize> GlobalArray<T, F, D> {
         Access { info: ArrayInfo::of(&self.layout, &self.window), through }
     }
 
-    /// Opens an epoch that has the elements of `owner` to itself; see
+    /// Opens an epoch with exclusive access to the elements of `owner`. See
     /// [`Window::lock_exclusive`](crate::Window::lock_exclusive), also for the cost.
     ///
     /// # Errors
@@ -215,7 +216,7 @@ impl<T: Pod, F: Fabric, const D: usize> GlobalArray<T, F, D> {
         Ok(Access { info, through: self.window.lock_exclusive(owner)? })
     }
 
-    /// Opens an epoch that shares the elements of `owner`; see
+    /// Opens an epoch with shared access to the elements of `owner`. See
     /// [`Window::lock_shared`](crate::Window::lock_shared).
     ///
     /// # Errors
@@ -226,7 +227,60 @@ impl<T: Pod, F: Fabric, const D: usize> GlobalArray<T, F, D> {
         Ok(Access { info, through: self.window.lock_shared(owner)? })
     }
 
-    /// Opens an epoch on all elements, shared; see [`Window::lock_all`](crate::Window::lock_all).
+    /// Opens an epoch on the elements of several owners, each locked exclusively or shared, in rank order. See
+    /// [`Window::lock_ranks`](crate::Window::lock_ranks), also for the cost.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchRank`], [`Error::Fabric`], [`Error::Lock`]; no owner is locked then.
+    ///
+    /// # Examples
+    /// ```
+    /// use transom::{Distribution, Mode};
+    /// transom::threads(3, |world| -> Result<(), transom::Error> {
+    ///     let mut accounts = world.array::<i64, 1>([30], Distribution::Cyclic)?;
+    ///     let (from, to) = (world.rank(), 14); // account 14 belongs to rank 2
+    ///     let owners = [from, to].map(|account| (account % world.size(), Mode::Exclusive));
+    ///     let access = accounts.lock_ranks(&owners)?;
+    ///     let (paid, had) = (access.get_one(from)? - 5, access.get_one(to)? + 5);
+    ///     access.put_one(from, paid)?;
+    ///     access.put_one(to, had)?;
+    ///     access.unlock()?;
+    ///     assert_eq!(accounts.fence()?.get_one(14)?, 15);
+    ///     Ok(())
+    /// })?.into_iter().collect::<Result<(), _>>()?;
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn lock_ranks(&mut self, owners: &[(Rank, Mode)]) -> Result<Access<'_, LockRanksEpoch<'_, T, F>, D>, Error> {
+        let info = ArrayInfo::of(&self.layout, &self.window);
+        Ok(Access { info, through: self.window.lock_ranks(owners)? })
+    }
+
+    /// [`lock_ranks`](Self::lock_ranks) with a time limit: returns `None`, with no owner locked, if not all locks are
+    /// granted within `limit`. See [`Window::try_lock_ranks_for`](crate::Window::try_lock_ranks_for).
+    ///
+    /// # Errors
+    /// The errors of [`lock_ranks`](Self::lock_ranks). The death of a rank is an error even before the deadline.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    /// use transom::{Distribution, Mode};
+    /// let world = transom::init()?;
+    /// let mut array = world.array::<u8, 1>([10], Distribution::Block)?;
+    /// let access = array.try_lock_ranks_for(&[(0, Mode::Shared)], Duration::from_millis(100))?;
+    /// assert_eq!(access.expect("no other rank locks it").get_one(3)?, 0);
+    /// # Ok::<(), transom::Error>(())
+    /// ```
+    pub fn try_lock_ranks_for(
+        &mut self,
+        owners: &[(Rank, Mode)],
+        limit: Duration,
+    ) -> Result<Option<Access<'_, LockRanksEpoch<'_, T, F>, D>>, Error> {
+        let info = ArrayInfo::of(&self.layout, &self.window);
+        Ok(self.window.try_lock_ranks_for(owners, limit)?.map(|through| Access { info, through }))
+    }
+
+    /// Opens an epoch with shared access to all elements; see [`Window::lock_all`](crate::Window::lock_all).
     ///
     /// # Errors
     /// [`Error::Fabric`], [`Error::Lock`].

@@ -1,6 +1,6 @@
 //! Counting through several ranges at once.
 
-/// All combinations of numbers of several ranges, the last changing fastest, each by a step of its own.
+/// All combinations of numbers of several ranges, the last range changing fastest, each by its own step.
 #[derive(Clone)]
 pub(super) struct Odometer<const D: usize> {
     next: Option<[usize; D]>,
@@ -10,7 +10,7 @@ pub(super) struct Odometer<const D: usize> {
 }
 
 impl<const D: usize> Odometer<D> {
-    /// From `from` on, by `step`, as long as each number is below `to`. Nothing if one of the ranges is empty.
+    /// Counts from `from` by `step`, while each number is below `to`. Yields nothing if a range is empty.
     pub fn new(from: [usize; D], step: [usize; D], to: [usize; D]) -> Self {
         Odometer { next: (0..D).all(|d| from[d] < to[d]).then_some(from), from, step, to }
     }

@@ -1,4 +1,4 @@
-//! All that a rank owns of an array, element by element.
+//! All elements that a rank owns of an array, one by one.
 
 use super::access::Access;
 use super::layout::Layout;
@@ -13,7 +13,7 @@ use transom_locks::Rank;
 const AT_ONCE: usize = 512;
 
 impl<const D: usize> Layout<D> {
-    /// The indices of the elements that a rank owns, in the order in which its part has them; none if there is no such rank.
+    /// The indices of the elements that a rank owns, in the order of its part; empty if there is no such rank.
     ///
     /// # Examples
     /// ```
@@ -31,12 +31,12 @@ impl<const D: usize> Layout<D> {
     }
 }
 
-/// Without a remote operation, and as long as nobody else accesses these elements; see [`Local`](crate::Local).
+/// Calls without remote operations. No other rank may access these elements meanwhile; see [`Local`](crate::Local).
 impl<T: Pod, F: Fabric, const D: usize> Access<'_, Part<'_, T, F>, D> {
-    /// Writes each element that this rank owns: what `value` makes of its index.
+    /// Sets each element that this rank owns to `value` of its index.
     ///
     /// # Errors
-    /// As [`Local::write`](crate::Local::write).
+    /// The errors of [`Local::write`](crate::Local::write).
     ///
     /// # Examples
     /// ```
@@ -47,7 +47,7 @@ impl<T: Pod, F: Fabric, const D: usize> Access<'_, Part<'_, T, F>, D> {
     ///     let mut largest = 0;
     ///     table.local().for_each(|_, product| largest = largest.max(product))?;
     ///     assert_eq!(world.all_reduce_one(largest, Op::Max)?, 81);
-    ///     assert_eq!(table.fence()?.get_one([9, 7])?, 63); // whoever has it
+    ///     assert_eq!(table.fence()?.get_one([9, 7])?, 63); // at any owner
     ///     Ok(())
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
@@ -70,7 +70,7 @@ impl<T: Pod, F: Fabric, const D: usize> Access<'_, Part<'_, T, F>, D> {
     /// Calls `each` with the index and the value of each element that this rank owns.
     ///
     /// # Errors
-    /// As [`Local::read`](crate::Local::read).
+    /// The errors of [`Local::read`](crate::Local::read).
     ///
     /// # Examples
     /// See [`fill_with`](Self::fill_with).
@@ -82,7 +82,7 @@ impl<T: Pod, F: Fabric, const D: usize> Access<'_, Part<'_, T, F>, D> {
         for offset in (0..len).step_by(AT_ONCE) {
             let some = &mut some[..AT_ONCE.min(len - offset)];
             self.through.copy_from(INSIDE, rank, offset, some)?;
-            // In this order: an index that is taken must be used.
+            // The order of the two iterators matters: an index that is taken must be used.
             some.iter().zip(indices.by_ref()).for_each(|(value, index)| each(index, *value));
         }
         Ok(())

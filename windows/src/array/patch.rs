@@ -1,4 +1,4 @@
-//! A patch of elements, and who owns them.
+//! Patches of elements, and the owners of their elements.
 
 use super::layout::Layout;
 use super::odometer::Odometer;
@@ -11,16 +11,15 @@ use transom_locks::Rank;
 pub(super) struct Patch<'l, const D: usize> {
     layout: &'l Layout<D>,
     ranges: [Range<usize>; D],
-    /// The layout's numbers of the tiles that have elements of the patch, in each dimension; if the patch is empty, none in
-    /// any dimension.
+    /// Per dimension: the numbers of the layout's tiles that have elements of the patch. Empty in every dimension if
+    /// the patch is empty.
     tiles: [Range<usize>; D],
-    /// How far two elements that follow each other along a dimension are apart in the caller's buffer, which has the patch
-    /// row by row.
+    /// Per dimension: the distance of consecutive elements in the caller's buffer, which holds the patch row by row.
     widths: [usize; D],
 }
 
 impl<'l, const D: usize> Patch<'l, D> {
-    /// None if a range ends before it begins, or after the end of the array.
+    /// Creates a patch; `None` if a range ends before it begins, or after the end of the array.
     pub fn new(layout: &'l Layout<D>, ranges: &[Range<usize>; D]) -> Option<Self> {
         if ranges.iter().zip(layout.shape()).any(|(range, len)| range.start > range.end || range.end > len) {
             return None;
@@ -32,14 +31,14 @@ impl<'l, const D: usize> Patch<'l, D> {
         });
         let mut widths = [1; D];
         for d in (1..D).rev() {
-            // Of a patch without elements no product need be one.
+            // The product of an empty patch may overflow; it is not used.
             widths[d - 1] = usize::wrapping_mul(widths[d], ranges[d].len());
         }
         Some(Patch { layout, ranges: ranges.clone(), tiles, widths })
     }
 
-    /// The same patch in a buffer whose dimensions are so long, row by row, and how many elements the buffer must have; none if
-    /// the patch is longer along a dimension, or the buffer cannot be.
+    /// The same patch in a buffer with dimensions `lengths`, row by row, and the number of elements that the buffer
+    /// must have. `None` if the patch is longer along a dimension, or on overflow.
     pub fn within(mut self, lengths: [usize; D]) -> Option<(Self, usize)> {
         let mut last = 0usize;
         for d in (0..D).rev() {
@@ -56,7 +55,7 @@ impl<'l, const D: usize> Patch<'l, D> {
         Some((self, needed))
     }
 
-    /// How many elements it has.
+    /// The number of elements.
     pub fn len(&self) -> usize {
         self.ranges.iter().map(Range::len).fold(1, usize::wrapping_mul)
     }
@@ -68,27 +67,27 @@ impl<'l, const D: usize> Patch<'l, D> {
         Odometer::new(self.tiles.clone().map(|tiles| tiles.start), [1; D], to)
     }
 
-    /// The ranks that own elements of it.
+    /// The ranks that own elements of the patch.
     pub fn owners(&self) -> impl Iterator<Item = Rank> {
         self.firsts().filter_map(|first| Some(self.layout.placement(first)?.owner))
     }
 
-    /// What each owner has of it.
+    /// Each owner's share of the patch.
     pub fn shares(&self) -> impl Iterator<Item = Share<D>> {
         self.firsts().map(|first| self.share(first))
     }
 
-    /// What the owner of a tile has of it. The tile is one of [`firsts`](Self::firsts).
+    /// The share of the owner of `first`, one of the tiles of [`firsts`](Self::firsts).
     pub fn share(&self, first: [usize; D]) -> Share<D> {
         let end = std::array::from_fn(|d| self.tiles[d].end);
         Share::new(self.layout.dims(), &self.ranges, &self.widths, first, end)
     }
 
-    /// The patch in pieces of about `len` along the first dimension, each with where it begins in the patch. In one dimension
-    /// the first piece has elements of every owner.
+    /// The patch in pieces of about `len` along the first dimension, each with its beginning in the patch. In one
+    /// dimension the first piece has elements of every owner.
     pub fn laps(&self, len: usize) -> impl Iterator<Item = (usize, Self)> {
         let (dim, Range { start, end }) = (&self.layout.dims()[0], self.ranges[0].clone());
-        // Of so many indices that follow each other each rank has a block or two parts of blocks, if they are in the array.
+        // Each rank owns, of a full round of consecutive indices, one block, or two parts of blocks, within the array.
         let round = dim.block.get() * dim.ranks.get();
         let step = round.saturating_mul((len / round).max(1));
         (start..end).step_by(step).filter_map(move |from| {

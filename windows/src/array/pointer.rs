@@ -1,4 +1,4 @@
-//! Pointers to elements that are plain data.
+//! Pointers to elements, as plain data.
 
 use super::layout::Layout;
 use crate::Error;
@@ -7,15 +7,15 @@ use bytemuck::{Pod, Zeroable};
 use std::fmt;
 use std::marker::PhantomData;
 
-/// A pointer to an element of a [`GlobalArray`](super::GlobalArray) of `T`, whoever owns it: one word of plain data, the
-/// same at every rank, so that it can itself be an element, or a part of one. Zeroed memory is a null pointer.
+/// A pointer to an element of a [`GlobalArray`](super::GlobalArray) of `T`, at any owner. It is one word of plain data,
+/// the same at every rank, so it can itself be an element, or a part of one. Zeroed memory is a null pointer.
 ///
-/// [`Access::ptr`](super::Access::ptr) makes one, and every call on one element takes one. It is checked when it is used,
-/// whatever wrote it: a pointer that is null, of another array or beyond the end is an [`ArrayError::Pointer`]. (Arrays
-/// are told apart by the number of their window, modulo 65,536; windows of another team are numbered anew.)
+/// [`Access::ptr`](super::Access::ptr) makes a pointer, and every call on one element accepts one. The call checks it:
+/// a pointer that is null, of another array or beyond the end is an [`ArrayError::Pointer`]. (An array is identified by
+/// the number of its window modulo 65,536; every team numbers its own windows.)
 ///
-/// Where ranks race to change a pointer, let it be a `u64`, which [`to_bits`](Self::to_bits) makes of it:
-/// `compare_and_swap` works on these.
+/// A pointer that ranks race to change should be stored as the `u64` of [`to_bits`](Self::to_bits), on which
+/// `compare_and_swap` works.
 ///
 /// # Examples
 /// A list that all ranks push to:
@@ -37,7 +37,7 @@ use std::marker::PhantomData;
 ///     let mut next = head.get_one(0)?;
 ///     loop {
 ///         nodes.put_one(node, Node { value: world.rank() as u64, next: GlobalPtr::from_bits(next) })?;
-///         nodes.flush()?; // whoever finds it finds it whole
+///         nodes.flush()?; // a rank that finds it sees all of it
 ///         match head.compare_and_swap(0, next, node.to_bits())? {
 ///             found if found == next => break,
 ///             found => next = found,
@@ -57,26 +57,26 @@ use std::marker::PhantomData;
 /// ```
 #[repr(transparent)]
 pub struct GlobalPtr<T> {
-    /// The number of the array in the upper 16 bits, the place of the element in row-major order and 1 in the others.
+    /// Upper 16 bits: the number of the array. Lower 48 bits: the element's row-major position plus 1.
     bits: u64,
     element: PhantomData<fn() -> T>,
 }
 
 impl<T> GlobalPtr<T> {
-    /// The pointer to nothing.
+    /// The null pointer.
     pub const NULL: Self = GlobalPtr { bits: 0, element: PhantomData };
 
-    /// Whether it points to nothing.
+    /// True for the null pointer.
     pub fn is_null(self) -> bool {
         self.bits == 0
     }
 
-    /// The word that it is; 0 if it is null.
+    /// The pointer's word; 0 for the null pointer.
     pub fn to_bits(self) -> u64 {
         self.bits
     }
 
-    /// The pointer of a word, which is checked when the pointer is used.
+    /// The pointer with this word. The pointer is checked when it is used.
     ///
     /// # Examples
     /// ```
@@ -87,19 +87,19 @@ impl<T> GlobalPtr<T> {
         GlobalPtr { bits, element: PhantomData }
     }
 
-    /// To an element that is there.
+    /// A pointer to an existing element.
     pub(super) fn to<const D: usize>(array: u32, layout: &Layout<D>, index: [usize; D]) -> Self {
         Self::from_bits(u64::from(array) << 48 | (layout.number(index) as u64 + 1))
     }
 
-    /// The index of the element.
+    /// The index of the element, after all checks.
     pub(super) fn follow<const D: usize>(self, array: u32, layout: &Layout<D>) -> Result<[usize; D], Error> {
         let error = |why| Err(ArrayError::Pointer { array, pointer: self.bits, why }.into());
         if self.is_null() {
             return error("it is null");
         }
         if self.bits >> 48 != u64::from(array) & 0xffff {
-            return error("it is of another array");
+            return error("it belongs to another array");
         }
         let number = (self.bits & MOST as u64).checked_sub(1);
         match number.and_then(|number| layout.numbered(number as usize)) {
@@ -109,12 +109,12 @@ impl<T> GlobalPtr<T> {
     }
 }
 
-// SAFETY: one word, which may have any value; a type that is only named.
+// SAFETY: one word, any value of which is valid; `T` is only named.
 unsafe impl<T: 'static> Zeroable for GlobalPtr<T> {}
 // SAFETY: as above.
 unsafe impl<T: 'static> Pod for GlobalPtr<T> {}
 
-// By hand, for a derive would ask the same of `T`.
+// Implemented by hand, since a derive would require the same of `T`.
 
 impl<T> Clone for GlobalPtr<T> {
     fn clone(&self) -> Self {

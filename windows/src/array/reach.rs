@@ -1,13 +1,13 @@
-//! What an epoch lets an array reach.
+//! The elements of an array that an epoch can access.
 
 use crate::core::Core;
 use crate::target::inside;
-use crate::{Error, Fabric, FabricError, FenceEpoch, Local, LockAllEpoch, LockEpoch, Target};
+use crate::{Error, Fabric, FabricError, FenceEpoch, Local, LockAllEpoch, LockEpoch, LockRanksEpoch, Target};
 use bytemuck::Pod;
 use sealed::Inside;
 use transom_locks::Rank;
 
-/// What an [`Access`](super::Access) goes through: an epoch of the array's window, or this rank's own part.
+/// The means of an [`Access`]: an epoch of the array's window, or this rank's own part.
 ///
 /// # Examples
 /// ```
@@ -23,13 +23,13 @@ use transom_locks::Rank;
 /// let world = transom::init()?;
 /// let mut array = world.array([10], Distribution::Cyclic)?;
 /// array.local().put(3..5, &[1, 2])?;
-/// assert_eq!((sum(&array.local())?, sum(&array.lock_all()?)?), (3, 3)); // this rank has all of it
+/// assert_eq!((sum(&array.local())?, sum(&array.lock_all()?)?), (3, 3)); // this rank owns all elements
 /// # Ok::<(), transom::Error>(())
 /// ```
 #[diagnostic::on_unimplemented(
     message = "a global array's elements cannot be reached through `{Self}`",
     label = "neither an epoch nor this rank's own part",
-    note = "an `Access` comes from `lock_exclusive`, `lock_shared`, `lock_all`, `fence` or `local` of a `GlobalArray`"
+    note = "an `Access` comes from `lock_exclusive`, `lock_shared`, `lock_ranks`, `lock_all`, `fence` or `local` of a `GlobalArray`"
 )]
 pub trait Reach: sealed::Reach {}
 
@@ -53,28 +53,31 @@ pub trait Reach: sealed::Reach {}
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no atomic operations",
     label = "not an epoch",
-    note = "open an epoch by `lock_exclusive`, `lock_shared`, `lock_all` or `fence` of the `GlobalArray`"
+    note = "open an epoch by `lock_exclusive`, `lock_shared`, `lock_ranks`, `lock_all` or `fence` of the `GlobalArray`"
 )]
 pub trait Remote: Reach + sealed::Remote {}
 
 impl<T: Pod, F: Fabric> Reach for Part<'_, T, F> {}
 impl<T: Pod, F: Fabric> Reach for LockEpoch<'_, T, F> {}
+impl<T: Pod, F: Fabric> Reach for LockRanksEpoch<'_, T, F> {}
 impl<T: Pod, F: Fabric> Reach for LockAllEpoch<'_, T, F> {}
 impl<T: Pod, F: Fabric> Reach for FenceEpoch<'_, T, F> {}
 impl<T: Pod, F: Fabric> Remote for LockEpoch<'_, T, F> {}
+impl<T: Pod, F: Fabric> Remote for LockRanksEpoch<'_, T, F> {}
 impl<T: Pod, F: Fabric> Remote for LockAllEpoch<'_, T, F> {}
 impl<T: Pod, F: Fabric> Remote for FenceEpoch<'_, T, F> {}
 
 /// This rank's own part of an array.
 ///
 /// # Examples
-/// See [`GlobalArray::local`](super::GlobalArray::local), which lends it.
+/// See [`GlobalArray::local`](super::GlobalArray::local), which returns it.
 pub struct Part<'w, T: Pod, F: Fabric> {
     pub(super) rank: Rank,
     pub(super) local: Local<'w, T, F>,
 }
 
-/// By which this module alone calls what the sealed traits have: a bound on a trait has its methods called, wherever it is sealed.
+/// The token by which this module alone calls the methods of the sealed traits. A bound on a trait makes its methods
+/// callable, wherever it is sealed.
 pub(super) const INSIDE: Inside = Inside(());
 
 pub(super) mod sealed {
@@ -83,21 +86,24 @@ pub(super) mod sealed {
     #[derive(Clone, Copy)]
     pub struct Inside(pub(super) ());
 
-    /// Copies are apart from what is counted of them: where memory is shared, an operation that counts once may be many
-    /// copies. No name is like that of an operation of a target, or the compiler would suggest it to who forgot the
-    /// target.
+    /// Copies are separate from the operation counts: where memory is shared, an operation that counts once may be many
+    /// copies. No method is named like an operation of a target, or the compiler would suggest it to a caller who
+    /// forgot the target.
     pub trait Reach {
         type Element: Pod;
 
-        /// The only rank that can be reached, if it is one.
-        fn only(&self) -> Option<Rank>;
+        /// Returns whether the elements of `owner` can be accessed.
+        fn reaches(&self, owner: Rank) -> bool;
 
-        /// Whether copies of the owner's elements are loads and stores of this processor, and no remote operations.
+        /// The ranks whose elements can be accessed, for the error that names them.
+        fn reached(&self) -> Vec<Rank>;
+
+        /// True if copies of the owner's elements are loads and stores of this processor rather than remote operations.
         fn is_shared(&self, owner: Rank) -> bool;
         fn count_reads(&self, operations: usize);
         fn count_writes(&self, operations: usize);
 
-        /// Of a rank that can be reached.
+        /// Copies from the part of a rank that can be accessed.
         fn copy_from(&self, _: Inside, owner: Rank, offset: usize, into: &mut [Self::Element]) -> Result<(), Error>;
         fn copy_to(&self, _: Inside, owner: Rank, offset: usize, source: &[Self::Element]) -> Result<(), Error>;
     }
@@ -105,10 +111,10 @@ pub(super) mod sealed {
     pub trait Remote: Reach {
         type Fabric: Fabric;
 
-        /// A rank that can be reached.
+        /// The target of a rank that can be accessed.
         fn target(&self, _: Inside, owner: Rank) -> Result<Target<'_, Self::Element, Self::Fabric>, Error>;
 
-        /// Lends a rank that can be reached.
+        /// Calls `call` with the target of a rank that can be accessed.
         fn with_target<R>(
             &self,
             _: Inside,
@@ -122,8 +128,12 @@ impl<T: Pod, F: Fabric> sealed::Reach for Part<'_, T, F> {
     type Element = T;
 
     #[inline(always)]
-    fn only(&self) -> Option<Rank> {
-        Some(self.rank)
+    fn reaches(&self, owner: Rank) -> bool {
+        owner == self.rank
+    }
+
+    fn reached(&self) -> Vec<Rank> {
+        vec![self.rank]
     }
 
     #[inline(always)]
@@ -146,16 +156,21 @@ impl<T: Pod, F: Fabric> sealed::Reach for Part<'_, T, F> {
     }
 }
 
-/// Each epoch, the only rank that it reaches, and how it calls with a target.
+/// For each epoch: whether it accesses a rank, the ranks that it accesses, and its call with a target.
 macro_rules! epochs {
-    ($($epoch:ident, $only:expr, |$this:ident, $owner:pat_param, $call:ident| $called:expr;)*) => {$(
+    ($($epoch:ident, $reaches:expr, $reached:expr, |$this:ident, $owner:pat_param, $call:ident| $called:expr;)*) => {$(
         impl<T: Pod, F: Fabric> sealed::Reach for $epoch<'_, T, F> {
             type Element = T;
 
             #[inline(always)]
-            fn only(&self) -> Option<Rank> {
-                let only: fn(&Self) -> Option<Rank> = $only;
-                only(self)
+            fn reaches(&self, owner: Rank) -> bool {
+                let reaches: fn(&Self, Rank) -> bool = $reaches;
+                reaches(self, owner)
+            }
+
+            fn reached(&self) -> Vec<Rank> {
+                let reached: fn(&Self) -> Vec<Rank> = $reached;
+                reached(self)
             }
 
             #[inline(always)]
@@ -215,13 +230,17 @@ macro_rules! epochs {
 }
 
 epochs! {
-    LockEpoch, |epoch| Some(epoch.rank()), |epoch, _, call| call(epoch);
-    LockAllEpoch, |_| None, |epoch, owner, call| call(&sealed::Remote::target(epoch, INSIDE, owner)?);
-    FenceEpoch, |_| None, |epoch, owner, call| call(&sealed::Remote::target(epoch, INSIDE, owner)?);
+    LockEpoch, |epoch, owner| epoch.rank() == owner, |epoch| vec![epoch.rank()], |epoch, _, call| call(epoch);
+    LockRanksEpoch, |epoch, owner| epoch.is_locked(owner), |epoch| epoch.locked().collect(),
+        |epoch, owner, call| call(&sealed::Remote::target(epoch, INSIDE, owner)?);
+    LockAllEpoch, |_, _| true, |epoch| (0..epoch.ranks()).collect(),
+        |epoch, owner, call| call(&sealed::Remote::target(epoch, INSIDE, owner)?);
+    FenceEpoch, |_, _| true, |epoch| (0..epoch.core.data.remotes.len()).collect(),
+        |epoch, owner, call| call(&sealed::Remote::target(epoch, INSIDE, owner)?);
 }
 
-/// The memory of a rank and the first byte there of elements, if the rank has them. This makes no [`Target`], which would be written to
-/// the stack for the sake of its errors.
+/// The memory of a rank and the offset of elements there, if the rank has them. Makes no [`Target`], which would be
+/// written to the stack for the sake of its errors.
 #[inline(always)]
 fn place<T, F: Fabric>(core: &Core<F>, rank: Rank, offset: usize, len: usize) -> Result<(&F::Remote, usize), Error>
 where
@@ -236,7 +255,7 @@ where
     Err(failed::<T, F>(core, rank, FabricError::OutOfBounds { offset, len, size: 0 }, offset, len))
 }
 
-/// What a target would say.
+/// The error that a target would return.
 #[cold]
 #[inline(never)]
 fn failed<T: Pod, F: Fabric>(core: &Core<F>, rank: Rank, error: FabricError, offset: usize, len: usize) -> Error {

@@ -1,4 +1,4 @@
-//! The runs that a patch consists of, which tell what a transfer of it costs.
+//! The runs of a patch, which determine the cost of its transfer.
 
 use super::index::Ranges;
 use super::layout::Layout;
@@ -8,7 +8,7 @@ use super::share::Share;
 use std::ops::Range;
 use transom_locks::Rank;
 
-/// Elements that adjoin in their owner's part of the window.
+/// Adjacent elements in their owner's part of the window.
 ///
 /// # Examples
 /// ```
@@ -21,20 +21,20 @@ use transom_locks::Rank;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Run {
-    /// Whose they are.
+    /// The owner.
     pub owner: Rank,
-    /// Where they begin in the owner's part.
+    /// The first element's position in the owner's part.
     pub offset: usize,
-    /// How many they are.
+    /// The number of elements.
     pub len: usize,
 }
 
 impl<const D: usize> Layout<D> {
-    /// The runs of adjoining elements of which a patch consists, owner by owner, each owner's in ascending order: what a
-    /// put or get of the patch costs in remote operations, 1 for each. None if the patch is not inside.
+    /// The runs of adjacent elements that make up a patch, owner by owner, in ascending order for each owner. A put or
+    /// get of the patch costs 1 remote operation per run. `None` if the patch is not inside the layout.
     ///
-    /// A run is found when the iterator is asked for it, in a time that does not depend on the run's length; `nth` passes over
-    /// runs of one length at equal distances at once.
+    /// The iterator finds a run on demand, in a time independent of the run's length; `nth` skips runs of one length at
+    /// equal distances in one step.
     ///
     /// # Examples
     /// ```
@@ -43,7 +43,7 @@ impl<const D: usize> Layout<D> {
     /// assert_eq!(cyclic.runs(10..500).expect("inside").count(), 4); // in one dimension: one for each owner
     /// let tiles = Layout::new([64, 64], Distribution::BlockCyclic([16, 16]), 4)?;
     /// assert_eq!(tiles.runs([16..32, 0..16]).expect("inside").count(), 1); // a tile
-    /// assert_eq!(tiles.runs([16..32, 0..15]).expect("inside").count(), 16); // less than its rows: one for each row
+    /// assert_eq!(tiles.runs([16..32, 0..15]).expect("inside").count(), 16); // not whole rows: one per row
     /// # Ok::<(), transom::Error>(())
     /// ```
     pub fn runs(&self, ranges: impl Ranges<D>) -> Option<impl Iterator<Item = Run>> {
@@ -56,9 +56,9 @@ struct Runs<'l, const D: usize> {
     patch: Patch<'l, D>,
     /// The next runs.
     next: Option<Series>,
-    /// The runs of the same owner that follow these.
+    /// Later runs of the same owner.
     owner: Option<ShareRuns<D>>,
-    /// The first tiles of the owners that follow.
+    /// The first tiles of the remaining owners.
     firsts: Odometer<D>,
 }
 
@@ -88,44 +88,44 @@ impl<const D: usize> Iterator for Runs<'_, D> {
     }
 }
 
-/// Runs of one length at equal distances, of one owner.
+/// Runs of one owner, of one length and at equal distances.
 #[derive(Clone, Copy)]
 struct Series {
-    /// Where the first run begins in the owner's part.
+    /// The first run's position in the owner's part.
     offset: usize,
-    /// How many elements a run has.
+    /// Elements per run.
     len: usize,
-    /// How many runs there are, and how far they are apart.
+    /// The number of runs, and their distance.
     count: usize,
     step: usize,
 }
 
 impl Series {
-    /// All but so many of the first runs; none if there are no more.
+    /// All but the first `runs` runs; `None` if none remain.
     fn skip(self, runs: usize) -> Option<Self> {
         let count = self.count.checked_sub(runs).filter(|&left| left > 0)?;
         Some(Series { offset: self.offset + runs * self.step, count, ..self })
     }
 
-    /// Where the last run ends.
+    /// The end of the last run.
     fn end(&self) -> usize {
         self.offset + (self.count - 1) * self.step + self.len
     }
 }
 
-/// All runs of a share, in ascending order. No two of them adjoin.
+/// All runs of a share, in ascending order. No two of them are adjacent.
 struct ShareRuns<const D: usize> {
     share: Share<D>,
-    /// The first dimension after which the patch has all that the owner has. So whole tiles adjoin if their numbers in the
-    /// dimensions before it are the same, and else do not.
+    /// The first dimension after which the patch has all of the owner's elements. Whole tiles are therefore adjacent
+    /// exactly if their numbers are equal in the dimensions before it.
     row: usize,
-    /// Where the next series begins.
+    /// The beginning of the next series.
     next: Option<Begin<D>>,
-    /// A series that was found and not yet returned.
+    /// A series that was found but not returned yet.
     held: Option<Series>,
 }
 
-/// Where a series begins: at a tile of which the patch has all elements, or else at this element of it.
+/// The beginning of a series: a tile that the patch contains entirely, or otherwise this element of it.
 #[derive(Clone, Copy)]
 struct Begin<const D: usize> {
     tile: [usize; D],
@@ -137,15 +137,15 @@ impl<const D: usize> Iterator for ShareRuns<D> {
 
     fn next(&mut self) -> Option<Series> {
         let mut series = self.held.take().or_else(|| self.advance())?;
-        // This joins three series at most, which end a tile, are whole tiles, and begin a tile: elements of a tile that do both
-        // are the whole tile, and whole tiles that adjoin are one series already.
+        // Joins at most three series: one that ends a tile, one of whole tiles, and one that begins a tile. A series
+        // that both begins and ends a tile is the whole tile, and adjacent whole tiles are one series already.
         while let (this, Some(next)) = (self.next, self.advance()) {
             if next.offset != series.end() {
                 self.held = Some(next);
                 break;
             }
             if series.count > 1 {
-                // Its last run is one with the next, and is returned after the others.
+                // The last run joins the next series, and is returned after the others.
                 (self.held, self.next) = (series.skip(series.count - 1), this);
                 series.count -= 1;
                 break;
@@ -168,7 +168,7 @@ impl<const D: usize> ShareRuns<D> {
         runs
     }
 
-    /// The next series, of which the first run may adjoin the series before, and the last the one after.
+    /// The next series. Its first run may adjoin the series before, and its last the series after.
     fn advance(&mut self) -> Option<Series> {
         let begin = self.next?;
         let is_whole = begin.tile.iter().zip(&self.share.cuts).all(|(tile, cut)| cut.whole.contains(tile));
@@ -177,8 +177,8 @@ impl<const D: usize> ShareRuns<D> {
         Some(series)
     }
 
-    /// A run of whole tiles that adjoin; and those that follow along the dimension before `row`, if they are alike. And where
-    /// the next series begins.
+    /// A run of adjacent whole tiles, together with equal runs that follow along the dimension before `row`; and the
+    /// beginning of the next series.
     fn of_tiles(&self, Begin { tile, .. }: Begin<D>) -> (Series, Option<Begin<D>>) {
         let (cuts, row) = (&self.share.cuts, self.row);
         let mut last = tile;
@@ -190,7 +190,7 @@ impl<const D: usize> ShareRuns<D> {
             len *= cut.part.min((last[d] + 1) * cut.block) - tile[d] * cut.block;
         }
         let mut count = 1;
-        // They are at equal distances if the patch has no part of a tile between them, and if the tiles are equally long.
+        // The distances are equal if the patch has no part of a tile in between, and if the tiles are equally long.
         if row > 0 && cuts[row].whole == cuts[row].tiles && cuts[row - 1].full.contains(&tile[row - 1]) {
             count = cuts[row - 1].full.end - tile[row - 1];
             last[row - 1] += count - 1;
@@ -198,11 +198,12 @@ impl<const D: usize> ShareRuns<D> {
         (Series { offset, len, count, step }, self.begin(self.share.next(last, D)))
     }
 
-    /// Runs of a tile of which the patch has not all. And where the next series begins.
+    /// The runs of a tile that the patch contains in part, and the beginning of the next series.
     fn in_tile(&self, Begin { tile, mut element }: Begin<D>) -> (Series, Option<Begin<D>>) {
         let cuts = &self.share.cuts;
         let common: [Range<usize>; D] = std::array::from_fn(|d| cuts[d].common(tile[d]));
-        // The last dimension along which the patch has not all of the tile. Elements adjoin along this one and those after.
+        // The last dimension along which the patch lacks part of the tile. Elements are adjacent along this one and
+        // those after.
         let broken = (0..D).rev().find(|&d| common[d].len() < cuts[d].length(tile[d])).unwrap_or(0);
         let (mut offset, mut before) = (0, 1);
         for (d, cut) in cuts.iter().enumerate() {
@@ -232,7 +233,7 @@ impl<const D: usize> ShareRuns<D> {
         (series, self.begin(self.share.next(tile, D)))
     }
 
-    /// Where the first series of a tile begins.
+    /// The beginning of the first series of a tile.
     fn begin(&self, tile: Option<[usize; D]>) -> Option<Begin<D>> {
         let tile = tile?;
         Some(Begin { tile, element: std::array::from_fn(|d| self.share.cuts[d].common(tile[d]).start) })

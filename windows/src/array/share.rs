@@ -1,11 +1,11 @@
-//! The elements of a patch that one owner has.
+//! The share of one owner in a patch.
 
 use super::layout::Dim;
 use std::ops::Range;
 use transom_locks::Rank;
 
-/// The elements of a patch that one owner has. The owner's tiles are numbered from 0 on in each dimension, without the tiles
-/// of others; its part has them in the order of their numbers, of which the last changes fastest.
+/// The elements of a patch that one owner has. The owner's tiles are numbered from 0 on in each dimension, without the
+/// tiles of other owners. Its part holds them in the order of these numbers, the last changing fastest.
 pub(super) struct Share<const D: usize> {
     pub owner: Rank,
     pub cuts: [Cut; D],
@@ -13,26 +13,26 @@ pub(super) struct Share<const D: usize> {
 
 /// A [`Share`] along one dimension. Lengths are in elements.
 pub(super) struct Cut {
-    /// The elements of the patch, whoever owns them.
+    /// The elements of the patch, of all owners.
     range: Range<usize>,
-    /// How far two elements that follow each other along this dimension are apart in the caller's buffer.
+    /// Distance in the caller's buffer of two consecutive elements along this dimension.
     pub width: usize,
-    /// How many elements the owner has, in tiles of length `block`, of which the last may be shorter.
+    /// The number of the owner's elements, in tiles of length `block`; the last may be shorter.
     pub part: usize,
     pub block: usize,
-    /// The index in the array at which the owner's tile 0 begins, and how much farther on each next tile does.
+    /// The array index at which the owner's tile 0 begins, and the distance to each next tile.
     start: usize,
     distance: usize,
     /// The tiles that have elements of the patch.
     pub tiles: Range<usize>,
-    /// The tiles of which the patch has all elements.
+    /// The tiles that are entirely within the patch.
     pub whole: Range<usize>,
-    /// The tiles of these that are as long as `block`.
+    /// The `whole` tiles of length `block`.
     pub full: Range<usize>,
 }
 
 impl<const D: usize> Share<D> {
-    /// Of the tiles of the patch as the layout numbers them, `first` is the owner's first, and `end` follows the last of all;
+    /// `first` is the owner's first of the patch's tiles, in the layout's numbers; `end` follows the patch's last tile.
     /// `widths` are those of the cuts.
     pub fn new(
         dims: &[Dim; D],
@@ -55,7 +55,7 @@ impl<const D: usize> Share<D> {
         std::array::from_fn(|d| self.cuts[d].tiles.start)
     }
 
-    /// The tile that follows, in the dimensions before `end`.
+    /// The next tile, counting in the dimensions before `end`.
     pub fn next(&self, mut tile: [usize; D], end: usize) -> Option<[usize; D]> {
         for d in (0..end).rev() {
             tile[d] += 1;
@@ -69,15 +69,15 @@ impl<const D: usize> Share<D> {
 }
 
 impl Cut {
-    /// From the layout's numbers of the owner's first tile and of the one after the last of all. Returns also where in the
-    /// grid the owner stands along this dimension.
+    /// `numbers` are the layout's numbers of the owner's first tile and of the tile after the patch's last. Also
+    /// returns the owner's position in the grid along this dimension.
     fn new(dim: &Dim, numbers: Range<usize>, range: Range<usize>, width: usize) -> (Self, usize) {
         let (mut block, ranks) = (dim.block.get(), dim.ranks.get());
         let (first, at) = dim.ranks.divide(numbers.start);
         let last = first + dim.ranks.divide(numbers.end - 1 - numbers.start).0;
         let (part, mut start, distance) = (dim.part(at), at * block, ranks * block);
         if dim.is_balanced() {
-            // The owner has one tile, of a length of its own.
+            // The owner has one tile, whose length may differ from that of others.
             (block, start) = (part, dim.tile(at).start);
         }
         let tiles = first..last + 1;
@@ -92,33 +92,33 @@ impl Cut {
         (cut, at)
     }
 
-    /// How many elements a tile has.
+    /// The number of elements of a tile.
     pub fn length(&self, tile: usize) -> usize {
         self.block.min(self.part - tile * self.block)
     }
 
-    /// The elements of a tile that the patch has; 0 is the tile's first.
+    /// The elements of a tile that are in the patch, counted from the tile's first.
     pub fn common(&self, tile: usize) -> Range<usize> {
         let start = self.start + tile * self.distance;
         self.range.start.saturating_sub(start)..self.length(tile).min(self.range.end - start)
     }
 
-    /// How far an element of a tile is from the buffer's beginning, as far as this dimension tells.
+    /// This dimension's contribution to an element's offset in the buffer.
     pub fn place(&self, tile: usize, element: usize) -> usize {
         (self.start + tile * self.distance + element - self.range.start) * self.width
     }
 
-    /// How far two tiles that follow each other are apart in the buffer.
+    /// Distance of two consecutive tiles in the buffer.
     pub fn step(&self) -> usize {
         self.distance * self.width
     }
 
-    /// How many elements the patch has, whoever owns them.
+    /// The number of the patch's elements, of all owners.
     pub fn range_len(&self) -> usize {
         self.range.len()
     }
 
-    /// Whether the patch has all that the owner has.
+    /// True if the patch has all of the owner's elements.
     pub fn is_all(&self) -> bool {
         self.whole.start == 0 && self.whole.end * self.block >= self.part
     }

@@ -1,9 +1,9 @@
-//! Moves patches between the caller's buffer and their owners' parts.
+//! Transfer of patches between the caller's buffer and their owners' parts.
 //!
-//! Elements of a run that do not adjoin in the caller's buffer go through a buffer of the library's. Memory that this
-//! processor does not reach takes one remote operation for each run, so there that buffer is as long as the run. Where
-//! memory is shared, a copy more is no remote operation more: there it has pieces of a run that stay in the nearest cache,
-//! or long strips are copied one by one, without it.
+//! Elements of a run that are not adjacent in the caller's buffer go through a library buffer. In memory that this
+//! processor does not reach, each run is one remote operation, so the buffer is as long as the run. Where memory is
+//! shared, more copies are not more remote operations. There the buffer holds pieces of a run that stay in the L1
+//! cache, or long strips are copied one by one without it.
 
 use super::combs::Comb;
 use super::patch::Patch;
@@ -13,11 +13,11 @@ use crate::Error;
 use bytemuck::Pod;
 use transom_locks::Rank;
 
-/// Where memory is shared, so many bytes of the caller's buffer are copied for all owners before the next are: they stay in
-/// the nearest cache until the last owner's elements have been copied, with as many bytes of the window.
+/// In shared memory, this many bytes of the caller's buffer are copied for all owners before the next are. They
+/// stay in the L1 cache until the last owner's elements are copied, together with as many bytes of the window.
 const LAP: usize = 16 << 10;
 
-/// Reads a patch whose owners can all be reached; `into` is as long as the patch.
+/// Reads a patch whose owners can all be accessed; `into` is as long as the patch.
 #[inline]
 pub(super) fn get<T, E, const D: usize>(patch: &Patch<'_, D>, through: &E, into: &mut [T]) -> Result<(), Error>
 where
@@ -62,7 +62,7 @@ where
     })
 }
 
-/// Writes a patch whose owners can all be reached; `source` is as long as the patch.
+/// Writes a patch whose owners can all be accessed; `source` is as long as the patch.
 #[inline]
 pub(super) fn put<T, E, const D: usize>(patch: &Patch<'_, D>, through: &E, source: &[T]) -> Result<(), Error>
 where
@@ -99,8 +99,8 @@ where
     })
 }
 
-/// Calls `each` with the owner of every run, where the run begins in the owner's part, and its elements from `source`, until
-/// a call fails.
+/// Calls `each` for every run, with the owner, the run's beginning in the owner's part, and its elements from `source`,
+/// until a call fails.
 pub(super) fn try_runs<T: Pod, const D: usize>(
     patch: &Patch<'_, D>,
     source: &[T],
@@ -129,7 +129,7 @@ fn try_runs_of<T: Pod, const D: usize>(
     })
 }
 
-/// As [`try_runs`], and each run's results go to where its elements came from, in `into`.
+/// [`try_runs`] with results: those of each run go to the places of its elements in `into`.
 pub(super) fn try_runs_into<T: Pod, const D: usize>(
     patch: &Patch<'_, D>,
     source: &[T],
@@ -149,8 +149,8 @@ pub(super) fn try_runs_into<T: Pod, const D: usize>(
     })
 }
 
-/// Calls `each` with what each owner has of a patch, or of a lap of it, lap after lap; and with where that patch or lap begins
-/// in the buffer. Until a call fails.
+/// Calls `each` with each owner's share of a patch, or of one lap of it after another, and with the beginning of that
+/// patch or lap in the buffer, until a call fails.
 #[inline]
 fn try_shares<T, E, const D: usize>(
     patch: &Patch<'_, D>,
@@ -168,7 +168,7 @@ where
     patch.laps(lap).try_for_each(|(begin, lap)| lap.shares().try_for_each(|share| each(&share, begin)))
 }
 
-/// The first elements of a vector, which is made long enough.
+/// The first `len` elements of a vector, which grows if needed.
 fn first_of<T: Pod>(vector: &mut Vec<T>, len: usize) -> &mut [T] {
     if vector.len() < len {
         vector.resize(len, T::zeroed());
@@ -184,7 +184,8 @@ mod tests {
     use std::cell::{Cell, RefCell};
     use std::ops::Range;
 
-    /// The parts of all ranks, in memory that this processor reaches or not; operations as they were counted, and copies.
+    /// The parts of all ranks, in memory that this processor reaches or does not reach, with the numbers of counted
+    /// operations and of copies.
     struct Parts {
         parts: RefCell<Vec<Vec<u32>>>,
         is_shared: bool,
@@ -197,8 +198,12 @@ mod tests {
     impl sealed::Reach for Parts {
         type Element = u32;
 
-        fn only(&self) -> Option<Rank> {
-            None
+        fn reaches(&self, _: Rank) -> bool {
+            true
+        }
+
+        fn reached(&self) -> Vec<Rank> {
+            (0..self.parts.borrow().len()).collect()
         }
 
         fn is_shared(&self, _: Rank) -> bool {
@@ -226,8 +231,7 @@ mod tests {
         }
     }
 
-    /// Puts and gets a patch of an array of which every element is its number in row-major order, and looks at each
-    /// element.
+    /// Puts and gets a patch of an array in which every element is its row-major number, and checks each element.
     fn check<const D: usize>(layout: &Layout<D>, ranges: [Range<usize>; D], is_shared: bool) {
         let what = format!("{ranges:?} of {:?} in {:?} on {:?}", layout.shape(), layout.block(), layout.grid());
         let index = |number: usize| layout.numbered(number).expect("an element");
@@ -247,14 +251,14 @@ mod tests {
         }
         assert_eq!(*through.parts.borrow(), expected, "{what}");
         assert_eq!(through.counted.replace(0), runs, "{what}");
-        // One copy is one operation where it is remote.
+        // One copy is one operation where memory is remote.
         assert!(is_shared || through.copies.replace(0) == runs, "{what}");
 
         let mut got = vec![0; source.len()];
         get(&patch, &through, &mut got).expect("all are reached");
         assert_eq!(got, source, "{what}");
 
-        // The same in a buffer that is longer along each dimension; what is beside the patch stays.
+        // The same in a buffer that is longer along each dimension; elements beside the patch are unchanged.
         let sides: [usize; D] = std::array::from_fn(|d| ranges[d].len() + 1 + d % 2);
         let (wider, needed) = patch.clone().within(sides).expect("it is longer");
         let place = |number: usize| (0..D).fold(0, |at, d| at * sides[d] + index(number)[d] - ranges[d].start);
@@ -298,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn every_patch_of_small_arrays_arrives_by_one_operation_for_each_run() {
+    fn every_small_patch_arrives_by_one_operation_per_run() {
         check_all::<1>(if cfg!(miri) { 5 } else { 30 }, 4, 3);
         check_all::<2>(if cfg!(miri) { 3 } else { 5 }, 3, 2);
         check_all::<3>(if cfg!(miri) { 1 } else { 3 }, 2, if cfg!(miri) { 1 } else { 2 });

@@ -1,4 +1,4 @@
-//! Simulated jobs, and what is timed in them.
+//! Simulated jobs, and times measured in them.
 
 use transom_channel::delivery::{Delivery, Settings};
 use transom_channel::sim::{Conditions, Memory, Sim, SimWire, skeletons};
@@ -7,12 +7,13 @@ use transom_channel::{Changes, Config, Id, Rank, Room, Select, Wire};
 
 pub type Wires = Delivery<SimWire>;
 
-/// A configuration by its text.
+/// Parses a configuration, which was checked before.
 pub fn config(text: &str) -> Config {
     text.parse::<Changes>().expect("it was read before").of(Config::default())
 }
 
-/// Two ranks with a rail for each of these, so many times as slow as the first of SC 2004.
+/// A job of two ranks with one rail per entry of `slower`, whose bandwidth is that of the first rail of SC 2004 divided
+/// by the entry.
 pub fn by_rails(slower: &[u64], text: &str) -> Sim {
     let kind = RailKind::Connection;
     let rail = |slower: &u64| Rail { kind, bandwidth: (884 / slower) as u32, ..Conditions::default().rails[0] };
@@ -28,7 +29,7 @@ pub fn by_rails(slower: &[u64], text: &str) -> Sim {
     Sim::new(3, 2, conditions, &config(text)).expect("a job")
 }
 
-/// Ranks that each have a host of their own.
+/// A job of ranks on separate hosts.
 pub fn on_cluster(
     seed: u64,
     ranks: Rank,
@@ -43,7 +44,7 @@ pub fn on_cluster(
     Sim::over(seed, conditions, vec![config; ranks as usize], over).expect("a job")
 }
 
-/// The same, where nothing is lost and nobody acknowledges.
+/// A job of ranks on separate hosts whose network loses nothing and needs no acknowledgements.
 pub fn unacknowledged(ranks: Rank, text: &str) -> Sim {
     let config = config(text);
     Sim::new(1, ranks, Conditions { faults: None, ..alone(&config) }, &config).expect("a job")
@@ -63,7 +64,7 @@ fn begin<W: Wire<Memory = Memory>>(sim: &mut Sim<W>, from: Rank, to: Rank, lengt
     id
 }
 
-/// Goes on until all these have ended; how long that took.
+/// Simulates until all these receives have completed, and returns the elapsed nanoseconds.
 fn until<W: Wire<Memory = Memory>>(sim: &mut Sim<W>, mut receives: Vec<(Rank, Id)>) -> u64 {
     let (began, mut left) = (sim.now(), receives.len());
     receives.sort_unstable();
@@ -77,7 +78,7 @@ fn until<W: Wire<Memory = Memory>>(sim: &mut Sim<W>, mut receives: Vec<(Rank, Id
     sim.now() - began
 }
 
-/// Nanoseconds of messages one after the other, there and back: the first, and half of there and back in the end.
+/// Nanoseconds of successive messages in both directions, one way: of the first, and of half the last round trip.
 pub fn one_way<W: Wire<Memory = Memory>>(sim: &mut Sim<W>, length: usize) -> [f64; 2] {
     let mut times = [0.0; 2];
     for turn in 0..24 {
@@ -93,7 +94,7 @@ pub fn one_way<W: Wire<Memory = Memory>>(sim: &mut Sim<W>, length: usize) -> [f6
     times
 }
 
-/// Nanoseconds of so many messages for each of these pairs that are under way together, once they have been so before.
+/// Nanoseconds of `count` concurrent messages per pair, after a warm-up round.
 pub fn together<W: Wire<Memory = Memory>>(
     sim: &mut Sim<W>,
     pairs: &[(Rank, Rank)],
@@ -109,10 +110,11 @@ pub fn together<W: Wire<Memory = Memory>>(
     round(count)
 }
 
-/// At which millisecond what is done to a job.
+/// A millisecond of virtual time, and the change that is applied to the job then.
 pub type Happens<'a, W> = (f64, &'a dyn Fn(&mut Sim<W>));
 
-/// MB/s in each so many milliseconds, while 8 messages of 128 KiB are under way; at each time in which something happens it is done.
+/// MB/s in each interval of `each` ms, with 8 messages of 128 KiB in flight, and with the changes of `happens` applied
+/// in between.
 pub fn over_time<W: Wire<Memory = Memory>>(sim: &mut Sim<W>, each: f64, all: f64, happens: &[Happens<W>]) -> Vec<f64> {
     const LENGTH: usize = 128 << 10;
     let mut came = vec![0.0; (all / each) as usize];
@@ -136,7 +138,8 @@ pub fn over_time<W: Wire<Memory = Memory>>(sim: &mut Sim<W>, each: f64, all: f64
     came
 }
 
-/// How long it took until all others had sent so many messages to rank 0, which calls nothing for a while; all have spoken before.
+/// Nanoseconds until each other rank has sent `count` messages to rank 0, which makes no call for the first `computes`
+/// ns. All pairs have communicated before.
 pub fn burst(sim: &mut Sim<Wires>, ranks: Rank, length: usize, count: usize, computes: u64) -> u64 {
     let pairs: Vec<(Rank, Rank)> = (1..ranks).flat_map(|other| [(other, 0), (0, other)]).collect();
     together(sim, &pairs, 64, 1);
@@ -145,7 +148,7 @@ pub fn burst(sim: &mut Sim<Wires>, ranks: Rank, length: usize, count: usize, com
     let all = (1..ranks).flat_map(|from| std::iter::repeat_n(from, count));
     let receives: Vec<_> = all.map(|from| (0, begin(sim, from, 0, length))).collect();
     while sim.now() < began + computes {
-        // Whoever is stopped has a turn, and does nothing.
+        // A stopped rank takes turns and does nothing in them.
         sim.wake(0, 1000);
         let rank = sim.step().expect("a turn was asked for");
         while rank > 0 && sim.engine(rank).completed().is_some() {}

@@ -1,5 +1,6 @@
-//! Figures of the papers that need more than a machine has: other adapters, several rails, hundreds of ranks, loss. The engines that ship
-//! drive a simulated network (`transom_channel::sim`), so they are the same wherever and whenever they are made.
+//! Simulations of measurements that need more than one machine: special adapters, several rails, hundreds of ranks,
+//! loss. They execute the library's own engines on a simulated network (`transom_channel::sim`), so results are the
+//! same on every machine.
 
 mod jobs;
 mod paths;
@@ -15,20 +16,20 @@ use sheet::Sheet;
 use std::fmt;
 use transom_channel::Rank;
 
-/// A row of what can be simulated.
+/// One simulation of the catalogue.
 pub struct Simulated {
     pub name: &'static str,
     pub about: &'static str,
-    /// Whose figure it is of.
+    /// The figures of the paper that it reproduces.
     pub figure: &'static str,
-    /// What the network is like.
+    /// The properties of the simulated network.
     pub network: &'static str,
-    /// Of ranks, sizes and configurations those that can be chosen.
+    /// The options that it accepts: --ranks, --sizes, --config.
     takes: [bool; 3],
     sheet: fn(&Options) -> Sheet,
 }
 
-/// What of it is asked for.
+/// The options of the command line.
 pub struct Options {
     quick: bool,
     ranks: Vec<Rank>,
@@ -37,9 +38,9 @@ pub struct Options {
     runs: Runs,
 }
 
-/// An adapter of SC 2004.
-const RAILS: &str = "rails of 884 MB/s (or a quarter) each way, 5 us, no bus that they share";
-/// One of Aptus and of Open MPI.
+/// An adapter as in SC 2004.
+const RAILS: &str = "rails of 884 MB/s (or a quarter) in each direction, 5 us, no shared bus";
+/// A cluster as in the papers on Aptus and Open MPI.
 const CLUSTER: &str = "1.43 GB/s between any two ranks, 1.5 us, MTU 2,048, packets of 8 KiB by connections";
 const HOSTS: &str = "1.43 GB/s between any two hosts, 1.5 us, MTU 2,048, packets of 8 KiB by connections; 8 ranks of a host share memory";
 const NONE: [bool; 3] = [false; 3];
@@ -47,7 +48,7 @@ const NONE: [bool; 3] = [false; 3];
 pub const SIMULATED: &[Simulated] = &[
     Simulated {
         name: "rails_uneven",
-        about: "a long message, and 32 together, by two rails that are alike, or 4 to 1; by the first alone, even, weighted, adaptive, pull",
+        about: "one long message, and 32 concurrent ones, by two rails with bandwidths 1:1 or 4:1; first rail only, even, weighted, adaptive, pull",
         figure: "SC 5, 7, 8, 17 to 19",
         network: RAILS,
         takes: [false, true, false],
@@ -55,7 +56,7 @@ pub const SIMULATED: &[Simulated] = &[
     },
     Simulated {
         name: "rails_disturbed",
-        about: "MB/s over time, while another takes seven eighths of the second rail from 40 to 80 ms",
+        about: "MB/s over time, with other traffic taking seven eighths of the second rail from 40 to 80 ms",
         figure: "SC 20",
         network: RAILS,
         takes: NONE,
@@ -63,7 +64,7 @@ pub const SIMULATED: &[Simulated] = &[
     },
     Simulated {
         name: "reorder",
-        about: "short messages by two rails, by policy: how many in a ms, and how many came early and were held",
+        about: "short messages by two rails, by policy: messages per ms, and messages that arrived early and were held",
         figure: "SC 6, §4.4, §5.2",
         network: RAILS,
         takes: [false, true, false],
@@ -71,7 +72,7 @@ pub const SIMULATED: &[Simulated] = &[
     },
     Simulated {
         name: "failover",
-        about: "MB/s over time, while one of two rails is cut for the middle third; by datagrams it loses all, and nobody is told",
+        about: "MB/s over time, with one of two rails cut during the middle third; for datagrams it loses everything without notice",
         figure: "SC's future work; DR of Open MPI",
         network: RAILS,
         takes: NONE,
@@ -79,7 +80,7 @@ pub const SIMULATED: &[Simulated] = &[
     },
     Simulated {
         name: "channels",
-        about: "peers of a rank by shared memory, datagrams, connections and rings, in programs by the rules of Aptus; in brackets the slides, of 512",
+        about: "peers of a rank by shared memory, datagrams, connections and rings, in programs with the rules of Aptus; in brackets the slides' values for 512 ranks",
         figure: "Aptus, channels of a process",
         network: HOSTS,
         takes: [true, false, false],
@@ -87,7 +88,7 @@ pub const SIMULATED: &[Simulated] = &[
     },
     Simulated {
         name: "mix",
-        about: "virtual ms of these programs by connections, by datagrams and by aptus, and the last beside the better of the others",
+        about: "virtual ms of these programs by connections, by datagrams and by aptus, and aptus relative to the better of the others",
         figure: "Aptus, NAS, NAMD and SMG2000",
         network: HOSTS,
         takes: [true, false, true],
@@ -95,7 +96,7 @@ pub const SIMULATED: &[Simulated] = &[
     },
     Simulated {
         name: "volume",
-        about: "which part of their packets and bytes went by which path, in aptus, in %",
+        about: "packets and bytes by each path, with aptus, in %",
         figure: "Aptus, volume of channels",
         network: HOSTS,
         takes: [true, false, false],
@@ -103,7 +104,7 @@ pub const SIMULATED: &[Simulated] = &[
     },
     Simulated {
         name: "datagram",
-        about: "a message one way, and many together, by size: connections, datagrams, and datagrams that nobody acknowledges",
+        about: "a message one way, and many concurrent ones, by size: connections, datagrams, and unacknowledged datagrams",
         figure: "OMPI 3, 4",
         network: CLUSTER,
         takes: [false, true, true],
@@ -111,7 +112,7 @@ pub const SIMULATED: &[Simulated] = &[
     },
     Simulated {
         name: "ud_lanes",
-        about: "messages together by 1 to 8 queues for datagrams, each of which works 4 us on one (which is assumed)",
+        about: "concurrent messages by 1 to 8 datagram queue pairs, each with an assumed 4 us per datagram",
         figure: "OMPI 2",
         network: CLUSTER,
         takes: [false, true, false],
@@ -119,7 +120,7 @@ pub const SIMULATED: &[Simulated] = &[
     },
     Simulated {
         name: "loss",
-        about: "messages together where of a hundred datagrams so many are lost",
+        about: "concurrent messages, by the percentage of lost datagrams",
         figure: "ours",
         network: CLUSTER,
         takes: [false, true, false],
@@ -127,7 +128,7 @@ pub const SIMULATED: &[Simulated] = &[
     },
     Simulated {
         name: "pool",
-        about: "all others send 64 messages of 1 KiB to a rank that computes for 1 ms, by the number of its receive slots",
+        about: "each other rank sends 64 messages of 1 KiB to a rank that computes for 1 ms, by the number of its receive slots",
         figure: "OMPI §4.1",
         network: CLUSTER,
         takes: [true, false, true],
@@ -135,7 +136,7 @@ pub const SIMULATED: &[Simulated] = &[
     },
     Simulated {
         name: "allconn",
-        about: "an empty message from each to each, one peer after the other; to make a connection each end works for 100 us (which is assumed)",
+        about: "an empty message between each two ranks, one peer after the other; each end of a connection takes an assumed 100 us",
         figure: "OMPI 5, 6",
         network: CLUSTER,
         takes: [true, false, true],
@@ -143,7 +144,7 @@ pub const SIMULATED: &[Simulated] = &[
     },
     Simulated {
         name: "memory",
-        about: "MiB of a rank that has exchanged 100 messages with each other: buffers, rings and at most 4 KiB for each peer; no memory of drivers",
+        about: "MiB per rank after 100 messages with each other rank: buffers, rings and at most 4 KiB per peer; without memory of drivers",
         figure: "OMPI 6",
         network: CLUSTER,
         takes: [true, false, true],
@@ -151,7 +152,7 @@ pub const SIMULATED: &[Simulated] = &[
     },
     Simulated {
         name: "fanout",
-        about: "one rank sends 64 B to each other, once and 40 times, and works 0.3 us on each; connections as in allconn (both are assumed)",
+        about: "one rank sends 64 B to each other rank, once and 40 times, and takes an assumed 0.3 us for each; connections as in allconn",
         figure: "OMPI 8 (SMG2000)",
         network: CLUSTER,
         takes: [true, false, true],
@@ -164,7 +165,7 @@ pub fn find(name: &str) -> Option<&'static Simulated> {
 }
 
 impl Simulated {
-    /// Whether it has what the options choose.
+    /// Fails if the simulation does not accept the options.
     pub fn check(&self, options: &Options) -> Result<(), Usage> {
         let given = [!options.ranks.is_empty(), !options.sizes.is_empty(), !options.configs.is_empty()];
         let names = ["--ranks", "--sizes", "--config"];
@@ -174,7 +175,7 @@ impl Simulated {
         if let Some(few) = options.ranks.iter().find(|&&ranks| ranks < 2) {
             return Err(Usage(format!("{} takes 2 ranks or more, not {few}; use --ranks 2", self.name)));
         }
-        // Programs cut their grids by two.
+        // The programs halve their grids.
         match options.ranks.iter().find(|ranks| !ranks.is_power_of_two() || **ranks < 16) {
             Some(odd) if self.network == HOSTS => {
                 let name = self.name;
@@ -190,7 +191,7 @@ impl Simulated {
     }
 }
 
-/// What came of a row.
+/// The result of a simulation.
 #[derive(Serialize)]
 pub struct Simulation {
     pub name: &'static str,

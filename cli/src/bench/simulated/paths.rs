@@ -1,4 +1,4 @@
-//! Datagrams beside connections: by size, by queues, under loss, and where receive slots are few.
+//! Datagrams compared with connections: by size, by number of queue pairs, under loss, and with few receive slots.
 
 use super::super::text::size;
 use super::Options;
@@ -10,7 +10,7 @@ use transom_channel::sim::Faults;
 
 const PAIR: &[(Rank, Rank)] = &[(0, 1)];
 
-/// As many messages as these bytes are.
+/// The number of messages that make up `bytes`, within limits.
 fn count(bytes: usize, length: usize) -> usize {
     (bytes / length).clamp(4, 4096)
 }

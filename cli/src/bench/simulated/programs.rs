@@ -1,4 +1,4 @@
-//! Programs by who speaks to whom in them: channels, times, volumes.
+//! Programs described by their communication patterns: channels, times, volumes.
 
 use super::Options;
 use super::sheet::{Cell, Sheet, cells};
@@ -10,7 +10,7 @@ use transom_channel::sim::skeletons::{ALL, Outcome, Skeleton, run};
 use transom_channel::sim::{Traffic, Volume};
 use transom_channel::wire::RailKind;
 
-/// What has been run, of which several rows are made.
+/// Cached outcomes, shared by several simulations.
 pub type Runs = RefCell<BTreeMap<(&'static str, Rank, String), Rc<Outcome>>>;
 
 const APTUS: &str = "aptus";

@@ -1,4 +1,4 @@
-//! Two rails: alike, uneven, disturbed, cut.
+//! Two rails: equal, unequal, disturbed, cut.
 
 use super::super::text::size;
 use super::Options;
@@ -10,7 +10,7 @@ use transom_channel::sim::Sim;
 const MIXES: [(&str, [u64; 2]); 2] = [("1:1", [1, 1]), ("4:1", [1, 4])];
 const BOTH: &[(Rank, Rank)] = &[(0, 1), (1, 0)];
 
-/// Bytes of so many messages in so many nanoseconds, in MB/s.
+/// MB/s of `bytes` sent in `nanoseconds`.
 pub fn speed(bytes: usize, nanoseconds: u64) -> f64 {
     bytes as f64 * 1e3 / nanoseconds as f64
 }

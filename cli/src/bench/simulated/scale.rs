@@ -1,4 +1,5 @@
-//! What grows with the number of ranks: time until all know each other, memory, and one rank that speaks to all.
+//! Costs that grow with the number of ranks: the time until all pairs have communicated, memory, and one rank that
+//! sends to all.
 
 use super::Options;
 use super::jobs::config;
@@ -13,7 +14,7 @@ fn program(iterations: u32, iteration: fn(Rank, Rank) -> Vec<Step>) -> Skeleton 
     Skeleton { name: "program", square: false, iterations, iteration, reductions: 0, slides: [0.0; 4] }
 }
 
-/// Each with a host of its own, and an adapter that works for 0.1 ms to make an end of a connection.
+/// Executes a program with each rank on its own host, whose adapter takes 0.1 ms per end of a connection.
 fn run(program: &Skeleton, ranks: Rank, config: &str) -> Outcome {
     run_on(program, ranks, config, |conditions| (conditions.host, conditions.connecting) = (1, 100_000))
 }
@@ -24,13 +25,13 @@ fn ring(rank: Rank, ranks: Rank) -> Vec<Step> {
     (1..ranks).map(step).collect()
 }
 
-/// Rank 0 to all others, which answer.
+/// Rank 0 sends to all others at once, and they reply.
 fn with_all(rank: Rank, ranks: Rank) -> Vec<Step> {
     let peers: Vec<Rank> = if rank == 0 { (1..ranks).collect() } else { vec![0] };
     vec![Step { sends: peers.iter().map(|peer| (*peer, 64)).collect(), receives: peers, compute: 0 }]
 }
 
-/// Rank 0 to all others, one after the other.
+/// Rank 0 sends to all others, one after the other.
 fn to_all(rank: Rank, ranks: Rank) -> Vec<Step> {
     match rank {
         0 => (1..ranks).map(|to| Step { sends: vec![(to, 64)], compute: 300, ..Step::default() }).collect(),
@@ -38,10 +39,10 @@ fn to_all(rank: Rank, ranks: Rank) -> Vec<Step> {
     }
 }
 
-/// Bytes of a rank's buffers, rings and records, without what drivers have.
+/// Bytes of a rank's buffers, of its rings, and of its records of peers, without the drivers' memory.
 fn bytes(text: &str, peers: usize, channels: &Channels) -> [usize; 3] {
     let config = config(text);
-    // As `channel/tests/memory.rs` counts them, which also finds that a peer takes less than this.
+    // The bound that `channel/tests/memory.rs` asserts.
     const PEER: usize = 4096;
     let datagrams = 1024 * (2048 + 64) + 4 * 64 * 2048;
     let shared = 16 * 8384;

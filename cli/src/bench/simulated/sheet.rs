@@ -1,9 +1,9 @@
-//! A table of what was simulated: for people, as JSON, and over time.
+//! A table of simulated results: for people, as JSON, and as curves over time.
 
 use super::super::text::{Table, number};
 use serde::Serialize;
 
-/// What stands in a place of it.
+/// The content of a cell.
 #[derive(Serialize, Clone, Debug)]
 #[serde(untagged)]
 pub enum Cell {
@@ -47,7 +47,7 @@ impl From<String> for Cell {
     }
 }
 
-/// A row of cells.
+/// Converts values to a row of cells.
 macro_rules! cells {
     ($($cell:expr),* $(,)?) => { vec![$($crate::bench::simulated::sheet::Cell::from($cell)),*] };
 }
@@ -57,7 +57,7 @@ pub(super) use cells;
 pub struct Sheet {
     pub head: Vec<String>,
     pub rows: Vec<Vec<Cell>>,
-    /// Whether its first column is milliseconds, and the others are MB/s then.
+    /// True if the first column is milliseconds, and the others are MB/s.
     pub over_time: bool,
 }
 
@@ -70,7 +70,7 @@ impl Sheet {
         self.rows.push(cells);
     }
 
-    /// Columns of figures in each so many milliseconds.
+    /// A sheet of curves with one value per interval of `each` ms.
     pub fn over_time(each: f64, curves: &[(&str, Vec<f64>)]) -> Sheet {
         let head: Vec<_> = ["from ms"].into_iter().chain(curves.iter().map(|(name, _)| *name)).collect();
         let mut sheet = Sheet { over_time: true, ..Sheet::new(&head) };
@@ -81,7 +81,7 @@ impl Sheet {
         sheet
     }
 
-    /// The curves again, by name.
+    /// The curves by name, as points.
     pub fn curves(&self) -> Vec<(String, Vec<(f64, f64)>)> {
         let number = |cell: &Cell| if let Cell::Number(value) = cell { *value } else { 0.0 };
         let curve = |at: usize| self.rows.iter().map(|row| (number(&row[0]), number(&row[at]))).collect();

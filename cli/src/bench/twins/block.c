@@ -37,7 +37,7 @@ void block_inverses(long size, const double *diagonal, struct inverses *inverses
     minus_identity(size, upper);
     for (long i = 0; i < size; i++) {
         double *row = upper + i * size;
-        for (long k = i; k < size; k++) { /* what is left of the diagonal stays 0 */
+        for (long k = i; k < size; k++) { /* the part left of the diagonal stays 0 */
             const double *pivots = diagonal + k * size;
             row[k] /= pivots[k];
             subtract_scaled(size - k - 1, row + k + 1, row[k], pivots + k + 1);
@@ -61,7 +61,7 @@ void block_solve_upper(long size, double *block, struct inverses *inverses) {
     block_subtract_product(size, block, inverses->old, inverses->upper);
 }
 
-/* A copy of the product for each kind of processor, in tiles of c that its registers hold, as the worker's has. */
+/* A variant of the product for each instruction set, with tiles of c that fit its registers, as in the worker. */
 #ifdef __x86_64__
 #define NAME(of) of##_avx512
 #define FOR __attribute__((target("avx512f")))

@@ -1,4 +1,4 @@
-/* What the calls of ranks 0 and 1 take of their time, and what they leave to other work. */
+/* The time that ranks 0 and 1 spend in calls, and the communication that overlaps with other work. */
 #include "twin.h"
 
 #include <stdlib.h>
@@ -12,7 +12,7 @@ struct calls {
     int bytes, other;
     bool takes_part;
     double long_ns; /* how long to compute */
-    int (*start)(struct calls *, MPI_Request *); /* what is hidden, if anything is: how many requests */
+    int (*start)(struct calls *, MPI_Request *); /* starts the communication, if any; returns the number of requests */
 };
 
 static struct calls prepare(const struct task *task) {
@@ -27,13 +27,13 @@ static struct calls prepare(const struct task *task) {
 
 static void finish(struct calls *c) {
     if (c->task->rank == 0 && memcmp(c->into, c->source, c->task->bytes)) {
-        report_bad("the messages brought other elements");
+        report_bad("the messages delivered wrong elements");
     }
     free(c->source);
     free(c->into);
 }
 
-/* ---- Overhead: the first byte says whether more come. ---- */
+/* ---- Overhead: the first byte tells rank 1 whether to continue. ---- */
 
 static double exchange(struct calls *c, double gap, double *sending, double *receiving) {
     double begun = now_ns();
@@ -101,7 +101,7 @@ void measure_overhead(const struct task *task) {
     MPI_Barrier(MPI_COMM_WORLD);
 }
 
-/* ---- Overlap: something is under way while the ranks that take part in it compute as long as it takes. ---- */
+/* ---- Overlap: communication is in flight while its ranks compute for as long as it takes. ---- */
 
 static int start_exchange(struct calls *c, MPI_Request *requests) {
     MPI_Irecv(c->into, c->bytes, MPI_BYTE, c->other, 1, MPI_COMM_WORLD, &requests[0]);
@@ -135,7 +135,7 @@ static void computations(void *what, long count) {
     }
 }
 
-/* The median of rank 0, at all ranks. */
+/* Rank 0's median, at all ranks. */
 static double part(struct calls *c, int (*start)(struct calls *, MPI_Request *), double long_ns) {
     c->start = start;
     c->long_ns = long_ns;
@@ -157,7 +157,7 @@ static struct task third(const struct task *task) {
     return third;
 }
 
-/* A message each way. */
+/* A message in each direction. */
 void measure_overlap_messages(const struct task *task) {
     struct task of_three = third(task);
     struct calls c = prepare(&of_three);
@@ -166,7 +166,7 @@ void measure_overlap_messages(const struct task *task) {
     finish(&c);
 }
 
-/* The largest of what each rank has of each element. */
+/* The element-wise maximum over the ranks. */
 void measure_overlap_collectives(const struct task *task) {
     struct task of_three = third(task);
     struct calls c = {.task = &of_three, .bytes = (int)task->bytes, .takes_part = true};

@@ -46,7 +46,7 @@ void pause_briefly(unsigned tries) {
 }
 
 void batches_to(const struct task *task, rounds *run, void *what, long unit, enum clock clock, sampled *take, void *to) {
-    double least = task->millis * 1e6 / 10000; /* at most some 10,000 samples */
+    double least = task->millis * 1e6 / 10000; /* about 10,000 samples at most */
     if (least < 1000) {
         least = 1000;
     }
@@ -104,7 +104,7 @@ static void keep(double ns, void *to) {
 double batches_median(const struct task *task, rounds *run, void *what, long unit) {
     struct kept *kept = calloc(1, sizeof *kept);
     if (!kept) {
-        die("there is no memory for samples");
+        die("cannot allocate memory for samples");
     }
     batches_to(task, run, what, unit, TOGETHER, keep, kept);
     double ns = median(kept->samples, kept->count < MOST ? kept->count : MOST);

@@ -69,7 +69,7 @@ static void all_to_alls(void *what, long count) {
     }
 }
 
-/* ---- What element `at` of the result must be. ---- */
+/* ---- The expected element `at` of the result. ---- */
 
 typedef double result(const struct collective *, long at);
 
@@ -102,7 +102,7 @@ static void measure(const struct task *task, rounds *run, long given, long got, 
     struct collective c = {.task = task, .count = (int)(task->bytes / 8)};
     c.data = allocate(given * c.count, sizeof *c.data);
     c.into = got ? allocate(got * c.count, sizeof *c.into) : NULL;
-    batches(task, run, &c, 1, TO_THE_LAST); /* of zeros, which can be added for ever */
+    batches(task, run, &c, 1, TO_THE_LAST); /* repeated sums of zeros stay finite */
     for (long at = 0; at < given * c.count; at++) {
         c.data[at] = element(task->rank, at);
     }
@@ -113,7 +113,7 @@ static void measure(const struct task *task, rounds *run, long given, long got, 
         wrong += there[at] != expected(&c, at);
     }
     if (wrong) {
-        report_bad("%ld elements are not what they must be", wrong);
+        report_bad("%ld elements are wrong", wrong);
     }
     free(c.data);
     free(c.into);

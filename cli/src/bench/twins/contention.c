@@ -1,19 +1,19 @@
-/* Locks of rank 0 that several ranks want at once. */
+/* Locks of rank 0 that several ranks compete for. */
 #include "twin.h"
 
 #include <stddef.h>
 
-/* What lies in the window of rank 0. */
+/* The contents of rank 0's window. */
 struct guarded {
     int64_t counter;
-    int64_t competing; /* how many ranks have come */
+    int64_t competing; /* the number of ranks that compete */
     int64_t over;
 };
 
-/* The part of it that a competitor writes when nothing else has changed. */
+/* The size of the part that a competitor writes if only the counter changes. */
 enum { COUNTER = offsetof(struct guarded, competing) };
 
-/* Reads or writes the first bytes of the window of rank 0, by whoever holds its lock. */
+/* Reads or writes the first bytes of rank 0's window. The caller holds its lock. */
 static void read_now(MPI_Win win, void *into, int bytes) {
     MPI_Get(into, bytes, MPI_BYTE, 0, 0, bytes, MPI_BYTE, win);
     MPI_Win_flush(0, win);
@@ -42,8 +42,8 @@ struct acquired {
     double longest, took;
 };
 
-/* Acquires the lock as often as it can; the clock is read once a turn, outside the lock. What counts begins once all
-   compete, and ends for all when the first has had its time. */
+/* Acquires the lock as often as it can, and reads the clock once per turn, outside the lock. Acquisitions count once all
+   ranks compete, and until the first rank's time is over. */
 static struct acquired compete(const struct task *task, MPI_Win win) {
     struct acquired acquired = {0};
     struct guarded seen;
@@ -108,7 +108,7 @@ static struct counts write_each_ms(const struct task *task, MPI_Win win, double 
         double before = now_ns();
         int64_t counter;
         MPI_Win_lock(MPI_LOCK_EXCLUSIVE, 0, 0, win);
-        read_now(win, &counter, sizeof counter); /* only then it surely has the lock */
+        read_now(win, &counter, sizeof counter); /* only now it certainly holds the lock */
         double granted = now_ns();
         if (granted - before > writes.longest) {
             writes.longest = granted - before;
@@ -117,7 +117,7 @@ static struct counts write_each_ms(const struct task *task, MPI_Win win, double 
         write_at_unlock(win, &counter, sizeof counter);
         MPI_Win_unlock(0, win);
         writes.done++;
-        passed = (long)((now_ns() - begun) / 1e6); /* wishes that passed meanwhile are lost */
+        passed = (long)((now_ns() - begun) / 1e6); /* requests whose time passed meanwhile are dropped */
     }
     return writes;
 }

@@ -1,4 +1,4 @@
-/* Cores, and staying on one. A rank binds itself, so that it is on the very core that `transom bench` names. */
+/* Binding to cores. A rank binds itself, so that it runs on the core that `transom bench` chose. */
 #define _GNU_SOURCE
 #include "twin.h"
 
@@ -12,7 +12,7 @@ static bool bind_to(int core) {
     return !sched_setaffinity(0, sizeof one, &one);
 }
 
-/* The rank that this process will be, as its launcher says before MPI_Init; -1 if it says nothing. */
+/* This process's future rank, if its launcher tells it before MPI_Init; otherwise -1. */
 static long rank_to_be(void) {
     static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"};
     for (size_t at = 0; at < sizeof names / sizeof *names; at++) {
@@ -37,7 +37,7 @@ void bind_early(const struct task *task) {
 
 void bind_or_die(const struct task *task) {
     if (is_bound(task) && !bind_to(task->cores[task->rank])) {
-        die("core %d of --cores is none that rank %d may run on", task->cores[task->rank], task->rank);
+        die("rank %d may not run on core %d of --cores", task->rank, task->cores[task->rank]);
     }
 }
 

@@ -1,15 +1,15 @@
-/* How the cores of ranks 0 and 1 are to each other: how long a cache line takes from one to the other, and how much the one
-   slows the other, as two hardware threads of a core do. */
+/* The relation of the cores of ranks 0 and 1: the time of a cache line from one to the other, and the slowdown of one by
+   the other, as of two hardware threads of a core. */
 #include "twin.h"
 
 #include <stdatomic.h>
 
 enum { LINE = 128, GAMES = 21, ROUND_TRIPS = 200, LOOPS = 25, NAP_NS = 200000 };
 
-/* What rank 1 is to do or does: sleep, begin to run the loop, run it, stop; then all may go on. */
+/* Phases of rank 1: it sleeps, is to start the loop, executes the loop, is to stop; then all ranks continue. */
 enum phase { ASLEEP, BEGIN, RUNS, STOP, OVER };
 
-/* Memory of rank 0 that all have: a ball, whose even numbers are rank 0's turn, and how far the rest has come. */
+/* Rank 0's memory, shared by all: the word that passes back and forth (even values are rank 0's turns), and rank 1's phase. */
 static struct {
     MPI_Comm node;
     MPI_Win win;
@@ -19,14 +19,14 @@ static struct {
 } court;
 
 void crossing_open(const struct task *task) {
-    if (task->ranks < 2 || task->cored < 2) { /* on one core nothing crosses */
+    if (task->ranks < 2 || task->cored < 2) { /* a single core has no crossing */
         return;
     }
     int size;
     MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, task->rank, MPI_INFO_NULL, &court.node);
     MPI_Comm_size(court.node, &size);
     if (size != task->ranks) {
-        die("%ld ranks of one machine are expected, and only %d are on this one", task->ranks, size);
+        die("expected all %ld ranks on one machine, found %d on this one", task->ranks, size);
     }
     char *mine, *base;
     MPI_Aint bytes;
@@ -50,7 +50,7 @@ static void until(_Atomic uint64_t *word, uint64_t expected) {
     }
 }
 
-/* Nanoseconds of a line from one core to the other. */
+/* The nanoseconds of a cache line from one core to the other. */
 static double play(uint64_t mine) {
     double games[GAMES];
     for (int game = 0; game < GAMES; game++) {
@@ -64,7 +64,7 @@ static double play(uint64_t mine) {
     return median(games, GAMES);
 }
 
-/* Some 10 us of shifts and additions, as many at a time as a core has units for. */
+/* About 10 us of shifts and additions, in as many independent chains as a core can execute at a time. */
 static void run_loop(void) {
     uint64_t chains[8] = {1, 2, 3, 4, 5, 6, 7, 8};
     __asm__ volatile("" : "+m"(chains));
@@ -90,7 +90,7 @@ static double median_of_loops(void) {
 
 static void of_rank_0(void) {
     double crossing = play(0);
-    /* Rank 1 is asleep, or will be during the first of these. */
+    /* Rank 1 sleeps, or is about to fall asleep. */
     double alone = median_of_loops();
     tell(&court.line->phase, BEGIN);
     until(&court.line->phase, RUNS);
@@ -112,7 +112,7 @@ static void of_rank_1(void) {
 }
 
 void crossing_measure(const struct task *task) {
-    if (task->ranks < 2 || task->cored < 2) { /* on one core nothing crosses */
+    if (task->ranks < 2 || task->cored < 2) { /* a single core has no crossing */
         return;
     }
     if (task->rank == 0) {
@@ -124,7 +124,7 @@ void crossing_measure(const struct task *task) {
         on_core(task, task->rank == 0 ? of_rank_0 : of_rank_1);
     }
     while (look(&court.line->phase) != OVER) {
-        sleep_until(now_ns() + NAP_NS); /* the others leave the cores to them */
+        sleep_until(now_ns() + NAP_NS); /* the other ranks sleep and leave the cores free */
     }
     MPI_Barrier(MPI_COMM_WORLD);
 }

@@ -1,4 +1,4 @@
-/* How fast a core is in LU's block operation alone, as the worker's `kernel`: on blocks at the beginnings of pages. */
+/* The speed of a core in LU's block operation alone, as in the worker's `kernel`: on page-aligned blocks. */
 #include "block.h"
 #include "twin.h"
 
@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 enum { BATCHES = 25, FEWEST = 3 };
-static const double BATCH = 4e6, ENOUGH_NS = 1e8; /* operations of a batch, or a single product if that has more */
+static const double BATCH = 4e6, ENOUGH_NS = 1e8; /* operations of a batch, or those of one product if that has more */
 
 static double *block_of(long size, double value) {
     double *block = allocate(size * size, sizeof *block);

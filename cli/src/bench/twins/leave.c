@@ -1,5 +1,5 @@
-/* How a rank leaves that gives up, is told to leave, whose mpirun is gone, or that crashes in its library: in the last three
-   cases it takes along what the library has in /dev/shm, which the library then does not. */
+/* The end of a rank that fails, is terminated, whose mpirun has ended, or that crashes in its library. In the last three
+   cases it removes the library's segments in /dev/shm, because the library does not. */
 #include "twin.h"
 
 #include <fcntl.h>
@@ -11,7 +11,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-/* Removes every file in /dev/shm that this process has mapped. It is of calls that a signal handler may make. */
+/* Removes every file in /dev/shm that this process has mapped. Uses only async-signal-safe calls. */
 static void remove_segments(void) {
     static char line[8192];
     int maps = open("/proc/self/maps", O_RDONLY);
@@ -38,7 +38,7 @@ static void leave(int number) {
     _exit(128 + number);
 }
 
-/* Some peers crash in some operations; said in the report, that is a result. */
+/* Some libraries crash in some operations. The report of a crash is a result. */
 static void crash(int number) {
     static const char told[] = "\ncheck bad unsupported: the MPI library crashed\n";
     ssize_t written = write(STDOUT_FILENO, told, sizeof told - 1);

@@ -1,4 +1,4 @@
-/* Blocked dense LU factorisation without pivoting, as examples/lu: each rank holds its blocks in a window, works on
+/* Blocked dense LU factorization without pivoting, as in examples/lu. Each rank holds its blocks in a window, works on
    them in place, and gets the blocks of others. */
 #include "block.h"
 #include "twin.h"
@@ -9,23 +9,23 @@
 
 struct lu {
     const struct task *task;
-    bool clocked; /* a clock around all that is no block operation */
-    bool gets; /* some are under way */
+    bool clocked; /* there is a clock around everything but block operations */
+    bool gets; /* gets are in flight */
     double outside_ns, waiting_ns; /* the second is part of the first */
     struct inverses inverses; /* of the diagonal block of a step */
-    long n, size, blocks; /* rows of the matrix, of a block, of blocks; the last may reach past n */
+    long n, size, blocks; /* rows of the matrix, of a block, and of blocks; the last may extend past n */
     long rank_rows, rank_columns, my_row, my_column;
     MPI_Win win;
     double *mine;
-    const double **parts; /* of all ranks, where they can be read in place */
+    const double **parts; /* the parts of all ranks, if they can be read in place */
 };
 
-/* ---- Who owns which block, and what is in it. ---- */
+/* ---- The owners of blocks, and the elements. ---- */
 
 static struct lu lu_open(const struct task *task) {
     struct lu lu = {.task = task, .n = task->n, .size = task->block};
     if (lu.size > lu.n || lu.n > 1 << 16) {
-        die("--n %ld --block %ld: at most %d rows are expected, and no larger a block", lu.n, lu.size, 1 << 16);
+        die("--n %ld --block %ld: expected at most %d rows, and a block no larger than the matrix", lu.n, lu.size, 1 << 16);
     }
     lu.blocks = (lu.n + lu.size - 1) / lu.size;
     for (long rows = 1; rows * rows <= task->ranks; rows++) {
@@ -66,7 +66,7 @@ static double *own(const struct lu *lu, long row, long column) {
     return lu->mine + offset(lu, row, column);
 }
 
-/* My first row or column of blocks from `from` on; the next ones are `of` apart. */
+/* This rank's first row or column of blocks from `from` on; the next ones are `of` apart. */
 static long first(long from, long mine, long of) {
     return from + (mine + of - from % of) % of;
 }
@@ -102,7 +102,7 @@ static void fill(struct lu *lu) {
     }
 }
 
-/* ---- Moving blocks. ---- */
+/* ---- Access to blocks. ---- */
 
 static double outside_begin(const struct lu *lu) {
     return lu->clocked ? now_ns() : 0;
@@ -114,7 +114,7 @@ static void outside_end(struct lu *lu, double begun) {
     }
 }
 
-/* A block of anyone: my own in place, another's too if memory is shared, or fetched into `room`, to be read after `fetched`. */
+/* Any block: in place if it is this rank's or memory is shared, otherwise copied to `room`, valid after `fetched`. */
 static const double *fetch(struct lu *lu, long row, long column, double *room) {
     int from = owner(lu, row, column), count = (int)(lu->size * lu->size);
     if (from == lu->task->rank) {
@@ -146,7 +146,7 @@ static void fetched(struct lu *lu) {
     lu->gets = false;
 }
 
-/* What each rank has stored in its blocks before is in what others get after. No fence may be inside lock_all. */
+/* Makes the blocks that each rank has stored visible to later gets of others. In a lock_all epoch it cannot be a fence. */
 static void step_done(struct lu *lu) {
     double begun = outside_begin(lu), before = lu->outside_ns;
     if (lu->task->sync != LOCK) {
@@ -160,9 +160,9 @@ static void step_done(struct lu *lu) {
     lu->waiting_ns += lu->outside_ns - before;
 }
 
-/* ---- The factorisation. ---- */
+/* ---- The factorization. ---- */
 
-/* Solves my blocks below and to the right of the factored diagonal block of a step. */
+/* Solves this rank's blocks below and to the right of a step's factored diagonal block. */
 static void perimeter(struct lu *lu, long step, double *room) {
     bool below = step % lu->rank_columns == lu->my_column && first_row(lu, step + 1) < lu->blocks;
     bool right = step % lu->rank_rows == lu->my_row && first_column(lu, step + 1) < lu->blocks;
@@ -180,7 +180,7 @@ static void perimeter(struct lu *lu, long step, double *room) {
     }
 }
 
-/* Updates my blocks below and right of a step. The pivot row's blocks serve all my rows, so they are fetched once. */
+/* Updates this rank's blocks below and to the right of a step. The pivot row's blocks are fetched once for all rows. */
 static void interior(struct lu *lu, long step, const double **upper, double *room) {
     long area = lu->size * lu->size;
     for (long column = first_column(lu, step + 1), at = 0; column < lu->blocks; column += lu->rank_columns, at++) {
@@ -205,13 +205,13 @@ static void factor(struct lu *lu, const double **upper, double *room) {
         step_done(lu);
         interior(lu, step, upper, room);
     }
-    lu->clocked = false; /* the last is not of the factorisation */
+    lu->clocked = false; /* the last barrier is not part of the factorization */
     step_done(lu);
 }
 
 /* ---- The check: LU x = A x. ---- */
 
-/* y = T x, for T the upper (with the diagonal) or the lower (with ones on it) triangle of what was factored. */
+/* y = T x, where T is the upper triangle of the factored matrix (with the diagonal), or the lower one (with unit diagonal). */
 static void multiply_triangle(struct lu *lu, bool upper, const double *x, double *y, double *room) {
     for (long row = 0; row < lu->blocks; row++) {
         for (long column = upper ? row : 0; column < (upper ? lu->blocks : row + 1); column++) {
@@ -251,7 +251,7 @@ static void check(struct lu *lu, double *room) {
     double residual = worst / ((double)lu->n * DBL_EPSILON * largest_a * largest_x);
     report_value("residual", isinf(residual) ? DBL_MAX : residual);
     if (!(residual <= 10)) {
-        report_bad("the residual |LUx - Ax| / (n eps |A| |x|) is %g instead of at most 10", residual);
+        report_bad("the residual |LUx - Ax| / (n eps |A| |x|) is %g, expected at most 10", residual);
     }
     free(x);
     free(ux);
@@ -261,11 +261,11 @@ static void check(struct lu *lu, double *room) {
 static void measure(const struct task *task, bool clocked) {
     struct lu lu = lu_open(task);
     lu.clocked = clocked;
-    /* As aligned as the worker's. */
+    /* Aligned as in the worker. */
     double **inverses[] = {&lu.inverses.lower, &lu.inverses.upper, &lu.inverses.old};
     for (int at = 0; at < 3; at++) {
         if (!(*inverses[at] = calloc((size_t)(lu.size * lu.size), sizeof(double)))) {
-            die("no memory for a block of %ld rows", lu.size);
+            die("cannot allocate a block of %ld rows", lu.size);
         }
     }
     long columns = lu.blocks / lu.rank_columns + 2;

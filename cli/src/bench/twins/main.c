@@ -1,4 +1,4 @@
-/* An MPI program that measures one thing once, as `transom bench-worker` does: the table, the arguments, the order. */
+/* An MPI program that measures one thing once, as `transom bench-worker` does: table of measurements, arguments, main. */
 #include "twin.h"
 
 #include <errno.h>
@@ -50,7 +50,7 @@ static const char *const sync_names[SYNCS] = {"lock", "lock_exclusive", "lock_al
                                               "pscw", "barrier", "collective", "messages", "gaps", "one_sided", "two_sided",
                                               "shared", "none"};
 
-static char wrong[400]; /* what is wrong with the arguments; every rank finds the same, and rank 0 says it */
+static char wrong[400]; /* the error in the arguments; all ranks find the same, and rank 0 prints it */
 
 #define REFUSE(...) (snprintf(wrong, sizeof wrong, __VA_ARGS__), false)
 
@@ -59,7 +59,7 @@ static bool parse_number(const char *name, const char *text, long *number) {
     errno = 0;
     *number = strtol(text, &end, 10);
     if (errno || end == text || *end || *number < 1 || *number > 1L << 31) {
-        return REFUSE("%s %.40s: a whole number from 1 to %ld is expected", name, text, 1L << 31);
+        return REFUSE("%s %.40s: expected a whole number from 1 to %ld", name, text, 1L << 31);
     }
     return true;
 }
@@ -85,7 +85,7 @@ static bool parse_cores(const char *text, struct task *task) {
         errno = 0;
         long core = strtol(at, &end, 10);
         if (errno || end == at || core < 0 || core > INT_MAX || task->cored == MOST_CORES || (*end && *end != ',')) {
-            return REFUSE("--cores %.40s: up to %d numbers from 0 on are expected, with commas", text, MOST_CORES);
+            return REFUSE("--cores %.40s: expected up to %d numbers of at least 0, separated by commas", text, MOST_CORES);
         }
         task->cores[task->cored++] = (int)core;
         if (!*end) {
@@ -113,9 +113,9 @@ static bool parse_option(const char *name, const char *text, struct task *task) 
     }
     if (!strcmp(name, "--type")) {
         task->f64 = !strcmp(text, "f64");
-        return task->f64 || !strcmp(text, "i64") || REFUSE("--type %.40s: i64 or f64 is expected", text);
+        return task->f64 || !strcmp(text, "i64") || REFUSE("--type %.40s: expected i64 or f64", text);
     }
-    return REFUSE("%.40s: one of --sync --bytes --ranks --millis --cores --n --block --grid --type is expected", name);
+    return REFUSE("%.40s: expected one of --sync --bytes --ranks --millis --cores --n --block --grid --type", name);
 }
 
 static bool parse(int count, char **arguments, struct task *task) {
@@ -125,7 +125,7 @@ static bool parse(int count, char **arguments, struct task *task) {
         }
     }
     if (!task->measurement) {
-        return REFUSE("%.40s: a measurement is expected, such as put", count > 1 ? arguments[1] : "no arguments");
+        return REFUSE("%.40s: expected a measurement, such as put", count > 1 ? arguments[1] : "no arguments");
     }
     task->sync = __builtin_ctz(task->measurement->syncs);
     for (int at = 2; at < count; at += 2) {
@@ -162,7 +162,7 @@ static double resident_bytes(void) {
     long pages = 0;
     FILE *file = fopen("/proc/self/statm", "r");
     if (!file || fscanf(file, "%*s %ld", &pages) != 1) {
-        die("/proc/self/statm does not say how much memory is resident");
+        die("cannot read the resident memory from /proc/self/statm");
     }
     fclose(file);
     return (double)pages * sysconf(_SC_PAGESIZE);
@@ -177,7 +177,7 @@ int main(int count, char **arguments) {
     double begun = now_ns();
     MPI_Init(&count, &arguments);
     double up = now_ns();
-    leave_cleanly(); /* the library may have set handlers of its own */
+    leave_cleanly(); /* MPI_Init may have replaced the signal handlers */
     if (!fits(&task)) {
         if (task.rank == 0) {
             fprintf(stderr, "twin: %s\n", wrong);

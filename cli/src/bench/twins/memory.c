@@ -11,7 +11,7 @@ void *allocate(long count, long size) {
     void *memory = NULL;
     if (count < 0 || size < 0 || __builtin_mul_overflow(count, size, &bytes) ||
         __builtin_add_overflow(bytes, PAGE, &bytes) || !(memory = aligned_alloc(PAGE, bytes / PAGE * PAGE))) {
-        die("no memory for %ld times %ld bytes", count, size);
+        die("cannot allocate %ld times %ld bytes", count, size);
     }
     return memset(memory, 0, bytes / PAGE * PAGE);
 }
@@ -23,7 +23,7 @@ static void *cleared(void *mine, long bytes) {
 }
 
 void *window_open(long bytes, MPI_Win *win) {
-    /* Never less than a page: with MPICH 4.0.2 the owner of a window of 8 bytes does not see what is put into it. */
+    /* At least a page: with MPICH 4.0.2 the owner of a window of 8 bytes does not see puts to it. */
     void *mine;
     MPI_Win_allocate(bytes < PAGE ? PAGE : bytes, 1, MPI_INFO_NULL, MPI_COMM_WORLD, &mine, win);
     return cleared(mine, bytes);
@@ -31,7 +31,7 @@ void *window_open(long bytes, MPI_Win *win) {
 
 void *window_open_shared(long bytes, MPI_Win *win) {
     void *mine;
-    MPI_Info apart; /* each part begins at a page of its own */
+    MPI_Info apart; /* each rank's part is page-aligned */
     MPI_Info_create(&apart);
     MPI_Info_set(apart, "alloc_shared_noncontig", "true");
     MPI_Win_allocate_shared(bytes < PAGE ? PAGE : bytes, 1, apart, MPI_COMM_WORLD, &mine, win);

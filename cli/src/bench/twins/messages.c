@@ -1,16 +1,16 @@
-/* Messages between ranks 0 and 1: how long one takes, how many there can be. */
+/* Messages between ranks 0 and 1: latency, bandwidth and rate. */
 #include "twin.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { IN_A_ROW = 64, UNDER_WAY = 4 << 20 /* bytes at once, at most, if that is one message */ };
+enum { IN_A_ROW = 64, UNDER_WAY = 4 << 20 /* the most bytes in flight, unless one message has more */ };
 
 struct messages {
     const struct task *task;
     char *source, *into;
     int bytes, other;
-    int pairs, row; /* of message_rate: how many, and messages at once */
+    int pairs, row; /* of message_rate: number of pairs, and messages in flight */
 };
 
 static void there_and_back(struct messages *m) {
@@ -55,7 +55,7 @@ static void both_ways(void *what, long count) {
     }
 }
 
-/* What is under way at once has buffers of its own. */
+/* Messages in flight at the same time have separate buffers. */
 static void under_way(void *what, long count) {
     struct messages *m = what;
     int me = m->task->rank;
@@ -93,7 +93,7 @@ static void finish(struct messages *m) {
     memset(m->into, 0, m->bytes);
     there_and_back(m);
     if (m->task->rank == 0 && memcmp(m->into, m->source, m->bytes)) {
-        report_bad("the messages brought other elements");
+        report_bad("the messages delivered wrong elements");
     }
     free(m->source);
     free(m->into);
@@ -105,18 +105,18 @@ static void measure(const struct task *task, rounds *run, long unit) {
     finish(&m);
 }
 
-/* Gaps: before each send a rank computes for a random time, which is then taken off; as the worker's gaps.rs does. */
+/* Gaps: before each send a rank computes for a random time, which is then subtracted, as in the worker's gaps.rs. */
 enum { TABLE = 4096, TRIPS = 32, BATCHES = 11, SPEED_TURNS = 20000, SPEEDS = 5 };
 static const double LONGEST_NS = 400;
 
 struct gaps {
     struct messages *m;
-    uint32_t turns[TABLE]; /* what this rank computes before its sends */
-    long next;             /* where those of the next batch are */
-    double sample;         /* of the latest batches */
+    uint32_t turns[TABLE]; /* the gaps of this rank before its sends */
+    long next;             /* the index of the next batch's first gap */
+    double sample;         /* the median of the latest batches */
 };
 
-/* Each turn waits for what the one before it stored, and what follows the last for that, since nobody foresees which it is. */
+/* Each turn waits for the previous one's store, and the following code for the last store, as its value is unpredictable. */
 __attribute__((noinline)) static void compute(uint32_t turns) {
     while (turns > 0) {
         turns--;
@@ -162,8 +162,8 @@ static double time_of_mine(const uint32_t *turns) {
     return now_ns() - begun;
 }
 
-/* What these gaps take of both ranks' time, one after the other; as in round trips, one computes while the other waits for its
-   message, which slows it where the two share a core. For rank 0. */
+/* At rank 0, the time that these gaps take at both ranks, one after the other. As in round trips, one rank computes while
+   the other waits for its message, which slows a shared core. */
 static double time_of_gaps(const struct messages *m, const uint32_t *turns) {
     double mine = 0, others = 0;
     if (m->task->rank == 0) {
@@ -202,11 +202,11 @@ static void round_trips_with_gaps(void *what, long count) {
 
 static void report_with_gaps(double ns, void *to) {
     const struct gaps *g = to;
-    (void)ns; /* of all, gaps too */
+    (void)ns; /* includes the gaps */
     if (g->sample > 0) {
         report_sample(g->sample);
     } else if (g->m->task->rank == 0) {
-        report_bad("gaps took as long as the round trips that they were in");
+        report_bad("gaps took as long as the round trips that contain them");
     }
 }
 

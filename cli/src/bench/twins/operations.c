@@ -1,22 +1,22 @@
-/* One operation after the other, made complete in each of MPI's ways; and barriers. */
+/* Single operations, completed by each of MPI's synchronizations; and barriers. */
 #include "twin.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { BURST = 64 }; /* operations before a flush where bandwidth is measured; all of one place */
+enum { BURST = 64 }; /* operations before a flush in bandwidth measurements, all on one place */
 
 struct access {
     const struct task *task;
     enum sync sync;
     MPI_Win win;
-    MPI_Group pair[2]; /* rank 0, rank 1; of this one alone if there is one rank */
+    MPI_Group pair[2]; /* rank 0 and rank 1; both this rank if it is alone */
     char *window, *origin, *result;
     MPI_Datatype type;
-    int movers; /* ranks that call the operation in turn, where both take part */
+    int movers; /* the number of ranks that call the operation in turn, if both take part */
     int target; /* of this rank */
     int bytes, count;
-    long done; /* operations of this rank that count */
+    long done; /* the number of this rank's operations so far */
 };
 
 /* ---- The operations. ---- */
@@ -47,7 +47,7 @@ static void fetch_and_op(struct access *a) {
     MPI_Fetch_and_op(a->origin, a->result, MPI_INT64_T, a->target, 0, MPI_SUM, a->win);
 }
 
-/* Counts up, so that what is in the window in the end tells whether all of them swapped. */
+/* Each swap increments the value, so that the final value tells whether all of them succeeded. */
 static void compare_and_swap(struct access *a) {
     int64_t *origin = (int64_t *)a->origin;
     origin[1] = a->done++;
@@ -55,7 +55,7 @@ static void compare_and_swap(struct access *a) {
     MPI_Compare_and_swap(&origin[0], &origin[1], a->result, MPI_INT64_T, a->target, 0, a->win);
 }
 
-/* ---- Ways to make them complete: copies of all of this for each operation, so that no call goes by a pointer. ---- */
+/* ---- Synchronizations, inlined for each operation, so that no call uses a function pointer. ---- */
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -124,7 +124,7 @@ INLINE void operate(struct access *a, long count, operation *call) {
         post_start_complete_wait(a, count, call);
         break;
     default:
-        die("no such way to complete an operation");
+        die("unknown synchronization");
     }
 }
 
@@ -137,7 +137,7 @@ INLINE void burst(struct access *a, long count, operation *call) {
     }
 }
 
-/* As `batches` calls it. */
+/* The signature that `batches` needs. */
 #define ROUNDS(name, way, call)                                                                                        \
     static void name(void *what, long count) {                                                                         \
         way(what, count, call);                                                                                        \
@@ -152,13 +152,13 @@ ROUNDS(compare_and_swaps_each, operate, compare_and_swap)
 ROUNDS(puts_in_a_row, burst, put)
 ROUNDS(gets_in_a_row, burst, get)
 
-/* ---- What surrounds them. ---- */
+/* ---- Measurements. ---- */
 
 static struct access access_open(const struct task *task, bool words, long bytes) {
     struct access a = {.task = task, .sync = task->sync, .movers = task->ranks == 1 ? 1 : 2};
     a.target = task->rank < a.movers ? a.movers - 1 - task->rank : 0;
     if (bytes > INT32_MAX || (words && bytes % 8)) {
-        die("--bytes %ld: %s", bytes, words ? "a multiple of 8 is expected" : "less than 2 GiB is expected");
+        die("--bytes %ld: %s", bytes, words ? "expected a multiple of 8" : "expected less than 2 GiB");
     }
     a.bytes = (int)bytes;
     a.count = (int)(bytes / 8);
@@ -184,7 +184,7 @@ static void access_close(struct access *a) {
     free(a->result);
 }
 
-/* Whether both ranks 0 and 1 call operations, so that all ranks take part in batches. */
+/* Whether ranks 0 and 1 both call operations, so that all ranks take part in batches. */
 static bool together(const struct access *a) {
     return a->sync == FENCE || a->sync == PSCW;
 }
@@ -214,13 +214,13 @@ static void measure(struct access *a, rounds *run, long unit) {
     epoch_open(a);
     if (together(a) || a->task->rank == 0) {
         unit *= together(a) ? a->movers : 1;
-        run(a, unit); /* touches all memory, so that no sample pays for its pages */
+        run(a, unit); /* touches all memory, so that no sample includes page faults */
         batches(a->task, run, a, unit, together(a) ? TOGETHER : ALONE);
     }
     epoch_close(a);
 }
 
-/* Carries out one operation of each rank that calls some. */
+/* Executes one operation of each rank that calls any. */
 static void once(struct access *a, rounds *run, long unit) {
     epoch_open(a);
     if (together(a) || a->task->rank == 0) {
@@ -229,7 +229,7 @@ static void once(struct access *a, rounds *run, long unit) {
     epoch_close(a);
 }
 
-/* Runs `look` while the window is this rank's to read and write. */
+/* Calls `look` while this rank may read and write the window. */
 static void at_home(struct access *a, void (*look)(struct access *)) {
     MPI_Win_lock(MPI_LOCK_EXCLUSIVE, a->task->rank, 0, a->win);
     look(a);
@@ -265,7 +265,7 @@ static void clear_window(struct access *a) {
     memset(a->window, 0, a->bytes);
 }
 
-/* The rank whose operations go to this one, or -1. */
+/* The rank whose operations have this one as their target, or -1. */
 static int origin_of(const struct access *a) {
     int origin = a->task->rank < a->movers ? a->movers - 1 - a->task->rank : -1;
     return together(a) || origin == 0 ? origin : -1;
@@ -307,7 +307,7 @@ static void expect_numbers(struct access *a, const char *numbers, long expected,
     }
 }
 
-/* What each rank's operations, every one of which adds 1, must have made of their target. */
+/* Checks the targets: every operation adds 1. */
 static void expect_sum(struct access *a) {
     int origin = origin_of(a);
     if (origin >= 0) {
@@ -355,7 +355,7 @@ void measure_get_accumulate(const struct task *task) {
     measure_sums(&a, get_accumulates_each, true);
 }
 
-/* These two are of 8 bytes, whatever the task says, and of integers. */
+/* These two use 8-byte integers for any size of the task. */
 void measure_fetch_and_op(const struct task *task) {
     struct task words = *task;
     words.f64 = false;
@@ -380,7 +380,7 @@ void measure_get_bw(const struct task *task) {
     measure_gets(&a, gets_in_a_row, BURST);
 }
 
-/* A free lock, a put of 8 bytes, and the lock given back. */
+/* An uncontended lock, a put of 8 bytes, and the unlock. */
 void measure_lock(const struct task *task) {
     struct access a = access_open(task, false, 8);
     measure_puts(&a, puts_each, 1);
@@ -395,7 +395,7 @@ static void barriers(void *what, long count) {
 
 void measure_barrier(const struct task *task) {
     batches(task, barriers, NULL, 1, TOGETHER);
-    /* One rank comes late: none may leave before it came. */
+    /* One rank enters late; no rank may leave before that. */
     for (int late = 0; late < task->ranks && late < 8; late++) {
         MPI_Barrier(MPI_COMM_WORLD);
         if (task->rank == late) {

@@ -1,4 +1,4 @@
-/* Rank 0 reads from rank 1 while rank 1 computes and calls nothing. */
+/* Rank 0 reads from rank 1 while rank 1 computes and makes no call. */
 #include "twin.h"
 
 #include <stdlib.h>
@@ -32,7 +32,7 @@ static double communicate(struct overlap *o, long count) {
     return now_ns() - before;
 }
 
-/* Both begin together; the time until both are done. */
+/* Both ranks begin together. Returns the time until both are done. */
 static double together(struct overlap *o, bool computes, long operations) {
     MPI_Barrier(MPI_COMM_WORLD);
     double begun = now_ns();
@@ -45,7 +45,7 @@ static double together(struct overlap *o, bool computes, long operations) {
     return now_ns() - begun;
 }
 
-/* The median of repetitions for as long as rank 0 says. */
+/* The median over repetitions, until rank 0 decides to stop. */
 static double repeat(struct overlap *o, bool computes, long operations, double ms) {
     double times[REPEATS], end = now_ns() + ms * 1e6;
     int done = 0, more = 1;
@@ -76,7 +76,7 @@ static void sample_each_ms(struct overlap *o) {
     }
 }
 
-/* Until the time is over: rank 1 computes, and meanwhile rank 0 gets something each ms. */
+/* Until the time is over, rank 1 computes while rank 0 gets data each ms. */
 static void sample_all(struct overlap *o, double ms) {
     double end = now_ns() + ms * 1e6;
     for (int done = 1, more = 1; more; done++) {
@@ -91,7 +91,7 @@ static void sample_all(struct overlap *o, double ms) {
     }
 }
 
-/* How many operations take half of the time of the computation, while rank 1 is in the library. */
+/* The number of operations that take half of the computation's time, while rank 1 is in the library. */
 static long operations_of_half(struct overlap *o) {
     long count = 0;
     double end = now_ns() + COMPUTE_MS * 1e6 / 2;
@@ -105,7 +105,7 @@ static long operations_of_half(struct overlap *o) {
 
 void measure_overlap(const struct task *task) {
     if (task->bytes > INT32_MAX) {
-        die("--bytes %ld: less than 2 GiB is expected", task->bytes);
+        die("--bytes %ld: expected less than 2 GiB", task->bytes);
     }
     struct overlap o = {.task = task, .into = allocate(task->bytes, 1)};
     o.window = window_open(task->bytes, &o.win);

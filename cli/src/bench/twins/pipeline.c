@@ -1,5 +1,5 @@
-/* A wavefront over a grid, the pattern of the Parallel Research Kernel Synch_p2p: each element needs its left, upper
-   and upper left neighbours; ranks own bundles of columns and hand their last one on, row by row. */
+/* A wavefront over a grid, as in the Parallel Research Kernel Synch_p2p. Each element needs its left, upper and upper left
+   neighbours. Ranks own contiguous columns, and pass their last one to the next rank, row by row. */
 #include "twin.h"
 
 #include <stdatomic.h>
@@ -7,7 +7,7 @@
 
 enum { CALL_EACH = 16 };
 
-/* In the window: a value for each row, then how many values have come in all, on a cache line of its own. */
+/* The window holds a value per row, and on a separate cache line the number of values received in all sweeps. */
 struct pipeline {
     const struct task *task;
     MPI_Win win;
@@ -15,7 +15,7 @@ struct pipeline {
     _Atomic int64_t *arrived;
     MPI_Aint arrived_at;
     double *grid;
-    long n, width; /* one column more on the left: the neighbour's last */
+    long n, width; /* includes the left neighbour's last column */
     int64_t sent, taken;
 };
 
@@ -25,7 +25,7 @@ static void send(struct pipeline *p, int to, long row, double value) {
         return;
     }
     MPI_Put(&value, 1, MPI_DOUBLE, to, row * (MPI_Aint)sizeof value, 1, MPI_DOUBLE, p->win);
-    MPI_Win_flush(to, p->win); /* the value is there before the flag is */
+    MPI_Win_flush(to, p->win); /* completes the value before the flag */
     p->sent++;
     MPI_Put(&p->sent, 1, MPI_INT64_T, to, p->arrived_at, 1, MPI_INT64_T, p->win);
     MPI_Win_flush(to, p->win);
@@ -41,7 +41,7 @@ static double receive(struct pipeline *p, int from, long row) {
     for (unsigned tries = 1; atomic_load_explicit(p->arrived, memory_order_acquire) < p->taken; tries++) {
         MPI_Win_sync(p->win);
         if (tries % CALL_EACH == 0) {
-            /* MPICH 4 carries out puts to this rank only while this rank calls it, and sync is no such call. */
+            /* MPICH 4 executes puts to this rank only during this rank's calls, and not in MPI_Win_sync. */
             int probed;
             MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &probed, MPI_STATUS_IGNORE);
         }
@@ -50,19 +50,19 @@ static double receive(struct pipeline *p, int from, long row) {
     return p->values[row];
 }
 
-/* One row of my columns. The first column of all is given. */
+/* Computes one row of this rank's columns. The grid's first column is given. */
 static void compute_row(struct pipeline *p, long row) {
     const double *above = p->grid + (row - 1) * p->width;
     double *this = p->grid + row * p->width;
     long first = p->task->rank ? 1 : 2;
     double left = this[first - 1];
     for (long at = first; at < p->width; at++) {
-        left += above[at] - above[at - 1]; /* one addition, not two, waits for the one before it */
+        left += above[at] - above[at - 1]; /* only one addition, not two, depends on the previous element */
         this[at] = left;
     }
 }
 
-/* Goes once through the grid; the corner goes back to the beginning, from whose negative the next sweep starts. */
+/* One sweep over the grid. The corner goes back to the first element, so that the next sweep starts from its negative. */
 static void sweep(struct pipeline *p) {
     int me = p->task->rank, last = (int)p->task->ranks - 1;
     for (long row = 1; row < p->n; row++) {
@@ -106,7 +106,7 @@ static double sweeps(struct pipeline *p, long count) {
 void measure_pipeline(const struct task *task) {
     long n = task->grid, ranks = task->ranks, rank = task->rank;
     if (n < 2 * ranks || n > 1 << 20) {
-        die("--grid %ld: from 2 columns for each of %ld ranks to %d are expected", n, ranks, 1 << 20);
+        die("--grid %ld: expected at least 2 columns for each of %ld ranks, and at most %d", n, ranks, 1 << 20);
     }
     struct pipeline p = {.task = task, .n = n, .arrived_at = (n * 8 + 127) / 128 * 128};
     long first = n * rank / ranks;
@@ -126,10 +126,10 @@ void measure_pipeline(const struct task *task) {
     double took = sweeps(&p, count);
     report_value("mflops", 2.0 * (double)(n - 1) * (double)(n - 1) * (double)count / took * 1e3);
 
-    /* Every element of the first row and column is its index; each sweep adds what the corner then is. */
+    /* Every element of the first row and column starts as its index. Each sweep adds the previous value of the corner. */
     double corner = p.grid[n * p.width - 1], expected = (double)(count + 2) * 2.0 * (double)(n - 1);
     if (rank == ranks - 1 && corner != expected) {
-        report_bad("the corner is %.17g instead of %.17g", corner, expected);
+        report_bad("the corner is %.17g, expected %.17g", corner, expected);
     }
     MPI_Win_unlock_all(p.win);
     MPI_Win_free(&p.win);

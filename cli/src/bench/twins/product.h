@@ -1,17 +1,17 @@
-/* c -= a b, for one kind of processor. Included by block.c for each, with
-   NAME(of): the names of what is defined here, FOR: an attribute that chooses the processor,
-   LANES: numbers in a vector, ROWS: of a tile of c, which is two vectors wide. */
+/* c -= a b, for one instruction set. block.c includes it for each, with
+   NAME(of): the names defined here, FOR: an attribute that selects the instruction set,
+   LANES: numbers in a vector, ROWS: rows of a tile of c, which is two vectors wide. */
 #define VECTORS 2
 #define INLINE static inline __attribute__((always_inline))
 
-/* Several numbers that lie wherever numbers may lie. */
+/* A vector of numbers, aligned only as one number. */
 typedef double NAME(lanes) __attribute__((vector_size(LANES * sizeof(double)), aligned(sizeof(double)), may_alias));
 
 INLINE NAME(lanes) *NAME(at)(const double *place) {
     return (NAME(lanes) *)place;
 }
 
-/* A tile of c, which stays in registers while a row of a meets a column of b. */
+/* Updates a tile of c, which stays in registers during the loop over columns of a and rows of b. */
 INLINE void NAME(tile)(long size, double *restrict c, const double *restrict a, const double *restrict b) {
     NAME(lanes) sums[ROWS][VECTORS] = {0};
     for (long k = 0; k < size; k++) {
@@ -39,7 +39,7 @@ INLINE void NAME(tiles)(long size, double *restrict c, const double *restrict a,
             NAME(tile)(size, c + i * size + j, a + i * size, b + j);
         }
     }
-    /* What tiles do not cover: columns on the right of the whole rows, then the rows below. */
+    /* The part outside whole tiles: the columns to the right of the whole rows, then the rows below. */
     for (long i = 0; i < size; i++) {
         long from = i < whole_rows ? whole_columns : 0;
         for (long k = 0; k < size && from < size; k++) {
@@ -48,7 +48,7 @@ INLINE void NAME(tiles)(long size, double *restrict c, const double *restrict a,
     }
 }
 
-/* For blocks of the usual sizes, copies that know theirs. */
+/* Variants with a constant size for blocks of the usual sizes. */
 FOR static void NAME(product)(long size, double *restrict c, const double *restrict a, const double *restrict b) {
     switch (size) {
     case 16:

@@ -1,4 +1,4 @@
-/* What rank 0 prints. */
+/* The report that rank 0 prints. */
 #include "twin.h"
 
 #include <stdarg.h>
@@ -8,7 +8,7 @@
 
 enum { SAMPLES = 20000, FACTS = 1 << 16, WHY = 120 };
 
-/* Kept until the end, so that printing disturbs nothing. */
+/* Collected until the end, so that printing does not disturb the measurement. */
 static struct {
     double samples[SAMPLES];
     long sampled;
@@ -85,7 +85,7 @@ bool report_print(const struct task *task) {
             fprintf(stderr, "twin: rank %d: %s\n", first, bad + first * WHY);
         }
         if (fflush(stdout)) {
-            die("the report could not be written");
+            die("cannot write the report to stdout");
         }
     }
     free(bad);

@@ -1,4 +1,5 @@
-/* What the files of a twin share: an MPI program that measures what `transom bench` measures; see README.md. */
+/* Declarations shared by the files of the reference program (twin), which measures in MPI what `transom bench` measures;
+   see README.md. */
 #ifndef TWIN_H
 #define TWIN_H
 
@@ -8,27 +9,27 @@
 
 enum { MOST_CORES = 1024 };
 
-/* How operations are made complete, or in which variant something runs. */
+/* The synchronization of operations, or the variant of a measurement. */
 enum sync {
     LOCK, LOCK_EXCLUSIVE, LOCK_ALL, FLUSH, FLUSH_LOCAL, FENCE, PSCW, BARRIER, COLLECTIVE, MESSAGES, GAPS, ONE_SIDED, TWO_SIDED,
     SHARED, NONE,
-    SYNCS /* how many there are */
+    SYNCS /* their number */
 };
 
-/* What is to be measured, from the command line. */
+/* The task from the command line. */
 struct task {
     const struct measurement *measurement;
     enum sync sync;
-    bool f64; /* accumulates double instead of int64_t */
+    bool f64; /* accumulate doubles instead of int64_t */
     long bytes, ranks, millis, n, block, grid;
-    int cores[MOST_CORES], cored; /* those that ranks may take, in their order, and how many */
-    int rank; /* this one's */
+    int cores[MOST_CORES], cored; /* the cores for ranks, in the order in which ranks take them, and their number */
+    int rank; /* this process's rank */
 };
 
 struct measurement {
     const char *name;
-    unsigned syncs; /* bit 1 << sync: those it is defined for */
-    long fewest;    /* ranks */
+    unsigned syncs; /* bit 1 << sync for each allowed one */
+    long fewest;    /* the least number of ranks */
     void (*run)(const struct task *);
 };
 
@@ -77,53 +78,53 @@ void report_kernel(long size); /* by rank 0 */
 /* clock.c: time, and batches of operations. */
 double now_ns(void);
 double median(double *values, long count); /* sorts them */
-double span_of_all(double begun, double ended); /* from the first beginning to the last end; all ranks call it */
+double span_of_all(double begun, double ended); /* from the first begin to the last end of all ranks; collective */
 void sleep_until(double ns);
-void pause_briefly(unsigned tries); /* for loops that wait: spins at first, then lets others run */
+void pause_briefly(unsigned tries); /* for waiting loops: spins at first, then yields */
 
-/* Carries out `count` operations, of which each takes part in `what`. */
+/* Executes `count` operations on `what`. */
 typedef void rounds(void *what, long count);
-/* Who calls: rank 0 alone; or all ranks, of which rank 0 says how many, by its clock or by that of the rank which takes the longest. */
+/* Who calls: rank 0 alone; or all ranks, with the count and the clock of rank 0, or with the time of the slowest rank. */
 enum clock { ALONE, TOGETHER, TO_THE_LAST };
-/* Calls `run` with growing counts, each a multiple of `unit`, for the time of the task, and keeps a sample of each call
-   that was long enough. */
+/* Calls `run` for the time of the task. Its count starts as `unit` and doubles until a call is long enough. Reports a
+   sample of each call that was long enough, after a warm-up of 5 % of the time. */
 void batches(const struct task *, rounds *run, void *what, long unit, enum clock);
-/* The same with each sample given to `take`. */
+/* As `batches`, but passes each sample to `take`. */
 typedef void sampled(double ns, void *to);
 void batches_to(const struct task *, rounds *run, void *what, long unit, enum clock, sampled *take, void *to);
-/* Together, and the median of the samples instead of them; rank 0's is the one that counts. */
+/* As TOGETHER, but returns the median of the samples; only rank 0's is valid. */
 double batches_median(const struct task *, rounds *run, void *what, long unit);
 
-/* cores.c: if --cores has enough of them, each rank is bound to one: before MPI_Init if the launcher says which rank this
-   will be, and surely after. */
+/* cores.c: if --cores has enough cores, each rank is bound to one: before MPI_Init if the launcher tells the rank, and
+   always after it. */
 bool is_bound(const struct task *);
 void bind_early(const struct task *);
 void bind_or_die(const struct task *);
-void report_cores(const struct task *); /* on which core each rank is; all ranks call it */
-/* Does something on the core of --cores that is this rank's, if there is one, and is then as free as before. */
+void report_cores(const struct task *); /* the core of each rank; collective */
+/* Calls `work` on this rank's core of --cores, if it has one, and restores the thread's affinity. */
 void on_core(const struct task *, void (*work)(void));
 
-/* crossing.c: how the cores of ranks 0 and 1 are to each other. */
+/* crossing.c: the relation of the cores of ranks 0 and 1. */
 void crossing_open(const struct task *);
 void crossing_measure(const struct task *);
 void crossing_close(const struct task *);
 
-/* leave.c: no rank outlives its mpirun, and none leaves segments behind when it is ended. Before and after MPI_Init. */
+/* leave.c: no rank outlives its mpirun, and a terminated rank leaves no segments behind. Called before and after MPI_Init. */
 void leave_cleanly(void);
 _Noreturn void die(const char *why, ...) __attribute__((format(printf, 1, 2)));
 
-/* report.c: what rank 0 prints. */
+/* report.c: the report that rank 0 prints. */
 void report_cores_apart(double crossing_ns, double slowdown);
 void report_sample(double ns);
 void report_value(const char *name, double value);
-/* NAME.RANK of each rank but `without`; all ranks call it. */
+/* NAME.RANK of each rank but `without`; collective. */
 void report_of_all(const struct task *, const char *name, double mine, int without);
-void report_bad(const char *why, ...) __attribute__((format(printf, 1, 2))); /* by any rank; the first counts */
-bool report_print(const struct task *); /* whether all was right; all ranks call it */
+void report_bad(const char *why, ...) __attribute__((format(printf, 1, 2))); /* at any rank; only the first is kept */
+bool report_print(const struct task *); /* returns whether all results were right; collective */
 
 /* memory.c */
-void *allocate(long count, long size);       /* zeroed, aligned to a page */
-/* This rank's part, zeroed; all ranks call it; displacements in bytes. The second may be read and written in place. */
+void *allocate(long count, long size);       /* zeroed, page-aligned */
+/* Returns this rank's part, zeroed. Collective. Displacements are in bytes. The second window may be read and written in place. */
 void *window_open(long bytes, MPI_Win *win);
 void *window_open_shared(long bytes, MPI_Win *win);
 

@@ -1,44 +1,44 @@
-//! What a worker is told.
+//! The command line of a worker.
 
 use crate::bench::catalog;
 use crate::bench::cores;
 use clap::{Args, ValueEnum};
 use std::time::Duration;
 
-/// Measures one thing once, as a rank of a job, and prints what `transom bench` reads; not meant to be called by hand
+/// Measures one thing once, as a rank of a job, and prints a report for `transom bench`; not meant to be called by hand
 #[derive(Args)]
 pub struct Worker {
-    /// What to measure
+    /// Measurement, as in `transom bench list`
     #[arg(value_enum)]
     pub measurement: Measurement,
-    /// By which synchronisation
+    /// The synchronization
     #[arg(long, value_enum)]
     pub sync: Sync,
-    /// Bytes of an operation, in whole 8-byte integers
+    /// Bytes of an operation, a multiple of 8
     #[arg(long, default_value_t = 8, value_parser = bytes)]
     pub bytes: usize,
-    /// From and to which memory puts and gets go
+    /// Memory of the origin of puts and gets
     #[arg(long, value_enum, default_value_t = From::Borrowed)]
     pub from: From,
-    /// Of what accumulate and get_accumulate make sums
+    /// Element type of accumulate and get_accumulate
     #[arg(long = "type", value_enum, default_value_t = Element::I64)]
     pub element: Element,
-    /// How many ranks the job has, for information
+    /// Number of ranks of the job, for information
     #[arg(long, default_value_t = 1)]
     pub ranks: usize,
-    /// How long to measure
+    /// Measuring time in milliseconds
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
     pub millis: u64,
-    /// Which cores ranks may take, in their order [default: all, physical cores first]
+    /// Cores for ranks, in this order [default: all, physical cores first]
     #[arg(long, value_delimiter = ',')]
     cores: Vec<usize>,
-    /// Rows of the matrix of lu
+    /// Rows of lu's matrix
     #[arg(long, default_value_t = 256, value_parser = positive)]
     pub n: usize,
-    /// Rows of a block of lu
+    /// Rows of lu's blocks
     #[arg(long, default_value_t = 16, value_parser = positive)]
     pub block: usize,
-    /// Rows of the grid of pipeline
+    /// Rows of pipeline's grid
     #[arg(long, default_value_t = 1000, value_parser = positive)]
     pub grid: usize,
 }
@@ -121,11 +121,11 @@ pub enum Sync {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum From {
-    /// Any of the program's: put, get
+    /// Any memory of the program: put, get
     Borrowed,
-    /// A buffer of `World::buffer`'s: put, get
+    /// A buffer of `World::buffer`: put, get
     Buffer,
-    /// A vector that is handed over: rput, rget
+    /// A vector that is moved into the call: rput, rget
     Owned,
 }
 
@@ -138,14 +138,14 @@ pub enum Element {
 fn bytes(text: &str) -> Result<usize, String> {
     match text.parse::<usize>() {
         Ok(bytes) if bytes > 0 && bytes.is_multiple_of(8) && bytes <= 1 << 30 => Ok(bytes),
-        _ => Err("a multiple of 8, up to 1 GiB, is expected".into()),
+        _ => Err("expected a multiple of 8, up to 1 GiB".into()),
     }
 }
 
 fn positive(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(number) if (1..=1 << 20).contains(&number) => Ok(number),
-        _ => Err("a whole number from 1 to 1048576 is expected".into()),
+        _ => Err("expected a whole number from 1 to 1048576".into()),
     }
 }
 
@@ -154,7 +154,7 @@ fn name(value: impl ValueEnum) -> String {
 }
 
 impl Worker {
-    /// Whether it can be measured so, on so many ranks.
+    /// Fails if the measurement does not have this synchronization, or needs more ranks.
     pub fn check(&self, ranks: usize) -> Result<(), String> {
         let (measurement, sync) = (name(self.measurement), name(self.sync));
         let Some(found) = catalog::find(&measurement).filter(|found| found.syncs.contains(&&*sync)) else {
@@ -163,7 +163,7 @@ impl Worker {
         let moves =
             matches!(self.measurement, Measurement::Put | Measurement::Get | Measurement::PutBw | Measurement::GetBw);
         if self.from != From::Borrowed && !(moves && self.sync == Sync::Flush) {
-            return Err("memory other than borrowed is measured of puts and gets by flush".into());
+            return Err("--from other than borrowed needs a put or get with --sync flush".into());
         }
         let least = found.least;
         if ranks < least {
@@ -176,7 +176,7 @@ impl Worker {
         Duration::from_millis(self.millis)
     }
 
-    /// The cores that ranks may take, in their order.
+    /// The cores for ranks, in the order in which ranks take them.
     pub fn cores(&self) -> Vec<usize> {
         if self.cores.is_empty() { cores::choice() } else { self.cores.clone() }
     }

@@ -1,4 +1,4 @@
-//! What the calls of ranks 0 and 1 take of their time, and what they leave to other work.
+//! The time that ranks 0 and 1 spend in calls, and the communication that overlaps with other work.
 
 use super::facts::{Facts, Outcome};
 use super::operations::pattern;
@@ -13,7 +13,8 @@ use transom::{Op, World};
 const DATA: Tag<u64> = Tag::new(1);
 const READY: Tag<u8> = Tag::new(2);
 
-/// Rank 0 sends, calls nothing until the answer must be there, and receives that. The first element says whether more come.
+/// Rank 0 sends, makes no call until the reply has surely arrived, and receives it. The first element tells rank 1
+/// whether to continue.
 pub fn overhead(world: &World, bytes: usize, time: Duration, facts: &mut Facts) -> Outcome {
     let len = bytes / 8;
     let (mut source, mut into) = (Buffer::new(len, pattern), Buffer::new(len, |_| 0));
@@ -49,7 +50,7 @@ pub fn overhead(world: &World, bytes: usize, time: Duration, facts: &mut Facts) 
             facts.value("send", (median(&sends) - clock).max(0.0));
             facts.value("recv", (median(&receives) - clock).max(0.0));
             facts.value("one_way", round_trip / 2.0);
-            facts.check(into[..] == source[..], || "the messages brought other elements".into());
+            facts.check(into[..] == source[..], || "the messages delivered wrong elements".into());
         }
         1 => loop {
             world.recv_into(0, DATA, &mut into)?;
@@ -64,13 +65,13 @@ pub fn overhead(world: &World, bytes: usize, time: Duration, facts: &mut Facts) 
     Ok(())
 }
 
-/// What reading the clock twice takes, in nanoseconds.
+/// The time of two successive clock readings, in nanoseconds.
 fn clock() -> f64 {
     let times: Vec<_> = (0..1001).map(|_| Instant::now().elapsed().as_nanos() as f64).collect();
     median(&times)
 }
 
-/// A message each way is under way while both ranks compute as long as it takes.
+/// A message in each direction is in flight while both ranks compute for as long as it takes.
 pub fn overlap(world: &World, bytes: usize, time: Duration, facts: &mut Facts) -> Outcome {
     let len = bytes / 8;
     let (source, mut into) = (Buffer::new(len, pattern), Buffer::new(len, |_| 0));
@@ -85,11 +86,11 @@ pub fn overlap(world: &World, bytes: usize, time: Duration, facts: &mut Facts) -
             Ok(())
         })
     })?;
-    facts.check(me != 0 || into[..] == source[..], || "the messages brought other elements".into());
+    facts.check(me != 0 || into[..] == source[..], || "the messages delivered wrong elements".into());
     Ok(())
 }
 
-/// Ranks find the largest of what each has of each element, by a request, while all compute as long as it takes.
+/// An all_reduce by a request, the element-wise maximum over the ranks, while all compute for as long as it takes.
 pub fn overlap_collectives(world: &World, bytes: usize, time: Duration, facts: &mut Facts) -> Outcome {
     let of_rank = |rank: usize| move |at| (pattern(at) + rank as u64) as f64;
     let mut data = Buffer::new(bytes / 8, of_rank(world.rank()));
@@ -103,11 +104,11 @@ pub fn overlap_collectives(world: &World, bytes: usize, time: Duration, facts: &
     })?;
     let largest = of_rank(world.size() - 1);
     let right = data.iter().enumerate().all(|(at, element)| *element == largest(at));
-    facts.check(right, || "all_reduce gave other elements".into());
+    facts.check(right, || "all_reduce computed wrong elements".into());
     Ok(())
 }
 
-/// How long `communicate` takes while a rank computes so long: not at all, and as long as that took.
+/// Measures `communicate` without computing, then computing for as long as that took, then both.
 fn hide(
     world: &World,
     takes_part: bool,
@@ -122,7 +123,7 @@ fn hide(
             }
             Ok(())
         })?;
-        // One that says how long, at all ranks.
+        // All ranks use rank 0's duration.
         let mut mine = [median(&samples)];
         world.broadcast(0, &mut mine)?;
         Ok(mine[0])
@@ -149,16 +150,16 @@ fn compute(long: Duration) {
     }
 }
 
-/// Bytes of all buffers of a rank together, if that is 4 buffers or more.
+/// The total size of a rank's buffers in bytes, unless 4 buffers or more exceed it.
 const BUFFERS: usize = 64 << 20;
 
-/// Round trips between buffers that were in no message before, and between these again.
+/// Round trips between buffers that no message has used before, and then between the same buffers again.
 pub fn registration(world: &World, bytes: usize, facts: &mut Facts) -> Outcome {
     let len = bytes / 8;
     let count = (BUFFERS / bytes).clamp(4, 64);
-    // Written to, so that the system has given them memory.
+    // Writing makes the system allocate the pages.
     let mut buffers: Vec<_> = (0..count).map(|_| Buffer::new(len, pattern)).collect();
-    // What there is to be known of the other rank but these is known after a few others.
+    // A few messages first, so that only the buffers are new to the library.
     let mut warm = Buffer::new(len, pattern);
     for _ in 0..100 {
         round_trip(world, &mut warm)?;
@@ -168,12 +169,12 @@ pub fn registration(world: &World, bytes: usize, facts: &mut Facts) -> Outcome {
         facts.value(name, median(&times) / 2.0);
     }
     let right = buffers.iter().all(|buffer| buffer.iter().enumerate().all(|(at, element)| *element == pattern(at)));
-    facts.check(right, || "the messages brought other elements".into());
+    facts.check(right, || "the messages delivered wrong elements".into());
     world.barrier()?;
     Ok(())
 }
 
-/// From a buffer and back into it, in nanoseconds; rank 1 is ready before.
+/// The nanoseconds of a message from the buffer and one back into it. Rank 1 is ready first.
 fn round_trip(world: &World, buffer: &mut [u64]) -> Result<f64, Error> {
     let mut took = 0.0;
     if world.rank() == 0 {

@@ -8,7 +8,7 @@ use std::hint::black_box;
 use transom::messages::Error;
 use transom::{Op, World};
 
-/// What an element of a rank is to be: sums of these are exact.
+/// The element of a rank at an index. Sums of these are exact.
 fn element(rank: usize, at: usize) -> f64 {
     ((rank + 1) * (at % 1000 + 1)) as f64
 }
@@ -17,7 +17,7 @@ pub fn measure(worker: &Worker, world: &World, facts: &mut Facts) -> Outcome {
     let (me, n, len) = (world.rank(), world.size(), worker.bytes / 8);
     let blocks = matches!(worker.measurement, Measurement::AllGather | Measurement::AllToAll);
     let given = if worker.measurement == Measurement::AllToAll { n * len } else { len };
-    // Zeros can be added for ever.
+    // Repeated sums of zeros stay finite.
     let (mut data, mut into) = (Buffer::new(given, |_| 0.0), Buffer::new(if blocks { n * len } else { 0 }, |_| 0.0));
     let (data, into) = (&mut data[..], &mut into[..]);
     let call = |data: &mut [f64], into: &mut [f64]| -> Result<(), Error> {
@@ -34,7 +34,7 @@ pub fn measure(worker: &Worker, world: &World, facts: &mut Facts) -> Outcome {
         Ok((0..count).try_for_each(|_| call(black_box(&mut *data), black_box(&mut *into)))?)
     })?;
     facts.samples(&samples);
-    // Once more, of something that can be checked.
+    // One more call, with data that can be checked.
     data.iter_mut().enumerate().for_each(|(at, data)| *data = element(me, at));
     call(data, into)?;
     let sum = |ranks: usize, at: usize| (0..ranks).map(|rank| element(rank, at)).sum::<f64>();
@@ -49,6 +49,6 @@ pub fn measure(worker: &Worker, world: &World, facts: &mut Facts) -> Outcome {
     let got: &[f64] = if blocks { into } else { data };
     let wrong = got.iter().enumerate().filter(|(at, got)| **got != expected(*at)).count();
     let wrong = world.all_reduce_one(wrong as u64, Op::Sum)?;
-    facts.check(wrong == 0, || format!("{wrong} elements are not what they must be"));
+    facts.check(wrong == 0, || format!("{wrong} elements are wrong"));
     Ok(())
 }

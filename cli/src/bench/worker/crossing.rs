@@ -1,5 +1,5 @@
-//! How the cores of ranks 0 and 1 are to each other: how long a cache line takes from one to the other, which every hand-over
-//! costs at least, and how much the one slows the other, as two hardware threads of a core do.
+//! The relation of the cores of ranks 0 and 1: the time of a cache line from one to the other, which every hand-over
+//! costs at least, and the slowdown of one by the other, as of two hardware threads of a core.
 
 use super::facts::{Facts, Outcome};
 use crate::bench::cores;
@@ -8,29 +8,29 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 use transom::{Target, Window, World};
 
-/// Games with the ball, of so many round trips.
+/// The number of timed games, and of round trips in each.
 const GAMES: usize = 21;
 const ROUND_TRIPS: u64 = 200;
-/// Looks after which the other rank may need this core to go on.
+/// Unsuccessful reads after which the waiting rank yields, because the other may need this core.
 const PATIENCE: u32 = 2000;
 
-/// Where the ball lies, and how far the rest has come, in the memory of rank 0.
+/// Word indices in rank 0's memory: the word that passes back and forth, and the phase of rank 1.
 const BALL: usize = 0;
 const PHASE: usize = 1;
-/// What rank 1 is to do or does: sleep, begin to run the loop, run it, stop.
+/// Phases of rank 1: it sleeps, is to start the loop, executes the loop, is to stop.
 const ASLEEP: u64 = 0;
 const BEGIN: u64 = 1;
 const RUNS: u64 = 2;
 const STOP: u64 = 3;
-/// How often the loop is timed, alone and together.
+/// The number of timed loops alone, and of those together.
 const LOOPS: usize = 25;
-/// How long rank 1 sleeps between two looks.
+/// The time that rank 1 sleeps between two checks.
 const NAP: Duration = Duration::from_micros(200);
 
-/// Collective: ranks 0 and 1 play, the others wait. Where the two share no memory, no line crosses: over a network nothing
-/// is measured.
+/// Collective. Ranks 0 and 1 measure while the others wait. Ranks that share no memory measure nothing, because no
+/// cache line crosses.
 pub fn take(world: &World, cores: &[usize], facts: &mut Facts) -> Outcome {
-    // On one core nothing crosses.
+    // A single core has no crossing.
     if world.size() < 2 || cores.len() < 2 {
         return Ok(());
     }
@@ -38,7 +38,7 @@ pub fn take(world: &World, cores: &[usize], facts: &mut Facts) -> Outcome {
     let mut window = world.allocate::<u64>(8)?;
     world.barrier()?;
     if me < 2 && window.local().of(1 - me).is_ok() {
-        // Ranks that are not bound, being more than cores, are for this.
+        // If there are more ranks than cores, ranks 0 and 1 are bound only here.
         cores::on(cores.get(me).copied(), || play(me as u64, &mut window, facts))?;
     }
     world.barrier()?;
@@ -57,7 +57,7 @@ fn play(me: u64, window: &mut Window<u64>, facts: &mut Facts) -> Outcome {
     Ok(epoch.unlock()?)
 }
 
-/// Waits until a word is as expected.
+/// Waits until a word has the expected value.
 fn until(line: &Target<u64>, word: usize, expected: u64) -> Outcome {
     let mut looks = 0u32;
     while line.get_one(word)? != expected {
@@ -70,10 +70,10 @@ fn until(line: &Target<u64>, word: usize, expected: u64) -> Outcome {
     Ok(())
 }
 
-/// Nanoseconds of a line from one core to the other.
+/// The nanoseconds of a line from one core to the other.
 fn crossing(me: u64, line: &Target<u64>) -> Outcome<f64> {
     let mut times = Vec::with_capacity(GAMES);
-    // Even is rank 0's turn.
+    // Even values are rank 0's turns.
     let mut mine = me;
     for _ in 0..GAMES {
         let begun = Instant::now();
@@ -87,14 +87,14 @@ fn crossing(me: u64, line: &Target<u64>) -> Outcome<f64> {
     Ok(median(&times))
 }
 
-/// How many times as long the loop takes while rank 1 runs it too.
+/// The time of the loop while rank 1 executes it too, divided by its time alone.
 fn slowdown(line: &Target<u64>) -> Outcome<f64> {
     let timed = || {
         let begun = Instant::now();
         run_loop();
         begun.elapsed().as_secs_f64()
     };
-    // Rank 1 is asleep, or will be during the first of these.
+    // Rank 1 sleeps, or is about to fall asleep.
     let alone: Vec<_> = (0..LOOPS).map(|_| timed()).collect();
     line.put(PHASE, &[BEGIN])?;
     until(line, PHASE, RUNS)?;
@@ -114,7 +114,7 @@ fn slow_the_other(line: &Target<u64>) -> Outcome {
     Ok(())
 }
 
-/// Some 10 us of shifts and additions, as many at a time as a core has units for.
+/// About 10 us of shifts and additions, in as many independent chains as a core can execute at a time.
 fn run_loop() {
     let mut chains: [u64; 8] = black_box([1, 2, 3, 4, 5, 6, 7, 8]);
     for _ in 0..2000 {

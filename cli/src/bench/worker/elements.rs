@@ -1,4 +1,4 @@
-//! Calls on single elements of a window, and of arrays, which find out where they are.
+//! Calls on single elements of a window and of arrays, which compute the element's rank and offset.
 
 use super::arguments::{Measurement, Sync, Worker};
 use super::facts::{Facts, Outcome};
@@ -7,11 +7,11 @@ use super::sampling;
 use std::hint::black_box;
 use transom::{Distribution, Error, World};
 
-/// Elements of all ranks together, and how many of them are a row where there are two dimensions.
+/// The number of elements of all ranks together, and of those in a row of a two-dimensional array.
 const ALL: usize = 4096;
 const ROW: usize = 64;
 
-/// Rank 0 calls on elements of all ranks in turn.
+/// Rank 0 accesses elements of all ranks in turn.
 pub fn measure(worker: &Worker, world: &World, facts: &mut Facts) -> Outcome {
     let ranks = world.size();
     let mut window = window::<u64>(world, ALL)?;
@@ -56,7 +56,7 @@ fn sample(
     add: impl Fn(usize) -> Result<u64, Error>,
 ) -> Outcome {
     (0..ALL).try_for_each(|i| put(i, i as u64))?;
-    // Not one beside the other.
+    // Successive accesses are not adjacent.
     let mut calls = (0..).map(|call: usize| black_box(call * 5 % ALL));
     let (mut sum, mut done) = (0, 0);
     let samples = sampling::alone(worker.time(), ALL, |count| {
@@ -76,6 +76,6 @@ fn sample(
         Measurement::ElementPut => get(5)? == !5,
         _ => get(5)? == 5 + laps,
     };
-    facts.check(right, || "the elements are others".into());
+    facts.check(right, || "the elements are wrong".into());
     Ok(())
 }

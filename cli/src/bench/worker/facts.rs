@@ -1,4 +1,4 @@
-//! What rank 0 will print, and how it hears of the others.
+//! The lines that rank 0 will print, and gathering the other ranks' values.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -13,7 +13,7 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// What a line takes from core to core, and how many times as long a loop while the other core runs it too.
+    /// The one-way time of a cache line, and the slowdown of a loop while the other core executes it too.
     pub fn cores(&mut self, crossing_ns: f64, slowdown: f64) {
         let _ = writeln!(self.text, "crossing {crossing_ns:.2}\nslowdown {slowdown:.3}");
     }
@@ -28,7 +28,7 @@ impl Facts {
         let _ = writeln!(self.text, "value {name} {value}");
     }
 
-    /// Notes what was wrong, if it was.
+    /// Notes the first error; later ones are ignored.
     pub fn check(&mut self, right: bool, wrong: impl FnOnce() -> String) {
         if !right && self.wrong.is_none() {
             self.wrong = Some(wrong());
@@ -44,7 +44,7 @@ impl Facts {
     }
 }
 
-/// Collective: what every rank has, at rank 0; nothing at the others.
+/// Collective: the values of every rank, at rank 0. Other ranks get nothing.
 pub fn gather(world: &World, mine: &[f64]) -> Result<Vec<Vec<f64>>, transom::Error> {
     let all = if world.rank() == 0 { mine.len() * world.size() } else { 0 };
     let mut window = world.allocate::<f64>(all)?;

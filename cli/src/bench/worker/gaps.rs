@@ -1,5 +1,6 @@
-//! A ping-pong in which each rank computes for a random time before it sends. Without that the two may fall into a step in which
-//! each message comes at the same moment of the other's wait, such as just before or just after a pause.
+//! A ping-pong in which each rank computes for a random time before it sends. Otherwise the ranks may lock into a
+//! rhythm in which each message arrives at the same moment of the other's wait, such as just before or just after a
+//! pause.
 
 use super::arguments::Worker;
 use super::facts::{Facts, Outcome};
@@ -12,15 +13,15 @@ use std::time::Instant;
 use transom::messages::{Error, Tag};
 
 const TIME: Tag<f64> = Tag::new(3);
-/// A gap takes so many nanoseconds at most, and any time below as often as any other.
+/// The longest gap in nanoseconds. Gaps are uniformly distributed below it.
 const LONGEST: f64 = 400.0;
-/// How many gaps a rank has, before they come again.
+/// The number of different gaps of a rank, which then repeat.
 const TABLE: usize = 4096;
-/// Round trips of a batch, and batches whose median is a sample. The gaps of a batch take 6 us of a rank, and the other waits for
-/// it as it does in round trips: a wait spins for 20 us, before it gives its core away.
+/// The round trips of a batch, and the batches whose median is a sample. The gaps of a batch take 6 us of a rank.
+/// Meanwhile the other rank waits as in round trips, because a wait spins for 20 us before it yields.
 const TRIPS: usize = 32;
 const BATCHES: usize = 11;
-/// Turns whose time is taken, and how often, to see how many take a nanosecond.
+/// The number of turns that are timed, and how often, to find the turns per nanosecond.
 const SPEED_TURNS: u32 = 20_000;
 const SPEEDS: usize = 5;
 
@@ -34,19 +35,19 @@ pub fn measure(worker: &Worker, world: &transom::World, facts: &mut Facts) -> Ou
         samples.push(median(&batches));
         Ok(())
     })?;
-    // Those before were to warm up.
+    // Drops the samples of the warm-up.
     report(&samples[samples.len() - measured.len()..], facts);
     messages.verify(facts)
 }
 
-/// What cannot be is told, and nothing else.
+/// Reports impossible samples as an error, and then no samples.
 fn report(samples: &[f64], facts: &mut Facts) {
     let right = samples.iter().all(|&ns| ns > 0.0);
-    facts.check(right, || "gaps took as long as the round trips that they were in".into());
+    facts.check(right, || "gaps took as long as the round trips that contain them".into());
     facts.samples(if right { samples } else { &[] });
 }
 
-/// What a rank computes before each of its sends, in turns.
+/// The gaps of a rank in turns of the loop, one for each of its sends.
 fn turns(rank: usize, in_a_nanosecond: f64) -> Vec<u32> {
     let mut random = Random(1 + rank as u64);
     let most = (LONGEST * in_a_nanosecond).max(1.0) as u64;
@@ -62,8 +63,8 @@ fn turns_in_a_nanosecond() -> f64 {
     median(&speeds.collect::<Vec<_>>())
 }
 
-/// Each turn waits for what the one before it stored, and what follows the last for that, since no processor foresees which it
-/// is.
+/// Each turn waits for the store of the previous one, and the following code waits for the last store, because no
+/// processor can predict its value.
 #[inline(never)]
 fn compute(turns: u32) {
     let mut left = turns;
@@ -76,7 +77,7 @@ fn nanoseconds(since: Instant) -> f64 {
     since.elapsed().as_nanos() as f64
 }
 
-/// At rank 0 nanoseconds of a message one way: round trips with these gaps, without the time that the gaps take.
+/// At rank 0, the nanoseconds of one-way messages: round trips with these gaps, minus the time of the gaps.
 fn batch(messages: &mut Messages, gaps: &[u32]) -> Result<f64, Error> {
     let begun = Instant::now();
     for &turns in gaps {
@@ -86,8 +87,9 @@ fn batch(messages: &mut Messages, gaps: &[u32]) -> Result<f64, Error> {
     Ok((took - time_of_gaps(messages, gaps)?) / (2 * TRIPS) as f64)
 }
 
-/// At rank 0 what these gaps take of both ranks' time, one after the other. As in round trips, one computes while the other waits
-/// for its message, which slows it where the two share a core. Each takes the time of its own, in which there is no message.
+/// At rank 0, the time that these gaps take at both ranks, one after the other. As in round trips, one rank computes
+/// while the other waits for its message, which slows a shared core. Each times its own gaps, during which no message
+/// is in flight.
 fn time_of_gaps(messages: &Messages, gaps: &[u32]) -> Result<f64, Error> {
     let &Messages { world, me, other, .. } = messages;
     let time_of_mine = || {
@@ -113,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gaps_are_random_of_each_rank_and_as_long_as_said() {
+    fn gaps_are_random_per_rank_and_bounded() {
         let [of_0, of_1] = [0, 1].map(|rank| turns(rank, 0.5));
         assert_ne!(of_0, of_1);
         for turns in [of_0, of_1] {
@@ -123,12 +125,12 @@ mod tests {
             let mean = turns.iter().sum::<u32>() as f64 / TABLE as f64;
             assert!((mean - 99.5).abs() < 3.0, "{mean}");
         }
-        // However slow a clock or a processor is.
+        // Also with a very slow clock or processor.
         assert_eq!(turns(0, 0.0), [0; TABLE]);
     }
 
     #[test]
-    fn a_time_that_cannot_be_is_wrong() {
+    fn report_of_impossible_time_is_wrong() {
         let text = |samples: &[f64]| {
             let mut facts = Facts::default();
             report(samples, &mut facts);
@@ -136,7 +138,7 @@ mod tests {
         };
         assert_eq!(text(&[60.0, 61.0]), "sample 60.000\nsample 61.000\ncheck ok\n");
         for wrong in [0.0, -1.0, f64::NAN] {
-            assert_eq!(text(&[60.0, wrong]), "check bad gaps took as long as the round trips that they were in\n");
+            assert_eq!(text(&[60.0, wrong]), "check bad gaps took as long as the round trips that contain them\n");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! How fast a core is in LU's block operation alone, and how fast it could be at most.
+//! The speed of a core in LU's block operation alone, and an upper bound of it.
 
 use super::block::subtract_product;
 use super::facts::{Facts, Outcome};
@@ -8,13 +8,13 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 use transom::World;
 
-/// How often both are timed, and how long is enough.
+/// The number of batches of each, and the time after which no further batches are needed.
 const BATCHES: usize = 25;
 const ENOUGH: Duration = Duration::from_millis(100);
-/// Operations of a batch, or a single product if that has more.
+/// Operations of a batch, or those of one product if that has more.
 const BATCH: f64 = 4e6;
 
-/// Rank 0 alone.
+/// Only rank 0 measures.
 pub fn measure(world: &World, size: usize, facts: &mut Facts) -> Outcome {
     if world.rank() == 0 {
         tell(size, facts);
@@ -23,8 +23,8 @@ pub fn measure(world: &World, size: usize, facts: &mut Facts) -> Outcome {
     Ok(())
 }
 
-/// Notes GFLOP/s of the kernel on blocks that stay in the nearest cache, and of additions and multiplications that wait for
-/// nothing, in vectors as wide as the kernel's. The two take turns, some 2 ms in all.
+/// Reports the GFLOP/s of the kernel on blocks in the L1 cache, and of independent multiply-additions in vectors as
+/// wide as the kernel's. The two alternate, for about 2 ms in all.
 pub fn tell(size: usize, facts: &mut Facts) {
     let [left, upper] = [(); 2].map(|()| Buffer::new(size * size, |_| 1e-3));
     let mut block = Buffer::new(size * size, |_| 0.0);
@@ -44,25 +44,25 @@ pub fn tell(size: usize, facts: &mut Facts) {
     facts.value("kernel", median(&kernels));
     facts.value("peak", median(&peaks));
 }
-/// GFLOP/s of a call that says how many operations it made.
+/// GFLOP/s of a call that returns the number of its operations.
 fn timed(call: impl FnOnce() -> f64) -> f64 {
     let begun = Instant::now();
     let operations = call();
     operations / begun.elapsed().as_secs_f64() / 1e9
 }
 
-/// As many sums as the kernel keeps in registers.
+/// The number of sums that the kernel keeps in registers.
 const SUMS: usize = 128;
 
 fn peak(turns: usize) -> f64 {
     #[cfg(target_arch = "x86_64")]
     {
         if is_x86_feature_detected!("avx512f") {
-            // SAFETY: the processor has what the function was compiled for.
+            // SAFETY: the processor has the features that the function was compiled for.
             return unsafe { peak_avx512(turns) };
         }
         if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
-            // SAFETY: as above.
+            // SAFETY: the processor has the features that the function was compiled for.
             return unsafe { peak_avx2(turns) };
         }
     }
@@ -78,11 +78,11 @@ fn peak_avx512(turns: usize) -> f64 {
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
 fn peak_avx2(turns: usize) -> f64 {
-    // Half the registers, of half the width.
+    // Half as many registers, each half as wide.
     sums::<{ SUMS / 4 }, true>(2 * turns)
 }
 
-/// Sums of which none waits for another; returns how many operations that was.
+/// Computes independent sums, and returns the number of operations.
 #[inline(always)]
 fn sums<const N: usize, const FUSED: bool>(turns: usize) -> f64 {
     let (factor, summand) = (black_box(0.5), black_box(1.0));

@@ -6,10 +6,10 @@ use super::sampling;
 use std::time::{Duration, Instant};
 use transom::{Op, World};
 
-/// How often the writer wants the lock.
+/// The period of the writer's requests.
 const WISH: Duration = Duration::from_millis(1);
 
-/// Rank 0 counts up a value that nobody else wants.
+/// Rank 0 increments a value without contention.
 pub fn value(world: &World, time: Duration, facts: &mut Facts) -> Outcome {
     let value = world.mutex(world.size().min(2) - 1, 0_u64)?;
     if world.rank() == 0 {
@@ -25,14 +25,15 @@ pub fn value(world: &World, time: Duration, facts: &mut Facts) -> Outcome {
         })?;
         facts.samples(&samples);
         let found = *value.lock()?;
-        facts.check(found == done, || format!("the value is {found} instead of {done}"));
+        facts.check(found == done, || format!("the value is {found}, expected {done}"));
     }
     world.barrier()?;
     Ok(())
 }
 
-/// All ranks count up a number at rank 0, under its lock. What counts as acquired begins once all compete, and ends for
-/// all when the first has had its time: a rank that had the lock to itself for a moment would have it many times more.
+/// All ranks increment a number at rank 0 under its lock. Acquisitions count once all ranks compete, and until the
+/// first rank's time is over. Otherwise a rank that competes with no other for a moment would acquire the lock many
+/// times more.
 pub fn contended(world: &World, time: Duration, facts: &mut Facts) -> Outcome {
     const NUMBER: usize = 0;
     const COMPETING: usize = 1;
@@ -51,7 +52,7 @@ pub fn contended(world: &World, time: Duration, facts: &mut Facts) -> Outcome {
             epoch.put(OVER, &[1])?;
         }
         epoch.unlock()?;
-        // Outside the lock, where it delays nobody else.
+        // Reads the clock outside the lock, where it delays no other rank.
         let now = Instant::now();
         if over {
             not_counted += 1;
@@ -79,12 +80,12 @@ pub fn contended(world: &World, time: Duration, facts: &mut Facts) -> Outcome {
             facts.value(&format!("acquired.{rank}"), row[0]);
         }
         let total: f64 = all.iter().map(|row| row[0] + row[3]).sum();
-        facts.check(counted as f64 == total, || format!("{counted} was counted instead of {total}"));
+        facts.check(counted as f64 == total, || format!("the number is {counted}, expected {total}"));
     }
     Ok(())
 }
 
-/// Rank 1 wants to write at rank 0 once a millisecond, while all others read there without pause.
+/// Rank 1 writes at rank 0 once a millisecond, while all others read there without pause.
 pub fn readers_writer(world: &World, time: Duration, facts: &mut Facts) -> Outcome {
     let mut window = window::<u64>(world, 1)?;
     let begun = Instant::now();
@@ -96,14 +97,14 @@ pub fn readers_writer(world: &World, time: Duration, facts: &mut Facts) -> Outco
             std::thread::sleep(wish.saturating_duration_since(Instant::now()));
             let wished = Instant::now();
             let epoch = window.lock_exclusive(0)?;
-            // The same calls as an MPI program needs to know that it has the lock.
+            // The calls by which an MPI program makes sure that it holds the lock.
             let before = epoch.get_one(0)?;
             epoch.flush()?;
             longest = longest.max(wished.elapsed());
             epoch.put(0, &[before + 1])?;
             epoch.unlock()?;
             done += 1;
-            // Wishes that passed meanwhile are lost.
+            // Requests whose time passed meanwhile are dropped.
             tick = (tick + 1).max((begun.elapsed().as_nanos() / WISH.as_nanos()) as u32);
         }
     } else {
@@ -129,8 +130,10 @@ pub fn readers_writer(world: &World, time: Duration, facts: &mut Facts) -> Outco
         for (rank, row) in all.iter().enumerate().filter(|(rank, _)| *rank != 1) {
             facts.value(&format!("reads.{rank}"), row[0]);
         }
-        facts.check(written as f64 == all[1][0], || format!("{written} was written last instead of {}", all[1][0]));
-        facts.check(all.iter().all(|row| row[3] == 0.0), || "a reader saw an older value after a newer".into());
+        facts.check(written as f64 == all[1][0], || {
+            format!("the last written value is {written}, expected {}", all[1][0])
+        });
+        facts.check(all.iter().all(|row| row[3] == 0.0), || "a reader saw an older value after a newer one".into());
     }
     Ok(())
 }

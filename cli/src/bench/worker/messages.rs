@@ -1,4 +1,4 @@
-//! Messages between ranks 0 and 1, or pairs: how long one takes, how many there can be.
+//! Messages between ranks 0 and 1, or between pairs: latency, bandwidth and rate.
 
 use super::arguments::{self, Measurement, Worker};
 use super::facts::{Facts, Outcome};
@@ -12,15 +12,15 @@ use transom::messages::{Error, Request, Source, Tag};
 
 const DATA: Tag<u64> = Tag::new(1);
 const ANSWER: Tag<u8> = Tag::new(2);
-/// Messages before an answer, as in OSU.
+/// Messages before a reply, as in OSU.
 const IN_A_ROW: usize = 64;
-/// Bytes under way at once, at most, if that is one message.
+/// The most bytes in flight at once, unless a single message has more.
 const UNDER_WAY: usize = 4 << 20;
 
 pub struct Messages<'w> {
     pub world: &'w World,
     pub me: usize,
-    /// Of ranks 0 and 1 the other.
+    /// The partner of rank 0 or 1.
     pub other: usize,
     source: Elements,
     into: Elements,
@@ -28,7 +28,7 @@ pub struct Messages<'w> {
 
 type Elements = Box<dyn DerefMut<Target = [u64]> + Send + Sync>;
 
-/// Elements, each from its place, in the memory that is measured.
+/// Elements computed from their index, in the kind of memory to be measured.
 fn elements(worker: &Worker, world: &World, len: usize, element: fn(usize) -> u64) -> Result<Elements, transom::Error> {
     if worker.sync != arguments::Sync::Buffers {
         return Ok(Box::new(Buffer::new(len, element)));
@@ -46,7 +46,7 @@ pub fn measure(worker: &Worker, world: &World, facts: &mut Facts) -> Outcome {
     };
     let pairs = n / 2;
     let partner = if me < pairs { me + pairs } else { me - pairs };
-    // What is under way at once has buffers of its own.
+    // Messages in flight at the same time have separate buffers.
     let buffers = if worker.measurement == Measurement::MessageRate { in_a_row } else { 1 };
     let mut messages = Messages::new(worker, world, buffers)?;
     let (unit, at_once) = match worker.measurement {
@@ -74,14 +74,14 @@ pub fn measure(worker: &Worker, world: &World, facts: &mut Facts) -> Outcome {
 }
 
 impl<'w> Messages<'w> {
-    /// With so many buffers to receive into.
+    /// `buffers` is the number of messages that can be received at once.
     pub fn new(worker: &Worker, world: &'w World, buffers: usize) -> Result<Self, transom::Error> {
         let (len, me) = (worker.bytes / 8, world.rank());
         let (source, into) = (elements(worker, world, len, pattern)?, elements(worker, world, len * buffers, |_| 0)?);
         Ok(Messages { world, me, other: 1 - me.min(1), source, into })
     }
 
-    /// What is received goes back; before each of the two is sent, its sender does something.
+    /// Sends back the received message. Each sender calls `before` first.
     #[inline(always)]
     pub fn there_and_back(&mut self, before: impl FnOnce()) -> Result<(), Error> {
         let Messages { world, me, other, source, into } = self;
@@ -98,12 +98,12 @@ impl<'w> Messages<'w> {
         Ok(())
     }
 
-    /// At the end rank 0 sees what rank 1 got.
+    /// Sends one more message there and back; rank 0 checks the returned data.
     pub fn verify(&mut self, facts: &mut Facts) -> Outcome {
         self.into.fill(0);
         self.there_and_back(|| {})?;
         let right = self.me != 0 || self.into[..self.source.len()] == self.source[..];
-        facts.check(right, || "the messages brought other elements".into());
+        facts.check(right, || "the messages delivered wrong elements".into());
         Ok(())
     }
 
@@ -123,7 +123,7 @@ impl<'w> Messages<'w> {
         }
     }
 
-    /// As [`in_a_row`](Self::in_a_row), all started before any is waited for.
+    /// Does the same as [`in_a_row`](Self::in_a_row), but starts all messages before it waits for the first.
     fn under_way(&mut self, sends: bool, other: usize, count: usize) -> Result<(), Error> {
         let Messages { world, source, into, .. } = self;
         let len = source.len();
@@ -141,7 +141,7 @@ impl<'w> Messages<'w> {
         }
     }
 
-    /// All others to rank 0, which takes whoever is first.
+    /// All others send to rank 0, which receives from any source.
     fn all_to_one(&mut self) -> Result<(), Error> {
         let Messages { world, me, source, into, .. } = self;
         if *me > 0 {

@@ -45,7 +45,7 @@ impl Worker {
         if self.measurement == Measurement::Startup {
             startup::measure(&world, &mut facts)?;
         } else {
-            // Before and after, so that samples during which the system moved the ranks can be told.
+            // Measured before and after, so that samples taken while the system moved a rank can be recognized.
             crossing::take(&world, &cores, &mut facts)?;
             self.measure(&world, &mut facts)?;
             crossing::take(&world, &cores, &mut facts)?;
@@ -57,7 +57,7 @@ impl Worker {
         if world.rank() == 0 {
             std::io::stdout().write_all(facts.text()?.as_bytes())?;
         }
-        // Nobody leaves while others may still need it.
+        // No rank exits while others may still need it.
         world.barrier()?;
         Ok(ExitCode::SUCCESS)
     }

@@ -1,4 +1,4 @@
-//! Puts and gets from and to other memory than a slice that is lent for the call.
+//! Puts and gets with origin memory other than a slice borrowed for the call.
 
 use super::arguments::{From, Measurement, Worker};
 use super::facts::{Facts, Outcome};
@@ -72,10 +72,10 @@ pub fn measure(worker: &Worker, world: &World, facts: &mut Facts) -> Outcome {
         facts.samples(&samples);
         let mut there = vec![0; len];
         target.get(0, &mut there)?;
-        facts.check(there == elements, || "the target has other elements".into());
-        facts.check(*moved.elements() == elements, || "other elements came".into());
+        facts.check(there == elements, || "the target has wrong elements".into());
+        facts.check(*moved.elements() == elements, || "get delivered wrong elements".into());
     }
-    // The target stays as it is until it has been looked at.
+    // Keeps the target unchanged until it has been checked.
     world.barrier()?;
     Ok(())
 }

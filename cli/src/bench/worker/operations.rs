@@ -1,4 +1,4 @@
-//! Latency and bandwidth of operations under each synchronisation.
+//! Latency and bandwidth of operations with each synchronization.
 
 use super::arguments::{Measurement, Sync, Worker};
 use super::facts::{Facts, Outcome};
@@ -13,12 +13,12 @@ use transom::{Atomic, Error, Op, Rank, Target, Window, World};
 /// Operations between two flushes of the bandwidth measurements, as in OSU.
 pub const IN_A_ROW: usize = 64;
 
-/// What an element is to be, from its place.
+/// The value of an element, by its index.
 pub fn pattern(at: usize) -> u64 {
     (at as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// The target of operations: the next rank, or oneself where there is none.
+/// The target of operations: the next rank, or the rank itself if it is alone.
 pub fn partner(world: &World) -> Rank {
     (world.rank() + 1) % world.size().min(2)
 }
@@ -60,17 +60,17 @@ pub fn latency(worker: &Worker, world: &World, facts: &mut Facts) -> Outcome {
             Measurement::Put | Measurement::Get => pattern(at),
             _ => done,
         };
-        facts.check(agree(&there, expected), || format!("{:?}: the target has other elements", worker.measurement));
+        facts.check(agree(&there, expected), || format!("{:?}: the target has wrong elements", worker.measurement));
         if worker.measurement == Measurement::Get {
-            facts.check(agree(into, pattern), || "get brought other elements".into());
+            facts.check(agree(into, pattern), || "get delivered wrong elements".into());
         }
     }
-    // The target stays as it is until it has been looked at.
+    // Keeps the target unchanged until it has been checked.
     window.fence()?;
     Ok(())
 }
 
-/// Accumulates by sum, of which every one adds 1. As elements counts are exact, of doubles below 2^53.
+/// Accumulates by sum, each adding 1. The number of operations is exact as an element, for doubles below 2^53.
 pub fn sums<T: Atomic + PartialEq>(
     worker: &Worker,
     world: &World,
@@ -99,11 +99,11 @@ pub fn sums<T: Atomic + PartialEq>(
     if world.rank() == 0 {
         let mut there = vec![element(0); len];
         window.lock_shared(partner(world))?.get(0, &mut there)?;
-        facts.check(there.iter().all(|sum| *sum == element(done)), || "the target has other sums".into());
+        facts.check(there.iter().all(|sum| *sum == element(done)), || "the target has wrong sums".into());
         let before = !fetches || into.iter().all(|sum| *sum == element(done - 1));
-        facts.check(before, || "get_accumulate brought other sums".into());
+        facts.check(before, || "get_accumulate delivered wrong sums".into());
     }
-    // The target stays as it is until it has been looked at.
+    // Keeps the target unchanged until it has been checked.
     window.fence()?;
     Ok(())
 }
@@ -135,9 +135,9 @@ pub fn bandwidth(worker: &Worker, world: &World, facts: &mut Facts) -> Outcome {
         facts.samples(&samples);
         let mut there = vec![0; len];
         target.get(0, &mut there)?;
-        facts.check(agree(&there, pattern), || "the target has other elements".into());
+        facts.check(agree(&there, pattern), || "the target has wrong elements".into());
         if worker.measurement == Measurement::GetBw {
-            facts.check(into == source, || "get brought other elements".into());
+            facts.check(into == source, || "get delivered wrong elements".into());
         }
     }
     world.barrier()?;
@@ -149,7 +149,7 @@ pub fn lock(worker: &Worker, world: &World, facts: &mut Facts) -> Outcome {
     facts.samples(&under(worker, world, &mut window, |target| target.put(0, &[black_box(7)]))?);
     if world.rank() == 0 {
         let found = window.lock_shared(partner(world))?.get_one(0)?;
-        facts.check(found == 7, || format!("the target has {found} instead of 7"));
+        facts.check(found == 7, || format!("the target has {found}, expected 7"));
     }
     world.barrier()?;
     Ok(())
@@ -160,7 +160,7 @@ pub fn barrier(world: &World, time: Duration, facts: &mut Facts) -> Outcome {
     Ok(())
 }
 
-/// Collective: samples of an operation with the synchronisation that it takes to see its effect.
+/// Collective: samples of an operation together with the synchronization that makes its effect visible.
 fn under<T: Pod>(
     worker: &Worker,
     world: &World,
@@ -168,7 +168,7 @@ fn under<T: Pod>(
     mut call: impl FnMut(&Target<T>) -> Result<(), Error>,
 ) -> Outcome<Vec<f64>> {
     let (me, to, time) = (world.rank(), partner(world), worker.time());
-    // Whose turn it is of the two, where both must take part; a rank alone always has its turn.
+    // The rank whose turn it is, if both must take part. A single rank always has its turn.
     let turn = |i: usize| me < 2 && (i % 2 == me || world.size() == 1);
     match worker.sync {
         Sync::Fence => sampling::together(world, time, 1, |count| {
@@ -198,7 +198,7 @@ fn under<T: Pod>(
             Ok(())
         }),
         _ => {
-            // The others are targets only, and sleep.
+            // The other ranks are only targets, and sleep.
             let samples = if me == 0 { passive(worker, window, to, call)? } else { Vec::new() };
             world.barrier()?;
             Ok(samples)
@@ -206,7 +206,7 @@ fn under<T: Pod>(
     }
 }
 
-/// Samples of what the target has no part in.
+/// Samples of synchronizations in which the target takes no part.
 fn passive<T: Pod>(
     worker: &Worker,
     window: &mut Window<T>,

@@ -1,4 +1,4 @@
-//! Rank 1 computes and calls nothing while rank 0 locks it, gets and unlocks.
+//! Rank 1 computes and makes no call while rank 0 locks it, gets and unlocks.
 
 use super::facts::{Facts, Outcome};
 use super::memory::window;
@@ -8,20 +8,20 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 use transom::{Window, World};
 
-/// How long rank 1 computes at a time.
+/// Rank 1 computes this long at a time.
 const COMPUTE: Duration = Duration::from_millis(20);
-/// How long rank 0 sleeps before each operation.
+/// Rank 0 sleeps this long before each operation.
 const PAUSE: Duration = Duration::from_millis(1);
-/// How often anything is done at least, and at most.
+/// The least and the largest number of repetitions.
 const FEWEST: usize = 3;
 const MOST: usize = 64;
-/// The part of the time that each of the two long phases takes.
+/// The fraction of the time that each of the two long phases takes.
 const PART: f64 = 0.4;
 
 struct Overlap<'w> {
     world: &'w World,
     window: Window<u64>,
-    /// Whether rank 0 goes on, for the others.
+    /// Tells the other ranks whether rank 0 continues.
     told: Window<u64>,
     into: Buffer<u64>,
 }
@@ -40,13 +40,13 @@ pub fn measure(world: &World, bytes: usize, time: Duration, facts: &mut Facts) -
     Ok(())
 }
 
-/// What an element is, from its place; never 0.
+/// The value of an element, by its index; never 0.
 fn pattern(at: usize) -> u64 {
     at as u64 * 7 + 1
 }
 
 impl Overlap<'_> {
-    /// Until the time is over: rank 1 computes, and meanwhile rank 0 gets something each ms.
+    /// Until the time is over, rank 1 computes while rank 0 gets data each ms.
     fn samples(&mut self, time: Duration, facts: &mut Facts) -> Outcome {
         let begun = Instant::now();
         for done in 1.. {
@@ -73,14 +73,14 @@ impl Overlap<'_> {
             self.communicate(1)?;
             samples.push(begun.elapsed().as_nanos() as f64);
             let right = self.into.iter().enumerate().all(|(at, element)| *element == pattern(at));
-            facts.check(right, || "get brought other elements".into());
+            facts.check(right, || "get delivered wrong elements".into());
             next = Instant::now() + PAUSE;
         }
         facts.samples(&samples);
         Ok(())
     }
 
-    /// How many operations take half of the time of the computation, while rank 1 is in the library.
+    /// The number of operations that take half of the computation's time, while rank 1 is in the library.
     fn operations_of_half(&mut self) -> Outcome<usize> {
         let (begun, mut count) = (Instant::now(), 0);
         while self.world.rank() == 0 && begun.elapsed() < COMPUTE / 2 {
@@ -91,7 +91,7 @@ impl Overlap<'_> {
         Ok(count)
     }
 
-    /// Collective: the median of repetitions, in seconds until all are done, for as long as rank 0 says.
+    /// Collective: the median over repetitions of the seconds until all ranks are done. Rank 0 decides when to stop.
     fn repeat(&mut self, computes: bool, count: usize, time: Duration) -> Outcome<f64> {
         let (begun, mut times) = (Instant::now(), Vec::new());
         loop {
@@ -119,7 +119,7 @@ impl Overlap<'_> {
         Ok(())
     }
 
-    /// Collective: what rank 0 says.
+    /// Collective: returns rank 0's value.
     fn agree(&mut self, more: bool) -> Outcome<bool> {
         if self.world.rank() == 0 {
             self.told.local().set(0, u64::from(more))?;

@@ -1,4 +1,4 @@
-//! A wavefront over a grid, the pattern of the Parallel Research Kernel Synch_p2p, by put-with-signal or by messages.
+//! A wavefront over a grid, as in the Parallel Research Kernel Synch_p2p, by put-with-signal or by messages.
 
 use super::arguments::{Sync, Worker};
 use super::facts::{Facts, Outcome};
@@ -10,11 +10,15 @@ use std::time::{Duration, Instant};
 use transom::messages::Tag;
 use transom::{Flavor, LockAllEpoch, Target, World};
 
-/// Sweeps over a grid of n x n; rank 0 says how many, after it has seen how long one takes.
+/// Sweeps over a grid of n x n. Rank 0 chooses the number of sweeps from the time of one.
 pub fn measure(worker: &Worker, world: &World, facts: &mut Facts) -> Outcome {
     let (n, time) = (worker.grid, worker.time());
     if n < 2 * world.size() {
-        return Err(format!("{n} columns are not two for each of {} ranks; use a larger --grid", world.size()).into());
+        return Err(format!(
+            "a grid of {n} columns has fewer than two for each of {} ranks; use a larger --grid",
+            world.size()
+        )
+        .into());
     }
     let mut told = window::<u64>(world, 1)?;
     let mut window = window_of::<f64>(world, Flavor::Allocate { len: n }, 1)?;
@@ -26,7 +30,7 @@ pub fn measure(worker: &Worker, world: &World, facts: &mut Facts) -> Outcome {
     let mut part = Part::new(world, n, way);
     world.barrier()?;
     let mut took = Duration::from_nanos(1);
-    // The first is the warm-up, the second says how long one takes.
+    // The first sweep is the warm-up, the second is timed.
     for _ in 0..2 {
         let begun = Instant::now();
         part.sweep()?;
@@ -46,12 +50,13 @@ pub fn measure(worker: &Worker, world: &World, facts: &mut Facts) -> Outcome {
     if world.rank() == 0 {
         let points = ((n - 1) * (n - 1)) as f64;
         facts.value("mflops", 2.0 * points * sweeps as f64 / seconds / 1e6);
-        // Every element of the first row and column is its index; each sweep adds what the corner then is.
+        // Every element of the first row and column starts as its index. Each sweep adds the previous value of the
+        // corner.
         let (corner, expected) = (-part.grid[1], (sweeps + 2) as f64 * (2 * n - 2) as f64);
-        facts.check(corner == expected, || format!("the corner is {corner} instead of {expected}"));
+        facts.check(corner == expected, || format!("the corner is {corner}, expected {expected}"));
         facts.value("limit", 2.0 * points / part.alone() / 1e6);
     }
-    // Of the epoch.
+    // Borrows the epoch.
     drop(part);
     epoch.unlock()?;
     Ok(())
@@ -59,13 +64,13 @@ pub fn measure(worker: &Worker, world: &World, facts: &mut Facts) -> Outcome {
 
 const VALUE: Tag<f64> = Tag::new(1);
 
-/// How ranks hand values on: to the next, and the last to the first.
+/// The transport of values from a rank to the next, and from the last rank to the first.
 enum Way<'e, 'w> {
     Signals {
         epoch: &'e LockAllEpoch<'w, f64>,
         next: Target<'e, f64>,
         first: Target<'e, f64>,
-        /// Values that have come so far, of all sweeps, so that the signal need not be reset.
+        /// The number of values received in all sweeps, so that the signal need not be reset.
         come: u64,
     },
     Messages(&'w World),
@@ -77,7 +82,7 @@ impl<'e, 'w> Way<'e, 'w> {
         Ok(Way::Signals { epoch, next, first, come: 0 })
     }
 
-    /// A value of a row to the next rank.
+    /// Passes a row's value to the next rank.
     fn send(&self, rank: usize, row: usize, value: f64) -> Result<(), transom::Error> {
         match self {
             Way::Signals { next, .. } => next.put_signal(row, &[value], 0, 1),
@@ -85,7 +90,7 @@ impl<'e, 'w> Way<'e, 'w> {
         }
     }
 
-    /// The corner to the first.
+    /// Passes the corner to the first rank.
     fn send_back(&self, value: f64) -> Result<(), transom::Error> {
         match self {
             Way::Signals { first, .. } => first.put_signal(0, &[value], 0, 1),
@@ -93,7 +98,7 @@ impl<'e, 'w> Way<'e, 'w> {
         }
     }
 
-    /// The next value that another rank hands on, which is of this row.
+    /// Receives the next value, which must be that of `row`.
     fn receive(&mut self, from: usize, row: usize) -> Result<f64, transom::Error> {
         match self {
             Way::Signals { epoch, come, .. } => {
@@ -115,7 +120,7 @@ struct Part<'e, 'w> {
     rank: usize,
     ranks: usize,
     rows: usize,
-    /// My columns, and the last of the left neighbour's before them.
+    /// The number of this rank's columns, and one more for the left neighbour's last.
     width: usize,
     grid: Buffer<f64>,
 }
@@ -125,7 +130,7 @@ impl<'e, 'w> Part<'e, 'w> {
         let (rank, ranks) = (world.rank(), world.size());
         let mine = world.share(n);
         let width = mine.len() + 1;
-        // The first row and the first column of all are their index.
+        // The first row and the first column start as their indices.
         let grid = Buffer::new(n * width, |at| match (at / width, at % width) {
             (0, column) => (mine.start + column) as f64 - 1.0,
             (row, 1) if rank == 0 => row as f64,
@@ -134,21 +139,21 @@ impl<'e, 'w> Part<'e, 'w> {
         Part { way, rank, ranks, rows: n, width, grid }
     }
 
-    /// One row of my columns; returns the last.
+    /// Computes one row of this rank's columns, and returns the last element.
     fn row(&mut self, i: usize) -> f64 {
         let (above, row) = self.grid[(i - 1) * self.width..(i + 1) * self.width].split_at_mut(self.width);
-        // The first column of all is given.
+        // The grid's first column is given.
         let first_mine = if self.rank == 0 { 2 } else { 1 };
         let mut left = row[first_mine - 1];
         for (x, above) in row[first_mine..].iter_mut().zip(above[first_mine - 1..].windows(2)) {
-            // One addition, not two, waits for the one before it.
+            // Only one addition, not two, depends on the previous element.
             left += above[1] - above[0];
             *x = left;
         }
         left
     }
 
-    /// The seconds of a sweep over my columns where nobody waits for anybody: the least there can be.
+    /// The seconds of a sweep over this rank's columns without waiting, which is a lower limit.
     fn alone(&mut self) -> f64 {
         let sweeps = (0..15).map(|_| {
             let begun = Instant::now();
@@ -171,7 +176,7 @@ impl<'e, 'w> Part<'e, 'w> {
                 self.way.send(self.rank, i, handed_on)?;
             }
         }
-        // The corner goes back to the beginning: the next sweep starts from its negative.
+        // The corner goes back to the first element, so that the next sweep starts from its negative.
         let corner = self.grid[self.rows * width - 1];
         if self.ranks == 1 {
             self.grid[1] = -corner;

@@ -10,10 +10,10 @@ use std::time::Duration;
 use transom::World;
 use transom::pipe::Pipe;
 
-/// Messages before an answer.
+/// Messages before a reply.
 const IN_A_ROW: usize = 64;
 
-/// Half of the time for round trips, half for rows.
+/// Half of the time is for round trips, half for back-to-back messages.
 pub fn measure(world: &World, bytes: usize, time: Duration, facts: &mut Facts) -> Outcome {
     let (me, source) = (world.rank(), Buffer::new(bytes, |at| (at * 31 + at / 251) as u8));
     let mut into = Buffer::new(bytes, |_| 0_u8);
@@ -29,7 +29,7 @@ pub fn measure(world: &World, bytes: usize, time: Duration, facts: &mut Facts) -
         facts.value("writes", pipe.count().writes as f64 / messages as f64);
         into.fill(0);
         round_trip(pipe, me, &source, &mut into)?;
-        facts.check(into[..] == source[..], || "the pipe brought other bytes".into());
+        facts.check(into[..] == source[..], || "the pipe delivered wrong bytes".into());
     }
     let rows = sampling::together(world, time / 2, IN_A_ROW, |count| {
         let Some(mut pipe) = pipe.as_ref() else { return Ok(()) };

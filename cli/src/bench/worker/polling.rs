@@ -1,4 +1,4 @@
-//! What rings of ranks that say nothing cost those that do.
+//! The cost of silent ranks' rings for the ranks that communicate.
 
 use super::facts::{Facts, Outcome};
 use super::sampling;
@@ -9,15 +9,16 @@ use transom::messages::{Error, Source, Tag};
 const HOT: Tag<u64> = Tag::new(1);
 const HELLO: Tag<u64> = Tag::new(2);
 const END: Tag<u64> = Tag::new(3);
-/// What each says to have a ring at ranks 0 and 1, whatever there is to say for that.
+/// The number of messages with which each rank gets a ring at ranks 0 and 1 (more than any setting needs).
 const HELLOS: usize = 64;
 
-/// Ranks 0 and 1 have rings for each other and, as far as these go, for all others; then they alone talk.
+/// Ranks 0 and 1 get rings for each other and, as far as the number suffices, for all others; then only these two
+/// communicate.
 pub fn measure(world: &World, time: Duration, facts: &mut Facts) -> Outcome {
     let (me, n) = (world.rank(), world.size());
     match me {
         0 | 1 => {
-            // The two know each other first.
+            // The rings for each other come first.
             for from in std::iter::once(1 - me).chain(2..n) {
                 for _ in 0..HELLOS {
                     if from < 2 {
@@ -47,7 +48,7 @@ pub fn measure(world: &World, time: Duration, facts: &mut Facts) -> Outcome {
             let mut answer = [0];
             world.send(1, HOT, &[said])?;
             world.recv_into(Source::Any, HOT, &mut answer)?;
-            assert_eq!(answer, [said], "what comes back is what went");
+            assert_eq!(answer, [said], "the reply repeats the message");
             Ok(())
         };
         let samples = sampling::alone(time, 2, |count| Ok((0..count / 2).try_for_each(|_| round_trip(1))?))?;

@@ -1,4 +1,4 @@
-//! Accumulates of single words all over more memory than caches hold.
+//! Accumulates of single words at random places of memory larger than all caches.
 
 use super::arguments::{Sync, Worker};
 use super::facts::{Facts, Outcome};
@@ -10,11 +10,11 @@ use transom::{Op, Section, Window, World};
 /// Operands of a call that has several.
 const SCATTERED: usize = 1000;
 
-/// Rank 0 accumulates at its partner, which has the words.
+/// Rank 0 accumulates at its partner, which holds the words.
 pub fn measure(worker: &Worker, world: &World, facts: &mut Facts) -> Outcome {
     let home = world.size().min(2) - 1;
     let mut window: Window<u64> = world.allocate(if world.rank() == home { FAR } else { 0 })?;
-    // Every page is there, and mapped by who comes.
+    // Touches every page, and maps it at the origin.
     let mut ones = vec![1; 1 << 16];
     for at in (0..window.local().len()).step_by(ones.len()) {
         window.local().write(at, &ones)?;
@@ -67,7 +67,7 @@ pub fn measure(worker: &Worker, world: &World, facts: &mut Facts) -> Outcome {
             target.get(at * expected.len(), &mut ones)?;
             right &= ones == expected;
         }
-        facts.check(right, || "the words are others than those of one rank alone".into());
+        facts.check(right, || "the words differ from those that one rank alone computes".into());
         epoch.unlock()?;
     }
     world.barrier()?;

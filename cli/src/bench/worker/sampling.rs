@@ -1,10 +1,10 @@
-//! Batches of operations, long enough for a clock.
+//! Batches of operations, long enough for the clock's resolution.
 
 use super::facts::Outcome;
 use std::time::{Duration, Instant};
 use transom::{Op, Window, World};
 
-/// More samples than this say nothing more.
+/// The number of samples beyond which more add no information.
 const MOST: u32 = 10_000;
 const SHORTEST: Duration = Duration::from_micros(1);
 
@@ -12,7 +12,7 @@ fn batch_time(time: Duration) -> Duration {
     (time / MOST).max(SHORTEST)
 }
 
-/// Samples of what this rank does alone: `run` does so many operations, which are a multiple of `unit`.
+/// Samples of operations that this rank does alone. `run` does the given number of operations, a multiple of `unit`.
 pub fn alone(time: Duration, unit: usize, mut run: impl FnMut(usize) -> Outcome) -> Outcome<Vec<f64>> {
     let mut driver = Driver::new(time, unit);
     while let Some(count) = driver.next() {
@@ -23,13 +23,14 @@ pub fn alone(time: Duration, unit: usize, mut run: impl FnMut(usize) -> Outcome)
     Ok(driver.samples)
 }
 
-/// Collective: samples of what ranks do together; rank 0 says how many operations, a multiple of `unit`, before the clock runs,
-/// which is its own.
+/// Collective: samples of joint operations. Rank 0 announces the number of operations of a batch, a multiple of `unit`,
+/// before its own clock starts.
 pub fn together(world: &World, time: Duration, unit: usize, run: impl FnMut(usize) -> Outcome) -> Outcome<Vec<f64>> {
     by_the_clock(world, time, unit, run, Ok)
 }
 
-/// The same by the clock of the rank that takes the longest: that of a collective's root may stop long before the others have its data.
+/// The same as [`together`], but with the time of the slowest rank. A collective's root may return long before the others have its
+/// data.
 pub fn to_the_last(world: &World, time: Duration, unit: usize, run: impl FnMut(usize) -> Outcome) -> Outcome<Vec<f64>> {
     let last = |took: Duration| Ok(Duration::from_nanos(world.all_reduce_one(took.as_nanos() as u64, Op::Max)?));
     by_the_clock(world, time, unit, run, last)
@@ -71,13 +72,13 @@ fn by_the_clock(
     Ok(driver.samples)
 }
 
-/// How many operations the next batch has: first more and more, until the clock can tell; then so many, until the
+/// Chooses the number of operations of the next batch. It doubles until a batch is long enough, then stays until the
 /// time is over.
 struct Driver {
     end: Option<Instant>,
     time: Duration,
     count: usize,
-    /// Batches of this many that were long enough, in a row: one may be so by accident.
+    /// Successive batches of this number that were long enough. A single one may be long by accident.
     enough: u32,
     samples: Vec<f64>,
 }

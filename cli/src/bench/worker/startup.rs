@@ -1,4 +1,4 @@
-//! A job that does nothing: what it takes is seen from outside.
+//! An empty job, whose time is measured from outside.
 
 use super::facts::{Facts, Outcome};
 use transom::World;

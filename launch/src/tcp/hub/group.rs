@@ -1,4 +1,4 @@
-//! A group of ranks that exchange messages: the job, or a team.
+//! A group of ranks that exchange messages: the job or a team.
 
 use crate::tcp::frames::{Part, State};
 use std::collections::HashMap;
@@ -6,15 +6,15 @@ use transom_locks::Rank;
 
 pub(super) struct Group {
     pub members: Vec<Rank>,
-    /// The number in the group of each rank that is in it.
+    /// Index in the group of each member, by job rank.
     numbers: HashMap<Rank, usize>,
-    /// Of each member.
+    /// State of each member, by index.
     pub states: Vec<State>,
-    /// Members that have left or died, and the others have not been told.
+    /// Indices of members that have left or died without the others being notified yet.
     pub news: Vec<usize>,
-    /// What each member gave to the round under way.
+    /// Parts of the current round, by index.
     parts: Vec<Option<Part>>,
-    /// How many have not given theirs.
+    /// Number of members whose part of the current round is missing.
     missing: usize,
 }
 
@@ -30,14 +30,14 @@ impl Group {
         self.numbers.get(&rank).copied()
     }
 
-    /// Adds what a member gave; whether it is its first part of this round.
+    /// Adds a member's part; returns false if the member already gave a part to this round.
     pub fn add(&mut self, number: usize, part: Part) -> bool {
         let first = self.parts[number].replace(part).is_none();
         self.missing -= usize::from(first);
         first
     }
 
-    /// The parts of all members, once each has given one; a new round begins with that.
+    /// The parts of all members, once each has given one. Taking them begins a new round.
     pub fn take_round(&mut self) -> Option<impl Iterator<Item = Part>> {
         if self.missing > 0 {
             return None;

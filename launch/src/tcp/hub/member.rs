@@ -1,4 +1,4 @@
-//! The connection of a rank that has joined: what it sent, and what is to be sent to it.
+//! The hub's side of the connection of a rank that has joined: frames received and frames to be sent.
 
 use crate::tcp::frames::{GATHERED, LONGEST};
 use crate::tcp::silence::Silence;
@@ -8,7 +8,7 @@ use std::io::{self, IoSlice, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
 
-/// How many pieces are written in one call.
+/// Most pieces written in one system call.
 const AT_ONCE: usize = 16;
 
 /// A rank that has joined and not left.
@@ -17,19 +17,19 @@ pub(super) struct Member {
     to: Sealer,
     from: Opener,
     unsent: VecDeque<Piece>,
-    /// How many bytes of the first of them are sent.
+    /// Bytes already sent of the first piece in `unsent`.
     sent: usize,
-    /// Its connection is closed when all is sent.
+    /// The connection is closed once everything is sent.
     pub leaving: bool,
-    /// Something is unsent, and the server is told when it can be sent.
+    /// `unsent` is not empty, and the server polls the connection for writability.
     pub awaits_room: bool,
     pub silence: Silence,
 }
 
-/// Bytes to be sent. Those of a round are one buffer, whoever gets them.
+/// Bytes to be sent. All members share the buffer of a round.
 struct Piece {
     bytes: Arc<Vec<u8>>,
-    /// The group whose round this is of.
+    /// The group whose round this piece belongs to, if any.
     round: Option<u64>,
 }
 
@@ -39,7 +39,7 @@ impl Member {
         Member { stream, to, from, unsent, sent: 0, leaving: false, awaits_room: false, silence }
     }
 
-    /// Adds a frame to what is to be sent.
+    /// Queues a frame.
     pub fn tell(&mut self, kind: u8, group: u64, body: &Body) {
         let round = (kind == GATHERED).then_some(group);
         let frame = self.to.frame(kind, group, body);
@@ -47,13 +47,14 @@ impl Member {
             .extend([Some(Arc::new(frame.head)), frame.tail].into_iter().flatten().map(|bytes| Piece { bytes, round }));
     }
 
-    /// Whether it has not yet got all of the last round of a group. Who takes part in the next has, so that no more than
-    /// one round of each group is kept for a rank that reads nothing.
+    /// Returns whether part of the group's last round is still unsent to this rank. A rank that takes part in the next
+    /// round must have received the last one. The hub therefore keeps at most one round per group for a rank that does
+    /// not read.
     pub fn has_not_got(&self, group: u64) -> bool {
         self.unsent.iter().any(|piece| piece.round == Some(group))
     }
 
-    /// Sends as much as goes without waiting; whether that was all.
+    /// Sends as much as possible without blocking; returns whether everything is sent.
     pub fn send(&mut self) -> io::Result<bool> {
         while !self.unsent.is_empty() {
             let mut slices = [IoSlice::new(&[]); AT_ONCE];
@@ -78,7 +79,7 @@ impl Member {
         Ok(true)
     }
 
-    /// Reads once, without waiting; whether the connection goes on.
+    /// Reads once without blocking; returns false once the connection has ended.
     pub fn receive(&mut self, chunk: &mut [u8]) -> bool {
         match self.stream.read(chunk) {
             Ok(0) => return false,
@@ -89,7 +90,7 @@ impl Member {
         true
     }
 
-    /// The next frame that has come.
+    /// The next complete frame received.
     pub fn next(&mut self) -> Result<Option<Frame>, &'static str> {
         self.from.next(LONGEST)
     }

@@ -1,23 +1,23 @@
-//! What the thread of the hub and others tell each other.
+//! Communication between the hub's thread and other threads.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Instant;
 use transom_locks::Rank;
 
-/// What the hub's thread is told.
+/// An order to the hub's thread.
 pub(super) enum Order {
-    /// The rank's process has ended; well or not.
+    /// The rank's process has ended; true if it exited successfully.
     Ended(Rank, bool),
-    /// A rank that has not joined by then has died.
+    /// Ranks that have not joined by this time count as dead.
     AllBy(Instant),
-    /// The hub ends when no rank needs it any more.
+    /// The hub ends once all ranks have left or died.
     StopAfterAll,
     /// The hub ends now.
     Stop,
 }
 
-/// The first rank of the job that died, for other threads than the hub's: one more than its number; 0 for none.
+/// The first rank of the job that died, readable by all threads: one more than its number; 0 if none has.
 #[derive(Clone, Default)]
 pub(super) struct FirstDeath(Arc<AtomicUsize>);
 

@@ -1,5 +1,5 @@
-//! What the thread of the hub does. One turn of it costs what happened, not how many ranks there are; what is to be sent
-//! to a rank in one turn is sent in one call.
+//! The event loop of the hub's thread. The cost of one turn depends on the number of events, not of ranks. Everything
+//! sent to a rank in one turn takes one system call.
 
 use super::group::Group;
 use super::member::Member;
@@ -23,21 +23,21 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 use transom_locks::Rank;
 
-/// How long a connection may take to prove itself.
+/// Time for a connection to prove that it knows the secret.
 const PROVE_WITHIN: Duration = Duration::from_secs(5);
-/// How many connections may be unproven. When another comes, the oldest is closed.
+/// Most unproven connections. A further one replaces the oldest.
 const MOST_UNPROVEN: usize = 256;
-/// How many connections the system may hold for the hub: ranks may all come at once.
+/// Length of the listen queue: all ranks may connect at once.
 const BACKLOG: i32 = 4096;
-/// How long no connection is accepted after the system had no descriptor for one.
+/// Pause in accepting connections after an error, such as the lack of descriptors.
 const REST: Duration = Duration::from_millis(100);
-/// How long it may take until the others are told that a rank has left. When all ranks of a job leave, each is told of
-/// many at once. Deaths are told at once.
+/// Longest delay before the others are notified that a rank has left, so that one notice covers many ranks when all
+/// leave at once. Deaths are reported without delay.
 const TELL_WITHIN: Duration = Duration::from_millis(10);
-/// How many events one turn takes.
+/// Most events per turn.
 const EVENTS: usize = 256;
 
-/// What an event is of: these, a rank by its number, or an unproven connection by one from [`UNPROVEN`] up.
+/// Event numbers: these two, a rank, or an unproven connection from [`UNPROVEN`] up.
 const ORDERS: u64 = u64::MAX;
 const LISTENER: u64 = u64::MAX - 1;
 const UNPROVEN: u64 = 1 << 32;
@@ -47,43 +47,43 @@ pub(super) struct Server {
     listener: TcpListener,
     woken: UnixStream,
     orders: Receiver<Order>,
-    /// Tells which connections have something to read, or room to write.
+    /// Polls for connections that are readable or writable.
     epoll: OwnedFd,
-    /// By age.
+    /// Unproven connections by number, which increases with time.
     unproven: BTreeMap<u64, Unproven>,
     accepted: u64,
     ranks: Vec<Place>,
-    /// How many ranks are connected, or may yet join.
+    /// Number of ranks that are connected or may still join.
     awaited: usize,
     /// The job and its teams, by number.
     groups: HashMap<u64, Group>,
-    /// Groups with news.
+    /// Groups with unreported departures.
     with_news: Vec<u64>,
-    /// When the news are told.
+    /// Time at which the departures are reported.
     tell_at: Option<Instant>,
-    /// Ranks to which something is to be sent in this turn.
+    /// Ranks with bytes to send in this turn.
     to_send: Vec<Rank>,
-    /// No connection is accepted until then.
+    /// Time until which no connection is accepted, after accepting failed.
     rest: Option<Instant>,
-    /// A rank that has not joined by then has died.
+    /// Time after which ranks that have not joined count as dead.
     all_by: Option<Instant>,
-    /// When connections are looked at for hosts that vanished.
+    /// Time of the next check for hosts that vanished.
     look: Instant,
     stop_after_all: bool,
     first_death: FirstDeath,
     chunk: Vec<u8>,
 }
 
-/// What the hub knows of a rank's process.
+/// The hub's record of a rank.
 #[derive(Default)]
 struct Place {
     member: Option<Member>,
-    /// The process that joined as this rank; zeros for one whose process ended before it joined.
+    /// The process that joined as this rank; zero if the rank's process ended before it joined.
     taken: Option<ProcessId>,
 }
 
 impl Server {
-    /// Beside those of ranks.
+    /// Descriptors beyond those of ranks.
     pub const DESCRIPTORS: usize = MOST_UNPROVEN + 4;
 
     pub fn new(
@@ -140,14 +140,14 @@ impl Server {
                 }
             }
             self.keep_time()?;
-            self.tell_news()?;
+            self.report_departures()?;
             self.send()?;
         }
         Ok(())
     }
 
     fn sleep(&self) -> io::Result<Vec<u64>> {
-        // The oldest is the first to be closed.
+        // The oldest connection expires first.
         let unproven = self.unproven.values().next().map(|connection| connection.until);
         let next = [unproven, self.rest, self.all_by, self.tell_at, Some(self.look)].into_iter().flatten().min();
         let left = next.and_then(|next| Timespec::try_from(next.saturating_duration_since(Instant::now())).ok());
@@ -183,20 +183,20 @@ impl Server {
         Ok(())
     }
 
-    /// Changes which events of a connection are told.
+    /// Changes the events for which a descriptor is polled.
     fn watch(&self, fd: impl AsFd, number: u64, flags: EventFlags) -> io::Result<()> {
         Ok(epoll::modify(&self.epoll, fd, EventData::new_u64(number), flags)?)
     }
 
     fn accept(&mut self) -> io::Result<()> {
-        // Ranks that have come first prove themselves between these.
+        // The limit lets ranks that connected earlier prove themselves in between.
         for _ in 0..MOST_UNPROVEN / 4 {
             let stream = match self.listener.accept() {
                 Ok((stream, _)) => stream,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => {
-                    tracing::warn!(%error, "no connection can be accepted for now");
+                    tracing::warn!(%error, "the hub cannot accept a connection now; it retries");
                     self.rest = Some(Instant::now() + REST);
                     return self.watch(&self.listener, LISTENER, EventFlags::empty());
                 }
@@ -214,9 +214,9 @@ impl Server {
         Ok(())
     }
 
-    /// Reads what an unproven connection says. It stays unproven, becomes a rank's, or is closed.
+    /// Reads from an unproven connection, which stays unproven, becomes a rank's, or is closed.
     fn step_unproven(&mut self, number: u64) -> io::Result<()> {
-        // It may have been closed in this turn.
+        // An earlier event of this turn may have closed it.
         let Some(connection) = self.unproven.get_mut(&number) else { return Ok(()) };
         match connection.step(&self.secret, self.ranks.len()) {
             Ok(false) => return Ok(()),
@@ -245,12 +245,12 @@ impl Server {
         self.watch(&member.stream, rank as u64, EventFlags::IN)?;
         self.ranks[rank] = Place { member: Some(member), taken: Some(hello.process) };
         self.tell(rank, WELCOME, JOB, &process);
-        self.tell_who_is_gone(rank, JOB)?;
-        // What it said right behind that is here already, and no event will tell of it.
+        self.send_gone(rank, JOB)?;
+        // Frames sent right after the handshake are already buffered; no event reports them.
         self.take_frames(rank)
     }
 
-    /// Reads and writes what goes without waiting.
+    /// Reads and writes as much as possible without blocking.
     fn serve(&mut self, rank: Rank) -> io::Result<()> {
         let Some(member) = &mut self.ranks[rank].member else { return Ok(()) };
         if member.awaits_room {
@@ -279,10 +279,10 @@ impl Server {
         }
     }
 
-    /// Executes a frame of a rank. What is wrong with the frame is the inner error.
+    /// Executes a frame of a rank. The inner error is the fault of the frame.
     fn take(&mut self, rank: Rank, frame: Frame) -> io::Result<Result<(), &'static str>> {
         let Frame { kind, group: id, body } = frame;
-        let unexpected = Ok(Err("it sent a frame that is not expected now"));
+        let unexpected = Ok(Err("it sent an unexpected frame"));
         if kind == FORM {
             return self.form(rank, id, &body);
         }
@@ -316,15 +316,15 @@ impl Server {
         Ok(Ok(()))
     }
 
-    /// Makes a team. Each of its members says who they are; all must say the same.
+    /// Forms a team. Each member sends the list of members; all lists must be equal.
     fn form(&mut self, rank: Rank, id: u64, body: &[u8]) -> io::Result<Result<(), &'static str>> {
         let members = parse_members(body, self.ranks.len()).filter(|members| members.contains(&rank));
         let Some(members) = members else {
-            return Ok(Err("it forms a team that is not some of the ranks, and it one of them"));
+            return Ok(Err("its team is not a set of distinct ranks that includes itself"));
         };
         match self.groups.get(&id) {
             Some(group) if group.members != members => {
-                return Ok(Err("it forms a team of other members than others do"));
+                return Ok(Err("its team has other members than the same team of another rank"));
             }
             Some(_) => {}
             None => {
@@ -334,11 +334,11 @@ impl Server {
                 gone.into_iter().for_each(|rank| self.gone(rank, id, State::Died));
             }
         }
-        self.tell_who_is_gone(rank, id).map(Ok)
+        self.send_gone(rank, id).map(Ok)
     }
 
     fn ended(&mut self, rank: Rank, well: bool) {
-        // The end of a rank that has joined is the end of its connection, which comes after its last frames.
+        // For a rank that has joined, the end of its connection counts, which follows its last frames.
         if let Some(place) = self.ranks.get_mut(rank).filter(|place| place.taken.is_none()) {
             place.taken = Some(ProcessId::default());
             self.awaited -= 1;
@@ -346,7 +346,7 @@ impl Server {
         }
     }
 
-    /// The connection of a rank has ended. If it has not said that it leaves, it has died.
+    /// Handles the end of a rank's connection. A rank that has not said that it leaves has died.
     fn lose(&mut self, rank: Rank) {
         if self.ranks[rank].member.take().is_some() {
             self.awaited -= 1;
@@ -378,8 +378,8 @@ impl Server {
         tracing::debug!(rank, team = id, died = how == State::Died, "a rank is gone");
     }
 
-    /// Tells the members of each group which of them are gone, if it is time.
-    fn tell_news(&mut self) -> io::Result<()> {
+    /// Notifies the members of each group of those that are gone, if it is time.
+    fn report_departures(&mut self) -> io::Result<()> {
         if self.tell_at.is_none_or(|tell_at| tell_at > Instant::now()) {
             return Ok(());
         }
@@ -397,8 +397,8 @@ impl Server {
         Ok(())
     }
 
-    /// Tells a rank that joins a group which of its members have left or died before.
-    fn tell_who_is_gone(&mut self, rank: Rank, id: u64) -> io::Result<()> {
+    /// Notifies a rank that joins a group of the members that left or died before.
+    fn send_gone(&mut self, rank: Rank, id: u64) -> io::Result<()> {
         let Some(group) = self.groups.get(&id) else { return Ok(()) };
         let gone = group.states.iter().copied().enumerate().filter(|(_, state)| *state != State::There);
         let body = body_of_gone(gone);
@@ -415,11 +415,11 @@ impl Server {
         }
     }
 
-    /// Sends what goes without waiting.
+    /// Sends as much as possible without blocking.
     fn send(&mut self) -> io::Result<()> {
         for rank in std::mem::take(&mut self.to_send) {
             let Some(member) = &mut self.ranks[rank].member else { continue };
-            // An error is noticed when the connection is read.
+            // A failed connection is detected when it is read.
             let awaits_room = !member.send().unwrap_or(true);
             if member.awaits_room != awaits_room {
                 member.awaits_room = awaits_room;

@@ -1,4 +1,4 @@
-//! A connection before its other side has proved that it knows the job's secret.
+//! A connection whose other side has not yet proved that it knows the job's secret.
 
 use crate::tcp::frames::HERE;
 use crate::tcp::wire::{HELLO, Hello, Opener, Sealer, Secret};
@@ -8,10 +8,10 @@ use std::time::Instant;
 
 pub(super) struct Unproven {
     pub stream: TcpStream,
-    /// When it is closed unless it has proved itself.
+    /// Time at which the connection is closed unless it has proved itself.
     pub until: Instant,
     received: Vec<u8>,
-    /// What it said of itself, and the frames of the connection.
+    /// Identity claimed in the first message, and the frames of the connection.
     claim: Option<(Hello, Sealer, Opener)>,
 }
 
@@ -28,21 +28,21 @@ impl Unproven {
         Unproven { stream, until, received: Vec::new(), claim: None }
     }
 
-    /// Reads what has come, without waiting; whether it has proved itself now.
+    /// Reads without blocking; returns whether the connection has proved itself now.
     pub fn step(&mut self, secret: &Secret, size: usize) -> Result<bool, &'static str> {
         let mut chunk = [0; HELLO];
         let most = HELLO - self.received.len();
         let read = match self.stream.read(&mut chunk[..most]) {
-            Ok(0) => return Err("it ended before it proved that it knows the secret"),
+            Ok(0) => return Err("it ended before it proved knowledge of the secret"),
             Ok(read) => &chunk[..read],
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => &[],
-            Err(_) => return Err("it broke"),
+            Err(_) => return Err("the connection failed"),
         };
         if let Some((_, _, from)) = &mut self.claim {
             from.take_in(read);
             return match from.next(0)? {
                 Some(frame) if frame.kind == HERE => Ok(true),
-                Some(_) => Err("it does not begin with the frame that it should"),
+                Some(_) => Err("its first frame is not HERE"),
                 None => Ok(false),
             };
         }
@@ -50,18 +50,18 @@ impl Unproven {
         let Ok(hello) = self.received[..].try_into() else { return Ok(false) };
         let (hello, answer, (to, from)) = Hello::hear(hello, secret)?;
         if hello.size != size || hello.rank >= size {
-            return Err("it is of a job of another size");
+            return Err("it belongs to a job of another size");
         }
-        // The first bytes to this connection always fit into its send buffer.
+        // The send buffer is empty, so the answer always fits.
         if self.stream.write(&answer).ok() != Some(answer.len()) {
-            return Err("it takes no bytes");
+            return Err("it accepts no bytes");
         }
         self.received.clear();
         self.claim = Some((hello, to, from));
         Ok(false)
     }
 
-    /// To be called once it has proved itself.
+    /// Converts a connection for which `step` returned true.
     pub fn into_proven(self) -> Option<Proven> {
         let (hello, to, from) = self.claim?;
         Some(Proven { stream: self.stream, hello, to, from })

@@ -1,9 +1,9 @@
-//! Connections that do not know the secret, and members whose frames are not what they should be.
+//! Connections that do not know the secret, and members that send malformed frames.
 
 use super::*;
 
 #[test]
-fn who_does_not_know_the_secret_learns_and_changes_nothing() {
+fn stranger_learns_and_changes_nothing() {
     let job = Job::start(2);
     let zero = job.join(0);
 
@@ -15,24 +15,24 @@ fn who_does_not_know_the_secret_learns_and_changes_nothing() {
         let _ = connection.read_to_end(&mut answer);
         answer
     };
-    // Garbage, of any length, is answered by an end.
+    // The hub closes connections that send garbage of any length.
     for garbage in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0; HELLO + 100], &[255; 100_000]] {
         assert_eq!(answer_to(garbage), b"", "{} bytes of garbage", garbage.len());
     }
-    // A rank or a job that is not.
+    // A rank or a size that does not exist in this job.
     for (rank, size) in [(2, 2), (u32::MAX as usize, 2), (0, 3)] {
         assert_eq!(answer_to(&hello(rank, size).say(&job.secret).unwrap().0), b"");
     }
-    // The right words and the wrong secret.
+    // A valid message under the wrong secret.
     let wrong = Secret::fresh().unwrap();
     let refused = greet(&job.address(), hello(1, 2), &wrong).map(drop).unwrap_err();
     assert!(refused.to_string().contains("does not know the secret"), "{refused}");
     assert_eq!(answer_to(&hello(1, 2).say(&wrong).unwrap().0), b"");
-    // What a rank said, said again by one who cannot go on.
+    // A replay of a rank's first message, without the keys to continue.
     let (said, _) = hello(1, 2).say(&job.secret).unwrap();
     assert_eq!(answer_to(&said).len(), ANSWER);
     assert_eq!(answer_to(&[&said[..], &[7; 500]].concat()).len(), ANSWER);
-    // And what the hub itself said, said back.
+    // The hub's own answer, reflected.
     let mut connection = job.connection();
     connection.write_all(&said).unwrap();
     let mut answer = [0; ANSWER];
@@ -42,18 +42,18 @@ fn who_does_not_know_the_secret_learns_and_changes_nothing() {
     let _ = connection.read_to_end(&mut more);
     assert_eq!(more, b"");
 
-    // The place of rank 1 is free as before, and taken once.
+    // Rank 1 can still join, once.
     let one = job.join(1);
     let twice = Hello { process: process(17), ..hello(1, 2) };
     let refused = greet(&job.address(), twice, &job.secret).unwrap();
-    assert!(matches!(refused, Answer::Refused(by) if by == process(1)), "it is told which process has joined");
+    assert!(matches!(refused, Answer::Refused(by) if by == process(1)), "the refusal names the process that joined");
     assert!(zero.lost().is_none() && one.lost().is_none());
     on_all(vec![zero, one], |rank| rank.barrier().unwrap());
 }
 
-/// One between a rank and the hub, who passes on what both say and keeps it.
+/// A third party relays and records all bytes between a rank and the hub.
 #[test]
-fn what_was_said_once_is_of_no_use_again() {
+fn replayed_session_is_refused() {
     let job = Job::start(2);
     let between = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let (address, to_hub) = (between.local_addr().unwrap(), job.connection());
@@ -74,7 +74,10 @@ fn what_was_said_once_is_of_no_use_again() {
     let one = job.join(1);
     on_all(vec![zero, one], |rank| rank.all_gather(b"said").unwrap());
     let heard = within(|| listening.join().unwrap());
-    assert!(heard.len() > HELLO && !heard.windows(4).any(|said| said == b"said"), "it heard all, and nothing of it");
+    assert!(
+        heard.len() > HELLO && !heard.windows(4).any(|said| said == b"said"),
+        "the recording is complete and encrypted"
+    );
 
     let again = Job::with(2, job.secret.clone());
     let one = again.join(1);
@@ -82,13 +85,13 @@ fn what_was_said_once_is_of_no_use_again() {
     let _ = connection.write_all(&heard);
     let mut answer = Vec::new();
     let _ = connection.read_to_end(&mut answer);
-    assert!(answer.len() <= ANSWER, "the hub said {} bytes to one who only repeats", answer.len());
-    let zero = again.join(0); // its place is free
+    assert!(answer.len() <= ANSWER, "the hub sent {} bytes to a replay", answer.len());
+    let zero = again.join(0); // the replay did not take its place
     on_all(vec![zero, one], |rank| rank.barrier().unwrap());
 }
 
 #[test]
-fn silent_connections_keep_no_rank_out() {
+fn silent_connections_do_not_block_joining() {
     let job = Job::start(2);
     let silent: Vec<_> = (0..400).map(|_| job.connection()).collect();
     let halves = silent.iter().take(100).map(|mut connection| connection.write_all(b"transom"));
@@ -97,7 +100,7 @@ fn silent_connections_keep_no_rank_out() {
         let ranks = job.all();
         (on_all(ranks, |rank| rank.barrier().unwrap()), job).1
     });
-    // Each is sent away after a while.
+    // The hub closes each silent connection eventually.
     within(move || {
         for mut connection in silent {
             assert!(matches!(connection.read(&mut [0; 8]), Ok(0) | Err(_)));
@@ -106,21 +109,21 @@ fn silent_connections_keep_no_rank_out() {
     drop(ranks);
 }
 
-/// A member whose frames are not what they should be dies of it, and nobody else.
+/// A member that sends a malformed frame dies; the other ranks stay alive.
 #[test]
-fn a_member_that_says_nonsense_has_died() {
+fn member_with_malformed_frame_dies() {
     type Wrong = fn(&mut Sealer) -> Vec<u8>;
     let wrongs: [Wrong; 13] = [
-        |_| vec![255; 70_000],             // a length beyond all
-        |to| frame(to, 99, JOB, &[]),      // a kind that is not
-        |to| frame(to, WELCOME, JOB, &[]), // the hub's own
+        |_| vec![255; 70_000],             // length beyond the limit
+        |to| frame(to, 99, JOB, &[]),      // unknown kind
+        |to| frame(to, WELCOME, JOB, &[]), // a kind that only the hub sends
         |to| frame(to, PART, 7, b"a team that nobody formed"),
         |to| frame(to, PART, JOB, &vec![0; LONGEST as usize + 1]), // too long
-        |to| [frame(to, PART, JOB, &[]), frame(to, PART, JOB, &[])].concat(), // twice in a round
-        |to| frame(to, FORM, 1, &[]),                              // teams without members,
-        |to| frame(to, FORM, 2, b"\0\0\0\0"),                      // without oneself,
-        |to| frame(to, FORM, 3, b"\x01\0\0\0\x02\0\0\0"),          // with others than there are,
-        |to| frame(to, FORM, 4, b"\x01\0\0\0\x01\0\0\0"),          // with one twice
+        |to| [frame(to, PART, JOB, &[]), frame(to, PART, JOB, &[])].concat(), // two parts in one round
+        |to| frame(to, FORM, 1, &[]),                              // team without members,
+        |to| frame(to, FORM, 2, b"\0\0\0\0"),                      // without its sender,
+        |to| frame(to, FORM, 3, b"\x01\0\0\0\x02\0\0\0"),          // with ranks beyond the job,
+        |to| frame(to, FORM, 4, b"\x01\0\0\0\x01\0\0\0"),          // with a duplicate
         |to| {
             let mut frame = frame(to, PART, JOB, b"changed");
             frame[20] ^= 1;
@@ -132,7 +135,7 @@ fn a_member_that_says_nonsense_has_died() {
             frame
         },
         |to| {
-            frame(to, PART, JOB, &[]); // left out
+            frame(to, PART, JOB, &[]); // a frame is left out
             frame(to, PART, JOB, &[])
         },
     ];

@@ -1,10 +1,10 @@
-//! A launcher's hub, and hubs that answer late, little by little, or not at all.
+//! A launcher's hub; hubs that answer late, slowly, or not at all.
 
 use super::*;
 
-/// A rank's own children may ask after all ranks have left.
+/// Children of a rank may connect after all ranks have left.
 #[test]
-fn the_hub_of_a_launcher_answers_until_the_launcher_ends() {
+fn launchers_hub_answers_after_all_left() {
     let job = Job::start(1);
     drop(job.join(0));
     let answer = greet(&job.address(), Hello { process: process(17), ..hello(0, 1) }, &job.secret).unwrap();
@@ -12,11 +12,11 @@ fn the_hub_of_a_launcher_answers_until_the_launcher_ends() {
     let job = Job::start(1);
     job.hub.ended(0, true);
     let answer = greet(&job.address(), hello(0, 1), &job.secret).unwrap();
-    assert!(matches!(answer, Answer::Refused(by) if by == ProcessId::default()), "nobody has joined");
+    assert!(matches!(answer, Answer::Refused(by) if by == ProcessId::default()), "no process has joined");
 }
 
 #[test]
-fn a_hub_that_answers_little_by_little_is_given_up() {
+fn trickling_hub_times_out() {
     let slow = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = slow.local_addr().unwrap();
     let answering = std::thread::spawn(move || {
@@ -30,8 +30,9 @@ fn a_hub_that_answers_little_by_little_is_given_up() {
 }
 
 #[test]
-fn a_hub_that_welcomes_late_is_waited_for() {
-    // Who gave up after the hub had let it in would be refused when it tried again, and told dead to the others.
+fn late_welcome_is_awaited() {
+    // A rank that gave up after the hub admitted it would be refused at its next attempt, and reported dead to the
+    // others.
     let job = Job::start(1);
     let (between, hub) = (std::net::TcpListener::bind("127.0.0.1:0").unwrap(), job.address());
     let (address, secret) = (between.local_addr().unwrap(), job.secret.clone());
@@ -57,8 +58,8 @@ fn a_hub_that_welcomes_late_is_waited_for() {
 }
 
 #[test]
-fn a_hub_that_is_not_there_or_another_is_said() {
-    // Nobody there: `join` goes on for a minute; one attempt says why.
+fn unreachable_hub_is_named_and_wrong_one_skipped() {
+    // No listener: `join` retries for a minute, while one attempt fails at once.
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     assert!(greet(&nobody, hello(0, 1), &Secret::fresh().unwrap()).is_err());
     let nowhere = Contact { addresses: vec![], secret: Secret::fresh().unwrap() };

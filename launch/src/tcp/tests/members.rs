@@ -1,9 +1,9 @@
-//! Ranks that meet, leave, and die.
+//! Ranks that join, leave and die.
 
 use super::*;
 
 #[test]
-fn everyone_gets_what_everyone_says() {
+fn all_gather_returns_every_message() {
     for size in [1, 2, 3, 4, 8] {
         let job = Job::start(size);
         let say =
@@ -20,7 +20,7 @@ fn everyone_gets_what_everyone_says() {
 }
 
 #[test]
-fn messages_have_a_limit_that_all_learn_of() {
+fn too_long_message_fails_at_all_ranks() {
     let job = Job::start(3);
     on_all(job.all(), |rank| {
         let mine = vec![7; if rank.rank() == 1 { LONGEST as usize + 1 } else { 5 }];
@@ -32,7 +32,7 @@ fn messages_have_a_limit_that_all_learn_of() {
 }
 
 #[test]
-fn a_connection_that_ends_is_a_death_told_to_all() {
+fn ended_connection_is_reported_as_death() {
     let job = Job::start(4);
     let mut ranks = job.all();
     let dead = ranks.remove(2);
@@ -52,13 +52,13 @@ fn a_connection_that_ends_is_a_death_told_to_all() {
 }
 
 #[test]
-fn a_panic_and_a_failure_are_deaths() {
+fn panic_and_failure_are_deaths() {
     let job = Job::start(3);
     let mut ranks = job.all();
     let panicking = ranks.pop().unwrap();
     std::thread::spawn(move || {
         let _held = panicking;
-        panic!("as it should");
+        panic!("the test panics on purpose");
     });
     until(|| ranks.iter().all(|rank| rank.first_death() == Some(2)));
     ranks[1].fail(); // the first death stays the cause
@@ -71,7 +71,7 @@ fn a_panic_and_a_failure_are_deaths() {
 }
 
 #[test]
-fn leaving_is_no_death() {
+fn leaving_is_not_a_death() {
     let job = Job::start(3);
     let mut ranks = job.all();
     let others: Vec<_> = ranks.drain(1..).collect();
@@ -91,7 +91,7 @@ fn leaving_is_no_death() {
         others.iter().all(|rank| matches!(rank.check_peers(Awaited::Rank(0)), Err(FabricError::PeerLeft { rank: 0 })))
     );
     assert!(others.iter().all(|rank| rank.first_death().is_none()));
-    // Of a wait that anyone may end the last other decides.
+    // A wait that any rank may end fails only when the last other rank has left.
     assert!(others.iter().all(|rank| rank.check_peers(Awaited::Anyone).is_ok()));
     let one = others.into_iter().next().unwrap();
     until(|| matches!(one.check_peers(Awaited::Anyone), Err(FabricError::PeerLeft { rank: 0 })));
@@ -101,7 +101,7 @@ fn leaving_is_no_death() {
 }
 
 #[test]
-fn rank_0_with_the_hub_stays_until_all_have_left() {
+fn rank_0_with_hub_stays_until_all_left() {
     let Job { hub, secret, size, .. } = Job::start(3);
     let address = ([127, 0, 0, 1], hub.port()).into();
     let (send, receive) = mpsc::channel();
@@ -113,7 +113,7 @@ fn rank_0_with_the_hub_stays_until_all_have_left() {
     });
     until(|| others.iter().all(|rank| matches!(rank.lost(), Some(FabricError::PeerLeft { rank: 0 }))));
     drop(others.pop());
-    // The hub still tells, so rank 0 is still there.
+    // The hub still notifies, so rank 0 still runs it.
     until(|| matches!(others[0].check_peers(Awaited::Rank(2)), Err(FabricError::PeerLeft { rank: 2 })));
     assert!(receive.try_recv().is_err());
     drop(others);
@@ -121,14 +121,14 @@ fn rank_0_with_the_hub_stays_until_all_have_left() {
 }
 
 #[test]
-fn rank_0_with_the_hub_gives_up_who_never_comes() {
+fn rank_0_with_hub_gives_up_absent_ranks() {
     let job = || {
         let Job { hub, secret, size, .. } = Job::start(3);
         let address = ([127, 0, 0, 1], hub.port()).into();
         let zero = join(0, size, address, &secret, HubAt::Rank0(Some(hub)));
         (zero, join(1, size, address, &secret, HubAt::Rank0(None)))
     };
-    // While they wait,
+    // While the others wait,
     let (zero, one) = job();
     let hub = zero.clone();
     let waiting = std::thread::spawn(move || on_all(vec![zero, one], |rank| rank.barrier()));
@@ -136,14 +136,14 @@ fn rank_0_with_the_hub_gives_up_who_never_comes() {
     for told in within(|| waiting.join().unwrap()) {
         assert!(matches!(told, Err(FabricError::PeerDied { rank: 2 })), "{told:?}");
     }
-    // and when they leave before.
+    // and when they have left before.
     let (zero, one) = job();
     zero.all_by(Instant::now() + Duration::from_millis(200));
     within(move || drop((one, zero)));
 }
 
 #[test]
-fn the_end_of_the_hub_is_an_error() {
+fn end_of_the_hub_is_an_error() {
     let job = Job::start(2);
     let ranks = job.all();
     drop(job);
@@ -159,7 +159,7 @@ fn the_end_of_the_hub_is_an_error() {
 }
 
 #[test]
-fn a_rank_that_never_comes_is_waited_for_until_its_process_ends() {
+fn absent_rank_dies_when_its_process_ends() {
     let job = Job::start(3);
     let ranks = vec![job.join(0), job.join(1)];
     let waiting = std::thread::spawn(move || on_all(ranks, |rank| rank.barrier()));
@@ -167,7 +167,7 @@ fn a_rank_that_never_comes_is_waited_for_until_its_process_ends() {
     for told in within(|| waiting.join().unwrap()) {
         assert!(matches!(told, Err(FabricError::PeerDied { rank: 2 })), "{told:?}");
     }
-    // One that ends well without ever joining has left; who comes later learns of it.
+    // A process that exits successfully without joining has left; ranks that join later are notified.
     let job = Job::start(2);
     job.hub.ended(1, true);
     job.hub.ended(7, true); // no such rank
@@ -175,9 +175,9 @@ fn a_rank_that_never_comes_is_waited_for_until_its_process_ends() {
     until(|| matches!(zero.lost(), Some(FabricError::PeerLeft { rank: 1 })));
 }
 
-/// As one that is stopped does, whatever was sent to it. What the hub keeps for it has a limit.
+/// A stopped process reads nothing either. The hub's buffer for such a rank is bounded.
 #[test]
-fn a_rank_that_reads_nothing_for_a_while_is_alive() {
+fn rank_that_reads_nothing_is_alive() {
     const PATIENCE: Duration = Duration::from_secs(14); // longer than any limit of the kernel or of the hub
     let job = Job::start(3);
     let message = vec![7; LONGEST as usize];
@@ -206,7 +206,7 @@ fn a_rank_that_reads_nothing_for_a_while_is_alive() {
     assert_eq!(round.len(), 3 * (8 + message.len()));
     stopped.write_all(&frame(&mut to, PART, JOB, &[])).unwrap();
     on_all(ranks.clone(), |rank| rank.barrier().unwrap());
-    // One that takes part in the next round has got all of the last, or does not keep to the rules.
+    // A rank that joins the next round before it has received the last one violates the protocol.
     stopped.write_all(&frame(&mut to, PART, JOB, &message)).unwrap();
     on_all(ranks.clone(), move |rank| drop(rank.all_gather(&message).unwrap()));
     stopped.write_all(&frame(&mut to, PART, JOB, &[])).unwrap();
@@ -214,7 +214,7 @@ fn a_rank_that_reads_nothing_for_a_while_is_alive() {
 }
 
 #[test]
-fn of_several_deaths_each_is_named() {
+fn each_of_several_deaths_is_named() {
     let job = Job::start(6);
     let ranks = job.all();
     ranks[3].cut();

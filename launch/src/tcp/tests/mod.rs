@@ -1,4 +1,4 @@
-//! Ranks as threads around a hub of their own.
+//! Tests with ranks as threads around a hub.
 
 mod hostile;
 mod hubs;
@@ -25,7 +25,7 @@ struct Job {
     hub: Hub,
     secret: Secret,
     size: usize,
-    /// This machine's address, as another network has it.
+    /// This machine's address in another network, while a test visits that network.
     seen_from: std::sync::Mutex<Option<[u8; 4]>>,
 }
 
@@ -73,18 +73,18 @@ fn join(rank: Rank, size: usize, address: SocketAddr, secret: &Secret, hub: HubA
     Tcp::join(rank, size, process(rank), &contact(address, secret), hub).unwrap()
 }
 
-/// Runs it on a thread, and fails if it takes too long.
+/// Runs `body` on a thread; panics if it takes longer than [`LIMIT`].
 fn within<R: Send + 'static>(body: impl FnOnce() -> R + Send + 'static) -> R {
     let (send, receive) = mpsc::channel();
     let thread: JoinHandle<()> = std::thread::spawn(move || drop(send.send(body())));
     match receive.recv_timeout(LIMIT) {
         Ok(returned) => returned,
-        Err(mpsc::RecvTimeoutError::Timeout) => panic!("it takes longer than {LIMIT:?}"),
+        Err(mpsc::RecvTimeoutError::Timeout) => panic!("the call takes longer than {LIMIT:?}"),
         Err(mpsc::RecvTimeoutError::Disconnected) => std::panic::resume_unwind(thread.join().unwrap_err()),
     }
 }
 
-/// Runs it on all ranks, each a thread.
+/// Runs `body` for all ranks, each on a thread of its own.
 fn on_all<R: Send + 'static>(ranks: Vec<Tcp>, body: impl Fn(Tcp) -> R + Send + Sync + Clone + 'static) -> Vec<R> {
     let run = |rank| {
         let body = body.clone();
@@ -94,16 +94,16 @@ fn on_all<R: Send + 'static>(ranks: Vec<Tcp>, body: impl Fn(Tcp) -> R + Send + S
     within(move || running.into_iter().map(|rank| rank.join().unwrap()).collect())
 }
 
-/// Waits until it is so.
+/// Polls until `so` returns true.
 fn until(mut so: impl FnMut() -> bool) {
     let until = Instant::now() + LIMIT;
     while !so() {
-        assert!(Instant::now() < until, "not so after {LIMIT:?}");
+        assert!(Instant::now() < until, "the condition is false after {LIMIT:?}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
 
-/// The connection of a rank, without the thread that reads it.
+/// The connection of a rank without its reading thread.
 fn raw(job: &Job, rank: Rank) -> (TcpStream, Sealer, Opener) {
     match greet(&job.address(), hello(rank, job.size), &job.secret).unwrap() {
         Answer::Welcome(stream, to, from) => (stream, to, from),

@@ -1,11 +1,11 @@
-//! Hosts that vanish: another network on this machine is cut off.
+//! Hosts that vanish, simulated by a second network namespace that is cut off.
 
 use super::*;
 
-/// A second network on this machine, joined to it by a cable of its own. Both are a process's, which ends with this one.
+/// A second network namespace, connected to this one by a veth pair. Its process holds it and ends with this one.
 struct Network {
     process: std::process::Child,
-    /// The third number of its addresses.
+    /// Third octet of its addresses.
     third: u8,
 }
 
@@ -27,7 +27,7 @@ impl Network {
         made.then_some(network)
     }
 
-    /// Runs it on a thread that is in this network, where the job is at another address.
+    /// Runs `body` on a thread inside this network, where the job has another address.
     fn visit<R: Send>(&self, job: &Job, body: impl FnOnce(&Job) -> R + Send) -> R {
         let there = std::fs::File::open(format!("/proc/{}/ns/net", self.process.id())).unwrap();
         let visit = || {
@@ -61,13 +61,13 @@ fn run(words: &str) -> bool {
 }
 
 fn not_run() {
-    // Past the capture of a test's output.
+    // Bypasses the capture of test output.
     let said = "\n*** NOT RUN: a host that vanishes needs root, `unshare`, `nsenter` and `ip` ***\n";
     io::stderr().write_all(said.as_bytes()).unwrap();
 }
 
 #[test]
-fn a_host_that_vanishes_has_died() {
+fn vanished_host_has_died() {
     let Some(network) = Network::new() else { return not_run() };
     let job = Job::start(2);
     let (zero, one) = (job.join(0), network.visit(&job, |job| job.join(1)));
@@ -78,9 +78,9 @@ fn a_host_that_vanishes_has_died() {
     assert!(matches!(told[1], (1, Err(FabricError::System { .. }))), "{told:?}");
 }
 
-/// Also if it had said before that it has no room for more.
+/// The receive window of the vanished host was full.
 #[test]
-fn a_host_that_vanishes_with_much_unread_has_died() {
+fn vanished_host_with_full_window_has_died() {
     let Some(network) = Network::new() else { return not_run() };
     let job = Job::start(2);
     let (zero, (_stream, ..)) = (
@@ -98,26 +98,26 @@ fn a_host_that_vanishes_with_much_unread_has_died() {
     assert!(matches!(told, Err(FabricError::PeerDied { rank: 1 })), "{told:?}");
 }
 
-/// TCP by itself doubles its timeout each time: it would send for the sixth time after 63 times as long as for the first. How long the
-/// first takes is the kernel's business: 200 ms, or three seconds where this machine stood still while the two connected.
+/// TCP doubles its timeout at each retransmission by default: the sixth would follow after 63 times the first timeout.
+/// The kernel chooses the first one: 200 ms, or three seconds if this machine stood still during the handshake.
 #[test]
-fn what_is_lost_is_sent_again_often() {
+fn lost_data_are_retransmitted_linearly() {
     let Some(network) = Network::new() else { return not_run() };
     let job = Job::start(1);
     let mut there = network.visit(&job, Job::connection);
     silence::prepare(&there).unwrap();
-    // Lost on the way: no such host is there.
+    // The network drops the data: this link-layer address does not exist.
     let lost = format!("ip neigh replace 198.18.{}.1 lladdr 02:00:00:00:00:01 dev cable nud permanent", network.third);
     assert!(network.run(&lost));
     let sent = std::time::Instant::now();
     there.write_all(&[1]).unwrap();
     let [first, sixth] = [1, 6].map(|times| {
         while nix::sys::socket::getsockopt(&there, silence::TcpInfo).unwrap().retransmits < times {
-            assert!(sent.elapsed() < Duration::from_secs(100), "not sent again {times} times in 100 s");
+            assert!(sent.elapsed() < Duration::from_secs(100), "fewer than {times} retransmissions in 100 s");
             std::thread::sleep(Duration::from_millis(10));
         }
         sent.elapsed()
     });
-    // Five seconds for a machine that stands still.
+    // Five seconds of tolerance for a machine that stands still.
     assert!(sixth <= 20 * first + Duration::from_secs(5), "{first:?} to the first, {sixth:?} to the sixth");
 }

@@ -1,8 +1,8 @@
-//! A thousand ranks at one hub: the processor time that it takes.
+//! Processor time of the hub with a thousand ranks.
 
 use super::*;
 
-/// What the thread that runs a hub has used of a processor.
+/// Processor time that the thread of a hub has used.
 fn processor_time(hub: &Hub) -> Duration {
     let name = format!("hub {}\n", hub.port());
     let threads = std::fs::read_dir("/proc/self/task").unwrap().flatten().map(|thread| thread.path());
@@ -12,10 +12,10 @@ fn processor_time(hub: &Hub) -> Duration {
     Duration::from_nanos(used.split(' ').next().unwrap().parse().unwrap())
 }
 
-/// Time of a processor that the hub takes is counted: it is the one for all, while ranks have processors of their own.
-/// `cargo test --release -p transom-launch --lib a_thousand -- --nocapture` prints it.
+/// Counts the processor time of the hub, which serves all ranks with one thread, while ranks have their own processors.
+/// `cargo test --release -p transom-launch --lib thousand_ranks -- --nocapture` prints it.
 #[test]
-fn a_thousand_ranks() {
+fn hub_serves_a_thousand_ranks() {
     const RANKS: usize = 1000;
     const RECORD: usize = 100;
     let job = Job::start(RANKS);

@@ -2,13 +2,13 @@
 
 use super::*;
 
-/// A team of the ranks that name the same colour, numbered by `key`.
+/// Splits a job: a team of the ranks with the same colour, ordered by `key`.
 fn split(job: &Tcp, colour: Option<u64>, key: u64) -> Option<Tcp> {
     let mine = [colour.unwrap_or(u64::MAX), key];
     let wishes = job.all_gather(mine.map(u64::to_le_bytes).as_flattened()).unwrap();
     let mut members: Vec<_> = (0..job.size()).filter(|&rank| wishes[rank][..8] == wishes[job.rank()][..8]).collect();
     members.sort_by_key(|&rank| wishes[rank][8]);
-    // Ranks without a colour take part in the exchange of the others.
+    // Ranks without a colour take part in the exchange too.
     let mut meet = |mine: &[u8]| {
         let said = job.all_gather(mine)?;
         Ok(members.iter().map(|&rank| said[rank].clone()).collect())
@@ -20,11 +20,11 @@ fn split(job: &Tcp, colour: Option<u64>, key: u64) -> Option<Tcp> {
 }
 
 #[test]
-fn teams_are_exchanges_of_their_own() {
+fn teams_exchange_independently() {
     let job = Job::start(5);
     on_all(job.all(), |rank| {
         let (me, odd) = (rank.rank(), rank.rank() % 2);
-        // Rank 4 stays out; the others by parity, the highest first.
+        // Rank 4 stays out. The others split by parity, highest rank first.
         let team = split(&rank, (me < 4).then_some(odd as u64), 10 - me as u64);
         let Some(team) = team else {
             assert_eq!(me, 4);
@@ -42,7 +42,7 @@ fn teams_are_exchanges_of_their_own() {
 }
 
 #[test]
-fn teams_end_with_their_members() {
+fn leaving_and_dying_end_the_teams() {
     let job = Job::start(4);
     on_all(job.all(), |rank| {
         let me = rank.rank();
@@ -50,7 +50,7 @@ fn teams_end_with_their_members() {
         let all = split(&rank, Some(7), 0).unwrap();
         rank.barrier().unwrap();
         if me == 0 {
-            drop(pair); // of the pair only
+            drop(pair); // leaves the pair only
             assert_eq!(all.all_gather(&[]).unwrap().len(), 4);
             return rank.barrier().unwrap();
         }
@@ -70,7 +70,7 @@ fn teams_end_with_their_members() {
 }
 
 #[test]
-fn a_job_is_left_while_a_team_of_it_goes_on() {
+fn team_outlives_its_job() {
     let job = Job::start(2);
     on_all(job.all(), |rank| {
         let team = split(&rank, Some(0), 0).unwrap();

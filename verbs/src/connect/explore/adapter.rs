@@ -1,40 +1,40 @@
-//! A rank's adapter: the queue pairs that it has made, and what is wrong with how a machine uses it.
+//! A simulated adapter: the queue pairs that a rank created, and checks of the machine's use of them.
 
 use super::super::machine::Effects;
 use super::super::message::{End, Message};
 use crate::wr::{Kind, Received};
 use rustix::io::Errno;
 
-/// A queue pair that a side has made.
+/// A queue pair created by a side.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Made {
     pub generation: u32,
     pub end: End,
     pub connected: Option<End>,
     pub alive: bool,
-    /// It is the lane's.
+    /// Attached to the lane.
     pub attached: bool,
-    /// What was posted to it, and how many of that were answered.
+    /// Requests posted to it, and the number of them that were answered.
     pub sent: Vec<Sent>,
     pub answered: usize,
-    /// Packets that have come and were executed.
+    /// Packets received and executed.
     pub arrived: u32,
-    /// Of a mutant: it has told what it received, and goes on.
+    /// For a mutant: it reported its received position and still executes packets.
     pub sooner: bool,
 }
 
-/// A request as it was posted to a queue pair.
+/// A request as posted to a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Sent {
     pub number: u64,
     pub kind: Kind,
     pub packets: u32,
-    /// In place of one that was executed.
+    /// Posted in place of a request that was executed before.
     pub marker: bool,
     pub fenced: bool,
 }
 
-/// Which of the adapter's verbs is refused.
+/// The verb that the adapter refuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     None,
@@ -42,12 +42,12 @@ pub enum Refusal {
     Connect,
 }
 
-/// Distinct for each side and verb.
+/// An error number distinct for each side and verb.
 pub fn errno(side: usize, verb: usize) -> Errno {
     Errno::from_raw_os_error((1 + 2 * side + verb) as i32)
 }
 
-/// What a machine does in one step.
+/// The effects of one step of a machine.
 pub struct Doing<'a> {
     pub side: usize,
     pub rails: u32,
@@ -55,7 +55,7 @@ pub struct Doing<'a> {
     pub received: &'a mut Received,
     pub refused: &'a mut [bool; 2],
     pub refusal: Refusal,
-    /// Whether the refusal came to be.
+    /// The refused verb was called.
     pub met: bool,
     pub sent: Vec<Message>,
     pub mutant: Option<Mutant>,
@@ -75,8 +75,7 @@ impl Effects for Doing<'_> {
             self.wrong = Some(format!("a second queue pair of generation {generation}, or an older one"));
         }
         let number = 2 + 2 * self.made.len() as u32 + self.side as u32;
-        // The numbers of packets go round.
-        // Each side takes them by turns, and begins with another.
+        // Packet numbers wrap around.
         let by = by.filter(|_| self.mutant != Some(Mutant::OtherRail));
         let by = by.unwrap_or((self.made.len() + self.side) as u32 % self.rails);
         let end = End { by, queue_pair: number, psn: (0xff_fffd + number) % (1 << 24), received: *self.received };
@@ -132,65 +131,65 @@ impl Effects for Doing<'_> {
     }
 }
 
-/// What is wrong with a run, made at the boundary of the machine: the code under check is the code that ships.
+/// A fault inserted at the boundary of the machine; the code under check is the production code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mutant {
     /// The attacker knows the secret.
     ForgeriesOpened,
-    /// What is heard counts as of the current generation.
+    /// Messages of old generations count as current.
     OldHeard,
-    /// Requests of a newer generation are not heard.
+    /// Requests of a newer generation are ignored.
     NewUnheard,
-    /// A reply of an old generation counts as one to the latest request.
+    /// A reply of an old generation counts for the latest request.
     ReplyToAnother,
-    /// Requests of both sides that cross are not heard.
+    /// Crossing requests of both sides are ignored.
     CrossingUnheard,
-    /// What is sent in place of a repeated reply is nothing.
+    /// A repeated reply is not sent.
     RepliesOnce,
-    /// Whoever waits does not ask again.
+    /// A waiting side does not repeat its request.
     AsksOnce,
     /// Rejects are not sent.
     RejectsUnsent,
-    /// A reject tells another error.
+    /// A reject carries another error.
     OtherReason,
-    /// A queue pair is not destroyed when it is retired.
+    /// Retiring does not destroy the queue pair.
     NotRetired,
-    /// A queue pair is taken as connected that is not.
+    /// Connecting does not connect the queue pair.
     NotConnected,
-    /// It is of another rail than the peer's.
+    /// The queue pair is on another rail than the peer's.
     OtherRail,
-    /// It is connected from another PSN on.
+    /// The queue pair is connected with another PSN.
     OtherPsn,
-    /// Ready before the peer is known to be connected.
+    /// A side is ready before it knows that the peer is connected.
     ReadyWhenAnswered,
-    /// That a queue pair was lost is not told.
+    /// The loss of a queue pair is not reported.
     LossUntold,
-    /// That an older queue pair was lost counts for the current one.
+    /// The loss of an older queue pair counts for the current one.
     OldLoss,
-    /// After a loss the generations begin anew.
+    /// Generations restart after a loss.
     GenerationsAnew,
-    /// That the peer died is not told.
+    /// The peer's death is not reported.
     DeathUntold,
-    /// That the peer died is told as the loss of the queue pair.
+    /// The peer's death is reported as the loss of the queue pair.
     DeathAsLoss,
-    /// What was received is told before the queue pair takes nothing more.
+    /// The received position is reported before the queue pair stops receiving.
     ToldTooSoon,
-    /// Where nothing was received by the last queue pair, that is told, and not what was by one before.
+    /// If the last queue pair received nothing, that is reported instead of the earlier position.
     OldForgotten,
-    /// All is posted again.
+    /// All requests are posted again.
     AllAgain,
-    /// Nothing is.
+    /// No request is posted again.
     NothingAgain,
-    /// One packet fewer counts as received.
+    /// One packet too few counts as received.
     OnePacketLess,
-    /// One more.
+    /// One packet too many counts as received.
     OnePacketMore,
-    /// What was received counts for the last generation, whichever it was.
+    /// The received position counts for the latest generation, regardless of its own.
     AnyGeneration,
-    /// The result of an atomic that is lost is told as if there were one.
+    /// A lost result of an atomic is reported as available.
     ResultsForged,
-    /// Who is to retire its queue pair says that it has, and keeps it.
+    /// A side asked to retire its queue pair confirms but keeps it.
     RetiresInWords,
-    /// Who is to retire an older one retires the last.
+    /// A side asked to retire an older queue pair retires the current one.
     OldRetired,
 }

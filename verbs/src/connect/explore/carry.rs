@@ -1,4 +1,4 @@
-//! What becomes of requests in a world.
+//! Steps of requests in a world.
 
 use super::super::machine::State;
 use super::adapter::{Mutant, Refusal};
@@ -6,7 +6,7 @@ use super::traffic::Traffic;
 use super::world::{Step, World};
 
 impl World {
-    /// What becomes of requests; none if the step is another.
+    /// Executes a step of requests; `None` if the step is of another kind.
     pub fn carries(&mut self, side: usize, step: Step, mutant: Option<Mutant>) -> Option<Result<(), String>> {
         let [first, second] = &mut self.sides;
         let (me, peer) = if side == 0 { (first, second) } else { (second, first) };
@@ -26,7 +26,7 @@ impl World {
         })
     }
 
-    /// The network delivers from now on: all that was posted is complete in the end.
+    /// Checks that all posted requests complete once the network delivers everything.
     pub fn finishes(&self, mutant: Option<Mutant>) -> Result<(), String> {
         let mut world = self.clone();
         for round in 0..8 {
@@ -35,7 +35,7 @@ impl World {
                     continue;
                 }
                 let step = match world.sides[side].machine.state() {
-                    // Nothing was answered: the connection breaks.
+                    // No answer arrived: the connection breaks.
                     State::Ready { .. } if round > 0 => {
                         world.budget.losses += 1;
                         Step::Lost

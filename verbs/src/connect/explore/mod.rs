@@ -1,10 +1,12 @@
-//! Every run of two machines over a network that loses, delays, repeats and reorders datagrams, and forges some; whose
-//! adapters refuse, lose queue pairs, and whose ranks die: at any moment, as often as the budget of a run says.
+//! Model check: every run of two machines over a network that loses, delays, duplicates, reorders and forges datagrams.
+//! Adapters refuse verbs and lose queue pairs, and ranks die, at any moment, within the budget of a run.
 //!
-//! The network keeps every datagram that was ever sent, and delivers any of them at any time: never is loss, late is delay,
-//! twice is repetition. A stopped rank is one whose steps come late. A plain breadth-first search, and not stateright,
-//! whose `eventually` does not look at runs that come back to a state: from each state that is found here, the network
-//! begins to deliver, and whoever wants a connection must get it, or the reason why not.
+//! The network keeps every datagram ever sent and may deliver it at any time. Never means loss, late means delay, twice
+//! means duplication. A stopped rank is one whose steps come late.
+//!
+//! The check is a plain breadth-first search instead of stateright, whose `eventually` ignores runs that return to a
+//! state. From every state found, a fair network is simulated: each side that wants a connection must then get it, or a
+//! reason why not.
 
 mod adapter;
 mod carry;
@@ -51,10 +53,10 @@ const TRAFFIC_MUTANTS: [Mutant; 8] = [
     Mutant::ResultsForged,
 ];
 
-/// A state, the number of the one before, and what led from that to this.
+/// A state, the index of its predecessor, and the step between them.
 type Found = (Rc<World>, usize, Option<(usize, Step, Refusal)>);
 
-/// Explores everything; how many states there were, or what is wrong and how it came about.
+/// Explores all states. Returns their number, or the fault with the steps that led to it.
 fn explore(budget: Budget, mutant: Option<Mutant>) -> Result<usize, String> {
     let start = Rc::new(World::new(budget));
     let mut seen = HashSet::from([start.clone()]);
@@ -114,7 +116,7 @@ const RUNS: [Budget; 4] = [
     Budget { wants: 2, losses: 2, refusals: 0, deaths: 0, posts: [0, 0], rails: 1, retires: 1 },
 ];
 
-/// With requests: of both sides at once, and over more connections.
+/// Runs with requests: of both sides at once, and over several connections.
 const TRAFFIC: [Budget; 3] = [
     Budget { wants: 1, losses: 2, refusals: 0, deaths: 0, posts: [1, 0], rails: 1, retires: 0 },
     Budget { wants: 1, losses: 1, refusals: 0, deaths: 0, posts: [2, 0], rails: 1, retires: 0 },
@@ -122,12 +124,12 @@ const TRAFFIC: [Budget; 3] = [
 ];
 
 #[test]
-fn nothing_is_done_twice_nor_lost() {
+fn requests_execute_exactly_once() {
     holds(&TRAFFIC);
 }
 
 #[test]
-fn machines_agree_whatever_the_network_does() {
+fn machines_agree_on_any_network() {
     holds(&RUNS);
 }
 
@@ -143,10 +145,10 @@ fn holds(runs: &[Budget]) {
     }
 }
 
-/// Two million states: `cargo test --release -p transom-verbs --lib more_of_everything -- --ignored`.
+/// Two million states: `cargo test --release -p transom-verbs --lib larger_budget -- --ignored`.
 #[test]
 #[ignore = "takes minutes and 4 GiB"]
-fn machines_agree_with_more_of_everything() {
+fn machines_agree_with_a_larger_budget() {
     let budget = Budget { wants: 2, losses: 2, refusals: 1, deaths: 1, posts: [0, 0], rails: 1, retires: 0 };
     println!("{} states", explore(budget, None).unwrap_or_else(|wrong| panic!("{wrong}")));
 }
@@ -157,7 +159,7 @@ fn every_mutant_is_caught() {
 }
 
 #[test]
-fn every_mutant_of_what_is_done_again_is_caught() {
+fn every_mutant_of_reposting_is_caught() {
     caught(&TRAFFIC_MUTANTS, &TRAFFIC);
 }
 

@@ -1,5 +1,5 @@
-//! Requests by the connection: the account that ships, a network that brings packets late, though never out of order, and
-//! what has really happened at the far end.
+//! Requests on the connection: the production account, a network that delays packets but keeps their order, and the
+//! true effects at the far end.
 
 use super::adapter::{Made, Mutant, Sent};
 use crate::lane::{Account, Kept, Start};
@@ -7,29 +7,29 @@ use crate::wr::{Kind, Piece, Place, Received, Verb};
 
 const MTU: u32 = 1024;
 
-/// What a side has posted, in whichever generation.
+/// The requests that a side posted, over all generations.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Traffic {
-    /// How many it may still post.
+    /// Number of requests that it may still post.
     pub posts: u8,
     account: Option<Account>,
-    /// Of its last connection.
+    /// Generation of its last connection.
     generation: u32,
     pub completed: u64,
     posted: Vec<What>,
-    /// Atomics whose results are told to be lost.
+    /// Atomics whose results were reported lost.
     lost: Vec<u64>,
-    /// What took effect at the far end, in its order: numbers, and packets of each.
+    /// Effects at the far end, in order: request number, and packet of the request.
     done: Vec<(u64, u32)>,
-    /// What this side has received, by its queue pairs that are retired.
+    /// Received position of this side's retired queue pairs.
     pub received: Received,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum What {
-    /// Of two packets.
+    /// Two packets.
     Write,
-    /// Likewise.
+    /// Two packets.
     Send,
     Read,
     Atomic,
@@ -60,7 +60,8 @@ impl Traffic {
         self.completed == self.posted.len() as u64
     }
 
-    /// The side is ready with `made`, whose far end said what it had received: what is unfinished is posted to it.
+    /// Makes the side ready with `made`: unfinished requests are posted again, according to the far end's received
+    /// position.
     pub fn attach(&mut self, made: &mut Made, theirs: Received, mutant: Option<Mutant>) -> Result<(), String> {
         if made.attached {
             return Ok(());
@@ -109,12 +110,12 @@ impl Traffic {
         made.sent.push(sent(number, kept, fenced));
     }
 
-    /// Which of the packets of `made` comes next at `theirs`, if one may.
+    /// The packet of `made` that `theirs` may execute next, if any.
     fn next<'m>(made: &'m Made, theirs: &Made) -> Option<(&'m Sent, u32)> {
         let mut before = 0;
         for (at, sent) in made.sent.iter().enumerate() {
             if theirs.arrived < before + sent.packets {
-                // Sent once those before it were answered.
+                // A fenced request is sent only after the earlier reads and atomics are answered.
                 let unanswered = made.sent[made.answered..at].iter().any(|sent| sent.kind != Kind::Write);
                 return (!(sent.fenced && unanswered)).then_some((sent, theirs.arrived - before));
             }
@@ -129,7 +130,7 @@ impl Traffic {
         (theirs.alive || late) && connected && Self::next(made, theirs).is_some()
     }
 
-    /// The far end executes the next packet.
+    /// Executes the next packet at the far end.
     pub fn execute(&mut self, made: &Made, theirs: &mut Made) -> Result<(), String> {
         let (&Sent { number, kind, packets, marker, .. }, packet) = Self::next(made, theirs).expect("it can");
         theirs.arrived += 1;
@@ -158,7 +159,7 @@ impl Traffic {
             && theirs.is_some_and(|made| made.arrived >= needs)
     }
 
-    /// The next completion is told.
+    /// Delivers the next completion.
     pub fn answered(&mut self, made: &mut Made) -> Result<(), String> {
         let Sent { number, marker, .. } = made.sent[made.answered];
         made.answered += 1;
@@ -170,12 +171,12 @@ impl Traffic {
         self.is_right_of(number, marker)
     }
 
-    /// Whether what is complete was done, once.
+    /// Checks that completed requests took effect exactly once.
     pub fn is_right(&self) -> Result<(), String> {
         (1..=self.completed).try_for_each(|number| self.is_right_of(number, self.lost.contains(&number)))
     }
 
-    /// `marker`: a write of nothing was posted in its place at last.
+    /// `marker`: an empty write was posted in place of the request at last.
     fn is_right_of(&self, number: u64, marker: bool) -> Result<(), String> {
         let times = |last| self.done.iter().filter(|done| **done == (number, last)).count();
         let is_right = match self.posted[number as usize - 1] {

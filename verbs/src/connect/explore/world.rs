@@ -1,4 +1,4 @@
-//! Two ranks, their adapters, and the network between them: what can happen, and what must be so after it.
+//! Two ranks, their adapters, and the network between them: possible steps, and invariants after each step.
 
 use super::super::machine::{Effects, Machine, Reason, State};
 use super::super::message::{End, Message, Secret};
@@ -10,18 +10,18 @@ use rustix::io::Errno;
 const SECRETS: [Secret; 2] = [[1; 16], [2; 16]];
 const EVIL: End = End { by: 0, queue_pair: 0x666, psn: 0x666, received: Received { generation: 0, next: 0 } };
 
-/// What a run may still do at one side, or in all.
+/// Remaining events of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Budget {
     pub wants: u8,
     pub losses: u8,
     pub refusals: u8,
     pub deaths: u8,
-    /// Requests of each side.
+    /// Requests per side.
     pub posts: [u8; 2],
-    /// Rails by which the two choose to connect, by turns.
+    /// Number of rails between which the sides alternate.
     pub rails: u32,
-    /// How often a side asks the peer to retire what it has of a generation that is over here.
+    /// Number of times that a side asks its peer to retire a generation that has ended here.
     pub retires: u8,
 }
 
@@ -30,10 +30,10 @@ pub struct Side {
     pub machine: Machine,
     pub made: Vec<Made>,
     pub traffic: Traffic,
-    /// Whether the program waits, as it knows itself.
+    /// The program waits for the connection, by its own account.
     asks: bool,
     wants: u8,
-    /// The errors of its adapter so far: making, connecting.
+    /// Verbs that its adapter has refused so far: making, connecting.
     refused: [bool; 2],
     pub dead: bool,
     heard_of_death: bool,
@@ -42,7 +42,7 @@ pub struct Side {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct World {
     pub sides: [Side; 2],
-    /// All that was ever sent, by receiver; sorted.
+    /// Every datagram sent so far, by receiver; sorted.
     network: [Vec<Message>; 2],
     pub budget: Budget,
 }
@@ -55,7 +55,7 @@ pub enum Step {
     Forged(Message),
     Lost,
     Post(What),
-    /// The peer executes a packet that was posted to the queue pair that was made so many before.
+    /// The peer executes a packet posted to this side's queue pair with that index.
     Execute(usize),
     Answer,
     Die,
@@ -73,7 +73,7 @@ impl World {
         World { sides: budget.posts.map(side), network: [vec![], vec![]], budget }
     }
 
-    /// What can happen at a side.
+    /// The possible steps of a side.
     pub fn steps(&self, side: usize, mutant: Option<Mutant>) -> Vec<Step> {
         let Side { machine, made, traffic, wants, dead, heard_of_death, .. } = &self.sides[side];
         if *dead {
@@ -111,7 +111,7 @@ impl World {
         steps.chain(traffic).chain(may.into_iter().filter_map(|(may, step)| may.then_some(step))).collect()
     }
 
-    /// What comes of a step; nothing if the refusal does not come to be. With what it sent.
+    /// The world after a step, with the messages it sent; `None` if the step does not meet the refusal.
     pub fn after(
         &self,
         side: usize,
@@ -205,7 +205,7 @@ impl World {
                 continue;
             };
             if !made.iter().any(|made| made.alive && (made.generation, made.end) == (generation, mine)) {
-                wrong = Some(format!("says {message:?}, which is not so"));
+                wrong = Some(format!("sends {message:?}, but has no such queue pair"));
             }
         }
         if let Step::Hear(Message::Reject { generation, .. }) = step
@@ -232,7 +232,7 @@ impl World {
         })
     }
 
-    /// What is not as it must be, after a step of that side.
+    /// The violated invariant after a step of that side, if any.
     fn wrong(&self, side: usize, mutant: Option<Mutant>) -> Option<String> {
         let [me, peer] = [&self.sides[side], &self.sides[1 - side]];
         if me.dead {
@@ -255,7 +255,7 @@ impl World {
         let mut retired =
             said.filter_map(|said| if let Message::Retired { generation } = said { Some(generation) } else { None });
         if retired.any(|retired| alive.iter().any(|made| made.generation <= *retired)) {
-            return Some("said that it has retired what it has".into());
+            return Some("confirmed the retirement of a queue pair that is alive".into());
         }
         let ready = |state| match state {
             State::Ready { mine, theirs } => Some((mine, theirs)),
@@ -285,13 +285,15 @@ impl World {
             State::Failed(Reason::There(error)) if !known(peer, 1 - side, error) => {
                 Some("no such refusal there".into())
             }
-            _ if me.asks && !me.machine.is_waiting() => Some("somebody waits, and will not ask again".into()),
+            _ if me.asks && !me.machine.is_waiting() => {
+                Some("the program waits, but the machine will not repeat its request".into())
+            }
             _ => None,
         }
     }
 
-    /// The network delivers from now on, and the job tells of deaths: whoever waits must come to an end. Nobody needs to
-    /// ask twice who begins `now`, even if the peer's adapter refuses.
+    /// Checks progress on a fair network: the job reports deaths, and every waiting side ends. A side that starts `now`
+    /// needs to ask only once, even if the peer's adapter refuses.
     pub fn settles(&self, now: Option<(usize, Refusal)>, mutant: Option<Mutant>) -> Result<(), String> {
         let mut world = self.clone();
         let mut under_way: Vec<(usize, Message)> = Vec::new();
@@ -328,13 +330,13 @@ impl World {
         }
         let [first, second] = &world.sides;
         if !under_way.is_empty() {
-            return Err(format!("they do not stop talking: {under_way:?}: {self:#?}"));
+            return Err(format!("the exchange of messages does not end: {under_way:?}: {self:#?}"));
         }
         if now.is_some_and(|(side, _)| world.sides[side].asks) {
-            return Err(format!("to ask once does not suffice: {self:#?} becomes {world:#?}"));
+            return Err(format!("one request does not suffice: {self:#?} becomes {world:#?}"));
         }
         if now.is_none() && [first, second].iter().any(|side| side.asks && !side.dead) {
-            return Err(format!("somebody waits in vain: {self:#?} becomes {world:#?}"));
+            return Err(format!("a side waits for ever: {self:#?} becomes {world:#?}"));
         }
         let waited = (0..2).find(|&side| now.is_none() && self.sides[side].asks && !first.dead && !second.dead);
         match waited.map(|side| (world.sides[side].machine.state(), world.sides[1 - side].machine.state())) {
@@ -349,7 +351,7 @@ fn machine_of(world: &World, side: usize) -> &Machine {
     &world.sides[side].machine
 }
 
-/// Any order of messages.
+/// An arbitrary total order of messages.
 fn key(message: &Message) -> [u32; 4] {
     match *message {
         Message::Request { generation, mine } => [1, generation, mine.queue_pair, mine.psn],
@@ -363,7 +365,7 @@ fn key(message: &Message) -> [u32; 4] {
     }
 }
 
-/// What the machine hears in place of a message.
+/// The message that a machine receives under a mutant; `None` if it is dropped.
 fn mutated(message: Message, machine: &Machine, mutant: Option<Mutant>) -> Option<Message> {
     let now = machine.generation();
     let asked = matches!(machine.state(), State::Asked { .. });
@@ -380,7 +382,7 @@ fn mutated(message: Message, machine: &Machine, mutant: Option<Mutant>) -> Optio
     }
 }
 
-/// News of older queue pairs, and whatever the dead may have sent.
+/// Checks that news of older queue pairs, and messages of a dead peer, change nothing.
 pub fn changes_nothing(world: &World, side: usize, mutant: Option<Mutant>) -> Result<(), String> {
     let mut after = world.clone();
     let Side { machine, made, traffic, refused, heard_of_death, .. } = &mut after.sides[side];
@@ -407,5 +409,9 @@ pub fn changes_nothing(world: &World, side: usize, mutant: Option<Mutant>) -> Re
         world.network[side].iter().for_each(|message| machine.heard(*message, &mut doing));
     }
     let sent = doing.sent.iter().filter(|message| !matches!(message, Message::Retired { .. })).count();
-    if after == *world && sent == 0 { Ok(()) } else { Err(format!("what is over changes {world:#?} into {after:#?}")) }
+    if after == *world && sent == 0 {
+        Ok(())
+    } else {
+        Err(format!("news of the past changes {world:#?} into {after:#?}"))
+    }
 }

@@ -1,5 +1,5 @@
-//! The steps of collectives over lanes: a write of where bytes are, and then a word, to the [place](Mail::place) of another; a
-//! read of these bytes by it.
+//! Collective steps over lanes. The sender writes the location of its bytes and then a word into a [place](Mail::place)
+//! of the receiver; the receiver reads the bytes.
 
 use super::{Said, Steps};
 use crate::connect::Twin;
@@ -19,22 +19,22 @@ use transom_launch::lock;
 use transom_locks::{Awaited, Rank};
 use transom_windows::{FabricError, Wait};
 
-/// The least that bytes are kept in, and the most that is kept from one collective to the next.
+/// Smallest buffer for gathered bytes, and the largest one kept for the next collective.
 const LEAST: usize = 4 << 10;
 const KEPT: usize = 64 << 10;
-/// The most that ranks gather: a rank that says more is not believed.
+/// Most bytes to gather; a larger announcement is refused.
 const MOST: u64 = 1 << 32;
-/// How long what the others may have done already may take to come when a rank has died.
+/// Time for data already sent by survivors to arrive after a rank has died.
 const AFTER_DEATH: Duration = Duration::from_secs(1);
 
-/// Collective: returns when all have called it; whether one did with the flag.
+/// Waits until all ranks have called; returns whether any of them passed the flag. Collective.
 pub(in crate::rma) fn barrier(mail: &Mail, member: &Arc<Member>, flag: bool) -> Result<bool, FabricError> {
     one(mail, member, "a barrier", |steps, me, ranks| super::barrier(steps, me, ranks, flag))
 }
 
-/// Collective: gives everyone's bytes to everyone.
+/// Gathers every rank's bytes at every rank. Collective.
 pub(in crate::rma) fn all_gather(mail: &Mail, member: &Arc<Member>, mine: &[u8]) -> Result<Vec<Vec<u8>>, FabricError> {
-    one(mail, member, "what ranks make together", |steps, me, ranks| super::all_gather(steps, me, ranks, mine))
+    one(mail, member, "an all-gather over lanes", |steps, me, ranks| super::all_gather(steps, me, ranks, mine))
 }
 
 fn one<R>(
@@ -50,7 +50,7 @@ fn one<R>(
     let Turn { number, bytes, twins } = &mut *turn;
     *number += 1;
     let bytes = &mut bytes[*number as usize % 2];
-    // Grown ones have the beginning of what the last has.
+    // When buffers grew, the last one begins with the contents of the earlier ones.
     let last = bytes.pop().filter(|buffer| buffer.bytes() <= KEPT);
     *bytes = last.into_iter().collect();
     let (me, ranks) = (member.exchange.rank(), member.exchange.size());
@@ -60,7 +60,7 @@ fn one<R>(
     Ok(done)
 }
 
-/// One collective.
+/// State of one collective.
 struct Collective<'m> {
     mail: &'m Mail,
     member: &'m Arc<Member>,
@@ -68,12 +68,12 @@ struct Collective<'m> {
     number: u64,
     bytes: &'m mut Vec<Buffer>,
     twins: &'m mut HashMap<Rank, Twin>,
-    /// Bytes of the last buffer that are what others may have.
+    /// Bytes at the start of the last buffer that are already offered to peers.
     written: usize,
 }
 
 impl Collective<'_> {
-    /// Has bytes where others can fetch them: they begin with those that were there before.
+    /// Makes bytes available to peers; they begin with the bytes offered before.
     fn offer(&mut self, bytes: &[u8]) -> Result<Said, FabricError> {
         if bytes.is_empty() {
             return Ok(Said::default());
@@ -82,14 +82,14 @@ impl Collective<'_> {
             let domain = &self.member.core().rail.domain;
             let size = bytes.len().next_power_of_two().max(LEAST);
             let larger = Buffer::new(domain, size, Access::Bytes).map_err(|source| FabricError::System {
-                what: "memory for what ranks make together".into(),
+                what: "registering a buffer for an all-gather".into(),
                 source: std::io::Error::other(source),
             })?;
             let larger = larger.also(self.member.service.further_domains(), Access::Bytes);
             self.bytes.push(larger);
             self.written = 0;
         }
-        let buffer = self.bytes.last().expect("just made");
+        let buffer = self.bytes.last().expect("created above");
         if self.written < bytes.len() {
             buffer.write(self.written, &bytes[self.written..]);
             self.written = bytes.len();
@@ -99,12 +99,12 @@ impl Collective<'_> {
         Ok(Said { address: buffer.address(), bytes: bytes.len() as u64, keys })
     }
 
-    /// An error if nobody will say anything more: a rank died or failed, or left before it had done this.
+    /// Fails if a peer will send nothing more, because it died, failed, or left before this collective.
     fn can_go_on(&self, dying: &mut Option<Instant>) -> Result<(), FabricError> {
         self.member.unheard()?;
         match self.member.exchange.lost() {
             None => Ok(()),
-            // It had done this: so all have begun it.
+            // The rank had completed this collective, so all ranks have begun it.
             Some(FabricError::PeerLeft { rank }) if self.has_done(rank) => Ok(()),
             Some(died @ FabricError::PeerDied { .. }) => {
                 match dying.get_or_insert_with(Instant::now).elapsed() > AFTER_DEATH {
@@ -116,7 +116,7 @@ impl Collective<'_> {
         }
     }
 
-    /// Whether a rank that has left had done this: it keeps its memory until all have left.
+    /// Returns whether a rank that left had completed this collective. It keeps its memory until all ranks have left.
     fn has_done(&self, rank: Rank) -> bool {
         let Place { address, key } = self.mail.blocks[rank];
         let mut done = [0; 8];
@@ -142,11 +142,11 @@ impl Steps for Collective<'_> {
             let place = [place.as_flattened(), said.keys.map(u32::to_ne_bytes).as_flattened()].concat();
             self.member.write(Far::of(way, Place { address: at.address + 8, key }), &place)?;
         }
-        // Behind the other on the same lane.
+        // Posted after the location on the same lane.
         let word = self.number << 1 | u64::from(flag);
         match self.member.core().rail.writes.notify_by {
             NotifyBy::Atomic => {
-                // As the last but one left it, if that had no flag.
+                // The value that the last collective but one left here, if that had no flag.
                 let guess = self.number.saturating_sub(2) << 1;
                 self.member.swap(way, at, word, guess)
             }
@@ -190,7 +190,7 @@ impl Steps for Collective<'_> {
         let mut bytes = Vec::new();
         let room = bytes.try_reserve_exact(said.bytes as usize);
         room.map_err(|error| FabricError::System {
-            what: format!("{} bytes for what ranks make together", said.bytes),
+            what: format!("allocating {} bytes for an all-gather", said.bytes),
             source: std::io::Error::other(error),
         })?;
         bytes.resize(said.bytes as usize, 0);
@@ -198,7 +198,7 @@ impl Steps for Collective<'_> {
         let (way, place) = (self.member.way(from), Place { address: said.address, key });
         let several = 0..self.member.service.further_domains().count();
         let further = further.get(several).unwrap_or_default();
-        // So that it comes also while the first rail is cut.
+        // The translation lets the read fail over while the first rail is cut.
         let _twin = self.member.core().twins.know(way.peer, place, bytes.len(), further);
         let far = Far::of(way, place);
         self.member.read(far, &mut bytes)?;

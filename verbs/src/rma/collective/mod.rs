@@ -1,8 +1,9 @@
-//! Barriers and all-gathers of `n` ranks in ceil(log2 n) steps: in step `k` each rank says something to the rank `2^k` before
-//! it, and hears the one `2^k` after it.
+//! Barriers and all-gathers of `n` ranks in ceil(log2 n) steps. In step `k` each rank sends to the rank `2^k` before it
+//! and receives from the rank `2^k` after it.
 //!
-//! A barrier says that all whom this rank has heard of are there (dissemination; Hensgen, Finkel, Manber 1988); an
-//! all-gather, that what they gave can be had (Bruck et al. 1997), and the other fetches it, as much as it lacks.
+//! A step of a barrier (dissemination; Hensgen, Finkel, Manber 1988) announces all ranks that the sender knows to have
+//! arrived. A step of an all-gather (Bruck et al. 1997) announces the sender's blocks, of which the receiver fetches
+//! those it lacks.
 
 pub(super) mod lanes;
 
@@ -10,24 +11,26 @@ use transom_channel::wire::RAILS;
 use transom_locks::Rank;
 use transom_windows::FabricError;
 
-/// What a step does; the ranks are those of the collective.
+/// The communication of a step. Ranks are those of the collective.
 trait Steps {
-    /// Says to `to` that this rank is there, and that it can have these bytes: the first of those that are said later, too.
+    /// Notifies `to` that this rank has arrived and offers it these bytes, which begin with the bytes offered in
+    /// earlier steps.
     fn say(&mut self, step: usize, to: Rank, bytes: &[u8], flag: bool) -> Result<(), FabricError>;
 
-    /// Waits for what `from` says; whether its flag is set, and where its bytes are.
+    /// Waits for the notification from `from`; returns its flag and the location of its bytes.
     fn hear(&mut self, step: usize, from: Rank) -> Result<(bool, Said), FabricError>;
 
-    /// Gets what was said to be there.
+    /// Fetches the bytes at an announced location.
     fn fetch(&mut self, from: Rank, said: Said) -> Result<Vec<u8>, FabricError>;
 }
 
-/// Where a rank has bytes for another. Read from memory that the other wrote: of no more worth than what can be read there.
+/// Location of a rank's bytes for a peer. It comes from memory that the peer writes, so it is trusted no further than
+/// the bytes that it leads to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Said {
     address: u64,
     bytes: u64,
-    /// By each rail.
+    /// A remote key per rail.
     keys: [u32; RAILS],
 }
 
@@ -35,13 +38,13 @@ fn steps(ranks: usize) -> usize {
     ranks.next_power_of_two().ilog2() as usize
 }
 
-/// The ranks that one speaks to and hears in a step.
+/// The destination and the source of a step.
 fn partners(me: Rank, ranks: usize, step: usize) -> (Rank, Rank) {
     let distance = 1 << step;
     ((me + ranks - distance) % ranks, (me + distance) % ranks)
 }
 
-/// Returns when all have called it; whether one of them did with the flag.
+/// Waits until all ranks have called; returns whether any passed the flag.
 fn barrier(of: &mut impl Steps, me: Rank, ranks: usize, flag: bool) -> Result<bool, FabricError> {
     (0..steps(ranks)).try_fold(flag, |flag, step| {
         let (to, from) = partners(me, ranks, step);
@@ -50,15 +53,15 @@ fn barrier(of: &mut impl Steps, me: Rank, ranks: usize, flag: bool) -> Result<bo
     })
 }
 
-/// What each gave, by ranks.
+/// The blocks of all ranks, by rank.
 fn all_gather(of: &mut impl Steps, me: Rank, ranks: usize, mine: &[u8]) -> Result<Vec<Vec<u8>>, FabricError> {
-    // What this rank has: what it gave itself, what the next one gave, and so on; each behind its length.
+    // Blocks of this rank, the next rank and so on, each preceded by its length.
     let mut all = Vec::new();
     append(&mut all, mine);
     let mut ends = vec![all.len()];
     for step in 0..steps(ranks) {
         let (to, from) = partners(me, ranks, step);
-        // The last step brings the rest, which may be less than is there.
+        // The last step fetches only the missing blocks.
         let blocks = (1 << step).min(ranks - (1 << step));
         of.say(step, to, &all[..ends[blocks - 1]], false)?;
         let (_, said) = of.hear(step, from)?;
@@ -77,7 +80,7 @@ fn all_gather(of: &mut impl Steps, me: Rank, ranks: usize, mine: &[u8]) -> Resul
     Ok(gathered)
 }
 
-/// Bytes that say how long what follows is.
+/// Bytes of a block's length field.
 const LENGTH: usize = 8;
 
 fn append(all: &mut Vec<u8>, block: &[u8]) {
@@ -85,7 +88,7 @@ fn append(all: &mut Vec<u8>, block: &[u8]) {
     all.extend(block);
 }
 
-/// Where the block that begins there ends.
+/// End of the block that begins at `start`.
 fn end_of(all: &[u8], start: usize) -> Option<usize> {
     let (len, rest) = all.get(start..)?.split_first_chunk::<LENGTH>()?;
     let len = usize::try_from(u64::from_le_bytes(*len)).ok().filter(|len| *len <= rest.len())?;
@@ -93,7 +96,7 @@ fn end_of(all: &[u8], start: usize) -> Option<usize> {
 }
 
 fn not_understood(from: Rank) -> FabricError {
-    FabricError::Corrupt { why: format!("what rank {from} gathered is no message of this library") }
+    FabricError::Corrupt { why: format!("rank {from} sent a malformed all-gather block") }
 }
 
 #[cfg(test)]
@@ -103,10 +106,10 @@ mod tests {
     use std::sync::{Condvar, Mutex};
     use std::time::Duration;
 
-    /// What was said, by step and to whom.
+    /// Notifications by step and receiver.
     type Letters = HashMap<(usize, Rank), (bool, Vec<u8>)>;
 
-    /// Ranks that are threads.
+    /// Ranks as threads.
     #[derive(Default)]
     struct Post(Mutex<Letters>, Condvar);
 
@@ -116,7 +119,7 @@ mod tests {
         said: usize,
         bytes: usize,
         heard: Vec<u8>,
-        /// What it does to what it fetches.
+        /// Applied to fetched bytes.
         spoil: fn(Vec<u8>) -> Vec<u8>,
     }
 
@@ -124,7 +127,7 @@ mod tests {
         fn say(&mut self, step: usize, to: Rank, bytes: &[u8], flag: bool) -> Result<(), FabricError> {
             self.said += 1;
             let before = self.post.0.lock().unwrap().insert((step, to), (flag, bytes.to_vec()));
-            assert!(before.is_none(), "one speaks to each in a step");
+            assert!(before.is_none(), "one notification per receiver and step");
             self.post.1.notify_all();
             Ok(())
         }
@@ -133,7 +136,7 @@ mod tests {
             let all = self.post.0.lock().unwrap();
             let waiting = |all: &mut Letters| !all.contains_key(&(step, self.me));
             let (mut all, late) = self.post.1.wait_timeout_while(all, Duration::from_secs(20), waiting).unwrap();
-            assert!(!late.timed_out(), "rank {} hears nothing in step {step}", self.me);
+            assert!(!late.timed_out(), "rank {} is not notified in step {step}", self.me);
             let (flag, bytes) = all.remove(&(step, self.me)).unwrap();
             self.heard = bytes;
             Ok((flag, Said { bytes: self.heard.len() as u64, ..Said::default() }))
@@ -161,8 +164,8 @@ mod tests {
     }
 
     #[test]
-    fn all_get_what_each_gave_in_the_logarithm_of_steps() {
-        // Ranks, and steps.
+    fn all_gather_takes_log2_steps() {
+        // Ranks and steps.
         for (ranks, steps) in [(1, 0), (2, 1), (3, 2), (4, 2), (5, 3), (7, 3), (8, 3), (9, 4), (16, 4), (33, 6)] {
             let given = |rank: Rank| vec![rank as u8; rank * 3 % 7];
             let expected: Vec<_> = (0..ranks).map(given).collect();
@@ -177,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_barrier_tells_all_what_one_knows() {
+    fn barrier_spreads_the_flag_to_all_ranks() {
         for ranks in [1, 2, 3, 5, 8, 13] {
             for knows in 0..ranks {
                 for (flag, said, bytes) in on_threads(ranks, |of| barrier(of, of.me, ranks, of.me == knows).unwrap()) {
@@ -189,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_is_an_error_that_names_its_rank() {
+    fn malformed_block_is_an_error_that_names_its_rank() {
         let spoils: [fn(Vec<u8>) -> Vec<u8>; 4] = [
             |_| Vec::new(),
             |bytes| bytes[..7].to_vec(),

@@ -1,38 +1,39 @@
-//! Ways to the blocks of LU: what the factorisation asks of them, and the time that they take.
+//! Access to the blocks of LU: what the factorization needs, and the time that it takes.
 
 use super::flags::Flags;
 use std::cell::Cell;
 use std::time::Instant;
 use transom::{Error, Local, Rank};
 
-/// A way to the blocks. A block has one writer, its owner, and no reader before that has told that it is done: so ranks work on
-/// their own blocks where they are in the window, and others' that are done do not change.
+/// Access to the blocks. A block is written only by its owner, and others read it only after the owner has announced
+/// that it is done. So a rank works on its own blocks in place, and blocks of others do not change once done.
 pub trait Blocks {
-    /// One's own part.
+    /// This rank's part of the window.
     fn local(&self) -> Local<'_, f64>;
-    /// Another's block, under its owner's lock.
+    /// Copies another rank's block, under its owner's lock.
     fn fetch(&mut self, owner: Rank, offset: usize, block: &mut [f64]) -> Result<(), Error>;
-    /// Another's block where it is, if it can be read there.
+    /// Another rank's block in place, if memory is shared.
     fn reach(&self, _owner: Rank, _offset: usize, _area: usize) -> Result<Option<&[f64]>, Error> {
         Ok(None)
     }
-    /// Until another rank has come so far.
+    /// Waits until another rank has reached a stage.
     fn wait(&mut self, flags: &Flags, rank: Rank, stage: u64) -> Result<(), Error> {
         flags.wait(rank, stage)
     }
-    /// Between two block operations.
+    /// Called between two block operations.
     fn between(&self) -> Result<(), Error> {
         Ok(())
     }
 }
 
-/// The time of what is not block operations, if there is a clock. (Block operations are forty times as many.)
+/// Measures the time outside block operations, if there is a clock. (There are forty times as many block operations as
+/// other calls.)
 pub struct Clocked<'b, B> {
     pub blocks: B,
     pub clock: Option<&'b Clock>,
 }
 
-/// In seconds.
+/// Times in seconds.
 #[derive(Default)]
 pub struct Clock {
     pub fetching: Cell<f64>,
@@ -57,7 +58,7 @@ impl<B: Blocks> Blocks for Clocked<'_, B> {
     }
 
     fn reach(&self, owner: Rank, offset: usize, area: usize) -> Result<Option<&[f64]>, Error> {
-        // Nothing moves: the reading is the block operations'.
+        // Nothing is copied; reading is part of the block operations.
         self.blocks.reach(owner, offset, area)
     }
 
@@ -66,7 +67,7 @@ impl<B: Blocks> Blocks for Clocked<'_, B> {
     }
 
     fn between(&self) -> Result<(), Error> {
-        // Of the two-sided way's polling only what is found counts: clocks would take longer than the look.
+        // No clock here: it would take longer than the two-sided way's check for requests.
         self.blocks.between()
     }
 }

@@ -1,5 +1,5 @@
-//! The factorisation, in the blocks' own memory. No rank waits for all: each goes through its rows of blocks, step by step, and tells
-//! how far it has come, and waits where it needs a block that is not done.
+//! The factorization, in place in the blocks' memory. There are no barriers: each rank goes through its rows of blocks
+//! step by step, announces its progress, and waits only for blocks that it needs.
 
 use super::blocks::Blocks;
 use super::flags::Flags;
@@ -9,16 +9,16 @@ use crate::bench::worker::block::{Inverses, factor, subtract_product};
 use std::ops::Range;
 use transom::{Error, Rank};
 
-/// What a rank needs besides its blocks.
+/// A rank's memory besides its blocks.
 pub struct Room {
-    /// Another's block of a pivot column, in one of my rows.
+    /// Another rank's block of a pivot column, in one of this rank's rows.
     left: Buffer<f64>,
-    /// Others' blocks of a pivot row, in my columns.
+    /// Other ranks' blocks of a pivot row, in this rank's columns.
     uppers: Buffer<f64>,
-    /// Another's diagonal block.
+    /// Another rank's diagonal block.
     diagonal: Buffer<f64>,
     inverses: Inverses,
-    /// The step of whose diagonal block these are.
+    /// The step whose diagonal block `inverses` belongs to.
     inverted: Option<usize>,
 }
 
@@ -39,12 +39,13 @@ pub fn factorise(grid: Grid, blocks: &mut impl Blocks, flags: &Flags, room: Room
             work.row(step, row)?;
         }
     }
-    // Who grants locks itself must do so until nobody wants one.
+    // An owner that grants its locks itself must continue until no rank needs one.
     flags.tell(stages.end())?;
     (0..flags.ranks()).try_for_each(|rank| work.wait(rank, stages.end()))
 }
 
-/// What a rank tells of how far it has come. It goes through steps and their rows in order, so each stage has all before it.
+/// The numbering of a rank's progress. A rank goes through steps and their rows in order, so each stage includes all
+/// earlier ones.
 #[derive(Clone, Copy)]
 struct Stages {
     blocks: usize,
@@ -55,7 +56,7 @@ impl Stages {
         self.row(step, step) - 1
     }
 
-    /// What the step solves of a row: its block of the pivot column, all of the pivot row.
+    /// The step's solved blocks of a row: that in the pivot column, or the whole pivot row.
     fn row(self, step: usize, row: usize) -> u64 {
         (step * (self.blocks + 1) + row + 2) as u64
     }
@@ -78,7 +79,7 @@ impl<B: Blocks> Factorisation<'_, '_, B> {
         if rank == self.grid.rank { Ok(()) } else { self.blocks.wait(self.flags, rank, stage) }
     }
 
-    /// Brings the pivot row of the step before, by which all my rows are updated, so once.
+    /// Fetches the previous step's pivot row once, as it updates all rows of this rank.
     fn bring_uppers(&mut self, step: usize) -> Result<(), Error> {
         let (grid, area) = (self.grid, self.grid.area());
         let (Some(before), Some(first)) = (step.checked_sub(1), grid.columns(step).next()) else { return Ok(()) };
@@ -92,7 +93,8 @@ impl<B: Blocks> Factorisation<'_, '_, B> {
         Ok(())
     }
 
-    /// Updates a row of mine by the step before, and solves what this step does of it: first that which others wait for.
+    /// Updates a row of this rank by the previous step, and solves this step's part of it. The blocks that others wait
+    /// for come first.
     fn row(&mut self, step: usize, row: usize) -> Result<(), Error> {
         let (grid, area) = (self.grid, self.grid.area());
         if let Some(before) = step.checked_sub(1) {
@@ -123,12 +125,12 @@ impl<B: Blocks> Factorisation<'_, '_, B> {
         Ok(())
     }
 
-    /// Subtracts what the step before made from my blocks of a row in some columns, if there are any.
+    /// Subtracts the previous step's product from this rank's blocks of a row in the given columns.
     fn update(&mut self, step: usize, row: usize, columns: Range<usize>) -> Result<(), Error> {
         let (grid, area) = (self.grid, self.grid.area());
         let mine = grid.columns(columns.start).take_while(|column| columns.contains(column));
         let (Some(before), Some(first)) = (step.checked_sub(1), mine.clone().next()) else { return Ok(()) };
-        // My columns' blocks follow one another, in each row.
+        // In each row, the blocks of this rank's columns are contiguous.
         let (all, skipped) =
             (mine.count() * area, grid.columns(step).take_while(|&column| column < first).count() * area);
         let left = brought(grid, self.blocks, (row, before), &self.room.left)?;
@@ -144,7 +146,7 @@ impl<B: Blocks> Factorisation<'_, '_, B> {
         Ok(())
     }
 
-    /// Inverts the diagonal block of a step, once it is there.
+    /// Inverts the diagonal block of a step, once it is done.
     fn invert(&mut self, step: usize) -> Result<(), Error> {
         let (grid, owner) = (self.grid, self.grid.owner(step, step));
         if self.room.inverted.replace(step) != Some(step) {
@@ -156,7 +158,7 @@ impl<B: Blocks> Factorisation<'_, '_, B> {
     }
 }
 
-/// Brings a block that is done to `room`, unless it can be read where it is.
+/// Copies a finished block to `room`, unless it can be read in place.
 fn bring(grid: Grid, blocks: &mut impl Blocks, (row, column): (usize, usize), room: &mut [f64]) -> Result<(), Error> {
     let (owner, offset) = (grid.owner(row, column), grid.offset(row, column));
     if owner == grid.rank || blocks.reach(owner, offset, room.len())?.is_some() {
@@ -165,7 +167,7 @@ fn bring(grid: Grid, blocks: &mut impl Blocks, (row, column): (usize, usize), ro
     blocks.fetch(owner, offset, room)
 }
 
-/// A block that was brought.
+/// A block that [`bring`] has made available.
 fn brought<'b>(
     grid: Grid,
     blocks: &'b impl Blocks,
@@ -179,16 +181,16 @@ fn brought<'b>(
     Ok(blocks.reach(owner, offset, room.len())?.unwrap_or(room))
 }
 
-/// Own blocks that are done.
+/// Finished blocks of this rank.
 fn own<B: Blocks>(blocks: &B, offset: usize, len: usize) -> Result<&[f64], Error> {
-    // SAFETY: nobody writes a block that is done: each is written by its owner alone, before the stage that it tells.
+    // SAFETY: a finished block has no writer. Only its owner writes it, before announcing the stage that finishes it.
     unsafe { blocks.local().as_slice(offset, len) }
 }
 
-/// Own blocks to be written.
+/// Blocks of this rank that it may write.
 #[allow(clippy::mut_from_ref, reason = "of memory that is not behind the reference")]
 fn own_mut<B: Blocks>(blocks: &B, offset: usize, len: usize) -> Result<&mut [f64], Error> {
-    // SAFETY: nobody else reads a block before its owner has told the stage at which it is done, and `Factorisation` has no
-    // other slice of it.
+    // SAFETY: no other rank reads a block before its owner has announced the stage that finishes it, and
+    // `Factorisation` holds no other slice of it.
     unsafe { blocks.local().as_mut_slice(offset, len) }
 }

@@ -1,5 +1,5 @@
-//! How far each rank has come, as all others see it: a signal of each rank at each other. Beside them those by which ranks ask
-//! for locks and grant them, where owners do so themselves.
+//! The progress of each rank as a signal at every other rank. Further signals request and grant locks, where owners
+//! grant their locks themselves.
 
 use transom::{Error, LockAllEpoch, Rank, Signals, Window, World};
 
@@ -10,7 +10,7 @@ pub struct Flags<'w> {
 }
 
 impl<'w> Flags<'w> {
-    /// A window of nothing but signals.
+    /// A window that has only signals.
     pub fn window(world: &World) -> Result<Window<u64>, Error> {
         world.allocate_with_signals(0, 3 * world.size())
     }
@@ -27,14 +27,14 @@ impl<'w> Flags<'w> {
         self.ranks
     }
 
-    /// Tells all others that this rank has come so far: whoever waits for it sees what was stored before.
+    /// Announces a stage to all others. A rank that waits for it sees everything stored before.
     pub fn tell(&self, stage: u64) -> Result<(), Error> {
         self.epoch.local().sync();
         let mut others = (0..self.ranks).filter(|&rank| rank != self.rank);
         others.try_for_each(|rank| self.epoch.target(rank)?.set_signal(self.rank, stage))
     }
 
-    /// Waits until another has come so far.
+    /// Waits until another rank has reached a stage.
     pub fn wait(&self, rank: Rank, stage: u64) -> Result<(), Error> {
         self.signals().wait_until(rank, |come| come >= stage)?;
         self.epoch.local().sync();
@@ -45,12 +45,12 @@ impl<'w> Flags<'w> {
         self.epoch.signals()
     }
 
-    /// The signal by which a rank asks another for its lock.
+    /// The signal by which a rank requests another's lock.
     pub fn request(&self, origin: Rank) -> usize {
         self.ranks + origin
     }
 
-    /// The signal by which an owner grants it.
+    /// The signal by which an owner grants its lock.
     pub fn grant(&self, owner: Rank) -> usize {
         2 * self.ranks + owner
     }

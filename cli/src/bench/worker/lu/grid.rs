@@ -1,14 +1,14 @@
-//! Who owns which block of LU's matrix, and what is in it.
+//! The distribution of LU's matrix over the ranks, and its elements.
 
 use transom::{Rank, World};
 
-/// Who owns which block: rows of blocks are dealt to rows of ranks, columns to columns.
+/// The owner of each block: rows of blocks are distributed cyclically over rows of ranks, columns over columns.
 #[derive(Clone, Copy)]
 pub struct Grid {
     pub n: usize,
     /// Rows of a block.
     pub size: usize,
-    /// Rows of blocks; the last may reach past n and is padded with the identity.
+    /// Rows of blocks; the last may extend past n, padded with the identity.
     pub blocks: usize,
     pub rank: Rank,
     rank_rows: usize,
@@ -34,12 +34,12 @@ impl Grid {
         self.size * self.size
     }
 
-    /// The number of a block among its owner's.
+    /// The index of a block among its owner's.
     pub fn number(self, row: usize, column: usize) -> usize {
         row / self.rank_rows * self.blocks.div_ceil(self.rank_columns) + column / self.rank_columns
     }
 
-    /// Where a block begins in its owner's part of the window.
+    /// The offset of a block in its owner's part of the window, in elements.
     pub fn offset(self, row: usize, column: usize) -> usize {
         self.number(row, column) * self.area()
     }
@@ -49,7 +49,7 @@ impl Grid {
         self.blocks.div_ceil(self.rank_rows) * self.blocks.div_ceil(self.rank_columns) * self.area()
     }
 
-    /// My rows of blocks from `from` on, and my columns.
+    /// This rank's rows of blocks from `from` on; [`columns`](Self::columns) likewise.
     pub fn rows(self, from: usize) -> impl Iterator<Item = usize> + Clone {
         (from..self.blocks).filter(move |row| row % self.rank_rows == self.rank / self.rank_columns)
     }
@@ -58,12 +58,12 @@ impl Grid {
         (from..self.blocks).filter(move |column| column % self.rank_columns == self.rank % self.rank_columns)
     }
 
-    /// My blocks to the right of and below a diagonal block.
+    /// This rank's blocks to the right of and below a diagonal block.
     pub fn mine(self, from: usize) -> impl Iterator<Item = (usize, usize)> {
         self.rows(from).flat_map(move |row| self.columns(from).map(move |column| (row, column)))
     }
 
-    /// An element of the matrix to be factored, from a hash of its place.
+    /// An element of the matrix, a hash of its indices.
     pub fn element(self, row: usize, column: usize) -> f64 {
         if row >= self.n || column >= self.n {
             return f64::from(row == column);

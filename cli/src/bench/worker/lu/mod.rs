@@ -1,4 +1,4 @@
-//! Dense LU by blocks, as in SPLASH-2: blocks of other ranks are fetched, or read where they are, if ranks share memory.
+//! Dense LU by blocks, as in SPLASH-2. Blocks of other ranks are copied, or read in place if the ranks share memory.
 
 mod blocks;
 mod factorise;
@@ -60,20 +60,20 @@ pub fn measure(worker: &Worker, world: &World, facts: &mut Facts) -> Outcome {
         }
         kernel::tell(worker.block, facts);
         let residual = residual(grid, &mut window)?;
-        facts.check(residual <= 10.0, || format!("the residual of LU is {residual}, more than 10"));
+        facts.check(residual <= 10.0, || format!("the residual of LU is {residual}, expected at most 10"));
     }
     window.fence()?;
     Ok(())
 }
 
-/// Factors by a way to the blocks, which is then free again.
+/// Factors with the given access to the blocks, and returns the access.
 fn by<B: Blocks>(grid: Grid, blocks: B, flags: &Flags, clock: Option<&Clock>, room: Room) -> Result<B, Error> {
     let mut blocks = Clocked { blocks, clock };
     factorise(grid, &mut blocks, flags, room)?;
     Ok(blocks.blocks)
 }
 
-/// |LUx - Ax| in units of n eps max|A| |x|, for one x: one rank can have it in the time of reading all blocks once.
+/// |LUx - Ax| in units of n eps max|A| |x|, for one x. One rank computes it in the time of reading all blocks once.
 fn residual(grid: Grid, window: &mut Window<f64>) -> Result<f64, Error> {
     let (size, padded) = (grid.size, grid.blocks * grid.size);
     let mut factors = Vec::with_capacity(grid.blocks * grid.blocks);

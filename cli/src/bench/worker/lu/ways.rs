@@ -1,6 +1,7 @@
-//! LU by each synchronisation. One-sided is the library's lock. Two-sided is how MPI libraries lock: the owner grants a request
-//! when it next looks, here between two block operations; the rest of the program is the same, so the difference is the lock's.
-//! By flush all is in one epoch, as MPI programs are often written; and where ranks share memory, blocks are read in place.
+//! LU with each synchronization. `OneSided` uses the library's lock. `TwoSided` locks as MPI libraries do: the owner
+//! grants a request at its next check, here between two block operations. The rest of the program is the same, so the
+//! difference is that of the locks. `Flushed` uses one epoch for everything, as MPI programs often do. `Shared` reads
+//! blocks in place where ranks share memory.
 
 use super::blocks::Blocks;
 use super::flags::Flags;
@@ -21,7 +22,7 @@ impl Blocks for OneSided<'_> {
     }
 }
 
-/// One epoch from the beginning to the end; whatever is got is here when the call returns.
+/// One epoch from beginning to end. The data of a get are complete when the call returns.
 pub struct Flushed<'w>(pub LockAllEpoch<'w, f64>);
 
 impl Blocks for Flushed<'_> {
@@ -34,7 +35,7 @@ impl Blocks for Flushed<'_> {
     }
 }
 
-/// Where all ranks share memory.
+/// For ranks that all share memory.
 pub struct Shared<'w>(pub &'w mut Window<f64>);
 
 impl Blocks for Shared<'_> {
@@ -47,7 +48,7 @@ impl Blocks for Shared<'_> {
     }
 
     fn reach(&self, owner: Rank, offset: usize, area: usize) -> Result<Option<&[f64]>, Error> {
-        // SAFETY: the block is done, so its owner writes it no more.
+        // SAFETY: the block is finished, so its owner no longer writes it.
         unsafe { self.0.local().of(owner)?.as_slice(offset, area) }.map(Some)
     }
 }
@@ -65,7 +66,7 @@ impl<'w> TwoSided<'w> {
         TwoSided { epoch, flags, served: vec![Cell::new(0); flags.ranks()], granted: vec![0; flags.ranks()] }
     }
 
-    /// Waits until a signal has come so far, and grants what is asked for meanwhile.
+    /// Waits until a signal has the given value, and grants requests meanwhile.
     fn wait_for(&self, signal: usize, value: u64) -> Result<(), Error> {
         let requests = (0..self.flags.ranks()).map(|origin| self.flags.request(origin));
         let all: Vec<_> = requests.chain([signal]).collect();
@@ -99,7 +100,7 @@ impl Blocks for TwoSided<'_> {
         flags.wait(rank, stage)
     }
 
-    /// Grants what was asked for.
+    /// Grants the pending requests.
     fn between(&self) -> Result<(), Error> {
         for (origin, served) in self.served.iter().enumerate() {
             while self.flags.signals().read(self.flags.request(origin))? > served.get() {

@@ -1,19 +1,19 @@
-//! The order book: what every request on a lock is owed, written down as the verbs go by, and checked.
+//! The FIFO oracle: observes every verb, and checks the order, cost and fairness of each request on a lock.
 
 use crate::gate;
 use crate::lock_word::Next;
 use crate::{At, Field, LockLayout, LockWord, Mode, Rank};
 use std::collections::BTreeSet;
 
-/// Changes of the lock word for each rank at most, from when it is urgent until all ask at the gate: a release, a request, making
-/// room for that in the count, and its release.
+/// Most changes of the lock word per rank from when it is urgent until every rank asks at the gate: a release, a
+/// request, making room in the count for that, and its release.
 const CHANGES: usize = 4;
 
-/// Of who leaves the queue: what it takes the word to hold at first, that again when who stood behind it has left, and what it finds when
-/// another comes after that.
+/// Wrong guesses of the word that a leaving request may make: the first one, the same again after the request behind it
+/// has left, and one more after another request has come.
 const GUESSES: usize = 3;
 
-/// A call of a rank on the locks, as a book or a [`Mix`](super::Mix) names it.
+/// A call of a rank on the locks, as a [`FifoOracle`] or a [`Mix`](super::Mix) names it.
 ///
 /// # Examples
 /// ```
@@ -22,38 +22,38 @@ const GUESSES: usize = 3;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Call {
-    /// Take the lock of this target.
+    /// Takes the lock of this target.
     Acquire(Rank, Mode),
-    /// Release the lock of this target.
+    /// Releases the lock of this target.
     Release(Rank),
-    /// Take the lock of this target if nobody is in the way.
+    /// Takes the lock of this target if no other request is in the way.
     TryAcquire(Rank, Mode),
-    /// Take the lock of this target, unless its turn has not come when it has taken its place: a deadline that has passed. For
-    /// one that passes later, let its rank be slow.
+    /// Takes the lock of this target with a deadline that has passed: the request gives up if it must wait once it has
+    /// its place. Model a later deadline by a slow rank.
     AcquireUntil(Rank, Mode),
-    /// Await the turn of a request for the lock of this target that was given up.
+    /// Waits until a request for the lock of this target that was given up is out of the queue.
     Settle(Rank),
-    /// Release the lock of this target if it is held.
+    /// Releases the lock of this target if it is held.
     ReleaseHeld(Rank),
-    /// Take the locks of all targets, shared.
+    /// Takes the locks of all targets in shared mode.
     AcquireAll,
-    /// Release the locks of all targets.
+    /// Releases the locks of all targets.
     ReleaseAll,
 }
 
 impl Call {
-    /// The lock of `target` is tried, and released if that succeeded.
+    /// An attempt on the lock of `target`, and its release if the attempt succeeded.
     pub const fn attempt(target: Rank, mode: Mode) -> [Call; 2] {
         [Call::TryAcquire(target, mode), Call::ReleaseHeld(target)]
     }
 
-    /// A whole request: the lock of `target` is taken and released.
+    /// A whole request: acquires and releases the lock of `target`.
     pub const fn both(target: Rank, mode: Mode) -> [Call; 2] {
         [Call::Acquire(target, mode), Call::Release(target)]
     }
 }
 
-/// A verb as the network executed it.
+/// A verb that the network has executed.
 ///
 /// # Examples
 /// ```
@@ -64,31 +64,31 @@ impl Call {
 pub enum Verb {
     /// Compare-and-swap.
     Cas {
-        /// On which word.
+        /// The word.
         at: At,
-        /// What the caller took it to hold.
+        /// The value expected by the caller.
         expected: u64,
-        /// What it was to hold.
+        /// The value to store.
         new: u64,
     },
     /// Fetch-and-add.
     Add {
-        /// On which word.
+        /// The word.
         at: At,
-        /// What was added.
+        /// The addend.
         delta: u64,
     },
     /// A put of 8 bytes.
     Notify {
-        /// To which word.
+        /// The word.
         at: At,
-        /// What was put.
+        /// The value.
         value: u64,
     },
 }
 
 impl Verb {
-    /// The word it acts on.
+    /// The word on which the verb acts.
     pub fn at(self) -> At {
         match self {
             Verb::Cas { at, .. } | Verb::Add { at, .. } | Verb::Notify { at, .. } => at,
@@ -96,39 +96,39 @@ impl Verb {
     }
 }
 
-/// An audit of a family of locks. A request takes its place in the order at its atomic on the lock word: the
-/// compare-and-swap that succeeds, or the addition of a reader. When the call that acquires returns, every earlier
-/// request on that lock must have been released, but for readers among readers; a release counts from its first verb.
-/// This one property is mutual exclusion, readers that share, and strict first come, first served from that place
-/// on. The book also counts each call's operations on the network against the cost that README.md promises.
+/// A checker of a family of locks. A request takes its place in the order at its atomic on the lock word: the
+/// compare-and-swap that succeeds, or a reader's addition. When the acquiring call returns, every earlier request on
+/// that lock must have been released, except for readers among readers. A release counts from its first verb. This one
+/// property implies mutual exclusion, sharing among readers, and strict first come, first served. The oracle also
+/// compares each call's network operations with the cost that README.md promises.
 ///
-/// Both model networks keep one; it is plain data, so that an explored state includes it.
+/// Both model networks keep an oracle. It is plain data, so that an explored state includes it.
 ///
 /// # Examples
 /// ```
-/// use transom_locks::model::{Book, Call, Verb};
+/// use transom_locks::model::{FifoOracle, Call, Verb};
 /// use transom_locks::{At, Mode, LockLayout};
 ///
-/// let mut book = Book::new(LockLayout::new(0, 2), 2);
+/// let mut oracle = FifoOracle::new(LockLayout::new(0, 2), 2);
 /// let home = At { rank: 0, word: 0 };
 /// for rank in 0..2 {
-///     book.begins(rank, Call::Acquire(0, Mode::Exclusive)).unwrap();
-///     book.saw(rank, Verb::Cas { at: home, expected: 0, new: 1 }, 0).unwrap();
+///     oracle.begins(rank, Call::Acquire(0, Mode::Exclusive)).unwrap();
+///     oracle.saw(rank, Verb::Cas { at: home, expected: 0, new: 1 }, 0).unwrap();
 /// }
-/// book.returned(0).unwrap();
-/// assert!(book.returned(1).unwrap_err().contains("rank 0"), "rank 0 came first and has not released it");
+/// oracle.returned(0).unwrap();
+/// assert!(oracle.returned(1).unwrap_err().contains("rank 0"), "rank 0 came first and has not released it");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Book {
+pub struct FifoOracle {
     layout: LockLayout,
-    /// For each target the requests that have a place and have not been released, in order.
+    /// Per target: the requests that have a place and have not been released, in order.
     queues: Vec<Vec<Entry>>,
-    /// For each rank the call it is in.
+    /// Per rank: its call in progress.
     calls: Vec<Option<OpenCall>>,
-    /// Whether there was a request with a deadline: those who meet it pay for it.
+    /// True if any request had a deadline. Calls that meet such requests may cost more.
     timed: bool,
-    /// Ranks, with targets, that have told their turn to who watched, and not asked since: a request with a deadline may end before it has
-    /// a place, as long as whoever watched looks there.
+    /// Pairs (rank, target): the rank has shown its turn to a watching successor and has not requested the lock since.
+    /// Until the successor clears that word, the rank's request with a deadline may end without a place.
     shown: BTreeSet<(Rank, Rank)>,
 }
 
@@ -137,11 +137,11 @@ struct Entry {
     rank: Rank,
     mode: Mode,
     granted: bool,
-    /// Given up, and in the queue still.
+    /// The request was given up and is still queued.
     abandoned: bool,
 }
 
-/// A call that has not returned, and what it cost so far.
+/// A call in progress, and its cost so far.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct OpenCall {
     call: Call,
@@ -149,52 +149,61 @@ struct OpenCall {
     /// Compare-and-swaps that succeeded.
     cas: u32,
     add: u32,
-    /// Notifications to other ranks, but for grants.
+    /// Notifications to other ranks, except grants.
     notify: u32,
     grants: u32,
-    /// The word of the last compare-and-swap, if it failed, and whether another rank touched it since.
+    /// The word of the last compare-and-swap, if that failed, and whether another rank has changed the word since.
     failed: Option<(At, bool)>,
-    /// Compare-and-swaps of the lock word that failed: of an exclusive request before one took, from when it made the word urgent, if it
-    /// did; afterwards, of what leaves the queue.
+    /// Failed compare-and-swaps of the lock word. For an exclusive request: before its first success, counted anew once
+    /// it makes the word urgent. Afterwards: while it leaves the queue.
     missed: u32,
     /// Verbs at the gate: entering it, making the word urgent, and leaving it.
     gate: u32,
-    /// Of an exclusive request: it has made the word urgent.
+    /// An exclusive request has made the word urgent.
     urgent: bool,
-    /// Of an attempt: somebody was in the way of its last verb.
+    /// An attempt's last verb found another request in the way.
     blocked: bool,
-    /// Of a request with a deadline: it has given up.
+    /// A request with a deadline has given up.
     left: bool,
 }
 
-impl Book {
-    /// A book on the locks of `ranks` ranks in the words of `layout`.
+impl FifoOracle {
+    /// Creates an oracle for the locks of `ranks` ranks in the words of `layout`.
     pub fn new(layout: LockLayout, ranks: usize) -> Self {
-        Book { layout, queues: vec![Vec::new(); ranks], calls: vec![None; ranks], timed: false, shown: BTreeSet::new() }
+        FifoOracle {
+            layout,
+            queues: vec![Vec::new(); ranks],
+            calls: vec![None; ranks],
+            timed: false,
+            shown: BTreeSet::new(),
+        }
     }
 
-    /// `rank` begins `call` with its next verb: a lock that it releases is held until then.
+    /// Records that `rank` begins `call` with its next verb. A lock that the call releases is held until then.
     ///
     /// # Errors
-    /// It is in another call.
+    /// `rank` is in another call.
     pub fn begins(&mut self, rank: Rank, call: Call) -> Result<(), String> {
         if let Some(open) = &self.calls[rank] {
             return Err(format!("rank {rank} begins {call:?} within {:?}", open.call));
         }
         self.calls[rank] = Some(OpenCall::new(call));
         self.timed |= matches!(call, Call::AcquireUntil(..));
-        // An attempt may see at once that somebody is.
-        let in_the_way = self.in_the_way(rank);
-        self.calls[rank].as_mut().expect("just made").blocked = in_the_way;
+        // An attempt may find another request in the way before its first verb.
+        let is_obstructed = self.is_obstructed(rank);
+        self.calls[rank].as_mut().expect("just made").blocked = is_obstructed;
         Ok(())
     }
 
-    /// `rank` executed `verb` and the word had held `found`. Called before any other rank takes a step.
+    /// Records that `rank` executed `verb`, and that the word held `found` before. Must be called before any other rank
+    /// takes a step.
     ///
     /// # Errors
-    /// It begins the release of what is not held, a compare-and-swap failed again though nobody touched the word
-    /// since it failed before, others have kept the request out of the queue, or in it, too often, or a put falls
-    /// where atomics of others may be under way.
+    /// A description of a violation, which is one of
+    /// * the release of a lock that is not held;
+    /// * a repeated failure of a compare-and-swap on a word that has not changed in between;
+    /// * too many changes by other ranks that keep the request out of the queue, or in it;
+    /// * a put to a word that other ranks may be changing by atomics.
     pub fn saw(&mut self, rank: Rank, verb: Verb, found: u64) -> Result<(), String> {
         self.begin(rank, false)?;
         let at = verb.at();
@@ -202,9 +211,9 @@ impl Book {
         if !matches!(verb, Verb::Cas { expected, .. } if expected != found) {
             self.touched(at);
         }
-        let (in_the_way, ranks) = (self.in_the_way(rank), self.queues.len());
+        let (is_obstructed, ranks) = (self.is_obstructed(rank), self.queues.len());
         let Some(open) = &mut self.calls[rank] else { return Ok(()) };
-        open.blocked = in_the_way;
+        open.blocked = is_obstructed;
         if is_at_gate(field, verb) {
             open.gate += 1;
             if matches!(field, Some((_, Field::Word))) {
@@ -234,7 +243,7 @@ impl Book {
                     }
                 }
             }
-            // Who looks elsewhere may learn of a change that is older.
+            // A read of another word may reveal a change older than the failure.
             Verb::Add { .. } => (open.add, open.failed) = (open.add + 1, None),
             Verb::Notify { value, .. } if at.rank == rank => {
                 if let (Some((target, Field::Next)), Next::TURN | Next::AT_GO) = (field, value) {
@@ -272,7 +281,7 @@ impl Book {
         let Some((target, field @ (Field::Word | Field::Drained))) = field else { return Ok(()) };
         let Some(queue) = self.queues.get_mut(target) else { return Ok(()) };
         match queue.iter().position(|entry| entry.rank == rank) {
-            // Whoever asks for all locks gives up some places while it waits for another.
+            // A call for all locks gives up some places while it waits for another.
             Some(given_up) => drop(queue.remove(given_up)),
             None if field == Field::Word => {
                 queue.push(Entry { rank, mode, granted: false, abandoned: false });
@@ -283,13 +292,14 @@ impl Book {
         Ok(())
     }
 
-    /// Whether a verb was about a request that is given up, or was: it took one out of the order, or back.
+    /// Returns whether a verb belongs to a request that gives up or has given up; removes the request from the order,
+    /// or restores it.
     fn saw_given_up(&mut self, rank: Rank, target: Rank, field: Field, verb: Verb, found: u64) -> bool {
         let (Some(queue), Some(open)) = (self.queues.get_mut(target), &mut self.calls[rank]) else { return false };
         let at = verb.at();
         let place = |of: Rank| queue.iter().position(|entry| entry.rank == of);
         match verb {
-            // The reader itself gives up, or takes that back.
+            // The reader gives up, or takes that back.
             Verb::Cas { new, .. } if field == Field::Grant && at.rank == rank => {
                 open.left = new != 0;
                 if let Some(place) = place(rank) {
@@ -297,7 +307,7 @@ impl Book {
                 }
                 true
             }
-            // Who grants it finds that it has.
+            // The granting rank finds that the reader has given up.
             Verb::Add { .. } if field == Field::Grant && found != 0 => {
                 if let Some(place) = place(at.rank) {
                     queue.remove(place);
@@ -305,7 +315,8 @@ impl Book {
                 true
             }
             Verb::Cas { .. } | Verb::Add { .. } if open.call == Call::AcquireUntil(target, Mode::Exclusive) => {
-                // Its word is taken back from the one before it, or as the first it gives the lock word to others.
+                // The request takes its word back from its predecessor, or as the first request it changes the lock
+                // word.
                 let leaves = place(rank).filter(|_| match verb {
                     Verb::Cas { new, .. } if field == Field::Next => Next::is_leaving(new),
                     _ => field == Field::Word,
@@ -320,7 +331,7 @@ impl Book {
         }
     }
 
-    /// This word changed, also if that was asked for before.
+    /// Records that this word changed, possibly by an operation issued earlier.
     pub(super) fn touched(&mut self, at: At) {
         for call in self.calls.iter_mut().flatten() {
             if let Some((failed, touched)) = &mut call.failed {
@@ -329,10 +340,10 @@ impl Book {
         }
     }
 
-    /// The call of `rank` returned.
+    /// Records that the call of `rank` returned.
     ///
     /// # Errors
-    /// What was granted too early, or cost too much, in words.
+    /// A description of a grant that came too early, or of a cost that was exceeded.
     pub fn returned(&mut self, rank: Rank) -> Result<(), String> {
         self.begin(rank, true)?;
         let Some(open) = self.calls[rank].take() else { return Ok(()) };
@@ -358,23 +369,24 @@ impl Book {
         }
     }
 
-    /// Whether somebody is in the way of the attempt of `rank`: holds the lock, waits for it, is about to, or is about to release it.
-    fn in_the_way(&self, rank: Rank) -> bool {
+    /// Returns whether another request is in the way of the attempt of `rank`: it holds the lock, waits for it, is
+    /// about to, or is being released.
+    fn is_obstructed(&self, rank: Rank) -> bool {
         let Some(OpenCall { call: Call::TryAcquire(target, mode), .. }) = self.calls[rank] else { return false };
         let entry = |entry: &Entry| [mode, entry.mode].contains(&Mode::Exclusive);
-        let under_way = |call: &OpenCall| match call.call {
+        let obstructs = |call: &OpenCall| match call.call {
             Call::Release(of) | Call::ReleaseHeld(of) => of == target && call.begun,
             Call::ReleaseAll => call.begun,
             Call::AcquireUntil(of, _) if call.left => of == target,
-            // It is about to ask, and has said so.
+            // The call has made the word urgent, and is about to enter the queue.
             Call::Acquire(of, _) | Call::AcquireUntil(of, _) => of == target && call.urgent,
             _ => false,
         };
         self.queues.get(target).is_some_and(|queue| queue.iter().any(entry))
-            || self.calls.iter().flatten().any(under_way)
+            || self.calls.iter().flatten().any(obstructs)
     }
 
-    /// How many hold the lock of `target`, and whether shared.
+    /// The number of holders of the lock of `target`, and their mode.
     pub fn holders(&self, target: Rank) -> (usize, Option<Mode>) {
         let mut holders = self.queues.get(target).into_iter().flatten().filter(|entry| entry.granted);
         match holders.next() {
@@ -383,7 +395,7 @@ impl Book {
         }
     }
 
-    /// A release begun is a release.
+    /// Marks the call as begun. A release takes effect in the order when it begins.
     fn begin(&mut self, rank: Rank, returned: bool) -> Result<(), String> {
         let Some(open) = self.calls[rank].as_mut().filter(|open| !open.begun) else { return Ok(()) };
         open.begun = true;
@@ -396,7 +408,7 @@ impl Book {
             let queue = self.queues.get_mut(target).ok_or_else(|| format!("there is no lock of rank {target}"))?;
             match queue.iter().position(|entry| entry.rank == rank && entry.granted) {
                 Some(place) => drop(queue.remove(place)),
-                // Without a verb: it was not held.
+                // The call made no verb: the lock was not held.
                 None if returned && matches!(self.calls[rank], Some(OpenCall { call: Call::ReleaseHeld(_), .. })) => {}
                 None => return Err(format!("rank {rank} releases the lock of rank {target}, which it does not hold")),
             }
@@ -426,7 +438,7 @@ impl Book {
     }
 }
 
-/// Whether a verb is one of the gate's. (A turn that is told is no other word that a `go` holds.)
+/// Returns whether a verb is one of the gate's. (TURN is no other value of a `go`.)
 fn is_at_gate(field: Option<(Rank, Field)>, verb: Verb) -> bool {
     match (field, verb) {
         (Some((_, Field::Tickets | Field::Slot)), _) => true,
@@ -443,8 +455,9 @@ impl OpenCall {
         OpenCall { call, begun, cas, add, notify, grants, failed, missed, gate, urgent, blocked, left }
     }
 
-    /// How often it may find that the word has changed: in its attempts, and once it has made the word urgent by what each rank does
-    /// before it sees that; when it leaves, by guesses, and by readers of whom each departs or arrives but once until it has left.
+    /// The most changes of the word that the call may find. An exclusive request finds them in its attempts, or, once
+    /// it has made the word urgent, from each rank before that rank sees the urgency. A leaving request finds them by
+    /// wrong guesses, and by readers that depart or arrive once each.
     fn most_missed(&self, ranks: usize) -> u32 {
         let most = match self.asks_exclusively() {
             true if self.urgent => CHANGES * ranks,
@@ -454,35 +467,35 @@ impl OpenCall {
         most as u32
     }
 
-    /// Whether it is an exclusive request that is not in the queue yet.
+    /// Returns whether the call is an exclusive request that is not in the queue yet.
     fn asks_exclusively(&self) -> bool {
         let exclusive = matches!(self.call, Call::Acquire(_, Mode::Exclusive) | Call::AcquireUntil(_, Mode::Exclusive));
         exclusive && self.cas == 0
     }
 
-    /// The cost that README.md promises. Each failed compare-and-swap has been seen to be due to another rank, or is
-    /// the first guess.
+    /// Checks the cost against README.md. Each failed compare-and-swap was caused by another rank, or was the first
+    /// guess.
     fn check(&self, rank: Rank, ranks: usize, timed: bool) -> Result<(), String> {
         let many = ranks as u32;
         let most = match self.call {
             Call::AcquireUntil(..) if self.left => [6 + many, 6 * many, 3, many],
             Call::Release(_) | Call::ReleaseHeld(_) if timed => [2, 4 + 3 * many, 1, many],
             Call::Settle(_) => [0; 4],
-            // A reader compares-and-swaps either to register or to make room in the count.
+            // A reader's compare-and-swap either registers it or makes room in the count.
             Call::Acquire(_, Mode::Shared) | Call::AcquireUntil(_, Mode::Shared) => [1, 1, 0, 0],
-            // Where it watches it clears what it was shown.
+            // A watching request clears the word in which it was notified.
             Call::Acquire(_, Mode::Exclusive) => [if timed { 2 } else { 1 }, 0, 2, 0],
-            // It says by an atomic that it stands behind another, as all do where others have left.
+            // The request announces itself to its predecessor by an atomic, as all requests do where others have left.
             Call::AcquireUntil(_, Mode::Exclusive) => [2, 0, 0, 0],
             Call::TryAcquire(..) => [1, 0, 0, 0],
-            // In each round it holds one lock more at least; 1 addition for each lock where nobody is queued.
+            // Each round gains at least one lock. Where no exclusive request is queued a lock costs 1 addition.
             Call::AcquireAll => [ranks as u32 * ranks as u32, 3 * ranks as u32 * ranks as u32, 0, 0],
-            // Which kind of release it is, the verbs show.
+            // The verbs show which kind of release this is.
             Call::Release(_) | Call::ReleaseHeld(_) if self.grants + self.notify + self.cas == 0 => [0, 2, 0, 0],
             Call::Release(_) | Call::ReleaseHeld(_) => [1, self.grants.saturating_sub(1) / 3, 1, ranks as u32 - 1],
             Call::ReleaseAll => [0, 2 * ranks as u32, 0, 0],
         };
-        // To enter, to make the word urgent, and to leave.
+        // Verbs to enter, to make the word urgent, and to leave.
         let most_at_gate = match self.call {
             Call::Acquire(_, Mode::Exclusive) | Call::AcquireUntil(_, Mode::Exclusive) => 7,
             Call::Acquire(_, Mode::Shared) | Call::AcquireUntil(_, Mode::Shared) => 6,

@@ -1,4 +1,4 @@
-//! Locks of several targets at once, taken in the order of their ranks, so that those who do so never wait in a circle.
+//! Locks of several targets at once, taken in rank order, so that such calls never deadlock with each other.
 
 use crate::core::Core;
 use crate::epoch::LockAllEpoch;
@@ -12,28 +12,28 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use transom_locks::{PassiveLock, Rank};
 
-/// Several targets locked, each exclusively or shared; unlocks them when dropped.
+/// An access epoch on several targets, each locked exclusively or shared. Dropping it unlocks them.
 ///
 /// # Examples
 /// See [`Window::lock_ranks`].
 #[must_use = "an epoch that is dropped at once unlocks at once"]
 pub struct LockRanksEpoch<'w, T: Pod, F: Fabric> {
-    core: &'w Core<F>,
+    pub(crate) core: &'w Core<F>,
     lock: &'w mut PassiveLock<Arc<Segment<F>>>,
-    /// In the order of their ranks; none once they are unlocked.
+    /// Held locks in rank order; empty once they are unlocked.
     held: Vec<(Rank, Mode)>,
     element: PhantomData<fn() -> T>,
 }
 
 impl<T: Pod, F: Fabric> Window<T, F> {
-    /// Opens an access epoch on several targets, each locked as said. Whatever the order in which they are named, the locks
-    /// are taken in that of their ranks, one after the other, so ranks that take several so, and those that
-    /// [lock all](Self::lock_all), cannot come to wait for each other in a circle. As much as as many
-    /// [`lock_exclusive`](Self::lock_exclusive) or [`lock_shared`](Self::lock_shared), and the allocation of a list. A target that is
-    /// named several times is locked once, exclusively if it is so named once.
+    /// Opens an access epoch on several targets, each locked in its mode. The locks are taken one after the other in
+    /// rank order, whatever the order of `targets`. Ranks that take several locks this way, and ranks that [lock
+    /// all](Self::lock_all), therefore cannot deadlock with each other. The cost is that of a
+    /// [`lock_exclusive`](Self::lock_exclusive) or [`lock_shared`](Self::lock_shared) per target, and the allocation of
+    /// a list. A target that is named several times is locked once, exclusively if any of its entries says so.
     ///
     /// # Errors
-    /// As those. Then none is locked.
+    /// The errors of `lock_exclusive` and `lock_shared`. No lock is held then.
     ///
     /// # Examples
     /// ```
@@ -53,11 +53,12 @@ impl<T: Pod, F: Fabric> Window<T, F> {
         Ok(LockRanksEpoch { core: &self.core, lock: &mut self.lock, held, element: PhantomData })
     }
 
-    /// As [`lock_ranks`](Self::lock_ranks), unless the locks are not all this rank's within `limit`: then none, and none of them is
-    /// held. Each is asked for as by [`try_lock_for`](Self::try_lock_for), which says what becomes of a request at the deadline.
+    /// [`lock_ranks`](Self::lock_ranks) with a time limit: returns `None`, with none of the locks held, if not all
+    /// locks are granted within `limit`. Each lock is requested as by [`try_lock_for`](Self::try_lock_for), which
+    /// describes what happens to a request at the deadline.
     ///
     /// # Errors
-    /// As `lock_ranks`: that a rank has died is an error, however much time is left.
+    /// The errors of `lock_ranks`. The death of a rank is an error even before the deadline.
     ///
     /// # Examples
     /// ```
@@ -82,12 +83,12 @@ impl<T: Pod, F: Fabric> Window<T, F> {
         Ok(taken.then(|| LockRanksEpoch { core: &self.core, lock: &mut self.lock, held, element: PhantomData }))
     }
 
-    /// As [`lock_all`](Self::lock_all), unless the locks are not all this rank's within `limit`: then none, and none of them is
-    /// held. They are asked for one after the other, in the order of their ranks, each as by
-    /// [`try_lock_for`](Self::try_lock_for); so over a network it takes as many round trips as there are ranks.
+    /// [`lock_all`](Self::lock_all) with a time limit: returns `None`, with none of the locks held, if not all locks
+    /// are granted within `limit`. The locks are requested one after the other in rank order, each as by
+    /// [`try_lock_for`](Self::try_lock_for). Over a network this costs one round trip per rank.
     ///
     /// # Errors
-    /// As `lock_all`: that a rank has died is an error, however much time is left.
+    /// The errors of `lock_all`. The death of a rank is an error even before the deadline.
     ///
     /// # Examples
     /// ```
@@ -107,7 +108,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
         Ok(taken.then(|| LockAllEpoch::new(&self.core, &mut self.lock, true)))
     }
 
-    /// These targets, which exist, in the order of their ranks, each once.
+    /// The targets in rank order, each once. Checks that they exist.
     fn in_order(&self, targets: &[(Rank, Mode)]) -> Result<Vec<(Rank, Mode)>, Error> {
         let mut wanted = targets.to_vec();
         wanted.sort_unstable_by_key(|(rank, mode)| (*rank, *mode == Mode::Shared));
@@ -116,7 +117,8 @@ impl<T: Pod, F: Fabric> Window<T, F> {
         Ok(wanted)
     }
 
-    /// Takes these locks, one after the other, until a deadline; whether it has them then. If not, it has none of them.
+    /// Takes the locks one after the other until a deadline; returns whether it holds all of them. If not, it holds
+    /// none.
     fn take_each(
         &mut self,
         wanted: impl Iterator<Item = (Rank, Mode)> + Clone,
@@ -147,17 +149,36 @@ impl<T: Pod, F: Fabric> Window<T, F> {
 }
 
 impl<T: Pod, F: Fabric> LockRanksEpoch<'_, T, F> {
-    /// One of the targets that are locked.
+    /// One of the locked targets.
     ///
     /// # Errors
-    /// [`Error::NotStarted`] if it is not among them; [`Error::NoSuchRank`].
+    /// [`Error::NotStarted`] if `rank` is not among them; [`Error::NoSuchRank`].
     pub fn target(&self, rank: Rank) -> Result<Target<'_, T, F>, Error> {
-        // There may be several of it, of which each may be in another thread: none is alone there, however it is locked.
+        // Several `Target`s of one rank may be in use in different threads, so none is exclusive, whatever the lock's
+        // mode.
         let target = Target::new(self.core, rank)?;
-        match self.held.binary_search_by_key(&rank, |(rank, _)| *rank) {
-            Ok(_) => Ok(target),
-            Err(_) => Err(Error::NotStarted { window: self.core.id, rank }),
+        match self.is_locked(rank) {
+            true => Ok(target),
+            false => Err(Error::NotStarted { window: self.core.id, rank }),
         }
+    }
+
+    /// Returns whether the epoch has locked `rank`.
+    pub(crate) fn is_locked(&self, rank: Rank) -> bool {
+        self.held.binary_search_by_key(&rank, |(rank, _)| *rank).is_ok()
+    }
+
+    /// The locked ranks, in order.
+    pub(crate) fn locked(&self) -> impl Iterator<Item = Rank> {
+        self.held.iter().map(|(rank, _)| *rank)
+    }
+
+    /// Returns once this rank's earlier operations are visible at every locked target.
+    ///
+    /// # Errors
+    /// [`Error::Fabric`].
+    pub fn flush(&self) -> Result<(), Error> {
+        self.locked().try_for_each(|rank| self.core.flush(rank))
     }
 
     /// This rank's own part.
@@ -165,10 +186,11 @@ impl<T: Pod, F: Fabric> LockRanksEpoch<'_, T, F> {
         Local::new(self.core)
     }
 
-    /// Ends the epoch: what it put is visible to whoever locks the targets next.
+    /// Ends the epoch: its puts are visible to the next holders of the locks.
     ///
     /// # Errors
-    /// As [`LockEpoch::unlock`](crate::LockEpoch::unlock): the first; all that can be are unlocked.
+    /// The errors of [`LockEpoch::unlock`](crate::LockEpoch::unlock). Returns the first; every lock that can be is
+    /// unlocked.
     pub fn unlock(mut self) -> Result<(), Error> {
         self.release()
     }
@@ -176,7 +198,8 @@ impl<T: Pod, F: Fabric> LockRanksEpoch<'_, T, F> {
     fn release(&mut self) -> Result<(), Error> {
         self.core.checks.synchronised(&self.core.data.counters);
         let mut outcome = Ok(());
-        // What was put at one is not seen before what was put at another, whichever is locked next.
+        // Puts to all targets are ordered before any lock is released, so the next holder of one lock sees no partial
+        // update.
         let held = std::mem::take(&mut self.held);
         for (rank, _) in &held {
             outcome = outcome.and(self.core.order(*rank));
