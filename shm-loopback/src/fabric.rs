@@ -303,6 +303,9 @@ impl Fabric for Loopback {
     }
 
     fn looked_in_vain(&self) {
+        if let Some(turning) = self.0.progress.get() {
+            turning.turn_unless_another_does();
+        }
         if self.0.control.is_oversubscribed() {
             transom_windows::looked_in_vain();
         }

@@ -60,6 +60,12 @@ impl Turning {
         self.turn.turn()
     }
 
+    /// Like [`turn`](Self::turn), but does nothing if another thread is progressing messages.
+    #[cold]
+    pub fn turn_unless_another_does(&self) {
+        self.turn.turn_unless_another_does();
+    }
+
     /// [`event_count::park`] for at most `most`, woken by messages too. `look` runs the engine, and sets `busy` if
     /// there is more to do: the thread then stays awake.
     pub fn park<R>(

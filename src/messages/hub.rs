@@ -329,6 +329,31 @@ impl Hub {
         })
     }
 
+    /// Waits until `look`, which runs with no lock held, finds what it looks for; none if `until` has come. The engine is turned between
+    /// two looks. If `look` `polls` what rings no bell, the wait does not sleep.
+    pub fn wait_for_any<R>(
+        &self,
+        call: &dyn fmt::Display,
+        until: Option<Instant>,
+        polls: bool,
+        mut look: impl FnMut() -> Option<R>,
+    ) -> Option<R> {
+        let wait = Wait { rank: self.waiter.rank(), call, awaited: Awaited::Anyone, deadline: until };
+        let look = || {
+            if let Some(found) = look() {
+                return Look::Found(Some(found));
+            }
+            let busy = self.with(Core::turn).unwrap_or(true);
+            match look() {
+                Some(found) => Look::Found(Some(found)),
+                None if until.is_some_and(|until| until <= Instant::now()) => Look::Found(None),
+                None if busy || polls => Look::Busy,
+                None => Look::Idle,
+            }
+        };
+        self.waiter.wait(wait, look, || self.look_for_the_gone())
+    }
+
     /// One turn of the engine, for calls that do not wait. Where ranks share cores, turns in vain yield the core.
     pub fn turn_now(&self) {
         let turned = self.with(Core::turn);

@@ -36,6 +36,7 @@ mod neighbours;
 #[cfg(feature = "serde")]
 mod object;
 mod partitioned;
+mod pending;
 mod persistent;
 pub mod pipe;
 mod posting;
@@ -52,6 +53,7 @@ pub use error::{Error, Failed};
 pub use hold::Held;
 pub(crate) use meeting::Meeting;
 pub use partitioned::{Arriving, Part, Partitioned, PartitionedReceive, Parts};
+pub use pending::{Pending, test_all, test_any, test_some, wait_all, wait_any, wait_any_for, wait_some};
 pub use persistent::{Active, Persistent};
 pub use probe::{Message, Probing};
 pub use request::{Cancelled, Done, Request};

@@ -2,7 +2,7 @@
 //! counts the verbs. The windows share the words of their locks and barriers too, so only shared locks will do, and one
 //! window's fences.
 
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use transom::locks::{Awaited, Rank};
 use transom::shm_loopback::{Loopback, Region, View};
@@ -22,6 +22,8 @@ pub struct Overlapping {
     apart: bool,
     /// Of memory that is asked for in place it gives half.
     halves: bool,
+    /// Its operations are in flight as long as this says so.
+    held: Option<Arc<AtomicBool>>,
     verbs: Arc<[AtomicUsize; 6]>,
     fails: Arc<AtomicUsize>,
 }
@@ -33,6 +35,7 @@ impl Overlapping {
             lent: Arc::default(),
             apart: false,
             halves: false,
+            held: None,
             verbs: Arc::default(),
             fails: Arc::default(),
         }
@@ -48,6 +51,16 @@ impl Overlapping {
     #[allow(dead_code, reason = "each test file uses what it needs")]
     pub fn halving(fabric: Loopback) -> Self {
         Overlapping { halves: true, ..Self::counting(fabric) }
+    }
+
+    /// One over a network: operations are in flight until `held` is false.
+    #[allow(dead_code, reason = "each test file uses what it needs")]
+    pub fn holding(fabric: Loopback, held: &Arc<AtomicBool>) -> Self {
+        Overlapping { held: Some(held.clone()), ..Self::counting(fabric) }
+    }
+
+    fn holds(&self) -> bool {
+        self.held.as_ref().is_some_and(|held| held.load(SeqCst))
     }
 
     /// A window on the memory that all windows of this fabric share.
@@ -126,7 +139,7 @@ impl Fabric for Overlapping {
     }
 
     fn is_shared(&self, at: &View) -> bool {
-        self.fabric.is_shared(at)
+        self.held.is_none() && self.fabric.is_shared(at)
     }
 
     fn start_put(&self, to: &View, offset: usize, source: BoxBytes) -> Result<BoxBytes, FabricError> {
@@ -138,10 +151,13 @@ impl Fabric for Overlapping {
     }
 
     fn has_moved(&self, moving: &mut BoxBytes) -> Result<bool, FabricError> {
-        self.fabric.has_moved(moving)
+        self.fabric.has_moved(moving).map(|moved| moved && !self.holds())
     }
 
     fn finish_moving(&self, moving: BoxBytes) -> Result<BoxBytes, FabricError> {
+        while self.holds() {
+            std::thread::yield_now();
+        }
         self.fabric.finish_moving(moving)
     }
 

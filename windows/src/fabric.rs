@@ -330,8 +330,9 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
         look: impl FnMut() -> Result<Option<R>, FabricError>,
     ) -> Result<R, FabricError>;
 
-    /// Yields the core now and then where ranks share cores ([`looked_in_vain`](crate::looked_in_vain)). Calls that do
-    /// not wait call this after an unsuccessful poll.
+    /// Turns the rank's messages, unless another thread does. Yields the core now and then where ranks share cores
+    /// ([`looked_in_vain`](crate::looked_in_vain)). Calls that do not wait call this after an unsuccessful poll, since a
+    /// program may poll in a loop.
     fn looked_in_vain(&self) {}
 
     /// Returns whether a rank can [`watch`](Self::watch) the memory of any other: all ranks load from the same memory.

@@ -309,7 +309,7 @@ impl Core {
     }
 
     /// Like [`turn`](Self::turn), but does nothing if another thread is progressing messages.
-    pub(super) fn turn_unless_another_does(&self) {
+    pub fn turn_unless_another_does(&self) {
         if let Some(turn) = self.turn.get() {
             turn.turn_unless_another_does();
         }

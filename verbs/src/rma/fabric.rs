@@ -182,6 +182,7 @@ impl Fabric for Verbs {
     }
 
     fn looked_in_vain(&self) {
+        self.0.core().turn_unless_another_does();
         if is_crowded(self.0.node.ranks()) {
             transom_windows::looked_in_vain();
         }
