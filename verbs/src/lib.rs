@@ -20,7 +20,7 @@
 //! | `datagram` | unreliable datagrams: those that ask for connections, and messages |
 //! | `connect` | connections on demand: what both agree by, and the thread that does it |
 //! | `messages` | the `Wire` of messages between ranks that share no memory |
-//! | `rma` | the `Fabric` of windows, and collectives over lanes |
+//! | `rma` | the `Network` of windows, and collectives over lanes |
 //!
 //! # Queue pairs
 //! One reliable connection for each pair of ranks that need each other, made when either first does: a thread of each
@@ -183,7 +183,6 @@
 //! libibverbs-dev (the names in Debian). What is built needs none of these, and finds libibverbs when it starts, or says
 //! that there is none.
 
-mod bootstrap;
 mod connect;
 mod counts;
 mod datagram;
@@ -205,11 +204,10 @@ pub mod variables;
 mod wait;
 mod wr;
 
-pub use bootstrap::{Bootstrap, Node};
 pub use counts::{QueuePairs, Registrations, WorkRequests};
 pub use error::VerbsError;
-pub use messages::VerbsWire;
 pub use rma::{Moving, Pending, Region, Remote, Verbs};
+pub use transom_network::{Bootstrap, Hybrid, Node};
 
 /// Opens the rails that a job with these messages would use, and describes them in a line.
 ///

@@ -47,8 +47,6 @@ pub(super) struct Settings {
     pub paths: Paths,
     /// By how many queue pairs messages are sent as datagrams, if they are.
     pub datagrams: Option<usize>,
-    /// Whether ranks of one host move data through their memory; else only if the job has several hosts.
-    pub hybrid: Option<bool>,
 }
 
 /// How what is large is divided among rails.
@@ -90,7 +88,6 @@ impl Settings {
             division: Division { stripe: messages.stripe, least: messages.stripe_from },
             paths: messages.paths,
             datagrams: (messages.paths != Paths::Connections).then_some(messages.ud_lanes),
-            hybrid: set::HYBRID.get::<Choice<bool>>()?.and_then(|hybrid| hybrid.0),
         })
     }
 

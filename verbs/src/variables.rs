@@ -5,18 +5,7 @@ use transom_launch::variables::{SetBy, Variable, readable};
 
 /// The variables of this crate.
 pub const TABLE: &[Variable] =
-    &[HYBRID, DEVICE, PORT, GID, MTU, SL, TRAFFIC_CLASS, PKEY, DEPTH, INLINE, REGISTER, KEEP, TIMEOUT, RETRY, NOTIFY];
-
-/// TRANSOM_HYBRID.
-pub const HYBRID: Variable = Variable {
-    name: "TRANSOM_HYBRID",
-    set_by: SetBy::User,
-    meaning: "with verbs: whether ranks of one host move data through the memory they share, and messages in a job on several; at all \
-              ranks the same",
-    expected: "`auto`, `on` or `off`",
-    default: "auto: on if the job has several hosts",
-    check: readable::<Choice<bool>>,
-};
+    &[DEVICE, PORT, GID, MTU, SL, TRAFFIC_CLASS, PKEY, DEPTH, INLINE, REGISTER, KEEP, TIMEOUT, RETRY, NOTIFY];
 
 /// TRANSOM_VERBS_DEVICE.
 pub const DEVICE: Variable = Variable {

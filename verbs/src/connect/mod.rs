@@ -36,9 +36,8 @@ use transom_windows::Exchange;
 /// Bytes that are kept here of each rank of the job, connected or not.
 pub(super) const EACH: usize = size_of::<Address>() + size_of::<bool>() + Core::SEAT;
 
-/// What a rank tells of itself beside its cards: its rails are named; it shares the memory of its host.
+/// Flag that a rank tells beside its cards: its rails are named.
 const NAMED: u8 = 1;
-const HYBRID: u8 = 2;
 
 /// What a rank has of its adapter, and the thread that connects. All that a rank's teams share.
 pub(super) struct Service {
@@ -50,7 +49,7 @@ pub(super) struct Service {
 
 impl Service {
     /// Collective: opens the devices and tells all others where this rank is.
-    pub fn new(job: &dyn Exchange, settings: &Settings, hybrid: bool) -> Result<Self, VerbsError> {
+    pub fn new(job: &dyn Exchange, settings: &Settings) -> Result<Self, VerbsError> {
         let made = Rail::open(settings).and_then(|rails| {
             // Datagrams go by the first.
             let rails = rails.into_iter().zip(std::iter::once(settings.datagrams).chain(std::iter::repeat(None)));
@@ -60,13 +59,11 @@ impl Service {
         });
         let mine = made.as_ref().map_or(Vec::new(), |made| {
             let cards = made.iter().flat_map(|made| made.card.to_bytes());
-            let [named, hybrid] = [!settings.named.is_empty(), hybrid].map(u8::from);
-            let flags = (named * NAMED) | (hybrid * HYBRID);
+            let flags = u8::from(!settings.named.is_empty()) * NAMED;
             std::iter::once(flags).chain(cards).collect()
         });
         let theirs = job.all_gather(&mine)?;
         let mut made = made?;
-        alike(&theirs, job.rank())?;
         let each = (mine.len() - 1) / made.len();
         made.truncate(common(&theirs, each)?);
         let count = made.len();
@@ -199,17 +196,6 @@ fn common(told: &[Vec<u8>], card: usize) -> Result<usize, VerbsError> {
     }
 }
 
-/// Ranks of a host that take different ways to each other would wait for ever.
-fn alike(told: &[Vec<u8>], me: Rank) -> Result<(), VerbsError> {
-    let flags = |rank: Rank| told[rank].first().map(|flags| flags & HYBRID != 0);
-    let other = (0..told.len()).find(|rank| flags(*rank).is_some_and(|theirs| Some(theirs) != flags(me)));
-    other.map_or(Ok(()), |rank| {
-        let way = |rank| if flags(rank) == Some(true) { "on" } else { "off" };
-        let what = format!("TRANSOM_HYBRID is {} at rank {rank}, and {} at rank {me}", way(rank), way(me));
-        Err(VerbsError::unusable(what, "say the same at all ranks, or nothing".into()))
-    })
-}
-
 fn other_paths(rank: Rank, theirs: u8, me: Rank, mine: u8) -> VerbsError {
     let name = |paths| match paths {
         paths if paths == Paths::Connections as u8 => "connections",
@@ -242,18 +228,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_ranks_share_their_hosts_memory_or_none_does() {
-        let told = |flags: &[u8]| -> Vec<Vec<u8>> { flags.iter().map(|flags| vec![*flags, 7]).collect() };
-        let alike = |flags: &[u8], me| alike(&told(flags), me).map_err(|error| error.to_string());
-        assert_eq!((alike(&[1, 0, 1], 1), alike(&[2, 3], 0)), (Ok(()), Ok(())));
-        let says = alike(&[3, 2, 0, 2], 1).unwrap_err();
-        assert!(says.contains("TRANSOM_HYBRID is off at rank 2, and on at rank 1"), "{says}");
-        assert!(says.contains("say the same at all ranks"), "{says}");
-        // A rank that tells nothing has an error of its own.
-        assert!(super::alike(&[vec![], vec![2]], 1).is_ok());
-    }
-
-    #[test]
     fn ranks_have_as_many_rails_as_the_one_with_the_fewest() {
         let told = |ranks: &[(u8, usize)]| -> Vec<Vec<u8>> {
             ranks.iter().map(|(named, rails)| [vec![*named], vec![7; 5 * rails]].concat()).collect()
@@ -270,7 +244,7 @@ mod tests {
             assert!(told.contains(what) && told.contains("name as many at each rank"), "{told}");
         }
         assert_eq!(super::common(&[vec![], vec![0; 11]], 5).ok(), Some(2));
-        assert!(super::common(&[vec![HYBRID, 7, 7], vec![HYBRID, 7]], 1).is_ok(), "whose rails are not named");
+        assert!(super::common(&[vec![0, 7, 7], vec![0, 7]], 1).is_ok(), "whose rails are not named");
         // No rank of this library tells of less than one.
         for nothing in [vec![vec![0; 6], vec![1; 5]], vec![vec![0; 6], vec![0]]] {
             assert!(matches!(super::common(&nothing, 5), Err(VerbsError::Peer { rank: 1 })));

@@ -3,7 +3,6 @@
 use super::mail::Mail;
 use super::operations::RailLane;
 use super::paths::Paths;
-use crate::bootstrap::{Bootstrap, Node};
 use crate::connect::{self, Core, Service};
 use crate::memory::Remains;
 use crate::progress;
@@ -13,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 use transom_locks::{Awaited, Rank};
+use transom_network::{Bootstrap, Node};
 use transom_windows::FabricError;
 
 /// How long a rank that leaves waits for what it put before.
@@ -31,8 +31,6 @@ pub(super) struct Member {
     pub node: Node,
     /// Ranks of the job, by ranks of this team.
     pub peers: Box<[u32]>,
-    /// Whether data goes through the memory that ranks of one host share.
-    pub hybrid: bool,
     /// What ranks of this team keep for each other: windows' memory, and all that a team has.
     pub remains: Remains<Kept>,
     /// Collectives over lanes; none where ranks share memory, which is faster.
@@ -68,13 +66,12 @@ impl Member {
         service: Arc<Service>,
         exchange: Arc<dyn Bootstrap>,
         (node, peers): (Node, Box<[u32]>),
-        hybrid: bool,
         mail: Option<Mail>,
         paths: Option<Arc<Paths>>,
         parent: Option<(Arc<Member>, u64)>,
     ) -> Self {
         let (remains, failed) = Default::default();
-        Member { service, exchange, node, peers, hybrid, remains, mail, paths, failed, parent }
+        Member { service, exchange, node, peers, remains, mail, paths, failed, parent }
     }
 
     /// Of the first rail, by which all goes but what is divided.

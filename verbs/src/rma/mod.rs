@@ -1,12 +1,12 @@
-//! Windows over verbs: the [`Fabric`](transom_windows::Fabric) of ranks that reach each other by their adapters.
+//! Windows over verbs: the [`Network`](transom_network::Network) of ranks that reach each other by their adapters.
 
 mod collective;
-mod fabric;
 mod failure;
 mod far;
 mod mail;
 mod member;
 mod moving;
+mod network;
 mod operations;
 mod paths;
 mod region;
@@ -17,10 +17,8 @@ pub use moving::Moving;
 pub use region::{Pending, Region, Remote};
 
 use super::VerbsError;
-use super::bootstrap::{Bootstrap, Node};
 use super::connect::{Core, Service};
 use super::counts::{QueuePairs, Registrations, WorkRequests};
-use super::messages::VerbsWire;
 use super::settings::Settings;
 use collective::lanes::{all_gather, barrier};
 use mail::{Block, Mail};
@@ -30,24 +28,25 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use transom_channel::Config;
 use transom_locks::{Awaited, Rank};
-use transom_shm_loopback::{Loopback, Meet};
+use transom_network::{Bootstrap, Node};
 use transom_windows::{Exchange, FabricError};
 
-/// A rank's handle on the fabric of its job, over InfiniBand or RoCE. Once the last clone and window of a rank are gone, the
-/// rank has left the job.
+/// A rank's handle on the network of its job, over InfiniBand or RoCE; [`Hybrid`](transom_network::Hybrid) makes a provider of it. Once
+/// the last clone and window of a rank are dropped, the rank has left the job.
 ///
 /// # Examples
 /// ```
-/// use transom::verbs::{Node, Verbs, WorkRequests};
+/// use transom::verbs::{Hybrid, Node, Verbs, WorkRequests};
 /// use transom::windows::{Fabric, Window};
 /// let job = transom::shm_loopback::Loopback::alone()?;
-/// match Verbs::new(std::sync::Arc::new(job.clone()), Node::all(job), &Default::default()) {
-///     Ok(verbs) => {
-///         let mut window = Window::<u64, _>::allocate(&verbs, 0, 10)?;
+/// match Hybrid::<Verbs>::new(std::sync::Arc::new(job.clone()), Node::all(job), &Default::default()) {
+///     Ok(hybrid) => {
+///         let verbs = hybrid.network();
+///         let mut window = Window::<u64, _>::allocate(&hybrid, 0, 10)?;
 ///         let before = verbs.work_requests_to_itself();
 ///         window.lock_exclusive(0)?.put(0, &[42])?;
 ///         let locked = verbs.work_requests_to_itself() - before;
-///         assert_eq!((locked.compare_and_swaps, locked.writes), (2, 0)); // one's own data needs no adapter
+///         assert_eq!((locked.compare_and_swaps, locked.writes), (2, 0)); // a rank's own data needs no adapter
 ///         assert_eq!(verbs.work_requests_to_others(), WorkRequests::default());
 ///         assert_eq!(verbs.queue_pairs().to_itself, 1);
 ///         assert!(verbs.registered_bytes() > 10 * size_of::<u64>());
@@ -62,14 +61,11 @@ use transom_windows::{Exchange, FabricError};
 pub struct Verbs(Arc<Member>);
 
 impl Verbs {
-    /// Collective: the ranks of `job` over this machine's RDMA devices, as the TRANSOM_VERBS_ variables say. What is large
-    /// is divided among rails as `messages` says; messages go by the paths that it names.
-    ///
-    /// # Errors
-    /// On all ranks if on one: see [`VerbsError`].
-    pub fn new(job: Arc<dyn Bootstrap>, node: Node, messages: &Config) -> Result<Self, VerbsError> {
+    /// Opens this machine's RDMA devices for the ranks of `job`, as the TRANSOM_VERBS_ variables say. Collective. Large operations are
+    /// divided among rails as `messages` says; messages take the paths that it names.
+    fn new(job: Arc<dyn Bootstrap>, node: Node, messages: &Config) -> Result<Self, VerbsError> {
         let settings = Settings::from_env(messages);
-        // The others wait for this rank's address: a variable that is wrong is told after they have been.
+        // The other ranks wait for this rank's address: a variable with an invalid value is reported after they were told.
         let settings = match settings {
             Ok(settings) => settings,
             Err(error) => {
@@ -77,13 +73,12 @@ impl Verbs {
                 return Err(error.into());
             }
         };
-        let hybrid = settings.hybrid.unwrap_or(!node.is_all());
-        let service = Arc::new(Service::new(&*job, &settings, hybrid)?);
-        // Ranks that share memory do together what they do by that.
+        let service = Arc::new(Service::new(&*job, &settings)?);
+        // Ranks that all share memory execute collectives there.
         let mail = if node.is_all() { None } else { Some(Self::meet(&*job, &service)?) };
         let peers = (0..job.size() as u32).collect();
         let paths = Paths::of(&service, settings.division, job.size());
-        Ok(Verbs(Arc::new(Member::new(service, job, (node, peers), hybrid, mail, paths, None))))
+        Ok(Verbs(Arc::new(Member::new(service, job, (node, peers), mail, paths, None))))
     }
 
     /// Collective, by the exchange of the job: from now on the ranks do it by their lanes.
@@ -97,81 +92,32 @@ impl Verbs {
         }
     }
 
-    /// A team of these ranks, in this order, this one among them; all of them call it, and nobody else need. `meet` gives what each
-    /// passes to all of them, in that order, or ends with an error at all. The team shares the queue pairs of the job.
-    ///
-    /// # Errors
-    /// Those of `meet` and of the exchange.
-    pub fn team(&self, members: &[Rank], meet: &mut Meet<'_>) -> Result<Self, FabricError> {
-        let Member { exchange, node, .. } = &*self.0;
-        let exchange = exchange.team_of(members, meet)?;
-        let places: Vec<_> = (0..members.len()).filter(|&place| node.here(members[place]).is_some()).collect();
-        let here: Vec<_> = places.iter().filter_map(|&place| node.here(members[place])).collect();
-        let memory = node.memory.team(&here, &mut |mine| {
-            let mut said = meet(mine)?;
-            Ok(places.iter().map(|&place| std::mem::take(&mut said[place])).collect())
-        })?;
-        self.team_of(exchange, memory)
-    }
-
-    /// Collective: the team whose exchange and memory these are.
-    fn team_of(&self, team: Arc<dyn Bootstrap>, memory: Loopback) -> Result<Self, FabricError> {
+    /// Makes a team of `members`, whose exchange and node these are. It shares the queue pairs of the job.
+    fn team_of(&self, members: &[Rank], team: Arc<dyn Bootstrap>, node: Node) -> Result<Self, FabricError> {
         let member = &*self.0;
         let block = member.mail.as_ref().map(|_| Block::new(&member.service));
         let block_key = block.iter().flatten().map(Block::to_bytes).next().unwrap_or_default();
         let led = if team.rank() == 0 { member.remains.lead(member.exchange.rank()) } else { 0 };
-        let mine = [member.exchange.rank() as u64, memory.rank() as u64, led];
-        let all = team.all_gather(&[mine.map(u64::to_le_bytes).as_flattened(), &block_key].concat())?;
+        let all = team.all_gather(&[&led.to_le_bytes()[..], &block_key].concat())?;
         let block = block.transpose().map_err(|error| FabricError::System {
-            what: "memory for what the ranks of a team make together".into(),
+            what: "memory for the collectives of a team".into(),
             source: std::io::Error::other(error),
         })?;
-        let (mut peers, mut here, mut blocks, mut number) = (Vec::new(), Vec::new(), Vec::new(), None);
+        let (mut blocks, mut number) = (Vec::new(), None);
         for (rank, told) in all.iter().enumerate() {
-            let bad = || FabricError::Corrupt { why: format!("rank {rank} of a team names no rank") };
-            let (numbers, block) = told.split_first_chunk::<24>().ok_or_else(bad)?;
-            let [old, on_node, led] = std::array::from_fn(|at| u64::from_le_bytes(numbers.as_chunks::<8>().0[at]));
-            let (old, on_node) = (old as usize, on_node as usize);
-            number.get_or_insert(led);
-            peers.push(*member.peers.get(old).ok_or_else(bad)?);
-            here.push(Some(on_node).filter(|&on_node| member.node.here(old).is_some() && on_node < memory.size()));
+            let bad = || FabricError::Corrupt { why: format!("rank {rank} of a team told {} bytes of it", told.len()) };
+            let (led, block) = told.split_first_chunk().ok_or_else(bad)?;
+            number.get_or_insert(u64::from_le_bytes(*led));
             blocks.push(block);
         }
         let mail = block.map(|block| block.with(blocks.into_iter())).transpose()?;
-        let node = Node::some(memory, here, member.node.hosts.clone());
+        let peers = members.iter().map(|&rank| member.peers[rank]).collect();
         let service = member.service.clone();
         let number = number.ok_or(FabricError::GivenUp { rank: 0 })?;
         member.remains.share(number, all.len());
         let parent = Some((self.0.clone(), number));
-        let (hybrid, paths) = (member.hybrid, member.paths.clone());
-        let team = Member::new(service, team, (node, peers.into()), hybrid, mail, paths, parent);
+        let team = Member::new(service, team, (node, peers), mail, member.paths.clone(), parent);
         Ok(Verbs(Arc::new(team)))
-    }
-
-    /// A number of each rank's host, if there are several.
-    #[doc(hidden)]
-    pub fn hosts(&self) -> Option<Vec<u32>> {
-        let host = |peer: &u32| self.0.node.hosts.get(*peer as usize).copied();
-        self.0.peers.iter().map(host).collect()
-    }
-
-    /// What the ranks of this host share, if there are several, and data is to go through it.
-    #[doc(hidden)]
-    pub fn memory_of_host(&self) -> Option<&Loopback> {
-        Some(&self.0.node.memory).filter(|_| self.0.hybrid && !self.0.node.hosts.is_empty())
-    }
-
-    /// Of each rank, its number among those of this host, if it is one of them.
-    #[doc(hidden)]
-    pub fn ranks_of_host(&self) -> Vec<Option<Rank>> {
-        (0..self.0.exchange.size()).map(|rank| self.0.node.here(rank)).collect()
-    }
-
-    /// The wire of this rank's messages; once for each rank of a job, before it may receive any. An error if the device has no shared
-    /// receive queues.
-    #[doc(hidden)]
-    pub fn wire(&self) -> Result<VerbsWire, FabricError> {
-        VerbsWire::open(&self.0.service, &self.0.exchange, &self.0.node.memory)
     }
 
     /// How many queue pairs this rank has, and has made so far, whoever asked for them.
