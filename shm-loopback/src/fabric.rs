@@ -363,7 +363,7 @@ impl Fabric for Loopback {
     }
 
     #[inline(always)]
-    fn flush_all(&self, _: &[View]) -> Result<(), FabricError> {
+    fn flush_all<'r>(&self, _: impl Iterator<Item = &'r View> + Clone) -> Result<(), FabricError> {
         fence(SeqCst);
         Ok(())
     }

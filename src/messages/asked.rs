@@ -14,6 +14,13 @@ pub const MESSAGES: Variable = Variable {
     check: readable::<Changes>,
 };
 
+/// The configuration that TRANSOM_MESSAGES asks for, for networks. An invalid value counts as none here: the first message reports it.
+#[cfg(feature = "network")]
+pub(crate) fn configured() -> transom_channel::Config {
+    let changes = MESSAGES.get::<Changes>().ok().flatten();
+    changes.map_or_else(Default::default, |changes| changes.of(Default::default()))
+}
+
 /// TRANSOM_PROGRESS.
 pub const PROGRESS: Variable = Variable {
     name: "TRANSOM_PROGRESS",

@@ -1,10 +1,10 @@
 //! A rank's messages: one engine behind one lock, whichever of its threads and teams they are of.
 
 use super::asked::Progress;
-use super::carrier;
 use super::error::Error;
 use super::locked::{Core, Engine, Key};
 use super::progress::Thread;
+use super::transport;
 use crate::provider::Provider;
 use std::cell::Cell;
 use std::fmt;
@@ -78,11 +78,11 @@ impl Drop for Whole {
 
 impl Hub {
     pub fn open(job: &Provider) -> Result<Arc<Hub>, Error> {
-        let carrier::Opened { wire, config, near } = carrier::open(job)?;
+        let transport::Opened { wire, config, near } = transport::open(job)?;
         let waiter = wire.waiter();
         let (rank, ranks) = (waiter.rank(), transom_windows::Exchange::size(job));
         let engine = Engine::with_near(wire, rank as u32, ranks as u32, config, near);
-        let engine = engine.map_err(carrier::misconfigured)?;
+        let engine = engine.map_err(transport::misconfigured)?;
         let core = Core::new(engine);
         let (crowded, core) = (waiter.is_crowded(), Biased::new(Some(core)));
         let hub = Arc::new(Hub {

@@ -21,7 +21,6 @@
 //! were sent. docs/MESSAGES.md has the rest.
 
 pub(crate) mod asked;
-mod carrier;
 pub(crate) mod comm;
 mod ended_lists;
 mod error;
@@ -31,8 +30,6 @@ pub(crate) mod hub;
 mod landing;
 pub(crate) mod locked;
 mod meeting;
-#[cfg(feature = "verbs")]
-mod neighbours;
 #[cfg(feature = "serde")]
 mod object;
 mod partitioned;
@@ -46,6 +43,7 @@ pub(crate) mod request;
 mod requests;
 mod scope;
 mod tag;
+mod transport;
 mod waits;
 
 pub(crate) use comm::Space;

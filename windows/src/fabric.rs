@@ -389,20 +389,20 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
     /// The errors of [`flush`](Self::flush).
     fn order(&self, at: &Self::Remote) -> Result<(), FabricError>;
 
-    /// [`flush`](Self::flush) of several memories; a provider may have all of them in flight at once.
+    /// [`flush`](Self::flush) of several; a provider may have them all in flight at once.
     ///
     /// # Errors
-    /// The errors of [`flush`](Self::flush).
-    fn flush_all(&self, at: &[Self::Remote]) -> Result<(), FabricError> {
-        at.iter().try_for_each(|remote| self.flush(remote))
+    /// As [`flush`](Self::flush).
+    fn flush_all<'r>(&self, mut at: impl Iterator<Item = &'r Self::Remote> + Clone) -> Result<(), FabricError> {
+        at.try_for_each(|remote| self.flush(remote))
     }
 
-    /// [`order`](Self::order) of several memories; a provider may have all of them in flight at once.
+    /// [`order`](Self::order) of several; a provider may have them all in flight at once.
     ///
     /// # Errors
-    /// The errors of [`order`](Self::order).
-    fn order_all(&self, at: &[Self::Remote]) -> Result<(), FabricError> {
-        at.iter().try_for_each(|remote| self.order(remote))
+    /// As [`order`](Self::order).
+    fn order_all<'r>(&self, mut at: impl Iterator<Item = &'r Self::Remote> + Clone) -> Result<(), FabricError> {
+        at.try_for_each(|remote| self.order(remote))
     }
 }
 

@@ -3,7 +3,6 @@
 use super::mail::Mail;
 use super::operations::RailLane;
 use super::paths::Paths;
-use crate::bootstrap::{Bootstrap, Node};
 use crate::connect::{self, Core, Service};
 use crate::memory::DeferredFree;
 use crate::progress;
@@ -13,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 use transom_locks::{Awaited, Rank};
+use transom_network::{Bootstrap, Node};
 use transom_windows::FabricError;
 
 /// Longest wait of a leaving rank for its earlier puts.
@@ -31,11 +31,9 @@ pub(super) struct Member {
     pub node: Node,
     /// Job rank of each rank of this team.
     pub peers: Box<[u32]>,
-    /// Data move through shared memory between ranks of one host.
-    pub hybrid: bool,
-    /// Memory that ranks of this team keep for each other.
+    /// What ranks of this team keep for each other: windows' memory, and all that a team has.
     pub remains: DeferredFree<Kept>,
-    /// State of collectives over lanes; `None` if all ranks share memory, which is faster.
+    /// Collectives over lanes; none where ranks share memory, which is faster.
     pub mail: Option<Mail>,
     /// Division of large operations among rails, if there are several. Shared by the teams of a job.
     pub paths: Option<Arc<Paths>>,
@@ -68,13 +66,12 @@ impl Member {
         service: Arc<Service>,
         exchange: Arc<dyn Bootstrap>,
         (node, peers): (Node, Box<[u32]>),
-        hybrid: bool,
         mail: Option<Mail>,
         paths: Option<Arc<Paths>>,
         parent: Option<(Arc<Member>, u64)>,
     ) -> Self {
         let (remains, failed) = Default::default();
-        Member { service, exchange, node, peers, hybrid, remains, mail, paths, failed, parent }
+        Member { service, exchange, node, peers, remains, mail, paths, failed, parent }
     }
 
     /// The core of the first rail, which carries everything that is not divided.

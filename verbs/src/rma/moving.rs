@@ -427,10 +427,3 @@ impl Member {
 fn nothing() -> BoxBytes {
     BoxBytes::from(Box::<[u8]>::default())
 }
-
-impl Moving {
-    /// An operation that is already complete.
-    pub(super) fn done(bytes: BoxBytes) -> Self {
-        Moving(State::Done(bytes))
-    }
-}

@@ -1,74 +1,47 @@
-//! The wire of a rank that shares memory with the other ranks of its host: memory to those, adapters to all others. A peer is reached by
-//! one of the two, always.
+//! Messages of a rank that shares memory with other ranks of its host: by memory to those, by the network to all others. A peer is always
+//! reached in the same way.
 
-use super::carrier::Adapters;
+use crate::NetworkWire;
 use std::sync::Arc;
 use transom_channel::wire::{Busy, Event, Key, Lane, Left, Part, Rail, Rank, Request, Why};
 use transom_channel::{Meter, Wire};
 use transom_shm_loopback::messages::{Bytes, ShmWire, Turn, Waiter};
 
-/// By memory to neighbours, and by adapters to the others.
-pub struct Neighbours {
+/// The wire of a rank of a [`Hybrid`](crate::Hybrid): memory to the ranks of its host, the network to all others.
+pub struct HybridWire {
     near: ShmWire,
-    far: Box<dyn Adapters>,
-    /// By ranks of the job, their numbers on this host; and the other way round.
+    far: Box<dyn NetworkWire>,
+    /// Number on this host of each rank of the job; `None` if it is on another host.
     here: Box<[Option<Rank>]>,
+    /// Rank in the job of each rank of this host.
     ranks: Box<[Rank]>,
-    /// Events of neighbours since the adapters were asked.
+    /// Events from this host since the network was polled last.
     in_a_row: u32,
 }
 
-/// So many at most.
+/// Events from this host after which the network is polled at the latest.
 const IN_A_ROW: u32 = 16;
 
-impl Neighbours {
-    /// `here` are the numbers of the job's ranks on this host, as `near` has them.
-    pub fn new(near: ShmWire, far: Box<dyn Adapters>, here: Vec<Option<usize>>) -> Neighbours {
+impl HybridWire {
+    /// `here` has the number in `near` of each rank of the job, or `None` for ranks on other hosts.
+    pub fn new(near: ShmWire, far: Box<dyn NetworkWire>, here: &[Option<usize>]) -> HybridWire {
         let mut ranks: Vec<(Rank, Rank)> = Vec::new();
-        ranks.extend((0..).zip(&here).filter_map(|(rank, here)| Some((here.as_ref().copied()? as Rank, rank))));
+        ranks.extend((0..).zip(here).filter_map(|(rank, here)| Some(((*here)? as Rank, rank))));
         ranks.sort();
-        let here = here.into_iter().map(|here| here.map(|here| here as Rank)).collect();
-        Neighbours { near, far, here, ranks: ranks.into_iter().map(|(_, rank)| rank).collect(), in_a_row: 0 }
+        let here = here.iter().map(|here| here.map(|here| here as Rank)).collect();
+        HybridWire { near, far, here, ranks: ranks.into_iter().map(|(_, rank)| rank).collect(), in_a_row: 0 }
     }
 
-    /// The number of a neighbour.
+    /// Number of a peer on this host.
     #[inline(always)]
     fn here(&self, peer: Rank) -> Option<Rank> {
         self.here.get(peer as usize).copied().flatten()
     }
 
-    /// How threads of this rank wait for what comes: neighbours ring its bell, adapters do not.
-    pub fn waiter(&self) -> Waiter {
-        self.near.waiter().beside(self.far.verbs().waiter())
-    }
-
-    /// From now on all waits of this rank call `turn`.
-    pub fn turn_in_waits(&self, turn: Arc<dyn Turn>) {
-        // First: what is set later changes nothing, and the adapters' knows of no bell.
-        self.near.turn_often_in_waits(turn.clone());
-        self.far.verbs().turn_in_waits(turn);
-    }
-
-    /// Tells the peers that this rank receives nothing any more.
-    pub fn close(&mut self) {
-        self.near.close();
-        self.far.verbs_mut().close();
-    }
-
-    /// Finds out who is gone.
-    pub fn look_for_the_gone(&mut self) {
-        self.near.look_for_the_gone();
-        self.far.verbs_mut().look_for_the_gone();
-        // Neighbours that were told that this rank died hear it no more, and say nothing.
-        if self.far.verbs().is_given_up() {
-            (0..self.ranks.len()).for_each(|here| self.near.notice(here, Why::Unreachable));
-        }
-    }
-
     fn poll_near(&mut self) -> Option<Event<Bytes>> {
         let event = self.near.poll()?;
         Some(match event {
-            // It has a beginning of its own to count from.
+            // The two wires count time from different beginnings; `now` is the network's.
             Event::Done(token, _) => Event::Done(token, self.now()),
             event => event.on(|lane| Lane { peer: self.ranks[lane.peer as usize], ..lane }),
         })
@@ -77,7 +50,8 @@ impl Neighbours {
     fn poll_far(&mut self) -> Option<Event<Bytes>> {
         let event = self.far.poll()?;
         let Some(here) = event.lane().and_then(|lane| self.here(lane.peer)) else { return Some(event) };
-        // By adapters a neighbour says nothing. If the job knows that it is gone, what it has sent is taken before the engine is told.
+        // A peer on this host sends nothing by the network, but the network may report that it is gone. Memory then delivers what it had
+        // sent before the engine is told.
         if let Event::Failed(_, why) = event {
             self.near.notice(here as usize, why);
         }
@@ -85,7 +59,38 @@ impl Neighbours {
     }
 }
 
-/// A call about a peer: by memory, under its number there, or by adapters.
+impl NetworkWire for HybridWire {
+    /// Ranks of this host ring a bell; a network need not.
+    fn waiter(&self) -> Waiter {
+        self.near.waiter().beside(self.far.waiter())
+    }
+
+    fn turn_in_waits(&self, turn: Arc<dyn Turn>) {
+        // First, since only the first setting counts, and the network's has no bell.
+        self.near.turn_often_in_waits(turn.clone());
+        self.far.turn_in_waits(turn);
+    }
+
+    fn close(&mut self) {
+        self.near.close();
+        self.far.close();
+    }
+
+    fn look_for_the_gone(&mut self) {
+        self.near.look_for_the_gone();
+        self.far.look_for_the_gone();
+        // Peers on this host that were told that this rank died receive from it no more, and do not say so.
+        if self.far.is_given_up() {
+            (0..self.ranks.len()).for_each(|here| self.near.notice(here, Why::Unreachable));
+        }
+    }
+
+    fn is_given_up(&self) -> bool {
+        self.far.is_given_up()
+    }
+}
+
+/// A call about a peer: to memory, under its number on this host, or to the network.
 macro_rules! by {
     ($self:ident, $peer:expr, $here:ident => $near:expr, $far:expr) => {
         match $self.here($peer) {
@@ -95,7 +100,7 @@ macro_rules! by {
     };
 }
 
-impl Wire for Neighbours {
+impl Wire for HybridWire {
     type Memory = Bytes;
 
     #[inline(always)]
@@ -137,7 +142,7 @@ impl Wire for Neighbours {
         self.near.take(length)
     }
 
-    /// A cell of the inbox, or what its owner frees.
+    /// Memory takes back its cells; other memory is freed by its owner.
     #[inline(always)]
     fn give(&mut self, memory: Bytes) {
         self.near.give(memory);
@@ -241,7 +246,7 @@ impl Wire for Neighbours {
 
     #[inline(always)]
     fn word(&self, ring: &Bytes, at: usize) -> u64 {
-        // An adapter's is memory of this process.
+        // A ring of the network is memory of this process.
         if ring.start().is_some() { self.far.word(ring, at) } else { self.near.word(ring, at) }
     }
 

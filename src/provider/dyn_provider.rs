@@ -1,99 +1,16 @@
-//! The provider of a build that has several: each call looks which it is.
+//! The provider of a build with several: each call looks which it is. The rows of `table` make the enums and the macros.
 
+use super::ProviderError;
+use super::asked::Choice;
+use super::job_provider::JobProvider;
+use super::table::{Moving, Pending, Provider, ROWS, Region, Remote};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU64};
+use transom_launch::bootstrap::Apart;
+use transom_launch::variables::Variable;
 use transom_locks::{Awaited, Rank};
-use transom_shm_loopback::{self as shm, Loopback, Meet};
-#[cfg(feature = "verbs")]
-use transom_verbs::{self as verbs, Verbs};
-#[cfg(feature = "delayed")]
-use transom_windows::Delayed;
+use transom_shm_loopback::{Loopback, Meet};
 use transom_windows::{BoxBytes, ChangeBlock, Exchange, Fabric, FabricError, Memory, UserMemory, Wait, Wake};
-
-/// The types of each provider, side by side.
-macro_rules! providers {
-    ($($(#[$cfg:meta])? $name:ident($provider:ty, $region:ty, $remote:ty, $pending:ty, $moving:ty): $doc:literal;)*) => {
-        /// The provider of a [`World`](crate::World).
-        #[derive(Clone)]
-        #[non_exhaustive]
-        pub enum Provider { $($(#[$cfg])? #[doc = $doc] $name($provider),)* }
-
-        /// Memory of this rank.
-        #[non_exhaustive]
-        pub enum Region { $($(#[$cfg])? #[doc = $doc] $name($region),)* }
-
-        /// The right to reach memory.
-        #[non_exhaustive]
-        pub enum Remote { $($(#[$cfg])? #[doc = $doc] $name($remote),)* }
-
-        /// An atomic under way.
-        #[non_exhaustive]
-        pub enum Pending { $($(#[$cfg])? #[doc = $doc] $name($pending),)* }
-
-        /// A read or write under way.
-        #[non_exhaustive]
-        pub enum Moving { $($(#[$cfg])? #[doc = $doc] $name($moving),)* }
-    };
-}
-
-providers! {
-    Loopback(Loopback, shm::Region, shm::View, u64, BoxBytes): "Ranks on one machine.";
-    #[cfg(feature = "verbs")]
-    Verbs(Verbs, verbs::Region, verbs::Remote, verbs::Pending, verbs::Moving): "Ranks on several machines.";
-    #[cfg(feature = "delayed")]
-    Delayed(
-        Delayed<Loopback>,
-        shm::Region,
-        <Delayed<Loopback> as Fabric>::Remote,
-        <Delayed<Loopback> as Fabric>::Pending,
-        <Delayed<Loopback> as Fabric>::Moving
-    ): "Ranks on one machine, whose operations are late.";
-}
-
-/// A call on whichever provider it is; `made` wraps what it makes in the variant of that name.
-macro_rules! each {
-    ($self:expr, $fabric:ident $(, $made:ident: $type:ident)? => $call:expr) => {
-        match $self {
-            Provider::Loopback($fabric) => {
-                $(let $made = $type::Loopback;)?
-                $call
-            }
-            #[cfg(feature = "verbs")]
-            Provider::Verbs($fabric) => {
-                $(let $made = $type::Verbs;)?
-                $call
-            }
-            #[cfg(feature = "delayed")]
-            Provider::Delayed($fabric) => {
-                $(let $made = $type::Delayed;)?
-                $call
-            }
-        }
-    };
-}
-
-/// The same, with what that provider made before.
-macro_rules! both {
-    ($self:expr, $before:expr, $kind:ident, $fabric:ident, $at:ident $(, $made:ident: $type:ident)? => $call:expr) => {
-        match ($self, $before) {
-            (Provider::Loopback($fabric), $kind::Loopback($at)) => {
-                $(let $made = $type::Loopback;)?
-                $call
-            }
-            #[cfg(feature = "verbs")]
-            (Provider::Verbs($fabric), $kind::Verbs($at)) => {
-                $(let $made = $type::Verbs;)?
-                $call
-            }
-            #[cfg(feature = "delayed")]
-            (Provider::Delayed($fabric), $kind::Delayed($at)) => {
-                $(let $made = $type::Delayed;)?
-                $call
-            }
-            _ => Err(mixed()),
-        }
-    };
-}
 
 #[cold]
 fn mixed() -> FabricError {
@@ -101,18 +18,64 @@ fn mixed() -> FabricError {
 }
 
 impl Provider {
-    /// A team of these ranks alone: see [`Loopback::team`].
+    /// Makes the provider of a team: see [`Loopback::team`].
     ///
     /// # Errors
     /// As there.
     pub fn team(&self, members: &[Rank], meet: &mut Meet<'_>) -> Result<Self, FabricError> {
-        Ok(match self {
-            Provider::Loopback(fabric) => Provider::Loopback(fabric.team(members, meet)?),
-            #[cfg(feature = "verbs")]
-            Provider::Verbs(fabric) => Provider::Verbs(fabric.team(members, meet)?),
-            #[cfg(feature = "delayed")]
-            Provider::Delayed(fabric) => Provider::Delayed(Delayed::new(fabric.inner().team(members, meet)?)?),
-        })
+        each!(self, provider, made: Provider => JobProvider::team(provider, members, meet).map(made))
+    }
+}
+
+impl JobProvider for Provider {
+    fn variables() -> Vec<Variable> {
+        list!(P => P::variables()).concat()
+    }
+
+    fn probe() -> Vec<Result<String, String>> {
+        list!(P => P::probe()).concat()
+    }
+
+    fn on_one_host(job: Loopback, choice: Choice) -> Result<Self, ProviderError> {
+        let chosen = choice.0.unwrap_or(ROWS[0].name);
+        first!(P, name if name == chosen => P::on_one_host(job, choice));
+        unreachable!("a choice is a row of this build")
+    }
+
+    fn of_threads(job: Loopback, choice: Choice) -> Result<Self, ProviderError> {
+        let chosen = choice.0.unwrap_or(ROWS[0].name);
+        first!(P, name if P::BETWEEN_THREADS && name == chosen => P::of_threads(job, choice));
+        Self::of_threads(job, Choice(None))
+    }
+
+    fn on_several_hosts(apart: Apart, choice: Choice) -> Result<Self, ProviderError> {
+        first!(P, name if P::BETWEEN_HOSTS && choice.0.is_none_or(|chosen| name == chosen) => P::on_several_hosts(apart, choice));
+        Err(ProviderError::Apart { hosts: apart.hosts.to_string() })
+    }
+
+    fn team(&self, members: &[Rank], meet: &mut Meet<'_>) -> Result<Self, FabricError> {
+        Provider::team(self, members, meet)
+    }
+
+    fn shared_memory(&self) -> Option<&Loopback> {
+        each!(self, provider => JobProvider::shared_memory(provider))
+    }
+
+    fn hosts(&self) -> Option<Vec<u32>> {
+        each!(self, provider => JobProvider::hosts(provider))
+    }
+
+    fn memory_of_host(&self) -> Option<&Loopback> {
+        each!(self, provider => JobProvider::memory_of_host(provider))
+    }
+
+    #[cfg(feature = "network")]
+    unsafe fn transport(
+        &self,
+        asked: &transom_channel::Changes,
+    ) -> Result<Option<super::job_provider::Transport>, FabricError> {
+        // SAFETY: caller's contract.
+        each!(self, provider => unsafe { JobProvider::transport(provider, asked) })
     }
 }
 
@@ -159,12 +122,12 @@ impl Fabric for Provider {
     }
 
     unsafe fn register(&self, memory: &UserMemory) -> Result<(Region, Vec<u8>), FabricError> {
-        // SAFETY: by the caller's word.
+        // SAFETY: caller's contract.
         each!(self, fabric, made: Region => unsafe { fabric.register(memory) }.map(|(region, key)| (made(region), key)))
     }
 
     unsafe fn attach_user_memory(&self, rank: Rank, key: &[u8], bytes: usize) -> Result<Remote, FabricError> {
-        // SAFETY: by the caller's word.
+        // SAFETY: caller's contract.
         each!(self, fabric, made: Remote => unsafe { fabric.attach_user_memory(rank, key, bytes) }.map(made))
     }
 
@@ -177,16 +140,12 @@ impl Fabric for Provider {
     }
 
     fn close(&self, region: &mut Region) {
-        let closed: Result<(), FabricError> = both!(self, region, Region, fabric, region => {
-            fabric.close(region);
-            Ok(())
-        });
-        // Of another provider it is none of this one's business.
-        drop(closed);
+        // A region of another provider is left as it is.
+        both!(self, region, Region, fabric, region => fabric.close(region), else ());
     }
 
     fn is_shared(&self, at: &Remote) -> bool {
-        both!(self, at, Remote, fabric, at => Ok(fabric.is_shared(at))).unwrap_or(false)
+        both!(self, at, Remote, fabric, at => fabric.is_shared(at), else false)
     }
 
     #[inline(always)]
@@ -221,7 +180,7 @@ impl Fabric for Provider {
         offset: usize,
         source: NonNull<[u8]>,
     ) -> Result<Option<Moving>, FabricError> {
-        // SAFETY: by the caller's word.
+        // SAFETY: caller's contract.
         both!(self, to, Remote, fabric, to, made: Moving => unsafe { fabric.lend_put(to, offset, source) }.map(|moving| moving.map(made)))
     }
 
@@ -231,12 +190,12 @@ impl Fabric for Provider {
         offset: usize,
         into: NonNull<[u8]>,
     ) -> Result<Option<Moving>, FabricError> {
-        // SAFETY: by the caller's word.
+        // SAFETY: caller's contract.
         both!(self, from, Remote, fabric, from, made: Moving => unsafe { fabric.lend_get(from, offset, into) }.map(|moving| moving.map(made)))
     }
 
     unsafe fn finish_get(&self, moving: Moving, into: NonNull<[u8]>) -> Result<(), FabricError> {
-        // SAFETY: by the caller's word.
+        // SAFETY: caller's contract.
         both!(self, moving, Moving, fabric, moving => unsafe { fabric.finish_get(moving, into) })
     }
 
@@ -275,25 +234,16 @@ impl Fabric for Provider {
 
     #[inline(always)]
     fn words<'r>(&self, at: &'r Remote, offset: usize, len: usize) -> Option<&'r [AtomicU64]> {
-        match (self, at) {
-            (Provider::Loopback(fabric), Remote::Loopback(at)) => fabric.words(at, offset, len),
-            _ => None,
-        }
+        both!(self, at, Remote, fabric, at => fabric.words(at, offset, len), else None)
     }
 
     fn change_blocks(&self, at: &Remote, offset: usize, blocks: usize, change: impl ChangeBlock) -> bool {
-        match (self, at) {
-            (Provider::Loopback(fabric), Remote::Loopback(at)) => fabric.change_blocks(at, offset, blocks, change),
-            _ => false,
-        }
+        both!(self, at, Remote, fabric, at => fabric.change_blocks(at, offset, blocks, change), else false)
     }
 
     #[inline(always)]
     fn one_word<'r>(&self, at: &'r Remote, offset: usize) -> Option<&'r AtomicU64> {
-        match (self, at) {
-            (Provider::Loopback(fabric), Remote::Loopback(at)) => fabric.one_word(at, offset),
-            _ => None,
-        }
+        both!(self, at, Remote, fabric, at => fabric.one_word(at, offset), else None)
     }
 
     #[inline(always)]
@@ -343,12 +293,12 @@ impl Fabric for Provider {
 
     #[inline(always)]
     fn own_bytes<'r>(&self, on: &'r Region, offset: usize, len: usize) -> Option<&'r [AtomicU8]> {
-        both!(self, on, Region, fabric, on => Ok(fabric.own_bytes(on, offset, len))).unwrap_or(None)
+        both!(self, on, Region, fabric, on => fabric.own_bytes(on, offset, len), else None)
     }
 
     #[inline(always)]
     fn bytes<'r>(&self, at: &'r Remote, offset: usize, len: usize) -> Option<&'r [AtomicU8]> {
-        both!(self, at, Remote, fabric, at => Ok(fabric.bytes(at, offset, len))).unwrap_or(None)
+        both!(self, at, Remote, fabric, at => fabric.bytes(at, offset, len), else None)
     }
 
     #[inline(always)]
@@ -371,21 +321,7 @@ impl Fabric for Provider {
         both!(self, at, Remote, fabric, at => fabric.order(at))
     }
 
-    fn flush_all(&self, at: &[Remote]) -> Result<(), FabricError> {
-        match self {
-            // One fence does for all.
-            Provider::Loopback(_) => at.first().map_or(Ok(()), |at| self.flush(at)),
-            #[cfg(feature = "verbs")]
-            Provider::Verbs(fabric) => {
-                // All under way at once.
-                at.iter().try_for_each(|at| match at {
-                    Remote::Verbs(at) => fabric.start_flush(at),
-                    _ => Err(mixed()),
-                })?;
-                at.iter().try_for_each(|at| self.flush(at))
-            }
-            #[cfg(feature = "delayed")]
-            Provider::Delayed(_) => at.iter().try_for_each(|at| self.flush(at)),
-        }
+    fn flush_all<'r>(&self, at: impl Iterator<Item = &'r Remote> + Clone) -> Result<(), FabricError> {
+        all!(self, at, Remote, fabric, at => fabric.flush_all(at))
     }
 }
