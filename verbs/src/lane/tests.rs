@@ -122,7 +122,7 @@ fn objects_lent_to_one_lane_are_limited() {
 }
 
 #[test]
-fn request_is_fenced_behind_unanswered_reads_and_atomics() {
+fn request_waits_for_unanswered_reads_and_atomics() {
     use Kind::{Atomic, Read, Write};
     let verb = |kind| match kind {
         Write => Verb::Write,
@@ -152,7 +152,7 @@ fn request_is_fenced_behind_unanswered_reads_and_atomics() {
 }
 
 #[test]
-fn requests_before_a_failure_complete_and_later_ones_fail() {
+fn requests_before_failure_complete_later_ones_fail() {
     let (lane, queue) = lane(16);
     let events = queue.events.clone();
     for name in ["1", "2", "3", "4"] {
@@ -395,7 +395,7 @@ fn received_position_counts_for_its_connection_only() {
 }
 
 #[test]
-fn executed_atomic_is_not_repeated_and_its_loss_told_once() {
+fn lost_atomic_result_is_reported_once_not_repeated() {
     let (lane, queue) = lane(16);
     let events = queue.events.clone();
     for _ in 0..4 {
@@ -423,7 +423,7 @@ fn executed_atomic_is_not_repeated_and_its_loss_told_once() {
 }
 
 #[test]
-fn lent_objects_survive_until_reposted_requests_complete() {
+fn lent_objects_live_until_reposted_ones_complete() {
     let (lane, queue) = lane(16);
     let events = queue.events.clone();
     ["1", "2"].into_iter().for_each(|name| _ = lend(&lane, name, &events).unwrap());
