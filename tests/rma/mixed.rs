@@ -353,7 +353,7 @@ fn messages_hide_no_operation_of_their_set() {
         assert!(set.test_any().is_none());
         held.store(false, SeqCst);
         (0..9).for_each(|word| world.send(0, WORD, &[word]).unwrap());
-        (0..20).for_each(|_| _ = world.progress().unwrap()); // all have ended
+        (0..20).for_each(|_| world.progress().unwrap()); // all have ended
         let numbers = [(); 2].map(|()| set.wait_any().unwrap().0);
         assert!(numbers.contains(&0), "{numbers:?}");
         drop(set);
