@@ -24,6 +24,8 @@ pub struct Overlapping {
     halves: bool,
     /// Its operations are in flight as long as this says so.
     held: Option<Arc<AtomicBool>>,
+    /// How often it was asked whether an operation is done.
+    asked: Arc<AtomicUsize>,
     verbs: Arc<[AtomicUsize; 6]>,
     fails: Arc<AtomicUsize>,
 }
@@ -36,6 +38,7 @@ impl Overlapping {
             apart: false,
             halves: false,
             held: None,
+            asked: Arc::default(),
             verbs: Arc::default(),
             fails: Arc::default(),
         }
@@ -57,6 +60,12 @@ impl Overlapping {
     #[allow(dead_code, reason = "each test file uses what it needs")]
     pub fn holding(fabric: Loopback, held: &Arc<AtomicBool>) -> Self {
         Overlapping { held: Some(held.clone()), ..Self::counting(fabric) }
+    }
+
+    /// The count of questions whether an operation is done.
+    #[allow(dead_code, reason = "each test file uses what it needs")]
+    pub fn asked(&self) -> Arc<AtomicUsize> {
+        self.asked.clone()
     }
 
     fn holds(&self) -> bool {
@@ -151,6 +160,7 @@ impl Fabric for Overlapping {
     }
 
     fn has_moved(&self, moving: &mut BoxBytes) -> Result<bool, FabricError> {
+        self.asked.fetch_add(1, Relaxed);
         self.fabric.has_moved(moving).map(|moved| moved && !self.holds())
     }
 

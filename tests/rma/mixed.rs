@@ -5,7 +5,7 @@ use crate::ranks;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use transom::messages::{self, Failed, Status, Tag};
 use transom::shm_loopback::Loopback;
 use transom::{
@@ -222,7 +222,7 @@ fn dropped_and_forgotten_requests_do_no_harm() {
         let target = epoch.target(next).unwrap();
         let words = || [target.rget(0, 1).unwrap(), target.rput(LENGTHS[1], vec![5]).unwrap()].map(Request::from);
         drop(words());
-        words().map(std::mem::forget);
+        words().into_iter().for_each(std::mem::forget);
         let set = || words().into_iter().chain([world.irecv(before, NEVER)]).collect::<Requests<'_, _>>();
         drop(set());
         let mut looked_at = set();
@@ -287,7 +287,6 @@ fn message_ends_wait_beside_held_operation() {
     });
 }
 
-/// No bell rings when an operation ends: a wait that slept would never end.
 #[test]
 fn operation_ends_wait_beside_silent_message() {
     ranks::on(&[1], "operation_ends_wait_beside_silent_message", |world| {
@@ -350,13 +349,43 @@ fn messages_hide_no_operation_of_their_set() {
         let epoch = window.lock_shared(0).unwrap();
         let mut set = Requests::new();
         set.push(epoch.rget(0, 1).unwrap());
-        (0..9).for_each(|_| drop(set.push(world.irecv(0, WORD))));
+        set.extend((0..9).map(|_| world.irecv(0, WORD)));
         assert!(set.test_any().is_none());
         held.store(false, SeqCst);
         (0..9).for_each(|word| world.send(0, WORD, &[word]).unwrap());
+        (0..20).for_each(|_| world.progress().unwrap()); // all have ended
         let numbers = [(); 2].map(|()| set.wait_any().unwrap().0);
         assert!(numbers.contains(&0), "{numbers:?}");
         drop(set);
+        drop(epoch);
+    });
+}
+
+/// A wait that slept would ask ten times a second.
+#[test]
+fn mixed_wait_asks_for_operations_without_sleep() {
+    ranks::on(&[1], "mixed_wait_asks_for_operations_without_sleep", |world| {
+        let held = Arc::new(AtomicBool::new(true));
+        let fabric = Overlapping::holding(Loopback::alone().unwrap(), &held);
+        let (asked, mut window) = (fabric.asked(), windows::Window::<u64, _>::allocate(&fabric, 0, 4).unwrap());
+        let epoch = window.lock_shared(0).unwrap();
+        let (mut never, mut word) = (world.irecv(0, NEVER), epoch.rget(0, 1).unwrap());
+        std::thread::scope(|threads| {
+            let counted = threads.spawn(|| {
+                // By then a wait that may sleep does.
+                std::thread::sleep(Duration::from_millis(100));
+                let (before, begun) = (asked.load(SeqCst), Instant::now());
+                while asked.load(SeqCst) < before + 5000 && begun.elapsed() < Duration::from_secs(10) {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                held.store(false, SeqCst);
+                asked.load(SeqCst) - before
+            });
+            assert_eq!(wait_any(&mut [&mut never, &mut word]), Some(1));
+            let counted = counted.join().unwrap();
+            assert!(counted >= 5000, "the operation was asked for {counted} times in 10 s");
+        });
+        drop(word);
         drop(epoch);
     });
 }
