@@ -73,6 +73,9 @@ impl<W: Wire> Engine<W> {
 
     /// Reports values that are due: beside the ring, else by a packet of their own.
     pub(super) fn report_credits(&mut self) {
+        if self.credits.due().is_empty() {
+            return;
+        }
         // Mostly a packet has carried them meanwhile, and the clock is not read.
         let mut now = None;
         for _ in 0..self.credits.due().len() {

@@ -146,7 +146,10 @@ impl<W: Wire> Engine<W> {
 
     /// Gives active pipes a turn. Returns how much was done.
     pub(super) fn turn_pipes(&mut self) -> usize {
-        self.pipes.take_active().into_iter().map(|id| self.turn_pipe(id)).sum()
+        if self.pipes.is_any_active() {
+            return self.pipes.take_active().into_iter().map(|id| self.turn_pipe(id)).sum();
+        }
+        0
     }
 
     /// Looks what has come by all pipes, also by those that are not active and have no turn.

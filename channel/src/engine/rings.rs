@@ -11,8 +11,10 @@ use crate::wire::{Key, Lane, Part, Rank, Wire};
 
 impl<W: Wire> Engine<W> {
     pub(super) fn poll_rings(&mut self) -> usize {
-        let mut order = self.polling.take_order();
-        let taken = order.drain(..).map(|rank| self.poll_ring(rank)).sum();
+        let (mut taken, order) = (0, self.polling.take_order());
+        for rank in &order {
+            taken += self.poll_ring(*rank);
+        }
         self.polling.give_back(order);
         taken
     }

@@ -179,6 +179,7 @@ impl Routes {
     }
 
     /// Path of a message of `size` bytes behind a header of `head` bytes: that of the first rule that holds and whose path is open.
+    #[inline]
     pub fn choose(&self, size: u64, head: usize, open: &Open<'_>) -> Path {
         let is_open = |path: &Path| match path {
             Path::Ring => {
@@ -196,12 +197,14 @@ impl Routes {
     }
 
     /// Paths of the rules that hold for a message of `size` bytes, while `queued` messages wait.
+    #[inline]
     pub fn paths(&self, size: u64, queued: u64) -> impl Iterator<Item = Path> {
         // A message that is sent at once was not queued.
         self.rules.paths(Facts { size, peers: self.peers, queued: queued.max(1) })
     }
 
     /// Longest packet of a path; 0 if it is not open.
+    #[inline]
     pub fn longest(&self, path: Path, open: &Open<'_>) -> usize {
         if path == Path::Ring {
             return open.ring.map_or(0, |ring| ring.shape.longest().min(self.longest_put));
@@ -211,6 +214,7 @@ impl Routes {
     }
 
     /// Longest packet that goes by no ring.
+    #[inline]
     pub fn widest(&self, open: &Open<'_>) -> usize {
         self.longest(Path::Queue, open).max(self.longest(Path::Datagram, open))
     }

@@ -24,6 +24,7 @@ pub struct Lanes {
 }
 
 impl Lanes {
+    #[inline]
     pub fn up(&self) -> &[bool; RAILS] {
         &self.up
     }
@@ -34,15 +35,18 @@ impl Lanes {
     }
 
     /// Returns true if any rail is up.
+    #[inline]
     pub fn is_any_up(&self) -> bool {
         self.up.contains(&true)
     }
 
+    #[inline]
     pub fn set_up(&mut self, rail: usize, up: bool) {
         self.up[rail] = up;
     }
 
     /// Notes that the rail was asked for. Returns true the first time.
+    #[inline]
     pub fn ask(&mut self, rail: usize) -> bool {
         !std::mem::replace(&mut self.asked[rail], true)
     }
@@ -65,22 +69,26 @@ impl Lanes {
         asked
     }
 
+    #[inline]
     pub fn turn(&self) -> usize {
         self.turn
     }
 
     /// A packet went by the queue of a rail that stands before place `turn` of its row.
+    #[inline]
     pub fn set_turn(&mut self, turn: usize) {
         self.turn = turn;
     }
 
     /// A packet was posted to the queue of a rail.
+    #[inline]
     pub fn sent(&mut self, rail: usize, is_datagram: bool) {
         self.went[rail] = self.went[rail].wrapping_add(1);
         self.datagrams += u64::from(is_datagram);
     }
 
     /// A packet came by the queue of a rail.
+    #[inline]
     pub fn arrived(&mut self, rail: usize) {
         self.came[rail] = self.came[rail].wrapping_add(1);
     }

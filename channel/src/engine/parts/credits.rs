@@ -41,6 +41,7 @@ impl Credits {
     }
 
     /// Returns true if a message of `length` bytes may be sent with its data: on credit, or on `overdraft` if the message is short.
+    #[inline]
     pub fn can_send(&self, length: u64, overdraft: Option<u32>) -> bool {
         let cost = cost(length);
         let can_overdraw = |overdraft| self.send.can_overdraw(cost as u32, overdraft);
@@ -48,6 +49,7 @@ impl Credits {
     }
 
     /// Returns true if a message may be announced: on credit or on `overdraft`.
+    #[inline]
     pub fn can_announce(&self, overdraft: Option<u32>) -> bool {
         self.can_send(0, overdraft)
     }
@@ -101,12 +103,14 @@ impl Credits {
     }
 
     /// Words to publish beside the peer's ring.
+    #[inline]
     pub fn words(&self) -> [u64; 2] {
         let Values { ack, granted, freed, .. } = self.values;
         [u64::from(granted) << 32 | u64::from(ack), freed.into()]
     }
 
     /// These words were published, and are reported if the peer reads them.
+    #[inline]
     pub fn published(&mut self, reads: bool) {
         self.published = Some(self.values.ack);
         if reads {
@@ -132,6 +136,7 @@ impl Credits {
         ]
     }
 
+    #[inline]
     pub fn has_unreported(&self) -> bool {
         self.unreported() != [0; 3]
     }
@@ -148,6 +153,7 @@ impl Credits {
 
     /// Returns true if the values are to be reported now: half of one is unreported, or one was unreported for `delay` ns. Reads the clock only if a
     /// value is unreported.
+    #[inline]
     pub fn is_due(&mut self, now: impl FnOnce() -> u64, delay: u64) -> bool {
         let is_late = self.has_unreported() && {
             let now = now();
@@ -190,6 +196,7 @@ impl CreditPool {
     }
 
     /// Counts a message that came, and gives a new peer its share of the budget. Fails if the sender had no credit.
+    #[inline]
     pub fn admit(&mut self, peer: &mut Credits, cost: u64) -> Result<(), Beyond> {
         if !std::mem::replace(&mut peer.joined, true) {
             self.budget.join(&mut peer.grant);
@@ -209,6 +216,7 @@ impl CreditPool {
     }
 
     /// Ends the count of a message that was received, and returns its credit to the sender.
+    #[inline]
     pub fn release(&mut self, peer: Option<(Rank, &mut Credits)>, cost: u64) {
         self.forget(cost);
         if let Some((rank, peer)) = peer {
@@ -219,6 +227,7 @@ impl CreditPool {
     }
 
     /// Ends the count of a message that is lost.
+    #[inline]
     pub fn forget(&mut self, cost: u64) {
         self.kept -= cost;
     }
@@ -229,6 +238,7 @@ impl CreditPool {
     }
 
     /// Lists a peer that values are unreported to.
+    #[inline]
     pub fn list(&mut self, rank: Rank, peer: &mut Credits) {
         if peer.has_unreported() && !std::mem::replace(&mut peer.listed, true) {
             self.due.push_back(rank);
@@ -236,17 +246,20 @@ impl CreditPool {
     }
 
     /// Takes the next listed peer. It is to be [listed](Self::relist) again.
+    #[inline]
     pub fn next_due(&mut self) -> Option<Rank> {
         self.due.pop_front()
     }
 
     /// Keeps the peer that was taken in the list if values are still unreported to it.
+    #[inline]
     pub fn relist(&mut self, rank: Rank, peer: &mut Credits) {
         peer.listed = false;
         self.list(rank, peer);
     }
 
     /// Peers that values are unreported to.
+    #[inline]
     pub fn due(&self) -> &VecDeque<Rank> {
         &self.due
     }
@@ -259,6 +272,7 @@ impl CreditPool {
     }
 
     /// Peers whose values are polled.
+    #[inline]
     pub fn polled(&self) -> &[Rank] {
         &self.polled
     }
@@ -270,6 +284,7 @@ impl CreditPool {
     }
 
     /// Bytes of unreceived messages, with [`HEADER`](crate::credit::HEADER) for each.
+    #[inline]
     pub fn kept(&self) -> u64 {
         self.kept
     }

@@ -21,6 +21,7 @@ impl Failures {
         Failures { rank, ranks, lost: HashMap::new(), dead: Vec::new(), teams: Teams::default() }
     }
 
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.lost.is_empty()
     }
@@ -35,11 +36,13 @@ impl Failures {
     }
 
     /// Fails if the rank is lost or does not exist.
+    #[inline]
     pub fn check_rank(&self, rank: Rank) -> Result<(), Error> {
-        if rank >= self.ranks {
-            return Err(Error::NoSuchRank { rank, ranks: self.ranks });
+        match rank < self.ranks {
+            true if self.lost.is_empty() => Ok(()),
+            true => self.check(rank),
+            false => Err(Error::NoSuchRank { rank, ranks: self.ranks }),
         }
-        self.check(rank)
     }
 
     /// Notes that a rank is lost. Returns false if that is known.
@@ -64,6 +67,7 @@ impl Failures {
     }
 
     /// The reason why no message will come that `select` takes, if that is so. For any source, each death is reported once per context.
+    #[inline]
     pub fn never(&mut self, select: Select) -> Option<Error> {
         let rank = match select.source {
             Some(rank) => rank,
@@ -80,11 +84,16 @@ impl Failures {
     }
 
     /// Returns true if a death is unreported in this context.
+    #[inline]
     pub fn is_unreported(&self, context: u32) -> bool {
         self.unreported(context).is_some()
     }
 
+    #[inline]
     fn unreported(&self, context: u32) -> Option<usize> {
+        if self.dead.is_empty() {
+            return None;
+        }
         let unreported =
             |(rank, told): &(Rank, BTreeSet<u32>)| self.concerns(context, *rank) && !told.contains(&context);
         self.dead.iter().position(unreported)
@@ -92,6 +101,7 @@ impl Failures {
 
     /// Narrows a receive from any source to the dead rank while a death is unreported. The death is reported behind the messages of
     /// that rank, though other ranks may send without end.
+    #[inline]
     pub fn narrowed(&self, select: Select) -> Select {
         match self.unreported(select.context) {
             Some(at) if select.source.is_none() => Select { source: Some(self.dead[at].0), ..select },
@@ -99,6 +109,7 @@ impl Failures {
         }
     }
 
+    #[inline]
     fn concerns(&self, context: u32, rank: Rank) -> bool {
         self.teams.members(context).is_none_or(|members| members.contains(&rank))
     }

@@ -64,6 +64,10 @@ impl<M> Pipes<M> {
         self.active.iter().filter_map(|id| self.all.get(*id))
     }
 
+    pub fn is_any_active(&self) -> bool {
+        !self.active.is_empty()
+    }
+
     /// Takes the pipes that need turns. Each is to be [settled](Self::settle) after its turn.
     pub fn take_active(&mut self) -> Vec<Id> {
         std::mem::take(&mut self.active)

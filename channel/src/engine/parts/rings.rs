@@ -159,6 +159,7 @@ impl Polling {
     }
 
     /// Returns true if no ring is polled.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.sets.both().iter().all(PollingSet::is_empty)
     }
@@ -169,6 +170,7 @@ impl Polling {
     }
 
     /// Takes the ranks in the order in which their rings are polled. The list is to be [given back](Self::give_back).
+    #[inline]
     pub fn take_order(&mut self) -> Vec<Rank> {
         let mut order = std::mem::take(&mut self.order);
         order.clear();
@@ -178,6 +180,7 @@ impl Polling {
     }
 
     /// Same as [`take_order`](Self::take_order), but begins behind the source of the last short receive.
+    #[inline]
     pub fn take_order_behind_last(&mut self) -> Vec<Rank> {
         let mut order = self.take_order();
         let behind = order.iter().position(|rank| *rank == self.row_of).map_or(0, |last| last + 1);
@@ -185,6 +188,7 @@ impl Polling {
         order
     }
 
+    #[inline]
     pub fn give_back(&mut self, order: Vec<Rank>) {
         self.order = order;
     }
@@ -213,6 +217,7 @@ impl Polling {
     }
 
     /// Counts the short receives that were not counted yet, if their source still has a ring.
+    #[inline]
     pub fn count_row(&mut self, near: Option<bool>) {
         let counted = std::mem::replace(&mut self.counted, self.in_a_row);
         if let Some(near) = near {
@@ -222,6 +227,7 @@ impl Polling {
     }
 
     /// A turn begins: short receives are counted from zero.
+    #[inline]
     pub fn begin_turn(&mut self) {
         (self.in_a_row, self.counted) = (0, 0);
     }

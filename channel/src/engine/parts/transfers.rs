@@ -66,6 +66,7 @@ impl Transfers {
         Transfers { weights, rates: None, queue: VecDeque::new(), in_flight: [0; RAILS], posted: Vec::new() }
     }
 
+    #[inline]
     pub fn has_queued(&self) -> bool {
         !self.queue.is_empty()
     }
@@ -76,6 +77,7 @@ impl Transfers {
     }
 
     /// Returns true if a write is posted that is kept by its token.
+    #[inline]
     pub fn is_writing(&self) -> bool {
         self.posted.iter().any(|(_, posted)| posted.writes)
     }

@@ -55,28 +55,34 @@ impl Transmit {
     }
 
     /// Opens the short path, or keeps it closed.
+    #[inline]
     pub fn set_clear(&mut self, clear: bool) {
         debug_assert!(!(clear && self.has_work()));
         self.clear = clear;
     }
 
+    #[inline]
     pub fn has_work(&self) -> bool {
         !(self.replies.is_empty() && self.messages.is_empty() && self.copies.is_empty())
     }
 
+    #[inline]
     pub fn reply(&mut self, body: Body, rail: Option<usize>) {
         self.replies.push_back(Reply { body, rail });
     }
 
+    #[inline]
     pub fn message(&mut self, id: Id) {
         self.messages.push_back(id);
     }
 
+    #[inline]
     pub fn copy(&mut self, id: Id) {
         self.copies.push_back(id);
     }
 
     /// Chooses the next packet. Answers go first, because they let peers go on. Messages and data take turns by sequence number.
+    #[inline]
     pub fn next(&mut self) -> Next {
         if self.window.room() == 0 {
             return Next::Nothing;
@@ -94,11 +100,13 @@ impl Transmit {
     }
 
     /// The wire has refused the answer.
+    #[inline]
     pub fn put_back(&mut self, reply: Reply) {
         self.replies.push_front(reply);
     }
 
     /// The first message needs no turn any more.
+    #[inline]
     pub fn message_done(&mut self) {
         self.messages.pop_front();
     }
@@ -119,6 +127,7 @@ impl Transmit {
     }
 
     /// Number of messages that wait.
+    #[inline]
     pub fn messages(&self) -> usize {
         self.messages.len()
     }
@@ -144,6 +153,7 @@ pub struct TransmitList {
 
 impl TransmitList {
     /// Lists a peer, and closes the short path to it.
+    #[inline]
     pub fn list(&mut self, rank: Rank, peer: &mut Transmit) {
         peer.clear = false;
         if !std::mem::replace(&mut peer.listed, true) {
@@ -152,19 +162,23 @@ impl TransmitList {
     }
 
     /// Takes the next peer, which is to be [unlisted](Self::unlist).
+    #[inline]
     pub fn next(&mut self) -> Option<Rank> {
         self.ranks.pop_front()
     }
 
     /// The peer was taken from the list.
+    #[inline]
     pub fn unlist(&mut self, peer: &mut Transmit) {
         peer.listed = false;
     }
 
+    #[inline]
     pub fn len(&self) -> usize {
         self.ranks.len()
     }
 
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.ranks.is_empty()
     }
@@ -173,6 +187,7 @@ impl TransmitList {
         self.moved = true;
     }
 
+    #[inline]
     pub fn take_moved(&mut self) -> bool {
         std::mem::take(&mut self.moved)
     }
