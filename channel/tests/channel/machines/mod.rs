@@ -8,7 +8,7 @@ mod sequence;
 use std::collections::{HashSet, VecDeque};
 use std::hash::Hash;
 use transom_channel::Rank;
-use transom_channel::credit::{Budget, Grant, HEADER, Purse, SHORT};
+use transom_channel::credit::{Budget, CreditGrant, HEADER, SHORT, SendCredits};
 use transom_channel::polling::{Change, Order, PollingSet};
 use transom_channel::sequence::Beyond;
 
@@ -32,7 +32,7 @@ fn grants_are_bounded_and_come_back() {
         let (floor, total, overdraft) = (128 + rng.u32(..300), rng.u32(..20_000), 64 + rng.u32(..2000));
         let mut budget = Budget::new(floor, total, overdraft);
         let mut peers: Vec<_> = (0..rng.u32(1..12))
-            .map(|_| (Purse::new(floor), Grant::new(floor), [floor; 2], false, VecDeque::new()))
+            .map(|_| (SendCredits::new(floor), CreditGrant::new(floor), [floor; 2], false, VecDeque::new()))
             .collect();
         let mut most = 0;
         for step in 0..2000 {

@@ -1,9 +1,8 @@
-//! Messages that have met their receive; the receiver's and the sender's part of a rendezvous.
+//! Rendezvous: messages that have met their receive, and how their data comes.
 
-use super::arrive::STRAY;
-use super::depart::stripe_of;
-use super::peer::{Move, Peer};
 use super::request::{Moving, Receive, Request, Send, Unexpected, What, outcome};
+use super::rx::STRAY;
+use super::tx::stripe_of;
 use super::{Engine, Room};
 use crate::error::{Error, Lost, Status};
 use crate::matching::Select;
@@ -12,12 +11,12 @@ use crate::rates::Way;
 use crate::rendezvous::{Facts, Mover, Receiving, Sending, movers};
 use crate::rules::Path;
 use crate::slab::Id;
-use crate::striping::{self, Rails, Timed, Weights};
+use crate::striping::Rails;
 use crate::wire::{Key, Lane, Part, RAILS, RailKind, Rank, Wire};
 
 impl<W: Wire> Engine<W> {
     pub(super) fn post_receive(&mut self, id: Id, select: Select) {
-        if let Some((_, message)) = self.matching.take(self.narrowed(select)) {
+        if let Some((_, message)) = self.matching.take(self.failures.narrowed(select)) {
             self.matched(id, message, false);
             return;
         }
@@ -31,15 +30,6 @@ impl<W: Wire> Engine<W> {
         }
     }
 
-    /// Why nothing will come that this takes, if that is so. Of any source it tells of each death once.
-    pub fn never(&mut self, select: Select) -> Option<Error> {
-        match select.source {
-            Some(rank) if rank >= self.ranks => Some(Error::NoSuchRank { rank, ranks: self.ranks }),
-            Some(rank) => self.lost.get(&rank).map(|lost| Error::Lost { rank, lost: lost.clone() }),
-            None => self.tell(select.context).map(|rank| Error::Lost { rank, lost: self.lost[&rank].clone() }),
-        }
-    }
-
     /// A message has met its receive.
     pub(super) fn matched(&mut self, id: Id, message: Unexpected<W::Memory>, receiver_first: bool) {
         let Some(Request::Receive(receive)) = self.requests.get_mut(id) else {
@@ -48,11 +38,9 @@ impl<W: Wire> Engine<W> {
         receive.posted = None;
         let status = message.status();
         if let Room::Probe = receive.room {
-            *self.requests.get_mut(id).expect("was looked at") = Request::Message(message);
-            self.ended.push_back(id);
-            return;
+            return self.requests.probed(id, message);
         }
-        receive.room = std::mem::replace(&mut receive.room, Room::Allocate).of(message.envelope.length);
+        receive.room.make(message.envelope.length);
         self.release(message.from, message.cost());
         let Unexpected { from, envelope, what } = message;
         match what {
@@ -68,12 +56,9 @@ impl<W: Wire> Engine<W> {
                 }
                 self.acknowledge(from, sync);
             }
-            What::Rts { sender, keys } => match self.lost.get(&from) {
-                Some(lost) => {
-                    let lost = lost.clone();
-                    self.complete(id, Err(Error::Lost { rank: from, lost }));
-                }
-                None => {
+            What::Rts { sender, keys } => match self.failures.check(from) {
+                Err(lost) => self.complete(id, Err(lost)),
+                Ok(()) => {
                     let keys = keys.map_or_else(Keys::default, |keys| *keys);
                     self.begin(id, from, envelope, sender, keys, receiver_first);
                 }
@@ -113,7 +98,7 @@ impl<W: Wire> Engine<W> {
         {
             receive.room = Room::Into(memory, envelope.length as usize);
         }
-        let room = if let Room::Into(_, room) = receive.room { Some(room as u64) } else { None };
+        let room = receive.room.length();
         let mut moving = Moving { from, envelope, sender, room, state: Receiving::Done, timed: None, way: None };
         let length = moving.length();
         if let Some(offered) = offered[0].filter(|_| receiver_first && self.is_read_at_once(from, length)) {
@@ -125,13 +110,13 @@ impl<W: Wire> Engine<W> {
                 }
             }
         }
-        // What the rules of this rank say. A message that would go at once, had it been granted, is copied.
+        // The receiver's rules decide. A message that they would send eagerly, had it had credit, is copied.
         let peer = &self.peers[&from];
-        let path = self.routes[peer.near].choose(length, 0, peer);
+        let path = self.routes[peer.near].choose(length, 0, &peer.open());
         self.widen(from, length, path);
         let peer = &self.peers[&from];
         let rails = &self.routes[peer.near].rails;
-        let up = || (0..rails.len()).filter(|rail| peer.up[*rail]);
+        let up = || (0..rails.len()).filter(|rail| peer.lanes.is_up(*rail));
         let readable = up().filter(|rail| path.reads_by(&rails[*rail]) && offered[*rail].is_some());
         let readable: Rails = readable.filter(|rail| self.wire.reads(Lane { peer: from, rail: *rail })).collect();
         let writable: Rails = up().filter(|rail| path.writes_by(&rails[*rail])).collect();
@@ -162,15 +147,11 @@ impl<W: Wire> Engine<W> {
         let Some(Request::Receive(receive)) = self.requests.get_mut(id) else { unreachable!("was looked at") };
         let keys = receive.keys.as_deref().copied().unwrap_or_default();
         if mover == Mover::Read {
-            let peer = self.peers.get_mut(&from).expect("it sent this");
-            let parts = peer.weights.pieces(length, rails, self.config.stripe_from);
-            let (lanes, any) = lanes(&peer.weights, rails, parts.clone());
-            moving.timed = (lanes > 1).then(|| Box::new(Timed::new(parts.clone())));
-            parts.for_each(|striping::Part { rail, at: offset, length }| {
-                let (keys, writes, fin) = (offered, false, None);
-                peer.moves.push_back(Move { id, rail, offset, length, keys, any, writes, fin });
-            });
-            moving.state = Receiving::new(mover, length, lanes);
+            let transfers = &mut self.peers.get_mut(&from).expect("it sent this").transfers;
+            let plan = transfers.plan(length, rails, self.config.stripe_from);
+            moving.timed = plan.timed();
+            moving.state = Receiving::new(mover, length, plan.lanes);
+            transfers.queue(plan, id, offered, None);
             receive.moving = Some(Box::new(moving));
             self.list(from);
         } else {
@@ -181,28 +162,39 @@ impl<W: Wire> Engine<W> {
         }
     }
 
-    /// By which way a message comes that can be read, if its sender may send it faster.
+    /// Protocol of a message that can be read, if its sender may send it faster.
     fn way(&mut self, from: Rank, length: u64, rail: usize, offered: Key) -> Option<Way> {
         let may = !self.config.read_waiting && length > 0;
         if !(may && self.wire.may_send_faster(Lane { peer: from, rail }, offered)) {
             return None;
         }
         let peer = self.peers.get_mut(&from).expect("it sent this");
-        Some(peer.rates.get_or_insert_default().begin(length, || self.wire.now()))
+        Some(peer.transfers.rates.get_or_insert_default().begin(length, || self.wire.now()))
     }
 
-    /// Registers a request's memory on as many of these rails as so many bytes are divided among, the heaviest first; gives those
-    /// where that could be done. Where rails are cut, on the others too: each may be the last that passes. Processors that share
-    /// memory need no registration of what they move themselves.
+    /// Rails of a long message by this path are connected from now on, if it is divided among them.
+    pub(super) fn widen(&mut self, rank: Rank, length: u64, path: Path) {
+        let peer = &self.peers[&rank];
+        let routes = &self.routes[peer.near];
+        let Some(kind) = routes.stripes_by(path) else { return };
+        if length < self.config.stripe_from.saturating_mul(2) {
+            return;
+        }
+        if routes.is_mixed && kind == RailKind::Connection && !peer.lanes.connection.is_held() {
+            return;
+        }
+        let rails: Vec<usize> = routes.of(kind).collect();
+        rails.into_iter().for_each(|rail| self.connect(Lane { peer: rank, rail }));
+    }
+
+    /// Registers a request's memory on as many of these rails as `length` bytes are divided among, the heaviest first. Returns those
+    /// where that succeeded. If rails fail over, the others are tried too: each may be the last that passes. Processors that share
+    /// memory need no registration for what they move themselves.
     fn register(&mut self, id: Id, peer: Rank, length: u64, rails: Rails, mover: By) -> Rails {
-        let Peer { near, weights, .. } = &self.peers[&peer];
-        let routes = &self.routes[*near];
+        let record = &self.peers[&peer];
+        let routes = &self.routes[record.near];
         let most = (length / self.config.stripe_from.max(1)).clamp(1, RAILS as u64) as usize;
-        let (memory, keys) = match self.requests.get_mut(id) {
-            Some(Request::Send(send)) => (&send.memory, &mut send.keys),
-            Some(Request::Receive(Receive { room: Room::Into(memory, _), keys, .. })) => (&*memory, keys),
-            _ => return Rails::default(),
-        };
+        let Some((memory, keys)) = self.requests.get_mut(id).and_then(Request::memory) else { return Rails::default() };
         let mut registered = |rail: usize| {
             if mover == By::ThisRank && routes.rails[rail].kind == RailKind::Memory {
                 return true;
@@ -213,7 +205,7 @@ impl<W: Wire> Engine<W> {
         };
         let (mut chosen, mut left) = (Rails::default(), rails);
         while chosen.len() < most
-            && let Some(rail) = weights.heaviest(left)
+            && let Some(rail) = record.transfers.weights.heaviest(left)
         {
             left = left.but(rail);
             chosen = if registered(rail) { chosen.and(rail) } else { chosen };
@@ -226,11 +218,12 @@ impl<W: Wire> Engine<W> {
         chosen
     }
 
-    /// The memory of a message is offered, where the peer may read it.
+    /// Offers the memory of a message, where the peer may read it.
     pub(super) fn offer(&mut self, id: Id, to: Rank) {
         let peer = &self.peers[&to];
         let routes = &self.routes[peer.near];
-        let rails: Rails = (0..routes.rails.len()).filter(|rail| peer.up[*rail] && routes.rails[*rail].read).collect();
+        let readable = |rail: &usize| peer.lanes.is_up(*rail) && routes.rails[*rail].read;
+        let rails: Rails = (0..routes.rails.len()).filter(readable).collect();
         let Some(Request::Send(send)) = self.requests.get(id) else { return };
         let length = send.envelope.length;
         self.register(id, to, length, rails, By::Peer);
@@ -254,42 +247,37 @@ impl<W: Wire> Engine<W> {
         if mover == Mover::Copy {
             send.state.copy(length)?;
             if send.state != Sending::Done {
-                self.peers.get_mut(&from).expect("it sent this").copies.push_back(id);
+                self.peers.get_mut(&from).expect("it sent this").tx.copy(id);
                 self.list(from);
             }
             self.ended(id);
             return Ok(());
         }
-        // Who was told that it cannot be written asks for packets.
+        // A receiver that had a NAK asks for packets.
         if send.state != Sending::Announced || again {
             return Err(crate::rendezvous::Unfit.into());
         }
         let peer = &self.peers[&from];
         let rails = &self.routes[peer.near].rails;
-        let rails: Rails =
-            (0..rails.len()).filter(|rail| peer.up[*rail] && rails[*rail].write && keys[*rail].is_some()).collect();
+        let writable = |rail: &usize| peer.lanes.is_up(*rail) && rails[*rail].write && keys[*rail].is_some();
+        let rails: Rails = (0..rails.len()).filter(writable).collect();
         let rails = self.register(id, from, length, rails, By::ThisRank);
         if rails.is_empty() {
             self.reply(from, Body::Nak { receiver });
             return Ok(());
         }
-        let weights = &self.peers[&from].weights;
-        let parts = weights.pieces(length, rails, self.config.stripe_from);
-        let (lanes, any) = lanes(weights, rails, parts.clone());
-        let send = self.sending(from, id)?;
-        send.state.write(lanes)?;
-        send.timed = (lanes > 1).then(|| Box::new(Timed::new(parts.clone())));
-        let peer = self.peers.get_mut(&from).expect("it sent this");
-        for part in parts {
-            let fin = Some(Body::Fin { receiver, lanes });
-            let (rail, offset, length) = (part.rail, part.at, part.length);
-            peer.moves.push_back(Move { id, rail, offset, length, keys, any, writes: true, fin });
-        }
+        let transfers = &mut self.peers.get_mut(&from).expect("it sent this").transfers;
+        let plan = transfers.plan(length, rails, self.config.stripe_from);
+        let Some(Request::Send(send)) = self.requests.get_mut(id) else { return Err(STRAY) };
+        send.state.write(plan.lanes)?;
+        send.timed = plan.timed();
+        let fin = Body::Fin { receiver, lanes: plan.lanes };
+        transfers.queue(plan, id, keys, Some(fin));
         self.list(from);
         Ok(())
     }
 
-    /// The sender cannot write: it is asked to copy.
+    /// The sender cannot write: a CTS asks it to copy.
     pub(super) fn refused(&mut self, from: Rank, id: Id) -> Result<(), Lost> {
         let moving = self.moving(from, id)?;
         let (length, sender) = (moving.length(), moving.sender);
@@ -300,7 +288,7 @@ impl<W: Wire> Engine<W> {
         Ok(())
     }
 
-    /// A piece of a message.
+    /// A piece of a copied message.
     pub(super) fn data(&mut self, from: Rank, id: Id, offset: u64, data: Part<'_, W::Memory>) -> Result<(), Lost> {
         self.moving(from, id)?.state.data(offset, data.length as u64)?;
         if let Some(Request::Receive(Receive { room: Room::Into(memory, _), .. })) = self.requests.get(id) {
@@ -313,17 +301,16 @@ impl<W: Wire> Engine<W> {
     /// A write or a read has ended.
     pub(super) fn moved(&mut self, token: u64, at: u64) {
         let Some((id, rail)) = stripe_of(token) else { return };
-        let moved = self.forget_posted(id, token);
-        self.pulled(id, rail);
+        let rank = self.requests.get(id).and_then(Request::peer);
+        let mut peer = rank.and_then(|rank| self.peers.get_mut(&rank));
+        let moved = peer.as_mut().and_then(|peer| peer.transfers.ended(token));
+        self.freed(id, rail);
         match self.requests.get_mut(id) {
             Some(Request::Send(send)) => {
                 let ended = send.state.written();
                 debug_assert_eq!(ended, Ok(()), "each stripe ends once");
-                let measured = took(&mut send.timed, rail, at);
                 let to = send.to;
-                if let (Some(peer), true) = (self.peers.get_mut(&to), measured) {
-                    send.timed.take().inspect(|timed| peer.weights.learn(timed));
-                }
+                self.measured(id, to, rail, at);
                 if let Some(fin) = moved.and_then(|moved| moved.fin) {
                     self.reply(to, fin);
                 }
@@ -332,24 +319,32 @@ impl<W: Wire> Engine<W> {
             Some(Request::Receive(Receive { moving: Some(moving), .. })) => {
                 let ended = moving.state.read();
                 debug_assert_eq!(ended, Ok(()), "each stripe ends once");
-                let (from, sender) = (moving.from, moving.sender);
-                if let (Some(peer), true) = (self.peers.get_mut(&from), took(&mut moving.timed, rail, at)) {
-                    moving.timed.take().inspect(|timed| peer.weights.learn(timed));
-                }
-                if moving.state == Receiving::Done {
+                let (from, sender, done) = (moving.from, moving.sender, moving.state == Receiving::Done);
+                self.measured(id, from, rail, at);
+                if done {
                     self.reply(from, Body::Ack { sender });
                     self.arrived_whole(id);
                 }
             }
-            // Else a request is kept until what it posted has ended.
-            _ => debug_assert!(!self.lost.is_empty(), "of a peer that is lost this may come late"),
+            // A request is kept until what it posted has ended, unless its peer is lost.
+            _ => debug_assert!(!self.failures.is_empty(), "only a transfer of a lost peer may end late"),
+        }
+    }
+
+    /// A stripe has ended. Once all of several have, their times adapt the weights of the rails.
+    fn measured(&mut self, id: Id, rank: Rank, rail: usize, at: u64) {
+        if let Some(timed) = self.requests.get_mut(id).and_then(Request::timed)
+            && timed.done(rail, at)
+            && let Some(peer) = self.peers.get_mut(&rank)
+        {
+            peer.transfers.weights.learn(timed);
         }
     }
 
     /// Completes a send whose memory is the program's again.
     pub(super) fn ended(&mut self, id: Id) {
-        if let Some(Request::Send(Send { state: Sending::Done, to, envelope, .. })) = self.requests.get(id) {
-            let status = Status { peer: *to, tag: envelope.tag, length: envelope.length };
+        if let Some(Request::Send(send @ Send { state: Sending::Done, .. })) = self.requests.get(id) {
+            let status = send.status();
             self.complete(id, Ok(status));
         }
     }
@@ -365,10 +360,10 @@ impl<W: Wire> Engine<W> {
         }
     }
 
-    /// The message of a receive is there: it ends.
+    /// Completes a receive, and measures its protocol.
     pub(super) fn is_there(&mut self, id: Id, from: Rank, way: Option<Way>, result: Result<Status, Error>) {
         if way.is_some()
-            && let Some(Peer { rates: Some(rates), .. }) = self.peers.get_mut(&from)
+            && let Some(rates) = self.peers.get_mut(&from).and_then(|peer| peer.transfers.rates.as_mut())
         {
             rates.end(|| self.wire.now());
         }
@@ -390,23 +385,9 @@ impl<W: Wire> Engine<W> {
     }
 }
 
-/// Who moves the bytes of registered memory.
+/// The rank that moves the bytes of registered memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum By {
     ThisRank,
     Peer,
-}
-
-/// How many parts these are, and the rails that take them as they are free; none if each has its own.
-fn lanes(weights: &Weights, rails: Rails, parts: impl Iterator<Item = striping::Part>) -> (u8, Rails) {
-    if rails.len() == 1 {
-        return (1, Rails::default());
-    }
-    let (lanes, rails) = parts.fold((0, Rails::default()), |(lanes, rails), part| (lanes + 1, rails.and(part.rail)));
-    (lanes, if weights.pulls() && lanes > 1 { rails } else { Rails::default() })
-}
-
-/// A stripe has ended. Whether all of several have.
-fn took(timed: &mut Option<Box<Timed>>, rail: usize, at: u64) -> bool {
-    timed.as_mut().is_some_and(|timed| timed.done(rail, at))
 }
