@@ -14,43 +14,6 @@ use transom_windows as windows;
 /// ```
 pub type Window<T> = windows::Window<T, Provider>;
 
-/// An operation on a window of a [`World`](crate::World) that is waited for later; see [`windows::Request`].
-///
-/// # Examples
-/// ```
-/// let world = transom::init()?;
-/// let mut window = world.allocate::<u64>(10)?;
-/// let epoch = window.lock_shared(0)?;
-/// let requests: Vec<transom::Request<u64>> = vec![epoch.rget(0, 2)?, epoch.rget(5, 3)?];
-/// assert_eq!(transom::Request::wait_all(requests)?.concat(), [0; 5]);
-/// # Ok::<(), transom::Error>(())
-/// ```
-pub type Request<'t, T> = windows::Request<'t, T, Provider>;
-
-/// Operations on a window of a [`World`](crate::World) that are waited for in the order in which they are done; see
-/// [`windows::Requests`].
-pub type Requests<'t, T> = windows::Requests<'t, T, Provider>;
-
-/// What [`scope`](crate::scope) lends: gets and puts of slices that the program has; see [`windows::Scope`].
-///
-/// # Examples
-/// ```
-/// /// Fetches a row of each rank, all under way at once.
-/// fn rows(targets: &[transom::Target<'_, f64>], into: &mut [f64]) -> Result<(), transom::Error> {
-///     let columns = into.len() / targets.len();
-///     transom::scope(|scope| {
-///         let mut rows = targets.iter().zip(into.chunks_mut(columns));
-///         rows.try_for_each(|(target, row)| scope.get(target, 0, row).map(drop))
-///     })
-/// }
-/// let mut window = transom::init()?.allocate::<f64>(10)?;
-/// let (epoch, mut into) = (window.lock_all()?, [1.0; 10]);
-/// rows(&[epoch.target(0)?], &mut into)?;
-/// assert_eq!(into, [0.0; 10]);
-/// # Ok::<(), transom::Error>(())
-/// ```
-pub type Scope<'s, 'env> = windows::Scope<'s, 'env, Provider>;
-
 /// An array whose elements the ranks of a [`World`](crate::World) share; see [`windows::GlobalArray`].
 ///
 /// # Examples

@@ -47,6 +47,9 @@ pub mod collective;
 mod error;
 pub mod messages;
 pub use messages::pipe;
+pub use messages::{
+    Pending, Request, Requests, Scope, test_all, test_any, test_some, wait_all, wait_any, wait_any_for, wait_some,
+};
 pub mod provider;
 mod start;
 pub mod variables;
@@ -56,7 +59,7 @@ mod world;
 
 pub use aliases::{
     AccessEpoch, FenceEpoch, GlobalArray, GlobalFlags, GlobalMutex, GlobalRwLock, Local, LockAllEpoch, LockEpoch,
-    LockRanksEpoch, ReadGuard, Request, Requests, Scope, Signals, Target, Window, WriteGuard,
+    LockRanksEpoch, ReadGuard, Signals, Target, Window, WriteGuard,
 };
 pub use bytemuck;
 pub use error::StartError;
@@ -84,10 +87,18 @@ mod pages {
     struct Messages;
     #[doc = include_str!("../docs/PIPES.md")]
     struct Pipes;
+    #[doc = include_str!("../docs/running.md")]
+    struct Running;
     #[doc = include_str!("../docs/TESTING.md")]
     struct Testing;
-    #[doc = include_str!("../PORTING.md")]
-    struct Porting;
+    #[doc = include_str!("../docs/porting/mpi.md")]
+    struct PortingMpi;
+    #[doc = include_str!("../docs/porting/shmem.md")]
+    struct PortingShmem;
+    #[doc = include_str!("../docs/porting/pgas.md")]
+    struct PortingPgas;
+    #[doc = include_str!("../docs/porting/splash2.md")]
+    struct PortingSplash2;
     #[doc = include_str!("../docs/tutorial.md")]
     struct Tutorial;
     #[doc = include_str!("../docs/guide/rma.md")]

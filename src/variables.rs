@@ -22,11 +22,7 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 /// ```
 pub static TABLE: LazyLock<Vec<Variable>> = LazyLock::new(|| {
     let own: &[Variable] = &[LOG, SPIN, WAIT_REPORT, FABRIC, COLLECTIVES, MESSAGES, PROGRESS];
-    #[cfg(not(feature = "verbs"))]
-    let verbs: &[Variable] = &[];
-    #[cfg(feature = "verbs")]
-    let verbs = transom_verbs::variables::TABLE;
-    [own, verbs, transom_launch::variables::TABLE].concat()
+    [own, &crate::provider::variables(), transom_launch::variables::TABLE].concat()
 });
 
 /// Returns the names in the environment that begin with TRANSOM_ and are not in [`TABLE`], in order: typos, perhaps.

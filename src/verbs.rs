@@ -3,9 +3,6 @@
 
 pub use transom_verbs::*;
 
-use crate::messages::asked::MESSAGES;
-use transom_channel::{Changes, Config};
-
 /// Opens the rails that a job would use, and describes them in a line.
 ///
 /// # Errors
@@ -14,11 +11,5 @@ use transom_channel::{Changes, Config};
 /// # Examples
 /// See [`VerbsError`].
 pub fn probe() -> Result<String, VerbsError> {
-    transom_verbs::probe(&messages())
-}
-
-/// Reads the settings of messages that adapters need. An invalid value counts as none here: the first message reports it.
-pub(crate) fn messages() -> Config {
-    let changes = MESSAGES.get::<Changes>().ok().flatten();
-    changes.map_or(Config::default(), |changes| changes.of(Config::default()))
+    transom_verbs::probe(&crate::messages::asked::configured())
 }

@@ -17,16 +17,16 @@ const FEWEST: u32 = 8;
 
 /// A sender's credit at one peer.
 #[derive(Debug, Clone)]
-pub struct Purse {
+pub struct SendCredits {
     granted: u32,
     spent: u32,
 }
 
-impl Purse {
+impl SendCredits {
     /// The credit of a peer that has not been heard from: `floor` bytes.
     #[inline]
-    pub fn new(floor: u32) -> Purse {
-        Purse { granted: floor, spent: 0 }
+    pub fn new(floor: u32) -> SendCredits {
+        SendCredits { granted: floor, spent: 0 }
     }
 
     /// Credit left in bytes; 0 while it is overdrawn.
@@ -75,17 +75,17 @@ impl Purse {
 
 /// A receiver's account of one peer: credit for `limit` bytes of unreceived messages.
 #[derive(Debug, Clone)]
-pub struct Grant {
+pub struct CreditGrant {
     limit: u32,
     arrived: u32,
     released: u32,
 }
 
-impl Grant {
-    /// As the peer's [`Purse`] begins.
+impl CreditGrant {
+    /// Credit of a peer that has not sent: the same as its [`SendCredits`].
     #[inline]
-    pub fn new(floor: u32) -> Grant {
-        Grant { limit: floor, arrived: 0, released: 0 }
+    pub fn new(floor: u32) -> CreditGrant {
+        CreditGrant { limit: floor, arrived: 0, released: 0 }
     }
 
     /// The value to tell the peer.
@@ -148,7 +148,7 @@ impl Budget {
 
     /// A peer sends for the first time, and gets a share.
     #[inline]
-    pub fn join(&mut self, grant: &mut Grant) {
+    pub fn join(&mut self, grant: &mut CreditGrant) {
         self.active += 1;
         self.even = self.floor + self.share();
         self.raise(grant);
@@ -156,7 +156,7 @@ impl Budget {
 
     /// A message of this cost came; `Err` if its sender had neither credit nor overdraft for it.
     #[inline]
-    pub fn arrived(&self, grant: &mut Grant, cost: u64) -> Result<(), Beyond> {
+    pub fn arrived(&self, grant: &mut CreditGrant, cost: u64) -> Result<(), Beyond> {
         if cost > u64::from(grant.room()) {
             let is_short = cost <= u64::from(HEADER + SHORT);
             let most = u64::from(grant.limit) + u64::from(self.overdraft);
@@ -170,7 +170,7 @@ impl Budget {
 
     /// A message of this cost came and was received at once: [`arrived`](Self::arrived) and [`release`](Self::release) in one.
     #[inline(always)]
-    pub fn pass(&mut self, grant: &mut Grant, cost: u64) -> Result<(), Beyond> {
+    pub fn pass(&mut self, grant: &mut CreditGrant, cost: u64) -> Result<(), Beyond> {
         self.arrived(grant, cost)?;
         if grant.limit == self.even {
             grant.released = grant.released.wrapping_add(cost as u32);
@@ -182,7 +182,7 @@ impl Budget {
 
     /// A message of this cost is unreceived no longer. Credit beyond the peer's share is not granted again.
     #[inline]
-    pub fn release(&mut self, grant: &mut Grant, cost: u32) {
+    pub fn release(&mut self, grant: &mut CreditGrant, cost: u32) {
         grant.released = grant.released.wrapping_add(cost);
         let beyond = (grant.limit - self.floor).saturating_sub(self.share()).min(cost);
         self.left += beyond;
@@ -192,7 +192,7 @@ impl Budget {
 
     /// The peer is dead, and its grant with it.
     #[inline]
-    pub fn leave(&mut self, grant: &Grant, joined: bool) {
+    pub fn leave(&mut self, grant: &CreditGrant, joined: bool) {
         self.active -= u32::from(joined);
         self.even = self.floor + self.share();
         self.left += grant.limit - self.floor;
@@ -204,7 +204,7 @@ impl Budget {
     }
 
     #[inline]
-    fn raise(&mut self, grant: &mut Grant) {
+    fn raise(&mut self, grant: &mut CreditGrant) {
         // Never all that is left: until the others send, who may be silent, a peer that comes later would have its floor alone.
         let more = self.share().saturating_sub(grant.limit - self.floor).min(self.left / 4);
         grant.limit += more;

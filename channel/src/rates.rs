@@ -158,7 +158,7 @@ mod tests {
 
     /// What goes by memory for the first time: 256 slots of 16 KiB, of which a message of 64 KiB takes four.
     #[test]
-    fn a_way_that_is_slow_at_first_is_found_in_the_end() {
+    fn path_slow_only_at_first_is_found_later() {
         let (mut rates, mut slots) = (Rates::default(), 0);
         let mut one = || {
             let way = rates.begin(1 << 16, || 0);
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trial_that_was_disturbed_decides_nothing() {
+    fn disturbed_row_does_not_decide() {
         let mut rates = Rates::default();
         for sent in [1000, 1000, 2, 1000] {
             assert_eq!(ways(&mut rates, 1, 1 << 16, sent, 5), "S");

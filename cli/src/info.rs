@@ -71,24 +71,16 @@ fn providers() -> Section {
         Ok(()) => section.row("shm-loopback", "available: ranks on this machine share memory"),
         Err(why) => section.row("shm-loopback", format_args!("not available: {why}")),
     }
-    match verbs() {
-        Ok(found) => section.row("verbs", format_args!("available: {found}")),
-        Err(why) => section.row("verbs", format_args!("not available: {why}")),
+    for (name, found) in transom::provider::probe().into_iter().filter(|(name, _)| *name != "shm") {
+        match found {
+            Ok(found) => section.row(name, format_args!("available: {found}")),
+            Err(why) => section.row(name, format_args!("not available: {why}")),
+        }
     }
     section
 }
 
-#[cfg(feature = "verbs")]
-fn verbs() -> Result<String, transom::verbs::VerbsError> {
-    transom::verbs::probe()
-}
-
-#[cfg(not(feature = "verbs"))]
-fn verbs() -> Result<String, &'static str> {
-    Err("not in this build (cargo feature `verbs`); for ranks on several machines")
-}
-
-/// The launcher that a program started in this environment would find.
+/// How a program that is started as this one was would find its job.
 fn starting() -> Section {
     let mut section = Section::new("starting");
     let meaning = |bootstrap| match bootstrap {

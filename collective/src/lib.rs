@@ -7,7 +7,12 @@
 //! ```
 //! use transom_collective::{Call, Rules, Shape, choose};
 //!
-//! Rank 2 of 8, one element, an operation that commutes.
+//! // Rank 2 of 8, one element, an operation that commutes.
+//! let shape = Shape { rank: 2, ranks: 8, len: 1, element: 8, hosts: None };
+//! let algorithm = choose::best(Call::AllReduce { commutes: true }, shape, &Rules::default());
+//! let plan = algorithm.plan(Call::AllReduce { commutes: true }, shape);
+//! assert_eq!(algorithm.name(), "recursive_doubling");
+//! assert_eq!(plan.rounds.len(), 3);
 //! ```
 #![forbid(unsafe_code)]
 #![doc(html_root_url = "https://docs.rs/transom-collective/0.1.0")]

@@ -102,7 +102,7 @@ pub enum Local {
         into: Span,
         /// The second operand, of the same length.
         with: Span,
-        /// Side of the operation on which `with` stands.
+        /// Side of the operation on which `with` is.
         order: Order,
     },
     /// Packs a scattered block. The runner knows the positions of its elements.

@@ -2,6 +2,9 @@
 //!
 //! ```text
 //! # The rest of a line after this sign is a comment.
+//! all_reduce bytes<=1024 hosts>=2 = leaders
+//! all_reduce hosts>=8 = leaders:rabenseifner    # the algorithm between leaders
+//! all_reduce = ring
 //! ```
 
 use crate::algorithms::Algorithm;

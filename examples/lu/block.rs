@@ -1,6 +1,6 @@
-//! What LU does with square blocks, each row by row in a slice of `size` x `size` numbers.
+//! LU's operations on square blocks. A block is a slice of `size` x `size` numbers in row-major order.
 
-/// Factors a block: L (with ones on its diagonal, not stored) below, U on and above the diagonal.
+/// Factors a block in place: L (its unit diagonal is not stored) below, U on and above the diagonal.
 pub fn factor(size: usize, block: &mut [f64]) {
     for k in 0..size {
         let (above, below) = block.split_at_mut((k + 1) * size);
@@ -13,13 +13,13 @@ pub fn factor(size: usize, block: &mut [f64]) {
     }
 }
 
-/// The inverses of a factored diagonal block's L and U, negative, so that what they multiply can be subtracted: blocks are
-/// solved by the one fast kernel there is.
+/// The negative inverses of a factored diagonal block's L and U. With them blocks are solved by the fast kernel
+/// [`subtract_product`] alone.
 pub struct Inverses {
     size: usize,
     lower: Vec<f64>,
     upper: Vec<f64>,
-    /// What the block was that is being solved.
+    /// A copy of the block that is being solved.
     old: Vec<f64>,
 }
 
@@ -29,7 +29,7 @@ impl Inverses {
         Inverses { size, lower, upper, old }
     }
 
-    /// Becomes those of a diagonal block.
+    /// Computes the inverses of a diagonal block's factors.
     pub fn invert(&mut self, diagonal: &[f64]) {
         let size = self.size;
         for inverse in [&mut self.lower, &mut self.upper] {
@@ -43,7 +43,7 @@ impl Inverses {
             }
         }
         for (i, row) in self.upper.chunks_exact_mut(size).enumerate() {
-            // What is left of the diagonal stays 0.
+            // The part left of the diagonal stays 0.
             for (k, pivots) in diagonal.chunks_exact(size).enumerate().skip(i) {
                 row[k] /= pivots[k];
                 let factor = row[k];
@@ -52,13 +52,13 @@ impl Inverses {
         }
     }
 
-    /// A block becomes inverse(L) times itself.
+    /// Replaces a block by inverse(L) times the block.
     pub fn solve_lower(&mut self, block: &mut [f64]) {
         self.set_aside(block);
         subtract_product(self.size, block, &self.lower, &self.old);
     }
 
-    /// A block becomes itself times inverse(U).
+    /// Replaces a block by the block times inverse(U).
     pub fn solve_upper(&mut self, block: &mut [f64]) {
         self.set_aside(block);
         subtract_product(self.size, block, &self.old, &self.upper);
@@ -70,16 +70,16 @@ impl Inverses {
     }
 }
 
-/// Subtracts `a` times `b` from `c`: where nearly all of the time goes.
+/// Subtracts `a` times `b` from `c`. Nearly all of LU's time is spent here.
 pub fn subtract_product(size: usize, c: &mut [f64], a: &[f64], b: &[f64]) {
     #[cfg(target_arch = "x86_64")]
     {
         if is_x86_feature_detected!("avx512f") {
-            // SAFETY: the processor has what the function was compiled for.
+            // SAFETY: the processor has the features that the function was compiled for.
             return unsafe { subtract_product_avx512(size, c, a, b) };
         }
         if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
-            // SAFETY: as above.
+            // SAFETY: the processor has the features that the function was compiled for.
             return unsafe { subtract_product_avx2(size, c, a, b) };
         }
     }
@@ -98,7 +98,8 @@ fn subtract_product_avx2(size: usize, c: &mut [f64], a: &[f64], b: &[f64]) {
     tiled::<true, 4, 8>(size, c, a, b);
 }
 
-/// `tiles`; for blocks of the usual sizes, copies of it that know theirs and so check no index: twice as fast.
+/// Calls `tiles`. For blocks of the usual sizes it calls variants with a constant size, which need no index checks and
+/// are twice as fast.
 #[inline(always)]
 fn tiled<const FUSED: bool, const ROWS: usize, const COLUMNS: usize>(size: usize, c: &mut [f64], a: &[f64], b: &[f64]) {
     match size {
@@ -108,7 +109,8 @@ fn tiled<const FUSED: bool, const ROWS: usize, const COLUMNS: usize>(size: usize
     }
 }
 
-/// By tiles of so many rows and columns of `c`, which stay in registers while rows of `a` meet columns of `b`.
+/// Multiplies by tiles of ROWS x COLUMNS numbers of `c`, which stay in registers during a loop over the columns of `a`
+/// and rows of `b`.
 #[inline(always)]
 fn tiles<const FUSED: bool, const ROWS: usize, const COLUMNS: usize>(size: usize, c: &mut [f64], a: &[f64], b: &[f64]) {
     let (whole_rows, whole_columns) = (size - size % ROWS, size - size % COLUMNS);
@@ -131,7 +133,7 @@ fn tiles<const FUSED: bool, const ROWS: usize, const COLUMNS: usize>(size: usize
             }
         }
     }
-    // What tiles do not cover: columns on the right of the whole rows, then the rows below.
+    // The part outside whole tiles: the columns to the right of the whole rows, then the rows below.
     for i in 0..size {
         let from = if i < whole_rows { whole_columns } else { 0 };
         for k in 0..size {

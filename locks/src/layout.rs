@@ -25,13 +25,13 @@ const NODE: [Field; NODE_WORDS] = [Field::Next, Field::Go, Field::Drained, Field
 pub enum Field {
     /// The exclusive request just after the node's rank, and the number of readers between.
     Next,
-    /// From the predecessor: the node's rank is first, once that many readers have departed.
+    /// Notification by the predecessor: the node's rank is first, once the given number of readers have departed.
     Go,
     /// The number of departures reported to the node's rank.
     Drained,
     /// The stack of readers that registered with the node's rank.
     Waiters,
-    /// To a waiting reader: the lock is granted, and the rank to notify on release.
+    /// Grant of the lock to a waiting reader, with the rank that it notifies on release.
     Grant,
     /// The value of `waiters` that the node's rank found when it registered.
     Link,

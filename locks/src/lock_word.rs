@@ -209,9 +209,10 @@ pub(crate) struct Next {
 impl Next {
     /// The request that stood behind has left the queue; the lock word names its replacement, if any.
     pub const LOOK: u64 = 1 << 61;
-    /// To a watching successor: its turn has come.
+    /// Notification to a watching successor: its turn has come.
     pub const TURN: u64 = 1 << 59;
-    /// To a watching successor: this rank left the queue before its turn; the successor is notified at its own `go`.
+    /// Notification to a watching successor: this rank left the queue before its turn. The successor is notified of its
+    /// own turn at its `go`.
     pub const AT_GO: u64 = 1 << 58;
     /// Added when this rank hands over or leaves: the request behind it, present or future, must not leave before this
     /// rank is done.

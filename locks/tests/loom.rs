@@ -143,7 +143,7 @@ fn four_ranks() {
     check_mixes("4 ranks x 1, 3 preemptions", at_most(3), 4, &singles());
 }
 
-/// A chain of waiting readers longer than one word names: the writer reads on in links.
+/// The chain of waiting readers is longer than one word can name, so the writer follows links.
 #[test]
 fn five_ranks_four_readers_wait() {
     let rows = [exclusive(0), shared(0), shared(0), shared(0), shared(0)];

@@ -1,5 +1,6 @@
-//! How long collectives of ranks of one machine take, beside a bare crossing of two lines and a copy in private memory, read in
-//! the same run, on so many processes (2): `cargo run --release -p transom-shm-loopback --example collectives -- 4`.
+//! Measures collectives of processes on one machine. Each time is compared with a cache line ping-pong or with a copy
+//! in private memory, measured in the same run. Run it with the number of processes (default 2): `cargo run --release
+//! -p transom-shm-loopback --example collectives -- 4`.
 
 use std::hint::black_box;
 use std::process::Command;
@@ -23,7 +24,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// The median and the least of several runs, in nanoseconds a round.
+/// Returns the median and the minimum of several runs, in nanoseconds per round.
 fn time(rounds: usize, mut round: impl FnMut() -> Result<(), Failure>) -> Result<(f64, f64), Failure> {
     let mut times = Vec::new();
     for _ in 0..25 {
@@ -91,14 +92,14 @@ fn rank(team: &Loopback) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Has each rank run on a core of its own, as long as there are enough.
+/// Binds each rank to a core of its own, as long as there are enough cores.
 fn bind(rank: usize) {
     let mut set = rustix::thread::CpuSet::new();
     set.set(rank % std::thread::available_parallelism().map_or(1, |cores| cores.get()));
     let _ = rustix::thread::sched_setaffinity(None, &set);
 }
 
-/// One way, of a ping-pong of two lines.
+/// Measures a ping-pong of two cache lines, and returns the time of one direction.
 fn crossing(team: &Loopback) -> Result<(f64, f64), Failure> {
     let (me, other) = (team.rank(), 1 - team.rank());
     let (region, key) = team.allocate(64)?;

@@ -9,19 +9,19 @@
 //! 1. Only the owner, or the former owner, stores `inside`. It is inside from when it has set `inside` and then found
 //!    that it is still the owner, until it clears `inside`.
 //! 2. Every other thread holds the mutex, has set `owner` to `EVERYBODY`, and has found `inside` cleared after that.
-//!    Each side has a fence between its two accesses, so one sees the other ([`order`]).
+//!    Each side has a fence between its two accesses, so one sees the other ([`asymmetric_fence`]).
 //! 3. Once `owner` is `EVERYBODY`, the first owner takes the mutex like any other thread.
 
 use std::cell::UnsafeCell;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut};
-use threads::{AtomicBool, AtomicUsize, Mutex, MutexGuard, Ordering::*, order, this_thread, yield_now};
+use threads::{AtomicBool, AtomicUsize, Mutex, MutexGuard, Ordering::*, asymmetric_fence, this_thread, yield_now};
 
 /// The primitives of the lock; in tests under loom, its models of them.
 #[cfg(not(all(test, feature = "loom")))]
 mod threads {
-    pub(super) use crate::order;
+    pub(super) use crate::asymmetric_fence;
     pub use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
     pub use std::sync::{Mutex, MutexGuard};
     pub use std::thread::yield_now;
@@ -76,7 +76,7 @@ pub struct Held<'l, T> {
 impl<T> Biased<T> {
     /// Creates a lock around `value`.
     pub fn new(value: T) -> Self {
-        order::register();
+        asymmetric_fence::register();
         Biased {
             owner: AtomicUsize::new(NOBODY),
             inside: AtomicBool::new(false),
@@ -108,7 +108,7 @@ impl<T> Biased<T> {
             return None;
         }
         self.inside.store(true, Relaxed);
-        order::light();
+        asymmetric_fence::light();
         if self.owner.load(Relaxed) != me {
             self.leave();
             return None;
@@ -142,7 +142,7 @@ impl<T> Biased<T> {
     #[cold]
     #[inline(never)]
     fn lock_with_others(&self) -> Held<'_, T> {
-        assert!(!self.is_mine(), "this thread has the lock already");
+        assert!(!self.is_mine(), "this thread already holds the lock");
         let mut others = self.others.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         loop {
             match self.take(others) {
@@ -170,9 +170,11 @@ impl<T> Biased<T> {
             _ if self.is_mine() => return Err(others),
             _ => {
                 self.owner.store(EVERYBODY, Relaxed);
-                if !order::heavy() {
+                if !asymmetric_fence::heavy() {
                     // The owner may be inside without this thread seeing it, now and later.
-                    eprintln!("transom: membarrier(2) worked before, and does not now; this process cannot go on");
+                    eprintln!(
+                        "transom: membarrier(2) worked before but failed now: a lock would no longer exclude threads; aborting"
+                    );
                     std::process::abort();
                 }
             }
@@ -222,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_thread_at_a_time_has_the_value() {
+    fn biased_lock_excludes_other_threads() {
         let (lock, threads, each) = (Biased::new(0_u64), 4, if cfg!(miri) { 20 } else { 100_000 });
         // First the owner alone, then together with the others.
         (0..each).for_each(|_| *lock.lock() += 1);
@@ -251,7 +253,7 @@ mod tests {
 
     /// Another thread takes a lock while its owner enters and leaves repeatedly.
     #[test]
-    fn the_owner_of_a_lock_is_not_overtaken() {
+    fn owner_of_a_biased_lock_is_not_overtaken() {
         const EACH: u64 = 20;
         let count = |lock: &Biased<u64>| {
             let mut held = lock.lock();
@@ -286,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_it_does_not_get_it_again() {
+    fn holder_cannot_try_lock_again() {
         let lock = Biased::new(());
         for everybodys in [false, true] {
             let held = lock.lock();
@@ -299,8 +301,8 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "this thread has the lock already")]
-    fn a_lock_within_a_lock_is_told() {
+    #[should_panic(expected = "this thread already holds the lock")]
+    fn nested_lock_panics() {
         let lock = Biased::new(());
         let _held = lock.lock();
         drop(lock.lock());
@@ -314,7 +316,7 @@ mod threads {
     pub use loom::thread::yield_now;
 
     /// A fence on each side stands for the guarantee of `membarrier`.
-    pub mod order {
+    pub mod asymmetric_fence {
         pub fn register() {}
 
         pub fn light() {
@@ -367,7 +369,7 @@ mod model {
     }
 
     #[test]
-    fn the_owner_and_another_are_inside_one_after_the_other() {
+    fn owner_and_other_thread_exclude_each_other() {
         model(|| {
             let lock = Arc::new(Biased::new(Watched(UnsafeCell::new(0))));
             count(&lock);
@@ -381,7 +383,7 @@ mod model {
     }
 
     #[test]
-    fn nobody_is_the_first_twice() {
+    fn only_one_thread_becomes_owner() {
         model(|| {
             let lock = Arc::new(Biased::new(Watched(UnsafeCell::new(0))));
             let others = [0, 1].map(|_| {

@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_is_found_in_its_block_and_nowhere_else() {
+    fn address_is_found_only_in_its_block() {
         let (blocks, one, two) = (Blocks::default(), block(1, 1000), block(2, 64));
         blocks.add(1, &one, None);
         blocks.add(2, &two, Some(7));
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_stays_until_its_owner_gives_it_up() {
+    fn kept_block_stays_until_its_owner_frees_it() {
         let blocks = Arc::<Blocks>::default();
         let memory = blocks.keep(1, 5, Memory::heap(64, 5).unwrap());
         let weak = Arc::downgrade(&memory);
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_of_a_rank_that_is_gone_is_given_up() {
+    fn kept_blocks_of_a_lost_rank_are_freed() {
         let blocks = Arc::<Blocks>::default();
         for (owner, tag) in [(1, 6), (2, 7)] {
             drop(blocks.keep(owner, tag, Memory::heap(64, tag).unwrap()));

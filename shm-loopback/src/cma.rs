@@ -19,7 +19,7 @@ pub(crate) struct CrossMemory {
     pub bytes: usize,
 }
 
-/// The error of atomics there, which the kernel does not provide.
+/// The error of atomics on another process's memory, which the kernel does not provide.
 pub(crate) const NO_ATOMICS: FabricError = FabricError::Unsupported {
     what: "memory that the program lent to the window (create) takes no atomics: the kernel only copies between processes",
 };

@@ -50,7 +50,7 @@ pub(crate) struct Control {
     top: View,
     blocks: Box<[View]>,
     /// True if ranks share cores; unset until every rank's cores are known.
-    crowded: OnceLock<bool>,
+    oversubscribed: OnceLock<bool>,
     /// One per rank; empty where ranks are threads. A team shares those of its job.
     processes: OnceLock<Box<[Arc<Process>]>>,
     /// The job that a team was made from, and the numbers of the team's ranks there.
@@ -96,7 +96,7 @@ impl Control {
         let control = Self::lay_out(memory, ranks);
         match control.top_word(RANKS).load(SeqCst) {
             found if found == ranks as u64 => Ok(control),
-            found => Err(corrupt(format!("the control block is for {found} ranks, {ranks} were announced"))),
+            found => Err(corrupt(format!("the control block is for {found} ranks, but {ranks} were announced"))),
         }
     }
 
@@ -106,7 +106,7 @@ impl Control {
         Control {
             top: View::whole(&memory),
             blocks: (0..ranks).map(block).collect(),
-            crowded: OnceLock::new(),
+            oversubscribed: OnceLock::new(),
             processes: OnceLock::new(),
             job: OnceLock::new(),
         }
@@ -115,12 +115,12 @@ impl Control {
     /// True if ranks of this job share cores. Until they have exchanged their cores, assumes that all have those of
     /// this rank.
     #[inline]
-    pub fn is_crowded(&self) -> bool {
-        self.crowded.get().copied().unwrap_or_else(|| self.ranks() > cores::usable())
+    pub fn is_oversubscribed(&self) -> bool {
+        self.oversubscribed.get().copied().unwrap_or_else(|| self.ranks() > cores::usable())
     }
 
-    pub fn set_crowded(&self, crowded: bool) {
-        let _ = self.crowded.set(crowded);
+    pub fn set_oversubscribed(&self, oversubscribed: bool) {
+        let _ = self.oversubscribed.set(oversubscribed);
     }
 
     /// A rank's handle on the barrier of the exchange.
@@ -141,7 +141,7 @@ impl Control {
             return Err(misuse(why));
         }
         if status.compare_exchange(JOINING, RUNNING, SeqCst, SeqCst).is_err() {
-            return Err(misuse(format!("rank {rank} has ended, as its launcher sees it, and cannot join any more")));
+            return Err(misuse(format!("rank {rank} has ended, as its launcher reports; it can no longer join")));
         }
         Ok(())
     }
@@ -200,7 +200,7 @@ impl Control {
         Some(Key { tag: self.line(rank, 16).load(SeqCst), pid: u32::try_from(self.process(rank)).ok()?, fd })
     }
 
-    /// All ranks that send no messages any more, each with whether it died. A detected death is recorded for all ranks.
+    /// The ranks that send no more messages, and whether each died. A detected death is recorded for all ranks.
     pub fn gone(&self, me: Rank) -> Vec<(Rank, bool)> {
         let dead = self.dead(me);
         let died = |rank| Some(rank) == dead || matches!(self.ended(rank), Err(FabricError::PeerDied { .. }));
@@ -252,7 +252,9 @@ impl Control {
         let mut processes = Vec::with_capacity(self.ranks());
         for (rank, number) in numbers.enumerate() {
             let pid = i32::try_from(number).ok().and_then(Pid::from_raw);
-            let pid = pid.ok_or_else(|| corrupt(format!("rank {rank} says that its process is {number}")))?;
+            let pid = pid.ok_or_else(|| {
+                corrupt(format!("rank {rank} published {number} as its process number, which is not valid"))
+            })?;
             let opened = Instant::now();
             match pidfd_open(pid, PidfdFlags::empty()) {
                 Ok(fd) => processes.push(Arc::new(Process { fd, opened, there: AtomicU64::new(0) })),
@@ -413,11 +415,11 @@ impl Control {
     }
 
     fn top_word(&self, offset: usize) -> &std::sync::atomic::AtomicU64 {
-        self.top.word(offset).expect("the top is laid out")
+        self.top.word(offset).expect("the top has all words of its layout")
     }
 
     fn line(&self, rank: Rank, offset: usize) -> &std::sync::atomic::AtomicU64 {
-        self.blocks[rank].word(status_line(self.ranks()) + offset).expect("blocks are laid out")
+        self.blocks[rank].word(status_line(self.ranks()) + offset).expect("each block has all words of its layout")
     }
 
     fn mailbox(&self, rank: Rank) -> Mailbox<'_> {
@@ -445,7 +447,8 @@ impl Mailbox<'_> {
     fn read(&self, got: &mut Vec<u8>) -> Result<u64, FabricError> {
         let len = self.block.word(self.at)?.load(SeqCst);
         let Some(rest) = len.checked_sub(got.len() as u64).filter(|_| len <= LONGEST) else {
-            let why = format!("rank {} announces {len} bytes to all; {LONGEST} can be exchanged at most", self.rank);
+            let why =
+                format!("rank {} passed {len} bytes to an all_gather; at most {LONGEST} can be exchanged", self.rank);
             return Err(misuse(why));
         };
         let begin = got.len();
@@ -499,7 +502,7 @@ impl Network for Rounds<'_> {
         let call = &"a call of all ranks (making something together)";
         let wait = Wait { rank: self.me, call, awaited: on, deadline: None };
         let check = || self.control.check_peers(self.me, on);
-        words::wait(view, wait, self.control.is_crowded(), self.progress, look, check)
+        words::wait(view, wait, self.control.is_oversubscribed(), self.progress, look, check)
     }
 }
 
@@ -526,7 +529,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rank_that_is_not_there_has_not_failed() {
+    fn rank_that_has_not_joined_has_not_failed() {
         let memory = Memory::heap(Control::bytes(2).unwrap(), 1).unwrap();
         let control = Control::create(Arc::new(memory), 2);
         for (said, failed) in [(0, None), (1, Some(0)), (2, Some(1)), (3, None), (u64::MAX, None)] {
@@ -537,11 +540,11 @@ mod tests {
 
     /// Ranks meet before they know each other's cores; that must not fix how they wait.
     #[test]
-    fn who_has_waited_before_waits_as_is_found_later() {
+    fn cached_core_count_follows_the_exchange() {
         let memory = Memory::heap(Control::bytes(1).unwrap(), 1).unwrap();
         let control = Control::create(Arc::new(memory), 1);
-        assert!(!control.is_crowded(), "a rank alone shares no core");
-        control.set_crowded(true);
-        assert!(control.is_crowded());
+        assert!(!control.is_oversubscribed(), "a rank alone shares no core");
+        control.set_oversubscribed(true);
+        assert!(control.is_oversubscribed());
     }
 }

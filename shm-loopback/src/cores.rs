@@ -45,7 +45,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_that_are_bound_have_what_they_are_bound_to_together() {
+    fn bound_ranks_count_the_union_of_their_cores() {
         assert_eq!(of_all(&[says(1, &[0b01]), says(1, &[0b10])]), 2);
         assert_eq!(of_all(&[says(1, &[0b01]), says(1, &[0b01])]), 1);
         assert_eq!(of_all(&[says(2, &[0, 0b11]), says(1, &[1])]), 3);

@@ -105,7 +105,7 @@ impl Membership {
     fn attach_in_block(&self, rank: Rank, pid: u32, part: InBlock, bytes: usize) -> Result<View, FabricError> {
         let InBlock { tag, fd, block_bytes, offset } = part;
         let outside = || {
-            let why = format!("it names {bytes} bytes from {offset} on of a block of {block_bytes}");
+            let why = format!("it names {bytes} bytes at offset {offset} of a block of {block_bytes} bytes");
             FabricError::BadKey { rank, why, source: None }
         };
         let [block_bytes, offset] =
@@ -123,7 +123,9 @@ impl Membership {
         let bad_key = |why, source| FabricError::BadKey { rank, why, source };
         let memory = match self.blocks.of_this_process(key.tag) {
             Some(memory) if memory.len() == bytes => memory,
-            Some(memory) => return Err(bad_key(format!("it has {} bytes, not {bytes}", memory.len()), None)),
+            Some(memory) => {
+                return Err(bad_key(format!("its block has {} bytes, expected {bytes}", memory.len()), None));
+            }
             None if self.across_processes => {
                 let opened = Memory::open_of(key.pid, key.fd, Some(bytes), key.tag);
                 let memory = opened.map_err(|(why, source)| match source {
@@ -133,7 +135,7 @@ impl Membership {
                 })?;
                 self.blocks.note(key.tag, memory)
             }
-            None => return Err(bad_key("it is no longer registered".into(), None)),
+            None => return Err(bad_key("its memory is no longer registered".into(), None)),
         };
         Ok(View::whole(&memory))
     }
@@ -169,10 +171,12 @@ impl Fabric for Loopback {
         let key = CmaKey::from_bytes(key).ok_or_else(|| bad_key(format!("a key of {} bytes", key.len())))?;
         let CmaKey { pid, start, block } = key;
         if rank >= self.size() || self.0.control.process(rank) != u64::from(pid) {
-            return Err(bad_key(format!("it names memory of process {pid}, which is not that rank's")));
+            return Err(bad_key(format!("it names memory of process {pid}, which is not the process of that rank")));
         }
         if i32::try_from(pid).is_err() || pid == 0 || start.checked_add(bytes as u64).is_none() {
-            return Err(bad_key(format!("it names {bytes} bytes at {start:#x} of process {pid}")));
+            return Err(bad_key(format!(
+                "it names {bytes} bytes at {start:#x} of process {pid}, which is not a valid range"
+            )));
         }
         match block {
             Some(part) => self.0.attach_in_block(rank, pid, part, bytes),
@@ -304,7 +308,10 @@ impl Fabric for Loopback {
     }
 
     fn looked_in_vain(&self) {
-        if self.0.control.is_crowded() {
+        if let Some(turning) = self.0.progress.get() {
+            turning.turn_unless_another_does();
+        }
+        if self.0.control.is_oversubscribed() {
             transom_windows::looked_in_vain();
         }
     }
@@ -313,10 +320,10 @@ impl Fabric for Loopback {
     /// hand-over. If the successor has to wait for a core, which may take long, other ranks get the lock more often.
     #[inline]
     fn watches(&self) -> bool {
-        !self.0.control.is_crowded()
+        !self.0.control.is_oversubscribed()
     }
 
-    /// A rank may sleep on the event count of any block: a rank that changes a word there rings it.
+    /// A rank may sleep on the event count of any block: a rank that changes a word there notifies it.
     #[inline(always)]
     fn watch<R>(
         &self,
@@ -330,7 +337,7 @@ impl Fabric for Loopback {
         }
         let Membership { rank, control, progress, .. } = &*self.0;
         let check = || control.check_peers(*rank, wait.awaited);
-        words::wait(at, wait, control.is_crowded(), progress, look, check)
+        words::wait(at, wait, control.is_oversubscribed(), progress, look, check)
     }
 
     #[inline(always)]
@@ -361,7 +368,7 @@ impl Fabric for Loopback {
     }
 
     #[inline(always)]
-    fn flush_all(&self, _: &[View]) -> Result<(), FabricError> {
+    fn flush_all<'r>(&self, _: impl Iterator<Item = &'r View> + Clone) -> Result<(), FabricError> {
         fence(SeqCst);
         Ok(())
     }

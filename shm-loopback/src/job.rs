@@ -162,7 +162,7 @@ impl Invitation {
                 None => format!("{name} is not set"),
             });
             let shown = shown.collect::<Vec<_>>().join(", ");
-            format!("{shown}: a launcher sets all three, so that they fit; {}", Self::advice())
+            format!("{shown}: a launcher sets all three consistently; {}", Self::advice())
         };
         parsed().map(Some).ok_or_else(|| FabricError::Misuse { why: why() })
     }
@@ -207,14 +207,14 @@ impl Invitation {
         let other = self.other_namespace();
         let refused = |why: String, source: Option<std::io::Error>| {
             let source = source.map_or(String::new(), |source| format!(" ({source})"));
-            let cause = other.map_or("the launcher has ended, or this program runs as another user or in another container than it".into(), |kind| {
+            let cause = other.map_or("the launcher has ended, or this program runs as another user or in another container than the launcher".into(), |kind| {
                 format!(
                     "this program is in another {kind} namespace than the launcher, and ranks of one machine share both: start the \
                      launcher inside the container too, or the containers with the {kind} namespace of the host"
                 )
             });
             let why = format!(
-                "rank {} cannot open the memory of its job at its launcher, process {pid}: {why}{source}; {cause}; {}",
+                "rank {} cannot open the shared memory of its job, which its launcher (process {pid}) holds: {why}{source}; {cause}; {}",
                 self.rank,
                 Self::advice()
             );
@@ -222,7 +222,7 @@ impl Invitation {
         };
         // The process number identifies another process here, or none.
         if other == Some("PID") {
-            return Err(refused("its number does not count here".into(), None));
+            return Err(refused("its process number is not valid in this namespace".into(), None));
         }
         let opened = Memory::open_of(pid, fd, Some(Control::bytes(self.size)?), tag);
         let memory = opened.map_err(|(why, source)| refused(why, source))?;
@@ -242,14 +242,16 @@ impl Loopback {
     ///
     /// # Errors
     /// [`FabricError::BadKey`] if the key does not lead to the control block of such a job, e.g. because the ranks are
-    /// in different containers or of different users; [`FabricError::Misuse`] if the rank has joined before;
+    /// in different containers or of different users. [`FabricError::Misuse`] if the rank has joined before.
     /// [`FabricError::PeerDied`], [`FabricError::PeerLeft`].
     pub fn join(key: &[u8], rank: Rank, processes: &[u32]) -> Result<Self, FabricError> {
         let bad_key = |why, source| FabricError::BadKey { rank: 0, why, source };
         let Key { tag, pid, fd } =
             Key::from_bytes(key).ok_or_else(|| bad_key(format!("a key of {} bytes", key.len()), None))?;
         if processes.first() != Some(&pid) || rank >= processes.len() {
-            let why = format!("a key to process {pid}, for rank {rank} of processes {processes:?}");
+            let why = format!(
+                "a key to process {pid} for rank {rank}, expected the first of processes {processes:?} and one of their ranks"
+            );
             return Err(bad_key(why, None));
         }
         let opened = Memory::open_of(pid, fd, Some(Control::bytes(processes.len())?), tag);
@@ -263,7 +265,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_checked() {
+    fn wrong_job_key_is_refused() {
         let job = Job::create(2).unwrap();
         let (key, me) = (job.key(), std::process::id());
         let why = |key: &[u8], rank, processes: &[u32]| match Loopback::join(key, rank, processes) {
@@ -283,11 +285,11 @@ mod tests {
         other[12..].copy_from_slice(&u32::MAX.to_le_bytes()); // no such descriptor
         assert!(why(&other, 0, &[me, me]).contains("cannot open"));
         other[12..].copy_from_slice(&0_u32.to_le_bytes()); // something else
-        assert!(why(&other, 0, &[me, me]).contains("no memory of this library"));
+        assert!(why(&other, 0, &[me, me]).contains("not memory of this library"));
     }
 
     #[test]
-    fn a_rank_that_ended_before_joining_is_told() {
+    fn rank_that_ended_before_joining_is_reported() {
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let pid = child.id();
         child.wait().unwrap();
@@ -297,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn an_invitation_is_checked() {
+    fn wrong_invitation_is_refused() {
         let parse = |values: [&str; 3]| Invitation::parse(&values.map(|value| Some(value.into())));
         let whole = parse(["1", "2", "17,5,1f"]).unwrap().unwrap();
         assert_eq!(whole, Invitation { rank: 1, size: 2, key: Key { tag: 0x1f, pid: 17, fd: 5 }, namespaces: None });
@@ -324,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn an_invitation_leads_to_its_job_or_is_an_error() {
+    fn invitation_opens_its_job_or_fails() {
         let job = Job::create(1).unwrap();
         let values = job.environment(0).map(|(_, value)| Some(value.into()));
         let invitation = Invitation::parse(&values).unwrap().unwrap();
@@ -334,7 +336,7 @@ mod tests {
         let twice = invitation.join().map(drop).unwrap_err().to_string();
         assert!(twice.contains("has joined this job before"), "{twice}");
         drop(joined);
-        assert_eq!(invitation.joined_by().unwrap(), Some(std::process::id()), "it has left, and was there");
+        assert_eq!(invitation.joined_by().unwrap(), Some(std::process::id()), "a rank that has left has joined before");
         let other = Invitation { key: Key { tag: invitation.key.tag ^ 1, ..invitation.key }, ..invitation };
         drop(job);
         for gone in [invitation, other] {
@@ -344,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn who_never_came_and_ended_well_cannot_come_later() {
+    fn rank_that_ended_cannot_join_later() {
         let job = Job::create(1).unwrap();
         job.ended(7, true); // no such rank
         job.ended(0, true);

@@ -13,7 +13,7 @@
 //! ```
 #![doc(html_root_url = "https://docs.rs/transom-shm-loopback/0.1.0")]
 
-mod bell;
+mod asymmetric_fence;
 mod biased;
 mod blocks;
 mod buffer;
@@ -22,6 +22,7 @@ pub mod collective;
 mod control;
 mod copy;
 mod cores;
+mod event_count;
 mod exports;
 mod fabric;
 mod job;
@@ -29,7 +30,6 @@ mod key;
 mod loopback;
 mod memory;
 pub mod messages;
-mod order;
 mod progress;
 mod reach;
 mod team;

@@ -1,12 +1,12 @@
 //! A rank's membership of its job: ranks that are processes of one machine, or threads of one process.
 
+use crate::asymmetric_fence;
 use crate::blocks::{Blocks, Forget};
 use crate::control::Control;
 use crate::cores;
 use crate::key::fresh_tag;
 use crate::memory::{Memory, View};
 use crate::messages::inbox::{self, Own};
-use crate::order;
 use crate::progress::Progress;
 use crate::reach::Reach;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -115,7 +115,7 @@ impl Loopback {
     pub fn threads(ranks: usize) -> Result<Vec<Self>, FabricError> {
         let memory = Arc::new(Memory::heap(Control::bytes(ranks)?, fresh_tag())?);
         let control = Arc::new(Control::create(memory, ranks));
-        control.set_crowded(ranks > cores::usable());
+        control.set_oversubscribed(ranks > cores::usable());
         let blocks = Arc::new(Blocks::default());
         let member = |rank| Self::member(rank, control.clone(), blocks.clone(), false, Arc::default());
         let members: Vec<_> = (0..ranks).map(member).collect::<Result<_, _>>()?;
@@ -165,7 +165,7 @@ impl Loopback {
         }
         // Every rank watches before any can leave, and has an inbox before any can send.
         let cores = member.all_gather(&cores::mine())?;
-        member.0.control.set_crowded(member.size() > cores::of_all(&cores));
+        member.0.control.set_oversubscribed(member.size() > cores::of_all(&cores));
         Ok(member)
     }
 
@@ -193,7 +193,7 @@ impl Loopback {
         processes: bool,
         progress: Arc<Progress>,
     ) -> Result<Self, FabricError> {
-        order::register();
+        asymmetric_fence::register();
         control.enter(rank)?;
         Ok(Loopback(Arc::new(Membership {
             rank,

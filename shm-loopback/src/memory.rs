@@ -4,9 +4,9 @@
 //! sleeps. The bytes that ranks use follow. Nothing has a name in a file system, so nothing is left behind, whichever
 //! process is killed at any time.
 
-use crate::bell::Futex;
 use crate::blocks::Noted;
 use crate::cma::{CrossMemory, NO_ATOMICS};
+use crate::event_count::Futex;
 use crate::system;
 use memmap2::{MmapOptions, MmapRaw};
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
@@ -35,7 +35,7 @@ pub(crate) struct Header {
     /// Bytes after the header.
     bytes: AtomicU64,
     /// The event count on which the block's rank sleeps until a word here changes.
-    pub bell: Futex,
+    pub event: Futex,
     /// Nonzero if an adapter executes the atomics on words here, so that no processor may.
     pub adapter: AtomicU32,
     /// Nonzero once the owner no longer needs the block.
@@ -110,15 +110,15 @@ impl Memory {
 
     /// Maps a descriptor that another process created. Its size must be sealed, and the header must be this library's.
     pub fn open(fd: BorrowedFd<'_>, bytes: Option<usize>, tag: u64) -> Result<Self, String> {
-        let seals = rustix::fs::fcntl_get_seals(fd).map_err(|errno| format!("it is no memfd ({errno})"))?;
+        let seals = rustix::fs::fcntl_get_seals(fd).map_err(|errno| format!("it is not a memfd ({errno})"))?;
         if !seals.contains(SealFlags::SHRINK) {
             return Err("its size is not sealed".into());
         }
         let size = rustix::fs::fstat(fd).map_err(|errno| format!("fstat: {errno}"))?.st_size as u64;
         let all = bytes.map_or(usize::try_from(size).ok(), |bytes| bytes.checked_add(HEADER));
         let all = all.filter(|&all| all as u64 == size && all >= HEADER).ok_or_else(|| match bytes {
-            Some(bytes) => format!("it has {size} bytes, and {bytes} after a header of {HEADER} were announced"),
-            None => format!("it has {size} bytes, which is no header of {HEADER}"),
+            Some(bytes) => format!("it has {size} bytes, but {bytes} after a header of {HEADER} were announced"),
+            None => format!("it has {size} bytes, fewer than its header of {HEADER}"),
         })?;
         let memory = Self::map(fd, all).map_err(|error| error.to_string())?;
         memory.check(tag)?;
@@ -142,7 +142,7 @@ impl Memory {
         let here = format!("/proc/self/fd/{}", found.as_raw_fd());
         let name = std::fs::read_link(&here).unwrap_or_default();
         if !name.to_string_lossy().starts_with(MEMFD) {
-            return Err((format!("{path} is {}, which is no memory of this library", name.display()), None));
+            return Err((format!("{path} is {}, which is not memory of this library", name.display()), None));
         }
         let opened = open(&here, OFlags::RDWR)?;
         Self::open(opened.as_fd(), bytes, tag).map_err(|why| (format!("{path}: {why}"), None))
@@ -197,13 +197,16 @@ impl Memory {
                 let (theirs, ours) = (magic as u8, MAGIC as u8);
                 return Err(format!("its layout is version {theirs}, this library's is {ours}; build both alike"));
             }
-            magic => return Err(format!("it begins with {magic:#x}, which is no memory of this library")),
+            magic => return Err(format!("it begins with {magic:#x}: it is not memory of this library")),
         }
         let (found, bytes) = (self.header().tag.load(Relaxed), self.header().bytes.load(Relaxed));
         if (found, bytes) == (tag, self.bytes as u64) {
             return Ok(());
         }
-        Err(format!("it is {found:#x} of {bytes} bytes; {tag:#x} of {} bytes was announced", self.bytes))
+        Err(format!(
+            "it is block {found:#x} of {bytes} bytes, but block {tag:#x} of {} bytes was announced",
+            self.bytes
+        ))
     }
 
     pub fn header(&self) -> &Header {
@@ -217,7 +220,7 @@ impl Memory {
         self.bytes
     }
 
-    /// The address here of `len` bytes with this address in the owner's process, if they are inside.
+    /// Translates an address of the owner's process to this process. Returns `None` unless all `len` bytes are inside.
     pub fn of_owner(&self, address: u64, len: usize) -> Option<*mut u8> {
         let offset = usize::try_from(address.checked_sub(self.header().start.load(Relaxed))?).ok()?;
         // SAFETY: inside the block, as just checked.
@@ -236,7 +239,7 @@ static NO_HEADER: Header = Header {
     magic: AtomicU64::new(0),
     tag: AtomicU64::new(0),
     bytes: AtomicU64::new(0),
-    bell: Futex::new(),
+    event: Futex::new(),
     adapter: AtomicU32::new(0),
     over: AtomicU32::new(0),
     start: AtomicU64::new(0),
@@ -265,7 +268,7 @@ fn with_header(bytes: usize) -> Result<usize, FabricError> {
 
 fn no_memory(bytes: usize) -> FabricError {
     let source = std::io::Error::from(std::io::ErrorKind::OutOfMemory);
-    system(format!("this machine has no {bytes} bytes of memory for a window or buffer"), source)
+    system(format!("cannot allocate {bytes} bytes for a window or buffer: this machine has too little memory"), source)
 }
 
 /// Part of a block, with the header whose event count its owner sleeps on. Operations work on views.
@@ -319,7 +322,10 @@ impl View {
     /// # Panics
     /// If it is not within the outer block.
     pub(crate) fn nested(memory: &Arc<Memory>, offset: usize, len: usize) -> Self {
-        assert!(offset.is_multiple_of(HEADER) && offset + HEADER + len <= memory.len(), "a block within its block");
+        assert!(
+            offset.is_multiple_of(HEADER) && offset + HEADER + len <= memory.len(),
+            "a nested block lies within its memory"
+        );
         // SAFETY: within the outer block by the assertion, so aligned to a cache line, and all atomics.
         let (header, start) = unsafe { (memory.start().add(offset).cast(), memory.start().add(offset + HEADER)) };
         View { start, len, header, memory: memory.clone() }
@@ -379,7 +385,7 @@ impl View {
     }
 
     /// The number of bytes mapped here.
-    #[expect(clippy::len_without_is_empty, reason = "an empty one is of no use")]
+    #[expect(clippy::len_without_is_empty, reason = "an empty view has no use")]
     pub fn len(&self) -> usize {
         self.len
     }
@@ -406,7 +412,7 @@ impl View {
     #[inline(always)]
     pub(crate) fn own_word(&self, offset: usize) -> Result<&AtomicU64, FabricError> {
         if cfg!(debug_assertions) && self.header().adapter.load(std::sync::atomic::Ordering::Relaxed) != 0 {
-            let why = "an atomic of the processor on a word whose atomics the adapter executes";
+            let why = "a processor atomic was used on a word whose atomics the adapter executes";
             return Err(FabricError::Misuse { why: why.into() });
         }
         self.word(offset)

@@ -1,6 +1,6 @@
 //! Message progress in the waits of a rank: waits run the message engine, and sleep on its event count too.
 
-use crate::bell::{self, Both, Brief, Futex};
+use crate::event_count::{self, Both, Brief, Futex};
 use crate::memory::View;
 use std::cell::Cell;
 use std::sync::{Arc, OnceLock};
@@ -27,7 +27,7 @@ pub trait Turn: Send + Sync {
     }
 }
 
-/// Longest sleep of a wait where some messages arrive without a ring.
+/// Longest sleep of a wait where some messages arrive without a notification.
 const OFTEN: Duration = Duration::from_millis(1);
 
 /// A rank's message engine, once it has one.
@@ -38,7 +38,7 @@ pub(crate) struct Turning {
     turn: Arc<dyn Turn>,
     /// The inbox whose event count is rung for messages.
     inbox: Option<View>,
-    /// True if some messages arrive without a ring.
+    /// True if some messages arrive without a notification.
     others: bool,
 }
 
@@ -60,11 +60,17 @@ impl Turning {
         self.turn.turn()
     }
 
-    /// [`bell::nap`] for at most `most`, woken by messages too. `look` runs the engine, and sets `busy` if there is
-    /// more to do: the thread then stays awake.
-    pub fn nap<R>(
+    /// Like [`turn`](Self::turn), but does nothing if another thread is progressing messages.
+    #[cold]
+    pub fn turn_unless_another_does(&self) {
+        self.turn.turn_unless_another_does();
+    }
+
+    /// [`event_count::park`] for at most `most`, woken by messages too. `look` runs the engine, and sets `busy` if
+    /// there is more to do: the thread then stays awake.
+    pub fn park<R>(
         &self,
-        bell: &Futex,
+        event: &Futex,
         busy: &Cell<bool>,
         most: Duration,
         mut look: impl FnMut() -> Result<Option<R>, FabricError>,
@@ -74,9 +80,11 @@ impl Turning {
             None => Ok(busy.get().then_some(None)),
         };
         let slept = match &self.inbox {
-            Some(inbox) if self.others => bell::nap(&Brief(Both(bell, &inbox.header().bell), OFTEN), most, awake),
-            Some(inbox) => bell::nap(&Both(bell, &inbox.header().bell), most, awake),
-            None => bell::nap(&Brief(bell, OFTEN), most, awake),
+            Some(inbox) if self.others => {
+                event_count::park(&Brief(Both(event, &inbox.header().event), OFTEN), most, awake)
+            }
+            Some(inbox) => event_count::park(&Both(event, &inbox.header().event), most, awake),
+            None => event_count::park(&Brief(event, OFTEN), most, awake),
         };
         match slept? {
             Some(Some(found)) => Ok(Some(found)),

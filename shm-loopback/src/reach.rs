@@ -168,7 +168,7 @@ mod tests {
 
     /// The number of an ended process may belong to another process by now.
     #[test]
-    fn the_memory_of_a_process_that_has_ended_is_not_looked_for_by_its_number() {
+    fn ended_process_is_not_read_by_its_number() {
         let control = Control::create(Arc::new(Memory::heap(Control::bytes(2).unwrap(), 1).unwrap()), 2);
         control.enter(0).unwrap();
         let [mut peer, mut other] = [(); 2].map(|()| Command::new("sleep").arg("100").spawn().unwrap());

@@ -40,7 +40,7 @@ impl Loopback {
         let mine = [u64::from(colour.is_some()), colour.unwrap_or(0), key];
         let wishes = self.all_gather(mine.map(u64::to_le_bytes).as_flattened())?;
         if let Some(rank) = wishes.iter().position(|wish| wish.len() != size_of_val(&mine)) {
-            let why = format!("rank {rank} makes something else, a window or value perhaps");
+            let why = format!("split: rank {rank} makes a different collective call, perhaps for a window or value");
             return Err(FabricError::Misuse { why });
         }
         let wish = |rank: Rank| {
@@ -109,8 +109,8 @@ impl Loopback {
         let view = self.attach(members[0], key, Control::bytes(members.len())?)?;
         let control = Control::open(view.memory().clone(), members.len())?;
         // Other teams use the same cores.
-        control.set_crowded(self.0.control.is_crowded());
-        let rank = members.iter().position(|&rank| rank == self.rank()).expect("a rank is of its own colour");
+        control.set_oversubscribed(self.0.control.is_oversubscribed());
+        let rank = members.iter().position(|&rank| rank == self.rank()).expect("a rank has its own colour");
         Self::member(rank, Arc::new(control), self.0.blocks.clone(), self.0.across_processes, self.0.progress.clone())
     }
 }
@@ -120,14 +120,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn teams_that_are_dropped_are_forgotten() {
+    fn dropped_teams_are_forgotten() {
         let ranks = Loopback::threads(2).unwrap().into_iter().map(|rank| {
             std::thread::spawn(move || {
                 let kept = rank.split(Some(1), 0).unwrap().expect("a colour was named");
                 (0..50).for_each(|_| drop(rank.split(Some(1), 0).unwrap()));
                 assert!(rank.0.teams().len() <= 2, "{}", rank.0.teams().len());
                 rank.leave();
-                assert!(kept.has_left(kept.rank()), "it is left with the job");
+                assert!(kept.has_left(kept.rank()), "a rank leaves its teams with its job");
             })
         });
         let ranks: Vec<_> = ranks.collect();

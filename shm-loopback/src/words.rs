@@ -1,6 +1,6 @@
 //! The words of a block: the processor's atomics on them, and waiting for a change.
 
-use crate::bell;
+use crate::event_count;
 use crate::memory::View;
 use crate::progress::Progress;
 use std::cell::Cell;
@@ -16,15 +16,15 @@ const LOOKS_ALONE: u32 = 2;
 
 /// Returns whether a wait that has polled `looks` times should poll again before it reads the clock.
 #[inline(always)]
-pub(crate) fn looks_again(looks: u32, crowded: bool) -> bool {
-    looks < LOOKS[usize::from(crowded || !transom_windows::has_own_core())]
+pub(crate) fn looks_again(looks: u32, oversubscribed: bool) -> bool {
+    looks < LOOKS[usize::from(oversubscribed || !transom_windows::has_own_core())]
 }
 
 #[inline(always)]
 pub(crate) fn cas(at: &View, offset: usize, expected: u64, new: u64, wake: Wake) -> Result<u64, FabricError> {
     match at.own_word(offset)?.compare_exchange(expected, new, SeqCst, SeqCst) {
         Ok(found) => {
-            ring(at, wake);
+            notify_waiters(at, wake);
             Ok(found)
         }
         Err(found) => Ok(found),
@@ -34,14 +34,14 @@ pub(crate) fn cas(at: &View, offset: usize, expected: u64, new: u64, wake: Wake)
 #[inline(always)]
 pub(crate) fn add(at: &View, offset: usize, delta: u64, wake: Wake) -> Result<u64, FabricError> {
     let found = at.own_word(offset)?.fetch_add(delta, SeqCst);
-    ring(at, wake);
+    notify_waiters(at, wake);
     Ok(found)
 }
 
 #[inline(always)]
 pub(crate) fn notify(at: &View, offset: usize, value: u64, wake: Wake) -> Result<(), FabricError> {
     at.own_word(offset)?.store(value, SeqCst);
-    ring(at, wake);
+    notify_waiters(at, wake);
     Ok(())
 }
 
@@ -51,19 +51,19 @@ pub(crate) fn read(at: &View, offset: usize) -> Result<u64, FabricError> {
 }
 
 #[inline(always)]
-fn ring(at: &View, wake: Wake) {
+fn notify_waiters(at: &View, wake: Wake) {
     if wake == Wake::Home {
-        bell::ring(&at.header().bell);
+        event_count::notify(&at.header().event);
     }
 }
 
-/// Waits until `look` finds its result in words of the block, which it must load sequentially consistently. `crowded`
-/// and `check` are those of [`Wait::until`]. The rank's messages make progress meanwhile.
+/// Waits until `look` finds its result in words of the block, which it must load sequentially consistently.
+/// `oversubscribed` and `check` are those of [`Wait::until`]. The rank's messages make progress meanwhile.
 #[inline(always)]
 pub(crate) fn wait<R>(
     block: &View,
     wait: Wait<'_>,
-    crowded: bool,
+    oversubscribed: bool,
     progress: &Progress,
     mut look: impl FnMut() -> Result<Option<R>, FabricError>,
     check: impl FnMut() -> Result<(), FabricError>,
@@ -87,14 +87,14 @@ pub(crate) fn wait<R>(
             return Ok(found);
         }
         looks += 1;
-        if !looks_again(looks, crowded) {
+        if !looks_again(looks, oversubscribed) {
             break;
         }
         std::hint::spin_loop();
     }
-    let bell = &block.header().bell;
-    wait.until(crowded, look, check, |look| match progress.get() {
-        None => bell::nap(bell, wait.left(), look),
-        Some(turning) => turning.nap(bell, &busy, wait.left(), look),
+    let event = &block.header().event;
+    wait.until(oversubscribed, look, check, |look| match progress.get() {
+        None => event_count::park(event, wait.left(), look),
+        Some(turning) => turning.park(event, &busy, wait.left(), look),
     })
 }

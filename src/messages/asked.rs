@@ -9,10 +9,17 @@ pub const MESSAGES: Variable = Variable {
     name: "TRANSOM_MESSAGES",
     set_by: SetBy::User,
     meaning: "sizes and limits of messages, and how pipes move bytes that do not say so",
-    expected: "FIELD=VALUE, a name such as `aptus`, or a list, e.g. `eager=4096,rings=0`; docs/MESSAGES.md has fields and names",
-    default: "as docs/MESSAGES.md says",
+    expected: "FIELD=VALUE, a name such as `aptus`, or a list, e.g. `eager=4096,rings=0`; docs/configuration.md has fields and names",
+    default: "docs/configuration.md has the defaults",
     check: readable::<Changes>,
 };
+
+/// The configuration that TRANSOM_MESSAGES asks for, for networks. An invalid value counts as none here: the first message reports it.
+#[cfg(feature = "network")]
+pub(crate) fn configured() -> transom_channel::Config {
+    let changes = MESSAGES.get::<Changes>().ok().flatten();
+    changes.map_or_else(Default::default, |changes| changes.of(Default::default()))
+}
 
 /// TRANSOM_PROGRESS.
 pub const PROGRESS: Variable = Variable {

@@ -368,7 +368,7 @@ mod tests {
     /// A program may split its world again and again.
     #[cfg(not(miri))]
     #[test]
-    fn teams_that_are_dropped_are_forgotten() {
+    fn dropped_teams_are_forgotten() {
         use crate::messages::{Source, Tag};
         const TAG: Tag<u64> = Tag::new(1);
         let ended = crate::threads(3, |world| -> Result<(), crate::Error> {

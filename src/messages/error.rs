@@ -2,6 +2,7 @@
 
 use super::tag::Status;
 use std::fmt;
+use std::sync::Arc;
 use transom_channel::Lost;
 use transom_channel::pipe::Fault;
 use transom_locks::Rank;
@@ -169,6 +170,10 @@ pub enum Error {
         /// Where.
         rank: Rank,
     },
+    /// An operation on a window failed, among the requests that were waited for. `?` makes the same [`transom::Error`](crate::Error) of it
+    /// as the operation's own wait would have given.
+    #[error(transparent)]
+    Window(Arc<crate::Error>),
     /// What cannot be.
     #[error("{why}")]
     Misuse {
@@ -195,6 +200,7 @@ impl Error {
     pub fn lost_rank(&self) -> Option<Rank> {
         match self {
             Error::PeerDied { rank } | Error::PeerLeft { rank } | Error::PeerLost { rank, .. } => Some(*rank),
+            Error::Window(error) => error.lost_rank(),
             _ => None,
         }
     }
@@ -211,6 +217,13 @@ impl From<Error> for crate::Error {
     #[track_caller]
     fn from(error: Error) -> Self {
         let lost = error.lost_rank();
+        let error = match error {
+            Error::Window(window) => match Arc::try_unwrap(window) {
+                Ok(window) => return window,
+                Err(shared) => Error::Window(shared),
+            },
+            error => error,
+        };
         crate::Error::other_lost(error, lost)
     }
 }

@@ -1,10 +1,10 @@
 //! A rank's messages: one engine behind one lock, whichever of its threads and teams they are of.
 
 use super::asked::Progress;
-use super::carrier;
 use super::error::Error;
 use super::locked::{Core, Engine, Key};
 use super::progress::Thread;
+use super::transport;
 use crate::provider::Provider;
 use std::cell::Cell;
 use std::fmt;
@@ -78,11 +78,11 @@ impl Drop for Whole {
 
 impl Hub {
     pub fn open(job: &Provider) -> Result<Arc<Hub>, Error> {
-        let carrier::Opened { wire, config, near } = carrier::open(job)?;
+        let transport::Opened { wire, config, near } = transport::open(job)?;
         let waiter = wire.waiter();
         let (rank, ranks) = (waiter.rank(), transom_windows::Exchange::size(job));
         let engine = Engine::with_near(wire, rank as u32, ranks as u32, config, near);
-        let engine = engine.map_err(carrier::misconfigured)?;
+        let engine = engine.map_err(transport::misconfigured)?;
         let core = Core::new(engine);
         let (crowded, core) = (waiter.is_crowded(), Biased::new(Some(core)));
         let hub = Arc::new(Hub {
@@ -327,6 +327,31 @@ impl Hub {
             None if !std::mem::replace(&mut turned, true) => None,
             None => (Instant::now() >= until).then_some(None),
         })
+    }
+
+    /// Waits until `look`, which runs with no lock held, finds what it looks for; none if `until` has come. The engine is turned between
+    /// two looks. If `look` `polls` what rings no bell, the wait does not sleep.
+    pub fn wait_for_any<R>(
+        &self,
+        call: &dyn fmt::Display,
+        until: Option<Instant>,
+        polls: bool,
+        mut look: impl FnMut() -> Option<R>,
+    ) -> Option<R> {
+        let wait = Wait { rank: self.waiter.rank(), call, awaited: Awaited::Anyone, deadline: until };
+        let look = || {
+            if let Some(found) = look() {
+                return Look::Found(Some(found));
+            }
+            let busy = self.with(Core::turn).unwrap_or(true);
+            match look() {
+                Some(found) => Look::Found(Some(found)),
+                None if until.is_some_and(|until| until <= Instant::now()) => Look::Found(None),
+                None if busy || polls => Look::Busy,
+                None => Look::Idle,
+            }
+        };
+        self.waiter.wait(wait, look, || self.look_for_the_gone())
     }
 
     /// One turn of the engine, for calls that do not wait. Where ranks share cores, turns in vain yield the core.

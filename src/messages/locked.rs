@@ -1,10 +1,10 @@
 //! What the lock of a rank's messages has behind it: the engine, works of many messages, and who is to be told what has ended.
 
-use super::carrier::Carrier;
 use super::ended_lists::{EndedLists, ListId};
 use super::error::Error;
 use super::partitioned::Expected;
 use super::progress::Events;
+use super::transport::Transport;
 use std::any::Any;
 use std::collections::{BTreeMap, HashMap};
 use std::task::Waker;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use transom_channel::{Error as Failure, Id, Status as Came, Waits};
 use transom_shm_loopback::messages::Bytes;
 
-pub(crate) type Engine = transom_channel::Engine<Carrier>;
+pub(crate) type Engine = transom_channel::Engine<Transport>;
 
 pub(crate) struct Core {
     pub engine: Engine,

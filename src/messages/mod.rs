@@ -21,7 +21,6 @@
 //! were sent. docs/MESSAGES.md has the rest.
 
 pub(crate) mod asked;
-mod carrier;
 pub(crate) mod comm;
 mod ended_lists;
 mod error;
@@ -31,11 +30,10 @@ pub(crate) mod hub;
 mod landing;
 pub(crate) mod locked;
 mod meeting;
-#[cfg(feature = "verbs")]
-mod neighbours;
 #[cfg(feature = "serde")]
 mod object;
 mod partitioned;
+mod pending;
 mod persistent;
 pub mod pipe;
 mod posting;
@@ -45,6 +43,7 @@ pub(crate) mod request;
 mod requests;
 mod scope;
 mod tag;
+mod transport;
 mod waits;
 
 pub(crate) use comm::Space;
@@ -52,6 +51,7 @@ pub use error::{Error, Failed};
 pub use hold::Held;
 pub(crate) use meeting::Meeting;
 pub use partitioned::{Arriving, Part, Partitioned, PartitionedReceive, Parts};
+pub use pending::{Pending, test_all, test_any, test_some, wait_all, wait_any, wait_any_for, wait_some};
 pub use persistent::{Active, Persistent};
 pub use probe::{Message, Probing};
 pub use request::{Cancelled, Done, Request};

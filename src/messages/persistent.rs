@@ -2,6 +2,7 @@
 
 use super::error::Error;
 use super::hold::{Parts, Shares};
+use super::pending::{Sealed, Way};
 use super::posting::{NOTHING, request_receive, request_send, send_now};
 use super::request::Request;
 use super::tag::{Peer, Source, Status, Tag, Tags};
@@ -151,6 +152,16 @@ impl<T: Pod> Persistent<T> {
     fn finish(&mut self) -> Option<Result<Status, Error>> {
         let ended = self.started.take()?.wait_status();
         Some(ended.map(|((), status)| status).map_err(|failed| failed.error))
+    }
+}
+
+impl<T: Pod> Sealed for Active<'_, T> {
+    fn has_ended(&mut self) -> bool {
+        self.0.started.as_mut().is_none_or(Request::has_ended)
+    }
+
+    fn way(&self) -> Way {
+        self.0.started.as_ref().map_or(Way(None), Sealed::way)
     }
 }
 

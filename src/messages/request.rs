@@ -1,9 +1,11 @@
-//! What is under way: a request.
+//! Requests: messages, collectives and operations on windows in flight.
 
 use super::comm::Comm;
 use super::error::{Error, Failed};
 use super::hub::Hub;
 use super::locked::{Ended, Key};
+use super::pending::{Sealed, Way};
+use super::posting::NOTHING;
 use super::tag::Status;
 use super::waits::Waiting;
 use std::borrow::Cow;
@@ -17,15 +19,21 @@ use std::time::{Duration, Instant};
 use transom_channel::{Error as Failure, Status as Came};
 use transom_locks::Awaited;
 use transom_shm_loopback::messages::Bytes;
+use transom_windows::Request as Operation;
 
 /// How a request ended: with its buffer, or with an error and, where it has one, its buffer.
 pub type Done<B> = Result<B, Failed<B>>;
 
-/// A message under way, and its buffer. It was started when it was made.
+/// A message, a collective or an operation on a window in flight, and its buffer. It was started when it was made.
 ///
-/// Dropped, a send is delivered as if it had been waited for; a receive is withdrawn, unless its message had come, which is
-/// lost then; but one that a [`scope`](crate::World::scope) lends its buffer goes on, and the end of the scope waits for it. Forgotten
-/// ([`std::mem::forget`]), it does no harm either: a receive takes one message still.
+/// Messages and collectives are started as requests of this type. `rput`, `rget`, `raccumulate` and `rget_accumulate` of an epoch,
+/// and gets of a scope, give a [`windows::Request`](crate::windows::Request) with the same methods, which `Request::from` and
+/// [`Requests::push`](super::Requests::push) take. Requests of all kinds and types are waited for together by
+/// [`wait_any`](crate::wait_any) and its relatives.
+///
+/// Dropped, a send, put or accumulate is done as if it had been waited for. A receive is withdrawn, unless its message had come, which is
+/// lost then. What a get reads is lost. But a request whose buffer a [`scope`](crate::World::scope) lends goes on, and the end of the scope
+/// waits for it. Forgotten ([`std::mem::forget`]), a request does no harm either: a receive takes one message still.
 ///
 /// It is a future as well: any executor polls it, [`block_on`](crate::World::block_on) without turning in circles. Within that the thread
 /// must not be blocked by another executor: nobody would turn the messages, unless a thread does
@@ -57,6 +65,8 @@ pub struct Request<'a, B> {
 /// Short: a request is moved from frame to frame.
 pub(super) enum State<'a, B> {
     UnderWay(Under<'a>),
+    /// An operation on a window, until a test or a wait has found its end.
+    Operation(Operation<'a, B>),
     /// What came of it, until the program has that.
     Over(Option<Over<B>>),
 }
@@ -150,10 +160,35 @@ impl<'a, B> Request<'a, B> {
         }
     }
 
-    pub(super) fn has_ended(&self) -> bool {
-        match &self.state {
+    pub(super) fn has_ended(&mut self) -> bool {
+        match &mut self.state {
             State::UnderWay(under) => under.comm.hub.with(|core| core.has_ended(under.id).is_some()).unwrap_or(true),
-            _ => true,
+            State::Operation(operation) => {
+                let ended = operation.test();
+                if ended {
+                    self.end_operation();
+                }
+                ended
+            }
+            State::Over(_) => true,
+        }
+    }
+
+    /// Waits for an operation on a window, if the request is of one.
+    #[cold]
+    #[inline(never)]
+    fn end_operation(&mut self) {
+        if let Some(operation) = self.take_operation() {
+            self.state = of_operation(operation.wait()).into();
+        }
+    }
+
+    /// Takes out the operation on a window, if the request is of one.
+    fn take_operation(&mut self) -> Option<Operation<'a, B>> {
+        let State::Operation(_) = &self.state else { return None };
+        match std::mem::replace(&mut self.state, State::Over(None)) {
+            State::Operation(operation) => Some(operation),
+            _ => None,
         }
     }
 
@@ -172,7 +207,8 @@ impl<'a, B> Request<'a, B> {
         }
     }
 
-    /// What came, once it has ended well.
+    /// The status of what came, once the request has ended well. An operation on a window has one once [`test`](Self::test) has found its
+    /// end: from [`Status::NOBODY`], of no elements.
     pub fn status(&self) -> Option<Status> {
         match &self.state {
             State::Over(over) => over.as_ref()?.as_ref().ok().map(|(_, status)| *status),
@@ -180,6 +216,7 @@ impl<'a, B> Request<'a, B> {
                 let came = under.comm.hub.with(|core| core.has_ended(under.id).flatten()).ok()??;
                 under.comm.status(came, under.element).ok()
             }
+            State::Operation(_) => None,
         }
     }
 
@@ -210,7 +247,9 @@ impl<'a, B> Request<'a, B> {
 
     #[inline(never)]
     fn wait_long(&mut self) {
-        let State::UnderWay(Under { comm, id, call, awaited, source, element }) = &self.state else { return };
+        let State::UnderWay(Under { comm, id, call, awaited, source, element }) = &self.state else {
+            return self.end_operation();
+        };
         if let Some((came, bytes)) = source.and_then(|source| comm.hub.receive_posted(source, *id)) {
             self.state = well(comm, came, bytes, *element, self.back).into();
             return;
@@ -232,6 +271,9 @@ impl<'a, B> Request<'a, B> {
     /// # Errors
     /// As there.
     pub fn wait_status_for(mut self, time: Duration) -> Result<Result<(B, Status), Failed<B>>, Self> {
+        if let Some(operation) = self.take_operation() {
+            return operation.wait_for(time).map(of_operation).map_err(Request::from);
+        }
         if let State::UnderWay(Under { comm, id, call, awaited, .. }) = &self.state {
             let until = Instant::now().checked_add(time);
             let ended = match until {
@@ -283,7 +325,7 @@ impl<'a, B> Request<'a, B> {
 
     /// Takes what has ended well of the first of these, as far as they are of one rank: how many are over.
     fn take_row(requests: &mut [Self]) -> usize {
-        let is_over = |request: &&Self| !matches!(request.state, State::UnderWay(_));
+        let is_over = |request: &&Self| matches!(request.state, State::Over(_));
         let mut over = requests.iter().take_while(is_over).count();
         let Some(Request { state: State::UnderWay(Under { comm, .. }), .. }) = requests.get(over) else { return over };
         let hub = comm.hub.clone();
@@ -312,10 +354,40 @@ impl<'a, B> Request<'a, B> {
 
     #[inline(always)]
     fn take(&mut self) -> Result<(B, Status), Failed<B>> {
+        if let State::Operation(_) = self.state {
+            self.end_operation();
+        }
         let State::Over(over) = &mut self.state else { unreachable!("was waited for") };
         match over.take() {
             Some(over) => over.map_err(|failed| *failed),
             None => Err(Failed { error: Error::Closed, buffer: None }),
+        }
+    }
+}
+
+/// The end of an operation on a window, as a request returns it.
+fn of_operation<B>(ended: Result<B, crate::Error>) -> Result<(B, Status), Failed<B>> {
+    match ended {
+        Ok(buffer) => Ok((buffer, NOTHING)),
+        Err(error) => Err(Failed { error: Error::Window(Arc::new(error)), buffer: None }),
+    }
+}
+
+impl<'a, B> From<Operation<'a, B>> for Request<'a, B> {
+    fn from(operation: Operation<'a, B>) -> Self {
+        Request { state: State::Operation(operation), back: Back::Buffer(|_, _| None), lent: PhantomData }
+    }
+}
+
+impl<B> Sealed for Request<'_, B> {
+    fn has_ended(&mut self) -> bool {
+        Request::has_ended(self)
+    }
+
+    fn way(&self) -> Way {
+        match &self.state {
+            State::UnderWay(under) => Way(Some((under.comm.hub.clone(), under.id))),
+            _ => Way(None),
         }
     }
 }
@@ -383,6 +455,7 @@ impl Request<'static, Vec<u8>> {
     pub(crate) fn of_value<T>(mut self, value: fn(Vec<u8>, Status) -> Result<T, Error>) -> Request<'static, T> {
         let state = match std::mem::replace(&mut self.state, State::Over(None)) {
             State::UnderWay(under) => State::UnderWay(under),
+            State::Operation(_) => unreachable!("bytes that were received"),
             State::Over(over) => {
                 State::Over(over.map(|over| value_of(over.map_err(|failed| *failed), value).map_err(Box::new)))
             }
@@ -415,7 +488,8 @@ impl<B> fmt::Debug for Request<'_, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.state {
             State::UnderWay(under) => write!(f, "{} under way", under.call),
-            _ => f.write_str("a request that has ended"),
+            State::Operation(operation) => operation.fmt(f),
+            State::Over(_) => f.write_str("a request that has ended"),
         }
     }
 }
@@ -446,6 +520,13 @@ impl<B> Future for Request<'_, B> {
                     return Poll::Pending;
                 }
             }
+        }
+        if let State::Operation(operation) = &mut self.state
+            && !operation.test()
+        {
+            // Nothing wakes its task.
+            context.waker().wake_by_ref();
+            return Poll::Pending;
         }
         Poll::Ready(self.take().map(|(buffer, _)| buffer))
     }

@@ -2,14 +2,12 @@
 
 use super::ended_lists::ListId;
 use super::hub::Hub;
+use super::pending::{Sealed, Ways};
 use super::request::{Call, Done, Request, State, Under};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use transom_locks::Awaited;
-
-/// How long who waits for requests of several ranks of this process sleeps between two looks.
-const BETWEEN_LOOKS: Duration = Duration::from_micros(50);
 
 /// Requests that are waited for in the order in which they end. Each has a number, in the order in which they were added,
 /// that stays its own.
@@ -30,6 +28,29 @@ const BETWEEN_LOOKS: Duration = Duration::from_micros(50);
 /// })?.into_iter().collect::<Result<(), _>>()?;
 /// # Ok::<(), transom::Error>(())
 /// ```
+/// A receive and an rget, whose buffers have one type:
+/// ```
+/// use transom::Requests;
+/// use transom::messages::Tag;
+/// const EDGE: Tag<u64> = Tag::new(1);
+/// transom::threads(2, |world| -> Result<(), transom::Error> {
+///     let (me, other) = (world.rank(), 1 - world.rank());
+///     let mut window = world.allocate::<u64>(1)?;
+///     window.local().set(0, 10 + me as u64)?;
+///     window.fence()?;
+///     let epoch = window.lock_shared(other)?;
+///     world.send(other, EDGE, &[20 + me as u64])?;
+///     let mut coming = Requests::new();
+///     coming.push(world.irecv(other, EDGE));
+///     coming.push(epoch.rget(0, 1)?);
+///     while let Some((number, got)) = coming.wait_any() {
+///         assert_eq!(got?, [[20, 10][number] + other as u64]);
+///     }
+///     drop(coming); // it borrows the epoch
+///     epoch.unlock()
+/// })?.into_iter().collect::<Result<(), _>>()?;
+/// # Ok::<(), transom::Error>(())
+/// ```
 pub struct Requests<'a, B> {
     /// Closed before the requests are dropped.
     lists: Vec<List>,
@@ -39,6 +60,10 @@ pub struct Requests<'a, B> {
     free: Vec<usize>,
     /// Slots whose requests were not looked at yet, in the order in which they were added.
     unlisted: VecDeque<usize>,
+    /// Slots of operations in flight on windows, which no list has: they are asked. Those that were asked last come last.
+    polled: VecDeque<usize>,
+    /// The next look asks operations before it looks at lists. Each look has the other order, so that neither hides the other.
+    polls_first: bool,
     added: usize,
 }
 
@@ -57,11 +82,20 @@ impl Drop for List {
 impl<'a, B> Requests<'a, B> {
     /// None yet.
     pub fn new() -> Self {
-        Requests { lists: Vec::new(), slots: Vec::new(), free: Vec::new(), unlisted: VecDeque::new(), added: 0 }
+        Requests {
+            lists: Vec::new(),
+            slots: Vec::new(),
+            free: Vec::new(),
+            unlisted: VecDeque::new(),
+            polled: VecDeque::new(),
+            polls_first: false,
+            added: 0,
+        }
     }
 
-    /// Adds a request, and returns its number: how many were added before.
-    pub fn push(&mut self, request: Request<'a, B>) -> usize {
+    /// Adds a request, of an operation on a window, too. Returns its number: how many were added before.
+    pub fn push(&mut self, request: impl Into<Request<'a, B>>) -> usize {
+        let request = request.into();
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
             self.slots.len() - 1
@@ -83,7 +117,8 @@ impl<'a, B> Requests<'a, B> {
     }
 
     /// Takes out one that has ended: its number, and how it ended. None if none that is left has ended now. Like
-    /// [`wait_any`](Self::wait_any), it looks at each request once, and then only at those that have ended.
+    /// [`wait_any`](Self::wait_any), it looks at each message and collective once, and then only at those that have ended. It asks all
+    /// operations in flight on windows.
     pub fn test_any(&mut self) -> Option<(usize, Done<B>)> {
         self.take_ended().map(|(number, request)| (number, request.wait()))
     }
@@ -95,14 +130,22 @@ impl<'a, B> Requests<'a, B> {
         })
     }
 
-    /// The first that has ended: of those on a list, then of those that no list has. A request that is added again and again, and has
-    /// ended each time, must not hide others.
+    /// The first that has ended: of those on a list, or that are polled, then of those that are new. A request that is added again and
+    /// again, and has ended each time, must not hide others.
     fn ended(&mut self) -> Option<(usize, Request<'a, B>)> {
-        let listed = self.lists.iter().find_map(|list| match list.hub.with(|core| core.lists.pop(list.id)) {
-            Ok(slot) => slot,
-            Err(_) => self.first_of(&list.hub),
+        self.polls_first = !self.polls_first;
+        let polls_first = self.polls_first;
+        let mut ended = if polls_first { self.poll() } else { None };
+        ended = ended.or_else(|| {
+            self.lists.iter().find_map(|list| match list.hub.with(|core| core.lists.pop(list.id)) {
+                Ok(slot) => slot,
+                Err(_) => self.first_of(&list.hub),
+            })
         });
-        let ended = listed.or_else(|| {
+        if !polls_first {
+            ended = ended.or_else(|| self.poll());
+        }
+        let ended = ended.or_else(|| {
             while let Some(slot) = self.unlisted.pop_front() {
                 if self.enlist(slot) {
                     return Some(slot);
@@ -113,11 +156,29 @@ impl<'a, B> Requests<'a, B> {
         self.take(ended)
     }
 
-    /// Has the request put its slot on the list of its rank when it ends. Whether it has ended without that.
+    /// Asks the operations in flight on windows until one has ended.
+    fn poll(&mut self) -> Option<usize> {
+        for _ in 0..self.polled.len() {
+            let slot = self.polled.pop_front()?;
+            if self.slots[slot].as_mut().is_some_and(|(_, request)| request.has_ended()) {
+                return Some(slot);
+            }
+            self.polled.push_back(slot);
+        }
+        None
+    }
+
+    /// Has the request put its slot on the list of its rank when it ends, or be polled. Whether it has ended without that.
     fn enlist(&mut self, slot: usize) -> bool {
-        let Some((_, Request { state: State::UnderWay(Under { comm, id, .. }), .. })) = &self.slots[slot] else {
-            return true;
-        };
+        let Some((_, request)) = &mut self.slots[slot] else { return true };
+        if let State::Operation(_) = request.state {
+            let ended = request.has_ended();
+            if !ended {
+                self.polled.push_back(slot);
+            }
+            return ended;
+        }
+        let Request { state: State::UnderWay(Under { comm, id, .. }), .. } = request else { return true };
         let list = match self.lists.iter().find(|list| Arc::ptr_eq(&list.hub, &comm.hub)) {
             Some(list) => Ok(list.id),
             None => comm.hub.with(|core| core.lists.open()).inspect(|list| {
@@ -179,7 +240,7 @@ impl<'a, B> Requests<'a, B> {
         if self.is_empty() {
             return None;
         }
-        let [List { hub, id }] = &self.lists[..] else { return self.take_of_several_ranks(until) };
+        let (0, [List { hub, id }]) = (self.polled.len(), &self.lists[..]) else { return self.take_polling(until) };
         let call = Call::Message { name: "wait_any", tag: None };
         let slot = match until {
             Some(until) => hub.wait_until(&call, Awaited::Anyone, until, |core| core.lists.pop(*id)),
@@ -191,15 +252,10 @@ impl<'a, B> Requests<'a, B> {
         }
     }
 
-    /// Nobody wakes a thread for several ranks: it looks again and again.
-    fn take_of_several_ranks(&mut self, until: Option<Instant>) -> Option<(usize, Request<'a, B>)> {
-        loop {
-            let ended = self.take_ended();
-            if ended.is_some() || until.is_some_and(|until| until <= Instant::now()) {
-                return ended;
-            }
-            std::thread::sleep(BETWEEN_LOOKS);
-        }
+    /// No thread is woken for several ranks or for operations on windows: the set looks again and again.
+    fn take_polling(&mut self, until: Option<Instant>) -> Option<(usize, Request<'a, B>)> {
+        let ways = Ways::of(self.slots.iter().flatten().map(|(_, request)| request.way()));
+        ways.wait("wait_any", until, || self.ended())
     }
 
     /// Waits for all that are left; how they ended, by their numbers.
@@ -217,16 +273,16 @@ impl<B> Default for Requests<'_, B> {
     }
 }
 
-impl<'a, B> Extend<Request<'a, B>> for Requests<'a, B> {
-    fn extend<I: IntoIterator<Item = Request<'a, B>>>(&mut self, requests: I) {
+impl<'a, B, R: Into<Request<'a, B>>> Extend<R> for Requests<'a, B> {
+    fn extend<I: IntoIterator<Item = R>>(&mut self, requests: I) {
         for request in requests {
             self.push(request);
         }
     }
 }
 
-impl<'a, B> FromIterator<Request<'a, B>> for Requests<'a, B> {
-    fn from_iter<I: IntoIterator<Item = Request<'a, B>>>(requests: I) -> Self {
+impl<'a, B, R: Into<Request<'a, B>>> FromIterator<R> for Requests<'a, B> {
+    fn from_iter<I: IntoIterator<Item = R>>(requests: I) -> Self {
         let mut all = Requests::new();
         all.extend(requests);
         all

@@ -1,4 +1,4 @@
-//! Messages from and into buffers that the program lends.
+//! Messages, collectives, and gets and puts on windows, from and into buffers that the program lends.
 
 use super::comm::Comm;
 use super::error::{Error, Failed};
@@ -9,14 +9,19 @@ use super::posting::{NOTHING, request_receive, request_send, send_now};
 use super::request::Request;
 use super::tag::{Peer, Source, Tag, Tags};
 use super::waits::WaitingForSome;
+use crate::provider::Provider;
 use crate::world::World;
 use bytemuck::Pod;
 use std::marker::PhantomData;
+use std::ops::Deref;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use transom_locks::Awaited;
 use transom_shm_loopback::messages::Bytes;
+use transom_windows as windows;
 
-/// What [`World::scope`](crate::World::scope) lends: messages from and into buffers that live longer than the scope.
+/// Messages, collectives, and gets and puts on windows, from and into buffers that live longer than the scope:
+/// [`World::scope`](crate::World::scope) lends it. Gets and puts are those of a [`windows::Scope`], to which it derefs.
 ///
 /// # Examples
 /// ```
@@ -46,6 +51,7 @@ pub struct Scope<'s, 'env: 's> {
     world: &'env World,
     comm: Comm,
     lender: Lender,
+    on_windows: windows::Scope<'s, 'env, Provider>,
     scope: PhantomData<&'s mut &'s ()>,
     env: PhantomData<&'env mut &'env ()>,
 }
@@ -57,7 +63,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 struct Ending<'c, 's, 'env> {
     scope: &'c Scope<'s, 'env>,
     over: bool,
-    /// Why the first of what nobody asked for has failed.
+    /// The first failure of a request that the program did not ask for: of an operation on a window, and of a message or collective.
+    failed_on_window: Option<crate::Error>,
     failed: Option<Fault>,
 }
 
@@ -68,8 +75,10 @@ pub(super) fn scope<'env, R, E: From<Error>>(
 ) -> Result<R, E> {
     let comm = world.space().comm()?.clone();
     let lender = comm.hub.with(Core::open_scope)?;
-    let scope = Scope { world, comm, lender, scope: PhantomData, env: PhantomData };
-    let mut ending = Ending { scope: &scope, over: false, failed: None };
+    // SAFETY: `Ending` finishes it.
+    let on_windows = unsafe { windows::Scope::open() };
+    let scope = Scope { world, comm, lender, on_windows, scope: PhantomData, env: PhantomData };
+    let mut ending = Ending { scope: &scope, over: false, failed_on_window: None, failed: None };
     let result = body(&scope);
     if result.is_err() {
         // What it would receive may never be sent.
@@ -78,15 +87,19 @@ pub(super) fn scope<'env, R, E: From<Error>>(
         });
     }
     ending.end();
-    match (result, ending.failed.take()) {
-        (Ok(_), Some(fault)) => Err(E::from(scope.comm.fault(fault, 1))),
+    let failed_on_window = ending.failed_on_window.take().map(|error| Error::Window(Arc::new(error)));
+    let failed = failed_on_window.or_else(|| ending.failed.take().map(|fault| scope.comm.fault(fault, 1)));
+    match (result, failed) {
+        (Ok(_), Some(error)) => Err(E::from(error)),
         (result, _) => result,
     }
 }
 
 impl Ending<'_, '_, '_> {
     fn end(&mut self) {
-        let Scope { comm, lender, world, .. } = self.scope;
+        let Scope { comm, lender, world, on_windows, .. } = self.scope;
+        // They end without other ranks' doing.
+        self.failed_on_window = on_windows.finish().err();
         // What is over and was not asked for is over; what was dropped or forgotten has its message to wait for.
         let over = |core: &mut Core| {
             let is_over = !core.lent(*lender).iter().any(|key| core.is_under_way(*key));
@@ -121,6 +134,41 @@ impl Drop for Ending<'_, '_, '_> {
         if !self.over {
             self.end();
         }
+    }
+}
+
+/// Gets and puts on windows.
+///
+/// # Examples
+/// A halo of which one edge comes in a message, and the other is fetched:
+/// ```
+/// use transom::messages::Tag;
+/// const EDGE: Tag<f64> = Tag::new(1);
+/// transom::threads(2, |world| -> Result<(), transom::Error> {
+///     let (me, other) = (world.rank(), 1 - world.rank());
+///     let mut window = world.allocate::<f64>(2)?;
+///     window.local().write(0, &[me as f64; 2])?;
+///     window.fence()?;
+///     let epoch = window.lock_shared(other)?;
+///     let (edge, mut came, mut fetched) = ([0.5 + me as f64; 2], [0.0; 2], [0.0; 2]);
+///     world.scope(|scope| {
+///         drop(scope.isend(other, EDGE, &edge));
+///         let mut coming = scope.irecv(other, EDGE, &mut came);
+///         let mut fetch = scope.get(&epoch, 0, &mut fetched)?;
+///         let first = transom::wait_any(&mut [&mut coming, &mut fetch]);
+///         assert!(matches!(first, Some(0 | 1)));
+///         Ok::<(), transom::Error>(()) // the rest ends with the scope
+///     })?;
+///     assert_eq!((came, fetched), ([0.5 + other as f64; 2], [other as f64; 2]));
+///     epoch.unlock()
+/// })?.into_iter().collect::<Result<(), _>>()?;
+/// # Ok::<(), transom::Error>(())
+/// ```
+impl<'s, 'env> Deref for Scope<'s, 'env> {
+    type Target = windows::Scope<'s, 'env, Provider>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.on_windows
     }
 }
 

@@ -1,5 +1,6 @@
-//! What the environment asks of providers.
+//! Which provider the environment asks for.
 
+use super::table::{EXPECTED, ROWS};
 use std::str::FromStr;
 use transom_launch::variables::{SetBy, Variable, readable};
 
@@ -8,34 +9,26 @@ pub const FABRIC: Variable = Variable {
     name: "TRANSOM_FABRIC",
     set_by: SetBy::User,
     meaning: "which provider the ranks of a job use",
-    expected: "`auto`, `shm` (one machine), `verbs` (InfiniBand, RoCE; the cargo feature `verbs`) or `delayed` (late \
-               and unordered, to test synchronisation; the cargo feature `delayed`)",
-    default: "auto: shm on one machine, verbs on several",
+    expected: EXPECTED,
+    default: "auto: shm on one machine, the first network of the list on several",
     check: readable::<Choice>,
 };
 
-/// What TRANSOM_FABRIC asks for.
+/// The provider that TRANSOM_FABRIC names; `None` is `auto`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Choice {
-    #[default]
-    Auto,
-    Shm,
-    Delayed,
-    Verbs,
-}
+pub(crate) struct Choice(pub Option<&'static str>);
 
 impl FromStr for Choice {
-    type Err = &'static str;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, &'static str> {
-        match text.trim() {
-            "auto" => Ok(Choice::Auto),
-            "shm" => Ok(Choice::Shm),
-            "delayed" if cfg!(feature = "delayed") => Ok(Choice::Delayed),
-            "delayed" => Err("this build has no delayed provider; build with the cargo feature `delayed`"),
-            "verbs" if cfg!(feature = "verbs") => Ok(Choice::Verbs),
-            "verbs" => Err("this build has no verbs provider; build with the cargo feature `verbs`"),
-            _ => Err("no such provider"),
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.trim() == "auto" {
+            return Ok(Choice(None));
+        }
+        match ROWS.iter().find(|row| row.name == text.trim()) {
+            Some(row) if row.built => Ok(Choice(Some(row.name))),
+            Some(row) => Err(format!("this build has no {0} provider; build with the cargo feature `{0}`", row.name)),
+            None => Err("no such provider".into()),
         }
     }
 }

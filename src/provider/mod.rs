@@ -1,59 +1,86 @@
-//! Which provider the ranks of a job use. A build that has one only uses that one, and nothing more; with several, each
-//! call looks which it is.
+//! The provider of a job. A build with one provider uses it directly. A build with several has an enum of them, on which each call
+//! matches.
 
 pub(crate) mod asked;
+#[cfg(any(feature = "network", feature = "delayed"))]
+#[macro_use]
+mod table;
+#[cfg(not(any(feature = "network", feature = "delayed")))]
+mod table;
+
+#[cfg(any(feature = "network", feature = "delayed"))]
+mod dyn_provider;
+mod job_provider;
+
+#[cfg(any(feature = "network", feature = "delayed"))]
+pub use table::{Moving, Pending, Provider, Region, Remote};
 
 use asked::{Choice, FABRIC};
+use job_provider::JobProvider;
 use transom_launch::bootstrap::Apart;
-use transom_launch::variables::VariableError;
+use transom_launch::variables::{Variable, VariableError};
 use transom_shm_loopback::Loopback;
 use transom_windows::FabricError;
 
-#[cfg(any(feature = "verbs", feature = "delayed"))]
-mod several;
-#[cfg(any(feature = "verbs", feature = "delayed"))]
-pub use several::{Moving, Pending, Provider, Region, Remote};
-
 /// The provider of a [`World`](crate::World): shared memory.
-#[cfg(not(any(feature = "verbs", feature = "delayed")))]
+#[cfg(not(any(feature = "network", feature = "delayed")))]
 pub type Provider = Loopback;
 
-/// The memory of ranks that share it all.
+/// The memory of ranks that share all of it.
 pub(crate) fn shared_memory(provider: &Provider) -> Option<&Loopback> {
-    #[cfg(any(feature = "verbs", feature = "delayed"))]
-    return match provider {
-        Provider::Loopback(job) => Some(job),
-        #[cfg(feature = "verbs")]
-        Provider::Verbs(_) => None,
-        #[cfg(feature = "delayed")]
-        Provider::Delayed(delayed) => Some(delayed.inner()),
-    };
-    #[cfg(not(any(feature = "verbs", feature = "delayed")))]
-    Some(provider)
+    JobProvider::shared_memory(provider)
 }
 
-/// Of ranks on several hosts, a number of each rank's.
+/// The number of each rank's host, if there are several.
 pub(crate) fn hosts(provider: &Provider) -> Option<Vec<u32>> {
-    #[cfg(feature = "verbs")]
-    if let Provider::Verbs(verbs) = provider {
-        return verbs.hosts();
-    }
-    let _ = provider;
-    None
+    JobProvider::hosts(provider)
 }
 
-/// Of ranks on several hosts, what those of this one share, if they are to.
+/// The memory of this rank's host, if there are several hosts and data moves through it.
 pub(crate) fn memory_of_host(provider: &Provider) -> Option<&Loopback> {
-    #[cfg(feature = "verbs")]
-    if let Provider::Verbs(verbs) = provider {
-        return verbs.memory_of_host();
-    }
-    let _ = provider;
-    None
+    JobProvider::memory_of_host(provider)
 }
 
-/// Tells the others that this rank has failed, in the job and in its teams; not where one has died, as they know then, and this rank
-/// is not to be named for it.
+/// The messages of this rank where a network carries them; once for each rank of a job.
+///
+/// # Safety
+/// As [`ShmWire::open`](transom_shm_loopback::messages::ShmWire::open).
+#[cfg(feature = "network")]
+pub(crate) unsafe fn transport(
+    provider: &Provider,
+    asked: &transom_channel::Changes,
+) -> Result<Option<job_provider::Transport>, FabricError> {
+    // SAFETY: caller's contract.
+    unsafe { JobProvider::transport(provider, asked) }
+}
+
+/// The variables that the providers of this build read.
+pub(crate) fn variables() -> Vec<Variable> {
+    #[cfg(feature = "network")]
+    let of_networks: &[Variable] = transom_network::variables::TABLE;
+    #[cfg(not(feature = "network"))]
+    let of_networks: &[Variable] = &[];
+    [of_networks, &Provider::variables()].concat()
+}
+
+/// Each provider that TRANSOM_FABRIC can name: what it would use of this machine, or why it cannot be used. `transom info` prints it.
+///
+/// # Examples
+/// ```
+/// let found = transom::provider::probe();
+/// assert_eq!(found[0].0, "shm");
+/// assert!(found[0].1.is_ok());
+/// ```
+pub fn probe() -> Vec<(&'static str, Result<String, String>)> {
+    let mut probed = Provider::probe().into_iter();
+    let found = |row: &table::Row| match row.built {
+        true => probed.next().expect("every row that is built is probed"),
+        false => Err(format!("not in this build (cargo feature `{}`)", row.name)),
+    };
+    table::ROWS.iter().map(|row| row.name).zip(table::ROWS.iter().map(found)).collect()
+}
+
+/// Reports the failure of this rank to the job and its teams. Not if a rank died: the others know that, and are not to blame this one.
 pub(crate) fn fail(job: &Provider) {
     use transom_windows::Exchange;
     match (job.lost(), shared_memory(job)) {
@@ -63,7 +90,7 @@ pub(crate) fn fail(job: &Provider) {
     }
 }
 
-/// Why the ranks of a job have no provider between them.
+/// Why the ranks of a job have no provider.
 ///
 /// # Examples
 /// ```
@@ -73,86 +100,52 @@ pub(crate) fn fail(job: &Provider) {
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum ProviderError {
-    /// A TRANSOM_ variable says what cannot be.
+    /// A TRANSOM_ variable has an invalid value.
     #[error(transparent)]
     Variable(#[from] VariableError),
-    /// The ranks are on several hosts, and there is no provider between them.
+    /// The ranks are on several hosts, and no provider was chosen that reaches other hosts.
     #[error(
-        "the ranks are on several hosts that share no memory: {hosts}; between hosts they need the provider verbs (the \
-         cargo feature `verbs`, and TRANSOM_FABRIC auto or verbs), or start them all on one"
+        "the ranks are on several hosts that share no memory: {hosts}; between hosts they need a network (build with the cargo \
+         feature `verbs`, and set TRANSOM_FABRIC to auto or verbs), or start them all on one"
     )]
     Apart {
-        /// Who is where.
+        /// The ranks of each host.
         hosts: String,
     },
     /// The provider could not be made.
     #[error(transparent)]
     Fabric(#[from] FabricError),
-    /// RDMA cannot be used.
-    #[cfg(feature = "verbs")]
-    #[error("cannot use RDMA{}: {source}", between(.hosts.as_deref()))]
-    Verbs {
-        /// Who is where, if the ranks are on several hosts.
+    /// The network cannot be used.
+    #[cfg(feature = "network")]
+    #[error("no network{}: {source}", between(.hosts.as_deref()))]
+    Network {
+        /// The ranks of each host, if there are several.
         hosts: Option<String>,
         /// Why not.
-        source: crate::verbs::VerbsError,
+        source: transom_network::NetworkError,
     },
 }
 
-#[cfg(feature = "verbs")]
+#[cfg(feature = "network")]
 fn between(hosts: Option<&str>) -> String {
     hosts.map_or(String::new(), |hosts| format!(" between the hosts of the ranks, which share no memory, {hosts}"))
 }
 
-/// The provider of ranks that are threads of one process.
+fn choice() -> Result<Choice, VariableError> {
+    Ok(FABRIC.get()?.unwrap_or_default())
+}
+
+/// The provider of ranks that are threads of one process. They share memory: a choice that threads cannot have is ignored.
 pub(crate) fn of_threads(job: Loopback) -> Result<Provider, ProviderError> {
-    match FABRIC.get::<Choice>()?.unwrap_or_default() {
-        #[cfg(feature = "delayed")]
-        Choice::Delayed => Ok(Provider::Delayed(transom_windows::Delayed::new(job)?)),
-        // They share memory, whatever is asked for.
-        _ => Ok(of_memory(job)),
-    }
+    Provider::of_threads(job, choice()?)
 }
 
-/// Collective: the provider of the ranks of one machine.
+/// The provider of the ranks of one host. Collective.
 pub(crate) fn of_one_machine(job: Loopback) -> Result<Provider, ProviderError> {
-    match FABRIC.get::<Choice>()?.unwrap_or_default() {
-        #[cfg(feature = "verbs")]
-        Choice::Verbs => {
-            use crate::verbs::{Node, Verbs};
-            let verbs = Verbs::new(std::sync::Arc::new(job.clone()), Node::all(job), &crate::verbs::messages());
-            verbs.map(Provider::Verbs).map_err(|source| ProviderError::Verbs { hosts: None, source })
-        }
-        _ => of_threads(job),
-    }
+    Provider::on_one_host(job, choice()?)
 }
 
-/// Collective: the provider of the ranks of several hosts.
-#[cfg(not(feature = "verbs"))]
+/// The provider of the ranks of several hosts. Collective.
 pub(crate) fn of_several_hosts(apart: Apart) -> Result<Provider, ProviderError> {
-    FABRIC.get::<Choice>()?;
-    Err(ProviderError::Apart { hosts: apart.hosts.to_string() })
-}
-
-/// Collective: the provider of the ranks of several hosts.
-#[cfg(feature = "verbs")]
-pub(crate) fn of_several_hosts(apart: Apart) -> Result<Provider, ProviderError> {
-    use crate::verbs::{Node, Verbs};
-    use transom_windows::Exchange;
-    let Apart { tcp, local, hosts } = apart;
-    if let Choice::Shm | Choice::Delayed = FABRIC.get::<Choice>()?.unwrap_or_default() {
-        return Err(ProviderError::Apart { hosts: hosts.to_string() });
-    }
-    let neighbours = hosts.neighbours(tcp.rank());
-    let here: Vec<_> = (0..tcp.size()).map(|rank| neighbours.iter().position(|&other| other == rank)).collect();
-    let numbers = hosts.of.iter().map(|&host| host as u32).collect();
-    let verbs = Verbs::new(std::sync::Arc::new(tcp), Node::some(local, here, numbers), &crate::verbs::messages());
-    verbs.map(Provider::Verbs).map_err(|source| ProviderError::Verbs { hosts: Some(hosts.to_string()), source })
-}
-
-fn of_memory(job: Loopback) -> Provider {
-    #[cfg(any(feature = "verbs", feature = "delayed"))]
-    return Provider::Loopback(job);
-    #[cfg(not(any(feature = "verbs", feature = "delayed")))]
-    job
+    Provider::on_several_hosts(apart, choice()?)
 }

@@ -83,7 +83,7 @@ pub fn skipped(what: &str) -> bool {
 
 pub fn verbs(world: &World) -> &Verbs {
     match world.provider() {
-        Provider::Verbs(verbs) => verbs,
+        Provider::Verbs(hybrid) => hybrid.network(),
         _ => panic!("TRANSOM_FABRIC=verbs was not heeded"),
     }
 }

@@ -8,5 +8,6 @@ mod ranks;
 mod collectives;
 mod deadlines;
 mod messages;
+mod mixed;
 mod traffic;
 mod windows;

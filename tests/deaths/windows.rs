@@ -11,7 +11,8 @@ use transom::locks::Awaited;
 use transom::messages;
 use transom::shm_loopback::Loopback;
 use transom::windows::Exchange;
-use transom::{FabricError, Flavor, Mode, Op, Request, Requests, Status, Window, World};
+use transom::windows::Request;
+use transom::{Error, FabricError, Flavor, Mode, Op, Requests, Status, Window, World};
 
 const IN_TIME: Duration = Duration::from_secs(1);
 const VICTIM: usize = 1;
@@ -297,9 +298,10 @@ fn the_memory_that_the_dead_had_lent_is_gone() {
         // On shared memory they fail when they are started.
         let mut two: Requests<'_, _> = [0, 1].into_iter().filter_map(|at| epoch.rget(at, 1).ok()).collect();
         for left in (0..two.len()).rev() {
-            fails_in_time(|| two.wait_any());
+            fails_in_time(|| two.wait_any().unwrap().1.map_err(Error::from));
             assert_eq!(two.len(), left, "what failed is taken out");
         }
+        drop(two);
         assert!(matches!(epoch.put(4999, &[1; 2]), Err(transom::Error::OutOfBounds { .. })));
         epoch.unlock().unwrap();
         // The rest goes on: parts of the living, and the words of the dead.

@@ -186,19 +186,6 @@ fn pipes_are_as_asked_for() {
     });
 }
 
-#[test]
-fn each_field_is_documented() {
-    let text = include_str!("../../docs/MESSAGES.md");
-    let (_, section) = text.split_once("## What can be chosen").unwrap();
-    let rows: Vec<_> = section.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`')).collect();
-    let named: Vec<_> = rows.iter().map(|(name, _)| *name).collect();
-    assert_eq!(named, transom_channel::FIELDS.iter().map(|field| field.name).collect::<Vec<_>>());
-    for (field, (name, row)) in transom_channel::FIELDS.iter().zip(rows) {
-        let begins = field.meaning.split(' ').take(2).collect::<Vec<_>>().join(" ");
-        assert!(row.contains(&begins), "{name}: {row}");
-    }
-}
-
 /// More than a turn takes out of a ring, and more than a few do.
 #[test]
 fn what_was_sent_before_its_sender_left_is_received_however_much_it_is() {

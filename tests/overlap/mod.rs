@@ -2,7 +2,7 @@
 //! counts the verbs. The windows share the words of their locks and barriers too, so only shared locks will do, and one
 //! window's fences.
 
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use transom::locks::{Awaited, Rank};
 use transom::shm_loopback::{Loopback, Region, View};
@@ -22,6 +22,10 @@ pub struct Overlapping {
     apart: bool,
     /// Of memory that is asked for in place it gives half.
     halves: bool,
+    /// Its operations are in flight as long as this says so.
+    held: Option<Arc<AtomicBool>>,
+    /// How often it was asked whether an operation is done.
+    asked: Arc<AtomicUsize>,
     verbs: Arc<[AtomicUsize; 6]>,
     fails: Arc<AtomicUsize>,
 }
@@ -33,6 +37,8 @@ impl Overlapping {
             lent: Arc::default(),
             apart: false,
             halves: false,
+            held: None,
+            asked: Arc::default(),
             verbs: Arc::default(),
             fails: Arc::default(),
         }
@@ -48,6 +54,22 @@ impl Overlapping {
     #[allow(dead_code, reason = "each test file uses what it needs")]
     pub fn halving(fabric: Loopback) -> Self {
         Overlapping { halves: true, ..Self::counting(fabric) }
+    }
+
+    /// One over a network: operations are in flight until `held` is false.
+    #[allow(dead_code, reason = "each test file uses what it needs")]
+    pub fn holding(fabric: Loopback, held: &Arc<AtomicBool>) -> Self {
+        Overlapping { held: Some(held.clone()), ..Self::counting(fabric) }
+    }
+
+    /// The count of questions whether an operation is done.
+    #[allow(dead_code, reason = "each test file uses what it needs")]
+    pub fn asked(&self) -> Arc<AtomicUsize> {
+        self.asked.clone()
+    }
+
+    fn holds(&self) -> bool {
+        self.held.as_ref().is_some_and(|held| held.load(SeqCst))
     }
 
     /// A window on the memory that all windows of this fabric share.
@@ -126,7 +148,7 @@ impl Fabric for Overlapping {
     }
 
     fn is_shared(&self, at: &View) -> bool {
-        self.fabric.is_shared(at)
+        self.held.is_none() && self.fabric.is_shared(at)
     }
 
     fn start_put(&self, to: &View, offset: usize, source: BoxBytes) -> Result<BoxBytes, FabricError> {
@@ -138,10 +160,14 @@ impl Fabric for Overlapping {
     }
 
     fn has_moved(&self, moving: &mut BoxBytes) -> Result<bool, FabricError> {
-        self.fabric.has_moved(moving)
+        self.asked.fetch_add(1, Relaxed);
+        self.fabric.has_moved(moving).map(|moved| moved && !self.holds())
     }
 
     fn finish_moving(&self, moving: BoxBytes) -> Result<BoxBytes, FabricError> {
+        while self.holds() {
+            std::thread::yield_now();
+        }
         self.fabric.finish_moving(moving)
     }
 

@@ -3,13 +3,15 @@
 use std::path::Path;
 use transom::Outcome;
 
-/// The name by which the test program knows a test of the calling file: its module comes first, where the file is one of several.
+/// The name by which the test program knows a test of the calling file: `rma/locks.rs` is module `locks` of program `rma`.
 #[track_caller]
 pub fn full_name(name: &str) -> String {
-    let file = Path::new(std::panic::Location::caller().file());
-    let stem = file.file_stem().expect("a source file has a name").to_string_lossy();
-    let alone = file.parent().is_some_and(|folder| folder.ends_with("tests"));
-    if alone { name.to_owned() } else { format!("{stem}::{name}") }
+    let file = Path::new(std::panic::Location::caller().file()).with_extension("");
+    let parts: Vec<_> = file.iter().map(|part| part.to_string_lossy()).collect();
+    let tests = parts.iter().rposition(|part| part == "tests").expect("tests lie in a folder `tests`");
+    // The first is the program. Of the others, a folder's own file has no name.
+    let modules = parts.iter().skip(tests + 2).map(|part| &**part).filter(|part| !["main", "mod"].contains(part));
+    modules.chain([name]).collect::<Vec<_>>().join("::")
 }
 
 /// Fails if no copy of the test program has a test of this name: the harness runs none then, and ends well.

@@ -82,7 +82,7 @@ fn calls_cost_what_the_docs_say() {
                     let epoch = w.lock_shared(target)?;
                     epoch.rput(0, vec![1, 2])?.wait()?;
                     let mut get = epoch.rget(0, 2)?;
-                    get.test()?;
+                    get.test();
                     get.wait()?;
                     epoch.raccumulate(0, Op::Sum, vec![1, 2])?.wait()?;
                     epoch.rget_accumulate(0, Op::Sum, vec![1, 2])?.wait()?;

@@ -26,6 +26,7 @@ mod lent;
 mod lock_ranks;
 mod locks;
 mod long_accumulates;
+mod mixed;
 mod mutexes;
 mod operations;
 mod owners;

@@ -33,10 +33,10 @@ fn what_was_got_is_there_when_the_scope_ends() {
             let mut waited = 0;
             for (i, into) in got.iter_mut().enumerate() {
                 let (rank, first) = place(i);
-                let coming = scope.get(&targets[rank], first, into)?;
+                let mut coming = scope.get(&targets[rank], first, into)?;
                 // Some are waited for one by one.
                 if i % 3 == 0 {
-                    while !coming.test()? {}
+                    while !coming.test() {}
                     assert!(right(i, coming.wait()?), "number {i}, waited for");
                     waited += 1;
                 }
@@ -93,7 +93,7 @@ fn what_is_not_waited_for_is_over_all_the_same() {
             let mut into = vec![7; len];
             let get = |into: &mut Vec<u64>, end: fn() -> Result<(), Error>| {
                 scope(|scope| {
-                    scope.get(&next, 0, into)?;
+                    drop(scope.get(&next, 0, into)?);
                     end()
                 })
             };
@@ -109,7 +109,7 @@ fn what_is_not_waited_for_is_over_all_the_same() {
         // What is outside is refused at once, and the rest goes on.
         let (mut good, mut bad) = ([0; 2], [7; 2]);
         scope(|scope| {
-            scope.get(&next, 0, &mut good)?;
+            drop(scope.get(&next, 0, &mut good)?);
             assert!(matches!(scope.get(&next, LENGTHS[4] - 1, &mut bad), Err(Error::OutOfBounds { len: 2, .. })));
             assert!(matches!(scope.put(&next, usize::MAX, &[1]), Err(Error::OutOfBounds { .. })));
             Ok::<(), Error>(())
@@ -157,9 +157,9 @@ fn patches_are_there_when_they_are_waited_for() {
             let mut got = PATCHES.map(|patch| vec![u64::MAX; elements(patch).count()]);
             scope(|scope| {
                 for (i, (patch, into)) in PATCHES.into_iter().zip(&mut got).enumerate() {
-                    let coming = scope.get_patch(&access, patch.map(|[start, end]| start..end), into)?;
+                    let mut coming = scope.get_patch(&access, patch.map(|[start, end]| start..end), into)?;
                     if i % 2 == 0 {
-                        while !coming.test()? {}
+                        while !coming.test() {}
                         let right = elements(patch).map(|[row, column]| (100 * row + column) as u64);
                         assert!(coming.wait()?.iter().copied().eq(right), "{patch:?}, waited for");
                     }

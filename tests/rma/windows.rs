@@ -6,8 +6,8 @@ use overlap::Overlapping;
 use ranks::told;
 use transom::provider::Provider;
 use transom::shm_loopback::Loopback;
-use transom::windows::{Attached, Target};
-use transom::{Address, Assert, Error, Flavor, Local, Mode, Op, Rank, Request, Section, Window, World};
+use transom::windows::{Attached, Request, Target};
+use transom::{Address, Assert, Error, Flavor, Local, Mode, Op, Rank, Section, Window, World};
 
 type At<'e> = Target<'e, u64, Provider>;
 

@@ -1,5 +1,5 @@
 //! What the provider for several machines makes, posts and registers for windows and locks: queue pairs, work requests, bytes. The tables
-//! of BENCHMARKS.md are these. `verbs_costs_messages` has those of messages.
+//! of docs/results/rdma.md are these. `verbs_costs_messages` has those of messages.
 //!
 //! What needs an RDMA device says so and is skipped where there is none; `tests/soft-roce/verbs` runs it where there is.
 

@@ -1,4 +1,4 @@
-//! What collectives send: messages and bytes of all ranks together, as the textbooks have them. BENCHMARKS.md has the tables.
+//! What collectives send: messages and bytes of all ranks together, as the textbooks have them. docs/results/rdma.md has the table.
 //!
 //! What needs an RDMA device says so and is skipped where there is none; `tests/soft-roce/verbs` runs it where there is, and the last on
 //! two hosts, of 2 ranks each.

@@ -1,4 +1,4 @@
-//! What messages take of the provider for several machines: queue pairs, work requests, registered bytes. BENCHMARKS.md has the table.
+//! What messages take of the provider for several machines: queue pairs, work requests, registered bytes. docs/results/rdma.md has the tables.
 //!
 //! What needs an RDMA device says so and is skipped where there is none; `tests/soft-roce/verbs` runs it where there is.
 

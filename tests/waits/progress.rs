@@ -327,3 +327,24 @@ fn who_sleeps_is_woken_when_the_world_ends() {
         assert!(matches!(sleeps.join().unwrap(), Error::Closed));
     });
 }
+
+/// Each side tests in a loop what ends only after the other's synchronous send, which a turn of this side's messages ends.
+#[test]
+fn tests_in_vain_move_messages() {
+    on(&[2], "tests_in_vain_move_messages", |world| {
+        let (other, mut window) = (1 - world.rank(), world.allocate::<u64>(1).unwrap());
+        let coming = world.irecv(other, ONE);
+        world.barrier().unwrap();
+        if world.rank() == 0 {
+            window.post(&[1]).unwrap();
+            while !window.test().unwrap() {}
+        } else {
+            let epoch = window.start(&[0]).unwrap();
+            world.ssend(0, ONE, &[7]).unwrap();
+            epoch.complete().unwrap();
+        }
+        world.isend(other, ONE, vec![8]).wait().unwrap();
+        assert_eq!(coming.wait().unwrap().len(), 1);
+        world.barrier().unwrap();
+    });
+}

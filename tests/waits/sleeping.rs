@@ -2,6 +2,7 @@
 
 use crate::ranks;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::time::{ClockId, clock_gettime};
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 use transom::messages::Tag;
@@ -198,4 +199,26 @@ fn loops_of_looks_give_a_shared_core_away() {
         step("try_lock", looks);
     });
     sched_setaffinity(None, &before).unwrap();
+}
+
+/// A wait for messages and collectives of different types polls nothing: it sleeps. One with an operation in flight polls.
+#[test]
+fn mixed_wait_sleeps_if_nothing_is_polled() {
+    if ranks::over_network() {
+        return;
+    }
+    ranks::on(&[2], "mixed_wait_sleeps_if_nothing_is_polled", |world| {
+        const LIMIT: Duration = Duration::from_millis(600);
+        let (mut coming, mut other) = (world.irecv(0, Tag::<u64>::new(1)), world.irecv(1, Tag::<f64>::new(2)));
+        let before = computed();
+        assert_eq!(transom::wait_any_for(&mut [&mut coming, &mut other], LIMIT), None);
+        let took = computed() - before;
+        assert!(took < LIMIT / 4, "computed for {took:?} of {LIMIT:?}");
+        world.barrier().unwrap();
+    });
+}
+
+/// Time for which this thread has had a core.
+fn computed() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap()
 }

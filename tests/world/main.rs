@@ -5,6 +5,7 @@ mod ranks;
 
 mod compile_fail;
 mod facade;
+mod pages;
 mod question_mark;
 mod teams;
 mod teams_of_some;

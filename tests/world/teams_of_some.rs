@@ -110,7 +110,7 @@ fn who_is_left_makes_a_team_without_the_dead() {
                 die();
             }
             world.barrier().unwrap();
-            // Rank 0 knows already, the others count on all: as docs/JOBS.md has it.
+            // Rank 0 knows already, the others count on all: as docs/running.md has it.
             let mut living: Vec<Rank> = (0..n).filter(|&rank| me != 0 || rank != VICTIM).collect();
             let begun = Instant::now();
             let team = loop {

@@ -20,7 +20,7 @@ pub(super) struct Queue {
     pub hold: Option<Arc<dyn Fn() + Send + Sync>>,
     pub alive: Arc<()>,
     /// The queue belongs to another rail, on which memory with key [`UNNAMED`] has no key.
-    pub elsewhere: bool,
+    pub failover: bool,
     pub fences: bool,
     /// Atomics that the peer was asked to perform.
     pub asked: Arc<Mutex<Vec<u64>>>,
@@ -34,7 +34,7 @@ pub(super) type Events = Arc<Mutex<Vec<&'static str>>>;
 impl Queue {
     pub fn new(number: u32, depth: u32) -> Self {
         let (posted, events, alive, asked) = Default::default();
-        Queue { number, depth, posted, events, hold: None, alive, elsewhere: false, fences: true, asked }
+        Queue { number, depth, posted, events, hold: None, alive, failover: false, fences: true, asked }
     }
 
     pub fn take(&self) -> Vec<Request> {
@@ -67,12 +67,12 @@ impl WorkQueue for Queue {
         self.fences
     }
 
-    fn is_elsewhere(&self) -> bool {
-        self.elsewhere
+    fn is_failover(&self) -> bool {
+        self.failover
     }
 
     fn course(&self, verb: Verb, to: Place) -> Course {
-        match (self.elsewhere, verb.kind()) {
+        match (self.failover, verb.kind()) {
             (true, Kind::Atomic) => Course::Asked,
             (true, _) if to.key == UNNAMED => Course::Waits,
             _ => Course::Posted,

@@ -21,7 +21,7 @@
 //! | `datagram` | unreliable datagrams: connection requests, and messages |
 //! | `connect` | connections on demand: the protocol, and the thread that runs it |
 //! | `messages` | the `Wire` of messages between ranks that share no memory |
-//! | `rma` | the `Fabric` of windows, and collectives over lanes |
+//! | `rma` | the `Network` of windows, and collectives over lanes |
 //!
 //! # Queue pairs
 //! Each pair of ranks that communicates has one reliable connection, created when either side first needs it. A thread
@@ -201,7 +201,6 @@
 //! missing.
 #![doc(html_root_url = "https://docs.rs/transom-verbs/0.1.0")]
 
-mod bootstrap;
 mod connect;
 mod counts;
 mod datagram;
@@ -223,11 +222,10 @@ pub mod variables;
 mod wait;
 mod wr;
 
-pub use bootstrap::{Bootstrap, Node};
 pub use counts::{QueuePairs, Registrations, WorkRequests};
 pub use error::VerbsError;
-pub use messages::VerbsWire;
 pub use rma::{Moving, Pending, Region, Remote, Verbs};
+pub use transom_network::{Bootstrap, Hybrid, Node};
 
 /// Opens the rails that a job with these message settings would use, and describes them in one line.
 ///

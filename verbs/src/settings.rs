@@ -9,7 +9,7 @@ use transom_channel::wire::RAILS;
 use transom_channel::{Config, Paths};
 use transom_launch::variables::VariableError;
 
-/// Smallest size in bytes at which registration takes less time than copying; see BENCHMARKS.md.
+/// Smallest size in bytes at which registration takes less time than copying; see docs/results/rdma.md.
 const REGISTER_FROM: u32 = 128 << 10;
 
 /// Default limit of idle registrations, in bytes. Registered memory cannot be swapped out, and persistent messages have
@@ -48,8 +48,6 @@ pub(super) struct Settings {
     pub paths: Paths,
     /// Number of queue pairs that send messages as datagrams, if any.
     pub datagrams: Option<usize>,
-    /// Use of shared memory for data between ranks of one host; by default only if the job has several hosts.
-    pub hybrid: Option<bool>,
 }
 
 /// Division of large transfers among rails.
@@ -91,7 +89,6 @@ impl Settings {
             division: Division { stripe: messages.stripe, least: messages.stripe_from },
             paths: messages.paths,
             datagrams: (messages.paths != Paths::Connections).then_some(messages.ud_lanes),
-            hybrid: set::HYBRID.get::<Choice<bool>>()?.and_then(|hybrid| hybrid.0),
         })
     }
 

@@ -124,14 +124,6 @@ impl FromStr for Choice<NotifyBy> {
     }
 }
 
-impl FromStr for Choice<bool> {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, &'static str> {
-        choose(text, &[("on", true), ("off", false)])
-    }
-}
-
 fn choose<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<Choice<T>, &'static str> {
     match words.iter().find(|(word, _)| *word == text.trim()) {
         Some(&(_, value)) => Ok(Choice(Some(value))),

@@ -5,18 +5,7 @@ use transom_launch::variables::{SetBy, Variable, readable};
 
 /// All variables of this crate.
 pub const TABLE: &[Variable] =
-    &[HYBRID, DEVICE, PORT, GID, MTU, SL, TRAFFIC_CLASS, PKEY, DEPTH, INLINE, REGISTER, KEEP, TIMEOUT, RETRY, NOTIFY];
-
-/// Use of shared memory between ranks of one host.
-pub const HYBRID: Variable = Variable {
-    name: "TRANSOM_HYBRID",
-    set_by: SetBy::User,
-    meaning: "with verbs: whether ranks of one host move data through shared memory, and, in a job on several hosts, messages too; \
-              the same at all ranks",
-    expected: "`auto`, `on` or `off`",
-    default: "auto: on if the job has several hosts",
-    check: readable::<Choice<bool>>,
-};
+    &[DEVICE, PORT, GID, MTU, SL, TRAFFIC_CLASS, PKEY, DEPTH, INLINE, REGISTER, KEEP, TIMEOUT, RETRY, NOTIFY];
 
 /// Devices, ports and GIDs of the rails.
 pub const DEVICE: Variable = Variable {

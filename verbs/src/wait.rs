@@ -19,17 +19,17 @@ pub(super) fn is_crowded(ranks: usize) -> bool {
 }
 
 /// Backoff of one wait: spins, then yields, then sleeps for growing times.
-pub(super) struct Patience {
+pub(super) struct Backoff {
     spins: u32,
     began: Option<Instant>,
     asked: Option<Instant>,
     nap: Duration,
 }
 
-impl Patience {
+impl Backoff {
     /// Backoff in a job with `ranks` ranks on this host.
     pub fn new(ranks: usize) -> Self {
-        Patience { spins: if is_crowded(ranks) { 20 } else { 2000 }, began: None, asked: None, nap: NAPS[0] }
+        Backoff { spins: if is_crowded(ranks) { 20 } else { 2000 }, began: None, asked: None, nap: NAPS[0] }
     }
 
     /// Returns whether the wait has reached the sleeping phase.

@@ -140,7 +140,7 @@ pub(super) trait WorkQueue {
     /// Returns whether the queue belongs to another rail than its lane. Each request must then ask for its
     /// [course](Self::course).
     #[inline]
-    fn is_elsewhere(&self) -> bool {
+    fn is_failover(&self) -> bool {
         false
     }
 

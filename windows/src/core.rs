@@ -22,7 +22,7 @@ pub(crate) struct Core<F: Fabric> {
 }
 
 impl<F: Fabric> Core<F> {
-    /// Elements of type `U` in memory that was attached as `len` of the window's elements.
+    /// Returns the number of elements of type `U` in memory that was attached as `len` elements of the window.
     pub fn attached_len<U>(&self, len: usize) -> usize {
         len * self.element / size_of::<U>()
     }
@@ -37,7 +37,7 @@ impl<F: Fabric> Core<F> {
     pub fn flush_all(&self) -> Result<(), Error> {
         let data = &self.data;
         data.counters.flushes.add(data.remotes.len() as u64);
-        let flushed = data.fabric.flush_all(&data.remotes);
+        let flushed = data.fabric.flush_all(data.remotes.iter());
         flushed.map_err(|source| Error::Fabric { window: self.id, rank: data.fabric.rank(), source })
     }
 
@@ -52,7 +52,7 @@ impl<F: Fabric> Core<F> {
 
     /// Orders this rank's puts to every rank before its later verbs.
     pub fn order_all(&self) -> Result<(), Error> {
-        let ordered = self.data.fabric.order_all(&self.data.remotes);
+        let ordered = self.data.fabric.order_all(self.data.remotes.iter());
         ordered.map_err(|source| Error::Fabric { window: self.id, rank: self.data.fabric.rank(), source })
     }
 

@@ -320,7 +320,7 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
     /// The errors of [`cas`](Self::cas).
     fn notify(&self, at: &Self::Remote, offset: usize, value: u64, wake: Wake) -> Result<(), FabricError>;
 
-    /// Reads an aligned word of this rank's own region, as other ranks left it. No remote operation.
+    /// Reads an aligned word of this rank's own region, which other ranks may have written. No remote operation.
     ///
     /// # Errors
     /// The errors of [`cas`](Self::cas).
@@ -339,8 +339,9 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
         look: impl FnMut() -> Result<Option<R>, FabricError>,
     ) -> Result<R, FabricError>;
 
-    /// Yields the core now and then where ranks share cores ([`looked_in_vain`](crate::looked_in_vain)). Calls that do
-    /// not wait call this after an unsuccessful poll.
+    /// Turns the rank's messages, unless another thread does. Yields the core now and then where ranks share cores
+    /// ([`looked_in_vain`](crate::looked_in_vain)). Calls that do not wait call this after an unsuccessful poll, since a
+    /// program may poll in a loop.
     fn looked_in_vain(&self) {}
 
     /// Returns whether a rank can [`watch`](Self::watch) the memory of any other: all ranks load from the same memory.
@@ -361,7 +362,7 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
         wait.poll(true, look, || self.check_peers(wait.awaited))
     }
 
-    /// Reads this rank's own region, as other ranks left it.
+    /// Reads this rank's own region, which other ranks may have written.
     ///
     /// # Errors
     /// [`FabricError::OutOfBounds`].
@@ -397,20 +398,20 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
     /// The errors of [`flush`](Self::flush).
     fn order(&self, at: &Self::Remote) -> Result<(), FabricError>;
 
-    /// [`flush`](Self::flush) of several memories; a provider may have all of them in flight at once.
+    /// [`flush`](Self::flush) of several; a provider may have them all in flight at once.
     ///
     /// # Errors
-    /// The errors of [`flush`](Self::flush).
-    fn flush_all(&self, at: &[Self::Remote]) -> Result<(), FabricError> {
-        at.iter().try_for_each(|remote| self.flush(remote))
+    /// As [`flush`](Self::flush).
+    fn flush_all<'r>(&self, mut at: impl Iterator<Item = &'r Self::Remote> + Clone) -> Result<(), FabricError> {
+        at.try_for_each(|remote| self.flush(remote))
     }
 
-    /// [`order`](Self::order) of several memories; a provider may have all of them in flight at once.
+    /// [`order`](Self::order) of several; a provider may have them all in flight at once.
     ///
     /// # Errors
-    /// The errors of [`order`](Self::order).
-    fn order_all(&self, at: &[Self::Remote]) -> Result<(), FabricError> {
-        at.iter().try_for_each(|remote| self.order(remote))
+    /// As [`order`](Self::order).
+    fn order_all<'r>(&self, mut at: impl Iterator<Item = &'r Self::Remote> + Clone) -> Result<(), FabricError> {
+        at.try_for_each(|remote| self.order(remote))
     }
 }
 

@@ -132,7 +132,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
         };
         let size = bytes.map(|bytes| Size { bytes, own: mine.is_some(), signals, slots });
         let (user, own) = mine.unzip();
-        // Ranks must make the same window, of the same elements.
+        // All ranks must make the same window, with the same element type.
         let words = Words::new(ranks);
         let type_name = words::element::<T>();
         let what = (&*type_name, kind);

@@ -6,10 +6,20 @@ use crate::target::Target;
 use crate::{Atomic, Error, Fabric, FabricError, Op};
 use bytemuck::Pod;
 use bytemuck::allocation::{BoxBytes, try_from_box_bytes};
+use std::fmt;
+use std::future::Future;
+use std::ops::Range;
+use std::pin::Pin;
+use std::ptr::NonNull;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
 use transom_locks::Rank;
 
-/// An operation under way, and the buffer it needs, which the provider has meanwhile if it is under way indeed. Dropped, it is not cancelled: a put is done as if it had been waited
-/// for, and what a get reads is lost.
+/// An operation on a window in flight, and its buffer `B`: a `Vec<T>` that the request owns, or the slice that a
+/// [`scope`](crate::scope()) lends. Dropped, the operation is not cancelled: a put is done as if it had been waited for. What a get
+/// reads is lost, unless a scope lends its buffer. Forgotten ([`std::mem::forget`]), a request does the same.
+///
+/// A request is a future as well. Nothing wakes its task, so that an executor polls it again and again.
 ///
 /// # Examples
 /// ```
@@ -24,32 +34,80 @@ use transom_locks::Rank;
 /// assert_eq!(get.wait()?, [1, 2]);
 /// # Ok::<(), transom_windows::Error>(())
 /// ```
-#[must_use = "wait for it, or `drop` it: a put is done all the same, and what a get would give is lost"]
-pub struct Request<'t, T: Pod, F: Fabric> {
-    core: &'t Core<F>,
-    rank: Rank,
-    state: State<T, F>,
+#[must_use = "wait for it, or `drop` it: a put is done all the same; what a get would give is lost, unless a scope lends its buffer"]
+pub struct Request<'a, B>(State<'a, B>);
+
+enum State<'a, B> {
+    /// The operation's result, until the program takes that.
+    Ended(Option<Result<B, Box<Error>>>),
+    InFlight {
+        operation: Box<dyn Operation + Send + 'a>,
+        back: fn(Landed) -> Option<B>,
+    },
 }
 
-enum State<T: Pod, F: Fabric> {
-    /// The buffer, as the operation left it.
-    Done(Vec<T>),
-    /// The provider has it.
-    UnderWay(F::Moving),
+/// An operation that a provider has in flight.
+pub(crate) trait Operation {
+    /// Returns true if the operation has ended, in success or failure. Else the rank's messages have had a turn.
+    fn test(&mut self) -> bool;
+
+    /// Waits for the end of the operation.
+    fn finish(self: Box<Self>) -> Result<Landed, Error>;
 }
 
-impl<'t, T: Pod, F: Fabric> Request<'t, T, F> {
-    /// Whether the operation is done, so that [`wait`](Self::wait) will return at once.
-    ///
-    /// # Errors
-    /// [`Error::Fabric`].
-    pub fn test(&mut self) -> Result<bool, Error> {
-        let State::UnderWay(moving) = &mut self.state else { return Ok(true) };
-        let moved = self.core.data.fabric.has_moved(moving);
-        if let Ok(false) = moved {
-            self.core.data.fabric.looked_in_vain();
+/// Bytes of a buffer that an operation has ended with.
+pub(crate) enum Landed {
+    Owned(BoxBytes),
+    Lent(Lent<u8>),
+}
+
+/// Elements that a scope lends to operations, one after the other or each other elements.
+#[derive(Clone, Copy)]
+pub(crate) struct Lent<T>(NonNull<[T]>);
+
+// SAFETY: plain data, lent exclusively; the scope says who uses the elements and when, whichever thread that is.
+unsafe impl<T: Pod> Send for Lent<T> {}
+
+impl<T: Pod> Lent<T> {
+    pub fn new(elements: &mut [T]) -> Self {
+        Lent(NonNull::from(elements))
+    }
+
+    pub fn elements(self) -> NonNull<[T]> {
+        self.0
+    }
+
+    /// The elements `range` of these.
+    pub fn part(self, range: Range<usize>) -> Self {
+        assert!(range.start <= range.end && range.end <= self.0.len(), "{range:?} of {}", self.0.len());
+        // SAFETY: inside the elements, as was just checked.
+        let start = unsafe { self.0.cast::<T>().add(range.start) };
+        Lent(NonNull::slice_from_raw_parts(start, range.len()))
+    }
+
+    pub fn bytes(self) -> Lent<u8> {
+        Lent(NonNull::slice_from_raw_parts(self.0.cast(), self.0.len() * size_of::<T>()))
+    }
+}
+
+impl<'a, B> Request<'a, B> {
+    /// An operation that was over when it was started.
+    #[inline(always)]
+    pub(crate) fn ended(buffer: B) -> Self {
+        Request(State::Ended(Some(Ok(buffer))))
+    }
+
+    pub(crate) fn in_flight(operation: impl Operation + Send + 'a, back: fn(Landed) -> Option<B>) -> Self {
+        Request(State::InFlight { operation: Box::new(operation), back })
+    }
+
+    /// Returns true if the operation has ended, so that [`wait`](Self::wait) will return at once. An error ends an operation, too.
+    /// If it has not ended the rank's messages have had a turn.
+    pub fn test(&mut self) -> bool {
+        match &mut self.0 {
+            State::Ended(_) => true,
+            State::InFlight { operation, .. } => operation.test(),
         }
-        moved.map_err(|source| Error::Fabric { window: self.core.id, rank: self.rank, source })
     }
 
     /// Returns when the operation is done, with its buffer: what was read or fetched, or what a put or accumulate was
@@ -57,134 +115,117 @@ impl<'t, T: Pod, F: Fabric> Request<'t, T, F> {
     ///
     /// # Errors
     /// [`Error::Fabric`].
-    pub fn wait(self) -> Result<Vec<T>, Error> {
-        let Request { core, rank, state } = self;
-        match state {
-            State::Done(buffer) => Ok(buffer),
-            State::UnderWay(moving) => {
-                let buffer = core.data.fabric.finish_moving(moving).and_then(|bytes| {
-                    let other = |_| FabricError::Misuse { why: "a provider gave back another buffer".into() };
-                    try_from_box_bytes::<[T]>(bytes).map_err(other)
-                });
-                buffer.map(Vec::from).map_err(|source| Error::Fabric { window: core.id, rank, source })
+    pub fn wait(self) -> Result<B, Error> {
+        match self.0 {
+            State::Ended(Some(ended)) => ended.map_err(|error| *error),
+            State::Ended(None) => Err(misuse("a request was waited for again")),
+            State::InFlight { operation, back } => {
+                let landed = operation.finish()?;
+                back(landed).ok_or_else(|| misuse("a provider gave back another buffer"))
             }
         }
     }
 
-    /// Waits for them all; their buffers, in the same order.
+    /// Waits for `time` at most. The request polls the provider and yields its core in between.
     ///
     /// # Errors
-    /// The first that any of them gives; all are waited for even so.
-    pub fn wait_all(requests: impl IntoIterator<Item = Self>) -> Result<Vec<Vec<T>>, Error> {
-        let waited: Vec<_> = requests.into_iter().map(Self::wait).collect();
+    /// The request itself, if the operation has not ended.
+    ///
+    /// # Examples
+    /// ```
+    /// # let fabric = transom_shm_loopback::Loopback::alone()?;
+    /// # let mut window = transom_windows::Window::<u64, _>::allocate(&fabric, 0, 64)?;
+    /// use std::time::Duration;
+    /// let epoch = window.lock_shared(0)?;
+    /// let mut get = epoch.rget(0, 2)?;
+    /// let got = loop {
+    ///     match get.wait_for(Duration::from_millis(1)) {
+    ///         Ok(ended) => break ended?,
+    ///         Err(not_yet) => get = not_yet, // ... something else ...
+    ///     }
+    /// };
+    /// assert_eq!(got, [0, 0]);
+    /// # Ok::<(), transom_windows::Error>(())
+    /// ```
+    pub fn wait_for(mut self, time: Duration) -> Result<Result<B, Error>, Self> {
+        let Some(until) = Instant::now().checked_add(time) else { return Ok(self.wait()) };
+        while !self.test() {
+            if Instant::now() >= until {
+                return Err(self);
+            }
+            std::thread::yield_now();
+        }
+        Ok(self.wait())
+    }
+
+    /// Waits for all requests. Returns their buffers in the same order.
+    ///
+    /// # Errors
+    /// The first error of any request; all are waited for even so.
+    pub fn wait_all(requests: impl IntoIterator<Item = Self>) -> Result<Vec<B>, Error> {
+        let started: Vec<_> = requests.into_iter().collect();
+        let waited: Vec<_> = started.into_iter().map(Self::wait).collect();
         waited.into_iter().collect()
     }
 }
 
-/// Requests that are waited for in the order in which they are done. Each has a number, in the order in which they were
-/// added, that stays its own.
-///
-/// # Examples
-/// ```
-/// // In `transom`: `let mut window = world.allocate::<u64>(64)?;`
-/// # let fabric = transom_shm_loopback::Loopback::alone()?;
-/// # let mut window = transom_windows::Window::<u64, _>::allocate(&fabric, 0, 64)?;
-/// use transom_windows::Requests;
-/// window.local().write(0, &[1, 2, 3, 4])?;
-/// let epoch = window.lock_all()?;
-/// let target = epoch.target(0)?;
-/// let mut gets: Requests<_, _> = [target.rget(0, 1)?, target.rget(2, 2)?].into_iter().collect();
-/// assert_eq!(gets.push(target.rget(1, 1)?), 2);
-/// let mut sums = [0; 3];
-/// while let Some((number, elements)) = gets.wait_any()? {
-///     sums[number] = elements.iter().sum();
-/// }
-/// assert_eq!(sums, [1, 3 + 4, 2]);
-/// # Ok::<(), transom_windows::Error>(())
-/// ```
-pub struct Requests<'t, T: Pod, F: Fabric> {
-    /// With their numbers, in no certain order.
-    left: Vec<(usize, Request<'t, T, F>)>,
-    /// How many were added.
-    added: usize,
-    /// Whom to ask first: the one after that which was asked last.
-    next: usize,
+fn misuse(why: &str) -> Error {
+    Error::Provider(FabricError::Misuse { why: why.into() })
 }
 
-impl<'t, T: Pod, F: Fabric> Requests<'t, T, F> {
-    /// None yet.
-    pub fn new() -> Self {
-        Requests { left: Vec::new(), added: 0, next: 0 }
+impl<B> fmt::Debug for Request<'_, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.0 {
+            State::Ended(_) => "an operation that has ended",
+            State::InFlight { .. } => "an operation in flight",
+        })
     }
+}
 
-    /// Adds a request, and returns its number: how many were added before.
-    pub fn push(&mut self, request: Request<'t, T, F>) -> usize {
-        self.left.push((self.added, request));
-        self.added += 1;
-        self.added - 1
-    }
+// No field refers to another.
+impl<B> Unpin for Request<'_, B> {}
 
-    /// How many are left.
-    pub fn len(&self) -> usize {
-        self.left.len()
-    }
+impl<B> Future for Request<'_, B> {
+    type Output = Result<B, Error>;
 
-    /// Whether none is left.
-    pub fn is_empty(&self) -> bool {
-        self.left.is_empty()
-    }
-
-    /// Takes out one that is done: its number, and its buffer. None if none that is left is done now.
-    ///
-    /// # Errors
-    /// That of the one that is taken out.
-    pub fn test_any(&mut self) -> Result<Option<(usize, Vec<T>)>, Error> {
-        for _ in 0..self.left.len() {
-            self.next = if self.next < self.left.len() { self.next } else { 0 };
-            // An error ends a request as well as a buffer does.
-            if self.left[self.next].1.test().unwrap_or(true) {
-                let (number, request) = self.left.swap_remove(self.next);
-                return Ok(Some((number, request.wait()?)));
-            }
-            self.next += 1;
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if !self.test() {
+            context.waker().wake_by_ref();
+            return Poll::Pending;
         }
-        Ok(None)
+        Poll::Ready(Request(std::mem::replace(&mut self.0, State::Ended(None))).wait())
     }
+}
 
-    /// Waits until one is done, and takes it out: its number, and its buffer. None if none is left.
-    ///
-    /// # Errors
-    /// That of the one that is taken out.
-    pub fn wait_any(&mut self) -> Result<Option<(usize, Vec<T>)>, Error> {
-        while !self.left.is_empty() {
-            if let Some(done) = self.test_any()? {
-                return Ok(Some(done));
-            }
-            std::thread::yield_now();
+/// An operation whose buffer the provider owns.
+struct Owned<'t, F: Fabric> {
+    core: &'t Core<F>,
+    rank: Rank,
+    moving: F::Moving,
+}
+
+impl<F: Fabric> Operation for Owned<'_, F> {
+    fn test(&mut self) -> bool {
+        let fabric = &self.core.data.fabric;
+        // The error stays, for `finish`.
+        let ended = fabric.has_moved(&mut self.moving).unwrap_or(true);
+        if !ended {
+            fabric.looked_in_vain();
         }
-        Ok(None)
+        ended
+    }
+
+    fn finish(self: Box<Self>) -> Result<Landed, Error> {
+        let Owned { core, rank, moving } = *self;
+        let finished = core.data.fabric.finish_moving(moving);
+        finished.map(Landed::Owned).map_err(|source| Error::Fabric { window: core.id, rank, source })
     }
 }
 
-impl<T: Pod, F: Fabric> Default for Requests<'_, T, F> {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl<'t, T: Pod, F: Fabric> Extend<Request<'t, T, F>> for Requests<'t, T, F> {
-    fn extend<I: IntoIterator<Item = Request<'t, T, F>>>(&mut self, requests: I) {
-        for request in requests {
-            self.push(request);
-        }
-    }
-}
-
-impl<'t, T: Pod, F: Fabric> FromIterator<Request<'t, T, F>> for Requests<'t, T, F> {
-    fn from_iter<I: IntoIterator<Item = Request<'t, T, F>>>(requests: I) -> Self {
-        let mut all = Requests::new();
-        all.extend(requests);
-        all
+fn vector<T: Pod>(landed: Landed) -> Option<Vec<T>> {
+    match landed {
+        Landed::Owned(bytes) => try_from_box_bytes::<[T]>(bytes).ok().map(Vec::from),
+        Landed::Lent(_) => None,
     }
 }
 
@@ -197,16 +238,16 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
     ///
     /// # Examples
     /// See [`Request`].
-    pub fn rput(&self, offset: usize, source: Vec<T>) -> Result<Request<'_, T, F>, Error> {
+    pub fn rput(&self, offset: usize, source: Vec<T>) -> Result<Request<'_, Vec<T>>, Error> {
         let fabric = &self.core.data.fabric;
         if fabric.is_shared(self.remote) {
             self.put(offset, &source)?;
-            return Ok(self.request(State::Done(source)));
+            return Ok(Request::ended(source));
         }
         self.core.data.counters.puts.bump();
         let (at, len) = (self.place(offset, source.len())?, source.len());
         let moving = fabric.start_put(self.remote, at, BoxBytes::from(source.into_boxed_slice()));
-        Ok(self.request(State::UnderWay(moving.map_err(|error| self.error(error, offset, len))?)))
+        Ok(self.in_flight(moving.map_err(|error| self.error(error, offset, len))?))
     }
 
     /// Starts a [`get`](Self::get) of `len` elements.
@@ -216,7 +257,7 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
     ///
     /// # Examples
     /// See [`Request`].
-    pub fn rget(&self, offset: usize, len: usize) -> Result<Request<'_, T, F>, Error> {
+    pub fn rget(&self, offset: usize, len: usize) -> Result<Request<'_, Vec<T>>, Error> {
         self.core.data.counters.gets.bump();
         let at = self.place(offset, len)?;
         let (fabric, failed) = (&self.core.data.fabric, |error| self.error(error, offset, len));
@@ -224,14 +265,14 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
         if fabric.is_shared(self.remote) {
             // Copying takes this rank's processor, whenever it does it.
             fabric.get(self.remote, at, bytemuck::cast_slice_mut(&mut buffer)).map_err(failed)?;
-            return Ok(self.request(State::Done(buffer)));
+            return Ok(Request::ended(buffer));
         }
         let moving = fabric.start_get(self.remote, at, BoxBytes::from(buffer.into_boxed_slice()));
-        Ok(self.request(State::UnderWay(moving.map_err(failed)?)))
+        Ok(self.in_flight(moving.map_err(failed)?))
     }
 
-    fn request(&self, state: State<T, F>) -> Request<'_, T, F> {
-        Request { core: self.core, rank: self.rank(), state }
+    fn in_flight(&self, moving: F::Moving) -> Request<'_, Vec<T>> {
+        Request::in_flight(Owned { core: self.core, rank: self.rank(), moving }, vector::<T>)
     }
 }
 
@@ -252,12 +293,12 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
     /// assert_eq!(epoch.rget(0, 3)?.wait()?, [1, 5, 4]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn raccumulate(&self, offset: usize, op: Op, operands: Vec<T>) -> Result<Request<'_, T, F>, Error>
+    pub fn raccumulate(&self, offset: usize, op: Op, operands: Vec<T>) -> Result<Request<'_, Vec<T>>, Error>
     where
         T: Atomic,
     {
         self.accumulate(offset, op, &operands)?;
-        Ok(self.request(State::Done(operands)))
+        Ok(Request::ended(operands))
     }
 
     /// Starts a [`get_accumulate`](Self::get_accumulate), whose request gives what the elements were. It is done when
@@ -276,12 +317,12 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
     /// assert_eq!(epoch.rget_accumulate(0, Op::Sum, vec![10, 20])?.wait()?, [7, 8]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn rget_accumulate(&self, offset: usize, op: Op, operands: Vec<T>) -> Result<Request<'_, T, F>, Error>
+    pub fn rget_accumulate(&self, offset: usize, op: Op, operands: Vec<T>) -> Result<Request<'_, Vec<T>>, Error>
     where
         T: Atomic,
     {
         let mut results = vec![T::zeroed(); operands.len()];
         self.get_accumulate(offset, op, &operands, &mut results)?;
-        Ok(self.request(State::Done(results)))
+        Ok(Request::ended(results))
     }
 }

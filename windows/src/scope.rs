@@ -1,14 +1,14 @@
 //! Gets and puts under way on slices that the program lends: until a scope ends, which waits for them.
 
 use crate::core::Core;
+use crate::request::{Landed, Lent, Operation, Request};
 use crate::target::Target;
 use crate::{Error, Fabric, FabricError};
 use bytemuck::Pod;
 use bytemuck::allocation::BoxBytes;
-use std::cell::RefCell;
 use std::marker::PhantomData;
-use std::ops::Range;
 use std::ptr::NonNull;
+use std::sync::{Mutex, MutexGuard};
 use transom_locks::Rank;
 
 /// Runs `body` with a [`Scope`], in which gets and puts are started that need not be waited for one by one: of slices that live
@@ -34,7 +34,7 @@ use transom_locks::Rank;
 /// let (up, down) = (epoch.target(0)?, epoch.target(0)?); // two neighbours
 /// let sum = scope(|scope| {
 ///     scope.put(&up, 10, &[5, 6])?;
-///     scope.get(&up, 0, &mut above)?;
+///     drop(scope.get(&up, 0, &mut above)?);
 ///     let below = scope.get(&down, 2, &mut below)?;
 ///     // ... compute ...
 ///     Ok::<u64, Error>(below.wait()?.iter().sum()) // this one is there
@@ -45,56 +45,76 @@ use transom_locks::Rank;
 pub fn scope<'env, F: Fabric, R, E: From<Error>>(
     body: impl for<'s> FnOnce(&'s Scope<'s, 'env, F>) -> Result<R, E>,
 ) -> Result<R, E> {
-    let scope = Scope { under_way: RefCell::default(), scope: PhantomData, env: PhantomData };
+    // SAFETY: `Ending` finishes it.
+    let scope = unsafe { Scope::open() };
     let ending = Ending(&scope);
     let result = body(&scope);
-    let ended = ending.0.finish_all();
+    let ended = ending.0.finish();
     result.and_then(|result| ended.map(|()| result).map_err(E::from))
 }
 
-/// What [`scope`] lends. One thread uses it.
+/// Gets and puts on slices that the program lends: [`scope`] makes it.
 ///
 /// # Examples
 /// See [`scope`].
 pub struct Scope<'s, 'env: 's, F: Fabric> {
-    /// What was started here; none where it has been waited for.
-    under_way: RefCell<Vec<Option<UnderWay<'s, F>>>>,
+    /// Operations started here; none where the program has waited for the operation.
+    in_flight: Mutex<Vec<Option<InFlight<'s, F>>>>,
     scope: PhantomData<&'s mut &'s ()>,
     env: PhantomData<&'env mut &'env ()>,
 }
 
-struct UnderWay<'s, F: Fabric> {
+struct InFlight<'s, F: Fabric> {
     core: &'s Core<F>,
     rank: Rank,
     moving: F::Moving,
     landing: Landing,
 }
 
-/// Where what is under way goes.
+/// Destination of an operation's bytes.
 enum Landing {
-    /// It is a put.
+    /// The operation is a put.
     Nowhere,
-    /// Bytes that are lent.
-    Lent(NonNull<[u8]>),
-    /// The provider has a buffer of its own; what is to be done with it.
+    Lent(Lent<u8>),
+    /// The provider has a buffer of its own, whose bytes this takes to their places.
     Scattered(Scatter),
 }
 
 /// Takes bytes that have come to their places.
-pub(crate) type Scatter = Box<dyn FnOnce(BoxBytes) -> Result<(), FabricError>>;
+pub(crate) type Scatter = Box<dyn FnOnce(BoxBytes) -> Result<(), FabricError> + Send>;
 
 /// Waits for what a scope has started, also if there is a panic.
 struct Ending<'c, 's, 'env, F: Fabric>(&'c Scope<'s, 'env, F>);
 
 impl<F: Fabric> Drop for Ending<'_, '_, '_, F> {
     fn drop(&mut self) {
-        if let Err(error) = self.0.finish_all() {
+        if let Err(error) = self.0.finish() {
             crate::dropped::failed("a scope ended by a panic, and what it had under way failed", &error);
         }
     }
 }
 
 impl<'s, 'env, F: Fabric> Scope<'s, 'env, F> {
+    /// Opens a scope that its caller ends, for a scope of a layer above that lends more than this one.
+    ///
+    /// # Safety
+    /// The caller calls [`finish`](Self::finish) after the last use of the scope and before `'s` ends, also if there is a panic.
+    pub unsafe fn open() -> Self {
+        Scope { in_flight: Mutex::default(), scope: PhantomData, env: PhantomData }
+    }
+
+    /// Waits for all operations that were started.
+    ///
+    /// # Errors
+    /// The first error of an operation that was not waited for.
+    ///
+    /// # Examples
+    /// [`scope`] calls it where its body ends.
+    pub fn finish(&self) -> Result<(), Error> {
+        let all = 0..self.in_flight().len();
+        self.finish_some(all)
+    }
+
     /// Starts a [`put`](Target::put). `source` is the scope's until that ends.
     ///
     /// # Errors
@@ -111,33 +131,49 @@ impl<'s, 'env, F: Fabric> Scope<'s, 'env, F> {
         started.map_err(|error| target.error(error, offset, source.len()))
     }
 
-    /// Starts a [`get`](Target::get). `into` is the scope's until that ends, or until [`Coming::wait`] gives it back.
+    /// Starts a [`get`](Target::get). `into` is the scope's until that ends, or until [`Request::wait`] gives it back.
     ///
     /// # Errors
     /// As `get`.
+    ///
+    /// # Examples
+    /// ```
+    /// # let fabric = transom_shm_loopback::Loopback::alone()?;
+    /// # let mut window = transom_windows::Window::<u64, _>::allocate(&fabric, 0, 64)?;
+    /// let mut row = [7; 10];
+    /// let epoch = window.lock_shared(0)?;
+    /// transom_windows::scope(|scope| {
+    ///     let mut coming = scope.get(&epoch, 0, &mut row)?;
+    ///     while !coming.test() {
+    ///         // ... a piece of other work ...
+    ///     }
+    ///     assert_eq!(coming.wait()?, [0; 10]);
+    ///     Ok::<(), transom_windows::Error>(())
+    /// })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline]
     pub fn get<T: Pod>(
         &'s self,
         target: &'s Target<'_, T, F>,
         offset: usize,
         into: &'s mut [T],
-    ) -> Result<Coming<'s, 'env, T, F>, Error> {
+    ) -> Result<Request<'s, &'s mut [T]>, Error> {
         let (core, len) = (target.core, into.len());
         if core.data.fabric.is_shared(target.remote) {
             target.get(offset, into)?;
-            return Ok(self.coming(self.started(), NonNull::from(into)));
+            return Ok(Request::ended(into));
         }
         core.data.counters.gets.bump();
         let at = target.place(offset, len)?;
-        let (first, elements) = (self.started(), NonNull::from(into));
-        let bytes = NonNull::slice_from_raw_parts(elements.cast::<u8>(), size_of::<T>() * len);
-        // SAFETY: lent for `'s`; nobody has the elements before `coming` is waited for.
-        let started = unsafe { self.start_lent_get(target, at, bytes) };
-        started.map_err(|error| target.error(error, offset, len))?;
-        Ok(self.coming(first, elements))
+        let into = Lent::new(into);
+        // SAFETY: lent for `'s`; nobody has the elements before the request is waited for.
+        let started = unsafe { self.start_lent_get(target, at, into.bytes()) };
+        let number = started.map_err(|error| target.error(error, offset, len))?;
+        Ok(self.coming(Vec::from_iter(number), into))
     }
 
-    /// Starts a put from bytes that are lent for `'s`, before whose end the scope is done with what it has under way.
+    /// Starts a put from bytes that are lent for `'s`, before whose end the scope is done with what it has in flight.
     pub(crate) fn start_lent_put<T>(
         &self,
         target: &Target<'s, T, F>,
@@ -146,7 +182,9 @@ impl<'s, 'env, F: Fabric> Scope<'s, 'env, F> {
     ) -> Result<(), FabricError> {
         // SAFETY: as just said.
         let started = unsafe { target.core.data.fabric.lend_put(target.remote, at, NonNull::from(source)) }?;
-        self.keep(target, started, Landing::Nowhere);
+        if let Some(started) = started {
+            self.keep(target, started, Landing::Nowhere);
+        }
         Ok(())
     }
 
@@ -158,11 +196,11 @@ impl<'s, 'env, F: Fabric> Scope<'s, 'env, F> {
         source: BoxBytes,
     ) -> Result<(), FabricError> {
         let started = target.core.data.fabric.start_put(target.remote, at, source)?;
-        self.keep(target, Some(started), Landing::Nowhere);
+        self.keep(target, started, Landing::Nowhere);
         Ok(())
     }
 
-    /// Starts a get into bytes that are lent.
+    /// Starts a get into bytes that are lent. Returns its number, or none if the bytes are there.
     ///
     /// # Safety
     /// For `'s`, or until this get is waited for; nobody uses them before.
@@ -170,52 +208,51 @@ impl<'s, 'env, F: Fabric> Scope<'s, 'env, F> {
         &self,
         target: &Target<'s, T, F>,
         at: usize,
-        into: NonNull<[u8]>,
-    ) -> Result<(), FabricError> {
-        // SAFETY: as the caller says; before the end of `'s` the scope is done with what it has under way.
-        let started = unsafe { target.core.data.fabric.lend_get(target.remote, at, into) }?;
-        self.keep(target, started, Landing::Lent(into));
-        Ok(())
+        into: Lent<u8>,
+    ) -> Result<Option<usize>, FabricError> {
+        // SAFETY: as the caller says; before the end of `'s` the scope is done with what it has in flight.
+        let started = unsafe { target.core.data.fabric.lend_get(target.remote, at, into.elements()) }?;
+        Ok(started.map(|started| self.keep(target, started, Landing::Lent(into))))
     }
 
-    /// Starts a get into bytes that the provider has until it is done; `scatter` has them then.
+    /// Starts a get into bytes that the provider has until it is done; `scatter` has them then. Returns its number.
     pub(crate) fn start_get<T>(
         &self,
         target: &Target<'s, T, F>,
         at: usize,
         bytes: BoxBytes,
         scatter: Scatter,
-    ) -> Result<(), FabricError> {
+    ) -> Result<Option<usize>, FabricError> {
         let started = target.core.data.fabric.start_get(target.remote, at, bytes)?;
-        self.keep(target, Some(started), Landing::Scattered(scatter));
-        Ok(())
+        Ok(Some(self.keep(target, started, Landing::Scattered(scatter))))
     }
 
-    fn keep<T>(&self, target: &Target<'s, T, F>, started: Option<F::Moving>, landing: Landing) {
-        let under_way = started.map(|moving| UnderWay { core: target.core, rank: target.rank, moving, landing });
-        self.under_way.borrow_mut().extend(under_way.map(Some));
+    /// Keeps an operation until it is waited for. Returns its number.
+    fn keep<T>(&self, target: &Target<'s, T, F>, moving: F::Moving, landing: Landing) -> usize {
+        let mut in_flight = self.in_flight();
+        in_flight.push(Some(InFlight { core: target.core, rank: target.rank, moving, landing }));
+        in_flight.len() - 1
     }
 
-    /// How many were started.
-    pub(crate) fn started(&self) -> usize {
-        self.under_way.borrow().len()
+    fn in_flight(&self) -> MutexGuard<'_, Vec<Option<InFlight<'s, F>>>> {
+        self.in_flight.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Elements that what was started from number `first` on is to fill.
-    pub(crate) fn coming<T: Pod>(&'s self, first: usize, elements: NonNull<[T]>) -> Coming<'s, 'env, T, F> {
-        Coming { scope: self, numbers: first..self.started(), elements, element: PhantomData }
+    /// The request of elements that operations of these numbers are to fill.
+    pub(crate) fn coming<T: Pod>(&'s self, numbers: Vec<usize>, into: Lent<T>) -> Request<'s, &'s mut [T]> {
+        Request::in_flight(Gets { scope: self, numbers, into: into.bytes() }, slice::<T>)
     }
 
-    /// Waits for one; what it waited for before is done.
-    fn finish(&self, number: usize) -> Result<(), Error> {
-        let started = self.under_way.borrow_mut()[number].take();
-        let Some(UnderWay { core, rank, moving, landing }) = started else { return Ok(()) };
+    /// Waits for one operation, unless it was waited for before.
+    fn finish_one(&self, number: usize) -> Result<(), Error> {
+        let started = self.in_flight()[number].take();
+        let Some(InFlight { core, rank, moving, landing }) = started else { return Ok(()) };
         let fabric = &core.data.fabric;
         let finished = match landing {
             Landing::Nowhere => fabric.finish_moving(moving).map(drop),
             Landing::Lent(into) => {
                 // SAFETY: it was started with these, which nobody has before this is over.
-                unsafe { fabric.finish_get(moving, into) }
+                unsafe { fabric.finish_get(moving, into.elements()) }
             }
             Landing::Scattered(scatter) => fabric.finish_moving(moving).and_then(scatter),
         };
@@ -223,69 +260,47 @@ impl<'s, 'env, F: Fabric> Scope<'s, 'env, F> {
     }
 
     /// Waits for some, whichever fail; the first error.
-    fn finish_some(&self, numbers: Range<usize>) -> Result<(), Error> {
-        numbers.map(|number| self.finish(number)).fold(Ok(()), Result::and)
-    }
-
-    fn finish_all(&self) -> Result<(), Error> {
-        self.finish_some(0..self.started())
+    fn finish_some(&self, numbers: impl IntoIterator<Item = usize>) -> Result<(), Error> {
+        numbers.into_iter().map(|number| self.finish_one(number)).fold(Ok(()), Result::and)
     }
 }
 
-/// Elements that a get of a [`Scope`] is to fill. The scope waits for them if nobody else does.
-///
-/// # Examples
-/// See [`scope`].
-pub struct Coming<'s, 'env: 's, T: Pod, F: Fabric> {
+/// Gets of a scope that fill one buffer.
+struct Gets<'s, 'env: 's, F: Fabric> {
     scope: &'s Scope<'s, 'env, F>,
-    /// What they wait for.
-    numbers: Range<usize>,
-    elements: NonNull<[T]>,
-    element: PhantomData<&'s mut [T]>,
+    numbers: Vec<usize>,
+    into: Lent<u8>,
 }
 
-impl<'s, T: Pod, F: Fabric> Coming<'s, '_, T, F> {
-    /// Whether they have come, so that [`wait`](Self::wait) will return at once.
-    ///
-    /// # Errors
-    /// [`Error::Fabric`].
-    ///
-    /// # Examples
-    /// ```
-    /// # let fabric = transom_shm_loopback::Loopback::alone()?;
-    /// # let mut window = transom_windows::Window::<u64, _>::allocate(&fabric, 0, 64)?;
-    /// let mut row = [7; 10];
-    /// let epoch = window.lock_shared(0)?;
-    /// transom_windows::scope(|scope| {
-    ///     let coming = scope.get(&epoch, 0, &mut row)?;
-    ///     while !coming.test()? {
-    ///         // ... a piece of other work ...
-    ///     }
-    ///     assert_eq!(coming.wait()?, [0; 10]);
-    ///     Ok::<(), transom_windows::Error>(())
-    /// })?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn test(&self) -> Result<bool, Error> {
-        let mut under_way = self.scope.under_way.borrow_mut();
-        for started in under_way.get_mut(self.numbers.clone()).into_iter().flatten().flatten() {
-            let (core, rank) = (started.core, started.rank);
-            let moved = core.data.fabric.has_moved(&mut started.moving);
-            if !moved.map_err(|source| Error::Fabric { window: core.id, rank, source })? {
+impl<F: Fabric> Operation for Gets<'_, '_, F> {
+    fn test(&mut self) -> bool {
+        let mut in_flight = self.scope.in_flight();
+        for number in &self.numbers {
+            let Some(InFlight { core, moving, .. }) = &mut in_flight[*number] else { continue };
+            // An error stays, for `finish`.
+            if let Ok(false) = core.data.fabric.has_moved(moving) {
+                let core = *core;
+                drop(in_flight);
                 core.data.fabric.looked_in_vain();
-                return Ok(false);
+                return false;
             }
         }
-        Ok(true)
+        true
     }
 
-    /// Returns when they have come, and gives them back.
-    ///
-    /// # Errors
-    /// [`Error::Fabric`].
-    pub fn wait(mut self) -> Result<&'s mut [T], Error> {
-        self.scope.finish_some(self.numbers.clone())?;
-        // SAFETY: lent for `'s`; what was to fill them is over, and `self`, which alone stands for them, ends here.
-        Ok(unsafe { self.elements.as_mut() })
+    fn finish(self: Box<Self>) -> Result<Landed, Error> {
+        self.scope.finish_some(self.numbers)?;
+        Ok(Landed::Lent(self.into))
     }
+}
+
+/// The elements that [`Scope::coming`] was given.
+fn slice<'s, T: Pod>(landed: Landed) -> Option<&'s mut [T]> {
+    let Landed::Lent(bytes) = landed else { return None };
+    let bytes = bytes.elements();
+    let elements =
+        NonNull::slice_from_raw_parts(bytes.cast::<T>(), bytes.len().checked_div(size_of::<T>()).unwrap_or(0));
+    // SAFETY: of `coming`'s elements, which are lent for `'s`; the operations that fill them are over, and their request, which alone
+    // stands for the elements, has ended.
+    Some(unsafe { &mut *elements.as_ptr() })
 }

@@ -128,7 +128,7 @@ impl<T: Pod, F: Fabric> ValueLock<T, F> {
         let words_here = families.checked_mul(words).filter(|words| *words <= isize::MAX as usize / 16);
         let size_here =
             bytes.and_then(|bytes| words_here.map(|_| Size { bytes, ..Size::default() }).ok_or("too many locks"));
-        // Ranks must make the same object, of the same type, at the same home ranks.
+        // All ranks must make the same object, of the same type, at the same home ranks.
         let (purpose, rest) = match which {
             ValueSet::Single(home) => (Purpose::Value, home as u64),
             ValueSet::RoundRobin(len) => (Purpose::Values, len as u64),

@@ -1,4 +1,4 @@
-//! Positions of the protocols' words in a region, and from them the call of a rank that waits for such a word.
+//! Positions of the protocols' words in a region. A word's position tells the call of a rank that waits for the word.
 
 use crate::Number;
 use std::any::type_name;
@@ -148,7 +148,7 @@ impl fmt::Display for Waiting {
             (Purpose::Window, Field::Grant) => "lock_shared or lock_all",
             (Purpose::Value | Purpose::Values, Field::Go | Field::Drained) => "lock or write",
             (Purpose::Value | Purpose::Values, Field::Grant) => "read",
-            // A leaving rank waits for some of the rest; no rank waits for the others.
+            // A rank in `unlock` waits for some of these words. No rank waits for the rest.
             (_, Field::Next | Field::Waiters | Field::Link | Field::Word | Field::Tickets | Field::Slot) => "unlock",
         };
         write!(f, "{call} of {of} {number} at rank {target}")

@@ -1,4 +1,4 @@
-//! The fields that a text can choose, in one table: `eager=0,order=recent`.
+//! Fields of a [`Config`] that a text such as `eager=0,order=recent` sets, in one table.
 
 use super::{Config, Misconfigured, NAMED, Paths};
 use crate::packet::LONGEST;
@@ -10,21 +10,21 @@ use crate::sequence::FARTHEST;
 use crate::striping::{Spread, Stripe};
 use std::str::FromStr;
 
-/// A field of a [`Config`] that a text can choose.
+/// A field of a [`Config`] that a text can set.
 #[derive(Debug)]
 pub struct Field {
-    /// Its name.
+    /// Name in the text.
     pub name: &'static str,
-    /// What it is.
+    /// Meaning, with its unit.
     pub meaning: &'static str,
-    /// What its values must be.
+    /// Accepted values.
     pub must: &'static str,
     get: fn(&Config) -> String,
     set: fn(&mut Config, &str) -> Option<()>,
     pub(super) holds: fn(&Config) -> bool,
 }
 
-/// A row whose value is a number or whatever else has a text.
+/// A row whose value is parsed and printed as text, e.g. a number.
 macro_rules! row {
     ($name:literal, $($place:ident).+, $meaning:literal, $must:literal, $holds:expr) => {
         Field {
@@ -38,7 +38,7 @@ macro_rules! row {
     };
 }
 
-/// A row whose value is one of those in a table of names.
+/// A row whose value has a name in a table.
 macro_rules! choice {
     ($name:literal, $($place:ident).+, $names:ident, $meaning:literal, $must:literal) => {
         Field {
@@ -81,12 +81,12 @@ const STEPS: [(&str, Step); 5] = [
     ("write", Step::Write),
 ];
 
-/// All of them. What else a [`Config`] has, ranks must agree on, or nobody has found a reason to choose.
+/// All fields that a text can set. The other fields of a [`Config`] are fixed.
 pub const FIELDS: &[Field] = &[
     row!(
         "eager",
         eager,
-        "the longest message that is sent unasked, in bytes, in several packets if it is longer than one; a longer one is announced",
+        "longest message that is sent eagerly, in bytes, in several packets if needed; longer messages use rendezvous",
         "a number up to 1073741824",
         |config| config.eager <= 1 << 30
     ),
@@ -98,27 +98,33 @@ pub const FIELDS: &[Field] = &[
         "marker",
         marker,
         MARKERS,
-        "how it is told that a message in a ring is whole, alike at all ranks: by a mark that is seen last, by a second write, by an \
-         immediate value, or by whichever of these is cheapest of those that the rail keeps",
+        "completion flag of a message in a ring, the same at all ranks: the last bytes of the write, a second write, an immediate \
+         value, or the cheapest of these that the rail keeps",
         "rail, last, second or immediate"
     ),
-    row!("rings", rings, "rings that a rank has for its peers at most", "a number from 0 on", |_| true),
+    row!(
+        "rings",
+        rings,
+        "largest number of rings for peers; in a job on several hosts as many again for peers of this host",
+        "a number from 0 on",
+        |_| true
+    ),
     row!("ring_after", ring_after, "packets after which a peer gets a ring", "a number from 0 on", |_| true),
-    choice!("order", order, ORDERS, "in which order rings are polled", "sequential, circular or recent"),
-    row!("window", window, "packets to one peer that are not acknowledged at most", "2 to 1024", |config| {
+    choice!("order", order, ORDERS, "order in which rings are polled", "sequential, circular or recent"),
+    row!("window", window, "largest number of unacknowledged packets to one peer", "2 to 1024", |config| {
         (2..=FARTHEST).contains(&config.window)
     }),
     row!(
         "zero_copy_from",
         zero_copy_from,
-        "bytes from which on an announced message is read or written in place, not copied in packets",
+        "smallest rendezvous message that is read or written in place, in bytes; smaller ones are copied in packets",
         "a number from 1 on",
         |config| config.zero_copy_from > 0
     ),
     Field {
         name: "spread",
-        meaning: "by which rails packets go, where there are several: the first, one for each rank, each in turn, by what they \
-                  declare, or so many packets in a row",
+        meaning: "choice of a rail for each packet: the first, one for each rank, each in turn, by declared bandwidth, or a number of \
+                  packets in a row",
         must: "first, binding, round_robin, weighted or window:PACKETS, of 1 to 64 packets",
         get: |config| match config.spread {
             Spread::Window(packets) => format!("window:{packets}"),
@@ -136,44 +142,44 @@ pub const FIELDS: &[Field] = &[
         "stripe",
         stripe,
         STRIPES,
-        "how announced messages that are written or read are divided, where there are several rails: as much by each, by what \
-         they declare, or by what the last took",
+        "division of rendezvous messages in place among rails: evenly, by declared bandwidth, by the times of earlier messages, or \
+         by these times in pieces that an idle rail takes from a busy one",
         "even, weighted, adaptive or pull"
     ),
-    row!(
-        "stripe_from",
-        stripe_from,
-        "bytes of a part at least, on average, where there are several rails",
-        "a number",
-        |_| true
+    row!("stripe_from", stripe_from, "smallest average part of a divided message, in bytes", "a number", |_| true),
+    choice!(
+        "offer",
+        offer,
+        YES_OR_NO,
+        "whether the sender of a rendezvous message offers its memory for reading",
+        "yes or no"
     ),
-    choice!("offer", offer, YES_OR_NO, "whether an announced message offers its memory to be read", "yes or no"),
     choice!(
         "read_waiting",
         read_waiting,
         YES_OR_NO,
-        "whether memory that is not mapped is read though its owner waits, even if it was sent faster before",
+        "whether unmapped memory on this host is always read, even if a waiting sender sent it faster before",
         "yes or no"
     ),
     row!(
         "credit_delay",
         credit_delay,
-        "nanoseconds after which what a peer may send is told by a packet of its own",
+        "delay before pending credits are sent in a packet of their own, in ns",
         "a number",
         |_| true
     ),
     row!(
         "budget",
         budget,
-        "credit of all peers together for unreceived messages, in bytes, beside what each has before it is heard",
+        "credit of all peers together for unreceived messages, in bytes, beyond the initial credit of each peer",
         "a number up to 1073741824",
         |config| config.budget <= 1 << 30
     ),
     row!(
         "overdraft",
         overdraft,
-        "bytes of announcements and short messages that a peer may leave unreceived beyond its credit, 64 each beside their data, \
-         alike at all ranks; a send beyond that fails",
+        "limit of unreceived envelopes and short messages of a peer beyond its credit, in bytes (64 each, and their data), the same at \
+         all ranks; a send beyond that fails",
         "64 to 1073741824",
         |config| (64..=1 << 30).contains(&config.overdraft)
     ),
@@ -181,7 +187,7 @@ pub const FIELDS: &[Field] = &[
         "pipe",
         pipe.step,
         STEPS,
-        "how bytes of a pipe move, if it does not say so itself; as the next three, alike at both ends",
+        "protocol of pipes opened without a configuration; like the next three fields the same at both ends",
         "basic, piggyback, pipeline, read or write"
     ),
     row!("pipe_chunk", pipe.chunk, "bytes of a chunk of a pipe", "64 to 65536, and divisible by 8", |config| {
@@ -193,7 +199,7 @@ pub const FIELDS: &[Field] = &[
     row!(
         "pipe_zero_copy_from",
         pipe.zero_copy_from,
-        "bytes from which on a buffer that a pipe owns is not copied",
+        "smallest buffer owned by a pipe that is sent without a copy, in bytes",
         "a number",
         |_| true
     ),
@@ -201,21 +207,21 @@ pub const FIELDS: &[Field] = &[
         "paths",
         paths,
         PATHS,
-        "by what packets go between hosts, alike at all ranks: reliable connections (rc), datagrams (ud), or datagrams to all and \
-         connections for some",
+        "transport of packets between hosts, the same at all ranks: reliable connections (rc), datagrams (ud), or datagrams to all peers \
+         and connections to some",
         "rc, ud or both"
     ),
     row!(
         "connections",
         connections,
-        "connections that a rank has at most, where it has datagrams too",
+        "largest number of connections of a rank that also has datagrams",
         "a number from 0 on",
         |_| true
     ),
     row!(
         "connect_after",
         connect_after,
-        "messages to a peer after which it is asked for a connection, where there are datagrams too",
+        "messages to a peer after which a rank that also has datagrams requests a connection",
         "a number from 0 on",
         |_| true
     ),
@@ -223,22 +229,22 @@ pub const FIELDS: &[Field] = &[
         "count_windows",
         count_windows,
         YES_OR_NO,
-        "whether connections that windows and pipes have made count among `connections`",
+        "whether connections made by windows and pipes count towards `connections`",
         "yes or no"
     ),
-    row!("ud_lanes", ud_lanes, "queue pairs that datagrams are sent by in turn", "1 to 16", |config| {
+    row!("ud_lanes", ud_lanes, "queue pairs that send datagrams in turn", "1 to 16", |config| {
         (1..=16).contains(&config.ud_lanes)
     }),
     choice!(
         "checksum",
         checksum,
         YES_OR_NO,
-        "whether datagrams bring a checksum, which the receiver compares",
+        "whether datagrams carry a checksum that the receiver verifies",
         "yes or no"
     ),
     Field {
         name: RULES,
-        meaning: "which path a message takes, in place of what eager and zero_copy_from say; the last of a text",
+        meaning: "path of each message, in place of `eager` and `zero_copy_from`; must be the last field of a text",
         must: "a table of rules, or @ and the name of a file that has one",
         get: |config| {
             let rules = config.rules.clone();
@@ -252,11 +258,11 @@ pub const FIELDS: &[Field] = &[
     },
 ];
 
-/// The field whose value has commas.
+/// The field whose value may contain commas.
 const RULES: &str = "rules";
 
 impl Field {
-    /// Its value, as text.
+    /// Value in a configuration, as text.
     pub fn value(&self, config: &Config) -> String {
         (self.get)(config)
     }
@@ -266,7 +272,7 @@ pub(super) fn names() -> String {
     FIELDS.iter().map(|field| field.name).collect::<Vec<_>>().join(", ")
 }
 
-/// What a text like `eager=0,order=recent` chooses, or `aptus,connections=32`, or `rules=TRUE, Copy-Based`.
+/// Changes to a [`Config`], parsed from a text such as `eager=0,order=recent`, `aptus,connections=32` or `rules=TRUE, Copy-Based`.
 ///
 /// ```
 /// use transom_channel::{Changes, Config};
@@ -292,7 +298,7 @@ impl FromStr for Changes {
             let Some((name, value)) = part.split_once('=') else {
                 let by_name = NAMED.iter().find(|named| named.name == part);
                 let by_name = by_name.ok_or_else(|| Misconfigured::NoValue(part.to_owned()))?;
-                // What has a name stands before what changes it, wherever that is said.
+                // A named configuration applies before the fields that change it, wherever its name stands.
                 named.0.extend(by_name.text.parse::<Changes>()?.0);
                 continue;
             };
@@ -312,7 +318,7 @@ impl FromStr for Changes {
     }
 }
 
-/// The parts between commas; rules have commas of their own, and are the last.
+/// Parts between commas. Rules contain commas, so they are the last part.
 fn parts(mut text: &str) -> Vec<&str> {
     let mut parts = Vec::new();
     while !text.is_empty() {
@@ -325,7 +331,7 @@ fn parts(mut text: &str) -> Vec<&str> {
     parts
 }
 
-/// The text of a table, from a file if it names one; what is wrong with it is told with its place.
+/// Text of a table of rules, read from a file if the value names one. Errors carry line and column.
 fn rules(value: &str) -> Result<String, Misconfigured> {
     let text = match value.trim().strip_prefix('@') {
         None => value.to_owned(),
@@ -337,7 +343,7 @@ fn rules(value: &str) -> Result<String, Misconfigured> {
 }
 
 impl Changes {
-    /// A configuration with what they choose.
+    /// Returns `config` with these changes.
     pub fn of(&self, config: Config) -> Config {
         self.apply(config).expect("all values were read before")
     }

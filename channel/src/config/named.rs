@@ -1,43 +1,43 @@
-//! Configurations by name: those of the papers, each a text like those that a program writes.
+//! Named configurations: those of the papers, each a text as a user writes it.
 
 /// A configuration that has a name.
 #[derive(Debug)]
 pub struct Named {
-    /// Its name.
+    /// Name in the text.
     pub name: &'static str,
-    /// Whose it is.
+    /// Meaning and source.
     pub meaning: &'static str,
-    /// What it chooses.
+    /// Fields that it sets.
     pub text: &'static str,
 }
 
-/// All of them. A text begins with what its name says, and changes that.
+/// All named configurations. Other fields of a text apply after the named ones.
 pub const NAMED: &[Named] = &[
     Named {
         name: "ics",
-        meaning: "the rings of MVAPICH (Liu, Wu, Panda 2003): 100 slots of 2 KiB, announced messages written",
+        meaning: "rings of MVAPICH (Liu, Wu, Panda 2003): 100 slots of 2 KiB, rendezvous by write",
         text: "ring_slots=100,ring_bytes=2048,rings=64,ring_after=10,window=128,eager=2008,zero_copy_from=2009,offer=no",
     },
     Named {
         name: "ipdps",
-        meaning: "the pipe of MPICH2 (Liu et al. 2004): chunks of 16 KiB, long buffers read",
+        meaning: "pipe of MPICH2 (Liu et al. 2004): chunks of 16 KiB, long buffers are read",
         text: "pipe=read,pipe_chunk=16384,pipe_chunks=16,pipe_zero_copy_from=32768",
     },
     Named {
         name: "multirail",
-        meaning: "several rails (Liu, Vishnu, Panda 2004): packets by each in turn, announced messages written, and divided by \
+        meaning: "several rails (Liu, Vishnu, Panda 2004): packets outside rings by each rail in turn, rendezvous by write, divided by \
                   measured times",
         text: "spread=round_robin,stripe=adaptive,stripe_from=8192,offer=no",
     },
     Named {
         name: "aptus",
-        meaning: "MVAPICH-Aptus (Koop, Jones, Panda 2008): datagrams to all, connections with 16, rings for 8, by the rules of its slides",
+        meaning: "MVAPICH-Aptus (Koop, Jones, Panda 2008): datagrams to all, 16 connections, 8 rings, the rules of its slides",
         text: "paths=both,ring_slots=32,ring_bytes=2048,rings=8,ring_after=32,connections=16,connect_after=16,offer=no,rules=\
                MSG_SIZE <= 2048, RC-FP, MSG_SIZE <= 2008, UD-SR, MSG_SIZE <= 8192, RC-SR, MSG_SIZE <= 8192, UD-SR, \
                TRUE, RC-RDMA, TRUE, UD-ZCopy, TRUE, Copy-Based",
     },
-    Named { name: "rc", meaning: "connections with all", text: "paths=rc" },
-    Named { name: "ud", meaning: "datagrams alone", text: "paths=ud,rings=0" },
+    Named { name: "rc", meaning: "connections to all peers", text: "paths=rc" },
+    Named { name: "ud", meaning: "datagrams only, without rings", text: "paths=ud,rings=0" },
 ];
 
 pub(super) fn names() -> String {

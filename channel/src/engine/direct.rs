@@ -1,10 +1,10 @@
-//! Long messages on the short path, between ranks that share memory: announced in the ring of the peer at once, read as soon as that is
-//! seen, and acknowledged in the peer's ring. What stands in the way takes the long path, to the same packets.
+//! Long messages on the short path, between ranks that share memory: announced in the peer's ring at once, read as soon as that is seen, and
+//! acknowledged in the peer's ring. Any obstacle sends them on the long path, to the same packets.
 
-use super::depart::{post, stripe_token};
+use super::post::post;
 use super::request::{Moving, Receive, Request, Send, outcome};
-use super::route::Post;
 use super::short::admitted;
+use super::tx::stripe_token;
 use super::{Engine, Room};
 use crate::credit::HEADER;
 use crate::error::Error;
@@ -15,12 +15,12 @@ use crate::ring::Look;
 use crate::slab::Id;
 use crate::wire::{Data, Key, Lane, Part, Rank, Wire};
 
-/// Messages in a row, at most: then a turn of progress is due, so that other peers are heard.
+/// Most messages in a row. Then a turn of progress is due, so that other peers are heard.
 const IN_A_ROW: u32 = 16;
 
 impl<W: Wire> Engine<W> {
-    /// As [`send`](Self::send), unless the message would have to wait here until the peer or the wire takes more: its memory is given
-    /// back then, and nothing was sent.
+    /// Same as [`send`](Self::send), unless the message would have to wait here until the peer or the wire takes more: then nothing is sent, and
+    /// its memory is given back.
     pub fn send_unless_it_waits(
         &mut self,
         to: Rank,
@@ -33,23 +33,27 @@ impl<W: Wire> Engine<W> {
         let id = self.send(to, context, tag, memory, length, sync);
         let waits =
             |engine: &Self| matches!(engine.requests.get(id), Some(Request::Send(Send { state: Sending::Queued, .. })));
-        // What has come may let it go.
+        // Events may let it go.
         if !waits(self) || self.progress() > 0 && !waits(self) {
             return Ok(id);
         }
-        let last = self.peers.get_mut(&to).and_then(|peer| peer.sends.pop_back());
+        let last = self.peers.get_mut(&to).and_then(|peer| peer.tx.withdraw());
         debug_assert_eq!(last, Some(id), "it is the last of those that wait");
         self.complete(id, Err(Error::NoMessage));
         let memory = self.take(id).and_then(|taken| taken.memory);
         Err(memory.expect("a send has memory"))
     }
 
-    /// Announces a message, or does nothing: then it waits for its turn.
+    /// Announces a message at once. Returns false if the message has to wait for its turn.
     pub(super) fn announce(&mut self, id: Id, to: Rank) -> bool {
         let (Some(peer), Some(Request::Send(send))) = (self.peers.get_mut(&to), self.requests.get_mut(id)) else {
             return false;
         };
-        let is_free = peer.clear && peer.up[0] && peer.can_announce(self.config.overdraft) && peer.outgoing.room() > 0;
+        let overdraft = peer.overdraft(self.config.overdraft);
+        let is_free = peer.tx.is_clear()
+            && peer.lanes.is_up(0)
+            && peer.credits.can_announce(overdraft)
+            && peer.tx.window.room() > 0;
         if !is_free || !self.routes[peer.near].read_at_once.contains(&send.envelope.length) {
             return false;
         }
@@ -60,21 +64,22 @@ impl<W: Wire> Engine<W> {
         if !post!(self, peer, &body, Data::None, None) {
             return false;
         }
-        peer.purse.spend(HEADER);
+        peer.credits.spend(HEADER);
         self.meter.rendezvous += 1;
         let announced = send.state.announce();
         debug_assert_eq!(announced, Ok(()));
         true
     }
 
-    /// Takes an announcement that lies next in the ring of a peer, if a receive into memory waits for its message. Whether it did.
+    /// Takes an announcement that lies next in the ring of a peer, if a receive into memory waits for its message. Returns whether it did.
     #[inline(never)]
     pub(super) fn take_announced(&mut self, rank: Rank) -> bool {
         let Some(peer) = self.peers.get_mut(&rank) else { return false };
         let read_at_once = &self.routes[peer.near].read_at_once;
-        let Some(ring) = peer.ring_in.as_mut().filter(|_| peer.joined && peer.clear && !read_at_once.is_empty()) else {
+        if !(peer.credits.is_joined() && peer.tx.is_clear()) || read_at_once.is_empty() {
             return false;
-        };
+        }
+        let Some(ring) = peer.rings.incoming.as_mut() else { return false };
         let Some(place) = ring.half.place() else { return false };
         let Look::Message { at, length } = ring.half.look(self.wire.word(&ring.memory, place)) else { return false };
         let mut head = [0; LONGEST];
@@ -82,39 +87,40 @@ impl<W: Wire> Engine<W> {
         self.wire.read(&ring.memory, at, head);
         let Ok((Packet { source, sequence, values, body }, _)) = Packet::decode(head, length) else { return false };
         let Body::Rts { envelope, sender, keys } = body else { return false };
-        if !peer.is_next(source, sequence) || !read_at_once.contains(&envelope.length) || self.in_a_row >= IN_A_ROW {
+        let is_full = self.polling.in_a_row() >= IN_A_ROW;
+        if !peer.is_next(source, sequence) || !read_at_once.contains(&envelope.length) || is_full {
             return false;
         }
         let label = Label { context: envelope.context, source: rank, tag: envelope.tag };
         let Some((number, &id)) = self.matching.first(label) else { return false };
         let Some(Request::Receive(receive)) = self.requests.get_mut(id) else { return false };
         if !matches!(receive.room, Room::Into(..) | Room::Make(_))
-            || admitted(peer, values, 0, &mut self.budget).is_none()
+            || admitted(peer, values, 0, &mut self.credits).is_none()
         {
             return false;
         }
-        receive.room = std::mem::replace(&mut receive.room, Room::Allocate).of(envelope.length);
+        receive.room.make(envelope.length);
         receive.posted = None;
         self.matching.cancel(number);
-        // First, so that what it frees is told beside the acknowledgement. It loses nobody, since nothing waits for the peer.
+        // First, so that the acknowledgement also carries the freed slot. No peer is lost by it, because nothing waits for this one.
         self.taken(rank, envelope.length);
         debug_assert!(self.peers.contains_key(&rank));
         self.begin(id, rank, envelope, sender, keys, true);
-        // It may come another way, which its sender is to be told.
-        if self.peers.get(&rank).is_some_and(|peer| !peer.clear) {
+        // If it comes by another protocol, an answer for the sender waits.
+        if self.peers.get(&rank).is_some_and(|peer| !peer.tx.is_clear()) {
             self.flush(rank);
         }
         true
     }
 
-    /// Whether a message is one of those that are read at once, and this rank can read it.
+    /// Returns true if a message of this length is read at once, and this rank can read it.
     pub(super) fn is_read_at_once(&mut self, from: Rank, length: u64) -> bool {
         let peer = &self.peers[&from];
-        let suits = peer.clear && peer.up[0] && self.routes[peer.near].read_at_once.contains(&length);
+        let suits = peer.tx.is_clear() && peer.lanes.is_up(0) && self.routes[peer.near].read_at_once.contains(&length);
         suits && self.wire.reads(Lane { peer: from, rail: 0 })
     }
 
-    /// Reads a message that has met its receive. Gives it back if the wire does not take it now.
+    /// Reads a message that has met its receive. Gives it back if the wire refuses.
     pub(super) fn read_at_once(&mut self, id: Id, mut moving: Moving, offered: Key) -> Result<(), Moving> {
         let Some(Request::Receive(Receive { room: Room::Into(memory, _), moving: way, .. })) =
             self.requests.get_mut(id)
@@ -129,14 +135,14 @@ impl<W: Wire> Engine<W> {
         self.meter.read_bytes += length;
         if !done {
             // The sender is copying a part of it.
-            self.has_moved = true;
+            self.transmit.set_moved();
             moving.state = Receiving::new(Mover::Read, length, 1);
             *way = Some(Box::new(moving));
             return Ok(());
         }
         let body = Body::Ack { sender: moving.sender };
         let peer = self.peers.get_mut(&from).expect("it sent this");
-        if peer.outgoing.room() == 0 || !post!(self, peer, &body, Data::None, None) {
+        if peer.tx.window.room() == 0 || !post!(self, peer, &body, Data::None, None) {
             self.reply(from, body);
         }
         self.is_there(id, from, moving.way, outcome(from, moving.envelope, moving.room));

@@ -1,37 +1,31 @@
-//! Rails that are cut: what was posted on them goes by others, once, and in the end they are used again.
+//! Failover: requests of a rail that was cut go by others, once, and in the end the rail is used again.
 //!
-//! Each end takes back what it had posted and asks the other, by another rail, how many packets had come by the lane. A lane is in
-//! order: so what was posted before the last of those has taken effect, and the rest is posted again. Packets have their places
-//! in the sequence, so that one that came after all is dropped. A write is done again only while its FIN has not come: until then the
-//! memory is the receiver's, and the same bytes do no harm; its FIN follows it on its new lane. Reads are done again in any case.
+//! Each end takes back what it had posted, and asks the other by another rail how many packets had come by the cut one. A rail is in
+//! order: requests before the last packet that came have taken effect, and the rest is posted again. Packets have their place in the
+//! sequence, so that one that came after all is dropped. A write is done again only while its FIN has not come: until then the memory
+//! is the receiver's, and the same bytes do no harm. Its FIN follows it on its new rail. Reads are done again in any case.
 //!
-//! An end answers once it has ended its own lane and has polled all that came by it. A lane is used again once its end has its answer
-//! and has given its own. A ring is left with its rail; what had come to it is received.
+//! An end answers once it has ended its own end of the rail and has polled all that came by it. It uses the rail again once it has the
+//! peer's answer and has given its own. A ring is left with its rail; packets that had come to it are received.
 
 use super::Engine;
-use super::cuts::{Cut, Item, split_off};
-use super::depart::{Step, stripe_token};
-use super::peer::{Move, Peer, Reply};
+use super::parts::failover::Item;
+use super::parts::transfers::Transfer;
+use super::peer::Peer;
 use super::request::{Receive, Request};
+use super::tx::{Step, stripe_token};
 use crate::error::Lost;
 use crate::packet::{Body, LONGEST, Packet};
 use crate::pipe;
-use crate::slab::Id;
 use crate::striping::Rails;
 use crate::wire::{self, Data, Lane, Left, Part, Rank, Why, Wire};
 
-/// Whether a peer takes back a ring that was left with its rail.
-pub(super) fn was_left_for_a_cut<M>(peer: &mut Peer<M>, ring: u16) -> bool {
-    peer.failover.as_mut().is_some_and(|failover| failover.closed.take_if(|closed| *closed == ring).is_some())
-}
-
 impl<W: Wire> Engine<W> {
-    /// A lane passes nothing any more.
+    /// A rail passes nothing any more.
     pub(super) fn cut(&mut self, lane: Lane) {
         let Lane { peer: rank, rail } = lane;
-        let pipes = rail == 0 && self.pipes.to(rank).next().is_some();
-        if !self.fails_over(rank) || pipes {
-            // There is no other, or what goes by it cannot go by another.
+        if !self.fails_over(rank) || rail == 0 && self.pipes.has(rank) {
+            // There is no other rail, or a pipe is bound to this one.
             return self.fail(rank, Why::Unreachable.into());
         }
         if self.reach(rank).is_err() {
@@ -39,51 +33,31 @@ impl<W: Wire> Engine<W> {
         }
         let peer = self.peers.get_mut(&rank).expect("was reached");
         let left = self.wire.take_back(lane);
-        peer.up[rail] = false;
-        peer.pulled[rail] = 0;
+        peer.lanes.set_up(rail, false);
         let failover = peer.failover.get_or_insert_default();
         let mut items = Vec::new();
-        // From the last: of stripes with one token the earlier may be done, and not be told yet.
+        // From the last: of stripes with one token the earlier may be done, and not be reported yet.
         for left in left.into_iter().rev() {
             match left {
                 Left::Send(memory, length) if is_notice(&self.wire, &memory, length) => {
                     self.wire.give(memory);
-                    // It may be lost; and says no more than what is so now.
-                    failover.lanes.iter_mut().for_each(|cut| cut.tell |= cut.epoch > 0);
+                    failover.notify_again();
                 }
                 Left::Send(memory, length) => items.push(Item::Packet { memory, length, went: true }),
                 Left::Put(memory, length) => items.push(Item::Packet { memory, length, went: false }),
                 Left::Moved(token) if pipe::is_token(token) => {}
-                Left::Moved(token) => {
-                    let at = peer.posted.iter().rposition(|(posted, _)| *posted == token);
-                    items.extend(at.map(|at| Item::Move(peer.posted.remove(at).1)));
-                }
+                Left::Moved(token) => items.extend(peer.transfers.recall(token).map(Item::Posted)),
             }
         }
         items.reverse();
-        let replies = split_off(&mut peer.replies, |reply| reply.rail == Some(rail));
-        items.extend(replies.into_iter().map(|reply| Item::Reply(reply.body)));
-        items.extend(split_off(&mut peer.moves, |next| next.rail == rail).into_iter().map(Item::Unposted));
-        for (_, item) in split_off(&mut failover.again, |(on, _)| *on == rail) {
-            items.push(match item {
-                Item::Packet { memory, length, .. } => Item::Packet { memory, length, went: false },
-                other => other,
-            });
-        }
-        let cut = &mut failover.lanes[rail];
-        cut.up = false;
-        // Where it was cut before it was asked what had come, only a ring has been written to since.
-        cut.items.extend(items);
-        if !cut.asks {
-            cut.epoch += 1;
-            (cut.asks, cut.tell) = (true, true);
-        }
+        items.extend(peer.tx.take_bound(rail).into_iter().map(|reply| Item::Reply(reply.body)));
+        items.extend(peer.transfers.cut(rail).into_iter().map(Item::Unposted));
+        failover.cut(rail, items);
         if rail == 0 {
-            peer.mark = None;
-            if let Some(ring) = peer.ring_out.take() {
-                failover.closed = Some(ring.ring);
+            if let Some(ring) = peer.rings.cut() {
+                failover.close_ring(ring);
             }
-            if peer.ring_in.is_some() || peer.ring_polled.is_some() {
+            if peer.rings.has_given() {
                 self.leave_ring(rank);
             }
         }
@@ -91,43 +65,35 @@ impl<W: Wire> Engine<W> {
         self.list(rank);
     }
 
-    /// The peer is asked to write to its ring no more, once.
-    pub(super) fn leave_ring(&mut self, rank: Rank) {
-        let Some(peer) = self.peers.get_mut(&rank) else { return };
-        let ring = peer.values.ring;
-        if peer.leaves.replace(ring) != Some(ring) {
-            self.reply(rank, Body::Leave { ring });
-        }
+    /// Number of rails to a peer.
+    fn rails_to(&self, rank: Rank) -> usize {
+        self.routes[self.wire.is_near(rank)].rails.len()
     }
 
-    /// The peer says that a lane is cut, and perhaps what had come to it.
+    /// Returns true if the other rails to a peer take the requests of a cut one.
+    fn fails_over(&self, rank: Rank) -> bool {
+        self.routes[self.wire.is_near(rank)].fails_over
+    }
+
+    /// The peer says that a rail is cut, and perhaps how many packets had come by it.
     pub(super) fn peer_cut(&mut self, lane: Lane, epoch: u32, heard: u32, came: u32) -> Result<(), Lost> {
         let Lane { peer: rank, rail } = lane;
         if !self.fails_over(rank) || rail >= self.rails_to(rank) {
             return Err(Lost::Broken("it speaks of a rail that there is not"));
         }
-        let cut = |engine: &mut Self| {
-            let peer = engine.peers.get_mut(&rank)?;
-            let cut = &mut peer.failover.get_or_insert_default().lanes[rail];
-            let news = epoch > cut.heard;
-            if news {
-                (cut.heard, cut.owes) = (epoch, true);
-            }
-            Some(news && !cut.asks)
-        };
-        let Some(ends) = cut(self) else { return Ok(()) };
-        if ends {
+        let Some(peer) = self.peers.get_mut(&rank) else { return Ok(()) };
+        if peer.failover.get_or_insert_default().peer_cut(rail, epoch) {
             self.cut(lane);
         }
         let Some(peer) = self.peers.get_mut(&rank) else { return Ok(()) };
-        let cut = &mut peer.failover.get_or_insert_default().lanes[rail];
-        if cut.owes && !self.answers.contains(&rank) {
+        let failover = peer.failover.get_or_insert_default();
+        if failover.owes(rail) && !self.answers.contains(&rank) {
             self.answers.push(rank);
         }
-        if cut.asks && heard == cut.epoch { self.settle(lane, came) } else { Ok(()) }
+        if failover.is_answer(rail, heard) { self.settle(lane, came) } else { Ok(()) }
     }
 
-    /// A packet came by a queue. Where there are several rails they are counted, but those that speak of cuts.
+    /// Counts a packet that came by a queue, where rails fail over. Notices are not counted.
     pub(super) fn count_arrival(&mut self, lane: Lane, packet: Part<'_, W::Memory>) {
         let Some(peer) = self.peers.get_mut(&lane.peer).filter(|peer| self.routes[peer.near].fails_over) else {
             return;
@@ -135,115 +101,94 @@ impl<W: Wire> Engine<W> {
         let mut kind = [0];
         self.wire.read(packet.memory, packet.at, &mut kind[..packet.length.min(1)]);
         if kind != [Body::CUT] {
-            peer.came[lane.rail] = peer.came[lane.rail].wrapping_add(1);
+            peer.lanes.arrived(lane.rail);
         }
     }
 
-    /// All that came is taken: the peers are told how much it was.
+    /// All packets that came are taken: reports their number to peers.
     pub(super) fn answer_cuts(&mut self) {
         for rank in std::mem::take(&mut self.answers) {
-            let Some(peer) = self.peers.get_mut(&rank) else { continue };
-            let Some(failover) = peer.failover.as_mut() else { continue };
-            for (rail, cut) in failover.lanes.iter_mut().enumerate().filter(|(_, cut)| cut.owes) {
-                cut.owes = false;
-                let came = std::mem::take(&mut peer.came[rail]);
-                (cut.answer, cut.tell) = ((cut.heard, came), true);
-            }
+            let Some(Peer { failover: Some(failover), lanes, .. }) = self.peers.get_mut(&rank) else { continue };
+            failover.answer(|rail| lanes.take_came(rail));
             (0..self.rails_to(rank)).for_each(|rail| self.raise(Lane { peer: rank, rail }));
             self.list(rank);
         }
     }
 
-    /// A lane passes, for the first time or again.
+    /// A rail passes, for the first time or again.
     pub(super) fn is_up(&mut self, lane: Lane) {
         let Some(peer) = self.peers.get_mut(&lane.peer) else { return };
         match &mut peer.failover {
             Some(failover) => {
-                failover.lanes[lane.rail].up = true;
+                failover.passes(lane.rail);
                 self.raise(lane);
             }
-            None => peer.up[lane.rail] = true,
+            None => peer.lanes.set_up(lane.rail, true),
         }
         self.list(lane.peer);
     }
 
+    /// Uses a rail again once both ends are done with its cut.
     fn raise(&mut self, lane: Lane) {
-        let Some(peer) = self.peers.get_mut(&lane.peer) else { return };
-        let Some(failover) = peer.failover.as_mut() else { return };
-        let cut = &mut failover.lanes[lane.rail];
-        if cut.up && !cut.asks && !cut.owes && !peer.up[lane.rail] {
-            peer.up[lane.rail] = true;
-            let stuck = std::mem::take(&mut failover.stuck);
+        let Some(Peer { failover: Some(failover), lanes, .. }) = self.peers.get_mut(&lane.peer) else { return };
+        if failover.is_settled(lane.rail) && !lanes.is_up(lane.rail) {
+            lanes.set_up(lane.rail, true);
+            let stuck = failover.take_stuck();
             self.send_on(lane.peer, stuck);
         }
     }
 
-    /// So many packets had come by a lane that was cut: those that did not, and what is behind, go by others.
+    /// The peer has answered how many packets had come by a cut rail: the rest, with all requests behind it, goes by others.
     fn settle(&mut self, lane: Lane, came: u32) -> Result<(), Lost> {
         let Lane { peer: rank, rail } = lane;
-        let Some(peer) = self.peers.get_mut(&rank) else { return Ok(()) };
-        let cut = &mut peer.failover.get_or_insert_default().lanes[rail];
-        cut.asks = false;
-        let items = std::mem::take(&mut cut.items);
-        let sent = items.iter().filter(|item| matches!(item, Item::Packet { went: true, .. })).count() as u32;
-        let went = std::mem::take(&mut peer.went[rail]);
-        let received = came.wrapping_sub(went.wrapping_sub(sent));
-        if received > sent {
-            return Err(Lost::Broken("it received what was not sent"));
-        }
-        let mut packets = (0..).zip(&items).filter(|(_, item)| matches!(item, Item::Packet { went: true, .. }));
-        let effective =
-            received.checked_sub(1).map_or(0, |last| packets.nth(last as usize).map_or(0, |(at, _)| at + 1));
-        let mut rest = Vec::new();
+        let Some(Peer { failover: Some(failover), lanes, .. }) = self.peers.get_mut(&rank) else { return Ok(()) };
+        let [done, again] = failover.settle(rail, lanes.take_went(rail), came)?;
         let now = self.wire.now();
-        for (at, item) in items.into_iter().enumerate() {
+        for item in done {
             match item {
-                Item::Packet { memory, .. } if at < effective => self.wire.give(memory),
-                Item::Move(done) if at < effective && done.writes => self.moved(stripe_token(done.id, done.rail), now),
-                other => rest.push(other),
+                Item::Packet { memory, .. } => self.wire.give(memory),
+                Item::Posted(done) => self.moved(stripe_token(done.id, done.rail), now),
+                Item::Unposted(_) | Item::Reply(_) => {}
             }
         }
-        self.send_on(rank, rest);
+        self.send_on(rank, again);
         self.raise(lane);
         self.list(rank);
         Ok(())
     }
 
-    /// Has these go by other rails, those of one message by one and in their order: so no FIN comes before a write that it tells of.
+    /// Queues requests for other rails: those of one message for one rail and in their order, so that no FIN comes before a write that it
+    /// is for.
     fn send_on(&mut self, rank: Rank, items: Vec<Item<W::Memory>>) {
         let mut again: Vec<(Option<usize>, Item<W::Memory>)> = Vec::new();
         for item in items {
             match item {
-                Item::Move(mut next) => {
+                Item::Posted(mut next) => {
                     next.any = Rails::default();
                     let before = again.iter().find_map(|(rail, item)| match item {
-                        Item::Move(of) if of.id == next.id => Some(*rail),
+                        Item::Posted(of) if of.id == next.id => Some(*rail),
                         _ => None,
                     });
                     let rail = before.unwrap_or_else(|| self.other_rail(rank, &next));
                     next.rail = rail.unwrap_or(next.rail);
-                    again.push((rail, Item::Move(next)));
+                    again.push((rail, Item::Posted(next)));
                 }
                 Item::Unposted(mut next) => match (self.other_rail(rank, &next), self.peers.get_mut(&rank)) {
                     (Some(rail), Some(peer)) => {
                         (next.rail, next.any) = (rail, Rails::default());
-                        peer.moves.push_back(next);
+                        peer.transfers.push(next);
                     }
                     _ => again.push((None, Item::Unposted(next))),
                 },
                 Item::Reply(body) => {
-                    // FINs go in the order of their writes: one that waits is of the last write that has none.
+                    // FINs go in the order of their writes: one that waits is for the last write that has none.
                     let write = again.iter_mut().rev().find_map(|(_, item)| match item {
-                        Item::Move(of)
-                            if of.fin.is_none() && self.receiver_of(of).is_some_and(|id| is_fin(&body, id)) =>
-                        {
-                            Some(of)
-                        }
+                        Item::Posted(of) if of.fin.is_none() && self.is_fin_of(&body, of) => Some(of),
                         _ => None,
                     });
                     match (write, self.peers.get_mut(&rank)) {
                         (Some(write), _) => write.fin = Some(body),
-                        (None, Some(peer)) => peer.replies.push_back(Reply { body, rail: None }),
+                        (None, Some(peer)) => peer.tx.reply(body, None),
                         (None, None) => {}
                     }
                 }
@@ -253,52 +198,43 @@ impl<W: Wire> Engine<W> {
                     self.wire.read(&memory, 0, head);
                     let body = Packet::decode(head, length).map(|(packet, _)| packet.body);
                     let mut before = again.iter().filter_map(|(rail, item)| match item {
-                        Item::Move(of) => {
-                            let fin = |id| body.as_ref().is_ok_and(|body| is_fin(body, id));
-                            self.receiver_of(of).filter(|id| fin(*id)).map(|_| *rail)
-                        }
+                        Item::Posted(of) => body.as_ref().is_ok_and(|body| self.is_fin_of(body, of)).then_some(*rail),
                         _ => None,
                     });
-                    let any = || self.peers.get(&rank)?.up.iter().position(|up| *up);
+                    let any = || self.peers.get(&rank)?.lanes.up().iter().position(|up| *up);
                     let rail = before.next().unwrap_or_else(any);
                     again.push((rail, Item::Packet { memory, length, went }));
                 }
             }
         }
-        let Some(failover) = self.peers.get_mut(&rank).and_then(|peer| peer.failover.as_mut()) else { return };
-        for (rail, item) in again {
-            match rail {
-                Some(rail) => failover.again.push_back((rail, item)),
-                None => failover.stuck.push(item),
-            }
+        if let Some(Peer { failover: Some(failover), .. }) = self.peers.get_mut(&rank) {
+            failover.queue(again);
         }
     }
 
-    /// The receiver's request of a write.
-    fn receiver_of(&self, of: &Move) -> Option<Id> {
-        match self.requests.get(of.id)? {
-            Request::Send(send) if of.writes => send.receiver,
+    /// Returns true if a packet is a FIN for the message of a write.
+    fn is_fin_of(&self, body: &Body, of: &Transfer) -> bool {
+        let answered = match self.requests.get(of.id) {
+            Some(Request::Send(send)) if of.writes => send.receiver,
             _ => None,
-        }
+        };
+        matches!(body, Body::Fin { receiver, .. } if answered == Some(*receiver))
     }
 
-    /// A rail that a write or read can go by now.
-    fn other_rail(&mut self, rank: Rank, next: &Move) -> Option<usize> {
+    /// A rail that a write or read can take now.
+    fn other_rail(&mut self, rank: Rank, next: &Transfer) -> Option<usize> {
         let peer = self.peers.get(&rank)?;
-        let (memory, keys, timed) = match self.requests.get_mut(next.id)? {
-            Request::Send(send) => (&send.memory, &mut send.keys, &mut send.timed),
-            Request::Receive(Receive { room: super::Room::Into(memory, _), keys, moving: Some(moving), .. }) => {
-                (&*memory, keys, &mut moving.timed)
-            }
-            _ => return None,
-        };
-        // What went another way than it was cut for teaches nothing.
-        *timed = None;
+        let request = self.requests.get_mut(next.id)?;
+        if matches!(request, Request::Receive(Receive { moving: None, .. })) {
+            return None;
+        }
+        request.forget_times();
+        let (memory, keys) = request.memory()?;
         let keys = keys.get_or_insert_default();
         let rails = &self.routes[peer.near].rails;
         (0..rails.len()).find(|rail| {
             let can = if next.writes { rails[*rail].write } else { rails[*rail].read };
-            let there = peer.up[*rail] && can && next.keys[*rail].is_some();
+            let there = peer.lanes.is_up(*rail) && can && next.keys[*rail].is_some();
             if there && keys[*rail].is_none() {
                 keys[*rail] = self.wire.register(memory, Lane { peer: rank, rail: *rail });
             }
@@ -306,80 +242,58 @@ impl<W: Wire> Engine<W> {
         })
     }
 
-    /// Posts a notice, or something again.
+    /// Posts a notice, or a request again.
     pub(super) fn post_again(&mut self, rank: Rank) -> Step {
         let Some(peer) = self.peers.get_mut(&rank) else { return Step::Waits };
-        if peer.failover.is_none() {
-            return Step::Waits;
-        }
-        let (values, up) = (peer.values, peer.up);
         let Some(failover) = peer.failover.as_mut() else { return Step::Waits };
-        if let Some(told) = failover.lanes.iter().position(|cut| cut.tell) {
-            let Cut { epoch, answer: (heard, came), .. } = failover.lanes[told];
-            let body = Body::Cut { rail: told as u8, epoch, heard, came };
-            // By a lane that passes again, too, though nothing else may go by it yet.
-            let mut rails =
-                (0..self.routes[peer.near].rails.len()).filter(|rail| up[*rail] || failover.lanes[*rail].up);
-            let packet = Packet { source: self.rank, sequence: 0, values, body };
+        if let Some((cut, body)) = failover.notice() {
+            // A notice may also take a rail that passes again, though nothing else may yet.
+            let rails = 0..self.routes[peer.near].rails.len();
+            let mut rails = rails.filter(|rail| peer.lanes.is_up(*rail) || failover.is_passing(*rail));
+            let packet = Packet { source: self.rank, sequence: 0, values: peer.credits.values(), body };
             let mut head = [0; LONGEST];
             let header = packet.encode(&mut head);
             let head = &head[..header];
-            let mut post = |rail| {
+            let post = |rail| {
                 let request = wire::Request::Send { head, body: Data::None };
                 self.wire.post(Lane { peer: rank, rail }, request).is_ok()
             };
-            if rails.any(&mut post) {
-                failover.lanes[told].tell = false;
+            if rails.any(post) {
+                failover.notified(cut);
                 return Step::Posted;
             }
             return Step::Busy;
         }
-        let Some((rail, item)) = failover.again.pop_front() else { return Step::Waits };
+        let Some((rail, item)) = failover.next() else { return Step::Waits };
         let lane = Lane { peer: rank, rail };
         let item = match item {
             Item::Packet { memory, length, went } => {
                 let body = Data::Of(Part { memory: &memory, at: 0, length });
                 if self.wire.post(lane, wire::Request::Send { head: &[], body }).is_ok() {
-                    peer.went[rail] = peer.went[rail].wrapping_add(1);
+                    peer.lanes.sent(rail, false);
                     self.wire.give(memory);
                     self.meter.rerouted += 1;
                     return Step::Posted;
                 }
                 Item::Packet { memory, length, went }
             }
-            Item::Move(next) => match self.hand_over(rank, next) {
+            Item::Posted(next) => match self.hand_over(rank, next) {
                 None => {
                     self.meter.rerouted += 1;
                     return Step::Posted;
                 }
-                Some(next) => Item::Move(next),
+                Some(next) => Item::Posted(next),
             },
             other => other,
         };
-        if let Some(failover) = self.peers.get_mut(&rank).and_then(|peer| peer.failover.as_mut()) {
-            failover.again.push_front((rail, item));
+        if let Some(Peer { failover: Some(failover), .. }) = self.peers.get_mut(&rank) {
+            failover.put_back(rail, item);
         }
         Step::Busy
     }
-
-    /// A write or read has ended.
-    pub(super) fn forget_posted(&mut self, id: Id, token: u64) -> Option<Move> {
-        let rank = match self.requests.get(id)? {
-            Request::Send(send) => send.to,
-            Request::Receive(Receive { moving: Some(moving), .. }) => moving.from,
-            _ => return None,
-        };
-        let posted = &mut self.peers.get_mut(&rank)?.posted;
-        let at = posted.iter().position(|(posted, _)| *posted == token)?;
-        Some(posted.remove(at).1)
-    }
 }
 
-fn is_fin(body: &Body, id: Id) -> bool {
-    matches!(body, Body::Fin { receiver, .. } if *receiver == id)
-}
-
-/// Whether a packet that was posted says that a lane is cut: it is counted by neither end.
+/// Returns true if a packet that was posted is a notice of a cut, which neither end counts.
 fn is_notice<W: Wire>(wire: &W, memory: &W::Memory, length: usize) -> bool {
     let mut kind = [0];
     wire.read(memory, 0, &mut kind[..length.min(1)]);

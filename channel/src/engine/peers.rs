@@ -1,10 +1,10 @@
-//! The peers that a rank has talked with, by their ranks: found without hashing.
+//! The peers that a rank has talked with, found by their ranks without hashing.
 
 use super::peer::Peer;
 use crate::wire::Rank;
 use std::ops::Index;
 
-/// A place for each rank up to the highest that was talked with, and a record for each that was.
+/// A place for each rank up to the highest one that was talked with, and a record for each rank that was.
 pub(super) struct Peers<M>(Vec<Option<Box<Peer<M>>>>);
 
 impl<M> Default for Peers<M> {

@@ -8,17 +8,17 @@ use crate::slab::Id;
 use crate::striping::Timed;
 use crate::wire::Rank;
 
-/// Where a message is received.
+/// Target of a receive.
 #[derive(Debug)]
 pub enum Room<M> {
-    /// Into the first bytes of this memory, so many.
+    /// Into the first bytes of this memory: at most this many.
     Into(M, usize),
     /// Into memory that is taken when the message is matched.
     Allocate,
-    /// Into memory that this function makes when the message is matched, of as many bytes as that has. It must not use the engine. Where
-    /// it makes none the message is received as by `Allocate`.
+    /// Into memory that this function makes when the message is matched, given the message's length. The function must not use the
+    /// engine. If it returns none, the message is received as by `Allocate`.
     Make(fn(usize) -> Option<M>),
-    /// Nowhere yet: the request completes when it is matched, and its number is that of a message then; see
+    /// Nowhere yet: the request completes when it is matched, and its number then names the message; see
     /// [`Engine::receive_message`](super::Engine::receive_message).
     Probe,
 }
@@ -32,33 +32,37 @@ impl<M> Room<M> {
         }
     }
 
-    /// What it is for a message of so many bytes.
-    pub(super) fn of(self, length: u64) -> Self {
-        match (self, usize::try_from(length)) {
-            (Room::Make(make), Ok(length)) => make(length).map_or(Room::Allocate, |memory| Room::Into(memory, length)),
-            (Room::Make(_), Err(_)) => Room::Allocate,
-            (room, _) => room,
+    /// Becomes the room for a message of `length` bytes.
+    pub(super) fn make(&mut self, length: u64) {
+        if let Room::Make(make) = self {
+            let made = usize::try_from(length).ok().and_then(|length| Some(Room::Into(make(length)?, length)));
+            *self = made.unwrap_or(Room::Allocate);
         }
+    }
+
+    /// Bytes that it takes; none if there is no memory.
+    pub(super) fn length(&self) -> Option<u64> {
+        if let Room::Into(_, length) = self { Some(*length as u64) } else { None }
     }
 }
 
 /// A request that has ended.
 #[derive(Debug)]
 pub struct Completion<M> {
-    /// Which.
+    /// The request.
     pub id: Id,
-    /// How.
+    /// Its result.
     pub result: Result<Status, Error>,
-    /// What it was given, or took; neither the peer nor an adapter touches it any more.
+    /// Memory that the request was given, or took. Neither the peer nor an adapter touches it any more.
     pub memory: Option<M>,
 }
 
-/// What came of a cancel.
+/// Outcome of a cancel.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Cancelled<M> {
-    /// The receive is no more; what it was given.
+    /// The receive was withdrawn, and gives back its memory.
     Withdrawn(Option<M>),
-    /// It has its message, and completes; or there is none of this number.
+    /// The receive has its message, and completes; or there is no receive of this number.
     TooLate,
 }
 
@@ -66,9 +70,9 @@ pub(super) enum Request<M> {
     Send(Send<M>),
     Receive(Receive<M>),
     Message(Unexpected<M>),
-    /// A put or get of a pipe, which has its memory.
+    /// A put or get of this pipe, which has its memory.
     Piped(Id),
-    /// One that has ended, and its memory, until somebody takes it.
+    /// A request that has ended, and its memory, until the program takes them.
     Over(Result<Status, Error>, Option<M>),
 }
 
@@ -78,11 +82,11 @@ pub(super) struct Send<M> {
     pub sync: bool,
     pub memory: M,
     pub state: Sending,
-    /// Of its memory, where it is registered. Boxed, as below: most messages are short, and requests are moved.
+    /// Keys of its memory, if it is registered. Boxed, as below, because requests are moved and most messages are short.
     pub keys: Option<Box<Keys>>,
     /// The receiver's request, once it has answered.
     pub receiver: Option<Id>,
-    /// Its stripes, if they are several.
+    /// Times of its stripes, if there are several.
     pub timed: Option<Box<Timed>>,
 }
 
@@ -94,17 +98,17 @@ pub(super) struct Receive<M> {
     pub keys: Option<Box<Keys>>,
 }
 
-/// A receive whose message waits at its sender.
+/// Rendezvous of a receive whose message waits at the sender.
 pub(super) struct Moving {
     pub from: Rank,
     pub envelope: Envelope,
     pub sender: Id,
-    /// What there is room for; `None` if there was no memory to take.
+    /// Bytes that there is room for; none if there was no memory to take.
     pub room: Option<u64>,
     pub state: Receiving,
-    /// Its stripes, if it is read in several.
+    /// Times of its stripes, if it is read in several.
     pub timed: Option<Box<Timed>>,
-    /// If both ways were there.
+    /// Protocol, if there was a choice.
     pub way: Option<Way>,
 }
 
@@ -116,10 +120,54 @@ pub(super) struct Unexpected<M> {
 }
 
 pub(super) enum What<M> {
-    /// It is here.
+    /// The data is here. `sync` is the sender's request if it waits for the match.
     Eager { data: M, sync: Option<Id> },
-    /// It waits at its sender. Boxed, since most are copied in packets, and have no keys.
+    /// The data is at the sender. The keys are boxed, because most such messages are copied in packets and have none.
     Rts { sender: Id, keys: Option<Box<Keys>> },
+}
+
+impl<M> Request<M> {
+    /// The peer that a send or a matched receive moves its message to or from.
+    pub fn peer(&self) -> Option<Rank> {
+        match self {
+            Request::Send(send) => Some(send.to),
+            Request::Receive(receive) => receive.moving.as_ref().map(|moving| moving.from),
+            Request::Message(_) | Request::Piped(_) | Request::Over(..) => None,
+        }
+    }
+
+    /// Times of the stripes of a send or receive.
+    pub fn timed(&mut self) -> Option<&mut Timed> {
+        match self {
+            Request::Send(send) => send.timed.as_deref_mut(),
+            Request::Receive(receive) => receive.moving.as_mut()?.timed.as_deref_mut(),
+            Request::Message(_) | Request::Piped(_) | Request::Over(..) => None,
+        }
+    }
+
+    /// Forgets the times of the stripes: a stripe that takes another rail than planned teaches nothing.
+    pub fn forget_times(&mut self) {
+        match self {
+            Request::Send(send) => send.timed = None,
+            Request::Receive(Receive { moving: Some(moving), .. }) => moving.timed = None,
+            _ => {}
+        }
+    }
+
+    /// Memory that is sent or received into, and its registrations.
+    pub fn memory(&mut self) -> Option<(&M, &mut Option<Box<Keys>>)> {
+        match self {
+            Request::Send(send) => Some((&send.memory, &mut send.keys)),
+            Request::Receive(Receive { room: Room::Into(memory, _), keys, .. }) => Some((memory, keys)),
+            Request::Receive(_) | Request::Message(_) | Request::Piped(_) | Request::Over(..) => None,
+        }
+    }
+}
+
+impl<M> Send<M> {
+    pub fn status(&self) -> Status {
+        Status { peer: self.to, tag: self.envelope.tag, length: self.envelope.length }
+    }
 }
 
 impl Moving {
@@ -134,7 +182,7 @@ impl<M> Unexpected<M> {
         Status { peer: self.from, tag: self.envelope.tag, length: self.envelope.length }
     }
 
-    /// What it costs its receiver, in bytes.
+    /// Its cost to the receiver, in bytes.
     pub fn cost(&self) -> u64 {
         match self.what {
             What::Eager { .. } => cost(self.envelope.length),
@@ -143,6 +191,8 @@ impl<M> Unexpected<M> {
     }
 }
 
+/// Cost of a message of `length` bytes to its receiver, in bytes.
+#[inline(always)]
 pub(super) fn cost(length: u64) -> u64 {
     u64::from(crate::credit::HEADER).saturating_add(length)
 }
@@ -153,7 +203,7 @@ impl<M> Receive<M> {
     }
 }
 
-/// How a receive ends, by the room that there was.
+/// Result of a receive that has room for `room` bytes.
 pub(super) fn outcome(peer: Rank, envelope: Envelope, room: Option<u64>) -> Result<Status, Error> {
     let status = Status { peer, tag: envelope.tag, length: envelope.length };
     match room {

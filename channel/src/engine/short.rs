@@ -1,29 +1,30 @@
-//! The short path: a message that goes whole by a ring that is open, and one that lies there and is received by name, or by a
-//! receive that was posted. No request is made for that, and nothing is posted; what is in the way takes the long path.
+//! The short path: a message that goes whole by an open ring, and one that lies there and is received by name, or by a posted receive.
+//! No request is made and nothing is queued. Any obstacle sends the message on the long path.
 
-use super::peer::{Peer, RingIn};
+use super::parts::credits::CreditPool;
+use super::parts::rings::RingIn;
+use super::peer::Peer;
 use super::request::{self, Receive, cost, outcome};
 use super::{Engine, Room};
 
-use crate::credit::Budget;
 use crate::matching::{Label, Select};
 use crate::packet::{EAGER, Eager, Envelope, Values};
 use crate::ring::Look;
 use crate::wire::{Data, Lane, Part, Rank, Request, Wire};
 
-/// Short receives in a row, at most: then a turn of progress is due, so that other peers are heard.
+/// Most short receives in a row. Then a turn of progress is due, so that other peers are heard.
 const IN_A_ROW: u32 = 256;
 
-/// The longest message, in bytes, after which the cache line of a mark to come is prefetched: of short ones the transfer of that line is
-/// most of the time. With longer ones it was measured to gain nothing. In a row it is that of the mark after the next: the next is on its
-/// way, and two lines at once come sooner than one after the other.
+/// The longest message, in bytes, after which the cache line of a coming mark is prefetched: the transfer of that line is most of the time
+/// of a short message. Longer ones gained nothing when measured. In a row, the line of the mark after the next is prefetched: the next is on
+/// its way, and two lines at once come sooner than one after the other.
 const PREFETCH_UP_TO: usize = 64;
 
-/// What lies next in the ring of a peer.
+/// The next packet in the ring of a peer.
 enum Next {
     Message(InRing),
     Nothing,
-    /// What is not for the short path.
+    /// A packet that is not for the short path.
     Other,
 }
 
@@ -34,18 +35,18 @@ struct InRing {
     envelope: Envelope,
 }
 
-/// What came of trying to receive on the short path.
+/// Outcome of an attempt to receive on the short path.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Short {
-    /// It is received, as far as there was room.
+    /// The message is received, as far as there was room.
     Done(Taken),
     /// Nothing has come.
     Nothing,
-    /// It has to be received by a request.
+    /// The message has to be received by a request.
     Long,
 }
 
-/// Where a short message is received.
+/// A buffer that a short message is received into.
 ///
 /// ```
 /// use transom_channel::Space;
@@ -54,7 +55,7 @@ pub enum Short {
 /// assert_eq!(into[..].room(20).map(|room| room.len()), Some(8)); // the rest is lost
 /// ```
 pub trait Space {
-    /// Memory for the first bytes of a message of so many, at most as many; none if that is to be received by a request.
+    /// Memory for the first bytes of a message of `length` bytes, at most that many; none if the message is to be received by a request.
     fn room(&mut self, length: usize) -> Option<&mut [u8]>;
 }
 
@@ -66,8 +67,8 @@ impl Space for [u8] {
     }
 }
 
-/// The tag of a message and its length in bytes, in one word: what tells of a short receive is returned in registers. In memory it
-/// would be read back by wider loads than it was written by, which processors wait for.
+/// Tag and length in bytes of a received message, in one word, so that a short receive returns them in registers. In memory they
+/// would be read back by wider loads than they were written by, which processors wait for.
 ///
 /// ```
 /// let taken = transom_channel::Taken::new(7, 8);
@@ -77,19 +78,19 @@ impl Space for [u8] {
 pub struct Taken(u64);
 
 impl Taken {
-    /// Of a message with this tag, of so many bytes.
+    /// A message with this tag, of `length` bytes.
     #[inline(always)]
     pub fn new(tag: u32, length: u32) -> Taken {
         Taken(u64::from(tag) << 32 | u64::from(length))
     }
 
-    /// Its tag.
+    /// Tag of the message.
     #[inline(always)]
     pub fn tag(self) -> u32 {
         (self.0 >> 32) as u32
     }
 
-    /// Its length in bytes.
+    /// Length of the message in bytes.
     #[inline(always)]
     pub fn length(self) -> u32 {
         self.0 as u32
@@ -97,8 +98,8 @@ impl Taken {
 }
 
 impl<W: Wire> Engine<W> {
-    /// Sends a whole message now, or does nothing: something is in the way, and [`send`](Self::send) will find out what. The
-    /// data can be used again at once.
+    /// Sends a whole message now, or does nothing if there is an obstacle, which [`send`](Self::send) then deals with. The data can be
+    /// used again at once.
     #[inline(always)]
     pub fn try_send(&mut self, to: Rank, context: u32, tag: u32, data: Data<'_, W::Memory>) -> bool {
         self.send_by_ring(to, context, tag, data) || self.send_whole(to, context, tag, data)
@@ -107,16 +108,18 @@ impl<W: Wire> Engine<W> {
     #[inline(always)]
     fn send_by_ring(&mut self, to: Rank, context: u32, tag: u32, data: Data<'_, W::Memory>) -> bool {
         let Some(peer) = self.peers.get_mut(&to) else { return false };
-        debug_assert!(!(peer.clear && peer.has_work()));
-        let Some(ring) = peer.ring_out.as_mut() else { return false };
+        debug_assert!(!(peer.tx.is_clear() && peer.has_work()));
+        let Some(ring) = peer.rings.out.as_mut() else { return false };
         let length = data.length();
         let cost = cost(length as u64);
-        if !peer.clear || length >= peer.short_below || peer.outgoing.room() == 0 || !peer.purse.affords(cost) {
+        let is_free = peer.tx.is_clear() && length < peer.short_below;
+        if !is_free || peer.tx.window.room() == 0 || !peer.credits.send.affords(cost) {
             return false;
         }
         let Some(spot) = ring.claim(EAGER + length) else { return false };
         let envelope = Envelope { context, tag, length: length as u64 };
-        let head = Eager { source: self.rank, sequence: peer.outgoing.sequence(), values: peer.values, envelope };
+        let (sequence, values) = (peer.tx.window.sequence(), peer.credits.values());
+        let head = Eager { source: self.rank, sequence, values, envelope };
         let request = Request::Put {
             to: ring.key,
             at: spot.at,
@@ -129,13 +132,13 @@ impl<W: Wire> Engine<W> {
             return false;
         }
         ring.sent(spot);
-        // Nothing has come since the last was sent: another may follow.
-        if length <= PREFETCH_UP_TO && peer.values.ack == peer.told.ack {
+        // Nothing has come since the last message was sent: another may follow.
+        if length <= PREFETCH_UP_TO && peer.credits.is_ack_reported() {
             self.wire.prefetch_to_write(to, ring.mark_after_next());
         }
-        peer.purse.spend(cost as u32);
-        peer.outgoing.sent();
-        peer.tell();
+        peer.credits.spend(cost as u32);
+        peer.tx.window.sent();
+        peer.credits.set_reported();
         self.meter.ring_packets += 1;
         self.meter.eager += 1;
         true
@@ -151,23 +154,23 @@ impl<W: Wire> Engine<W> {
         if data.length() > self.routes[peer.near].longest_whole {
             return false;
         }
-        if peer.ring_out.is_some() {
-            // The credit that is missing may have come.
-            if !self.hear(to) {
+        if peer.rings.out.is_some() {
+            // The missing credit may have come.
+            if !self.poll_credits_of(to) {
                 self.has_news |= self.take_events() > 0;
             }
             if self.send_by_ring(to, context, tag, data) {
                 return true;
             }
         }
-        // It may have died meanwhile.
+        // The peer may have died meanwhile.
         let Some(peer) = self.peers.get_mut(&to) else { return false };
         let envelope = Envelope { context, tag, length: data.length() as u64 };
-        !peer.has_work() && peer.is_up() && self.send_eager(to, envelope, data)
+        !peer.has_work() && peer.lanes.is_any_up() && self.send_eager(to, envelope, data)
     }
 
-    /// Receives a message that lies in the ring of a source, or comes there within so many looks, if nothing else is to have it; what
-    /// lies before it for receives that were posted goes to them.
+    /// Receives a message that lies in the ring of a source, or comes there within `looks` looks, unless another receive is to have it.
+    /// Messages before it that are for posted receives go to these.
     #[inline(always)]
     pub fn try_receive<S: Space + ?Sized>(
         &mut self,
@@ -183,7 +186,7 @@ impl<W: Wire> Engine<W> {
         }
     }
 
-    /// The same from any source: from whom, each in turn.
+    /// Same as [`try_receive`](Self::try_receive), from any source, each in turn. Returns the source too.
     pub fn try_receive_any<S: Space + ?Sized>(
         &mut self,
         context: u32,
@@ -193,21 +196,15 @@ impl<W: Wire> Engine<W> {
         if !self.matching.is_empty() && self.matching.peek(Select { context, source: None, tag }).is_some() {
             return (0, Short::Long);
         }
-        if self.untold(context).is_some() {
+        if self.failures.is_unreported(context) || self.polling.is_empty() {
             return (0, Short::Long);
         }
-        if self.polling.both().iter().all(|polling| polling.is_empty()) {
-            return (0, Short::Long);
-        }
-        let mut polled = std::mem::take(&mut self.turn);
-        self.polling.both().iter().for_each(|polling| polling.turn_into(&mut polled));
-        let last = polled.iter().position(|rank| *rank == self.row_of).map_or(0, |last| last + 1);
-        polled.rotate_left(last);
-        let found = polled.drain(..).find_map(|rank| match self.look(context, rank, tag, into, 1) {
+        let mut order = self.polling.take_order_behind_last();
+        let found = order.drain(..).find_map(|rank| match self.look(context, rank, tag, into, 1) {
             Some(Short::Nothing) => None,
             short => Some((rank, short.unwrap_or(Short::Long))),
         });
-        self.turn = polled;
+        self.polling.give_back(order);
         found.unwrap_or((0, Short::Nothing))
     }
 
@@ -244,19 +241,19 @@ impl<W: Wire> Engine<W> {
         let envelope = next.envelope;
         let fits = envelope.context == context && tag.is_none_or(|tag| tag == envelope.tag);
         let wanted = waiting && self.matching.is_wanted(Label { context, source: rank, tag: envelope.tag });
-        if !fits || wanted || self.in_a_row == IN_A_ROW {
+        if !fits || wanted || self.polling.in_a_row() == IN_A_ROW {
             return None;
         }
         let into = into.room(envelope.length as usize)?;
         debug_assert!(into.len() as u64 <= envelope.length);
-        let ring = admitted(peer, next.values, envelope.length, &mut self.budget)?;
+        let ring = admitted(peer, next.values, envelope.length, &mut self.credits)?;
         self.wire.read(&ring.memory, next.at, into);
         self.taken(rank, envelope.length);
         Some(Short::Done(Taken::new(envelope.tag, envelope.length as u32)))
     }
 
-    /// Receives what lies in the ring of a peer, or comes there within so many looks, if a receive into memory waits for it. Whether it
-    /// did; none if nothing lies there.
+    /// Receives what lies in the ring of a peer, or comes there within `looks` looks, if a receive into memory waits for it. Returns
+    /// whether it did; none if nothing lies there.
     #[inline]
     pub fn receive_posted(&mut self, rank: Rank, looks: u32) -> Option<bool> {
         let Some(peer) = self.peers.get_mut(&rank) else { return Some(false) };
@@ -265,7 +262,7 @@ impl<W: Wire> Engine<W> {
             Next::Nothing => return None,
             Next::Other => return Some(self.take_announced(rank)),
         };
-        if self.in_a_row == IN_A_ROW {
+        if self.polling.in_a_row() == IN_A_ROW {
             return Some(false);
         }
         let envelope = next.envelope;
@@ -276,10 +273,10 @@ impl<W: Wire> Engine<W> {
         else {
             return Some(false);
         };
-        let Some(ring) = admitted(peer, next.values, envelope.length, &mut self.budget) else {
+        let Some(ring) = admitted(peer, next.values, envelope.length, &mut self.credits) else {
             return Some(false);
         };
-        *room = std::mem::replace(room, Room::Allocate).of(envelope.length);
+        room.make(envelope.length);
         if let Room::Allocate = room
             && let Some(memory) = self.wire.take(envelope.length as usize)
         {
@@ -299,66 +296,55 @@ impl<W: Wire> Engine<W> {
         Some(true)
     }
 
-    /// The short message that lay next in the ring of a peer was taken, and its slot is free again.
+    /// The short message that lay next in the ring of a peer was taken: its slot is free again.
     #[inline(always)]
     pub(super) fn taken(&mut self, rank: Rank, length: u64) {
         let Some(peer) = self.peers.get_mut(&rank) else { return };
-        let Some(ring) = &mut peer.ring_in else { return };
-        peer.values.freed = ring.half.free();
-        // Nothing was sent since the last came.
-        if length <= PREFETCH_UP_TO as u64 && peer.values.ack != peer.told.ack {
+        let Some(ring) = peer.rings.incoming.as_mut() else { return };
+        peer.credits.freed(ring.half.free());
+        // Nothing was sent since the last message came.
+        if length <= PREFETCH_UP_TO as u64 && !peer.credits.is_ack_reported() {
             self.wire.prefetch(&ring.memory, ring.half.mark_after_next());
         }
-        peer.incoming.pass();
-        peer.values.ack = peer.incoming.expected();
-        peer.regrant();
-        let tell = peer.is_half_untold() || !peer.clear;
-        let first = !peer.owing || rank != self.row_of;
+        peer.rx.order.pass();
+        peer.credits.received(peer.rx.order.expected());
+        let report = peer.credits.is_half_unreported() || !peer.tx.is_clear();
+        let first = !peer.credits.is_listed() || rank != self.polling.row_of();
         if first {
             self.first_of_a_row(rank);
         }
-        self.in_a_row += 1;
-        if tell {
+        self.polling.passed();
+        if report {
             self.after_short(rank);
         }
     }
 
-    /// Credits are owed to this peer, and its packets are counted from now on.
+    /// Values are unreported to this peer, and its packets are counted from now on.
     #[cold]
     #[inline(never)]
     fn first_of_a_row(&mut self, rank: Rank) {
-        self.owe(rank);
-        if rank != self.row_of {
+        self.credits_due(rank);
+        if rank != self.polling.row_of() {
             self.count_the_row();
-            self.row_of = rank;
-        }
-    }
-
-    /// Tells the polling set of the short receives that it has not seen.
-    pub(super) fn count_the_row(&mut self) {
-        let counted = std::mem::replace(&mut self.counted, self.in_a_row);
-        // A ring that was left meanwhile is polled no longer.
-        if let Some(peer) = self.peers.get(&self.row_of).filter(|peer| peer.ring_in.is_some()) {
-            let change = self.polling[peer.near].packets(self.row_of, self.in_a_row - counted);
-            debug_assert_eq!(change, None, "who has a ring gets none");
+            self.polling.begin_row(rank);
         }
     }
 
     #[cold]
     #[inline(never)]
     fn after_short(&mut self, rank: Rank) {
-        let told = self.peers[&rank].is_half_untold() && self.publish(rank);
-        if !(told && self.peers[&rank].clear) {
+        let reported = self.peers[&rank].credits.is_half_unreported() && self.publish(rank);
+        if !(reported && self.peers[&rank].tx.is_clear()) {
             self.flush(rank);
-            self.tell_credits();
+            self.report_credits();
         }
     }
 }
 
-/// The message that lies in the ring of a peer, or comes there within so many looks, if it is next of what that peer has sent.
+/// The message that lies in the ring of a peer, or comes there within `looks` looks, if it is the peer's next.
 #[inline(always)]
 fn next_in_ring<W: Wire>(wire: &W, peer: &mut Peer<W::Memory>, mut looks: u32) -> Next {
-    let Some(ring) = &mut peer.ring_in else { return Next::Other };
+    let Some(ring) = &mut peer.rings.incoming else { return Next::Other };
     let (at, length) = loop {
         let Some(place) = ring.half.place() else { return Next::Other };
         match ring.half.look(wire.word(&ring.memory, place)) {
@@ -369,32 +355,32 @@ fn next_in_ring<W: Wire>(wire: &W, peer: &mut Peer<W::Memory>, mut looks: u32) -
         }
         std::hint::spin_loop();
     };
-    // The first since something was sent: an answer may be next, and whoever waits for that has its line.
+    // The first message since one was sent: an answer may be next, and the receiver that waits for it has its line.
     if length <= EAGER + PREFETCH_UP_TO
-        && peer.values.ack == peer.told.ack
-        && let Some(out) = &peer.ring_out
+        && peer.credits.is_ack_reported()
+        && let Some(out) = &peer.rings.out
     {
         wire.prefetch_to_write(peer.rank, out.next_mark());
     }
     let mut head = [0; EAGER];
     wire.read(&ring.memory, at, &mut head);
     let Ok(Eager { source, sequence, values, envelope }) = Eager::decode(&head, length) else { return Next::Other };
-    if !(peer.is_next(source, sequence) && peer.joined) {
+    if !(peer.is_next(source, sequence) && peer.credits.is_joined()) {
         return Next::Other;
     }
     Next::Message(InRing { at: at + EAGER, values, envelope })
 }
 
-/// A message with so many bytes behind its header, in a ring, is taken from what its sender was granted; nothing, if that breaks the
-/// rules: the long path cuts it off.
+/// Counts a message of `bytes` bytes that lies in a ring against its sender's credit, and returns the ring. Returns none if that breaks
+/// the rules: the long path then ends the peer.
 #[inline(always)]
 pub(super) fn admitted<'p, M>(
     peer: &'p mut Peer<M>,
     values: Values,
     bytes: u64,
-    budget: &mut Budget,
+    credits: &mut CreditPool,
 ) -> Option<&'p RingIn<M>> {
     peer.credited(values).ok()?;
-    budget.pass(&mut peer.grant, cost(bytes)).ok()?;
-    peer.ring_in.as_ref()
+    credits.pass(&mut peer.credits, cost(bytes)).ok()?;
+    peer.rings.incoming.as_ref()
 }

@@ -97,7 +97,7 @@ impl Compare {
         let missing = peers::missing(&found);
         let mut result = Compared::default();
         // Removes the reference programs when dropped.
-        let (_twins, peers) = peers::build(found, |why| {
+        let (_references, peers) = peers::build(found, |why| {
             complain(&why);
             result.failures.push(why);
         })?;

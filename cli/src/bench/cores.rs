@@ -96,7 +96,7 @@ mod tests {
         assert_eq!(machine(&[(0, 0, "0"), (1, 1, "1"), (2, 0, "2"), (3, 1, "3")]), [0, 2, 1, 3]);
         // A sibling outside the allowed cores does not count.
         assert_eq!(machine(&[(1, 0, "0-1"), (2, 0, "2-3"), (3, 0, "2-3")]), [1, 2, 3]);
-        // The system tells no topology.
+        // The system does not report the topology.
         assert_eq!(machine(&[(4, 0, ""), (5, 0, "")]), [4, 5]);
     }
 

@@ -1,4 +1,4 @@
-//! Other MPI libraries on this machine: every Open MPI and MPICH found or named, each with a reference program (twin)
+//! Other MPI libraries on this machine: every Open MPI and MPICH found or named, each with a reference program
 //! built for it.
 
 use super::interrupt;
@@ -13,26 +13,26 @@ use tempfile::TempDir;
 
 /// The sources of the reference program, which does in C and MPI what our worker does.
 const SOURCES: &[(&str, &str)] = &[
-    ("block.c", include_str!("twins/block.c")),
-    ("block.h", include_str!("twins/block.h")),
-    ("calls.c", include_str!("twins/calls.c")),
-    ("clock.c", include_str!("twins/clock.c")),
-    ("collectives.c", include_str!("twins/collectives.c")),
-    ("contention.c", include_str!("twins/contention.c")),
-    ("cores.c", include_str!("twins/cores.c")),
-    ("crossing.c", include_str!("twins/crossing.c")),
-    ("kernel.c", include_str!("twins/kernel.c")),
-    ("leave.c", include_str!("twins/leave.c")),
-    ("lu.c", include_str!("twins/lu.c")),
-    ("main.c", include_str!("twins/main.c")),
-    ("memory.c", include_str!("twins/memory.c")),
-    ("messages.c", include_str!("twins/messages.c")),
-    ("operations.c", include_str!("twins/operations.c")),
-    ("overlap.c", include_str!("twins/overlap.c")),
-    ("pipeline.c", include_str!("twins/pipeline.c")),
-    ("product.h", include_str!("twins/product.h")),
-    ("report.c", include_str!("twins/report.c")),
-    ("twin.h", include_str!("twins/twin.h")),
+    ("block.c", include_str!("mpi_reference/block.c")),
+    ("block.h", include_str!("mpi_reference/block.h")),
+    ("calls.c", include_str!("mpi_reference/calls.c")),
+    ("clock.c", include_str!("mpi_reference/clock.c")),
+    ("collectives.c", include_str!("mpi_reference/collectives.c")),
+    ("contention.c", include_str!("mpi_reference/contention.c")),
+    ("cores.c", include_str!("mpi_reference/cores.c")),
+    ("crossing.c", include_str!("mpi_reference/crossing.c")),
+    ("kernel.c", include_str!("mpi_reference/kernel.c")),
+    ("leave.c", include_str!("mpi_reference/leave.c")),
+    ("lu.c", include_str!("mpi_reference/lu.c")),
+    ("main.c", include_str!("mpi_reference/main.c")),
+    ("memory.c", include_str!("mpi_reference/memory.c")),
+    ("messages.c", include_str!("mpi_reference/messages.c")),
+    ("operations.c", include_str!("mpi_reference/operations.c")),
+    ("overlap.c", include_str!("mpi_reference/overlap.c")),
+    ("pipeline.c", include_str!("mpi_reference/pipeline.c")),
+    ("product.h", include_str!("mpi_reference/product.h")),
+    ("report.c", include_str!("mpi_reference/report.c")),
+    ("reference.h", include_str!("mpi_reference/reference.h")),
 ];
 
 /// Compiler flags of the reference program, equivalent to those of this program's release build: for any processor of
@@ -76,7 +76,7 @@ pub struct Peer {
     mpicc: PathBuf,
     /// Arguments of its mpirun that select one of its implementations.
     options: &'static [&'static str],
-    twin: PathBuf,
+    reference: PathBuf,
 }
 
 /// Why a directory given by --mpi holds no MPI library.
@@ -147,7 +147,7 @@ fn identify((mpirun, mpicc): (PathBuf, PathBuf)) -> Option<Peer> {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let (family, version) = recognise(&text)?;
     let name = format!("{} {version}", family.name());
-    Some(Peer { name, family, version, mpirun, mpicc, options: &[], twin: PathBuf::new() })
+    Some(Peer { name, family, version, mpirun, mpicc, options: &[], reference: PathBuf::new() })
 }
 
 /// Parses the output of `mpirun --version`.
@@ -164,16 +164,16 @@ fn recognise(text: &str) -> Option<(Family, String)> {
 /// Builds the reference program for each library into a temporary directory, which is removed when dropped. Reports
 /// failed builds to `tell` and omits them.
 pub fn build(peers: Vec<Peer>, mut tell: impl FnMut(String)) -> io::Result<(TempDir, Vec<Peer>)> {
-    let dir = tempfile::Builder::new().prefix("transom-twins-").tempdir()?;
+    let dir = tempfile::Builder::new().prefix("transom-mpi-").tempdir()?;
     interrupt::directory(dir.path().to_owned());
     for (name, text) in SOURCES {
         std::fs::write(dir.path().join(name), text)?;
     }
     let mut built = Vec::new();
     for (number, mut peer) in peers.into_iter().enumerate() {
-        peer.twin = dir.path().join(format!("twin-{number}"));
+        peer.reference = dir.path().join(format!("reference-{number}"));
         let mut mpicc = Command::new(&peer.mpicc);
-        mpicc.args(FLAGS).arg("-o").arg(&peer.twin).current_dir(dir.path());
+        mpicc.args(FLAGS).arg("-o").arg(&peer.reference).current_dir(dir.path());
         mpicc.args(SOURCES.iter().map(|(name, _)| name).filter(|name| name.ends_with(".c"))).arg("-lm");
         match mpicc.output() {
             Ok(output) if output.status.success() => built.push(peer),
@@ -217,7 +217,7 @@ impl Peer {
             let all = std::iter::once(bin.to_owned()).chain(std::env::split_paths(&path));
             command.env("PATH", std::env::join_paths(all).unwrap_or_else(|_| OsString::from(bin)));
         }
-        command.args(self.options).arg(&self.twin).args(task.args());
+        command.args(self.options).arg(&self.reference).args(task.args());
         command
     }
 }
@@ -239,8 +239,8 @@ mod tests {
     }
 
     #[test]
-    fn sources_list_every_file_of_twins() {
-        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/bench/twins");
+    fn sources_list_every_reference_file() {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/bench/mpi_reference");
         let names = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
         let names: HashSet<_> = names.filter(|name| name.ends_with(".c") || name.ends_with(".h")).collect();
         assert_eq!(names, SOURCES.iter().map(|(name, _)| name.to_string()).collect());

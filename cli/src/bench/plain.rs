@@ -22,8 +22,8 @@ use transom_channel::Changes;
 #[derive(Args)]
 pub struct Plain {
     /// Measurements or simulations; see `transom bench list` [default: everything measured]
-    #[arg(value_name = "MEASUREMENT", value_parser = what)]
-    measurements: Vec<What>,
+    #[arg(value_name = "MEASUREMENT", value_parser = selection)]
+    measurements: Vec<Selection>,
     /// Synchronizations, e.g. flush,fence [default: all of a measurement]
     #[arg(long, visible_alias = "lock", value_name = "SYNC", value_delimiter = ',', value_parser = sync)]
     sync: Vec<&'static str>,
@@ -33,7 +33,7 @@ pub struct Plain {
     /// Numbers of ranks, e.g. 2,4 [default: as `transom bench list` shows, mostly 2]
     #[arg(short = 'n', long, value_name = "RANKS", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=1024))]
     ranks: Vec<u16>,
-    /// Value of TRANSOM_MESSAGES, e.g. eager=0,rings=8 (docs/MESSAGES.md lists the fields); may be repeated, then jobs
+    /// Value of TRANSOM_MESSAGES, e.g. eager=0,rings=8 (docs/configuration.md lists the fields); may be repeated, then jobs
     /// alternate between the values; '' means the default
     #[arg(long = "config", value_name = "FIELDS", value_parser = config)]
     configs: Vec<String>,
@@ -62,17 +62,17 @@ pub struct Plain {
 
 /// A name on the command line.
 #[derive(Clone, Copy)]
-enum What {
+enum Selection {
     Measured(&'static Measurement),
     Simulated(&'static [Simulated]),
 }
 
-fn what(name: &str) -> Result<What, String> {
+fn selection(name: &str) -> Result<Selection, String> {
     let name = name.replace('-', "_");
     match simulated::find(&name) {
-        _ if name == "simulated" => Ok(What::Simulated(SIMULATED)),
-        Some(row) => Ok(What::Simulated(std::slice::from_ref(row))),
-        None => catalog::measurement(&name).map(What::Measured).map_err(|why| {
+        _ if name == "simulated" => Ok(Selection::Simulated(SIMULATED)),
+        Some(row) => Ok(Selection::Simulated(std::slice::from_ref(row))),
+        None => catalog::measurement(&name).map(Selection::Measured).map_err(|why| {
             let names: Vec<_> = SIMULATED.iter().map(|row| row.name).collect();
             format!("{why}; or one of the simulations {}", names.join(", "))
         }),
@@ -120,7 +120,7 @@ impl Plain {
 
     /// The simulations to execute, each once, and their options.
     fn simulated(&self) -> Result<(Vec<&'static Simulated>, Options), Usage> {
-        let of = |what: &What| if let What::Simulated(rows) = what { rows } else { &[][..] };
+        let of = |what: &Selection| if let Selection::Simulated(rows) = what { rows } else { &[][..] };
         let mut rows: Vec<&Simulated> = Vec::new();
         for row in self.measurements.iter().flat_map(of) {
             if rows.iter().all(|known| known.name != row.name) {
@@ -139,8 +139,8 @@ impl Plain {
             CATALOG.iter().filter(|measurement| self.fits(measurement)).collect()
         } else {
             let measured = self.measurements.iter().filter_map(|what| match what {
-                What::Measured(measurement) => Some(*measurement),
-                What::Simulated(_) => None,
+                Selection::Measured(measurement) => Some(*measurement),
+                Selection::Simulated(_) => None,
             });
             measured.collect()
         };

@@ -1,5 +1,5 @@
 //! The protocol of workers. A worker is a job of ranks that measures one thing once. Ours is `transom bench-worker`; a
-//! peer's is the C program in `twins`, started by its mpirun. Both take the same arguments and print the same lines, so
+//! peer's is the C program in `mpi_reference`, started by its mpirun. Both take the same arguments and print the same lines, so
 //! that all statistics are computed here.
 //!
 //! ```text

@@ -12,7 +12,8 @@ use crate::plan::{Plan, Span};
 /// use transom_collective::Grid;
 /// let grid = Grid::new([2, 3], [false, true]).expect("no length is 0");
 /// assert_eq!((grid.ranks(), grid.coordinates(4), grid.rank([1, 1])), (6, Some([1, 1]), Some(4)));
-/// Predecessor and successor in each dimension.
+/// // Predecessor and successor in each dimension.
+/// assert_eq!(grid.neighbours(5), [[Some(2), None], [Some(4), Some(3)]]);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Grid<const D: usize> {

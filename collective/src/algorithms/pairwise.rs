@@ -34,7 +34,7 @@ fn steps(rank: Rank, ranks: usize) -> impl Iterator<Item = impl Iterator<Item = 
 /// ```
 /// use transom_collective::all_to_all_v;
 /// let plan = all_to_all_v(0, &[0, 3], &[0, 0]); // three elements to the other rank, none from it
-// an empty message is sent too
+/// // An empty message is sent too.
 /// assert_eq!((plan.rounds[0].sends[0].1.len, plan.rounds[0].receives[0].1.len), (3, 0));
 /// ```
 pub fn all_to_all_v(rank: Rank, to_each: &[usize], of_each: &[usize]) -> Plan {

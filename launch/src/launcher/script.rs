@@ -4,10 +4,10 @@
 //! One `ssh` serves a host, so its ranks' output shares one stream of records:
 //!
 //! ```text
-//!     o RANK LENGTH    and so many bytes of its stdout; 0: its end
-//!     e RANK LENGTH    of its stderr
-//!     l RANK 1         some of its output is lost: there is no room for it
-//!     x RANK STATUS    it has exited, as `$?` tells it
+//!     o RANK LENGTH    LENGTH bytes of the rank's stdout follow; length 0 is the end of stdout
+//!     e RANK LENGTH    the same for stderr
+//!     l RANK 1         a part of the rank's output was lost, because the host cannot write it to a file
+//!     x RANK STATUS    the rank has exited with this `$?`
 //! ```
 //! Each stream of a rank has a loop. It reads one block of available bytes into a file with `dd`, and writes the file
 //! after its length while it holds the turn. The turn is the one line in a pipe that all loops have open. Records are

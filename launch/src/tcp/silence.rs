@@ -15,7 +15,7 @@ pub(super) const LOOK: Duration = Duration::from_secs(2);
 /// detected within ten seconds.
 const SILENT: Duration = Duration::from_secs(8);
 /// Retransmissions without an answer before a host counts as vanished. The network may lose fewer in a row, and this
-/// host makes none while it stands still itself.
+/// host makes none while it is suspended itself.
 const ATTEMPTS: u8 = 5;
 
 /// Configures a connection: small messages are sent at once, and an idle connection ends ten seconds after the other

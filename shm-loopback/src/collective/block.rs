@@ -1,43 +1,44 @@
-//! Where everything lies in the block that the ranks of a board share.
+//! Layout of the memory block that the ranks of a board share.
 //!
 //! ```text
-//!     broken                a line: 1 + the rank that broke the board
-//!     for each rank         a line {why it broke it}
-//!     for each rank, slot   a word {the signature of its call}
-//!     of two ranks          for each slot a line that both write, half each
+//!     broken                a line: 1 + the rank that broke the board, or 0
+//!     for each rank         a line {its verdict: why it broke the board}
+//!     for each rank, slot   a word {signature of the call}
+//!     if two ranks, slots   a line that both write, half each
 //!     for each rank, slot   half a line
 //!     for each rank, slot   two lines
-//!     for each rank         short cells, for every eighth round each
-//!     for each rank         long cells, likewise, of which there are more
+//!     for each rank         eight short cells, used in turn
+//!     for each rank         long cells, used in turn
 //! ```
 
 use transom_locks::Rank;
 
-/// Rounds whose lines are there at once, a power of two. They are many, since whoever asks how far others are takes lines from them that
-/// they are about to write. And short cells of a rank. A model has as few as there can be, so that they are soon written again.
+/// Slots: rounds whose lines exist at once, a power of two except in the model. A rank that polls the progress of
+/// others takes cache lines from ranks that are about to write them; many slots make such polls rare. The loom model
+/// has the fewest possible slots and cells, so that it reuses them soon.
 pub(super) const MODEL: bool = cfg!(all(test, feature = "loom"));
 pub(super) const SLOTS: usize = if MODEL { 3 } else { 16 };
 const SHORT_CELLS: usize = if MODEL { 3 } else { 8 };
 pub(super) const LINE: usize = 64;
-/// A stamp: the number of a round, and the hash of all calls until then.
+/// Bytes of a stamp: the round number, and the hash of all calls so far.
 pub(super) const STAMP: usize = 16;
-/// Bytes that half a line carries, and a rank's own two lines.
+/// Payload bytes of half a line, and of a rank's own two lines.
 pub(super) const HALF_CARRIES: usize = LINE / 2 - STAMP;
 pub(super) const LINES_CARRY: usize = 2 * LINE - STAMP;
-/// What the signatures of a rank take, and its halves of lines.
+/// Bytes of a rank's signatures, and of its half lines.
 const SIGNATURES: usize = (SLOTS * 8).next_multiple_of(LINE);
 const HALVES: usize = (SLOTS * LINE / 2).next_multiple_of(LINE);
-/// A page, for what is used with what.
+/// Cells begin at a page, so that each takes whole pages.
 const PAGE: usize = 4096;
-/// Bytes of a long cell, if there are not very many ranks, and of a short one.
+/// Bytes of a long cell (unless there are more than 512 ranks), and of a short cell.
 const LONG: usize = 32 << 10;
 const SHORT: usize = 8 << 10;
-/// Long cells of all ranks together, about. A rank has 4 MiB of them where ranks are few, so that one that is written again has gone to the
-/// cache that processors share: while their own caches have it, each of its lines is first to be taken from another. What is short
-/// is quicker in few cells, which these caches have.
+/// Approximate number of long cells of all ranks together. With few ranks each has 4 MiB of them, so that a reused cell
+/// has moved to the cache that the cores share. While its lines are in the private caches of readers, the writer must
+/// fetch each from there. Short messages are faster in few cells, which stay in those caches.
 const LONG_CELLS: usize = 1024;
 
-/// How many long cells each of so many ranks has, a power of two.
+/// Returns the number of long cells of each rank, a power of two.
 const fn long_cells(ranks: usize) -> usize {
     match LONG_CELLS / ranks {
         _ if MODEL => 3,
@@ -47,12 +48,13 @@ const fn long_cells(ranks: usize) -> usize {
     }
 }
 
-/// Where ranks say what they say in a round, by what the call is: who looks elsewhere has called something else.
+/// Where a rank posts its data of a round. The call determines it, so a rank that looks elsewhere has made another
+/// call.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Place {
-    /// In a line that both of two ranks write, half each: one crossing brings each the other's.
+    /// A line that both ranks of a pair write, half each: one line transfer brings each rank the other's data.
     Pair,
-    /// In half a line of the rank's own: one crossing brings two rounds of who is ahead.
+    /// Half a line of the rank's own: one line transfer brings a reader two rounds of a rank that is ahead.
     Half,
     #[default]
     Lines,
@@ -61,14 +63,14 @@ pub(super) enum Place {
 impl Place {
     pub const ALL: [Place; 3] = [Place::Pair, Place::Half, Place::Lines];
 
-    /// Bytes; more are in a cell.
+    /// Returns the payload bytes; longer data goes to a cell.
     #[inline(always)]
     pub fn carries(self) -> usize {
         if self == Place::Lines { LINES_CARRY } else { HALF_CARRIES }
     }
 }
 
-/// What a block is for, which all offsets follow from.
+/// Offsets of all parts of the block, which follow from the number of ranks.
 #[derive(Clone, Copy)]
 pub(super) struct Block {
     ranks: usize,
@@ -78,7 +80,7 @@ pub(super) struct Block {
     lines: usize,
     short: usize,
     long: usize,
-    /// How many a rank has.
+    /// Long cells of each rank.
     long_cells: usize,
 }
 
@@ -89,10 +91,11 @@ impl Block {
         block.signatures = block.verdict(ranks);
         block.pairs = block.signatures + ranks * SIGNATURES;
         block.halves = block.pairs + if ranks == 2 { SLOTS * LINE } else { 0 };
-        // Two lines of one rank are fetched together by processors that fetch aligned pairs: the header takes a line.
+        // Some processors fetch aligned pairs of lines: both lines of a rank form such a pair. The header takes one
+        // line.
         let end = block.halves + ranks * HALVES;
         block.lines = (end + LINE).next_multiple_of(2 * LINE) - LINE;
-        // Cells begin with a page: the header takes a line of the first.
+        // Cells begin at a page. The header takes one line of the first page.
         let end = block.lines + SLOTS * ranks * 2 * LINE;
         block.short = (end + LINE).next_multiple_of(PAGE) - LINE;
         block.long = block.short + ranks * SHORT_CELLS * SHORT;
@@ -103,33 +106,33 @@ impl Block {
         self.ranks
     }
 
-    /// Bytes after the header.
+    /// Returns the bytes after the header.
     pub fn bytes(self) -> usize {
         self.long + self.ranks * self.long_cells * self.cell_bytes()
     }
 
-    /// Where it is said that the board is broken.
+    /// Returns the offset of the word that names the rank that broke the board.
     pub fn broken(self) -> usize {
         0
     }
 
-    /// Six words of a rank: why it broke the board, and whether it has closed it.
+    /// Returns the offset of a rank's six verdict words: why it broke the board, and whether it has closed it.
     pub fn verdict(self, rank: Rank) -> usize {
         LINE + rank * LINE
     }
 
-    /// The signature of the call that a round of a rank belongs to.
+    /// Returns the offset of the signature of the call that `round` of `rank` belongs to.
     #[inline(always)]
     pub fn signature(self, rank: Rank, round: u64) -> usize {
         self.signatures + rank * SIGNATURES + slot(round) * 8
     }
 
-    /// Whether anybody says anything there.
+    /// Returns whether any rank posts at `place`.
     pub fn has(self, place: Place) -> bool {
         place != Place::Pair || self.ranks == 2
     }
 
-    /// Where a rank says what it says in a round.
+    /// Returns the offset of the line of `rank` in `round`.
     #[inline(always)]
     pub fn line(self, rank: Rank, round: u64, place: Place) -> usize {
         let slot = slot(round);
@@ -140,7 +143,7 @@ impl Block {
         }
     }
 
-    /// The cell in which a rank says so many bytes in a round.
+    /// Returns the offset of the cell that holds `len` bytes of `rank` in `round`.
     #[inline(always)]
     pub fn cell(self, rank: Rank, round: u64, len: usize) -> usize {
         let (at, cells, bytes) = match len {
@@ -150,7 +153,7 @@ impl Block {
         at + (rank * cells + round as usize % cells) * bytes
     }
 
-    /// How many rounds later what is said in a round is written over, if so many bytes are said then, too.
+    /// Returns the rounds after which data of `len` bytes is overwritten by data of the same length.
     #[inline(always)]
     pub fn lasts(self, len: usize) -> u64 {
         let rounds = match len {
@@ -161,7 +164,7 @@ impl Block {
         rounds as u64
     }
 
-    /// Bytes that a long cell carries: some for each rank.
+    /// Returns the bytes of a long cell, at least one line for each rank.
     #[inline(always)]
     pub fn cell_bytes(self) -> usize {
         LONG.max(LINE * self.ranks)

@@ -1,12 +1,12 @@
-//! A rank's place at a board, made by all ranks together.
+//! The board of a team: how all ranks open it together, and what a rank holds of it.
 
 use super::block::Block;
 use super::broken::{Breaker, Failure};
 use super::lines::Lines;
+use super::path_tuner::PathTuner;
 use super::reduce;
 use super::scratch::Scratch;
-use super::slate::Shared;
-use super::ways::Ways;
+use super::shared_lines::Shared;
 use crate::blocks::Forget;
 use crate::key::{Key, fresh_tag};
 use crate::loopback::Loopback;
@@ -16,20 +16,21 @@ use crate::team::Meet;
 use transom_locks::Rank;
 use transom_windows::{Exchange, FabricError};
 
-/// Collectives of the ranks of a team, on memory that they share. All ranks make the same calls in the same order.
+/// Collectives of the ranks of a team through shared memory. All ranks make the same calls in the same order.
 ///
-/// `call` is what a rank says of its call, the same number at all ranks: a hash of what must be the same (the kind of call,
-/// its root, operation, type, and length). Ranks whose calls have different signatures fail with [`Failure::Mismatch`]. Where
-/// a rank waits for others it finds out in this call; where it need not wait (the root of a broadcast or scatter, others than
-/// the root of a reduction or gather) at the latest some calls later, unless debug assertions are on: then it waits too.
+/// `call` is the signature of a call: a hash of all that must be equal at all ranks (kind of call, root, operation,
+/// type and length). Ranks whose signatures differ fail with [`Failure::Mismatch`]. A rank that waits for others finds
+/// a difference in the same call. A rank that need not wait finds it some calls later at the latest: the root of a
+/// broadcast or scatter, and every other rank of a reduction or gather. With debug assertions every call waits.
 ///
 /// # Errors
-/// All calls fail when a rank died or left, called something else, or panicked in a fold, in a tenth of a second; and so does
-/// every later call, at all ranks. What is in the buffers of a call that failed is unspecified. A rank that has all it needs
-/// may finish the call in which another fails, and fail in the next.
+/// All calls fail within 100 ms after a rank died, left, made a different call, or panicked in a fold. Every later call
+/// of every rank then fails too. Buffers of a failed call have unspecified contents. A rank that already has all its
+/// data may complete a call that fails elsewhere, and fail in the next.
 ///
 /// # Cost
-/// Small calls take one crossing of a line between ranks that have a core each. See the [module](crate::collective) for memory.
+/// Small calls take one cache line transfer between ranks that have a core each. The [module](crate::collective) gives
+/// the memory.
 ///
 /// # Examples
 /// ```
@@ -50,24 +51,25 @@ use transom_windows::{Exchange, FabricError};
 pub struct Board {
     pub(super) lines: Lines,
     pub(super) scratch: Scratch,
-    /// What others read while the scratch memory is used.
+    /// Folds that other ranks read while `scratch` is in use.
     pub(super) apart: Scratch,
-    /// How buffers of others are reached, if each rank reaches those of all.
+    /// Access to other ranks' buffers, if every rank can read the memory of all.
     pub(super) reach: Option<Reach>,
-    pub(super) ways: Ways,
-    /// Bytes up to which each rank folds those of all. The same at all ranks.
+    pub(super) tuner: PathTuner,
+    /// Bytes up to which every rank folds all elements itself. Equal at all ranks.
     pub(super) whole: usize,
-    /// Has ranks wait for all others in the first round of every call, so that they find out who calls something else.
+    /// If true, ranks wait for all others in the first round of every call, so that a different call is found at once.
     pub(super) strict: bool,
 }
 
 impl Board {
-    /// Collective. Holds as long as the board lives a mapping and, while all open it, a descriptor at rank 0; it does not keep
-    /// the rank in its job. A rank that drops its board has left, as far as calls of others need it.
+    /// Opens the board of a team. Collective. The board keeps a mapping and, until all ranks have opened it, a
+    /// descriptor at rank 0. It does not keep the rank in its job. A rank that drops its board has left, for calls of
+    /// the others that need it.
     ///
     /// # Errors
-    /// Those of [`Exchange::all_gather`] and, at all ranks if at one, [`FabricError::System`] if there is no memory,
-    /// [`FabricError::BadKey`].
+    /// Those of [`Exchange::all_gather`] and, at all ranks if at one, [`FabricError::System`] if memory cannot be
+    /// allocated, and [`FabricError::BadKey`].
     ///
     /// # Examples
     /// ```
@@ -80,8 +82,8 @@ impl Board {
         Board::open_by(team, &mut |mine| team.all_gather(mine))
     }
 
-    /// As [`open`](Self::open), where the ranks meet in another way than by the exchange of their job. `meet` is called twice, and gives
-    /// what each rank passes to all of them, in the order of ranks.
+    /// As [`open`](Self::open), but the ranks exchange data by `meet` instead of the exchange of their job. `meet` is
+    /// called twice. It passes the bytes of each rank to all ranks and returns them in the order of ranks.
     ///
     /// # Errors
     /// Those of `meet`, and those of [`open`](Self::open).
@@ -101,7 +103,7 @@ impl Board {
         let key = key.map_or_else(Vec::new, |key| key.to_bytes());
         let reach = Reach::from(&*team.0);
         reach.admit();
-        // A word of this rank's own, for others to try whether they can read it.
+        // A word that the other ranks read, to test whether they can.
         let probe = Box::new(fresh_tag());
         let words = [(&raw const *probe).expose_provenance() as u64, *probe];
         let said = [&words[0].to_le_bytes()[..], &words[1].to_le_bytes(), &key].concat();
@@ -115,8 +117,9 @@ impl Board {
             (None, Some(key)) => team.0.attach(0, key, block.bytes()).map(|view| (view, made)),
             (None, None) => Err(FabricError::GivenUp { rank: 0 }),
         });
-        // Everyone reaches it, or somebody does not; the descriptor is needed until then.
-        let outcomes = [view.is_err(), reads, !team.0.control.is_crowded()].map(u8::from);
+        // The second meeting: every rank has attached the block, or one has failed. The descriptor is needed until
+        // then.
+        let outcomes = [view.is_err(), reads, !team.0.control.is_oversubscribed()].map(u8::from);
         let outcomes = meet(&outcomes)?;
         drop(probe);
         let (view, _) = view?;
@@ -124,37 +127,38 @@ impl Board {
         if let Some(rank) = outcomes.iter().position(|outcome| outcome.first() != Some(&0)) {
             return Err(FabricError::GivenUp { rank });
         }
-        let slate = Shared::new(view, team.0.control.clone(), team.0.progress.clone());
-        let lines = Lines::new(me, block, slate);
+        let shared = Shared::new(view, team.0.control.clone(), team.0.progress.clone());
+        let lines = Lines::new(me, block, shared);
         let all = |which: usize| outcomes.iter().all(|outcome| outcome.get(which) == Some(&1));
         let reach = all(1).then_some(reach);
         let strict = cfg!(debug_assertions);
-        let crowded = !all(2);
-        let (ways, whole) = (Ways::new(crowded), reduce::whole(team.size(), crowded));
-        Ok(Board { lines, scratch: Scratch::default(), apart: Scratch::default(), reach, ways, whole, strict })
+        let oversubscribed = !all(2);
+        let (tuner, whole) = (PathTuner::new(oversubscribed), reduce::whole(team.size(), oversubscribed));
+        Ok(Board { lines, scratch: Scratch::default(), apart: Scratch::default(), reach, tuner, whole, strict })
     }
 
-    /// What breaks the board while a call waits at it.
+    /// Returns a handle that breaks the board from another thread, so that a waiting call fails.
     pub fn breaker(&self) -> Breaker {
         self.lines.breaker()
     }
 
-    /// Has each call that waits for long call `act` every tenth of a second, in the thread that waits. Set once.
+    /// Has every long wait call `act` every 100 ms, in the waiting thread. Only the first `act` is used.
     pub fn at_long_waits(&self, act: impl Fn() + Send + Sync + 'static) {
-        let _ = self.lines.slate.at_long_waits.set(Box::new(act));
+        let _ = self.lines.shared.at_long_waits.set(Box::new(act));
     }
 
     pub(super) fn ranks(&self) -> usize {
         self.lines.block.ranks()
     }
 
-    /// After the first round of a call in which this rank waits for nobody, or not for all.
+    /// Waits for the other ranks in strict mode. Called after the first round of a call that waits for no other rank,
+    /// or not for all.
     #[inline(always)]
     pub(super) fn meet(&mut self, round: u64) -> Result<(), Failure> {
         if self.strict { self.lines.see_all(round) } else { Ok(()) }
     }
 
-    /// An error unless what the caller says of its buffers is true. The others would wait for its rounds.
+    /// Fails unless `right`, and breaks the board: the other ranks would wait for this rank's rounds.
     #[inline(always)]
     pub(super) fn must(&self, right: bool, what: impl FnOnce() -> String) -> Result<(), Failure> {
         if right { Ok(()) } else { Err(self.misused(what())) }
@@ -167,7 +171,9 @@ impl Board {
 
     #[inline(always)]
     pub(super) fn must_be_rank(&self, root: Rank) -> Result<(), Failure> {
-        self.must(root < self.ranks(), || format!("the root is rank {root}, of {} ranks", self.ranks()))
+        self.must(root < self.ranks(), || {
+            format!("there is no rank {root} to be the root: ranks are 0 to {}", self.ranks() - 1)
+        })
     }
 }
 

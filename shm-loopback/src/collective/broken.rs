@@ -1,16 +1,17 @@
-//! Why a call of a board failed, and how its ranks tell each other that one did.
+//! Failures of a board's calls, and how its ranks report them to each other.
 
 use super::block::Block;
 use super::lines::Lines;
-use super::slate::{Slate, Word};
-use crate::bell;
+use super::shared_lines::{SharedLines, Word};
+use crate::event_count;
 use crate::memory::View;
 use std::sync::atomic::Ordering::*;
 use transom_collective::Order;
 use transom_locks::Rank;
 use transom_windows::FabricError;
 
-/// Why a call of a [`Board`](super::Board) failed. The board is broken then: all ranks fail, in this call or in their next.
+/// A failure of a call of a [`Board`](super::Board). It breaks the board: every rank fails, in this call or in its
+/// next.
 ///
 /// # Examples
 /// ```
@@ -20,27 +21,27 @@ use transom_windows::FabricError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Failure {
-    /// A rank died or left ([`FabricError::lost_rank`]), or gave up because its own call failed.
+    /// A rank died or left ([`FabricError::lost_rank`]), or aborted because its own call failed.
     #[error(transparent)]
     Fabric(#[from] FabricError),
-    /// A rank called something else, or in another order.
-    #[error("rank {rank} made another collective call than this rank (signature {theirs:#x})")]
+    /// A rank made a different call, or made its calls in another order.
+    #[error("rank {rank} made a different collective call than this rank (signature {theirs:#x})")]
     Mismatch {
-        /// Which, as seen from here: of several that differ, one.
+        /// Rank that made a different call. If several did, one of them.
         rank: Rank,
-        /// The signature of its call: of this one, or of the first that differed, of the last few. That of this rank's own
-        /// if it is longer ago.
+        /// Signature of its current call or, among the last few, of the first that differed. This rank's own signature
+        /// if the difference is older.
         theirs: u64,
     },
     /// The caller's fold panicked.
     #[error("the operation of this collective call panicked at rank {rank}")]
     Panicked {
-        /// Where.
+        /// Rank whose fold panicked.
         rank: Rank,
     },
 }
 
-/// Breaks a board from another thread than the one that may wait at it.
+/// Breaks a board from another thread than the one that waits in its calls.
 #[derive(Clone)]
 pub struct Breaker {
     view: View,
@@ -49,22 +50,23 @@ pub struct Breaker {
 }
 
 impl Breaker {
-    /// The calls of all ranks fail, this one's too, with [`FabricError::GivenUp`].
+    /// Breaks the board. Calls of all ranks, including this one, fail with [`FabricError::GivenUp`].
     pub fn give_up(&self) {
-        let word = |offset| self.view.word(offset).expect("a board is laid out");
+        let word = |offset| self.view.word(offset).expect("the block has all words of its layout");
         let _ = word(self.block.verdict(self.me) + KIND).compare_exchange(0, GIVEN_UP, Relaxed, Relaxed);
         let _ = word(self.block.broken()).compare_exchange(0, self.me as u64 + 1, SeqCst, SeqCst);
-        bell::ring(&self.view.header().bell);
+        event_count::notify(&self.view.header().event);
     }
 }
 
-/// The words of a rank's verdict: what it found, about whom; if calls differ that one's signature, its own, and in which round.
+/// Words of a rank's verdict: its kind, and the rank it is about. For different calls also that rank's signature, its
+/// own, and the round.
 const KIND: usize = 0;
 const ABOUT: usize = 8;
 const THEIRS: usize = 16;
 const MINE: usize = 24;
 const ROUND: usize = 32;
-/// Whether the rank has closed the board.
+/// Nonzero once the rank has closed the board.
 const CLOSED: usize = 40;
 
 const MISMATCH: u64 = 1;
@@ -76,7 +78,7 @@ const LEFT: u64 = 5;
 const AT_WILL: u64 = 1;
 const IN_PANIC: u64 = 2;
 
-/// Signatures of two ranks that differ, and since which round.
+/// Signatures of two ranks' calls that differ, and the first round in which they do.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Differ {
     pub theirs: u64,
@@ -86,38 +88,39 @@ pub(super) struct Differ {
 
 impl Lines {
     pub(super) fn breaker(&self) -> Breaker {
-        Breaker { view: self.slate.view.clone(), block: self.block, me: self.me }
+        Breaker { view: self.shared.view.clone(), block: self.block, me: self.me }
     }
 }
 
-impl<S: Slate> Lines<S> {
+impl<S: SharedLines> Lines<S> {
     fn verdict(&self, rank: Rank, word: usize) -> usize {
         self.block.verdict(rank) + word
     }
 
-    /// Tells everybody, unless another rank has told something before.
+    /// Breaks the board, unless another rank has broken it before.
     #[cold]
     fn break_board(&self, kind: u64, about: Rank, differ: Differ) {
-        if self.slate.word(self.verdict(self.me, KIND)).load(Relaxed) == 0 {
+        if self.shared.word(self.verdict(self.me, KIND)).load(Relaxed) == 0 {
             let Differ { theirs, mine, round } = differ;
             for (word, value) in [(ABOUT, about as u64), (THEIRS, theirs), (MINE, mine), (ROUND, round)] {
-                self.slate.word(self.verdict(self.me, word)).store(value, Relaxed);
+                self.shared.word(self.verdict(self.me, word)).store(value, Relaxed);
             }
-            // Whoever sees the kind sees the rest: a breaker of this rank may claim the board just before.
-            self.slate.word(self.verdict(self.me, KIND)).store(kind, Release);
+            // A reader that sees the kind sees the other words. A `Breaker` of this rank may claim the board just
+            // before.
+            self.shared.word(self.verdict(self.me, KIND)).store(kind, Release);
         }
-        self.slate.word(self.block.broken()).claim(self.me as u64 + 1);
-        self.slate.ring();
+        self.shared.word(self.block.broken()).claim(self.me as u64 + 1);
+        self.shared.notify();
     }
 
-    /// `rank` has made another call.
+    /// Reports that `rank` has made a different call.
     #[cold]
     pub(super) fn mismatch(&self, rank: Rank, differ: Differ) -> Failure {
         self.break_board(MISMATCH, rank, differ);
         Failure::Mismatch { rank, theirs: differ.theirs }
     }
 
-    /// This rank's own call failed.
+    /// Reports that this rank's own call failed.
     #[cold]
     pub(super) fn give_up(&self, error: FabricError) -> Failure {
         let (kind, about) = match error {
@@ -129,14 +132,14 @@ impl<S: Slate> Lines<S> {
         Failure::Fabric(error)
     }
 
-    /// Calls the caller's function; the board is broken if it panics.
+    /// Calls the caller's fold. Breaks the board if it panics.
     #[inline(always)]
     pub(super) fn fold<F>(&self, fold: &mut F, into: &mut [u8], with: &[u8], order: Order)
     where
         F: FnMut(&mut [u8], &[u8], Order) + ?Sized,
     {
-        struct Panics<'l, S: Slate>(&'l Lines<S>);
-        impl<S: Slate> Drop for Panics<'_, S> {
+        struct Panics<'l, S: SharedLines>(&'l Lines<S>);
+        impl<S: SharedLines> Drop for Panics<'_, S> {
             fn drop(&mut self) {
                 self.0.break_board(PANICKED, self.0.me, Differ::default());
             }
@@ -151,25 +154,28 @@ impl<S: Slate> Lines<S> {
 
     #[inline(always)]
     pub(super) fn is_broken(&self) -> bool {
-        self.slate.word(self.block.broken()).load(SeqCst) != 0
+        self.shared.word(self.block.broken()).load(SeqCst) != 0
     }
 
-    /// What a rank fails with that finds the board broken.
+    /// Returns the failure of a rank that finds the board broken.
     #[cold]
     pub(super) fn why_broken(&self) -> Failure {
-        let said = self.slate.word(self.block.broken()).load(SeqCst).wrapping_sub(1);
+        let said = self.shared.word(self.block.broken()).load(SeqCst).wrapping_sub(1);
         let Some(by) = usize::try_from(said).ok().filter(|&by| by < self.block.ranks()) else {
-            return corrupt(format!("rank {said} is said to have broken a board of {} ranks", self.block.ranks()));
+            return corrupt(format!("rank {said} aborted a collective of {} ranks", self.block.ranks()));
         };
-        let kind = self.slate.word(self.verdict(by, KIND)).load(Acquire);
-        let found = |word| self.slate.word(self.verdict(by, word)).load(Relaxed);
+        let kind = self.shared.word(self.verdict(by, KIND)).load(Acquire);
+        let found = |word| self.shared.word(self.verdict(by, word)).load(Relaxed);
         let about = || match usize::try_from(found(ABOUT)).ok().filter(|&rank| rank < self.block.ranks()) {
             Some(rank) => Ok(rank),
-            None => Err(corrupt(format!("rank {by} has broken the board because of rank {}", found(ABOUT)))),
+            None => Err(corrupt(format!(
+                "rank {by} aborted the collective because of rank {}, which does not exist",
+                found(ABOUT)
+            ))),
         };
         match kind {
             MISMATCH => {
-                // Of the two that differ the one that this rank does not agree with.
+                // Two ranks differ. Names the one that this rank disagrees with.
                 let about = match about() {
                     Ok(rank) => rank,
                     Err(failure) => return failure,
@@ -185,20 +191,20 @@ impl<S: Slate> Lines<S> {
             GIVEN_UP => FabricError::GivenUp { rank: by }.into(),
             DIED => about().map_or_else(|failure| failure, |rank| FabricError::PeerDied { rank }.into()),
             LEFT => about().map_or_else(|failure| failure, |rank| FabricError::PeerLeft { rank }.into()),
-            kind => corrupt(format!("rank {by} has broken the board, for reason {kind}, which there is not")),
+            kind => corrupt(format!("rank {by} aborted the collective with unknown reason {kind}")),
         }
     }
 
-    /// Says that this rank uses the board no more.
+    /// Reports that this rank no longer uses the board.
     pub(super) fn close(&self) {
         let how = if std::thread::panicking() { IN_PANIC } else { AT_WILL };
-        self.slate.word(self.verdict(self.me, CLOSED)).store(how, SeqCst);
-        self.slate.ring();
+        self.shared.word(self.verdict(self.me, CLOSED)).store(how, SeqCst);
+        self.shared.notify();
     }
 
-    /// An error if `rank` uses the board no more.
+    /// Fails if `rank` no longer uses the board.
     pub(super) fn check_open(&self, rank: Rank) -> Result<(), FabricError> {
-        match self.slate.word(self.verdict(rank, CLOSED)).load(SeqCst) {
+        match self.shared.word(self.verdict(rank, CLOSED)).load(SeqCst) {
             0 => Ok(()),
             IN_PANIC => Err(FabricError::PeerDied { rank }),
             _ => Err(FabricError::PeerLeft { rank }),

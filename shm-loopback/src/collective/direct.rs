@@ -1,25 +1,26 @@
-//! Long calls in which ranks read each other's buffers where they are, by one copy instead of two through cells, where that
-//! [takes less time](super::ways).
+//! Long calls in which ranks read each other's buffers directly: one copy instead of two through cells, chosen where it
+//! [takes less time](super::path_tuner).
 //!
-//! A rank that offers a buffer posts what leads to it. It leaves the call when all others have posted a round after their last
-//! read of it, or when the board is broken, which readers look for after each read. Nobody writes to what is not its own.
+//! A rank that offers a buffer posts a key to it. It leaves the call once all others have posted a round after their
+//! last read, or once the board is broken. Readers check for a broken board after each read. No rank writes to
+//! another's memory.
 
 use super::board::Board;
 use super::broken::Failure;
 use super::fold::Fold;
 use super::lines::Lines;
-use super::slate::Slate as _;
+use super::shared_lines::SharedLines as _;
 use crate::reach::{self, Reach};
 use std::ops::Range;
 use std::sync::atomic::Ordering::Acquire;
 use transom_channel::wire::Key;
 use transom_locks::Rank;
 
-/// Bytes that are read at once to be folded: they stay in the cache that a core has to itself, or not far from it. Each call of the
-/// kernel more took 5 to 10 us where two ranks read each other.
+/// Bytes read at once to be folded, which stay in a core's private cache or near it. Each further system call took 5 to
+/// 10 us where two ranks read each other.
 const PIECE: usize = if cfg!(test) { 10_000 } else { 512 << 10 };
 
-/// A buffer that others may read, as long as this is there.
+/// A buffer that other ranks may read until this is dropped.
 struct Offered(Key);
 
 impl Offered {
@@ -42,7 +43,7 @@ impl Drop for Offered {
 }
 
 impl Lines {
-    /// Reads what a rank has offered, into what is this rank's alone.
+    /// Reads `into.len()` bytes from a buffer that `rank` offered.
     pub(super) fn read_directly(
         &self,
         reach: &Reach,
@@ -50,11 +51,11 @@ impl Lines {
         from: (Key, usize),
         into: &mut [u8],
     ) -> Result<(), Failure> {
-        // SAFETY: an exclusive slice.
+        // SAFETY: `into` is an exclusive slice.
         let read = unsafe { reach.read(rank, from, (into.as_mut_ptr(), into.len())) };
-        // Who has found the board broken takes back what it offered, and may write there: so what was read counts only if
-        // the board is whole still. What others found is what went wrong.
-        self.slate.fence(Acquire);
+        // An owner that finds the board broken withdraws its buffer and may write to it. Data read counts only if the
+        // board is still whole; otherwise the error of the broken board is the cause.
+        self.shared.fence(Acquire);
         match read {
             _ if self.is_broken() => Err(self.why_broken()),
             read => read.map_err(|error| self.give_up(error)),
@@ -63,7 +64,7 @@ impl Lines {
 }
 
 impl Board {
-    /// What a rank has offered in a round, which this rank waits for.
+    /// Returns the key that `rank` posted in `round`. Waits for it.
     pub(super) fn offered(&mut self, rank: Rank, round: u64) -> Result<Key, Failure> {
         let mut bytes = [0; 16];
         self.lines.take(rank, round, (16, 0), &mut bytes)?;
@@ -71,7 +72,8 @@ impl Board {
         Ok(Key { address, key })
     }
 
-    /// The root's part: every other rank reads what it [needs](Self::read_root) of `given`, where that is. `act` is called meanwhile.
+    /// Root's part: offers `given` until every other rank has [read](Self::read_root) what it needs. Calls `act`
+    /// meanwhile.
     pub(super) fn offer_to_all(&mut self, reach: &Reach, given: &[u8], act: impl FnOnce()) -> Result<(), Failure> {
         let offered = Offered::new(reach, given.as_ptr(), given.len());
         let round = self.lines.post(&offered.to_bytes())?;
@@ -81,7 +83,7 @@ impl Board {
         self.lines.see_all(last)
     }
 
-    /// The part of the others: reads what the root gives, from byte `at` on.
+    /// Part of the other ranks: reads from the root's buffer, beginning at byte `at`.
     pub(super) fn read_root(&mut self, reach: &Reach, root: Rank, at: usize, into: &mut [u8]) -> Result<(), Failure> {
         let round = self.lines.post(&[])?;
         self.meet(round)?;
@@ -90,7 +92,8 @@ impl Board {
         self.lines.post(&[]).map(drop)
     }
 
-    /// Every rank, or the root alone, reads the block at `at(reader)` of what each rank gives, into that one's place of `into`.
+    /// Has every rank, or only the root, read a block of `len` bytes from each rank. The block of `reader` begins at
+    /// byte `at(reader)` of that rank's `given`; `into` holds them in the order of ranks.
     pub(super) fn read_blocks(
         &mut self,
         reach: &Reach,
@@ -111,7 +114,7 @@ impl Board {
         } else {
             self.meet(round)?;
         }
-        // Nobody reads any more what was offered, once all readers have posted this.
+        // Once all readers have posted this round, no rank reads the offered buffer.
         let last = self.lines.post(&[])?;
         match root {
             None => self.lines.see_all(last),
@@ -120,7 +123,7 @@ impl Board {
         }
     }
 
-    /// Folds elements, shared among the ranks, for all or the root. What it takes of memory does not depend on how many they are.
+    /// Reduces by shares, for all ranks or for the root. Private memory does not grow with the number of ranks.
     pub(super) fn reduce_directly(
         &mut self,
         reach: &Reach,
@@ -129,13 +132,13 @@ impl Board {
         element: usize,
         fold: Fold<'_>,
     ) -> Result<(), Failure> {
-        // What only the root is to have the others fold apart.
+        // In a reduction to a root, the other ranks fold into separate memory.
         let most = if root.is_some() { self.ranks() * whole_elements(PIECE, element) } else { data.len() };
         data.chunks_mut(most).try_for_each(|data| self.reduce_part_directly(reach, root, data, element, &mut *fold))
     }
 
-    /// Every rank folds its share of the elements, read where the others have them; then those that are to have them read the
-    /// shares of the others where these have folded them. What a rank writes nobody reads at that time.
+    /// Folds this rank's share of the elements, read from the buffers of all ranks. Then each receiving rank reads the
+    /// folded shares of the others from where they are. No rank reads a range while another writes it.
     fn reduce_part_directly(
         &mut self,
         reach: &Reach,
@@ -149,12 +152,12 @@ impl Board {
         let share = |rank: Rank| len.min(rank * share)..len.min((rank + 1) * share);
         let mine = share(me);
         let start = data.as_mut_ptr();
-        // SAFETY: a part of the data, of which there is one slice at a time. By `start`, as others read: no part is behind a
-        // reference of its own while they do.
+        // SAFETY: each range is inside the data, and one slice exists at a time. All are derived from `start`, as the
+        // other ranks' reads are: no part is behind a separate reference while they read.
         let part = |range: Range<usize>| unsafe { std::slice::from_raw_parts_mut(start.add(range.start), range.len()) };
         let offered = Offered::new(reach, start, len);
         let keys = self.all_offer(&offered)?;
-        // Where they are not for this rank its data stay as they were.
+        // In a reduction to a root, the data of all other ranks must stay unchanged.
         let has = root.is_none_or(|root| root == me);
         let mut apart = std::mem::take(&mut self.apart);
         let (own, into) = match has {
@@ -168,7 +171,7 @@ impl Board {
             let key = self.offered(rank, round)?;
             self.lines.read_directly(reach, rank, (key, 0), part(share(rank)))?;
         }
-        // Nobody reads any more what was offered, once all have posted this.
+        // Once all ranks have posted this round, no rank reads the offered buffers.
         let last = self.lines.post(&[])?;
         self.lines.see_all(last)?;
         drop(folded);
@@ -176,7 +179,7 @@ impl Board {
         Ok(())
     }
 
-    /// Every rank folds its block of what each of the ranks gives, read where that is.
+    /// Folds this rank's block, read from the buffers of all ranks.
     pub(super) fn reduce_blocks_directly(
         &mut self,
         reach: &Reach,
@@ -194,14 +197,15 @@ impl Board {
         self.lines.see_all(last)
     }
 
-    /// What each rank offers, this one's among it.
+    /// Returns the key that each rank offers, including this rank's.
     fn all_offer(&mut self, mine: &Offered) -> Result<Vec<Key>, Failure> {
         let round = self.lines.post(&mine.to_bytes())?;
         let me = self.lines.me;
         (0..self.ranks()).map(|rank| if rank == me { Ok(mine.0) } else { self.offered(rank, round) }).collect()
     }
 
-    /// Folds what all ranks offer from byte `at` on, in their order: what this rank has is `mine`, or else what it becomes.
+    /// Folds the bytes from `at` on of all offered buffers into `into`, in the order of ranks. This rank's elements are
+    /// `mine`, or the previous contents of `into` if there is none.
     fn fold_offered(
         &mut self,
         reach: &Reach,
@@ -227,7 +231,7 @@ impl Board {
     }
 }
 
-/// Bytes of as many elements as there are in so many bytes: one at least.
+/// Returns the bytes of the most whole elements within `bytes`, at least one element.
 fn whole_elements(bytes: usize, element: usize) -> usize {
     (bytes / element).max(1) * element
 }

@@ -1,16 +1,16 @@
-//! Folding what ranks have, always in their order: `((0 o 1) o 2) o 3`.
+//! Folds of the elements of ranks, always in the order of ranks: `((0 o 1) o 2) o 3`.
 
 use super::broken::Failure;
 use super::lines::Lines;
 use transom_collective::Order;
 use transom_locks::Rank;
 
-/// The caller's operation: `into = into o with`, element by element, or `with o into`.
+/// The caller's operation. It does `into = into o with`, or `into = with o into`, element by element.
 pub(super) type Fold<'f> = &'f mut dyn FnMut(&mut [u8], &[u8], Order);
 
 impl Lines {
-    /// Folds the elements of the `first` ranks, in their order, into this rank's, which count only if it is one of these. `take`
-    /// brings those of another rank; there is room for as many twice.
+    /// Folds the elements of ranks `0..first` in their order into `mine`, which takes part itself only if this rank is
+    /// one of them. `take` fetches the elements of another rank. The two buffers each have room for `mine.len()` bytes.
     #[inline(always)]
     pub(super) fn fold_in_order<F>(
         &mut self,
@@ -42,7 +42,7 @@ impl Lines {
         Ok(())
     }
 
-    /// The same of all ranks, into what is apart from this rank's.
+    /// Folds the elements of all ranks in their order into `into`, which does not overlap `mine`.
     pub(super) fn fold_apart<F>(
         &mut self,
         mine: &[u8],

@@ -1,30 +1,32 @@
-//! Collectives of ranks that share memory, straight through it: [`Board`]. What a call means, of which type and operation, is
-//! the caller's: here are bytes, a fold of elements, and a signature by which different calls are told apart.
+//! Collectives among ranks that share memory: [`Board`]. A board moves bytes, calls the caller's fold on elements, and
+//! compares signatures to detect ranks that make different calls. The caller defines call kinds, types and operations.
 //!
 //! # How
-//! Every call is a number of *rounds*. In each round every rank writes two lines `{stamp, up to 112 bytes}`, behind a cell of
-//! 8 or 32 KiB if there are more bytes, and reads the lines that it needs. Up to 16 bytes take half a line, of which two rounds of a
-//! rank share one, or, if two ranks say so much to each other, these two. The stamp is the number of the round and a hash of all
-//! calls so far, which tells that a line is there and that its
-//! rank calls the same (`lines.rs`). Up to 16 rounds are under way at once, eight of those with
-//! short cells: long calls are pipelined.
+//! A call consists of numbered *rounds*. In each round every rank posts two cache lines `{stamp, up to 112 bytes}` and
+//! reads the lines that it needs. More bytes go to a cell of 8 or 32 KiB beside the lines. Up to 16 bytes take half a
+//! line: two rounds of a rank share one line, or both ranks of a pair share it. The stamp is the round number and a
+//! hash of all calls so far. It tells readers that the line is written, and that its rank makes the same call
+//! (`lines.rs`). Up to 16 rounds are in flight at once, or eight with short cells, so long calls are pipelined.
 //!
-//! Long reductions are shared: each rank folds its share of the elements, and writes it once for all. Short ones every rank folds
-//! whole: up to 8 KiB where ranks share cores, or are two, and else as far as the cube of their number leaves it worth it (`whole` in
-//! `reduce.rs`): 7.4 KiB by 3, 3.1 KiB by 4, 400 bytes by 8, 64 from 15 on.
+//! Ranks share the work of a long reduction: each folds its share of the elements and posts the result once for all. In
+//! a short reduction every rank folds all elements. The limit (`whole` in `reduce.rs`) is 8 KiB with two ranks, or
+//! where ranks share cores. Otherwise it falls with the cube of the number of ranks: 7.4 KiB with 3 ranks, 3.1 KiB with
+//! 4, 400 bytes with 8, and 64 bytes from 15 ranks on.
 //!
-//! Broadcasts of 32 KiB and more, blocks as long (of gathers, scatters, all-to-alls and reduce-scatters), and shares as long of a
-//! reduction may be read from where they are (`direct.rs`), by one copy in place of two, if all ranks may read each other's
-//! memory (that is mapped, or of this process, or by the kernel), which they try when they open a board, and share no cores. Which way is
-//! faster the first calls of each kind and length find out, and some many calls later again (`ways.rs`). Scans are never read so.
+//! Readers may copy long data directly from the buffers of other ranks (`direct.rs`): one copy instead of two through
+//! cells. This applies from 32 KiB on to broadcasts, to the blocks of gathers, scatters, all-to-alls and
+//! reduce-scatters, and to the shares of a reduction. Scans always use cells. All ranks must be able to read each
+//! other's memory (mapped, of the same process, or through the kernel), which they test when they open the board, and
+//! must not share cores. The first calls of each kind and length measure both paths, and later calls measure again
+//! (`path_tuner.rs`).
 //!
 //! # Memory
-//! One block for all ranks: `1,152 + ranks x (704 + 16 x 128)` bytes of lines and at most 4 KiB of padding, then
-//! `ranks x (8 x 8 KiB + cells x max(32 KiB, 64 x ranks))` bytes of cells, of which pages that were never used take none: 128 long cells
-//! for each of up to 8 ranks, beyond that so many, a power of two, that all have 1,024 at most, but 8 at least. Calls of at most 112 bytes
-//! use no cell. Each rank has besides at most as much private memory as three cells, or `ranks` times
-//! 8 KiB or an element, whichever is most, once it has reduced or scanned; and 1.5 MiB, or two
-//! elements, if it has read what it folds where that is.
+//! All ranks share one block: `1,152 + ranks x (704 + 16 x 128)` bytes of lines, at most 4 KiB of padding, then `ranks
+//! x (8 x 8 KiB + cells x max(32 KiB, 64 x ranks))` bytes of cells. Pages that were never used take no memory. `cells`
+//! is 128 with up to 8 ranks. With more ranks it is the largest power of two for which all ranks together have at most
+//! 1,024, but at least 8. Calls of at most 112 bytes use no cell. Once it has reduced or scanned, each rank also has
+//! private memory: at most the largest of three cells, `ranks` times 8 KiB, and `ranks` elements. Direct reductions add
+//! 1.5 MiB, or two elements.
 
 mod block;
 mod board;
@@ -33,10 +35,10 @@ mod direct;
 mod fold;
 mod lines;
 mod moves;
+mod path_tuner;
 mod reduce;
 mod scratch;
-mod slate;
-mod ways;
+mod shared_lines;
 
 pub use board::Board;
 pub use broken::{Breaker, Failure};

@@ -1,12 +1,12 @@
-//! Rounds under loom's memory model, as they ship, on few slots. What lies in lines is written and read without atomics, so that
-//! loom reports whoever reads what is not there yet, or is written again. A wake-up that is lost leaves both ranks asleep, which
-//! loom reports too. `tests/mutants` has the lines that this must notice.
+//! Model-checks the rounds that ship, on few slots, under loom's memory model. Data in lines is accessed without
+//! atomics, so that loom reports a read before the data is written, or while it is overwritten. A lost wake-up leaves
+//! both ranks asleep, which loom reports too. `tests/mutants` lists the lines that these tests guard.
 
 use super::block::{Block, SLOTS};
 use super::broken::Failure;
 use super::lines::{Lines, Says};
-use super::slate::{Slate, Word};
-use crate::bell::{self, model::Modelled};
+use super::shared_lines::{SharedLines, Word};
+use crate::event_count::{self, model::Modelled};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering};
@@ -17,14 +17,14 @@ const RANKS: usize = 2;
 /// Bytes of the model's memory: all lines of two ranks, and no cells.
 const BYTES: usize = 64 + RANKS * 128 + SLOTS * 64 + RANKS * 128 + 128 + SLOTS * RANKS * 128;
 
-/// Two ranks' memory: each word as one that is stamped, and as one that is carried.
+/// Memory of two ranks. Each word exists twice: as a word of stamps, and as a word of data.
 struct Memory {
     stamps: Vec<[AtomicU64; 8]>,
     carried: Vec<UnsafeCell<u64>>,
-    bell: Modelled,
+    event: Modelled,
 }
 
-/// One rank's way to it.
+/// Access of one rank to the memory.
 #[derive(Clone)]
 struct Model(Arc<Memory>);
 
@@ -42,7 +42,7 @@ impl Word for AtomicU64 {
     }
 }
 
-impl Slate for Model {
+impl SharedLines for Model {
     type Word = AtomicU64;
 
     fn line(&self, at: usize) -> &[AtomicU64; 8] {
@@ -55,24 +55,24 @@ impl Slate for Model {
 
     fn write(&self, at: usize, bytes: &[u8]) {
         if let Ok(bytes) = bytes.try_into() {
-            // SAFETY: loom looks that nobody else uses it.
+            // SAFETY: loom checks that no other thread accesses the word.
             self.0.carried[at / 8].with_mut(|word| unsafe { *word = u64::from_le_bytes(bytes) });
         }
     }
 
     fn read(&self, at: usize, into: &mut [u8]) {
-        // SAFETY: loom looks that nobody writes it.
+        // SAFETY: loom checks that no other thread writes the word.
         into.copy_from_slice(&self.0.carried[at / 8].with(|word| unsafe { *word }).to_le_bytes());
     }
 
     fn prefetch<const TO_WRITE: bool>(&self, _: usize) {}
 
-    fn ring(&self) {
-        bell::ring(&self.0.bell);
+    fn notify(&self) {
+        event_count::notify(&self.0.event);
     }
 
-    /// So they sleep at once.
-    fn is_crowded(&self) -> bool {
+    /// Makes waiting ranks sleep at once.
+    fn is_oversubscribed(&self) -> bool {
         true
     }
 
@@ -87,7 +87,7 @@ impl Slate for Model {
         mut check: impl FnMut() -> Result<(), FabricError>,
     ) -> Result<R, FabricError> {
         loop {
-            if let Some(found) = bell::nap(&self.0.bell, std::time::Duration::MAX, &mut look)? {
+            if let Some(found) = event_count::park(&self.0.event, std::time::Duration::MAX, &mut look)? {
                 return Ok(found);
             }
             check()?;
@@ -95,7 +95,7 @@ impl Slate for Model {
     }
 }
 
-/// Every order of what two ranks do, of which each has changed to the other a few times against its will.
+/// Runs every interleaving of two ranks with at most `preemptions` preemptions.
 fn on_two_ranks(preemptions: usize, body: fn(Lines<Model>)) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(preemptions);
@@ -103,7 +103,7 @@ fn on_two_ranks(preemptions: usize, body: fn(Lines<Model>)) {
         let memory = Model(Arc::new(Memory {
             stamps: (0..BYTES / 64).map(|_| std::array::from_fn(|_| AtomicU64::new(0))).collect(),
             carried: (0..BYTES / 8).map(|_| UnsafeCell::new(0)).collect(),
-            bell: Modelled::correct(),
+            event: Modelled::new(),
         }));
         let other = memory.clone();
         let other = loom::thread::spawn(move || body(Lines::new(1, Block::of(RANKS), other)));
@@ -112,7 +112,7 @@ fn on_two_ranks(preemptions: usize, body: fn(Lines<Model>)) {
     });
 }
 
-/// What a rank says in a round.
+/// Returns the data of a rank in a round.
 fn said(rank: Rank, round: u64) -> [u8; 8] {
     (100 * round + rank as u64).to_le_bytes()
 }
@@ -123,10 +123,10 @@ fn read(lines: &mut Lines<Model>, rank: Rank, round: u64) {
     assert_eq!(bytes, said(rank, round));
 }
 
-/// More than there are slots.
+/// Rounds of a run: more than there are slots.
 const ROUNDS: u64 = SLOTS as u64 + 2;
 
-/// Each round both say something, and hear the other.
+/// Returns a body in which both ranks post data and read the other's, in every round.
 fn both_hear_each_other(says: Says) -> impl Fn(Lines<Model>) {
     move |mut lines| {
         lines.begin("all_gather", 7, says).unwrap();
@@ -139,12 +139,12 @@ fn both_hear_each_other(says: Says) -> impl Fn(Lines<Model>) {
 }
 
 #[test]
-fn halves_of_a_line_of_both_are_whole() {
+fn shared_line_halves_are_never_torn() {
     on_two_ranks(2, |lines| both_hear_each_other(Says::All(8))(lines));
 }
 
 #[test]
-fn what_two_ranks_exchange_is_whole() {
+fn exchanged_line_is_never_torn() {
     on_two_ranks(2, |mut lines| {
         lines.begin("all_reduce", 7, Says::All(8)).unwrap();
         for round in 1..=ROUNDS {
@@ -156,18 +156,18 @@ fn what_two_ranks_exchange_is_whole() {
 }
 
 #[test]
-fn halves_of_lines_are_whole() {
+fn half_lines_are_never_torn() {
     on_two_ranks(2, |lines| both_hear_each_other(Says::Some(8))(lines));
 }
 
 #[test]
-fn lines_are_whole() {
+fn lines_are_never_torn() {
     on_two_ranks(2, |lines| both_hear_each_other(Says::Some(17))(lines));
 }
 
-/// The root hears nobody, and must not write over what the other still reads.
+/// The root reads nothing, and must not overwrite data that the other rank still reads.
 #[test]
-fn who_runs_ahead_waits_for_room() {
+fn root_ahead_waits_for_free_lines() {
     on_two_ranks(2, |mut lines| {
         lines.begin("broadcast", 7, Says::Some(8)).unwrap();
         for round in 1..=ROUNDS {
@@ -182,9 +182,9 @@ fn who_runs_ahead_waits_for_room() {
     });
 }
 
-/// Nobody hears the other, but asks how far it is; that is not taken for another call.
+/// Neither rank reads data, but each polls the other's progress. A poll must not report another call.
 #[test]
-fn who_asks_how_far_another_is_may_look_late() {
+fn late_progress_poll_reports_no_mismatch() {
     on_two_ranks(2, |mut lines| {
         for call in 1..=ROUNDS + 1 {
             lines.begin("nothing", call, Says::Some(0)).unwrap();
@@ -193,9 +193,9 @@ fn who_asks_how_far_another_is_may_look_late() {
     });
 }
 
-/// Both are told, wherever they look for the other.
+/// Both ranks find the difference, wherever they look for the other's line.
 #[test]
-fn other_calls_are_told_to_both() {
+fn different_calls_fail_at_both_ranks() {
     on_two_ranks(3, |mut lines| {
         lines.begin("scan", 7 + lines.me as u64, Says::Some(8)).unwrap();
         told(&mut lines);
@@ -217,9 +217,9 @@ fn other_calls_are_told_to_both() {
     }
 }
 
-/// Whoever waits when the other gives up is woken.
+/// A rank that waits when the other aborts is woken.
 #[test]
-fn who_gives_up_wakes_who_waits() {
+fn abort_wakes_the_waiting_rank() {
     on_two_ranks(3, |mut lines| {
         if lines.me == 0 {
             lines.give_up(FabricError::GivenUp { rank: 0 });
@@ -231,11 +231,11 @@ fn who_gives_up_wakes_who_waits() {
     });
 }
 
-/// Who breaks the board has posted what it posted before, and who waits for that finds it.
+/// A rank that breaks the board has posted its round before, and a rank that waits for that round finds it.
 #[test]
-fn what_was_posted_before_a_board_broke_is_found() {
+fn round_posted_before_abort_is_found() {
     on_two_ranks(3, |mut lines| {
-        // A call that begins later fails.
+        // A call that begins after the abort fails.
         let Ok(()) = lines.begin("barrier", 7, Says::All(0)) else { return };
         let round = lines.post(&[]).unwrap();
         match lines.me {

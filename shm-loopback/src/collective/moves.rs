@@ -1,13 +1,15 @@
-//! Calls that move bytes as they are. Longer ones are cut into rounds; who sends is up to a few rounds ahead of who reads.
+//! Calls that move bytes unchanged. Longer calls are cut into rounds, and the sender is up to a few rounds ahead of its
+//! readers.
 
 use super::block::{HALF_CARRIES, Place};
 use super::board::Board;
 use super::broken::Failure;
 use super::lines::Says;
-use super::ways::Kind;
+use super::path_tuner::Kind;
 use transom_locks::Rank;
 
-/// How a length is cut into rounds: at least one, so that even nothing is called by all.
+/// A division of `len` bytes into rounds of `piece` bytes. An empty call has one round too, so that all ranks take
+/// part.
 #[derive(Clone, Copy)]
 struct Cut {
     len: usize,
@@ -16,7 +18,7 @@ struct Cut {
 }
 
 impl Cut {
-    /// Into as few pieces of at most `most` bytes as there can be, about equal, in whole cache lines.
+    /// Cuts `len` bytes into the fewest pieces of at most `most` bytes: about equal, and whole cache lines.
     #[inline(always)]
     fn of(len: usize, most: usize) -> Self {
         if len <= most {
@@ -34,10 +36,10 @@ impl Cut {
 }
 
 impl Board {
-    /// Returns when all ranks have called it.
+    /// Blocks until all ranks have called it.
     ///
     /// # Errors
-    /// See [`Board`]; so for all calls.
+    /// Those of [`Board`], which apply to all calls.
     ///
     /// # Examples
     /// ```
@@ -55,7 +57,7 @@ impl Board {
         self.lines.see_all(round)
     }
 
-    /// Copies the `data` of the root to that of all others.
+    /// Copies `data` of the root to `data` of every other rank.
     ///
     /// # Errors
     /// See [`Board`]; [`FabricError::Misuse`](transom_windows::FabricError::Misuse) if there is no such root.
@@ -74,14 +76,14 @@ impl Board {
         if data.len() <= HALF_CARRIES {
             return self.copy_piece_from_root(Place::Half, root, true, data);
         }
-        self.either_way(Kind::Broadcast, data.len(), |board, reach| match reach {
+        self.on_either_path(Kind::Broadcast, data.len(), |board, reach| match reach {
             Some(reach) if board.lines.me == root => board.offer_to_all(reach, data, || {}),
             Some(reach) => board.read_root(reach, root, 0, data),
             None => board.copy_from_root(root, data),
         })
     }
 
-    /// The root puts its bytes into cells, and the others take them out.
+    /// Copies `data` through cells: the root writes it and the other ranks read it.
     #[inline]
     pub(super) fn copy_from_root(&mut self, root: Rank, data: &mut [u8]) -> Result<(), Failure> {
         let most = self.lines.block.cell_bytes();
@@ -108,7 +110,8 @@ impl Board {
         self.lines.take_at(place, root, round, (part.len(), 0), part)
     }
 
-    /// Gives every rank the bytes of all, in the order of ranks: `into` has so many blocks as long as `mine`.
+    /// Gathers `mine` of every rank at every rank. `into` has one block of `mine.len()` bytes per rank, in the order of
+    /// ranks.
     ///
     /// # Errors
     /// See [`Board`]; [`FabricError::Misuse`](transom_windows::FabricError::Misuse) if `into` has another length.
@@ -125,16 +128,17 @@ impl Board {
     pub fn all_gather(&mut self, call: u64, mine: &[u8], into: &mut [u8]) -> Result<(), Failure> {
         self.lines.begin("all_gather", call, Says::All(mine.len()))?;
         self.must_hold_blocks(into, mine)?;
-        self.either_way(Kind::AllGather, mine.len(), |board, reach| match reach {
+        self.on_either_path(Kind::AllGather, mine.len(), |board, reach| match reach {
             Some(reach) => board.read_blocks(reach, None, mine, (mine.len(), |_| 0), into),
             None => board.gather_blocks(None, mine, into),
         })
     }
 
-    /// [`all_gather`](Self::all_gather) to the root alone; what others give for `into` is not used, and may be nothing.
+    /// [`all_gather`](Self::all_gather) to the root only. Other ranks' `into` is unused and may be empty.
     ///
     /// # Errors
-    /// As there; also if there is no such root.
+    /// Those of `all_gather`, and [`FabricError::Misuse`](transom_windows::FabricError::Misuse) if `root` is no rank of
+    /// the board.
     ///
     /// # Examples
     /// ```
@@ -150,7 +154,7 @@ impl Board {
         if self.lines.me == root {
             self.must_hold_blocks(into, mine)?;
         }
-        self.either_way(Kind::Gather, mine.len(), |board, reach| match reach {
+        self.on_either_path(Kind::Gather, mine.len(), |board, reach| match reach {
             Some(reach) => board.read_blocks(reach, Some(root), mine, (mine.len(), |_| 0), into),
             None => board.gather_blocks(Some(root), mine, into),
         })
@@ -159,16 +163,17 @@ impl Board {
     pub(super) fn must_hold_blocks(&self, into: &[u8], mine: &[u8]) -> Result<(), Failure> {
         let ranks = self.ranks();
         self.must(Some(into.len()) == mine.len().checked_mul(ranks), || {
-            format!("{} bytes for {ranks} blocks of {}", into.len(), mine.len())
+            format!("a buffer of {} bytes, expected {ranks} blocks of {} bytes", into.len(), mine.len())
         })
     }
 
-    /// All post a piece of their block in each round; who gathers has posted the next when it reads.
+    /// Gathers through cells. Every rank posts a piece of its block in each round; a gathering rank posts its next
+    /// piece before it reads.
     pub(super) fn gather_blocks(&mut self, root: Option<Rank>, mine: &[u8], into: &mut [u8]) -> Result<(), Failure> {
         let me = self.lines.me;
         let keep = root.is_none_or(|root| root == me);
         let cut = Cut::of(mine.len(), self.lines.block.cell_bytes());
-        // The root's own bytes are for nobody else.
+        // No other rank reads the root's own block.
         let given = |step| if root == Some(me) { &[] } else { &mine[cut.part(step)] };
         let mut round = self.lines.post(given(0))?;
         if keep {
@@ -188,12 +193,12 @@ impl Board {
         Ok(())
     }
 
-    /// Gives rank `r` the `r`th of as many equal blocks of `given` as there are ranks, and takes one from each: `into`, as long
-    /// as `given`, has them in the order of ranks.
+    /// Sends block `r` of `given` to rank `r`, and receives one block from each rank. `given` has one block per rank,
+    /// all of equal length; `into` has the same length and holds the received blocks in the order of ranks.
     ///
     /// # Errors
-    /// See [`Board`]; [`FabricError::Misuse`](transom_windows::FabricError::Misuse) if the lengths differ, or are no multiple of the
-    /// number of ranks.
+    /// See [`Board`]; [`FabricError::Misuse`](transom_windows::FabricError::Misuse) if the lengths differ, or are no
+    /// multiple of the number of ranks.
     ///
     /// # Examples
     /// ```
@@ -201,23 +206,27 @@ impl Board {
     /// # let mut board = Board::open(&Loopback::alone()?)?;
     /// let mut into = [0; 3];
     /// board.all_to_all(5, b"abc", &mut into)?;
-    /// assert_eq!(&into, b"abc"); // of a rank alone
+    /// assert_eq!(&into, b"abc"); // A job of one rank.
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn all_to_all(&mut self, call: u64, given: &[u8], into: &mut [u8]) -> Result<(), Failure> {
         self.lines.begin("all_to_all", call, Says::All(given.len()))?;
         let ranks = self.ranks();
         self.must(given.len() == into.len() && given.len().is_multiple_of(ranks), || {
-            format!("{} bytes given, {} taken, by {ranks} ranks", given.len(), into.len())
+            format!(
+                "buffers of {} and {} bytes, expected equal lengths that are a multiple of {ranks} ranks",
+                given.len(),
+                into.len()
+            )
         })?;
         let len = given.len() / ranks;
-        self.either_way(Kind::AllToAll, len, |board, reach| match reach {
+        self.on_either_path(Kind::AllToAll, len, |board, reach| match reach {
             Some(reach) => board.read_blocks(reach, None, given, (len, |reader| reader * len), into),
             None => board.copy_blocks(len, given, into),
         })
     }
 
-    /// All post the blocks for all others, a piece of each in each round, and take theirs.
+    /// Exchanges blocks through cells. In each round every rank posts a piece of each block, and reads its own pieces.
     fn copy_blocks(&mut self, len: usize, given: &[u8], into: &mut [u8]) -> Result<(), Failure> {
         let (me, ranks) = (self.lines.me, self.ranks());
         let cut = Cut::of(len, self.lines.block.cell_bytes() / ranks);
@@ -235,12 +244,12 @@ impl Board {
         Ok(())
     }
 
-    /// Gives rank `r` the `r`th of as many equal blocks of the root's `given` as there are ranks. What others give is not
-    /// used, and may be nothing.
+    /// Sends block `r` of the root's `given` to rank `r`. `given` has one block of `into.len()` bytes per rank. Other
+    /// ranks' `given` is unused and may be empty.
     ///
     /// # Errors
-    /// See [`Board`]; [`FabricError::Misuse`](transom_windows::FabricError::Misuse) if there is no such root, or its bytes are not
-    /// so many as `into` at each rank.
+    /// See [`Board`]; [`FabricError::Misuse`](transom_windows::FabricError::Misuse) if `root` is no rank of the board,
+    /// or if `given` at the root is not one block of `into.len()` bytes per rank.
     ///
     /// # Examples
     /// ```
@@ -257,7 +266,7 @@ impl Board {
         if me == root {
             self.must_hold_blocks(given, into)?;
         }
-        self.either_way(Kind::Scatter, len, |board, reach| match reach {
+        self.on_either_path(Kind::Scatter, len, |board, reach| match reach {
             Some(reach) if me == root => {
                 board.offer_to_all(reach, given, || into.copy_from_slice(&given[me * len..][..len]))
             }
@@ -266,7 +275,7 @@ impl Board {
         })
     }
 
-    /// The root posts the blocks for all others, a piece of each in each round, and they take theirs.
+    /// Scatters through cells. In each round the root posts a piece of each block, and every other rank reads its own.
     fn scatter_blocks(&mut self, root: Rank, given: &[u8], into: &mut [u8]) -> Result<(), Failure> {
         let (me, ranks, len) = (self.lines.me, self.ranks(), into.len());
         if me == root {
@@ -286,7 +295,7 @@ impl Board {
         Ok(())
     }
 
-    /// Posts a piece of each block but one's own, one behind the other.
+    /// Posts a piece of every block except this rank's own, each at the offset of its rank.
     #[inline]
     fn post_blocks(&mut self, cut: Cut, step: usize, given: &[u8]) -> Result<u64, Failure> {
         let part = cut.part(step);

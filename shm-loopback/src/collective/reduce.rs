@@ -5,34 +5,36 @@ use super::board::Board;
 use super::broken::Failure;
 use super::fold::Fold;
 use super::lines::{Lines, Says};
-use super::ways::Kind;
+use super::path_tuner::Kind;
 use transom_collective::Order;
 use transom_locks::Rank;
 
-/// Up to so many bytes each rank folds those of all by itself, where ranks are few; one element is never cut.
+/// Largest length, in bytes, up to which every rank folds all elements itself. An element is never cut.
 pub(super) const WHOLE: usize = 8 << 10;
 
-/// The same of so many ranks. All then read what all have, while by shares each reads twice what one has, in more rounds: which is what
-/// counts where ranks share cores. Else, on 16 near cores, shares took less time from 3 KiB on with 4 ranks, 1.2 KiB with 6, 200 bytes
-/// with 8, and with 12 and 16 always.
-pub(super) fn whole(ranks: usize, crowded: bool) -> usize {
-    if crowded { WHOLE } else { ((200 << 10) / ranks.saturating_pow(3)).clamp(64, WHOLE) }
+/// Returns the length in bytes up to which each of `ranks` ranks folds all elements itself. Each rank then reads the
+/// elements of all. With shares each rank reads twice its share and the call has more rounds, which dominate where
+/// ranks share cores. On 16 near cores, shares were faster from 3 KiB with 4 ranks, 1.2 KiB with 6, 200 bytes with 8,
+/// and always with 12 and 16.
+pub(super) fn whole(ranks: usize, oversubscribed: bool) -> usize {
+    if oversubscribed { WHOLE } else { ((200 << 10) / ranks.saturating_pow(3)).clamp(64, WHOLE) }
 }
 
-/// At the beginning of a cache line.
+/// A short buffer at the beginning of a cache line.
 #[repr(align(64))]
 struct Short([u8; HALF_CARRIES]);
 
 impl Board {
-    /// Folds the elements of all ranks, of `element` bytes each: `data` is the same at all ranks afterwards, bit by bit.
+    /// Folds the elements of all ranks, `element` bytes each, into `data`. All ranks receive the same bytes.
     ///
-    /// `fold(into, with, order)` is to do `into = into o with`, or `with o into`, for each of the elements it is given, an equal
-    /// number in both. It is called with elements of ranks in their order, `((0 o 1) o 2) o 3`, whatever the number of elements,
-    /// so `o` need not commute. Each of the two slices begins at a cache line, or is a part of `data`, from an element on. It
-    /// must do the same at all ranks.
+    /// `fold(into, with, order)` must do `into = into o with` or, for [`Order::Before`], `into = with o into`, for each
+    /// of the elements that it is given, an equal number in both slices. The board folds in the order of ranks, `((0 o
+    /// 1) o 2) o 3`, whatever the number of elements, so `o` need not commute. Each slice begins at a cache line, or is
+    /// a part of `data` that begins at an element. `fold` must do the same at all ranks.
     ///
     /// # Errors
-    /// See [`Board`]; [`FabricError::Misuse`](transom_windows::FabricError::Misuse) if `data` are not whole elements.
+    /// See [`Board`]; [`FabricError::Misuse`](transom_windows::FabricError::Misuse) if the length of `data` is no
+    /// multiple of `element`.
     ///
     /// # Examples
     /// ```
@@ -52,7 +54,7 @@ impl Board {
         if data.len() > HALF_CARRIES || self.ranks() != 2 {
             return self.all_reduce_of_many(call, data, element, &mut |into, with, order| fold(into, with, order));
         }
-        // What is short is folded here, where the compiler knows the operation.
+        // Short data is folded here, where the compiler can inline the operation.
         let mut theirs = Short([0; HALF_CARRIES]);
         let theirs = &mut theirs.0[..data.len()];
         self.exchange(call, data, element, theirs)?;
@@ -72,24 +74,25 @@ impl Board {
         self.reduce_to(None, data, element, fold)
     }
 
-    /// Gives the other of two ranks the elements, and gets its.
+    /// Sends `data` to the other of two ranks, and receives its elements into `theirs`.
     fn exchange(&mut self, call: u64, data: &[u8], element: usize, theirs: &mut [u8]) -> Result<(), Failure> {
         self.lines.begin("all_reduce", call, Says::All(data.len()))?;
         self.must_be_elements(data, element)?;
         self.lines.exchange(data, theirs)
     }
 
-    /// [`all_reduce`](Self::all_reduce) to the root alone: the `data` of others stay as they were.
+    /// [`all_reduce`](Self::all_reduce) to the root only. Other ranks' `data` is unchanged.
     ///
     /// # Errors
-    /// As there; also if there is no such root.
+    /// Those of `all_reduce`, and [`FabricError::Misuse`](transom_windows::FabricError::Misuse) if `root` is no rank of
+    /// the board.
     ///
     /// # Examples
     /// ```
     /// # use transom_shm_loopback::{Loopback, collective::Board};
     /// # let mut board = Board::open(&Loopback::alone()?)?;
     /// let mut data = *b"abc";
-    /// board.reduce(8, 0, &mut data, 1, &mut |into, with, order| unreachable!("of one rank nothing is folded"))?;
+    /// board.reduce(8, 0, &mut data, 1, &mut |into, with, order| unreachable!("one rank folds nothing"))?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn reduce(
@@ -105,18 +108,18 @@ impl Board {
         self.reduce_to(Some(root), data, element, fold)
     }
 
-    /// Folds the elements of this rank and those before it; `exclusive`: those before it alone, and rank 0 keeps what it has.
-    /// `fold` is as for [`all_reduce`](Self::all_reduce).
+    /// Folds the elements of this rank and of all lower ranks into `data`. With `exclusive` it folds only those of
+    /// lower ranks, and `data` of rank 0 is unchanged. `fold` is as for [`all_reduce`](Self::all_reduce).
     ///
     /// # Errors
-    /// As there.
+    /// Those of `all_reduce`.
     ///
     /// # Examples
     /// ```
     /// # use transom_shm_loopback::{Loopback, collective::Board};
     /// # let mut board = Board::open(&Loopback::alone()?)?;
     /// let mut data = *b"abc";
-    /// board.scan(9, false, &mut data, 1, &mut |into, with, order| unreachable!("of one rank nothing is folded"))?;
+    /// board.scan(9, false, &mut data, 1, &mut |into, with, order| unreachable!("one rank folds nothing"))?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn scan(
@@ -133,18 +136,19 @@ impl Board {
         self.reduce_whole(first, data, element, fold)
     }
 
-    /// Gives rank `r` the `r`th of as many equal blocks of what each rank has given as there are ranks, folded. `fold` is as for
-    /// [`all_reduce`](Self::all_reduce).
+    /// Folds block `r` of every rank's `given` into `into` of rank `r`. `given` has one block of `into.len()` bytes per
+    /// rank. `fold` is as for [`all_reduce`](Self::all_reduce).
     ///
     /// # Errors
-    /// As there; also if what is given is not so many blocks as long as `into`.
+    /// Those of `all_reduce`, and [`FabricError::Misuse`](transom_windows::FabricError::Misuse) if `given` is not one
+    /// block of `into.len()` bytes per rank.
     ///
     /// # Examples
     /// ```
     /// # use transom_shm_loopback::{Loopback, collective::Board};
     /// # let mut board = Board::open(&Loopback::alone()?)?;
     /// let mut mine = [0; 3];
-    /// board.reduce_scatter(10, b"abc", &mut mine, 1, &mut |into, with, order| unreachable!("of one rank nothing is folded"))?;
+    /// board.reduce_scatter(10, b"abc", &mut mine, 1, &mut |into, with, order| unreachable!("one rank folds nothing"))?;
     /// assert_eq!(&mine, b"abc");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -159,16 +163,16 @@ impl Board {
         self.lines.begin("reduce_scatter", call, Says::All(given.len()))?;
         self.must_hold_blocks(given, into)?;
         self.must_be_elements(into, element)?;
-        self.either_way(Kind::ReduceScatter, into.len(), |board, reach| match reach {
+        self.on_either_path(Kind::ReduceScatter, into.len(), |board, reach| match reach {
             Some(reach) => board.reduce_blocks_directly(reach, given, into, element, fold),
             None => board.reduce_blocks(given, into, element, fold),
         })
     }
 
-    /// Piece by piece, by cells.
+    /// Reduces and scatters through cells, piece by piece.
     fn reduce_blocks(&mut self, given: &[u8], into: &mut [u8], element: usize, fold: Fold<'_>) -> Result<(), Failure> {
         let cell = self.lines.block.cell_bytes() / self.ranks();
-        // An element that is longer than what a cell has for each rank comes in pieces, and is folded when it is there.
+        // An element longer than a rank's part of a cell comes in pieces, and is folded once it is complete.
         let most = if element > cell { element } else { cell / element * element };
         let mut begin = 0;
         loop {
@@ -182,7 +186,8 @@ impl Board {
         }
     }
 
-    /// Posts a part of each block but one's own, and has the scratch memory have that of this rank's from each rank.
+    /// Posts `part` of every block except this rank's own. Collects `part` of this rank's block from every rank in the
+    /// scratch memory.
     fn collect_blocks(
         &mut self,
         given: &[u8],
@@ -216,7 +221,7 @@ impl Board {
     #[inline(always)]
     fn must_be_elements(&self, data: &[u8], element: usize) -> Result<(), Failure> {
         self.must(element > 0 && (data.len() == element || data.len().is_multiple_of(element)), || {
-            format!("{} bytes are no whole elements of {element}", data.len())
+            format!("a buffer of {} bytes, expected a multiple of the element length, {element} bytes", data.len())
         })
     }
 
@@ -234,13 +239,14 @@ impl Board {
             return self.reduce_whole(all, data, element, fold);
         }
         let kind = if root.is_some() { Kind::Reduce } else { Kind::AllReduce };
-        self.either_way(kind, data.len() / self.ranks(), |board, reach| match reach {
+        self.on_either_path(kind, data.len() / self.ranks(), |board, reach| match reach {
             Some(reach) => board.reduce_directly(reach, root, data, element, fold),
             None => board.reduce_shares(root, data, element, fold),
         })
     }
 
-    /// Everybody posts all elements. `data` are those of the `first` ranks folded; as they were if these are none.
+    /// Has every rank post all elements. `data` becomes the fold of the first `first` ranks' elements, or is unchanged
+    /// if `first` is 0.
     #[inline]
     fn reduce_whole(&mut self, first: usize, data: &mut [u8], element: usize, fold: Fold<'_>) -> Result<(), Failure> {
         if data.len() <= WHOLE {
@@ -259,7 +265,8 @@ impl Board {
         Ok(())
     }
 
-    /// The same of what fits into a cell: each rank's is folded when it is there. `met`: no others are to be met.
+    /// Does the same for data that fits into a cell, folding each rank's elements as they arrive. If `met`, this rank
+    /// need not wait for the other ranks' rounds.
     #[inline(always)]
     fn reduce_piece(&mut self, first: usize, met: bool, part: &mut [u8], fold: Fold<'_>) -> Result<(), Failure> {
         let (len, round) = (part.len(), self.lines.post(part)?);
@@ -276,13 +283,13 @@ impl Board {
         Ok(())
     }
 
-    /// From one block of the scratch memory to the next, of so many bytes.
+    /// Returns the distance between blocks of `len` bytes in the scratch memory.
     #[inline(always)]
     pub(super) fn stride(len: usize) -> usize {
         len.next_multiple_of(64)
     }
 
-    /// Posts the bytes, and has the scratch memory have those of the first ranks.
+    /// Posts `part`, and collects those of the first `first` ranks in the scratch memory.
     #[inline]
     fn collect(&mut self, first: usize, met: &mut bool, part: &[u8]) -> Result<(), Failure> {
         let (me, cell, stride) = (self.lines.me, self.lines.block.cell_bytes(), Self::stride(part.len()));
@@ -322,8 +329,8 @@ impl Board {
         part.copy_from_slice(into);
     }
 
-    /// Every rank folds its share of the elements: in each step all post those of the shares of others, then each what it has
-    /// folded of its own. The next step's elements are posted before.
+    /// Reduces by shares: every rank folds its share of the elements. In each step every rank posts its elements of the
+    /// other ranks' shares, then the fold of its own share. The elements of the next step are posted in advance.
     fn reduce_shares(
         &mut self,
         root: Option<Rank>,
@@ -350,7 +357,7 @@ impl Board {
     }
 }
 
-/// How a reduction is shared: in each step each rank has a piece of so many bytes.
+/// Division of a reduction into steps. In each step each rank folds a piece of `piece` bytes.
 #[derive(Clone, Copy)]
 struct Shares {
     len: usize,
@@ -360,7 +367,7 @@ struct Shares {
 }
 
 impl Shares {
-    /// As few steps as there can be, about equal: what a step has fits into a cell.
+    /// Chooses the fewest steps whose data fits into a cell, about equal.
     fn of(len: usize, element: usize, ranks: usize, cell: usize) -> Self {
         let elements = len / element;
         let most = (cell / ranks / element).max(1) * ranks;
@@ -369,14 +376,14 @@ impl Shares {
         Shares { len, piece, ranks, steps: len.div_ceil(piece * ranks) }
     }
 
-    /// Where the piece of a rank in a step is.
+    /// Returns the range of the piece of `rank` in `step`.
     #[inline(always)]
     fn part(self, step: usize, rank: Rank) -> std::ops::Range<usize> {
         let begin = self.len.min((step * self.ranks + rank) * self.piece);
         begin..self.len.min(begin + self.piece)
     }
 
-    /// Posts the elements of the shares of all others, at their places in the step.
+    /// Posts the elements of all other ranks' pieces, at their offsets in the step.
     fn post(self, board: &mut Board, step: usize, data: &[u8]) -> Result<u64, Failure> {
         let (before, after) = (self.part(step, 0).start, self.part(step, self.ranks - 1).end);
         let mine = self.part(step, board.lines.me);
@@ -384,7 +391,7 @@ impl Shares {
         board.lines.post_parts(self.piece * self.ranks, parts)
     }
 
-    /// Folds this rank's share, and posts it.
+    /// Folds this rank's piece, and posts it.
     fn fold(
         self,
         board: &mut Board,
@@ -402,7 +409,7 @@ impl Shares {
         let take = |lines: &mut Lines, rank, into: &mut [u8]| {
             lines.take(rank, given, (self.piece * self.ranks, me * self.piece), into)
         };
-        // What others alone are to have stays as it was here.
+        // In a reduction to a root, the data of all other ranks must stay unchanged.
         let mine = if root.is_none_or(|root| root == me) {
             lines.fold_in_order(self.ranks, &mut data[part.clone()], rest, fold, take)?;
             &data[part]
@@ -410,11 +417,11 @@ impl Shares {
             lines.fold_apart(&data[part], apart, rest.0, fold, take)?;
             &*apart
         };
-        // The root's own share is for nobody else.
+        // No other rank reads the root's own piece.
         lines.post(if root == Some(me) { &[] } else { mine })
     }
 
-    /// Takes what the others have folded.
+    /// Reads the pieces that the other ranks have folded.
     fn keep(
         self,
         board: &mut Board,
@@ -439,9 +446,9 @@ mod tests {
     use super::whole;
 
     #[test]
-    fn many_ranks_fold_shares_of_less() {
+    fn whole_fold_limit_falls_with_ranks() {
         let alone = [1, 2, 3, 4, 6, 8, 16, 1000].map(|ranks| whole(ranks, false));
         assert_eq!(alone, [8192, 8192, 7585, 3200, 948, 400, 64, 64]);
-        assert_eq!(whole(16, true), 8192, "they would wait for each other in more rounds");
+        assert_eq!(whole(16, true), 8192, "more rounds cost more where ranks share cores");
     }
 }

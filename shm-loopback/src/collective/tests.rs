@@ -1,9 +1,10 @@
-//! Every call on 1 to 9 ranks that are threads, and on processes, against what one thread reckons index by index.
+//! Tests of every call with 1 to 9 ranks that are threads, and with processes. The expected data is computed by one
+//! thread, index by index.
 
 mod failures;
 
+use super::path_tuner::PathTuner;
 use super::reduce;
-use super::ways::Ways;
 use super::{Board, Failure};
 use crate::reach::Reach;
 use crate::{Invitation, Job, Loopback};
@@ -23,7 +24,7 @@ impl Random {
     }
 }
 
-/// Runs `body` on threads, and gives what it returns.
+/// Runs `body` on threads, and returns their results.
 fn on_threads<R: Send>(ranks: usize, body: impl Fn(Loopback) -> R + Sync) -> Vec<std::thread::Result<R>> {
     let teams = Loopback::threads(ranks).unwrap();
     std::thread::scope(|scope| {
@@ -36,7 +37,8 @@ fn all_well<R>(results: Vec<std::thread::Result<R>>) -> Vec<R> {
     results.into_iter().map(|result| result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
 }
 
-/// Runs `body` as ranks that are processes: copies of this test program that run the test `name` alone. Whether each ended well.
+/// Runs `body` on ranks that are processes: copies of this test program that run only the test `name`. Returns for each
+/// rank whether it succeeded.
 fn on_processes(ranks: usize, name: &str, body: impl Fn(Loopback)) -> Option<Vec<bool>> {
     if let Some(invitation) = Invitation::from_env().unwrap() {
         body(invitation.join().unwrap());
@@ -70,19 +72,19 @@ fn on_processes(ranks: usize, name: &str, body: impl Fn(Loopback)) -> Option<Vec
 
 fn open(team: &Loopback, strict: bool) -> Board {
     let mut board = Board::open(team).unwrap();
-    (board.strict, board.ways.always) = (strict, Some(true));
-    // Both ways to fold.
+    (board.strict, board.tuner.always) = (strict, Some(true));
+    // Folds by shares, and whole.
     board.whole = if strict { reduce::WHOLE } else { 64 };
     board
 }
 
-/// What a rank gives in a call: other bytes at each place.
+/// Returns the data that a rank gives in a call. It differs at each place.
 fn given(call: u64, rank: Rank, len: usize) -> Vec<u8> {
     let begin = Random(call * 1000 + rank as u64).below(1 << 30);
     (begin..begin + len).map(|i| (i.wrapping_mul(0x9e37_79b1) >> 13) as u8).collect()
 }
 
-/// What is of ranks before, and what of ranks behind.
+/// Returns the elements of the lower ranks, then those of the higher ranks.
 fn in_order<'e, T: ?Sized>(into: &'e T, with: &'e T, order: Order) -> (&'e T, &'e T) {
     match order {
         Order::After => (into, with),
@@ -90,7 +92,7 @@ fn in_order<'e, T: ?Sized>(into: &'e T, with: &'e T, order: Order) -> (&'e T, &'
     }
 }
 
-/// Neither commutes nor associates, so that it tells the order.
+/// Neither commutative nor associative, so that its result reveals the order.
 fn mix(into: &mut [u8], with: &[u8], order: Order) {
     for (into, with) in into.iter_mut().zip(with) {
         let (left, right) = in_order(&*into, with, order);
@@ -98,7 +100,7 @@ fn mix(into: &mut [u8], with: &[u8], order: Order) {
     }
 }
 
-/// Composition of the maps x -> a x + b modulo 2^64: the left one first.
+/// Composition of the maps x -> a x + b modulo 2^64, the left one first.
 fn compose(into: &mut [u8], with: &[u8], order: Order) {
     let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap());
     for (into, with) in into.chunks_exact_mut(16).zip(with.chunks_exact(16)) {
@@ -113,7 +115,7 @@ fn operation(element: usize) -> fn(&mut [u8], &[u8], Order) {
     if element == 16 { compose } else { mix }
 }
 
-/// What the first ranks' elements are, folded.
+/// Returns the fold of the first `ranks` ranks' elements.
 fn folded(call: u64, ranks: usize, len: usize, element: usize) -> Vec<u8> {
     let mut into = given(call, 0, len);
     (1..ranks).for_each(|rank| operation(element)(&mut into, &given(call, rank, len), Order::After));
@@ -122,7 +124,7 @@ fn folded(call: u64, ranks: usize, len: usize, element: usize) -> Vec<u8> {
 
 const KINDS: usize = 11;
 
-/// One call of a kind, of `count` elements, whose outcome must be as reckoned.
+/// Makes one call of a kind with `count` elements, and checks its outcome.
 fn check(board: &mut Board, kind: usize, call: u64, root: Rank, count: usize, element: usize) -> Result<(), Failure> {
     let (me, ranks, len) = (board.lines.me, board.ranks(), count * element);
     let mine = given(call, me, len);
@@ -132,7 +134,7 @@ fn check(board: &mut Board, kind: usize, call: u64, root: Rank, count: usize, el
     };
     let blocks = || (0..ranks).flat_map(|rank| given(call, rank, len)).collect::<Vec<_>>();
     let what = || format!("kind {kind}, rank {me} of {ranks}, root {root}, {count} elements of {element}");
-    // Not at the beginning of a cache line, nor of a word.
+    // Aligned neither to a cache line nor to a word.
     let mut memory = vec![0xee; mine.len() * ranks + 3];
     let data = &mut memory[3..];
     match kind {
@@ -195,7 +197,8 @@ fn check(board: &mut Board, kind: usize, call: u64, root: Rank, count: usize, el
     Ok(())
 }
 
-/// Elements, and how many: around what a line, a cell and a share have, and where folding is shared.
+/// Returns pairs of a count and an element length: around the capacity of lines, cells and shares, and around the
+/// limits of shared folds.
 fn sizes(ranks: usize) -> Vec<(usize, usize)> {
     let cell = 32 << 10;
     let mut sizes: Vec<_> =
@@ -211,14 +214,14 @@ fn sizes(ranks: usize) -> Vec<(usize, usize)> {
 }
 
 #[test]
-fn every_call_does_what_it_says() {
+fn every_call_matches_the_reference() {
     for ranks in 1..=9 {
         all_well(on_threads(ranks, |team| {
             let mut board = open(&team, ranks % 2 == 0);
             let mut reach = board.reach.take();
             assert!(reach.is_some(), "threads reach each other's memory");
             let mut call = 0;
-            // Few ranks are enough for the long ones.
+            // Long data is tested with few ranks only.
             let most = match ranks {
                 2 | 3 => usize::MAX,
                 8 => 200_000,
@@ -226,7 +229,7 @@ fn every_call_does_what_it_says() {
             };
             for (count, element) in sizes(ranks).into_iter().filter(|(count, element)| count * element < most) {
                 for kind in 0..KINDS {
-                    // Through cells, and where it is.
+                    // Tests both paths: through cells, and direct.
                     for _ in 0..if count * element < 32 << 10 { 1 } else { 2 } {
                         std::mem::swap(&mut board.reach, &mut reach);
                         call += 1;
@@ -239,7 +242,7 @@ fn every_call_does_what_it_says() {
     }
 }
 
-/// Calls at random, the same at all ranks, which are late at random.
+/// Makes random calls, the same at all ranks, with random delays at each.
 fn random_calls(board: &mut Board, seed: u64, calls: u64) {
     let mut random = Random(seed);
     let mut own = Random(seed + 1 + board.lines.me as u64);
@@ -258,7 +261,7 @@ fn random_calls(board: &mut Board, seed: u64, calls: u64) {
 }
 
 #[test]
-fn calls_follow_each_other() {
+fn random_call_sequences_match_the_reference() {
     for (ranks, calls) in [(2, 1500), (3, 800), (4, 500), (16, 100)] {
         for strict in [false, true] {
             all_well(on_threads(ranks, |team| random_calls(&mut open(&team, strict), ranks as u64, calls)));
@@ -266,13 +269,13 @@ fn calls_follow_each_other() {
     }
 }
 
-/// All ranks go the same ways, while they try them and afterwards, whatever each of them found.
+/// All ranks choose the same path, while they measure and afterwards, whatever each measures.
 #[test]
-fn which_way_long_calls_go_is_found_out() {
+fn ranks_agree_on_the_measured_path() {
     for ranks in [2, 3, 5] {
         all_well(on_threads(ranks, |team| {
             let mut board = open(&team, ranks == 3);
-            board.ways = Ways::new(false);
+            board.tuner = PathTuner::new(false);
             for call in 0..36 * KINDS as u64 {
                 let (kind, root) = (call as usize % KINDS, call as usize % ranks);
                 check(&mut board, kind, call, root, 40_000 + 1000 * kind, 1).unwrap();
@@ -281,9 +284,9 @@ fn which_way_long_calls_go_is_found_out() {
     }
 }
 
-/// Those who need not wait run ahead, but for a few rounds.
+/// Ranks that need not wait run ahead, but only by a few rounds.
 #[test]
-fn who_need_not_wait_runs_ahead() {
+fn broadcast_root_runs_ahead() {
     for (ranks, calls) in [(2, 20_000), (4, 60_000), (5, 5_000)] {
         all_well(on_threads(ranks, |team| {
             let mut board = open(&team, false);
@@ -321,9 +324,9 @@ fn processes_share_a_board() {
     }
 }
 
-/// What the module's docs say of memory.
+/// Checks the formulas in the module's documentation.
 #[test]
-fn the_formula_of_memory_holds() {
+fn block_size_matches_documented_formula() {
     for (ranks, each) in
         [(1, 128), (2, 128), (3, 128), (8, 128), (9, 64), (16, 64), (17, 32), (64, 16), (65, 8), (1000, 8)]
     {
@@ -334,11 +337,11 @@ fn the_formula_of_memory_holds() {
     }
 }
 
-/// By its owner, whatever number that has in a team.
+/// The owner's process counts, whatever its rank in a team.
 #[test]
-fn what_a_board_of_a_team_maps_is_unmapped_with_its_owner() {
+fn mapping_of_a_lost_owner_is_dropped() {
     let body = |job: Loopback| {
-        // The other way round: rank 0 of the team is rank 2 of the job.
+        // The team reverses the ranks: its rank 0 is rank 2 of the job.
         let team = job.split(Some(0), 10 - job.rank() as u64).unwrap().unwrap();
         let mut board = open(&team, false);
         let mut buffer = crate::buffer::Buffer::new(&job.0, 64 << 10).unwrap();
@@ -357,7 +360,7 @@ fn what_a_board_of_a_team_maps_is_unmapped_with_its_owner() {
         }
         board.barrier(3).unwrap();
     };
-    let name = "what_a_board_of_a_team_maps_is_unmapped_with_its_owner";
+    let name = "mapping_of_a_lost_owner_is_dropped";
     let Some(ended) = on_processes(3, name, body) else { return };
     assert_eq!(ended, [true; 3]);
 }

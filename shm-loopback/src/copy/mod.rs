@@ -105,7 +105,7 @@ mod tests {
     ];
 
     #[test]
-    fn every_length_and_alignment_arrives_and_nothing_else_changes() {
+    fn copies_change_exactly_their_range() {
         let source: Vec<u8> = (0..3000u32).map(|i| (i * 7 + 1) as u8).collect();
         for (name, to_shared, from_shared) in MOVES {
             for len in (0..200).step_by(if cfg!(miri) { 13 } else { 1 }).chain([511, 1000, 1023, 1024, 1025, 2500]) {
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_to_be_32_bytes_arrives_too() {
+    fn constant_32_byte_copies_are_exact() {
         let source: [u8; 32] = std::array::from_fn(|i| i as u8 + 1);
         for at in [0, 1, 7, 8, 40] {
             let (mut shared, mut back) = ([0xaa_u8; 80], [0; 32]);
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_are_changed_where_they_are() {
+    fn blocks_are_updated_in_place() {
         for (at, blocks) in [(0, 0), (0, 1), (3, 1), (8, 5), (16, 7)] {
             let source: Vec<u8> = (0..600u32).map(|i| (i * 7 + 1) as u8).collect();
             let (mut shared, mut numbers) = (source.clone(), Numbers::default());

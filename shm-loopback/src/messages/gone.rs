@@ -2,7 +2,7 @@
 
 use super::inbox::Inbox;
 use super::wire::ShmWire;
-use crate::bell;
+use crate::event_count;
 use transom_channel::wire::{Event, Lane, Rank, Why};
 use transom_windows::FabricError;
 
@@ -13,7 +13,7 @@ impl ShmWire {
         self.own.close();
         for peer in 0..self.peers.len() {
             if let Some(inbox) = &self.peers[peer].inbox {
-                bell::ring(&inbox.view.header().bell);
+                event_count::notify(&inbox.view.header().event);
             }
         }
     }

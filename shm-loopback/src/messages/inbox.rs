@@ -14,8 +14,8 @@
 //! Cells of one sender are numbered, since bits have no order.
 
 use super::joint::Desk;
-use crate::bell::Bell;
 use crate::blocks::Forget;
+use crate::event_count::EventCount;
 use crate::memory::{HEADER, View};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicU64;
@@ -164,7 +164,7 @@ impl Inbox {
 
     /// Whether a thread of the owner takes what comes, and none sleeps.
     pub fn is_attended(&self) -> bool {
-        self.word(WAITING).load(Relaxed) > 0 && self.view.header().bell.sleepers() == 0
+        self.word(WAITING).load(Relaxed) > 0 && self.view.header().event.sleepers() == 0
     }
 
     /// A free cell, which is the caller's until it is [filled](Self::fill). If there is none the owner of the inbox rings for

@@ -44,7 +44,7 @@ impl Reading {
         };
         // Who reads here meanwhile, or is about to, is busy, and chunks take longer than the whole at once.
         let busy = !self.offered.is_empty() || mine.desk().is_taken();
-        let alone = owner == reach.rank || reach.control.is_crowded() || busy;
+        let alone = owner == reach.rank || reach.control.is_oversubscribed() || busy;
         let is_worth = |inbox: &Inbox| joint::is_worth(length, inbox.is_attended());
         let inbox = inbox.filter(|inbox| !alone && is_worth(inbox) && !self.no_help.contains(&owner));
         match inbox.and_then(|inbox| Joint::read(reach, (owner, inbox), token, from, (target, length), copy)) {

@@ -1,7 +1,7 @@
 //! Waiting for messages.
 
 use super::inbox::Inbox;
-use crate::bell::{Brief, nap, ring};
+use crate::event_count::{Brief, notify, park};
 use crate::words::looks_again;
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -70,10 +70,10 @@ impl Waiter {
             let next = (*first * 2).min(*longest);
             std::mem::replace(first, next)
         });
-        let bell = self.inbox.as_ref().map(|inbox| &inbox.view.header().bell);
-        match (bell, brief) {
-            (Some(bell), None) => nap(bell, most, awake),
-            (Some(bell), Some(brief)) => nap(&Brief(bell, brief), most, awake),
+        let event = self.inbox.as_ref().map(|inbox| &inbox.view.header().event);
+        match (event, brief) {
+            (Some(event), None) => park(event, most, awake),
+            (Some(event), Some(brief)) => park(&Brief(event, brief), most, awake),
             (None, brief) => {
                 let found = awake()?;
                 if found.is_none() {
@@ -174,7 +174,7 @@ impl Waiter {
     #[inline(always)]
     pub fn ring(&self) {
         if let Some(inbox) = &self.inbox {
-            ring(&inbox.view.header().bell);
+            notify(&inbox.view.header().event);
         }
     }
 

@@ -5,8 +5,8 @@ use super::inbox::{self, BESIDE, CELLS, Cell, Inbox, Own};
 use super::joint;
 use super::reading::{Read, Reading};
 use super::wait::Waiter;
-use crate::bell;
 use crate::blocks::Forget;
+use crate::event_count;
 use crate::key::Key as BlockKey;
 use crate::loopback::{Loopback, Membership};
 use crate::memory::View;
@@ -106,7 +106,7 @@ impl ShmWire {
 
     /// How threads of this rank wait for what comes.
     pub fn waiter(&self) -> Waiter {
-        Waiter::new(self.me, self.job.control.is_crowded(), &self.own)
+        Waiter::new(self.me, self.job.control.is_oversubscribed(), &self.own)
     }
 
     /// From now on all waits of this rank call `turn`.
@@ -145,7 +145,7 @@ impl ShmWire {
         if let Ok(()) = self.reach(rank)
             && let Some(inbox) = &self.peers[rank].inbox
         {
-            bell::ring(&inbox.view.header().bell);
+            event_count::notify(&inbox.view.header().event);
         }
     }
 
@@ -217,7 +217,7 @@ impl ShmWire {
         unsafe { write(start.expect("the engine sends no longer ones"), head, body) };
         inbox.fill(cell, length, peer.filled);
         peer.filled = peer.filled.wrapping_add(1);
-        bell::ring(&inbox.view.header().bell);
+        event_count::notify(&inbox.view.header().event);
         Ok(())
     }
 
@@ -253,7 +253,7 @@ impl ShmWire {
         let Some(mark) = mark else { return Ok(()) };
         // SAFETY: within the same, and aligned. Release: who sees the mark sees what is before it.
         unsafe { AtomicU64::from_ptr(place) }.store(mark, Release);
-        bell::ring(&inbox.view.header().bell);
+        event_count::notify(&inbox.view.header().event);
         Ok(())
     }
 }
@@ -474,7 +474,7 @@ impl Wire for ShmWire {
     }
 
     fn count(&self, meter: &mut Meter) {
-        meter.missed_wakes += bell::missed();
+        meter.missed_wakes += event_count::missed();
     }
 
     fn now(&self) -> u64 {
@@ -526,7 +526,7 @@ impl Drop for ShmWire {
 #[cfg(all(test, not(miri), not(feature = "loom")))]
 mod tests {
     use super::*;
-    use crate::bell::Bell;
+    use crate::event_count::EventCount;
 
     /// A sender that reads a newer acknowledgement beside an older count of free slots would find its ring full, and go a slower way.
     #[test]
@@ -560,14 +560,14 @@ mod tests {
         let places = [source.as_ptr().expose_provenance(), target.as_mut_ptr().expose_provenance()];
         let [from, to] = places.map(|start| owner.reading.reach.lead_to(start, LENGTH));
         owner.own.desk().ask(0, joint::Move { from, at: 0, length: LENGTH, to }).expect("nobody else reads");
-        let bell = &reader.own.view.header().bell;
-        bell.count(1); // as a sleeper does
+        let event = &reader.own.view.header().event;
+        event.count(1); // as a sleeper does
         while owner.own.has_work() {
-            let before = bell.rings();
+            let before = event.epoch();
             assert!(matches!(owner.poll(), Some(Event::Worked)));
-            assert_ne!(bell.rings(), before);
+            assert_ne!(event.epoch(), before);
         }
-        bell.count(-1);
+        event.count(-1);
         [from, to].into_iter().for_each(reach::withdraw);
         assert!(source == target);
     }

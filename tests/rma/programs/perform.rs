@@ -2,8 +2,9 @@
 
 use super::make::{Call, Epoch, Flavour, How, On, Phase, Program, Sync, What};
 use transom::provider::Provider;
+use transom::windows::Request;
 use transom::windows::{Attached, Local, Target};
-use transom::{Address, Assert, Error, Mode, Rank, Request, Requests, Section, Window, World};
+use transom::{Address, Assert, Error, Mode, Rank, Requests, Section, Window, World};
 
 type At<'e> = Target<'e, u64, Provider>;
 
@@ -218,7 +219,7 @@ impl Actor<'_> {
         };
         let targets: Vec<&At<'_>> = if self.dynamic { attached.iter().collect() } else { targets.to_vec() };
         let mut seen: Vec<Vec<u64>> = vec![Vec::new(); calls.len()];
-        let mut requests: Vec<(usize, Request<'_, u64>)> = Vec::new();
+        let mut requests: Vec<(usize, Request<'_, Vec<u64>>)> = Vec::new();
         for (which, call) in calls.iter().enumerate() {
             let (elements, first) = (&call.elements[..], call.elements.first().copied().unwrap_or(0));
             let target = || *targets.iter().find(|target| target.rank() == call.target).expect("it is of the epoch");
@@ -286,7 +287,7 @@ impl Actor<'_> {
 }
 
 /// Waits for requests, all at once or one after the other as they are done; `usize::MAX` marks those that read nothing.
-fn settle(requests: &mut Vec<(usize, Request<'_, u64>)>, seen: &mut [Vec<u64>], all: bool) {
+fn settle(requests: &mut Vec<(usize, Request<'_, Vec<u64>>)>, seen: &mut [Vec<u64>], all: bool) {
     let (calls, waited): (Vec<usize>, Vec<_>) = std::mem::take(requests).into_iter().unzip();
     let mut keep = |call: usize, buffer| {
         if call != usize::MAX {
@@ -298,8 +299,8 @@ fn settle(requests: &mut Vec<(usize, Request<'_, u64>)>, seen: &mut [Vec<u64>], 
         calls.into_iter().zip(buffers).for_each(|(call, buffer)| keep(call, buffer));
     } else {
         let mut waited: Requests<'_, _> = waited.into_iter().collect();
-        while let Some((number, buffer)) = waited.wait_any().unwrap() {
-            keep(calls[number], buffer);
+        while let Some((number, buffer)) = waited.wait_any() {
+            keep(calls[number], buffer.unwrap());
         }
     }
 }

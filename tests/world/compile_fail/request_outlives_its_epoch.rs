@@ -1,6 +1,7 @@
 //! A request is waited for before its epoch ends.
 
-use transom::{Error, Request, Requests, Window};
+use transom::windows::Request;
+use transom::{Error, Pending, Requests, Window, wait_all};
 
 fn main() {}
 
@@ -19,12 +20,11 @@ fn lock(window: &mut Window<u64>) -> Result<(), Error> {
 fn lock_all(window: &mut Window<u64>) -> Result<(), Error> {
     let epoch = window.lock_all()?;
     let target = epoch.target(0)?;
-    let mut requests: Requests<'_, u64> = [target.rput(0, vec![1])?].into_iter().collect();
+    let mut requests: Requests<'_, Vec<u64>> = [target.rput(0, vec![1])?].into_iter().collect();
+    while requests.wait_any().is_some() {}
     #[cfg(not(wrong))]
-    requests.wait_any()?;
+    drop(requests);
     drop(epoch); //~ E0505
-    #[cfg(wrong)]
-    requests.wait_any()?;
     Ok(())
 }
 
@@ -32,16 +32,27 @@ fn fence(window: &mut Window<u64>) -> Result<(), Error> {
     let epoch = window.fence()?;
     let target = epoch.target(0)?;
     let mut request = target.rget(0, 1)?;
+    request.test();
     #[cfg(not(wrong))]
-    request.test()?;
+    drop(request);
     window.fence()?; //~ E0499
-    #[cfg(wrong)]
-    request.test()?;
+    Ok(())
+}
+
+fn mixed(world: &transom::World, window: &mut Window<u64>) -> Result<(), Error> {
+    let mut there = world.ibarrier();
+    let epoch = window.lock_shared(0)?;
+    let mut word = epoch.rget(0, 1)?;
+    let mut both: [&mut dyn Pending; 2] = [&mut there, &mut word];
+    wait_all(&mut both);
+    #[cfg(not(wrong))]
+    word.wait()?;
+    epoch.unlock()?; //~ E0505
     Ok(())
 }
 
 #[cfg(wrong)]
-fn returned(window: &mut Window<u64>) -> Result<Request<'_, u64>, Error> {
+fn returned(window: &mut Window<u64>) -> Result<Request<'_, Vec<u64>>, Error> {
     let epoch = window.lock_shared(0)?;
     epoch.rget(0, 1) //~ E0515
 }

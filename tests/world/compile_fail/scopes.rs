@@ -70,7 +70,7 @@ fn it_is_kept(window: &mut Window<u64>) -> Result<(), Error> {
     let mut into = [0; 10];
     let epoch = window.lock_shared(0)?;
     #[cfg(wrong)]
-    let coming = scope(|scope| scope.get(&epoch, 0, &mut into))?; //~ without a code
+    drop(scope(|scope| scope.get(&epoch, 0, &mut into))?); //~ without a code
     #[cfg(not(wrong))]
     scope(|scope| scope.get(&epoch, 0, &mut into).map(drop))?;
     epoch.unlock()

@@ -1,7 +1,7 @@
 //! State of a rank for one rail: adapter, memory and peers. The rank's teams and its connecting thread share it.
 
 use super::address::Address;
-use super::elsewhere::{LaneQueue, Twins};
+use super::failover_qp::{LaneQueue, Twins};
 use super::message::Message;
 use super::service;
 use crate::VerbsError;
@@ -92,7 +92,7 @@ pub(super) enum Command {
     /// Retires the queue pair to a peer, unless messages have already got back what they lent to it. The sender is
     /// dropped afterwards.
     End(Rank, SyncSender<()>),
-    /// Probes a peer: it answers if it hears this rail.
+    /// Probes a peer: it answers if it receives by this rail.
     Probe(Rank),
     /// Relays a message about the connection of the rail with that number over this rail; `Heard` passes on a message
     /// about this rail's connection that arrived on another.
@@ -190,7 +190,7 @@ impl Core {
         lane.give_up_queue(Failure::known(Why::Gone), |queue| {
             // A failover queue pair carries no messages, and its number may equal that of another peer's queue pair on
             // this rail.
-            if !queue.is_elsewhere() {
+            if !queue.is_failover() {
                 self.receives.forget(queue.number(), true);
             }
         })
@@ -263,7 +263,7 @@ impl Core {
     }
 
     /// Returns whether this is the first of several rails, whose lanes can fail over to the others.
-    pub(super) fn can_be_elsewhere(&self) -> bool {
+    pub(super) fn can_fail_over(&self) -> bool {
         self.number() == Some(0) && self.has_others()
     }
 
@@ -309,7 +309,7 @@ impl Core {
     }
 
     /// Like [`turn`](Self::turn), but does nothing if another thread is progressing messages.
-    pub(super) fn turn_unless_another_does(&self) {
+    pub fn turn_unless_another_does(&self) {
         if let Some(turn) = self.turn.get() {
             turn.turn_unless_another_does();
         }

@@ -8,13 +8,15 @@
 //!      | request       v                                     | reply
 //!      +----------> answered --------------------------------+
 //!
-//! request of a newer generation    any state --> answered: the old queue pair is retired
+//!   request of a newer generation    any state --> answered: the old queue pair is retired
+//!   lost                             asked, answered, ready --> absent, or asked again if an operation waits
+//!   reject, no queue pair, died      any state --> failed; want and requests lead out of it, except after a death
 //! ```
 //! Rules of the protocol:
 //! - A rank creates at most one queue pair per generation, and its generation never decreases. A generation therefore
 //!   identifies one queue pair, however late a datagram that names it arrives.
 //! - The higher generation wins. A side that lost its queue pair continues with the next generation; the other side
-//!   follows when it hears of that. Crossing requests have the same generation, and each side answers the other's.
+//!   follows when it learns of that. Crossing requests have the same generation, and each side answers the other's.
 //! - A rank replies once it is connected, and is `ready` once it knows that the peer is connected too: then posted
 //!   requests arrive.
 //! - Both ends of a connection are on the same rail. The requesting side chooses the rail, and the answering side
@@ -168,7 +170,7 @@ impl Machine {
                     self.fail(Reason::There(Errno::from_raw_os_error(errno.into())));
                 }
             }
-            // An old generation: the peer has moved on, or will hear of this generation.
+            // An old generation: the peer has moved on, or will learn of this generation.
             Message::Reply { .. } | Message::Reject { .. } => {}
             Message::Retire { generation } => {
                 if generation >= self.generation {
@@ -197,7 +199,7 @@ impl Machine {
                 self.retire(effects);
                 self.ask(Some(theirs.by), effects);
             }
-            // The peer hears of this side's rail, and follows.
+            // The peer learns of this side's rail, and follows.
             State::Asked { mine } if now && mine.by > theirs.by => self.again(effects),
             State::Asked { mine } if now => self.join(mine, theirs, false, effects),
             // The peer is behind, so this side's generation takes precedence.

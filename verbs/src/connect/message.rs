@@ -59,7 +59,7 @@ pub(crate) enum Message {
     Reply { generation: u32, mine: End },
     /// The sender has no end of this generation and will have none, because of `errno`.
     Reject { generation: u32, errno: u16 },
-    /// Asks whether the receiver hears this rail.
+    /// Asks whether the receiver receives by this rail.
     Probe,
     /// Answers a probe.
     Alive,

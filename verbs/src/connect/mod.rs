@@ -5,18 +5,18 @@
 mod address;
 mod atomics;
 mod core;
-mod elsewhere;
-#[cfg(test)]
-mod explore;
+mod failover_qp;
 mod listen;
 mod machine;
 mod message;
+#[cfg(test)]
+mod model_check;
 mod pair;
-mod patience;
 mod service;
+mod timeout_backoff;
 
 pub(super) use core::{Core, Link};
-pub(super) use elsewhere::{LaneQueue, Twin};
+pub(super) use failover_qp::{LaneQueue, Twin};
 
 use super::VerbsError;
 use super::datagram::{Mailbox, Post, Recipient};
@@ -36,9 +36,8 @@ use transom_windows::Exchange;
 /// Bytes kept for each rank of the job, connected or not.
 pub(super) const EACH: usize = size_of::<Address>() + size_of::<bool>() + Core::SEAT;
 
-/// Flags that a rank publishes before its cards: its rails are named in settings; it shares memory with its host.
+/// Flag that a rank tells beside its cards: its rails are named.
 const NAMED: u8 = 1;
-const HYBRID: u8 = 2;
 
 /// A rank's adapters and connecting threads. All its teams share it.
 pub(super) struct Service {
@@ -49,8 +48,8 @@ pub(super) struct Service {
 }
 
 impl Service {
-    /// Opens the devices and publishes this rank's addresses; collective.
-    pub fn new(job: &dyn Exchange, settings: &Settings, hybrid: bool) -> Result<Self, VerbsError> {
+    /// Collective: opens the devices and tells all others where this rank is.
+    pub fn new(job: &dyn Exchange, settings: &Settings) -> Result<Self, VerbsError> {
         let made = Rail::open(settings).and_then(|rails| {
             // Only the first rail carries messages as datagrams.
             let rails = rails.into_iter().zip(std::iter::once(settings.datagrams).chain(std::iter::repeat(None)));
@@ -60,13 +59,11 @@ impl Service {
         });
         let mine = made.as_ref().map_or(Vec::new(), |made| {
             let cards = made.iter().flat_map(|made| made.card.to_bytes());
-            let [named, hybrid] = [!settings.named.is_empty(), hybrid].map(u8::from);
-            let flags = (named * NAMED) | (hybrid * HYBRID);
+            let flags = u8::from(!settings.named.is_empty()) * NAMED;
             std::iter::once(flags).chain(cards).collect()
         });
         let theirs = job.all_gather(&mine)?;
         let mut made = made?;
-        alike(&theirs, job.rank())?;
         let each = (mine.len() - 1) / made.len();
         made.truncate(common(&theirs, each)?);
         let count = made.len();
@@ -200,18 +197,6 @@ fn common(told: &[Vec<u8>], card: usize) -> Result<usize, VerbsError> {
     }
 }
 
-/// Checks that all ranks agree on the use of shared memory. Ranks of a host that use different paths to each other
-/// would deadlock.
-fn alike(told: &[Vec<u8>], me: Rank) -> Result<(), VerbsError> {
-    let flags = |rank: Rank| told[rank].first().map(|flags| flags & HYBRID != 0);
-    let other = (0..told.len()).find(|rank| flags(*rank).is_some_and(|theirs| Some(theirs) != flags(me)));
-    other.map_or(Ok(()), |rank| {
-        let way = |rank| if flags(rank) == Some(true) { "on" } else { "off" };
-        let what = format!("TRANSOM_HYBRID is {} at rank {rank}, and {} at rank {me}", way(rank), way(me));
-        Err(VerbsError::unusable(what, "set the same value at all ranks, or unset it".into()))
-    })
-}
-
 fn other_paths(rank: Rank, theirs: u8, me: Rank, mine: u8) -> VerbsError {
     let name = |paths| match paths {
         paths if paths == Paths::Connections as u8 => "connections",
@@ -244,19 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranks_that_differ_in_sharing_memory_are_refused() {
-        let told = |flags: &[u8]| -> Vec<Vec<u8>> { flags.iter().map(|flags| vec![*flags, 7]).collect() };
-        let alike = |flags: &[u8], me| alike(&told(flags), me).map_err(|error| error.to_string());
-        assert_eq!((alike(&[1, 0, 1], 1), alike(&[2, 3], 0)), (Ok(()), Ok(())));
-        let says = alike(&[3, 2, 0, 2], 1).unwrap_err();
-        assert!(says.contains("TRANSOM_HYBRID is off at rank 2, and on at rank 1"), "{says}");
-        assert!(says.contains("set the same value at all ranks"), "{says}");
-        // A rank that publishes nothing has an error of its own.
-        assert!(super::alike(&[vec![], vec![2]], 1).is_ok());
-    }
-
-    #[test]
-    fn unnamed_rails_are_cut_to_the_fewest() {
+    fn ranks_have_as_many_rails_as_the_one_with_the_fewest() {
         let told = |ranks: &[(u8, usize)]| -> Vec<Vec<u8>> {
             ranks.iter().map(|(named, rails)| [vec![*named], vec![7; 5 * rails]].concat()).collect()
         };
@@ -272,8 +245,8 @@ mod tests {
             assert!(told.contains(what) && told.contains("name the same number of devices at every rank"), "{told}");
         }
         assert_eq!(super::common(&[vec![], vec![0; 11]], 5).ok(), Some(2));
-        assert!(super::common(&[vec![HYBRID, 7, 7], vec![HYBRID, 7]], 1).is_ok(), "the rails are not named");
-        // A correct rank has at least one rail.
+        assert!(super::common(&[vec![0, 7, 7], vec![0, 7]], 1).is_ok(), "whose rails are not named");
+        // No rank of this library tells of less than one.
         for nothing in [vec![vec![0; 6], vec![1; 5]], vec![vec![0; 6], vec![0]]] {
             assert!(matches!(super::common(&nothing, 5), Err(VerbsError::Peer { rank: 1 })));
         }

@@ -2,7 +2,7 @@
 
 use super::address::Destination;
 use super::core::Core;
-use super::elsewhere::LaneQueue;
+use super::failover_qp::LaneQueue;
 use super::machine::Effects;
 use super::message::{End, MESSAGE, Message};
 use crate::VerbsError;
@@ -66,7 +66,7 @@ pub(super) const LATELY: Duration = Duration::from_secs(1);
 /// may fail over.
 pub(super) fn choose(core: &Core, peer: Rank) -> u32 {
     let stays = core.endpoints.lane(peer).is_some_and(|lane| lane.stays());
-    if !core.can_be_elsewhere() || stays || core.has_heard(peer, UNHEARD) {
+    if !core.can_fail_over() || stays || core.has_heard(peer, UNHEARD) {
         return 0;
     }
     let reaches = |by: &u32| core.instead(*by).is_some_and(|other| other.has_heard(peer, LATELY));
@@ -100,7 +100,7 @@ impl Doing<'_> {
         let polled = match &mut self.pair.polled[by as usize] {
             Some(polled) => polled,
             none if by == 0 => none.insert(of.rail.queues.take()?),
-            none => none.insert(self.core.rail.queues.elsewhere(of.rail.context(), &of.rail.health)?),
+            none => none.insert(self.core.rail.queues.failover(of.rail.context(), &of.rail.health)?),
         };
         let (received, shared) = of.receives.ends()?;
         let queue = of.rail.queue_pair(polled, received, shared)?;
@@ -112,7 +112,7 @@ impl Doing<'_> {
                 LaneQueue::own(queue)
             }
             // A failover queue pair carries no messages.
-            by => LaneQueue::elsewhere(queue, self.peer, by, of.clone(), self.core),
+            by => LaneQueue::failover(queue, self.peer, by, of.clone(), self.core),
         };
         Ok((
             queue,
@@ -137,11 +137,11 @@ fn end(queue: LaneQueue, was_connected: bool, polled: &Polled, core: &Core, of: 
     // reported.
     settle();
     core.receives.settle();
-    let (number, elsewhere) = (queue.number(), queue.is_elsewhere());
+    let (number, failover) = (queue.number(), queue.is_failover());
     drop(queue);
     settle();
     core.receives.settle();
-    if !elsewhere {
+    if !failover {
         core.receives.forget(number, was_connected);
     }
     next

@@ -8,7 +8,7 @@ use super::listen::listen;
 use super::machine::{Backoff, Effects, Machine, Reason, State};
 use super::message::{MESSAGE, Message};
 use super::pair::{Doing, LATELY, Made, Pair, UNHEARD, choose, heed, say};
-use super::patience::Patience;
+use super::timeout_backoff::TimeoutBackoff;
 use crate::datagram::Post;
 use crate::progress;
 use crate::sys::CompletionQueue;
@@ -75,7 +75,7 @@ pub(super) struct Connection {
     unheard: u32,
     back: u32,
     /// Multiplier of the timeouts before a connection is broken off or returns to the first rail.
-    patience: Patience,
+    timeout_backoff: TimeoutBackoff,
     /// The last atomic that the peer requested.
     pub(super) served: Served,
 }
@@ -186,7 +186,7 @@ impl Connector {
     fn go_on_with_held(&mut self) -> bool {
         let Connector { holding, core, .. } = self;
         let lane = |peer: &Rank| core.endpoints.lane(*peer);
-        holding.retain(|peer| lane(peer).is_some_and(|lane| lane.holds() || lane.is_elsewhere()));
+        holding.retain(|peer| lane(peer).is_some_and(|lane| lane.holds() || lane.is_failover()));
         if !holding.iter().filter_map(lane).any(|lane| lane.holds()) {
             return false;
         }
@@ -250,12 +250,12 @@ impl Connector {
             }
             let silent = silence.1;
             let unheard = self.is_unheard(peer, silent);
-            let Connection { silence, patience, .. } = self.connections.entry(peer).or_default();
+            let Connection { silence, timeout_backoff, .. } = self.connections.entry(peer).or_default();
             // An unreachable peer is detected first, whatever the timeout multiplier.
-            let most = SILENT.max(2 * UNHEARD * patience.times(Instant::now()));
+            let most = SILENT.max(2 * UNHEARD * timeout_backoff.times(Instant::now()));
             if Duration::from_secs(1) * silent / self.looks > most || unheard && !lane.has_atomic() {
                 silence.1 = 0;
-                patience.breaks_off(Instant::now());
+                timeout_backoff.breaks_off(Instant::now());
                 lane.break_off(Failure::known(Why::Ended));
             } else if silent > 0 {
                 // Most messages are posted unsignalled; requests a completion.
@@ -280,7 +280,7 @@ impl Connector {
                 self.drive(peer, true, |machine, effects| machine.want(effects));
             }
         }
-        if core.can_be_elsewhere() {
+        if core.can_fail_over() {
             self.look_for_other_rails();
         }
     }
@@ -293,7 +293,8 @@ impl Connector {
         }
         self.probe_by_all(peer);
         let asked = Duration::from_secs(1) * silent / self.looks;
-        let times = self.connections.get(&peer).map_or(1, |connection| connection.patience.times(Instant::now()));
+        let times =
+            self.connections.get(&peer).map_or(1, |connection| connection.timeout_backoff.times(Instant::now()));
         asked > UNHEARD * times && self.is_cut(peer, UNHEARD * times)
     }
 
@@ -316,21 +317,21 @@ impl Connector {
     /// failover connections back.
     fn look_for_other_rails(&mut self) {
         let of = |(peer, connection): (&Rank, &Connection)| {
-            let elsewhere = matches!(connection.machine.state(), State::Ready { mine, .. } if mine.by > 0);
-            (connection.machine.is_waiting() || elsewhere).then_some((*peer, elsewhere))
+            let failover = matches!(connection.machine.state(), State::Ready { mine, .. } if mine.by > 0);
+            (connection.machine.is_waiting() || failover).then_some((*peer, failover))
         };
-        for (peer, elsewhere) in self.connections.iter().filter_map(of).collect::<Vec<_>>() {
+        for (peer, failover) in self.connections.iter().filter_map(of).collect::<Vec<_>>() {
             self.probe_by_all(peer);
             let reached = self.core.has_heard(peer, UNHEARD);
-            let cut = !elsewhere && self.is_cut(peer, UNHEARD);
+            let cut = !failover && self.is_cut(peer, UNHEARD);
             let connection = self.connections.get_mut(&peer).expect("the peer was found above");
-            connection.back = if elsewhere && reached { connection.back + 1 } else { 0 };
+            connection.back = if failover && reached { connection.back + 1 } else { 0 };
             connection.unheard = if cut { connection.unheard + 1 } else { 0 };
             let late = Duration::from_secs(1) * connection.unheard / self.looks > UNHEARD;
-            if connection.back > BACK * connection.patience.times(Instant::now())
+            if connection.back > BACK * connection.timeout_backoff.times(Instant::now())
                 || late && connection.pair.by != choose(&self.core, peer)
             {
-                tracing::info!(rank = self.core.me, peer, elsewhere, "moving a connection to another rail");
+                tracing::info!(rank = self.core.me, peer, failover, "moving a connection to another rail");
                 (connection.back, connection.unheard) = (0, 0);
                 self.drive(peer, true, |machine, effects| {
                     machine.lost(machine.generation(), effects);

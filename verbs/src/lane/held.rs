@@ -48,7 +48,7 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
                     return Err(Stopped::Held(number));
                 }
                 // Messages wait for their own rail, unless they are returned to the engine.
-                Course::Posted if kept.movable && queue.is_elsewhere() => return Err(Stopped::Held(number)),
+                Course::Posted if kept.movable && queue.is_failover() => return Err(Stopped::Held(number)),
                 Course::Posted => {}
             }
             self.signalled.store(number, Release);
@@ -123,8 +123,8 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
 
     /// Returns whether the queue belongs to another rail. Messages do not use it then.
     #[inline]
-    pub fn is_elsewhere(&self) -> bool {
-        self.elsewhere.load(Acquire)
+    pub fn is_failover(&self) -> bool {
+        self.failover.load(Acquire)
     }
 }
 
@@ -139,9 +139,9 @@ mod tests {
     const TO: Place = Place { address: 4096, key: 9 };
     const PIECE: Piece = Piece { address: 64, bytes: 100, key: 7 };
 
-    fn elsewhere(number: u32) -> Queue {
+    fn failover(number: u32) -> Queue {
         let mut queue = Queue::new(number, 16);
-        queue.elsewhere = true;
+        queue.failover = true;
         queue
     }
 
@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     fn atomic_is_forwarded_in_order_on_a_failover_queue() {
-        let queue = elsewhere(77);
+        let queue = failover(77);
         let (lane, mut word): (Tested, u64) = (Lane::new(3, queue.clone(), START), 0);
         post(&lane, Verb::Write, TO);
         add(&lane, &mut word);
@@ -223,7 +223,7 @@ mod tests {
         assert_eq!(first.take().len(), 3);
         lane.retire(drop);
         // The write has arrived, the atomic has not.
-        let second = elsewhere(77);
+        let second = failover(77);
         resumes(&lane, &second, 2, (START.psn + 1) % (1 << 24));
         assert_eq!(took(&second), [(1, 0, false)]);
         done(&lane, 1);
@@ -244,7 +244,7 @@ mod tests {
 
     #[test]
     fn request_without_a_key_holds_back_later_requests() {
-        let queue = elsewhere(77);
+        let queue = failover(77);
         let lane: Tested = Lane::new(3, queue.clone(), START);
         for key in [9, UNNAMED, 9] {
             post(&lane, Verb::Write, Place { key, ..TO });
@@ -255,11 +255,11 @@ mod tests {
         assert_eq!(took(&queue), [(1, 100, false)]);
         done(&lane, 1);
         lane.ask().unwrap();
-        assert_eq!((took(&queue), lane.is_elsewhere()), (vec![], true));
+        assert_eq!((took(&queue), lane.is_failover()), (vec![], true));
         lane.retire(drop);
         let own = Queue::new(78, 16);
         resumes(&lane, &own, 2, (START.psn + 1) % (1 << 24));
-        assert_eq!((took(&own), lane.is_elsewhere()), (vec![(2, 100, false), (3, 100, false)], false));
+        assert_eq!((took(&own), lane.is_failover()), (vec![(2, 100, false), (3, 100, false)], false));
     }
 
     #[test]
@@ -310,7 +310,7 @@ mod tests {
 
     #[test]
     fn refused_atomic_ends_the_lane() {
-        let (lane, mut word): (Tested, u64) = (Lane::new(3, elsewhere(77), START), 0);
+        let (lane, mut word): (Tested, u64) = (Lane::new(3, failover(77), START), 0);
         add(&lane, &mut word);
         post(&lane, Verb::Write, TO);
         assert_eq!(lane.asked(), Some(1));
@@ -338,7 +338,7 @@ mod tests {
         add(&lane, &mut word);
         assert!(lane.has_atomic());
         lane.retire(drop);
-        resumes(&lane, &elsewhere(78), 2, START.psn);
+        resumes(&lane, &failover(78), 2, START.psn);
         assert!(!lane.has_atomic(), "forwarded atomics are not lost");
     }
 }

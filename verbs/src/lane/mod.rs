@@ -13,7 +13,7 @@
 mod held;
 mod moving;
 mod post;
-mod remake;
+mod reconnect;
 mod unfinished;
 
 pub(super) use moving::{Bytes, Returned};
@@ -59,7 +59,7 @@ pub(super) struct Lane<Q, L> {
     /// Messages have requests to [take back](Lane::take_returned).
     cut: AtomicBool,
     /// The current queue, or the last one, belongs to another rail.
-    elsewhere: AtomicBool,
+    failover: AtomicBool,
     /// The lane must stay on its own rail.
     stays: AtomicBool,
     /// Requests are [held back](held). Changed under the lock.
@@ -104,7 +104,7 @@ struct Sending<Q, L> {
 impl<Q: WorkQueue, L> Lane<Q, L> {
     pub fn new(number: u32, queue: Q, start: Start) -> Self {
         let unfinished = Unfinished::new(start, queue.depth() as usize, queue.inline() as usize);
-        let elsewhere = queue.is_elsewhere();
+        let failover = queue.is_failover();
         Lane {
             number,
             queue_pair: AtomicU32::new(queue.number()),
@@ -118,7 +118,7 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
             broke: Mutex::default(),
             lost: AtomicU32::new(0),
             cut: AtomicBool::new(false),
-            elsewhere: AtomicBool::new(elsewhere),
+            failover: AtomicBool::new(failover),
             stays: AtomicBool::new(false),
             holds: AtomicBool::new(false),
             sending: Mutex::new(Sending {
@@ -147,7 +147,7 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
     /// Returns whether the lane works on that queue pair of its own rail's device. The number of another rail's queue
     /// pair, or of a destroyed one, may belong to another lane.
     pub fn has_own(&self, queue_pair: u32) -> bool {
-        self.queue_pair() == queue_pair && !self.elsewhere.load(Acquire) && self.state.load(Acquire) == WORKS
+        self.queue_pair() == queue_pair && !self.failover.load(Acquire) && self.state.load(Acquire) == WORKS
     }
 
     /// Largest inline payload, in bytes.

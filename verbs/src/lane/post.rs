@@ -75,7 +75,7 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
         if kept.movable && sending.returned.is_some() {
             return Err((Stop::Cut, lent));
         }
-        if kept.movable && self.is_elsewhere() {
+        if kept.movable && self.is_failover() {
             // Messages use their own rails for failover.
             return Err((Stop::Broken, lent));
         }
@@ -121,7 +121,7 @@ impl<Q: WorkQueue, L> Lane<Q, L> {
         }
         let Some(queue) = sending.queue.as_ref().filter(|_| !self.is_broken()) else { return Err(Stop::Broken) };
         let (number, completed) = (self.posted.load(Relaxed) + 1, self.completed.load(Relaxed));
-        if sending.held.is_some() || queue.is_elsewhere() {
+        if sending.held.is_some() || queue.is_failover() {
             sending.unfinished.push(number, kept, bytes);
             self.posted.store(number, Release);
             self.signalled.store(number, Release);

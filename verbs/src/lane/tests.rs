@@ -122,7 +122,7 @@ fn objects_lent_to_one_lane_are_limited() {
 }
 
 #[test]
-fn request_is_fenced_behind_unanswered_reads_and_atomics() {
+fn request_waits_for_unanswered_reads_and_atomics() {
     use Kind::{Atomic, Read, Write};
     let verb = |kind| match kind {
         Write => Verb::Write,
@@ -152,7 +152,7 @@ fn request_is_fenced_behind_unanswered_reads_and_atomics() {
 }
 
 #[test]
-fn requests_before_a_failure_complete_and_later_ones_fail() {
+fn requests_before_failure_complete_later_ones_fail() {
     let (lane, queue) = lane(16);
     let events = queue.events.clone();
     for name in ["1", "2", "3", "4"] {
@@ -210,7 +210,7 @@ fn only_the_present_own_queue_is_recognised() {
     lane.retire(drop);
     assert!(!lane.has_own(77));
     let mut next = Queue::new(101, 8);
-    next.elsewhere = true;
+    next.failover = true;
     assert!(lane.resume(next, Start { generation: 2, ..START }, received(0)));
     assert_eq!((lane.queue_pair(), lane.has_own(101)), (101, false));
     assert_eq!((goes(&lane), goes(&lane)), (Some(101), None), "once");
@@ -395,7 +395,7 @@ fn received_position_counts_for_its_connection_only() {
 }
 
 #[test]
-fn executed_atomic_is_not_repeated_and_its_loss_told_once() {
+fn lost_atomic_result_is_reported_once_not_repeated() {
     let (lane, queue) = lane(16);
     let events = queue.events.clone();
     for _ in 0..4 {
@@ -423,7 +423,7 @@ fn executed_atomic_is_not_repeated_and_its_loss_told_once() {
 }
 
 #[test]
-fn lent_objects_survive_until_reposted_requests_complete() {
+fn lent_objects_live_until_reposted_ones_complete() {
     let (lane, queue) = lane(16);
     let events = queue.events.clone();
     ["1", "2"].into_iter().for_each(|name| _ = lend(&lane, name, &events).unwrap());

@@ -2,26 +2,26 @@
 //! release is deferred.
 
 mod buffer;
+mod deferred_free;
 mod keys;
-mod known;
-mod leases;
 mod pinned;
-mod remains;
+mod registration_pool;
+mod registration_table;
 mod slots;
 
 pub(super) use buffer::Buffer;
+pub(super) use deferred_free::{Deferred, DeferredFree};
 pub(super) use keys::Keys;
-pub(super) use known::Entry;
-pub(super) use leases::{Lease, Leases};
 pub(super) use pinned::Pinned;
-pub(super) use remains::{Deferred, Remains};
+pub(super) use registration_pool::{Lease, RegistrationPool};
+pub(super) use registration_table::Entry;
 pub(super) use slots::{Slot, Slots};
 
 use super::VerbsError;
 use super::counts::Registrations;
 use super::sys::{Access, Domain, Registered};
 use super::wr::Piece;
-use known::Known;
+use registration_table::RegistrationTable;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -63,9 +63,9 @@ pub(super) struct Memory {
     /// Words on which peers that use a region of this rank count themselves.
     pub counts: Arc<Slots>,
     /// Pool for the program's buffers and for reads of medium size.
-    leases: Arc<Leases<Pinned>>,
+    pool: Arc<RegistrationPool<Pinned>>,
     /// Registrations of windows and of the program's buffers.
-    known: Arc<Known<Registered>>,
+    table: Arc<RegistrationTable<Registered>>,
     /// Domains and tables of the further rails, with which buffers are registered too.
     further: Mutex<Vec<Further>>,
     /// Smallest transfer whose memory is registered for it, in bytes.
@@ -74,7 +74,7 @@ pub(super) struct Memory {
 }
 
 /// Domain and table of a further rail.
-type Further = (Arc<Domain>, Arc<Known<Registered>>);
+type Further = (Arc<Domain>, Arc<RegistrationTable<Registered>>);
 
 /// Counters of transfers.
 #[derive(Default)]
@@ -102,8 +102,8 @@ impl Memory {
             puts: Slots::new(domain, Access::Source, PUT, PUTS),
             cells: Slots::new(domain, Access::Local, 8, CELLS),
             counts: Slots::new(domain, Access::Words, 8, COUNTS),
-            leases: Leases::new(KEPT),
-            known: Known::new(),
+            pool: RegistrationPool::new(KEPT),
+            table: RegistrationTable::new(),
             further: Mutex::default(),
             register_from,
             tally: Tally::default(),
@@ -117,7 +117,7 @@ impl Memory {
 
     /// Enters a registration into the table; its memory must be the program's to use.
     pub fn know(&self, registered: &Arc<Registered>) -> Entry<Registered> {
-        self.known.add(registered.address, registered.bytes() as u64, registered.clone())
+        self.table.add(registered.address, registered.bytes() as u64, registered.clone())
     }
 
     /// The registration of memory lent for a call: an existing one, or for large memory a new one for the call. `None`
@@ -135,7 +135,7 @@ impl Memory {
     /// Like [`lent`](Self::lent).
     unsafe fn lent_large(&self, start: NonNull<u8>, bytes: usize, access: Access) -> Option<Passing> {
         let address = start.as_ptr().expose_provenance() as u64;
-        if let Some(registered) = self.known.find(address, bytes as u64) {
+        if let Some(registered) = self.table.find(address, bytes as u64) {
             self.tally.found.fetch_add(1, Relaxed);
             return Some(Passing { address, registered });
         }
@@ -155,7 +155,7 @@ impl Memory {
     /// # Safety
     /// The contract of [`lent`](Self::lent) applies, whether the memory is lent or owned by the library.
     pub unsafe fn part(&self, address: u64, bytes: usize, access: Access) -> Option<Arc<Registered>> {
-        if let Some(registered) = self.known.find(address, bytes as u64) {
+        if let Some(registered) = self.table.find(address, bytes as u64) {
             return Some(registered);
         }
         let start = NonNull::new(std::ptr::with_exposed_provenance_mut(address as usize))?;
@@ -166,7 +166,7 @@ impl Memory {
 
     /// Registers buffers with this further rail too from now on.
     pub fn also(&self, further: &Memory) {
-        let further = (further.domain.clone(), further.known.clone());
+        let further = (further.domain.clone(), further.table.clone());
         lock(&self.further).push(further);
     }
 
@@ -227,12 +227,12 @@ impl Memory {
     }
 
     fn lease(&self, bytes: usize) -> Result<Lease<Pinned>, VerbsError> {
-        self.leases.lease(bytes, |size| {
+        self.pool.lease(bytes, |size| {
             let none = |_| VerbsError::system("buffers", std::io::ErrorKind::OutOfMemory.into());
             let pinned = Pinned::new(&self.domain, OfProgram::zeroed(size).map_err(none)?, Access::Buffer);
-            let mut pinned = pinned.map_err(|(error, _)| error)?.known_by(&self.known);
-            for (domain, known) in &*lock(&self.further) {
-                pinned.also(domain, known, Access::Buffer).unwrap_or_else(|error| self.refused(error));
+            let mut pinned = pinned.map_err(|(error, _)| error)?.listed_in(&self.table);
+            for (domain, table) in &*lock(&self.further) {
+                pinned.also(domain, table, Access::Buffer).unwrap_or_else(|error| self.refused(error));
             }
             Ok(pinned)
         })
@@ -240,7 +240,7 @@ impl Memory {
 
     /// The registration of a window or buffer that covers these bytes and is readable by peers.
     pub fn readable(&self, address: u64, bytes: usize) -> Option<Arc<Registered>> {
-        let registered = self.known.find(address, bytes as u64).filter(|registered| registered.is_readable())?;
+        let registered = self.table.find(address, bytes as u64).filter(|registered| registered.is_readable())?;
         self.found();
         Some(registered)
     }
@@ -274,7 +274,7 @@ impl Memory {
     }
 
     pub fn registrations(&self) -> Registrations {
-        let leased = self.leases.counts();
+        let leased = self.pool.counts();
         let [found, passing, refused] =
             [&self.tally.found, &self.tally.passing, &self.tally.refused].map(|count| count.load(Relaxed));
         Registrations { found, passing, refused, reused: leased.reused, made: leased.made }

@@ -1,6 +1,6 @@
 //! Memory owned by the library while the adapter may access it.
 
-use super::known::{Entry, Known};
+use super::registration_table::{Entry, RegistrationTable};
 use crate::VerbsError;
 use crate::sys::{Access, Domain, Registered};
 use crate::wr::Piece;
@@ -11,7 +11,7 @@ use transom_windows::BoxBytes;
 /// Bytes and their registration, which is dropped first.
 pub(crate) struct Pinned {
     /// Table entry by which the program's operations find it, if the program may have the bytes meanwhile.
-    known: Option<Entry<Registered>>,
+    entry: Option<Entry<Registered>>,
     registered: Arc<Registered>,
     /// Registrations with further rails, each with its table entry.
     further: Vec<(Entry<Registered>, Arc<Registered>)>,
@@ -25,28 +25,28 @@ impl Pinned {
         // SAFETY: the bytes are owned here, stay in place, and are freed after the registration. The adapter accesses
         // them only by requests of this rank, which are posted while no other code has the bytes.
         match unsafe { Registered::new(domain, start, len, access) } {
-            Ok(registered) => Ok(Pinned { known: None, registered: Arc::new(registered), further: Vec::new(), bytes }),
+            Ok(registered) => Ok(Pinned { entry: None, registered: Arc::new(registered), further: Vec::new(), bytes }),
             Err(error) => Err((error, bytes)),
         }
     }
 
     /// Enters the registration into a table.
-    pub fn known_by(self, known: &Arc<Known<Registered>>) -> Self {
-        let entry = known.add(self.registered.address, self.bytes.len() as u64, self.registered.clone());
-        Pinned { known: Some(entry), ..self }
+    pub fn listed_in(self, table: &Arc<RegistrationTable<Registered>>) -> Self {
+        let entry = table.add(self.registered.address, self.bytes.len() as u64, self.registered.clone());
+        Pinned { entry: Some(entry), ..self }
     }
 
     /// Registers the bytes with a further rail and enters them into its table.
     pub fn also(
         &mut self,
         domain: &Arc<Domain>,
-        known: &Arc<Known<Registered>>,
+        table: &Arc<RegistrationTable<Registered>>,
         access: Access,
     ) -> Result<(), VerbsError> {
         let start = NonNull::from(&mut *self.bytes).cast();
         // SAFETY: as for the first rail.
         let registered = Arc::new(unsafe { Registered::new(domain, start, self.bytes.len(), access) }?);
-        let entry = known.add(registered.address, self.bytes.len() as u64, registered.clone());
+        let entry = table.add(registered.address, self.bytes.len() as u64, registered.clone());
         self.further.push((entry, registered));
         Ok(())
     }
@@ -72,8 +72,8 @@ impl Pinned {
 
     /// Deregisters and returns the bytes.
     pub fn into_bytes(self) -> BoxBytes {
-        let Pinned { known, registered, further, bytes } = self;
-        drop((known, registered, further));
+        let Pinned { entry, registered, further, bytes } = self;
+        drop((entry, registered, further));
         bytes
     }
 }

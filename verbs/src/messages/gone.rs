@@ -5,8 +5,11 @@ use super::wire::VerbsWire;
 use crate::datagram::ROOM;
 use crate::receive::MOST;
 use crate::wr::Verb;
+use std::sync::Arc;
 use transom_channel::wire::{Data, Lane, Rank, Why};
 use transom_locks::Awaited;
+use transom_network::NetworkWire;
+use transom_shm_loopback::messages::{Turn, Waiter};
 use transom_windows::FabricError;
 
 /// What a rank that receives nothing any more sends: no packet is as short.
@@ -42,15 +45,45 @@ impl Gone {
     }
 }
 
-impl VerbsWire {
-    /// Tells the peers that this rank receives nothing any more.
-    pub fn close(&mut self) {
+impl NetworkWire for VerbsWire {
+    fn waiter(&self) -> Waiter {
+        self.waiter.clone()
+    }
+
+    fn turn_in_waits(&self, turn: Arc<dyn Turn>) {
+        self.here.turn_in_waits(turn.clone());
+        self.core().turn_in_waits(turn);
+    }
+
+    fn close(&mut self) {
         self.closing = true;
         for peer in self.peers.keys().copied().collect::<Vec<_>>() {
             self.say_closed(peer);
         }
     }
 
+    fn look_for_the_gone(&mut self) {
+        let me = self.core().me;
+        for rank in (0..self.exchange.size()).filter(|rank| *rank != me) {
+            match self.exchange.check_peers(Awaited::Rank(rank)) {
+                Err(FabricError::PeerDied { rank: died }) if died == rank => self.notice(rank as Rank, Why::Died),
+                Err(FabricError::PeerLeft { rank: left }) if left == rank => self.notice(rank as Rank, Why::Left),
+                Err(_) if self.exchange.has_left(rank) => self.notice(rank as Rank, Why::Left),
+                _ => {}
+            }
+        }
+        for rank in self.peers.keys().copied().collect::<Vec<_>>() {
+            self.look_after(rank);
+        }
+    }
+
+    fn is_given_up(&self) -> bool {
+        let me = self.core().me;
+        matches!(self.exchange.check_peers(Awaited::Rank(me)), Err(FabricError::PeerDied { rank }) if rank == me)
+    }
+}
+
+impl VerbsWire {
     /// Where there is no room now, it is told later.
     pub(super) fn say_closed(&mut self, rank: Rank) {
         if rank as usize != self.core().me {
@@ -69,22 +102,6 @@ impl VerbsWire {
                 }
             };
             self.peers.entry(rank).or_default().told = told;
-        }
-    }
-
-    /// Finds out who is gone; [`poll`](transom_channel::Wire::poll) tells of them, once all is taken that came of them.
-    pub fn look_for_the_gone(&mut self) {
-        let me = self.core().me;
-        for rank in (0..self.exchange.size()).filter(|rank| *rank != me) {
-            match self.exchange.check_peers(Awaited::Rank(rank)) {
-                Err(FabricError::PeerDied { rank: died }) if died == rank => self.notice(rank as Rank, Why::Died),
-                Err(FabricError::PeerLeft { rank: left }) if left == rank => self.notice(rank as Rank, Why::Left),
-                Err(_) if self.exchange.has_left(rank) => self.notice(rank as Rank, Why::Left),
-                _ => {}
-            }
-        }
-        for rank in self.peers.keys().copied().collect::<Vec<_>>() {
-            self.look_after(rank);
         }
     }
 
@@ -117,12 +134,6 @@ impl VerbsWire {
                 self.notice(rank, Why::Left);
             }
         }
-    }
-
-    /// Whether the others were told that this rank is dead: its network failed.
-    pub fn is_given_up(&self) -> bool {
-        let me = self.core().me;
-        matches!(self.exchange.check_peers(Awaited::Rank(me)), Err(FabricError::PeerDied { rank }) if rank == me)
     }
 
     pub(super) fn notice(&mut self, rank: Rank, why: Why) {

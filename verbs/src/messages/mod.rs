@@ -54,8 +54,9 @@ mod gone;
 mod handles;
 mod memory;
 mod moves;
+mod open;
 mod posting;
 mod windows;
 mod wire;
 
-pub use wire::VerbsWire;
+pub(crate) use open::open;

@@ -7,7 +7,6 @@ use super::handles::{Arrived, Opened, Ring};
 use super::memory::Table;
 use super::moves::Moves;
 use super::posting::{BUFFER, write};
-use crate::bootstrap::Bootstrap;
 use crate::connect::{Core, Link, Service};
 use crate::datagram::{Mailbox, ROOM};
 use crate::memory::Buffer;
@@ -25,8 +24,9 @@ use transom_channel::wire::{
     Busy, Event, Key, Lane, Left, Part, RAILS, Rail, RailKind, Rank, Request, Why, Window, Wire,
 };
 use transom_channel::{Meter, Paths};
+use transom_network::Bootstrap;
 use transom_shm_loopback::Loopback;
-use transom_shm_loopback::messages::{Bytes, Naps, Owner, Turn, Waiter};
+use transom_shm_loopback::messages::{Bytes, Naps, Owner, Waiter};
 use transom_windows::{Exchange, FabricError};
 
 /// How long threads sleep that wait for messages: adapters ring no bell.
@@ -172,11 +172,6 @@ impl VerbsWire {
         &self.service.core
     }
 
-    /// How threads of this rank wait for what comes.
-    pub fn waiter(&self) -> Waiter {
-        self.waiter.clone()
-    }
-
     /// From how many bytes on messages are not copied.
     pub fn zero_copy_from(&self) -> usize {
         self.register_from
@@ -185,12 +180,6 @@ impl VerbsWire {
     /// How many datagrams may come before this rank looks, and the bytes of one; none if its packets go by connections alone.
     pub fn datagrams(&self) -> Option<(u32, usize)> {
         self.mailbox.as_ref().map(|mailbox| (ROOM, mailbox.longest()))
-    }
-
-    /// From now on all waits of this rank call `turn`.
-    pub fn turn_in_waits(&self, turn: Arc<dyn Turn>) {
-        self.here.turn_in_waits(turn.clone());
-        self.core().turn_in_waits(turn);
     }
 
     /// What has come, what is done, and who is gone.
@@ -265,10 +254,10 @@ impl VerbsWire {
             return;
         }
         let core = self.service.core_of(rail);
-        let elsewhere = || core.endpoints.lane(peer as usize).is_some_and(|lane| lane.is_elsewhere());
+        let failover = || core.endpoints.lane(peer as usize).is_some_and(|lane| lane.is_failover());
         match core.want(peer as usize) {
             // The first rail does not reach it, and others have lanes of their own.
-            Link::Ready if elsewhere() => self.wanted.push(lane),
+            Link::Ready if failover() => self.wanted.push(lane),
             Link::Ready => {
                 if self.raise(lane) {
                     self.events.push_back(Event::Up(lane));

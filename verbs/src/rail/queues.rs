@@ -39,7 +39,7 @@ pub(crate) struct Queues {
     depth: u32,
     queues: List,
     /// Queues on other rails' devices, one per lane that has failed over.
-    elsewhere: List,
+    failover: List,
     /// Number of lanes so far. Locked while a queue is created, which blocks only other creators of lanes.
     lanes: Mutex<usize>,
 }
@@ -63,9 +63,9 @@ pub(crate) struct Polled {
 
 impl Queues {
     pub fn new(context: &Arc<Context>, health: &Arc<Health>, depth: u32) -> Self {
-        let (queues, elsewhere) = Default::default();
+        let (queues, failover) = Default::default();
         let (context, health) = (context.clone(), health.clone());
-        Queues { context, health, depth, queues, elsewhere, lanes: Mutex::default() }
+        Queues { context, health, depth, queues, failover, lanes: Mutex::default() }
     }
 
     fn most(&self) -> u32 {
@@ -92,14 +92,14 @@ impl Queues {
 
     /// Creates the queue for a lane of this rail that fails over to another rail's device, with that rail's health.
     /// Called by one thread at a time.
-    pub fn elsewhere(&self, context: &Arc<Context>, health: &Arc<Health>) -> Result<Arc<Polled>, VerbsError> {
-        Ok(append(&self.elsewhere, CompletionQueue::new(context, self.depth)?, health))
+    pub fn failover(&self, context: &Arc<Context>, health: &Arc<Health>) -> Result<Arc<Polled>, VerbsError> {
+        Ok(append(&self.failover, CompletionQueue::new(context, self.depth)?, health))
     }
 
     /// All queues.
     #[inline]
     pub fn all(&self) -> impl Iterator<Item = &Arc<Polled>> {
-        nodes(&self.queues).chain(nodes(&self.elsewhere)).map(|node| &node.polled)
+        nodes(&self.queues).chain(nodes(&self.failover)).map(|node| &node.polled)
     }
 }
 

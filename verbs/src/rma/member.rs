@@ -3,16 +3,16 @@
 use super::mail::Mail;
 use super::operations::RailLane;
 use super::paths::Paths;
-use crate::bootstrap::{Bootstrap, Node};
 use crate::connect::{self, Core, Service};
-use crate::memory::Remains;
+use crate::memory::DeferredFree;
 use crate::progress;
-use crate::wait::{NAPS, Patience};
+use crate::wait::{Backoff, NAPS};
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 use transom_locks::{Awaited, Rank};
+use transom_network::{Bootstrap, Node};
 use transom_windows::FabricError;
 
 /// Longest wait of a leaving rank for its earlier puts.
@@ -31,11 +31,9 @@ pub(super) struct Member {
     pub node: Node,
     /// Job rank of each rank of this team.
     pub peers: Box<[u32]>,
-    /// Data move through shared memory between ranks of one host.
-    pub hybrid: bool,
-    /// Memory that ranks of this team keep for each other.
-    pub remains: Remains<Kept>,
-    /// State of collectives over lanes; `None` if all ranks share memory, which is faster.
+    /// What ranks of this team keep for each other: windows' memory, and all that a team has.
+    pub remains: DeferredFree<Kept>,
+    /// Collectives over lanes; none where ranks share memory, which is faster.
     pub mail: Option<Mail>,
     /// Division of large operations among rails, if there are several. Shared by the teams of a job.
     pub paths: Option<Arc<Paths>>,
@@ -68,13 +66,12 @@ impl Member {
         service: Arc<Service>,
         exchange: Arc<dyn Bootstrap>,
         (node, peers): (Node, Box<[u32]>),
-        hybrid: bool,
         mail: Option<Mail>,
         paths: Option<Arc<Paths>>,
         parent: Option<(Arc<Member>, u64)>,
     ) -> Self {
         let (remains, failed) = Default::default();
-        Member { service, exchange, node, peers, hybrid, remains, mail, paths, failed, parent }
+        Member { service, exchange, node, peers, remains, mail, paths, failed, parent }
     }
 
     /// The core of the first rail, which carries everything that is not divided.
@@ -103,8 +100,8 @@ impl Member {
         *nap = (*nap * 2).min(NAPS[1]);
     }
 
-    pub fn patience(&self) -> Patience {
-        Patience::new(self.node.ranks())
+    pub fn backoff(&self) -> Backoff {
+        Backoff::new(self.node.ranks())
     }
 
     /// The way to a rank.
@@ -139,7 +136,7 @@ impl Member {
     /// Waits until earlier puts have arrived, or their targets have gone.
     fn drain(&self) {
         let began = Instant::now();
-        let mut patience = self.patience();
+        let mut backoff = self.backoff();
         loop {
             self.progress();
             self.step_stripes();
@@ -150,7 +147,7 @@ impl Member {
             }
             let rank = self.way_to(peer).map(|way| way.rank);
             let gone = || rank.is_some_and(|rank| self.exchange.check_peers(Awaited::Rank(rank)).is_err());
-            if patience.pause() && gone() || began.elapsed() > DRAIN || core.rail.health.broken().is_some() {
+            if backoff.pause() && gone() || began.elapsed() > DRAIN || core.rail.health.broken().is_some() {
                 return tracing::debug!(peer, "leaving with operations in flight");
             }
         }
@@ -160,7 +157,7 @@ impl Member {
     /// rank died.
     fn linger(&self) {
         let mut died = None;
-        let mut patience = self.patience();
+        let mut backoff = self.backoff();
         for rank in (0..self.exchange.size()).filter(|&rank| rank != self.exchange.rank()) {
             loop {
                 match self.exchange.check_peers(Awaited::Rank(rank)) {
@@ -172,7 +169,7 @@ impl Member {
                     Err(_) => break,
                     Ok(()) => {}
                 }
-                patience.pause();
+                backoff.pause();
             }
         }
     }

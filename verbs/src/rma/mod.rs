@@ -1,12 +1,12 @@
-//! RMA over verbs: the [`Fabric`](transom_windows::Fabric) of ranks that reach each other through their adapters.
+//! Windows over verbs: the [`Network`](transom_network::Network) of ranks that reach each other by their adapters.
 
 mod collective;
-mod fabric;
 mod failure;
 mod far;
 mod mail;
 mod member;
 mod moving;
+mod network;
 mod operations;
 mod paths;
 mod region;
@@ -17,10 +17,8 @@ pub use moving::Moving;
 pub use region::{Pending, Region, Remote};
 
 use super::VerbsError;
-use super::bootstrap::{Bootstrap, Node};
 use super::connect::{Core, Service};
 use super::counts::{QueuePairs, Registrations, WorkRequests};
-use super::messages::VerbsWire;
 use super::settings::Settings;
 use collective::lanes::{all_gather, barrier};
 use mail::{Block, Mail};
@@ -30,25 +28,25 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use transom_channel::Config;
 use transom_locks::{Awaited, Rank};
-use transom_shm_loopback::{Loopback, Meet};
+use transom_network::{Bootstrap, Node};
 use transom_windows::{Exchange, FabricError};
 
-/// A rank's handle of the RMA fabric of its job over InfiniBand or RoCE.
-///
-/// The rank leaves the job when the last clone and window are dropped.
+/// A rank's handle on the network of its job, over InfiniBand or RoCE; [`Hybrid`](transom_network::Hybrid) makes a provider of it. Once
+/// the last clone and window of a rank are dropped, the rank has left the job.
 ///
 /// # Examples
 /// ```
-/// use transom::verbs::{Node, Verbs, WorkRequests};
+/// use transom::verbs::{Hybrid, Node, Verbs, WorkRequests};
 /// use transom::windows::{Fabric, Window};
 /// let job = transom::shm_loopback::Loopback::alone()?;
-/// match Verbs::new(std::sync::Arc::new(job.clone()), Node::all(job), &Default::default()) {
-///     Ok(verbs) => {
-///         let mut window = Window::<u64, _>::allocate(&verbs, 0, 10)?;
+/// match Hybrid::<Verbs>::new(std::sync::Arc::new(job.clone()), Node::all(job), &Default::default()) {
+///     Ok(hybrid) => {
+///         let verbs = hybrid.network();
+///         let mut window = Window::<u64, _>::allocate(&hybrid, 0, 10)?;
 ///         let before = verbs.work_requests_to_itself();
 ///         window.lock_exclusive(0)?.put(0, &[42])?;
 ///         let locked = verbs.work_requests_to_itself() - before;
-///         assert_eq!((locked.compare_and_swaps, locked.writes), (2, 0)); // local data need no adapter
+///         assert_eq!((locked.compare_and_swaps, locked.writes), (2, 0)); // a rank's own data needs no adapter
 ///         assert_eq!(verbs.work_requests_to_others(), WorkRequests::default());
 ///         assert_eq!(verbs.queue_pairs().to_itself, 1);
 ///         assert!(verbs.registered_bytes() > 10 * size_of::<u64>());
@@ -63,16 +61,11 @@ use transom_windows::{Exchange, FabricError};
 pub struct Verbs(Arc<Member>);
 
 impl Verbs {
-    /// Opens the fabric of `job`'s ranks over this machine's RDMA devices; collective.
-    ///
-    /// The TRANSOM_VERBS_ variables select devices and parameters. `messages` determines how large transfers are
-    /// divided among rails, and the paths of messages.
-    ///
-    /// # Errors
-    /// An error at one rank is an error at all ranks; see [`VerbsError`].
-    pub fn new(job: Arc<dyn Bootstrap>, node: Node, messages: &Config) -> Result<Self, VerbsError> {
+    /// Opens this machine's RDMA devices for the ranks of `job`, as the TRANSOM_VERBS_ variables say. Collective. Large operations are
+    /// divided among rails as `messages` says; messages take the paths that it names.
+    fn new(job: Arc<dyn Bootstrap>, node: Node, messages: &Config) -> Result<Self, VerbsError> {
         let settings = Settings::from_env(messages);
-        // The other ranks wait for this rank's address, so an invalid variable is reported only after the exchange.
+        // The other ranks wait for this rank's address: a variable with an invalid value is reported after they were told.
         let settings = match settings {
             Ok(settings) => settings,
             Err(error) => {
@@ -80,13 +73,12 @@ impl Verbs {
                 return Err(error.into());
             }
         };
-        let hybrid = settings.hybrid.unwrap_or(!node.is_all());
-        let service = Arc::new(Service::new(&*job, &settings, hybrid)?);
-        // Ranks that all share memory use it for their collectives.
+        let service = Arc::new(Service::new(&*job, &settings)?);
+        // Ranks that all share memory execute collectives there.
         let mail = if node.is_all() { None } else { Some(Self::meet(&*job, &service)?) };
         let peers = (0..job.size() as u32).collect();
         let paths = Paths::of(&service, settings.division, job.size());
-        Ok(Verbs(Arc::new(Member::new(service, job, (node, peers), hybrid, mail, paths, None))))
+        Ok(Verbs(Arc::new(Member::new(service, job, (node, peers), mail, paths, None))))
     }
 
     /// Publishes the collectives' blocks by the job's exchange; collective. Later collectives use lanes.
@@ -100,86 +92,35 @@ impl Verbs {
         }
     }
 
-    /// Makes a team of these ranks, in this order, which include the calling rank.
-    ///
-    /// Collective over the members; other ranks do not take part. `meet` returns what each member passed, in order, or
-    /// fails at all members. The team shares the queue pairs of the job.
-    ///
-    /// # Errors
-    /// The errors of `meet` and of the exchange.
-    pub fn team(&self, members: &[Rank], meet: &mut Meet<'_>) -> Result<Self, FabricError> {
-        let Member { exchange, node, .. } = &*self.0;
-        let exchange = exchange.team_of(members, meet)?;
-        let places: Vec<_> = (0..members.len()).filter(|&place| node.here(members[place]).is_some()).collect();
-        let here: Vec<_> = places.iter().filter_map(|&place| node.here(members[place])).collect();
-        let memory = node.memory.team(&here, &mut |mine| {
-            let mut said = meet(mine)?;
-            Ok(places.iter().map(|&place| std::mem::take(&mut said[place])).collect())
-        })?;
-        self.team_of(exchange, memory)
-    }
-
-    /// Makes the team with this exchange and memory; collective.
-    fn team_of(&self, team: Arc<dyn Bootstrap>, memory: Loopback) -> Result<Self, FabricError> {
+    /// Makes a team of `members`, whose exchange and node these are. It shares the queue pairs of the job.
+    fn team_of(&self, members: &[Rank], team: Arc<dyn Bootstrap>, node: Node) -> Result<Self, FabricError> {
         let member = &*self.0;
         let block = member.mail.as_ref().map(|_| Block::new(&member.service));
         let block_key = block.iter().flatten().map(Block::to_bytes).next().unwrap_or_default();
         let led = if team.rank() == 0 { member.remains.lead(member.exchange.rank()) } else { 0 };
-        let mine = [member.exchange.rank() as u64, memory.rank() as u64, led];
-        let all = team.all_gather(&[mine.map(u64::to_le_bytes).as_flattened(), &block_key].concat())?;
+        let all = team.all_gather(&[&led.to_le_bytes()[..], &block_key].concat())?;
         let block = block.transpose().map_err(|error| FabricError::System {
-            what: "registering memory for the collectives of a team".into(),
+            what: "memory for the collectives of a team".into(),
             source: std::io::Error::other(error),
         })?;
-        let (mut peers, mut here, mut blocks, mut number) = (Vec::new(), Vec::new(), Vec::new(), None);
+        let (mut blocks, mut number) = (Vec::new(), None);
         for (rank, told) in all.iter().enumerate() {
-            let bad = || FabricError::Corrupt { why: format!("rank {rank} of a team sent a malformed record") };
-            let (numbers, block) = told.split_first_chunk::<24>().ok_or_else(bad)?;
-            let [old, on_node, led] = std::array::from_fn(|at| u64::from_le_bytes(numbers.as_chunks::<8>().0[at]));
-            let (old, on_node) = (old as usize, on_node as usize);
-            number.get_or_insert(led);
-            peers.push(*member.peers.get(old).ok_or_else(bad)?);
-            here.push(Some(on_node).filter(|&on_node| member.node.here(old).is_some() && on_node < memory.size()));
+            let bad = || FabricError::Corrupt { why: format!("rank {rank} of a team told {} bytes of it", told.len()) };
+            let (led, block) = told.split_first_chunk().ok_or_else(bad)?;
+            number.get_or_insert(u64::from_le_bytes(*led));
             blocks.push(block);
         }
         let mail = block.map(|block| block.with(blocks.into_iter())).transpose()?;
-        let node = Node::some(memory, here, member.node.hosts.clone());
+        let peers = members.iter().map(|&rank| member.peers[rank]).collect();
         let service = member.service.clone();
         let number = number.ok_or(FabricError::GivenUp { rank: 0 })?;
         member.remains.share(number, all.len());
         let parent = Some((self.0.clone(), number));
-        let (hybrid, paths) = (member.hybrid, member.paths.clone());
-        let team = Member::new(service, team, (node, peers.into()), hybrid, mail, paths, parent);
+        let team = Member::new(service, team, (node, peers), mail, member.paths.clone(), parent);
         Ok(Verbs(Arc::new(team)))
     }
 
-    /// Host number of each rank; `None` if the job has one host.
-    #[doc(hidden)]
-    pub fn hosts(&self) -> Option<Vec<u32>> {
-        let host = |peer: &u32| self.0.node.hosts.get(*peer as usize).copied();
-        self.0.peers.iter().map(host).collect()
-    }
-
-    /// Shared memory of the ranks of this host, if the job has several hosts and data use that memory.
-    #[doc(hidden)]
-    pub fn memory_of_host(&self) -> Option<&Loopback> {
-        Some(&self.0.node.memory).filter(|_| self.0.hybrid && !self.0.node.hosts.is_empty())
-    }
-
-    /// The number of each rank among the ranks of this host, if it is one of them.
-    #[doc(hidden)]
-    pub fn ranks_of_host(&self) -> Vec<Option<Rank>> {
-        (0..self.0.exchange.size()).map(|rank| self.0.node.here(rank)).collect()
-    }
-
-    /// Opens the wire of this rank's messages; once per rank, before it may receive any. Fails if the device has no
-    /// shared receive queues.
-    #[doc(hidden)]
-    pub fn wire(&self) -> Result<VerbsWire, FabricError> {
-        VerbsWire::open(&self.0.service, &self.0.exchange, &self.0.node.memory)
-    }
-
-    /// Counts this rank's queue pairs, whichever side requested them.
+    /// How many queue pairs this rank has, and has made so far, whoever asked for them.
     pub fn queue_pairs(&self) -> QueuePairs {
         let core = self.0.core();
         let to_itself = usize::from(core.endpoints.lane(core.me).is_some());

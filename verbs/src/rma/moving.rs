@@ -89,7 +89,7 @@ impl<M: Deref<Target = Member>> Drop for Borrowed<M> {
         }
         // `None` if the peer could not be reached.
         let lane = self.member.core_of(self.way).endpoints.lane(self.way.peer);
-        if let Some(lane) = lane.filter(|lane| lane.is_elsewhere()) {
+        if let Some(lane) = lane.filter(|lane| lane.is_failover()) {
             // Releases the failover rail's registrations of the memory.
             lane.reclaim();
         }
@@ -426,11 +426,4 @@ impl Member {
 
 fn nothing() -> BoxBytes {
     BoxBytes::from(Box::<[u8]>::default())
-}
-
-impl Moving {
-    /// An operation that is already complete.
-    pub(super) fn done(bytes: BoxBytes) -> Self {
-        Moving(State::Done(bytes))
-    }
 }

@@ -44,7 +44,7 @@ impl Member {
         way: Way,
         mut attempt: impl FnMut(&RailLane) -> Result<Option<R>, Halt>,
     ) -> Result<R, FabricError> {
-        let (mut patience, mut silence, lane) = (self.patience(), None, self.lane(way));
+        let (mut backoff, mut silence, lane) = (self.backoff(), None, self.lane(way));
         loop {
             self.progress();
             match attempt(lane) {
@@ -52,8 +52,8 @@ impl Member {
                 Ok(None) => {}
                 Err(halt) => return Err(self.why(way, halt)),
             }
-            let asks = patience.pause();
-            if patience.is_long() {
+            let asks = backoff.pause();
+            if backoff.is_long() {
                 // The operation may wait for the peer, which in turn may wait for this rank's messages.
                 self.core().turn();
             }
@@ -171,10 +171,10 @@ impl Member {
         self.lane(way).lend(number, what);
     }
 
-    /// Posts a request on memory of this rank; returns its number. The caller keeps the memory until the request is
-    /// complete, or [leaves](UnderWay) it to the lane.
+    /// Posts a request on memory of this rank; returns its number.
     ///
-    /// The caller does so.
+    /// # Safety
+    /// The caller must keep the memory until the request is complete, or [leave](UnderWay) it to the lane.
     pub unsafe fn post_for(
         &self,
         way: Way,

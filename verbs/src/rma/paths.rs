@@ -113,7 +113,7 @@ impl Member {
             let lane = core.endpoints.lane(way.peer);
             lane.is_none_or(|lane| lane.failure().is_none()) && core.want(way.peer) == Link::Ready
         };
-        let first = self.core().endpoints.lane(way.peer).is_none_or(|lane| !lane.is_elsewhere());
+        let first = self.core().endpoints.lane(way.peer).is_none_or(|lane| !lane.is_failover());
         let rails: Rails = first.then_some(0).into_iter().chain((1..=keys.len()).filter(|rail| works(*rail))).collect();
         if rails.len() < 2 {
             return None;

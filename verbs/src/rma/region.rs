@@ -11,41 +11,37 @@ use crate::sys::{Access, Registered};
 use crate::wr::{Place, Verb};
 use std::sync::Arc;
 use transom_locks::Rank;
+use transom_network::{Attach, MemoryKind};
 use transom_shm_loopback::View;
-use transom_windows::{Fabric, FabricError};
+use transom_windows::FabricError;
 
 /// Windows need atomics: locks, barriers and signals are made of them.
 const NO_ATOMICS: FabricError = FabricError::Unsupported {
     what: "the RDMA device of this rank has no atomics, which windows need; `transom info` shows the device: \
            select another by TRANSOM_VERBS_DEVICE",
 };
-/// An adapter could execute atomics on aligned words, but such memory may lack whole words. The restriction makes
-/// programs behave alike everywhere.
+/// An adapter could execute them on aligned words, but the memory need not have whole words, and programs are to run alike everywhere.
 const NO_LENT_ATOMICS: FabricError =
     FabricError::Unsupported { what: "atomics on memory that the program lent to the window (create)" };
 
-/// Memory of this rank, registered with its adapter.
-///
-/// After it is dropped and no longer kept for peers, the adapter refuses their accesses, which ends their connections
-/// to this rank.
+/// Memory of this rank, registered with its adapter. Once it is dropped and no longer kept for peers, their accesses are refused, and
+/// end their connection to this rank.
 pub struct Region {
-    /// Table entries by which this rank's operations find the registration; dropped before the program may have the
-    /// memory back.
+    /// Entries by which this rank's operations find the registrations. They end before the program may have the memory back.
     known: Vec<Entry<Registered>>,
-    /// One registration per rail. Dropped before the memory.
+    /// Registrations, one for each rail. They end before the memory does.
     registrations: Vec<Arc<Registered>>,
-    pub(super) region: transom_shm_loopback::Region,
-    /// Word on which peers that attached the region individually count themselves.
+    memory: View,
+    /// Word on which ranks that attached on their own count themselves.
     reached: Option<Slot>,
-    /// Number of the object that all ranks made together.
+    /// Number of the collective call that made it.
     number: Option<u64>,
     member: Arc<Member>,
 }
 
 impl Region {
-    /// Closes a region that all ranks have made: no further peer will attach it.
+    /// All ranks have attached, and no other will.
     pub(super) fn close(&mut self) {
-        self.member.node.memory.close(&mut self.region);
         self.number.get_or_insert_with(|| self.member.remains.number(self.member.exchange.size()));
     }
 }
@@ -53,10 +49,9 @@ impl Region {
 impl Drop for Region {
     fn drop(&mut self) {
         self.known.clear();
-        // For lent memory, either all ranks have dropped it, or it is leaked.
+        // Memory that was lent: either all ranks have let go, or it is leaked.
         let (remains, reached) = (&self.member.remains, self.reached.take());
-        let kept =
-            |registrations| Deferred { _registrations: registrations, _memory: self.region.view().clone(), reached };
+        let kept = |registrations| Deferred { _registrations: registrations, _memory: self.memory.clone(), reached };
         let registrations = std::mem::take(&mut self.registrations);
         let kept = (!registrations.is_empty()).then(|| kept(registrations));
         match (self.number, kept) {
@@ -79,9 +74,11 @@ pub struct Remote {
     bytes: usize,
     /// Protocol words of a host neighbour, registered with this rank's adapter. Dropped before the memory.
     words: Option<Words>,
-    /// The mapped memory, if this processor moves the data.
-    pub(super) view: Option<View>,
-    /// The program's own memory.
+    /// The memory itself, if it is this rank's own.
+    pub(super) own: Option<View>,
+    /// Keeps a neighbour's memory mapped, of which `words` are registered.
+    _mapped: Option<View>,
+    /// Of the program's own.
     lent: bool,
     /// Protocol words of its rank take another lane, which must not overtake puts to this region.
     pub(super) apart: bool,
@@ -168,58 +165,34 @@ impl std::fmt::Debug for Remote {
     }
 }
 
-/// Properties of a region to attach.
-pub(super) struct Sought {
-    pub bytes: usize,
-    /// Number of protocol words at its start.
-    pub words: usize,
-    /// The program's own memory.
-    pub lent: bool,
-    /// Attached by this rank individually, not by all ranks together.
-    pub alone: bool,
-}
-
 impl Verbs {
-    pub(super) fn attach_to(&self, rank: Rank, key: &[u8], sought: Sought) -> Result<Remote, FabricError> {
-        let Sought { bytes, words, lent, alone } = sought;
-        let member = &*self.0;
+    pub(super) fn attach_to(&self, region: Attach<'_>) -> Result<Remote, FabricError> {
+        let Attach { rank, key, bytes, words, kind, together, near, view } = region;
+        let (member, lent) = (&*self.0, kind == MemoryKind::User);
         let bad = |why: String| FabricError::BadKey { rank, why, source: None };
-        let parsed = Keys::from_bytes(key).and_then(|(keys, shared)| Some((keys.place(0)?, keys, shared)));
-        let Some((place, keys, shared)) = parsed else {
-            return Err(bad(format!("the key of {} bytes is malformed", key.len())));
-        };
+        let parsed = Keys::from_bytes(key).and_then(|(keys, count)| Some((keys.place(0)?, keys, count)));
+        let Some((place, keys, count)) = parsed else { return Err(bad(format!("a key of {} bytes", key.len()))) };
         if place.address.checked_add(bytes as u64).is_none() {
             return Err(bad(format!("the key names {bytes} bytes at {:#x}, beyond the address space", place.address)));
         }
-        if rank >= member.peers.len() {
-            return Err(bad("no such rank".into()));
+        if lent != count.is_empty() {
+            return Err(bad("it leads to memory of another kind".into()));
         }
-        let on_node = member.node.here(rank);
-        if lent != shared.is_empty() {
-            return Err(bad("the key leads to memory of another kind".into()));
-        }
-        let (shared, count) =
-            if lent { (shared, None) } else { count_of(shared).ok_or_else(|| bad("the key is too short".into()))? };
+        let count = if lent { None } else { Some(place_of(count).ok_or_else(|| bad("a short key".into()))?) };
         let (own, way) = (rank == member.exchange.rank(), member.way(rank));
-        // Atomics of two adapters are not atomic with respect to each other; with different adapters all use the
-        // owner's.
-        let neighbour = member.hybrid && !own && on_node.is_some() && member.core().shares_adapter(way.peer);
-        let view = match on_node.filter(|_| (own || member.hybrid) && !lent) {
-            Some(on_node) => Some(member.node.memory.attach(on_node, shared, bytes)?),
-            None => None,
-        };
+        // Atomics of two adapters are not atomic towards each other: with another adapter all go to the home rank's.
+        let neighbour = near && !own && member.core().shares_adapter(way.peer);
         let further = (1..member.service.cores().count()).map_while(|rail| Some(keys.place(rail)?.key));
         let keys: Box<[u32]> = further.collect();
         let _twin = if own { None } else { member.core().twins.know(way.peer, place, bytes, &keys) };
-        let words = words.min(bytes);
         let register = |start| {
             // SAFETY: mapped as long as the view, which is dropped after the registration.
             let registered = unsafe { Registered::new(&member.core().rail.domain, start, words, Access::Words) };
             registered.map(|registered| Words { bytes: words, registered }).map_err(system)
         };
-        let start = view.as_ref().and_then(View::start).filter(|_| neighbour && words > 0);
-        let words = start.map(register).transpose()?;
-        let counted = count.filter(|_| alone && bytes > 0);
+        let mapped = view.filter(|_| neighbour && words > 0);
+        let words = mapped.and_then(View::start).map(register).transpose()?;
+        let counted = count.filter(|_| !together && bytes > 0);
         let apart = lent && neighbour;
         let mut remote = Remote {
             rank,
@@ -229,7 +202,8 @@ impl Verbs {
             _twin,
             bytes,
             words,
-            view,
+            own: view.filter(|_| own).cloned(),
+            _mapped: mapped.cloned(),
             lent,
             apart,
             counted: None,
@@ -242,26 +216,21 @@ impl Verbs {
         Ok(remote)
     }
 
-    pub(super) fn register_here(
-        &self,
-        region: transom_shm_loopback::Region,
-        shared: &[u8],
-        access: Access,
-    ) -> Result<(Region, Vec<u8>), FabricError> {
-        let rail = &self.0.core().rail;
-        if !rail.has_atomics() {
+    pub(super) fn register_here(&self, memory: &View, kind: MemoryKind) -> Result<(Region, Vec<u8>), FabricError> {
+        let member = &self.0;
+        member.remains.sweep();
+        if !member.core().rail.has_atomics() {
             return Err(NO_ATOMICS);
         }
-        self.0.service.cores().for_each(Core::has_window);
-        let (start, bytes) = (region.view().start(), region.view().len());
+        member.service.cores().for_each(Core::has_window);
         let (mut registrations, mut known) = (Vec::new(), Vec::new());
-        for (rail, core) in self.0.service.cores().enumerate() {
-            let Some(start) = start.filter(|_| bytes > 0) else { break };
-            // Only the first rail executes atomics.
-            let access = if rail == 0 { access } else { Access::Bytes };
-            // SAFETY: mapped or lent for longer than the registration, which the region drops first; accessed by copies
-            // and atomics only.
-            match unsafe { Registered::new(&core.rail.domain, start, bytes, access) } {
+        for (rail, core) in member.service.cores().enumerate() {
+            let Some(start) = memory.start().filter(|_| memory.len() > 0) else { break };
+            // Words use the first rail alone.
+            let access = if rail == 0 && kind == MemoryKind::Allocated { Access::All } else { Access::Bytes };
+            // SAFETY: mapped or lent for longer than the registration, which the region drops first; accessed by copies and
+            // atomics only.
+            match unsafe { Registered::new(&core.rail.domain, start, memory.len(), access) } {
                 Ok(registered) => {
                     let registered = Arc::new(registered);
                     known.push(core.memory.know(&registered));
@@ -274,23 +243,22 @@ impl Verbs {
                 }
             }
         }
-        region.leave_atomics_to_adapter();
-        let memory = &self.0.core().memory;
-        let reached = (!shared.is_empty()).then(|| memory.counts.take()).transpose().map_err(system)?;
+        let counts = &member.core().memory.counts;
+        let reached = (kind == MemoryKind::Allocated).then(|| counts.take()).transpose().map_err(system)?;
         let count = reached.as_ref().map_or(Vec::new(), |count| {
             let Place { address, key } = count.place();
             [&address.to_le_bytes()[..], &key.to_le_bytes()].concat()
         });
-        let key = Keys::of(&registrations).to_bytes(&[shared, &count].concat());
-        Ok((Region { known, registrations, region, reached, number: None, member: self.0.clone() }, key))
+        let key = Keys::of(&registrations).to_bytes(&count);
+        let (memory, member) = (memory.clone(), member.clone());
+        Ok((Region { known, registrations, memory, reached, number: None, member }, key))
     }
 }
 
-/// Splits a key into the part before and the word on which users of the region count themselves.
-fn count_of(key: &[u8]) -> Option<(&[u8], Option<Place>)> {
-    let (key, rkey) = key.split_last_chunk()?;
-    let (key, address) = key.split_last_chunk()?;
-    Some((key, Some(Place { address: u64::from_le_bytes(*address), key: u32::from_le_bytes(*rkey) })))
+/// The place that a key names of the word on which ranks that attach on their own count themselves.
+fn place_of(count: &[u8]) -> Option<Place> {
+    let (address, key) = count.split_first_chunk()?;
+    Some(Place { address: u64::from_le_bytes(*address), key: u32::from_le_bytes(key.try_into().ok()?) })
 }
 
 fn system(error: VerbsError) -> FabricError {

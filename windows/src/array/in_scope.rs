@@ -5,7 +5,8 @@ use super::combs::Comb;
 use super::index::Ranges;
 use super::reach::{INSIDE, Remote};
 use super::transfer;
-use crate::scope::{Coming, Scope};
+use crate::request::{Lent, Request};
+use crate::scope::Scope;
 use crate::{Error, Fabric, FabricError};
 use bytemuck::Pod;
 use bytemuck::allocation::{BoxBytes, try_from_box_bytes};
@@ -13,7 +14,7 @@ use std::ptr::NonNull;
 
 impl<'s, 'env, F: Fabric> Scope<'s, 'env, F> {
     /// Starts a [`get`](Access::get) of a patch of an array. The scope borrows `into` until it ends, or until
-    /// [`Coming::wait`] returns the slice.
+    /// [`Request::wait`] returns the slice.
     ///
     /// Costs 1 get per run, all in flight at once. Elements of an owner that shares memory with this rank have arrived
     /// when this call returns. Each run whose elements are not adjacent in `into` uses a library buffer until it is
@@ -33,7 +34,7 @@ impl<'s, 'env, F: Fabric> Scope<'s, 'env, F> {
     ///     let access = plate.lock_all()?;
     ///     let sum = scope(|scope| {
     ///         let row = scope.get_patch(&access, [2..3, 0..8], &mut row)?;
-    ///         scope.get_patch(&access, [0..8, 5..6], &mut column)?;
+    ///         drop(scope.get_patch(&access, [0..8, 5..6], &mut column)?);
     ///         // ... compute ...
     ///         Ok::<f64, Error>(row.wait()?.iter().sum())
     ///     })?;
@@ -47,41 +48,38 @@ impl<'s, 'env, F: Fabric> Scope<'s, 'env, F> {
         access: &'s Access<'_, E, D>,
         ranges: impl Ranges<D>,
         into: &'s mut [T],
-    ) -> Result<Coming<'s, 'env, T, F>, Error>
+    ) -> Result<Request<'s, &'s mut [T]>, Error>
     where
         T: Pod,
         E: Remote<Element = T, Fabric = F>,
     {
         let (patch, through) = (access.patch(ranges.ranges(), into.len())?, &access.through);
-        let first = self.started();
         if patch.owners().all(|owner| through.is_shared(owner)) {
             transfer::get(&patch, through, into)?;
-            return Ok(self.coming(first, NonNull::from(into)));
+            return Ok(Request::ended(into));
         }
-        let elements = NonNull::from(into);
-        let size = size_of::<T>();
+        let (elements, mut numbers) = (Lent::new(into), Vec::new());
         for share in patch.shares() {
             let target = through.target(INSIDE, share.owner)?;
             share.try_runs(|run, combs| {
                 through.count_reads(1);
                 let at = target.place(run.start, run.len())?;
                 let started = if let [Comb { first, strip, count: 1, .. }] = combs {
-                    // SAFETY: within `into`, which is as long as the patch.
-                    let start = unsafe { elements.cast::<T>().add(first.buffer) };
-                    let bytes = NonNull::slice_from_raw_parts(start.cast::<u8>(), strip * size);
+                    let strip = elements.part(first.buffer..first.buffer + strip);
                     // SAFETY: the slice is lent for `'s`, and no other code accesses the elements before they are
                     // waited for.
-                    unsafe { self.start_lent_get(&target, at, bytes) }
+                    unsafe { self.start_lent_get(&target, at, strip.bytes()) }
                 } else {
                     let (from, combs, len) = (run.start, combs.to_vec(), run.len());
                     let buffer = BoxBytes::from(vec![T::zeroed(); len].into_boxed_slice());
                     let scatter = move |bytes| scatter(bytes, from, len, &combs, elements);
                     self.start_get(&target, at, buffer, Box::new(scatter))
                 };
-                started.map_err(|error| target.error(error, run.start, run.len()))
+                numbers.extend(started.map_err(|error| target.error(error, run.start, run.len()))?);
+                Ok::<(), Error>(())
             })?;
         }
-        Ok(self.coming(first, elements))
+        Ok(self.coming(numbers, elements))
     }
 
     /// Starts a [`put`](Access::put) of a patch of an array. The scope borrows `source` until it ends.
@@ -141,24 +139,15 @@ impl<'s, 'env, F: Fabric> Scope<'s, 'env, F> {
 }
 
 /// Copies `len` elements of a part, from element `from` on, to their places in a lent buffer.
-fn scatter<T: Pod>(
-    bytes: BoxBytes,
-    from: usize,
-    len: usize,
-    combs: &[Comb],
-    into: NonNull<[T]>,
-) -> Result<(), FabricError> {
+fn scatter<T: Pod>(bytes: BoxBytes, from: usize, len: usize, combs: &[Comb], into: Lent<T>) -> Result<(), FabricError> {
     let segment = try_from_box_bytes::<[T]>(bytes).ok().filter(|segment| segment.len() == len);
     let other = || FabricError::Misuse { why: "the provider returned another buffer".into() };
     let segment = segment.ok_or_else(other)?;
     for (comb, place) in combs.iter().flat_map(|comb| comb.strips().map(move |place| (comb, place))) {
         let strip = &segment[place.part - from..][..comb.strip];
-        assert!(place.buffer + strip.len() <= into.len(), "a strip of the buffer");
-        // SAFETY: within the buffer, as just checked. The buffer is lent to the scope, and no other code accesses these
-        // elements.
-        unsafe {
-            into.cast::<T>().add(place.buffer).copy_from_nonoverlapping(NonNull::from(strip).cast(), strip.len())
-        };
+        let place = into.part(place.buffer..place.buffer + strip.len()).elements().cast::<T>();
+        // SAFETY: as long as the strip. The buffer is lent to the scope, and no other code accesses these elements.
+        unsafe { place.copy_from_nonoverlapping(NonNull::from(strip).cast(), strip.len()) };
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ use bytemuck::Pod;
 use sealed::Inside;
 use transom_locks::Rank;
 
-/// The means of an [`Access`]: an epoch of the array's window, or this rank's own part.
+/// The means of an [`Access`](super::Access): an epoch of the array's window, or this rank's own part.
 ///
 /// # Examples
 /// ```

@@ -118,6 +118,6 @@ fn lost_data_are_retransmitted_linearly() {
         }
         sent.elapsed()
     });
-    // Five seconds of tolerance for a machine that stands still.
+    // Five seconds of tolerance for a machine that stalls.
     assert!(sixth <= 20 * first + Duration::from_secs(5), "{first:?} to the first, {sixth:?} to the sixth");
 }

@@ -1,13 +1,13 @@
-//! Ranks that call something else, die, leave, or panic; and what others wrote.
+//! Tests of ranks that make different calls, die, leave, or panic, and of corrupt shared memory.
 
 use super::*;
 use crate::collective::block::Place;
 use crate::collective::lines::Says;
-use crate::collective::slate::Slate as _;
+use crate::collective::shared_lines::SharedLines as _;
 use std::sync::Barrier;
 use transom_windows::FabricError;
 
-/// A call that is not that of the others.
+/// A call that differs from that of the other ranks.
 type Other = fn(&mut Board, &mut [u8]) -> Result<(), Failure>;
 
 const OTHERS: &[(&str, Other, Other)] = &[
@@ -66,7 +66,7 @@ fn different_calls_fail_at_all_ranks() {
 }
 
 #[test]
-fn who_gives_wrong_buffers_is_told_and_so_are_the_others() {
+fn wrong_buffers_fail_at_all_ranks() {
     let wrong: [Other; 7] = [
         |board, data| board.broadcast(1, 2, data),
         |board, data| board.all_gather(1, &[0; 3], data),
@@ -89,7 +89,7 @@ fn who_gives_wrong_buffers_is_told_and_so_are_the_others() {
     }
 }
 
-/// What the others are told when rank 1 ends in the middle of calls, and in what time.
+/// Returns the failures of the other ranks when rank 1 ends in the middle of calls. Checks that they come in time.
 fn told(ranks: usize, ends: impl Fn(Board, Loopback) + Sync) -> Vec<Option<Failure>> {
     let results = on_threads(ranks, |team| {
         let mut board = open(&team, false);
@@ -110,12 +110,12 @@ fn told(ranks: usize, ends: impl Fn(Board, Loopback) + Sync) -> Vec<Option<Failu
 }
 
 #[test]
-fn who_dies_or_leaves_is_named() {
+fn lost_rank_is_named() {
     for ranks in [2, 4] {
         for (failures, died) in [
             (told(ranks, |_, _| panic!("dies")), true),
             (told(ranks, |board, team| drop((board, team))), false),
-            // The team stays.
+            // Drops the board before the team.
             (told(ranks, |board, team| drop((team, board))), false),
         ] {
             for (rank, failure) in failures.iter().enumerate().filter(|(rank, _)| *rank != 1) {
@@ -131,7 +131,7 @@ fn who_dies_or_leaves_is_named() {
 }
 
 #[test]
-fn who_drops_the_board_alone_has_left_its_calls() {
+fn dropped_board_counts_as_left() {
     let failures = all_well(on_threads(3, |team| {
         let mut board = open(&team, false);
         board.barrier(1).unwrap();
@@ -149,7 +149,7 @@ fn who_drops_the_board_alone_has_left_its_calls() {
 }
 
 #[test]
-fn a_process_that_dies_is_named() {
+fn dead_process_is_named() {
     let body = |team: Loopback| {
         let mut board = open(&team, false);
         for call in 0.. {
@@ -165,12 +165,12 @@ fn a_process_that_dies_is_named() {
             }
         }
     };
-    let Some(ended) = on_processes(4, "failures::a_process_that_dies_is_named", body) else { return };
+    let Some(ended) = on_processes(4, "failures::dead_process_is_named", body) else { return };
     assert_eq!(ended, [true, true, false, true]);
 }
 
 #[test]
-fn a_fold_that_panics_is_told_to_all() {
+fn fold_panic_fails_all_ranks() {
     for (ranks, len) in [(2, 8), (2, 100_000), (5, 8), (5, 100_000)] {
         let results = on_threads(ranks, |team| {
             let mut board = open(&team, false);
@@ -181,7 +181,7 @@ fn a_fold_that_panics_is_told_to_all() {
                 folds += 1;
                 assert!(rank != 1 || folds < 2 && ranks > 2, "this fold fails");
             });
-            // Of few elements every rank has all that it needs.
+            // With few elements every rank has all data that it needs, and fails in its next call.
             reduced.and_then(|()| board.barrier(2)).unwrap_err()
         });
         for (rank, result) in results.iter().enumerate() {
@@ -194,15 +194,15 @@ fn a_fold_that_panics_is_told_to_all() {
     }
 }
 
-/// Whatever other ranks have written, calls end.
+/// Calls end whatever other ranks have written.
 #[test]
-fn nonsense_in_shared_memory_is_an_error() {
+fn corrupt_shared_memory_is_an_error() {
     let failures = all_well(on_threads(2, |team| {
         let mut board = open(&team, false);
         board.barrier(1).unwrap();
         if team.rank() == 1 {
             let line = board.lines.block.line(1, board.lines.round + 1, Place::Pair);
-            board.lines.slate.word(line).store(0x7000, std::sync::atomic::Ordering::SeqCst);
+            board.lines.shared.word(line).store(0x7000, std::sync::atomic::Ordering::SeqCst);
             team.barrier().unwrap();
             return None;
         }
@@ -213,15 +213,15 @@ fn nonsense_in_shared_memory_is_an_error() {
     assert!(matches!(&failures[0], Some(Err(Failure::Fabric(FabricError::Corrupt { .. })))), "{failures:?}");
     let broken = all_well(on_threads(1, |team| {
         let mut board = open(&team, false);
-        board.lines.slate.word(board.lines.block.broken()).store(77, std::sync::atomic::Ordering::SeqCst);
+        board.lines.shared.word(board.lines.block.broken()).store(77, std::sync::atomic::Ordering::SeqCst);
         board.barrier(1).unwrap_err()
     }));
     assert!(matches!(&broken[0], Failure::Fabric(FabricError::Corrupt { .. })), "{broken:?}");
 }
 
-/// A root that finds the board broken takes back what it offered, and may write there: who reads on fails too.
+/// A root that finds the board broken withdraws its buffer and may write to it, so a rank that reads it then must fail.
 #[test]
-fn what_is_read_from_a_broken_board_does_not_count() {
+fn read_from_a_broken_board_fails() {
     let (reads, written, done) = (Barrier::new(2), Barrier::new(2), Barrier::new(2));
     all_well(on_threads(2, |team| {
         let mut board = open(&team, false);

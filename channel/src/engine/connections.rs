@@ -1,0 +1,134 @@
+//! Connections for the peers that are spoken with most, where there are datagrams for all. Both sides keep their caps.
+
+use super::Engine;
+use super::parts::transmit::Reply;
+use super::request::Request;
+use super::rx::HASTY;
+use crate::connection::{Act, Here, Say};
+use crate::error::Lost;
+use crate::packet::Body;
+use crate::polling::Change;
+use crate::wire::{Lane, RailKind, Rank, Wire};
+
+impl<W: Wire> Engine<W> {
+    /// Counts a message to or from this peer.
+    pub(super) fn speaks_to(&mut self, rank: Rank) {
+        if !self.has_choice(rank) {
+            return;
+        }
+        match self.connections.spoke(rank, |peer| self.wire.connected_besides(peer)) {
+            Some(Change::Join(peer)) => {
+                let ask = self.peers.get_mut(&peer).and_then(|peer| peer.lanes.connection.ask());
+                debug_assert!(ask.is_some(), "a peer without connections is asked");
+                self.say(peer, ask);
+            }
+            Some(Change::Leave(peer)) => {
+                let is_quiet = self.is_quiet(peer);
+                let record = self.peers.get_mut(&peer).filter(|_| is_quiet);
+                let leave = record.and_then(|peer| peer.lanes.connection.leave());
+                match leave {
+                    Some(_) => self.use_links(peer, false),
+                    None => self.connections.set.stay(peer),
+                }
+                self.say(peer, leave);
+            }
+            None => {}
+        }
+    }
+
+    /// Returns true if connections to a peer are made by choice.
+    fn has_choice(&self, rank: Rank) -> bool {
+        self.peers.get(&rank).is_some_and(|peer| self.routes[peer.near].is_mixed) && rank != self.rank
+    }
+
+    /// The peer has sent a message about connections.
+    pub(super) fn link_message(&mut self, from: Rank, say: Say) -> Result<(), Lost> {
+        if !self.has_choice(from) {
+            return Err(Lost::Broken("it speaks of connections where there is nothing to choose"));
+        }
+        // The peer has not received what still waits here. Meanwhile it may send the same, an ask or a leave, and nothing else.
+        let crosses = |mine: Say| mine == say && matches!(say, Say::Ask | Say::Leave);
+        let may_follow = |reply: &Reply| if let Body::Link { say } = reply.body { crosses(say) } else { true };
+        if !self.peers[&from].tx.replies().all(may_follow) {
+            return Err(HASTY);
+        }
+        let here = Here {
+            has_room: say == Say::Ask && self.connections.has_room(|| self.wire.connected_besides(from)),
+            is_quiet: say == Say::Leave && self.is_quiet(from),
+            yields: self.rank < from,
+        };
+        let then = self.peers.get_mut(&from).expect("it sent this").lanes.connection.told(say, here)?;
+        if then.say == Some(Say::Accept) {
+            self.connections.set.admit(from);
+        }
+        self.meter.refusals += u64::from(say == Say::Refuse);
+        if let Some(act) = then.act {
+            self.act(from, act);
+        }
+        self.say(from, then.say);
+        Ok(())
+    }
+
+    fn say(&mut self, to: Rank, say: Option<Say>) {
+        if let Some(say) = say {
+            self.reply(to, Body::Link { say });
+        }
+    }
+
+    fn act(&mut self, rank: Rank, act: Act) {
+        let routes = &self.routes[false];
+        let rails: Vec<usize> = routes.of(RailKind::Connection).collect();
+        match act {
+            Act::Connect => {
+                self.meter.connects += 1;
+                let row = routes.row_of(RailKind::Connection);
+                let first: Vec<usize> = rails.into_iter().filter(|rail| row.contains(&(*rail as u8))).collect();
+                self.use_links(rank, true);
+                first.into_iter().for_each(|rail| self.connect(Lane { peer: rank, rail }));
+            }
+            Act::Stop => self.use_links(rank, false),
+            Act::Resume => {
+                self.use_links(rank, true);
+                self.connections.set.stay(rank);
+            }
+            Act::Forget => self.connections.set.left(rank),
+            Act::Disconnect => {
+                self.meter.disconnects += 1;
+                self.connections.set.left(rank);
+                let lanes = &mut self.peers.get_mut(&rank).expect("it is spoken with").lanes;
+                // A pipe that was opened meanwhile keeps the connections of the wire.
+                let keep = self.pipes.has(rank);
+                for rail in rails.into_iter().filter(|rail| lanes.disconnect(*rail) && !keep) {
+                    self.wire.disconnect(Lane { peer: rank, rail });
+                }
+            }
+        }
+    }
+
+    /// Opens or closes the connections of a peer to packets and data, as far as they are connected.
+    fn use_links(&mut self, rank: Rank, may: bool) {
+        let peer = self.peers.get_mut(&rank).expect("it is spoken with");
+        peer.lanes.use_rails(self.routes[peer.near].of(RailKind::Connection), may);
+        // Closes the short path until what has changed is looked at.
+        self.list(rank);
+    }
+
+    /// Returns true if only packets are in flight to or from a peer, those in rings among them, and no memory is written or read, and there
+    /// is no pipe. Packets have their place in the sequence, and rings stay: the next connection writes to them again.
+    fn is_quiet(&self, rank: Rank) -> bool {
+        let Some(peer) = self.peers.get(&rank) else { return false };
+        let moves = peer.rings.mark().is_some()
+            || peer.transfers.has_queued()
+            || peer.tx.replies().any(|reply| reply.rail.is_some());
+        let connected = self.routes[peer.near].of(RailKind::Connection).any(|rail| peer.lanes.is_up(rail));
+        let lends = |request: &Request<W::Memory>| {
+            let keys = match request {
+                Request::Send(send) => &send.keys,
+                Request::Receive(receive) => &receive.keys,
+                Request::Message(_) | Request::Piped(_) | Request::Over(..) => return false,
+            };
+            keys.is_some() && request.peer() == Some(rank)
+        };
+        connected && !(moves || self.pipes.has(rank)) && !self.requests.iter().any(|(_, request)| lends(request))
+    }
+}

@@ -1,0 +1,528 @@
+//! Messages over datagrams that are lost, doubled, late and spoiled, against the model of [`random`](../random.rs), and what is
+//! owed beside: goodput, peers that stop, rails that fail. `SEED=n` runs one again, `SEEDS=n` so many.
+
+use crate::model::{Job, Setup, counts_of_seeds, rounds};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use transom_channel::delivery::{Acknowledgement, Delivery, Header, Kind, Settings};
+use transom_channel::sim::{Conditions, Faults, Memory, Sim, SimWire};
+use transom_channel::striping::Spread;
+use transom_channel::wire::{Busy, Data, Event, Key, Lane, Part, Rail, RailKind, Request};
+use transom_channel::{Config, Error, Id, Lost, Rank, Room, Select, Wire};
+
+type Wires = Delivery<SimWire>;
+
+const NONE: Faults = Faults { lost: 0, doubled: 0, late: 0, delay: 0..1, flipped: 0 };
+
+fn run(seed: u64) -> Result<Job<Wires>, String> {
+    let mut rng = fastrand::Rng::with_seed(seed ^ 0xda7a);
+    let mut setup = Setup::random(&mut rng);
+    // Programs short enough for many seeds.
+    setup.actions = setup.actions.min(30);
+    let checksum = rng.bool();
+    setup.conditions.faults = Some(Faults {
+        lost: *rng.choice(&[0, 10, 50, 100]).unwrap(),
+        doubled: *rng.choice(&[0, 10, 200]).unwrap(),
+        late: *rng.choice(&[0, 10, 300]).unwrap(),
+        delay: 1..*rng.choice(&[1000, 100_000, 30_000_000]).unwrap(),
+        flipped: if checksum { *rng.choice(&[0, 20]).unwrap() } else { 0 },
+    });
+    setup.conditions.rails.iter_mut().for_each(|rail| rail.kind = RailKind::Datagram);
+    match rng.u8(..4) {
+        // All by datagrams; or also by rings, which need lanes that lose nothing.
+        0 => {
+            for rail in &mut setup.conditions.rails {
+                rail.read = false;
+            }
+            setup.configs.iter_mut().for_each(|config| config.rings = 0);
+        }
+        1 => {}
+        // Or connections for some, and memory that neighbours share.
+        _ => {
+            let rail = setup.conditions.rails[0];
+            let mut rails = vec![Rail { kind: RailKind::Connection, ..rail }; rng.usize(1..=2)];
+            rails.push(Rail { read: false, ..rail });
+            if rng.bool() {
+                setup.conditions.host = rng.u32(1..4);
+                rails.push(Rail { kind: RailKind::Memory, ..rail });
+            }
+            setup.conditions.rails = rails;
+        }
+    }
+    let settings = Settings {
+        every: rng.u32(1..20),
+        delay: rng.u64(1000..300_000),
+        room: *rng.choice(&[1, 100, 10_000]).unwrap(),
+        checksum,
+        ..Settings::default()
+    };
+    if std::env::var("SEED").is_ok() {
+        println!("{} ranks, {} actions each, {settings:#?} {:#?}", setup.ranks, setup.actions, setup.conditions);
+    }
+    Job::new(seed, setup, |wire| Delivery::new(wire, settings)).run()
+}
+
+#[test]
+fn every_message_once_whole_and_in_order() {
+    let (seeds, counts) = counts_of_seeds(1000, run);
+    if seeds >= 1000 {
+        for name in [
+            "resends",
+            "old",
+            "acknowledgements",
+            "spoiled",
+            "held",
+            "ring_packets",
+            "read_bytes",
+            "written_bytes",
+            "connects",
+            "disconnects",
+            "refusals",
+            "datagram_bytes",
+            "datagram_windows",
+            "datagram_windows_peak",
+            "datagram_repairs",
+        ] {
+            assert!(counts[name] > 0, "{name} never happened");
+        }
+    }
+}
+
+#[test]
+fn a_seed_runs_the_same_twice() {
+    for seed in 0..20 {
+        let twice = [run(seed), run(seed)].map(|job| {
+            let mut job = job.unwrap();
+            let meters: Vec<_> = (0..job.setup.ranks).map(|rank| job.sim.engine(rank).meter()).collect();
+            (job.sim.now(), meters)
+        });
+        assert_eq!(twice[0], twice[1]);
+    }
+}
+
+fn config() -> Config {
+    Config { rings: 0, zero_copy_from: u64::MAX, eager: 4096, ..Config::default() }
+}
+
+/// Datagrams of 4 KiB, at 1 GB/s and 20 us there and back.
+fn conditions(faults: Faults) -> Conditions {
+    let rail = Rail {
+        kind: RailKind::Datagram,
+        longest: 4096 + 96,
+        mark_last: true,
+        whole_word: true,
+        immediate: true,
+        write: false,
+        read: false,
+        bandwidth: 0,
+    };
+    let (faults, latency) = (Some(faults), 10_000..10_001);
+    Conditions { rails: vec![rail], latency, picoseconds: 1000, faults, ..Conditions::default() }
+}
+
+fn job(seed: u64, ranks: Rank, conditions: Conditions) -> Sim<Wires> {
+    Sim::over(seed, conditions, vec![config(); ranks as usize], |wire| Delivery::new(wire, Settings::default()))
+        .unwrap()
+}
+
+const ANY: Select = Select { context: 0, source: None, tag: None };
+
+/// Receives of a rank that are in order; says afterwards whether each has the message of its number.
+struct Receives(Vec<Id>);
+
+impl Receives {
+    fn post<W: Wire<Memory = Memory>>(sim: &mut Sim<W>, rank: Rank, many: u64) -> Receives {
+        Receives((0..many).map(|_| sim.engine(rank).receive(ANY, Room::Allocate)).collect())
+    }
+
+    fn check<W: Wire<Memory = Memory>>(self, sim: &mut Sim<W>, rank: Rank, length: usize) {
+        let done = std::iter::from_fn(|| sim.engine(rank).completed());
+        let mut came: BTreeMap<Id, Memory> = done.map(|done| (done.id, done.memory.unwrap())).collect();
+        for (number, id) in (0..).zip(self.0) {
+            assert_eq!(came.remove(&id).expect("all come").whose(length), Some(number));
+        }
+    }
+}
+
+/// Virtual nanoseconds for so many messages from one rank to another.
+fn time(seed: u64, messages: u64, length: usize, faults: Faults) -> (u64, u64) {
+    let mut sim = job(seed, 2, conditions(faults));
+    for number in 0..messages {
+        sim.engine(0).send(1, 0, 0, Memory::pattern(number, length), length, false);
+        sim.engine(1).receive(ANY, Room::Allocate);
+    }
+    sim.wake(0, 0);
+    sim.wake(1, 0);
+    let mut came = 0;
+    while let Some(rank) = sim.step() {
+        while let Some(done) = sim.engine(rank).completed() {
+            if rank == 1 {
+                assert!(done.memory.unwrap().whose(length).is_some());
+                came += 1;
+                if came == messages {
+                    return (sim.now(), sim.engine(0).meter().resends);
+                }
+            }
+        }
+    }
+    panic!("{came} of {messages} came");
+}
+
+#[test]
+fn of_a_hundred_one_lost_costs_less_than_half_of_goodput() {
+    for length in [100, 4000, 1 << 20] {
+        let messages = if length > 4096 { 16 } else { 4000 };
+        let (mut clean, mut lossy) = (0, 0);
+        for seed in 0..5 {
+            let (took, resends) = time(seed, messages, length, NONE);
+            assert_eq!(resends, 0, "nothing was lost");
+            clean += took;
+            let (took, resends) = time(seed, messages, length, Faults { lost: 10, ..NONE });
+            assert!(resends > 0);
+            lossy += took;
+        }
+        println!("{messages} messages of {length} bytes: {clean} ns, {lossy} where 1 % is lost");
+        assert!(lossy < 2 * clean, "{length} bytes: {clean} ns, {lossy} where 1 % is lost");
+    }
+}
+
+#[test]
+fn a_rank_that_stops_for_half_a_minute_misses_nothing() {
+    const STOPPED: u64 = 30_000_000_000;
+    for seed in 0..20 {
+        // Fewer slots than the others send before they find out.
+        let mut sim = job(seed, 4, Conditions { slots: 20, ..conditions(Faults { lost: 50, ..NONE }) });
+        let mut left = 0;
+        for number in 0..40 {
+            for (from, to) in [(0, 3), (1, 3), (2, 3), (3, 0), (0, 1)] {
+                let length = if number % 8 == 0 { 50_000 } else { 1000 };
+                sim.engine(from).send(to, 0, 0, Memory::pattern(number, length), length, false);
+                sim.engine(to).receive(Select { source: Some(from), ..ANY }, Room::Allocate);
+                left += 1;
+            }
+        }
+        (0..4).for_each(|rank| sim.wake(rank, 0));
+        let (mut steps, mut stopped) = (0, None);
+        let mut ended = 0;
+        while let Some(rank) = sim.step() {
+            steps += 1;
+            if steps == 40 + 10 * seed {
+                sim.stop(3, true);
+                stopped = Some(sim.now());
+            }
+            if stopped.is_some_and(|since| sim.now() >= since + STOPPED) {
+                sim.stop(3, false);
+                stopped = None;
+            }
+            while let Some(done) = sim.engine(rank).completed() {
+                let length = done.result.unwrap().length as usize;
+                // Sends give back their own.
+                assert!(done.memory.unwrap().whose(length).is_some());
+                ended += 1;
+            }
+        }
+        let rest: Vec<_> = (0..4).map(|rank| sim.engine(rank).at_rest()).collect();
+        assert!(rest.iter().all(Result::is_ok), "seed {seed}: {rest:?}");
+        assert_eq!(ended, 2 * left, "seed {seed}");
+        assert!(sim.now() > STOPPED && sim.now() < 2 * STOPPED, "{}", sim.now());
+        let resends: u64 = (0..3).map(|rank| sim.engine(rank).meter().resends).sum();
+        assert!(resends < 1000, "seed {seed}: it is not sent at all the while, {resends}");
+    }
+}
+
+#[test]
+fn a_rank_that_never_answers_is_not_reached() {
+    let mut sim = job(1, 3, conditions(NONE));
+    sim.stop(2, true);
+    let open = sim.engine(0).send(2, 0, 0, Memory::pattern(1, 9000), 9000, false);
+    let other = sim.engine(0).send(1, 0, 0, Memory::pattern(2, 9000), 9000, false);
+    sim.engine(1).receive(ANY, Room::Allocate);
+    sim.wake(0, 0);
+    sim.wake(1, 0);
+    let mut ended = BTreeMap::new();
+    while let Some(rank) = sim.step() {
+        while let Some(done) = sim.engine(rank).completed() {
+            if rank == 0 {
+                ended.insert(done.id, (sim.now(), done.result.map(drop)));
+            }
+        }
+    }
+    assert!(ended[&other].1.is_ok() && ended[&other].0 < 1_000_000, "{ended:?}");
+    assert_eq!(ended[&open].1, Err(Error::Lost { rank: 2, lost: Lost::Unreachable }));
+    let seconds = ended[&open].0 / 1_000_000_000;
+    assert!((120..122).contains(&seconds), "after {seconds} s");
+}
+
+#[test]
+fn received_is_not_permitted() {
+    // Messages that nobody receives: as many as are granted are acknowledged, and no more go; nobody takes that for silence.
+    let mut sim = job(3, 2, conditions(Faults { lost: 20, ..NONE }));
+    let budget = u64::from(sim.engine(1).config().budget);
+    for number in 0..5000 {
+        sim.engine(0).send(1, 0, 0, Memory::pattern(number, 4000), 4000, false);
+    }
+    sim.wake(0, 0);
+    sim.wake(1, 0);
+    while sim.step().is_some() {}
+    assert!(sim.engine(0).wire().due().is_none(), "all that went is acknowledged");
+    let kept = sim.engine(1).kept();
+    assert!(kept > budget / 8 && kept <= budget, "{kept}");
+    let waiting = sim.engine(0).under_way();
+    assert!(waiting > 3000, "{waiting}");
+    // A thousand seconds later they go on.
+    sim.wake(1, 1_000_000_000_000);
+    while sim.step().is_some() {}
+    let receives = Receives::post(&mut sim, 1, 5000);
+    sim.wake(1, 0);
+    while sim.step().is_some() {}
+    receives.check(&mut sim, 1, 4000);
+}
+
+#[test]
+fn many_that_send_to_one_at_once_do_not_flood_it() {
+    // A peer learns of its share with the first answer.
+    let ranks = 33;
+    let mut resends = Vec::new();
+    for room in [64, u64::MAX] {
+        let conditions = Conditions { slots: 64, pause: 20_000..100_000, picoseconds: 100, ..conditions(NONE) };
+        let settings = Settings { room, ..Settings::default() };
+        let over = |wire| Delivery::new(wire, settings);
+        let mut sim = Sim::over(5, conditions, vec![config(); ranks], over).unwrap();
+        for from in 1..ranks as Rank {
+            for number in 0..60 {
+                sim.engine(from).send(0, 0, 0, Memory::pattern(number, 3000), 3000, false);
+                sim.engine(0).receive(Select { source: Some(from), ..ANY }, Room::Allocate);
+            }
+        }
+        (0..ranks as Rank).for_each(|rank| sim.wake(rank, 0));
+        while sim.step().is_some() {}
+        for _ in 0..60 * (ranks - 1) {
+            assert!(sim.engine(0).completed().expect("all come").result.is_ok());
+        }
+        resends.push((1..ranks as Rank).map(|rank| sim.engine(rank).meter().resends).sum::<u64>());
+    }
+    println!("sent again: {resends:?}");
+    assert!(2 * resends[0] < resends[1], "{resends:?}");
+}
+
+/// A wire one of whose rails takes everything and delivers nothing, from a time on.
+struct Mute {
+    wire: SimWire,
+    rail: usize,
+    from: u64,
+    lost: Rc<RefCell<u64>>,
+}
+
+impl Wire for Mute {
+    type Memory = Memory;
+
+    fn post(&mut self, lane: Lane, request: Request<'_, Memory>) -> Result<(), Busy> {
+        if lane.rail == self.rail && self.wire.now() >= self.from {
+            *self.lost.borrow_mut() += 1;
+            return Ok(());
+        }
+        self.wire.post(lane, request)
+    }
+
+    fn rails(&self, near: bool) -> &[Rail] {
+        self.wire.rails(near)
+    }
+
+    fn connect(&mut self, lane: Lane) {
+        self.wire.connect(lane);
+    }
+
+    fn sever(&mut self, peer: Rank) {
+        self.wire.sever(peer);
+    }
+
+    fn take(&mut self, length: usize) -> Option<Memory> {
+        self.wire.take(length)
+    }
+
+    fn give(&mut self, memory: Memory) {
+        self.wire.give(memory);
+    }
+
+    fn ring(&mut self, _: Rank, _: usize) -> Option<(Memory, Key)> {
+        None
+    }
+
+    fn reads(&mut self, _: Lane) -> bool {
+        false
+    }
+
+    fn register(&mut self, _: &Memory, _: Lane) -> Option<Key> {
+        None
+    }
+
+    fn release(&mut self, _: Lane, _: Key) {}
+
+    fn poll(&mut self) -> Option<Event<Memory>> {
+        self.wire.poll()
+    }
+
+    fn now(&self) -> u64 {
+        self.wire.now()
+    }
+
+    fn read(&self, memory: &Memory, at: usize, into: &mut [u8]) {
+        self.wire.read(memory, at, into);
+    }
+
+    fn word(&self, ring: &Memory, at: usize) -> u64 {
+        self.wire.word(ring, at)
+    }
+
+    fn copy(&mut self, from: Part<'_, Memory>, to: &Memory, at: usize) {
+        self.wire.copy(from, to, at);
+    }
+}
+
+#[test]
+fn where_one_rail_loses_everything_the_others_are_taken() {
+    let lost = Rc::new(RefCell::new(0));
+    let mut conditions = conditions(NONE);
+    conditions.rails = vec![conditions.rails[0]; 3];
+    let config = || Config { spread: Spread::RoundRobin, ..config() };
+    let over = |wire| Delivery::new(Mute { wire, rail: 1, from: 200_000, lost: lost.clone() }, Settings::default());
+    let mut sim = Sim::over(7, conditions, vec![config(); 2], over).unwrap();
+    for number in 0..500 {
+        sim.engine(0).send(1, 0, 0, Memory::pattern(number, 4000), 4000, false);
+    }
+    let receives = Receives::post(&mut sim, 1, 500);
+    sim.wake(0, 0);
+    sim.wake(1, 0);
+    while sim.step().is_some() {}
+    receives.check(&mut sim, 1, 4000);
+    let (lost, resends) = (*lost.borrow(), sim.engine(0).meter().resends);
+    // It is a third of all that goes, more than 160, where that is not found out.
+    assert!((8..100).contains(&lost) && resends >= 8, "{lost} were lost, {resends} sent again");
+}
+
+#[test]
+fn bits_that_change_on_the_way_or_in_memory_are_found() {
+    let faults = Faults { flipped: 200, ..NONE };
+    let settings = Settings { checksum: true, ..Settings::default() };
+    let over = |wire| Delivery::new(wire, settings);
+    let mut sim = Sim::over(9, conditions(faults), vec![config(); 2], over).unwrap();
+    for number in 0..100 {
+        let length = 10_000;
+        sim.engine(0).send(1, 0, 0, Memory::pattern(number, length), length, false);
+    }
+    let receives = Receives::post(&mut sim, 1, 100);
+    sim.wake(0, 0);
+    sim.wake(1, 0);
+    while sim.step().is_some() {}
+    receives.check(&mut sim, 1, 10_000);
+    assert!(sim.engine(1).meter().spoiled > 30);
+}
+
+#[test]
+fn the_wire_itself_hands_each_on_once() {
+    let mut sim = job(2, 2, conditions(Faults { doubled: 1000, lost: 200, ..NONE }));
+    // Nobody but this test polls the wires.
+    (0..2).for_each(|rank| sim.stop(rank, true));
+    let lane = |peer| Lane { peer, rail: 0 };
+    sim.engine(0).wire().connect(lane(1));
+    let (mut came, mut posted) = (Vec::new(), 0_u8);
+    for _ in 0..2000 {
+        (0..2).for_each(|rank| sim.wake(rank, 1000));
+        sim.step();
+        while let Some(event) = sim.engine(1).wire().poll() {
+            if let Event::Arrived { slot, at, length, .. } = event {
+                let mut byte = [0];
+                sim.engine(1).wire().read(&slot, at, &mut byte);
+                came.push((byte[0], length));
+                sim.engine(1).wire().give(slot);
+            }
+        }
+        while sim.engine(0).wire().poll().is_some() {}
+        let request = Request::Send { head: &[posted], body: Data::None };
+        if posted < 200 && sim.engine(0).wire().post(lane(1), request).is_ok() {
+            posted += 1;
+        }
+    }
+    came.sort();
+    assert_eq!(came, (0..200).map(|number| (number, 1)).collect::<Vec<_>>());
+    let counts = [0, 1].map(|rank| sim.engine(rank).meter());
+    assert!(counts[0].resends > 0 && counts[1].old > 0, "{counts:?}");
+    assert!((0..2).all(|rank| sim.engine(rank).wire().due().is_none()), "both are at rest");
+}
+
+#[test]
+fn who_sends_anything_at_all_harms_nobody_else() {
+    let (mut cut_off, mut spoiled) = (0, 0);
+    for seed in 0..rounds(300) {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let mut sim = job(seed, 3, conditions(Faults { lost: 20, ..NONE }));
+        let mut open = BTreeMap::new();
+        for (a, b) in [(0, 1), (1, 0), (1, 2), (2, 1)] {
+            for length in [0, 3000, 30_000] {
+                let id = sim.engine(a).send(b, 0, 0, Memory::pattern(5, length), length, false);
+                open.insert((a, id), b);
+                let id = sim.engine(b).receive(Select { source: Some(a), ..ANY }, Room::Allocate);
+                open.insert((b, id), a);
+            }
+        }
+        (0..3).for_each(|rank| sim.wake(rank, 0));
+        let mut steps = 0;
+        while let Some(rank) = sim.step() {
+            steps += 1;
+            if steps < 400 && rng.bool() {
+                let near = |rng: &mut fastrand::Rng| if rng.bool() { rng.u64(..70) } else { rng.u64(..) };
+                let kind = Kind::Packet { number: near(&mut rng), sending: near(&mut rng), is_note: rng.u8(..4) == 0 };
+                let (before, newest, permitted) = (near(&mut rng), near(&mut rng), rng.u16(..));
+                let mask = near(&mut rng) & near(&mut rng);
+                let told = Acknowledgement { before, mask, newest, permitted };
+                let told = if rng.bool() { told } else { Acknowledgement::default() };
+                let kind = if rng.bool() { kind } else { Kind::Alone };
+                let mut head = Header { kind, told }.encode(rng.bool().then_some(0)).to_vec();
+                (0..rng.usize(..80)).for_each(|_| head.push(rng.u8(..13)));
+                if rng.u8(..4) == 0 {
+                    head.truncate(rng.usize(1..head.len()));
+                }
+                let request = Request::Send { head: &head, body: Data::None };
+                let _ = sim.engine(0).wire().wire_mut().post(Lane { peer: 1, rail: 0 }, request);
+            }
+            while let Some(done) = sim.engine(rank).completed() {
+                let peer = open.remove(&(rank, done.id)).expect("each ends once");
+                if rank + peer == 3 {
+                    let length = done.result.expect("those that do not know it").length as usize;
+                    assert!(length == 0 || done.memory.unwrap().whose(length) == Some(5), "seed {seed}");
+                } else {
+                    cut_off += u32::from(rank == 1 && done.result.is_err());
+                }
+            }
+        }
+        open.retain(|(rank, _), peer| rank + *peer == 3);
+        assert!(open.is_empty(), "seed {seed}: {open:?}");
+        spoiled += sim.engine(1).meter().spoiled;
+    }
+    assert!(cut_off > 100 && spoiled > 1000, "{cut_off} requests ended, {spoiled} datagrams were none");
+}
+
+#[test]
+fn who_dies_or_is_cut_off_keeps_nobody() {
+    for (kill, why) in [(true, Lost::Died), (false, Lost::Unreachable)] {
+        let mut sim = job(4, 3, conditions(Faults { lost: 100, ..NONE }));
+        for peer in [1, 2] {
+            sim.engine(0).send(peer, 0, 0, Memory::pattern(1, 1 << 20), 1 << 20, false);
+            sim.engine(peer).receive(ANY, Room::Allocate);
+        }
+        (0..3).for_each(|rank| sim.wake(rank, 0));
+        (0..60).for_each(|_| _ = sim.step());
+        if kill {
+            sim.kill(1);
+        } else {
+            sim.engine(1).wire().sever(0);
+            sim.stop(1, true);
+        }
+        while sim.step().is_some() {}
+        let results: Vec<_> = std::iter::from_fn(|| sim.engine(0).completed()).map(|done| done.result).collect();
+        assert!(results.contains(&Err(Error::Lost { rank: 1, lost: why })), "{results:?}");
+        assert!(results.iter().any(Result::is_ok), "{results:?}");
+        assert!(sim.engine(0).wire().due().is_none());
+    }
+}

@@ -1,0 +1,24 @@
+//! The machines of the channel, alone and in the simulator. Each file is one behaviour.
+
+mod model;
+
+mod config;
+mod connections;
+mod cost;
+mod datagrams;
+mod deaths;
+mod delivery;
+mod failover;
+mod first;
+mod floods;
+mod hostile;
+mod machines;
+mod packet;
+mod pipe;
+mod random;
+mod rules;
+mod short;
+mod skeletons;
+mod striping;
+mod teams;
+mod windows;

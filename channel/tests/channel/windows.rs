@@ -1,0 +1,469 @@
+//! What is written by datagrams, each into its place: pieces that are lost, come twice or out of order, windows that there are not, peers
+//! that die, and such as say anything.
+
+use crate::model::rounds;
+use std::cell::Cell;
+use std::collections::HashSet;
+use transom_channel::delivery::{Delivery, Header, Kind, Settings};
+use transom_channel::sim::{Conditions, Faults, Memory, Sim, SimWire};
+use transom_channel::striping::Stripe;
+use transom_channel::wire::{Busy, Data, Event, Key, Lane, Part, Rail, RailKind, Request, Window};
+use transom_channel::{Config, Error, Id, Lost, Meter, Rank, Room, Select, Wire};
+
+type Job = Sim<Delivery<SimWire>>;
+
+const NONE: Faults = Faults { lost: 0, doubled: 0, late: 0, delay: 0..1, flipped: 0 };
+/// Bytes of a piece: those of a datagram without 32 and 16 before it, in whole cache lines.
+const PIECE: usize = 4096;
+const MIB: usize = 1 << 20;
+
+fn conditions(faults: Faults) -> Conditions {
+    let rail = Rail {
+        kind: RailKind::Datagram,
+        longest: PIECE + 48 + 63,
+        mark_last: true,
+        whole_word: true,
+        immediate: true,
+        write: true,
+        read: false,
+        bandwidth: 0,
+    };
+    Conditions {
+        rails: vec![rail],
+        latency: 10_000..10_001,
+        faults: Some(faults),
+        depth: 1000,
+        ..Conditions::default()
+    }
+}
+
+fn job(conditions: Conditions, settings: Settings) -> Job {
+    let config = Config { rings: 0, ..Config::default() };
+    Sim::over(1, conditions, vec![config; 3], |wire| Delivery::new(wire, settings)).unwrap()
+}
+
+const ANY: Select = Select { context: 0, source: None, tag: None };
+
+/// Sends messages of these lengths from rank 0 to rank 1, all at once, and compares what came. What both have counted.
+fn send<W: Wire<Memory = Memory>>(sim: &mut Sim<W>, lengths: &[usize]) -> [Meter; 2] {
+    send_in_time(sim, lengths).0
+}
+
+/// And the time of the last.
+fn send_in_time<W: Wire<Memory = Memory>>(sim: &mut Sim<W>, lengths: &[usize]) -> ([Meter; 2], u64) {
+    for (number, length) in (0..).zip(lengths) {
+        sim.engine(0).send(1, 0, number, Memory::pattern(number.into(), *length), *length, false);
+        let into = Room::Into(Memory::zero(*length), *length);
+        sim.engine(1).receive(Select { tag: Some(number), ..ANY }, into);
+    }
+    (0..2).for_each(|rank| sim.wake(rank, 0));
+    let (mut sent, mut came, mut last) = (0, 0, 0);
+    while sim.step().is_some() {
+        while let Some(done) = sim.engine(0).completed() {
+            assert!(done.result.is_ok());
+            // It is the program's again.
+            done.memory.unwrap().spoil();
+            sent += 1;
+        }
+        while let Some(done) = sim.engine(1).completed() {
+            let status = done.result.unwrap();
+            let whose = done.memory.unwrap().whose(status.length as usize);
+            assert_eq!(whose, Some(status.tag.into()), "{status:?}");
+            came += 1;
+            last = sim.now();
+        }
+    }
+    assert_eq!((sent, came), (lengths.len(), lengths.len()));
+    for rank in 0..2 {
+        assert_eq!((sim.windows(rank), sim.registrations(rank)), (0, 0), "rank {rank}");
+        assert!(sim.engine(rank).wire().due().is_none(), "rank {rank} is at rest");
+    }
+    ([0, 1].map(|rank| sim.engine(rank).meter()), last)
+}
+
+#[test]
+fn each_piece_goes_once_into_its_place() {
+    // Four windows of 64 pieces; a window of 64, and one of a piece and a byte; less than a piece.
+    for (length, windows, packets) in [(MIB, 4, 0), (65 * PIECE + 1, 2, 1), (33 * PIECE - 1, 1, 1)] {
+        let mut sim = job(conditions(NONE), Settings::default());
+        let [sender, receiver] = send(&mut sim, &[length]);
+        assert_eq!((sender.written_bytes, sender.copied_bytes, sender.rendezvous), (length as u64, 0, 1));
+        assert_eq!((receiver.datagram_windows, receiver.datagram_repairs), (windows, packets), "{length} bytes");
+        let [posts, ..] = sim.posts(0);
+        let pieces = (length / PIECE) as u64;
+        // RTS, what is wanted, that each window has been sent, FIN, the last piece, and acknowledgements of answers.
+        let rest = posts - pieces;
+        assert!((3 + windows + packets..=3 + windows + packets + 9).contains(&rest), "{rest} beside {pieces}");
+        assert_eq!(sender.resends + receiver.resends, 0);
+    }
+}
+
+#[test]
+fn what_comes_out_of_order_or_twice_is_put_in_order() {
+    let mut windows = 0;
+    for delay in [1_000, 30_000, 1_000_000] {
+        let mut sim = job(conditions(Faults { late: 300, doubled: 100, delay: 1..delay, ..NONE }), Settings::default());
+        let [_, receiver] = send(&mut sim, &[MIB, 100_001, 700_000]);
+        windows += receiver.datagram_windows;
+    }
+    // A window that ends before its last piece came is followed by one for that; one that a piece came to twice has no receive for
+    // the last.
+    assert!(windows > 3 * (4 + 1 + 3), "{windows}");
+}
+
+#[test]
+fn what_is_lost_is_granted_again_and_at_last_copied() {
+    let mut sim = job(conditions(Faults { lost: 50, ..NONE }), Settings::default());
+    let [sender, receiver] = send(&mut sim, &[MIB; 20]);
+    let pieces = (20 * MIB / PIECE) as u64;
+    // Of 20 pieces one is lost, and of 400 one twice.
+    assert!((1..pieces / 100).contains(&receiver.datagram_repairs), "{receiver:?}");
+    assert!((100..=160).contains(&receiver.datagram_windows), "each of 80, most of them twice: {receiver:?}");
+    let [posts, ..] = sim.posts(0);
+    assert!(posts < pieces * 5 / 4, "{posts} for {pieces} pieces");
+    assert_eq!((sender.written_bytes, sender.copied_bytes), (20 * MIB as u64, 0));
+}
+
+#[test]
+fn of_a_hundred_one_lost_costs_less_than_half_of_goodput() {
+    let time = |lost, checksum| {
+        // At 1 GB/s and 20 us there and back.
+        let conditions = Conditions { picoseconds: 1000, ..conditions(Faults { lost, ..NONE }) };
+        let settings = Settings { checksum, ..Settings::default() };
+        send_in_time(&mut job(conditions, settings), &[MIB; 32]).1
+    };
+    let [none, some, copied, some_copied] = [(0, false), (10, false), (0, true), (10, true)].map(|(a, b)| time(a, b));
+    println!("{none} ns, of a hundred one lost {some} ns; copied {copied} and {some_copied}");
+    assert!(none < 35_000_000, "33.6 ms are the bytes: {none} ns");
+    assert!(some < 2 * none && none < copied);
+}
+
+#[test]
+fn where_there_is_no_window_it_is_copied_and_where_there_is_one_all_have_it_in_turn() {
+    let none = Conditions { windows: 0, ..conditions(NONE) };
+    let [_, receiver] = send(&mut job(none, Settings::default()), &[MIB, 40_000]);
+    assert_eq!((receiver.datagram_windows, receiver.datagram_repairs), (0, 256 + 10));
+    let one = Conditions { windows: 1, ..conditions(Faults { lost: 20, ..NONE }) };
+    let [_, receiver] = send(&mut job(one, Settings::default()), &[300_000; 30]);
+    // Two windows each, of 64 and of 9 pieces and a short one.
+    assert!((60..=120).contains(&receiver.datagram_windows), "{receiver:?}");
+    assert!((30..60).contains(&receiver.datagram_repairs), "{receiver:?}");
+}
+
+/// A peer that has asked for many writes is stopped once it has their windows: another's messages come all the same.
+#[test]
+fn who_is_stopped_does_not_have_all_windows() {
+    let mut sim = job(Conditions { windows: 16, ..conditions(NONE) }, Settings::default());
+    for number in 0..8 {
+        sim.engine(0).send(1, 0, number, Memory::pattern(number.into(), MIB), MIB, false);
+    }
+    (0..8)
+        .for_each(|_| _ = sim.engine(1).receive(Select { source: Some(0), ..ANY }, Room::Into(Memory::zero(MIB), MIB)));
+    (0..2).for_each(|rank| sim.wake(rank, 0));
+    while sim.windows(1) < 4 {
+        sim.step().expect("windows are asked for");
+    }
+    // All that it could have.
+    (0..40).take_while(|_| sim.windows(1) < 16 && sim.step().is_some()).for_each(drop);
+    sim.stop(0, true);
+    sim.engine(2).send(1, 0, 50, Memory::pattern(50, MIB), MIB, false);
+    sim.engine(1).receive(Select { source: Some(2), ..ANY }, Room::Into(Memory::zero(MIB), MIB));
+    (1..3).for_each(|rank| sim.wake(rank, sim.now()));
+    let done = loop {
+        sim.step().expect("the message of a rank that is not stopped comes");
+        if let Some(done) = sim.engine(1).completed().filter(|done| done.result.as_ref().is_ok_and(|of| of.peer == 2)) {
+            break done;
+        }
+        assert!(sim.now() < 10_000_000_000, "ten seconds for a MiB");
+    };
+    assert_eq!(done.memory.unwrap().whose(MIB), Some(50));
+    assert_eq!(sim.engine(1).meter().datagram_repairs, 0, "by windows of its own");
+}
+
+#[test]
+fn more_writes_than_may_be_under_way_come_all_the_same() {
+    let lost = Faults { lost: 10, ..NONE };
+    let [sender, _] = send(&mut job(conditions(lost), Settings::default()), &[50_000; 300]);
+    assert_eq!((sender.written_bytes, sender.copied_bytes), (300 * 50_000, 0));
+}
+
+#[test]
+fn checksums_leave_no_room_for_it() {
+    let settings = Settings { checksum: true, ..Settings::default() };
+    let [sender, receiver] = send(&mut job(conditions(NONE), settings), &[MIB]);
+    assert_eq!((sender.copied_bytes, sender.written_bytes, receiver.datagram_windows), (MIB as u64, 0, 0));
+}
+
+#[test]
+fn who_dies_keeps_no_window_and_takes_none() {
+    let mut while_open = 0;
+    for steps in (1..200).step_by(7) {
+        let mut sim = job(conditions(Faults { lost: 50, ..NONE }), Settings::default());
+        let mut open: Vec<(Rank, Id)> = Vec::new();
+        for (from, to) in [(0, 1), (1, 0), (0, 2), (2, 0), (1, 2), (2, 1)] {
+            open.push((from, sim.engine(from).send(to, 0, 0, Memory::pattern(3, MIB), MIB, false)));
+            open.push((to, sim.engine(to).receive(Select { source: Some(from), ..ANY }, Room::Allocate)));
+        }
+        (0..3).for_each(|rank| sim.wake(rank, 0));
+        (0..steps).for_each(|_| _ = sim.step());
+        while_open += sim.windows(0);
+        sim.kill(1);
+        while sim.step().is_some() {}
+        for rank in [0, 2] {
+            while let Some(done) = sim.engine(rank).completed() {
+                open.retain(|of| *of != (rank, done.id));
+                match done.result {
+                    Ok(status) if status.peer == 2 - rank => {}
+                    Ok(status) => assert_eq!(status.peer, 1),
+                    Err(error) => assert_eq!(error, Error::Lost { rank: 1, lost: Lost::Died }),
+                }
+                // Nobody writes there any more.
+                done.memory.inspect(Memory::spoil);
+            }
+            assert_eq!((sim.windows(rank), sim.registrations(rank)), (0, 0), "rank {rank}, after {steps} steps");
+        }
+        open.retain(|(rank, _)| *rank != 1);
+        assert_eq!(open, [], "after {steps} steps");
+    }
+    assert!(while_open > 20, "it died while {while_open} windows were open");
+}
+
+/// A wire whose second rail ends at a time, with all that was posted there.
+struct Ending {
+    wire: SimWire,
+    peer: Rank,
+    at: u64,
+    ended: bool,
+    posted: HashSet<u64>,
+}
+
+impl Wire for Ending {
+    type Memory = Memory;
+
+    fn post(&mut self, lane: Lane, request: Request<'_, Memory>) -> Result<(), Busy> {
+        if let (1, Request::Piece { token: Some(token), .. }) = (lane.rail, &request) {
+            self.posted.insert(*token);
+        }
+        if self.ended && lane.rail == 1 { Err(Busy) } else { self.wire.post(lane, request) }
+    }
+
+    fn poll(&mut self) -> Option<Event<Memory>> {
+        if !self.ended && self.now() >= self.at {
+            self.ended = true;
+            return Some(Event::Cut(Lane { peer: self.peer, rail: 1 }));
+        }
+        let event = self.wire.poll()?;
+        let lost = match &event {
+            Event::Done(token, _) => self.posted.contains(token),
+            Event::Up(lane) => lane.rail == 1,
+            _ => false,
+        };
+        Some(if self.ended && lost { Event::Worked } else { event })
+    }
+
+    fn rails(&self, near: bool) -> &[Rail] {
+        self.wire.rails(near)
+    }
+
+    fn connect(&mut self, lane: Lane) {
+        self.wire.connect(lane);
+    }
+
+    fn sever(&mut self, peer: Rank) {
+        self.wire.sever(peer);
+    }
+
+    fn take(&mut self, length: usize) -> Option<Memory> {
+        self.wire.take(length)
+    }
+
+    fn give(&mut self, memory: Memory) {
+        self.wire.give(memory);
+    }
+
+    fn ring(&mut self, _: Rank, _: usize) -> Option<(Memory, Key)> {
+        None
+    }
+
+    fn reads(&mut self, _: Lane) -> bool {
+        false
+    }
+
+    fn register(&mut self, memory: &Memory, lane: Lane) -> Option<Key> {
+        self.wire.register(memory, lane)
+    }
+
+    fn release(&mut self, lane: Lane, key: Key) {
+        self.wire.release(lane, key);
+    }
+
+    fn key_of(&self, memory: &Memory, rail: usize) -> Option<Key> {
+        self.wire.key_of(memory, rail)
+    }
+
+    fn memory_of(&self, rail: usize, key: Key, length: usize, written: bool) -> Option<Memory> {
+        self.wire.memory_of(rail, key, length, written)
+    }
+
+    fn open_window(&mut self, lane: Lane, window: Window) -> Option<Key> {
+        self.wire.open_window(lane, window)
+    }
+
+    fn close_window(&mut self, rail: usize, window: Key) -> u64 {
+        self.wire.close_window(rail, window)
+    }
+
+    fn now(&self) -> u64 {
+        self.wire.now()
+    }
+
+    fn read(&self, memory: &Memory, at: usize, into: &mut [u8]) {
+        self.wire.read(memory, at, into);
+    }
+
+    fn word(&self, ring: &Memory, at: usize) -> u64 {
+        self.wire.word(ring, at)
+    }
+
+    fn copy(&mut self, from: Part<'_, Memory>, to: &Memory, at: usize) {
+        self.wire.copy(from, to, at);
+    }
+}
+
+#[test]
+fn what_went_by_a_rail_that_ends_comes_by_others() {
+    let mut repaired = 0;
+    for at in (40_000..400_000).step_by(20_000) {
+        let mut conditions = conditions(NONE);
+        conditions.rails = vec![conditions.rails[0]; 2];
+        let config = Config { rings: 0, stripe: Stripe::Even, ..Config::default() };
+        let peers = Cell::new(2);
+        let over = |wire| {
+            peers.set(peers.get() - 1);
+            Delivery::new(
+                Ending { wire, peer: peers.get(), at, ended: false, posted: HashSet::new() },
+                Settings::default(),
+            )
+        };
+        let mut sim = Sim::over(1, conditions, vec![config; 2], over).unwrap();
+        let [sender, receiver] = send(&mut sim, &[MIB, MIB]);
+        assert_eq!((sender.written_bytes, sender.copied_bytes), (2 * MIB as u64, 0));
+        repaired += receiver.datagram_repairs;
+    }
+    assert!(repaired > 64, "{repaired}");
+}
+
+/// Rank 0 says things of writes at random, beside what it does: that harms at most what others have to do with it.
+#[test]
+fn who_says_anything_at_all_harms_nobody_else() {
+    let mut spoiled = 0;
+    for seed in 0..rounds(200) {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let mut sim = job(conditions(Faults { lost: 20, ..NONE }), Settings::default());
+        let mut open: Vec<(Rank, Id)> = Vec::new();
+        for (from, to) in [(0, 1), (1, 0), (1, 2), (2, 1)] {
+            for length in [40_000, 300_000] {
+                let send = sim.engine(from).send(to, 0, 0, Memory::pattern(5, length), length, false);
+                let receive = sim.engine(to).receive(Select { source: Some(from), ..ANY }, Room::Allocate);
+                if from + to == 3 {
+                    open.extend([(from, send), (to, receive)]);
+                }
+            }
+        }
+        (0..3).for_each(|rank| sim.wake(rank, 0));
+        // Behind the packets that rank 0 sends itself, while the two are about to write to each other.
+        let mut number = 10;
+        while let Some(rank) = sim.step() {
+            if number < 60 && rank == 0 {
+                number += 1;
+                let told = transom_channel::delivery::Acknowledgement::default();
+                let kind = Kind::Packet { number, sending: number, is_note: true };
+                let mut bytes = Header { kind, told }.encode(None).to_vec();
+                bytes.extend(note(&mut rng));
+                let lane = Lane { peer: 1, rail: 0 };
+                let _ = sim.engine(0).wire().wire_mut().post(lane, Request::Send { head: &bytes, body: Data::None });
+            }
+            while let Some(done) = sim.engine(rank).completed() {
+                if let Some(at) = open.iter().position(|of| *of == (rank, done.id)) {
+                    open.swap_remove(at);
+                    let length = done.result.unwrap().length as usize;
+                    assert_eq!(done.memory.unwrap().whose(length), Some(5), "seed {seed}");
+                }
+            }
+        }
+        assert_eq!(open, [], "seed {seed}");
+        spoiled += sim.engine(1).meter().spoiled;
+    }
+    assert!(spoiled > 1000, "{spoiled}");
+}
+
+/// Rank 0 says that all has come while the adapter of rank 1 still sends it.
+#[test]
+fn what_the_adapter_has_is_not_given_back_because_the_peer_says_so() {
+    let mut sim = job(conditions(NONE), Settings::default());
+    let id = sim.engine(1).send(0, 0, 0, Memory::pattern(5, MIB), MIB, false);
+    sim.engine(0).receive(ANY, Room::Allocate);
+    (0..2).for_each(|rank| sim.wake(rank, 0));
+    // Two windows of pieces, which go in 50 us.
+    while sim.posts(1)[0] < 64 {
+        sim.step().expect("it has begun");
+    }
+    sim.stop(0, true);
+    let until = sim.now() + 20_000;
+    let kind = Kind::Packet { number: 40, sending: 40, is_note: true };
+    let mut bytes = Header { kind, told: Default::default() }.encode(None).to_vec();
+    bytes.extend([5, 0, 0, 0, 0, 0, 0, 0]);
+    let lane = Lane { peer: 1, rail: 0 };
+    sim.engine(0).wire().wire_mut().post(lane, Request::Send { head: &bytes, body: Data::None }).unwrap();
+    while sim.now() < until {
+        sim.step().expect("pieces are under way");
+    }
+    assert_eq!((sim.engine(1).is_under_way(id), sim.engine(1).meter().spoiled), (true, 1));
+}
+
+/// Rank 0 says again and again that it writes nothing, and acknowledges no answer: so many are kept for it, and no more.
+#[test]
+fn who_takes_no_answer_is_answered_no_more() {
+    let mut sim = job(conditions(NONE), Settings::default());
+    sim.stop(0, true);
+    let (from, to) = (Lane { peer: 0, rail: 0 }, Lane { peer: 1, rail: 0 });
+    sim.engine(0).wire().wire_mut().connect(to);
+    let Key { address, key } = sim.engine(1).wire().register(&Memory::zero(PIECE), from).unwrap();
+    for number in 0..6000 {
+        let kind = Kind::Packet { number, sending: number + 1, is_note: true };
+        let mut bytes = Header { kind, told: Default::default() }.encode(None).to_vec();
+        bytes.extend([1, 0, 0, 0]);
+        bytes.extend((number as u32).to_le_bytes());
+        bytes.extend([address, key, 0, 0].iter().flat_map(|word: &u64| word.to_le_bytes()));
+        (0..20).for_each(|_| _ = sim.step());
+        sim.engine(0).wire().wire_mut().post(to, Request::Send { head: &bytes, body: Data::None }).unwrap();
+    }
+    (0..1000).for_each(|_| _ = sim.step());
+    let spoiled = sim.engine(1).meter().spoiled;
+    assert!((1000..3000).contains(&spoiled), "{spoiled} of 6000");
+}
+
+/// As the two ends tell each other, with numbers that are likely.
+fn note(rng: &mut fastrand::Rng) -> Vec<u8> {
+    let kind = rng.u8(1..6);
+    let transfer = *rng.choice(&[0, 1, 2, u32::MAX]).unwrap();
+    let (halves, words): (Vec<u32>, Vec<u64>) = match kind {
+        1 => (vec![], vec![0, rng.u64(1..6), *rng.choice(&[0, 100, u64::MAX]).unwrap(), 1 << rng.u32(..63)]),
+        2 => {
+            let piece = *rng.choice(&[0, 1, 4096, u32::MAX]).unwrap();
+            (vec![rng.u32(..4), piece], vec![rng.u64(..) & rng.u64(..), 0, rng.u64(..9)])
+        }
+        3 => (vec![rng.u32(..3)], vec![]),
+        4 => (vec![rng.u32(..3), 0], vec![]),
+        _ => (vec![], vec![]),
+    };
+    let small = if kind == 4 { rng.u8(..66) } else { rng.u8(..3) };
+    let mut bytes = vec![kind, small, 0, 0];
+    bytes.extend(transfer.to_le_bytes());
+    bytes.extend(halves.iter().flat_map(|half| half.to_le_bytes()));
+    bytes.extend(words.iter().flat_map(|word| word.to_le_bytes()));
+    if kind == 4 {
+        bytes.extend(vec![1; *rng.choice(&[0, 1, 100, 4000, 4096]).unwrap()]);
+    }
+    bytes
+}

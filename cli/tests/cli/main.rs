@@ -1,0 +1,17 @@
+//! The program `transom` as a user calls it: starting ranks, what they are told, and benchmarks. Each file is one behaviour.
+
+mod copies;
+#[path = "../../../tests/ranks/mod.rs"]
+mod ranks;
+
+mod bench;
+mod bootstrap;
+mod culprit;
+#[cfg(feature = "verbs")]
+mod info;
+mod launcher;
+mod launcher_hosts;
+mod leaving;
+mod limits;
+mod namespaces;
+mod nesting;

@@ -1,0 +1,218 @@
+//! Jobs inside of jobs. A program that starts itself does so once, whatever the environment says. What a rank starts is
+//! no rank of its job: a world of its own, or a launcher. Launchers inside of launchers without end are an error.
+
+use crate::copies::{copy, role, run, ssh};
+use std::io::Write;
+use std::process::Command;
+use std::time::Duration;
+use transom::{Launch, World};
+
+/// What every rank does to show which job it is a rank of.
+fn show(world: &World) {
+    world.barrier().unwrap();
+    // In one write, so that it stays a line.
+    let line = format!("joined as {} of {}\n", world.rank(), world.size());
+    std::io::stdout().write_all(line.as_bytes()).unwrap();
+}
+
+/// This program again, in a role.
+fn again(name: &str, role: &str) -> Command {
+    let [program, args @ ..] = copy(name);
+    let mut command = Command::new(program);
+    command.args(args).env("RUST_TEST_ROLE", role);
+    command
+}
+
+/// A launch of copies of this program, on this machine or on hosts.
+fn launch(name: &str, hosts: Option<&str>, role: &str) -> Launch {
+    let [program, args @ ..] = copy(name);
+    let launch = Launch::new(program, 2).args(args).env("RUST_TEST_ROLE", role);
+    hosts.iter().fold(launch, |launch, hosts| launch.hosts(hosts.parse().unwrap()))
+}
+
+const JOINED: [&str; 2] = ["joined as 0 of 2", "joined as 1 of 2"];
+const HOSTS: [&str; 2] = ["here", "hosts"];
+
+#[test]
+fn a_program_starts_itself_once_whatever_the_variable_says() {
+    let name = "a_program_starts_itself_once_whatever_the_variable_says";
+    if let Some(role) = role() {
+        let host = role.starts_with("hosts").then_some("a");
+        return match role.split_once(' ') {
+            Some((_, value)) => {
+                let outcome = launch(name, host, "start").env("TRANSOM_BOOTSTRAP", value).run().unwrap();
+                std::process::exit(outcome.exit_code().into());
+            }
+            None => match transom::start(2) {
+                Ok(world) => show(&world),
+                Err(error) => {
+                    eprintln!("{error}");
+                    std::process::exit(1);
+                }
+            },
+        };
+    }
+    let by_itself = run(&mut again(name, "start"), "start");
+    assert_eq!(
+        (by_itself.code, by_itself.said("joined as")),
+        (Some(0), JOINED.map(str::to_owned).into()),
+        "{by_itself:?}"
+    );
+    for (value, wrong) in [
+        ("none", None),
+        ("transom", Some("but transom's launcher did not start this process")),
+        ("pmix", Some("PMIx")),
+        ("pmi", Some("PMI_FD")),
+        ("mpi", Some("TRANSOM_BOOTSTRAP=\"mpi\"")),
+        ("", Some("TRANSOM_BOOTSTRAP=\"\"")),
+    ] {
+        let ended = run(again(name, "start").env("TRANSOM_BOOTSTRAP", value), "start");
+        match wrong {
+            None => assert_eq!((ended.code, ended.said("joined as")), (Some(0), JOINED.map(str::to_owned).into())),
+            Some(wrong) => assert!(ended.code == Some(1) && ended.stderr.contains(wrong), "{value}: {ended:?}"),
+        }
+        // What a launcher of transom starts is its rank, wherever the value comes from, on this machine and on hosts.
+        let ssh = ssh();
+        let [program, args @ ..] = copy(name);
+        let mut by_run = Command::new(env!("CARGO_BIN_EXE_transom"));
+        by_run.args(["run", "-n", "2", &program]).args(&args).env("TRANSOM_BOOTSTRAP", value);
+        let mut on_hosts = Command::new(env!("CARGO_BIN_EXE_transom"));
+        on_hosts.args(["run", "--hosts", "a", "-n", "2", &program]).args(&args).env("TRANSOM_BOOTSTRAP", value);
+        let mut ended = vec![run(&mut by_run, "start"), run(on_hosts.env("TRANSOM_SSH", &*ssh), "start")];
+        for place in HOSTS {
+            let role = format!("{place} {value}");
+            ended.push(run(again(name, &role).env("TRANSOM_SSH", &*ssh), &role));
+        }
+        for ended in ended {
+            let joined = (ended.code, ended.said("joined as"));
+            assert_eq!(joined, (Some(0), JOINED.map(str::to_owned).into()), "{value}: {ended:?}");
+        }
+    }
+}
+
+#[test]
+fn launchers_inside_of_launchers_without_end_are_an_error() {
+    let name = "launchers_inside_of_launchers_without_end_are_an_error";
+    if let Some(role) = role() {
+        // Each rank is a launcher of copies of itself. Should nothing stop them, `run` counts them.
+        let host = (role == "hosts").then_some("localhost");
+        let code = match launch(name, host, &role).grace(Duration::from_secs(30)).run() {
+            Ok(outcome) => outcome.exit_code().into(),
+            Err(error) => {
+                eprintln!("{error}");
+                1
+            }
+        };
+        std::process::exit(code);
+    }
+    for place in HOSTS {
+        let ended = run(again(name, place).env_remove("TRANSOM_SSH"), place);
+        assert_eq!(ended.code, Some(1), "{ended:?}");
+        // Those at the third level find that there are three launchers above them, and say what to do.
+        let told: Vec<_> = ended.stderr.lines().filter(|line| line.contains("TRANSOM_NESTING=3")).collect();
+        assert_eq!(told.len(), 8, "{ended:?}");
+        assert!(told.iter().all(|line| line.contains("remove TRANSOM_NESTING")), "{ended:?}");
+    }
+}
+
+/// What a rank runs here may say `init` or `start`, or be `transom run`; directly, by a shell, or with others between.
+#[test]
+fn what_a_rank_starts_is_no_rank_of_its_job() {
+    let name = "what_a_rank_starts_is_no_rank_of_its_job";
+    match role().as_deref() {
+        Some("init") => return show(&transom::init().unwrap()),
+        Some("start") => return show(&transom::start(3).unwrap()),
+        Some("again") => {
+            // A job of its own, whose ranks start one in turn.
+            let world = transom::start(2).unwrap();
+            world.barrier().unwrap();
+            return starts(&mut again(name, "start"), &[0, 1, 2].map(|rank| format!("joined as {rank} of 3")));
+        }
+        Some("rank") => {
+            let world = transom::init().unwrap();
+            world.barrier().unwrap();
+            let alone = ["joined as 0 of 1".to_owned()];
+            starts(&mut again(name, "init"), &alone);
+            starts(
+                Command::new("sh").args(["-c", "\"$@\"; true", "sh"]).args(copy(name)).env("RUST_TEST_ROLE", "init"),
+                &alone,
+            );
+            starts(&mut again(name, "start"), &[0, 1, 2].map(|rank| format!("joined as {rank} of 3")));
+            let mut run = Command::new(env!("CARGO_BIN_EXE_transom"));
+            run.args(["run", "-n", "2"]).args(copy(name)).env("RUST_TEST_ROLE", "init");
+            starts(&mut run, &JOINED.map(str::to_owned));
+            let mut deeper: Vec<_> = [0, 1, 2].map(|rank| format!("joined as {rank} of 3")).into();
+            deeper.extend(deeper.clone());
+            deeper.sort();
+            starts(&mut again(name, "again"), &deeper);
+            world.barrier().unwrap();
+            drop(world);
+            // It has left its job, and is still the rank.
+            return starts(&mut again(name, "init"), &alone);
+        }
+        Some("unknown") | None => {}
+        Some(other) => panic!("{other}"),
+    }
+    for hosts in [&[][..], &["--hosts", "a"]] {
+        let ssh = ssh();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_transom"));
+        command.arg("run").args(hosts).args(["-n", "2"]).args(copy(name)).env("TRANSOM_SSH", &*ssh);
+        let ended = run(&mut command, "rank");
+        assert_eq!(ended.code, Some(0), "{hosts:?}: {}\n{}", ended.stdout, ended.stderr);
+    }
+}
+
+/// Runs a command to its end, whose ranks show that they joined so, and shows it again.
+fn starts(command: &mut Command, expected: &[String]) {
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let mut said: Vec<_> =
+        text.lines().filter_map(|line| line.find("joined as").map(|at| line[at..].to_owned())).collect();
+    said.sort();
+    assert!(output.status.success() && said == expected, "{text}\n{}", String::from_utf8_lossy(&output.stderr));
+    std::io::stdout().write_all((said.join("\n") + "\n").as_bytes()).unwrap();
+}
+
+/// As Python's `subprocess` does for what it starts.
+#[test]
+fn ranks_join_behind_a_wrapper_that_closes_descriptors() {
+    let name = "ranks_join_behind_a_wrapper_that_closes_descriptors";
+    if role().is_some() {
+        return show(&transom::init().unwrap());
+    }
+    let wrapper = "for fd in 3 4 5 6 7 8 9; do eval \"exec $fd>&-\"; done; \"$@\"; exit $?";
+    for hosts in [&[][..], &["--hosts", "a"]] {
+        let ssh = ssh();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_transom"));
+        command.arg("run").args(hosts).args(["-n", "2", "sh", "-c", wrapper, "sh"]).args(copy(name));
+        let ended = run(command.env("TRANSOM_SSH", &*ssh), "rank");
+        assert_eq!((ended.code, ended.said("joined as")), (Some(0), JOINED.map(str::to_owned).into()), "{ended:?}");
+    }
+}
+
+#[test]
+fn a_second_program_of_a_rank_is_told_that_the_rank_has_joined() {
+    let name = "a_second_program_of_a_rank_is_told_that_the_rank_has_joined";
+    if role().is_some() {
+        return match transom::init() {
+            Ok(world) => show(&world),
+            Err(error) => {
+                println!("told: {error}");
+                std::process::exit(1);
+            }
+        };
+    }
+    for hosts in [&[][..], &["--hosts", "a"]] {
+        let ssh = ssh();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_transom"));
+        let both = "\"$@\" && \"$@\"";
+        command.arg("run").args(hosts).args(["-n", "2", "--grace", "30", "sh", "-c", both, "sh"]).args(copy(name));
+        let ended = run(command.env("TRANSOM_SSH", &*ssh), "rank");
+        assert_eq!((ended.code, ended.said("joined as")), (Some(1), JOINED.map(str::to_owned).into()), "{ended:?}");
+        for (rank, told) in ended.said("told:").iter().enumerate() {
+            assert!(told.contains(&format!("rank {rank} has joined this job before")), "{told}");
+            assert!(told.contains("remove TRANSOM_RANK"), "{told}");
+        }
+        assert_eq!(ended.said("told:").len(), 2, "{ended:?}");
+    }
+}

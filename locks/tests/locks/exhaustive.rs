@@ -1,0 +1,504 @@
+//! Every state that any schedule of the shipped lock reaches, for all mixes of requests of a few ranks, by the model
+//! checker stateright. Checks strict FIFO, mutual exclusion, sharing among readers, bounded cost, absence of deadlock,
+//! and idle words at the end.
+
+mod alike;
+
+use crate::mutants::{self, Mutant, MutantMix, Mutated};
+use alike::alike;
+use stateright::{Checker, Model, Property};
+use std::fmt;
+use std::time::Instant;
+use transom_locks::Mode::{Exclusive, Shared};
+use transom_locks::model::Delivery::{self, Deferred, Immediate, Watched};
+use transom_locks::model::{Call, Mix, Program, Replay, Sim, State, Step, Suspended};
+use transom_locks::{At, Awaited, Error, Field, LockLayout, Mode, Network, Rank, TargetLock, Wake};
+
+/// A simulated network as a stateright model. A failing step leads to a state that holds the violation.
+struct Checked<P> {
+    sim: Sim<P>,
+    /// Per rank: a rank with the same row that must begin before it. Schedules that differ only in the names of such
+    /// ranks count as one (see [`alike`](mod@alike)).
+    after: Vec<Option<Rank>>,
+}
+
+type Seen<P> = Result<State<<P as Program>::Local>, String>;
+/// The ranks that have begun, one bit each; derived from the rest of the state.
+type Begun = u32;
+
+impl<P: Program> Model for Checked<P> {
+    type State = (Seen<P>, Begun);
+    type Action = Step;
+
+    fn init_states(&self) -> Vec<Self::State> {
+        vec![(self.sim.start().map_err(|failure| failure.what), 0)]
+    }
+
+    fn actions(&self, (state, begun): &Self::State, actions: &mut Vec<Step>) {
+        let in_turn = |step: &Step| match *step {
+            Step::Rank(rank) => self.after.get(rank).copied().flatten().is_none_or(|first| begun >> first & 1 == 1),
+            Step::Deliver { .. } => true,
+        };
+        if let Ok(state) = state {
+            actions.extend(self.sim.steps(state).filter(in_turn));
+        }
+    }
+
+    fn next_state(&self, (state, begun): &Self::State, step: Step) -> Option<Self::State> {
+        let begins = if let Step::Rank(rank) = step { 1 << rank } else { 0 };
+        Some((self.sim.step(state.as_ref().ok()?, step), begun | begins))
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            Property::always("right", |_, (state, _): &Self::State| state.is_ok()),
+            Property::sometimes("readers share", |_, (state, _): &Self::State| {
+                let oracle = state.as_ref().ok().and_then(State::oracle);
+                oracle.is_some_and(|oracle| oracle.holders(0).0 > 1)
+            }),
+        ]
+    }
+}
+
+/// The result of a check: number of states, whether readers shared, and the first violation.
+struct Verdict {
+    states: usize,
+    shared: bool,
+    wrong: Option<String>,
+}
+
+fn check<P>(sim: Sim<P>) -> Verdict
+where
+    P: Program<Local: Send + Sync> + Send + Sync + 'static,
+{
+    check_in_turn(sim, Vec::new())
+}
+
+/// One thread per check: two threads would free each other's states and contend in the allocator.
+fn check_in_turn<P>(sim: Sim<P>, after: Vec<Option<Rank>>) -> Verdict
+where
+    P: Program<Local: Send + Sync> + Send + Sync + 'static,
+{
+    let checker = Checked { sim, after }.checker().threads(1).spawn_bfs().join();
+    Verdict {
+        states: checker.unique_state_count(),
+        shared: checker.discovery("readers share").is_some(),
+        wrong: checker.discovery("right").and_then(|path| path.last_state().0.as_ref().err().cloned()),
+    }
+}
+
+/// Checks every mix and prints the number of states.
+fn check_all<const C: u32>(what: impl fmt::Display, delivery: Delivery, mixes: impl Iterator<Item = Vec<Vec<Call>>>) {
+    let (begun, mut states, mut count) = (Instant::now(), 0, 0);
+    for rows in mixes {
+        let verdict = check_in_turn(Mix::<C>::new(rows.clone()).sim().with_delivery(delivery), alike(&rows));
+        assert_eq!(verdict.wrong, None, "{rows:?}");
+        let readers = rows.iter().filter(|row| row.iter().any(is_shared)).count();
+        assert_eq!(verdict.shared, readers > 1, "readers share whenever there are two: {rows:?}");
+        states += verdict.states;
+        count += 1;
+    }
+    println!("{what}, {delivery:?}: {count} mixes, {states} states, {:.1?}", begun.elapsed());
+}
+
+/// Checks random schedules of a mix with too many states.
+fn check_few<const C: u32>(what: &str, rows: &[Vec<Call>]) {
+    let sim = Mix::<C>::new(rows.to_vec()).sim();
+    let begun = Instant::now();
+    for seed in 0..20_000 {
+        sim.run_random(seed).unwrap_or_else(|failure| panic!("{what}: {failure}"));
+    }
+    println!("{what}: 20000 random schedules, {:.1?}", begun.elapsed());
+}
+
+fn is_shared(call: &Call) -> bool {
+    matches!(call, Call::Acquire(0, Shared) | Call::AcquireAll)
+}
+
+/// Every mix of `ranks` ranks with `requests` requests each on the lock of rank 0, up to the order of ranks.
+fn mixes(ranks: usize, requests: u32) -> impl Iterator<Item = Vec<Vec<Call>>> {
+    let kinds = 1usize << requests;
+    let row = move |kind: usize| -> Vec<Call> {
+        (0..requests).flat_map(|nth| Call::both(0, if kind >> nth & 1 == 0 { Shared } else { Exclusive })).collect()
+    };
+    (0..kinds.pow(ranks as u32)).filter_map(move |number| {
+        let kinds: Vec<usize> = (0..ranks as u32).map(|rank| number / kinds.pow(rank) % kinds).collect();
+        kinds.is_sorted().then(|| kinds.into_iter().map(row).collect())
+    })
+}
+
+fn shared(target: Rank) -> Vec<Call> {
+    Call::both(target, Shared).into()
+}
+
+fn exclusive(target: Rank) -> Vec<Call> {
+    Call::both(target, Exclusive).into()
+}
+
+fn attempt(mode: Mode) -> Vec<Call> {
+    Call::attempt(0, mode).into()
+}
+
+fn all() -> Vec<Call> {
+    vec![Call::AcquireAll, Call::ReleaseAll]
+}
+
+#[test]
+fn two_ranks() {
+    for requests in 1..=4 {
+        check_all::<16>(format!("2 ranks x {requests}"), Immediate, mixes(2, requests));
+        check_all::<16>(format!("2 ranks x {requests}"), Watched, mixes(2, requests));
+    }
+    for requests in 1..=3 {
+        check_all::<16>(format!("2 ranks x {requests}"), Deferred, mixes(2, requests));
+    }
+}
+
+#[test]
+fn three_ranks() {
+    for delivery in [Immediate, Deferred, Watched] {
+        check_all::<16>("3 ranks x 1", delivery, mixes(3, 1));
+    }
+}
+
+#[test]
+#[ignore = "long: `tests/full` runs it"]
+fn three_ranks_twice() {
+    for delivery in [Immediate, Deferred, Watched] {
+        check_all::<16>("3 ranks x 2", delivery, mixes(3, 2));
+    }
+}
+
+#[test]
+#[ignore = "long: `tests/full` runs it"]
+fn four_ranks() {
+    for delivery in [Immediate, Deferred, Watched] {
+        check_all::<16>("4 ranks x 1", delivery, mixes(4, 1));
+    }
+    // Two requests each, where that is feasible.
+    let twice = [vec![[shared(0), shared(0)].concat(); 4]];
+    check_all::<16>("4 ranks x 2, readers", Immediate, twice.into_iter());
+    let last = [[shared(0), exclusive(0)].concat(), [exclusive(0), shared(0)].concat()];
+    let again = last.into_iter().map(|twice| vec![exclusive(0), shared(0), shared(0), twice]);
+    for delivery in [Immediate, Watched] {
+        check_all::<16>("4 ranks, one of them x 2", delivery, again.clone());
+    }
+}
+
+/// With narrow counts a request reaches the gate after one attempt, and makes the word urgent after another.
+#[test]
+fn the_gate() {
+    for requests in 1..=3 {
+        check_all::<3>(format!("2 ranks x {requests}, counts of 3 bits"), Immediate, mixes(2, requests));
+    }
+    for delivery in [Immediate, Deferred, Watched] {
+        check_all::<3>("2 ranks x 2, counts of 3 bits", delivery, mixes(2, 2));
+        check_all::<3>("3 ranks x 1, counts of 3 bits", delivery, mixes(3, 1));
+    }
+}
+
+#[test]
+#[ignore = "long: `tests/full` runs it"]
+fn the_gate_of_three_ranks() {
+    let again = [shared(0), exclusive(0)].concat();
+    let once = mixes(2, 1).map(|rows| [rows, vec![again.clone()]].concat());
+    check_all::<3>("3 ranks, one of them x 2, counts of 3 bits", Immediate, once);
+    for rows in mixes(3, 2) {
+        check_few::<3>("3 ranks x 2, counts of 3 bits", &rows);
+    }
+}
+
+/// An attempt gets the lock if no request is in the way, fails if one is, and delays none.
+#[test]
+fn attempts() {
+    let rows = [Shared, Exclusive].map(|mode| [Call::both(0, mode).to_vec(), attempt(mode)]).concat();
+    let twice: Vec<_> =
+        rows.iter().flat_map(|first| rows.iter().map(|second| [first.clone(), second.clone()].concat())).collect();
+    for delivery in [Immediate, Deferred, Watched] {
+        let (mut states, mut tried) = (0, 0);
+        let mut run = |mix: Vec<Vec<Call>>| {
+            if !mix.iter().flatten().any(|call| matches!(call, Call::TryAcquire(..))) {
+                return;
+            }
+            let verdict = check_in_turn(Mix::<16>::new(mix.clone()).sim().with_delivery(delivery), alike(&mix));
+            assert_eq!(verdict.wrong, None, "{mix:?}");
+            (states, tried) = (states + verdict.states, tried + 1);
+        };
+        for (at, first) in twice.iter().enumerate() {
+            twice[at..].iter().for_each(|second| run(vec![first.clone(), second.clone()]));
+        }
+        for kinds in 0..4usize.pow(3) {
+            let kinds = [kinds / 16, kinds / 4 % 4, kinds % 4];
+            if kinds.is_sorted() {
+                run(kinds.map(|kind| rows[kind].clone()).into());
+            }
+        }
+        run(vec![exclusive(0), shared(0), [attempt(Exclusive), attempt(Shared)].concat()]);
+        println!("with attempts, {delivery:?}: {tried} mixes, {states} states");
+    }
+    // Counts of three bits wrap under attempts, too.
+    let reads = |n: usize| [attempt(Shared).repeat(n), shared(0)].concat();
+    for mix in [vec![reads(4), reads(4)], vec![reads(3), [reads(3), attempt(Exclusive)].concat()]] {
+        assert_eq!(check(Mix::<3>::new(mix.clone()).sim()).wrong, None, "{mix:?}");
+    }
+}
+
+fn until(mode: Mode) -> Vec<Call> {
+    vec![Call::AcquireUntil(0, mode), Call::ReleaseHeld(0), Call::Settle(0)]
+}
+
+/// Every multiset of `ranks` of these rows that includes a deadline.
+fn with_deadlines(rows: &[Vec<Call>], ranks: u32) -> Vec<Vec<Vec<Call>>> {
+    let timed = |mix: &Vec<Vec<Call>>| mix.iter().flatten().any(|call| matches!(call, Call::AcquireUntil(..)));
+    let kinds = |mix: usize| (0..ranks).map(move |rank| mix / rows.len().pow(rank) % rows.len());
+    let all = (0..rows.len().pow(ranks)).filter(|&mix| kinds(mix).is_sorted());
+    all.map(|mix| kinds(mix).map(|kind| rows[kind].clone()).collect()).filter(timed).collect()
+}
+
+fn check_deadlines<const C: u32>(what: &str, mixes: &[Vec<Vec<Call>>]) {
+    for delivery in [Immediate, Deferred, Watched] {
+        let (begun, mut states) = (Instant::now(), 0);
+        for mix in mixes {
+            let verdict = check_in_turn(Mix::<C>::new(mix.clone()).sim().with_delivery(delivery), alike(mix));
+            assert_eq!(verdict.wrong, None, "{mix:?}, {delivery:?}");
+            states += verdict.states;
+        }
+        println!("deadlines, {what}, {delivery:?}: {} mixes, {states} states, {:.1?}", mixes.len(), begun.elapsed());
+    }
+}
+
+/// A request with a deadline gets its turn in order or leaves the queue; requests behind it go on in order, and none
+/// waits for it.
+#[test]
+fn deadlines() {
+    let rows = [shared(0), exclusive(0), until(Shared), until(Exclusive)];
+    // The second request may revive the one that the first gave up.
+    let again = |first: &[Call], second: &[Call]| [&first[..2], second].concat();
+    let twice: Vec<_> = rows.iter().flat_map(|first| rows.iter().map(|second| again(first, second))).collect();
+    check_deadlines::<16>("2 ranks x 2", &with_deadlines(&twice, 2));
+    check_deadlines::<16>("3 ranks x 1", &with_deadlines(&rows, 3));
+}
+
+#[test]
+#[ignore = "long: `tests/full` runs it"]
+fn deadlines_at_the_gate_and_attempts() {
+    let rows = [shared(0), exclusive(0), until(Shared), until(Exclusive)];
+    check_deadlines::<3>("3 ranks x 1, counts of 3 bits", &with_deadlines(&rows, 3));
+    let tries = [until(Shared), until(Exclusive), attempt(Shared), attempt(Exclusive), shared(0), exclusive(0)];
+    check_deadlines::<16>("3 ranks x 1, and attempts", &with_deadlines(&tries, 3));
+}
+
+/// Mixes with too many states: random schedules.
+#[test]
+#[ignore = "long: `tests/full` runs it"]
+fn deadlines_of_four_ranks() {
+    let rows = [shared(0), exclusive(0), until(Shared), until(Exclusive)];
+    for mix in with_deadlines(&rows, 4) {
+        check_few::<16>("4 ranks with deadlines", &mix);
+    }
+}
+
+/// Rank 0 takes the lock. If it `sits`, it keeps the lock, as does every other rank that gets it, until the requests
+/// with deadlines of all others have returned. None of these may therefore wait for a holder.
+struct Punctual {
+    rows: Vec<Mode>,
+    sits: bool,
+    mutant: Option<Mutant>,
+}
+
+impl Punctual {
+    fn check(self) -> Verdict {
+        let ranks = self.rows.len();
+        // One word more at each rank counts the requests that have returned.
+        check(Sim::new(ranks, LockLayout::words(ranks) + 1, self))
+    }
+}
+
+impl Program for Punctual {
+    type Local = Vec<TargetLock>;
+
+    fn start(&self, _: Rank) -> Self::Local {
+        vec![TargetLock::new(); self.rows.len()]
+    }
+
+    fn phases(&self, _: Rank) -> usize {
+        5
+    }
+
+    fn phase(
+        &self,
+        rank: Rank,
+        phase: usize,
+        locks: &mut Self::Local,
+        network: &Replay,
+    ) -> Result<(), Error<Suspended>> {
+        let ranks = self.rows.len();
+        if let Some(call) = self.call(rank, phase) {
+            let network = Mutated::<_, 16> { network, layout: LockLayout::new(0, ranks), mutant: self.mutant };
+            return call.run(locks, &network, 0);
+        }
+        let word = LockLayout::words(ranks);
+        match (phase, rank) {
+            (1, 1..) => (0..ranks).try_for_each(|rank| network.add(At { rank, word }, 1, Wake::Home).map(drop))?,
+            (2, 1..) => drop(network.wait(word, Awaited::Anyone, |returned| returned == ranks as u64 - 1)?),
+            (2, _) if self.sits => drop(network.wait(word, Awaited::Anyone, |returned| returned == ranks as u64 - 1)?),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn locks(&self) -> Option<LockLayout> {
+        Some(LockLayout::new(0, self.rows.len()))
+    }
+
+    fn call(&self, rank: Rank, phase: usize) -> Option<Call> {
+        match (phase, rank) {
+            (0, 0) => Some(Call::Acquire(0, self.rows[0])),
+            (0, _) => Some(Call::AcquireUntil(0, self.rows[rank])),
+            (3, _) => Some(Call::ReleaseHeld(0)),
+            (4, _) => Some(Call::Settle(0)),
+            _ => None,
+        }
+    }
+}
+
+/// The modes of the holder and of the requests with deadlines, and whether the holder sits.
+fn holders() -> impl Iterator<Item = (Vec<Mode>, bool)> {
+    let modes = [Shared, Exclusive];
+    let three = (0..8).map(move |bits| [0, 1, 2].map(|rank| modes[bits >> rank & 1]).to_vec());
+    three.flat_map(|rows| [true, false].map(|sits| (rows.clone(), sits)))
+}
+
+/// A deadline holds whatever the holders do: leaving the queue takes verbs of other ranks that are in progress, but no
+/// release.
+#[test]
+fn deadlines_wait_for_no_holder() {
+    for (rows, sits) in holders() {
+        let begun = Instant::now();
+        let what = format!("{rows:?}, the first {}", if sits { "sits" } else { "goes" });
+        let verdict = Punctual { rows, sits, mutant: None }.check();
+        assert_eq!(verdict.wrong, None, "{what}");
+        println!("{what}: {} states, {:.1?}", verdict.states, begun.elapsed());
+    }
+}
+
+/// A reader gives up and then requests all locks.
+#[test]
+fn deadlines_and_all_locks() {
+    let reads = [until(Shared)[..2].to_vec(), all()].concat();
+    let tries = [until(Shared)[..2].to_vec(), attempt(Shared), attempt(Exclusive), exclusive(0)].concat();
+    check_deadlines::<16>("and all locks", &[vec![reads.clone(), exclusive(0)], vec![reads, all(), exclusive(0)]]);
+    check_deadlines::<16>("then attempts", &[vec![tries.clone(), exclusive(0)], vec![tries, shared(0), exclusive(0)]]);
+}
+
+/// A chain of waiting readers longer than one word names.
+#[test]
+#[ignore = "long: `tests/full` runs it"]
+fn five_ranks_four_readers_wait() {
+    let rows = vec![exclusive(0), shared(0), shared(0), shared(0), shared(0)];
+    check_all::<16>("5 ranks, a writer and four readers", Immediate, [rows].into_iter());
+}
+
+/// The requests of `AcquireAll` are in flight at once, and may arrive in any order.
+#[test]
+fn all_locks() {
+    for delivery in [Immediate, Deferred, Watched] {
+        let others = [exclusive(0), exclusive(1), shared(1), [exclusive(1), exclusive(0)].concat(), all()];
+        check_all::<16>("2 ranks, one takes all locks", delivery, others.into_iter().map(|row| vec![row, all()]));
+        let three = [vec![exclusive(0), exclusive(1), all()], vec![exclusive(0), shared(0), all()]];
+        check_all::<16>("3 ranks, one takes all locks", delivery, three.into_iter());
+    }
+}
+
+#[test]
+#[ignore = "long: `tests/full` runs it"]
+fn all_locks_and_two_in_order() {
+    // Two calls for all locks and two writers could deadlock if the former did not release the higher locks.
+    let in_order = vec![Call::Acquire(0, Exclusive), Call::Acquire(1, Exclusive), Call::Release(0), Call::Release(1)];
+    check_all::<16>("two take all locks, one two in order", Immediate, [vec![all(), all(), in_order]].into_iter());
+    let rows = [all(), all(), exclusive(0), exclusive(1)];
+    check_few::<16>("two take all locks, two one each", &rows);
+}
+
+/// Counts of three bits wrap and are renormalised.
+#[test]
+fn narrow_counts() {
+    let reads = |n: usize| shared(0).repeat(n);
+    let rows = [
+        vec![reads(9), reads(9)],
+        vec![reads(3), reads(3), reads(3)],
+        vec![reads(4), [reads(4), exclusive(0)].concat()],
+        vec![[exclusive(0), reads(2)].concat(), [reads(4), exclusive(0)].concat()],
+        vec![reads(3), reads(2), exclusive(0)],
+    ];
+    check_all::<3>("counts of 3 bits", Immediate, rows.into_iter());
+}
+
+/// The failure of a mutant on the first of these mixes that reveals it, preferably by its effect on calls.
+fn caught<const C: u32>(mutant: Mutant, delivery: Delivery, mixes: &[Vec<Vec<Call>>]) -> Option<String> {
+    [false, true].into_iter().find_map(|end| {
+        mixes.iter().find_map(|rows| {
+            let program = MutantMix::<C> { mutant: Some(mutant), end, ..MutantMix::new(rows.clone()) };
+            let sim = Sim::new(rows.len(), LockLayout::words(rows.len()), program).with_delivery(delivery);
+            check_in_turn(sim, alike(rows)).wrong
+        })
+    })
+}
+
+#[test]
+fn every_mutant_is_caught() {
+    let mut passed = Vec::new();
+    let mut report = |mutant: Mutant, how: Option<String>| match how {
+        Some(how) => println!("{:<20} {how}", format!("{mutant:?}")),
+        None => passed.push(mutant),
+    };
+    let small: Vec<_> = mixes(2, 1).chain(mixes(2, 2)).chain(mixes(3, 1)).chain(mixes(3, 2)).collect();
+    for mutant in mutants::WITH_THREE_RANKS {
+        report(mutant, caught::<16>(mutant, Immediate, &small));
+    }
+    for mutant in mutants::OF_WATCHING {
+        report(mutant, caught::<16>(mutant, Watched, &small));
+    }
+    let chain = [vec![exclusive(0), shared(0), shared(0), shared(0), shared(0)]];
+    report(Mutant::Untold(Field::Link), caught::<16>(Mutant::Untold(Field::Link), Immediate, &chain));
+    let long = [vec![shared(0).repeat(9), [shared(0).repeat(9), exclusive(0)].concat()]];
+    report(Mutant::NotRenormalised, caught::<3>(Mutant::NotRenormalised, Immediate, &long));
+    let tries: Vec<_> = [Shared, Exclusive].map(|mode| vec![attempt(mode), exclusive(0)]).into();
+    report(Mutant::CountedAsSuccess, caught::<16>(Mutant::CountedAsSuccess, Immediate, &tries));
+    report(Mutant::GivenUp, caught::<16>(Mutant::GivenUp, Immediate, &[vec![attempt(Exclusive)]]));
+    assert!(passed.is_empty(), "not caught: {passed:?}");
+}
+
+#[test]
+fn every_mutant_of_deadlines_is_caught() {
+    let rows = [shared(0), exclusive(0), until(Shared), until(Exclusive)];
+    let again = [until(Shared)[..2].to_vec(), until(Shared)].concat();
+    let stale = vec![shared(0).repeat(2), exclusive(0), until(Exclusive)];
+    let timed = [with_deadlines(&rows, 2), vec![vec![again, exclusive(0)], stale], with_deadlines(&rows, 3)].concat();
+    let mut passed = Vec::new();
+    for mutant in mutants::OF_DEADLINES {
+        // A missing notification lets a request wait for a holder, and has no other effect.
+        let late = || holders().find_map(|(rows, sits)| Punctual { rows, sits, mutant: Some(mutant) }.check().wrong);
+        let is_late = [Mutant::MovedUntold, Mutant::NotSettled].contains(&mutant);
+        match if is_late { late() } else { caught::<16>(mutant, Immediate, &timed) } {
+            Some(how) => println!("{:<20} {how}", format!("{mutant:?}")),
+            None => passed.push(mutant),
+        }
+    }
+    for mutant in mutants::OF_WATCHING_WHO_LEAVES {
+        match caught::<16>(mutant, Watched, &timed) {
+            Some(how) => println!("{:<20} {how}", format!("{mutant:?}")),
+            None => passed.push(mutant),
+        }
+    }
+    assert!(passed.is_empty(), "not caught: {passed:?}");
+}
+
+/// The crate's own exploration visits the same states as stateright.
+#[test]
+fn two_explorations_agree() {
+    for rows in mixes(2, 2).chain(mixes(3, 1)) {
+        let visited = Mix::<16>::new(rows.clone()).sim().explore(100_000).unwrap();
+        assert_eq!(visited, check(Mix::<16>::new(rows).sim()).states);
+    }
+}

@@ -1,0 +1,26 @@
+//! The lock, post/start and the barrier in models, and the lock between threads. Each file is one behaviour; the programs beside
+//! this one run the same code under loom.
+
+// With loom, the lock's own mutex is loom's, which works in loom's models only.
+#![cfg(not(feature = "loom"))]
+
+mod atomics;
+mod crowd;
+#[path = "../failing/mod.rs"]
+mod failing;
+#[path = "../mutants/mod.rs"]
+mod mutants;
+
+mod awaited;
+mod barrier;
+mod drop;
+mod exhaustive;
+mod failures;
+mod gate;
+mod given_up;
+mod leaving;
+mod misuse;
+mod pscw;
+mod random;
+mod threads;
+mod update_gate;

@@ -1,0 +1,60 @@
+//! The ranks of a job before they have a network.
+
+use std::sync::Arc;
+use transom_launch::Tcp;
+use transom_locks::Rank;
+use transom_shm_loopback::{Loopback, Meet};
+use transom_windows::{Exchange, FabricError};
+
+/// A job before its ranks have a network: they exchange a few bytes, notice deaths and make teams.
+///
+/// # Examples
+/// ```
+/// # use transom_network::Bootstrap;
+/// fn size(job: &dyn Bootstrap) -> usize { job.size() }
+/// assert_eq!(size(&transom_shm_loopback::Loopback::alone()?), 1);
+/// # Ok::<(), transom_windows::FabricError>(())
+/// ```
+pub trait Bootstrap: Exchange + Send + Sync {
+    /// Makes a team of `members`, in this order. The members call it, this rank among them; other ranks need not. All members
+    /// call `meet` equally often; each call returns what every member passed to it.
+    ///
+    /// # Errors
+    /// At all ranks of the team if at one.
+    fn team_of(&self, members: &[Rank], meet: &mut Meet<'_>) -> Result<Arc<dyn Bootstrap>, FabricError>;
+
+    /// Announces that this rank has left: it needs no other rank, and none may wait for it. It can still ask whether others
+    /// have left.
+    fn leave(&self);
+
+    /// Whether `rank` has left.
+    fn has_left(&self, rank: Rank) -> bool;
+}
+
+impl Bootstrap for Loopback {
+    fn team_of(&self, members: &[Rank], meet: &mut Meet<'_>) -> Result<Arc<dyn Bootstrap>, FabricError> {
+        Ok(Arc::new(Loopback::team(self, members, meet)?))
+    }
+
+    fn leave(&self) {
+        Loopback::leave(self);
+    }
+
+    fn has_left(&self, rank: Rank) -> bool {
+        Loopback::has_left(self, rank)
+    }
+}
+
+impl Bootstrap for Tcp {
+    fn team_of(&self, members: &[Rank], meet: &mut Meet<'_>) -> Result<Arc<dyn Bootstrap>, FabricError> {
+        Ok(Arc::new(Tcp::team(self, members, meet)?))
+    }
+
+    fn leave(&self) {
+        Tcp::leave(self);
+    }
+
+    fn has_left(&self, rank: Rank) -> bool {
+        Tcp::has_left(self, rank)
+    }
+}

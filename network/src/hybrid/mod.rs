@@ -1,0 +1,135 @@
+//! A network between hosts, and shared memory on each.
+
+mod fabric;
+mod region;
+
+pub use region::{Moving, Pending, Region, Remote};
+
+use crate::variables::{HYBRID, Intranode};
+use crate::{Bootstrap, HybridWire, Network, NetworkError, Node, Transport};
+use std::sync::Arc;
+use transom_channel::{Changes, Config};
+use transom_locks::Rank;
+use transom_shm_loopback::messages::ShmWire;
+use transom_shm_loopback::{Loopback, Meet};
+use transom_windows::{Exchange, FabricError};
+
+/// A provider of network `N` and the shared memory of each host: a handle of one rank of a job or team. Ranks of one host move data by
+/// their own loads and stores if `TRANSOM_HYBRID` is on, which is the default of a job on several hosts. A rank always does so in its
+/// own memory.
+///
+/// Once the last clone and window of a rank are dropped, the rank has left the job.
+#[derive(Clone)]
+pub struct Hybrid<N> {
+    network: N,
+    job: Arc<dyn Bootstrap>,
+    node: Node,
+    /// Ranks of one host use the memory that they share.
+    intranode: bool,
+    /// All ranks do, with each other.
+    all_near: bool,
+}
+
+impl<N: Network> Hybrid<N> {
+    /// Opens the network of the ranks of `job`. Collective. `messages` is how the program configured messages.
+    ///
+    /// # Errors
+    /// On all ranks if on one: see [`NetworkError`].
+    pub fn new(job: Arc<dyn Bootstrap>, node: Node, messages: &Config) -> Result<Self, NetworkError> {
+        let asked = HYBRID.get::<Intranode>().map(|asked| asked.unwrap_or_default().0.unwrap_or(!node.is_all()));
+        // The other ranks wait for this one: a variable with an invalid value is reported after they were told.
+        let told = job.all_gather(&asked.as_ref().map_or(Vec::new(), |on| vec![u8::from(*on)]))?;
+        let intranode = asked?;
+        agree(&told, job.rank(), intranode)?;
+        let network = N::open(job.clone(), node.clone(), messages)
+            .map_err(|error| NetworkError::Open { network: N::NAME, source: error.into() })?;
+        Ok(Self::of(network, job, node, intranode))
+    }
+
+    /// Makes the provider of a team of `members`, in this order. The members call it, this rank among them; other ranks need not. Each
+    /// call of `meet` returns what every member passed to it.
+    ///
+    /// # Errors
+    /// Those of `meet` and of the exchange.
+    pub fn team(&self, members: &[Rank], meet: &mut Meet<'_>) -> Result<Self, FabricError> {
+        let job = self.job.team_of(members, meet)?;
+        let node = self.node.team(members, meet)?;
+        let network = self.network.team(members, job.clone(), node.clone())?;
+        Ok(Self::of(network, job, node, self.intranode))
+    }
+
+    fn of(network: N, job: Arc<dyn Bootstrap>, node: Node, intranode: bool) -> Self {
+        let all_near = intranode && node.is_all();
+        Hybrid { network, job, node, intranode, all_near }
+    }
+
+    /// The network, for its counters.
+    pub fn network(&self) -> &N {
+        &self.network
+    }
+
+    /// The number of each rank's host; `None` if the job was started on one host.
+    pub fn hosts(&self) -> Option<Vec<u32>> {
+        Some(self.node.hosts().to_vec()).filter(|hosts| !hosts.is_empty())
+    }
+
+    /// The memory of this host, if the job was started on several hosts and data moves through it.
+    pub fn memory_of_host(&self) -> Option<&Loopback> {
+        Some(self.node.memory()).filter(|_| self.intranode && !self.node.hosts().is_empty())
+    }
+
+    /// Opens this rank's messages, with the configuration that suits the network and `asked`. Once for each rank of a job.
+    ///
+    /// # Errors
+    /// Those of [`Network::wire`] and [`ShmWire::open`].
+    ///
+    /// # Safety
+    /// As [`ShmWire::open`].
+    pub unsafe fn transport(&self, asked: &Changes) -> Result<(Transport, Config), FabricError> {
+        let shared = self.memory_of_host().filter(|memory| memory.size() > 1);
+        // SAFETY: caller's contract.
+        let near = shared.map(|memory| unsafe { ShmWire::open(memory) }).transpose()?;
+        let (far, config) = self.network.wire(asked)?;
+        let wire = match near {
+            Some(near) => {
+                let here: Vec<_> = (0..self.size()).map(|rank| self.node.here(rank)).collect();
+                Transport::Hybrid(Box::new(HybridWire::new(near, far, &here)))
+            }
+            None => Transport::Network(far),
+        };
+        Ok((wire, config))
+    }
+}
+
+/// Checks that all ranks use the memory of their hosts, or none does: else they would wait for each other on different ways.
+fn agree(told: &[Vec<u8>], me: Rank, on: bool) -> Result<(), NetworkError> {
+    for (rank, told) in told.iter().enumerate() {
+        match told[..] {
+            [theirs] if theirs == u8::from(on) => {}
+            [_] => return Err(NetworkError::Disagree { rank, on: !on, me }),
+            // A rank whose variable is invalid tells nothing.
+            _ => return Err(NetworkError::Peer { rank }),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_with_different_settings_are_told() {
+        let agree = |told: &[&[u8]], me, on| {
+            let told: Vec<Vec<u8>> = told.iter().map(|told| told.to_vec()).collect();
+            agree(&told, me, on).map_err(|error| error.to_string())
+        };
+        assert_eq!((agree(&[&[1], &[1]], 0, true), agree(&[&[0], &[0]], 1, false)), (Ok(()), Ok(())));
+        let says = "TRANSOM_HYBRID is off at rank 2, and on at rank 1; set the same value at all ranks, or none";
+        assert_eq!(agree(&[&[1], &[1], &[0]], 1, true), Err(says.into()));
+        let says = "TRANSOM_HYBRID is on at rank 0, and off at rank 2; set the same value at all ranks, or none";
+        assert_eq!(agree(&[&[1], &[1], &[0]], 2, false), Err(says.into()));
+        let says = "rank 1 could not open its network; its own error says why";
+        assert_eq!(agree(&[&[1], &[]], 0, true), Err(says.into()));
+    }
+}

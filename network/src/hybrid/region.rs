@@ -1,0 +1,34 @@
+//! Memory of this rank, the right to reach a region, and operations in flight.
+
+use crate::Network;
+use transom_shm_loopback as shm;
+use transom_windows::BoxBytes;
+
+/// Memory of this rank that peers can reach.
+pub struct Region<N: Network> {
+    /// Dropped before the memory that it exposes.
+    pub(super) exposed: N::Region,
+    pub(super) memory: shm::Region,
+}
+
+/// The right to reach a region.
+pub struct Remote<N: Network> {
+    /// Dropped before the view, whose memory it may have registered. In a box, so that ranks that share memory have small handles.
+    pub(super) far: Box<N::Remote>,
+    /// The memory itself, if this rank moves data there by its own loads and stores.
+    pub(super) view: Option<shm::View>,
+    /// Puts go by the network, and this rank changes other words of the home rank by itself.
+    pub(super) flush_puts: bool,
+}
+
+/// An atomic in flight.
+pub struct Pending<N: Network>(pub(super) State<u64, N::Pending>);
+
+/// A read or write in flight, and its buffer.
+pub struct Moving<N: Network>(pub(super) State<BoxBytes, N::Moving>);
+
+/// An operation that is done, or that the network has.
+pub(super) enum State<D, F> {
+    Done(D),
+    Far(F),
+}

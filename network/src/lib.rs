@@ -1,0 +1,18 @@
+#![doc = include_str!("../README.md")]
+
+mod bootstrap;
+mod error;
+mod hybrid;
+mod network;
+mod node;
+mod transport;
+pub mod variables;
+mod wire;
+
+pub use bootstrap::Bootstrap;
+pub use error::NetworkError;
+pub use hybrid::{Hybrid, Moving, Pending, Region, Remote};
+pub use network::{Atomics, Attach, MemoryKind, Network};
+pub use node::Node;
+pub use transport::{NetworkWire, Transport};
+pub use wire::HybridWire;

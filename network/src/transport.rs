@@ -1,0 +1,235 @@
+//! What carries the messages of a rank.
+
+use crate::HybridWire;
+use std::sync::Arc;
+use transom_channel::delivery::Delivery;
+use transom_channel::wire::{Busy, Event, Key, Lane, Left, Part, Rail, Rank, Request};
+use transom_channel::{Meter, Wire};
+use transom_shm_loopback::messages::{Bytes, ShmWire, Turn, Waiter};
+
+/// The messages of a rank over a network, as [`Network::wire`](crate::Network::wire) opens them. Slots of messages that
+/// [arrived](Event::Arrived), and rings, are handles on memory of this process ([`Bytes::owned`]), freed when the last handle is dropped: a
+/// hybrid has shared memory [take and give](Wire::give) handles.
+pub trait NetworkWire: Wire<Memory = Bytes> + Send {
+    /// How threads of this rank wait for messages. It has the rank's number in the job.
+    fn waiter(&self) -> Waiter;
+
+    /// From now on all waits of this rank call `turn`, which takes what has come and posts what can go.
+    fn turn_in_waits(&self, turn: Arc<dyn Turn>);
+
+    /// Tells the peers that this rank receives nothing any more.
+    fn close(&mut self);
+
+    /// Finds peers that died, left or are unreachable. [`poll`](Wire::poll) reports each once all that came from it is taken. Called ten
+    /// times a second while a thread waits.
+    fn look_for_the_gone(&mut self);
+
+    /// Returns whether this rank reported itself as dead to the job, because its network failed.
+    fn is_given_up(&self) -> bool {
+        false
+    }
+}
+
+/// A network whose sends may be lost, and what makes them good.
+impl<W: NetworkWire> NetworkWire for Delivery<W> {
+    fn waiter(&self) -> Waiter {
+        self.wire().waiter()
+    }
+
+    fn turn_in_waits(&self, turn: Arc<dyn Turn>) {
+        self.wire().turn_in_waits(turn);
+    }
+
+    fn close(&mut self) {
+        self.wire_mut().close();
+    }
+
+    fn look_for_the_gone(&mut self) {
+        self.wire_mut().look_for_the_gone();
+    }
+
+    fn is_given_up(&self) -> bool {
+        self.wire().is_given_up()
+    }
+}
+
+/// What carries the messages of a rank: each call looks which it is. Shared memory is called directly, as it is fast; networks share one
+/// variant, whose calls are dynamic.
+#[expect(missing_docs, reason = "the variants are named by their types")]
+pub enum Transport {
+    Memory(Box<ShmWire>),
+    Network(Box<dyn NetworkWire>),
+    Hybrid(Box<HybridWire>),
+}
+
+macro_rules! each {
+    ($self:expr, $wire:ident => $call:expr) => {
+        match $self {
+            Transport::Memory($wire) => $call,
+            Transport::Network($wire) => $call,
+            Transport::Hybrid($wire) => $call,
+        }
+    };
+}
+
+impl Transport {
+    /// [`NetworkWire::waiter`].
+    pub fn waiter(&self) -> Waiter {
+        each!(self, wire => wire.waiter())
+    }
+
+    /// [`NetworkWire::turn_in_waits`].
+    pub fn turn_in_waits(&self, turn: Arc<dyn Turn>) {
+        each!(self, wire => wire.turn_in_waits(turn));
+    }
+
+    /// [`NetworkWire::close`].
+    pub fn close(&mut self) {
+        each!(self, wire => wire.close());
+    }
+
+    /// [`NetworkWire::look_for_the_gone`].
+    pub fn look_for_the_gone(&mut self) {
+        each!(self, wire => wire.look_for_the_gone());
+    }
+}
+
+impl Wire for Transport {
+    type Memory = Bytes;
+
+    #[inline(always)]
+    fn rails(&self, near: bool) -> &[Rail] {
+        each!(self, wire => wire.rails(near))
+    }
+
+    fn connect(&mut self, lane: Lane) {
+        each!(self, wire => wire.connect(lane));
+    }
+
+    fn disconnect(&mut self, lane: Lane) {
+        each!(self, wire => wire.disconnect(lane));
+    }
+
+    fn connected_besides(&self, but: Rank) -> usize {
+        each!(self, wire => wire.connected_besides(but))
+    }
+
+    fn sever(&mut self, peer: Rank) {
+        each!(self, wire => wire.sever(peer));
+    }
+
+    fn fails_over(&self) -> bool {
+        each!(self, wire => wire.fails_over())
+    }
+
+    fn publish(&mut self, peer: Rank, ring: &Bytes, words: [u64; 2]) -> bool {
+        each!(self, wire => wire.publish(peer, ring, words))
+    }
+
+    fn published(&mut self, peer: Rank, ring: Key) -> Option<[u64; 2]> {
+        each!(self, wire => wire.published(peer, ring))
+    }
+
+    fn reaches(&mut self, lane: Lane, key: Key, length: usize) -> bool {
+        each!(self, wire => wire.reaches(lane, key, length))
+    }
+
+    fn leave(&mut self, lane: Lane, key: Key) {
+        each!(self, wire => wire.leave(lane, key));
+    }
+
+    fn take_back(&mut self, lane: Lane) -> Vec<Left<Bytes>> {
+        each!(self, wire => wire.take_back(lane))
+    }
+
+    #[inline(always)]
+    fn take(&mut self, length: usize) -> Option<Bytes> {
+        each!(self, wire => wire.take(length))
+    }
+
+    #[inline(always)]
+    fn give(&mut self, memory: Bytes) {
+        each!(self, wire => wire.give(memory));
+    }
+
+    fn ring(&mut self, peer: Rank, length: usize) -> Option<(Bytes, Key)> {
+        each!(self, wire => wire.ring(peer, length))
+    }
+
+    #[inline(always)]
+    fn is_near(&self, peer: Rank) -> bool {
+        each!(self, wire => wire.is_near(peer))
+    }
+
+    fn opens(&mut self, lane: Lane) -> bool {
+        each!(self, wire => wire.opens(lane))
+    }
+
+    fn reads(&mut self, lane: Lane) -> bool {
+        each!(self, wire => wire.reads(lane))
+    }
+
+    fn may_send_faster(&mut self, lane: Lane, offered: Key) -> bool {
+        each!(self, wire => wire.may_send_faster(lane, offered))
+    }
+
+    fn register(&mut self, memory: &Bytes, lane: Lane) -> Option<Key> {
+        each!(self, wire => wire.register(memory, lane))
+    }
+
+    fn release(&mut self, lane: Lane, key: Key) {
+        each!(self, wire => wire.release(lane, key));
+    }
+
+    #[inline(always)]
+    fn post(&mut self, lane: Lane, request: Request<'_, Bytes>) -> Result<(), Busy> {
+        each!(self, wire => wire.post(lane, request))
+    }
+
+    fn read_now(&mut self, lane: Lane, from: Key, into: Part<'_, Bytes>, token: u64) -> Result<bool, Busy> {
+        each!(self, wire => wire.read_now(lane, from, into, token))
+    }
+
+    #[inline(always)]
+    fn poll(&mut self) -> Option<Event<Bytes>> {
+        each!(self, wire => wire.poll())
+    }
+
+    #[inline(always)]
+    fn now(&self) -> u64 {
+        each!(self, wire => wire.now())
+    }
+
+    fn due(&self) -> Option<u64> {
+        each!(self, wire => wire.due())
+    }
+
+    fn count(&self, meter: &mut Meter) {
+        each!(self, wire => wire.count(meter));
+    }
+
+    #[inline(always)]
+    fn read(&self, memory: &Bytes, at: usize, into: &mut [u8]) {
+        each!(self, wire => wire.read(memory, at, into));
+    }
+
+    #[inline(always)]
+    fn prefetch(&self, ring: &Bytes, at: usize) {
+        each!(self, wire => wire.prefetch(ring, at));
+    }
+
+    #[inline(always)]
+    fn prefetch_to_write(&self, peer: Rank, at: usize) {
+        each!(self, wire => wire.prefetch_to_write(peer, at));
+    }
+
+    #[inline(always)]
+    fn word(&self, ring: &Bytes, at: usize) -> u64 {
+        each!(self, wire => wire.word(ring, at))
+    }
+
+    #[inline(always)]
+    fn copy(&mut self, from: Part<'_, Bytes>, to: &Bytes, at: usize) {
+        each!(self, wire => wire.copy(from, to, at));
+    }
+}

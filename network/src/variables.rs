@@ -1,0 +1,35 @@
+//! The environment variables of every network.
+
+use std::str::FromStr;
+use transom_launch::variables::{SetBy, Variable, readable};
+
+/// The variables of this crate.
+pub const TABLE: &[Variable] = &[HYBRID];
+
+/// TRANSOM_HYBRID.
+pub const HYBRID: Variable = Variable {
+    name: "TRANSOM_HYBRID",
+    set_by: SetBy::User,
+    meaning: "with a network: whether ranks of one host move data through the memory they share, and messages in a job on several \
+              hosts; the same at all ranks",
+    expected: "`auto`, `on` or `off`",
+    default: "auto: on if the job has several hosts",
+    check: readable::<Intranode>,
+};
+
+/// Whether ranks of one host use the memory that they share; `None`: only if the job has several hosts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Intranode(pub Option<bool>);
+
+impl FromStr for Intranode {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, &'static str> {
+        match text.trim() {
+            "auto" => Ok(Intranode(None)),
+            "on" => Ok(Intranode(Some(true))),
+            "off" => Ok(Intranode(Some(false))),
+            _ => Err("neither auto, on nor off"),
+        }
+    }
+}

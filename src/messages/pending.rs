@@ -1,0 +1,275 @@
+//! Waits for requests of any kinds and types together.
+
+use super::hub::Hub;
+use super::locked::{Core, Key};
+use super::persistent::Active;
+use super::request::Request;
+use super::waits::WaitingForSome;
+use bytemuck::Pod;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A request in flight: a message, a collective, or an operation on a window. [`wait_any`], [`wait_all`], [`wait_some`], [`test_any`],
+/// [`test_all`] and [`test_some`] take requests of all kinds and types of buffers, as `&mut dyn Pending`. The buffer is then taken from
+/// the request itself.
+///
+/// [`Request`], [`windows::Request`](crate::windows::Request) and [`Active`] implement it; types outside this crate cannot.
+pub trait Pending: Sealed {}
+
+impl<B> Pending for Request<'_, B> {}
+impl<B> Pending for transom_windows::Request<'_, B> {}
+impl<T: Pod> Pending for Active<'_, T> {}
+
+/// Questions of the waits below to a request.
+pub trait Sealed {
+    /// Returns true if the request has ended, in success or failure.
+    fn has_ended(&mut self) -> bool;
+
+    /// The way by which the end of a request in flight becomes known.
+    fn way(&self) -> Way;
+}
+
+/// The messages that have a request in flight, and its key there. Without them the wait asks the request again and again.
+pub struct Way(pub(super) Option<(Arc<Hub>, Key)>);
+
+impl<B> Sealed for transom_windows::Request<'_, B> {
+    fn has_ended(&mut self) -> bool {
+        self.test()
+    }
+
+    fn way(&self) -> Way {
+        Way(None)
+    }
+}
+
+/// Waits until a request has ended, in success or failure. Returns its index, the lowest if several have ended; none if there are no
+/// requests. The request says at once how it ended. It is to be left out of the next call, which would find it again.
+///
+/// The wait turns the rank's messages and asks the provider for the operations on windows. It sleeps while only messages and collectives
+/// are in flight. Requests of a rank that dies end with an error that names the rank.
+///
+/// # Cost
+/// Each look asks each request.
+///
+/// # Examples
+/// A receive, an rget and an all_reduce, of different types:
+/// ```
+/// use transom::messages::Tag;
+/// use transom::{Op, Pending, wait_any};
+/// const EDGE: Tag<f64> = Tag::new(1);
+/// transom::threads(3, |world| -> Result<(), transom::Error> {
+///     let (me, next) = (world.rank(), (world.rank() + 1) % world.size());
+///     let mut window = world.allocate::<u64>(1)?;
+///     window.local().set(0, 10 * me as u64)?;
+///     window.fence()?;
+///     let epoch = window.lock_shared(next)?;
+///     drop(world.isend(next, EDGE, vec![0.5]));
+///
+///     let mut edge = world.irecv((me + 2) % 3, EDGE);
+///     let mut word = epoch.rget(0, 1)?;
+///     let mut sum = world.iall_reduce(vec![me as i32], Op::Sum);
+///     let mut left: Vec<&mut dyn Pending> = vec![&mut edge, &mut word, &mut sum];
+///     while let Some(ended) = wait_any(&mut left) {
+///         left.swap_remove(ended);
+///         // ... work that waits for that one ...
+///     }
+///     assert_eq!((edge.wait()?, word.wait()?, sum.wait()?), (vec![0.5], vec![10 * next as u64], vec![3]));
+///     epoch.unlock()
+/// })?.into_iter().collect::<Result<(), _>>()?;
+/// # Ok::<(), transom::Error>(())
+/// ```
+pub fn wait_any(requests: &mut [&mut dyn Pending]) -> Option<usize> {
+    wait_until("wait_any", requests, None)
+}
+
+/// Waits as [`wait_any`], for `time` at most. Returns none also if no request has ended.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use transom::messages::{Cancelled, Tag};
+/// let world = transom::init()?;
+/// let mut never = world.irecv(0, Tag::<u8>::new(1));
+/// assert_eq!(transom::wait_any_for(&mut [&mut never], Duration::from_millis(2)), None);
+/// assert!(matches!(never.cancel(), Cancelled::Withdrawn(_)));
+/// # Ok::<(), transom::Error>(())
+/// ```
+pub fn wait_any_for(requests: &mut [&mut dyn Pending], time: Duration) -> Option<usize> {
+    wait_until("wait_any_for", requests, Instant::now().checked_add(time))
+}
+
+/// Waits until all requests have ended, in success or failure. Each says at once how it ended.
+///
+/// # Examples
+/// ```
+/// use transom::messages::Tag;
+/// const WORDS: Tag<u32> = Tag::new(1);
+/// transom::threads(2, |world| -> Result<(), transom::Error> {
+///     let other = 1 - world.rank();
+///     let mut window = world.allocate::<f64>(4)?;
+///     let epoch = window.lock_shared(other)?;
+///     let (mut sent, mut coming) = (world.isend(other, WORDS, vec![7]), world.irecv(other, WORDS));
+///     let mut put = epoch.rput(0, vec![0.5; 4])?;
+///     transom::wait_all(&mut [&mut sent, &mut coming, &mut put]);
+///     assert_eq!(coming.wait()?, sent.wait()?);
+///     assert_eq!(put.wait()?, [0.5; 4]);
+///     epoch.unlock()
+/// })?.into_iter().collect::<Result<(), _>>()?;
+/// # Ok::<(), transom::Error>(())
+/// ```
+pub fn wait_all(requests: &mut [&mut dyn Pending]) {
+    // Operations go on by themselves while a message is waited for.
+    for request in requests {
+        wait_until("wait_all", std::slice::from_mut(request), None);
+    }
+}
+
+/// Waits as [`wait_any`]. Returns the indices of all requests that have ended, in ascending order.
+///
+/// # Examples
+/// ```
+/// let world = transom::init()?;
+/// let mut window = world.allocate::<u64>(1)?;
+/// let epoch = window.lock_shared(0)?;
+/// let (mut there, mut word) = (world.ibarrier(), epoch.rget(0, 1)?);
+/// let ended = transom::wait_some(&mut [&mut there, &mut word]);
+/// assert!(ended.contains(&1));
+/// # Ok::<(), transom::Error>(())
+/// ```
+pub fn wait_some(requests: &mut [&mut dyn Pending]) -> Vec<usize> {
+    match wait_until("wait_some", requests, None) {
+        Some(_) => ended(requests),
+        None => Vec::new(),
+    }
+}
+
+/// Returns the index of a request that has ended, the lowest if there are several. The call does not wait: if none has ended, the rank's
+/// messages have one turn.
+///
+/// # Examples
+/// ```
+/// use transom::messages::Tag;
+/// let world = transom::init()?;
+/// let mut coming = world.irecv(0, Tag::<u8>::new(1));
+/// assert_eq!(transom::test_any(&mut [&mut coming]), None);
+/// world.send(0, Tag::new(1), &[42_u8])?;
+/// while transom::test_any(&mut [&mut coming]).is_none() {
+///     // ... compute ...
+/// }
+/// assert_eq!(coming.wait()?, [42]);
+/// # Ok::<(), transom::Error>(())
+/// ```
+pub fn test_any(requests: &mut [&mut dyn Pending]) -> Option<usize> {
+    first(requests).or_else(|| {
+        turn(requests);
+        first(requests)
+    })
+}
+
+/// Tests as [`test_any`]. Returns the indices of all requests that have ended, in ascending order.
+///
+/// # Examples
+/// ```
+/// let world = transom::init()?;
+/// let mut window = world.allocate::<u64>(2)?;
+/// let epoch = window.lock_shared(0)?;
+/// let (mut put, mut get) = (epoch.rput(0, vec![1])?, epoch.rget(1, 1)?);
+/// assert_eq!(transom::test_some(&mut [&mut put, &mut get]), [0, 1]); // this rank's own memory
+/// # Ok::<(), transom::Error>(())
+/// ```
+pub fn test_some(requests: &mut [&mut dyn Pending]) -> Vec<usize> {
+    match test_any(requests) {
+        Some(_) => ended(requests),
+        None => Vec::new(),
+    }
+}
+
+/// Returns true if all requests have ended. The call does not wait: else the rank's messages have one turn.
+///
+/// # Examples
+/// ```
+/// let world = transom::init()?;
+/// let (mut one, mut two) = (world.ibarrier(), world.iall_gather(vec![1]));
+/// while !transom::test_all(&mut [&mut one, &mut two]) {
+///     // ... compute ...
+/// }
+/// assert_eq!(two.wait()?, [1]);
+/// # Ok::<(), transom::Error>(())
+/// ```
+pub fn test_all(requests: &mut [&mut dyn Pending]) -> bool {
+    let all = |requests: &mut [&mut dyn Pending]| requests.iter_mut().all(|request| request.has_ended());
+    all(requests) || {
+        turn(requests);
+        all(requests)
+    }
+}
+
+fn first(requests: &mut [&mut dyn Pending]) -> Option<usize> {
+    requests.iter_mut().position(|request| request.has_ended())
+}
+
+fn ended(requests: &mut [&mut dyn Pending]) -> Vec<usize> {
+    let ended = requests.iter_mut().enumerate().filter_map(|(index, request)| request.has_ended().then_some(index));
+    ended.collect()
+}
+
+/// Turns the messages that requests in flight are of, once.
+fn turn(requests: &[&mut dyn Pending]) {
+    Ways::of(requests.iter().map(|request| request.way())).hubs.iter().for_each(|hub| hub.turn_now());
+}
+
+fn wait_until(call: &'static str, requests: &mut [&mut dyn Pending], until: Option<Instant>) -> Option<usize> {
+    let found = first(requests);
+    if found.is_some() || requests.is_empty() {
+        return found;
+    }
+    Ways::of(requests.iter().map(|request| request.way())).wait(call, until, || first(requests))
+}
+
+/// The ways of requests in flight.
+#[derive(Default)]
+pub(super) struct Ways {
+    hubs: Vec<Arc<Hub>>,
+    keys: Vec<Key>,
+    polls: bool,
+}
+
+/// Time between two looks at requests of several ranks of this process, for which nothing wakes a thread.
+const BETWEEN_LOOKS: Duration = Duration::from_micros(50);
+
+impl Ways {
+    pub fn of(ways: impl Iterator<Item = Way>) -> Ways {
+        let mut all = Ways::default();
+        for Way(way) in ways {
+            match way {
+                None => all.polls = true,
+                Some((hub, key)) => {
+                    all.keys.push(key);
+                    if !all.hubs.iter().any(|known| Arc::ptr_eq(known, &hub)) {
+                        all.hubs.push(hub);
+                    }
+                }
+            }
+        }
+        all
+    }
+
+    /// Waits until `look` finds something; none if `until` has come.
+    pub fn wait<R>(self, call: &'static str, until: Option<Instant>, mut look: impl FnMut() -> Option<R>) -> Option<R> {
+        if let [hub] = &self.hubs[..] {
+            let keys = |core: &Core| self.keys.iter().copied().filter(|key| core.is_under_way(*key)).collect();
+            return hub.wait_for_any(&WaitingForSome { hub, call, keys }, until, self.polls, look);
+        }
+        loop {
+            self.hubs.iter().for_each(|hub| hub.turn_now());
+            let found = look();
+            if found.is_some() || until.is_some_and(|until| until <= Instant::now()) {
+                return found;
+            }
+            match self.polls {
+                true => std::thread::yield_now(),
+                false => std::thread::sleep(BETWEEN_LOOKS),
+            }
+        }
+    }
+}

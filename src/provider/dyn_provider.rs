@@ -1,0 +1,339 @@
+//! The provider of a build with several: each call looks which it is. The rows of `table` make the enums and the macros.
+
+use super::ProviderError;
+use super::asked::Choice;
+use super::job_provider::JobProvider;
+use super::table::{Moving, Pending, Provider, ROWS, Region, Remote};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU8, AtomicU64};
+use transom_launch::bootstrap::Apart;
+use transom_launch::variables::Variable;
+use transom_locks::{Awaited, Rank};
+use transom_shm_loopback::{Loopback, Meet};
+use transom_windows::{BoxBytes, ChangeBlock, Exchange, Fabric, FabricError, Memory, UserMemory, Wait, Wake};
+
+#[cold]
+fn mixed() -> FabricError {
+    FabricError::Misuse { why: "memory of one provider was handed to another".into() }
+}
+
+impl Provider {
+    /// Makes the provider of a team: see [`Loopback::team`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn team(&self, members: &[Rank], meet: &mut Meet<'_>) -> Result<Self, FabricError> {
+        each!(self, provider, made: Provider => JobProvider::team(provider, members, meet).map(made))
+    }
+}
+
+impl JobProvider for Provider {
+    fn variables() -> Vec<Variable> {
+        list!(P => P::variables()).concat()
+    }
+
+    fn probe() -> Vec<Result<String, String>> {
+        list!(P => P::probe()).concat()
+    }
+
+    fn on_one_host(job: Loopback, choice: Choice) -> Result<Self, ProviderError> {
+        let chosen = choice.0.unwrap_or(ROWS[0].name);
+        first!(P, name if name == chosen => P::on_one_host(job, choice));
+        unreachable!("a choice is a row of this build")
+    }
+
+    fn of_threads(job: Loopback, choice: Choice) -> Result<Self, ProviderError> {
+        let chosen = choice.0.unwrap_or(ROWS[0].name);
+        first!(P, name if P::BETWEEN_THREADS && name == chosen => P::of_threads(job, choice));
+        Self::of_threads(job, Choice(None))
+    }
+
+    fn on_several_hosts(apart: Apart, choice: Choice) -> Result<Self, ProviderError> {
+        first!(P, name if P::BETWEEN_HOSTS && choice.0.is_none_or(|chosen| name == chosen) => P::on_several_hosts(apart, choice));
+        Err(ProviderError::Apart { hosts: apart.hosts.to_string() })
+    }
+
+    fn team(&self, members: &[Rank], meet: &mut Meet<'_>) -> Result<Self, FabricError> {
+        Provider::team(self, members, meet)
+    }
+
+    fn shared_memory(&self) -> Option<&Loopback> {
+        each!(self, provider => JobProvider::shared_memory(provider))
+    }
+
+    fn hosts(&self) -> Option<Vec<u32>> {
+        each!(self, provider => JobProvider::hosts(provider))
+    }
+
+    fn memory_of_host(&self) -> Option<&Loopback> {
+        each!(self, provider => JobProvider::memory_of_host(provider))
+    }
+
+    #[cfg(feature = "network")]
+    unsafe fn transport(
+        &self,
+        asked: &transom_channel::Changes,
+    ) -> Result<Option<super::job_provider::Transport>, FabricError> {
+        // SAFETY: caller's contract.
+        each!(self, provider => unsafe { JobProvider::transport(provider, asked) })
+    }
+}
+
+impl Exchange for Provider {
+    #[inline(always)]
+    fn rank(&self) -> Rank {
+        each!(self, fabric => fabric.rank())
+    }
+
+    #[inline(always)]
+    fn size(&self) -> usize {
+        each!(self, fabric => fabric.size())
+    }
+
+    fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, FabricError> {
+        each!(self, fabric => fabric.all_gather(mine))
+    }
+
+    fn barrier(&self) -> Result<(), FabricError> {
+        each!(self, fabric => fabric.barrier())
+    }
+
+    fn check_peers(&self, awaited: Awaited) -> Result<(), FabricError> {
+        each!(self, fabric => fabric.check_peers(awaited))
+    }
+
+    fn lost(&self) -> Option<FabricError> {
+        each!(self, fabric => fabric.lost())
+    }
+
+    fn fail(&self) {
+        each!(self, fabric => fabric.fail());
+    }
+}
+
+impl Fabric for Provider {
+    type Region = Region;
+    type Remote = Remote;
+    type Pending = Pending;
+    type Moving = Moving;
+
+    fn allocate(&self, bytes: usize) -> Result<(Region, Vec<u8>), FabricError> {
+        each!(self, fabric, made: Region => fabric.allocate(bytes).map(|(region, key)| (made(region), key)))
+    }
+
+    unsafe fn register(&self, memory: &UserMemory) -> Result<(Region, Vec<u8>), FabricError> {
+        // SAFETY: caller's contract.
+        each!(self, fabric, made: Region => unsafe { fabric.register(memory) }.map(|(region, key)| (made(region), key)))
+    }
+
+    unsafe fn attach_user_memory(&self, rank: Rank, key: &[u8], bytes: usize) -> Result<Remote, FabricError> {
+        // SAFETY: caller's contract.
+        each!(self, fabric, made: Remote => unsafe { fabric.attach_user_memory(rank, key, bytes) }.map(made))
+    }
+
+    fn attach(&self, rank: Rank, key: &[u8], bytes: usize) -> Result<Remote, FabricError> {
+        each!(self, fabric, made: Remote => fabric.attach(rank, key, bytes).map(made))
+    }
+
+    fn attach_part(&self, rank: Rank, key: &[u8], bytes: usize, words: usize) -> Result<Remote, FabricError> {
+        each!(self, fabric, made: Remote => fabric.attach_part(rank, key, bytes, words).map(made))
+    }
+
+    fn close(&self, region: &mut Region) {
+        // A region of another provider is left as it is.
+        both!(self, region, Region, fabric, region => fabric.close(region), else ());
+    }
+
+    fn is_shared(&self, at: &Remote) -> bool {
+        both!(self, at, Remote, fabric, at => fabric.is_shared(at), else false)
+    }
+
+    #[inline(always)]
+    fn put(&self, to: &Remote, offset: usize, source: &[u8]) -> Result<(), FabricError> {
+        both!(self, to, Remote, fabric, to => fabric.put(to, offset, source))
+    }
+
+    #[inline(always)]
+    fn get(&self, from: &Remote, offset: usize, into: &mut [u8]) -> Result<(), FabricError> {
+        both!(self, from, Remote, fabric, from => fabric.get(from, offset, into))
+    }
+
+    fn start_put(&self, to: &Remote, offset: usize, source: BoxBytes) -> Result<Moving, FabricError> {
+        both!(self, to, Remote, fabric, to, made: Moving => fabric.start_put(to, offset, source).map(made))
+    }
+
+    fn start_get(&self, from: &Remote, offset: usize, into: BoxBytes) -> Result<Moving, FabricError> {
+        both!(self, from, Remote, fabric, from, made: Moving => fabric.start_get(from, offset, into).map(made))
+    }
+
+    fn has_moved(&self, moving: &mut Moving) -> Result<bool, FabricError> {
+        both!(self, moving, Moving, fabric, moving => fabric.has_moved(moving))
+    }
+
+    fn finish_moving(&self, moving: Moving) -> Result<BoxBytes, FabricError> {
+        both!(self, moving, Moving, fabric, moving => fabric.finish_moving(moving))
+    }
+
+    unsafe fn lend_put(
+        &self,
+        to: &Remote,
+        offset: usize,
+        source: NonNull<[u8]>,
+    ) -> Result<Option<Moving>, FabricError> {
+        // SAFETY: caller's contract.
+        both!(self, to, Remote, fabric, to, made: Moving => unsafe { fabric.lend_put(to, offset, source) }.map(|moving| moving.map(made)))
+    }
+
+    unsafe fn lend_get(
+        &self,
+        from: &Remote,
+        offset: usize,
+        into: NonNull<[u8]>,
+    ) -> Result<Option<Moving>, FabricError> {
+        // SAFETY: caller's contract.
+        both!(self, from, Remote, fabric, from, made: Moving => unsafe { fabric.lend_get(from, offset, into) }.map(|moving| moving.map(made)))
+    }
+
+    unsafe fn finish_get(&self, moving: Moving, into: NonNull<[u8]>) -> Result<(), FabricError> {
+        // SAFETY: caller's contract.
+        both!(self, moving, Moving, fabric, moving => unsafe { fabric.finish_get(moving, into) })
+    }
+
+    fn buffer(&self, bytes: usize) -> Result<Memory, FabricError> {
+        each!(self, fabric => fabric.buffer(bytes))
+    }
+
+    #[inline(always)]
+    fn start_cas(
+        &self,
+        at: &Remote,
+        offset: usize,
+        expected: u64,
+        new: u64,
+        wake: Wake,
+    ) -> Result<Pending, FabricError> {
+        both!(self, at, Remote, fabric, at, made: Pending => {
+            fabric.start_cas(at, offset, expected, new, wake).map(made)
+        })
+    }
+
+    #[inline(always)]
+    fn cas(&self, at: &Remote, offset: usize, expected: u64, new: u64, wake: Wake) -> Result<u64, FabricError> {
+        both!(self, at, Remote, fabric, at => fabric.cas(at, offset, expected, new, wake))
+    }
+
+    #[inline(always)]
+    fn start_add(&self, at: &Remote, offset: usize, delta: u64, wake: Wake) -> Result<Pending, FabricError> {
+        both!(self, at, Remote, fabric, at, made: Pending => fabric.start_add(at, offset, delta, wake).map(made))
+    }
+
+    #[inline(always)]
+    fn read_word(&self, at: &Remote, offset: usize) -> Result<u64, FabricError> {
+        both!(self, at, Remote, fabric, at => fabric.read_word(at, offset))
+    }
+
+    #[inline(always)]
+    fn words<'r>(&self, at: &'r Remote, offset: usize, len: usize) -> Option<&'r [AtomicU64]> {
+        both!(self, at, Remote, fabric, at => fabric.words(at, offset, len), else None)
+    }
+
+    fn change_blocks(&self, at: &Remote, offset: usize, blocks: usize, change: impl ChangeBlock) -> bool {
+        both!(self, at, Remote, fabric, at => fabric.change_blocks(at, offset, blocks, change), else false)
+    }
+
+    #[inline(always)]
+    fn one_word<'r>(&self, at: &'r Remote, offset: usize) -> Option<&'r AtomicU64> {
+        both!(self, at, Remote, fabric, at => fabric.one_word(at, offset), else None)
+    }
+
+    #[inline(always)]
+    fn finish(&self, pending: Pending) -> Result<u64, FabricError> {
+        both!(self, pending, Pending, fabric, pending => fabric.finish(pending))
+    }
+
+    #[inline(always)]
+    fn try_finish(&self, pending: Pending) -> Result<u64, Pending> {
+        match (self, pending) {
+            (Provider::Loopback(fabric), Pending::Loopback(pending)) => {
+                fabric.try_finish(pending).map_err(Pending::Loopback)
+            }
+            // A provider with a network has no result at once.
+            #[cfg(any(feature = "verbs", feature = "delayed"))]
+            (_, pending) => Err(pending),
+        }
+    }
+
+    #[inline(always)]
+    fn notify(&self, at: &Remote, offset: usize, value: u64, wake: Wake) -> Result<(), FabricError> {
+        both!(self, at, Remote, fabric, at => fabric.notify(at, offset, value, wake))
+    }
+
+    #[inline(always)]
+    fn word(&self, on: &Region, offset: usize) -> Result<u64, FabricError> {
+        both!(self, on, Region, fabric, on => fabric.word(on, offset))
+    }
+
+    #[inline(always)]
+    fn wait<R>(
+        &self,
+        on: &Region,
+        wait: Wait<'_>,
+        look: impl FnMut() -> Result<Option<R>, FabricError>,
+    ) -> Result<R, FabricError> {
+        both!(self, on, Region, fabric, on => fabric.wait(on, wait, look))
+    }
+
+    #[inline(always)]
+    fn looked_in_vain(&self) {
+        each!(self, fabric => fabric.looked_in_vain())
+    }
+
+    #[inline(always)]
+    fn watches(&self) -> bool {
+        each!(self, fabric => fabric.watches())
+    }
+
+    #[inline(always)]
+    fn watch<R>(
+        &self,
+        at: &Remote,
+        wait: Wait<'_>,
+        look: impl FnMut() -> Result<Option<R>, FabricError>,
+    ) -> Result<R, FabricError> {
+        both!(self, at, Remote, fabric, at => fabric.watch(at, wait, look))
+    }
+
+    #[inline(always)]
+    fn own_bytes<'r>(&self, on: &'r Region, offset: usize, len: usize) -> Option<&'r [AtomicU8]> {
+        both!(self, on, Region, fabric, on => fabric.own_bytes(on, offset, len), else None)
+    }
+
+    #[inline(always)]
+    fn bytes<'r>(&self, at: &'r Remote, offset: usize, len: usize) -> Option<&'r [AtomicU8]> {
+        both!(self, at, Remote, fabric, at => fabric.bytes(at, offset, len), else None)
+    }
+
+    #[inline(always)]
+    fn load(&self, from: &Region, offset: usize, into: &mut [u8]) -> Result<(), FabricError> {
+        both!(self, from, Region, fabric, from => fabric.load(from, offset, into))
+    }
+
+    #[inline(always)]
+    fn store(&self, to: &Region, offset: usize, source: &[u8]) -> Result<(), FabricError> {
+        both!(self, to, Region, fabric, to => fabric.store(to, offset, source))
+    }
+
+    #[inline(always)]
+    fn flush(&self, at: &Remote) -> Result<(), FabricError> {
+        both!(self, at, Remote, fabric, at => fabric.flush(at))
+    }
+
+    #[inline(always)]
+    fn order(&self, at: &Remote) -> Result<(), FabricError> {
+        both!(self, at, Remote, fabric, at => fabric.order(at))
+    }
+
+    fn flush_all<'r>(&self, at: impl Iterator<Item = &'r Remote> + Clone) -> Result<(), FabricError> {
+        all!(self, at, Remote, fabric, at => fabric.flush_all(at))
+    }
+}

@@ -1,0 +1,156 @@
+//! The interface of a provider to a job, beside windows: opening, teams, and the memory that ranks share.
+
+use super::ProviderError;
+use super::asked::Choice;
+use transom_launch::bootstrap::Apart;
+use transom_launch::variables::Variable;
+use transom_locks::Rank;
+use transom_shm_loopback::{Loopback, Meet};
+use transom_windows::{Fabric, FabricError};
+
+/// A provider that a job may choose.
+#[cfg_attr(
+    not(any(feature = "network", feature = "delayed")),
+    expect(dead_code, reason = "a build with one provider does not choose")
+)]
+pub(crate) trait JobProvider: Fabric {
+    /// Ranks of several hosts can have it.
+    const BETWEEN_HOSTS: bool = false;
+    /// Ranks that are threads of one process can have it.
+    const BETWEEN_THREADS: bool = true;
+
+    /// The variables that it reads.
+    fn variables() -> Vec<Variable> {
+        Vec::new()
+    }
+
+    /// What it would use of this machine, or why it cannot be used. An enum of providers answers for each.
+    fn probe() -> Vec<Result<String, String>>;
+
+    /// Opens it for ranks of one host. Collective if they are processes.
+    fn on_one_host(job: Loopback, choice: Choice) -> Result<Self, ProviderError>;
+
+    /// Opens it for ranks that are threads of one process.
+    fn of_threads(job: Loopback, choice: Choice) -> Result<Self, ProviderError> {
+        Self::on_one_host(job, choice)
+    }
+
+    /// Opens it for ranks of several hosts. Collective.
+    fn on_several_hosts(apart: Apart, _: Choice) -> Result<Self, ProviderError> {
+        Err(ProviderError::Apart { hosts: apart.hosts.to_string() })
+    }
+
+    /// See [`Loopback::team`].
+    fn team(&self, members: &[Rank], meet: &mut Meet<'_>) -> Result<Self, FabricError>;
+
+    /// The memory of ranks that share all of it.
+    fn shared_memory(&self) -> Option<&Loopback>;
+
+    /// The number of each rank's host, if there are several.
+    fn hosts(&self) -> Option<Vec<u32>> {
+        None
+    }
+
+    /// The memory of this rank's host, if there are several hosts and data moves through it.
+    fn memory_of_host(&self) -> Option<&Loopback> {
+        None
+    }
+
+    /// The messages of this rank where its network carries them; once for each rank of a job. `None` where shared memory does.
+    ///
+    /// # Safety
+    /// As [`ShmWire::open`](transom_shm_loopback::messages::ShmWire::open).
+    #[cfg(feature = "network")]
+    unsafe fn transport(&self, _: &transom_channel::Changes) -> Result<Option<Transport>, FabricError> {
+        Ok(None)
+    }
+}
+
+/// The transport of messages, and the configuration that suits it.
+#[cfg(feature = "network")]
+pub(crate) type Transport = (transom_network::Transport, transom_channel::Config);
+
+impl JobProvider for Loopback {
+    fn probe() -> Vec<Result<String, String>> {
+        vec![Ok("ranks on this machine share memory".into())]
+    }
+
+    fn on_one_host(job: Loopback, _: Choice) -> Result<Self, ProviderError> {
+        Ok(job)
+    }
+
+    fn team(&self, members: &[Rank], meet: &mut Meet<'_>) -> Result<Self, FabricError> {
+        Loopback::team(self, members, meet)
+    }
+
+    fn shared_memory(&self) -> Option<&Loopback> {
+        Some(self)
+    }
+}
+
+#[cfg(feature = "delayed")]
+impl JobProvider for transom_windows::Delayed<Loopback> {
+    fn probe() -> Vec<Result<String, String>> {
+        vec![Ok("operations of shared memory, late and unordered".into())]
+    }
+
+    fn on_one_host(job: Loopback, _: Choice) -> Result<Self, ProviderError> {
+        Ok(Self::new(job)?)
+    }
+
+    fn team(&self, members: &[Rank], meet: &mut Meet<'_>) -> Result<Self, FabricError> {
+        Self::new(self.inner().team(members, meet)?)
+    }
+
+    fn shared_memory(&self) -> Option<&Loopback> {
+        Some(self.inner())
+    }
+}
+
+#[cfg(feature = "network")]
+impl<N: transom_network::Network> JobProvider for transom_network::Hybrid<N> {
+    const BETWEEN_HOSTS: bool = true;
+    const BETWEEN_THREADS: bool = false;
+
+    fn variables() -> Vec<Variable> {
+        N::VARIABLES.to_vec()
+    }
+
+    fn probe() -> Vec<Result<String, String>> {
+        vec![N::probe(&crate::messages::asked::configured()).map_err(|why| why.to_string())]
+    }
+
+    fn on_one_host(job: Loopback, _: Choice) -> Result<Self, ProviderError> {
+        let node = transom_network::Node::all(job.clone());
+        let opened = Self::new(std::sync::Arc::new(job), node, &crate::messages::asked::configured());
+        opened.map_err(|source| ProviderError::Network { hosts: None, source })
+    }
+
+    fn on_several_hosts(apart: Apart, _: Choice) -> Result<Self, ProviderError> {
+        let hosts = apart.hosts.to_string();
+        let (job, node) = transom_network::Node::of(apart);
+        let opened = Self::new(job, node, &crate::messages::asked::configured());
+        opened.map_err(|source| ProviderError::Network { hosts: Some(hosts), source })
+    }
+
+    fn team(&self, members: &[Rank], meet: &mut Meet<'_>) -> Result<Self, FabricError> {
+        transom_network::Hybrid::team(self, members, meet)
+    }
+
+    fn shared_memory(&self) -> Option<&Loopback> {
+        None
+    }
+
+    fn hosts(&self) -> Option<Vec<u32>> {
+        transom_network::Hybrid::hosts(self)
+    }
+
+    fn memory_of_host(&self) -> Option<&Loopback> {
+        transom_network::Hybrid::memory_of_host(self)
+    }
+
+    unsafe fn transport(&self, asked: &transom_channel::Changes) -> Result<Option<Transport>, FabricError> {
+        // SAFETY: caller's contract.
+        unsafe { transom_network::Hybrid::transport(self, asked) }.map(Some)
+    }
+}

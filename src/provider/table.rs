@@ -1,0 +1,129 @@
+//! The providers, a row each. A new one is a crate, a cargo feature and a row.
+
+/// Turns the rows into [`ROWS`]; and, in a build with several providers, into the enum `Provider`, the enums of its types, and the macros
+/// with which each call selects the provider. `$d` is a dollar sign, for those macros.
+macro_rules! providers {
+    (($d:tt) $($(#[cfg(feature = $feature:literal)])? $name:ident($provider:ty) = $text:literal, $what:literal;)*) => {
+        /// Names of the providers, and whether this build has them.
+        pub(super) const ROWS: &[Row] = &[$(Row { name: $text, built: true $(&& cfg!(feature = $feature))? }),*];
+
+        /// The values of TRANSOM_FABRIC.
+        pub(super) const EXPECTED: &str = concat!("`auto`", $(", `", $text, "` (", $what $(, "; the cargo feature `", $feature, "`")?, ")"),*);
+
+        #[cfg(any(feature = "network", feature = "delayed"))]
+        mod enums {
+            use transom_windows::Fabric;
+
+            /// The provider of a [`World`](crate::World).
+            #[derive(Clone)]
+            #[non_exhaustive]
+            pub enum Provider { $($(#[cfg(feature = $feature)])? #[doc = $what] $name($provider),)* }
+
+            /// Memory of this rank.
+            #[non_exhaustive]
+            pub enum Region { $($(#[cfg(feature = $feature)])? #[doc = $what] $name(<$provider as Fabric>::Region),)* }
+
+            /// The right to reach memory.
+            #[non_exhaustive]
+            pub enum Remote { $($(#[cfg(feature = $feature)])? #[doc = $what] $name(<$provider as Fabric>::Remote),)* }
+
+            /// An atomic in flight.
+            #[non_exhaustive]
+            pub enum Pending { $($(#[cfg(feature = $feature)])? #[doc = $what] $name(<$provider as Fabric>::Pending),)* }
+
+            /// A read or write in flight.
+            #[non_exhaustive]
+            pub enum Moving { $($(#[cfg(feature = $feature)])? #[doc = $what] $name(<$provider as Fabric>::Moving),)* }
+        }
+        #[cfg(any(feature = "network", feature = "delayed"))]
+        pub use enums::{Moving, Pending, Provider, Region, Remote};
+
+        /// A call on the provider that a value is. `made` wraps a result in the variant of that provider.
+        #[cfg(any(feature = "network", feature = "delayed"))]
+        macro_rules! each {
+            ($d self:expr, $d fabric:ident $d(, $d made:ident: $d type:ident)? => $d call:expr) => {
+                match $d self {
+                    $($(#[cfg(feature = $feature)])? Provider::$name($d fabric) => {
+                        $d(let $d made = $d type::$name;)?
+                        $d call
+                    })*
+                }
+            };
+        }
+
+        /// A call on a provider with something that it made before; `otherwise` if another provider made it.
+        #[cfg(any(feature = "network", feature = "delayed"))]
+        macro_rules! both {
+            ($d self:expr, $d before:expr, $d kind:ident, $d fabric:ident, $d at:ident $d(, $d made:ident: $d type:ident)?
+             => $d call:expr, else $d otherwise:expr) => {
+                match ($d self, $d before) {
+                    $($(#[cfg(feature = $feature)])? (Provider::$name($d fabric), $d kind::$name($d at)) => {
+                        $d(let $d made = $d type::$name;)?
+                        $d call
+                    })*
+                    #[allow(unreachable_patterns, reason = "a build may have one row")]
+                    _ => $d otherwise,
+                }
+            };
+            ($d($d tokens:tt)*) => { both!($d($d tokens)*, else Err(mixed())) };
+        }
+
+        /// A call on several things that a provider made, as an iterator of its own type.
+        #[cfg(any(feature = "network", feature = "delayed"))]
+        macro_rules! all {
+            ($d self:expr, $d before:expr, $d kind:ident, $d fabric:ident, $d at:ident => $d call:expr) => {
+                match $d self {
+                    $($(#[cfg(feature = $feature)])? Provider::$name($d fabric) => {
+                        let $d at = $d before.filter_map(|before| match before {
+                            $d kind::$name(before) => Some(before),
+                            #[allow(unreachable_patterns, reason = "a build may have one row")]
+                            _ => None,
+                        });
+                        $d call
+                    })*
+                }
+            };
+        }
+
+        /// The first provider of this build for which `fits` holds, of type `kind`; what `then` makes of it, as a provider.
+        #[cfg(any(feature = "network", feature = "delayed"))]
+        macro_rules! first {
+            ($d kind:ident, $d name:ident if $d fits:expr => $d then:expr) => {
+                $($(#[cfg(feature = $feature)])? {
+                    type $d kind = $provider;
+                    let $d name = $text;
+                    if $d fits {
+                        return $d then.map(Provider::$name);
+                    }
+                })*
+            };
+        }
+
+        /// A list of an item for each provider of this build, of type `kind`.
+        #[cfg(any(feature = "network", feature = "delayed"))]
+        macro_rules! list {
+            ($d kind:ident => $d item:expr) => {
+                [$($(#[cfg(feature = $feature)])? {
+                    type $d kind = $provider;
+                    $d item
+                }),*]
+            };
+        }
+    };
+}
+
+/// A provider that TRANSOM_FABRIC may name.
+pub(super) struct Row {
+    pub name: &'static str,
+    /// This build has it.
+    pub built: bool,
+}
+
+// `auto` is the first row among ranks of one host, and the first network among ranks of several.
+providers! { ($)
+    Loopback(transom_shm_loopback::Loopback) = "shm", "one machine";
+    #[cfg(feature = "verbs")]
+    Verbs(transom_network::Hybrid<transom_verbs::Verbs>) = "verbs", "InfiniBand, RoCE";
+    #[cfg(feature = "delayed")]
+    Delayed(transom_windows::Delayed<transom_shm_loopback::Loopback>) = "delayed", "late and unordered, to test synchronisation";
+}
