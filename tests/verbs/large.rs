@@ -255,6 +255,8 @@ fn large_requests_may_be_dropped_leaked_and_waited_for_in_any_order() {
         }
         target.flush().unwrap();
         assert_eq!(verbs.registered_bytes() - registered, 2 * leaked);
+        // Requests borrow the epoch until they are dropped.
+        drop((puts, gets));
         epoch.unlock().unwrap();
         window.fence().unwrap();
     });
