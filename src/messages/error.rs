@@ -70,7 +70,8 @@ pub enum Error {
         /// The rank that left.
         rank: Rank,
     },
-    /// Communication with the rank failed, so it was cut off.
+    /// This rank has cut the rank off: it was unreachable, broke the protocol, or sent a message for which there is no
+    /// memory.
     #[error("rank {rank} was cut off: {lost}")]
     PeerLost {
         /// The rank that was cut off.
