@@ -30,8 +30,8 @@ impl<'a> Meeting<'a> {
     }
 
     /// Gathers the contribution of each member at all members, in the order of the list. A member that has died or left
-    /// is an error only at members that wait for it and whose message from it has not arrived. A member whose call has
-    /// failed is an error at all members.
+    /// is an error at each member that still waits for a message of the exchange. A member whose call has failed is an
+    /// error at all members.
     pub fn all_gather(&mut self, mine: &[u8]) -> Result<Vec<Vec<u8>>, FabricError> {
         self.round(Some(mine.to_vec()))
     }
@@ -57,7 +57,7 @@ impl<'a> Meeting<'a> {
         let all = all.map(|all| all.into_iter().flatten().collect::<Vec<_>>());
         let all = all.and_then(|all| match all.len() == self.members.len() {
             true => Ok(all),
-            false => Err(FabricError::Corrupt { why: format!("rank {first} tells what {} ranks say", all.len()) }),
+            false => Err(FabricError::Corrupt { why: format!("rank {first} sent a malformed team message (contributions of {} ranks)", all.len()) }),
         });
         self.over = all.is_err();
         all
