@@ -144,7 +144,7 @@ fn settings_from_env() -> Result<(), StartError> {
     // Validated here; read again when messages open.
     Progress::asked()?;
     MESSAGES.get::<Changes>()?;
-    // A process with several worlds, such as a test, sets this each time.
+    // Only the first call in a process has an effect: a process with several worlds, such as a test, keeps one policy.
     waiting.set();
     Ok(())
 }

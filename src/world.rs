@@ -115,7 +115,7 @@ impl World {
     }
 
     /// Makes a window as [`allocate`](Self::allocate), with `signals` signal words at this rank for
-    /// [`put_signal`](transom_windows::Target::put_signal).
+    /// [`put_signal`](transom_windows::Target::put_signal). Collective.
     ///
     /// # Errors
     /// The errors of [`allocate`](Self::allocate).

@@ -102,8 +102,8 @@ impl Drop for Presence {
 impl Space {
     /// Makes the message space of all ranks of a job.
     pub fn of_job(root: Provider) -> Space {
-        // The engine opens before the first call: peers may send eagerly at any time, and the waits of this rank
-        // receive.
+        // The engine opens before the first call: peers may send eagerly at any time, and the waits of this rank must
+        // receive their messages.
         let hub = Hub::open(&root).inspect_err(|error| tracing::warn!(%error, "no messages by this rank"));
         let (rank, size) = (root.rank(), root.size());
         let presence = Arc::new(Presence { root, hub, events: OnceLock::new(), led: AtomicU32::new(1) });

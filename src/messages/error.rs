@@ -99,7 +99,7 @@ pub enum Error {
         /// The limit in bytes: 64 for each message, and the data of those of at most 64 bytes.
         overdraft: u32,
     },
-    /// The receiver has no memory for the message. The message is consumed and lost.
+    /// This rank has no memory for the message. The message is consumed and lost.
     #[error("there is no memory for a message of {bytes} bytes with tag {tag} from rank {from}")]
     NoMemory {
         /// The sender.

@@ -49,7 +49,7 @@ pub trait Parts: Sized {
 /// A vector that the engine owns.
 pub(crate) struct Vector<T>(Vec<T>);
 
-// SAFETY: elements are plain data without thread affinity.
+// SAFETY: elements are plain data, nothing but their bytes.
 unsafe impl<T: Pod> Send for Vector<T> {}
 
 // SAFETY: moving a vector does not move its elements. Plain data may have any value, and the vector is not used while
@@ -154,7 +154,7 @@ impl<T: Pod + Send + Sync> Parts for &'static [T] {
 /// A buffer that the engine owns.
 struct Buffered<T>(Buffer<T>);
 
-// SAFETY: elements are plain data without thread affinity.
+// SAFETY: elements are plain data, nothing but their bytes.
 unsafe impl<T: Pod> Send for Buffered<T> {}
 
 // SAFETY: moving a buffer does not move its elements. Plain data may have any value, and the buffer is not used while
@@ -186,7 +186,7 @@ pub(crate) struct Shares<T> {
     place: Arc<Place>,
 }
 
-// SAFETY: elements are plain data without thread affinity; the callers of the unsafe methods keep accesses apart.
+// SAFETY: elements are plain data, nothing but their bytes; the callers of the unsafe methods keep accesses apart.
 unsafe impl<T: Pod> Send for Shares<T> {}
 // SAFETY: shared references reach elements only through the unsafe methods, whose callers keep accesses apart.
 unsafe impl<T: Pod> Sync for Shares<T> {}

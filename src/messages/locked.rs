@@ -284,8 +284,9 @@ impl Core {
         failed
     }
 
-    /// Drops the handle of a request whose buffer a scope lends. A send is forgotten as by [`forget`](Self::forget).
-    /// Other requests stay in flight: the end of the scope waits for them, and reports their failure.
+    /// Drops the handle of a request whose buffer a scope lends. A send is forgotten as by [`forget`](Self::forget),
+    /// and a message that has ended well is discarded. Other requests stay in flight: the end of the scope waits for
+    /// them, and reports their failure.
     pub fn leave_to_scope(&mut self, key: Key) {
         match key {
             Key::Message(id) if self.engine.is_sending(id) => self.forget(key),

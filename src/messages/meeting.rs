@@ -57,7 +57,7 @@ impl<'a> Meeting<'a> {
         let all = all.map(|all| all.into_iter().flatten().collect::<Vec<_>>());
         let all = all.and_then(|all| match all.len() == self.members.len() {
             true => Ok(all),
-            false => Err(FabricError::Corrupt { why: format!("rank {first} sent a malformed team message (contributions of {} ranks)", all.len()) }),
+            false => Err(FabricError::Corrupt { why: format!("rank {first} sent {} contributions", all.len()) }),
         });
         self.over = all.is_err();
         all

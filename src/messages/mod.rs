@@ -73,8 +73,8 @@ use std::future::Future;
 impl World {
     /// Sends elements, and returns when the buffer can be used again.
     ///
-    /// A short message is sent eagerly: the call returns whether the receiver has called or not. A long message
-    /// (rendezvous), or one beyond the credits of the receiver, waits until the receiver receives.
+    /// A short message is sent eagerly: the call returns whether or not the receiver has posted a receive. A long
+    /// message (rendezvous), or one beyond the credits of the receiver, waits until the receiver receives.
     ///
     /// # Errors
     /// [`Error::NoSuchRank`]; [`Error::PeerDied`], [`Error::PeerLeft`] and [`Error::PeerLost`] of the receiver;

@@ -224,7 +224,7 @@ fn bytes_of<T>(tags: Tags<T>) -> Tags<u8> {
 
 fn somebody(from: Source) -> Result<Source, Error> {
     match from {
-        Source::None => Err(Error::Misuse { why: "cannot receive a value from `None`: receive from a rank, or from any".into() }),
+        Source::None => Err(Error::Misuse { why: "`None` sends no value: receive from a rank, or from any".into() }),
         from => Ok(from),
     }
 }

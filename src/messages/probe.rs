@@ -219,7 +219,7 @@ impl<T: Pod> Drop for Probing<T> {
 }
 
 fn select<T: Pod>(comm: &Comm, from: Source, tags: Tags<T>) -> Result<Select, Error> {
-    let why = || Error::Misuse { why: "cannot probe for a message from `None`: probe for one from a rank, or from any".into() };
+    let why = || Error::Misuse { why: "cannot probe for a message from `None`".into() };
     comm.select(from, tags.number())?.ok_or_else(why)
 }
 

@@ -105,7 +105,7 @@ impl World {
     /// Returns a descriptor that becomes readable after an event of this rank's messages. A program waits for it
     /// together with other descriptors, by `poll`, `epoll` or the reactor of an async runtime.
     ///
-    /// Only poll the descriptor for reading. All worlds of the rank share it. The call starts the [progress
+    /// Only poll the descriptor for reading. All worlds of the rank share it. The call also starts the [progress
     /// thread](Self::start_progress_thread).
     ///
     /// Each [`arm`](Self::arm) reports one event: arm, test (requests, probes, pipes), and only then sleep. Only one

@@ -32,10 +32,10 @@ const UNHEARD: (usize, usize) = (4 << 20, 64 << 10);
 pub(super) fn open(provider: &Provider) -> Result<Opened, Error> {
     let asked = MESSAGES.get::<Changes>();
     let asked = asked.map_err(|error| Error::Unavailable { why: error.to_string() })?.unwrap_or_default();
-    // A slot holds any message that is sent eagerly, or a packet of a longer one. The ring has eight times as many
-    // slots as the window has packets in flight. Waiting for a slot is faster than the cells of the inbox, so `window`
-    // stays below `slots`. A slot is slow to write while both processors' caches have its lines: in a ring of 4 MiB,
-    // the lines have moved to the shared cache before their reuse.
+    // A slot holds any message that is sent eagerly, or a packet of a longer one. There are more slots than packets in
+    // flight, so that no packet needs a cell of the inbox: a cell is slower than a wait for a slot. There are eight
+    // times as many, since a slot is slow to write while both processors' caches have its lines. In a ring of 4 MiB,
+    // the lines have moved to the shared cache before the slot is reused.
     let ring = Shape { slots: 256, bytes: 16_704 };
     // Messages longer than `eager` are read in place: one copy takes less time than a credit and packets.
     let near = asked.of(Config { ring, window: 32, eager: 16 << 10, zero_copy_from: 16 << 10, ..Config::default() });

@@ -12,8 +12,8 @@ pub(super) struct Cut {
     element: usize,
 }
 
-/// Announcement of a send end, sent before its parts. Part `i` has the tag `first + i`; the farewell has the tag `first
-/// + parts`.
+/// Announcement of a send end, sent before its parts. The tags of the parts start at `first`; the farewell has the tag
+/// after the last part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Announcement {
     pub first: u32,
