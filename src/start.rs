@@ -17,7 +17,8 @@ use transom_windows::{Exchange, Waiting};
 /// started this process. [`Bootstrap`](crate::Bootstrap) lists the launchers. Collective. A process can call it once.
 ///
 /// # Errors
-/// [`StartError::Bootstrap`] if the job cannot be joined; [`StartError::Provider`]; [`StartError::Variable`].
+/// - [`StartError::Bootstrap`] if the job cannot be joined.
+/// - [`StartError::Provider`]; [`StartError::Variable`].
 ///
 /// # Examples
 /// ```
@@ -82,7 +83,8 @@ pub fn start(ranks: usize) -> Result<World, StartError> {
 /// rank could still send. In tests, therefore, `unwrap`, or return early at all ranks.
 ///
 /// # Errors
-/// [`StartError::Join`] if there is no memory; [`StartError::Thread`]; [`StartError::Variable`].
+/// - [`StartError::Join`] if there is no memory.
+/// - [`StartError::Thread`]; [`StartError::Variable`].
 ///
 /// # Panics
 /// If a rank panicked, with the panic of the first rank that did.
@@ -163,7 +165,7 @@ fn settings_from_env() -> Result<(), StartError> {
 /// ```
 pub fn log_from_env() -> Result<(), StartError> {
     use tracing_subscriber::{layer::SubscriberExt, util::SubscriberInitExt};
-    // Without the lock of `stderr`, which the program may hold while it waits for messages.
+    // Bypasses the lock of `stderr`, which the program may hold while it waits for messages.
     if let Some(LogFilter(filter)) = LOG.get()?
         && let Ok(stderr) = std::io::stderr().as_fd().try_clone_to_owned()
     {

@@ -257,7 +257,8 @@ impl World {
     /// [`array_on`](Self::array_on) takes a layout of the program.
     ///
     /// # Errors
-    /// [`Error::Layout`]; [`Error::Array`] if ranks pass different arguments; [`Error::Fabric`].
+    /// - [`Error::Array`] if ranks pass different arguments.
+    /// - [`Error::Layout`]; [`Error::Fabric`].
     ///
     /// # Examples
     /// ```
@@ -550,7 +551,7 @@ impl World {
     /// collective.
     ///
     /// # Errors
-    /// [`Error::Provider`], if there is no memory.
+    /// [`Error::Provider`] if there is no memory.
     ///
     /// # Examples
     /// ```

@@ -77,9 +77,10 @@ impl World {
     /// message (rendezvous), or one beyond the credits of the receiver, waits until the receiver receives.
     ///
     /// # Errors
-    /// [`Error::NoSuchRank`]; [`Error::PeerDied`], [`Error::PeerLeft`] and [`Error::PeerLost`] of the receiver;
-    /// [`Error::TooManyUnreceived`]; [`Error::TeamDropped`]; [`Error::Unavailable`] where the network's device carries
-    /// no messages.
+    /// - [`Error::NoSuchRank`].
+    /// - [`Error::PeerDied`], [`Error::PeerLeft`] and [`Error::PeerLost`] of the receiver.
+    /// - [`Error::TooManyUnreceived`]; [`Error::TeamDropped`].
+    /// - [`Error::Unavailable`] where the network's device carries no messages.
     ///
     /// # Examples
     /// ```

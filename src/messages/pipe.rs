@@ -92,8 +92,9 @@ impl World {
     /// Opens a pipe as [`pipe`](Self::pipe), with a configuration. Both ranks pass the same one.
     ///
     /// # Errors
-    /// [`Error::Pipe`] if the configurations differ or are invalid, or there is no memory; [`Error::NoSuchRank`];
-    /// [`Error::PeerDied`], [`Error::PeerLeft`] and [`Error::PeerLost`] of the peer; [`Error::Unavailable`].
+    /// - [`Error::Pipe`] if the configurations differ or are invalid, or there is no memory.
+    /// - [`Error::NoSuchRank`]; [`Error::Unavailable`].
+    /// - [`Error::PeerDied`], [`Error::PeerLeft`] and [`Error::PeerLost`] of the peer.
     ///
     /// # Examples
     /// ```
@@ -375,7 +376,7 @@ impl Pipe {
         }
         let length = data.len();
         if matches!(self.config.step, Step::Read | Step::Write) && length >= self.config.zero_copy_from as usize {
-            // SAFETY: the borrow lasts until this returns, when the engine has given the handle back.
+            // SAFETY: the borrow lasts until this function returns, and by then the engine has given the handle back.
             let bytes = unsafe { hold::lend(data) };
             return self.lend("write", |engine| engine.pipe_start_put(self.id, bytes, length));
         }

@@ -139,7 +139,7 @@ impl Drop for Ending<'_, '_, '_> {
     }
 }
 
-/// Gets and puts on windows.
+/// Lends the gets and puts on windows.
 ///
 /// # Examples
 /// A halo with one edge received in a message and the other fetched by a get:
@@ -205,7 +205,7 @@ impl<'s> Scope<'s, '_> {
         // SAFETY: the scope waits for the request before `'s` ends.
         let bytes = unsafe { hold::lend(data) };
         let back = |bytes: Bytes, _| {
-            // SAFETY: lent above, for `'s`.
+            // SAFETY: the slice was lent above, for `'s`.
             unsafe { hold::lent(&bytes) }
         };
         let started = request_send(&self.comm, Some(self), to, tag, bytes, sync, back);

@@ -18,9 +18,9 @@ pub(super) use transom_shm_loopback::messages::ShmWire as Transport;
 /// The transport of this rank, with configurations that suit it and TRANSOM_MESSAGES.
 pub(super) struct Opened {
     pub wire: Transport,
-    /// For peers on other hosts.
+    /// Configuration for peers on other hosts.
     pub config: Config,
-    /// For peers on this host.
+    /// Configuration for peers on this host.
     pub near: Config,
 }
 

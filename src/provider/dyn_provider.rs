@@ -141,7 +141,7 @@ impl Fabric for Provider {
     }
 
     fn close(&self, region: &mut Region) {
-        // A region of another provider is left as it is.
+        // A region of another provider stays open.
         both!(self, region, Region, fabric, region => fabric.close(region), else ());
     }
 

@@ -14,9 +14,9 @@ use transom_windows::{Fabric, FabricError};
     expect(dead_code, reason = "a build with one provider does not choose")
 )]
 pub(crate) trait JobProvider: Fabric {
-    /// Ranks of several hosts can have it.
+    /// True if ranks of several hosts can use the provider.
     const BETWEEN_HOSTS: bool = false;
-    /// Ranks that are threads of one process can have it.
+    /// True if ranks that are threads of one process can use the provider.
     const BETWEEN_THREADS: bool = true;
 
     /// Returns the variables that the provider reads.

@@ -4,7 +4,7 @@ use super::super::error::Error;
 use super::{Fault, Pipe};
 use std::io::{self, ErrorKind};
 
-/// Waits until a byte has come; 0 is the end of the stream.
+/// Waits until at least one byte has arrived; returns 0 at the end of the stream.
 impl io::Read for &Pipe {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         Ok(self.read_some(into)?)
