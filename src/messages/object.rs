@@ -127,7 +127,7 @@ impl World {
     /// a long value has been announced by then, the call waits for its data.
     ///
     /// # Errors
-    /// The errors of [`recv_object`](Self::recv_object), reported before `limit` has passed.
+    /// The errors of [`recv_object`](Self::recv_object), reported as soon as they occur.
     ///
     /// # Examples
     /// ```

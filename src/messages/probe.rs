@@ -60,7 +60,7 @@ impl World {
     /// Probes as [`probe`](Self::probe), for at most `limit`; then returns `None`.
     ///
     /// # Errors
-    /// The errors of [`probe`](Self::probe), reported before `limit` has passed.
+    /// The errors of [`probe`](Self::probe), reported as soon as they occur.
     ///
     /// # Examples
     /// ```
