@@ -84,7 +84,7 @@ impl<N: Network> Hybrid<N> {
     /// Those of [`Network::wire`] and [`ShmWire::open`].
     ///
     /// # Safety
-    /// As [`ShmWire::open`].
+    /// Same as [`ShmWire::open`].
     pub unsafe fn transport(&self, asked: &Changes) -> Result<(Transport, Config), FabricError> {
         let shared = self.memory_of_host().filter(|memory| memory.size() > 1);
         // SAFETY: caller's contract.
