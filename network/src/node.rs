@@ -51,7 +51,7 @@ impl Node {
         (Arc::new(tcp), node)
     }
 
-    /// Bytes that a node keeps for each rank of the job.
+    /// Bytes that a node uses per rank of the job.
     pub const EACH: usize = 2 * size_of::<u32>();
 
     /// The memory that the ranks of this host share.
@@ -59,17 +59,17 @@ impl Node {
         &self.memory
     }
 
-    /// How many ranks are on this host.
+    /// Number of ranks on this host.
     pub fn ranks(&self) -> usize {
         self.memory.size()
     }
 
-    /// Whether all ranks of the job are on this host.
+    /// True if all ranks of the job are on this host.
     pub fn is_all(&self) -> bool {
         self.here.iter().all(|&here| here != ELSEWHERE)
     }
 
-    /// The number among the ranks of this host of a rank of the job; `None` if it is on another host, or there is no such rank.
+    /// Number of a job rank among the ranks of this host; `None` if the rank is on another host or does not exist.
     #[inline]
     pub fn here(&self, rank: Rank) -> Option<Rank> {
         self.here.get(rank).filter(|&&here| here != ELSEWHERE).map(|&here| here as Rank)

@@ -1,5 +1,5 @@
-//! Messages of a rank that shares memory with other ranks of its host: by memory to those, by the network to all others. A peer is always
-//! reached in the same way.
+//! Messages of a rank that shares memory with other ranks of its host: through memory to those, through the network to
+//! all others. Each peer is always reached by the same transport.
 
 use crate::NetworkWire;
 use std::sync::Arc;
@@ -50,8 +50,8 @@ impl HybridWire {
     fn poll_far(&mut self) -> Option<Event<Bytes>> {
         let event = self.far.poll()?;
         let Some(here) = event.lane().and_then(|lane| self.here(lane.peer)) else { return Some(event) };
-        // A peer on this host sends nothing by the network, but the network may report that it is gone. Memory then delivers what it had
-        // sent before the engine is told.
+        // Peers on this host do not send through the network, but the network may report their loss. The shared memory
+        // then delivers their last messages before the loss is reported to the engine.
         if let Event::Failed(_, why) = event {
             self.near.notice(here as usize, why);
         }
@@ -60,13 +60,13 @@ impl HybridWire {
 }
 
 impl NetworkWire for HybridWire {
-    /// Ranks of this host ring a bell; a network need not.
+    /// Ranks of this host notify the event count; a network may not.
     fn waiter(&self) -> Waiter {
         self.near.waiter().beside(self.far.waiter())
     }
 
     fn turn_in_waits(&self, turn: Arc<dyn Turn>) {
-        // First, since only the first setting counts, and the network's has no bell.
+        // Called first: only the first setting counts, and the network's has no event count.
         self.near.turn_often_in_waits(turn.clone());
         self.far.turn_in_waits(turn);
     }
@@ -79,7 +79,7 @@ impl NetworkWire for HybridWire {
     fn look_for_the_gone(&mut self) {
         self.near.look_for_the_gone();
         self.far.look_for_the_gone();
-        // Peers on this host that were told that this rank died receive from it no more, and do not say so.
+        // Peers on this host that consider this rank dead no longer receive from it, and do not report that.
         if self.far.is_given_up() {
             (0..self.ranks.len()).for_each(|here| self.near.notice(here, Why::Unreachable));
         }
@@ -142,7 +142,7 @@ impl Wire for HybridWire {
         self.near.take(length)
     }
 
-    /// Memory takes back its cells; other memory is freed by its owner.
+    /// The shared memory frees its cells; other memory is freed by its owner.
     #[inline(always)]
     fn give(&mut self, memory: Bytes) {
         self.near.give(memory);

@@ -19,14 +19,14 @@
 //! reliable. The datagram queue pairs are created with the rank, and their addresses are exchanged when the job starts.
 //! A peer is up at once; a connection is established when a ring, a pipe or a read first needs it.
 //!
-//! A `Write` by datagrams goes to a window of the peer: a queue pair whose receives are pieces of the program's memory.
-//! The adapter puts the 40 bytes that precede each datagram elsewhere. The queue pair accepts only datagrams with a key
-//! that is new for each window. If a window is closed before all pieces have arrived, its queue pair is reset; the
-//! receives then belong to the program again.
+//! A `Write` by datagrams goes to a segment group of the peer (a `Window` of the wire): a queue pair whose receives are
+//! pieces of the program's memory. The adapter puts the GRH that precedes each datagram elsewhere. The queue pair
+//! accepts only datagrams with a Q_Key that is new for each group. If a group is closed before all pieces have arrived,
+//! its queue pair is reset; the receives then belong to the program again.
 //!
 //! With `paths=both` (`aptus`) the datagrams are a rail of their own, after the rails of connections. The engine
 //! decides which peers have connections, in agreement with the peer. When a connection is given up its queue pair ends,
-//! unless this rank has ever had a window.
+//! unless this rank has ever had an RMA window.
 //!
 //! # Connections that break
 //! Sends use packets and acknowledgements like writes. The same count therefore tells which requests were executed;
