@@ -21,7 +21,7 @@ struct Args {
     /// Number of ranks to start
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=32767))]
     ranks: u16,
-    /// Share of the requests that are shared, in percent; the others are exclusive
+    /// Percentage of requests that are shared; the others are exclusive
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u8).range(..=100))]
     shared: u8,
     /// Duration of the competition in seconds

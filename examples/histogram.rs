@@ -53,7 +53,7 @@ fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
         let found = [singly.read()?, by_chunk.read()?];
         right = report(args, world.size(), seconds, found);
     }
-    by_chunk.window.fence()?; // nobody leaves before rank 0 has read
+    by_chunk.window.fence()?; // no rank frees its bins before rank 0 has read them
     Ok(right)
 }
 

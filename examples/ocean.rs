@@ -40,7 +40,7 @@ struct Args {
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
 enum By {
-    /// Ranks, which exchange borders by the halos of arrays
+    /// Ranks, which exchange borders through the halos of arrays
     Ranks,
     /// Threads of one process, which copy each other's borders between barriers; a single thread does neither
     Threads,
@@ -113,7 +113,7 @@ fn on_threads(args: &Args) -> Outcome<bool> {
 struct Solution {
     seconds: f64,
     sweeps: usize,
-    /// Largest residual of the equation, and largest distance from the known solution, anywhere.
+    /// Largest residual of the equation, and largest distance from the known solution, over all points.
     residual: f64,
     distance: f64,
 }
@@ -211,7 +211,7 @@ trait Strip {
 struct Grid<S> {
     n: usize,
     strip: S,
-    /// Right side, times the square of the distance of points.
+    /// Right side times the square of the grid spacing.
     right: Vec<f64>,
 }
 
@@ -221,7 +221,7 @@ impl<S: Strip> Grid<S> {
         Grid { n, strip, right }
     }
 
-    /// Own rows that are not border.
+    /// Own rows except the border row.
     fn inner(&self) -> Range<usize> {
         let rows = self.strip.rows();
         rows.start.max(1)..rows.end
@@ -238,7 +238,7 @@ impl<S: Strip> Grid<S> {
         self.strip.cells().fill(0.0);
     }
 
-    /// Solves the equation of every second point for that point; returns the largest change.
+    /// Relaxes every second point: solves its equation for the point itself. Returns the largest change.
     fn relax(&mut self, colour: usize) -> f64 {
         let (n, first, inner) = (self.n, self.strip.rows().start, self.inner());
         let (cells, mut largest) = (self.strip.cells(), 0.0_f64);
@@ -286,7 +286,7 @@ impl<S: Strip> Grid<S> {
         }
     }
 
-    /// Residual of a point, times the square of the distance of points.
+    /// Residual of a point times the square of the grid spacing.
     fn residual(&mut self, row: usize, column: usize) -> f64 {
         let (n, first) = (self.n, self.strip.rows().start);
         let right = self.right[(row - first) * n + column];

@@ -74,7 +74,7 @@ fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
         println!("WRONG: {failed} times, rank {} did not find what it had inserted, or what nobody had", world.rank());
     }
     let right = world.rank() != 0 || report(args, &world, &mut window, seconds)?;
-    window.fence()?; // nobody leaves before rank 0 has read
+    window.fence()?; // no rank frees its slots before rank 0 has read them
     Ok(right && failed == 0)
 }
 

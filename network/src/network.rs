@@ -77,7 +77,8 @@ pub trait Network: Exchange + Clone + Send + Sync + 'static {
     type Remote: Send + Sync;
     /// An atomic in flight. Dropping it discards the result.
     type Pending: Send;
-    /// A read or write in flight, and its buffer. Dropping it, or leaking it, leaves the buffer to the network until it is done.
+    /// A read or write in flight, and its buffer. If it is dropped or leaked, the network keeps the buffer until the
+    /// operation has completed.
     type Moving: Send;
 
     /// Describes in one line what a job would use of this machine. Not collective.
@@ -113,8 +114,8 @@ pub trait Network: Exchange + Clone + Send + Sync + 'static {
     /// [`FabricError::System`], [`FabricError::Unsupported`].
     fn expose(&self, memory: &View, kind: MemoryKind) -> Result<(Self::Region, Vec<u8>), FabricError>;
 
-    /// Called once all ranks have [attached](Attach::together) to this region, and no rank will any more. All ranks call it, for the
-    /// same regions in the same order.
+    /// Called once all ranks have [attached](Attach::together) to this region and no further rank will. All ranks call
+    /// it, for the same regions in the same order.
     fn close(&self, region: &mut Self::Region) {
         let _ = region;
     }
@@ -248,8 +249,8 @@ pub trait Network: Exchange + Clone + Send + Sync + 'static {
     /// The errors of `Fabric::notify`.
     fn notify(&self, at: &Self::Remote, offset: usize, value: u64, wake: Wake) -> Result<(), FabricError>;
 
-    /// [`Fabric::wait`](transom_windows::Fabric::wait), on memory of this rank. Ranks of this host number themselves as
-    /// [`Node::here`] says, and `wait` names ranks of the job: check these by [`Exchange::check_peers`].
+    /// [`Fabric::wait`](transom_windows::Fabric::wait), on memory of this rank. `wait` names ranks of the job, which
+    /// [`Exchange::check_peers`] checks; [`Node::here`] converts them to numbers on this host.
     ///
     /// # Errors
     /// The errors of `Fabric::wait`.
@@ -263,7 +264,7 @@ pub trait Network: Exchange + Clone + Send + Sync + 'static {
     /// [`Fabric::looked_in_vain`](transom_windows::Fabric::looked_in_vain).
     fn looked_in_vain(&self) {}
 
-    /// Begins a [flush](Self::flush), so that several are in flight at once. The flush follows.
+    /// Starts a [flush](Self::flush), so that several flushes are in flight at once. A call of `flush` follows.
     ///
     /// # Errors
     /// The errors of `flush`.
@@ -272,7 +273,8 @@ pub trait Network: Exchange + Clone + Send + Sync + 'static {
         Ok(())
     }
 
-    /// [`Fabric::flush`](transom_windows::Fabric::flush). Returns at once where this rank has used the network for nothing at that rank.
+    /// [`Fabric::flush`](transom_windows::Fabric::flush). Returns at once if this rank has not used the network
+    /// for operations at that rank.
     ///
     /// # Errors
     /// The errors of `Fabric::flush`.

@@ -7,9 +7,11 @@ use transom_channel::wire::{Busy, Event, Key, Lane, Left, Part, Rail, Rank, Requ
 use transom_channel::{Meter, Wire};
 use transom_shm_loopback::messages::{Bytes, ShmWire, Turn, Waiter};
 
-/// The messages of a rank over a network, as [`Network::wire`](crate::Network::wire) opens them. Slots of messages that
-/// [arrived](Event::Arrived), and rings, are handles on memory of this process ([`Bytes::owned`]), freed when the last handle is dropped: a
-/// hybrid has shared memory [take and give](Wire::give) handles.
+/// The messages of a rank over a network, as opened by [`Network::wire`](crate::Network::wire).
+///
+/// Slots of messages that [arrived](Event::Arrived), and rings, must be handles on memory of this process
+/// ([`Bytes::owned`]) that is freed when the last handle is dropped. A hybrid lets its shared memory [take and
+/// give](Wire::give) handles.
 pub trait NetworkWire: Wire<Memory = Bytes> + Send {
     /// The waiter of this rank's threads, with the rank's number in the job.
     fn waiter(&self) -> Waiter;
@@ -20,8 +22,8 @@ pub trait NetworkWire: Wire<Memory = Bytes> + Send {
     /// Announces to the peers that this rank receives no more messages.
     fn close(&mut self);
 
-    /// Finds peers that died, left or are unreachable. [`poll`](Wire::poll) reports each once all that came from it is taken. Called ten
-    /// times a second while a thread waits.
+    /// Detects peers that died, left or are unreachable. [`poll`](Wire::poll) reports each one once all its messages
+    /// have been taken. Called ten times per second while a thread waits.
     fn look_for_the_gone(&mut self);
 
     /// Returns whether this rank reported itself as dead to the job, because its network failed.

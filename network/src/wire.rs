@@ -15,11 +15,11 @@ pub struct HybridWire {
     here: Box<[Option<Rank>]>,
     /// Rank in the job of each rank of this host.
     ranks: Box<[Rank]>,
-    /// Events from this host since the network was polled last.
+    /// Consecutive events from this host since the network was last polled.
     in_a_row: u32,
 }
 
-/// Events from this host after which the network is polled at the latest.
+/// Consecutive events from this host after which the network is polled.
 const IN_A_ROW: u32 = 16;
 
 impl HybridWire {
@@ -41,7 +41,7 @@ impl HybridWire {
     fn poll_near(&mut self) -> Option<Event<Bytes>> {
         let event = self.near.poll()?;
         Some(match event {
-            // The two wires count time from different beginnings; `now` is the network's.
+            // The two wires measure time from different origins; `now` is the network's.
             Event::Done(token, _) => Event::Done(token, self.now()),
             event => event.on(|lane| Lane { peer: self.ranks[lane.peer as usize], ..lane }),
         })
@@ -90,7 +90,7 @@ impl NetworkWire for HybridWire {
     }
 }
 
-/// A call about a peer: to memory, under its number on this host, or to the network.
+/// Dispatches a call about a peer: to memory, with the peer's number on this host, or to the network.
 macro_rules! by {
     ($self:ident, $peer:expr, $here:ident => $near:expr, $far:expr) => {
         match $self.here($peer) {
@@ -246,7 +246,7 @@ impl Wire for HybridWire {
 
     #[inline(always)]
     fn word(&self, ring: &Bytes, at: usize) -> u64 {
-        // A ring of the network is memory of this process.
+        // The rings of the network, unlike those of shared memory, have an address in this process.
         if ring.start().is_some() { self.far.word(ring, at) } else { self.near.word(ring, at) }
     }
 

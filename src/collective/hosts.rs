@@ -63,7 +63,7 @@ impl World {
         Ok(())
     }
 
-    /// The board of this host, opened on first use. Other hosts do not learn of a failure to open it.
+    /// The board of this host, opened on first use. A failure to open it fails the group, because other hosts would not notice.
     fn board_of_host<'t>(
         &self,
         group: &Arc<Member>,

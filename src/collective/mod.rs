@@ -166,7 +166,7 @@ impl World {
         Shape { rank: self.rank(), ranks: self.size(), len, element: size_of::<T>(), hosts }
     }
 
-    /// True if all ranks share memory. Creates the provider if necessary.
+    /// True if all ranks share memory.
     fn shares_memory(&self) -> bool {
         let job = self.provider();
         let on_one_host = || provider::memory_of_host(job).is_some() && self.hosts().count() == 1;

@@ -27,7 +27,6 @@ use transom_windows::Section;
 /// Threads of a rank must start the collectives of one team one after the other, in an order that is the same at all
 /// ranks; they may wait at the same time. If two threads start at once, the second gets [`Error::Misuse`], and all
 /// later calls of the team fail with [`Error::Mismatch`] at all ranks.
-/// of the team at all ranks.
 impl World {
     /// Starts a barrier: the request completes when all ranks have called.
     ///

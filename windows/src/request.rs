@@ -185,7 +185,7 @@ impl<B> fmt::Debug for Request<'_, B> {
     }
 }
 
-// No field refers to another.
+// No field is self-referential.
 impl<B> Unpin for Request<'_, B> {}
 
 impl<B> Future for Request<'_, B> {

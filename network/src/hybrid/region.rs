@@ -16,7 +16,7 @@ pub struct Remote<N: Network> {
     /// Dropped before the view, whose memory it may have registered. Boxed, so that handles of ranks that share memory
     /// stay small.
     pub(super) far: Box<N::Remote>,
-    /// The memory itself, if this rank moves data there by its own loads and stores.
+    /// Mapping of the region, if this rank moves data there by its own loads and stores.
     pub(super) view: Option<shm::View>,
     /// Puts use the network, but this rank changes other words of the home rank with its own atomics.
     pub(super) flush_puts: bool,

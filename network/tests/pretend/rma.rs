@@ -17,7 +17,7 @@ fn all_gather_team<N: Network>(world: &Hybrid<N>, members: &[Rank]) -> Hybrid<N>
     world.team(members, meet).unwrap()
 }
 
-/// Every rank puts its number at every rank, and adds it to a sum there, under the lock.
+/// Every rank puts its number at every rank, and adds it to a sum there under the lock.
 fn exchanges<N: Network>(world: &Hybrid<N>) {
     let (me, ranks) = (world.rank(), world.size());
     let mut window = Window::<u64, _>::allocate(world, 0, 1 + ranks).unwrap();
@@ -57,7 +57,7 @@ fn team_in_another_order_reaches_its_members() {
     });
 }
 
-/// Network operations of a put, a get and an accumulate at each rank.
+/// Checks the network operations of a put, a get and an accumulate at each rank.
 fn costs<const ADAPTER: bool>(own: [u64; 3], neighbour: [u64; 3], other: [u64; 3]) {
     on_hosts(&HOSTS, |world: Hybrid<Pretend<ADAPTER>>| {
         let (me, counts) = (world.rank(), &world.network().counts);
