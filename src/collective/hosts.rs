@@ -63,7 +63,8 @@ impl World {
         Ok(())
     }
 
-    /// The board of this host, opened on first use. A failure to open it fails the group, because other hosts would not notice.
+    /// The board of this host, opened on first use. A failure to open it fails the group, because other hosts would not
+    /// notice.
     fn board_of_host<'t>(
         &self,
         group: &Arc<Member>,

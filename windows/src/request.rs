@@ -21,7 +21,7 @@ use transom_locks::Rank;
 /// Dropping or forgetting ([`std::mem::forget`]) a request does not cancel the operation: a put completes as if it had
 /// been waited for. The result of a get is lost, unless a scope lends its buffer.
 ///
-/// A request is also a future. Nothing wakes its task, so the executor polls it repeatedly.
+/// A request is also a future. No completion event wakes its task: a pending request reschedules itself at each poll.
 ///
 /// # Examples
 /// ```

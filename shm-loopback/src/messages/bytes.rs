@@ -55,7 +55,7 @@ impl std::fmt::Debug for dyn Owner {
 }
 
 // SAFETY: the bytes of `Here` belong to the owner, which is `Send`, or are lent for the lifetime of the handle, and no
-// one else modifies them. The other kinds are shared memory, which any thread may use.
+// other code modifies them. The other kinds are shared memory, which any thread may use.
 unsafe impl Send for Bytes {}
 
 /// An owner of bytes whose address does not change when the owner is moved.

@@ -329,7 +329,7 @@ mod tests {
         assert!(!free.contains(&living) && !free.contains(&dead[0]));
     }
 
-    /// The rank dies between any two steps of a claim.
+    /// The dead rank may have stopped between any two steps of a claim.
     #[test]
     fn a_cell_is_taken_back_however_far_its_dead_rank_had_come() {
         let inbox = inbox(4);

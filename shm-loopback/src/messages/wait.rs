@@ -12,7 +12,7 @@ use transom_windows::Wait;
 /// Interval at which a progress thread checks for lost peers.
 const CHECK: Duration = Duration::from_millis(100);
 
-/// Waiting strategy of the threads of a rank. A waiter does not keep the rank in its job.
+/// Waiting strategy of a rank's threads. A waiter does not keep the rank in its job.
 #[derive(Clone)]
 pub struct Waiter {
     rank: Rank,

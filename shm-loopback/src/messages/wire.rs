@@ -243,8 +243,8 @@ impl ShmWire {
         };
         let (Some(ring), Some(inbox)) = (ring, &peer.inbox) else { return Err(Busy) };
         let length = head.len() + body.length();
-        // The offset was computed from the ring length that the peer reported, which may exceed the length that it
-        // mapped.
+        // The engine computed the offset from the ring length that the peer reported, which may exceed the memory that
+        // the peer gave.
         let marked = if mark.is_some() { 8 } else { 0 };
         let start = ring.address(at, length + marked).ok_or(Busy)?;
         let place = start.wrapping_add(length).cast::<u64>();
