@@ -5,9 +5,9 @@ use super::Ragged;
 use super::described::total;
 use crate::messages::Error;
 use crate::world::World;
-use bytemuck::Pod;
 use std::ops::Range;
 use transom_collective::{Rank, block};
+use transom_windows::Element;
 
 impl World {
     /// This rank's share of `len` items that are divided among all ranks as consecutive blocks, in rank order.
@@ -45,7 +45,7 @@ impl World {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn gather<T: Pod>(&self, root: Rank, mine: &[T]) -> Result<Option<Vec<T>>, Error> {
+    pub fn gather<T: Element>(&self, root: Rank, mine: &[T]) -> Result<Option<Vec<T>>, Error> {
         let here = root == self.rank();
         let mut all = if here { self.room(mine.len().checked_mul(self.size()))? } else { Vec::new() };
         self.gather_into(root, mine, &mut all)?;
@@ -56,7 +56,7 @@ impl World {
     ///
     /// # Errors
     /// Same as [`broadcast`](Self::broadcast).
-    pub fn gather_into<T: Pod>(&self, root: Rank, mine: &[T], into: &mut [T]) -> Result<(), Error> {
+    pub fn gather_into<T: Element>(&self, root: Rank, mine: &[T], into: &mut [T]) -> Result<(), Error> {
         let into = if root == self.rank() { into } else { &mut [] };
         self.call(self.of_gather::<T>(root, mine.len(), into.len())?, mine, into)
     }
@@ -78,7 +78,7 @@ impl World {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn gather_v<T: Pod>(&self, root: Rank, mine: &[T]) -> Result<Option<Ragged<T>>, Error> {
+    pub fn gather_v<T: Element>(&self, root: Rank, mine: &[T]) -> Result<Option<Ragged<T>>, Error> {
         let counts = self.gather(root, &[mine.len() as u64])?.map_or_else(Vec::new, lengths);
         let here = root == self.rank();
         let mut all = if here { self.room(total(&counts))? } else { Vec::new() };
@@ -102,7 +102,13 @@ impl World {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn gather_v_into<T: Pod>(&self, root: Rank, mine: &[T], counts: &[usize], into: &mut [T]) -> Result<(), Error> {
+    pub fn gather_v_into<T: Element>(
+        &self,
+        root: Rank,
+        mine: &[T],
+        counts: &[usize],
+        into: &mut [T],
+    ) -> Result<(), Error> {
         let into = if root == self.rank() { into } else { &mut [] };
         self.call(self.of_gather_v::<T>(root, mine.len(), counts, into.len())?, mine, into)
     }
@@ -123,7 +129,7 @@ impl World {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn scatter<T: Pod>(&self, root: Rank, data: &[T], into: &mut [T]) -> Result<(), Error> {
+    pub fn scatter<T: Element>(&self, root: Rank, data: &[T], into: &mut [T]) -> Result<(), Error> {
         let data = if root == self.rank() { data } else { &[] };
         self.call(self.of_scatter::<T>(root, data.len(), into.len())?, data, into)
     }
@@ -145,7 +151,7 @@ impl World {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn scatter_v<T: Pod>(&self, root: Rank, data: Option<&Ragged<T>>) -> Result<Vec<T>, Error> {
+    pub fn scatter_v<T: Element>(&self, root: Rank, data: Option<&Ragged<T>>) -> Result<Vec<T>, Error> {
         self.check_root::<T>(root)?;
         let data = data.filter(|_| root == self.rank());
         let counts: Vec<u64> = data.map_or_else(Vec::new, |data| data.counts().map(|count| count as u64).collect());
@@ -177,7 +183,7 @@ impl World {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn scatter_v_into<T: Pod>(
+    pub fn scatter_v_into<T: Element>(
         &self,
         root: Rank,
         data: &[T],
@@ -201,7 +207,7 @@ impl World {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn all_gather<T: Pod>(&self, mine: &[T]) -> Result<Vec<T>, Error> {
+    pub fn all_gather<T: Element>(&self, mine: &[T]) -> Result<Vec<T>, Error> {
         let mut all = self.room(mine.len().checked_mul(self.size()))?;
         self.all_gather_into(mine, &mut all)?;
         Ok(all)
@@ -211,7 +217,7 @@ impl World {
     ///
     /// # Errors
     /// Same as [`broadcast`](Self::broadcast).
-    pub fn all_gather_into<T: Pod>(&self, mine: &[T], into: &mut [T]) -> Result<(), Error> {
+    pub fn all_gather_into<T: Element>(&self, mine: &[T], into: &mut [T]) -> Result<(), Error> {
         self.call(self.of_all_gather::<T>(mine.len(), into.len())?, mine, into)
     }
 
@@ -230,7 +236,7 @@ impl World {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn all_gather_v<T: Pod>(&self, mine: &[T]) -> Result<Ragged<T>, Error> {
+    pub fn all_gather_v<T: Element>(&self, mine: &[T]) -> Result<Ragged<T>, Error> {
         self.check_elements::<T>()?;
         let counts = lengths(self.all_gather(&[mine.len() as u64])?);
         let mut all = self.room(total(&counts))?;
@@ -242,7 +248,7 @@ impl World {
     ///
     /// # Errors
     /// Same as [`broadcast`](Self::broadcast).
-    pub fn all_gather_v_into<T: Pod>(&self, mine: &[T], counts: &[usize], into: &mut [T]) -> Result<(), Error> {
+    pub fn all_gather_v_into<T: Element>(&self, mine: &[T], counts: &[usize], into: &mut [T]) -> Result<(), Error> {
         self.call(self.of_all_gather_v::<T>(mine.len(), counts, into.len())?, mine, into)
     }
 
@@ -262,7 +268,7 @@ impl World {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn all_to_all<T: Pod>(&self, data: &[T], into: &mut [T]) -> Result<(), Error> {
+    pub fn all_to_all<T: Element>(&self, data: &[T], into: &mut [T]) -> Result<(), Error> {
         self.call(self.of_all_to_all::<T>(data.len(), into.len())?, data, into)
     }
 
@@ -285,7 +291,7 @@ impl World {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn all_to_all_v<T: Pod>(&self, to_each: &Ragged<T>) -> Result<Ragged<T>, Error> {
+    pub fn all_to_all_v<T: Element>(&self, to_each: &Ragged<T>) -> Result<Ragged<T>, Error> {
         self.check_elements::<T>()?;
         let given: Vec<u64> = to_each.counts().map(|count| count as u64).collect();
         if given.len() != self.size() {
@@ -318,7 +324,7 @@ impl World {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn all_to_all_v_into<T: Pod>(
+    pub fn all_to_all_v_into<T: Element>(
         &self,
         data: &[T],
         given: &[usize],

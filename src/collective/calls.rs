@@ -3,8 +3,8 @@
 use super::Reduction;
 use crate::messages::Error;
 use crate::world::World;
-use bytemuck::Pod;
 use transom_collective::Rank;
+use transom_windows::Element;
 
 impl World {
     /// Collective: returns once every rank has called it.
@@ -51,7 +51,7 @@ impl World {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn broadcast<T: Pod>(&self, root: Rank, data: &mut [T]) -> Result<(), Error> {
+    pub fn broadcast<T: Element>(&self, root: Rank, data: &mut [T]) -> Result<(), Error> {
         self.call(self.of_broadcast::<T>(root, data.len())?, &[], data)
     }
 
@@ -66,7 +66,7 @@ impl World {
     /// assert!(seeds.into_iter().all(|seed| seed.unwrap() == 11));
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn broadcast_one<T: Pod>(&self, root: Rank, value: T) -> Result<T, Error> {
+    pub fn broadcast_one<T: Element>(&self, root: Rank, value: T) -> Result<T, Error> {
         let mut one = [value];
         self.broadcast(root, &mut one)?;
         Ok(one[0])
@@ -83,7 +83,7 @@ impl World {
     /// assert_eq!(sums.into_iter().collect::<Result<Vec<_>, _>>()?, [None, None, Some(3)]);
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn reduce_one<T: Pod, R: Reduction<T>>(&self, root: Rank, value: T, op: R) -> Result<Option<T>, Error> {
+    pub fn reduce_one<T: Element, R: Reduction<T>>(&self, root: Rank, value: T, op: R) -> Result<Option<T>, Error> {
         let mut one = [value];
         self.reduce(root, &mut one, op)?;
         Ok((self.rank() == root).then_some(one[0]))
@@ -106,7 +106,7 @@ impl World {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn reduce<T: Pod, R: Reduction<T>>(&self, root: Rank, data: &mut [T], op: R) -> Result<(), Error> {
+    pub fn reduce<T: Element, R: Reduction<T>>(&self, root: Rank, data: &mut [T], op: R) -> Result<(), Error> {
         self.call(self.of_reduce::<T, R>(root, data.len(), op)?, &[], data)
     }
 
@@ -127,7 +127,7 @@ impl World {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn all_reduce<T: Pod, R: Reduction<T>>(&self, data: &mut [T], op: R) -> Result<(), Error> {
+    pub fn all_reduce<T: Element, R: Reduction<T>>(&self, data: &mut [T], op: R) -> Result<(), Error> {
         self.call(self.of_all_reduce::<T, R>(data.len(), op)?, &[], data)
     }
 
@@ -138,7 +138,7 @@ impl World {
     ///
     /// # Examples
     /// See [`collective`](crate::collective).
-    pub fn all_reduce_one<T: Pod, R: Reduction<T>>(&self, value: T, op: R) -> Result<T, Error> {
+    pub fn all_reduce_one<T: Element, R: Reduction<T>>(&self, value: T, op: R) -> Result<T, Error> {
         let mut one = [value];
         self.all_reduce(&mut one, op)?;
         Ok(one[0])
@@ -157,7 +157,7 @@ impl World {
     /// assert_eq!(all, mine);
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn all_reduce_into<T: Pod, R: Reduction<T>>(&self, data: &[T], into: &mut [T], op: R) -> Result<(), Error> {
+    pub fn all_reduce_into<T: Element, R: Reduction<T>>(&self, data: &[T], into: &mut [T], op: R) -> Result<(), Error> {
         if data.len() != into.len() {
             let (data, into) = (data.len(), into.len());
             return self.refuse(format!("all_reduce_into of {data} elements needs room for as many, not {into}"));
@@ -182,7 +182,7 @@ impl World {
     /// assert_eq!(sums.into_iter().collect::<Result<Vec<_>, _>>()?, [1, 3, 6, 10]);
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn scan<T: Pod, R: Reduction<T>>(&self, data: &mut [T], op: R) -> Result<(), Error> {
+    pub fn scan<T: Element, R: Reduction<T>>(&self, data: &mut [T], op: R) -> Result<(), Error> {
         self.call(self.of_scan::<T, R>(false, data.len(), op)?, &[], data)
     }
 
@@ -202,7 +202,7 @@ impl World {
     /// assert_eq!(before.into_iter().collect::<Result<Vec<_>, _>>()?, [[30, 1], [30, 1], [40, 3]]);
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn exscan<T: Pod, R: Reduction<T>>(&self, data: &mut [T], op: R) -> Result<(), Error> {
+    pub fn exscan<T: Element, R: Reduction<T>>(&self, data: &mut [T], op: R) -> Result<(), Error> {
         self.call(self.of_scan::<T, R>(true, data.len(), op)?, &[], data)
     }
 
@@ -217,7 +217,7 @@ impl World {
     /// assert_eq!(sums.into_iter().collect::<Result<Vec<_>, _>>()?, [1, 3, 6, 10]);
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn scan_one<T: Pod, R: Reduction<T>>(&self, value: T, op: R) -> Result<T, Error> {
+    pub fn scan_one<T: Element, R: Reduction<T>>(&self, value: T, op: R) -> Result<T, Error> {
         let mut one = [value];
         self.scan(&mut one, op)?;
         Ok(one[0])
@@ -238,7 +238,7 @@ impl World {
     /// assert_eq!(offsets.into_iter().collect::<Result<Vec<_>, _>>()?, [0, 30, 40]);
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn exscan_one<T: Pod, R: Reduction<T>>(&self, value: T, op: R) -> Result<Option<T>, Error> {
+    pub fn exscan_one<T: Element, R: Reduction<T>>(&self, value: T, op: R) -> Result<Option<T>, Error> {
         let mut one = [value];
         self.exscan(&mut one, op)?;
         Ok((self.rank() > 0).then_some(one[0]))
@@ -260,7 +260,7 @@ impl World {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn reduce_scatter<T: Pod, R: Reduction<T>>(&self, data: &[T], into: &mut [T], op: R) -> Result<(), Error> {
+    pub fn reduce_scatter<T: Element, R: Reduction<T>>(&self, data: &[T], into: &mut [T], op: R) -> Result<(), Error> {
         self.call(self.of_reduce_scatter::<T, R>(data.len(), into.len(), op)?, data, into)
     }
 
@@ -279,7 +279,7 @@ impl World {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn reduce_scatter_v<T: Pod, R: Reduction<T>>(
+    pub fn reduce_scatter_v<T: Element, R: Reduction<T>>(
         &self,
         data: &[T],
         counts: &[usize],

@@ -8,7 +8,7 @@ use crate::messages::request::Request;
 use crate::messages::{Failed, Scope, hold};
 use bytemuck::Pod;
 use transom_collective::{Grid, Rank};
-use transom_windows::Section;
+use transom_windows::{Element, Section};
 
 /// Started collectives like those of [`World`](crate::World), on borrowed instead of owned buffers. Each completes at
 /// the latest when the scope ends.
@@ -17,7 +17,7 @@ impl<'s> Scope<'s, '_> {
     ///
     /// # Errors
     /// The request reports the errors of `broadcast`.
-    pub fn ibroadcast<T: Pod>(&'s self, root: Rank, data: &'s mut [T]) -> Request<'s, &'s mut [T]> {
+    pub fn ibroadcast<T: Element>(&'s self, root: Rank, data: &'s mut [T]) -> Request<'s, &'s mut [T]> {
         self.lent(self.world().of_broadcast::<T>(root, data.len()), &[], data)
     }
 
@@ -25,7 +25,7 @@ impl<'s> Scope<'s, '_> {
     ///
     /// # Errors
     /// The request reports the errors of `reduce`.
-    pub fn ireduce<T: Pod, R: Reduction<T> + 'static>(
+    pub fn ireduce<T: Element, R: Reduction<T> + 'static>(
         &'s self,
         root: Rank,
         data: &'s mut [T],
@@ -53,7 +53,7 @@ impl<'s> Scope<'s, '_> {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn iall_reduce<T: Pod, R: Reduction<T> + 'static>(
+    pub fn iall_reduce<T: Element, R: Reduction<T> + 'static>(
         &'s self,
         data: &'s mut [T],
         op: R,
@@ -65,7 +65,11 @@ impl<'s> Scope<'s, '_> {
     ///
     /// # Errors
     /// The request reports the errors of `scan`.
-    pub fn iscan<T: Pod, R: Reduction<T> + 'static>(&'s self, data: &'s mut [T], op: R) -> Request<'s, &'s mut [T]> {
+    pub fn iscan<T: Element, R: Reduction<T> + 'static>(
+        &'s self,
+        data: &'s mut [T],
+        op: R,
+    ) -> Request<'s, &'s mut [T]> {
         self.lent(self.world().of_scan::<T, R>(false, data.len(), op), &[], data)
     }
 
@@ -73,7 +77,11 @@ impl<'s> Scope<'s, '_> {
     ///
     /// # Errors
     /// The request reports the errors of `exscan`.
-    pub fn iexscan<T: Pod, R: Reduction<T> + 'static>(&'s self, data: &'s mut [T], op: R) -> Request<'s, &'s mut [T]> {
+    pub fn iexscan<T: Element, R: Reduction<T> + 'static>(
+        &'s self,
+        data: &'s mut [T],
+        op: R,
+    ) -> Request<'s, &'s mut [T]> {
         self.lent(self.world().of_scan::<T, R>(true, data.len(), op), &[], data)
     }
 
@@ -81,7 +89,7 @@ impl<'s> Scope<'s, '_> {
     ///
     /// # Errors
     /// The request reports the errors of `reduce_scatter`.
-    pub fn ireduce_scatter<T: Pod, R: Reduction<T> + 'static>(
+    pub fn ireduce_scatter<T: Element, R: Reduction<T> + 'static>(
         &'s self,
         data: &'s [T],
         into: &'s mut [T],
@@ -94,7 +102,7 @@ impl<'s> Scope<'s, '_> {
     ///
     /// # Errors
     /// The request reports the errors of `reduce_scatter_v`.
-    pub fn ireduce_scatter_v<T: Pod, R: Reduction<T> + 'static>(
+    pub fn ireduce_scatter_v<T: Element, R: Reduction<T> + 'static>(
         &'s self,
         data: &'s [T],
         counts: &[usize],
@@ -108,7 +116,7 @@ impl<'s> Scope<'s, '_> {
     ///
     /// # Errors
     /// The request reports the errors of `gather_into`.
-    pub fn igather<T: Pod>(&'s self, root: Rank, mine: &'s [T], into: &'s mut [T]) -> Request<'s, &'s mut [T]> {
+    pub fn igather<T: Element>(&'s self, root: Rank, mine: &'s [T], into: &'s mut [T]) -> Request<'s, &'s mut [T]> {
         self.lent(self.world().of_gather::<T>(root, mine.len(), into.len()), mine, into)
     }
 
@@ -117,7 +125,7 @@ impl<'s> Scope<'s, '_> {
     ///
     /// # Errors
     /// The request reports the errors of `gather_v`.
-    pub fn igather_v<T: Pod>(
+    pub fn igather_v<T: Element>(
         &'s self,
         root: Rank,
         mine: &'s [T],
@@ -131,7 +139,7 @@ impl<'s> Scope<'s, '_> {
     ///
     /// # Errors
     /// The request reports the errors of `scatter`.
-    pub fn iscatter<T: Pod>(&'s self, root: Rank, data: &'s [T], into: &'s mut [T]) -> Request<'s, &'s mut [T]> {
+    pub fn iscatter<T: Element>(&'s self, root: Rank, data: &'s [T], into: &'s mut [T]) -> Request<'s, &'s mut [T]> {
         self.lent(self.world().of_scatter::<T>(root, data.len(), into.len()), data, into)
     }
 
@@ -140,7 +148,7 @@ impl<'s> Scope<'s, '_> {
     ///
     /// # Errors
     /// The request reports the errors of `scatter_v`.
-    pub fn iscatter_v<T: Pod>(
+    pub fn iscatter_v<T: Element>(
         &'s self,
         root: Rank,
         data: &'s [T],
@@ -154,7 +162,7 @@ impl<'s> Scope<'s, '_> {
     ///
     /// # Errors
     /// The request reports the errors of `all_gather_into`.
-    pub fn iall_gather<T: Pod>(&'s self, mine: &'s [T], into: &'s mut [T]) -> Request<'s, &'s mut [T]> {
+    pub fn iall_gather<T: Element>(&'s self, mine: &'s [T], into: &'s mut [T]) -> Request<'s, &'s mut [T]> {
         self.lent(self.world().of_all_gather::<T>(mine.len(), into.len()), mine, into)
     }
 
@@ -162,7 +170,7 @@ impl<'s> Scope<'s, '_> {
     ///
     /// # Errors
     /// The request reports the errors of `all_gather_v_into`.
-    pub fn iall_gather_v<T: Pod>(
+    pub fn iall_gather_v<T: Element>(
         &'s self,
         mine: &'s [T],
         counts: &[usize],
@@ -175,7 +183,7 @@ impl<'s> Scope<'s, '_> {
     ///
     /// # Errors
     /// The request reports the errors of `all_to_all`.
-    pub fn iall_to_all<T: Pod>(&'s self, data: &'s [T], into: &'s mut [T]) -> Request<'s, &'s mut [T]> {
+    pub fn iall_to_all<T: Element>(&'s self, data: &'s [T], into: &'s mut [T]) -> Request<'s, &'s mut [T]> {
         self.lent(self.world().of_all_to_all::<T>(data.len(), into.len()), data, into)
     }
 
@@ -198,7 +206,7 @@ impl<'s> Scope<'s, '_> {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn iall_to_all_v<T: Pod>(
+    pub fn iall_to_all_v<T: Element>(
         &'s self,
         data: &'s [T],
         given: &[usize],
@@ -233,7 +241,7 @@ impl<'s> Scope<'s, '_> {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn iall_to_all_sections<T: Pod>(
+    pub fn iall_to_all_sections<T: Element>(
         &'s self,
         data: &'s [T],
         given: &[Section<'_>],
@@ -264,7 +272,7 @@ impl<'s> Scope<'s, '_> {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn ineighbours<T: Pod, const D: usize>(
+    pub fn ineighbours<T: Element, const D: usize>(
         &'s self,
         grid: &Grid<D>,
         data: &'s [T],

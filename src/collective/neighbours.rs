@@ -2,8 +2,8 @@
 
 use crate::messages::Error;
 use crate::world::World;
-use bytemuck::Pod;
 use transom_collective::Grid;
+use transom_windows::Element;
 
 impl World {
     /// Collective: exchanges one block with each neighbour on a grid, in one message per neighbour.
@@ -30,7 +30,12 @@ impl World {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn neighbours<T: Pod, const D: usize>(&self, grid: &Grid<D>, data: &[T], into: &mut [T]) -> Result<(), Error> {
+    pub fn neighbours<T: Element, const D: usize>(
+        &self,
+        grid: &Grid<D>,
+        data: &[T],
+        into: &mut [T],
+    ) -> Result<(), Error> {
         self.call(self.of_neighbours::<T, D>(grid, data.len(), into.len())?, data, into)
     }
 }

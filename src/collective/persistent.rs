@@ -10,7 +10,7 @@ use crate::messages::{Error, Persistent};
 use crate::world::World;
 use bytemuck::Pod;
 use transom_collective::{Grid, Rank};
-use transom_windows::Section;
+use transom_windows::{Element, Section};
 
 /// Constructors of persistent collectives. They send nothing and are not collective; each start of the result is. All
 /// ranks must start it at the same position in their sequence of collective calls.
@@ -58,7 +58,7 @@ impl World {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn broadcast_init<T: Pod>(&self, root: Rank, data: Vec<T>) -> Result<Persistent<T>, Error> {
+    pub fn broadcast_init<T: Element>(&self, root: Rank, data: Vec<T>) -> Result<Persistent<T>, Error> {
         self.persistent(self.of_broadcast::<T>(root, data.len()), data, None)
     }
 
@@ -69,7 +69,7 @@ impl World {
     ///
     /// # Examples
     /// See [`all_reduce_init`](Self::all_reduce_init).
-    pub fn reduce_init<T: Pod, R: Reduction<T> + Clone + 'static>(
+    pub fn reduce_init<T: Element, R: Reduction<T> + Clone + 'static>(
         &self,
         root: Rank,
         data: Vec<T>,
@@ -99,7 +99,7 @@ impl World {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn all_reduce_init<T: Pod, R: Reduction<T> + Clone + 'static>(
+    pub fn all_reduce_init<T: Element, R: Reduction<T> + Clone + 'static>(
         &self,
         data: Vec<T>,
         op: R,
@@ -114,7 +114,7 @@ impl World {
     ///
     /// # Examples
     /// See [`all_reduce_init`](Self::all_reduce_init).
-    pub fn scan_init<T: Pod, R: Reduction<T> + Clone + 'static>(
+    pub fn scan_init<T: Element, R: Reduction<T> + Clone + 'static>(
         &self,
         data: Vec<T>,
         op: R,
@@ -129,7 +129,7 @@ impl World {
     ///
     /// # Examples
     /// See [`all_reduce_init`](Self::all_reduce_init).
-    pub fn exscan_init<T: Pod, R: Reduction<T> + Clone + 'static>(
+    pub fn exscan_init<T: Element, R: Reduction<T> + Clone + 'static>(
         &self,
         data: Vec<T>,
         op: R,
@@ -145,7 +145,7 @@ impl World {
     ///
     /// # Examples
     /// See [`all_gather_init`](Self::all_gather_init).
-    pub fn reduce_scatter_init<T: Pod, R: Reduction<T> + Clone + 'static>(
+    pub fn reduce_scatter_init<T: Element, R: Reduction<T> + Clone + 'static>(
         &self,
         data: Vec<T>,
         op: R,
@@ -162,7 +162,7 @@ impl World {
     ///
     /// # Examples
     /// See [`all_gather_init`](Self::all_gather_init).
-    pub fn gather_init<T: Pod>(&self, root: Rank, mine: Vec<T>) -> Result<Persistent<T>, Error> {
+    pub fn gather_init<T: Element>(&self, root: Rank, mine: Vec<T>) -> Result<Persistent<T>, Error> {
         let all = if root == self.rank() { mine.len().saturating_mul(self.size()) } else { 0 };
         self.persistent(self.of_gather::<T>(root, mine.len(), all), mine, Some(all))
     }
@@ -175,7 +175,7 @@ impl World {
     ///
     /// # Examples
     /// See [`all_gather_init`](Self::all_gather_init).
-    pub fn scatter_init<T: Pod>(&self, root: Rank, data: Vec<T>, len: usize) -> Result<Persistent<T>, Error> {
+    pub fn scatter_init<T: Element>(&self, root: Rank, data: Vec<T>, len: usize) -> Result<Persistent<T>, Error> {
         self.persistent(self.of_scatter::<T>(root, data.len(), len), data, Some(len))
     }
 
@@ -198,7 +198,7 @@ impl World {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn all_gather_init<T: Pod>(&self, mine: Vec<T>) -> Result<Persistent<T>, Error> {
+    pub fn all_gather_init<T: Element>(&self, mine: Vec<T>) -> Result<Persistent<T>, Error> {
         let all = mine.len().saturating_mul(self.size());
         self.persistent(self.of_all_gather::<T>(mine.len(), all), mine, Some(all))
     }
@@ -211,7 +211,7 @@ impl World {
     ///
     /// # Examples
     /// See [`all_gather_init`](Self::all_gather_init).
-    pub fn all_to_all_init<T: Pod>(&self, data: Vec<T>) -> Result<Persistent<T>, Error> {
+    pub fn all_to_all_init<T: Element>(&self, data: Vec<T>) -> Result<Persistent<T>, Error> {
         let len = data.len();
         self.persistent(self.of_all_to_all::<T>(len, len), data, Some(len))
     }
@@ -241,7 +241,7 @@ impl World {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn all_to_all_sections_init<T: Pod>(
+    pub fn all_to_all_sections_init<T: Element>(
         &self,
         data: Vec<T>,
         given: &[Section<'_>],
@@ -274,7 +274,7 @@ impl World {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn neighbours_init<T: Pod, const D: usize>(
+    pub fn neighbours_init<T: Element, const D: usize>(
         &self,
         grid: &Grid<D>,
         data: Vec<T>,

@@ -9,7 +9,7 @@ use bytemuck::Pod;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use transom_collective::{Lie, Order, Rank, all_to_all_sections};
-use transom_windows::Section;
+use transom_windows::{Element, Section};
 
 impl World {
     /// Collective: an [`all_to_all`](Self::all_to_all) of blocks that are sections of memory.
@@ -41,7 +41,7 @@ impl World {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn all_to_all_sections<T: Pod>(
+    pub fn all_to_all_sections<T: Element>(
         &self,
         data: &[T],
         given: &[Section<'_>],

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use transom_collective::{Grid, Plan, Rank};
 use transom_locks::Awaited;
 use transom_shm_loopback::messages::Bytes;
-use transom_windows::Section;
+use transom_windows::{Element, Section};
 
 /// Started (nonblocking) collectives. They progress in any waiting call of the rank.
 ///
@@ -67,7 +67,7 @@ impl World {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn ibroadcast<T: Pod>(&self, root: Rank, data: Vec<T>) -> Request<'static, Vec<T>> {
+    pub fn ibroadcast<T: Element>(&self, root: Rank, data: Vec<T>) -> Request<'static, Vec<T>> {
         self.owned(self.of_broadcast::<T>(root, data.len()), Vec::new(), data)
     }
 
@@ -86,7 +86,7 @@ impl World {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn ireduce<T: Pod, R: Reduction<T> + 'static>(
+    pub fn ireduce<T: Element, R: Reduction<T> + 'static>(
         &self,
         root: Rank,
         data: Vec<T>,
@@ -111,7 +111,7 @@ impl World {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn iall_reduce<T: Pod, R: Reduction<T> + 'static>(&self, data: Vec<T>, op: R) -> Request<'static, Vec<T>> {
+    pub fn iall_reduce<T: Element, R: Reduction<T> + 'static>(&self, data: Vec<T>, op: R) -> Request<'static, Vec<T>> {
         self.owned(self.of_all_reduce::<T, R>(data.len(), op), Vec::new(), data)
     }
 
@@ -133,7 +133,7 @@ impl World {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn iscan<T: Pod, R: Reduction<T> + 'static>(&self, data: Vec<T>, op: R) -> Request<'static, Vec<T>> {
+    pub fn iscan<T: Element, R: Reduction<T> + 'static>(&self, data: Vec<T>, op: R) -> Request<'static, Vec<T>> {
         self.owned(self.of_scan::<T, R>(false, data.len(), op), Vec::new(), data)
     }
 
@@ -144,7 +144,7 @@ impl World {
     ///
     /// # Examples
     /// See [`iscan`](Self::iscan).
-    pub fn iexscan<T: Pod, R: Reduction<T> + 'static>(&self, data: Vec<T>, op: R) -> Request<'static, Vec<T>> {
+    pub fn iexscan<T: Element, R: Reduction<T> + 'static>(&self, data: Vec<T>, op: R) -> Request<'static, Vec<T>> {
         self.owned(self.of_scan::<T, R>(true, data.len(), op), Vec::new(), data)
     }
 
@@ -163,7 +163,11 @@ impl World {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn ireduce_scatter<T: Pod, R: Reduction<T> + 'static>(&self, data: Vec<T>, op: R) -> Request<'static, Vec<T>> {
+    pub fn ireduce_scatter<T: Element, R: Reduction<T> + 'static>(
+        &self,
+        data: Vec<T>,
+        op: R,
+    ) -> Request<'static, Vec<T>> {
         let len = data.len() / self.size();
         self.owned_into(self.of_reduce_scatter::<T, R>(data.len(), len, op), data, Some(len))
     }
@@ -184,7 +188,7 @@ impl World {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn ireduce_scatter_v<T: Pod, R: Reduction<T> + 'static>(
+    pub fn ireduce_scatter_v<T: Element, R: Reduction<T> + 'static>(
         &self,
         data: Vec<T>,
         counts: &[usize],
@@ -209,7 +213,7 @@ impl World {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn igather<T: Pod>(&self, root: Rank, mine: Vec<T>) -> Request<'static, Vec<T>> {
+    pub fn igather<T: Element>(&self, root: Rank, mine: Vec<T>) -> Request<'static, Vec<T>> {
         let all = if root == self.rank() { mine.len().checked_mul(self.size()) } else { Some(0) };
         self.owned_into(self.of_gather::<T>(root, mine.len(), all.unwrap_or(0)), mine, all)
     }
@@ -231,7 +235,7 @@ impl World {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn igather_v<T: Pod>(&self, root: Rank, mine: Vec<T>, counts: &[usize]) -> Request<'static, Vec<T>> {
+    pub fn igather_v<T: Element>(&self, root: Rank, mine: Vec<T>, counts: &[usize]) -> Request<'static, Vec<T>> {
         let all = if root == self.rank() { total(counts) } else { Some(0) };
         self.owned_into(self.of_gather_v::<T>(root, mine.len(), counts, all.unwrap_or(0)), mine, all)
     }
@@ -251,7 +255,7 @@ impl World {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn iscatter<T: Pod>(&self, root: Rank, data: Vec<T>, len: usize) -> Request<'static, Vec<T>> {
+    pub fn iscatter<T: Element>(&self, root: Rank, data: Vec<T>, len: usize) -> Request<'static, Vec<T>> {
         self.owned_into(self.of_scatter::<T>(root, data.len(), len), data, Some(len))
     }
 
@@ -272,7 +276,7 @@ impl World {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn iscatter_v<T: Pod>(&self, root: Rank, data: Option<Ragged<T>>, len: usize) -> Request<'static, Vec<T>> {
+    pub fn iscatter_v<T: Element>(&self, root: Rank, data: Option<Ragged<T>>, len: usize) -> Request<'static, Vec<T>> {
         let (data, counts) = data.map_or_else(Default::default, Ragged::into_parts);
         self.owned_into(self.of_scatter_v::<T>(root, data.len(), &counts, len), data, Some(len))
     }
@@ -291,7 +295,7 @@ impl World {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn iall_gather<T: Pod>(&self, mine: Vec<T>) -> Request<'static, Vec<T>> {
+    pub fn iall_gather<T: Element>(&self, mine: Vec<T>) -> Request<'static, Vec<T>> {
         let all = mine.len().checked_mul(self.size());
         self.owned_into(self.of_all_gather::<T>(mine.len(), all.unwrap_or(0)), mine, all)
     }
@@ -311,7 +315,7 @@ impl World {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn iall_gather_v<T: Pod>(&self, mine: Vec<T>, counts: &[usize]) -> Request<'static, Vec<T>> {
+    pub fn iall_gather_v<T: Element>(&self, mine: Vec<T>, counts: &[usize]) -> Request<'static, Vec<T>> {
         let all = total(counts);
         self.owned_into(self.of_all_gather_v::<T>(mine.len(), counts, all.unwrap_or(0)), mine, all)
     }
@@ -330,7 +334,7 @@ impl World {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn iall_to_all<T: Pod>(&self, data: Vec<T>) -> Request<'static, Vec<T>> {
+    pub fn iall_to_all<T: Element>(&self, data: Vec<T>) -> Request<'static, Vec<T>> {
         let len = data.len();
         self.owned_into(self.of_all_to_all::<T>(len, len), data, Some(len))
     }
@@ -352,7 +356,7 @@ impl World {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn iall_to_all_v<T: Pod>(&self, to_each: Ragged<T>, counts: &[usize]) -> Request<'static, Vec<T>> {
+    pub fn iall_to_all_v<T: Element>(&self, to_each: Ragged<T>, counts: &[usize]) -> Request<'static, Vec<T>> {
         let (all, (data, given)) = (total(counts), to_each.into_parts());
         self.owned_into(self.of_all_to_all_v::<T>(&given, counts, all.unwrap_or(0)), data, all)
     }
@@ -376,7 +380,7 @@ impl World {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn iall_to_all_sections<T: Pod>(
+    pub fn iall_to_all_sections<T: Element>(
         &self,
         data: Vec<T>,
         given: &[Section<'_>],
@@ -405,7 +409,7 @@ impl World {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn ineighbours<T: Pod, const D: usize>(&self, grid: &Grid<D>, data: Vec<T>) -> Request<'static, Vec<T>> {
+    pub fn ineighbours<T: Element, const D: usize>(&self, grid: &Grid<D>, data: Vec<T>) -> Request<'static, Vec<T>> {
         let len = data.len();
         self.owned_into(self.of_neighbours::<T, D>(grid, len, len), data, Some(len))
     }

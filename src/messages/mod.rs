@@ -69,6 +69,7 @@ use posting::{
     start_receive, try_request_send,
 };
 use std::future::Future;
+use transom_windows::Element;
 
 impl World {
     /// Sends elements, and returns when the buffer can be used again.
@@ -97,7 +98,7 @@ impl World {
     /// # Ok::<(), transom::Error>(())
     /// ```
     #[inline]
-    pub fn send<T: Pod>(&self, to: impl Into<Peer>, tag: Tag<T>, data: &[T]) -> Result<(), Error> {
+    pub fn send<T: Element>(&self, to: impl Into<Peer>, tag: Tag<T>, data: &[T]) -> Result<(), Error> {
         let comm = self.space().comm()?;
         let Some(to) = comm.target(to.into())? else { return Ok(()) };
         let bytes: &[u8] = bytemuck::cast_slice(data);
@@ -127,7 +128,7 @@ impl World {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn ssend<T: Pod>(&self, to: impl Into<Peer>, tag: Tag<T>, data: &[T]) -> Result<(), Error> {
+    pub fn ssend<T: Element>(&self, to: impl Into<Peer>, tag: Tag<T>, data: &[T]) -> Result<(), Error> {
         let comm = self.space().comm()?;
         let Some(to) = comm.target(to.into())? else { return Ok(()) };
         send_long("ssend", comm, to, tag.number(), bytemuck::cast_slice(data), true)
@@ -143,7 +144,11 @@ impl World {
     ///
     /// # Examples
     /// See [`messages`](crate::messages).
-    pub fn recv<T: Pod>(&self, from: impl Into<Source>, tag: impl Into<Tags<T>>) -> Result<(Vec<T>, Status), Error> {
+    pub fn recv<T: Element>(
+        &self,
+        from: impl Into<Source>,
+        tag: impl Into<Tags<T>>,
+    ) -> Result<(Vec<T>, Status), Error> {
         let comm = self.space().comm()?;
         let (from, tags) = (from.into(), tag.into());
         let mut fresh = Fresh(Vec::new());
@@ -177,7 +182,7 @@ impl World {
     /// # Ok::<(), transom::Error>(())
     /// ```
     #[inline]
-    pub fn recv_into<T: Pod>(
+    pub fn recv_into<T: Element>(
         &self,
         from: impl Into<Source>,
         tag: impl Into<Tags<T>>,
@@ -213,7 +218,7 @@ impl World {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn sendrecv<T: Pod, U: Pod>(
+    pub fn sendrecv<T: Element, U: Pod>(
         &self,
         to: impl Into<Peer>,
         tag: Tag<T>,
@@ -261,7 +266,7 @@ impl World {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn sendrecv_replace<T: Pod>(
+    pub fn sendrecv_replace<T: Element>(
         &self,
         to: impl Into<Peer>,
         from: impl Into<Source>,
@@ -280,7 +285,7 @@ impl World {
     ///
     /// # Examples
     /// See [`Request`].
-    pub fn isend<T: Pod, B: Held<T>>(&self, to: impl Into<Peer>, tag: Tag<T>, data: B) -> Request<'static, B> {
+    pub fn isend<T: Element, B: Held<T>>(&self, to: impl Into<Peer>, tag: Tag<T>, data: B) -> Request<'static, B> {
         self.start(to.into(), tag, data, false)
     }
 
@@ -288,7 +293,7 @@ impl World {
     ///
     /// # Errors
     /// The request reports the errors of [`ssend`](Self::ssend).
-    pub fn issend<T: Pod, B: Held<T>>(&self, to: impl Into<Peer>, tag: Tag<T>, data: B) -> Request<'static, B> {
+    pub fn issend<T: Element, B: Held<T>>(&self, to: impl Into<Peer>, tag: Tag<T>, data: B) -> Request<'static, B> {
         self.start(to.into(), tag, data, true)
     }
 
@@ -327,7 +332,7 @@ impl World {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn try_isend<T: Pod, B: Held<T>>(
+    pub fn try_isend<T: Element, B: Held<T>>(
         &self,
         to: impl Into<Peer>,
         tag: Tag<T>,
@@ -376,7 +381,7 @@ impl World {
     ///
     /// # Examples
     /// See [`Request`].
-    pub fn irecv<T: Pod>(&self, from: impl Into<Source>, tag: impl Into<Tags<T>>) -> Request<'static, Vec<T>> {
+    pub fn irecv<T: Element>(&self, from: impl Into<Source>, tag: impl Into<Tags<T>>) -> Request<'static, Vec<T>> {
         let tags = tag.into();
         let select = self.space().comm().and_then(|comm| Ok((comm, comm.select(from.into(), tags.number())?)));
         let started = match select {
@@ -401,7 +406,7 @@ impl World {
     /// assert_eq!(coming.wait()?, [7; 3]); // the capacity is still 1000
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn irecv_into<T: Pod>(
+    pub fn irecv_into<T: Element>(
         &self,
         from: impl Into<Source>,
         tag: impl Into<Tags<T>>,

@@ -9,6 +9,7 @@ use super::tag::{Peer, Source, Status, Tag, Tags};
 use crate::world::World;
 use bytemuck::Pod;
 use std::sync::Arc;
+use transom_windows::Element;
 
 /// A persistent request: its buffers, and the message or collective that each start makes of them.
 ///
@@ -57,7 +58,7 @@ impl World {
     ///
     /// # Examples
     /// See [`Persistent`].
-    pub fn send_init<T: Pod + Send>(
+    pub fn send_init<T: Element + Send>(
         &self,
         to: impl Into<Peer>,
         tag: Tag<T>,
@@ -83,7 +84,7 @@ impl World {
     ///
     /// # Examples
     /// See [`Persistent`].
-    pub fn recv_init<T: Pod + Send>(
+    pub fn recv_init<T: Element + Send>(
         &self,
         from: impl Into<Source>,
         tag: impl Into<Tags<T>>,

@@ -17,6 +17,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use transom_channel::{Id, Room, Select};
 use transom_locks::Awaited;
+use transom_windows::Element;
 
 /// A message that a probe has matched (`MPI_Mprobe`). No other receive or probe can take it. If it is dropped, the
 /// message is received and discarded.
@@ -53,7 +54,7 @@ impl World {
     ///
     /// # Examples
     /// See [`Message`].
-    pub fn probe<T: Pod>(&self, from: impl Into<Source>, tag: impl Into<Tags<T>>) -> Result<Message<T>, Error> {
+    pub fn probe<T: Element>(&self, from: impl Into<Source>, tag: impl Into<Tags<T>>) -> Result<Message<T>, Error> {
         probe(self.space().comm()?, from.into(), tag.into())
     }
 
@@ -70,7 +71,7 @@ impl World {
     /// assert!(world.probe_for(Source::Any, Tag::<u8>::any(), Duration::from_millis(10))?.is_none());
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn probe_for<T: Pod>(
+    pub fn probe_for<T: Element>(
         &self,
         from: impl Into<Source>,
         tag: impl Into<Tags<T>>,
@@ -86,7 +87,7 @@ impl World {
     ///
     /// # Examples
     /// See [`Probing`].
-    pub fn probe_async<T: Pod>(&self, from: impl Into<Source>, tag: impl Into<Tags<T>>) -> Probing<T> {
+    pub fn probe_async<T: Element>(&self, from: impl Into<Source>, tag: impl Into<Tags<T>>) -> Probing<T> {
         Probing::new(self.space().comm().cloned(), from.into(), tag.into())
     }
 
@@ -104,7 +105,7 @@ impl World {
     /// assert!(world.try_probe(Source::Any, Tag::<u8>::any())?.is_none());
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn try_probe<T: Pod>(
+    pub fn try_probe<T: Element>(
         &self,
         from: impl Into<Source>,
         tag: impl Into<Tags<T>>,
@@ -127,7 +128,7 @@ impl World {
     /// assert_eq!((status.from, status.tag, status.len), (0, 5, 2));
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn peek<T: Pod>(&self, from: impl Into<Source>, tag: impl Into<Tags<T>>) -> Result<Option<Status>, Error> {
+    pub fn peek<T: Element>(&self, from: impl Into<Source>, tag: impl Into<Tags<T>>) -> Result<Option<Status>, Error> {
         peek(self.space().comm()?, from.into(), tag.into())
     }
 }

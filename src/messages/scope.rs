@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use transom_locks::Awaited;
 use transom_shm_loopback::messages::Bytes;
 use transom_windows as windows;
+use transom_windows::Element;
 
 /// Lends buffers that outlive the scope to messages, collectives, and gets and puts on windows.
 /// [`World::scope`](crate::World::scope) makes it. Gets and puts are those of a [`windows::Scope`], to which it derefs.
@@ -179,7 +180,7 @@ impl<'s> Scope<'s, '_> {
     ///
     /// # Errors
     /// The request reports the errors of [`World::send`](crate::World::send).
-    pub fn isend<T: Pod>(&'s self, to: impl Into<Peer>, tag: Tag<T>, data: &'s [T]) -> Request<'s, &'s [T]> {
+    pub fn isend<T: Element>(&'s self, to: impl Into<Peer>, tag: Tag<T>, data: &'s [T]) -> Request<'s, &'s [T]> {
         self.start(to.into(), tag, data, false)
     }
 
@@ -188,7 +189,7 @@ impl<'s> Scope<'s, '_> {
     ///
     /// # Errors
     /// The request reports the errors of [`World::ssend`](crate::World::ssend).
-    pub fn issend<T: Pod>(&'s self, to: impl Into<Peer>, tag: Tag<T>, data: &'s [T]) -> Request<'s, &'s [T]> {
+    pub fn issend<T: Element>(&'s self, to: impl Into<Peer>, tag: Tag<T>, data: &'s [T]) -> Request<'s, &'s [T]> {
         self.start(to.into(), tag, data, true)
     }
 
@@ -217,7 +218,7 @@ impl<'s> Scope<'s, '_> {
     ///
     /// # Errors
     /// The request reports the errors of [`World::recv_into`](crate::World::recv_into).
-    pub fn irecv<T: Pod>(
+    pub fn irecv<T: Element>(
         &'s self,
         from: impl Into<Source>,
         tag: impl Into<Tags<T>>,

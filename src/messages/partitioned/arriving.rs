@@ -14,6 +14,7 @@ use bytemuck::Pod;
 use std::sync::{Arc, Mutex, MutexGuard};
 use transom_channel::{Room, Select, Status as Came};
 use transom_launch::lock;
+use transom_windows::Element;
 
 /// A persistent partitioned receive, whose parts can be used as they arrive. A dropped one keeps its place in the order
 /// in which ends meet; the library receives and discards what its sender sends.
@@ -65,7 +66,7 @@ impl World {
     ///
     /// # Examples
     /// See [`Partitioned`](crate::messages::Partitioned).
-    pub fn precv_init<T: Pod + Send + Sync>(
+    pub fn precv_init<T: Element + Send + Sync>(
         &self,
         from: impl Into<Peer>,
         tag: Tag<T>,

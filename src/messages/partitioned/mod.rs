@@ -31,6 +31,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard};
 use transom_channel::wire::Data;
 use transom_launch::lock;
+use transom_windows::Element;
 
 /// A persistent partitioned send. Any thread that has filled a part marks it ready.
 ///
@@ -104,7 +105,7 @@ impl World {
     ///
     /// # Examples
     /// See [`Partitioned`].
-    pub fn psend_init<T: Pod + Send>(
+    pub fn psend_init<T: Element + Send>(
         &self,
         to: impl Into<Peer>,
         tag: Tag<T>,
