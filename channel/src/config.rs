@@ -21,8 +21,8 @@ pub struct Config {
     pub eager: usize,
     /// Size of each ring.
     pub ring: Shape,
-    /// How a ring's receiver detects a complete message. `None`: the cheapest method that the rail supports.
-    /// The same at all ranks.
+    /// Method by which a ring's receiver detects a complete message. `None`: the cheapest that the rail
+    /// supports. The same at all ranks.
     pub marker: Option<Marker>,
     /// Most rings that a rank gives its peers; peers on its host and other peers are counted apart.
     pub rings: usize,
@@ -44,15 +44,15 @@ pub struct Config {
     pub credit_delay: u64,
     /// Shortest message that is moved without copies, in bytes, if its memory can be registered.
     pub zero_copy_from: u64,
-    /// How packets that may use any rail are spread over the rails.
+    /// Distribution of packets that may use any rail.
     pub spread: Spread,
-    /// How long messages are divided among rails.
+    /// Division of long messages among rails.
     pub stripe: Stripe,
     /// Smallest average length of a stripe, in bytes.
     pub stripe_from: u64,
-    /// Whether an RTS offers the sender's memory for the receiver to read.
+    /// True if an RTS offers the sender's memory for the receiver to read.
     pub offer: bool,
-    /// Whether the receiver reads offered memory even if its sender is blocked and [may send it
+    /// True if the receiver reads offered memory even if its sender is blocked and [may send it
     /// faster](crate::wire::Wire::may_send_faster). If not, the engine measures both ways.
     pub read_waiting: bool,
     /// Most events, and most packets of one ring, that one progress call handles.
@@ -65,13 +65,13 @@ pub struct Config {
     pub connections: usize,
     /// Number of messages after which a rank asks a peer for a connection.
     pub connect_after: u32,
-    /// Whether connections made by windows and pipes count towards `connections`.
+    /// True if connections made by windows and pipes count towards `connections`.
     pub count_windows: bool,
     /// Transport between ranks that share no memory. The same at all ranks.
     pub paths: Paths,
     /// Number of queues that send datagrams, used in turn.
     pub ud_lanes: usize,
-    /// Whether datagrams carry a checksum.
+    /// True if datagrams carry a checksum.
     pub checksum: bool,
 }
 
@@ -146,7 +146,7 @@ pub enum Misconfigured {
         "marker is {asked}, which no rail here keeps: {needs}; marker=rail takes what there is, or rings=0 does without"
     )]
     Marker {
-        /// Which.
+        /// Marker asked for.
         asked: String,
         /// Guarantee that the marker needs from a rail.
         needs: &'static str,

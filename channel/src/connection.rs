@@ -141,12 +141,12 @@ impl Connection {
         Ok(Then { say, act })
     }
 
-    /// Whether the connection takes no room.
+    /// Returns whether the connection takes no room.
     pub fn is_none(self) -> bool {
         self == Connection::None
     }
 
-    /// Whether both sides have agreed and neither leaves, as far as this side knows.
+    /// Returns whether both sides have agreed and neither leaves, as far as this side knows.
     pub fn is_held(self) -> bool {
         self == Connection::Held
     }

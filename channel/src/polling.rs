@@ -118,7 +118,7 @@ impl PollingSet {
         }
     }
 
-    /// Whether the set has room for one more peer.
+    /// Returns whether the set has room for one more peer.
     pub fn has_room(&self) -> bool {
         self.members.len() < self.cap
     }
@@ -161,7 +161,7 @@ impl PollingSet {
         self.members.len()
     }
 
-    /// Whether the set is empty.
+    /// Returns whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.members.is_empty()
     }

@@ -16,7 +16,8 @@ const TRIALS: u32 = 8;
 /// trial length for packets that have become slower.
 const SOON: u64 = 16 << 20;
 const LAP: u64 = 8 << 20;
-/// After so many times the rows of such a trial there is another. In between it is looked as often whether packets have become slower.
+/// Number of trial lengths between the starts of two later trials. In between, the choice is checked at every
+/// trial length for packets that have become slower.
 const AGAIN: u32 = 32;
 /// Number of length classes: below 128 KiB, 512 KiB, 2 MiB, and longer.
 const CLASSES: usize = 4;
@@ -51,7 +52,7 @@ struct Class {
     rows: u32,
     /// Nanoseconds per MiB for each way: the recent minimum, so that a disturbed row does not count.
     takes: [u64; 2],
-    /// Whether messages are sent as packets between trials.
+    /// True if messages are sent as packets between trials.
     sent: bool,
 }
 

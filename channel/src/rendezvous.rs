@@ -2,7 +2,7 @@
 //! mover of the data from a table of rows. Each side is a state machine; a packet or event that does not fit
 //! its state is a fault of the peer.
 
-/// How the data of a large message moves.
+/// Method of moving the data of a large message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Mover {
     /// Packets: copied at both ends while others are in flight.
@@ -16,13 +16,13 @@ pub enum Mover {
 /// Facts by which the receiver chooses a mover.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Facts {
-    /// Whether the [rules](crate::rules) ask for a write or read in place.
+    /// True if the [rules](crate::rules) ask for a write or read in place.
     pub in_place: bool,
-    /// Whether the receive was posted before the RTS arrived.
+    /// True if the receive was posted before the RTS arrived.
     pub receiver_first: bool,
-    /// Whether the sender offered its memory and this rank can read it.
+    /// True if the sender offered its memory and this rank can read it.
     pub readable: bool,
-    /// Whether the rails can write and the sender has not declined a write of this message.
+    /// True if the rails can write and the sender has not declined a write of this message.
     pub writable: bool,
 }
 

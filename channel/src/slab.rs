@@ -123,7 +123,7 @@ impl<T> Slab<T> {
         self.most
     }
 
-    /// Whether no value is stored.
+    /// Returns whether no value is stored.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

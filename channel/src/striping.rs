@@ -62,7 +62,7 @@ pub enum Stripe {
     Weighted,
     /// Equal stripes at first, later sized by the times of earlier stripes.
     Adaptive,
-    /// As `Adaptive`, but in pieces, few of them in flight on each rail. A rail without pieces left takes
+    /// Like `Adaptive`, but in pieces, few of them in flight on each rail. A rail without pieces left takes
     /// pieces of another.
     Pull,
 }
@@ -72,7 +72,7 @@ pub enum Stripe {
 pub struct Rails(u8);
 
 impl Rails {
-    /// Whether the set contains `rail`.
+    /// Returns whether the set contains `rail`.
     pub fn has(self, rail: usize) -> bool {
         self.0 >> rail & 1 == 1
     }
@@ -82,7 +82,7 @@ impl Rails {
         self.0.count_ones() as usize
     }
 
-    /// Whether the set is empty.
+    /// Returns whether the set is empty.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
@@ -215,7 +215,7 @@ impl Weights {
         rails.iter().reduce(|most, rail| if self.now[rail] > self.now[most] { rail } else { most })
     }
 
-    /// Whether rails pull pieces.
+    /// Returns whether rails pull pieces.
     pub fn pulls(&self) -> bool {
         self.policy == Stripe::Pull
     }

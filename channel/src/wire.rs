@@ -338,7 +338,7 @@ pub trait Wire {
         let _ = but;
         0
     }
-    /// Whether a peer shares memory with this rank. All rails to such a peer, and no others, are
+    /// Returns whether a peer shares memory with this rank. All rails to such a peer, and no others, are
     /// [`RailKind::Memory`]. The answer never changes, and is the same at both ranks.
     fn is_near(&self, peer: Rank) -> bool {
         let _ = peer;
@@ -348,7 +348,7 @@ pub trait Wire {
     /// memory that requests to this peer named.
     fn sever(&mut self, peer: Rank);
 
-    /// Whether a failed lane is [`Cut`](Event::Cut) and its requests are [drained](Self::take_back) if there
+    /// Returns whether a failed lane is [`Cut`](Event::Cut) and its requests are [drained](Self::take_back) if there
     /// are several rails. If not, a failed lane ends with its peer.
     fn fails_over(&self) -> bool {
         false
@@ -383,13 +383,13 @@ pub trait Wire {
         let _ = (peer, ring);
         None
     }
-    /// Whether this rank can put to a peer's [`ring`](Self::ring) of `length` bytes by this key. Called once,
+    /// Returns whether this rank can put to a peer's [`ring`](Self::ring) of `length` bytes by this key. Called once,
     /// before the first put, where there is no other path.
     fn reaches(&mut self, lane: Lane, key: Key, length: usize) -> bool {
         let _ = (lane, key, length);
         true
     }
-    /// Whether a `Put` can use a lane that is up. Where sends use another transport the lane may have to be
+    /// Returns whether a `Put` can use a lane that is up. Where sends use another transport the lane may have to be
     /// connected first; the call starts that.
     fn opens(&mut self, lane: Lane) -> bool {
         let _ = lane;
@@ -399,9 +399,9 @@ pub trait Wire {
     fn leave(&mut self, lane: Lane, key: Key) {
         let _ = (lane, key);
     }
-    /// Whether this rank can read memory that the peer offers on this lane. Called when a mover is chosen.
+    /// Returns whether this rank can read memory that the peer offers on this lane. Called when a mover is chosen.
     fn reads(&mut self, lane: Lane) -> bool;
-    /// Whether the peer may send the offered message sooner than this rank would read it, because the peer is
+    /// Returns whether the peer may send the offered message sooner than this rank would read it, because the peer is
     /// blocked and idle.
     fn may_send_faster(&mut self, lane: Lane, offered: Key) -> bool {
         let _ = (lane, offered);
