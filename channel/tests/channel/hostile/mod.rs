@@ -1,4 +1,4 @@
-//! A peer sends anything: it is cut off, with an error that names it, and nothing else happens.
+//! A peer that sends arbitrary bytes is cut off with an error that names it, and has no other effect.
 
 mod body;
 use crate::model::rounds;
@@ -29,7 +29,7 @@ fn any_bytes() {
     assert!(seen.len() > 12, "few ways to be cut off: {seen:#?}");
 }
 
-/// What rank 1 says of rank 0 once this packet of it has come, to a receive that waits for it.
+/// Delivers this packet of rank 0, and returns the error with which rank 1's receive from it ends.
 fn after(sim: &mut Sim, packet: &Packet) -> Option<Lost> {
     let id = sim.engine(1).receive(Select { context: 0, source: Some(0), tag: Some(77) }, Room::Allocate);
     while sim.engine(1).completed().is_some() {}
@@ -82,14 +82,14 @@ fn each_rule_is_named() {
     ];
     for (rule, sequence, body) in rows {
         let mut sim = Sim::new(1, 2, Conditions::default(), &Config::default()).unwrap();
-        // Announced, and not received.
+        // Announced by RTS, and not received.
         let id = sim.engine(1).send(0, 0, 5, Memory::pattern(1, length as usize), length as usize, false);
         sim.wake(1, 0);
         while sim.step().is_some() {}
         let packet = Packet { source: 0, sequence, values: Values::default(), body: body(id) };
         assert_eq!(after(&mut sim, &packet), Some(Lost::Broken(rule)), "{:?}", packet.body);
     }
-    // Of two that begin alike the second is none that goes on.
+    // A second first piece of a message does not continue the first message.
     for second in [0, 50, 101] {
         let (mut sim, _) = job(1);
         sim.stop(0, true);
@@ -105,13 +105,13 @@ fn each_rule_is_named() {
     let (mut sim, _) = job(1);
     let packet = Packet { source: 1, sequence: 0, values: Values::default(), body: Body::Leave { ring: 0 } };
     assert_eq!(after(&mut sim, &packet), Some(Lost::Broken("it sent in the name of another rank")));
-    // More envelopes than 256 bytes of credit and 64 of overdraft are worth.
+    // More envelopes than 256 bytes of credit and 64 of overdraft allow.
     let config = Config { budget: 0, overdraft: 64, ..Config::default() };
     let mut sim = Sim::new(1, 2, Conditions::default(), &config).unwrap();
     sim.engine(1).send(0, 0, 5, Memory::zero(0), 0, false);
     sim.wake(1, 0);
     while sim.step().is_some() {}
-    // Its own engine would find the acknowledgements of what it has not sent wrong.
+    // Stop rank 0: its own engine would reject acknowledgements of packets it has not sent.
     sim.stop(0, true);
     let body = Body::Rts { envelope: long, sender: receiver, keys: [None; RAILS] };
     let packet = |sequence| Packet { source: 0, sequence, values: Values::default(), body: body.clone() };
@@ -120,7 +120,7 @@ fn each_rule_is_named() {
     }
     assert_eq!(sim.engine(1).kept(), 320);
     assert_eq!(after(&mut sim, &packet(5)), Some(Lost::Broken("it acknowledged or used more than it had")));
-    // Data that is no short message, on overdraft.
+    // Data of more than a short message, on overdraft.
     let mut sim = Sim::new(1, 2, Conditions::default(), &Config { budget: 0, ..Config::default() }).unwrap();
     sim.engine(1).send(0, 0, 5, Memory::zero(0), 0, false);
     sim.wake(1, 0);
@@ -138,7 +138,7 @@ fn each_rule_is_named() {
 
 #[test]
 fn what_a_ring_holds() {
-    // Rank 0 writes what it likes into its ring at rank 1.
+    // Rank 0 writes arbitrary bytes into its ring at rank 1.
     for seed in 0..rounds(500) {
         let mut rng = fastrand::Rng::with_seed(seed);
         let (mut sim, bystanders) = job(seed);
@@ -155,7 +155,7 @@ fn what_a_ring_holds() {
     }
 }
 
-/// With a pipe open that ends the peer, while its ring is read.
+/// Repeated with an open pipe, whose peer is then lost while the ring is read.
 #[test]
 fn no_ring_says_that_a_rail_is_cut() {
     for pipe in [true, false] {
@@ -191,7 +191,8 @@ fn no_ring_says_that_a_rail_is_cut() {
     }
 }
 
-/// What is answered and never acknowledged is kept: so each waits for the answer to one thing before it says the next.
+/// Unacknowledged answers are kept, so the state machine waits for an answer before it sends the next
+/// message.
 #[test]
 fn who_takes_no_answer_is_cut_off() {
     let join = Body::Join { ring: 1, slots: 32, bytes: 2048, key: Key { address: 0, key: 0 } };
@@ -199,7 +200,7 @@ fn who_takes_no_answer_is_cut_off() {
     for (connections, first, again) in [
         (1, vec![], vec![join, Body::Leave { ring: 1 }]),
         (0, vec![], vec![link(Say::Ask)]),
-        // It has to stay, since there is a pipe.
+        // Rank 1 has to stay: a pipe is open.
         (1, vec![link(Say::Ask)], vec![link(Say::Leave)]),
     ] {
         let mut conditions = Conditions { slots: 10_000, ..Conditions::default() };
@@ -221,7 +222,7 @@ fn who_takes_no_answer_is_cut_off() {
     }
 }
 
-/// So is who asks again to have written what cannot be: one refusal is the answer.
+/// A peer that repeats an impossible request to write gets one refusal.
 #[test]
 fn what_cannot_be_written_is_refused_once() {
     let mut sim = Sim::new(1, 2, Conditions::default(), &Config::default()).unwrap();
@@ -237,7 +238,7 @@ fn what_cannot_be_written_is_refused_once() {
     assert_eq!(after(&mut sim, &packet(1)), Some(unfit));
 }
 
-/// Bytes with which the job did not come to an end.
+/// Bytes with which the job once did not end.
 #[test]
 fn bytes_that_went_round_in_circles() {
     let bytes = [
