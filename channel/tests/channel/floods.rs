@@ -13,7 +13,7 @@ fn any(tag: Option<u32>) -> Select {
 struct Flood {
     sim: Sim,
     kept: Vec<u64>,
-    /// By receiver: numbers of the messages received, in the order in which their receives were posted.
+    /// Numbers of the messages that each receiver got, in the order in which its receives were posted.
     came: Vec<Vec<u64>>,
     receives: HashMap<(Rank, Id), usize>,
     sent: usize,

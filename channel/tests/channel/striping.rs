@@ -44,7 +44,7 @@ fn a_length_is_cut_by_the_weights() {
     assert_eq!(lengths(&cut(&even, 0, &[1], 1)), [(1, 0, 0)]);
     let weighted = Weights::new(Stripe::Weighted, [400, 100].into_iter());
     assert_eq!(weighted.now(), [2458, 614]);
-    // By cells: 255 of 256 are 0.8 * 256, rounded down.
+    // Whole cells: 255 of 256 are 0.8 * 256, rounded down.
     assert_eq!(lengths(&cut(&weighted, 1 << 20, &[0, 1], 65536)), [(0, 0, 835_584), (1, 835_584, 212_992)]);
     assert_eq!(lengths(&cut(&weighted, 100_000, &[0, 1], 65536)), [(0, 0, 100_000)], "the heaviest alone");
     assert_eq!(Weights::new(Stripe::Weighted, [400, 0].into_iter()).now(), [1536, 1536], "not known");

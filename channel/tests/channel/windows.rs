@@ -84,7 +84,7 @@ fn send_in_time<W: Wire<Memory = Memory>>(sim: &mut Sim<W>, lengths: &[usize]) -
 
 #[test]
 fn each_piece_goes_once_into_its_place() {
-    // Four windows of 64 pieces; a window of 64, and one of a piece and a byte; less than a piece.
+    // Three lengths: four windows of 64 pieces, a window of 64 and one of a piece and a byte, and one short window.
     for (length, windows, packets) in [(MIB, 4, 0), (65 * PIECE + 1, 2, 1), (33 * PIECE - 1, 1, 1)] {
         let mut sim = job(conditions(NONE), Settings::default());
         let [sender, receiver] = send(&mut sim, &[length]);

@@ -1,4 +1,4 @@
-//! Transmit: packets that wait to be posted to a peer, and the order in which they go.
+//! Transmit: packets that wait to be posted to a peer, and their order.
 
 use crate::packet::Body;
 use crate::sequence::Outgoing;
@@ -31,15 +31,15 @@ pub enum Next {
 pub struct Transmit {
     /// Sequence numbers and window.
     pub window: Outgoing,
-    /// Packets that answer: a few at most for each request of either side.
+    /// Answer packets: at most a few for each request of either side.
     replies: VecDeque<Reply>,
-    /// Messages that wait for their turn, in order.
+    /// Messages that wait their turn, in order.
     messages: VecDeque<Id>,
     /// Messages whose data is copied in packets.
     copies: VecDeque<Id>,
-    /// The peer stands in the [`TransmitList`].
+    /// True if the peer is in the [`TransmitList`].
     listed: bool,
-    /// Nothing waits to be posted, so that the short path may send. Listing the peer unsets it.
+    /// True if nothing waits to be posted, so that the short path may send. Listing the peer unsets it.
     clear: bool,
 }
 
