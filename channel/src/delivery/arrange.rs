@@ -15,7 +15,7 @@ pub enum Place {
 ///
 /// ```
 /// use transom_channel::delivery::{Place::*, arrange};
-/// // Piece 1 was lost, and pieces 2 and 3 came where 1 and 2 belong.
+/// // Piece 1 was lost, and pieces 2 and 3 landed in the places of 1 and 2.
 /// let (copies, there) = arrange(0b1111, &[0, 2, 3]);
 /// assert_eq!(copies, [(Piece(2), Piece(3)), (Piece(1), Piece(2))]);
 /// assert_eq!(there, 0b1101);

@@ -246,7 +246,7 @@ impl<W: Wire> Engine<W> {
         self.failures.check(rank).err().unwrap_or(Error::Lost { rank, lost })
     }
 
-    /// The reason why a pipe cannot be used: the loss of the peer if it is lost, because that says more.
+    /// The reason why a pipe cannot be used: the loss of the peer if it is lost, because that is more specific.
     fn why(&self, rank: Rank, fault: Fault) -> Error {
         self.failures.check(rank).err().unwrap_or(Error::Pipe { rank, fault })
     }

@@ -333,7 +333,7 @@ impl<W: Wire> Engine<W> {
 /// Lowest bit of the rail in a token. No rank has as many requests at once as the bits below can number.
 const RAIL: u32 = 28;
 
-/// Token of the stripe of a request that goes by a rail. A [`pipe`](crate::pipe) has the bits above.
+/// Token of a request's stripe on a rail. A [`pipe`](crate::pipe) has the bits above.
 pub(super) fn stripe_token(id: Id, rail: usize) -> u64 {
     id.to_wire() | (rail as u64) << RAIL
 }

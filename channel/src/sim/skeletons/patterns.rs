@@ -20,7 +20,7 @@ pub struct Step {
 /// use transom_channel::sim::skeletons::ALL;
 ///
 /// let cg = ALL.iter().find(|skeleton| skeleton.name == "CG").unwrap();
-/// // Rank 0 of 4 has its column's other half and nobody to transpose with.
+/// // Rank 0 of 4 exchanges with its column's other half, and transposes with no other rank.
 /// let peers = (cg.iteration)(0, 4).into_iter().flat_map(|step| step.receives);
 /// assert_eq!(peers.collect::<Vec<_>>(), [1, 1]);
 /// ```
