@@ -108,10 +108,10 @@ pub enum Lost {
     #[error("neither its memory nor a network reaches it any more")]
     Unreachable,
     /// The rank sent a malformed packet.
-    #[error("it sent what is no packet")]
+    #[error("it sent a malformed packet")]
     Malformed(#[from] Malformed),
     /// The rank sent a message eagerly, and no memory is left to keep it.
-    #[error("there is no memory for a message of it")]
+    #[error("no memory is left for a message from it")]
     NoMemory,
     /// The rank violated the protocol.
     #[error("it broke the protocol: {0}")]
@@ -136,6 +136,6 @@ impl From<Beyond> for Lost {
 
 impl From<Unfit> for Lost {
     fn from(_: Unfit) -> Lost {
-        Lost::Broken("a packet of a rendezvous that does not fit its state")
+        Lost::Broken("a packet does not fit the state of its rendezvous")
     }
 }

@@ -45,7 +45,7 @@ pub fn movers(facts: Facts) -> impl Iterator<Item = Mover> {
 
 /// A packet or event that does not fit the state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a packet of a rendezvous that does not fit its state")]
+#[error("a packet does not fit the state of its rendezvous")]
 pub struct Unfit;
 
 /// State of the sender of a message.

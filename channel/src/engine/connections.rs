@@ -44,7 +44,7 @@ impl<W: Wire> Engine<W> {
     /// Handles a message of the connection protocol.
     pub(super) fn link_message(&mut self, from: Rank, say: Say) -> Result<(), Lost> {
         if !self.has_choice(from) {
-            return Err(Lost::Broken("it speaks of connections where there is nothing to choose"));
+            return Err(Lost::Broken("it sent a connection message where connections are fixed"));
         }
         // The peer has not received messages that still wait here. Meanwhile it may send the same, an ask or
         // a leave, and nothing else.

@@ -82,7 +82,7 @@ impl<W: Wire> Engine<W> {
     pub(super) fn peer_cut(&mut self, lane: Lane, epoch: u32, heard: u32, came: u32) -> Result<(), Lost> {
         let Lane { peer: rank, rail } = lane;
         if !self.fails_over(rank) || rail >= self.rails_to(rank) {
-            return Err(Lost::Broken("it speaks of a rail that there is not"));
+            return Err(Lost::Broken("it named a rail that does not exist"));
         }
         let Some(peer) = self.peers.get_mut(&rank) else { return Ok(()) };
         if peer.failover.get_or_insert_default().peer_cut(rail, epoch) {

@@ -37,7 +37,7 @@ impl<W: Wire> Engine<W> {
                 self.turn_pipe(id);
                 Ok(())
             }
-            None => Err(self.break_off(rank, Lost::Broken("what it has offered as its end of a pipe is none"))),
+            None => Err(self.break_off(rank, Lost::Broken("its offer of a pipe is malformed"))),
         }
     }
 
@@ -216,7 +216,7 @@ impl<W: Wire> Engine<W> {
         let number = pipe::number_of(value);
         let id = self.pipes.to(peer).find(|(_, pipe)| Some(pipe.offer().number) == number).map(|(id, _)| id);
         let told = id.and_then(|id| self.pipes.get_mut(id)).map(|pipe| pipe.told(value));
-        let none = Err(Lost::Broken("it told of a write to a pipe that there is not"));
+        let none = Err(Lost::Broken("it announced a write to an unknown pipe"));
         if let Err(lost) = told.unwrap_or(none) {
             self.fail(peer, lost);
         }

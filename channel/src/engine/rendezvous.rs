@@ -243,7 +243,7 @@ impl<W: Wire> Engine<W> {
     ) -> Result<(), Lost> {
         let send = self.sending(from, id)?;
         if length > send.envelope.length {
-            return Err(Lost::Broken("it asks for more than the message has"));
+            return Err(Lost::Broken("it requested more bytes than the message has"));
         }
         let again = send.receiver.replace(receiver).is_some();
         if mover == Mover::Copy {

@@ -51,7 +51,7 @@ impl<W: Wire> Engine<W> {
             let Some(place) = ring.half.place() else { break };
             let packet = match ring.half.look(self.wire.word(&ring.memory, place)) {
                 Look::Empty => break,
-                Look::Broken => Err(Lost::Broken("a mark in its ring that it cannot have written")),
+                Look::Broken => Err(Lost::Broken("a mark in its ring is invalid")),
                 Look::Message { at, length } => self.packet(rank, Part { memory: &ring.memory, at, length }, true),
             };
             match packet {
@@ -145,7 +145,7 @@ impl<W: Wire> Engine<W> {
         let peer = self.peers.get_mut(&from).expect("was reached");
         let mut was_closed = || peer.failover.as_mut().is_some_and(|failover| failover.take_closed(ring));
         if !peer.rings.leave(ring) && !was_closed() {
-            return Err(Lost::Broken("it took back a ring that it has not given"));
+            return Err(Lost::Broken("it withdrew a ring that it had not given"));
         }
         self.reply(from, Body::Left { ring });
         Ok(())

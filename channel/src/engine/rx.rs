@@ -13,9 +13,9 @@ use crate::slab::Id;
 use crate::wire::{Event, Lane, Part, RailKind, Rank, Wire};
 
 /// A packet for a request that does not exist, or belongs to another rank.
-pub(super) const STRAY: Lost = Lost::Broken("a packet for no request of it");
+pub(super) const STRAY: Lost = Lost::Broken("it named a request that is not its own");
 /// A packet that the peer may send only after an answer. Without this, answers to a peer that takes none would be kept without bound.
-pub(super) const HASTY: Lost = Lost::Broken("it said the next before it had an answer");
+pub(super) const HASTY: Lost = Lost::Broken("it sent the next request before an answer");
 
 impl<W: Wire> Engine<W> {
     pub(super) fn take_events(&mut self) -> usize {
@@ -52,7 +52,7 @@ impl<W: Wire> Engine<W> {
                     if let Some(record) = self.peers.get_mut(&peer) {
                         let told = record.rings.incoming.as_mut().map(|ring| ring.half.told());
                         if told != Some(Ok(())) {
-                            self.fail(peer, Lost::Broken("it told of a message in a ring that has no room for it"));
+                            self.fail(peer, Lost::Broken("it announced a message to a full or missing ring"));
                         }
                     }
                 }
@@ -105,7 +105,7 @@ impl<W: Wire> Engine<W> {
         match packet.body {
             Body::Control => return Ok(true),
             // Peers send this through queues only. It may end the peer, or its ring, which is being read.
-            Body::Cut { .. } if by_ring => return Err(Lost::Broken("it said by a ring that a rail is cut")),
+            Body::Cut { .. } if by_ring => return Err(Lost::Broken("it reported a cut rail through a ring")),
             Body::Cut { rail, epoch, heard, came } => {
                 return self.peer_cut(Lane { peer: from, rail: rail.into() }, epoch, heard, came).map(|()| true);
             }

@@ -45,7 +45,7 @@ impl Arrivals {
         let Some(place) = ring.place().filter(|_| came.len() < ring.shape.slots as usize) else { return Ok(None) };
         let (at, length) = match ring.look(wire.word(memory, RING + place)) {
             Look::Empty => return Ok(None),
-            Look::Broken => return Err(Lost::Broken("a mark in its pipe that it cannot have written")),
+            Look::Broken => return Err(Lost::Broken("a mark in its pipe is invalid")),
             Look::Message { at, length } => (RING + at, length),
         };
         let mut head = [0; LONGEST];
@@ -70,7 +70,7 @@ impl Arrivals {
         let Arrivals::Bytes { size, head, tail, .. } = self else { return Ok(false) };
         let value = if low { extend(*head, value) } else { value };
         if value < *head || value - *tail > *size {
-            return Err(Lost::Broken("a head pointer in its pipe that it cannot have"));
+            return Err(Lost::Broken("a head pointer of its pipe is out of range"));
         }
         Ok(std::mem::replace(head, value) != value)
     }

@@ -112,7 +112,7 @@ impl<M> Getting<M> {
     pub fn end(&mut self, total: u64) -> Result<(), Lost> {
         match self.end.replace(total) {
             None => Ok(()),
-            Some(_) => Err(Lost::Broken("it has ended its pipe twice")),
+            Some(_) => Err(Lost::Broken("it ended its pipe twice")),
         }
     }
 
@@ -122,7 +122,7 @@ impl<M> Getting<M> {
             self.remote.is_none() && self.moving.is_none() && self.bounced.is_none() && arrivals.front().is_none();
         match self.end {
             Some(total) if nothing_left && total != self.got => {
-                Err(Lost::Broken("it has ended its pipe before the last byte had come"))
+                Err(Lost::Broken("it ended its pipe before the last byte"))
             }
             end => Ok(end.is_some() && nothing_left),
         }
@@ -164,7 +164,7 @@ impl<M> Getting<M> {
                 }
                 Chunk::Offer { length, key } => self.meet(arrivals, Some(key), length)?,
                 Chunk::Announce { length } => self.meet(arrivals, None, length)?,
-                Chunk::Fin { .. } => return Err(Lost::Broken("it has written what nobody asked for")),
+                Chunk::Fin { .. } => return Err(Lost::Broken("it reported a write that was not requested")),
             }
         }
         self.got += taken as u64;
@@ -173,7 +173,7 @@ impl<M> Getting<M> {
 
     fn meet(&mut self, arrivals: &mut Arrivals, from: Option<Key>, length: u64) -> Result<(), Lost> {
         if length > LONGEST {
-            return Err(Lost::Broken("it offers more bytes than there are"));
+            return Err(Lost::Broken("it offered more than 2^62 bytes"));
         }
         arrivals.pop();
         self.went_on = true;
@@ -221,7 +221,7 @@ impl<M> Getting<M> {
                         self.went_on = true;
                         self.moved(wire, lane);
                     }
-                    (None, Some(_)) => return Err(Lost::Broken("it goes on before it has written what it announced")),
+                    (None, Some(_)) => return Err(Lost::Broken("it sent data before the write that it had announced")),
                     _ => return Ok(None),
                 }
             }

@@ -409,7 +409,7 @@ impl<M> Pipe<M> {
                 }
                 Control::Close if self.peer_shut => self.peer_closed = true,
                 Control::Close => {
-                    return Err(Lost::Broken("it has closed its pipe before it said that it gets no more"));
+                    return Err(Lost::Broken("it closed its pipe before it stopped its gets"));
                 }
                 answer => self.putting.answered(wire, &mut self.post, answer)?,
             }

@@ -76,7 +76,7 @@ impl Chunk {
             _ => (Chunk::Data, false),
         };
         if !fits {
-            return Err(Lost::Broken("what stands in its ring is no chunk of a pipe"));
+            return Err(Lost::Broken("its pipe has a malformed chunk"));
         }
         Ok((chunk, (word(head, 0) >> 32) as u32))
     }
@@ -120,7 +120,7 @@ pub(super) fn next_control<W: Wire>(
     ring: &mut Receiver,
 ) -> Result<Option<Control>, Lost> {
     let Some(place) = ring.place() else { return Ok(None) };
-    let broken = Lost::Broken("what stands in the control of its pipe is none");
+    let broken = Lost::Broken("its pipe has a malformed control message");
     let (at, length) = match ring.look(wire.word(memory, CONTROL + place)) {
         Look::Empty => return Ok(None),
         Look::Broken => return Err(broken),

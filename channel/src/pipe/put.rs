@@ -60,7 +60,7 @@ enum How {
     },
 }
 
-const NO_ANSWER: Lost = Lost::Broken("it answers a put that is not under way");
+const NO_ANSWER: Lost = Lost::Broken("it answered a put that is not in flight");
 
 impl<M> Putting<M> {
     /// The sending half; `None` if memory is exhausted.
@@ -156,7 +156,7 @@ impl<M> Putting<M> {
                         Some(_) => return Err(NO_ANSWER),
                     };
                     if length == 0 || length > (put.length - put.at) as u64 {
-                        return Err(Lost::Broken("it wants other bytes of a put than there are"));
+                        return Err(Lost::Broken("it requested an invalid number of bytes of a put"));
                     }
                     let length = length as usize;
                     let from = Part { memory: &put.memory, at: put.at, length };
@@ -234,7 +234,7 @@ impl<M> Putting<M> {
 
     /// Applies the peer's tail pointer, or its low bits. Returns whether it is new.
     pub fn tail(&mut self, value: u64, low: bool) -> Result<bool, Lost> {
-        let beyond = Lost::Broken("a tail pointer in its pipe that it cannot have");
+        let beyond = Lost::Broken("a tail pointer of its pipe is out of range");
         match &mut self.way {
             Way::Bytes { head, tail, .. } => {
                 let value = if low { extend(*tail, value) } else { value };
@@ -266,7 +266,7 @@ impl<M> Putting<M> {
             && value > *freed
         {
             if value - *freed > u64::from(ring.flying()) {
-                return Err(Lost::Broken("a tail pointer in its pipe that it cannot have"));
+                return Err(Lost::Broken("a tail pointer of its pipe is out of range"));
             }
             ring.freed(value as u32)?;
             *freed = value;

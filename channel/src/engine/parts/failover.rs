@@ -136,7 +136,7 @@ impl<M> Failover<M> {
         let sent = items.iter().filter(|item| by_queue(item)).count() as u32;
         let received = came.wrapping_sub(went.wrapping_sub(sent));
         if received > sent {
-            return Err(Lost::Broken("it received what was not sent"));
+            return Err(Lost::Broken("it reported more packets than were sent"));
         }
         let mut left = received;
         let took_effect = |item: &Item<M>| {

@@ -52,7 +52,7 @@ impl<M> Inbound<M> {
         match &self.gathering {
             None if at == 0 => Ok(true),
             Some(begun) if begun.at == at && (begun.envelope, begun.sync) == (envelope, sync) => Ok(false),
-            _ => Err(Lost::Broken("a piece that is not the next of its message")),
+            _ => Err(Lost::Broken("a piece is not the next of its message")),
         }
     }
 

@@ -46,7 +46,7 @@ impl<M> Rings<M> {
     /// Records a ring that the peer has given. `window` is the most packets in flight to it.
     pub fn joined(&mut self, ring: u16, shape: Shape, key: Key, window: u32) -> Result<(), Lost> {
         if !shape.is_sound() || self.out.is_some() {
-            return Err(Lost::Broken("it offered a ring that cannot be"));
+            return Err(Lost::Broken("it offered an invalid or second ring"));
         }
         self.out = Some(Sender::new(ring, shape, key).turning(shape.lap(window)));
         Ok(())

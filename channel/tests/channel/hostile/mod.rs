@@ -65,19 +65,23 @@ fn each_rule_is_named() {
     let piece = move |at| Body::Piece { envelope: Envelope { length: 300, ..long }, sync: None, at, length: 100 };
     type Row = (&'static str, u32, Box<dyn Fn(Id) -> Body>);
     let rows: Vec<Row> = vec![
-        ("it asks for more than the message has", 0, Box::new(move |id| cts(id, Mover::Copy, length + 1))),
-        ("it asks for more than the message has", 0, Box::new(move |id| cts(id, Mover::Write, (1 << 62) - 1))),
-        ("a packet for no request of it", 0, Box::new(move |_| cts(Id::from_wire(99 << 32).unwrap(), Mover::Copy, 1))),
-        ("a packet for no request of it", 0, Box::new(|id| Body::Fin { receiver: id, lanes: 1 })),
-        ("a packet for no request of it", 0, Box::new(|id| Body::Data { receiver: id, offset: 0, length: 0 })),
-        ("a packet for no request of it", 0, Box::new(|id| Body::Nak { receiver: id })),
-        ("it offered a ring that cannot be", 0, Box::new(move |_| join(5, 3))),
-        ("it offered a ring that cannot be", 0, Box::new(move |_| join(0, 2048))),
-        ("it offered a ring that cannot be", 0, Box::new(move |_| join(u32::MAX, u32::MAX))),
-        ("it took back a ring that it has not given", 0, Box::new(|_| Body::Leave { ring: 0 })),
+        ("it requested more bytes than the message has", 0, Box::new(move |id| cts(id, Mover::Copy, length + 1))),
+        ("it requested more bytes than the message has", 0, Box::new(move |id| cts(id, Mover::Write, (1 << 62) - 1))),
+        (
+            "it named a request that is not its own",
+            0,
+            Box::new(move |_| cts(Id::from_wire(99 << 32).unwrap(), Mover::Copy, 1)),
+        ),
+        ("it named a request that is not its own", 0, Box::new(|id| Body::Fin { receiver: id, lanes: 1 })),
+        ("it named a request that is not its own", 0, Box::new(|id| Body::Data { receiver: id, offset: 0, length: 0 })),
+        ("it named a request that is not its own", 0, Box::new(|id| Body::Nak { receiver: id })),
+        ("it offered an invalid or second ring", 0, Box::new(move |_| join(5, 3))),
+        ("it offered an invalid or second ring", 0, Box::new(move |_| join(0, 2048))),
+        ("it offered an invalid or second ring", 0, Box::new(move |_| join(u32::MAX, u32::MAX))),
+        ("it withdrew a ring that it had not given", 0, Box::new(|_| Body::Leave { ring: 0 })),
         ("it left a ring that it does not have", 0, Box::new(|_| Body::Left { ring: 0 })),
-        ("it speaks of connections where there is nothing to choose", 0, Box::new(|_| Body::Link { say: Say::Ask })),
-        ("a piece that is not the next of its message", 0, Box::new(move |_| piece(1))),
+        ("it sent a connection message where connections are fixed", 0, Box::new(|_| Body::Link { say: Say::Ask })),
+        ("a piece is not the next of its message", 0, Box::new(move |_| piece(1))),
         ("it sent more than the window", 1024, Box::new(|id| Body::Ack { sender: id })),
     ];
     for (rule, sequence, body) in rows {
@@ -96,10 +100,7 @@ fn each_rule_is_named() {
         while sim.step().is_some() {}
         let packet = |sequence, at| Packet { source: 0, sequence, values: Values::default(), body: piece(at) };
         assert_eq!(after(&mut sim, &packet(0, 0)), None);
-        assert_eq!(
-            after(&mut sim, &packet(1, second)),
-            Some(Lost::Broken("a piece that is not the next of its message"))
-        );
+        assert_eq!(after(&mut sim, &packet(1, second)), Some(Lost::Broken("a piece is not the next of its message")));
         assert_eq!(sim.engine(1).kept(), 0, "what had come of it");
     }
     let (mut sim, _) = job(1);
@@ -185,7 +186,7 @@ fn no_ring_says_that_a_rail_is_cut() {
         let id = sim.engine(1).receive(Select { context: 0, source: Some(0), tag: Some(77) }, Room::Allocate);
         sim.wake(1, 0);
         while sim.step().is_some() {}
-        let lost = Lost::Broken("it said by a ring that a rail is cut");
+        let lost = Lost::Broken("it reported a cut rail through a ring");
         let lost = Err(Error::Lost { rank: 0, lost });
         assert_eq!(sim.engine(1).completed().map(|done| (done.id, done.result)), Some((id, lost)));
     }
@@ -218,7 +219,7 @@ fn who_takes_no_answer_is_cut_off() {
             let packet = Packet { source: 0, sequence, values: Values::default(), body: body.clone() };
             after(&mut sim, &packet)
         });
-        assert_eq!(lost, Some(Lost::Broken("it said the next before it had an answer")), "{again:?}");
+        assert_eq!(lost, Some(Lost::Broken("it sent the next request before an answer")), "{again:?}");
     }
 }
 
@@ -234,7 +235,7 @@ fn what_cannot_be_written_is_refused_once() {
     let body = Body::Cts { sender, receiver, mover: Mover::Write, length: 100_000, keys: [None; RAILS] };
     let packet = |sequence| Packet { source: 0, sequence, values: Values::default(), body: body.clone() };
     assert_eq!(after(&mut sim, &packet(0)), None);
-    let unfit = Lost::Broken("a packet of a rendezvous that does not fit its state");
+    let unfit = Lost::Broken("a packet does not fit the state of its rendezvous");
     assert_eq!(after(&mut sim, &packet(1)), Some(unfit));
 }
 

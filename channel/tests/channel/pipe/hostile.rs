@@ -125,7 +125,11 @@ fn a_peer_gets_no_more_of_a_buffer_than_there_is() {
         write(&mut sim, to, CONTROL, &[3, length, to.address, to.key], 1);
         let done = sim.engine(1).completed().expect("its put has ended");
         let Err(Error::Lost { rank: 0, lost }) = done.result else { panic!("{length}: {:?}", done.result) };
-        assert_eq!(lost.to_string(), "it broke the protocol: it wants other bytes of a put than there are", "{length}");
+        assert_eq!(
+            lost.to_string(),
+            "it broke the protocol: it requested an invalid number of bytes of a put",
+            "{length}"
+        );
     }
 }
 
@@ -167,8 +171,5 @@ fn offers_are_checked() {
     let mut sim = Sim::new(1, 2, Conditions::default(), &Config::default()).unwrap();
     let (id, _) = sim.engine(0).pipe_open(1, Pipe::default()).unwrap();
     let error = sim.engine(0).pipe_join(id, b"no offer").unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "rank 1 is lost: it broke the protocol: what it has offered as its end of a pipe is none"
-    );
+    assert_eq!(error.to_string(), "rank 1 is lost: it broke the protocol: its offer of a pipe is malformed");
 }
