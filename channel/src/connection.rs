@@ -141,12 +141,12 @@ impl Connection {
         Ok(Then { say, act })
     }
 
-    /// Returns whether the connection takes no room.
+    /// Returns true if the connection takes no room.
     pub fn is_none(self) -> bool {
         self == Connection::None
     }
 
-    /// Returns whether both sides have agreed and neither leaves, as far as this side knows.
+    /// Returns true if both sides have agreed and neither leaves, as far as this side knows.
     pub fn is_held(self) -> bool {
         self == Connection::Held
     }

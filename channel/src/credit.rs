@@ -37,13 +37,13 @@ impl SendCredits {
         self.balance().max(0) as u32
     }
 
-    /// Returns whether a message of this cost can be sent on credit.
+    /// Returns true if a message of this cost can be sent on credit.
     #[inline(always)]
     pub fn affords(&self, cost: u64) -> bool {
         i64::from(self.balance()) >= cost as i64
     }
 
-    /// Returns whether an envelope of this cost, at most that of a [`SHORT`] message, can be sent, on credit or on overdraft.
+    /// Returns true if an envelope of this cost, at most that of a [`SHORT`] message, can be sent, on credit or on overdraft.
     #[inline]
     pub fn can_overdraw(&self, cost: u32, overdraft: u32) -> bool {
         i64::from(self.balance()) + i64::from(overdraft) >= i64::from(cost)

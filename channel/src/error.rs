@@ -98,7 +98,7 @@ pub enum Error {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Lost {
-    /// The launcher reported that the rank died.
+    /// The job reported that the rank died.
     #[error("it died")]
     Died,
     /// The rank had ended its part of the job.

@@ -292,7 +292,7 @@ impl<R, M> Matching<R, M> {
         self.unexpected.push(label, message);
     }
 
-    /// Returns whether a posted receive could match a message from this source.
+    /// Returns true if a posted receive could match a message from this source.
     pub fn wants(&self, source: Rank) -> bool {
         self.kinds[2] + self.kinds[3] > 0 || self.wanted.get(source as usize).is_some_and(|count| *count > 0)
     }
@@ -319,12 +319,12 @@ impl<R, M> Matching<R, M> {
         those.into_iter().filter_map(|id| self.unexpected.remove(id)).map(|message| message.what).collect()
     }
 
-    /// Returns whether a posted receive matches this message.
+    /// Returns true if a posted receive matches this message.
     pub fn is_wanted(&self, label: Label) -> bool {
         label.keys().iter().zip(self.kinds).any(|(key, posted)| posted > 0 && self.posted.first(*key).is_some())
     }
 
-    /// Returns whether no receive is posted and no message is unexpected.
+    /// Returns true if no receive is posted and no message is unexpected.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.posted.places.is_empty() && self.unexpected.places.is_empty()

@@ -118,7 +118,7 @@ impl PollingSet {
         }
     }
 
-    /// Returns whether the set has room for one more peer.
+    /// Returns true if the set has room for one more peer.
     pub fn has_room(&self) -> bool {
         self.members.len() < self.cap
     }
@@ -161,7 +161,7 @@ impl PollingSet {
         self.members.len()
     }
 
-    /// Returns whether the set is empty.
+    /// Returns true if the set is empty.
     pub fn is_empty(&self) -> bool {
         self.members.is_empty()
     }

@@ -48,7 +48,7 @@ impl Marker {
         [Marker::Last, Marker::Immediate, Marker::Second].into_iter().find(|marker| marker.is_kept_by(rail))
     }
 
-    /// Returns whether the rail gives the guarantee that this marker needs. Without it the receiver could see torn
+    /// Returns true if the rail gives the guarantee that this marker needs. Without it the receiver could see torn
     /// messages.
     #[inline]
     pub fn is_kept_by(self, rail: &Rail) -> bool {
@@ -70,7 +70,7 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Returns whether the size is within the limits that a peer may ask for.
+    /// Returns true if the size is within the limits that a peer may ask for.
     #[inline]
     pub fn is_sound(self) -> bool {
         (2..=1024).contains(&self.slots) && (64..=65_536).contains(&self.bytes) && self.bytes.is_multiple_of(8)
@@ -195,7 +195,7 @@ impl Sender {
         Some(Spot { at: mark_at - length, mark_at, mark })
     }
 
-    /// Returns whether the ring turns after the next message, of `length` bytes.
+    /// Returns true if the ring turns after the next message, of `length` bytes.
     #[inline(always)]
     fn turns(&self, length: usize) -> bool {
         length <= LINE - MARK && self.next.mark_at >= self.next.turns_from && self.flying() == 0
@@ -285,7 +285,7 @@ impl Receiver {
         self
     }
 
-    /// Returns whether any message has arrived in the ring.
+    /// Returns true if any message has arrived in the ring.
     #[inline]
     pub fn is_used(&self) -> bool {
         self.seen != 0 || self.next.stamp != 1

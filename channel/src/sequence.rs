@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-/// Returns whether a wrapping value is at or past another: less than half the range ahead.
+/// Returns true if a wrapping value is at or past another: less than half the range ahead.
 #[inline]
 pub(crate) fn reached(value: u32, other: u32) -> bool {
     value.wrapping_sub(other) < 1 << 31
@@ -32,7 +32,7 @@ impl Outgoing {
         self.window - self.flying()
     }
 
-    /// Returns whether the peer has acknowledged a packet.
+    /// Returns true if the peer has acknowledged a packet.
     #[inline]
     pub fn is_heard(&self) -> bool {
         self.acked != 0
@@ -150,7 +150,7 @@ impl<P> Incoming<P> {
         self.expected = self.expected.wrapping_add(1);
     }
 
-    /// Returns whether any packet is held.
+    /// Returns true if any packet is held.
     #[inline]
     pub fn is_holding(&self) -> bool {
         !self.held.is_empty()

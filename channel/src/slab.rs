@@ -42,7 +42,7 @@ fn later(generation: NonZeroU32) -> NonZeroU32 {
 pub struct Slab<T> {
     places: Vec<(NonZeroU32, Option<T>)>,
     free: Vec<u32>,
-    /// Generation of a new slot: at least that of any slot that was freed.
+    /// Generation of a new slot: later than that of any number issued for a slot that was deallocated.
     first: NonZeroU32,
     /// Most slots so far.
     most: usize,
@@ -123,7 +123,7 @@ impl<T> Slab<T> {
         self.most
     }
 
-    /// Returns whether no value is stored.
+    /// Returns true if no value is stored.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -72,7 +72,7 @@ pub enum Stripe {
 pub struct Rails(u8);
 
 impl Rails {
-    /// Returns whether the set contains `rail`.
+    /// Returns true if the set contains `rail`.
     pub fn has(self, rail: usize) -> bool {
         self.0 >> rail & 1 == 1
     }
@@ -82,7 +82,7 @@ impl Rails {
         self.0.count_ones() as usize
     }
 
-    /// Returns whether the set is empty.
+    /// Returns true if the set is empty.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
@@ -215,7 +215,7 @@ impl Weights {
         rails.iter().reduce(|most, rail| if self.now[rail] > self.now[most] { rail } else { most })
     }
 
-    /// Returns whether rails pull pieces.
+    /// Returns true if rails pull pieces.
     pub fn pulls(&self) -> bool {
         self.policy == Stripe::Pull
     }

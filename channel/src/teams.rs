@@ -35,7 +35,7 @@ impl Teams {
         self.closed.insert(first, last);
     }
 
-    /// Returns whether a context is closed.
+    /// Returns true if a context is closed.
     #[inline]
     pub fn is_closed(&self, context: u32) -> bool {
         !self.closed.is_empty() && self.closed.range(..=context).next_back().is_some_and(|(_, last)| context <= *last)

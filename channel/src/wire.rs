@@ -216,7 +216,7 @@ pub struct Busy;
 /// Reason why a lane has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Why {
-    /// The launcher reported that the rank died.
+    /// The job reported that the rank died.
     Died,
     /// The rank has left the job.
     Left,
@@ -338,7 +338,7 @@ pub trait Wire {
         let _ = but;
         0
     }
-    /// Returns whether a peer shares memory with this rank. All rails to such a peer, and no others, are
+    /// Returns true if a peer shares memory with this rank. All rails to such a peer, and no others, are
     /// [`RailKind::Memory`]. The answer never changes, and is the same at both ranks.
     fn is_near(&self, peer: Rank) -> bool {
         let _ = peer;
@@ -348,7 +348,7 @@ pub trait Wire {
     /// memory that requests to this peer named.
     fn sever(&mut self, peer: Rank);
 
-    /// Returns whether a failed lane is [`Cut`](Event::Cut) and its requests are [drained](Self::take_back) if there
+    /// Returns true if a failed lane is [`Cut`](Event::Cut) and its requests are [drained](Self::take_back) if there
     /// are several rails. If not, a failed lane ends with its peer.
     fn fails_over(&self) -> bool {
         false
@@ -383,13 +383,13 @@ pub trait Wire {
         let _ = (peer, ring);
         None
     }
-    /// Returns whether this rank can put to a peer's [`ring`](Self::ring) of `length` bytes by this key. Called once,
+    /// Returns true if this rank can put to a peer's [`ring`](Self::ring) of `length` bytes by this key. Called once,
     /// before the first put, where there is no other path.
     fn reaches(&mut self, lane: Lane, key: Key, length: usize) -> bool {
         let _ = (lane, key, length);
         true
     }
-    /// Returns whether a `Put` can use a lane that is up. Where sends use another transport the lane may have to be
+    /// Returns true if a `Put` can use a lane that is up. Where sends use another transport the lane may have to be
     /// connected first; the call starts that.
     fn opens(&mut self, lane: Lane) -> bool {
         let _ = lane;
@@ -399,9 +399,9 @@ pub trait Wire {
     fn leave(&mut self, lane: Lane, key: Key) {
         let _ = (lane, key);
     }
-    /// Returns whether this rank can read memory that the peer offers on this lane. Called when a mover is chosen.
+    /// Returns true if this rank can read memory that the peer offers on this lane. Called when a mover is chosen.
     fn reads(&mut self, lane: Lane) -> bool;
-    /// Returns whether the peer may send the offered message sooner than this rank would read it, because the peer is
+    /// Returns true if the peer may send the offered message sooner than this rank would read it, because the peer is
     /// blocked and idle.
     fn may_send_faster(&mut self, lane: Lane, offered: Key) -> bool {
         let _ = (lane, offered);
@@ -448,9 +448,9 @@ pub trait Wire {
     fn poll(&mut self) -> Option<Event<Self::Memory>>;
     /// Current time in nanoseconds, from an arbitrary origin.
     fn now(&self) -> u64;
-    /// Time of the next necessary [`poll`](Self::poll) if no event arrives earlier. `None` if no posted
-    /// request is unacknowledged and no acknowledgement to a peer is pending. A rank that leaves the job
-    /// waits until then.
+    /// Time of the next necessary [`poll`](Self::poll) if no event arrives earlier. It is set while a posted
+    /// request is not known to have arrived, or an acknowledgement to a peer is pending. While it is set, a
+    /// rank that leaves the job waits.
     fn due(&self) -> Option<u64> {
         None
     }

@@ -67,7 +67,7 @@ impl Incoming {
         [self.expected, self.newest]
     }
 
-    /// Returns whether enough packets are unacknowledged that the peer may stall.
+    /// Returns true if enough packets are unacknowledged that the peer may stall.
     pub fn is_full(&self, settings: &Settings) -> bool {
         self.untold >= settings.every
     }

@@ -247,7 +247,7 @@ impl<P> Outgoing<P> {
         }
     }
 
-    /// Returns whether a rail may be used: it has few consecutive losses, or is due for another try.
+    /// Returns true if a rail may be used: it has few consecutive losses, or is due for another try.
     pub fn trusts(&self, rail: usize, now: u64) -> bool {
         let (missed, tried) = self.missed[rail];
         missed < MISSED || now >= tried + self.tried_after

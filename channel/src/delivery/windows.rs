@@ -97,7 +97,7 @@ pub(super) struct Windows {
 /// Tokens of pieces have this bit and not the one above it, unlike tokens of requests and pipes.
 const TOKEN: u64 = 1 << 30;
 
-/// Returns whether a token belongs to pieces.
+/// Returns true if a token belongs to pieces.
 pub(super) fn is_token(token: u64) -> bool {
     token >> 30 & 3 == 1
 }
@@ -109,7 +109,7 @@ impl<M> Default for Writes<M> {
 }
 
 impl<M> Writes<M> {
-    /// Returns whether a request can be posted while `kept` packets are kept.
+    /// Returns true if a request can be posted while `kept` packets are kept.
     pub fn has_work(&self, kept: usize) -> bool {
         self.jobs.front().is_some_and(|job| job.to.is_some() || kept < COPIES)
     }

@@ -73,7 +73,7 @@ impl<W: Wire> Engine<W> {
     }
 
     /// Handles an RTS that is next in the ring of a peer, if a receive into memory waits for its message.
-    /// Returns whether it did.
+    /// Returns true if it did.
     #[inline(never)]
     pub(super) fn take_announced(&mut self, rank: Rank) -> bool {
         let Some(peer) = self.peers.get_mut(&rank) else { return false };

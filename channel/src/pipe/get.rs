@@ -77,12 +77,12 @@ impl<M> Getting<M> {
         }
     }
 
-    /// Returns whether no buffer waits and no transfer is in flight.
+    /// Returns true if no buffer waits and no transfer is in flight.
     pub fn is_idle(&self) -> bool {
         self.gets.is_empty() && self.moving.is_none()
     }
 
-    /// Returns whether the next bytes are in a buffer of the peer.
+    /// Returns true if the next bytes are in a buffer of the peer.
     pub fn is_remote(&self) -> bool {
         self.remote.is_some() && self.bounced.is_none()
     }
@@ -103,7 +103,7 @@ impl<M> Getting<M> {
         }
     }
 
-    /// Returns whether the peer has continued since the last answer, and so has received it. Resets the flag.
+    /// Returns true if the peer has continued since the last answer, and so has received it. Resets the flag.
     pub fn went_on(&mut self) -> bool {
         std::mem::take(&mut self.went_on)
     }
@@ -116,7 +116,7 @@ impl<M> Getting<M> {
         }
     }
 
-    /// Returns whether all bytes of an ended stream were got.
+    /// Returns true if all bytes of an ended stream were got.
     pub fn is_over(&self, arrivals: &Arrivals) -> Result<bool, Lost> {
         let nothing_left =
             self.remote.is_none() && self.moving.is_none() && self.bounced.is_none() && arrivals.front().is_none();

@@ -118,7 +118,7 @@ enum Phase {
 const TOKEN: u64 = 1 << 31;
 const OF_PUT: u64 = 1 << 30;
 
-/// Returns whether a token belongs to a pipe.
+/// Returns true if a token belongs to a pipe.
 pub(crate) fn is_token(token: u64) -> bool {
     token & TOKEN != 0
 }
@@ -351,23 +351,24 @@ impl<M> Pipe<M> {
         Count { got: self.getting.got, ..self.post.count }
     }
 
-    /// Returns whether the next bytes are in a buffer of the peer: only a get into a buffer that the pipe owns moves them without a bounce.
+    /// Returns true if the next bytes are in a buffer of the peer. Only a get into a buffer that the pipe
+    /// owns moves them without a bounce.
     pub(crate) fn is_remote(&self) -> bool {
         self.getting.is_idle() && self.getting.is_remote()
     }
 
-    /// Returns whether the peer is lost.
+    /// Returns true if the peer is lost.
     pub fn is_gone(&self) -> bool {
         self.gone
     }
 
-    /// Returns whether an operation waits for the wire or the peer, so that the pipe needs progress calls.
+    /// Returns true if an operation waits for the wire or the peer, so that the pipe needs progress calls.
     pub fn is_active(&self) -> bool {
         let busy = !self.putting.is_idle() || !self.getting.is_idle();
         busy || self.is_refused() || (self.phase >= Phase::Closing && !self.gone)
     }
 
-    /// Returns whether the peer waits for a message that this end has not posted yet.
+    /// Returns true if the peer waits for a message that this end has not posted yet.
     pub fn is_needed(&self) -> bool {
         let untold = match self.phase {
             Phase::Open | Phase::Closed => false,
@@ -377,13 +378,13 @@ impl<M> Pipe<M> {
         !self.gone && self.post.is_joined() && (!self.putting.is_idle() || self.is_refused() || untold)
     }
 
-    /// Returns whether the wire has refused a request that must be posted again.
+    /// Returns true if the wire has refused a request that must be posted again.
     pub fn is_refused(&self) -> bool {
         !self.gone && self.post.is_joined() && (self.post.is_refused() || !self.to_tell.is_empty())
     }
 
-    /// Returns whether the pipe's memory can be freed: the program has closed this end, and the peer has closed its end, is lost or
-    /// never joined.
+    /// Returns true if the pipe's memory can be freed: the program has closed this end, and the peer has
+    /// closed its end, is lost or never joined.
     pub fn is_finished(&self) -> bool {
         let both = self.phase == Phase::Closed && self.peer_closed && !self.is_refused();
         both || ((self.gone || self.void) && self.phase >= Phase::Closing)
@@ -425,7 +426,7 @@ impl<M> Pipe<M> {
         Ok(())
     }
 
-    /// Returns whether bytes, room or the peer's end has arrived since the last call.
+    /// Returns true if bytes, room or the peer's end has arrived since the last call.
     pub(crate) fn take_heard(&mut self) -> bool {
         std::mem::take(&mut self.heard)
     }

@@ -83,7 +83,7 @@ impl Chunk {
 }
 
 impl Control {
-    /// Returns whether the message answers a put of the peer.
+    /// Returns true if the message answers a put of the peer.
     pub fn is_answer(self) -> bool {
         !matches!(self, Control::End { .. } | Control::Shut | Control::Close)
     }

@@ -74,7 +74,7 @@ impl Post {
         self.to.is_some()
     }
 
-    /// Returns whether a request may be posted. Posts a refused mark first.
+    /// Returns true if a request may be posted. Posts a refused mark first.
     pub fn is_free<W: Wire>(&mut self, wire: &mut W) -> bool {
         self.refused = false;
         if self.to.is_none() {

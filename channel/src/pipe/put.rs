@@ -79,7 +79,7 @@ impl<M> Putting<M> {
         Some(Putting { way, puts, answer: None, sent: 0, over: false, closed: false, ended })
     }
 
-    /// Returns whether no buffer is in flight.
+    /// Returns true if no buffer is in flight.
     pub fn is_idle(&self) -> bool {
         self.puts.is_empty()
     }

@@ -80,7 +80,7 @@ impl Memory {
         self.length
     }
 
-    /// Returns whether the length is 0.
+    /// Returns true if the length is 0.
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
