@@ -141,7 +141,7 @@ pub enum Misconfigured {
     /// A part of the text is neither `FIELD=VALUE` nor the name of a configuration.
     #[error("{0:?} is neither FIELD=VALUE nor one of {all}", all = named::names())]
     NoValue(String),
-    /// Marker asked for.
+    /// No rail supports the marker: receivers could see torn messages.
     #[error(
         "marker is {asked}, which no rail here keeps: {needs}; marker=rail takes what there is, or rings=0 does without"
     )]

@@ -17,7 +17,7 @@ pub struct Status {
     pub length: u64,
 }
 
-/// Why a request failed.
+/// Reason why a request failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -43,7 +43,7 @@ pub struct Packet {
 pub struct Values {
     /// Every packet before this sequence number has been received.
     pub ack: u32,
-    /// Total bytes of eager messages that the peer may have sent since the start.
+    /// Total credit granted since the start, in bytes of unreceived messages with their envelopes.
     pub granted: u32,
     /// Total slots of the ring that were freed since it was made.
     pub freed: u32,

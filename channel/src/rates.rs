@@ -12,8 +12,7 @@ const TRIALS: u32 = 8;
 /// `SOON`: bytes of a class, counted at its shortest length, before the second trial. `LAP`: bytes that each
 /// way moves in that trial and in later ones. Packet memory is new to both processes in the first lap, and
 /// slow. `LAP` is twice a ring's default size. Later trials are as long, since messages in the opposite
-/// Number of trial lengths between the starts of two later trials. In between, the choice is checked at every
-/// trial length for packets that have become slower.
+/// direction slow the first few after a change.
 const SOON: u64 = 16 << 20;
 const LAP: u64 = 8 << 20;
 /// Number of trial lengths between the starts of two later trials. In between, the choice is checked at every

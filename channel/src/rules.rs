@@ -25,7 +25,7 @@ pub enum Path {
     Datagram,
     /// Rendezvous, written or read in place.
     Move,
-    /// Rendezvous, with datagrams into place; without checksums where the adapter computes them.
+    /// Rendezvous, with datagrams into place. Exists only without checksums, on adapters that support it.
     DatagramMove,
     /// Rendezvous, copied in packets on one of the first three paths. Always exists.
     Copy,

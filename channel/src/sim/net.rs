@@ -445,7 +445,7 @@ impl Net {
             }
             Flying::Write { from: source, from_at, length, to: key, at, token } => {
                 target(place, *key, *at, *length).map(|memory| {
-                    // Reads the bytes now: a sender that changes them before the completion is detected.
+                    // Reads the bytes only now, which exposes a sender that changes them before the completion.
                     memory.write(*at, &source.slice(*from_at, *length));
                     done = Some(*token);
                     None

@@ -68,7 +68,7 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// Returns whether all peers have datagrams and some have connections.
+    /// Returns true if all peers have datagrams and some have connections.
     pub fn is_mixed(&self) -> bool {
         [RailKind::Connection, RailKind::Datagram]
             .iter()
