@@ -1,4 +1,4 @@
-//! A peer that does to an engine what a fuzzer finds: the body of `channel/tests/channel/hostile`.
+//! Fuzz target: a hostile peer of an engine, with the body of `channel/tests/channel/hostile`.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! What can be chosen, by a program or by a text.
+//! Configuration of a rank's engine, set by a program or parsed from text.
 
 mod fields;
 mod named;
@@ -12,74 +12,79 @@ use crate::ring::{Marker, Shape};
 use crate::rules::{Rules, RulesError};
 use crate::striping::{Spread, Stripe};
 
-/// Sizes and limits of a rank. Ranks may differ in all but `floor`.
+/// Sizes and limits of a rank. `floor`, `marker`, `overdraft` and `paths` must be the same at all ranks; the
+/// others may differ.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// The longest message that is sent unasked, in bytes; as `zero_copy_from`, for where no [`rules`](Self::rules) are given.
+    /// Longest message that is sent eagerly, in bytes. Used, like `zero_copy_from`, only if no
+    /// [`rules`](Self::rules) are given.
     pub eager: usize,
-    /// The rings.
+    /// Size of each ring.
     pub ring: Shape,
-    /// How it is told that a message in a ring is whole; the cheapest that the rail keeps, if none is given. The same at all ranks.
+    /// Method by which a ring's receiver detects a complete message. `None`: the cheapest that the rail
+    /// supports. The same at all ranks.
     pub marker: Option<Marker>,
-    /// Rings that a rank has for its peers at most, near ones and others apart.
+    /// Most rings that a rank gives its peers; peers on its host and other peers are counted apart.
     pub rings: usize,
-    /// The packets after which a peer gets one.
+    /// Number of packets from a peer after which that peer gets a ring.
     pub ring_after: u32,
-    /// How rings are polled.
+    /// Order in which rings are polled.
     pub order: Order,
-    /// Packets to one peer that are not acknowledged at most.
+    /// Most packets to one peer that may be unacknowledged.
     pub window: u32,
-    /// Credit of each peer before its first message, in bytes: unreceived messages, 64 each beside their data. The same at all ranks.
+    /// Credit of each peer before its first message, in bytes of unreceived messages. Each message costs 64
+    /// bytes beside its data. The same at all ranks.
     pub floor: u32,
     /// Credit of all peers together beyond their floors, in bytes.
     pub budget: u32,
-    /// Bytes of announcements and short messages that a peer may leave unreceived beyond its credit, 64 each beside their data. A send
-    /// beyond that fails. The same at all ranks.
+    /// Bytes of RTS packets and short messages that a peer may leave unreceived beyond its credit. Each costs
+    /// 64 bytes beside its data. A send beyond the overdraft fails. The same at all ranks.
     pub overdraft: u32,
-    /// Nanoseconds after which a credit is told by a packet of its own, if none goes that way.
+    /// Delay before pending credits are sent in a packet of their own, in ns.
     pub credit_delay: u64,
-    /// Bytes from which on a message is not copied in packets, if memory can be registered.
+    /// Shortest message that is moved without copies, in bytes, if its memory can be registered.
     pub zero_copy_from: u64,
-    /// By which rails packets go that may go by any.
+    /// Distribution of packets that may use any rail.
     pub spread: Spread,
-    /// How what is long is divided among rails.
+    /// Division of long messages among rails.
     pub stripe: Stripe,
-    /// Bytes of a stripe at least, on average.
+    /// Smallest average length of a stripe, in bytes.
     pub stripe_from: u64,
-    /// Whether a message that waits offers its memory to be read.
+    /// True if an RTS offers the sender's memory for the receiver to read.
     pub offer: bool,
-    /// Whether such memory is read though its owner waits and [may send it faster](crate::wire::Wire::may_send_faster); else that is
-    /// tried.
+    /// True if the receiver reads offered memory even if its sender is blocked and [may send it
+    /// faster](crate::wire::Wire::may_send_faster). If not, the engine measures both ways.
     pub read_waiting: bool,
-    /// Events, and packets of a ring, that one turn of progress takes at most.
+    /// Most events, and most packets of one ring, that one progress call handles.
     pub batch: usize,
-    /// Pipes of which nothing else is said.
+    /// Default configuration of a pipe.
     pub pipe: pipe::Config,
-    /// Which path a message takes; those that `eager` and `zero_copy_from` make, if none are given.
+    /// Path selection rules. `None`: the rules that `eager` and `zero_copy_from` imply.
     pub rules: Option<Rules>,
-    /// Connections that a rank has at most, where it has datagrams too.
+    /// Most connections of a rank that also has datagrams.
     pub connections: usize,
-    /// The messages after which it asks a peer for one.
+    /// Number of messages after which a rank asks a peer for a connection.
     pub connect_after: u32,
-    /// Whether those that windows and pipes have made count as well.
+    /// True if connections made by windows and pipes count towards `connections`.
     pub count_windows: bool,
-    /// By what packets go between hosts that have no ring. The same at all ranks.
+    /// Transport between ranks that share no memory. The same at all ranks.
     pub paths: Paths,
-    /// Queues that datagrams are sent by in turn.
+    /// Number of queues that send datagrams, used in turn.
     pub ud_lanes: usize,
-    /// Whether datagrams bring a checksum.
+    /// True if datagrams carry a checksum.
     pub checksum: bool,
 }
 
-/// By what packets go where there is no memory to share. An [`Engine`](crate::Engine) does not care: it is a matter of its wire.
+/// Transport between ranks that share no memory. The wire implements it; an [`Engine`](crate::Engine) does
+/// not depend on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Paths {
     /// A reliable connection for each pair.
     #[default]
     Connections,
-    /// Datagrams, acknowledged here ([`delivery`](crate::delivery)): one queue for all peers.
+    /// Datagrams, acknowledged by [`delivery`](crate::delivery): one queue for all peers.
     Datagrams,
-    /// Datagrams to all, and connections for the peers that are spoken with most.
+    /// Datagrams to all peers, and connections to the peers with the most traffic.
     Both,
 }
 
@@ -116,54 +121,54 @@ impl Default for Config {
     }
 }
 
-/// Which choice cannot be.
+/// Configuration error: an invalid value or text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Misconfigured {
-    /// A value.
+    /// A value is out of range.
     #[error("{field} is {value}, and must be {must}")]
     Value {
-        /// Of which field.
+        /// Name of the field.
         field: &'static str,
-        /// Which.
+        /// Value found.
         value: String,
-        /// What it must be.
+        /// Values allowed.
         must: &'static str,
     },
-    /// A text names a field that is none.
+    /// The text names an unknown field.
     #[error("there is no field {0:?}; there are {all}", all = fields::names())]
     Unknown(String),
-    /// A part of a text is no field and value, and no name.
+    /// A part of the text is neither `FIELD=VALUE` nor the name of a configuration.
     #[error("{0:?} is neither FIELD=VALUE nor one of {all}", all = named::names())]
     NoValue(String),
-    /// A marker that no rail keeps, so that messages could be seen torn.
+    /// No rail supports the marker: receivers could see torn messages.
     #[error(
         "marker is {asked}, which no rail here keeps: {needs}; marker=rail takes what there is, or rings=0 does without"
     )]
     Marker {
-        /// Which.
+        /// Marker asked for.
         asked: String,
-        /// What a rail must promise for it.
+        /// Guarantee that the marker needs from a rail.
         needs: &'static str,
     },
-    /// A text names a field twice.
+    /// The text sets a field twice.
     #[error("{0} is there twice")]
     Twice(&'static str),
-    /// Rules that are none.
+    /// The rules do not parse.
     #[error("rules: {0}")]
     Rules(#[from] RulesError),
-    /// A file of rules that cannot be read.
+    /// The file of rules cannot be read.
     #[error("rules: the file {path:?} cannot be read: {why}")]
     File {
-        /// Which.
+        /// Path of the file.
         path: String,
-        /// What the system says.
+        /// Error from the operating system.
         why: String,
     },
 }
 
 impl Misconfigured {
-    /// No rail keeps this one.
+    /// The error for a marker that no rail supports.
     pub(crate) fn marker(marker: Marker) -> Misconfigured {
         let needs = match marker {
             Marker::Last => "the last byte of a write must be seen last",
@@ -179,7 +184,7 @@ impl Misconfigured {
 }
 
 impl Config {
-    /// Whether all can be.
+    /// Checks that all values are in range.
     pub fn check(&self) -> Result<(), Misconfigured> {
         let wrong = |field, value: u64, must| Err(Misconfigured::Value { field, value: value.to_string(), must });
         if let Some(field) = FIELDS.iter().find(|field| !(field.holds)(self)) {

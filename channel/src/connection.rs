@@ -1,91 +1,96 @@
-//! The connections between two ranks that have datagrams too: made when both have room for them, given up when both have nothing under
-//! way there. One machine on each side, told of by packets that come in order.
+//! Connections between two ranks that also have datagrams. Both ranks make a connection when both have room,
+//! and give it up when neither has anything in flight on it. Each side runs one state machine. Its messages
+//! travel in packets, in order.
 //!
-//! Who speaks much asks; who is asked accepts or refuses, so that both keep their caps. Two that ask each other have both accepted.
-//! Who needs the place for another leaves: it sends nothing more by the connection and says so, behind all that it has sent. The
-//! other stays if it has something under way, and both go on; else it does the same, and has [left](Say::Left). When that is handled,
-//! all that came by the connection has come, and it is [gone](Say::Gone) on both sides. Of two that leave at once the lower rank
-//! goes on as if it had not.
+//! The rank with more traffic asks. Its peer accepts or refuses, so that both keep their caps. If both ask,
+//! both have accepted.
+//!
+//! A rank that needs the place for another peer leaves: it stops sending on the connection and says so after
+//! all that it sent there. A peer with requests in flight answers [`Stay`](Say::Stay), and both continue.
+//! Otherwise the peer stops as well and answers [`Left`](Say::Left). The rank handles that answer only after
+//! all packets of the connection have arrived; the connection is then [`Gone`](Say::Gone) on both sides. If
+//! both leave at once, the lower rank proceeds as if it had not asked to leave.
 
 use crate::rendezvous::Unfit;
 
-/// What is said of connections.
+/// A message of the connection protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Say {
-    /// Let us connect.
+    /// Asks for a connection.
     Ask,
-    /// Yes.
+    /// Accepts the connection.
     Accept,
-    /// No: there is no room.
+    /// Refuses the connection: no room.
     Refuse,
-    /// I send nothing more there; let us give it up.
+    /// Proposes to give the connection up. The sender sends nothing more on it.
     Leave,
-    /// Nor do I.
+    /// Agrees to give the connection up. The sender sends nothing more on it.
     Left,
-    /// No: something is under way there.
+    /// Declines to give the connection up: requests are in flight on it.
     Stay,
-    /// It is given up.
+    /// Confirms that the connection is given up.
     Gone,
 }
 
 impl Say {
-    /// In the order of their numbers in a packet.
+    /// All messages, ordered by their numbers in a packet.
     pub const ALL: [Say; 7] = [Say::Ask, Say::Accept, Say::Refuse, Say::Leave, Say::Left, Say::Stay, Say::Gone];
 }
 
-/// Where one side stands.
+/// State of a connection on one side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Connection {
-    /// There is none.
+    /// No connection.
     #[default]
     None,
-    /// This side has asked, and has kept room.
+    /// This side has asked, and has reserved room.
     Asked,
-    /// Both have agreed.
+    /// Both sides have agreed on the connection.
     Held,
-    /// This side sends nothing more there, and has said so.
+    /// This side has proposed to give the connection up, and sends nothing more on it.
     Leaving,
-    /// This side has answered so.
+    /// This side has agreed to give the connection up.
     Left,
 }
 
-/// What is to be done.
+/// Actions that a message requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Then {
-    /// The answer.
+    /// Message to send in answer.
     pub say: Option<Say>,
-    /// And beside that.
+    /// Change to the lanes.
     pub act: Option<Act>,
 }
 
-/// What is to be done with the lanes.
+/// Change to the lanes of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Act {
-    /// Have them connected, and used.
+    /// Connect the lanes and use them.
     Connect,
-    /// The peer has refused: the room is free.
+    /// The peer has refused: free the reserved room.
     Forget,
-    /// Nothing more goes there.
+    /// Send nothing more on the lanes.
     Stop,
-    /// They can be used again.
+    /// Use the lanes again.
     Resume,
-    /// Nothing more comes there: give them up, and the room.
+    /// Nothing more arrives on the lanes: disconnect them and free the room.
     Disconnect,
 }
 
-/// What a side knows when it is told something.
+/// Local state that decides the answer to a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Here {
-    /// There is room for one more.
+    /// Room for one more connection is available.
     pub has_room: bool,
-    /// Nothing is under way there but packets.
+    /// Nothing but packets is in flight on the connection.
     pub is_quiet: bool,
-    /// Of two that leave at once this one goes on as if it had not.
+    /// If both sides leave at once, this side proceeds as if it had not asked to leave.
     pub yields: bool,
 }
 
 impl Connection {
-    /// This side wants it, and has kept room.
+    /// Starts a request for a connection, for which this side has reserved room. `None` unless there is no
+    /// connection.
     pub fn ask(&mut self) -> Option<Say> {
         (*self == Connection::None).then(|| {
             *self = Connection::Asked;
@@ -93,7 +98,8 @@ impl Connection {
         })
     }
 
-    /// This side wants the room for another, and has nothing under way there.
+    /// Starts to give the connection up for another one. Requires that nothing is in flight on it. `None`
+    /// unless it is held.
     pub fn leave(&mut self) -> Option<Say> {
         (*self == Connection::Held).then(|| {
             *self = Connection::Leaving;
@@ -101,7 +107,7 @@ impl Connection {
         })
     }
 
-    /// The peer has said something.
+    /// Handles a message from the peer.
     ///
     /// ```
     /// use transom_channel::connection::{Act, Connection, Here, Say, Then};
@@ -114,7 +120,7 @@ impl Connection {
     /// ```
     ///
     /// # Errors
-    /// Nobody says that there.
+    /// [`Unfit`] if the message is not valid in this state.
     pub fn told(&mut self, say: Say, here: Here) -> Result<Then, Unfit> {
         use Connection::*;
         let (to, say, act) = match (*self, say) {
@@ -135,12 +141,12 @@ impl Connection {
         Ok(Then { say, act })
     }
 
-    /// It takes no room.
+    /// Returns true if the connection takes no room.
     pub fn is_none(self) -> bool {
         self == Connection::None
     }
 
-    /// Both have agreed, and neither leaves, as far as this side knows.
+    /// Returns true if both sides have agreed and neither leaves, as far as this side knows.
     pub fn is_held(self) -> bool {
         self == Connection::Held
     }

@@ -1,18 +1,20 @@
-//! Credits as values that only grow: how many bytes of unreceived messages a rank lets each peer send.
+//! Credits as values that only grow: the bytes of unreceived messages that a rank lets each peer send.
 //!
-//! Data needs credit: without it a message is announced, and its data stays at the sender. Announcements, and messages of at most
-//! [`SHORT`] bytes, go without credit too. They overdraw it, up to an *overdraft* that both sides know. So credit never keeps back
-//! an envelope that a receive may wait for, and the data that a receiver keeps is bounded.
+//! Data needs credit: without credit the sender sends an RTS, and keeps the data. An RTS, or a message of at
+//! most [`SHORT`] bytes, goes without credit too. It overdraws the account, up to an *overdraft* that both
+//! sides know. So missing credit never holds back an envelope that a receive may wait for, and the data that
+//! a receiver buffers is bounded.
 
 use crate::sequence::{Beyond, reached};
 
 /// Cost of an envelope in bytes: what each unreceived message costs its receiver beside its data.
 pub const HEADER: u32 = 64;
 
-/// The longest message that goes without credit, in bytes: it costs its receiver no more than its envelope does.
+/// The longest message that goes without credit, in bytes: its data costs the receiver at most as much as its
+/// envelope.
 pub const SHORT: u32 = HEADER;
 
-/// Peers that the budget is divided among at least.
+/// Smallest number of peers that the budget is divided among.
 const FEWEST: u32 = 8;
 
 /// A sender's credit at one peer.
@@ -23,7 +25,7 @@ pub struct SendCredits {
 }
 
 impl SendCredits {
-    /// The credit of a peer that has not been heard from: `floor` bytes.
+    /// Credit at a peer from which nothing was received yet: `floor` bytes.
     #[inline]
     pub fn new(floor: u32) -> SendCredits {
         SendCredits { granted: floor, spent: 0 }
@@ -35,13 +37,13 @@ impl SendCredits {
         self.balance().max(0) as u32
     }
 
-    /// Whether a message of this cost can be sent on credit.
+    /// Returns true if a message of this cost can be sent on credit.
     #[inline(always)]
     pub fn affords(&self, cost: u64) -> bool {
         i64::from(self.balance()) >= cost as i64
     }
 
-    /// Whether an envelope of this cost, at most that of a [`SHORT`] message, can be sent, on credit or on overdraft.
+    /// Returns true if an envelope of this cost, at most that of a [`SHORT`] message, can be sent, on credit or on overdraft.
     #[inline]
     pub fn can_overdraw(&self, cost: u32, overdraft: u32) -> bool {
         i64::from(self.balance()) + i64::from(overdraft) >= i64::from(cost)
@@ -59,7 +61,7 @@ impl SendCredits {
         self.spent = self.spent.wrapping_add(cost);
     }
 
-    /// Takes the value that the peer tells. Late values change nothing.
+    /// Applies a granted value received from the peer. Late values change nothing.
     #[inline]
     pub fn granted(&mut self, granted: u32) {
         if reached(granted, self.granted) {
@@ -88,7 +90,7 @@ impl CreditGrant {
         CreditGrant { limit: floor, arrived: 0, released: 0 }
     }
 
-    /// The value to tell the peer.
+    /// The granted value to report to the peer.
     #[inline]
     pub fn value(&self) -> u32 {
         self.released.wrapping_add(self.limit)
@@ -120,7 +122,7 @@ pub struct Budget {
     total: u32,
     left: u32,
     overdraft: u32,
-    /// Least that was ever left.
+    /// Smallest value of `left` so far.
     least: u32,
     active: u32,
     /// A peer's floor and share: its limit while there is enough for all.
@@ -134,19 +136,19 @@ impl Budget {
         Budget { floor, total, left: total, overdraft, least: total, active: 0, even: floor + total / FEWEST }
     }
 
-    /// Bytes of the shares that are granted.
+    /// Bytes of the shares granted now.
     #[inline]
     pub fn outstanding(&self) -> u32 {
         self.total - self.left
     }
 
-    /// Most bytes of them that were granted at once.
+    /// Most bytes of the shares granted at once.
     #[inline]
     pub fn peak(&self) -> u32 {
         self.total - self.least
     }
 
-    /// A peer sends for the first time, and gets a share.
+    /// Gives a share to a peer that sends for the first time.
     #[inline]
     pub fn join(&mut self, grant: &mut CreditGrant) {
         self.active += 1;
@@ -154,7 +156,8 @@ impl Budget {
         self.raise(grant);
     }
 
-    /// A message of this cost came; `Err` if its sender had neither credit nor overdraft for it.
+    /// Records the arrival of a message of this cost; `Err` if its sender had neither credit nor overdraft
+    /// for it.
     #[inline]
     pub fn arrived(&self, grant: &mut CreditGrant, cost: u64) -> Result<(), Beyond> {
         if cost > u64::from(grant.room()) {
@@ -168,7 +171,8 @@ impl Budget {
         Ok(())
     }
 
-    /// A message of this cost came and was received at once: [`arrived`](Self::arrived) and [`release`](Self::release) in one.
+    /// Records a message of this cost that was received at once: [`arrived`](Self::arrived) and
+    /// [`release`](Self::release) in one.
     #[inline(always)]
     pub fn pass(&mut self, grant: &mut CreditGrant, cost: u64) -> Result<(), Beyond> {
         self.arrived(grant, cost)?;
@@ -180,7 +184,8 @@ impl Budget {
         Ok(())
     }
 
-    /// A message of this cost is unreceived no longer. Credit beyond the peer's share is not granted again.
+    /// Records that the program received a message of this cost. Credit beyond the peer's share is not
+    /// granted again.
     #[inline]
     pub fn release(&mut self, grant: &mut CreditGrant, cost: u32) {
         grant.released = grant.released.wrapping_add(cost);
@@ -190,7 +195,7 @@ impl Budget {
         self.raise(grant);
     }
 
-    /// The peer is dead, and its grant with it.
+    /// Reclaims the grant of a peer that died.
     #[inline]
     pub fn leave(&mut self, grant: &CreditGrant, joined: bool) {
         self.active -= u32::from(joined);
@@ -205,7 +210,8 @@ impl Budget {
 
     #[inline]
     fn raise(&mut self, grant: &mut CreditGrant) {
-        // Never all that is left: until the others send, who may be silent, a peer that comes later would have its floor alone.
+        // Keep a reserve: peers that hold credit may stay silent, and a later peer would have its floor
+        // alone.
         let more = self.share().saturating_sub(grant.limit - self.floor).min(self.left / 4);
         grant.limit += more;
         self.left -= more;

@@ -1,4 +1,4 @@
-//! What goes wrong.
+//! Errors of requests and peers.
 
 use crate::packet::Malformed;
 use crate::pipe::Fault;
@@ -6,113 +6,114 @@ use crate::rendezvous::Unfit;
 use crate::sequence::Beyond;
 use crate::wire::{Rank, Why};
 
-/// What a message was.
+/// Envelope of a message: its peer, tag and length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Status {
-    /// Whose message; of a send, to whom.
+    /// Sender of a received message; receiver of a sent one.
     pub peer: Rank,
-    /// Its tag.
+    /// Tag of the message.
     pub tag: u32,
-    /// Its length in bytes, as it was sent.
+    /// Length of the message in bytes, as sent.
     pub length: u64,
 }
 
-/// Why a request failed.
+/// Reason why a request failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The message was longer than the buffer, which holds its beginning. The sender does not learn of it.
+    /// The message was longer than the buffer, which holds its beginning. The sender is not notified.
     #[error(
         "a message of {} bytes with tag {} from rank {} came into a buffer of {room}: give it more room, or receive it \
          allocated", status.length, status.tag, status.peer
     )]
     Truncated {
-        /// What came.
+        /// Envelope of the message.
         status: Status,
-        /// The buffer's length in bytes.
+        /// Length of the buffer in bytes.
         room: u64,
     },
-    /// A rank outside the job.
+    /// The rank is outside the job.
     #[error("there is no rank {rank}: the job's ranks are 0 to {}", ranks - 1)]
     NoSuchRank {
-        /// Who was named.
+        /// Rank named by the caller.
         rank: Rank,
-        /// How many there are.
+        /// Number of ranks in the job.
         ranks: Rank,
     },
-    /// A peer is lost, and what was to come of it, or to go there, with it.
+    /// The peer is lost, and with it all requests to and from it.
     #[error("rank {rank} is lost: {lost}")]
     Lost {
-        /// Who.
+        /// The lost rank.
         rank: Rank,
-        /// How.
+        /// Reason of the loss.
         #[source]
         lost: Lost,
     },
     /// The receiver has dropped the team of a message before it was received.
     #[error("rank {rank} has dropped the team of this message, and discarded it")]
     Discarded {
-        /// Who.
+        /// The receiver.
         rank: Rank,
     },
-    /// The peer has left so many announced and short messages of this rank unreceived that it keeps no more. This one was not sent.
+    /// The peer has left too many RTS packets and short messages of this rank unreceived. This message was
+    /// not sent.
     #[error(
         "rank {rank} has left messages of this rank unreceived whose envelopes fill the overdraft of {overdraft} bytes: have it \
          receive them, or raise `overdraft`"
     )]
     Overdrawn {
-        /// Who.
+        /// Receiver whose overdraft is used up.
         rank: Rank,
-        /// [`Config::overdraft`](crate::Config::overdraft).
+        /// The configured [`Config::overdraft`](crate::Config::overdraft), in bytes.
         overdraft: u32,
     },
-    /// There is no memory for a message that was to be received allocated. The message is lost; its sender does not learn
-    /// of it.
+    /// Allocation failed for a message to be received into allocated memory. The message is lost; its sender
+    /// is not notified.
     #[error(
         "there is no memory for the {} bytes of a message with tag {} from rank {}: receive it into a buffer of your own",
         status.length, status.tag, status.peer
     )]
     NoMemory {
-        /// What came.
+        /// Envelope of the lost message.
         status: Status,
     },
-    /// A pipe cannot be, or be used.
+    /// A pipe could not be opened, or an operation on it failed.
     #[error("the pipe to rank {rank}: {fault}")]
     Pipe {
-        /// Who is at its other end.
+        /// Rank at the other end of the pipe.
         rank: Rank,
-        /// Why.
+        /// Cause of the failure.
         #[source]
         fault: Fault,
     },
-    /// The number names no pipe.
+    /// The number names no open pipe.
     #[error("this pipe is closed")]
     NoPipe,
-    /// The number names no message of a probe.
+    /// The number names no probed message.
     #[error("this message was received already")]
     NoMessage,
 }
 
-/// How a peer was lost.
+/// Reason why a peer was lost.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Lost {
-    /// The job says that it died.
+    /// The job reported that the rank died.
     #[error("it died")]
     Died,
-    /// It ended its part of the job before.
+    /// The rank had ended its part of the job.
     #[error("it has left the job")]
     Left,
-    /// The network does not reach it.
+    /// No network reaches the rank.
     #[error("neither its memory nor a network reaches it any more")]
     Unreachable,
-    /// It sent bytes that are no packet.
-    #[error("it sent what is no packet")]
+    /// The rank sent a malformed packet.
+    #[error("it sent a malformed packet")]
     Malformed(#[from] Malformed),
-    /// Its message came unasked, and there is no memory to keep it.
-    #[error("there is no memory for a message of it")]
+    /// The rank sent a message eagerly, and no memory is left to keep it.
+    #[error("no memory is left for a message from it")]
     NoMemory,
-    /// It broke the protocol.
+    /// The rank violated the protocol.
     #[error("it broke the protocol: {0}")]
     Broken(&'static str),
 }
@@ -135,6 +136,6 @@ impl From<Beyond> for Lost {
 
 impl From<Unfit> for Lost {
     fn from(_: Unfit) -> Lost {
-        Lost::Broken("a packet of a rendezvous that does not fit its state")
+        Lost::Broken("a packet does not fit the state of its rendezvous")
     }
 }

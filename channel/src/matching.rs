@@ -1,22 +1,23 @@
-//! Which message goes to which receive: in the order in which receives were posted, and messages of a pair were sent.
+//! Matching of messages to receives, in the order in which receives were posted and each pair's messages were
+//! sent.
 
 use crate::slab::{Id, Slab};
 use crate::wire::Rank;
 use foldhash::fast::RandomState;
 use std::collections::HashMap;
 
-/// What a receive or a probe takes.
+/// Selection of a receive or probe: context, source and tag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Select {
-    /// The team; see [`Envelope`](crate::packet::Envelope).
+    /// Context of the team; see [`Envelope`](crate::packet::Envelope).
     pub context: u32,
-    /// From whom; `None` from any.
+    /// Rank of the sender; `None` matches any.
     pub source: Option<Rank>,
-    /// Which tag; `None` any.
+    /// Tag of the message; `None` matches any.
     pub tag: Option<u32>,
 }
 
-/// A selection in two words: it is compared, and may be hashed, for every message.
+/// A selection packed into two words: it is compared, and may be hashed, for every message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Key(u64, u64);
 
@@ -27,11 +28,11 @@ impl Key {
     }
 }
 
-/// Kinds of selections: with source and tag, or one, or none.
+/// Number of selection kinds: each of source and tag is given or is a wildcard.
 const KINDS: usize = 4;
 
 impl Select {
-    /// Which of the [`Label::keys`] it can be.
+    /// Index of this selection's key in [`Label::keys`].
     #[inline]
     fn kind(&self) -> usize {
         2 * usize::from(self.source.is_none()) + usize::from(self.tag.is_none())
@@ -43,18 +44,18 @@ impl Select {
     }
 }
 
-/// What a message is matched by.
+/// Matching fields of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Label {
-    /// The team.
+    /// Context of the team.
     pub context: u32,
-    /// From whom.
+    /// Rank of the sender.
     pub source: Rank,
-    /// Which tag.
+    /// Tag of the message.
     pub tag: u32,
 }
 
-/// What a message or a receive is found by.
+/// Keys of the queues that hold a message or a receive.
 trait Keys<const K: usize>: Copy {
     fn keys(self) -> [Key; K];
 }
@@ -67,7 +68,7 @@ impl Keys<1> for Select {
 }
 
 impl Keys<KINDS> for Label {
-    /// All selections that this message fits, by their kinds.
+    /// The keys of all selections that match this message, by kind.
     #[inline]
     fn keys(self) -> [Key; KINDS] {
         let Label { context, source, tag } = self;
@@ -80,8 +81,8 @@ impl Keys<KINDS> for Label {
     }
 }
 
-/// What waits, in a queue for each of its `K` keys. It is found at the front of a queue and leaves all of them, each in the same
-/// time however many wait: a queue is a list through the places of those that stand in it.
+/// Waiting entries, each in one queue for each of its `K` keys. A search reads the front of a queue. Removal
+/// unlinks an entry from all its queues in constant time: each queue is a linked list through the entries.
 #[derive(Debug)]
 struct Queues<L, T, const K: usize> {
     places: Slab<Place<L, T, K>>,
@@ -89,8 +90,8 @@ struct Queues<L, T, const K: usize> {
     next: u64,
 }
 
-/// The first and the last of each queue; none of those that are empty. That of one queue is found without hashing: most programs
-/// have one that is long.
+/// First and last entry of each nonempty queue. The ends of one queue are found without hashing, since most
+/// programs have only one long queue.
 #[derive(Debug, Default)]
 struct Ends {
     one: Option<(Key, (Id, Id))>,
@@ -116,7 +117,7 @@ impl Ends {
         }
     }
 
-    /// Of a queue that was empty.
+    /// Adds the ends of a queue that was empty.
     #[inline]
     fn insert(&mut self, key: Key, ends: (Id, Id)) {
         if self.one.is_none() {
@@ -138,10 +139,10 @@ impl Ends {
 
 #[derive(Debug)]
 struct Place<L, T, const K: usize> {
-    /// In the order in which they came.
+    /// Sequence number of arrival.
     number: u64,
     label: L,
-    /// Who is before and behind it in each of its queues.
+    /// Previous and next entry in each of its queues.
     beside: [(Option<Id>, Option<Id>); K],
     what: T,
 }
@@ -167,10 +168,10 @@ impl<L: Keys<K>, T, const K: usize> Queues<L, T, K> {
         id
     }
 
-    /// The first of a queue.
+    /// First entry of a queue.
     #[inline]
     fn first(&self, key: Key) -> Option<(Id, &Place<L, T, K>)> {
-        // Nothing is hashed where nothing waits.
+        // Skips the hash where the queues are empty.
         if self.places.is_empty() {
             return None;
         }
@@ -197,7 +198,7 @@ impl<L: Keys<K>, T, const K: usize> Queues<L, T, K> {
         Some(gone)
     }
 
-    /// Those that `which` says, in the order in which they came.
+    /// Entries that satisfy `which`, in the order of arrival.
     fn those(&self, which: impl Fn(&L, &T) -> bool) -> Vec<Id> {
         let all = self.places.iter().filter(|(_, place)| which(&place.label, &place.what));
         let mut those: Vec<_> = all.map(|(id, place)| (place.number, id)).collect();
@@ -210,15 +211,15 @@ fn place<L, T, const K: usize>(places: &mut Slab<Place<L, T, K>>, id: Id) -> &mu
     places.get_mut(id).expect("who stands in a queue waits")
 }
 
-/// Receives `R` that wait for a message, and messages `M` that wait for a receive. Each step takes the same time however many
-/// wait, and whatever they are.
+/// Posted receives `R` and unexpected messages `M`. Each step takes constant time, independent of how many
+/// entries wait and of their selections.
 #[derive(Debug)]
 pub struct Matching<R, M> {
     posted: Queues<Select, R, 1>,
     unexpected: Queues<Label, M, KINDS>,
-    /// How many receives of each kind are posted.
+    /// Number of posted receives of each kind.
     kinds: [usize; KINDS],
-    /// How many of them name each source.
+    /// Number of posted receives that name each source.
     wanted: Vec<usize>,
 }
 
@@ -229,18 +230,19 @@ impl<R, M> Default for Matching<R, M> {
 }
 
 impl<R, M> Matching<R, M> {
-    /// The first message that waits and fits; it waits no longer.
+    /// Removes and returns the first unexpected message that matches.
     pub fn take(&mut self, select: Select) -> Option<(Label, M)> {
         let (id, _) = self.unexpected.first(select.key())?;
         self.unexpected.remove(id).map(|message| (message.label, message.what))
     }
 
-    /// The first message that waits and fits.
+    /// The first unexpected message that matches.
     pub fn peek(&self, select: Select) -> Option<(Label, &M)> {
         self.unexpected.first(select.key()).map(|(_, message)| (message.label, &message.what))
     }
 
-    /// Posts a receive that no waiting message fits ([`take`](Self::take) said so). Its number cancels it.
+    /// Posts a receive. [`take`](Self::take) must have found no matching message. The returned number cancels
+    /// the receive.
     pub fn post(&mut self, select: Select, receive: R) -> Id {
         self.kinds[select.kind()] += 1;
         if let Some(source) = select.source {
@@ -253,7 +255,7 @@ impl<R, M> Matching<R, M> {
         self.posted.push(select, receive)
     }
 
-    /// Withdraws a receive, unless it was matched.
+    /// Withdraws a posted receive; `None` if it was matched already.
     pub fn cancel(&mut self, number: Id) -> Option<R> {
         let receive = self.posted.remove(number)?;
         self.kinds[receive.label.kind()] -= 1;
@@ -263,13 +265,13 @@ impl<R, M> Matching<R, M> {
         Some(receive.what)
     }
 
-    /// The receive that a message goes to, which is posted no longer.
+    /// Removes and returns the posted receive that matches a message.
     pub fn arrived(&mut self, label: Label) -> Option<R> {
         let (number, _) = self.first(label)?;
         self.cancel(number)
     }
 
-    /// The receive that a message goes to, and its number.
+    /// The posted receive that matches a message, and its number.
     #[inline]
     pub fn first(&self, label: Label) -> Option<(Id, &R)> {
         let mut first: Option<(Id, &Place<Select, R, 1>)> = None;
@@ -285,55 +287,55 @@ impl<R, M> Matching<R, M> {
         first.map(|(number, receive)| (number, &receive.what))
     }
 
-    /// Keeps a message that no receive waits for ([`arrived`](Self::arrived) said so).
+    /// Stores an unexpected message. [`arrived`](Self::arrived) must have found no matching receive.
     pub fn keep(&mut self, label: Label, message: M) {
         self.unexpected.push(label, message);
     }
 
-    /// Whether a posted receive could take a message of this source.
+    /// Returns true if a posted receive could match a message from this source.
     pub fn wants(&self, source: Rank) -> bool {
         self.kinds[2] + self.kinds[3] > 0 || self.wanted.get(source as usize).is_some_and(|count| *count > 0)
     }
 
-    /// What the posted receive of this number takes.
+    /// Selection of the posted receive of this number.
     pub fn posted_select(&self, number: Id) -> Option<Select> {
         self.posted.places.get(number).map(|receive| receive.label)
     }
 
-    /// What the posted receives take.
+    /// Selections of all posted receives.
     pub fn selects(&self) -> impl Iterator<Item = &Select> {
         self.posted.places.iter().map(|(_, receive)| &receive.label)
     }
 
-    /// Withdraws the posted receives that `which` says, in order.
+    /// Withdraws the posted receives that satisfy `which`, in posting order.
     pub fn withdraw(&mut self, which: impl Fn(&Select) -> bool) -> Vec<R> {
         let those = self.posted.those(|select, _| which(select));
         those.into_iter().filter_map(|number| self.cancel(number)).collect()
     }
 
-    /// Drops the waiting messages that `which` says, in order.
+    /// Drops the unexpected messages that satisfy `which`, in the order of arrival.
     pub fn discard(&mut self, which: impl Fn(&Label, &M) -> bool) -> Vec<M> {
         let those = self.unexpected.those(which);
         those.into_iter().filter_map(|id| self.unexpected.remove(id)).map(|message| message.what).collect()
     }
 
-    /// Whether a posted receive takes such a message.
+    /// Returns true if a posted receive matches this message.
     pub fn is_wanted(&self, label: Label) -> bool {
         label.keys().iter().zip(self.kinds).any(|(key, posted)| posted > 0 && self.posted.first(*key).is_some())
     }
 
-    /// Whether nothing waits, neither receives nor messages.
+    /// Returns true if no receive is posted and no message is unexpected.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.posted.places.is_empty() && self.unexpected.places.is_empty()
     }
 
-    /// How many receives are posted.
+    /// Number of posted receives.
     pub fn posted(&self) -> usize {
         self.posted.places.len()
     }
 
-    /// How many messages wait.
+    /// Number of unexpected messages.
     pub fn unexpected(&self) -> usize {
         self.unexpected.places.len()
     }

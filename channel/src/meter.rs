@@ -1,15 +1,15 @@
-//! What went where, counted.
+//! Counters of messages, packets and memory.
 
 macro_rules! meter {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// Counts since the rank started; peaks are named so.
+        /// Counts since the rank started; fields named `peak` hold maxima.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
         pub struct Meter {
             $($(#[$doc])* pub $name: u64,)*
         }
 
         impl Meter {
-            /// Each count by its name.
+            /// Iterates over all counters as (name, value).
             pub fn rows(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($name), self.$name)),*].into_iter()
             }
@@ -18,86 +18,87 @@ macro_rules! meter {
 }
 
 meter! {
-    /// Messages that were sent at once, in one packet or several.
+    /// Messages sent eagerly, in one packet or several.
     eager,
-    /// Messages that were announced by an RTS.
+    /// Messages sent by rendezvous (RTS).
     rendezvous,
-    /// Their bytes that moved in packets.
+    /// Bytes of rendezvous messages that moved in packets.
     copied_bytes,
-    /// Their bytes that were written.
+    /// Bytes of rendezvous messages that were written.
     written_bytes,
-    /// Their bytes that were read.
+    /// Bytes of rendezvous messages that were read.
     read_bytes,
-    /// Bytes that were written or read by another rail than the first.
+    /// Bytes written or read on a rail other than the first.
     other_rails_bytes,
-    /// Packets, writes and reads that went by another rail since theirs was cut.
+    /// Packets, writes and reads moved to another rail after their lane was cut.
     rerouted,
-    /// Packets by a ring.
+    /// Packets sent through a ring.
     ring_packets,
-    /// Packets by a queue.
+    /// Packets sent through a queue.
     queue_packets,
-    /// Those of them that went by datagrams.
+    /// Queue packets that went as datagrams.
     datagram_packets,
-    /// Bytes of the packets by a queue, with their headers.
+    /// Bytes of queue packets, with headers.
     queue_bytes,
-    /// Those of them that went by datagrams.
+    /// Bytes of queue packets that went as datagrams, with headers.
     datagram_bytes,
-    /// Packets by a queue though there is a ring: no slot was free.
+    /// Packets sent through a queue because the peer's ring had no free slot.
     fallbacks,
-    /// Packets for nothing but values.
+    /// Packets that carry acknowledgement and credit values only.
     controls,
-    /// Values that were left beside a ring, in place of such a packet.
+    /// Values published beside a ring instead of in such a packet.
     published,
-    /// Requests that the wire did not take at once.
+    /// Requests that the wire refused at first as busy.
     busy,
-    /// Packets that came early, by another lane than those before them.
+    /// Packets that arrived early, on another lane than their predecessors.
     held,
-    /// Packets that came again.
+    /// Duplicate packets.
     old,
-    /// The most packets held at once, of one peer.
+    /// Most early packets of one peer held at once.
     held_peak,
-    /// Datagrams that were sent again: their acknowledgement did not come in time, or that of later ones did.
+    /// Datagrams resent: their acknowledgement was late, or later datagrams were acknowledged first.
     resends,
-    /// Datagrams for nothing but an acknowledgement.
+    /// Datagrams that carry an acknowledgement only.
     acknowledgements,
-    /// Datagrams that came and were none of a peer's, or not as they were sent.
+    /// Received datagrams that came from no peer, or were corrupted.
     spoiled,
-    /// Windows that were opened for datagrams which bring announced messages into their places.
+    /// Windows opened for datagrams that bring rendezvous messages into place.
     datagram_windows,
-    /// The most of these open at once.
+    /// Most datagram windows open at once.
     datagram_windows_peak,
-    /// Pieces of those that came as packets: they were lost twice, or are the last and short.
+    /// Pieces of such windows that arrived as packets: pieces lost twice, and short last pieces.
     datagram_repairs,
-    /// Messages that came before their receive.
+    /// Messages that arrived before their receive was posted.
     unexpected,
-    /// The most bytes of these at once, with 64 for each header.
+    /// Most bytes of unexpected messages at once, with 64 for each envelope.
     unexpected_peak,
-    /// Messages that were discarded: this rank had dropped their team.
+    /// Messages discarded because this rank had dropped their team.
     discarded,
-    /// The most requests of this rank at once, with those that had ended and were not taken.
+    /// Most requests of this rank at once, with completed requests that the program had not taken.
     requests_peak,
-    /// The most bytes that all peers might send at once, beside what each may before it is heard.
+    /// Most credit granted to all peers at once beyond their floors, in bytes.
     granted_peak,
-    /// Messages that were announced, or sent short, on overdraft: the peer had left too many unreceived.
+    /// RTS packets and short messages sent on overdraft: the peer had left too many messages unreceived.
     overdrawn,
-    /// Rings made for peers.
+    /// Rings offered to peers.
     joins,
-    /// Rings taken back.
+    /// Rings taken back from peers.
     leaves,
-    /// Connections made with peers that are spoken with most, where there are datagrams for all.
+    /// Connections made with the peers of most traffic, where all peers have datagrams.
     connects,
-    /// Connections given up for others.
+    /// Connections given up for other peers.
     disconnects,
-    /// Connections that a peer had no room for.
+    /// Connections that a peer refused for lack of room.
     refusals,
-    /// Bytes that are registered and used by messages now, or stay registered for later ones; where adapters need that.
+    /// Bytes registered now, in use by messages or cached for later ones; 0 where no adapter needs
+    /// registration.
     registered_bytes,
-    /// Messages, or their parts on a rail, whose memory was registered for them.
+    /// Messages, or their parts on a rail, whose memory was newly registered.
     registered,
-    /// Those whose memory was registered already.
+    /// Messages, or their parts on a rail, whose memory was registered already.
     found_registered,
-    /// Sleeps of this process that their time-out ended, and no ring, though something had come: one for each wake-up that was lost.
+    /// Sleeps of this process that timed out although data had arrived: one for each lost wake-up.
     missed_wakes,
-    /// Receives that were answered by another mover than the best, since memory could not be registered.
+    /// Receives that used a slower mover because memory could not be registered.
     downgrades,
 }

@@ -1,4 +1,5 @@
-//! The one header of all paths, and its check. A peer's bytes are no index and no length before they went through here.
+//! The packet header shared by all paths, and its validation. No byte received from a peer is used as an
+//! index or a length before this module has checked it.
 
 mod eager;
 mod fields;
@@ -11,215 +12,215 @@ use crate::slab::Id;
 use crate::wire::{Key, RAILS, Rank};
 use fields::{MOST, Reader, Writer};
 
-/// The longest header, in bytes.
+/// Longest header, in bytes.
 pub const LONGEST: usize = COMMON + 24 + 1 + 16 * RAILS;
-/// Header bytes before a message's data, if it is sent at once and its sender wants no answer: with 24 bytes of data and the mark of
-/// a ring it is one cache line.
+/// Header bytes of an eager message whose sender wants no acknowledgement. With 24 bytes of data and the mark
+/// of a ring, the packet fills one cache line.
 pub const EAGER: usize = 32;
-/// Header bytes before a message's data, if it is sent at once.
+/// Header bytes of an eager message whose sender wants an acknowledgement.
 pub const SYNC: usize = COMMON + 24;
-/// Header bytes before a piece of a message's data.
+/// Header bytes of a piece of a rendezvous message.
 pub const DATA: usize = COMMON + 20;
-/// Header bytes before a piece of a message that goes unasked.
+/// Header bytes of a piece of an eager message.
 pub const PIECE: usize = COMMON + 24 + 12;
 const COMMON: usize = 32;
 
-/// What a rank writes before data, or alone.
+/// A packet without its data: source, sequence number, values and body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Packet {
-    /// Who sent it.
+    /// Rank of the sender.
     pub source: Rank,
-    /// Its place among the packets from that rank; without meaning in a [`Body::Control`] and a [`Body::Cut`].
+    /// Sequence number among the packets from that rank; ignored in a [`Body::Control`] and a [`Body::Cut`].
     pub sequence: u32,
-    /// What rides on every packet.
+    /// Acknowledgement and credit, carried by every packet.
     pub values: Values,
-    /// What it says.
+    /// Type and fields of the packet.
     pub body: Body,
 }
 
-/// Acknowledgement and credits, as values: repeated or late they do no harm.
+/// Acknowledgement and credits, as running values: a repeated or late value has no effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Values {
-    /// All packets before this one have been received.
+    /// Every packet before this sequence number has been received.
     pub ack: u32,
-    /// So many bytes of messages that nobody waits for may have been sent, since the beginning.
+    /// Total credit granted since the start, in bytes of unreceived messages with their envelopes.
     pub granted: u32,
-    /// So many slots of the ring have been freed, since it was made.
+    /// Total slots of the ring that were freed since it was made.
     pub freed: u32,
-    /// Which ring that is.
+    /// Number of the ring that `freed` refers to.
     pub ring: u16,
 }
 
-/// What a message is matched by, and its length.
+/// Matching fields and length of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Envelope {
-    /// The team, and within it what the program sends apart from what the library sends.
+    /// Context: the team, and within it program messages or library messages.
     pub context: u32,
-    /// The program's tag.
+    /// Tag of the program.
     pub tag: u32,
-    /// The message's length in bytes.
+    /// Length of the message in bytes.
     pub length: u64,
 }
 
-/// A key for each rail that has one.
+/// Key of the memory on each rail; `None` where the memory is not registered.
 pub type Keys = [Option<Key>; RAILS];
 
-/// What a packet says. Data follows in [`Body::Eager`], [`Body::Piece`] and [`Body::Data`] only.
+/// Type and fields of a packet. Only [`Body::Eager`], [`Body::Piece`] and [`Body::Data`] carry data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Body {
-    /// A whole message.
+    /// A whole eager message.
     Eager {
-        /// What it is.
+        /// Envelope of the message.
         envelope: Envelope,
-        /// Who wants an [`Body::Ack`] when it is matched.
+        /// Sender's request that wants an [`Body::Ack`] when the message is matched.
         sync: Option<Id>,
     },
-    /// A piece of a message that goes unasked, the next of that message.
+    /// The next piece of an eager message.
     Piece {
-        /// What the message is.
+        /// Envelope of the message.
         envelope: Envelope,
-        /// Who wants an [`Body::Ack`] when it is matched.
+        /// Sender's request that wants an [`Body::Ack`] when the message is matched.
         sync: Option<Id>,
-        /// Where in the message it begins.
+        /// Offset of the piece in the message, in bytes.
         at: u64,
-        /// Its length in bytes.
+        /// Length of the piece in bytes.
         length: u32,
     },
-    /// What is said of connections; see [`connection`](crate::connection).
+    /// A message of the [`connection`](crate::connection) protocol.
     Link {
-        /// What.
+        /// Message of that protocol.
         say: Say,
     },
-    /// A message that waits at its sender.
+    /// RTS: announces a message that waits at its sender.
     Rts {
-        /// What it is.
+        /// Envelope of the message.
         envelope: Envelope,
-        /// The sender's request.
+        /// Request of the sender.
         sender: Id,
-        /// Where the receiver may read it.
+        /// Keys by which the receiver may read the message.
         keys: Keys,
     },
-    /// The receiver's answer to an RTS.
+    /// CTS: the receiver's answer to an RTS.
     Cts {
-        /// The sender's request.
+        /// Request of the sender.
         sender: Id,
-        /// The receiver's request.
+        /// Request of the receiver.
         receiver: Id,
-        /// How the data is to come; never by `Read`, which needs no answer.
+        /// Mover of the data; never `Read`, which needs no CTS.
         mover: Mover,
-        /// How many bytes.
+        /// Number of bytes to send.
         length: u64,
-        /// Where to write them.
+        /// Keys by which the sender may write.
         keys: Keys,
     },
     /// The sender cannot use the mover of the CTS, and asks for another.
     Nak {
-        /// The receiver's request.
+        /// Request of the receiver.
         receiver: Id,
     },
-    /// A piece of a message.
+    /// A piece of a rendezvous message.
     Data {
-        /// The receiver's request.
+        /// Request of the receiver.
         receiver: Id,
-        /// Where in the message it begins.
+        /// Offset of the piece in the message, in bytes.
         offset: u64,
-        /// Its length in bytes.
+        /// Length of the piece in bytes.
         length: u32,
     },
-    /// What was written on this lane is there.
+    /// FIN: all data written on this lane before it has arrived.
     Fin {
-        /// The receiver's request.
+        /// Request of the receiver.
         receiver: Id,
-        /// How many stripes the message came in: one FIN follows each.
+        /// Number of stripes of the message: one FIN follows each.
         lanes: u8,
     },
-    /// The message was matched, or read.
+    /// The receiver has matched, or read, the message.
     Ack {
-        /// The sender's request.
+        /// Request of the sender.
         sender: Id,
     },
     /// The receiver has dropped the message's team, and discarded the message.
     Discarded {
-        /// The sender's request.
+        /// Request of the sender.
         sender: Id,
     },
     /// The receiver offers a ring.
     Join {
-        /// Which one.
+        /// Number of the ring.
         ring: u16,
-        /// How many slots.
+        /// Number of slots.
         slots: u32,
-        /// The bytes of each.
+        /// Bytes of each slot.
         bytes: u32,
-        /// Where they lie, on rail 0.
+        /// Key of the ring's memory, on rail 0.
         key: Key,
     },
-    /// The receiver wants to poll the ring no longer.
+    /// The receiver asks the sender to stop using the ring.
     Leave {
-        /// Which one.
+        /// Number of the ring.
         ring: u16,
     },
-    /// The sender writes to the ring no more; this packet is the first that went past it.
+    /// The sender has stopped writing to the ring; this is the first packet that bypasses it.
     Left {
-        /// Which one.
+        /// Number of the ring.
         ring: u16,
     },
-    /// Nothing but values.
+    /// Acknowledgement and credit values only.
     Control,
-    /// A lane is cut, and its sender has taken back what it had posted there. It stands outside the sequence.
+    /// A lane is cut, and its sender has drained the requests it had posted there. Not part of the sequence.
     Cut {
-        /// Of which rail.
+        /// Rail of the lane.
         rail: u8,
-        /// How often it was, at the sender.
+        /// Number of cuts at the sender of this packet.
         epoch: u32,
-        /// How often it was at the receiver, as the sender has seen to.
+        /// Number of cuts at the receiver of this packet that its sender has handled.
         heard: u32,
-        /// How many packets had come to the sender by the last of these lanes.
+        /// Number of packets that the sender of this packet received on the last of these lanes.
         came: u32,
     },
 }
 
-/// Why bytes are no packet.
+/// Reason why bytes are not a valid packet.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Malformed {
-    /// Too few bytes.
+    /// The bytes end before the header does.
     #[error("{came} bytes came where a header needs {needed}")]
     Short {
-        /// How many bytes came.
+        /// Number of bytes received.
         came: usize,
-        /// How many the header has.
+        /// Number of bytes in the header.
         needed: usize,
     },
-    /// A kind that there is not.
+    /// The packet kind is unknown.
     #[error("kind {0} of packet is unknown")]
     Kind(u8),
-    /// A field that must be 0.
+    /// A reserved field is not 0.
     #[error("the reserved field {0} is not 0")]
     Reserved(&'static str),
-    /// A field with a value that it cannot have.
+    /// A field has an invalid value.
     #[error("{value} is no value of the field {field}")]
     Field {
-        /// Which.
+        /// Name of the field.
         field: &'static str,
-        /// What stands there.
+        /// Value of the field.
         value: u64,
     },
-    /// Fewer or more bytes than the header says.
+    /// The data is shorter or longer than the header states.
     #[error("{came} bytes of data came, and the header says {said}")]
     Data {
-        /// How many bytes came.
+        /// Number of data bytes received.
         came: usize,
-        /// How many the header says.
+        /// Number of data bytes in the header.
         said: u64,
     },
 }
 
 impl Body {
-    /// The first byte of a packet with a [`Body::Cut`].
+    /// First byte of a [`Body::Cut`] packet.
     pub(crate) const CUT: u8 = 15;
 
-    /// How many bytes of data follow.
+    /// Number of data bytes that follow the header.
     pub fn data(&self) -> u64 {
         match self {
             Body::Eager { envelope, .. } => envelope.length,
@@ -249,7 +250,7 @@ impl Body {
         }
     }
 
-    /// Writes the header of the packet that says this, and says how long it is.
+    /// Writes the header of a packet with this body, and returns its length in bytes.
     pub(crate) fn encode(&self, source: Rank, sequence: u32, values: Values, into: &mut [u8; LONGEST]) -> usize {
         if let Body::Eager { envelope, sync: None } = *self {
             let eager = Eager { source, sequence, values, envelope };
@@ -264,7 +265,7 @@ impl Body {
         out.u32(values.ack);
         out.u32(values.granted);
         out.u32(values.freed);
-        out.u64(0); // Checksum and window, for lanes that lose.
+        out.u64(0); // Checksum and window, for lossy lanes.
         match self {
             Body::Eager { sync: None, .. } => unreachable!("has a header of its own"),
             Body::Eager { envelope, sync: Some(id) } => {
@@ -279,7 +280,7 @@ impl Body {
             Body::Cts { sender, receiver, mover, length, keys } => {
                 out.u64(sender.to_wire());
                 out.u64(receiver.to_wire());
-                // The two highest bits of the length say how: no message is that long.
+                // The two highest bits of the length hold the mover: no message is that long.
                 let mover = match mover {
                     Mover::Copy => 0,
                     Mover::Write => 1,
@@ -325,13 +326,14 @@ impl Body {
 }
 
 impl Packet {
-    /// Writes the header, and says how long it is.
+    /// Writes the header, and returns its length in bytes.
     pub fn encode(&self, into: &mut [u8; LONGEST]) -> usize {
         self.body.encode(self.source, self.sequence, self.values, into)
     }
 
-    /// Reads a header from the first bytes of a packet, at most [`LONGEST`] of them, which is `total` bytes long with its
-    /// data; also says how long the header is. What this returns, [`encode`](Self::encode) writes to the same bytes.
+    /// Parses a header from `head`, the first bytes (at most [`LONGEST`]) of a packet of `total` bytes with
+    /// its data. Also returns the header's length. [`encode`](Self::encode) of the result gives the same
+    /// bytes.
     pub fn decode(head: &[u8], total: usize) -> Result<(Packet, usize), Malformed> {
         let mut from = Reader { from: head, at: 0 };
         let [kind, flags] = from.get()?;
@@ -391,7 +393,7 @@ impl Packet {
             12 => Body::Eager { envelope: from.envelope()?, sync: Some(from.id()?) },
             13 => {
                 let (envelope, sync, at, length) = (from.envelope()?, from.u64()?, from.length()?, from.u32()?);
-                // All pieces bring something, and none more than the message has.
+                // A piece is never empty, and never ends beyond the message.
                 if length == 0 || at.checked_add(length.into()).is_none_or(|end| end > envelope.length) {
                     return Err(Malformed::Field { field: "length", value: length.into() });
                 }

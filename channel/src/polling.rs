@@ -1,21 +1,22 @@
-//! Which rings are polled: none at the start; the first who speak enter, up to a cap; then who speaks most replaces who
-//! speaks least. A hint stands for the first packets.
+//! The set of rings that a rank polls. It is empty at the start. The first peers that send enough packets
+//! enter, up to a cap. Afterwards the peer with the most packets replaces the one with the fewest. A hint
+//! counts as a peer's first packets.
 
 use crate::wire::Rank;
 
-/// In which order the rings of the set are looked at.
+/// Order in which the rings of the set are polled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Order {
-    /// From the first to the last, always.
+    /// Always from the first to the last.
     Sequential,
-    /// From behind the one that had a message last.
+    /// From the ring behind the one that last had a message.
     #[default]
     Circular,
-    /// From the one that had a message last to the one that had none for the longest time.
+    /// From the ring that had a message last to the ring that has been empty for the longest time.
     RecentFirst,
 }
 
-/// What the machine asks for.
+/// A change to the rings that the set requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
     /// Offer a ring to this peer.
@@ -31,12 +32,12 @@ struct Member {
     leaving: bool,
 }
 
-/// The polling set of a rank. A member that leaves is polled until it has left, and counts to the cap until then: so many
-/// rings is what the memory holds.
+/// The polling set of a rank. A member that leaves is polled until it has left, and counts towards the cap
+/// until then, since its ring still takes memory.
 #[derive(Debug, Clone)]
 pub struct PollingSet {
     members: Vec<Member>,
-    /// Packets of those outside, since the last time that all were halved.
+    /// Packets of each peer outside the set; halved like the members' counts.
     outside: std::collections::HashMap<Rank, u32>,
     order: Order,
     cap: usize,
@@ -45,7 +46,7 @@ pub struct PollingSet {
     packets: u32,
 }
 
-/// Counts are halved after so many packets for each member and candidate, so that use long ago is forgotten.
+/// Packets for each member and candidate after which all counts are halved, so that old use is forgotten.
 const HALVE: u32 = 64;
 
 impl PollingSet {
@@ -55,12 +56,13 @@ impl PollingSet {
         PollingSet { members: Vec::new(), outside, order, cap, after: after.max(1), next: 0, packets: 0 }
     }
 
-    /// A packet came from a peer, by its ring if it is a member; says what is to change.
+    /// Records a packet from a peer, through its ring if it is a member. Returns the change that this
+    /// requires.
     pub fn packet(&mut self, peer: Rank) -> Option<Change> {
         self.packets(peer, 1)
     }
 
-    /// As [`packet`](Self::packet), of so many.
+    /// Like [`packet`](Self::packet), for `count` packets.
     pub fn packets(&mut self, peer: Rank, count: u32) -> Option<Change> {
         if self.cap == 0 || count == 0 {
             return None;
@@ -94,7 +96,8 @@ impl PollingSet {
             self.members.push(Member { peer, hits, leaving: false });
             return Some(Change::Join(peer));
         }
-        // One at a time leaves, and only for one who speaks twice as much: two of the same use do not take turns.
+        // One member at a time leaves, and only for a peer with more than twice its packets: peers of equal
+        // use must not replace each other in turn.
         if self.members.iter().any(|member| member.leaving) {
             return None;
         }
@@ -105,8 +108,9 @@ impl PollingSet {
         })
     }
 
-    /// Somebody who knows says that this peer will speak: with its first packet it is as who has spoken enough to enter. Where there is
-    /// no room it must speak twice as much as others like everyone, and it is forgotten like everyone if it does not.
+    /// Announces that this peer will send. Its first packet makes it a candidate to enter. If the set is
+    /// full, the usual rules apply: the peer needs more than twice a member's packets, and is forgotten if it
+    /// stays silent.
     pub fn hint(&mut self, peer: Rank) {
         if self.cap > 0 && !self.members.iter().any(|member| member.peer == peer) {
             let hits = self.outside.entry(peer).or_default();
@@ -114,37 +118,37 @@ impl PollingSet {
         }
     }
 
-    /// Whether one more can enter.
+    /// Returns true if the set has room for one more peer.
     pub fn has_room(&self) -> bool {
         self.members.len() < self.cap
     }
 
-    /// The peer enters, though it has not spoken so much: it was asked, or asks itself.
+    /// Adds a peer regardless of its packets: it was asked, or asks itself. Requires room.
     pub fn admit(&mut self, peer: Rank) {
         debug_assert!(self.has_room());
         let hits = self.outside.remove(&peer).unwrap_or(0);
         self.members.push(Member { peer, hits, leaving: false });
     }
 
-    /// The peer that was to leave does not.
+    /// Cancels the leave of a peer.
     pub fn stay(&mut self, peer: Rank) {
         self.members.iter_mut().filter(|member| member.peer == peer).for_each(|member| member.leaving = false);
     }
 
-    /// The peer has left, has no ring, or is dead.
+    /// Removes a peer that has left, has no ring or is dead.
     pub fn left(&mut self, peer: Rank) {
         self.members.retain(|member| member.peer != peer);
         self.outside.remove(&peer);
     }
 
-    /// Who is polled, in order, each once.
+    /// The peers to poll, in order, each once.
     pub fn turn(&self) -> impl Iterator<Item = Rank> + use<> {
         let mut peers = Vec::new();
         self.turn_into(&mut peers);
         peers.into_iter()
     }
 
-    /// As [`turn`](Self::turn), behind what the list has.
+    /// Appends the peers of [`turn`](Self::turn) to a list.
     pub fn turn_into(&self, peers: &mut Vec<Rank>) {
         let circular = self.order == Order::Circular && !self.members.is_empty();
         let from = if circular { self.next % self.members.len() } else { 0 };
@@ -152,12 +156,12 @@ impl PollingSet {
         [first, later].into_iter().for_each(|members| peers.extend(members.iter().map(|member| member.peer)));
     }
 
-    /// How many rings there are.
+    /// Number of rings in the set.
     pub fn len(&self) -> usize {
         self.members.len()
     }
 
-    /// Whether there is none.
+    /// Returns true if the set is empty.
     pub fn is_empty(&self) -> bool {
         self.members.is_empty()
     }

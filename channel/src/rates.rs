@@ -1,53 +1,57 @@
-//! By which of two ways long messages of a peer come, where both can be: by what each takes. Messages that come at the same time are
-//! a row, and come the same way, since each takes as long as all; a row is measured as a whole, from when the one before it has come.
-//! It has messages of about one length, and not more than some: else those that always overlap would be one without an end.
+//! Chooses between two ways to move a peer's long messages, copying packets or reading, by their measured
+//! time. Messages in flight at the same time share the path, so they form a row. All messages of a row move
+//! the same way. A row is measured as a whole, from the end of the row before it. Its messages have similar
+//! lengths, and there are at most [`MOST`]: otherwise messages that always overlap would form one endless
+//! row.
 
 use std::collections::VecDeque;
 
-/// Rows that try the two ways at first, one half each: one that something disturbs decides nothing. Not by turns, as what the one leaves
-/// in caches makes the other slow.
+/// Rows of the first trial, half of them each way, so that one disturbed row decides nothing. The ways do not
+/// alternate: one leaves the caches in a state that slows the other.
 const TRIALS: u32 = 8;
-/// Bytes, of the shortest messages of a class, after which they are tried a second time, and which then come by each way: memory that
-/// packets go by is new to both processes the first time, and slow. A lap is twice what a ring has, unless it is chosen. Later trials are
-/// as long: messages the other way make a few that change theirs slow.
+/// `SOON`: bytes of a class, counted at its shortest length, before the second trial. `LAP`: bytes that each
+/// way moves in that trial and in later ones. Packet memory is new to both processes in the first lap, and
+/// slow. `LAP` is twice a ring's default size. Later trials are as long, since messages in the opposite
+/// direction slow the first few after a change.
 const SOON: u64 = 16 << 20;
 const LAP: u64 = 8 << 20;
-/// After so many times the rows of such a trial there is another. In between it is looked as often whether packets have become slower.
+/// Number of trial lengths between the starts of two later trials. In between, the choice is checked at every
+/// trial length for packets that have become slower.
 const AGAIN: u32 = 32;
-/// Messages differ by their length: below 128 KiB, 512 KiB, 2 MiB, and beyond.
+/// Number of length classes: below 128 KiB, 512 KiB, 2 MiB, and longer.
 const CLASSES: usize = 4;
 
-/// Messages of a row.
+/// Most messages of a row.
 const MOST: u32 = 8;
 
-/// The shortest message of a class, in bytes, of those that are announced by themselves.
+/// Shortest message of a class in bytes, among messages sent by rendezvous.
 const fn shortest(class: usize) -> u64 {
     1 << (15 + 2 * class)
 }
 
-/// A way.
+/// A way to move the data of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
-    /// Its sender copies it into packets, and they are copied out of these.
+    /// Sender and receiver copy the message through packets.
     Sent,
-    /// It is read from where it is.
+    /// The receiver reads the message from the sender's memory.
     Read,
 }
 
-/// What messages of a peer took.
+/// Measured rates of the messages from one peer.
 #[derive(Debug, Default)]
 pub struct Rates {
     classes: [Class; CLASSES],
-    /// In the order in which they began.
+    /// Rows in flight, in the order in which they began.
     rows: VecDeque<Row>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Class {
     rows: u32,
-    /// Nanoseconds that a MiB takes by each way: the least of late, as one that was disturbed tells nothing.
+    /// Nanoseconds per MiB for each way: the recent minimum, so that a disturbed row does not count.
     takes: [u64; 2],
-    /// By which way they come between trials.
+    /// True if messages are sent as packets between trials.
     sent: bool,
 }
 
@@ -62,7 +66,7 @@ struct Row {
 }
 
 impl Class {
-    /// How the next row comes, of messages of so many bytes at least.
+    /// Way of the next row. `shortest` is the shortest length of its class, in bytes.
     fn next(&mut self, shortest: u64) -> Way {
         let [second, long] = [SOON, 2 * LAP].map(|bytes| (bytes / shortest) as u32);
         let (at, trials) = match self.rows.checked_sub(second) {
@@ -77,16 +81,18 @@ impl Class {
             }
             return way;
         }
-        // Packets take room that other messages want, so they must be worth it. And a change of way finds the caches as the other left them.
+        // Packets take slots that other messages need, so they must be clearly faster. After a change of way
+        // the caches still suit the old one.
         if at.is_multiple_of(trials) {
             let [sent, read] = self.takes;
-            // Between trials it is only left: where messages go both ways one way for each is slow for both, and they would change by turns.
+            // Between trials the choice may only change from packets to reads. With traffic in both
+            // directions a mixed choice slows both, and the two sides would oscillate.
             self.sent = if self.sent { sent - sent / 8 <= read } else { at == trials && sent < read - read / 8 };
         }
         if self.sent { Way::Sent } else { Way::Read }
     }
 
-    /// A row of so many bytes has come.
+    /// Records that a row of `bytes` has arrived.
     fn took(&mut self, way: Way, nanoseconds: u64, bytes: u64) {
         let took = (u128::from(nanoseconds) << 20) / u128::from(bytes.max(1));
         let (took, takes) = (u64::try_from(took).unwrap_or(u64::MAX), &mut self.takes[way as usize]);
@@ -95,7 +101,7 @@ impl Class {
 }
 
 impl Rates {
-    /// A message of so many bytes is to come, at least one: by which way.
+    /// Begins a message of `bytes`, and returns the way it moves. An empty message counts as one byte.
     pub fn begin(&mut self, bytes: u64, now: impl FnOnce() -> u64) -> Way {
         let class = (bytes.max(1).ilog2().saturating_sub(15) as usize / 2).min(CLASSES - 1);
         if self.rows.back().is_none_or(|row| row.class != class || row.messages == MOST) {
@@ -109,7 +115,8 @@ impl Rates {
         row.way
     }
 
-    /// One that had begun has come. Which one is not asked: those that began first are mostly first.
+    /// Ends one message of the oldest row. The caller does not name the message: messages mostly end in the
+    /// order in which they began.
     pub fn end(&mut self, now: impl FnOnce() -> u64) {
         let Some(row) = self.rows.front_mut() else { return };
         row.under_way -= 1;
@@ -128,7 +135,8 @@ impl Rates {
 mod tests {
     use super::*;
 
-    /// The ways of so many messages, one after the other, that take so long for each byte. `S` and `R`.
+    /// Ways of `count` consecutive messages, as `S` and `R`. `sent` and `read` are the nanoseconds per byte
+    /// of each way.
     fn ways(rates: &mut Rates, count: usize, bytes: u64, sent: u64, read: u64) -> String {
         let one = |_| {
             let way = rates.begin(bytes, || 1000);
@@ -142,10 +150,10 @@ mod tests {
     fn both_ways_are_tried_and_the_faster_one_is_taken() {
         let mut rates = Rates::default();
         assert_eq!(ways(&mut rates, 12, 1 << 16, 2, 5), "SSSSRRRRSSSS");
-        // Another length is another matter.
-        // 16 MiB of those of 2 MiB, and more, are eight already.
+        // Each length class is measured on its own. Eight messages of 2 MiB, the shortest of this class, are
+        // 16 MiB.
         assert_eq!(ways(&mut rates, 20, 1 << 22, 5, 2), "SSSSRRRRSSSSRRRRRRRR");
-        // 16 MiB of those of 32 KiB are 512.
+        // 512 messages of 32 KiB, the shortest of this class, are 16 MiB.
         assert_eq!(ways(&mut rates, 500, 1 << 16, 5, 2), "S".repeat(500), "not measured again so soon");
         assert_eq!(ways(&mut rates, 512, 1 << 16, 5, 2), "S".repeat(256) + &"R".repeat(256));
         assert_eq!(
@@ -156,7 +164,8 @@ mod tests {
         assert_eq!(ways(&mut rates, 520, 1 << 16, 2, 5), "S".repeat(256) + &"R".repeat(256) + &"S".repeat(8));
     }
 
-    /// What goes by memory for the first time: 256 slots of 16 KiB, of which a message of 64 KiB takes four.
+    /// Packets are slow while ring memory is new: 256 slots of 16 KiB, of which a message of 64 KiB takes
+    /// four.
     #[test]
     fn path_slow_only_at_first_is_found_later() {
         let (mut rates, mut slots) = (Rates::default(), 0);
@@ -178,7 +187,7 @@ mod tests {
         assert!(ways[1024..].iter().all(|way| *way == Way::Sent));
     }
 
-    /// Packets take longer from some message on: that is found out before the next trial.
+    /// A slowdown of packets between trials is detected before the next trial.
     #[test]
     fn what_becomes_slower_is_left() {
         let mut rates = Rates::default();
@@ -188,7 +197,8 @@ mod tests {
         assert_eq!(ways(&mut rates, 2000, 1 << 16, 9, 20), "R".repeat(2000), "what packets take now is not known");
     }
 
-    /// As where messages go both ways, and those of the other way are still read.
+    /// Packets are slow for the first 8 messages after a change of way, as with traffic in the opposite
+    /// direction that is still read.
     #[test]
     fn a_way_that_is_slow_after_the_other_is_found() {
         let (mut rates, mut sent) = (Rates::default(), 0);
@@ -234,7 +244,7 @@ mod tests {
     #[test]
     fn messages_at_the_same_time_are_measured_together() {
         let mut rates = Rates::default();
-        // Sent: three of them in 6 us; read: one in 3 us.
+        // Three sent messages take 6 us together; one read takes 3 us.
         for _ in 0..4 {
             assert_eq!([0; 3].map(|now| rates.begin(1 << 16, || now)), [Way::Sent; 3]);
             for now in [2000, 4000, 6000] {
@@ -254,7 +264,7 @@ mod tests {
         rates.end(|| unreachable!("nothing is under way"));
     }
 
-    /// What is asked for behind others that are slow is not slow itself.
+    /// A row that waits behind slow messages is not charged for their time.
     #[test]
     fn a_row_is_measured_from_when_the_one_before_it_has_come() {
         let (mut rates, mut now) = (Rates::default(), 0);
@@ -278,7 +288,7 @@ mod tests {
         assert_eq!(rates.begin(1 << 16, || now), Way::Read, "1 us, not 81");
     }
 
-    /// There are always two under way: still both ways are tried, of each length.
+    /// Two messages are always in flight; each length class still tries both ways.
     #[test]
     fn messages_that_always_overlap_are_measured_in_rows() {
         let mut rates = Rates::default();

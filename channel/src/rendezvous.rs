@@ -1,34 +1,35 @@
-//! A message that waits at its sender until it is matched. The receiver chooses how its data moves: movers are rows of a
-//! table. Both sides are one machine each, in which a packet or event that does not fit is a peer's mistake.
+//! Rendezvous: a message waits at its sender until the receiver has matched it. The receiver chooses the
+//! mover of the data from a table of rows. Each side is a state machine; a packet or event that does not fit
+//! its state is a fault of the peer.
 
-/// How the data of a large message moves.
+/// Method of moving the data of a large message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Mover {
-    /// In packets, copied at both ends while others are under way.
+    /// Packets: copied at both ends while others are in flight.
     Copy,
     /// The sender writes into the receiver's memory.
     Write,
-    /// The receiver reads the sender's memory; on one host this is the one copy.
+    /// The receiver reads the sender's memory; on one host this is the only copy.
     Read,
 }
 
-/// What the receiver chooses by.
+/// Facts by which the receiver chooses a mover.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Facts {
-    /// It is to be written or read in place, as the [rules](crate::rules) say.
+    /// True if the [rules](crate::rules) ask for a write or read in place.
     pub in_place: bool,
-    /// The receive was posted before the RTS came.
+    /// True if the receive was posted before the RTS arrived.
     pub receiver_first: bool,
-    /// The sender offered its memory, and this rank can read it.
+    /// True if the sender offered its memory and this rank can read it.
     pub readable: bool,
-    /// The rails write, and the receiver has not been refused it for this message.
+    /// True if the rails can write and the sender has not declined a write of this message.
     pub writable: bool,
 }
 
 type Row = (Mover, fn(&Facts) -> bool);
 
-/// The first row that holds is taken. A receiver that was first has its CTS under way at once, and writing wins; one that is
-/// late reads, and saves a crossing.
+/// The first row that holds is taken. If the receive was posted first, its CTS can leave at once, and a write
+/// is faster. A late receiver reads, which saves a crossing.
 const ROWS: [Row; 5] = [
     (Mover::Copy, |facts| !facts.in_place),
     (Mover::Write, |facts| facts.writable && facts.receiver_first),
@@ -37,51 +38,52 @@ const ROWS: [Row; 5] = [
     (Mover::Copy, |_| true),
 ];
 
-/// The movers to try, best first: one whose memory cannot be registered is passed over.
+/// The movers to try, best first. The caller skips a mover whose memory cannot be registered.
 pub fn movers(facts: Facts) -> impl Iterator<Item = Mover> {
     ROWS.into_iter().filter(move |(_, holds)| holds(&facts)).map(|(mover, _)| mover)
 }
 
-/// The event does not fit the state.
+/// A packet or event that does not fit the state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a packet of a rendezvous that does not fit its state")]
+#[error("a packet does not fit the state of its rendezvous")]
 pub struct Unfit;
 
-/// Where a sender stands.
+/// State of the sender of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Sending {
-    /// Nothing has gone to the receiver.
+    /// Nothing was sent yet.
     Queued,
-    /// It goes in pieces, unasked: bytes that have gone.
+    /// Pieces are sent eagerly; holds the bytes sent so far.
     Pushing(u64),
-    /// The RTS is out; or the whole message, and its sender wants to know when it is matched.
+    /// The RTS was sent; or the whole message was sent, and the sender waits for the acknowledgement of its
+    /// match.
     Announced,
-    /// Stripes that the adapters have not ended.
+    /// Stripes are written; holds the number that the adapters have not completed.
     Writing(u8),
-    /// Bytes that were posted, and how many are to be.
+    /// Packets are sent after a CTS; holds the bytes posted and the bytes to post.
     Copying(u64, u64),
-    /// The memory is the program's again.
+    /// The memory belongs to the program again.
     Done,
 }
 
 impl Sending {
-    /// The first packet is out; or the last piece.
+    /// Records that the RTS or whole message, or the last eager piece, was sent.
     pub fn announce(&mut self) -> Result<(), Unfit> {
         self.step(matches!(self, Sending::Queued | Sending::Pushing(_)), Sending::Announced)
     }
 
-    /// The CTS asks for so many bytes, which the sender is going to write in so many stripes.
+    /// Handles a CTS that asks for a write, which the sender divides into `stripes`.
     pub fn write(&mut self, stripes: u8) -> Result<(), Unfit> {
         self.step(matches!(self, Sending::Announced) && stripes > 0, Sending::Writing(stripes))
     }
 
-    /// The CTS asks for packets.
+    /// Handles a CTS that asks for packets of `length` bytes together.
     pub fn copy(&mut self, length: u64) -> Result<(), Unfit> {
         let to = if length == 0 { Sending::Done } else { Sending::Copying(0, length) };
         self.step(matches!(self, Sending::Announced), to)
     }
 
-    /// A stripe has ended.
+    /// Records that the adapter has completed a stripe.
     pub fn written(&mut self) -> Result<(), Unfit> {
         match *self {
             Sending::Writing(1) => self.step(true, Sending::Done),
@@ -90,7 +92,7 @@ impl Sending {
         }
     }
 
-    /// A packet with so many bytes was posted.
+    /// Records that a packet of `bytes` was posted.
     pub fn posted(&mut self, bytes: u64) -> Result<(), Unfit> {
         match *self {
             Sending::Copying(at, length) if bytes > 0 && bytes <= length - at => {
@@ -101,7 +103,7 @@ impl Sending {
         }
     }
 
-    /// The receiver has matched, or read, the message.
+    /// Handles an acknowledgement: the receiver has matched or read the message.
     pub fn acked(&mut self) -> Result<(), Unfit> {
         self.step(matches!(self, Sending::Announced), Sending::Done)
     }
@@ -116,21 +118,21 @@ impl Sending {
     }
 }
 
-/// Where a receiver stands, once it has chosen.
+/// State of the receiver of a message, once it has chosen a mover.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Receiving {
-    /// FINs that came; each says how many lanes there are.
+    /// The sender writes; holds the FINs received. Each FIN states how many stripes there are.
     Written(u8),
-    /// Stripes that the adapters have not ended.
+    /// This rank reads; holds the number of stripes that the adapters have not completed.
     Reading(u8),
-    /// Bytes that came, and how many are to come.
+    /// Packets arrive; holds the bytes received and the bytes expected.
     Copied(u64, u64),
-    /// The message is there.
+    /// The message is complete.
     Done,
 }
 
 impl Receiving {
-    /// The mover is chosen; a read takes so many stripes.
+    /// State after the choice of a mover. A read takes `stripes`.
     pub fn new(mover: Mover, length: u64, stripes: u8) -> Receiving {
         match mover {
             Mover::Write => Receiving::Written(0),
@@ -140,7 +142,7 @@ impl Receiving {
         }
     }
 
-    /// A FIN came, one of `lanes`.
+    /// Handles one of `lanes` FINs.
     pub fn fin(&mut self, lanes: u8) -> Result<(), Unfit> {
         match *self {
             Receiving::Written(came) if came < lanes => {
@@ -151,7 +153,7 @@ impl Receiving {
         }
     }
 
-    /// A stripe was read.
+    /// Records that a stripe was read.
     pub fn read(&mut self) -> Result<(), Unfit> {
         match *self {
             Receiving::Reading(left) if left > 0 => {
@@ -162,7 +164,7 @@ impl Receiving {
         }
     }
 
-    /// A packet with these bytes came.
+    /// Handles a data packet of `bytes` at `offset`.
     pub fn data(&mut self, offset: u64, bytes: u64) -> Result<(), Unfit> {
         match *self {
             Receiving::Copied(at, length) if offset == at && bytes > 0 && bytes <= length - at => {
@@ -173,7 +175,7 @@ impl Receiving {
         }
     }
 
-    /// The sender cannot write: packets instead.
+    /// Handles the sender's refusal to write: packets are used instead.
     pub fn refused(&mut self, length: u64) -> Result<(), Unfit> {
         match *self {
             Receiving::Written(0) => {

@@ -1,51 +1,55 @@
-//! The two halves of a ring: slots in the receiver's memory, each written by one `Put` of the sender, in order. The sender
-//! writes a slot again only after the receiver has said that it is free.
+//! The two halves of a ring: slots in the receiver's memory, each written by one `Put` of the sender, in
+//! order. The sender writes a slot again only after the receiver has reported it free.
 //!
-//! A message stands at the *end* of its slot, and behind it the mark: its length and a stamp that no earlier message in
-//! the slot has had. So the receiver looks at one fixed place, never writes, and the slots need no clearing. (The two flags of
-//! ICS 4.2, one before the message and one behind it, want the slots of both ends to be equal, and the receiver to clear the first.)
+//! A message stands at the *end* of its slot. Behind it stands the mark (completion flag): the message
+//! length, and a stamp that no earlier message in the slot has had. So the receiver polls one fixed place and
+//! never writes, and slots need no clearing. (The two flags of ICS 4.2, before and behind the message, need
+//! slots that are equal at both ends, and a receiver that clears the first flag.)
 //!
-//! Both go through the slots in a circle. The sender of a ring that [turns](Sender::turning) goes back to the first slot before it has
-//! come to the last, if all that it had sent before is free: who sends a short message now and then uses few cache lines, again and
-//! again. The mark of the message before says so. The slot of that message may not be free when others come to it, so both leave it out
-//! until the ring turns next: all slots but one may be in use.
+//! Both halves go through the slots in a circle. A ring that [turns](Sender::turning) returns to the first
+//! slot early, if all earlier messages are freed. So a sender of occasional short messages keeps to a few
+//! cache lines. The mark of the last message before the turn announces it. That message's slot may still be
+//! in use when later messages reach it. So both halves skip it until the next turn, and all slots but one may
+//! be in use.
 
 use crate::sequence::Beyond;
 use crate::wire::{Key, Rail};
 
-/// Bytes of the mark.
+/// Size of the mark in bytes.
 pub const MARK: usize = 8;
 
-/// Of the mark: the next message comes in the first slot.
+/// Bit of the mark that announces a turn: the next message is in the first slot.
 const TURN: u64 = 1 << 63;
 
-/// Bytes of a cache line, of which a message behind which a ring turns takes one. Longer ones, whose lines a processor still has when they
-/// are written again, come later than by lines that it has not.
+/// Bytes of a cache line. Only a message that fits in one line with its mark may end a lap. Lines that the
+/// receiving processor still caches are slower to rewrite than lines it does not, so longer messages gain
+/// nothing from a turn.
 const LINE: usize = 64;
 
-/// Slots of a ring that is worth turning, at least; and how many of them its sender uses at least.
+/// `TURNS`: fewest slots of a ring that turns. `LAP`: fewest slots that its sender uses before a turn.
 const TURNS: u32 = 32;
 const LAP: u32 = 8;
 
-/// How the receiver can tell that a message is there whole, by what the rail promises.
+/// Method by which the receiver detects a complete message, given the guarantees of the rail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Marker {
-    /// One put, whose mark is seen last.
+    /// One put, whose mark becomes visible last.
     Last,
-    /// A put of the message, then one of the mark.
+    /// One put of the message, then one of the mark.
     Second,
-    /// One put with an immediate value; the mark is looked at after that value has come.
+    /// One put with an immediate value; the receiver reads the mark after that value has arrived.
     Immediate,
 }
 
 impl Marker {
-    /// The cheapest that the rail allows; without one there is no ring.
+    /// The cheapest marker that the rail supports; `None` if it supports no ring.
     #[inline]
     pub fn of(rail: &Rail) -> Option<Marker> {
         [Marker::Last, Marker::Immediate, Marker::Second].into_iter().find(|marker| marker.is_kept_by(rail))
     }
 
-    /// Whether the rail promises what it takes: without that a message could be seen torn.
+    /// Returns true if the rail gives the guarantee that this marker needs. Without it the receiver could see torn
+    /// messages.
     #[inline]
     pub fn is_kept_by(self, rail: &Rail) -> bool {
         match self {
@@ -56,65 +60,65 @@ impl Marker {
     }
 }
 
-/// How large a ring is.
+/// Size of a ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Shape {
-    /// Slots.
+    /// Number of slots.
     pub slots: u32,
-    /// Bytes of each, divisible by 8.
+    /// Bytes of each slot, a multiple of 8.
     pub bytes: u32,
 }
 
 impl Shape {
-    /// What a peer may ask for.
+    /// Returns true if the size is within the limits that a peer may ask for.
     #[inline]
     pub fn is_sound(self) -> bool {
         (2..=1024).contains(&self.slots) && (64..=65_536).contains(&self.bytes) && self.bytes.is_multiple_of(8)
     }
 
-    /// Bytes of memory.
+    /// Bytes of memory of the ring.
     #[inline]
     pub fn size(self) -> usize {
         self.slots as usize * self.bytes as usize
     }
 
-    /// The longest message of a slot, in bytes.
+    /// Longest message in one slot, in bytes.
     #[inline]
     pub fn longest(self) -> usize {
         self.bytes as usize - MARK
     }
 
-    /// After how many slots a ring of messages [turns](Sender::turning), of which so many may be under way: not one that needs all its
-    /// slots for them.
+    /// Number of slots after which the ring [turns](Sender::turning), if up to `window` messages may be in
+    /// flight. A ring that needs all its slots for them does not turn.
     pub fn lap(self, window: u32) -> u32 {
         if self.slots < TURNS || self.slots <= window { self.slots } else { LAP }
     }
 
-    /// Where the mark of the first slot after which it turns stands, if it turns after so many.
+    /// Offset of the mark of the first slot after which a ring with this lap may turn.
     fn turns_from(self, lap: u32) -> usize {
         if lap < self.slots { (lap as usize - 1) * self.bytes as usize + self.longest() } else { usize::MAX }
     }
 }
 
-/// Which slot is next, and its stamp. Both halves go through the same.
+/// Next slot and its stamp. Both halves advance identically.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Cursor {
-    /// Where its mark stands.
+    /// Offset of the next slot's mark.
     mark_at: usize,
     stamp: u32,
-    /// The mark of the slot before the last turn, which is left out; 0 before the first.
+    /// Offset of the mark of the slot that is skipped since the last turn; 0 before the first turn.
     left_out: usize,
-    /// The mark of the first slot after which it may turn.
+    /// Offset of the mark of the first slot after which the ring may turn.
     turns_from: usize,
 }
 
 impl Cursor {
-    /// Never stamped 0, which is what fresh memory holds.
+    /// The first slot. Stamps are never 0, the value of fresh memory.
     fn first(shape: Shape) -> Cursor {
         Cursor { mark_at: shape.longest(), stamp: 1, left_out: 0, turns_from: usize::MAX }
     }
 
-    /// Where the mark after it stands, unless it turns.
+    /// Offset of the following mark, unless the ring turns.
     #[inline(always)]
     fn mark_after(&self, shape: Shape) -> usize {
         let bytes = shape.bytes as usize;
@@ -135,41 +139,42 @@ impl Cursor {
     }
 }
 
-/// The sender's half.
+/// The sender's half of a ring.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Sender {
-    /// Which ring of this peer.
+    /// Number of the ring at its peer.
     pub ring: u16,
-    /// How large.
+    /// Size of the ring.
     pub shape: Shape,
-    /// Where.
+    /// Key of the ring's memory.
     pub key: Key,
     next: Cursor,
-    /// Slots that may be in use.
+    /// Most slots that may be in use.
     most: u32,
     sent: u32,
     freed: u32,
 }
 
-/// Where a message goes.
+/// Place of a message in the ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Spot {
-    /// Where its first byte goes.
+    /// Offset of the first byte.
     pub at: usize,
-    /// Where the mark goes, right behind its last byte.
+    /// Offset of the mark, right behind the last byte.
     pub mark_at: usize,
-    /// The mark.
+    /// Value of the mark.
     pub mark: u64,
 }
 
 impl Sender {
-    /// A fresh ring.
+    /// The sender's half of a new ring.
     #[inline]
     pub fn new(ring: u16, shape: Shape, key: Key) -> Sender {
         Sender { ring, shape, key, next: Cursor::first(shape), most: shape.slots, sent: 0, freed: 0 }
     }
 
-    /// It turns after so many slots, at least two, as its receiver [does](Receiver::turning).
+    /// Makes the ring turn after `lap` slots, at least two. Its receiver must use [the same
+    /// lap](Receiver::turning).
     pub fn turning(mut self, lap: u32) -> Sender {
         debug_assert!(lap >= 2, "the slot before the turn would be that after it");
         self.next.turns_from = self.shape.turns_from(lap);
@@ -177,7 +182,8 @@ impl Sender {
         self
     }
 
-    /// Where a message of this length goes; none if it is too long, or no slot is free. Then it goes by another path.
+    /// Place of the next message, of `length` bytes; `None` if it is too long or no slot is free. It then
+    /// takes another path.
     #[inline]
     pub fn claim(&self, length: usize) -> Option<Spot> {
         if self.flying() == self.most || length > self.shape.longest() {
@@ -189,38 +195,38 @@ impl Sender {
         Some(Spot { at: mark_at - length, mark_at, mark })
     }
 
-    /// Whether a message of this length is the last before it goes back, if it is sent next.
+    /// Returns true if the ring turns after the next message, of `length` bytes.
     #[inline(always)]
     fn turns(&self, length: usize) -> bool {
         length <= LINE - MARK && self.next.mark_at >= self.next.turns_from && self.flying() == 0
     }
 
-    /// Where the next mark goes.
+    /// Offset of the next mark.
     #[inline(always)]
     pub fn next_mark(&self) -> usize {
         self.next.mark_at
     }
 
-    /// Where the mark after the next goes.
+    /// Offset of the mark after the next one.
     #[inline(always)]
     pub fn mark_after_next(&self) -> usize {
         self.next.mark_after(self.shape)
     }
 
-    /// The message of the last claim was posted.
+    /// Records that the message of the last claim was posted.
     #[inline]
     pub fn sent(&mut self, spot: Spot) {
         self.next.advance(self.shape, spot.mark & TURN != 0);
         self.sent = self.sent.wrapping_add(1);
     }
 
-    /// Slots that hold what the receiver has not freed, as far as is known.
+    /// Number of slots in use, as far as the sender knows.
     #[inline]
     pub fn flying(&self) -> u32 {
         self.sent.wrapping_sub(self.freed)
     }
 
-    /// The receiver has freed so many since the ring was made. Late values change nothing.
+    /// Applies the receiver's total of freed slots since the ring was made. Late values change nothing.
     #[inline]
     pub fn freed(&mut self, freed: u32) -> Result<(), Beyond> {
         let more = freed.wrapping_sub(self.freed);
@@ -234,70 +240,70 @@ impl Sender {
     }
 }
 
-/// The receiver's half.
+/// The receiver's half of a ring.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Receiver {
-    /// Which ring of this peer.
+    /// Number of the ring at its peer.
     pub ring: u16,
-    /// How large.
+    /// Size of the ring.
     pub shape: Shape,
     next: Cursor,
-    /// The sender goes back after the message that was looked at last.
+    /// True if the sender turns after the message that was looked at last.
     turn: bool,
     seen: u32,
-    /// Messages that an immediate value has told of; `None` where the marker needs none.
+    /// Number of immediate values received; `None` where the marker needs none.
     told: Option<u32>,
 }
 
-/// What stands in a slot.
+/// Content of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Look {
-    /// Nothing new.
+    /// No new message.
     Empty,
-    /// A message, whole.
+    /// A complete message.
     Message {
-        /// Where it begins.
+        /// Offset of the first byte.
         at: usize,
-        /// Its length in bytes.
+        /// Length in bytes.
         length: usize,
     },
-    /// A mark that no sender writes.
+    /// Invalid mark: no correct sender writes it.
     Broken,
 }
 
 impl Receiver {
-    /// A fresh ring, its memory all 0.
+    /// The receiver's half of a new ring. The ring's memory must be all 0.
     #[inline]
     pub fn new(ring: u16, shape: Shape, marker: Marker) -> Receiver {
         let told = (marker == Marker::Immediate).then_some(0);
         Receiver { ring, shape, next: Cursor::first(shape), turn: false, seen: 0, told }
     }
 
-    /// Its sender turns after so many slots.
+    /// Makes the ring turn after `lap` slots, as its sender does.
     pub fn turning(mut self, lap: u32) -> Receiver {
         self.next.turns_from = self.shape.turns_from(lap);
         self
     }
 
-    /// Whether anything has come by it.
+    /// Returns true if any message has arrived in the ring.
     #[inline]
     pub fn is_used(&self) -> bool {
         self.seen != 0 || self.next.stamp != 1
     }
 
-    /// Where the mark after the next comes.
+    /// Offset of the mark after the next one.
     #[inline(always)]
     pub fn mark_after_next(&self) -> usize {
         self.next.mark_after(self.shape)
     }
 
-    /// Where to look for the next mark; nowhere before an immediate value has told of it.
+    /// Offset of the next mark to read; `None` while its immediate value is missing.
     #[inline]
     pub fn place(&self) -> Option<usize> {
         (self.told != Some(self.seen)).then_some(self.next.mark_at)
     }
 
-    /// An immediate value came; `Err` if more have come than there are slots.
+    /// Records an immediate value; `Err` if more values arrived than the ring has slots.
     #[inline]
     pub fn told(&mut self) -> Result<(), Beyond> {
         let told = self.told.as_mut().ok_or(Beyond)?;
@@ -308,7 +314,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// What the mark there says.
+    /// Interprets the mark read at [`place`](Self::place).
     #[inline]
     pub fn look(&mut self, mark: u64) -> Look {
         if mark as u32 != self.next.stamp {
@@ -322,7 +328,8 @@ impl Receiver {
         }
     }
 
-    /// The message that was looked at last was taken out, and its slot is free. Gives the value to tell.
+    /// Frees the slot of the message that was looked at last. Returns the total of freed slots to report to
+    /// the sender.
     #[inline(always)]
     pub fn free(&mut self) -> u32 {
         self.next.advance(self.shape, self.turn);
@@ -335,7 +342,7 @@ impl Receiver {
 mod tests {
     use super::*;
 
-    /// After 2^32 messages, in rings whose slots do not divide that.
+    /// Counters wrap after 2^32 messages, also in rings whose number of slots does not divide 2^32.
     #[test]
     fn counters_wrap() {
         for slots in [2, 3, 5] {

@@ -1,5 +1,5 @@
-//! Which path a message takes: the first rule whose condition holds and whose path exists to its peer now. In the syntax of the
-//! slides of MVAPICH-Aptus (Koop, Jones, Panda 2008):
+//! Path selection: a message takes the first rule whose condition holds and whose path to its peer exists
+//! now. The syntax is that of the slides of MVAPICH-Aptus (Koop, Jones, Panda 2008):
 //!
 //! ```text
 //! # What follows this sign is a comment.
@@ -14,24 +14,24 @@ use std::cmp::Ordering;
 use std::fmt;
 use std::str::FromStr;
 
-/// By what a message goes.
+/// Path of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Path {
-    /// By the ring that the peer has for this rank: there is one, with a free slot that takes it.
+    /// The ring that the peer has for this rank. Exists while a slot is free and the message fits in it.
     Ring,
-    /// By a queue of a reliable lane, or of memory that is shared; in several packets if it is longer than one.
+    /// A queue of a reliable lane or of shared memory; in several packets if the message is longer than one.
     Queue,
-    /// By datagrams; in several if it is longer than one.
+    /// Datagrams; several if the message is longer than one.
     Datagram,
-    /// Announced, and written or read in place.
+    /// Rendezvous, written or read in place.
     Move,
-    /// Announced, and sent by datagrams into its place; without checksums, where adapters have it.
+    /// Rendezvous, with datagrams into place. Exists only without checksums, on adapters that support it.
     DatagramMove,
-    /// Announced, and copied in packets by the three first. It always exists.
+    /// Rendezvous, copied in packets on one of the first three paths. Always exists.
     Copy,
 }
 
-/// By their names in a table.
+/// Path names in a table of rules.
 const PATHS: [(&str, Path); 6] = [
     ("RC-FP", Path::Ring),
     ("RC-SR", Path::Queue),
@@ -41,23 +41,25 @@ const PATHS: [(&str, Path); 6] = [
     ("Copy-Based", Path::Copy),
 ];
 
-/// What conditions are about.
+/// Variables of the conditions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Facts {
-    /// The message's bytes.
+    /// Length of the message in bytes.
     pub size: u64,
-    /// Peers that this rank has talked with: near ones, if it is one of them that is to be sent to, else the others.
+    /// Number of peers that this rank has communicated with, counted apart for peers on its host and for
+    /// others.
     pub peers: u64,
-    /// Messages that wait to be sent to this peer, this one included; of one that was announced to this rank, those to its sender, 1 at
-    /// least.
+    /// Messages that wait to be sent to this peer, this one included. For a message announced to this rank:
+    /// messages that wait to be sent to its sender, at least 1.
     pub queued: u64,
 }
 
 const VARIABLES: [&str; 3] = ["MSG_SIZE", "PEERS", "QUEUED"];
-/// The variable that a ring's rule may have for the short path.
+/// The only variable that a ring's rule may use on the short path.
 const SIZE: usize = 0;
 
-/// What a value may be beside a number, by bits: a rule is looked at for each packet.
+/// Bits for the possible orders of a value and a number. Rules are evaluated for each packet, so a comparison
+/// is one mask.
 const LESS: u8 = 1;
 const EQUAL: u8 = 2;
 const MORE: u8 = 4;
@@ -65,7 +67,7 @@ const MORE: u8 = 4;
 const SIGNS: [(&str, u8); 6] =
     [("<=", LESS | EQUAL), ("<", LESS), (">=", MORE | EQUAL), (">", MORE), ("==", EQUAL), ("!=", LESS | MORE)];
 
-/// One comparison: the variable by its place in the table above.
+/// One comparison; `variable` is an index into [`VARIABLES`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Comparison {
     variable: usize,
@@ -89,7 +91,7 @@ impl Comparison {
         self.sign & is != 0
     }
 
-    /// It holds for sizes below that, and no others; none if it is of another kind.
+    /// If the comparison holds exactly for sizes below some bound, that bound; otherwise `None`.
     fn below(&self) -> Option<u64> {
         const UP_TO: u8 = LESS | EQUAL;
         match (self.variable, self.sign) {
@@ -100,14 +102,14 @@ impl Comparison {
     }
 }
 
-/// All its comparisons must hold.
+/// A rule: its path, if all its comparisons hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Rule {
     when: Vec<Comparison>,
     path: Path,
 }
 
-/// A table of rules, of which the last always has a path.
+/// A table of rules. The last rule always has a path.
 ///
 /// ```
 /// use transom_channel::rules::{Facts, Path, Rules};
@@ -121,37 +123,37 @@ struct Rule {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rules(Vec<Rule>);
 
-/// What is wrong with the text of [`Rules`], and where. Lines, and the characters of a line, are counted from 1.
+/// Error in the text of [`Rules`], with its position. Lines and columns (characters) are counted from 1.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RulesError {
-    /// Something stands where something else must.
+    /// The text has an unexpected word or sign.
     #[error("line {line}, column {column}: {found} is not expected here, but {expected}")]
     Unexpected {
-        /// Where.
+        /// Line of the error.
         line: usize,
-        /// Where in it.
+        /// Column of the error.
         column: usize,
-        /// What is there.
+        /// Word or sign found.
         found: String,
-        /// What could be.
+        /// Words or signs allowed.
         expected: String,
     },
-    /// There may be a message for which no rule has a path.
+    /// Some message may have no path under these rules.
     #[error(
         "line {line}, column {column}: the last rule may have no path: let it be `TRUE, Copy-Based`, which always has one"
     )]
     MayFail {
-        /// Where the last rule begins.
+        /// Line at which the last rule begins.
         line: usize,
-        /// Where in it.
+        /// Column at which the last rule begins.
         column: usize,
     },
 }
 
 impl Rules {
-    /// What is done where nobody has chosen a table: up to `eager` bytes at once, by whatever there is; from `zero_copy_from` bytes on in
-    /// place.
+    /// The default rules: up to `eager` bytes eagerly, on any path that exists; `zero_copy_from` bytes and
+    /// more in place.
     ///
     /// ```
     /// let rules = transom_channel::rules::Rules::usual(8192, 32768);
@@ -176,13 +178,13 @@ impl Rules {
         ])
     }
 
-    /// The paths of the rules that hold, in order.
+    /// Paths of the rules that hold, in order.
     pub fn paths(&self, facts: Facts) -> impl Iterator<Item = Path> {
         self.0.iter().filter(move |rule| rule.when.iter().all(|when| when.holds(facts))).map(|rule| rule.path)
     }
 
-    /// What is shorter goes by a ring wherever there is one with a free slot, whatever else holds: so much the short path may take for
-    /// granted.
+    /// Bound in bytes: every shorter message takes a ring with a free slot, whatever the other facts are. The
+    /// short path relies on it.
     pub(crate) fn short_below(&self) -> usize {
         let first = &self.0[0];
         let below = |when: &Comparison| usize::try_from(when.below().unwrap_or(0)).unwrap_or(usize::MAX);
@@ -190,14 +192,15 @@ impl Rules {
         if ring { first.when.iter().map(below).min().unwrap_or(usize::MAX) } else { 0 }
     }
 
-    /// What is as long as that goes in place wherever a rail can do that, whatever else holds; nothing, if there is no such rule.
+    /// Length in bytes from which every message moves in place where a rail can, whatever the other facts
+    /// are. `None` without such a rule.
     pub(crate) fn in_place_from(&self) -> Option<u64> {
         let mut from = 0;
         for rule in &self.0 {
             if rule.path == Path::Move && rule.when.is_empty() {
                 return Some(from);
             }
-            // Any of its conditions keeps what is longer from it.
+            // Any of its conditions excludes longer messages.
             from = from.max(rule.when.iter().filter_map(Comparison::below).min()?);
         }
         None
@@ -236,7 +239,7 @@ impl FromStr for Rules {
                 break;
             }
             words.one_of(&[","])?;
-            // The slides end each line with one.
+            // The slides end each line with a comma.
             if words.is_over() {
                 break;
             }
@@ -264,10 +267,10 @@ fn rule(words: &mut Words<'_>) -> Result<Rule, RulesError> {
     Ok(Rule { when, path: PATHS[words.one_of(&PATHS.map(|(name, _)| name))?].1 })
 }
 
-/// Words, numbers and signs, each with its line and column.
+/// Tokens (words, numbers and signs), each with its line and column.
 struct Words<'t> {
     rest: std::iter::Peekable<std::vec::IntoIter<(usize, usize, &'t str)>>,
-    /// Behind the last.
+    /// Position behind the last token.
     end: (usize, usize),
 }
 
@@ -304,7 +307,7 @@ impl<'t> Words<'t> {
         self.rest.peek().map_or(self.end, |(line, column, _)| (*line, *column))
     }
 
-    /// Which of these comes.
+    /// Consumes the next token, which must be one of `words`, and returns its index.
     fn one_of(&mut self, words: &[&str]) -> Result<usize, RulesError> {
         let next = self.rest.peek().map(|(.., word)| *word);
         match words.iter().position(|word| Some(*word) == next) {

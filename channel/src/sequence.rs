@@ -1,17 +1,17 @@
-//! One sequence per peer over all paths. What comes early is held, within bounds; what is old is dropped.
+//! One sequence per peer over all paths. Early packets are held, within bounds; old packets are dropped.
 
 use std::collections::VecDeque;
 
-/// Whether a value that wraps is at or past another: less than half of all values ahead.
+/// Returns true if a wrapping value is at or past another: less than half the range ahead.
 #[inline]
 pub(crate) fn reached(value: u32, other: u32) -> bool {
     value.wrapping_sub(other) < 1 << 31
 }
 
-/// The most packets that may come early, of whatever peer: no window is longer. So ranks need not have the same.
+/// Most early packets held for any peer. No window is longer, so ranks may use different windows.
 pub const FARTHEST: u32 = 1024;
 
-/// The sender's side: at most `window` packets are not acknowledged.
+/// The sender's side: at most `window` packets are unacknowledged.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Outgoing {
     next: u32,
@@ -20,44 +20,45 @@ pub struct Outgoing {
 }
 
 impl Outgoing {
-    /// Nothing has been sent.
+    /// State before the first packet.
     #[inline]
     pub fn new(window: u32) -> Outgoing {
         Outgoing { next: 0, acked: 0, window }
     }
 
-    /// How many packets may be sent.
+    /// Number of packets that may be sent now.
     #[inline]
     pub fn room(&self) -> u32 {
         self.window - self.flying()
     }
 
-    /// Whether the peer has acknowledged a packet.
+    /// Returns true if the peer has acknowledged a packet.
     #[inline]
     pub fn is_heard(&self) -> bool {
         self.acked != 0
     }
 
-    /// How many are not acknowledged.
+    /// Number of unacknowledged packets.
     #[inline]
     pub fn flying(&self) -> u32 {
         self.next.wrapping_sub(self.acked)
     }
 
-    /// What the next packet carries.
+    /// Sequence number of the next packet.
     #[inline]
     pub fn sequence(&self) -> u32 {
         self.next
     }
 
-    /// That packet is sent.
+    /// Records that the next packet was sent.
     #[inline]
     pub fn sent(&mut self) {
         debug_assert!(self.room() > 0);
         self.next = self.next.wrapping_add(1);
     }
 
-    /// All before `ack` have been received. Late values change nothing; `Err` if that many were not sent.
+    /// Applies an acknowledgement of all packets before `ack`. Late values change nothing; `Err` if fewer
+    /// packets were sent.
     #[inline]
     pub fn acked(&mut self, ack: u32) -> Result<(), Beyond> {
         if reached(ack, self.acked) {
@@ -70,46 +71,46 @@ impl Outgoing {
     }
 }
 
-/// A peer acknowledges, or gives back, what it was never sent.
+/// The peer acknowledged, or freed, more than was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Beyond;
 
-/// Where a packet stands.
+/// Position of a packet in the sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
-    /// It is the next.
+    /// The packet is the next one.
     Now,
-    /// Others come before it.
+    /// Packets before it are missing.
     Early,
-    /// It came before.
+    /// The packet was received before.
     Old,
-    /// Its sender sent more than the window.
+    /// The packet is beyond the window: its sender broke the protocol.
     TooFar,
 }
 
-/// The receiver's side.
+/// The receiver's side: packets beyond the expected one are held.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Incoming<P> {
     expected: u32,
     window: u32,
-    /// Place i waits for `expected + 1 + i`.
+    /// `held[i]` is packet `expected + 1 + i`, if it has arrived.
     held: VecDeque<Option<P>>,
 }
 
 impl<P> Incoming<P> {
-    /// Nothing has come.
+    /// State before the first packet.
     #[inline]
     pub fn new(window: u32) -> Incoming<P> {
         Incoming { expected: 0, window, held: VecDeque::new() }
     }
 
-    /// The next packet's number; all before have been received.
+    /// Sequence number of the next packet; all before it have been received.
     #[inline]
     pub fn expected(&self) -> u32 {
         self.expected
     }
 
-    /// Where a packet stands.
+    /// Position of a packet in the sequence.
     #[inline]
     pub fn place(&self, sequence: u32) -> Place {
         let ahead = sequence.wrapping_sub(self.expected);
@@ -124,7 +125,7 @@ impl<P> Incoming<P> {
         }
     }
 
-    /// Holds a packet that is early.
+    /// Holds an early packet.
     #[inline]
     pub fn hold(&mut self, sequence: u32, packet: P) {
         debug_assert_eq!(self.place(sequence), Place::Early);
@@ -135,33 +136,33 @@ impl<P> Incoming<P> {
         self.held[at] = Some(packet);
     }
 
-    /// The next packet was handled; gives the one after it, if that is held.
+    /// Records that the next packet was handled. Returns the packet after it, if held.
     #[inline]
     pub fn advance(&mut self) -> Option<P> {
         self.expected = self.expected.wrapping_add(1);
         self.held.pop_front().flatten()
     }
 
-    /// As [`advance`](Self::advance), if none [is held](Self::is_holding).
+    /// Like [`advance`](Self::advance), while no packet [is held](Self::is_holding).
     #[inline]
     pub fn pass(&mut self) {
         debug_assert!(!self.is_holding());
         self.expected = self.expected.wrapping_add(1);
     }
 
-    /// Whether any packet is held.
+    /// Returns true if any packet is held.
     #[inline]
     pub fn is_holding(&self) -> bool {
         !self.held.is_empty()
     }
 
-    /// How many packets are held.
+    /// Number of held packets.
     #[inline]
     pub fn held(&self) -> usize {
         self.held.iter().flatten().count()
     }
 
-    /// Gives up what is held.
+    /// Drops the held packets and returns them.
     #[inline]
     pub fn drain(&mut self) -> impl Iterator<Item = P> {
         std::mem::take(&mut self.held).into_iter().flatten()

@@ -1,8 +1,9 @@
-//! Requests by number. A number that is used again has another generation, so that a late or wrong one finds nothing.
+//! Storage of values by number. A number that is reused has a new generation, so that a stale or invalid
+//! number finds nothing.
 
 use std::num::NonZeroU32;
 
-/// Names a request, of this rank or to a peer.
+/// Number of a request, at this rank or at a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Id {
     index: u32,
@@ -10,38 +11,40 @@ pub struct Id {
 }
 
 impl Id {
-    /// Its place: no two that are kept at once have the same, and it is below the most that ever were.
+    /// Index of its slot. Values stored at the same time have different indices, below the most that were
+    /// stored at once.
     pub fn index(self) -> usize {
         self.index as usize
     }
 
-    /// As it goes into a packet, or is a token of the wire; never 0.
+    /// Encodes the number for a packet or as a token of the wire; never 0.
     pub fn to_wire(self) -> u64 {
         u64::from(self.generation.get()) << 32 | u64::from(self.index)
     }
 
-    /// What a packet, or a token, names.
+    /// Decodes a number from a packet or a token; `None` if it is malformed.
     pub fn from_wire(id: u64) -> Option<Id> {
         Some(Id { index: id as u32, generation: NonZeroU32::new((id >> 32) as u32)? })
     }
 }
 
-/// Places that a slab keeps when it becomes empty.
+/// Slots that an empty slab keeps allocated.
 const KEPT: usize = 1024;
 
-/// The generation after this one.
+/// The next generation.
 fn later(generation: NonZeroU32) -> NonZeroU32 {
     generation.checked_add(1).unwrap_or(NonZeroU32::MIN)
 }
 
-/// What is kept by number. As many places as were used at once; those of a flood are given back once all are free.
+/// Values by number. Memory follows the most values stored at once; slots beyond 1,024 are freed once all are
+/// empty.
 #[derive(Debug)]
 pub struct Slab<T> {
     places: Vec<(NonZeroU32, Option<T>)>,
     free: Vec<u32>,
-    /// Generation of a new place: later than any that was given back.
+    /// Generation of a new slot: later than that of any number issued for a slot that was deallocated.
     first: NonZeroU32,
-    /// Most places that there were.
+    /// Most slots so far.
     most: usize,
 }
 
@@ -52,7 +55,7 @@ impl<T> Default for Slab<T> {
 }
 
 impl<T> Slab<T> {
-    /// Keeps something.
+    /// Stores a value, and returns its number.
     pub fn insert(&mut self, value: T) -> Id {
         let index = self.free.pop().unwrap_or_else(|| {
             self.places.push((self.first, None));
@@ -64,17 +67,17 @@ impl<T> Slab<T> {
         Id { index, generation: place.0 }
     }
 
-    /// What goes by this number.
+    /// The value of this number; `None` if the number is stale or invalid.
     pub fn get(&self, id: Id) -> Option<&T> {
         self.places.get(id.index as usize).filter(|place| place.0 == id.generation)?.1.as_ref()
     }
 
-    /// What goes by this number.
+    /// The value of this number, mutably; `None` if the number is stale or invalid.
     pub fn get_mut(&mut self, id: Id) -> Option<&mut T> {
         self.places.get_mut(id.index as usize).filter(|place| place.0 == id.generation)?.1.as_mut()
     }
 
-    /// Keeps it no longer.
+    /// Removes and returns the value of this number; `None` if the number is stale or invalid.
     pub fn remove(&mut self, id: Id) -> Option<T> {
         let place = self.places.get_mut(id.index as usize).filter(|place| place.0 == id.generation)?;
         let value = place.1.take()?;
@@ -82,7 +85,7 @@ impl<T> Slab<T> {
         Some(value)
     }
 
-    /// As [`remove`](Self::remove), of what is there, where it is.
+    /// Like [`remove`](Self::remove), dropping the value in place. The number must be valid.
     pub(crate) fn free(&mut self, id: Id) {
         let place = &mut self.places[id.index as usize];
         debug_assert_eq!(place.0, id.generation);
@@ -103,24 +106,24 @@ impl<T> Slab<T> {
         self.free = (0..KEPT as u32).rev().collect();
     }
 
-    /// All that is kept.
+    /// All values with their numbers.
     pub fn iter(&self) -> impl Iterator<Item = (Id, &T)> {
         (0..)
             .zip(&self.places)
             .filter_map(|(index, (generation, value))| Some((Id { index, generation: *generation }, value.as_ref()?)))
     }
 
-    /// How many are kept.
+    /// Number of values stored.
     pub fn len(&self) -> usize {
         self.places.len() - self.free.len()
     }
 
-    /// How many were kept at once, at most.
+    /// Most values stored at once.
     pub fn most(&self) -> usize {
         self.most
     }
 
-    /// Whether none is kept.
+    /// Returns true if no value is stored.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -140,7 +143,7 @@ mod tests {
         for (late, (number, id)) in flood.iter().zip(again.iter().enumerate()) {
             assert_eq!((slab.get(*late), slab.get(*id)), (None, Some(&number)), "{late:?} {id:?}");
         }
-        // Once more, with one place that was used more often than the others.
+        // Second round, with one slot reused more often than the others.
         for _ in 0..5 {
             let id = again[3 * KEPT - 1];
             if slab.get(id).is_some() {

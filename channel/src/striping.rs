@@ -1,40 +1,42 @@
-//! By which rail a packet goes, and how a long message is divided among rails.
+//! Chooses the rail of a packet, and divides long messages among rails.
 //!
-//! A packet goes by the next rail of a row, which a [`Spread`] makes. What is long is cut into a stripe for each of some rails:
-//! evenly, by the bandwidths that the rails declare, or by what the stripes before took, so that all of them end together.
+//! Packets take the rails in the order of a row, which a [`Spread`] makes. A long message is cut into one
+//! stripe for each of several rails. Stripes are equal, or proportional to declared bandwidths, or sized by
+//! the times of earlier stripes so that all end together.
 
 use crate::wire::{RAILS, Rail};
 
-/// The weights of all rails together.
+/// Sum of the weights of all rails.
 pub const TOTAL: u32 = 3 * 1024;
-/// The least that a rail keeps: what gets nothing is never measured again.
+/// Smallest weight of a rail: a rail without traffic would never be measured again.
 pub const FLOOR: u32 = TOTAL / 64;
-/// Stripes begin at multiples of so many bytes, where all are longer.
+/// Alignment of the starts of stripes, in bytes, where all stripes are longer.
 pub const CELL: u64 = 4096;
-/// Of ten parts of a weight so many are what was measured last, and the others what was there: a of formula (4).
+/// Tenths of a new weight that come from the last measurement; the rest is the old weight. This is the factor
+/// a of formula (4).
 const NEW: u64 = 9;
-/// How many pieces of what is pulled there are for each rail, about, at most.
+/// Approximate limit of pieces for each rail, where pieces are pulled.
 const PIECES: u64 = 16;
-/// How many of them a rail has under way: it is not to stand still until another is handed over.
+/// Pieces of a rail in flight, so that the rail is not idle until the next piece is posted.
 pub(crate) const UNDER_WAY: u8 = 2;
 
-/// By which rails packets go that may go by any.
+/// Distribution of packets that may use any rail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Spread {
-    /// By the first. The others are connected when something is divided.
+    /// All on the first rail. Other rails are connected when a message is divided.
     First,
-    /// By one for each rank, counted round: ranks of a host go by several.
+    /// One rail for each rank, in turn: the ranks of a host use different rails.
     Binding,
-    /// By each in turn.
+    /// Each rail in turn.
     RoundRobin,
-    /// By each in turn, by several in a row of one that declares more bandwidth.
+    /// Each rail in turn, with more consecutive packets on rails of higher declared bandwidth.
     Weighted,
-    /// By each in turn, so many packets in a row.
+    /// Each rail in turn, with this number of consecutive packets.
     Window(u8),
 }
 
 impl Spread {
-    /// The rails of packets, which go round in it.
+    /// Rails of consecutive packets, repeated cyclically.
     pub fn row(self, rank: u32, rails: &[Rail]) -> Vec<u8> {
         let count = rails.len();
         let times = |rail: usize| match self {
@@ -51,52 +53,53 @@ impl Spread {
     }
 }
 
-/// How what is long is divided among rails.
+/// Division of long messages among rails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stripe {
-    /// As much by each.
+    /// Equal stripes.
     Even,
-    /// By the bandwidths that they declare.
+    /// Stripes proportional to the declared bandwidths.
     Weighted,
-    /// Evenly at first, and then by what their last stripes took.
+    /// Equal stripes at first, later sized by the times of earlier stripes.
     Adaptive,
-    /// Likewise, in pieces, of which a rail has few under way; one that has none left takes those of another.
+    /// Like `Adaptive`, but in pieces, few of them in flight on each rail. A rail without pieces left takes
+    /// pieces of another.
     Pull,
 }
 
-/// Some of the rails of a rank.
+/// A set of rails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Rails(u8);
 
 impl Rails {
-    /// Whether this one is among them.
+    /// Returns true if the set contains `rail`.
     pub fn has(self, rail: usize) -> bool {
         self.0 >> rail & 1 == 1
     }
 
-    /// How many.
+    /// Number of rails in the set.
     pub fn len(self) -> usize {
         self.0.count_ones() as usize
     }
 
-    /// Whether there is none.
+    /// Returns true if the set is empty.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// With this one.
+    /// The set with `rail` added.
     #[must_use]
     pub fn and(self, rail: usize) -> Rails {
         Rails(self.0 | 1 << rail)
     }
 
-    /// Without this one.
+    /// The set with `rail` removed.
     #[must_use]
     pub fn but(self, rail: usize) -> Rails {
         Rails(self.0 & !(1 << rail))
     }
 
-    /// In order.
+    /// The rails in ascending order.
     pub fn iter(self) -> impl Iterator<Item = usize> + Clone {
         (0..RAILS).filter(move |rail| self.has(*rail))
     }
@@ -108,18 +111,18 @@ impl FromIterator<usize> for Rails {
     }
 }
 
-/// A part of something long, by one rail.
+/// A part of a long message on one rail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Part {
-    /// Which.
+    /// Index of the rail.
     pub rail: usize,
-    /// Where it begins, in bytes.
+    /// Offset in the message, in bytes.
     pub at: u64,
-    /// Its bytes.
+    /// Length in bytes.
     pub length: u64,
 }
 
-/// The shares of the rails to one peer.
+/// Weights of the rails to one peer.
 ///
 /// ```
 /// use transom_channel::striping::{Stripe, Timed, Weights};
@@ -142,7 +145,7 @@ pub struct Weights {
 }
 
 impl Weights {
-    /// Of rails with these bandwidths, in any unit; 0 is not known.
+    /// Initial weights for rails of these bandwidths, in any unit; 0 is unknown.
     pub fn new(policy: Stripe, bandwidths: impl Iterator<Item = u32>) -> Weights {
         let all: Vec<u64> = bandwidths.map(|bandwidth| bandwidth.into()).collect();
         let known = policy == Stripe::Weighted && all.iter().all(|bandwidth| *bandwidth > 0);
@@ -157,13 +160,14 @@ impl Weights {
         weights
     }
 
-    /// The weights, whose sum does not change.
+    /// The current weights. Their sum is constant.
     pub fn now(&self) -> &[u32] {
         &self.now[..self.rails]
     }
 
-    /// Cuts a length into a stripe for each of these rails, or the heaviest of them, so that on average each has `least` bytes
-    /// at least; in the order of the rails, each byte once. One alone may be shorter, and empty.
+    /// Cuts `length` bytes into one stripe for each of these rails, or for the heaviest of them, so that the
+    /// stripes have at least `least` bytes on average. Stripes are in the order of the rails and cover each
+    /// byte once. A single stripe may be shorter than `least`, or empty.
     pub fn cut(&self, length: u64, rails: Rails, least: u64) -> impl Iterator<Item = Part> + Clone + use<> {
         let count = (length / least.max(1)).clamp(1, rails.len() as u64) as usize;
         let (now, mut chosen, mut left) = (self.now, Rails::default(), rails);
@@ -187,7 +191,8 @@ impl Weights {
         })
     }
 
-    /// As [`cut`](Self::cut); what is to be pulled is cut further, into pieces of `least` bytes or more.
+    /// Like [`cut`](Self::cut), but cuts stripes that are to be pulled further, into pieces of at least
+    /// `least` bytes.
     pub fn pieces(&self, length: u64, rails: Rails, least: u64) -> impl Iterator<Item = Part> + Clone + use<> {
         let parts = self.cut(length, rails, least);
         let bytes = match if self.pulls() { parts.clone().count() as u64 } else { 1 } {
@@ -205,24 +210,25 @@ impl Weights {
         })
     }
 
-    /// Which of these has the most weight; of equals the first.
+    /// The rail of the largest weight; the first of equals.
     pub fn heaviest(&self, rails: Rails) -> Option<usize> {
         rails.iter().reduce(|most, rail| if self.now[rail] > self.now[most] { rail } else { most })
     }
 
-    /// Whether what is cut is pulled.
+    /// Returns true if rails pull pieces.
     pub fn pulls(&self) -> bool {
         self.policy == Stripe::Pull
     }
 
-    /// Takes note of what the stripes of one message took: formula (4) of Liu, Vishnu and Panda, with the shares that this
-    /// message had. Rails that it did not use keep their weights, and the others what they have together.
+    /// Updates the weights from the stripe times of one message: formula (4) of Liu, Vishnu and Panda, with
+    /// the shares of that message. The sum over the rails that it used is kept; other rails keep their
+    /// weights.
     pub fn learn(&mut self, timed: &Timed) {
         let used: Vec<usize> = (0..self.rails).filter(|rail| timed.bytes[*rail] > 0).collect();
         if !matches!(self.policy, Stripe::Adaptive | Stripe::Pull) || used.len() < 2 {
             return;
         }
-        // Bytes in 2^20 nanoseconds. What is found at once took a nanosecond at least.
+        // Bytes per 2^20 ns. A stripe found complete at once counts as 1 ns.
         let rate = |rail: usize| (u128::from(timed.bytes[rail]) << 20) / u128::from(timed.took[rail].max(1));
         let all: u128 = used.iter().map(|rail| rate(*rail)).sum();
         let together: u32 = used.iter().map(|rail| self.now[*rail]).sum();
@@ -236,14 +242,14 @@ impl Weights {
         self.settle(&used, together);
     }
 
-    /// None of these has less than the least, and together they have so much: the heaviest gets what is left over, and gives
-    /// what is missing. `together` is the least of each at least.
+    /// Raises the weights of `rails` to the minimum and makes their sum `together`. The heaviest rail takes
+    /// the excess or gives what is missing. `together` must be at least `FLOOR` for each rail.
     fn settle(&mut self, rails: &[usize], together: u32) {
         for rail in rails {
             self.now[*rail] = self.now[*rail].max(FLOOR);
         }
         let mut sum: u32 = rails.iter().map(|rail| self.now[*rail]).sum();
-        // Of equals the first.
+        // The first of equals.
         while sum != together
             && let Some(heaviest) = rails.iter().rev().max_by_key(|rail| self.now[**rail])
         {
@@ -254,19 +260,19 @@ impl Weights {
     }
 }
 
-/// The stripes of one message under way, each with the bytes that it has: the shares by which it was divided, whatever they are
-/// when it ends.
+/// Stripes of one message in flight, with the bytes of each rail. These are the shares at the time of the
+/// cut, whatever the weights are at its end.
 #[derive(Debug, Clone, Default)]
 pub struct Timed {
     bytes: [u64; RAILS],
-    /// When the first of a rail was handed over.
+    /// Time at which the first stripe of each rail was posted, in ns.
     began: [Option<u64>; RAILS],
     took: [u64; RAILS],
     left: u8,
 }
 
 impl Timed {
-    /// Nothing of it is posted yet.
+    /// Timing of `parts` before any of them is posted.
     pub fn new(parts: impl IntoIterator<Item = Part>) -> Timed {
         let mut timed = Timed::default();
         for part in parts {
@@ -276,18 +282,18 @@ impl Timed {
         timed
     }
 
-    /// A rail takes so many bytes that were to be another's.
+    /// Moves `bytes` of the share of rail `from` to rail `by`.
     pub fn taken(&mut self, from: usize, by: usize, bytes: u64) {
         self.bytes[from] -= bytes;
         self.bytes[by] += bytes;
     }
 
-    /// A stripe of a rail was handed over.
+    /// Records that a stripe of a rail was posted.
     pub fn posted(&mut self, rail: usize, now: u64) {
         self.began[rail].get_or_insert(now);
     }
 
-    /// It was found to have ended. Whether all have.
+    /// Records that a stripe was found complete. Returns whether all stripes are.
     pub fn done(&mut self, rail: usize, now: u64) -> bool {
         self.took[rail] = now.saturating_sub(self.began[rail].unwrap_or(now));
         self.left = self.left.saturating_sub(1);
@@ -295,7 +301,7 @@ impl Timed {
     }
 }
 
-/// For shares; never 0.
+/// Bandwidth as a share; never 0.
 fn speed(rail: &Rail) -> u32 {
     rail.bandwidth.max(1)
 }

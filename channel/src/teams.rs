@@ -1,25 +1,26 @@
-//! Contexts of teams: whose messages may come there, and which are closed because this rank has dropped the team.
+//! Contexts of teams: the ranks that send in each, and the contexts closed because this rank has dropped the
+//! team.
 
 use crate::wire::Rank;
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
-/// The contexts that not all ranks send in, and those that no receive is posted in any more.
+/// Contexts in which only some ranks send, and contexts in which no receive is posted any more.
 #[derive(Debug, Default)]
 pub(crate) struct Teams {
-    /// Members of the teams that this rank has, by the first of their contexts, with the last.
+    /// Members of this rank's teams, keyed by the first context of each, with the last context.
     live: BTreeMap<u32, (u32, Box<[Rank]>)>,
-    /// Runs of closed contexts, from the first to the last. Neighbouring runs are one.
+    /// Ranges of closed contexts, from the first to the last. Adjacent ranges are merged.
     closed: BTreeMap<u32, u32>,
 }
 
 impl Teams {
-    /// Only these ranks send in these contexts.
+    /// Restricts these contexts to messages from `members`.
     pub fn open(&mut self, contexts: RangeInclusive<u32>, members: impl IntoIterator<Item = Rank>) {
         self.live.insert(*contexts.start(), (*contexts.end(), members.into_iter().collect()));
     }
 
-    /// This rank has dropped the team of these contexts: what comes there is discarded.
+    /// Closes the contexts of a team that this rank has dropped: messages that arrive in them are discarded.
     pub fn close(&mut self, contexts: RangeInclusive<u32>) {
         let (mut first, mut last) = contexts.into_inner();
         self.live.remove(&first);
@@ -34,19 +35,19 @@ impl Teams {
         self.closed.insert(first, last);
     }
 
-    /// Whether a context is closed.
+    /// Returns true if a context is closed.
     #[inline]
     pub fn is_closed(&self, context: u32) -> bool {
         !self.closed.is_empty() && self.closed.range(..=context).next_back().is_some_and(|(_, last)| context <= *last)
     }
 
-    /// Who sends in a context, if not all ranks do.
+    /// Ranks that send in a context; `None` if all ranks do.
     pub fn members(&self, context: u32) -> Option<&[Rank]> {
         let (_, (last, members)) = self.live.range(..=context).next_back()?;
         (context <= *last).then_some(members)
     }
 
-    /// Number of teams that this rank has.
+    /// Number of this rank's teams.
     pub fn len(&self) -> usize {
         self.live.len()
     }

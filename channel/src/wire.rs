@@ -1,79 +1,81 @@
-//! What a provider signs for messages: lanes to peers, memory, and events.
+//! The interface between the engine and a provider: lanes to peers, memory, and events.
 
 use crate::Meter;
 
 /// A rank of the job, counted from 0.
 pub type Rank = u32;
 
-/// Rails that a rank can have at most.
+/// Most rails of a rank.
 pub const RAILS: usize = 4;
 
-/// Bytes that any rail takes at once, at least.
+/// Longest `Send` in bytes that every rail accepts.
 pub const SHORTEST: usize = 512;
 
-/// One way to post requests to one peer: a queue pair, or a mapped segment. Requests on one lane take effect at the peer
-/// in the order in which they were posted, but that on a rail without [`Rail::write`] a `Send` may come before or after any
-/// others; those of two lanes in any.
+/// One path for requests to one peer: a queue pair, or a mapped segment. Requests on one lane take effect at
+/// the peer in posting order. Exception: on a rail without [`Rail::write`] a `Send` may overtake or follow
+/// any other request. Requests on two lanes take effect in any order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lane {
-    /// Who is at its other end.
+    /// Rank at the other end of the lane.
     pub peer: Rank,
-    /// Which of the [rails](Wire::rails) to that peer it uses, by index.
+    /// Index of its rail among the [rails](Wire::rails) to that peer.
     pub rail: usize,
 }
 
-/// By what a rail reaches peers.
+/// Transport of a rail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RailKind {
-    /// By a connection with each: where the rank has datagrams too, to few at a time.
+    /// A connection with each peer. A rank that also has datagrams is connected to few peers at a time.
     Connection,
-    /// Sends are datagrams, to all, and as they are they may be lost; see [`delivery`](crate::delivery).
+    /// Datagrams to all peers. Sends may be lost; see [`delivery`](crate::delivery).
     Datagram,
-    /// By memory that is shared: to those [near](Wire::is_near) by this alone, to others never. What a rank moves itself needs no
-    /// registration there.
+    /// Shared memory: the only kind to [near](Wire::is_near) peers, and never used for others. Memory that a
+    /// rank reads or writes by itself needs no registration there.
     Memory,
 }
 
-/// What a device, port or memory promises.
+/// Guarantees and limits of a device, port or shared memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rail {
-    /// By what it reaches peers.
+    /// Transport of the rail.
     pub kind: RailKind,
     /// Longest `Send`, head and body together, in bytes; at least [`SHORTEST`].
     pub longest: usize,
-    /// The mark of a `Put` is seen only when all its other bytes are (a release store; a device that writes the last
-    /// byte last), and an aligned word is seen whole.
+    /// The mark of a `Put` is visible only when all its other bytes are (a release store, or a device that
+    /// writes the last byte last). An aligned word is never seen torn.
     pub mark_last: bool,
-    /// A `Put` of one aligned word is seen whole, though a longer one may be seen in any order.
+    /// A `Put` of one aligned word is never seen torn; the bytes of a longer one may become visible in any
+    /// order.
     pub whole_word: bool,
-    /// A `Put` may carry an immediate value, which the peer learns of once all the bytes are there.
+    /// A `Put` may carry an immediate value, which the peer receives once all the bytes have arrived.
     pub immediate: bool,
-    /// `Write` is there. A wire whose datagrams may be lost has [windows](Wire::open_window) instead, of which
-    /// [`delivery`](crate::delivery) makes it; a `Send` may come before a `Write` that was posted before it all the same.
+    /// `Write` is supported. A wire of lossy datagrams has [windows](Wire::open_window) instead, from which
+    /// [`delivery`](crate::delivery) builds `Write`. There a `Send` may still overtake a `Write` that was
+    /// posted before it.
     pub write: bool,
-    /// `Read` is there.
+    /// `Read` is supported.
     pub read: bool,
-    /// How many bytes it moves in a time, beside the others of its rank; 0 if that is not known.
+    /// Bandwidth relative to the rank's other rails, in any unit; 0 if unknown.
     pub bandwidth: u32,
 }
 
-/// Names registered memory to a peer, on one rail. In order, those of one address are side by side.
+/// Names registered memory to a peer, on one rail. In the derived order, keys of one address are adjacent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
-    /// Where the memory begins, as the provider counts.
+    /// Address of the memory's first byte, as the provider counts.
     pub address: u64,
-    /// What the peer's adapter checks.
+    /// Access key that the peer's adapter checks.
     pub key: u64,
 }
 
-/// A stretch of local memory.
+/// A range of local memory.
 #[derive(Debug)]
 pub struct Part<'a, M> {
-    /// The memory.
+    /// Handle of the memory.
     pub memory: &'a M,
-    /// Where in it the stretch begins, in bytes.
+    /// Offset of the range, in bytes.
     pub at: usize,
-    /// Its length in bytes.
+    /// Length of the range in bytes.
     pub length: usize,
 }
 
@@ -85,19 +87,19 @@ impl<M> Clone for Part<'_, M> {
 
 impl<M> Copy for Part<'_, M> {}
 
-/// The bytes behind a head.
+/// The bytes that follow a head.
 #[derive(Debug)]
 pub enum Data<'a, M> {
-    /// None.
+    /// No bytes.
     None,
-    /// Of memory that the engine has.
+    /// A range of memory that the engine holds.
     Of(Part<'a, M>),
-    /// Lent for the call.
+    /// Bytes borrowed for the call.
     Bytes(&'a [u8]),
 }
 
 impl<'a, M> Data<'a, M> {
-    /// How many bytes.
+    /// Length in bytes.
     #[inline(always)]
     pub fn length(&self) -> usize {
         match self {
@@ -107,7 +109,7 @@ impl<'a, M> Data<'a, M> {
         }
     }
 
-    /// So many of them, from this one on.
+    /// The sub-range of `length` bytes from offset `at`.
     pub fn stretch(self, at: usize, length: usize) -> Data<'a, M> {
         match self {
             Data::None => Data::None,
@@ -125,131 +127,138 @@ impl<M> Clone for Data<'_, M> {
 
 impl<M> Copy for Data<'_, M> {}
 
-/// What can be posted on a lane.
+/// A request to post on a lane.
 #[derive(Debug)]
 pub enum Request<'a, M> {
-    /// To a slot that the peer's provider has posted. Copied when posted; nothing is told of its end.
+    /// Sends into a slot that the peer's provider has posted. The bytes are copied at the post; no completion
+    /// is reported.
     Send {
-        /// The first bytes.
+        /// First bytes of the packet.
         head: &'a [u8],
-        /// The bytes after them.
+        /// Bytes after the head.
         body: Data<'a, M>,
     },
-    /// A short write. Copied when posted; nothing is told of its end (a provider signals one in so many for itself).
-    /// A peer's ring is only ever written so: a provider may keep a prepared request for each of its slots.
+    /// A short write. The bytes are copied at the post; no completion is reported (a provider may signal one
+    /// of several for itself). Peers' rings are written by `Put` only, so a provider may keep a prepared
+    /// request for each slot.
     Put {
-        /// Whose memory.
+        /// Key of the peer's memory.
         to: Key,
-        /// Where in it, in bytes.
+        /// Offset in that memory, in bytes.
         at: usize,
-        /// The first bytes.
+        /// First bytes written.
         head: &'a [u8],
-        /// The bytes after them.
+        /// Bytes after the head.
         body: Data<'a, M>,
-        /// The last 8 bytes, at a place divisible by 8; see [`Rail::mark_last`].
+        /// The last 8 bytes, at an offset divisible by 8; see [`Rail::mark_last`].
         mark: Option<u64>,
-        /// See [`Rail::immediate`].
+        /// Immediate value; see [`Rail::immediate`].
         immediate: Option<u32>,
     },
-    /// Without a copy: the memory is the adapter's until `Done(token)`.
+    /// Writes to the peer's memory without a copy. The adapter owns the local memory until `Done(token)`.
     Write {
-        /// What is written; registered on this rail.
+        /// Source; registered on this rail.
         from: Part<'a, M>,
-        /// Whose memory.
+        /// Key of the peer's memory.
         to: Key,
-        /// Where in it, in bytes.
+        /// Offset in that memory, in bytes.
         at: usize,
-        /// Says which request is done.
+        /// Token of the completion.
         token: u64,
     },
-    /// Without a copy: the memory is the adapter's until `Done(token)`, and holds the bytes then. Where memory is shared
-    /// this is the one copy.
+    /// Reads the peer's memory without a copy. The adapter owns the local memory until `Done(token)`; it then
+    /// holds the bytes. On shared memory this is the only copy.
     Read {
-        /// Whose memory.
+        /// Key of the peer's memory.
         from: Key,
-        /// Where in it, in bytes.
+        /// Offset in that memory, in bytes.
         at: usize,
-        /// Where to; registered on this rail.
+        /// Destination; registered on this rail.
         into: Part<'a, M>,
-        /// Says which request is done.
+        /// Token of the completion.
         token: u64,
     },
-    /// A datagram to a [window](Wire::open_window) of the peer's, without a copy: it may be lost, come twice or late. The memory is
-    /// the adapter's until this one, or one that is posted later on this lane, is `Done`.
+    /// Sends a datagram to a [window](Wire::open_window) of the peer, without a copy. It may be lost,
+    /// duplicated or late. The adapter owns the local memory until this request, or one posted later on this
+    /// lane, is `Done`.
     Piece {
-        /// What is sent; registered on this rail.
+        /// Source; registered on this rail.
         from: Part<'a, M>,
-        /// The window.
+        /// Key of the window.
         to: Key,
-        /// Which piece of it.
+        /// Index of the piece in the window.
         index: u8,
-        /// Says that this one has gone, and all before it on this lane.
+        /// Token of a completion that covers this request and all earlier ones on this lane; `None` for no
+        /// completion.
         token: Option<u64>,
     },
 }
 
-/// Pieces of registered memory that a peer may send datagrams to, each once: a pool queue pair, with a receive posted for each
-/// piece in turn. A datagram lands where the next receive is, whichever piece it brings; see [`arrange`](crate::delivery::arrange).
+/// Pieces of registered memory that a peer may send datagrams to, each once. The window is a pool queue pair
+/// with a receive posted for each piece, in order. A datagram lands in the next posted receive, whichever
+/// piece it carries; see [`arrange`](crate::delivery::arrange).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
-    /// The memory, registered with that rail.
+    /// Key of the memory on the window's rail.
     pub into: Key,
-    /// Where the first of its 64 pieces begins, in bytes.
+    /// Offset of the first of its 64 pieces, in bytes.
     pub at: usize,
-    /// Bytes of a piece.
+    /// Length of a piece in bytes.
     pub piece: usize,
-    /// Which pieces may come.
+    /// Bit mask of the pieces that may arrive.
     pub wanted: u64,
 }
 
-/// The lane takes no request now: nothing has happened, and the request can be posted again later.
+/// The lane accepts no request now. The request had no effect, and may be posted again later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Busy;
 
-/// Why a lane has ended.
+/// Reason why a lane has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Why {
-    /// The job says that the rank died.
+    /// The job reported that the rank died.
     Died,
     /// The rank has left the job.
     Left,
-    /// The network no longer reaches it.
+    /// The network no longer reaches the rank.
     Unreachable,
 }
 
-/// What [`Wire::poll`] tells.
+/// An event reported by [`Wire::poll`].
 #[derive(Debug)]
 pub enum Event<M> {
-    /// The lane takes requests.
+    /// The lane accepts requests.
     Up(Lane),
-    /// A `Write` or `Read` is done, at the time of [`Wire::now`] given; which is any, where the peer has one rail alone.
+    /// A `Write` or `Read` is complete: its token, and the time of completion on the clock of [`Wire::now`].
+    /// The time is arbitrary where the peer has only one rail.
     Done(u64, u64),
-    /// A `Send` of the peer came. The slot belongs to the engine until it is given back.
+    /// A `Send` of the peer has arrived. The engine owns the slot until it gives it back.
     Arrived {
-        /// From where.
+        /// Lane on which the packet arrived.
         lane: Lane,
-        /// Where the bytes are.
+        /// Slot that holds the packet.
         slot: M,
-        /// Where in it they begin.
+        /// Offset of the packet in the slot, in bytes.
         at: usize,
-        /// How many.
+        /// Length of the packet in bytes.
         length: usize,
     },
-    /// A `Put` of the peer with this value has come whole.
+    /// A `Put` of the peer with this immediate value has arrived completely.
     Immediate(Lane, u32),
-    /// The lane has ended, and with it the peer, whatever other lanes there are: all that was posted to it has ended, and neither adapter
-    /// nor peer touches that memory any more.
+    /// The lane has ended, and with it the peer, whatever its other lanes are. All requests posted to the
+    /// peer have ended: neither adapter nor peer accesses their memory any more.
     Failed(Lane, Why),
-    /// The lane passes nothing any more, and the peer may still be reached by others. The engine [takes
-    /// back](Wire::take_back) what it posted there; once both ends have, and when it passes again, it is `Up`.
+    /// The lane passes no more requests, but other lanes may still reach the peer. The engine
+    /// [drains](Wire::take_back) the requests it posted there. Once both ends have drained, and the lane
+    /// passes requests again, it is `Up`.
     Cut(Lane),
-    /// The provider has done a bounded piece of what it does for a peer, and there may be more: nothing for the engine to do
-    /// but to ask again in its next turn.
+    /// The provider has done a bounded part of its work for a peer, and may have more. The engine need only
+    /// poll again in its next progress call.
     Worked,
 }
 
 impl<M> Event<M> {
-    /// The lane that it tells of, if it is one's.
+    /// Lane of the event; `None` if it concerns no single lane.
     ///
     /// # Examples
     /// ```
@@ -266,7 +275,7 @@ impl<M> Event<M> {
         }
     }
 
-    /// The same, told of another lane: for a wire whose peers have other names below.
+    /// The same event for another lane, for a wire that renumbers the peers of the wire below it.
     ///
     /// # Examples
     /// ```
@@ -286,137 +295,143 @@ impl<M> Event<M> {
     }
 }
 
-/// What had been posted on a lane that was cut, and is not known to have taken effect. It may have: what had, was posted before
-/// all that had not.
+/// A request posted on a lane before its cut, and not known to have taken effect. It may have taken effect:
+/// those that did were posted before all that did not.
 #[derive(Debug)]
 pub enum Left<M> {
-    /// The bytes of a `Send`, so many.
+    /// A `Send`: its bytes, and their number.
     Send(M, usize),
-    /// Those of a `Put`, without its mark.
+    /// A `Put` without its mark: its bytes, and their number.
     Put(M, usize),
-    /// A `Write` or `Read` that is not told done, by its token.
+    /// A `Write` or `Read` not reported as done: its token.
     Moved(u64),
 }
 
-/// The seam between the machines and a provider.
+/// The interface between the engine and a provider.
 ///
-/// `Memory` is a handle on bytes: a slot, a ring, a user's buffer. The machines never see the bytes of a user, only pass
-/// handles on, so that they need no unsafe code and a provider can do without copies. A handle that is dropped while a
-/// request names it must do no harm: the provider keeps the bytes until the request is over, or whoever drives it promises to, as the
-/// engine keeps them.
+/// `Memory` is a handle on bytes: a slot, a ring or a buffer of the user. The engine only passes handles on
+/// and never accesses a user's bytes, so it needs no unsafe code, and a provider can avoid copies. Dropping a
+/// handle while a request names it must be harmless. Either the provider keeps the bytes until the request
+/// ends, or the wire's driver guarantees to, as the engine does.
 ///
-/// A provider's own events are trusted; the bytes that come from a peer are not, by nobody.
+/// The local provider's events are trusted; bytes received from a peer never are.
 pub trait Wire {
-    /// A handle on bytes.
+    /// Handle on bytes.
     type Memory;
 
-    /// The rails to peers that are [near](Self::is_near), or to the others, best first; none if there are no such peers. Those to
-    /// the others are as many at all ranks, and there are at most [`RAILS`] of either. Rail i of one rank reaches rail i of any
-    /// other.
+    /// The rails to [near](Self::is_near) peers or to the others, best first; empty if there are no such
+    /// peers. All ranks have the same number of rails to peers that are not near. There are at most [`RAILS`]
+    /// of either. Rail i of one rank reaches rail i of any other.
     fn rails(&self, near: bool) -> &[Rail];
-    /// Asks for a lane. `Up` or `Failed` follows, at once if it was up before. The peer is told `Up` as well.
+    /// Requests a lane. `Up` or `Failed` follows, at once if the lane was up already. The peer receives `Up`
+    /// as well.
     fn connect(&mut self, lane: Lane);
-    /// Gives a lane up that both sides have agreed to use no more; nothing is under way there but packets that may be lost. The peer
-    /// does the same. No event of it follows; it can be asked for again. Only lanes of a rank that has datagrams too are given up.
+    /// Gives up a lane that both sides have agreed to stop using. Only packets that may be lost are in flight
+    /// on it. The peer makes the same call. No event of the lane follows; it can be requested again. Only
+    /// lanes of a rank that also has datagrams are given up.
     fn disconnect(&mut self, lane: Lane) {
         let _ = lane;
     }
-    /// To how many peers but this one there are connections that the engine has not asked for, or has given up: those that windows and
-    /// pipes have made.
+    /// Number of peers other than `but` with connections that the engine has not requested, or has given up:
+    /// connections made by windows and pipes.
     fn connected_besides(&self, but: Rank) -> usize {
         let _ = but;
         0
     }
-    /// Whether a peer has this rank's memory, so that there are rails of [`RailKind::Memory`] to it, and those alone. It does not change,
-    /// and both say the same of each other.
+    /// Returns true if a peer shares memory with this rank. All rails to such a peer, and no others, are
+    /// [`RailKind::Memory`]. The answer never changes, and is the same at both ranks.
     fn is_near(&self, peer: Rank) -> bool {
         let _ = peer;
         false
     }
-    /// Ends all lanes to a peer; no event of it follows, and when this returns neither adapter nor peer touches memory
-    /// that requests to this peer named.
+    /// Ends all lanes to a peer. No event of them follows. After the call neither adapter nor peer accesses
+    /// memory that requests to this peer named.
     fn sever(&mut self, peer: Rank);
 
-    /// Whether lanes are [`Cut`](Event::Cut), and what was posted on them [taken back](Self::take_back), where there are several
-    /// rails; else they end with the peer.
+    /// Returns true if a failed lane is [`Cut`](Event::Cut) and its requests are [drained](Self::take_back) if there
+    /// are several rails. If not, a failed lane ends with its peer.
     fn fails_over(&self) -> bool {
         false
     }
 
-    /// Ends a lane that was [`Cut`](Event::Cut), or of which the peer says so: when this returns, nothing that was posted on it at
-    /// either end takes effect any more; what had come by it, and what is known to be done, has been or will be polled. Gives back
-    /// what else this end had posted, in its order; memory among it is like what was [taken](Self::take). No `Up` or `Cut` from before
-    /// is polled after it.
+    /// Ends a lane after its [`Cut`](Event::Cut), or after the peer has reported one. After the call no
+    /// request posted on it at either end takes effect. Packets that arrived on it, and completions known so
+    /// far, have been or will be polled. Returns the other requests that this end had posted, in order; the
+    /// engine owns their memory as if [taken](Self::take). No `Up` or `Cut` from before the call is polled
+    /// after it.
     fn take_back(&mut self, lane: Lane) -> Vec<Left<Self::Memory>> {
         let _ = lane;
         Vec::new()
     }
 
-    /// Memory of this rank's own, for a message that has no other yet. `None` if there is not so much.
+    /// Allocates memory of this rank, for a message without a buffer. `None` if memory is exhausted.
     fn take(&mut self, length: usize) -> Option<Self::Memory>;
-    /// Gives back what was taken, or a slot that arrived.
+    /// Frees memory from [`take`](Self::take), or a slot that arrived.
     fn give(&mut self, memory: Self::Memory);
-    /// Memory of this rank's own, all 0, that a peer may put to by the key, on rail 0: a ring for that peer. Given back like
-    /// other memory, after its key was released.
+    /// Allocates zeroed memory that a peer may put to by the key, on rail 0: a ring for that peer. It is
+    /// freed like other memory, after its key was released.
     fn ring(&mut self, peer: Rank, length: usize) -> Option<(Self::Memory, Key)>;
-    /// Leaves two words beside a ring of this rank's, where the peer that writes there reads them when it likes, and wakes it if it
-    /// sleeps. Who finds the first finds no second that is older. `false` where rings are no memory of both: then what is to be told
-    /// goes by a packet.
+    /// Publishes two words beside a ring of this rank, and wakes the peer that writes there if it sleeps. The
+    /// peer reads them at any time. A reader that sees the new first word never sees an older second word.
+    /// `false` where rings are not in shared memory: the values must then go in a packet.
     fn publish(&mut self, peer: Rank, ring: &Self::Memory, words: [u64; 2]) -> bool {
         let _ = (peer, ring, words);
         false
     }
-    /// What a peer has left last beside the ring that it has given by this key.
+    /// The last words that a peer has published beside the ring of this key.
     fn published(&mut self, peer: Rank, ring: Key) -> Option<[u64; 2]> {
         let _ = (peer, ring);
         None
     }
-    /// Whether this rank can put to memory that a peer has made as a [`ring`](Self::ring) of so many bytes and named by this
-    /// key. Asked once, before the first put, where there is no other path.
+    /// Returns true if this rank can put to a peer's [`ring`](Self::ring) of `length` bytes by this key. Called once,
+    /// before the first put, where there is no other path.
     fn reaches(&mut self, lane: Lane, key: Key, length: usize) -> bool {
         let _ = (lane, key, length);
         true
     }
-    /// Whether a `Put` can go by a lane that is up. Where sends go another way it may have to be connected first, which this
-    /// sees to.
+    /// Returns true if a `Put` can use a lane that is up. Where sends use another transport the lane may have to be
+    /// connected first; the call starts that.
     fn opens(&mut self, lane: Lane) -> bool {
         let _ = lane;
         true
     }
-    /// Nothing is put there any more.
+    /// Notes that this rank puts nothing more to this memory.
     fn leave(&mut self, lane: Lane, key: Key) {
         let _ = (lane, key);
     }
-    /// Whether this rank can read at the peer what that offers on a rail. Asked once a mover is to be chosen.
+    /// Returns true if this rank can read memory that the peer offers on this lane. Called when a mover is chosen.
     fn reads(&mut self, lane: Lane) -> bool;
-    /// Whether the peer may send what it offers there sooner than this rank would read it: it waits, and has nothing else to do.
+    /// Returns true if the peer may send the offered message sooner than this rank would read it, because the peer is
+    /// blocked and idle.
     fn may_send_faster(&mut self, lane: Lane, offered: Key) -> bool {
         let _ = (lane, offered);
         false
     }
-    /// Makes memory known to the adapter of a lane; `None` if that cannot be done, or is not worth it.
+    /// Registers memory with the adapter of a lane. `None` if that is impossible or not worthwhile.
     fn register(&mut self, memory: &Self::Memory, lane: Lane) -> Option<Key>;
-    /// Ends a registration that was made for a lane, or a ring's for a lane of rail 0: when this returns no peer can write by the key.
+    /// Deregisters memory of a lane, or a ring (a lane of rail 0). After the call no peer can write by the
+    /// key.
     fn release(&mut self, lane: Lane, key: Key);
 
-    /// The key by which memory is registered with a rail to peers that are not near, if it is.
+    /// Key of memory that is registered on a rail to peers that are not near; `None` if it is not registered.
     fn key_of(&self, memory: &Self::Memory, rail: usize) -> Option<Key> {
         let _ = (memory, rail);
         None
     }
-    /// Another handle on registered memory, if the key is of so many bytes at least, which may be `written` to: of use until the
-    /// registration ends.
+    /// Another handle on registered memory, if the key covers at least `length` bytes and allows writes where
+    /// `written`. Valid until the registration ends.
     fn memory_of(&self, rail: usize, key: Key, length: usize, written: bool) -> Option<Self::Memory> {
         let _ = (rail, key, length, written);
         None
     }
-    /// Lets a peer send datagrams to pieces of memory by the key that this gives, and nobody by any other. `None` if there are as many
-    /// windows as can be, or none can be made.
+    /// Opens a window: only the peer of `lane` can send datagrams to its pieces, and only by the returned
+    /// key. `None` if the limit of windows is reached or none can be made.
     fn open_window(&mut self, lane: Lane, window: Window) -> Option<Key> {
         let _ = (lane, window);
         None
     }
-    /// Ends a window: when this returns nothing comes there any more, and all pieces that did are in their places. Says which.
+    /// Closes a window. After the call no datagram arrives in it, and the pieces that did are in place.
+    /// Returns the mask of these pieces.
     fn close_window(&mut self, rail: usize, window: Key) -> u64 {
         let _ = (rail, window);
         0
@@ -424,33 +439,37 @@ pub trait Wire {
 
     /// Posts a request.
     fn post(&mut self, lane: Lane, request: Request<'_, Self::Memory>) -> Result<(), Busy>;
-    /// Posts a [`Request::Read`] of what begins where the key says. Whether it is done already, as it can be where memory is shared: then
-    /// no event tells so.
+    /// Posts a [`Request::Read`] from the start of the key's memory. `Ok(true)` if it completed at once, as
+    /// is possible on shared memory; no event follows then.
     fn read_now(&mut self, lane: Lane, from: Key, into: Part<'_, Self::Memory>, token: u64) -> Result<bool, Busy> {
         self.post(lane, Request::Read { from, at: 0, into, token }).map(|()| false)
     }
-    /// The next event, if there is one.
+    /// The next event; `None` if there is none now.
     fn poll(&mut self) -> Option<Event<Self::Memory>>;
-    /// The time in nanoseconds, from any beginning.
+    /// Current time in nanoseconds, from an arbitrary origin.
     fn now(&self) -> u64;
-    /// When [`poll`](Self::poll) is to be called though nothing comes, if something that was posted is not known to have come,
-    /// or a peer is to be told that what it posted has. Then a rank that leaves waits.
+    /// Time of the next necessary [`poll`](Self::poll) if no event arrives earlier. It is set while a posted
+    /// request is not known to have arrived, or an acknowledgement to a peer is pending. While it is set, a
+    /// rank that leaves the job waits.
     fn due(&self) -> Option<u64> {
         None
     }
-    /// Adds what the wire has counted itself, since it was opened, to what its engine has: what was lost on the way and made good,
-    /// and what is registered. A wire over others lets those add theirs.
+    /// Adds the wire's own counters since it was opened to those of its engine: losses that were repaired,
+    /// and registered memory. A wire over other wires adds theirs as well.
     fn count(&self, meter: &mut Meter) {
         let _ = meter;
     }
 
-    /// Copies bytes out.
+    /// Copies bytes out of memory.
     fn read(&self, memory: &Self::Memory, at: usize, into: &mut [u8]);
-    /// A hint: the next [`word`](Self::word) is that at this place of a ring, so that its cache line may be prefetched.
+    /// Hint: the next [`word`](Self::word) is read at this offset of a ring, so that its cache line may be
+    /// prefetched.
     fn prefetch(&self, _ring: &Self::Memory, _at: usize) {}
-    /// A hint: the mark of the next `Put` to this peer's ring goes to this place, so that its cache line may be prefetched.
+    /// Hint: the mark of the next `Put` to this peer's ring is written at this offset, so that its cache line
+    /// may be prefetched.
     fn prefetch_to_write(&self, _peer: Rank, _at: usize) {}
-    /// The aligned word at a place of a ring, read so that all that was written before it is seen as well.
+    /// Reads the aligned word at an offset of a ring, with acquire order: all bytes written before it are
+    /// visible.
     fn word(&self, ring: &Self::Memory, at: usize) -> u64;
     /// Copies bytes from one memory to another.
     fn copy(&mut self, from: Part<'_, Self::Memory>, to: &Self::Memory, at: usize);

@@ -1,5 +1,6 @@
-//! What a rank has in memory, whatever the number of ranks: what its channel has from the system's allocator, counted, and the formula of
-//! the README. Memory of the simulator is said, not stored, so slots and rings are counted by their sizes.
+//! Memory of a rank, whatever the number of ranks: allocations of its channel, counted, against the formula
+//! of the README. The simulator describes bytes rather than storing them, so slots and rings are counted by
+//! their sizes.
 
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use std::alloc::System;
@@ -13,11 +14,11 @@ static COUNTED: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 const RANKS: Rank = 1024;
 const MIB: usize = 1 << 20;
-/// Of datagrams: as many as a rank of the provider `verbs` has, where the MTU is 2,048.
+/// Datagram buffers: as many as a rank of the provider `verbs` has, for an MTU of 2,048.
 const DATAGRAM: usize = 2048 + 64;
 const RECEIVES: usize = 1024;
 const SENDS: usize = 4 * 64;
-/// The first of those that connections share.
+/// The first of the buffers that connections share.
 const SHARED: usize = 16 * 8384;
 
 type Wires = Delivery<SimWire>;
@@ -37,7 +38,7 @@ fn bytes(region: &Region<'_, System>) -> usize {
     change.bytes_allocated - change.bytes_deallocated
 }
 
-/// So many messages of 8 bytes from each of these to the other, received.
+/// Each pair exchanges `messages` messages of 8 bytes in both directions, all received.
 fn exchange(sim: &mut Sim<Wires>, pairs: impl Iterator<Item = (Rank, Rank)> + Clone, messages: u32) {
     for _ in 0..messages {
         for (from, to) in pairs.clone().flat_map(|(a, b)| [(a, b), (b, a)]) {
@@ -53,7 +54,7 @@ fn exchange(sim: &mut Sim<Wires>, pairs: impl Iterator<Item = (Rank, Rank)> + Cl
     }
 }
 
-/// One test, since the allocator is that of all threads.
+/// One test, since all threads share the allocator.
 #[test]
 fn a_rank_takes_as_much_whatever_the_number_of_ranks() {
     for name in ["ud", "aptus"] {
@@ -66,11 +67,11 @@ fn a_rank_takes_as_much_whatever_the_number_of_ranks() {
             drop(sim);
         }
         println!("{name}: before the first message {before:?} bytes beside {pool} of buffers");
-        // With what the simulated network keeps of a rank.
+        // Includes the simulated network's state of a rank.
         assert!(before[1] <= before[0] + 64 && before[1] < 16 << 10, "{before:?}");
         assert!(before[1] + pool <= 4 * MIB, "{before:?} + {pool}");
 
-        // A neighbour of all, and what each peer takes at both ends.
+        // A rank that communicates with all others: memory for each peer at both ends.
         let mut sim = job(RANKS, name);
         let region = Region::new(COUNTED);
         exchange(&mut sim, (1..RANKS).map(|other| (0, other)), 3);
@@ -81,7 +82,7 @@ fn a_rank_takes_as_much_whatever_the_number_of_ranks() {
         assert!(whole < 88 * MIB / 10, "the paper's 8.8 MiB");
         assert_eq!(sim.engine(0).channels().datagrams, RANKS as usize - 1);
 
-        // Those who speak much: rings and connections within their caps, however many ask.
+        // Ranks with much traffic: rings and connections stay within their caps, however many peers ask.
         exchange(&mut sim, (1..=100).map(|other| (0, other)), 60);
         exchange(&mut sim, (1..RANKS - 100).map(|rank| (rank, rank + 1 + rank % 97)), 60);
         let (mut connections, mut rings) = (0, 0);

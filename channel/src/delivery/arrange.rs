@@ -1,21 +1,21 @@
-//! Pieces that lie where the next receive was, and not where they belong.
+//! Reordering of pieces that landed in the receive of another piece.
 
-/// Where a piece lies, while they are put into their places.
+/// Location of a piece while pieces are reordered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
-    /// Where this piece belongs.
+    /// The place of this piece in the window.
     Piece(u8),
-    /// In memory for one piece, beside the window.
+    /// Spare memory for one piece, outside the window.
     Spare,
 }
 
-/// What is to be done where pieces came out of order: `came` says which piece each receive has taken, and the receives were posted for
-/// the pieces `wanted`, in turn. Gives the copies to make, each from the first to the second, in this order, and which pieces are in
-/// their places then. What came twice, or was not wanted, counts for nothing.
+/// Plans the copies that put pieces into place. `came[i]` is the piece that the i-th receive took; receives
+/// were posted for the pieces in `wanted`, in order. Returns the copies (source, destination), to be made in
+/// this order, and the mask of pieces then in place. Duplicates and unwanted pieces are ignored.
 ///
 /// ```
 /// use transom_channel::delivery::{Place::*, arrange};
-/// // Piece 1 was lost, and pieces 2 and 3 came where 1 and 2 belong.
+/// // Piece 1 was lost, and pieces 2 and 3 landed in the places of 1 and 2.
 /// let (copies, there) = arrange(0b1111, &[0, 2, 3]);
 /// assert_eq!(copies, [(Piece(2), Piece(3)), (Piece(1), Piece(2))]);
 /// assert_eq!(there, 0b1101);
@@ -23,7 +23,8 @@ pub enum Place {
 pub fn arrange(wanted: u64, came: &[u8]) -> (Vec<(Place, Place)>, u64) {
     let mut places = (0..64).filter(|piece| wanted >> piece & 1 == 1);
     let mut there = 0;
-    // From where to where: each place is the source of one piece at most, and the goal of one.
+    // Source and destination of each move. Each place is the source of at most one move and the destination
+    // of at most one.
     let mut moves: Vec<(Place, Place)> = Vec::new();
     for &piece in came {
         let Some(place) = places.next() else { break };
@@ -36,7 +37,8 @@ pub fn arrange(wanted: u64, came: &[u8]) -> (Vec<(Place, Place)>, u64) {
     }
     let mut copies = Vec::new();
     while !moves.is_empty() {
-        // One whose goal holds nothing that is still to be moved; if there is none, they go round in circles.
+        // Copy a piece whose destination holds no piece that still has to move. If there is none, all
+        // remaining moves form cycles.
         let free = moves.iter().position(|(_, goal)| moves.iter().all(|(source, _)| source != goal));
         match free {
             Some(free) => copies.push(moves.swap_remove(free)),
@@ -54,7 +56,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Memory of 64 places and the spare one, with what each receive took.
+    /// Memory of 64 places and the spare one, after each receive took its piece.
     fn landed(wanted: u64, came: &[u8]) -> [Option<u8>; 65] {
         let mut memory = [None; 65];
         let places = (0..64).filter(|piece| wanted >> piece & 1 == 1);
@@ -81,7 +83,7 @@ mod tests {
             for piece in (0..64).filter(|piece| there >> piece & 1 == 1) {
                 prop_assert_eq!(memory[piece], Some(piece as u8));
             }
-            // Nothing is touched but places that a peer may write to, and each at most once but for circles.
+            // Copies write only places that a peer may write to, each at most once except to break cycles.
             prop_assert!(copies.iter().all(|(_, to)| *to == Place::Spare || wanted >> at(*to) & 1 == 1));
             prop_assert!(copies.len() <= room + room / 2);
         }
@@ -101,7 +103,7 @@ mod tests {
         let all: Vec<u8> = (0..64).collect();
         assert_eq!(arrange(u64::MAX, &all), (vec![], u64::MAX));
         assert_eq!(arrange(0b1010, &[1, 3]), (vec![], 0b1010));
-        // A circle of two.
+        // A cycle of two.
         use Place::{Piece, Spare};
         let circle = vec![(Piece(1), Spare), (Piece(3), Piece(1)), (Spare, Piece(3))];
         assert_eq!(arrange(0b1010, &[3, 1]), (circle, 0b1010));

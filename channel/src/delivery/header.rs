@@ -1,57 +1,57 @@
-//! What stands before each datagram, checked.
+//! The header of each datagram, and its validation.
 
 use super::Acknowledgement;
 use crate::sequence::reached;
 
-/// Its length in bytes.
+/// Length of the header in bytes.
 pub const HEADER: usize = 32;
 
-/// A flag: the checksum is there.
+/// Flag: the header has a checksum.
 const CHECKED: u8 = 1;
 
-/// What a datagram is.
+/// Type of a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// A packet: its number, and that of the sending.
+    /// A packet.
     Packet {
-        /// Its number among those to this peer.
+        /// Sequence number of the packet for its peer.
         number: u64,
-        /// The number of the sending.
+        /// Number of the transmission.
         sending: u64,
-        /// Whether it is for [`Delivery`](super::Delivery) itself.
+        /// True if the packet is a message between the two [`Delivery`](super::Delivery) ends.
         is_note: bool,
     },
-    /// An acknowledgement that goes alone.
+    /// An acknowledgement alone.
     Alone,
 }
 
-/// What stands before a datagram.
+/// The header of a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// What it is.
+    /// Type of the datagram.
     pub kind: Kind,
-    /// What has come of the peer.
+    /// Acknowledgement of packets received from the peer.
     pub told: Acknowledgement,
 }
 
-/// Why bytes are no datagram of a peer's, or not what it sent.
+/// Reason why a datagram is rejected: malformed or corrupted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Spoiled {
-    /// Too few bytes.
+    /// Fewer bytes than a header.
     #[error("{0} bytes came where a datagram has 32 at least")]
     Short(usize),
-    /// A field that says what cannot be.
+    /// A field has an invalid value.
     #[error("the field {0} says what cannot be")]
     Field(&'static str),
-    /// Bits have changed on the way, or in memory.
+    /// The checksum does not match: bits were changed on the way or in memory.
     #[error("its checksum is not that of its bytes")]
     Checksum,
 }
 
 impl Header {
-    /// Writes it; numbers by their low halves. With a checksum over itself and the bytes behind it, if `body` is the checksum
-    /// of those.
+    /// Encodes the header, with the low halves of its numbers. `body` is the checksum of the bytes that
+    /// follow; if given, the header carries a checksum over itself and those bytes.
     pub fn encode(&self, body: Option<u32>) -> [u8; HEADER] {
         let mut bytes = [0; HEADER];
         let (kind, number, sending) = match self.kind {
@@ -73,8 +73,9 @@ impl Header {
         bytes
     }
 
-    /// Reads it. `near` are numbers of which those of the datagram cannot be far: the next packet and the newest sending of
-    /// the peer's, and the same of this rank's. `body` is asked for the checksum of the bytes behind, if there is one to compare.
+    /// Parses a header. `near` are numbers close to those of the datagram: the peer's next packet and newest
+    /// transmission, and the same two of this rank. `body` computes the checksum of the bytes that follow; it
+    /// is called only if the header has one.
     pub fn decode(bytes: &[u8], near: [u64; 4], body: impl FnOnce() -> u32) -> Result<Header, Spoiled> {
         let bytes: &[u8; HEADER] = bytes.first_chunk().ok_or(Spoiled::Short(bytes.len()))?;
         let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
@@ -116,7 +117,7 @@ fn checksum(header: &[u8; HEADER], body: u32) -> u32 {
     hasher.finalize()
 }
 
-/// The number with this low half that is nearest to one that is known; `None` if that would be below 0.
+/// The number with this low half that is nearest to `near`; `None` if that would be negative.
 fn whole(near: u64, low: u32) -> Option<u64> {
     let away = low.wrapping_sub(near as u32);
     if reached(low, near as u32) { near.checked_add(away.into()) } else { near.checked_sub(away.wrapping_neg().into()) }
@@ -145,14 +146,14 @@ mod tests {
         let packet =
             Header { kind: Kind::Packet { number: 4 * GIB + 2, sending: 4 * GIB + 900, is_note: false }, told };
         let alone = Header { kind: Kind::Alone, told };
-        // Numbers that are near, also across a multiple of 4 Gi.
+        // Nearby numbers, also across a multiple of 4 Gi.
         let near = [4 * GIB - 1, 4 * GIB, 8 * GIB - 4, 12 * GIB + 5];
         for header in [packet, alone] {
             assert_eq!(Header::decode(&header.encode(None), near, || unreachable!()), Ok(header));
             assert_eq!(Header::decode(&header.encode(Some(77)), near, || 77), Ok(header));
             assert_eq!(Header::decode(&header.encode(Some(77)), near, || 78), Err(Spoiled::Checksum));
         }
-        // As it stands in the file's text: for whoever reads it in another version.
+        // The exact bytes, which other versions depend on.
         let mut said = [1, 0, 64, 0, 2, 0, 0, 0, 132, 3, 0, 0, 1, 0, 0, 0].to_vec();
         said.extend([0; 8]);
         said.extend([5, 0, 0, 0, 0, 0, 0, 128]);

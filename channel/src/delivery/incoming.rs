@@ -1,34 +1,35 @@
-//! The receiver's half: what has come, and what is to be told of it.
+//! The receiver's half: the packets received, and the acknowledgement due for them.
 
 use super::{Acknowledgement, FLYING, Settings};
 
-/// What has come of one peer.
+/// Packets received from one peer.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Incoming {
-    /// All before have come.
+    /// All packets before this one were received.
     expected: u64,
-    /// Bit i: `expected + 1 + i` has come.
+    /// Bit i: packet `expected + 1 + i` was received.
     mask: u64,
     newest: u64,
-    /// Packets that came since the last acknowledgement, the time of the first, and whether the peer is to know at once.
+    /// Packets received since the last acknowledgement, the time of the first in ns, and whether the
+    /// acknowledgement is urgent.
     untold: u32,
     since: u64,
     urgent: bool,
 }
 
-/// What a packet that has come is.
+/// Classification of a received packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Come {
-    /// It came for the first time.
+    /// Received for the first time.
     New,
-    /// It came before, and its sender does not know.
+    /// A duplicate: its sender lacks the acknowledgement.
     Again,
-    /// Its sender sent more than may fly; it counts as lost.
+    /// Beyond the window; treated as lost.
     TooFar,
 }
 
 impl Incoming {
-    /// A packet has come, by this sending.
+    /// Records a packet received by the transmission `sending`.
     pub fn came(&mut self, number: u64, sending: u64, now: u64) -> Come {
         let ahead = number.wrapping_sub(self.expected);
         let again = number < self.expected || (1..=FLYING).contains(&ahead) && self.mask >> (ahead - 1) & 1 == 1;
@@ -40,7 +41,7 @@ impl Incoming {
             self.since = now;
         }
         self.untold += 1;
-        // Where order is broken the sender has something to find out; most of all that it sent in vain.
+        // Report gaps and duplicates at once: the sender must learn of losses, and of unnecessary resends.
         self.urgent |= ahead > 0 || self.mask != 0;
         if again {
             return Come::Again;
@@ -55,27 +56,28 @@ impl Incoming {
         Come::New
     }
 
-    /// What a datagram that goes now says; `permitted` is how many may be under way.
+    /// Acknowledgement for a datagram sent now; `permitted` is the number of packets that may be in flight.
     pub fn acknowledgement(&self, permitted: u16) -> Acknowledgement {
         Acknowledgement { before: self.expected, mask: self.mask, newest: self.newest, permitted }
     }
 
-    /// The number of the next packet and the newest sending: those of what comes cannot be far from them.
+    /// Sequence number of the next packet, and number of the newest transmission. The numbers in a received
+    /// datagram are close to them.
     pub fn near(&self) -> [u64; 2] {
         [self.expected, self.newest]
     }
 
-    /// Whether so much is untold that the peer may have to wait.
+    /// Returns true if enough packets are unacknowledged that the peer may stall.
     pub fn is_full(&self, settings: &Settings) -> bool {
         self.untold >= settings.every
     }
 
-    /// A datagram with it has gone.
+    /// Records that a datagram with the acknowledgement was sent.
     pub fn told(&mut self) {
         (self.untold, self.urgent) = (0, false);
     }
 
-    /// When an acknowledgement is to go alone, if nothing goes before; 0 if at once.
+    /// Time at which an acknowledgement must go alone unless a datagram carries it earlier; 0 if at once.
     pub fn due(&self, settings: &Settings) -> Option<u64> {
         match self.untold {
             0 => None,

@@ -1,16 +1,21 @@
-//! Datagrams that may be lost, come twice, late or spoiled, and each packet once all the same.
+//! Reliable delivery over datagrams that may be lost, duplicated, late or corrupted. Each packet is delivered
+//! once.
 //!
-//! [`Outgoing`] and [`Incoming`] are the two halves for one peer: pure, and told the time. [`Delivery`] is a
-//! [`Wire`](crate::Wire) made of them and of another wire whose sends may be lost.
+//! [`Outgoing`] and [`Incoming`] are the two halves for one peer. Both are pure state machines; callers pass
+//! the time. [`Delivery`] is a [`Wire`](crate::Wire) made of them and of another wire whose sends may be
+//! lost.
 //!
-//! A packet has a number among those to its peer, and each time that it goes another among all that went: so what came says
-//! which time of sending it was, for round trips and for what is missing. Acknowledgements name all before a number, a mask
-//! of the 64 after it, and the newest time of sending that has come; they ride on whatever goes back, or go alone, late.
+//! A packet has a sequence number for its peer. Each transmission of it has a number among all transmissions.
+//! So a received datagram identifies its transmission, for measuring round trips and detecting losses. An
+//! acknowledgement covers all packets before a number, the 64 after it by a mask, and names the newest
+//! transmission received. Datagrams in the other direction carry acknowledgements; after a delay they go
+//! alone.
 //!
-//! Packets are delivered in the order in which they come, once: who needs order has a [`sequence`](crate::sequence).
+//! Packets are delivered once, in the order of arrival. Users that need order use a
+//! [`sequence`](crate::sequence).
 //!
-//! Where the wire below has [windows](crate::Wire::open_window), what is written goes by datagrams too, into its place, each piece
-//! once; what of it is lost is found out by its receiver, window by window.
+//! Writes go by datagrams too if the wire below has [windows](crate::Wire::open_window): each piece goes into
+//! place without a copy. The receiver detects lost pieces, window by window.
 
 mod arrange;
 mod header;
@@ -29,26 +34,27 @@ pub use outgoing::{Acknowledgement, Expired, Outgoing};
 pub use round::RoundTrip;
 pub use wire::Delivery;
 
-/// Packets to one peer that are not acknowledged at most: as many as a mask tells of.
+/// Most packets to one peer that may be unacknowledged: the number of bits in a mask.
 pub const FLYING: u64 = 64;
 
-/// Times and choices of a rank. Times are nanoseconds.
+/// Timers and options of a rank. Times are in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
-    /// What is not acknowledged is sent again after as much at least.
+    /// Shortest resend timeout.
     pub floor: u64,
-    /// And after as much at most, however often that was in vain.
+    /// Longest resend timeout, after any number of timeouts.
     pub ceiling: u64,
-    /// A peer of whom nothing is heard for so long, while something is under way to it, is not reached any more.
+    /// Time without any datagram from a peer, while packets to it are in flight, after which the peer is
+    /// unreachable.
     pub give_up: u64,
-    /// An acknowledgement that nothing takes along goes alone after this; much less than the floor, or what has come is sent
-    /// again.
+    /// Delay after which an acknowledgement goes alone. It must be much shorter than the floor, or received
+    /// packets are resent.
     pub delay: u64,
-    /// Packets that come before one goes alone at once.
+    /// Number of packets received after which an acknowledgement goes alone at once.
     pub every: u32,
-    /// Whether packets that this rank sends bring a checksum, which who has them compares.
+    /// True if packets that this rank sends carry a checksum. Receivers verify checksums where present.
     pub checksum: bool,
-    /// Datagrams that may come to this rank before it looks, from all its peers together.
+    /// Datagrams from all peers together that may arrive at this rank between two polls.
     pub room: u64,
 }
 

@@ -1,22 +1,24 @@
-//! What the two ends of a [`Delivery`](super::Delivery) tell each other of what is written by datagrams. Each is a packet.
+//! Messages between the two ends of a [`Delivery`](super::Delivery) about writes by datagrams. Each is one
+//! packet.
 
 use crate::wire::Key;
 
-/// Bytes before the piece that a copy brings.
+/// Header bytes before the piece in a copy.
 pub(super) const COPY: usize = 16;
 
-/// One of them.
+/// A message about a write by datagrams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Note {
-    /// So many bytes are to be written. Its sender numbers them, and all else is said by that number.
+    /// Announces a write of `length` bytes. Its sender numbers writes, and later messages refer to that
+    /// number.
     Want { transfer: u32, rail: u8, into: Key, at: u64, length: u64 },
-    /// These pieces of the 64 of a window of it are to come: to `to`, or as copies.
+    /// Requests pieces of one window (64 pieces): as datagrams to `to`, or as copies.
     Grant { transfer: u32, window: u32, wanted: u64, piece: u32, to: Option<Key> },
-    /// All that were granted of a window have gone.
+    /// All datagrams granted for a window were sent.
     Sent { transfer: u32, window: u32 },
-    /// The piece behind it.
+    /// A piece in a packet; its bytes follow.
     Copy { transfer: u32, window: u32, index: u8 },
-    /// All has come.
+    /// The write is complete.
     Over { transfer: u32 },
 }
 
@@ -52,7 +54,7 @@ impl Note {
         bytes
     }
 
-    /// Reads one from the first bytes of a packet of this length; none if it is none.
+    /// Parses a message from the first bytes of a packet of `length` bytes; `None` if it is malformed.
     pub fn decode(bytes: &[u8], length: usize) -> Option<Note> {
         let half = |at: usize| Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
         let word = |at: usize| Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
@@ -101,10 +103,10 @@ mod tests {
                 assert_eq!(Note::decode(&wrong, wrong.len()), None, "{note:?}");
             }
         }
-        // As another version reads it.
+        // The exact bytes, which other versions depend on.
         let said = [2, 0, 0, 0, 7, 0, 0, 0, 3, 0, 0, 0, 0xc0, 15, 0, 0, 1, 0, 0, 0, 0, 0, 0, 128];
         assert_eq!((&grant.encode()[..24], grant.encode().len()), (&said[..], 40));
-        // A copy has bytes behind it.
+        // A copy has bytes after its header.
         let copy = Note::Copy { transfer: 1, window: 2, index: 63 };
         let bytes = copy.encode();
         assert_eq!(bytes.len(), COPY);

@@ -1,50 +1,50 @@
-//! The sender's half: what is not acknowledged is kept, and sent again.
+//! The sender's half: unacknowledged packets are kept and resent.
 
 use super::{FLYING, RoundTrip, Settings};
 use crate::sequence::Beyond;
 use crate::wire::RAILS;
 use std::collections::VecDeque;
 
-/// So many later sendings have come, at least, and one that has not is lost.
+/// Least number of later transmissions received after which a missing one is lost.
 const LATER: u64 = 3;
-/// And so many at most, however much order was seen to be broken without a loss.
+/// Largest value of that number, after any amount of reordering without a loss.
 const LATEST: u64 = 32;
 
-/// A rail that has lost so many in a row is not taken,
+/// Consecutive losses after which a rail is no longer used,
 const MISSED: u32 = 8;
-/// but once in so many of the shortest times to wait.
+/// except once in this multiple of the shortest timeout.
 const TRIED: u64 = 16;
 
 /// Packets of type `P` to one peer.
 #[derive(Debug, Clone)]
 pub struct Outgoing<P> {
-    /// All before have come.
+    /// All packets before this one were received.
     acked: u64,
-    /// The first that was never sent.
+    /// First packet that was never sent.
     unsent: u64,
-    /// From `acked` on; `None` is one that has come before others.
+    /// Packets from `acked` on; `None` where the packet was received out of order.
     kept: VecDeque<Option<Kept<P>>>,
-    /// Sent, and neither acknowledged nor known to be lost twice.
+    /// Number of packets sent and not acknowledged.
     flying: u64,
-    /// Lost ones, to be sent again; some may have been acknowledged meanwhile.
+    /// Lost packets to resend; some may have been acknowledged since.
     lost: VecDeque<u64>,
-    /// Sendings so far, of all packets; the first is 1.
+    /// Transmissions so far, of all packets; the first is 1.
     sendings: u64,
-    /// The newest that has come.
+    /// Newest transmission that was received.
     newest: u64,
-    /// So many later ones have come, and one is lost.
+    /// Number of later transmissions received after which one counts as lost.
     later: u64,
-    /// How many may fly, as the peer told.
+    /// Most packets in flight, as reported by the peer.
     permitted: u64,
     round: RoundTrip,
-    /// Since when the oldest is waited for, if any flies.
+    /// Start of the resend timeout in ns, if a packet is in flight.
     since: Option<u64>,
-    /// How often that was in vain.
+    /// Consecutive timeouts.
     in_vain: u32,
     heard: u64,
     give_up: u64,
     resends: u64,
-    /// Of each rail, how many in a row are lost that it took last, and when it took the last.
+    /// For each rail: consecutive losses of the packets it took last, and the time of its last transmission.
     missed: [(u32, u64); RAILS],
     tried_after: u64,
 }
@@ -56,42 +56,43 @@ struct Kept<P> {
     lost: bool,
 }
 
-/// The last sending of a packet.
+/// The last transmission of a packet.
 #[derive(Debug, Clone, Copy)]
 struct Sending {
     number: u64,
     when: u64,
     rail: usize,
-    /// The rail of the one before it.
+    /// Rail of the packet's previous transmission.
     before: usize,
 }
 
-/// What a peer tells of what has come to it.
+/// Acknowledgement of the packets that a peer has received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Acknowledgement {
-    /// All packets before this one.
+    /// All packets before this one were received.
     pub before: u64,
-    /// Bit i: the packet `before + 1 + i`, too.
+    /// Bit i: packet `before + 1 + i` was received.
     pub mask: u64,
-    /// The newest sending.
+    /// Newest transmission received.
     pub newest: u64,
-    /// How many may be under way from now on. No promise that there is room: what has come in vain is sent again.
+    /// Most packets that may be in flight from now on. Not a promise of room: packets that found none are
+    /// resent.
     pub permitted: u16,
 }
 
-/// What has become of waiting.
+/// State of the resend timer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expired {
-    /// It is not over.
+    /// The timeout is not over.
     No,
-    /// The oldest packet is to be sent again.
+    /// The oldest packet must be resent.
     Again,
-    /// Nothing was heard for so long that the peer is not reached any more.
+    /// No datagram has arrived for so long that the peer is unreachable.
     Unreachable,
 }
 
 impl<P> Outgoing<P> {
-    /// Nothing has been sent.
+    /// State before the first packet.
     pub fn new(settings: &Settings) -> Outgoing<P> {
         Outgoing {
             acked: 0,
@@ -114,17 +115,17 @@ impl<P> Outgoing<P> {
         }
     }
 
-    /// Takes a packet, which is kept until it is acknowledged.
+    /// Queues a packet, which is kept until it is acknowledged.
     pub fn push(&mut self, packet: P) {
         self.kept.push_back(Some(Kept { packet, sent: None, lost: false }));
     }
 
-    /// How many packets are kept.
+    /// Number of packets kept.
     pub fn kept(&self) -> usize {
         self.kept.len()
     }
 
-    /// The packet to be sent now, if there is one: its number, that of the sending, and itself.
+    /// The packet to send now, if there is one: its number, the number of the transmission, and the packet.
     pub fn next(&self) -> Option<(u64, u64, &P)> {
         let lost = self.lost.iter().copied().find(|lost| self.at(*lost).is_some_and(|kept| kept.lost));
         let fresh = self.unsent < self.end() && self.unsent - self.acked < FLYING && self.flying < self.permitted;
@@ -133,7 +134,7 @@ impl<P> Outgoing<P> {
         Some((number, self.sendings + 1, &kept.packet))
     }
 
-    /// That packet was sent by a rail.
+    /// Records that this packet was sent on a rail.
     pub fn sent(&mut self, number: u64, now: u64, rail: usize) {
         self.sendings += 1;
         if self.since.is_none() {
@@ -146,7 +147,7 @@ impl<P> Outgoing<P> {
         let sending = Sending { number: sendings, when: now, rail, before };
         (kept.sent, kept.lost) = (Some(sending), false);
         if number < self.unsent {
-            // With those before it that have come meanwhile.
+            // Also drop earlier entries: those packets were acknowledged since.
             while self.lost.pop_front().is_some_and(|lost| lost != number) {}
             self.resends += 1;
         } else {
@@ -155,10 +156,10 @@ impl<P> Outgoing<P> {
         }
     }
 
-    /// The peer was heard, and has told this. Packets that have come are put into `freed`.
+    /// Applies an acknowledgement from the peer. Acknowledged packets are moved into `freed`.
     ///
     /// # Errors
-    /// So much was not sent; then nothing has changed.
+    /// [`Beyond`] if it covers packets that were never sent; nothing is changed then.
     pub fn acknowledged(&mut self, told: Acknowledgement, now: u64, freed: &mut impl Extend<P>) -> Result<(), Beyond> {
         let last = told.before.checked_add(64 - u64::from(told.mask.leading_zeros())).ok_or(Beyond)?;
         let beyond = told.mask != 0 && last >= self.unsent;
@@ -188,7 +189,7 @@ impl<P> Outgoing<P> {
         Ok(())
     }
 
-    /// A packet has come, whichever time it was sent.
+    /// Records the arrival of a packet, by whichever transmission.
     fn came(&mut self, number: u64, newest: u64, now: u64) -> Option<P> {
         let at = number.checked_sub(self.acked)? as usize;
         let kept = self.kept.get_mut(at)?.take()?;
@@ -198,7 +199,7 @@ impl<P> Outgoing<P> {
         if sending == newest {
             self.round.took(now.saturating_sub(when));
         } else if sending > newest {
-            // It was sent again, and has come by an earlier sending: it was only late.
+            // The packet was resent, but an earlier transmission arrived: it was late, not lost.
             self.later = (2 * self.later).min(LATEST);
         }
         Some(kept.packet)
@@ -218,7 +219,7 @@ impl<P> Outgoing<P> {
         }
     }
 
-    /// When [`expire`](Self::expire) has something to say; 0 if a packet is to be sent now.
+    /// Time at which [`expire`](Self::expire) must be called; 0 if a packet can be sent now.
     pub fn due(&self) -> Option<u64> {
         if self.next().is_some() {
             return Some(0);
@@ -226,8 +227,8 @@ impl<P> Outgoing<P> {
         Some(self.since? + self.round.patience(self.in_vain))
     }
 
-    /// Whether nothing was acknowledged in time. If so the oldest is to be sent again: what is told of that tells what else
-    /// is missing.
+    /// Checks the timeout. If it is over, the oldest packet is marked for resending: its acknowledgement will
+    /// report which others are missing.
     pub fn expire(&mut self, now: u64) -> Expired {
         match self.since {
             Some(_) if now.saturating_sub(self.heard) >= self.give_up => Expired::Unreachable,
@@ -246,29 +247,30 @@ impl<P> Outgoing<P> {
         }
     }
 
-    /// Whether a rail may be taken: it has lost few in a row; or it is tried again, now and then.
+    /// Returns true if a rail may be used: it has few consecutive losses, or is due for another try.
     pub fn trusts(&self, rail: usize, now: u64) -> bool {
         let (missed, tried) = self.missed[rail];
         missed < MISSED || now >= tried + self.tried_after
     }
 
-    /// The number of the next packet and of the newest sending: what the peer tells cannot be far from them.
+    /// Number of the next packet to send for the first time, and of the newest transmission. Acknowledgements
+    /// from the peer are close to them.
     pub fn near(&self) -> [u64; 2] {
         [self.unsent, self.sendings]
     }
 
-    /// How many packets were sent again.
+    /// Number of packets resent.
     pub fn resends(&self) -> u64 {
         self.resends
     }
 
-    /// Gives up what is kept.
+    /// Drops the kept packets and returns them.
     pub fn drain(&mut self) -> impl Iterator<Item = P> {
         (self.flying, self.since) = (0, None);
         std::mem::take(&mut self.kept).into_iter().flatten().map(|kept| kept.packet)
     }
 
-    /// The number of the next packet.
+    /// Number of the next packet to be queued.
     fn end(&self) -> u64 {
         self.acked + self.kept.len() as u64
     }

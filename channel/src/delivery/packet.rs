@@ -1,12 +1,12 @@
-//! What is kept of a datagram until it is acknowledged.
+//! Copy of a packet, kept until it is acknowledged.
 
 use crate::wire::{Data, Part, Wire};
 
-/// What is kept until it is acknowledged.
+/// Copy of a packet, kept until it is acknowledged.
 pub(super) struct Packet<M> {
     pub head: Box<[u8]>,
     body: Body<M>,
-    /// Of both.
+    /// Checksum of head and body, if checksums are enabled.
     pub checksum: Option<u32>,
     pub is_note: bool,
 }
@@ -17,7 +17,7 @@ enum Body<M> {
 }
 
 impl<M> Packet<M> {
-    /// A copy of what is lent for the call; `None` if there is no memory.
+    /// Copies bytes that are borrowed for the call; `None` if memory is exhausted.
     pub fn new<W: Wire<Memory = M>>(
         wire: &mut W,
         head: &[u8],
@@ -55,7 +55,7 @@ impl<M> Packet<M> {
         Packet { is_note: true, ..self }
     }
 
-    /// What comes after the head.
+    /// Bytes after the head.
     pub fn body(&self) -> Data<'_, M> {
         match &self.body {
             Body::Bytes(bytes) => Data::Bytes(bytes),

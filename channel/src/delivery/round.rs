@@ -1,21 +1,21 @@
-//! How long a round trip takes, and so how long to wait for one (RFC 6298).
+//! Round-trip measurement and resend timeout (RFC 6298).
 
-/// What was measured of one peer.
+/// Measured round trip of one peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RoundTrip {
-    /// The mean, and the mean distance from it, each of the last few; `None` before the first.
+    /// Smoothed mean and mean deviation in ns; `None` before the first measurement.
     measured: Option<(u64, u64)>,
     floor: u64,
     ceiling: u64,
 }
 
 impl RoundTrip {
-    /// Nothing was measured. Whatever is, the time to wait is within these.
+    /// State before the first measurement. Timeouts are always between `floor` and `ceiling`.
     pub fn new(floor: u64, ceiling: u64) -> RoundTrip {
         RoundTrip { measured: None, floor, ceiling }
     }
 
-    /// One took so long.
+    /// Records a round trip of `time` nanoseconds.
     pub fn took(&mut self, time: u64) {
         self.measured = Some(match self.measured {
             None => (time, time / 2),
@@ -23,9 +23,9 @@ impl RoundTrip {
         });
     }
 
-    /// How long to wait for an answer, where that was in vain so many times in a row.
+    /// Timeout in ns after `in_vain` consecutive timeouts.
     pub fn patience(&self, in_vain: u32) -> u64 {
-        // Ten times the floor where nothing is known.
+        // Ten times the floor before the first measurement.
         let once = self.measured.map_or(10 * self.floor, |(mean, spread)| mean + 4 * spread).max(self.floor);
         once.saturating_mul(1 << in_vain.min(30)).min(self.ceiling)
     }

@@ -1,11 +1,14 @@
-//! What is written by datagrams, each piece into its place, without a copy: MVAPICH-Aptus' UD-ZCopy, by windows of 64 pieces.
+//! Writes by datagrams, each piece into place without a copy: UD-ZCopy of MVAPICH-Aptus, by windows of 64
+//! pieces.
 //!
-//! Who writes says what ([`Note::Want`]). Who is written to opens a [window](Wire::open_window) for the next pieces, or two, and grants
-//! them; the other sends them there, once, and says when they have gone. Then the window is closed, and what is missing is granted again,
-//! by a window that only takes that: a late piece of an earlier one finds nothing there. What is missing after two of them, and the last
-//! piece if it is short, comes in packets. So each write ends, however much is lost: packets do.
+//! The writer announces the write ([`Note::Want`]). The target opens a [window](Wire::open_window) or two for
+//! the next pieces, and grants them. The writer sends these pieces once, and reports when they were sent. The
+//! target then closes the window, and grants missing pieces again through a new window that accepts only
+//! those: a late piece of an earlier window finds no receive there. Pieces missing after two windows, and a
+//! short last piece, travel in packets. Packets are reliable, so each write completes whatever is lost.
 //!
-//! Its memory is the program's again when all has come, and all that was posted has gone.
+//! The source memory belongs to the program again when all pieces have arrived and all posted datagrams were
+//! sent.
 
 use super::HEADER;
 use super::note::{COPY, Note};
@@ -14,29 +17,29 @@ use super::wire::{Delivery, KEPT};
 use crate::wire::{Busy, Data, Event, Key, Lane, Part, RailKind, Rank, Request, Window, Wire};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Writes to a peer, and of it, that are under way at most.
+/// Most writes in flight in each direction of a pair of ranks.
 const UNDER_WAY: usize = 64;
-/// Windows of a write that are open at most: pieces come by one while the other is asked for.
+/// Most open windows of a write: pieces arrive through one while the other is requested.
 const OPEN: usize = 2;
-/// Windows that a peer has at most: it may be stopped, and others are to have some.
+/// Most windows open for one peer: it may be stopped, and other peers need windows.
 const EACH: usize = 4;
-/// Grants of a write of which something has still to go, at most: of each window that is open one, and the last piece.
+/// Most unfinished grants of a write: one for each open window, and one for the last piece.
 const GRANTS: u32 = OPEN as u32 + 1;
-/// Windows for the same pieces.
+/// Most windows opened for the same pieces.
 const ROUNDS: u8 = 2;
-/// Where so many packets are kept for a peer copies wait: what else is sent goes on.
+/// Number of packets kept for a peer at which copies wait, so that other packets are not blocked.
 const COPIES: usize = KEPT / 2;
-/// Where so many are kept, whatever the peer says is passed over: it takes no answers. With one that does there are some notes for each
-/// write beside [`KEPT`], fewer than these.
+/// Number of packets kept for a peer at which its messages are ignored, since it takes no answers. A correct
+/// peer causes a few messages for each write beside [`KEPT`], fewer than this.
 const MOST: usize = KEPT + 16 * UNDER_WAY;
-/// Pieces of a window.
+/// Number of pieces in a window.
 const PIECES: u64 = 64;
 
-/// Between this rank and a peer.
+/// Writes between this rank and one peer, in both directions.
 pub(super) struct Writes<M> {
     next: u32,
     going: BTreeMap<u32, Going<M>>,
-    /// What the peer has granted, in turn.
+    /// Grants of the peer, served in order.
     jobs: VecDeque<Job>,
     coming: BTreeMap<u32, Coming>,
 }
@@ -47,14 +50,14 @@ struct Going<M> {
     memory: M,
     at: usize,
     length: u64,
-    /// Grants of which something has still to go.
+    /// Number of unfinished grants.
     left: u32,
 }
 
 struct Job {
     transfer: u32,
     window: u32,
-    /// What is not posted yet.
+    /// Mask of pieces not posted yet.
     wanted: u64,
     piece: u32,
     to: Option<Key>,
@@ -65,36 +68,36 @@ struct Coming {
     into: Key,
     at: u64,
     length: u64,
-    /// The first window that was not granted.
+    /// First window that was not granted.
     next: u32,
     open: Vec<Open>,
 }
 
-/// A window of which something is missing.
+/// A window with missing pieces.
 struct Open {
     window: u32,
     missing: u64,
     rounds: u8,
-    /// Where it comes by datagrams, and what.
+    /// Key of the open window and the mask of pieces that it accepts; `None` while no window is open.
     by: Option<(Key, u64)>,
 }
 
-/// Who waits for windows of this rank, and what is posted to those of peers.
+/// This rank's open windows, and the pieces posted to windows of peers.
 #[derive(Default)]
 pub(super) struct Windows {
-    /// Grants that wait for one to be closed: of which peer, transfer and window.
+    /// Grants that wait until a window is closed: peer, transfer and window.
     waiting: VecDeque<(Rank, u32, u32)>,
-    /// The last piece of what was granted, by its token: as above.
+    /// Tokens of the last piece of each grant: peer, transfer and window.
     posted: BTreeMap<u64, (Rank, u32, u32)>,
     tokens: u64,
-    /// How many this rank has open.
+    /// Number of windows that this rank has open.
     open: u64,
 }
 
-/// Tokens of pieces have this bit and not the one above it, as none of a request or a pipe.
+/// Tokens of pieces have this bit and not the one above it, unlike tokens of requests and pipes.
 const TOKEN: u64 = 1 << 30;
 
-/// Whether a token is of pieces.
+/// Returns true if a token belongs to pieces.
 pub(super) fn is_token(token: u64) -> bool {
     token >> 30 & 3 == 1
 }
@@ -106,13 +109,13 @@ impl<M> Default for Writes<M> {
 }
 
 impl<M> Writes<M> {
-    /// Whether something can be posted, where so many packets are kept.
+    /// Returns true if a request can be posted while `kept` packets are kept.
     pub fn has_work(&self, kept: usize) -> bool {
         self.jobs.front().is_some_and(|job| job.to.is_some() || kept < COPIES)
     }
 }
 
-/// The pieces of a window that are whole, and the last, if it is short.
+/// Masks of the whole pieces of a window, and of the last piece if it is short.
 fn pieces(length: u64, piece: u64, window: u32) -> (u64, u64) {
     let left = length - u64::from(window) * PIECES * piece;
     match left / piece {
@@ -121,7 +124,7 @@ fn pieces(length: u64, piece: u64, window: u32) -> (u64, u64) {
     }
 }
 
-/// Bytes of a piece, of datagrams of so many: it fits into a packet as well.
+/// Length of a piece in bytes, for datagrams of at most `longest` bytes. A piece fits in a packet as well.
 pub(super) fn piece(longest: usize) -> usize {
     (longest - HEADER - COPY) & !63
 }
@@ -139,7 +142,7 @@ impl<W: Wire> Delivery<W> {
         self.wire.rails(false)[rail].longest
     }
 
-    /// Begins a write.
+    /// Starts a write.
     pub(super) fn write(
         &mut self,
         lane: Lane,
@@ -170,7 +173,7 @@ impl<W: Wire> Delivery<W> {
         self.attend(peer);
     }
 
-    /// The peer has said something, with what lies behind it. None if that cannot be.
+    /// Handles a message from the peer, and the bytes after it. `None` if the message is invalid.
     pub(super) fn hear(&mut self, peer: Rank, note: Note, behind: Part<'_, W::Memory>) -> Option<()> {
         self.links.get(&peer).filter(|link| link.outgoing.kept() < MOST)?;
         match note {
@@ -196,7 +199,7 @@ impl<W: Wire> Delivery<W> {
                 let piece_bytes = u64::from(piece);
                 let last = 63_u64.checked_sub(wanted.leading_zeros().into())?;
                 let before = (u64::from(window) * PIECES + last).checked_mul(piece_bytes)?;
-                // A window takes whole pieces alone.
+                // A window accepts whole pieces only.
                 let end = before.checked_add(if to.is_some() { piece_bytes } else { 1 })?;
                 let is_short = (1..=longest - HEADER - COPY).contains(&(piece as usize));
                 if !is_short || end > going.length || going.left >= GRANTS {
@@ -244,7 +247,7 @@ impl<W: Wire> Delivery<W> {
             }
             Note::Over { transfer } => {
                 let writes = self.writes(peer);
-                // All that was granted has gone: nothing of it is the adapter's.
+                // All granted datagrams were sent: the adapter no longer owns the memory.
                 let going = writes.going.get(&transfer).filter(|going| going.left == 0)?;
                 let token = going.token;
                 writes.going.remove(&transfer);
@@ -254,7 +257,7 @@ impl<W: Wire> Delivery<W> {
         Some(())
     }
 
-    /// Something of a write has come: what is complete is done with.
+    /// Removes complete windows of a write, and grants further ones.
     fn came(&mut self, peer: Rank, transfer: u32) {
         if let Some(coming) = self.coming(peer, transfer) {
             coming.open.retain(|open| open.missing != 0);
@@ -262,7 +265,8 @@ impl<W: Wire> Delivery<W> {
         }
     }
 
-    /// Grants the next pieces of a write, as many as may be under way; or says that all have come.
+    /// Grants the next pieces of a write, as many as may be in flight. Reports completion once all have
+    /// arrived.
     fn ask(&mut self, peer: Rank, transfer: u32) {
         loop {
             let Some(rail) = self.coming(peer, transfer).map(|coming| coming.rail) else { return };
@@ -289,7 +293,8 @@ impl<W: Wire> Delivery<W> {
         }
     }
 
-    /// Grants pieces of a window to come by datagrams; once there is one, or if there have been enough for them, as copies.
+    /// Grants pieces of a window as datagrams: at once, or when a window is free. After enough rounds it
+    /// grants them as copies.
     fn grant(&mut self, peer: Rank, transfer: u32, window: u32, wanted: u64) {
         let Some(&mut Coming { rail, into, at, ref mut open, .. }) = self.coming(peer, transfer) else { return };
         let Some(rounds) = open.iter().find(|open| open.window == window).map(|open| open.rounds) else { return };
@@ -314,13 +319,14 @@ impl<W: Wire> Delivery<W> {
                 let note = Note::Grant { transfer, window, wanted, piece: piece as u32, to: Some(key) };
                 self.note(peer, note, Data::None);
             }
-            // Its own are closed as it goes on; those of others when they do, who may be stopped.
+            // The peer's own windows close as its writes proceed; windows of other peers may stay open if
+            // those peers are stopped.
             None if has > 0 => self.windows.waiting.push_back((peer, transfer, window)),
             None => self.grant_copies(peer, transfer, window, wanted),
         }
     }
 
-    /// Windows that a peer has.
+    /// Number of windows open for a peer.
     fn opened_for(&mut self, peer: Rank) -> usize {
         let coming = self.writes(peer).coming.values();
         coming.flat_map(|coming| &coming.open).filter(|open| open.by.is_some()).count()
@@ -333,7 +339,7 @@ impl<W: Wire> Delivery<W> {
         self.note(peer, Note::Grant { transfer, window, wanted, piece, to: None }, Data::None);
     }
 
-    /// Windows were closed: those who wait for one have it.
+    /// Grants the waiting pieces after windows were closed.
     fn serve(&mut self) {
         for (peer, transfer, window) in std::mem::take(&mut self.windows.waiting) {
             let Some(rail) = self.coming(peer, transfer).map(|coming| coming.rail) else { continue };
@@ -347,7 +353,7 @@ impl<W: Wire> Delivery<W> {
         }
     }
 
-    /// Posts what the peer has granted, as much as the wire takes.
+    /// Posts granted pieces, as many as the wire accepts.
     pub(super) fn go_on(&mut self, peer: Rank) {
         loop {
             let Some(link) = self.links.get_mut(&peer) else { return };
@@ -363,7 +369,7 @@ impl<W: Wire> Delivery<W> {
             let length = (going.length - begins).min(job.piece.into()) as usize;
             let from = Part { memory: &going.memory, at: going.at + begins as usize, length };
             match job.to {
-                // What was posted there is lost; by which rail copies go does not matter.
+                // Datagrams posted on a lane that is down are lost. Copies may use any rail.
                 Some(_) if !link.up[going.rail] => {
                     link.writes.jobs.pop_front();
                     self.sent(peer, transfer, window);
@@ -403,7 +409,7 @@ impl<W: Wire> Delivery<W> {
         }
     }
 
-    /// The wire says that the last of what was granted has gone.
+    /// Handles the completion of the last piece of a grant.
     pub(super) fn gone(&mut self, token: u64) {
         if let Some((peer, transfer, window)) = self.windows.posted.remove(&token) {
             self.sent(peer, transfer, window);
@@ -418,7 +424,7 @@ impl<W: Wire> Delivery<W> {
         }
     }
 
-    /// A lane has ended, and what was posted there.
+    /// Handles the end of a lane, and of the pieces posted there.
     pub(super) fn lost_lane(&mut self, lane: Lane) {
         let Some(link) = self.links.get(&lane.peer) else { return };
         let of_lane = |(peer, transfer, _): &(Rank, u32, u32)| {
@@ -430,7 +436,7 @@ impl<W: Wire> Delivery<W> {
         self.attend(lane.peer);
     }
 
-    /// Nothing is written any more by a key of this rank's.
+    /// Ends the writes into memory whose key is released.
     pub(super) fn end_writes_to(&mut self, rail: usize, key: Key) {
         if !self.rails[rail].write || self.rails[rail].kind != RailKind::Datagram {
             return;
@@ -447,7 +453,7 @@ impl<W: Wire> Delivery<W> {
         self.serve();
     }
 
-    /// Ends all that is under way with a peer.
+    /// Ends all writes to and from a peer.
     pub(super) fn end_writes(&mut self, peer: Rank, writes: Writes<W::Memory>) {
         writes.coming.into_values().for_each(|coming| self.close(coming));
         self.windows.posted.retain(|_, (of, ..)| *of != peer);

@@ -1,4 +1,4 @@
-//! A wire that loses nothing, made of one whose datagrams may be lost, come twice, late or spoiled.
+//! A reliable wire over one whose datagrams may be lost, duplicated, late or corrupted.
 
 use super::note::{COPY, Note};
 use super::packet::Packet;
@@ -10,24 +10,25 @@ use crate::sequence::FARTHEST;
 use crate::wire::{Busy, Data, Event, Key, Lane, Left, Part, RAILS, Rail, RailKind, Rank, Request, Why, Wire};
 use std::collections::{HashMap, HashSet, VecDeque};
 
-/// A [`Wire`] over one whose `Send`s by rails of [`RailKind::Datagram`] may be lost, come twice, late or spoiled. All else is the
-/// other's, as it is.
+/// A reliable [`Wire`] over one whose datagrams may be lost, duplicated, late or corrupted. Only `Send`s on
+/// rails of [`RailKind::Datagram`] and `Write`s there are changed; all else is passed to the wire below.
 ///
-/// These rails to a peer have one sequence: each time that a packet goes, it goes by the next of them that is up, so where one
-/// is cut the others go on. One that loses all, of which nobody tells, is tried now and then alone. (The simulator has several such rails;
-/// the provider `verbs` one.) A `Send` comes before or after whatever else was posted on its lane.
+/// All datagram rails to a peer share one sequence. Each transmission uses the next rail that is up, so if
+/// one is cut the others continue. A rail that silently loses all datagrams is only probed now and then. (The
+/// simulator has several such rails; the provider `verbs` has one.) A `Send` may overtake or follow any other
+/// request on its lane.
 ///
-/// A `Write` goes by pieces to windows of the peer's, where the other wire has some: its datagram rails say so by [`Rail::write`]. With
-/// checksums there is none, as pieces have no room for them.
+/// A `Write` goes in pieces to windows of the peer, where the wire below has windows: its datagram rails then
+/// have [`Rail::write`]. `Write` is not supported with checksums, since pieces have no room for them.
 pub struct Delivery<W: Wire> {
     pub(super) wire: W,
     pub(super) rails: Vec<Rail>,
     settings: Settings,
     pub(super) links: HashMap<Rank, Link<W::Memory>>,
     pub(super) windows: Windows,
-    /// Peers with whom something is due, or will be.
+    /// Peers with a timer or request pending.
     active: Vec<Rank>,
-    /// Peers that were cut off.
+    /// Peers that were severed.
     over: HashSet<Rank>,
     pub(super) events: VecDeque<Event<W::Memory>>,
     polls: u32,
@@ -35,30 +36,30 @@ pub struct Delivery<W: Wire> {
     pub(super) scratch: Vec<u8>,
 }
 
-/// What there is of one peer.
+/// State of one peer.
 pub(super) struct Link<M> {
     pub outgoing: Outgoing<Packet<M>>,
     incoming: Incoming,
     pub writes: Writes<M>,
     pub up: [bool; RAILS],
-    /// A lane was cut: all others have been asked for since.
+    /// True if a lane was cut, after which all other lanes were requested.
     fails_over: bool,
-    /// Since when all lanes are cut.
+    /// Time since which all lanes are cut, in ns.
     down: Option<u64>,
-    /// The rail that the next datagram goes by.
+    /// Rail of the next datagram.
     turn: usize,
     is_active: bool,
 }
 
-/// Datagrams that are taken at a time.
+/// Most datagrams handled by one poll.
 const AT_ONCE: u32 = 64;
-/// Bytes of the longest note, without what is behind it.
+/// Bytes of the longest message, without the data after it.
 const NOTE: usize = 40;
-/// Packets that are kept for a peer at most: those of the longest window, and as many that only tell credits.
+/// Most packets kept for a peer: those of the longest window, and as many that carry only credits.
 pub(super) const KEPT: usize = 2 * FARTHEST as usize;
 
 impl<W: Wire> Delivery<W> {
-    /// Over a wire, of whose sends nothing is expected but that some come.
+    /// Wraps a wire whose datagrams are unreliable, provided that some arrive.
     pub fn new(wire: W, settings: Settings) -> Delivery<W> {
         let rails = wire.rails(false).iter().map(|rail| match rail.kind {
             RailKind::Datagram => {
@@ -86,7 +87,7 @@ impl<W: Wire> Delivery<W> {
         &self.wire
     }
 
-    /// As [`wire`](Self::wire), to be changed.
+    /// Like [`wire`](Self::wire), mutably.
     pub fn wire_mut(&mut self) -> &mut W {
         &mut self.wire
     }
@@ -108,12 +109,12 @@ impl<W: Wire> Delivery<W> {
         !self.wire.is_near(lane.peer) && self.rails[lane.rail].kind == RailKind::Datagram
     }
 
-    /// A share of the room that this rank has, for each peer.
+    /// Packets that each peer may have in flight: an equal share of this rank's room.
     fn permitted(&self) -> u16 {
         (self.settings.room / self.links.len().max(1) as u64).clamp(1, FLYING) as u16
     }
 
-    /// Something came: a packet is handed on once, all else is for here.
+    /// Handles a received datagram. A packet is returned once; other datagrams are handled here.
     fn arrived(&mut self, lane: Lane, slot: W::Memory, at: usize, length: usize) -> Option<Event<W::Memory>> {
         let peer = lane.peer;
         if self.over.contains(&peer) {
@@ -176,7 +177,8 @@ impl<W: Wire> Delivery<W> {
         None
     }
 
-    /// Sends what can go to a peer, and an acknowledgement alone, if that is due and nothing took it along.
+    /// Sends the packets to a peer that can go now. If `acknowledge` and no packet was sent, sends an
+    /// acknowledgement alone.
     pub(super) fn flush(&mut self, peer: Rank, acknowledge: bool) {
         let permitted = self.permitted();
         let Delivery { wire, links, counted, .. } = self;
@@ -211,13 +213,13 @@ impl<W: Wire> Delivery<W> {
         }
     }
 
-    /// A lane passes nothing any more. What was sent by it is kept until it is acknowledged, and goes again by another, or by this one
-    /// once it is up again.
+    /// Handles a cut lane. Packets sent on it are kept until they are acknowledged; they are resent on
+    /// another lane, or on this one once it is up again.
     fn cut(&mut self, lane: Lane) {
         for left in self.wire.take_back(lane) {
             match left {
                 Left::Send(memory, _) | Left::Put(memory, _) => self.wire.give(memory),
-                // Ended below, as all of this lane.
+                // Ended below, with all pieces of this lane.
                 Left::Moved(_) => {}
             }
         }
@@ -239,7 +241,7 @@ impl<W: Wire> Delivery<W> {
         }
     }
 
-    /// Something may be due with a peer.
+    /// Adds a peer to those with work pending.
     pub(super) fn attend(&mut self, peer: Rank) {
         if let Some(link) = self.links.get_mut(&peer)
             && !std::mem::replace(&mut link.is_active, true)
@@ -248,7 +250,7 @@ impl<W: Wire> Delivery<W> {
         }
     }
 
-    /// Does what is due.
+    /// Does the work that is due.
     fn turn(&mut self) {
         if self.active.is_empty() {
             return;
@@ -275,7 +277,7 @@ impl<W: Wire> Delivery<W> {
     }
 }
 
-/// By the first of these rails that takes it: which.
+/// Sends on the first rail that accepts the datagram, and returns that rail.
 fn send<W: Wire>(
     wire: &mut W,
     peer: Rank,
@@ -287,7 +289,7 @@ fn send<W: Wire>(
 }
 
 impl<M> Link<M> {
-    /// Rails that are up, in turn; those that lose all come last.
+    /// Rails that are up, in turn; rails that lose everything come last.
     fn rails(&self, now: u64) -> impl Iterator<Item = usize> + use<M> {
         let (up, turn) = (self.up, self.turn);
         let trusted: [bool; RAILS] = std::array::from_fn(|rail| self.outgoing.trusts(rail, now));
@@ -295,7 +297,7 @@ impl<M> Link<M> {
         in_turn().filter(move |rail| trusted[*rail]).chain(in_turn().filter(move |rail| !trusted[*rail]))
     }
 
-    /// When something is; 0 if now.
+    /// Time of the next action, in ns; 0 if at once.
     fn due(&self, settings: &Settings) -> Option<u64> {
         if let Some(since) = self.down {
             return Some(since + settings.give_up);
@@ -416,7 +418,7 @@ impl<W: Wire> Wire for Delivery<W> {
                 return Some(event);
             }
             self.polls = self.polls.wrapping_add(1);
-            // Also where there is no end of what comes.
+            // Run timers even if datagrams never stop arriving.
             if self.polls.is_multiple_of(AT_ONCE) {
                 self.turn();
             }

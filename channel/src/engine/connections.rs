@@ -1,4 +1,4 @@
-//! Connections for the peers that are spoken with most, where there are datagrams for all. Both sides keep their caps.
+//! Connections to the peers with most traffic, where all peers have datagrams. Both sides keep their caps.
 
 use super::Engine;
 use super::parts::transmit::Reply;
@@ -36,17 +36,18 @@ impl<W: Wire> Engine<W> {
         }
     }
 
-    /// Returns true if connections to a peer are made by choice.
+    /// Returns true if connections to a peer are optional.
     fn has_choice(&self, rank: Rank) -> bool {
         self.peers.get(&rank).is_some_and(|peer| self.routes[peer.near].is_mixed) && rank != self.rank
     }
 
-    /// The peer has sent a message about connections.
+    /// Handles a message of the connection protocol.
     pub(super) fn link_message(&mut self, from: Rank, say: Say) -> Result<(), Lost> {
         if !self.has_choice(from) {
-            return Err(Lost::Broken("it speaks of connections where there is nothing to choose"));
+            return Err(Lost::Broken("it sent a connection message where connections are fixed"));
         }
-        // The peer has not received what still waits here. Meanwhile it may send the same, an ask or a leave, and nothing else.
+        // The peer has not received messages that still wait here. Meanwhile it may send the same, an ask or
+        // a leave, and nothing else.
         let crosses = |mine: Say| mine == say && matches!(say, Say::Ask | Say::Leave);
         let may_follow = |reply: &Reply| if let Body::Link { say } = reply.body { crosses(say) } else { true };
         if !self.peers[&from].tx.replies().all(may_follow) {
@@ -109,12 +110,13 @@ impl<W: Wire> Engine<W> {
     fn use_links(&mut self, rank: Rank, may: bool) {
         let peer = self.peers.get_mut(&rank).expect("it is spoken with");
         peer.lanes.use_rails(self.routes[peer.near].of(RailKind::Connection), may);
-        // Closes the short path until what has changed is looked at.
+        // Closes the short path until progress has handled the change.
         self.list(rank);
     }
 
-    /// Returns true if only packets are in flight to or from a peer, those in rings among them, and no memory is written or read, and there
-    /// is no pipe. Packets have their place in the sequence, and rings stay: the next connection writes to them again.
+    /// Returns true if only packets are in flight to or from a peer, in rings or elsewhere, no memory is
+    /// written or read, and there is no pipe. Packets have their place in the sequence, and rings stay: the
+    /// next connection writes to them again.
     fn is_quiet(&self, rank: Rank) -> bool {
         let Some(peer) = self.peers.get(&rank) else { return false };
         let moves = peer.rings.mark().is_some()

@@ -7,14 +7,15 @@ use crate::packet::{Body, Values};
 use crate::wire::{Data, Rank, Wire};
 
 impl<W: Wire> Engine<W> {
-    /// A send to this peer is blocked: its credits are polled beside its ring.
+    /// Polls a peer's credits beside its ring from now on: a send to it is blocked.
     pub(super) fn start_polling(&mut self, rank: Rank) {
         if let Some(peer) = self.peers.get_mut(&rank).filter(|peer| peer.rings.out.is_some()) {
             self.credits.poll(rank, &mut peer.credits);
         }
     }
 
-    /// Takes the values that a peer has left beside its ring; wrong ones end the peer. Returns true if they were new.
+    /// Applies the values that a peer has published beside its ring; invalid ones end the peer. Returns true
+    /// if they were new.
     pub(super) fn poll_credits_of(&mut self, rank: Rank) -> bool {
         let Some(peer) = self.peers.get_mut(&rank) else { return false };
         let Some(ring) = &peer.rings.out else { return false };
@@ -50,8 +51,8 @@ impl<W: Wire> Engine<W> {
         news
     }
 
-    /// Publishes all values beside the ring that this rank has given the peer. Returns true if that reports them: the peer has shown
-    /// that it reaches the ring, and was not asked to leave it.
+    /// Publishes all values beside the ring that this rank has given the peer. Returns true if that reports
+    /// them: the peer has shown that it reaches the ring, and was not asked to leave it.
     pub(super) fn publish(&mut self, rank: Rank) -> bool {
         let Some(peer) = self.peers.get_mut(&rank) else { return false };
         let Some(ring) = &peer.rings.incoming else { return false };
@@ -64,19 +65,19 @@ impl<W: Wire> Engine<W> {
         reads
     }
 
-    /// Lists a peer that values are unreported to.
+    /// Lists a peer with unreported values.
     pub(super) fn credits_due(&mut self, rank: Rank) {
         if let Some(peer) = self.peers.get_mut(&rank) {
             self.credits.list(rank, &mut peer.credits);
         }
     }
 
-    /// Reports values that are due: beside the ring, else by a packet of their own.
+    /// Reports values that are due: beside the ring, or else in a control packet.
     pub(super) fn report_credits(&mut self) {
         if self.credits.due().is_empty() {
             return;
         }
-        // Mostly a packet has carried them meanwhile, and the clock is not read.
+        // Usually a packet has carried them already, and the clock is not read.
         let mut now = None;
         for _ in 0..self.credits.due().len() {
             let Some(rank) = self.credits.next_due() else { return };
@@ -91,7 +92,7 @@ impl<W: Wire> Engine<W> {
         }
     }
 
-    /// A message was received: its sender may send as much again.
+    /// Returns the credit of a received message to its sender.
     pub(super) fn release(&mut self, from: Rank, cost: u64) {
         let peer = self.peers.get_mut(&from);
         self.credits.release(peer.map(|peer| (from, &mut peer.credits)), cost);

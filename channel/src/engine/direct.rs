@@ -1,5 +1,6 @@
-//! Long messages on the short path, between ranks that share memory: announced in the peer's ring at once, read as soon as that is seen, and
-//! acknowledged in the peer's ring. Any obstacle sends them on the long path, to the same packets.
+//! Long messages on the short path, between ranks that share memory. The RTS goes into the peer's ring at
+//! once, the receiver reads the data as soon as it sees the RTS, and acknowledges in the peer's ring. Any
+//! obstacle moves the message to the long path, which uses the same packets.
 
 use super::post::post;
 use super::request::{Moving, Receive, Request, Send, outcome};
@@ -15,12 +16,12 @@ use crate::ring::Look;
 use crate::slab::Id;
 use crate::wire::{Data, Key, Lane, Part, Rank, Wire};
 
-/// Most messages in a row. Then a turn of progress is due, so that other peers are heard.
+/// Most messages in a row. A progress call is due then, so that other peers are served.
 const IN_A_ROW: u32 = 16;
 
 impl<W: Wire> Engine<W> {
-    /// Same as [`send`](Self::send), unless the message would have to wait here until the peer or the wire takes more: then nothing is sent, and
-    /// its memory is given back.
+    /// Like [`send`](Self::send), unless the message would have to wait here until the peer or the wire
+    /// accepts more. Then nothing is sent, and the memory is returned.
     pub fn send_unless_it_waits(
         &mut self,
         to: Rank,
@@ -33,7 +34,7 @@ impl<W: Wire> Engine<W> {
         let id = self.send(to, context, tag, memory, length, sync);
         let waits =
             |engine: &Self| matches!(engine.requests.get(id), Some(Request::Send(Send { state: Sending::Queued, .. })));
-        // Events may let it go.
+        // Progress may unblock it.
         if !waits(self) || self.progress() > 0 && !waits(self) {
             return Ok(id);
         }
@@ -44,7 +45,7 @@ impl<W: Wire> Engine<W> {
         Err(memory.expect("a send has memory"))
     }
 
-    /// Announces a message at once. Returns false if the message has to wait for its turn.
+    /// Sends the RTS at once. Returns false if the message has to wait its turn.
     pub(super) fn announce(&mut self, id: Id, to: Rank) -> bool {
         let (Some(peer), Some(Request::Send(send))) = (self.peers.get_mut(&to), self.requests.get_mut(id)) else {
             return false;
@@ -71,7 +72,8 @@ impl<W: Wire> Engine<W> {
         true
     }
 
-    /// Takes an announcement that lies next in the ring of a peer, if a receive into memory waits for its message. Returns whether it did.
+    /// Handles an RTS that is next in the ring of a peer, if a receive into memory waits for its message.
+    /// Returns true if it did.
     #[inline(never)]
     pub(super) fn take_announced(&mut self, rank: Rank) -> bool {
         let Some(peer) = self.peers.get_mut(&rank) else { return false };
@@ -102,11 +104,12 @@ impl<W: Wire> Engine<W> {
         receive.room.make(envelope.length);
         receive.posted = None;
         self.matching.cancel(number);
-        // First, so that the acknowledgement also carries the freed slot. No peer is lost by it, because nothing waits for this one.
+        // Free the slot first, so that the acknowledgement also reports it. No peer is lost here, because no
+        // packet waits for this one.
         self.taken(rank, envelope.length);
         debug_assert!(self.peers.contains_key(&rank));
         self.begin(id, rank, envelope, sender, keys, true);
-        // If it comes by another protocol, an answer for the sender waits.
+        // If another protocol is used, an answer for the sender waits.
         if self.peers.get(&rank).is_some_and(|peer| !peer.tx.is_clear()) {
             self.flush(rank);
         }
@@ -120,7 +123,7 @@ impl<W: Wire> Engine<W> {
         suits && self.wire.reads(Lane { peer: from, rail: 0 })
     }
 
-    /// Reads a message that has met its receive. Gives it back if the wire refuses.
+    /// Reads a message that was matched. Returns it if the wire refuses.
     pub(super) fn read_at_once(&mut self, id: Id, mut moving: Moving, offered: Key) -> Result<(), Moving> {
         let Some(Request::Receive(Receive { room: Room::Into(memory, _), moving: way, .. })) =
             self.requests.get_mut(id)

@@ -1,4 +1,4 @@
-//! A peer is lost: all requests that wait for it end.
+//! Loss of a peer: all requests that depend on it end.
 
 use super::Engine;
 use super::parts::receive::Gathering;
@@ -7,14 +7,15 @@ use crate::error::{Error, Lost};
 use crate::wire::{Lane, Rank, Wire};
 
 impl<W: Wire> Engine<W> {
-    /// Ends every request that needs this peer. If the peer died, posted receives from any source end too: they may have waited for its
-    /// message. In a context where none is posted, the next one ends. If the peer has left, they go on as long as another rank is
-    /// there. Messages that had come whole can be received.
+    /// Ends every request that needs this peer. If the peer died, posted receives from any source end too:
+    /// they may have waited for its message. In a context where none is posted, the next one ends. If the
+    /// peer has left, they continue while another rank is left there. Messages that had arrived whole can be
+    /// received.
     pub(super) fn fail(&mut self, rank: Rank, lost: Lost) {
         if !self.failures.insert(rank, &lost) {
             return;
         }
-        // From here on the wire does not touch the memory of requests.
+        // From here on the wire does not access the memory of requests.
         self.wire.sever(rank);
         self.lose_pipes(rank);
         if let Some(peer) = self.peers.remove(&rank) {
@@ -52,7 +53,7 @@ impl<W: Wire> Engine<W> {
         }
     }
 
-    /// Ends all requests that are in flight to or from peers: neither they nor the wire touch their memory any more.
+    /// Ends all requests in flight to or from peers: neither peers nor the wire access their memory any more.
     pub fn shut(&mut self) {
         let peers: Vec<Rank> = self.peers.iter().map(|(rank, _)| rank).collect();
         peers.into_iter().for_each(|rank| self.fail(rank, Lost::Left));

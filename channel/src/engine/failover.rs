@@ -1,12 +1,15 @@
-//! Failover: requests of a rail that was cut go by others, once, and in the end the rail is used again.
+//! Failover: requests of a cut rail are posted on other rails, once, and the rail is used again when both
+//! ends have settled.
 //!
-//! Each end takes back what it had posted, and asks the other by another rail how many packets had come by the cut one. A rail is in
-//! order: requests before the last packet that came have taken effect, and the rest is posted again. Packets have their place in the
-//! sequence, so that one that came after all is dropped. A write is done again only while its FIN has not come: until then the memory
-//! is the receiver's, and the same bytes do no harm. Its FIN follows it on its new rail. Reads are done again in any case.
+//! Each end drains the requests it had posted, and asks the other by another rail how many packets had
+//! arrived on the cut one. A rail is in order: requests before the last packet that arrived have taken
+//! effect, and the rest is posted again. Packets have their place in the sequence, so a duplicate is dropped.
+//! A write is repeated only while its FIN has not arrived: until then the memory is the receiver's, and the
+//! same bytes do no harm. Its FIN follows it on its new rail. Reads are always repeated.
 //!
-//! An end answers once it has ended its own end of the rail and has polled all that came by it. It uses the rail again once it has the
-//! peer's answer and has given its own. A ring is left with its rail; packets that had come to it are received.
+//! An end answers once it has ended its own end of the rail and has polled all arrivals on it. It uses the
+//! rail again once it has the peer's answer and has sent its own. A ring is given up with its rail; packets
+//! that had arrived in it are received.
 
 use super::Engine;
 use super::parts::failover::Item;
@@ -21,7 +24,7 @@ use crate::striping::Rails;
 use crate::wire::{self, Data, Lane, Left, Part, Rank, Why, Wire};
 
 impl<W: Wire> Engine<W> {
-    /// A rail passes nothing any more.
+    /// Handles a cut rail.
     pub(super) fn cut(&mut self, lane: Lane) {
         let Lane { peer: rank, rail } = lane;
         if !self.fails_over(rank) || rail == 0 && self.pipes.has(rank) {
@@ -36,7 +39,7 @@ impl<W: Wire> Engine<W> {
         peer.lanes.set_up(rail, false);
         let failover = peer.failover.get_or_insert_default();
         let mut items = Vec::new();
-        // From the last: of stripes with one token the earlier may be done, and not be reported yet.
+        // Newest first: of stripes with one token the earlier ones may be done, and not be reported yet.
         for left in left.into_iter().rev() {
             match left {
                 Left::Send(memory, length) if is_notice(&self.wire, &memory, length) => {
@@ -70,16 +73,16 @@ impl<W: Wire> Engine<W> {
         self.routes[self.wire.is_near(rank)].rails.len()
     }
 
-    /// Returns true if the other rails to a peer take the requests of a cut one.
+    /// Returns true if requests of a cut rail to a peer move to the other rails.
     fn fails_over(&self, rank: Rank) -> bool {
         self.routes[self.wire.is_near(rank)].fails_over
     }
 
-    /// The peer says that a rail is cut, and perhaps how many packets had come by it.
+    /// Handles a peer's notice that a rail is cut, with the number of packets it received there, if known.
     pub(super) fn peer_cut(&mut self, lane: Lane, epoch: u32, heard: u32, came: u32) -> Result<(), Lost> {
         let Lane { peer: rank, rail } = lane;
         if !self.fails_over(rank) || rail >= self.rails_to(rank) {
-            return Err(Lost::Broken("it speaks of a rail that there is not"));
+            return Err(Lost::Broken("it named a rail that does not exist"));
         }
         let Some(peer) = self.peers.get_mut(&rank) else { return Ok(()) };
         if peer.failover.get_or_insert_default().peer_cut(rail, epoch) {
@@ -93,7 +96,7 @@ impl<W: Wire> Engine<W> {
         if failover.is_answer(rail, heard) { self.settle(lane, came) } else { Ok(()) }
     }
 
-    /// Counts a packet that came by a queue, where rails fail over. Notices are not counted.
+    /// Counts a packet received through a queue, where rails fail over. Notices are not counted.
     pub(super) fn count_arrival(&mut self, lane: Lane, packet: Part<'_, W::Memory>) {
         let Some(peer) = self.peers.get_mut(&lane.peer).filter(|peer| self.routes[peer.near].fails_over) else {
             return;
@@ -105,7 +108,7 @@ impl<W: Wire> Engine<W> {
         }
     }
 
-    /// All packets that came are taken: reports their number to peers.
+    /// Reports the number of packets received on cut rails, once all arrivals were handled.
     pub(super) fn answer_cuts(&mut self) {
         for rank in std::mem::take(&mut self.answers) {
             let Some(Peer { failover: Some(failover), lanes, .. }) = self.peers.get_mut(&rank) else { continue };
@@ -115,7 +118,7 @@ impl<W: Wire> Engine<W> {
         }
     }
 
-    /// A rail passes, for the first time or again.
+    /// Handles a rail that passes requests, for the first time or again.
     pub(super) fn is_up(&mut self, lane: Lane) {
         let Some(peer) = self.peers.get_mut(&lane.peer) else { return };
         match &mut peer.failover {
@@ -128,7 +131,7 @@ impl<W: Wire> Engine<W> {
         self.list(lane.peer);
     }
 
-    /// Uses a rail again once both ends are done with its cut.
+    /// Uses a rail again once both ends have settled its cut.
     fn raise(&mut self, lane: Lane) {
         let Some(Peer { failover: Some(failover), lanes, .. }) = self.peers.get_mut(&lane.peer) else { return };
         if failover.is_settled(lane.rail) && !lanes.is_up(lane.rail) {
@@ -138,7 +141,8 @@ impl<W: Wire> Engine<W> {
         }
     }
 
-    /// The peer has answered how many packets had come by a cut rail: the rest, with all requests behind it, goes by others.
+    /// Applies the peer's answer for a cut rail: requests that did not take effect, and all behind them, move
+    /// to other rails.
     fn settle(&mut self, lane: Lane, came: u32) -> Result<(), Lost> {
         let Lane { peer: rank, rail } = lane;
         let Some(Peer { failover: Some(failover), lanes, .. }) = self.peers.get_mut(&rank) else { return Ok(()) };
@@ -157,8 +161,8 @@ impl<W: Wire> Engine<W> {
         Ok(())
     }
 
-    /// Queues requests for other rails: those of one message for one rail and in their order, so that no FIN comes before a write that it
-    /// is for.
+    /// Queues requests for other rails. Those of one message use one rail and keep their order, so that no
+    /// FIN precedes its write.
     fn send_on(&mut self, rank: Rank, items: Vec<Item<W::Memory>>) {
         let mut again: Vec<(Option<usize>, Item<W::Memory>)> = Vec::new();
         for item in items {
@@ -181,7 +185,7 @@ impl<W: Wire> Engine<W> {
                     _ => again.push((None, Item::Unposted(next))),
                 },
                 Item::Reply(body) => {
-                    // FINs go in the order of their writes: one that waits is for the last write that has none.
+                    // FINs follow their writes in order: a waiting FIN belongs to the last write without one.
                     let write = again.iter_mut().rev().find_map(|(_, item)| match item {
                         Item::Posted(of) if of.fin.is_none() && self.is_fin_of(&body, of) => Some(of),
                         _ => None,
@@ -221,7 +225,7 @@ impl<W: Wire> Engine<W> {
         matches!(body, Body::Fin { receiver, .. } if answered == Some(*receiver))
     }
 
-    /// A rail that a write or read can take now.
+    /// A rail that can take a write or read now.
     fn other_rail(&mut self, rank: Rank, next: &Transfer) -> Option<usize> {
         let peer = self.peers.get(&rank)?;
         let request = self.requests.get_mut(next.id)?;
@@ -247,7 +251,7 @@ impl<W: Wire> Engine<W> {
         let Some(peer) = self.peers.get_mut(&rank) else { return Step::Waits };
         let Some(failover) = peer.failover.as_mut() else { return Step::Waits };
         if let Some((cut, body)) = failover.notice() {
-            // A notice may also take a rail that passes again, though nothing else may yet.
+            // A notice may also take a rail that passes again, before other requests may.
             let rails = 0..self.routes[peer.near].rails.len();
             let mut rails = rails.filter(|rail| peer.lanes.is_up(*rail) || failover.is_passing(*rail));
             let packet = Packet { source: self.rank, sequence: 0, values: peer.credits.values(), body };

@@ -14,31 +14,31 @@ use crate::wire::{Rank, Wire};
 pub struct Waits {
     /// The request is a send.
     pub sends: bool,
-    /// The receiver, or the source; none for a receive from any source.
+    /// The receiver, or the source; `None` for a receive from any source.
     pub peer: Option<Rank>,
-    /// The tag; none for a receive with any tag.
+    /// The tag; `None` for a receive with any tag.
     pub tag: Option<u32>,
-    /// The first message of the same source and context that has come and that a posted receive does not take.
+    /// The first message of the same source and context that has arrived and matches no posted receive.
     pub other: Option<Status>,
 }
 
-/// Numbers of peers by the channels that they are spoken with. A peer may be counted in several of them.
+/// Numbers of peers by channel in use. A peer may be counted in several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Channels {
     /// Peers with shared memory.
     pub near: usize,
-    /// Peers that a datagram has gone to.
+    /// Peers that were sent a datagram.
     pub datagrams: usize,
     /// Peers with connections.
     pub connections: usize,
-    /// Peers that this rank has a ring for.
+    /// Peers that write to a ring of this rank.
     pub rings: usize,
-    /// Peers with shared memory that this rank has a ring for.
+    /// Peers with shared memory that write to a ring of this rank.
     pub near_rings: usize,
 }
 
 impl<W: Wire> Engine<W> {
-    /// The event that a send or receive waits for; none once it has ended.
+    /// The event that a send or receive waits for; `None` once it has ended.
     pub fn waits(&self, id: Id) -> Option<Waits> {
         let moving = |sends, peer, tag| Some(Waits { sends, peer: Some(peer), tag: Some(tag), other: None });
         match self.requests.get(id)? {
@@ -72,7 +72,7 @@ impl<W: Wire> Engine<W> {
         matches!(self.requests.get(id), Some(Request::Send(_) | Request::Receive(_)))
     }
 
-    /// Returns true for a receive that has met its message, while the data is coming.
+    /// Returns true for a matched receive whose data is still arriving.
     pub fn is_arriving(&self, id: Id) -> bool {
         matches!(self.requests.get(id), Some(Request::Receive(Receive { moving: Some(_), .. })))
     }
@@ -82,7 +82,8 @@ impl<W: Wire> Engine<W> {
         matches!(self.requests.get(id), Some(Request::Send(_)))
     }
 
-    /// Time when progress is due without an event, in ns: a request was refused, or a credit is to be reported.
+    /// Time at which progress is due without an event, in ns: a request was refused, or credit must be
+    /// reported.
     pub fn due(&self) -> Option<u64> {
         if !self.transmit.is_empty() || self.pipes.are_refused() || !self.answers.is_empty() {
             return Some(self.wire.now());
@@ -90,7 +91,7 @@ impl<W: Wire> Engine<W> {
         [self.credit_due(), self.wire.due()].into_iter().flatten().min()
     }
 
-    /// Time when progress is due to report a credit without an event, in ns.
+    /// Time at which progress is due to report credit without an event, in ns.
     pub fn credit_due(&self) -> Option<u64> {
         // No packet reaches a peer whose rails are all cut.
         let reached = |rank| self.peers.get(rank).filter(|peer| peer.lanes.is_any_up());
@@ -98,8 +99,8 @@ impl<W: Wire> Engine<W> {
         Some(since.saturating_add(self.config.credit_delay).max(self.wire.now()))
     }
 
-    /// Returns true if another rank still needs this one: for a send that has not ended, a receive whose message is coming, an answer, or a
-    /// packet that may have to be sent again.
+    /// Returns true if another rank still needs this one: for a send that has not ended, a receive whose
+    /// message is arriving, an answer, or a packet that may have to be resent.
     pub fn is_needed(&self) -> bool {
         let moving = |request: &Request<W::Memory>| match request {
             Request::Send(send) => send.to != self.rank,
@@ -125,7 +126,7 @@ impl<W: Wire> Engine<W> {
         &self.config
     }
 
-    /// Counters.
+    /// Counters since the start.
     pub fn meter(&self) -> Meter {
         let mut meter = self.meter;
         (meter.requests_peak, meter.granted_peak) = (self.requests.most() as u64, self.credits.budget.peak().into());
@@ -133,17 +134,17 @@ impl<W: Wire> Engine<W> {
         meter
     }
 
-    /// Lost ranks, as far as this rank has noticed.
+    /// Lost ranks, as far as this rank has been notified.
     pub fn lost(&self) -> impl Iterator<Item = (Rank, &Lost)> {
         self.failures.iter()
     }
 
-    /// Number of teams that are known.
+    /// Number of this rank's teams.
     pub fn teams(&self) -> usize {
         self.failures.teams.len()
     }
 
-    /// Number of requests that have not ended, with messages of probes.
+    /// Number of requests that have not ended, including probed messages.
     pub fn under_way(&self) -> usize {
         self.requests.under_way()
     }
@@ -153,18 +154,18 @@ impl<W: Wire> Engine<W> {
         self.credits.kept()
     }
 
-    /// Bytes that the peers together may make this rank keep beyond their floors; see [`Config`].
+    /// Credit granted to all peers beyond their floors, in bytes; see [`Config`].
     pub fn granted(&self) -> u32 {
         self.credits.budget.outstanding()
     }
 
-    /// Credit of this rank at a peer that it has talked with, in bytes; negative while it is overdrawn.
+    /// Credit of this rank at a peer that it has communicated with, in bytes; negative while it is overdrawn.
     pub fn credit(&self, peer: Rank) -> Option<i64> {
         let credits = &self.peers.get(&peer)?.credits.send;
         Some(i64::from(credits.room()) - i64::from(credits.overdrawn()))
     }
 
-    /// Bytes of the rings that this rank has for its peers.
+    /// Bytes of the rings that this rank has given its peers.
     pub fn ring_bytes(&self) -> usize {
         self.polling.rings().iter().zip(self.routes.both()).map(|(rings, routes)| rings * routes.ring.size()).sum()
     }
@@ -184,8 +185,8 @@ impl<W: Wire> Engine<W> {
         channels
     }
 
-    /// Fails unless all packets to and from each peer are acknowledged, no credit is owed and nothing waits. This holds between two ranks
-    /// that both have been idle.
+    /// Fails unless all packets to and from each peer are acknowledged, no credit is due and nothing waits.
+    /// This holds between two ranks that have both been idle.
     pub fn at_rest(&mut self) -> Result<(), String> {
         let peers: Vec<Rank> = self.peers.iter().map(|(rank, _)| rank).collect();
         for rank in peers {

@@ -1,7 +1,8 @@
 //! One rank's channel: its parts, driven over a wire.
 //!
-//! State is in `parts` and in the record of each peer (`peer`). The other files drive it: `rx` takes what comes, `tx` posts what goes,
-//! `short` and `direct` are the way of short and long messages that need neither.
+//! The state is in `parts` and in the record of each peer (`peer`). The other files drive it: `rx` handles
+//! arrivals, `tx` posts requests, `short` and `direct` are fast paths for short and long messages that bypass
+//! both.
 
 mod connections;
 mod credits;
@@ -51,8 +52,9 @@ use request::{Receive, Request, Send, Unexpected};
 use route::Routes;
 use std::ops::RangeInclusive;
 
-/// The channel of one rank. No call blocks: calls start requests, [`progress`](Self::progress) moves them on,
-/// [`next_ended`](Self::next_ended) returns which have ended, and [`take`](Self::take) gives an ended request back, with its memory.
+/// The channel of one rank. No call blocks: calls start requests, [`progress`](Self::progress) advances them,
+/// [`next_ended`](Self::next_ended) returns those that have ended, and [`take`](Self::take) returns an ended
+/// request with its memory.
 pub struct Engine<W: Wire> {
     wire: W,
     rank: Rank,
@@ -66,10 +68,10 @@ pub struct Engine<W: Wire> {
     connections: Connections,
     transmit: TransmitList,
     failures: Failures,
-    /// Peers that wait for the number of packets that came by rails that were cut.
+    /// Peers that wait for the number of packets received on cut rails.
     answers: Vec<Rank>,
     pipes: Pipes<W::Memory>,
-    /// Something has come outside a turn, or by a pipe.
+    /// True if a message has arrived outside a progress call, or data by a pipe.
     has_news: bool,
     meter: Meter,
 }
@@ -81,9 +83,9 @@ impl<W: Wire> Engine<W> {
         Engine::with_near(wire, rank, ranks, config, near)
     }
 
-    /// The channel of `rank` among `ranks`, where peers that are [near](Wire::is_near) have rules, rings and windows of their own. These
-    /// are the fields of `near` that say what rules, rings and windows are like, how many rings there are, and when they are made. All
-    /// other fields are taken from `config`.
+    /// The channel of `rank` among `ranks`, where [near](Wire::is_near) peers have rules, rings and windows
+    /// of their own. For those peers the engine takes from `near` the fields for rules and windows, and for
+    /// the size, number and creation of rings. All other fields come from `config`.
     pub fn with_near(
         wire: W,
         rank: Rank,
@@ -99,7 +101,8 @@ impl<W: Wire> Engine<W> {
         config.check()?;
         near.check()?;
         let of = |is_near| if is_near { &near } else { &config };
-        // A marker may be kept by the rails of near peers alone, or of the others alone: it is chosen where it can be.
+        // A marker may be supported by the rails of near peers alone, or of the others alone: it is used
+        // where it is.
         let with_rings = [false, true].into_iter().filter(|near| !rails[*near].is_empty() && of(*near).rings > 0);
         let is_kept = |near| Routes::marker(of(near), rails[near], wire.fails_over()) == of(near).marker;
         let (kept, not): (Vec<_>, Vec<_>) =
@@ -132,20 +135,23 @@ impl<W: Wire> Engine<W> {
         })
     }
 
-    /// Says that a peer will speak, so that it gets a ring with its first packet; see [`PollingSet::hint`].
+    /// Announces that a peer will send, so that it gets a ring with its first packet; see
+    /// [`PollingSet::hint`].
     pub fn expect(&mut self, rank: Rank) {
         if self.failures.check_rank(rank).is_ok() {
             self.polling.sets[self.wire.is_near(rank)].hint(rank);
         }
     }
 
-    /// Says that only these ranks send in these contexts: the loss of another rank does not end receives from any source there.
+    /// Restricts these contexts to messages from `members`: the loss of another rank does not end receives
+    /// from any source there.
     pub fn team(&mut self, contexts: RangeInclusive<u32>, members: impl IntoIterator<Item = Rank>) {
         self.failures.teams.open(contexts, members);
     }
 
-    /// Closes these contexts: no receive is posted there, nor will be. Unreceived messages there are discarded, and so are those that
-    /// come later. Their credit is returned, and a sender that waits for its message to be received gets [`Error::Discarded`].
+    /// Closes these contexts: no receive is posted there, now or later. Unreceived messages there are
+    /// discarded, and so are later arrivals. Their credit is returned, and a sender that waits for its
+    /// message to be received gets [`Error::Discarded`].
     pub fn disband(&mut self, contexts: RangeInclusive<u32>) {
         self.failures.teams.close(contexts.clone());
         for message in self.matching.discard(|label, _| contexts.contains(&label.context)) {
@@ -154,8 +160,8 @@ impl<W: Wire> Engine<W> {
         }
     }
 
-    /// Starts to send the first `length` bytes of `memory`, which is given back when the request completes. A synchronous
-    /// send completes after its message was matched.
+    /// Starts to send the first `length` bytes of `memory`, which is returned when the request completes. A
+    /// synchronous send completes after its message was matched.
     pub fn send(&mut self, to: Rank, context: u32, tag: u32, memory: W::Memory, length: usize, sync: bool) -> Id {
         let envelope = Envelope { context, tag, length: length as u64 };
         let reached = self.reach(to);
@@ -180,9 +186,10 @@ impl<W: Wire> Engine<W> {
         id
     }
 
-    /// Takes the first message that has come and that `select` takes out of the matching: it is received by its number alone, with
-    /// [`receive_message`](Self::receive_message). Fails if there is none and its source is lost. From any source, an unreported
-    /// death is an error behind the messages of that rank, whatever others have sent.
+    /// Removes the first arrived message that matches `select` from the matching; it can then be received
+    /// only by its number, with [`receive_message`](Self::receive_message). Fails if there is none and its
+    /// source is lost. For any source, an unreported death is an error once all messages of that rank are
+    /// received, whatever others have sent.
     pub fn try_probe(&mut self, select: Select) -> Result<Option<(Id, Status)>, Error> {
         let narrowed = self.failures.narrowed(select);
         let Some((label, message)) = self.matching.take(narrowed) else { return self.nothing(select) };
@@ -190,14 +197,15 @@ impl<W: Wire> Engine<W> {
         Ok(Some((self.requests.insert(Request::Message(message)), status)))
     }
 
-    /// The first message that has come and that `select` takes. Fails as [`try_probe`](Self::try_probe).
+    /// The first arrived message that matches `select`. Fails like [`try_probe`](Self::try_probe).
     pub fn peek(&mut self, select: Select) -> Result<Option<Status>, Error> {
         let narrowed = self.failures.narrowed(select);
         let Some((label, message)) = self.matching.peek(narrowed) else { return self.nothing(select) };
         Ok(Some(Status { peer: label.source, tag: label.tag, length: message.envelope.length }))
     }
 
-    /// No message has come that `select` takes. That all others have left is no error for a caller that asks again and again.
+    /// Result if no arrived message matches `select`. The departure of all other ranks is no error for a
+    /// caller that polls.
     fn nothing<T>(&mut self, select: Select) -> Result<Option<T>, Error> {
         match self.never(select) {
             Some(Error::Lost { lost: Lost::Left, .. }) if select.source.is_none() => Ok(None),
@@ -206,13 +214,14 @@ impl<W: Wire> Engine<W> {
         }
     }
 
-    /// The reason why no message will come that `select` takes, if that is so. For any source, each death is reported once.
+    /// The reason why no message that matches `select` can arrive; `None` if one can. For any source, each
+    /// death is reported once.
     pub fn never(&mut self, select: Select) -> Option<Error> {
         self.failures.never(select)
     }
 
-    /// Receives a message that a probe has taken ([`try_probe`](Self::try_probe), or a receive into [`Room::Probe`]). The request keeps its
-    /// number.
+    /// Receives a message that a probe has removed from the matching ([`try_probe`](Self::try_probe), or a
+    /// receive into [`Room::Probe`]). The request keeps its number.
     pub fn receive_message(&mut self, id: Id, room: Room<W::Memory>) -> Result<(), (Error, Room<W::Memory>)> {
         let message = self.requests.receive_message(id, room).map_err(|room| (Error::NoMessage, room))?;
         self.matched(id, message, false);
@@ -235,13 +244,13 @@ impl<W: Wire> Engine<W> {
         }
     }
 
-    /// Takes what has come and posts what can go, a bounded amount. Returns how much that was.
+    /// Handles arrivals and posts what can be sent, a bounded amount. Returns the number of steps done.
     pub fn progress(&mut self) -> usize {
         self.count_the_row();
         self.polling.begin_turn();
         let mut work =
             self.take_events() + self.poll_rings() + self.poll_credits() + self.post_listed() + self.turn_pipes();
-        // The events of these requests are there already, and need not wait for another turn.
+        // Completions of these requests are queued already, and need not wait for another progress call.
         if self.transmit.take_moved() {
             work += self.take_events() + self.post_listed();
         }
@@ -249,8 +258,9 @@ impl<W: Wire> Engine<W> {
         work
     }
 
-    /// Returns true if something has come since the last call that neither a turn's count nor an ended request shows: another call has
-    /// taken it, or it came by a pipe.
+    /// Returns true if something has arrived since the last call that neither the count of
+    /// [`progress`](Self::progress) nor an ended request shows: another call has handled it, or it came by a
+    /// pipe.
     #[inline]
     pub fn take_news(&mut self) -> bool {
         std::mem::take(&mut self.has_news)
@@ -269,7 +279,7 @@ impl<W: Wire> Engine<W> {
         self.requests.next_ended()
     }
 
-    /// Result of a request that has ended; none while it is in flight, and once it was taken.
+    /// Result of a request that has ended; `None` while it is in flight and once it was taken.
     #[inline]
     pub fn outcome(&self, id: Id) -> Option<&Result<Status, Error>> {
         match self.requests.get(id)? {
@@ -301,7 +311,7 @@ impl<W: Wire> Engine<W> {
         }
     }
 
-    /// Makes the record of a peer, and asks for its first rails.
+    /// Creates the record of a peer, and requests its first rails.
     fn reach(&mut self, rank: Rank) -> Result<(), Error> {
         self.failures.check_rank(rank)?;
         if !self.peers.contains_key(&rank) {
@@ -322,7 +332,7 @@ impl<W: Wire> Engine<W> {
         }
     }
 
-    /// Ends a send or a receive, and its registrations.
+    /// Ends a send or a receive, and releases its registrations.
     fn complete(&mut self, id: Id, result: Result<Status, Error>) {
         if let Some((peer, keys)) = self.requests.complete(id, result) {
             for (rail, key) in keys.into_iter().enumerate() {

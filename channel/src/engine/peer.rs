@@ -1,4 +1,4 @@
-//! The record of one peer: parts, and the few questions that need several of them.
+//! The record of one peer: its parts, and functions that combine several of them.
 
 use super::parts::connections::Lanes;
 use super::parts::credits::Credits;
@@ -17,13 +17,13 @@ use crate::wire::Rank;
 
 pub(super) struct Peer<M> {
     pub rank: Rank,
-    /// The peer is on the same host, and has its routes.
+    /// True if the peer is on the same host; selects its routes.
     pub near: bool,
-    /// Messages shorter than this may take the short path: see [`Routes`].
+    /// Length in bytes below which messages may take the short path: see [`Routes`].
     pub short_below: usize,
-    /// Shape of the ring that the peer is given.
+    /// Size of the ring that the peer is given.
     pub ring: Shape,
-    /// Number of packets that the peer may be sent.
+    /// Most packets in flight to the peer.
     pub window: u32,
     pub lanes: Lanes,
     pub rings: Rings<M>,
@@ -60,13 +60,13 @@ impl<M> Peer<M> {
         Open { up: self.lanes.up(), ring, queued: self.tx.messages() as u64 }
     }
 
-    /// Overdraft of this rank at the peer. A peer that was never heard from is sent no more than its floor: it may be busy elsewhere, and
-    /// many ranks may begin with it at once.
+    /// Overdraft of this rank at the peer. A peer from which nothing was received is sent no more than its
+    /// floor: it may be busy elsewhere, and many ranks may start with it at once.
     pub fn overdraft(&self, overdraft: u32) -> Option<u32> {
         self.tx.window.is_heard().then_some(overdraft)
     }
 
-    /// Returns true if a packet of this number, from this rank, is the next that is to be received.
+    /// Returns true if a packet of this rank with this number is the next to receive.
     #[inline(always)]
     pub fn is_next(&self, source: Rank, sequence: u32) -> bool {
         source == self.rank && self.rx.is_next(sequence)
@@ -80,7 +80,7 @@ impl<M> Peer<M> {
         self.rings.freed(values.ring, values.freed)
     }
 
-    /// Returns true if something waits to be posted.
+    /// Returns true if a packet or request waits to be posted.
     pub fn has_work(&self) -> bool {
         self.rings.mark().is_some()
             || self.failover.as_ref().is_some_and(|failover| failover.has_work())

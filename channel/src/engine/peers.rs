@@ -1,10 +1,10 @@
-//! The peers that a rank has talked with, found by their ranks without hashing.
+//! The peers that a rank has communicated with, found by rank without hashing.
 
 use super::peer::Peer;
 use crate::wire::Rank;
 use std::ops::Index;
 
-/// A place for each rank up to the highest one that was talked with, and a record for each rank that was.
+/// One entry for each rank up to the highest one used; `None` for ranks without a record.
 pub(super) struct Peers<M>(Vec<Option<Box<Peer<M>>>>);
 
 impl<M> Default for Peers<M> {

@@ -1,4 +1,5 @@
-//! Pipes beside the messages: their events come by the same wire, and active pipes have a turn in each turn of the engine.
+//! Pipes beside the messages: their events arrive on the same wire, and active pipes advance in each progress
+//! call.
 
 use super::request::{Cancelled, Request};
 use super::{Engine, Status};
@@ -7,7 +8,7 @@ use crate::pipe::{self, Config, Count, Fault, NO_OFFER, Offer, Pipe};
 use crate::slab::Id;
 use crate::wire::{Lane, Rank, Wire};
 
-/// The next bytes are in a buffer that the peer has kept.
+/// The next bytes are in a buffer that the peer has offered or announced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Kept;
 
@@ -36,18 +37,18 @@ impl<W: Wire> Engine<W> {
                 self.turn_pipe(id);
                 Ok(())
             }
-            None => Err(self.break_off(rank, Lost::Broken("what it has offered as its end of a pipe is none"))),
+            None => Err(self.break_off(rank, Lost::Broken("its offer of a pipe is malformed"))),
         }
     }
 
-    /// Returns true if the wire would take bytes that are put now, or never will.
+    /// Returns true if the wire would accept bytes put now, or never will.
     pub fn pipe_opens(&mut self, id: Id) -> bool {
         let Some(pipe) = self.pipes.get(id) else { return true };
         pipe.is_gone() || self.wire.opens(Lane { peer: pipe.peer(), rail: 0 })
     }
 
-    /// Puts as many bytes as go now. Returns their number: 0 if the ring is full, or a buffer is in flight. `data` can be used again at
-    /// once.
+    /// Puts as many bytes as can be posted now. Returns their number: 0 if the ring is full, or a buffer is
+    /// in flight. `data` can be reused at once.
     pub fn pipe_put(&mut self, id: Id, data: &[u8]) -> Result<usize, Error> {
         let pipe = self.pipes.get_mut(id).ok_or(NOT_OPEN)?;
         let rank = pipe.peer();
@@ -60,14 +61,15 @@ impl<W: Wire> Engine<W> {
         }
     }
 
-    /// Gets as many bytes as have come and fit. Returns their number: 0 if none have come, or they are in flight; `None` at the end of the
-    /// stream.
+    /// Gets as many bytes as have arrived and fit. Returns their number: 0 if none have arrived, or they are
+    /// in flight; `None` at the end of the stream.
     pub fn pipe_get(&mut self, id: Id, into: &mut [u8]) -> Result<Option<usize>, Error> {
         self.get(id, into, true)
     }
 
-    /// Same as [`pipe_get`](Self::pipe_get), for a caller that can [start](Self::pipe_start_get) a get. The inner `Err` says that the next bytes
-    /// are in a buffer that the peer has kept, so that this call would copy them once more.
+    /// Like [`pipe_get`](Self::pipe_get), for a caller that can [start](Self::pipe_start_get) a get. The
+    /// inner `Err` reports that the next bytes are in a buffer of the peer, so that this call would copy them
+    /// once more.
     pub fn pipe_get_here(&mut self, id: Id, into: &mut [u8]) -> Result<Result<Option<usize>, Kept>, Error> {
         let got = self.get(id, into, false)?;
         let kept = got == Some(0) && self.pipes.get(id).is_some_and(Pipe::is_remote);
@@ -80,14 +82,14 @@ impl<W: Wire> Engine<W> {
         let got = pipe.get(&mut self.wire, into, bounce);
         self.settle_pipe(id);
         match got {
-            // Bytes that had come from a lost peer can be got.
+            // Bytes that had arrived from a lost peer can be got.
             Ok(Some(0)) if room > 0 => self.failures.check(rank).map(|()| Some(0)),
             Ok(got) => Ok(got),
             Err(lost) => Err(self.break_off(rank, lost)),
         }
     }
 
-    /// Starts to put all of a buffer, which is given back when the request completes.
+    /// Starts to put a whole buffer, which is returned when the request completes.
     pub fn pipe_start_put(&mut self, pipe: Id, memory: W::Memory, length: usize) -> Result<Id, Error> {
         self.pipe_start(pipe, |pipe, id| pipe.start_put(id, memory, length))
     }
@@ -109,7 +111,7 @@ impl<W: Wire> Engine<W> {
         Ok(id)
     }
 
-    /// Ends the stream of this end: nothing more is put.
+    /// Ends the stream of this end: no more bytes are put.
     pub fn pipe_end(&mut self, id: Id) {
         if let Some(pipe) = self.pipes.get_mut(id) {
             pipe.end();
@@ -117,8 +119,7 @@ impl<W: Wire> Engine<W> {
         }
     }
 
-    /// Gives up ends that have not come together, because one of them did not [join](Self::pipe_join). Both ranks know, and neither
-    /// writes.
+    /// Gives up a pipe whose ends failed to [join](Self::pipe_join). Both ranks know it, and neither writes.
     pub fn pipe_refuse(&mut self, id: Id) {
         if let Some(pipe) = self.pipes.get_mut(id) {
             pipe.refuse();
@@ -126,7 +127,7 @@ impl<W: Wire> Engine<W> {
         }
     }
 
-    /// Closes this end: neither put nor get is called any more. Bytes that were put and started are delivered.
+    /// Closes this end: no more puts or gets. Puts that were started are delivered.
     pub fn pipe_close(&mut self, id: Id) {
         if let Some(pipe) = self.pipes.get_mut(id) {
             pipe.close();
@@ -144,7 +145,7 @@ impl<W: Wire> Engine<W> {
         self.pipes.len()
     }
 
-    /// Gives active pipes a turn. Returns how much was done.
+    /// Advances active pipes. Returns the number of steps done.
     pub(super) fn turn_pipes(&mut self) -> usize {
         if self.pipes.is_any_active() {
             return self.pipes.take_active().into_iter().map(|id| self.turn_pipe(id)).sum();
@@ -152,7 +153,7 @@ impl<W: Wire> Engine<W> {
         0
     }
 
-    /// Looks what has come by all pipes, also by those that are not active and have no turn.
+    /// Polls all pipes for arrivals, including those that are not active.
     pub fn hear_pipes(&mut self) {
         self.pipes.ids().into_iter().for_each(|id| _ = self.turn_pipe(id));
     }
@@ -201,7 +202,7 @@ impl<W: Wire> Engine<W> {
         }
     }
 
-    /// A write or read of a pipe has ended.
+    /// Records the end of a write or read of a pipe.
     pub(super) fn pipe_moved(&mut self, token: u64) {
         let Some(id) = pipe::id_of(token) else { return };
         if let Some(pipe) = self.pipes.get_mut(id) {
@@ -210,18 +211,18 @@ impl<W: Wire> Engine<W> {
         }
     }
 
-    /// An immediate value for a pipe has come.
+    /// Handles an immediate value for a pipe.
     pub(super) fn pipe_told(&mut self, peer: Rank, value: u32) {
         let number = pipe::number_of(value);
         let id = self.pipes.to(peer).find(|(_, pipe)| Some(pipe.offer().number) == number).map(|(id, _)| id);
         let told = id.and_then(|id| self.pipes.get_mut(id)).map(|pipe| pipe.told(value));
-        let none = Err(Lost::Broken("it told of a write to a pipe that there is not"));
+        let none = Err(Lost::Broken("it announced a write to an unknown pipe"));
         if let Err(lost) = told.unwrap_or(none) {
             self.fail(peer, lost);
         }
     }
 
-    /// The peer is lost, and the wire has cut it off.
+    /// Handles the loss of the peer, which the wire has severed.
     pub(super) fn lose_pipes(&mut self, peer: Rank) {
         let ids: Vec<Id> = self.pipes.to(peer).map(|(id, _)| id).collect();
         ids.into_iter().for_each(|id| self.lose_pipe(id));
@@ -239,13 +240,13 @@ impl<W: Wire> Engine<W> {
         self.settle_pipe(id);
     }
 
-    /// The peer has broken a rule.
+    /// Cuts off a peer that broke the protocol.
     fn break_off(&mut self, rank: Rank, lost: Lost) -> Error {
         self.fail(rank, lost.clone());
         self.failures.check(rank).err().unwrap_or(Error::Lost { rank, lost })
     }
 
-    /// The reason why a pipe cannot be used: the loss of the peer if it is lost, because that says more.
+    /// The reason why a pipe cannot be used: the loss of the peer if it is lost, because that is more specific.
     fn why(&self, rank: Rank, fault: Fault) -> Error {
         self.failures.check(rank).err().unwrap_or(Error::Pipe { rank, fault })
     }

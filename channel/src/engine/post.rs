@@ -1,4 +1,4 @@
-//! Posts one packet by the first open path.
+//! Posts one packet on the first open path.
 
 use super::parts::rings::Mark;
 use super::peer::Peer;
@@ -9,7 +9,8 @@ use crate::ring::Marker;
 use crate::rules::Path;
 use crate::wire::{Busy, Data, Lane, RAILS, RailKind, Rank, Request, Wire};
 
-/// [`Post::packet`] by the fields of an engine, of which others are lent to its other arguments.
+/// Calls [`Post::packet`] with single fields of an engine, so that other fields can be borrowed by the
+/// arguments.
 macro_rules! post {
     ($engine:ident, $peer:ident, $($rest:expr),*) => {
         $crate::engine::post::Post {
@@ -24,7 +25,7 @@ macro_rules! post {
 
 pub(super) use post;
 
-/// Fields of an engine that a packet is posted with.
+/// Fields of an engine that posting a packet needs.
 pub(super) struct Post<'a, W: Wire> {
     pub wire: &'a mut W,
     pub meter: &'a mut Meter,
@@ -33,8 +34,8 @@ pub(super) struct Post<'a, W: Wire> {
 }
 
 impl<W: Wire> Post<'_, W> {
-    /// Posts one packet: by the first rule that holds for its data and whose path takes it now, else by any path that takes it. `only`
-    /// names the rail that it must take.
+    /// Posts one packet on the path of the first rule that holds for its data and whose path accepts it now,
+    /// or else on any path that accepts it. `only` names the rail that it must take.
     pub fn packet(
         &mut self,
         peer: &mut Peer<W::Memory>,
@@ -50,7 +51,7 @@ impl<W: Wire> Post<'_, W> {
         let posted = match only {
             Some(rail) => self.send(peer, rail, head, data),
             None => {
-                // A packet that lets the peer go on must not wait behind data that is written to it.
+                // A packet that unblocks the peer must not wait behind data that is written to it.
                 let first = (data.length() == 0 && peer.transfers.is_writing()).then_some(Path::Datagram);
                 // For these the first rule is known to hold.
                 let is_short = !control && first.is_none() && data.length() < peer.short_below;
@@ -96,7 +97,7 @@ impl<W: Wire> Post<'_, W> {
             let row = routes.row_of(kind);
             let turn = peer.lanes.turn();
             let in_row = (0..row.len()).map(|i| (turn + i) % row.len()).map(|at| (at, usize::from(row[at])));
-            // The next rail of the row goes first, then any other: a rail may never come up.
+            // The next rail of the row first, then any other: a rail may never come up.
             for (at, rail) in in_row.chain(routes.of(kind).map(|rail| (turn, rail))) {
                 if !refused[rail] && self.send(peer, rail, head, data) {
                     peer.lanes.set_turn(at + 1);
@@ -108,10 +109,10 @@ impl<W: Wire> Post<'_, W> {
         false
     }
 
-    /// Sends by a queue.
+    /// Sends through a queue.
     fn send(&mut self, peer: &mut Peer<W::Memory>, rail: usize, head: &[u8], data: Data<'_, W::Memory>) -> bool {
         let route = &self.routes.rails[rail];
-        // A piece for another path may be longer than what this rail takes.
+        // A piece for another path may exceed the longest packet of this rail.
         let fits = peer.lanes.is_up(rail) && head.len() + data.length() <= route.longest;
         let posted = fits && self.wire.post(Lane { peer: peer.rank, rail }, Request::Send { head, body: data }).is_ok();
         if posted {
@@ -164,7 +165,7 @@ impl<W: Wire> Post<'_, W> {
     }
 }
 
-/// Puts the mark of a message that is in the ring already.
+/// Puts the mark of a message whose data is in the ring already.
 pub(super) fn put_mark<W: Wire>(wire: &mut W, peer: Rank, mark: Mark) -> Result<(), Busy> {
     let Mark { to, at, value } = mark;
     let request = Request::Put { to, at, head: &[], body: Data::None, mark: Some(value), immediate: None };

@@ -1,4 +1,4 @@
-//! Rendezvous: messages that have met their receive, and how their data comes.
+//! Rendezvous: messages that were matched, and the transfer of their data.
 
 use super::request::{Moving, Receive, Request, Send, Unexpected, What, outcome};
 use super::rx::STRAY;
@@ -30,7 +30,7 @@ impl<W: Wire> Engine<W> {
         }
     }
 
-    /// A message has met its receive.
+    /// Handles a message that was matched.
     pub(super) fn matched(&mut self, id: Id, message: Unexpected<W::Memory>, receiver_first: bool) {
         let Some(Request::Receive(receive)) = self.requests.get_mut(id) else {
             unreachable!("only receives are matched")
@@ -82,7 +82,7 @@ impl<W: Wire> Engine<W> {
         }
     }
 
-    /// Chooses how the data of an announced message comes, and begins.
+    /// Chooses the mover for a rendezvous message, and starts it.
     pub(super) fn begin(
         &mut self,
         id: Id,
@@ -110,7 +110,8 @@ impl<W: Wire> Engine<W> {
                 }
             }
         }
-        // The receiver's rules decide. A message that they would send eagerly, had it had credit, is copied.
+        // The receiver's rules decide. A message that they would send eagerly, had there been credit, is
+        // copied.
         let peer = &self.peers[&from];
         let path = self.routes[peer.near].choose(length, 0, &peer.open());
         self.widen(from, length, path);
@@ -172,7 +173,7 @@ impl<W: Wire> Engine<W> {
         Some(peer.transfers.rates.get_or_insert_default().begin(length, || self.wire.now()))
     }
 
-    /// Rails of a long message by this path are connected from now on, if it is divided among them.
+    /// Connects the rails of a long message on this path, if it is divided among them.
     pub(super) fn widen(&mut self, rank: Rank, length: u64, path: Path) {
         let peer = &self.peers[&rank];
         let routes = &self.routes[peer.near];
@@ -187,9 +188,10 @@ impl<W: Wire> Engine<W> {
         rails.into_iter().for_each(|rail| self.connect(Lane { peer: rank, rail }));
     }
 
-    /// Registers a request's memory on as many of these rails as `length` bytes are divided among, the heaviest first. Returns those
-    /// where that succeeded. If rails fail over, the others are tried too: each may be the last that passes. Processors that share
-    /// memory need no registration for what they move themselves.
+    /// Registers a request's memory on as many of these rails as `length` bytes are divided among, the
+    /// heaviest first. Returns the rails where that succeeded. If rails fail over, the others are tried too:
+    /// each may be the last one left. Processors that share memory need no registration for memory that they
+    /// access themselves.
     fn register(&mut self, id: Id, peer: Rank, length: u64, rails: Rails, mover: By) -> Rails {
         let record = &self.peers[&peer];
         let routes = &self.routes[record.near];
@@ -218,7 +220,7 @@ impl<W: Wire> Engine<W> {
         chosen
     }
 
-    /// Offers the memory of a message, where the peer may read it.
+    /// Offers the memory of a message, if the peer may read it.
     pub(super) fn offer(&mut self, id: Id, to: Rank) {
         let peer = &self.peers[&to];
         let routes = &self.routes[peer.near];
@@ -229,7 +231,7 @@ impl<W: Wire> Engine<W> {
         self.register(id, to, length, rails, By::Peer);
     }
 
-    /// The receiver has answered an RTS.
+    /// Handles the receiver's answer to an RTS.
     pub(super) fn answered(
         &mut self,
         from: Rank,
@@ -241,7 +243,7 @@ impl<W: Wire> Engine<W> {
     ) -> Result<(), Lost> {
         let send = self.sending(from, id)?;
         if length > send.envelope.length {
-            return Err(Lost::Broken("it asks for more than the message has"));
+            return Err(Lost::Broken("it requested more bytes than the message has"));
         }
         let again = send.receiver.replace(receiver).is_some();
         if mover == Mover::Copy {
@@ -253,7 +255,7 @@ impl<W: Wire> Engine<W> {
             self.ended(id);
             return Ok(());
         }
-        // A receiver that had a NAK asks for packets.
+        // A receiver that received a NAK asks for packets.
         if send.state != Sending::Announced || again {
             return Err(crate::rendezvous::Unfit.into());
         }
@@ -277,7 +279,7 @@ impl<W: Wire> Engine<W> {
         Ok(())
     }
 
-    /// The sender cannot write: a CTS asks it to copy.
+    /// Handles a NAK: the sender cannot write, and a CTS asks it to copy.
     pub(super) fn refused(&mut self, from: Rank, id: Id) -> Result<(), Lost> {
         let moving = self.moving(from, id)?;
         let (length, sender) = (moving.length(), moving.sender);
@@ -288,7 +290,7 @@ impl<W: Wire> Engine<W> {
         Ok(())
     }
 
-    /// A piece of a copied message.
+    /// Handles a piece of a copied message.
     pub(super) fn data(&mut self, from: Rank, id: Id, offset: u64, data: Part<'_, W::Memory>) -> Result<(), Lost> {
         self.moving(from, id)?.state.data(offset, data.length as u64)?;
         if let Some(Request::Receive(Receive { room: Room::Into(memory, _), .. })) = self.requests.get(id) {
@@ -298,7 +300,7 @@ impl<W: Wire> Engine<W> {
         Ok(())
     }
 
-    /// A write or a read has ended.
+    /// Handles the completion of a write or a read.
     pub(super) fn moved(&mut self, token: u64, at: u64) {
         let Some((id, rail)) = stripe_of(token) else { return };
         let rank = self.requests.get(id).and_then(Request::peer);
@@ -326,12 +328,12 @@ impl<W: Wire> Engine<W> {
                     self.arrived_whole(id);
                 }
             }
-            // A request is kept until what it posted has ended, unless its peer is lost.
+            // A request is kept until its posted transfers have ended, unless its peer is lost.
             _ => debug_assert!(!self.failures.is_empty(), "only a transfer of a lost peer may end late"),
         }
     }
 
-    /// A stripe has ended. Once all of several have, their times adapt the weights of the rails.
+    /// Records that a stripe has ended. Once all of several have, their times adapt the weights of the rails.
     fn measured(&mut self, id: Id, rank: Rank, rail: usize, at: u64) {
         if let Some(timed) = self.requests.get_mut(id).and_then(Request::timed)
             && timed.done(rail, at)
@@ -341,7 +343,7 @@ impl<W: Wire> Engine<W> {
         }
     }
 
-    /// Completes a send whose memory is the program's again.
+    /// Completes a send whose memory belongs to the program again.
     pub(super) fn ended(&mut self, id: Id) {
         if let Some(Request::Send(send @ Send { state: Sending::Done, .. })) = self.requests.get(id) {
             let status = send.status();
@@ -349,7 +351,7 @@ impl<W: Wire> Engine<W> {
         }
     }
 
-    /// Completes a receive whose message is there.
+    /// Completes a receive whose message is complete.
     pub(super) fn arrived_whole(&mut self, id: Id) {
         if let Some(Request::Receive(Receive { moving: Some(moving), .. })) = self.requests.get(id)
             && moving.state == Receiving::Done

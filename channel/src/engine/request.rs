@@ -1,4 +1,4 @@
-//! What a request is.
+//! Requests: sends, receives, probed messages and pipe operations.
 
 use crate::error::{Error, Status};
 use crate::packet::{Envelope, Keys};
@@ -11,20 +11,20 @@ use crate::wire::Rank;
 /// Target of a receive.
 #[derive(Debug)]
 pub enum Room<M> {
-    /// Into the first bytes of this memory: at most this many.
+    /// The first bytes of this memory, at most this many.
     Into(M, usize),
-    /// Into memory that is taken when the message is matched.
+    /// Memory that is allocated when the message is matched.
     Allocate,
-    /// Into memory that this function makes when the message is matched, given the message's length. The function must not use the
-    /// engine. If it returns none, the message is received as by `Allocate`.
+    /// Memory that this function makes when the message is matched, given the message's length. The function
+    /// must not use the engine. If it returns `None`, the message is received as by `Allocate`.
     Make(fn(usize) -> Option<M>),
-    /// Nowhere yet: the request completes when it is matched, and its number then names the message; see
+    /// No memory yet: the request completes when it is matched, and its number then names the message; see
     /// [`Engine::receive_message`](super::Engine::receive_message).
     Probe,
 }
 
 impl<M> Room<M> {
-    /// The memory that was given.
+    /// The memory given by the caller, if any.
     pub fn into_memory(self) -> Option<M> {
         match self {
             Room::Into(memory, _) => Some(memory),
@@ -40,7 +40,7 @@ impl<M> Room<M> {
         }
     }
 
-    /// Bytes that it takes; none if there is no memory.
+    /// Capacity in bytes; `None` if memory is exhausted.
     pub(super) fn length(&self) -> Option<u64> {
         if let Room::Into(_, length) = self { Some(*length as u64) } else { None }
     }
@@ -53,16 +53,16 @@ pub struct Completion<M> {
     pub id: Id,
     /// Its result.
     pub result: Result<Status, Error>,
-    /// Memory that the request was given, or took. Neither the peer nor an adapter touches it any more.
+    /// Memory that the request was given, or allocated. Neither the peer nor an adapter accesses it any more.
     pub memory: Option<M>,
 }
 
 /// Outcome of a cancel.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Cancelled<M> {
-    /// The receive was withdrawn, and gives back its memory.
+    /// The receive was withdrawn; its memory is returned.
     Withdrawn(Option<M>),
-    /// The receive has its message, and completes; or there is no receive of this number.
+    /// The receive was matched and completes; or there is no receive of this number.
     TooLate,
 }
 
@@ -82,7 +82,8 @@ pub(super) struct Send<M> {
     pub sync: bool,
     pub memory: M,
     pub state: Sending,
-    /// Keys of its memory, if it is registered. Boxed, as below, because requests are moved and most messages are short.
+    /// Keys of its memory, if registered. Boxed, like `timed`, because requests are moved and most messages
+    /// are short.
     pub keys: Option<Box<Keys>>,
     /// The receiver's request, once it has answered.
     pub receiver: Option<Id>,
@@ -103,7 +104,7 @@ pub(super) struct Moving {
     pub from: Rank,
     pub envelope: Envelope,
     pub sender: Id,
-    /// Bytes that there is room for; none if there was no memory to take.
+    /// Capacity of the receive in bytes; `None` if allocation failed.
     pub room: Option<u64>,
     pub state: Receiving,
     /// Times of its stripes, if it is read in several.
@@ -112,7 +113,7 @@ pub(super) struct Moving {
     pub way: Option<Way>,
 }
 
-/// A message that no receive waits for.
+/// A message that matched no posted receive.
 pub(super) struct Unexpected<M> {
     pub from: Rank,
     pub envelope: Envelope,
@@ -120,7 +121,7 @@ pub(super) struct Unexpected<M> {
 }
 
 pub(super) enum What<M> {
-    /// The data is here. `sync` is the sender's request if it waits for the match.
+    /// The data has arrived. `sync` is the sender's request if it waits for the match.
     Eager { data: M, sync: Option<Id> },
     /// The data is at the sender. The keys are boxed, because most such messages are copied in packets and have none.
     Rts { sender: Id, keys: Option<Box<Keys>> },
@@ -145,7 +146,8 @@ impl<M> Request<M> {
         }
     }
 
-    /// Forgets the times of the stripes: a stripe that takes another rail than planned teaches nothing.
+    /// Drops the times of the stripes: a stripe that took another rail than planned must not adapt the
+    /// weights.
     pub fn forget_times(&mut self) {
         match self {
             Request::Send(send) => send.timed = None,
@@ -171,7 +173,7 @@ impl<M> Send<M> {
 }
 
 impl Moving {
-    /// Bytes that come.
+    /// Number of bytes to receive.
     pub fn length(&self) -> u64 {
         self.room.unwrap_or(0).min(self.envelope.length)
     }

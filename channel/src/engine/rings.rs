@@ -1,4 +1,4 @@
-//! Rings: polls those of this rank, and gives them to the peers that speak most.
+//! Rings: polls those of this rank, and gives them to the peers with most traffic.
 
 use super::Engine;
 use super::parts::rings::RingIn;
@@ -19,8 +19,8 @@ impl<W: Wire> Engine<W> {
         taken
     }
 
-    /// Takes all that lies in the ring of a lost peer: packets that it had sent whole are received. No more than the ring holds, since the
-    /// peer might go on to send.
+    /// Handles all packets in the ring of a lost peer, so that messages it had sent whole are received.
+    /// Handles at most one ring of packets, since the peer might continue to send.
     pub(super) fn empty_ring(&mut self, rank: Rank) {
         let mut left = self.peers.get(&rank).map_or(0, |peer| peer.ring.slots as usize);
         while left > 0 {
@@ -31,7 +31,7 @@ impl<W: Wire> Engine<W> {
         }
     }
 
-    /// Takes what lies in the ring of a peer, a batch at most.
+    /// Handles packets in the ring of a peer, a batch at most.
     fn poll_ring(&mut self, rank: Rank) -> usize {
         let (mut left, mut taken) = (self.config.batch, 0);
         if self.matching.posted() > 0 {
@@ -51,11 +51,11 @@ impl<W: Wire> Engine<W> {
             let Some(place) = ring.half.place() else { break };
             let packet = match ring.half.look(self.wire.word(&ring.memory, place)) {
                 Look::Empty => break,
-                Look::Broken => Err(Lost::Broken("a mark in its ring that it cannot have written")),
+                Look::Broken => Err(Lost::Broken("a mark in its ring is invalid")),
                 Look::Message { at, length } => self.packet(rank, Part { memory: &ring.memory, at, length }, true),
             };
             match packet {
-                // The packet came before its turn: it stays in the ring, and so do those behind it.
+                // The packet is early: it stays in the ring, and so do those behind it.
                 Ok(false) => break,
                 Ok(true) => {
                     let freed = ring.half.free();
@@ -78,7 +78,7 @@ impl<W: Wire> Engine<W> {
         taken
     }
 
-    /// Counts a packet of a peer, which may get a ring for it.
+    /// Counts a packet of a peer, which may earn it a ring.
     pub(super) fn count_packet(&mut self, from: Rank) {
         let peer = &self.peers[&from];
         if peer.rings.is_refused() || !peer.lanes.is_up(0) {
@@ -109,7 +109,7 @@ impl<W: Wire> Engine<W> {
         self.reply(rank, Body::Join { ring, slots: shape.slots, bytes: shape.bytes, key });
     }
 
-    /// Asks a peer, once, to write to its ring no more.
+    /// Asks a peer, once, to stop writing to its ring.
     pub(super) fn leave_ring(&mut self, rank: Rank) {
         let Some(peer) = self.peers.get_mut(&rank) else { return };
         let ring = peer.credits.values().ring;
@@ -118,7 +118,7 @@ impl<W: Wire> Engine<W> {
         }
     }
 
-    /// Gives the memory of a ring back, which the peer has left.
+    /// Frees the memory of a ring that the peer has left.
     fn drop_ring(&mut self, rank: Rank, ring: RingIn<W::Memory>) {
         let peer = self.peers.get_mut(&rank).expect("it has a ring");
         peer.credits.close_ring();
@@ -128,30 +128,30 @@ impl<W: Wire> Engine<W> {
         self.meter.leaves += 1;
     }
 
-    /// The peer gives this rank a ring.
+    /// Handles a ring that the peer offers.
     pub(super) fn ring_offered(&mut self, from: Rank, ring: u16, shape: Shape, key: Key) -> Result<(), Lost> {
         let peer = self.peers.get_mut(&from).expect("was reached");
         peer.rings.joined(ring, shape, key, peer.window)?;
         if peer.tx.replies().any(|reply| matches!(reply.body, Body::Left { .. })) {
             return Err(HASTY);
         }
-        // A connection that is being given up may stand in the way of the ring.
+        // A connection that is being given up may delay the use of the ring.
         self.list(from);
         Ok(())
     }
 
-    /// The peer asks this rank to leave its ring.
+    /// Handles the peer's request to leave its ring.
     pub(super) fn ring_taken_back(&mut self, from: Rank, ring: u16) -> Result<(), Lost> {
         let peer = self.peers.get_mut(&from).expect("was reached");
         let mut was_closed = || peer.failover.as_mut().is_some_and(|failover| failover.take_closed(ring));
         if !peer.rings.leave(ring) && !was_closed() {
-            return Err(Lost::Broken("it took back a ring that it has not given"));
+            return Err(Lost::Broken("it withdrew a ring that it had not given"));
         }
         self.reply(from, Body::Left { ring });
         Ok(())
     }
 
-    /// The peer has left the ring of this rank.
+    /// Handles the peer's notice that it has left the ring of this rank.
     pub(super) fn ring_left(&mut self, from: Rank, ring: u16) -> Result<(), Lost> {
         if let Some(ring) = self.peers.get_mut(&from).expect("was reached").rings.left(ring)? {
             self.drop_ring(from, ring);
@@ -159,7 +159,7 @@ impl<W: Wire> Engine<W> {
         Ok(())
     }
 
-    /// Adds the short receives to the polling set that it has not counted.
+    /// Adds short receives that the polling set has not counted.
     pub(super) fn count_the_row(&mut self) {
         // A ring that the peer has left is not polled.
         let peer = self.peers.get(&self.polling.row_of()).filter(|peer| peer.rings.incoming.is_some());

@@ -7,7 +7,7 @@ use crate::rules::{Facts, Path, Rules};
 use crate::wire::{RAILS, Rail, RailKind, Rank};
 use std::ops::Range;
 
-/// A message of this length takes so long that the rest of its time does not count.
+/// Longest message read at once, in bytes: for longer ones the other costs are negligible.
 const READ_AT_ONCE_UP_TO: u64 = 256 << 10;
 
 /// Paths to one peer that are open now.
@@ -16,49 +16,52 @@ pub(super) struct Open<'a> {
     pub up: &'a [bool; RAILS],
     /// The peer's ring, if its rail is up.
     pub ring: Option<&'a Sender>,
-    /// Number of messages that wait for their turn.
+    /// Number of messages that wait their turn.
     pub queued: u64,
 }
 
 /// Rules, and the rails of their paths, for the peers of the same host or for the others.
 pub(super) struct Routes {
-    /// Shape of the rings that peers are given.
+    /// Size of the rings that peers are given.
     pub ring: Shape,
     /// Number of packets that may be in flight to a peer.
     pub window: u32,
     rules: Rules,
     pub rails: Vec<Rail>,
-    /// No longer message goes whole, except by a ring of the peer whose slots are longer than those of this rank.
+    /// Longest message sent whole, in bytes. Only a ring whose slots are longer than those of this rank takes
+    /// longer ones.
     pub longest_whole: usize,
-    /// Longest packet of a ring, whatever its slots take: a packet that fails over may have to take a queue.
+    /// Longest packet in a ring, whatever its slots hold: a packet that fails over may have to take a queue.
     pub longest_put: usize,
     pub marker: Option<Marker>,
-    /// The short path may put shorter messages into a ring without asking the rules; 0 if a ring needs more than a put. See [`Rules`].
+    /// Length in bytes below which the short path may use a ring without evaluating the rules; 0 if a ring
+    /// needs more than one put. See [`Rules`].
     pub short_below: usize,
-    /// Lengths of messages that are read where they lie, without asking the rules; empty if that needs more. See
+    /// Lengths of messages that are read in place without evaluating the rules; empty if more is needed. See
     /// [`direct`](super::direct).
     pub read_at_once: Range<u64>,
     /// Rails of packets, by kind. Packets take them in turn.
     rows: [Vec<u8>; KINDS.len()],
-    /// Number of peers that this rank has talked with.
+    /// Number of peers that this rank has communicated with.
     peers: u64,
-    /// There are datagrams, so that connections are for the peers that are spoken with most.
+    /// True if all peers have datagrams and the peers with most traffic have connections.
     pub is_mixed: bool,
-    /// There are several connections, and the wire gives back what a cut one had: it goes by the others.
+    /// True if there are several connections, and the wire returns the requests of a cut one, which move to
+    /// the others.
     pub fails_over: bool,
 }
 
 pub(super) const KINDS: [RailKind; 3] = [RailKind::Connection, RailKind::Datagram, RailKind::Memory];
-/// Paths of packets that no rule has a path for: those that are no message, and pieces of announced ones.
+/// Paths of packets without a rule's path: packets that are no message, and pieces of rendezvous messages.
 pub(super) const ANY: [Path; 3] = [Path::Ring, Path::Queue, Path::Datagram];
 
 impl Path {
-    /// Returns true if a message goes at once by this path, without being announced.
+    /// Returns true if a message on this path is sent eagerly.
     pub(super) fn is_at_once(self) -> bool {
         ANY.contains(&self)
     }
 
-    /// Returns true if a message may be written in place by a rail.
+    /// Returns true if a message may be written in place on a rail.
     pub(super) fn writes_by(self, rail: &Rail) -> bool {
         match self {
             Path::Move => rail.write && rail.kind != RailKind::Datagram,
@@ -67,12 +70,12 @@ impl Path {
         }
     }
 
-    /// Returns true if a message may be read by a rail.
+    /// Returns true if a message may be read on a rail.
     pub(super) fn reads_by(self, rail: &Rail) -> bool {
         self == Path::Move && rail.read && rail.kind != RailKind::Datagram
     }
 
-    /// Returns true if packets of this path go by rails of this kind.
+    /// Returns true if packets of this path use rails of this kind.
     pub(super) fn is_by(self, kind: RailKind) -> bool {
         match self {
             Path::Queue => kind != RailKind::Datagram,
@@ -83,10 +86,10 @@ impl Path {
 }
 
 impl Routes {
-    /// The marker of a ring by the first of these rails: the chosen one if the rail keeps it.
+    /// The marker of a ring on the first of these rails: the configured one if the rail supports it.
     pub fn marker(config: &Config, rails: &[Rail], fails_over: bool) -> Option<Marker> {
         let rail = rails.first()?;
-        // A mark that goes by itself may be lost with its rail, and no end would notice.
+        // A mark in a put of its own may be lost with its rail, undetected by both ends.
         let is_safe = |marker: &Marker| *marker != Marker::Second || !has_others(rails, fails_over);
         let chosen = config.marker.filter(|marker| marker.is_kept_by(rail)).filter(is_safe);
         chosen.or_else(|| Marker::of(rail).filter(is_safe))
@@ -105,14 +108,14 @@ impl Routes {
         let mut rails = rails.to_vec();
         let mut longest_put = usize::MAX;
         if fails_over {
-            // Any rail takes the packets of a cut one.
+            // Any rail may take the packets of a cut one.
             longest_put = rails.iter().map(|rail| rail.longest).min().unwrap_or(0);
             rails.iter_mut().for_each(|rail| rail.longest = longest_put);
         }
         let longest = rails.iter().map(|rail| rail.longest).chain([config.ring.longest()]).max();
         let short_below = rules.short_below().min(longest_put.saturating_sub(EAGER).saturating_add(1));
         let by_ring = marker == Some(Marker::Last);
-        // A single rail that reads what this rank can read itself, and writes nothing.
+        // A single rail that reads memory this rank can access itself, and does not write.
         let direct = |rail: &Rail| rail.kind == RailKind::Memory && rail.read && !rail.write;
         let is_direct = by_ring && config.offer && rails.len() == 1 && rails.iter().all(direct);
         let from = rules.in_place_from().filter(|_| is_direct).unwrap_or(u64::MAX);
@@ -133,17 +136,17 @@ impl Routes {
         }
     }
 
-    /// Counts a peer that this rank talks with.
+    /// Counts a peer that this rank communicates with.
     pub fn add_peer(&mut self) {
         self.peers += 1;
     }
 
-    /// A peer is lost.
+    /// Removes a lost peer from that count.
     pub fn remove_peer(&mut self) {
         self.peers -= 1;
     }
 
-    /// Rails to connect when a peer is first talked with.
+    /// Rails to connect at the first communication with a peer.
     pub fn first(&self) -> Vec<usize> {
         let has = |kind: &RailKind| self.rails.iter().any(|rail| rail.kind == *kind);
         let kind = if has(&RailKind::Datagram) { RailKind::Datagram } else { self.connections() };
@@ -153,7 +156,7 @@ impl Routes {
         of_kind.filter(|rail| *rail == 0 || row.contains(&(*rail as u8))).collect()
     }
 
-    /// Kind of the rails that lose nothing.
+    /// Kind of the rails that are reliable.
     pub fn connections(&self) -> RailKind {
         let is_memory = self.rails.iter().any(|rail| rail.kind == RailKind::Memory);
         if is_memory { RailKind::Memory } else { RailKind::Connection }
@@ -169,7 +172,8 @@ impl Routes {
         (0..self.rails.len()).filter(move |rail| self.rails[*rail].kind == kind)
     }
 
-    /// Kind of the further rails that a long message by this path is divided among; none if it is not divided.
+    /// Kind of the further rails that a long message on this path is divided among; `None` if it is not
+    /// divided.
     pub fn stripes_by(&self, path: Path) -> Option<RailKind> {
         match path {
             Path::Move => Some(self.connections()),
@@ -213,14 +217,14 @@ impl Routes {
         up.map(|rail| self.rails[rail].longest).max().unwrap_or(0)
     }
 
-    /// Longest packet that goes by no ring.
+    /// Longest packet on a path other than a ring.
     #[inline]
     pub fn widest(&self, open: &Open<'_>) -> usize {
         self.longest(Path::Queue, open).max(self.longest(Path::Datagram, open))
     }
 }
 
-/// Returns true if any of these rails takes the requests of a cut one, and the wire reports cuts.
+/// Returns true if any of these rails takes over the requests of a cut one, and the wire reports cuts.
 fn has_others(rails: &[Rail], fails_over: bool) -> bool {
     fails_over && rails.len() > 1 && rails.iter().all(|rail| rail.kind == RailKind::Connection)
 }

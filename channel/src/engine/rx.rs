@@ -1,4 +1,4 @@
-//! Receive: takes events of the wire, and handles packets of queues and rings in their order.
+//! Receive: polls events of the wire, and handles packets of queues and rings in order.
 
 use super::parts::receive::{Gathering, Held};
 use super::request::{Request, Unexpected, What, cost};
@@ -12,10 +12,10 @@ use crate::sequence::Place;
 use crate::slab::Id;
 use crate::wire::{Event, Lane, Part, RailKind, Rank, Wire};
 
-/// A packet for a request that does not exist, or is another rank's.
-pub(super) const STRAY: Lost = Lost::Broken("a packet for no request of it");
+/// A packet for a request that does not exist, or belongs to another rank.
+pub(super) const STRAY: Lost = Lost::Broken("it named a request that is not its own");
 /// A packet that the peer may send only after an answer. Without this, answers to a peer that takes none would be kept without bound.
-pub(super) const HASTY: Lost = Lost::Broken("it said the next before it had an answer");
+pub(super) const HASTY: Lost = Lost::Broken("it sent the next request before an answer");
 
 impl<W: Wire> Engine<W> {
     pub(super) fn take_events(&mut self) -> usize {
@@ -52,7 +52,7 @@ impl<W: Wire> Engine<W> {
                     if let Some(record) = self.peers.get_mut(&peer) {
                         let told = record.rings.incoming.as_mut().map(|ring| ring.half.told());
                         if told != Some(Ok(())) {
-                            self.fail(peer, Lost::Broken("it told of a message in a ring that has no room for it"));
+                            self.fail(peer, Lost::Broken("it announced a message to a full or missing ring"));
                         }
                     }
                 }
@@ -86,7 +86,7 @@ impl<W: Wire> Engine<W> {
         }
     }
 
-    /// Handles a packet. `Ok(false)`: it came by a ring, before its turn, and must stay there.
+    /// Handles a packet. `Ok(false)`: it is early in a ring, and must stay there.
     pub(super) fn packet(&mut self, from: Rank, part: Part<'_, W::Memory>, by_ring: bool) -> Result<bool, Lost> {
         let mut head = [0; LONGEST];
         let head = &mut head[..part.length.min(LONGEST)];
@@ -96,22 +96,24 @@ impl<W: Wire> Engine<W> {
             return Err(Lost::Broken("it sent in the name of another rank"));
         }
         let peer = self.peers.get_mut(&from).expect("was reached");
-        // Values of early and old packets count too: else two peers could wait for what each of them holds.
+        // Values of early and old packets count too: otherwise two peers could wait for values in packets
+        // that each holds.
         peer.credited(packet.values)?;
         if peer.has_work() {
             self.list(from);
         }
         match packet.body {
             Body::Control => return Ok(true),
-            // Peers send this by queues. It may end the peer, or its ring, which is being read.
-            Body::Cut { .. } if by_ring => return Err(Lost::Broken("it said by a ring that a rail is cut")),
+            // Peers send this through queues only. It may end the peer, or its ring, which is being read.
+            Body::Cut { .. } if by_ring => return Err(Lost::Broken("it reported a cut rail through a ring")),
             Body::Cut { rail, epoch, heard, came } => {
                 return self.peer_cut(Lane { peer: from, rail: rail.into() }, epoch, heard, came).map(|()| true);
             }
             _ => {}
         }
         let peer = self.peers.get_mut(&from).expect("was reached");
-        // Packets about rings and connections are not counted: else peers that send nothing else would take turns for ever.
+        // Packets about rings and connections are not counted: otherwise peers that send nothing else would
+        // replace each other for ever.
         let counts =
             !matches!(packet.body, Body::Join { .. } | Body::Leave { .. } | Body::Left { .. } | Body::Link { .. });
         let data = Part { at: part.at + header, length: part.length - header, ..part };
@@ -138,7 +140,7 @@ impl<W: Wire> Engine<W> {
         Ok(true)
     }
 
-    /// The expected packet was handled: those held behind it follow.
+    /// Handles the held packets that follow the expected one.
     fn after(&mut self, from: Rank) -> Result<(), Lost> {
         loop {
             let peer = self.peers.get_mut(&from).expect("was reached");
@@ -166,7 +168,8 @@ impl<W: Wire> Engine<W> {
                     self.acknowledge(from, sync);
                     return Ok(());
                 }
-                // Without memory the peer fails. Its receive must be posted until then, so that it ends with the others.
+                // Without memory the peer fails. Its receive must stay posted until then, so that it ends
+                // with the others.
                 let copy = self.memory_for(envelope)?;
                 self.wire.copy(data, &copy, 0);
                 self.sort(label, Unexpected { from, envelope, what: What::Eager { data: copy, sync } });
@@ -205,8 +208,8 @@ impl<W: Wire> Engine<W> {
         Ok(())
     }
 
-    /// A piece of a message that is sent eagerly, from byte `at` on. With its last piece the message is as if it had come whole: no later
-    /// message of its sender comes before it.
+    /// Handles a piece of an eager message, from byte `at` on. After its last piece the message is handled as
+    /// if it had arrived whole: no later message of its sender precedes it.
     fn gather(
         &mut self,
         from: Rank,
@@ -236,7 +239,7 @@ impl<W: Wire> Engine<W> {
         Ok(label(from, envelope))
     }
 
-    /// Memory for a message that was admitted. Without memory the message is lost.
+    /// Memory for an admitted message. Without memory the message is lost.
     fn memory_for(&mut self, envelope: Envelope) -> Result<W::Memory, Lost> {
         let memory = usize::try_from(envelope.length).ok().and_then(|length| self.wire.take(length));
         if memory.is_none() {
@@ -245,7 +248,7 @@ impl<W: Wire> Engine<W> {
         memory.ok_or(Lost::NoMemory)
     }
 
-    /// Hands a message to the receive that was posted for it, or keeps it.
+    /// Passes a message to its posted receive, or stores it as unexpected.
     fn sort(&mut self, label: Label, message: Unexpected<W::Memory>) {
         if let Some(id) = self.matching.arrived(label) {
             self.matched(id, message, true);
@@ -261,7 +264,8 @@ impl<W: Wire> Engine<W> {
         self.meter.unexpected_peak = self.meter.unexpected_peak.max(self.credits.kept());
     }
 
-    /// Drops a message that no receive will take, and whose credit was returned. A sender that waits for it is notified.
+    /// Drops a message that no receive will match, and whose credit was returned. A sender that waits for it
+    /// is notified.
     pub(super) fn discard(&mut self, message: Unexpected<W::Memory>) {
         self.meter.discarded += 1;
         let sender = match message.what {

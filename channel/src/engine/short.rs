@@ -1,5 +1,5 @@
-//! The short path: a message that goes whole by an open ring, and one that lies there and is received by name, or by a posted receive.
-//! No request is made and nothing is queued. Any obstacle sends the message on the long path.
+//! The short path: a whole message through an open ring, received directly by source and tag or by a posted
+//! receive. No request is created and nothing is queued. Any obstacle moves the message to the long path.
 
 use super::parts::credits::CreditPool;
 use super::parts::rings::RingIn;
@@ -12,23 +12,24 @@ use crate::packet::{EAGER, Eager, Envelope, Values};
 use crate::ring::Look;
 use crate::wire::{Data, Lane, Part, Rank, Request, Wire};
 
-/// Most short receives in a row. Then a turn of progress is due, so that other peers are heard.
+/// Most short receives in a row. A progress call is due then, so that other peers are served.
 const IN_A_ROW: u32 = 256;
 
-/// The longest message, in bytes, after which the cache line of a coming mark is prefetched: the transfer of that line is most of the time
-/// of a short message. Longer ones gained nothing when measured. In a row, the line of the mark after the next is prefetched: the next is on
-/// its way, and two lines at once come sooner than one after the other.
+/// Longest message, in bytes, after which the cache line of an expected mark is prefetched: the transfer of
+/// that line is most of the latency of a short message. Longer ones gained nothing when measured. In a
+/// stream, the line of the mark after the next is prefetched: the next is on its way, and two lines in
+/// parallel arrive sooner than one after the other.
 const PREFETCH_UP_TO: usize = 64;
 
 /// The next packet in the ring of a peer.
 enum Next {
     Message(InRing),
     Nothing,
-    /// A packet that is not for the short path.
+    /// A packet that the short path does not handle.
     Other,
 }
 
-/// A message that lies whole in the ring of a peer, from `at` on.
+/// A message that is whole in the ring of a peer, from offset `at` on.
 struct InRing {
     at: usize,
     values: Values,
@@ -38,11 +39,11 @@ struct InRing {
 /// Outcome of an attempt to receive on the short path.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Short {
-    /// The message is received, as far as there was room.
+    /// The message was received, as far as it fits.
     Done(Taken),
-    /// Nothing has come.
+    /// No message has arrived.
     Nothing,
-    /// The message has to be received by a request.
+    /// The message must be received by a request.
     Long,
 }
 
@@ -55,7 +56,8 @@ pub enum Short {
 /// assert_eq!(into[..].room(20).map(|room| room.len()), Some(8)); // the rest is lost
 /// ```
 pub trait Space {
-    /// Memory for the first bytes of a message of `length` bytes, at most that many; none if the message is to be received by a request.
+    /// Memory for the first bytes of a message of `length` bytes, at most that many; `None` if the message
+    /// must be received by a request.
     fn room(&mut self, length: usize) -> Option<&mut [u8]>;
 }
 
@@ -98,8 +100,8 @@ impl Taken {
 }
 
 impl<W: Wire> Engine<W> {
-    /// Sends a whole message now, or does nothing if there is an obstacle, which [`send`](Self::send) then deals with. The data can be
-    /// used again at once.
+    /// Sends a whole message now, or does nothing if there is an obstacle, which [`send`](Self::send) then
+    /// handles. The data can be reused at once.
     #[inline(always)]
     pub fn try_send(&mut self, to: Rank, context: u32, tag: u32, data: Data<'_, W::Memory>) -> bool {
         self.send_by_ring(to, context, tag, data) || self.send_whole(to, context, tag, data)
@@ -132,7 +134,7 @@ impl<W: Wire> Engine<W> {
             return false;
         }
         ring.sent(spot);
-        // Nothing has come since the last message was sent: another may follow.
+        // No message has arrived since the last one was sent: another send may follow.
         if length <= PREFETCH_UP_TO && peer.credits.is_ack_reported() {
             self.wire.prefetch_to_write(to, ring.mark_after_next());
         }
@@ -155,7 +157,7 @@ impl<W: Wire> Engine<W> {
             return false;
         }
         if peer.rings.out.is_some() {
-            // The missing credit may have come.
+            // The missing credit may have arrived.
             if !self.poll_credits_of(to) {
                 self.has_news |= self.take_events() > 0;
             }
@@ -169,8 +171,9 @@ impl<W: Wire> Engine<W> {
         !peer.has_work() && peer.lanes.is_any_up() && self.send_eager(to, envelope, data)
     }
 
-    /// Receives a message that lies in the ring of a source, or comes there within `looks` looks, unless another receive is to have it.
-    /// Messages before it that are for posted receives go to these.
+    /// Receives a message from the ring of a source, if it is there or arrives within `looks` polls, unless a
+    /// posted receive matches it. Earlier messages in the ring that match posted receives are delivered to
+    /// these.
     #[inline(always)]
     pub fn try_receive<S: Space + ?Sized>(
         &mut self,
@@ -186,7 +189,7 @@ impl<W: Wire> Engine<W> {
         }
     }
 
-    /// Same as [`try_receive`](Self::try_receive), from any source, each in turn. Returns the source too.
+    /// Like [`try_receive`](Self::try_receive), from any source, each in turn. Also returns the source.
     pub fn try_receive_any<S: Space + ?Sized>(
         &mut self,
         context: u32,
@@ -252,8 +255,8 @@ impl<W: Wire> Engine<W> {
         Some(Short::Done(Taken::new(envelope.tag, envelope.length as u32)))
     }
 
-    /// Receives what lies in the ring of a peer, or comes there within `looks` looks, if a receive into memory waits for it. Returns
-    /// whether it did; none if nothing lies there.
+    /// Receives a message from the ring of a peer, if it is there or arrives within `looks` polls, and a
+    /// receive into memory waits for it. Returns whether it did; `None` if the ring is empty.
     #[inline]
     pub fn receive_posted(&mut self, rank: Rank, looks: u32) -> Option<bool> {
         let Some(peer) = self.peers.get_mut(&rank) else { return Some(false) };
@@ -296,13 +299,13 @@ impl<W: Wire> Engine<W> {
         Some(true)
     }
 
-    /// The short message that lay next in the ring of a peer was taken: its slot is free again.
+    /// Frees the slot of the short message that was next in the ring of a peer.
     #[inline(always)]
     pub(super) fn taken(&mut self, rank: Rank, length: u64) {
         let Some(peer) = self.peers.get_mut(&rank) else { return };
         let Some(ring) = peer.rings.incoming.as_mut() else { return };
         peer.credits.freed(ring.half.free());
-        // Nothing was sent since the last message came.
+        // No message was sent since the last one arrived.
         if length <= PREFETCH_UP_TO as u64 && !peer.credits.is_ack_reported() {
             self.wire.prefetch(&ring.memory, ring.half.mark_after_next());
         }
@@ -319,7 +322,7 @@ impl<W: Wire> Engine<W> {
         }
     }
 
-    /// Values are unreported to this peer, and its packets are counted from now on.
+    /// Notes that values are unreported to this peer, and that its packets are counted from now on.
     #[cold]
     #[inline(never)]
     fn first_of_a_row(&mut self, rank: Rank) {
@@ -341,7 +344,7 @@ impl<W: Wire> Engine<W> {
     }
 }
 
-/// The message that lies in the ring of a peer, or comes there within `looks` looks, if it is the peer's next.
+/// The message in the ring of a peer, if it is there or arrives within `looks` polls, and is the peer's next.
 #[inline(always)]
 fn next_in_ring<W: Wire>(wire: &W, peer: &mut Peer<W::Memory>, mut looks: u32) -> Next {
     let Some(ring) = &mut peer.rings.incoming else { return Next::Other };
@@ -355,7 +358,8 @@ fn next_in_ring<W: Wire>(wire: &W, peer: &mut Peer<W::Memory>, mut looks: u32) -
         }
         std::hint::spin_loop();
     };
-    // The first message since one was sent: an answer may be next, and the receiver that waits for it has its line.
+    // First message since one was sent: an answer may be next, and the waiting receiver holds the cache line
+    // of its mark.
     if length <= EAGER + PREFETCH_UP_TO
         && peer.credits.is_ack_reported()
         && let Some(out) = &peer.rings.out
@@ -371,8 +375,8 @@ fn next_in_ring<W: Wire>(wire: &W, peer: &mut Peer<W::Memory>, mut looks: u32) -
     Next::Message(InRing { at: at + EAGER, values, envelope })
 }
 
-/// Counts a message of `bytes` bytes that lies in a ring against its sender's credit, and returns the ring. Returns none if that breaks
-/// the rules: the long path then ends the peer.
+/// Counts a message of `bytes` bytes in a ring against its sender's credit, and returns the ring. `None` if
+/// that violates the protocol: the long path then ends the peer.
 #[inline(always)]
 pub(super) fn admitted<'p, M>(
     peer: &'p mut Peer<M>,

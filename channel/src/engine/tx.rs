@@ -39,7 +39,7 @@ impl Step {
 }
 
 impl<W: Wire> Engine<W> {
-    /// Lists a peer: something is to be posted for it at the next turn.
+    /// Lists a peer: the next progress call posts a request to it.
     pub(super) fn list(&mut self, rank: Rank) {
         if let Some(peer) = self.peers.get_mut(&rank) {
             self.transmit.list(rank, &mut peer.tx);
@@ -65,7 +65,7 @@ impl<W: Wire> Engine<W> {
         posted
     }
 
-    /// Posts what can go to a peer, a bounded amount. Returns how much it was.
+    /// Posts what can be sent to a peer, a bounded amount. Returns the number of requests.
     pub(super) fn flush(&mut self, rank: Rank) -> usize {
         let mut posted = 0;
         for _ in 0..self.config.batch {
@@ -78,7 +78,7 @@ impl<W: Wire> Engine<W> {
             match self.step(rank) {
                 Step::Posted => posted += 1,
                 Step::Waits => {
-                    // A mark may have been all that there was.
+                    // The mark may have been all that waited.
                     let waits = self.peers.get(&rank).is_some_and(Peer::has_work);
                     if waits && !self.poll_credits_of(rank) {
                         self.start_polling(rank);
@@ -145,7 +145,7 @@ impl<W: Wire> Engine<W> {
         Step::Posted
     }
 
-    /// A transfer has ended: its rail may take another.
+    /// Records that a transfer has ended: its rail may take another.
     pub(super) fn freed(&mut self, id: Id, rail: usize) {
         let Some(rank) = self.requests.get(id).and_then(Request::peer) else { return };
         if let Some(peer) = self.peers.get_mut(&rank)
@@ -155,7 +155,8 @@ impl<W: Wire> Engine<W> {
         }
     }
 
-    /// Posts a write or read, and queues the FIN of a write behind it. Returns the transfer if the wire refuses it.
+    /// Posts a write or read, and queues the FIN of a write behind it. Returns the transfer if the wire
+    /// refuses it.
     pub(super) fn hand_over(&mut self, rank: Rank, mut next: Transfer) -> Option<Transfer> {
         let peer = self.peers.get_mut(&rank).expect("was looked at");
         let lane = Lane { peer: rank, rail: next.rail };
@@ -181,7 +182,7 @@ impl<W: Wire> Engine<W> {
         }
         let routes = &self.routes[peer.near];
         let kind = routes.rails[next.rail].kind;
-        // A datagram may overtake what other datagrams write: its FIN goes when that is done.
+        // A datagram may overtake the write's other datagrams: its FIN is sent when the write is done.
         let in_order = kind != RailKind::Datagram;
         if kind == RailKind::Memory {
             self.transmit.set_moved();
@@ -224,7 +225,7 @@ impl<W: Wire> Engine<W> {
         let Some(Request::Send(send)) = self.requests.get_mut(id) else { unreachable!("a queued send is kept") };
         let envelope = send.envelope;
         let overdraft = peer.overdraft(self.config.overdraft);
-        // Bytes of a message in pieces that have gone. Credit was spent for all of its pieces together.
+        // Bytes sent of a message in pieces. Credit was spent for all of its pieces together.
         let begun = if let Sending::Pushing(at) = send.state { Some(at) } else { None };
         if begun.is_none() && !peer.credits.can_announce(overdraft) {
             if overdraft.is_none() {
@@ -239,7 +240,7 @@ impl<W: Wire> Engine<W> {
         let (routes, open) = (&self.routes[peer.near], peer.open());
         let path = routes.choose(envelope.length, head, &open);
         if path.is_at_once() && affordable || begun.is_some() {
-            // A message that has begun goes on by any path that is open.
+            // A message in pieces may continue on any open path.
             let longest = match routes.longest(path, &open) {
                 0 => routes.widest(&open),
                 longest => longest,
@@ -306,7 +307,7 @@ impl<W: Wire> Engine<W> {
         let has_slot = open.ring.is_some_and(|ring| ring.claim(DATA + 1).is_some());
         let slot = if has_slot { routes.longest(Path::Ring, &open) } else { 0 };
         let queue = routes.widest(&open);
-        // The path that takes most at once goes first. If it takes nothing now, the other goes.
+        // The path with the longest packets first. If it accepts nothing now, the other one.
         let left = length - at;
         let most = if slot > DATA && left <= (slot - DATA) as u64 { slot } else { queue.max(slot) };
         let mut posted = None;
@@ -329,10 +330,10 @@ impl<W: Wire> Engine<W> {
     }
 }
 
-/// Bits of a token that name the rail: no rank has as many requests at once as the bits below can name.
+/// Lowest bit of the rail in a token. No rank has as many requests at once as the bits below can number.
 const RAIL: u32 = 28;
 
-/// Token of the stripe of a request that goes by a rail. A [`pipe`](crate::pipe) has the bits above.
+/// Token of a request's stripe on a rail. A [`pipe`](crate::pipe) has the bits above.
 pub(super) fn stripe_token(id: Id, rail: usize) -> u64 {
     id.to_wire() | (rail as u64) << RAIL
 }

@@ -1,25 +1,26 @@
-//! The header of a short message: four words, whose fields all have their place. Its length is that of the packet.
+//! Header of a short message: four words with all fields at fixed places. The message length follows from the
+//! packet's.
 
 use super::{EAGER, Envelope, Malformed, Values};
 use crate::wire::Rank;
 
-/// A message that is sent whole, and whose sender wants no answer.
+/// Header of an eager message whose sender wants no acknowledgement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Eager {
-    /// Who sent it.
+    /// Rank of the sender.
     pub source: Rank,
-    /// Its place among the packets from that rank.
+    /// Sequence number among the packets from that rank.
     pub sequence: u32,
-    /// What rides on every packet.
+    /// Acknowledgement and credit, carried by every packet.
     pub values: Values,
-    /// What it is.
+    /// Envelope of the message.
     pub envelope: Envelope,
 }
 
 impl Eager {
     pub(super) const KIND: u8 = 1;
 
-    /// The header.
+    /// Encodes the header.
     #[inline(always)]
     pub fn encode(&self) -> [u8; EAGER] {
         let Eager { source, sequence, values, envelope } = self;
@@ -37,7 +38,7 @@ impl Eager {
         head
     }
 
-    /// What the header of a packet of `total` bytes says, if it is one of these.
+    /// Parses the header of a packet of `total` bytes; `Err` if the packet is of another kind or malformed.
     #[inline(always)]
     pub fn decode(head: &[u8; EAGER], total: usize) -> Result<Eager, Malformed> {
         let (words, _) = head.as_chunks::<8>();

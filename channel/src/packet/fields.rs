@@ -1,10 +1,10 @@
-//! Fields of a header, one after the other, little-endian.
+//! Sequential reader and writer of header fields, little-endian.
 
 use super::{Envelope, Keys, LONGEST, Malformed};
 use crate::slab::Id;
 use crate::wire::{Key, RAILS};
 
-/// The longest message: what is left of 64 bits beside the mover.
+/// Longest message in bytes: the 62 bits beside the mover.
 pub(super) const MOST: u64 = (1 << 62) - 1;
 
 pub(super) struct Writer<'a> {

@@ -1,4 +1,5 @@
-//! What the peer has written to the ring: chunks, each noted once and given back when it was got; or bytes between pointers.
+//! Data that the peer has written to the ring: chunks, each recorded once and freed after it was got; or
+//! bytes between pointers.
 
 use super::packet::{Chunk, HEADER, LONGEST};
 use super::post::extend;
@@ -10,19 +11,19 @@ use crate::wire::Wire;
 use std::collections::VecDeque;
 
 pub(super) enum Arrivals {
-    /// Pointers count the bytes since the beginning.
+    /// Pointers count bytes since the start of the stream.
     Bytes { size: u64, head: u64, tail: u64, told: u64 },
-    /// `ring` stands behind what was noted, which is more than what was `freed`.
+    /// `ring` is past the recorded chunks; `freed` counts those of them that were freed.
     Chunks { ring: Receiver, came: VecDeque<Came>, freed: u64, told: u64 },
 }
 
-/// A chunk that has come, and was not got yet.
+/// A chunk that has arrived, and was not got completely.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Came {
     pub chunk: Chunk,
-    /// Where its data is in this end's memory.
+    /// Offset of its remaining data in this end's memory.
     pub at: usize,
-    /// How much of it is left.
+    /// Remaining data in bytes.
     pub length: usize,
 }
 
@@ -35,15 +36,16 @@ impl Arrivals {
         }
     }
 
-    /// Notes the next chunk, if one has come; says what rides on it: how many chunks of this end's were freed. Those that
-    /// wait to be got are noted too, or two ends that both put could wait for a tail that neither looks at.
+    /// Records the next chunk, if one has arrived. Returns the number of this end's chunks that it reports
+    /// freed. Chunks that wait to be got are recorded too: otherwise two ends that only put would both wait
+    /// for a tail that neither reads.
     pub fn look<W: Wire>(&mut self, wire: &W, memory: &W::Memory) -> Result<Option<u32>, Lost> {
         let Arrivals::Chunks { ring, came, .. } = self else { return Ok(None) };
-        // A slot that was not given back holds no new chunk, whatever stands there.
+        // A slot that was not freed holds no new chunk, whatever its mark.
         let Some(place) = ring.place().filter(|_| came.len() < ring.shape.slots as usize) else { return Ok(None) };
         let (at, length) = match ring.look(wire.word(memory, RING + place)) {
             Look::Empty => return Ok(None),
-            Look::Broken => return Err(Lost::Broken("a mark in its pipe that it cannot have written")),
+            Look::Broken => return Err(Lost::Broken("a mark in its pipe is invalid")),
             Look::Message { at, length } => (RING + at, length),
         };
         let mut head = [0; LONGEST];
@@ -55,7 +57,7 @@ impl Arrivals {
         Ok(Some(freed))
     }
 
-    /// An immediate value has told of a chunk.
+    /// Records an immediate value that announces a chunk.
     pub fn told(&mut self) -> Result<(), Beyond> {
         match self {
             Arrivals::Chunks { ring, .. } => ring.told(),
@@ -63,17 +65,17 @@ impl Arrivals {
         }
     }
 
-    /// The peer has told its head pointer, or the low bits of it. Whether that is new.
+    /// Applies the peer's head pointer, or its low bits. Returns whether it is new.
     pub fn head(&mut self, value: u64, low: bool) -> Result<bool, Lost> {
         let Arrivals::Bytes { size, head, tail, .. } = self else { return Ok(false) };
         let value = if low { extend(*head, value) } else { value };
         if value < *head || value - *tail > *size {
-            return Err(Lost::Broken("a head pointer in its pipe that it cannot have"));
+            return Err(Lost::Broken("a head pointer of its pipe is out of range"));
         }
         Ok(std::mem::replace(head, value) != value)
     }
 
-    /// What is next to be got.
+    /// The next chunk or bytes to get.
     pub fn front(&self) -> Option<Came> {
         match self {
             Arrivals::Chunks { came, .. } => came.front().copied(),
@@ -85,7 +87,7 @@ impl Arrivals {
         }
     }
 
-    /// So many bytes of the front were got.
+    /// Records that `bytes` of the front were got.
     pub fn got(&mut self, bytes: usize) {
         match self {
             Arrivals::Bytes { tail, .. } => *tail += bytes as u64,
@@ -99,7 +101,7 @@ impl Arrivals {
         }
     }
 
-    /// The front is done with.
+    /// Removes the front.
     pub fn pop(&mut self) {
         if let Arrivals::Chunks { came, freed, .. } = self
             && came.pop_front().is_some()
@@ -108,7 +110,7 @@ impl Arrivals {
         }
     }
 
-    /// The tail, as it rides on a chunk.
+    /// The tail, as carried by a chunk.
     pub fn tail(&self) -> u32 {
         match self {
             Arrivals::Chunks { freed, .. } => *freed as u32,
@@ -116,14 +118,15 @@ impl Arrivals {
         }
     }
 
-    /// The tail was told by a chunk.
+    /// Records that a chunk carried the tail.
     pub fn rode(&mut self) {
         if let Arrivals::Chunks { .. } = self {
             self.tell();
         }
     }
 
-    /// The tail, if it is to be told by a write of its own: each time, or once the peer may be short of half of its chunks.
+    /// The tail, if a write of its own must report it: at each change (bytes), or once the peer may lack half
+    /// of its chunks.
     pub fn due(&self) -> Option<u64> {
         match self {
             Arrivals::Bytes { tail, told, .. } => (tail != told).then_some(*tail),
@@ -133,7 +136,7 @@ impl Arrivals {
         }
     }
 
-    /// The tail was told.
+    /// Records that the tail was reported.
     pub fn tell(&mut self) {
         match self {
             Arrivals::Bytes { tail, told, .. } => *told = *tail,

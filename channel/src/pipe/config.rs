@@ -1,10 +1,10 @@
-//! What can be chosen, what cannot be, and what is counted.
+//! Configuration, faults and counters of a pipe.
 
 use super::packet::HEADER;
 use super::{MOST, RING};
 use crate::ring::{MARK, Shape};
 
-/// How bytes move; each is an improvement on the one before.
+/// Method of moving bytes; each step improves on the one before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Step {
     /// Data, head pointer and tail pointer are written one by one.
@@ -20,16 +20,16 @@ pub enum Step {
     Write,
 }
 
-/// What both ends agree on.
+/// Configuration that both ends must share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Config {
-    /// How bytes move.
+    /// Method of moving bytes.
     pub step: Step,
-    /// Bytes of a chunk, divisible by 8.
+    /// Bytes of a chunk, a multiple of 8.
     pub chunk: u32,
-    /// Chunks of a ring.
+    /// Number of chunks in a ring.
     pub chunks: u32,
-    /// Bytes from which on a buffer that the pipe owns is not copied.
+    /// Shortest buffer owned by the pipe that is moved without a copy, in bytes.
     pub zero_copy_from: u32,
 }
 
@@ -44,12 +44,12 @@ impl Config {
         Shape { slots: self.chunks, bytes: self.chunk }
     }
 
-    /// Bytes of memory that each end has.
+    /// Memory of each end in bytes.
     pub fn memory(&self) -> usize {
         RING + self.shape().size()
     }
 
-    /// The most data of a chunk, in bytes.
+    /// Most data in a chunk, in bytes.
     pub fn payload(&self) -> usize {
         self.chunk as usize - MARK - HEADER
     }
@@ -59,47 +59,47 @@ impl Config {
     }
 }
 
-/// Why a pipe cannot be, or be used.
+/// Reason why a pipe cannot be opened or used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fault {
-    /// The sizes cannot be.
+    /// The sizes are out of range.
     #[error(
         "a pipe has 2 to 1024 chunks of 64 to 65536 bytes, divisible by 8, and 1 MiB at most; not {chunks} of {chunk}"
     )]
     Sizes {
         /// Bytes of a chunk.
         chunk: u32,
-        /// How many.
+        /// Number of chunks.
         chunks: u32,
     },
-    /// The ends were opened in different ways.
+    /// The ends were opened with different configurations.
     #[error("it opened its end as {theirs:?}, and this rank as {mine:?}: both must be alike")]
     Differs {
-        /// How the peer has opened it.
+        /// Configuration of the peer's end.
         theirs: Config,
-        /// How this rank has.
+        /// Configuration of this end.
         mine: Config,
     },
-    /// The rail shows in no way that a write is there.
+    /// The rail offers no method to detect a complete write.
     #[error("the rail neither shows the end of a write last, nor a word whole, nor takes immediate values")]
     NoMarker,
-    /// There is no memory for this end.
+    /// Allocation failed for the memory of this end.
     #[error("there is no memory of {0} bytes that a peer can write to")]
     NoMemory(usize),
-    /// The peer's memory cannot be reached.
+    /// This rank cannot reach the memory of the peer's end.
     #[error("the memory of its end cannot be reached from here")]
     Unreachable,
     /// 256 pipes to one peer are open.
     #[error("256 pipes to it are open: close some")]
     TooMany,
-    /// The peer has closed its end: nobody will get what is put.
+    /// The peer has closed its end, and gets no more bytes.
     #[error("it has closed its end")]
     Closed,
-    /// The program has said that it puts no more.
+    /// The program has ended the stream of this end.
     #[error("this end was ended: nothing more can be put")]
     Ended,
-    /// The peer cannot use this end.
+    /// The peer could not open its end.
     #[error("it could not open its end")]
     Refused,
     /// The program has closed this end.
@@ -107,12 +107,12 @@ pub enum Fault {
     Shut,
 }
 
-/// What was counted at one end.
+/// Counters of one end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Count {
     /// Writes posted, of data, pointers and control.
     pub writes: u64,
-    /// Of these, pointers and control alone.
+    /// Writes of pointers and control alone.
     pub alone: u64,
     /// Bytes put that were copied.
     pub copied: u64,
@@ -122,6 +122,6 @@ pub struct Count {
     pub written: u64,
     /// Bytes got.
     pub got: u64,
-    /// Buffers of this end that were copied though they were long enough not to be.
+    /// Buffers of this end that were copied although they were long enough to move in place.
     pub downgrades: u64,
 }

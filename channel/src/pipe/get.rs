@@ -1,4 +1,4 @@
-//! The half that gets.
+//! The receiving half of a pipe.
 
 use super::arrive::Arrivals;
 use super::packet::{Chunk, Control};
@@ -10,26 +10,26 @@ use crate::wire::{Key, Lane, Part, Request, Wire};
 use std::collections::VecDeque;
 
 pub(super) struct Getting<M> {
-    /// Buffers that the pipe owns, in order, and how much room each has.
+    /// Buffers that the pipe owns, in order, and the room of each in bytes.
     gets: VecDeque<(Id, M, usize)>,
-    /// Bytes at the head of the stream that are at the peer.
+    /// The peer's buffer that holds the next bytes of the stream.
     remote: Option<Remote>,
     moving: Option<Moving<M>>,
-    /// Bytes that were moved into memory of the pipe's own: from here to there.
+    /// Memory of the pipe with bytes moved from the peer, and the start and end of those not yet got.
     bounced: Option<(M, usize, usize)>,
-    /// The peer has gone on since the last answer to a put.
+    /// True if the peer has continued since the last answer to a put.
     went_on: bool,
-    /// How long the stream is, once the peer has ended it.
+    /// Length of the stream in bytes, once the peer has ended it.
     end: Option<u64>,
     pub got: u64,
     pub ended: VecDeque<Outcome<M>>,
 }
 
-/// Where bytes go.
+/// Destination of bytes.
 pub(super) enum To<'a, M> {
     /// Memory that the pipe owns.
     Memory(&'a M),
-    /// Lent for the call.
+    /// Bytes borrowed for the call.
     Bytes(&'a mut [u8]),
 }
 
@@ -42,25 +42,25 @@ impl<M> To<'_, M> {
     }
 }
 
-/// A buffer of the peer's.
+/// A buffer of the peer.
 struct Remote {
-    /// Where it may be read; none if it is to be written.
+    /// Key to read it by; `None` if the peer is to write its bytes.
     from: Option<Key>,
     at: u64,
     left: u64,
 }
 
-/// Bytes of it that are on their way, into a buffer of the program's, or of the pipe's own.
+/// A transfer of such bytes, into a buffer of the program or memory of the pipe.
 struct Moving<M> {
     id: Option<Id>,
     memory: M,
     length: usize,
     key: Key,
-    /// The read was posted, or the write asked for.
+    /// True if the read was posted, or the write requested.
     posted: bool,
 }
 
-/// The longest buffer.
+/// Longest buffer in bytes.
 const LONGEST: u64 = 1 << 62;
 
 impl<M> Getting<M> {
@@ -77,12 +77,12 @@ impl<M> Getting<M> {
         }
     }
 
-    /// Whether no buffer waits, or is on its way.
+    /// Returns true if no buffer waits and no transfer is in flight.
     pub fn is_idle(&self) -> bool {
         self.gets.is_empty() && self.moving.is_none()
     }
 
-    /// Whether the next bytes are at the peer.
+    /// Returns true if the next bytes are in a buffer of the peer.
     pub fn is_remote(&self) -> bool {
         self.remote.is_some() && self.bounced.is_none()
     }
@@ -96,39 +96,39 @@ impl<M> Getting<M> {
         self.gets.remove(at).map(|(_, memory, _)| memory)
     }
 
-    /// The program gets no more.
+    /// Ends all waiting gets: the program gets no more.
     pub fn drop_waiting(&mut self) {
         for (id, memory, _) in self.gets.drain(..) {
             self.ended.push_back(Outcome { id, result: Err(Fault::Shut), memory });
         }
     }
 
-    /// Whether the peer has seen the last answer, as it has gone on since; asked once.
+    /// Returns true if the peer has continued since the last answer, and so has received it. Resets the flag.
     pub fn went_on(&mut self) -> bool {
         std::mem::take(&mut self.went_on)
     }
 
-    /// The peer has ended the stream.
+    /// Handles the end of the peer's stream.
     pub fn end(&mut self, total: u64) -> Result<(), Lost> {
         match self.end.replace(total) {
             None => Ok(()),
-            Some(_) => Err(Lost::Broken("it has ended its pipe twice")),
+            Some(_) => Err(Lost::Broken("it ended its pipe twice")),
         }
     }
 
-    /// Whether all was got.
+    /// Returns true if all bytes of an ended stream were got.
     pub fn is_over(&self, arrivals: &Arrivals) -> Result<bool, Lost> {
         let nothing_left =
             self.remote.is_none() && self.moving.is_none() && self.bounced.is_none() && arrivals.front().is_none();
         match self.end {
             Some(total) if nothing_left && total != self.got => {
-                Err(Lost::Broken("it has ended its pipe before the last byte had come"))
+                Err(Lost::Broken("it ended its pipe before the last byte"))
             }
             end => Ok(end.is_some() && nothing_left),
         }
     }
 
-    /// Copies what has come, as much as there is room for.
+    /// Copies bytes that have arrived, up to `room`.
     pub fn take<W: Wire<Memory = M>>(
         &mut self,
         wire: &mut W,
@@ -164,7 +164,7 @@ impl<M> Getting<M> {
                 }
                 Chunk::Offer { length, key } => self.meet(arrivals, Some(key), length)?,
                 Chunk::Announce { length } => self.meet(arrivals, None, length)?,
-                Chunk::Fin { .. } => return Err(Lost::Broken("it has written what nobody asked for")),
+                Chunk::Fin { .. } => return Err(Lost::Broken("it reported a write that was not requested")),
             }
         }
         self.got += taken as u64;
@@ -173,7 +173,7 @@ impl<M> Getting<M> {
 
     fn meet(&mut self, arrivals: &mut Arrivals, from: Option<Key>, length: u64) -> Result<(), Lost> {
         if length > LONGEST {
-            return Err(Lost::Broken("it offers more bytes than there are"));
+            return Err(Lost::Broken("it offered more than 2^62 bytes"));
         }
         arrivals.pop();
         self.went_on = true;
@@ -181,14 +181,14 @@ impl<M> Getting<M> {
         Ok(())
     }
 
-    /// Has bytes of the peer's buffer moved into memory of the pipe's own; may have an answer.
+    /// Starts to move bytes of the peer's buffer into memory of the pipe. May return an answer for the peer.
     pub fn bounce<W: Wire<Memory = M>>(&mut self, wire: &mut W, lane: Lane, most: usize) -> Option<Control> {
         let remote = self.remote.as_ref().filter(|_| self.moving.is_none())?;
         let memory = wire.take(most.min(remote.left as usize))?;
         self.begin(wire, lane, None, memory, most)
     }
 
-    /// Goes on with the buffers; may have an answer for the peer. `lane` is none if the peer is lost.
+    /// Advances the buffers. May return an answer for the peer. `lane` is `None` if the peer is lost.
     pub fn turn<W: Wire<Memory = M>>(
         &mut self,
         wire: &mut W,
@@ -221,7 +221,7 @@ impl<M> Getting<M> {
                         self.went_on = true;
                         self.moved(wire, lane);
                     }
-                    (None, Some(_)) => return Err(Lost::Broken("it goes on before it has written what it announced")),
+                    (None, Some(_)) => return Err(Lost::Broken("it sent data before the write that it had announced")),
                     _ => return Ok(None),
                 }
             }
@@ -253,7 +253,7 @@ impl<M> Getting<M> {
         }
     }
 
-    /// Begins to move bytes of the peer's buffer into this memory, or says that they are to be copied.
+    /// Starts to move bytes of the peer's buffer into `memory`, or returns the request to copy them instead.
     fn begin<W: Wire<Memory = M>>(
         &mut self,
         wire: &mut W,
@@ -282,7 +282,7 @@ impl<M> Getting<M> {
         }
     }
 
-    /// The bytes that were on their way are there; may have an answer.
+    /// Records that the transfer is complete. May return an answer for the peer.
     pub fn moved<W: Wire<Memory = M>>(&mut self, wire: &mut W, lane: Lane) -> Option<Control> {
         let Moving { id, memory, length, key, .. } = self.moving.take()?;
         wire.release(lane, key);
@@ -302,7 +302,8 @@ impl<M> Getting<M> {
         ack.then_some(Control::Ack)
     }
 
-    /// Nobody touches memory of the gets any more. They are given back; those that could still get what has come should have.
+    /// Returns the buffers of all gets. No peer or adapter accesses them any more. The caller has already
+    /// filled those that could still be served.
     pub fn abandon<W: Wire<Memory = M>>(&mut self, wire: &mut W, lane: Lane) -> Vec<(Id, M)> {
         let mut gets = Vec::new();
         if let Some(Moving { id, memory, key, .. }) = self.moving.take() {

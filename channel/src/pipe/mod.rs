@@ -1,29 +1,31 @@
-//! A stream of bytes between two ranks, each way: what goes in at one end comes out at the other, in order, without
-//! boundaries.
+//! A pipe: a stream of bytes between two ranks, in each direction. Bytes come out at one end in the order in
+//! which they went in at the other, without message boundaries.
 //!
-//! [`put`](crate::Engine::pipe_put) and [`get`](crate::Engine::pipe_get) never wait, and say how much they moved. How the bytes move is the [`Step`]:
+//! [`put`](crate::Engine::pipe_put) and [`get`](crate::Engine::pipe_get) never block, and return the number
+//! of bytes moved. The [`Step`] selects how bytes move:
 //!
 //! | step | a message that fits | its tail | a long one |
 //! |---|---|---|---|
-//! | `Basic` | copied to the side, written; then the head pointer is written | the tail pointer is written | the same, whole |
-//! | `Piggyback` | one write: data, its length and the mark that it is there | rides on what goes back, or is told at half a ring | copied to the side whole, then written in chunks |
-//! | `Pipeline` | the same | the same | each chunk is written once it is copied |
-//! | `Read` | the same | the same | offered, and read by the receiver from where it is |
-//! | `Write` | the same | the same | announced, and written to where the receiver wants it |
+//! | `Basic` | copied into staging memory, written; then the head pointer is written | the tail pointer is written | the same, whole |
+//! | `Piggyback` | one write: data, its length and the mark | carried by data in the other direction, or written after half a ring | copied into staging memory whole, then written in chunks |
+//! | `Pipeline` | the same | the same | each chunk is written as soon as it is copied |
+//! | `Read` | the same | the same | offered; the receiver reads it in place |
+//! | `Write` | the same | the same | announced; the sender writes it into the receiver's buffer |
 //!
-//! The last two are for buffers that the pipe owns ([`start_put`](crate::Engine::pipe_start_put), [`start_get`](crate::Engine::pipe_start_get)), as
-//! peer and adapter use them until the put or get has ended. What a rail does not do, or memory that cannot be registered,
-//! goes in chunks.
+//! The last two apply to buffers that the pipe owns ([`start_put`](crate::Engine::pipe_start_put),
+//! [`start_get`](crate::Engine::pipe_start_get)): peer and adapter access them until the put or get has
+//! ended. Chunks are used where the rail does not support the step, or memory cannot be registered.
 //!
-//! Each end has memory that the other writes to:
+//! Each end has memory that the other end writes to:
 //! ```text
 //!     0       head pointer (Basic)
 //!     64      tail pointer of what this end puts
 //!     128     control: 4 slots of 64 bytes
 //!     384     the ring: chunks, or bytes (Basic)
 //! ```
-//! Control is apart from the ring, so that an end that puts and does not get learns of an answer that would stand behind
-//! data. Of answers to a put one at most is under way, and of the three others each goes once: its slots need no credit.
+//! Control has slots apart from the ring. So an end that puts and never gets receives answers that would
+//! otherwise wait behind data. At most one answer to a put is in flight, and each of the three other control
+//! messages is sent once: control slots need no credit.
 
 mod arrive;
 mod config;
@@ -53,26 +55,26 @@ const TAIL: usize = 64;
 const CONTROL: usize = 128;
 const CONTROLS: Shape = Shape { slots: 4, bytes: 64 };
 const RING: usize = 384;
-/// The most that a ring can have, as pointers that ride in immediate values must tell.
+/// Largest ring in bytes: the pointer bits of an immediate value must cover it.
 const MOST: usize = 1 << 20;
 
-/// A put or get that has ended.
+/// Result of a put or get that has ended.
 #[derive(Debug)]
 pub struct Outcome<M> {
-    /// Which.
+    /// Number of the put or get.
     pub id: Id,
-    /// How many bytes; `Err` if the peer has closed its end.
+    /// Number of bytes moved; `Err` if the peer has closed its end.
     pub result: Result<usize, Fault>,
-    /// What it was given.
+    /// Memory that the operation was given.
     pub memory: M,
 }
 
 /// One end of a pipe.
 pub struct Pipe<M> {
     lane: Lane,
-    /// This end, as the peer is told.
+    /// This end's offer to the peer.
     offer: Offer,
-    /// What the peer writes to.
+    /// Memory that the peer writes to.
     memory: M,
     post: Post,
     putting: Putting<M>,
@@ -80,54 +82,55 @@ pub struct Pipe<M> {
     arrivals: Arrivals,
     control_in: Receiver,
     control_out: Sender,
-    /// Control that waits to be posted.
+    /// Control messages that wait to be posted.
     to_tell: VecDeque<Control>,
-    /// Control that was posted, in all; and up to the last answer to a put.
+    /// Number of control messages posted in all, and the number posted up to the last answer to a put.
     controls: (u32, u32),
     token: u64,
     phase: Phase,
-    /// The peer gets nothing any more.
+    /// True if the peer gets no more bytes.
     peer_shut: bool,
-    /// The peer posts nothing any more.
+    /// True if the peer posts nothing more.
     peer_closed: bool,
-    /// The ends did not come together: neither writes.
+    /// True if the ends failed to join: neither writes.
     void: bool,
-    /// The peer is lost: nothing is posted, and what has come can be got.
+    /// True if the peer is lost: nothing is posted, but bytes that have arrived can be got.
     gone: bool,
-    /// Something has come.
+    /// True if anything has arrived since the last check.
     heard: bool,
 }
 
-/// What the program has said of its end.
+/// State of this end, as requested by the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
     Open,
-    /// It puts no more.
+    /// The program puts no more.
     Ended,
-    /// It neither puts nor gets.
+    /// The program neither puts nor gets.
     Closing,
-    /// The peer was told that it does not get: neither end waits for what the other has under way.
+    /// The peer was notified that this end gets no more: neither end waits for the other's puts in flight.
     Shut,
-    /// The peer was told: this end posts nothing any more.
+    /// The peer was notified that this end posts nothing more.
     Closed,
 }
 
-/// Tokens of pipes have this bit, which none of a request has; the next says whether it is of what is put.
+/// Tokens of pipes have this bit, which no token of a request has. The next bit marks the token of a put.
 const TOKEN: u64 = 1 << 31;
 const OF_PUT: u64 = 1 << 30;
 
-/// Whether a token is a pipe's.
+/// Returns true if a token belongs to a pipe.
 pub(crate) fn is_token(token: u64) -> bool {
     token & TOKEN != 0
 }
 
-/// Which pipe it is of.
+/// Number of the pipe that a token belongs to.
 pub(crate) fn id_of(token: u64) -> Option<Id> {
     Id::from_wire(token & !(TOKEN | OF_PUT))
 }
 
 impl<M> Pipe<M> {
-    /// One end, with memory that the peer may write to from now on. `number` is its own among the pipes to this peer.
+    /// Opens one end, with memory that the peer may write to from now on. `number` identifies it among this
+    /// rank's pipes to the peer.
     pub(crate) fn open<W: Wire<Memory = M>>(
         wire: &mut W,
         peer: Rank,
@@ -165,17 +168,17 @@ impl<M> Pipe<M> {
         })
     }
 
-    /// Its number among all pipes of this rank, by which the wire's events find it.
+    /// Sets the end's number among all pipes of this rank; the wire's tokens contain it.
     pub(crate) fn number(&mut self, id: Id) {
         self.token = id.to_wire() | TOKEN;
     }
 
-    /// What the peer is to be told, so that it can join.
+    /// The offer to send to the peer, so that it can join.
     pub fn offer(&self) -> &Offer {
         &self.offer
     }
 
-    /// The peer has told its end: from now on bytes go.
+    /// Joins the peer's end, from its offer. Bytes can move from now on.
     pub(crate) fn join<W: Wire<Memory = M>>(&mut self, wire: &mut W, theirs: &Offer) -> Result<(), Fault> {
         let (mine, theirs_too) = (self.offer.config, theirs.config);
         if mine != theirs_too {
@@ -188,13 +191,14 @@ impl<M> Pipe<M> {
         Ok(())
     }
 
-    /// Puts bytes, as many as go now, and says how many. They can be used again at once.
+    /// Puts as many bytes as can be posted now, and returns their number. The caller may reuse `data` at
+    /// once.
     pub(crate) fn put<W: Wire<Memory = M>>(&mut self, wire: &mut W, data: &[u8]) -> Result<Result<usize, Fault>, Lost> {
         self.listen(wire)?;
         if let Some(fault) = self.cannot_put() {
             return Ok(Err(fault));
         }
-        // Behind a buffer that is under way, or a mark that was refused: later.
+        // A buffer is still in flight, or the wire has refused a mark: put later.
         if self.gone || !self.putting.is_idle() || !self.post.is_free(wire) {
             return Ok(Ok(0));
         }
@@ -206,8 +210,9 @@ impl<M> Pipe<M> {
         Ok(Ok(moved))
     }
 
-    /// Gets bytes into memory, as many as have come and there is room for, and says how many; `None` at the end. Those of a
-    /// buffer that the peer has kept are moved over in pieces, if `bounce`.
+    /// Gets as many bytes as have arrived and fit, and returns their number; `None` at the end of the stream.
+    /// If `bounce`, bytes in a buffer that the peer has offered or announced are moved in pieces through
+    /// memory of the pipe.
     pub(crate) fn get<W: Wire<Memory = M>>(
         &mut self,
         wire: &mut W,
@@ -224,7 +229,7 @@ impl<M> Pipe<M> {
                 if self.getting.is_over(&self.arrivals)? {
                     return Ok(None);
                 }
-                // Into memory of the pipe's own, as these bytes are lent for this call only.
+                // Move the bytes into memory of the pipe: `into` is borrowed for this call only.
                 if bounce && !self.gone {
                     let answer = self.getting.bounce(wire, self.lane, self.offer.config.payload());
                     self.to_tell.extend(answer);
@@ -236,7 +241,7 @@ impl<M> Pipe<M> {
         Ok(Some(moved))
     }
 
-    /// Starts to put all of a buffer, behind those that were started before. It is the pipe's until its outcome comes.
+    /// Starts to put a whole buffer, behind earlier ones. The pipe owns it until the outcome is taken.
     pub(crate) fn start_put(&mut self, id: Id, memory: M, length: usize) {
         match self.cannot_put() {
             Some(fault) => self.putting.ended.push_back(Outcome { id, result: Err(fault), memory }),
@@ -244,18 +249,18 @@ impl<M> Pipe<M> {
         }
     }
 
-    /// Starts to get bytes into a buffer, behind those that were started before. It ends when there is one at least, or at the
-    /// end with none.
+    /// Starts to get bytes into a buffer, behind earlier ones. The get ends with at least one byte, or with
+    /// none at the end of the stream.
     pub(crate) fn start_get(&mut self, id: Id, memory: M, room: usize) {
         self.getting.start(id, memory, room);
     }
 
-    /// Takes back a get that has not begun.
+    /// Withdraws a get that has not begun.
     pub(crate) fn withdraw(&mut self, id: Id) -> Option<M> {
         self.getting.withdraw(id)
     }
 
-    /// Takes what has come, and posts what can go.
+    /// Handles arrived bytes and control, and posts what can be sent now.
     pub(crate) fn turn<W: Wire<Memory = M>>(&mut self, wire: &mut W) -> Result<(), Lost> {
         self.listen(wire)?;
         if !self.gone && self.post.is_free(wire) {
@@ -270,29 +275,30 @@ impl<M> Pipe<M> {
         Ok(())
     }
 
-    /// A put or get that has ended.
+    /// The next outcome of a put or get that has ended.
     pub(crate) fn outcome(&mut self) -> Option<Outcome<M>> {
         self.putting.ended.pop_front().or_else(|| self.getting.ended.pop_front())
     }
 
-    /// The program puts no more: the peer comes to the end after what was put and started.
+    /// Ends the stream of this end: the peer reaches its end after all bytes that were put or started.
     pub(crate) fn end(&mut self) {
         self.phase = self.phase.max(Phase::Ended);
     }
 
-    /// The program neither puts nor gets any more. What was put and started is delivered; what comes is dropped.
+    /// Closes this end: no more puts or gets. Puts that were started are delivered; arriving bytes are
+    /// dropped.
     pub(crate) fn close(&mut self) {
         self.phase = self.phase.max(Phase::Closing);
         self.getting.drop_waiting();
     }
 
-    /// The ends do not come together, which both know, and neither writes.
+    /// Gives up a pipe whose ends failed to join. Both ends know it, and neither writes.
     pub(crate) fn refuse(&mut self) {
         self.void = true;
         self.close();
     }
 
-    /// A read or write of this pipe is done.
+    /// Records that a read or write of this pipe is complete.
     pub(crate) fn moved<W: Wire<Memory = M>>(&mut self, wire: &mut W, token: u64) {
         if token & OF_PUT != 0 {
             self.putting.written();
@@ -301,7 +307,7 @@ impl<M> Pipe<M> {
         }
     }
 
-    /// An immediate value of the peer for this pipe.
+    /// Handles an immediate value of the peer for this pipe.
     pub(crate) fn told(&mut self, value: u32) -> Result<(), Lost> {
         match Told::of(value) {
             (Told::Ring, _) => Ok(self.arrivals.told()?),
@@ -311,21 +317,21 @@ impl<M> Pipe<M> {
         }
     }
 
-    /// The peer is lost, and neither it nor the wire touches any memory of the pipe's any more. What has come can be got,
-    /// first by the buffers that wait; the others are given back.
+    /// Handles the loss of the peer. Neither peer nor wire accesses the pipe's memory any more. Waiting
+    /// buffers get the bytes that have arrived; buffers that get none are returned.
     pub(crate) fn lose<W: Wire<Memory = M>>(&mut self, wire: &mut W) -> Vec<(Id, M)> {
         if !std::mem::replace(&mut self.gone, true) {
             wire.release(self.lane, self.offer.key);
             self.to_tell.clear();
         }
-        // What is broken was told already, or is not worth to be.
+        // A protocol error was reported already, or no longer matters.
         let _ = self.turn(wire);
         let mut left = self.putting.abandon(wire, self.lane);
         left.extend(self.getting.abandon(wire, self.lane));
         left
     }
 
-    /// Gives back its memory.
+    /// Frees the pipe's memory.
     pub(crate) fn give_back<W: Wire<Memory = M>>(mut self, wire: &mut W) {
         if !self.gone {
             wire.release(self.lane, self.offer.key);
@@ -335,33 +341,34 @@ impl<M> Pipe<M> {
         wire.give(self.memory);
     }
 
-    /// Who is at the other end.
+    /// Rank at the other end.
     pub fn peer(&self) -> Rank {
         self.lane.peer
     }
 
-    /// What was counted.
+    /// Counters of this end.
     pub fn count(&self) -> Count {
         Count { got: self.getting.got, ..self.post.count }
     }
 
-    /// Whether the next bytes are in a buffer that the peer has kept, for one that the pipe owns to get.
+    /// Returns true if the next bytes are in a buffer of the peer. Only a get into a buffer that the pipe
+    /// owns moves them without a bounce.
     pub(crate) fn is_remote(&self) -> bool {
         self.getting.is_idle() && self.getting.is_remote()
     }
 
-    /// Whether the peer is lost.
+    /// Returns true if the peer is lost.
     pub fn is_gone(&self) -> bool {
         self.gone
     }
 
-    /// Whether something of it waits for the wire or the peer, so that it needs turns.
+    /// Returns true if an operation waits for the wire or the peer, so that the pipe needs progress calls.
     pub fn is_active(&self) -> bool {
         let busy = !self.putting.is_idle() || !self.getting.is_idle();
         busy || self.is_refused() || (self.phase >= Phase::Closing && !self.gone)
     }
 
-    /// Whether the peer waits for something that this end has still to post.
+    /// Returns true if the peer waits for a message that this end has not posted yet.
     pub fn is_needed(&self) -> bool {
         let untold = match self.phase {
             Phase::Open | Phase::Closed => false,
@@ -371,12 +378,13 @@ impl<M> Pipe<M> {
         !self.gone && self.post.is_joined() && (!self.putting.is_idle() || self.is_refused() || untold)
     }
 
-    /// Whether the wire has refused something, so that it is to be tried again.
+    /// Returns true if the wire has refused a request that must be posted again.
     pub fn is_refused(&self) -> bool {
         !self.gone && self.post.is_joined() && (self.post.is_refused() || !self.to_tell.is_empty())
     }
 
-    /// Whether the program has closed it, and the peer has, or is lost, or they have not come together: its memory can be given back.
+    /// Returns true if the pipe's memory can be freed: the program has closed this end, and the peer has
+    /// closed its end, is lost or never joined.
     pub fn is_finished(&self) -> bool {
         let both = self.phase == Phase::Closed && self.peer_closed && !self.is_refused();
         both || ((self.gone || self.void) && self.phase >= Phase::Closing)
@@ -390,7 +398,7 @@ impl<M> Pipe<M> {
         }
     }
 
-    /// Takes control and pointers, and notes which chunks have come.
+    /// Handles control and pointers, and records arrived chunks.
     fn listen<W: Wire<Memory = M>>(&mut self, wire: &mut W) -> Result<(), Lost> {
         while let Some(control) = packet::next_control(wire, &self.memory, &mut self.control_in)? {
             self.heard = true;
@@ -402,7 +410,7 @@ impl<M> Pipe<M> {
                 }
                 Control::Close if self.peer_shut => self.peer_closed = true,
                 Control::Close => {
-                    return Err(Lost::Broken("it has closed its pipe before it said that it gets no more"));
+                    return Err(Lost::Broken("it closed its pipe before it stopped its gets"));
                 }
                 answer => self.putting.answered(wire, &mut self.post, answer)?,
             }
@@ -418,7 +426,7 @@ impl<M> Pipe<M> {
         Ok(())
     }
 
-    /// Whether something has come since this was asked last: bytes, room, or that the peer ends.
+    /// Returns true if bytes, room or the peer's end has arrived since the last call.
     pub(crate) fn take_heard(&mut self) -> bool {
         std::mem::take(&mut self.heard)
     }
@@ -434,7 +442,8 @@ impl<M> Pipe<M> {
         Ok(())
     }
 
-    /// Says that this end gets no more, puts no more, and then that it posts no more, once that is so.
+    /// Queues the messages that this end gets no more, has ended its stream, and posts nothing more, as each
+    /// becomes true.
     fn wind_up(&mut self) {
         if self.gone {
             return;
@@ -460,7 +469,7 @@ impl<M> Pipe<M> {
         if self.gone || !self.post.is_free(wire) {
             return;
         }
-        // The end of the stream comes after its last byte.
+        // The end of the stream must follow its last byte.
         if !self.putting.tell(wire, &mut self.post) {
             return;
         }

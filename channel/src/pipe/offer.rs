@@ -1,28 +1,28 @@
-//! What the ends of a pipe tell each other before they begin, by a message.
+//! Offers that the ends of a pipe exchange by message before they join.
 
 use super::{Config, Step};
 use crate::wire::Key;
 
-/// Bytes of an offer.
+/// Length of an offer in bytes.
 pub const OFFER: usize = 36;
-/// What is told instead by a rank that could not open its end.
+/// Sent instead of an offer by a rank that could not open its end.
 pub const NO_OFFER: [u8; OFFER] = [0; OFFER];
 
-/// Where one end may be written to.
+/// Address and configuration of one end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Offer {
-    /// How the end was opened.
+    /// Configuration of the end.
     pub config: Config,
-    /// Which of the pipes between these two it is, as that rank counts.
+    /// Number of the pipe at the offering rank, among its pipes to the same peer.
     pub number: u8,
-    /// Its memory, on rail 0.
+    /// Key of the end's memory, on rail 0.
     pub key: Key,
 }
 
 const STEPS: [Step; 5] = [Step::Basic, Step::Piggyback, Step::Pipeline, Step::Read, Step::Write];
 
 impl Offer {
-    /// As it goes into a message.
+    /// Encodes the offer as a message.
     pub fn encode(&self) -> [u8; OFFER] {
         let Offer { config, number, key } = self;
         let step = STEPS.iter().position(|step| *step == config.step).expect("all are listed") as u8;
@@ -37,7 +37,7 @@ impl Offer {
         bytes
     }
 
-    /// What bytes of a peer say; none if they are no offer.
+    /// Parses an offer received from a peer; `None` if it is malformed.
     pub fn decode(bytes: &[u8]) -> Option<Offer> {
         let bytes: &[u8; OFFER] = bytes.try_into().ok()?;
         let u32_at = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));

@@ -1,42 +1,42 @@
-//! What stands before the data of a chunk, and in control: checked, as all that a peer writes.
+//! Headers of chunks, and control messages. All bytes from the peer are validated.
 
 use super::CONTROL;
 use crate::error::Lost;
 use crate::ring::{Look, Receiver};
 use crate::wire::{Key, Wire};
 
-/// Bytes before the data of a chunk.
+/// Header bytes before the data of a chunk.
 pub(super) const HEADER: usize = 8;
-/// Bytes of a chunk without data, at most; and of control.
+/// Length of control, and of the longest chunk without data, in bytes.
 pub(super) const LONGEST: usize = 32;
 
-/// What a chunk is.
+/// Type of a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Chunk {
     /// Data follows.
     Data,
-    /// So many bytes may be read by this key.
+    /// `length` bytes may be read by this key.
     Offer { length: u64, key: Key },
-    /// So many bytes are to be written.
+    /// `length` bytes wait to be written.
     Announce { length: u64 },
-    /// So many have been written where the peer wanted them.
+    /// `length` bytes have been written into the peer's buffer.
     Fin { length: u64 },
 }
 
-/// What goes apart from the stream.
+/// A message outside the stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Control {
-    /// What was offered is read.
+    /// The offered bytes were read.
     Ack,
-    /// What was offered or announced is to be copied, from this byte on.
+    /// The offered or announced bytes must be copied, from byte `done` on.
     Refuse { done: u64 },
-    /// So many of the bytes announced may be written here.
+    /// The first `length` of the announced bytes may be written here.
     Clear { length: u64, key: Key },
-    /// The stream has so many bytes, and ends.
+    /// The stream ends after `total` bytes.
     End { total: u64 },
-    /// Nothing more is got, and no memory of the peer's is used.
+    /// The sender gets no more, and accesses no memory of its peer.
     Shut,
-    /// Nothing more is posted.
+    /// The sender posts nothing more.
     Close,
 }
 
@@ -53,7 +53,7 @@ fn word(bytes: &[u8], at: usize) -> u64 {
 }
 
 impl Chunk {
-    /// The bytes, and how many; `freed` rides on them.
+    /// Encodes the header, which carries `freed`; also returns its length in bytes.
     pub fn encode(self, freed: u32) -> ([u8; LONGEST], usize) {
         let (kind, length, key, bytes) = match self {
             Chunk::Data => (1, 0, Key { address: 0, key: 0 }, HEADER),
@@ -64,7 +64,7 @@ impl Chunk {
         (words([u64::from(freed) << 32 | kind, length, key.address, key.key]), bytes)
     }
 
-    /// What the first bytes of a chunk of `total` say, and what rides on it.
+    /// Parses the head of a chunk of `total` bytes. Also returns the `freed` that it carries.
     pub fn decode(head: &[u8], total: usize) -> Result<(Chunk, u32), Lost> {
         let (kind, length) = (word(head, 0) as u32, word(head, 1));
         let key = Key { address: word(head, 2), key: word(head, 3) };
@@ -76,14 +76,14 @@ impl Chunk {
             _ => (Chunk::Data, false),
         };
         if !fits {
-            return Err(Lost::Broken("what stands in its ring is no chunk of a pipe"));
+            return Err(Lost::Broken("its pipe has a malformed chunk"));
         }
         Ok((chunk, (word(head, 0) >> 32) as u32))
     }
 }
 
 impl Control {
-    /// Whether it answers a put of the peer.
+    /// Returns true if the message answers a put of the peer.
     pub fn is_answer(self) -> bool {
         !matches!(self, Control::End { .. } | Control::Shut | Control::Close)
     }
@@ -113,14 +113,14 @@ impl Control {
     }
 }
 
-/// The next control that has come.
+/// The next control message received.
 pub(super) fn next_control<W: Wire>(
     wire: &W,
     memory: &W::Memory,
     ring: &mut Receiver,
 ) -> Result<Option<Control>, Lost> {
     let Some(place) = ring.place() else { return Ok(None) };
-    let broken = Lost::Broken("what stands in the control of its pipe is none");
+    let broken = Lost::Broken("its pipe has a malformed control message");
     let (at, length) = match ring.look(wire.word(memory, CONTROL + place)) {
         Look::Empty => return Ok(None),
         Look::Broken => return Err(broken),

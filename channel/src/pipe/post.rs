@@ -1,10 +1,10 @@
-//! What one end writes to the other's memory: messages of rings with their marks, bytes, and pointers.
+//! Writes from one end to the other's memory: ring messages with their marks, bytes, and pointers.
 
 use super::{Count, Offer};
 use crate::ring::{Marker, Sender};
 use crate::wire::{Busy, Data, Key, Lane, Request, Wire};
 
-/// What an immediate value tells of; it is the pipe's, since its first bit is set.
+/// Subject of an immediate value. Values whose first bit is set belong to pipes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Told {
     Ring,
@@ -13,7 +13,7 @@ pub(super) enum Told {
     Tail,
 }
 
-/// The bits of a pointer that an immediate value has.
+/// Number of pointer bits in an immediate value.
 const BITS: u32 = 21;
 
 impl Told {
@@ -23,18 +23,18 @@ impl Told {
         1 << 31 | (self as u32) << 29 | u32::from(number) << BITS | value as u32 & ((1 << BITS) - 1)
     }
 
-    /// What a value tells of, and the low bits of a pointer.
+    /// Subject of a value, and the low bits of the pointer in it.
     pub fn of(value: u32) -> (Told, u32) {
         (Told::ALL[(value >> 29 & 3) as usize], value & ((1 << BITS) - 1))
     }
 }
 
-/// Which pipe of a peer an immediate value is for; none if it is for none.
+/// Number of the peer's pipe that an immediate value is for; `None` if it is not for a pipe.
 pub(crate) fn number_of(immediate: u32) -> Option<u8> {
     (immediate >> 31 == 1).then_some((immediate >> BITS) as u8)
 }
 
-/// What a pointer is, by the low bits that were told; `known`, if that is newer.
+/// The full pointer for the low bits received, or `known` if that is newer.
 pub(super) fn extend(known: u64, bits: u64) -> u64 {
     let more = bits.wrapping_sub(known) & ((1 << BITS) - 1);
     if more <= 1 << (BITS - 1) { known + more } else { known }
@@ -42,12 +42,13 @@ pub(super) fn extend(known: u64, bits: u64) -> u64 {
 
 pub(super) struct Post {
     pub lane: Lane,
-    /// The peer's memory, and its number of this pipe, once it has told them.
+    /// Key of the peer's memory and the peer's number of this pipe, once its offer has arrived.
     to: Option<(Key, u8)>,
     marker: Marker,
-    /// Pointers are words in memory; else they ride in immediate values.
+    /// True if pointers are words in memory; otherwise immediate values carry them.
     pub words: bool,
-    /// The mark of the last message, which the wire has refused. Nothing goes before it.
+    /// Offset and mark of the last message, if the wire has refused the mark. It must be posted before
+    /// anything else.
     mark: Option<(usize, u64)>,
     refused: bool,
     pub count: Count,
@@ -62,7 +63,7 @@ impl Post {
         self.to = Some((offer.key, offer.number));
     }
 
-    /// Nothing is posted any more.
+    /// Notes that nothing more is posted.
     pub fn leave<W: Wire>(&mut self, wire: &mut W) {
         if let Some((key, _)) = self.to.take() {
             wire.leave(self.lane, key);
@@ -73,7 +74,7 @@ impl Post {
         self.to.is_some()
     }
 
-    /// Whether something may be posted: a mark that was refused goes first.
+    /// Returns true if a request may be posted. Posts a refused mark first.
     pub fn is_free<W: Wire>(&mut self, wire: &mut W) -> bool {
         self.refused = false;
         if self.to.is_none() {
@@ -92,12 +93,12 @@ impl Post {
         self.refused || self.mark.is_some()
     }
 
-    /// The wire has refused a read or write.
+    /// Records that the wire has refused a read or write.
     pub fn refuse(&mut self) {
         self.refused = true;
     }
 
-    /// Posts a message of a ring that begins at `base`. False if it has no slot, or the wire refuses.
+    /// Posts a message in the ring at offset `base`. `false` if no slot is free or the wire refuses.
     pub fn message<W: Wire>(
         &mut self,
         wire: &mut W,
@@ -124,12 +125,12 @@ impl Post {
         true
     }
 
-    /// Writes bytes, of which a pointer tells later.
+    /// Writes bytes that a pointer will report later.
     pub fn bytes<W: Wire>(&mut self, wire: &mut W, at: usize, body: Data<'_, W::Memory>) -> bool {
         self.mark.is_none() && self.put(wire, at, &[], body, None, None).is_ok()
     }
 
-    /// Tells a pointer.
+    /// Reports a pointer.
     pub fn value<W: Wire>(&mut self, wire: &mut W, what: Told, at: usize, value: u64) -> bool {
         let immediate = (!self.words).then_some((what, value));
         let told = self.mark.is_none() && self.put(wire, at, &[], Data::None, Some(value), immediate).is_ok();

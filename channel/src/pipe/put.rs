@@ -1,4 +1,4 @@
-//! The half that puts.
+//! The sending half of a pipe.
 
 use super::packet::{Chunk, Control};
 use super::post::{Post, Told, extend};
@@ -11,24 +11,24 @@ use std::collections::VecDeque;
 
 pub(super) struct Putting<M> {
     way: Way,
-    /// Buffers that the pipe owns, in order; the first is under way.
+    /// Buffers that the pipe owns, in order; the first is in flight.
     puts: VecDeque<Put<M>>,
-    /// The peer's answer to what of the first is announced.
+    /// The peer's answer about the announced bytes of the first buffer.
     answer: Option<Control>,
-    /// Bytes of the stream.
+    /// Bytes of the stream sent so far.
     sent: u64,
-    /// The peer was told of the end.
+    /// True if the end of the stream was reported to the peer.
     over: bool,
-    /// The peer has closed its end.
+    /// True if the peer has closed its end.
     closed: bool,
     pub ended: VecDeque<Outcome<M>>,
 }
 
-/// The peer's ring, as this end knows it.
+/// The peer's ring, as known to this end.
 enum Way {
-    /// Pointers count the bytes since the beginning.
+    /// Pointers count bytes since the start of the stream.
     Bytes { size: u64, chunk: usize, head: u64, told: u64, tail: u64, staging: Vec<u8> },
-    /// With a staging if all of a put is copied before any is written.
+    /// Uses `staging` if all of a put is copied before any of it is written.
     Chunks { ring: Sender, payload: usize, freed: u64, staging: Option<Vec<u8>> },
 }
 
@@ -36,12 +36,12 @@ struct Put<M> {
     id: Id,
     memory: M,
     length: usize,
-    /// Bytes that are done with.
+    /// Bytes already moved.
     at: usize,
     how: How,
 }
 
-/// How a buffer goes; with its own key.
+/// State of a buffer, with the key of its memory.
 #[derive(Clone, Copy)]
 enum How {
     New,
@@ -50,7 +50,8 @@ enum How {
     Offered(Key),
     Announcing(Key),
     Announced(Key),
-    /// `length` bytes; the chunk that says so was posted; the write is done.
+    /// `length`: bytes of the write. `fin`: whether its FIN was posted. `done`: whether the write is
+    /// complete.
     Writing {
         key: Key,
         length: usize,
@@ -59,10 +60,10 @@ enum How {
     },
 }
 
-const NO_ANSWER: Lost = Lost::Broken("it answers a put that is not under way");
+const NO_ANSWER: Lost = Lost::Broken("it answered a put that is not in flight");
 
 impl<M> Putting<M> {
-    /// None if there is no memory.
+    /// The sending half; `None` if memory is exhausted.
     pub fn new(config: &Config) -> Option<Putting<M>> {
         let shape = config.shape();
         let (size, chunk) = (shape.size() as u64, config.chunk as usize);
@@ -78,7 +79,7 @@ impl<M> Putting<M> {
         Some(Putting { way, puts, answer: None, sent: 0, over: false, closed: false, ended })
     }
 
-    /// Whether no buffer is under way.
+    /// Returns true if no buffer is in flight.
     pub fn is_idle(&self) -> bool {
         self.puts.is_empty()
     }
@@ -87,12 +88,12 @@ impl<M> Putting<M> {
         self.over
     }
 
-    /// How long the stream was, the first time.
+    /// Length of the stream at its end; `None` after the first call.
     pub fn over(&mut self) -> Option<u64> {
         (!std::mem::replace(&mut self.over, true)).then_some(self.sent)
     }
 
-    /// Copies what goes now; `freed` rides on it.
+    /// Copies and posts as many bytes as possible now. The chunks carry `freed`.
     pub fn copy<W: Wire<Memory = M>>(&mut self, wire: &mut W, post: &mut Post, freed: u32, data: Data<'_, M>) -> usize {
         let moved = self.way.copy(wire, post, freed, data);
         self.sent += moved as u64;
@@ -103,7 +104,7 @@ impl<M> Putting<M> {
         self.puts.push_back(Put { id, memory, length, at: 0, how: How::New });
     }
 
-    /// Goes on with the buffers. Whether a chunk was posted, on which `freed` rode.
+    /// Advances the buffers. Returns whether a chunk that carries `freed` was posted.
     pub fn turn<W: Wire<Memory = M>>(
         &mut self,
         wire: &mut W,
@@ -155,7 +156,7 @@ impl<M> Putting<M> {
                         Some(_) => return Err(NO_ANSWER),
                     };
                     if length == 0 || length > (put.length - put.at) as u64 {
-                        return Err(Lost::Broken("it wants other bytes of a put than there are"));
+                        return Err(Lost::Broken("it requested an invalid number of bytes of a put"));
                     }
                     let length = length as usize;
                     let from = Part { memory: &put.memory, at: put.at, length };
@@ -166,7 +167,7 @@ impl<M> Putting<M> {
                     self.answer = None;
                     put.how = How::Writing { key, length, fin: false, done: false };
                 }
-                // It goes by the same lane as the write, and so comes after it.
+                // The FIN uses the lane of the write, and so follows it.
                 How::Writing { key, length, fin: false, done } => {
                     if !self.way.chunk(wire, post, freed, Chunk::Fin { length: length as u64 }) {
                         break;
@@ -192,7 +193,7 @@ impl<M> Putting<M> {
         Ok(rode)
     }
 
-    /// What the peer says of the first buffer.
+    /// Handles the peer's answer about the first buffer.
     pub fn answered<W: Wire<Memory = M>>(
         &mut self,
         wire: &mut W,
@@ -213,7 +214,7 @@ impl<M> Putting<M> {
                 self.sent += done;
                 (put.at, put.how) = (done as usize, How::Copied);
             }
-            // Perhaps before this end knows that what was written before is there.
+            // The answer may arrive before this end knows that the last write is complete.
             (Control::Clear { .. } | Control::Refuse { .. }, How::Announced(_) | How::Writing { .. })
                 if self.answer.is_none() =>
             {
@@ -224,16 +225,16 @@ impl<M> Putting<M> {
         Ok(())
     }
 
-    /// The write of the first buffer is done.
+    /// Records that the write of the first buffer is complete.
     pub fn written(&mut self) {
         if let Some(Put { how: How::Writing { done, .. }, .. }) = self.puts.front_mut() {
             *done = true;
         }
     }
 
-    /// The peer has told its tail, or the low bits of it. Whether that is new.
+    /// Applies the peer's tail pointer, or its low bits. Returns whether it is new.
     pub fn tail(&mut self, value: u64, low: bool) -> Result<bool, Lost> {
-        let beyond = Lost::Broken("a tail pointer in its pipe that it cannot have");
+        let beyond = Lost::Broken("a tail pointer of its pipe is out of range");
         match &mut self.way {
             Way::Bytes { head, tail, .. } => {
                 let value = if low { extend(*tail, value) } else { value };
@@ -249,11 +250,11 @@ impl<M> Putting<M> {
         }
     }
 
-    /// So many chunks were freed, in the low bits that ride on one.
+    /// Applies the low bits of the count of freed chunks, as carried by a chunk.
     pub fn freed(&mut self, low: u32) -> Result<(), Lost> {
         let Way::Chunks { freed, .. } = &self.way else { return Ok(()) };
         let more = low.wrapping_sub(*freed as u32);
-        // Older ones say nothing new.
+        // Older values are ignored.
         if more < 1 << 31 {
             self.freed_to(*freed + u64::from(more))?;
         }
@@ -265,7 +266,7 @@ impl<M> Putting<M> {
             && value > *freed
         {
             if value - *freed > u64::from(ring.flying()) {
-                return Err(Lost::Broken("a tail pointer in its pipe that it cannot have"));
+                return Err(Lost::Broken("a tail pointer of its pipe is out of range"));
             }
             ring.freed(value as u32)?;
             *freed = value;
@@ -274,12 +275,12 @@ impl<M> Putting<M> {
         Ok(false)
     }
 
-    /// Tells the head pointer, if that is not told yet. False if the wire refuses.
+    /// Reports the head pointer, unless it was reported. `false` if the wire refuses.
     pub fn tell<W: Wire<Memory = M>>(&mut self, wire: &mut W, post: &mut Post) -> bool {
         self.way.tell(wire, post)
     }
 
-    /// The peer gets no more: it has said so, and uses no memory of this end's.
+    /// Ends the waiting puts. The peer has reported that it gets no more and accesses no memory of this end.
     pub fn close<W: Wire<Memory = M>>(&mut self, wire: &mut W, lane: Lane) {
         self.closed = true;
         let kept = usize::from(matches!(self.puts.front(), Some(Put { how: How::Writing { .. }, .. })));
@@ -289,7 +290,7 @@ impl<M> Putting<M> {
         }
     }
 
-    /// Nobody touches memory of the puts any more: they are given back.
+    /// Returns the buffers of all puts. No peer or adapter accesses them any more.
     pub fn abandon<W: Wire<Memory = M>>(&mut self, wire: &mut W, lane: Lane) -> Vec<(Id, M)> {
         let puts = std::mem::take(&mut self.puts).into_iter();
         puts.map(|put| {
@@ -307,18 +308,18 @@ impl<M> Putting<M> {
     }
 }
 
-/// Whether and how a buffer goes without a copy.
+/// Chooses how a buffer moves: in place or copied.
 fn choose<W: Wire>(wire: &mut W, post: &mut Post, config: &Config, put: &Put<W::Memory>) -> How {
     let lane = post.lane;
     let Rail { read, write, kind, .. } = wire.rails(wire.is_near(lane.peer))[0];
-    // What is told of a write comes behind it.
+    // A FIN must follow its write in order, which datagrams do not guarantee.
     let write = write && kind != RailKind::Datagram;
     let long = put.length >= (config.zero_copy_from as usize).max(1);
     let offer: fn(Key) -> How = How::Offering;
     let how = match config.step {
         Step::Read if read => offer,
         Step::Write if write => How::Announcing,
-        // By what the rail does, if it does not do what was chosen.
+        // The rail does not support the chosen step; use the other one.
         Step::Read if write => How::Announcing,
         Step::Write if read => offer,
         _ => return How::Copied,
@@ -345,7 +346,7 @@ impl How {
     }
 }
 
-/// Memory that a put is copied to before it is written.
+/// Allocates staging memory, into which a put is copied before it is written.
 fn staging(length: usize) -> Option<Vec<u8>> {
     let mut staging = Vec::new();
     staging.try_reserve_exact(length).ok()?;
@@ -353,7 +354,7 @@ fn staging(length: usize) -> Option<Vec<u8>> {
     Some(staging)
 }
 
-/// Copies these bytes there.
+/// Copies `data` into staging memory.
 fn stage<'s, W: Wire>(wire: &W, data: Data<'_, W::Memory>, staging: &'s mut [u8]) -> Data<'s, W::Memory> {
     let there = &mut staging[..data.length()];
     match data {

@@ -1,9 +1,9 @@
-//! Memory whose bytes are said, not stored, so that messages of megabytes cost nothing.
+//! Simulated memory, whose bytes are described rather than stored: messages of megabytes cost nothing.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// A handle on memory of the simulator; a copy of it is the same memory.
+/// Handle on simulated memory. A clone refers to the same memory.
 #[derive(Debug, Clone)]
 pub struct Memory {
     bytes: Rc<RefCell<Vec<Run>>>,
@@ -11,7 +11,7 @@ pub struct Memory {
     pub(super) is_slot: bool,
 }
 
-/// A stretch of bytes that are said together.
+/// A run of bytes with one description.
 #[derive(Debug, Clone)]
 pub(super) struct Run {
     at: usize,
@@ -22,13 +22,13 @@ pub(super) struct Run {
 #[derive(Debug, Clone)]
 enum What {
     Zero,
-    /// Bytes of message `seed`, from this one on.
+    /// Bytes of message `seed`, from this offset on.
     Pattern(u64, usize),
     Bytes(Rc<[u8]>, usize),
 }
 
 impl What {
-    /// The same from `by` bytes later on.
+    /// The same content from `by` bytes later on.
     fn skip(&self, by: usize) -> What {
         match self {
             What::Zero => What::Zero,
@@ -55,17 +55,17 @@ impl What {
 }
 
 impl Memory {
-    /// All bytes are 0.
+    /// Memory filled with zeros.
     pub fn zero(length: usize) -> Memory {
         Memory::of(length, What::Zero)
     }
 
-    /// The bytes of message `seed`.
+    /// Memory filled with the bytes of message `seed`.
     pub fn pattern(seed: u64, length: usize) -> Memory {
         Memory::of(length, What::Pattern(seed, 0))
     }
 
-    /// Copies of these bytes.
+    /// Memory with a copy of these bytes.
     pub fn bytes(bytes: &[u8]) -> Memory {
         Memory::of(bytes.len(), What::Bytes(bytes.into(), 0))
     }
@@ -75,17 +75,17 @@ impl Memory {
         Memory { bytes: Rc::new(RefCell::new(runs)), length, is_slot: false }
     }
 
-    /// Its length in bytes.
+    /// Length in bytes.
     pub fn len(&self) -> usize {
         self.length
     }
 
-    /// Whether it has no bytes.
+    /// Returns true if the length is 0.
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// Whose message the first `length` bytes are the beginning of; `None` if of none, or of several.
+    /// Seed of the message that the first `length` bytes begin; `None` if they match no single message.
     pub fn whose(&self, length: usize) -> Option<u64> {
         match self.slice(0, length)[..] {
             [Run { what: What::Pattern(seed, 0), .. }] => Some(seed),
@@ -93,12 +93,12 @@ impl Memory {
         }
     }
 
-    /// Overwrites all of it, as a program does with memory that is its own again.
+    /// Overwrites all bytes, as a program may do with memory that belongs to it again.
     pub fn spoil(&self) {
         self.write(0, &[Run { at: 0, length: self.length, what: What::Zero }]);
     }
 
-    /// Changes a bit.
+    /// Flips one bit.
     pub(super) fn flip(&self, bit: usize) {
         let mut byte = [0];
         self.read(bit / 8, &mut byte);
@@ -116,7 +116,7 @@ impl Memory {
         Rc::ptr_eq(&self.bytes, &other.bytes)
     }
 
-    /// What stands there, counted from there.
+    /// The runs of a range, with offsets relative to it.
     pub(super) fn slice(&self, at: usize, length: usize) -> Vec<Run> {
         assert!(at + length <= self.length, "{length} bytes from {at} on are not in memory of {}", self.length);
         let runs = self.bytes.borrow();
@@ -134,7 +134,7 @@ impl Memory {
         slice
     }
 
-    /// Writes what a slice gave.
+    /// Writes runs returned by [`slice`](Self::slice).
     pub(super) fn write(&self, at: usize, slice: &[Run]) {
         let length: usize = slice.iter().map(|run| run.length).sum();
         assert!(at + length <= self.length, "{length} bytes from {at} on are not in memory of {}", self.length);
@@ -160,7 +160,7 @@ impl Memory {
             let by = at + length - after.at;
             push(Run { at: at + length, length: end - at - length, what: after.what.skip(by) });
         }
-        // What stood just before may go on in what was written.
+        // Merge the run before with the start of the written runs where they are contiguous.
         if first > 0 && new[0].what.follows(&runs[first - 1]) {
             let head = new.remove(0);
             runs[first - 1].length += head.length;
@@ -169,7 +169,7 @@ impl Memory {
     }
 }
 
-/// Bytes as a slice, from place `at` on.
+/// One run of `bytes` at offset `at`.
 pub(super) fn said(bytes: &[u8], at: usize) -> Vec<Run> {
     if bytes.is_empty() {
         return Vec::new();
@@ -177,14 +177,14 @@ pub(super) fn said(bytes: &[u8], at: usize) -> Vec<Run> {
     vec![Run { at, length: bytes.len(), what: What::Bytes(bytes.into(), 0) }]
 }
 
-/// One slice behind another.
+/// Concatenates two slices.
 pub(super) fn chain(mut first: Vec<Run>, second: Vec<Run>) -> Vec<Run> {
     let at = length(&first);
     first.extend(second.into_iter().map(|run| Run { at: run.at + at, ..run }));
     first
 }
 
-/// Cuts a slice in two.
+/// Splits a slice in two.
 pub(super) fn cut(slice: &[Run], at: usize) -> (Vec<Run>, Vec<Run>) {
     let (mut first, mut second) = (Vec::new(), Vec::new());
     for run in slice {

@@ -1,5 +1,5 @@
-//! Jobs of 2 to thousands of ranks in virtual time: the engines that ship, on a network that delays, tears and refuses
-//! by a seed. The same seed gives the same run.
+//! Simulation of jobs of 2 to thousands of ranks in virtual time. It runs the production engines on a network
+//! that delays, tears and refuses requests by a seed. The same seed gives the same run.
 
 mod memory;
 mod net;
@@ -19,60 +19,62 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::rc::Rc;
 
-/// What the network is like. Times are nanoseconds.
+/// Properties of the simulated network. Times are in nanoseconds.
 #[derive(Debug, Clone)]
 pub struct Conditions {
-    /// The rails of every rank, those of its host among them.
+    /// Rails of every rank, including those to peers on its host.
     pub rails: Vec<Rail>,
-    /// How long a request is under way, beside the time for its bytes.
+    /// Latency of a request, without the time for its bytes.
     pub latency: Range<u64>,
-    /// Picoseconds for each byte on a lane.
+    /// Transfer time on a lane, in picoseconds per byte.
     pub picoseconds: u64,
-    /// How many times as many on some rails; 1 on those that it does not have.
+    /// Factor on that time for each rail; 1 for rails beyond the list.
     pub slower: Vec<u64>,
-    /// How long each end works to make a lane of [`RailKind::Connection`], one after the other.
+    /// Time that each end spends to make a lane of [`RailKind::Connection`]. A rank makes one lane at a time.
     pub connecting: u64,
-    /// Queues of a rank for datagrams, which work side by side and are taken in turn, and how long one works on a request before its bytes
-    /// are on the lane.
+    /// Number of a rank's datagram queues, which work in parallel and are used in turn, and the time that a
+    /// queue spends on each request before its bytes are sent.
     pub queues: (usize, u64),
-    /// How long a rank takes to notice what comes.
+    /// Delay until a rank notices an arrival.
     pub pause: Range<u64>,
-    /// Requests on a lane at once.
+    /// Most requests in flight on a lane.
     pub depth: usize,
-    /// Receive slots of a rank, for all its peers.
+    /// Receive slots of a rank, shared by all its peers.
     pub slots: usize,
-    /// Bytes that a rank can take at once, for messages and rings.
+    /// Memory that a rank can allocate for messages and rings, in bytes.
     pub memory: usize,
-    /// Of a thousand requests so many are refused for no reason.
+    /// Requests refused as busy at random, per thousand.
     pub busy: u32,
-    /// Of a thousand registrations so many fail.
+    /// Registrations that fail at random, per thousand.
     pub unregistered: u32,
-    /// Of a thousand messages that are offered so many would be [sent faster](Wire::may_send_faster).
+    /// Offered messages that would be [sent faster](Wire::may_send_faster), per thousand.
     pub sent_faster: u32,
-    /// Windows of a rank at once; see [`Wire::open_window`].
+    /// Most open windows of a rank; see [`Wire::open_window`].
     pub windows: usize,
-    /// Puts become visible in pieces.
+    /// True if puts become visible in pieces.
     pub torn: bool,
-    /// Ranks of a host, who have the rails of [`RailKind::Memory`] between them and nothing else; 0 if no rail is of that kind.
+    /// Number of ranks on a host. They share the rails of [`RailKind::Memory`] and no others. 0 if no rail is
+    /// of that kind.
     pub host: Rank,
-    /// What all ranks have for those of their host, if it is not what they have for the others: see [`Engine::with_near`].
+    /// Configuration for peers on the same host, if it differs from that for other peers; see
+    /// [`Engine::with_near`].
     pub near: Option<Config>,
-    /// What becomes of sends by rails of [`RailKind::Datagram`].
+    /// Faults of sends on rails of [`RailKind::Datagram`].
     pub faults: Option<Faults>,
 }
 
-/// What becomes of datagrams, of a thousand each. One that finds no slot is lost as well.
+/// Faults of datagrams, per thousand of each. A datagram that finds no slot is lost as well.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Faults {
-    /// Are lost.
+    /// Datagrams lost.
     pub lost: u32,
-    /// Come twice.
+    /// Datagrams duplicated.
     pub doubled: u32,
-    /// Come later than others that were sent after them.
+    /// Datagrams delayed beyond later ones.
     pub late: u32,
-    /// By how many nanoseconds.
+    /// Delay of such datagrams, in nanoseconds.
     pub delay: Range<u64>,
-    /// Have a bit that has changed, in the slot that they came to.
+    /// Datagrams with one bit flipped in the receiver's slot.
     pub flipped: u32,
 }
 
@@ -119,7 +121,7 @@ pub struct Sim<W: Wire<Memory = Memory> = SimWire> {
 }
 
 impl Sim {
-    /// A job of so many ranks, all with this configuration.
+    /// A job of `ranks` ranks, all with the same configuration.
     pub fn new(seed: u64, ranks: Rank, conditions: Conditions, config: &Config) -> Result<Sim, Misconfigured> {
         Sim::of(seed, conditions, vec![config.clone(); ranks as usize])
     }
@@ -131,7 +133,7 @@ impl Sim {
 }
 
 impl<W: Wire<Memory = Memory>> Sim<W> {
-    /// A job of ranks with these configurations, and with wires that are made of those of the network.
+    /// A job of ranks with these configurations, whose wires are made by `over` from those of the network.
     ///
     /// ```
     /// use transom_channel::delivery::{Delivery, Settings};
@@ -172,27 +174,28 @@ impl<W: Wire<Memory = Memory>> Sim<W> {
         Ok(Sim { net, engines, stopped: vec![false; ranks as usize] })
     }
 
-    /// The channel of a rank. What is called there is noticed by [`step`](Self::step) after a [`wake`](Self::wake).
+    /// The engine of a rank. After calls on it, a [`wake`](Self::wake) is needed for [`step`](Self::step) to
+    /// run it.
     pub fn engine(&mut self, rank: Rank) -> &mut Engine<W> {
         &mut self.engines[rank as usize]
     }
 
-    /// How many registrations a rank has.
+    /// Number of registrations that a rank has.
     pub fn registrations(&self, rank: Rank) -> usize {
         self.net.borrow().ranks[rank as usize].keys.len()
     }
 
-    /// How many windows a rank has open.
+    /// Number of windows that a rank has open.
     pub fn windows(&self, rank: Rank) -> usize {
         self.net.borrow().ranks[rank as usize].windows.len()
     }
 
-    /// How many requests a rank has posted, by rails.
+    /// Number of requests that a rank has posted, by rail.
     pub fn posts(&self, rank: Rank) -> [u64; RAILS] {
         self.traffic(rank).map(|traffic| traffic.all().requests)
     }
 
-    /// What a rank has posted, by rails.
+    /// Requests and bytes that a rank has posted, by rail.
     ///
     /// ```
     /// use transom_channel::sim::{Conditions, Memory, Sim};
@@ -212,24 +215,24 @@ impl<W: Wire<Memory = Memory>> Sim<W> {
         self.net.borrow().ranks[rank as usize].traffic
     }
 
-    /// What became of sends to a rank.
+    /// Statistics of sends that arrived at a rank.
     pub fn arrivals(&self, rank: Rank) -> Arrivals {
         self.net.borrow().ranks[rank as usize].arrivals
     }
 
-    /// Virtual nanoseconds since the start.
+    /// Virtual time since the start, in nanoseconds.
     pub fn now(&self) -> u64 {
         self.net.borrow().now
     }
 
-    /// Gives a rank a turn in so many nanoseconds, if it has none sooner.
+    /// Schedules progress of a rank after `after` nanoseconds, unless an earlier one is scheduled.
     pub fn wake(&mut self, rank: Rank, after: u64) {
         let mut net = self.net.borrow_mut();
         let at = net.now + after;
         net.turn(rank, at);
     }
 
-    /// The next rank that has a turn makes progress; `None` if nothing is under way any more.
+    /// Runs the next scheduled rank's progress; `None` if nothing is in flight any more.
     pub fn step(&mut self) -> Option<Rank> {
         let rank = self.net.borrow_mut().next_turn()?;
         if !self.stopped[rank as usize] {
@@ -247,20 +250,21 @@ impl<W: Wire<Memory = Memory>> Sim<W> {
         Some(rank)
     }
 
-    /// From now on a rail is so many times as slow as [`Conditions::picoseconds`] says, for all.
+    /// Makes a rail slower than [`Conditions::picoseconds`] by a factor, from now on and for all ranks.
     pub fn slow_down(&mut self, rail: usize, times: u64) {
         let slower = &mut self.net.borrow_mut().conditions.slower;
         slower.resize(slower.len().max(rail + 1), 1);
         slower[rail] = times;
     }
 
-    /// From now on a rail passes nothing between ranks, or does again, for all. Ranks are told within 0.1 ms; what had taken effect and was
-    /// not told done is told neither.
+    /// Cuts a rail between all ranks, or restores it. Ranks are notified within 0.1 ms. Requests that took
+    /// effect without a reported completion are never reported.
     pub fn cut(&mut self, rail: usize, cut: bool) {
         self.net.borrow_mut().darken(rail, cut);
     }
 
-    /// From now on a rail loses every datagram, where there are [faults](Conditions::faults), or does no more. Nobody is told.
+    /// Makes a rail lose every datagram silently, or ends that. Applies only with
+    /// [faults](Conditions::faults).
     ///
     /// ```
     /// use transom_channel::delivery::{Delivery, Settings};
@@ -288,18 +292,18 @@ impl<W: Wire<Memory = Memory>> Sim<W> {
         self.net.borrow_mut().mute[rail] = mute;
     }
 
-    /// Windows of two ranks have a connection between them, for as long as the job lasts.
+    /// Makes a connection between the windows of two ranks, which lasts as long as the job.
     pub fn connect_windows(&mut self, a: Rank, b: Rank) {
         self.net.borrow_mut().windows.extend([(a, b), (b, a)]);
     }
 
-    /// The rank makes no progress until it is started again. It is not dead: what is sent to it waits.
+    /// Stops progress of a rank, or restarts it. A stopped rank is alive: messages to it wait.
     pub fn stop(&mut self, rank: Rank, stopped: bool) {
         self.stopped[rank as usize] = stopped;
         self.wake(rank, 0);
     }
 
-    /// The rank dies; the others learn of it by and by.
+    /// Kills a rank; the other ranks are notified after some delay.
     pub fn kill(&mut self, rank: Rank) {
         self.stopped[rank as usize] = true;
         self.net.borrow_mut().kill(rank);

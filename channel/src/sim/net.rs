@@ -1,4 +1,4 @@
-//! The network of a simulated job: lanes, in virtual time.
+//! The network of a simulated job: lanes in virtual time.
 
 use super::memory::{self, Memory, Run};
 use super::{Arrivals, Conditions, Faults, Traffic};
@@ -14,36 +14,36 @@ pub(super) struct Net {
     heap: BinaryHeap<Reverse<(u64, u64, Happening)>>,
     happened: u64,
     pub lanes: BTreeMap<(Rank, Rank, usize), Flights>,
-    /// A rank, and one that its windows, or the other's, have a connection with.
+    /// Ordered pairs of ranks whose windows have a connection.
     pub windows: BTreeSet<(Rank, Rank)>,
-    /// Rails that pass nothing.
+    /// Rails that are cut.
     dark: [bool; RAILS],
-    /// Rails that lose all datagrams, of which nobody is told.
+    /// Rails that lose all datagrams without notification.
     pub mute: [bool; RAILS],
-    /// Pairs that are to be connected by a rail, once it passes and both have taken back what they had.
+    /// Pairs to be connected on a rail once it passes requests and both ends have drained their old lanes.
     waiting: BTreeSet<(Rank, Rank, usize)>,
-    /// Datagrams under way: from, to, and rail.
+    /// Datagrams in flight: sender, receiver, rail and content.
     datagrams: BTreeMap<u64, (Rank, Rank, usize, Thrown)>,
     pub keys: u64,
 }
 
-/// What the network keeps of a rank.
+/// State of one rank in the network.
 #[derive(Default)]
 pub(super) struct Place {
-    /// Events, each with the lane that it is of.
+    /// Events to poll, each with its lane.
     pub inbox: VecDeque<(Lane, Event<Memory>)>,
     pub dead: bool,
     pub turn_at: Option<u64>,
-    /// Slots that have arrived and are not given back.
+    /// Number of slots that have arrived and were not given back.
     pub slots: usize,
     pub keys: BTreeMap<u64, Keyed>,
     pub windows: BTreeMap<u64, Opened>,
-    /// By rails.
+    /// Indexed by rail.
     pub traffic: [Traffic; RAILS],
     pub arrivals: Arrivals,
-    /// Until when it makes connections.
+    /// Time until which the rank is busy making connections.
     connecting: u64,
-    /// Until when each of its queues for datagrams works; the first is the one whose turn it is.
+    /// Time until which each datagram queue is busy; the first is the next to use.
     pub queues: VecDeque<u64>,
 }
 
@@ -51,13 +51,14 @@ pub(super) struct Place {
 pub(super) struct Keyed {
     pub memory: Memory,
     pub rail: usize,
-    /// Whose ring it is. Another peer that guesses the key is refused, as where rings are mapped; an adapter would let it write.
+    /// Peer whose ring it is. Other peers that guess the key are refused, as where rings are mapped; an
+    /// adapter would accept them.
     pub ring_of: Option<Rank>,
-    /// What was left beside it.
+    /// Words published beside the ring.
     pub published: [u64; 2],
 }
 
-/// A window, and which piece each of its receives has taken.
+/// A window, and the pieces that its receives have taken, in order.
 pub(super) struct Opened {
     pub lane: Lane,
     pub memory: Memory,
@@ -65,11 +66,11 @@ pub(super) struct Opened {
     pub came: Vec<u8>,
 }
 
-/// What a datagram brings.
+/// Content of a datagram.
 #[derive(Clone)]
 pub(super) enum Thrown {
     Send(Vec<Run>),
-    /// What stands there when it comes, by the key of a window.
+    /// A piece for the window of key `to`. Its bytes are read on arrival.
     Piece {
         from: Memory,
         at: usize,
@@ -84,23 +85,23 @@ pub(super) struct Flights {
     pub queue: VecDeque<Flight>,
     pub free_at: u64,
     pub due: u64,
-    /// Tells lanes of a pair apart that were there one after the other.
+    /// Distinguishes successive lanes of a pair.
     pub generation: u64,
-    /// Since when it passes nothing.
+    /// Time since which the lane passes nothing.
     pub dark: Option<u64>,
-    /// What has taken effect, and until when this end does not know that.
+    /// Requests that took effect, and the time until which this end does not know it.
     landed: VecDeque<(u64, Left<Memory>)>,
 }
 
 pub(super) struct Flight {
     pub due: u64,
-    /// As it was posted.
+    /// The request as posted.
     pub whole: Option<Left<Memory>>,
     pub what: Flying,
 }
 
 pub(super) enum Flying {
-    /// Is thrown, and stands in no queue; and what is told once it has gone.
+    /// A datagram, never queued on a lane, and the token to complete once it is sent.
     Datagram(Thrown, Option<u64>),
     Send(Vec<Run>),
     /// Pieces that become visible one after the other.
@@ -129,11 +130,11 @@ pub(super) enum Flying {
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Happening {
-    /// From, to, the rail, and the generation of the lane.
+    /// The next request of a lane takes effect: sender, receiver, rail and generation of the lane.
     Head(Rank, Rank, usize, u64),
     Datagram(u64),
     Turn(Rank),
-    /// To a rank, of a peer, on a rail: which of the events below.
+    /// Notification of a rank about a peer, on a rail.
     Told(Rank, Rank, usize, Told),
 }
 
@@ -141,7 +142,7 @@ pub(super) enum Happening {
 pub(super) enum Told {
     Died,
     Unreachable,
-    /// By the lane of that generation, as below.
+    /// Generation of the lane, also last in the two variants below.
     Up(u64),
     Done(u64, u64),
     Cut(u64),
@@ -166,7 +167,7 @@ impl Net {
         }
     }
 
-    /// Goes on until a rank has its turn; `None` if nothing is under way any more.
+    /// Runs the network until a rank's turn; `None` if nothing is in flight any more.
     pub fn next_turn(&mut self) -> Option<Rank> {
         loop {
             let Reverse((at, _, happening)) = self.heap.pop()?;
@@ -176,7 +177,7 @@ impl Net {
                 Happening::Datagram(number) => self.drop_in(number),
                 Happening::Turn(rank) => {
                     let place = &mut self.ranks[rank as usize];
-                    // Of several turns that were asked for only the earliest counts.
+                    // Only the earliest requested turn counts.
                     if place.turn_at.take_if(|turn| *turn == at).is_some() && !place.dead {
                         return Some(rank);
                     }
@@ -186,7 +187,7 @@ impl Net {
                     let event = match told {
                         Told::Died => Event::Failed(lane, Why::Died),
                         Told::Unreachable => Event::Failed(lane, Why::Unreachable),
-                        // Lanes that have ended tell no more of what was posted on them.
+                        // A lane that has ended reports no further completions.
                         Told::Up(generation) if self.passes((rank, peer, rail), generation) => Event::Up(lane),
                         Told::Done(token, generation) if self.passes((rank, peer, rail), generation) => {
                             if let Some(flights) = self.lanes.get_mut(&(rank, peer, rail)) {
@@ -205,7 +206,7 @@ impl Net {
         }
     }
 
-    /// Gives a rank a turn.
+    /// Schedules a turn of a rank.
     pub fn turn(&mut self, rank: Rank, at: u64) {
         let place = &mut self.ranks[rank as usize];
         if place.turn_at.is_none_or(|turn| at < turn) {
@@ -219,7 +220,7 @@ impl Net {
         self.cut(rank, None, &Told::Died);
     }
 
-    /// Ends the lanes between a rank and one peer, or all; the peers are told.
+    /// Ends the lanes between a rank and one peer, or all peers, and notifies the peers.
     pub fn cut(&mut self, rank: Rank, with: Option<Rank>, told: &Told) {
         let cut = |a: Rank, b: Rank| (a == rank && with.is_none_or(|with| with == b)).then_some(b);
         self.waiting.retain(|(a, b, _)| cut(*a, *b).or(cut(*b, *a)).is_none());
@@ -243,7 +244,7 @@ impl Net {
         self.lanes.get(&lane).is_some_and(|flights| flights.generation == generation && flights.dark.is_some())
     }
 
-    /// From now on a rail passes nothing, or does again; ranks find out by and by.
+    /// Cuts a rail, or restores it; ranks are notified later.
     pub fn darken(&mut self, rail: usize, dark: bool) {
         self.dark[rail] = dark;
         if dark {
@@ -255,7 +256,7 @@ impl Net {
         }
     }
 
-    /// A lane passes nothing any more, of which its end is told.
+    /// Ends a lane and notifies its end.
     fn end(&mut self, lane: (Rank, Rank, usize)) {
         let (now, at) = (self.now, self.now + self.rng.u64(1..100_000));
         let Some(flights) = self.lanes.get_mut(&lane).filter(|flights| flights.dark.is_none()) else { return };
@@ -264,7 +265,7 @@ impl Net {
         self.happens(at, Happening::Told(lane.0, lane.1, lane.2, Told::Cut(generation)));
     }
 
-    /// Makes the lanes of a pair, or by a rail that passes nothing such as are cut.
+    /// Makes the lanes of a pair; on a cut rail they are cut at once.
     pub fn connect(&mut self, a: Rank, b: Rank, rail: usize) {
         let none = [(a, b, rail), (b, a, rail)].iter().all(|lane| !self.lanes.contains_key(lane));
         if !(a != b && self.dark[rail] && none) {
@@ -276,7 +277,7 @@ impl Net {
         [(a, b, rail), (b, a, rail)].into_iter().for_each(|lane| self.end(lane));
     }
 
-    /// Makes the lanes of a pair, as soon as the rail passes and none is there that has ended.
+    /// Makes the lanes of a pair as soon as the rail passes requests and no ended lane of the pair is left.
     pub fn join(&mut self, a: Rank, b: Rank, rail: usize) {
         let ended = |lane| self.lanes.get(&lane).is_some_and(|flights| flights.dark.is_some());
         if a != b && self.dark[rail] || ended((a, b, rail)) || ended((b, a, rail)) {
@@ -296,7 +297,7 @@ impl Net {
         }
     }
 
-    /// When both ends have made a lane.
+    /// Time at which both ends have made a lane.
     fn made(&mut self, a: Rank, b: Rank, rail: usize) -> u64 {
         let takes = match self.conditions.rails[rail].kind {
             RailKind::Connection => self.conditions.connecting,
@@ -310,7 +311,7 @@ impl Net {
         if takes > 0 { both[0].max(both[1]) } else { self.now }
     }
 
-    /// When a datagram that is posted now is through its queue.
+    /// Time at which a datagram posted now leaves its queue.
     pub fn queued(&mut self, rank: Rank) -> u64 {
         let (queues, takes) = self.conditions.queues;
         let place = &mut self.ranks[rank as usize].queues;
@@ -320,7 +321,8 @@ impl Net {
         until
     }
 
-    /// What an end had posted on a lane and does not know to have taken effect; the lane is over.
+    /// Removes a lane. Returns the requests that `me` had posted on it and does not know to have taken
+    /// effect.
     pub fn take_back(&mut self, me: Rank, peer: Rank, rail: usize) -> Vec<Left<Memory>> {
         let (mut all, lane) = (Vec::new(), Lane { peer, rail });
         self.ranks[me as usize].inbox.retain(|(of, event)| match event {
@@ -358,7 +360,7 @@ impl Net {
         self.turn(rank, at);
     }
 
-    /// Sends a datagram that is on its way at a time, and what becomes of it.
+    /// Sends a datagram at time `at`, and applies the faults.
     pub fn throw(&mut self, (from, to, rail): (Rank, Rank, usize), what: &Thrown, at: u64) {
         let none = Faults { lost: 0, doubled: 0, late: 0, delay: 0..1, flipped: 0 };
         let Faults { lost, doubled, late, delay, .. } = self.conditions.faults.clone().unwrap_or(none);
@@ -407,7 +409,7 @@ impl Net {
         self.tell(to, Lane { peer: from, rail }, event);
     }
 
-    /// The first request of a lane is at its peer.
+    /// Delivers the first request of a lane at its peer.
     fn land(&mut self, from: Rank, to: Rank, rail: usize, generation: u64) {
         if !self.passes((from, to, rail), generation) {
             return;
@@ -426,7 +428,7 @@ impl Net {
         let landed = match &mut flight.what {
             Flying::Datagram(..) => unreachable!("it stands in no queue"),
             Flying::Send(_) if place.slots >= self.conditions.slots => {
-                // No slot is posted: the adapter tries again, and what is behind waits.
+                // No slot is posted: the adapter retries, and later requests wait.
                 place.arrivals.waits += 1;
                 let at = self.now + 2_000;
                 return self.happens(at, Happening::Head(from, to, rail, generation));
@@ -443,7 +445,7 @@ impl Net {
             }
             Flying::Write { from: source, from_at, length, to: key, at, token } => {
                 target(place, *key, *at, *length).map(|memory| {
-                    // What stands there now: who changes it before the end is found out.
+                    // Reads the bytes only now, which exposes a sender that changes them before the completion.
                     memory.write(*at, &source.slice(*from_at, *length));
                     done = Some(*token);
                     None
@@ -458,7 +460,7 @@ impl Net {
             }
         };
         let Some(event) = landed else {
-            // A key that is not, or is no more.
+            // The key is unknown or was released.
             self.cut(from, Some(to), &Told::Unreachable);
             let now = self.now;
             return self.happens(now, Happening::Told(from, to, rail, Told::Unreachable));
@@ -468,7 +470,7 @@ impl Net {
             self.happens(at, Happening::Head(from, to, rail, generation));
         } else {
             let landed = lane.queue.pop_front();
-            // In the order of the lane, so that what is known is known of all before it.
+            // Completions follow the order of the lane: if one is known, all before it are.
             let known = lane.landed.back().map_or(known, |(before, _)| known.max(*before));
             done_at = known;
             if self.conditions.rails.len() > 1 {
@@ -491,7 +493,7 @@ impl Net {
 }
 
 impl Opened {
-    /// A datagram takes the next receive, if there is one.
+    /// Places a datagram in the next receive, if one is left.
     fn take(&mut self, lane: Lane, bytes: &[Run], index: u8) {
         let mut places = (0..64).filter(|piece| self.window.wanted >> piece & 1 == 1);
         if let Some(place) = places.nth(self.came.len())
@@ -504,7 +506,7 @@ impl Opened {
     }
 }
 
-/// A send is in a slot of the rank's.
+/// Places a send in a slot of the rank.
 fn arrived(place: &mut Place, lane: Lane, bytes: &[Run]) -> Event<Memory> {
     place.slots += 1;
     place.arrivals.most = place.arrivals.most.max(place.slots);

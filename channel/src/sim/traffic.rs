@@ -1,8 +1,8 @@
-//! What is counted of a network.
+//! Counters of a simulated network.
 
 use std::ops::AddAssign;
 
-/// Requests, and their bytes with all headers.
+/// Number of requests, and their bytes with all headers.
 ///
 /// ```
 /// use transom_channel::sim::Volume;
@@ -12,9 +12,9 @@ use std::ops::AddAssign;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Volume {
-    /// How many.
+    /// Number of requests.
     pub requests: u64,
-    /// Of them all.
+    /// Total bytes.
     pub bytes: u64,
 }
 
@@ -25,7 +25,7 @@ impl AddAssign for Volume {
     }
 }
 
-/// What was posted on a rail.
+/// Requests posted on a rail, by kind.
 ///
 /// ```
 /// use transom_channel::sim::{Traffic, Volume};
@@ -34,16 +34,16 @@ impl AddAssign for Volume {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Traffic {
-    /// By queues, whose receiver has a slot for each.
+    /// Sends through queues, each into a slot of its receiver.
     pub sends: Volume,
-    /// Into rings.
+    /// Puts into rings.
     pub puts: Volume,
-    /// Written, read or sent into their place.
+    /// Writes, reads and datagrams into place.
     pub moves: Volume,
 }
 
 impl Traffic {
-    /// All of it together.
+    /// Sum of all kinds.
     pub fn all(&self) -> Volume {
         let mut all = self.sends;
         all += self.puts;
@@ -60,17 +60,17 @@ impl AddAssign for Traffic {
     }
 }
 
-/// What became of sends to a rank, which has so many slots for them.
+/// Statistics of sends that arrived at a rank, which has a limited number of slots.
 ///
 /// ```
 /// assert_eq!(transom_channel::sim::Arrivals::default().lost, 0);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Arrivals {
-    /// The most slots that were taken at once.
+    /// Most slots in use at once.
     pub most: usize,
-    /// Datagrams that found none.
+    /// Datagrams lost for lack of a slot.
     pub lost: u64,
-    /// How often one by a connection found none, and was tried again 2 us later.
+    /// Number of times that a send on a connection found no slot; it was retried 2 us later.
     pub waits: u64,
 }

@@ -1,4 +1,4 @@
-//! What a simulated rank posts and polls.
+//! The wire of a simulated rank.
 
 use super::Volume;
 use super::memory::{self, Memory};
@@ -11,7 +11,8 @@ use std::rc::Rc;
 /// The wire of one rank of a simulated job.
 pub struct SimWire {
     net: Rc<RefCell<Net>>,
-    /// To peers of other hosts, and to those of this; and their numbers in the network, which has one row of all.
+    /// `rails`: the rails to peers on other hosts, and to peers on this host. `numbers`: their indices in the
+    /// network, which has one list of all rails.
     rails: [Vec<Rail>; 2],
     numbers: [Vec<usize>; 2],
     rank: Rank,
@@ -27,12 +28,12 @@ impl SimWire {
         SimWire { net, rails, numbers, rank, host }
     }
 
-    /// A lane as the network has it.
+    /// The network's lane for a lane of this rank.
     fn number(&self, lane: Lane) -> Lane {
         Lane { rail: self.numbers[usize::from(self.is_near(lane.peer))][lane.rail], ..lane }
     }
 
-    /// The lane that the network has so.
+    /// The lane of this rank for a lane of the network.
     fn lane(&self, numbered: Lane) -> Lane {
         let row = &self.numbers[usize::from(self.is_near(numbered.peer))];
         Lane { rail: row.iter().position(|number| *number == numbered.rail).unwrap_or(0), ..numbered }
@@ -258,13 +259,14 @@ impl Wire for SimWire {
                     Some((at, mark)) if rail.mark_last && net.conditions.torn => {
                         pieces.push((at, memory::said(&mark, 0)));
                     }
-                    // All at once.
+                    // The whole put becomes visible at once.
                     Some((_, mark)) if rail.mark_last => {
                         let (at, bytes) = pieces.pop().unwrap_or((at, Vec::new()));
                         pieces.push((at, memory::chain(bytes, memory::said(&mark, 0))));
                     }
                     Some((at, mark)) if rail.whole_word && length == 0 => pieces.push((at, memory::said(&mark, 0))),
-                    // Nothing is promised: any piece may be seen first, and the mark in halves.
+                    // The rail guarantees no order: any piece may become visible first, and the mark in
+                    // halves.
                     Some((at, mark)) => {
                         pieces.extend([(at, memory::said(&mark[..4], 0)), (at + 4, memory::said(&mark[4..], 0))]);
                         net.rng.shuffle(&mut pieces);
@@ -329,7 +331,8 @@ impl Wire for SimWire {
         let (near, number) = (self.is_near(lane.peer), self.number(lane).rail);
         let mut net = self.net.borrow_mut();
         let is_up = net.lanes.contains_key(&(self.rank, lane.peer, number));
-        // As processors that share memory do; else the owner has still to do its part.
+        // Completes at once at random, as where processors share memory; otherwise the owner has to take
+        // part.
         if near && is_up && net.rng.bool() {
             let source = net.ranks[lane.peer as usize].keys.get(&from.key);
             if let Some(source) = source.filter(|source| source.ring_of.is_none() && into.length <= source.memory.len())
@@ -347,7 +350,7 @@ impl Wire for SimWire {
     fn poll(&mut self) -> Option<Event<Memory>> {
         let net = &mut *self.net.borrow_mut();
         let inbox = &mut net.ranks[self.rank as usize].inbox;
-        // Lanes are looked at in any order, each in its own.
+        // Lanes are polled in random order; events of one lane stay in order.
         let at = match inbox.len() {
             2.. if self.rails[0].len() > 1 => {
                 let of = inbox[net.rng.usize(..inbox.len())].0;

@@ -1,4 +1,4 @@
-//! What a text chooses of a configuration, and how a wrong one is answered.
+//! Configurations parsed from text, and the errors for invalid text.
 
 use transom_channel::pipe::{self, Step};
 use transom_channel::polling::Order;
@@ -77,7 +77,7 @@ fn each_field_is_read() {
     {
         assert_eq!(config(&format!("pipe={text}")).pipe.step, step);
     }
-    // What is not named stays.
+    // Fields that the text does not name keep their values.
     let base = Config { eager: 1, window: 9, ..Config::default() };
     assert_eq!("eager=2".parse::<Changes>().unwrap().of(base.clone()), Config { eager: 2, ..base });
     assert_eq!((config(""), config(",")), (Config::default(), Config::default()));
@@ -135,7 +135,7 @@ fn what_is_wrong_is_named_and_what_was_expected() {
         assert!(matches!(error, Misconfigured::Value { field, .. } if field == name), "{text}: {error}");
         assert!(error.to_string().ends_with(field.must), "{text}: {error}");
     }
-    // The largest that can be.
+    // The largest valid values.
     config("window=1024,ring_slots=1024,ring_bytes=65536,budget=1073741824,pipe_chunk=65536");
     config("ring_slots=2,ring_bytes=136,pipe_chunk=64,pipe_chunks=2");
 }
@@ -170,7 +170,7 @@ fn a_name_stands_before_what_changes_it() {
     assert_eq!((ics.ring, ics.offer, ics.eager), (Shape { slots: 100, bytes: 2048 }, false, 2008));
     assert_eq!((ud.paths, ud.rings), (Paths::Datagrams, 0));
     assert_eq!((rails.spread, rails.stripe, rails.offer), (Spread::RoundRobin, Stripe::Adaptive, false));
-    // Each is one that can be.
+    // Each named configuration is valid.
     for named in NAMED {
         assert_eq!(config(named.name).check(), Ok(()), "{}", named.name);
     }
@@ -191,7 +191,7 @@ fn rules_come_from_a_file() {
     assert!(error.starts_with("rules: the file ") && error.contains("cannot be read: "), "{error}");
 }
 
-/// Numbers that are understood are also reckoned with.
+/// The largest numbers that the parser accepts cause no overflow in later arithmetic.
 #[test]
 fn the_largest_numbers_overflow_nothing() {
     let config = config("credit_delay=18446744073709551615, stripe_from=18446744073709551615");
@@ -200,7 +200,7 @@ fn the_largest_numbers_overflow_nothing() {
     sim.engine(1).receive(Select { context: 0, source: None, tag: None }, Room::Into(Memory::zero(length), length));
     sim.engine(0).send(1, 0, 0, Memory::zero(length), length, false);
     (0..2).for_each(|rank| sim.wake(rank, 0));
-    // Not until all is told: that would be at the end of time.
+    // Stop once both are done: with the largest delay, credits are reported only at the end of time.
     let mut done = [false; 2];
     while done != [true; 2] {
         let rank = sim.step().expect("it is not done");
@@ -208,7 +208,7 @@ fn the_largest_numbers_overflow_nothing() {
     }
 }
 
-/// What a stream of short messages by a ring posts: the packets, and all.
+/// Number of packets, and of all requests, that a stream of short messages through a ring posts.
 fn ring_posts(marker: &str, conditions: Conditions) -> Result<(u64, u64), Misconfigured> {
     let config = config(&format!("marker={marker},ring_after=1,ring_slots=100,offer=no"));
     let mut sim = Sim::new(1, 2, conditions, &config)?;
@@ -243,11 +243,11 @@ fn a_marker_is_the_one_that_is_chosen_or_refused_where_the_rail_does_not_keep_it
     assert!(why("immediate", of(|rail| rail.immediate = false)).contains("writes must bring immediate values"));
     let torn = of(|rail| (rail.mark_last, rail.whole_word) = (false, false));
     assert!(why("second", torn).contains("an aligned word must be seen whole"));
-    // A mark may be lost where its rail is cut, when what it is of is not.
+    // With two rails a mark may be lost with its rail while its message is not.
     let mut two = all.clone();
     two.rails.push(two.rails[0]);
     assert!(why("second", two).contains("no other rail"));
-    // Without rings nobody asks.
+    // Without rings no marker is needed.
     let config = Config { marker: Some(Marker::Immediate), rings: 0, ..Config::default() };
     assert!(Sim::new(1, 2, of(|rail| rail.immediate = false), &config).is_ok());
 }

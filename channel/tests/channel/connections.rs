@@ -1,4 +1,5 @@
-//! Connections with those who are spoken with most: the machine in every state that two sides bring it to, and engines under caps.
+//! Connections to the peers of most traffic: the state machine in every state that two sides can reach, and
+//! engines under caps.
 
 use std::collections::{BTreeSet, VecDeque};
 use transom_channel::connection::{Act, Connection, Here, Say};
@@ -7,7 +8,8 @@ use transom_channel::sim::{Conditions, Faults, Memory, Sim, SimWire};
 use transom_channel::wire::{Data, Part, Rail, RailKind};
 use transom_channel::{Config, Rank, Room, Select};
 
-/// Two sides, what each has said that the other has not heard, in order; and what they may still start.
+/// Two sides, the messages of each that the other has not received, in order, and the calls that they may
+/// still make.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Pair {
     sides: [Side; 2],
@@ -17,9 +19,9 @@ struct Pair {
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Side {
-    /// By its number; [`Connection`] has no order.
+    /// Number of the state; [`Connection`] has no order.
     phase: u8,
-    /// It uses the lanes, and has kept room for them.
+    /// `uses`: this side uses the lanes. `room`: it has reserved room for them.
     uses: bool,
     room: bool,
 }
@@ -35,7 +37,7 @@ fn say(pair: &mut Pair, side: usize, say: Option<Say>) {
     pair.said[side].extend(say.map(|say| Say::ALL.iter().position(|one| *one == say).unwrap() as u8));
 }
 
-/// What may happen next.
+/// All states that may follow.
 fn next(pair: &Pair) -> Vec<Pair> {
     let mut all = Vec::new();
     for side in 0..2 {
@@ -139,7 +141,7 @@ fn aptus(text: &str) -> Config {
     text.parse::<transom_channel::Changes>().unwrap().of(Config::default())
 }
 
-/// So many messages of one to another, one after the other, which come whole.
+/// Sends `messages` messages one after the other for each pair; all arrive whole.
 fn exchange(sim: &mut Sim<Wires>, pairs: &[(Rank, Rank)], messages: u64, length: usize) {
     for number in 0..messages {
         for (from, to) in pairs {
@@ -173,7 +175,7 @@ fn nobody_has_more_than_its_cap() {
         total += channels.connections;
         sim.engine(rank).at_rest().unwrap();
     }
-    // A rank may find that all others are full, or have asked others.
+    // A rank may find all others full, or have asked other peers.
     assert!(total >= 12 * 3 - 8, "{total}");
     let refusals: u64 = (0..12).map(|rank| sim.engine(rank).meter().refusals).sum();
     assert!(refusals > 0);
@@ -191,14 +193,14 @@ fn the_few_that_never_qualify_cost_nothing() {
     assert!((0..4).all(|rank| sim.engine(rank).channels().connections == 3));
 }
 
-/// Who is spoken with no more makes room for who is.
+/// An idle connection makes room for a peer with traffic.
 #[test]
 fn what_is_idle_is_given_up() {
     let mut sim = job(4, 0, 10, &aptus("aptus,connections=1,connect_after=4,rings=1,ring_after=8"));
     exchange(&mut sim, &[(0, 1), (1, 0)], 20, 100);
     assert_eq!((sim.engine(0).channels().connections, sim.engine(0).channels().rings), (1, 1));
     let bytes = |sim: &mut Sim<Wires>| sim.engine(0).meter().written_bytes;
-    // By the connection in place, so that something is under way there when it is to go.
+    // Written in place, so that a request is in flight on the connection when it is to be given up.
     exchange(&mut sim, &[(0, 1)], 1, 300_000);
     assert_eq!(bytes(&mut sim), 300_000);
     exchange(&mut sim, &[(0, 2), (2, 0)], 300, 100);
@@ -213,7 +215,8 @@ fn what_is_idle_is_given_up() {
     (0..4).for_each(|rank| sim.engine(rank).at_rest().unwrap());
 }
 
-/// Its peer has not heard yet that the connection goes: what is written there then is lost.
+/// The peer has not received the notice yet that the connection is given up: data written there would be
+/// lost.
 #[test]
 fn a_ring_that_is_offered_while_its_connection_is_given_up_is_not_written_to() {
     let (mut leaving, memory) = (0, Memory::pattern(1, 100));
@@ -221,7 +224,7 @@ fn a_ring_that_is_offered_while_its_connection_is_given_up_is_not_written_to() {
         let mut sim = job_of(seed, 3, 0, 0, &aptus("aptus,connections=1,connect_after=4,rings=1,ring_after=9"));
         exchange(&mut sim, &[(0, 1), (1, 0)], 8, 100);
         exchange(&mut sim, &[(0, 2)], 3, 100);
-        // For the ninth rank 1 offers a ring. Rank 2 is spoken with so much that it has the place of rank 1.
+        // Rank 1 offers a ring after the ninth message. Rank 2 has enough traffic to replace rank 1.
         for to in std::iter::once(1).chain([2; 60]) {
             sim.engine(0).send(to, 1, 0, Memory::pattern(1, 100), 100, false);
         }
@@ -258,7 +261,7 @@ fn neighbours_of_a_host_need_neither() {
     }
 }
 
-/// Rings, and what goes at once, are for neighbours as is chosen for them.
+/// Ranks on one host use the rings and eager limits configured for them.
 #[test]
 fn neighbours_of_a_host_have_rules_of_their_own() {
     let rail = Conditions::default().rails[0];
@@ -272,14 +275,15 @@ fn neighbours_of_a_host_have_rules_of_their_own() {
         let engine = sim.engine(rank);
         let (channels, meter) = (engine.channels(), engine.meter());
         assert_eq!((channels.near, channels.connections, channels.rings, channels.near_rings), (1, 2, 0, 1));
-        // Those to the two of the other host are announced; of the others the first few go before there is a ring.
+        // Messages to the two ranks of the other host use rendezvous. Of the others, the first few are sent
+        // before the ring exists.
         assert_eq!((meter.eager, meter.rendezvous), (20, 40));
         assert!((10..=20).contains(&meter.ring_packets), "{meter:?}");
         engine.at_rest().unwrap();
     }
 }
 
-/// Memory that a message offers lies open there until it is received.
+/// A connection is kept while memory that a message offers may be read through it.
 #[test]
 fn what_is_lent_keeps_its_connection() {
     let mut sim = job(4, 0, 10, &aptus("aptus,connections=1,connect_after=4,rings=0,offer=yes"));
@@ -300,7 +304,7 @@ fn what_is_lent_keeps_its_connection() {
     assert_eq!((0..3).map(|rank| sim.engine(rank).channels().connections).collect::<Vec<_>>(), [1, 0, 1]);
 }
 
-/// A pipe has its connection opened, and packets do not take it for one that was agreed upon.
+/// A pipe opens a connection of its own, which packets do not use as an agreed one.
 #[test]
 fn pipes_have_their_own() {
     let mut sim = job(2, 0, 0, &aptus("aptus,connections=0"));
@@ -324,7 +328,8 @@ fn pipes_have_their_own() {
     }
 }
 
-/// Where a job asks for it, those of windows are counted: none is made beyond the cap, and none given up that would stay.
+/// With `count_windows`, connections of windows count: none is made beyond the cap, and none is given up that
+/// would remain.
 #[test]
 fn those_of_windows_count_where_that_is_asked_for() {
     let job = |count: &str| {
@@ -341,12 +346,12 @@ fn those_of_windows_count_where_that_is_asked_for() {
     exchange(&mut sim, &[(0, 3), (3, 0)], 20, 100);
     assert_eq!(connections(&mut sim), [0; 4]);
     assert!(sim.engine(0).meter().refusals == 0 && sim.engine(3).meter().refusals > 0, "rank 3 has room, and asks");
-    // One that is there is used by messages too.
+    // Messages use a connection that windows have made.
     exchange(&mut sim, &[(0, 1), (1, 0)], 20, 100);
     assert_eq!(connections(&mut sim), [1, 1, 0, 0]);
     exchange(&mut sim, &[(0, 2), (1, 3), (2, 3)], 20, 100);
     assert_eq!(connections(&mut sim), [2, 2, 2, 2]);
-    // Both are taken, and would stay if they were given up.
+    // Both places are taken by connections that would remain if they were given up.
     sim.connect_windows(0, 3);
     exchange(&mut sim, &[(0, 3)], 300, 100);
     assert_eq!((connections(&mut sim), sim.engine(0).meter().disconnects), ([2, 2, 2, 2], 0));

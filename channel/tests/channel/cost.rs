@@ -1,4 +1,4 @@
-//! What messages cost, counted: packets, and packets for nothing but credits.
+//! Cost of messages: packets, and packets that carry only credits, counted.
 
 use transom_channel::sim::{Conditions, Memory, Sim};
 use transom_channel::wire::{Data, Part, Rail, RailKind};
@@ -12,7 +12,7 @@ fn from(source: Rank) -> Select {
     Select { context: 0, source: Some(source), tag: None }
 }
 
-/// So many messages of 8 bytes there, and back.
+/// Sends a message of 8 bytes to and fro, `rounds` times.
 fn ping_pong(sim: &mut Sim, rounds: u64) {
     let ball = Memory::pattern(1, 8);
     let mut left = 2 * rounds;
@@ -51,7 +51,7 @@ fn a_ping_pong_needs_a_packet_a_message() {
     assert_eq!(sum(&mut sim, |meter| meter.rendezvous), 0);
     assert_eq!(sum(&mut sim, |meter| meter.eager), 2 * rounds);
     let packets = sum(&mut sim, |meter| meter.ring_packets + meter.queue_packets);
-    // A JOIN each way, and each side's first grant.
+    // A JOIN in each direction, and the first grant of each side.
     assert!(packets <= 2 * rounds + 2 + 4, "{packets} packets");
     assert!(sum(&mut sim, |meter| meter.queue_packets) <= 2 * 20, "after the first few all go by the rings");
     assert!(sum(&mut sim, |meter| meter.controls) <= 4);
@@ -73,12 +73,12 @@ fn one_way_a_credit_goes_back_for_half_a_ring() {
     assert_eq!(sim.engine(0).meter().eager, messages);
     assert_eq!(sim.engine(0).meter().controls, 0);
     let controls = sim.engine(1).meter().controls;
-    // At most one for each half of 32 slots, of a window of 64, of a grant, and one at the end.
+    // At most one for each half of 32 slots, of a window of 64 and of a grant, and one at the end.
     assert!((10..=messages / 16 + 2).contains(&controls), "{controls}");
     sim.engine(0).at_rest().unwrap();
 }
 
-/// Of one host: as above, but nothing is sent for that. A sender whose messages do not fit reads it when it is woken.
+/// On one host no packet is sent for credits. A sender whose messages do not fit reads them when it is woken.
 #[test]
 fn one_way_a_credit_is_left_beside_the_ring() {
     let rails = Conditions::default().rails.into_iter().map(|rail| Rail { kind: RailKind::Memory, ..rail }).collect();
@@ -92,14 +92,14 @@ fn one_way_a_credit_is_left_beside_the_ring() {
     sim.wake(0, 0);
     while sim.step().is_some() {}
     let of = sim.engine(1).meter();
-    // Before the first message has come by the ring, nobody knows whether the sender reaches it.
+    // Before the first message arrives in the ring, the receiver does not know whether the sender reaches it.
     assert!(of.controls <= 2, "{of:?}");
     assert!((10..=messages / 16 + 2).contains(&of.published), "{}", of.published);
     assert_eq!(of.ring_packets + of.queue_packets, 1 + of.controls, "a JOIN");
     sim.engine(0).at_rest().unwrap();
 }
 
-/// To and fro values ride on messages, and what lies beside the ring must not grow old all the same.
+/// In a ping-pong, messages carry the values; the words beside the ring must be current all the same.
 #[test]
 fn what_is_left_beside_a_ring_is_never_old() {
     let rails = Conditions::default().rails.into_iter().map(|rail| Rail { kind: RailKind::Memory, ..rail }).collect();
@@ -115,7 +115,8 @@ fn what_is_left_beside_a_ring_is_never_old() {
 #[test]
 fn a_long_message_needs_its_few_packets() {
     let length = 1 << 20;
-    // Offered and late: RTS, ACK and the read. Else RTS, CTS, FIN and the write; refused: RTS, CTS and the pieces.
+    // Offered and late: RTS, ACK and the read. Otherwise RTS, CTS, FIN and the write. Refused: RTS, CTS and
+    // the pieces.
     let of = |conditions: Conditions, config: Config, late: bool| {
         let mut sim = Sim::new(1, 2, conditions, &Config { rings: 0, ..config }).unwrap();
         let post = |sim: &mut Sim| {
@@ -148,7 +149,7 @@ fn a_long_message_needs_its_few_packets() {
     assert_eq!(with(Config { offer: false, ..Config::default() }, true), (3, bytes, 0, 0));
     let pieces = bytes.div_ceil((16 << 10) - transom_channel::packet::DATA as u64);
     assert_eq!(with(Config { zero_copy_from: u64::MAX, ..Config::default() }, true), (2 + pieces, 0, 0, bytes));
-    // Who offers it waits, and may send it faster: that is tried first.
+    // The offering sender is blocked and may send faster: packets are tried first.
     let rails = vec![Rail { write: false, ..Conditions::default().rails[0] }];
     let waits = || Conditions { sent_faster: 1000, rails: rails.clone(), ..Conditions::default() };
     assert_eq!(of(waits(), Config::default(), true), (2 + pieces, 0, 0, bytes));
@@ -175,7 +176,7 @@ fn a_sender_that_waits_is_asked_unless_reading_was_faster() {
             sim.engine(0).meter().copied_bytes > before
         })
         .collect();
-    // Here a read takes less time than packets.
+    // A read is faster than packets here.
     let tried: Vec<usize> = (1..=4).chain(513..=768).collect();
     assert_eq!(sent, tried);
 }

@@ -1,5 +1,6 @@
-//! Messages over datagrams that are lost, doubled, late and spoiled, against the model of [`random`](../random.rs), and what is
-//! owed beside: goodput, peers that stop, rails that fail. `SEED=n` runs one again, `SEEDS=n` so many.
+//! Messages over datagrams that are lost, duplicated, late and corrupted, against the model of
+//! [`random`](../random.rs). Also goodput, peers that stop, and rails that fail. `SEED=n` reruns one seed,
+//! `SEEDS=n` runs n of them.
 
 use crate::model::{Job, Setup, counts_of_seeds, rounds};
 use std::cell::RefCell;
@@ -18,7 +19,7 @@ const NONE: Faults = Faults { lost: 0, doubled: 0, late: 0, delay: 0..1, flipped
 fn run(seed: u64) -> Result<Job<Wires>, String> {
     let mut rng = fastrand::Rng::with_seed(seed ^ 0xda7a);
     let mut setup = Setup::random(&mut rng);
-    // Programs short enough for many seeds.
+    // Short programs, so that many seeds can run.
     setup.actions = setup.actions.min(30);
     let checksum = rng.bool();
     setup.conditions.faults = Some(Faults {
@@ -30,7 +31,7 @@ fn run(seed: u64) -> Result<Job<Wires>, String> {
     });
     setup.conditions.rails.iter_mut().for_each(|rail| rail.kind = RailKind::Datagram);
     match rng.u8(..4) {
-        // All by datagrams; or also by rings, which need lanes that lose nothing.
+        // Datagrams alone; or rings as well, which need lossless lanes.
         0 => {
             for rail in &mut setup.conditions.rails {
                 rail.read = false;
@@ -38,7 +39,7 @@ fn run(seed: u64) -> Result<Job<Wires>, String> {
             setup.configs.iter_mut().for_each(|config| config.rings = 0);
         }
         1 => {}
-        // Or connections for some, and memory that neighbours share.
+        // Or connections to some peers, and memory shared by ranks of a host.
         _ => {
             let rail = setup.conditions.rails[0];
             let mut rails = vec![Rail { kind: RailKind::Connection, ..rail }; rng.usize(1..=2)];
@@ -105,7 +106,7 @@ fn config() -> Config {
     Config { rings: 0, zero_copy_from: u64::MAX, eager: 4096, ..Config::default() }
 }
 
-/// Datagrams of 4 KiB, at 1 GB/s and 20 us there and back.
+/// Datagrams of 4 KiB, at 1 GB/s and a round trip of 20 us.
 fn conditions(faults: Faults) -> Conditions {
     let rail = Rail {
         kind: RailKind::Datagram,
@@ -128,7 +129,7 @@ fn job(seed: u64, ranks: Rank, conditions: Conditions) -> Sim<Wires> {
 
 const ANY: Select = Select { context: 0, source: None, tag: None };
 
-/// Receives of a rank that are in order; says afterwards whether each has the message of its number.
+/// Ordered receives of a rank; checks afterwards that each has the message of its number.
 struct Receives(Vec<Id>);
 
 impl Receives {
@@ -145,7 +146,7 @@ impl Receives {
     }
 }
 
-/// Virtual nanoseconds for so many messages from one rank to another.
+/// Virtual time of `messages` messages from one rank to another, in ns, and the number of resends.
 fn time(seed: u64, messages: u64, length: usize, faults: Faults) -> (u64, u64) {
     let mut sim = job(seed, 2, conditions(faults));
     for number in 0..messages {
@@ -191,7 +192,7 @@ fn of_a_hundred_one_lost_costs_less_than_half_of_goodput() {
 fn a_rank_that_stops_for_half_a_minute_misses_nothing() {
     const STOPPED: u64 = 30_000_000_000;
     for seed in 0..20 {
-        // Fewer slots than the others send before they find out.
+        // Fewer slots than the other ranks send datagrams before they learn of their share.
         let mut sim = job(seed, 4, Conditions { slots: 20, ..conditions(Faults { lost: 50, ..NONE }) });
         let mut left = 0;
         for number in 0..40 {
@@ -217,7 +218,7 @@ fn a_rank_that_stops_for_half_a_minute_misses_nothing() {
             }
             while let Some(done) = sim.engine(rank).completed() {
                 let length = done.result.unwrap().length as usize;
-                // Sends give back their own.
+                // A completed send returns its own memory.
                 assert!(done.memory.unwrap().whose(length).is_some());
                 ended += 1;
             }
@@ -256,7 +257,8 @@ fn a_rank_that_never_answers_is_not_reached() {
 
 #[test]
 fn received_is_not_permitted() {
-    // Messages that nobody receives: as many as are granted are acknowledged, and no more go; nobody takes that for silence.
+    // Messages without receives: as many as credit allows are acknowledged, and no more are sent. No sender
+    // takes that for a dead peer.
     let mut sim = job(3, 2, conditions(Faults { lost: 20, ..NONE }));
     let budget = u64::from(sim.engine(1).config().budget);
     for number in 0..5000 {
@@ -270,7 +272,7 @@ fn received_is_not_permitted() {
     assert!(kept > budget / 8 && kept <= budget, "{kept}");
     let waiting = sim.engine(0).under_way();
     assert!(waiting > 3000, "{waiting}");
-    // A thousand seconds later they go on.
+    // The receiver continues a thousand seconds later.
     sim.wake(1, 1_000_000_000_000);
     while sim.step().is_some() {}
     let receives = Receives::post(&mut sim, 1, 5000);
@@ -281,7 +283,7 @@ fn received_is_not_permitted() {
 
 #[test]
 fn many_that_send_to_one_at_once_do_not_flood_it() {
-    // A peer learns of its share with the first answer.
+    // A peer learns its share from the first acknowledgement.
     let ranks = 33;
     let mut resends = Vec::new();
     for room in [64, u64::MAX] {
@@ -306,7 +308,7 @@ fn many_that_send_to_one_at_once_do_not_flood_it() {
     assert!(2 * resends[0] < resends[1], "{resends:?}");
 }
 
-/// A wire one of whose rails takes everything and delivers nothing, from a time on.
+/// A wire of which one rail accepts all datagrams and delivers none, from a given time on.
 struct Mute {
     wire: SimWire,
     rail: usize,
@@ -397,7 +399,7 @@ fn where_one_rail_loses_everything_the_others_are_taken() {
     while sim.step().is_some() {}
     receives.check(&mut sim, 1, 4000);
     let (lost, resends) = (*lost.borrow(), sim.engine(0).meter().resends);
-    // It is a third of all that goes, more than 160, where that is not found out.
+    // If the loss were not detected, a third of all datagrams, more than 160, would be lost.
     assert!((8..100).contains(&lost) && resends >= 8, "{lost} were lost, {resends} sent again");
 }
 
@@ -422,7 +424,7 @@ fn bits_that_change_on_the_way_or_in_memory_are_found() {
 #[test]
 fn the_wire_itself_hands_each_on_once() {
     let mut sim = job(2, 2, conditions(Faults { doubled: 1000, lost: 200, ..NONE }));
-    // Nobody but this test polls the wires.
+    // The engines are stopped: only this test polls the wires.
     (0..2).for_each(|rank| sim.stop(rank, true));
     let lane = |peer| Lane { peer, rail: 0 };
     sim.engine(0).wire().connect(lane(1));

@@ -1,4 +1,5 @@
-//! A rank dies, in every phase of what others do with it: all that waits for it ends, with an error that names it.
+//! A rank dies in every phase of its peers' operations. All operations that depend on it end with an error
+//! that names it.
 
 use std::collections::BTreeMap;
 use transom_channel::sim::{Conditions, Memory, Sim};
@@ -7,8 +8,8 @@ use transom_channel::{Config, Error, Id, Lost, Rank, Room, Select, Wire};
 
 const LENGTHS: [usize; 5] = [0, 100, 2000, 9000, 200_000];
 
-/// Rank 0 has to do with rank 1, which dies after so many steps, and with rank 2, which does not. Says whether the death
-/// came before the end.
+/// Rank 0 communicates with rank 1, which dies after `steps` steps, and with rank 2, which lives. Returns
+/// whether rank 1 died before the end.
 fn die_after(steps: usize, config: &Config, seed: u64) -> bool {
     let conditions = Conditions { depth: 4, slots: 8, ..Conditions::default() };
     let mut sim = Sim::new(seed, 3, conditions, config).unwrap();
@@ -26,7 +27,7 @@ fn die_after(steps: usize, config: &Config, seed: u64) -> bool {
             }
         }
     }
-    // Never answered while rank 1 lives.
+    // Never matched while rank 1 lives.
     let any = sim.engine(0).receive(from(None, Some(99)), Room::Into(Memory::zero(5), 5));
     open.insert((0, any), None);
     let late = sim.engine(2).send(0, 0, 50, Memory::pattern(8, 100_000), 100_000, false);
@@ -62,7 +63,7 @@ fn die_after(steps: usize, config: &Config, seed: u64) -> bool {
                 Err(other) => panic!("rank {rank} with {peer:?}: {other}"),
             }
         }
-        // A message that waits for its receive outlives the death of another.
+        // A message that waits for its receive survives the death of another rank.
         if taken == steps + 200 {
             let id = sim.engine(0).receive(from(Some(2), Some(50)), Room::Allocate);
             open.insert((0, id), Some(2));
@@ -82,7 +83,7 @@ fn die_after(steps: usize, config: &Config, seed: u64) -> bool {
         assert_eq!((failed.id, failed.result), (id, Err(lost.clone())));
         assert_eq!(failed.memory.unwrap().len(), 3);
         assert_eq!(lost.to_string(), "rank 1 is lost: it died");
-        // Who was not told by a receive from any source that was posted then is told by the next.
+        // A rank without a posted receive from any source gets the error at its next one.
         if rank == 2 {
             engine.receive(from(None, None), Room::Allocate);
             assert_eq!(engine.completed().unwrap().result, Err(lost));
@@ -114,7 +115,7 @@ fn in_every_phase() {
     println!("died in {phases} phases");
 }
 
-/// A look fails once nothing will come: of the one that died at any time, of any source once.
+/// A probe fails once its message can no longer arrive: always for a dead source, once for any source.
 #[test]
 fn a_look_is_told() {
     let mut sim = Sim::new(1, 3, Conditions::default(), &Config::default()).unwrap();
@@ -130,7 +131,7 @@ fn a_look_is_told() {
     let lost = || Error::Lost { rank: 1, lost: Lost::Died };
     for rank in [0, 2] {
         let engine = sim.engine(rank);
-        // What had come whole is there.
+        // A message that had arrived whole can be received.
         assert_eq!(engine.peek(from(Some(1), 1)).unwrap().unwrap().length, 10);
         assert_eq!((engine.peek(from(Some(1), 2)), engine.peek(from(Some(1), 2))), (Err(lost()), Err(lost())));
         assert!(engine.try_probe(from(Some(1), 1)).unwrap().is_some());
@@ -141,7 +142,7 @@ fn a_look_is_told() {
     }
 }
 
-/// Also where all the others have left meanwhile, for which a look does not fail.
+/// A probe fails even if all other ranks have left since; those departures alone do not fail it.
 #[test]
 fn a_death_is_told_before_that_others_have_left() {
     let mut sim = Sim::new(1, 6, Conditions::default(), &Config::default()).unwrap();
@@ -160,18 +161,19 @@ fn a_death_is_told_before_that_others_have_left() {
     assert!(matches!(engine.never(any), Some(Error::Lost { .. })), "a receive waits for nobody");
 }
 
-/// Receives from any source are told of the dead of their team alone, in every context of it and until it is disbanded.
+/// A receive from any source fails only for deaths in its own team, in every context of the team, until it is
+/// disbanded.
 #[test]
 fn a_death_concerns_its_teams() {
     let mut sim = Sim::new(1, 4, Conditions::default(), &Config::default()).unwrap();
-    // A rank is told of those with whom it has spoken.
+    // A rank is notified of the deaths of ranks it has communicated with.
     for to in 1..4 {
         sim.engine(0).send(to, 0, 1, Memory::zero(0), 0, false);
     }
     sim.wake(0, 0);
     while sim.step().is_some() {}
     while sim.engine(0).completed().is_some() {}
-    // Contexts 6 to 11 are of ranks 0, 1 and 3, 12 to 17 of 0 and 2.
+    // Contexts 6 to 11 belong to ranks 0, 1 and 3, and 12 to 17 to ranks 0 and 2.
     sim.engine(0).team(6..=11, [0, 1, 3]);
     sim.engine(0).team(12..=17, [0, 2]);
     let any = |context| Select { context, source: None, tag: None };
@@ -197,7 +199,7 @@ fn a_death_concerns_its_teams() {
     assert_eq!(engine.completed().map(|done| done.id), Some(id), "it is of all ranks now, of whom one has died");
 }
 
-/// A rank whose answers wait for the window is not to leave: the peer's sends wait for them.
+/// A rank whose answers wait for the packet window must not leave: sends of its peer depend on them.
 #[test]
 fn who_has_answers_that_wait_for_the_window_is_needed() {
     let config = Config { window: 4, rings: 0, ..Config::default() };
@@ -211,7 +213,7 @@ fn who_has_answers_that_wait_for_the_window_is_needed() {
             let room = Room::Into(Memory::zero(length), length);
             sim.engine(1).receive(Select { context: 0, source: Some(0), tag: Some(tag) }, room);
         });
-        // Rank 0 does something else meanwhile, in which it takes nothing.
+        // Rank 0 makes no progress meanwhile.
         sim.stop(0, true);
         sim.wake(1, 0);
         while sim.step().is_some() {}
@@ -228,7 +230,8 @@ fn who_has_answers_that_wait_for_the_window_is_needed() {
     }
 }
 
-/// There is no memory for a message, whole or in pieces: its sender is lost, and the receive that it was for ends as all others from there.
+/// Allocation fails for a message, whole or in pieces: its sender is lost, and the matched receive ends like
+/// all others from there.
 #[test]
 fn a_message_that_there_is_no_memory_for_ends_its_receive() {
     for (longest, probes) in [(16 << 10, false), (16 << 10, true), (1000, false), (1000, true)] {
@@ -237,7 +240,7 @@ fn a_message_that_there_is_no_memory_for_ends_its_receive() {
         let mut sim = Sim::new(1, 2, conditions, &Config::default()).unwrap();
         let select = Select { context: 0, source: Some(0), tag: Some(1) };
         let id = sim.engine(1).receive(select, if probes { Room::Probe } else { Room::Allocate });
-        // With the first message rank 0 is granted more.
+        // The first message makes rank 1 grant more credit to rank 0.
         for (tag, length) in [(0, 0), (1, 4000)] {
             sim.engine(0).send(1, 0, tag, Memory::zero(length), length, false);
             (0..2).for_each(|rank| sim.wake(rank, 0));
@@ -249,8 +252,8 @@ fn a_message_that_there_is_no_memory_for_ends_its_receive() {
     }
 }
 
-/// Rank 0 breaks the rules while rank 1 writes to it: rank 1 cuts it off, and its adapter reads nothing of the memory that the program has
-/// back.
+/// Rank 0 breaks the protocol while rank 1 writes to it. Rank 1 cuts it off, and its adapter no longer reads
+/// memory returned to the program.
 #[test]
 fn who_is_cut_off_is_written_to_no_more() {
     let length = 1 << 20;

@@ -1,5 +1,6 @@
-//! The two halves of delivery alone, on a network that loses, doubles and reorders, beside a plain model: which packets have
-//! come, and which of that their sender knows. `SEED=n` runs one again, `SEEDS=n` so many.
+//! The two halves of delivery alone, on a network that loses, duplicates and reorders. A plain model records
+//! the packets that have arrived and those known to the sender. `SEED=n` reruns one seed, `SEEDS=n` runs n of
+//! them.
 
 use std::collections::BTreeSet;
 use transom_channel::delivery::{Acknowledgement, Come, Expired, FLYING, Incoming, Outgoing, RoundTrip, Settings};
@@ -12,7 +13,7 @@ struct Job {
     now: u64,
     outgoing: Outgoing<u64>,
     incoming: Incoming,
-    /// Packets and acknowledgements under way.
+    /// Packets and acknowledgements in flight.
     packets: Vec<(u64, u64)>,
     told: Vec<Acknowledgement>,
     pushed: u64,
@@ -76,7 +77,7 @@ impl Job {
         (!all.is_empty()).then(|| all.swap_remove(rng.usize(..all.len())))
     }
 
-    /// Time goes on until something is due.
+    /// Advances time to the next timer.
     fn wait(&mut self) -> bool {
         let due = [self.outgoing.due(), self.incoming.due(&SETTINGS)].into_iter().flatten().min();
         let Some(due) = due else { return false };
@@ -136,7 +137,7 @@ fn each_packet_comes_once_whatever_is_lost() {
             }
         }
         full += usize::from(job.outgoing.kept() as u64 > FLYING);
-        // From here on nothing is lost: all that was pushed comes, and both are at rest.
+        // From here on nothing is lost: all packets arrive, and both sides come to rest.
         job.permitted = 64;
         for round in 0.. {
             assert!(round < 10_000, "SEED={seed}: it does not come to an end");
@@ -157,7 +158,8 @@ fn each_packet_comes_once_whatever_is_lost() {
     assert!(resends > 0 && full > 0, "{resends} resends, {full} times more than may be under way");
 }
 
-/// Ends of a network where each way takes so long; in order, but what `lose` names by its sending.
+/// Two ends with a latency of `way` in each direction. Packets stay in order; those whose transmission `lose`
+/// selects are lost.
 fn run(packets: u64, way: u64, lose: impl Fn(u64) -> bool) -> Job {
     let mut job = Job::new(0);
     (0..packets).for_each(|_| job.push());
@@ -196,7 +198,8 @@ fn run(packets: u64, way: u64, lose: impl Fn(u64) -> bool) -> Job {
 
 #[test]
 fn nothing_is_sent_twice_where_nothing_is_lost() {
-    // As far apart as the time before anything is measured allows, and with the longest wait for a ride.
+    // The largest latency below the timeout before the first measurement, and the longest acknowledgement
+    // delay.
     for way in [0, 1, 400, 4000] {
         assert_eq!(run(1000, way, |_| false).outgoing.resends(), 0, "{way}");
     }
@@ -204,15 +207,15 @@ fn nothing_is_sent_twice_where_nothing_is_lost() {
 
 #[test]
 fn what_is_lost_is_sent_again_once_later_ones_have_come() {
-    // One of the middle: nobody waits for a timer, which is 1000 at least.
+    // A packet in the middle is lost: no timer is needed, which would take at least 1000.
     let before = run(200, 10, |_| false).now;
     let job = run(200, 10, |sending| sending == 20);
     assert_eq!(job.outgoing.resends(), 1);
     assert!(job.now < before + 200, "{} and {before}", job.now);
-    // And again, as its first repeat is lost as well.
+    // The first resend of it is lost as well.
     let job = run(200, 10, |sending| [20, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40].contains(&sending));
     assert!(job.now < before + 400, "{}", job.now);
-    // The last has none behind it: the timer.
+    // The last packet has no later one: the timer resends it.
     let job = run(200, 10, |sending| sending == 200);
     assert!(job.outgoing.resends() == 1 && job.now > before + 900, "{}", job.now);
 }
@@ -224,7 +227,7 @@ fn what_only_comes_late_is_not_taken_for_lost_for_long() {
     for round in 0..20 {
         (0..10).for_each(|_| job.push());
         (0..10).for_each(|_| job.send());
-        // The first comes behind the fifth.
+        // The first packet arrives after the fifth.
         let mut packets = std::mem::take(&mut job.packets);
         let first = packets.remove(0);
         packets.insert(5, first);
@@ -252,7 +255,7 @@ fn a_burst_that_is_lost_whole_costs_one_timer() {
     (0..64).for_each(|_| job.send());
     job.packets.clear();
     assert_eq!(job.outgoing.next(), None);
-    // Ten times the floor, where nothing was measured.
+    // Ten times the floor before the first measurement.
     assert_eq!(job.outgoing.due(), Some(10_005));
     job.now = 10_005;
     assert_eq!(job.outgoing.expire(10_004), Expired::No);
@@ -264,7 +267,7 @@ fn a_burst_that_is_lost_whole_costs_one_timer() {
     job.tell();
     let told = job.told.pop().unwrap();
     job.hear(told);
-    // All that were sent so long before it that they are lost, too.
+    // All packets sent long enough before the received one are lost as well.
     let mut sent = Vec::new();
     while let Some((number, ..)) = job.outgoing.next() {
         job.outgoing.sent(number, job.now, 0);
@@ -285,14 +288,14 @@ fn the_peer_says_how_many_may_be_under_way() {
     job.hear(told);
     (0..10).for_each(|_| job.send());
     assert_eq!(job.packets.len() - 1, 3, "acknowledged is not permitted");
-    // Never none: it would never be told of more.
+    // Never zero: the sender would never be notified of a larger value.
     job.hear(Acknowledgement { permitted: 0, ..told });
     let all = Acknowledgement { before: 4, newest: 4, permitted: 0, mask: 0 };
     job.came.extend(1..4);
     job.hear(all);
     (0..10).for_each(|_| job.send());
     assert_eq!(job.packets.len() - 1, 4);
-    // What comes late says nothing of now.
+    // A late acknowledgement does not change the current limit.
     job.hear(Acknowledgement { permitted: 64, ..told });
     assert_eq!(job.outgoing.next(), None);
 }
@@ -315,9 +318,9 @@ fn a_peer_that_says_nothing_for_long_is_not_reached() {
             Expired::No => panic!("it was due"),
         }
     }
-    // 10, 20, 40, then 50 thousand each, up to the first at or behind 400.
+    // Timeouts of 10, 20, 40, and then 50 thousand each, up to the first at or after 400 thousand.
     assert_eq!((again, now), (9, 1_420_000));
-    // Whoever says something is there, though it has nothing new to say.
+    // Any acknowledgement shows that the peer is alive, even if it reports nothing new.
     let mut outgoing = Outgoing::new(&SETTINGS);
     outgoing.push(());
     outgoing.sent(0, 0, 0);

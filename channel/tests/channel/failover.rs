@@ -1,5 +1,5 @@
-//! Rails are cut at random moments, under random traffic, and some are restored: against the model, nothing is lost and nothing
-//! comes twice. `SEED=n` runs one again, `SEEDS=n` so many.
+//! Rails are cut at random under random traffic, and some are restored. By the model no message is lost or
+//! duplicated. `SEED=n` reruns one seed, `SEEDS=n` runs n of them.
 
 use crate::model::{Job, Setup, counts_of_seeds};
 use transom_channel::delivery::{Delivery, Settings};
@@ -8,14 +8,14 @@ use transom_channel::striping::{Spread, Stripe};
 use transom_channel::wire::{Data, Part, RAILS, Rail, RailKind};
 use transom_channel::{Config, Lost, Room, Select, Wire};
 
-/// Whether each rail is cut, and when that changes.
+/// The state of each rail, and the times of changes.
 struct Cuts {
     rng: fastrand::Rng,
     cut: Vec<bool>,
     next: u64,
     left: u32,
     pause: u64,
-    /// Those that are cut in the end stay so.
+    /// Rails that are cut at the end stay cut.
     stays: bool,
 }
 
@@ -34,7 +34,7 @@ impl Cuts {
         self.next = step + self.rng.u64(1..self.pause);
         let rail = self.rng.usize(..self.cut.len());
         let others = self.cut.iter().filter(|cut| !**cut).count();
-        // One at least passes.
+        // At least one rail stays up.
         if self.cut[rail] || others > 1 {
             self.cut[rail] = !self.cut[rail];
             job.sim.cut(rail, self.cut[rail]);
@@ -57,11 +57,12 @@ impl Cuts {
     }
 }
 
-/// What is done under the cuts.
+/// Kind of traffic under the cuts.
 #[derive(Clone, Copy, PartialEq)]
 enum Traffic {
     Any,
-    /// Messages in pieces, under many cuts, by wires that often take nothing and memory that often is not registered.
+    /// Messages in pieces under many cuts, by wires that are often busy and with registrations that often
+    /// fail.
     Pieces,
 }
 
@@ -71,7 +72,7 @@ fn run(seed: u64, traffic: Traffic) -> Result<Job, String> {
     job.run_with(|job, step| cuts.happen(job, step))
 }
 
-/// The same by datagrams alone, some of which are lost.
+/// The same over datagrams alone, some of which are lost.
 fn run_by_datagrams(seed: u64) -> Result<Job<Delivery<SimWire>>, String> {
     let (mut setup, mut cuts) = made(seed, Traffic::Any);
     let conditions = &mut setup.conditions;
@@ -79,13 +80,13 @@ fn run_by_datagrams(seed: u64) -> Result<Job<Delivery<SimWire>>, String> {
     for rail in conditions.rails.iter_mut().filter(|rail| rail.kind == RailKind::Connection) {
         (rail.kind, rail.read) = (RailKind::Datagram, false);
     }
-    // A ring is of a connection.
+    // A ring needs a connection.
     setup.configs.iter_mut().for_each(|config| config.rings = 0);
     let job = Job::new(seed, setup, |wire| Delivery::new(wire, Settings::default()));
     job.run_with(|job, step| cuts.happen(job, step))
 }
 
-/// What a seed makes of ranks, rails and cuts.
+/// Ranks, rails and cuts for a seed.
 fn made(seed: u64, traffic: Traffic) -> (Setup, Cuts) {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut setup = Setup::random(&mut rng);
@@ -95,7 +96,7 @@ fn made(seed: u64, traffic: Traffic) -> (Setup, Cuts) {
     while rails.len() < 2 || (rails.len() < 4 && rng.bool()) {
         rails.push(*rng.choice(&rails).unwrap());
     }
-    // Which path is found out for good by what there is.
+    // All rails have equal capabilities: the path is chosen once by them.
     for rail in &mut rails {
         (rail.write, rail.read) = (setup.conditions.rails[0].write, setup.conditions.rails[0].read);
     }
@@ -110,13 +111,13 @@ fn made(seed: u64, traffic: Traffic) -> (Setup, Cuts) {
             (config.stripe, config.stripe_from) = (Stripe::Pull, 64);
         }
     }
-    // What could not be registered with another rail waits for its own.
+    // A message that could not be registered on another rail waits for its own.
     let stays = setup.conditions.unregistered == 0 && rng.bool();
     let cuts = if traffic == Traffic::Pieces { rng.u32(40..120) } else { rng.u32(1..12) };
     let pause = *rng.choice(&[10, 100, 1000]).unwrap();
     let cut = vec![false; setup.conditions.rails.len()];
     if cut.len() < RAILS && rng.u8(..3) == 0 {
-        // Neighbours have none of them.
+        // Ranks of a host do not use these rails.
         let memory = Rail { kind: RailKind::Memory, ..setup.conditions.rails[0] };
         setup.conditions.rails.push(memory);
         setup.conditions.host = rng.u32(2..4);
@@ -140,15 +141,15 @@ fn datagrams_go_by_the_rails_that_are_left() {
     assert!(seeds < 1000 || counts["resends"] > 1000 && counts["datagram_windows"] > 100, "{counts:?}");
 }
 
-/// What goes by another rail keeps its order: no FIN comes before the write that it tells of.
+/// Requests that move to another rail keep their order: no FIN precedes its write.
 #[test]
 fn a_message_in_pieces_is_whole_when_its_last_fin_has_come() {
     let (seeds, counts) = counts_of_seeds(1000, |seed| run(seed, Traffic::Pieces));
     assert!(seeds < 1000 || counts["rerouted"] > 10_000 && counts["rendezvous"] > 1000);
 }
 
-/// Messages of 1 MiB that came in each of so many thousandths of a second, while 8 are under way; at some of these times a rail is
-/// cut, or restored.
+/// Number of messages of 1 MiB received in each of `all` milliseconds, with 8 in flight. The rail is cut and
+/// restored at the given times.
 fn each_millisecond(stripe: Stripe, rail: usize, cut: u64, restored: u64, all: u64) -> Vec<u64> {
     let config = Config { stripe, spread: Spread::RoundRobin, ..Config::default() };
     let one = Conditions::default().rails[0];
@@ -181,7 +182,7 @@ fn each_millisecond(stripe: Stripe, rail: usize, cut: u64, restored: u64, all: u
     came
 }
 
-/// At 10 GB/s each rail brings 9.5 MiB in a millisecond.
+/// At 10 GB/s each rail moves 9.5 MiB in a millisecond.
 #[test]
 fn a_rail_that_is_cut_costs_its_share_and_comes_back() {
     for (stripe, rail) in [(Stripe::Adaptive, 0), (Stripe::Adaptive, 1), (Stripe::Pull, 0), (Stripe::Pull, 1)] {
@@ -189,15 +190,16 @@ fn a_rail_that_is_cut_costs_its_share_and_comes_back() {
         println!("{stripe:?}, rail {rail} is cut from 20 to 40 ms; MiB in each: {came:?}");
         let least = |from: usize, to: usize| *came[from..to].iter().min().unwrap();
         assert!(least(2, 20) >= 17, "by both");
-        // 0.1 ms at most until it is told.
+        // The cut is reported within 0.1 ms.
         let two = came[21..40].windows(2).map(|two| two[0] + two[1]).min();
         assert!(two >= Some(16), "full service by the other, a millisecond later");
         assert!(least(41, 60) >= 17, "both are used again");
     }
 }
 
-/// Two ranks send more short messages than a third one takes in a turn, all the time, by the first rail; the second, by which a fourth sends
-/// parts of long ones, is cut: these go on.
+/// Two ranks always send more short messages, by the first rail, than a third rank handles in one progress
+/// call. A fourth rank sends it long messages in part by the second rail. After that rail is cut its messages
+/// continue.
 #[test]
 fn a_rank_that_always_has_more_to_take_answers_whoever_was_cut() {
     let config = Config { spread: Spread::First, rings: 0, batch: 4, ..Config::default() };
@@ -231,7 +233,7 @@ fn a_rank_that_always_has_more_to_take_answers_whoever_was_cut() {
     assert!(came[4..].iter().all(|came| *came > 0));
 }
 
-/// What a ring of the rail that is cut had has to go by a queue, which takes less at once.
+/// Packets in the ring of a cut rail move to a queue, which accepts shorter packets.
 #[test]
 fn a_ring_brings_no_more_at_once_than_a_queue() {
     let rail = Rail { longest: 1000, ..Conditions::default().rails[0] };
@@ -268,7 +270,7 @@ fn a_ring_brings_no_more_at_once_than_a_queue() {
     assert!(meter.rerouted > 0 && meter.ring_packets > 3, "{meter:?}");
 }
 
-/// Where no rail of datagrams is left the peer is lost, whether something was under way by them or not.
+/// A peer that no datagram rail reaches is lost, whether or not packets to it were in flight.
 #[test]
 fn a_peer_that_no_rail_reaches_is_lost() {
     for is_under_way in [true, false] {

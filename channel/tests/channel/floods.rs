@@ -1,4 +1,4 @@
-//! Floods: what a rank keeps is bounded, nothing is lost, and others go on.
+//! Floods: a rank's buffers are bounded, no message is lost, and other ranks proceed.
 
 use std::collections::{HashMap, HashSet};
 use transom_channel::sim::{Conditions, Memory, Sim};
@@ -13,7 +13,7 @@ fn any(tag: Option<u32>) -> Select {
 struct Flood {
     sim: Sim,
     kept: Vec<u64>,
-    /// By receiver, the numbers of messages that came, in the order in which their receives were posted.
+    /// Numbers of the messages that each receiver got, in the order in which its receives were posted.
     came: Vec<Vec<u64>>,
     receives: HashMap<(Rank, Id), usize>,
     sent: usize,
@@ -51,7 +51,7 @@ impl Flood {
         self.sim.wake(at, 0);
     }
 
-    /// Until nothing happens any more.
+    /// Runs until nothing happens any more.
     fn run(&mut self) {
         let mut steps = 0;
         while let Some(rank) = self.sim.step() {
@@ -72,7 +72,8 @@ impl Flood {
     }
 }
 
-/// Several receives wait for what stands behind a flood: what lets the first header come must let the others come too.
+/// Several receives wait for messages behind a flood: the credit that admits the first envelope must admit
+/// the others too.
 #[test]
 fn several_receives_wait_behind_a_flood() {
     for source in [Some(0), None] {
@@ -92,7 +93,7 @@ fn several_receives_wait_behind_a_flood() {
     }
 }
 
-/// Into buffers, by a ring, with envelopes of other messages in between.
+/// Receives into buffers, through a ring, with envelopes of other messages in between.
 #[test]
 fn receives_into_buffers_wait_behind_a_flood() {
     let mut flood = Flood::new(2, &Config { budget: 0, ring_after: 1, ..Config::default() });
@@ -102,7 +103,7 @@ fn receives_into_buffers_wait_behind_a_flood() {
         flood.send(0, 1, TAG, number, 16);
         flood.run();
     }
-    // All credit that there is.
+    // Uses up all credit.
     for number in 100..104 {
         flood.send(0, 1, TAG + 1, number, 0);
     }
@@ -119,12 +120,12 @@ fn receives_into_buffers_wait_behind_a_flood() {
     assert!(flood.sim.engine(0).meter().ring_packets >= 150, "{:?}", flood.sim.engine(0).meter());
 }
 
-/// Those who spoke first, and are silent now, have not all that is granted.
+/// Peers that sent first and are silent now do not hold all of the budget.
 #[test]
 fn who_comes_late_may_send_too() {
     let mut flood = Flood::new(20, &Config::default());
     for number in 1..20 {
-        // The first tells that there is such a peer; then it has a share.
+        // The first message makes the peer known; it has a share afterwards.
         for length in [16, 4000] {
             flood.send(number, 0, TAG, number.into(), length);
             flood.run();
@@ -147,7 +148,7 @@ fn one_way_to_a_receiver_without_receives() {
             flood.send(0, 1, TAG, number, 1000);
         }
         flood.run();
-        // All envelopes, and the data that was granted.
+        // All envelopes, and the data that credit allowed.
         let data = flood.kept[1] - 5000 * 64;
         assert!(data <= most, "{data} of {most}");
         let eager = flood.sim.engine(0).meter().eager;
@@ -171,7 +172,7 @@ fn one_way_to_a_receiver_that_stands_still() {
     flood.sim.stop(1, true);
     for number in 0..2000 {
         flood.send(0, 1, TAG, number, 3000);
-        // Of others, between whom all goes on.
+        // Traffic between other ranks proceeds.
         flood.send(2, 3, TAG, number, 3000);
         flood.receive(3, any(None));
     }
@@ -187,7 +188,8 @@ fn one_way_to_a_receiver_that_stands_still() {
     assert_eq!(flood.sent, 4000);
 }
 
-/// Short messages need no credit: they come with their data, and their sends end, though nothing is received.
+/// Short messages need no credit: they are sent with their data, and their sends complete although nothing is
+/// received.
 #[test]
 fn short_messages_go_with_data_on_overdraft() {
     for (length, announced) in [(8, 0), (64, 0), (65, 5000 - 1), (160, 5000 - 1)] {
@@ -209,7 +211,8 @@ fn short_messages_go_with_data_on_overdraft() {
     }
 }
 
-/// A send that the overdraft has no room for fails, and names the receiver; the next one goes once something was received.
+/// A send beyond the overdraft fails and names the receiver. The next send succeeds once a message was
+/// received.
 #[test]
 fn overdraft_that_is_full_fails_the_send() {
     for length in [8, 1000] {
@@ -227,7 +230,7 @@ fn overdraft_that_is_full_fails_the_send() {
         };
         let full = Some(Err(Error::Overdrawn { rank: 1, overdraft: 1024 }));
         let went = (0..100).take_while(|_| send(&mut sim) != full).count();
-        // 1280 bytes of credit and overdraft: envelopes of 64, and 8 bytes of data.
+        // 1280 bytes of credit and overdraft: envelopes of 64 bytes, and 8 bytes of data.
         assert_eq!(went, if length == 8 { 17 } else { 20 });
         assert_eq!(send(&mut sim), full);
         sim.engine(1).receive(any(Some(TAG)), Room::Allocate);
@@ -281,13 +284,13 @@ fn a_receive_is_found_behind_a_flood() {
                 flood.run();
             }
             assert_eq!(flood.came[1], [77_777]);
-            // Envelopes alone: none of their data, but what fits the floor.
+            // Envelopes alone, without data beyond the floor.
             assert!(flood.kept[1] <= 10_001 * 64 + 256, "{}", flood.kept[1]);
         }
     }
 }
 
-/// Who looks again and again waits as a receive does.
+/// Repeated probes wait as a receive does.
 #[test]
 fn a_look_finds_what_is_behind_a_flood() {
     let config = Config { budget: 0, ..Config::default() };
@@ -338,7 +341,7 @@ fn a_synchronous_send_waits_for_its_receive() {
 fn a_thousand_ranks() {
     let ranks = 1024;
     let mut flood = Flood::new(ranks, &Config::default());
-    // To neighbours at distances of powers of two, as in CG or an allreduce; odd ranks receive, even ranks send.
+    // Neighbours at growing distances, as in CG or an allreduce; odd ranks receive, even ranks send.
     for from in (0..ranks).step_by(2) {
         for distance in [1u32, 3, 9, 27, 81, 243, 729] {
             for number in 0..20 {

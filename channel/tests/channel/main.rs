@@ -1,4 +1,4 @@
-//! The machines of the channel, alone and in the simulator. Each file is one behaviour.
+//! The channel's state machines, alone and in the simulator. Each file tests one behaviour.
 
 mod model;
 

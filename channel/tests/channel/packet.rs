@@ -1,4 +1,4 @@
-//! Any bytes from a peer are an error, or a packet that writes back to the same bytes.
+//! Any bytes from a peer are an error, or a packet that encodes to the same bytes.
 
 use proptest::prelude::*;
 use transom_channel::Id;
@@ -10,7 +10,7 @@ use transom_channel::wire::{Key, RAILS};
 fn check(bytes: &[u8]) -> Result<Packet, Malformed> {
     let head = &bytes[..bytes.len().min(LONGEST)];
     let decoded = Packet::decode(head, bytes.len());
-    // The short path reads the same, or leaves it to the long one.
+    // The short path decodes the same, or leaves the packet to the general path.
     if let Some(Ok(eager)) = head.first_chunk().map(|head| Eager::decode(head, bytes.len())) {
         assert_eq!(decoded, Ok((whole(eager), EAGER)));
         assert_eq!(eager.encode(), head[..EAGER]);
@@ -90,7 +90,7 @@ proptest! {
 
     #[test]
     fn any_bytes_are_an_error_or_a_packet(mut bytes in prop::collection::vec(any::<u8>(), 0..400), kind in 0u8..17, sane: bool) {
-        // Mostly bytes that get past the first checks.
+        // Mostly bytes that pass the first checks.
         if sane && bytes.len() >= 32 {
             (bytes[0], bytes[1]) = (kind, 0);
             bytes[24..32].fill(0);

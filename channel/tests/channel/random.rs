@@ -1,5 +1,5 @@
-//! Random traffic in random conditions, against the model. A failure names its seed; `SEED=n` runs it again, `SEEDS=n`
-//! so many.
+//! Random traffic in random conditions, against the model. A failure names its seed: `SEED=n` reruns it.
+//! `SEEDS=n` runs n seeds.
 
 use crate::model::{Job, Setup, counts_of_seeds};
 use transom_channel::Config;
@@ -9,15 +9,15 @@ fn run(seed: u64) -> Result<Job, String> {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut setup = Setup::random(&mut rng);
     match rng.u8(..4) {
-        // All of one host: values are left beside rings.
+        // All ranks on one host: values are published beside rings.
         0 => {
             setup.conditions.rails.truncate(1);
             setup.conditions.rails[0].kind = RailKind::Memory;
-            // Where nothing is written, what is announced is read at once.
+            // Without writes, the receiver reads rendezvous messages at once.
             setup.conditions.rails[0].write &= rng.bool();
             setup.conditions.host = setup.ranks;
         }
-        // Of several, whose ranks share memory, and have it as is chosen for that.
+        // Several hosts, whose ranks share memory with a configuration of its own.
         1 => {
             let rail = setup.conditions.rails[0];
             let longest = *rng.choice(&[512, 2048, 20_000]).unwrap();
@@ -40,7 +40,8 @@ fn every_message_once_whole_and_in_order() {
     // Each path was taken.
     if seeds >= 1000 {
         for (name, count) in counts {
-            // Nothing is lost here; `datagrams` is for that, and `connections`. The simulator's adapters know all memory.
+            // Nothing is lost here; `datagrams` and `connections` test losses. The simulator's adapters need
+            // no registration cache.
             let of_loss = ["old", "resends", "acknowledgements", "spoiled", "rerouted"];
             let of_datagrams = [
                 "datagram_packets",

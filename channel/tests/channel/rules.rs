@@ -1,4 +1,4 @@
-//! The rule table: its text, and what messages do by it.
+//! The rule table: its text, and the paths that messages take by it.
 
 use transom_channel::delivery::{Delivery, Settings};
 use transom_channel::rules::{Facts, Path, Rules};
@@ -6,7 +6,7 @@ use transom_channel::sim::{Conditions, Faults, Memory, Sim, SimWire};
 use transom_channel::wire::{Data, Rail, RailKind};
 use transom_channel::{Config, Meter, Room, Select};
 
-/// That of the slides, as it stands there.
+/// The table of the slides, verbatim.
 const SLIDES: &str = "\
 MSG_SIZE <= 2048, RC-FP,
 MSG_SIZE <= 2008, UD-SR,
@@ -108,7 +108,7 @@ fn the_last_rule_always_has_a_path() {
     }
 }
 
-/// Two ranks with datagrams of 2,048 bytes, and connections as far as `connections` says.
+/// Two ranks with datagrams of 2,048 bytes, and at most `connections` connections each.
 fn two(text: &str, connections: usize, rings: usize) -> Sim<Delivery<SimWire>> {
     let rail = Conditions::default().rails[0];
     let datagrams = Rail { kind: RailKind::Datagram, longest: 2048 + 32, read: false, ..rail };
@@ -119,7 +119,7 @@ fn two(text: &str, connections: usize, rings: usize) -> Sim<Delivery<SimWire>> {
     Sim::over(1, conditions, vec![config; 2], |wire| Delivery::new(wire, Settings::default())).unwrap()
 }
 
-/// What is counted at the sender of one message, which comes whole.
+/// Sends one message, checks that it arrives whole, and returns the sender's counters for it.
 fn send(sim: &mut Sim<Delivery<SimWire>>, length: usize) -> Meter {
     let before = sim.engine(0).meter();
     sim.engine(1).receive(Select { context: 0, source: Some(0), tag: None }, Room::Allocate);
@@ -145,14 +145,14 @@ fn send(sim: &mut Sim<Delivery<SimWire>>, length: usize) -> Meter {
 fn messages_go_by_the_first_path_that_exists() {
     let eager = Meter { eager: 1, ..Meter::default() };
     let by_datagrams = |packets| Meter { datagram_packets: packets, queue_packets: packets, ..eager };
-    // Datagrams alone. A packet has 32 bytes before a whole message, 68 before a piece.
+    // Datagrams alone. A packet has a header of 32 bytes before a whole message, and of 68 before a piece.
     let mut sim = two(SLIDES, 0, 0);
     for (length, packets) in [(8, 1), (2008, 1), (2016, 1), (2017, 2), (3960, 2), (3961, 3), (8192, 5)] {
         assert_eq!(send(&mut sim, length), by_datagrams(packets), "{length}");
     }
     let long = send(&mut sim, 8193);
     assert_eq!((long.rendezvous, long.eager, long.copied_bytes, long.written_bytes), (1, 0, 0, 8193));
-    // Connections, once two messages have gone.
+    // Connections, after two messages.
     let mut sim = two(SLIDES, 1, 0);
     for _ in 0..3 {
         send(&mut sim, 8);
@@ -173,21 +173,21 @@ fn messages_go_by_the_first_path_that_exists() {
     for length in [8, 2008] {
         assert_eq!(send(&mut sim, length), Meter { ring_packets: 1, ..eager }, "{length}");
     }
-    // With its header and the mark it is longer than a slot.
+    // With its header and mark the message is longer than a slot.
     assert_eq!(send(&mut sim, 2009), Meter { queue_packets: 1, ..eager });
-    // Another table, and all is announced.
+    // With another table every message uses rendezvous.
     let mut sim = two("TRUE, Copy-Based", 1, 1);
     for _ in 0..6 {
         send(&mut sim, 8);
     }
     let short = send(&mut sim, 8);
     assert_eq!((short.eager, short.rendezvous, short.copied_bytes), (0, 1, 8));
-    // Conditions of other things than the size.
+    // Conditions on variables other than the size.
     let mut sim = two("PEERS >= 2, UD-SR, TRUE, Copy-Based", 0, 0);
     assert_eq!((send(&mut sim, 8).eager, send(&mut sim, 8).rendezvous), (0, 1));
 }
 
-/// A ring that is full is none: what comes then goes by the next rule, and nothing waits.
+/// A full ring does not count as a path: messages take the next rule, and none waits.
 #[test]
 fn a_full_ring_is_passed_over() {
     let mut sim = two(SLIDES, 1, 1);
@@ -209,7 +209,7 @@ fn a_full_ring_is_passed_over() {
     }
 }
 
-/// A message that is sent at once is one of those that wait, as one that is posted later.
+/// A message that is sent at once counts as one that waits, like a message posted later.
 #[test]
 fn a_message_is_among_those_that_are_queued() {
     for (queued, goes) in [(0, false), (1, true)] {

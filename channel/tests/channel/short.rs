@@ -1,4 +1,4 @@
-//! The short path: what lies in a ring is received without a request, and overtakes nothing.
+//! The short path: a message in a ring is received without a request, and overtakes no other message.
 
 use transom_channel::sim::{Conditions, Memory, Sim};
 use transom_channel::wire::{Data, Part, Rail, RailKind};
@@ -8,20 +8,20 @@ fn of(tag: Option<u32>) -> Select {
     Select { context: 0, source: Some(0), tag }
 }
 
-/// Rank 0 sends to rank 1 on the short path.
+/// Sends from rank 0 to rank 1 on the short path.
 fn send(sim: &mut Sim, tag: u32, number: u64) -> bool {
     let part = Part { memory: &Memory::pattern(number, 8), at: 0, length: 8 };
     sim.engine(0).try_send(1, 0, tag, Data::Of(part))
 }
 
-/// What that message is made of.
+/// Content of message `number`.
 fn bytes(number: u64) -> [u8; 8] {
     let mut bytes = [0; 8];
     Memory::pattern(number, 8).read(0, &mut bytes);
     bytes
 }
 
-/// Until nothing happens, though rank 1 makes no turn.
+/// Runs until nothing happens; rank 1 makes progress only if `turns_of_1`.
 fn settle(sim: &mut Sim, turns_of_1: bool) {
     sim.stop(1, !turns_of_1);
     (0..2).for_each(|rank| sim.wake(rank, 0));
@@ -63,7 +63,7 @@ fn what_lies_in_the_ring_is_received_in_order_and_its_credits_are_told() {
             (short @ Short::Done(_), whose) => {
                 assert_eq!((short, whose), (Short::Done(Taken::new(7, 8)), Some(number)));
             }
-            // A turn is due.
+            // A progress call is due.
             (Short::Long, _) => {
                 sim.engine(1).progress();
                 let id = sim.engine(1).receive(of(Some(7)), Room::Allocate);
@@ -85,7 +85,7 @@ fn what_lies_in_the_ring_is_received_in_order_and_its_credits_are_told() {
 fn nothing_is_overtaken() {
     let mut sim = with_a_ring();
     assert_eq!(short(&mut sim, None).0, Short::Nothing);
-    // A receive that was posted before.
+    // A receive that was posted earlier.
     let posted = sim.engine(1).receive(Select { source: None, ..of(None) }, Room::Allocate);
     assert!(send(&mut sim, 7, 1) && send(&mut sim, 7, 2));
     settle(&mut sim, false);
@@ -93,7 +93,7 @@ fn nothing_is_overtaken() {
     settle(&mut sim, true);
     let done = sim.engine(1).completed().unwrap();
     assert_eq!((done.id, done.memory.unwrap().whose(8)), (posted, Some(1)));
-    // A message that had come, beside one in the ring.
+    // A message that arrived earlier, beside one in the ring.
     assert!(send(&mut sim, 7, 3));
     settle(&mut sim, false);
     assert_eq!(short(&mut sim, Some(7)).0, Short::Long, "the second message came before");
@@ -101,7 +101,7 @@ fn nothing_is_overtaken() {
     sim.engine(1).receive(of(Some(7)), Room::Allocate);
     assert_eq!(sim.engine(1).completed().unwrap().memory.unwrap().whose(8), Some(2));
     assert!(matches!(short(&mut sim, Some(7)), (Short::Done(_), Some(3))));
-    // Too long for its room.
+    // The message is too long for its room.
     assert!(send(&mut sim, 7, 4));
     settle(&mut sim, false);
     let mut into = [0; 3];
@@ -109,7 +109,8 @@ fn nothing_is_overtaken() {
     assert_eq!(into, bytes(4)[..3], "its beginning is kept");
 }
 
-/// Of more slots than packets under way; with turns between those that all go behind each other and those that wait for nothing.
+/// A ring with more slots than packets in flight. It turns between messages sent in a row and messages sent
+/// alone.
 #[test]
 fn a_ring_that_turns_loses_nothing() {
     let mut config = Config { window: 20, ..Config::default() };
@@ -123,7 +124,7 @@ fn a_ring_that_turns_loses_nothing() {
             assert_eq!(short(&mut sim, Some(7)), (Short::Done(Taken::new(7, 8)), Some(number)));
             number += 1;
         }
-        // Its credits are told by an answer.
+        // An answer carries the credits.
         sim.engine(1).send(0, 0, 0, Memory::pattern(0, 8), 8, false);
         sim.engine(0).receive(Select { source: Some(1), ..of(None) }, Room::Allocate);
         settle(&mut sim, true);
@@ -132,7 +133,7 @@ fn a_ring_that_turns_loses_nothing() {
     assert_eq!(sim.engine(0).meter().fallbacks, 0);
 }
 
-/// Each source in turn, and nothing before what has come by other ways or what a receive was posted for.
+/// Sources are served in turn. Messages that arrived by other paths, and posted receives, come first.
 #[test]
 fn any_source_is_heard_in_turn() {
     let mut sim = Sim::new(3, 4, Conditions::default(), &Config::default()).unwrap();
@@ -179,7 +180,8 @@ fn any_source_is_heard_in_turn() {
         assert_eq!(came, [0, 2, 3, 3, 3]);
         assert_eq!(receive(&mut sim, None).0, (0, Short::Nothing));
     }
-    // One that has come to be matched is first; another tag, and what a receive waits for, is a turn's.
+    // A message that waits to be matched comes first. Another tag, and a message for a posted receive, need a
+    // progress call.
     send(&mut sim, 2, 8, 1);
     settle(&mut sim, true);
     send(&mut sim, 3, 8, 2);
@@ -199,7 +201,8 @@ fn any_source_is_heard_in_turn() {
     (0..4).for_each(|rank| sim.engine(rank).at_rest().unwrap());
 }
 
-/// A send that finds its ring full lets in what has come: who waits for that is to be told, since no turn will find it.
+/// A send that finds its ring full handles arrivals. Waiters for these must be notified, since no progress
+/// call will find them.
 #[test]
 fn what_a_send_lets_in_is_news() {
     let mut sim = with_a_ring();
@@ -232,7 +235,7 @@ fn receives_that_were_posted_have_what_lies_before() {
     (0..2).for_each(|rank| sim.engine(rank).at_rest().unwrap());
 }
 
-/// As much as the message has: on the short path, by a turn, and of a message that is announced.
+/// Memory made for the length of the message: on the short path, by a progress call, and for rendezvous.
 #[test]
 fn receives_may_make_their_memory() {
     let mut sim = with_a_ring();
@@ -251,7 +254,7 @@ fn receives_may_make_their_memory() {
         assert_eq!((done.id, done.result.unwrap().length), (posted, length as u64));
         assert!(length == 0 || done.memory.unwrap().whose(length) == Some(number), "message {number}");
     }
-    // There is none: the engine takes some.
+    // The callback has no memory: the engine allocates some.
     let posted = sim.engine(1).receive(of(Some(7)), Room::Make(|_| None));
     assert!(send(&mut sim, 7, 15) && send(&mut sim, 7, 16));
     settle(&mut sim, false);
@@ -263,7 +266,7 @@ fn receives_may_make_their_memory() {
     (0..2).for_each(|rank| sim.engine(rank).at_rest().unwrap());
 }
 
-/// Two ranks of a host, which have rings of each other, and read what is long.
+/// Two ranks on one host, with rings to each other. Long messages are read.
 fn of_one_host(config: &Config) -> Sim {
     let rail = Rail { kind: RailKind::Memory, write: false, ..Conditions::default().rails[0] };
     let mut sim = Sim::new(5, 2, Conditions { rails: vec![rail], host: 2, ..Conditions::default() }, config).unwrap();
@@ -279,7 +282,8 @@ fn of_one_host(config: &Config) -> Sim {
 
 const LONG: usize = 100_000;
 
-/// An announcement and an acknowledgement, both by rings, and one read: also where the receiver makes no turn.
+/// An RTS and an acknowledgement, both through rings, and one read: even if the receiver makes no progress
+/// call.
 #[test]
 fn what_is_announced_to_a_receive_is_read_at_once() {
     let mut sim = of_one_host(&Config::default());
@@ -294,14 +298,14 @@ fn what_is_announced_to_a_receive_is_read_at_once() {
             Some(done) => {
                 at_once += 1;
                 assert_eq!((done.id, done.memory.unwrap().whose(LONG)), (received, Some(number)));
-                // What the message frees is told by that.
+                // The acknowledgement carries the freed slots and credit.
                 sim.stop(1, true);
                 sim.wake(0, 0);
                 while sim.step().is_some() {}
                 assert_eq!(sim.engine(0).completed().expect("it was acknowledged").id, sent);
                 settle(&mut sim, true);
             }
-            // The sender has still to do a part of it.
+            // The sender still has to take part.
             None => {
                 assert!(sim.engine(0).completed().is_none(), "the memory is the receiver's still");
                 settle(&mut sim, true);
@@ -321,7 +325,8 @@ fn what_is_announced_to_a_receive_is_read_at_once() {
     (0..2).for_each(|rank| sim.engine(rank).at_rest().unwrap());
 }
 
-/// What came before and nobody has taken goes first, and so does what a receive that was posted before takes.
+/// Messages that arrived earlier and are unreceived come first, and so do messages for receives posted
+/// earlier.
 #[test]
 fn what_is_announced_overtakes_nothing() {
     let mut sim = of_one_host(&Config::default());
@@ -344,7 +349,7 @@ fn what_is_announced_overtakes_nothing() {
     assert!(expected.iter().all(|one| came.contains(one)) && came.len() == 3, "{came:?}");
 }
 
-/// What went by the queue, since the ring was full, was sent before what is announced in the ring.
+/// A message that bypassed the full ring through the queue was sent before the RTS in the ring.
 #[test]
 fn what_is_announced_does_not_overtake_the_queue() {
     let mut config = Config::default();
@@ -357,7 +362,7 @@ fn what_is_announced_does_not_overtake_the_queue() {
         settle(&mut sim, false);
         sent += 1;
     }
-    // All but that one are taken, and the next packet tells so.
+    // All but that one are received, and the next packet reports it.
     for number in 0..sent - 1 {
         assert_eq!(short(&mut sim, Some(7)), (Short::Done(Taken::new(7, 8)), Some(number)));
     }
@@ -381,7 +386,8 @@ fn what_is_announced_does_not_overtake_the_queue() {
     (0..2).for_each(|rank| sim.engine(rank).at_rest().unwrap());
 }
 
-/// What is not to be read goes as it would: pieces that are asked for, whole messages, and those of which only a part has room.
+/// Messages that are not read at once use the other paths: pieces after a CTS, whole messages, and messages
+/// longer than their room.
 #[test]
 fn what_is_not_read_at_once_comes_all_the_same() {
     let whole = Config::default();

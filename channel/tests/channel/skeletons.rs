@@ -1,18 +1,20 @@
-//! Skeletons of programs at 64 ranks: the channels that they come to by Aptus's rules, and that these cost no time. At 512, beside the
-//! figures of the slides: `transom bench channels mix --ranks 512`.
+//! Skeletons of programs at 64 ranks: the channels that they open under Aptus's rules, and that these cost no
+//! time. At 512 ranks, beside the figures of the slides: `transom bench channels mix --ranks 512`.
 
 use transom_channel::sim::skeletons::{ALL, Skeleton, run};
 
-/// Channels of a rank on average, by counting on paper.
+/// Channels of a rank on average, counted on paper.
 #[test]
 fn channels_are_those_of_the_patterns() {
     for (name, expected) in [
-        // Rows of 8 are a host. Partners of reductions at 1, 2, 4 are there, those at 8, 16, 32 are not. A square is transposed with another
-        // host but on its diagonal of 8.
+        // Eight consecutive ranks form a host. Partners of reductions at distances 1, 2 and 4 are on it;
+        // those at 8, 16 and 32 are not. The square is transposed with another host, except on its diagonal
+        // of 8.
         ("CG", [3.0, 3.0 + 0.875, 0.875, 0.875]),
         ("EP", [3.0, 3.0, 0.0, 0.0]),
         ("FT", [7.0, 56.0, 16.0, 8.0]),
-        // 8 x 8: along a row 14 neighbours of 8 ranks, 8 of them at 1 as in reductions; across as many, at 8.
+        // 8 x 8 ranks: along a row 14 neighbours of 8 ranks, 8 of them at distance 1 as in reductions; across
+        // as many, at distance 8.
         ("LU", [3.75, 3.75, 1.75, 1.75]),
     ] {
         let skeleton = ALL.iter().find(|skeleton| skeleton.name == name).unwrap();
@@ -30,7 +32,7 @@ fn channels_are_those_of_the_patterns() {
     }
 }
 
-/// Both sides of a pair write to each other: what answers goes by datagrams, and not behind that.
+/// Both sides of a pair write to each other: answers use datagrams and do not wait behind the writes.
 #[test]
 fn answers_do_not_wait_behind_what_is_written() {
     let mg = ALL.iter().find(|skeleton| skeleton.name == "MG").unwrap();

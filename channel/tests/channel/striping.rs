@@ -1,5 +1,5 @@
-//! Which rail a packet goes by, how what is long is divided among rails, and what that gains where they are alike, 4 to 1, and
-//! where another takes a part of one for a while.
+//! Choice of a packet's rail, division of long messages among rails, and the gain. Rails are equal, 4 to 1,
+//! or disturbed by another program for a while.
 
 use proptest::prelude::*;
 use transom_channel::sim::{Conditions, Memory, Sim};
@@ -44,7 +44,7 @@ fn a_length_is_cut_by_the_weights() {
     assert_eq!(lengths(&cut(&even, 0, &[1], 1)), [(1, 0, 0)]);
     let weighted = Weights::new(Stripe::Weighted, [400, 100].into_iter());
     assert_eq!(weighted.now(), [2458, 614]);
-    // By cells: 255 of 256 are 0.8 * 256, rounded down.
+    // Whole cells: 255 of 256 are 0.8 * 256, rounded down.
     assert_eq!(lengths(&cut(&weighted, 1 << 20, &[0, 1], 65536)), [(0, 0, 835_584), (1, 835_584, 212_992)]);
     assert_eq!(lengths(&cut(&weighted, 100_000, &[0, 1], 65536)), [(0, 0, 100_000)], "the heaviest alone");
     assert_eq!(Weights::new(Stripe::Weighted, [400, 0].into_iter()).now(), [1536, 1536], "not known");
@@ -52,7 +52,7 @@ fn a_length_is_cut_by_the_weights() {
     assert_eq!(Weights::new(Stripe::Adaptive, [4, 1, 1].into_iter()).now(), [1024, 1024, 1024]);
 }
 
-/// Where the stripes of what was cut took so long.
+/// Learns from stripes that took the times in `took`.
 fn learn(weights: &mut Weights, parts: &[Part], took: &[u64]) {
     let mut timed = Timed::new(parts.iter().copied());
     parts.iter().for_each(|part| timed.posted(part.rail, 500));
@@ -65,26 +65,27 @@ fn learn(weights: &mut Weights, parts: &[Part], took: &[u64]) {
 #[test]
 fn formula_four() {
     let mut weights = Weights::new(Stripe::Adaptive, [1, 1].into_iter());
-    // 0.1 * 1536 + 0.9 * 3072 * 4 / 5 = 2365.4; what is left over is the heaviest one's.
+    // 0.1 * 1536 + 0.9 * 3072 * 4 / 5 = 2365.4; the heaviest rail takes the remainder.
     let parts = cut(&weights, 1 << 20, &[0, 1], 1);
     learn(&mut weights, &parts, &[1000, 4000]);
     assert_eq!(weights.now(), [2366, 706]);
-    // By the shares of the message, not by those of now: an older message says the same again.
+    // The shares of the message count, not the current weights: an older message has the same effect again.
     learn(&mut weights, &parts, &[1000, 4000]);
     assert_eq!(weights.now(), [2449, 623]);
-    // All found together: the weights become the shares of that message.
+    // All complete together: the weights become the shares of that message.
     let parts = cut(&weights, 1 << 30, &[0, 1], 1);
     learn(&mut weights, &parts, &[9000, 9000]);
     assert_eq!(weights.now(), [2449, 623]);
-    // A rail that stands still keeps the floor.
+    // A stalled rail keeps the floor.
     (0..9).for_each(|_| learn(&mut weights, &parts, &[1, 1_000_000_000]));
     assert_eq!(weights.now(), [3024, 48]);
-    // A rail that the message did not use keeps its weight, and the others share theirs.
+    // A rail that the message did not use keeps its weight; the other rails share theirs.
     let mut three = Weights::new(Stripe::Adaptive, [1, 1, 1].into_iter());
     let parts = cut(&three, 1 << 20, &[0, 2], 1);
     learn(&mut three, &parts, &[1000, 3000]);
     assert_eq!(three.now(), [1485, 1024, 563]);
-    // Those that a message used have hardly more than the floor together: the heaviest alone cannot give what the third lacks.
+    // The rails of a message have hardly more than the floor together: the heaviest alone cannot give what
+    // the third lacks.
     let mut four = Weights::new(Stripe::Adaptive, [1, 1, 1, 1].into_iter());
     for slow in [0, 1, 2, 0, 1, 2] {
         let parts = cut(&four, 3 << 20, &[slow, 3], 1);
@@ -112,7 +113,8 @@ fn what_is_pulled_is_cut_further() {
     assert!(pieces.len() == 16 && pieces.iter().all(|piece| piece.length == 65536));
     assert_eq!(in_pieces(&pull, 1 << 30, &[0, 1], 65536).len(), 32, "so many at most");
     assert_eq!(in_pieces(&pull, 100_000, &[0, 1], 65536).len(), 1);
-    // Half of the second rail's are taken by the first, which takes as long for three quarters as the other for a quarter.
+    // The first rail takes half of the second's pieces. It needs as long for three quarters as the second for
+    // a quarter.
     let mut timed = Timed::new(pieces.iter().copied());
     (0..4).for_each(|_| timed.taken(1, 0, 65536));
     for piece in 0..12 {
@@ -130,7 +132,7 @@ fn what_is_pulled_is_cut_further() {
 }
 
 proptest! {
-    /// Whatever was learnt before.
+    /// Holds for all weights, whatever was learnt before.
     #[test]
     fn every_byte_goes_once(
         policy in prop_oneof![Just(Stripe::Even), Just(Stripe::Weighted), Just(Stripe::Adaptive), Just(Stripe::Pull)],
@@ -165,7 +167,7 @@ proptest! {
     }
 }
 
-/// What each of so many messages of `length` bytes took, one after the other, in nanoseconds.
+/// Time of each of several consecutive messages of `length` bytes, in nanoseconds.
 fn times(
     config: &Config,
     rails: &[Rail],
@@ -205,12 +207,12 @@ fn config(stripe: Stripe) -> Config {
 
 const LONG: usize = 8 << 20;
 
-/// Nanoseconds of a message, once the rails are connected and the weights are learnt.
+/// Time of a message in nanoseconds, once the rails are connected and the weights are learnt.
 fn settled(stripe: Stripe, rails: &[Rail], slower: Vec<u64>, length: usize) -> u64 {
     *times(&config(stripe), rails, slower, length, 12, |_, _| ()).last().unwrap()
 }
 
-/// Nanoseconds of 32 messages of 1 MiB that are under way together, once the rails are connected.
+/// Time of 32 messages of 1 MiB in flight together, in nanoseconds, once the rails are connected.
 fn stream(stripe: Stripe, rails: &[Rail]) -> u64 {
     let conditions = Conditions { rails: rails.to_vec(), latency: 1000..1001, pause: 50..51, ..Conditions::default() };
     let mut sim = Sim::new(3, 2, conditions, &config(stripe)).unwrap();
@@ -237,11 +239,11 @@ fn stream(stripe: Stripe, rails: &[Rail]) -> u64 {
     took
 }
 
-/// At 10 bytes in a nanosecond and rail, and 1 us there.
+/// At 10 bytes per nanosecond and rail, and a latency of 1 us.
 #[test]
 fn two_rails_move_twice_as_much_and_one_is_as_it_was() {
     let one = [settled(Stripe::Even, &[rail(0)], vec![], 1 << 20), stream(Stripe::Even, &[rail(0)])];
-    // 104.9 us, and 32 of them.
+    // 104.9 us for one message, and 32 times that.
     assert!((104_858..112_000).contains(&one[0]) && (3_355_443..3_420_000).contains(&one[1]), "{one:?}");
     for stripe in [Stripe::Even, Stripe::Weighted, Stripe::Adaptive, Stripe::Pull] {
         let two = [settled(stripe, &[rail(0); 2], vec![], 1 << 20), stream(stripe, &[rail(0); 2])];
@@ -257,14 +259,14 @@ fn where_one_rail_is_a_quarter_of_the_other_adaptive_is_as_weighted() {
     let [even, weighted, adaptive] =
         [Stripe::Even, Stripe::Weighted, Stripe::Adaptive].map(|stripe| settled(stripe, &rails, vec![1, 4], LONG));
     println!("8 MiB, ns, rails 4:1: even {even}, weighted {weighted}, adaptive {adaptive}");
-    // 2.5 is what can be: half by the slow one takes 2, and a fifth takes 0.8.
+    // The ideal factor is 2.5: half the message takes 2 on the slow rail, a fifth takes 0.8.
     assert!(even > 2 * weighted + weighted / 5 && even < 3 * weighted, "{even} beside {weighted}");
     assert!(100 * weighted >= 95 * adaptive, "{adaptive} beside {weighted}");
     assert!(10 * even >= 22 * adaptive, "{adaptive} beside {even}");
 }
 
-/// Not of the paper: what a rail has not begun another takes, so that the first message, and the first after a change, are not held up by
-/// what was known before; and in the end it is as adaptive.
+/// Not from the paper: a rail takes pieces that another has not begun. So the first message, and the first
+/// after a change, are not delayed by outdated weights. In the end the policy is as adaptive.
 #[test]
 fn what_is_pulled_follows_a_rail_within_a_message() {
     let rails = [rail(400), rail(100)];
@@ -289,7 +291,7 @@ fn what_is_pulled_follows_a_rail_within_a_message() {
     assert!(pull[33..].iter().all(|took| 100 * took < 102 * pull[9]), "{:?}", &pull[33..]);
 }
 
-/// Figure 20: in the middle another program takes seven eighths of the second rail.
+/// Figure 20: another program takes seven eighths of the second rail for a while.
 #[test]
 fn adaptive_follows_a_rail_that_is_disturbed_and_comes_back() {
     let disturb = |number: usize, sim: &mut Sim| match number {
@@ -309,7 +311,7 @@ fn adaptive_follows_a_rail_that_is_disturbed_and_comes_back() {
     assert!(even[29] > 7 * peak, "{} beside {peak}", even[29]);
     assert!(adaptive[29] < 2 * peak, "{} beside {peak}", adaptive[29]);
     assert!(adaptive[12] < 2 * peak, "after two messages");
-    // Two messages are enough to be back, of 1.2 ms together.
+    // Two messages, of 1.2 ms together, are enough to recover.
     assert!(
         100 * adaptive[9] < 102 * peak && adaptive[30..32].iter().sum::<u64>() < 1_300_000,
         "{:?}",
@@ -318,7 +320,7 @@ fn adaptive_follows_a_rail_that_is_disturbed_and_comes_back() {
     assert!(adaptive[32..].iter().all(|took| 100 * took < 102 * peak), "{:?} beside {peak}", &adaptive[32..]);
 }
 
-/// Whom nothing long goes to has one lane; packets go by as many as are chosen.
+/// A peer without long messages has one lane; packets use as many rails as the policy says.
 #[test]
 fn the_other_rails_are_connected_when_they_are_needed() {
     let packets = |spread: Spread, length: usize| {
@@ -339,13 +341,13 @@ fn the_other_rails_are_connected_when_they_are_needed() {
     assert!((18..=22).contains(&first) && (58..=62).contains(&second), "{first} and {second}");
     let ([first, second, ..], _) = packets(Spread::RoundRobin, 100);
     assert!(first.abs_diff(second) <= 1, "{first} and {second}");
-    // Rank 0 is bound to the first rail, and nothing is divided that is shorter than two parts.
+    // Rank 0 is bound to the first rail, and messages shorter than two stripes are not divided.
     assert_eq!(packets(Spread::Binding, 100).0[1], 0);
     assert!(!packets(Spread::First, (128 << 10) - 1).1);
     assert!(packets(Spread::First, 128 << 10).1);
 }
 
-/// A rail that is full, or never comes up, holds up nothing.
+/// A rail that is full, or never comes up, delays no packet.
 #[test]
 fn who_is_bound_to_a_rail_that_takes_nothing_goes_by_the_first() {
     let conditions = Conditions { rails: vec![rail(1); 2], depth: 1, ..Conditions::default() };

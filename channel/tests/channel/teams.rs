@@ -1,10 +1,11 @@
-//! Teams and requests that are dropped while messages for them are on their way: their credit goes back, and nothing waits.
+//! Teams and requests dropped while messages for them are in flight: their credit is returned, and no
+//! operation waits.
 
 use std::collections::{BTreeMap, BTreeSet};
 use transom_channel::sim::{Conditions, Memory, Sim};
 use transom_channel::{Cancelled, Config, Error, Id, Rank, Room, Select};
 
-/// Contexts of a team, as many as a world has.
+/// Number of contexts of a team, as for a world.
 const WIDTH: u32 = 7;
 
 struct Job {
@@ -38,7 +39,7 @@ impl Job {
         }
     }
 
-    /// Withdraws what the rank waits for in these contexts, and drops their team.
+    /// Cancels the rank's receives in these contexts, and drops their team.
     fn drop_team(&mut self, rank: Rank, first: u32) {
         let contexts = first..=first + WIDTH - 1;
         self.take(rank);
@@ -116,7 +117,7 @@ fn credit_of_dropped_teams_and_requests_returns() {
             let engine = job.sim.engine(rank);
             engine.at_rest().unwrap_or_else(|why| panic!("seed {seed}: {why}"));
             assert_eq!((engine.kept(), engine.under_way()), (0, 0), "seed {seed}: rank {rank}");
-            // All that was granted beyond the floors is with the peers, and unused.
+            // All credit granted beyond the floors is at the peers, and unused.
             let granted = i64::from(engine.granted());
             let peers: Vec<i64> = (0..ranks).filter_map(|peer| job.sim.engine(peer).credit(rank)).collect();
             let beyond: i64 = peers.iter().map(|credit| credit - i64::from(config.floor)).sum();
@@ -127,7 +128,7 @@ fn credit_of_dropped_teams_and_requests_returns() {
     assert!(discarded > 1000, "{discarded}: few messages were announced to dropped teams");
 }
 
-/// A message for a dropped team is discarded whenever it comes, and however it was sent.
+/// A message for a dropped team is discarded, whenever it arrives and however it was sent.
 #[test]
 fn message_for_dropped_team_is_discarded() {
     for (length, sync, ends_well) in
@@ -155,7 +156,7 @@ fn message_for_dropped_team_is_discarded() {
             let expected = if ends_well { Ok(()) } else { Err(Error::Discarded { rank: 1 }) };
             assert_eq!(done.result.map(|_| ()), expected, "{length} B, late {late}");
             assert_eq!((sim.engine(1).kept(), sim.engine(1).meter().discarded), (0, 1));
-            // Other contexts are as they were.
+            // Other contexts are unaffected.
             sim.engine(0).send(1, 14, 0, Memory::pattern(2, 8), 8, false);
             settle(&mut sim);
             assert_eq!(sim.engine(1).kept(), 72);

@@ -1,5 +1,5 @@
-//! What is written by datagrams, each into its place: pieces that are lost, come twice or out of order, windows that there are not, peers
-//! that die, and such as say anything.
+//! Writes by datagrams, each piece into place: pieces that are lost, duplicated or reordered, missing
+//! windows, peers that die, and hostile peers.
 
 use crate::model::rounds;
 use std::cell::Cell;
@@ -13,7 +13,7 @@ use transom_channel::{Config, Error, Id, Lost, Meter, Rank, Room, Select, Wire};
 type Job = Sim<Delivery<SimWire>>;
 
 const NONE: Faults = Faults { lost: 0, doubled: 0, late: 0, delay: 0..1, flipped: 0 };
-/// Bytes of a piece: those of a datagram without 32 and 16 before it, in whole cache lines.
+/// Bytes of a piece: a datagram without headers of 32 and 16 bytes, in whole cache lines.
 const PIECE: usize = 4096;
 const MIB: usize = 1 << 20;
 
@@ -44,12 +44,13 @@ fn job(conditions: Conditions, settings: Settings) -> Job {
 
 const ANY: Select = Select { context: 0, source: None, tag: None };
 
-/// Sends messages of these lengths from rank 0 to rank 1, all at once, and compares what came. What both have counted.
+/// Sends messages of these lengths from rank 0 to rank 1, all at once, and compares the data received.
+/// Returns the counters of both ranks.
 fn send<W: Wire<Memory = Memory>>(sim: &mut Sim<W>, lengths: &[usize]) -> [Meter; 2] {
     send_in_time(sim, lengths).0
 }
 
-/// And the time of the last.
+/// Like [`send`]; also returns the time of the last completion.
 fn send_in_time<W: Wire<Memory = Memory>>(sim: &mut Sim<W>, lengths: &[usize]) -> ([Meter; 2], u64) {
     for (number, length) in (0..).zip(lengths) {
         sim.engine(0).send(1, 0, number, Memory::pattern(number.into(), *length), *length, false);
@@ -61,7 +62,7 @@ fn send_in_time<W: Wire<Memory = Memory>>(sim: &mut Sim<W>, lengths: &[usize]) -
     while sim.step().is_some() {
         while let Some(done) = sim.engine(0).completed() {
             assert!(done.result.is_ok());
-            // It is the program's again.
+            // The memory belongs to the program again.
             done.memory.unwrap().spoil();
             sent += 1;
         }
@@ -83,7 +84,7 @@ fn send_in_time<W: Wire<Memory = Memory>>(sim: &mut Sim<W>, lengths: &[usize]) -
 
 #[test]
 fn each_piece_goes_once_into_its_place() {
-    // Four windows of 64 pieces; a window of 64, and one of a piece and a byte; less than a piece.
+    // Three lengths: four windows of 64 pieces, a window of 64 and one of a piece and a byte, and one short window.
     for (length, windows, packets) in [(MIB, 4, 0), (65 * PIECE + 1, 2, 1), (33 * PIECE - 1, 1, 1)] {
         let mut sim = job(conditions(NONE), Settings::default());
         let [sender, receiver] = send(&mut sim, &[length]);
@@ -91,7 +92,8 @@ fn each_piece_goes_once_into_its_place() {
         assert_eq!((receiver.datagram_windows, receiver.datagram_repairs), (windows, packets), "{length} bytes");
         let [posts, ..] = sim.posts(0);
         let pieces = (length / PIECE) as u64;
-        // RTS, what is wanted, that each window has been sent, FIN, the last piece, and acknowledgements of answers.
+        // RTS, the request, the report that each window was sent, FIN, the last piece, and acknowledgements
+        // of answers.
         let rest = posts - pieces;
         assert!((3 + windows + packets..=3 + windows + packets + 9).contains(&rest), "{rest} beside {pieces}");
         assert_eq!(sender.resends + receiver.resends, 0);
@@ -106,8 +108,8 @@ fn what_comes_out_of_order_or_twice_is_put_in_order() {
         let [_, receiver] = send(&mut sim, &[MIB, 100_001, 700_000]);
         windows += receiver.datagram_windows;
     }
-    // A window that ends before its last piece came is followed by one for that; one that a piece came to twice has no receive for
-    // the last.
+    // A window closed before its last piece arrived is followed by another for that piece. A window that
+    // received a duplicate has no receive for the last piece.
     assert!(windows > 3 * (4 + 1 + 3), "{windows}");
 }
 
@@ -116,7 +118,7 @@ fn what_is_lost_is_granted_again_and_at_last_copied() {
     let mut sim = job(conditions(Faults { lost: 50, ..NONE }), Settings::default());
     let [sender, receiver] = send(&mut sim, &[MIB; 20]);
     let pieces = (20 * MIB / PIECE) as u64;
-    // Of 20 pieces one is lost, and of 400 one twice.
+    // One of 20 pieces is lost, and one of 400 twice.
     assert!((1..pieces / 100).contains(&receiver.datagram_repairs), "{receiver:?}");
     assert!((100..=160).contains(&receiver.datagram_windows), "each of 80, most of them twice: {receiver:?}");
     let [posts, ..] = sim.posts(0);
@@ -127,7 +129,7 @@ fn what_is_lost_is_granted_again_and_at_last_copied() {
 #[test]
 fn of_a_hundred_one_lost_costs_less_than_half_of_goodput() {
     let time = |lost, checksum| {
-        // At 1 GB/s and 20 us there and back.
+        // At 1 GB/s and a round trip of 20 us.
         let conditions = Conditions { picoseconds: 1000, ..conditions(Faults { lost, ..NONE }) };
         let settings = Settings { checksum, ..Settings::default() };
         send_in_time(&mut job(conditions, settings), &[MIB; 32]).1
@@ -150,7 +152,8 @@ fn where_there_is_no_window_it_is_copied_and_where_there_is_one_all_have_it_in_t
     assert!((30..60).contains(&receiver.datagram_repairs), "{receiver:?}");
 }
 
-/// A peer that has asked for many writes is stopped once it has their windows: another's messages come all the same.
+/// A peer that has requested many writes is stopped while it holds their windows: messages of another peer
+/// still arrive.
 #[test]
 fn who_is_stopped_does_not_have_all_windows() {
     let mut sim = job(Conditions { windows: 16, ..conditions(NONE) }, Settings::default());
@@ -163,7 +166,7 @@ fn who_is_stopped_does_not_have_all_windows() {
     while sim.windows(1) < 4 {
         sim.step().expect("windows are asked for");
     }
-    // All that it could have.
+    // Lets the peer get all windows that it may have.
     (0..40).take_while(|_| sim.windows(1) < 16 && sim.step().is_some()).for_each(drop);
     sim.stop(0, true);
     sim.engine(2).send(1, 0, 50, Memory::pattern(50, MIB), MIB, false);
@@ -217,7 +220,7 @@ fn who_dies_keeps_no_window_and_takes_none() {
                     Ok(status) => assert_eq!(status.peer, 1),
                     Err(error) => assert_eq!(error, Error::Lost { rank: 1, lost: Lost::Died }),
                 }
-                // Nobody writes there any more.
+                // No peer writes to this memory any more.
                 done.memory.inspect(Memory::spoil);
             }
             assert_eq!((sim.windows(rank), sim.registrations(rank)), (0, 0), "rank {rank}, after {steps} steps");
@@ -228,7 +231,7 @@ fn who_dies_keeps_no_window_and_takes_none() {
     assert!(while_open > 20, "it died while {while_open} windows were open");
 }
 
-/// A wire whose second rail ends at a time, with all that was posted there.
+/// A wire whose second rail ends at a given time, with all requests posted there.
 struct Ending {
     wire: SimWire,
     peer: Rank,
@@ -353,7 +356,8 @@ fn what_went_by_a_rail_that_ends_comes_by_others() {
     assert!(repaired > 64, "{repaired}");
 }
 
-/// Rank 0 says things of writes at random, beside what it does: that harms at most what others have to do with it.
+/// Rank 0 sends random messages about writes beside its own traffic. They affect at most its peers'
+/// operations with it.
 #[test]
 fn who_says_anything_at_all_harms_nobody_else() {
     let mut spoiled = 0;
@@ -371,7 +375,7 @@ fn who_says_anything_at_all_harms_nobody_else() {
             }
         }
         (0..3).for_each(|rank| sim.wake(rank, 0));
-        // Behind the packets that rank 0 sends itself, while the two are about to write to each other.
+        // After the packets that rank 0 sends itself, while the other two are about to write to each other.
         let mut number = 10;
         while let Some(rank) = sim.step() {
             if number < 60 && rank == 0 {
@@ -397,14 +401,14 @@ fn who_says_anything_at_all_harms_nobody_else() {
     assert!(spoiled > 1000, "{spoiled}");
 }
 
-/// Rank 0 says that all has come while the adapter of rank 1 still sends it.
+/// Rank 0 reports completion while the adapter of rank 1 still sends the data.
 #[test]
 fn what_the_adapter_has_is_not_given_back_because_the_peer_says_so() {
     let mut sim = job(conditions(NONE), Settings::default());
     let id = sim.engine(1).send(0, 0, 0, Memory::pattern(5, MIB), MIB, false);
     sim.engine(0).receive(ANY, Room::Allocate);
     (0..2).for_each(|rank| sim.wake(rank, 0));
-    // Two windows of pieces, which go in 50 us.
+    // Two windows of pieces, which take 50 us to send.
     while sim.posts(1)[0] < 64 {
         sim.step().expect("it has begun");
     }
@@ -421,7 +425,8 @@ fn what_the_adapter_has_is_not_given_back_because_the_peer_says_so() {
     assert_eq!((sim.engine(1).is_under_way(id), sim.engine(1).meter().spoiled), (true, 1));
 }
 
-/// Rank 0 says again and again that it writes nothing, and acknowledges no answer: so many are kept for it, and no more.
+/// Rank 0 repeatedly requests empty writes and acknowledges no answer: a bounded number of answers is kept
+/// for it.
 #[test]
 fn who_takes_no_answer_is_answered_no_more() {
     let mut sim = job(conditions(NONE), Settings::default());
@@ -443,7 +448,7 @@ fn who_takes_no_answer_is_answered_no_more() {
     assert!((1000..3000).contains(&spoiled), "{spoiled} of 6000");
 }
 
-/// As the two ends tell each other, with numbers that are likely.
+/// A message between the two ends, with numbers that are likely to be valid.
 fn note(rng: &mut fastrand::Rng) -> Vec<u8> {
     let kind = rng.u8(1..6);
     let transfer = *rng.choice(&[0, 1, 2, u32::MAX]).unwrap();

@@ -1,4 +1,4 @@
-//! Connections: rails to a peer, and the peers that have connections where there are datagrams for all.
+//! Connections: rails to one peer, and the peers that have connections where all peers have datagrams.
 
 use crate::connection::Connection;
 use crate::polling::{Change, Order, PollingSet};
@@ -7,18 +7,19 @@ use crate::wire::{RAILS, Rank};
 /// Rails to one peer.
 #[derive(Default)]
 pub struct Lanes {
-    /// Rails that packets and data may take.
+    /// Rails that packets and data may use.
     up: [bool; RAILS],
     /// Rails that the wire was asked to connect, and those that it has connected.
     asked: [bool; RAILS],
     wired: [bool; RAILS],
-    /// State of the connections, where there are datagrams too. Elsewhere connections are made at once, and kept.
+    /// State of the connections, where there are datagrams too. Elsewhere connections are made at the first
+    /// contact, and kept.
     pub connection: Connection,
-    /// Place in the row of rails of the next packet by a queue.
+    /// Index, in the row of rails, of the next packet sent through a queue.
     turn: usize,
-    /// Number of packets that went to the peer by datagrams.
+    /// Number of packets sent to the peer as datagrams.
     datagrams: u64,
-    /// Number of packets that went and came by the queue of each rail since it was up.
+    /// Number of packets sent and received through the queue of each rail since it came up.
     went: [u32; RAILS],
     came: [u32; RAILS],
 }
@@ -45,7 +46,7 @@ impl Lanes {
         self.up[rail] = up;
     }
 
-    /// Notes that the rail was asked for. Returns true the first time.
+    /// Records that the rail was requested. Returns true the first time.
     #[inline]
     pub fn ask(&mut self, rail: usize) -> bool {
         !std::mem::replace(&mut self.asked[rail], true)
@@ -55,7 +56,7 @@ impl Lanes {
         self.wired[rail] = true;
     }
 
-    /// Opens or closes these connections, as far as the wire has connected them.
+    /// Opens or closes these rails, as far as the wire has connected them.
     pub fn use_rails(&mut self, rails: impl Iterator<Item = usize>, may: bool) {
         rails.for_each(|rail| self.up[rail] = may && self.wired[rail]);
     }
@@ -74,36 +75,36 @@ impl Lanes {
         self.turn
     }
 
-    /// A packet went by the queue of a rail that stands before place `turn` of its row.
+    /// Records a packet sent through the queue of the rail before index `turn` of its row.
     #[inline]
     pub fn set_turn(&mut self, turn: usize) {
         self.turn = turn;
     }
 
-    /// A packet was posted to the queue of a rail.
+    /// Records a packet posted to the queue of a rail.
     #[inline]
     pub fn sent(&mut self, rail: usize, is_datagram: bool) {
         self.went[rail] = self.went[rail].wrapping_add(1);
         self.datagrams += u64::from(is_datagram);
     }
 
-    /// A packet came by the queue of a rail.
+    /// Records a packet received through the queue of a rail.
     #[inline]
     pub fn arrived(&mut self, rail: usize) {
         self.came[rail] = self.came[rail].wrapping_add(1);
     }
 
-    /// Number of packets that went by the queue of a rail, which is counted anew.
+    /// Returns the number of packets sent through the queue of a rail, and resets it.
     pub fn take_went(&mut self, rail: usize) -> u32 {
         std::mem::take(&mut self.went[rail])
     }
 
-    /// Number of packets that came by the queue of a rail, which is counted anew.
+    /// Returns the number of packets received through the queue of a rail, and resets it.
     pub fn take_came(&mut self, rail: usize) -> u32 {
         std::mem::take(&mut self.came[rail])
     }
 
-    /// Returns true if a packet went to the peer by datagrams.
+    /// Returns true if a packet was sent to the peer as a datagram.
     pub fn has_datagrams(&self) -> bool {
         self.datagrams > 0
     }
@@ -112,7 +113,7 @@ impl Lanes {
 /// Peers that have connections, within a cap.
 pub struct Connections {
     pub set: PollingSet,
-    /// Connections that windows have count to the cap.
+    /// True if connections of windows count towards the cap.
     counts_windows: bool,
     cap: usize,
 }
@@ -123,8 +124,9 @@ impl Connections {
         Connections { set: PollingSet::new(cap, after, order), counts_windows, cap }
     }
 
-    /// Counts a message to or from a peer. Returns the peer to connect, or the one whose connections are to be given up unless it is busy;
-    /// then it [stays](PollingSet::stay). `besides` counts the connections that windows have with peers other than this one.
+    /// Counts a message to or from a peer. Returns the peer to connect, or the peer whose connections are to
+    /// be given up unless it is busy; then it [stays](PollingSet::stay). `besides` counts the connections
+    /// that windows have with peers other than this one.
     pub fn spoke(&mut self, rank: Rank, besides: impl Fn(Rank) -> usize) -> Option<Change> {
         let change = self.set.packet(rank)?;
         match change {
@@ -132,7 +134,7 @@ impl Connections {
                 self.set.left(peer);
                 None
             }
-            // A window may keep the connection, so that leaving makes no room.
+            // A window may keep the connection, so giving it up makes no room.
             Change::Leave(peer) if self.counts_windows && besides(peer) > 0 => {
                 self.set.left(rank);
                 self.set.stay(peer);

@@ -1,4 +1,4 @@
-//! Credits: what this rank and a peer may send each other, and which of these values were reported to the peer.
+//! Credits: what this rank and a peer may send each other, and the values reported to the peer.
 
 use crate::credit::{Budget, CreditGrant, SHORT, SendCredits};
 use crate::engine::request::cost;
@@ -13,7 +13,7 @@ pub struct Credits {
     pub send: SendCredits,
     /// Credit of the peer at this rank.
     grant: CreditGrant,
-    /// The peer has sent a message, and so has a share of the budget.
+    /// True once the peer has sent a message, and so has a share of the budget.
     joined: bool,
     /// Values that the next packet carries, and those that the last packet carried.
     values: Values,
@@ -23,10 +23,10 @@ pub struct Credits {
     slots: u32,
     /// Time since which a value is unreported, in ns.
     due_since: Option<u64>,
-    /// Acknowledgement that the peer can read beside its ring. It may lag by half a window at most, even if packets carried newer ones: a
-    /// value that is older by half of all numbers would seem new.
+    /// Acknowledgement that the peer can read beside its ring. It lags by half a window at most, even if
+    /// packets carried newer ones: a value older by half the number range would appear new.
     published: Option<u32>,
-    /// The peer stands in [`CreditPool::due`], and in [`CreditPool::polled`].
+    /// True if the peer is in [`CreditPool::due`], or in [`CreditPool::polled`], respectively.
     listed: bool,
     polled: bool,
 }
@@ -48,13 +48,13 @@ impl Credits {
         self.send.affords(cost) || length <= SHORT.into() && overdraft.is_some_and(can_overdraw)
     }
 
-    /// Returns true if a message may be announced: on credit or on `overdraft`.
+    /// Returns true if an RTS may be sent: on credit or on `overdraft`.
     #[inline]
     pub fn can_announce(&self, overdraft: Option<u32>) -> bool {
         self.can_send(0, overdraft)
     }
 
-    /// Pays for a message. Returns true if the credit is overdrawn.
+    /// Spends the cost of a message. Returns true if the credit is overdrawn.
     #[inline(always)]
     pub fn spend(&mut self, cost: u32) -> bool {
         self.send.spend(cost);
@@ -71,32 +71,32 @@ impl Credits {
         self.values
     }
 
-    /// Returns true if all packets that came were reported to the peer.
+    /// Returns true if all packets received were reported to the peer.
     #[inline(always)]
     pub fn is_ack_reported(&self) -> bool {
         self.values.ack == self.reported.ack
     }
 
-    /// All packets before `expected` have come.
+    /// Records that all packets before `expected` were received.
     #[inline(always)]
     pub fn received(&mut self, expected: u32) {
         self.values.ack = expected;
     }
 
-    /// Number of slots of the peer's ring that were freed.
+    /// Records the number of slots of the peer's ring that were freed.
     #[inline(always)]
     pub fn freed(&mut self, freed: u32) {
         self.values.freed = freed;
     }
 
-    /// Starts to count for a new ring of the peer, and numbers it.
+    /// Resets the counters for a new ring of the peer, and returns its number.
     pub fn open_ring(&mut self) -> u16 {
         self.close_ring();
         self.values.ring = self.values.ring.wrapping_add(1);
         self.values.ring
     }
 
-    /// The peer's ring is gone, with what was published beside it.
+    /// Resets the state of the peer's ring, and of the values published beside it.
     pub fn close_ring(&mut self) {
         (self.values.freed, self.reported.freed) = (0, 0);
         self.published = None;
@@ -109,7 +109,7 @@ impl Credits {
         [u64::from(granted) << 32 | u64::from(ack), freed.into()]
     }
 
-    /// These words were published, and are reported if the peer reads them.
+    /// Records that these words were published; they count as reported if the peer reads them.
     #[inline]
     pub fn published(&mut self, reads: bool) {
         self.published = Some(self.values.ack);
@@ -118,7 +118,7 @@ impl Credits {
         }
     }
 
-    /// All values are on their way to the peer.
+    /// Records that all values were sent to the peer.
     #[inline(always)]
     pub fn set_reported(&mut self) {
         self.reported = self.values;
@@ -141,7 +141,8 @@ impl Credits {
         self.unreported() != [0; 3]
     }
 
-    /// Returns true if half of a value that the peer needs is unreported, or the published acknowledgement is as old as that.
+    /// Returns true if half of a value that the peer needs is unreported, or the published acknowledgement
+    /// lags as much.
     #[inline(always)]
     pub fn is_half_unreported(&self) -> bool {
         // Window, grant and slots are at least 2.
@@ -151,7 +152,8 @@ impl Credits {
         is_half(ack.max(age), self.window) || is_half(granted, self.grant.limit()) || is_half(freed, self.slots)
     }
 
-    /// Returns true if the values are to be reported now: half of one is unreported, or one was unreported for `delay` ns. Reads the clock only if a
+    /// Returns true if the values must be reported now: half of one is unreported, or one was unreported for
+    /// `delay` ns. Reads the clock only if a value is unreported.
     /// value is unreported.
     #[inline]
     pub fn is_due(&mut self, now: impl FnOnce() -> u64, delay: u64) -> bool {
@@ -162,7 +164,7 @@ impl Credits {
         is_late || self.is_half_unreported()
     }
 
-    /// Time since which a value is unreported, in ns, once [`is_due`](Self::is_due) has seen it.
+    /// Time since which a value is unreported, in ns, as recorded by [`is_due`](Self::is_due).
     pub fn due_since(&self) -> Option<u64> {
         self.due_since
     }
@@ -179,12 +181,12 @@ impl Credits {
     }
 }
 
-/// Credits that this rank gives all peers, and the peers that credits are due to or expected from.
+/// Credits that this rank grants to all peers, and the peers with credits due or polled.
 pub struct CreditPool {
     pub budget: Budget,
     /// Bytes of unreceived messages, with [`HEADER`](crate::credit::HEADER) for each.
     kept: u64,
-    /// Peers that values are unreported to.
+    /// Peers with unreported values.
     due: VecDeque<Rank>,
     /// Peers with blocked sends whose values are polled beside the ring.
     polled: Vec<Rank>,
@@ -195,7 +197,8 @@ impl CreditPool {
         CreditPool { budget, kept: 0, due: VecDeque::new(), polled: Vec::new() }
     }
 
-    /// Counts a message that came, and gives a new peer its share of the budget. Fails if the sender had no credit.
+    /// Counts a message that arrived, and gives a new peer its share of the budget. Fails if the sender had
+    /// no credit.
     #[inline]
     pub fn admit(&mut self, peer: &mut Credits, cost: u64) -> Result<(), Beyond> {
         if !std::mem::replace(&mut peer.joined, true) {
@@ -207,7 +210,8 @@ impl CreditPool {
         Ok(())
     }
 
-    /// Counts a message that came and is received at once: [`admit`](Self::admit) and [`release`](Self::release) in one.
+    /// Counts a message that arrived and is received at once: [`admit`](Self::admit) and
+    /// [`release`](Self::release) in one.
     #[inline(always)]
     pub fn pass(&mut self, peer: &mut Credits, cost: u64) -> Result<(), Beyond> {
         self.budget.pass(&mut peer.grant, cost)?;
@@ -232,12 +236,12 @@ impl CreditPool {
         self.kept -= cost;
     }
 
-    /// The peer is lost: its share returns to the budget.
+    /// Returns the share of a lost peer to the budget.
     pub fn leave(&mut self, peer: &Credits) {
         self.budget.leave(&peer.grant, peer.joined);
     }
 
-    /// Lists a peer that values are unreported to.
+    /// Lists a peer with unreported values.
     #[inline]
     pub fn list(&mut self, rank: Rank, peer: &mut Credits) {
         if peer.has_unreported() && !std::mem::replace(&mut peer.listed, true) {
@@ -245,20 +249,20 @@ impl CreditPool {
         }
     }
 
-    /// Takes the next listed peer. It is to be [listed](Self::relist) again.
+    /// Takes the next listed peer. The caller must [relist](Self::relist) it.
     #[inline]
     pub fn next_due(&mut self) -> Option<Rank> {
         self.due.pop_front()
     }
 
-    /// Keeps the peer that was taken in the list if values are still unreported to it.
+    /// Keeps the taken peer in the list if it still has unreported values.
     #[inline]
     pub fn relist(&mut self, rank: Rank, peer: &mut Credits) {
         peer.listed = false;
         self.list(rank, peer);
     }
 
-    /// Peers that values are unreported to.
+    /// Peers with unreported values.
     #[inline]
     pub fn due(&self) -> &VecDeque<Rank> {
         &self.due
@@ -277,7 +281,7 @@ impl CreditPool {
         &self.polled
     }
 
-    /// Stops to poll the peer at an index of [`polled`](Self::polled). The last one takes its place.
+    /// Stops polling the peer at an index of [`polled`](Self::polled). The last one takes its index.
     pub fn stop_polling(&mut self, at: usize, peer: Option<&mut Credits>) {
         self.polled.swap_remove(at);
         peer.into_iter().for_each(|peer| peer.polled = false);

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 /// A request that was posted to a rail, or waited for it.
 pub enum Item<M> {
-    /// The bytes of a packet, and whether they went by the queue of the rail.
+    /// The bytes of a packet; `went` if it was sent through the queue of the rail.
     Packet { memory: M, length: usize, went: bool },
     /// A write or read that was posted.
     Posted(Transfer),
@@ -25,14 +25,14 @@ struct Cut<M> {
     /// Number of cuts at this end, and at the peer as far as this end knows.
     epoch: u32,
     heard: u32,
-    /// The peer has to say which packets came; this end has to.
+    /// True while the peer, or this end, has to report the packets that arrived.
     asks: bool,
     owes: bool,
-    /// Last answer to the peer: number of its cut, and number of packets that had come.
+    /// Last answer to the peer: number of its cut, and number of packets that had arrived.
     answer: (u32, u32),
-    /// The peer is to be notified of the fields above.
+    /// True if the peer must be notified of the fields above.
     notify: bool,
-    /// The rail passes again.
+    /// True if the rail passes requests again.
     passes: bool,
 }
 
@@ -43,7 +43,7 @@ pub struct Failover<M> {
     again: VecDeque<(usize, Item<M>)>,
     /// Requests that no rail can take.
     stuck: Vec<Item<M>>,
-    /// Number of a ring of the peer that was left without its LEAVE.
+    /// Number of a ring of the peer that was given up without its LEAVE.
     closed: Option<u16>,
 }
 
@@ -65,7 +65,8 @@ impl<M> Default for Failover<M> {
 }
 
 impl<M> Failover<M> {
-    /// A rail was cut at this end, with these requests. The peer has to say which of them took effect.
+    /// Records that a rail was cut at this end, with these requests. The peer has to report which of them
+    /// took effect.
     pub fn cut(&mut self, rail: usize, items: Vec<Item<M>>) {
         let again = super::split_off(&mut self.again, |(on, _)| *on == rail);
         let cut = &mut self.rails[rail];
@@ -82,22 +83,22 @@ impl<M> Failover<M> {
         }
     }
 
-    /// A notice may be lost: the peer is notified of all cuts again.
+    /// Notifies the peer of all cuts again: a notice may be lost.
     pub fn notify_again(&mut self) {
         self.rails.iter_mut().for_each(|cut| cut.notify |= cut.epoch > 0);
     }
 
-    /// A ring was left with its rail.
+    /// Records that a ring was given up with its rail.
     pub fn close_ring(&mut self, ring: u16) {
         self.closed = Some(ring);
     }
 
-    /// Returns true, once, if the ring of this number was left with its rail.
+    /// Returns true, once, if the ring of this number was given up with its rail.
     pub fn take_closed(&mut self, ring: u16) -> bool {
         self.closed.take_if(|closed| *closed == ring).is_some()
     }
 
-    /// The peer says that a rail was cut there. Returns true if this end is to cut it too.
+    /// Handles the peer's notice that a rail was cut there. Returns true if this end must cut it too.
     pub fn peer_cut(&mut self, rail: usize, epoch: u32) -> bool {
         let cut = &mut self.rails[rail];
         let is_new = epoch > cut.heard;
@@ -107,12 +108,12 @@ impl<M> Failover<M> {
         is_new && !cut.asks
     }
 
-    /// Returns true if this end has to say which packets came by a rail.
+    /// Returns true if this end has to report the packets that arrived on a rail.
     pub fn owes(&self, rail: usize) -> bool {
         self.rails[rail].owes
     }
 
-    /// Answers for all rails: `came` takes the number of packets that had come by one.
+    /// Answers for all rails; `came` returns the number of packets that had arrived on one, and resets it.
     pub fn answer(&mut self, mut came: impl FnMut(usize) -> u32) {
         for (rail, cut) in self.rails.iter_mut().enumerate().filter(|(_, cut)| cut.owes) {
             (cut.owes, cut.notify, cut.answer) = (false, true, (cut.heard, came(rail)));
@@ -124,8 +125,9 @@ impl<M> Failover<M> {
         self.rails[rail].asks && self.rails[rail].epoch == epoch
     }
 
-    /// Takes the peer's answer: of `went` packets that went by a rail, `came` had come. A rail is in order, so all requests before the last
-    /// of these took effect. Returns the packets and writes that did, and the requests to post again.
+    /// Applies the peer's answer: of `went` packets sent on a rail, `came` had arrived. A rail is in order,
+    /// so all requests before the last of these took effect. Returns the packets and writes that did, and the
+    /// requests to post again.
     pub fn settle(&mut self, rail: usize, went: u32, came: u32) -> Result<[Vec<Item<M>>; 2], Lost> {
         let cut = &mut self.rails[rail];
         cut.asks = false;
@@ -134,7 +136,7 @@ impl<M> Failover<M> {
         let sent = items.iter().filter(|item| by_queue(item)).count() as u32;
         let received = came.wrapping_sub(went.wrapping_sub(sent));
         if received > sent {
-            return Err(Lost::Broken("it received what was not sent"));
+            return Err(Lost::Broken("it reported more packets than were sent"));
         }
         let mut left = received;
         let took_effect = |item: &Item<M>| {
@@ -146,23 +148,24 @@ impl<M> Failover<M> {
         Ok([done, again])
     }
 
-    /// The wire has connected a rail.
+    /// Records that the wire has connected a rail.
     pub fn passes(&mut self, rail: usize) {
         self.rails[rail].passes = true;
     }
 
-    /// Returns true if a notice may take this rail, though nothing else may yet.
+    /// Returns true if a notice may take this rail, although other requests may not yet.
     pub fn is_passing(&self, rail: usize) -> bool {
         self.rails[rail].passes
     }
 
-    /// Returns true if a rail can be used again: it is connected, and both ends have said which packets had come.
+    /// Returns true if a rail can be used again: it is connected, and both ends have reported the packets
+    /// that arrived.
     pub fn is_settled(&self, rail: usize) -> bool {
         let cut = &self.rails[rail];
         cut.passes && !cut.asks && !cut.owes
     }
 
-    /// Takes the requests that found no rail.
+    /// Returns the requests that found no rail.
     pub fn take_stuck(&mut self) -> Vec<Item<M>> {
         std::mem::take(&mut self.stuck)
     }
@@ -184,7 +187,7 @@ impl<M> Failover<M> {
         Some((rail, Body::Cut { rail: rail as u8, epoch, heard, came }))
     }
 
-    /// The notice about this rail was posted.
+    /// Records that the notice about this rail was posted.
     pub fn notified(&mut self, rail: usize) {
         self.rails[rail].notify = false;
     }
@@ -194,17 +197,17 @@ impl<M> Failover<M> {
         self.again.pop_front()
     }
 
-    /// The wire has refused the request.
+    /// Puts back a request that the wire has refused.
     pub fn put_back(&mut self, rail: usize, item: Item<M>) {
         self.again.push_front((rail, item));
     }
 
-    /// Returns true if something can be posted.
+    /// Returns true if a notice or request can be posted.
     pub fn has_work(&self) -> bool {
         !self.again.is_empty() || self.rails.iter().any(|cut| cut.notify)
     }
 
-    /// Returns true if something is to be done, here or at the peer.
+    /// Returns true if an action is pending, here or at the peer.
     pub fn is_needed(&self) -> bool {
         self.has_work() || !self.stuck.is_empty() || self.rails.iter().any(|cut| cut.asks || cut.owes)
     }
@@ -242,7 +245,8 @@ mod tests {
 
     #[test]
     fn requests_before_the_last_that_came_took_effect() {
-        // 10 packets went by the queue, the last two of them are 1 and 2; 0 went by a ring.
+        // Ten packets were sent through the queue; the last two of them are 1 and 2. Packet 0 was sent
+        // through a ring.
         let settle = |came| {
             let mut failover = Failover::default();
             failover.cut(1, packets([1, 0, 2]));
@@ -287,7 +291,7 @@ mod tests {
         ]);
         failover.cut(1, Vec::new());
         assert!(failover.next().is_none() && failover.is_needed());
-        // Packet 4 went by no queue of rail 1, so that no answer may count it.
+        // Packet 4 was not sent through a queue of rail 1, so no answer may count it.
         assert!(failover.settle(1, 0, 1).is_err());
         assert_eq!(failover.take_stuck().len(), 1);
         assert_eq!(failover.end().collect::<Vec<_>>(), [1, 2, 3]);

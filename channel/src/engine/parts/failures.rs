@@ -45,7 +45,7 @@ impl Failures {
         }
     }
 
-    /// Notes that a rank is lost. Returns false if that is known.
+    /// Records that a rank is lost. Returns false if that is known.
     pub fn insert(&mut self, rank: Rank, lost: &Lost) -> bool {
         let is_new = !self.lost.contains_key(&rank);
         if is_new {
@@ -54,8 +54,9 @@ impl Failures {
         is_new
     }
 
-    /// Returns the contexts, of those where receives from any source are posted, in which these end because a rank is lost. After a death
-    /// that is each context of the rank; after a rank has left, those where no other rank is there.
+    /// Contexts, of those where receives from any source are posted, in which these end because a rank is
+    /// lost. After a death these are the rank's contexts; after a departure, those in which no other rank is
+    /// left.
     pub fn ended(&mut self, rank: Rank, contexts: impl Iterator<Item = u32>) -> BTreeSet<u32> {
         let died = self.lost.get(&rank) != Some(&Lost::Left);
         let ends = |context: &u32| if died { self.concerns(*context, rank) } else { self.deserted(*context).is_some() };
@@ -66,7 +67,8 @@ impl Failures {
         ended
     }
 
-    /// The reason why no message will come that `select` takes, if that is so. For any source, each death is reported once per context.
+    /// The reason why no message that matches `select` can arrive; `None` if one can. For any source, each
+    /// death is reported once per context.
     #[inline]
     pub fn never(&mut self, select: Select) -> Option<Error> {
         let rank = match select.source {
@@ -99,8 +101,8 @@ impl Failures {
         self.dead.iter().position(unreported)
     }
 
-    /// Narrows a receive from any source to the dead rank while a death is unreported. The death is reported behind the messages of
-    /// that rank, though other ranks may send without end.
+    /// Restricts a receive from any source to the dead rank while a death is unreported. So the death is
+    /// reported after the messages of that rank, even if other ranks send without end.
     #[inline]
     pub fn narrowed(&self, select: Select) -> Select {
         match self.unreported(select.context) {
@@ -114,7 +116,8 @@ impl Failures {
         self.teams.members(context).is_none_or(|members| members.contains(&rank))
     }
 
-    /// A rank that sent in a context, if all others there are lost: one that has left, if there is one. Deaths are reported first.
+    /// A rank that sent in a context, if all others there are lost; a departed rank is preferred. Deaths are
+    /// reported first.
     fn deserted(&self, context: u32) -> Option<Rank> {
         let one_of =
             |others: &mut dyn Iterator<Item = Rank>| others.min_by_key(|rank| (self.lost[rank] != Lost::Left, *rank));

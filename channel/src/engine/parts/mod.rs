@@ -1,5 +1,6 @@
-//! Parts of the engine: each struct owns its state, and its methods change nothing else. A part knows neither the engine nor the wire.
-//! It says what is to be done, and the engine does it. A public field is a machine that guards its own state.
+//! Parts of the engine: each struct owns its state, and its methods change nothing else. A part knows neither
+//! the engine nor the wire. It returns the actions to take, and the engine takes them. A public field is a
+//! state machine that guards its own state.
 //!
 //! | part | of a peer | of the rank |
 //! |---|---|---|
@@ -57,7 +58,7 @@ impl<T> IndexMut<bool> for Each<T> {
     }
 }
 
-/// Takes the items out that `out` chooses. All keep their order.
+/// Removes and returns the items that `out` selects. All keep their order.
 fn split_off<T>(of: &mut VecDeque<T>, out: impl Fn(&T) -> bool) -> Vec<T> {
     let (taken, kept): (Vec<T>, Vec<T>) = std::mem::take(of).into_iter().partition(out);
     *of = VecDeque::from(kept);

@@ -1,4 +1,4 @@
-//! Pipes: those of this rank, and which of them need turns.
+//! Pipes of this rank, and the active ones among them.
 
 use crate::pipe::Pipe;
 use crate::slab::{Id, Slab};
@@ -7,7 +7,7 @@ use crate::wire::Rank;
 /// Pipes of this rank by their numbers.
 pub struct Pipes<M> {
     all: Slab<Pipe<M>>,
-    /// Pipes that need turns.
+    /// Active pipes: those that need progress calls.
     active: Vec<Id>,
 }
 
@@ -68,12 +68,12 @@ impl<M> Pipes<M> {
         !self.active.is_empty()
     }
 
-    /// Takes the pipes that need turns. Each is to be [settled](Self::settle) after its turn.
+    /// Takes the active pipes. The caller must [settle](Self::settle) each after its progress.
     pub fn take_active(&mut self) -> Vec<Id> {
         std::mem::take(&mut self.active)
     }
 
-    /// Lists the pipe if it needs turns. Returns it if it is finished.
+    /// Lists the pipe as active if it needs progress. Returns it if it is finished.
     pub fn settle(&mut self, id: Id) -> Option<Pipe<M>> {
         let pipe = self.all.get(id)?;
         if pipe.is_finished() {

@@ -1,30 +1,30 @@
-//! Receive: the order of a peer's packets, and its message that comes in pieces.
+//! Receive: the order of a peer's packets, and its message that arrives in pieces.
 
 use crate::error::Lost;
 use crate::packet::{Envelope, Packet};
 use crate::sequence::{FARTHEST, Incoming};
 use crate::slab::Id;
 
-/// A packet that came early.
+/// A packet that arrived early.
 pub struct Held<M> {
     pub packet: Packet,
     pub data: M,
     pub length: usize,
 }
 
-/// A message of which some pieces have come.
+/// A message of which some pieces have arrived.
 pub struct Gathering<M> {
     pub envelope: Envelope,
     /// The sender's request, if it waits until the message is matched.
     pub sync: Option<Id>,
     pub memory: M,
-    /// Bytes that have come.
+    /// Bytes that have arrived.
     at: u64,
 }
 
 /// Packets from one peer.
 pub struct Inbound<M> {
-    /// Sequence numbers, and packets that came early.
+    /// Sequence numbers, and early packets.
     pub order: Incoming<Held<M>>,
     gathering: Option<Gathering<M>>,
 }
@@ -40,23 +40,23 @@ impl<M> Inbound<M> {
         sequence == self.order.expected() && !self.order.is_holding()
     }
 
-    /// Holds an early packet. Returns how many are held.
+    /// Holds an early packet. Returns the number of held packets.
     pub fn hold(&mut self, early: Held<M>) -> u64 {
         self.order.hold(early.packet.sequence, early);
         self.order.held() as u64
     }
 
-    /// Returns true if a piece is the first of its message: then the message is to be [begun](Self::begin). Fails if the piece is not the
-    /// next of its message.
+    /// Returns true if a piece is the first of its message; the caller then [begins](Self::begin) it. Fails
+    /// if the piece is not the next of its message.
     pub fn is_first(&self, envelope: Envelope, sync: Option<Id>, at: u64) -> Result<bool, Lost> {
         match &self.gathering {
             None if at == 0 => Ok(true),
             Some(begun) if begun.at == at && (begun.envelope, begun.sync) == (envelope, sync) => Ok(false),
-            _ => Err(Lost::Broken("a piece that is not the next of its message")),
+            _ => Err(Lost::Broken("a piece is not the next of its message")),
         }
     }
 
-    /// Begins a message in pieces, which come into `memory`.
+    /// Begins a message in pieces, which are gathered in `memory`.
     pub fn begin(&mut self, envelope: Envelope, sync: Option<Id>, memory: M) {
         self.gathering = Some(Gathering { envelope, sync, memory, at: 0 });
     }
@@ -66,7 +66,7 @@ impl<M> Inbound<M> {
         self.gathering.as_ref().map(|gathering| &gathering.memory)
     }
 
-    /// A piece of `length` bytes has come. Returns the message once it is whole.
+    /// Records a piece of `length` bytes. Returns the message once it is whole.
     pub fn gathered(&mut self, length: u64) -> Option<Gathering<M>> {
         let gathering = self.gathering.as_mut()?;
         gathering.at += length;
@@ -77,7 +77,7 @@ impl<M> Inbound<M> {
         self.gathering.is_some()
     }
 
-    /// The peer is lost. Returns the memory of packets that are held, and the message of which not all has come.
+    /// Ends the state of a lost peer. Returns the memory of held packets, and the incomplete message.
     pub fn end(mut self) -> (Vec<M>, Option<Gathering<M>>) {
         (self.order.drain().map(|held| held.data).collect(), self.gathering)
     }

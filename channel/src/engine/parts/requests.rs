@@ -1,4 +1,4 @@
-//! Requests: those of the program, from their start until the program takes how they ended.
+//! Requests of the program, from their start until the program takes their results.
 
 use crate::engine::request::{Completion, Receive, Request, Room, Unexpected};
 use crate::error::{Error, Status};
@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 /// Requests of a rank by their numbers.
 pub struct Requests<M> {
     all: Slab<Request<M>>,
-    /// Requests that have ended, in that order, until the program asks for them.
+    /// Requests that have ended, in that order, until they are returned to the program.
     ended: VecDeque<Id>,
     /// Number of requests that have ended and were not taken.
     over: usize,
@@ -46,13 +46,15 @@ impl<M> Requests<M> {
         self.all.remove(id)
     }
 
-    /// A message met a receive into [`Room::Probe`]: the request becomes the message, and counts as ended.
+    /// Records that a receive into [`Room::Probe`] was matched: the request becomes the message, and counts
+    /// as ended.
     pub fn probed(&mut self, id: Id, message: Unexpected<M>) {
         *self.all.get_mut(id).expect("a receive is kept until it is matched") = Request::Message(message);
         self.ended.push_back(id);
     }
 
-    /// Turns a message that a probe took into a receive. Returns the message, or the room if there is no message of this number.
+    /// Turns a probed message into a receive. Returns the message, or the room if there is no message of this
+    /// number.
     pub fn receive_message(&mut self, id: Id, room: Room<M>) -> Result<Unexpected<M>, Room<M>> {
         match self.all.get_mut(id) {
             Some(place @ Request::Message(_)) => match std::mem::replace(place, Request::Receive(Receive::new(room))) {
@@ -63,10 +65,11 @@ impl<M> Requests<M> {
         }
     }
 
-    /// Ends a send or a receive. Returns its registrations, to be released, and the peer that they were made for.
+    /// Ends a send or a receive. Returns its registrations, to be released, and the peer that they were made
+    /// for.
     pub fn complete(&mut self, id: Id, result: Result<Status, Error>) -> Option<(Rank, Box<Keys>)> {
         let place = self.all.get_mut(id).expect("a request is kept until it ends");
-        // A receive is emptied in its place: moving it costs more than a short message.
+        // A receive is cleared in place: moving it costs more than a short message.
         let (memory, keys) = match place {
             Request::Receive(receive) => {
                 let keys = receive.keys.take().and_then(|keys| Some((receive.moving.as_ref()?.from, keys)));
@@ -129,12 +132,12 @@ impl<M> Requests<M> {
         self.over -= 1;
     }
 
-    /// Number of requests that have not ended, with messages of probes.
+    /// Number of requests that have not ended, including probed messages.
     pub fn under_way(&self) -> usize {
         self.all.len() - self.over
     }
 
-    /// Most requests that were kept at once.
+    /// Most requests stored at once.
     pub fn most(&self) -> usize {
         self.all.most()
     }

@@ -1,4 +1,4 @@
-//! Rings: the ring that a peer has given, the ring that it was given, and the order in which rings are polled.
+//! Rings: the ring given by a peer, the ring given to it, and the order in which rings are polled.
 
 use super::Each;
 use crate::error::Lost;
@@ -14,7 +14,7 @@ pub struct RingIn<M> {
     pub key: Key,
 }
 
-/// The mark of a message, which the wire has refused. Nothing may be posted before it.
+/// The mark of a message, refused by the wire. It must be posted before any other request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mark {
     pub to: Key,
@@ -43,27 +43,27 @@ impl<M> Default for Rings<M> {
 }
 
 impl<M> Rings<M> {
-    /// The peer has given a ring. `window` is the number of packets that it may be sent.
+    /// Records a ring that the peer has given. `window` is the most packets in flight to it.
     pub fn joined(&mut self, ring: u16, shape: Shape, key: Key, window: u32) -> Result<(), Lost> {
         if !shape.is_sound() || self.out.is_some() {
-            return Err(Lost::Broken("it offered a ring that cannot be"));
+            return Err(Lost::Broken("it offered an invalid or second ring"));
         }
         self.out = Some(Sender::new(ring, shape, key).turning(shape.lap(window)));
         Ok(())
     }
 
-    /// Leaves the ring of this number. Returns false if there is none.
+    /// Gives up the ring of this number. Returns false if there is none.
     pub fn leave(&mut self, ring: u16) -> bool {
         self.out.take_if(|out| out.ring == ring).is_some()
     }
 
-    /// The rail of rings was cut. Returns the number of the ring that is left with it.
+    /// Handles the cut of the rail of rings. Returns the number of the ring that is given up with it.
     pub fn cut(&mut self) -> Option<u16> {
         self.mark = None;
         self.out.take().map(|out| out.ring)
     }
 
-    /// The peer has freed slots. A count for another ring changes nothing.
+    /// Applies the peer's count of freed slots. A count for another ring changes nothing.
     #[inline(always)]
     pub fn freed(&mut self, ring: u16, freed: u32) -> Result<(), Beyond> {
         match self.out.as_mut().filter(|out| out.ring == ring) {
@@ -80,12 +80,12 @@ impl<M> Rings<M> {
         self.mark = mark;
     }
 
-    /// Gives the peer a ring.
+    /// Records the ring given to the peer.
     pub fn give(&mut self, ring: RingIn<M>) {
         self.incoming = Some(ring);
     }
 
-    /// There is no memory for a ring.
+    /// Records that allocation failed for a ring.
     pub fn refuse(&mut self) {
         self.refused = true;
     }
@@ -104,7 +104,7 @@ impl<M> Rings<M> {
         self.incoming.as_ref().is_some_and(|ring| self.leaves == Some(ring.half.ring))
     }
 
-    /// Returns true if the peer is to be asked to leave the ring of this number: once.
+    /// Returns true, once, if the peer must be asked to leave the ring of this number.
     pub fn ask_to_leave(&mut self, ring: u16) -> bool {
         self.leaves.replace(ring) != Some(ring)
     }
@@ -116,7 +116,7 @@ impl<M> Rings<M> {
         Some(ring)
     }
 
-    /// Puts the incoming ring back. Returns it if the peer has left it meanwhile.
+    /// Puts the incoming ring back. Returns it if the peer has left it in the meantime.
     pub fn end_poll(&mut self, ring: RingIn<M>) -> Option<RingIn<M>> {
         match self.polled.take() {
             Some(_) => {
@@ -127,7 +127,8 @@ impl<M> Rings<M> {
         }
     }
 
-    /// The peer has left the ring of this number. Returns the ring, unless its packets are being handled.
+    /// Handles the peer's notice that it has left the ring of this number. Returns the ring, unless its
+    /// packets are being handled.
     pub fn left(&mut self, ring: u16) -> Result<Option<RingIn<M>>, Lost> {
         let left = self.incoming.take_if(|incoming| incoming.half.ring == ring);
         match left.is_some() || self.polled.take_if(|polled| *polled == ring).is_some() {
@@ -142,12 +143,14 @@ impl<M> Rings<M> {
     }
 }
 
-/// Rings that are polled, those of ranks of the same host apart from the others, and short receives that were not counted there.
+/// Polled rings, those of ranks on the same host apart from the others, and short receives not counted there
+/// yet.
 pub struct Polling {
     pub sets: Each<PollingSet>,
-    /// Ranks in the order of a turn: memory that is used again.
+    /// Ranks in polling order: a list that is reused.
     order: Vec<Rank>,
-    /// Short receives since the last turn, how many of them the set has counted, and the source of the others.
+    /// Short receives since the last progress call, the number that the set has counted, and the source of
+    /// the others.
     in_a_row: u32,
     counted: u32,
     row_of: Rank,
@@ -164,12 +167,13 @@ impl Polling {
         self.sets.both().iter().all(PollingSet::is_empty)
     }
 
-    /// Numbers of rings: those of other hosts, those of the same host.
+    /// Numbers of rings: for peers on other hosts, and for peers on the same host.
     pub fn rings(&self) -> [usize; 2] {
         self.sets.both().each_ref().map(PollingSet::len)
     }
 
-    /// Takes the ranks in the order in which their rings are polled. The list is to be [given back](Self::give_back).
+    /// Takes the ranks in the order in which their rings are polled. The caller must [give
+    /// back](Self::give_back) the list.
     #[inline]
     pub fn take_order(&mut self) -> Vec<Rank> {
         let mut order = std::mem::take(&mut self.order);
@@ -179,7 +183,7 @@ impl Polling {
         order
     }
 
-    /// Same as [`take_order`](Self::take_order), but begins behind the source of the last short receive.
+    /// Like [`take_order`](Self::take_order), but begins behind the source of the last short receive.
     #[inline]
     pub fn take_order_behind_last(&mut self) -> Vec<Rank> {
         let mut order = self.take_order();
@@ -193,7 +197,7 @@ impl Polling {
         self.order = order;
     }
 
-    /// Number of short receives since the last turn.
+    /// Number of short receives since the last progress call.
     #[inline(always)]
     pub fn in_a_row(&self) -> u32 {
         self.in_a_row
@@ -205,13 +209,13 @@ impl Polling {
         self.row_of
     }
 
-    /// A message was received on the short path.
+    /// Records a message received on the short path.
     #[inline(always)]
     pub fn passed(&mut self) {
         self.in_a_row += 1;
     }
 
-    /// Further short receives come from this source.
+    /// Counts further short receives for this source.
     pub fn begin_row(&mut self, rank: Rank) {
         self.row_of = rank;
     }
@@ -226,7 +230,7 @@ impl Polling {
         }
     }
 
-    /// A turn begins: short receives are counted from zero.
+    /// Starts a progress call: short receives are counted from zero.
     #[inline]
     pub fn begin_turn(&mut self) {
         (self.in_a_row, self.counted) = (0, 0);

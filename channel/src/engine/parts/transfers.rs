@@ -1,4 +1,4 @@
-//! Transfers: writes and reads of a rendezvous, the rails that take them, and what was measured of them.
+//! Transfers: writes and reads of a rendezvous, their rails, and their measured times.
 
 use crate::packet::{Body, Keys};
 use crate::rates::Rates;
@@ -16,9 +16,9 @@ pub struct Transfer {
     pub length: u64,
     /// Keys of the peer's memory, one for each rail that it is registered with.
     pub keys: Keys,
-    /// Rails that may take the stripe, if whichever is free takes it.
+    /// Rails that may take the stripe, if any free rail may.
     pub any: Rails,
-    /// A write; else a read.
+    /// True for a write, false for a read.
     pub writes: bool,
     /// FIN of a write, until it is posted.
     pub fin: Option<Body>,
@@ -29,7 +29,7 @@ pub struct Plan<P> {
     parts: P,
     /// Number of stripes.
     pub lanes: u8,
-    /// Rails that take a stripe as they are free; none if each stripe has its own.
+    /// Rails that take stripes as they become free; empty if each stripe has its own rail.
     any: Rails,
 }
 
@@ -52,10 +52,10 @@ pub struct Next {
 pub struct Transfers {
     /// Weights by which long messages are divided among rails.
     pub weights: Weights,
-    /// Measured protocols of long messages, once there was a choice.
+    /// Measured rates of long messages, once there was a choice of protocol.
     pub rates: Option<Box<Rates>>,
     queue: VecDeque<Transfer>,
-    /// Posted stripes that have not ended, by rail, if rails take stripes as they are free.
+    /// Posted stripes in flight, by rail, if rails take stripes as they become free.
     in_flight: [u8; RAILS],
     /// Posted transfers by token, if a rail may fail, or a FIN waits for their end.
     posted: Vec<(u64, Transfer)>,
@@ -76,7 +76,7 @@ impl Transfers {
         self.queue.len()
     }
 
-    /// Returns true if a write is posted that is kept by its token.
+    /// Returns true if a posted write is kept by its token.
     #[inline]
     pub fn is_writing(&self) -> bool {
         self.posted.iter().any(|(_, posted)| posted.writes)
@@ -113,8 +113,9 @@ impl Transfers {
         self.queue.push_back(transfer);
     }
 
-    /// Takes the next transfer by the rail that is to take it. If rails take stripes as they are free, a rail with few in flight takes its
-    /// own stripe, else the last of another rail that would end it later.
+    /// Takes the next transfer for the rail that is to take it. If rails take stripes as they become free, a
+    /// rail with few in flight takes its own stripe, or else the last stripe of a rail that would end it
+    /// later.
     pub fn next(&mut self, up: &[bool; RAILS]) -> Option<(Transfer, Next)> {
         let (at, rail) = self.choose(up)?;
         let mut transfer = self.queue.remove(at)?;
@@ -136,7 +137,7 @@ impl Transfers {
         free.iter().find_map(own).or_else(|| {
             let (rail, from) = (*free.first()?, (0..RAILS).max_by_key(|rail| of(*rail))?);
             let in_flight = |rail: usize| usize::from(self.in_flight[rail]);
-            // Time until a rail has ended `pieces` pieces, by its weight.
+            // Time in which a rail completes `pieces` pieces, by its weight.
             let ends =
                 |rail: usize, pieces: usize| pieces as u64 * u64::from(TOTAL) / u64::from(self.weights.now()[rail]);
             let takes = ends(rail, in_flight(rail) + 1) < ends(from, in_flight(from) + of(from));
@@ -145,13 +146,13 @@ impl Transfers {
         })
     }
 
-    /// The wire has refused the transfer.
+    /// Puts back a transfer that the wire has refused.
     pub fn put_back(&mut self, next: Next, mut transfer: Transfer) {
         transfer.rail = next.planned;
         self.queue.insert(next.at, transfer);
     }
 
-    /// A transfer was posted; it is kept by its token if `keep` is set.
+    /// Records that a transfer was posted; it is kept by its token if `keep` is set.
     pub fn posted(&mut self, token: u64, transfer: Transfer, keep: bool) {
         if !transfer.any.is_empty() {
             self.in_flight[transfer.rail] = self.in_flight[transfer.rail].saturating_add(1);
@@ -161,25 +162,26 @@ impl Transfers {
         }
     }
 
-    /// A transfer has ended. Returns true if its rail may take another.
+    /// Records that a transfer has ended. Returns true if its rail may take another.
     pub fn freed(&mut self, rail: usize) -> bool {
         self.in_flight[rail] = self.in_flight[rail].saturating_sub(1);
         self.weights.pulls()
     }
 
-    /// Takes a transfer that has ended: the first of this token.
+    /// Removes and returns a transfer that has ended: the first of this token.
     pub fn ended(&mut self, token: u64) -> Option<Transfer> {
         let at = self.posted.iter().position(|(posted, _)| *posted == token)?;
         Some(self.posted.remove(at).1)
     }
 
-    /// Takes back a posted transfer whose rail was cut: the last of this token, since earlier ones may be done.
+    /// Removes and returns a posted transfer whose rail was cut: the last of this token, since earlier ones
+    /// may be done.
     pub fn recall(&mut self, token: u64) -> Option<Transfer> {
         let at = self.posted.iter().rposition(|(posted, _)| *posted == token)?;
         Some(self.posted.remove(at).1)
     }
 
-    /// A rail was cut. Returns the transfers that waited for it.
+    /// Returns the transfers that waited for a rail that was cut.
     pub fn cut(&mut self, rail: usize) -> Vec<Transfer> {
         self.in_flight[rail] = 0;
         super::split_off(&mut self.queue, |next| next.rail == rail)

@@ -1,4 +1,4 @@
-//! Transmit: packets that wait to be posted to a peer, and the order in which they go.
+//! Transmit: packets that wait to be posted to a peer, and their order.
 
 use crate::packet::Body;
 use crate::sequence::Outgoing;
@@ -31,15 +31,15 @@ pub enum Next {
 pub struct Transmit {
     /// Sequence numbers and window.
     pub window: Outgoing,
-    /// Packets that answer: a few at most for each request of either side.
+    /// Answer packets: at most a few for each request of either side.
     replies: VecDeque<Reply>,
-    /// Messages that wait for their turn, in order.
+    /// Messages that wait their turn, in order.
     messages: VecDeque<Id>,
     /// Messages whose data is copied in packets.
     copies: VecDeque<Id>,
-    /// The peer stands in the [`TransmitList`].
+    /// True if the peer is in the [`TransmitList`].
     listed: bool,
-    /// Nothing waits to be posted, so that the short path may send. Listing the peer unsets it.
+    /// True if nothing waits to be posted, so that the short path may send. Listing the peer unsets it.
     clear: bool,
 }
 
@@ -81,7 +81,8 @@ impl Transmit {
         self.copies.push_back(id);
     }
 
-    /// Chooses the next packet. Answers go first, because they let peers go on. Messages and data take turns by sequence number.
+    /// Chooses the next packet. Answers go first, because they unblock peers. Messages and data alternate by
+    /// sequence number.
     #[inline]
     pub fn next(&mut self) -> Next {
         if self.window.room() == 0 {
@@ -99,25 +100,26 @@ impl Transmit {
         }
     }
 
-    /// The wire has refused the answer.
+    /// Puts back an answer that the wire has refused.
     #[inline]
     pub fn put_back(&mut self, reply: Reply) {
         self.replies.push_front(reply);
     }
 
-    /// The first message needs no turn any more.
+    /// Removes the first message from the queue: it was sent or cannot be.
     #[inline]
     pub fn message_done(&mut self) {
         self.messages.pop_front();
     }
 
-    /// Data of the first copy was posted. The copy goes to the end of the row, so that copies take turns.
+    /// Records that data of the first copy was posted. The copy moves to the end of the queue, so that copies
+    /// alternate.
     pub fn copied(&mut self, is_done: bool) {
         let copy = self.copies.pop_front();
         self.copies.extend(copy.filter(|_| !is_done));
     }
 
-    /// Takes the last message back from the queue.
+    /// Removes the last message from the queue, and returns it.
     pub fn withdraw(&mut self) -> Option<Id> {
         self.messages.pop_back()
     }
@@ -132,7 +134,7 @@ impl Transmit {
         self.messages.len()
     }
 
-    /// Takes the answers that must take this rail.
+    /// Removes and returns the answers that must take this rail.
     pub fn take_bound(&mut self, rail: usize) -> Vec<Reply> {
         super::split_off(&mut self.replies, |reply| reply.rail == Some(rail))
     }
@@ -143,11 +145,12 @@ impl Transmit {
     }
 }
 
-/// Peers that something is to be posted for.
+/// Peers with packets or requests to post.
 #[derive(Default)]
 pub struct TransmitList {
     ranks: VecDeque<Rank>,
-    /// This processor itself has written or read memory of a peer, and the wire already holds the event of its end.
+    /// True if this processor has written or read memory of a peer by itself, and the wire already holds the
+    /// completion.
     moved: bool,
 }
 
@@ -161,13 +164,13 @@ impl TransmitList {
         }
     }
 
-    /// Takes the next peer, which is to be [unlisted](Self::unlist).
+    /// Takes the next peer. The caller must [unlist](Self::unlist) it.
     #[inline]
     pub fn next(&mut self) -> Option<Rank> {
         self.ranks.pop_front()
     }
 
-    /// The peer was taken from the list.
+    /// Records that the peer was taken from the list.
     #[inline]
     pub fn unlist(&mut self, peer: &mut Transmit) {
         peer.listed = false;

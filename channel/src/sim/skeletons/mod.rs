@@ -1,4 +1,5 @@
-//! Skeletons of programs on simulated ranks, eight of a host: who speaks to whom, and how much, by which channels, and how long it takes.
+//! Skeletons of programs on simulated ranks, eight per host: communication partners, message sizes, channels
+//! used and run time.
 
 mod patterns;
 
@@ -13,14 +14,14 @@ use crate::wire::{Rail, RailKind, Rank};
 use patterns::reduce;
 use std::collections::VecDeque;
 
-/// What came of it; see [`run`].
+/// Result of [`run`].
 #[derive(Debug, Clone)]
 pub struct Outcome {
-    /// Virtual nanoseconds.
+    /// Run time in virtual nanoseconds.
     pub took: u64,
-    /// Of each rank.
+    /// Channels of each rank.
     pub channels: Vec<Channels>,
-    /// What all ranks posted, by kinds of rails.
+    /// Requests and bytes posted by all ranks, for each kind of rail.
     pub traffic: Vec<(RailKind, Traffic)>,
 }
 
@@ -37,16 +38,16 @@ impl Outcome {
     }
 }
 
-/// Ranks of a host.
+/// Number of ranks on a host.
 pub const HOST: Rank = 8;
 const PAIRS: Select = Select { context: 0, source: None, tag: None };
 
-/// What a rank has still to do.
+/// The remaining steps of a rank.
 struct Program {
     skeleton: Skeleton,
     left: VecDeque<Step>,
     iterations: u32,
-    /// Requests of the step that have not ended; and when it ends by computing.
+    /// `open`: requests of the step in flight. `until`: end of its computation, in ns.
     open: usize,
     until: Option<u64>,
     begun: bool,
@@ -77,7 +78,8 @@ impl Program {
     }
 }
 
-/// The network that they run on: 1.5 us and 700 ps a byte between two hosts, packets of 8 KiB by connections and of 2 KiB by datagrams.
+/// The simulated network: 1.5 us and 700 ps per byte between two hosts; packets of 8 KiB on connections and 2
+/// KiB as datagrams.
 ///
 /// ```
 /// use transom_channel::{Paths, sim::skeletons};
@@ -106,7 +108,8 @@ pub fn conditions(paths: Paths) -> Conditions {
     }
 }
 
-/// Runs one on so many ranks, or the largest square that is not more, with a configuration by its text.
+/// Runs a skeleton on `most` ranks, or on the largest square number of ranks up to `most`. `text` is the
+/// configuration.
 ///
 /// ```
 /// use transom_channel::sim::skeletons::{ALL, run};
@@ -119,7 +122,7 @@ pub fn run(skeleton: &Skeleton, most: Rank, text: &str) -> Outcome {
     run_on(skeleton, most, text, |_| ())
 }
 
-/// The same on a network that differs from [the usual one](conditions).
+/// Runs a skeleton on a network that differs from [the usual one](conditions).
 ///
 /// ```
 /// use transom_channel::sim::skeletons::{ALL, run, run_on};
@@ -128,7 +131,7 @@ pub fn run(skeleton: &Skeleton, most: Rank, text: &str) -> Outcome {
 /// ```
 pub fn run_on(skeleton: &Skeleton, most: Rank, text: &str, change: impl FnOnce(&mut Conditions)) -> Outcome {
     let ranks = if skeleton.square { most.isqrt().pow(2) } else { most };
-    // MVAPICH keeps no account of what nobody has received.
+    // MVAPICH keeps no account of unreceived messages.
     let granted = Config { floor: 1 << 16, ..Config::default() };
     let config = text.parse::<Changes>().expect("a configuration").of(granted);
     let mut conditions = conditions(config.paths);
@@ -186,7 +189,7 @@ pub fn run_on(skeleton: &Skeleton, most: Rank, text: &str, change: impl FnOnce(&
                 sim.engine(rank).send(to, 0, 0, Memory::zero(bytes), bytes, false);
             }
             if step.compute > 0 {
-                // No two steps of a machine take as long; alike whatever the configuration.
+                // Compute times vary, as on a real machine, but identically for every configuration.
                 program.until = Some(now + step.compute * program.jitter.u64(80..120) / 100);
             }
             sim.wake(rank, 0);

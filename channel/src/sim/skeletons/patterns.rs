@@ -1,43 +1,45 @@
-//! Who speaks to whom in some programs, and how much: of the NAS parallel benchmarks by their published set-up routines, of NAMD and SMG2000 by
-//! what is known of their neighbourhoods. Numbers are computed away: a rank waits as long.
+//! Communication patterns of programs. Patterns of the NAS parallel benchmarks follow their published set-up
+//! routines. Those of NAMD and SMG2000 follow their known neighbourhoods. Computation is replaced by a delay.
 
 use crate::wire::Rank;
 
-/// What a rank does at once, and waits for; then it computes, in nanoseconds.
+/// One step of a rank: concurrent sends and receives, then a computation.
 #[derive(Debug, Default)]
 pub struct Step {
-    /// To whom, and how many bytes.
+    /// Destination and length in bytes of each send.
     pub sends: Vec<(Rank, usize)>,
-    /// From whom.
+    /// Source of each receive.
     pub receives: Vec<Rank>,
-    /// Nanoseconds.
+    /// Time of the computation in nanoseconds.
     pub compute: u64,
 }
 
-/// A program. [`ALL`] has those that there are.
+/// A program; [`ALL`] lists the programs available.
 ///
 /// ```
 /// use transom_channel::sim::skeletons::ALL;
 ///
 /// let cg = ALL.iter().find(|skeleton| skeleton.name == "CG").unwrap();
-/// // Rank 0 of 4 has its column's other half and nobody to transpose with.
+/// // Rank 0 of 4 exchanges with its column's other half, and transposes with no other rank.
 /// let peers = (cg.iteration)(0, 4).into_iter().flat_map(|step| step.receives);
 /// assert_eq!(peers.collect::<Vec<_>>(), [1, 1]);
 /// ```
 #[derive(Debug, Clone, Copy)]
 pub struct Skeleton {
-    /// Its name.
+    /// Name of the program.
     pub name: &'static str,
-    /// Its ranks must be a square.
+    /// True if the number of ranks must be a square.
     pub square: bool,
-    /// How often it does what is next.
+    /// Number of iterations.
     pub iterations: u32,
-    /// What a rank of so many does in an iteration.
+    /// Steps of one rank in an iteration: its arguments are the rank and the number of ranks.
     pub iteration: fn(Rank, Rank) -> Vec<Step>,
-    /// How often all reduce something at the beginning and at the end: what the others do beside their iterations.
+    /// Number of reductions among all ranks at the start and at the end: communication outside the
+    /// iterations.
     pub reductions: u32,
-    /// What the slides of MVAPICH-Aptus (Koop, Jones, Panda 2008) say of it on 512 processes, 484 where they must be a square: peers of
-    /// a process on average by shared memory, datagrams, connections and rings.
+    /// Measurements in the slides of MVAPICH-Aptus (Koop, Jones, Panda 2008) on 512 processes, or 484 where
+    /// the number must be a square: average peers of a process by shared memory, datagrams, connections and
+    /// rings.
     pub slides: [f64; 4],
 }
 
@@ -69,7 +71,7 @@ const fn skeleton(
     Skeleton { name, square, iterations, iteration, reductions: 6, slides }
 }
 
-/// Both ways with each of these.
+/// Exchange in both directions with each of these peers.
 fn with(peers: impl IntoIterator<Item = Rank>, bytes: usize) -> Step {
     let receives: Vec<Rank> = peers.into_iter().collect();
     Step { sends: receives.iter().map(|peer| (*peer, bytes)).collect(), receives, compute: 0 }
@@ -79,8 +81,8 @@ fn compute(nanoseconds: u64) -> Step {
     Step { compute: nanoseconds, ..Step::default() }
 }
 
-/// All reduce a few words: recursive doubling. Where the ranks are no power of two, they meet before, and one of each of the first
-/// pairs waits for the other.
+/// Reduction of a few words among all ranks: recursive doubling. If the number of ranks is no power of two,
+/// the first ranks combine in pairs beforehand, and one of each pair then waits for the result.
 pub(super) fn reduce(rank: Rank, ranks: Rank) -> Vec<Step> {
     const BYTES: usize = 40;
     let most = 1 << ranks.ilog2();
@@ -93,7 +95,7 @@ pub(super) fn reduce(rank: Rank, ranks: Rank) -> Vec<Step> {
     };
     let mut steps = Vec::new();
     if beyond > 0 {
-        // A barrier by dissemination.
+        // Barrier by dissemination.
         let steps_of = (0..=most.ilog2()).map(|bit| 1 << bit);
         steps.extend(steps_of.map(|by| one_way(Some((rank + by) % ranks), Some((rank + ranks - by) % ranks))));
     }
@@ -118,7 +120,7 @@ pub(super) fn reduce(rank: Rank, ranks: Rank) -> Vec<Step> {
     steps
 }
 
-/// A square of ranks: faces with six neighbours, then a sweep each way in three directions.
+/// Multipartition on a square of ranks: faces with six neighbours, then a sweep each way in three directions.
 fn multipartition(rank: Rank, ranks: Rank, face: usize, line: usize, work: u64) -> Vec<Step> {
     let p = ranks.isqrt();
     let (i, j) = (rank % p, rank / p);
@@ -142,7 +144,7 @@ fn sp(rank: Rank, ranks: Rank) -> Vec<Step> {
     multipartition(rank, ranks, 5000, 1500, 40_000)
 }
 
-/// Sums along a row of the matrix, by halves, and the exchange of what is transposed.
+/// Sums along a row of the matrix, by halves, and the exchange of the transposed part.
 fn cg(rank: Rank, ranks: Rank) -> Vec<Step> {
     let bits = ranks.ilog2();
     let (columns, rows) = (1 << bits.div_ceil(2), 1 << (bits / 2));
@@ -165,14 +167,15 @@ fn ep(_: Rank, _: Rank) -> Vec<Step> {
     vec![compute(1_000_000)]
 }
 
-/// Everybody with everybody, one after the other.
+/// All-to-all exchange, one peer after the other.
 fn ft(rank: Rank, ranks: Rank) -> Vec<Step> {
     let mut steps = vec![compute(200_000)];
     steps.extend((1..ranks).map(|by| with([rank ^ by], 1024)));
     steps
 }
 
-/// The levels of a multigrid, down and up: neighbours of those that have part of a level, further away as it is coarser.
+/// Levels of a multigrid, down and up: neighbours among the ranks that hold part of a level, further apart at
+/// coarser levels.
 fn mg(rank: Rank, ranks: Rank) -> Vec<Step> {
     const LEVELS: u32 = 9;
     let bits = ranks.ilog2();
@@ -183,7 +186,7 @@ fn mg(rank: Rank, ranks: Rank) -> Vec<Step> {
     let at = |place: [Rank; 3]| place[0] + size[0] * (place[1] + size[1] * place[2]);
     let mut levels = Vec::new();
     for level in 0..LEVELS {
-        // As many cells along each axis: where they are fewer than ranks, some have none.
+        // Cells along each axis: where there are fewer cells than ranks, some ranks hold none.
         let cells = 1 << (LEVELS - level);
         let stride = size.map(|size| (size / cells).max(1));
         if (0..3).any(|axis| !(place[axis] + 1).is_multiple_of(stride[axis])) {
@@ -206,7 +209,7 @@ fn mg(rank: Rank, ranks: Rank) -> Vec<Step> {
     all.flat_map(|level| level.iter().map(|side| exchange(*side)).chain([compute(10_000)])).collect()
 }
 
-/// Waves over a grid of ranks, plane by plane: from the first corner to the last, and back.
+/// Wavefronts over a grid of ranks, plane by plane: from the first corner to the last, and back.
 fn lu(rank: Rank, ranks: Rank) -> Vec<Step> {
     const PLANES: u32 = 20;
     let across = 1 << ranks.ilog2().div_ceil(2);
@@ -226,7 +229,7 @@ fn lu(rank: Rank, ranks: Rank) -> Vec<Step> {
     steps
 }
 
-/// A box of ranks.
+/// Size of a box of ranks, and the rank's place in it.
 fn cube(rank: Rank, ranks: Rank) -> ([Rank; 3], [Rank; 3]) {
     let bits = ranks.ilog2();
     let x = bits.div_ceil(3);
@@ -235,7 +238,8 @@ fn cube(rank: Rank, ranks: Rank) -> ([Rank; 3], [Rank; 3]) {
     (size, [rank % size[0], rank / size[0] % size[1], rank / size[0] / size[1]])
 }
 
-/// Those at these distances along the axes; beyond an end there is nobody, or it goes on at the other.
+/// Peers at these distances along the axes. Beyond an end there is no peer, or, with `round`, the box wraps
+/// around.
 fn around(rank: Rank, ranks: Rank, distances: &[i64], round: bool) -> Vec<(Rank, [i64; 3])> {
     let (size, place) = cube(rank, ranks);
     let moved = |axis: usize, by: i64| {
@@ -258,7 +262,8 @@ fn around(rank: Rank, ranks: Rank, distances: &[i64], round: bool) -> Vec<(Rank,
     peers
 }
 
-/// Patches send their atoms to those up to two away, and get forces; those next to them far more often.
+/// Patches send their atoms to patches up to two away, and receive forces; direct neighbours exchange far
+/// more often.
 fn namd(rank: Rank, ranks: Rank) -> Vec<Step> {
     let peers = around(rank, ranks, &[0, 1, -1, 2, -2], true);
     let near = peers
@@ -269,7 +274,7 @@ fn namd(rank: Rank, ranks: Rank) -> Vec<Step> {
     vec![all(), compute(100_000), near(), compute(20_000), near()]
 }
 
-/// Levels of a multigrid that is made coarser along one axis at a time: all corners at distances that are powers of two.
+/// Levels of a multigrid coarsened along one axis at a time: all corners at distances that are powers of two.
 fn smg(rank: Rank, ranks: Rank) -> Vec<Step> {
     let peers = around(rank, ranks, &[0, 1, -1, 2, -2, 4, -4], false);
     let at = |least: i64, most: i64| {

@@ -1,4 +1,5 @@
-//! What a hostile peer does, as bytes say: run by a test with random ones, and by `channel/fuzz` with such as a fuzzer finds.
+//! Actions of a hostile peer, chosen by bytes. A test runs them with random bytes, `channel/fuzz` with those
+//! of a fuzzer.
 
 use transom_channel::connection::Say;
 use transom_channel::packet::{Body, Envelope, LONGEST, Packet, Values};
@@ -7,10 +8,11 @@ use transom_channel::sim::{Conditions, Memory, Sim};
 use transom_channel::wire::{Data, Key, Lane, RAILS, Rail, RailKind, Rank, Request, Wire};
 use transom_channel::{Config, Error, Id, Lost, Room, Select};
 
-/// Does to rank 1, in the name of rank 0, what these bytes say, amid traffic of all kinds. Says how rank 1 lost rank 0, if it did.
+/// Applies the actions chosen by `data` to rank 1, in the name of rank 0, amid traffic of all kinds. Returns
+/// how rank 1 lost rank 0, if it did.
 ///
 /// # Panics
-/// If an engine does, if the job does not come to an end, or if others than these two notice anything.
+/// If an engine panics, if the job does not end, or if any other rank is affected.
 pub fn any_bytes(data: &[u8]) -> Option<Lost> {
     let mut choices = Choices(data);
     let (mut sim, bystanders) = job(choices.below(1 << 16));
@@ -29,7 +31,7 @@ pub fn any_bytes(data: &[u8]) -> Option<Lost> {
     finish(sim, bystanders)
 }
 
-/// Numbers that bytes say; 0 where there are none left.
+/// Numbers chosen by the bytes; 0 once they are used up.
 struct Choices<'d>(&'d [u8]);
 
 impl<'d> Choices<'d> {
@@ -48,7 +50,7 @@ impl<'d> Choices<'d> {
         self.below(2) == 1
     }
 
-    /// Up to a packet.
+    /// Up to the length of a packet.
     fn bytes(&mut self) -> &'d [u8] {
         let length = self.below(400) as usize;
         let (now, rest) = self.0.split_at(length.min(self.0.len()));
@@ -57,7 +59,7 @@ impl<'d> Choices<'d> {
     }
 }
 
-/// A packet that is mostly well formed, or was before a byte of it was changed, or its end cut off.
+/// A packet that is mostly well formed; some have one byte changed, or their end cut off.
 fn any_packet(sim: &mut Sim, choices: &mut Choices<'_>) {
     let values = Values {
         ack: choices.below_u32(8),
@@ -120,7 +122,7 @@ fn any_body(choices: &mut Choices<'_>) -> Body {
     }
 }
 
-/// A mark in a slot of a ring that rank 1 may have given.
+/// Writes a mark into a slot of a ring that rank 1 may have given.
 fn write_to_a_ring(sim: &mut Sim, choices: &mut Choices<'_>) {
     let at = choices.below(32) as usize * 2048 + 2040;
     let mark = choices.below(5000) << 32 | (1 + choices.below(39));
@@ -129,7 +131,7 @@ fn write_to_a_ring(sim: &mut Sim, choices: &mut Choices<'_>) {
     let _ = sim.engine(0).wire().post(Lane { peer: 1, rail: 0 }, request);
 }
 
-/// Values beside a ring that rank 0 may have given.
+/// Publishes values beside a ring that rank 0 may have given.
 fn leave_beside_a_ring(sim: &mut Sim, choices: &mut Choices<'_>) {
     let wire = sim.engine(0).wire();
     let key = Key { address: 0, key: 1 + choices.below(9) };
@@ -140,9 +142,9 @@ fn leave_beside_a_ring(sim: &mut Sim, choices: &mut Choices<'_>) {
     }
 }
 
-/// Posts bytes as rank 0, which speaks for itself, to rank 1.
+/// Posts bytes from rank 0 to rank 1, below rank 0's engine.
 pub fn inject(sim: &mut Sim, bytes: &[u8]) {
-    // By datagrams, if there are: connections for some may not be there.
+    // Uses datagrams if there are any: connections may be missing.
     let wire = sim.engine(0).wire();
     let rails = wire.rails(wire.is_near(1));
     let rail = rails.iter().position(|rail| rail.kind == RailKind::Datagram).unwrap_or(0);
@@ -150,8 +152,8 @@ pub fn inject(sim: &mut Sim, bytes: &[u8]) {
     let _ = wire.post(lane, Request::Send { head: bytes, body: Data::None });
 }
 
-/// Ranks 0, 1 and 2 with traffic of all kinds under way; a third of the seeds with connections for some beside datagrams, a
-/// third with two rails, a sixth of one host.
+/// Ranks 0, 1 and 2 with traffic of all kinds in flight. A third of the seeds have datagrams with some
+/// connections, a third have two rails, and a sixth run on one host.
 pub fn job(seed: u64) -> (Sim, usize) {
     let config =
         Config { ring_after: 1, zero_copy_from: 20_000, connections: 1, connect_after: 1, ..Config::default() };
@@ -159,12 +161,12 @@ pub fn job(seed: u64) -> (Sim, usize) {
     let first = conditions.rails[0];
     match seed % 3 {
         0 => conditions.rails.push(Rail { kind: RailKind::Datagram, read: false, write: false, ..first }),
-        // Of which it may say that one is cut.
+        // Rank 0 may claim that one of them is cut.
         1 => conditions.rails.push(first),
-        // Of one host: it leaves what it likes beside its ring.
+        // One host: rank 0 publishes arbitrary values beside its ring.
         _ if seed.is_multiple_of(2) => {
             (conditions.rails[0].kind, conditions.host) = (RailKind::Memory, 3);
-            // Where nothing is written, what is announced is read at once.
+            // Without writes, the receiver reads rendezvous messages at once.
             conditions.rails[0].write = seed.is_multiple_of(4);
         }
         _ => {}
@@ -182,7 +184,7 @@ pub fn job(seed: u64) -> (Sim, usize) {
     (sim, bystanders)
 }
 
-/// Runs to the end; says how rank 1 lost rank 0.
+/// Runs to the end. Returns how rank 1 lost rank 0, if it did.
 pub fn finish(mut sim: Sim, bystanders: usize) -> Option<Lost> {
     let (mut good, mut lost) = (0, None);
     let mut check = |sim: &mut Sim, rank: Rank| {

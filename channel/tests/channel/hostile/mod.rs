@@ -1,4 +1,4 @@
-//! A peer sends anything: it is cut off, with an error that names it, and nothing else happens.
+//! A peer that sends arbitrary bytes is cut off with an error that names it, and has no other effect.
 
 mod body;
 use crate::model::rounds;
@@ -29,7 +29,7 @@ fn any_bytes() {
     assert!(seen.len() > 12, "few ways to be cut off: {seen:#?}");
 }
 
-/// What rank 1 says of rank 0 once this packet of it has come, to a receive that waits for it.
+/// Delivers this packet of rank 0, and returns the error with which rank 1's receive from it ends.
 fn after(sim: &mut Sim, packet: &Packet) -> Option<Lost> {
     let id = sim.engine(1).receive(Select { context: 0, source: Some(0), tag: Some(77) }, Room::Allocate);
     while sim.engine(1).completed().is_some() {}
@@ -65,53 +65,54 @@ fn each_rule_is_named() {
     let piece = move |at| Body::Piece { envelope: Envelope { length: 300, ..long }, sync: None, at, length: 100 };
     type Row = (&'static str, u32, Box<dyn Fn(Id) -> Body>);
     let rows: Vec<Row> = vec![
-        ("it asks for more than the message has", 0, Box::new(move |id| cts(id, Mover::Copy, length + 1))),
-        ("it asks for more than the message has", 0, Box::new(move |id| cts(id, Mover::Write, (1 << 62) - 1))),
-        ("a packet for no request of it", 0, Box::new(move |_| cts(Id::from_wire(99 << 32).unwrap(), Mover::Copy, 1))),
-        ("a packet for no request of it", 0, Box::new(|id| Body::Fin { receiver: id, lanes: 1 })),
-        ("a packet for no request of it", 0, Box::new(|id| Body::Data { receiver: id, offset: 0, length: 0 })),
-        ("a packet for no request of it", 0, Box::new(|id| Body::Nak { receiver: id })),
-        ("it offered a ring that cannot be", 0, Box::new(move |_| join(5, 3))),
-        ("it offered a ring that cannot be", 0, Box::new(move |_| join(0, 2048))),
-        ("it offered a ring that cannot be", 0, Box::new(move |_| join(u32::MAX, u32::MAX))),
-        ("it took back a ring that it has not given", 0, Box::new(|_| Body::Leave { ring: 0 })),
+        ("it requested more bytes than the message has", 0, Box::new(move |id| cts(id, Mover::Copy, length + 1))),
+        ("it requested more bytes than the message has", 0, Box::new(move |id| cts(id, Mover::Write, (1 << 62) - 1))),
+        (
+            "it named a request that is not its own",
+            0,
+            Box::new(move |_| cts(Id::from_wire(99 << 32).unwrap(), Mover::Copy, 1)),
+        ),
+        ("it named a request that is not its own", 0, Box::new(|id| Body::Fin { receiver: id, lanes: 1 })),
+        ("it named a request that is not its own", 0, Box::new(|id| Body::Data { receiver: id, offset: 0, length: 0 })),
+        ("it named a request that is not its own", 0, Box::new(|id| Body::Nak { receiver: id })),
+        ("it offered an invalid or second ring", 0, Box::new(move |_| join(5, 3))),
+        ("it offered an invalid or second ring", 0, Box::new(move |_| join(0, 2048))),
+        ("it offered an invalid or second ring", 0, Box::new(move |_| join(u32::MAX, u32::MAX))),
+        ("it withdrew a ring that it had not given", 0, Box::new(|_| Body::Leave { ring: 0 })),
         ("it left a ring that it does not have", 0, Box::new(|_| Body::Left { ring: 0 })),
-        ("it speaks of connections where there is nothing to choose", 0, Box::new(|_| Body::Link { say: Say::Ask })),
-        ("a piece that is not the next of its message", 0, Box::new(move |_| piece(1))),
+        ("it sent a connection message where connections are fixed", 0, Box::new(|_| Body::Link { say: Say::Ask })),
+        ("a piece is not the next of its message", 0, Box::new(move |_| piece(1))),
         ("it sent more than the window", 1024, Box::new(|id| Body::Ack { sender: id })),
     ];
     for (rule, sequence, body) in rows {
         let mut sim = Sim::new(1, 2, Conditions::default(), &Config::default()).unwrap();
-        // Announced, and not received.
+        // Announced by RTS, and not received.
         let id = sim.engine(1).send(0, 0, 5, Memory::pattern(1, length as usize), length as usize, false);
         sim.wake(1, 0);
         while sim.step().is_some() {}
         let packet = Packet { source: 0, sequence, values: Values::default(), body: body(id) };
         assert_eq!(after(&mut sim, &packet), Some(Lost::Broken(rule)), "{:?}", packet.body);
     }
-    // Of two that begin alike the second is none that goes on.
+    // A second first piece of a message does not continue the first message.
     for second in [0, 50, 101] {
         let (mut sim, _) = job(1);
         sim.stop(0, true);
         while sim.step().is_some() {}
         let packet = |sequence, at| Packet { source: 0, sequence, values: Values::default(), body: piece(at) };
         assert_eq!(after(&mut sim, &packet(0, 0)), None);
-        assert_eq!(
-            after(&mut sim, &packet(1, second)),
-            Some(Lost::Broken("a piece that is not the next of its message"))
-        );
+        assert_eq!(after(&mut sim, &packet(1, second)), Some(Lost::Broken("a piece is not the next of its message")));
         assert_eq!(sim.engine(1).kept(), 0, "what had come of it");
     }
     let (mut sim, _) = job(1);
     let packet = Packet { source: 1, sequence: 0, values: Values::default(), body: Body::Leave { ring: 0 } };
     assert_eq!(after(&mut sim, &packet), Some(Lost::Broken("it sent in the name of another rank")));
-    // More envelopes than 256 bytes of credit and 64 of overdraft are worth.
+    // More envelopes than 256 bytes of credit and 64 of overdraft allow.
     let config = Config { budget: 0, overdraft: 64, ..Config::default() };
     let mut sim = Sim::new(1, 2, Conditions::default(), &config).unwrap();
     sim.engine(1).send(0, 0, 5, Memory::zero(0), 0, false);
     sim.wake(1, 0);
     while sim.step().is_some() {}
-    // Its own engine would find the acknowledgements of what it has not sent wrong.
+    // Stop rank 0: its own engine would reject acknowledgements of packets it has not sent.
     sim.stop(0, true);
     let body = Body::Rts { envelope: long, sender: receiver, keys: [None; RAILS] };
     let packet = |sequence| Packet { source: 0, sequence, values: Values::default(), body: body.clone() };
@@ -120,7 +121,7 @@ fn each_rule_is_named() {
     }
     assert_eq!(sim.engine(1).kept(), 320);
     assert_eq!(after(&mut sim, &packet(5)), Some(Lost::Broken("it acknowledged or used more than it had")));
-    // Data that is no short message, on overdraft.
+    // Data of more than a short message, on overdraft.
     let mut sim = Sim::new(1, 2, Conditions::default(), &Config { budget: 0, ..Config::default() }).unwrap();
     sim.engine(1).send(0, 0, 5, Memory::zero(0), 0, false);
     sim.wake(1, 0);
@@ -138,7 +139,7 @@ fn each_rule_is_named() {
 
 #[test]
 fn what_a_ring_holds() {
-    // Rank 0 writes what it likes into its ring at rank 1.
+    // Rank 0 writes arbitrary bytes into its ring at rank 1.
     for seed in 0..rounds(500) {
         let mut rng = fastrand::Rng::with_seed(seed);
         let (mut sim, bystanders) = job(seed);
@@ -155,7 +156,7 @@ fn what_a_ring_holds() {
     }
 }
 
-/// With a pipe open that ends the peer, while its ring is read.
+/// Repeated with an open pipe, whose peer is then lost while the ring is read.
 #[test]
 fn no_ring_says_that_a_rail_is_cut() {
     for pipe in [true, false] {
@@ -185,13 +186,14 @@ fn no_ring_says_that_a_rail_is_cut() {
         let id = sim.engine(1).receive(Select { context: 0, source: Some(0), tag: Some(77) }, Room::Allocate);
         sim.wake(1, 0);
         while sim.step().is_some() {}
-        let lost = Lost::Broken("it said by a ring that a rail is cut");
+        let lost = Lost::Broken("it reported a cut rail through a ring");
         let lost = Err(Error::Lost { rank: 0, lost });
         assert_eq!(sim.engine(1).completed().map(|done| (done.id, done.result)), Some((id, lost)));
     }
 }
 
-/// What is answered and never acknowledged is kept: so each waits for the answer to one thing before it says the next.
+/// Unacknowledged answers are kept, so the state machine waits for an answer before it sends the next
+/// message.
 #[test]
 fn who_takes_no_answer_is_cut_off() {
     let join = Body::Join { ring: 1, slots: 32, bytes: 2048, key: Key { address: 0, key: 0 } };
@@ -199,7 +201,7 @@ fn who_takes_no_answer_is_cut_off() {
     for (connections, first, again) in [
         (1, vec![], vec![join, Body::Leave { ring: 1 }]),
         (0, vec![], vec![link(Say::Ask)]),
-        // It has to stay, since there is a pipe.
+        // Rank 1 has to stay: a pipe is open.
         (1, vec![link(Say::Ask)], vec![link(Say::Leave)]),
     ] {
         let mut conditions = Conditions { slots: 10_000, ..Conditions::default() };
@@ -217,11 +219,11 @@ fn who_takes_no_answer_is_cut_off() {
             let packet = Packet { source: 0, sequence, values: Values::default(), body: body.clone() };
             after(&mut sim, &packet)
         });
-        assert_eq!(lost, Some(Lost::Broken("it said the next before it had an answer")), "{again:?}");
+        assert_eq!(lost, Some(Lost::Broken("it sent the next request before an answer")), "{again:?}");
     }
 }
 
-/// So is who asks again to have written what cannot be: one refusal is the answer.
+/// A peer that repeats an impossible request to write gets one refusal.
 #[test]
 fn what_cannot_be_written_is_refused_once() {
     let mut sim = Sim::new(1, 2, Conditions::default(), &Config::default()).unwrap();
@@ -233,11 +235,11 @@ fn what_cannot_be_written_is_refused_once() {
     let body = Body::Cts { sender, receiver, mover: Mover::Write, length: 100_000, keys: [None; RAILS] };
     let packet = |sequence| Packet { source: 0, sequence, values: Values::default(), body: body.clone() };
     assert_eq!(after(&mut sim, &packet(0)), None);
-    let unfit = Lost::Broken("a packet of a rendezvous that does not fit its state");
+    let unfit = Lost::Broken("a packet does not fit the state of its rendezvous");
     assert_eq!(after(&mut sim, &packet(1)), Some(unfit));
 }
 
-/// Bytes with which the job did not come to an end.
+/// Bytes with which the job once did not end.
 #[test]
 fn bytes_that_went_round_in_circles() {
     let bytes = [

@@ -1,10 +1,10 @@
-//! Matching, beside plain rows that are searched from the front.
+//! Matching, compared with a linear search.
 
 use std::collections::BTreeMap;
 use transom_channel::Select;
 use transom_channel::matching::{Label, Matching};
 
-/// Matching as the standard says it, by rows that are searched from the front.
+/// Matching as the standard defines it, by linear search.
 #[derive(Default)]
 struct Plain {
     posted: Vec<(Select, u64)>,

@@ -1,4 +1,5 @@
-//! Each machine alone: every state that a small network can bring it to, or random events beside a plain model.
+//! Each state machine alone: in every state that a small network can produce, or under random events against
+//! a plain model.
 
 mod matching;
 mod rendezvous;
@@ -12,7 +13,7 @@ use transom_channel::credit::{Budget, CreditGrant, HEADER, SHORT, SendCredits};
 use transom_channel::polling::{Change, Order, PollingSet};
 use transom_channel::sequence::Beyond;
 
-/// Visits every state; `next` gives those that follow, and none for an end.
+/// Visits every state. `next` returns the states that follow; `end` checks those that none follows.
 fn every<S: Clone + Eq + Hash>(first: S, next: impl Fn(&S) -> Vec<S>, end: impl Fn(&S)) -> usize {
     let (mut seen, mut waiting) = (HashSet::from([first.clone()]), vec![first]);
     while let Some(state) = waiting.pop() {
@@ -59,7 +60,7 @@ fn grants_are_bounded_and_come_back() {
                         budget.release(grant, cost);
                     }
                 }
-                // Now and then two, the older one later.
+                // Sometimes two messages, the older one later.
                 _ => {
                     let [told, value] = *owed;
                     *owed = [value; 2];
@@ -70,7 +71,7 @@ fn grants_are_bounded_and_come_back() {
             assert!(grant.value().wrapping_sub(owed[1]) < 1 << 31, "a credit is never taken back");
             owed[1] = grant.value();
             assert_eq!(grant.kept(), kept.iter().sum::<u32>());
-            // Data on credit alone; envelopes, and what is as short, on overdraft too.
+            // Data on credit alone; envelopes and short messages on overdraft too.
             assert!(grant.kept() <= grant.limit() + overdraft && grant.limit() >= floor, "step {step}");
             assert!(purse.room() <= grant.room() && purse.overdrawn() <= overdraft, "step {step}");
             assert!(purse.room() == 0 || purse.overdrawn() == 0);
@@ -106,11 +107,12 @@ fn the_polling_set() {
         assert_eq!(say(5, 2), []);
         assert_eq!(say(5, 1), [Change::Join(5)]);
         assert_eq!(say(6, 3), [Change::Join(6)]);
-        // Full: who speaks as little stays outside; who speaks more than twice as much replaces the least.
+        // The set is full: a peer with equal traffic stays outside; one with more than twice the least
+        // replaces it.
         assert_eq!(say(7, 3), []);
         assert_eq!(say(6, 10), []);
         assert_eq!(say(7, 5), [Change::Leave(5)]);
-        // One at a time; it is polled until it has left.
+        // One member leaves at a time, and is polled until it has left.
         assert_eq!(say(8, 20), []);
         assert_eq!(set.len(), 2);
         set.left(5);
@@ -119,7 +121,7 @@ fn the_polling_set() {
         set.packet(7);
         let expected: &[Rank] = match order {
             Order::Sequential => &[6, 7],
-            // From behind the last that had a message.
+            // From the ring behind the last that had a message.
             Order::Circular => &[6, 7],
             Order::RecentFirst => &[7, 6],
         };
@@ -139,10 +141,10 @@ fn the_polling_set_follows_who_speaks_but_not_at_every_word() {
     let mut say = |peers: &[Rank], times: u32| {
         (0..times).flat_map(|_| peers).filter_map(|peer| set.packet(*peer)).collect::<Vec<_>>()
     };
-    // Who speaks half as often again is not worth a ring that is made anew.
+    // A peer with half as much traffic again is not worth a new ring.
     assert_eq!(say(&[5, 5, 6, 6, 6], 1000), [Change::Join(5)]);
     assert_eq!(say(&[5], 10_000), []);
-    // Who has spoken so much, and is silent, is forgotten all the same.
+    // A member with much past traffic is forgotten once it is silent.
     assert_eq!(say(&[6], 400), [Change::Leave(5)]);
 }
 
@@ -156,10 +158,10 @@ fn who_is_hinted_at_enters_with_the_first_packet() {
     set.admit(8);
     assert_eq!(set.packet(7), Some(Change::Leave(8)), "which has said nothing");
     set.stay(8);
-    // Nobody's ring is taken for a hint as long as that is used.
+    // A hint takes no ring that is in use.
     (0..9).for_each(|_| _ = set.packet(8));
     assert_eq!(set.packet(7), None);
-    // And is forgotten if nothing comes.
+    // A hint is forgotten if no packet arrives.
     let mut set = PollingSet::new(1, 10, Order::Circular);
     set.hint(5);
     (0..1000).for_each(|_| _ = set.packet(6));
@@ -179,7 +181,7 @@ fn a_polling_set_keeps_its_cap() {
         let mut set = PollingSet::new(cap, rng.u32(1..5), order);
         let (mut rings, mut leaving) = (HashSet::new(), None);
         for nth in 0..3000 {
-            // Who speaks most changes slowly.
+            // The peer with most traffic changes slowly.
             let peer = (nth / 500 + rng.u32(..4) * rng.u32(..4)) % 12;
             match set.packet(peer) {
                 Some(Change::Join(peer)) => assert!(rings.insert(peer), "two rings"),

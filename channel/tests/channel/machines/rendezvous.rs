@@ -1,17 +1,17 @@
-//! Both sides of a rendezvous, in every order, and which of them moves the message.
+//! Both sides of a rendezvous in every order of events, and the choice of the mover.
 
 use super::every;
 use std::collections::VecDeque;
 use std::hash::Hash;
 use transom_channel::rendezvous::{Facts, Mover, Receiving, Sending, movers};
 
-/// Both sides of a rendezvous, by up to three lanes that are in order each.
+/// Both sides of a rendezvous, on up to three lanes that are each in order.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Meeting {
     sending: Sending,
     receiving: Option<Receiving>,
     refusals: u8,
-    /// Stripes that were posted and are not done, by lane; whether the data has landed.
+    /// Stripes posted and not complete, by lane; the value tells whether the data has landed.
     stripes: Vec<Option<bool>>,
     landed: Vec<bool>,
     fins: Vec<bool>,

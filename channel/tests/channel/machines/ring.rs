@@ -1,4 +1,4 @@
-//! A ring: what its sender writes and its receiver looks for, in every order.
+//! A ring: writes of its sender and reads of its receiver, in every order.
 
 use super::every;
 use std::cell::Cell;
@@ -8,14 +8,14 @@ use transom_channel::ring::{Look, Marker, Receiver, Sender, Shape};
 use transom_channel::sequence::Beyond;
 use transom_channel::wire::{Key, Rail, RailKind};
 
-/// A ring, its memory, puts that are under way in pieces and credits that come late, twice or not at all.
+/// A ring and its memory, with puts in flight in pieces, and credits that are late, duplicated or lost.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Ring {
     sender: Sender,
     receiver: Receiver,
-    /// The first byte and the mark of each slot.
+    /// First byte and mark of each slot.
     memory: Vec<(u8, u64)>,
-    /// Slot, and what is written: the byte, or the mark.
+    /// Slot and content of each write: the byte, or the mark.
     flying: VecDeque<(usize, Result<u8, u64>)>,
     told: VecDeque<()>,
     /// The latest credit, and an old one.
@@ -54,7 +54,7 @@ fn a_ring_in_every_order() {
                     turns.set(turns.get() + usize::from(turn));
                     assert!(!turn || slot as u32 >= lap - 1 && state.sender.flying() == 0, "it turns too early");
                     assert_eq!((spot.at, spot.mark_at), (slot * 64 + 46, slot * 64 + 56));
-                    // Under an immediate value nothing is promised of the order.
+                    // With an immediate value the order of the pieces is not guaranteed.
                     let pieces = [(slot, Ok(new.sent)), (slot, Err(spot.mark))];
                     new.flying.extend(pieces);
                     new.told.extend((marker == Marker::Immediate).then_some(()));
@@ -73,7 +73,7 @@ fn a_ring_in_every_order() {
                         Ok(byte) => new.memory[slot].0 = byte,
                         Err(mark) => new.memory[slot].1 = mark,
                     }
-                    // Whole, when as many pieces are under way as the other messages have.
+                    // The message is whole once the pieces in flight are exactly those of the other messages.
                     if marker == Marker::Immediate && new.flying.len() == 2 * (new.told.len() - 1) {
                         new.told.pop_front();
                         new.receiver.told().unwrap();
@@ -113,7 +113,7 @@ fn a_ring_in_every_order() {
     }
 }
 
-/// Messages of more than a cache line go through all slots.
+/// Messages longer than a cache line use all slots.
 #[test]
 fn a_ring_turns_behind_short_messages_alone() {
     let shape = Shape { slots: 32, bytes: 128 };
@@ -129,7 +129,7 @@ fn a_ring_turns_behind_short_messages_alone() {
         used.len()
     };
     assert_eq!([1, 48, 56, 57, 120].map(slots), [9, 9, 9, 32, 32]);
-    // Nor where as many are under way as there are slots, or there are few.
+    // Nor if as many messages may be in flight as there are slots, or if slots are few.
     assert_eq!((shape.lap(32), Shape { slots: 31, ..shape }.lap(2)), (32, 31));
 }
 

@@ -1,11 +1,11 @@
-//! A sequence over lanes that may bring a packet twice, in every order.
+//! A sequence over lanes that may duplicate packets, in every order.
 
 use super::every;
 use std::collections::VecDeque;
 use std::hash::Hash;
 use transom_channel::sequence::{Beyond, Incoming, Outgoing, Place};
 
-/// Packets by two lanes, any of which may bring one twice.
+/// Packets on two lanes, each of which may duplicate one.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Lanes {
     out: Outgoing,

@@ -1,5 +1,5 @@
-//! Random traffic, and what MPI owes it: every message once, whole, and matched in order. The model knows nothing of
-//! packets: it keeps what was called and what came back, and judges that.
+//! Random traffic, and MPI's guarantees for it: every message arrives once, whole, and is matched in order.
+//! The model is independent of packets: it records calls and their results, and checks those.
 #![allow(dead_code, reason = "each test file uses what it needs")]
 
 mod rounds;
@@ -16,7 +16,8 @@ use transom_channel::striping::{Spread, Stripe};
 use transom_channel::wire::{Data, Part, Rail, RailKind};
 use transom_channel::{Cancelled, Completion, Config, Error, Id, Misconfigured, Rank, Room, Select, Wire};
 
-/// Runs `SEED`, or the first `SEEDS`, as many as `usual` if that is not said, on all processors, and adds up what their ranks counted; says how many there were.
+/// Runs `SEED`, or the first `SEEDS` seeds (default `usual`), on all processors. Returns the number of seeds
+/// and the sums of all ranks' counters.
 pub fn counts_of_seeds<W>(usual: u64, run: fn(u64) -> Result<Job<W>, String>) -> (u64, BTreeMap<&'static str, u64>)
 where
     W: Wire<Memory = Memory>,
@@ -24,7 +25,7 @@ where
     let number = |name: &str| std::env::var(name).ok().map(|value| value.parse::<u64>().expect("a number"));
     let seeds = number("SEED").map_or(0..number("SEEDS").unwrap_or(usual), |seed| seed..seed + 1);
     let next = AtomicU64::new(seeds.start);
-    // Of those that one thread runs; or how one of them failed.
+    // Sums of the seeds that one thread runs, or the failure of one.
     let some = || {
         let mut counts = BTreeMap::new();
         loop {
@@ -57,17 +58,17 @@ where
     (seeds.end - seeds.start, counts)
 }
 
-/// What a seed makes of a job.
+/// Parameters of a job, drawn from a seed.
 pub struct Setup {
     pub ranks: Rank,
     pub conditions: Conditions,
-    /// Of each rank.
+    /// Configuration of each rank.
     pub configs: Vec<Config>,
     pub actions: usize,
 }
 
 impl Setup {
-    /// There are datagrams, and connections for some.
+    /// Returns true if all peers have datagrams and some have connections.
     pub fn is_mixed(&self) -> bool {
         [RailKind::Connection, RailKind::Datagram]
             .iter()
@@ -139,7 +140,7 @@ impl Setup {
             connect_after: rng.u32(1..6),
             ..Config::default()
         };
-        // Ranks may have their own, in all but the floor.
+        // Ranks may have different configurations, except for the floor.
         let one = config(rng);
         let alike = rng.bool();
         let configs = (0..ranks).map(|_| if alike { one.clone() } else { config(rng) }).collect();
@@ -148,7 +149,7 @@ impl Setup {
     }
 }
 
-/// None, or any that can be.
+/// No rules, or random valid ones.
 fn rules(rng: &mut fastrand::Rng) -> Option<Rules> {
     if rng.bool() {
         return None;
@@ -167,26 +168,26 @@ fn rules(rng: &mut fastrand::Rng) -> Option<Rules> {
     Some((text + "TRUE, Copy-Based").parse().unwrap())
 }
 
-/// A message, by its number.
+/// A message; its number is its index.
 pub struct Message {
     pub from: Rank,
     pub to: Rank,
     pub context: u32,
     pub tag: u32,
     pub length: usize,
-    /// Which receive took it, by number.
+    /// Number of the receive that took it.
     pub taken: Option<usize>,
     pub sent: bool,
 }
 
-/// A receive or a probe, by its number; those of a rank are in the order of their posting.
+/// A receive or a probe; its number is its index. Those of a rank are in posting order.
 pub struct Receive {
     pub at: Rank,
     pub select: Select,
     pub room: Option<usize>,
     pub took: Option<u64>,
     pub cancelled: bool,
-    /// It was withdrawn at the end, having waited since its posting.
+    /// True if it was withdrawn at the end, having waited since its posting.
     pub starved: bool,
 }
 
@@ -199,14 +200,14 @@ pub struct Job<W: Wire<Memory = Memory> = SimWire> {
     sends: HashMap<(Rank, Id), u64>,
     open: HashMap<(Rank, Id), usize>,
     left: Vec<usize>,
-    /// Messages taken out of the matching, or received.
+    /// Number of messages taken out of the matching, or received.
     pub taken: usize,
     pub kept_peak: u64,
 }
 
 const TAGS: u32 = 3;
 
-/// Such a job with any marker, alike at all ranks; an error where its rails do not keep that.
+/// The job with a random marker, the same at all ranks; an error if its rails do not support the marker.
 fn marked<W: Wire<Memory = Memory>>(
     seed: u64,
     setup: &Setup,
@@ -236,13 +237,14 @@ impl<W: Wire<Memory = Memory>> Job<W> {
         job
     }
 
-    /// Runs to the end, and judges.
+    /// Runs to the end, and checks the results.
     #[allow(dead_code, reason = "failover.rs cuts rails on the way")]
     pub fn run(self) -> Result<Job<W>, String> {
         self.run_with(|_, _| false)
     }
 
-    /// The same, while something happens at each step, and where there is none any more, if it says so.
+    /// Like `run`, and calls `happens` at each step. Once no step is left, continues while `happens` returns
+    /// true.
     pub fn run_with(mut self, mut happens: impl FnMut(&mut Self, Option<u64>) -> bool) -> Result<Job<W>, String> {
         let mut steps = 0u64;
         loop {
@@ -284,7 +286,7 @@ impl<W: Wire<Memory = Memory>> Job<W> {
         if (status.peer, status.tag, status.length) != (message.to, message.tag, message.length as u64) {
             return Err(format!("message {number} was sent as {status:?}"));
         }
-        // It is the program's again.
+        // The memory belongs to the program again.
         memory.spoil();
         message.sent = true;
         Ok(())
@@ -300,7 +302,7 @@ impl<W: Wire<Memory = Memory>> Job<W> {
         };
         let length = status.length as usize;
         let Some(memory) = done.memory else {
-            // A probe: its message is received by the same number. Which it is, its content will tell.
+            // A probe: its message is received by the same number, and identified by its content.
             let room = self.room(true);
             self.receives[number].room = if let Room::Into(_, room) = &room { Some(*room) } else { None };
             self.sim.engine(rank).receive_message(done.id, room).map_err(|(error, _)| error.to_string())?;
@@ -348,7 +350,7 @@ impl<W: Wire<Memory = Memory>> Job<W> {
                 (0..self.setup.ranks).for_each(|rank| self.sim.wake(rank, 0));
             }
         } else if self.left.iter().all(|left| *left == 0) {
-            // All that comes now is taken, so that everything ends.
+            // Takes all further messages, so that the job ends.
             for context in 0..2 {
                 self.probe(rank, Some(Select { context, source: None, tag: None }))?;
             }
@@ -364,7 +366,7 @@ impl<W: Wire<Memory = Memory>> Job<W> {
             6..9 => self.rng.usize(1..5000),
             _ => 1 << self.rng.u32(10..=23),
         };
-        // Packets of 8 MiB by the hundred bytes take long to simulate.
+        // 8 MiB in packets of a hundred bytes take long to simulate.
         let length = if self.setup.ranks > 3
             || self.setup.configs.iter().any(|config| config.window < 8)
             || self.rng.u8(..10) > 0
@@ -456,7 +458,7 @@ impl<W: Wire<Memory = Memory>> Job<W> {
         }
     }
 
-    /// Nothing is under way any more: what waits now waits for ever.
+    /// Nothing is in flight any more: entries that wait now would wait for ever.
     fn finish(&mut self) -> Result<(), String> {
         for number in 0..self.messages.len() {
             let message = &self.messages[number];
@@ -508,7 +510,7 @@ impl<W: Wire<Memory = Memory>> Job<W> {
         Ok(())
     }
 
-    /// Non-overtaking, from both sides.
+    /// Checks non-overtaking, for messages and for receives.
     fn judge(&self) -> Result<(), String> {
         let fits = |select: &Select, message: &Message| {
             select.context == message.context
@@ -518,14 +520,15 @@ impl<W: Wire<Memory = Memory>> Job<W> {
         for (later, second) in self.messages.iter().enumerate() {
             let taker = second.taken.expect("all were taken");
             let select = &self.receives[taker].select;
-            // An earlier message of the same pair that the receive could have taken went to an earlier receive.
+            // An earlier message of the same pair that the receive could have taken went to an earlier
+            // receive.
             for (earlier, first) in self.messages[..later].iter().enumerate() {
                 let pair = (first.from, first.to) == (second.from, second.to);
                 if pair && fits(select, first) && first.taken.expect("all were taken") > taker {
                     return Err(format!("message {later} overtook {earlier}, at receive {taker}"));
                 }
             }
-            // An earlier receive of the rank that could have taken the message took one that was before it.
+            // An earlier receive of the rank that could have taken the message took an earlier message.
             for (number, receive) in self.receives[..taker].iter().enumerate() {
                 if receive.at != second.to || receive.cancelled || !fits(&receive.select, second) {
                     continue;

@@ -1,10 +1,10 @@
-//! Writes, counted.
+//! Cost of pipes: writes, counted.
 
 use super::*;
 use transom_channel::Config;
 use transom_channel::sim::Conditions;
 
-/// Puts or gets all of a buffer by calls that do not wait.
+/// Puts or gets a whole buffer by non-blocking calls.
 fn pass(sim: &mut Sim, [from, to]: [(Rank, Id); 2], length: usize) {
     let (data, mut into) = (stretch(1, 0, length), vec![0; length]);
     let (mut put, mut got) = (0, 0);
@@ -38,7 +38,7 @@ fn three_writes_a_message_then_one() {
             }
             let counts = [sim.engine(0).pipe_count(a).unwrap(), sim.engine(1).pipe_count(b).unwrap()];
             let writes: u64 = counts.iter().map(|count| count.writes).sum();
-            // Where a word is all that is seen whole, the mark of a chunk is a write of its own.
+            // On a rail that guarantees only whole words, a chunk's mark is a write of its own.
             let second = u64::from(!rail.mark_last && !rail.immediate);
             let each = if step == Step::Basic { 3 } else { 1 + second };
             assert_eq!(writes, each * 2 * rounds, "{step:?} {rail:?}");
@@ -62,8 +62,8 @@ fn one_way_a_tail_is_told_for_half_a_ring() {
     }
 }
 
-/// Steps that copy all that fits before they write take longer than one that does not only where copying takes time, which
-/// it does not here; but all take as many chunks.
+/// All steps post the same number of chunks. Copying everything before the first write would only cost time,
+/// and copies take no time here.
 #[test]
 fn a_long_put_takes_its_chunks() {
     for step in &STEPS[1..] {
@@ -81,7 +81,8 @@ fn a_long_buffer_is_not_copied() {
     let length = 1 << 20;
     for rail in rails() {
         for (step, reads, writes, expected) in [
-            // An offer, and the acknowledgement of the read; an announcement, where to, and that it is there.
+            // Read: an offer, and the acknowledgement. Write: an announcement, the target address, and the
+            // FIN.
             (Step::Read, true, true, (length, 0, [1, 1])),
             (Step::Write, true, true, (0, length, [2, 1])),
             (Step::Write, true, false, (length, 0, [1, 1])),
@@ -104,7 +105,7 @@ fn a_long_buffer_is_not_copied() {
             let (read, written, posts) = expected;
             assert_eq!((counts[0].read, counts[0].written, counts[0].copied), (read as u64, written as u64, 0));
             assert_eq!(counts.map(|count| count.writes), posts.map(|posts| posts * twice), "{step:?} {rail:?}");
-            // Nothing but the two ends' memory is registered when all is over.
+            // Only the memory of the two ends is still registered.
             assert_eq!([0, 1].map(|rank| sim.registrations(rank)), [1, 1]);
         }
     }

@@ -1,11 +1,11 @@
-//! A peer dies after every step of an exchange.
+//! A peer of a pipe dies after every step of an exchange.
 
 use super::*;
 use std::collections::{BTreeMap, BTreeSet};
 use transom_channel::sim::Conditions;
 use transom_channel::{Config, Error, Lost};
 
-/// Rank 1 dies after so many steps; whether that was before the end.
+/// Rank 1 dies after `steps` steps. Returns whether it died before the end.
 fn die_after(steps: usize, step: Step, seed: u64) -> bool {
     let rail = rails()[seed as usize % 3];
     let conditions = Conditions { rails: vec![rail], depth: 4, ..Conditions::default() };
@@ -60,7 +60,7 @@ fn die_after(steps: usize, step: Step, seed: u64) -> bool {
             memory.spoil();
         }
     }
-    // Of the pipe that lives on, only gets are left, which wait for more.
+    // On the surviving pipe only gets are left, which wait for more bytes.
     assert!(open.iter().all(|(id, other)| id.0 == 1 || (*other == 2 && gets.contains(id))), "waits for ever: {open:?}");
     assert_eq!(living_bytes, 4 * 20_000, "both ways");
     let lost = Error::Lost { rank: 1, lost: Lost::Died };

@@ -1,4 +1,4 @@
-//! What cannot be, and ends that are closed.
+//! Invalid uses of pipes, and ends that are closed.
 
 use super::*;
 use transom_channel::pipe::Fault;
@@ -19,7 +19,7 @@ fn what_cannot_be_is_said() {
     ] {
         assert!(said(engine.pipe_open(1, config)).starts_with("the pipe to rank 1: a pipe has 2 to 1024 chunks"));
     }
-    // Ends that differ.
+    // Ends with different configurations.
     let (one, offer) = engine.pipe_open(1, Pipe { step: Step::Basic, ..Pipe::default() }).unwrap();
     let (two, _) = sim.engine(1).pipe_open(0, Pipe::default()).unwrap();
     let differs = sim.engine(1).pipe_join(two, &offer.encode()).unwrap_err();
@@ -28,7 +28,7 @@ fn what_cannot_be_is_said() {
     assert!(text.contains("step: Basic") && text.contains("step: Read"), "{text}");
     sim.engine(1).pipe_refuse(two);
     assert_eq!(sim.engine(1).pipes(), 0);
-    // Puts after the end, at a closed end, and to one.
+    // Puts after the end of the stream, at a closed end, and to a closed end.
     let [a, b] = joined(&mut sim, 0, 1, Pipe::default());
     sim.engine(0).pipe_end(a);
     let ended = sim.engine(0).pipe_put(a, &[1; 10]).unwrap_err();
@@ -46,7 +46,7 @@ fn what_cannot_be_is_said() {
     assert_eq!((sim.engine(0).pipes(), sim.engine(1).pipes()), (1, 0));
     sim.engine(0).pipe_refuse(one);
     assert_eq!(sim.engine(0).pipes(), 0);
-    // 256 to one peer.
+    // 256 pipes to one peer are the limit.
     for _ in 0..256 {
         sim.engine(0).pipe_open(1, Pipe { chunk: 64, chunks: 2, ..Pipe::default() }).unwrap();
     }
@@ -54,7 +54,7 @@ fn what_cannot_be_is_said() {
     assert!(matches!(more, Err(Error::Pipe { fault: Fault::TooMany, .. })));
 }
 
-/// A closed end ends what the peer has under way, and gives back its buffers.
+/// A closed end fails the peer's puts in flight, and returns their buffers.
 #[test]
 fn a_peer_that_closes_ends_what_is_under_way() {
     for step in STEPS {
@@ -76,7 +76,7 @@ fn a_peer_that_closes_ends_what_is_under_way() {
     }
 }
 
-/// Who has put, ended and gone leaves what it has put, and the end.
+/// A peer that has put, ended and closed leaves its bytes and the end of the stream to be got.
 #[test]
 fn what_has_come_of_one_who_left_can_be_got() {
     for step in STEPS {
@@ -97,7 +97,7 @@ fn what_has_come_of_one_who_left_can_be_got() {
     }
 }
 
-/// Neither end gets what the other has under way, and both close: neither waits for the other.
+/// Neither end gets the other's buffers in flight, and both close: neither waits for the other.
 #[test]
 fn ends_with_buffers_under_way_that_close_come_apart() {
     for step in STEPS {

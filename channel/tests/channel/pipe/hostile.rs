@@ -1,4 +1,4 @@
-//! A peer writes anything.
+//! A hostile peer writes arbitrary bytes into a pipe.
 
 use super::*;
 use std::collections::BTreeMap;
@@ -7,7 +7,7 @@ use transom_channel::sim::Conditions;
 use transom_channel::wire::{Data, Key, Lane, Request, Wire};
 use transom_channel::{Config, Error};
 
-/// Rank 0 writes anything into its end of a pipe with rank 1, which has one with rank 2 as well.
+/// Rank 0 writes arbitrary bytes into its pipe to rank 1. Rank 1 has a pipe to rank 2 as well.
 #[test]
 fn hostile_bytes() {
     let mut seen = BTreeMap::new();
@@ -41,7 +41,7 @@ fn hostile_bytes() {
                 _ => rng.u64(..6),
             };
             let words: Vec<u8> = (0..rng.usize(..6)).flat_map(|_| word(&mut rng).to_le_bytes()).collect();
-            // Where pointers, control and chunks end, or anywhere.
+            // At the ends of pointers, control and chunks, or anywhere.
             let slots = [0, 64, 184, 248, 312, 376, 504, 632, 760, 888];
             let end = if rng.bool() { *rng.choice(&slots).unwrap() } else { 8 * rng.usize(..112) };
             let at = end - words.len().min(end);
@@ -88,7 +88,7 @@ fn hostile_bytes() {
     assert!(seen.len() > 8, "few ways to be cut off: {seen:#?}");
 }
 
-/// Rank 1 with an end that rank 0 writes to by hand: its number, and where it is.
+/// A job in which the test writes rank 1's end by hand: the job, the end's number and its key.
 fn by_hand(step: Step) -> (Sim, Id, Key) {
     let conditions = Conditions { rails: vec![rails()[0]], torn: false, ..Conditions::default() };
     let mut sim = Sim::new(1, 2, conditions, &Config::default()).unwrap();
@@ -100,7 +100,7 @@ fn by_hand(step: Step) -> (Sim, Id, Key) {
     (sim, id, offer.key)
 }
 
-/// Words that end where a slot does, and their mark; and then whatever comes of it.
+/// Writes words that end where a slot does, and their mark; then runs the job.
 fn write(sim: &mut Sim, to: Key, end: usize, words: &[u64], stamp: u64) {
     let head: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     let (at, mark) = (end - head.len(), Some((head.len() as u64) << 32 | stamp));
@@ -110,7 +110,7 @@ fn write(sim: &mut Sim, to: Key, end: usize, words: &[u64], stamp: u64) {
     while sim.step().is_some() {}
 }
 
-/// Where the first control ends, and the chunks of the ring.
+/// End of the first control slot, and of each chunk of the ring.
 const CONTROL: usize = 128 + 64 - 8;
 const CHUNKS: [usize; 4] = [504, 632, 760, 888];
 
@@ -121,11 +121,15 @@ fn a_peer_gets_no_more_of_a_buffer_than_there_is() {
         sim.engine(1).pipe_start_put(id, Memory::pattern(1, 300), 300).unwrap();
         sim.wake(1, 0);
         while sim.step().is_some() {}
-        // "So many of the bytes announced may be written here."
+        // `Clear`: the first `length` of the announced bytes may be written here.
         write(&mut sim, to, CONTROL, &[3, length, to.address, to.key], 1);
         let done = sim.engine(1).completed().expect("its put has ended");
         let Err(Error::Lost { rank: 0, lost }) = done.result else { panic!("{length}: {:?}", done.result) };
-        assert_eq!(lost.to_string(), "it broke the protocol: it wants other bytes of a put than there are", "{length}");
+        assert_eq!(
+            lost.to_string(),
+            "it broke the protocol: it requested an invalid number of bytes of a put",
+            "{length}"
+        );
     }
 }
 
@@ -136,7 +140,7 @@ fn a_ring_that_is_full_is_not_looked_at() {
     for (stamp, end) in (1..).zip(CHUNKS) {
         write(&mut sim, to, end, &[1, 100 + stamp], stamp);
     }
-    // Over what was not got yet, whenever rank 1 looks; and the next lap over that.
+    // Overwrites chunks that were not got yet, at any time; the next lap overwrites them again.
     let mut got = get(&mut sim, 1);
     for stamp in [5, 9] {
         write(&mut sim, to, CHUNKS[0], &[1, 100 + stamp], stamp);
@@ -163,12 +167,9 @@ fn offers_are_checked() {
             assert!(read.config.memory() <= 384 + (1 << 20) && read.config.chunks >= 2);
         }
     }
-    // A peer whose offer is none is cut off.
+    // A peer with a malformed offer is cut off.
     let mut sim = Sim::new(1, 2, Conditions::default(), &Config::default()).unwrap();
     let (id, _) = sim.engine(0).pipe_open(1, Pipe::default()).unwrap();
     let error = sim.engine(0).pipe_join(id, b"no offer").unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "rank 1 is lost: it broke the protocol: what it has offered as its end of a pipe is none"
-    );
+    assert_eq!(error.to_string(), "rank 1 is lost: it broke the protocol: its offer of a pipe is malformed");
 }

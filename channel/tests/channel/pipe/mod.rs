@@ -1,5 +1,5 @@
-//! Pipes in the simulator: every step on every kind of rail against a stream of bytes, what they cost, deaths, and peers that
-//! write anything.
+//! Pipes in the simulator: every step on every kind of rail against a stream of bytes, their cost, deaths,
+//! and hostile peers.
 
 mod cost;
 mod death;

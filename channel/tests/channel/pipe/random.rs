@@ -1,4 +1,4 @@
-//! Every step in random conditions, beside a plain stream of bytes.
+//! Every step in random conditions, compared with a plain stream of bytes.
 
 use super::*;
 use std::collections::BTreeMap;
@@ -6,28 +6,28 @@ use transom_channel::pipe::Fault;
 use transom_channel::sim::Conditions;
 use transom_channel::{Cancelled, Config, Error};
 
-/// From `least` to one of these lengths, and `most`.
+/// A random length, from `least` to one of the lengths in `of`, and at most `most`.
 fn some(rng: &mut fastrand::Rng, least: usize, most: usize, of: &[usize]) -> usize {
     let scale = *rng.choice(of).unwrap();
     rng.usize(least..=scale.min(most))
 }
 
-/// One end of a pipe in a random run, and what the plain stream of bytes says of it.
+/// One end of a pipe in a random run, with the expected state of its streams.
 struct End {
     rank: Rank,
     id: Id,
     theirs: Option<Offer>,
-    /// Streams by their names: what this end puts, and what it gets.
+    /// Identifiers of the streams that this end puts and gets.
     streams: [u64; 2],
-    /// Bytes that this end will put, has put or started, and has got.
+    /// Bytes that this end will put in all, has put or started, and has got.
     total: usize,
     put: usize,
     got: usize,
-    /// The other end puts so many.
+    /// Bytes that the other end will put in all.
     coming: usize,
-    /// Started puts: where they begin, and their memory.
+    /// Started puts: start offset, memory and length.
     puts: BTreeMap<Id, (usize, Memory, usize)>,
-    /// Started gets, in order, and how much room each has.
+    /// Started gets in order, with the room of each.
     gets: Vec<(Id, usize)>,
     ended: bool,
     over: bool,
@@ -35,7 +35,7 @@ struct End {
 }
 
 impl End {
-    /// One call of the program's.
+    /// Makes one call of the program.
     fn call(&mut self, sim: &mut Sim, rng: &mut fastrand::Rng) {
         let engine = sim.engine(self.rank);
         if let Some(offer) = self.theirs {
@@ -81,7 +81,7 @@ impl End {
             }
             _ => {}
         }
-        // Now and then one that has not begun is taken back.
+        // Sometimes withdraws a get that has not begun.
         if rng.u8(..10) == 0
             && let Some((id, room)) = self.gets.last().copied()
             && let Cancelled::Withdrawn(memory) = engine.cancel(id)
@@ -99,7 +99,7 @@ impl End {
         }
     }
 
-    /// Something has ended; false if it is another end's.
+    /// Handles an operation that has ended; `false` if it belongs to another end.
     fn ended(&mut self, id: Id, length: usize, memory: &Memory) -> bool {
         if let Some((at, bytes, whole)) = self.puts.remove(&id) {
             assert_eq!(length, whole);
@@ -141,7 +141,7 @@ fn random_conditions(rng: &mut fastrand::Rng, rail: Rail) -> Conditions {
     }
 }
 
-/// Opens a pipe, where registering may fail.
+/// Opens a pipe; retries where a registration fails.
 fn open_end(sim: &mut Sim, me: Rank, peer: Rank, config: Pipe) -> (Id, Offer) {
     loop {
         match sim.engine(me).pipe_open(peer, config) {
@@ -159,7 +159,7 @@ fn random_run(seed: u64) {
     let conditions = random_conditions(&mut rng, rail);
     let mut sim = Sim::new(seed, 3, conditions, &Config::default()).unwrap();
     let mut ends = Vec::new();
-    // Two between one pair, and one to oneself.
+    // Two pipes between one pair, and one from a rank to itself.
     for (number, (a, b)) in (0..).zip([(0, 1), (1, 0), (1, 2), (2, 2)]) {
         let config = random_config(&mut rng, step);
         let (one, totals) = (open_end(&mut sim, a, b, config), [rng.usize(..30_000), rng.usize(..3000)]);
