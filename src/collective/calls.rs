@@ -25,7 +25,7 @@ impl World {
 
     /// Collective: gives the root's elements to all ranks.
     ///
-    /// A long one is cut in pieces; `docs/COLLECTIVES.md` has the algorithms, and what each sends.
+    /// A long one is cut in pieces; `docs/design/collectives.md` has the algorithms, and what each sends.
     ///
     /// # Errors
     /// Of all collectives: [`Error::Mismatch`] if ranks make different calls, [`Error::PeerDied`] and [`Error::PeerLeft`] of a

@@ -1,5 +1,5 @@
 //! Collectives: what all ranks of a world or team do together, straight through memory that they share, else by messages.
-//! docs/COLLECTIVES.md begins with one line for each need.
+//! docs/guide/collectives.md begins with one line for each need.
 //!
 //! ```
 //! use transom::Op;

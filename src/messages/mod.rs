@@ -18,7 +18,7 @@
 //! ```
 //!
 //! Messages of a pair of ranks, in one world or team, with tags that a receive takes, are received in the order in which they
-//! were sent. docs/MESSAGES.md has the rest.
+//! were sent. docs/guide/messages.md has the rest.
 
 pub(crate) mod asked;
 pub(crate) mod comm;

@@ -33,7 +33,7 @@
 //! [`Pipeline`](Step::Pipeline) writes a chunk of a long one while it copies the next; [`Read`](Step::Read) and
 //! [`Write`](Step::Write) do not copy a long one at all, where the way between the ranks reads or writes. In C, the caller of a
 //! put without copies has to call it again with the same buffer and to leave that alone meanwhile; here the buffer is given
-//! away (`start_put`), or the call waits (`write`). docs/PIPES.md has the rest; `TRANSOM_MESSAGES` says how pipes are that do
+//! away (`start_put`), or the call waits (`write`). docs/design/channel.md has the rest; `TRANSOM_MESSAGES` says how pipes are that do
 //! not say so themselves.
 //!
 //! The memory of each end is [`Config::memory`] bytes: 257 KiB, if nothing else is chosen.
