@@ -75,7 +75,8 @@ fn stays_the_same<'w, M>(world: &'w World, make: impl Fn(&'w World, usize) -> M)
     stays_the_same_after(world, 1000, 10_000, make);
 }
 
-/// As `stays_the_same`: `first` times before the first measurement, and `many` times between the two.
+/// Does the check of `stays_the_same`, with `first` calls before the first measurement and `many` calls between the
+/// two.
 fn stays_the_same_after<'w, M>(world: &'w World, first: usize, many: usize, make: impl Fn(&'w World, usize) -> M) {
     let rounds = |many| {
         let mut alive = VecDeque::new();

@@ -6,14 +6,14 @@ use transom::Section;
 use transom::collective::Grid;
 use transom::messages::Error;
 
-/// What a rank gives along a dimension, to one side.
+/// The value that a rank sends along a dimension, to one side.
 fn number(rank: usize, d: usize, side: usize, k: usize) -> u64 {
     (((rank * 10 + d) * 10 + side) * 100_000 + k) as u64
 }
 
 const NOTHING: u64 = u64::MAX;
 
-/// By signed arithmetic on coordinates.
+/// Expected values, by signed arithmetic on coordinates.
 fn expected<const D: usize>(rank: usize, shape: [usize; D], around: [bool; D], len: usize) -> Vec<u64> {
     let mut at = [0; D];
     let mut left = rank;

@@ -26,11 +26,11 @@ fn mismatch_that_says(
     let body = |world: World| {
         let begun = Instant::now();
         world.all_reduce_one(1, Op::Sum).unwrap();
-        // Who is still in there when another fails may be told there.
+        // A rank that is still in the barrier when another rank fails may get its error there.
         world.barrier().unwrap();
         let odd = world.rank() == world.size() / 2;
         let first = if odd { other(&world) } else { one(&world) };
-        // Who has nothing to wait for learns of it in the next.
+        // A rank whose call waits for no other gets the error from the next call.
         let second = world.all_reduce_one(1, Op::Sum);
         let error = first.and(second.map(drop)).unwrap_err();
         let told = matches!(error, Error::Mismatch { .. }) || odd && matches!(error, Error::Misuse { .. });
@@ -147,14 +147,14 @@ fn composite_types_of_started_calls_are_told() {
     });
 }
 
-/// Of the same size.
+/// Both types have one size.
 #[test]
 fn other_numbers_are_told() {
     let sum = |w: &World| w.all_reduce(&mut [1.0_f64], Op::Sum);
     mismatch("other_numbers_are_told", sum, |w| w.all_reduce(&mut [1_u64], Op::Sum));
 }
 
-/// Of the same size, behind a place.
+/// Both types of the values have one size, behind a place.
 #[test]
 fn other_values_by_place_are_told() {
     fn most<T: Pod + PartialOrd>(world: &World, value: T) -> Result<(), Error> {
@@ -226,7 +226,7 @@ fn elements_that_only_one_side_knows_of_are_told() {
             w.scatter_v_into(0, &data, &counts, &mut [])
         }),
         ("all_gather_v", "1, and rank ", |w, odd| {
-            // As many elements at all.
+            // The total number of elements is the same.
             let whose = if odd { w.size() / 2 } else { 0 };
             let counts: Vec<usize> = (0..w.size()).map(|rank| usize::from(rank == whose)).collect();
             w.all_gather_v_into(&vec![1_u8; counts[w.rank()]], &counts, &mut [0])
@@ -246,7 +246,7 @@ fn elements_that_only_one_side_knows_of_are_told() {
         for (name, says, call) in calls {
             let begun = Instant::now();
             let team = world.split(Some(0), 0).unwrap().unwrap();
-            // Who has nothing to wait for learns of it in the next.
+            // A rank whose call waits for no other gets the error from the next call.
             let called = call(&team, world.rank() == world.size() / 2);
             let error = called.and_then(|()| team.all_reduce_one(1, Op::Sum).map(drop)).expect_err(name);
             let call = name.split(',').next().unwrap();
@@ -315,7 +315,7 @@ fn who_waits_for_its_sends_alone_is_told() {
     mismatch("who_waits_for_its_sends_alone_is_told", call, call);
 }
 
-/// Who waits for nobody is told by a barrier at the end: each is the root of its own broadcast.
+/// Each rank is the root of its own broadcast and waits for no other: a barrier at the end reports the mismatch.
 #[test]
 fn a_last_call_that_differed_is_told_by_a_barrier() {
     on(&[2, 3], "a_last_call_that_differed_is_told_by_a_barrier", |world| {
@@ -338,7 +338,7 @@ fn a_call_that_differed_long_ago_is_told() {
     on(&[2, 3], "a_call_that_differed_long_ago_is_told", |world| {
         let (begun, team) = (Instant::now(), world.split(Some(0), 0).unwrap().unwrap());
         if world.rank() == 0 {
-            // A root waits for nobody.
+            // A root waits for no other rank.
             (0..100).for_each(|_| drop(team.ibroadcast(0, vec![1_u8]).wait().unwrap()));
             (1..world.size()).for_each(|rank| drop(world.recv(rank, TOLD).unwrap()));
         }
@@ -375,7 +375,7 @@ fn left_by_rank_0(
     });
 }
 
-/// It waited for nobody.
+/// The call of the rank that left waited for no other.
 #[test]
 fn a_call_that_differed_by_who_has_left_is_told() {
     left_by_rank_0(
@@ -404,7 +404,8 @@ fn who_left_a_team_by_a_panic_is_not_waited_for() {
     );
 }
 
-/// Who is asked about a call of long ago that it has started and not ended says that it makes the same.
+/// A rank that is asked about an earlier call that it has started, and that has not ended, answers that it makes the
+/// same call.
 #[test]
 fn a_started_call_of_long_ago_may_still_end() {
     on(&[3], "a_started_call_of_long_ago_may_still_end", |world| {
@@ -472,7 +473,7 @@ fn an_operation_that_panics_is_told_to_all() {
         let team = world.split(Some(0), 0).unwrap().unwrap();
         let refuses =
             Commuting(|a: u64, b: u64| if a.max(b) == 7 { panic!("a seven (the test means it)") } else { a + b });
-        // Whoever folds the last rank's.
+        // The rank that folds the last rank's value panics.
         let value = if me == n - 1 { 7 } else { 0 };
         let called = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| team.all_reduce_one(value, refuses)));
         match called {
@@ -481,7 +482,7 @@ fn an_operation_that_panics_is_told_to_all() {
             Ok(result) => panic!("{result:?}"),
         }
         assert!(matches!(team.all_reduce_one(1, Op::Sum), Err(Error::OperatorPanicked { .. })));
-        // Started, it is an error everywhere; also where a rank is told before it is in the team.
+        // A started call is an error at every rank, also if the message arrives before a rank is in the team.
         for _ in 0..10 {
             let team = world.split(Some(0), 0).unwrap().unwrap();
             let error = team.iall_reduce(vec![value], refuses).wait().unwrap_err().error;

@@ -6,7 +6,7 @@ use transom::collective::Ordered;
 use transom::messages::{Request, Tag};
 use transom::{Op, World};
 
-/// What is under way, and what it must give.
+/// A request in flight, and its expected result.
 struct Started {
     request: Request<'static, Vec<u64>>,
     expected: Vec<u64>,

@@ -149,7 +149,7 @@ fn with_lengths(world: &World, len: usize, round: usize) {
     world.reduce_scatter(&blocks, &mut data, Op::Sum).unwrap();
     is(&data, "reduce_scatter", &|index| sum(0..n, me * len + index));
 
-    // Of a block of each rank.
+    // One block of each rank.
     let of_each = |index: usize| number(index / len, index % len, round);
     if let Some(all) = world.gather(root, &mine).unwrap() {
         assert_eq!((me, all.len()), (root, n * len));

@@ -12,7 +12,7 @@ use transom::collective::{Commuting, Grid, Ordered, Ragged};
 use transom::messages::{Error, Persistent, Request, Requests, Source, Tag};
 use transom::{Op, World};
 
-/// What a rank passes to a call, and what it must get.
+/// The values that a rank passes to a call, and the expected result.
 struct Expected {
     given: Vec<u64>,
     got: Vec<u64>,
@@ -27,7 +27,7 @@ struct Cases {
     round: usize,
 }
 
-/// What a scan leaves in rank 0, and a block from nobody, is not looked at.
+/// Marks elements that are not compared: the result of a scan at rank 0, and a block without a sender.
 const STAYS: u64 = u64::MAX;
 
 impl Cases {
@@ -40,7 +40,7 @@ impl Cases {
         if self.me == self.root { elements } else { Vec::new() }
     }
 
-    /// Of each rank another length, some 0.
+    /// Lengths that differ by rank, some 0.
     fn counts(&self) -> Vec<usize> {
         (0..self.ranks).map(|rank| (rank * self.len + self.round) % 5 * self.len.min(9)).collect()
     }
@@ -282,7 +282,7 @@ fn each_is_right_in_every_form() {
     });
 }
 
-/// Each is an error of the request, which gives back what it was given; others that take part are told.
+/// Each mistake is an error of its request, which returns its buffer; the other ranks of the call get an error too.
 #[test]
 fn arguments_that_do_not_fit_are_told() {
     on(&[1, 2, 3], "arguments_that_do_not_fit_are_told", |world| {

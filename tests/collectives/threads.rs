@@ -1,4 +1,5 @@
-//! Threads of a rank that call collectives of one team: at once they are told, in an order of their own they are right.
+//! Threads of a rank that call collectives of one team: at once they get errors, in an order of their own they get
+//! results.
 
 use crate::ranks;
 use ranks::on;
@@ -35,7 +36,7 @@ const CALLS: [(&str, Call); 8] = [
     }),
 ];
 
-/// Threads without an order call until one is told, and then no thread of any rank gets a result any more.
+/// Threads without an order call until one gets an error; from then on no thread of any rank gets a result.
 #[test]
 fn unordered_threads_of_a_team_are_told() {
     on(&[1, 2, 3], "unordered_threads_of_a_team_are_told", |world| {

@@ -18,7 +18,7 @@ fn with_a_death(name: &str, call: impl Fn(&World) -> Result<(), Error>) {
             die();
         }
         world.send(VICTIM, READY, &[0]).unwrap();
-        // Who has nothing to wait for learns of it in the next.
+        // A rank whose call waits for no other gets the error from the next call.
         fails_in_time("the call", || call(&world).and_then(|()| world.all_reduce_one(1, Op::Sum)));
         fails_in_time("a later call", || world.broadcast_one(0, 1));
         fails_in_time("one that is started", || Ok(world.iall_gather(vec![1]).wait()?));
@@ -88,7 +88,7 @@ fn who_is_in_the_middle_is_told() {
                 die();
             }
             world.send(VICTIM, READY, &[0]).unwrap();
-            // It may have been in time for this one.
+            // The dead rank may have taken part in this call in time.
             fails_in_time("it, or the next", || {
                 started.wait().map_err(Error::from).and_then(|_| world.all_reduce_one(1, Op::Sum))
             });
@@ -113,7 +113,8 @@ fn who_waits_for_one_that_left_is_told() {
     });
 }
 
-/// A rank that panics where it lends buffers to a collective that the others never call ends all the same, and they are told.
+/// A rank panics while it lends buffers to a collective that the others never call. Its scope ends all the same, and
+/// the others get an error.
 #[test]
 fn who_panics_in_a_scope_waits_for_nobody() {
     ranks::on(&[2, 3, 5], "who_panics_in_a_scope_waits_for_nobody", |world| {

@@ -1,11 +1,12 @@
-//! Locks with a deadline: it is kept, nobody waits for who has given up, and whoever asks again is served.
+//! Locks with a deadline: the deadline is kept, no rank waits for a request that was given up, and a later request is
+//! served.
 
 use crate::ranks;
 use std::time::{Duration, Instant};
 use transom::{Error, Mode, Op, Window, World};
 
 const SOON: Duration = Duration::from_millis(60);
-/// What a wait of `SOON` may take where ranks share cores with others.
+/// Longest time of a wait of `SOON` where ranks share cores.
 const LATE: Duration = Duration::from_secs(5);
 const MODES: [Mode; 2] = [Mode::Exclusive, Mode::Shared];
 
@@ -35,7 +36,7 @@ fn a_deadline_is_kept_and_who_asks_again_is_served() {
                 }
                 gives_up(|limit| window.try_lock_all_for(limit));
                 gives_up(|limit| window.try_lock_ranks_for(&[(1, mode), (0, mode)], limit));
-                // Of what they had they kept nothing.
+                // A call that gave up holds none of its locks.
                 window.lock_exclusive(0).unwrap().unlock().unwrap();
                 gives_up(|limit| value.try_read_for(limit));
                 gives_up(|limit| value.try_write_for(limit));

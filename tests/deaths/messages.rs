@@ -173,7 +173,7 @@ fn what_is_under_way_is_told() {
     });
 }
 
-/// It dies anywhere in what it sends and receives.
+/// The rank dies at any point of what it sends and receives.
 #[test]
 fn it_dies_at_any_time() {
     for delay in [0, 1, 3, 7, 15, 40] {
@@ -220,7 +220,7 @@ fn it_dies_at_any_time() {
     }
 }
 
-/// It has sent, and died before anybody received: what had come whole is received, and then its death is told.
+/// The rank sends, and dies before any receive: complete messages are received, then its death is reported.
 #[test]
 fn what_had_come_is_received() {
     with_a_death("what_had_come_is_received", &[2, 3], |world| {
@@ -247,7 +247,7 @@ fn what_had_come_is_received() {
     });
 }
 
-/// What it lends is not given back before the others let go of it, and they wait for what it would have done next.
+/// The panicking rank keeps the lent memory until the others release it; they wait for its next operation.
 #[test]
 fn who_panics_in_a_scope_with_sends_is_told_of() {
     let name = "who_panics_in_a_scope_with_sends_is_told_of";
@@ -299,12 +299,12 @@ fn who_panics_with_its_world_is_told_of_though_it_keeps_a_window() {
     assert!(outcome.statuses().iter().all(|status| *status == Status::Exited(0)), "{outcome}");
 }
 
-/// What others receive in time is delivered, and nobody is told of anything: the program may go on after the panic.
+/// Messages that the others receive in time are delivered without errors: the program may go on after the panic.
 #[test]
 fn a_panic_in_a_scope_whose_sends_are_received_harms_nobody() {
     ranks::on(&[2], "a_panic_in_a_scope_whose_sends_are_received_harms_nobody", |world| {
         let other = 1 - world.rank();
-        // Who panics waits for a second, in which all of it must come.
+        // The panicking rank waits for a second, in which all of it must arrive.
         let many = ranks::rounds(1_000_000);
         let long = vec![world.rank() as u64; many];
         if world.rank() == VICTIM {
@@ -351,7 +351,7 @@ fn buffers_of_who_died_do_not_stay_mapped() {
         assert!(before >= BUFFERS || !ranks::share_memory(&world), "{before} are mapped");
         world.send(VICTIM, TWO, &[0]).unwrap();
         fails_in_time("recv", || world.recv(VICTIM, ONE));
-        // Once its process has ended altogether, and somebody looks.
+        // The mapping ends once the process has ended completely and a call looks.
         let begun = Instant::now();
         while mapped(LEN) > 0 {
             assert!(begun.elapsed() < ranks::within(IN_TIME), "{} of {before} are mapped", mapped(LEN));

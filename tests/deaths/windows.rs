@@ -34,7 +34,7 @@ fn with_a_death(name: &str, body: impl Fn(World)) {
     }
 }
 
-/// Of each rank it is known whether it died, not only who did first.
+/// The state of each rank is known, and not only the first death.
 #[test]
 fn a_later_death_is_told_of_who_died() {
     let name = "a_later_death_is_told_of_who_died";
@@ -68,7 +68,7 @@ fn a_later_death_is_told_of_who_died() {
     }
 }
 
-/// What of ours is in /dev/shm: nothing ever should be.
+/// Files of this library in /dev/shm: there should never be any.
 fn shm() -> Vec<String> {
     let names = std::fs::read_dir("/dev/shm").into_iter().flatten().flatten();
     let names = names.map(|entry| entry.file_name().to_string_lossy().into_owned());
@@ -112,7 +112,8 @@ fn a_holder_dies() {
         } else {
             fails_in_time(|| window.lock_shared(0).map(drop));
         }
-        // What no dead rank is needed for goes on; where memory does not outlive its process, at the living.
+        // Operations that need no dead rank go on. Where memory does not outlive its process, these are operations at
+        // living ranks.
         let living = if ranks::over_network() { 2 % world.size() } else { VICTIM };
         if living != 0 {
             window.lock_exclusive(living).unwrap().put(0, &[5]).unwrap();
@@ -196,7 +197,7 @@ fn one_that_waits_dies() {
     with_a_death("one_that_waits_dies", |world| {
         let mut sign = Sign::new(&world);
         let mut window: Window<u64> = world.allocate(1).unwrap();
-        // How many know of the death, at rank 0.
+        // Number of ranks that know of the death, at rank 0.
         let mut know: Window<u64> = world.allocate(1).unwrap();
         match world.rank() {
             0 => {
@@ -205,7 +206,7 @@ fn one_that_waits_dies() {
                 while know.local().get(0).unwrap() < world.size() as u64 - 2 {
                     std::thread::yield_now();
                 }
-                // And until this rank does: nobody else comes to this barrier.
+                // The loop ends when this rank knows of the death: no other rank calls this barrier.
                 while world.barrier().is_ok() {}
                 let _ = epoch.unlock(); // hands over to the dead: the memory is there, so this may succeed
             }
@@ -310,7 +311,7 @@ fn the_memory_that_the_dead_had_lent_is_gone() {
         window.lock_shared(living).unwrap().put(0, &[7]).unwrap();
         window.lock_exclusive(VICTIM).unwrap().unlock().unwrap();
         other.lock_exclusive(VICTIM).unwrap().put(0, &[7]).unwrap();
-        // Nobody has its memory back: the dead may have been about to write there.
+        // No rank gets its memory back: the dead rank may have been about to write there.
         fails_in_time(|| window.free());
     });
 }
@@ -355,7 +356,8 @@ fn a_rank_that_leaves_is_missed_by_all_where_it_is_needed() {
         assert!(error.lost_rank().is_some_and(|lost| lost != world.rank()), "{error}");
         assert!(window.fence().is_err() && world.barrier().is_err() && world.allocate::<u64>(1).is_err());
         assert!(begun.elapsed() < 4 * ranks::within(IN_TIME), "it took {:?}", begun.elapsed());
-        // Locks do not need it, not even its own; and nobody leaves before all have had their errors.
+        // Locks do not need the rank that left, not even its own lock. No rank leaves before all have had their
+        // errors.
         other.lock_exclusive(VICTIM).unwrap().fetch_and_op(0, Op::Sum, 1).unwrap();
         while other.lock_shared(VICTIM).unwrap().get_one(0).unwrap() < world.size() as u64 - 1 {
             std::thread::yield_now();
@@ -402,7 +404,7 @@ fn a_leaked_lock_is_let_go_when_its_rank_leaves() {
 
 #[test]
 fn a_thread_that_ends_has_left_whatever_it_keeps() {
-    // Its world; a team; or a window, with a lock that it leaked: then it has died.
+    // The rank keeps its world, a team, or a window with a leaked lock. In the last case it counts as dead.
     for keeps in ["world", "team", "window"] {
         let kept = transom::threads(3, |world| {
             let team = world.split(Some(0), 0).unwrap().expect("a colour was named");

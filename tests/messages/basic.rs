@@ -49,7 +49,7 @@ fn send_and_recv_allocate_what_comes() {
     });
 }
 
-/// Messages of all lengths, received in the order of the sends, whatever way each went; by turns received, probed, peeked.
+/// Messages of all lengths are received in the order of the sends, on every path; received, probed and peeked in turn.
 #[test]
 fn messages_of_a_pair_never_overtake() {
     on(&[2, 3], "messages_of_a_pair_never_overtake", |world| {
@@ -152,7 +152,7 @@ fn nobody_no_rank_and_oneself() {
         assert_eq!(world.recv(me, TWO).unwrap().0, [3; 100_000]);
         assert_eq!(world.recv(me, ONE).unwrap().0, [1, 2]);
         sent.wait().unwrap();
-        // To oneself, and never received: it keeps nobody in the job.
+        // A message to oneself that is never received does not keep the rank in the job.
         drop(world.isend(me, ONE, vec![1; 100_000]));
     });
 }
@@ -206,7 +206,7 @@ fn what_is_leaked_harms_nobody() {
     });
 }
 
-/// Who has left before they were received has still sent them.
+/// Messages of a rank that has left are still received.
 #[test]
 fn what_was_sent_is_there_when_the_sender_has_left() {
     on(&[2, 4], "what_was_sent_is_there_when_the_sender_has_left", |world| {
@@ -240,7 +240,7 @@ fn what_was_sent_is_there_when_the_sender_has_left() {
     });
 }
 
-/// All send to one, which sleeps, and then receives; nobody's memory is eaten and nothing is lost.
+/// All ranks send to one that sleeps and then receives. Memory stays bounded, and no message is lost.
 #[test]
 fn floods_are_bounded_and_lose_nothing() {
     on(&[2, 4, 8], "floods_are_bounded_and_lose_nothing", |world| {
@@ -255,7 +255,7 @@ fn floods_are_bounded_and_lose_nothing() {
             return world.barrier().unwrap();
         }
         std::thread::sleep(Duration::from_millis(100));
-        // What stands behind them can be received before.
+        // Later messages can be received before these.
         for from in 1..size {
             world.recv(from, ONE).unwrap();
         }
@@ -321,7 +321,7 @@ fn every_wait_turns_the_messages() {
     });
 }
 
-/// Who sleeps in a fence is woken by a message: a wake-up that is lost costs a tenth of a second.
+/// A message wakes a rank that sleeps in a fence. A lost wake-up would cost a tenth of a second.
 #[test]
 fn a_message_wakes_who_sleeps_in_another_wait() {
     on(&[2], "a_message_wakes_who_sleeps_in_another_wait", |world| {
@@ -443,7 +443,7 @@ fn messages_of_more_than_two_gib() {
     });
 }
 
-/// The short way through an open ring gives nobody's message to somebody else.
+/// The short path through an open ring does not give a message to the wrong receive.
 #[test]
 fn a_short_receive_overtakes_nothing() {
     on(&[1, 2], "a_short_receive_overtakes_nothing", |world| {

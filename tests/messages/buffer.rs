@@ -101,7 +101,8 @@ fn mapped() -> usize {
     maps.lines().filter(|line| line.contains("memfd:transom")).count()
 }
 
-/// Where ranks are processes of one machine; a message is right by the kernel's copy too.
+/// Applies to ranks that are processes of one machine. Without the mapping, the kernel's copy also gives the right
+/// message.
 #[test]
 fn a_peer_maps_a_buffer_as_long_as_its_owner_has_it() {
     on(&[2, 4], "a_peer_maps_a_buffer_as_long_as_its_owner_has_it", |world| {

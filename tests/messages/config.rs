@@ -1,4 +1,4 @@
-//! What TRANSOM_MESSAGES chooses is what happens, and a value that cannot be is told.
+//! Settings of TRANSOM_MESSAGES take effect, and invalid values are errors.
 
 use crate::ranks;
 use ranks::{on_with, share_memory};
@@ -8,7 +8,7 @@ use transom::pipe::{self, Step};
 
 const DATA: Tag<u8> = Tag::new(1);
 
-/// What these ranks have counted after they threw so many bytes to and fro so often.
+/// Counters of these ranks after `times` exchanges of `bytes` bytes.
 fn counted(world: &World, bytes: usize, times: usize) -> impl Fn(&str) -> u64 {
     let (me, other) = (world.rank(), 1 - world.rank());
     for _ in 0..times {
@@ -125,7 +125,7 @@ fn a_ring_has_the_marker_that_was_asked_for_or_says_why_not() {
     for asked in ranks::each(&["last", "second", "immediate"]) {
         let variables = [("TRANSOM_MESSAGES", &*format!("ring_after=1,marker={asked}")), ("TEST_MARKER", *asked)];
         on_with(&variables, &[2], name, |world| {
-            // What devices keep differs.
+            // Devices keep different promises.
             if !share_memory(&world) {
                 return;
             }
@@ -149,8 +149,8 @@ fn long_messages_are_copied_in_packets_if_not_offered() {
     });
 }
 
-/// By itself a sender has no more packets under way than its ring has slots, and waits for one; else some go another, slower
-/// way.
+/// By default a sender has at most as many packets in flight as its ring has slots, and waits for a free one.
+/// Otherwise some packets take a slower path.
 #[test]
 fn a_flood_waits_for_its_ring() {
     for (asked, falls_back) in ranks::each(&[("", false), ("ring_slots=8", true)]) {
@@ -180,7 +180,7 @@ fn pipes_are_as_asked_for() {
         let other = 1 - world.rank();
         let expected = pipe::Config { step: Step::Piggyback, chunk: 64, chunks: 4, zero_copy_from: 5 };
         assert_eq!(world.pipe(other).unwrap().config(), expected);
-        // What a program says itself is not changed.
+        // A configuration of the program is not changed.
         let own = pipe::Config { step: Step::Basic, ..pipe::Config::default() };
         assert_eq!(world.pipe_with(other, own).unwrap().config(), own);
     });

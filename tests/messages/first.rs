@@ -90,7 +90,7 @@ fn shared() -> Vec<(u64, u64)> {
     sizes
 }
 
-/// Where ranks are threads, too, an inbox takes what was used of it.
+/// An inbox uses memory only for touched pages, also where ranks are threads.
 #[test]
 #[cfg_attr(transom_portable_copy, ignore = "ThreadSanitizer has memory of its own for each byte")]
 fn threads_that_use_no_messages_have_no_memory_for_them() {

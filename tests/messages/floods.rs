@@ -18,7 +18,7 @@ fn byte(number: usize) -> u8 {
     (number * 7 + number / 256) as u8
 }
 
-/// Sends so many messages of this length to rank 0, and receives none.
+/// Sends `many` messages of `length` bytes to rank 0, and receives none.
 fn flood(world: &World, many: usize, length: usize) -> Vec<Request<'_, Vec<u8>>> {
     (0..many).map(|number| world.isend(0, FIRST, vec![byte(number); length])).collect()
 }

@@ -33,7 +33,7 @@ fn on(sizes: &[usize], name: &str, body: impl Fn(World) + Sync) {
     }
 }
 
-/// Of all lengths: by ring, queue and rendezvous; among other messages, from any.
+/// Objects of all lengths: by ring, queue and rendezvous, among other messages, from any source.
 #[test]
 fn values_arrive_in_order_from_any() {
     on(&[1, 3], "values_arrive_in_order_from_any", |world| {
@@ -51,7 +51,7 @@ fn values_arrive_in_order_from_any() {
                     }
                 },
                 2 => world.irecv_object(Source::Any, JOB).wait_status().unwrap(),
-                // Of one rank it may have come before it is asked for.
+                // The object of this rank may have arrived before the receive.
                 3 => world.irecv_object((world.rank() + world.size() - 1) % world.size(), JOB).wait_status().unwrap(),
                 _ => world.recv_object(Source::Any, JOB).unwrap(),
             };
@@ -61,7 +61,7 @@ fn values_arrive_in_order_from_any() {
             sent.wait().unwrap();
         }
         assert!(world.recv_object_for(Source::Any, JOB, Duration::from_millis(1)).unwrap().is_none());
-        // Of those that have left nothing can come.
+        // No message can come from ranks that have left.
         world.barrier().unwrap();
     });
 }
@@ -183,7 +183,7 @@ fn who_makes_a_value_may_call_the_library() {
     });
 }
 
-/// What a peer writes is no length before it was checked: a value that says it is long takes no memory.
+/// A length from a peer is checked before it is used: an object that claims to be long takes no memory.
 #[test]
 fn a_length_that_lies_takes_no_memory() {
     on(&[1], "a_length_that_lies_takes_no_memory", |world| {

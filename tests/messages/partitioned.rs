@@ -1,5 +1,5 @@
-//! Partitioned messages: parts are made ready in any order by any thread, and arrive one by one; what is lost is told to both
-//! ends.
+//! Partitioned messages: any thread makes parts ready in any order, and parts arrive one by one. A lost part is an
+//! error at both ends.
 
 use crate::ranks;
 use ranks::{VICTIM, die, fails_in_time, on};
@@ -25,7 +25,7 @@ fn send_round(sending: &mut transom::messages::Partitioned<u64>, len: usize, ran
         all.reverse();
     }
     for mut part in all {
-        // As the documentation has it: the first parts are one longer.
+        // The first parts are one element longer, as documented.
         let first = part.index() * (len / number) + part.index().min(len % number);
         part.iter_mut().zip(first..).for_each(|(to, i)| *to = element(rank, round, i));
         part.ready();
@@ -155,7 +155,7 @@ fn a_lost_part_is_told_to_both() {
                     }
                 }
                 if lost == 2 {
-                    // Whatever is done with it next says it.
+                    // The next call on the end reports it.
                     drop(std::mem::replace(&mut sending, world.psend_init(other, ONE, vec![1; len], 4).unwrap()));
                 }
                 match arriving.wait() {
@@ -176,7 +176,7 @@ fn ends_meet_in_the_order_in_which_they_were_made() {
     on(&[1, 2], "ends_meet_in_the_order_in_which_they_were_made", |world| {
         let other = world.size() - 1 - world.rank();
         let mut sending = [10, 20].map(|n| world.psend_init(other, ONE, vec![n; 6], 3).unwrap());
-        // Of another tag, or not one in parts: they meet none of these.
+        // Messages under another tag, or without parts, match none of these.
         let _others = [world.psend_init(other, TWO, vec![30; 6], 2), world.psend_init(other, TWO, vec![40; 6], 2)];
         let mut coming = [0, 1].map(|_| world.precv_init(other, ONE, vec![0; 6], 2).unwrap());
         let arriving = coming.each_mut().map(|coming| coming.start().unwrap());
@@ -312,7 +312,7 @@ fn ends_that_do_not_agree_are_told_and_nobody_is_nobody() {
         parts.parts().for_each(|part| part.ready());
         let refused = coming.start().unwrap().wait().unwrap_err();
         assert!(refused.to_string().contains("of 6 elements of 8 bytes is sent, and one of 7"), "{refused}");
-        // Nobody receives it.
+        // This message has no receive.
         drop(parts);
         for parts in [0, 7] {
             assert!(matches!(world.psend_init(other, ONE, vec![1; 6], parts), Err(Error::Misuse { .. })));

@@ -30,7 +30,7 @@ fn stretch(from: usize, to: usize, at: usize, length: usize) -> Vec<u8> {
     (at..at + length).map(|at| byte(from, to, at)).collect()
 }
 
-/// Writes so many bytes in pieces of all lengths, by both kinds of call.
+/// Writes `total` bytes in pieces of all lengths, by both kinds of call.
 fn write(pipe: &Pipe, me: usize, total: usize) {
     let (mut at, mut round) = (0, 0);
     while at < total {
@@ -107,7 +107,7 @@ fn put_and_get_say_how_much_they_moved() {
                 let total = 4 * (chunk * chunks).min(9000) as usize;
                 let (mut put, mut got) = (0, 0);
                 if chunk < 65_536 {
-                    // Nobody gets yet: the ring becomes full, and takes nothing then.
+                    // The other end gets nothing yet: the ring becomes full, and then takes nothing.
                     while put < total {
                         let data = stretch(world.rank(), peer, put, (total - put).min(5000));
                         match pipe.put(&[data]).unwrap() {
@@ -125,7 +125,7 @@ fn put_and_get_say_how_much_they_moved() {
                     put += moved;
                     let (mut first, mut second) = ([0; 13], vec![0; 2000]);
                     let Some(moved) = pipe.get(&mut [&mut first[..], &mut second]).unwrap() else {
-                        // What was put just now was the last that the other waited for.
+                        // The last put was the one that the other end waited for.
                         assert_eq!((put, got), (total, total), "it is over");
                         break;
                     };
@@ -209,7 +209,7 @@ fn what_cannot_be_is_an_error() {
         let none = Config { chunk: 12, ..Config::default() };
         let error = world.pipe_with(other, none).unwrap_err();
         assert!(matches!(error, Error::Pipe { rank, fault: Fault::Sizes { chunk: 12, chunks: 16 } } if rank == other));
-        // One end alone: the other is told, and the next pipe is as good as any.
+        // Only one end fails by itself: the other end gets an error, and the next pipe works.
         let error = world.pipe_with(other, if world.rank() == 0 { none } else { Config::default() }).unwrap_err();
         match error {
             Error::Pipe { rank: 1, fault: Fault::Sizes { .. } } => assert_eq!(world.rank(), 0),
@@ -306,7 +306,7 @@ fn who_waits_at_a_pipe_is_told_of_a_death() {
         let outcome = ranks::outcome_of(size, "who_waits_at_a_pipe_is_told_of_a_death", |world| {
             let others = || (0..world.size()).filter(|rank| *rank != VICTIM);
             for (round, step) in STEPS.into_iter().enumerate() {
-                // One that lives on, and one to be waited at by each call.
+                // One end waits for a rank that lives on, and one for each call.
                 let waits: Vec<Pipe> = match world.rank() {
                     VICTIM => others().collect::<Vec<_>>(),
                     _ => vec![VICTIM],
@@ -349,7 +349,7 @@ fn who_waits_at_a_pipe_is_told_of_a_death() {
                 });
                 assert!(begun.elapsed() < Duration::from_millis(400) + ranks::within(Duration::from_secs(1)));
                 fails("open", &|| Ok(world.pipe(VICTIM).map(drop)?));
-                // What had come can be got.
+                // Data that had arrived can be got.
                 if world.rank() == 0 {
                     let mut into = [0; 20];
                     assert_eq!((&waits[0]).read(&mut into).unwrap(), 10);

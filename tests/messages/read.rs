@@ -20,7 +20,7 @@ fn copied_and_read(world: &World) -> (u64, u64) {
 fn a_sender_that_computes_has_its_message_read() {
     on(&[2], "a_sender_that_computes_has_its_message_read", |world| {
         let mut window = world.allocate::<u64>(1).unwrap();
-        // So that they reach each other.
+        // The exchange makes the ranks reach each other's memory.
         let other = 1 - world.rank();
         world.sendrecv(other, MORE, &[1], other, MORE, &mut [0]).unwrap();
         if world.rank() == 0 {
@@ -60,7 +60,7 @@ fn a_sender_that_waits_sends_its_message() {
             rounds += 1;
             if world.rank() == 0 {
                 world.send(1, DATA, &[7; LENGTH]).unwrap();
-                // Whether it waited already when it was asked is a matter of time.
+                // Timing decides whether the sender already waited when it was asked.
                 more = copied_and_read(&world).0 == 0;
                 assert!(
                     begun.elapsed() < within(Duration::from_secs(10)),

@@ -27,14 +27,14 @@ fn a_probe_gives_up_at_its_deadline() {
         }
         world.barrier().unwrap();
         world.send(other, ONE, &[7]).unwrap();
-        // Who gave up left nothing behind that would have taken it.
+        // The receives that gave up left no receive behind that would take the message.
         assert_eq!(world.recv(other, ONE).unwrap().0, [7]);
         for limit in [Duration::from_secs(3600), Duration::MAX] {
             world.send(other, ONE, &[8, 9]).unwrap();
             let message = world.probe_for(Source::Any, ONE, limit).unwrap().expect("it comes in this time");
             assert_eq!((message.status().from, message.recv().unwrap()), (other, vec![8, 9]));
         }
-        // As they come while the deadline passes, none is lost.
+        // Messages arrive while the deadline passes, and none is lost.
         for i in 0..ranks::rounds(300) as u64 {
             world.send(other, ONE, &[i]).unwrap();
             let found = loop {
@@ -208,7 +208,7 @@ fn requests_that_end_as_they_are_started() {
         drop(world.isend(me, ONE, vec![11]));
         let second = world.irecv_into(me, ONE, vec![0]);
         assert_eq!((second.wait().unwrap(), first.wait().unwrap()), (vec![11], vec![10]));
-        // Who receives from any source is told when all others have left.
+        // A receive from any source fails when all others have left.
         world.barrier().unwrap();
     });
 }
@@ -239,7 +239,7 @@ fn scopes_lend_and_wait() {
             Ok::<(), Error>(())
         });
         ended.unwrap();
-        // A panic withdraws what nobody sends for.
+        // A panic withdraws receives that have no sender.
         let mut never = [0_u8; 4];
         let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             world.scope(|scope| {
@@ -256,7 +256,7 @@ fn scopes_lend_and_wait() {
     });
 }
 
-/// Where an adapter reads or writes the program's memory, one end of it is not that of another message.
+/// Memory that the adapter reads or writes for one message may be part of another message.
 #[test]
 fn the_same_memory_is_sent_to_all_at_once() {
     on(&[2, 4], "the_same_memory_is_sent_to_all_at_once", |world| {
@@ -315,7 +315,7 @@ fn futures_need_no_runtime() {
     });
 }
 
-/// Nobody but this call turns the messages of that rank.
+/// Only this call makes progress for the messages of that rank.
 #[test]
 fn block_on_awaits_what_another_rank_has_started() {
     let (requests, of_another) = std::sync::mpsc::channel();
@@ -360,13 +360,13 @@ fn a_waker_may_have_a_request() {
             assert!(Pin::new(&mut asked).poll(&mut Context::from_waker(&waker())).is_pending(), "{again}");
         }
         assert!(matches!(asked.cancel(), Cancelled::Withdrawn(None)));
-        // Those that the tasks had are withdrawn.
+        // The receives of the tasks are withdrawn.
         world.send(me, TWO, &[5]).unwrap();
         assert_eq!(world.recv(me, TWO).unwrap().0, [5]);
     });
 }
 
-/// What the program gave to a collective that it has dropped goes when that ends, in whichever call.
+/// Memory given to a dropped collective is freed when the collective ends, in whichever call that is.
 #[test]
 fn the_waker_of_a_dropped_collective_may_have_a_request() {
     on(&[2], "the_waker_of_a_dropped_collective_may_have_a_request", |world| {
@@ -382,7 +382,7 @@ fn the_waker_of_a_dropped_collective_may_have_a_request() {
             world.ibarrier().wait().unwrap();
         }
         world.barrier().unwrap();
-        // That which the task had is withdrawn.
+        // The receive of the task is withdrawn.
         world.send(me, TWO, &[5]).unwrap();
         assert_eq!(world.recv(me, TWO).unwrap().0, [5]);
     });
@@ -436,7 +436,7 @@ impl Drop for Panics {
     }
 }
 
-/// Whoever runs a waker may have lent a buffer, and must not be unwound out of its call.
+/// The call that runs a waker may have lent a buffer, and must not be unwound.
 #[test]
 fn a_waker_may_panic() {
     on(&[1, 2], "a_waker_may_panic", |world| {
@@ -504,7 +504,7 @@ fn persistent_messages_are_waited_for_together() {
     on(&[1, 2, 4], "persistent_messages_are_waited_for_together", |world| {
         let (rank, size) = (world.rank(), world.size());
         let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
-        // What is waited for first ends only because of what follows it.
+        // The first request ends only because of the later ones.
         let mut coming: Vec<_> = (1..4).map(|len| world.recv_init(before, ONE, vec![0; len]).unwrap()).collect();
         let mut going: Vec<_> = (1..4).map(|len| world.send_init(next, ONE, vec![7; len]).unwrap()).collect();
         for _ in 0..3 {

@@ -25,26 +25,26 @@ pub static SIZES: LazyLock<Vec<usize>> = LazyLock::new(|| match std::env::var(RA
 const DEADLINE: Duration = Duration::from_secs(60);
 /// Set for a copy: `ranks`, or how many threads to run.
 const ROLE: &str = "TEST_ROLE";
-/// How many times slower things may be, where the network is emulated: so much less is done, and no threads are run.
+/// Slow-down factor where the network is emulated: tests do less by this factor, and run no threads.
 const SLOW: &str = "TEST_SLOW";
 
 /// The hosts of the ranks, if not this machine.
 const HOSTS: &str = "TEST_HOSTS";
 
-/// Whether ranks are on several hosts, or forced to a network where they could share memory.
+/// Returns whether ranks are on several hosts, or use a network although they could share memory.
 #[allow(dead_code, reason = "each test file uses what it needs")]
 pub fn over_network() -> bool {
     is_set("TRANSOM_FABRIC", "verbs") || hosts().is_some()
 }
 
-/// Whether every rank reaches the memory of all others by loads and stores.
+/// Returns whether every rank reaches the memory of all others by loads and stores.
 #[allow(dead_code, reason = "each test file uses what it needs")]
 pub fn share_memory(world: &World) -> bool {
     let network = over_network() && !is_set("TRANSOM_HYBRID", "on");
     world.size() == 1 || !(hosts().is_some() || network || is_set("TRANSOM_FABRIC", "delayed"))
 }
 
-/// Whether ranks are processes, not threads of one.
+/// Returns whether ranks are processes, and not threads of one process.
 #[allow(dead_code, reason = "each test file uses what it needs")]
 pub fn are_processes() -> bool {
     is_set(ROLE, "rank")
@@ -62,13 +62,13 @@ fn slow() -> usize {
     std::env::var(SLOW).map_or(1, |slow| slow.parse().expect("TEST_SLOW is a number above 0"))
 }
 
-/// How long something may take, or longer where things are slow.
+/// A time limit, extended on slow machines.
 #[allow(dead_code, reason = "each test file uses what it needs")]
 pub fn within(time: Duration) -> Duration {
     if slow() == 1 { time } else { 15 * time }
 }
 
-/// So many rounds, or fewer where things are slow.
+/// A number of rounds, reduced on slow machines.
 #[allow(dead_code, reason = "each test file uses what it needs")]
 pub fn rounds(many: usize) -> usize {
     if cfg!(miri) {
@@ -80,7 +80,7 @@ pub fn rounds(many: usize) -> usize {
 /// The rank that dies, where one does.
 #[allow(dead_code, reason = "each test file uses what it needs")]
 pub const VICTIM: usize = 1;
-/// How soon the others are to be told.
+/// Time within which the other ranks must learn of a death.
 #[allow(dead_code, reason = "each test file uses what it needs")]
 pub const IN_TIME: Duration = Duration::from_secs(1);
 
@@ -119,7 +119,7 @@ pub fn told<T: bytemuck::Pod>(world: &World, mine: T) -> Vec<T> {
     all
 }
 
-/// Of some ways to run a test all, one after the other; a copy that runs it is in one already.
+/// All ways to run a test, one after the other. A copy that runs the test was started for one of them.
 #[allow(dead_code, reason = "each test file uses what it needs")]
 pub fn each<T>(ways: &[T]) -> &[T] {
     if std::env::var_os(ROLE).is_some() { &ways[..1] } else { ways }
@@ -234,13 +234,13 @@ fn outcome(size: usize, name: &str, role: &str, variables: &[(&str, &str)]) -> O
         .args(["--exact", &full, "--nocapture", "--include-ignored", "--test-threads=1"])
         .env(ROLE, role)
         .env("RUST_BACKTRACE", "0")
-        // Survivors of a death say themselves whether they were told in time.
+        // Survivors of a death check themselves that they learned of it in time.
         .grace(deadline)
         .deadline(deadline)
         .capture(true);
     copies = variables.iter().fold(copies, |copies, (name, value)| copies.env(name, value));
     if let Some(hosts) = hosts() {
-        // What the launcher does not carry there.
+        // The launcher does not pass these variables to other hosts.
         let ours = std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"TEST_"));
         copies = ours.fold(copies.hosts(hosts), |copies, (name, value)| copies.env(name, value));
     }

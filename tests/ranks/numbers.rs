@@ -1,4 +1,4 @@
-//! What ranks pass to collectives, and what comes of it.
+//! Values that ranks pass to collectives, and the results.
 
 /// A number of each rank, index and round, not too large for sums in a double to be exact.
 pub fn number(rank: usize, index: usize, round: usize) -> u64 {

@@ -49,11 +49,11 @@ fn every_operation_is_right_at_every_place_and_length_and_nowhere_else() {
         let mut random = fastrand::Rng::with_seed(world.rank() as u64);
         let mut window: Window<T> = world.allocate(LEN).unwrap();
         window.fence().unwrap();
-        // Rank r works on the next rank's part: nobody else does.
+        // Rank r is the only one that changes the next rank's part.
         let epoch = window.lock_with((world.rank() + 1) % world.size(), mode, Assert::empty()).unwrap();
         let mut oracle = vec![T::zeroed(); LEN];
         let places = (0..LEN).step_by(LEN / ranks::rounds(LEN).max(3));
-        // Where things are slow every third, and those that one operation leaves out the next has.
+        // Slow machines check each third length; the next operation checks the lengths that this one skips.
         let every = 30 / ranks::rounds(30);
         for (first, op) in T::OPERATIONS.iter().copied().enumerate() {
             let all = places.clone().flat_map(|at| [0, 1, 2, 3, 5, 8, 9, LEN - at].map(|len| (at, len)));
@@ -89,7 +89,7 @@ fn every_operation_is_right_at_every_place_and_length_and_nowhere_else() {
     });
 }
 
-/// What an exclusive epoch does piece by piece is what a shared one does word by word.
+/// An exclusive epoch works piece by piece, a shared one word by word. Both give the same result.
 #[test]
 fn long_accumulates_are_the_same_in_every_epoch() {
     fn check<T: Element>(world: &World) {
@@ -442,7 +442,7 @@ proptest::proptest! {
                 }
                 epoch.get(0, &mut found).unwrap();
                 assert_same(&found, &oracle, &(kind, op, at, len));
-                // Where NaNs came out, the next swap must compare the same ones.
+                // After a NaN result, the next swap must compare with the same NaN.
                 oracle.copy_from_slice(&found);
             }
         }

@@ -1,4 +1,5 @@
-//! Making windows together: if one rank cannot, nobody has the window, everybody is told, and the next can be made.
+//! Making windows together: if one rank cannot, no rank has the window, all ranks get an error, and the next window
+//! can be made.
 
 use crate::ranks;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -118,7 +119,7 @@ fn a_rank_that_cannot_reach_the_others_takes_nobody_with_it() {
     }
 }
 
-/// What a window keeps is memory: its descriptor is closed when all have mapped it.
+/// A window keeps memory but no descriptor: the descriptor is closed when all ranks have mapped the memory.
 #[test]
 fn windows_are_not_limited_by_open_files() {
     ranks::on(&[1, 2, 4], "windows_are_not_limited_by_open_files", |world| {

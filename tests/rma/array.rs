@@ -209,7 +209,7 @@ fn elements_and_tiles_are_one_operation_each() {
         }
         epoch.unlock().unwrap();
         array.fence().unwrap();
-        // Who finds the sum takes it, once.
+        // The rank that finds the sum takes it, once.
         let sum = (n * (n + 1) / 2) as i64;
         let epoch = array.lock_all().unwrap();
         for index in all([0..10, 0..7]) {

@@ -7,7 +7,7 @@ use ranks::on;
 use transom::array::ArrayError;
 use transom::{Error, GlobalArray, Op, World};
 
-/// What the element at an index holds.
+/// The value of the element at an index.
 fn value<const D: usize>(index: [usize; D]) -> u64 {
     index.iter().fold(1, |value, i| value * 1000 + *i as u64)
 }
@@ -107,7 +107,7 @@ fn elements_outside_and_results_of_another_length_are_refused() {
     });
 }
 
-/// Of 8 MiB together, more than a thread's stack has.
+/// The elements are 8 MiB together, more than a thread's stack.
 #[test]
 fn large_elements_are_looked_at_one_by_one() {
     const BYTES: usize = 16 << 10;

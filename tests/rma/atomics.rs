@@ -10,7 +10,7 @@ fn every_operation_returns_what_was_and_leaves_what_it_should() {
     fn check<T: Atomic + Model + PartialEq + std::fmt::Debug>(world: &World, first: T, operands: &[T]) {
         let mut window: Window<T> = world.allocate(3).unwrap();
         window.fence().unwrap();
-        // Rank r works on element 1 of the next rank: nobody else does.
+        // Rank r is the only one that changes element 1 of the next rank.
         let next = (world.rank() + 1) % world.size();
         let epoch = window.lock_exclusive(next).unwrap();
         epoch.put(1, &[first]).unwrap();

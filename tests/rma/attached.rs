@@ -35,7 +35,7 @@ fn memory_is_attached_where_there_is_a_slot_and_nowhere_else() {
             }
             world.barrier().unwrap();
         }
-        // It has no elements but those.
+        // The window has no elements except attached ones.
         assert_eq!(window.local().len(), 0);
         assert!(matches!(window.lock_shared(0).unwrap().put(0, &[1]), Err(Error::OutOfBounds { size: 0, .. })));
         world.barrier().unwrap();
@@ -87,7 +87,7 @@ fn an_address_is_good_until_it_is_detached_and_never_again() {
     });
 }
 
-/// An operation under way while its target detaches is too late, and harms nobody.
+/// An operation in flight while its target detaches comes too late, and changes no other memory.
 #[test]
 fn what_is_under_way_while_memory_is_detached_goes_nowhere() {
     ranks::on(&[2, 3], "what_is_under_way_while_memory_is_detached_goes_nowhere", |world| {
@@ -300,7 +300,7 @@ fn what_was_attached_goes_with_its_owners_window() {
         let epoch = window.lock_shared(next).unwrap();
         epoch.attached(&reached).unwrap().put(0, &[me as u32]).unwrap();
         epoch.unlock().unwrap();
-        // Who ends before the others detaches what they reach.
+        // A rank that ends before the others detaches the memory that they reach.
         world.team(&(0..owner).collect::<Vec<_>>()).unwrap().barrier().unwrap();
     });
 }

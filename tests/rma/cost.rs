@@ -1,5 +1,4 @@
-//! What each call costs in remote operations, as the docs say: counted by the window itself, where nobody is in the
-//! way.
+//! Remote operations of each call, as docs/cost.md states them: the window counts them, while no other rank contends.
 
 use crate::overlap;
 use crate::ranks;
@@ -36,7 +35,7 @@ fn calls_cost_what_the_docs_say() {
         window.fence().unwrap();
         for rank in 0..world.size() {
             if rank == me {
-                // All others are in the fence below: nobody is in the way.
+                // All others are in the fence below and do not contend.
                 let target = world.size() - 1 - me;
                 // The first guess of a word that readers changed since fails, and teaches the next.
                 let first = cost(&mut window, |w| w.lock_exclusive(target)?.unlock());
@@ -50,7 +49,7 @@ fn calls_cost_what_the_docs_say() {
                 assert_eq!(after_readers, Counters { locks: 1, word_cas: 2, ..NONE });
                 let all = cost(&mut window, |w| w.lock_all()?.unlock());
                 assert_eq!(all, Counters { locks: n, word_adds: 2 * n, ..NONE });
-                // Of shared memory 16 singles are admitted one by one, and then the thread stays so.
+                // In shared memory 16 short accumulates are admitted one by one; then the thread stays admitted.
                 let admitted = cost(&mut window, |w| {
                     let epoch = w.lock_shared(target)?;
                     (0..20).try_for_each(|_| epoch.fetch_and_op(0, Op::NoOp, 0).map(drop))?;
@@ -143,7 +142,7 @@ fn calls_cost_what_the_docs_say() {
     });
 }
 
-/// Those that windows do not count: by a fabric that does. Of one rank, so that its own memory is the target.
+/// Operations that windows do not count, counted by a fabric. The job has one rank, so the target is its own memory.
 #[test]
 fn verbs_are_as_many_as_the_docs_say() {
     let fabric = Overlapping::counting(Loopback::alone().unwrap());
@@ -179,12 +178,12 @@ fn verbs_are_as_many_as_the_docs_say() {
         leaves,
         "a fence of one rank, and its thread that stays"
     );
-    // Lent memory comes back once everybody was told.
+    // User memory is returned after all ranks were notified.
     let lent = new(Flavor::Create(vec![0; 10]));
     assert_eq!(fabric.all_verbs(|| _ = lent.free().unwrap()), [0, 0, 0, 1, 0, 0]);
 }
 
-/// Of what is read or changed in one piece, the number of elements does not matter.
+/// The number of elements does not matter if they are read or changed in one piece.
 #[test]
 fn accumulates_of_an_exclusive_epoch_cost_a_read_and_a_write() {
     let fabric = Overlapping::counting(Loopback::alone().unwrap());

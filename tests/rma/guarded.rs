@@ -58,7 +58,8 @@ fn threads_of_ranks_and_ranks_take_turns() {
     });
 }
 
-/// That all others have left is no reason for a lock not to be tried, which another thread of this rank has.
+/// An attempt succeeds or fails as usual while another thread of this rank holds the lock, even if all other ranks
+/// have left.
 #[test]
 fn a_lock_that_a_thread_of_this_rank_has_is_tried_though_all_others_have_left() {
     let name = "a_lock_that_a_thread_of_this_rank_has_is_tried_though_all_others_have_left";
@@ -121,7 +122,7 @@ fn calls_cost_what_the_docs_say() {
         let none = Counters::default();
         for rank in 0..n {
             if rank == me {
-                // All others are in the barrier below: nobody is in the way.
+                // All others are in the barrier below and do not contend.
                 cost(&|| lock.write()?.unlock()); // the first guess may be out of date
                 let looked = Counters { locks: 1, gets: 1, word_cas: 2, ..none };
                 assert_eq!(cost(&|| lock.write()?.unlock()), looked);
@@ -207,7 +208,8 @@ fn a_panic_poisons_for_all_until_one_clears_it() {
     });
 }
 
-/// Whoever cleared the poison may say so by any means, a channel say, which orders nothing that a fabric has under way.
+/// The rank that cleared the poison may report it by any means. A channel, for example, orders no operations in
+/// flight.
 #[test]
 fn who_is_told_that_a_value_is_good_finds_it_so() {
     let (cleared, good) = std::sync::mpsc::channel();
@@ -291,7 +293,7 @@ fn a_thread_that_panics_as_a_rank_poisons() {
 fn a_holder_that_dies_is_named_in_time() {
     with_a_death("a_holder_that_dies_is_named_in_time", Status::Killed(9), |world| {
         let (sign, lock) = (world.mutex(0, 0).unwrap(), world.rw_lock(0, 7u64).unwrap());
-        // How many ranks wait, at rank 0.
+        // Number of waiting ranks, at rank 0.
         let mut waiting: Window<u64> = world.allocate(1).unwrap();
         let others = world.size() as u64 - 1;
         let mut until_all_wait = |one_more| {
@@ -323,7 +325,8 @@ fn a_holder_that_dies_is_named_in_time() {
                 })
             });
             waiters.iter().for_each(Waiter::until_it_waits);
-            // It has told whom it waits for: over a network it sleeps sooner, until there is a connection.
+            // The rank has notified the one that it waits for. Over a network it sleeps earlier, until there is a
+            // connection.
             while lock.counters().notifications == told {
                 std::thread::yield_now();
             }

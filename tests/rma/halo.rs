@@ -4,7 +4,7 @@ use crate::ranks;
 use transom::array::{ArrayError, Halo, Layout};
 use transom::{Distribution, Error, GlobalArray, World};
 
-/// What the element at an index is, in some round.
+/// The value of the element at an index, in a round.
 fn element<const D: usize>(index: [usize; D], round: usize) -> u64 {
     index.iter().fold(round as u64 + 1, |number, &i| number * 1000 + i as u64 + 1)
 }
@@ -130,7 +130,7 @@ fn what_has_no_halo_says_so() {
     });
 }
 
-/// Elements of the array that an exchange writes, in the rank's own part; gets; and fences.
+/// Elements of the array that an exchange writes in the rank's own part, its gets, and its fences.
 fn exchange_cost<const D: usize>(world: &World, layout: Layout<D>, width: [usize; D]) -> (usize, u64, u64) {
     let mut array: GlobalArray<u64, D> = world.array_on(layout).unwrap();
     let mut halo = array.halo(width).unwrap();

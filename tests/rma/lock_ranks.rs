@@ -1,11 +1,11 @@
-//! Locks of several targets at once, and attempts that wait for nobody.
+//! Locks of several targets at once, and attempts that do not wait.
 
 use crate::ranks;
 use transom::Mode::Exclusive;
 use transom::array::ArrayError;
 use transom::{Distribution, Error, Mode, Op, Window, World};
 
-/// Money goes between accounts at two ranks; whoever looks at all sees all of it.
+/// Transfers between accounts at two ranks: a reader of all accounts sees the full sum.
 #[test]
 fn what_is_done_under_two_locks_is_seen_whole() {
     let name = "what_is_done_under_two_locks_is_seen_whole";
@@ -87,7 +87,7 @@ fn a_target_that_is_named_twice_is_locked_once() {
     });
 }
 
-/// Who tries, and who waits, keep each other out.
+/// Attempts and waiting requests exclude each other.
 #[test]
 fn attempts_keep_others_out() {
     ranks::on_all_sizes("attempts_keep_others_out", |world: World| {

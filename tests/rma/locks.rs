@@ -94,9 +94,10 @@ fn grants_come_in_the_order_of_requests() {
     });
 }
 
-/// Who waits long sleeps; whoever hands the lock over wakes it, wherever it is told. A turn of rank 0 is twice as long as a wait
-/// spins and yields, and a sleep that nobody ends takes 100 ms: who was handed the lock sooner was woken. Where packets are lost that
-/// is not seen each time, so turns go on until each rank that waited has seen it, or has not in fifty.
+/// A rank that has waited long sleeps, and the rank that hands the lock over wakes it. A turn of rank 0 is twice as
+/// long as a wait spins and yields. A sleep without a wake-up takes 100 ms, so a rank that got the lock earlier was
+/// woken. With packet loss this is not seen each time: turns go on until each waiting rank has seen it, or for fifty
+/// turns.
 #[test]
 fn who_sleeps_for_a_lock_is_woken() {
     ranks::on_all_sizes("who_sleeps_for_a_lock_is_woken", |world| {
@@ -185,7 +186,7 @@ fn a_writer_finds_what_the_readers_before_it_put() {
     ranks::on(&[3, 4], "a_writer_finds_what_the_readers_before_it_put", |world| {
         const ENOUGH: u64 = 6;
         let (writer, mut round) = (world.size() - 1, 0);
-        // What the first reader put, and how often the writer came behind one.
+        // The value that the first reader put, and how often the writer came after a reader.
         let mut window: Window<u64> = world.allocate(2).unwrap();
         let mut turns: Window<u64> = world.allocate_with_signals(0, 1).unwrap();
         let turns = turns.fence_with(Assert::NOPRECEDE).unwrap();
@@ -257,7 +258,7 @@ fn dropping_an_epoch_unlocks() {
 #[test]
 fn a_leaked_epoch_keeps_its_lock_and_the_next_call_says_so() {
     ranks::on_all_sizes("a_leaked_epoch_keeps_its_lock_and_the_next_call_says_so", |world| {
-        // Everybody leaks an epoch on its own part, so nobody waits for anybody.
+        // Each rank leaks an epoch on its own part, so no rank waits for another.
         let me = world.rank();
         let mut window: Window<u64> = world.allocate(1).unwrap();
         std::mem::forget(window.lock_exclusive(me).unwrap());
@@ -274,7 +275,8 @@ fn a_leaked_epoch_keeps_its_lock_and_the_next_call_says_so() {
     });
 }
 
-/// Of more than a word, which the epoch's own target reads, changes and writes back, since nobody else is there.
+/// Elements wider than a word: the epoch's own target reads, changes and writes them back, because no other rank has
+/// access.
 #[test]
 fn threads_of_one_rank_accumulate_in_an_exclusive_epoch() {
     ranks::on_all_sizes("threads_of_one_rank_accumulate_in_an_exclusive_epoch", |world| {

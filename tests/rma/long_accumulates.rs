@@ -112,7 +112,8 @@ fn what_is_refused_changes_nothing_and_keeps_no_lock() {
     });
 }
 
-/// The lock is let go also if what it was taken for fails: who asks again is told of the death, not that it has the lock.
+/// A failed accumulate releases its internal lock: the next call reports the death, and not that the thread holds the
+/// lock.
 #[test]
 fn one_that_fails_keeps_no_lock() {
     const VICTIM: usize = 1;
@@ -121,7 +122,7 @@ fn one_that_fails_keeps_no_lock() {
         let [mut words, mut window] = windows::<u64>(&world, 600);
         let epoch = window.fence().unwrap();
         if world.rank() == VICTIM {
-            // What it sent to those that are still in the fence would be lost with it.
+            // Messages that it sent to ranks that are still in the fence would be lost with it.
             while words.local().get(0).unwrap() < 2 {
                 std::thread::yield_now();
             }

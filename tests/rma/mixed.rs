@@ -372,7 +372,7 @@ fn mixed_wait_asks_for_operations_without_sleep() {
         let (mut never, mut word) = (world.irecv(0, NEVER), epoch.rget(0, 1).unwrap());
         std::thread::scope(|threads| {
             let counted = threads.spawn(|| {
-                // By then a wait that may sleep does.
+                // A wait that may sleep is asleep by then.
                 std::thread::sleep(Duration::from_millis(100));
                 let (before, begun) = (asked.load(SeqCst), Instant::now());
                 while asked.load(SeqCst) < before + 5000 && begun.elapsed() < Duration::from_secs(10) {

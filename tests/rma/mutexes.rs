@@ -42,7 +42,7 @@ fn one_may_hold_several() {
         let n = world.size();
         let cells = world.rw_locks(4 * n, |_| [0u16; 50]).unwrap(); // of more than some words
         for round in 0..ranks::rounds(50) {
-            // Always upwards, so that nobody waits in a circle.
+            // Locks are taken in ascending order, so that no cycle of waits arises.
             let (low, high) = (round % (2 * n), 2 * n + (world.rank() + round) % (2 * n));
             let mut one = cells[low].write().unwrap();
             let mut other = cells[high].write().unwrap();

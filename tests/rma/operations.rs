@@ -1,4 +1,5 @@
-//! What each operation makes of each type, as literals: by every call that applies operations, in every kind of epoch; and by collectives.
+//! Results of each operation on each type, as literals: by every call that applies operations, in every kind of epoch,
+//! and by collectives.
 
 use crate::arithmetic;
 use crate::ranks;
@@ -43,7 +44,7 @@ macro_rules! small {
     };
 }
 
-/// Those of signed integers.
+/// Operations of signed integers.
 macro_rules! signed {
     () => {
         [

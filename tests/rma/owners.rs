@@ -101,7 +101,7 @@ fn owners_of_different_kinds_meet_in_one_window() {
             0 => assert_eq!(window.free().unwrap(), visited(n, me)),
             1 => assert_eq!(window.free_as::<Buffer<u64>>().unwrap()[..], visited(n, me)),
             2 => assert_eq!(window.free_as::<Vec<u64>>().unwrap(), visited(n, me)),
-            // Who asks for something else is told, and nobody waits for it.
+            // A rank that asks for another owner type gets an error, and no rank waits for it.
             _ => {
                 let (id, before) = (window.id(), FREED.load(SeqCst));
                 let error = window.free_as::<Vec<u64>>().unwrap_err();

@@ -35,7 +35,7 @@ fn run(world: &World, flavour: Flavour, seeds: std::ops::Range<u64>) {
     }
 }
 
-/// How many programs, the longer the more: fewer where more ranks share the cores.
+/// Number of programs: fewer where more ranks share the cores.
 fn seeds(world: &World) -> std::ops::Range<u64> {
     let many = 15.max(60 / world.size());
     let count = if cfg!(miri) { 1 } else { (ranks::rounds(20 * many) / 20).max(1) as u64 };
@@ -113,7 +113,7 @@ fn nothing_that_was_not_seen_is_believed() {
     }
 }
 
-/// What a program may have, programs have.
+/// Random programs use every feature of the generator.
 #[test]
 fn programs_have_everything() {
     let programs = |flavour| (0..60).map(move |seed| format!("{:?}", Program::random(flavour, seed, 4, true)));

@@ -3,7 +3,7 @@
 use crate::ranks;
 use transom::{Error, Window, World};
 
-/// What element `at` of rank `owner` should be after `writer` wrote it.
+/// The value of element `at` of rank `owner` after `writer` wrote it.
 fn value(owner: usize, writer: usize, at: usize) -> u64 {
     (owner as u64) << 40 | (writer as u64) << 20 | at as u64
 }
@@ -115,7 +115,7 @@ fn buffers_are_elements_of_any_type_and_begin_as_zeros() {
         check::<[f64; 9]>(&world, 5000, |at| [at as f64; 9]);
         let error = world.buffer::<u64>(usize::MAX / 16).map(drop).unwrap_err();
         assert!(error.to_string().contains("buffer"), "{error}");
-        // It may outlive what it was made of.
+        // A buffer may outlive the world that it was made by.
         let buffer = world.buffer::<u64>(10_000).unwrap();
         drop(world);
         assert_eq!(buffer[9_999], 0);

@@ -67,7 +67,7 @@ fn all_are_given_in_order_and_any_until_none_is_left() {
         assert_eq!((number, got.unwrap()), (50, vec![0]));
         assert_eq!(Request::wait_all(Vec::<Request<'_, Vec<u32>>>::new()).unwrap(), Vec::<Vec<u32>>::new());
 
-        // Of different operations, and of nothing.
+        // Requests of different operations, and an empty one.
         let mixed =
             vec![targets[0].rget(7, 0).unwrap(), targets[0].rput(99, vec![]).unwrap(), targets[0].rget(1, 1).unwrap()];
         assert_eq!(Request::wait_all(mixed).unwrap(), [vec![], vec![], vec![1]]);
@@ -127,7 +127,7 @@ fn what_is_dropped_or_leaked_is_done_all_the_same() {
         leak(epoch.raccumulate(6 * me + 3, Op::Sum, vec![4]).unwrap());
         drop(epoch.rget_accumulate(6 * me + 4, Op::Sum, vec![5]).unwrap());
         leak(epoch.rget_accumulate(6 * me + 5, Op::Sum, vec![6]).unwrap());
-        // A read owns the memory it would come to lie in: nothing dangles, whoever walks away.
+        // A read owns its destination, so no memory dangles when the request is dropped or leaked.
         drop(epoch.rget(0, 6 * n).unwrap());
         leak(epoch.rget(0, 6 * n).unwrap());
         epoch.unlock().unwrap();
@@ -138,7 +138,7 @@ fn what_is_dropped_or_leaked_is_done_all_the_same() {
     });
 }
 
-/// Of any length, several under way at once, waited for backwards; some are dropped or leaked.
+/// Requests of any length, several in flight at once, waited for in reverse order; some are dropped or leaked.
 #[test]
 fn buffers_of_any_length_are_handed_over_and_come_back() {
     ranks::on_all_sizes("buffers_of_any_length_are_handed_over_and_come_back", |world| {
@@ -218,7 +218,7 @@ fn wrong_offsets_and_operations_start_nothing() {
     });
 }
 
-/// Of anything, also of what has nothing to drop today.
+/// Leaks any value, also one that has nothing to drop today.
 fn leak<T>(value: T) {
     std::mem::forget(value);
 }
@@ -228,10 +228,10 @@ fn refused(outcome: Result<(), Error>) {
     assert!(matches!(error, Error::Lock { .. } | Error::Sync { .. }), "{error}");
 }
 
-/// Why leaking is sound: what is under way owns its buffer, an epoch and a guard only borrow the window and own nothing
-/// that others write to, memory that the program lent stays leaked until all have freed it, and what reaches attached
-/// memory keeps it mapped. So all that a leak can do is to leave a lock or an epoch open, which is words of the protocol:
-/// the next call that needs it closed says so, and what needs it not works.
+/// Leaks are sound. An operation in flight owns its buffer. An epoch and a guard only borrow the window, and own no
+/// memory that other ranks write to. Memory that the program lent stays leaked until all have freed it, and a reached
+/// target keeps its memory mapped. A leak therefore only leaves a lock or an epoch open, in words of the protocol. The
+/// next call that needs it closed reports that, and other calls work.
 #[test]
 fn epochs_may_be_leaked() {
     ranks::on_all_sizes("epochs_may_be_leaked", |world| {
@@ -259,7 +259,7 @@ fn epochs_may_be_leaked() {
             world.barrier().unwrap();
             drop(window); // lets go of it
 
-            // Of all: as many.
+            // A leaked epoch of all targets: the same errors.
             let mut window = new();
             leak(window.lock_all().unwrap());
             refused(window.lock_all().map(drop));
@@ -274,7 +274,7 @@ fn epochs_may_be_leaked() {
             world.barrier().unwrap();
             drop(window);
 
-            // Of a lock that was not taken, nothing is left. (In debug builds it is.)
+            // A leaked lock that was not taken leaves no trace, except in debug builds.
             let mut window = new();
             leak(window.lock_with(me, Mode::Shared, Assert::NOCHECK).unwrap());
             assert_eq!(window.lock_shared(me).is_err(), cfg!(debug_assertions));
@@ -363,7 +363,7 @@ fn what_reaches_attached_memory_may_be_leaked() {
         epoch.unlock().unwrap();
         leak(memory);
         window.detach(&address).unwrap();
-        // What was leaked keeps its memory; new memory is other memory.
+        // Leaked attached memory stays; new memory is other memory.
         let again = window.attach(4).unwrap();
         assert_eq!(window.local().attached(&again).unwrap().read(0, 4).unwrap(), [0; 4]);
         leak(window.local());

@@ -79,7 +79,7 @@ fn sources_are_free_after_the_scope_and_seen_after_the_epoch() {
     });
 }
 
-/// Whatever ends the body, what it had started is over when the scope is.
+/// All operations that the body started are complete when the scope ends, however the body ends.
 #[test]
 fn what_is_not_waited_for_is_over_all_the_same() {
     ranks::on_all_sizes("what_is_not_waited_for_is_over_all_the_same", |world: World| {
@@ -106,7 +106,7 @@ fn what_is_not_waited_for_is_over_all_the_same() {
             assert!(there(&into), "after a panic, {len}");
             into.fill(7);
         }
-        // What is outside is refused at once, and the rest goes on.
+        // Offsets outside the window are refused at once, and the other operations go on.
         let (mut good, mut bad) = ([0; 2], [7; 2]);
         scope(|scope| {
             drop(scope.get(&next, 0, &mut good)?);

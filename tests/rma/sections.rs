@@ -4,10 +4,10 @@ use crate::ranks;
 use std::fmt::Debug;
 use transom::{Atomic, Error, Op, Section, Window, World};
 
-/// A section as somebody would write it down who has no formulas: its blocks, and the index of every element of them.
+/// A section without formulas: its blocks, and the index of each of their elements.
 #[derive(Debug, Default)]
 struct Shape {
-    /// What kind, and its numbers.
+    /// Kind of the section, and its parameters.
     name: &'static str,
     numbers: [usize; 4],
     offsets: Vec<usize>,
@@ -15,7 +15,7 @@ struct Shape {
 }
 
 impl Shape {
-    /// Of a few elements, most of them below `size`.
+    /// A section of a few elements, most of them below `size`.
     fn random(random: &mut fastrand::Rng, size: usize) -> Shape {
         let mut shape =
             Shape { name: random.choice(["contiguous", "strided", "tile", "indexed"]).unwrap(), ..Shape::default() };
@@ -312,7 +312,8 @@ fn misuse_is_refused_and_nothing_changes() {
     });
 }
 
-/// By an instruction each or by swaps until they take: what a vector would have, and none is lost.
+/// Accumulates by one instruction each, or by swaps that are retried: the result is that of a vector, and none is
+/// lost.
 #[test]
 fn scattered_accumulates_are_those_of_a_vector() {
     ranks::on_all_sizes("scattered_accumulates_are_those_of_a_vector", |world| {

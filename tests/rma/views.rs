@@ -10,7 +10,7 @@ fn elements_of_many_types_share_a_window() {
     ranks::on_all_sizes(name, |world: World| {
         const ROUNDS: usize = 50;
         let (me, n) = (world.rank(), world.size());
-        // A counter; for each rank a byte, side by side; then a row of floats for each rank.
+        // A counter, then one adjacent byte for each rank, then a row of floats for each rank.
         let mut window: Window<u8> = world.allocate(8 + 64 + 32 * n + 5).unwrap();
         let home = n - 1;
         window.fence().unwrap();
@@ -80,7 +80,7 @@ fn what_is_no_view_is_refused() {
             matches!(view.put(11, &[1]), Err(Error::OutOfBounds { offset: 11, size: 11, .. })),
             "no more than its own"
         );
-        // What is aligned in a view need not be so where the view begins.
+        // An offset that is aligned within a view may be unaligned in the window.
         let odd = epoch.view::<u16>(2).unwrap();
         assert!(matches!(odd.view::<u32>(0), Err(Error::View { .. })));
         odd.view::<u32>(2).unwrap().accumulate(0, Op::Sum, &[0, 0]).unwrap();

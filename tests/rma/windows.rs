@@ -13,7 +13,7 @@ type At<'e> = Target<'e, u64, Provider>;
 
 const KINDS: [&str; 4] = ["allocate", "shared", "create", "dynamic"];
 
-/// Those that there are: memory can be shared by all only if it is.
+/// The kinds that exist here: `shared` needs memory that all ranks share.
 fn kinds(world: &World) -> impl Iterator<Item = &'static str> {
     let shared = ranks::share_memory(world);
     KINDS.into_iter().filter(move |&kind| shared || kind != "shared")
@@ -72,7 +72,7 @@ impl Made {
         epoch.flush_all().and(epoch.flush_local_all()).unwrap();
         epoch.unlock().unwrap();
 
-        // From here on nobody locks exclusively.
+        // No rank locks exclusively from here on.
         world.barrier().unwrap();
         for &rank in &all {
             let epoch = window.lock_with(rank, Mode::Shared, Assert::NOCHECK).unwrap();
@@ -334,7 +334,7 @@ fn each_reaches_every_part_of_a_shared_window_by_loads_and_stores() {
         }
         for kind in kinds(&world).filter(|kind| ["shared", "allocate"].contains(kind)) {
             let mut window = make(&world, kind, n + me).window;
-            // Where not all share memory, those of a host do.
+            // If not all ranks share memory, the ranks of one host do.
             let here: Vec<Rank> = (0..n).filter(|&rank| window.local().of(rank).is_ok()).collect();
             assert!(here.len() == n || here.contains(&me) && !ranks::share_memory(&world), "{here:?}");
             for &rank in &here {
@@ -417,7 +417,7 @@ fn a_provider_that_is_wrong_about_memory_gives_no_slice() {
     }
 }
 
-/// By words of one's own and `sync`, as where memory is only shared.
+/// Synchronises by own words and `sync`, as a program on shared memory does.
 #[test]
 fn sync_orders_loads_and_stores() {
     ranks::on(&[2, 3], "sync_orders_loads_and_stores", |world| {
@@ -480,7 +480,7 @@ fn of_two_that_set_and_sync_one_sees_the_other() {
     });
 }
 
-/// What `wait_any` and friends see is the same on memory of every kind.
+/// `wait_any` and its siblings behave the same on memory of every kind.
 #[test]
 fn requests_work_on_every_kind_of_memory() {
     ranks::on_all_sizes("requests_work_on_every_kind_of_memory", |world| {

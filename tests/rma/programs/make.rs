@@ -1,8 +1,8 @@
 //! Programs: what they are, and drawing one from a seed.
 //!
-//! Programs are right by MPI's rules, or race where this library says what comes of it: an element's lower half of a part
-//! is for plain accesses and its upper half for accumulates, unless all access is exclusive; and a rank that put to an
-//! element, or reads it by a request, waits (`Settle`) before it accesses the element again.
+//! Programs are right by MPI's rules, or race where this library defines the result. The lower half of a part is for
+//! plain accesses and the upper half for accumulates, unless all access is exclusive. A rank that put to an element,
+//! or reads it by a request, waits (`Settle`) before it accesses the element again.
 
 use std::collections::HashSet;
 use transom::{Assert, Op, Rank};
@@ -26,7 +26,7 @@ pub struct Program {
 #[derive(Debug)]
 pub struct Phase {
     pub sync: Sync,
-    /// By rank.
+    /// Epochs by rank.
     pub epochs: Vec<Vec<Epoch>>,
     /// Ranks that detach their part when the phase is over, and attach a new one.
     pub renewed: Vec<bool>,
@@ -34,9 +34,9 @@ pub struct Phase {
 
 #[derive(Clone, Debug)]
 pub enum Sync {
-    /// What is asserted by each rank, before and after.
+    /// Assertions of each rank, before and after.
     Fence { before: Vec<Assert>, after: Vec<Assert> },
-    /// Whom each rank accesses.
+    /// Targets of each rank.
     Pscw { targets: Vec<Vec<Rank>>, asserted: Assert, test: bool },
     /// Each epoch says itself how.
     Locks,
@@ -54,7 +54,7 @@ pub struct Epoch {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum On {
-    /// Of a fence or a start.
+    /// Epoch of a fence or a start.
     Group,
     Exclusive(Rank, Assert),
     Shared(Rank, Assert),
@@ -92,15 +92,15 @@ pub enum What {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
-    /// By the call for several elements.
+    /// The call for several elements.
     Plain,
-    /// By the call for one, where there is one.
+    /// The call for one element, if there is one.
     One,
     Section,
     Signal,
-    /// By a request, waited for at the next `Settle`, or the end.
+    /// A request that is waited for at the next `Settle`, or at the end.
     Request,
-    /// By a request that is dropped.
+    /// A request that is dropped.
     Dropped,
 }
 
@@ -123,7 +123,7 @@ struct Maker {
     lens: Vec<usize>,
 }
 
-/// What a rank's epoch may do.
+/// Operations that a rank's epoch may do.
 #[derive(Clone)]
 struct May<'a> {
     targets: &'a [Rank],
@@ -171,7 +171,7 @@ impl Maker {
                 (Sync::Locks, epochs)
             }
             4 => {
-                // Nobody in anybody's way: locks that need not be taken.
+                // No two ranks contend: locks need not be taken.
                 let (shift, shared, all_ranks) = (self.random.usize(..n), self.random.bool(), self.random.bool());
                 let asserted = if self.random.bool() { Assert::NOCHECK } else { Assert::empty() };
                 let epochs = self.each(|maker, rank| {
@@ -295,7 +295,7 @@ impl Maker {
             }
             2 | 3 => {
                 let contiguous = !matches!(how, How::Section);
-                // What accumulates may be changing is read one by one.
+                // Elements that accumulates may be changing are read one by one.
                 let (elements, how) = match self.random.bool() && !may.anything {
                     true => (vec![self.elements(target, atomic.start, atomic.end, true)?[0]], How::One),
                     false => (self.elements(target, plain.start, plain.end, contiguous)?, how),
@@ -367,7 +367,7 @@ impl Call {
         self
     }
 
-    /// Whether it may change elements of a rank's part.
+    /// Returns whether the call may change elements of a rank's part.
     fn changes(&self, rank: Rank) -> bool {
         let changing = !matches!(self.what, What::Get(_) | What::Load | What::Settle { .. });
         changing && self.target == rank
@@ -382,7 +382,7 @@ impl Phase {
         let calls = |of: Rank| self.epochs[of].iter().flat_map(|epoch| &epoch.calls);
         let (none_before, none_after) = (random.bool(), random.bool());
         for rank in 0..ranks {
-            // Between phases nobody operates on the window, or stores to it.
+            // Between phases no rank operates on the window, or stores to it.
             let mut first = if none_before { Assert::NOPRECEDE } else { Assert::empty() };
             first.set(Assert::NOSTORE, random.bool());
             let changed = (0..ranks).any(|origin| calls(origin).any(|call| call.changes(rank)));

@@ -1,4 +1,4 @@
-//! What a program may see.
+//! Results that a program may see.
 //!
 //! Between two phases everybody has waited for everybody, so that what each element is then is known: as it was written
 //! down. Within a phase:
@@ -21,12 +21,12 @@ use crate::arithmetic::Model;
 use std::collections::HashSet;
 use transom::{Op, Rank};
 
-/// What a call did to one element, and what it saw.
+/// Effect of a call on one element, and the value that it read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Act {
     Write(u64),
     Read(u64),
-    /// What it was, if the call told.
+    /// Operation, operand, and the previous value if the call returned it.
     Update(Op, u64, Option<u64>),
     Swap {
         expected: u64,
@@ -36,7 +36,7 @@ enum Act {
 }
 
 impl Act {
-    /// What the element is after it, if it can be that it was `value` before.
+    /// The element after the act. Returns `None` if the element cannot have been `value` before.
     fn on(self, value: u64) -> Option<u64> {
         match self {
             Act::Write(new) => Some(new),
@@ -59,10 +59,10 @@ impl Act {
     }
 }
 
-/// How an epoch has its target.
+/// Lock mode in which an epoch has its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Hold {
-    /// It has no epoch.
+    /// No epoch.
     None,
     Shared,
     Alone,
@@ -72,7 +72,7 @@ enum Hold {
 struct Event {
     target: Rank,
     element: usize,
-    /// Which of its origin's.
+    /// Number of the epoch at its origin.
     epoch: usize,
     hold: Hold,
     act: Act,
@@ -80,7 +80,7 @@ struct Event {
     together: bool,
 }
 
-/// Whether `seen`, by rank, is a result of the program; if not, why not.
+/// Checks that `seen`, by rank, is a possible result of the program. The error says why it is not.
 pub fn judge(program: &Program, seen: &[Vec<u64>]) -> Result<(), String> {
     let mut logs: Vec<_> = seen.iter().map(|log| log.iter().copied()).collect();
     let mut state: Vec<Vec<u64>> = program.lens.iter().map(|&len| vec![0; len]).collect();
@@ -122,7 +122,7 @@ pub fn judge(program: &Program, seen: &[Vec<u64>]) -> Result<(), String> {
     }
 }
 
-/// What a rank did in a phase, with what it wrote down, if that is enough.
+/// Events of a rank in a phase, with the values that it read. Returns `None` if the log is too short.
 fn events(phase: &Phase, rank: Rank, log: &mut dyn Iterator<Item = u64>) -> Option<Vec<Event>> {
     let mut events = Vec::new();
     for (number, epoch) in phase.epochs[rank].iter().enumerate() {
@@ -152,13 +152,13 @@ fn events(phase: &Phase, rank: Rank, log: &mut dyn Iterator<Item = u64>) -> Opti
 }
 
 impl Call {
-    /// Whether it gives a signal to a rank.
+    /// Returns whether the call signals a rank.
     pub fn signals(&self, rank: Rank) -> bool {
         matches!(self.what, What::Put(How::Signal, _)) && self.target == rank
     }
 }
 
-/// Calls of a rank that a failure tells of.
+/// Largest number of calls of a rank that a failure prints.
 const MOST: usize = 20;
 
 fn judge_part(flavour: Flavour, target: Rank, old: &[u64], new: &[u64], origins: &[Vec<Event>]) -> Result<(), String> {
