@@ -57,8 +57,8 @@ fn rank(world: &World) -> Result<(), Error> {
     }
 }
 
-/// How long a call takes in a row of `calls`, in nanoseconds: the shortest of three rows. Some kernels count what a thread has run at each
-/// tick of 4 ms alone, so a row takes ten times as long.
+/// Nanoseconds per call in a row of `calls`: the shortest of three rows. Some kernels update a thread's CPU time only
+/// at each tick of 4 ms, so a row takes ten times as long as a tick.
 fn shortest(calls: usize, mut call: impl FnMut() -> Result<(), Error>) -> Result<f64, Error> {
     let mut best = f64::MAX;
     for _ in 0..3 {

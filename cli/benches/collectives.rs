@@ -1,6 +1,6 @@
-//! Short collectives of two processes that share memory: a rank's instructions, counted by callgrind (needs valgrind) and held to a
-//! bound, and how long a call takes, in a row, beside a bare crossing of a line of shared memory in the same run: `cargo bench --bench
-//! collectives`.
+//! Short collectives of two processes that share memory: `cargo bench --bench collectives`. Callgrind (needs valgrind)
+//! counts a rank's instructions, which have a bound. The time of a call, in a row, is printed beside a bare crossing
+//! of a line of shared memory in the same run.
 
 mod callgrind;
 mod crossing;
@@ -55,7 +55,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
 }
 
-/// Those of a call at a rank: the fewest of some runs, since the other is late at times, and then a wait is counted.
+/// Instructions of a call at a rank: the fewest of some runs. In some runs the other rank is late, and then a wait is
+/// counted.
 fn instructions(call: &str, rank: &str) -> Result<f64, Box<dyn std::error::Error>> {
     let only = ["--fair-sched=yes", "--collect-atstart=no", "--toggle-collect=collectives::counted*"];
     let mut fewest = u64::MAX;

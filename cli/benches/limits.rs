@@ -42,7 +42,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
 }
 
-/// What rank 0 does alone; rank 1, the target, waits in a barrier, asleep.
+/// Operations of rank 0 alone; rank 1, the target, sleeps in a barrier.
 fn one_sided(words: &mut Window<u64>, bytes: &mut Window<u8>, table: &mut Table) -> Result<(), transom::Error> {
     let plain = Plain::new();
     let (word, other, at) = (&plain.0[0], &plain.0[64], black_box(3));
@@ -151,7 +151,7 @@ fn one_sided(words: &mut Window<u64>, bytes: &mut Window<u8>, table: &mut Table)
     epoch.unlock()
 }
 
-/// What both ranks do: a barrier against a cache line that crosses.
+/// Operations of both ranks: a barrier against a cache line that crosses.
 fn together(world: &World, words: &mut Window<u64>, table: &mut Table) -> Result<(), Box<dyn std::error::Error>> {
     world.barrier()?;
     let (me, count) = (world.rank() as u64, 2000);

@@ -1,5 +1,6 @@
-//! Messages: instructions of the short path, counted by callgrind (needs valgrind) and held to a bound, and how long a message takes between two
-//! processes, beside a bare crossing of two lines of shared memory in the same run: `cargo bench --bench messages`.
+//! Messages: `cargo bench --bench messages`. Callgrind (needs valgrind) counts the instructions of the short path,
+//! which have a bound. The time of a message between two processes is printed beside a bare crossing of two lines of
+//! shared memory in the same run.
 
 mod callgrind;
 mod crossing;
@@ -86,7 +87,7 @@ fn announced(world: &World, times: usize) -> Result<(), Error> {
     })
 }
 
-/// What is there first: receives, or messages, in the ring or taken from there.
+/// State before the measurement: posted receives, or messages in the ring or taken out of it.
 #[derive(PartialEq)]
 enum First {
     Receives,

@@ -1,5 +1,5 @@
-//! What it takes to hand bytes from one core to another through memory that goes round, by how much memory that is: `cargo bench --bench
-//! ring`. No library is in it: two threads copy 16 KiB into the next slot, and out of it.
+//! Time to hand bytes from one core to another through a ring of memory, by the size of the ring: `cargo bench --bench
+//! ring`. It uses no library: two threads copy 16 KiB into the next slot, and out of it.
 //!
 //! While both cores' own caches have a slot, the one that writes it must first take each of its lines from the other. A ring that is
 //! larger than these caches has gone to the one that they share. So are the rings of messages, and the long cells of collectives.
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::*};
 use std::time::{Duration, Instant};
 
 const PIECE: usize = 16 << 10;
-/// Of each size of the ring, in turn with the others; a figure is their median.
+/// Rounds of each ring size, in turn with the other sizes; the result is their median.
 const ROUNDS: usize = 9;
 /// Bytes that go through the ring in a round, and before it is measured.
 const BYTES: usize = 64 << 20;

@@ -12,12 +12,12 @@ use transom::{Error, Launch, Op, Section, World};
 /// The most that the call may take beside the work by hand.
 const MOST: f64 = 1.3;
 
-/// Where the blocks of a rank lie, on either side.
+/// Layout of a rank's blocks, on either side.
 #[derive(Clone, Copy, Debug)]
 enum Layout {
     /// Side by side.
     Contiguous,
-    /// Every second block of so many elements.
+    /// Every second block of this many elements.
     Strided(usize),
     /// Every second element, listed in ascending order.
     Ascending,
@@ -80,7 +80,7 @@ impl Blocks {
         }
     }
 
-    /// As a program packs them by hand.
+    /// Packs the blocks by hand, as a program would.
     fn pack(&self, rank: usize, data: &[f32], packed: &mut [f32]) {
         let offset = 2 * self.len * rank;
         match self.layout {

@@ -1,8 +1,7 @@
-//! What waiting costs on a machine of its own, and beside a process that wants a core for itself: `cargo bench --bench
-//! waiting`.
+//! Cost of waiting on an otherwise idle machine, and beside a computing process: `cargo bench --bench waiting`.
 //!
-//! As many ranks as cores. Every barrier, fence and hand-over by put_signal is timed, for a second each; then again while a
-//! process that does nothing but compute runs beside. TRANSOM_SPIN sets how long ranks spin.
+//! There are as many ranks as cores. Every barrier, fence and hand-over by put_signal is timed, for a second each;
+//! then again beside a process that only computes. TRANSOM_SPIN sets how long ranks spin.
 
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};

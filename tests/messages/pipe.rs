@@ -306,7 +306,7 @@ fn who_waits_at_a_pipe_is_told_of_a_death() {
         let outcome = ranks::outcome_of(size, "who_waits_at_a_pipe_is_told_of_a_death", |world| {
             let others = || (0..world.size()).filter(|rank| *rank != VICTIM);
             for (round, step) in STEPS.into_iter().enumerate() {
-                // One end waits for a rank that lives on, and one for each call.
+                // Four pipes to each rank: one that stays in use, and one for each call that waits.
                 let waits: Vec<Pipe> = match world.rank() {
                     VICTIM => others().collect::<Vec<_>>(),
                     _ => vec![VICTIM],

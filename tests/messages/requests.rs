@@ -256,7 +256,8 @@ fn scopes_lend_and_wait() {
     });
 }
 
-/// Memory that the adapter reads or writes for one message may be part of another message.
+/// The adapter may access the same memory for several messages. The end of one message does not end the access for the
+/// others.
 #[test]
 fn the_same_memory_is_sent_to_all_at_once() {
     on(&[2, 4], "the_same_memory_is_sent_to_all_at_once", |world| {
@@ -366,7 +367,7 @@ fn a_waker_may_have_a_request() {
     });
 }
 
-/// Memory given to a dropped collective is freed when the collective ends, in whichever call that is.
+/// A waker that was given to a dropped collective is dropped when the collective ends, in whichever call that is.
 #[test]
 fn the_waker_of_a_dropped_collective_may_have_a_request() {
     on(&[2], "the_waker_of_a_dropped_collective_may_have_a_request", |world| {

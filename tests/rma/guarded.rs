@@ -58,7 +58,7 @@ fn threads_of_ranks_and_ranks_take_turns() {
     });
 }
 
-/// An attempt succeeds or fails as usual while another thread of this rank holds the lock, even if all other ranks
+/// An attempt returns `None` while another thread of this rank holds the lock. It is no error that all other ranks
 /// have left.
 #[test]
 fn a_lock_that_a_thread_of_this_rank_has_is_tried_though_all_others_have_left() {

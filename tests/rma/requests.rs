@@ -259,7 +259,7 @@ fn epochs_may_be_leaked() {
             world.barrier().unwrap();
             drop(window); // lets go of it
 
-            // A leaked epoch of all targets: the same errors.
+            // A leaked epoch of all targets: all locks stay taken.
             let mut window = new();
             leak(window.lock_all().unwrap());
             refused(window.lock_all().map(drop));

@@ -1,7 +1,8 @@
-//! What the provider for several machines makes, posts and registers for windows and locks: queue pairs, work requests, bytes. The tables
-//! of docs/results/rdma.md are these. `verbs_costs_messages` has those of messages.
+//! Queue pairs, work requests and registered bytes of windows and locks on the provider for several machines. The
+//! tables of docs/results/rdma.md are these. `verbs_costs_messages` has those of messages.
 //!
-//! What needs an RDMA device says so and is skipped where there is none; `tests/soft-roce/verbs` runs it where there is.
+//! Tests that need an RDMA device are skipped, with a message, on machines without one. `tests/soft-roce/verbs` runs
+//! them in guests.
 
 use crate::adapter;
 use adapter::*;
@@ -38,7 +39,7 @@ fn words_of_a_host_take_as_many_queue_pairs_as_ranks() {
     }
     for hybrid in ["on", "off"] {
         on_verbs(3, "words_of_a_host_take_as_many_queue_pairs_as_ranks", &[("TRANSOM_HYBRID", hybrid)], |world| {
-            // The copies do not run this loop's second turn: they are told which one they are.
+            // Copies do not run the second iteration of this loop: a variable says which iteration they are.
             let hybrid = std::env::var("TRANSOM_HYBRID").unwrap() == "on";
             const EACH: u64 = 100;
             let (me, n) = (world.rank(), world.size());
@@ -83,7 +84,7 @@ fn work(verbs: &Verbs, before: [WorkRequests; 2]) -> Work {
         .map(|work| [work.writes, work.reads, work.compare_and_swaps, work.fetch_and_adds, work.markers])
 }
 
-/// What a call posts, which is to be so much; a row of a table.
+/// Checks the work requests that a call posts: a row of a table.
 fn posts<R>(verbs: &Verbs, what: &str, expected: Work, call: impl FnOnce() -> Result<R, transom::Error>) -> R {
     let before = [verbs.work_requests_to_others(), verbs.work_requests_to_itself()];
     let returned = call().unwrap();
@@ -190,7 +191,7 @@ fn locks_post_what_the_protocol_says() {
     });
 }
 
-/// What `n` ranks need each, in a ring or all with all: queue pairs to others, and one to itself if all.
+/// Queue pairs that each of `n` ranks needs, in a ring or all with all: to other ranks, and one to itself if all.
 fn queue_pairs(n: usize, all: bool) -> (usize, usize) {
     if all { (n - 1, 1) } else { (2.min(n - 1), 0) }
 }
@@ -257,7 +258,8 @@ fn queue_pairs_and_memory_are_as_many_as_the_formula_says() {
     }
 }
 
-/// What a rank has registered grows by its own window and the words of its neighbours', and not by their elements.
+/// Registered bytes of a rank grow by its own window and the words of its neighbours' windows, and not by the
+/// neighbours' elements.
 #[test]
 fn neighbours_of_a_host_register_each_others_words_only() {
     if skipped("memory of neighbours") {
@@ -271,7 +273,7 @@ fn neighbours_of_a_host_register_each_others_words_only() {
             let before = verbs.registered_bytes();
             let window: Window<u64> = world.allocate(DATA / 8).unwrap();
             let grown = verbs.registered_bytes() - before;
-            // As in `registered`; the words, of which one's own part has more behind the data.
+            // The bytes are those of `registered`. A rank's own part has more words behind the data.
             let words = |n: usize| {
                 (64 * (n + 1) + 64 * n.next_power_of_two().ilog2() as usize + 16 * n + 8).next_multiple_of(64)
             };
@@ -324,7 +326,7 @@ fn what_nobody_reaches_any_more_is_not_registered() {
         meet(&world).unwrap();
         assert_eq!(verbs.registered_bytes(), before, "all have");
 
-        // What a team had.
+        // Memory of the team.
         let team = world.split(Some(0), 0).unwrap().unwrap();
         drop(team.allocate::<u64>(100_000).unwrap());
         assert!(verbs.registered_bytes() > before + 799_999);

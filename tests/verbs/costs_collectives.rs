@@ -1,7 +1,8 @@
-//! What collectives send: messages and bytes of all ranks together, as the textbooks have them. docs/results/rdma.md has the table.
+//! Messages and bytes that collectives send, of all ranks together, compared with the textbook. docs/results/rdma.md
+//! has the table.
 //!
-//! What needs an RDMA device says so and is skipped where there is none; `tests/soft-roce/verbs` runs it where there is, and the last on
-//! two hosts, of 2 ranks each.
+//! Tests that need an RDMA device are skipped, with a message, on machines without one. `tests/soft-roce/verbs` runs
+//! them in guests, and the last one on two hosts with 2 ranks each.
 
 use crate::adapter;
 use adapter::*;
@@ -12,7 +13,7 @@ use transom::{Op, World};
 /// Elements of 8 bytes: a quarter of them is a message that is announced, of which bytes are counted.
 const LONG: usize = 8192;
 
-/// A collective of ranks that have so many elements each, or in each block. Who is the root is rank 1.
+/// A collective of ranks with as many elements each, or in each block, as the argument says. The root is rank 1.
 type Call = fn(&World, usize) -> Result<(), Error>;
 /// Messages and elements of `n` ranks, or hosts, of `m` elements.
 type Formula = fn(usize, usize) -> (usize, usize);
@@ -105,7 +106,7 @@ fn hosts_send_each_other_what_the_textbooks_say() {
     if skipped("messages of collectives") {
         return;
     }
-    // Of h hosts with 2 ranks each.
+    // Counts on h hosts with 2 ranks each.
     let rows: [(&str, Call, usize, Formula); 11] = [
         ("barrier", BARRIER, 0, |h, _| (h * log(h), 0)),
         ("broadcast", BROADCAST, LONG, |h, m| (h - 1, (h - 1) * m)),

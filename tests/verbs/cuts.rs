@@ -190,8 +190,8 @@ fn links() -> Vec<String> {
     all.take_while(|link| std::path::Path::new("/sys/class/net").join(link).exists()).collect()
 }
 
-/// What came of rounds of messages: the longest time without a message, the longest round, how many, and what rails moved: the first, and
-/// the others.
+/// Results of rounds of messages: the longest time without a message, the longest round, their number, and the bytes
+/// that the first rail and the other rails moved.
 #[derive(Debug)]
 struct Rounds {
     pause: Duration,
@@ -216,7 +216,7 @@ fn exchange_round(world: &World, rng: &mut fastrand::Rng, number: &mut u64, enou
     const WORDS: [usize; 8] = [3, 8, 100, 900, 6000, 13_000, 40_000, 140_000];
     const TAG: Tag<u64> = Tag::new(7);
     let (me, other) = (world.rank() as u64, 1 - world.rank());
-    // What follows the first words is known to both.
+    // Both ranks know the words that follow the first ones.
     let body = |from: u64, number: u64, at: usize| number << 8 ^ (at as u64).wrapping_mul(0x9e37_79b9) ^ from;
     let lengths: Vec<usize> = (0..10).map(|_| WORDS[rng.usize(..WORDS.len())] + rng.usize(..4)).collect();
     let send = |(number, length): (u64, &usize)| {

@@ -1,7 +1,8 @@
-//! What goes wrong between adapters: links that go down and come back, ranks that are stopped, packets that are lost,
-//! connections that break, the dead.
+//! Failures between adapters: links that go down and come back, stopped ranks, lost packets, broken connections, dead
+//! ranks.
 //!
-//! What needs an RDMA device says so and is skipped where there is none; `tests/soft-roce/verbs` runs it where there is.
+//! Tests that need an RDMA device are skipped, with a message, on machines without one. `tests/soft-roce/verbs` runs
+//! them in guests.
 
 use crate::adapter;
 use adapter::*;
@@ -51,7 +52,7 @@ fn a_link_that_goes_down_is_told_in_time() {
             let told = text.contains("rank 1 cannot be reached") && text.contains("the link of this port is down");
             assert!(world.rank() == 1 || told, "{text}");
             assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
-            // What is left of the world cannot be used.
+            // The rest of the world cannot be used.
             std::process::exit(0);
         });
         if let Some(outcome) = run {
@@ -114,7 +115,7 @@ fn a_link_that_comes_back_costs_time_and_not_the_job() {
 /// For how long ranks are stopped, and packets lost: longer than any patience that once ended.
 const SILENCE: Duration = Duration::from_secs(30);
 
-/// Collective: how rank 0 stops rank 1 for a while. Nobody is connected by it.
+/// Collective: returns how rank 0 stops rank 1 for a while. It connects no ranks.
 fn who_is_to_be_stopped(world: &World) -> impl Fn() -> std::process::Child {
     // Ranks are children of one launcher.
     let parent = rustix::process::getppid().expect("a launcher").as_raw_nonzero();
@@ -177,7 +178,7 @@ fn a_stopped_rank_costs_time_and_not_the_job() {
     });
 }
 
-/// By datagrams, too: a rank that is stopped misses nothing, whether it comes in packets or into its place.
+/// Datagrams to a stopped rank are not lost either, whether they come as packets or into place.
 #[test]
 fn messages_by_datagrams_wait_for_a_stopped_rank() {
     if skipped("messages to a rank that is stopped") {
@@ -189,7 +190,7 @@ fn messages_by_datagrams_wait_for_a_stopped_rank() {
         let message = |number: usize| vec![number as u8; if number % 20 == 19 { 300_000 } else { 700 }];
         let stop = who_is_to_be_stopped(&world);
         if world.rank() == 0 {
-            // So that there are windows open when it stops.
+            // Makes sure that windows are open when the rank stops.
             let mut shell = None;
             let begun = Instant::now();
             let sent: Vec<_> = (0..200)
@@ -253,7 +254,7 @@ fn a_rail_that_loses_everything_is_told_in_time() {
         return eprintln!("skipped: needs two hosts with two rails, and `transom run`");
     }
     let loss = format!("tc qdisc replace dev {LINK} root netem loss 100%");
-    // Ranks join by the hub, which is on the other rail: nobody connects before packets are lost.
+    // Ranks join by the hub, which is on the other rail: no rank connects before packets are lost.
     let mut healing = std::env::var("TRANSOM_RANK").is_ok_and(|rank| rank == "0").then(|| {
         shell(&loss);
         let heals = format!("sleep {}; tc qdisc del dev {LINK} root", SILENCE.as_secs());
@@ -284,7 +285,7 @@ fn a_rail_that_loses_everything_is_told_in_time() {
         println!("<<{error}>>");
         assert_eq!(window.local().get(0).unwrap(), 7);
     }
-    // What is left of the world cannot be used.
+    // The rest of the world cannot be used.
     std::process::exit(0);
 }
 
@@ -313,7 +314,7 @@ impl Drop for Flapping {
     }
 }
 
-/// What an atomic did, and whether what it found is lost with its connection.
+/// Checks the result of an atomic, and returns whether its value was lost with the connection.
 fn executed<R>(what: Result<R, transom::Error>) -> bool {
     match what {
         Ok(_) => false,
@@ -364,7 +365,8 @@ fn connections_that_break_are_made_anew() {
     epoch.unlock().unwrap();
     meet(&world).unwrap();
 
-    // What comes is overwritten once it was seen, and stays so. One lane is in order, and one's own memory needs none.
+    // Each value is overwritten once it was seen, and the new one stays. Operations of one lane are in order, and own
+    // memory needs no order.
     let epoch = data.lock_all().unwrap();
     meet(&world).unwrap();
     let (begun, before, mut lost) = (Instant::now(), pairs(), 0_u64);
@@ -389,7 +391,7 @@ fn connections_that_break_are_made_anew() {
         assert!(came >> 1 == rounds && all() == vec![came; LEN], "round {rounds}: {came}");
         mine.put(0, &[0; LEN]).unwrap();
         if rounds % 50 == 0 {
-            // As long as it takes to break and come back.
+            // The time that the connection takes to break and come back.
             std::thread::sleep(Duration::from_millis(300));
         }
         meet(&world).unwrap();
@@ -434,7 +436,7 @@ fn messages_to_a_rank_that_computes_hold_up_nobody() {
     }
     const TAG: Tag<u64> = Tag::new(1);
     const COMPUTES: Duration = Duration::from_secs(20);
-    // Each peer may send a few unasked: of seven that is more than a rank has buffers at first.
+    // Each peer may send a few messages without credit; seven peers send more than a rank has buffers at first.
     on_verbs(8, "messages_to_a_rank_that_computes_hold_up_nobody", &[("TRANSOM_HYBRID", "off")], |world| {
         let me = world.rank();
         let mut window: Window<u64> = world.allocate(8).unwrap();

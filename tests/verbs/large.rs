@@ -1,6 +1,7 @@
 //! Large puts and gets over the provider for several machines: what is copied, what is registered, and for how long.
 //!
-//! What needs an RDMA device says so and is skipped where there is none; `tests/soft-roce/verbs` runs it where there is.
+//! Tests that need an RDMA device are skipped, with a message, on machines without one. `tests/soft-roce/verbs` runs
+//! them in guests.
 
 use crate::adapter;
 use adapter::*;
@@ -28,7 +29,7 @@ fn large_and_many_at_once() {
         target.flush().unwrap();
         target.get(0, &mut back).unwrap();
         assert_eq!(back, data);
-        // Reads under way that nobody waits for do no harm.
+        // Reads in flight that are dropped or leaked do no harm.
         let mut reads: Vec<_> = (0..20).map(|at| target.rget(at * 100, 5000).unwrap()).collect();
         std::mem::forget(reads.pop());
         drop(reads.pop());
@@ -50,7 +51,8 @@ fn large_and_many_at_once() {
     });
 }
 
-/// What an operation does to counts of this rank: bytes copied, and registrations found, passing, refused, reused, made.
+/// Checks the counts of an operation at this rank: bytes copied, and registrations found, temporary, refused, reused,
+/// made.
 fn costs<R>(verbs: &Verbs, what: &str, expected: [u64; 6], call: impl FnOnce() -> Result<R, transom::Error>) -> R {
     let count = || {
         let all = verbs.registrations();
@@ -104,7 +106,7 @@ fn what_is_large_is_not_copied() {
         let mut again = costs(verbs, "a buffer again", [0, 0, 0, 0, 1, 0], || world.buffer::<u64>(LEN));
         assert_eq!(again[..], vec![0; LEN], "its elements are zero");
         again[0] = 1;
-        // Of an element: it is put in its request, and read to a slot.
+        // Operations on one element: it is put in its request, and read to a slot.
         costs(verbs, "put of 8 bytes", NOTHING, || target.put(0, &again[..1]));
         costs(verbs, "rput of 8 bytes", NOTHING, || target.rput(1, vec![2])?.wait());
         assert_eq!(costs(verbs, "rget of 8 bytes", [8, 0, 0, 0, 0, 0], || target.rget(0, 1)?.wait()), [1]);
@@ -202,8 +204,8 @@ fn any_length_from_any_place() {
     });
 }
 
-/// Large requests in any order, of which nobody waits for some; and memory that the adapter cannot write to, or the system
-/// will perhaps not pin.
+/// Large requests in any order, some of them never waited for. Also memory that the adapter cannot write to, or that
+/// the system may refuse to pin.
 #[test]
 fn large_requests_may_be_dropped_leaked_and_waited_for_in_any_order() {
     if skipped("large transfers") {
@@ -240,7 +242,7 @@ fn large_requests_may_be_dropped_leaked_and_waited_for_in_any_order() {
         for part in [1, 0, 11, 2, 10, 3, 9, 4, 8, 7] {
             assert_eq!(gets[part].take().unwrap().wait().unwrap(), data(part), "part {part}");
         }
-        // What is done at the target in the order of the calls.
+        // Operations at the target run in the order of the calls.
         for round in 0..5u64 {
             let put = target.rput(0, vec![round; EACH]).unwrap();
             let get = target.rget(0, EACH).unwrap();
@@ -262,7 +264,7 @@ fn large_requests_may_be_dropped_leaked_and_waited_for_in_any_order() {
     });
 }
 
-/// A small read of which nobody waits goes as a get does: nothing is registered for it.
+/// A small read that is never waited for goes as a get does: nothing is registered for it.
 #[test]
 fn small_reads_need_no_registration() {
     if skipped("reads") {
@@ -276,7 +278,7 @@ fn small_reads_need_no_registration() {
         let target = epoch.rget(0, 1).unwrap();
         assert_eq!(verbs(&world).registered_bytes(), registered);
         assert_eq!(target.wait().unwrap(), [0]);
-        // By turns, and the best of each, since others use the machine.
+        // The two are timed in turn, and the best times count, because other programs use the machine.
         if world.rank() == 0 {
             let time = |call: &dyn Fn() -> u64| {
                 let begun = Instant::now();
@@ -297,7 +299,8 @@ fn small_reads_need_no_registration() {
     });
 }
 
-/// What a scope starts needs a registration only if it is long, and only as long as the scope lasts, whoever waits.
+/// An operation of a scope needs a registration only if it is long, and only until the scope ends, even if it was
+/// waited for before.
 #[test]
 fn what_is_lent_to_a_scope_is_registered_as_long_as_that_lasts() {
     if skipped("scopes") {

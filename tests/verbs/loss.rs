@@ -1,10 +1,11 @@
-//! What comes back is right where packets are lost: `tests/soft-roce/verbs` starts this on two hosts that lose some.
+//! Results are right where packets are lost: `tests/soft-roce/verbs` starts this test on two hosts with packet loss.
 
 use crate::adapter;
 use adapter::*;
 use transom::{Error, Op, Window};
 
-/// Each rank counts, writes and reads at the other, and knows what it must find: nobody else does there.
+/// Each rank counts, writes and reads at the other rank. It knows the expected values, because no other rank does so
+/// there.
 #[test]
 fn what_comes_back_is_right_where_packets_are_lost() {
     const LEN: usize = 600;

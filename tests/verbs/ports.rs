@@ -1,7 +1,8 @@
-//! Which rails ranks have: what TRANSOM_VERBS_DEVICE names, by device, port and address; else every port that is like the first, as many
-//! as all ranks have. Two addresses of one port are two paths.
+//! Rails of ranks: those that TRANSOM_VERBS_DEVICE names, by device, port and address; otherwise every port that is
+//! similar to the first, as many as all ranks have. Two addresses of one port are two paths.
 //!
-//! It asks for the devices of the guests that `tests/soft-roce/verbs` starts, and is skipped elsewhere, said aloud.
+//! These tests need the devices of the guests that `tests/soft-roce/verbs` starts. They are skipped elsewhere, with a
+//! message.
 
 use crate::adapter;
 use adapter::*;
@@ -9,15 +10,16 @@ use transom::messages::Tag;
 use transom::{Window, World};
 
 const TAG: Tag<u8> = Tag::new(1);
-/// Of those of a test, the one that a process was started for.
+/// The case of a test that a process was started for.
 const CASE: &str = "TEST_CASE";
 
-/// Whether this is no guest of `tests/soft-roce/run` with so many devices, of which is known what is expected here; said aloud.
+/// Returns whether this is no guest of `tests/soft-roce/run` with `devices` devices, whose expected values are known
+/// here. Prints that.
 fn is_no_guest(devices: usize) -> bool {
     let listed = std::fs::read_dir("/sys/class/infiniband").into_iter().flatten().flatten();
     let mut names: Vec<_> = listed.map(|device| device.file_name()).collect();
     names.sort();
-    // By its second address of IPv4.
+    // The guest is recognised by its second IPv4 address.
     let gids = std::fs::read_to_string("/sys/class/infiniband/rxe0/ports/1/gids/2").unwrap_or_default();
     let guest = names.len() >= devices
         && names.iter().enumerate().all(|(at, name)| name.to_str() == Some(&format!("rxe{at}")))
@@ -113,7 +115,7 @@ fn ranks_have_as_many_rails_as_the_one_with_the_fewest() {
         return;
     }
     with(name, [None, Some("rxe0")], |world| assert_eq!(exchange(&world.unwrap()), (1, false)));
-    // What is named is had, or it is an error of both.
+    // Named rails exist at both ranks, or both get an error.
     with(name, [Some("rxe0,rxe1"), Some("rxe0")], |world| {
         let told = world.err().expect("other numbers of rails").to_string();
         assert!(

@@ -1,7 +1,8 @@
-//! What is special about the provider for several machines: connections on demand, atomics by the adapter alone, and what
-//! goes wrong: no library, no device, bad variables, memory that may not be locked, wrong keys, a link that goes down.
+//! Properties of the provider for several machines: connections on demand, and atomics by the adapter alone. Failures:
+//! no library, no device, bad variables, memory that may not be locked, wrong keys, a link that goes down.
 //!
-//! What needs an RDMA device says so and is skipped where there is none; `tests/soft-roce/verbs` runs it where there is.
+//! Tests that need an RDMA device are skipped, with a message, on machines without one. `tests/soft-roce/verbs` runs
+//! them in guests.
 
 use crate::adapter;
 use adapter::*;
@@ -296,7 +297,7 @@ fn no_library() -> PathBuf {
     let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("no-libibverbs-{}", std::process::id()));
     let directory = match std::fs::create_dir_all(&directory) {
         Ok(()) => directory,
-        // Where the build cannot be written to.
+        // The folder of the build is not writable.
         Err(_) => std::env::temp_dir().join(format!("no-libibverbs-{}", std::process::id())),
     };
     std::fs::create_dir_all(&directory).unwrap();
@@ -376,7 +377,7 @@ fn lent_memory_of_neighbours_is_in_order_with_their_words() {
     });
 }
 
-/// What a job does on whatever hosts its ranks are: `tests/soft-roce/verbs` starts it on two.
+/// The operations of a job on any hosts: `tests/soft-roce/verbs` starts it on two.
 #[test]
 fn ranks_of_several_hosts_are_one_job() {
     if skipped("a job on several hosts") {
@@ -446,7 +447,7 @@ fn ranks_of_several_hosts_are_one_job() {
         assert_eq!(of_team.lock_shared(0).unwrap().get_one(0).unwrap(), team.size() as u64);
         let shared = (0..n).filter(|&rank| window.local().of(rank).is_ok()).count();
         let pairs = verbs(&world).queue_pairs();
-        // Where packets are lost a connection may break, and be made anew.
+        // With packet loss a connection may break and be made again.
         let most = if std::env::var_os("TEST_LOSS").is_some() { 2 * n } else { n };
         assert!(pairs.to_others < most && pairs.to_itself == 1, "{pairs:?}: one to each at most");
         println!("rank {me}: {shared} ranks here, {} queue pairs to others", pairs.to_others);

@@ -1,6 +1,7 @@
 //! Several rails: large messages, puts and gets are divided among the devices that TRANSOM_VERBS_DEVICE names.
 //!
-//! What needs two RDMA devices says so and is skipped where there are not; `tests/soft-roce/verbs` runs it where there are.
+//! Tests that need two RDMA devices are skipped, with a message, on machines without them. `tests/soft-roce/verbs`
+//! runs them in guests.
 
 use crate::adapter;
 use adapter::*;
@@ -68,10 +69,10 @@ fn large_messages_are_divided_evenly() {
     divided("large_messages_are_divided_evenly", "stripe=even", |all| all * 49 / 100);
 }
 
-/// Of what is measured only the least is known.
+/// Measured times vary, so the test knows only the smallest part of a rail.
 #[test]
 fn large_messages_are_divided_by_what_the_last_took() {
-    // Where other work has delayed a rail it has its floor, which was seen to be a 71st of the bytes.
+    // A rail that other work has delayed has the smallest part, which was found to be a 71st of the bytes.
     divided("large_messages_are_divided_by_what_the_last_took", "stripe=adaptive", |all| all / 100);
 }
 
@@ -110,7 +111,8 @@ fn what_is_sent_again_and_again_is_registered_once_with_each_rail() {
     });
 }
 
-/// Divided puts and gets of both ranks at once, by each call; a signal, an unlock, a flush tells of all of them.
+/// Divided puts and gets of both ranks at once, by each call. A signal, an unlock or a flush completes all their
+/// parts.
 fn puts_and_gets(world: &World, rounds: u64) {
     const LEN: usize = 3 << 20;
     let (me, other) = (world.rank(), 1 - world.rank());
@@ -128,7 +130,7 @@ fn puts_and_gets(world: &World, rounds: u64) {
             buffer
         };
         let epoch = window.lock_shared(other).unwrap();
-        // Nobody waits for it but the signal behind it.
+        // Only the signal behind the put waits for it.
         match round % 4 {
             0 => drop(epoch.rput(0, mine.clone()).unwrap()),
             1 => std::mem::forget(epoch.rput(0, mine.clone()).unwrap()),
@@ -140,14 +142,14 @@ fn puts_and_gets(world: &World, rounds: u64) {
         let mut came = vec![0; len];
         epoch.local().read_into(0, &mut came).unwrap();
         assert!(came == bytes(other, round, len), "round {round}: a signal came before what was put before it");
-        // What was put last is got, by rails that did not bring it.
+        // A get returns the last put, also by rails that did not bring it.
         let mut back = vec![0; len];
         epoch.get(0, &mut back).unwrap();
         assert!(back == mine, "round {round}: a get");
         assert!(epoch.rget(0, len).unwrap().wait().unwrap() == mine, "round {round}: an rget");
         drop(epoch);
         meet(world).unwrap();
-        // Who has the lock has all that was put under it.
+        // The holder of the lock sees all puts that were made under it.
         let again = bytes(me, round + 100, len);
         let epoch = window.lock_exclusive(other).unwrap();
         drop(epoch.rput(0, again.clone()).unwrap());
@@ -201,14 +203,15 @@ fn large_puts_and_gets_are_divided_evenly() {
     windows_are_divided("large_puts_and_gets_are_divided_evenly", "stripe=even", |all| all * 49 / 100);
 }
 
-/// Of what is measured only the least is known.
+/// Measured times vary, so the test knows only the smallest part of a rail.
 #[test]
 fn large_puts_and_gets_are_divided_by_what_the_last_took() {
     let name = "large_puts_and_gets_are_divided_by_what_the_last_took";
     windows_are_divided(name, "stripe=adaptive", |all| all / 70);
 }
 
-/// A window goes when all have dropped theirs; not before a put that nobody waited for is whole, though one rail is later than the first.
+/// A window is freed when all ranks have dropped theirs. It is not freed before a put that was never waited for is
+/// complete, even if one rail is later than the first.
 #[test]
 fn a_dropped_put_is_whole_before_its_window_goes() {
     const LEN: usize = 4 << 20;
@@ -237,7 +240,7 @@ fn a_dropped_put_is_whole_before_its_window_goes() {
             meet(&world).unwrap();
         }
         assert!(verbs.divided_bytes()[1] - before >= LEN as u64, "they were divided");
-        // Who was refused has no connection any more.
+        // The refused rank has no connection any more.
         let epoch = warm.lock_all().unwrap();
         let there = epoch.target(other).unwrap();
         there.put(0, &vec![9; LEN]).unwrap();

@@ -18,7 +18,7 @@ const ONE: Tag<u64> = Tag::new(1);
 const TWO: Tag<u64> = Tag::new(2);
 const THREAD: (&str, &str) = ("TRANSOM_PROGRESS", "thread");
 
-/// Calls nothing that moves messages until so many others have said that they are done.
+/// Makes no call that moves messages until `others` ranks have reported that they are done.
 fn compute_until_told(window: &Window<u64>, others: usize) {
     let begun = Instant::now();
     while window.local().get(0).unwrap() < others as u64 {
@@ -128,7 +128,7 @@ fn the_thread_ends_with_the_world() {
         names.filter(|name| "transom progress".starts_with(name.trim_end())).count()
     };
     let body = |world: World| {
-        // It names itself.
+        // The thread names itself after it has started.
         while threads() != 1 {
             std::thread::yield_now();
         }
@@ -145,7 +145,7 @@ fn the_thread_ends_with_the_world() {
     }
 }
 
-/// Whether something happened in time.
+/// Returns whether the descriptor was signalled in time.
 fn told(messages: BorrowedFd<'_>) -> bool {
     let most = Timespec::try_from(within(Duration::from_secs(10))).unwrap();
     poll(&mut [PollFd::new(&messages, PollFlags::IN)], Some(&most)).unwrap() == 1
@@ -174,14 +174,14 @@ fn a_descriptor_tells_of_all_that_happens() {
             sleep_until_ended(&world, &mut sent);
             assert_eq!(coming.wait().unwrap()[2], round);
         }
-        // Of a message that nobody has asked for, too.
+        // A message without a receive is signalled, too.
         drop(world.isend(next, TWO, vec![7]));
         while world.peek(before, TWO).unwrap().is_none() {
             world.arm().unwrap();
             assert!(world.peek(before, TWO).unwrap().is_some() || told(world.event_fd().unwrap()));
         }
         assert_eq!(world.recv(before, TWO).unwrap().0, [7]);
-        // Nothing is told twice, nor what was before.
+        // Nothing is signalled twice, nor signalled for earlier messages.
         world.barrier().unwrap();
         std::thread::sleep(Duration::from_millis(20));
         world.progress().unwrap();
@@ -281,7 +281,7 @@ impl Wake for Parked {
     }
 }
 
-/// What came, and after how many polls.
+/// The output of the future, and the number of polls.
 fn run_by_another<F: Future>(future: F) -> (F::Output, usize) {
     let mut future = pin!(future);
     let waker = Waker::from(Arc::new(Parked(std::thread::current())));

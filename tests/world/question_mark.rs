@@ -164,7 +164,7 @@ fn every_call_takes_a_question_mark() {
     });
 }
 
-/// Of messages, collectives and starting: windows' errors name the window and what it was.
+/// Errors of messages, collectives and starting. Errors of windows name the window and the operation themselves.
 #[test]
 fn what_a_main_prints_has_the_line_of_the_call() {
     fn sends(world: &World) -> Result<(), transom::Error> {

@@ -112,7 +112,7 @@ fn a_team_misses_its_own_members_only() {
     });
 }
 
-/// Whatever the others call, and whether they have called anything in this team before.
+/// The error comes whatever the others call, and whether or not they have called a collective in this team before.
 #[test]
 fn who_has_left_a_team_is_missed_by_every_collective() {
     for variables in ranks::each(&[&[][..], ranks::BY_MESSAGES]) {
@@ -124,10 +124,10 @@ fn who_has_left_a_team_is_missed_by_every_collective() {
                 }
                 if world.rank() == 1 {
                     drop(team);
-                    // It has called no collective of any other.
+                    // The rank has called no collective in any other team.
                     (1..world.size()).for_each(|_| drop(world.recv(Source::Any, TOLD).unwrap()));
                 } else {
-                    // Who has nothing to wait for learns of it in the next.
+                    // A rank whose call waits for no other gets the error from the next call.
                     let error = team.broadcast_one(1, 5).and_then(|_| team.all_gather(&[1])).unwrap_err();
                     assert!(matches!(error, messages::Error::PeerLeft { rank: 1 }), "{error}");
                     world.send(1, TOLD, &[]).unwrap();

@@ -96,7 +96,7 @@ fn lists_that_cannot_be_are_told_at_once() {
     });
 }
 
-/// Those whose lists differ learn of the death too, though the one that they wait for lives, and has gone on.
+/// Ranks with different lists learn of the death too, although the rank that they wait for lives, and has gone on.
 #[test]
 fn who_is_left_makes_a_team_without_the_dead() {
     for size in [2, 3, 4, 8] {
@@ -125,7 +125,7 @@ fn who_is_left_makes_a_team_without_the_dead() {
             assert!(begun.elapsed() < within(IN_TIME), "it took {:?}", begun.elapsed());
             is_a_world(&team, &living, me);
             is_a_world(&team.split(Some(0), 0).unwrap().expect("a colour was named"), &living, me);
-            // What goes by the world still does not.
+            // Calls of the world still fail.
             assert_eq!(world.split(Some(0), 0).err().expect("one is dead").lost_rank(), Some(VICTIM));
             is_a_world(&team, &living, me);
         });
@@ -134,7 +134,7 @@ fn who_is_left_makes_a_team_without_the_dead() {
     }
 }
 
-/// It dies in the call, or has left before.
+/// The rank dies in the call, or has left before.
 #[test]
 fn who_is_listed_and_does_not_come_is_named() {
     for (size, leaves) in [(2, false), (3, false), (5, false), (3, true)] {
@@ -152,14 +152,14 @@ fn who_is_listed_and_does_not_come_is_named() {
             if !leaves {
                 world.send(VICTIM, OVER, &[7]).unwrap();
             }
-            // It would be the first, or the last.
+            // The dead rank is the first of the list, or the last.
             let mut list: Vec<Rank> = (0..world.size()).collect();
             list.swap(0, VICTIM);
             for list in [list.clone(), list.into_iter().rev().collect()] {
                 let error = world.team(&list).err().expect("one of them does not come");
                 assert_eq!(error.lost_rank(), Some(VICTIM), "{error}");
             }
-            // Who goes on is not missed by the others.
+            // A rank that goes on to another team is not missed by the others.
             let living: Vec<Rank> = (0..world.size()).filter(|&rank| rank != VICTIM).collect();
             world.team(&living).unwrap().barrier().unwrap();
         });

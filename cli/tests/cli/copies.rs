@@ -17,7 +17,7 @@ const MARK: &str = "RUST_TEST_MARK";
 /// In place of `ssh`: runs what it is given on this machine, in an empty environment.
 const SSH: &str = "#!/bin/sh\ncd / && exec env -i RUST_TEST_MARK=\"$RUST_TEST_MARK\" PATH=/usr/bin:/bin sh -c \"$2\"\n";
 
-/// What this process is to do, if it is a copy.
+/// The role of this process, if it is a copy.
 pub fn role() -> Option<String> {
     std::env::var(ROLE).ok()
 }
@@ -39,7 +39,7 @@ pub fn ssh() -> tempfile::TempPath {
     script.into_temp_path()
 }
 
-/// How a command ended.
+/// The outcome of a command.
 #[derive(Debug)]
 pub struct Ended {
     pub code: Option<i32>,

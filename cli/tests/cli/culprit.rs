@@ -189,7 +189,7 @@ const EXIT: c_long = 60;
 #[cfg(not(target_arch = "x86_64"))]
 const EXIT: c_long = 93;
 
-/// The kernel lets nobody reach the memory of a process without its main thread.
+/// The kernel refuses access to the memory of a process without its main thread.
 #[test]
 fn rank_without_its_main_thread_is_named() {
     let outcome = outcome_of(3, "rank_without_its_main_thread_is_named", |world| {

@@ -40,7 +40,7 @@ impl Call {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// Waits until so many ranks have said that they are ready.
+    /// Waits until `ranks` ranks have reported that they are ready.
     fn ready(&mut self, ranks: usize) {
         let mut lines = BufReader::new(self.child.stdout.as_mut().unwrap()).lines();
         (0..ranks).for_each(|_| assert_eq!(lines.next().unwrap().unwrap(), "ready"));
@@ -105,7 +105,7 @@ fn run(args: &[&str]) -> Ended {
     Call::start(&mut command(&args)).end()
 }
 
-/// Runs a shell script on so many ranks.
+/// Runs a shell script on `ranks` ranks.
 fn script(ranks: &str, script: &str) -> Ended {
     run(&["-n", ranks, "--grace", "0.2", "sh", "-c", script])
 }
@@ -121,7 +121,7 @@ fn a_job_that_ends_well() {
     let ended = script("3", "echo $TRANSOM_RANK of $TRANSOM_SIZE");
     assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""));
     assert_eq!(lines(&ended.stdout), [b"0 of 3\n", b"1 of 3\n", b"2 of 3\n"]);
-    // What stands behind the program is the program's, options too.
+    // Arguments behind the program are the program's, options too.
     for ranks in ["-n2", "-n=2", "--ranks=2"] {
         let ended = run(&[ranks, "echo", "-n", "x", "--tag", "--", "-y"]);
         assert_eq!((ended.code, ended.stdout.as_slice()), (Some(0), &b"x --tag -- -y\nx --tag -- -y\n"[..]));
@@ -142,7 +142,7 @@ fn the_first_failure_is_named_and_the_others_end() {
     assert!(ended.took < Duration::from_secs(5), "{:?}", ended.took);
 }
 
-/// One that exits may have noticed the death of one that was killed; the other way round it cannot be.
+/// A rank that exits may have noticed the death of a killed one; the reverse is impossible.
 #[test]
 fn of_two_that_end_at_once_the_killed_one_is_the_cause() {
     let both = "echo ready; sleep 0.7; [ $TRANSOM_RANK = 1 ] && kill -KILL $$; exit 3";
@@ -185,7 +185,7 @@ fn survivors_have_their_grace_and_no_more_than_they_need() {
     let ended = run(&["-n", "2", "--grace", "20", "sh", "-c", survivor]);
     assert_eq!((ended.code, ended.stdout.as_slice()), (Some(7), b"rank 0 is gone\n".as_slice()));
     assert!(ended.took < Duration::from_secs(10), "{:?}", ended.took);
-    // By the variable too, and then SIGTERM.
+    // The variable sets the grace too; SIGTERM follows it.
     let polite = "[ $TRANSOM_RANK = 0 ] && exit 7; trap 'echo told; exit 0' TERM; while :; do sleep 0.05; done";
     let ended = Call::start(command(&["run", "-n", "2", "sh", "-c", polite]).env("TRANSOM_GRACE", "0.3")).end();
     assert_eq!((ended.code, ended.stdout.as_slice()), (Some(7), b"told\n".as_slice()));
@@ -284,7 +284,7 @@ fn lines_stay_whole() {
     assert_eq!(lines.len(), 4 * 2000);
     for line in lines {
         let text = line.strip_suffix(b"\n").expect("a whole line");
-        // Those of stderr have the tag of the rank whose letter they are of.
+        // Lines of stderr have the tag of the rank that wrote their letter.
         let rank = text.last().unwrap() - 0o140;
         let text = text.strip_prefix(format!("[{rank}] ").as_bytes()).unwrap_or(text);
         assert!(text.iter().all(|byte| *byte == text[0]), "mixed: {:?}", String::from_utf8_lossy(&text[..80]));
@@ -330,11 +330,11 @@ fn lines_of_stderr_are_tagged_unless_it_is_said_otherwise() {
     let alone = |args: &[&str]| run(&[&["-n", "1"], args, &["sh", "-c", speak]].concat());
     assert_eq!(alone(&[]).stderr, "err\nmore\n");
     assert_eq!(alone(&["--tag=stderr"]).stderr, "[0] err\n[0] more\n");
-    // What is captured is by rank as it is.
+    // Captured output is stored by rank, unchanged.
     let launch = Launch::new("sh", 2).args(["-c", speak]).capture(true);
     assert_eq!(launch.run().unwrap().output(1), b"out\nerr\nmore\n");
     assert_eq!(launch.tag(Tag::Stderr).run().unwrap().output(1), b"out\n[1] err\n[1] more\n");
-    // What is said wrongly.
+    // Invalid values.
     let ended = run(&["-n", "2", "--tag=both", "true"]);
     assert!(ended.code == Some(2) && ended.stderr.contains("possible values: all, stderr, none"), "{}", ended.stderr);
     let ended = Call::start(command(&["run", "-n", "2", "true"]).env("TRANSOM_TAG", "both")).end();
@@ -410,7 +410,7 @@ fn a_reader_that_sleeps_does_not_keep_the_launcher_from_ending() {
     drop(unread);
 }
 
-/// What ranks start and leave becomes the launcher's to reap.
+/// Orphans of ranks become children of the launcher, which reaps them.
 #[test]
 fn what_ends_behind_a_rank_leaves_no_zombies() {
     let script = "i=0; while [ $i -lt 60 ]; do sh -c 'true &'; i=$((i + 1)); done; sleep 0.5; echo;

@@ -1,5 +1,5 @@
-//! How a job ends whose ranks exit with status 0 before they leave it: the others are told that the rank died, and the
-//! launcher says which rank made them fail. If no rank fails, the job has succeeded.
+//! Ends of a job whose ranks exit with status 0 before they leave it. The other ranks learn that the rank died, and
+//! the launcher names the rank that made them fail. If no rank fails, the job has succeeded.
 
 use crate::copies::{Ended, copy, role, run, ssh};
 use std::process::Command;
@@ -16,7 +16,7 @@ fn job(name: &str, ranks: &str, hosts: &[&str]) -> Ended {
 const HERE: &[&str] = &[];
 const ON_A_HOST: &[&str] = &["--hosts", "a"];
 
-/// What the launcher itself says.
+/// Lines of the launcher itself.
 fn said(ended: &Ended) -> Vec<&str> {
     ended.stderr.lines().filter(|line| line.starts_with("transom: ")).collect()
 }

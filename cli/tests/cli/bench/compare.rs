@@ -1,4 +1,4 @@
-//! What `transom bench compare` makes of other libraries, played by scripts.
+//! Comparisons of `transom bench compare` with other libraries, which scripts imitate.
 
 use super::command::{cores, json, succeeds, texts, transom};
 use rustix::process::{Pid, Signal, kill_process};
@@ -77,7 +77,7 @@ fn other_libraries_are_compared_and_what_is_wrong_with_them_is_told() {
     let compared = all["rows"]["compared"].as_array().unwrap();
     let [row] = &compared[..] else { panic!("{compared:?}") };
     assert!(row["peer"] == "Open MPI 9.1" && row["pairs"] == 2 && row["measurement"] == "startup", "{row}");
-    // Who goes first changes.
+    // The two libraries go first in turn.
     let first: Vec<_> =
         row["each"].as_array().unwrap().iter().map(|each| each["ours_first"].as_bool().unwrap()).collect();
     assert_eq!(first, [true, false], "{row}");
@@ -131,7 +131,7 @@ fn ranks_and_sizes_may_be_asked_for() {
     assert!(texts(&few).1.contains("overlap takes 2 ranks or more, not 1; use --ranks 2"), "{few:?}");
 }
 
-/// Where compilers are started is another directory.
+/// Compilers are started in another directory.
 #[test]
 fn a_library_may_be_named_from_here() {
     let dir = TempDir::new().unwrap();
@@ -142,7 +142,8 @@ fn a_library_may_be_named_from_here() {
     assert!(out.lines().any(|line| line.starts_with("startup ") && line.contains("Open MPI 9.1")), "{out}");
 }
 
-/// Whose block operation is slower or faster than ours is not compared in LU: that would be compilers.
+/// LU is not compared with a library whose block operation is slower or faster than ours: that would compare
+/// compilers.
 #[test]
 fn lu_is_not_compared_where_its_kernels_differ() {
     let dir = TempDir::new().unwrap();
@@ -240,7 +241,7 @@ fn what_is_no_mpi_is_refused() {
 
 #[test]
 fn a_signal_ends_the_job_that_runs_and_leaves_nothing() {
-    // By nohup, whoever runs this ignores SIGHUP, and so do those it starts.
+    // Under nohup, the caller of this test ignores SIGHUP, and so do its children.
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap().trim();
     let hang_up = u64::from_str_radix(ignored, 16).unwrap() & 1 == 0;
@@ -271,6 +272,6 @@ fn ended_by(signal: Signal) {
     assert_eq!(child.wait().unwrap().code(), Some(128 + signal.as_raw()));
     assert_eq!(fs::read_dir(&temporary).unwrap().count(), 0);
     let status = PathBuf::from(format!("/proc/{}/status", fs::read_to_string(mark).unwrap().trim()));
-    // Gone, or dead and not yet waited for by whoever inherited it.
+    // The process is gone, or dead and not yet reaped by its new parent.
     wait("its job lives on", &|| fs::read_to_string(&status).map_or(true, |text| text.contains("State:\tZ")));
 }

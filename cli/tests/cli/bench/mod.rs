@@ -123,8 +123,8 @@ const SWEEPS: [Sweep; 8] = [
 const COLLECTIVES: [&str; 6] = ["broadcast", "reduce", "all_reduce", "scan", "all_gather", "all_to_all"];
 const SYNCS: [&str; 7] = ["lock", "lock_exclusive", "lock_all", "flush", "flush_local", "fence", "pscw"];
 
-/// What there is to be measured by a row, of which there may be several in different modes: `put flush 8 B 2 ranks`, with
-/// its configuration behind that, if it has one.
+/// The measurement of a row, of which there may be several in different modes: `put flush 8 B 2 ranks`, followed by
+/// its configuration if it has one.
 fn measured(rows: &[Value]) -> BTreeSet<String> {
     let of = |row: &Value| {
         let text = |name: &str| row[name].as_str().unwrap().to_owned();
@@ -254,7 +254,7 @@ fn everything_is_measured_and_every_figure_stands_beside_its_limit() {
         let number = |name: &str| row[name].as_f64().unwrap_or_else(|| panic!("{name} of {row}"));
         assert!(number("atomic_ns") > 0.0 && number("copy_ns") > 0.0 && row["limit_wrong"] == false, "{row}");
         assert!(!row["figures"].as_object().unwrap().is_empty(), "{row}");
-        // How the cores were to each other before and after each job.
+        // Distances of the cores before and after each job.
         let jobs = number("jobs") as usize;
         let pairs = |name: &str| {
             let pairs = row[name].as_array().unwrap().iter();
@@ -319,7 +319,8 @@ fn more_ranks_than_cores_are_measured_too() {
     assert_eq!(none >= 3, cores().len() < 8, "contended, barrier, put by fence:\n{out}");
 }
 
-/// What is asked for is what a job has, and the first of several is what the others stand beside.
+/// A job has the configuration that was asked for, and the first of several is the one that the others are compared
+/// with.
 #[test]
 fn messages_are_measured_in_each_configuration_that_is_asked_for() {
     let dir = TempDir::new().unwrap();
@@ -443,7 +444,7 @@ fn what_was_measured_before_a_job_fails_is_written_and_else_nothing() {
         let output = too_many_ranks(&format!("startup --rounds 1 --ranks {ranks} {files}")).output().unwrap();
         let (_, err) = texts(&output);
         assert_eq!(output.status.code(), Some(1), "{err}");
-        // How many more than three to each rank depends on what is open here already.
+        // The number of descriptors beyond three per rank depends on those that are open here already.
         assert!(
             err.contains("a launcher of 1000 ranks needs 3") && err.contains("open files, and 100 is the limit"),
             "{err}"
@@ -478,7 +479,8 @@ fn what_cannot_be_written_is_named() {
     assert!(output.status.code() == Some(1) && err.contains("transom: `/dev/full`: No space left"), "{err}");
 }
 
-/// What a user sets for programs is neither in what is read of jobs, nor, if it is said so, in what they are.
+/// The report has the variables that the user set for programs. They do not change what is read from jobs, and a job
+/// that is to run without them does not get them.
 #[test]
 fn variables_of_the_user_are_told_and_change_no_job_that_is_to_be_without() {
     let dir = TempDir::new().unwrap();
@@ -523,7 +525,7 @@ fn a_reader_that_goes_away_ends_it_quietly() {
         let mut err = String::new();
         child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
         assert!(child.wait().unwrap().success(), "{args}: {err}");
-        // What is said of the machine and the build is no error.
+        // Warnings about the machine and the build are no errors.
         let expected = |line: &str| line.contains("busy") || line.contains("debug build");
         assert!(err.lines().all(expected), "{args}: {err}");
     }

@@ -121,7 +121,7 @@ fn say(text: &str) {
 }
 
 impl Mpi {
-    /// As the twins' README has it.
+    /// The build follows the README of the MPI programs.
     fn build(&self, dir: &TempDir) -> PathBuf {
         let twin = dir.path().join("twin");
         let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/bench/mpi_reference");
@@ -206,7 +206,7 @@ fn every_twin_moves_the_right_data_with_each_mpi_that_is_here() {
     }
 }
 
-/// As users do, who have it in PATH.
+/// Users have the MPI in PATH.
 #[test]
 fn each_mpi_that_is_here_is_found_built_with_and_compared() {
     let peers = installed().len();

@@ -19,7 +19,7 @@ const LIMIT: Duration = Duration::from_secs(90);
 /// Set for a copy: what it is to do.
 const ROLE: &str = "TEST_ROLE";
 
-/// Of two launchers, how each is called.
+/// The MPI of a launcher: the two differ in how they are called.
 #[derive(Clone, Copy, PartialEq)]
 enum Mpi {
     Open,
@@ -108,7 +108,7 @@ fn shown(output: &Output) -> String {
 /// The lines that ranks print, which begin with this word.
 fn said(output: &Output, word: &str) -> Vec<String> {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    // What the test harness prints may stand before it on its line.
+    // Output of the test harness may precede it on its line.
     let lines = text.lines().filter_map(|line| line.find(word).map(|at| line[at..].to_owned()));
     lines.collect()
 }
@@ -117,7 +117,7 @@ fn role() -> Option<String> {
     std::env::var(ROLE).ok()
 }
 
-/// What every rank does to show that all are one job.
+/// Work of every rank, which shows that all are one job.
 fn work(world: &World) {
     let mut window = world.allocate::<u64>(1).unwrap();
     for rank in 0..world.size() {
@@ -126,7 +126,7 @@ fn work(world: &World) {
     window.fence().unwrap();
     let sum = (1..=world.size() as u64).sum::<u64>();
     assert_eq!(window.local().get(0).unwrap(), sum);
-    // In one write, so that lines stay whole whoever passes them on.
+    // One write, so that lines stay complete through every launcher.
     let line = format!("joined as {} of {}\n", world.rank(), world.size());
     std::io::stdout().write_all(line.as_bytes()).unwrap();
 }
@@ -229,7 +229,7 @@ fn leftovers_of_other_launchers_are_told() {
     }
 }
 
-/// It inherits the variables of the rank, and must not speak to the launcher in its name.
+/// The child inherits the variables of the rank, and must not talk to the launcher in the rank's name.
 #[test]
 fn what_a_rank_of_mpich_starts_is_told_what_to_remove() {
     let name = "what_a_rank_of_mpich_starts_is_told_what_to_remove";
@@ -282,7 +282,7 @@ fn info_tells_what_started_it() {
     assert!(said(&output, "started by").concat().contains("none"), "{}", shown(&output));
 }
 
-/// mpirun ends all others when a rank dies, unless it is told not to: MPICH's can be.
+/// mpirun ends all other ranks when one dies, unless an option forbids it: MPICH's has one.
 #[test]
 fn survivors_of_a_death_are_told() {
     let name = "survivors_of_a_death_are_told";
@@ -321,7 +321,7 @@ fn ranks_on_several_hosts_are_told_so() {
         let told = said(&output, "told:");
         assert_eq!(told.len(), 4, "{}", shown(&output));
         let who_is_where = |told: &&String| told.contains("one (ranks 0, 1), two (ranks 2, 3)");
-        // Where RDMA can be tried, a rank that cannot use it says so; the others may hear of that first.
+        // Where RDMA can be tried, a rank that cannot use it reports that; the others may learn of that first.
         let least = if cfg!(feature = "verbs") { 1 } else { 4 };
         assert!(told.iter().filter(who_is_where).count() >= least, "{}", shown(&output));
     }

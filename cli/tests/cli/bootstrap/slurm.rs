@@ -24,7 +24,7 @@ impl Slurm {
         for part in ["", "munge", "state", "spool"] {
             std::fs::create_dir_all(slurm.folder.join(part)).unwrap();
         }
-        // munged demands that nobody else can write where its socket is, and that all can go there.
+        // munged requires that only its user can write where its socket is, and that all users can enter there.
         for part in ["", "munge"] {
             std::fs::set_permissions(slurm.folder.join(part), PermissionsExt::from_mode(0o755)).unwrap();
         }

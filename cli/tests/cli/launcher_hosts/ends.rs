@@ -1,4 +1,5 @@
-//! How a job on hosts ends: ranks that fail, signals, hosts that cannot be reached or say what they should not, readers that are late.
+//! Ends of a job on hosts: failing ranks, signals, hosts that cannot be reached or send malformed records, slow
+//! readers.
 
 use super::*;
 use std::os::unix::fs::MetadataExt;
@@ -36,7 +37,7 @@ fn the_end_of_the_launcher_ends_all() {
         call.signal(signal);
         assert_eq!(call.end().code, Some(128 + signal.as_raw()));
     }
-    // Whatever its end.
+    // A launcher that is killed ends its ranks, too.
     let mut call = Call::start(&["a,b", "-n", "3", "sh", "-c", DEAF]);
     call.ready(3);
     call.signal(Signal::KILL);
@@ -80,7 +81,7 @@ fn a_reader_that_sleeps_does_not_keep_the_launcher_from_ending() {
     }
 }
 
-/// Of a host that says what it should not as its connection is lost, while its ranks run.
+/// A host sends a malformed record as its connection is lost, while its ranks run.
 #[test]
 fn what_is_no_record_ends_the_ranks_of_its_host() {
     let folder = TempDir::new().unwrap();
@@ -200,7 +201,7 @@ fn hosts_that_cannot_be_reached_are_named() {
 
 #[test]
 fn a_signal_ends_it_while_hosts_are_reached() {
-    // One that does not answer, and one that does and then reads nothing of much.
+    // One host does not answer. The other answers, and then reads none of much output.
     for (host, signal, much) in
         [("silent", Signal::TERM, 1), ("silent", Signal::INT, 1), ("full", Signal::TERM, 100_000)]
     {

@@ -87,7 +87,7 @@ impl Call {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// Waits until so many ranks have said that they are ready.
+    /// Waits until `ranks` ranks have reported that they are ready.
     fn ready(&mut self, ranks: usize) {
         let mut lines = BufReader::new(self.child.stdout.as_mut().unwrap()).lines();
         (0..ranks).for_each(|_| assert_eq!(lines.next().unwrap().unwrap(), "ready"));
@@ -127,7 +127,7 @@ impl Call {
 #[derive(Debug)]
 struct Ended {
     code: Option<i32>,
-    /// Of stdout, sorted.
+    /// Lines of stdout, sorted.
     lines: Vec<String>,
     stderr: String,
 }
@@ -210,7 +210,7 @@ fn a_host_is_asked_once() {
     assert_eq!(calls, ["a", "b"]);
 }
 
-/// Nobody waits for a login that writes, nor for a host that does not answer when the job has failed.
+/// The launcher does not wait for a login that writes, nor for a host that does not answer after the job has failed.
 #[test]
 fn no_host_is_waited_for_in_vain() {
     let begun = Instant::now();
@@ -357,7 +357,7 @@ fn more_ranks_than_there_can_be_are_refused() {
     }
 }
 
-/// What every rank does to show that all are one job.
+/// Work of every rank, which shows that all are one job.
 fn work() {
     let world = transom::init().unwrap();
     let mut window = world.allocate::<u64>(1).unwrap();
@@ -500,7 +500,8 @@ fn the_real_ssh() {
     call.ready(2);
     call.signal(Signal::KILL);
     call.end(); // and nothing is left
-    // By the default, of a user whose connections are shared: the job makes none that others would share and lose with it.
+    // The default with a user whose ssh connections are shared: the job makes no connection that others would share
+    // and lose with it.
     let config = format!(
         "ControlMaster auto\nControlPersist yes\nControlPath {0}/control\nStrictHostKeyChecking no\n\
          UserKnownHostsFile /dev/null\nLogLevel ERROR\nIdentitiesOnly yes\nIdentityFile {0}/my_key\nPort {port}\n",
