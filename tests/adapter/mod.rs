@@ -37,7 +37,7 @@ pub fn on_verbs(size: usize, name: &str, variables: &[(&str, &str)], body: impl 
     }
 }
 
-/// Runs `body` in processes, as ranks that have not joined yet; what became of them, for the one that starts them.
+/// Runs `body` in processes, as ranks that have not joined yet. Returns the outcome in the process that starts them.
 #[track_caller]
 pub fn run(size: usize, name: &str, variables: &[(&str, &str)], body: impl Fn()) -> Option<Outcome> {
     if std::env::var_os(ROLE).is_some() {
@@ -94,7 +94,7 @@ pub fn shell(command: &str) {
     assert!(ran.as_ref().is_ok_and(|status| status.success()), "{command}: {ran:?}");
 }
 
-/// Returns when all ranks are here, by the job's own exchange: no adapter is used for that.
+/// Returns when all ranks are here. It uses the job's own exchange, and no adapter.
 pub fn meet(world: &World) -> Result<(), Error> {
     Ok(transom::windows::Exchange::barrier(world.provider())?)
 }

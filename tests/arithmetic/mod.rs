@@ -3,11 +3,11 @@
 
 use transom::Op;
 
-/// The operations that mean something on floats.
+/// Operations that are defined on floats.
 const ON_FLOATS: [Op; 6] = [Op::Sum, Op::Prod, Op::Min, Op::Max, Op::Replace, Op::NoOp];
 
 pub trait Model: Copy {
-    /// The operations that mean something on such elements.
+    /// Operations that are defined on this element type.
     #[allow(dead_code, reason = "each test file uses what it needs")]
     const OPERATIONS: &'static [Op];
     #[allow(dead_code, reason = "each test file uses what it needs")]

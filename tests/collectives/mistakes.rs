@@ -1,4 +1,4 @@
-//! Collectives that ranks call differently, or wrongly, and operations that panic: errors on every rank, within seconds.
+//! Mismatched or wrong collective calls, and operations that panic: errors on every rank, within seconds.
 
 use crate::ranks;
 use ranks::on;
@@ -16,7 +16,7 @@ fn mismatch(
     mismatch_that_says(name, "", one, other);
 }
 
-/// Each rank fails, and soon; and every later call.
+/// Each rank fails within seconds, and so does every later call.
 fn mismatch_that_says(
     name: &str,
     says: &str,
@@ -38,7 +38,7 @@ fn mismatch_that_says(
         assert!(begun.elapsed() < ranks::within(Duration::from_secs(6)), "{:?}", begun.elapsed());
         let again = world.all_reduce_one(1, Op::Sum).unwrap_err();
         assert!(matches!(again, Error::Mismatch { .. }), "{again}");
-        // All have their error before one leaves.
+        // No rank leaves before all have their error.
         (0..world.size()).for_each(|rank| world.send(rank, Tag::new(1), &[1_u8]).unwrap());
         (0..world.size()).for_each(|_| drop(world.recv(Source::Any, Tag::<u8>::new(1)).unwrap()));
     };
@@ -115,7 +115,7 @@ impl<const COMMUTES: bool> Reduction<u64> for Own<COMMUTES> {
     }
 }
 
-/// Long data is folded in another order then.
+/// Long data is reduced in another order.
 #[test]
 fn whether_an_operation_commutes_is_told() {
     mismatch(
@@ -195,7 +195,8 @@ fn sections_of_other_lengths_are_told() {
     mismatch("sections_of_other_lengths_are_told", of(1), of(2));
 }
 
-/// A block of no elements at one rank, and of some at another: by all calls whose lengths only two ranks know, or that are given a list.
+/// A block of no elements at one rank, and of some at another, in all calls whose lengths only two ranks know, or that
+/// take a list.
 #[test]
 fn elements_that_only_one_side_knows_of_are_told() {
     type Call = fn(&World, bool) -> Result<(), Error>;
@@ -258,13 +259,13 @@ fn elements_that_only_one_side_knows_of_are_told() {
                 "{name}: {text}"
             );
             assert!(begun.elapsed() < ranks::within(Duration::from_secs(6)), "{name}: {:?}", begun.elapsed());
-            // All have their error before one leaves.
+            // No rank leaves before all have their error.
             world.barrier().unwrap();
         }
     });
 }
 
-/// Though all call the same.
+/// All ranks make the same call, under different rules.
 #[test]
 fn other_rules_are_told() {
     on(&[2, 3, 5], "other_rules_are_told", |world| {
@@ -308,7 +309,7 @@ fn a_call_and_its_started_form_are_told() {
     );
 }
 
-/// Each is the root, and sends more than goes before anybody receives it.
+/// Each rank is the root, and sends more than it can send before a receive.
 #[test]
 fn who_waits_for_its_sends_alone_is_told() {
     let call = |w: &World| w.ibroadcast(w.rank(), vec![0_u8; 1 << 20]).wait().map(drop).map_err(Error::from);
@@ -331,7 +332,7 @@ fn a_last_call_that_differed_is_told_by_a_barrier() {
     });
 }
 
-/// More calls than are remembered.
+/// More calls than the library remembers.
 #[test]
 fn a_call_that_differed_long_ago_is_told() {
     const TOLD: Tag<u8> = Tag::new(2);
@@ -352,7 +353,7 @@ fn a_call_that_differed_long_ago_is_told() {
     });
 }
 
-/// Rank 0 does away with its team, and lives on; each other rank fails in it, and soon.
+/// Rank 0 drops its team, and lives on; each other rank gets an error in the team within seconds.
 fn left_by_rank_0(
     name: &str,
     leaves: impl Fn(World) + Sync,
@@ -386,7 +387,7 @@ fn a_call_that_differed_by_who_has_left_is_told() {
     );
 }
 
-/// No collective was called in the team; and the panic is caught.
+/// No collective was called in the team, and the panic is caught.
 #[test]
 fn who_left_a_team_by_a_panic_is_not_waited_for() {
     let panics = |team: World| {
@@ -411,7 +412,7 @@ fn a_started_call_of_long_ago_may_still_end() {
     on(&[3], "a_started_call_of_long_ago_may_still_end", |world| {
         world.barrier().unwrap();
         if world.rank() == 2 {
-            // The others wait for this one meanwhile, and ask each other.
+            // The other ranks wait for this one meanwhile, and ask each other.
             std::thread::sleep(Duration::from_secs(3));
         }
         let sum = world.iall_reduce(vec![world.rank() as u64; 3], Op::Sum);
@@ -458,7 +459,7 @@ fn calls_that_are_wrong_by_themselves_are_refused() {
             let error = world.iscatter_v::<u8>(other, None, usize::MAX).wait().map(drop).map_err(Error::from);
             misuse(error, "there is no memory");
         }
-        // All ranks refused as many: they go on.
+        // All ranks refused the same number of calls: the team goes on.
         assert_eq!(world.all_reduce_one(1, Op::Sum).unwrap(), n);
     });
 }
@@ -488,7 +489,7 @@ fn an_operation_that_panics_is_told_to_all() {
             let error = team.iall_reduce(vec![value], refuses).wait().unwrap_err().error;
             assert!(matches!(error, Error::OperatorPanicked { .. }), "{error}");
         }
-        // The world has collectives still.
+        // Collectives of the world still work.
         assert_eq!(world.all_reduce_one(1, Op::Sum).unwrap(), n);
     });
 }

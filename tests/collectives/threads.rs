@@ -85,7 +85,7 @@ fn threads_ordered_by_a_mutex_have_right_results() {
     });
 }
 
-/// One thread after the other, each call of which is over before the next: also blocking ones.
+/// One thread after the other; each call has returned before the next. Also blocking calls.
 #[test]
 fn threads_that_take_turns_have_right_results() {
     on(&[1, 2, 3], "threads_that_take_turns_have_right_results", |world| {

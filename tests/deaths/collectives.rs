@@ -1,4 +1,5 @@
-//! Ranks that die in collectives: every other rank gets an error that names them, within a second, then and in each later call.
+//! Ranks that die in collectives: every other rank gets an error that names them, within a second, in this and in each
+//! later call.
 
 use crate::ranks;
 use ranks::{IN_TIME, VICTIM, die, fails_in_time};
@@ -8,7 +9,7 @@ use transom::{Op, Status, World};
 
 const READY: Tag<u8> = Tag::new(2);
 
-/// All others call, and the victim does not: straight through memory that they share, and by messages.
+/// All other ranks call, and the victim does not: straight through shared memory, and by messages.
 fn with_a_death(name: &str, call: impl Fn(&World) -> Result<(), Error>) {
     let body = |world: World| {
         world.all_reduce_one(1, Op::Sum).unwrap();
@@ -22,7 +23,7 @@ fn with_a_death(name: &str, call: impl Fn(&World) -> Result<(), Error>) {
         fails_in_time("the call", || call(&world).and_then(|()| world.all_reduce_one(1, Op::Sum)));
         fails_in_time("a later call", || world.broadcast_one(0, 1));
         fails_in_time("one that is started", || Ok(world.iall_gather(vec![1]).wait()?));
-        // The living have messages still.
+        // Messages among the living still work.
         let living: Vec<usize> = (0..world.size()).filter(|rank| *rank != VICTIM).collect();
         living.iter().for_each(|to| world.send(*to, READY, &[1]).unwrap());
         living.iter().for_each(|from| drop(world.recv(*from, READY).unwrap()));
@@ -73,7 +74,7 @@ fn who_has_started_some_is_told() {
     });
 }
 
-/// The victim has done a part of it.
+/// The victim has done a part of the call.
 #[test]
 fn who_is_in_the_middle_is_told() {
     let name = "who_is_in_the_middle_is_told";
@@ -98,7 +99,7 @@ fn who_is_in_the_middle_is_told() {
     }
 }
 
-/// One leaves where others call: an error as well.
+/// A rank leaves while others call: an error as well.
 #[test]
 fn who_waits_for_one_that_left_is_told() {
     ranks::on(&[2, 3, 5], "who_waits_for_one_that_left_is_told", |world| {
@@ -124,7 +125,7 @@ fn who_panics_in_a_scope_waits_for_nobody() {
             return fails_in_time("a call", || world.all_reduce_one(1, Op::Sum));
         }
         let begun = Instant::now();
-        // Announced, and so waited for as well as waiting.
+        // The send is announced, so it waits for its receive.
         let (mut sums, mut copy) = (vec![1_u64; 100_000], [0; 3]);
         let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             world.scope(|scope| -> Result<(), Error> {

@@ -10,7 +10,7 @@ const SOON: Duration = Duration::from_millis(60);
 const LATE: Duration = Duration::from_secs(5);
 const MODES: [Mode; 2] = [Mode::Exclusive, Mode::Shared];
 
-/// Nothing comes of a request within its time, and not sooner.
+/// The request is not granted, and returns at its deadline, not before.
 fn gives_up<T>(request: impl FnOnce(Duration) -> Result<Option<T>, Error>) {
     let begun = Instant::now();
     assert!(request(SOON).unwrap().is_none(), "it is held");
@@ -88,7 +88,7 @@ fn nobody_waits_for_who_gave_up() {
                 1 => {
                     world.barrier().unwrap();
                     gives_up(|limit| window.try_lock_for(0, first, limit));
-                    // No call for so long.
+                    // Makes no call for that time.
                     std::thread::sleep(held + ranks::within(8 * SOON));
                     assert_eq!(window.local().get(0).unwrap(), mark, "{first:?}, then {second:?}");
                 }

@@ -1,5 +1,5 @@
-//! Ranks that die among messages: every call of the others that needs them ends in an error that names them, within a
-//! second; the others go on, and get what had come.
+//! Ranks that die among messages: every call that needs them fails within a second, and names them. Other ranks go on,
+//! and receive what had arrived.
 
 use crate::ranks;
 use ranks::{IN_TIME, VICTIM, die, fails_in_time};
@@ -17,7 +17,7 @@ fn with_a_death(name: &str, sizes: &[usize], body: impl Fn(World)) {
     }
 }
 
-/// The living talk on.
+/// The living ranks go on exchanging messages.
 fn the_others_go_on(world: &World) {
     let living: Vec<usize> = (0..world.size()).filter(|rank| *rank != VICTIM).collect();
     for round in 0..20 {
@@ -58,7 +58,7 @@ fn who_waits_is_told() {
             7 => fails_in_time("probe_for", || world.probe_for(VICTIM, ONE, Duration::from_secs(3600))),
             _ => fails_in_time("recv_into", || world.recv_into(VICTIM, ONE, &mut short)),
         }
-        // And from now on at once.
+        // Later calls fail at once.
         fails_in_time("send", || world.send(VICTIM, ONE, &[1]));
         fails_in_time("ssend", || world.ssend(VICTIM, ONE, &[1]));
         fails_in_time("irecv", || Ok(world.irecv(VICTIM, ONE).wait()?));
@@ -323,7 +323,7 @@ fn a_panic_in_a_scope_whose_sends_are_received_harms_nobody() {
     });
 }
 
-/// Memory of peers that is mapped here: how much, of blocks of this size.
+/// Mapped memory of peers in this process, in blocks of this size.
 fn mapped(bytes: usize) -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let is_such = |line: &&str| {
@@ -360,7 +360,7 @@ fn buffers_of_who_died_do_not_stay_mapped() {
     });
 }
 
-/// A team that the victim was not in does not notice.
+/// A team without the victim notices nothing.
 #[test]
 fn a_team_of_others_goes_on() {
     with_a_death("a_team_of_others_goes_on", &[4], |world| {
@@ -376,7 +376,7 @@ fn a_team_of_others_goes_on() {
     });
 }
 
-/// Others are not to wait for its messages as long as it has the window.
+/// Other ranks do not wait for its messages while it has the window.
 #[test]
 fn who_keeps_a_window_alone_has_left_the_others_messages() {
     if ranks::over_network() {

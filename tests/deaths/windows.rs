@@ -1,5 +1,5 @@
-//! Ranks that die or leave: every call of the others that needs them ends in an error that names them, within a second;
-//! and nothing is left behind.
+//! Ranks that die or leave: every call of other ranks that needs them fails within a second, and names them. Nothing
+//! is left behind.
 
 use crate::overlap;
 use crate::ranks;
@@ -25,7 +25,7 @@ fn fails_in_time<T>(call: impl FnOnce() -> Result<T, transom::Error>) {
     assert!(begun.elapsed() < ranks::within(IN_TIME), "it took {:?}", begun.elapsed());
 }
 
-/// Runs `body` on several numbers of ranks and checks that what it did left nothing.
+/// Runs `body` on several numbers of ranks and checks that it left nothing behind.
 fn with_a_death(name: &str, body: impl Fn(World)) {
     for size in [2, 3, 4, 8] {
         let Some(outcome) = ranks::outcome_of(size, name, &body) else { return };
@@ -75,7 +75,7 @@ fn shm() -> Vec<String> {
     names.filter(|name| name.contains("transom")).collect()
 }
 
-/// Tells every rank that the time has come, and waits for it: a fence that no dead rank is needed for.
+/// Notifies every rank, and waits for it: a fence that needs no dead rank.
 struct Sign(Window<u64>);
 
 impl Sign {
@@ -155,7 +155,7 @@ fn who_tries_again_and_again_is_told() {
     });
 }
 
-/// A dead holder is an error, however much time is left; and who gave up before goes in peace.
+/// A dead holder is an error, however much time is left. A request that was given up before is no obstacle.
 #[test]
 fn who_waits_with_a_deadline_is_told() {
     with_a_death("who_waits_with_a_deadline_is_told", |world| {
@@ -225,7 +225,7 @@ fn one_that_waits_dies() {
             }
             _ => {
                 sign.await_it();
-                // Before or behind the victim: rank 0 holds the lock until the death is known.
+                // Queued before or behind the victim: rank 0 holds the lock until the death is known.
                 let error = window.lock_exclusive(0).err().expect("it waits when a rank dies");
                 assert_eq!(error.lost_rank(), Some(VICTIM), "{error}");
                 assert!(window.lock_exclusive(0).is_err_and(|error| error.lost_rank() == Some(VICTIM)), "again");
@@ -279,7 +279,7 @@ fn the_memory_that_the_dead_had_lent_is_gone() {
         window.fence().unwrap();
         world.barrier().unwrap();
         if world.rank() == VICTIM {
-            // Amid the others' puts.
+            // The rank dies amid the puts of the others.
             while window.local().get(4999).unwrap() == 0 {}
             die();
         }
@@ -290,7 +290,7 @@ fn the_memory_that_the_dead_had_lent_is_gone() {
             }
         };
         fails_in_time(puts);
-        // From then on everything there; what was started before it was known, too.
+        // From then on every operation there fails, also one that was started before the death was known.
         fails_in_time(|| epoch.get_one(0));
         fails_in_time(|| epoch.put_signal(4999, &[1], 0, 1));
         fails_in_time(|| epoch.rput(0, vec![1]).map(drop));
@@ -305,7 +305,7 @@ fn the_memory_that_the_dead_had_lent_is_gone() {
         drop(two);
         assert!(matches!(epoch.put(4999, &[1; 2]), Err(transom::Error::OutOfBounds { .. })));
         epoch.unlock().unwrap();
-        // The rest goes on: parts of the living, and the words of the dead.
+        // Other operations go on: parts of the living, and the words of the dead.
         let last = world.size() - 1;
         let living = if last == VICTIM { 0 } else { last };
         window.lock_shared(living).unwrap().put(0, &[7]).unwrap();
@@ -335,7 +335,7 @@ fn what_the_dead_had_attached_can_still_be_reached() {
         epoch.attached(&memory).unwrap().put(2, &[5]).unwrap();
         assert_eq!(epoch.attached(&memory).unwrap().get_one(2).unwrap(), 5);
         epoch.unlock().unwrap();
-        // But who had not reached it before comes too late.
+        // A rank that had not reached it before comes too late.
         assert!(window.reach(&theirs).is_err());
         window.detach(&mine).unwrap();
         fails_in_time(|| window.free());
@@ -365,7 +365,7 @@ fn a_rank_that_leaves_is_missed_by_all_where_it_is_needed() {
     });
 }
 
-/// Else others would be told of a rank that lives, and not of the one that died.
+/// Otherwise an error would name a rank that lives, and not the one that died.
 #[test]
 fn who_gives_up_a_wait_for_a_death_has_not_died() {
     let [fabric, dies] = <[_; 2]>::try_from(Loopback::threads(2).unwrap()).unwrap_or_else(|_| unreachable!("two"));
@@ -433,7 +433,7 @@ fn a_thread_that_ends_has_left_whatever_it_keeps() {
     }
 }
 
-/// Its request, given up, is in a queue still behind one who waits for it: it dies even so, and is not waited for.
+/// Its abandoned request is still in a queue, behind a waiting one. It dies nevertheless, and no rank waits for it.
 #[test]
 fn who_panics_with_a_lock_given_up_has_died() {
     let ran = std::panic::catch_unwind(|| {

@@ -37,14 +37,14 @@ fn a_message_takes_the_first_path_that_its_rules_allow() {
     let name = "a_message_takes_the_first_path_that_its_rules_allow";
     for (asked, expected) in ranks::each(&[
         ("rules=MSG_SIZE <= 1000, RC-FP, MSG_SIZE <= 1000, RC-SR, TRUE, Copy-Based", [1, 2, 200_000]),
-        // In several packets, and nothing announced.
+        // In several eager packets.
         ("eager=300000", [3, 0, 0]),
     ]) {
         let expected = format!("{expected:?}");
         on_with(&[("TRANSOM_MESSAGES", asked), ("TEST_SAYS", &expected)], &[2], name, |world| {
             if world.rank() == 0 {
                 world.send(1, DATA, &[3; 8]).unwrap();
-                // With the answer comes how much may be sent at once.
+                // The answer brings the credit for later eager messages.
                 let _ = world.recv(1, DATA).unwrap();
                 (0..2).for_each(|_| world.send(1, DATA, &vec![3; 100_000]).unwrap());
                 let _ = world.recv(1, DATA).unwrap();
@@ -162,7 +162,7 @@ fn a_flood_waits_for_its_ring() {
                 let meter = world.counters().unwrap();
                 assert!(meter.ring_packets > 100, "{meter:?}");
                 let expected = std::env::var("TEST_FALLS").unwrap() == "yes";
-                // Between hosts both ways are the adapter's.
+                // Between hosts the adapter executes both ways.
                 if share_memory(&world) {
                     assert_eq!(meter.fallbacks > 0, expected, "{}", meter.fallbacks);
                 }
@@ -186,7 +186,7 @@ fn pipes_are_as_asked_for() {
     });
 }
 
-/// More than a turn takes out of a ring, and more than a few do.
+/// More messages than one progress call takes out of a ring.
 #[test]
 fn what_was_sent_before_its_sender_left_is_received_however_much_it_is() {
     let name = "what_was_sent_before_its_sender_left_is_received_however_much_it_is";
@@ -201,7 +201,7 @@ fn what_was_sent_before_its_sender_left_is_received_however_much_it_is() {
             return (0..500_u32).for_each(|i| world.send(0, DATA, &i.to_ne_bytes()).unwrap());
         }
         std::thread::sleep(std::time::Duration::from_millis(500));
-        // The turns in which it is seen that the other has left.
+        // The progress calls until the rank sees that the other has left.
         let mut never = world.irecv(1, other);
         for _ in 0..20 {
             never.test();

@@ -1,4 +1,4 @@
-//! Requests and probes as futures of an executor that knows nothing of this library.
+//! Requests and probes as futures of an executor that does not know this library.
 
 use crate::ranks;
 use std::future::Future;

@@ -99,7 +99,7 @@ fn what_is_no_such_value_is_said_and_consumed() {
         } else {
             assert_eq!([2, 3].map(fails), [3, 9]);
             let (whole, _) = world.recv(0, Tag::<u8>::new(3)).unwrap();
-            // Cut short, with more behind it, and nothing but what tells its type.
+            // A truncated object, one with bytes behind it, and one with the type bytes alone.
             for bytes in [&whole[..whole.len() - 1], &[&whole[..], &[0]].concat(), &whole[..8], &whole[..]] {
                 world.send(0, Tag::new(3), bytes).unwrap();
             }
@@ -115,7 +115,7 @@ fn what_is_no_such_value_is_said_and_consumed() {
     });
 }
 
-/// Requests of values are sets, futures, and cancelled, as all are.
+/// Requests of objects work in sets, as futures, and with `cancel`, as all requests do.
 #[test]
 fn values_are_received_by_requests() {
     on(&[2, 3], "values_are_received_by_requests", |world| {
@@ -151,7 +151,7 @@ thread_local! {
     static WORLD: RefCell<Option<Rc<World>>> = const { RefCell::new(None) };
 }
 
-/// A value whose making calls the library.
+/// A value whose deserialisation calls the library.
 struct Turns(u8);
 
 impl<'de> Deserialize<'de> for Turns {
@@ -167,7 +167,7 @@ impl Serialize for Turns {
     }
 }
 
-/// Values are made by code of the program's own, which may do what the program does elsewhere.
+/// Deserialisation runs code of the program, which may make any call.
 #[test]
 fn who_makes_a_value_may_call_the_library() {
     on(&[1], "who_makes_a_value_may_call_the_library", |world| {

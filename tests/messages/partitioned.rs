@@ -15,7 +15,7 @@ fn element(from: usize, round: usize, i: usize) -> u64 {
     (from * 1_000_003 + round * 10_007 + i) as u64
 }
 
-/// Makes ready what `round` has, in an order that differs from round to round.
+/// Makes the parts of `round` ready, in an order that differs from round to round.
 fn send_round(sending: &mut transom::messages::Partitioned<u64>, len: usize, rank: usize, round: usize) {
     let mut parts = sending.start().unwrap();
     let mut all: Vec<_> = parts.parts().collect();
@@ -139,7 +139,7 @@ fn a_lost_part_is_told_to_both() {
                     }
                 }
                 match lost {
-                    // Dropped, forgotten, waited for: the receiver hears of it.
+                    // Parts that are dropped, forgotten, or waited for: the receiver gets an error.
                     1 => drop(parts),
                     2 => std::mem::forget(parts),
                     _ => {
@@ -193,7 +193,7 @@ fn ends_meet_in_the_order_in_which_they_were_made() {
     });
 }
 
-/// Values of the n-th send end: it meets the n-th receive end.
+/// Values of the n-th send end: it matches the n-th receive end.
 #[test]
 fn dropped_receive_keeps_its_place_in_the_order() {
     on(&[1, 2], "dropped_receive_keeps_its_place_in_the_order", |world| {
@@ -217,7 +217,7 @@ fn dropped_receive_keeps_its_place_in_the_order() {
     });
 }
 
-/// The library receives the parts, of 24 bytes and of 160 KB, and throws them away.
+/// The library receives the parts, of 24 bytes and of 160 KB, and discards them.
 #[test]
 fn parts_for_a_dropped_receive_are_discarded() {
     on(&[1, 2], "parts_for_a_dropped_receive_are_discarded", |world| {
@@ -242,7 +242,7 @@ fn parts_for_a_dropped_receive_are_discarded() {
                 }
             }
         }
-        // The next ones meet.
+        // The next ends match.
         world.barrier().unwrap();
         let mut coming = world.precv_init(other, ONE, vec![0; 6], 2).unwrap();
         let mut sending = world.psend_init(other, ONE, vec![7; 6], 2).unwrap();
@@ -263,7 +263,7 @@ fn dropped_send_end_is_told_by_its_rank() {
             if time % 4 < 2 {
                 drop(world.psend_init(other, ONE, vec![1; 6], 3).unwrap());
             } else {
-                // One round is whole, and there is no second one.
+                // One round is complete, and there is no second one.
                 let mut sending = world.psend_init(other, ONE, vec![time as u64; 6], 3).unwrap();
                 let mut parts = sending.start().unwrap();
                 parts.parts().for_each(|part| part.ready());

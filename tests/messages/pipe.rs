@@ -14,7 +14,7 @@ fn stepping(step: Step) -> Config {
     Config { step, ..Config::default() }
 }
 
-/// One with each other rank, opened in an order that all share.
+/// One pipe with each other rank, opened in the same order at all ranks.
 fn pipes(world: &World, config: Config) -> Vec<Pipe> {
     let (rank, size) = (world.rank(), world.size());
     let pairs = (0..size).flat_map(|a| (a + 1..size).map(move |b| (a, b)));
@@ -80,7 +80,7 @@ fn streams_both_ways_between_all_pairs() {
                 }
             });
             for count in pipes.iter().map(Pipe::count) {
-                // Shared memory is read, and not written. Adapters move what is worth registering.
+                // Shared memory is read, and not written. Adapters move buffers that are long enough to register.
                 if !ranks::over_network() {
                     assert_eq!(
                         (count.read > 0, count.written),
@@ -95,7 +95,7 @@ fn streams_both_ways_between_all_pairs() {
     });
 }
 
-/// Calls that do not wait, on rings of all shapes, from and into several buffers.
+/// Non-blocking calls, on rings of all shapes, from and into several buffers.
 #[test]
 fn put_and_get_say_how_much_they_moved() {
     on(&[1, 2, 4], "put_and_get_say_how_much_they_moved", |world| {
@@ -142,7 +142,7 @@ fn put_and_get_say_how_much_they_moved() {
     });
 }
 
-/// A buffer that the peer gives away comes to a get that does not wait, in pieces.
+/// A buffer that the peer has handed over arrives at a non-blocking get in pieces.
 #[test]
 fn a_buffer_that_is_given_away_can_be_got_piece_by_piece() {
     on(&[2], "a_buffer_that_is_given_away_can_be_got_piece_by_piece", |world| {
@@ -187,7 +187,7 @@ fn a_stream_outlives_who_has_put_it() {
                 world.barrier().unwrap();
             }
         }
-        // And the rank.
+        // The error also names the rank.
         if world.rank() == last {
             let mut pipe = world.pipe(0).unwrap();
             let mut all = Vec::new();
@@ -216,7 +216,7 @@ fn what_cannot_be_is_an_error() {
             Error::Pipe { rank: 0, fault: Fault::Refused } => assert_eq!(world.rank(), 1),
             other => panic!("{other}"),
         }
-        // Ends that are not alike.
+        // Ends with different configurations.
         let error = world.pipe_with(other, stepping(STEPS[world.rank()])).unwrap_err();
         assert!(matches!(error, Error::Pipe { rank, fault: Fault::Differs { .. } } if rank == other), "{error}");
         let theirs = format!("it opened its end as Config {{ step: {:?}", STEPS[other]);
@@ -241,7 +241,7 @@ fn what_cannot_be_is_an_error() {
     });
 }
 
-/// Pipes that come and go leave no memory behind, neither here nor mapped of the peer's.
+/// Pipes that are opened and closed leave no memory behind, neither own nor mapped from the peer.
 #[test]
 fn pipes_come_and_go() {
     on(&[2], "pipes_come_and_go", |world| {
@@ -276,7 +276,7 @@ fn a_team_has_pipes_of_its_own() {
     });
 }
 
-/// A program that other messages, and a thread that waits for one, do not disturb.
+/// A program that is disturbed neither by other messages nor by a thread that waits for one.
 #[test]
 fn messages_and_pipes_share_the_way() {
     on(&[2], "messages_and_pipes_share_the_way", |world| {

@@ -21,7 +21,7 @@ fn data(from: usize, number: usize, len: usize) -> Vec<u16> {
     (0..len).map(|i| (i * 7 + from * 1000 + number * 13) as u16).collect()
 }
 
-/// A receive that was posted, in order, and what it got: whose, and which of them.
+/// A posted receive, in order, and the message that it got: source and number in the plan.
 struct Posted {
     from: Option<usize>,
     tag: Option<u32>,
@@ -64,7 +64,7 @@ fn traffic(world: &World, seed: u64) {
     };
     while left.iter().any(|left| !left.is_empty()) {
         send_some(&mut rng, &mut sends, 20);
-        // Receives of one kind: as many of each selection as there are messages for it, so that none waits for ever.
+        // Receives of one kind: as many for each selection as there are messages for it, so that none waits for ever.
         let mut all: Vec<(usize, usize)> =
             left.iter().enumerate().flat_map(|(from, left)| left.iter().map(move |number| (from, *number))).collect();
         rng.shuffle(&mut all);
@@ -86,7 +86,7 @@ fn traffic(world: &World, seed: u64) {
                     assert_eq!(got.len(), status.len);
                     posted.got = Some(which(&plans, &mut left, status.from, status.tag, &got));
                 }
-                // A blocking receive by name, the short way; what stands before it in the batch was received.
+                // A blocking receive by source and tag, on the short path; earlier receives of the batch have ended.
                 2 if coming.is_empty() => {
                     send_all_that_is_left(&mut send_some, &mut rng, &mut sends);
                     let mut got = vec![0; 70_100];
@@ -105,7 +105,7 @@ fn traffic(world: &World, seed: u64) {
         send_all_that_is_left(&mut send_some, &mut rng, &mut sends);
         rng.shuffle(&mut coming);
         let mut ended: Vec<_> = coming.into_iter().map(|(at, request)| (at, request.wait_status().unwrap())).collect();
-        // Empty ones of a tag are alike: in the order in which they were received.
+        // Empty messages of a tag are equal: they count in the order in which they were received.
         ended.sort_by_key(|(at, _)| *at);
         for (at, (got, status)) in ended {
             log[at].got = Some(which(&plans, &mut left, status.from, status.tag, &got));
@@ -159,9 +159,9 @@ fn random_traffic_matches_as_it_must() {
 #[cfg_attr(transom_portable_copy, ignore = "takes minutes under ThreadSanitizer, and shares no more than the other")]
 fn random_traffic_matches_in_any_configuration() {
     let configurations = [
-        // The least of everything.
+        // The smallest value of each setting.
         "eager=0,ring_slots=2,ring_bytes=136,ring_after=0,window=2,budget=0,offer=no,zero_copy_from=1",
-        // Rings that take turns; short messages announced too.
+        // Rings that peers give up to each other; short messages are announced too.
         "eager=8,rings=1,ring_after=1,order=recent,window=3,credit_delay=0",
         "eager=8192,ring_slots=3,ring_bytes=1000,rings=2,order=sequential,window=1024,zero_copy_from=1,stripe_from=1",
         // No rings at all; long messages copied in packets.

@@ -1,4 +1,4 @@
-//! Messages under way: waited for in many ways, cancelled, lent, awaited, started again and again.
+//! Requests in flight: waited for in many ways, cancelled, lent, awaited, started repeatedly.
 
 use crate::ranks;
 use ranks::{on, pattern};
@@ -70,7 +70,7 @@ fn a_cancelled_receive_takes_nothing_or_has_its_message() {
         }
         let never = world.irecv(other, TWO);
         assert!(matches!(never.cancel(), Cancelled::Withdrawn(None)));
-        // Dropped is withdrawn: what comes later is another's.
+        // A dropped receive is withdrawn: the next message goes to another receive.
         drop(world.irecv(other, TWO));
         world.barrier().unwrap();
         world.send(other, TWO, &[8]).unwrap();
@@ -102,7 +102,7 @@ fn requests_are_waited_for_in_many_ways() {
             assert!(!std::mem::replace(&mut seen[number], true));
         }
         assert!(seen.into_iter().all(|seen| seen));
-        // From whom each came, and no longer than so long.
+        // The source of each message, and a wait with a limit.
         let mut coming: Requests<_> = (0..=size).map(|_| world.irecv(Source::Any, ONE)).collect();
         let sent = world.all_gather(&[rank]).unwrap().into_iter().map(|to| world.isend(to, ONE, vec![rank as u64]));
         let mut sent: Requests<_> = sent.collect();
@@ -133,7 +133,7 @@ fn requests_are_waited_for_in_many_ways() {
     });
 }
 
-/// A process may have several ranks, whose requests anybody may wait for.
+/// A process may have several ranks; any thread may wait for their requests.
 #[test]
 fn requests_of_several_ranks_are_waited_for_together() {
     let (give, take) = std::sync::mpsc::channel();
@@ -198,7 +198,7 @@ fn requests_that_end_as_they_are_started() {
         assert!(matches!(error, Error::Truncated { status: Status { len: 3, .. }, room: 2 }), "{error:?}");
         assert_eq!(buffer.map(|buffer| buffer.len()), Some(2));
 
-        // Another tag lies before it, and another receive was posted before.
+        // A message of another tag was sent before it, and another receive was posted before.
         world.send(me, TWO, &[7]).unwrap();
         world.send(me, ONE, &[8]).unwrap();
         assert_eq!(world.irecv_into(me, ONE, vec![0]).wait().unwrap(), [8]);
@@ -221,7 +221,7 @@ fn scopes_lend_and_wait() {
         let mine = pattern(rank, 100_000);
         let mut got = vec![0; 100_000];
         let counted = world.scope(|scope| {
-            // The scope waits for them all the same.
+            // The scope still waits for all of them.
             std::mem::forget(scope.irecv(before, BYTES, &mut got));
             std::mem::forget(scope.isend(next, BYTES, &mine));
             Ok::<usize, Error>(17)
@@ -344,7 +344,7 @@ fn block_on_awaits_what_another_rank_has_started() {
     ranks.unwrap();
 }
 
-/// A task, of which a request has the last waker, and which has a request itself.
+/// A task that has a request, and whose last waker another request holds.
 struct Task(#[allow(dead_code, reason = "it is dropped")] Mutex<Request<'static, Vec<u64>>>);
 
 impl Wake for Task {
@@ -389,7 +389,7 @@ fn the_waker_of_a_dropped_collective_may_have_a_request() {
     });
 }
 
-/// A sum that has a request, and may panic with it.
+/// A reduction that has a request, and may panic with it.
 struct Sum(Mutex<Option<Request<'static, Vec<u64>>>>, bool);
 
 impl Reduction<u64> for Sum {
@@ -417,7 +417,7 @@ fn an_operation_may_have_a_request() {
     });
 }
 
-/// A waker that counts how often it was called or dropped, and panics then, once it is to.
+/// A waker that counts its wakes and drops, and panics in them if the test says so.
 struct Panics(Arc<(AtomicBool, AtomicUsize)>);
 
 impl Wake for Panics {
@@ -455,7 +455,7 @@ fn a_waker_may_panic() {
         state.0.store(true, SeqCst);
         let sent: Vec<_> = (0..2_u64).map(|i| world.isend(other, Tag::new(10), vec![i])).collect();
         let long = world.isend(other, ONE, vec![7; 100_000]);
-        // Two were woken when this returns, most often in it.
+        // Two wakers were called when this returns, most often inside it.
         let mut into = vec![0; 100_000];
         assert_eq!(world.recv_into(other, ONE, &mut into).unwrap().len, 100_000);
         assert!(into.iter().all(|got| *got == 7));

@@ -1,6 +1,6 @@
-//! A fabric over another that lends the same memory to several windows, so that they can be of different types, and
-//! counts the verbs. The windows share the words of their locks and barriers too, so only shared locks will do, and one
-//! window's fences.
+//! A fabric over another one that counts the verbs. It lends the same memory to several windows, so that these may
+//! have different types. The windows share the words of their locks and barriers too, so tests use only shared locks,
+//! and fences of one window.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -18,11 +18,11 @@ type Lent = (Arc<Region>, Vec<u8>);
 pub struct Overlapping {
     fabric: Loopback,
     lent: Arc<Mutex<Option<Lent>>>,
-    /// Every allocation is one of its own.
+    /// Every allocation has memory of its own.
     apart: bool,
     /// Requests for memory in place get half of it.
     halves: bool,
-    /// Its operations are in flight as long as this says so.
+    /// Operations are in flight while this is true.
     held: Option<Arc<AtomicBool>>,
     /// Number of queries whether an operation is done.
     asked: Arc<AtomicUsize>,

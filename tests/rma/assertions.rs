@@ -15,7 +15,7 @@ fn is_wrong<T>(outcome: Result<T, Error>, call: &str, asserted: Assert) {
     }
 }
 
-/// In debug builds the error; otherwise it is believed.
+/// Returns the error in debug builds; other builds trust the assertion.
 fn is_wrong_if_checked<T>(outcome: Result<T, Error>, call: &str, asserted: Assert) {
     if CHECKED { is_wrong(outcome, call, asserted) } else { drop(outcome.expect("it is believed")) }
 }
@@ -60,7 +60,7 @@ fn true_ones_pass_and_save_what_the_docs_say() {
         });
         assert_eq!(access, Counters { puts: 1, notifications: n as u64 - 1, ..Counters::default() });
         assert_eq!(window.local().get(0).unwrap(), 5);
-        // And then without: counts go on where they were.
+        // Then calls without assertions: counts continue where they were.
         window.post(&others).unwrap();
         window.start(&others).unwrap().complete().unwrap();
         window.wait().unwrap();
@@ -146,7 +146,7 @@ fn ones_that_mean_nothing_to_the_call_are_refused_in_every_build() {
             }
         }
         is_wrong(window.fence_with(Assert::from_bits_retain(0x80)), "fence", Assert::from_bits_retain(0x80));
-        // Nothing was opened by any of them.
+        // None of the refused calls has opened an epoch.
         assert!(window.wait().is_err());
         window.lock_exclusive(me).unwrap().unlock().unwrap();
         window.lock_all().unwrap().unlock().unwrap();
@@ -227,7 +227,7 @@ fn a_put_where_none_was_to_come_is_seen_by_its_target() {
             assert!(window.wait().is_err(), "the exposure has ended");
             window.fence().unwrap();
         }
-        // A promise that is kept, and one that is broken after a lock: that does not end it.
+        // One assertion that holds, and one that is broken after a lock: the lock does not end the promise.
         let epoch = window.fence_with(Assert::NOPUT).unwrap();
         epoch.target((me + 1) % n).unwrap().get_one(0).unwrap();
         window.fence_with(Assert::NOPUT).unwrap();
@@ -236,7 +236,7 @@ fn a_put_where_none_was_to_come_is_seen_by_its_target() {
         window.lock_exclusive((me + 1) % n).unwrap().put(7, &[7]).unwrap();
         world.barrier().unwrap();
         is_wrong_if_checked(window.fence(), "fence", Assert::NOPUT);
-        // One's own stores are not what others put.
+        // A rank's own stores are not puts of others.
         window.fence_with(Assert::NOPUT).unwrap();
         window.local().set(1, 8).unwrap();
         window.fence().unwrap();
@@ -260,7 +260,7 @@ fn a_store_to_ones_own_part_is_seen() {
         window.local().set(0, 3).unwrap();
         window.sync();
         window.fence_with(Assert::NOSTORE).unwrap();
-        // To another's part is no store to one's own.
+        // A store to another's part is no store to the rank's own part.
         if n > 1 && shared {
             window.local().of((me + 1) % n).unwrap().set(1, 4).unwrap();
             window.fence_with(Assert::NOSTORE).unwrap();

@@ -1,4 +1,4 @@
-//! fetch_and_op and compare_and_swap, alone and racing, against what a sequence of them must give.
+//! fetch_and_op and compare_and_swap, alone and racing, against the result of a sequence of them.
 
 use crate::arithmetic;
 use crate::ranks;
@@ -77,7 +77,7 @@ fn of_racing_swaps_one_wins_each_round() {
             assert!(found <= rounds);
             won += u64::from(found == round);
             epoch.unlock().unwrap();
-            // Not before this round is decided.
+            // Waits until this round is decided.
             while window.lock_shared(0).unwrap().get_one(0).unwrap() <= round {}
         }
         window.lock_shared(0).unwrap().fetch_and_op(1, Op::Sum, won).unwrap();

@@ -1,5 +1,5 @@
-//! Memory that is attached to a window and detached again: its slots, addresses that are stale, forged or another's, and
-//! that nothing is left behind.
+//! Memory that is attached to a window and detached again: its slots, and addresses that are stale, forged or of
+//! another window. Nothing is left behind.
 
 use crate::ranks;
 use ranks::told;
@@ -135,7 +135,7 @@ fn no_elements_can_be_attached_too() {
     });
 }
 
-/// Nothing but what an owner wrote down is an address, whatever its bytes are.
+/// Only bytes that an owner wrote down are an address.
 #[test]
 fn forged_addresses_lead_nowhere() {
     ranks::on(&[1, 2, 3], "forged_addresses_lead_nowhere", |world| {
@@ -164,7 +164,7 @@ fn forged_addresses_lead_nowhere() {
         }
         leads_nowhere(&mut window, address_of([0; size_of::<Address>()]));
         leads_nowhere(&mut window, address_of([0xff; size_of::<Address>()]));
-        // One with the right beginning and another's key, or with a few bytes otherwise.
+        // One with the right beginning and another window's key, or with a few other bytes.
         for at in 0..size_of::<Address>() {
             for bit in [1, 0x80, 0xff] {
                 let mut bytes = bytes_of(&all[me]);
@@ -182,7 +182,7 @@ fn forged_addresses_lead_nowhere() {
                 }
             }
         }
-        // The memory of a process by its number, as windows on lent memory have it: this one's own.
+        // The memory of a process by its number, as windows on user memory use it: this process's own.
         let secret = [42u64; 64];
         let mut bytes = bytes_of(&mine);
         let key = bytes.len() - 32;
@@ -192,7 +192,7 @@ fn forged_addresses_lead_nowhere() {
         bytes[key + 4..key + 12].copy_from_slice(&(secret.as_ptr() as u64).to_le_bytes());
         leads_nowhere(&mut window, address_of(bytes));
         assert!(tried > 2000);
-        // And the true ones still do.
+        // True addresses still lead to their memory.
         for address in &all {
             window.reach(address).unwrap();
         }
@@ -254,7 +254,7 @@ fn attaching_and_detaching_leaves_nothing_behind() {
             window.detach(&mine).unwrap();
         };
         cycle(&mut window);
-        // One after the other: to look takes a descriptor.
+        // One rank after the other, because a lookup takes a descriptor.
         let count = || {
             let looks = (0..n).map(|rank| {
                 world.barrier().unwrap();
@@ -272,7 +272,7 @@ fn attaching_and_detaching_leaves_nothing_behind() {
     });
 }
 
-/// Dropping is not collective: who still has the window, and the address, finds that it leads nowhere.
+/// Dropping is not collective: a rank that still has the window and the address finds that the address is not valid.
 #[test]
 fn what_was_attached_goes_with_its_owners_window() {
     ranks::on(&[1, 2, 4], "what_was_attached_goes_with_its_owners_window", |world| {
@@ -294,7 +294,7 @@ fn what_was_attached_goes_with_its_owners_window() {
         let epoch = window.lock_shared(owner).unwrap();
         gone(epoch.attached(&reached).map(drop));
         epoch.unlock().unwrap();
-        // And all else goes on.
+        // All other calls go on.
         let next = (me + 1) % (n - 1);
         let reached = window.reach(&addresses[next]).unwrap();
         let epoch = window.lock_shared(next).unwrap();
@@ -305,7 +305,7 @@ fn what_was_attached_goes_with_its_owners_window() {
     });
 }
 
-/// An address may come by any means, a channel say, which orders nothing that a fabric has under way.
+/// An address may be sent by any means. A channel, for example, orders no operations in flight.
 #[test]
 fn who_is_told_an_address_finds_it_and_who_is_told_that_it_is_gone_does_not() {
     use transom::windows::Window;

@@ -37,14 +37,14 @@ fn calls_cost_what_the_docs_say() {
             if rank == me {
                 // All others are in the fence below and do not contend.
                 let target = world.size() - 1 - me;
-                // The first guess of a word that readers changed since fails, and teaches the next.
+                // The first guess of a word that readers have changed since fails, and updates the guess.
                 let first = cost(&mut window, |w| w.lock_exclusive(target)?.unlock());
                 assert!(first == Counters { locks: 1, word_cas: first.word_cas, ..NONE } && first.word_cas <= 3);
                 let exclusive = cost(&mut window, |w| w.lock_exclusive(target)?.unlock());
                 assert_eq!(exclusive, Counters { locks: 1, word_cas: 2, ..NONE });
                 let shared = cost(&mut window, |w| w.lock_shared(target)?.unlock());
                 assert_eq!(shared, Counters { locks: 1, word_adds: 2, ..NONE });
-                // A word left by readers is known from then on: no second try.
+                // A word left by readers is known from then on: the first compare-and-swap succeeds.
                 let after_readers = cost(&mut window, |w| w.lock_exclusive(target)?.unlock());
                 assert_eq!(after_readers, Counters { locks: 1, word_cas: 2, ..NONE });
                 let all = cost(&mut window, |w| w.lock_all()?.unlock());
@@ -122,7 +122,7 @@ fn calls_cost_what_the_docs_say() {
                     w.lock_with(target, Mode::Shared, Assert::NOCHECK)?.unlock()?;
                     w.lock_all_with(Assert::NOCHECK)?.unlock()
                 });
-                // Debug builds look whether the locks are free.
+                // Debug builds check whether the locks are free.
                 let looked = Counters { locks: 1 + n, word_adds: 2 + 2 * n, ..NONE };
                 let flushed = Counters { flushes: 1 + n, ..NONE };
                 assert_eq!(unlocked, if cfg!(debug_assertions) { looked } else { flushed });

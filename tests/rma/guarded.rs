@@ -1,5 +1,5 @@
-//! Values behind locks: exact under contention, never torn, poisoned by a panic, an error when a holder is gone; and
-//! what they cost.
+//! Values behind locks: exact under contention, never torn, poisoned by a panic, an error after the holder's death.
+//! Their cost.
 
 use crate::ranks;
 use ranks::Waiter;
@@ -18,7 +18,7 @@ fn counters_are_exact_under_contention() {
     ranks::on_all_sizes("counters_are_exact_under_contention", |world: World| {
         let each = if cfg!(miri) { 5 } else { ranks::rounds(1000) as u64 };
         let n = world.size();
-        // One value, and one behind a lock of the other kind, at other homes.
+        // Two values, behind both kinds of lock, with different homes.
         let mutex = world.mutex(n - 1, 5u64).unwrap();
         let rw_lock = world.rw_lock(0, [1u32; 3]).unwrap();
         for i in 0..each {
@@ -88,7 +88,7 @@ fn readers_share_and_see_nothing_torn() {
     ranks::on_all_sizes("readers_share_and_see_nothing_torn", |world| {
         let each = if cfg!(miri) { 8 } else { ranks::rounds(2000) as u64 };
         let (me, n) = (world.rank(), world.size());
-        // Every rank passes a value; the home's counts.
+        // Every rank passes a value; the home rank's is used.
         let lock = world.rw_lock(n / 2, [me as u64; 8]).unwrap();
         let guard = lock.read().unwrap();
         world.barrier().unwrap(); // all hold it now
@@ -144,7 +144,7 @@ fn calls_cost_what_the_docs_say() {
     });
 }
 
-/// The lock says that its value is poisoned, names no rank as lost, and is released again.
+/// The error reports the value as poisoned and names no rank as lost. The lock is released again.
 fn is_poisoned<G>(outcome: Result<G, Error>, home: usize) {
     let error = outcome.err().expect("a poisoned value is an error");
     let named = matches!(&error, Error::Poisoned { value } if (value.what, value.home) == ("rw_lock", home));
@@ -158,7 +158,7 @@ fn a_panic_poisons_for_all_until_one_clears_it() {
         let (home, last) = (n / 2, n - 1);
         let lock = world.rw_lock(home, [1u64; 2]).unwrap();
         let panicked = |hold: &(dyn Fn() + Sync)| {
-            // On a thread of the rank, so that the rank lives on.
+            // The holder is a thread of the rank, so that the rank lives on.
             assert!(std::thread::scope(|scope| scope.spawn(hold).join()).is_err());
         };
         if me == 0 {
@@ -192,7 +192,7 @@ fn a_panic_poisons_for_all_until_one_clears_it() {
         assert_eq!(*lock.write().unwrap(), [2, 2]);
         assert!(!lock.is_poisoned().unwrap());
         world.barrier().unwrap();
-        // A holder that only began while it was unwinding does not poison, as with std.
+        // A holder that locked while it was already unwinding does not poison, as with std.
         struct Late<'l>(&'l GlobalRwLock<[u64; 2]>);
         impl Drop for Late<'_> {
             fn drop(&mut self) {
@@ -240,7 +240,8 @@ fn who_is_told_that_a_value_is_good_finds_it_so() {
     });
 }
 
-/// Waits for the victim to poison this, without a lock: who waits for one when a rank dies gets an error.
+/// Waits, without a lock, until the victim has poisoned the value: a rank that waits for a lock when a rank dies gets
+/// an error.
 fn await_poison(sign: &GlobalMutex<u8>) {
     while !sign.is_poisoned().unwrap() {
         std::thread::yield_now();
@@ -314,7 +315,7 @@ fn a_holder_that_dies_is_named_in_time() {
         }
         await_poison(&sign);
         let lost = |error: Error| assert_eq!(error.lost_rank(), Some(VICTIM), "{error}");
-        // Threads of the rank too: one waits, the other queues behind it.
+        // Threads of this rank as well: one waits, the other queues behind it.
         let waiters = [Waiter::default(), Waiter::default()];
         let told = lock.counters().notifications;
         let begun = std::thread::scope(|scope| {
@@ -340,7 +341,7 @@ fn a_holder_that_dies_is_named_in_time() {
     });
 }
 
-/// The error names what the program made, and what its thread did.
+/// The error names the object as the program made it, and the operation of its thread.
 fn already<G>(outcome: Result<G, Error>, what: &str, id: u32, home: usize) {
     let error = outcome.err().expect("held twice");
     assert!(matches!(error, Error::Value { source: locks::Error::AlreadyLocked { .. }, .. }), "{error}");
@@ -400,7 +401,7 @@ fn what_cannot_be_made_fails_at_all_ranks() {
             assert!(world.mutex(me, 0u8).is_err(), "each names itself");
             assert!(world.rw_lock(if me == 0 { usize::MAX } else { 0 }, 0u8).is_err());
         }
-        // And the next can.
+        // The next value can be made and locked.
         assert_eq!(*world.mutex(0, [1u8, 2, 3]).unwrap().lock().unwrap(), [1, 2, 3]);
     });
 }
@@ -427,7 +428,7 @@ fn large_values_need_no_stack() {
             guard[100_000] += 1;
             guard.unlock().unwrap();
         };
-        // Less than four such values, for all that a call may copy.
+        // Less than four such values, for all copies of a call.
         let small = std::thread::Builder::new().stack_size(512 << 10);
         std::thread::scope(|scope| small.spawn_scoped(scope, work).unwrap().join().unwrap());
         world.barrier().unwrap();

@@ -11,7 +11,7 @@ fn element<const D: usize>(index: [usize; D], round: usize) -> u64 {
 
 const OUTSIDE: u64 = 7;
 
-/// The index of a cell in the array; none if it is outside.
+/// The index of a cell in the array; `None` if the cell is outside.
 fn index_of<const D: usize>(
     halo: &Halo<u64, D>,
     mut cell: usize,
@@ -114,7 +114,7 @@ fn what_has_no_halo_says_so() {
         assert!(matches!(halo.exchange(&mut array), Err(Error::Array(ArrayError::Halo { array: 1, .. }))));
         assert!(matches!(halo.store(&array), Err(Error::Array(ArrayError::Halo { .. }))));
         halo.store(&other).unwrap();
-        // Teams number what they make anew, and theirs are in another order here.
+        // Teams number their objects anew, and these are in another order here.
         let team = world.split(Some(0), (world.size() - world.rank()) as u64).unwrap().expect("a colour was named");
         let (mut one, mut two) =
             (team.array([8], Distribution::Block).unwrap(), world.array([8], Distribution::Block).unwrap());

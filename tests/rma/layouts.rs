@@ -1,4 +1,5 @@
-//! Layouts: where each element is, and the runs of every patch, against dealing element by element. No rank is needed.
+//! Layouts: the place of each element, and the runs of every patch, against dealing element by element. No rank is
+//! needed.
 
 use crate::patches;
 use patches::{all, any_distribution, any_patch, any_shape};
@@ -7,7 +8,7 @@ use std::time::Duration;
 use transom::Distribution;
 use transom::array::{Layout, LayoutError, Run};
 
-/// An element's index, its owner, and where it is there.
+/// An element's index, its owner, and its offset there.
 type Place<const D: usize> = ([usize; D], usize, usize);
 
 /// Owner and place of each element, without formulas: the tiles are given to their owners in row-major order, and each
@@ -32,7 +33,7 @@ fn tiles<const D: usize>(d: usize, len: usize, distribution: Distribution<D>, ra
         Distribution::Block => len.div_ceil(ranks).max(1),
         Distribution::Cyclic => 1,
         Distribution::BlockCyclic(block) => block[d],
-        // Each rank has as many as if elements were dealt one by one.
+        // Each rank has as many elements as if these were dealt one by one.
         _ => {
             let mut end = 0;
             let lengths = (0..ranks).map(|rank| (0..len).filter(|i| i % ranks == rank).count());
@@ -67,7 +68,7 @@ fn layouts_of<const D: usize>(seed: u64) {
         }
         for (rank, &part) in parts.iter().enumerate() {
             assert_eq!(layout.part_len(rank), part, "rank {rank} of {what}");
-            // Its tiles, one after another, are its part.
+            // The tiles of a rank, one after another, are its part.
             let mut end = 0;
             for tile in layout.tiles_of(rank) {
                 assert_eq!((tile.owner, tile.offset, tile.is_empty()), (rank, end, false), "{what}");
@@ -103,7 +104,7 @@ fn layouts_of<const D: usize>(seed: u64) {
     }
 }
 
-/// The runs of a patch, sorted, by looking at each of its elements.
+/// The runs of a patch, sorted, found by a look at each of its elements.
 fn model_runs<const D: usize>(places: &[Place<D>], patch: &[Range<usize>; D]) -> Vec<(usize, usize, usize)> {
     let inside = |index: &[usize; D]| (0..D).all(|d| patch[d].contains(&index[d]));
     let mut elements: Vec<(usize, usize)> =

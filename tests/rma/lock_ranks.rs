@@ -30,7 +30,7 @@ fn what_is_done_under_two_locks_is_seen_whole() {
             let amount = here.get_one(0).unwrap().min(round as u64);
             here.put_one(0, here.get_one(0).unwrap() - amount).unwrap();
             there.put_one(0, there.get_one(0).unwrap() + amount).unwrap();
-            // Dropped, it unlocks as well.
+            // A drop unlocks as well.
         }
         window.fence().unwrap();
         let epoch = window.lock_all().unwrap();
@@ -143,7 +143,7 @@ fn an_attempt_gives_up_while_another_rank_has_the_lock() {
     });
 }
 
-/// Several targets of one epoch, each in a thread of its own, lose nothing of each other, however the rank is locked.
+/// Threads with a target of one epoch each lose no update of each other, in every mode of lock.
 #[test]
 fn threads_with_targets_of_their_own_lose_nothing() {
     ranks::on(&[1, 2, 4], "threads_with_targets_of_their_own_lose_nothing", |world: World| {

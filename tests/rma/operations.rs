@@ -13,7 +13,7 @@ type Row<T> = (Op, T, T, T);
 
 use Op::*;
 
-/// The rows that are alike for all integers: small numbers.
+/// Rows that are the same for all integers: small numbers.
 macro_rules! small {
     () => {
         [
@@ -126,7 +126,7 @@ fn check<T: Atomic + Model + PartialEq + Debug>(world: &World, rows: &[&[Row<T>]
         assert_eq!(T::model(*op, *element, *operand), *expected, "the model: {op:?} of {element:?} and {operand:?}");
     }
     let target = (world.rank() + 1) % world.size(); // nobody else's
-    // A run of user memory is alone also if it is short.
+    // A short accumulate of user memory is alone, too.
     for mut window in [world.allocate::<T>(24).unwrap(), world.create(vec![T::zeroed(); 24]).unwrap()] {
         for mode in [Mode::Shared, Mode::Exclusive] {
             let epoch = window.lock_with(target, mode, Assert::empty()).unwrap();
@@ -141,7 +141,8 @@ fn check<T: Atomic + Model + PartialEq + Debug>(world: &World, rows: &[&[Row<T>]
                         epoch.flush().unwrap();
                         let mut found = [operand; 24];
                         epoch.get(0, &mut found).unwrap();
-                        // Compared as the table's are: a NaN is no value that a row expects, but may be beside.
+                        // Bits are compared, as in the table: no row expects a NaN, but the elements beside may be
+                        // NaN.
                         assert_eq!(found[1..1 + places], vec![value; places], "{what:?}");
                         let same = |beside: &T| bytemuck::bytes_of(beside) == bytemuck::bytes_of(&element);
                         assert!(same(&found[0]) && same(&found[1 + places]), "{what:?}: {found:?}");
@@ -190,13 +191,13 @@ fn floats_are_as_the_table_says() {
     });
 }
 
-/// A collective folds the element of rank 0 and the operand of rank 1 to the same, at both.
+/// A collective reduces the element of rank 0 and the operand of rank 1 to the same, at both.
 fn check_folds<T: Atomic + Model + PartialEq + Debug>(world: &World, rows: &[&[Row<T>]]) {
     for &(op, element, operand, expected) in rows.concat().iter() {
         for len in [1, 2, 20, 3000] {
             let mut data = vec![[element, operand][world.rank()]; len];
             let folded = world.all_reduce(&mut data, op);
-            // These fold nothing, and are refused at once.
+            // These operations reduce nothing, and are refused at once.
             if matches!(op, Replace | NoOp) {
                 let error = folded.unwrap_err().to_string();
                 assert!(error.contains("does not reduce"), "{error}");
@@ -226,7 +227,7 @@ fn collectives_fold_as_the_table_says() {
     }
 }
 
-/// Equal is bit for bit: two zeros differ, and a NaN is itself.
+/// Equality is bit for bit: the two zeros differ, and a NaN equals itself.
 #[test]
 fn compare_and_swap_compares_bits() {
     ranks::on(&[1, 2], "compare_and_swap_compares_bits", |world| {

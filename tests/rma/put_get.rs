@@ -1,4 +1,4 @@
-//! Puts and gets of every length, at every offset, of several types and sizes of parts; and what they refuse.
+//! Puts and gets of every length, at every offset, of several types and sizes of parts; and refused calls.
 
 use crate::ranks;
 use transom::{Error, Window, World};
@@ -15,7 +15,7 @@ fn what_is_put_is_got() {
         const EACH: usize = 400;
         let mut window: Window<u64> = world.allocate(EACH * n).unwrap();
         window.fence().unwrap();
-        // Every rank writes a stretch of its own in everybody's part, in pieces of growing length.
+        // Every rank writes a stretch of its own in every part, in pieces of growing length.
         for target in 0..n {
             let all: Vec<u64> = (0..EACH).map(|at| value(target, me, at)).collect();
             let epoch = window.lock_shared(target).unwrap();
@@ -85,8 +85,8 @@ fn buffers_are_elements_of_any_type_and_begin_as_zeros() {
         for turn in 0..3 {
             let mut buffer = world.buffer::<T>(len).unwrap();
             assert_eq!((buffer.len(), &buffer[..]), (len, &vec![T::zeroed(); len][..]), "turn {turn}");
-            // Another thread may have it, and this one has it back: joined, since ThreadSanitizer does not see how a
-            // scope waits for its threads.
+            // Another thread has it, and then this one again. The thread is joined, because ThreadSanitizer does not
+            // see how a scope waits for its threads.
             std::thread::scope(|scope| {
                 let fill = || buffer.iter_mut().enumerate().for_each(|(at, element)| *element = make(at + turn));
                 scope.spawn(fill).join().unwrap();

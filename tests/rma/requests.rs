@@ -1,4 +1,4 @@
-//! Operations that are waited for later; and that nothing of an epoch, a guard or a request need ever be dropped.
+//! Operations that are waited for later. No part of an epoch, a guard or a request relies on its drop.
 
 use crate::ranks;
 use std::collections::BTreeSet;
@@ -78,8 +78,8 @@ fn all_are_given_in_order_and_any_until_none_is_left() {
     });
 }
 
-/// A get that is done, by `test`, by a flush or since its epoch has heard a signal, has read: what is put later is not in
-/// its buffer.
+/// A get that is done, by `test`, by a flush or since its epoch has seen a signal, has read its elements: later puts
+/// do not change its buffer.
 #[test]
 fn a_get_that_is_done_has_read() {
     ranks::on_all_sizes("a_get_that_is_done_has_read", |world| {
@@ -100,7 +100,7 @@ fn a_get_that_is_done_has_read() {
         target.put(1, &[7]).unwrap();
         target.flush().unwrap();
         assert_eq!(flushed.wait().unwrap(), [5], "it was flushed");
-        // The owner overwrites what was read, once it hears that it was.
+        // The owner overwrites the elements once it learns that they were read.
         let mut read = target.rget(2, 1).unwrap();
         while !read.test() {}
         target.put_signal(0, &[], 0, 1).unwrap();
@@ -207,7 +207,7 @@ fn wrong_offsets_and_operations_start_nothing() {
                 }
             }
         }
-        // More than there is memory for is refused before any is asked for.
+        // A length beyond all memory is refused before memory is allocated.
         assert!(matches!(target.rget(0, usize::MAX).map(drop), Err(Error::OutOfBounds { .. })));
         for op in [Op::And, Op::LogicalXor] {
             let refused = [target.raccumulate(0, op, vec![1.0]), target.rget_accumulate(0, op, vec![1.0])];
@@ -281,7 +281,7 @@ fn epochs_may_be_leaked() {
             world.barrier().unwrap();
             drop(window);
 
-            // Access to oneself: it is never completed, so the exposure stays open too.
+            // Access to the rank itself: it is never completed, so the exposure stays open too.
             let mut window = new();
             window.post(&[me]).unwrap();
             let epoch = window.start(&[me]).unwrap();
@@ -293,14 +293,14 @@ fn epochs_may_be_leaked() {
             window.lock_exclusive(me).unwrap().put(6, &[6]).unwrap();
             window.fence().unwrap();
             assert_eq!(window.local().read(5, 2).unwrap(), [6, 6]);
-            // Leaked epochs or not, lent memory comes back when all have said that they are done.
+            // User memory is returned when all ranks have freed it, even with leaked epochs.
             let back = window.free().unwrap();
             assert!(back.is_empty() || back == [0, 0, 0, 0, 0, 6, 6, 0, 0]);
         }
     });
 }
 
-/// An access epoch that was leaked ends with its window: its target does not wait for ever.
+/// A leaked access epoch ends with its window: its target does not wait for ever.
 #[test]
 fn a_leaked_access_epoch_is_completed_when_its_window_is_dropped() {
     ranks::on_all_sizes("a_leaked_access_epoch_is_completed_when_its_window_is_dropped", |world| {
@@ -372,7 +372,7 @@ fn what_reaches_attached_memory_may_be_leaked() {
     });
 }
 
-/// A window that is leaked is one of a rank that never leaves: others go on as long as they do not wait for it.
+/// A leaked window makes its rank one that never leaves: other ranks go on as long as they do not wait for it.
 #[test]
 fn windows_may_be_leaked() {
     ranks::on_all_sizes("windows_may_be_leaked", |world| {

@@ -1,11 +1,11 @@
-//! Gets and puts under way on slices that the program lends, until a scope ends.
+//! Gets and puts in flight on slices that the program lends, until a scope ends.
 
 use crate::ranks;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use transom::array::ArrayError;
 use transom::{Distribution, Error, GlobalArray, Window, World, scope};
 
-/// Short ones, those of middle length, and long ones, which each go another way over a network.
+/// Short, middle and long lengths, which use different protocols over a network.
 const LENGTHS: [usize; 5] = [0, 1, 100, 20_000, 200_000];
 
 fn filled(world: &World) -> Window<u64> {
@@ -205,7 +205,7 @@ fn patches_are_put_from_what_the_scope_has() {
     });
 }
 
-/// A strip of one dimension, whose elements lie apart in the buffer; and what is refused.
+/// A strip of one dimension, whose elements are scattered in the buffer; and refused calls.
 #[test]
 fn patches_of_a_line_and_refused_ones() {
     ranks::on_all_sizes("patches_of_a_line_and_refused_ones", |world: World| {

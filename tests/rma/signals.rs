@@ -10,7 +10,7 @@ fn the_data_is_there_when_the_signal_is() {
     ranks::on_all_sizes("the_data_is_there_when_the_signal_is", |world| {
         let (me, n) = (world.rank(), world.size());
         const LEN: usize = 100;
-        // A stretch and a signal for each origin, and one signal for "you may write again".
+        // A stretch and a signal for each origin, and one signal that lets it write again.
         let mut window: Window<usize> = world.allocate_with_signals(LEN * n, n + 1).unwrap();
         let epoch = window.lock_all().unwrap();
         let signals = epoch.signals();
@@ -66,7 +66,7 @@ fn signals_can_be_read_and_set_and_what_is_not_there_is_refused() {
     });
 }
 
-/// A rank that sleeps until a signal comes is not woken by atomics on the data beside it: each would cost the origin a
+/// Atomics on the data do not wake a rank that sleeps until a signal comes. Each wake-up would cost the origin a
 /// system call, and the sleeper its sleep.
 #[test]
 fn atomics_on_data_wake_nobody() {

@@ -1,4 +1,4 @@
-//! One window of bytes with elements of many types in it: each view reaches just its bytes, and atomics of all widths are
+//! One window of bytes with elements of many types: each view reaches just its bytes, and atomics of all widths are
 //! atomic towards each other.
 
 use crate::ranks;
@@ -41,7 +41,7 @@ fn elements_of_many_types_share_a_window() {
     });
 }
 
-/// A view may be in another thread than the epoch that it is of, also one that has the target alone.
+/// A view may be used by another thread than its epoch, also in an exclusive epoch.
 #[test]
 fn accumulates_by_an_epoch_and_by_its_views_in_threads_are_not_lost() {
     ranks::on(&[1, 2], "accumulates_by_an_epoch_and_by_its_views_in_threads_are_not_lost", |world: World| {
@@ -84,7 +84,7 @@ fn what_is_no_view_is_refused() {
         let odd = epoch.view::<u16>(2).unwrap();
         assert!(matches!(odd.view::<u32>(0), Err(Error::View { .. })));
         odd.view::<u32>(2).unwrap().accumulate(0, Op::Sum, &[0, 0]).unwrap();
-        // A view of a view begins where that does.
+        // A view of a view begins at the same byte.
         view.view::<u16>(2).unwrap().put_one(0, 7).unwrap();
         assert_eq!(epoch.get_one(5).unwrap(), 7);
     });

@@ -1,4 +1,4 @@
-//! Programs: what they are, and drawing one from a seed.
+//! Programs: their parts, and drawing one from a seed.
 //!
 //! Programs are right by MPI's rules, or race where this library defines the result. The lower half of a part is for
 //! plain accesses and the upper half for accumulates, unless all access is exclusive. A rank that put to an element,
@@ -28,7 +28,7 @@ pub struct Phase {
     pub sync: Sync,
     /// Epochs by rank.
     pub epochs: Vec<Vec<Epoch>>,
-    /// Ranks that detach their part when the phase is over, and attach a new one.
+    /// Ranks that detach their part at the end of the phase, and attach a new one.
     pub renewed: Vec<bool>,
 }
 
@@ -38,9 +38,9 @@ pub enum Sync {
     Fence { before: Vec<Assert>, after: Vec<Assert> },
     /// Targets of each rank.
     Pscw { targets: Vec<Vec<Rank>>, asserted: Assert, test: bool },
-    /// Each epoch says itself how.
+    /// Each epoch names its own lock.
     Locks,
-    /// Puts with signals, and everyone waits for all signals to it.
+    /// Puts with signals; each rank waits for all signals to it.
     Signals,
 }
 
@@ -59,7 +59,7 @@ pub enum On {
     Exclusive(Rank, Assert),
     Shared(Rank, Assert),
     All(Assert),
-    /// No epoch: one's own part, or others' by loads and stores.
+    /// No epoch: the rank's own part, or other parts by loads and stores.
     Outside,
 }
 
@@ -105,7 +105,7 @@ pub enum How {
 }
 
 impl Program {
-    /// The larger the seed, the longer: so that the first to fail is a short one. `shared`: that ranks reach all
+    /// Larger seeds give longer programs, so that the first failure is a short one. `shared`: ranks reach all
     /// allocated memory by loads and stores.
     pub fn random(flavour: Flavour, seed: u64, ranks: usize, shared: bool) -> Program {
         let mut random = fastrand::Rng::with_seed(seed.wrapping_mul(0x1_0001).wrapping_add(ranks as u64));
@@ -160,7 +160,7 @@ impl Maker {
             }
             2 => (Sync::Signals, self.each(|maker, _| maker.signals())),
             3 => {
-                // Exclusive alone: whatever the calls are, epochs are one after the other.
+                // Exclusive locks alone: whatever the calls are, epochs run one after the other.
                 let epochs = self.each(|maker, rank| {
                     maker.some_epochs(|maker| {
                         let target = maker.random.usize(..n);
@@ -231,8 +231,8 @@ impl Maker {
         vec![Epoch { on: On::All(Assert::empty()), calls, dropped: self.random.bool() }]
     }
 
-    /// All on one element, long enough to get in each other's way. Every call tells what it found, and leaves what no other
-    /// leaves, so that few orders explain it.
+    /// All calls are on one element, for long enough to overlap. Every call returns what it found and leaves a unique
+    /// value, so that few orders explain the results.
     fn crowd(&mut self) -> Vec<Vec<Epoch>> {
         let target = self.random.usize(..self.ranks());
         let element = self.lens[target].saturating_sub(1);
@@ -250,7 +250,7 @@ impl Maker {
 
     fn epoch(&mut self, rank: Rank, on: On, may: &May<'_>) -> Epoch {
         let mut calls: Vec<Call> = Vec::new();
-        // Elements that a call under way accesses.
+        // Elements that a call in flight accesses.
         let mut pending: HashSet<(Rank, usize)> = HashSet::new();
         let wanted = self.random.usize(..6);
         let outside = on == On::Outside;
@@ -340,7 +340,7 @@ impl Maker {
         (0..count).map(|_| self.random.u64(..)).collect()
     }
 
-    /// Small ones too, so that swaps find what they expect.
+    /// Small values too, so that swaps find what they expect.
     fn operands(&mut self, count: usize) -> Vec<u64> {
         (0..count).map(|_| if self.random.bool() { self.random.u64(..3) } else { self.random.u64(..) }).collect()
     }

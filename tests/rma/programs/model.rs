@@ -1,7 +1,7 @@
 //! Results that a program may see.
 //!
-//! Between two phases everybody has waited for everybody, so that what each element is then is known: as it was written
-//! down. Within a phase:
+//! Between two phases all ranks have waited for each other, so each element's value is known, as it was written down.
+//! Within a phase:
 //!
 //! 1. An element by itself is a register: the calls that touched it can be put into one order in which every read gives
 //!    what the last write left, and which ends with what the element is after the phase. Each rank's calls keep their
@@ -14,7 +14,7 @@
 //! 4. Where all epochs on a target have it to themselves, they come in one order for all of its elements.
 //! 5. Once all signals to it have come, a rank has all that was put with them.
 //!
-//! Rule 1 is per element: nothing is said of the order in which two elements change.
+//! Rule 1 is per element: the order in which two elements change is not defined.
 
 use super::make::{Call, Flavour, How, On, Phase, Program, Sync, What};
 use crate::arithmetic::Model;
@@ -48,7 +48,7 @@ impl Act {
         }
     }
 
-    /// The same of one byte of the element.
+    /// The same act on one byte of the element.
     fn lane(self, lane: u32) -> Act {
         let byte = |value: u64| value >> (8 * lane) & 0xff;
         match self {
@@ -76,7 +76,7 @@ struct Event {
     epoch: usize,
     hold: Hold,
     act: Act,
-    /// Moved with others, at once.
+    /// Moved with other elements in one call.
     together: bool,
 }
 
@@ -203,7 +203,7 @@ fn judge_part(flavour: Flavour, target: Rank, old: &[u64], new: &[u64], origins:
     Ok(())
 }
 
-/// Rules 1 and 3: whether one order of the events on an element explains all that was seen of it.
+/// Rules 1 and 3: returns whether one order of the events on an element explains all values that were read.
 fn register(old: u64, origins: &[Vec<Event>], new: u64) -> bool {
     let mut tried: HashSet<(Vec<usize>, u64)> = HashSet::new();
     let mut open = vec![(vec![0; origins.len()], old)];
@@ -240,7 +240,7 @@ fn register(old: u64, origins: &[Vec<Event>], new: u64) -> bool {
     false
 }
 
-/// Rule 4: whether one order of whole epochs explains all that was seen of a part.
+/// Rule 4: returns whether one order of whole epochs explains all values that were read in a part.
 fn one_after_the_other(old: &[u64], origins: &[Vec<Event>], new: &[u64]) -> bool {
     let epochs: Vec<Vec<&[Event]>> =
         origins.iter().map(|events| events.chunk_by(|a, b| a.epoch == b.epoch).collect()).collect();
@@ -269,7 +269,7 @@ fn one_after_the_other(old: &[u64], origins: &[Vec<Event>], new: &[u64]) -> bool
     false
 }
 
-/// Wrong ones, each beside a right one that differs little.
+/// Wrong results, each beside a right one that differs little.
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,4 +1,4 @@
-//! Running a program as one of its ranks, and writing down what that rank sees.
+//! Runs a program as one of its ranks, and writes down the values that the rank sees.
 
 use super::make::{Call, Epoch, Flavour, How, On, Phase, Program, Sync, What};
 use transom::provider::Provider;
@@ -128,7 +128,7 @@ impl Memory {
         self.names.fence().unwrap();
     }
 
-    /// Detaches and attaches; what is gone says so.
+    /// Detaches and attaches. Detached memory gives an error.
     fn renew(&mut self, world: &World, program: &Program, phase: &Phase, window: &mut Window<u64>) {
         if !phase.renewed.contains(&true) {
             return;
@@ -209,7 +209,7 @@ impl Actor<'_> {
         seen
     }
 
-    /// The calls of an epoch that opened `targets`: what they read, one after the other.
+    /// The calls of an epoch that opened `targets`. Returns the values that they read, in order.
     fn calls(&self, calls: &[Call], targets: &[&At<'_>], local: Option<Local<'_, u64, Provider>>) -> Vec<u64> {
         let attach = |target: &&At<'_>| self.memory.reached[target.rank()].address().rank() == target.rank();
         assert!(!self.dynamic || targets.iter().all(attach));
