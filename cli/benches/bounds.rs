@@ -1,5 +1,5 @@
-//! Calls that must not cost more beside many requests, teams, collectives or waiting ranks, each held to a bound: `cargo bench --bench
-//! bounds`. Times are those of a rank's thread on its core, so that other programs disturb less.
+//! Calls whose cost must not grow beside many requests, teams, collectives or waiting ranks, each held to a bound:
+//! `cargo bench --bench bounds`. Times are those of a rank's thread on its core, so that other programs disturb less.
 
 mod on_core;
 
@@ -18,7 +18,7 @@ const ONE: Tag<u64> = Tag::new(1);
 /// No message has this tag.
 const NEVER: Tag<u64> = Tag::new(2);
 
-/// A name, its unit, the most that it may be, and what is measured by rank 0 of two.
+/// A name, its unit, its bound, and the measurement by rank 0 of two.
 type Row = (&'static str, &'static str, f64, fn(&World) -> Result<f64, Error>);
 
 const ROWS: [Row; 5] = [
@@ -80,7 +80,7 @@ fn wait_any(world: &World) -> Result<f64, Error> {
         Ok(())
     };
     let mut set: Requests<'_, Vec<u64>> = (0..30_000).map(|_| world.irecv(1 - me, NEVER)).collect();
-    // Each request is looked at once.
+    // Each request is polled once.
     assert!(set.test_any().is_none());
     shortest(100_000, || ended(&mut set))
 }

@@ -18,13 +18,13 @@ const BYTES: Tag<u8> = Tag::new(2);
 /// Instructions of a send and a receive.
 const PAIR: f64 = 790.0;
 
-/// Bytes of a message that is announced.
+/// Bytes of a message that uses rendezvous.
 const LONG: usize = 65_536;
 const ANNOUNCED: &str = "isend of 64 KiB, recv_into, wait; without the copy";
 
 type Call = fn(&World, usize) -> Result<(), Error>;
 
-/// Each call, done `times` times, of a rank with itself, whose ring is open; and how many instructions it takes at most.
+/// Each call, done `times` times, of a rank with itself, with an open ring; and its bound of instructions.
 const CALLS: &[(&str, f64, Call)] = &[
     ("send 8 B, recv_into what is there", PAIR, |world, times| {
         let mut got = [0];
@@ -74,7 +74,7 @@ const CALLS: &[(&str, f64, Call)] = &[
     ("progress, nothing there", 660.0, |world, times| (0..times).try_for_each(|_| Ok(world.progress()?))),
 ];
 
-/// Messages that are announced, and read by the receiver.
+/// Rendezvous messages that the receiver reads.
 fn announced(world: &World, times: usize) -> Result<(), Error> {
     let (sent, mut got) = (vec![1; LONG], vec![0; LONG]);
     (0..times).try_for_each(|_| {
@@ -95,7 +95,7 @@ enum First {
     Messages,
 }
 
-/// Messages by requests; the instructions are those of one.
+/// Messages by requests; the count is that of one message.
 fn at_once(world: &World, times: usize, first: First) -> Result<(), Error> {
     let (sent, mut got) = ([7], [0; 20]);
     for _ in 0..times / 20 {

@@ -187,7 +187,7 @@ fn a_stream_outlives_who_has_put_it() {
                 world.barrier().unwrap();
             }
         }
-        // The error also names the rank.
+        // The rank of the other end leaves as well.
         if world.rank() == last {
             let mut pipe = world.pipe(0).unwrap();
             let mut all = Vec::new();

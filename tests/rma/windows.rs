@@ -245,7 +245,7 @@ fn every_call(world: &World, kind: &str) {
     made.window.fence().unwrap();
     let part = made.part();
     assert_eq!(part.len(), size(me));
-    // The last call leaves the same values on all kinds; elements behind those of the ranks are untouched.
+    // The last call leaves the same values in each epoch; elements behind those of the ranks are untouched.
     assert!(part.iter().skip(4 * n).all(|&element| element == 0), "{part:?}");
     let given = if part.is_empty() { 0 } else { 3 * epochs * n };
     assert_eq!(

@@ -45,7 +45,7 @@ fn words_of_a_host_take_as_many_queue_pairs_as_ranks() {
             let (me, n) = (world.rank(), world.size());
             let mut window: Window<u64> = world.allocate(1 + 100 * n).unwrap();
             window.fence().unwrap();
-            // All count on one word, whose home rank does too, and bring data along.
+            // All ranks add to one word, as does its home rank, and put data too.
             let data = vec![me as u64 + 1; 100];
             for _ in 0..EACH {
                 let epoch = window.lock_shared(0).unwrap();
@@ -62,7 +62,8 @@ fn words_of_a_host_take_as_many_queue_pairs_as_ranks() {
             epoch.unlock().unwrap();
             let pairs = verbs(&world).queue_pairs();
             match hybrid {
-                // Words by one's own; the count, an element, by the one to its rank.
+                // Words of the rank itself by its own queue pair; the count, which is an element, by the one to its
+                // rank.
                 true => assert_eq!((pairs.to_itself, pairs.to_others), (1, if me == 0 { n - 1 } else { 1 })),
                 false => assert!(pairs.to_others > 0),
             }
@@ -75,7 +76,7 @@ fn words_of_a_host_take_as_many_queue_pairs_as_ranks() {
     }
 }
 
-/// Work requests to others and to itself: writes, reads, compare-and-swaps, fetch-and-adds, markers.
+/// Work requests to other ranks and to itself: writes, reads, compare-and-swaps, fetch-and-adds, markers.
 type Work = [[u64; 5]; 2];
 
 fn work(verbs: &Verbs, before: [WorkRequests; 2]) -> Work {
@@ -133,14 +134,14 @@ fn locks_post_what_the_protocol_says() {
             posts(&verbs, "unlock of all 3", all, || epoch.unlock());
         }
         meet(&world).unwrap();
-        // Rank 0 lets go when rank 1 has waited for a while.
+        // Rank 0 releases the lock when rank 1 has waited for a while.
         for (mode, signal) in [(Mode::Exclusive, 0), (Mode::Shared, 1)] {
             let exclusive = mode == Mode::Exclusive;
             if me == 0 {
                 let epoch = window.lock_exclusive(HOME).unwrap();
                 meet(&world).unwrap();
                 told.signals().wait_until(signal, |told| told == 1).unwrap();
-                // The readers behind it: the first guess does not know of them.
+                // Readers queued behind it: the first guess does not know of them.
                 let (what, work) = match exclusive {
                     true => ("unlock exclusive, a writer waits", [[1, 0, 0, 0, 0], SWAP]),
                     false => ("unlock exclusive, a reader waits", [[1, 0, 2, 0, 0], SWAP]),
@@ -170,11 +171,11 @@ fn locks_post_what_the_protocol_says() {
                     });
                     window.lock_with(HOME, mode, Assert::empty()).unwrap()
                 });
-                // Less what told rank 0: a lock, a put with a signal, an unlock.
+                // Without the requests that notified rank 0: a lock, a put with a signal, an unlock.
                 let rest = |all: [u64; 5], sooner: [u64; 5]| [0, 1, 2, 3, 4].map(|kind| all[kind] - sooner[kind]);
                 let [others, itself] = work(&verbs, before);
                 let after = [rest(rest(others, expected[0]), [1, 0, 0, 3, 0]), rest(itself, expected[1])];
-                // A grant is taken away from one's own memory.
+                // A grant is consumed in the rank's own memory.
                 let granted = if exclusive { NOTHING } else { SWAP };
                 posted(&format!("{what}: after waiting"), after, [NOTHING, granted]);
                 let (what, work) = match exclusive {
@@ -196,13 +197,14 @@ fn queue_pairs(n: usize, all: bool) -> (usize, usize) {
     if all { (n - 1, 1) } else { (2.min(n - 1), 0) }
 }
 
-/// Bytes that each of `n` ranks registers for one window of `data` bytes, before and after they have got something larger
-/// than a request carries.
+/// Bytes that each of `n` ranks registers for one window of `data` bytes, before and after a get that is larger than a
+/// request carries.
 fn registered(n: usize, data: usize, through_buffers: bool) -> usize {
     let datagrams = 128 * (256 + 64);
     let results = 8 * 512;
     let buffers = if through_buffers { 1 << 20 } else { 0 };
-    // A lock's word and its nodes, a barrier's lines, two counts for each in post, start, complete, wait, one of leaving.
+    // A lock's word and its nodes, a barrier's lines, two counts for each of post, start, complete and wait, and one
+    // for leaving.
     let rounds = n.next_power_of_two().ilog2() as usize;
     let words = (64 * (n + 1) + 64 * rounds + 16 * n + 8).next_multiple_of(64) + 64;
     let counts = 8 * 512;
@@ -277,7 +279,7 @@ fn neighbours_of_a_host_register_each_others_words_only() {
             let words = |n: usize| {
                 (64 * (n + 1) + 64 * n.next_power_of_two().ilog2() as usize + 16 * n + 8).next_multiple_of(64)
             };
-            // The first window brings the page of the words on which others count themselves.
+            // The first window adds the page of the words that other ranks count in.
             assert_eq!(grown, DATA + n * words(n) + 4096, "{n} ranks");
             if world.rank() == 0 {
                 println!("\n| {n} ranks, 1 MiB each | {grown} bytes more registered |");
@@ -291,7 +293,7 @@ fn neighbours_of_a_host_register_each_others_words_only() {
     }
 }
 
-/// Dropping is not collective: memory stays registered until all have let go, and not longer.
+/// Dropping is not collective: memory stays registered until all ranks have dropped the window, and not longer.
 #[test]
 fn what_nobody_reaches_any_more_is_not_registered() {
     if skipped("memory that is let go of") {
@@ -308,7 +310,7 @@ fn what_nobody_reaches_any_more_is_not_registered() {
         meet(&world).unwrap();
         let before = verbs.registered_bytes();
 
-        // A window: kept by those who have dropped it while another has not.
+        // A window stays registered at ranks that have dropped it while another rank has not.
         let mut another: Window<u64> = world.allocate(100_000).unwrap();
         lanes(&mut another);
         let with = verbs.registered_bytes();
@@ -334,7 +336,7 @@ fn what_nobody_reaches_any_more_is_not_registered() {
         meet(&world).unwrap();
         assert_eq!(verbs.registered_bytes(), before, "nobody is of the team any more");
 
-        // Memory that rank 0 attaches, and rank 1 reaches: nothing collective is needed.
+        // Memory that rank 0 attaches and rank 1 reaches: no collective call is needed.
         if me == 0 {
             let address = window.attach(100_000).unwrap();
             names.local().set(0, address).unwrap();

@@ -120,7 +120,7 @@ fn connections_are_for_those_who_are_spoken_with_most() {
             let pairs = verbs(&world).queue_pairs();
             assert!(pairs.to_others >= 2 && pairs.now <= 1, "{pairs:?}");
         }
-        // Others may be in the midst of a word there from now on.
+        // From now on other ranks may be changing a word there.
         let mut window: Window<u64> = world.allocate(1).unwrap();
         window.fence().unwrap();
         let before = verbs(&world).queue_pairs().now;
@@ -192,7 +192,8 @@ fn a_message_is_one_request() {
             let (requests, before) = (verbs.work_requests_to_others(), world.counters().unwrap());
             let begun = Instant::now();
             what();
-            // A look after lanes, ten a second at most, asks for a completion where none came since the last.
+            // A poll of the lanes, at most ten a second, asks for a completion on lanes without one since the last
+            // poll.
             let looks = 1 + begun.elapsed().as_millis() as u64 / 100;
             let (requests, now) = (verbs.work_requests_to_others() - requests, world.counters().unwrap());
             let packets = [now.queue_packets - before.queue_packets, now.ring_packets - before.ring_packets];
@@ -273,7 +274,7 @@ fn registered(n: usize, name: &str) {
     on_verbs(n, name, &[("TRANSOM_HYBRID", "off")], |world| {
         let (me, n) = (world.rank(), world.size());
         let tag = Tag::<u64>::new(1);
-        // Enough for a ring.
+        // Enough messages to get a ring.
         for round in 0..24 {
             for away in 1..n.min(10) {
                 let (to, from) = ((me + away) % n, (me + n - away) % n);

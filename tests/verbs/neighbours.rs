@@ -1,5 +1,5 @@
-//! In a job on several hosts the messages and collectives of ranks of one host go by the memory that these share, and no adapter is
-//! asked for them. `tests/soft-roce/verbs` starts this on two hosts, of 2 ranks each.
+//! In a job on several hosts, messages and collectives of ranks of one host use their shared memory, without work
+//! requests. `tests/soft-roce/verbs` starts this on two hosts, of 2 ranks each.
 
 use crate::adapter;
 use adapter::*;
@@ -51,7 +51,7 @@ fn messages_of_neighbours_go_by_their_memory() {
         return;
     }
     on_verbs(4, "messages_of_neighbours_go_by_their_memory", &[("TRANSOM_HYBRID", "on")], |world| {
-        // Forced to the adapter on one host they have no neighbours.
+        // Forced to the adapter on one host, ranks share no memory.
         let several = std::env::var_os("TEST_HOSTS_ARE_SEVERAL").is_some();
         let (me, n) = (world.rank(), world.size());
         let posted = posts(&world, || talk(&world, me ^ 1));

@@ -34,11 +34,12 @@ fn is_no_guest(devices: usize) -> bool {
     !guest
 }
 
-/// Long messages between two ranks: how many connections they have then, and whether the further rails had a part of that.
+/// Long messages between two ranks. Returns the number of connections afterwards, and whether the further rails moved
+/// a part.
 fn exchange(world: &World) -> (usize, bool) {
     let (me, other) = (world.rank(), 1 - world.rank());
     let bytes = |rank: usize| -> Vec<u8> { (0..1 << 20).map(|at| (at / 4096 * 31 + at * 7 + rank) as u8).collect() };
-    // Until all rails are connected less are used.
+    // Fewer rails are used until all are connected.
     for _ in 0..20 {
         let mut came = vec![0; 1 << 20];
         world.sendrecv(other, TAG, &bytes(me), other, TAG, &mut came).unwrap();
@@ -48,7 +49,7 @@ fn exchange(world: &World) -> (usize, bool) {
     (verbs(world).queue_pairs().to_others, world.counters().unwrap().other_rails_bytes > 0)
 }
 
-/// Each rank has what it is given as its rails.
+/// Each rank has its given devices as its rails.
 fn with(name: &str, rails: [Option<&str>; 2], body: impl Fn(Result<World, transom::StartError>)) {
     let case = format!("{rails:?}");
     if std::env::var(CASE).is_ok_and(|started| started != case) {
@@ -76,7 +77,7 @@ fn two_addresses_of_a_port_are_two_rails() {
         return;
     }
     with(name, [Some("rxe0:1:1,rxe0:1:2"); 2], |world| assert_eq!(exchange(&world.unwrap()), (2, true)));
-    // Twice the same, by other words.
+    // The same device twice, under two spellings.
     with(name, [Some("rxe0:1:1,rxe0"); 2], |world| {
         let told = world.err().expect("two rails by one address").to_string();
         assert!(told.contains("TRANSOM_VERBS_DEVICE: rxe0:1:1 is listed twice"), "{told}");
@@ -125,7 +126,8 @@ fn ranks_have_as_many_rails_as_the_one_with_the_fewest() {
     });
 }
 
-/// The second rails of two hosts are of different networks: all goes by the first. By hand, as `tests/soft-roce/verbs` does.
+/// The second rails of two hosts are in different networks: all packets use the first. Rails are set up as
+/// `tests/soft-roce/verbs` does.
 #[test]
 fn a_rail_that_leads_nowhere_is_done_without() {
     if std::env::var_os("TEST_HOSTS_ARE_SEVERAL").is_none() {

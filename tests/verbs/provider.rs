@@ -21,8 +21,9 @@ fn alone() -> (Loopback, Hybrid<Verbs>) {
     (job.clone(), Hybrid::new(Arc::new(job.clone()), Node::all(job), &Default::default()).unwrap())
 }
 
-/// Atomics of two adapters are not atomic towards each other: a rank reaches the words of a neighbour whose adapter is another
-/// by the connection to it, not by its own adapter. `tests/soft-roce/verbs` starts it on one host, each rank with a device.
+/// Atomics of two adapters are not atomic towards each other. A rank reaches the words of a neighbour with another
+/// adapter by the connection to the neighbour, not by its own adapter. `tests/soft-roce/verbs` starts it on one host,
+/// each rank with a device.
 #[test]
 fn words_of_a_neighbour_with_another_adapter_are_left_to_that() {
     if std::env::var_os(ROLE).is_none() || std::env::var_os("TRANSOM_VERBS_DEVICE").is_none() {
@@ -48,7 +49,7 @@ fn words_of_a_neighbour_with_another_adapter_are_left_to_that() {
     let before = others_and_itself();
     (1..EACH).for_each(|_| add());
     let posted = others_and_itself();
-    // To lock, to add, to unlock. Each of the first 16 is admitted at the gate of accumulates and leaves it, the next stays.
+    // To lock, to add, to unlock. Each of the first 16 accumulates is admitted and leaves; the next stays admitted.
     let posted_by_each = 3 * (EACH - 1) + 2 * 15 + 1;
     let [at_home, elsewhere] = [[0, posted_by_each], [posted_by_each, 0]];
     assert_eq!([0, 1].map(|at| posted[at] - before[at]), if me == 0 { at_home } else { elsewhere });
@@ -78,8 +79,8 @@ fn a_processor_and_an_adapter_do_not_meet_on_a_word() {
         verbs.start_add(&through_adapter, 8, 5, Wake::Home).and_then(|pending| verbs.finish(pending)).unwrap(),
         0
     );
-    // The same memory by the other provider: that would be a lost update one day.
-    // The key begins with that of the shared memory, behind its length.
+    // The same memory through the other provider would lose updates. The key begins with that of the shared memory,
+    // behind its length.
     let by_processor = job.attach(0, &key[1..][..key[0].into()], 64).unwrap();
     for met in [job.cas(&by_processor, 8, 5, 6, Wake::Home).map(drop), job.notify(&by_processor, 8, 1, Wake::Home)] {
         assert!(matches!(met, Err(FabricError::Misuse { .. })), "{met:?}");
@@ -133,8 +134,8 @@ fn words_are_put_by_writes_too() {
     });
 }
 
-/// A rank whose adapter writes words in one piece goes by compare-and-swap where another's does not, and its marks come with a value:
-/// it was waited for where the other did not write.
+/// A rank whose adapter writes words in one piece uses compare-and-swap if another rank's adapter does not, and its
+/// completion flags are immediate values. The rank waits for them where the other did not write.
 #[test]
 fn words_and_marks_are_written_alike_where_adapters_differ() {
     if skipped("ranks that differ") {
@@ -153,7 +154,7 @@ fn words_and_marks_are_written_alike_where_adapters_differ() {
         for round in 0..200 {
             window.lock_exclusive(round % n).unwrap().fetch_and_op(0, Op::Sum, 1).unwrap();
             window.fence().unwrap();
-            // From one on a ring is made of those who are heard from often.
+            // After some rounds, frequent peers get rings.
             let (to, from) = ((me + 1) % n, (me + n - 1) % n);
             let sent = world.isend(to, TAG, vec![round as u64; 20]);
             assert_eq!(world.recv(from, TAG).unwrap().0, [round as u64; 20]);
@@ -178,7 +179,7 @@ fn windows_come_and_go() {
             epoch.put(999, &[round]).unwrap();
             epoch.unlock().unwrap();
             assert_eq!(window.lock_shared(1 - world.rank()).unwrap().get_one(999).unwrap(), round);
-            // One is done sooner than the other.
+            // One rank is done sooner than the other.
         }
         let team = world.split(Some(0), 10 - world.rank() as u64).unwrap().expect("a colour was named");
         drop(world);
@@ -190,8 +191,8 @@ fn windows_come_and_go() {
     });
 }
 
-/// A thread whose peer is far does not make another's wait, whose peer is near: on two hosts, started by
-/// `tests/soft-roce/verbs`. Each cycle ends with an order: what was put comes before the lock is let go of.
+/// A thread with a distant peer does not delay another thread with a near peer: on two hosts, started by
+/// `tests/soft-roce/verbs`. Each cycle ends with an order: the put arrives before the lock is released.
 #[test]
 fn threads_with_two_peers_do_not_wait_for_each_other() {
     const LINK: &str = "rail0";
@@ -292,7 +293,7 @@ fn what_the_device_does_not_have_is_told() {
     cannot_join(name, &[("TRANSOM_VERBS_GID", "200")], &["TRANSOM_VERBS_GID=200", "no such GID index; it has 0"]);
 }
 
-/// A directory with a libibverbs that is none.
+/// A directory with a file libibverbs that is no library.
 fn no_library() -> PathBuf {
     let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("no-libibverbs-{}", std::process::id()));
     let directory = match std::fs::create_dir_all(&directory) {
@@ -341,8 +342,8 @@ fn errors_have_a_source() {
     assert!(VerbsError::NoDevice { source: Some(source) }.source().is_some());
 }
 
-/// Lent memory of a rank on the same host is reached by the queue pair to that rank, its words by that to oneself: what is
-/// put there must not be overtaken by the news of it.
+/// User memory of a rank on the same host is reached by the queue pair to that rank, its words by that to the rank
+/// itself. A put must not be overtaken by its notification.
 #[test]
 fn lent_memory_of_neighbours_is_in_order_with_their_words() {
     if skipped("lent memory of the same host") {
@@ -398,7 +399,7 @@ fn ranks_of_several_hosts_are_one_job() {
         for from in 0..n {
             assert_eq!(window.local().read(1000 * from, 1000).unwrap(), [data(from, me); 1000], "from {from}");
         }
-        // One word, from all hosts at once, its own too; and a lock that passes between them.
+        // One word, from all hosts at once, including its own; and a lock that passes between them.
         let word = 1000 * n;
         for _ in 0..EACH {
             window.lock_shared(n - 1).unwrap().fetch_and_op(word, Op::Sum, 1).unwrap();
@@ -411,8 +412,8 @@ fn ranks_of_several_hosts_are_one_job() {
         for rank in [0, n - 1] {
             assert_eq!(window.lock_shared(rank).unwrap().get_one(word).unwrap(), EACH * n as u64, "at {rank}");
         }
-        // Large ones, of which packets may have to be sent again: the memory is the program's again when a call returns, and what
-        // was handed over and dropped is kept as long as it takes.
+        // Large operations, some of whose packets may be sent again. The memory is the program's again when a call
+        // returns. Buffers that were handed over and dropped are kept as long as needed.
         const LARGE: usize = 20_000;
         let mut large: Window<u64> = world.allocate(2 * LARGE).unwrap();
         let epoch = large.lock_shared((me + n / 2) % n).unwrap();
@@ -431,7 +432,7 @@ fn ranks_of_several_hosts_are_one_job() {
         meet(&world).unwrap();
         let (from, mine) = ((me + n - n / 2) % n, large.local().read(0, 2 * LARGE).unwrap());
         assert!(mine.iter().enumerate().all(|(at, &found)| found == data(from, at % LARGE)), "from {from}");
-        // Between hosts ranks meet by their lanes: one says it to another in each of ceil(log2 n) steps.
+        // Between hosts ranks meet by their lanes: one notification to another rank in each of ceil(log2 n) steps.
         let meets = n.next_power_of_two().ilog2() as u64;
         if std::env::var_os("TEST_HOSTS_ARE_SEVERAL").is_some() {
             meet(&world).unwrap();

@@ -25,7 +25,7 @@ fn two_devices() -> Option<String> {
     Some(names[..2].join(","))
 }
 
-/// Both ranks send and receive messages of these lengths, so often.
+/// Both ranks send and receive messages of these lengths, repeatedly.
 fn exchange(world: &World, lengths: &[usize], times: usize) {
     let (me, other) = (world.rank(), 1 - world.rank());
     let bytes = |rank: usize, time: usize, len: usize| -> Vec<u8> {
@@ -41,7 +41,7 @@ fn exchange(world: &World, lengths: &[usize], times: usize) {
     }
 }
 
-/// Messages of a job of two, by two rails; of what is divided the second rail has this part at least, and the first.
+/// Messages of a job of two by two rails. Each rail moves at least this part of the divided bytes.
 fn divided(name: &str, stripe: &str, least: impl Fn(u64) -> u64) {
     let Some(devices) = two_devices() else { return };
     let variables = [("TRANSOM_VERBS_DEVICE", &*devices), ("TRANSOM_MESSAGES", stripe)];
@@ -50,7 +50,7 @@ fn divided(name: &str, stripe: &str, least: impl Fn(u64) -> u64) {
         meet(&world).unwrap();
         let verbs = verbs(&world);
         assert_eq!((verbs.queue_pairs().to_others, moved(&world).1), (1, 0), "nothing was divided");
-        // Until all rails are connected less are used.
+        // Fewer rails are used until all are connected.
         exchange(&world, &[1 << 20], 20);
         meet(&world).unwrap();
         assert_eq!(verbs.queue_pairs().to_others, 2);
@@ -76,7 +76,7 @@ fn large_messages_are_divided_by_what_the_last_took() {
     divided("large_messages_are_divided_by_what_the_last_took", "stripe=adaptive", |all| all / 100);
 }
 
-/// A buffer that is sent again and again stays registered with both.
+/// A buffer that is sent repeatedly stays registered with both.
 #[test]
 fn what_is_sent_again_and_again_is_registered_once_with_each_rail() {
     const LEN: usize = 4 << 20;
@@ -84,7 +84,7 @@ fn what_is_sent_again_and_again_is_registered_once_with_each_rail() {
     let variables =
         [("TRANSOM_VERBS_DEVICE", &*devices), ("TRANSOM_MESSAGES", "stripe=even"), ("TRANSOM_HYBRID", "off")];
     on_verbs(2, "what_is_sent_again_and_again_is_registered_once_with_each_rail", &variables, |world| {
-        // Until both are connected less are used.
+        // Only one rail is used until both are connected.
         exchange(&world, &[1 << 20], 20);
         let mut sending = world.send_init(1, TAG, vec![0; LEN]).unwrap();
         for step in 0..6 {
@@ -170,7 +170,7 @@ fn puts_and_gets(world: &World, rounds: u64) {
     }
 }
 
-/// Large puts and gets of a job of two, by two rails, of which each has this part at least.
+/// Large puts and gets of a job of two by two rails, each of which moves at least this part.
 fn windows_are_divided(name: &str, stripe: &str, least: impl Fn(u64) -> u64) {
     let Some(devices) = two_devices() else { return };
     let variables = [("TRANSOM_VERBS_DEVICE", &*devices), ("TRANSOM_MESSAGES", stripe), ("TRANSOM_HYBRID", "off")];
@@ -186,7 +186,7 @@ fn windows_are_divided(name: &str, stripe: &str, least: impl Fn(u64) -> u64) {
         assert!(moved.len() == 2 && all > 8 * 6 * ((3 << 20) - 9000), "{moved:?}");
         assert!(moved.iter().all(|moved| *moved >= least(all)), "{moved:?} bytes by the rails, {stripe}");
         assert_eq!(verbs.registrations().refused, 0);
-        // One of each rail; where the machine is slow, one may have been taken for cut, and made anew.
+        // One connection per rail. On a slow machine, a rail may have been taken for cut and connected again.
         assert!((2..=6).contains(&verbs.queue_pairs().to_others), "{:?}", verbs.queue_pairs());
         let mut window: Window<u8> = world.allocate(1 << 20).unwrap();
         let epoch = window.lock_shared(1 - world.rank()).unwrap();
@@ -220,7 +220,7 @@ fn a_dropped_put_is_whole_before_its_window_goes() {
         [("TRANSOM_VERBS_DEVICE", &*devices), ("TRANSOM_MESSAGES", "stripe=even"), ("TRANSOM_HYBRID", "off")];
     on_verbs(2, "a_dropped_put_is_whole_before_its_window_goes", &variables, |world| {
         let (other, verbs) = (1 - world.rank(), verbs(&world));
-        // Until all rails are connected less are used.
+        // Fewer rails are used until all are connected.
         let mut warm: Window<u8> = world.allocate(LEN).unwrap();
         let epoch = warm.lock_all().unwrap();
         while verbs.divided_bytes()[1] < LEN as u64 {
@@ -236,7 +236,7 @@ fn a_dropped_put_is_whole_before_its_window_goes() {
             let epoch = window.fence().unwrap();
             drop(epoch.target(other).unwrap().rput(0, vec![round; LEN]).unwrap());
             drop(window);
-            // Here the memory goes.
+            // The memory is freed here.
             meet(&world).unwrap();
         }
         assert!(verbs.divided_bytes()[1] - before >= LEN as u64, "they were divided");

@@ -38,7 +38,7 @@ fn nothing_is_moved_without_a_connection_and_the_dead_are_told() {
         if me == VICTIM {
             std::process::abort();
         }
-        // Until its death is known.
+        // Until the death is known.
         let begun = Instant::now();
         while world.barrier().is_ok() {
             assert!(begun.elapsed() < Duration::from_secs(60));

@@ -17,7 +17,7 @@ const OVER: Tag<u64> = Tag::new(2);
 #[test]
 fn a_send_that_would_wait_gives_its_buffer_back() {
     ranks::on(&[2, 3], "a_send_that_would_wait_gives_its_buffer_back", |world: World| {
-        // Short ones, what goes in pieces, and what is announced.
+        // A short message, one in pieces, and one by rendezvous.
         for len in [1, 3_000, 12_000, 200_000] {
             let most = 2_000;
             let mut told: Window<u64> = world.allocate(1).unwrap();
@@ -25,7 +25,7 @@ fn a_send_that_would_wait_gives_its_buffer_back() {
             match world.rank() {
                 0 => {
                     let mut going = Requests::new();
-                    // Rank 1 serves no messages until it is told the number of them.
+                    // Rank 1 serves no messages until it gets their number.
                     let refused = (0..most).find(|&number| match world.try_isend(1, WORK, pattern(number, len)) {
                         Ok(request) => {
                             going.push(request);
@@ -165,7 +165,7 @@ fn what_comes_first_is_taken_by_its_tag() {
     });
 }
 
-/// Counts how often it was woken.
+/// Counts its wakes.
 #[derive(Default)]
 struct Woken(AtomicUsize);
 
@@ -203,7 +203,7 @@ fn a_probe_that_is_dropped_leaves_the_message() {
     });
 }
 
-/// Either by the thread that awaits, or, on an executor of the program's, by the thread of the library.
+/// The awaiting thread moves the messages, or, with an executor of the program, the library's thread.
 #[test]
 fn who_awaits_a_probe_sleeps_until_there_is_a_message() {
     for thread in ranks::each(&[false, true]) {
@@ -233,13 +233,13 @@ fn who_awaits_a_probe_sleeps_until_there_is_a_message() {
             } else {
                 world.block_on(serve).unwrap();
             }
-            // Two for each message, and a few for what else has happened.
+            // Two for each message, and a few for other events.
             assert!(polls.load(SeqCst) < 100, "{polls:?} polls");
         });
     }
 }
 
-/// An executor that knows nothing of the library: the thread sleeps until it is woken.
+/// An executor that does not know the library: the thread sleeps until it is woken.
 fn parked(future: impl Future) {
     struct Thread(std::thread::Thread);
     impl Wake for Thread {

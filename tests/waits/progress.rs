@@ -1,5 +1,5 @@
-//! Messages that move while the program computes, by a thread; and the descriptor on which a program sleeps that waits for other
-//! things too.
+//! Messages that a thread moves while the program computes; and the descriptor on which a program sleeps that waits
+//! for other events too.
 
 use crate::ranks;
 use ranks::{BY_MESSAGES, IN_TIME, VICTIM, die, on, on_with, outcome_with, over_network, within};
@@ -166,7 +166,7 @@ fn a_descriptor_tells_of_all_that_happens() {
     on(&[2, 4], "a_descriptor_tells_of_all_that_happens", |world| {
         let (rank, size) = (world.rank(), world.size());
         let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
-        // A round that was not told would wait for the thread's look, a tenth of a second later.
+        // Without the signal, a round would wait for the thread's look, a tenth of a second later.
         for round in 0..ranks::rounds(1000) as u64 {
             let mut coming = world.irecv(before, ONE);
             let mut sent = world.isend(next, ONE, vec![round; if round % 10 == 0 { 20_000 } else { 3 }]);
@@ -192,14 +192,14 @@ fn a_descriptor_tells_of_all_that_happens() {
     });
 }
 
-/// Bytes, room, and the end of the stream, though neither a put nor a get is under way.
+/// Bytes, free space, and the end of the stream, although neither a put nor a get is in flight.
 #[test]
 fn a_descriptor_tells_of_what_pipes_bring() {
     on(&[2], "a_descriptor_tells_of_what_pipes_bring", |world| {
         const LEN: usize = 1 << 20;
         let pipe = world.pipe(1 - world.rank()).unwrap();
         let fd = world.event_fd().unwrap();
-        // The other sleeps by then.
+        // The other rank sleeps by then.
         let pause = || std::thread::sleep(Duration::from_millis(30));
         let byte = |at: usize| (at / 1000 * 7 + at) as u8;
         if world.rank() == 0 {
@@ -253,7 +253,7 @@ fn a_death_is_told_by_the_descriptor() {
         sleep_until_ended(&world, &mut never);
         assert!(matches!(never.wait().unwrap_err().error, Error::PeerDied { rank: VICTIM }));
         assert!(begun.elapsed() < within(IN_TIME), "{:?}", begun.elapsed());
-        // The thread goes on.
+        // The progress thread goes on.
         if world.size() > 2 {
             let living: Vec<usize> = (0..world.size()).filter(|rank| *rank != VICTIM).collect();
             for to in &living {
@@ -272,7 +272,7 @@ fn a_death_is_told_by_the_descriptor() {
     }
 }
 
-/// An executor that knows nothing of messages, and sleeps until it is woken.
+/// An executor that does not know the library, and sleeps until it is woken.
 struct Parked(std::thread::Thread);
 
 impl Wake for Parked {
@@ -328,7 +328,8 @@ fn who_sleeps_is_woken_when_the_world_ends() {
     });
 }
 
-/// Each side tests in a loop what ends only after the other's synchronous send, which a turn of this side's messages ends.
+/// Each side tests in a loop a request that ends only after the other side's synchronous send. A progress call of this
+/// side ends that send.
 #[test]
 fn tests_in_vain_move_messages() {
     on(&[2], "tests_in_vain_move_messages", |world| {

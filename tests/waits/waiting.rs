@@ -69,7 +69,7 @@ fn a_long_wait_says_once_who_waits_for_whom() {
     assert_eq!(lines, [fence, signal], "{said:?}");
 }
 
-/// Two ranks that take two locks in different order: what each says leads to the other.
+/// Two ranks that take two locks in different order: the report of each names the other.
 #[test]
 fn a_deadlock_reads_like_a_diagnosis() {
     if ranks::over_network() {
@@ -146,7 +146,7 @@ fn who_reports_a_wait_waits_for_no_lock() {
     assert_eq!(said, [waits(0), waits(1)]);
 }
 
-/// Ranks have their numbers in the job, whichever world the call is of.
+/// Reports use the ranks' numbers in the job, whichever team the call is of.
 #[test]
 fn ranks_of_teams_are_named_as_ranks_of_the_job() {
     if ranks::over_network() {
@@ -157,7 +157,7 @@ fn ranks_of_teams_are_named_as_ranks_of_the_job() {
         let other = 1 - team.rank();
         for (tag, probed) in [(1, false), (2, true)] {
             let tag = Tag::<u8>::new(tag);
-            // Each has connected to the other.
+            // Each rank has connected to the other.
             team.send(other, Tag::<u8>::new(3), &[1]).unwrap();
             team.recv(other, Tag::<u8>::new(3)).unwrap();
             if team.rank() == 0 {

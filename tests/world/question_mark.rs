@@ -1,5 +1,5 @@
-//! `?` carries the errors of every call to a main of `Result<(), transom::Error>`, and to one of
-//! `Result<(), Box<dyn Error>>`: one body, compiled for each, that makes them all.
+//! `?` carries the errors of every call to a main of `Result<(), transom::Error>`, and to one of `Result<(), Box<dyn
+//! Error>>`: one body that makes all calls is compiled for each.
 
 use crate::ranks;
 use transom::array::Layout;
@@ -139,7 +139,7 @@ macro_rules! program {
             epoch.flush()?;
             epoch.unlock()?;
 
-            // Starting; and a provider by itself.
+            // Starting, and a provider alone.
             transom::threads(1, |_| ())?;
             transom::log_from_env()?;
             assert!(!Waiting::default().set(), "by those who started this");

@@ -23,7 +23,7 @@ fn ranks_of_one_colour_are_numbered_by_key_then_rank() {
             expected.reverse();
         }
         assert_eq!((team.size(), expected[team.rank()]), (members.len(), me));
-        // Its windows reach its members alone, by their numbers in the team.
+        // The team's windows reach its members alone, by their numbers in the team.
         let mut window: Window<u64> = team.allocate(2).unwrap();
         window.fence().unwrap();
         for rank in 0..team.size() {
@@ -42,8 +42,8 @@ fn ranks_of_one_colour_are_numbered_by_key_then_rank() {
     });
 }
 
-/// Each rank watches the others by a descriptor each, once however many teams it is in; and the usual limit is no reason to refuse many
-/// ranks.
+/// Each rank watches the others by a descriptor each, once for all its teams. The usual limit of descriptors does not
+/// refuse many ranks.
 #[test]
 fn teams_take_no_descriptors_and_ranks_may_be_more_than_the_limit() {
     let name = "teams_take_no_descriptors_and_ranks_may_be_more_than_the_limit";
@@ -182,7 +182,7 @@ fn death_during_a_split_names_the_rank() {
     for size in [2, 3, 5] {
         let ended = ranks::outcome_of(size, "death_during_a_split_names_the_rank", |world| {
             if world.rank() == VICTIM {
-                // The others are in the call by then, or nearly so.
+                // The other ranks are in the call by then, or nearly.
                 (0..world.size()).filter(|&rank| rank != VICTIM).for_each(|rank| drop(world.recv(rank, TOLD).unwrap()));
                 std::thread::sleep(std::time::Duration::from_millis(50));
                 die();

@@ -1,4 +1,4 @@
-//! Calls timed beside a bare crossing: a line of shared memory that is handed to another rank.
+//! Calls timed beside a bare crossing: a line of shared memory that one rank hands to another.
 
 use std::time::Instant;
 use transom::{Error, World};

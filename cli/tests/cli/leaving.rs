@@ -76,7 +76,7 @@ fn a_rank_that_left_is_not_named() {
     }
 }
 
-/// The rank has died, as the others see it; its process goes on, until theirs have ended.
+/// The rank has died for the others; its process goes on until theirs have ended.
 fn die_but_stay(world: transom::World) {
     let panicked = std::thread::spawn(move || {
         let _world = world; // dropped in the panic
@@ -86,7 +86,7 @@ fn die_but_stay(world: transom::World) {
     std::thread::sleep(Duration::from_millis(700));
 }
 
-/// Another rank's process may be seen to end before that of the rank that died.
+/// The launcher may see another rank's process end before that of the rank that died.
 #[test]
 fn the_rank_that_died_first_is_named_even_if_its_process_ends_later() {
     let name = "the_rank_that_died_first_is_named_even_if_its_process_ends_later";
@@ -104,7 +104,7 @@ fn the_rank_that_died_first_is_named_even_if_its_process_ends_later() {
     assert_eq!((ended.code, said(&ended)), (Some(4), vec!["transom: rank 1 exited with status 4"]), "{ended:?}");
 }
 
-/// The launcher waits for how the rank that died ends, and does not forget meanwhile that another has failed.
+/// The launcher waits for the end of the rank that died, and still remembers that another rank has failed.
 #[test]
 fn a_signal_after_a_failure_is_not_the_cause() {
     let name = "a_signal_after_a_failure_is_not_the_cause";

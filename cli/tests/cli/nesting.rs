@@ -1,5 +1,5 @@
-//! Jobs inside of jobs. A program that starts itself does so once, whatever the environment says. What a rank starts is
-//! no rank of its job: a world of its own, or a launcher. Launchers inside of launchers without end are an error.
+//! Jobs inside of jobs. A program that starts itself does so once, whatever its environment. A child of a rank is no
+//! rank of its job: it is a world of its own, or a launcher. Endless nesting of launchers is an error.
 
 use crate::copies::{copy, role, run, ssh};
 use std::io::Write;
@@ -10,7 +10,7 @@ use transom::{Launch, World};
 /// Work of every rank, which shows the job that it belongs to.
 fn show(world: &World) {
     world.barrier().unwrap();
-    // In one write, so that it stays a line.
+    // One write, so that it stays one line.
     let line = format!("joined as {} of {}\n", world.rank(), world.size());
     std::io::stdout().write_all(line.as_bytes()).unwrap();
 }
@@ -94,7 +94,7 @@ fn a_program_starts_itself_once_whatever_the_variable_says() {
 fn launchers_inside_of_launchers_without_end_are_an_error() {
     let name = "launchers_inside_of_launchers_without_end_are_an_error";
     if let Some(role) = role() {
-        // Each rank is a launcher of copies of itself. Should nothing stop them, `run` counts them.
+        // Each rank is a launcher of copies of itself. If nothing stops them, `run` counts them.
         let host = (role == "hosts").then_some("localhost");
         let code = match launch(name, host, &role).grace(Duration::from_secs(30)).run() {
             Ok(outcome) => outcome.exit_code().into(),
@@ -124,7 +124,7 @@ fn what_a_rank_starts_is_no_rank_of_its_job() {
         Some("init") => return show(&transom::init().unwrap()),
         Some("start") => return show(&transom::start(3).unwrap()),
         Some("again") => {
-            // A job of its own, whose ranks start one in turn.
+            // A job of its own, whose ranks start a job in turn.
             let world = transom::start(2).unwrap();
             world.barrier().unwrap();
             return starts(&mut again(name, "start"), &[0, 1, 2].map(|rank| format!("joined as {rank} of 3")));
@@ -163,7 +163,7 @@ fn what_a_rank_starts_is_no_rank_of_its_job() {
     }
 }
 
-/// Runs a command to its end, whose ranks show that they joined so, and shows it again.
+/// Runs a command whose ranks show that they joined as expected, and prints its lines again.
 fn starts(command: &mut Command, expected: &[String]) {
     let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);

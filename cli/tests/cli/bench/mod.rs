@@ -1,5 +1,5 @@
-//! `transom bench` as a user calls it: what it lists, what it writes, and how it takes wrong command lines; in modules what it
-//! makes of other libraries, and what is built with them. Nothing here depends on how long anything takes.
+//! `transom bench` as a user calls it: its list, its output, and wrong command lines. Modules have the comparison with
+//! other libraries, and the programs that are built with them. No test here depends on a time.
 
 mod command;
 mod compare;
@@ -63,7 +63,7 @@ const ALL: [&str; 45] = [
 ];
 const MESSAGES: [&str; 7] =
     ["pingpong", "stream", "bidirectional", "message_rate", "overhead", "overlap_messages", "registration"];
-/// Measurements in several configurations, with how many bytes and ranks.
+/// Measurements in several configurations, with their bytes and ranks.
 type Sweep = (&'static str, &'static [&'static str], &'static [usize], usize);
 const SWEEPS: [Sweep; 8] = [
     (
@@ -164,7 +164,7 @@ fn all_of<'a>(
     })
 }
 
-/// Rules for what it was measured with, that can be used; by itself, and as ranks of a job.
+/// Rules for the measured ranks, in a usable form; alone, and as ranks of a job.
 #[test]
 fn tune_writes_rules_that_are_read() {
     let folder = TempDir::new().unwrap();
@@ -273,7 +273,7 @@ fn everything_is_measured_and_every_figure_stands_beside_its_limit() {
             let order = ["min", "median", "p90", "p99", "p99_9", "max"].map(at);
             assert!(order[0] >= 0.0 && order.is_sorted() && at("samples") >= 1.0, "{row}");
         }
-        // A limit, or why there is none.
+        // A limit, or the reason for its absence.
         let waits = ["contended", "poll_cost"].contains(&name)
             || ["fence", "pscw", "barrier", "collective"].contains(&row["sync"].as_str().unwrap());
         if waits && ranks > cores {
@@ -312,9 +312,9 @@ fn more_ranks_than_cores_are_measured_too() {
     assert_eq!(measured(rows), expected.collect());
     let contended = rows.iter().find(|row| row["measurement"] == "contended").unwrap();
     let shares: f64 = (0..8).map(|rank| contended["figures"][format!("share.{rank}")].as_f64().unwrap()).sum();
-    // Each is a median, where the cores moved of several jobs.
+    // Each is a median; if the cores moved, of several jobs.
     assert!((shares - 1.0).abs() < 0.1, "{contended}");
-    // The table says so too.
+    // The printed table shows it too.
     let none = out.lines().filter(|line| line.contains("none: ranks share cores")).count();
     assert_eq!(none >= 3, cores().len() < 8, "contended, barrier, put by fence:\n{out}");
 }
@@ -357,7 +357,7 @@ fn a_worker_answers_in_facts() {
         assert_eq!(counts, [crossings, crossings, 1, if ranks <= cores { ranks } else { 0 }], "{out}");
         assert!(count("sample ") > 0 && count("") == count("sample ") + counts.iter().sum::<usize>(), "{out}");
     }
-    // Ranks are on the cores that are named.
+    // Ranks are on the named cores.
     let (out, _) = succeeds(worker(1, &format!("put --sync flush --millis 2 --cores {last}")));
     assert!(out.contains(&format!("value cpu.0 {last}\n")), "{out}");
     for measurement in ["accumulate", "get_accumulate"] {
@@ -421,13 +421,13 @@ fn wrong_command_lines_are_answered_with_advice() {
     }
 }
 
-/// Blocks of a matrix only where there is one.
+/// Blocks belong to a matrix, and a kernel has none.
 #[test]
 fn a_kernel_has_no_matrix() {
     succeeds(transom("bench kernel --lu-n 8 --lu-block 16 --rounds 1 --millis 1"));
 }
 
-/// A job that cannot start, since it takes more files than there are; those before it can.
+/// A job that cannot start, because it needs more files than the limit; earlier jobs can.
 fn too_many_ranks(args: &str) -> Command {
     let mut shell = Command::new("/bin/sh");
     shell.args(["-c", "ulimit -n 100; exec \"$0\" bench $1", env!("CARGO_BIN_EXE_transom"), args]);

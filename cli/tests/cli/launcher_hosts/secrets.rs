@@ -1,4 +1,4 @@
-//! The job's secret: who sees it, and what is said where there is none.
+//! The job's secret: the processes that see it, and the error without one.
 
 use super::*;
 
