@@ -478,7 +478,7 @@ fn an_operation_that_panics_is_told_to_all() {
         let value = if me == n - 1 { 7 } else { 0 };
         let called = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| team.all_reduce_one(value, refuses)));
         match called {
-            Err(_) => {} // its own
+            Err(_) => {} // the panic of its own operation
             Ok(Err(Error::OperatorPanicked { rank })) => assert!(rank < n && rank != me),
             Ok(result) => panic!("{result:?}"),
         }

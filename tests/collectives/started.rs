@@ -333,7 +333,7 @@ fn many_are_under_way_at_once() {
             let sum = world.iall_reduce(numbers(me, len, round), Op::Sum);
             let copy = world.ibroadcast(root, numbers(if me == root { 77 } else { 0 }, len, round));
             let all = world.iall_gather(vec![me; len]);
-            drop(world.iall_reduce(vec![1_u8; 3], Op::Max)); // others get theirs all the same
+            drop(world.iall_reduce(vec![1_u8; 3], Op::Max)); // the others get their results all the same
             std::mem::forget(world.iall_gather(vec![me as u8]));
             let blocks = world.iall_to_all((0..n).map(|to| (me * n + to) as u32).collect());
             let reduced = world.ireduce(root, vec![me as u64 + 1], Op::Prod);

@@ -274,7 +274,7 @@ fn who_panics_in_a_scope_with_sends_is_told_of() {
 #[test]
 fn who_panics_with_its_world_is_told_of_though_it_keeps_a_window() {
     if ranks::over_network() {
-        return; // there it is told when the rank has left altogether
+        return; // there the error comes when the rank has left completely
     }
     let name = "who_panics_with_its_world_is_told_of_though_it_keeps_a_window";
     let Some(outcome) = ranks::outcome_of(3, name, |world| {
@@ -380,7 +380,7 @@ fn a_team_of_others_goes_on() {
 #[test]
 fn who_keeps_a_window_alone_has_left_the_others_messages() {
     if ranks::over_network() {
-        return; // there it is told when the rank has left altogether
+        return; // there the error comes when the rank has left completely
     }
     ranks::on(&[2, 3, 8], "who_keeps_a_window_alone_has_left_the_others_messages", |world| {
         let mut window: Window<u64> = world.allocate(1).unwrap();

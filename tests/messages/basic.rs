@@ -296,7 +296,7 @@ fn every_wait_turns_the_messages() {
                 world.recv(1, TWO).unwrap();
             } else {
                 let serve = || {
-                    std::thread::sleep(Duration::from_millis(50)); // the other sleeps in its wait
+                    std::thread::sleep(Duration::from_millis(50)); // the other rank sleeps in its wait
                     assert_eq!(world.recv(0, ONE).unwrap().0, vec![round; 100_000]);
                     (0..MANY).for_each(|i| world.send(0, ONE, &[i]).unwrap());
                 };
@@ -336,7 +336,7 @@ fn a_message_wakes_who_sleeps_in_another_wait() {
             } else {
                 std::thread::sleep(Duration::from_millis(40)); // it sleeps by now
                 let begun = Instant::now();
-                world.ssend(0, ONE, &[1]).unwrap(); // over when it was matched there
+                world.ssend(0, ONE, &[1]).unwrap(); // ends when it was matched there
                 times.push(begun.elapsed());
                 let _ = window.fence().unwrap();
             }

@@ -45,7 +45,7 @@ macro_rules! on_all_types {
 #[test]
 fn every_operation_is_right_at_every_place_and_length_and_nowhere_else() {
     fn check<T: Element>(world: &World, mode: Mode) {
-        const LEN: usize = 21; // of most types not a whole number of words
+        const LEN: usize = 21; // for most types, no whole number of words
         let mut random = fastrand::Rng::with_seed(world.rank() as u64);
         let mut window: Window<T> = world.allocate(LEN).unwrap();
         window.fence().unwrap();

@@ -210,10 +210,10 @@ fn a_put_where_none_was_to_come_is_seen_by_its_target() {
         for at in [0, 4096, 8999] {
             // Epochs by fences.
             let epoch = window.fence_with(Assert::NOPUT).unwrap();
-            world.barrier().unwrap(); // all have looked what their parts are
+            world.barrier().unwrap(); // all have read their parts
             let target = epoch.target((me + 1) % n).unwrap();
             target.put(at, &[1 + me as u64]).and(target.flush()).unwrap();
-            world.barrier().unwrap(); // and before they look again, it is there
+            world.barrier().unwrap(); // it is there before they read again
             is_wrong_if_checked(window.fence(), "fence", Assert::NOPUT);
             assert_eq!(window.local().get(at).unwrap(), 1 + previous as u64, "it arrived all the same");
             window.fence().unwrap();

@@ -28,7 +28,7 @@ fn memory_is_attached_where_there_is_a_slot_and_nowhere_else() {
             let error = window.attach(len).unwrap_err();
             assert!(matches!(error, Error::Size { .. } | Error::Fabric { .. }), "{error}");
         }
-        window.attach(3).unwrap(); // what failed took no slot
+        window.attach(3).unwrap(); // the failed call took no slot
         for flavor in [Flavor::Allocate { len: 1 }, Flavor::Shared { len: 1 }, Flavor::Create(vec![1])] {
             if ranks::share_memory(&world) || !matches!(flavor, Flavor::Shared { .. }) {
                 full(world.window(flavor, 0).unwrap().attach(1), 0);
@@ -142,7 +142,7 @@ fn forged_addresses_lead_nowhere() {
         let (me, n) = (world.rank(), world.size());
         let mut window: Window<u64> = world.dynamic(4).unwrap();
         let mine = window.attach(64).unwrap();
-        let others = window.attach(64).unwrap(); // as large, elsewhere
+        let others = window.attach(64).unwrap(); // the same size, at another place
         let all = told(&world, mine);
         let mut tried = 0;
         let mut leads_nowhere = |window: &mut Window<u64>, forged: Address| {

@@ -282,7 +282,7 @@ fn a_thread_that_panics_as_a_rank_poisons() {
                 let _guard = lock.lock().unwrap();
                 panic!("the victim");
             }
-            while world.barrier().is_ok() {} // until it is gone
+            while world.barrier().is_ok() {} // until the other rank is gone
             assert!(lock.is_poisoned().unwrap());
         })
     });

@@ -87,8 +87,8 @@ fn ghost_cells_are_what_their_owners_have() {
         let line = |len| Layout::new([len], Distribution::Block, n).unwrap();
         checked(&world, line(17), [1]);
         checked(&world, line(17), [0]);
-        checked(&world, line(9), [4]); // wider than what a neighbour has
-        checked(&world, line(3), [2]); // of fewer elements than ranks
+        checked(&world, line(9), [4]); // wider than a neighbour's part
+        checked(&world, line(3), [2]); // fewer elements than ranks
         let plane = |shape| Layout::new(shape, Distribution::Block, n).unwrap();
         checked(&world, plane([7, 9]), [1, 2]);
         checked(&world, Layout::on_grid([9, 5], Distribution::Block, [n, 1]).unwrap(), [1, 0]);

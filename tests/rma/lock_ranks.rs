@@ -72,7 +72,7 @@ fn a_target_that_is_named_twice_is_locked_once() {
                 let epoch = window.lock_ranks(&targets).unwrap();
                 epoch.target(0).unwrap().fetch_add(0, 1).unwrap();
                 world.barrier().unwrap(); // it is held
-                world.barrier().unwrap(); // they have tried
+                world.barrier().unwrap(); // the others have tried
                 epoch.unlock().unwrap();
             } else {
                 world.barrier().unwrap();

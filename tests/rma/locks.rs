@@ -167,7 +167,7 @@ fn lock_all_shares_with_readers_and_excludes_writers() {
                 let epoch = window.lock_exclusive((me + round) % n).unwrap();
                 let value = epoch.get_one(0).unwrap() + 1;
                 epoch.put(0, &[value]).unwrap();
-                std::thread::yield_now(); // so that who should not be here would see the halves apart
+                std::thread::yield_now(); // so that a rank that is wrongly here sees the halves differ
                 epoch.put(1, &[value]).unwrap();
                 epoch.unlock().unwrap();
             }

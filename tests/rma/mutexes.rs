@@ -40,7 +40,7 @@ fn each_counts_for_itself() {
 fn one_may_hold_several() {
     ranks::on_all_sizes("one_may_hold_several", |world: World| {
         let n = world.size();
-        let cells = world.rw_locks(4 * n, |_| [0u16; 50]).unwrap(); // of more than some words
+        let cells = world.rw_locks(4 * n, |_| [0u16; 50]).unwrap(); // longer than some words
         for round in 0..ranks::rounds(50) {
             // Locks are taken in ascending order, so that no cycle of waits arises.
             let (low, high) = (round % (2 * n), 2 * n + (world.rank() + round) % (2 * n));

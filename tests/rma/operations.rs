@@ -125,7 +125,7 @@ fn check<T: Atomic + Model + PartialEq + Debug>(world: &World, rows: &[&[Row<T>]
         assert_eq!(T::apply(*op, *element, *operand), *expected, "{op:?} of {element:?} and {operand:?}");
         assert_eq!(T::model(*op, *element, *operand), *expected, "the model: {op:?} of {element:?} and {operand:?}");
     }
-    let target = (world.rank() + 1) % world.size(); // nobody else's
+    let target = (world.rank() + 1) % world.size(); // no other rank's
     // A short accumulate of user memory is alone, too.
     for mut window in [world.allocate::<T>(24).unwrap(), world.create(vec![T::zeroed(); 24]).unwrap()] {
         for mode in [Mode::Shared, Mode::Exclusive] {

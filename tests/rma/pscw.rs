@@ -84,7 +84,7 @@ fn calls_out_of_turn_are_errors_and_harm_nothing() {
             assert!(matches!(epoch.target(other).map(drop), Err(Error::NotStarted { rank, .. }) if rank == other));
         }
         assert!(matches!(epoch.target(world.size()).map(drop), Err(Error::NoSuchRank { .. })));
-        std::mem::forget(epoch); // leaked: still open, and the next start says so
+        std::mem::forget(epoch); // leaked: still open, and the next start reports it
         refused(window.start(&[me]).map(drop), "start");
         let mut window: Window<u64> = world.allocate(1).unwrap();
         window.post(&[]).unwrap();

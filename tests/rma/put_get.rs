@@ -131,7 +131,7 @@ fn parts_may_differ_in_size_and_be_empty() {
         for rank in 0..world.size() {
             let target = epoch.target(rank).unwrap();
             assert_eq!((target.len(), target.is_empty()), (rank * 5, rank == 0));
-            target.put(rank * 5, &[]).unwrap(); // nothing, at the end, is inside
+            target.put(rank * 5, &[]).unwrap(); // an empty access at the end is inside
             let outside = target.put(rank * 5, &[1]);
             assert!(matches!(outside, Err(Error::OutOfBounds { len: 1, .. })), "{outside:?}");
         }

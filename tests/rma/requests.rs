@@ -154,7 +154,7 @@ fn buffers_of_any_length_are_handed_over_and_come_back() {
                 (place..place + len).map(|at| (at * 1000 + 100 * turn + me) as u64).collect()
             };
             let put = |&part: &(usize, usize)| {
-                let mut buffer = Vec::with_capacity(2 * part.1); // more than it has
+                let mut buffer = Vec::with_capacity(2 * part.1); // longer than the part
                 buffer.extend(data(part));
                 (part, target.rput(part.0, buffer).unwrap())
             };
@@ -257,7 +257,7 @@ fn epochs_may_be_leaked() {
             assert_eq!(window.local().get(0).unwrap(), 7);
             window.local().set(1, 2).unwrap();
             world.barrier().unwrap();
-            drop(window); // lets go of it
+            drop(window); // releases the lock
 
             // A leaked epoch of all targets: all locks stay taken.
             let mut window = new();
@@ -343,7 +343,7 @@ fn guards_of_values_may_be_leaked() {
                 assert_eq!(*lock.read().unwrap(), [1; 3], "readers go together");
             }
             world.barrier().unwrap();
-            drop((mutex, lock)); // whoever waits may have it now
+            drop((mutex, lock)); // a waiting rank may get it now
         }
     });
 }

@@ -69,7 +69,7 @@ fn sources_are_free_after_the_scope_and_seen_after_the_epoch() {
             Ok::<(), Error>(())
         })
         .unwrap();
-        sources.iter_mut().for_each(|source| source.fill(u64::MAX)); // nobody reads it any more
+        sources.iter_mut().for_each(|source| source.fill(u64::MAX)); // no rank reads it any more
         window.fence().unwrap();
         let before = (me + n - 1) % n;
         let got = window.local().read(0, LENGTHS.iter().sum()).unwrap();
@@ -195,7 +195,7 @@ fn patches_are_put_from_what_the_scope_has() {
                 })
             })
             .unwrap();
-            sources.iter_mut().for_each(|source| source.fill(u64::MAX)); // nobody reads it any more
+            sources.iter_mut().for_each(|source| source.fill(u64::MAX)); // no rank reads it any more
             let access = plane.fence().unwrap();
             let mut all = vec![0; SHAPE[0] * SHAPE[1]];
             access.get([0..SHAPE[0], 0..SHAPE[1]], &mut all).unwrap();

@@ -71,7 +71,7 @@ fn signals_can_be_read_and_set_and_what_is_not_there_is_refused() {
 #[test]
 fn atomics_on_data_wake_nobody() {
     if ranks::over_network() {
-        return; // there nobody is woken by anything
+        return; // no rank is woken there
     }
     let looks = AtomicUsize::new(0);
     let looks_when_asleep = || {

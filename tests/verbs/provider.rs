@@ -53,7 +53,7 @@ fn words_of_a_neighbour_with_another_adapter_are_left_to_that() {
     let posted_by_each = 3 * (EACH - 1) + 2 * 15 + 1;
     let [at_home, elsewhere] = [[0, posted_by_each], [posted_by_each, 0]];
     assert_eq!([0, 1].map(|at| posted[at] - before[at]), if me == 0 { at_home } else { elsewhere });
-    meet(&world).unwrap(); // nobody queued for the lock so far
+    meet(&world).unwrap(); // no rank has queued for the lock so far
     for _ in 0..EACH {
         let epoch = window.lock_exclusive(0).unwrap();
         let value = epoch.get_one(1).unwrap();
@@ -214,7 +214,7 @@ fn threads_with_two_peers_do_not_wait_for_each_other() {
             let epoch = window.lock_exclusive(rank).unwrap();
             epoch.put(0, &[1; 500]).unwrap();
             epoch.unlock().unwrap();
-            window.lock_shared(0).unwrap().unlock().unwrap(); // after what was put at the other
+            window.lock_shared(0).unwrap().unlock().unwrap(); // after the puts at the other rank
             begun.elapsed()
         };
         let [far_window, near_window] = &mut windows;
@@ -330,7 +330,7 @@ fn memory_that_cannot_be_locked_is_told() {
         let error = world.allocate::<u64>(4 << 20).map(drop).unwrap_err().to_string();
         assert!(error.contains("ulimit -l") || world.rank() == 1 && error.contains("rank 0"), "{error}");
         assert!(begun.elapsed() < Duration::from_secs(20));
-        let mut small: Window<u64> = world.allocate(10).unwrap(); // what can be, is
+        let mut small: Window<u64> = world.allocate(10).unwrap(); // a window within the limit can be made
         small.fence().unwrap();
     });
 }
@@ -419,7 +419,7 @@ fn ranks_of_several_hosts_are_one_job() {
         let epoch = large.lock_shared((me + n / 2) % n).unwrap();
         let mut source: Vec<u64> = (0..LARGE).map(|at| data(me, at)).collect();
         drop(epoch.rput(LARGE, source.clone()).unwrap());
-        let mut into = vec![0; LARGE]; // where that was, perhaps
+        let mut into = vec![0; LARGE]; // perhaps at the address of that one
         epoch.put(0, &source).unwrap();
         source.fill(0);
         epoch.flush().unwrap();

@@ -175,7 +175,7 @@ fn windows_are_divided(name: &str, stripe: &str, least: impl Fn(u64) -> u64) {
     let Some(devices) = two_devices() else { return };
     let variables = [("TRANSOM_VERBS_DEVICE", &*devices), ("TRANSOM_MESSAGES", stripe), ("TRANSOM_HYBRID", "off")];
     on_verbs(2, name, &variables, |world| {
-        puts_and_gets(&world, 1); // until all rails are connected less are used
+        puts_and_gets(&world, 1); // fewer rails are used until all are connected
         let verbs = verbs(&world);
         let before = verbs.divided_bytes();
         puts_and_gets(&world, 8);

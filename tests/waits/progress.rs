@@ -104,7 +104,7 @@ fn that_there_can_be_no_thread_stays_known() {
 #[test]
 fn the_thread_takes_no_core_when_nothing_comes() {
     if ranks::over_network() {
-        return; // it naps there, which may cost much where a processor is emulated
+        return; // it sleeps there, which may cost much where a processor is emulated
     }
     on_with(&[THREAD], &[2], "the_thread_takes_no_core_when_nothing_comes", |world| {
         world.barrier().unwrap();

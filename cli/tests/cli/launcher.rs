@@ -277,7 +277,7 @@ fn lines_stay_whole() {
     let mut call = command(&["run", "-n", "4", "sh", "-c", writer]);
     call.stderr(stdout.try_clone().unwrap()).stdout(stdout);
     let call_ended = Call::start(&mut call);
-    drop(call); // its ends of the pipe
+    drop(call); // ends of the pipe that this process holds
     let mut all = Vec::new();
     reader.read_to_end(&mut all).unwrap();
     assert_eq!(call_ended.end().code, Some(0));

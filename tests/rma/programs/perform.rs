@@ -69,7 +69,7 @@ pub fn perform(world: &World, program: &Program) -> Vec<u64> {
             }
             Sync::Locks => mine.iter().for_each(|epoch| seen.extend(actor.locked(&mut window, epoch))),
         }
-        window.sync(); // what was stored outside epochs is there for those behind the barrier
+        window.sync(); // stores outside epochs are visible to ranks behind the barrier
         world.barrier().unwrap();
         window.sync();
         seen.extend(actor.part(window.local(), me).read(0, len).unwrap());

@@ -474,7 +474,7 @@ fn the_real_ssh() {
         folder.path().join("authorized_keys").display()
     );
     if rustix::process::getuid().is_root() {
-        std::fs::create_dir_all("/run/sshd").unwrap(); // where it shuts itself in
+        std::fs::create_dir_all("/run/sshd").unwrap(); // sshd confines itself to this folder
     }
     let log = std::fs::File::create(folder.path().join("log")).unwrap();
     let mut daemon = Command::new(sshd);
