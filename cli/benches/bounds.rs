@@ -69,7 +69,7 @@ fn shortest(calls: usize, mut call: impl FnMut() -> Result<(), Error>) -> Result
     Ok(best)
 }
 
-/// A message to oneself, its receive, which is added to the set, and the wait.
+/// A message to the rank itself, its receive, which is added to the set, and the wait.
 fn wait_any(world: &World) -> Result<f64, Error> {
     let me = world.rank();
     let ended = |set: &mut Requests<'_, Vec<u64>>| {

@@ -79,7 +79,7 @@ fn threads_ordered_by_a_mutex_have_right_results() {
                 }
             }
         };
-        // Each thread ends with a call of its own, so that all ranks make as many.
+        // Each thread ends with a call of its own, so that all ranks make the same number of calls.
         std::thread::scope(|scope| (0..2).for_each(|_| drop(scope.spawn(work))));
         assert_eq!(*next.lock().unwrap(), rounds + 2);
     });

@@ -125,7 +125,7 @@ fn who_panics_in_a_scope_waits_for_nobody() {
             return fails_in_time("a call", || world.all_reduce_one(1, Op::Sum));
         }
         let begun = Instant::now();
-        // The send is announced, so it waits for its receive.
+        // One call has announced its data to a receiver, the other waits for a message.
         let (mut sums, mut copy) = (vec![1_u64; 100_000], [0; 3]);
         let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             world.scope(|scope| -> Result<(), Error> {

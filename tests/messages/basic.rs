@@ -457,7 +457,7 @@ fn a_short_receive_overtakes_nothing() {
             assert_eq!(got, [value]);
         }
         for round in 0..50 {
-            // Before a receive that was posted.
+            // The short receive does not overtake a receive that was posted before.
             let posted = world.irecv(Source::Any, Tag::<u64>::any());
             send(round);
             send(round + 1);

@@ -1,9 +1,9 @@
 //! Programs that must not compile, because their types know that they are wrong.
 //!
-//! Each file of `tests/compile_fail` is two programs: as it stands it is right and compiles; with `--cfg wrong` it has a
-//! few lines more, and exactly the errors named where they are expected: `//~ E0499` at the end of a line. Codes and
-//! lines are compared, and not the compiler's words, which differ between its versions. What this library adds to them
-//! must be there, `//= text` for each text; not there must be what `//- text` says, nor a trait that no program can name.
+//! Each file of `tests/compile_fail` is two programs. As it stands it is right and compiles. With `--cfg wrong` it has
+//! a few more lines, and exactly the errors that `//~ E0499` at the end of a line names. Codes and lines are compared,
+//! but not the compiler's words, which differ between its versions. The output must contain each text after `//= `,
+//! and must not contain a text after `//- `, nor a trait that no program can name.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;

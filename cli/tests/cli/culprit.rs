@@ -201,7 +201,7 @@ fn rank_without_its_main_thread_is_named() {
             unsafe { signal_hook::low_level::register(signal_hook::consts::SIGUSR1, ends) }.unwrap();
             kill_process(rustix::process::getpid(), Signal::USR1).unwrap();
             until("the end of the main thread", || state("self") == Some('Z'));
-            // Until the others have followed.
+            // The other ranks fail during this time.
             std::thread::sleep(Duration::from_secs(3));
             std::process::exit(11);
         }

@@ -271,7 +271,7 @@ impl Maker {
         Epoch { on, calls, dropped: self.random.bool() }
     }
 
-    /// A load or a store: of one's own part, or of another's where memory is shared.
+    /// A load or a store: of the rank's own part, or of another rank's where memory is shared.
     fn local_call(&mut self, rank: Rank) -> Option<Call> {
         let shared = self.shared && matches!(self.flavour, Flavour::Shared | Flavour::Allocate);
         let target = if shared { self.random.usize(..self.ranks()) } else { rank };

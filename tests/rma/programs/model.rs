@@ -3,16 +3,16 @@
 //! Between two phases all ranks have waited for each other, so each element's value is known, as it was written down.
 //! Within a phase:
 //!
-//! 1. An element by itself is a register: the calls that touched it can be put into one order in which every read gives
-//!    what the last write left, and which ends with what the element is after the phase. Each rank's calls keep their
-//!    order (the program settles a put before it comes back to its element), accumulates among them. MPI says less, and
-//!    leaves racing puts and gets undefined; this library says what comes of them.
-//! 2. Elements of several that are put or got at once are not moved in one piece, nor is memory that the kernel copies:
-//!    where such calls race, the same is said of each byte, and not of the element.
-//! 3. An epoch that has its target to itself is not interrupted: no other epoch's call on the element comes between two
-//!    of its own; and it comes between no two of another epoch. What is done outside epochs is not held off.
-//! 4. Where all epochs on a target have it to themselves, they come in one order for all of its elements.
-//! 5. Once all signals to it have come, a rank has all that was put with them.
+//! 1. An element by itself is a register. The calls that touched it have one order in which every read returns the last
+//!    write, and which ends with the element's value after the phase. Each rank's calls keep their order, accumulates
+//!    included: the program settles a put before it accesses its element again. MPI leaves racing puts and gets
+//!    undefined; this library defines their results.
+//! 2. Elements that are put or got together do not move in one piece, nor does memory that the kernel copies. Where such
+//!    calls race, rule 1 holds for each byte, and not for the element.
+//! 3. An exclusive epoch is not interrupted. No other epoch's call on the element comes between two of its own, and its
+//!    calls come between no two of another epoch. Accesses outside epochs are not excluded.
+//! 4. Where all epochs on a target are exclusive, they have one order for all of its elements.
+//! 5. Once all signals to it have arrived, a rank sees all puts that were made with them.
 //!
 //! Rule 1 is per element: the order in which two elements change is not defined.
 
