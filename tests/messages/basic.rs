@@ -464,7 +464,7 @@ fn a_short_receive_overtakes_nothing() {
             world.recv_into(other, ONE, &mut got).unwrap();
             assert_eq!(got, [round + 1]);
             assert_eq!(posted.wait().unwrap(), [round]);
-            // Before a message that had come, and behind one of another tag.
+            // The short receive does not overtake a message that arrived before, behind one of another tag.
             world.send(other, TWO, &[round]).unwrap();
             send(100);
             world.barrier().unwrap();

@@ -129,7 +129,7 @@ fn unreceived_messages_go_with_their_team() {
             for number in 0..1000 {
                 drop(team.isend((rank + 1) % size, FIRST, vec![byte(number); 8]));
             }
-            // All of them have come once those behind them have.
+            // All of them have arrived once the messages behind them have.
             world.sendrecv((rank + 1) % size, LAST, &[1], (rank + size - 1) % size, LAST, &mut [0]).unwrap();
             drop(team);
         }

@@ -151,7 +151,7 @@ fn verbs_are_as_many_as_the_docs_say() {
     let new = |flavor| transom::windows::Window::<u64, _>::new(&fabric, 0, flavor, 1).unwrap();
     let mut window = new(Flavor::Dynamic { slots: 1 });
     let mut address = None;
-    // To oneself: no remote operations.
+    // Operations on the rank itself: no remote operations.
     assert_eq!(fabric.all_verbs(|| address = Some(window.attach(10).unwrap())), [1, 0, 0, 0, 0, 1]);
     let (address, mut memory) = (address.unwrap(), None);
     assert_eq!(fabric.all_verbs(|| memory = Some(window.reach(&address).unwrap())), [0, 1, 0, 0, 0, 0]);

@@ -8,7 +8,7 @@ use arithmetic::Model;
 use std::fmt::Debug;
 use transom::{Assert, Atomic, Mode, Op, Window, World};
 
-/// An element, an operand, and what the element becomes.
+/// An element, an operand, and the result.
 type Row<T> = (Op, T, T, T);
 
 use Op::*;
@@ -116,7 +116,7 @@ macro_rules! floats {
     };
 }
 
-/// Every call that applies operations gives what the table says, at one element, at two, and at more than fit a word.
+/// Every call that applies operations gives the table's results, at one element, at two, and at more than fit a word.
 fn check<T: Atomic + Model + PartialEq + Debug>(world: &World, rows: &[&[Row<T>]]) {
     let rows: Vec<Row<T>> = rows.concat();
     let all: Vec<Op> = Op::ALL.into_iter().filter(|&op| rows.iter().any(|row| row.0 == op)).collect();

@@ -82,7 +82,7 @@ fn collectives_and_pipes_go_on_while_a_rank_computes() {
     });
 }
 
-/// Each call says why, not only the first.
+/// Each call names the reason, not only the first.
 #[test]
 fn that_there_can_be_no_thread_stays_known() {
     let no_thread = ("RUST_MIN_STACK", "1152921504606846976");

@@ -129,7 +129,7 @@ impl Compiler {
         library.push(&self.library);
         let mut search = OsString::from("dependency=");
         search.push(&self.deps);
-        // `cargo` says by RUSTUP_TOOLCHAIN, which tests inherit, which compiler is meant.
+        // `cargo` names the compiler by RUSTUP_TOOLCHAIN, which tests inherit.
         let mut command = Command::new(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
         command.args(["--edition=2024", "--crate-type=bin", "--emit=metadata"]);
         command.args(["--cap-lints=allow", "--out-dir", env!("CARGO_TARGET_TMPDIR")]);

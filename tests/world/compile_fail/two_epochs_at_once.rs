@@ -1,4 +1,4 @@
-//! One window, one epoch: whatever opens the second, the first must have ended.
+//! One window, one epoch: the first must have ended before the second opens.
 
 use transom::{Error, Window};
 
