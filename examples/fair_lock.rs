@@ -1,8 +1,8 @@
 //! Ranks compete for one lock; the order of grants is checked against the order of requests.
 //!
-//! Every request learns at its place in the queue which exclusive request stood just before it. Whoever holds the lock
-//! exclusively writes its name beside it, so that each can see, once granted, whether that one was the last to have
-//! had it: if not, somebody overtook somebody.
+//! Each request learns from its position in the queue which exclusive request preceded it. The exclusive holder writes
+//! its name beside the lock. Once granted, a request compares that name with its predecessor: if they differ, a request
+//! was overtaken.
 
 use clap::Parser;
 use std::error::Error;
@@ -10,21 +10,21 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use transom::{Ahead, Op, Rank, Window, World};
 
-/// N ranks compete for the lock of rank 0, shared and exclusive; shows who got it how often and how long each waited.
+/// N ranks compete for the lock of rank 0, shared and exclusive. Shows each rank's acquisitions and longest wait.
 ///
-/// Exits with an error if grants did not come in the order of the requests.
+/// Exits with an error if the grants did not follow the order of the requests.
 #[derive(Parser)]
 #[command(after_help = "Examples:\n  cargo run --release --example fair_lock -- --ranks 4\n  \
                         cargo run --release --example fair_lock -- --ranks 8 --shared 90 --seconds 3\n\n\
                         More ranks than cores are welcome: that is where unfair locks starve.")]
 struct Args {
-    /// How many ranks to start
+    /// Number of ranks to start
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=32767))]
     ranks: u16,
-    /// Share of the requests that are shared, in percent; the others are exclusive
+    /// Percentage of requests that are shared; the others are exclusive
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u8).range(..=100))]
     shared: u8,
-    /// How long to compete
+    /// Duration of the competition in seconds
     #[arg(long, default_value_t = 1.0, value_parser = seconds)]
     seconds: f64,
 }
@@ -47,13 +47,13 @@ fn main() -> ExitCode {
     }
 }
 
-/// The window of rank 0 begins with the name of the last exclusive holder, how many ranks compete, and whether it is over.
+/// Elements of rank 0's window: name of the last exclusive holder, number of competing ranks, and the end flag.
 const LAST: usize = 0;
 const COMPETING: usize = 1;
 const OVER: usize = 2;
 const FRONT: usize = 3;
 
-/// What one rank saw, and how many numbers that is.
+/// Results of one rank; `FIELDS` is their number.
 const FIELDS: usize = 4;
 #[derive(Default)]
 struct Seen {
@@ -78,7 +78,7 @@ fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
 
 fn compete(world: &World, window: &mut Window<u64>, args: &Args) -> Result<Seen, transom::Error> {
     let (me, mut seen) = (world.rank(), Seen::default());
-    // Each rank has a mix of its own, the same every time.
+    // Each rank has its own reproducible mix of requests.
     let mut random = fastrand::Rng::with_seed(me as u64);
     window.lock_shared(0)?.fetch_and_op(COMPETING, Op::Sum, 1)?;
     let end = Instant::now() + Duration::from_secs_f64(args.seconds);
@@ -93,7 +93,8 @@ fn compete(world: &World, window: &mut Window<u64>, args: &Args) -> Result<Seen,
         if !shared {
             epoch.fetch_and_op(LAST, Op::Replace, name(me))?;
         }
-        // All begin and end at the same place in the queue: whoever had the lock to itself would have it often.
+        // Only acquisitions between common start and end count: otherwise a rank that competes alone would acquire the
+        // lock too often.
         if front[OVER] == 0 && front[COMPETING] == world.size() as u64 {
             seen.longest_wait = seen.longest_wait.max(waited);
             *(if shared { &mut seen.shared } else { &mut seen.exclusive }) += 1;
@@ -108,12 +109,12 @@ fn compete(world: &World, window: &mut Window<u64>, args: &Args) -> Result<Seen,
     }
 }
 
-/// Whether the last exclusive holder is the one that stood before this request, if one did.
+/// True if the last exclusive holder is the request's predecessor, or if there is no predecessor.
 fn in_turn(ahead: Ahead, last: u64) -> bool {
     ahead.exclusive.is_none_or(|before| name(before) == last)
 }
 
-/// 0 is nobody.
+/// Name of a rank in the window; 0 stands for no rank.
 fn name(rank: Rank) -> u64 {
     rank as u64 + 1
 }

@@ -1,5 +1,5 @@
-//! Ranks count random values into one histogram whose bins are dealt to all of them: first each value by a
-//! fetch_and_op where its bin lies, then many at once by an accumulate of what was counted here.
+//! Ranks count random values into one histogram whose bins are distributed over all of them: first each value by a
+//! fetch_and_op at the bin's owner, then many at once by an accumulate of locally counted values.
 
 use clap::Parser;
 use std::error::Error;
@@ -7,24 +7,24 @@ use std::process::ExitCode;
 use std::time::Instant;
 use transom::{Op, Rank, Window, World};
 
-/// N ranks count random values into a distributed histogram, one by one and by the chunk; shows the rates and the bins.
+/// N ranks count random values into a distributed histogram, one by one and in chunks. Shows the rates and the bins.
 ///
-/// Exits with an error if a bin does not hold what a sequential recount finds.
+/// Exits with an error if a bin differs from a sequential recount.
 #[derive(Parser)]
 #[command(after_help = "Examples:\n  cargo run --release --example histogram -- --ranks 4\n  \
                         cargo run --release --example histogram -- --ranks 8 --bins 1000 --values 100000\n\n\
                         Few bins mean that ranks often meet in one; a large chunk, that they seldom do.")]
 struct Args {
-    /// How many ranks to start
+    /// Number of ranks to start
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=32767))]
     ranks: u16,
-    /// How many bins there are, over all ranks
+    /// Number of bins over all ranks
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
     bins: u32,
-    /// How many values each rank counts
+    /// Number of values that each rank counts
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000_000))]
     values: u32,
-    /// How many of them a rank counts by itself before it accumulates
+    /// Number of values that a rank counts locally before each accumulate
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000_000))]
     chunk: u32,
 }
@@ -53,16 +53,16 @@ fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
         let found = [singly.read()?, by_chunk.read()?];
         right = report(args, world.size(), seconds, found);
     }
-    by_chunk.window.fence()?; // nobody leaves before rank 0 has read
+    by_chunk.window.fence()?; // no rank frees its bins before rank 0 has read them
     Ok(right)
 }
 
-/// Bins dealt to ranks in blocks.
+/// Bins distributed over the ranks in blocks.
 struct Histogram {
     window: Window<u64>,
     rank: Rank,
     bins: usize,
-    /// Bins of a rank; the last ranks may have fewer, or none.
+    /// Bins per rank; the last ranks may have fewer, or none.
     block: usize,
 }
 
@@ -74,11 +74,11 @@ impl Histogram {
         Ok(Histogram { window: world.allocate(mine)?, rank, bins, block })
     }
 
-    /// The seconds that all ranks take for what each does.
+    /// Time in seconds that all ranks need for `count`.
     fn timed(&mut self, count: impl FnOnce(&mut Self) -> Result<(), transom::Error>) -> Result<f64, transom::Error> {
         self.window.fence()?;
         let begun = Instant::now();
-        self.window.fence()?; // after a single one, others could have begun before this rank looks at the clock
+        self.window.fence()?; // a second fence: after the first, others could begin before this rank reads the clock
         count(self)?;
         self.window.fence()?;
         Ok(begun.elapsed().as_secs_f64())
@@ -100,7 +100,7 @@ impl Histogram {
             let chunk = left.min(args.chunk);
             counted.fill(0);
             bins.by_ref().take(chunk as usize).for_each(|bin| counted[bin] += 1);
-            // Beginning at home, so that not all ranks are at the same target at once.
+            // Starts at the rank's own block, so that not all ranks access the same target at once.
             let blocks: Vec<_> = counted.chunks(self.block).enumerate().collect();
             let home = self.rank.min(blocks.len());
             for (owner, block) in blocks[home..].iter().chain(&blocks[..home]) {
@@ -111,7 +111,7 @@ impl Histogram {
         epoch.unlock()
     }
 
-    /// All bins, from wherever they lie.
+    /// Reads all bins from their owners.
     fn read(&mut self) -> Result<Vec<u64>, transom::Error> {
         let mut all = vec![0; self.bins];
         for (owner, block) in all.chunks_mut(self.block).enumerate() {
@@ -121,7 +121,7 @@ impl Histogram {
     }
 }
 
-/// The bins of the values that a rank counts, the same every time: bell-shaped, as the mean of four dice is.
+/// Bins of the values that a rank counts, reproducible and bell-shaped: each value is the mean of four random numbers.
 fn bins_of(rank: Rank, args: &Args) -> impl Iterator<Item = usize> + use<> {
     let (mut random, bins) = (fastrand::Rng::with_seed(rank as u64), f64::from(args.bins));
     let value = move || (0..4).map(|_| random.f64()).sum::<f64>() / 4.0;
@@ -152,7 +152,7 @@ fn report(args: &Args, ranks: usize, seconds: [f64; 2], found: [Vec<u64>; 2]) ->
     right
 }
 
-/// At most 20 bars, each of as many bins.
+/// Prints at most 20 bars, each for the same number of bins.
 fn bars(bins: &[u64]) {
     let width = bins.len().div_ceil(20);
     let sums: Vec<u64> = bins.chunks(width).map(|bins| bins.iter().sum()).collect();

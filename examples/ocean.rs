@@ -1,8 +1,9 @@
-//! Multigrid solver of SPLASH-2 OCEAN: a Poisson equation on a square, by red-black Gauss-Seidel sweeps on grids that are each half as
-//! fine as the one before. A global test after every sweep chooses the grid of the next (Brandt, "Multi-Level Adaptive Solutions to
-//! Boundary-Value Problems", 1977, cycle C). Ranks own strips of rows of each grid, and exchange their borders by the halos of arrays.
+//! Multigrid solver of SPLASH-2 OCEAN for a Poisson equation on a square: red-black Gauss-Seidel sweeps on grids, each
+//! half as fine as the previous one. A global test after every sweep selects the next grid (Brandt, "Multi-Level
+//! Adaptive Solutions to Boundary-Value Problems", 1977, cycle C). Ranks own strips of rows of each grid, and exchange
+//! borders through the halos of arrays.
 //!
-//! The same solver runs on threads that meet at barriers, for comparison; one thread is the serial form.
+//! The same solver also runs on threads with barriers, for comparison; a single thread is the serial form.
 
 use clap::{Parser, ValueEnum};
 use std::cell::Cell;
@@ -39,9 +40,9 @@ struct Args {
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
 enum By {
-    /// Ranks, which exchange borders by the halos of arrays
+    /// Ranks, which exchange borders through the halos of arrays
     Ranks,
-    /// Threads of one process, which copy each other's borders between barriers; one thread does neither
+    /// Threads of one process, which copy each other's borders between barriers; a single thread does neither
     Threads,
 }
 
@@ -112,7 +113,7 @@ fn on_threads(args: &Args) -> Outcome<bool> {
 struct Solution {
     seconds: f64,
     sweeps: usize,
-    /// Largest residual of the equation, and largest distance from the known solution, anywhere.
+    /// Largest residual of the equation, and largest distance from the known solution, over all points.
     residual: f64,
     distance: f64,
 }
@@ -136,8 +137,8 @@ impl Solution {
     }
 }
 
-/// Solves the equation on grids whose strips `strip` makes, from rows and columns of the grid and rows for each member. `largest`
-/// returns the largest value of all members.
+/// Solves the equation on grids whose strips `strip` creates, from the grid's size and the rows of each member.
+/// `largest` returns the maximum over all members.
 fn solve<S: Strip>(
     args: &Args,
     members: usize,
@@ -159,13 +160,13 @@ fn solve<S: Strip>(
     Ok(Solution { seconds, sweeps, residual: largest(residual)?, distance: largest(distance)? })
 }
 
-/// The residual shrinks by more than this in a sweep, or the next grid is a coarser one.
+/// A sweep that leaves more than this fraction of the residual is followed by one on a coarser grid.
 const SLOW: f64 = 0.6;
-/// Residual that a correction may have, relative to that of the grid which it corrects.
+/// Residual required of a correction, relative to that of the grid which it corrects.
 const CORRECTION: f64 = 0.3;
 const MOST_SWEEPS: usize = 10_000;
 
-/// Sweeps on one grid or another until the residual of the finest is small enough; returns how often.
+/// Sweeps on the grids until the residual of the finest is small enough; returns the number of sweeps.
 fn cycle<S: Strip>(grids: &mut [Grid<S>], tolerance: f64, largest: impl Fn(f64) -> Outcome<f64>) -> Outcome<usize> {
     let finest = grids.len() - 1;
     let mut tolerances = vec![tolerance; grids.len()];
@@ -199,17 +200,18 @@ fn cycle<S: Strip>(grids: &mut [Grid<S>], tolerance: f64, largest: impl Fn(f64) 
 /// Rows of a grid that a rank or thread owns.
 trait Strip {
     fn rows(&self) -> Range<usize>;
-    /// The rows, with a row above and below and a column left and right.
+    /// The own rows, with one ghost row above and below and one column left and right.
     fn cells(&mut self) -> &mut [f64];
-    /// Collective: brings the rows above and below up to date.
+    /// Collective: updates the ghost rows.
     fn exchange(&mut self) -> Outcome<()>;
 }
 
-/// Own strip of a grid of n x n points. The solution is 0 at the border: row and column 0, and those behind the last.
+/// A member's strip of a grid of n x n points. The solution is 0 on the border: row and column 0, and those after the
+/// last.
 struct Grid<S> {
     n: usize,
     strip: S,
-    /// Right side, times the square of the distance of points.
+    /// Right side times the square of the grid spacing.
     right: Vec<f64>,
 }
 
@@ -219,7 +221,7 @@ impl<S: Strip> Grid<S> {
         Grid { n, strip, right }
     }
 
-    /// Own rows that are not border.
+    /// Own rows except the border row.
     fn inner(&self) -> Range<usize> {
         let rows = self.strip.rows();
         rows.start.max(1)..rows.end
@@ -236,7 +238,7 @@ impl<S: Strip> Grid<S> {
         self.strip.cells().fill(0.0);
     }
 
-    /// Solves the equation of every second point for that point; returns the largest change.
+    /// Relaxes every second point: solves its equation for the point itself. Returns the largest change.
     fn relax(&mut self, colour: usize) -> f64 {
         let (n, first, inner) = (self.n, self.strip.rows().start, self.inner());
         let (cells, mut largest) = (self.strip.cells(), 0.0_f64);
@@ -266,7 +268,7 @@ impl<S: Strip> Grid<S> {
         self.strip.cells().fill(0.0);
     }
 
-    /// Adds the correction that a grid half as fine has found, to the rows above and below too.
+    /// Adds the correction from a grid half as fine, to the ghost rows too.
     fn correct(&mut self, coarse: &mut Grid<S>) {
         let (n, rows, coarse_n, coarse_first) = (self.n, self.strip.rows(), coarse.n, coarse.strip.rows().start);
         if rows.is_empty() {
@@ -284,7 +286,7 @@ impl<S: Strip> Grid<S> {
         }
     }
 
-    /// Residual of a point, times the square of the distance of points.
+    /// Residual of a point times the square of the grid spacing.
     fn residual(&mut self, row: usize, column: usize) -> f64 {
         let (n, first) = (self.n, self.strip.rows().start);
         let right = self.right[(row - first) * n + column];
@@ -306,14 +308,14 @@ impl<S: Strip> Grid<S> {
     }
 }
 
-/// An own row, the one above and the one below.
+/// An own row with the row above and the row below.
 fn three(cells: &mut [f64], width: usize, row: usize) -> [&mut [f64]; 3] {
     let (above, rest) = cells[row * width..][..3 * width].split_at_mut(width);
     let (own, below) = rest.split_at_mut(width);
     [above, own, below]
 }
 
-/// The larger absolute value; infinite if the new one is not a number.
+/// The larger absolute value; infinite if the new one is NaN.
 fn larger(most: f64, x: f64) -> f64 {
     if x.is_nan() { f64::INFINITY } else { most.max(x.abs()) }
 }
@@ -338,7 +340,7 @@ impl Mode {
     }
 }
 
-/// A strip that a rank owns of an array.
+/// A rank's strip: rows of an array with their halo.
 struct Borders {
     array: GlobalArray<f64, 2>,
     halo: Halo<f64, 2>,
@@ -368,8 +370,8 @@ impl Strip for Borders {
     }
 }
 
-/// Meeting of threads. Each thread brings its values to two places in turn: a thread that is a meeting ahead does not
-/// overwrite what others still read.
+/// Exchange among threads. Each thread alternates between two slots for its values, so that a thread one exchange ahead
+/// does not overwrite values that are still being read.
 struct Meeting {
     barrier: Barrier,
     brought: Vec<[Mutex<Vec<f64>>; 2]>,
@@ -388,7 +390,7 @@ struct Thread<'m> {
 }
 
 impl Thread<'_> {
-    /// Waits until each thread has brought its values.
+    /// Publishes this thread's values and waits for those of all threads.
     fn meet(&self, values: &[&[f64]]) {
         self.turn.set(1 - self.turn.get());
         let mut mine = self.brought_by(self.number);
@@ -415,7 +417,7 @@ impl Thread<'_> {
     }
 }
 
-/// A strip that a thread owns.
+/// A thread's strip.
 struct Copies<'t> {
     thread: &'t Thread<'t>,
     n: usize,

@@ -1,5 +1,5 @@
-//! Two ranks send each other messages of growing length, and print how long one takes one way, and how many bytes a second
-//! that is. They are in memory that the ranks map, where they are on one machine: see `World::buffer`.
+//! Two ranks exchange messages of increasing length, and print one-way latency and bandwidth. On one machine the
+//! messages are in memory that both ranks map: see `World::buffer`.
 
 use clap::Parser;
 use std::time::Instant;
@@ -10,10 +10,10 @@ use transom::messages::Tag;
 #[command(after_help = "Examples:\n  cargo run --release --example ping\n  \
                         cargo run --release --example ping -- --longest 65536 --rounds 1000")]
 struct Args {
-    /// Bytes of the longest message
+    /// Length of the longest message in bytes
     #[arg(long, default_value_t = 4 << 20, value_parser = clap::value_parser!(u32).range(1..))]
     longest: u32,
-    /// Messages of each length, each way
+    /// Number of messages of each length, each way
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
 }
@@ -33,7 +33,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for length in lengths(longest) {
         let ball = &mut memory[..length as usize];
         let mut begun = Instant::now();
-        // Of the first, which is not timed, rank 1 turns every byte, then one.
+        // In round 0, which is not timed, rank 1 inverts every byte; later only the first byte.
         for round in 0..=rounds {
             let turned = if round == 0 { ball.len() } else { 1 };
             if round == 1 {
@@ -53,21 +53,21 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let one_way = begun.elapsed().as_secs_f64() / f64::from(rounds) / 2.0;
         if world.rank() == 0 {
             println!("{length:>10} {:>12.2} {:>10.0}", one_way * 1e6, f64::from(length) / one_way / 1e6);
-            // As they have come back each time.
+            // The other bytes are as rank 1 returned them in round 0.
             assert!((1..ball.len()).all(|at| ball[at] == !byte(at, 0)), "the other bytes");
         }
     }
     Ok(())
 }
 
-/// Eight bytes, four times as many, and so on, and the longest.
+/// Lengths from 8 bytes on, each four times the previous one, and finally `longest`.
 fn lengths(longest: u32) -> impl Iterator<Item = u32> {
     std::iter::successors(Some(8_u32), |length| length.checked_mul(4))
         .take_while(move |length| *length < longest)
         .chain([longest])
 }
 
-/// What rank 0 sends.
+/// Byte of the message that rank 0 sends.
 fn byte(at: usize, round: u32) -> u8 {
     (at % 251) as u8 ^ round as u8
 }

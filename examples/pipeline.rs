@@ -1,7 +1,7 @@
-//! A wavefront over a 2-D grid, the pattern of the Parallel Research Kernel Synch_p2p: each element needs its left,
-//! upper and upper left neighbours, so ranks, which own bundles of columns, work on the rows one behind the other.
-//! Each hands its last column on by put-with-signal: data and the news of it in one call; or, with `--messages`, by send and
-//! receive.
+//! A wavefront over a 2-D grid, the pattern of the Parallel Research Kernel Synch_p2p. Each element needs its left,
+//! upper and upper left neighbours, so ranks, which own groups of columns, work on the rows one after the other. Each
+//! rank passes its last column on by put-with-signal, which combines data and notification; or, with `--messages`, by
+//! send and receive.
 
 use clap::Parser;
 use std::error::Error;
@@ -16,27 +16,27 @@ use transom::{Window, World};
                         cargo run --release --example pipeline -- --ranks 4 --rows 2000 --columns 2000 --group 10\n  \
                         cargo run --release --example pipeline -- --ranks 2 --messages")]
 struct Args {
-    /// How many ranks to start
+    /// Number of ranks to start
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=32767))]
     ranks: u16,
     /// Rows of the grid
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(2..))]
     rows: u32,
-    /// Columns of the grid, dealt to the ranks in bundles; at least two for each rank
+    /// Columns of the grid, distributed over the ranks; at least two for each rank
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(2..))]
     columns: u32,
-    /// How often to go through the grid
+    /// Number of iterations over the grid
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     iterations: u32,
-    /// Rows that are handed on together: more is less communication and a longer way until all work
+    /// Rows that are passed on together: more rows mean less communication, but a later start of the last ranks
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     group: u32,
-    /// Hand the columns on as messages, and not by put-with-signal
+    /// Pass the columns on as messages instead of put-with-signal
     #[arg(long)]
     messages: bool,
 }
 
-/// Numbers of a last column, or the corner.
+/// Message with elements of a rank's last column, or with the corner.
 const COLUMN: Tag<f64> = Tag::new(1);
 
 fn main() -> ExitCode {
@@ -66,7 +66,7 @@ fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
     if columns < 2 * world.size() {
         return Err(format!("{columns} columns are not two for each of {} ranks", world.size()).into());
     }
-    // What the left neighbour handed on, a number for each row; and how many rows it has handed on in all.
+    // Elements from the left neighbour, one per row; the signal counts the rows received in all iterations.
     let mut window: Window<f64> = world.allocate_with_signals(rows, 1)?;
     world.barrier()?;
     let begun = Instant::now();
@@ -74,7 +74,7 @@ fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
     world.barrier()?;
     let seconds = begun.elapsed().as_secs_f64();
 
-    // Every element of the first row and column is its index; each iteration adds what the corner then is.
+    // Every element of the first row and column is its index; each iteration adds the corner's value.
     let expected = f64::from(args.iterations) * (rows + columns - 2) as f64;
     let right = corner.is_none_or(|corner| corner == expected);
     if let Some(corner) = corner {
@@ -87,11 +87,11 @@ fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
     Ok(right)
 }
 
-/// Goes through the grid; the last rank returns the corner.
+/// Iterates over the grid; the last rank returns the corner.
 fn sweep(world: &World, window: &mut Window<f64>, args: &Args) -> Result<Option<f64>, transom::Error> {
     let (me, ranks, rows, columns) = (world.rank(), world.size(), args.rows as usize, args.columns as usize);
     let mine = world.share(columns);
-    // One column more on the left: the neighbour's last.
+    // One additional column on the left: the neighbour's last.
     let width = mine.len() + 1;
     let mut grid = vec![0.0; rows * width];
     for (j, above) in grid[..width].iter_mut().enumerate() {
@@ -122,11 +122,11 @@ fn sweep(world: &World, window: &mut Window<f64>, args: &Args) -> Result<Option<
             }
             for i in group.clone() {
                 let (above, row) = grid[(i - 1) * width..(i + 1) * width].split_at_mut(width);
-                // The first column of all is given.
+                // The first column of rank 0 is given.
                 let first = if me == 0 { 2 } else { 1 };
                 let mut left = row[first - 1];
                 for (x, above) in row[first..].iter_mut().zip(above[first - 1..].windows(2)) {
-                    // One addition, not two, waits for the one before it.
+                    // Only one of the two additions depends on the previous element.
                     left += above[1] - above[0];
                     *x = left;
                 }
@@ -139,7 +139,7 @@ fn sweep(world: &World, window: &mut Window<f64>, args: &Args) -> Result<Option<
                 }
             }
         }
-        // The corner goes back to the beginning: the next iteration starts from its negative.
+        // The corner is passed to rank 0: the next iteration starts from its negative.
         let corner = grid[rows * width - 1];
         if ranks == 1 {
             grid[1] = -corner;

@@ -1,5 +1,6 @@
-//! Radix sort, as SPLASH-2 has it: digit by digit, ranks count the digits of their keys, learn from the counts of all where theirs
-//! go, and put them there, in a second array that takes the place of the first. Checked against one rank that sorts all keys.
+//! Radix sort, as in SPLASH-2. In each pass, ranks count the digits of their keys, compute the destinations from the
+//! counts of all ranks, and put the keys into a second array, which then replaces the first. The result is compared
+//! with a sequential sort.
 
 use clap::Parser;
 use std::error::Error;
@@ -7,15 +8,15 @@ use std::process::ExitCode;
 use std::time::Instant;
 use transom::{Distribution, GlobalArray, Op, World};
 
-/// Sorts random 32-bit keys by digits, which ranks put where they belong, and checks every key.
+/// Sorts random 32-bit keys digit by digit, with puts to the destinations, and checks every key.
 #[derive(Parser)]
 #[command(after_help = "Examples:\n  cargo run --release --example radix -- --ranks 4\n  \
                         cargo run --release --example radix -- --ranks 2 -n 10000000 --bits 11")]
 struct Args {
-    /// How many ranks to start
+    /// Number of ranks to start
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=32767))]
     ranks: u16,
-    /// How many keys
+    /// Number of keys
     #[arg(short, default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(1..))]
     n: u32,
     /// Bits of a digit
@@ -64,7 +65,7 @@ fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
     Ok(wrong == 0)
 }
 
-/// Puts keys in the order of a digit, and else as they were.
+/// Sorts keys by one digit, stably.
 fn pass(
     world: &World,
     keys: &GlobalArray<u32>,
@@ -79,7 +80,7 @@ fn pass(
     own.iter().for_each(|&key| count[digit(key)] += 1);
     let all = world.all_gather(&count)?;
 
-    // Mine of a digit come after all smaller ones, and after those of the ranks before.
+    // This rank's keys of a digit follow all keys of smaller digits, and those of the same digit of lower ranks.
     let of = |rank: usize, digit: usize| all[rank * digits + digit];
     let (mut before, mut runs) = (0, Vec::with_capacity(digits));
     for digit in 0..digits {
@@ -96,7 +97,7 @@ fn pass(
     sorted.fence().map(drop)
 }
 
-/// A key, random, but everybody knows it.
+/// A random key that every rank can compute.
 fn key(number: usize) -> u32 {
     let mixed = (number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

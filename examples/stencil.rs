@@ -1,6 +1,7 @@
-//! Heat in a plate: each point becomes the mean of its four neighbours, again and again. Ranks own strips of rows and
-//! need the last row of the strip above and the first of the strip below, their *halo*. An array has that by one call, and so
-//! has any memory, by messages; three ways show what else there is, on a window. Each is checked against one rank that does it all.
+//! Heat in a plate: each point repeatedly becomes the mean of its four neighbours. Ranks own strips of rows and need
+//! the last row of the strip above and the first of the strip below, their *halo*. An array exchanges halos in one
+//! call, and the neighbour collective does for any memory. Three more methods use a window. Each result is compared
+//! with a sequential one.
 
 use clap::{Parser, ValueEnum};
 use std::error::Error;
@@ -11,21 +12,21 @@ use transom::array::Layout;
 use transom::collective::Grid;
 use transom::{Distribution, Op, Rank, Window, World};
 
-/// Diffuses heat in an n x n plate by strips of rows, exchanges halos by each synchronisation, and checks every point.
+/// Diffuses heat in an n x n plate by strips of rows, exchanges halos by each method, and checks every point.
 #[derive(Parser)]
 #[command(after_help = "Examples:\n  cargo run --release --example stencil -- --ranks 4\n  \
                         cargo run --release --example stencil -- --ranks 2 -n 2000 --steps 50 --by signal")]
 struct Args {
-    /// How many ranks to start
+    /// Number of ranks to start
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=32767))]
     ranks: u16,
     /// Rows and columns of the plate; at least one row for each rank
     #[arg(short, default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..))]
     n: u32,
-    /// How often every point becomes the mean of its neighbours
+    /// Number of steps, in each of which every point becomes the mean of its neighbours
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     steps: u32,
-    /// How halos are exchanged; all ways, one after the other, if not said
+    /// Method of exchanging halos; all methods in turn by default
     #[arg(long)]
     by: Option<By>,
 }
@@ -34,13 +35,13 @@ struct Args {
 enum By {
     /// The halo of an array
     Array,
-    /// The collective of neighbours on a grid
+    /// The neighbour collective on a grid
     Neighbours,
-    /// A fence of all ranks each step
+    /// A fence of all ranks in each step
     Fence,
     /// Post, start, complete and wait between neighbours
     Pscw,
-    /// Put-with-signal: no call but the put itself
+    /// Put-with-signal, without another call
     Signal,
 }
 
@@ -78,7 +79,7 @@ fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
             by => by_window(&world, n, args.steps, by)?,
         };
 
-        // The same operations in the same order: every point must be the same, to the last bit.
+        // The same operations run in the same order, so every point must be bitwise equal.
         let mine = &expected.points[strip.first * n..][..strip.rows() * n];
         let wrong = strip.inner().iter().zip(mine).filter(|(point, right)| point != right).count();
         let wrong = world.all_reduce_one(wrong, Op::Sum)?;
@@ -92,7 +93,8 @@ fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
     Ok(all_right)
 }
 
-/// Whole rows of an array, with a row of ghost cells above and below. Returns the time, and this rank's strip.
+/// Exchanges with the halo of an array, which has a row of ghost cells above and below. Returns the time and this
+/// rank's strip.
 fn by_array(world: &World, n: usize, steps: u32) -> Result<(f64, Strip), transom::Error> {
     let rows = Layout::on_grid([n, n], Distribution::Block, [world.size(), 1])?;
     let mut plate = world.array_on::<f64, 2>(rows)?;
@@ -112,12 +114,13 @@ fn by_array(world: &World, n: usize, steps: u32) -> Result<(f64, Strip), transom
     Ok((begun.elapsed().as_secs_f64(), Strip { n, first: rows.start, points: halo.cells().to_vec(), next }))
 }
 
-/// Rows side by side in any memory: first and last go out, and the neighbours' come in.
+/// Exchanges with the neighbour collective, for rows in any memory: sends the first and last row, receives the ghost
+/// rows.
 fn by_neighbours(world: &World, n: usize, steps: u32) -> Result<(f64, Strip), transom::Error> {
     let mut strip = Strip::new(n, world.share(n));
     let grid = Grid::of(world.size(), [false]).expect("there are ranks");
     let below = (strip.rows() + 1) * n;
-    // What lies outside the plate stays.
+    // Ghost rows outside the plate keep their values.
     let mut ghosts = [&strip.points[..n], &strip.points[below..]].concat();
     world.barrier()?;
     let begun = Instant::now();
@@ -132,7 +135,7 @@ fn by_neighbours(world: &World, n: usize, steps: u32) -> Result<(f64, Strip), tr
     Ok((begun.elapsed().as_secs_f64(), strip))
 }
 
-/// By window and by hand.
+/// Exchanges by puts to a window, with the synchronisation `by`.
 fn by_window(world: &World, n: usize, steps: u32, by: By) -> Result<(f64, Strip), transom::Error> {
     let mut strip = Strip::new(n, world.share(n));
     let mut halo = Halo::new(world, n)?;
@@ -146,10 +149,10 @@ fn by_window(world: &World, n: usize, steps: u32, by: By) -> Result<(f64, Strip)
     Ok((begun.elapsed().as_secs_f64(), strip))
 }
 
-/// Of what lies above the plate.
+/// Temperature above the plate.
 const HOT: f64 = 100.0;
 
-/// One step, of rows of which the first and the last are others', or outside the plate.
+/// One step. The first and the last row are ghost rows, of neighbours or outside the plate.
 fn diffuse(n: usize, points: &mut [f64], next: &mut [f64]) {
     for i in 1..(points.len() / n).max(1) - 1 {
         for j in 0..n {
@@ -159,14 +162,13 @@ fn diffuse(n: usize, points: &mut [f64], next: &mut [f64]) {
             next[i * n + j] = 0.25 * (above + below + left + right);
         }
     }
-    // What lies outside the plate stays; halos are exchanged anew.
+    // Ghost rows are left unchanged: those outside the plate are constant, the others are exchanged in the next step.
     if let Some(inner) = points.len().checked_sub(n).filter(|&end| end > n).map(|end| n..end) {
         points[inner.clone()].copy_from_slice(&next[inner]);
     }
 }
 
-/// A strip of rows, with a row above and one below that belong to the neighbours; outside the plate it is hot above
-/// and cold elsewhere.
+/// A strip of rows, with a ghost row above and one below. Outside the plate it is hot above and cold elsewhere.
 struct Strip {
     n: usize,
     first: usize,
@@ -195,7 +197,7 @@ impl Strip {
         &self.points[self.n.min(self.points.len())..][..self.rows() * self.n]
     }
 
-    /// The whole plate, done by one: its rows without those outside.
+    /// Computes the whole plate sequentially; returns its rows without the ghost rows.
     fn diffused_alone(mut self, steps: u32) -> Self {
         for _ in 0..steps {
             diffuse(self.n, &mut self.points, &mut self.next);
@@ -205,8 +207,8 @@ impl Strip {
     }
 }
 
-/// Where the neighbours put their rows: two places for each, used in turn, so that a neighbour that is a step ahead
-/// does not overwrite a row that has not been read.
+/// Window that the neighbours put their rows into: two slots for each neighbour, used alternately, so that a neighbour
+/// one step ahead does not overwrite a row that has not been read.
 struct Halo {
     window: Window<f64>,
     neighbours: Vec<Rank>,
@@ -225,7 +227,7 @@ impl Halo {
 
     fn exchange(&mut self, by: By, step: usize, strip: &mut Strip) -> Result<(), transom::Error> {
         let (me, n, turn) = (self.window.rank(), strip.n, step % 2);
-        // My first row is what the one above has below it, my last what the one below has above it.
+        // This rank's first row is the rank above's lower ghost row; its last row is the rank below's upper ghost row.
         let row_for = |rank: Rank, strip: &Strip| match rank < me {
             true => (strip.row(1).to_vec(), FROM_BELOW),
             false => (strip.row(strip.rows()).to_vec(), FROM_ABOVE),

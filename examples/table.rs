@@ -1,5 +1,5 @@
-//! A hash table whose slots are dealt to all ranks, without a lock of its own: a compare-and-swap claims a slot for a
-//! key, once and for all, and the values of a key are summed up by fetch_and_op.
+//! A hash table whose slots are distributed over all ranks, without locks: a compare-and-swap claims a slot for a key
+//! permanently, and fetch_and_op sums the values of a key.
 
 use clap::Parser;
 use std::collections::HashMap;
@@ -10,22 +10,22 @@ use transom::provider::Provider;
 use transom::windows::LockAllEpoch;
 use transom::{Op, Rank, Window, World};
 
-/// N ranks insert and look up overlapping random keys in one distributed hash table; shows the rates.
+/// N ranks insert and look up overlapping random keys in one distributed hash table. Shows the rates.
 ///
-/// Exits with an error if the table is full, or does not hold what a sequential one does.
+/// Exits with an error if the table is full, or differs from a sequential one.
 #[derive(Parser)]
 #[command(after_help = "Examples:\n  cargo run --release --example table -- --ranks 4\n  \
                         cargo run --release --example table -- --ranks 8 --keys 1000 --inserts 50000\n  \
                         cargo run --release --example table -- --ranks 2 --keys 1000 --slots 100\n\n\
                         The last one has fewer slots than keys, and says so.")]
 struct Args {
-    /// How many ranks to start
+    /// Number of ranks to start
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=32767))]
     ranks: u16,
-    /// How many different keys there are
+    /// Number of different keys
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=1 << 28))]
     keys: u32,
-    /// How many times each rank inserts one of them, and then looks one up
+    /// Number of inserts of each rank, each followed by one look-up
     #[arg(long, default_value_t = 200_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000_000))]
     inserts: u32,
     /// Slots of the table at each rank [default: twice as many over all ranks as keys]
@@ -51,14 +51,14 @@ fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
 
     window.fence()?;
     let begun = Instant::now();
-    window.fence()?; // after a single one, others could have begun before this rank looks at the clock
+    window.fence()?; // a second fence: after the first, others could begin before this rank reads the clock
     let epoch = window.lock_all()?;
     let outcome = User::new(world.rank(), args).use_it(&Table { epoch: &epoch, slots });
     epoch.unlock()?;
     let (failed, full) = match outcome {
         Ok(failed) => (failed, 0),
         Err(TableError::Window(error)) => return Err(error.into()),
-        // Not yet an end: the others would wait for this rank.
+        // No early return: the other ranks would wait for this one.
         Err(TableError::Full { .. }) => (0, 1),
     };
     window.fence()?;
@@ -74,14 +74,15 @@ fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
         println!("WRONG: {failed} times, rank {} did not find what it had inserted, or what nobody had", world.rank());
     }
     let right = world.rank() != 0 || report(args, &world, &mut window, seconds)?;
-    window.fence()?; // nobody leaves before rank 0 has read
+    window.fence()?; // no rank frees its slots before rank 0 has read them
     Ok(right && failed == 0)
 }
 
-/// A slot is two elements of its owner's part: a key, 0 as long as there is none, and the sum of its values.
+/// The table. A slot is two elements of its owner's part: the key, 0 while the slot is free, and the sum of the key's
+/// values.
 struct Table<'e, 'w> {
     epoch: &'e LockAllEpoch<'w, u64, Provider>,
-    /// Slots of each rank.
+    /// Slots per rank.
     slots: usize,
 }
 
@@ -94,11 +95,11 @@ enum TableError {
 }
 
 impl Table<'_, '_> {
-    /// Adds to the value of a key, 0 before it was first inserted.
+    /// Adds to the value of a key; a new key starts at 0.
     fn add(&self, key: u64, value: u64) -> Result<(), TableError> {
         for (owner, at) in self.probe(key) {
             let target = self.epoch.target(owner)?;
-            // Most slots in the way are taken, and stay so: a look costs less than a try.
+            // Most probed slots are taken, and stay so: a get costs less than a compare-and-swap.
             let mut found = target.get_one(at)?;
             if found == 0 {
                 found = target.compare_and_swap(at, 0, key)?;
@@ -123,7 +124,7 @@ impl Table<'_, '_> {
         Ok(None)
     }
 
-    /// The slots in which to look for a key, one after the other, all of them if need be: owner and offset.
+    /// The probe sequence of a key over all slots: owner and offset of each.
     fn probe(&self, key: u64) -> impl Iterator<Item = (Rank, usize)> + use<> {
         let (slots, all) = (self.slots, self.all_slots());
         let first = ((u128::from(key) * all as u128) >> 64) as usize;
@@ -135,12 +136,12 @@ impl Table<'_, '_> {
     }
 }
 
-/// What a rank does with the table, the same every time.
+/// The reproducible operations of a rank on the table.
 struct User {
     random: fastrand::Rng,
     keys: u32,
     inserts: u32,
-    /// What it has inserted so far.
+    /// Sums of the values that this rank has inserted, by key.
     mine: HashMap<u64, u64>,
 }
 
@@ -150,14 +151,14 @@ impl User {
         User { random, keys: args.keys, inserts: args.inserts, mine: HashMap::new() }
     }
 
-    /// Inserts and looks up in turn, while others do; returns how many answers could not be.
+    /// Alternates inserts and look-ups, concurrently with other ranks; returns the number of impossible answers.
     fn use_it(&mut self, table: &Table) -> Result<u64, TableError> {
         let mut failed = 0;
         for _ in 0..self.inserts {
             let (key, value) = self.next_insert();
             table.add(key, value)?;
             let (key, exists) = self.next_look_up();
-            // Others may have added to what this rank inserted.
+            // Other ranks may have added to the values that this rank inserted.
             let possible = match (table.get(key)?, self.mine.get(&key)) {
                 (Some(found), mine) => exists && mine.is_none_or(|&mine| found >= mine),
                 (None, mine) => mine.is_none(),
@@ -173,14 +174,14 @@ impl User {
         (key, value)
     }
 
-    /// A key, and whether anybody inserts it.
+    /// A key, and whether any rank may insert it.
     fn next_look_up(&mut self) -> (u64, bool) {
         let number = self.random.u32(0..self.keys + self.keys.div_ceil(4));
         (key(number), number < self.keys)
     }
 }
 
-/// The keys are all different, none is 0, and they look random, so that they are their own hash.
+/// Key of a number. Keys are distinct, not 0, and look random, so that each serves as its own hash.
 fn key(number: u32) -> u64 {
     let mut key = u64::from(number) + 1;
     for _ in 0..2 {
@@ -189,7 +190,7 @@ fn key(number: u32) -> u64 {
     key
 }
 
-/// Compares the table with what one rank alone would have made.
+/// Compares the table with a sequential one.
 fn report(args: &Args, world: &World, window: &mut Window<u64>, seconds: f64) -> Result<bool, transom::Error> {
     let mut expected: HashMap<u64, u64> = HashMap::new();
     for rank in 0..world.size() {
@@ -207,7 +208,7 @@ fn report(args: &Args, world: &World, window: &mut Window<u64>, seconds: f64) ->
         for at in (0..epoch.len()).step_by(1 << 16) {
             let mut part = vec![0; (epoch.len() - at).min(1 << 16)];
             epoch.get(at, &mut part)?;
-            // A key is taken out when it is found, so that a second one is wrong.
+            // Removes each key that is found, so that a duplicate counts as wrong.
             let taken = part.chunks_exact(2).filter(|slot| slot[0] != 0);
             wrong += taken.filter(|slot| expected.remove(&slot[0]) != Some(slot[1])).count();
         }

@@ -1,5 +1,6 @@
-//! A search of a tree whose branches are of very different sizes: in how many ways n queens stand on a board of n x n without
-//! attacking each other. Ranks that run out of work take it from others, who go on meanwhile. The numbers are known.
+//! A search of a tree with branches of very different sizes: the number of ways to place n queens on an n x n board so
+//! that none attacks another. Ranks that run out of work steal from other ranks, which continue meanwhile. The results
+//! are compared with known numbers.
 
 use clap::Parser;
 use std::error::Error;
@@ -12,23 +13,23 @@ use transom::{Distribution, GlobalMutex, Op, World};
 #[command(after_help = "Examples:\n  cargo run --release --example tree_search -- --ranks 4\n  \
                         cargo run --release --example tree_search -- --ranks 2 -n 14")]
 struct Args {
-    /// How many ranks to start
+    /// Number of ranks to start
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=32767))]
     ranks: u16,
-    /// Queens
+    /// Number of queens, and of rows and columns of the board
     #[arg(short, default_value_t = 12, value_parser = clap::value_parser!(u32).range(1..=16))]
     n: u32,
 }
 
-/// Of 1 queen and so on: OEIS A000170.
+/// Number of solutions for 1 queen, 2 queens and so on: OEIS A000170.
 const SOLUTIONS: [u64; 16] = [1, 0, 0, 2, 10, 4, 40, 92, 352, 724, 2680, 14200, 73712, 365596, 2279184, 14772512];
 
-/// A board: columns that are taken, diagonals that are in the next row, and how many rows are left.
+/// A board: occupied columns, attacked diagonals of the next row (two words), and number of rows left.
 type Board = [u32; 4];
-/// What a rank lets others take: how many there are, in the first number of the first, and the boards.
+/// Boards that a rank offers to thieves: their number, in the first word of entry 0, then the boards.
 type Shared = [Board; 1 + CHUNK];
 const CHUNK: usize = 32;
-/// Boards of so few rows are searched at once.
+/// Boards with at most this many rows left are searched without stealing.
 const SMALL: u32 = 6;
 
 fn main() -> ExitCode {
@@ -58,12 +59,12 @@ fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
     Ok(solutions == right)
 }
 
-/// The solutions, boards looked at, and how many of these were stolen.
+/// Returns the numbers of solutions, of boards searched and of boards stolen.
 fn search(world: &World, n: u32) -> Result<[u64; 3], transom::Error> {
     let (me, ranks) = (world.rank(), world.size());
-    // One at each rank, which is its home.
+    // One mutex per rank, with that rank as its home.
     let queues: Vec<GlobalMutex<Shared>> = world.mutexes(ranks, |_| [[0; 4]; 1 + CHUNK])?;
-    // How many each rank has to be taken, as a hint; then how many ranks are idle.
+    // A hint of the number of boards that each rank offers; then the number of idle ranks.
     let idle = ranks;
     let mut words = world.array::<u64, 1>([ranks + 1], Distribution::Cyclic)?;
     let all = words.lock_all()?;
@@ -77,7 +78,7 @@ fn search(world: &World, n: u32) -> Result<[u64; 3], transom::Error> {
                 continue;
             }
             stack.extend(next(n, board));
-            // The oldest, which are the largest, for others; if these took the last.
+            // Offers the oldest boards, which have the largest subtrees, once the previous offer is used up.
             if stack.len() > 2 && all.fetch_and_op(me, Op::NoOp, 0)? == 0 {
                 let many = (stack.len() / 2).min(CHUNK);
                 let mut queue = queues[me].lock()?;
@@ -88,7 +89,7 @@ fn search(world: &World, n: u32) -> Result<[u64; 3], transom::Error> {
                 queue.unlock()?;
             }
         }
-        // Not by an attempt: who leaves this loop must have nothing left for others.
+        // Not `try_lock`: a rank that leaves this loop must have no board left to offer.
         let mut queue = queues[me].lock()?;
         let left = take(&mut stack, &mut queue);
         all.fetch_and_op(me, Op::Replace, left)?;
@@ -96,13 +97,14 @@ fn search(world: &World, n: u32) -> Result<[u64; 3], transom::Error> {
         if !stack.is_empty() {
             continue;
         }
-        // Nothing is left here, and what others have, they say. Who takes is not idle: if all are, there is nothing anywhere.
+        // This rank has no work; the hints show the offers of others. A rank that steals is not idle, so if all ranks
+        // are idle no work is left.
         all.fetch_and_op(idle, Op::Sum, 1)?;
         while stack.is_empty() {
             victim = (victim + 1) % ranks;
             if all.fetch_and_op(victim, Op::NoOp, 0)? > 0 {
                 all.fetch_and_op(idle, Op::Sum, u64::MAX)?; // one less
-                // If another is at it, there are more to ask.
+                // If another thief holds the lock, this rank tries the next victim.
                 if let Some(mut queue) = queues[victim].try_lock()? {
                     let left = take(&mut stack, &mut queue);
                     all.fetch_and_op(victim, Op::Replace, left)?;
@@ -123,7 +125,7 @@ fn search(world: &World, n: u32) -> Result<[u64; 3], transom::Error> {
     }
 }
 
-/// Takes half of what is shared, or all of one; how many are left.
+/// Takes half of the offered boards, rounded up; returns the number left.
 fn take(stack: &mut Vec<Board>, queue: &mut Shared) -> u64 {
     let many = queue[0][0] as usize;
     let left = many / 2;
@@ -132,14 +134,14 @@ fn take(stack: &mut Vec<Board>, queue: &mut Shared) -> u64 {
     left as u64
 }
 
-/// The boards with a queen more.
+/// The boards with one more queen.
 fn next(n: u32, [columns, left, right, rows]: Board) -> impl Iterator<Item = Board> {
     let free = !(columns | left | right) & ((1 << n) - 1);
     let queens = (0..n).map(|at| 1 << at).filter(move |queen| free & queen != 0);
     queens.map(move |queen| [columns | queen, (left | queen) << 1, (right | queen) >> 1, rows - 1])
 }
 
-/// The solutions of a board; `boards` counts those looked at.
+/// Number of solutions of a board; `boards` counts the boards searched.
 fn count(n: u32, board: Board, boards: &mut u64) -> u64 {
     if board[3] == 0 {
         return 1;

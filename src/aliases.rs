@@ -1,4 +1,4 @@
-//! The types of `transom-windows` on the provider of a [`World`](crate::World), as programs name them.
+//! Aliases for the types of `transom-windows` with the provider of a [`World`](crate::World).
 
 use crate::provider::Provider;
 use transom_windows as windows;
@@ -60,7 +60,7 @@ pub type GlobalMutex<T> = windows::GlobalMutex<T, Provider>;
 /// ```
 pub type GlobalRwLock<T> = windows::GlobalRwLock<T, Provider>;
 
-/// What a [`GlobalMutex`] and a writer of a [`GlobalRwLock`] hold; see [`windows::WriteGuard`].
+/// The exclusive guard of a [`GlobalMutex`] or a [`GlobalRwLock`]; see [`windows::WriteGuard`].
 ///
 /// # Examples
 /// ```
@@ -76,7 +76,7 @@ pub type GlobalRwLock<T> = windows::GlobalRwLock<T, Provider>;
 /// ```
 pub type WriteGuard<'l, T> = windows::WriteGuard<'l, T, Provider>;
 
-/// What a reader of a [`GlobalRwLock`] holds; see [`windows::ReadGuard`].
+/// The guard of a reader of a [`GlobalRwLock`]; see [`windows::ReadGuard`].
 ///
 /// # Examples
 /// ```
@@ -89,10 +89,10 @@ pub type WriteGuard<'l, T> = windows::WriteGuard<'l, T, Provider>;
 /// ```
 pub type ReadGuard<'l, T> = windows::ReadGuard<'l, T, Provider>;
 
-/// What an epoch of a [`Window`] lends: every operation on one rank's part; see [`windows::Target`].
+/// Operations on one rank's part of a [`Window`], lent by an epoch; see [`windows::Target`].
 ///
 /// # Examples
-/// A function that works in whichever epoch:
+/// A function that works in any epoch:
 /// ```
 /// fn count(target: &transom::Target<'_, u64>, bin: usize) -> Result<u64, transom::Error> {
 ///     Ok(target.fetch_and_op(bin, transom::Op::Sum, 1)?)
@@ -111,7 +111,7 @@ pub type LockEpoch<'w, T> = windows::LockEpoch<'w, T, Provider>;
 /// The epoch of `lock_all` on a [`Window`]; see [`windows::LockAllEpoch`].
 pub type LockAllEpoch<'w, T> = windows::LockAllEpoch<'w, T, Provider>;
 
-/// Several ranks of a [`Window`] locked; see [`windows::LockRanksEpoch`].
+/// The epoch of locks on several ranks of a [`Window`]; see [`windows::LockRanksEpoch`].
 pub type LockRanksEpoch<'w, T> = windows::LockRanksEpoch<'w, T, Provider>;
 
 /// The epoch between two fences of a [`Window`]; see [`windows::FenceEpoch`].
@@ -120,8 +120,8 @@ pub type FenceEpoch<'w, T> = windows::FenceEpoch<'w, T, Provider>;
 /// The epoch of `start` and `complete` on a [`Window`]; see [`windows::AccessEpoch`].
 pub type AccessEpoch<'w, T> = windows::AccessEpoch<'w, T, Provider>;
 
-/// A part of a [`Window`] that this rank reaches by loads and stores; see [`windows::Local`].
+/// A part of a [`Window`] that this rank accesses by loads and stores; see [`windows::Local`].
 pub type Local<'w, T> = windows::Local<'w, T, Provider>;
 
-/// A rank's own signal words of a [`Window`]; see [`windows::Signals`].
+/// The signal words of this rank in a [`Window`]; see [`windows::Signals`].
 pub type Signals<'w> = windows::Signals<'w, Provider>;

@@ -1,4 +1,4 @@
-//! Errors of starting, and how `?` makes the one [`Error`] of all errors of the crate.
+//! Errors of starting a job, and their conversion into the crate's [`Error`](crate::Error) by `?`.
 
 use crate::provider::ProviderError;
 use transom_launch::bootstrap::BootstrapError;
@@ -6,7 +6,7 @@ use transom_launch::launcher::LaunchError;
 use transom_launch::variables::VariableError;
 use transom_windows::FabricError;
 
-/// Why a program has no world.
+/// Error of starting or joining a job.
 ///
 /// # Examples
 /// ```
@@ -22,7 +22,7 @@ pub enum StartError {
     /// The job that this process was started for cannot be joined.
     #[error("cannot join the job: {0}")]
     Bootstrap(#[from] BootstrapError),
-    /// The ranks have no provider between them.
+    /// No provider connects the ranks.
     #[error(transparent)]
     Provider(#[from] ProviderError),
     /// The system cannot start a thread for a rank.
@@ -34,7 +34,7 @@ pub enum StartError {
     /// The program's own file cannot be found to start copies.
     #[error("cannot find the program to start copies of: {0}")]
     Program(#[source] std::io::Error),
-    /// A TRANSOM_ variable whose value is not what is expected.
+    /// A TRANSOM_ variable has an invalid value.
     #[error(transparent)]
     Variable(#[from] VariableError),
 }

@@ -24,7 +24,7 @@
 //! # Ok::<(), transom::Error>(())
 //! ```
 //!
-//! Where to start reading:
+//! Entry points:
 //!
 //! | to | see |
 //! |---|---|
@@ -39,7 +39,8 @@
 //! | find out what failed | [`Error`], [`messages::Error`], [`log_from_env`] |
 //! | check lock protocols under loom | [`locks`] |
 //!
-//! The pages beside this library tell more: memory model, cost of each call, porting from MPI, OpenSHMEM and SPLASH-2.
+//! The pages of the repository cover the memory model, the cost of each call, and porting from MPI, OpenSHMEM and
+//! SPLASH-2.
 #![doc(html_root_url = "https://docs.rs/transom/0.1.0")]
 
 mod aliases;

@@ -1,4 +1,4 @@
-//! Being a rank: how a program gets its world, however it was started.
+//! Start of a rank: the calls by which a program gets its world, whatever launched it.
 
 use crate::error::StartError;
 use crate::messages::asked::{MESSAGES, Progress};
@@ -13,12 +13,12 @@ use transom_launch::launcher::Launch;
 use transom_shm_loopback::Loopback;
 use transom_windows::{Exchange, Waiting};
 
-/// The world of a program that something else starts: all ranks of the job, if a launcher started this process as a rank
-/// ([`Bootstrap`](crate::Bootstrap) says which launchers there are); else a world of one. Collective. A process can call
-/// it once.
+/// Returns the world of a program that a launcher starts: all ranks of the job; or a world of one rank, if no launcher
+/// started this process. [`Bootstrap`](crate::Bootstrap) lists the launchers. Collective. A process can call it once.
 ///
 /// # Errors
-/// [`StartError::Bootstrap`] if the job cannot be joined; [`StartError::Provider`]; [`StartError::Variable`].
+/// - [`StartError::Bootstrap`] if the job cannot be joined.
+/// - [`StartError::Provider`]; [`StartError::Variable`].
 ///
 /// # Examples
 /// ```
@@ -48,13 +48,15 @@ fn world(joined: Joined) -> Result<World, StartError> {
     Ok(world)
 }
 
-/// The world of a program that starts itself. In a process that a launcher started as a rank this is [`init`], whatever
-/// `ranks` says. Otherwise this process becomes the launcher of `ranks` copies of itself, with the same arguments, and
-/// exits with the status of the job: the call returns in the copies only. So what stands before it runs in the launcher, and
-/// again in every rank: read arguments there, and do what is to be done once after it, at one rank.
+/// Returns the world of a program that launches itself. In a process that a launcher started as a rank, this call is
+/// [`init`], and `ranks` has no effect.
+///
+/// Otherwise this process becomes the launcher of `ranks` copies of itself, with the same arguments, and exits with the
+/// status of the job: the call returns in the copies only. Code before the call therefore runs in the launcher and in
+/// every rank. Read arguments before the call; do one-time work after it, at one rank.
 ///
 /// # Errors
-/// As [`init`]; [`StartError::Launch`] if the copies cannot be started, or too many launchers are above this process.
+/// The errors of [`init`]; [`StartError::Launch`] if the copies cannot be started, or if jobs are nested too deeply.
 ///
 /// # Examples
 /// ```no_run
@@ -73,16 +75,19 @@ pub fn start(ranks: usize) -> Result<World, StartError> {
     std::process::exit(outcome.exit_code().into());
 }
 
-/// Runs `body` on `ranks` ranks that are threads of this process, for small examples, tests and debugging, and
-/// returns what each returned. Windows and calls are the same as between processes; a rank that panics has died. One that
-/// returns, an error too, has left: others that wait for it in a collective are told so, one that waits in `recv(Source::Any)`
-/// is not as long as another could send. So in tests `unwrap`, or return early at all ranks.
+/// Runs `body` on `ranks` ranks that are threads of this process, and returns their results. For small examples, tests
+/// and debugging.
+///
+/// Windows and calls behave as between processes. A rank that panics has died. A rank that returns, even an error, has
+/// left: ranks that wait for it in a collective get an error. A rank in `recv(Source::Any)` gets none while another
+/// rank could still send. In tests, therefore, `unwrap`, or return early at all ranks.
 ///
 /// # Errors
-/// [`StartError::Join`] if there is no memory; [`StartError::Thread`]; [`StartError::Variable`].
+/// - [`StartError::Join`] if there is no memory.
+/// - [`StartError::Thread`]; [`StartError::Variable`].
 ///
 /// # Panics
-/// If a rank panicked, with the panic of the first that did.
+/// If a rank panicked, with the panic of the first rank that did.
 ///
 /// # Examples
 /// ```
@@ -106,8 +111,8 @@ pub fn threads<R: Send>(ranks: usize, body: impl Fn(World) -> R + Sync) -> Resul
                 drop(leaving);
                 returned
             };
-            // If a thread cannot be started, the remaining ranks are dropped, and so have left; the others do not wait for
-            // them.
+            // If a thread cannot be started, the remaining ranks are dropped and thereby leave, so that the started
+            // ranks do not wait for them.
             running.push(std::thread::Builder::new().name(name).spawn_scoped(scope, run).map_err(StartError::Thread)?);
         }
         let mut ended: Vec<_> = running.into_iter().map(|rank| rank.join()).collect();
@@ -119,7 +124,7 @@ pub fn threads<R: Send>(ranks: usize, body: impl Fn(World) -> R + Sync) -> Resul
     })
 }
 
-/// Leaves the job when dropped; in a panic, as one that died.
+/// Makes the rank leave the job when dropped; during a panic, the rank counts as dead.
 struct Leaving(Loopback);
 
 impl Drop for Leaving {
@@ -128,7 +133,7 @@ impl Drop for Leaving {
     }
 }
 
-/// What the environment says of how a rank behaves, whatever started it.
+/// Reads the settings that apply to every rank, whatever started it.
 fn settings_from_env() -> Result<(), StartError> {
     log_from_env()?;
     let mut waiting = Waiting::default();
@@ -138,17 +143,17 @@ fn settings_from_env() -> Result<(), StartError> {
     if let Some(SecondsOrOff(report)) = WAIT_REPORT.get()? {
         waiting.report = report;
     }
-    // Read again where messages begin.
+    // Validated here; read again when messages open.
     Progress::asked()?;
     MESSAGES.get::<Changes>()?;
-    // A process that has several worlds, as tests have, says so once.
+    // Only the first call in a process has an effect: a process with several worlds, such as a test, keeps one policy.
     waiting.set();
     Ok(())
 }
 
-/// Prints to stderr the events that TRANSOM_LOG names, unless the program has a subscriber of its own. [`init`],
-/// [`start`] and [`threads`] call it; a program calls it earlier to see events before these. A subscriber must not call this library,
-/// nor wait for who does: some events are raised while messages of the rank are locked.
+/// Prints to stderr the events that TRANSOM_LOG selects, unless the program has a subscriber of its own. [`init`],
+/// [`start`] and [`threads`] call it; a program calls it earlier to see earlier events. A subscriber must not call this
+/// library, nor wait for a thread that does: some events are raised while the engine of messages is locked.
 ///
 /// # Errors
 /// [`StartError::Variable`] if TRANSOM_LOG is neither a level nor a list of crate=level.
@@ -160,7 +165,7 @@ fn settings_from_env() -> Result<(), StartError> {
 /// ```
 pub fn log_from_env() -> Result<(), StartError> {
     use tracing_subscriber::{layer::SubscriberExt, util::SubscriberInitExt};
-    // Without the lock of `stderr`, which the program may hold while it waits for messages.
+    // Bypasses the lock of `stderr`, which the program may hold while it waits for messages.
     if let Some(LogFilter(filter)) = LOG.get()?
         && let Ok(stderr) = std::io::stderr().as_fd().try_clone_to_owned()
     {

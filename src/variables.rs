@@ -1,4 +1,4 @@
-//! Every environment variable that transom reads. `transom info` prints them with their values. Each crate declares its
+//! The environment variables that transom reads. `transom info` prints them with their values. Each crate declares its
 //! own; [`TABLE`] has them all.
 
 pub use transom_launch::variables::{
@@ -14,7 +14,7 @@ use std::str::FromStr;
 use std::sync::{LazyLock, Once};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 
-/// All variables of this build. A `TRANSOM_` name that is not here has no effect.
+/// All variables of this build. Another name with the prefix `TRANSOM_` has no effect.
 ///
 /// # Examples
 /// ```
@@ -25,8 +25,8 @@ pub static TABLE: LazyLock<Vec<Variable>> = LazyLock::new(|| {
     [own, &crate::provider::variables(), transom_launch::variables::TABLE].concat()
 });
 
-/// Returns the names in the environment that begin with TRANSOM_ and are not in [`TABLE`], in order: typos, perhaps.
-/// They have no effect. The first rank of a job says so when it starts.
+/// Returns the names in the environment that begin with TRANSOM_ and are not in [`TABLE`], sorted: possible typos,
+/// which have no effect. Rank 0 of a job reports them at its start.
 ///
 /// # Examples
 /// ```
@@ -40,12 +40,12 @@ pub fn unknown() -> Vec<String> {
     unknown
 }
 
-/// Says on stderr, once in a process, which variables have no effect.
+/// Reports unknown variables on stderr, once in a process.
 pub(crate) fn tell_unknown() {
     static TOLD: Once = Once::new();
     TOLD.call_once(|| {
         for name in unknown() {
-            // `eprintln!` would panic where nobody reads the line.
+            // `eprintln!` would panic if stderr is closed.
             let _ = writeln!(
                 std::io::stderr(),
                 "transom: there is no variable {name}, and it has no effect; `transom info` lists those that there are"
@@ -54,7 +54,7 @@ pub(crate) fn tell_unknown() {
     });
 }
 
-/// TRANSOM_LOG.
+/// Selects the events logged to stderr: TRANSOM_LOG.
 pub const LOG: Variable = Variable {
     name: "TRANSOM_LOG",
     set_by: SetBy::User,
@@ -64,7 +64,7 @@ pub const LOG: Variable = Variable {
     check: readable::<LogFilter>,
 };
 
-/// TRANSOM_SPIN.
+/// Sets the spin time of waits: TRANSOM_SPIN.
 pub const SPIN: Variable = Variable {
     name: "TRANSOM_SPIN",
     set_by: SetBy::User,
@@ -74,7 +74,7 @@ pub const SPIN: Variable = Variable {
     check: readable::<Micros>,
 };
 
-/// TRANSOM_WAIT_REPORT.
+/// Sets the time before a long wait is reported: TRANSOM_WAIT_REPORT.
 pub const WAIT_REPORT: Variable = Variable {
     name: "TRANSOM_WAIT_REPORT",
     set_by: SetBy::User,
@@ -84,7 +84,7 @@ pub const WAIT_REPORT: Variable = Variable {
     check: readable::<SecondsOrOff>,
 };
 
-/// What is logged: levels, by crate or for all.
+/// A filter of logged events: levels, by crate or for all crates.
 ///
 /// # Examples
 /// ```
@@ -102,7 +102,7 @@ impl FromStr for LogFilter {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        // `Targets` takes a word alone for a crate of which all is logged, so that a level with a typo is none.
+        // `Targets` takes a single word as a crate whose events are all logged, and so would accept a misspelt level.
         for entry in text.split(',').map(str::trim) {
             let level = match entry.split_once('=') {
                 Some((name, level)) if !name.trim().is_empty() => level,

@@ -3,10 +3,10 @@
 
 pub use transom_verbs::*;
 
-/// Opens the rails that a job would use, and describes them in a line.
+/// Opens the rails that a job would use, and describes them in one line.
 ///
 /// # Errors
-/// Why there is none: [`VerbsError`].
+/// [`VerbsError`], if no rail is usable.
 ///
 /// # Examples
 /// See [`VerbsError`].

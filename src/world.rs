@@ -1,4 +1,4 @@
-//! The world: all ranks of a job, or a team of them. Everything else of the library is made from it.
+//! The world: all ranks of a job, or a team of them. All other objects of the library are made from it.
 
 use crate::aliases::{GlobalArray, GlobalFlags, GlobalMutex, GlobalRwLock, Window};
 use crate::collective::Collectives;
@@ -11,7 +11,8 @@ use transom_locks::Rank;
 use transom_windows::array::{Layout, LayoutError};
 use transom_windows::{Buffer, Distribution, Element, Error, FabricError, Flavor, Owner};
 
-/// All ranks of a job, or a team of them, as one of them sees it. Dropping it and the windows made from it leaves the job.
+/// The ranks of a job, or of a team, as seen by one of them. The rank leaves the job when the world and the windows
+/// made from it are dropped.
 ///
 /// # Examples
 /// ```
@@ -20,11 +21,11 @@ use transom_windows::{Buffer, Distribution, Element, Error, FabricError, Flavor,
 /// # Ok::<(), transom::Error>(())
 /// ```
 pub struct World {
-    /// Before the messages that carry them.
+    /// Declared, and so dropped, before the messages that carry them.
     collectives: Collectives,
-    /// So that messages end before the rank leaves.
+    /// Declared before `fabric`, so that messages end before the rank leaves.
     messages: Space,
-    /// What moves bytes between these ranks. A team has none until a window or collective needs it.
+    /// Provider among these ranks. A team has none until a window or collective needs it.
     fabric: OnceLock<Provider>,
     windows: AtomicU32,
 }
@@ -36,7 +37,7 @@ impl World {
         World { collectives, messages, fabric, windows: AtomicU32::new(0) }
     }
 
-    /// A team of ranks of this world.
+    /// Makes the world of a team.
     fn of_team(&self, messages: Space) -> World {
         let collectives = Collectives::new(Some(&self.collectives));
         World { collectives, messages, fabric: OnceLock::new(), windows: AtomicU32::new(0) }
@@ -52,37 +53,37 @@ impl World {
         &self.messages
     }
 
-    /// The provider between these ranks alone, if it has been made.
+    /// Provider among these ranks only, if it has been made.
     #[inline]
     pub(crate) fn fabric_of_all(&self) -> &OnceLock<Provider> {
         &self.fabric
     }
 
-    /// The provider of the job, which moves the bytes. A team returns the same provider, whose ranks are numbered as in the job.
+    /// Returns the provider of the job. A team returns the same provider, whose ranks are numbered as in the job.
     pub fn provider(&self) -> &Provider {
         self.messages.root()
     }
 
-    /// This rank, from 0.
+    /// Returns the number of this rank, from 0.
     #[inline]
     pub fn rank(&self) -> Rank {
         self.messages.rank()
     }
 
-    /// How many ranks there are.
+    /// Returns the number of ranks.
     #[inline]
     pub fn size(&self) -> usize {
         self.messages.size()
     }
 
-    /// Which ranks are on which host.
+    /// Returns the placement of ranks on hosts.
     ///
     /// # Examples
     /// ```
     /// transom::threads(3, |world| -> Result<(), transom::Error> {
     ///     let host = world.hosts().host(world.rank());
     ///     let neighbours = world.split(Some(host as u64), 0)?.expect("everyone is on a host");
-    ///     assert_eq!(neighbours.size(), 3); // of threads all
+    ///     assert_eq!(neighbours.size(), 3); // all threads share a host
     ///     Ok(())
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
@@ -93,7 +94,7 @@ impl World {
         Hosts::of(&hosts.map_or_else(|| vec![0; self.size()], of_members))
     }
 
-    /// Collective: a window that exposes `len` zeroed elements at this rank; `len` may differ from rank to rank.
+    /// Makes a window that exposes `len` zeroed elements of this rank. Collective; `len` may differ from rank to rank.
     ///
     /// # Errors
     /// [`Error::Size`], [`Error::Mismatch`], [`Error::Fabric`]; see [`windows::Window::new`](transom_windows::Window::new).
@@ -113,11 +114,11 @@ impl World {
         self.window(Flavor::Allocate { len }, 0)
     }
 
-    /// [`allocate`](Self::allocate), and `signals` signal words at this rank, for
-    /// [`put_signal`](transom_windows::Target::put_signal).
+    /// Makes a window as [`allocate`](Self::allocate), with `signals` signal words at this rank for
+    /// [`put_signal`](transom_windows::Target::put_signal). Collective.
     ///
     /// # Errors
-    /// As [`allocate`](Self::allocate).
+    /// The errors of [`allocate`](Self::allocate).
     ///
     /// # Examples
     /// ```
@@ -125,7 +126,7 @@ impl World {
     ///     let mut window = world.allocate_with_signals::<u64>(10, 1)?;
     ///     let other = 1 - world.rank();
     ///     let epoch = window.lock_all()?;
-    ///     epoch.target(other)?.put_signal(0, &[42; 10], 0, 1)?; // data, then the news of it
+    ///     epoch.target(other)?.put_signal(0, &[42; 10], 0, 1)?; // data, then the signal
     ///     epoch.signals().wait_until(0, |arrived| arrived == 1)?;
     ///     assert_eq!(epoch.local().get(9)?, 42);
     ///     epoch.unlock()
@@ -136,18 +137,18 @@ impl World {
         self.window(Flavor::Allocate { len }, signals)
     }
 
-    /// Collective: a window of `len` zeroed elements at this rank, all of whose parts every rank reaches by its own loads and
-    /// stores too: [`Local::of`](transom_windows::Local::of). An error if some ranks do not share memory.
+    /// Makes a window of `len` zeroed elements at this rank in shared memory. Collective. Every rank reaches all parts
+    /// by loads and stores: [`Local::of`](transom_windows::Local::of).
     ///
     /// # Errors
-    /// As [`allocate`](Self::allocate), and [`Error::NotShared`].
+    /// The errors of [`allocate`](Self::allocate); [`Error::NotShared`] if some ranks do not share memory.
     ///
     /// # Examples
     /// ```
     /// transom::threads(3, |world| -> Result<(), transom::Error> {
     ///     let mut window = world.allocate_shared::<u32>(4)?;
     ///     let next = (world.rank() + 1) % world.size();
-    ///     window.local().of(next)?.set(0, 5)?; // no epoch, no call of the neighbour's
+    ///     window.local().of(next)?.set(0, 5)?; // no epoch, and no call by the neighbour
     ///     window.fence()?;
     ///     assert_eq!(window.local().get(0)?, 5);
     ///     Ok(())
@@ -158,11 +159,11 @@ impl World {
         self.window(Flavor::Shared { len }, 0)
     }
 
-    /// Collective: a window on elements that the program has already, and gets back by
-    /// [`free`](transom_windows::Window::free). What it cannot do: [`Flavor::Create`].
+    /// Makes a window on elements of the program, which [`free`](transom_windows::Window::free) gives back. Collective.
+    /// See [`Flavor::Create`] for the limits of such windows.
     ///
     /// # Errors
-    /// As [`allocate`](Self::allocate).
+    /// The errors of [`allocate`](Self::allocate).
     ///
     /// # Examples
     /// ```
@@ -170,7 +171,7 @@ impl World {
     ///     let mine = vec![world.rank(); 10];
     ///     let mut window = world.create(mine)?;
     ///     assert_eq!(window.lock_shared(1)?.get_one(9)?, 1);
-    ///     let mine = window.free()?; // once nobody can access it any more
+    ///     let mine = window.free()?; // once no rank can access the window any more
     ///     assert_eq!(mine, [world.rank(); 10]);
     ///     Ok(())
     /// })?.into_iter().collect::<Result<(), _>>()?;
@@ -180,11 +181,12 @@ impl World {
         self.window(Flavor::Create(elements), 0)
     }
 
-    /// Collective: [`create`](Self::create) on elements that anything owns ([`Owner`](transom_windows::Owner)), with `signals` signal
-    /// words. [`free_as`](transom_windows::Window::free_as) gives it back. Ranks may call `create` and this for one window.
+    /// Makes a window as [`create`](Self::create) on elements of any [`Owner`](transom_windows::Owner), with `signals`
+    /// signal words. Collective. [`free_as`](transom_windows::Window::free_as) gives the owner back. Some ranks may
+    /// call `create` and others this for one window.
     ///
     /// # Errors
-    /// As [`allocate`](Self::allocate).
+    /// The errors of [`allocate`](Self::allocate).
     ///
     /// # Examples
     /// ```
@@ -203,16 +205,16 @@ impl World {
         self.make(|fabric, number| Window::on(fabric, number, owner, signals))
     }
 
-    /// Collective: a window without elements, to which each rank can [`attach`](transom_windows::Window::attach) up to
-    /// `slots` pieces of memory at a time, and detach them.
+    /// Makes a window without elements, to which each rank can [`attach`](transom_windows::Window::attach) up to
+    /// `slots` pieces of memory at a time. Collective.
     ///
     /// # Errors
-    /// As [`allocate`](Self::allocate).
+    /// The errors of [`allocate`](Self::allocate).
     ///
     /// # Examples
     /// ```
     /// transom::threads(2, |world| -> Result<(), transom::Error> {
-    ///     let mut names = world.allocate::<transom::Address>(1)?; // where others find what is attached
+    ///     let mut names = world.allocate::<transom::Address>(1)?; // where other ranks find the attached memory
     ///     let mut window = world.dynamic::<u64>(4)?;
     ///     let address = window.attach(1000)?;
     ///     names.local().set(0, address)?;
@@ -231,8 +233,8 @@ impl World {
         self.window(Flavor::Dynamic { slots }, 0)
     }
 
-    /// Collective: a window of any flavour, with `signals` signal words at this rank. The calls above are short for
-    /// this.
+    /// Makes a window of any flavour, with `signals` signal words at this rank. Collective. The calls above are short
+    /// forms of this one.
     ///
     /// # Errors
     /// See [`windows::Window::new`](transom_windows::Window::new).
@@ -250,18 +252,20 @@ impl World {
         self.make(|fabric, number| Window::new(fabric, number, flavor, signals))
     }
 
-    /// Collective: an array of zeroed elements, dealt to the ranks on a grid that is as near to a square as their number
-    /// allows ([`Layout::new`]); [`array_on`](Self::array_on) takes a layout of one's own. All ranks pass the same.
+    /// Makes an array of zeroed elements, distributed over a grid of ranks. Collective; all ranks pass the same
+    /// arguments. The grid is as near to a square as the number of ranks allows ([`Layout::new`]);
+    /// [`array_on`](Self::array_on) takes a layout of the program.
     ///
     /// # Errors
-    /// [`Error::Layout`]; [`Error::Array`] if ranks pass different ones; [`Error::Fabric`].
+    /// - [`Error::Array`] if ranks pass different arguments.
+    /// - [`Error::Layout`]; [`Error::Fabric`].
     ///
     /// # Examples
     /// ```
     /// use transom::Distribution;
     /// transom::threads(3, |world| -> Result<(), transom::Error> {
     ///     let mut array = world.array::<u64, 1>([100], Distribution::Block)?;
-    ///     array.lock_all()?.fetch_and_op(70, transom::Op::Sum, 1)?; // whoever has it
+    ///     array.lock_all()?.fetch_and_op(70, transom::Op::Sum, 1)?; // any rank may own the element
     ///     assert_eq!(array.fence()?.get_one(70)?, 3);
     ///     Ok(())
     /// })?.into_iter().collect::<Result<(), _>>()?;
@@ -275,10 +279,11 @@ impl World {
         self.agreed_array(Layout::new(shape, distribution, self.size()))
     }
 
-    /// Collective: an array of zeroed elements on a layout of one's own. All ranks pass the same.
+    /// Makes an array of zeroed elements with a layout of the program. Collective; all ranks pass the same layout.
     ///
     /// # Errors
-    /// As [`array`](Self::array); [`Error::Layout`] also if the layout is not for as many ranks as the world has.
+    /// The errors of [`array`](Self::array); [`Error::Layout`] also if the layout is for another number of ranks than
+    /// the world has.
     ///
     /// # Examples
     /// ```
@@ -302,7 +307,8 @@ impl World {
         self.make(|fabric, number| GlobalArray::new(fabric, number, layout))
     }
 
-    /// Makes a window or value, given its provider and number. Values are made together, so every rank counts alike.
+    /// Makes a window or value, given its provider and number. All ranks make windows and values together, so their
+    /// counts agree.
     fn make<R>(&self, make: impl FnOnce(&Provider, u32) -> Result<R, Error>) -> Result<R, Error> {
         let fabric = self.fabric()?;
         let number = self.windows.fetch_add(1, Ordering::Relaxed);
@@ -315,14 +321,15 @@ impl World {
         self.windows.compare_exchange(number, number.wrapping_add(1), Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// Makes as many with numbers of their own, given the first; one number is taken where that fails, as ranks may name different lengths.
+    /// Makes `len` values with consecutive numbers, given the first. A failed call takes one number, as ranks may pass
+    /// different lengths.
     fn many<R>(&self, len: usize, make: impl FnOnce(&Provider, u32) -> Result<R, Error>) -> Result<R, Error> {
         let made = self.make(make)?;
         self.windows.fetch_add(len.saturating_sub(1) as u32, Ordering::Relaxed);
         Ok(made)
     }
 
-    /// Collective: `len` flags that every rank may set, clear and wait for. All ranks pass the same length.
+    /// Makes `len` flags that every rank may set, clear and wait for. Collective; all ranks pass the same length.
     ///
     /// # Errors
     /// See [`windows::GlobalFlags::new`](transom_windows::GlobalFlags::new).
@@ -342,8 +349,8 @@ impl World {
         self.make(|fabric, number| GlobalFlags::new(fabric, number, len))
     }
 
-    /// Collective: a value in the memory of the rank `home`, for one holder at a time. Every rank passes a value; the home rank's
-    /// is what it begins with.
+    /// Makes a value in the memory of the rank `home`, for one holder at a time. Collective. Every rank passes a value;
+    /// the value of the home rank is the initial one.
     ///
     /// # Errors
     /// [`Error::Value`], [`Error::Size`], [`Error::Mismatch`], [`Error::Collective`]; see
@@ -364,12 +371,15 @@ impl World {
         self.make(|fabric, number| GlobalMutex::new(fabric, number, home, value))
     }
 
-    /// Collective: an array of mutexes in one piece of memory, for little more than one takes. The value of number `i` is in
-    /// the memory of the rank `i % size`, which asks `value(i)` what it begins with.
+    /// Makes an array of mutexes in one piece of memory, for little more than the cost of one. Collective. The home of
+    /// value `i` is the rank `i % size`, which calls `value(i)` for the initial value.
     ///
     /// # Errors
-    /// [`Error::Mismatch`] if ranks name different lengths, [`Error::Size`] if there cannot be so many; [`Error::Collective`]; see
-    /// [`windows::GlobalRwLock::many`](transom_windows::GlobalRwLock::many).
+    /// - [`Error::Mismatch`] if ranks pass different lengths.
+    /// - [`Error::Size`] if `len` is too large.
+    /// - [`Error::Collective`].
+    ///
+    /// See also [`windows::GlobalRwLock::many`](transom_windows::GlobalRwLock::many).
     ///
     /// # Examples
     /// ```
@@ -390,10 +400,10 @@ impl World {
         self.many(len, |fabric, first| GlobalMutex::many(fabric, first, len, value))
     }
 
-    /// As [`mutexes`](Self::mutexes), each for one writer or many readers.
+    /// Makes an array of values as [`mutexes`](Self::mutexes), each for one writer or many readers.
     ///
     /// # Errors
-    /// As `mutexes`.
+    /// The errors of [`mutexes`](Self::mutexes).
     ///
     /// # Examples
     /// ```
@@ -410,10 +420,10 @@ impl World {
         self.many(len, |fabric, first| GlobalRwLock::many(fabric, first, len, value))
     }
 
-    /// As [`mutex`](Self::mutex), for one writer or many readers.
+    /// Makes a value as [`mutex`](Self::mutex), for one writer or many readers.
     ///
     /// # Errors
-    /// As [`mutex`](Self::mutex).
+    /// The errors of [`mutex`](Self::mutex).
     ///
     /// # Examples
     /// ```
@@ -430,12 +440,12 @@ impl World {
         self.make(|fabric, number| GlobalRwLock::new(fabric, number, home, value))
     }
 
-    /// Collective: a team of the ranks that name the same colour, numbered by `key`, then by rank; none for those that
-    /// name no colour. A team is a world of its own: its windows, barriers and errors count its members only.
+    /// Makes a team of the ranks that name the same colour, numbered by `key`, then by rank; `None` at ranks that name
+    /// no colour. Collective. A team is a world of its own: its windows, barriers and errors cover its members only.
     ///
-    /// Ranks call it in the same order as their other collectives of this world. It costs one all-gather of 32 bytes of each rank by
-    /// messages, and a list of the members. What a team needs for windows, and for collectives through shared memory, is made by the first
-    /// call that needs it: this call takes some rounds of messages more.
+    /// Ranks call `split` in the same order as their other collectives of this world. The call costs one all-gather of
+    /// 32 bytes from each rank by messages, and a list of the members. The first window, or collective through shared
+    /// memory, makes what else the team needs: that call takes some rounds of messages more.
     ///
     /// # Errors
     /// [`Error::Collective`]:
@@ -443,7 +453,8 @@ impl World {
     /// - A rank calls another collective instead, or makes a window or value.
     /// - Another thread of this rank is in a collective of this world.
     /// - Collectives of this world have failed before, or there are no messages.
-    /// - No member has a number left to lead the team with. A job has 613,566,756 numbers, and each rank as many of them as the others.
+    /// - No member has a number left to lead the team with. A job has 613,566,756 numbers, divided evenly among the
+    ///   ranks.
     ///
     /// # Examples
     /// ```
@@ -473,16 +484,22 @@ impl World {
         Ok(Some(self.of_team(messages)))
     }
 
-    /// A team of these ranks, numbered as they are listed, this one among them. All of them call it with the same list, and
-    /// nobody else need: also where others have died. It is a world of its own, as those of [`split`](Self::split).
+    /// Makes a team of the listed ranks, numbered in the order of the list, which includes this rank. All members call
+    /// it with the same list; other ranks need not call, and may have died. The team is a world of its own, as those of
+    /// [`split`](Self::split).
     ///
-    /// Costs two messages to and from the first of them, twice, and a list of the members. As after a [`split`](Self::split), the rest is
-    /// made by the first call that needs it.
+    /// Costs two exchanges of messages with the first member, and a list of the members. As after a
+    /// [`split`](Self::split), the first call that needs more of the team makes it.
     ///
     /// # Errors
-    /// [`Error::Collective`]: at once if the list names a rank that there is not, one twice, or not this one; if one of them has died
-    /// or left; and if the team cannot be made at one of them. Unless one dies in the call it is an error at all or at none. Ranks
-    /// whose lists differ, also in their order alone, wait for each other; the report of a long wait (`TRANSOM_WAIT_REPORT`) shows the lists.
+    /// [`Error::Collective`]:
+    /// - At once, if the list names a rank that does not exist, a rank twice, or not this rank.
+    /// - A member has died or left.
+    /// - The team cannot be made at one of the members.
+    ///
+    /// Unless a member dies during the call, the error occurs at all members or at none. Members with different lists,
+    /// or with the same ranks in another order, wait for each other; the report of a long wait (`TRANSOM_WAIT_REPORT`)
+    /// shows the lists.
     ///
     /// # Examples
     /// ```
@@ -530,11 +547,11 @@ impl World {
         Err(format!("of ranks {ranks:?}: {why}"))
     }
 
-    /// `len` zeroed elements of this rank alone, in memory that puts and gets are best done from and to: see [`Buffer`]. Not
+    /// Allocates `len` zeroed elements of this rank in memory that suits puts and gets best: see [`Buffer`]. Not
     /// collective.
     ///
     /// # Errors
-    /// [`Error::Provider`], if there is no memory.
+    /// [`Error::Provider`] if there is no memory.
     ///
     /// # Examples
     /// ```
@@ -542,7 +559,7 @@ impl World {
     /// let mut window = world.allocate::<f64>(100_000)?;
     /// let mut buffer = world.buffer::<f64>(100_000)?;
     /// buffer.fill(0.5);
-    /// window.lock_shared(0)?.put(0, &buffer)?; // between hosts the adapter takes it from there
+    /// window.lock_shared(0)?.put(0, &buffer)?; // between hosts the adapter reads it in place
     /// # Ok::<(), transom::Error>(())
     /// ```
     pub fn buffer<T: Element>(&self, len: usize) -> Result<Buffer<T>, Error> {
@@ -552,7 +569,7 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        // Nobody waits for a rank that is alone.
+        // No other rank waits for a rank that is alone.
         if self.size() > 1 {
             self.collectives.leave(&self.messages);
         }

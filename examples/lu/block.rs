@@ -19,7 +19,7 @@ pub struct Inverses {
     size: usize,
     lower: Vec<f64>,
     upper: Vec<f64>,
-    /// A copy of the block that is being solved.
+    /// Copy of the block that is being solved.
     old: Vec<f64>,
 }
 

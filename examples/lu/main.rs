@@ -1,6 +1,6 @@
-//! Blocked dense LU factorisation, the kernel of SPLASH-2 (Woo et al., ISCA 1995): contiguous blocks, dealt to a 2-D
-//! grid of ranks, which is a global array in tiles. What others own is fetched by get under the passive lock, while
-//! the owner goes on computing.
+//! Blocked dense LU factorisation, the kernel of SPLASH-2 (Woo et al., ISCA 1995). Contiguous blocks are distributed
+//! over a 2-D grid of ranks: a global array in tiles. A rank gets blocks of other ranks under a passive-target lock,
+//! while their owner continues to compute.
 
 mod block;
 
@@ -15,17 +15,17 @@ use transom::{Counters, Distribution, GlobalArray, Op, Rank, World};
 
 /// Factors a dense n x n matrix as L U, without pivoting, and checks the result.
 ///
-/// Prints time, speed, the residual max|A - LU| / (max|A| n eps), and the remote operations that it took. Exits with
-/// an error if the residual exceeds 10.
+/// Prints time, speed, the residual max|A - LU| / (max|A| n eps), and the numbers of remote operations. Exits with an
+/// error if the residual exceeds 10.
 #[derive(Parser)]
 #[command(after_help = "Examples:\n  cargo run --release --example lu -- --ranks 4 -n 1024\n  \
                         cargo run --release --example lu -- --ranks 2 -n 1000 --block 32\n\n\
                         The matrix is random with a dominant diagonal, so that it needs no pivoting.")]
 struct Args {
-    /// How many ranks to start; more than there are cores work too
+    /// Number of ranks to start; may exceed the number of cores
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=32767))]
     ranks: u16,
-    /// Rows and columns of the matrix
+    /// Number of rows and of columns of the matrix
     #[arg(short, default_value_t = 1024, value_parser = at_least_one, allow_negative_numbers = true)]
     n: usize,
     /// Rows and columns of a block, the unit of ownership and of transfer
@@ -83,15 +83,16 @@ fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
     Ok(residual <= 10.0)
 }
 
-/// The matrix, in blocks of `size` x `size`; the last may reach past n, and are padded with the identity.
+/// The matrix, in blocks of `size` x `size`. The last block row and column may exceed n and are padded with the
+/// identity.
 struct Matrix {
     n: usize,
     size: usize,
     blocks: usize,
     rank: Rank,
-    /// Where others fetch blocks that are done.
+    /// Finished blocks, for other ranks to get.
     array: GlobalArray<f64, 2>,
-    /// My blocks, in the order in which the array has them: I work on them here.
+    /// Working copy of this rank's blocks, in the order of the array.
     mine: Vec<f64>,
 }
 
@@ -111,18 +112,18 @@ impl Matrix {
         self.tile(row, column).owner == self.rank
     }
 
-    /// Where my block is among mine.
+    /// Range of this rank's block in `mine`.
     fn place(&self, row: usize, column: usize) -> Range<usize> {
         let begin = self.tile(row, column).offset;
         begin..begin + self.size * self.size
     }
 
-    /// My block is done, for others to fetch.
+    /// Publishes this rank's finished block to the other ranks.
     fn publish(&self, row: usize, column: usize) -> Result<(), transom::Error> {
         self.array.local().put_tile([row, column], &self.mine[self.place(row, column)])
     }
 
-    /// Copies a block here that is done: another's by get, which that rank need not notice.
+    /// Copies a finished block, with a get if another rank owns it; the owner takes no part.
     fn fetch(&mut self, row: usize, column: usize, into: &mut [f64]) -> Result<(), transom::Error> {
         let tile = self.tile(row, column);
         if tile.owner == self.rank {
@@ -134,7 +135,7 @@ impl Matrix {
         epoch.unlock()
     }
 
-    /// A block as it is before the factorisation.
+    /// A block of the matrix before the factorisation.
     fn original(&self, row: usize, column: usize) -> Vec<f64> {
         let (n, size) = (self.n, self.size);
         (0..size * size).map(|at| element(n, row * size + at / size, column * size + at % size)).collect()
@@ -145,18 +146,18 @@ impl Matrix {
             let [row, column] = tile.index;
             let (place, block) = (self.place(row, column), self.original(row, column));
             self.mine[place].copy_from_slice(&block);
-            // Memory that nobody touched before is not what is measured.
+            // Touches the array's memory now, so that page faults are not measured.
             self.publish(row, column)?;
         }
         Ok(())
     }
 
-    /// My rows of blocks from `from` on.
+    /// This rank's block rows from `from` on.
     fn rows(&self, from: usize) -> impl Iterator<Item = usize> + use<> {
         self.along(0, from)
     }
 
-    /// My columns of blocks from `from` on.
+    /// This rank's block columns from `from` on.
     fn columns(&self, from: usize) -> impl Iterator<Item = usize> + use<> {
         self.along(1, from)
     }
@@ -183,7 +184,7 @@ impl Matrix {
             self.perimeter(step, &mut left, &mut inverses)?;
             self.array.fence()?;
 
-            // The pivot row's blocks serve all my rows, so they are fetched once.
+            // Gets the blocks of the pivot row once for all rows of this rank.
             let Some(first) = self.columns(step + 1).next() else { continue };
             for (upper, column) in upper.iter_mut().zip(self.columns(step + 1)) {
                 self.fetch(step, column, upper)?;
@@ -191,7 +192,7 @@ impl Matrix {
             let columns = self.columns(step + 1).count();
             for row in self.rows(step + 1) {
                 self.fetch(row, step, &mut left)?;
-                // My blocks of a row follow one another.
+                // This rank's blocks of a row are contiguous.
                 let begin = self.place(row, first).start;
                 let blocks = self.mine[begin..][..columns * area].chunks_exact_mut(area);
                 for (block, upper) in blocks.zip(&upper) {
@@ -202,7 +203,7 @@ impl Matrix {
         Ok(())
     }
 
-    /// Solves my blocks below and to the right of the factored diagonal block of a step.
+    /// Solves this rank's blocks below and to the right of the factored diagonal block of a step.
     fn perimeter(&mut self, step: usize, diagonal: &mut [f64], inverses: &mut Inverses) -> Result<(), transom::Error> {
         let (next, size) = (step + 1, self.blocks);
         let below = (next..size).map(|row| (row, step)).filter(|&(row, column)| self.is_mine(row, column));
@@ -226,7 +227,7 @@ impl Matrix {
         Ok(())
     }
 
-    /// The largest |A - LU| and the largest |A| among my blocks.
+    /// The largest |A - LU| and the largest |A| in this rank's blocks.
     fn residual(&mut self) -> Result<(f64, f64), transom::Error> {
         let size = self.size;
         let (mut lower, mut upper) = (vec![0.0; size * size], vec![0.0; size * size]);
@@ -252,19 +253,19 @@ impl Matrix {
     }
 }
 
-/// The largest absolute value, or `least` if that is larger; infinite if any is not a number.
+/// The largest absolute value, at least `least`; infinite if an element is NaN.
 fn largest(block: &[f64], least: f64) -> f64 {
     block.iter().fold(least, |most, x| if x.is_nan() { f64::INFINITY } else { most.max(x.abs()) })
 }
 
-/// Makes something of each element and its place.
+/// Replaces each element by `element(row, column, value)`.
 fn keep(size: usize, block: &mut [f64], element: impl Fn(usize, usize, f64) -> f64) {
     for (at, x) in block.iter_mut().enumerate() {
         *x = element(at / size, at % size, *x);
     }
 }
 
-/// An element of the matrix to be factored, from a hash of its place.
+/// Element of the matrix to be factored, a hash of its indices.
 fn element(n: usize, row: usize, column: usize) -> f64 {
     if row >= n || column >= n {
         return f64::from(row == column);

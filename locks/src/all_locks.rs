@@ -169,7 +169,12 @@ impl<N: Network, L: LockState<C>, const C: u32> AllLocks<'_, N, L, C> {
     /// request from `first` on. `started` is the request at `target`: its place in the queue, unless it is in flight.
     #[cold]
     #[inline(never)]
-    fn acquire_rest(&mut self, first: Rank, target: Rank, started: Result<Option<Placed>, N>) -> Result<(Rank, bool), N> {
+    fn acquire_rest(
+        &mut self,
+        first: Rank,
+        target: Rank,
+        started: Result<Option<Placed>, N>,
+    ) -> Result<(Rank, bool), N> {
         let (network, layout) = (self.network, self.layout);
         let (mut waiting, mut outcome) = (Vec::new(), Ok(()));
         match started {

@@ -1,4 +1,4 @@
-//! The ranks of a job before they have a network.
+//! Bootstrap of a job: communication among its ranks before they have a network.
 
 use std::sync::Arc;
 use transom_launch::Tcp;
@@ -6,7 +6,7 @@ use transom_locks::Rank;
 use transom_shm_loopback::{Loopback, Meet};
 use transom_windows::{Exchange, FabricError};
 
-/// A job before its ranks have a network: they exchange a few bytes, notice deaths and make teams.
+/// A job before its ranks have a network: they exchange a few bytes, detect deaths and create teams.
 ///
 /// # Examples
 /// ```
@@ -16,18 +16,18 @@ use transom_windows::{Exchange, FabricError};
 /// # Ok::<(), transom_windows::FabricError>(())
 /// ```
 pub trait Bootstrap: Exchange + Send + Sync {
-    /// Makes a team of `members`, in this order. The members call it, this rank among them; other ranks need not. All members
-    /// call `meet` equally often; each call returns what every member passed to it.
+    /// Creates a team of `members`, in this order. Only the members call it, this rank among them. All members call
+    /// `meet` equally often; each call returns what every member passed to it.
     ///
     /// # Errors
-    /// At all ranks of the team if at one.
+    /// If one rank of the team fails, all of them get an error.
     fn team_of(&self, members: &[Rank], meet: &mut Meet<'_>) -> Result<Arc<dyn Bootstrap>, FabricError>;
 
-    /// Announces that this rank has left: it needs no other rank, and none may wait for it. It can still ask whether others
-    /// have left.
+    /// Announces that this rank has left: it needs no other rank, and no rank may wait for it. It can still ask whether
+    /// others have left.
     fn leave(&self);
 
-    /// Whether `rank` has left.
+    /// Returns true if `rank` has left.
     fn has_left(&self, rank: Rank) -> bool;
 }
 

@@ -1,10 +1,10 @@
-//! Why a network cannot be opened.
+//! Errors of opening a network.
 
 use transom_launch::variables::VariableError;
 use transom_locks::Rank;
 use transom_windows::FabricError;
 
-/// Why the ranks of a job cannot open a network.
+/// Failure of a job's ranks to open a network.
 ///
 /// # Examples
 /// ```
@@ -23,16 +23,16 @@ pub enum NetworkError {
     /// Another rank has an invalid setting.
     #[error("rank {rank} could not open its network; its own error says why")]
     Peer {
-        /// Which rank.
+        /// The rank with the invalid setting.
         rank: Rank,
     },
-    /// Ranks of one host would take different ways to each other, and wait for ever.
+    /// Ranks of one host would use different transports to each other, and wait for ever.
     #[error("TRANSOM_HYBRID is {} at rank {rank}, and {} at rank {me}; set the same value at all ranks, or none",
             if *.on { "on" } else { "off" }, if *.on { "off" } else { "on" })]
     Disagree {
         /// The first rank with another setting.
         rank: Rank,
-        /// Whether it is on there.
+        /// True if it is on at `rank`.
         on: bool,
         /// This rank.
         me: Rank,
@@ -42,7 +42,7 @@ pub enum NetworkError {
     Open {
         /// [`Network::NAME`](crate::Network::NAME).
         network: &'static str,
-        /// Why.
+        /// The network's error.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
 }

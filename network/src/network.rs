@@ -1,4 +1,4 @@
-//! What a provider between hosts implements.
+//! Interface of a provider between hosts.
 
 use crate::{Bootstrap, NetworkWire, Node};
 use std::ptr::NonNull;
@@ -9,23 +9,23 @@ use transom_locks::{Rank, Wake};
 use transom_shm_loopback::{Region, View};
 use transom_windows::{BoxBytes, Exchange, FabricError, Memory, Wait};
 
-/// What executes the atomics that other ranks request of memory of a rank.
+/// Executor of the atomics that peers request on memory of a rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Atomics {
-    /// A processor of the rank's host. Ranks of that host then use the words by atomics of their own.
+    /// A processor of the rank's host. Ranks of that host then access the words with their own atomics.
     Processor,
-    /// An adapter, whose atomics are not atomic towards those of processors. All ranks then leave atomics to the network, on
-    /// their own words too.
+    /// An adapter, whose atomics are not atomic with respect to those of processors. All ranks then leave all atomics
+    /// to the network, including those on their own words.
     Adapter,
 }
 
-/// What kind of memory a region has.
+/// Kind of a region's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemoryKind {
-    /// Memory of the library. Ranks of the host map it.
+    /// Memory of the library, which the ranks of the host can map.
     Allocated,
-    /// Memory that the program lends to a window ([`Flavor::Create`](transom_windows::Flavor::Create)). It takes no protocol words, and
-    /// only the network reaches it.
+    /// Memory that the program lends to a window ([`Flavor::Create`](transom_windows::Flavor::Create)). It has no
+    /// protocol words, and peers reach it only through the network.
     User,
 }
 
@@ -34,76 +34,77 @@ pub enum MemoryKind {
 pub struct Attach<'a> {
     /// The home rank of the region, less than [`size`](Exchange::size).
     pub rank: Rank,
-    /// What [`Network::expose`] returned there. It comes from a peer: check it before use.
+    /// Result of [`Network::expose`] at the home rank. It comes from a peer and must be checked.
     pub key: &'a [u8],
     /// Length of the region in bytes.
     pub bytes: usize,
-    /// Length in bytes of the protocol words at its start, at most `bytes`.
+    /// Length in bytes of the protocol words at the start of the region, at most `bytes`.
     pub words: usize,
-    /// The kind that the caller expects.
+    /// Memory kind that the caller expects.
     pub kind: MemoryKind,
     /// All ranks attach to each other's region in one collective call, and detach together
     /// ([`Fabric::attach_part`](transom_windows::Fabric::attach_part)).
     pub together: bool,
     /// The home rank is on this host, and this rank moves data there by its own loads and stores; or it is this rank.
     pub near: bool,
-    /// The region as mapped in this process, if it is `near` and allocated. It stays mapped as long as a clone lives.
+    /// Mapping of the region in this process, if it is `near` and allocated. Clones keep it mapped.
     pub view: Option<&'a View>,
 }
 
 /// A provider between hosts, as [`Hybrid`](crate::Hybrid) uses it: a handle of one rank of a job or team.
 ///
-/// `Hybrid` owns the memory of regions, serves a rank's accesses to its own memory, and, if `TRANSOM_HYBRID` says so, accesses to the
-/// memory of its host. The network serves the rest. The promises are those of [`Fabric`](transom_windows::Fabric), as are errors where none
-/// are named: bounds are checked against the length that the caller attached with, and a peer that dies becomes an error that
-/// names its rank.
+/// `Hybrid` owns the memory of regions and serves a rank's accesses to its own memory. If `TRANSOM_HYBRID` is on, it
+/// also serves accesses to memory of the same host. The network serves all others. The contract and the errors are
+/// those of [`Fabric`](transom_windows::Fabric), unless stated otherwise: bounds are checked against the length that
+/// the caller attached with, and a dead peer causes an error that names its rank.
 ///
 /// Once the last handle of a rank is dropped, the rank has left the job.
 ///
 /// `tests/pretend` of this crate is the smallest implementation.
 pub trait Network: Exchange + Clone + Send + Sync + 'static {
-    /// Its name in `TRANSOM_FABRIC`.
+    /// Name of the network in `TRANSOM_FABRIC`.
     const NAME: &'static str;
     /// The environment variables that it reads.
     const VARIABLES: &'static [Variable];
-    /// What executes atomics.
+    /// Executor of atomics.
     const ATOMICS: Atomics;
 
-    /// Why it cannot be opened.
+    /// Error of opening the network.
     type Error: std::error::Error + Send + Sync + 'static;
-    /// Memory of this rank that peers can reach. Dropping it ends that, at once or when the last peer has let go of it.
+    /// Memory of this rank that peers can reach. Dropping it ends access, at once or when the last peer has detached.
     type Region: Send + Sync;
     /// The right to reach a region.
     type Remote: Send + Sync;
     /// An atomic in flight. Dropping it discards the result.
     type Pending: Send;
-    /// A read or write in flight, and its buffer. Dropping it, or leaking it, leaves the buffer to the network until it is done.
+    /// A read or write in flight, and its buffer. If it is dropped or leaked, the network keeps the buffer until the
+    /// operation has completed.
     type Moving: Send;
 
-    /// Describes in a line what a job would use of this machine. Not collective.
+    /// Describes in one line what a job would use of this machine. Not collective.
     ///
     /// # Errors
-    /// Why there is nothing to use.
+    /// The reason why no device is usable.
     fn probe(messages: &Config) -> Result<String, Self::Error>;
 
     /// Opens the network of a job. Collective. `messages` is how the program configured messages.
     ///
     /// # Errors
-    /// On all ranks if on one.
+    /// If one rank fails, all ranks get an error.
     fn open(job: Arc<dyn Bootstrap>, node: Node, messages: &Config) -> Result<Self, Self::Error>;
 
     /// Makes the network of a team. Its members call it, each with the same `members` (ranks of `self`) in the same order. `job` and
     /// `node` are those of the team.
     ///
     /// # Errors
-    /// Those of the exchange.
+    /// The errors of the exchange.
     fn team(&self, members: &[Rank], job: Arc<dyn Bootstrap>, node: Node) -> Result<Self, FabricError>;
 
     /// Opens this rank's messages, with the configuration that suits them and `asked`. Called once for each rank of a job, never
     /// on a team, and before any message may arrive.
     ///
     /// # Errors
-    /// Why the network takes no messages.
+    /// The reason why the network cannot carry messages.
     fn wire(&self, asked: &Changes) -> Result<(Box<dyn NetworkWire>, Config), FabricError>;
 
     /// Makes memory of this rank reachable by peers. Returns the key with which they attach. The region keeps a clone of `memory` as
@@ -113,8 +114,8 @@ pub trait Network: Exchange + Clone + Send + Sync + 'static {
     /// [`FabricError::System`], [`FabricError::Unsupported`].
     fn expose(&self, memory: &View, kind: MemoryKind) -> Result<(Self::Region, Vec<u8>), FabricError>;
 
-    /// Called once all ranks have [attached](Attach::together) to this region, and no rank will any more. All ranks call it, for the
-    /// same regions in the same order.
+    /// Called once all ranks have [attached](Attach::together) to this region and no further rank will. All ranks call
+    /// it, for the same regions in the same order.
     fn close(&self, region: &mut Self::Region) {
         let _ = region;
     }
@@ -128,43 +129,43 @@ pub trait Network: Exchange + Clone + Send + Sync + 'static {
     /// [`Fabric::put`](transom_windows::Fabric::put).
     ///
     /// # Errors
-    /// Those of `Fabric::put`.
+    /// The errors of `Fabric::put`.
     fn put(&self, to: &Self::Remote, offset: usize, source: &[u8]) -> Result<(), FabricError>;
 
     /// [`Fabric::get`](transom_windows::Fabric::get).
     ///
     /// # Errors
-    /// Those of `Fabric::get`.
+    /// The errors of `Fabric::get`.
     fn get(&self, from: &Self::Remote, offset: usize, into: &mut [u8]) -> Result<(), FabricError>;
 
     /// [`Fabric::start_put`](transom_windows::Fabric::start_put).
     ///
     /// # Errors
-    /// Those of `Fabric::start_put`.
+    /// The errors of `Fabric::start_put`.
     fn start_put(&self, to: &Self::Remote, offset: usize, source: BoxBytes) -> Result<Self::Moving, FabricError>;
 
     /// [`Fabric::start_get`](transom_windows::Fabric::start_get).
     ///
     /// # Errors
-    /// Those of `Fabric::start_get`.
+    /// The errors of `Fabric::start_get`.
     fn start_get(&self, from: &Self::Remote, offset: usize, into: BoxBytes) -> Result<Self::Moving, FabricError>;
 
     /// [`Fabric::has_moved`](transom_windows::Fabric::has_moved).
     ///
     /// # Errors
-    /// Those of `Fabric::has_moved`.
+    /// The errors of `Fabric::has_moved`.
     fn has_moved(&self, moving: &mut Self::Moving) -> Result<bool, FabricError>;
 
     /// [`Fabric::finish_moving`](transom_windows::Fabric::finish_moving).
     ///
     /// # Errors
-    /// Those of `Fabric::finish_moving`.
+    /// The errors of `Fabric::finish_moving`.
     fn finish_moving(&self, moving: Self::Moving) -> Result<BoxBytes, FabricError>;
 
     /// [`Fabric::lend_put`](transom_windows::Fabric::lend_put).
     ///
     /// # Errors
-    /// Those of `Fabric::lend_put`.
+    /// The errors of `Fabric::lend_put`.
     ///
     /// # Safety
     /// The contract of `Fabric::lend_put`.
@@ -181,7 +182,7 @@ pub trait Network: Exchange + Clone + Send + Sync + 'static {
     /// [`Fabric::lend_get`](transom_windows::Fabric::lend_get).
     ///
     /// # Errors
-    /// Those of `Fabric::lend_get`.
+    /// The errors of `Fabric::lend_get`.
     ///
     /// # Safety
     /// The contract of `Fabric::lend_get`.
@@ -197,7 +198,7 @@ pub trait Network: Exchange + Clone + Send + Sync + 'static {
     /// [`Fabric::finish_get`](transom_windows::Fabric::finish_get).
     ///
     /// # Errors
-    /// Those of `Fabric::finish_get`.
+    /// The errors of `Fabric::finish_get`.
     ///
     /// # Safety
     /// The contract of `Fabric::finish_get`.
@@ -211,7 +212,7 @@ pub trait Network: Exchange + Clone + Send + Sync + 'static {
     /// [`Fabric::buffer`](transom_windows::Fabric::buffer).
     ///
     /// # Errors
-    /// Those of `Fabric::buffer`.
+    /// The errors of `Fabric::buffer`.
     fn buffer(&self, bytes: usize) -> Result<Memory, FabricError> {
         Memory::plain(bytes)
     }
@@ -219,7 +220,7 @@ pub trait Network: Exchange + Clone + Send + Sync + 'static {
     /// [`Fabric::start_cas`](transom_windows::Fabric::start_cas).
     ///
     /// # Errors
-    /// Those of `Fabric::start_cas`.
+    /// The errors of `Fabric::start_cas`.
     fn start_cas(
         &self,
         at: &Self::Remote,
@@ -232,27 +233,27 @@ pub trait Network: Exchange + Clone + Send + Sync + 'static {
     /// [`Fabric::start_add`](transom_windows::Fabric::start_add).
     ///
     /// # Errors
-    /// Those of `Fabric::start_add`.
+    /// The errors of `Fabric::start_add`.
     fn start_add(&self, at: &Self::Remote, offset: usize, delta: u64, wake: Wake)
     -> Result<Self::Pending, FabricError>;
 
     /// [`Fabric::finish`](transom_windows::Fabric::finish).
     ///
     /// # Errors
-    /// Those of `Fabric::finish`.
+    /// The errors of `Fabric::finish`.
     fn finish(&self, pending: Self::Pending) -> Result<u64, FabricError>;
 
     /// [`Fabric::notify`](transom_windows::Fabric::notify).
     ///
     /// # Errors
-    /// Those of `Fabric::notify`.
+    /// The errors of `Fabric::notify`.
     fn notify(&self, at: &Self::Remote, offset: usize, value: u64, wake: Wake) -> Result<(), FabricError>;
 
-    /// [`Fabric::wait`](transom_windows::Fabric::wait), on memory of this rank. Ranks of this host number themselves as
-    /// [`Node::here`] says, and `wait` names ranks of the job: check these by [`Exchange::check_peers`].
+    /// [`Fabric::wait`](transom_windows::Fabric::wait), on memory of this rank. `wait` names ranks of the job, which
+    /// [`Exchange::check_peers`] checks; [`Node::here`] converts them to numbers on this host.
     ///
     /// # Errors
-    /// Those of `Fabric::wait`.
+    /// The errors of `Fabric::wait`.
     fn wait<R>(
         &self,
         on: &Region,
@@ -263,24 +264,25 @@ pub trait Network: Exchange + Clone + Send + Sync + 'static {
     /// [`Fabric::looked_in_vain`](transom_windows::Fabric::looked_in_vain).
     fn looked_in_vain(&self) {}
 
-    /// Begins a [flush](Self::flush), so that several are in flight at once. The flush follows.
+    /// Starts a [flush](Self::flush), so that several flushes are in flight at once. A call of `flush` follows.
     ///
     /// # Errors
-    /// Those of `flush`.
+    /// The errors of `flush`.
     fn start_flush(&self, at: &Self::Remote) -> Result<(), FabricError> {
         let _ = at;
         Ok(())
     }
 
-    /// [`Fabric::flush`](transom_windows::Fabric::flush). Returns at once where this rank has used the network for nothing at that rank.
+    /// [`Fabric::flush`](transom_windows::Fabric::flush). Returns at once if this rank has not used the network
+    /// for operations at that rank.
     ///
     /// # Errors
-    /// Those of `Fabric::flush`.
+    /// The errors of `Fabric::flush`.
     fn flush(&self, at: &Self::Remote) -> Result<(), FabricError>;
 
     /// [`Fabric::order`](transom_windows::Fabric::order).
     ///
     /// # Errors
-    /// Those of `Fabric::order`.
+    /// The errors of `Fabric::order`.
     fn order(&self, at: &Self::Remote) -> Result<(), FabricError>;
 }

@@ -6,7 +6,7 @@ use transom_locks::Rank;
 use transom_shm_loopback::{Loopback, Meet};
 use transom_windows::{Exchange, FabricError};
 
-/// The ranks of this host, the memory that they share, and which rank of the job is on which host. Clones share all of it.
+/// The ranks of this host, the memory that they share, and the host of each rank of the job. Clones share all of it.
 ///
 /// # Examples
 /// ```
@@ -18,7 +18,7 @@ use transom_windows::{Exchange, FabricError};
 #[derive(Clone)]
 pub struct Node {
     memory: Loopback,
-    /// Number of each rank of the job among the ranks of this host, or `ELSEWHERE`. 32 bits, since there may be many ranks.
+    /// Number of each job rank among the ranks of this host, or `ELSEWHERE`. 32 bits to save memory in large jobs.
     here: Arc<[u32]>,
     /// Number of each rank's host; empty if the job has one host.
     hosts: Arc<[u32]>,
@@ -41,7 +41,7 @@ impl Node {
         Node { memory, here, hosts: hosts.into() }
     }
 
-    /// The node of this rank in a job whose ranks were found to be on several hosts, and the job.
+    /// The job and this rank's node in it, for ranks that were found to be on several hosts.
     pub fn of(apart: Apart) -> (Arc<dyn super::Bootstrap>, Self) {
         let Apart { tcp, local, hosts } = apart;
         let neighbours = hosts.neighbours(tcp.rank());
@@ -51,7 +51,7 @@ impl Node {
         (Arc::new(tcp), node)
     }
 
-    /// Bytes that a node keeps for each rank of the job.
+    /// Bytes that a node uses per rank of the job.
     pub const EACH: usize = 2 * size_of::<u32>();
 
     /// The memory that the ranks of this host share.
@@ -59,17 +59,17 @@ impl Node {
         &self.memory
     }
 
-    /// How many ranks are on this host.
+    /// Number of ranks on this host.
     pub fn ranks(&self) -> usize {
         self.memory.size()
     }
 
-    /// Whether all ranks of the job are on this host.
+    /// True if all ranks of the job are on this host.
     pub fn is_all(&self) -> bool {
         self.here.iter().all(|&here| here != ELSEWHERE)
     }
 
-    /// The number among the ranks of this host of a rank of the job; `None` if it is on another host, or there is no such rank.
+    /// Number of a job rank among the ranks of this host; `None` if the rank is on another host or does not exist.
     #[inline]
     pub fn here(&self, rank: Rank) -> Option<Rank> {
         self.here.get(rank).filter(|&&here| here != ELSEWHERE).map(|&here| here as Rank)
@@ -80,8 +80,8 @@ impl Node {
         &self.hosts
     }
 
-    /// The node of a team. Its members call it, each with the same `members` in the same order. Members on this host meet in
-    /// their memory.
+    /// The node of a team. Its members call it, each with the same `members` in the same order. Members on this host
+    /// exchange through `meet` to share memory.
     pub(crate) fn team(&self, members: &[Rank], meet: &mut Meet<'_>) -> Result<Self, FabricError> {
         let places: Vec<_> = (0..members.len()).filter(|&place| self.here(members[place]).is_some()).collect();
         let here: Vec<_> = places.iter().filter_map(|&place| self.here(members[place])).collect();
@@ -89,7 +89,7 @@ impl Node {
             let mut said = meet(mine)?;
             Ok(places.iter().map(|&place| std::mem::take(&mut said[place])).collect())
         })?;
-        // The memory numbers its members in the order in which they were given.
+        // The shared memory numbers the members in the given order.
         let here = (0..members.len()).map(|place| places.binary_search(&place).ok());
         let hosts: Vec<u32> = members.iter().filter_map(|&rank| self.hosts.get(rank).copied()).collect();
         Ok(Node::some(memory, here, hosts))

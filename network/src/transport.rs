@@ -1,4 +1,4 @@
-//! What carries the messages of a rank.
+//! Transports of a rank's messages.
 
 use crate::HybridWire;
 use std::sync::Arc;
@@ -7,21 +7,23 @@ use transom_channel::wire::{Busy, Event, Key, Lane, Left, Part, Rail, Rank, Requ
 use transom_channel::{Meter, Wire};
 use transom_shm_loopback::messages::{Bytes, ShmWire, Turn, Waiter};
 
-/// The messages of a rank over a network, as [`Network::wire`](crate::Network::wire) opens them. Slots of messages that
-/// [arrived](Event::Arrived), and rings, are handles on memory of this process ([`Bytes::owned`]), freed when the last handle is dropped: a
-/// hybrid has shared memory [take and give](Wire::give) handles.
+/// The messages of a rank over a network, as opened by [`Network::wire`](crate::Network::wire).
+///
+/// Slots of messages that [arrived](Event::Arrived), and rings, must be handles on memory of this process
+/// ([`Bytes::owned`]) that is freed when the last handle is dropped. A hybrid lets its shared memory [take and
+/// give](Wire::give) handles.
 pub trait NetworkWire: Wire<Memory = Bytes> + Send {
-    /// How threads of this rank wait for messages. It has the rank's number in the job.
+    /// The waiter of this rank's threads, with the rank's number in the job.
     fn waiter(&self) -> Waiter;
 
-    /// From now on all waits of this rank call `turn`, which takes what has come and posts what can go.
+    /// Makes all waits of this rank call `turn`, which receives arrived messages and posts waiting ones.
     fn turn_in_waits(&self, turn: Arc<dyn Turn>);
 
-    /// Tells the peers that this rank receives nothing any more.
+    /// Announces to the peers that this rank receives no more messages.
     fn close(&mut self);
 
-    /// Finds peers that died, left or are unreachable. [`poll`](Wire::poll) reports each once all that came from it is taken. Called ten
-    /// times a second while a thread waits.
+    /// Detects peers that died, left or are unreachable. [`poll`](Wire::poll) reports each one once all its messages
+    /// have been taken. Called ten times per second while a thread waits.
     fn look_for_the_gone(&mut self);
 
     /// Returns whether this rank reported itself as dead to the job, because its network failed.
@@ -30,7 +32,7 @@ pub trait NetworkWire: Wire<Memory = Bytes> + Send {
     }
 }
 
-/// A network whose sends may be lost, and what makes them good.
+/// A lossy network with the layer that makes delivery reliable.
 impl<W: NetworkWire> NetworkWire for Delivery<W> {
     fn waiter(&self) -> Waiter {
         self.wire().waiter()
@@ -53,8 +55,8 @@ impl<W: NetworkWire> NetworkWire for Delivery<W> {
     }
 }
 
-/// What carries the messages of a rank: each call looks which it is. Shared memory is called directly, as it is fast; networks share one
-/// variant, whose calls are dynamic.
+/// The transport of a rank's messages, selected at each call. Shared memory, the fast one, is called directly; all
+/// networks share one variant with dynamic calls.
 #[expect(missing_docs, reason = "the variants are named by their types")]
 pub enum Transport {
     Memory(Box<ShmWire>),

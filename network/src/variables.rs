@@ -17,7 +17,7 @@ pub const HYBRID: Variable = Variable {
     check: readable::<Intranode>,
 };
 
-/// Whether ranks of one host use the memory that they share; `None`: only if the job has several hosts.
+/// Use of the memory that ranks of one host share: on, off, or `None` for on only if the job has several hosts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Intranode(pub Option<bool>);
 

@@ -1,5 +1,5 @@
-//! Messages of a rank that shares memory with other ranks of its host: by memory to those, by the network to all others. A peer is always
-//! reached in the same way.
+//! Messages of a rank that shares memory with other ranks of its host: through memory to those, through the network to
+//! all others. Each peer is always reached by the same transport.
 
 use crate::NetworkWire;
 use std::sync::Arc;
@@ -15,11 +15,11 @@ pub struct HybridWire {
     here: Box<[Option<Rank>]>,
     /// Rank in the job of each rank of this host.
     ranks: Box<[Rank]>,
-    /// Events from this host since the network was polled last.
+    /// Consecutive events from this host since the network was last polled.
     in_a_row: u32,
 }
 
-/// Events from this host after which the network is polled at the latest.
+/// Consecutive events from this host after which the network is polled.
 const IN_A_ROW: u32 = 16;
 
 impl HybridWire {
@@ -41,7 +41,7 @@ impl HybridWire {
     fn poll_near(&mut self) -> Option<Event<Bytes>> {
         let event = self.near.poll()?;
         Some(match event {
-            // The two wires count time from different beginnings; `now` is the network's.
+            // The two wires measure time from different origins; `now` is the network's.
             Event::Done(token, _) => Event::Done(token, self.now()),
             event => event.on(|lane| Lane { peer: self.ranks[lane.peer as usize], ..lane }),
         })
@@ -50,8 +50,8 @@ impl HybridWire {
     fn poll_far(&mut self) -> Option<Event<Bytes>> {
         let event = self.far.poll()?;
         let Some(here) = event.lane().and_then(|lane| self.here(lane.peer)) else { return Some(event) };
-        // A peer on this host sends nothing by the network, but the network may report that it is gone. Memory then delivers what it had
-        // sent before the engine is told.
+        // Peers on this host do not send through the network, but the network may report their loss. The shared memory
+        // then delivers their last messages before the loss is reported to the engine.
         if let Event::Failed(_, why) = event {
             self.near.notice(here as usize, why);
         }
@@ -60,13 +60,13 @@ impl HybridWire {
 }
 
 impl NetworkWire for HybridWire {
-    /// Ranks of this host ring a bell; a network need not.
+    /// Ranks of this host notify the event count; a network may not.
     fn waiter(&self) -> Waiter {
         self.near.waiter().beside(self.far.waiter())
     }
 
     fn turn_in_waits(&self, turn: Arc<dyn Turn>) {
-        // First, since only the first setting counts, and the network's has no bell.
+        // Called first: only the first setting counts, and the network's has no event count.
         self.near.turn_often_in_waits(turn.clone());
         self.far.turn_in_waits(turn);
     }
@@ -79,7 +79,7 @@ impl NetworkWire for HybridWire {
     fn look_for_the_gone(&mut self) {
         self.near.look_for_the_gone();
         self.far.look_for_the_gone();
-        // Peers on this host that were told that this rank died receive from it no more, and do not say so.
+        // Peers on this host that consider this rank dead no longer receive from it, and do not report that.
         if self.far.is_given_up() {
             (0..self.ranks.len()).for_each(|here| self.near.notice(here, Why::Unreachable));
         }
@@ -90,7 +90,7 @@ impl NetworkWire for HybridWire {
     }
 }
 
-/// A call about a peer: to memory, under its number on this host, or to the network.
+/// Dispatches a call about a peer: to memory, with the peer's number on this host, or to the network.
 macro_rules! by {
     ($self:ident, $peer:expr, $here:ident => $near:expr, $far:expr) => {
         match $self.here($peer) {
@@ -142,7 +142,7 @@ impl Wire for HybridWire {
         self.near.take(length)
     }
 
-    /// Memory takes back its cells; other memory is freed by its owner.
+    /// The shared memory frees its cells; other memory is freed by its owner.
     #[inline(always)]
     fn give(&mut self, memory: Bytes) {
         self.near.give(memory);
@@ -246,7 +246,7 @@ impl Wire for HybridWire {
 
     #[inline(always)]
     fn word(&self, ring: &Bytes, at: usize) -> u64 {
-        // A ring of the network is memory of this process.
+        // The rings of the network, unlike those of shared memory, have an address in this process.
         if ring.start().is_some() { self.far.word(ring, at) } else { self.near.word(ring, at) }
     }
 

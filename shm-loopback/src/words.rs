@@ -11,9 +11,6 @@ use transom_windows::{FabricError, Wait, Wake};
 /// the awaited rank may need this one.
 const LOOKS: [u32; 2] = [64, 2];
 
-/// Polls before the first turn of the rank's messages.
-const LOOKS_ALONE: u32 = 2;
-
 /// Returns whether a wait that has polled `looks` times should poll again before it reads the clock.
 #[inline(always)]
 pub(crate) fn looks_again(looks: u32, oversubscribed: bool) -> bool {
@@ -68,11 +65,9 @@ pub(crate) fn wait<R>(
     mut look: impl FnMut() -> Result<Option<R>, FabricError>,
     check: impl FnMut() -> Result<(), FabricError>,
 ) -> Result<R, FabricError> {
-    // Most waits end here, so the rank's messages make progress only from the third poll on.
-    for _ in 0..LOOKS_ALONE {
-        if let Some(found) = look()? {
-            return Ok(found);
-        }
+    // Most waits end here. The rank's messages make progress before each further poll.
+    if let Some(found) = look()? {
+        return Ok(found);
     }
     let busy = Cell::new(false);
     let mut look = || {

@@ -1,4 +1,4 @@
-//! What the environment asks of collectives.
+//! Environment settings of collectives.
 
 use transom_collective::Rules;
 use transom_launch::variables::{SetBy, Variable, readable};
@@ -14,7 +14,7 @@ pub const COLLECTIVES: Variable = Variable {
     check: readable::<Asked>,
 };
 
-/// What TRANSOM_COLLECTIVES says, or the file that it names.
+/// Parsed rules of TRANSOM_COLLECTIVES, given in the variable itself or in the file that it names.
 pub(crate) struct Asked(Rules);
 
 impl std::str::FromStr for Asked {

@@ -1,4 +1,5 @@
-//! What is put together of a block of each rank, or taken apart into one for each.
+//! Collectives with one block per rank: gather, scatter, all-gather and all-to-all, with equal or different block
+//! lengths.
 
 use super::Ragged;
 use super::described::total;
@@ -9,9 +10,10 @@ use std::ops::Range;
 use transom_collective::{Rank, block};
 
 impl World {
-    /// This rank's share of so many things, of which each rank has some, side by side in the order of ranks: shares differ by one at
-    /// most. [`block`](super::block) tells that of any rank. (Blocks of a [global array](crate::GlobalArray) are cut otherwise: its
-    /// layout tells which.)
+    /// This rank's share of `len` items that are divided among all ranks as consecutive blocks, in rank order.
+    ///
+    /// The lengths of shares differ by at most one. [`block`](super::block) computes the share of any rank. Blocks of a
+    /// [global array](crate::GlobalArray) are divided differently: see the array's layout.
     ///
     /// # Examples
     /// ```
@@ -27,10 +29,11 @@ impl World {
         block(len, self.size(), self.rank())
     }
 
-    /// Collective: the elements of all ranks, of each as many, side by side at the root; none elsewhere.
+    /// Collective: concatenates the elements of all ranks, the same number from each, in rank order at the root. The
+    /// other ranks get `None`.
     ///
     /// # Errors
-    /// As [`broadcast`](Self::broadcast).
+    /// Same as [`broadcast`](Self::broadcast).
     ///
     /// # Examples
     /// ```
@@ -49,20 +52,20 @@ impl World {
         Ok(here.then_some(all))
     }
 
-    /// [`gather`](Self::gather) into a buffer of the root's; that of the others is not looked at.
+    /// [`gather`](Self::gather) into a buffer of the root; the buffers of the other ranks are ignored.
     ///
     /// # Errors
-    /// As [`broadcast`](Self::broadcast).
+    /// Same as [`broadcast`](Self::broadcast).
     pub fn gather_into<T: Pod>(&self, root: Rank, mine: &[T], into: &mut [T]) -> Result<(), Error> {
         let into = if root == self.rank() { into } else { &mut [] };
         self.call(self.of_gather::<T>(root, mine.len(), into.len())?, mine, into)
     }
 
-    /// [`gather`](Self::gather) of as many elements of each rank as it has. Lengths are told first;
-    /// [`gather_v_into`](Self::gather_v_into) takes them where they are known.
+    /// [`gather`](Self::gather) with a different number of elements from each rank. An extra gather exchanges the
+    /// lengths first; [`gather_v_into`](Self::gather_v_into) avoids it if the root knows them.
     ///
     /// # Errors
-    /// As [`broadcast`](Self::broadcast).
+    /// Same as [`broadcast`](Self::broadcast).
     ///
     /// # Examples
     /// ```
@@ -83,10 +86,11 @@ impl World {
         Ok(here.then(|| Ragged::new(all, &counts)))
     }
 
-    /// [`gather_v`](Self::gather_v) of lengths that the root knows: `counts` and `into` of the others are not looked at.
+    /// [`gather_v`](Self::gather_v) with lengths that the root knows. `counts` and `into` of the other ranks are
+    /// ignored.
     ///
     /// # Errors
-    /// As [`broadcast`](Self::broadcast).
+    /// Same as [`broadcast`](Self::broadcast).
     ///
     /// # Examples
     /// ```
@@ -103,10 +107,10 @@ impl World {
         self.call(self.of_gather_v::<T>(root, mine.len(), counts, into.len())?, mine, into)
     }
 
-    /// Collective: a block of the root's elements to each rank. Those that the others pass are not looked at.
+    /// Collective: sends each rank its block of the root's elements. `data` of the other ranks is ignored.
     ///
     /// # Errors
-    /// As [`broadcast`](Self::broadcast).
+    /// Same as [`broadcast`](Self::broadcast).
     ///
     /// # Examples
     /// ```
@@ -124,11 +128,11 @@ impl World {
         self.call(self.of_scatter::<T>(root, data.len(), into.len())?, data, into)
     }
 
-    /// [`scatter`](Self::scatter) of blocks of different lengths; the root alone passes them. Lengths are told first;
-    /// [`scatter_v_into`](Self::scatter_v_into) takes them where they are known.
+    /// [`scatter`](Self::scatter) with blocks of different lengths; only the root passes `data`. An extra scatter sends
+    /// the lengths first; [`scatter_v_into`](Self::scatter_v_into) avoids it if each rank knows its own.
     ///
     /// # Errors
-    /// As [`broadcast`](Self::broadcast).
+    /// Same as [`broadcast`](Self::broadcast).
     ///
     /// # Examples
     /// ```
@@ -157,11 +161,11 @@ impl World {
         Ok(into)
     }
 
-    /// [`scatter_v`](Self::scatter_v) of lengths that are known: each rank has a buffer as long as its block. `data` and `counts`
-    /// of others than the root are not looked at.
+    /// [`scatter_v`](Self::scatter_v) with known lengths: `into` of each rank is as long as its block. `data` and
+    /// `counts` of ranks other than the root are ignored.
     ///
     /// # Errors
-    /// As [`broadcast`](Self::broadcast).
+    /// Same as [`broadcast`](Self::broadcast).
     ///
     /// # Examples
     /// ```
@@ -184,10 +188,10 @@ impl World {
         self.call(self.of_scatter_v::<T>(root, data.len(), counts, into.len())?, data, into)
     }
 
-    /// Collective: the elements of all ranks, of each as many, side by side, at all.
+    /// Collective: concatenates the elements of all ranks, the same number from each, in rank order at every rank.
     ///
     /// # Errors
-    /// As [`broadcast`](Self::broadcast).
+    /// Same as [`broadcast`](Self::broadcast).
     ///
     /// # Examples
     /// ```
@@ -206,16 +210,16 @@ impl World {
     /// [`all_gather`](Self::all_gather) into a buffer.
     ///
     /// # Errors
-    /// As [`broadcast`](Self::broadcast).
+    /// Same as [`broadcast`](Self::broadcast).
     pub fn all_gather_into<T: Pod>(&self, mine: &[T], into: &mut [T]) -> Result<(), Error> {
         self.call(self.of_all_gather::<T>(mine.len(), into.len())?, mine, into)
     }
 
-    /// [`all_gather`](Self::all_gather) of as many elements of each rank as it has. Lengths are told first;
-    /// [`all_gather_v_into`](Self::all_gather_v_into) takes them where they are known.
+    /// [`all_gather`](Self::all_gather) with a different number of elements from each rank. An extra all-gather
+    /// exchanges the lengths first; [`all_gather_v_into`](Self::all_gather_v_into) avoids it if all ranks know them.
     ///
     /// # Errors
-    /// As [`broadcast`](Self::broadcast).
+    /// Same as [`broadcast`](Self::broadcast).
     ///
     /// # Examples
     /// ```
@@ -234,19 +238,19 @@ impl World {
         Ok(Ragged::new(all, &counts))
     }
 
-    /// [`all_gather_v`](Self::all_gather_v) of lengths that all ranks know.
+    /// [`all_gather_v`](Self::all_gather_v) with lengths that all ranks know.
     ///
     /// # Errors
-    /// As [`broadcast`](Self::broadcast).
+    /// Same as [`broadcast`](Self::broadcast).
     pub fn all_gather_v_into<T: Pod>(&self, mine: &[T], counts: &[usize], into: &mut [T]) -> Result<(), Error> {
         self.call(self.of_all_gather_v::<T>(mine.len(), counts, into.len())?, mine, into)
     }
 
-    /// Collective: each rank has a block for every rank, and gets one of every rank: block `j` of rank `i` becomes block `i` of rank
-    /// `j`.
+    /// Collective: sends a block to every rank and receives a block from every rank. Block `j` of rank `i` becomes
+    /// block `i` of rank `j`.
     ///
     /// # Errors
-    /// As [`broadcast`](Self::broadcast).
+    /// Same as [`broadcast`](Self::broadcast).
     ///
     /// # Examples
     /// ```
@@ -262,14 +266,14 @@ impl World {
         self.call(self.of_all_to_all::<T>(data.len(), into.len())?, data, into)
     }
 
-    /// [`all_to_all`](Self::all_to_all) of blocks of different lengths. Lengths are told first;
-    /// [`all_to_all_v_into`](Self::all_to_all_v_into) takes them where they are known.
+    /// [`all_to_all`](Self::all_to_all) with blocks of different lengths. An extra all-to-all exchanges the lengths
+    /// first; [`all_to_all_v_into`](Self::all_to_all_v_into) avoids it if each rank knows the lengths that it receives.
     ///
     /// # Errors
-    /// As [`broadcast`](Self::broadcast).
+    /// Same as [`broadcast`](Self::broadcast).
     ///
     /// # Examples
-    /// Each rank sends its numbers to where they belong:
+    /// Each rank sends its numbers to the rank that owns them:
     /// ```
     /// use transom::collective::Ragged;
     /// transom::threads(2, |world| -> Result<(), transom::Error> {
@@ -296,11 +300,11 @@ impl World {
         Ok(Ragged::new(all, &got))
     }
 
-    /// [`all_to_all_v`](Self::all_to_all_v) of lengths that are known: `given` elements for each rank, and `taken` of each, side by
-    /// side.
+    /// [`all_to_all_v`](Self::all_to_all_v) with known lengths. `given[i]` elements go to rank `i` and `taken[i]`
+    /// elements come from rank `i`; both buffers hold their blocks side by side in rank order.
     ///
     /// # Errors
-    /// As [`broadcast`](Self::broadcast).
+    /// Same as [`broadcast`](Self::broadcast).
     ///
     /// # Examples
     /// ```

@@ -1,4 +1,4 @@
-//! What every rank has as much of: the barrier, broadcast, reductions, scans.
+//! Collectives in which every rank passes the same number of elements: barrier, broadcast, reductions and scans.
 
 use super::Reduction;
 use crate::messages::Error;
@@ -7,12 +7,15 @@ use bytemuck::Pod;
 use transom_collective::Rank;
 
 impl World {
-    /// Collective: returns when every rank has called it. What a rank wrote to its own memory before it, and what it put and
-    /// flushed, all see after it; it flushes nothing itself. No message where all ranks share memory, else ceil(log2 hosts) of one
-    /// rank of each host; the first collective of a world takes memory for those to come.
+    /// Collective: returns once every rank has called it.
+    ///
+    /// Stores that a rank made to its own memory before the barrier, and puts that it flushed before, are visible to
+    /// all ranks after it. The barrier itself flushes nothing. It sends no message if all ranks share memory; otherwise
+    /// one rank of each host sends ceil(log2 hosts). The first collective of a world allocates memory for the later
+    /// ones.
     ///
     /// # Errors
-    /// As [`broadcast`](Self::broadcast).
+    /// Same as [`broadcast`](Self::broadcast).
     ///
     /// # Examples
     /// ```
@@ -23,14 +26,20 @@ impl World {
         self.call::<u8, _>(self.of_barrier()?, &[], &mut [])
     }
 
-    /// Collective: gives the root's elements to all ranks.
+    /// Collective: copies the root's elements to all ranks.
     ///
-    /// A long one is cut in pieces; `docs/design/collectives.md` has the algorithms, and what each sends.
+    /// Long broadcasts are pipelined in segments; `docs/design/collectives.md` lists the algorithms and the messages
+    /// that each sends.
     ///
     /// # Errors
-    /// Of all collectives: [`Error::Mismatch`] if ranks make different calls, [`Error::PeerDied`] and [`Error::PeerLeft`] of a
-    /// rank that can no longer call, all within seconds, and from then on in every collective of this world or team;
-    /// [`Error::Misuse`] of a call that is wrong by itself; [`Error::NoSuchRank`]; [`Error::Unavailable`] where there are no messages.
+    /// These errors apply to all collectives:
+    ///
+    /// - [`Error::Mismatch`] if ranks make different calls.
+    /// - [`Error::PeerDied`] and [`Error::PeerLeft`] if a rank can no longer call. Every rank gets these errors, or the
+    ///   mismatch, within seconds; all later collectives of this world or team fail with the same error.
+    /// - [`Error::Misuse`] if this rank's arguments are invalid.
+    /// - [`Error::NoSuchRank`] if the root is not a rank of this world or team.
+    /// - [`Error::Unavailable`] if messages are not available.
     ///
     /// # Examples
     /// ```
@@ -46,10 +55,10 @@ impl World {
         self.call(self.of_broadcast::<T>(root, data.len())?, &[], data)
     }
 
-    /// Collective: the root's value, at all ranks. What the others pass is not looked at.
+    /// Collective: returns the root's value at all ranks. Values of the other ranks are ignored.
     ///
     /// # Errors
-    /// As [`broadcast`](Self::broadcast).
+    /// Same as [`broadcast`](Self::broadcast).
     ///
     /// # Examples
     /// ```
@@ -63,10 +72,10 @@ impl World {
         Ok(one[0])
     }
 
-    /// [`reduce`](Self::reduce) of one value: the result at the root, none at the others.
+    /// [`reduce`](Self::reduce) of one value: the result at the root, `None` at the other ranks.
     ///
     /// # Errors
-    /// As there.
+    /// Same as [`reduce`](Self::reduce).
     ///
     /// # Examples
     /// ```
@@ -80,11 +89,11 @@ impl World {
         Ok((self.rank() == root).then_some(one[0]))
     }
 
-    /// Collective: folds the elements of all ranks, the first of each, the second of each and so on, in the order of ranks; the
-    /// root's become the results. Those of the others are left as they are.
+    /// Collective: combines the elements of all ranks, index by index and in rank order; the results replace the root's
+    /// elements. Elements of the other ranks are unchanged.
     ///
     /// # Errors
-    /// As [`broadcast`](Self::broadcast), and [`Error::OperatorPanicked`].
+    /// Same as [`broadcast`](Self::broadcast), and [`Error::OperatorPanicked`].
     ///
     /// # Examples
     /// ```
@@ -101,11 +110,11 @@ impl World {
         self.call(self.of_reduce::<T, R>(root, data.len(), op)?, &[], data)
     }
 
-    /// Collective: folds the elements of all ranks, the first of each, the second of each and so on, in the order of ranks; they become
-    /// the results, the same at all ranks to the bit.
+    /// Collective: combines the elements of all ranks, index by index and in rank order; the results replace the
+    /// elements of every rank. All ranks get bitwise identical results.
     ///
     /// # Errors
-    /// As [`reduce`](Self::reduce).
+    /// Same as [`reduce`](Self::reduce).
     ///
     /// # Examples
     /// ```
@@ -122,10 +131,10 @@ impl World {
         self.call(self.of_all_reduce::<T, R>(data.len(), op)?, &[], data)
     }
 
-    /// [`all_reduce`](Self::all_reduce) of one value: the sum, the largest.
+    /// [`all_reduce`](Self::all_reduce) of one value, such as a sum or a maximum.
     ///
     /// # Errors
-    /// As [`reduce`](Self::reduce).
+    /// Same as [`reduce`](Self::reduce).
     ///
     /// # Examples
     /// See [`collective`](crate::collective).
@@ -135,10 +144,10 @@ impl World {
         Ok(one[0])
     }
 
-    /// [`all_reduce`](Self::all_reduce) that leaves the elements as they are.
+    /// [`all_reduce`](Self::all_reduce) with separate input and output buffers; `data` is unchanged.
     ///
     /// # Errors
-    /// As [`reduce`](Self::reduce).
+    /// Same as [`reduce`](Self::reduce).
     ///
     /// # Examples
     /// ```
@@ -157,10 +166,11 @@ impl World {
         self.all_reduce(into, op)
     }
 
-    /// Collective: folds the elements of this rank and of all ranks before it; they become the results.
+    /// Collective: inclusive scan. The results combine the elements of ranks 0 to this one and replace this rank's
+    /// elements.
     ///
     /// # Errors
-    /// As [`reduce`](Self::reduce).
+    /// Same as [`reduce`](Self::reduce).
     ///
     /// # Examples
     /// ```
@@ -176,11 +186,11 @@ impl World {
         self.call(self.of_scan::<T, R>(false, data.len(), op)?, &[], data)
     }
 
-    /// Collective: folds the elements of all ranks before this one; they become the results. Those of the first rank are left as
-    /// they are.
+    /// Collective: exclusive scan. The results combine the elements of all ranks before this one and replace this
+    /// rank's elements. Elements of rank 0 are unchanged.
     ///
     /// # Errors
-    /// As [`reduce`](Self::reduce).
+    /// Same as [`reduce`](Self::reduce).
     ///
     /// # Examples
     /// ```
@@ -199,7 +209,7 @@ impl World {
     /// [`scan`](Self::scan) of one value.
     ///
     /// # Errors
-    /// As [`reduce`](Self::reduce).
+    /// Same as [`reduce`](Self::reduce).
     ///
     /// # Examples
     /// ```
@@ -213,13 +223,13 @@ impl World {
         Ok(one[0])
     }
 
-    /// [`exscan`](Self::exscan) of one value; none at the first rank.
+    /// [`exscan`](Self::exscan) of one value; `None` at rank 0.
     ///
     /// # Errors
-    /// As [`reduce`](Self::reduce).
+    /// Same as [`reduce`](Self::reduce).
     ///
     /// # Examples
-    /// Where each rank's part of a file begins:
+    /// The offset of each rank's part of a file:
     /// ```
     /// let offsets = transom::threads(3, |world| -> Result<u64, transom::Error> {
     ///     let mine = [30, 10, 20][world.rank()];
@@ -234,10 +244,11 @@ impl World {
         Ok((self.rank() > 0).then_some(one[0]))
     }
 
-    /// Collective: folds the elements of all ranks, of which each has a block for every rank; each rank gets its own block of the results.
+    /// Collective: combines the elements of all ranks, one block per rank in each; every rank gets its own block of the
+    /// results.
     ///
     /// # Errors
-    /// As [`reduce`](Self::reduce).
+    /// Same as [`reduce`](Self::reduce).
     ///
     /// # Examples
     /// ```
@@ -253,10 +264,10 @@ impl World {
         self.call(self.of_reduce_scatter::<T, R>(data.len(), into.len(), op)?, data, into)
     }
 
-    /// [`reduce_scatter`](Self::reduce_scatter) in blocks of these lengths, the same list at all ranks.
+    /// [`reduce_scatter`](Self::reduce_scatter) with block lengths `counts`, which must be the same list at all ranks.
     ///
     /// # Errors
-    /// As [`reduce`](Self::reduce).
+    /// Same as [`reduce`](Self::reduce).
     ///
     /// # Examples
     /// ```

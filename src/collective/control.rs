@@ -1,5 +1,5 @@
-//! What ranks tell each other of their collectives besides these, by one receive of each rank, whichever of its worlds and teams a
-//! message is of.
+//! Control messages about collectives: which call a rank waits in, and failures. Each rank receives those of all its
+//! worlds and teams with a single receive.
 
 use super::group::Group;
 use super::history::Made;
@@ -17,33 +17,35 @@ use transom_launch::lock;
 use transom_locks::Rank;
 use transom_shm_loopback::messages::Bytes;
 
-/// What ranks tell each other of a group. They are numbered as there.
+/// A control message about one group. Ranks are numbered as in the group.
 pub(super) enum Saying {
-    /// Whoever says it waits in this call: does the other make the same?
+    /// The sender waits in this call and asks whether the receiver makes the same one.
     Ask(Made),
     Died(Rank),
     Left(Rank),
     Panicked(Rank),
     Mismatch(String),
-    /// Whoever says it has left.
+    /// The sender has left the group.
     Gone,
-    /// Whoever says it has ended its call of this number, and does not know any more which it was.
+    /// The sender has finished its call of this number and no longer remembers which call it was.
     Over(u32),
-    /// Whoever says it has left, where there were no collectives any more: it sends nothing there. Who is told may not know yet that
-    /// there are none, and is not told that so.
+    /// The sender has left a group that had failed and sends nothing more to it. The receiver may not have seen the
+    /// failure yet; this message does not report it.
     NoMore,
-    /// Whoever says it makes a window or value, and has not made a call in which the other waits: the numbers of the call and of the window.
+    /// The sender is creating a window or value and has not made the call in which the receiver waits. Fields: the
+    /// number of the call, the number of the window.
     Makes(u32, u32),
-    /// A mismatch of a split and the making of a window or value of this number.
+    /// Mismatch between a split and the creation of the window or value of this number.
     BesideWindow(u32, String),
 }
 
-/// Bytes of a message: `[what, 0, 0, 0, context u32, rank or number u32]`, and what a rank has called, or a text.
+/// Longest message in bytes. Layout: `[kind, 0, 0, 0, context u32, rank or number u32]`, then an encoded [`Made`] or
+/// window number, or UTF-8 text.
 const LONGEST: usize = 512;
 const HEAD: usize = 12;
 
 impl Saying {
-    /// Why there are no collectives any more; none if the world is gone.
+    /// The message that reports `error` to other ranks; `None` if the world itself is closed.
     pub fn why(error: &Error) -> Option<Saying> {
         match error {
             Error::PeerDied { rank } | Error::PeerLost { rank, .. } => Some(Saying::Died(*rank)),
@@ -55,7 +57,7 @@ impl Saying {
         }
     }
 
-    /// To a rank of the job, of the group of this context.
+    /// Sends the message to job rank `to`, about the group of `context`. The send is detached.
     pub fn send(&self, core: &mut Core, to: u32, context: u32) {
         let bytes = self.to_bytes(context);
         let len = bytes.len();
@@ -90,7 +92,7 @@ impl Saying {
         bytes
     }
 
-    /// In which context, and what; none if no rank of this library says that.
+    /// Decodes the context and the message; `None` if no rank of this library could have sent these bytes.
     fn from_bytes(bytes: &[u8]) -> Option<(u32, Saying)> {
         let (&[what, _, _, _], rest) = bytes.split_first_chunk()?;
         let (context, rest) = rest.split_first_chunk()?;
@@ -113,17 +115,17 @@ impl Saying {
     }
 }
 
-/// In which groups a rank makes collectives: all its worlds and teams tell.
+/// Groups in which this rank makes collectives, shared by all its worlds and teams.
 #[derive(Default)]
 pub(crate) struct Control {
     changes: Mutex<Changes>,
-    /// There are some that the listener has not seen.
+    /// `changes` holds steps that the listener has not taken yet.
     changed: AtomicBool,
-    /// Windows and values that threads of this rank make now: the contexts of their worlds, and their numbers there.
+    /// Windows and values that threads of this rank are creating: (context of the world, number there).
     making: Mutex<Vec<(u32, u32)>>,
 }
 
-/// A thread of this rank makes a window or value, until this is dropped.
+/// Guard: a thread of this rank is creating a window or value until the guard is dropped.
 pub(crate) struct Making {
     control: Arc<Control>,
     window: (u32, u32),
@@ -141,38 +143,39 @@ impl Drop for Making {
 #[derive(Default)]
 struct Changes {
     listens: bool,
-    /// In order.
+    /// Joins and leaves in the order in which they happened.
     steps: Vec<Step>,
 }
 
 enum Step {
     Join(Arc<Group>),
-    /// A context.
+    /// The group's context and the state to keep of it.
     Leave(u32, Left),
 }
 
-/// What is kept of a group that this rank has left.
+/// State kept of a group that this rank has left.
 #[derive(Default)]
 pub(super) struct Left {
-    /// How many calls this rank has made there.
+    /// Number of calls that this rank made in the group.
     pub calls: u32,
-    /// Why there were no more, if so.
+    /// The group's failure, if it failed.
     pub broken: Option<Error>,
-    /// Of those what others send there still.
+    /// Receives that discard messages which other ranks still send to the failed group.
     pub sinks: Sinks,
 }
 
-/// Groups of which that is kept: who asks of one that was left before them is not told. A rank that waits asks every second.
+/// Number of left groups that are remembered. Questions about groups left earlier get no answer. A waiting rank repeats
+/// its question every second.
 const LEFT: usize = 1024;
 
 impl Control {
-    /// This rank makes collectives in this group.
+    /// Registers a group in which this rank makes collectives.
     pub(super) fn join(self: &Arc<Self>, group: &Arc<Group>) -> Result<(), Error> {
         self.step(Step::Join(group.clone()));
         self.listen(&group.comm.hub)
     }
 
-    /// This rank makes no more collectives in a context.
+    /// Records that this rank makes no more collectives in `context`.
     pub(super) fn leave(&self, context: u32, left: Left) {
         self.step(Step::Leave(context, left));
     }
@@ -186,15 +189,15 @@ impl Control {
         lock(&self.changes)
     }
 
-    /// Has this rank tell others that split the world of this context that it makes the window or value of this number there, until the
-    /// result is dropped.
+    /// Marks this rank as creating the window or value `window` until the guard is dropped. Meanwhile the rank reports
+    /// that to ranks that wait in a split of the same world.
     pub fn making(self: &Arc<Self>, hub: &Hub, window: (u32, u32)) -> Result<Making, Error> {
         self.listen(hub)?;
         lock(&self.making).push(window);
         Ok(Making { control: self.clone(), window })
     }
 
-    /// From now on this rank hears what others say.
+    /// Starts receiving control messages, unless this rank already does.
     pub(super) fn listen(self: &Arc<Self>, hub: &Hub) -> Result<(), Error> {
         hub.with(|core| {
             if !std::mem::replace(&mut self.changes().listens, true) {
@@ -204,32 +207,33 @@ impl Control {
     }
 }
 
-/// Hears what others say, in each turn.
+/// Receives control messages in each progress turn.
 #[derive(Default)]
 struct Listener {
     control: Arc<Control>,
     posted: Option<Key>,
-    /// All others are lost: nothing more is heard.
+    /// The receive failed because all peers are lost: no message can arrive.
     deaf: bool,
-    /// By their contexts, groups that this rank makes collectives in.
+    /// Groups in which this rank makes collectives, by context.
     groups: HashMap<u32, Arc<Group>>,
-    /// Those that it has left, by their contexts: the last of them.
+    /// The last [`LEFT`] groups that this rank has left, most recent first, with their contexts.
     left: VecDeque<(u32, Left)>,
-    /// What others wait in, that this rank has not called yet: in which context, who of the job, which call. Of each in a context
-    /// the last is kept: it waits in one at a time, or in the first that can end.
+    /// Unanswered questions about calls that this rank has not made yet: (context, job rank of the asker, call). Only
+    /// the last question of each asker in a context is kept, because a rank waits in one call at a time, or in the
+    /// first of several that can end.
     asked: Vec<(u32, u32, Made)>,
-    /// Ranks that are lost, and why.
+    /// Lost ranks and the cause of each loss.
     lost: Vec<Failure>,
 }
 
-/// One rank waits in as many groups at a time whose calls are kept; of others it asks again.
+/// Most questions kept of one asker, one for each context; further questions are dropped and the asker repeats them.
 const ASKED: usize = 64;
 
 impl Listener {
     #[cold]
     fn change(&mut self, core: &mut Core) {
         let control = self.control.clone();
-        // Before the steps are taken: one that follows is seen in the next turn.
+        // Cleared before the steps are taken, so that a step added meanwhile is seen in the next turn.
         control.changed.store(false, Relaxed);
         for step in std::mem::take(&mut control.changes().steps) {
             match step {
@@ -241,7 +245,7 @@ impl Listener {
                     if let Some(group) = self.groups.remove(&context)
                         && left.broken.as_ref().and_then(Saying::why).is_some()
                     {
-                        // Nothing of this rank comes there any more.
+                        // This rank sends nothing more to the failed group.
                         group.others().for_each(|rank| group.tell(core, rank, &Saying::NoMore));
                         left.sinks = group.take_sinks();
                     }
@@ -252,7 +256,7 @@ impl Listener {
         }
     }
 
-    /// Takes what has come.
+    /// Handles the control messages that have arrived.
     fn listen(&mut self, core: &mut Core) {
         while !self.deaf {
             let posted = *self.posted.get_or_insert_with(|| {
@@ -266,12 +270,12 @@ impl Listener {
                     let bytes = bytes.and_then(|bytes| bytes.into_owner::<Box<[u8]>>()).unwrap_or_default();
                     self.hear(core, came.peer, &bytes[..bytes.len().min(came.length as usize)]);
                 }
-                // A death is told once; where nobody is left, the same is told again.
+                // Each death is reported once; when no peer is left, the engine repeats the same failure.
                 Err(Fault::Message(failure @ Failure::Lost { .. })) if !self.lost.contains(&failure) => {
                     self.groups.values().for_each(|group| lose(core, group, &failure));
                     self.lost.push(failure);
                 }
-                // A message that is too long is nobody's of this library.
+                // No rank of this library sends a message longer than `LONGEST`.
                 Err(Fault::Message(Failure::Truncated { .. })) => {}
                 Err(_) => self.deaf = true,
             }
@@ -291,13 +295,13 @@ impl Listener {
             match saying {
                 Saying::NoMore => left.sinks.end(core, from),
                 Saying::Over(_) | Saying::Gone | Saying::Makes(..) => {}
-                // It takes what this rank might have sent there.
+                // The asker now discards messages that this rank might have sent to the group.
                 _ => Saying::NoMore.send(core, from, context),
             }
             return;
         }
         let Some(group) = self.groups.get(&context).filter(|group| group.comm.has(from)) else { return };
-        // The rank that is told of is one of the team.
+        // Clamps a rank from the message to a rank of the team.
         let member = |rank: Rank| rank.min(group.comm.size() - 1);
         let error = match saying {
             Saying::Ask(_) => return,
@@ -316,7 +320,7 @@ impl Listener {
         group.fail(core, error);
     }
 
-    /// Tells those who wait in a call that this rank has made another, or has left.
+    /// Answers ranks that wait in a call if this rank has made another call or has left.
     fn answer(&mut self, core: &mut Core) {
         let Listener { control, groups, left, asked, .. } = self;
         asked.retain(|(context, from, theirs)| {
@@ -343,7 +347,7 @@ impl Listener {
             } else if theirs.number.wrapping_sub(*calls) < 1 << 31 {
                 Saying::Gone.send(core, *from, *context);
             } else {
-                // It has done its part in what it called before it left, which may have been another call.
+                // This rank finished its call of that number before it left; the call may have been a different one.
                 Saying::Over(theirs.number).send(core, *from, *context);
             }
             false
@@ -351,9 +355,9 @@ impl Listener {
     }
 }
 
-/// A rank is lost, and with it each group that it is in.
+/// Fails `group` if the lost rank is one of its members.
 fn lose(core: &mut Core, group: &Group, failure: &Failure) {
-    // Of those who have left others wait for nothing, unless they ask.
+    // A rank that left normally fails a group only when another rank asks about a call.
     if matches!(failure, Failure::Lost { rank, lost } if *lost != Lost::Left && group.comm.has(*rank)) {
         group.fail(core, group.comm.failure(failure.clone(), 1));
     }
@@ -401,7 +405,7 @@ mod tests {
         assert_eq!(Saying::Mismatch("x".repeat(1000)).to_bytes(0).len(), 512);
     }
 
-    /// A program may split and drop teams for ever.
+    /// Memory must stay bounded in a program that splits and drops teams in a loop.
     #[cfg(not(miri))]
     #[test]
     fn of_teams_that_were_left_the_last_are_kept() {

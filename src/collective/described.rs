@@ -1,4 +1,4 @@
-//! What a call is, for all its forms: at once, started and waited for later, started again and again.
+//! Descriptions of collective calls, shared by the blocking, started and persistent forms.
 
 use super::Reduction;
 use super::memory::ALIGNED;
@@ -10,26 +10,26 @@ use bytemuck::Pod;
 use std::marker::PhantomData;
 use transom_collective::{self as plans, Call, Grid, Plan, Rank};
 
-/// A call that this rank may make: its arguments have been checked, as far as a rank can alone.
+/// A described call of this rank whose arguments have passed all local checks.
 pub(super) struct Described<F, W = What> {
-    /// What all ranks compare.
+    /// Signature that all ranks compare.
     pub signature: Signature,
     pub what: W,
     pub fold: F,
 }
 
-/// What a rank does.
+/// Source of this rank's plan.
 pub(super) enum What {
-    /// A call, of so many elements of a rank or of each block, by an algorithm that is to be chosen.
+    /// A call with its length in elements (of each rank or each block); the algorithm is not chosen yet.
     Chosen(Call, usize),
-    /// There is but one algorithm.
+    /// A finished plan, for calls with a single algorithm.
     Planned(Plan),
 }
 
 pub(super) type Of<F> = Result<Described<F>, Error>;
 
 impl What {
-    /// What this rank does, in rounds.
+    /// The rounds that this rank executes.
     pub fn plan<T>(self, world: &World) -> Result<Plan, Error> {
         match self {
             What::Chosen(call, len) => world.plan::<T>(call, len),
@@ -46,7 +46,7 @@ fn planned<F>(signature: Signature, plan: Plan, fold: F) -> Of<F> {
     Ok(Described { signature, what: What::Planned(plan), fold })
 }
 
-/// Each takes the numbers of elements that this rank passes, and has room for.
+/// One description per call. The arguments are the numbers of elements that this rank passes and has room for.
 impl World {
     #[inline]
     pub(super) fn of_barrier(&self) -> Of<Nothing> {
@@ -107,7 +107,7 @@ impl World {
         planned(signature, plans::reduce_scatter_v(self.rank(), counts), Typed(op, PhantomData))
     }
 
-    /// `into` counts at the root alone.
+    /// Describes a gather; `into` is ignored at ranks other than the root.
     pub(super) fn of_gather<T: 'static>(&self, root: Rank, mine: usize, into: usize) -> Of<Nothing> {
         self.check_root::<T>(root)?;
         if root == self.rank() {
@@ -116,7 +116,7 @@ impl World {
         chosen(Signature::of::<T>(Kind::Gather, mine).root(root), Call::Gather { root }, mine, Nothing)
     }
 
-    /// `counts` and `into` count at the root alone.
+    /// Describes a gather of different lengths; `counts` and `into` are ignored at ranks other than the root.
     pub(super) fn of_gather_v<T: 'static>(
         &self,
         root: Rank,
@@ -137,7 +137,7 @@ impl World {
         planned(signature, plan, Nothing)
     }
 
-    /// `data` counts at the root alone.
+    /// Describes a scatter; `data` is ignored at ranks other than the root.
     pub(super) fn of_scatter<T: 'static>(&self, root: Rank, data: usize, into: usize) -> Of<Nothing> {
         self.check_root::<T>(root)?;
         if root == self.rank() {
@@ -151,7 +151,7 @@ impl World {
         chosen(Signature::of::<T>(Kind::Scatter, into).root(root), Call::Scatter { root }, into, Nothing)
     }
 
-    /// `data` and `counts` count at the root alone.
+    /// Describes a scatter of different lengths; `data` and `counts` are ignored at ranks other than the root.
     pub(super) fn of_scatter_v<T: 'static>(
         &self,
         root: Rank,
@@ -194,7 +194,7 @@ impl World {
         chosen(Signature::of::<T>(Kind::AllToAll, block), Call::AllToAll, block, Nothing)
     }
 
-    /// With as many elements for each rank, and of each.
+    /// Describes an exchange of `given[i]` elements to rank `i` and `taken[i]` elements from rank `i`.
     pub(super) fn of_all_to_all_v<T: 'static>(&self, given: &[usize], taken: &[usize], into: usize) -> Of<Nothing> {
         self.check_elements::<T>()?;
         self.check_counts("all_to_all_v", ("taken", taken), ("into", into))?;
@@ -227,7 +227,7 @@ impl World {
     }
 }
 
-/// Checks, which tell the other ranks that this one refuses its call.
+/// Argument checks. A failed check makes this rank refuse its call, which the other ranks learn.
 impl World {
     #[inline]
     pub(super) fn check_root<T: 'static>(&self, root: Rank) -> Result<(), Error> {
@@ -255,7 +255,7 @@ impl World {
         op.check().or_else(|error| Err(self.group()?.refuse(error)))
     }
 
-    /// That there is a block for each rank.
+    /// Checks that `elements` is one block of `block` elements per rank.
     fn check_blocks(&self, name: &str, elements: usize, block: usize) -> Result<(), Error> {
         match block.checked_mul(self.size()) {
             Some(expected) if expected == elements => Ok(()),
@@ -268,7 +268,7 @@ impl World {
         }
     }
 
-    /// That there is a length for each rank, and they make up what is there.
+    /// Checks that `counts` has one length per rank and that they add up to `elements`.
     pub(super) fn check_counts(
         &self,
         name: &str,
@@ -288,7 +288,7 @@ impl World {
         }
     }
 
-    /// That this rank has as many elements, or as much room, as is said of it.
+    /// Checks that this rank's own entry of `counts` equals its own buffer length.
     fn check_own(
         &self,
         name: &str,
@@ -304,14 +304,14 @@ impl World {
         }
     }
 
-    /// What a rank that is not the root knows of the counts.
+    /// Counts known at a rank that is not the root: its own length, 0 for all others.
     fn counts_of_one(&self, mine: usize) -> Vec<usize> {
         let mut counts = vec![0; self.size()];
         counts[self.rank()] = mine;
         counts
     }
 
-    /// Zeroed elements, if there is memory.
+    /// Allocates zeroed elements; refuses the call if memory is short or the number overflowed.
     pub(super) fn room<T: Pod>(&self, elements: Option<usize>) -> Result<Vec<T>, Error> {
         let made = elements.and_then(|elements| bytemuck::allocation::try_zeroed_slice_box(elements).ok());
         match made {
@@ -320,14 +320,14 @@ impl World {
         }
     }
 
-    /// A call that is wrong by itself: the other ranks learn that this one does not take part.
+    /// Refuses a call with invalid arguments; the other ranks learn that this rank does not take part.
     #[cold]
     pub(super) fn refuse<R>(&self, why: String) -> Result<R, Error> {
         Err(self.group()?.refuse(Error::Misuse { why }))
     }
 }
 
-/// All elements, unless there are more than can be.
+/// Sum of `counts`; `None` on overflow.
 pub(super) fn total(counts: &[usize]) -> Option<usize> {
     counts.iter().try_fold(0_usize, |sum, count| sum.checked_add(*count))
 }

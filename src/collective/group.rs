@@ -1,4 +1,5 @@
-//! What the ranks of a world or team know of each other's collectives: how many there were, and whether one failed.
+//! State of the collectives of a world or team at this rank: the number of calls made, the calls in flight, and the
+//! first failure.
 
 use super::asked::Asked;
 use super::control::{Control, Left, Saying};
@@ -22,60 +23,63 @@ use transom_shm_loopback::collective::{Board, Breaker};
 use transom_shm_loopback::messages::Bytes;
 use transom_shm_loopback::{Biased, Held};
 
-/// The collectives of a world or team, as this rank makes them.
+/// The collectives of a world or team, as seen by this rank.
 pub(super) struct Group {
     pub(super) comm: Comm,
-    /// By which algorithms are chosen before the table, or what is wrong with the variable.
+    /// Rules consulted before the built-in table, or the parse error of TRANSOM_COLLECTIVES.
     rules: Result<Rules, String>,
-    /// All calls that can go through memory that all ranks share, and do: nothing else is asked for.
+    /// All ranks share memory and no rule selects another algorithm: every call that can use shared memory does.
     pub(super) by_memory: bool,
-    /// Whether all ranks share memory.
+    /// All ranks share memory.
     pub(super) shares_memory: bool,
-    /// Where ranks are, if some share memory and not all.
+    /// Host of each rank, if some ranks share memory and some do not.
     pub(super) hosts: Option<Hosts>,
     turn: Biased<Turn>,
     made: History,
-    /// Of these the calls that were started and have not ended, however long ago.
+    /// Started calls that have not ended, however old; `made` remembers only recent calls.
     under_way: Mutex<UnderWay>,
-    /// The last call that each rank is known to have ended, of those that this one asked for: who, and its number.
+    /// Last call that each rank is known to have finished: (rank, call number). Only ranks that this one asked are
+    /// listed.
     over: Mutex<Vec<(Rank, u32)>>,
-    /// The first failure: no collective is any more.
+    /// First failure; once set, every collective of the group fails.
     broken: OnceLock<Error>,
-    /// If the first failure is a split at some ranks and the making of a window or value at others: the number of the latter.
+    /// Number of the window or value, if the first failure is a split at some ranks and a window or value creation at
+    /// others.
     beside_window: OnceLock<u32>,
     sinks: Mutex<Sinks>,
-    /// Of the board, if there is one.
+    /// Breaker of the board, if a board was opened.
     breaker: OnceLock<Breaker>,
-    /// For who asks why a call takes long: its number, and whom this rank has asked about it last, one more than the rank's number
-    /// in the job.
+    /// Last question about a slow call: call number in the high half, job rank of the rank asked plus one in the low
+    /// half; 0 if none.
     asked: AtomicU64,
-    /// One more than the number of the call that waits there; 0 if none does.
+    /// Number of the call that waits at the board plus one; 0 if none waits.
     pub(super) waiting: AtomicU32,
-    /// How long that call has waited.
+    /// Timer of the call that waits at the board.
     patience: Mutex<Patience>,
 }
 
-/// The started calls that have not ended, by their numbers, and how many of them each thread has started.
+/// Started calls that have not ended, by number with the starting thread, and the number of such calls per thread.
 #[derive(Default)]
 struct UnderWay {
     calls: HashMap<u32, (Made, usize)>,
     threads: HashMap<usize, usize>,
 }
 
-/// What the thread has to itself that makes a call.
+/// State owned by the thread that makes a call.
 pub(super) struct Turn {
-    /// How many more calls that a thread starts beside those of another keep the turn.
+    /// Remaining calls for which [`Group::watch_threads`] still looks for unordered threads.
     watched: u32,
-    /// How many this rank has made.
+    /// Number of calls that this rank has made.
     calls: u32,
-    /// A hash of the rules and of all of them: part of every tag, so that ranks which once made different calls never take a later one for the same.
+    /// Hash of the rules and of all calls so far. Part of every tag, so that ranks whose earlier calls differed never
+    /// match later messages.
     pub history: u64,
-    /// Where ranks share memory, those of one host if there are several, once the first call was made.
+    /// Shared-memory board of all ranks, or of this host's ranks if there are several hosts; opened by the first call.
     pub board: Option<Board>,
 }
 
-/// That this rank makes the collectives of a group: its world does, and what was started or prepared there. With the last of them it
-/// leaves the group, and says so to whoever asks for it.
+/// Membership of this rank in a group, held by its world and by each started or persistent collective. Dropping the
+/// last holder leaves the group; ranks that ask about a later call are then answered that this rank has left.
 pub(super) struct Member {
     group: Arc<Group>,
     control: Arc<Control>,
@@ -92,7 +96,7 @@ impl std::ops::Deref for Member {
 }
 
 impl Member {
-    /// Takes scratch memory for at least `elements` elements, of any value.
+    /// Takes scratch memory for at least `elements` elements, with unspecified contents.
     pub fn take_scratch<T>(&self, elements: usize) -> Result<Bytes, Error> {
         let taken = elements.checked_mul(size_of::<T>()).and_then(|bytes| self.scratch.take(bytes));
         taken.ok_or_else(|| Error::Misuse {
@@ -103,7 +107,7 @@ impl Member {
         })
     }
 
-    /// The board that was opened.
+    /// Installs the opened `board` in the turn.
     pub fn open<'t>(&self, turn: &'t mut Turn, board: Board) -> &'t mut Board {
         let group = Arc::downgrade(&self.group);
         board.at_long_waits(move || {
@@ -112,7 +116,7 @@ impl Member {
             }
         });
         let breaker = self.breaker.get_or_init(|| board.breaker());
-        // Here, or where it failed, one sees the other.
+        // Pairs with the fence in `Group::fail`: either this thread sees the failure, or `fail` sees the breaker.
         fence(SeqCst);
         if self.broken.get().is_some() {
             breaker.give_up();
@@ -129,7 +133,7 @@ impl Drop for Member {
 }
 
 impl Group {
-    /// `rules`: in place of those of the variable.
+    /// Joins the group of `comm`. `rules`, if given, replace those of TRANSOM_COLLECTIVES.
     pub fn enter_by(
         control: &Arc<Control>,
         scratch: &Arc<ScratchPool>,
@@ -163,21 +167,22 @@ impl Group {
         Ok(Arc::new(Member { group, control: control.clone(), scratch: scratch.clone() }))
     }
 
-    /// By which algorithms are chosen before the table.
+    /// Rules that select algorithms before the built-in table does.
     #[inline]
     pub fn rules(&self) -> Result<&Rules, Error> {
         self.rules.as_ref().map_err(|why| self.refuse(Error::Misuse { why: why.clone() }))
     }
 
-    /// The turn of the calling thread. A call holds it until it returns, a call that starts a collective until its first messages are
-    /// posted: a second thread that calls meanwhile has no order to the first.
+    /// Takes the turn for the calling thread. A blocking call holds it until it returns; a call that starts a
+    /// collective holds it until its first messages are posted. A second thread that calls meanwhile is not ordered
+    /// with the first.
     #[inline(always)]
     pub fn enter(&self) -> Result<Held<'_, Turn>, Error> {
         self.turn.try_lock().ok_or_else(|| self.collided())
     }
 
-    /// Two threads call at once. Other ranks may count these calls in the other order, so no later call can be matched either: the
-    /// group fails at all ranks.
+    /// Fails the group at all ranks because two threads called at once. Other ranks may count these two calls in the
+    /// opposite order, so no later call could be matched either.
     #[cold]
     #[inline(never)]
     fn collided(&self) -> Error {
@@ -190,7 +195,7 @@ impl Group {
         failed.err().unwrap_or(Error::Misuse { why })
     }
 
-    /// The next call.
+    /// Numbers and records the next call.
     #[inline(always)]
     pub fn begin(&self, turn: &mut Turn, call: Signature) -> Result<Made, Error> {
         if let Some(error) = self.broken() {
@@ -203,7 +208,7 @@ impl Group {
         Ok(made)
     }
 
-    /// [`begin`](Self::begin), of one that is waited for later.
+    /// [`begin`](Self::begin) for a started call, which is recorded as in flight.
     pub fn begin_to_start(&self, turn: &mut Turn, call: Signature) -> Result<Made, Error> {
         let made = self.begin(turn, call)?;
         let (thread, mut under_way) = (this_thread(), lock(&self.under_way));
@@ -212,7 +217,7 @@ impl Group {
         Ok(made)
     }
 
-    /// A call that was started has ended.
+    /// Removes a finished call from those in flight.
     pub fn has_ended(&self, made: Made) {
         let mut under_way = lock(&self.under_way);
         let Some((_, thread)) = under_way.calls.remove(&made.number) else { return };
@@ -224,9 +229,9 @@ impl Group {
         }
     }
 
-    /// Keeps the turn, after this call was started, if a call that another thread has started is under way: until this one ends, or for
-    /// a while. Threads without an order are likely to collide meanwhile, and threads with one cannot. After some calls the order of
-    /// the threads is taken for granted.
+    /// Detects unordered threads. Keeps the turn after this call was started, if another thread has a call in flight,
+    /// until this call ends or [`WATCHED_FOR`] passes. Unordered threads are likely to collide meanwhile; ordered
+    /// threads cannot. After [`WATCHED`] such calls the threads are assumed to be ordered.
     pub fn watch_threads(&self, turn: &mut Turn, made: Made) {
         if turn.watched == 0 || lock(&self.under_way).threads.len() < 2 {
             return;
@@ -239,19 +244,19 @@ impl Group {
         }
     }
 
-    /// A call that this rank refuses to itself: nothing is sent, and whoever waits for it learns that.
+    /// Refuses a call locally: no data is sent, and ranks that wait for this call learn of the refusal.
     pub fn refuse(&self, error: Error) -> Error {
         let begun = self.enter().and_then(|mut turn| self.begin(&mut turn, Signature::without(Kind::Refused)));
         begun.err().unwrap_or(error)
     }
 
-    /// The rank of this number on the board: it is that of this host, if there are several.
+    /// Group rank of board member `rank`; with several hosts the board numbers the ranks of this host only.
     pub fn on_board(&self, rank: Rank) -> Rank {
         let here = self.hosts.as_ref().map(|hosts| hosts.ranks(hosts.host(self.comm.rank())));
         here.and_then(|here| here.get(rank)).copied().unwrap_or(rank)
     }
 
-    /// That two ranks make different calls.
+    /// The error for two ranks that make different calls.
     pub fn mismatch(one: (Rank, Made), other: (Rank, Made)) -> Error {
         let ((a, first), (b, second)) = if one.0 < other.0 { (one, other) } else { (other, one) };
         let number = first.number.wrapping_add(1);
@@ -259,7 +264,7 @@ impl Group {
             why: match first.call == second.call {
                 false => {
                     let [one, other] = [first.call, second.call].map(|call| call.to_string());
-                    // What a call says of its grid is a hash.
+                    // The signature holds only a hash of the grid, so the texts can be equal.
                     let other = if one == other { other.replace("on a grid", "on another grid") } else { other };
                     format!("rank {a} calls {one}, rank {b} calls {other}, as number {number} of their collectives")
                 }
@@ -275,7 +280,8 @@ impl Group {
         }
     }
 
-    /// A message of another length than this rank expects, in elements of so many bytes: of a call whose blocks differ in length.
+    /// The error for a message whose length differs from the expected one, in a call whose blocks differ in length.
+    /// `bytes` and `expected` are in bytes, `element` is the element size.
     pub fn odd(&self, made: Made, from: Rank, bytes: u64, expected: usize, element: usize) -> Error {
         let (me, number, name) = (self.comm.rank(), made.number.wrapping_add(1), made.call.name());
         let (element, expected) = (element as u64, expected as u64);
@@ -291,13 +297,13 @@ impl Group {
         }
     }
 
-    /// Why there are no collectives any more, if so.
+    /// The group's failure, if it failed.
     #[inline]
     pub fn broken(&self) -> Option<Error> {
         self.broken.get().cloned()
     }
 
-    /// The same as other ranks are told.
+    /// The control message that reports the group's failure.
     fn why_broken(&self) -> Option<Saying> {
         match (Saying::why(self.broken.get()?)?, self.beside_window.get()) {
             (Saying::Mismatch(why), Some(window)) => Some(Saying::BesideWindow(*window, why)),
@@ -305,7 +311,8 @@ impl Group {
         }
     }
 
-    /// There are no collectives any more: tells all, and takes what they have sent, so that they need not wait for it.
+    /// Fails the group: reports `error` to all other ranks, and discards the messages that they have sent, so that
+    /// their sends complete.
     pub fn fail(&self, core: &mut Core, error: Error) {
         if self.broken.set(error).is_err() {
             return;
@@ -313,7 +320,7 @@ impl Group {
         let Some(saying) = self.why_broken() else { return };
         self.others().for_each(|rank| self.tell(core, rank, &saying));
         self.take_all(core);
-        // Started calls end now.
+        // Ends the started calls.
         core.turn_all();
         fence(SeqCst);
         if let Some(breaker) = self.breaker.get() {
@@ -321,9 +328,9 @@ impl Group {
         }
     }
 
-    /// A rank makes the window or value of this number, and has not made the call of that number.
+    /// Handles the report that rank `from` creates window `window` and has not made call `number`.
     pub fn hear_of_window(&self, core: &mut Core, (from, window): (Rank, u32), number: u32) {
-        // It may have ended meanwhile.
+        // The call may have ended meanwhile.
         if let Some(made) = self.made.find(number).filter(|made| made.call.is_split()) {
             let (me, number) = (self.comm.rank(), number.wrapping_add(1));
             let why = format!(
@@ -334,7 +341,7 @@ impl Group {
         }
     }
 
-    /// Some ranks split, and others make the window or value of this number.
+    /// Fails the group because some ranks split while others create the window or value of this number.
     pub fn fail_beside_window(&self, core: &mut Core, window: u32, why: String) {
         if self.broken.get().is_none() {
             let _ = self.beside_window.set(window);
@@ -342,12 +349,13 @@ impl Group {
         }
     }
 
-    /// The window or value that some ranks make while others split, if there are no collectives any more for that.
+    /// The number of the window or value, if the group failed because ranks created it while others split.
     pub fn broken_beside_window(&self) -> Option<u32> {
         self.beside_window.get().copied()
     }
 
-    /// A call through shared memory has failed: so do all, and for this reason, or for that which another rank tells.
+    /// Fails the group after a shared-memory call failed. The cause is `error`, or the one that another rank reports
+    /// within [`PATIENCE`].
     #[cold]
     pub fn stopped(&self, error: Option<Error>) -> Error {
         let call = "a collective that another rank gave up";
@@ -368,7 +376,7 @@ impl Group {
         reason.err().or_else(|| self.broken()).unwrap_or(Error::Closed)
     }
 
-    /// All but this rank.
+    /// All ranks of the group except this one.
     pub fn others(&self) -> impl Iterator<Item = Rank> + use<> {
         let me = self.comm.rank();
         (0..self.comm.size()).filter(move |rank| *rank != me)
@@ -380,23 +388,23 @@ impl Group {
         }
     }
 
-    /// Receives into nothing all that others send to collectives that are no more.
+    /// Discards all messages that other ranks send to the failed group.
     fn take_all(&self, core: &mut Core) {
         let ranks = self.others().filter_map(|rank| self.comm.to_job(rank).ok());
         lock(&self.sinks).begin(core, self.comm.context + COLLECTIVES, ranks);
     }
 
-    /// A rank of the job has left.
+    /// Ends the discarding receives from job rank `of`, which has left.
     pub fn end_sink(&self, core: &mut Core, of: u32) {
         lock(&self.sinks).end(core, of);
     }
 
-    /// This rank has left: the others may not have.
+    /// Takes the discarding receives when this rank leaves; other ranks may still send.
     pub fn take_sinks(&self) -> Sinks {
         std::mem::take(&mut lock(&self.sinks))
     }
 
-    /// Asks a rank that is waited for whether it makes the same call.
+    /// Asks rank `to`, for which this rank waits, whether it makes the same call.
     pub fn ask(&self, core: &mut Core, to: Rank, made: Made) {
         if let Ok(job) = self.comm.to_job(to) {
             self.asked.store(u64::from(made.number) << 32 | (u64::from(job) + 1), Relaxed);
@@ -404,7 +412,7 @@ impl Group {
         self.ask_one(core, to, made);
     }
 
-    /// A rank, by its number in the job, that the call of this number has waited for, if it has waited for long.
+    /// Job rank that call `number` was last found waiting for, if it has waited long enough to ask.
     pub fn awaited(&self, number: u32) -> Option<u32> {
         let asked = self.asked.load(Relaxed);
         (asked as u32).checked_sub(1).filter(|_| (asked >> 32) as u32 == number)
@@ -415,9 +423,10 @@ impl Group {
         self.tell(core, to, &Saying::Ask(made));
     }
 
-    /// Another rank waits in a call. Whether this one has made that of this number; if as another, neither can ever be. If it was long
-    /// ago the other finds out itself whether it was the same: then it has all that this rank sends there. Or there are no
-    /// collectives any more, which the other was told before it made its first.
+    /// Answers rank `from`, which waits in call `theirs`; returns false if this rank has not made a call of that number
+    /// yet. If this rank made a different call, neither can complete and the group fails. If the call is too old to be
+    /// remembered, the asker decides: by then it has received all messages that this rank sent for it. If the group has
+    /// failed, the answer is the failure.
     pub fn answer(&self, core: &mut Core, from: Rank, theirs: Made) -> bool {
         if let Some(saying) = self.why_broken() {
             self.tell(core, from, &saying);
@@ -436,19 +445,19 @@ impl Group {
         true
     }
 
-    /// A rank has ended its call of this number.
+    /// Records that rank `from` has finished its call of this number.
     pub fn hear_over(&self, from: Rank, number: u32) {
         let mut over = lock(&self.over);
         over.retain(|(rank, _)| *rank != from);
         over.push((from, number));
     }
 
-    /// Whether a rank is known to have ended its call of this number. What it sent there came before it said so.
+    /// True if `rank` is known to have finished call `number`. Its messages for that call arrived before its report.
     pub fn is_over(&self, rank: Rank, number: u32) -> bool {
         lock(&self.over).contains(&(rank, number))
     }
 
-    /// A rank has ended its call of this number without what this one waits for.
+    /// The error for a rank that finished its call of this number without sending the message that this rank waits for.
     pub fn different(&self, from: Rank, made: Made) -> Error {
         let (me, number, call) = (self.comm.rank(), made.number.wrapping_add(1), made.call);
         let why = format!(
@@ -458,7 +467,8 @@ impl Group {
         Error::Mismatch { why }
     }
 
-    /// Asks all ranks about the call that waits at the board, if it has waited for long. Called by the thread that waits, now and then.
+    /// Asks all ranks about the call that waits at the board, once it has waited for [`PATIENCE`]. Called regularly by
+    /// the waiting thread.
     fn ask_of_the_board(&self) {
         let waiting = self.waiting.load(Relaxed);
         if lock(&self.patience).ends(waiting)
@@ -469,34 +479,34 @@ impl Group {
     }
 }
 
-/// Calls of each team, and the time for each of them, by [`Group::watch_threads`].
+/// Limits of [`Group::watch_threads`]: number of watched calls per team, and time per call.
 const WATCHED: u32 = 64;
 const WATCHED_FOR: Duration = Duration::from_millis(1);
 
-/// A number of this thread, unlike that of any other that lives.
+/// A number that identifies this thread among all live threads.
 fn this_thread() -> usize {
     thread_local!(static HERE: u8 = const { 0 });
     HERE.with(|here| std::ptr::from_ref(here).addr())
 }
 
-/// The same of the same rules at every rank; 0 of none.
+/// Hash of the rules, equal at all ranks for equal rules; 0 for empty rules.
 fn hash(rules: &Rules) -> u32 {
     let mix = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(16_777_619); // FNV-1a
     rules.to_string().bytes().fold(0, mix)
 }
 
-/// How long something is waited for.
+/// Timer of one wait.
 #[derive(Default)]
 pub(super) struct Patience {
     what: u32,
     until: Option<Instant>,
 }
 
-/// After how long a rank that waits asks whether others make the same call.
+/// Interval after which a waiting rank asks whether others make the same call.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 impl Patience {
-    /// Now and then in a wait for this, which is not 0: whether it has lasted for a second, or another.
+    /// True once per [`PATIENCE`] of waiting for `what` (not 0). A different `what` restarts the timer.
     pub fn ends(&mut self, what: u32) -> bool {
         if what == 0 || self.what != what {
             *self = Patience { what, until: None };
@@ -516,14 +526,14 @@ mod tests {
     use crate::Op;
     use crate::messages::{Source, Tag};
 
-    /// What is received for a team that has failed ends when all have left it, in whichever order.
+    /// Discarding receives for a failed team end once all ranks have left it, in any order.
     #[test]
     fn of_teams_that_failed_and_were_dropped_nothing_is_left() {
         const TAG: Tag<u8> = Tag::new(1);
         crate::threads(3, |world| {
             let (me, n) = (world.rank(), world.size());
             let hub = &world.space().comm().unwrap().hub;
-            // The messages that say so are of other calls than these.
+            // These messages come from other contexts than the collectives.
             let meet = || {
                 (0..n).for_each(|to| world.send(to, TAG, &[1]).unwrap());
                 (0..n).for_each(|_| drop(world.recv(Source::Any, TAG).unwrap()));
@@ -541,13 +551,13 @@ mod tests {
             let before = settles(1);
             for round in 0..6 {
                 let team = world.split(Some(0), 0).unwrap().unwrap();
-                // In the last, one makes no collective.
+                // Rank 0 makes no collective in the last round.
                 if round < 5 || me > 0 {
                     let elements = if me == 2 { 2 } else { 1 };
                     team.all_reduce(&mut vec![1; elements], Op::Sum).unwrap_err();
                 }
                 if round % 3 == me {
-                    // The others have left before.
+                    // The other ranks have left before.
                     meet();
                     (0..20).for_each(|_| world.progress().unwrap());
                     drop(team);
@@ -564,8 +574,8 @@ mod tests {
         .unwrap();
     }
 
-    /// A turn takes one step, the listener's, however many teams made collectives and however many started ones wait; and to start one
-    /// takes as many more as it has rounds.
+    /// One turn takes one step, that of the listener, regardless of the number of teams and waiting started
+    /// collectives. Starting a collective takes one more step per round.
     #[test]
     fn turns_walk_neither_teams_nor_started_calls() {
         crate::threads(2, |world| {
@@ -584,13 +594,13 @@ mod tests {
             let before = steps();
             turns(50);
             assert!(steps() - before <= 60, "{} steps in 50 turns beside 100 teams", steps() - before);
-            // Rank 1 has not started these.
+            // Rank 1 has not started these collectives.
             if world.rank() == 0 {
                 let mut started: Vec<_> = (0..300).map(|_| world.iall_reduce(vec![1], Op::Sum)).collect();
                 turns(10);
                 let before = steps();
                 started.extend((0..50).map(|_| world.iall_reduce(vec![1], Op::Sum)));
-                // A look at all of them, each tenth of a second, may come in between.
+                // The periodic check of all started calls (every 100 ms) may fall in between.
                 assert!(steps() - before <= 150 + 2 * 350, "{} steps to start 50 beside 300", steps() - before);
                 meet();
                 started.into_iter().for_each(|started| assert_eq!(started.wait().unwrap(), [2]));

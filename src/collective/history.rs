@@ -1,22 +1,23 @@
-//! Which calls a rank has made.
+//! Record of the calls that a rank has made recently.
 
 use super::signature::Signature;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU64, fence};
 
-/// A call that a rank has made.
+/// One call of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Made {
-    /// How many were before it.
+    /// Number of calls before this one in the group, modulo 2^32.
     pub number: u32,
-    /// A hash of the rules of its rank, and of all calls up to it.
+    /// Hash of the rank's rules and of all calls up to and including this one.
     pub history: u32,
     pub call: Signature,
 }
 
 impl Made {
-    /// The tag of its messages. Calls of different numbers have different tags while fewer than 65,536 are under way. Calls of one number
-    /// with different histories have the same tag with a probability of 1 in 65,536: then a message is taken for one of the other call.
+    /// The tag of the call's messages. Calls of different numbers have different tags while fewer than 65,536 are in
+    /// flight. Calls of the same number with different histories share a tag with probability 1/65,536; a message of
+    /// one would then match the other.
     pub fn tag(&self) -> u32 {
         self.number << 16 | self.history >> 16 ^ self.history & 0xffff
     }
@@ -41,20 +42,21 @@ impl Made {
     }
 }
 
-/// Calls that are remembered, for others that wait in one still.
+/// Number of recent calls that can still be compared with a call in which another rank waits.
 const REMEMBERED: usize = 64;
 
-/// The last calls of this rank. The thread that makes them writes, and others look, without a lock: each entry is a sequence
-/// lock, whose number says which call it holds.
+/// The last [`REMEMBERED`] calls of this rank. One thread writes and other threads read without a lock: each entry is a
+/// sequence lock whose key identifies the call that it holds.
 pub(super) struct History([Entry; REMEMBERED]);
 
 struct Entry {
-    /// The number of its call and, above, the history; or a number that belongs into the next entry, while it is none's.
+    /// Call number (low half) and history (high half); or, while the entry is empty or being written, a number that
+    /// belongs into the next entry.
     key: AtomicU64,
     call: [AtomicU64; 2],
 }
 
-/// Of no call in this entry.
+/// Key of an empty entry: a number that maps to the next entry, so that no lookup matches it.
 fn none(index: usize) -> u64 {
     index as u64 + 1
 }
@@ -67,13 +69,13 @@ impl Default for History {
 }
 
 impl History {
-    /// Notes a call. One thread at a time.
+    /// Records a call. Only one thread may call this at a time.
     #[inline]
     pub fn note(&self, made: Made) {
         let index = made.number as usize % REMEMBERED;
         let Entry { key, call } = &self.0[index];
         key.store(none(index), Relaxed);
-        // Whoever sees a word of the new call sees that the entry was none's.
+        // A reader that sees a word of the new call also sees the entry marked empty.
         fence(Release);
         for (word, half) in call.iter().zip(made.call.words()) {
             word.store(half, Relaxed);
@@ -81,7 +83,7 @@ impl History {
         key.store(u64::from(made.history) << 32 | u64::from(made.number), Release);
     }
 
-    /// The call of this number, if it has been made, and not long ago.
+    /// The call of this number, if it was made and is still remembered.
     pub fn find(&self, number: u32) -> Option<Made> {
         let Entry { key, call } = &self.0[number as usize % REMEMBERED];
         let before = key.load(Acquire);
@@ -91,7 +93,7 @@ impl History {
         same.then_some(Made { number, history: (before >> 32) as u32, call })
     }
 
-    /// Whether the call of this number was made so long ago that it is remembered no more.
+    /// True if the call of this number was made and is no longer remembered.
     pub fn has_forgotten(&self, number: u32) -> bool {
         let index = number as usize % REMEMBERED;
         let later = self.0[index].key.load(Acquire) as u32;
@@ -124,7 +126,7 @@ mod tests {
         assert!((36..500).all(|number| !history.has_forgotten(number)));
     }
 
-    /// Never a call that is put together of two.
+    /// A reader never sees a mix of two calls.
     #[test]
     fn calls_are_whole_while_others_are_noted() {
         let (history, newest) = (History::default(), AtomicU64::new(0));
@@ -132,7 +134,7 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for round in 1..=rounds {
-                    // All in one entry.
+                    // All calls map to the same entry.
                     history.note(made((round % 1000) as u32 * REMEMBERED as u32));
                     newest.store(round, Relaxed);
                 }

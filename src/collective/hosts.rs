@@ -1,4 +1,4 @@
-//! Calls of ranks on several hosts: through the memory that those of a host share, and between their leaders by messages.
+//! Collectives over several hosts: shared memory within each host, messages between the host leaders.
 
 use super::group::{Member, Turn};
 use super::history::Made;
@@ -19,7 +19,8 @@ use transom_shm_loopback::collective::Board;
 use transom_windows::Exchange as _;
 
 impl World {
-    /// Carries out the stages of a call, and returns when this rank has done its part. The memory is that of its host, if no other is given.
+    /// Executes the stages of a call and returns when this rank has done its part. `host` is the shared memory to use;
+    /// `None` selects that of this rank's host.
     pub(super) fn carry_by_hosts<T: Pod, F: Fold>(
         &self,
         (ByHosts { stages, scratch }, host): (ByHosts, Option<&Loopback>),
@@ -32,13 +33,13 @@ impl World {
         let scratch = group.take_scratch::<T>(scratch).map_err(|error| group.refuse(error))?;
         let mut turn = group.enter()?;
         let made = group.begin(&mut turn, call)?;
-        // The ranks of a host open their board in the same call.
+        // All ranks of a host open their board in the same call.
         if cfg!(debug_assertions) || turn.board.is_none() {
             self.compare(group, made)?;
         }
         let history = turn.history;
         let board = self.board_of_host(group, &mut turn, (made, host))?;
-        // SAFETY: each stage returns when nothing of the memory is lent any more, in a panic too.
+        // SAFETY: each stage returns, also by a panic, only when no part of the memory is lent.
         let (given, data) = unsafe { (hold::lend(given), hold::lend_mut(data)) };
         let mut memory = Memory::new(given, data, size_of::<T>(), scratch);
         for stage in stages {
@@ -62,7 +63,8 @@ impl World {
         Ok(())
     }
 
-    /// The board of this host. Other hosts know nothing of it if it cannot be opened.
+    /// The board of this host, opened on first use. A failure to open it fails the group, because other hosts would not
+    /// notice.
     fn board_of_host<'t>(
         &self,
         group: &Arc<Member>,
@@ -100,7 +102,7 @@ mod tests {
     use std::marker::PhantomData;
     use transom_collective::{Call, Hosts, by_hosts};
 
-    /// Ranks that are threads, as if they were on these hosts: they share memory with those of their own alone.
+    /// A thread rank of a test that is placed on a simulated host: `host` is the team of its ranks.
     struct Rank {
         world: World,
         host: World,
@@ -142,7 +144,7 @@ mod tests {
         }
     }
 
-    /// Around what the board and messages do otherwise.
+    /// Lengths around the thresholds at which the board and the message protocols change.
     const LENGTHS: [usize; 5] = [0, 1, 100, 3000, 20_000];
 
     fn sum() -> Typed<u64, Op> {
@@ -222,16 +224,16 @@ mod tests {
         leaders_do_what_the_collective_is(&[0, 1, 1, 0, 2, 0]);
     }
 
-    /// Every rank fails, of each host, and in every later call.
+    /// Asserts that every rank of every host gets the error, and gets it again from later calls.
     fn fails(how: impl Fn(&Rank) -> Result<(), Error> + Sync, told: impl Fn(&Error) -> bool + Sync) {
         let told_all = std::sync::Barrier::new(5);
         on(&[0, 0, 1, 1, 2], |rank| {
             rank.all_reduce(&mut [1]).unwrap();
-            // Who has nothing to wait for learns of it in the next.
+            // A rank that waits for no other rank learns of the failure in its next call.
             let error = how(rank).and_then(|()| rank.all_reduce(&mut [1])).unwrap_err();
             assert!(told(&error), "{error}");
             assert!(told(&rank.all_reduce(&mut [1]).unwrap_err()));
-            // None leaves before all have theirs.
+            // All ranks stay until every rank has its error.
             told_all.wait();
         });
     }
@@ -244,7 +246,7 @@ mod tests {
 
     #[test]
     fn a_panic_of_the_operation_is_told_on_all_hosts() {
-        // At the leader of the second host, in the memory that it shares.
+        // The operation panics at the leader of the second host, on the board.
         let panics =
             Commuting(|a: u64, b: u64| if a.max(b) == 7 { panic!("a seven (the test means it)") } else { a + b });
         let call = |rank: &Rank| {

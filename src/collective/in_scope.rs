@@ -1,4 +1,4 @@
-//! Collectives that are waited for later, on buffers that the program lends.
+//! Started collectives on borrowed buffers.
 
 use super::Reduction;
 use super::described::{Described, Of};
@@ -10,20 +10,21 @@ use bytemuck::Pod;
 use transom_collective::{Grid, Rank};
 use transom_windows::Section;
 
-/// As those of [`World`](crate::World) that own their buffers; each ends with the scope at the latest.
+/// Started collectives like those of [`World`](crate::World), on borrowed instead of owned buffers. Each completes at
+/// the latest when the scope ends.
 impl<'s> Scope<'s, '_> {
-    /// Starts a [`broadcast`](crate::World::broadcast) of elements that the program lends.
+    /// Starts a [`broadcast`](crate::World::broadcast) of a borrowed buffer.
     ///
     /// # Errors
-    /// Those of `broadcast` are the request's.
+    /// The request reports the errors of `broadcast`.
     pub fn ibroadcast<T: Pod>(&'s self, root: Rank, data: &'s mut [T]) -> Request<'s, &'s mut [T]> {
         self.lent(self.world().of_broadcast::<T>(root, data.len()), &[], data)
     }
 
-    /// Starts a [`reduce`](crate::World::reduce) of elements that the program lends.
+    /// Starts a [`reduce`](crate::World::reduce) of a borrowed buffer.
     ///
     /// # Errors
-    /// Those of `reduce` are the request's.
+    /// The request reports the errors of `reduce`.
     pub fn ireduce<T: Pod, R: Reduction<T> + 'static>(
         &'s self,
         root: Rank,
@@ -33,10 +34,10 @@ impl<'s> Scope<'s, '_> {
         self.lent(self.world().of_reduce::<T, R>(root, data.len(), op), &[], data)
     }
 
-    /// Starts an [`all_reduce`](crate::World::all_reduce) of elements that the program lends.
+    /// Starts an [`all_reduce`](crate::World::all_reduce) of a borrowed buffer.
     ///
     /// # Errors
-    /// Those of `all_reduce` are the request's.
+    /// The request reports the errors of `all_reduce`.
     ///
     /// # Examples
     /// ```
@@ -60,26 +61,26 @@ impl<'s> Scope<'s, '_> {
         self.lent(self.world().of_all_reduce::<T, R>(data.len(), op), &[], data)
     }
 
-    /// Starts a [`scan`](crate::World::scan) of elements that the program lends.
+    /// Starts a [`scan`](crate::World::scan) of a borrowed buffer.
     ///
     /// # Errors
-    /// Those of `scan` are the request's.
+    /// The request reports the errors of `scan`.
     pub fn iscan<T: Pod, R: Reduction<T> + 'static>(&'s self, data: &'s mut [T], op: R) -> Request<'s, &'s mut [T]> {
         self.lent(self.world().of_scan::<T, R>(false, data.len(), op), &[], data)
     }
 
-    /// Starts an [`exscan`](crate::World::exscan) of elements that the program lends.
+    /// Starts an [`exscan`](crate::World::exscan) of a borrowed buffer.
     ///
     /// # Errors
-    /// Those of `exscan` are the request's.
+    /// The request reports the errors of `exscan`.
     pub fn iexscan<T: Pod, R: Reduction<T> + 'static>(&'s self, data: &'s mut [T], op: R) -> Request<'s, &'s mut [T]> {
         self.lent(self.world().of_scan::<T, R>(true, data.len(), op), &[], data)
     }
 
-    /// Starts [`reduce_scatter`](crate::World::reduce_scatter) with elements that the program lends.
+    /// Starts [`reduce_scatter`](crate::World::reduce_scatter) on borrowed buffers.
     ///
     /// # Errors
-    /// Those of `reduce_scatter` are the request's.
+    /// The request reports the errors of `reduce_scatter`.
     pub fn ireduce_scatter<T: Pod, R: Reduction<T> + 'static>(
         &'s self,
         data: &'s [T],
@@ -89,10 +90,10 @@ impl<'s> Scope<'s, '_> {
         self.lent(self.world().of_reduce_scatter::<T, R>(data.len(), into.len(), op), data, into)
     }
 
-    /// Starts [`reduce_scatter_v`](crate::World::reduce_scatter_v) with elements that the program lends.
+    /// Starts [`reduce_scatter_v`](crate::World::reduce_scatter_v) on borrowed buffers.
     ///
     /// # Errors
-    /// Those of `reduce_scatter_v` are the request's.
+    /// The request reports the errors of `reduce_scatter_v`.
     pub fn ireduce_scatter_v<T: Pod, R: Reduction<T> + 'static>(
         &'s self,
         data: &'s [T],
@@ -103,18 +104,19 @@ impl<'s> Scope<'s, '_> {
         self.lent(self.world().of_reduce_scatter_v::<T, R>(data.len(), counts, into.len(), op), data, into)
     }
 
-    /// Starts a [`gather_into`](crate::World::gather_into) of elements that the program lends. Only the root's room is used.
+    /// Starts [`gather_into`](crate::World::gather_into) on borrowed buffers. `into` is used only at the root.
     ///
     /// # Errors
-    /// Those of `gather_into` are the request's.
+    /// The request reports the errors of `gather_into`.
     pub fn igather<T: Pod>(&'s self, root: Rank, mine: &'s [T], into: &'s mut [T]) -> Request<'s, &'s mut [T]> {
         self.lent(self.world().of_gather::<T>(root, mine.len(), into.len()), mine, into)
     }
 
-    /// Starts a [`gather_v`](crate::World::gather_v) of so many elements of each rank, which only the root need know, into its room.
+    /// Starts [`gather_v_into`](crate::World::gather_v_into) on borrowed buffers. `counts` (elements of each rank) and
+    /// `into` are used only at the root.
     ///
     /// # Errors
-    /// Those of `gather_v` are the request's.
+    /// The request reports the errors of `gather_v`.
     pub fn igather_v<T: Pod>(
         &'s self,
         root: Rank,
@@ -125,18 +127,19 @@ impl<'s> Scope<'s, '_> {
         self.lent(self.world().of_gather_v::<T>(root, mine.len(), counts, into.len()), mine, into)
     }
 
-    /// Starts a [`scatter`](crate::World::scatter) of elements that the program lends. Only the root's `data` is looked at.
+    /// Starts a [`scatter`](crate::World::scatter) on borrowed buffers. `data` is used only at the root.
     ///
     /// # Errors
-    /// Those of `scatter` are the request's.
+    /// The request reports the errors of `scatter`.
     pub fn iscatter<T: Pod>(&'s self, root: Rank, data: &'s [T], into: &'s mut [T]) -> Request<'s, &'s mut [T]> {
         self.lent(self.world().of_scatter::<T>(root, data.len(), into.len()), data, into)
     }
 
-    /// Starts a [`scatter_v`](crate::World::scatter_v) of so many elements for each rank. Only the root's `data` and `counts` are looked at.
+    /// Starts [`scatter_v_into`](crate::World::scatter_v_into) on borrowed buffers. `data` and `counts` (elements for
+    /// each rank) are used only at the root.
     ///
     /// # Errors
-    /// Those of `scatter_v` are the request's.
+    /// The request reports the errors of `scatter_v`.
     pub fn iscatter_v<T: Pod>(
         &'s self,
         root: Rank,
@@ -147,18 +150,18 @@ impl<'s> Scope<'s, '_> {
         self.lent(self.world().of_scatter_v::<T>(root, data.len(), counts, into.len()), data, into)
     }
 
-    /// Starts [`all_gather_into`](crate::World::all_gather_into) with elements that the program lends.
+    /// Starts [`all_gather_into`](crate::World::all_gather_into) on borrowed buffers.
     ///
     /// # Errors
-    /// Those of `all_gather_into` are the request's.
+    /// The request reports the errors of `all_gather_into`.
     pub fn iall_gather<T: Pod>(&'s self, mine: &'s [T], into: &'s mut [T]) -> Request<'s, &'s mut [T]> {
         self.lent(self.world().of_all_gather::<T>(mine.len(), into.len()), mine, into)
     }
 
-    /// Starts [`all_gather_v_into`](crate::World::all_gather_v_into) with elements that the program lends.
+    /// Starts [`all_gather_v_into`](crate::World::all_gather_v_into) on borrowed buffers.
     ///
     /// # Errors
-    /// Those of `all_gather_v_into` are the request's.
+    /// The request reports the errors of `all_gather_v_into`.
     pub fn iall_gather_v<T: Pod>(
         &'s self,
         mine: &'s [T],
@@ -168,18 +171,19 @@ impl<'s> Scope<'s, '_> {
         self.lent(self.world().of_all_gather_v::<T>(mine.len(), counts, into.len()), mine, into)
     }
 
-    /// Starts [`all_to_all`](crate::World::all_to_all) with elements that the program lends.
+    /// Starts [`all_to_all`](crate::World::all_to_all) on borrowed buffers.
     ///
     /// # Errors
-    /// Those of `all_to_all` are the request's.
+    /// The request reports the errors of `all_to_all`.
     pub fn iall_to_all<T: Pod>(&'s self, data: &'s [T], into: &'s mut [T]) -> Request<'s, &'s mut [T]> {
         self.lent(self.world().of_all_to_all::<T>(data.len(), into.len()), data, into)
     }
 
-    /// Starts an [`all_to_all_v`](crate::World::all_to_all_v) of so many elements for each rank and of each, side by side.
+    /// Starts [`all_to_all_v_into`](crate::World::all_to_all_v_into) on borrowed buffers: `given[i]` elements go to
+    /// rank `i` and `taken[i]` elements come from it.
     ///
     /// # Errors
-    /// Those of `all_to_all_v` are the request's.
+    /// The request reports the errors of `all_to_all_v`.
     ///
     /// # Examples
     /// ```
@@ -206,11 +210,11 @@ impl<'s> Scope<'s, '_> {
         self.lent(checked.and_then(|()| world.of_all_to_all_v::<T>(given, taken, into.len())), data, into)
     }
 
-    /// Starts [`all_to_all_sections`](crate::World::all_to_all_sections) with elements that the program lends. Lists of sections are
+    /// Starts [`all_to_all_sections`](crate::World::all_to_all_sections) on borrowed buffers. The lists of sections are
     /// copied.
     ///
     /// # Errors
-    /// Those of `all_to_all_sections` are the request's.
+    /// The request reports the errors of `all_to_all_sections`.
     ///
     /// # Examples
     /// ```
@@ -240,10 +244,10 @@ impl<'s> Scope<'s, '_> {
         self.lent(of.map(Described::owned), data, into)
     }
 
-    /// Starts [`neighbours`](crate::World::neighbours) with elements that the program lends.
+    /// Starts [`neighbours`](crate::World::neighbours) on borrowed buffers.
     ///
     /// # Errors
-    /// Those of `neighbours` are the request's.
+    /// The request reports the errors of `neighbours`.
     ///
     /// # Examples
     /// ```
@@ -279,10 +283,11 @@ impl<'s> Scope<'s, '_> {
             Ok(described) => described,
             Err(error) => return Request::over(Err(Failed { error, buffer: Some(data) })),
         };
-        // SAFETY: the scope waits until the request is over, before `'s` ends; the borrow is handed out again only then.
+        // SAFETY: the scope waits until the request has completed, before `'s` ends; the borrow is returned only after
+        // completion.
         let (given, data) = unsafe { (hold::lend(given), hold::lend_mut(data)) };
         match start::<T, F>(self.world(), Some(self), described, given, data) {
-            // SAFETY: lent above, for `'s`; the collective has given it back.
+            // SAFETY: lent above for `'s`; the completed collective has returned the buffer.
             Ok(under) => Request::under_way(under, |bytes, _| unsafe { hold::lent_mut(&bytes) }),
             Err(error) => Request::over(Err(Failed { error, buffer: None })),
         }

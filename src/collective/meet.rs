@@ -1,4 +1,5 @@
-//! Calls in which the ranks of a world or team make something together: they compare what they call, and meet by its messages.
+//! Collective creation of shared objects (teams, windows, boards): ranks compare their calls, then exchange messages of
+//! that call.
 
 use super::group::{Group, Member};
 use super::history::Made;
@@ -15,7 +16,7 @@ use transom_shm_loopback::Meet;
 use transom_windows::{Exchange as _, FabricError};
 
 impl World {
-    /// The provider between these ranks alone. The first call of a team is collective, and makes it.
+    /// The provider of exactly these ranks. The first call of a team is collective and creates the provider.
     #[inline]
     pub(crate) fn fabric(&self) -> Result<&Provider, transom_windows::Error> {
         match self.fabric_of_all().get() {
@@ -37,7 +38,7 @@ impl World {
         make().map_err(|error| transom_windows::Error::Collective { call, source: fabric_error(error) })
     }
 
-    /// The provider between these ranks alone, as a part of a call that all ranks have begun and compared.
+    /// The provider of exactly these ranks, created within a call that all ranks have begun and compared.
     pub(super) fn make_fabric(&self, group: &Arc<Member>, made: Made) -> Result<&Provider, Error> {
         if let Some(fabric) = self.fabric_of_all().get() {
             return Ok(fabric);
@@ -47,7 +48,7 @@ impl World {
         Ok(self.fabric_of_all().get_or_init(|| fabric))
     }
 
-    /// Collective: gives the words that each rank passes to a split to all ranks.
+    /// Collective: all-gathers the four words that each rank passes to a split.
     pub(crate) fn gather_wishes(&self, mine: [u64; 4]) -> Result<Vec<[u64; 4]>, FabricError> {
         let mut wishes = vec![[0; 4]; self.size()];
         let what = What::Planned(self.plan_to_gather(mine.len(), size_of::<u64>()));
@@ -57,13 +58,13 @@ impl World {
         Ok(wishes)
     }
 
-    /// Takes part in the exchange of ranks that make a window or value where this rank splits, so that they are told, too.
+    /// Reports a failed split to ranks that create a window or value meanwhile, by taking part in their exchange.
     fn tell_windows(&self) {
         if let (Ok(group), Some(fabric)) = (self.group(), self.fabric_of_all().get())
             && let Some(window) = group.broken_beside_window()
             && self.skips(window)
         {
-            // What fails here fails for those others.
+            // A failure here also fails the exchange of those ranks, so it needs no report.
             let _ = fabric.all_gather(b"split");
         }
     }
@@ -73,11 +74,12 @@ impl World {
         Algorithm::named("bruck").expect("it is there").plan(Call::AllGather, shape)
     }
 
-    /// All ranks tell all which call they make, before it: in debug builds, and where they make something together.
+    /// Compares the calls of all ranks before the call itself runs. Used in debug builds, and before ranks create an
+    /// object together.
     pub(super) fn compare(&self, group: &Arc<Member>, made: Made) -> Result<(), Error> {
         let all = self.exchange(group, made, made.to_bytes().to_vec())?;
         let calls: Vec<_> = all.as_chunks().0.iter().map(Made::from_bytes).collect();
-        // The first that differs from the first, so that all ranks say the same.
+        // Every rank reports the first call that differs from rank 0's, so that all ranks report the same error.
         match calls.iter().position(|theirs| *theirs != calls[0]) {
             Some(rank) => {
                 let error = Group::mismatch((0, calls[0]), (rank, calls[rank]));
@@ -88,8 +90,8 @@ impl World {
         }
     }
 
-    /// Calls `make`, whose rounds go by messages of this call: whoever waits in one is told of deaths, of ranks that have left the
-    /// team, and of other failures, as in every collective.
+    /// Runs `make`, which exchanges bytes through messages of this call. A rank that waits in an exchange gets the
+    /// errors of every collective: peer deaths, ranks that left the team, and other failures.
     pub(super) fn meet<R>(
         &self,
         group: &Arc<Member>,
@@ -107,9 +109,9 @@ impl World {
         result.map_err(|error| failed.unwrap_or_else(|| error.into()))
     }
 
-    /// What each rank passes, at all ranks.
+    /// All-gathers `mine`, whose length may differ between ranks.
     fn gather_bytes(&self, group: &Arc<Member>, made: Made, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
-        // Most messages are short, and take one round: their length, and behind it as many bytes.
+        // Most exchanges are short and take one round: each slot holds a 4-byte length, then the bytes.
         const SHORT: usize = 64;
         let slot = |len: usize| {
             let mut slot = (mine.len() as u32).to_le_bytes().to_vec();
@@ -133,7 +135,8 @@ impl World {
         Ok(said.into_iter().map(|(_, bytes)| bytes).collect())
     }
 
-    /// As many bytes of each rank, at all ranks, side by side: as a part of a call that is begun, whichever call each rank makes.
+    /// All-gathers `mine`, of the same length at all ranks, in rank order. Part of a call that has begun; ranks may
+    /// have made different calls.
     fn exchange(&self, group: &Arc<Member>, made: Made, mine: Vec<u8>) -> Result<Vec<u8>, Error> {
         let mut all = vec![0_u8; self.size() * mine.len()];
         let plan = self.plan_to_gather(mine.len(), 1);
@@ -142,14 +145,14 @@ impl World {
         let (given, data) = unsafe { (hold::lend(&mine[..]), hold::lend_mut(&mut all[..])) };
         let memory = Memory::new(given, data, 1, scratch);
         let mut running = Running::new(group.clone(), made, plan, memory, reduction::Nothing);
-        // Whichever call they make.
+        // The tag omits the history, so that messages match whichever call each rank makes.
         running.tag = Made { history: 0, ..made }.tag();
         carry_out(group, made, &mut running)?;
         Ok(all)
     }
 }
 
-/// The same to who makes memory or a team.
+/// Converts the error for code that creates memory or teams.
 pub(super) fn fabric_error(error: Error) -> FabricError {
     match error {
         Error::PeerDied { rank } => FabricError::PeerDied { rank },

@@ -1,4 +1,4 @@
-//! The memory of a rank in one collective: the rim.
+//! Buffers of one collective at a rank. The `unsafe` code of collectives is kept here.
 
 use bytemuck::Zeroable;
 use std::ptr::NonNull;
@@ -7,30 +7,31 @@ use transom_collective::{Place, Span};
 use transom_launch::lock;
 use transom_shm_loopback::messages::{Bytes, Owner};
 
-/// What the plan's places are. Who makes it keeps, or lends, the buffers as long as it lives.
+/// The buffers behind the plan's places. Its creator keeps or lends them for the lifetime of this value.
 pub(super) struct Memory {
     given: Bytes,
     data: Bytes,
     scratch: Bytes,
-    /// Bytes of an element.
+    /// Element size in bytes.
     pub element: usize,
 }
 
-/// As well aligned as any element.
+/// One unit of scratch memory, aligned for any element type ([`ALIGNED`]).
 #[derive(Clone, Copy, Zeroable)]
 #[repr(C, align(64))]
 struct Line([u8; 64]);
 
-/// Scratch memory that a rank keeps from one collective to the next, since new pages cost more than a copy of their bytes.
+/// Scratch memory that a rank reuses from one collective to the next: mapping new pages costs more than copying their
+/// bytes.
 #[derive(Default)]
 pub(super) struct ScratchPool(Mutex<Vec<Line>>);
 
-/// Bytes that the pool keeps at most.
+/// Most bytes that the pool retains.
 const KEPT: usize = 32 << 20;
 
 impl ScratchPool {
-    /// Takes at least `bytes` bytes, of any value. `None` if the system has no memory for them. Each collective in flight has memory of
-    /// its own.
+    /// Takes at least `bytes` bytes with unspecified contents. `None` if the system has no memory for them. Each
+    /// collective in flight has memory of its own.
     pub fn take(self: &Arc<Self>, bytes: usize) -> Option<Bytes> {
         let needed = bytes.div_ceil(ALIGNED);
         let kept = if needed > 0 { std::mem::take(&mut *lock(&self.0)) } else { Vec::new() };
@@ -62,26 +63,28 @@ impl Drop for Scratch {
     }
 }
 
-// SAFETY: a vector's elements stay where they are when it is moved; they are bytes, of any value, and nobody else has them.
+// SAFETY: the elements of a vector keep their address when the vector is moved; all byte values are valid, and the
+// vector is not aliased.
 unsafe impl Owner for Scratch {
     fn bytes(&mut self) -> (NonNull<u8>, usize, bool) {
         (NonNull::from(&mut *self.lines).cast(), self.lines.len() * size_of::<Line>(), true)
     }
 }
 
-/// The most that elements may be aligned to.
+/// Largest supported alignment of elements, in bytes.
 pub(super) const ALIGNED: usize = align_of::<Line>();
 
 impl Memory {
-    /// `given` is only read, `data` may be written; they do not overlap. `scratch` is from a [`ScratchPool`].
+    /// Creates the memory of a collective. `given` is only read, `data` may be written; they must not overlap.
+    /// `scratch` comes from a [`ScratchPool`].
     pub fn new(given: Bytes, data: Bytes, element: usize, scratch: Bytes) -> Memory {
         Memory { given, data, scratch, element }
     }
 
-    /// Where the elements begin, and how many bytes they are.
+    /// Address and length in bytes of the elements of `span`.
     ///
     /// # Panics
-    /// If they are outside: a plan names what is there.
+    /// If the span is out of bounds; plans name only existing elements.
     fn at(&self, span: Span) -> (NonNull<u8>, usize) {
         let buffer = match span.place {
             Place::Given => &self.given,
@@ -92,52 +95,53 @@ impl Memory {
         let (from, len) = (span.start * self.element, span.len * self.element);
         assert!(from <= size && len <= size - from, "{span:?} of {size} bytes");
         let start = start.expect("buffers of collectives are in this process's memory");
-        // SAFETY: within the buffer, as was just checked.
+        // SAFETY: within the buffer, as checked above.
         (unsafe { start.add(from) }, len)
     }
 
-    /// Elements to be sent.
+    /// The elements of `span`, for sending.
     pub fn read(&self, span: Span) -> &[u8] {
         let (start, len) = self.at(span);
-        // SAFETY: initialised bytes within a buffer that is kept or lent for as long as this; what is being received into is
-        // not sent in the same round, and else only `&mut self` writes.
+        // SAFETY: initialised bytes within a buffer that outlives `self`. A span that is being received into is not
+        // sent in the same round; all other writes need `&mut self`.
         unsafe { std::slice::from_raw_parts(start.as_ptr(), len) }
     }
 
-    /// Elements to be sent, for the engine.
+    /// Lends the elements of `span` to the engine, for sending.
     ///
     /// # Safety
-    /// This outlives the handle, and the elements are not written meanwhile.
+    /// `self` must outlive the handle, and the elements must not be written while the handle exists.
     pub unsafe fn lend(&self, span: Span) -> Bytes {
         let (start, len) = self.at(span);
-        // SAFETY: by the caller's word.
+        // SAFETY: caller's contract.
         unsafe { Bytes::lent(start, len, false) }
     }
 
-    /// Elements to be received, for the engine.
+    /// Lends the elements of `span` to the engine, for receiving.
     ///
     /// # Safety
-    /// This outlives the handle, and the elements are not used meanwhile.
+    /// `self` must outlive the handle, and the elements must not be accessed while the handle exists.
     pub unsafe fn lend_mut(&mut self, span: Span) -> Bytes {
         assert!(span.place != Place::Given, "what is given is only read");
         let (start, len) = self.at(span);
-        // SAFETY: by the caller's word; of a buffer that may be written.
+        // SAFETY: caller's contract; the buffer is writable.
         unsafe { Bytes::lent(start, len, true) }
     }
 
-    /// Copies elements. None of them is lent.
+    /// Copies elements. Neither span may be lent to the engine.
     pub fn copy(&mut self, from: Span, to: Span) {
         self.pair(to, from, |to, from| to.copy_from_slice(from));
     }
 
-    /// Calls `act` with elements to write and elements to read, which do not overlap. None of them is lent.
+    /// Calls `act` with the elements of `into` to write and those of `with` to read. The spans must not overlap or be
+    /// lent to the engine.
     pub fn pair<R>(&mut self, into: Span, with: Span, act: impl FnOnce(&mut [u8], &[u8]) -> R) -> R {
         assert!(into.place != Place::Given, "what is given is only read");
         let ((into, into_len), (with, with_len)) = (self.at(into), self.at(with));
         let (a, b) = (into.as_ptr() as usize, with.as_ptr() as usize);
         assert!(a + into_len <= b || b + with_len <= a || into_len.min(with_len) == 0, "elements of a fold overlap");
-        // SAFETY: initialised bytes of buffers that are kept or lent for as long as this, apart from each other; nobody else
-        // uses them.
+        // SAFETY: initialised bytes of buffers that outlive `self`. The two ranges do not overlap, and `&mut self`
+        // excludes other accesses.
         let (into, with) = unsafe {
             (
                 std::slice::from_raw_parts_mut(into.as_ptr(), into_len),
@@ -147,7 +151,7 @@ impl Memory {
         act(into, with)
     }
 
-    /// The buffer of the result.
+    /// The buffer that holds the result.
     pub fn into_data(self) -> Bytes {
         self.data
     }

@@ -1,5 +1,5 @@
-//! Collectives: what all ranks of a world or team do together, straight through memory that they share, else by messages.
-//! docs/guide/collectives.md begins with one line for each need.
+//! Collectives: operations of all ranks of a world or team, through shared memory if the ranks share it, otherwise by
+//! messages. docs/guide/collectives.md has a table of the calls.
 //!
 //! ```
 //! use transom::Op;
@@ -61,32 +61,33 @@ use transom_launch::lock;
 use transom_locks::Awaited;
 use transom_shm_loopback::collective::Board;
 
-/// The collectives of a world: none until the first is called.
+/// Collectives of a world; the group is created by the first call.
 pub(crate) struct Collectives {
     member: OnceLock<Arc<Member>>,
     making: Mutex<()>,
-    /// The same of all worlds of the job, as the next.
+    /// Shared by all worlds of the job at this rank, like `scratch`.
     control: Arc<Control>,
     scratch: Arc<ScratchPool>,
 }
 
 impl Collectives {
-    /// Of a world that is made of nothing, or of another.
+    /// Collectives of a new world; shares control and scratch memory with those of its parent, if any.
     pub fn new(of: Option<&Collectives>) -> Collectives {
         let (control, scratch) = of.map(|of| (of.control.clone(), of.scratch.clone())).unwrap_or_default();
         Collectives { member: OnceLock::new(), making: Mutex::new(()), control, scratch }
     }
 
-    /// This rank makes the window or value of this number, until the result is dropped. None without messages: then nobody asks for it.
+    /// Marks this rank as creating the window or value `number` until the guard is dropped. `None` if messages are
+    /// unavailable: then no rank can ask.
     pub fn making(&self, messages: &Space, number: u32) -> Option<Making> {
         self.control.making(messages.quiet_hub()?, (messages.context(), number)).ok()
     }
 
-    /// The world is dropped. If no collective was called, others may wait in one all the same.
+    /// Called when the world is dropped. Other ranks may wait in a collective even if this rank never called one.
     pub fn leave(&self, messages: &Space) {
         if self.member.get().is_none() && !messages.is_last() {
             self.control.leave(messages.context(), control::Left::default());
-            // Without messages nobody can wait for this rank.
+            // If messages are unavailable, no rank can wait for this one.
             let _ = messages.hub().and_then(|hub| self.control.listen(hub));
         }
     }
@@ -119,11 +120,15 @@ impl World {
         Ok(member.get_or_init(|| made))
     }
 
-    /// Has the collectives of this world or team choose algorithms by these rules, in place of those of `TRANSOM_COLLECTIVES`. Before
-    /// its first collective, a [`split`](Self::split) among them; all ranks give the same, or are told there.
+    /// Sets the rules by which the collectives of this world or team choose algorithms, in place of
+    /// `TRANSOM_COLLECTIVES`.
+    ///
+    /// Must precede the first collective, including [`split`](Self::split). All ranks must set the same rules;
+    /// otherwise the first collective reports the difference.
     ///
     /// # Errors
-    /// [`Error::Misuse`] if there were collectives, or rules, before; [`Error::Unavailable`] where there are no messages.
+    /// [`Error::Misuse`] if a collective or other rules came before; [`Error::Unavailable`] if messages are
+    /// unavailable.
     ///
     /// # Examples
     /// ```
@@ -149,7 +154,7 @@ impl World {
         }
     }
 
-    /// What this rank does in a call of `len` elements of a rank, or of each block.
+    /// The plan of this rank for a call of `len` elements (of each rank or each block).
     fn plan<T>(&self, call: Call, len: usize) -> Result<Plan, Error> {
         let group = self.group()?;
         let shape = self.shape::<T>(group, len);
@@ -161,14 +166,14 @@ impl World {
         Shape { rank: self.rank(), ranks: self.size(), len, element: size_of::<T>(), hosts }
     }
 
-    /// Whether all ranks share memory, once the provider is made.
+    /// True if all ranks share memory.
     fn shares_memory(&self) -> bool {
         let job = self.provider();
         let on_one_host = || provider::memory_of_host(job).is_some() && self.hosts().count() == 1;
         provider::shared_memory(job).is_some() || on_one_host()
     }
 
-    /// Makes a call, and returns when this rank has done its part.
+    /// Makes a call and returns when this rank has done its part.
     #[inline(always)]
     fn call<T: Pod, F: Fold>(&self, described: Described<F>, given: &[T], data: &mut [T]) -> Result<(), Error> {
         let Described { signature, what, fold } = described;
@@ -233,17 +238,17 @@ impl World {
     #[cold]
     #[inline(never)]
     fn open_board<'t>(&self, group: &Arc<Member>, turn: &'t mut Turn, made: Made) -> Result<&'t mut Board, Error> {
-        // All ranks are here, and make the same call: so all of them open it.
+        // The comparison makes sure that all ranks make the same call, so all of them open the board.
         self.compare(group, made)?;
         let fabric = self.make_fabric(group, made)?;
-        // Of a team whose ranks are all on one of several hosts, what those of that host share.
+        // If all ranks of a team are on one of several hosts, the board uses the shared memory of that host.
         let memory = provider::shared_memory(fabric).or_else(|| provider::memory_of_host(fabric));
         let memory = memory.expect("that a call goes through");
         let board = self.meet(group, made, |meet| Board::open_by(memory, meet))?;
         Ok(group.open(turn, board))
     }
 
-    /// Carries out a plan, and returns when this rank has done its part.
+    /// Executes a plan and returns when this rank has done its part.
     fn carry<T: Pod, F: Fold>(
         &self,
         call: Signature,
@@ -259,14 +264,14 @@ impl World {
         if cfg!(debug_assertions) {
             self.compare(group, made)?;
         }
-        // SAFETY: `carry_out` returns when nothing of the memory is lent any more, in a panic too.
+        // SAFETY: `carry_out` returns, also by a panic, only when no part of the memory is lent.
         let (given, data) = unsafe { (hold::lend(given), hold::lend_mut(data)) };
         let memory = Memory::new(given, data, size_of::<T>(), scratch);
         carry_out(group, made, &mut Running::new(group.clone(), made, plan, memory, fold))
     }
 }
 
-/// How a call goes through the memory that ranks share, where it can: if that is asked for, or nothing else that can do it.
+/// The shared-memory algorithm for this call, if the rules select one or allow no other algorithm; otherwise `None`.
 #[inline]
 fn by_memory(rules: &Rules, call: Call, shape: Shape<'_>) -> Option<Algorithm> {
     if rules.is_empty() {
@@ -286,7 +291,7 @@ fn buffers<'b, T: Pod, F>(given: &'b [T], data: &'b mut [T], fold: &'b F) -> Buf
     Buffers { given, data, element: size_of::<T>(), fold }
 }
 
-/// Makes a call, or a part of it, through the memory that these ranks share. `history` is that of all calls with this one.
+/// Makes a call, or one stage of it, on the board. `history` hashes all calls including this one.
 #[inline(always)]
 fn at_board<F: Fold>(
     group: &Group,
@@ -315,7 +320,7 @@ fn stopped_at_board(group: &Group, made: Made, stop: Stop) -> Error {
     }
 }
 
-/// A call that waits, as reports of long waits name it: for whom it waits is known once that rank has been asked.
+/// Text of a waiting call for reports of long waits. Includes the awaited rank once that rank was asked.
 struct Waits<'g>(&'g Group, Made);
 
 impl fmt::Display for Waits<'_> {
@@ -339,7 +344,7 @@ fn carry_out<F: Fold>(group: &Group, made: Made, running: &mut Running<F>) -> Re
         match turned {
             Ok(Turned::Arrived) => {
                 running.fold_round();
-                // If the rank has left, its memory is nobody's any more.
+                // Fails only if this rank has left and its engine is closed: then nothing uses the memory any more.
                 panic = group.comm.hub.with(|core| running.panicked(core))?.or(panic);
             }
             Ok(Turned::Waiting) => {}

@@ -1,4 +1,4 @@
-//! Exchanges between neighbours on a grid.
+//! Neighbour exchange on a Cartesian grid.
 
 use crate::messages::Error;
 use crate::world::World;
@@ -6,16 +6,18 @@ use bytemuck::Pod;
 use transom_collective::Grid;
 
 impl World {
-    /// Collective: blocks for the neighbours of a rank on a grid, and as many from them, side by side: of who is before and
-    /// after in the first dimension, then in the second, and so on. Where nobody is, at an edge, the block is neither read nor
-    /// written. One message to each neighbour.
+    /// Collective: exchanges one block with each neighbour on a grid, in one message per neighbour.
+    ///
+    /// `data` and `into` hold 2 blocks per dimension: of the neighbour before and the neighbour after in the first
+    /// dimension, then in the second, and so on. At an open edge, the block of the missing neighbour is neither read
+    /// nor written.
     ///
     /// # Errors
-    /// As [`broadcast`](Self::broadcast); [`Error::Misuse`] if there are not 2 blocks for each dimension, or not as many
-    /// ranks on the grid.
+    /// Same as [`broadcast`](Self::broadcast); [`Error::Misuse`] if the buffers do not hold 2 blocks per dimension, or
+    /// the grid has a different number of ranks.
     ///
     /// # Examples
-    /// Ghost rows of a grid of which each rank has some rows:
+    /// Ghost rows of a grid that is distributed by rows:
     /// ```
     /// use transom::collective::Grid;
     /// transom::threads(3, |world| -> Result<(), transom::Error> {

@@ -1,4 +1,4 @@
-//! Collectives that are started again and again, on the same buffers: the plan is made once.
+//! Persistent collectives: started repeatedly on the same buffers, with a plan that is computed once.
 
 use super::Reduction;
 use super::described::{Described, Of};
@@ -12,12 +12,13 @@ use bytemuck::Pod;
 use transom_collective::{Grid, Rank};
 use transom_windows::Section;
 
-/// Nothing is sent by these calls. All ranks start what they give at the same place among their collective calls.
+/// Constructors of persistent collectives. They send nothing and are not collective; each start of the result is. All
+/// ranks must start it at the same position in their sequence of collective calls.
 impl World {
-    /// A barrier to be made many times.
+    /// Creates a persistent barrier.
     ///
     /// # Errors
-    /// As [`broadcast_init`](Self::broadcast_init).
+    /// Same as [`broadcast_init`](Self::broadcast_init).
     ///
     /// # Examples
     /// ```
@@ -36,10 +37,11 @@ impl World {
         self.persistent(self.of_barrier(), Vec::new(), None)
     }
 
-    /// A [`broadcast`](Self::broadcast) to be made many times, on one buffer.
+    /// Creates a persistent [`broadcast`](Self::broadcast) of one buffer.
     ///
     /// # Errors
-    /// [`Error::NoSuchRank`], [`Error::Misuse`], [`Error::Unavailable`]; others are told when it is waited for.
+    /// [`Error::NoSuchRank`], [`Error::Misuse`], [`Error::Unavailable`]; waiting for a started call reports the other
+    /// errors.
     ///
     /// # Examples
     /// ```
@@ -60,10 +62,10 @@ impl World {
         self.persistent(self.of_broadcast::<T>(root, data.len()), data, None)
     }
 
-    /// A [`reduce`](Self::reduce) to be made many times, in place.
+    /// Creates a persistent [`reduce`](Self::reduce), in place.
     ///
     /// # Errors
-    /// As [`broadcast_init`](Self::broadcast_init).
+    /// Same as [`broadcast_init`](Self::broadcast_init).
     ///
     /// # Examples
     /// See [`all_reduce_init`](Self::all_reduce_init).
@@ -76,10 +78,10 @@ impl World {
         self.persistent(self.of_reduce::<T, R>(root, data.len(), op), data, None)
     }
 
-    /// An [`all_reduce`](Self::all_reduce) to be made many times, in place.
+    /// Creates a persistent [`all_reduce`](Self::all_reduce), in place.
     ///
     /// # Errors
-    /// As [`broadcast_init`](Self::broadcast_init).
+    /// Same as [`broadcast_init`](Self::broadcast_init).
     ///
     /// # Examples
     /// ```
@@ -105,10 +107,10 @@ impl World {
         self.persistent(self.of_all_reduce::<T, R>(data.len(), op), data, None)
     }
 
-    /// A [`scan`](Self::scan) to be made many times, in place.
+    /// Creates a persistent [`scan`](Self::scan), in place.
     ///
     /// # Errors
-    /// As [`broadcast_init`](Self::broadcast_init).
+    /// Same as [`broadcast_init`](Self::broadcast_init).
     ///
     /// # Examples
     /// See [`all_reduce_init`](Self::all_reduce_init).
@@ -120,10 +122,10 @@ impl World {
         self.persistent(self.of_scan::<T, R>(false, data.len(), op), data, None)
     }
 
-    /// An [`exscan`](Self::exscan) to be made many times, in place.
+    /// Creates a persistent [`exscan`](Self::exscan), in place.
     ///
     /// # Errors
-    /// As [`broadcast_init`](Self::broadcast_init).
+    /// Same as [`broadcast_init`](Self::broadcast_init).
     ///
     /// # Examples
     /// See [`all_reduce_init`](Self::all_reduce_init).
@@ -135,11 +137,11 @@ impl World {
         self.persistent(self.of_scan::<T, R>(true, data.len(), op), data, None)
     }
 
-    /// A [`reduce_scatter`](Self::reduce_scatter) to be made many times: of the blocks in [`buffer`](Persistent::buffer), into
-    /// [`result`](Persistent::result).
+    /// Creates a persistent [`reduce_scatter`](Self::reduce_scatter) from the blocks in [`buffer`](Persistent::buffer)
+    /// into [`result`](Persistent::result).
     ///
     /// # Errors
-    /// As [`broadcast_init`](Self::broadcast_init).
+    /// Same as [`broadcast_init`](Self::broadcast_init).
     ///
     /// # Examples
     /// See [`all_gather_init`](Self::all_gather_init).
@@ -152,10 +154,11 @@ impl World {
         self.persistent(self.of_reduce_scatter::<T, R>(data.len(), len, op), data, Some(len))
     }
 
-    /// A [`gather`](Self::gather) to be made many times: of [`buffer`](Persistent::buffer), into the root's [`result`](Persistent::result).
+    /// Creates a persistent [`gather`](Self::gather) from [`buffer`](Persistent::buffer) into the root's
+    /// [`result`](Persistent::result).
     ///
     /// # Errors
-    /// As [`broadcast_init`](Self::broadcast_init).
+    /// Same as [`broadcast_init`](Self::broadcast_init).
     ///
     /// # Examples
     /// See [`all_gather_init`](Self::all_gather_init).
@@ -164,11 +167,11 @@ impl World {
         self.persistent(self.of_gather::<T>(root, mine.len(), all), mine, Some(all))
     }
 
-    /// A [`scatter`](Self::scatter) to be made many times: of the root's [`buffer`](Persistent::buffer), into [`result`](Persistent::result)
-    /// of `len` elements.
+    /// Creates a persistent [`scatter`](Self::scatter) from the root's [`buffer`](Persistent::buffer) into
+    /// [`result`](Persistent::result), of `len` elements.
     ///
     /// # Errors
-    /// As [`broadcast_init`](Self::broadcast_init).
+    /// Same as [`broadcast_init`](Self::broadcast_init).
     ///
     /// # Examples
     /// See [`all_gather_init`](Self::all_gather_init).
@@ -176,10 +179,11 @@ impl World {
         self.persistent(self.of_scatter::<T>(root, data.len(), len), data, Some(len))
     }
 
-    /// An [`all_gather`](Self::all_gather) to be made many times: of [`buffer`](Persistent::buffer), into [`result`](Persistent::result).
+    /// Creates a persistent [`all_gather`](Self::all_gather) from [`buffer`](Persistent::buffer) into
+    /// [`result`](Persistent::result).
     ///
     /// # Errors
-    /// As [`broadcast_init`](Self::broadcast_init).
+    /// Same as [`broadcast_init`](Self::broadcast_init).
     ///
     /// # Examples
     /// ```
@@ -199,11 +203,11 @@ impl World {
         self.persistent(self.of_all_gather::<T>(mine.len(), all), mine, Some(all))
     }
 
-    /// An [`all_to_all`](Self::all_to_all) to be made many times: of the blocks in [`buffer`](Persistent::buffer), into
+    /// Creates a persistent [`all_to_all`](Self::all_to_all) from the blocks in [`buffer`](Persistent::buffer) into
     /// [`result`](Persistent::result).
     ///
     /// # Errors
-    /// As [`broadcast_init`](Self::broadcast_init).
+    /// Same as [`broadcast_init`](Self::broadcast_init).
     ///
     /// # Examples
     /// See [`all_gather_init`](Self::all_gather_init).
@@ -212,11 +216,12 @@ impl World {
         self.persistent(self.of_all_to_all::<T>(len, len), data, Some(len))
     }
 
-    /// An [`all_to_all_sections`](Self::all_to_all_sections) to be made many times: of the sections in [`buffer`](Persistent::buffer), into
-    /// those in [`result`](Persistent::result), whose other elements stay as they are. Lists of sections are copied.
+    /// Creates a persistent [`all_to_all_sections`](Self::all_to_all_sections) from sections of
+    /// [`buffer`](Persistent::buffer) into sections of [`result`](Persistent::result). Other elements of the result are
+    /// unchanged. The lists of sections are copied.
     ///
     /// # Errors
-    /// As [`broadcast_init`](Self::broadcast_init).
+    /// Same as [`broadcast_init`](Self::broadcast_init).
     ///
     /// # Examples
     /// ```
@@ -247,11 +252,11 @@ impl World {
         self.persistent_into(of?.owned(), data, Some(into))
     }
 
-    /// [`neighbours`](Self::neighbours) to be exchanged with many times: blocks in [`buffer`](Persistent::buffer), into
-    /// [`result`](Persistent::result), of which those where nobody is stay as they are.
+    /// Creates a persistent [`neighbours`](Self::neighbours) exchange from [`buffer`](Persistent::buffer) into
+    /// [`result`](Persistent::result). Result blocks of missing neighbours at open edges are unchanged.
     ///
     /// # Errors
-    /// As [`broadcast_init`](Self::broadcast_init).
+    /// Same as [`broadcast_init`](Self::broadcast_init).
     ///
     /// # Examples
     /// ```
@@ -278,7 +283,7 @@ impl World {
         self.persistent(self.of_neighbours::<T, D>(grid, len, len), data, Some(len))
     }
 
-    /// The same call, by the same plan, whenever it is started: in place, or into so many elements more.
+    /// Creates a persistent call, in place or into a result buffer of `into` elements.
     fn persistent<T: Pod, F: Fold + Clone + 'static>(
         &self,
         of: Of<F>,
@@ -289,7 +294,7 @@ impl World {
         self.persistent_into(described, elements, into)
     }
 
-    /// Makes a persistent call, in place or into the elements of `into`.
+    /// Creates a persistent call, in place or into the elements of `into`.
     fn persistent_into<T: Pod, F: Fold + Clone + 'static>(
         &self,
         Described { signature, what, fold }: Described<F>,
@@ -304,8 +309,8 @@ impl World {
                 true => (0..0, 0..given),
                 false => (0..given, given..buffer.len()),
             };
-            // SAFETY: `Persistent` lets nobody use the buffer until all parts of it are dropped; what is written is apart from what
-            // is read.
+            // SAFETY: `Persistent` grants no access to the buffer until all parts are dropped. The written part does
+            // not overlap the read part.
             let (given, data) = unsafe { (buffer.part(read, false), buffer.part(written, true)) };
             let described = Described { signature, what: plan.clone(), fold: fold.clone() };
             let under = start_plan::<T, F>(&group, None, described, given.hold(), data.hold())?;

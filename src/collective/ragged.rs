@@ -1,9 +1,9 @@
-//! Blocks of different lengths, one for each rank, side by side.
+//! Blocks of different lengths, one per rank, stored contiguously.
 
 use std::ops::Index;
 use transom_collective::Rank;
 
-/// A block of elements for each rank, of different lengths.
+/// Contiguous blocks of elements, one per rank, of different lengths.
 ///
 /// # Examples
 /// ```
@@ -16,15 +16,15 @@ use transom_collective::Rank;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ragged<T> {
     elements: Vec<T>,
-    /// Where each block ends.
+    /// End of each block, as an index into `elements`.
     ends: Vec<usize>,
 }
 
 impl<T> Ragged<T> {
-    /// Blocks of these lengths, of elements side by side.
+    /// Creates blocks of lengths `counts` from contiguous elements.
     ///
     /// # Panics
-    /// If there are not as many elements as the lengths say.
+    /// If the lengths do not add up to the number of elements.
     ///
     /// # Examples
     /// ```
@@ -44,27 +44,27 @@ impl<T> Ragged<T> {
         Ragged { elements, ends }
     }
 
-    /// How long the blocks are, in the order of ranks.
+    /// Lengths of the blocks, in rank order.
     pub fn counts(&self) -> impl Iterator<Item = usize> + '_ {
         (0..self.ends.len()).map(|rank| self[rank].len())
     }
 
-    /// The blocks, in the order of ranks.
+    /// The blocks, in rank order.
     pub fn iter(&self) -> impl Iterator<Item = &[T]> + '_ {
         (0..self.ends.len()).map(|rank| &self[rank])
     }
 
-    /// All elements, side by side.
+    /// All elements, contiguous in rank order.
     pub fn elements(&self) -> &[T] {
         &self.elements
     }
 
-    /// All elements, side by side.
+    /// Returns all elements, contiguous in rank order.
     pub fn into_elements(self) -> Vec<T> {
         self.elements
     }
 
-    /// All elements, and how many are of each rank.
+    /// Returns all elements and the block length of each rank.
     pub(super) fn into_parts(self) -> (Vec<T>, Vec<usize>) {
         let counts = self.counts().collect();
         (self.elements, counts)

@@ -1,16 +1,19 @@
-//! What is folded, and how.
+//! Reduction operations and their element types.
 
 use crate::messages::Error;
 use bytemuck::{Pod, Zeroable};
 use transom_collective::{Order, Rank};
 use transom_windows::{Atomic, Number, Op};
 
-/// An operation of a reduction: an [`Op`], [`MinPlace`] and [`MaxPlace`], a function in [`Commuting`] or [`Ordered`], or one's own.
+/// An operation of a reduction: an [`Op`], [`MinPlace`] or [`MaxPlace`], a closure in [`Commuting`] or [`Ordered`], or
+/// a user type.
 ///
-/// It must be associative: `a o (b o c) = (a o b) o c`. Of floats that holds but for rounding, and results are the same on all
-/// ranks and from run to run for the same number of ranks, to the bit. It may run in any call of this rank that waits, and must
-/// not call the library, nor wait for what a thread may have that does: a mutex, `stdout`. In a started collective no message of the rank moves
-/// meanwhile.
+/// The operation must be associative: `a o (b o c) = (a o b) o c`. Floating-point operations are associative up to
+/// rounding. Results are bitwise identical at all ranks, and from run to run with the same number of ranks.
+///
+/// The operation may run inside any waiting call of this rank. It must not call the library, and must not wait for
+/// anything that a thread inside the library may hold, such as a mutex or `stdout`. While the operation of a started
+/// collective runs, the rank moves no messages.
 ///
 /// # Examples
 /// ```
@@ -31,13 +34,13 @@ use transom_windows::{Atomic, Number, Op};
     note = "a function of two elements is one within `Commuting(|a, b| ..)`, or `Ordered(|a, b| ..)` if their order matters"
 )]
 pub trait Reduction<T: Pod>: Send + Sync {
-    /// Whether `a o b = b o a`: long data is folded with fewer bytes sent then.
+    /// True if `a o b = b o a`: then long reductions send fewer bytes.
     const COMMUTES: bool;
 
-    /// `left o right`, where `left` is of ranks before `right`.
+    /// `left o right`, where `left` comes from lower ranks than `right`.
     fn apply(&self, left: T, right: T) -> T;
 
-    /// Each of `elements` becomes the fold of it and its operand: of ranks behind, or before.
+    /// Combines each element with its operand. `order` tells whether the operands come from ranks after or before.
     fn fold(&self, elements: &mut [T], operands: &[T], order: Order) {
         let pairs = elements.iter_mut().zip(operands);
         match order {
@@ -46,21 +49,21 @@ pub trait Reduction<T: Pod>: Send + Sync {
         }
     }
 
-    /// Tells operations apart, to find out that ranks name different ones. 0 to 31 are the library's.
+    /// Identifies the operation, to detect ranks that pass different ones. The library reserves 0 to 31.
     fn number(&self) -> u8 {
         32
     }
 
-    /// That it means something for such elements.
+    /// Checks that the operation is defined for elements of type `T`.
     ///
     /// # Errors
-    /// [`Error::Misuse`].
+    /// [`Error::Misuse`] if it is not.
     fn check(&self) -> Result<(), Error> {
         Ok(())
     }
 }
 
-/// As many elements are folded one by one.
+/// Most elements that are combined one by one.
 const FEW: usize = 8;
 
 impl<T: Atomic> Reduction<T> for Op {
@@ -72,7 +75,7 @@ impl<T: Atomic> Reduction<T> for Op {
 
     #[inline]
     fn fold(&self, elements: &mut [T], operands: &[T], order: Order) {
-        // A few take less time than to begin with many.
+        // The setup of the vectorised loop costs more than a few scalar operations.
         if elements.len() <= FEW {
             for (element, &operand) in elements.iter_mut().zip(operands) {
                 *element = match order {
@@ -104,7 +107,7 @@ impl<T: Atomic> Reduction<T> for Op {
     }
 }
 
-/// A function of two elements, in whichever order of ranks.
+/// A commutative function of two elements, in any rank order.
 ///
 /// # Examples
 /// ```
@@ -120,8 +123,8 @@ impl<T: Atomic> Reduction<T> for Op {
 #[derive(Clone, Copy, Debug)]
 pub struct Commuting<F>(pub F);
 
-/// A function of two elements, of which the first is of ranks before: operations that do not commute, as the product of
-/// matrices.
+/// A function of two elements whose first argument comes from lower ranks, for operations that do not commute, such as
+/// the product of matrices.
 ///
 /// # Examples
 /// ```
@@ -155,7 +158,7 @@ impl<T: Pod, F: Fn(T, T) -> T + Send + Sync> Reduction<T> for Ordered<F> {
     }
 }
 
-/// A value, and where it is: for [`MinPlace`] and [`MaxPlace`].
+/// A value and its location, for [`MinPlace`] and [`MaxPlace`].
 ///
 /// # Examples
 /// ```
@@ -178,7 +181,7 @@ pub struct Placed<T> {
 }
 
 impl<T: Pod> Placed<T> {
-    /// This value, at this place.
+    /// Pairs a value with its location.
     pub fn new(value: T, place: u64) -> Self {
         Placed { value, place }
     }
@@ -188,7 +191,7 @@ impl<T: Pod> Placed<T> {
         self.value
     }
 
-    /// Where it is.
+    /// The location of the value.
     pub fn place(&self) -> u64 {
         self.place
     }
@@ -200,22 +203,23 @@ impl<T: Pod + std::fmt::Debug> std::fmt::Debug for Placed<T> {
     }
 }
 
-/// The least value and its place; of equal ones the lowest place. NaN is no less than anything.
+/// Minimum and its location; the lowest location of equal values. A NaN loses against every number.
 #[derive(Clone, Copy, Debug)]
 pub struct MinPlace;
 
-/// The greatest value and its place; of equal ones the lowest place. NaN is no greater than anything.
+/// Maximum and its location; the lowest location of equal values. A NaN loses against every number.
 #[derive(Clone, Copy, Debug)]
 pub struct MaxPlace;
 
-/// The numbers of these on values that are no numbers, and behind them on each kind of these: a `Placed` alone does not tell.
+/// Operation numbers of these for elements that are not numbers; the next numbers are for each kind of number. The size
+/// of `Placed` alone does not identify the value's type.
 pub(super) const MIN_PLACE: u8 = 12;
 pub(super) const MAX_PLACE: u8 = 16;
 
-/// The one that is `better`, the lower place where neither is; a number rather than a NaN.
+/// The `better` value, or the one of lower location if neither is better. A number wins over a NaN.
 fn place<T: Pod + PartialOrd>(a: Placed<T>, b: Placed<T>, better: fn(&T, &T) -> bool) -> Placed<T> {
     let (x, y) = (a.value(), b.value());
-    // What is not equal to itself is no number.
+    // Only a NaN differs from itself.
     #[allow(clippy::eq_op, reason = "a NaN")]
     let no_number = (x != x, y != y);
     match no_number {
@@ -252,22 +256,22 @@ impl<T: Pod + PartialOrd> Reduction<Placed<T>> for MaxPlace {
     }
 }
 
-/// [`Reduction::fold`] of bytes.
+/// [`Reduction::fold`] on untyped bytes, and packing of blocks.
 pub(super) trait Fold: Send + Sync {
     fn fold(&self, elements: &mut [u8], operands: &[u8], order: Order);
 
-    /// Packs the block for this rank, out of all elements that the program gives.
+    /// Packs the block for rank `to` out of `given`, all elements that the program sends.
     fn pack(&self, _to: Rank, _given: &[u8], _packed: &mut [u8]) {
         unreachable!("a plan without sections packs nothing");
     }
 
-    /// Unpacks the block of this rank, into all elements that the program gets.
+    /// Unpacks the block from rank `from` into `into`, all elements that the program receives.
     fn unpack(&self, _from: Rank, _packed: &[u8], _into: &mut [u8]) {
         unreachable!("a plan without sections unpacks nothing");
     }
 }
 
-/// The elements are of this type.
+/// Operation `R` on elements of type `T`.
 #[derive(Clone)]
 pub(super) struct Typed<T, R>(pub R, pub std::marker::PhantomData<fn(T) -> T>);
 
@@ -292,7 +296,7 @@ impl<F: Fold> Fold for &F {
     }
 }
 
-/// Of a collective that folds nothing.
+/// The operation of a collective that combines nothing.
 #[derive(Clone)]
 pub(super) struct Nothing;
 

@@ -1,4 +1,4 @@
-//! A plan under way: its messages posted, and what they bring folded, round by round.
+//! Execution of a plan: posts the messages of each round and combines the received elements.
 
 use super::group::{Member, Patience};
 use super::history::Made;
@@ -15,7 +15,7 @@ use transom_channel::wire::Data;
 use transom_channel::{Error as Failure, Room, Select, Status as Came};
 use transom_collective::{Local, Plan, Rank};
 
-/// A collective of this rank, between its call and its end.
+/// A collective in flight at this rank.
 pub(super) struct Running<F> {
     group: Arc<Member>,
     made: Made,
@@ -23,30 +23,30 @@ pub(super) struct Running<F> {
     plan: Plan,
     memory: Memory,
     fold: F,
-    /// The round that is under way, or begins.
+    /// Index of the current round, posted or not.
     round: usize,
     posted: bool,
-    /// Messages of the round that have not ended, and to or from whom; of those that are received how many bytes.
+    /// Incomplete messages of the round: key, peer, and for receives the expected length in bytes.
     pending: Vec<(Key, Rank, Option<usize>)>,
     failed: Option<Error>,
     panic: Option<Box<dyn Any + Send>>,
     patience: Patience,
-    /// Turns in which it waited.
+    /// Progress turns in which the collective waited.
     waits: u32,
 }
 
-/// Turns of a wait before its time is looked at: a rank that sleeps takes ten a second.
+/// Progress turns between two checks of the waiting time; a sleeping rank takes ten turns per second.
 const TURNS: u32 = 8;
 
-/// What came of a turn.
+/// Outcome of a progress turn.
 pub(super) enum Turned {
-    /// Others have to do something.
+    /// Waiting for other ranks.
     Waiting,
-    /// The messages of a round are done: [`Running::fold_round`], with no lock held.
+    /// All messages of the round have completed; call [`Running::fold_round`] without holding a lock.
     Arrived,
-    /// It is done.
+    /// The collective is complete.
     Done,
-    /// It is given up, and nobody uses its memory any more.
+    /// The collective failed, and the engine no longer uses its memory.
     Failed(Error),
 }
 
@@ -69,7 +69,7 @@ impl<F: Fold> Running<F> {
         }
     }
 
-    /// Posts what can be, and takes what has come.
+    /// Posts the messages of the round if they can be posted, and handles completions.
     pub fn turn(&mut self, core: &mut Core) -> Turned {
         if self.failed.is_none() {
             if let Some(error) = self.group.broken() {
@@ -101,7 +101,8 @@ impl<F: Fold> Running<F> {
         let round = &self.plan.rounds[self.round];
         for &(from, span) in &round.receives {
             let source = comm.to_job(from).expect("plans name ranks of the team");
-            // SAFETY: the memory is given up only when nothing is pending; the span is used by nothing else in this round.
+            // SAFETY: the memory is released only when no message is pending; no other message or operation uses the
+            // span in this round.
             let bytes = unsafe { self.memory.lend_mut(span) };
             let len = bytes.len();
             let id = core
@@ -114,7 +115,7 @@ impl<F: Fold> Running<F> {
             if core.engine.try_send(to, context, self.tag, Data::Bytes(self.memory.read(span))) {
                 continue;
             }
-            // SAFETY: as above; what is sent is not written in this round.
+            // SAFETY: as above; a span that is sent is not written in this round.
             let bytes = unsafe { self.memory.lend(span) };
             let len = bytes.len();
             let id = core.engine.send(to, context, self.tag, bytes, len, false);
@@ -122,7 +123,7 @@ impl<F: Fold> Running<F> {
         }
     }
 
-    /// Looks which messages have ended.
+    /// Collects completed messages.
     fn take(&mut self, core: &mut Core) {
         let mut wrong = None;
         let (group, made, element) = (&self.group, self.made, self.memory.element);
@@ -143,20 +144,21 @@ impl<F: Fold> Running<F> {
         }
     }
 
-    /// It cannot be any more: all are told, and what has no message yet is withdrawn.
+    /// Fails the group, which reports to all ranks, and cancels receives that have no message yet.
     fn give_up(&mut self, core: &mut Core, error: Error) {
         self.group.fail(core, error.clone());
         self.failed = Some(error);
         self.pending.retain(|(key, _, receive)| receive.is_none() || core.withdraw(*key).is_none());
     }
 
-    /// Whoever is waited for long is asked whether it makes the same call: if not, none of the two would ever end.
+    /// Asks every awaited rank, after a long wait, whether it makes the same call. If not, neither call would ever
+    /// complete.
     fn ask(&mut self, core: &mut Core) {
         if self.failed.is_some() || !self.patience.ends(1) {
             return;
         }
         let (group, number) = (&self.group, self.made.number);
-        // Messages of a rank come in order: one that was sent before it said that its call is over has been matched.
+        // Messages of a rank arrive in order: all it sent before it reported the end of its call have been matched.
         let never = self.pending.iter().position(|(key, rank, receive)| {
             receive.is_some() && group.is_over(*rank, number) && core.withdraw(*key).is_some()
         });
@@ -164,14 +166,14 @@ impl<F: Fold> Running<F> {
             let (_, rank, _) = self.pending.swap_remove(never);
             return self.give_up(core, self.group.different(rank, self.made));
         }
-        // Also who has not taken what is sent to it: if all only send, nobody else asks.
+        // Ranks that have not received this rank's message are asked too: if all ranks only send, no receiver asks.
         let mut ranks: Vec<Rank> = self.pending.iter().map(|(_, rank, _)| *rank).collect();
         ranks.sort_unstable();
         ranks.dedup();
         ranks.into_iter().for_each(|rank| self.group.ask(core, rank, self.made));
     }
 
-    /// Copies and folds what a round has brought, and goes on to the next.
+    /// Copies and combines the elements that a round has received, and moves on to the next round.
     pub fn fold_round(&mut self) {
         let (memory, fold, locals) = (&mut self.memory, &self.fold, &self.plan.rounds[self.round].then);
         let folded = catch_unwind(AssertUnwindSafe(|| {
@@ -197,7 +199,7 @@ impl<F: Fold> Running<F> {
         self.posted = false;
     }
 
-    /// The panic of the program's operation, if there was one: then the collective is to be given up.
+    /// Takes the panic of the program's operation, if it panicked, and fails the collective.
     pub fn panicked(&mut self, core: &mut Core) -> Option<Box<dyn Any + Send>> {
         let panic = self.panic.take()?;
         self.give_up(core, Error::OperatorPanicked { rank: self.group.comm.rank() });
@@ -209,10 +211,10 @@ impl<F: Fold> Running<F> {
     }
 }
 
-/// A collective that the program waits for later, turned by whichever call waits.
+/// A started collective, progressed by whichever call waits.
 pub(super) struct Started<F> {
     running: Option<Running<F>>,
-    /// The round whose messages are told of, and one more.
+    /// One more than the last round whose messages were reported by `awaits`; 0 if none.
     told: usize,
 }
 
@@ -225,14 +227,14 @@ impl<F> Started<F> {
 impl<F: Fold + 'static> Work for Started<F> {
     fn give_up(&mut self, core: &mut Core) {
         if let Some(running) = &mut self.running {
-            // As others will see it: this rank is about to end.
+            // The same error that other ranks will see, because this rank is about to end.
             running.give_up(core, Error::PeerDied { rank: running.group.comm.rank() });
         }
     }
 
     fn awaits(&mut self, awaited: &mut Vec<Key>) -> bool {
         let Some(running) = &mut self.running else { return true };
-        // As often as it is turned for nothing, its time is looked at.
+        // Reported again only when the round changes; resetting `waits` makes the next turn check the waiting time.
         running.waits = 0;
         if self.told <= running.round {
             self.told = running.round + 1;
@@ -247,7 +249,7 @@ impl<F: Fold + 'static> Work for Started<F> {
             match running.turn(core) {
                 Turned::Waiting => return None,
                 Turned::Arrived => {
-                    // The engine is locked here: an operation that calls the library is told so.
+                    // The engine stays locked here: an operation that calls the library gets an error.
                     in_operation(|| running.fold_round());
                 }
                 Turned::Done => break Ok(()),

@@ -1,4 +1,4 @@
-//! All-to-alls of blocks that lie in sections of memory.
+//! All-to-all of blocks that are described by sections of memory.
 
 use super::described::{Described, Of, What};
 use super::reduction::Fold;
@@ -12,19 +12,22 @@ use transom_collective::{Lie, Order, Rank, all_to_all_sections};
 use transom_windows::Section;
 
 impl World {
-    /// Collective: [`all_to_all`](Self::all_to_all) of blocks that lie in sections of memory. Rank `i` sends the elements of `data` in
-    /// section `given[j]` to rank `j`, which gets them in its section `taken[i]` of `into`. The other elements of `into` stay as they are.
+    /// Collective: an [`all_to_all`](Self::all_to_all) of blocks that are sections of memory.
     ///
-    /// A block whose elements lie side by side is sent from where it is, or received where it goes. Other blocks are packed and unpacked in
-    /// memory that the rank keeps for later collectives, up to 32 MiB. Sections of `into` should not overlap each other: which of two blocks
-    /// stays is not defined.
+    /// Rank `i` sends the elements of `data` in section `given[j]` to rank `j`, which receives them in its section
+    /// `taken[i]` of `into`. All other elements of `into` are unchanged.
+    ///
+    /// A contiguous block is sent from its place and received into its place. Other blocks are packed and unpacked in
+    /// scratch memory, of which the rank retains up to 32 MiB for later collectives. Sections of `into` should not
+    /// overlap each other: the final content of shared elements is unspecified.
     ///
     /// # Errors
-    /// As [`broadcast`](Self::broadcast); [`Error::Misuse`] if there is not a section for each rank, one is outside, or has
-    /// blocks in `into` that overlap; [`Error::Mismatch`] if a section has not as many elements as the other rank's.
+    /// Same as [`broadcast`](Self::broadcast); [`Error::Misuse`] if there is not one section per rank, a section is out
+    /// of bounds, or a section of `into` overlaps itself; [`Error::Mismatch`] if a section has a different number of
+    /// elements than that of the other rank.
     ///
     /// # Examples
-    /// The transpose of a matrix, of which each rank has some rows:
+    /// The transpose of a matrix that is distributed by rows:
     /// ```
     /// use transom::Section;
     /// transom::threads(2, |world| -> Result<(), transom::Error> {
@@ -48,7 +51,7 @@ impl World {
         self.call(self.of_all_to_all_sections::<T>(data.len(), given, into.len(), taken)?, data, into)
     }
 
-    /// With sections of so many elements that this rank passes, and of so many that it has room for.
+    /// Describes the call for `data` elements that this rank passes and room for `into` elements.
     pub(super) fn of_all_to_all_sections<'a, T: Pod>(
         &self,
         data: usize,
@@ -106,7 +109,7 @@ pub(super) struct Sections<S, T> {
     element: PhantomData<fn(T) -> T>,
 }
 
-/// Sections of the blocks of all ranks.
+/// The sections of all ranks.
 pub(super) trait OfRanks: Send + Sync {
     fn section(&self, rank: Rank) -> Section<'_>;
 }
@@ -117,7 +120,7 @@ impl OfRanks for &[Section<'_>] {
     }
 }
 
-/// A section with a list of its own, if it has one.
+/// A section with an owned copy of its index list, empty if it has none.
 pub(super) struct Owned {
     without_list: Section<'static>,
     list: Box<[usize]>,
@@ -130,7 +133,7 @@ impl OfRanks for Arc<[Owned]> {
 }
 
 impl<T> Described<Sections<&[Section<'_>], T>> {
-    /// Copies lists, for a call that goes on when the caller's are gone.
+    /// Copies the index lists, for a call that outlives the caller's borrow.
     pub fn owned(self) -> Described<Sections<Arc<[Owned]>, T>> {
         let Described { signature, what, fold: Sections { given, taken, element } } = self;
         let owned = |sections: &[Section<'_>]| {
@@ -169,7 +172,7 @@ fn lies(sections: &[Section<'_>]) -> Vec<Lie> {
     sections.iter().map(lie).collect()
 }
 
-/// Whether an element is in two of the blocks that lie together. Such blocks cannot be received at once where they go.
+/// True if two contiguous blocks share an element. Such blocks cannot both be received in place.
 fn share_elements(lies: &[Lie]) -> bool {
     let together = || {
         lies.iter().filter_map(|lie| match lie {
@@ -177,7 +180,7 @@ fn share_elements(lies: &[Lie]) -> bool {
             _ => None,
         })
     };
-    // Most are in the order of ranks.
+    // Fast path: blocks are usually sorted in rank order.
     let mut end = 0;
     if together().all(|block| std::mem::replace(&mut end, block.1) <= block.0) {
         return false;

@@ -1,15 +1,15 @@
-//! What a call is, in a few bytes that ranks compare.
+//! Compact encoding of a call, for comparison between ranks.
 
 use super::reduction::{MAX_PLACE, MIN_PLACE};
 use std::any::type_name;
 use std::fmt;
 use transom_windows::Number;
 
-/// Which call.
+/// The kind of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Kind {
-    /// A call that a rank refuses itself.
+    /// A call that its own rank refused.
     Refused,
     Barrier,
     Broadcast,
@@ -30,11 +30,11 @@ pub(super) enum Kind {
     AllToAllSections,
     Neighbours,
     Split,
-    /// The first window or value of a team.
+    /// Creation of the first window or value of a team.
     Window,
 }
 
-/// Their names, by their numbers, where they are started and waited for later; else without the first letter.
+/// Names of the started calls, by kind; the blocking call's name omits the first letter.
 const NAMES: [&str; 21] = [
     " a collective wrongly, which it refused itself",
     "ibarrier",
@@ -59,20 +59,27 @@ const NAMES: [&str; 21] = [
     "ithe making of a window or value",
 ];
 
-/// A call of a collective, as all ranks must make it: two words, so that it is made and compared in registers.
+/// Signature of a call, which must be equal at all ranks. Two words, so that it is built and compared in registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Signature {
-    /// From the lowest bits up: the kind, 6 bits; whether it is by an operation that does not commute, a bit; whether it is started and
-    /// waited for later, a bit; the number of the operation and 1, or 0, 8 bits; bytes of an element, 14 bits, and what number it is, 2
-    /// bits; the root and 1, or 0, or the number of a grid, 32 bits.
+    /// Bit fields, lowest first:
+    ///
+    /// - 6 bits: [`Kind`]
+    /// - 1 bit: the operation does not commute
+    /// - 1 bit: the call is started and waited for later
+    /// - 8 bits: operation number plus one; 0 without an operation
+    /// - 14 bits: element size in bytes
+    /// - 2 bits: kind of number
+    /// - 32 bits: root plus one, or grid number; 0 without either
     what: u64,
-    /// Elements, where all ranks name as many, 48 bits; a [hash](type_hash) of the name of their type, 16 bits, unless they are numbers.
+    /// Low 48 bits: number of elements, if it is the same at all ranks. High 16 bits: [hash](type_hash) of the element
+    /// type's name, 0 for numbers.
     len: u64,
 }
 
-/// A call that waits and one that is started go by other ways: through memory or by messages. So they do not match.
+/// Blocking calls may use shared memory; started calls use messages. The two forms therefore do not match.
 const STARTED: u64 = 1 << 7;
-/// Of an operation that does not commute: by it, long data is folded by other algorithms.
+/// The operation does not commute: long data uses other algorithms.
 const ORDERED: u64 = 1 << 6;
 const KIND: u64 = ORDERED - 1;
 const OPERATION: u32 = 8;
@@ -88,7 +95,7 @@ impl Signature {
 
     #[inline]
     pub fn of<T: 'static>(kind: Kind, len: usize) -> Signature {
-        // Of longer elements the rest is compared: it is a check.
+        // Larger sizes are truncated: the comparison is only a check.
         let bytes = size_of::<T>() as u64 & ((1 << (NUMBER - ELEMENT)) - 1);
         let number = Number::of::<T>();
         let hash = if number == Number::None { type_hash(type_name::<T>()) } else { 0 };
@@ -97,7 +104,7 @@ impl Signature {
         Signature { what: kind as u64 | bytes << ELEMENT | (number as u64) << NUMBER, len }
     }
 
-    /// A call of no elements.
+    /// Signature of a call without elements.
     #[inline]
     pub fn without(kind: Kind) -> Signature {
         Signature { what: kind as u64, len: 0 }
@@ -108,7 +115,7 @@ impl Signature {
         self.on_grid(root as u32 + 1)
     }
 
-    /// Of neighbours on the grid of this number, in the place of a root.
+    /// Adds the number of a neighbour grid, stored in the bits of a root.
     #[inline]
     pub fn on_grid(self, number: u32) -> Signature {
         Signature { what: self.what | u64::from(number) << ROOT, ..self }
@@ -120,7 +127,7 @@ impl Signature {
         Signature { what: self.what | ordered | u64::from(operation.saturating_add(1)) << OPERATION, ..self }
     }
 
-    /// The same of a call that is started and waited for later.
+    /// The signature of the started form.
     #[inline]
     pub fn started(self) -> Signature {
         Signature { what: self.what | STARTED, ..self }
@@ -154,7 +161,7 @@ impl Signature {
         Signature::of_words([0, 1].map(|word| u64::from_le_bytes(words[word])))
     }
 
-    /// A hash of this, after what was hashed before.
+    /// Hash of this signature, chained with the hash `before` of the earlier calls.
     #[inline]
     pub fn hash(&self, before: u64) -> u64 {
         let [low, high] = self.words();
@@ -164,12 +171,13 @@ impl Signature {
     }
 }
 
-/// Hash of a type's name without the paths of its parts: programs of one job may have the type in different modules. Never 0.
+/// Hash of a type's name without module paths, because programs of one job may define the type in different modules.
+/// Never 0.
 fn type_hash(name: &str) -> u16 {
     let (mut hash, mut word) = (0xcbf2_9ce4_8422_2325_u64, 0xcbf2_9ce4_8422_2325);
     for byte in name.bytes() {
         if byte == b':' {
-            // A path ends here: the hash goes back to where the word began.
+            // A path ends here: the hash returns to its value at the start of the word.
             hash = word;
             continue;
         }
@@ -207,7 +215,7 @@ impl fmt::Display for Signature {
             None => {}
             Some(number @ MIN_PLACE..PLACES_END) => {
                 write!(f, ", by {}", if number < MAX_PLACE { "MinPlace" } else { "MaxPlace" })?;
-                // Beside the place.
+                // The element size without the 8 bytes of the location.
                 if let Some(value) = Number::of_bits(number.into()).named(element.saturating_sub(8)) {
                     write!(f, " of {value}")?;
                 }
@@ -220,7 +228,7 @@ impl fmt::Display for Signature {
         if what & ORDERED != 0 {
             write!(f, ", which does not commute")?;
         }
-        // Two types may have elements of one length: then this alone differs.
+        // Two types may have the same element size; then only the hash differs.
         if type_hash > 0 {
             write!(f, ", type name hash {type_hash:04x}")?;
         }

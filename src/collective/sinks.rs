@@ -1,4 +1,4 @@
-//! What others send to collectives that are no more is received into nothing, so that they need not wait for it.
+//! Receives and discards messages for abandoned collectives, so that their senders do not block.
 
 use crate::messages::locked::{Core, Ended, Fault, Key, Work};
 use std::sync::Arc;
@@ -7,12 +7,13 @@ use std::sync::atomic::Ordering::Relaxed;
 use transom_channel::{Error as Failure, Room, Select, Status as Came};
 use transom_shm_loopback::messages::Bytes;
 
-/// Of which ranks of the job, until they say that they have left: what they sent came before that.
+/// Job ranks whose messages are discarded, until each reports that it has left. All its messages arrive before that
+/// report.
 #[derive(Default)]
 pub(super) struct Sinks(Vec<(u32, Arc<AtomicBool>)>);
 
 impl Sinks {
-    /// Receives all that these ranks send in a context.
+    /// Starts to discard all messages from `ranks` in a context.
     pub fn begin(&mut self, core: &mut Core, context: u32, ranks: impl Iterator<Item = u32>) {
         for rank in ranks {
             let select = Select { context, source: Some(rank), tag: None };
@@ -23,16 +24,16 @@ impl Sinks {
         }
     }
 
-    /// A rank sends no more.
+    /// Ends the discarding of messages from a rank that sends no more.
     pub fn end(&mut self, core: &mut Core, rank: u32) {
         let ended = self.0.extract_if(.., |(of, _)| *of == rank);
         ended.for_each(|(_, over)| over.store(true, Relaxed));
-        // A sink takes a step only when a message has come.
+        // A sink otherwise takes a step only when a message arrives.
         core.turn_all();
     }
 }
 
-/// Receives of one rank, into nothing.
+/// Discarding receives from one rank, one after the other.
 struct Sink {
     select: Select,
     posted: Option<Key>,

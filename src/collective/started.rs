@@ -1,4 +1,4 @@
-//! Collectives that are waited for later: requests, as of messages, that own their buffers.
+//! Started collectives: requests that own their buffers.
 
 use super::Reduction;
 use super::described::{Described, Of, total};
@@ -19,17 +19,19 @@ use transom_locks::Awaited;
 use transom_shm_loopback::messages::Bytes;
 use transom_windows::Section;
 
-/// Collectives that are started progress in any call of the rank that waits. Ranks start them in the same order; they may be waited
-/// for in any, and dropped or forgotten: the rank does its part all the same. Errors of the arguments are the request's.
+/// Started (nonblocking) collectives. They progress in any waiting call of the rank.
 ///
-/// Threads of a rank start the collectives of one team one after the other, in an order that is the same at all ranks, and may wait at
-/// the same time. Two threads that start at once are an error: [`Error::Misuse`] for the second, [`Error::Mismatch`] for all later calls
-/// of the team at all ranks.
+/// Ranks must start collectives in the same order, but may wait for them in any order. A dropped or forgotten request
+/// does not stop the collective: the rank still does its part. The request reports invalid arguments.
+///
+/// Threads of a rank must start the collectives of one team one after the other, in an order that is the same at all
+/// ranks; they may wait at the same time. If two threads start at once, the second gets [`Error::Misuse`], and all
+/// later calls of the team fail with [`Error::Mismatch`] at all ranks.
 impl World {
-    /// Starts a barrier: the request ends when all ranks have called.
+    /// Starts a barrier: the request completes when all ranks have called.
     ///
     /// # Errors
-    /// Those of [`broadcast`](Self::broadcast) are the request's.
+    /// The request reports the errors of [`broadcast`](Self::broadcast).
     ///
     /// # Examples
     /// ```
@@ -49,10 +51,10 @@ impl World {
         }
     }
 
-    /// Starts a [`broadcast`](Self::broadcast); the request gives the buffer back.
+    /// Starts a [`broadcast`](Self::broadcast); the request returns the buffer.
     ///
     /// # Errors
-    /// Those of `broadcast` are the request's.
+    /// The request reports the errors of `broadcast`.
     ///
     /// # Examples
     /// ```
@@ -69,10 +71,10 @@ impl World {
         self.owned(self.of_broadcast::<T>(root, data.len()), Vec::new(), data)
     }
 
-    /// Starts a [`reduce`](Self::reduce); the request gives the buffer back.
+    /// Starts a [`reduce`](Self::reduce); the request returns the buffer.
     ///
     /// # Errors
-    /// Those of `reduce` are the request's.
+    /// The request reports the errors of `reduce`.
     ///
     /// # Examples
     /// ```
@@ -93,10 +95,10 @@ impl World {
         self.owned(self.of_reduce::<T, R>(root, data.len(), op), Vec::new(), data)
     }
 
-    /// Starts an [`all_reduce`](Self::all_reduce); the request gives the buffer back.
+    /// Starts an [`all_reduce`](Self::all_reduce); the request returns the buffer.
     ///
     /// # Errors
-    /// Those of `all_reduce` are the request's.
+    /// The request reports the errors of `all_reduce`.
     ///
     /// # Examples
     /// ```
@@ -113,10 +115,10 @@ impl World {
         self.owned(self.of_all_reduce::<T, R>(data.len(), op), Vec::new(), data)
     }
 
-    /// Starts a [`scan`](Self::scan); the request gives the buffer back.
+    /// Starts a [`scan`](Self::scan); the request returns the buffer.
     ///
     /// # Errors
-    /// Those of `scan` are the request's.
+    /// The request reports the errors of `scan`.
     ///
     /// # Examples
     /// ```
@@ -135,10 +137,10 @@ impl World {
         self.owned(self.of_scan::<T, R>(false, data.len(), op), Vec::new(), data)
     }
 
-    /// Starts an [`exscan`](Self::exscan); the request gives the buffer back.
+    /// Starts an [`exscan`](Self::exscan); the request returns the buffer.
     ///
     /// # Errors
-    /// Those of `exscan` are the request's.
+    /// The request reports the errors of `exscan`.
     ///
     /// # Examples
     /// See [`iscan`](Self::iscan).
@@ -146,10 +148,10 @@ impl World {
         self.owned(self.of_scan::<T, R>(true, data.len(), op), Vec::new(), data)
     }
 
-    /// Starts a [`reduce_scatter`](Self::reduce_scatter) of a block for each rank; the request gives this rank's.
+    /// Starts a [`reduce_scatter`](Self::reduce_scatter) of one block per rank; the request returns this rank's block.
     ///
     /// # Errors
-    /// Those of `reduce_scatter` are the request's.
+    /// The request reports the errors of `reduce_scatter`.
     ///
     /// # Examples
     /// ```
@@ -166,10 +168,11 @@ impl World {
         self.owned_into(self.of_reduce_scatter::<T, R>(data.len(), len, op), data, Some(len))
     }
 
-    /// Starts a [`reduce_scatter_v`](Self::reduce_scatter_v) of a block of so many elements for each rank; the request gives this rank's.
+    /// Starts a [`reduce_scatter_v`](Self::reduce_scatter_v) with block lengths `counts`; the request returns this
+    /// rank's block.
     ///
     /// # Errors
-    /// Those of `reduce_scatter_v` are the request's.
+    /// The request reports the errors of `reduce_scatter_v`.
     ///
     /// # Examples
     /// ```
@@ -191,10 +194,11 @@ impl World {
         self.owned_into(self.of_reduce_scatter_v::<T, R>(data.len(), counts, mine.unwrap_or(0), op), data, mine)
     }
 
-    /// Starts a [`gather`](Self::gather); the request gives what was gathered, and nothing but at the root.
+    /// Starts a [`gather`](Self::gather); the request returns all elements at the root, and an empty vector at the
+    /// other ranks.
     ///
     /// # Errors
-    /// Those of `gather` are the request's.
+    /// The request reports the errors of `gather`.
     ///
     /// # Examples
     /// ```
@@ -210,11 +214,11 @@ impl World {
         self.owned_into(self.of_gather::<T>(root, mine.len(), all.unwrap_or(0)), mine, all)
     }
 
-    /// Starts a [`gather_v`](Self::gather_v) of so many elements of each rank, which only the root need know; the request gives what was
-    /// gathered, and nothing but at the root.
+    /// Starts a [`gather_v`](Self::gather_v) with block lengths `counts`, used only at the root. The request returns
+    /// all elements at the root, and an empty vector at the other ranks.
     ///
     /// # Errors
-    /// Those of `gather_v` are the request's.
+    /// The request reports the errors of `gather_v`.
     ///
     /// # Examples
     /// ```
@@ -232,10 +236,11 @@ impl World {
         self.owned_into(self.of_gather_v::<T>(root, mine.len(), counts, all.unwrap_or(0)), mine, all)
     }
 
-    /// Starts a [`scatter`](Self::scatter) of blocks of `len` elements; the request gives this rank's. Only the root's `data` is looked at.
+    /// Starts a [`scatter`](Self::scatter) of blocks of `len` elements; the request returns this rank's block. `data`
+    /// is used only at the root.
     ///
     /// # Errors
-    /// Those of `scatter` are the request's.
+    /// The request reports the errors of `scatter`.
     ///
     /// # Examples
     /// ```
@@ -250,11 +255,11 @@ impl World {
         self.owned_into(self.of_scatter::<T>(root, data.len(), len), data, Some(len))
     }
 
-    /// Starts a [`scatter_v`](Self::scatter_v) of which this rank gets `len` elements; the request gives them. Only the root's `data` is looked
-    /// at.
+    /// Starts a [`scatter_v`](Self::scatter_v) in which this rank receives `len` elements; the request returns them.
+    /// `data` is used only at the root.
     ///
     /// # Errors
-    /// Those of `scatter_v` are the request's.
+    /// The request reports the errors of `scatter_v`.
     ///
     /// # Examples
     /// ```
@@ -272,10 +277,10 @@ impl World {
         self.owned_into(self.of_scatter_v::<T>(root, data.len(), &counts, len), data, Some(len))
     }
 
-    /// Starts an [`all_gather`](Self::all_gather); the request gives what was gathered.
+    /// Starts an [`all_gather`](Self::all_gather); the request returns the gathered elements.
     ///
     /// # Errors
-    /// Those of `all_gather` are the request's.
+    /// The request reports the errors of `all_gather`.
     ///
     /// # Examples
     /// ```
@@ -291,10 +296,11 @@ impl World {
         self.owned_into(self.of_all_gather::<T>(mine.len(), all.unwrap_or(0)), mine, all)
     }
 
-    /// Starts an [`all_gather_v`](Self::all_gather_v) of so many elements of each rank; the request gives what was gathered.
+    /// Starts an [`all_gather_v`](Self::all_gather_v) with block lengths `counts`; the request returns the gathered
+    /// elements.
     ///
     /// # Errors
-    /// Those of `all_gather_v` are the request's.
+    /// The request reports the errors of `all_gather_v`.
     ///
     /// # Examples
     /// ```
@@ -310,10 +316,10 @@ impl World {
         self.owned_into(self.of_all_gather_v::<T>(mine.len(), counts, all.unwrap_or(0)), mine, all)
     }
 
-    /// Starts an [`all_to_all`](Self::all_to_all) of blocks side by side; the request gives what came.
+    /// Starts an [`all_to_all`](Self::all_to_all) of contiguous blocks; the request returns the received blocks.
     ///
     /// # Errors
-    /// Those of `all_to_all` are the request's.
+    /// The request reports the errors of `all_to_all`.
     ///
     /// # Examples
     /// ```
@@ -329,10 +335,11 @@ impl World {
         self.owned_into(self.of_all_to_all::<T>(len, len), data, Some(len))
     }
 
-    /// Starts an [`all_to_all_v`](Self::all_to_all_v), of which so many elements come from each rank; the request gives them, side by side.
+    /// Starts an [`all_to_all_v`](Self::all_to_all_v) in which rank `i` sends `counts[i]` elements; the request returns
+    /// the received blocks in rank order.
     ///
     /// # Errors
-    /// Those of `all_to_all_v` are the request's.
+    /// The request reports the errors of `all_to_all_v`.
     ///
     /// # Examples
     /// ```
@@ -350,10 +357,11 @@ impl World {
         self.owned_into(self.of_all_to_all_v::<T>(&given, counts, all.unwrap_or(0)), data, all)
     }
 
-    /// Starts an [`all_to_all_sections`](Self::all_to_all_sections); the request gives `into` back. Lists of sections are copied.
+    /// Starts an [`all_to_all_sections`](Self::all_to_all_sections); the request returns `into`. The lists of sections
+    /// are copied.
     ///
     /// # Errors
-    /// Those of `all_to_all_sections` are the request's.
+    /// The request reports the errors of `all_to_all_sections`.
     ///
     /// # Examples
     /// ```
@@ -379,10 +387,11 @@ impl World {
         self.owned(of.map(Described::owned), data, into)
     }
 
-    /// Starts [`neighbours`](Self::neighbours); the request gives what came, zeros where nobody is.
+    /// Starts [`neighbours`](Self::neighbours); the request returns the received blocks, with zeros for missing
+    /// neighbours at open edges.
     ///
     /// # Errors
-    /// Those of `neighbours` are the request's.
+    /// The request reports the errors of `neighbours`.
     ///
     /// # Examples
     /// ```
@@ -401,7 +410,7 @@ impl World {
         self.owned_into(self.of_neighbours::<T, D>(grid, len, len), data, Some(len))
     }
 
-    /// Starts a collective on buffers that the request owns, and gives back what is in `data` then.
+    /// Starts a collective on buffers that the request owns; the request returns `data`.
     fn owned<T: Pod, F: Fold + 'static>(&self, of: Of<F>, given: Vec<T>, data: Vec<T>) -> Request<'static, Vec<T>> {
         let described = match of {
             Ok(described) => described,
@@ -413,7 +422,7 @@ impl World {
         }
     }
 
-    /// As [`owned`](Self::owned), into memory that is taken for it.
+    /// Same as [`owned`](Self::owned), with a zeroed result buffer of `elements` elements.
     fn owned_into<T: Pod, F: Fold + 'static>(
         &self,
         of: Of<F>,
@@ -427,7 +436,7 @@ impl World {
     }
 }
 
-/// Starts a collective. What the buffers hold is kept, or lent by this scope, until it has ended.
+/// Starts a collective. The buffers must stay owned by their handles, or lent by `lender`, until it completes.
 pub(super) fn start<T, F: Fold + 'static>(
     world: &World,
     lender: Option<&Scope<'_, '_>>,
@@ -440,7 +449,7 @@ pub(super) fn start<T, F: Fold + 'static>(
     start_plan::<T, F>(world.group()?, lender, Described { signature, what: plan, fold }, given, data)
 }
 
-/// As [`start`], by this plan.
+/// Same as [`start`], with a finished plan.
 pub(super) fn start_plan<T, F: Fold + 'static>(
     group: &Arc<Member>,
     lender: Option<&Scope<'_, '_>>,
@@ -456,13 +465,13 @@ pub(super) fn start_plan<T, F: Fold + 'static>(
     let running = Running::new(group.clone(), made, plan, memory, fold);
     let id = group.comm.hub.with(|core| {
         let id = core.start(Box::new(Started::new(running)));
-        // With the engine locked still: the scope waits for whatever is lent, and nothing runs in between.
+        // The engine is still locked: no turn can run before the scope has registered the loan.
         if let Some(scope) = lender {
             scope.lends(core, id);
         }
         id
     })?;
-    // The first messages go now, before the program waits, and before another thread may start the next call.
+    // Posts the first messages before the program waits, and before another thread may start the next call.
     group.comm.hub.turn_now();
     group.watch_threads(&mut turn, made);
     drop(turn);

@@ -1,4 +1,4 @@
-//! Calls of ranks that share all their memory, straight through it.
+//! Collectives of ranks that share memory, executed on the board.
 
 use super::history::Made;
 use super::reduction::Fold;
@@ -9,23 +9,23 @@ use transom_collective::{Call, Rank};
 use transom_shm_loopback::collective::{Board, Failure};
 use transom_windows::FabricError;
 
-/// What a rank passes to a call, and gets.
+/// Buffers that a rank passes to a call.
 pub(super) struct Buffers<'b, F> {
     pub given: &'b [u8],
     pub data: &'b mut [u8],
-    /// Bytes of an element.
+    /// Element size in bytes.
     pub element: usize,
     pub fold: &'b F,
 }
 
-/// Why a call ends without its result.
+/// Failure of a call on the board.
 pub(super) enum Stop {
     Failed(Failure),
-    /// The program's operation has panicked, with this.
+    /// The program's operation panicked with this payload.
     Panicked(Box<dyn Any + Send>),
 }
 
-/// Makes a call of this signature.
+/// Executes call `what` on the board. `call` is the history hash, which the board compares between ranks.
 #[inline(always)]
 pub(super) fn call<F: Fold>(board: &mut Board, what: Call, call: u64, buffers: Buffers<'_, F>) -> Result<(), Stop> {
     let Buffers { given, data, element, fold } = buffers;
@@ -45,10 +45,10 @@ pub(super) fn call<F: Fold>(board: &mut Board, what: Call, call: u64, buffers: B
     done.map_err(Stop::Failed)
 }
 
-/// A call in which the program's operation may panic.
+/// Runs a call in which the program's operation may panic.
 #[inline(always)]
 fn folding(call: impl FnOnce() -> Result<(), Failure>) -> Result<(), Stop> {
-    // A failure is left here: to hand on what may be one takes time in each call.
+    // The failure is stored outside: returning a `Result` through `catch_unwind` would cost time in each call.
     let mut failed = None;
     let called = catch_unwind(AssertUnwindSafe(|| {
         if let Err(failure) = call() {
@@ -62,8 +62,8 @@ fn folding(call: impl FnOnce() -> Result<(), Failure>) -> Result<(), Stop> {
     }
 }
 
-/// What the other ranks, and this one, are told of a failure; none if another rank gave up, which says why itself.
-/// `number` is what a rank of the board is in the team.
+/// The error for this rank and all other ranks; `None` if another rank gave up, because that rank reports the cause.
+/// `number` converts a board rank to a rank of the team.
 pub(super) fn error(failure: Failure, made: Made, me: Rank, number: impl Fn(Rank) -> Rank) -> Option<Error> {
     match failure {
         Failure::Fabric(FabricError::GivenUp { .. }) => None,

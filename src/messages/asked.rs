@@ -1,10 +1,10 @@
-//! What the environment asks of messages.
+//! Environment variables of messages.
 
 use std::str::FromStr;
 use transom_channel::Changes;
 use transom_launch::variables::{SetBy, Variable, VariableError, readable};
 
-/// TRANSOM_MESSAGES.
+/// Sizes and limits of messages, and the default of pipes: TRANSOM_MESSAGES.
 pub const MESSAGES: Variable = Variable {
     name: "TRANSOM_MESSAGES",
     set_by: SetBy::User,
@@ -14,14 +14,15 @@ pub const MESSAGES: Variable = Variable {
     check: readable::<Changes>,
 };
 
-/// The configuration that TRANSOM_MESSAGES asks for, for networks. An invalid value counts as none here: the first message reports it.
+/// The configuration of TRANSOM_MESSAGES, for networks. An invalid value has no effect here: the first message reports
+/// it.
 #[cfg(feature = "network")]
 pub(crate) fn configured() -> transom_channel::Config {
     let changes = MESSAGES.get::<Changes>().ok().flatten();
     changes.map_or_else(Default::default, |changes| changes.of(Default::default()))
 }
 
-/// TRANSOM_PROGRESS.
+/// Makes progress by calls only, or also by a thread: TRANSOM_PROGRESS.
 pub const PROGRESS: Variable = Variable {
     name: "TRANSOM_PROGRESS",
     set_by: SetBy::User,
@@ -31,7 +32,7 @@ pub const PROGRESS: Variable = Variable {
     check: readable::<Progress>,
 };
 
-/// What TRANSOM_PROGRESS asks for.
+/// The value of TRANSOM_PROGRESS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Progress {
     #[default]

@@ -1,4 +1,5 @@
-//! The messages of one world or team: whose numbers ranks have there, and apart from those of others.
+//! The message space of one world or team: its rank numbers, and its contexts, which separate its messages from those
+//! of others.
 
 use super::error::Error;
 use super::hub::Hub;
@@ -14,33 +15,33 @@ use transom_channel::{Error as Failure, Lost, Select, Status as Came};
 use transom_locks::{Awaited, Rank};
 use transom_windows::{Exchange as _, FabricError};
 
-/// Contexts of a world: what the program sends, and what the library does.
+/// Contexts of a world: one for the messages of the program, the others for those of the library.
 const CONTEXTS: u32 = 7;
-/// Of these that in which pipes are opened.
+/// Offset of the context in which pipes are opened.
 pub(super) const PIPES: u32 = 1;
-/// Of these that of collectives, and, of those of the job, that in which ranks tell each other of them.
+/// Offsets of the context of collectives, and of the context (of the job only) for control messages of collectives.
 pub(crate) const COLLECTIVES: u32 = 2;
 pub(crate) const CONTROL: u32 = 3;
-/// Of these that in which partitioned messages are announced, by the program's tags, and that of their parts, by tags of the
-/// sender's choice.
+/// Offsets of the context in which partitioned messages are announced, by the program's tags, and of the context of
+/// their parts, by tags that the sender chooses.
 pub(super) const ANNOUNCED: u32 = 4;
 pub(super) const PARTS: u32 = 5;
-/// Of these that in which ranks meet that make a team.
+/// Offset of the context in which the members of a new team exchange messages.
 pub(super) const TEAMS: u32 = 6;
 
-/// That this rank is in its job: of all its worlds. Messages end with the last of them.
+/// Membership of this rank in its job, shared by all its worlds. Dropping the last world closes the messages.
 pub(crate) struct Presence {
     /// The provider of the whole job.
     root: Provider,
-    /// All messages of this rank, or why it has none.
+    /// Progress engine of this rank, or the error for which the rank has no messages.
     hub: Result<Arc<Hub>, Error>,
-    /// Descriptor of `event_fd`, made at its first use. Requests that outlive the worlds do not keep it.
+    /// Descriptor of `event_fd`, made at its first use. Requests that outlive the worlds do not keep it open.
     events: OnceLock<Events>,
-    /// How many numbers of worlds that this rank leads were given out, that of the job among them.
+    /// World numbers given out for worlds that this rank leads, that of the job included.
     led: AtomicU32,
 }
 
-/// What a world has of its own: its context, and who is in it.
+/// Context and members of one world.
 pub(crate) struct Space {
     presence: Arc<Presence>,
     context: u32,
@@ -54,7 +55,7 @@ pub(crate) struct Space {
 pub(crate) struct Team {
     ranks: Box<[u32]>,
     places: HashMap<u32, Rank>,
-    /// The messages of this rank, which are told when the team and all its requests are gone, and the team's contexts.
+    /// Progress engine, which closes `contexts` when the team and all its requests are dropped.
     hub: Option<Arc<Hub>>,
     contexts: RangeInclusive<u32>,
 }
@@ -67,11 +68,11 @@ impl Drop for Team {
     }
 }
 
-/// What calls and requests need: cheap to clone and to keep, and no part of the job.
+/// Handle of calls and requests on a message space: cheap to clone, and does not keep the rank in the job.
 #[derive(Clone)]
 pub(crate) struct Comm(Arc<Ranks>);
 
-/// Of one context: the ranks that send there, and by what.
+/// The ranks that send in one context, and the engine that carries their messages.
 #[derive(Clone)]
 pub(crate) struct Ranks {
     pub hub: Arc<Hub>,
@@ -99,29 +100,31 @@ impl Drop for Presence {
 }
 
 impl Space {
-    /// Of all ranks of a job.
+    /// Makes the message space of all ranks of a job.
     pub fn of_job(root: Provider) -> Space {
-        // Messages come unasked: whoever sends finds a rank that takes them in its waits.
+        // The engine opens before the first call: peers may send eagerly at any time, and the waits of this rank must
+        // receive their messages.
         let hub = Hub::open(&root).inspect_err(|error| tracing::warn!(%error, "no messages by this rank"));
         let (rank, size) = (root.rank(), root.size());
         let presence = Arc::new(Presence { root, hub, events: OnceLock::new(), led: AtomicU32::new(1) });
         Space { presence, context: 0, rank, size, team: None, comm: OnceLock::new() }
     }
 
-    /// Returns a number for a team that this rank may lead. Each member of a team to be passes an offer to all: threads of a rank may make
-    /// teams at once, and ranks would count these in another order.
+    /// Returns a number for a team that this rank may lead. Each prospective member passes its offer to all members. A
+    /// counter that all ranks advance alike would not do: threads of a rank may make teams at once, in another order
+    /// than on other ranks.
     pub fn offer(&self) -> u32 {
         let next = |led| (led < self.of_each()).then_some(led + 1);
         self.presence.led.fetch_update(Relaxed, Relaxed, next).unwrap_or_else(|used_up| used_up)
     }
 
-    /// The number that this rank offered leads no team. It is lost if another thread has made an offer since.
+    /// Withdraws an offered number that leads no team. The number is lost if another thread has made an offer since.
     pub fn withdraw(&self, offer: u32) {
         let _ = self.presence.led.compare_exchange(offer.wrapping_add(1), offer, Relaxed, Relaxed);
     }
 
-    /// A team of these ranks of this world, this one among them, given what each has offered. The first member that has a number left leads
-    /// the team. Nothing is sent.
+    /// Makes the message space of a team of these ranks of this world, this rank included, from the offers of all
+    /// members. The first member that has a number left leads the team. The call sends nothing.
     ///
     /// # Errors
     /// [`FabricError::Unsupported`] at all members, if none of them has a number left.
@@ -144,7 +147,7 @@ impl Space {
         Ok(Space { presence, context, rank: place, size: members.len(), team, comm: OnceLock::new() })
     }
 
-    /// Numbers of worlds that each rank of the job has.
+    /// World numbers available to each rank of the job.
     fn of_each(&self) -> u32 {
         of_each(self.presence.root.size() as u32)
     }
@@ -164,18 +167,18 @@ impl Space {
         self.size
     }
 
-    /// Ranks of the job that are its members, in the order of the team.
+    /// Job ranks of the members, in the order of the team.
     pub(crate) fn members(&self) -> Vec<Rank> {
         let of_team = |team: &Arc<Team>| team.ranks.iter().map(|rank| *rank as Rank).collect();
         self.team.as_ref().map_or_else(|| (0..self.size).collect(), of_team)
     }
 
-    /// All messages of this rank, for its first call of them in this world.
+    /// Returns the engine for the first message call in this world. From then on, waits make progress on messages.
     pub(crate) fn hub(&self) -> Result<&Arc<Hub>, Error> {
         self.presence.hub.as_ref().inspect(|hub| hub.touch()).map_err(Error::clone)
     }
 
-    /// All messages of this rank, for calls that send none: waits turn them as before.
+    /// Returns the engine for calls that send no messages. Whether waits make progress on messages does not change.
     pub(crate) fn quiet_hub(&self) -> Option<&Arc<Hub>> {
         self.presence.hub.as_ref().ok()
     }
@@ -192,12 +195,12 @@ impl Space {
         self.context
     }
 
-    /// Tells the others that this rank has failed.
+    /// Reports the failure of this rank to the job.
     pub(crate) fn fail(&self) {
         provider::fail(&self.presence.root);
     }
 
-    /// Whether this rank leaves the job with this world.
+    /// Returns true if dropping this world makes the rank leave the job.
     pub(crate) fn is_last(&self) -> bool {
         Arc::strong_count(&self.presence) == 1
     }
@@ -222,24 +225,26 @@ impl Space {
     }
 }
 
-/// Numbers of worlds that each rank of a job of this size has. None is used twice: messages of a team may come when it is dropped.
+/// World numbers available to each rank of a job of `job` ranks. No number is used twice: messages of a dropped team
+/// may still arrive.
 fn of_each(job: u32) -> u32 {
     u32::MAX / CONTEXTS / job
 }
 
-/// The first context of the world that a rank of the job leads after `led` others; rank 0 leads the job's own at first. Worlds that a
-/// rank leads one after the other have neighbouring contexts, so that those that are closed are one run.
+/// First context of the world that job rank `leader` leads after `led` others; the job's own world is the first that
+/// rank 0 leads. Worlds that a rank leads one after the other have adjacent contexts, so that closed contexts form one
+/// run.
 fn context(leader: u32, led: u32, of_each: u32) -> u32 {
     CONTEXTS * (leader * of_each + led)
 }
 
-/// All contexts of the world that has this first one.
+/// All contexts of the world whose first context is `first`.
 fn contexts(first: u32) -> RangeInclusive<u32> {
     first..=first + (CONTEXTS - 1)
 }
 
 impl Comm {
-    /// The same ranks, apart: in another of the contexts of their world.
+    /// The same ranks in another context of their world, at offset `which`.
     pub fn apart(&self, which: u32) -> Comm {
         Comm(Arc::new(Ranks { context: self.context.wrapping_add(which), ..Ranks::clone(self) }))
     }
@@ -251,12 +256,12 @@ impl Ranks {
         self.rank
     }
 
-    /// How many there are.
+    /// Number of ranks.
     pub fn size(&self) -> usize {
         self.size
     }
 
-    /// The rank of the job, if there is such a one here.
+    /// Converts a rank of this world to a rank of the job.
     #[inline]
     pub fn to_job(&self, rank: Rank) -> Result<u32, Error> {
         if rank >= self.size {
@@ -265,19 +270,19 @@ impl Ranks {
         Ok(self.team.as_ref().map_or(rank as u32, |team| team.ranks[rank]))
     }
 
-    /// Whether this rank of the job is one of these.
+    /// Returns true if this job rank is a member.
     pub fn has(&self, rank: u32) -> bool {
         self.team.as_ref().map_or((rank as usize) < self.size, |team| team.places.contains_key(&rank))
     }
 
-    /// As it is numbered here; that of the job if it is not of this team.
+    /// Converts a job rank to its number in this world. A job rank outside the team keeps its number.
     #[inline(always)]
     pub fn numbered(&self, rank: u32) -> Rank {
         let place = self.team.as_ref().and_then(|team| team.places.get(&rank).copied());
         place.unwrap_or(rank as Rank)
     }
 
-    /// To whom; none if to nobody.
+    /// Job rank of the receiver; `None` for [`Peer::None`].
     #[inline]
     pub fn target(&self, to: Peer) -> Result<Option<u32>, Error> {
         match to {
@@ -286,7 +291,7 @@ impl Ranks {
         }
     }
 
-    /// What a receive takes; none if from nobody.
+    /// Matching criteria of a receive; `None` for [`Source::None`].
     #[inline]
     pub fn select(&self, from: Source, tag: Option<u32>) -> Result<Option<Select>, Error> {
         let source = match from {
@@ -297,12 +302,12 @@ impl Ranks {
         Ok(Some(Select { context: self.context, source, tag }))
     }
 
-    /// Who ends a wait for that.
+    /// The ranks whose action can end a wait for a message from `source`.
     pub fn awaited(&self, source: Option<u32>) -> Awaited {
         source.map_or(Awaited::Anyone, |rank| Awaited::Rank(rank as Rank))
     }
 
-    /// What came, in elements of so many bytes.
+    /// Status of a received message, in elements of `element` bytes.
     #[inline(always)]
     pub fn status(&self, came: Came, element: usize) -> Result<Status, Error> {
         let (from, bytes) = (self.numbered(came.peer), came.length);
@@ -316,7 +321,7 @@ impl Ranks {
         }
     }
 
-    /// How a request ended, in elements of so many bytes.
+    /// Result of a request, in elements of `element` bytes.
     #[inline(always)]
     pub fn outcome(&self, result: Result<Came, Fault>, element: usize) -> Result<Status, Error> {
         match result {
@@ -365,7 +370,7 @@ mod tests {
     use super::{context, of_each};
     use std::sync::atomic::Ordering::Relaxed;
 
-    /// A program may split its world again and again.
+    /// A program may split its world many times.
     #[cfg(not(miri))]
     #[test]
     fn dropped_teams_are_forgotten() {
@@ -382,7 +387,7 @@ mod tests {
                 drop(team.psend_init(next, TAG, vec![0_u64; 4], 2)?);
                 assert_eq!((known(), opened()), (1, 1), "round {round}");
             }
-            // A receive, also one that is made again and again, keeps the team that it is of: of others who die it is not told.
+            // A receive, also a persistent one, keeps its team: the team's receives learn of no deaths outside it.
             let team = world.split(Some(0), 0)?.expect("a colour was named");
             let kept = team.recv_init(Source::Any, TAG, vec![0])?;
             drop(team);
@@ -405,13 +410,13 @@ mod tests {
         assert_eq!(all.len(), 35);
         assert!(all.iter().all(|first| first % 7 == 0));
         assert_eq!([0, 1, 2].map(|led| context(0, led, of_each(5))), [0, 7, 14]);
-        // 613,566,756 worlds have contexts in a job of one rank, and half as many of each rank in a job of two.
+        // A job of one rank has contexts for 613,566,756 worlds; in a job of two, each rank has half as many.
         assert_eq!([of_each(1), of_each(2), of_each(1024)], [613_566_756, 306_783_378, 599_186]);
         assert_eq!(context(1, 306_783_377, of_each(2)), u32::MAX - 10);
         assert_eq!(super::contexts(u32::MAX - 10), u32::MAX - 10..=u32::MAX - 4);
     }
 
-    /// The next member leads once the first has no number left; an error, at all, once none has.
+    /// The next member leads once the first has no number left. All members get an error once none has.
     #[cfg(not(miri))]
     #[test]
     fn members_lead_until_no_number_is_left() {
@@ -425,7 +430,7 @@ mod tests {
             assert_eq!(team().unwrap(), 7 * (2 * MOST - 1), "then rank 1 does");
             let error = team().unwrap_err().to_string();
             assert!(error.contains("more teams than the messages of a job tell apart"), "{error}");
-            // Teams without them have their own.
+            // A failed team uses up no number.
             assert_eq!(led.load(Relaxed), MOST);
             world.barrier().unwrap();
         });

@@ -3,13 +3,14 @@
 use std::collections::{HashMap, VecDeque};
 use transom_channel::Id;
 
-/// Open lists. A request puts its number on its list when it ends, so that no set looks at requests in flight.
+/// The open lists. A request puts its number on its list when it ends, so that no set polls requests in flight.
 #[derive(Default)]
 pub(crate) struct EndedLists {
     lists: HashMap<u64, VecDeque<usize>>,
-    /// Lists opened so far. No list gets the number of a closed one.
+    /// Number of lists opened so far; list numbers are never reused.
     opened: u64,
-    /// Messages that have a list, by their places in the engine. An entry of a message that is gone stays until its place is used again.
+    /// Messages that have a list, indexed by their slot in the engine. The entry of a message that has ended stays
+    /// until its slot is reused.
     messages: Vec<Option<Listed>>,
 }
 
@@ -37,7 +38,7 @@ impl EndedLists {
         self.lists.len()
     }
 
-    /// Closes a list. Requests that end later put nothing on it.
+    /// Closes a list. Requests that end later are not listed.
     pub fn close(&mut self, ListId(list): ListId) {
         self.lists.remove(&list);
         if self.lists.is_empty() {
@@ -52,17 +53,17 @@ impl EndedLists {
         }
     }
 
-    /// Takes the number that was put on the list first.
+    /// Takes the oldest number of the list.
     pub fn pop(&mut self, ListId(list): ListId) -> Option<usize> {
         self.lists.get_mut(&list)?.pop_front()
     }
 
-    /// Whether no message has a list.
+    /// Returns true if no message has a list.
     pub fn have_no_messages(&self) -> bool {
         self.messages.is_empty()
     }
 
-    /// Has a message in flight put a number on a list when it ends.
+    /// Makes a message in flight put `number` on `list` when it ends.
     pub fn add_message(&mut self, message: Id, list: ListId, number: usize) {
         if self.messages.len() <= message.index() {
             self.messages.resize(message.index() + 1, None);
@@ -70,14 +71,14 @@ impl EndedLists {
         self.messages[message.index()] = Some(Listed { message, list, number });
     }
 
-    /// A message has ended.
+    /// Records the end of a message.
     pub fn end_message(&mut self, message: Id) {
         if let Some(Listed { list, number, .. }) = self.take(message) {
             self.push(list, number);
         }
     }
 
-    /// Has a message put nothing on a list.
+    /// Removes a message from its list before it ends.
     pub fn remove_message(&mut self, message: Id) {
         self.take(message);
     }

@@ -1,4 +1,4 @@
-//! What goes wrong with a message.
+//! Errors of messages.
 
 use super::tag::Status;
 use std::fmt;
@@ -8,7 +8,7 @@ use transom_channel::pipe::Fault;
 use transom_locks::Rank;
 use transom_windows::FabricError;
 
-/// Why a message was not sent or received. `?` also makes a [`transom::Error`](crate::Error) of it.
+/// Error of a message, pipe, collective or request. `?` converts it to a [`transom::Error`](crate::Error).
 ///
 /// # Examples
 /// ```
@@ -22,60 +22,61 @@ use transom_windows::FabricError;
 #[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A message longer than the buffer. It is received; the buffer holds its beginning.
+    /// The message is longer than the buffer. The message is consumed; the buffer holds its beginning.
     #[error(
         "a message of {} elements with tag {} from rank {} came into a buffer of {room}: give it more room, or use `recv`, \
          which allocates", status.len, status.tag, status.from
     )]
     Truncated {
-        /// What came.
+        /// Status of the message.
         status: Status,
-        /// Elements of the buffer.
+        /// Length of the buffer, in elements.
         room: usize,
     },
-    /// A message whose bytes are no whole number of elements. It is received, and of no use.
+    /// The length of the message is not a multiple of the element size. The message is consumed and discarded.
     #[error(
         "a message of {bytes} bytes with tag {tag} from rank {from} is not of elements of {element} bytes: both ends must \
          name a tag with one type"
     )]
     OtherType {
-        /// Who sent it.
+        /// The sender.
         from: Rank,
-        /// Its tag.
+        /// Tag of the message.
         tag: u32,
-        /// Its length in bytes.
+        /// Length of the message, in bytes.
         bytes: u64,
-        /// Bytes of an element here.
+        /// Size of an element at the receiver, in bytes.
         element: usize,
     },
-    /// A rank outside the world or team.
+    /// The world or team has no such rank.
     #[error("there is no rank {rank}: ranks are 0 to {}", ranks - 1)]
     NoSuchRank {
-        /// The rank named.
+        /// The rank passed to the call.
         rank: Rank,
-        /// How many there are.
+        /// Number of ranks.
         ranks: usize,
     },
     /// The rank's process ended without leaving the job.
     #[error("rank {rank} died")]
     PeerDied {
-        /// Which one.
+        /// The rank that died.
         rank: Rank,
     },
-    /// The rank dropped its [`World`](crate::World), of the job or, in a collective, of this team. It takes part in nothing any more.
+    /// The rank dropped its [`World`](crate::World) of the job or, in a collective, of this team.
     #[error(
         "rank {rank} dropped its `World`, of the job or of this team, before this call: each rank keeps it until its last call has returned"
     )]
     PeerLeft {
-        /// Which one.
+        /// The rank that left.
         rank: Rank,
     },
-    /// The rank was cut off.
+    /// This rank has cut the rank off: it was unreachable, broke the protocol, or sent a message for which there is no
+    /// memory.
     #[error("rank {rank} was cut off: {lost}")]
     PeerLost {
-        /// Which one.
+        /// The rank that was cut off.
         rank: Rank,
-        /// Why.
+        /// The cause.
         #[source]
         lost: Lost,
     },
@@ -87,7 +88,7 @@ pub enum Error {
         /// The receiver.
         rank: Rank,
     },
-    /// The receiver keeps no more unreceived messages of this rank. This one was not sent.
+    /// The receiver stores no more unreceived messages of this rank. The message was not sent.
     #[error(
         "rank {rank} has not received so many messages of this rank that their envelopes fill {overdraft} bytes: have it receive \
          them, or raise `overdraft` in TRANSOM_MESSAGES at all ranks"
@@ -98,26 +99,26 @@ pub enum Error {
         /// The limit in bytes: 64 for each message, and the data of those of at most 64 bytes.
         overdraft: u32,
     },
-    /// There is no memory for a message. It is received, and lost.
+    /// This rank has no memory for the message. The message is consumed and lost.
     #[error("there is no memory for a message of {bytes} bytes with tag {tag} from rank {from}")]
     NoMemory {
-        /// Who sent it.
+        /// The sender.
         from: Rank,
-        /// Its tag.
+        /// Tag of the message.
         tag: u32,
-        /// Its length in bytes.
+        /// Length of the message, in bytes.
         bytes: u64,
     },
-    /// The world of this request is gone.
+    /// The world of this request has been dropped.
     #[error("this rank has left its job, and its messages with it")]
     Closed,
-    /// Not all parts of a partitioned message were made ready.
+    /// Parts of a partitioned message were dropped before they were ready.
     #[error("{missing} parts of a partitioned message were dropped before they were ready")]
     PartsNotReady {
-        /// How many.
+        /// Number of missing parts.
         missing: usize,
     },
-    /// The sender dropped its end of a partitioned message before it sent what this round waits for.
+    /// The sender dropped its end of a partitioned message before it sent all parts of this round.
     #[error(
         "rank {rank} dropped its end of a partitioned message (`psend_init`) before it sent the parts of this round: keep it as long as \
          the receiver starts rounds"
@@ -126,76 +127,76 @@ pub enum Error {
         /// The sender.
         rank: Rank,
     },
-    /// A pipe cannot be opened, or be used.
+    /// A pipe cannot be opened or used.
     #[error("the pipe to rank {rank}: {fault}")]
     Pipe {
-        /// Who is at its other end.
+        /// The rank at the other end.
         rank: Rank,
-        /// Why.
+        /// The cause.
         #[source]
         fault: Fault,
     },
-    /// A value that cannot be sent.
+    /// The value cannot be serialised.
     #[cfg(feature = "serde")]
     #[error("a value of type {name} cannot be serialised by postcard: {source}")]
     Unserialised {
-        /// The type's name.
+        /// Name of the type.
         name: &'static str,
-        /// Why.
+        /// The cause.
         source: postcard::Error,
     },
-    /// A message that is no value of the type asked for. It is received, and of no use.
+    /// The message is not a value of the type requested. The message is consumed and discarded.
     #[cfg(feature = "serde")]
     #[error(
         "the message of {} bytes with tag {} from rank {} is no value of type {name}: both ends must name a tag with one \
          type, by `send_object` and `recv_object`, in programs of one source", status.len, status.tag, status.from
     )]
     OtherObject {
-        /// What came, in bytes.
+        /// Status of the message, with the length in bytes.
         status: Status,
-        /// The type's name.
+        /// Name of the type.
         name: &'static str,
-        /// What postcard says, if it was asked.
+        /// The error of postcard; `None` if the type mark differs, or bytes are left over.
         source: Option<postcard::Error>,
     },
-    /// Ranks of a world or team made different collective calls. None of its collectives can be any more.
+    /// Ranks of a world or team made different collective calls. All later collectives of that world or team fail.
     #[error("{why}: all ranks of a team make the same collective calls, in the same order")]
     Mismatch {
-        /// Who called what.
+        /// The calls and their ranks.
         why: String,
     },
-    /// The operation of a reduction panicked. No collective of this world or team can be any more.
+    /// The operation of a reduction panicked. All later collectives of this world or team fail.
     #[error("the operation of a reduction panicked at rank {rank}")]
     OperatorPanicked {
-        /// Where.
+        /// The rank on which the operation panicked.
         rank: Rank,
     },
-    /// An operation on a window failed, among the requests that were waited for. `?` makes the same [`transom::Error`](crate::Error) of it
-    /// as the operation's own wait would have given.
+    /// A window operation among the requests that were waited for failed. `?` converts it to the same
+    /// [`transom::Error`](crate::Error) as the operation's own wait would have given.
     #[error(transparent)]
     Window(Arc<crate::Error>),
-    /// What cannot be.
+    /// The call or its arguments are invalid.
     #[error("{why}")]
     Misuse {
-        /// What was wrong, and what to do.
+        /// The fault, and how to correct the call.
         why: String,
     },
-    /// This rank has no messages.
+    /// This rank cannot send or receive messages.
     #[error("this rank can have no messages: {why}")]
     Unavailable {
-        /// What stands in the way.
+        /// The cause.
         why: String,
     },
 }
 
 impl Error {
-    /// The rank that died, left or was cut off, if that is it.
+    /// Returns the rank that died, left or was cut off, if the error is of this kind.
     ///
     /// # Examples
     /// ```
     /// let error = transom::messages::Error::PeerDied { rank: 3 };
     /// assert_eq!(error.lost_rank(), Some(3));
-    /// assert_eq!(transom::Error::from(error).lost_rank(), Some(3)); // `?` loses nothing
+    /// assert_eq!(transom::Error::from(error).lost_rank(), Some(3)); // `?` keeps the rank
     /// ```
     pub fn lost_rank(&self) -> Option<Rank> {
         match self {
@@ -206,7 +207,7 @@ impl Error {
     }
 }
 
-/// A `main` that returns an error prints its `Debug`, so that is the message and not the fields.
+/// Prints the message: a `main` that returns an error prints its `Debug`.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -238,7 +239,7 @@ impl From<FabricError> for Error {
     }
 }
 
-/// A request that failed, and its buffer, which nobody else uses any more.
+/// A failed request: its error and its buffer, which the library no longer uses.
 ///
 /// # Examples
 /// ```
@@ -249,9 +250,9 @@ impl From<FabricError> for Error {
 /// # Ok::<(), transom::Error>(())
 /// ```
 pub struct Failed<B> {
-    /// Why.
+    /// The error.
     pub error: Error,
-    /// What the request was given, if it was given anything; or what came, if that is of use.
+    /// The buffer of the request, if it had one; or the data received, if usable.
     pub buffer: Option<B>,
 }
 

@@ -13,13 +13,13 @@ use std::task::{Context, Poll, Wake, Waker};
 use transom_locks::Awaited;
 
 thread_local! {
-    /// Where the messages are that this thread turns itself, as it is in their `block_on`.
+    /// Engine whose `block_on` this thread is in; null outside.
     static DRIVEN: Cell<*const Hub> = const { Cell::new(std::ptr::null()) };
 }
 
-/// A poll has found nothing. The task is polled again at once where nothing but polls turns its messages: under another executor, or
-/// under `block_on` of another rank of this process, without a progress thread. Such a poll first waits briefly and gives the core
-/// away: an executor that polls in a loop would keep the core from the rank that is waited for.
+/// Handles a poll that returns `Pending`. Nothing but polls makes progress under another executor, or under `block_on`
+/// of another rank of this process, unless the rank has a progress thread. The task is then woken at once. To leave the
+/// core to the awaited rank, such a poll first waits briefly and yields.
 pub(super) fn pending(hub: &Hub, context: &Context<'_>) {
     if !std::ptr::eq(DRIVEN.get(), hub) && !hub.thread.runs() {
         hub.wait_briefly();
@@ -39,7 +39,7 @@ impl Wake for Woken {
     }
 }
 
-/// What this thread turns is as it was before when this is dropped, also if there is a panic.
+/// Restores `DRIVEN` when dropped, also during a panic.
 struct Driving(*const Hub);
 
 impl Drop for Driving {

@@ -1,4 +1,4 @@
-//! Buffers that messages are sent from and received into, as bytes: the rim.
+//! Ownership of message buffers as bytes: the unsafe rim of the messages.
 
 use super::hub::must_not_be_in_operation;
 use bytemuck::Pod;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use transom_shm_loopback::messages::{Bytes, Lasting, Owner, Place};
 use transom_windows::Buffer;
 
-/// Buffers that a request can own until it is done: `Vec<T>`, `Box<[T]>`, `Arc<[T]>`, `&'static [T]`, and
+/// Buffers that a request can own until it has ended: `Vec<T>`, `Box<[T]>`, `Arc<[T]>`, `&'static [T]`, and
 /// [`Buffer<T>`].
 ///
 /// # Examples
@@ -35,24 +35,25 @@ impl<T: Pod + Send + Sync> Held<T> for Arc<[T]> {}
 impl<T: Pod + Send + Sync> Held<T> for &'static [T] {}
 impl<T: Pod + Send> Held<T> for Buffer<T> {}
 
-/// A buffer taken apart into bytes that the engine owns, and put together again.
+/// A buffer that can be taken apart into bytes that the engine owns, and restored from them.
 pub trait Parts: Sized {
-    /// From now on the engine's.
+    /// Passes the buffer to the engine.
     fn hold(self) -> Bytes;
-    /// What would be sent.
+    /// Returns the bytes to send.
     fn view(&self) -> &[u8];
-    /// What [`hold`](Self::hold) took apart; after a receive of so many bytes.
+    /// Restores the buffer from the bytes of [`hold`](Self::hold), cut to `received` bytes. `None` if the bytes are of
+    /// another type.
     fn back(bytes: Bytes, received: usize) -> Option<Self>;
 }
 
 /// A vector that the engine owns.
 pub(crate) struct Vector<T>(Vec<T>);
 
-// SAFETY: elements are plain data: nothing but their bytes.
+// SAFETY: elements are plain data, nothing but their bytes.
 unsafe impl<T: Pod> Send for Vector<T> {}
 
-// SAFETY: a vector's elements stay where they are when it is moved; they are plain data, so of any value, and the vector is
-// not used while the engine owns it.
+// SAFETY: moving a vector does not move its elements. Plain data may have any value, and the vector is not used while
+// the engine owns it.
 unsafe impl<T: Pod> Owner for Vector<T> {
     fn bytes(&mut self) -> (NonNull<u8>, usize, bool) {
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut self.0);
@@ -60,7 +61,7 @@ unsafe impl<T: Pod> Owner for Vector<T> {
     }
 }
 
-/// Zeroed elements with room for so many bytes, if there is memory.
+/// Allocates zeroed elements for `bytes` bytes; `None` without memory.
 pub(crate) fn vector<T: Pod>(bytes: usize) -> Option<Bytes> {
     let len = if size_of::<T>() == 0 { 0 } else { bytes.div_ceil(size_of::<T>()) };
     bytemuck::allocation::try_zeroed_slice_box(len).ok().map(|elements| Bytes::owned(Vector::<T>(elements.into_vec())))
@@ -100,10 +101,10 @@ impl<T: Pod> Parts for Box<[T]> {
     }
 }
 
-/// What is shared, and so only read.
+/// A shared buffer, which is only read.
 struct Shared<T>(Arc<[T]>);
 
-// SAFETY: the elements stay where they are as long as this clone of the Arc; nobody can change them.
+// SAFETY: this clone of the `Arc` keeps the elements in place; shared elements are immutable.
 unsafe impl<T: Pod + Send + Sync> Owner for Shared<T> {
     fn bytes(&mut self) -> (NonNull<u8>, usize, bool) {
         let bytes: &[u8] = bytemuck::cast_slice(&self.0);
@@ -125,10 +126,10 @@ impl<T: Pod + Send + Sync> Parts for Arc<[T]> {
     }
 }
 
-/// What lives forever, and is only read. Bytes of another owner are not taken for it.
+/// A buffer of static lifetime, which is only read. A type of its own, so that `back` rejects bytes of another owner.
 struct Static<T: 'static>(&'static [T]);
 
-// SAFETY: the elements stay where they are; nobody can change them.
+// SAFETY: static elements do not move and are immutable.
 unsafe impl<T: Pod + Send + Sync> Owner for Static<T> {
     fn bytes(&mut self) -> (NonNull<u8>, usize, bool) {
         let bytes: &[u8] = bytemuck::cast_slice(self.0);
@@ -153,11 +154,11 @@ impl<T: Pod + Send + Sync> Parts for &'static [T] {
 /// A buffer that the engine owns.
 struct Buffered<T>(Buffer<T>);
 
-// SAFETY: elements are plain data: nothing but their bytes.
+// SAFETY: elements are plain data, nothing but their bytes.
 unsafe impl<T: Pod> Send for Buffered<T> {}
 
-// SAFETY: the elements of a buffer stay where they are when it is moved; they are plain data, so of any value, and the buffer
-// is not used while the engine owns it.
+// SAFETY: moving a buffer does not move its elements. Plain data may have any value, and the buffer is not used while
+// the engine owns it.
 unsafe impl<T: Pod> Owner for Buffered<T> {
     fn bytes(&mut self) -> (NonNull<u8>, usize, bool) {
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut self.0);
@@ -179,21 +180,21 @@ impl<T: Pod> Parts for Buffer<T> {
     }
 }
 
-/// A buffer that is sent or received again and again, of which the engine owns some parts, and the program others.
+/// A persistent buffer. The engine may own some ranges of it while the program uses others.
 pub(crate) struct Shares<T> {
     elements: NonNull<[T]>,
     place: Arc<Place>,
 }
 
-// SAFETY: elements are plain data: nothing but their bytes; who uses which of them is said by whoever calls.
+// SAFETY: elements are plain data, nothing but their bytes; the callers of the unsafe methods keep accesses apart.
 unsafe impl<T: Pod> Send for Shares<T> {}
-// SAFETY: as above: it hands out elements only by the caller's word.
+// SAFETY: shared references reach elements only through the unsafe methods, whose callers keep accesses apart.
 unsafe impl<T: Pod> Sync for Shares<T> {}
 
 impl<T> Drop for Shares<T> {
     fn drop(&mut self) {
         self.place.clear();
-        // SAFETY: a box's, taken apart by `new`; nobody has a part of it any more, as each keeps it.
+        // SAFETY: `new` leaked this box. No part exists any more, since each part keeps an `Arc` of this.
         drop(unsafe { Box::from_raw(self.elements.as_ptr()) });
     }
 }
@@ -208,51 +209,52 @@ impl<T: Pod> Shares<T> {
         self.elements.len()
     }
 
-    /// All elements: nobody has a part of them.
+    /// Returns all elements. Exclusive access implies that no part exists.
     pub fn all(&mut self) -> &mut [T] {
-        // SAFETY: a box's; nobody else has it, as each part keeps it.
+        // SAFETY: `new` leaked this box. No part exists, since each part keeps an `Arc` of this.
         unsafe { self.elements.as_mut() }
     }
 
     fn start(&self, range: &Range<usize>) -> NonNull<T> {
         assert!(range.start <= range.end && range.end <= self.len(), "{range:?} of {}", self.len());
-        // SAFETY: inside the box, as was just checked.
+        // SAFETY: the range was checked to be inside the box.
         unsafe { self.elements.cast::<T>().add(range.start) }
     }
 
     /// # Safety
-    /// Nobody writes to these elements as long as the borrow lasts.
+    /// Nothing writes to these elements while the borrow lasts.
     pub unsafe fn read(&self, range: Range<usize>) -> &[T] {
-        // SAFETY: inside; the rest by the caller's word.
+        // SAFETY: the range is inside the box (checked by `start`); the rest is the caller's contract.
         unsafe { std::slice::from_raw_parts(self.start(&range).as_ptr(), range.len()) }
     }
 
     /// # Safety
-    /// Nobody else uses these elements as long as the borrow lasts.
-    #[expect(clippy::mut_from_ref, reason = "by the caller's word")]
+    /// Nothing else accesses these elements while the borrow lasts.
+    #[expect(clippy::mut_from_ref, reason = "caller's contract")]
     pub unsafe fn write(&self, range: Range<usize>) -> &mut [T] {
-        // SAFETY: inside; the rest by the caller's word.
+        // SAFETY: the range is inside the box (checked by `start`); the rest is the caller's contract.
         unsafe { std::slice::from_raw_parts_mut(self.start(&range).as_ptr(), range.len()) }
     }
 
-    /// These elements, for the engine, to be read only, or written as well.
+    /// Makes a part of these elements for the engine, to be read or, if `writable`, also written.
     ///
     /// # Safety
-    /// Until the part is dropped nobody else changes them, and nobody else reads them if they are `writable`.
+    /// Until the part is dropped, nothing else writes to these elements, and nothing else reads them if they are
+    /// `writable`.
     pub unsafe fn part(self: &Arc<Self>, range: Range<usize>, writable: bool) -> Share<T> {
         Share { of: self.clone(), range, writable }
     }
 }
 
-/// Some elements of a buffer.
+/// A range of elements of a persistent buffer.
 pub(crate) struct Share<T> {
     of: Arc<Shares<T>>,
     range: Range<usize>,
     writable: bool,
 }
 
-// SAFETY: a box's elements stay where they are as long as this clone of the Arc; `part`'s caller says who uses them; they are
-// plain data, so of any value.
+// SAFETY: the `Arc` keeps the box, whose elements do not move. The caller of `part` keeps accesses apart. Plain data
+// may have any value.
 unsafe impl<T: Pod> Owner for Share<T> {
     fn bytes(&mut self) -> (NonNull<u8>, usize, bool) {
         (self.of.start(&self.range).cast(), self.range.len() * size_of::<T>(), self.writable)
@@ -265,10 +267,10 @@ unsafe impl<T: Pod> Owner for Share<T> {
 }
 
 impl<T: Pod> Share<T> {
-    /// To be received into.
+    /// Returns the elements to receive into.
     pub fn elements(&mut self) -> &mut [T] {
         assert!(self.writable, "what is only read is not received into");
-        // SAFETY: writable: by the word of who made this part, nobody else uses these elements.
+        // SAFETY: the part is writable, so the caller of `part` lets nothing else access these elements.
         unsafe { self.of.write(self.range.clone()) }
     }
 }
@@ -279,7 +281,7 @@ impl<T: Pod> Parts for Share<T> {
     }
 
     fn view(&self) -> &[u8] {
-        // SAFETY: by the word of who made this part, nobody changes these elements.
+        // SAFETY: the caller of `part` lets nothing else write to these elements.
         bytemuck::cast_slice(unsafe { self.of.read(self.range.clone()) })
     }
 
@@ -288,45 +290,46 @@ impl<T: Pod> Parts for Share<T> {
     }
 }
 
-/// A message that is sent from where it is.
+/// Lends the elements of a message that is sent in place.
 ///
 /// # Safety
-/// The borrow lasts until the engine has dropped the handle.
+/// The borrow must last until the engine has dropped the returned handle.
 pub(crate) unsafe fn lend<T: Pod>(data: &[T]) -> Bytes {
     must_not_be_in_operation();
     let bytes: &[u8] = bytemuck::cast_slice(data);
-    // SAFETY: nobody changes what is borrowed, as long as the caller says.
+    // SAFETY: a shared borrow is immutable, and lasts long enough: caller's contract.
     unsafe { Bytes::lent(NonNull::from(bytes).cast(), bytes.len(), false) }
 }
 
-/// Where a message is received.
+/// Lends the elements that a message is received into.
 ///
 /// # Safety
-/// As for [`lend`].
+/// The contract of [`lend`].
 pub(crate) unsafe fn lend_mut<T: Pod>(data: &mut [T]) -> Bytes {
     must_not_be_in_operation();
     let bytes: &mut [u8] = bytemuck::cast_slice_mut(data);
-    // SAFETY: nobody else uses what is borrowed exclusively, as long as the caller says; plain data may have any value.
+    // SAFETY: an exclusive borrow is accessed by nothing else, and lasts long enough: caller's contract. Plain data may
+    // have any value.
     unsafe { Bytes::lent(NonNull::from(&mut *bytes).cast(), bytes.len(), true) }
 }
 
-/// What [`lend`] lent.
+/// Restores the slice that [`lend`] lent.
 ///
 /// # Safety
-/// It was lent for `'s`, as elements of this type.
+/// The slice was lent for `'s`, as elements of this type.
 pub(crate) unsafe fn lent<'s, T: Pod>(bytes: &Bytes) -> Option<&'s [T]> {
     let len = elements::<T>(bytes.len());
-    // SAFETY: by the caller's word.
+    // SAFETY: caller's contract.
     bytes.start().map(|start| unsafe { std::slice::from_raw_parts(start.as_ptr().cast(), len) })
 }
 
-/// What [`lend_mut`] lent.
+/// Restores the slice that [`lend_mut`] lent.
 ///
 /// # Safety
-/// It was lent for `'s`, as elements of this type, and the engine has given it back.
+/// The slice was lent for `'s`, as elements of this type; the engine has given it back, and it is restored only once.
 pub(crate) unsafe fn lent_mut<'s, T: Pod>(bytes: &Bytes) -> Option<&'s mut [T]> {
     let len = elements::<T>(bytes.len());
-    // SAFETY: by the caller's word; handed out once.
+    // SAFETY: caller's contract.
     bytes.start().map(|start| unsafe { std::slice::from_raw_parts_mut(start.as_ptr().cast(), len) })
 }
 
@@ -334,7 +337,7 @@ pub(crate) unsafe fn lent_mut<'s, T: Pod>(bytes: &Bytes) -> Option<&'s mut [T]> 
 mod tests {
     use super::*;
 
-    /// The methods are called by whoever names [`Held`] in a bound, in any combination.
+    /// Generic code may combine the methods of any two types that implement [`Held`].
     fn as_another<T, A: Held<T>, U, B: Held<U>>(buffer: A) -> Option<B> {
         B::back(buffer.hold(), usize::MAX)
     }

@@ -1,4 +1,4 @@
-//! A rank's messages: one engine behind one lock, whichever of its threads and teams they are of.
+//! The progress engine of a rank: one channel behind one lock, shared by all its threads and teams.
 
 use super::asked::Progress;
 use super::error::Error;
@@ -21,50 +21,55 @@ use transom_shm_loopback::messages::{Bytes, Look, Turn, Waiter};
 use transom_shm_loopback::{Biased, Held};
 use transom_windows::{Wait, has_own_core};
 
-/// All messages of a rank. Requests keep it, and it does not keep the rank in its job: a request that is leaked harms nobody.
+/// The progress engine of a rank. Requests keep it alive, but it does not keep the rank in its job, so that a leaked
+/// request is harmless.
 pub(crate) struct Hub {
     waiter: Waiter,
-    /// Whether ranks share cores.
+    /// The cores are oversubscribed: ranks share cores.
     crowded: bool,
-    /// None once the rank has left.
+    /// Engine state; `None` once the rank has left.
     core: Biased<Option<Core>>,
-    /// Contexts of dropped teams that the engine is to close. A thread that drops a team may hold the engine, or another may: then the
-    /// next team that is made or dropped has them closed.
+    /// Contexts of dropped teams that the engine has still to close. They queue here because the dropping thread, or
+    /// another one, may hold the engine; the next team made or dropped closes them.
     disbanded: Mutex<Vec<RangeInclusive<u32>>>,
-    /// Nothing was sent or received yet: as long as nothing has come, waits have no messages to turn.
+    /// This rank has made no message call yet. Until a message arrives, waits skip the engine.
     untouched: AtomicBool,
-    /// Brief waits in a row in which nothing came.
+    /// Consecutive brief waits that found nothing.
     waits_in_vain: AtomicU32,
-    /// Turns the engine where the program does not, if it is to.
+    /// Progress thread, if the rank has one.
     pub thread: Thread,
 }
 
 thread_local! {
-    /// This thread runs an operation of the program's with the engine locked.
+    /// True while this thread runs an operation of the program with the engine locked.
     static IN_OPERATION: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs an operation of the program's with the engine locked, in which calls of the library panic instead of waiting for ever.
+/// Runs an operation of the program with the engine locked. Calls of the library inside it panic instead of
+/// deadlocking.
 pub(crate) fn in_operation(act: impl FnOnce()) {
     let before = IN_OPERATION.replace(true);
     act();
     IN_OPERATION.set(before);
 }
 
-/// To be called before memory is lent to the engine, since nothing may unwind past that.
+/// Panics inside an operation of the program. Callers check this before they lend memory to the engine, since nothing
+/// may unwind afterwards.
 pub(crate) fn must_not_be_in_operation() {
     assert!(!IN_OPERATION.get(), "an operation of a collective must not call the library");
 }
 
-/// Looks at rings before a receive becomes a request.
+/// Polls of rings before a receive becomes a request.
 const LOOKS: usize = 64;
-/// Of these those at one ring, before other threads of this rank may have the engine: a look alone is soon repeated.
+/// Consecutive polls of one ring with the engine locked. Between two such rows, other threads of this rank may take the
+/// engine.
 const IN_A_ROW: usize = 8;
 
-/// How long the tasks that wait, all together, sleep at most in brief waits.
+/// Longest sleep of a brief wait, divided among all waiting tasks.
 const NAP: Duration = Duration::from_micros(500);
 
-/// A panic while the engine runs is an error of this library, and may leave memory to peers that the program uses again.
+/// Aborts the process if the engine panics. Such a panic is an error of this library, and peers may still access memory
+/// that the program would reuse.
 struct Whole;
 
 impl Drop for Whole {
@@ -94,7 +99,7 @@ impl Hub {
             waits_in_vain: AtomicU32::new(0),
             thread: Thread::default(),
         });
-        // First what may fail: what turns in waits keeps the hub.
+        // Fallible steps come first: `turn_in_waits` keeps the engine alive.
         if Progress::asked().map_err(|error| Error::Unavailable { why: error.to_string() })? == Progress::Thread {
             hub.thread.begin(&hub)?;
         }
@@ -102,7 +107,7 @@ impl Hub {
         Ok(hub)
     }
 
-    /// This rank calls something of messages or collectives: from now on waits turn them.
+    /// Records a message or collective call of this rank. From then on, waits make progress.
     pub fn touch(&self) {
         self.untouched.store(false, Relaxed);
     }
@@ -129,7 +134,7 @@ impl Hub {
         self.core.lock()
     }
 
-    /// Calls `act` with the engine, and now and then looks for dead ranks before.
+    /// Calls `act` with the engine. The call counts towards the next check for dead ranks.
     #[inline]
     pub fn with<R>(&self, act: impl FnOnce(&mut Core) -> R) -> Result<R, Error> {
         let counted = |core: &mut Core| {
@@ -139,7 +144,8 @@ impl Hub {
         self.enter(counted).ok_or(Error::Closed)
     }
 
-    /// As [`with`](Self::with), without a look for dead ranks: for short calls that need one living rank. None if this rank has left.
+    /// Calls `act` as [`with`](Self::with), without a check for dead ranks: for short calls that depend on one living
+    /// rank. `None` if this rank has left.
     #[inline(always)]
     fn enter<R>(&self, act: impl FnOnce(&mut Core) -> R) -> Option<R> {
         self.act(self.lock(), act)
@@ -164,7 +170,7 @@ impl Hub {
         Some(result)
     }
 
-    /// Only these ranks send in these contexts.
+    /// Registers a team: only `ranks` send in `contexts`.
     pub fn team(&self, contexts: RangeInclusive<u32>, ranks: &[u32]) -> Result<(), Error> {
         self.with(|core| {
             self.close_disbanded(core);
@@ -172,7 +178,8 @@ impl Hub {
         })
     }
 
-    /// Closes the contexts of a team that is dropped: its unreceived messages are discarded, and those that come later.
+    /// Closes the contexts of a dropped team. The engine discards unreceived messages of the team, also those that
+    /// arrive later.
     pub fn disband(&self, contexts: RangeInclusive<u32>) {
         self.disbanded().push(contexts);
         if let Some(held) = self.core.try_lock() {
@@ -193,20 +200,21 @@ impl Hub {
         lock(&self.disbanded)
     }
 
-    /// Sends a message whole without a request, or does nothing; none if the rank has left.
+    /// Sends a message eagerly without a request. Returns false, and sends nothing, if that is not possible; `None` if
+    /// the rank has left.
     #[inline(never)]
     pub fn send_short(&self, to: u32, context: u32, tag: u32, data: &[u8]) -> Option<bool> {
         self.enter(|core| core.engine.try_send(to, context, tag, Data::Bytes(data)))
     }
 
-    /// How many looks at one ring in a row, and how many rows, are worth it before a receive becomes a request.
+    /// Number of consecutive polls of one ring, and number of such rows, before a receive becomes a request.
     #[inline(always)]
     fn looks(&self) -> (u32, usize) {
         if self.crowded { (1, 4) } else { (IN_A_ROW as u32, LOOKS / IN_A_ROW) }
     }
 
-    /// Receives what lies in the ring of the source, or comes there soon, without a request, as much of it as there is room for;
-    /// none if the rank has left.
+    /// Receives a short message from the ring of `source`, now or soon, without a request, as much of it as fits.
+    /// `None` if the rank has left.
     #[inline(never)]
     pub fn receive_short<S: Space + ?Sized>(
         &self,
@@ -225,7 +233,7 @@ impl Hub {
         }
     }
 
-    /// The same from any source: from whom.
+    /// Receives as [`receive_short`](Self::receive_short) from any source, and returns the source.
     #[inline(never)]
     pub fn receive_any<S: Space + ?Sized>(&self, context: u32, tag: Option<u32>, into: &mut S) -> Option<(u32, Short)> {
         for _ in 0..if self.crowded { 1 } else { LOOKS } {
@@ -241,8 +249,8 @@ impl Hub {
         Some((0, Short::Nothing))
     }
 
-    /// Has receives that were posted take what lies in the ring of a source, or comes there soon, without a turn, until one of them
-    /// has ended well: what came to it.
+    /// Matches posted receives with messages in the ring of `source`, now or soon, without a full progress call, until
+    /// the receive `id` has ended well. Returns its result.
     #[inline(never)]
     pub fn receive_posted(&self, source: u32, id: Key) -> Option<(Came, Option<Bytes>)> {
         let (looks, times) = self.looks();
@@ -252,7 +260,8 @@ impl Hub {
                 while lies == Some(true) {
                     lies = core.engine.receive_posted(source, 1);
                 }
-                // Only a turn takes what lies there for no receive of this path, and finds that a message of several chunks is there.
+                // Only a full progress call takes messages that no receive of this path matches, and notices the later
+                // chunks of long messages.
                 let ended = core.ended_well(id);
                 (lies.is_some() || ended.is_none() && core.is_arriving(id), ended)
             })?;
@@ -264,12 +273,12 @@ impl Hub {
         None
     }
 
-    /// Says, until it is dropped, that this thread is about to wait.
+    /// Marks this thread as about to wait, until the returned guard is dropped.
     pub fn attending(&self) -> Option<impl Drop + '_> {
         self.waiter.attending()
     }
 
-    /// Waits until `look` finds what it looks for, after a turn of the engine.
+    /// Makes progress until `look` returns a value.
     #[inline]
     pub fn wait<R>(
         &self,
@@ -291,7 +300,7 @@ impl Hub {
         let wait = Wait { rank: self.waiter.rank(), call, awaited, deadline };
         let look = || {
             let looked = self.with(|core| {
-                // What is looked for may be there already.
+                // Progress is not needed if the result is already there.
                 if let Some(found) = look(core) {
                     return Look::Found(found);
                 }
@@ -312,8 +321,8 @@ impl Hub {
         self.waiter.wait(wait, look, || self.look_for_the_gone())
     }
 
-    /// As [`wait`](Self::wait), until a time; none if that has come. The engine is turned once even so: who waits again and again, for
-    /// no time at all, gets on.
+    /// Waits as [`wait`](Self::wait), until a deadline; `None` after it. The call makes progress at least once, so that
+    /// a program that polls with a timeout of zero gets on.
     pub fn wait_until<R>(
         &self,
         call: &dyn fmt::Display,
@@ -329,8 +338,8 @@ impl Hub {
         })
     }
 
-    /// Waits until `look`, which runs with no lock held, finds what it looks for; none if `until` has come. The engine is turned between
-    /// two looks. If `look` `polls` what rings no bell, the wait does not sleep.
+    /// Waits until `look`, which runs with no lock held, returns a value; `None` after `until`. The engine makes
+    /// progress between two looks. With `polls`, `look` checks state that wakes no thread, so the wait does not sleep.
     pub fn wait_for_any<R>(
         &self,
         call: &dyn fmt::Display,
@@ -354,7 +363,7 @@ impl Hub {
         self.waiter.wait(wait, look, || self.look_for_the_gone())
     }
 
-    /// One turn of the engine, for calls that do not wait. Where ranks share cores, turns in vain yield the core.
+    /// Makes progress once, for calls that do not wait. On oversubscribed cores, a fruitless call yields the core.
     pub fn turn_now(&self) {
         let turned = self.with(Core::turn);
         if self.crowded && matches!(turned, Ok(false)) {
@@ -362,8 +371,8 @@ impl Hub {
         }
     }
 
-    /// Waits for something to do, for a task that is polled again at once. It spins and gives the core to other threads. After some
-    /// waits in vain it sleeps until something comes, for [`NAP`] at most.
+    /// Waits briefly for progress, on behalf of a task that is polled again at once. The wait spins and yields the
+    /// core. After several fruitless waits it sleeps until something arrives, for at most [`NAP`].
     pub fn wait_briefly(&self) {
         let is_busy = || self.with(|core| core.turn()).unwrap_or(true);
         let (looks, yields) = if self.crowded { (1, 4) } else { (LOOKS, LOOKS as u32) };
@@ -372,20 +381,20 @@ impl Hub {
             if in_vain < yields {
                 return std::thread::yield_now();
             }
-            // All tasks that wait may be polled in a row before one of them gets what has come.
+            // The executor may poll every waiting task before the one that can go on, so the tasks share the time.
             let tasks = self.with(|core| core.waiting_tasks()).unwrap_or(1).max(1);
             self.waiter.nap(NAP / tasks as u32, is_busy)
         };
         if found {
             self.waits_in_vain.store(0, Relaxed);
-            // Work may be due only later, such as a credit. Other threads get the core until then.
+            // The work may be due later, as a credit report is. Other threads get the core until then.
             if self.crowded {
                 std::thread::yield_now();
             }
         }
     }
 
-    /// Turns the engine whenever there is something to do, until the rank leaves.
+    /// Makes progress whenever there is work, until the rank leaves. Body of the progress thread.
     pub(super) fn attend(&self) {
         let look = || match self.with(|core| core.turn()) {
             Ok(true) => Look::Busy,
@@ -404,11 +413,12 @@ impl Hub {
         let _ = self.with(|core| core.engine.wire().look_for_the_gone());
     }
 
-    /// The rank leaves. Unless `in_haste`, it waits until the collectives that it has started are over. Then it says that it receives
-    /// nothing any more, waits, unless in haste, until what was sent is with those who are to have it, or they are gone, and ends all.
+    /// Makes the rank leave. Unless `in_haste`, the call first waits for the collectives that this rank has started. It
+    /// then announces that this rank receives nothing any more, waits (unless `in_haste`) until its messages are
+    /// delivered or their receivers gone, and ends all requests.
     pub fn close(&self, in_haste: bool) {
         if !in_haste {
-            // Two ranks that both leave would take each other for gone.
+            // Otherwise two ranks that leave at once would each see the other as gone.
             let call = "leaving, until the collectives that it has started are over";
             let _ = self.wait(&call, Awaited::Anyone, |core| (!core.works_on()).then_some(()));
         }
@@ -426,7 +436,7 @@ impl Hub {
         });
         let mut closed = self.lock().take();
         self.waiter.ring();
-        // Whoever is woken finds that the world is gone.
+        // Woken tasks find the engine closed.
         closed.iter_mut().flat_map(Core::abandoned).for_each(|waker| contained(|| waker.wake()));
         contained(|| drop(closed));
         self.thread.end();
@@ -437,7 +447,8 @@ impl Hub {
     }
 }
 
-/// Wakes who waits for what has ended, and drops what the program had given and nobody needs any more, once the lock is free.
+/// Wakes the waiting tasks, and drops values of the program that the engine no longer needs. Both run code of the
+/// program, so the lock is released first.
 #[cold]
 #[inline(never)]
 fn wake(mut held: Held<'_, Option<Core>>) {
@@ -449,11 +460,11 @@ fn wake(mut held: Held<'_, Option<Core>>) {
     }
 }
 
-/// Runs what is the program's, and ends its panic here: the call that runs it may have lent a buffer to the engine, which must not
-/// be unwound past, and there may be more to run. The panic hook has told of the panic.
+/// Runs code of the program and contains its panic. The caller may have lent a buffer to the engine, past which nothing
+/// may unwind, and may have more to run. The panic hook has reported the panic.
 fn contained(act: impl FnOnce()) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(act)) {
-        // Its drop may panic as well.
+        // The drop of the payload may panic as well.
         std::mem::forget(panic);
     }
 }

@@ -1,4 +1,4 @@
-//! Where messages are received, as the program has it before and after.
+//! Receive buffers, as the program passes them and gets them back.
 
 use super::hold::{Parts, Share, lend_mut, lent_mut};
 use bytemuck::Pod;
@@ -7,12 +7,12 @@ use transom_shm_loopback::messages::Bytes;
 
 /// Memory that one message is received into.
 pub(crate) trait Landing: Parts {
-    /// Of which it has some.
+    /// Type of the elements.
     type Element: Pod;
-    /// What the program has of it afterwards.
+    /// Value that the program gets back.
     type Back;
     fn room(&mut self) -> &mut [Self::Element];
-    /// So many elements have come at most.
+    /// Converts the buffer after a receive of at most `len` elements.
     fn came(self, len: usize) -> Self::Back;
 }
 
@@ -32,7 +32,7 @@ impl<T: Pod> Landing for Vec<T> {
 
 impl<T: Pod> Landing for Share<T> {
     type Element = T;
-    /// The program finds it in the buffer.
+    /// The program reads the persistent buffer instead.
     type Back = ();
 
     fn room(&mut self) -> &mut [T] {
@@ -42,25 +42,25 @@ impl<T: Pod> Landing for Share<T> {
     fn came(self, _: usize) {}
 }
 
-/// As many elements as a short message has, made when it has come.
+/// A vector for a short message, allocated when the length of the message is known.
 pub(crate) struct Fresh<T>(pub Vec<T>);
 
 impl<T: Pod> Space for Fresh<T> {
     #[inline]
     fn room(&mut self, length: usize) -> Option<&mut [u8]> {
-        // What are no whole elements, or for what there is no memory, is a request's to tell of.
+        // A request reports lengths that are no multiple of the element size, and a lack of memory.
         let len = length.checked_div(size_of::<T>()).filter(|len| len * size_of::<T>() == length)?;
         self.0 = bytemuck::allocation::try_zeroed_vec(len).ok()?;
         Some(bytemuck::cast_slice_mut(&mut self.0))
     }
 }
 
-/// Elements that a scope lends.
+/// A slice that a scope lends.
 pub(crate) struct Lent<'s, T>(&'s mut [T]);
 
 impl<'s, T> Lent<'s, T> {
     /// # Safety
-    /// The borrow lasts until the engine has given back what it holds.
+    /// The borrow must last until the engine has given back the bytes of `hold`.
     pub unsafe fn new(into: &'s mut [T]) -> Self {
         Lent(into)
     }
@@ -68,7 +68,7 @@ impl<'s, T> Lent<'s, T> {
 
 impl<T: Pod> Parts for Lent<'_, T> {
     fn hold(self) -> Bytes {
-        // SAFETY: by the word of who made this.
+        // SAFETY: contract of the caller of `new`.
         unsafe { lend_mut(self.0) }
     }
 
@@ -77,7 +77,7 @@ impl<T: Pod> Parts for Lent<'_, T> {
     }
 
     fn back(bytes: Bytes, received: usize) -> Option<Self> {
-        // SAFETY: `hold` lent it; the engine has given it back.
+        // SAFETY: `hold` lent the slice, and the engine has given it back.
         let all = unsafe { lent_mut(&bytes) }?;
         Some(Lent(Lent(all).came(received.checked_div(size_of::<T>()).unwrap_or(0))))
     }

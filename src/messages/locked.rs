@@ -1,4 +1,5 @@
-//! What the lock of a rank's messages has behind it: the engine, works of many messages, and who is to be told what has ended.
+//! State behind the lock of a progress engine: the channel, composite operations, and the tasks to wake when requests
+//! end.
 
 use super::ended_lists::{EndedLists, ListId};
 use super::error::Error;
@@ -16,46 +17,49 @@ pub(crate) type Engine = transom_channel::Engine<Transport>;
 
 pub(crate) struct Core {
     pub engine: Engine,
-    /// Works, and the few messages that somebody wants more of than to ask how they ended.
+    /// Composite operations, and messages with a waker, a list or a composite operation attached.
     watched: HashMap<Key, Watch>,
-    /// How many pipes, or tags of parts of messages, were used, by context and peer, of contexts that somebody has.
+    /// Tags used so far for pipes and for parts of partitioned messages, by context and peer, for contexts that are
+    /// open.
     pub opened: HashMap<(u32, u32), u32>,
-    /// Receive ends of partitioned messages that wait for their announcement.
+    /// Receive ends of partitioned messages that wait for an announcement.
     pub expected: Expected,
-    /// Requests that have ended, for the sets that wait for any of theirs.
+    /// Lists of ended requests, one for each waiting set.
     pub lists: EndedLists,
-    /// What is done by many messages: works with a step in each turn, with their numbers, and by their numbers those that await messages.
+    /// Composite operations with their numbers: those with a step in each progress call here; those that await messages
+    /// in `waiting`.
     polled: Vec<(u64, Box<dyn Work>)>,
     waiting: HashMap<u64, Box<dyn Work>>,
-    /// The number of the next.
+    /// Number of the next composite operation.
     next_work: u64,
-    /// Of the works that await messages those with a step in the next turn.
+    /// Composite operations in `waiting` that are due for a step in the next progress call.
     ready: Vec<u64>,
-    /// Empty between turns. Its memory is used again, since a wait that turns works allocates nothing.
+    /// Scratch space, empty between progress calls. Kept, so that progress allocates nothing.
     awaited: Vec<Key>,
-    /// Turns of works, and when all of them were turned last.
+    /// Progress calls on composite operations, and the time of the last call that stepped all of them.
     turns: u32,
     swept: Instant,
-    /// Steps of works so far.
+    /// Steps of composite operations so far.
     #[cfg(test)]
     pub steps: u64,
-    /// To be woken once the lock is free; and what is the program's, to be dropped then: it may have requests, which ask for the lock.
+    /// Wakers to wake, and values of the program to drop, once the lock is released. A drop may drop requests, which
+    /// take the lock.
     pub wakers: Vec<Waker>,
     pub dropped: Vec<Box<dyn Any + Send>>,
-    /// Something has ended that other threads of this rank may wait for.
+    /// A request has ended that other threads of this rank may wait for.
     pub news: bool,
-    /// Calls left before the clock is read.
+    /// Calls left before the next reading of the clock.
     calls_left: u32,
     /// When the clock was last read, and when this rank last looked for dead ranks.
     clock_read: Instant,
     checked: Instant,
-    /// By their numbers. Those that have ended are used again.
+    /// Scopes, indexed by [`Lender`]. The entries of ended scopes are reused.
     scopes: Vec<Lending>,
-    /// Descriptor and tasks to notify, once, when something has happened.
+    /// Descriptor and tasks to notify, once, at the next event.
     pub armed: Option<Armed>,
-    /// Tasks that have waited for news so far.
+    /// Number of tasks that have waited for events so far.
     tasks: u64,
-    /// Requests that were asked whether they have ended.
+    /// Tests of requests so far.
     #[cfg(test)]
     pub looks: std::cell::Cell<usize>,
 }
@@ -63,85 +67,89 @@ pub(crate) struct Core {
 #[derive(Default)]
 pub(crate) struct Armed {
     pub events: Option<Events>,
-    /// Wakers of tasks that wait for news, by the numbers of these tasks.
+    /// Wakers of tasks that wait for events, by task number.
     wakers: BTreeMap<u64, Waker>,
 }
 
-/// What a request of the program is: one message, or a work of many.
+/// Identifies a request of the program: one message, or a composite operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Key {
     Message(Id),
     Work(u64),
 }
 
-/// What is done by many messages: a collective. It is turned with the engine, by whichever call of the rank waits.
+/// A composite operation, made of many messages: a collective, for example. Every waiting call of the rank drives it
+/// with the engine.
 pub(crate) trait Work: Send {
-    /// Does what can be done now; how it ended, if it has.
+    /// Takes a step: does what is possible now. Returns the result once the operation has ended.
     fn turn(&mut self, core: &mut Core) -> Option<Ended>;
 
-    /// After a step: whether the next step is due when one of the messages that it adds here has ended, or one that it added after an
-    /// earlier step; else it has a step in each turn. All works have one now and then even so, and when a collective fails.
+    /// Called after a step. Returns true if the next step is due when a message in `awaited`, added now or after an
+    /// earlier step, has ended; false for a step in each progress call. Every operation also gets a step now and then,
+    /// and when a collective fails.
     fn awaits(&mut self, _awaited: &mut Vec<Key>) -> bool {
         false
     }
 
-    /// Whether a rank that leaves waits for its end.
+    /// Returns true if a leaving rank must wait for the end of the operation.
     fn must_end(&self) -> bool {
         true
     }
 
-    /// The program panics in the scope that lends the buffers: it is to end though other ranks never do their part.
+    /// Gives up the operation: the scope that lends its buffers panics. The operation must end even if other ranks
+    /// never do their part.
     fn give_up(&mut self, _core: &mut Core) {}
 }
 
-/// Requests whose buffers a scope lends. Those that have ended and were asked for go when there are many.
+/// Requests whose buffers a scope lends. Requests whose results were taken are removed when the list exceeds `most`.
 #[derive(Default)]
 struct Lending {
     open: bool,
     requests: Vec<Key>,
-    /// That many.
+    /// Length that triggers the next sweep.
     most: usize,
 }
 
-/// A scope that is open.
+/// Index of an open scope.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lender(usize);
 
-/// Why a request failed.
+/// Cause of a failed request.
 #[derive(Clone)]
 pub(crate) enum Fault {
     Message(Failure),
     Work(Error),
 }
 
-/// How a request ended, and its buffer.
+/// Result of a request, and its buffer.
 pub(crate) type Ended = (Result<Came, Fault>, Option<Bytes>);
 
-/// What is to be done when a request ends.
+/// Actions at the end of a request.
 #[derive(Default)]
 struct Watch {
     waker: Option<Waker>,
-    /// List that the work puts a number on, and that number.
+    /// List on which the composite operation puts a number, and that number.
     list: Option<(ListId, usize)>,
-    /// The work that awaits it.
+    /// Composite operation that awaits this message.
     work: Option<u64>,
-    /// Nobody will ask for it.
+    /// The request is detached: its result is discarded.
     detached: bool,
-    /// How a work ended. A message that has ended is the engine's until somebody asks for it.
+    /// Result of a composite operation. The channel keeps the result of a message.
     ended: Option<Ended>,
 }
 
-/// Requests that a scope keeps however few of them have not ended.
+/// Smallest value of [`Lending::most`].
 const LENT: usize = 128;
 
-/// Time between two looks for dead ranks, in calls of any kind: short calls in a loop report a death as soon as one long wait does.
+/// Time between two checks for dead ranks, in calls of any kind. A loop of short calls reports a death as soon as one
+/// long wait does.
 const CHECK: Duration = Duration::from_millis(100);
-/// Calls between two readings of the clock, at most.
+/// Most calls between two readings of the clock.
 const CALLS: u32 = 64;
-/// A program whose calls took longer than this since the last reading has the clock read at every call.
+/// Time between two readings beyond which the clock is read at every call, since the program's calls are slow.
 const SLOW_CALLS: Duration = Duration::from_millis(10);
 
-/// Turns of works between two looks at the clock.
+/// Progress calls on composite operations between two readings of the clock.
 const SWEPT: u32 = 4;
 
 impl Core {
@@ -180,7 +188,7 @@ impl Core {
         self.looks.set(self.looks.get() + 1);
     }
 
-    /// One turn of the engine, and of works. Whether there is more to do soon.
+    /// Makes progress on the channel and on composite operations. Returns true if more progress is due soon.
     #[inline]
     pub fn turn(&mut self) -> bool {
         let worked = self.engine.progress() > 0;
@@ -194,12 +202,12 @@ impl Core {
         worked || !self.ready.is_empty() || self.engine.credit_due().is_some()
     }
 
-    /// The rank has left: whoever waits for anything.
+    /// Takes the wakers of all requests, for a rank that has left.
     pub fn abandoned(&mut self) -> impl Iterator<Item = Waker> + '_ {
         self.watched.values_mut().filter_map(|watch| watch.waker.take())
     }
 
-    /// Counts a call. Now and then it looks for dead ranks, and tells the engine of them.
+    /// Counts a call. Now and then the call checks for dead ranks, and reports them to the channel.
     #[inline(always)]
     pub fn count_call(&mut self) {
         self.calls_left -= 1;
@@ -217,14 +225,14 @@ impl Core {
         if now.saturating_duration_since(self.checked) >= CHECK {
             self.checked = now;
             self.engine.wire().look_for_the_gone();
-            // Calls on the short path never turn the engine themselves.
+            // Calls on the short path make no progress themselves.
             if self.engine.progress() > 0 {
                 self.happened();
             }
         }
     }
 
-    /// A scope begins.
+    /// Opens a scope.
     pub fn open_scope(&mut self) -> Lender {
         let free = self.scopes.iter().position(|scope| !scope.open).unwrap_or(self.scopes.len());
         if free == self.scopes.len() {
@@ -234,7 +242,7 @@ impl Core {
         Lender(free)
     }
 
-    /// A scope lends the buffers of this request.
+    /// Registers a request whose buffers the scope lends.
     #[inline]
     pub fn lend(&mut self, Lender(scope): Lender, request: Key) {
         let lending = &mut self.scopes[scope];
@@ -253,18 +261,18 @@ impl Core {
         self.scopes[scope] = Lending { open: true, requests, most };
     }
 
-    /// What a scope lends.
+    /// Requests whose buffers the scope lends.
     pub fn lent(&self, Lender(scope): Lender) -> &[Key] {
         &self.scopes[scope].requests
     }
 
-    /// A scope ends, and nothing that it lends is under way: nobody asks for it any more. Why the first of those that were not asked
-    /// for has failed.
+    /// Closes a scope. No request that it lends is in flight, and no result will be taken. Returns the failure of the
+    /// first failed request whose result was not taken.
     pub fn close_scope(&mut self, Lender(scope): Lender) -> Option<Fault> {
         let mut failed = None;
         let mut requests = std::mem::take(&mut self.scopes[scope].requests);
         for key in requests.drain(..) {
-            // Most were asked for, and are no more.
+            // The results of most requests were taken, and the requests no longer exist.
             if self.has_ended(key).is_some()
                 && let Some((Err(fault), _)) = self.ended(key)
             {
@@ -276,8 +284,9 @@ impl Core {
         failed
     }
 
-    /// As [`forget`](Self::forget), of a request whose buffer a scope lends: the end of that waits for what it receives, and tells if
-    /// it fails.
+    /// Drops the handle of a request whose buffer a scope lends. A send is forgotten as by [`forget`](Self::forget),
+    /// and a message that has ended well is discarded. Other requests stay in flight: the end of the scope waits for
+    /// them, and reports their failure.
     pub fn leave_to_scope(&mut self, key: Key) {
         match key {
             Key::Message(id) if self.engine.is_sending(id) => self.forget(key),
@@ -285,7 +294,7 @@ impl Core {
         }
     }
 
-    /// A work that the program will ask for.
+    /// Starts a composite operation whose result the program will take.
     pub fn start(&mut self, work: Box<dyn Work>) -> Key {
         let key = Key::Work(self.next_work);
         self.watched.insert(key, Watch::default());
@@ -293,31 +302,32 @@ impl Core {
         key
     }
 
-    /// A work that nobody asks for.
+    /// Starts a detached composite operation.
     pub fn attend(&mut self, work: Box<dyn Work>) {
         self.waiting.insert(self.next_work, work);
         self.ready.push(self.next_work);
         self.next_work += 1;
     }
 
-    /// Whether others need this rank still.
+    /// Returns true if other ranks still need this rank.
     pub fn is_needed(&self) -> bool {
         self.engine.is_needed() || self.works_on()
     }
 
-    /// Whether it has works of which others wait for its part.
+    /// Returns true if other ranks wait for this rank's part of a composite operation.
     pub fn works_on(&self) -> bool {
         self.polled.iter().map(|(_, work)| work).chain(self.waiting.values()).any(|work| work.must_end())
     }
 
-    /// The work, which is not turned any more.
+    /// Takes out a composite operation, which gets no more steps.
     fn take_out(&mut self, key: Key) -> Option<Box<dyn Work>> {
         let Key::Work(number) = key else { return None };
         let polled = self.polled.iter().position(|(polled, _)| *polled == number);
         polled.map(|at| self.polled.swap_remove(at).1).or_else(|| self.waiting.remove(&number))
     }
 
-    /// Has the works that have something to do take a step; and all, now and then: some look how long they have waited.
+    /// Steps the composite operations that are due. Now and then it steps all of them, since some check how long they
+    /// have waited.
     #[cold]
     #[inline(never)]
     fn turn_works(&mut self) {
@@ -326,13 +336,13 @@ impl Core {
             self.swept = Instant::now();
             self.turn_all();
         }
-        // What becomes ready meanwhile is for the next turn.
+        // Operations that become due meanwhile wait for the next progress call.
         let mut ready = std::mem::take(&mut self.ready);
         let mut polled = std::mem::take(&mut self.polled);
         polled.retain_mut(|(number, work)| self.step(*number, work));
         polled.append(&mut self.polled);
         self.polled = polled;
-        // In the order of their starts: another rank awaits the first of them first.
+        // In the order of their starts, since other ranks await the earliest first.
         ready.sort_unstable();
         let mut awaited = std::mem::take(&mut self.awaited);
         for number in ready.drain(..) {
@@ -352,7 +362,7 @@ impl Core {
         (self.ready, self.awaited) = (ready, awaited);
     }
 
-    /// A step of a work. Whether there is another.
+    /// Steps a composite operation. Returns true if it goes on.
     fn step(&mut self, number: u64, work: &mut Box<dyn Work>) -> bool {
         #[cfg(test)]
         (self.steps += 1);
@@ -360,12 +370,12 @@ impl Core {
         ended.is_none()
     }
 
-    /// Has each work take a step in the next turn.
+    /// Makes every composite operation due in the next progress call.
     pub fn turn_all(&mut self) {
         self.ready.extend(self.waiting.keys());
     }
 
-    /// Tells whoever is to be told when something happens.
+    /// Notifies the armed descriptor and tasks of an event.
     #[inline]
     pub fn happened(&mut self) {
         if let Some(armed) = self.armed.take() {
@@ -381,8 +391,8 @@ impl Core {
         self.wakers.extend(armed.wakers.into_values());
     }
 
-    /// Wakes a task when something has happened, and numbers the task if it has no number yet. The caller drops the earlier waker of
-    /// the task, which it gets back, once the lock is free.
+    /// Registers a task to wake at the next event, and numbers the task if it has no number yet. Returns the earlier
+    /// waker of the task, which the caller drops once the lock is released.
     pub fn wake_at_news(&mut self, task: &mut Option<u64>, waker: Waker) -> Option<Waker> {
         let task = *task.get_or_insert_with(|| {
             self.tasks += 1;
@@ -391,7 +401,7 @@ impl Core {
         self.armed.get_or_insert_default().wakers.insert(task, waker)
     }
 
-    /// A task waits for news no more. The caller drops its waker once the lock is free.
+    /// Removes a task that waits for events. The caller drops its waker once the lock is released.
     pub fn ignore_news(&mut self, task: u64) -> Option<Waker> {
         let armed = self.armed.as_mut()?;
         let waker = armed.wakers.remove(&task);
@@ -401,7 +411,7 @@ impl Core {
         waker
     }
 
-    /// A work has ended.
+    /// Records the end of a composite operation.
     fn end(&mut self, key: Key, ended: Ended) {
         self.happened();
         self.news = true;
@@ -417,7 +427,7 @@ impl Core {
         }
     }
 
-    /// Has the engine tell what has ended.
+    /// Handles messages that have ended.
     #[inline(always)]
     pub fn take_ended(&mut self) {
         if self.engine.has_ended() {
@@ -425,7 +435,8 @@ impl Core {
         }
     }
 
-    /// Tells whoever is armed what has come by pipes, and what the call has let in beside what it is for.
+    /// Notifies the armed descriptor and tasks if pipes have new bytes, or if a call has let in more than its own
+    /// message.
     #[cold]
     #[inline(never)]
     pub fn tell_news(&mut self) {
@@ -460,7 +471,7 @@ impl Core {
         }
     }
 
-    /// What came, and its buffer, if the request is of a message and has ended well; it is no more then.
+    /// Takes the status and buffer of a message that has ended well; the request then no longer exists.
     #[inline]
     pub fn ended_well(&mut self, key: Key) -> Option<(Came, Option<Bytes>)> {
         match key {
@@ -469,16 +480,16 @@ impl Core {
         }
     }
 
-    /// Returns true for a receive that has met its message, while the data is coming.
+    /// Returns true for a receive that has been matched, while its data is arriving.
     pub fn is_arriving(&self, key: Key) -> bool {
         matches!(key, Key::Message(id) if self.engine.is_arriving(id))
     }
 
-    /// How the request ended, if it has; it is no more then.
+    /// Takes the result of a request that has ended; the request then no longer exists.
     #[inline]
     pub fn ended(&mut self, key: Key) -> Option<Ended> {
         self.count_look();
-        // Who waits looks again and again.
+        // The fast path of a waiting call, which tests in a loop.
         if let Key::Message(id) = key
             && self.engine.is_moving(id)
         {
@@ -492,7 +503,7 @@ impl Core {
         match key {
             Key::Message(id) => match self.engine.take(id) {
                 Some(done) => Some((done.result.map_err(Fault::Message), done.memory)),
-                // A probe ends when it has its message.
+                // A probe ends when it has matched a message.
                 None => self.engine.probed(id).map(|came| (Ok(came), None)),
             },
             Key::Work(_) => {
@@ -502,7 +513,7 @@ impl Core {
         }
     }
 
-    /// Whether the request has ended, and what came, if it ended well.
+    /// Returns `Some` if the request has ended, with the status if it ended well.
     pub fn has_ended(&self, key: Key) -> Option<Option<Came>> {
         self.count_look();
         match key {
@@ -511,7 +522,7 @@ impl Core {
         }
     }
 
-    /// Whether the request has not ended.
+    /// Returns true if the request is in flight.
     pub fn is_under_way(&self, key: Key) -> bool {
         self.count_look();
         match key {
@@ -520,7 +531,7 @@ impl Core {
         }
     }
 
-    /// What a message that has not ended waits for.
+    /// Describes what a message in flight waits for.
     pub fn waits(&self, key: Key) -> Option<Waits> {
         match key {
             Key::Message(id) => self.engine.waits(id),
@@ -528,12 +539,13 @@ impl Core {
         }
     }
 
-    /// The requests that a future awaits.
+    /// Requests that futures await.
     pub fn awaited(&self) -> Vec<Key> {
         self.watched.iter().filter(|(_, watch)| watch.waker.is_some()).map(|(key, _)| *key).collect()
     }
 
-    /// Has the request wake somebody when it ends. What it gives back is not needed any more, and to be dropped once the lock is free.
+    /// Registers the waker of a request. Returns the waker that is not needed, which the caller drops once the lock is
+    /// released.
     pub fn wake(&mut self, key: Key, waker: Waker) -> Option<Waker> {
         match self.is_under_way(key) {
             true => self.watched.entry(key).or_default().waker.replace(waker),
@@ -541,12 +553,12 @@ impl Core {
         }
     }
 
-    /// Tasks that wait to be woken; at least so many.
+    /// Upper bound of the number of waiting tasks.
     pub fn waiting_tasks(&self) -> usize {
         self.watched.len() + self.armed.as_ref().map_or(0, |armed| armed.wakers.len())
     }
 
-    /// Has the request put a number on a list when it ends: now, if it has ended.
+    /// Makes the request put `number` on `list` when it ends; at once if it has ended.
     pub fn list(&mut self, key: Key, list: ListId, number: usize) {
         match key {
             _ if !self.is_under_way(key) => self.lists.push(list, number),
@@ -555,7 +567,7 @@ impl Core {
         }
     }
 
-    /// Drops this, which is the program's, once the lock is free.
+    /// Drops a value of the program once the lock is released.
     pub fn let_go<D: Any + Send>(&mut self, dropped: Option<D>) {
         if let Some(dropped) = dropped
             && std::mem::needs_drop::<D>()
@@ -565,7 +577,7 @@ impl Core {
         }
     }
 
-    /// Nobody will ask for the request any more. A receive that has no message yet is withdrawn; a work goes on.
+    /// Detaches a request. A receive without a message is withdrawn; a composite operation goes on.
     pub fn forget(&mut self, key: Key) {
         if self.is_under_way(key) {
             let watch = self.watched.entry(key).or_default();
@@ -579,7 +591,7 @@ impl Core {
         }
     }
 
-    /// As [`forget`](Self::forget), of what is to end soon: a work is given up.
+    /// Detaches a request as [`forget`](Self::forget), and gives up a composite operation, so that it ends soon.
     pub fn abandon(&mut self, key: Key) {
         if let (Key::Work(number), Some(mut work)) = (key, self.take_out(key)) {
             work.give_up(self);
@@ -589,7 +601,8 @@ impl Core {
         self.forget(key);
     }
 
-    /// Withdraws a receive that has no message yet, and gives back its buffer.
+    /// Withdraws a receive without a message, and returns its buffer. `None` if it is too late, or for a composite
+    /// operation.
     pub fn withdraw(&mut self, key: Key) -> Option<Option<Bytes>> {
         let Key::Message(id) = key else { return None };
         match self.engine.cancel(id) {

@@ -1,4 +1,4 @@
-//! Ranks that meet by messages, and nobody else with them: those that are to be a team.
+//! Exchange of messages among the members of a new team only.
 
 use super::comm::{Comm, TEAMS};
 use super::error::Error;
@@ -10,32 +10,33 @@ use transom_locks::Rank;
 use transom_shm_loopback::messages::Bytes;
 use transom_windows::FabricError;
 
-/// A call of some ranks of a world, the first of which gathers what the others say and tells them.
+/// A collective call of some ranks of a world. The first member gathers what the members send, and distributes it.
 pub(crate) struct Meeting<'a> {
     comm: Comm,
     members: &'a [Rank],
-    /// A hash of the list of members: other teams may be made at the same time. Each message has the list too.
+    /// Hash of the list of members, since other teams may be made at the same time. Each message also carries the list.
     tag: u32,
-    /// A round has failed, at all that are there: there is no other.
+    /// A round has failed at all live members, so no other follows.
     over: bool,
 }
 
-/// What a rank says in a round: nothing if its call has failed.
+/// Contribution of a rank to a round; `None` if its call has failed.
 type Said = Option<Vec<u8>>;
 
 impl<'a> Meeting<'a> {
-    /// Of these ranks of a world, this one among them.
+    /// Starts the exchange of these ranks of a world, this rank included.
     pub fn new(comm: &Comm, members: &'a [Rank]) -> Self {
         Meeting { comm: comm.apart(TEAMS), members, tag: tag(members), over: false }
     }
 
-    /// Gives what each passes to all, in the order of the list. A member that has died or left is an error wherever this is waited
-    /// for, and what is said for it lies there; a member whose call has failed is an error at all.
+    /// Gathers the contribution of each member at all members, in the order of the list. A member that has died or left
+    /// is an error at each member that still waits for a message of the exchange. A member whose call has failed is an
+    /// error at all members.
     pub fn all_gather(&mut self, mine: &[u8]) -> Result<Vec<Vec<u8>>, FabricError> {
         self.round(Some(mine.to_vec()))
     }
 
-    /// The last round: whether the call has succeeded is the same at all, unless one dies.
+    /// Runs the last round, after which all members agree on the success of the call, unless one dies.
     pub fn end<T>(mut self, made: Result<T, FabricError>) -> Result<T, FabricError> {
         if self.over {
             return made;
@@ -56,7 +57,7 @@ impl<'a> Meeting<'a> {
         let all = all.map(|all| all.into_iter().flatten().collect::<Vec<_>>());
         let all = all.and_then(|all| match all.len() == self.members.len() {
             true => Ok(all),
-            false => Err(FabricError::Corrupt { why: format!("rank {first} tells what {} ranks say", all.len()) }),
+            false => Err(FabricError::Corrupt { why: format!("rank {first} sent {} contributions", all.len()) }),
         });
         self.over = all.is_err();
         all
@@ -68,7 +69,7 @@ impl<'a> Meeting<'a> {
         for &rank in others {
             match self.receive(rank) {
                 Ok(mut said) => all.push(said.pop().flatten()),
-                // All members have an error, and none waits for this rank.
+                // All members get an error, and none keeps waiting for this rank.
                 Err(error @ Error::Misuse { .. }) => {
                     all = vec![None];
                     other_list = Some(error);
@@ -91,7 +92,8 @@ impl<'a> Meeting<'a> {
         })
     }
 
-    /// Ends as well if one of the others is gone: the sender may wait for that one elsewhere, and not come.
+    /// Receives the message of a member. The wait also ends if another member is gone: the sender may be waiting for
+    /// that member, and never send.
     fn receive(&self, from: Rank) -> Result<Vec<Said>, Error> {
         let source = self.comm.to_job(from)?;
         let select = Select { context: self.comm.context, source: Some(source), tag: Some(self.tag) };
@@ -103,7 +105,7 @@ impl<'a> Meeting<'a> {
             }
             let members = || self.members.iter().filter_map(|&rank| self.comm.to_job(rank).ok());
             let gone = core.engine.lost().filter(|(rank, _)| members().any(|member| member == *rank));
-            // Who has left may have done so since another died.
+            // A rank may have left because another died, so a death is reported first.
             let (rank, lost) = gone.min_by_key(|(_, lost)| **lost == Lost::Left)?;
             let lost = Failure::Lost { rank, lost: lost.clone() };
             core.forget(id);
@@ -125,11 +127,12 @@ impl<'a> Meeting<'a> {
     }
 }
 
-/// The call, as a report names it. Ranks whose lists differ wait for each other without end: reports show the lists. A list in
-/// another order is no error, since another thread of that rank may be about to call with this one.
+/// The call, as reports of long waits name it. Ranks with different lists wait for each other forever; the reports show
+/// the lists. A list in another order is no error here, since another thread of that rank may be about to call with
+/// this order.
 struct TeamOf<'a>(&'a [Rank]);
 
-/// Ranks of a list that a report shows.
+/// Most ranks of a list that a report shows.
 const SHOWN: usize = 16;
 
 impl fmt::Display for TeamOf<'_> {
@@ -140,7 +143,7 @@ impl fmt::Display for TeamOf<'_> {
     }
 }
 
-/// The number of members, and these; then for each rank that speaks whether it says something, how many bytes, and these.
+/// Encodes the number of members and the members; then, for each contribution, its presence, its length and its bytes.
 fn to_bytes(members: &[Rank], said: &[Said]) -> Vec<u8> {
     let mut bytes = (members.len() as u32).to_le_bytes().to_vec();
     bytes.extend(members.iter().flat_map(|&rank| (rank as u32).to_le_bytes()));
@@ -167,7 +170,7 @@ fn from_bytes(bytes: &[u8]) -> Option<(Vec<Rank>, Vec<Said>)> {
     Some((members, all))
 }
 
-/// FNV-1a of a list of ranks: the same in every program.
+/// FNV-1a hash of a list of ranks, the same in every program.
 fn tag(members: &[Rank]) -> u32 {
     let bytes = members.iter().flat_map(|&rank| (rank as u32).to_le_bytes());
     bytes.fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
@@ -199,7 +202,7 @@ mod tests {
         assert_eq!(from_bytes(b"\0\0\0\0\x01\xff\xff\xff\xff"), None);
     }
 
-    /// Two lists of the same ranks whose hashes are equal.
+    /// Uses two lists of the same ranks with equal hashes.
     #[cfg(not(miri))]
     #[test]
     fn lists_of_one_tag_are_told_apart() {
@@ -207,15 +210,19 @@ mod tests {
         assert_eq!(tag(&lists[0]), tag(&lists[1]));
         let ended = crate::threads(9, |world| {
             let error = world.team(&lists[world.rank() % 2]).map(drop).unwrap_err().to_string();
-            // Members with the list of the first learn that it has failed.
+            // Members with the list of the first member learn that it has failed.
             let says = "expected one of team(&[0, ";
-            assert!(error.contains(says) || error.contains("rank 0 has given up") && world.rank() % 2 == 0, "{error}");
+            assert!(
+                error.contains(says)
+                    || error.contains("rank 0 abandoned this collective call") && world.rank() % 2 == 0,
+                "{error}"
+            );
             assert_eq!(world.team(&lists[0]).unwrap().size(), 9);
         });
         assert!(ended.is_ok());
     }
 
-    /// Whoever fails, and in whichever round, nobody makes the team, and the next try is whole.
+    /// No member makes the team, whichever member fails in whichever round, and the next try starts clean.
     #[cfg(not(miri))]
     #[test]
     fn a_call_that_fails_at_one_fails_at_all() {

@@ -1,4 +1,4 @@
-//! Messages: what one rank sends and another receives, matched by source and tag.
+//! Point-to-point messages, matched by source and tag.
 //!
 //! ```
 //! use transom::messages::{Source, Tag};
@@ -17,8 +17,8 @@
 //! # Ok::<(), transom::Error>(())
 //! ```
 //!
-//! Messages of a pair of ranks, in one world or team, with tags that a receive takes, are received in the order in which they
-//! were sent. docs/guide/messages.md has the rest.
+//! Two messages from one rank to another, in one world or team, are received in the order in which they were sent, if a
+//! receive matches both. docs/guide/messages.md has the rest.
 
 pub(crate) mod asked;
 pub(crate) mod comm;
@@ -71,12 +71,16 @@ use posting::{
 use std::future::Future;
 
 impl World {
-    /// Sends elements. It returns when they can be used again: a short message is with the receiver then, or on its way, whether it
-    /// receives or not; a long one, or one of many that it has not received, waits until it does.
+    /// Sends elements, and returns when the buffer can be used again.
+    ///
+    /// A short message is sent eagerly: the call returns whether or not the receiver has posted a receive. A long
+    /// message (rendezvous), or one beyond the credits of the receiver, waits until the receiver receives.
     ///
     /// # Errors
-    /// [`Error::NoSuchRank`]; [`Error::PeerDied`], [`Error::PeerLeft`] and [`Error::PeerLost`] of that rank;
-    /// [`Error::Unavailable`] where the network's device carries no messages.
+    /// - [`Error::NoSuchRank`].
+    /// - [`Error::PeerDied`], [`Error::PeerLeft`] and [`Error::PeerLost`] of the receiver.
+    /// - [`Error::TooManyUnreceived`]; [`Error::TeamDropped`].
+    /// - [`Error::Unavailable`] where the network's device carries no messages.
     ///
     /// # Examples
     /// ```
@@ -104,10 +108,11 @@ impl World {
         }
     }
 
-    /// As [`send`](Self::send), and returns when the message was matched with its receive: when both have met.
+    /// Sends as [`send`](Self::send), and returns when the receiver has matched the message with a receive (synchronous
+    /// send).
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`send`](Self::send).
     ///
     /// # Examples
     /// ```
@@ -128,11 +133,13 @@ impl World {
         send_long("ssend", comm, to, tag.number(), bytemuck::cast_slice(data), true)
     }
 
-    /// Receives a message, however long it is.
+    /// Receives a message of any length. The call allocates the vector.
     ///
     /// # Errors
-    /// Those of ranks, as [`send`](Self::send): also from any source, once, when a rank of this world dies (also if
-    /// messages of others lie there), or when all others have left; [`Error::OtherType`]; [`Error::NoMemory`].
+    /// - [`Error::NoSuchRank`], and [`Error::PeerDied`], [`Error::PeerLeft`] and [`Error::PeerLost`] of the source.
+    /// - From any source: the death of a rank of this world, reported once, even if messages of other ranks have
+    ///   arrived; and [`Error::PeerLeft`] when all other ranks have left.
+    /// - [`Error::OtherType`]; [`Error::NoMemory`].
     ///
     /// # Examples
     /// See [`messages`](crate::messages).
@@ -148,10 +155,10 @@ impl World {
         Ok(start_receive(comm, select)?.wait_status()?)
     }
 
-    /// Receives a message into the first elements of a buffer. It takes no memory, and is the shortest way.
+    /// Receives a message into the first elements of a buffer. The call allocates nothing, and is the fastest receive.
     ///
     /// # Errors
-    /// As [`recv`](Self::recv); [`Error::Truncated`] if the message is longer.
+    /// The errors of [`recv`](Self::recv); [`Error::Truncated`] if the message is longer than the buffer.
     ///
     /// # Examples
     /// ```
@@ -187,11 +194,11 @@ impl World {
         comm.outcome(receive_long(comm, select, bytes)?, size_of::<T>())
     }
 
-    /// Sends and receives at once, so that ranks can do it in a circle. What is received may be longer or shorter than what is
-    /// sent, and from another rank.
+    /// Sends and receives in one call, without a deadlock where ranks do so in a ring. The message received may differ
+    /// in length and peer from the message sent.
     ///
     /// # Errors
-    /// As [`send`](Self::send) and [`recv_into`](Self::recv_into).
+    /// The errors of [`send`](Self::send) and [`recv_into`](Self::recv_into).
     ///
     /// # Examples
     /// ```
@@ -224,7 +231,7 @@ impl World {
         if sent {
             return self.recv_into(from, tags, into);
         }
-        // Announced first: the other rank may begin to read it while this one reads.
+        // The rendezvous request goes first: the peer may read the data while this rank reads the peer's.
         let _attending = comm.hub.attending();
         self.scope(|scope| {
             let going = scope.isend(to, tag, data);
@@ -234,10 +241,12 @@ impl World {
         })
     }
 
-    /// As [`sendrecv`](Self::sendrecv), by one buffer: what comes takes the place of what is sent, of which there is a copy meanwhile.
+    /// Exchanges messages as [`sendrecv`](Self::sendrecv), in one buffer. The call sends a copy of the buffer and
+    /// receives into the buffer.
     ///
     /// # Errors
-    /// As there. After one that names a length the buffer holds the beginning of what came.
+    /// The errors of [`sendrecv`](Self::sendrecv). After an error that names a length, the buffer holds the beginning
+    /// of the message received.
     ///
     /// # Examples
     /// ```
@@ -263,11 +272,11 @@ impl World {
         self.sendrecv(to, tag, &sent, from, tag, data)
     }
 
-    /// Starts to send a buffer, which the request gives back; to [`wait`](Request::wait) for, or to drop: it is delivered all
-    /// the same.
+    /// Starts to send a buffer, which the request owns and gives back. A dropped request is delivered as well as one
+    /// [waited for](Request::wait).
     ///
     /// # Errors
-    /// Those of [`send`](Self::send) are the request's.
+    /// The request reports the errors of [`send`](Self::send).
     ///
     /// # Examples
     /// See [`Request`].
@@ -275,19 +284,20 @@ impl World {
         self.start(to.into(), tag, data, false)
     }
 
-    /// As [`isend`](Self::isend), of a send that ends when it is matched, as [`ssend`](Self::ssend).
+    /// Starts a send as [`isend`](Self::isend) that ends when the message is matched, as [`ssend`](Self::ssend).
     ///
     /// # Errors
-    /// As there.
+    /// The request reports the errors of [`ssend`](Self::ssend).
     pub fn issend<T: Pod, B: Held<T>>(&self, to: impl Into<Peer>, tag: Tag<T>, data: B) -> Request<'static, B> {
         self.start(to.into(), tag, data, true)
     }
 
-    /// As [`isend`](Self::isend), unless the message would have to wait at this rank: the receiver lets it send no more now, or there
-    /// is no connection yet. Every call that waits, and [`progress`](Self::progress), may make room.
+    /// Starts a send as [`isend`](Self::isend), unless the message would have to queue at this rank: the credits of the
+    /// receiver are used up, or no connection exists yet. Every call that waits, and [`progress`](Self::progress), may
+    /// change that.
     ///
     /// # Errors
-    /// The buffer, if nothing was sent. Those of [`send`](Self::send) are the request's.
+    /// The buffer, if nothing was sent. The request reports the errors of [`send`](Self::send).
     ///
     /// # Examples
     /// ```
@@ -307,7 +317,7 @@ impl World {
     ///         match world.try_isend(1, ITEM, item) {
     ///             Ok(request) => drop(going.push(request)),
     ///             Err(item) => {
-    ///                 waiting.push_front(item); // and something else may be done meanwhile
+    ///                 waiting.push_front(item); // the program may do something else here
     ///                 world.progress()?;
     ///             }
     ///         }
@@ -340,7 +350,7 @@ impl World {
         started.unwrap_or_else(|error| Request::over(Err(Failed { error, buffer: None })))
     }
 
-    /// Sends what can go without a request, or cannot be sent; else where it is to go.
+    /// Sends without a request if that is possible. `Ok` has the target and the buffer of a send that needs a request.
     #[inline(always)]
     fn send_at_once<T: Pod, B: Held<T>>(
         &self,
@@ -359,10 +369,10 @@ impl World {
         }
     }
 
-    /// Starts to receive a message, however long it is.
+    /// Starts to receive a message of any length.
     ///
     /// # Errors
-    /// Those of [`recv`](Self::recv) are the request's.
+    /// The request reports the errors of [`recv`](Self::recv).
     ///
     /// # Examples
     /// See [`Request`].
@@ -377,10 +387,10 @@ impl World {
         started.unwrap_or_else(|error| Request::over(Err(Failed { error, buffer: None })))
     }
 
-    /// Starts to receive a message into a buffer, which is shortened to what came.
+    /// Starts to receive a message into a buffer. The request gives the buffer back, shortened to the message.
     ///
     /// # Errors
-    /// Those of [`recv_into`](Self::recv_into) are the request's.
+    /// The request reports the errors of [`recv_into`](Self::recv_into).
     ///
     /// # Examples
     /// ```
@@ -388,7 +398,7 @@ impl World {
     /// let world = transom::init()?;
     /// let coming = world.irecv_into(0, Tag::<u16>::new(1), vec![0; 1000]);
     /// world.send(0, Tag::new(1), &[7_u16; 3])?;
-    /// assert_eq!(coming.wait()?, [7; 3]); // with room for 1000 still
+    /// assert_eq!(coming.wait()?, [7; 3]); // the capacity is still 1000
     /// # Ok::<(), transom::Error>(())
     /// ```
     pub fn irecv_into<T: Pod>(
@@ -408,12 +418,16 @@ impl World {
         started.unwrap_or_else(|error| Request::over(Err(Failed { error, buffer: None })))
     }
 
-    /// Runs `body`, in which buffers that it borrows are sent and received without being given away, and waits for all that it
-    /// started, also what was dropped. If `body` gives an error, receives that have no message are withdrawn. If it panics, receives that have no message are withdrawn, and sends that are not done within a second tell the
-    /// others that this rank died, since they may wait for it instead of receiving.
+    /// Runs `body`, which may send from and receive into borrowed buffers, and waits for all requests that `body`
+    /// started, also for dropped ones.
+    ///
+    /// If `body` returns an error or panics, receives without a message are withdrawn. After a panic, sends that have
+    /// not ended within a second make this rank report its own failure: the receivers may be waiting for this rank
+    /// instead of receiving.
     ///
     /// # Errors
-    /// [`Error::Unavailable`], those of `body`, and the first of what nobody has waited for.
+    /// [`Error::Unavailable`], the error of `body`, and the first failure of a request that the program did not wait
+    /// for.
     ///
     /// # Examples
     /// See [`Scope`].
@@ -425,8 +439,8 @@ impl World {
         scope::scope(self, body)
     }
 
-    /// Turns the messages once: takes what has come, and posts what can go. Every call that waits does; a rank that computes for
-    /// long, and lets others wait for its messages, may.
+    /// Makes progress once: takes messages that have arrived, and posts messages that can go. Every call that waits
+    /// makes progress. A rank that computes for long calls it so that its peers need not wait for its messages.
     ///
     /// # Errors
     /// [`Error::Unavailable`].
@@ -441,7 +455,7 @@ impl World {
         Ok(())
     }
 
-    /// Runs a future to its end, and turns the messages meanwhile; it sleeps when there is nothing to do.
+    /// Runs a future to its end, and makes progress meanwhile. The thread sleeps when there is nothing to do.
     ///
     /// # Errors
     /// [`Error::Unavailable`].
@@ -466,7 +480,7 @@ impl World {
         futures::block_on(&self.space().comm()?.hub, future)
     }
 
-    /// What messages went where, counted since the rank began.
+    /// Counts of this rank's messages by protocol, since the rank started.
     ///
     /// # Errors
     /// [`Error::Unavailable`].

@@ -1,4 +1,4 @@
-//! Values that serde knows, each as one message.
+//! Values that serde can serialise, each sent as one message.
 
 use super::error::{Error, Failed};
 use super::probe::Message;
@@ -11,18 +11,19 @@ use sha2::{Digest, Sha256};
 use std::any::type_name;
 use std::time::Duration;
 
-/// Bytes before the value that tell its type.
+/// Length of the type mark before the value, in bytes.
 const MARK: usize = 8;
 
 impl World {
-    /// Sends a value of any type that serde can serialise: one message of its bytes by postcard, behind 8 that tell its type. Costs
-    /// a copy and an allocation beside [`send`](Self::send), which is for elements that are plain data.
+    /// Sends a value of any type that serde can serialise, as one message: 8 bytes that identify the type, then the
+    /// encoding by postcard. The call costs a copy and an allocation more than [`send`](Self::send), which is for
+    /// elements that are plain data.
     ///
-    /// A receive of plain elements under the same tag number takes the message as bytes, and cannot tell that they are a value: the
-    /// 8 bytes stand before those by postcard. Give values a tag of their own.
+    /// Give values tags of their own: a receive of plain elements with the same tag number takes the message as bytes,
+    /// type mark included, and cannot detect that it is a value.
     ///
     /// # Errors
-    /// As [`send`](Self::send); [`Error::Unserialised`].
+    /// The errors of [`send`](Self::send); [`Error::Unserialised`].
     ///
     /// # Examples
     /// ```
@@ -42,11 +43,11 @@ impl World {
         self.send(to, Tag::<u8>::new(tag.number()), &serialised(value)?)
     }
 
-    /// Starts a [`send_object`](Self::send_object): the value can be used again at once, and the request keeps its bytes. Two ranks that
-    /// exchange values use it, as a long one waits until it is received.
+    /// Starts a [`send_object`](Self::send_object). The value can be used again at once, since the request owns its
+    /// encoding. Ranks that exchange long values use this call, since `send_object` waits until a long one is received.
     ///
     /// # Errors
-    /// Those of `send_object` are the request's.
+    /// The request reports the errors of [`send_object`](Self::send_object).
     ///
     /// # Examples
     /// ```
@@ -69,11 +70,13 @@ impl World {
         }
     }
 
-    /// Receives a value that [`send_object`](Self::send_object) sent. The length of the status is that of the message, in bytes.
+    /// Receives a value that [`send_object`](Self::send_object) sent. The status has the length of the message, in
+    /// bytes.
     ///
     /// # Errors
-    /// As [`recv`](Self::recv); [`Error::OtherObject`] of what is no value of this type, and is consumed;
-    /// [`Error::Misuse`] from [`Source::None`], which sends no value.
+    /// - The errors of [`recv`](Self::recv).
+    /// - [`Error::OtherObject`] if the message is not a value of this type; the message is consumed.
+    /// - [`Error::Misuse`] for [`Source::None`], which sends no value.
     ///
     /// # Examples
     /// See [`send_object`](Self::send_object).
@@ -86,10 +89,11 @@ impl World {
         Ok((value_of(bytes, status)?, status))
     }
 
-    /// Starts to receive a value: the request gives it, in a set of [`Requests`](super::Requests) and as a future too.
+    /// Starts to receive a value. The request returns the value, also in a set of [`Requests`](super::Requests) and as
+    /// a future.
     ///
     /// # Errors
-    /// Those of [`recv_object`](Self::recv_object) are the request's.
+    /// The request reports the errors of [`recv_object`](Self::recv_object).
     ///
     /// # Examples
     /// ```
@@ -101,7 +105,7 @@ impl World {
     ///     }
     ///     let mut coming: Requests<_> = (1..3).map(|rank| world.irecv_object(rank, DONE)).collect();
     ///     while let Some((number, done)) = coming.wait_any() {
-    ///         let (rank, _) = done?; // whoever was done first
+    ///         let (rank, _) = done?; // in the order of their ends
     ///         assert_eq!(rank, number + 1);
     ///     }
     ///     Ok(())
@@ -119,11 +123,11 @@ impl World {
         }
     }
 
-    /// As [`recv_object`](Self::recv_object), of a value that comes within so long; else none. A long one that has been announced by
-    /// then is waited for.
+    /// Receives as [`recv_object`](Self::recv_object) a value that arrives within `limit`; otherwise returns `None`. If
+    /// a long value has been announced by then, the call waits for its data.
     ///
     /// # Errors
-    /// As there, however much time is left.
+    /// The errors of [`recv_object`](Self::recv_object), reported as soon as they occur.
     ///
     /// # Examples
     /// ```
@@ -147,10 +151,11 @@ impl World {
         Ok(Some((value_of(message.recv()?, status)?, status)))
     }
 
-    /// As [`recv_object`](Self::recv_object), if a value is there. A long one that is announced is waited for.
+    /// Receives as [`recv_object`](Self::recv_object) if a value has arrived; otherwise returns `None`. If a long value
+    /// has been announced, the call waits for its data.
     ///
     /// # Errors
-    /// As there; if nothing is there, those of [`try_probe`](Self::try_probe).
+    /// The errors of [`recv_object`](Self::recv_object); without a message, those of [`try_probe`](Self::try_probe).
     ///
     /// # Examples
     /// ```
@@ -174,10 +179,10 @@ impl World {
 }
 
 impl Message<u8> {
-    /// Receives a value that [`send_object`](crate::World::send_object) sent: for who takes what comes first, of whatever tag.
+    /// Receives a value that [`send_object`](crate::World::send_object) sent, after a probe of any tag.
     ///
     /// # Errors
-    /// As [`recv_object`](crate::World::recv_object).
+    /// The errors of [`recv_object`](crate::World::recv_object).
     ///
     /// # Examples
     /// ```
@@ -212,19 +217,19 @@ fn value_of<T: DeserializeOwned>(bytes: Vec<u8>, status: Status) -> Result<T, Er
     }
 }
 
-/// The same tags, of the bytes that are sent.
+/// Converts the tags to those of the encoded bytes.
 fn bytes_of<T>(tags: Tags<T>) -> Tags<u8> {
     tags.number().map_or(Tag::<u8>::any(), |tag| Tag::new(tag).into())
 }
 
 fn somebody(from: Source) -> Result<Source, Error> {
     match from {
-        Source::None => Err(Error::Misuse { why: "nobody sends no value: receive from a rank, or from any".into() }),
+        Source::None => Err(Error::Misuse { why: "`None` sends no value: receive from a rank, or from any".into() }),
         from => Ok(from),
     }
 }
 
-/// What tells a type from others in programs that are built of the same source.
+/// Returns the mark of a type, which distinguishes types among programs built from the same source.
 fn mark<T>() -> [u8; MARK] {
     let hash = Sha256::digest(type_name::<T>());
     *hash.first_chunk().expect("a hash of 32 bytes")

@@ -9,9 +9,10 @@ use bytemuck::Pod;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A request in flight: a message, a collective, or an operation on a window. [`wait_any`], [`wait_all`], [`wait_some`], [`test_any`],
-/// [`test_all`] and [`test_some`] take requests of all kinds and types of buffers, as `&mut dyn Pending`. The buffer is then taken from
-/// the request itself.
+/// A request of any kind: a message, a collective, or a window operation.
+///
+/// [`wait_any`], [`wait_all`], [`wait_some`], [`test_any`], [`test_all`] and [`test_some`] take requests of all kinds
+/// and buffer types, as `&mut dyn Pending`. The program then takes the buffer from the request itself.
 ///
 /// [`Request`], [`windows::Request`](crate::windows::Request) and [`Active`] implement it; types outside this crate cannot.
 pub trait Pending: Sealed {}
@@ -20,16 +21,16 @@ impl<B> Pending for Request<'_, B> {}
 impl<B> Pending for transom_windows::Request<'_, B> {}
 impl<T: Pod> Pending for Active<'_, T> {}
 
-/// Questions of the waits below to a request.
+/// Methods of a request that the waits below use.
 pub trait Sealed {
     /// Returns true if the request has ended, in success or failure.
     fn has_ended(&mut self) -> bool;
 
-    /// The way by which the end of a request in flight becomes known.
+    /// Returns how the end of a request in flight becomes known.
     fn way(&self) -> Way;
 }
 
-/// The messages that have a request in flight, and its key there. Without them the wait asks the request again and again.
+/// Engine of a request in flight, and its key there; `None` if the wait must poll the request.
 pub struct Way(pub(super) Option<(Arc<Hub>, Key)>);
 
 impl<B> Sealed for transom_windows::Request<'_, B> {
@@ -42,14 +43,15 @@ impl<B> Sealed for transom_windows::Request<'_, B> {
     }
 }
 
-/// Waits until a request has ended, in success or failure. Returns its index, the lowest if several have ended; none if there are no
-/// requests. The request says at once how it ended. It is to be left out of the next call, which would find it again.
+/// Waits until a request has ended, in success or failure. Returns its index, the lowest if several have ended; `None`
+/// if the slice is empty. A wait for that request then returns at once. Leave the request out of the next call, which
+/// would otherwise return it again.
 ///
-/// The wait turns the rank's messages and asks the provider for the operations on windows. It sleeps while only messages and collectives
-/// are in flight. Requests of a rank that dies end with an error that names the rank.
+/// The wait makes progress on messages and polls the provider for window operations. It sleeps if only messages and
+/// collectives are in flight. Requests to a rank that dies end with an error that names the rank.
 ///
 /// # Cost
-/// Each look asks each request.
+/// Each poll tests each request.
 ///
 /// # Examples
 /// A receive, an rget and an all_reduce, of different types:
@@ -82,7 +84,7 @@ pub fn wait_any(requests: &mut [&mut dyn Pending]) -> Option<usize> {
     wait_until("wait_any", requests, None)
 }
 
-/// Waits as [`wait_any`], for `time` at most. Returns none also if no request has ended.
+/// Waits as [`wait_any`], for at most `time`. Returns `None` also if no request has ended.
 ///
 /// # Examples
 /// ```
@@ -98,7 +100,7 @@ pub fn wait_any_for(requests: &mut [&mut dyn Pending], time: Duration) -> Option
     wait_until("wait_any_for", requests, Instant::now().checked_add(time))
 }
 
-/// Waits until all requests have ended, in success or failure. Each says at once how it ended.
+/// Waits until all requests have ended, in success or failure. A wait for each of them then returns at once.
 ///
 /// # Examples
 /// ```
@@ -118,7 +120,7 @@ pub fn wait_any_for(requests: &mut [&mut dyn Pending], time: Duration) -> Option
 /// # Ok::<(), transom::Error>(())
 /// ```
 pub fn wait_all(requests: &mut [&mut dyn Pending]) {
-    // Operations go on by themselves while a message is waited for.
+    // Window operations go on while the call waits for a message.
     for request in requests {
         wait_until("wait_all", std::slice::from_mut(request), None);
     }
@@ -143,8 +145,8 @@ pub fn wait_some(requests: &mut [&mut dyn Pending]) -> Vec<usize> {
     }
 }
 
-/// Returns the index of a request that has ended, the lowest if there are several. The call does not wait: if none has ended, the rank's
-/// messages have one turn.
+/// Returns the index of a request that has ended, the lowest if there are several. The call does not wait: if no
+/// request has ended, it makes progress once.
 ///
 /// # Examples
 /// ```
@@ -184,7 +186,7 @@ pub fn test_some(requests: &mut [&mut dyn Pending]) -> Vec<usize> {
     }
 }
 
-/// Returns true if all requests have ended. The call does not wait: else the rank's messages have one turn.
+/// Returns true if all requests have ended. The call does not wait: if not all have ended, it makes progress once.
 ///
 /// # Examples
 /// ```
@@ -213,7 +215,7 @@ fn ended(requests: &mut [&mut dyn Pending]) -> Vec<usize> {
     ended.collect()
 }
 
-/// Turns the messages that requests in flight are of, once.
+/// Makes progress once on each engine of the requests.
 fn turn(requests: &[&mut dyn Pending]) {
     Ways::of(requests.iter().map(|request| request.way())).hubs.iter().for_each(|hub| hub.turn_now());
 }
@@ -226,7 +228,7 @@ fn wait_until(call: &'static str, requests: &mut [&mut dyn Pending], until: Opti
     Ways::of(requests.iter().map(|request| request.way())).wait(call, until, || first(requests))
 }
 
-/// The ways of requests in flight.
+/// The engines and keys of requests in flight, and whether some must be polled.
 #[derive(Default)]
 pub(super) struct Ways {
     hubs: Vec<Arc<Hub>>,
@@ -234,7 +236,7 @@ pub(super) struct Ways {
     polls: bool,
 }
 
-/// Time between two looks at requests of several ranks of this process, for which nothing wakes a thread.
+/// Time between two polls of requests of several ranks of this process, which no wake-up covers.
 const BETWEEN_LOOKS: Duration = Duration::from_micros(50);
 
 impl Ways {
@@ -254,7 +256,7 @@ impl Ways {
         all
     }
 
-    /// Waits until `look` finds something; none if `until` has come.
+    /// Waits until `look` returns a value; `None` after `until`.
     pub fn wait<R>(self, call: &'static str, until: Option<Instant>, mut look: impl FnMut() -> Option<R>) -> Option<R> {
         if let [hub] = &self.hubs[..] {
             let keys = |core: &Core| self.keys.iter().copied().filter(|key| core.is_under_way(*key)).collect();

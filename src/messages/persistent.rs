@@ -1,4 +1,4 @@
-//! Messages and collectives that are started again and again, on the same buffers.
+//! Persistent messages and collectives, started many times on the same buffers.
 
 use super::error::Error;
 use super::hold::{Parts, Shares};
@@ -10,7 +10,7 @@ use crate::world::World;
 use bytemuck::Pod;
 use std::sync::Arc;
 
-/// A buffer, or two, and where it is sent, from where it is received, or which collective works on it, whenever it is started.
+/// A persistent request: its buffers, and the message or collective that each start makes of them.
 ///
 /// # Examples
 /// ```
@@ -34,7 +34,8 @@ use std::sync::Arc;
 /// # Ok::<(), transom::Error>(())
 /// ```
 pub struct Persistent<T: Pod> {
-    /// What goes, and then what comes: this many elements; or both in one.
+    /// Elements to send, then elements received. `given` is the number of elements to send; `None` if one part serves
+    /// both.
     buffer: Arc<Shares<T>>,
     given: Option<usize>,
     begin: Begin<T>,
@@ -43,13 +44,13 @@ pub struct Persistent<T: Pod> {
 
 type Begin<T> = Box<dyn Fn(&Arc<Shares<T>>) -> Result<Request<'static, ()>, Error> + Send + Sync>;
 
-/// A persistent message or collective that is under way: its buffers cannot be touched. Dropped or forgotten, it goes on; whatever is
-/// done with them next waits for it.
+/// A started persistent request, whose buffers the program cannot access. A dropped or forgotten one stays in flight:
+/// the next access to the buffers waits for it.
 #[must_use = "it says when the buffer can be used again"]
 pub struct Active<'p, T: Pod>(&'p mut Persistent<T>);
 
 impl World {
-    /// A message to be sent many times; nothing is sent yet.
+    /// Makes a persistent send, without sending.
     ///
     /// # Errors
     /// [`Error::NoSuchRank`], [`Error::Unavailable`].
@@ -66,7 +67,7 @@ impl World {
         let to = comm.target(to.into())?;
         Ok(Persistent::new(buffer, None, move |buffer| {
             let Some(to) = to else { return Ok(Request::over(Ok(((), NOTHING)))) };
-            // SAFETY: `Persistent` lets nobody use the buffer until all parts of it are dropped.
+            // SAFETY: `Persistent` gives access to the buffer only after all parts of it are dropped.
             let all = unsafe { buffer.part(0..buffer.len(), false) };
             if let Some(status) = send_now(&comm, to, tag, all.view()) {
                 return Ok(Request::over(Ok(((), status))));
@@ -75,10 +76,10 @@ impl World {
         }))
     }
 
-    /// A message to be received many times; nothing is received yet.
+    /// Makes a persistent receive, without receiving.
     ///
     /// # Errors
-    /// As [`send_init`](Self::send_init).
+    /// The errors of [`send_init`](Self::send_init).
     ///
     /// # Examples
     /// See [`Persistent`].
@@ -90,7 +91,7 @@ impl World {
     ) -> Result<Persistent<T>, Error> {
         let comm = self.space().comm()?.clone();
         let select = comm.select(from.into(), tag.into().number())?;
-        // Who is received from many times speaks often.
+        // A source of a persistent receive sends often, so it gets a ring.
         if let Some(source) = select.and_then(|select| select.source) {
             comm.hub.with(|core| core.engine.expect(source))?;
         }
@@ -103,8 +104,9 @@ impl World {
 }
 
 impl<T: Pod> Persistent<T> {
-    /// Of the elements the first `given` are read only, and the others written; without it, all are what `begin` makes of them.
-    /// That may use them in parts of the buffer, which it drops, or which its request has dropped when it ends.
+    /// Makes a persistent request that only reads the first `given` elements and writes the others; without `given`,
+    /// `begin` decides. `begin` may use the elements in parts of the buffer. It drops the parts, or its request has
+    /// dropped them when it ends.
     pub(crate) fn new(
         elements: Vec<T>,
         given: Option<usize>,
@@ -113,42 +115,42 @@ impl<T: Pod> Persistent<T> {
         Persistent { buffer: Shares::new(elements), given, begin: Box::new(begin), started: None }
     }
 
-    /// The buffer of what this rank passes. First waits for what was started and not waited for.
+    /// Returns the buffer with this rank's input. First waits for the last start, if the program has not.
     ///
     /// # Errors
-    /// [`Error::Closed`] if the world went while the buffer was in use.
+    /// [`Error::Closed`] if the world was dropped while the buffer was in use.
     pub fn buffer(&mut self) -> Result<&mut [T], Error> {
         let given = self.given.unwrap_or(self.buffer.len());
         self.idle().map(|all| &mut all[..given])
     }
 
-    /// What came, of calls that have a buffer of their own for it ([`all_gather_init`](World::all_gather_init)); else the
-    /// [`buffer`](Self::buffer). First waits for what was started and not waited for.
+    /// Returns the output of calls that have a separate buffer for it ([`all_gather_init`](World::all_gather_init));
+    /// otherwise the [`buffer`](Self::buffer). First waits for the last start, if the program has not.
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`buffer`](Self::buffer).
     pub fn result(&mut self) -> Result<&mut [T], Error> {
         let given = self.given.unwrap_or(0);
         self.idle().map(|all| &mut all[given..])
     }
 
     fn idle(&mut self) -> Result<&mut [T], Error> {
-        // How that ended is of no interest to who did not ask.
+        // The program did not wait for the last start, so its result is discarded.
         let _ = self.finish();
         Arc::get_mut(&mut self.buffer).map(Shares::all).ok_or(Error::Closed)
     }
 
-    /// Starts it. First waits for what was started and not waited for.
+    /// Starts the message or collective. First waits for the last start, if the program has not.
     ///
     /// # Errors
-    /// [`Error::Closed`] if the world is gone; others are told by [`Active::wait`].
+    /// [`Error::Closed`] if the world was dropped. [`Active::wait`] reports other errors.
     pub fn start(&mut self) -> Result<Active<'_, T>, Error> {
         self.idle()?;
         self.started = Some((self.begin)(&self.buffer)?);
         Ok(Active(self))
     }
 
-    /// Waits for what was started; nothing if nothing was.
+    /// Waits for the last start, and returns its result; `None` without one.
     fn finish(&mut self) -> Option<Result<Status, Error>> {
         let ended = self.started.take()?.wait_status();
         Some(ended.map(|((), status)| status).map_err(|failed| failed.error))
@@ -166,24 +168,24 @@ impl<T: Pod> Sealed for Active<'_, T> {
 }
 
 impl<T: Pod> Active<'_, T> {
-    /// Whether it has ended.
+    /// Returns true if the request has ended.
     pub fn test(&mut self) -> bool {
         self.0.started.as_mut().is_none_or(Request::test)
     }
 
-    /// Waits until it has ended; what came.
+    /// Waits until the request has ended, and returns its status.
     ///
     /// # Errors
-    /// Those of [`World::send`] and [`World::recv_into`].
+    /// The errors of [`World::send`] and [`World::recv_into`].
     pub fn wait(self) -> Result<Status, Error> {
         self.0.finish().unwrap_or(Err(Error::Closed))
     }
 
-    /// Waits until they all have ended; what came, in the same order. An iterator that starts them starts all before any is waited
-    /// for.
+    /// Waits until all requests have ended, and returns their statuses in the same order. An iterator that starts
+    /// requests starts all of them before the first wait.
     ///
     /// # Errors
-    /// The first that any of them gives; all are waited for even so.
+    /// The first error in the order of the requests. All requests are waited for even so.
     ///
     /// # Examples
     /// ```

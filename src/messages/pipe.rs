@@ -1,4 +1,4 @@
-//! Pipes: a stream of bytes between two ranks, each way.
+//! Pipes: byte streams between two ranks, one in each direction.
 //!
 //! ```
 //! use std::io::{Read, Write};
@@ -16,7 +16,7 @@
 //! # Ok::<(), transom::Error>(())
 //! ```
 //!
-//! It is the byte pipe of the RDMA Channel of MPICH2 over InfiniBand (IPDPS 2004), whose five functions are here:
+//! A pipe is the byte pipe of the RDMA Channel of MPICH2 over InfiniBand (IPDPS 2004), with its five functions:
 //!
 //! | there | here |
 //! |---|---|
@@ -26,17 +26,22 @@
 //! | get | [`Pipe::get`], [`Pipe::start_get`] |
 //! | finalise | [`Pipe::end`], or dropping it |
 //!
-//! `put` and `get` never wait, and say how many bytes they moved. `read` and `write` wait until it is one at least.
+//! `put` and `get` never wait, and return the number of bytes moved. `read` and `write` wait until at least one byte
+//! has moved.
 //!
-//! How bytes move is chosen by a [`Step`], each of which improves on the one before: [`Basic`](Step::Basic) writes data, head
-//! pointer and tail pointer one by one; [`Piggyback`](Step::Piggyback) writes a message and its pointers as one chunk;
-//! [`Pipeline`](Step::Pipeline) writes a chunk of a long one while it copies the next; [`Read`](Step::Read) and
-//! [`Write`](Step::Write) do not copy a long one at all, where the way between the ranks reads or writes. In C, the caller of a
-//! put without copies has to call it again with the same buffer and to leave that alone meanwhile; here the buffer is given
-//! away (`start_put`), or the call waits (`write`). docs/design/channel.md has the rest; `TRANSOM_MESSAGES` says how pipes are that do
-//! not say so themselves.
+//! A [`Step`] selects how bytes move. Each step improves on the one before:
 //!
-//! The memory of each end is [`Config::memory`] bytes: 257 KiB, if nothing else is chosen.
+//! - [`Basic`](Step::Basic) writes data, head pointer and tail pointer separately.
+//! - [`Piggyback`](Step::Piggyback) writes a message and its pointers as one chunk.
+//! - [`Pipeline`](Step::Pipeline) writes a chunk of a long message while it copies the next chunk.
+//! - [`Read`](Step::Read) and [`Write`](Step::Write) do not copy long messages, where the transport between the ranks
+//!   can read or write remote memory.
+//!
+//! In C, the caller of a zero-copy put repeats the call with the same buffer, and must not change the buffer meanwhile.
+//! Here the program gives the buffer away (`start_put`), or the call waits (`write`). docs/design/channel.md has the
+//! rest; `TRANSOM_MESSAGES` sets the configuration of pipes that are opened without one.
+//!
+//! Each end uses [`Config::memory`] bytes of memory: 257 KiB by default.
 
 mod stream;
 
@@ -57,24 +62,25 @@ use transom_channel::{Error as Failure, Id, Kept, Select};
 use transom_locks::Rank;
 use transom_shm_loopback::messages::Bytes;
 
-/// One end of a stream of bytes in each direction. Any thread may use it, by reference: one may put while another gets.
+/// One end of a pipe. Any thread may use it by reference: one thread may put while another gets.
 ///
-/// Dropped, it ends the stream to the peer, which gets what was put before; what the peer puts is dropped, and an error there.
+/// Dropping an end ends the stream to the peer, which still gets the bytes put before. Puts of the peer after that are
+/// discarded, and fail there.
 pub struct Pipe {
     comm: Comm,
     id: Id,
-    /// Of the job.
+    /// Peer, as a rank of the job.
     peer: u32,
     rank: Rank,
     config: Config,
 }
 
 impl World {
-    /// Opens a pipe to a rank, which does the same; two ranks can have many, and open them in the same order. A rank can have
-    /// one to itself.
+    /// Opens a pipe to a rank, which must open it too. Two ranks may have several pipes, which both open in the same
+    /// order. A rank may open a pipe to itself.
     ///
     /// # Errors
-    /// As [`pipe_with`](Self::pipe_with).
+    /// The errors of [`pipe_with`](Self::pipe_with).
     ///
     /// # Examples
     /// See [`pipe`](crate::pipe).
@@ -83,11 +89,12 @@ impl World {
         self.pipe_with(peer, config)
     }
 
-    /// As [`pipe`](Self::pipe), by a step and with sizes of one's own; both ranks choose the same.
+    /// Opens a pipe as [`pipe`](Self::pipe), with a configuration. Both ranks pass the same one.
     ///
     /// # Errors
-    /// [`Error::Pipe`] if the ranks chose differently, the sizes cannot be, or there is no memory; [`Error::NoSuchRank`];
-    /// [`Error::PeerDied`], [`Error::PeerLeft`] and [`Error::PeerLost`] of that rank; [`Error::Unavailable`].
+    /// - [`Error::Pipe`] if the configurations differ or are invalid, or there is no memory.
+    /// - [`Error::NoSuchRank`]; [`Error::Unavailable`].
+    /// - [`Error::PeerDied`], [`Error::PeerLeft`] and [`Error::PeerLost`] of the peer.
     ///
     /// # Examples
     /// ```
@@ -99,8 +106,8 @@ impl World {
     ///     let mut got = [0; 10];
     ///     let mut came = 0;
     ///     while sent < 10 || came < 10 {
-    ///         sent += pipe.put(&[&[7_u8; 10][sent..]])?; // as much as goes
-    ///         came += pipe.get(&mut [&mut got[came..]])?.unwrap_or(0); // as much as has come
+    ///         sent += pipe.put(&[&[7_u8; 10][sent..]])?; // as much as fits
+    ///         came += pipe.get(&mut [&mut got[came..]])?.unwrap_or(0); // as much as has arrived
     ///     }
     ///     assert_eq!(got, [7; 10]);
     ///     Ok(())
@@ -119,7 +126,7 @@ impl World {
             Ok(opened) => opened,
             Err(failure) => {
                 if let Failure::Pipe { .. } = failure {
-                    // The peer waits to be told.
+                    // The peer waits for this rank's refusal.
                     exchange(comm, to, number, &NO_OFFER)?;
                     exchange(comm, to, number + 1, &[0])?;
                 }
@@ -127,7 +134,8 @@ impl World {
             }
         };
         let pipe = Pipe { comm: comm.clone(), id, peer: to, rank: peer, config };
-        // By messages of the library's. Until both have joined neither writes, nor leaves.
+        // The ends exchange their offers in messages of the library. Neither writes, nor leaves, before both have
+        // joined.
         let theirs = exchange(comm, to, number, &offer.encode())?;
         let joined = comm.hub.with(|core| core.engine.pipe_join(id, &theirs))?;
         if joined.is_ok() {
@@ -147,33 +155,33 @@ impl World {
 }
 
 impl Pipe {
-    /// Who is at the other end.
+    /// Returns the rank at the other end.
     pub fn peer(&self) -> Rank {
         self.rank
     }
 
-    /// How it was opened.
+    /// Returns the configuration of the pipe.
     pub fn config(&self) -> Config {
         self.config
     }
 
-    /// Puts bytes of these buffers, one after the other, as many as go now, and says how many: 0 if the peer's ring is full, or
-    /// a buffer is under way. It copies them, so that they can be used again at once.
+    /// Copies bytes of these buffers, in order, into the stream, and returns the number of bytes put. Returns 0 if the
+    /// ring of the peer is full, or a started put is in flight. The buffers can be used again at once.
     ///
     /// # Errors
-    /// [`Error::Pipe`] if the peer has closed its end ([`Fault::Closed`]) or this one was [ended](Self::end)
-    /// ([`Fault::Ended`]); those of the peer, as [`World::send`].
+    /// [`Error::Pipe`] if the peer has closed its end ([`Fault::Closed`]), or this end was [ended](Self::end)
+    /// ([`Fault::Ended`]); the peer's failures, as [`World::send`].
     ///
     /// # Examples
     /// See [`World::pipe_with`].
     pub fn put<B: Deref<Target = [u8]>>(&self, buffers: &[B]) -> Result<usize, Error> {
         let mut moved = 0;
-        // The program's `deref` is called while the lock is free.
+        // The lock is free here, since `deref` runs code of the program.
         for buffer in buffers.iter().map(Deref::deref).filter(|buffer| !buffer.is_empty()) {
             match self.turning(|engine| Ok(Some(engine.pipe_put(self.id, buffer)?))).map(Option::unwrap_or_default) {
                 Ok(put) if put == buffer.len() => moved += put,
                 Ok(put) => return Ok(moved + put),
-                // The next call says so again.
+                // The next call reports the error again.
                 Err(_) if moved > 0 => return Ok(moved),
                 Err(error) => return Err(error),
             }
@@ -181,12 +189,12 @@ impl Pipe {
         Ok(moved)
     }
 
-    /// Gets bytes into these buffers, one after the other, as many as have come and there is room for, and says how many: 0 if
-    /// none have come; `None` at the end of the stream. Of a buffer that the peer [gave away](Self::start_put) it gets a
-    /// chunk at a time, once that is here: [`start_get`](Self::start_get) and `read` get it without a copy.
+    /// Gets bytes from the stream into these buffers, in order, and returns the number of bytes; 0 if none have
+    /// arrived, and `None` at the end of the stream. A buffer that the peer [gave away](Self::start_put) comes one
+    /// chunk at a time, as each arrives: [`start_get`](Self::start_get) and `read` get it without a copy.
     ///
     /// # Errors
-    /// Those of the peer, as [`World::recv`], once all that had come is got.
+    /// The peer's failures, as [`World::recv`], once all bytes that had arrived have been read.
     ///
     /// # Examples
     /// See [`World::pipe_with`].
@@ -203,12 +211,12 @@ impl Pipe {
         Ok(Some(moved))
     }
 
-    /// Starts to put all of a buffer, behind those that were started before; the request gives it back when the peer has got
-    /// it, or, if it was copied, when it is on its way. By the last two steps a long one is not copied. Dropped, it is
-    /// delivered all the same.
+    /// Starts to put a whole buffer, after those started before. The request returns the buffer when the peer has got
+    /// the bytes; or, if they were copied, when they are sent. The last two steps do not copy a long buffer. If the
+    /// request is dropped, the bytes are delivered all the same.
     ///
     /// # Errors
-    /// Those of [`put`](Self::put) are the request's.
+    /// The request reports the errors of [`put`](Self::put).
     ///
     /// # Examples
     /// ```
@@ -223,7 +231,7 @@ impl Pipe {
     ///     } else {
     ///         let mut got = Vec::new();
     ///         while got.len() < 1 << 20 {
-    ///             got.extend(pipe.start_get(vec![0; 1 << 20]).wait()?); // as many as come at once
+    ///             got.extend(pipe.start_get(vec![0; 1 << 20]).wait()?); // as many bytes as one get returns
     ///         }
     ///         assert!(got.iter().all(|byte| *byte == 1));
     ///     }
@@ -237,12 +245,12 @@ impl Pipe {
         self.start("start_put", B::back, |engine| engine.pipe_start_put(self.id, bytes, length))
     }
 
-    /// Starts to get bytes into a buffer, behind those that were started before. The request ends with one byte at least, or at
-    /// the end of the stream with none, and gives the buffer, shortened to what came. Dropped, it gets nothing, unless its
-    /// bytes are on their way, which are lost then.
+    /// Starts to get bytes into a buffer, after the gets started before. The request ends with at least one byte, or
+    /// with none at the end of the stream, and returns the buffer, cut to the bytes received. A dropped request gets
+    /// nothing, unless its bytes are already arriving; those are lost.
     ///
     /// # Errors
-    /// Those of [`get`](Self::get) are the request's.
+    /// The request reports the errors of [`get`](Self::get).
     ///
     /// # Examples
     /// See [`start_put`](Self::start_put).
@@ -253,7 +261,7 @@ impl Pipe {
         self.start("start_get", back, |engine| engine.pipe_start_get(self.id, bytes, room))
     }
 
-    /// Puts no more: the peer comes to the end of the stream after what was put and started. It can be got from still.
+    /// Ends the stream to the peer, after the bytes put and started before. This end can still get.
     ///
     /// # Errors
     /// [`Error::Closed`].
@@ -281,7 +289,7 @@ impl Pipe {
         self.comm.hub.with(|core| core.engine.pipe_end(self.id))
     }
 
-    /// What was counted at this end: writes, and bytes by each way.
+    /// Returns the counts of this end: writes, and bytes moved by each method.
     ///
     /// # Examples
     /// ```
@@ -295,7 +303,7 @@ impl Pipe {
         self.comm.hub.with(|core| core.engine.pipe_count(self.id)).ok().flatten().unwrap_or_default()
     }
 
-    /// Calls once more after a turn, if nothing was moved.
+    /// Makes progress and calls again if the first call moved nothing.
     #[inline]
     fn turning(
         &self,
@@ -338,7 +346,7 @@ impl Pipe {
         Request::over(Err(Failed { error, buffer: None }))
     }
 
-    /// Waits until `call` says how many bytes it moved, and that these are not none.
+    /// Makes progress until `call` returns a value.
     fn wait<R>(
         &self,
         name: &str,
@@ -349,7 +357,7 @@ impl Pipe {
         waited.map_err(|failure| self.comm.failure(failure, 1))
     }
 
-    /// Lends a buffer to the pipe, and waits until it is done with.
+    /// Lends a buffer to the pipe until the started transfer has ended. Returns the number of bytes moved.
     fn lend(
         &self,
         name: &'static str,
@@ -368,7 +376,7 @@ impl Pipe {
         }
         let length = data.len();
         if matches!(self.config.step, Step::Read | Step::Write) && length >= self.config.zero_copy_from as usize {
-            // SAFETY: the borrow lasts until this returns, when the engine has given the handle back.
+            // SAFETY: the borrow lasts until this function returns, and by then the engine has given the handle back.
             let bytes = unsafe { hold::lend(data) };
             return self.lend("write", |engine| engine.pipe_start_put(self.id, bytes, length));
         }
@@ -398,7 +406,7 @@ impl Pipe {
     }
 }
 
-/// Tells the peer something, and is told as much.
+/// Exchanges messages of equal length with the peer.
 fn exchange(comm: &Comm, peer: u32, tag: u32, mine: &[u8]) -> Result<Vec<u8>, Error> {
     let comm = comm.apart(PIPES);
     let select = Select { context: comm.context, source: Some(peer), tag: Some(tag) };
@@ -407,7 +415,7 @@ fn exchange(comm: &Comm, peer: u32, tag: u32, mine: &[u8]) -> Result<Vec<u8>, Er
     let said =
         request_send(&comm, None, peer, Tag::<u8>::new(tag), mine.to_vec().hold(), false, <Vec<u8> as Parts>::back)?;
     let came = coming.wait()?;
-    // A rank that does nothing of the library's from now on has said it.
+    // The message must be delivered even if this rank makes no further call of the library.
     said.wait()?;
     Ok(came)
 }

@@ -1,4 +1,4 @@
-//! How messages are sent and received: at once if that can be, else by a request.
+//! Posting of sends and receives: without a request if possible, otherwise by a request.
 
 use super::comm::Comm;
 use super::error::{Error, Failed};
@@ -14,10 +14,10 @@ use std::borrow::Cow;
 use transom_channel::{Error as Failure, Room, Select, Short, Space, Status as Came};
 use transom_shm_loopback::messages::Bytes;
 
-/// Of a message from, or to, nobody.
+/// Status of a message from [`Source::None`] or to [`Peer::None`](super::Peer::None).
 pub(super) const NOTHING: Status = Status { from: Status::NOBODY, tag: 0, len: 0 };
 
-/// Sends a message by a request, and waits for that.
+/// Sends a message by a request, and waits for the request.
 #[inline(never)]
 pub(super) fn send_long(
     name: &'static str,
@@ -27,22 +27,22 @@ pub(super) fn send_long(
     data: &[u8],
     sync: bool,
 ) -> Result<(), Error> {
-    // Before it is announced: the receiver chooses by this how it comes.
+    // Set before the rendezvous request, since the receiver chooses its protocol by whether the sender waits.
     let _attending = comm.hub.attending();
-    // SAFETY: the borrow lasts until this returns, when the engine has given the handle back.
+    // SAFETY: the borrow lasts until this function returns, and by then the engine has given the handle back.
     let bytes = unsafe { hold::lend(data) };
     let id = comm.hub.with(|core| Key::Message(core.engine.send(to, comm.context, tag, bytes, data.len(), sync)))?;
     let call = Call::Message { name, tag: Some(tag) };
     let (result, _) = comm.hub.wait(&call, comm.awaited(Some(to)), |core| core.ended(id))?;
-    // No error of a send tells lengths.
+    // Errors of sends have no lengths, so the element size is irrelevant.
     result.map(drop).map_err(|fault| comm.fault(fault, 1))
 }
 
-/// Receives a message by a request, and waits for that.
+/// Receives a message by a request, and waits for the request.
 #[inline(never)]
 pub(super) fn receive_long(comm: &Comm, select: Select, into: &mut [u8]) -> Result<Result<Came, Fault>, Error> {
     let room = into.len();
-    // SAFETY: the borrow lasts until this returns, when the engine has given the handle back.
+    // SAFETY: the borrow lasts until this function returns, and by then the engine has given the handle back.
     let bytes = unsafe { hold::lend_mut(into) };
     let id = comm.hub.with(|core| Key::Message(core.engine.receive(select, Room::Into(bytes, room))))?;
     let call = Call::Message { name: "recv", tag: select.tag };
@@ -50,7 +50,7 @@ pub(super) fn receive_long(comm: &Comm, select: Select, into: &mut [u8]) -> Resu
     Ok(comm.hub.wait(&call, comm.awaited(select.source), |core| core.ended(id))?.0)
 }
 
-/// Receives what lies in a ring, or comes there soon, without a request: from whom, and what came of it.
+/// Receives a short message from a ring, now or soon, without a request. Returns the source and the result.
 #[inline(always)]
 pub(super) fn receive_short<S: Space + ?Sized>(
     comm: &Comm,
@@ -71,7 +71,7 @@ pub(super) fn receive_short<S: Space + ?Sized>(
     })
 }
 
-/// What came of a short receive into so many bytes; none if that has to be done by a request.
+/// Returns the result of a short receive into `room` bytes; `None` if the message needs a request.
 #[inline(always)]
 pub(super) fn came_short(
     comm: &Comm,
@@ -93,7 +93,7 @@ pub(super) fn came_short(
     }
 }
 
-/// Sends what can go whole and at once, without a request: what it was then.
+/// Sends a message eagerly without a request, and returns its status; `None` if that is not possible.
 #[inline]
 pub(super) fn send_now<T>(comm: &Comm, to: u32, tag: Tag<T>, data: &[u8]) -> Option<Status> {
     let sent = comm.hub.send_short(to, comm.context, tag.number(), data) == Some(true);
@@ -101,7 +101,7 @@ pub(super) fn send_now<T>(comm: &Comm, to: u32, tag: Tag<T>, data: &[u8]) -> Opt
     sent.then(|| Status { from: comm.numbered(to), tag: tag.number(), len })
 }
 
-/// The ranks of a request: its scope's, or a clone of its own.
+/// The ranks of a request: borrowed from its scope, or a clone.
 #[inline(always)]
 fn kept<'a>(comm: &Comm, scope: Option<&'a Scope<'a, '_>>) -> Cow<'a, Comm> {
     scope.map_or_else(|| Cow::Owned(comm.clone()), |scope| Cow::Borrowed(scope.comm()))
@@ -126,7 +126,8 @@ pub(super) fn request_send<'a, T, B>(
     Ok(sending::<T, B>(comm, scope, (id, to, tag), back))
 }
 
-/// As [`request_send`], unless the message would wait here: its buffer is given back then.
+/// Starts a send as [`request_send`], unless the message would have to queue at this rank. In that case the buffer is
+/// returned.
 pub(super) fn try_request_send<T, B>(
     comm: &Comm,
     to: u32,
@@ -153,7 +154,7 @@ fn sending<'a, T, B>(
     Request::under_way(under, back)
 }
 
-/// Receives what lies in the ring of its source; else makes a request of it.
+/// Receives a message that is in the ring of its source; otherwise posts a request.
 pub(super) fn request_receive<'a, L: Landing>(
     comm: &Comm,
     scope: Option<&'a Scope<'a, '_>>,
@@ -192,7 +193,7 @@ pub(super) fn request_receive<'a, L: Landing>(
     })
 }
 
-/// Starts to receive into memory that is taken when the length is known.
+/// Starts to receive into memory that is allocated when the length is known.
 pub(super) fn start_receive<T: Pod>(comm: &Comm, select: Select) -> Result<Request<'static, Vec<T>>, Error> {
     let element = size_of::<T>();
     let mut fresh = Fresh(Vec::new());

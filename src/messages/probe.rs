@@ -1,4 +1,4 @@
-//! Messages that were found before they are received.
+//! Probes: messages that are found, and taken out of matching, before they are received.
 
 use super::comm::Comm;
 use super::error::Error;
@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 use transom_channel::{Id, Room, Select};
 use transom_locks::Awaited;
 
-/// A message that a probe has found. It is this one's to receive, whatever other threads or receives do. Dropped, it is
-/// received, and lost.
+/// A message that a probe has matched (`MPI_Mprobe`). No other receive or probe can take it. If it is dropped, the
+/// message is received and discarded.
 ///
 /// # Examples
 /// ```
@@ -39,18 +39,17 @@ use transom_locks::Awaited;
 #[must_use = "dropped, the message is lost"]
 pub struct Message<T: Pod> {
     comm: Comm,
-    /// None once it is being received.
+    /// `None` once the receive has started.
     id: Option<Id>,
     status: Status,
     elements: PhantomData<fn(T) -> T>,
 }
 
 impl World {
-    /// Waits for a message that it takes out, to be received later: whatever else is received meanwhile, it is this
-    /// [`Message`]'s.
+    /// Waits for a message and takes it out of matching, to be received later from the returned [`Message`].
     ///
     /// # Errors
-    /// As [`recv`](Self::recv).
+    /// The errors of [`recv`](Self::recv).
     ///
     /// # Examples
     /// See [`Message`].
@@ -58,10 +57,10 @@ impl World {
         probe(self.space().comm()?, from.into(), tag.into())
     }
 
-    /// As [`probe`](Self::probe), for so long at most: then none.
+    /// Probes as [`probe`](Self::probe), for at most `limit`; then returns `None`.
     ///
     /// # Errors
-    /// As there, however much time is left.
+    /// The errors of [`probe`](Self::probe), reported as soon as they occur.
     ///
     /// # Examples
     /// ```
@@ -80,10 +79,10 @@ impl World {
         probe_for(self.space().comm()?, from.into(), tag.into(), limit)
     }
 
-    /// As [`probe`](Self::probe), for a task to await.
+    /// Makes a future that probes as [`probe`](Self::probe).
     ///
     /// # Errors
-    /// As [`try_probe`](Self::try_probe), once it is awaited.
+    /// The future reports the errors of [`try_probe`](Self::try_probe).
     ///
     /// # Examples
     /// See [`Probing`].
@@ -91,12 +90,12 @@ impl World {
         Probing::new(self.space().comm().cloned(), from.into(), tag.into())
     }
 
-    /// As [`probe`](Self::probe), if there is a message now.
+    /// Probes as [`probe`](Self::probe), and returns `None` if no message has arrived.
     ///
     /// # Errors
-    /// [`Error::OtherType`], [`Error::NoSuchRank`], [`Error::Unavailable`]; if there is none, [`Error::PeerDied`],
-    /// [`Error::PeerLeft`] and [`Error::PeerLost`] of the source, and of any source a death that no receive was told of: who asks
-    /// again and again does not do so for ever.
+    /// [`Error::OtherType`], [`Error::NoSuchRank`], [`Error::Unavailable`]. Without a message, [`Error::PeerDied`],
+    /// [`Error::PeerLeft`] and [`Error::PeerLost`] of the source; or, from any source, a death that no receive has
+    /// reported. A loop of calls thus ends.
     ///
     /// # Examples
     /// ```
@@ -113,10 +112,11 @@ impl World {
         try_probe(self.space().comm()?, from.into(), tag.into())
     }
 
-    /// What a receive would get now, which leaves it where it is: another thread's receive may take it first.
+    /// Returns the status of the message that a receive would take now, without taking it: a receive of another thread
+    /// may take it first.
     ///
     /// # Errors
-    /// As [`try_probe`](Self::try_probe).
+    /// The errors of [`try_probe`](Self::try_probe).
     ///
     /// # Examples
     /// ```
@@ -132,8 +132,8 @@ impl World {
     }
 }
 
-/// A probe that a task awaits: it gives a [`Message`], as [`World::probe`](crate::World::probe). A message that it has not given is left
-/// to others, so it may be dropped at any time, as `select` does.
+/// A future that probes and returns a [`Message`], as [`World::probe`](crate::World::probe). It may be dropped at any
+/// time, as `select` does: a message that it has not returned stays available to other receives.
 ///
 /// # Examples
 /// ```
@@ -151,7 +151,7 @@ impl World {
 ///             let from = job.status().from;
 ///             let mut work = job.irecv().await?;
 ///             work.sort();
-///             drop(world.isend(from, JOB, work)); // delivered all the same
+///             drop(world.isend(from, JOB, work)); // a dropped send is still delivered
 ///         }
 ///         Ok(())
 ///     };
@@ -164,7 +164,7 @@ pub struct Probing<T: Pod> {
     comm: Result<Comm, Error>,
     from: Source,
     tags: Tags<T>,
-    /// Number under which the rank has its waker.
+    /// Task number under which the engine keeps the waker.
     task: Option<u64>,
 }
 
@@ -182,12 +182,12 @@ impl<T: Pod> Future for Probing<T> {
         let comm = comm.as_ref().map_err(|error| error.clone())?;
         let select = select(comm, *from, *tags)?;
         comm.hub.turn_now();
-        // It is the program's: cloned and dropped while the lock is free.
+        // The waker runs code of the program: it is cloned and dropped while the lock is free.
         let mut waker = Some(context.waker().clone());
         let probed = comm.hub.with(|core| {
             let probed = core.engine.try_probe(select);
             if let Ok(None) = probed {
-                // It waits, as a receive does, and not for ever.
+                // The future fails where a receive would, so that it does not wait forever.
                 if let Some(error) = core.engine.never(select) {
                     return Err(error);
                 }
@@ -205,13 +205,13 @@ impl<T: Pod> Future for Probing<T> {
     }
 }
 
-// Nothing in it refers to itself.
+// The type is not self-referential.
 impl<T: Pod> Unpin for Probing<T> {}
 
 impl<T: Pod> Drop for Probing<T> {
     fn drop(&mut self) {
         if let (Ok(comm), Some(task)) = (&self.comm, self.task) {
-            // The waker is the program's: dropped while the lock is free.
+            // The waker runs code of the program: it is dropped while the lock is free.
             let waker = comm.hub.with(|core| core.ignore_news(task));
             drop(waker);
         }
@@ -219,7 +219,7 @@ impl<T: Pod> Drop for Probing<T> {
 }
 
 fn select<T: Pod>(comm: &Comm, from: Source, tags: Tags<T>) -> Result<Select, Error> {
-    let why = || Error::Misuse { why: "there is no message from nobody to be found".into() };
+    let why = || Error::Misuse { why: "cannot probe for a message from `None`".into() };
     comm.select(from, tags.number())?.ok_or_else(why)
 }
 
@@ -236,13 +236,13 @@ fn probe_for<T: Pod>(comm: &Comm, from: Source, tags: Tags<T>, limit: Duration) 
     let key = Key::Message(id);
     let mut found = comm.hub.wait_until(&call, awaited, until, |core| core.ended(key))?;
     if found.is_none() && comm.hub.with(|core| core.withdraw(key))?.is_none() {
-        // It has come at the last moment.
+        // A message was matched just before the deadline.
         found = Some(comm.hub.wait(&call, awaited, |core| core.ended(key))?);
     }
     found.map(|(result, _)| message(comm, id, result)).transpose()
 }
 
-/// Has the engine look for a message; its number, the call, and whose doing ends the wait for it.
+/// Posts a probe. Returns its request number, its call, and the ranks whose action can end the wait.
 fn begin<T: Pod>(comm: &Comm, from: Source, tags: Tags<T>) -> Result<(Id, Call, Awaited), Error> {
     let (tag, select) = (tags.number(), select(comm, from, tags)?);
     let id = comm.hub.with(|core| core.engine.receive(select, Room::Probe))?;
@@ -269,7 +269,7 @@ fn peek<T: Pod>(comm: &Comm, from: Source, tags: Tags<T>) -> Result<Option<Statu
 
 fn message<T: Pod>(comm: &Comm, id: Id, result: Result<transom_channel::Status, Fault>) -> Result<Message<T>, Error> {
     let came = result.map_err(|fault| comm.fault(fault, size_of::<T>()))?;
-    // Of other elements it is consumed all the same, as by a receive.
+    // A message of another element type is consumed too, as by a receive.
     let place = Status { from: 0, tag: 0, len: 0 };
     let mut message = Message { comm: comm.clone(), id: Some(id), status: place, elements: PhantomData };
     message.status = comm.status(came, size_of::<T>())?;
@@ -277,11 +277,10 @@ fn message<T: Pod>(comm: &Comm, id: Id, result: Result<transom_channel::Status, 
 }
 
 impl Message<u8> {
-    /// The message as one of this tag, whose elements it has; itself if its tag is another, or its bytes are no whole number of these
-    /// elements. So who takes what comes first, of whatever tag, goes on by its tag.
+    /// Converts the message to the element type of `tag`, after a probe of any tag.
     ///
     /// # Errors
-    /// The message.
+    /// The message itself, if its tag is another, or its length is not a multiple of the element size.
     ///
     /// # Examples
     /// ```
@@ -312,20 +311,20 @@ impl Message<u8> {
 }
 
 impl<T: Pod> Message<T> {
-    /// What it is.
+    /// Returns the source, tag and length of the message.
     pub fn status(&self) -> Status {
         self.status
     }
 
-    /// Receives it.
+    /// Receives the message.
     ///
     /// # Errors
-    /// As [`World::recv`](crate::World::recv).
+    /// The errors of [`World::recv`](crate::World::recv).
     pub fn recv(self) -> Result<Vec<T>, Error> {
         Ok(self.irecv().wait()?)
     }
 
-    /// Starts to receive it.
+    /// Starts to receive the message.
     pub fn irecv(mut self) -> Request<'static, Vec<T>> {
         let length = self.status.len * size_of::<T>();
         let room = hold::vector::<T>(length).map_or(Room::Allocate, |bytes| Room::Into(bytes, length));
@@ -335,13 +334,13 @@ impl<T: Pod> Message<T> {
         }
     }
 
-    /// Receives it into a buffer.
+    /// Receives the message into a buffer.
     ///
     /// # Errors
-    /// As [`World::recv_into`](crate::World::recv_into).
+    /// The errors of [`World::recv_into`](crate::World::recv_into).
     pub fn recv_into(mut self, into: &mut [T]) -> Result<(), Error> {
         let length = size_of_val(into);
-        // SAFETY: what is under way is waited for below, and only then the borrow ends; nothing returns or unwinds before.
+        // SAFETY: the wait below ends before the borrow does, and nothing returns or unwinds before it.
         let room = Room::Into(unsafe { hold::lend_mut(into) }, length);
         let Under { comm, id, call, awaited, .. } = self.start(room)?;
         let (result, _) = comm.hub.wait(&call, awaited, |core| core.ended(id))?;
@@ -364,7 +363,7 @@ impl<T: Pod> Message<T> {
 impl<T: Pod> Drop for Message<T> {
     fn drop(&mut self) {
         if let Some(id) = self.id {
-            // Into nothing: its sender is told that it was received.
+            // Received into no memory, so that the sender learns of the receive.
             let nothing = Room::Into(Vec::<u8>::new().hold(), 0);
             let _ = self.comm.hub.with(|core| {
                 let _ = core.engine.receive_message(id, nothing);

@@ -1,4 +1,4 @@
-//! Messages that move while the program does something else: a thread that turns them, and a descriptor to sleep on beside others.
+//! Progress while the program computes: a progress thread, and an event descriptor to sleep on together with others.
 
 use super::error::Error;
 use super::hub::Hub;
@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use transom_launch::lock;
 
-/// The thread of a rank that turns its messages, if there is one.
+/// The progress thread of a rank, if it has one.
 #[derive(Default)]
 pub(crate) struct Thread(Mutex<Option<JoinHandle<()>>>);
 
@@ -18,7 +18,7 @@ impl Thread {
         lock(&self.0)
     }
 
-    /// Starts it, unless it runs. It ends when the rank leaves.
+    /// Starts the thread, unless it runs. The thread ends when the rank leaves.
     pub fn begin(&self, hub: &Arc<Hub>) -> Result<(), Error> {
         let mut thread = self.lock();
         if thread.is_none() {
@@ -35,17 +35,18 @@ impl Thread {
         self.lock().is_some()
     }
 
-    /// Waits for its end, which must have been told; unless it is this thread, which a waker of the program's may be run by.
+    /// Joins the thread, after the engine was closed. A waker of the program may run on the progress thread itself,
+    /// which is then not joined.
     pub fn end(&self) {
         let thread = self.lock().take();
         if let Some(thread) = thread.filter(|thread| thread.thread().id() != std::thread::current().id()) {
-            // It does not panic: who panics with the engine ends the process.
+            // The thread does not panic: a panic with the engine locked aborts the process.
             let _ = thread.join();
         }
     }
 }
 
-/// What is readable when something has happened.
+/// Event descriptor that is readable after an event.
 #[derive(Clone)]
 pub(crate) struct Events(Arc<OwnedFd>);
 
@@ -57,11 +58,11 @@ impl Events {
     }
 
     pub fn tell(&self) {
-        // It can only fail where it is told already.
+        // The write can only fail if the descriptor is already readable.
         let _ = rustix::io::write(&*self.0, &1_u64.to_ne_bytes());
     }
 
-    /// From now on it is not readable before it is told again.
+    /// Makes the descriptor unreadable until the next event.
     fn quiet(&self) {
         let _ = rustix::io::read(&*self.0, &mut [0; 8]);
     }
@@ -74,9 +75,11 @@ impl AsFd for Events {
 }
 
 impl World {
-    /// Starts the thread that moves the messages of this rank while the program does not, as with TRANSOM_PROGRESS=thread; nothing if it
-    /// runs. Futures of an executor other than [`block_on`](Self::block_on) then sleep until the thread wakes them, and are not polled
-    /// again and again. The thread sleeps while nothing comes, and ends with the rank's last world.
+    /// Starts the progress thread of this rank, unless it runs. TRANSOM_PROGRESS=thread does the same.
+    ///
+    /// The thread makes progress while the program makes no calls. Futures of an executor other than
+    /// [`block_on`](Self::block_on) then sleep until the thread wakes them, instead of being polled in a loop. The
+    /// thread sleeps while nothing arrives, and ends with the rank's last world.
     ///
     /// # Errors
     /// [`Error::Unavailable`].
@@ -99,12 +102,14 @@ impl World {
         hub.thread.begin(hub)
     }
 
-    /// A descriptor that becomes readable when something has happened to the messages of this rank, for programs that wait for
-    /// other things as well, by `poll`, `epoll` or the reactor of an async runtime. Only to be polled for reading; it is the same
-    /// for all worlds of the rank. It starts the [progress thread](Self::start_progress_thread).
+    /// Returns a descriptor that becomes readable after an event of this rank's messages. A program waits for it
+    /// together with other descriptors, by `poll`, `epoll` or the reactor of an async runtime.
     ///
-    /// It is told once for each [`arm`](Self::arm): arm, look (at requests, probes, pipes), and only then sleep. One thread of a rank does so:
-    /// what another arms takes back what this one has not looked at yet.
+    /// Only poll the descriptor for reading. All worlds of the rank share it. The call also starts the [progress
+    /// thread](Self::start_progress_thread).
+    ///
+    /// Each [`arm`](Self::arm) reports one event: arm, test (requests, probes, pipes), and only then sleep. Only one
+    /// thread of a rank may do so: an `arm` by another thread clears an event that this thread has not handled yet.
     ///
     /// # Errors
     /// [`Error::Unavailable`].
@@ -136,14 +141,14 @@ impl World {
         Ok(self.space().events()?.as_fd())
     }
 
-    /// Has [`event_fd`](Self::event_fd) be readable once something happens after this call: a request ends, a message comes, a pipe has
-    /// bytes, or room, a rank is gone. It may also be readable though nothing has changed that the program looks at.
+    /// Makes [`event_fd`](Self::event_fd) readable at the next event after this call: the end of a request, a message,
+    /// bytes or space in a pipe, or the loss of a rank. Spurious events are possible.
     ///
     /// # Errors
     /// [`Error::Unavailable`]; [`Error::Closed`] once the rank has left its job.
     ///
     /// # Examples
-    /// See there.
+    /// See [`event_fd`](Self::event_fd).
     pub fn arm(&self) -> Result<(), Error> {
         let hub = &self.space().comm()?.hub;
         let events = self.space().events()?;

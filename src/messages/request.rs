@@ -21,23 +21,24 @@ use transom_locks::Awaited;
 use transom_shm_loopback::messages::Bytes;
 use transom_windows::Request as Operation;
 
-/// How a request ended: with its buffer, or with an error and, where it has one, its buffer.
+/// Result of a request: its buffer; or an error with the buffer, where the request has one.
 pub type Done<B> = Result<B, Failed<B>>;
 
-/// A message, a collective or an operation on a window in flight, and its buffer. It was started when it was made.
+/// A message, a collective or a window operation in flight, and its buffer. A request is started when it is made.
 ///
-/// Messages and collectives are started as requests of this type. `rput`, `rget`, `raccumulate` and `rget_accumulate` of an epoch,
-/// and gets of a scope, give a [`windows::Request`](crate::windows::Request) with the same methods, which `Request::from` and
-/// [`Requests::push`](super::Requests::push) take. Requests of all kinds and types are waited for together by
-/// [`wait_any`](crate::wait_any) and its relatives.
+/// Messages and collectives are started as requests of this type. `rput`, `rget`, `raccumulate` and `rget_accumulate`
+/// of an epoch, and gets of a scope, return a [`windows::Request`](crate::windows::Request) with the same methods;
+/// `Request::from` and [`Requests::push`](super::Requests::push) take those. [`wait_any`](crate::wait_any) and its
+/// relatives wait for requests of all kinds and types together.
 ///
-/// Dropped, a send, put or accumulate is done as if it had been waited for. A receive is withdrawn, unless its message had come, which is
-/// lost then. What a get reads is lost. But a request whose buffer a [`scope`](crate::World::scope) lends goes on, and the end of the scope
-/// waits for it. Forgotten ([`std::mem::forget`]), a request does no harm either: a receive takes one message still.
+/// A dropped send, put or accumulate completes as if it had been waited for. A dropped receive is withdrawn; if its
+/// message has already been matched, the message is lost. The data of a dropped get is lost. A dropped request whose
+/// buffer a [`scope`](crate::World::scope) lends stays in flight, and the end of the scope waits for it. A forgotten
+/// request ([`std::mem::forget`]) is safe: a forgotten receive still takes one message.
 ///
-/// It is a future as well: any executor polls it, [`block_on`](crate::World::block_on) without turning in circles. Within that the thread
-/// must not be blocked by another executor: nobody would turn the messages, unless a thread does
-/// ([`start_progress_thread`](crate::World::start_progress_thread)).
+/// A request is also a future. Any executor can poll it; [`block_on`](crate::World::block_on) sleeps instead of polling
+/// in a loop. Inside `block_on`, do not block the thread with another executor: no thread would then make progress,
+/// unless the rank has a progress thread ([`start_progress_thread`](crate::World::start_progress_thread)).
 ///
 /// # Examples
 /// ```
@@ -62,12 +63,12 @@ pub struct Request<'a, B> {
     lent: PhantomData<&'a mut ()>,
 }
 
-/// Short: a request is moved from frame to frame.
+/// Kept small, since a request is moved from frame to frame.
 pub(super) enum State<'a, B> {
     UnderWay(Under<'a>),
-    /// An operation on a window, until a test or a wait has found its end.
+    /// Window operation whose end no test or wait has found yet.
     Operation(Operation<'a, B>),
-    /// What came of it, until the program has that.
+    /// Result; `None` once the program has taken it.
     Over(Option<Over<B>>),
 }
 
@@ -80,11 +81,11 @@ impl<B> From<Result<(B, Status), Failed<B>>> for State<'_, B> {
     }
 }
 
-/// What becomes of the engine's bytes.
+/// Conversion of the engine's bytes into the result of the request.
 enum Back<B> {
-    /// The buffer that they are of, as long as what was received.
+    /// Restores the buffer that was taken apart, cut to the received length.
     Buffer(fn(Bytes, usize) -> Option<B>),
-    /// A value, made of them by code of the program's own: while no lock is held.
+    /// Makes a value from the bytes. It runs code of the program, so no lock may be held.
     #[cfg(feature = "serde")]
     Value(fn(Vec<u8>, Status) -> Result<B, Error>),
 }
@@ -97,19 +98,19 @@ impl<B> Clone for Back<B> {
 
 impl<B> Copy for Back<B> {}
 
-/// What is under way: which request, of elements of so many bytes.
+/// A request in flight.
 pub(crate) struct Under<'a> {
-    /// A scope's, or its own: to count who keeps it is dear beside a short message.
+    /// Borrowed from a scope, or owned: a reference count is expensive beside a short message.
     pub comm: Cow<'a, Comm>,
     pub id: Key,
     pub element: usize,
     pub call: Call,
     pub awaited: Awaited,
-    /// Whose message it receives, if only that rank's.
+    /// Source of a receive; `None` for any source.
     pub source: Option<u32>,
 }
 
-/// A call, as errors and reports name it.
+/// A call, as named by errors and reports of long waits.
 #[derive(Clone, Copy)]
 pub(crate) enum Call {
     Message { name: &'static str, tag: Option<u32> },
@@ -126,12 +127,12 @@ impl fmt::Display for Call {
     }
 }
 
-/// What came of [`Request::cancel`].
+/// Result of [`Request::cancel`].
 #[derive(Debug)]
 pub enum Cancelled<'a, B> {
-    /// It takes no message. Its buffer, if it had one.
+    /// The receive takes no message. Has its buffer, if the request had one.
     Withdrawn(Option<B>),
-    /// It has its message, or is a send: it goes on.
+    /// The receive has its message, or the request is a send: it stays in flight.
     TooLate(Request<'a, B>),
 }
 
@@ -140,7 +141,7 @@ impl<'a, B> Request<'a, B> {
         Request { state: State::UnderWay(under), back: Back::Buffer(back), lent: PhantomData }
     }
 
-    /// By another name in errors and reports.
+    /// Renames the call in errors and reports.
     pub(crate) fn called(mut self, call: Call) -> Self {
         if let State::UnderWay(under) = &mut self.state {
             under.call = call;
@@ -152,7 +153,7 @@ impl<'a, B> Request<'a, B> {
         Request { state: result.into(), back: Back::Buffer(|_, _| None), lent: PhantomData }
     }
 
-    /// Whether it has ended, so that [`wait`](Self::wait) will return at once.
+    /// Returns true if the request has ended, so that [`wait`](Self::wait) returns at once.
     pub fn test(&mut self) -> bool {
         self.has_ended() || {
             self.turn();
@@ -174,7 +175,7 @@ impl<'a, B> Request<'a, B> {
         }
     }
 
-    /// Waits for an operation on a window, if the request is of one.
+    /// Waits for the window operation, if the request is one.
     #[cold]
     #[inline(never)]
     fn end_operation(&mut self) {
@@ -183,7 +184,7 @@ impl<'a, B> Request<'a, B> {
         }
     }
 
-    /// Takes out the operation on a window, if the request is of one.
+    /// Takes out the window operation, if the request is one.
     fn take_operation(&mut self) -> Option<Operation<'a, B>> {
         let State::Operation(_) = &self.state else { return None };
         match std::mem::replace(&mut self.state, State::Over(None)) {
@@ -192,7 +193,7 @@ impl<'a, B> Request<'a, B> {
         }
     }
 
-    /// Whose messages it is of, if it is under way.
+    /// Progress engine of the request, if it is in flight.
     pub(super) fn hub(&self) -> Option<*const Hub> {
         match &self.state {
             State::UnderWay(under) => Some(Arc::as_ptr(&under.comm.hub)),
@@ -200,15 +201,15 @@ impl<'a, B> Request<'a, B> {
         }
     }
 
-    /// Turns the messages once, if it is under way.
+    /// Makes progress once, if the request is in flight.
     pub(super) fn turn(&self) {
         if let State::UnderWay(under) = &self.state {
             under.comm.hub.turn_now();
         }
     }
 
-    /// The status of what came, once the request has ended well. An operation on a window has one once [`test`](Self::test) has found its
-    /// end: from [`Status::NOBODY`], of no elements.
+    /// Status of the message, once the request has ended successfully. A window operation has a status once
+    /// [`test`](Self::test) has found its end: from [`Status::NOBODY`], of no elements.
     pub fn status(&self) -> Option<Status> {
         match &self.state {
             State::Over(over) => over.as_ref()?.as_ref().ok().map(|(_, status)| *status),
@@ -220,7 +221,8 @@ impl<'a, B> Request<'a, B> {
         }
     }
 
-    /// Returns when it has ended, with its buffer: what was received, as long as it is; or what was sent.
+    /// Waits until the request has ended, and returns its buffer: the elements received, or the elements that were
+    /// sent.
     ///
     /// # Errors
     /// [`Failed`], with an [`Error`] and the buffer.
@@ -228,13 +230,13 @@ impl<'a, B> Request<'a, B> {
         self.wait_status().map(|(buffer, _)| buffer)
     }
 
-    /// As [`wait`](Self::wait); and what came.
+    /// Waits as [`wait`](Self::wait), and also returns the status of the message.
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`wait`](Self::wait).
     pub fn wait_status(mut self) -> Result<(B, Status), Failed<B>> {
         if let State::UnderWay(Under { comm, id, element, .. }) = &self.state {
-            // What moves less is looked for first: most have ended well, since a turn ends many.
+            // The cheaper path comes first: most requests have ended well, since one progress call ends many.
             if let Ok(Some((came, bytes))) = comm.hub.with(|core| core.ended_well(*id)) {
                 let result = well(comm, came, bytes, *element, self.back);
                 self.state = State::Over(None);
@@ -258,18 +260,18 @@ impl<'a, B> Request<'a, B> {
         self.end(ended);
     }
 
-    /// Waits for so long at most.
+    /// Waits for at most `time`.
     ///
     /// # Errors
-    /// The request itself, if it has not ended.
+    /// The request itself, if it has not ended in `time`.
     pub fn wait_for(self, time: Duration) -> Result<Done<B>, Self> {
         self.wait_status_for(time).map(|ended| ended.map(|(buffer, _)| buffer))
     }
 
-    /// As [`wait_for`](Self::wait_for); and what came.
+    /// Waits as [`wait_for`](Self::wait_for), and also returns the status of the message.
     ///
     /// # Errors
-    /// As there.
+    /// The request itself, if it has not ended in `time`.
     pub fn wait_status_for(mut self, time: Duration) -> Result<Result<(B, Status), Failed<B>>, Self> {
         if let Some(operation) = self.take_operation() {
             return operation.wait_for(time).map(of_operation).map_err(Request::from);
@@ -288,7 +290,8 @@ impl<'a, B> Request<'a, B> {
         Ok(self.take())
     }
 
-    /// Withdraws a receive that has no message. Exactly one of the two happens: it takes none, or it has it.
+    /// Withdraws a receive that has no message. Either the receive takes no message, or it keeps the message that it
+    /// has matched.
     pub fn cancel(mut self) -> Cancelled<'a, B> {
         let State::UnderWay(under) = &self.state else { return Cancelled::TooLate(self) };
         let withdrawn = under.comm.hub.with(|core| core.withdraw(under.id));
@@ -302,16 +305,17 @@ impl<'a, B> Request<'a, B> {
         }
     }
 
-    /// Waits for them all; their buffers, in the same order. An iterator that starts them starts all before any is waited for.
+    /// Waits for all requests, and returns their buffers in the same order. An iterator that starts requests starts all
+    /// of them before the first wait.
     ///
     /// # Errors
-    /// The first that any of them gives; all are waited for even so.
+    /// The first error in the order of the requests. All requests are waited for even so.
     pub fn wait_all(requests: impl IntoIterator<Item = Self>) -> Result<Vec<B>, Failed<B>> {
-        // What one waits for may be among those that follow.
+        // Collected first: a peer of the first request may wait for one of the later requests.
         let mut started: Vec<_> = requests.into_iter().collect();
         let mut rest = &mut started[..];
         while !rest.is_empty() {
-            // Those that have ended, by one look.
+            // One lock of the engine takes all requests that have ended.
             let ended = Self::take_row(rest);
             rest = &mut rest[ended..];
             rest.first_mut().into_iter().for_each(Self::wait_long);
@@ -323,7 +327,8 @@ impl<'a, B> Request<'a, B> {
         Ok(buffers)
     }
 
-    /// Takes what has ended well of the first of these, as far as they are of one rank: how many are over.
+    /// Takes the results of the leading requests that have ended well, as far as they share one engine. Returns the
+    /// length of the prefix that is over.
     fn take_row(requests: &mut [Self]) -> usize {
         let is_over = |request: &&Self| matches!(request.state, State::Over(_));
         let mut over = requests.iter().take_while(is_over).count();
@@ -365,7 +370,7 @@ impl<'a, B> Request<'a, B> {
     }
 }
 
-/// The end of an operation on a window, as a request returns it.
+/// Converts the result of a window operation to that of a request.
 fn of_operation<B>(ended: Result<B, crate::Error>) -> Result<(B, Status), Failed<B>> {
     match ended {
         Ok(buffer) => Ok((buffer, NOTHING)),
@@ -392,7 +397,7 @@ impl<B> Sealed for Request<'_, B> {
     }
 }
 
-/// How a request ended, to the program.
+/// Converts the result of the engine to that of the program.
 fn outcome<B>(
     comm: &Comm,
     ended: Result<Ended, Error>,
@@ -406,7 +411,7 @@ fn outcome<B>(
     }
 }
 
-/// A receive that has no message gives back its buffer as it was given.
+/// Returns the buffer of a request without a message, at its full length.
 fn as_given<B>(bytes: Option<Bytes>, back: Back<B>) -> Option<B> {
     match back {
         Back::Buffer(back) => bytes.and_then(|bytes| back(bytes, usize::MAX)),
@@ -415,7 +420,7 @@ fn as_given<B>(bytes: Option<Bytes>, back: Back<B>) -> Option<B> {
     }
 }
 
-/// What came, to the program.
+/// Converts a successful result of the engine to that of the program.
 #[inline(always)]
 fn well<B>(
     comm: &Comm,
@@ -451,7 +456,7 @@ fn buffer<B>(
 
 #[cfg(feature = "serde")]
 impl Request<'static, Vec<u8>> {
-    /// Of the value that its bytes are.
+    /// Converts to a request for the value that is made from the received bytes.
     pub(crate) fn of_value<T>(mut self, value: fn(Vec<u8>, Status) -> Result<T, Error>) -> Request<'static, T> {
         let state = match std::mem::replace(&mut self.state, State::Over(None)) {
             State::UnderWay(under) => State::UnderWay(under),
@@ -494,7 +499,7 @@ impl<B> fmt::Debug for Request<'_, B> {
     }
 }
 
-// Nothing in it refers to itself.
+// The type is not self-referential.
 impl<B> Unpin for Request<'_, B> {}
 
 impl<B> Future for Request<'_, B> {
@@ -504,7 +509,7 @@ impl<B> Future for Request<'_, B> {
         if let State::UnderWay(under) = &self.state {
             let (hub, id) = (under.comm.hub.clone(), under.id);
             hub.turn_now();
-            // It is the program's: cloned and dropped while the lock is free.
+            // The waker runs code of the program: it is cloned and dropped while the lock is free.
             let mut waker = Some(context.waker().clone());
             let ended = hub.with(|core| {
                 let ended = core.ended(id);
@@ -524,7 +529,7 @@ impl<B> Future for Request<'_, B> {
         if let State::Operation(operation) = &mut self.state
             && !operation.test()
         {
-            // Nothing wakes its task.
+            // A window operation wakes no task.
             context.waker().wake_by_ref();
             return Poll::Pending;
         }

@@ -1,4 +1,4 @@
-//! Many requests, waited for as they end.
+//! Sets of requests, returned in the order in which they end.
 
 use super::ended_lists::ListId;
 use super::hub::Hub;
@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use transom_locks::Awaited;
 
-/// Requests that are waited for in the order in which they end. Each has a number, in the order in which they were added,
-/// that stays its own.
+/// A set of requests that are returned in the order in which they end. Each request has a number, counted from 0 in the
+/// order of [`push`](Self::push), that does not change.
 ///
 /// # Examples
 /// ```
@@ -22,13 +22,13 @@ use transom_locks::Awaited;
 ///     }
 ///     let mut coming: Requests<_> = (1..4).map(|rank| world.irecv(rank, ECHO)).collect();
 ///     while let Some((number, got)) = coming.wait_any() {
-///         assert_eq!(got?, [number + 1]); // in whichever order they come
+///         assert_eq!(got?, [number + 1]); // in any order
 ///     }
 ///     Ok(())
 /// })?.into_iter().collect::<Result<(), _>>()?;
 /// # Ok::<(), transom::Error>(())
 /// ```
-/// A receive and an rget, whose buffers have one type:
+/// A receive and an rget whose buffers have the same type:
 /// ```
 /// use transom::Requests;
 /// use transom::messages::Tag;
@@ -46,28 +46,30 @@ use transom_locks::Awaited;
 ///     while let Some((number, got)) = coming.wait_any() {
 ///         assert_eq!(got?, [[20, 10][number] + other as u64]);
 ///     }
-///     drop(coming); // it borrows the epoch
+///     drop(coming); // the requests borrow the epoch
 ///     epoch.unlock()
 /// })?.into_iter().collect::<Result<(), _>>()?;
 /// # Ok::<(), transom::Error>(())
 /// ```
 pub struct Requests<'a, B> {
-    /// Closed before the requests are dropped.
+    /// Lists of ended requests, one for each engine. Dropped before the requests.
     lists: Vec<List>,
-    /// Requests that are left, with their numbers.
+    /// Remaining requests, with their numbers.
     slots: Vec<Option<(usize, Request<'a, B>)>>,
     /// Slots without a request.
     free: Vec<usize>,
-    /// Slots whose requests were not looked at yet, in the order in which they were added.
+    /// Slots whose requests have not been tested yet, in the order in which they were added.
     unlisted: VecDeque<usize>,
-    /// Slots of operations in flight on windows, which no list has: they are asked. Those that were asked last come last.
+    /// Slots of window operations in flight, which are polled since no list has them. The slots polled last are at the
+    /// end.
     polled: VecDeque<usize>,
-    /// The next look asks operations before it looks at lists. Each look has the other order, so that neither hides the other.
+    /// The next test polls window operations before it reads the lists. The order alternates, so that neither kind
+    /// hides the other.
     polls_first: bool,
     added: usize,
 }
 
-/// Slots whose requests have ended, of one rank of this process.
+/// The list of slots whose requests have ended, for one rank of this process.
 struct List {
     hub: Arc<Hub>,
     id: ListId,
@@ -80,7 +82,7 @@ impl Drop for List {
 }
 
 impl<'a, B> Requests<'a, B> {
-    /// None yet.
+    /// Makes an empty set.
     pub fn new() -> Self {
         Requests {
             lists: Vec::new(),
@@ -93,7 +95,7 @@ impl<'a, B> Requests<'a, B> {
         }
     }
 
-    /// Adds a request, of an operation on a window, too. Returns its number: how many were added before.
+    /// Adds a request, which may be a window operation. Returns its number: the number of requests added before.
     pub fn push(&mut self, request: impl Into<Request<'a, B>>) -> usize {
         let request = request.into();
         let slot = self.free.pop().unwrap_or_else(|| {
@@ -106,19 +108,19 @@ impl<'a, B> Requests<'a, B> {
         self.added - 1
     }
 
-    /// Number of requests that are left.
+    /// Number of remaining requests.
     pub fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// Whether no request is left.
+    /// Returns true if no request remains.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Takes out one that has ended: its number, and how it ended. None if none that is left has ended now. Like
-    /// [`wait_any`](Self::wait_any), it looks at each message and collective once, and then only at those that have ended. It asks all
-    /// operations in flight on windows.
+    /// Takes out a request that has ended, and returns its number and result; `None` if no remaining request has ended.
+    /// Like [`wait_any`](Self::wait_any), the call looks at each message and collective once, and later only at those
+    /// that have ended. Each call polls all window operations in flight.
     pub fn test_any(&mut self) -> Option<(usize, Done<B>)> {
         self.take_ended().map(|(number, request)| (number, request.wait()))
     }
@@ -130,8 +132,8 @@ impl<'a, B> Requests<'a, B> {
         })
     }
 
-    /// The first that has ended: of those on a list, or that are polled, then of those that are new. A request that is added again and
-    /// again, and has ended each time, must not hide others.
+    /// Takes the first request that has ended: from the lists and polled operations first, then from new requests. A
+    /// program that keeps adding requests that end at once must not hide the others.
     fn ended(&mut self) -> Option<(usize, Request<'a, B>)> {
         self.polls_first = !self.polls_first;
         let polls_first = self.polls_first;
@@ -156,7 +158,7 @@ impl<'a, B> Requests<'a, B> {
         self.take(ended)
     }
 
-    /// Asks the operations in flight on windows until one has ended.
+    /// Polls the window operations in flight until one has ended.
     fn poll(&mut self) -> Option<usize> {
         for _ in 0..self.polled.len() {
             let slot = self.polled.pop_front()?;
@@ -168,7 +170,8 @@ impl<'a, B> Requests<'a, B> {
         None
     }
 
-    /// Has the request put its slot on the list of its rank when it ends, or be polled. Whether it has ended without that.
+    /// Makes the request put its slot on the list of its engine when it ends, or schedules it for polling. Returns true
+    /// if the request has already ended.
     fn enlist(&mut self, slot: usize) -> bool {
         let Some((_, request)) = &mut self.slots[slot] else { return true };
         if let State::Operation(_) = request.state {
@@ -188,7 +191,7 @@ impl<'a, B> Requests<'a, B> {
         list.and_then(|list| comm.hub.with(|core| core.list(*id, list, slot))).is_err()
     }
 
-    /// A request of a rank that has left: all of them have ended.
+    /// Finds a request of an engine that is closed: all its requests have ended.
     fn first_of(&self, hub: &Arc<Hub>) -> Option<usize> {
         let is_of = |slot: &Option<(usize, Request<'a, B>)>| {
             slot.as_ref().is_some_and(|(_, request)| request.hub() == Some(Arc::as_ptr(hub)))
@@ -202,13 +205,14 @@ impl<'a, B> Requests<'a, B> {
         taken
     }
 
-    /// Waits until one has ended, and takes it out. None if none is left.
+    /// Waits until a request has ended, takes it out, and returns its number and result; `None` if the set is empty.
     pub fn wait_any(&mut self) -> Option<(usize, Done<B>)> {
         self.take_within(None).map(|(number, request)| (number, request.wait()))
     }
 
-    /// Waits for so long at most until one has ended, and takes that out: its number, and itself, which tells by
-    /// [`wait_status`](Request::wait_status) also from whom a message came. None if none has ended, or none is left.
+    /// Waits for at most `time` until a request has ended, and takes it out. Returns its number and the request itself,
+    /// whose [`wait_status`](Request::wait_status) also returns the source of a message; `None` if no request has
+    /// ended, or the set is empty.
     ///
     /// # Examples
     /// ```
@@ -221,10 +225,10 @@ impl<'a, B> Requests<'a, B> {
     ///     }
     ///     let mut coming: Requests<_> = (1..3).map(|_| world.irecv(Source::Any, JOB)).collect();
     ///     while let Some((_, request)) = coming.take_any_for(Duration::from_secs(10)) {
-    ///         let (got, status) = request.wait_status()?; // at once
+    ///         let (got, status) = request.wait_status()?; // returns at once
     ///         assert_eq!(got, [10 * status.from as u64]);
     ///     }
-    ///     assert!(coming.is_empty()); // else nobody has sent for ten seconds
+    ///     assert!(coming.is_empty()); // otherwise no message came for ten seconds
     ///     Ok(())
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
@@ -252,13 +256,13 @@ impl<'a, B> Requests<'a, B> {
         }
     }
 
-    /// No thread is woken for several ranks or for operations on windows: the set looks again and again.
+    /// Polls in a loop: no wake-up covers several engines, or window operations.
     fn take_polling(&mut self, until: Option<Instant>) -> Option<(usize, Request<'a, B>)> {
         let ways = Ways::of(self.slots.iter().flatten().map(|(_, request)| request.way()));
         ways.wait("wait_any", until, || self.ended())
     }
 
-    /// Waits for all that are left; how they ended, by their numbers.
+    /// Waits for all remaining requests, and returns their results in the order of their numbers.
     pub fn wait_all(mut self) -> Vec<(usize, Done<B>)> {
         let mut done: Vec<_> =
             self.slots.drain(..).flatten().map(|(number, request)| (number, request.wait())).collect();
@@ -294,7 +298,7 @@ mod tests {
     use super::*;
     use crate::messages::{Source, Tag};
 
-    /// Receives of 30,000 tags. Those that end last were posted first.
+    /// Posts receives of 30,000 tags; the first posted end last.
     #[test]
     fn set_looks_at_what_has_ended_alone() {
         const MANY: u32 = 30_000;
@@ -312,7 +316,7 @@ mod tests {
                 let (of, got) =
                     if number % 2 == 0 { coming.wait_any() } else { coming.test_any() }.expect("one has ended");
                 assert_eq!((of, got?), (number as usize, vec![number]));
-                // The request itself is asked how it ended.
+                // Taking the result looks at the request itself.
                 assert!(looks() - before <= 2, "{} requests were looked at", looks() - before);
             }
             assert!(coming.is_empty() && coming.wait_any().is_none());

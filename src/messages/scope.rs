@@ -1,4 +1,4 @@
-//! Messages, collectives, and gets and puts on windows, from and into buffers that the program lends.
+//! Scopes: messages, collectives, and gets and puts on windows, on buffers that the program lends.
 
 use super::comm::Comm;
 use super::error::{Error, Failed};
@@ -20,15 +20,15 @@ use transom_locks::Awaited;
 use transom_shm_loopback::messages::Bytes;
 use transom_windows as windows;
 
-/// Messages, collectives, and gets and puts on windows, from and into buffers that live longer than the scope:
-/// [`World::scope`](crate::World::scope) lends it. Gets and puts are those of a [`windows::Scope`], to which it derefs.
+/// Lends buffers that outlive the scope to messages, collectives, and gets and puts on windows.
+/// [`World::scope`](crate::World::scope) makes it. Gets and puts are those of a [`windows::Scope`], to which it derefs.
 ///
 /// # Examples
 /// ```
 /// use transom::messages::Tag;
 /// const HALO: Tag<f64> = Tag::new(1);
 /// transom::threads(3, |world| -> Result<(), transom::Error> {
-///     // None at the edges, where there is nobody: no special case.
+///     // `None` at the edges, which need no special case.
 ///     let up = world.rank().checked_sub(1);
 ///     let down = Some(world.rank() + 1).filter(|&rank| rank < world.size());
 ///     let mut ghost = [0.0; 4];
@@ -36,7 +36,7 @@ use transom_windows as windows;
 ///     let inner: f64 = world.scope(|scope| {
 ///         let coming = scope.irecv(up, HALO, &mut ghost);
 ///         let sent = scope.isend(down, HALO, &own);
-///         let inner = own.iter().sum(); // while they are under way
+///         let inner = own.iter().sum(); // while the messages are in flight
 ///         coming.wait()?;
 ///         sent.wait()?;
 ///         Ok::<f64, transom::Error>(inner)
@@ -56,14 +56,15 @@ pub struct Scope<'s, 'env: 's> {
     env: PhantomData<&'env mut &'env ()>,
 }
 
-/// How long the sends of a scope that panics are waited for before the others are told that this rank has failed.
+/// Time that a panicking scope waits for its sends before it reports the failure of this rank to the others.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Waits for what a scope has started, also if there is a panic.
+/// Waits for all requests of a scope, also during a panic.
 struct Ending<'c, 's, 'env> {
     scope: &'c Scope<'s, 'env>,
     over: bool,
-    /// The first failure of a request that the program did not ask for: of an operation on a window, and of a message or collective.
+    /// First failures of requests that the program did not wait for: of a window operation, and of a message or
+    /// collective.
     failed_on_window: Option<crate::Error>,
     failed: Option<Fault>,
 }
@@ -75,13 +76,13 @@ pub(super) fn scope<'env, R, E: From<Error>>(
 ) -> Result<R, E> {
     let comm = world.space().comm()?.clone();
     let lender = comm.hub.with(Core::open_scope)?;
-    // SAFETY: `Ending` finishes it.
+    // SAFETY: `Ending` finishes the scope before it is dropped.
     let on_windows = unsafe { windows::Scope::open() };
     let scope = Scope { world, comm, lender, on_windows, scope: PhantomData, env: PhantomData };
     let mut ending = Ending { scope: &scope, over: false, failed_on_window: None, failed: None };
     let result = body(&scope);
     if result.is_err() {
-        // What it would receive may never be sent.
+        // The peers may never send the messages that these receives wait for.
         let _ = scope.comm.hub.with(|core| {
             core.lent(lender).to_vec().into_iter().for_each(|key| drop(core.withdraw(key)));
         });
@@ -98,9 +99,10 @@ pub(super) fn scope<'env, R, E: From<Error>>(
 impl Ending<'_, '_, '_> {
     fn end(&mut self) {
         let Scope { comm, lender, world, on_windows, .. } = self.scope;
-        // They end without other ranks' doing.
+        // Window operations end without action of other ranks.
         self.failed_on_window = on_windows.finish().err();
-        // What is over and was not asked for is over; what was dropped or forgotten has its message to wait for.
+        // Requests that have ended need no wait, even without a result taken. Dropped or forgotten receives still wait
+        // for their message.
         let over = |core: &mut Core| {
             let is_over = !core.lent(*lender).iter().any(|key| core.is_under_way(*key));
             is_over.then(|| core.close_scope(*lender))
@@ -109,10 +111,10 @@ impl Ending<'_, '_, '_> {
         let call = &WaitingForSome { hub: &comm.hub, call: "the end of a scope", keys };
         let mut ended = None;
         if std::thread::panicking() {
-            // What waits for others may wait for ever.
+            // Requests that need an action of other ranks may never end.
             let _ = comm.hub.with(|core| core.lent(*lender).to_vec().into_iter().for_each(|key| core.abandon(key)));
-            // A send goes on. Whoever is to receive it may wait first for what this rank would have done next: once told that it
-            // has failed it ends, and the send with it.
+            // A send stays in flight. Its receiver may wait first for a later message of this rank. The failure report
+            // ends that wait, and with it the send.
             ended = match comm.hub.wait_until(call, Awaited::Anyone, Instant::now() + PATIENCE, over) {
                 Ok(None) => {
                     world.space().fail();
@@ -122,7 +124,7 @@ impl Ending<'_, '_, '_> {
                 Err(_) => Some(None),
             };
         }
-        // An error says that the engine is gone, and has given back all buffers.
+        // An error means that the engine is closed and has given back all buffers.
         let ended = ended.map_or_else(|| comm.hub.wait(call, Awaited::Anyone, over).ok(), Some);
         self.failed = ended.flatten();
         self.over = true;
@@ -137,10 +139,10 @@ impl Drop for Ending<'_, '_, '_> {
     }
 }
 
-/// Gets and puts on windows.
+/// Lends the gets and puts on windows.
 ///
 /// # Examples
-/// A halo of which one edge comes in a message, and the other is fetched:
+/// A halo with one edge received in a message and the other fetched by a get:
 /// ```
 /// use transom::messages::Tag;
 /// const EDGE: Tag<f64> = Tag::new(1);
@@ -157,7 +159,7 @@ impl Drop for Ending<'_, '_, '_> {
 ///         let mut fetch = scope.get(&epoch, 0, &mut fetched)?;
 ///         let first = transom::wait_any(&mut [&mut coming, &mut fetch]);
 ///         assert!(matches!(first, Some(0 | 1)));
-///         Ok::<(), transom::Error>(()) // the rest ends with the scope
+///         Ok::<(), transom::Error>(()) // the other requests end with the scope
 ///     })?;
 ///     assert_eq!((came, fetched), ([0.5 + other as f64; 2], [other as f64; 2]));
 ///     epoch.unlock()
@@ -173,18 +175,19 @@ impl<'s, 'env> Deref for Scope<'s, 'env> {
 }
 
 impl<'s> Scope<'s, '_> {
-    /// Starts to send elements that the program lends.
+    /// Starts to send elements that the program lends to the scope.
     ///
     /// # Errors
-    /// Those of [`World::send`](crate::World::send) are the request's.
+    /// The request reports the errors of [`World::send`](crate::World::send).
     pub fn isend<T: Pod>(&'s self, to: impl Into<Peer>, tag: Tag<T>, data: &'s [T]) -> Request<'s, &'s [T]> {
         self.start(to.into(), tag, data, false)
     }
 
-    /// As [`isend`](Self::isend), of a send that ends when it is matched, as [`World::ssend`](crate::World::ssend).
+    /// Starts a send as [`isend`](Self::isend) that ends when the message is matched, as
+    /// [`World::ssend`](crate::World::ssend).
     ///
     /// # Errors
-    /// As there.
+    /// The request reports the errors of [`World::ssend`](crate::World::ssend).
     pub fn issend<T: Pod>(&'s self, to: impl Into<Peer>, tag: Tag<T>, data: &'s [T]) -> Request<'s, &'s [T]> {
         self.start(to.into(), tag, data, true)
     }
@@ -199,20 +202,21 @@ impl<'s> Scope<'s, '_> {
         if !sync && let Some(status) = send_now(&self.comm, to, tag, bytemuck::cast_slice(data)) {
             return Request::over(Ok((data, status)));
         }
-        // SAFETY: the scope waits until the request is over, before `'s` ends.
+        // SAFETY: the scope waits for the request before `'s` ends.
         let bytes = unsafe { hold::lend(data) };
         let back = |bytes: Bytes, _| {
-            // SAFETY: lent above, for `'s`.
+            // SAFETY: the slice was lent above, for `'s`.
             unsafe { hold::lent(&bytes) }
         };
         let started = request_send(&self.comm, Some(self), to, tag, bytes, sync, back);
         started.unwrap_or_else(|error| Request::over(Err(Failed { error, buffer: Some(data) })))
     }
 
-    /// Starts to receive into elements that the program lends; the request gives the first of them, as many as came.
+    /// Starts to receive into elements that the program lends to the scope. The request returns the elements received,
+    /// the first of the slice.
     ///
     /// # Errors
-    /// Those of [`World::recv_into`](crate::World::recv_into) are the request's.
+    /// The request reports the errors of [`World::recv_into`](crate::World::recv_into).
     pub fn irecv<T: Pod>(
         &'s self,
         from: impl Into<Source>,
@@ -224,7 +228,7 @@ impl<'s> Scope<'s, '_> {
             Ok(None) => return Request::over(Ok((&mut into[..0], NOTHING))),
             Err(error) => return Request::over(Err(Failed { error, buffer: Some(into) })),
         };
-        // SAFETY: the scope waits until the request is over, before `'s` ends; the borrow is handed out again only then.
+        // SAFETY: the scope waits for the request before `'s` ends. The borrow is handed out again only after that.
         let into = unsafe { Lent::new(into) };
         let started = request_receive(&self.comm, Some(self), select, into);
         started.unwrap_or_else(|error| Request::over(Err(Failed { error, buffer: None })))
@@ -238,7 +242,7 @@ impl<'s> Scope<'s, '_> {
         &self.comm
     }
 
-    /// It lends the buffers of this request.
+    /// Registers a request whose buffers this scope lends.
     pub(crate) fn lends(&self, core: &mut Core, started: Key) {
         core.lend(self.lender, started);
     }
@@ -248,7 +252,7 @@ impl<'s> Scope<'s, '_> {
 mod tests {
     use super::*;
 
-    /// A scope that lasts for long keeps nothing of what has ended.
+    /// A long scope keeps no state of requests that have ended.
     #[test]
     fn what_has_ended_is_forgotten() {
         const TAG: Tag<u64> = Tag::new(1);
@@ -263,7 +267,7 @@ mod tests {
                     assert_eq!(coming.wait()?, [round as u64]);
                     assert!((1000..2100).contains(&lent()), "{}", lent());
                 }
-                // Nobody sends for these.
+                // No rank sends to these receives.
                 never.into_iter().for_each(|never| drop(never.cancel()));
                 Ok::<(), Error>(())
             })

@@ -1,11 +1,11 @@
-//! What a message is named by: to whom, from whom, with which tag.
+//! Names of a message: its receiver, its source and its tag.
 
 use std::fmt;
 use std::marker::PhantomData;
 use transom_locks::Rank;
 
-/// What tells messages of a pair of ranks apart, and of which elements they are: both ends must agree, or the program does
-/// not compile.
+/// Distinguishes messages between two ranks, and fixes their element type. A program that uses one `Tag` constant at
+/// both ends cannot disagree on the type.
 ///
 /// # Examples
 /// ```
@@ -13,7 +13,7 @@ use transom_locks::Rank;
 /// const HALO: Tag<f64> = Tag::new(1);
 /// assert_eq!(HALO.number(), 1);
 /// ```
-/// A message of elements of no bytes says that it was sent, and not how many they were:
+/// A message of zero-sized elements has a length of 0, whatever the number of elements sent:
 /// ```
 /// use transom::messages::Tag;
 /// const READY: Tag<()> = Tag::new(2);
@@ -24,7 +24,7 @@ use transom_locks::Rank;
 /// ```
 pub struct Tag<T>(u32, PhantomData<fn(T) -> T>);
 
-/// The tags that a receive takes: one, or any. Messages with any tag are taken for elements of its type.
+/// The tags that a receive takes: one, or any. A receive of any tag interprets every message as elements of type `T`.
 ///
 /// # Examples
 /// ```
@@ -35,24 +35,24 @@ pub struct Tag<T>(u32, PhantomData<fn(T) -> T>);
 pub struct Tags<T>(Option<u32>, PhantomData<fn(T) -> T>);
 
 impl<T> Tag<T> {
-    /// The tag of this number.
+    /// Makes the tag with this number.
     pub const fn new(number: u32) -> Self {
         Tag(number, PhantomData)
     }
 
-    /// Any tag, for receives.
+    /// Matches any tag, in receives.
     pub const fn any() -> Tags<T> {
         Tags(None, PhantomData)
     }
 
-    /// Its number.
+    /// Returns the number of the tag.
     pub const fn number(self) -> u32 {
         self.0
     }
 }
 
 impl<T> Tags<T> {
-    /// The number of the tag, if it is one.
+    /// Returns the number of the tag; `None` for any tag.
     pub const fn number(self) -> Option<u32> {
         self.0
     }
@@ -95,7 +95,7 @@ impl<T> From<Tag<T>> for Tags<T> {
     }
 }
 
-/// From whom a receive takes.
+/// The source of a receive.
 ///
 /// # Examples
 /// ```
@@ -105,15 +105,15 @@ impl<T> From<Tag<T>> for Tags<T> {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Source {
-    /// This rank.
+    /// Messages of this rank only.
     Rank(Rank),
-    /// Whoever sends first.
+    /// Messages of any rank, the first that matches.
     Any,
-    /// Nobody: the receive is over at once, with nothing; as that from beyond an edge.
+    /// No rank: the receive ends at once without elements, as one from beyond an edge of a grid (`MPI_PROC_NULL`).
     None,
 }
 
-/// To whom a message goes.
+/// The receiver of a message.
 ///
 /// # Examples
 /// ```
@@ -122,9 +122,9 @@ pub enum Source {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Peer {
-    /// This rank.
+    /// The rank with this number.
     Rank(Rank),
-    /// Nobody: the message is dropped; as that beyond an edge.
+    /// No rank: the message is dropped, as one to beyond an edge of a grid (`MPI_PROC_NULL`).
     None,
 }
 
@@ -152,7 +152,7 @@ impl From<Option<Rank>> for Peer {
     }
 }
 
-/// What came.
+/// Source, tag and length of a message.
 ///
 /// # Examples
 /// ```
@@ -164,15 +164,15 @@ impl From<Option<Rank>> for Peer {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Status {
-    /// Who sent it, or [`NOBODY`](Self::NOBODY); of a send, to whom it went.
+    /// The sender, or [`NOBODY`](Self::NOBODY); for a send, the receiver.
     pub from: Rank,
-    /// Its tag.
+    /// The tag of the message.
     pub tag: u32,
-    /// Its length in elements; of those of no bytes 0, however many were sent.
+    /// Length in elements; 0 for zero-sized elements, whatever the number sent.
     pub len: usize,
 }
 
 impl Status {
-    /// The rank of what is received from, or sent to, nobody.
+    /// The rank in the status of a receive from [`Source::None`] or a send to [`Peer::None`].
     pub const NOBODY: Rank = Rank::MAX;
 }

@@ -1,5 +1,5 @@
-//! What carries the messages of a rank. A build without networks has shared memory alone, and uses it directly; in a build with one each
-//! call looks which it is.
+//! The transport of a rank's messages. A build without networks uses shared memory directly. A build with networks
+//! selects the transport at each call.
 
 use super::asked::MESSAGES;
 use super::error::Error;
@@ -15,40 +15,42 @@ pub(super) use transom_network::Transport;
 #[cfg(not(feature = "network"))]
 pub(super) use transom_shm_loopback::messages::ShmWire as Transport;
 
-/// The transport of this rank, and the configurations that suit it and TRANSOM_MESSAGES.
+/// The transport of this rank, with configurations that suit it and TRANSOM_MESSAGES.
 pub(super) struct Opened {
     pub wire: Transport,
-    /// For peers on other hosts.
+    /// Configuration for peers on other hosts.
     pub config: Config,
-    /// For peers on this host.
+    /// Configuration for peers on this host.
     pub near: Config,
 }
 
-/// Bytes that all ranks of a machine together may send to one of them before it has received from any, and the most of one rank.
+/// Bytes that all ranks of a machine together may send to one rank before it has received from any, and the most of one
+/// rank.
 const UNHEARD: (usize, usize) = (4 << 20, 64 << 10);
 
-/// Opens the messages of a rank; once for each rank of a job.
+/// Opens the transport of a rank. Called once for each rank of a job.
 pub(super) fn open(provider: &Provider) -> Result<Opened, Error> {
     let asked = MESSAGES.get::<Changes>();
     let asked = asked.map_err(|error| Error::Unavailable { why: error.to_string() })?.unwrap_or_default();
-    // A slot has room for any message that is sent eagerly, and for a piece of a longer one. There are more slots than packets in flight,
-    // since cells of the inbox are slower than waiting for a slot. Eight times as many, since a slot is slow to write while both
-    // processors' caches have its lines: a ring of 4 MiB has left them for the shared cache by then.
+    // A slot holds any message that is sent eagerly, or a packet of a longer one. There are more slots than packets in
+    // flight, so that no packet needs a cell of the inbox: a cell is slower than a wait for a slot. There are eight
+    // times as many, since a slot is slow to write while both processors' caches have its lines. In a ring of 4 MiB,
+    // the lines have moved to the shared cache before the slot is reused.
     let ring = Shape { slots: 256, bytes: 16_704 };
     // Messages longer than `eager` are read in place: one copy takes less time than a credit and packets.
     let near = asked.of(Config { ring, window: 32, eager: 16 << 10, zero_copy_from: 16 << 10, ..Config::default() });
     #[cfg(feature = "network")]
-    // SAFETY: the engine drives it.
+    // SAFETY: only the engine drives the transport.
     if let Some((wire, config)) = unsafe { provider::transport(provider, &asked) }? {
         return Ok(Opened { wire, config, near });
     }
     let job = provider::shared_memory(provider).expect("the other providers share memory");
-    // SAFETY: the engine drives it.
+    // SAFETY: only the engine drives the transport.
     let wire = unsafe { ShmWire::open(job) }?;
     #[cfg(feature = "network")]
     let wire = Transport::Memory(Box::new(wire));
-    // The first message to a rank may then be as long as later ones that are sent eagerly. Between hosts each rank would keep a buffer of
-    // the adapter for that.
+    // The first message to a rank may then be as long as later eager ones. Between hosts, that would cost each rank a
+    // buffer of the adapter.
     let (all, most) = UNHEARD;
     let floor = (all / job.size()).clamp(near.floor as usize, most) as u32;
     let config = Config { floor, ..near };

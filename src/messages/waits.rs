@@ -1,4 +1,4 @@
-//! Requests that wait, as the reports of long waits name them.
+//! Descriptions of waiting requests for the reports of long waits.
 
 use super::comm::Comm;
 use super::hub::Hub;
@@ -6,7 +6,7 @@ use super::locked::{Core, Key};
 use std::fmt;
 use transom_channel::Waits;
 
-/// A call that waits for one request. The report adds a message that lies there and that the call does not take.
+/// A call that waits for one request. The report also names a message that has arrived but does not match.
 pub(super) struct Waiting<'a, C> {
     pub comm: &'a Comm,
     pub call: &'a C,

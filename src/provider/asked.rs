@@ -1,10 +1,10 @@
-//! Which provider the environment asks for.
+//! Environment variables that select the provider.
 
 use super::table::{EXPECTED, ROWS};
 use std::str::FromStr;
 use transom_launch::variables::{SetBy, Variable, readable};
 
-/// TRANSOM_FABRIC.
+/// Selects the provider of a job: TRANSOM_FABRIC.
 pub const FABRIC: Variable = Variable {
     name: "TRANSOM_FABRIC",
     set_by: SetBy::User,

@@ -1,4 +1,5 @@
-//! The provider of a build with several: each call looks which it is. The rows of `table` make the enums and the macros.
+//! The provider of a build with several providers: each call matches on an enum. The rows of `table` generate the enums
+//! and macros.
 
 use super::ProviderError;
 use super::asked::Choice;
@@ -21,7 +22,7 @@ impl Provider {
     /// Makes the provider of a team: see [`Loopback::team`].
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`Loopback::team`].
     pub fn team(&self, members: &[Rank], meet: &mut Meet<'_>) -> Result<Self, FabricError> {
         each!(self, provider, made: Provider => JobProvider::team(provider, members, meet).map(made))
     }
@@ -140,7 +141,7 @@ impl Fabric for Provider {
     }
 
     fn close(&self, region: &mut Region) {
-        // A region of another provider is left as it is.
+        // A region of another provider stays open.
         both!(self, region, Region, fabric, region => fabric.close(region), else ());
     }
 
@@ -257,7 +258,7 @@ impl Fabric for Provider {
             (Provider::Loopback(fabric), Pending::Loopback(pending)) => {
                 fabric.try_finish(pending).map_err(Pending::Loopback)
             }
-            // A provider with a network has no result at once.
+            // A provider with a network never has a result at once.
             #[cfg(any(feature = "verbs", feature = "delayed"))]
             (_, pending) => Err(pending),
         }

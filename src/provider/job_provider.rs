@@ -14,52 +14,54 @@ use transom_windows::{Fabric, FabricError};
     expect(dead_code, reason = "a build with one provider does not choose")
 )]
 pub(crate) trait JobProvider: Fabric {
-    /// Ranks of several hosts can have it.
+    /// True if ranks of several hosts can use the provider.
     const BETWEEN_HOSTS: bool = false;
-    /// Ranks that are threads of one process can have it.
+    /// True if ranks that are threads of one process can use the provider.
     const BETWEEN_THREADS: bool = true;
 
-    /// The variables that it reads.
+    /// Returns the variables that the provider reads.
     fn variables() -> Vec<Variable> {
         Vec::new()
     }
 
-    /// What it would use of this machine, or why it cannot be used. An enum of providers answers for each.
+    /// Returns the resources of this machine that the provider would use, or the reason why it is unusable. An enum of
+    /// providers returns one entry for each.
     fn probe() -> Vec<Result<String, String>>;
 
-    /// Opens it for ranks of one host. Collective if they are processes.
+    /// Opens the provider for ranks of one host. Collective if they are processes.
     fn on_one_host(job: Loopback, choice: Choice) -> Result<Self, ProviderError>;
 
-    /// Opens it for ranks that are threads of one process.
+    /// Opens the provider for ranks that are threads of one process.
     fn of_threads(job: Loopback, choice: Choice) -> Result<Self, ProviderError> {
         Self::on_one_host(job, choice)
     }
 
-    /// Opens it for ranks of several hosts. Collective.
+    /// Opens the provider for ranks of several hosts. Collective.
     fn on_several_hosts(apart: Apart, _: Choice) -> Result<Self, ProviderError> {
         Err(ProviderError::Apart { hosts: apart.hosts.to_string() })
     }
 
-    /// See [`Loopback::team`].
+    /// Makes the provider of a team; see [`Loopback::team`].
     fn team(&self, members: &[Rank], meet: &mut Meet<'_>) -> Result<Self, FabricError>;
 
-    /// The memory of ranks that share all of it.
+    /// Returns the shared memory, if all ranks share it.
     fn shared_memory(&self) -> Option<&Loopback>;
 
-    /// The number of each rank's host, if there are several.
+    /// Returns the host number of each rank, if there are several hosts.
     fn hosts(&self) -> Option<Vec<u32>> {
         None
     }
 
-    /// The memory of this rank's host, if there are several hosts and data moves through it.
+    /// Returns the shared memory of this rank's host, if there are several hosts and data moves through it.
     fn memory_of_host(&self) -> Option<&Loopback> {
         None
     }
 
-    /// The messages of this rank where its network carries them; once for each rank of a job. `None` where shared memory does.
+    /// Returns the transport of this rank's messages, if a network carries them; `None` if shared memory does. Called
+    /// once for each rank of a job.
     ///
     /// # Safety
-    /// As [`ShmWire::open`](transom_shm_loopback::messages::ShmWire::open).
+    /// The contract of [`ShmWire::open`](transom_shm_loopback::messages::ShmWire::open).
     #[cfg(feature = "network")]
     unsafe fn transport(&self, _: &transom_channel::Changes) -> Result<Option<Transport>, FabricError> {
         Ok(None)

@@ -1,5 +1,5 @@
-//! The provider of a job. A build with one provider uses it directly. A build with several has an enum of them, on which each call
-//! matches.
+//! The provider of a job. A build with one provider uses it directly. A build with several has an enum of them, on
+//! which each call matches.
 
 pub(crate) mod asked;
 #[cfg(any(feature = "network", feature = "delayed"))]
@@ -26,25 +26,25 @@ use transom_windows::FabricError;
 #[cfg(not(any(feature = "network", feature = "delayed")))]
 pub type Provider = Loopback;
 
-/// The memory of ranks that share all of it.
+/// Returns the shared memory, if all ranks share it.
 pub(crate) fn shared_memory(provider: &Provider) -> Option<&Loopback> {
     JobProvider::shared_memory(provider)
 }
 
-/// The number of each rank's host, if there are several.
+/// Returns the host number of each rank, if there are several hosts.
 pub(crate) fn hosts(provider: &Provider) -> Option<Vec<u32>> {
     JobProvider::hosts(provider)
 }
 
-/// The memory of this rank's host, if there are several hosts and data moves through it.
+/// Returns the shared memory of this rank's host, if there are several hosts and data moves through it.
 pub(crate) fn memory_of_host(provider: &Provider) -> Option<&Loopback> {
     JobProvider::memory_of_host(provider)
 }
 
-/// The messages of this rank where a network carries them; once for each rank of a job.
+/// Returns the transport of this rank's messages, if a network carries them. Called once for each rank of a job.
 ///
 /// # Safety
-/// As [`ShmWire::open`](transom_shm_loopback::messages::ShmWire::open).
+/// The contract of [`ShmWire::open`](transom_shm_loopback::messages::ShmWire::open).
 #[cfg(feature = "network")]
 pub(crate) unsafe fn transport(
     provider: &Provider,
@@ -54,7 +54,7 @@ pub(crate) unsafe fn transport(
     unsafe { JobProvider::transport(provider, asked) }
 }
 
-/// The variables that the providers of this build read.
+/// Returns the variables that the providers of this build read.
 pub(crate) fn variables() -> Vec<Variable> {
     #[cfg(feature = "network")]
     let of_networks: &[Variable] = transom_network::variables::TABLE;
@@ -63,7 +63,8 @@ pub(crate) fn variables() -> Vec<Variable> {
     [of_networks, &Provider::variables()].concat()
 }
 
-/// Each provider that TRANSOM_FABRIC can name: what it would use of this machine, or why it cannot be used. `transom info` prints it.
+/// Returns each provider that TRANSOM_FABRIC can name, with the resources of this machine that it would use, or the
+/// reason why it is unusable. `transom info` prints the list.
 ///
 /// # Examples
 /// ```
@@ -80,7 +81,8 @@ pub fn probe() -> Vec<(&'static str, Result<String, String>)> {
     table::ROWS.iter().map(|row| row.name).zip(table::ROWS.iter().map(found)).collect()
 }
 
-/// Reports the failure of this rank to the job and its teams. Not if a rank died: the others know that, and are not to blame this one.
+/// Reports the failure of this rank to the job and its teams, unless another rank died first: its peers already know
+/// that death, and must not blame this rank.
 pub(crate) fn fail(job: &Provider) {
     use transom_windows::Exchange;
     match (job.lost(), shared_memory(job)) {
@@ -90,7 +92,7 @@ pub(crate) fn fail(job: &Provider) {
     }
 }
 
-/// Why the ranks of a job have no provider.
+/// Error of opening the provider of a job.
 ///
 /// # Examples
 /// ```
@@ -121,7 +123,7 @@ pub enum ProviderError {
     Network {
         /// The ranks of each host, if there are several.
         hosts: Option<String>,
-        /// Why not.
+        /// The cause.
         source: transom_network::NetworkError,
     },
 }
@@ -135,17 +137,18 @@ fn choice() -> Result<Choice, VariableError> {
     Ok(FABRIC.get()?.unwrap_or_default())
 }
 
-/// The provider of ranks that are threads of one process. They share memory: a choice that threads cannot have is ignored.
+/// Opens the provider of ranks that are threads of one process. They share memory, so a choice that threads cannot have
+/// is ignored.
 pub(crate) fn of_threads(job: Loopback) -> Result<Provider, ProviderError> {
     Provider::of_threads(job, choice()?)
 }
 
-/// The provider of the ranks of one host. Collective.
+/// Opens the provider of the ranks of one host. Collective.
 pub(crate) fn of_one_machine(job: Loopback) -> Result<Provider, ProviderError> {
     Provider::on_one_host(job, choice()?)
 }
 
-/// The provider of the ranks of several hosts. Collective.
+/// Opens the provider of the ranks of several hosts. Collective.
 pub(crate) fn of_several_hosts(apart: Apart) -> Result<Provider, ProviderError> {
     Provider::on_several_hosts(apart, choice()?)
 }

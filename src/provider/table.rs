@@ -1,7 +1,7 @@
-//! The providers, a row each. A new one is a crate, a cargo feature and a row.
+//! The table of providers, one row each. A new provider is a crate, a cargo feature and a row.
 
-/// Turns the rows into [`ROWS`]; and, in a build with several providers, into the enum `Provider`, the enums of its types, and the macros
-/// with which each call selects the provider. `$d` is a dollar sign, for those macros.
+/// Generates [`ROWS`] from the rows. In a build with several providers it also generates the enum `Provider`, the enums
+/// of its types, and the macros with which each call selects the provider. `$d` is a dollar sign, for those macros.
 macro_rules! providers {
     (($d:tt) $($(#[cfg(feature = $feature:literal)])? $name:ident($provider:ty) = $text:literal, $what:literal;)*) => {
         /// Names of the providers, and whether this build has them.
@@ -23,7 +23,7 @@ macro_rules! providers {
             #[non_exhaustive]
             pub enum Region { $($(#[cfg(feature = $feature)])? #[doc = $what] $name(<$provider as Fabric>::Region),)* }
 
-            /// The right to reach memory.
+            /// Access to memory of a rank.
             #[non_exhaustive]
             pub enum Remote { $($(#[cfg(feature = $feature)])? #[doc = $what] $name(<$provider as Fabric>::Remote),)* }
 
@@ -38,7 +38,7 @@ macro_rules! providers {
         #[cfg(any(feature = "network", feature = "delayed"))]
         pub use enums::{Moving, Pending, Provider, Region, Remote};
 
-        /// A call on the provider that a value is. `made` wraps a result in the variant of that provider.
+        /// Calls the provider that the value holds. `made` wraps a result in the variant of that provider.
         #[cfg(any(feature = "network", feature = "delayed"))]
         macro_rules! each {
             ($d self:expr, $d fabric:ident $d(, $d made:ident: $d type:ident)? => $d call:expr) => {
@@ -51,7 +51,7 @@ macro_rules! providers {
             };
         }
 
-        /// A call on a provider with something that it made before; `otherwise` if another provider made it.
+        /// Calls a provider with an object that it made; evaluates `otherwise` if another provider made the object.
         #[cfg(any(feature = "network", feature = "delayed"))]
         macro_rules! both {
             ($d self:expr, $d before:expr, $d kind:ident, $d fabric:ident, $d at:ident $d(, $d made:ident: $d type:ident)?
@@ -68,7 +68,7 @@ macro_rules! providers {
             ($d($d tokens:tt)*) => { both!($d($d tokens)*, else Err(mixed())) };
         }
 
-        /// A call on several things that a provider made, as an iterator of its own type.
+        /// Calls a provider with an iterator of objects that it made, unwrapped to its own type.
         #[cfg(any(feature = "network", feature = "delayed"))]
         macro_rules! all {
             ($d self:expr, $d before:expr, $d kind:ident, $d fabric:ident, $d at:ident => $d call:expr) => {
@@ -85,7 +85,8 @@ macro_rules! providers {
             };
         }
 
-        /// The first provider of this build for which `fits` holds, of type `kind`; what `then` makes of it, as a provider.
+        /// Returns the result of `then` for the first provider, of type `kind`, for which `fits` holds, wrapped as a
+        /// `Provider`.
         #[cfg(any(feature = "network", feature = "delayed"))]
         macro_rules! first {
             ($d kind:ident, $d name:ident if $d fits:expr => $d then:expr) => {
@@ -99,7 +100,7 @@ macro_rules! providers {
             };
         }
 
-        /// A list of an item for each provider of this build, of type `kind`.
+        /// Evaluates `item` for each provider of this build, of type `kind`, into a list.
         #[cfg(any(feature = "network", feature = "delayed"))]
         macro_rules! list {
             ($d kind:ident => $d item:expr) => {
@@ -115,7 +116,7 @@ macro_rules! providers {
 /// A provider that TRANSOM_FABRIC may name.
 pub(super) struct Row {
     pub name: &'static str,
-    /// This build has it.
+    /// True if this build has the provider.
     pub built: bool,
 }
 

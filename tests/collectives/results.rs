@@ -58,7 +58,8 @@ fn algorithms_that_do_not_exist_are_told() {
     ranks::on_with(&[("TRANSOM_COLLECTIVES", "all_reduce=wishing")], &[2], name, |world| {
         let error = world.all_reduce_one(1, Op::Sum).unwrap_err().to_string();
         assert!(
-            error.contains("TRANSOM_COLLECTIVES") && error.contains("column 12: `wishing` is not expected"),
+            error.contains("TRANSOM_COLLECTIVES")
+                && error.contains("column 12: found `wishing`, expected an algorithm"),
             "{error}"
         );
     });
@@ -78,7 +79,7 @@ fn rules_may_be_in_a_file() {
 fn mistakes_in_a_file_are_told_with_their_place() {
     let name = "mistakes_in_a_file_are_told_with_their_place";
     for (value, told) in ranks::each(&[
-        (concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"), "line 1, column 1: `[` is not expected here"),
+        (concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"), "line 1, column 1: found `[`, expected"),
         ("all_reduce", "no rule, and no file that can be read"),
     ]) {
         ranks::on_with(&[("TRANSOM_COLLECTIVES", value), ("TEST_TOLD", told)], &[1, 2], name, |world| {

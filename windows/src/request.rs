@@ -1,5 +1,5 @@
-//! Request forms of the operations: started now, waited for later. A request owns its buffer, so that it may be leaked or
-//! dropped at any time; it borrows its target, so that it does not outlive its epoch.
+//! Request forms of the operations: started now, waited for later. A request owns its buffer, so that it may be leaked
+//! or dropped at any time; it borrows its target, so that it does not outlive its epoch.
 
 use crate::core::Core;
 use crate::target::Target;
@@ -16,10 +16,12 @@ use std::time::{Duration, Instant};
 use transom_locks::Rank;
 
 /// An operation on a window in flight, and its buffer `B`: a `Vec<T>` that the request owns, or the slice that a
-/// [`scope`](crate::scope()) lends. Dropped, the operation is not cancelled: a put is done as if it had been waited for. What a get
-/// reads is lost, unless a scope lends its buffer. Forgotten ([`std::mem::forget`]), a request does the same.
+/// [`scope`](crate::scope()) lends.
 ///
-/// A request is a future as well. Nothing wakes its task, so that an executor polls it again and again.
+/// Dropping or forgetting ([`std::mem::forget`]) a request does not cancel the operation: a put completes as if it had
+/// been waited for. The result of a get is lost, unless a scope lends its buffer.
+///
+/// A request is also a future. No completion event wakes its task: a pending request reschedules itself at each poll.
 ///
 /// # Examples
 /// ```
@@ -38,7 +40,7 @@ use transom_locks::Rank;
 pub struct Request<'a, B>(State<'a, B>);
 
 enum State<'a, B> {
-    /// The operation's result, until the program takes that.
+    /// The operation's result; `None` once the program has taken it.
     Ended(Option<Result<B, Box<Error>>>),
     InFlight {
         operation: Box<dyn Operation + Send + 'a>,
@@ -48,24 +50,25 @@ enum State<'a, B> {
 
 /// An operation that a provider has in flight.
 pub(crate) trait Operation {
-    /// Returns true if the operation has ended, in success or failure. Else the rank's messages have had a turn.
+    /// Returns true if the operation has ended, in success or failure. Otherwise the call has progressed the rank's
+    /// messages.
     fn test(&mut self) -> bool;
 
     /// Waits for the end of the operation.
     fn finish(self: Box<Self>) -> Result<Landed, Error>;
 }
 
-/// Bytes of a buffer that an operation has ended with.
+/// The buffer that an operation returns on completion.
 pub(crate) enum Landed {
     Owned(BoxBytes),
     Lent(Lent<u8>),
 }
 
-/// Elements that a scope lends to operations, one after the other or each other elements.
+/// Elements that a scope lends to operations: to one at a time, or different elements to each.
 #[derive(Clone, Copy)]
 pub(crate) struct Lent<T>(NonNull<[T]>);
 
-// SAFETY: plain data, lent exclusively; the scope says who uses the elements and when, whichever thread that is.
+// SAFETY: plain data, lent exclusively; the scope decides which operation uses the elements and when, on any thread.
 unsafe impl<T: Pod> Send for Lent<T> {}
 
 impl<T: Pod> Lent<T> {
@@ -77,10 +80,10 @@ impl<T: Pod> Lent<T> {
         self.0
     }
 
-    /// The elements `range` of these.
+    /// The elements of `range`.
     pub fn part(self, range: Range<usize>) -> Self {
         assert!(range.start <= range.end && range.end <= self.0.len(), "{range:?} of {}", self.0.len());
-        // SAFETY: inside the elements, as was just checked.
+        // SAFETY: inside the elements, as checked above.
         let start = unsafe { self.0.cast::<T>().add(range.start) };
         Lent(NonNull::slice_from_raw_parts(start, range.len()))
     }
@@ -91,7 +94,7 @@ impl<T: Pod> Lent<T> {
 }
 
 impl<'a, B> Request<'a, B> {
-    /// An operation that was over when it was started.
+    /// A request of an operation that completed when it was started.
     #[inline(always)]
     pub(crate) fn ended(buffer: B) -> Self {
         Request(State::Ended(Some(Ok(buffer))))
@@ -101,8 +104,8 @@ impl<'a, B> Request<'a, B> {
         Request(State::InFlight { operation: Box::new(operation), back })
     }
 
-    /// Returns true if the operation has ended, so that [`wait`](Self::wait) will return at once. An error ends an operation, too.
-    /// If it has not ended the rank's messages have had a turn.
+    /// Returns true if the operation has ended, in success or failure, so that [`wait`](Self::wait) returns at once.
+    /// Otherwise the call has progressed the rank's messages.
     pub fn test(&mut self) -> bool {
         match &mut self.0 {
             State::Ended(_) => true,
@@ -110,8 +113,8 @@ impl<'a, B> Request<'a, B> {
         }
     }
 
-    /// Returns when the operation is done, with its buffer: what was read or fetched, or what a put or accumulate was
-    /// given. A put is then visible at the target after a flush, as ever.
+    /// Waits for the operation and returns its buffer: the elements read or fetched, or the source of a put or
+    /// accumulate. A put still needs a flush to be visible at the target.
     ///
     /// # Errors
     /// [`Error::Fabric`].
@@ -126,7 +129,7 @@ impl<'a, B> Request<'a, B> {
         }
     }
 
-    /// Waits for `time` at most. The request polls the provider and yields its core in between.
+    /// Waits for `time` at most. Between polls the request yields its core.
     ///
     /// # Errors
     /// The request itself, if the operation has not ended.
@@ -182,7 +185,7 @@ impl<B> fmt::Debug for Request<'_, B> {
     }
 }
 
-// No field refers to another.
+// No field is self-referential.
 impl<B> Unpin for Request<'_, B> {}
 
 impl<B> Future for Request<'_, B> {
@@ -207,7 +210,7 @@ struct Owned<'t, F: Fabric> {
 impl<F: Fabric> Operation for Owned<'_, F> {
     fn test(&mut self) -> bool {
         let fabric = &self.core.data.fabric;
-        // The error stays, for `finish`.
+        // The error is kept for `finish`.
         let ended = fabric.has_moved(&mut self.moving).unwrap_or(true);
         if !ended {
             fabric.looked_in_vain();
@@ -230,11 +233,11 @@ fn vector<T: Pod>(landed: Landed) -> Option<Vec<T>> {
 }
 
 impl<T: Pod, F: Fabric> Target<'_, T, F> {
-    /// Starts a [`put`](Self::put) of a buffer that the request gives back. Over a network a large one is not copied, and this
-    /// does not wait; capacity that it has beyond its elements is lost there.
+    /// Starts a [`put`](Self::put) of a buffer that the request returns. Over a network a large buffer is not copied,
+    /// and this call does not wait; the buffer loses its spare capacity there.
     ///
     /// # Errors
-    /// As `put`.
+    /// Same as `put`.
     ///
     /// # Examples
     /// See [`Request`].
@@ -253,7 +256,7 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
     /// Starts a [`get`](Self::get) of `len` elements.
     ///
     /// # Errors
-    /// As `get`.
+    /// Same as `get`.
     ///
     /// # Examples
     /// See [`Request`].
@@ -263,7 +266,7 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
         let (fabric, failed) = (&self.core.data.fabric, |error| self.error(error, offset, len));
         let mut buffer = bytemuck::zeroed_vec(len);
         if fabric.is_shared(self.remote) {
-            // Copying takes this rank's processor, whenever it does it.
+            // The copy takes this rank's processor time whenever it is made.
             fabric.get(self.remote, at, bytemuck::cast_slice_mut(&mut buffer)).map_err(failed)?;
             return Ok(Request::ended(buffer));
         }
@@ -277,10 +280,11 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
 }
 
 impl<T: Pod, F: Fabric> Target<'_, T, F> {
-    /// Starts an [`accumulate`](Self::accumulate) of operands that the request gives back. It is done when this returns.
+    /// Starts an [`accumulate`](Self::accumulate) of operands that the request returns. It has completed when this call
+    /// returns.
     ///
     /// # Errors
-    /// As `accumulate`.
+    /// Same as `accumulate`.
     ///
     /// # Examples
     /// ```
@@ -301,11 +305,11 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
         Ok(Request::ended(operands))
     }
 
-    /// Starts a [`get_accumulate`](Self::get_accumulate), whose request gives what the elements were. It is done when
-    /// this returns.
+    /// Starts a [`get_accumulate`](Self::get_accumulate), whose request returns the previous elements. It has completed
+    /// when this call returns.
     ///
     /// # Errors
-    /// As `get_accumulate`.
+    /// Same as `get_accumulate`.
     ///
     /// # Examples
     /// ```

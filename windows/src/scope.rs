@@ -1,4 +1,4 @@
-//! Gets and puts under way on slices that the program lends: until a scope ends, which waits for them.
+//! Scopes: gets and puts in flight on borrowed slices, completed at the latest when the scope ends.
 
 use crate::core::Core;
 use crate::request::{Landed, Lent, Operation, Request};
@@ -11,16 +11,18 @@ use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard};
 use transom_locks::Rank;
 
-/// Runs `body` with a [`Scope`], in which gets and puts are started that need not be waited for one by one: of slices that live
-/// longer than the scope, which are the provider's meanwhile. When `scope` returns all is done, also if `body` panics: gets have
-/// come, and sources may be used again. What was put is visible at its target after a flush, or the end of the epoch, as ever.
+/// Runs `body` with a [`Scope`], which starts gets and puts on borrowed slices that need not be waited for one by one.
 ///
-/// Where memory is shared each is done when its call returns, and nothing is kept of it. Over a network the requests are under
-/// way at once: up to 32 KiB through memory that is registered already; longer ones take what [`Target::get`] and
-/// [`Target::put`] of so many bytes take.
+/// The slices must outlive the scope, and belong to the provider until then. When `scope` returns, also by a panic of
+/// `body`, all operations have completed: gets have their data, and sources may be reused. Puts still need a flush, or
+/// the end of the epoch, to be visible at their targets.
+///
+/// If memory is shared, each operation completes within its call and uses no further memory. Over a network the
+/// requests are in flight concurrently: those of up to 32 KiB through preregistered memory; longer ones cost the same
+/// as [`Target::get`] and [`Target::put`] of that length.
 ///
 /// # Errors
-/// Those of `body`; else the first of what was not waited for.
+/// The error of `body`; otherwise the first error of an operation that was not waited for.
 ///
 /// # Examples
 /// ```
@@ -53,12 +55,12 @@ pub fn scope<'env, F: Fabric, R, E: From<Error>>(
     result.and_then(|result| ended.map(|()| result).map_err(E::from))
 }
 
-/// Gets and puts on slices that the program lends: [`scope`] makes it.
+/// Starts gets and puts on borrowed slices. Created by [`scope`].
 ///
 /// # Examples
 /// See [`scope`].
 pub struct Scope<'s, 'env: 's, F: Fabric> {
-    /// Operations started here; none where the program has waited for the operation.
+    /// Operations started here; `None` once the program has waited for the operation.
     in_flight: Mutex<Vec<Option<InFlight<'s, F>>>>,
     scope: PhantomData<&'s mut &'s ()>,
     env: PhantomData<&'env mut &'env ()>,
@@ -76,14 +78,14 @@ enum Landing {
     /// The operation is a put.
     Nowhere,
     Lent(Lent<u8>),
-    /// The provider has a buffer of its own, whose bytes this takes to their places.
+    /// The provider has its own buffer, whose bytes this function copies to their places.
     Scattered(Scatter),
 }
 
-/// Takes bytes that have come to their places.
+/// Copies received bytes to their places.
 pub(crate) type Scatter = Box<dyn FnOnce(BoxBytes) -> Result<(), FabricError> + Send>;
 
-/// Waits for what a scope has started, also if there is a panic.
+/// Waits for all operations of a scope, also after a panic.
 struct Ending<'c, 's, 'env, F: Fabric>(&'c Scope<'s, 'env, F>);
 
 impl<F: Fabric> Drop for Ending<'_, '_, '_, F> {
@@ -95,7 +97,7 @@ impl<F: Fabric> Drop for Ending<'_, '_, '_, F> {
 }
 
 impl<'s, 'env, F: Fabric> Scope<'s, 'env, F> {
-    /// Opens a scope that its caller ends, for a scope of a layer above that lends more than this one.
+    /// Opens a scope that its caller ends, for a scope of an upper layer that lends other things as well.
     ///
     /// # Safety
     /// The caller calls [`finish`](Self::finish) after the last use of the scope and before `'s` ends, also if there is a panic.
@@ -103,22 +105,22 @@ impl<'s, 'env, F: Fabric> Scope<'s, 'env, F> {
         Scope { in_flight: Mutex::default(), scope: PhantomData, env: PhantomData }
     }
 
-    /// Waits for all operations that were started.
+    /// Waits for all started operations.
     ///
     /// # Errors
     /// The first error of an operation that was not waited for.
     ///
     /// # Examples
-    /// [`scope`] calls it where its body ends.
+    /// [`scope`] calls it after its body.
     pub fn finish(&self) -> Result<(), Error> {
         let all = 0..self.in_flight().len();
         self.finish_some(all)
     }
 
-    /// Starts a [`put`](Target::put). `source` is the scope's until that ends.
+    /// Starts a [`put`](Target::put). `source` belongs to the scope until the scope ends.
     ///
     /// # Errors
-    /// As `put`.
+    /// Same as `put`.
     #[inline]
     pub fn put<T: Pod>(&'s self, target: &'s Target<'_, T, F>, offset: usize, source: &'s [T]) -> Result<(), Error> {
         let core = target.core;
@@ -131,10 +133,11 @@ impl<'s, 'env, F: Fabric> Scope<'s, 'env, F> {
         started.map_err(|error| target.error(error, offset, source.len()))
     }
 
-    /// Starts a [`get`](Target::get). `into` is the scope's until that ends, or until [`Request::wait`] gives it back.
+    /// Starts a [`get`](Target::get). `into` belongs to the scope until the scope ends, or until [`Request::wait`]
+    /// returns it.
     ///
     /// # Errors
-    /// As `get`.
+    /// Same as `get`.
     ///
     /// # Examples
     /// ```
@@ -167,20 +170,20 @@ impl<'s, 'env, F: Fabric> Scope<'s, 'env, F> {
         core.data.counters.gets.bump();
         let at = target.place(offset, len)?;
         let into = Lent::new(into);
-        // SAFETY: lent for `'s`; nobody has the elements before the request is waited for.
+        // SAFETY: lent for `'s`; the elements are not accessed before the request is waited for.
         let started = unsafe { self.start_lent_get(target, at, into.bytes()) };
         let number = started.map_err(|error| target.error(error, offset, len))?;
         Ok(self.coming(Vec::from_iter(number), into))
     }
 
-    /// Starts a put from bytes that are lent for `'s`, before whose end the scope is done with what it has in flight.
+    /// Starts a put from bytes that are lent for `'s`. The scope completes its operations before `'s` ends.
     pub(crate) fn start_lent_put<T>(
         &self,
         target: &Target<'s, T, F>,
         at: usize,
         source: &'s [u8],
     ) -> Result<(), FabricError> {
-        // SAFETY: as just said.
+        // SAFETY: lent for `'s`, as described above.
         let started = unsafe { target.core.data.fabric.lend_put(target.remote, at, NonNull::from(source)) }?;
         if let Some(started) = started {
             self.keep(target, started, Landing::Nowhere);
@@ -188,7 +191,7 @@ impl<'s, 'env, F: Fabric> Scope<'s, 'env, F> {
         Ok(())
     }
 
-    /// Starts a put from bytes that the provider has until it is done.
+    /// Starts a put from bytes that the provider owns until the put completes.
     pub(crate) fn start_put<T>(
         &self,
         target: &Target<'s, T, F>,
@@ -200,22 +203,23 @@ impl<'s, 'env, F: Fabric> Scope<'s, 'env, F> {
         Ok(())
     }
 
-    /// Starts a get into bytes that are lent. Returns its number, or none if the bytes are there.
+    /// Starts a get into lent bytes. Returns its number, or `None` if the get has completed.
     ///
     /// # Safety
-    /// For `'s`, or until this get is waited for; nobody uses them before.
+    /// `into` is lent for `'s`, or until this get is waited for, and not accessed before.
     pub(crate) unsafe fn start_lent_get<T>(
         &self,
         target: &Target<'s, T, F>,
         at: usize,
         into: Lent<u8>,
     ) -> Result<Option<usize>, FabricError> {
-        // SAFETY: as the caller says; before the end of `'s` the scope is done with what it has in flight.
+        // SAFETY: caller's contract; the scope completes its operations before the end of `'s`.
         let started = unsafe { target.core.data.fabric.lend_get(target.remote, at, into.elements()) }?;
         Ok(started.map(|started| self.keep(target, started, Landing::Lent(into))))
     }
 
-    /// Starts a get into bytes that the provider has until it is done; `scatter` has them then. Returns its number.
+    /// Starts a get into bytes that the provider owns until completion; `scatter` receives them then. Returns its
+    /// number.
     pub(crate) fn start_get<T>(
         &self,
         target: &Target<'s, T, F>,
@@ -227,7 +231,7 @@ impl<'s, 'env, F: Fabric> Scope<'s, 'env, F> {
         Ok(Some(self.keep(target, started, Landing::Scattered(scatter))))
     }
 
-    /// Keeps an operation until it is waited for. Returns its number.
+    /// Records an operation until it is waited for. Returns its number.
     fn keep<T>(&self, target: &Target<'s, T, F>, moving: F::Moving, landing: Landing) -> usize {
         let mut in_flight = self.in_flight();
         in_flight.push(Some(InFlight { core: target.core, rank: target.rank, moving, landing }));
@@ -238,7 +242,7 @@ impl<'s, 'env, F: Fabric> Scope<'s, 'env, F> {
         self.in_flight.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// The request of elements that operations of these numbers are to fill.
+    /// The request for the elements of `into`, which the operations `numbers` fill.
     pub(crate) fn coming<T: Pod>(&'s self, numbers: Vec<usize>, into: Lent<T>) -> Request<'s, &'s mut [T]> {
         Request::in_flight(Gets { scope: self, numbers, into: into.bytes() }, slice::<T>)
     }
@@ -251,7 +255,7 @@ impl<'s, 'env, F: Fabric> Scope<'s, 'env, F> {
         let finished = match landing {
             Landing::Nowhere => fabric.finish_moving(moving).map(drop),
             Landing::Lent(into) => {
-                // SAFETY: it was started with these, which nobody has before this is over.
+                // SAFETY: the get was started with these bytes, which are not accessed before it has completed.
                 unsafe { fabric.finish_get(moving, into.elements()) }
             }
             Landing::Scattered(scatter) => fabric.finish_moving(moving).and_then(scatter),
@@ -259,7 +263,7 @@ impl<'s, 'env, F: Fabric> Scope<'s, 'env, F> {
         finished.map_err(|source| Error::Fabric { window: core.id, rank, source })
     }
 
-    /// Waits for some, whichever fail; the first error.
+    /// Waits for all `numbers`, even if some fail; returns the first error.
     fn finish_some(&self, numbers: impl IntoIterator<Item = usize>) -> Result<(), Error> {
         numbers.into_iter().map(|number| self.finish_one(number)).fold(Ok(()), Result::and)
     }
@@ -277,7 +281,7 @@ impl<F: Fabric> Operation for Gets<'_, '_, F> {
         let mut in_flight = self.scope.in_flight();
         for number in &self.numbers {
             let Some(InFlight { core, moving, .. }) = &mut in_flight[*number] else { continue };
-            // An error stays, for `finish`.
+            // The error is kept for `finish`.
             if let Ok(false) = core.data.fabric.has_moved(moving) {
                 let core = *core;
                 drop(in_flight);
@@ -294,13 +298,13 @@ impl<F: Fabric> Operation for Gets<'_, '_, F> {
     }
 }
 
-/// The elements that [`Scope::coming`] was given.
+/// The elements that were passed to [`Scope::coming`].
 fn slice<'s, T: Pod>(landed: Landed) -> Option<&'s mut [T]> {
     let Landed::Lent(bytes) = landed else { return None };
     let bytes = bytes.elements();
     let elements =
         NonNull::slice_from_raw_parts(bytes.cast::<T>(), bytes.len().checked_div(size_of::<T>()).unwrap_or(0));
-    // SAFETY: of `coming`'s elements, which are lent for `'s`; the operations that fill them are over, and their request, which alone
-    // stands for the elements, has ended.
+    // SAFETY: these are the elements passed to `coming`, which are lent for `'s`. The operations that fill them have
+    // completed, and the request, the only handle on the elements, has ended.
     Some(unsafe { &mut *elements.as_ptr() })
 }

@@ -82,7 +82,7 @@ pub struct Peer {
 /// Why a directory given by --mpi holds no MPI library.
 #[derive(Debug, thiserror::Error)]
 pub enum PeerError {
-    #[error("--mpi {}: mpirun with a bin/mpirun with a bin/mpicc in it", .0.display())]
+    #[error("--mpi {}: no bin/mpirun with a bin/mpicc in it", .0.display())]
     NotThere(PathBuf),
     #[error("--mpi {}: its mpirun is neither of Open MPI nor of MPICH", .0.display())]
     Unknown(PathBuf),

@@ -1,4 +1,4 @@
-//! TRANSOM_LOG shows what the library does, on stderr, and only what it asks for.
+//! TRANSOM_LOG selects log output, which goes to stderr only.
 
 use crate::built;
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! The examples as a user runs them. Each file is one behaviour.
+//! Runs the examples as a user does. Each file tests one behaviour.
 
 mod built;
 

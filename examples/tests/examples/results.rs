@@ -1,4 +1,4 @@
-//! The examples as a user runs them: right results, more ranks than cores, and nonsense answered with advice.
+//! The examples print right results, also with more ranks than cores, and answer invalid arguments with advice.
 
 use crate::built;
 use std::process::{Command, Output};

@@ -1,4 +1,4 @@
-//! Windows: which operations a rank executes itself, and which it leaves to the network.
+//! One-sided operations: those that a rank executes itself, and those that it leaves to the network.
 
 use super::region::State;
 use super::{Hybrid, Moving, Pending, Region, Remote};
@@ -39,7 +39,7 @@ impl<N: Network> Exchange for Hybrid<N> {
     }
 }
 
-/// The memory of a region whose words this rank changes by its own atomics.
+/// The mapping of the region, if this rank changes its words with its own atomics.
 #[inline(always)]
 fn words_of<N: Network>(at: &Remote<N>) -> Option<&View> {
     match N::ATOMICS {
@@ -71,14 +71,15 @@ impl<N: Network> Hybrid<N> {
         Ok(Remote { far, view, flush_puts })
     }
 
-    /// After a put by the network. This rank's own atomics on other words of the home rank must not overtake it.
+    /// Completes a put through the network, which this rank's own atomics on other words of the home rank must not
+    /// overtake.
     #[inline]
     fn behind_put(&self, to: &Remote<N>) -> Result<(), FabricError> {
         if to.flush_puts { self.network.flush(&to.far) } else { Ok(()) }
     }
 }
 
-/// How a region is to be attached to.
+/// Requested properties of a region to attach to.
 struct Sought {
     bytes: usize,
     words: usize,
@@ -162,7 +163,7 @@ impl<N: Network> Fabric for Hybrid<N> {
 
     fn start_put(&self, to: &Remote<N>, offset: usize, source: BoxBytes) -> Result<Moving<N>, FabricError> {
         if let Some(view) = &to.view {
-            // The copy takes this processor's time, whenever it is made.
+            // The copy takes this processor's time whenever it is made.
             return self.node.memory().put(view, offset, &source).map(|()| Moving(State::Done(source)));
         }
         let moving = self.network.start_put(&to.far, offset, source)?;
@@ -202,7 +203,7 @@ impl<N: Network> Fabric for Hybrid<N> {
         }
         // SAFETY: caller's contract.
         let moving = unsafe { self.network.lend_put(&to.far, offset, source) }?;
-        // On an error the moving is dropped, and with that the network is done with the bytes.
+        // On an error `moving` is dropped; then the network no longer uses the bytes.
         self.behind_put(to).map(|()| moving.map(|moving| Moving(State::Far(moving))))
     }
 
@@ -326,7 +327,7 @@ impl<N: Network> Fabric for Hybrid<N> {
         self.network.looked_in_vain();
     }
 
-    /// Only where all ranks share memory: there ranks of the job and of the host have the same numbers.
+    /// True only if all ranks share memory: then a rank has the same number in the job and on the host.
     #[inline]
     fn watches(&self) -> bool {
         N::ATOMICS == Atomics::Processor && self.all_near && self.node.memory().watches()

@@ -1,4 +1,4 @@
-//! A network between hosts, and shared memory on each.
+//! Combination of a network between hosts and shared memory within each host.
 
 mod fabric;
 mod region;
@@ -26,7 +26,7 @@ pub struct Hybrid<N> {
     node: Node,
     /// Ranks of one host use the memory that they share.
     intranode: bool,
-    /// All ranks do, with each other.
+    /// All ranks are on one host, and use the memory that they share.
     all_near: bool,
 }
 
@@ -34,10 +34,10 @@ impl<N: Network> Hybrid<N> {
     /// Opens the network of the ranks of `job`. Collective. `messages` is how the program configured messages.
     ///
     /// # Errors
-    /// On all ranks if on one: see [`NetworkError`].
+    /// If one rank fails, all ranks get an error: see [`NetworkError`].
     pub fn new(job: Arc<dyn Bootstrap>, node: Node, messages: &Config) -> Result<Self, NetworkError> {
         let asked = HYBRID.get::<Intranode>().map(|asked| asked.unwrap_or_default().0.unwrap_or(!node.is_all()));
-        // The other ranks wait for this one: a variable with an invalid value is reported after they were told.
+        // The other ranks wait for this one: an invalid variable is reported only after the exchange.
         let told = job.all_gather(&asked.as_ref().map_or(Vec::new(), |on| vec![u8::from(*on)]))?;
         let intranode = asked?;
         agree(&told, job.rank(), intranode)?;
@@ -50,7 +50,7 @@ impl<N: Network> Hybrid<N> {
     /// call of `meet` returns what every member passed to it.
     ///
     /// # Errors
-    /// Those of `meet` and of the exchange.
+    /// The errors of `meet` and of the exchange.
     pub fn team(&self, members: &[Rank], meet: &mut Meet<'_>) -> Result<Self, FabricError> {
         let job = self.job.team_of(members, meet)?;
         let node = self.node.team(members, meet)?;
@@ -81,10 +81,10 @@ impl<N: Network> Hybrid<N> {
     /// Opens this rank's messages, with the configuration that suits the network and `asked`. Once for each rank of a job.
     ///
     /// # Errors
-    /// Those of [`Network::wire`] and [`ShmWire::open`].
+    /// The errors of [`Network::wire`] and [`ShmWire::open`].
     ///
     /// # Safety
-    /// As [`ShmWire::open`].
+    /// Same as [`ShmWire::open`].
     pub unsafe fn transport(&self, asked: &Changes) -> Result<(Transport, Config), FabricError> {
         let shared = self.memory_of_host().filter(|memory| memory.size() > 1);
         // SAFETY: caller's contract.
@@ -101,13 +101,14 @@ impl<N: Network> Hybrid<N> {
     }
 }
 
-/// Checks that all ranks use the memory of their hosts, or none does: else they would wait for each other on different ways.
+/// Checks that all ranks use the memory of their hosts, or that none does: otherwise they would wait for each other on
+/// different transports.
 fn agree(told: &[Vec<u8>], me: Rank, on: bool) -> Result<(), NetworkError> {
     for (rank, told) in told.iter().enumerate() {
         match told[..] {
             [theirs] if theirs == u8::from(on) => {}
             [_] => return Err(NetworkError::Disagree { rank, on: !on, me }),
-            // A rank whose variable is invalid tells nothing.
+            // A rank whose variable is invalid sends no byte.
             _ => return Err(NetworkError::Peer { rank }),
         }
     }

@@ -13,11 +13,12 @@ pub struct Region<N: Network> {
 
 /// The right to reach a region.
 pub struct Remote<N: Network> {
-    /// Dropped before the view, whose memory it may have registered. In a box, so that ranks that share memory have small handles.
+    /// Dropped before the view, whose memory it may have registered. Boxed, so that handles of ranks that share memory
+    /// stay small.
     pub(super) far: Box<N::Remote>,
-    /// The memory itself, if this rank moves data there by its own loads and stores.
+    /// Mapping of the region, if this rank moves data there by its own loads and stores.
     pub(super) view: Option<shm::View>,
-    /// Puts go by the network, and this rank changes other words of the home rank by itself.
+    /// Puts use the network, but this rank changes other words of the home rank with its own atomics.
     pub(super) flush_puts: bool,
 }
 
@@ -27,7 +28,7 @@ pub struct Pending<N: Network>(pub(super) State<u64, N::Pending>);
 /// A read or write in flight, and its buffer.
 pub struct Moving<N: Network>(pub(super) State<BoxBytes, N::Moving>);
 
-/// An operation that is done, or that the network has.
+/// A completed operation, or one in flight in the network.
 pub(super) enum State<D, F> {
     Done(D),
     Far(F),

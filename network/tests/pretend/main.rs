@@ -1,4 +1,4 @@
-//! The hybrid of shared memory and a network, on threads of one process that pretend to be on two hosts.
+//! Tests of the hybrid of shared memory and a network, on threads that simulate ranks on two hosts.
 
 mod messages;
 mod network;

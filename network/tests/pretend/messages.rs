@@ -8,7 +8,7 @@ use transom_network::{Hybrid, Transport};
 use transom_shm_loopback::messages::Bytes;
 use transom_windows::Exchange;
 
-/// Sent whole, in pieces, and announced.
+/// Lengths that are sent eagerly in one packet, eagerly in several packets, and by rendezvous.
 const LENGTHS: [usize; 3] = [8, 20_000, 500_000];
 
 fn content(from: usize, to: usize, length: usize) -> Box<[u8]> {
@@ -68,7 +68,7 @@ fn messages_use_memory_on_one_host_only() {
     });
 }
 
-/// A rank that is alone on its host has the network alone.
+/// A rank that is alone on its host uses only the network.
 #[test]
 fn messages_of_a_lone_rank_use_the_network() {
     let done = AtomicUsize::new(0);

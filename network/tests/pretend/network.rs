@@ -1,5 +1,5 @@
-//! A network between threads of one process. A put takes effect at the next operation of its rank that orders it, as late as
-//! the promises allow. All operations are counted.
+//! A fake network between threads of one process. A put takes effect as late as the contract allows: at the next
+//! operation of its rank that orders it. All operations are counted.
 
 use crate::wire::{Posts, PretendWire};
 use std::collections::{BTreeMap, HashMap};
@@ -13,7 +13,7 @@ use transom_network::{Atomics, Attach, Bootstrap, Hybrid, MemoryKind, Network, N
 use transom_shm_loopback::{self as shm, Loopback, View};
 use transom_windows::{BoxBytes, Exchange, Fabric, FabricError, Wait};
 
-/// Operations that a rank left to the network.
+/// Numbers of operations that a rank left to the network.
 #[derive(Debug, Default)]
 pub struct Counts {
     pub puts: AtomicU64,
@@ -30,7 +30,7 @@ impl Counts {
     }
 }
 
-/// A rank of a job or team. `ADAPTER` tells whether an adapter executes atomics.
+/// A rank of a job or team. `ADAPTER`: an adapter executes atomics.
 #[derive(Clone)]
 pub struct Pretend<const ADAPTER: bool> {
     job: Arc<dyn Bootstrap>,
@@ -40,13 +40,13 @@ pub struct Pretend<const ADAPTER: bool> {
     puts: Arc<Mutex<Vec<Put>>>,
 }
 
-/// Where, from which byte on, and what.
+/// Target region, offset in bytes, and data.
 type Put = (View, usize, Vec<u8>);
 
-/// The regions of all ranks, by the number that is their key.
+/// The regions of all ranks, by the number that serves as their key.
 static REGIONS: Mutex<BTreeMap<u64, View>> = Mutex::new(BTreeMap::new());
 static NUMBERS: AtomicU64 = AtomicU64::new(1);
-/// The jobs of all tests, whose messages are opened by address.
+/// The jobs of all tests by address, so that `wire` can find its job.
 static JOBS: Mutex<Option<HashMap<usize, Loopback>>> = Mutex::new(None);
 
 pub struct Region {
@@ -61,19 +61,20 @@ impl Drop for Region {
 }
 
 impl<const ADAPTER: bool> Pretend<ADAPTER> {
-    /// All puts of this rank take effect.
+    /// Applies all pending puts of this rank.
     fn settle(&self) -> Result<(), FabricError> {
         let puts = std::mem::take(&mut *self.puts.lock().unwrap());
         puts.iter().try_for_each(|(view, offset, bytes)| self.node.memory().put(view, *offset, bytes))
     }
 
-    /// A word, changed as by an adapter: without the library's leave.
+    /// A word that is changed as by an adapter, bypassing the library.
     fn word(at: &View, offset: usize) -> Result<&AtomicU64, FabricError> {
         let start = at.start().expect("all memory is of this process");
         if offset + 8 > at.len() {
             return Err(FabricError::OutOfBounds { offset, len: 8, size: at.len() });
         }
-        // SAFETY: inside the view, which keeps the memory; aligned, as regions begin at a cache line and tests use words.
+        // SAFETY: inside the view, which keeps the memory; aligned, because regions begin at a cache line and tests use
+        // words.
         Ok(unsafe { AtomicU64::from_ptr(start.add(offset).as_ptr().cast()) })
     }
 }

@@ -1,11 +1,11 @@
-//! Windows between hosts.
+//! Windows over two hosts.
 
 use crate::network::{Pretend, on_hosts};
 use transom_locks::Rank;
 use transom_network::{Hybrid, Network};
 use transom_windows::{Exchange, Flavor, Op, Window};
 
-/// Ranks 0 and 2 are on one host, 1 and 3 on another: numbers on the host differ from those in the job.
+/// Ranks 0 and 2 are on one host, 1 and 3 on the other: host numbers differ from job ranks.
 const HOSTS: [u32; 4] = [0, 1, 0, 1];
 
 fn all_gather_team<N: Network>(world: &Hybrid<N>, members: &[Rank]) -> Hybrid<N> {
@@ -17,7 +17,7 @@ fn all_gather_team<N: Network>(world: &Hybrid<N>, members: &[Rank]) -> Hybrid<N>
     world.team(members, meet).unwrap()
 }
 
-/// Every rank puts its number at every rank, and adds it to a sum there, under the lock.
+/// Every rank puts its number at every rank, and adds it to a sum there under the lock.
 fn exchanges<N: Network>(world: &Hybrid<N>) {
     let (me, ranks) = (world.rank(), world.size());
     let mut window = Window::<u64, _>::allocate(world, 0, 1 + ranks).unwrap();
@@ -57,7 +57,7 @@ fn team_in_another_order_reaches_its_members() {
     });
 }
 
-/// Network operations of a put, a get and an accumulate at each rank.
+/// Checks the network operations of a put, a get and an accumulate at each rank.
 fn costs<const ADAPTER: bool>(own: [u64; 3], neighbour: [u64; 3], other: [u64; 3]) {
     on_hosts(&HOSTS, |world: Hybrid<Pretend<ADAPTER>>| {
         let (me, counts) = (world.rank(), &world.network().counts);
@@ -83,11 +83,12 @@ fn costs<const ADAPTER: bool>(own: [u64; 3], neighbour: [u64; 3], other: [u64; 3
 #[test]
 fn data_on_one_host_moves_without_the_network() {
     costs::<false>([0, 0, 0], [0, 0, 0], [1, 1, 1]);
-    // An adapter executes all atomics, those on the words of this rank too.
+    // An adapter executes all atomics, including those on this rank's own words.
     costs::<true>([0, 0, 1], [0, 0, 1], [1, 1, 1]);
 }
 
-/// Memory that a program lends to a window is put to by the network, while ranks of its host change the signal by themselves.
+/// Puts to memory that a program lends to a window use the network, while ranks of the same host change the signal
+/// themselves.
 #[test]
 fn put_to_lent_memory_precedes_its_signal() {
     on_hosts(&HOSTS, |world: Hybrid<Pretend<false>>| {

@@ -1,4 +1,4 @@
-//! Messages of the network that pretends: the wire of shared memory, as one between hosts.
+//! Messages of the fake network: the shared-memory wire, presented as a wire between hosts.
 
 use crate::network::Counts;
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use transom_shm_loopback::Loopback;
 use transom_shm_loopback::messages::{Bytes, Naps, ShmWire, Turn, Waiter};
 use transom_windows::{Exchange, FabricError};
 
-/// Posts of a rank, by peer.
+/// Number of posts of a rank, by peer.
 pub type Posts = Mutex<BTreeMap<Rank, u64>>;
 
 pub struct PretendWire {

@@ -1,4 +1,4 @@
-//! Bytes that the machines of messages pass on, and never see.
+//! Handles on bytes, which protocol code passes on without access to their contents.
 
 use crate::blocks::Forget;
 use crate::copy;
@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A handle on bytes: of a cell of the inbox, of a ring, or of a buffer of the program's.
+/// A handle on bytes in a cell of the inbox, in a ring, or in a buffer of the program.
 ///
 /// # Examples
 /// ```
@@ -23,11 +23,11 @@ pub struct Bytes(pub(super) Kind);
 
 #[derive(Debug)]
 pub(super) enum Kind {
-    /// Of this number, in the inbox; so many bytes at this place there.
+    /// Cell `number` of the inbox; its bytes start at offset `at` of the inbox.
     Cell { number: u32, at: usize, inbox: Part },
-    /// Memory that one peer writes to: where it is, and what keeps it there.
+    /// A ring that one peer writes to; `ring` keeps the memory mapped.
     Ring { start: NonNull<u8>, len: usize, ring: Box<Ring> },
-    /// A buffer. Who owns it is kept, unless it is lent.
+    /// A buffer. `owner` keeps it alive; `None` if the caller lends it.
     Here { start: NonNull<u8>, len: usize, writable: bool, owner: Option<Box<dyn Owner>> },
 }
 
@@ -54,39 +54,40 @@ impl std::fmt::Debug for dyn Owner {
     }
 }
 
-// SAFETY: the bytes of `Here` are the owner's, which is `Send`, or lent for as long as the handle lives, and nobody else
-// changes them; the others are shared memory, which any thread may use.
+// SAFETY: the bytes of `Here` belong to the owner, which is `Send`, or are lent for the lifetime of the handle, and no
+// other code modifies them. The other kinds are shared memory, which any thread may use.
 unsafe impl Send for Bytes {}
 
-/// What can own bytes at a place that stays the same when the owner is moved.
+/// An owner of bytes whose address does not change when the owner is moved.
 ///
 /// # Safety
-/// `bytes` gives the same place and length until the owner is dropped, also after it was moved. Nobody else changes the
-/// bytes, and nobody reads them if they are `writable`. They are initialised, and may have any value if they are writable.
-/// The memory that `lasting` tells of holds these bytes, and is not freed or moved before its place was cleared.
+/// `bytes` returns the same address and length until the owner is dropped, also after it was moved. No other code
+/// modifies the bytes, and none reads them if they are `writable`. The bytes are initialised; if they are writable,
+/// every value is valid. The memory that `lasting` describes contains these bytes, and is not freed or moved before its
+/// place was cleared.
 pub unsafe trait Owner: Any + Send {
-    /// Where they begin, how many they are, and whether they may be written.
+    /// Address and length of the bytes, and whether they may be written.
     fn bytes(&mut self) -> (NonNull<u8>, usize, bool);
 
-    /// If the bytes are part of memory that is sent again and again: that memory.
+    /// The long-lived memory that contains the bytes, if it is sent from repeatedly.
     fn lasting(&self) -> Option<Lasting> {
         None
     }
 }
 
-/// Memory that outlives the messages that are sent from it, and that the program does not free meanwhile.
+/// Long-lived memory that messages are sent from repeatedly, and that is not freed while they are in flight.
 #[derive(Debug, Clone)]
 pub struct Lasting {
-    /// Where it begins.
+    /// First byte.
     pub start: NonNull<u8>,
-    /// How many bytes it is.
+    /// Length in bytes.
     pub len: usize,
-    /// Where what a wire makes of it is kept.
+    /// Cache for the wire's registration of this memory.
     pub place: Arc<Place>,
 }
 
-/// Where a wire keeps what it has made of memory, a registration, until that memory goes: whoever owns it [clears](Self::clear) the
-/// place before.
+/// A cache for what a wire derives from memory, such as a registration. The owner of the memory must
+/// [clear](Self::clear) it before the memory is freed.
 #[derive(Default)]
 pub struct Place(Mutex<Option<Arc<dyn Any + Send + Sync>>>);
 
@@ -101,31 +102,31 @@ impl Place {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps something, instead of what was kept before.
+    /// Stores `kept` in place of the previous value.
     pub fn keep<K: Any + Send + Sync>(&self, kept: Arc<K>) {
         *self.lock() = Some(kept);
     }
 
-    /// What is kept, if it is of this type.
+    /// The stored value, if it has type `K`.
     pub fn kept<K: Any + Send + Sync>(&self) -> Option<Arc<K>> {
         self.lock().clone()?.downcast().ok()
     }
 
-    /// Keeps it no longer.
+    /// Drops the stored value.
     pub fn clear(&self) {
         let gone = self.lock().take();
         drop(gone); // while nothing is locked
     }
 }
 
-// SAFETY: the heap memory of a vector does not move with it.
+// SAFETY: the heap memory of a boxed slice does not move with the box.
 unsafe impl Owner for Box<[u8]> {
     fn bytes(&mut self) -> (NonNull<u8>, usize, bool) {
         (NonNull::from(&mut **self).cast(), self.len(), true)
     }
 }
 
-// Not inlined: what it tells would be kept in memory for it.
+// Not inlined: otherwise every caller would spill the panic's arguments to memory.
 #[cold]
 #[inline(never)]
 fn outside(at: usize, length: usize, len: usize) -> ! {
@@ -133,25 +134,25 @@ fn outside(at: usize, length: usize, len: usize) -> ! {
 }
 
 impl Bytes {
-    /// Those of an owner, which is kept and given back by [`into_owner`](Self::into_owner).
+    /// A handle that owns its buffer; [`into_owner`](Self::into_owner) returns the owner.
     pub fn owned<O: Owner>(owner: O) -> Bytes {
         let mut owner = Box::new(owner);
-        // Taken where it will stay: a box that is moved afterwards would forbid to use the place.
+        // Called after the move into the box: moving a box later would invalidate the pointer.
         let (start, len, writable) = owner.bytes();
         Bytes(Kind::Here { start, len, writable, owner: Some(owner) })
     }
 
-    /// Bytes that the caller lends: to be read only, or written as well.
+    /// A handle on bytes that the caller lends, read-only or writable.
     ///
     /// # Safety
-    /// As long as the handle lives they are valid; nobody else changes them, and nobody else reads them if they are
-    /// `writable`. They are initialised.
+    /// For the lifetime of the handle, the bytes are valid and initialised, no other code modifies them, and no other
+    /// code reads them if they are `writable`.
     #[inline]
     pub unsafe fn lent(start: NonNull<u8>, len: usize, writable: bool) -> Bytes {
         Bytes(Kind::Here { start, len, writable, owner: None })
     }
 
-    /// The owner, if it is of this type.
+    /// Returns the owner, if it has type `O`.
     pub fn into_owner<O: Owner>(self) -> Option<O> {
         match self.0 {
             Kind::Here { owner: Some(owner), .. } => {
@@ -162,7 +163,7 @@ impl Bytes {
         }
     }
 
-    /// Where the bytes of a buffer are.
+    /// Address of the bytes of a buffer; `None` for cells and rings.
     pub fn start(&self) -> Option<NonNull<u8>> {
         match &self.0 {
             Kind::Here { start, .. } => Some(*start),
@@ -170,7 +171,7 @@ impl Bytes {
         }
     }
 
-    /// The memory that they are part of, if that is sent again and again.
+    /// The long-lived memory that contains the bytes, if it is sent from repeatedly.
     pub fn lasting(&self) -> Option<Lasting> {
         match &self.0 {
             Kind::Here { owner: Some(owner), .. } => owner.lasting(),
@@ -178,7 +179,7 @@ impl Bytes {
         }
     }
 
-    /// How many bytes.
+    /// Length in bytes.
     #[inline]
     pub fn len(&self) -> usize {
         match &self.0 {
@@ -187,20 +188,20 @@ impl Bytes {
         }
     }
 
-    /// Whether they may be written.
+    /// True if the bytes may be written.
     pub fn is_writable(&self) -> bool {
         matches!(self.0, Kind::Here { writable: true, .. })
     }
 
-    /// Whether there are none.
+    /// True if the length is 0.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Where `length` bytes from `at` on are, and whether they are memory that ranks share.
+    /// Address of `length` bytes at offset `at`, and whether they are in memory that ranks share.
     ///
     /// # Panics
-    /// If they are not within: who names a place has checked it.
+    /// If the range is out of bounds; callers check ranges beforehand.
     #[inline(always)]
     fn place(&self, at: usize, length: usize) -> (*mut u8, bool) {
         let inside = |start: NonNull<u8>, len: usize| {
@@ -216,10 +217,10 @@ impl Bytes {
         }
     }
 
-    /// The word there.
+    /// The word at offset `at` of a ring.
     ///
     /// # Panics
-    /// If it is not within a ring, or not aligned.
+    /// If the handle is not a ring, or the word is out of bounds or misaligned.
     #[inline(always)]
     pub(super) fn word(&self, at: usize) -> &AtomicU64 {
         let (place, true) = self.place(at, 8) else { panic!("only rings have words") };
@@ -227,18 +228,18 @@ impl Bytes {
         if !place.is_aligned() {
             outside(at, 8, self.len());
         }
-        // SAFETY: within shared memory, which this handle keeps, and aligned; it is only accessed by atomics and `copy`.
+        // SAFETY: within shared memory that this handle keeps, and aligned; accessed only by atomics and `copy`.
         unsafe { AtomicU64::from_ptr(place) }
     }
 
-    /// Copies bytes out.
+    /// Copies bytes at offset `at` into a slice.
     ///
     /// # Panics
-    /// If they are not within.
+    /// If the range is out of bounds.
     #[inline(always)]
     pub fn read(&self, at: usize, into: &mut [u8]) {
         match self.place(at, into.len()) {
-            // SAFETY: within shared memory, which is only accessed by atomics and `copy`.
+            // SAFETY: within shared memory, which is accessed only by atomics and `copy`.
             (from, true) => unsafe {
                 if let Ok(head) = into.try_into() {
                     copy::from_shared_32(from, head)
@@ -248,42 +249,42 @@ impl Bytes {
                     copy::from_shared(from, into)
                 }
             },
-            // SAFETY: within a buffer that nobody changes meanwhile; a slice of another owner does not overlap it.
+            // SAFETY: within a buffer that is not modified meanwhile; a slice of another owner does not overlap it.
             (from, false) => unsafe { std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) },
         }
     }
 
-    /// Copies bytes to shared memory.
+    /// Copies bytes of a buffer to shared memory.
     ///
     /// # Safety
-    /// `to` is valid for writes of `length` bytes of shared memory.
+    /// `to` must be valid for writes of `length` bytes of shared memory.
     #[inline(always)]
     pub(super) unsafe fn write_to(&self, at: usize, length: usize, to: *mut u8) {
         let (from, shared) = self.place(at, length);
         assert!(!shared, "what is sent is a buffer");
-        // SAFETY: the source is within an initialised buffer that nobody changes meanwhile; the target by the caller's word.
+        // SAFETY: the source is within an initialised buffer that is not modified meanwhile; the target is valid by the
+        // caller's contract.
         unsafe { copy::to_shared(to, std::slice::from_raw_parts(from, length)) };
     }
 
-    /// The bytes, to be written by nobody but the caller.
+    /// Address of bytes that only the caller writes.
     #[inline(always)]
     pub(super) fn writable(&self, at: usize, length: usize) -> *mut u8 {
         assert!(matches!(self.0, Kind::Here { writable: true, .. }), "what is received is written to a buffer");
         self.place(at, length).0
     }
 
-    /// Copies bytes from one to another.
+    /// Copies bytes from one handle to another.
     ///
     /// # Panics
-    /// If they are not within, or `to` is not to be written.
+    /// If a range is out of bounds, or `to` is not writable.
     #[inline(always)]
     pub fn copy(&self, at: usize, length: usize, to: &Bytes, to_at: usize) {
         let to = to.writable(to_at, length);
         match self.place(at, length) {
-            // SAFETY: the source is within shared memory; the target within a buffer that only this engine writes to, and
-            // nobody reads.
+            // SAFETY: the source is within shared memory; the target is within a buffer that only this engine accesses.
             (from, true) => unsafe { copy::from_shared(from, std::slice::from_raw_parts_mut(to, length)) },
-            // SAFETY: both within buffers that nobody else changes.
+            // SAFETY: both ranges are within buffers that no other code modifies.
             (from, false) => unsafe { std::ptr::copy(from, to, length) },
         }
     }

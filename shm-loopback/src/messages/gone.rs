@@ -1,4 +1,4 @@
-//! Who receives nothing any more, and who is gone.
+//! Detection of peers that have closed, left or died.
 
 use super::inbox::Inbox;
 use super::wire::ShmWire;
@@ -7,7 +7,7 @@ use transom_channel::wire::{Event, Lane, Rank, Why};
 use transom_windows::FabricError;
 
 impl ShmWire {
-    /// Tells the peers that this rank receives nothing any more.
+    /// Announces to the peers that this rank receives no more messages.
     pub fn close(&mut self) {
         self.closing = true;
         self.own.close();
@@ -18,18 +18,19 @@ impl ShmWire {
         }
     }
 
-    /// Finds out who is gone; [`poll`](transom_channel::Wire::poll) tells of them, once all is taken that came of them.
+    /// Detects lost peers. [`poll`](transom_channel::Wire::poll) reports each of them once all its earlier messages
+    /// have been taken.
     pub fn look_for_the_gone(&mut self) {
         self.job.blocks.sweep();
         for (rank, died) in self.job.control.gone(self.me) {
             let why = if died { Why::Died } else { Why::Left };
             self.notice(rank, why);
-            // The engine may have been told of it by others, before its process had ended.
+            // Other peers may have reported the loss to the engine before the process had ended.
             if self.peers[rank].over {
                 self.reclaim(rank);
             }
         }
-        // Who closes waits until what it sent is received, or its receiver closes too.
+        // A closing rank waits until its messages are received, or until their receivers close too.
         if !self.closing {
             return;
         }
@@ -40,8 +41,8 @@ impl ShmWire {
         }
     }
 
-    /// Takes back cells that a rank has begun to fill, and what it was reading here, once nobody fills or reads them; and unmaps its
-    /// buffers.
+    /// Frees resources of a rank whose process has ended: cells that it had claimed but not filled, its unfinished read
+    /// at the desk, and the mappings of its buffers.
     pub(super) fn reclaim(&mut self, rank: usize) {
         if !self.peers[rank].reclaimed && self.job.control.ended(rank).is_err() {
             self.peers[rank].reclaimed = true;
@@ -53,7 +54,8 @@ impl ShmWire {
         }
     }
 
-    /// A rank is gone; [`poll`](transom_channel::Wire::poll) tells of it, once all is taken that came of it.
+    /// Records a lost peer. [`poll`](transom_channel::Wire::poll) reports it once all its earlier messages have been
+    /// taken.
     pub fn notice(&mut self, rank: usize, why: Why) {
         let peer = &mut self.peers[rank];
         if rank != self.me && !peer.noticed && !peer.over {
@@ -62,9 +64,9 @@ impl ShmWire {
         }
     }
 
-    /// The memory of a rank cannot be reached.
+    /// Handles a failure to access the memory of a rank.
     pub(super) fn unreachable(&mut self, rank: usize, error: &FabricError) {
-        // If it is gone, or about to, that is why.
+        // If the rank has left or died, or is about to, that is the cause to report.
         let control = &self.job.control;
         let has_left = control.has_left_messages(rank);
         let why = match if has_left { control.ended(rank) } else { control.ends_soon(rank) } {
@@ -78,7 +80,7 @@ impl ShmWire {
         };
         match why {
             Why::Unreachable => self.events.push_back(Event::Failed(Lane { peer: rank as Rank, rail: 0 }, why)),
-            // What it had sent before is taken first.
+            // Messages that the rank sent before are taken first.
             why => self.notice(rank, why),
         }
     }

@@ -1,4 +1,4 @@
-//! A rank's inbox: cells that any rank may fill, however many ranks there are.
+//! A rank's inbox: a fixed number of cells that any rank may fill, independent of the number of ranks.
 //!
 //! ```text
 //!     0       free: a bit for each cell that may be so
@@ -8,10 +8,10 @@
 //!     256     hungry: a bit for each rank that found no free cell
 //!     then    cells: a line {owner, length, number}, and the bytes
 //! ```
-//! A cell is the sender's whose rank is in the word of its owner, put there by compare-and-swap in place of 0; the bits of `free`
-//! say which to try. The sender fills it and sets its bit in `ready`. Nothing that it does meanwhile is in the way of others, so
-//! that a rank that dies there, after whichever step, leaves nothing behind but the cell, which the owner of the inbox takes back.
-//! Cells of one sender are numbered, since bits have no order.
+//! The first word of a cell holds the rank that claimed it plus one, or 0; a sender claims a cell by compare-and-swap
+//! from 0. The bits of `free` are hints which cells to try. The sender fills its cell and sets the cell's bit in
+//! `ready`. No step blocks other senders: a rank that dies after any step leaves behind only the cell, which the owner
+//! of the inbox reclaims. The bits have no order, so the cells of each sender are numbered.
 
 use super::joint::Desk;
 use crate::blocks::Forget;
@@ -22,9 +22,9 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use transom_locks::Rank;
 
-/// Cells of an inbox.
+/// Number of cells of an inbox.
 pub const CELLS: usize = 64;
-/// The bytes of a cell: 16 KiB of a message, and its header.
+/// Bytes of a cell: 16 KiB of message data and its header.
 pub const LONGEST: usize = (16 << 10) + 192;
 
 const FREE: usize = 0;
@@ -38,7 +38,7 @@ const HUNGRY: usize = 256;
 const LINE: usize = 64;
 const STRIDE: usize = LINE + LONGEST;
 
-/// Bytes of an inbox, in a job of so many ranks.
+/// Size of an inbox in bytes, in a job of `ranks` ranks.
 ///
 /// # Examples
 /// ```
@@ -50,10 +50,10 @@ pub const fn inbox_bytes(ranks: usize) -> usize {
     HEADER + len(ranks)
 }
 
-/// Bytes behind a ring, for the words that its owner leaves there: a cache line of their own.
+/// Bytes after a ring for the words that its owner publishes: a cache line of their own.
 pub(super) const BESIDE: usize = 64;
 
-/// Bytes of a ring of so many slots of so many bytes, with a line of what its owner has received.
+/// Size in bytes of a ring of `slots` slots of `bytes` bytes, with a cache line for the words that its owner publishes.
 ///
 /// # Examples
 /// ```
@@ -67,30 +67,30 @@ pub(crate) const fn len(ranks: usize) -> usize {
     cells(ranks) + CELLS * STRIDE
 }
 
-/// Where the cells begin.
+/// Offset of the first cell.
 const fn cells(ranks: usize) -> usize {
     HUNGRY + ranks.div_ceil(8 * LINE) * LINE
 }
 
-/// An inbox, of this rank or a peer.
+/// The inbox of this rank or of a peer.
 #[derive(Clone)]
 pub(super) struct Inbox {
     pub view: View,
     cells: usize,
 }
 
-/// A rank's own inbox, which others may fill from when it is made.
+/// A rank's own inbox. Peers may fill its cells as soon as it is published.
 pub(crate) struct Own {
     pub(super) inbox: Inbox,
-    /// Others open it by this.
+    /// Keeps the memory open for peers that attach to it.
     _fd: Option<OwnedFd>,
     _listed: Forget,
-    /// A peer that can read this can read buffers.
+    /// Peers read this word to test whether they can read this process's buffers.
     _probe: Box<u64>,
 }
 
 impl Own {
-    /// In a block of [`len`] bytes, to be published.
+    /// Creates the inbox in a block of [`len`] bytes, before it is published.
     pub fn new(view: View, ranks: usize, fd: Option<OwnedFd>, listed: Forget) -> Own {
         let (inbox, probe) = (Inbox::new(view, ranks), Box::new(listed.tag));
         inbox.open((&raw const *probe).expose_provenance() as u64);
@@ -98,7 +98,7 @@ impl Own {
     }
 }
 
-/// A thread of the owner takes what comes to an inbox, as long as this is kept.
+/// Guard: a thread of the owner receives from the inbox until the guard is dropped.
 pub(super) struct Attending<'i>(&'i AtomicU64);
 
 impl Drop for Attending<'_> {
@@ -107,13 +107,13 @@ impl Drop for Attending<'_> {
     }
 }
 
-/// What a cell says.
+/// Contents of a filled cell's header.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Cell {
     pub number: u32,
     pub owner: Rank,
     pub length: usize,
-    /// Its place among those of its owner.
+    /// Number of this message among those of its sender, modulo 2^32.
     pub order: u32,
 }
 
@@ -122,7 +122,8 @@ impl Inbox {
         Inbox { view, cells: cells(ranks) }
     }
 
-    /// Makes it ready for senders, who learn of it later. They may look at the word at `probe` in this process.
+    /// Prepares the inbox for senders, before they learn of it. They may read the word at address `probe` of this
+    /// process.
     pub fn open(&self, probe: u64) {
         self.word(FREE).store(u64::MAX, Relaxed);
         self.word(PROBE).store(probe, Relaxed);
@@ -137,12 +138,12 @@ impl Inbox {
         self.cells + number as usize * STRIDE
     }
 
-    /// Where the bytes of a cell begin.
+    /// Offset of the bytes of a cell.
     pub fn bytes(&self, number: u32) -> usize {
         self.line(number) + LINE
     }
 
-    /// Says that nothing will be received any more.
+    /// Announces that the owner receives no more messages.
     pub fn close(&self) {
         self.word(CLOSED).store(1, SeqCst);
     }
@@ -155,24 +156,24 @@ impl Inbox {
         self.word(PROBE).load(Relaxed)
     }
 
-    /// Says that a thread of the owner takes what comes here.
+    /// Announces that a thread of the owner receives from this inbox.
     pub fn attend(&self) -> Attending<'_> {
         let waiting = self.word(WAITING);
         waiting.fetch_add(1, Relaxed);
         Attending(waiting)
     }
 
-    /// Whether a thread of the owner takes what comes, and none sleeps.
+    /// True if a thread of the owner receives from the inbox and none is parked.
     pub fn is_attended(&self) -> bool {
         self.word(WAITING).load(Relaxed) > 0 && self.view.header().event.sleepers() == 0
     }
 
-    /// A free cell, which is the caller's until it is [filled](Self::fill). If there is none the owner of the inbox rings for
-    /// `rank` once there is.
+    /// Claims a free cell for the caller until it is [filled](Self::fill). If no cell is free, the owner of the inbox
+    /// wakes `rank` once one is.
     pub fn claim(&self, rank: Rank) -> Option<u32> {
         self.try_claim(rank).or_else(|| {
             self.word(HUNGRY + rank / 64 * 8).fetch_or(1 << (rank % 64), SeqCst);
-            // One may have become free before.
+            // A cell may have become free before the bit was set.
             self.try_claim(rank)
         })
     }
@@ -191,33 +192,33 @@ impl Inbox {
         None
     }
 
-    /// Makes a cell the rank's, unless it is another's.
+    /// Claims a cell for the rank, unless another rank holds it.
     fn take(&self, cell: u32, rank: Rank) -> bool {
-        // Acquire: who had the cell before has read it.
+        // Acquire: pairs with the release in `free`, after the previous message was read.
         self.word(self.line(cell)).compare_exchange(0, rank as u64 + 1, Acquire, Relaxed).is_ok()
     }
 
-    /// The cell holds a message of this length, the sender's `order`th here.
+    /// Publishes a message of `length` bytes in the cell, with the sender's sequence number `order`.
     pub fn fill(&self, cell: u32, length: usize, order: u32) {
         self.word(self.line(cell) + 8).store((length as u64) << 32 | u64::from(order), Relaxed);
-        // Release: who sees the bit sees the cell.
+        // Release: a receiver that sees the bit sees the contents of the cell.
         self.word(READY).fetch_or(1 << cell, SeqCst);
     }
 
-    /// Whether any cell was, or somebody reads long here.
+    /// True if a cell was filled, or a peer's long read has chunks left at the desk.
     #[inline(always)]
     pub fn has_work(&self) -> bool {
         self.word(READY).load(SeqCst) != 0 || self.word(LEFT).load(Relaxed) as u32 != 0
     }
 
-    /// Where others leave word of long reads.
+    /// The desk, where peers request help with long reads.
     pub fn desk(&self) -> Desk<'_> {
         let words = self.view.own_words(DESK, 8).expect("an inbox is laid out");
         Desk { left: self.word(LEFT), words }
     }
 
-    /// Appends the cells that were filled since the last call, those of one sender in order. A call that waits uses one list again and
-    /// again, so as to allocate nothing.
+    /// Appends the cells that were filled since the last call, those of one sender in order. Callers reuse `cells`, so
+    /// that a wait does not allocate.
     pub fn filled(&self, ranks: usize, cells: &mut Vec<Cell>) {
         let word = self.word(READY);
         let mut ready = if word.load(SeqCst) == 0 { 0 } else { word.swap(0, SeqCst) };
@@ -230,20 +231,20 @@ impl Inbox {
             if owner < ranks && length <= LONGEST {
                 cells.push(Cell { number, owner, length, order });
             } else {
-                // No sender writes this: the cell is lost with whoever did.
+                // Only a faulty rank writes this header; the cell stays lost.
                 tracing::warn!(owner, length, "a cell of the inbox holds what no rank writes");
             }
         }
         if cells.len() > 1 {
-            // Those of one owner are far less than 2^31 apart: there are 64 cells.
+            // With 64 cells, the numbers of one owner differ by far less than 2^31.
             let earlier = |a: &Cell, b: &Cell| (a.order.wrapping_sub(b.order) as i32).cmp(&0);
             cells.sort_unstable_by(|a, b| a.owner.cmp(&b.owner).then_with(|| earlier(a, b)));
         }
     }
 
-    /// The cell can be filled again. Gives the ranks that wait for one.
+    /// Frees a cell and returns the ranks that wait for one.
     pub fn free(&self, cell: u32, ranks: usize) -> Vec<Rank> {
-        // Release: who takes it does so after it was read.
+        // Release: the next sender claims the cell only after it was read.
         self.word(self.line(cell)).store(0, Release);
         self.word(FREE).fetch_or(1 << cell, SeqCst);
         let mut waiting = Vec::new();
@@ -255,12 +256,12 @@ impl Inbox {
                 bits &= bits - 1;
             }
         }
-        // Any rank could write those words.
+        // Any rank can write these words, so the bits are checked.
         waiting.retain(|rank| *rank < ranks);
         waiting
     }
 
-    /// Takes back the cells that a dead rank had claimed and not filled.
+    /// Frees the cells that a dead rank had claimed and not filled; returns the ranks that wait for a cell.
     pub fn reclaim(&self, dead: Rank, ranks: usize) -> Vec<Rank> {
         let ready = self.word(READY).load(SeqCst);
         let of = |cell: &u32| ready >> cell & 1 == 0 && self.word(self.line(*cell)).load(Relaxed) == dead as u64 + 1;
@@ -290,7 +291,7 @@ mod tests {
     fn cells_of_a_sender_come_in_order_whatever_their_numbers() {
         let inbox = inbox(3);
         let cells: Vec<u32> = (0..6).map(|i| inbox.claim(1 + i % 2).unwrap()).collect();
-        // Sender 1 fills its cells backwards, across the end of its count.
+        // Sender 1 fills its cells in reverse; its sequence numbers wrap around.
         for (cell, order) in [(4, u32::MAX), (2, 0), (0, 1)] {
             inbox.fill(cells[cell], 7, order);
         }
@@ -310,7 +311,7 @@ mod tests {
         assert_eq!(waiting, [3, 70]);
         assert_eq!(inbox.claim(3), Some(cells[5]));
         assert_eq!(inbox.free(cells[5], 100), Vec::<Rank>::new(), "once");
-        // What no rank writes.
+        // Bits that no correct rank sets.
         inbox.word(HUNGRY + 8).store(u64::MAX, SeqCst);
         assert_eq!(inbox.free(cells[5], 100), (64..100).collect::<Vec<_>>());
     }
@@ -328,7 +329,7 @@ mod tests {
         assert!(!free.contains(&living) && !free.contains(&dead[0]));
     }
 
-    /// It dies between any two steps of a claim.
+    /// The dead rank may have stopped between any two steps of a claim.
     #[test]
     fn a_cell_is_taken_back_however_far_its_dead_rank_had_come() {
         let inbox = inbox(4);

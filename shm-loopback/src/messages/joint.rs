@@ -1,10 +1,13 @@
-//! A long read that the owner of the bytes takes part in, if it looks at its inbox meanwhile: both processors copy.
+//! Cooperative copy: the reader of a long message and the owner of the bytes both copy, if the owner progresses
+//! meanwhile.
 //!
-//! The reader leaves word at the desk of the owner's inbox: whence, whither, and how many chunks are left. Both take chunks
-//! off that count by compare-and-swap, and copy them. The count carries a number that is another one for each read, so that
-//! an owner who has read the words of an earlier one takes nothing. The reader has all bytes once nothing is left, and the
-//! owner has counted as many chunks done as the reader did not take. An owner who never looks delays nobody; one that is
-//! stopped amid a chunk is waited for until it goes on or its process ends, since it would write there afterwards.
+//! The reader fills in the desk (a copy descriptor) of the owner's inbox: source, target and the number of chunks left.
+//! Both sides take chunks by compare-and-swap on that count, and copy them. The count includes a number that changes
+//! with every read, so that an owner that has read the words of an earlier read takes no chunk.
+//!
+//! The reader has all bytes once no chunk is left and the owner has counted as many chunks done as the reader did not
+//! take. An owner that never progresses delays no reader. If the owner is stopped in the middle of a chunk, the reader
+//! waits until the owner continues or its process ends, because the owner could still write to the target.
 
 use super::inbox::Inbox;
 use crate::reach::{self, Place, Reach};
@@ -14,9 +17,10 @@ use transom_channel::wire::Key;
 use transom_locks::Rank;
 use transom_windows::FabricError;
 
-/// Bytes from which on a reader shares the copy with an owner that waits for messages.
+/// Shortest read, in bytes, that is shared with an owner that waits for messages.
 const FROM: usize = 32 << 10;
-/// Bytes from which on a reader also asks an owner that may look later. If the owner takes no chunk, the reader makes one system call more.
+/// Shortest read, in bytes, that is shared with an owner that may progress later. If the owner takes no chunk, the
+/// reader makes one more system call.
 pub(crate) const FROM_ANY: usize = 64 << 10;
 
 /// Returns true if a read of `length` bytes is worth sharing with its owner. An `attended` owner waits for messages.
@@ -24,9 +28,10 @@ pub(super) fn is_worth(length: usize, attended: bool) -> bool {
     length >= if attended { FROM } else { FROM_ANY }
 }
 
-/// Bytes that both copiers together take in one round. Shorter chunks cost more in system calls than a better balance saves.
+/// Bytes that both copiers together take in one round. Shorter chunks cost more in system calls than better balance
+/// saves.
 const ROUND: usize = 64 << 10;
-/// Bytes of the longest chunk.
+/// Longest chunk in bytes.
 const LONGEST: usize = 512 << 10;
 
 /// Bytes of each chunk but the last of a read of `length` bytes. An even number of chunks gives both copiers the same share.
@@ -35,31 +40,32 @@ fn chunk(length: usize) -> usize {
     length.div_ceil(2 * rounds).next_multiple_of(64).clamp(64, LONGEST)
 }
 
-/// Where the `number`th chunk of so many bytes is: its offset and length.
+/// Offset and length of chunk `number` of a read of `length` bytes.
 fn part(number: usize, length: usize) -> (usize, usize) {
     let at = number * chunk(length);
     (at, chunk(length).min(length - at))
 }
 
-/// What moves, as the desk says it: `length` bytes from `at` on of what the key `from` leads to.
+/// The transfer described by the desk: `length` bytes at offset `at` of the memory of key `from`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Move {
     pub from: Key,
     pub at: usize,
     pub length: usize,
-    /// Where the first of them goes, in the reader's process.
+    /// Key of the target in the reader's process.
     pub to: Key,
 }
 
-/// The desk of an inbox: the count of chunks, whose desk it is, what is done, and the move.
+/// The desk (copy descriptor) of an inbox: the chunk count, the reader that occupies it, the progress, and the
+/// transfer.
 pub(super) struct Desk<'a> {
-    /// {number of the read, chunks that nobody has taken}, 32 bits each. Beside the word that the owner polls.
+    /// {number of the read, chunks not taken yet}, 32 bits each. In the cache line that the owner polls.
     pub left: &'a AtomicU64,
     /// {reader + 1, done, from.address, from.key, to.address, to.key, at, length}
     pub words: &'a [AtomicU64],
 }
 
-/// Chunks that the owner has copied; each that it could not copy counts `FAILED` beside.
+/// Added once to the `done` word for each chunk that the owner could not copy; the low half counts all its chunks.
 const FAILED: u64 = 1 << 32;
 
 impl Desk<'_> {
@@ -71,7 +77,7 @@ impl Desk<'_> {
         &self.words[1]
     }
 
-    /// Leaves word, if the desk is free. Gives the number of chunks.
+    /// Occupies the desk and describes a read, if the desk is free. Returns the number of chunks.
     pub(super) fn ask(&self, reader: Rank, what: Move) -> Option<u32> {
         let chunks = u32::try_from(what.length.div_ceil(chunk(what.length))).ok()?;
         self.reader().compare_exchange(0, reader as u64 + 1, Acquire, Relaxed).ok()?;
@@ -79,12 +85,12 @@ impl Desk<'_> {
         let said = [what.from.address, what.from.key, what.to.address, what.to.key, what.at as u64, what.length as u64];
         self.words[2..].iter().zip(said).for_each(|(word, said)| word.store(said, Relaxed));
         let number = (self.left.load(Relaxed) >> 32).wrapping_add(1);
-        // Release: who takes a chunk of this number has read these words.
+        // Release: a side that takes a chunk of this number has read these words.
         self.left.store(number << 32 | u64::from(chunks), Release);
         Some(chunks)
     }
 
-    /// Takes a chunk of the read whose count was seen to be `seen`.
+    /// Takes a chunk of the read whose count was read as `seen`.
     fn take(&self, seen: u64) -> Option<usize> {
         let chunk = (seen as u32).checked_sub(1)?;
         self.left.compare_exchange(seen, seen - 1, AcqRel, Relaxed).ok().map(|_| chunk as usize)
@@ -102,22 +108,22 @@ impl Desk<'_> {
         }
     }
 
-    /// Nobody takes a chunk any more. Gives how many were left.
+    /// Withdraws the remaining chunks and returns their number.
     fn close(&self) -> u32 {
         self.left.fetch_and(!u64::from(u32::MAX), AcqRel) as u32
     }
 
-    /// Anybody may leave word again.
+    /// Frees the desk for the next read.
     fn free(&self) {
         self.reader().store(0, Release);
     }
 
-    /// Whether a read goes on here.
+    /// True if a read occupies the desk.
     pub fn is_taken(&self) -> bool {
         self.reader().load(Relaxed) != 0
     }
 
-    /// Frees the desk of a reader that is gone.
+    /// Frees the desk if the dead rank `reader` occupies it.
     pub fn forget(&self, reader: Rank) {
         if self.reader().load(Acquire) == reader as u64 + 1 {
             self.close();
@@ -126,23 +132,23 @@ impl Desk<'_> {
     }
 }
 
-/// What the reader knows of a read that goes on.
+/// The reader's state of a cooperative read in flight.
 pub(super) struct Joint {
     pub owner: Rank,
     pub token: u64,
     pub what: Move,
-    /// Where it comes to, in this process: the key tells others more than that.
+    /// Address of the target in this process, with exposed provenance; `what.to` is the key for the owner.
     pub target: usize,
     inbox: Inbox,
-    /// Chunks that the owner has taken.
+    /// Number of chunks that the owner has taken.
     theirs: u32,
-    /// Why the reader has not copied the others.
+    /// Error that stopped the copying of the reader itself.
     pub error: Option<FabricError>,
 }
 
 impl Joint {
-    /// Leaves word with the owner, and copies by `copy` (offset, length) until nothing is left or that fails; the owner may
-    /// be copying then. None if somebody else reads there.
+    /// Describes the read at the owner's desk, and copies chunks with `copy` (offset, length) until none is left or a
+    /// copy fails; the owner may still be copying afterwards. `None` if another read occupies the desk.
     pub fn read(
         job: &Reach,
         (owner, inbox): (Rank, &Inbox),
@@ -159,7 +165,7 @@ impl Joint {
         };
         let mut joint = Joint { owner, token, what, target, inbox: inbox.clone(), theirs: chunks, error: None };
         while let Some(chunk) = inbox.desk().take_any() {
-            // Any rank could write that word.
+            // Any rank can write that word, so it is checked.
             if chunk >= chunks as usize || joint.theirs == 0 {
                 let why = format!("no rank takes chunk {chunk} of {chunks} of a large message");
                 joint.error = Some(FabricError::Misuse { why });
@@ -177,10 +183,11 @@ impl Joint {
         Some(joint)
     }
 
-    /// Whether the owner has done its part, and if so whether it could; the desk is free then.
+    /// `None` until the owner has finished its chunks. Then frees the desk and returns whether the owner could copy
+    /// them.
     pub fn ended(&self) -> Option<bool> {
         let desk = self.inbox.desk();
-        // Acquire: what the owner has written is seen.
+        // Acquire: the bytes written by the owner are visible.
         let done = desk.done().load(Acquire);
         if (done as u32) < self.theirs {
             return None;
@@ -190,13 +197,13 @@ impl Joint {
         Some(done < FAILED)
     }
 
-    /// The owner takes nothing any more.
+    /// Prevents the owner from taking more chunks.
     fn close(&mut self) {
         self.theirs = self.theirs.saturating_sub(self.inbox.desk().close());
     }
 
-    /// Ends it: from here on the owner writes no longer. Waits for the chunk that it is copying, unless its process has
-    /// ended.
+    /// Ends the read: afterwards the owner does not write to the target. Waits for the chunk that the owner is copying,
+    /// unless its process has ended.
     pub fn end(mut self, job: &Reach) {
         self.close();
         while self.ended().is_none() {
@@ -209,10 +216,11 @@ impl Joint {
     }
 }
 
-/// The owner's part: copies one chunk of what is read here. For whom, as the desk says, if any was left.
+/// The owner's part: copies one chunk of a read described at its desk. Returns the reader, if a chunk was left.
 pub(super) fn help(job: &Reach, inbox: &Inbox) -> Option<Rank> {
     let desk = inbox.desk();
-    // Acquire: with the words of this read, or of a later one, of which nothing is taken by this count.
+    // Acquire: the words belong to the read of this count, or to a later one; in the latter case the compare-and-swap
+    // on this count fails.
     let seen = desk.left.load(Acquire);
     let word = |at: usize| desk.words[at].load(Relaxed);
     let reader = word(0).wrapping_sub(1) as Rank;
@@ -223,20 +231,20 @@ pub(super) fn help(job: &Reach, inbox: &Inbox) -> Option<Rank> {
     if let Err(error) = &copied {
         tracing::debug!(reader, %error, "cannot help to copy a large message");
     }
-    // Release: who sees it counted sees the bytes.
+    // Release: a reader that sees the count sees the bytes.
     desk.done().fetch_add(if copied.is_ok() { 1 } else { 1 | FAILED }, Release);
     Some(reader)
 }
 
 fn copy_chunk(job: &Reach, reader: Rank, what: Move, chunk: usize) -> Result<(), FabricError> {
-    // Any rank could write these words.
+    // Any rank can write these words, so they are checked.
     if reader >= job.control.ranks() || chunk >= what.length.div_ceil(self::chunk(what.length)) {
         return Err(FabricError::Misuse { why: format!("no rank asks for this: {what:?} for rank {reader}") });
     }
     let (offset, length) = part(chunk, what.length);
     job.reach(job.rank, (what.from, what.at.saturating_add(offset)), length, |place| match place {
         Place::Here(source) => {
-            // SAFETY: within a buffer that this rank offers, and so does not change before it is withdrawn.
+            // SAFETY: within a buffer that this rank offers, and does not modify before it is withdrawn.
             let source = unsafe { std::slice::from_raw_parts(source, length) };
             job.write(reader, (what.to, offset), source)
         }
@@ -257,7 +265,7 @@ mod tests {
     const LENGTH: usize = 1_000_000;
     const AT: usize = 777;
 
-    /// A job of threads, the inbox of rank 1, and what that rank offers.
+    /// A job of two threads, the inbox of rank 1, and a buffer that rank 1 offers.
     fn owner() -> (Vec<Reach>, Inbox, Vec<u8>, Key) {
         let ranks = Loopback::threads(2).unwrap();
         let ranks = ranks.iter().map(|rank| Reach::from(&*rank.0)).collect();
@@ -268,7 +276,7 @@ mod tests {
         (ranks, inbox, source, from)
     }
 
-    /// Copies as the reader does, out of what the owner offers.
+    /// Copies, as the reader does, from the buffer that the owner offers.
     fn out_of(source: &[u8]) -> impl Fn(usize, usize, &mut [u8]) -> Result<(), FabricError> {
         |at, len, into| {
             into.copy_from_slice(&source[AT + at..AT + at + len]);
@@ -276,7 +284,7 @@ mod tests {
         }
     }
 
-    /// Reads as rank 0, which copies by `copy` (offset, length, target).
+    /// Reads as rank 0, with `copy` (offset, length, target).
     fn read(
         job: &Reach,
         inbox: &Inbox,
@@ -286,7 +294,7 @@ mod tests {
     ) -> Option<Joint> {
         let (start, length) = (target.as_mut_ptr(), target.len());
         let copy = |at, len| {
-            // SAFETY: a chunk of the target, which nobody else uses: the owner copies other chunks.
+            // SAFETY: a chunk of the target that no other code uses: the owner copies other chunks.
             copy(at, len, unsafe { std::slice::from_raw_parts_mut(start.wrapping_add(at), len) })
         };
         Joint::read(job, (1, inbox), 5, (from, AT), (start, length), copy)
@@ -434,7 +442,7 @@ mod tests {
         let (ranks, inbox, _source, from) = owner();
         let mut target = vec![7; LENGTH];
         for (word, said) in [(0, 99), (6, u64::MAX), (7, 0), (5, u64::MAX), (7, u64::MAX)] {
-            // A length that is none leads, of some chunks, to other places of the reader's own.
+            // A length of 0 makes some chunks refer to other places of the reader's memory.
             assert!(target.iter().all(|byte| *byte == 7), "nothing was written");
             let joint = read(&ranks[0], &inbox, from, &mut target, |_, _, _| {
                 let desk = inbox.desk();
@@ -465,7 +473,7 @@ mod tests {
         exports::withdraw(from.key);
     }
 
-    /// Both at once, on two threads.
+    /// Owner and reader copy concurrently on two threads.
     #[test]
     fn both_together_copy_each_byte() {
         let (ranks, inbox, source, from) = owner();

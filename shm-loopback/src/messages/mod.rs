@@ -1,13 +1,13 @@
-//! Messages on memory that ranks share: the wire of `transom-channel` ([`ShmWire`]), and how a rank waits for what comes by
-//! it.
+//! Messages in shared memory: the wire of `transom-channel` ([`ShmWire`]), and how a rank waits for messages.
 //!
 //! # Memory
-//! A rank has an inbox from when it joins, however many peers it has: 64 cells of 16 KiB, and a bit for each peer
-//! ([`inbox_bytes`]). Pages of it that were never used take none. Each of the few peers that it hears from most
-//! ([`Config::rings`](transom_channel::Config::rings)) has a ring of its own beside it, made when that pair has talked a
-//! while ([`ring_bytes`]). So a rank has at most
-//! `inbox_bytes(ranks) + rings x ring_bytes(slots x bytes)` bytes of memory for messages of all peers, and what is kept of
-//! them ([`Engine::kept`](transom_channel::Engine::kept)).
+//! Each rank has an inbox from the time it joins, whatever the number of peers: 64 cells of 16 KiB, and one bit per
+//! peer ([`inbox_bytes`]). Untouched pages use no memory. Each of the few peers that it receives from most
+//! ([`Config::rings`](transom_channel::Config::rings)) also gets a ring of its own, created once that pair has
+//! exchanged enough messages ([`ring_bytes`]).
+//!
+//! The message memory of a rank is therefore at most `inbox_bytes(ranks) + rings x ring_bytes(slots x bytes)` bytes for
+//! all peers, plus the messages that the engine keeps ([`Engine::kept`](transom_channel::Engine::kept)).
 
 mod bytes;
 mod gone;

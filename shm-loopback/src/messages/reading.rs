@@ -9,18 +9,18 @@ use transom_channel::wire::{Key, Part};
 use transom_locks::Rank;
 use transom_windows::FabricError;
 
-/// The reads of a rank.
+/// Reads of a rank in flight, and the buffers that it offers.
 pub(super) struct Reading {
     pub reach: Reach,
-    /// Buffers of this rank that others may read now.
+    /// Keys of this rank's buffers that peers may read now.
     pub offered: Vec<Key>,
-    /// Those whose last chunks are with who owns the bytes.
+    /// Cooperative reads whose last chunks the owner is still copying.
     joints: Vec<Joint>,
-    /// Owners that cannot write to this rank's buffers.
+    /// Owners that have failed to write to this rank's buffers.
     no_help: HashSet<Rank>,
 }
 
-/// A read that is over: of whose bytes, its token, and how it went.
+/// A completed read: owner of the bytes, token, and result.
 pub(super) type Read = (Rank, u64, Result<(), FabricError>);
 
 impl Reading {
@@ -28,7 +28,7 @@ impl Reading {
         Reading { reach, offered: Vec::new(), joints: Vec::new(), no_help: HashSet::new() }
     }
 
-    /// Reads, together with the owner if that is worth it. None if the owner has still to do its part.
+    /// Reads, cooperatively with the owner if that is worth it. `None` if the owner has still to finish its chunks.
     pub fn read(
         &mut self,
         (owner, inbox, mine): (Rank, Option<&Inbox>, &Inbox),
@@ -39,10 +39,12 @@ impl Reading {
         let reach = &self.reach;
         let (target, length) = (into.memory.writable(into.at, into.length), into.length);
         let copy = |offset, length| {
-            // SAFETY: `writable` has checked that it is within, nobody else uses it before the event, and chunks are apart.
+            // SAFETY: `writable` has checked the bounds, no other code uses the target before the completion event, and
+            // chunks do not overlap.
             unsafe { reach.read(owner, (from.0, from.1 + offset), (target.wrapping_add(offset), length)) }
         };
-        // Who reads here meanwhile, or is about to, is busy, and chunks take longer than the whole at once.
+        // If this rank's own bytes are being read, or are about to be, its core is busy, and chunks would take longer
+        // than one whole copy.
         let busy = !self.offered.is_empty() || mine.desk().is_taken();
         let alone = owner == reach.rank || reach.control.is_oversubscribed() || busy;
         let is_worth = |inbox: &Inbox| joint::is_worth(length, inbox.is_attended());
@@ -56,13 +58,13 @@ impl Reading {
         }
     }
 
-    /// Whether any waits for its owner.
+    /// True if a cooperative read waits for its owner.
     #[inline(always)]
     pub fn is_waiting(&self) -> bool {
         !self.joints.is_empty()
     }
 
-    /// One whose owner has done its part.
+    /// Takes a read whose owner has finished its chunks.
     pub fn ended(&mut self) -> Option<Read> {
         (0..self.joints.len()).rev().find_map(|at| self.over(at))
     }
@@ -77,14 +79,15 @@ impl Reading {
                 tracing::debug!(owner, "a rank cannot help to copy large messages");
                 self.no_help.insert(owner);
                 let target = std::ptr::with_exposed_provenance_mut(target);
-                // SAFETY: as in `read`; `Joint::read` has exposed it, and the event is still to come.
+                // SAFETY: as in `read`; `Joint::read` has exposed the provenance, and the completion event is still to
+                // come.
                 unsafe { self.reach.read(owner, (what.from, what.at), (target, what.length)) }
             }
         };
         Some((owner, token, read))
     }
 
-    /// From here on the owners of what is read write no longer.
+    /// Ends the reads from all owners that match: afterwards these owners do not write to the targets.
     pub fn end(&mut self, of: impl Fn(Rank) -> bool) {
         self.joints.extract_if(.., |joint| of(joint.owner)).for_each(|joint| joint.end(&self.reach));
     }

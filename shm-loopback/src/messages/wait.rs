@@ -1,4 +1,4 @@
-//! Waiting for messages.
+//! Waits of a rank's threads for messages.
 
 use super::inbox::Inbox;
 use crate::event_count::{Brief, notify, park};
@@ -9,38 +9,39 @@ use std::time::{Duration, Instant};
 use transom_locks::Rank;
 use transom_windows::Wait;
 
-/// How often who attends to messages looks who is gone.
+/// Interval at which a progress thread checks for lost peers.
 const CHECK: Duration = Duration::from_millis(100);
 
-/// How threads of a rank wait for its messages. It does not keep the rank in its job.
+/// Waiting strategy of a rank's threads. A waiter does not keep the rank in its job.
 #[derive(Clone)]
 pub struct Waiter {
     rank: Rank,
     crowded: bool,
-    /// Has the bell, where messages come by memory. One of these two there is.
+    /// Inbox with the event count that senders notify, if messages arrive in shared memory. This field, `naps`, or both
+    /// are set.
     inbox: Option<Inbox>,
     naps: Option<Naps>,
 }
 
-/// How long threads of a rank sleep to which messages come by ways that ring no bell.
+/// Sleep times of a rank that also receives by transports that do not notify the event count.
 #[derive(Debug, Clone, Copy)]
 pub struct Naps {
-    /// At first; then twice as long each time.
+    /// First sleep; each further sleep is twice as long.
     pub first: Duration,
-    /// At most, while they wait for something in particular.
+    /// Longest sleep in a wait for a particular operation.
     pub longest: Duration,
-    /// At most else.
+    /// Longest sleep in other waits.
     pub longest_idle: Duration,
 }
 
-/// What came of a look at the messages.
+/// Outcome of a look for messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Look<R> {
-    /// It is there.
+    /// The awaited result.
     Found(R),
-    /// Not yet, and there is more to do soon.
+    /// No result yet, but there is work to do soon.
     Busy,
-    /// Not before something comes.
+    /// No result before an event arrives.
     Idle,
 }
 
@@ -49,17 +50,19 @@ impl Waiter {
         Waiter { rank, crowded, inbox: Some(inbox.clone()), naps: None }
     }
 
-    /// Of a rank to which messages come only by ways that ring no bell.
+    /// A waiter of a rank whose messages arrive only by transports that do not notify an event count.
     pub fn without_a_bell(rank: Rank, crowded: bool, naps: Naps) -> Waiter {
         Waiter { rank, crowded, inbox: None, naps: Some(naps) }
     }
 
-    /// Of a rank to which messages come by other ways, too: their waiter has its number in the job, and how long it may sleep.
+    /// Extends this waiter for a rank that also receives by other transports. `others` supplies the rank's number in
+    /// the job and the sleep times.
     pub fn beside(self, others: Waiter) -> Waiter {
         Waiter { rank: others.rank, naps: others.naps, ..self }
     }
 
-    /// Sleeps until something comes, for so long at most, unless `awake` finds something; if not all ring, only so long, and then longer the next time.
+    /// Parks until an event, for `most` at most, unless `awake` returns a result. If some transports do not notify, the
+    /// sleep is limited by `naps` and doubles each time.
     fn sleep<R, E>(
         &self,
         naps: &mut Option<Naps>,
@@ -84,7 +87,7 @@ impl Waiter {
         }
     }
 
-    /// Sleeps until something comes, for `limit` at most, unless `is_busy` finds something to do. Whether it has found something.
+    /// Parks until an event, for `limit` at most, unless `is_busy` finds work. Returns whether it has found work.
     pub fn nap(&self, limit: Duration, mut is_busy: impl FnMut() -> bool) -> bool {
         let _attending = self.attending();
         let limit = self.naps.map_or(limit, |naps| limit.min(naps.first));
@@ -93,12 +96,13 @@ impl Waiter {
         found.is_some()
     }
 
-    /// Says, until it is dropped, that a thread is about to wait: a peer may ask it for what else it would read.
+    /// Announces, until the guard is dropped, that a thread is about to wait: peers may request its help with long
+    /// reads.
     pub fn attending(&self) -> Option<impl Drop + '_> {
         self.inbox.as_ref().map(Inbox::attend)
     }
 
-    /// Waits until `look`, which takes what comes, has found what it looks for. `check` is called ten times a second.
+    /// Waits until `look`, which progresses messages, finds its result. `check` is called ten times per second.
     #[inline(always)]
     pub fn wait<R>(&self, wait: Wait<'_>, mut look: impl FnMut() -> Look<R>, check: impl FnMut()) -> R {
         let mut looks = 0;
@@ -131,7 +135,7 @@ impl Waiter {
         };
         let mut naps = self.naps;
         let waited = wait.until(self.crowded, found, check, |look| {
-            // Also awake if there is more to do.
+            // The thread also wakes if there is more work to do.
             let awake = || look().map(|found| if found.is_none() && !busy.get() { None } else { Some(found) });
             let found = self.sleep(&mut naps, wait.left(), awake)?.flatten();
             if found.is_none() && busy.get() {
@@ -143,8 +147,8 @@ impl Waiter {
         waited.unwrap_or_else(|error| unreachable!("neither look nor check fails: {error}"))
     }
 
-    /// As [`wait`](Self::wait), for a thread that computes nothing and waits for nothing in particular: it sleeps as soon as there
-    /// is nothing to do, until something comes.
+    /// Same as [`wait`](Self::wait), for a progress thread that waits for no particular operation: it parks without
+    /// spinning as soon as there is no work, until an event arrives.
     pub fn attend<R>(&self, mut look: impl FnMut() -> Look<R>, mut check: impl FnMut()) -> R {
         let idle = self.naps.map(|naps| Naps { longest: naps.longest_idle, ..naps });
         let (mut naps, mut checked) = (idle, Instant::now());
@@ -170,7 +174,8 @@ impl Waiter {
         }
     }
 
-    /// Wakes the threads of this rank that sleep here: something of theirs may be done. Without a bell they sleep shortly.
+    /// Wakes the parked threads of this rank, because an operation may be complete. Waiters without an inbox sleep only
+    /// briefly.
     #[inline(always)]
     pub fn ring(&self) {
         if let Some(inbox) = &self.inbox {
@@ -178,18 +183,18 @@ impl Waiter {
         }
     }
 
-    /// Whether something lies in the inbox; or may have come by ways that ring no bell.
+    /// True if the inbox has work, or if messages may have arrived by transports that do not notify.
     #[inline(always)]
     pub fn may_have_come(&self) -> bool {
         self.naps.is_some() || self.inbox.as_ref().is_none_or(Inbox::has_work)
     }
 
-    /// Whether ranks share cores.
+    /// True if the ranks are oversubscribed (share cores).
     pub fn is_crowded(&self) -> bool {
         self.crowded
     }
 
-    /// This rank.
+    /// The rank in whose name this waiter waits.
     pub fn rank(&self) -> Rank {
         self.rank
     }

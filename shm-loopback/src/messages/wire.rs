@@ -1,4 +1,4 @@
-//! The wire of `transom-channel` on shared memory.
+//! The wire of `transom-channel` in shared memory.
 
 use super::bytes::{Bytes, Kind, Part as Shared, Ring};
 use super::inbox::{self, BESIDE, CELLS, Cell, Inbox, Own};
@@ -22,7 +22,7 @@ use transom_channel::Meter;
 use transom_channel::wire::{Busy, Data, Event, Key, Lane, Part, Rail, RailKind, Rank, Request, Why, Wire};
 use transom_windows::FabricError;
 
-/// The wire of one rank: its inbox, and what it has mapped of its peers.
+/// The shared-memory wire of one rank: its inbox and the memory of peers that it has mapped.
 pub struct ShmWire {
     pub(super) job: Arc<Membership>,
     rails: [Rail; 1],
@@ -30,13 +30,13 @@ pub struct ShmWire {
     pub(super) own: Inbox,
     _kept: Own,
     pub(super) peers: Vec<Peer>,
-    /// The memory of peers' ends of pipes, by their keys.
+    /// Mapped receive memory of peers' pipes, by peer and key.
     pipes: HashMap<(usize, Key), View>,
     pub(super) events: VecDeque<Event<Bytes>>,
-    /// Empty between looks at the inbox, with room for all of its cells.
+    /// Scratch list of filled cells: empty between polls, with capacity for all cells of the inbox.
     cells: Vec<Cell>,
     reading: Reading,
-    /// Lost peers. The engine is told of each by the first look that finds no cell of that peer in the inbox.
+    /// Lost peers. Each is reported to the engine by the first poll that finds none of its cells in the inbox.
     pub(super) gone: Vec<(usize, Why)>,
     pub(super) closing: bool,
     began: Instant,
@@ -45,31 +45,32 @@ pub struct ShmWire {
 #[derive(Default)]
 pub(super) struct Peer {
     pub inbox: Option<Inbox>,
-    /// The ring that it has given this rank, by its key, if it can be mapped.
+    /// Key of the ring that the peer gave this rank, and its mapping; `None` inside if mapping failed.
     ring: Option<(Key, Option<View>)>,
-    /// Cells filled there.
+    /// Number of cells that this rank has filled in the peer's inbox, modulo 2^32.
     filled: u32,
     reads: Option<bool>,
-    /// The engine was told that it is up.
+    /// `Event::Up` was reported.
     up: bool,
-    /// The engine was told that it is gone, or has cut it off.
+    /// The engine knows of the peer's loss, or has aborted the peer.
     pub over: bool,
-    /// It is in the list of those that are gone.
+    /// The peer is, or was, in `gone`.
     pub noticed: bool,
-    /// What it had begun in the inbox was taken back, since its process has ended.
+    /// The peer's process has ended, and its unfinished cells were reclaimed.
     pub reclaimed: bool,
 }
 
 impl ShmWire {
-    /// Of this rank, whose inbox it takes. Once for each rank.
+    /// Opens the wire of this rank and takes its inbox. Possible once per rank.
     ///
     /// # Safety
-    /// Whoever drives the wire keeps memory until it is done with, as the engine of `transom-channel` does: what is
-    /// [registered](Wire::register), unchanged, until it is released; what a read goes to, used by nobody, until that is over or its peer
-    /// severed. The handles of both are of this wire, or of the program's buffers.
+    /// The user of the wire keeps memory until its operation completes, as the engine of `transom-channel` does. Memory
+    /// that is [registered](Wire::register) stays unmodified until it is released. The target of a read is not accessed
+    /// until the read completes or its peer is severed. The handles of both come from this wire, or refer to buffers of
+    /// the program.
     ///
     /// # Errors
-    /// [`FabricError::Misuse`] the second time, and of a team.
+    /// [`FabricError::Misuse`] if the wire was opened before, or if `job` is a team.
     pub unsafe fn open(job: &Loopback) -> Result<ShmWire, FabricError> {
         let job = job.0.clone();
         let (me, ranks) = (job.rank, job.control.ranks());
@@ -104,17 +105,18 @@ impl ShmWire {
         })
     }
 
-    /// How threads of this rank wait for what comes.
+    /// The waiter of this rank's threads.
     pub fn waiter(&self) -> Waiter {
         Waiter::new(self.me, self.job.control.is_oversubscribed(), &self.own)
     }
 
-    /// From now on all waits of this rank call `turn`.
+    /// Makes all waits of this rank call `turn`.
     pub fn turn_in_waits(&self, turn: Arc<dyn Turn>) {
         self.job.progress.set(turn, Some(self.own.view.clone()), false);
     }
 
-    /// As [`turn_in_waits`](Self::turn_in_waits), now and then also while they sleep: messages come by ways that ring no bell, too.
+    /// Same as [`turn_in_waits`](Self::turn_in_waits), and also calls `turn` regularly while a thread sleeps, for
+    /// transports that do not notify the event count.
     pub fn turn_often_in_waits(&self, turn: Arc<dyn Turn>) {
         self.job.progress.set(turn, Some(self.own.view.clone()), true);
     }
@@ -155,7 +157,7 @@ impl ShmWire {
         }
     }
 
-    /// What has come, and who is gone.
+    /// Handles completed reads, filled cells and lost peers.
     #[cold]
     #[inline(never)]
     fn collect(&mut self) {
@@ -164,7 +166,7 @@ impl ShmWire {
         }
         if let Some(reader) = joint::help(&self.reading.reach, &self.own) {
             self.events.push_back(Event::Worked);
-            // It may wait for this chunk.
+            // The reader may wait for this chunk.
             if reader < self.peers.len() {
                 self.ring_for(reader);
             }
@@ -181,7 +183,7 @@ impl ShmWire {
                 drop(slot);
                 self.give_cell(number);
             } else {
-                // First: so the first that it announces is read, too.
+                // Maps the sender's inbox first, so that the first rendezvous message from it can be read as well.
                 if !self.peers[owner].up && self.reach(owner).is_ok() {
                     self.is_up(owner);
                 }
@@ -190,7 +192,7 @@ impl ShmWire {
             }
         }
         self.cells = cells;
-        // Cells of the living must not delay the report of a death: they may come without end.
+        // Cells of live peers must not delay the report of a death: they may arrive without end.
         for (rank, why) in std::mem::take(&mut self.gone) {
             match heard.contains(&rank) {
                 true => self.gone.push((rank, why)),
@@ -201,7 +203,7 @@ impl ShmWire {
 
     fn has_read(&mut self, (owner, token, read): Read) {
         match read {
-            // Where there is one rail nobody asks how long it took.
+            // With a single rail, the engine does not use the duration.
             Ok(()) => self.events.push_back(Event::Done(token, 0)),
             Err(error) => self.unreachable(owner, &error),
         }
@@ -213,7 +215,7 @@ impl ShmWire {
         let length = head.len() + body.length();
         let cell = inbox.claim(self.me).ok_or(Busy)?;
         let start = inbox.view.address(inbox.bytes(cell), length).filter(|_| length <= inbox::LONGEST);
-        // SAFETY: so many bytes of a cell, which is this rank's until it is filled.
+        // SAFETY: `length` bytes of a cell that belongs to this rank until it is filled.
         unsafe { write(start.expect("the engine sends no longer ones"), head, body) };
         inbox.fill(cell, length, peer.filled);
         peer.filled = peer.filled.wrapping_add(1);
@@ -241,30 +243,31 @@ impl ShmWire {
         };
         let (Some(ring), Some(inbox)) = (ring, &peer.inbox) else { return Err(Busy) };
         let length = head.len() + body.length();
-        // The place was reckoned by what the peer has said of its ring, which may be longer than what it has given.
+        // The engine computed the offset from the ring length that the peer reported, which may exceed the memory that
+        // the peer gave.
         let marked = if mark.is_some() { 8 } else { 0 };
         let start = ring.address(at, length + marked).ok_or(Busy)?;
         let place = start.wrapping_add(length).cast::<u64>();
         if mark.is_some() && !place.is_aligned() {
             return Err(Busy);
         }
-        // SAFETY: within shared memory, as was just checked, which is accessed by atomics and `copy` alone.
+        // SAFETY: within shared memory, as checked above, which is accessed only by atomics and `copy`.
         unsafe { write(start, head, body) };
         let Some(mark) = mark else { return Ok(()) };
-        // SAFETY: within the same, and aligned. Release: who sees the mark sees what is before it.
+        // SAFETY: within the same memory, and aligned. Release: a receiver that sees the mark sees the bytes before it.
         unsafe { AtomicU64::from_ptr(place) }.store(mark, Release);
         event_count::notify(&inbox.view.header().event);
         Ok(())
     }
 }
 
-/// The words that the owner of a ring [leaves](Wire::publish) there; none of a ring that has no room for them.
+/// The words that the owner [publishes](Wire::publish) beside a ring; `None` if the ring has no room for them.
 fn beside(ring: &View) -> Option<[&AtomicU64; 2]> {
     let at = ring.len().checked_sub(BESIDE)?;
     Some([ring.word(at).ok()?, ring.word(at + 8).ok()?])
 }
 
-/// The ring that a peer gives in place of the one before.
+/// Maps the ring that a peer gave in place of the previous one.
 #[cold]
 fn new_ring<'a>(
     job: &Membership,
@@ -275,7 +278,7 @@ fn new_ring<'a>(
     ring.insert((key, map_ring(job, peer, key))).1.as_ref()
 }
 
-/// Maps the ring that a peer has given; a key that leads nowhere is as if there were no room in it.
+/// Maps a ring of a peer. A ring that cannot be mapped is treated as full.
 #[cold]
 fn map_ring(job: &Membership, peer: usize, key: Key) -> Option<View> {
     let (fd, bytes) = ((key.address >> 32) as u32, key.address as u32 as usize);
@@ -287,10 +290,10 @@ fn map_ring(job: &Membership, peer: usize, key: Key) -> Option<View> {
 /// Writes a message.
 ///
 /// # Safety
-/// `to` is valid for writes of so many bytes of shared memory.
+/// `to` must be valid for writes of the length of `head` and `body` in shared memory.
 #[inline(always)]
 unsafe fn write(to: *mut u8, head: &[u8], body: Data<'_, Bytes>) {
-    // SAFETY: by the caller's word.
+    // SAFETY: caller's contract.
     unsafe {
         match head.try_into() {
             Ok(head) => crate::copy::to_shared_32(to, head),
@@ -328,7 +331,7 @@ impl Wire for ShmWire {
         (peer.over, peer.ring) = (true, None);
         self.pipes.retain(|(owner, _), _| *owner != rank);
         self.gone.retain(|gone| gone.0 != rank);
-        // Cells of its messages, and those that it will never fill.
+        // Frees the cells of its undelivered messages.
         let is_of = |event: &Event<Bytes>| event.lane().is_some_and(|lane| lane.peer as usize == rank);
         let (of, rest): (VecDeque<_>, _) = std::mem::take(&mut self.events).into_iter().partition(is_of);
         self.events = rest;
@@ -361,7 +364,7 @@ impl Wire for ShmWire {
 
     fn publish(&mut self, peer: Rank, ring: &Bytes, words: [u64; 2]) -> bool {
         let Kind::Ring { ring, .. } = &ring.0 else { unreachable!("only rings have words") };
-        // The second first, since the first is read first.
+        // The second word is stored first, because readers load the first word first.
         for (place, word) in beside(&ring.memory.0).expect("a ring of this rank's").into_iter().zip(words).rev() {
             place.store(word, Release);
         }
@@ -424,7 +427,7 @@ impl Wire for ShmWire {
     }
 
     fn release(&mut self, _: Lane, key: Key) {
-        // Rings have keys too.
+        // The keys of rings are released here too, but are not in the list.
         if let Some(at) = self.reading.offered.iter().position(|offered| *offered == key) {
             self.reading.offered.swap_remove(at);
         }
@@ -514,8 +517,8 @@ impl Drop for ShmWire {
     fn drop(&mut self) {
         self.reading.end(|_| true);
         self.own.close();
-        // Windows may keep the rank in its job: others are not to wait for its messages even so. First that it died, as that counts
-        // where both are said.
+        // Windows may keep the rank in its job after its messages have ended; peers must still not wait for its
+        // messages. A death is recorded before the withdrawal, because it takes precedence.
         if std::thread::panicking() {
             self.job.fail_with_teams();
         }
@@ -528,7 +531,8 @@ mod tests {
     use super::*;
     use crate::event_count::EventCount;
 
-    /// A sender that reads a newer acknowledgement beside an older count of free slots would find its ring full, and go a slower way.
+    /// If a sender read a newer acknowledgement with an older count of free slots, it would find its ring full and take
+    /// a slower path.
     #[test]
     fn the_second_word_beside_a_ring_is_never_older_than_the_first() {
         const TIMES: u64 = 200_000;
@@ -549,7 +553,7 @@ mod tests {
         drop(owner.join().unwrap());
     }
 
-    /// A reader that waits for the owner's last chunk sleeps by the bell of its inbox.
+    /// A reader that waits for the owner's last chunk is parked on the event count of its own inbox.
     #[test]
     fn who_has_copied_a_chunk_for_a_reader_rings_for_it() {
         const LENGTH: usize = 1_000_000;

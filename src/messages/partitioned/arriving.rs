@@ -1,4 +1,4 @@
-//! The receiver's end.
+//! The receive end of a partitioned message.
 
 use super::cut::{Announcement, Cut};
 use super::discard::{discard, post_farewell};
@@ -15,20 +15,21 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use transom_channel::{Room, Select, Status as Came};
 use transom_launch::lock;
 
-/// A buffer that is received again and again, whose parts can be used as they come. Dropped, it keeps its place in the order in which
-/// ends meet, and what its sender sends is received and discarded.
+/// A persistent partitioned receive, whose parts can be used as they arrive. A dropped one keeps its place in the order
+/// in which ends meet; the library receives and discards what its sender sends.
 ///
 /// # Examples
 /// See [`Partitioned`](super::Partitioned).
 pub struct PartitionedReceive<T: Pod + Send + Sync>(Arc<Coming<T>>);
 
-/// A partitioned message that is under way to this rank. Dropped or forgotten, it goes on; whatever is done next waits for it.
+/// A started partitioned receive. A dropped or forgotten one stays in flight; the next call on the receive waits for
+/// it.
 #[must_use = "it says what has come"]
 pub struct Arriving<'p, T: Pod + Send + Sync>(&'p mut PartitionedReceive<T>);
 
 struct Coming<T> {
     comm: Comm,
-    /// `None` is nobody.
+    /// `None` for a receive from [`Peer::None`].
     lane: Option<Lane>,
     cut: Cut,
     buffer: Arc<Shares<T>>,
@@ -41,26 +42,26 @@ struct Sender {
     /// Tag of its first part.
     first: u32,
     cut: Cut,
-    /// Receive of its farewell; `None` of nobody.
+    /// Receive of its farewell; `None` for a sender [`Peer::None`].
     farewell: Option<Key>,
 }
 
-/// Locked after the engine, by whoever locks both.
+/// State of a round. Lock order: the engine first.
 struct Round {
     /// Send end, once its announcement has come.
     announced: Option<Result<Sender, Error>>,
-    /// Was started before that.
+    /// The round was started before the announcement came.
     asked: bool,
-    /// By the sender's parts, once these are known.
+    /// State of each part of the sender, once the announcement has come.
     pieces: Pieces,
 }
 
 impl World {
-    /// A message to be received many times, in parts; nothing is received yet. How they are cut, and which
-    /// [`psend_init`](Self::psend_init) it meets, is said there.
+    /// Makes a persistent receive of a partitioned message, without receiving. [`psend_init`](Self::psend_init) says
+    /// how the elements are cut, and which ends meet.
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`psend_init`](Self::psend_init).
     ///
     /// # Examples
     /// See [`Partitioned`](crate::messages::Partitioned).
@@ -74,7 +75,7 @@ impl World {
         let comm = self.space().comm()?;
         let (from, cut) = (comm.target(from.into())?, Cut::new(buffer.len(), parts, size_of::<T>())?);
         let lane = from.map(|source| Lane { context: comm.context, source, tag: tag.number() });
-        // Parts from `None` have come as soon as they are asked for.
+        // Parts from `None` have arrived at once.
         let announced = from.is_none().then_some(Ok(Sender { first: 0, cut, farewell: None }));
         let round = Mutex::new(Round { announced, asked: false, pieces: Pieces::new(0, Piece::Held) });
         let coming = Arc::new(Coming { comm: comm.clone(), lane, cut, buffer: Shares::new(buffer), round });
@@ -111,7 +112,7 @@ impl<T: Pod + Send + Sync> Coming<T> {
         lock(&self.round)
     }
 
-    /// Receives all parts, or does when they are announced.
+    /// Posts the receives of all parts, or notes that they are to be posted when the announcement comes.
     fn post(&self, core: &mut Core, round: &mut Round) {
         let Sender { first, cut, .. } = match &round.announced {
             None => return round.asked = true,
@@ -123,7 +124,8 @@ impl<T: Pod + Send + Sync> Coming<T> {
         for (index, piece) in round.pieces.all().iter_mut().enumerate() {
             let tag = Some(first + index as u32);
             let select = Select { context: self.comm.context + PARTS, source: Some(source), tag };
-            // SAFETY: parts are apart; none is read before its message has ended, nor posted again before all have.
+            // SAFETY: parts do not overlap. No part is read before its message has ended, or posted again before all
+            // messages have ended.
             let bytes = unsafe { self.buffer.part(cut.range(index), true) }.hold();
             let room = bytes.len();
             let id = core.engine.receive(select, Room::Into(bytes, room));
@@ -131,7 +133,7 @@ impl<T: Pod + Send + Sync> Coming<T> {
         }
     }
 
-    /// How these parts of the receiver's have ended, once they have.
+    /// Returns the result of these parts of the receiver once they have ended.
     fn look(&self, core: &mut Core, parts: std::ops::Range<usize>) -> Option<Result<(), Error>> {
         let round = &mut *self.round();
         if round.asked {
@@ -140,7 +142,7 @@ impl<T: Pod + Send + Sync> Coming<T> {
         let Sender { cut, farewell, .. } = match &round.announced {
             Some(Ok(sender)) => *sender,
             Some(Err(error)) => return Some(Err(error.clone())),
-            // Was never started.
+            // The receive was never started.
             None => return Some(Ok(())),
         };
         if round.pieces.len() == 0 {
@@ -151,12 +153,12 @@ impl<T: Pod + Send + Sync> Coming<T> {
             length if length == cut.bytes(index) as u64 => Piece::Ended(Ok(())),
             0 => Piece::Lost,
             length => {
-                let why = format!("a part of {} bytes came with {length}, which no sender does", cut.bytes(index));
+                let why = format!("a part came with {length} bytes, expected {}", cut.bytes(index));
                 Piece::Ended(Err(Error::Misuse { why }))
             }
         };
         let mut over = round.pieces.take(core, &self.comm, theirs.clone(), judge);
-        // The farewell is matched behind all parts: a receive without a message gets none.
+        // The farewell arrives after all parts, so a receive that is still unmatched gets no message.
         if !over && let Some(farewell) = farewell.and_then(|key| core.has_ended(key).flatten()) {
             round.pieces.fail_unmatched(core, &Error::SenderDropped { rank: self.comm.numbered(farewell.peer) });
             over = round.pieces.take(core, &self.comm, theirs.clone(), judge);
@@ -172,20 +174,20 @@ impl<T: Pod + Send + Sync> Coming<T> {
 }
 
 impl<T: Pod + Send + Sync> PartitionedReceive<T> {
-    /// The buffer. First waits for what was started and not waited for.
+    /// Returns the buffer. First waits for the last start, if the program has not.
     ///
     /// # Errors
-    /// [`Error::Closed`] if the world is gone.
+    /// [`Error::Closed`] if the world was dropped.
     pub fn buffer(&mut self) -> Result<&mut [T], Error> {
         self.rest()?;
-        // SAFETY: all parts have ended, and this borrow lets nobody start them again.
+        // SAFETY: all parts have ended, and this borrow prevents a new start.
         Ok(unsafe { self.0.buffer.write(0..self.0.buffer.len()) })
     }
 
-    /// Starts it. First waits for what was started and not waited for.
+    /// Starts a round. First waits for the last start, if the program has not.
     ///
     /// # Errors
-    /// [`Error::Closed`] if the world is gone; others are told by [`Arriving`].
+    /// [`Error::Closed`] if the world was dropped. [`Arriving`] reports other errors.
     pub fn start(&mut self) -> Result<Arriving<'_, T>, Error> {
         self.rest()?;
         let coming = &*self.0;
@@ -193,7 +195,7 @@ impl<T: Pod + Send + Sync> PartitionedReceive<T> {
         Ok(Arriving(self))
     }
 
-    /// Returns when the engine has no part; how that ended is of no interest to who did not ask.
+    /// Waits until no part is in flight. The program did not wait for the last start, so its result is discarded.
     fn rest(&self) -> Result<(), Error> {
         match self.0.wait(0..self.0.cut.parts) {
             Err(Error::Closed) => Err(Error::Closed),
@@ -203,13 +205,13 @@ impl<T: Pod + Send + Sync> PartitionedReceive<T> {
 }
 
 impl<T: Pod + Send + Sync> Arriving<'_, T> {
-    /// The elements of a part, if they have come.
+    /// Returns the elements of a part; `None` if they have not arrived.
     ///
     /// # Errors
-    /// - [`Error::PartsNotReady`] if the sender has lost some of them;
-    /// - [`Error::SenderDropped`] if the sender has dropped its end before it sent them;
-    /// - [`Error::Misuse`] if there is no such part, or the ends do not agree;
-    /// - those of [`World::recv`].
+    /// - [`Error::PartsNotReady`] if the sender has lost some of the elements.
+    /// - [`Error::SenderDropped`] if the sender dropped its end before it sent them.
+    /// - [`Error::Misuse`] if there is no such part, or the ends do not agree.
+    /// - The errors of [`World::recv`].
     pub fn arrived(&self, part: usize) -> Result<Option<&[T]>, Error> {
         let coming = &*self.0.0;
         self.check(part)?;
@@ -222,20 +224,20 @@ impl<T: Pod + Send + Sync> Arriving<'_, T> {
         looked.transpose()?.map(|()| Ok(self.elements(part))).transpose()
     }
 
-    /// The elements of a part, once they have come.
+    /// Waits for a part, and returns its elements.
     ///
     /// # Errors
-    /// As [`arrived`](Self::arrived).
+    /// The errors of [`arrived`](Self::arrived).
     pub fn part(&self, part: usize) -> Result<&[T], Error> {
         self.check(part)?;
         self.0.0.wait(part..part + 1)?;
         Ok(self.elements(part))
     }
 
-    /// Returns when all has come, or will not.
+    /// Waits until all parts have arrived, or have failed.
     ///
     /// # Errors
-    /// As [`arrived`](Self::arrived).
+    /// The errors of [`arrived`](Self::arrived).
     pub fn wait(self) -> Result<(), Error> {
         self.0.0.wait(0..self.0.0.cut.parts)
     }
@@ -248,10 +250,10 @@ impl<T: Pod + Send + Sync> Arriving<'_, T> {
         Err(Error::Misuse { why: format!("there is no part {part}: parts are 0 to {}", parts - 1) })
     }
 
-    /// Of a part that has come.
+    /// Elements of a part that has arrived.
     fn elements(&self, part: usize) -> &[T] {
         let Coming { buffer, cut, .. } = &*self.0.0;
-        // SAFETY: the engine has none of these elements any more, and this borrow lets nobody start them again.
+        // SAFETY: the engine no longer holds these elements, and this borrow prevents a new start.
         unsafe { buffer.read(cut.range(part)) }
     }
 }

@@ -1,9 +1,10 @@
-//! How elements are cut into parts, and what the sender tells of it.
+//! Division of elements into parts, and its announcement to the receiver.
 
 use crate::messages::Error;
 use std::ops::Range;
 
-/// So many elements, of so many bytes each, in so many parts: as evenly as can be, the longer ones first. No part has no bytes.
+/// Division of `len` elements of `element` bytes into `parts` parts, as even as possible, the longer parts first. No
+/// part is empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Cut {
     len: usize,
@@ -11,14 +12,15 @@ pub(super) struct Cut {
     element: usize,
 }
 
-/// What a send end says of itself before it sends parts. Part `i` has the tag `first + i`; the farewell has the tag behind them.
+/// Announcement of a send end, sent before its parts. The tags of the parts start at `first`; the farewell has the tag
+/// after the last part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Announcement {
     pub first: u32,
     pub parts: usize,
-    /// Elements of all parts.
+    /// Number of elements of all parts.
     len: usize,
-    /// Bytes of an element.
+    /// Size of an element, in bytes.
     element: usize,
 }
 
@@ -34,25 +36,25 @@ impl Cut {
         Ok(Cut { len, parts, element })
     }
 
-    /// The elements of a part.
+    /// Returns the element range of a part.
     pub fn range(self, part: usize) -> Range<usize> {
         let start = |part: usize| part * (self.len / self.parts) + part.min(self.len % self.parts);
         start(part)..start(part + 1)
     }
 
-    /// Bytes of a part.
+    /// Returns the length of a part in bytes.
     pub fn bytes(self, part: usize) -> usize {
         self.range(part).len() * self.element
     }
 
-    /// The part that has this element.
+    /// Returns the part that contains this element.
     fn part_of(self, element: usize) -> usize {
         let (short, longer) = (self.len / self.parts, self.len % self.parts);
         let of_longer = longer * (short + 1);
         if element < of_longer { element / (short + 1) } else { longer + (element - of_longer) / short }
     }
 
-    /// The parts that have any of these elements, which are some.
+    /// Returns the parts that overlap a nonempty range of elements.
     pub fn parts_with(self, elements: Range<usize>) -> Range<usize> {
         self.part_of(elements.start)..self.part_of(elements.end - 1) + 1
     }
@@ -71,7 +73,7 @@ impl Announcement {
         bytes.as_flattened().try_into().expect("four numbers of 8 bytes")
     }
 
-    /// Reads what a peer sent.
+    /// Decodes and validates an announcement received from a peer.
     pub fn decode(bytes: &[u8]) -> Result<Announcement, Error> {
         let malformed = || Error::Misuse {
             why: format!(
@@ -91,7 +93,7 @@ impl Announcement {
         read().ok_or_else(malformed)
     }
 
-    /// How the sender has cut a message of which the receiver expects this length and type.
+    /// Returns the sender's division of a message, after a check against the receiver's length and type.
     pub fn cut(&self, expected: Cut) -> Result<Cut, Error> {
         if (self.len, self.element) != (expected.len, expected.element) {
             let why = format!(

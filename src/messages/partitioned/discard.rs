@@ -1,5 +1,5 @@
-//! Parts that no receive end takes: of a receive end that was dropped, or that does not agree with its send end. They are received
-//! into nothing, so that their sender gets its credit back and its rounds end.
+//! Discards parts that no receive end takes, because the receive end was dropped or does not match its send end. This
+//! rank receives them into nothing, so that the sender gets its credits back and its rounds end.
 
 use super::expected::{Lane, over};
 use crate::messages::comm::PARTS;
@@ -8,15 +8,15 @@ use crate::messages::locked::{Core, Ended, Fault, Key, Work};
 use transom_channel::{Error as Failure, Room, Select};
 use transom_shm_loopback::messages::Bytes;
 
-/// Parts that are discarded at most for one send end. An announcement of more costs this rank no memory.
+/// Most parts that are discarded for one send end, so that a huge announcement costs this rank no memory.
 const MOST_PARTS: usize = 1 << 20;
 
-/// Posts the receive of the farewell, by which a send end says that it is dropped. It comes behind all parts.
+/// Posts the receive of the farewell, which a dropped send end sends after all its parts.
 pub(super) fn post_farewell(core: &mut Core, lane: Lane, first: u32, parts: usize) -> Key {
     post(core, lane, first + parts as u32)
 }
 
-/// Receives all parts of a send end and throws them away, until the farewell has come.
+/// Receives and discards all parts of a send end, until the farewell has come.
 pub(super) fn discard(core: &mut Core, lane: Lane, first: u32, parts: usize, farewell: Key) {
     if parts > MOST_PARTS {
         return core.forget(farewell);
@@ -33,7 +33,7 @@ pub(super) fn discard(core: &mut Core, lane: Lane, first: u32, parts: usize, far
     }
 }
 
-/// Posts a receive of a part, or of the farewell, into nothing.
+/// Posts a receive of a part or of the farewell, into no memory.
 fn post(core: &mut Core, lane: Lane, tag: u32) -> Key {
     let select = Select { context: lane.context + PARTS, source: Some(lane.source), tag: Some(tag) };
     let nothing = Room::Into(Bytes::owned(Box::<[u8]>::default()), 0);
@@ -44,12 +44,12 @@ struct Discarding {
     lane: Lane,
     /// Tag of the first part.
     first: u32,
-    /// Numbers of the parts that have come; the number behind the last part is the farewell's.
+    /// List of the numbers of parts that have arrived. The number after the last part is the farewell's.
     list: ListId,
     farewell: Option<Key>,
     /// Receive of each part.
     posted: Vec<Option<Key>>,
-    /// Numbers, as on the list, of receives posted in the last step, which the work does not await yet.
+    /// Numbers, as on the list, of receives posted in the last step, which this operation does not await yet.
     unawaited: Vec<usize>,
 }
 
@@ -75,7 +75,8 @@ impl Work for Discarding {
         if self.farewell.is_some() {
             return None;
         }
-        // What the sender sent before its farewell was matched before. A receive without a message gets none.
+        // All messages that the sender sent before its farewell have been matched. An unmatched receive gets no
+        // message.
         let mut moving = false;
         for posted in &mut self.posted {
             *posted = posted.take().filter(|key| core.withdraw(*key).is_none());
@@ -103,7 +104,7 @@ impl Work for Discarding {
 mod tests {
     use crate::messages::Tag;
 
-    /// Send ends whose receive ends were dropped, and which send nothing, cost the turns of the receiver nothing.
+    /// Idle send ends whose receive ends were dropped add no work to the receiver's progress calls.
     #[test]
     fn idle_discarded_ends_take_no_steps() {
         const PARTS: Tag<u64> = Tag::new(1);
@@ -118,7 +119,7 @@ mod tests {
                 let ends: Vec<_> = (0..ENDS).map(|_| world.psend_init(1, PARTS, vec![7; 4], 2).unwrap()).collect();
                 meet();
                 meet();
-                // Two rounds of each, and the farewell.
+                // Two rounds of each end, and the farewell.
                 for mut end in ends {
                     for _ in 0..2 {
                         let mut parts = end.start().unwrap();
@@ -135,7 +136,7 @@ mod tests {
                 assert_eq!(hub.with(|core| core.lists.len()).unwrap(), ENDS);
                 let before = steps();
                 turns();
-                // All works take a step now and then, once or twice in this time.
+                // Every composite operation takes a step now and then, once or twice in this time.
                 assert!(steps() - before <= 4 * ENDS as u64, "{} steps in 50 turns", steps() - before);
                 meet();
                 meet();

@@ -1,7 +1,7 @@
 //! Receive ends that wait for the announcement of their send end.
 //!
-//! The n-th announcement of a source, under a tag, is for the n-th receive end made for them. A receive end that the program drops
-//! keeps its place: the announcement that comes to the place is taken, and its parts are discarded.
+//! The n-th announcement from a source with a tag is for the n-th receive end made for them. A dropped receive end
+//! keeps its place: its announcement is received, and its parts are discarded.
 
 use super::cut::Announcement;
 use super::discard::{discard, post_farewell};
@@ -13,11 +13,11 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use transom_channel::{Room, Select, Status as Came};
 
-/// All receive ends of a rank that wait, in the order in which they were made. No queue is empty.
+/// All waiting receive ends of a rank, in the order in which they were made. No queue is empty.
 #[derive(Default)]
 pub(crate) struct Expected(HashMap<Lane, VecDeque<Place>>);
 
-/// What partitioned messages are matched by.
+/// Matching key of partitioned messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Lane {
     /// First context of the world or team.
@@ -27,15 +27,15 @@ pub(super) struct Lane {
     pub tag: u32,
 }
 
-/// A receive end that the program has.
+/// A receive end that the program holds.
 pub(super) trait ReceiveEnd: Send + Sync {
-    /// The announcement has come, or has failed.
+    /// Handles the announcement, or the failure to receive it.
     fn announced(&self, core: &mut Core, announced: Result<Announcement, Fault>);
 }
 
 enum Place {
     Kept(Arc<dyn ReceiveEnd>),
-    /// Number of receive ends in a row that were dropped.
+    /// Number of consecutive dropped receive ends.
     Dropped(usize),
 }
 
@@ -63,7 +63,8 @@ impl Expected {
         }
     }
 
-    /// Marks a receive end as dropped, if it waits still. Ends dropped in a row share an entry, so that they take no memory.
+    /// Marks a receive end as dropped, if it still waits. Consecutive dropped ends share an entry, so that they use no
+    /// memory.
     pub(super) fn release<E: ReceiveEnd>(&mut self, lane: Lane, end: &Arc<E>) {
         let Some(places) = self.0.get_mut(&lane) else { return };
         let is_it = |place: &Place| matches!(place, Place::Kept(kept) if Arc::as_ptr(kept).cast::<()>() == Arc::as_ptr(end).cast());
@@ -82,13 +83,13 @@ impl Expected {
         }
     }
 
-    /// Forgets the places of teams that are gone: only dropped ends, since the others keep their team.
+    /// Removes the places of dropped teams. These are only places of dropped ends, since other ends keep their team.
     pub fn disband(&mut self, contexts: &RangeInclusive<u32>) {
         self.0.retain(|lane, _| !contexts.contains(&lane.context));
     }
 }
 
-/// Adds a receive end behind the others of its lane.
+/// Appends a receive end to its lane.
 pub(super) fn expect(core: &mut Core, lane: Lane, end: Arc<dyn ReceiveEnd>) {
     let is_first = !core.expected.is_awaited(lane);
     core.expected.0.entry(lane).or_default().push_back(Place::Kept(end));
@@ -104,7 +105,7 @@ fn post_announcement(core: &mut Core, lane: Lane) -> Key {
     Key::Message(core.engine.receive(select, Room::Into(bytes, Announcement::BYTES)))
 }
 
-/// Receives the announcements of a lane, one after the other, as long as a receive end waits.
+/// Receives the announcements of a lane in order, while a receive end waits.
 struct Announcements {
     lane: Lane,
     announcement: Key,
@@ -132,7 +133,7 @@ impl Work for Announcements {
             }
             self.announcement = post_announcement(core, lane);
         }
-        // The team is gone.
+        // The team was dropped.
         core.forget(self.announcement);
         Some(over())
     }
@@ -147,7 +148,7 @@ impl Work for Announcements {
     }
 }
 
-/// End of a work without a result.
+/// Result of a composite operation without a value.
 pub(super) fn over() -> Ended {
     (Ok(Came { peer: 0, tag: 0, length: 0 }), None)
 }

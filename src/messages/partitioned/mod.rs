@@ -1,11 +1,13 @@
-//! Messages whose parts become ready, and arrive, one by one.
+//! Partitioned messages, whose parts become ready and arrive one by one.
 //!
-//! Each part is a message of its own, in a context that the program's messages do not use. The sender chooses their tags, one for
-//! each part, and announces them once, under the tag that the program named: so both ends meet in the order in which they were
-//! made, whatever is dropped before they have met. A message of no bytes, where each part has some, says that its part was lost.
+//! Each part is a message in a context of its own, apart from the program's messages. The sender chooses one tag for
+//! each part, and announces the tags once, under the tag that the program named. Both ends thus meet in the order in
+//! which they were made, whichever end is dropped before they meet. An empty message marks a lost part, since no real
+//! part is empty.
 //!
-//! A send end that is dropped says so by a farewell, an empty message with the tag behind those of its parts. A receive that has no
-//! message when the farewell has come fails. Parts that no receive end takes are discarded, until the farewell has come.
+//! A dropped send end sends a farewell: an empty message with the tag after those of its parts. A receive that is
+//! unmatched when the farewell has come fails. Parts that no receive end takes are discarded until the farewell has
+//! come.
 
 mod arriving;
 mod cut;
@@ -30,7 +32,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use transom_channel::wire::Data;
 use transom_launch::lock;
 
-/// A buffer that is sent again and again, part by part: whichever thread has filled a part says so.
+/// A persistent partitioned send. Any thread that has filled a part marks it ready.
 ///
 /// # Examples
 /// ```
@@ -45,14 +47,14 @@ use transom_launch::lock;
 ///                 for mut part in parts.parts() {
 ///                     threads.spawn(move || {
 ///                         part.fill(step); // compute it ...
-///                         part.ready(); // ... and it is on its way
+///                         part.ready(); // ... and send it
 ///                     });
 ///                 }
 ///             });
 ///             parts.wait()?;
 ///         }
 ///     } else {
-///         let mut coming = world.precv_init(0, ROWS, vec![0; 1000], 2)?; // cut otherwise
+///         let mut coming = world.precv_init(0, ROWS, vec![0; 1000], 2)?; // cut into two parts
 ///         for step in 0..3 {
 ///             let arriving = coming.start()?;
 ///             for half in 0..2 {
@@ -67,21 +69,21 @@ use transom_launch::lock;
 /// ```
 pub struct Partitioned<T: Pod + Send> {
     comm: Comm,
-    /// None is nobody.
+    /// `None` for a send to [`Peer::None`].
     to: Option<u32>,
-    /// The tag of the first part; those of the others follow, and that of the farewell.
+    /// Tag of the first part. The tags of the other parts and of the farewell follow it.
     first: u32,
     cut: Cut,
     buffer: Arc<Shares<T>>,
     pieces: Mutex<Pieces>,
 }
 
-/// A partitioned message that is under way. Dropped, what was ready goes on, and the other parts are lost.
+/// A started partitioned send. If it is dropped, parts that are ready are sent, and the other parts are lost.
 #[must_use = "it says when all parts are sent"]
 pub struct Parts<'p, T: Pod + Send>(&'p mut Partitioned<T>);
 
-/// A part that is not ready yet: its elements can be written, by whichever thread has it. Dropped, it can be had again from
-/// [`Parts::parts`]; if it is not ready when the message is waited for, it is lost.
+/// A part that is not ready, whose elements the thread that holds it can write. A dropped part is available again from
+/// [`Parts::parts`]; a part that is not ready when the program waits for the message is lost.
 #[must_use = "a part is sent by `ready`, and lost else"]
 pub struct Part<'a, T: Pod + Send> {
     of: &'a Partitioned<T>,
@@ -90,12 +92,12 @@ pub struct Part<'a, T: Pod + Send> {
 }
 
 impl World {
-    /// A message to be sent many times, in parts. The elements are cut as evenly as possible; the first parts have one more where the
-    /// number does not divide. Nothing is sent yet.
+    /// Makes a persistent send of a partitioned message, without sending. The elements are cut as evenly as possible;
+    /// if the division leaves a remainder, the first parts have one element more.
     ///
-    /// The n-th call to a rank, with a tag, meets the n-th [`precv_init`](Self::precv_init) of that rank with the tag, also if the program
-    /// drops one of the two before they meet. The receiver may cut the message into another number of parts. If the receiver drops its
-    /// end, the library receives the parts there and discards them.
+    /// The n-th call for a rank and tag meets the n-th [`precv_init`](Self::precv_init) of that rank with the tag, even
+    /// if the program drops one of the two before they meet. The receiver may cut the message into another number of
+    /// parts. If the receiver drops its end, the library there receives the parts and discards them.
     ///
     /// # Errors
     /// [`Error::NoSuchRank`], [`Error::Unavailable`]; [`Error::Misuse`] if there are no parts, or fewer elements than parts.
@@ -120,7 +122,8 @@ impl World {
     }
 }
 
-/// Tells the receiver which tags the parts and the farewell will have: the next that this rank has not used to that rank.
+/// Announces the tags of the parts and of the farewell to the receiver: the next tags that this rank has not used to
+/// that rank.
 fn announce(core: &mut Core, comm: &Comm, to: u32, tag: u32, cut: Cut) -> Result<u32, Error> {
     let next = core.opened.entry((comm.context + PARTS, to)).or_default();
     let first = *next;
@@ -136,12 +139,13 @@ fn announce(core: &mut Core, comm: &Comm, to: u32, tag: u32, cut: Cut) -> Result
 }
 
 impl<T: Pod + Send> Partitioned<T> {
-    /// Starts it: the parts can be written, and made ready. First waits for what was started and not waited for.
+    /// Starts a round, in which parts can be written and made ready. First waits for the last start, if the program has
+    /// not.
     ///
     /// # Errors
-    /// [`Error::Closed`] if the world is gone; others are told by [`Parts::wait`].
+    /// [`Error::Closed`] if the world was dropped. [`Parts::wait`] reports other errors.
     pub fn start(&mut self) -> Result<Parts<'_, T>, Error> {
-        // How that ended is of no interest to who did not ask.
+        // The program did not wait for the last start, so its result is discarded.
         let _ = self.finish();
         self.comm.hub.with(|_| ())?;
         *self.pieces() = Pieces::new(self.cut.parts, Piece::Held);
@@ -152,11 +156,12 @@ impl<T: Pod + Send> Partitioned<T> {
         lock(&self.pieces)
     }
 
-    /// Sends a part, which nobody uses from now on until it has gone.
+    /// Sends a part, which nothing accesses until the message has ended.
     fn send(&self, core: &mut Core, index: usize) -> Piece {
         let Some(to) = self.to else { return Piece::Ended(Ok(())) };
         let (context, tag) = (self.comm.context + PARTS, self.first + index as u32);
-        // SAFETY: whoever had the part has given it up, and none of it is had again before the piece has ended.
+        // SAFETY: the holder of the part has given it up, and the part is not handed out again before its message has
+        // ended.
         let elements = unsafe { self.buffer.read(self.cut.range(index)) };
         if core.engine.try_send(to, context, tag, Data::Bytes(bytemuck::cast_slice(elements))) {
             return Piece::Ended(Ok(()));
@@ -168,7 +173,7 @@ impl<T: Pod + Send> Partitioned<T> {
         Piece::UnderWay(Key::Message(id))
     }
 
-    /// Sends an empty message: the part is lost, or, behind the last part, the send end is dropped.
+    /// Sends an empty message: a lost part; or, at the index after the last part, the farewell.
     fn send_nothing(&self, core: &mut Core, index: usize) {
         let Some(to) = self.to else { return };
         let (context, tag) = (self.comm.context + PARTS, self.first + index as u32);
@@ -176,12 +181,12 @@ impl<T: Pod + Send> Partitioned<T> {
         core.forget(Key::Message(id));
     }
 
-    /// Gives up the parts that are not ready, and tells the receiver.
+    /// Marks the parts that are not ready as lost, and notifies the receiver.
     fn lose(&self) {
         if !self.pieces().all().iter().any(Piece::is_held) {
             return;
         }
-        // An error says that the world is gone, and whoever waits is told so.
+        // An error means that the world was dropped, which waiting calls report.
         let _ = self.comm.hub.with(|core| {
             let mut pieces = self.pieces();
             for (index, piece) in pieces.all().iter_mut().enumerate().filter(|(_, piece)| piece.is_held()) {
@@ -201,7 +206,7 @@ impl<T: Pod + Send> Partitioned<T> {
 }
 
 impl<T: Pod + Send> Parts<'_, T> {
-    /// The parts that are not ready, in their order.
+    /// Returns the parts that are not ready, in order.
     pub fn parts(&mut self) -> std::vec::IntoIter<Part<'_, T>> {
         let of = &*self.0;
         let held: Vec<usize> = {
@@ -210,19 +215,19 @@ impl<T: Pod + Send> Parts<'_, T> {
             held.map(|(index, _)| index).collect()
         };
         let part = |index| {
-            // SAFETY: the engine has none of a part that is not ready; parts are apart; and as long as they are had this borrow
-            // lets nobody have them again.
+            // SAFETY: the engine holds no part that is not ready. Parts do not overlap. This borrow prevents a second
+            // hand-out while they exist.
             let elements = unsafe { of.buffer.write(of.cut.range(index)) };
             Part { of, index, elements }
         };
         held.into_iter().map(part).collect::<Vec<_>>().into_iter()
     }
 
-    /// Returns when all parts are sent, as [`World::send`] would: the buffer can be written again.
+    /// Waits until all parts are sent, as [`World::send`] would; the buffer can be written again.
     ///
     /// # Errors
-    /// [`Error::PartsNotReady`] if parts were dropped before they were ready, which the receiver is told as well; the others are
-    /// sent. Those of [`World::send`].
+    /// [`Error::PartsNotReady`] if parts were dropped before they were ready; the receiver is notified too, and the
+    /// other parts are sent. The errors of [`World::send`].
     pub fn wait(self) -> Result<(), Error> {
         self.0.finish()
     }
@@ -235,12 +240,12 @@ impl<T: Pod + Send> Drop for Parts<'_, T> {
 }
 
 impl<T: Pod + Send> Part<'_, T> {
-    /// Which part it is.
+    /// Returns the index of the part.
     pub fn index(&self) -> usize {
         self.index
     }
 
-    /// It is written, and sent.
+    /// Sends the part, which is written.
     pub fn ready(self) {
         let Part { of, index, .. } = self;
         let piece = of.comm.hub.with(|core| of.send(core, index)).unwrap_or_else(|error| Piece::Ended(Err(error)));

@@ -1,4 +1,4 @@
-//! The messages of one round, one for each part of the sender's.
+//! The messages of one round, one for each part of the sender.
 
 use crate::messages::Error;
 use crate::messages::comm::Comm;
@@ -12,12 +12,12 @@ pub(super) enum Piece {
     /// Nothing is sent yet.
     Held,
     UnderWay(Key),
-    /// It was not made ready.
+    /// The part was not made ready.
     Lost,
     Ended(Result<(), Error>),
 }
 
-/// All of a round; of those of a receive the same number as the sender has parts.
+/// All messages of a round. A receive has one for each part of the sender.
 pub(super) struct Pieces(Vec<Piece>);
 
 impl Piece {
@@ -39,7 +39,8 @@ impl Pieces {
         &mut self.0
     }
 
-    /// Looks which of these have ended, and lets `judge` say of a message that came what it is. Whether all of them have.
+    /// Takes the results of messages in `range` that have ended. `judge` classifies a message that arrived. Returns
+    /// true if all have ended.
     pub fn take(
         &mut self,
         core: &mut Core,
@@ -59,7 +60,7 @@ impl Pieces {
         all
     }
 
-    /// Fails every piece whose receive has no message yet.
+    /// Fails every piece whose receive is unmatched.
     pub fn fail_unmatched(&mut self, core: &mut Core, error: &Error) {
         for piece in &mut self.0 {
             if let Piece::UnderWay(key) = *piece
@@ -70,7 +71,7 @@ impl Pieces {
         }
     }
 
-    /// How these have ended.
+    /// Returns the combined result of the pieces in `range`.
     pub fn outcome(&self, range: Range<usize>) -> Result<(), Error> {
         let pieces = &self.0[range];
         if let Some(error) =
@@ -84,7 +85,7 @@ impl Pieces {
         }
     }
 
-    /// Nobody will ask for them any more.
+    /// Detaches the messages, whose results will not be taken.
     pub fn forget(&mut self, core: &mut Core) {
         for piece in self.0.drain(..) {
             if let Piece::UnderWay(key) = piece {

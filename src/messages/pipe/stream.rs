@@ -1,18 +1,18 @@
-//! A pipe as what the standard library reads from and writes to.
+//! The [`io::Read`] and [`io::Write`] of a pipe.
 
 use super::super::error::Error;
 use super::{Fault, Pipe};
 use std::io::{self, ErrorKind};
 
-/// Waits until a byte has come; 0 is the end of the stream.
+/// Waits until at least one byte has arrived; returns 0 at the end of the stream.
 impl io::Read for &Pipe {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         Ok(self.read_some(into)?)
     }
 }
 
-/// Waits until a byte goes. By the last two steps, a long buffer is not copied, and the call waits until the peer has got it
-/// all: two ranks that both write before they read may wait for each other.
+/// Waits until at least one byte is put. With the last two steps, a long buffer is not copied, and the call waits until
+/// the peer has got all of it: two ranks that both write before they read may deadlock.
 impl io::Write for &Pipe {
     fn write(&mut self, data: &[u8]) -> io::Result<usize> {
         Ok(self.write_some(data)?)
@@ -39,7 +39,7 @@ impl io::Write for Pipe {
     }
 }
 
-/// With the error within, which names the rank: [`io::Error::get_ref`].
+/// Keeps the error, which names the rank: see [`io::Error::get_ref`].
 impl From<Error> for io::Error {
     fn from(error: Error) -> io::Error {
         let kind = match &error {

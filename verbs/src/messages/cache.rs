@@ -1,8 +1,9 @@
-//! Registrations that stay beside their memory, for the next message from it.
+//! Registration cache: registrations stay with their memory, for the next message from it.
 //!
-//! They are kept at a [`Place`] that goes with the memory, and are ended by whoever frees that, before. So none is found for
-//! memory that has gone, though other memory may lie where that was. Here is only known where they are, so that no more than a
-//! certain amount stays registered: what was longest of no use goes first.
+//! A registration is stored at a [`Place`] that belongs to the memory; the owner of the memory clears it before the
+//! memory is freed. A registration is therefore never found for freed memory, even if other memory now has the same
+//! address. The cache only lists the places, in order to limit the registered bytes: it evicts the least recently used
+//! registration first.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -10,9 +11,9 @@ use std::sync::{Arc, Weak};
 use transom_shm_loopback::messages::Place;
 
 pub(super) struct Cache {
-    /// Bytes that are kept registered at most.
+    /// Most bytes that stay registered.
     most: usize,
-    /// With their bytes; what was used last is last.
+    /// Registered bytes and their place, least recently used first.
     places: VecDeque<(usize, Weak<Place>)>,
 }
 
@@ -21,12 +22,12 @@ impl Cache {
         Cache { most, places: VecDeque::new() }
     }
 
-    /// Whether so many bytes may be kept.
+    /// True if a registration of `bytes` bytes may be cached.
     pub fn takes(&self, bytes: usize) -> bool {
         bytes <= self.most
     }
 
-    /// What was kept there.
+    /// The cached registration of this place, which becomes the most recently used.
     pub fn find<R: Any + Send + Sync>(&mut self, place: &Arc<Place>) -> Option<Arc<R>> {
         let kept = place.kept()?;
         let at = self.places.iter().position(|(_, known)| std::ptr::eq(known.as_ptr(), Arc::as_ptr(place)))?;
@@ -35,12 +36,12 @@ impl Cache {
         Some(kept)
     }
 
-    /// All that is kept.
+    /// All cached registrations.
     pub fn kept<R: Any + Send + Sync>(&self) -> impl Iterator<Item = Arc<R>> {
         self.places.iter().filter_map(|(_, place)| place.upgrade()?.kept())
     }
 
-    /// Keeps it there, of so many bytes, in place of what was kept there; and others no longer if that is too much.
+    /// Caches a registration of `bytes` bytes in place of the previous one, and evicts others if the limit is exceeded.
     pub fn keep<R: Any + Send + Sync>(&mut self, place: &Arc<Place>, bytes: usize, what: &Arc<R>) {
         let is_this = |known: &Weak<Place>| std::ptr::eq(known.as_ptr(), Arc::as_ptr(place));
         self.places.retain(|(_, known)| known.strong_count() > 0 && !is_this(known));
@@ -49,7 +50,7 @@ impl Cache {
         self.places.push_back((bytes, Arc::downgrade(place)));
     }
 
-    /// Keeps no more than so many bytes. Whether that was less than before.
+    /// Evicts registrations until at most `most` bytes are cached. Returns true if any was evicted.
     pub fn let_go(&mut self, most: usize) -> bool {
         let mut bytes: usize = self.places.iter().map(|(bytes, _)| bytes).sum();
         let before = bytes;
@@ -69,7 +70,7 @@ mod tests {
     use super::*;
     use crate::fake::{Events, Thing};
 
-    /// Memory with a place, that is told of when it is freed.
+    /// Memory with a place, which records when it is freed.
     struct Buffer {
         place: Arc<Place>,
         events: Events,
@@ -110,7 +111,7 @@ mod tests {
         assert_eq!((found(&mut cache, &first), happened(&events)), (Some("first"), vec![]));
         drop(first);
         assert_eq!(happened(&events), ["first", "memory freed"], "the registration goes before");
-        // Its bytes do not count any more.
+        // The bytes of the freed buffer no longer count.
         drop(keep(&mut cache, &third, 60, "third"));
         assert_eq!((found(&mut cache, &second), found(&mut cache, &third)), (Some("second"), Some("third")));
     }

@@ -1,8 +1,9 @@
-//! Rails that are cut, where there are several: what messages had posted there is returned to them, and goes by the others.
+//! Rail failures with several rails: requests posted on a cut lane are returned to the messages, which use other rails.
 //!
-//! A lane of messages is cut where its queue pair was retired: since it broke, as the thread of connections found that the rail does not
-//! reach the peer, or as the peer's end was. That thread alone retires queue pairs, and connects anew meanwhile; a lane is up again once it has,
-//! and what was returned was taken. With a lane that has ended for good the others go on, unless an adapter refused an access.
+//! A lane of messages is cut when its queue pair is retired: because the queue pair broke, the connecting thread found
+//! that the rail does not reach the peer, or the peer retired its end. Only that thread retires queue pairs, and it
+//! reconnects meanwhile. A lane is up again once it is reconnected and its returned requests were taken. If a lane has
+//! ended for good, the others continue, unless an adapter refused an access.
 
 use super::gone::CLOSED;
 use super::wire::VerbsWire;
@@ -13,15 +14,15 @@ use std::time::{Duration, Instant};
 use transom_channel::wire::{Event, Lane, Left, Rank};
 use transom_shm_loopback::messages::Bytes;
 
-/// A mark is behind the bytes of a ring's message.
+/// Bytes of the completion flag that follows a message in a ring.
 const MARK: usize = 8;
-/// For so long no rail passes, and the peer cannot be reached.
+/// A peer that no rail reaches for this long counts as unreachable.
 const DARK: Duration = Duration::from_secs(20);
 
-/// What the engine was told of a lane.
+/// State of a lane as last reported to the engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Passage {
-    /// Nothing, or it has taken back what it had posted.
+    /// Not reported, or the engine has taken back its requests.
     #[default]
     Closed,
     Up,
@@ -39,7 +40,7 @@ impl VerbsWire {
         self.mailbox.is_none() && self.rails.len() > 1
     }
 
-    /// Whether a lane that is connected may be told up: once what was returned was taken.
+    /// Returns true if a connected lane may be reported up: no returned requests are left to take.
     pub(super) fn raise(&mut self, by: Lane) -> bool {
         let (core, fails_over) = (self.service.core_of(by.rail), self.may_fail_over());
         let peer = self.peers.entry(by.peer).or_default();
@@ -53,9 +54,9 @@ impl VerbsWire {
             lane.stay(keeps);
             match (lane.is_cut(), *passage) {
                 (false, _) => {}
-                // Nothing was posted since it was cut before.
+                // No message was posted since the previous cut.
                 (true, Passage::Closed) => drop(lane.take_returned()),
-                // Told soon.
+                // The cut is reported first.
                 (true, _) => return false,
             }
         }
@@ -63,7 +64,8 @@ impl VerbsWire {
         true
     }
 
-    /// Has what is posted from now on stay at the first rail while there is a pipe, and go on by its next queue pair.
+    /// Applies to later posts: while there is a pipe, requests stay on the first rail and continue on its next queue
+    /// pair; otherwise they are returned when the lane is cut.
     pub(super) fn keep_or_not(&mut self, by: Lane) {
         let Some(peer) = self.peers.get(&by.peer).filter(|peer| peer.passages[by.rail].passes()) else { return };
         if let Some(lane) = self.service.core_of(by.rail).endpoints.lane(by.peer as usize)
@@ -75,7 +77,7 @@ impl VerbsWire {
         }
     }
 
-    /// Tells of lanes that were cut; whether there were any.
+    /// Reports newly cut lanes to the engine; returns true if there were any.
     pub(super) fn look_for_cuts(&mut self) -> bool {
         if !self.may_fail_over() {
             return false;
@@ -104,7 +106,8 @@ impl VerbsWire {
         is_new
     }
 
-    /// Looks, ten times a second, which lanes to a peer have ended for good, and whether any rail has reached it lately.
+    /// Checks the lanes to a peer; called ten times per second. Returns false if the peer is unreachable: an adapter
+    /// refused an access, the lane of a pipe or all lanes failed, or no rail has passed for [`DARK`].
     pub(super) fn can_reach(&mut self, rank: Rank) -> bool {
         let service = self.service.clone();
         let (mut failed, mut refused) = (0, false);
@@ -129,7 +132,7 @@ impl VerbsWire {
         !(refused || dark || failed == rails)
     }
 
-    /// Ends a lane, and gives back what was posted on it and is not known done.
+    /// Ends a lane and returns its posted requests that are not known to be complete.
     pub(super) fn taken_back(&mut self, by: Lane) -> Vec<Left<Bytes>> {
         let Lane { peer: rank, rail } = by;
         let service = self.service.clone();
@@ -155,13 +158,13 @@ impl VerbsWire {
             let bytes = said(bytes);
             let (memory, length) = (Bytes::owned(bytes.clone()), bytes.len());
             match verb {
-                // It is said again, by another.
+                // The closing message is sent again, on another rail.
                 Verb::Send if *bytes == CLOSED => self.peers.entry(rank).or_default().told = false,
                 Verb::Send => all.push((number, Left::Send(memory, length))),
                 _ => all.push((number, Left::Put(memory, length.saturating_sub(MARK)))),
             }
         }
-        // What was not posted is behind all that was.
+        // Requests that were not posted follow all posted ones.
         all.sort_by_key(|(number, _)| *number);
         all.into_iter().map(|(_, left)| left).collect()
     }

@@ -1,4 +1,4 @@
-//! Who receives nothing any more, and who is gone.
+//! Detection of peers that have closed, left or died.
 
 use super::posting::BUFFER;
 use super::wire::VerbsWire;
@@ -12,19 +12,20 @@ use transom_network::NetworkWire;
 use transom_shm_loopback::messages::{Turn, Waiter};
 use transom_windows::FabricError;
 
-/// What a rank that receives nothing any more sends: no packet is as short.
+/// Message of a rank that receives no more messages; every packet is longer.
 pub(super) const CLOSED: [u8; 1] = [0];
-/// Looks that find nothing more, before the engine is told of a peer that is gone.
+/// Consecutive empty polls before a lost peer is reported to the engine.
 const LAST_LOOKS: u32 = 3;
-/// Looks at a lane that has ended, ten a second, before its peer counts as one that lives.
+/// Checks of a lane that has ended, ten per second, before its peer counts as unreachable although it lives.
 const ALIVE: u32 = 5;
 
-/// A peer that is gone, of which something may still be to be taken.
+/// A lost peer whose last messages may still have to be received.
 pub(super) struct Gone {
     pub peer: Rank,
     pub why: Why,
     looks: u32,
-    /// So much may have come before all of it is taken: of others too, who may send without end.
+    /// Arrivals, of any peer, that may still precede this peer's last message. Bounds the wait, because other peers may
+    /// send without end.
     before: usize,
 }
 
@@ -33,13 +34,13 @@ impl Gone {
         Gone { peer, why, looks: 0, before: rails * MOST + ROOM as usize }
     }
 
-    /// A look has taken so much that had come, and found something else or not.
+    /// Records a poll that received `taken` messages and may have `found` other work.
     pub fn looked(&mut self, found: bool, taken: usize) {
         self.looks += u32::from(!found && taken == 0);
         self.before = self.before.saturating_sub(taken);
     }
 
-    /// Whether nothing more can come of it.
+    /// True if no message of the peer can be left.
     pub fn is_over(&self) -> bool {
         self.looks > LAST_LOOKS || self.before == 0
     }
@@ -84,11 +85,12 @@ impl NetworkWire for VerbsWire {
 }
 
 impl VerbsWire {
-    /// Where there is no room now, it is told later.
+    /// Announces to `rank` that this rank receives no more messages. If the lane is busy, the announcement is repeated
+    /// later.
     pub(super) fn say_closed(&mut self, rank: Rank) {
         if rank as usize != self.core().me {
             let told = match &mut self.mailbox {
-                // It may be lost, so it is told until the end.
+                // A datagram may be lost, so the announcement is repeated until the end.
                 Some(mailbox) => {
                     mailbox.send(rank, CLOSED.len(), |into| into.copy_from_slice(&CLOSED));
                     false
@@ -105,8 +107,8 @@ impl VerbsWire {
         }
     }
 
-    /// Has a lane made anew that broke, and takes note of one that ended though its peer lives; of a peer that closes as
-    /// this rank does neither receives.
+    /// Has a broken lane reconnected, and counts checks of a lane that has ended although its peer lives. If both ranks
+    /// are closing, the peer counts as having left.
     fn look_after(&mut self, rank: Rank) {
         let service = self.service.clone();
         let lanes = || service.cores().filter_map(|core| Some((core, core.endpoints.lane(rank as usize)?)));

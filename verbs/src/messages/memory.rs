@@ -1,4 +1,4 @@
-//! What is registered for messages.
+//! Registration of message memory.
 
 use super::wire::VerbsWire;
 use crate::sys::{Access, Registered};
@@ -10,29 +10,29 @@ use transom_channel::Meter;
 use transom_channel::wire::{Key, RAILS};
 use transom_shm_loopback::messages::Bytes;
 
-/// Where memory begins, its length, whether it may be written.
+/// Address, length in bytes, and whether the memory is written to.
 type Whole = (u64, usize, bool);
 
-/// A registration that messages use, all from one address on.
+/// A registration in use by messages, all of which start at the same address.
 pub(super) struct Used {
     what: Arc<Registered>,
     writable: bool,
-    /// It is of memory that outlives messages, and serves any that it covers. Others serve messages of their own length: a longer one's
-    /// right to the rest may end before.
+    /// The memory outlives messages, so the registration serves any message that it covers. Other registrations serve
+    /// only messages of their own length: a longer one may lose the right to its remaining bytes earlier.
     lasts: bool,
-    /// By how many.
+    /// Number of messages that use it.
     times: usize,
 }
 
-/// Those of a rail, by their key, at the address that they are used from. None is added for what one serves that is there: so of those
-/// that serve a message the shortest is its own.
+/// Registrations of a rail in use, by key and by the address from which they are used. None is added if an existing one
+/// serves the message, so the shortest that serves a message is its own.
 pub(super) type Table = BTreeMap<Key, Used>;
 
-/// What is kept beside memory that messages are sent from again and again: its registrations, by the rails that have one.
+/// Cached registrations of memory that is sent from repeatedly, by rail.
 #[derive(Clone, Default)]
 struct Kept([Option<Arc<Registered>>; RAILS]);
 
-/// None if it is not memory of this rank's.
+/// `None` if the handle does not refer to a buffer of this rank.
 fn whole(memory: &Bytes) -> Option<Whole> {
     let start = memory.start()?.as_ptr().expose_provenance() as u64;
     Some((start, memory.len(), memory.is_writable()))
@@ -41,7 +41,7 @@ fn whole(memory: &Bytes) -> Option<Whole> {
 impl VerbsWire {
     pub(super) fn make_known(&mut self, memory: &Bytes, rail: usize) -> Option<Key> {
         let (start, whole) = (memory.start()?, whole(memory)?);
-        // Datagrams have the first adapter.
+        // Datagrams use the first adapter.
         let by = if self.is_of_datagrams(rail) { 0 } else { rail };
         let (address, bytes, writable) = whole;
         if let Some(key) = find(&self.registered[rail], whole).map(|(key, _)| key)
@@ -51,7 +51,7 @@ impl VerbsWire {
             self.counted.found_registered += 1;
             return Some(key);
         }
-        // What windows and buffers have is registered with each rail.
+        // Memory of windows and library buffers is registered with each rail.
         if !writable && let Some(registered) = self.service.core_of(by).memory.readable(address, bytes) {
             self.counted.found_registered += 1;
             return Some(self.use_from(rail, address, Used { what: registered, writable, lasts: true, times: 1 }));
@@ -59,7 +59,8 @@ impl VerbsWire {
         if bytes < self.register_from {
             return None;
         }
-        // What is written to is not kept: a peer could write there when the message is over, and the program has the buffer.
+        // Registrations for writing are not cached: a peer could write to the buffer after the message has completed,
+        // when the program owns it.
         let lasting = memory.lasting().filter(|lasting| !writable && self.cache.takes(lasting.len));
         let lasting = lasting.as_ref();
         let service = self.service.clone();
@@ -73,12 +74,13 @@ impl VerbsWire {
         } else {
             let (start, bytes) = lasting.map_or((start, bytes), |lasting| (lasting.start, lasting.len));
             let access = if writable { Access::Bytes } else { Access::Read };
-            // SAFETY: a buffer stays where it is, and is the engine's, until the registration was released; before it is given
-            // back the engine releases that. What lasts stays until its place was cleared, and is only read: by peers also when
-            // the program writes there, which is not what they were told to do, and gives them any bytes.
+            // SAFETY: a buffer keeps its address and belongs to the engine until the registration is released, which
+            // the engine does before it returns the buffer. Long-lived memory stays until its place was cleared, and is
+            // only read. A peer that reads while the program writes there breaks the protocol, and gets arbitrary
+            // bytes.
             let register = || unsafe { Registered::new(&core.rail.domain, start, bytes, access) };
             let registered = register().or_else(|error| match self.cache.let_go(0) {
-                // The limit of locked memory may be all that is in the way.
+                // The limit of locked memory may be the only obstacle.
                 true => register(),
                 false => Err(error),
             });
@@ -88,7 +90,7 @@ impl VerbsWire {
             if let Some(lasting) = lasting {
                 let mut kept = kept.as_deref().cloned().unwrap_or_default();
                 kept.0[by] = Some(registered.clone());
-                // Each adapter holds all of it.
+                // Each adapter holds all bytes.
                 let bytes = bytes * kept.0.iter().flatten().count();
                 if self.cache.takes(bytes) {
                     self.cache.keep(&lasting.place, bytes, &Arc::new(kept));
@@ -114,12 +116,12 @@ impl VerbsWire {
         } else if let Some((peer, ring)) = self.rings.remove(&released)
             && self.peers.get(&peer).is_some_and(|peer| peer.over)
         {
-            // A peer that has not heard of it may still write there, which would end the connection.
+            // A peer that does not know of the loss may still write there, which would break the connection.
             self.core().receives.keep(ring);
         }
     }
 
-    /// The memory of a key of this rank's: its length, whether it may be written, and its registration.
+    /// The memory of one of this rank's keys: length, whether it may be written, and registration.
     pub(super) fn known(&self, rail: usize, of: Key) -> Option<(usize, bool, &Arc<Registered>)> {
         let used = self.registered[rail].get(&of)?;
         Some((used.bytes(of.address), used.writable, &used.what))
@@ -129,7 +131,7 @@ impl VerbsWire {
         find(&self.registered[rail], whole(memory)?).map(|(key, _)| key)
     }
 
-    /// The registration of a message's memory, and how far from where that begins it does.
+    /// The registration of a message's memory, and the offset of the memory in it.
     pub(super) fn moves_from(&self, memory: &Bytes, rail: usize) -> (&Arc<Registered>, usize) {
         let whole = whole(memory).expect("what moves is a buffer");
         let (_, used) = find(&self.registered[rail], whole).expect("what moves is registered");
@@ -139,13 +141,13 @@ impl VerbsWire {
     pub(super) fn known_memory(&self, rail: usize, of: Key, length: usize, written: bool) -> Option<Bytes> {
         let (bytes, writable, _) = self.known(rail, of)?;
         let start = NonNull::with_exposed_provenance(NonZero::new(of.address as usize)?);
-        // SAFETY: memory of a message, which is the engine's until its registration ends; it was exposed when it was registered. Only
-        // one is written to that is writable, and to receive in.
+        // SAFETY: memory of a message, which belongs to the engine until its registration ends; its provenance was
+        // exposed at registration. Only writable receive memory is written to.
         (length <= bytes && writable >= written).then(|| unsafe { Bytes::lent(start, bytes, writable) })
     }
 
     pub(super) fn count_registered(&self, meter: &mut Meter) {
-        // What stays may be in use as well.
+        // Cached registrations may also be in use.
         let used = self.registered.iter().flat_map(Table::values).map(|used| used.what.clone());
         let kept = self.cache.kept::<Kept>().flat_map(|kept| kept.0.clone()).flatten();
         let all: BTreeMap<_, _> = used.chain(kept).map(|what| (Arc::as_ptr(&what), what)).collect();
@@ -156,13 +158,13 @@ impl VerbsWire {
 }
 
 impl Used {
-    /// From an address on.
+    /// Registered bytes from `address` on.
     fn bytes(&self, address: u64) -> usize {
         self.what.bytes() - (address - self.what.address) as usize
     }
 }
 
-/// What a message from, or to, this memory uses.
+/// The registration that serves a message from or to this memory.
 fn find(table: &Table, (address, bytes, writable): Whole) -> Option<(Key, &Used)> {
     let of = |key| Key { address, key };
     let there = table.range(of(0)..=of(u64::MAX)).map(|(key, used)| (*key, used));

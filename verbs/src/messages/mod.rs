@@ -1,52 +1,66 @@
-//! Messages between ranks that reach each other by their adapters: the wire of `transom-channel`, and how a rank waits for what
-//! comes by it. Ranks of one host do so only where they share no memory.
+//! Messages between ranks that reach each other through their adapters: the wire of `transom-channel`, and how a rank
+//! waits for messages. Ranks of one host use it only if they share no memory.
 //!
-//! # Ways
-//! A `Send` goes to a buffer of the peer's, of those that its queue pairs share; a `Put`, of which rings are made, is a
-//! write. What fits takes its bytes along in the request; the rest is copied to a registered slot, which the lane has until
-//! the request is complete, so that it can be posted again. `Write` and `Read` go from and to the program's memory, which is
-//! registered for the message from `TRANSOM_VERBS_REGISTER` bytes on, in requests of 1 MiB; until all of one message are
-//! posted nothing else goes to that peer.
+//! # Operations
+//! A `Send` arrives in a buffer of the peer from the pool that its queue pairs share. A `Put`, which rings consist of,
+//! is an RDMA write. A short message is sent inline in the request. A longer one is copied to a registered slot, which
+//! the lane keeps until the request is complete, so that it can be posted again.
 //!
-//! The mark of a ring's message is written with it where all ranks' adapters write in order; else behind it, where an aligned word is
-//! written whole; else (Soft-RoCE copies byte by byte) the write tells a value, which takes a buffer of the peer's.
+//! `Write` and `Read` access the program's memory, in requests of 1 MiB. The memory is registered for the message if it
+//! has at least `TRANSOM_VERBS_REGISTER` bytes. Until all requests of one message are posted, nothing else is posted to
+//! that peer.
+//!
+//! The completion flag of a ring's message is part of the same write if the adapters of all ranks write in order.
+//! Otherwise it is a second write if adapters write an aligned word as a whole. Otherwise (Soft-RoCE copies byte by
+//! byte) the write carries immediate data, which consumes a receive buffer of the peer.
 //!
 //! # Datagrams
-//! With `TRANSOM_MESSAGES=paths=ud` a `Send` goes by a datagram that may be lost, and `transom_channel::delivery` sees to what becomes of
-//! it: the ends are made with the rank and told to all when the job begins. A peer is up at once; a connection is made when a ring, a
-//! pipe or a read first needs one.
+//! With `TRANSOM_MESSAGES=paths=ud` a `Send` is a datagram that may be lost; `transom_channel::delivery` makes delivery
+//! reliable. The datagram queue pairs are created with the rank, and their addresses are exchanged when the job starts.
+//! A peer is up at once; a connection is established when a ring, a pipe or a read first needs it.
 //!
-//! A `Write` by datagrams goes to a window of the peer's: a queue pair whose receives are pieces of the program's memory, each behind 40
-//! bytes that the adapter puts elsewhere, and which takes only what brings a key that is new each time. When a window is closed before all
-//! have come, its queue pair is reset, and with that the receives are the program's again.
+//! A `Write` by datagrams goes to a segment group of the peer (a `Window` of the wire): a queue pair whose receives are
+//! pieces of the program's memory. The adapter puts the GRH that precedes each datagram elsewhere. The queue pair
+//! accepts only datagrams with a Q_Key that is new for each group. If a group is closed before all pieces have arrived,
+//! its queue pair is reset; the receives then belong to the program again.
 //!
-//! With `paths=both` (`aptus`) the datagrams are a rail of their own, behind those of connections. Which peers have connections is the engine's
-//! choice, by what both ends say; one that is given up has its queue pair end, unless this rank has ever had a window.
+//! With `paths=both` (`aptus`) the datagrams are a rail of their own, after the rails of connections. The engine
+//! decides which peers have connections, in agreement with the peer. When a connection is given up its queue pair ends,
+//! unless this rank has ever had an RMA window.
 //!
 //! # Connections that break
-//! Messages take packets and are acknowledged as writes are, so what was executed is known by the same count, and is not
-//! posted again. A buffer whose message came in part is told to have failed, or is lost, as the driver has it; others take its
-//! place.
+//! Sends use packets and acknowledgements like writes. The same count therefore tells which requests were executed;
+//! these are not posted again. A buffer with a partial message is reported as failed or lost, depending on the driver;
+//! other buffers replace it.
 //!
 //! # Rails that are cut
-//! Where there are several rails what was posted by the connection that broke is returned to messages instead, once its queue pair has gone:
-//! writes of nothing take its place, beside what windows posted there. The two ends tell each other by another rail how much had come, and
-//! the rest goes by that, once (`transom_channel`'s `failover`). It is the connection's thread that ends queue pairs and makes new ones, and a
-//! lane is up again when both have. The ring of a rail that was cut is left, and another made when it is back; an adapter whose mark comes
-//! by itself (neither NVIDIA's nor Soft-RoCE) has no rings beside other rails, and one that does not tell what it has received is done
-//! without from then on. While the lane of the first rail is by another, for windows, messages count it as cut. The memory of a long message has
-//! the names of as many rails as it is divided among, and of two at least: where all of these are cut it waits for one of them, though another
-//! reaches the peer. A pipe has memory that the first rail writes to: a peer with a pipe keeps that connection, as one with a single rail
-//! does. No rail for 20 seconds, and the peer is lost.
+//! With several rails, requests posted on a broken connection are returned to the messages once its queue pair has
+//! ended. Empty writes take their place between the requests of windows. The two ends tell each other on another rail
+//! how much had arrived, and the rest is sent there exactly once (`failover` of `transom_channel`).
+//!
+//! The connecting thread ends queue pairs and creates new ones; a lane is up again once both ends have reconnected. The
+//! ring of a cut rail is abandoned, and a new one is created when the rail is back. An adapter that needs a separate
+//! request for the completion flag (neither NVIDIA's nor Soft-RoCE) has no rings if there are several rails. A rail
+//! whose adapter does not report what it has received is not used after a cut. While windows use a failover queue pair
+//! for the first rail, messages treat that lane as cut.
+//!
+//! A long message is registered with each rail that it is striped over, and with two at least. If all of these are cut,
+//! it waits for one of them, even if another rail reaches the peer. The memory of a pipe is written on the first rail
+//! only: a peer with a pipe keeps that connection, as with a single rail. A peer that no rail reaches for 20 seconds is
+//! lost.
 //!
 //! # A peer that has no buffer
-//! The adapter asks it again, each 0.64 ms, and what is behind on that lane waits, windows' operations of this rank to that peer
-//! too; lanes to others do not, nor do the lanes of others to it by which no message goes. Every wait of a rank turns its messages,
-//! and takes them out of their buffers whether or not they are expected: so this needs a rank that calls nothing while as many
-//! packets come as it has buffers. Its thread of connections turns them for it once a second, so nobody waits longer.
+//! The adapter retries every 0.64 ms (receiver not ready). Meanwhile later requests on that lane wait, including this
+//! rank's window operations to that peer. Lanes to other peers do not wait, nor do lanes of other ranks to that peer
+//! that carry no message.
 //!
-//! # What is not here
-//! Rings, pipes, datagrams and what stays registered between messages have the first rail alone. Two ranks that first speak while the first rail is cut wait for it.
+//! Every wait of a rank progresses its messages and takes them out of their buffers, expected or not. A peer therefore
+//! runs out of buffers only if it makes no call while as many packets arrive as it has buffers. Its connecting thread
+//! progresses messages once per second, which bounds the wait.
+//!
+//! # Limits
+//! Rings, pipes and datagrams use only the first rail. Two ranks that first communicate while the first rail is cut
+//! wait for it.
 
 mod cache;
 mod cuts;

@@ -1,4 +1,4 @@
-//! Writes and reads without a copy, in requests of a piece each.
+//! Zero-copy writes and reads, in requests of one piece each.
 
 use crate::lane::{Lane, Signal, Stop};
 use crate::wr::{Piece, Place, Verb, WorkQueue};
@@ -7,26 +7,26 @@ use std::collections::VecDeque;
 /// Bytes of one request.
 const PIECE: usize = 1 << 20;
 
-/// Those to one peer, in their order.
+/// Transfers to one peer, in order.
 #[derive(Default)]
 pub(super) struct Moves {
     all: VecDeque<Move>,
-    /// How many of them are posted whole: the first ones.
+    /// Number of leading transfers whose requests are all posted.
     posted: usize,
 }
 
-/// One of them: all of its memory is registered until it is done, or the lane has ended.
+/// A zero-copy transfer. Its memory stays registered until the transfer completes or the lane has ended.
 pub(super) struct Move {
     pub token: u64,
     pub verb: Verb,
-    /// Where at the peer.
+    /// Address and key at the peer.
     pub at: Place,
-    /// Where here.
+    /// Local address of the next byte to post.
     pub address: u64,
     pub key: u32,
     /// Bytes that are not posted yet.
     pub left: usize,
-    /// The number of the last request.
+    /// Number of the last posted request.
     pub last: u64,
 }
 
@@ -39,21 +39,21 @@ impl Moves {
         self.all.is_empty()
     }
 
-    /// Posts what can be. Whether that is all.
+    /// Posts requests until all transfers are posted or the lane accepts no more.
     ///
     /// # Errors
-    /// Why not more.
+    /// The reason why the lane accepts no more requests.
     ///
     /// # Safety
-    /// What they name of this rank's memory must stay registered until they are done or the lane has ended.
+    /// The local memory of the transfers must stay registered until they complete or the lane has ended.
     pub unsafe fn post<Q: WorkQueue, L>(&mut self, lane: &Lane<Q, L>) -> Result<(), Stop> {
         while let Some(next) = self.all.get_mut(self.posted) {
-            // Of no bytes, too, is told.
+            // A transfer of 0 bytes also posts one request, so that its completion is reported.
             loop {
                 let bytes = next.left.min(PIECE);
                 let piece = Piece { address: next.address, bytes: bytes as u32, key: next.key };
                 let signal = if bytes == next.left { Signal::Always } else { Signal::NowAndThen };
-                // SAFETY: by the caller's word.
+                // SAFETY: caller's contract.
                 let posted = unsafe { lane.post_message(next.verb, next.at, piece, signal, None) };
                 next.last = posted.map_err(|(stop, _)| stop)?;
                 next.left -= bytes;
@@ -68,14 +68,15 @@ impl Moves {
         Ok(())
     }
 
-    /// All that are not told done, in their order: those that were posted with the number of the last request, and their tokens.
+    /// Takes all incomplete transfers in order: number of the last request (`u64::MAX` if not all are posted) and
+    /// token.
     pub fn take(&mut self) -> impl Iterator<Item = (u64, u64)> + use<> {
         let posted = std::mem::take(&mut self.posted);
         let all = std::mem::take(&mut self.all);
         all.into_iter().enumerate().map(move |(at, of)| (if at < posted { of.last } else { u64::MAX }, of.token))
     }
 
-    /// The token of the next that is done, where requests with numbers up to this are complete.
+    /// The token of the next completed transfer, if requests up to number `completed` are complete.
     pub fn done(&mut self, completed: u64) -> Option<u64> {
         if self.posted == 0 || self.all.front()?.last > completed {
             return None;
@@ -104,7 +105,7 @@ mod tests {
         let ((lane, queue), mut moves) = (lane(), Moves::default());
         moves.push(a_move(40, (2 << 20) + 100));
         moves.push(a_move(41, 10));
-        // SAFETY: the queue only pretends.
+        // SAFETY: a fake queue, which accesses no memory.
         unsafe { moves.post(&lane) }.unwrap();
         let posted = queue.take();
         let pieces: Vec<_> = posted.iter().map(|of| (of.piece.address, of.piece.bytes, of.to.address)).collect();

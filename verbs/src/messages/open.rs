@@ -1,4 +1,4 @@
-//! The wire of a rank, with the configuration that suits it.
+//! Opens the wire of a rank with the configuration that suits it.
 
 use super::wire::VerbsWire;
 use crate::connect::Service;
@@ -12,8 +12,8 @@ use transom_network::{Bootstrap, NetworkWire};
 use transom_shm_loopback::Loopback;
 use transom_windows::FabricError;
 
-/// Opens the messages of a rank: by connections, or also by datagrams. An error if the device has no shared receive queues, or its MTU is
-/// too small for datagrams.
+/// Opens the messages of a rank: over connections, or also over datagrams. Fails if the device has no shared receive
+/// queues, or its MTU is too small for datagrams.
 pub(crate) fn open(
     service: &Arc<Service>,
     exchange: &Arc<dyn Bootstrap>,
@@ -22,19 +22,19 @@ pub(crate) fn open(
 ) -> Result<(Box<dyn NetworkWire>, Config), FabricError> {
     let wire = VerbsWire::open(service, exchange, here)?;
     let zero_copy_from = wire.zero_copy_from() as u64;
-    // A slot has room for any message that is sent eagerly.
+    // A slot has room for every message that is sent eagerly.
     let ring = Shape { slots: 32, bytes: 8256 };
     let mut config = Config { ring, zero_copy_from, ..Config::default() };
     let Some((room, longest)) = wire.datagrams() else { return Ok((Box::new(wire), asked.of(config))) };
     let Config { checksum, paths, .. } = asked.of(config.clone());
-    // A waiting thread may sleep for half a millisecond between two looks.
+    // A waiting thread may sleep for half a millisecond between two polls.
     let settings = Settings { floor: 2_000_000, room: room.into(), checksum, ..Settings::default() };
     if longest < SHORTEST + HEADER {
         let why = "TRANSOM_MESSAGES: datagrams (paths=ud, paths=both) need an MTU of 1024 bytes at least; see TRANSOM_VERBS_MTU";
         return Err(FabricError::Misuse { why: why.into() });
     }
     if paths == Paths::Datagrams {
-        // No rings beside datagrams, unless the program asks for them.
+        // Datagrams make rings unnecessary, unless the program asks for them.
         config = Config { eager: longest - HEADER - SYNC, rings: 0, ..config };
     }
     Ok((Box::new(Delivery::new(wire, settings)), asked.of(config)))

@@ -1,4 +1,4 @@
-//! What is posted to a peer: copied, or where it is.
+//! Posting of requests to a peer: copied, or zero-copy.
 
 use super::moves::Move;
 use super::wire::{Peer, VerbsWire};
@@ -9,11 +9,11 @@ use crate::wr::{Place, Verb};
 use transom_channel::wire::{Busy, Data, Event, Key, Lane, Part, Rank, Why};
 use transom_shm_loopback::messages::Bytes;
 
-/// Of a message: whichever the peer has.
+/// Target of a send: any receive buffer of the peer.
 pub(super) const BUFFER: Place = Place { address: 0, key: 0 };
 
 impl VerbsWire {
-    /// Posts what is left of a lane's moves, and tells of those that are done.
+    /// Posts the remaining requests of a lane's transfers, and reports completed transfers.
     pub(super) fn moved(&mut self, lane: Lane) {
         let _ = self.post_moves(lane);
         self.tell_done(lane);
@@ -22,7 +22,7 @@ impl VerbsWire {
         }
     }
 
-    /// Tells of the moves that are done.
+    /// Reports completed transfers to the engine.
     pub(super) fn tell_done(&mut self, lane: Lane) {
         let Some(peer) = self.peers.get_mut(&lane.peer) else { return };
         let moves = &mut peer.moves[lane.rail];
@@ -32,7 +32,7 @@ impl VerbsWire {
         }
     }
 
-    /// Returns when all that was begun on a lane is posted.
+    /// Posts all requests of the transfers begun on a lane; `Busy` if some are left.
     pub(super) fn post_moves(&mut self, lane: Lane) -> Result<(), Busy> {
         let Some(peer) = self.peers.get_mut(&lane.peer) else { return Ok(()) };
         let moves = &mut peer.moves[lane.rail];
@@ -40,7 +40,8 @@ impl VerbsWire {
             return Ok(());
         }
         let to = self.service.core_of(lane.rail).endpoints.lane(lane.peer as usize).ok_or(Busy)?;
-        // SAFETY: the engine ends a registration once what it is for was told done, or the lane was severed, and then has ended.
+        // SAFETY: the engine ends a registration once its transfer was reported complete, or once the lane was severed
+        // and has therefore ended.
         let posted = unsafe { moves.post(to) };
         posted.map_err(|stop| self.stopped(lane, &stop))
     }
@@ -49,13 +50,13 @@ impl VerbsWire {
         match stop {
             Stop::Broken => _ = self.service.core_of(lane.rail).want(lane.peer as usize),
             Stop::System(error) => tracing::warn!(?lane, %error, "a message could not be posted now"),
-            // What makes room is under way; who ended is told.
+            // `Full` ends by itself, and a failure or cut is reported elsewhere.
             Stop::Full | Stop::Failed(_) | Stop::Cut => {}
         }
         Busy
     }
 
-    /// Posts what is copied, in the request or in a slot.
+    /// Posts a message that is copied, inline in the request or in a slot.
     pub(super) fn copied(
         &mut self,
         by: Lane,
@@ -86,7 +87,7 @@ impl VerbsWire {
         } else {
             match lane.may_lend() {
                 Ok(true) => {
-                    // One request, whatever its length: so it goes whole or not at all.
+                    // A single request of any length, so that it is posted as a whole or not at all.
                     let slots = core.memory.slots_for(bytes);
                     let slot = slots.take().map_err(|error| {
                         tracing::warn!(%error, "no memory for messages");
@@ -95,7 +96,7 @@ impl VerbsWire {
                     slot.fill(bytes, write);
                     let piece = slot.piece(bytes);
                     let lent = Some(Lent::Slot(slot));
-                    // SAFETY: of the slot, which the lane has until the request is complete, or returned.
+                    // SAFETY: memory of the slot, which the lane keeps until the request is complete or returned.
                     let posted = unsafe {
                         match moves {
                             true => lane.post_message(verb, to, piece, Signal::Seldom, lent),
@@ -111,7 +112,7 @@ impl VerbsWire {
         posted.map_err(|stop| self.stopped(by, &stop))
     }
 
-    /// A write from, or a read to, the memory of a message.
+    /// Begins a zero-copy write from, or read into, the memory of a message.
     pub(super) fn begin(
         &mut self,
         lane: Lane,
@@ -136,7 +137,7 @@ impl VerbsWire {
         Ok(())
     }
 
-    /// Where sends go by datagrams, a connection is made when something else needs it.
+    /// Establishes a connection if sends are datagrams and another request needs a connection; `Busy` until it is up.
     pub(super) fn connect_for(&mut self, Lane { peer: rank, rail }: Lane) -> Result<(), Busy> {
         if self.service.core_of(rail).endpoints.lane(rank as usize).is_some() {
             return Ok(());
@@ -150,7 +151,7 @@ impl VerbsWire {
         Err(Busy)
     }
 
-    /// Where that is of a peer; one that told a key that cannot be is cut off.
+    /// The target at a peer. A peer that sent an invalid key is reported as unreachable.
     pub(super) fn place(&mut self, rank: Rank, key: Key, at: usize) -> Result<Place, Busy> {
         place(key, at).ok_or_else(|| {
             tracing::warn!(rank, ?key, "a key that is no adapter's");
@@ -160,7 +161,7 @@ impl VerbsWire {
     }
 }
 
-/// One after the other.
+/// Writes header, body and mark one after the other.
 pub(super) fn write(into: &mut [u8], head: &[u8], body: Data<'_, Bytes>, mark: &[u8]) {
     let (first, rest) = into.split_at_mut(head.len());
     first.copy_from_slice(head);
@@ -173,7 +174,7 @@ pub(super) fn write(into: &mut [u8], head: &[u8], body: Data<'_, Bytes>, mark: &
     last.copy_from_slice(mark);
 }
 
-/// What a peer's key leads to; its adapter checks that it may be reached.
+/// The target that a peer's key designates; the peer's adapter checks access to it.
 fn place(key: Key, at: usize) -> Option<Place> {
     Some(Place { address: key.address.checked_add(at as u64)?, key: u32::try_from(key.key).ok()? })
 }

@@ -1,4 +1,4 @@
-//! What goes by datagrams from memory of messages to its place.
+//! Zero-copy transfer by datagrams, from message memory to its final place.
 
 use super::wire::VerbsWire;
 use crate::wr::Piece;
@@ -28,7 +28,7 @@ impl VerbsWire {
     pub(super) fn closed(&mut self, rail: usize, of: Key) -> u64 {
         let number = of.address as u32;
         let (Some(mailbox), Some(window)) = (&mut self.mailbox, self.open.remove(&number)) else { return 0 };
-        // As none: 64 is no piece's number.
+        // Pieces that did not arrive get 64, which is no piece's number.
         let came: Vec<u8> = mailbox.windows.close(number).into_iter().map(|piece| piece.unwrap_or(64)).collect();
         let (copies, there) = arrange(window.wanted, &came);
         if copies.is_empty() {
@@ -58,17 +58,17 @@ impl VerbsWire {
         let (registered, begins) = self.moves_from(from.memory, lane.rail);
         let piece = registered.piece(begins + from.at, from.length);
         let (Some(mailbox), Some(to)) = (&mut self.mailbox, place) else {
-            // A key that is no queue pair's: the peer finds out that nothing comes.
+            // The key designates no queue pair: the piece counts as sent, and the peer notices that it does not arrive.
             let now = self.now();
             self.events.extend(token.map(|token| Event::Done(token, now)));
             return Ok(());
         };
-        // SAFETY: the engine ends a registration once what it is for was told done, or the peer was severed.
+        // SAFETY: the engine ends a registration once its transfer was reported complete, or the peer was severed.
         let sent = unsafe { mailbox.send_piece(&self.service.core.rail, lane.peer, to, (index, piece), token) };
         sent.then_some(()).ok_or(Busy)
     }
 
-    /// Tells of pieces that have gone.
+    /// Reports sent pieces to the engine.
     pub(super) fn look_for_pieces(&mut self) -> bool {
         let gone = self.mailbox.as_mut().map_or(Vec::new(), |mailbox| mailbox.windows.gone());
         let now = self.now();

@@ -1,4 +1,4 @@
-//! The wire of one rank.
+//! The verbs wire of one rank.
 
 use super::cache::Cache;
 use super::cuts::Passage;
@@ -29,42 +29,42 @@ use transom_shm_loopback::Loopback;
 use transom_shm_loopback::messages::{Bytes, Naps, Owner, Waiter};
 use transom_windows::{Exchange, FabricError};
 
-/// How long threads sleep that wait for messages: adapters ring no bell.
+/// Sleep times of threads that wait for messages: adapters do not notify an event count.
 const SLEEP: Naps = Naps { first: NAPS[0], longest: NAPS[1], longest_idle: Duration::from_millis(5) };
 
-/// The wire of one rank: the lanes that it uses, and what it has registered for messages.
+/// The verbs wire of one rank: the lanes that it uses, and the memory registered for messages.
 pub struct VerbsWire {
     pub(super) service: Arc<Service>,
     pub(super) exchange: Arc<dyn Bootstrap>,
     /// The ranks of this host.
     pub(super) here: Loopback,
     pub(super) rails: Vec<Rail>,
-    /// By which sends go on the rail of datagrams, if there is one: the last.
+    /// Datagram queue pair, if there is a datagram rail, which then is the last rail.
     pub(super) mailbox: Option<Mailbox>,
     pub(super) waiter: Waiter,
     pub(super) register_from: usize,
-    /// By rank, those that this one has anything to do with.
+    /// Peers that this rank has communicated with.
     pub(super) peers: BTreeMap<Rank, Peer>,
-    /// Lanes that are asked for.
+    /// Lanes that the engine has requested and that are not up yet.
     pub(super) wanted: Vec<Lane>,
-    /// Lanes by which memory moves.
+    /// Lanes with zero-copy transfers in flight.
     pub(super) moving: Vec<Lane>,
-    /// By rail: memory of messages, by where it begins, its length, and whether it is written to; and for how many messages: a
-    /// program may send the same memory twice at once. A registration may be of more than that.
+    /// Registrations in use, by rail. An entry counts its messages, because a program may send the same memory twice at
+    /// once. A registration may cover more than the message.
     pub(super) registered: [Table; RAILS],
-    /// Of that: how often memory was registered, and was found to be.
+    /// Counters of registrations made and found.
     pub(super) counted: Meter,
-    /// What stays registered with the first rail.
+    /// Registrations that are kept between messages.
     pub(super) cache: Cache,
-    /// Windows by their queue pairs.
+    /// Open segment groups of datagrams, by queue pair number.
     pub(super) open: BTreeMap<u32, Window>,
-    /// Rings, and whose they are.
+    /// Rings of this rank, by key, with the peer that writes to each.
     pub(super) rings: BTreeMap<Key, (Rank, Arc<Buffer>)>,
     pub(super) events: VecDeque<Event<Bytes>>,
-    /// Peers that are gone, and how often nothing more was found since.
+    /// Lost peers that are not reported to the engine yet.
     pub(super) gone: Vec<Gone>,
     pub(super) closing: bool,
-    /// By rail: how often the queue of a lane had been retired when that was looked at last.
+    /// Number of retired queue pairs at the last check, by rail.
     pub(super) retired: [u32; RAILS],
     pub(super) scratch: Vec<u8>,
     pub(super) began: Instant,
@@ -72,27 +72,27 @@ pub struct VerbsWire {
 
 #[derive(Default)]
 pub(super) struct Peer {
-    /// By rail.
+    /// Zero-copy transfers in flight, by rail.
     pub(super) moves: [Moves; RAILS],
-    /// The engine was told that it is gone, or has cut it off.
+    /// The engine knows of the peer's loss, or has aborted the peer.
     pub(super) over: bool,
-    /// It is in the list of those that are gone.
+    /// The peer is, or was, in `gone`.
     pub(super) noticed: bool,
-    /// It receives nothing any more.
+    /// The peer receives no more messages.
     pub(super) closed: bool,
-    /// It was told that this rank receives nothing any more.
+    /// This rank has announced to the peer that it receives no more messages.
     pub(super) told: bool,
-    /// How often its lane was found to have ended though it lives.
+    /// Number of checks that found its lane ended although the peer lives.
     pub(super) ended: u32,
-    /// By rail.
+    /// State of each lane as reported to the engine, by rail.
     pub(super) passages: [Passage; RAILS],
-    /// Its memory of pipes: what was posted by the first rail stays there then.
+    /// Keys of its pipe memory. While there are any, requests on the first rail stay on it.
     pub(super) pipes: Vec<Key>,
-    /// Since when no rail passes, where some did.
+    /// Time since which no rail passes, if one did before.
     pub(super) dark: Option<Instant>,
 }
 
-/// Arrivals that are taken at a time.
+/// Most arrivals that are taken from each rail per poll.
 const AT_ONCE: usize = 64;
 impl VerbsWire {
     pub(crate) fn open(
@@ -130,7 +130,7 @@ impl VerbsWire {
             if is_connected {
                 rails.push(Rail { read: false, ..datagrams });
             } else {
-                // What is no datagram has connections of its own, made when they are needed.
+                // Requests other than datagrams use connections, which are established on demand.
                 rails = vec![datagrams];
             }
         }
@@ -163,7 +163,7 @@ impl VerbsWire {
         })
     }
 
-    /// Whether the sends of a rail are datagrams.
+    /// True if the sends of a rail are datagrams.
     pub(super) fn is_of_datagrams(&self, rail: usize) -> bool {
         self.rails[rail].kind == RailKind::Datagram
     }
@@ -172,17 +172,18 @@ impl VerbsWire {
         &self.service.core
     }
 
-    /// From how many bytes on messages are not copied.
+    /// Shortest message, in bytes, that is sent without a copy.
     pub fn zero_copy_from(&self) -> usize {
         self.register_from
     }
 
-    /// How many datagrams may come before this rank looks, and the bytes of one; none if its packets go by connections alone.
+    /// Number of datagrams that may arrive between two polls, and the length of a datagram in bytes; `None` if all
+    /// packets use connections.
     pub fn datagrams(&self) -> Option<(u32, usize)> {
         self.mailbox.as_ref().map(|mailbox| (ROOM, mailbox.longest()))
     }
 
-    /// What has come, what is done, and who is gone.
+    /// Handles arrivals, completions and lost peers.
     #[cold]
     #[inline(never)]
     fn collect(&mut self) {
@@ -214,7 +215,7 @@ impl VerbsWire {
             self.events.push_back(Event::Failed(Lane { peer, rail: 0 }, why));
         }
         if taken > 0 {
-            // Whoever waits for what has come need not look for more before it goes on.
+            // Lets a waiting caller check its message before it polls again.
             self.events.push_back(Event::Worked);
         }
     }
@@ -233,9 +234,9 @@ impl VerbsWire {
         }
     }
 
-    /// What is thrown away gives its buffer back.
+    /// Handles an arrived packet. A discarded packet returns its buffer.
     fn message(&mut self, lane: Lane, length: usize, bytes: impl Owner) {
-        // Who is spoken to by datagrams may answer so.
+        // A peer that sends a datagram can be reached by datagrams.
         if self.is_of_datagrams(lane.rail) && !self.peers.contains_key(&lane.peer) {
             self.events.push_back(Event::Up(lane));
         }
@@ -256,7 +257,7 @@ impl VerbsWire {
         let core = self.service.core_of(rail);
         let failover = || core.endpoints.lane(peer as usize).is_some_and(|lane| lane.is_failover());
         match core.want(peer as usize) {
-            // The first rail does not reach it, and others have lanes of their own.
+            // A failover queue pair serves only windows; messages use the lanes of the other rails.
             Link::Ready if failover() => self.wanted.push(lane),
             Link::Ready => {
                 if self.raise(lane) {
@@ -270,7 +271,7 @@ impl VerbsWire {
             Link::Refused { by_peer, errno } => {
                 let error = std::io::Error::from_raw_os_error(errno);
                 tracing::warn!(peer, rail, by_peer, %error, "no connection for messages");
-                // What is divided goes by the others, and what was by this if any does.
+                // Striped data and the messages of this lane use other rails, if any of these passes.
                 let others = self.peers.get(&peer).is_some_and(|peer| peer.passages.iter().any(Passage::passes));
                 if rail == 0 && !others && self.mailbox.is_none() {
                     self.notice(peer, Why::Unreachable);
@@ -320,7 +321,7 @@ impl Wire for VerbsWire {
         peer.over = true;
         for (core, moves) in self.service.cores().zip(&mut peer.moves) {
             if !std::mem::take(moves).is_empty() {
-                // With its queue pair goes what the adapter might still do.
+                // Ending the queue pair also ends all requests that the adapter could still execute.
                 core.give_up(rank as usize);
             }
             if let Some(lane) = core.endpoints.lane(rank as usize) {
@@ -455,8 +456,8 @@ impl Wire for VerbsWire {
     fn word(&self, ring: &Bytes, at: usize) -> u64 {
         assert!(at.is_multiple_of(8) && at + 8 <= ring.len(), "a word of the ring");
         let start = ring.start().expect("a ring is memory of this rank's");
-        // SAFETY: inside and aligned, as the ring begins at a page; alive as long as the handle; words of it are read by atomics
-        // only.
+        // SAFETY: in bounds, and aligned because the ring begins at a page; alive as long as the handle; words of a
+        // ring are read by atomics only.
         unsafe { AtomicU64::from_ptr(start.add(at).as_ptr().cast()) }.load(Acquire)
     }
 
@@ -473,7 +474,7 @@ impl Drop for VerbsWire {
             }
             for rank in self.peers.keys() {
                 if let Some(lane) = core.endpoints.lane(*rank as usize) {
-                    // What is under way goes on by the next queue.
+                    // Requests in flight continue on the next queue pair.
                     lane.return_to_messages(false);
                     drop(lane.take_returned());
                 }
