@@ -82,15 +82,13 @@ pub use world::World;
 mod pages {
     #[doc = include_str!("../README.md")]
     struct Readme;
-    #[doc = include_str!("../docs/COLLECTIVES.md")]
+    #[doc = include_str!("../docs/design/collectives.md")]
     struct Collectives;
-    #[doc = include_str!("../docs/MESSAGES.md")]
-    struct Messages;
-    #[doc = include_str!("../docs/PIPES.md")]
-    struct Pipes;
+    #[doc = include_str!("../docs/design/channel.md")]
+    struct Channel;
     #[doc = include_str!("../docs/running.md")]
     struct Running;
-    #[doc = include_str!("../docs/TESTING.md")]
+    #[doc = include_str!("../docs/testing-programs.md")]
     struct Testing;
     #[doc = include_str!("../docs/porting/mpi.md")]
     struct PortingMpi;

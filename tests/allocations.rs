@@ -5,7 +5,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use transom::{Assert, Error, Mode, Op, Section, Target, Window, World, scope};
 
-/// Counts what this thread allocates.
+/// Counts the allocations of this thread.
 struct Counting;
 
 thread_local! {
@@ -93,7 +93,7 @@ fn guards_of_small_values_allocate_nothing() {
         let mutex = world.mutex(0, [0u64; 8]).unwrap();
         let large = world.mutex(0, [0u64; 100]).unwrap();
         let mut gate: Window<u64> = world.allocate(0).unwrap();
-        // A rank that waits takes messages, which allocates. Barriers send some in debug builds, and fences none.
+        // A waiting rank receives messages, which allocates. Barriers send some in debug builds, and fences send none.
         world.barrier().unwrap();
         gate.fence().unwrap();
         let before = ALLOCATED.get();

@@ -72,7 +72,7 @@ fn unchanged<T>(world: &World, what: &str, make: impl Fn(&World) -> Result<T, Er
     unchanged_by(BATCH, world, what, make);
 }
 
-/// As [`unchanged`], by batches of another size.
+/// Does the check of [`unchanged`] with batches of another size.
 fn unchanged_by<T>(batch: usize, world: &World, what: &str, make: impl Fn(&World) -> Result<T, Error>) {
     let mut alive = Vec::with_capacity(4);
     for others in [0, 1, 2, 4] {

@@ -43,7 +43,7 @@ static COUNTING: Counting = Counting;
 /// Tables of the library may have one size more or less. It is less than 4 bytes for each round.
 const SLACK: isize = 32 << 10;
 
-/// A waker that is no other's.
+/// A waker that no other future shares.
 struct Own;
 
 impl Wake for Own {
@@ -58,7 +58,7 @@ fn mappings() -> usize {
     std::fs::read_to_string("/proc/self/maps").unwrap().lines().count()
 }
 
-/// Bytes, mappings and descriptors once all ranks are done and what they sent has come.
+/// Bytes, mappings and descriptors once all ranks are done and their messages have arrived.
 fn used(world: &World) -> (isize, usize, usize) {
     for _ in 0..2 {
         world.barrier().unwrap();
@@ -75,7 +75,8 @@ fn stays_the_same<'w, M>(world: &'w World, make: impl Fn(&'w World, usize) -> M)
     stays_the_same_after(world, 1000, 10_000, make);
 }
 
-/// As `stays_the_same`: `first` times before the first measurement, and `many` times between the two.
+/// Does the check of `stays_the_same`, with `first` calls before the first measurement and `many` calls between the
+/// two.
 fn stays_the_same_after<'w, M>(world: &'w World, first: usize, many: usize, make: impl Fn(&'w World, usize) -> M) {
     let rounds = |many| {
         let mut alive = VecDeque::new();
@@ -90,10 +91,10 @@ fn stays_the_same_after<'w, M>(world: &'w World, first: usize, many: usize, make
     let before = used(world);
     rounds(many);
     let after = used(world);
-    // Threads of one process are counted together, and their numbers are of different moments.
+    // Threads of one process are counted together, and their counts are taken at different moments.
     if ranks::are_processes() {
         assert!((after.0 - before.0).abs() <= SLACK, "heap: {} bytes, then {}", before.0, after.0);
-        // The heap itself may have become a mapping more.
+        // The heap itself may have one more mapping.
         assert!(after.1.abs_diff(before.1) <= 2, "{} mappings, then {}", before.1, after.1);
         assert_eq!(after.2, before.2, "descriptors");
     }
@@ -198,7 +199,7 @@ fn partitioned_requests_leave_nothing() {
     });
 }
 
-/// Receives without senders: they take their place in the order, and no memory.
+/// Receives without senders: they take their place in the order, and use no memory.
 #[test]
 fn unmatched_partitioned_receives_leave_nothing() {
     ranks::on(&[1, 2], "unmatched_partitioned_receives_leave_nothing", |world| {

@@ -1,8 +1,8 @@
 //! Patches of global arrays beside loops over their elements, and an array of mutexes as it is made:
 //! `cargo bench --bench arrays`. (Calls on single elements: `transom bench element_get element_put element_fetch`.)
 //!
-//! The four ranks are threads; rank 0 measures while the others wait, asleep. Both sides of a row are measured in turn, and
-//! its ratio is the median of the pairs' ratios: so a machine that changes its speed meanwhile changes both.
+//! The four ranks are threads; rank 0 measures while the others sleep. Both sides of a row are measured in turn, and
+//! its ratio is the median of the pairs' ratios. A change of the machine's speed thus affects both.
 
 use std::hint::black_box;
 use std::ops::Range;
@@ -74,7 +74,7 @@ fn patch<const D: usize>(world: &World, name: &str, layout: Layout<D>, patch: [R
     )
 }
 
-/// Calls `each` with every index of a patch, in row-major order, and its number there.
+/// Calls `each` with every index of a patch, in row-major order, and its number in the patch.
 fn each_index<const D: usize>(
     patch: &[Range<usize>; D],
     mut each: impl FnMut(usize, [usize; D]) -> Result<(), Error>,
@@ -93,7 +93,7 @@ fn each_index<const D: usize>(
     Ok(())
 }
 
-/// All ranks make them, and rank 0 has the clock.
+/// All ranks make them, and rank 0 measures the time.
 fn mutexes(world: &World) -> Result<(), Error> {
     let mut times = Vec::new();
     for _ in 0..SAMPLES {

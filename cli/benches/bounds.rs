@@ -1,5 +1,5 @@
-//! Calls that must not cost more beside many requests, teams, collectives or waiting ranks, each held to a bound: `cargo bench --bench
-//! bounds`. Times are those of a rank's thread on its core, so that other programs disturb less.
+//! Calls whose cost must not grow beside many requests, teams, collectives or waiting ranks, each held to a bound:
+//! `cargo bench --bench bounds`. Times are those of a rank's thread on its core, so that other programs disturb less.
 
 mod on_core;
 
@@ -18,7 +18,7 @@ const ONE: Tag<u64> = Tag::new(1);
 /// No message has this tag.
 const NEVER: Tag<u64> = Tag::new(2);
 
-/// A name, its unit, the most that it may be, and what is measured by rank 0 of two.
+/// A name, its unit, its bound, and the measurement by rank 0 of two.
 type Row = (&'static str, &'static str, f64, fn(&World) -> Result<f64, Error>);
 
 const ROWS: [Row; 5] = [
@@ -57,8 +57,8 @@ fn rank(world: &World) -> Result<(), Error> {
     }
 }
 
-/// How long a call takes in a row of `calls`, in nanoseconds: the shortest of three rows. Some kernels count what a thread has run at each
-/// tick of 4 ms alone, so a row takes ten times as long.
+/// Nanoseconds per call in a row of `calls`: the shortest of three rows. Some kernels update a thread's CPU time only
+/// at each tick of 4 ms, so a row takes ten times as long as a tick.
 fn shortest(calls: usize, mut call: impl FnMut() -> Result<(), Error>) -> Result<f64, Error> {
     let mut best = f64::MAX;
     for _ in 0..3 {
@@ -69,7 +69,7 @@ fn shortest(calls: usize, mut call: impl FnMut() -> Result<(), Error>) -> Result
     Ok(best)
 }
 
-/// A message to oneself, its receive, which is added to the set, and the wait.
+/// A message to the rank itself, its receive, which is added to the set, and the wait.
 fn wait_any(world: &World) -> Result<f64, Error> {
     let me = world.rank();
     let ended = |set: &mut Requests<'_, Vec<u64>>| {
@@ -80,7 +80,7 @@ fn wait_any(world: &World) -> Result<f64, Error> {
         Ok(())
     };
     let mut set: Requests<'_, Vec<u64>> = (0..30_000).map(|_| world.irecv(1 - me, NEVER)).collect();
-    // Each request is looked at once.
+    // Each request is polled once.
     assert!(set.test_any().is_none());
     shortest(100_000, || ended(&mut set))
 }

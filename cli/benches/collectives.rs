@@ -1,6 +1,6 @@
-//! Short collectives of two processes that share memory: a rank's instructions, counted by callgrind (needs valgrind) and held to a
-//! bound, and how long a call takes, in a row, beside a bare crossing of a line of shared memory in the same run: `cargo bench --bench
-//! collectives`.
+//! Short collectives of two processes that share memory: `cargo bench --bench collectives`. Callgrind (needs valgrind)
+//! counts a rank's instructions, which have a bound. The time of a call, in a row, is printed beside a bare crossing
+//! of a line of shared memory in the same run.
 
 mod callgrind;
 mod crossing;
@@ -12,7 +12,7 @@ use transom::{Error, Launch, Op, World};
 
 type Call = fn(&World) -> Result<(), Error>;
 
-/// Each call, of 8 bytes; and how many instructions it takes at most, at rank 0 and at rank 1.
+/// Each call, of 8 bytes, and its bounds of instructions at rank 0 and at rank 1.
 const CALLS: &[(&str, [f64; 2], Call)] = &[
     ("broadcast", [345.0, 380.0], |world| {
         black_box(world.broadcast_one(0, black_box(7_u64))?);
@@ -55,7 +55,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
 }
 
-/// Those of a call at a rank: the fewest of some runs, since the other is late at times, and then a wait is counted.
+/// Instructions of a call at a rank: the fewest of some runs. In some runs the other rank is late, and then a wait is
+/// counted.
 fn instructions(call: &str, rank: &str) -> Result<f64, Box<dyn std::error::Error>> {
     let only = ["--fair-sched=yes", "--collect-atstart=no", "--toggle-collect=collectives::counted*"];
     let mut fewest = u64::MAX;
@@ -65,7 +66,7 @@ fn instructions(call: &str, rank: &str) -> Result<f64, Box<dyn std::error::Error
     Ok(fewest as f64 / COUNTED as f64)
 }
 
-/// Two ranks make a call again and again, of which one is counted, and comes last to each call: no wait is counted.
+/// Two ranks make a call repeatedly. The counted rank arrives last at each call, so no wait is counted.
 fn count(call: &str, rank: usize) -> Result<(), Box<dyn std::error::Error>> {
     let call = CALLS.iter().find(|(name, ..)| *name == call).expect("a call of the table").2;
     let ranks = transom::threads(2, |world| {
@@ -84,7 +85,7 @@ fn count(call: &str, rank: usize) -> Result<(), Box<dyn std::error::Error>> {
 #[inline(never)]
 fn counted(world: &World, call: Call) -> Result<(), Error> {
     let made = call(world);
-    // Callgrind must see it return.
+    // Callgrind must see the function return.
     black_box(());
     made
 }

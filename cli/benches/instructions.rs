@@ -1,7 +1,7 @@
 //! Instructions of each call, counted by callgrind and held to a bound: `cargo bench --bench instructions` (needs valgrind).
 //!
-//! Each call is run 1,000 and 2,000 times in a program of its own; the difference is what 1,000 take. Counts do not
-//! depend on what else the machine does, so a change of one is a change of the code.
+//! Each call is run 1,000 and 2,000 times in a program of its own; the difference is the count of 1,000. Counts do not
+//! depend on the load of the machine, so a changed count is a change of the code.
 
 mod callgrind;
 
@@ -11,7 +11,7 @@ use transom::{Error, Op, Window, World};
 
 type Call = fn(&mut Window<u64>, usize) -> Result<(), Error>;
 
-/// Each call, done `times` times on this rank's own part; and how many instructions it takes at most, 3 % above a count.
+/// Each call, done `times` times on this rank's own part, and its bound of instructions, 3 % above a count.
 const CALLS: &[(&str, u64, Call)] = &[
     ("put 8 B", 29, |window, times| {
         let epoch = window.lock_shared(0)?;
@@ -57,7 +57,7 @@ const CALLS: &[(&str, u64, Call)] = &[
 
 type ValueCall = fn(&World, usize) -> Result<(), Error>;
 
-/// Each call on a value behind a lock, done `times` times; and how many instructions it takes at most.
+/// Each call on a value behind a lock, done `times` times, and its bound of instructions.
 const VALUE_CALLS: &[(&str, u64, ValueCall)] = &[
     ("mutex u64, lock + unlock", 270, |world, times| {
         let mutex = world.mutex(0, 1_u64)?;

@@ -1,8 +1,8 @@
 //! Each operation beside the hardware's own limit, in one run: `cargo bench --bench limits`.
 //!
 //! Two ranks on two cores. Every figure is the median of many samples, ours and the limit's in turn, and the ratio is
-//! the median of the pairs' ratios; so a machine that changes its speed meanwhile changes both. A limit is the machine's, by
-//! whatever protocol: one that is beaten by more than 10 % is none, and the program fails.
+//! the median of the pairs' ratios, so that a change of the machine's speed affects both. A limit is the machine's, by
+//! whatever protocol. A limit that is beaten by more than 10 % is wrong, and the program fails.
 
 #[allow(dead_code, unused_imports, reason = "it serves `transom bench` too")]
 #[path = "../src/bench/buffer.rs"]
@@ -18,13 +18,13 @@ use std::time::Instant;
 use transom::{Op, Window, World};
 
 const SAMPLES: usize = 101;
-/// A ratio below this is an error of the limit.
+/// A ratio below this shows a wrong limit.
 const LEAST: f64 = 1.0 / 1.1;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let world = transom::start(2)?;
     assert!(world.size() == 2, "the limits are those of two ranks");
-    // Each rank on a core of its own, so that both are always there.
+    // Each rank has a core of its own, so that both always run.
     if let Some(&core) = cores::choice().get(world.rank()) {
         cores::bind(core);
     }
@@ -42,7 +42,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
 }
 
-/// What rank 0 does alone; rank 1, the target, waits in a barrier, asleep.
+/// Operations of rank 0 alone; rank 1, the target, sleeps in a barrier.
 fn one_sided(words: &mut Window<u64>, bytes: &mut Window<u8>, table: &mut Table) -> Result<(), transom::Error> {
     let plain = Plain::new();
     let (word, other, at) = (&plain.0[0], &plain.0[64], black_box(3));
@@ -151,7 +151,7 @@ fn one_sided(words: &mut Window<u64>, bytes: &mut Window<u8>, table: &mut Table)
     epoch.unlock()
 }
 
-/// What both ranks do: a barrier against a cache line that crosses.
+/// Operations of both ranks: a barrier against a cache line that crosses.
 fn together(world: &World, words: &mut Window<u64>, table: &mut Table) -> Result<(), Box<dyn std::error::Error>> {
     world.barrier()?;
     let (me, count) = (world.rank() as u64, 2000);
@@ -183,7 +183,7 @@ fn together(world: &World, words: &mut Window<u64>, table: &mut Table) -> Result
     Ok(())
 }
 
-/// Nanoseconds of each of `count` things that `calls` calls do.
+/// Nanoseconds of each of `count` operations of `calls` calls.
 fn per_call(count: usize, calls: usize, mut call: impl FnMut()) -> f64 {
     let begun = Instant::now();
     for _ in 0..calls {
@@ -192,15 +192,15 @@ fn per_call(count: usize, calls: usize, mut call: impl FnMut()) -> f64 {
     begun.elapsed().as_secs_f64() * 1e9 / count as f64
 }
 
-/// Rows that are printed as they come.
+/// Rows, printed as they are measured.
 #[derive(Default)]
 struct Table {
-    /// Names of those whose limit was beaten.
+    /// Names of rows that beat their limit.
     wrong: Vec<String>,
 }
 
 impl Table {
-    /// `ours` and `limit`, each called `calls` times, do `count` things.
+    /// `ours` and `limit`, each called `calls` times, do `count` operations.
     #[allow(clippy::too_many_arguments, reason = "a row of a table")]
     fn compare(
         &mut self,

@@ -1,5 +1,6 @@
-//! Messages: instructions of the short path, counted by callgrind (needs valgrind) and held to a bound, and how long a message takes between two
-//! processes, beside a bare crossing of two lines of shared memory in the same run: `cargo bench --bench messages`.
+//! Messages: `cargo bench --bench messages`. Callgrind (needs valgrind) counts the instructions of the short path,
+//! which have a bound. The time of a message between two processes is printed beside a bare crossing of two lines of
+//! shared memory in the same run.
 
 mod callgrind;
 mod crossing;
@@ -17,13 +18,13 @@ const BYTES: Tag<u8> = Tag::new(2);
 /// Instructions of a send and a receive.
 const PAIR: f64 = 790.0;
 
-/// Bytes of a message that is announced.
+/// Bytes of a message that uses rendezvous.
 const LONG: usize = 65_536;
 const ANNOUNCED: &str = "isend of 64 KiB, recv_into, wait; without the copy";
 
 type Call = fn(&World, usize) -> Result<(), Error>;
 
-/// Each call, done `times` times, of a rank with itself, whose ring is open; and how many instructions it takes at most.
+/// Each call, done `times` times, of a rank with itself, with an open ring; and its bound of instructions.
 const CALLS: &[(&str, f64, Call)] = &[
     ("send 8 B, recv_into what is there", PAIR, |world, times| {
         let mut got = [0];
@@ -73,7 +74,7 @@ const CALLS: &[(&str, f64, Call)] = &[
     ("progress, nothing there", 660.0, |world, times| (0..times).try_for_each(|_| Ok(world.progress()?))),
 ];
 
-/// Messages that are announced, and read by the receiver.
+/// Rendezvous messages that the receiver reads.
 fn announced(world: &World, times: usize) -> Result<(), Error> {
     let (sent, mut got) = (vec![1; LONG], vec![0; LONG]);
     (0..times).try_for_each(|_| {
@@ -86,7 +87,7 @@ fn announced(world: &World, times: usize) -> Result<(), Error> {
     })
 }
 
-/// What is there first: receives, or messages, in the ring or taken from there.
+/// State before the measurement: posted receives, or messages in the ring or taken out of it.
 #[derive(PartialEq)]
 enum First {
     Receives,
@@ -94,7 +95,7 @@ enum First {
     Messages,
 }
 
-/// Messages by requests; the instructions are those of one.
+/// Messages by requests; the count is that of one message.
 fn at_once(world: &World, times: usize, first: First) -> Result<(), Error> {
     let (sent, mut got) = ([7], [0; 20]);
     for _ in 0..times / 20 {

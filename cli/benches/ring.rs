@@ -1,8 +1,9 @@
-//! What it takes to hand bytes from one core to another through memory that goes round, by how much memory that is: `cargo bench --bench
-//! ring`. No library is in it: two threads copy 16 KiB into the next slot, and out of it.
+//! Time to hand bytes from one core to another through a ring of memory, by the size of the ring: `cargo bench --bench
+//! ring`. It uses no library: two threads copy 16 KiB into the next slot, and out of it.
 //!
-//! While both cores' own caches have a slot, the one that writes it must first take each of its lines from the other. A ring that is
-//! larger than these caches has gone to the one that they share. So are the rings of messages, and the long cells of collectives.
+//! While both cores' own caches hold a slot, the writer must first take each of its lines from the other core. A ring
+//! larger than these caches is in the cache that both cores share. So are the rings of messages, and the long cells of
+//! collectives.
 
 #[allow(dead_code, unused_imports, reason = "it serves `transom bench` too")]
 #[path = "../src/bench/cores.rs"]
@@ -14,7 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::*};
 use std::time::{Duration, Instant};
 
 const PIECE: usize = 16 << 10;
-/// Of each size of the ring, in turn with the others; a figure is their median.
+/// Rounds of each ring size, in turn with the other sizes; the result is their median.
 const ROUNDS: usize = 9;
 /// Bytes that go through the ring in a round, and before it is measured.
 const BYTES: usize = 64 << 20;
@@ -37,7 +38,8 @@ impl Ring {
         Ring { slots, written: Count::default(), read: Count::default() }
     }
 
-    /// Calls `act` on one slot after the other, each once `is_ready` says so of its number: the mean time in a call.
+    /// Calls `act` on one slot after the other, each once `is_ready` accepts its number. Returns the mean time in a
+    /// call.
     fn go_round(&self, mine: &Count, is_ready: impl Fn(usize) -> bool, mut act: impl FnMut(&mut [u8])) -> Duration {
         let mut took = Duration::ZERO;
         for number in 0..(BEFORE + BYTES) / PIECE {
@@ -57,7 +59,7 @@ impl Ring {
     }
 }
 
-/// Nanoseconds of a piece: to write it, and to read it.
+/// Nanoseconds to write a piece, and to read it.
 fn round(bytes: usize, cores: &[usize]) -> [u64; 2] {
     let ring = &Ring::new(bytes);
     let bind = |at: usize| cores.get(at).copied().into_iter().for_each(cores::bind);

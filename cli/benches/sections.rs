@@ -1,5 +1,6 @@
-//! `all_to_all_sections` between two processes beside `all_to_all_v_into` with the packing and unpacking that a program would write by
-//! hand, in turns: `cargo bench --bench sections`. Times are those of a rank's thread on its core, so that other programs disturb less.
+//! `all_to_all_sections` between two processes beside `all_to_all_v_into` with the packing and unpacking of a program,
+//! in turn: `cargo bench --bench sections`. Times are those of a rank's thread on its core, so that other programs
+//! disturb less.
 
 mod on_core;
 
@@ -9,15 +10,15 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 use transom::{Error, Launch, Op, Section, World};
 
-/// The most that the call may take beside the work by hand.
+/// Largest ratio of the call to the work by hand.
 const MOST: f64 = 1.3;
 
-/// Where the blocks of a rank lie, on either side.
+/// Layout of a rank's blocks, on either side.
 #[derive(Clone, Copy, Debug)]
 enum Layout {
     /// Side by side.
     Contiguous,
-    /// Every second block of so many elements.
+    /// Every second block of this many elements.
     Strided(usize),
     /// Every second element, listed in ascending order.
     Ascending,
@@ -80,7 +81,7 @@ impl Blocks {
         }
     }
 
-    /// As a program packs them by hand.
+    /// Packs the blocks by hand, as a program would.
     fn pack(&self, rank: usize, data: &[f32], packed: &mut [f32]) {
         let offset = 2 * self.len * rank;
         match self.layout {
@@ -156,7 +157,7 @@ fn timed(world: &World, layouts: [Layout; 2], len: usize) -> Result<Row, Error> 
     let counts = vec![len; ranks];
     let in_place = layouts.map(|layout| matches!(layout, Contiguous));
     let mut by_hand = |into: &mut Vec<f32>| -> Result<(), Error> {
-        // Blocks that lie side by side need neither.
+        // Adjacent blocks need neither.
         let given = if in_place[0] {
             &data[..len * ranks]
         } else {
@@ -183,7 +184,7 @@ fn timed(world: &World, layouts: [Layout; 2], len: usize) -> Result<Row, Error> 
     let want = std::mem::replace(&mut into, vec![0.0; 2 * len * ranks]);
     by_call(&mut into)?;
     assert!(into == want, "the same elements arrive");
-    // Some kernels count what a thread has run at each tick of 4 ms alone.
+    // Some kernels update a thread's core time only at each tick of 4 ms.
     let begun = Instant::now();
     by_hand(&mut into)?;
     let calls = world.all_reduce_one(0.1 / begun.elapsed().as_secs_f64(), Op::Min)?.clamp(4.0, 1e5) as usize;

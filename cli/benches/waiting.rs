@@ -1,14 +1,13 @@
-//! What waiting costs on a machine of its own, and beside a process that wants a core for itself: `cargo bench --bench
-//! waiting`.
+//! Cost of waiting on an otherwise idle machine, and beside a computing process: `cargo bench --bench waiting`.
 //!
-//! As many ranks as cores. Every barrier, fence and hand-over by put_signal is timed, for a second each; then again while a
-//! process that does nothing but compute runs beside. TRANSOM_SPIN sets how long ranks spin.
+//! There are as many ranks as cores. Every barrier, fence and hand-over by put_signal is timed, for a second each;
+//! then again beside a process that only computes. TRANSOM_SPIN sets how long ranks spin.
 
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 use transom::{Error, Window, World};
 
-/// A name, what is timed, and how many hand-overs that is.
+/// A name, the timed operation, and its number of hand-overs.
 type Row = (&'static str, Call, usize);
 type Call = fn(&World, &mut Window<u64>, &mut u64) -> Result<(), Error>;
 
@@ -45,7 +44,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Calls it for a second, the same number of times at all ranks; how many microseconds each took here.
+/// Calls it for a second, the same number of times at all ranks. Returns the microseconds of each call here.
 fn timed(world: &World, window: &mut Window<u64>, rounds: &mut u64, call: Call) -> Result<Vec<f64>, Error> {
     const CALLS: usize = 1000;
     let (begun, mut times) = (Instant::now(), Vec::new());
@@ -55,7 +54,7 @@ fn timed(world: &World, window: &mut Window<u64>, rounds: &mut u64, call: Call) 
             call(world, window, rounds)?;
             times.push(call_begun.elapsed().as_secs_f64() * 1e6);
         }
-        // Rank 0 says whether to go on.
+        // Rank 0 decides whether to go on.
         window.local().set(0, u64::from(begun.elapsed() < Duration::from_secs(1)))?;
         window.fence()?;
         let go_on = window.lock_shared(0)?.get_one(0)? == 1;
@@ -66,7 +65,7 @@ fn timed(world: &World, window: &mut Window<u64>, rounds: &mut u64, call: Call) 
     }
 }
 
-/// A signal goes from rank to rank, once round; `rounds` have before.
+/// A signal goes from rank to rank, once round, after `rounds` earlier rounds.
 fn hand_round(world: &World, window: &mut Window<u64>, rounds: &mut u64) -> Result<(), Error> {
     let (me, next) = (world.rank(), (world.rank() + 1) % world.size());
     *rounds += 1;
@@ -81,7 +80,7 @@ fn hand_round(world: &World, window: &mut Window<u64>, rounds: &mut u64) -> Resu
     epoch.unlock()
 }
 
-/// A process that computes, and nothing else, until this is dropped.
+/// A process that only computes, until this value is dropped.
 struct Busy(Child);
 
 impl Busy {

@@ -10,7 +10,7 @@ pub const COLLECTIVES: Variable = Variable {
     meaning: "which algorithms collectives take, where these can; the same at all ranks",
     expected: "CALL CONDITIONS = ALGORITHM, or a list, e.g. `all_reduce bytes<=1024 = ring, broadcast=binomial`, or a file \
                that has it",
-    default: "by ranks and bytes: docs/COLLECTIVES.md",
+    default: "by ranks and bytes: docs/design/collectives.md",
     check: readable::<Asked>,
 };
 

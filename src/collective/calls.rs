@@ -28,8 +28,8 @@ impl World {
 
     /// Collective: copies the root's elements to all ranks.
     ///
-    /// Long broadcasts are pipelined in segments; `docs/COLLECTIVES.md` lists the algorithms and the messages that each
-    /// sends.
+    /// Long broadcasts are pipelined in segments; `docs/design/collectives.md` lists the algorithms and the messages
+    /// that each sends.
     ///
     /// # Errors
     /// These errors apply to all collectives:

@@ -1,5 +1,5 @@
 //! Collectives: operations of all ranks of a world or team, through shared memory if the ranks share it, otherwise by
-//! messages. docs/COLLECTIVES.md starts with a table of which call suits which need.
+//! messages. docs/guide/collectives.md has a table of the calls.
 //!
 //! ```
 //! use transom::Op;

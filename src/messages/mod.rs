@@ -18,7 +18,7 @@
 //! ```
 //!
 //! Two messages from one rank to another, in one world or team, are received in the order in which they were sent, if a
-//! receive matches both. docs/MESSAGES.md has the rest.
+//! receive matches both. docs/guide/messages.md has the rest.
 
 pub(crate) mod asked;
 pub(crate) mod comm;

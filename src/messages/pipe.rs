@@ -38,8 +38,8 @@
 //!   can read or write remote memory.
 //!
 //! In C, the caller of a zero-copy put repeats the call with the same buffer, and must not change the buffer meanwhile.
-//! Here the program gives the buffer away (`start_put`), or the call waits (`write`). docs/PIPES.md has the rest;
-//! `TRANSOM_MESSAGES` sets the configuration of pipes that are opened without one.
+//! Here the program gives the buffer away (`start_put`), or the call waits (`write`). docs/design/channel.md has the
+//! rest; `TRANSOM_MESSAGES` sets the configuration of pipes that are opened without one.
 //!
 //! Each end uses [`Config::memory`] bytes of memory: 257 KiB by default.
 

@@ -13,11 +13,11 @@ use transom::{Error, Launch, Outcome, World, provider::Provider};
 pub const ROLE: &str = "TEST_ROLE";
 pub const DEADLINE: Duration = Duration::from_secs(100);
 
-/// Where no device is named, the first alone: what is counted is counted of one rail.
+/// Selects the first rail if no device is named: the counts are those of one rail.
 pub fn one_rail() -> Vec<(&'static str, String)> {
     const DEVICE: &str = "TRANSOM_VERBS_DEVICE";
     let first = || probe().ok()?.split(',').next().map(|name| (DEVICE, name.to_owned()));
-    // What a rank is started with is there.
+    // Ranks inherit the variables that they are started with.
     let is_said = std::env::var_os(DEVICE).is_some() || std::env::var_os(ROLE).is_some();
     if is_said { Vec::new() } else { first().into_iter().collect() }
 }
@@ -27,7 +27,7 @@ pub fn one_rail() -> Vec<(&'static str, String)> {
 pub fn on_verbs(size: usize, name: &str, variables: &[(&str, &str)], body: impl Fn(World)) {
     let one = one_rail();
     let one = one.iter().map(|(name, value)| (*name, &**value));
-    // What comes later goes before.
+    // Later variables override earlier ones.
     let forced = one.chain([("TRANSOM_FABRIC", "verbs")]).chain(variables.iter().copied()).collect::<Vec<_>>();
     if let Some(outcome) = run(size, name, &forced, || body(transom::init().expect("a rank can join its job"))) {
         let output = outputs(&outcome);
@@ -37,7 +37,7 @@ pub fn on_verbs(size: usize, name: &str, variables: &[(&str, &str)], body: impl 
     }
 }
 
-/// Runs `body` in processes, as ranks that have not joined yet; what became of them, for the one that starts them.
+/// Runs `body` in processes, as ranks that have not joined yet. Returns the outcome in the process that starts them.
 #[track_caller]
 pub fn run(size: usize, name: &str, variables: &[(&str, &str)], body: impl Fn()) -> Option<Outcome> {
     if std::env::var_os(ROLE).is_some() {
@@ -65,7 +65,7 @@ pub fn outputs(outcome: &Outcome) -> String {
     (0..outcome.statuses().len()).map(|rank| format!("--- rank {rank}\n{}", text(rank))).collect()
 }
 
-/// Whether there is no device, said aloud; a failure where TEST_DEVICE says that there is one.
+/// Returns whether there is no device, and prints that. Fails if TEST_DEVICE promises a device.
 pub fn skipped(what: &str) -> bool {
     if std::env::var_os(ROLE).is_some() {
         // A copy does what the test started it for, also without a device.
@@ -94,12 +94,12 @@ pub fn shell(command: &str) {
     assert!(ran.as_ref().is_ok_and(|status| status.success()), "{command}: {ran:?}");
 }
 
-/// Returns when all ranks are here, by the job's own exchange: no adapter is used for that.
+/// Returns when all ranks are here. It uses the job's own exchange, and no adapter.
 pub fn meet(world: &World) -> Result<(), Error> {
     Ok(transom::windows::Exchange::barrier(world.provider())?)
 }
 
-/// What this rank has written and read of messages, and how much of that not by the first rail.
+/// Message bytes that this rank has written and read, and the part of these that other rails than the first moved.
 pub fn moved(world: &World) -> (u64, u64) {
     let counters = world.counters().unwrap();
     (counters.written_bytes + counters.read_bytes, counters.other_rails_bytes)

@@ -1,19 +1,19 @@
-//! What the operations of accumulates mean, written anew: an oracle that shares nothing with the library. Its own check
-//! is the table of `tests/rma/operations.rs`.
+//! A model of the accumulate operations, written independently of the library. The table of `tests/rma/operations.rs`
+//! checks the model itself.
 
 use transom::Op;
 
-/// The operations that mean something on floats.
+/// Operations that are defined on floats.
 const ON_FLOATS: [Op; 6] = [Op::Sum, Op::Prod, Op::Min, Op::Max, Op::Replace, Op::NoOp];
 
 pub trait Model: Copy {
-    /// The operations that mean something on such elements.
+    /// Operations that are defined on this element type.
     #[allow(dead_code, reason = "each test file uses what it needs")]
     const OPERATIONS: &'static [Op];
     #[allow(dead_code, reason = "each test file uses what it needs")]
     const IS_INTEGER: bool;
 
-    /// What an element becomes.
+    /// The new value of an element.
     fn model(op: Op, element: Self, operand: Self) -> Self;
 }
 
@@ -56,7 +56,7 @@ macro_rules! floats {
                 match op {
                     Op::Sum => element + operand,
                     Op::Prod => element * operand,
-                    // Of a number and a NaN the number.
+                    // The number, if the other one is NaN.
                     Op::Min if element.is_nan() || operand < element => operand,
                     Op::Max if element.is_nan() || operand > element => operand,
                     Op::Min | Op::Max | Op::NoOp => element,

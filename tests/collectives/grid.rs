@@ -6,14 +6,14 @@ use transom::Section;
 use transom::collective::Grid;
 use transom::messages::Error;
 
-/// What a rank gives along a dimension, to one side.
+/// The value that a rank sends along a dimension, to one side.
 fn number(rank: usize, d: usize, side: usize, k: usize) -> u64 {
     (((rank * 10 + d) * 10 + side) * 100_000 + k) as u64
 }
 
 const NOTHING: u64 = u64::MAX;
 
-/// By signed arithmetic on coordinates.
+/// Expected values, by signed arithmetic on coordinates.
 fn expected<const D: usize>(rank: usize, shape: [usize; D], around: [bool; D], len: usize) -> Vec<u64> {
     let mut at = [0; D];
     let mut left = rank;
@@ -40,7 +40,7 @@ fn exchange<const D: usize>(world: &transom::World, shape: [usize; D], around: [
         let mut got = vec![NOTHING; 2 * D * len];
         world.neighbours(&grid, &given, &mut got).unwrap();
         assert!(got == want, "{len} elements on {grid:?}");
-        // Started, with another under way beside it.
+        // A started call, with another in flight beside it.
         let (first, second) = (world.ineighbours(&grid, given.clone()), world.ineighbours(&grid, given.clone()));
         let nothing_is_zero = |got: Vec<u64>| got.iter().zip(&want).all(|(got, want)| got == want || *want == NOTHING);
         assert!(nothing_is_zero(second.wait().unwrap()) && nothing_is_zero(first.wait().unwrap()));
@@ -78,7 +78,7 @@ fn a_matrix_is_transposed_by_sections() {
         let first = |rank: usize| (0..rank).map(rows_of).sum::<usize>();
         let (n, mine) = (first(size), rows_of(rank));
         let matrix: Vec<u32> = (0..mine * n).map(|i| ((first(rank) + i / n) * 1000 + i % n) as u32).collect();
-        // The columns of each rank, row after row; they come as columns of this rank's rows.
+        // The columns of each rank, row after row; they arrive as columns of this rank's rows.
         let given: Vec<_> = (0..size)
             .map(|to| Section::Tile { offset: first(to), rows: mine, columns: rows_of(to), row_length: n })
             .collect();
@@ -96,7 +96,8 @@ fn a_matrix_is_transposed_by_sections() {
     });
 }
 
-/// Sections of one rank for each other: their elements, listed one by one, are what the sections mean.
+/// Sections that one rank has for each other rank, and the indices of their elements, one by one, as the expected
+/// meaning.
 struct Sides {
     offsets: Vec<Vec<usize>>,
     blocks: Vec<(usize, usize, usize)>,
@@ -138,7 +139,8 @@ impl Sides {
 /// Elements from one section to the next.
 const SPACE: usize = 400;
 
-/// Sections of each kind, of blocks of 1 to 7 elements and of none, in each form of the call: at once, started, in a scope, persistent.
+/// Sections of each kind, of blocks of 1 to 7 elements and of none, in each form of the call: blocking, started, in a
+/// scope, persistent.
 #[test]
 fn sections_move_their_elements_in_each_form() {
     on(&ranks::SIZES, "sections_move_their_elements_in_each_form", |world| {
@@ -194,7 +196,7 @@ fn sections_move_their_elements_in_each_form() {
     });
 }
 
-/// Sections that lie together and share elements: one of the blocks stays, whole.
+/// Sections that share elements: one of the blocks stays there, complete.
 #[test]
 fn sections_that_overlap_keep_one_block() {
     on(&[1, 2, 3], "sections_that_overlap_keep_one_block", |world| {

@@ -1,4 +1,4 @@
-//! Collectives that ranks call differently, or wrongly, and operations that panic: errors on every rank, within seconds.
+//! Mismatched or wrong collective calls, and operations that panic: errors on every rank, within seconds.
 
 use crate::ranks;
 use ranks::on;
@@ -16,7 +16,7 @@ fn mismatch(
     mismatch_that_says(name, "", one, other);
 }
 
-/// Each rank fails, and soon; and every later call.
+/// Each rank fails within seconds, and so does every later call.
 fn mismatch_that_says(
     name: &str,
     says: &str,
@@ -26,11 +26,11 @@ fn mismatch_that_says(
     let body = |world: World| {
         let begun = Instant::now();
         world.all_reduce_one(1, Op::Sum).unwrap();
-        // Who is still in there when another fails may be told there.
+        // A rank that is still in the barrier when another rank fails may get its error there.
         world.barrier().unwrap();
         let odd = world.rank() == world.size() / 2;
         let first = if odd { other(&world) } else { one(&world) };
-        // Who has nothing to wait for learns of it in the next.
+        // A rank whose call waits for no other gets the error from the next call.
         let second = world.all_reduce_one(1, Op::Sum);
         let error = first.and(second.map(drop)).unwrap_err();
         let told = matches!(error, Error::Mismatch { .. }) || odd && matches!(error, Error::Misuse { .. });
@@ -38,7 +38,7 @@ fn mismatch_that_says(
         assert!(begun.elapsed() < ranks::within(Duration::from_secs(6)), "{:?}", begun.elapsed());
         let again = world.all_reduce_one(1, Op::Sum).unwrap_err();
         assert!(matches!(again, Error::Mismatch { .. }), "{again}");
-        // All have their error before one leaves.
+        // No rank leaves before all have their error.
         (0..world.size()).for_each(|rank| world.send(rank, Tag::new(1), &[1_u8]).unwrap());
         (0..world.size()).for_each(|_| drop(world.recv(Source::Any, Tag::<u8>::new(1)).unwrap()));
     };
@@ -115,7 +115,7 @@ impl<const COMMUTES: bool> Reduction<u64> for Own<COMMUTES> {
     }
 }
 
-/// Long data is folded in another order then.
+/// Long data is reduced in another order.
 #[test]
 fn whether_an_operation_commutes_is_told() {
     mismatch(
@@ -147,14 +147,14 @@ fn composite_types_of_started_calls_are_told() {
     });
 }
 
-/// Of the same size.
+/// Both types have one size.
 #[test]
 fn other_numbers_are_told() {
     let sum = |w: &World| w.all_reduce(&mut [1.0_f64], Op::Sum);
     mismatch("other_numbers_are_told", sum, |w| w.all_reduce(&mut [1_u64], Op::Sum));
 }
 
-/// Of the same size, behind a place.
+/// Both types of the values have one size, behind a place.
 #[test]
 fn other_values_by_place_are_told() {
     fn most<T: Pod + PartialOrd>(world: &World, value: T) -> Result<(), Error> {
@@ -195,7 +195,8 @@ fn sections_of_other_lengths_are_told() {
     mismatch("sections_of_other_lengths_are_told", of(1), of(2));
 }
 
-/// A block of no elements at one rank, and of some at another: by all calls whose lengths only two ranks know, or that are given a list.
+/// A block of no elements at one rank, and of some at another, in all calls whose lengths only two ranks know, or that
+/// take a list.
 #[test]
 fn elements_that_only_one_side_knows_of_are_told() {
     type Call = fn(&World, bool) -> Result<(), Error>;
@@ -226,7 +227,7 @@ fn elements_that_only_one_side_knows_of_are_told() {
             w.scatter_v_into(0, &data, &counts, &mut [])
         }),
         ("all_gather_v", "1, and rank ", |w, odd| {
-            // As many elements at all.
+            // The total number of elements is the same.
             let whose = if odd { w.size() / 2 } else { 0 };
             let counts: Vec<usize> = (0..w.size()).map(|rank| usize::from(rank == whose)).collect();
             w.all_gather_v_into(&vec![1_u8; counts[w.rank()]], &counts, &mut [0])
@@ -246,7 +247,7 @@ fn elements_that_only_one_side_knows_of_are_told() {
         for (name, says, call) in calls {
             let begun = Instant::now();
             let team = world.split(Some(0), 0).unwrap().unwrap();
-            // Who has nothing to wait for learns of it in the next.
+            // A rank whose call waits for no other gets the error from the next call.
             let called = call(&team, world.rank() == world.size() / 2);
             let error = called.and_then(|()| team.all_reduce_one(1, Op::Sum).map(drop)).expect_err(name);
             let call = name.split(',').next().unwrap();
@@ -258,13 +259,13 @@ fn elements_that_only_one_side_knows_of_are_told() {
                 "{name}: {text}"
             );
             assert!(begun.elapsed() < ranks::within(Duration::from_secs(6)), "{name}: {:?}", begun.elapsed());
-            // All have their error before one leaves.
+            // No rank leaves before all have their error.
             world.barrier().unwrap();
         }
     });
 }
 
-/// Though all call the same.
+/// All ranks make the same call, under different rules.
 #[test]
 fn other_rules_are_told() {
     on(&[2, 3, 5], "other_rules_are_told", |world| {
@@ -308,14 +309,14 @@ fn a_call_and_its_started_form_are_told() {
     );
 }
 
-/// Each is the root, and sends more than goes before anybody receives it.
+/// Each rank is the root, and sends more than it can send before a receive.
 #[test]
 fn who_waits_for_its_sends_alone_is_told() {
     let call = |w: &World| w.ibroadcast(w.rank(), vec![0_u8; 1 << 20]).wait().map(drop).map_err(Error::from);
     mismatch("who_waits_for_its_sends_alone_is_told", call, call);
 }
 
-/// Who waits for nobody is told by a barrier at the end: each is the root of its own broadcast.
+/// Each rank is the root of its own broadcast and waits for no other: a barrier at the end reports the mismatch.
 #[test]
 fn a_last_call_that_differed_is_told_by_a_barrier() {
     on(&[2, 3], "a_last_call_that_differed_is_told_by_a_barrier", |world| {
@@ -331,14 +332,14 @@ fn a_last_call_that_differed_is_told_by_a_barrier() {
     });
 }
 
-/// More calls than are remembered.
+/// More calls than the library remembers.
 #[test]
 fn a_call_that_differed_long_ago_is_told() {
     const TOLD: Tag<u8> = Tag::new(2);
     on(&[2, 3], "a_call_that_differed_long_ago_is_told", |world| {
         let (begun, team) = (Instant::now(), world.split(Some(0), 0).unwrap().unwrap());
         if world.rank() == 0 {
-            // A root waits for nobody.
+            // A root waits for no other rank.
             (0..100).for_each(|_| drop(team.ibroadcast(0, vec![1_u8]).wait().unwrap()));
             (1..world.size()).for_each(|rank| drop(world.recv(rank, TOLD).unwrap()));
         }
@@ -352,7 +353,7 @@ fn a_call_that_differed_long_ago_is_told() {
     });
 }
 
-/// Rank 0 does away with its team, and lives on; each other rank fails in it, and soon.
+/// Rank 0 drops its team, and lives on; each other rank gets an error in the team within seconds.
 fn left_by_rank_0(
     name: &str,
     leaves: impl Fn(World) + Sync,
@@ -375,7 +376,7 @@ fn left_by_rank_0(
     });
 }
 
-/// It waited for nobody.
+/// The call of the rank that left waited for no other.
 #[test]
 fn a_call_that_differed_by_who_has_left_is_told() {
     left_by_rank_0(
@@ -386,7 +387,7 @@ fn a_call_that_differed_by_who_has_left_is_told() {
     );
 }
 
-/// No collective was called in the team; and the panic is caught.
+/// No collective was called in the team, and the panic is caught.
 #[test]
 fn who_left_a_team_by_a_panic_is_not_waited_for() {
     let panics = |team: World| {
@@ -404,13 +405,14 @@ fn who_left_a_team_by_a_panic_is_not_waited_for() {
     );
 }
 
-/// Who is asked about a call of long ago that it has started and not ended says that it makes the same.
+/// A rank that is asked about an earlier call that it has started, and that has not ended, answers that it makes the
+/// same call.
 #[test]
 fn a_started_call_of_long_ago_may_still_end() {
     on(&[3], "a_started_call_of_long_ago_may_still_end", |world| {
         world.barrier().unwrap();
         if world.rank() == 2 {
-            // The others wait for this one meanwhile, and ask each other.
+            // The other ranks wait for this one meanwhile, and ask each other.
             std::thread::sleep(Duration::from_secs(3));
         }
         let sum = world.iall_reduce(vec![world.rank() as u64; 3], Op::Sum);
@@ -457,7 +459,7 @@ fn calls_that_are_wrong_by_themselves_are_refused() {
             let error = world.iscatter_v::<u8>(other, None, usize::MAX).wait().map(drop).map_err(Error::from);
             misuse(error, "there is no memory");
         }
-        // All ranks refused as many: they go on.
+        // All ranks refused the same number of calls: the team goes on.
         assert_eq!(world.all_reduce_one(1, Op::Sum).unwrap(), n);
     });
 }
@@ -472,22 +474,22 @@ fn an_operation_that_panics_is_told_to_all() {
         let team = world.split(Some(0), 0).unwrap().unwrap();
         let refuses =
             Commuting(|a: u64, b: u64| if a.max(b) == 7 { panic!("a seven (the test means it)") } else { a + b });
-        // Whoever folds the last rank's.
+        // The rank that folds the last rank's value panics.
         let value = if me == n - 1 { 7 } else { 0 };
         let called = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| team.all_reduce_one(value, refuses)));
         match called {
-            Err(_) => {} // its own
+            Err(_) => {} // the panic of its own operation
             Ok(Err(Error::OperatorPanicked { rank })) => assert!(rank < n && rank != me),
             Ok(result) => panic!("{result:?}"),
         }
         assert!(matches!(team.all_reduce_one(1, Op::Sum), Err(Error::OperatorPanicked { .. })));
-        // Started, it is an error everywhere; also where a rank is told before it is in the team.
+        // A started call is an error at every rank, also if the message arrives before a rank is in the team.
         for _ in 0..10 {
             let team = world.split(Some(0), 0).unwrap().unwrap();
             let error = team.iall_reduce(vec![value], refuses).wait().unwrap_err().error;
             assert!(matches!(error, Error::OperatorPanicked { .. }), "{error}");
         }
-        // The world has collectives still.
+        // Collectives of the world still work.
         assert_eq!(world.all_reduce_one(1, Op::Sum).unwrap(), n);
     });
 }

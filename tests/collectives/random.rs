@@ -1,12 +1,12 @@
-//! Random programs of collectives, started and waited for in any order, between messages and one-sided operations, against what the
-//! program knows that each must give. All ranks have one seed; it is printed if one fails.
+//! Random programs of collectives, started and waited for in any order, between messages and one-sided operations. The
+//! program knows the expected result of each. All ranks have one seed, which is printed on failure.
 
 use crate::ranks;
 use transom::collective::Ordered;
 use transom::messages::{Request, Tag};
 use transom::{Op, World};
 
-/// What is under way, and what it must give.
+/// A request in flight, and its expected result.
 struct Started {
     request: Request<'static, Vec<u64>>,
     expected: Vec<u64>,
@@ -89,7 +89,7 @@ fn program(world: &World, seed: u64) {
             }
             _ => world.barrier().unwrap(),
         }
-        // Each rank waits for what it likes; the seed of that is its own.
+        // Each rank waits in a random order of its own.
         let mut own = fastrand::Rng::with_seed(seed ^ (step * n + me) as u64);
         while !started.is_empty() && own.usize(0..3) == 0 {
             let Started { request, expected, what } = started.swap_remove(own.usize(0..started.len()));

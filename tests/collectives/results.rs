@@ -1,4 +1,4 @@
-//! Collectives: what each is by its definition, for every type of call, length and number of ranks; misuse.
+//! Collectives: the defined result of each, for every type of call, length and number of ranks; misuse.
 
 use crate::numbers;
 use crate::ranks;
@@ -9,7 +9,7 @@ use transom::collective::{Commuting, MaxPlace, MinPlace, Ordered, Placed, Ragged
 use transom::messages::{Error, Tag};
 use transom::{Op, World};
 
-/// Around what changes the algorithm, and the way of messages.
+/// Lengths around those at which the algorithm, or the path of messages, changes.
 fn lengths(world: &World) -> &'static [usize] {
     match world.size() {
         ..=4 => &[0, 1, 2, 5, 100, 1025, 2048, 2049, 20_000, 131_072],
@@ -27,10 +27,10 @@ fn every_rank_gets_what_the_collective_is() {
     });
 }
 
-/// Algorithms that the table does not choose for so few ranks too.
+/// Algorithms that the table does not choose for as few ranks.
 fn with_algorithms(asked: &str, name: &str) {
     ranks::on_with(&[("TRANSOM_COLLECTIVES", asked)], &[1, 2, 3, 4, 5, 6, 7, 8, 9], name, |world| {
-        // 1 MiB by few alone: of many, a block for each of each is much.
+        // 1 MiB on few ranks alone: on many, a block for each pair is too much.
         let longest = if world.size() <= 3 { 131_072 } else { 30_000 };
         for (round, len) in [0, 1, 5, 1000, longest].into_iter().enumerate() {
             with_lengths(&world, len, round);
@@ -92,7 +92,7 @@ fn mistakes_in_a_file_are_told_with_their_place() {
     }
 }
 
-/// A team's own, of which the one names another way for each length.
+/// Rules of a team's own, one of which names another algorithm for each length.
 #[test]
 fn rules_of_a_team_are_its_own() {
     ranks::on(&[1, 2, 3, 5], "rules_of_a_team_are_its_own", |world| {
@@ -150,7 +150,7 @@ fn with_lengths(world: &World, len: usize, round: usize) {
     world.reduce_scatter(&blocks, &mut data, Op::Sum).unwrap();
     is(&data, "reduce_scatter", &|index| sum(0..n, me * len + index));
 
-    // Of a block of each rank.
+    // One block of each rank.
     let of_each = |index: usize| number(index / len, index % len, round);
     if let Some(all) = world.gather(root, &mine).unwrap() {
         assert_eq!((me, all.len()), (root, n * len));
@@ -196,13 +196,13 @@ fn blocks_may_differ_in_length() {
             world.reduce_scatter_v(&vec![2; want.len()], &counts, &mut folded, Op::Prod).unwrap();
             assert!(folded.iter().all(|product| *product == 1 << n));
 
-            // From each to each as many as the ranks differ.
+            // Each block is as long as its two ranks differ.
             let between = |from: usize, to: usize| vec![(from * 100 + to) as u32; from.abs_diff(to) * (round + 1)];
             let to_each = Ragged::from((0..n).map(|to| between(me, to)).collect::<Vec<_>>());
             let got = world.all_to_all_v(&to_each).unwrap();
             assert_eq!(got, Ragged::from((0..n).map(|from| between(from, me)).collect::<Vec<_>>()));
 
-            // Into buffers, of lengths that are known.
+            // Into buffers, with known lengths.
             let mut all = vec![7; if me == root { want.len() } else { 1 }];
             world.gather_v_into(root, &mine, if me == root { &counts } else { &[] }, &mut all).unwrap();
             assert_eq!(all, if me == root { want } else { vec![7] });
@@ -218,7 +218,7 @@ fn blocks_may_differ_in_length() {
     });
 }
 
-/// Digits in base 5, as a number and a power: put side by side they do not commute.
+/// Digits in base 5, as a number and a power. Concatenation does not commute.
 fn side_by_side(a: [u64; 2], b: [u64; 2]) -> [u64; 2] {
     [a[0].wrapping_mul(b[1]).wrapping_add(b[0]), a[1].wrapping_mul(b[1])]
 }
@@ -263,7 +263,7 @@ fn operations_of_ones_own_are_folded_in_the_order_of_ranks() {
     }
 }
 
-/// Floats are folded alike everywhere, and from run to run.
+/// Floats are reduced in the same way at all ranks and in each run.
 #[test]
 fn results_are_the_same_to_the_bit() {
     let body = |world: World| {

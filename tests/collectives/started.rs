@@ -1,4 +1,4 @@
-//! Collectives that are started: each in every form, many at once, again and again.
+//! Started collectives: each in every form, many at once, repeated.
 
 use crate::numbers;
 use crate::ranks;
@@ -12,13 +12,13 @@ use transom::collective::{Commuting, Grid, Ordered, Ragged};
 use transom::messages::{Error, Persistent, Request, Requests, Source, Tag};
 use transom::{Op, World};
 
-/// What a rank passes to a call, and what it must get.
+/// The values that a rank passes to a call, and the expected result.
 struct Expected {
     given: Vec<u64>,
     got: Vec<u64>,
 }
 
-/// Each call of `len` elements of a rank, or of a block, by its name. Elements that stay as they are, or mean nothing, are `STAYS`.
+/// Each call, of `len` elements of a rank or of a block, by its name. Elements that are not compared are `STAYS`.
 struct Cases {
     me: usize,
     ranks: usize,
@@ -27,7 +27,7 @@ struct Cases {
     round: usize,
 }
 
-/// What a scan leaves in rank 0, and a block from nobody, is not looked at.
+/// Marks elements that are not compared: the result of a scan at rank 0, and a block without a sender.
 const STAYS: u64 = u64::MAX;
 
 impl Cases {
@@ -40,7 +40,7 @@ impl Cases {
         if self.me == self.root { elements } else { Vec::new() }
     }
 
-    /// Of each rank another length, some 0.
+    /// Lengths that differ by rank, some 0.
     fn counts(&self) -> Vec<usize> {
         (0..self.ranks).map(|rank| (rank * self.len + self.round) % 5 * self.len.min(9)).collect()
     }
@@ -88,7 +88,7 @@ impl Cases {
         Expected { given, got }
     }
 
-    /// On a row: a block for who is before, one for who is after.
+    /// On a row: a block for the rank before, and one for the rank after.
     fn neighbours(&self) -> Expected {
         let block = |from: usize, to: usize| self.block(from, to, self.len);
         let before = self.me.checked_sub(1).map_or(vec![STAYS; self.len], |before| block(before, 1));
@@ -103,7 +103,7 @@ fn is(got: &[u64], expected: &[u64], what: &str) {
     assert!(differs.is_none(), "{what}: {differs:?} of {got:?} is not as in {expected:?}");
 }
 
-/// Each of the calls in its three forms, all of them started before the first is waited for.
+/// Each of the calls in its three forms; all are started before the first is waited for.
 fn started(world: &World, len: usize, round: usize) {
     let (me, n) = (world.rank(), world.size());
     let root = round % n;
@@ -161,7 +161,7 @@ fn started(world: &World, len: usize, round: usize) {
         world.ineighbours(&grid, given(15)),
     ];
     assert_eq!(owned.len(), expected.len());
-    // The last first.
+    // The last request first.
     for (request, (name, expected)) in owned.into_iter().zip(&expected).rev() {
         is(&request.wait().unwrap(), &expected.got, &format!("i{name} of {len}, rank {me} of {n}"));
     }
@@ -202,7 +202,7 @@ fn started(world: &World, len: usize, round: usize) {
     }
 }
 
-/// The calls that are made ready once; their elements are of the round in which they are started.
+/// Persistent calls; their elements are those of the round in which they are started.
 fn ready(world: &World, len: usize) {
     let (me, n) = (world.rank(), world.size());
     let root = n - 1;
@@ -250,7 +250,7 @@ fn ready(world: &World, len: usize) {
         let there = step.start().unwrap();
         while round == 1 && !active.iter_mut().all(|call| call.test()) {}
         if round == 2 {
-            // Waited for by what is done with the buffers next.
+            // The next use of the buffers waits for the calls.
             drop(active);
         } else {
             active.into_iter().for_each(|call| call.wait().map(drop).unwrap());
@@ -282,7 +282,7 @@ fn each_is_right_in_every_form() {
     });
 }
 
-/// Each is an error of the request, which gives back what it was given; others that take part are told.
+/// Each mistake is an error of its request, which returns its buffer; the other ranks of the call get an error too.
 #[test]
 fn arguments_that_do_not_fit_are_told() {
     on(&[1, 2, 3], "arguments_that_do_not_fit_are_told", |world| {
@@ -317,7 +317,7 @@ fn arguments_that_do_not_fit_are_told() {
         let error = world.all_to_all_init(odd).map(drop);
         assert_eq!(error.is_err(), n > 1);
         assert!(matches!(world.scatter_init(n, vec![1], 1).map(drop), Err(Error::NoSuchRank { .. })));
-        // All ranks refused as many: they go on.
+        // All ranks refused the same number of calls: the team goes on.
         assert_eq!(world.all_reduce_one(1, Op::Sum).unwrap(), n);
     });
 }
@@ -333,11 +333,11 @@ fn many_are_under_way_at_once() {
             let sum = world.iall_reduce(numbers(me, len, round), Op::Sum);
             let copy = world.ibroadcast(root, numbers(if me == root { 77 } else { 0 }, len, round));
             let all = world.iall_gather(vec![me; len]);
-            drop(world.iall_reduce(vec![1_u8; 3], Op::Max)); // others get theirs all the same
+            drop(world.iall_reduce(vec![1_u8; 3], Op::Max)); // the others get their results all the same
             std::mem::forget(world.iall_gather(vec![me as u8]));
             let blocks = world.iall_to_all((0..n).map(|to| (me * n + to) as u32).collect());
             let reduced = world.ireduce(root, vec![me as u64 + 1], Op::Prod);
-            // Others, and messages, go on between.
+            // Other collectives, and messages, go on in between.
             let mut most = [me];
             world.all_reduce(&mut most, Op::Max).unwrap();
             assert_eq!(most, [n - 1]);
@@ -405,12 +405,12 @@ fn collectives_are_started_again_and_again() {
             firsts.buffer().unwrap().copy_from_slice(&numbers(rank, len, round + 2));
             let (mut sum, of_root, first) = (sums.start().unwrap(), news.start().unwrap(), firsts.start().unwrap());
             if round % 3 == 0 {
-                // Waited for by whatever is done next with the buffer.
+                // The next use of the buffer waits for the call.
                 let _ = of_root;
             } else {
                 of_root.wait().unwrap();
             }
-            // Another, between its start and its end.
+            // Another call, between its start and its end.
             assert_eq!(world.all_reduce_one(1, Op::Sum).unwrap(), size);
             while round % 2 == 0 && !sum.test() {}
             first.wait().unwrap();
@@ -427,7 +427,8 @@ fn collectives_are_started_again_and_again() {
     });
 }
 
-/// A call of another rank of the process panics in it, too, before that rank's engine has what the call would lend.
+/// A call of another rank of the process panics, too, before that rank's engine has the memory that the call would
+/// lend.
 #[test]
 fn an_operation_lends_nothing_to_a_call() {
     static OTHER: Mutex<Option<Arc<World>>> = Mutex::new(None);
@@ -456,7 +457,7 @@ fn an_operation_lends_nothing_to_a_call() {
             while !DONE.load(SeqCst) {
                 assert!(begun.elapsed() < Duration::from_secs(20), "rank 0 has failed");
                 world.progress().unwrap();
-                // Its lock is free now and then.
+                // The rank's lock is free now and then.
                 (0..2000).for_each(|_| std::hint::spin_loop());
             }
         }

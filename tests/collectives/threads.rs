@@ -1,4 +1,5 @@
-//! Threads of a rank that call collectives of one team: at once they are told, in an order of their own they are right.
+//! Threads of a rank that call collectives of one team: at once they get errors, in an order of their own they get
+//! results.
 
 use crate::ranks;
 use ranks::on;
@@ -35,7 +36,7 @@ const CALLS: [(&str, Call); 8] = [
     }),
 ];
 
-/// Threads without an order call until one is told, and then no thread of any rank gets a result any more.
+/// Threads without an order call until one gets an error; from then on no thread of any rank gets a result.
 #[test]
 fn unordered_threads_of_a_team_are_told() {
     on(&[1, 2, 3], "unordered_threads_of_a_team_are_told", |world| {
@@ -78,13 +79,13 @@ fn threads_ordered_by_a_mutex_have_right_results() {
                 }
             }
         };
-        // Each thread ends with a call of its own, so that all ranks make as many.
+        // Each thread ends with a call of its own, so that all ranks make the same number of calls.
         std::thread::scope(|scope| (0..2).for_each(|_| drop(scope.spawn(work))));
         assert_eq!(*next.lock().unwrap(), rounds + 2);
     });
 }
 
-/// One thread after the other, each call of which is over before the next: also blocking ones.
+/// One thread after the other; each call has returned before the next. Also blocking calls.
 #[test]
 fn threads_that_take_turns_have_right_results() {
     on(&[1, 2, 3], "threads_that_take_turns_have_right_results", |world| {

@@ -1,4 +1,5 @@
-//! Ranks that die in collectives: every other rank gets an error that names them, within a second, then and in each later call.
+//! Ranks that die in collectives: every other rank gets an error that names them, within a second, in this and in each
+//! later call.
 
 use crate::ranks;
 use ranks::{IN_TIME, VICTIM, die, fails_in_time};
@@ -8,7 +9,7 @@ use transom::{Op, Status, World};
 
 const READY: Tag<u8> = Tag::new(2);
 
-/// All others call, and the victim does not: straight through memory that they share, and by messages.
+/// All other ranks call, and the victim does not: straight through shared memory, and by messages.
 fn with_a_death(name: &str, call: impl Fn(&World) -> Result<(), Error>) {
     let body = |world: World| {
         world.all_reduce_one(1, Op::Sum).unwrap();
@@ -18,11 +19,11 @@ fn with_a_death(name: &str, call: impl Fn(&World) -> Result<(), Error>) {
             die();
         }
         world.send(VICTIM, READY, &[0]).unwrap();
-        // Who has nothing to wait for learns of it in the next.
+        // A rank whose call waits for no other gets the error from the next call.
         fails_in_time("the call", || call(&world).and_then(|()| world.all_reduce_one(1, Op::Sum)));
         fails_in_time("a later call", || world.broadcast_one(0, 1));
         fails_in_time("one that is started", || Ok(world.iall_gather(vec![1]).wait()?));
-        // The living have messages still.
+        // Messages among the living still work.
         let living: Vec<usize> = (0..world.size()).filter(|rank| *rank != VICTIM).collect();
         living.iter().for_each(|to| world.send(*to, READY, &[1]).unwrap());
         living.iter().for_each(|from| drop(world.recv(*from, READY).unwrap()));
@@ -73,7 +74,7 @@ fn who_has_started_some_is_told() {
     });
 }
 
-/// The victim has done a part of it.
+/// The victim has done a part of the call.
 #[test]
 fn who_is_in_the_middle_is_told() {
     let name = "who_is_in_the_middle_is_told";
@@ -88,7 +89,7 @@ fn who_is_in_the_middle_is_told() {
                 die();
             }
             world.send(VICTIM, READY, &[0]).unwrap();
-            // It may have been in time for this one.
+            // The dead rank may have taken part in this call in time.
             fails_in_time("it, or the next", || {
                 started.wait().map_err(Error::from).and_then(|_| world.all_reduce_one(1, Op::Sum))
             });
@@ -98,7 +99,7 @@ fn who_is_in_the_middle_is_told() {
     }
 }
 
-/// One leaves where others call: an error as well.
+/// A rank leaves while others call: an error as well.
 #[test]
 fn who_waits_for_one_that_left_is_told() {
     ranks::on(&[2, 3, 5], "who_waits_for_one_that_left_is_told", |world| {
@@ -113,7 +114,8 @@ fn who_waits_for_one_that_left_is_told() {
     });
 }
 
-/// A rank that panics where it lends buffers to a collective that the others never call ends all the same, and they are told.
+/// A rank panics while it lends buffers to a collective that the others never call. Its scope ends all the same, and
+/// the others get an error.
 #[test]
 fn who_panics_in_a_scope_waits_for_nobody() {
     ranks::on(&[2, 3, 5], "who_panics_in_a_scope_waits_for_nobody", |world| {
@@ -123,7 +125,7 @@ fn who_panics_in_a_scope_waits_for_nobody() {
             return fails_in_time("a call", || world.all_reduce_one(1, Op::Sum));
         }
         let begun = Instant::now();
-        // Announced, and so waited for as well as waiting.
+        // One call has announced its data to a receiver, the other waits for a message.
         let (mut sums, mut copy) = (vec![1_u64; 100_000], [0; 3]);
         let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             world.scope(|scope| -> Result<(), Error> {

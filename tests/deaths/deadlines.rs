@@ -1,15 +1,16 @@
-//! Locks with a deadline: it is kept, nobody waits for who has given up, and whoever asks again is served.
+//! Locks with a deadline: the deadline is kept, no rank waits for a request that was given up, and a later request is
+//! served.
 
 use crate::ranks;
 use std::time::{Duration, Instant};
 use transom::{Error, Mode, Op, Window, World};
 
 const SOON: Duration = Duration::from_millis(60);
-/// What a wait of `SOON` may take where ranks share cores with others.
+/// Longest time of a wait of `SOON` where ranks share cores.
 const LATE: Duration = Duration::from_secs(5);
 const MODES: [Mode; 2] = [Mode::Exclusive, Mode::Shared];
 
-/// Nothing comes of a request within its time, and not sooner.
+/// The request is not granted, and returns at its deadline, not before.
 fn gives_up<T>(request: impl FnOnce(Duration) -> Result<Option<T>, Error>) {
     let begun = Instant::now();
     assert!(request(SOON).unwrap().is_none(), "it is held");
@@ -35,7 +36,7 @@ fn a_deadline_is_kept_and_who_asks_again_is_served() {
                 }
                 gives_up(|limit| window.try_lock_all_for(limit));
                 gives_up(|limit| window.try_lock_ranks_for(&[(1, mode), (0, mode)], limit));
-                // Of what they had they kept nothing.
+                // A call that gave up holds none of its locks.
                 window.lock_exclusive(0).unwrap().unlock().unwrap();
                 gives_up(|limit| value.try_read_for(limit));
                 gives_up(|limit| value.try_write_for(limit));
@@ -87,7 +88,7 @@ fn nobody_waits_for_who_gave_up() {
                 1 => {
                     world.barrier().unwrap();
                     gives_up(|limit| window.try_lock_for(0, first, limit));
-                    // No call for so long.
+                    // Makes no call for that time.
                     std::thread::sleep(held + ranks::within(8 * SOON));
                     assert_eq!(window.local().get(0).unwrap(), mark, "{first:?}, then {second:?}");
                 }

@@ -1,5 +1,5 @@
-//! Ranks that die among messages: every call of the others that needs them ends in an error that names them, within a
-//! second; the others go on, and get what had come.
+//! Ranks that die among messages: every call that needs them fails within a second, and names them. Other ranks go on,
+//! and receive what had arrived.
 
 use crate::ranks;
 use ranks::{IN_TIME, VICTIM, die, fails_in_time};
@@ -17,7 +17,7 @@ fn with_a_death(name: &str, sizes: &[usize], body: impl Fn(World)) {
     }
 }
 
-/// The living talk on.
+/// The living ranks go on exchanging messages.
 fn the_others_go_on(world: &World) {
     let living: Vec<usize> = (0..world.size()).filter(|rank| *rank != VICTIM).collect();
     for round in 0..20 {
@@ -58,7 +58,7 @@ fn who_waits_is_told() {
             7 => fails_in_time("probe_for", || world.probe_for(VICTIM, ONE, Duration::from_secs(3600))),
             _ => fails_in_time("recv_into", || world.recv_into(VICTIM, ONE, &mut short)),
         }
-        // And from now on at once.
+        // Later calls fail at once.
         fails_in_time("send", || world.send(VICTIM, ONE, &[1]));
         fails_in_time("ssend", || world.ssend(VICTIM, ONE, &[1]));
         fails_in_time("irecv", || Ok(world.irecv(VICTIM, ONE).wait()?));
@@ -173,7 +173,7 @@ fn what_is_under_way_is_told() {
     });
 }
 
-/// It dies anywhere in what it sends and receives.
+/// The rank dies at any point of what it sends and receives.
 #[test]
 fn it_dies_at_any_time() {
     for delay in [0, 1, 3, 7, 15, 40] {
@@ -220,7 +220,7 @@ fn it_dies_at_any_time() {
     }
 }
 
-/// It has sent, and died before anybody received: what had come whole is received, and then its death is told.
+/// The rank sends, and dies before any receive: complete messages are received, then its death is reported.
 #[test]
 fn what_had_come_is_received() {
     with_a_death("what_had_come_is_received", &[2, 3], |world| {
@@ -247,7 +247,7 @@ fn what_had_come_is_received() {
     });
 }
 
-/// What it lends is not given back before the others let go of it, and they wait for what it would have done next.
+/// The panicking rank keeps the lent memory until the others release it; they wait for its next operation.
 #[test]
 fn who_panics_in_a_scope_with_sends_is_told_of() {
     let name = "who_panics_in_a_scope_with_sends_is_told_of";
@@ -274,7 +274,7 @@ fn who_panics_in_a_scope_with_sends_is_told_of() {
 #[test]
 fn who_panics_with_its_world_is_told_of_though_it_keeps_a_window() {
     if ranks::over_network() {
-        return; // there it is told when the rank has left altogether
+        return; // there the error comes when the rank has left completely
     }
     let name = "who_panics_with_its_world_is_told_of_though_it_keeps_a_window";
     let Some(outcome) = ranks::outcome_of(3, name, |world| {
@@ -299,12 +299,12 @@ fn who_panics_with_its_world_is_told_of_though_it_keeps_a_window() {
     assert!(outcome.statuses().iter().all(|status| *status == Status::Exited(0)), "{outcome}");
 }
 
-/// What others receive in time is delivered, and nobody is told of anything: the program may go on after the panic.
+/// Messages that the others receive in time are delivered without errors: the program may go on after the panic.
 #[test]
 fn a_panic_in_a_scope_whose_sends_are_received_harms_nobody() {
     ranks::on(&[2], "a_panic_in_a_scope_whose_sends_are_received_harms_nobody", |world| {
         let other = 1 - world.rank();
-        // Who panics waits for a second, in which all of it must come.
+        // The panicking rank waits for a second, in which all of it must arrive.
         let many = ranks::rounds(1_000_000);
         let long = vec![world.rank() as u64; many];
         if world.rank() == VICTIM {
@@ -323,7 +323,7 @@ fn a_panic_in_a_scope_whose_sends_are_received_harms_nobody() {
     });
 }
 
-/// Memory of peers that is mapped here: how much, of blocks of this size.
+/// Mapped memory of peers in this process, in blocks of this size.
 fn mapped(bytes: usize) -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let is_such = |line: &&str| {
@@ -351,7 +351,7 @@ fn buffers_of_who_died_do_not_stay_mapped() {
         assert!(before >= BUFFERS || !ranks::share_memory(&world), "{before} are mapped");
         world.send(VICTIM, TWO, &[0]).unwrap();
         fails_in_time("recv", || world.recv(VICTIM, ONE));
-        // Once its process has ended altogether, and somebody looks.
+        // The mapping ends once the process has ended completely and a call looks.
         let begun = Instant::now();
         while mapped(LEN) > 0 {
             assert!(begun.elapsed() < ranks::within(IN_TIME), "{} of {before} are mapped", mapped(LEN));
@@ -360,7 +360,7 @@ fn buffers_of_who_died_do_not_stay_mapped() {
     });
 }
 
-/// A team that the victim was not in does not notice.
+/// A team without the victim notices nothing.
 #[test]
 fn a_team_of_others_goes_on() {
     with_a_death("a_team_of_others_goes_on", &[4], |world| {
@@ -376,11 +376,11 @@ fn a_team_of_others_goes_on() {
     });
 }
 
-/// Others are not to wait for its messages as long as it has the window.
+/// Other ranks do not wait for its messages while it has the window.
 #[test]
 fn who_keeps_a_window_alone_has_left_the_others_messages() {
     if ranks::over_network() {
-        return; // there it is told when the rank has left altogether
+        return; // there the error comes when the rank has left completely
     }
     ranks::on(&[2, 3, 8], "who_keeps_a_window_alone_has_left_the_others_messages", |world| {
         let mut window: Window<u64> = world.allocate(1).unwrap();

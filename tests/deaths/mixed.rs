@@ -33,7 +33,7 @@ fn waits_for_mixed_requests_name_the_dead() {
             std::thread::sleep(std::time::Duration::from_millis(50));
             die();
         }
-        // An operation that is in flight for ever: the wait polls.
+        // An operation that stays in flight: the wait polls.
         let held = Arc::new(AtomicBool::new(true));
         let fabric = Overlapping::holding(Loopback::alone().unwrap(), &held);
         let mut own = windows::Window::<u64, _>::allocate(&fabric, 0, 1).unwrap();
@@ -49,7 +49,7 @@ fn waits_for_mixed_requests_name_the_dead() {
         assert!(begun.elapsed() < ranks::within(2 * IN_TIME), "it took {:?}", begun.elapsed());
         std::mem::forget(set);
         std::mem::forget(epoch);
-        // All of them, of which some operations go on: the memory of the dead may be there.
+        // All requests end. Some operations succeed: the memory of the dead may be there.
         let epoch = window.lock_all().unwrap();
         let target = epoch.target(VICTIM).unwrap();
         let mut coming = world.irecv(VICTIM, NEVER);

@@ -164,7 +164,7 @@ const OF_THE_VICTIM: &[Case] = &[
     ("start", |world| with_window(world).start(&[VICTIM])?.complete()),
 ];
 
-/// Made by all ranks. The victim has it locked at the streamer.
+/// Made by all ranks. The victim holds its lock at the streamer.
 fn with_window(world: &World) -> Window<u64> {
     let mut window = world.allocate_with_signals(1, 1).unwrap();
     if world.rank() == VICTIM {
@@ -202,7 +202,7 @@ fn body(world: &World, cases: &[Case], receives: bool) {
         if receives {
             threads.spawn(|| {
                 while !over.load(Relaxed) {
-                    // Told of the death as well.
+                    // The other rank learns of the death as well.
                     let _ = world.recv(Source::Any, STREAM);
                 }
             });
@@ -239,7 +239,7 @@ fn calls_that_need_the_victim_report_its_death() {
     each("calls_that_need_the_victim_report_its_death", OF_THE_VICTIM, &[], true);
 }
 
-/// Without rings every message comes by the inbox.
+/// Without rings every message uses the inbox.
 #[test]
 fn calls_beside_a_full_inbox_report_a_death() {
     let variables = [("TRANSOM_MESSAGES", "rings=0")];

@@ -1,5 +1,5 @@
-//! Ranks that die or leave: every call of the others that needs them ends in an error that names them, within a second;
-//! and nothing is left behind.
+//! Ranks that die or leave: every call of other ranks that needs them fails within a second, and names them. Nothing
+//! is left behind.
 
 use crate::overlap;
 use crate::ranks;
@@ -25,7 +25,7 @@ fn fails_in_time<T>(call: impl FnOnce() -> Result<T, transom::Error>) {
     assert!(begun.elapsed() < ranks::within(IN_TIME), "it took {:?}", begun.elapsed());
 }
 
-/// Runs `body` on several numbers of ranks and checks that what it did left nothing.
+/// Runs `body` on several numbers of ranks and checks that it left nothing behind.
 fn with_a_death(name: &str, body: impl Fn(World)) {
     for size in [2, 3, 4, 8] {
         let Some(outcome) = ranks::outcome_of(size, name, &body) else { return };
@@ -34,7 +34,7 @@ fn with_a_death(name: &str, body: impl Fn(World)) {
     }
 }
 
-/// Of each rank it is known whether it died, not only who did first.
+/// The state of each rank is known, and not only the first death.
 #[test]
 fn a_later_death_is_told_of_who_died() {
     let name = "a_later_death_is_told_of_who_died";
@@ -68,14 +68,14 @@ fn a_later_death_is_told_of_who_died() {
     }
 }
 
-/// What of ours is in /dev/shm: nothing ever should be.
+/// Files of this library in /dev/shm: there should never be any.
 fn shm() -> Vec<String> {
     let names = std::fs::read_dir("/dev/shm").into_iter().flatten().flatten();
     let names = names.map(|entry| entry.file_name().to_string_lossy().into_owned());
     names.filter(|name| name.contains("transom")).collect()
 }
 
-/// Tells every rank that the time has come, and waits for it: a fence that no dead rank is needed for.
+/// Notifies every rank, and waits for it: a fence that needs no dead rank.
 struct Sign(Window<u64>);
 
 impl Sign {
@@ -112,7 +112,8 @@ fn a_holder_dies() {
         } else {
             fails_in_time(|| window.lock_shared(0).map(drop));
         }
-        // What no dead rank is needed for goes on; where memory does not outlive its process, at the living.
+        // Operations that need no dead rank go on. Where memory does not outlive its process, these are operations at
+        // living ranks.
         let living = if ranks::over_network() { 2 % world.size() } else { VICTIM };
         if living != 0 {
             window.lock_exclusive(living).unwrap().put(0, &[5]).unwrap();
@@ -154,7 +155,7 @@ fn who_tries_again_and_again_is_told() {
     });
 }
 
-/// A dead holder is an error, however much time is left; and who gave up before goes in peace.
+/// A dead holder is an error, however much time is left. A request that was given up before is no obstacle.
 #[test]
 fn who_waits_with_a_deadline_is_told() {
     with_a_death("who_waits_with_a_deadline_is_told", |world| {
@@ -196,7 +197,7 @@ fn one_that_waits_dies() {
     with_a_death("one_that_waits_dies", |world| {
         let mut sign = Sign::new(&world);
         let mut window: Window<u64> = world.allocate(1).unwrap();
-        // How many know of the death, at rank 0.
+        // Number of ranks that know of the death, at rank 0.
         let mut know: Window<u64> = world.allocate(1).unwrap();
         match world.rank() {
             0 => {
@@ -205,7 +206,7 @@ fn one_that_waits_dies() {
                 while know.local().get(0).unwrap() < world.size() as u64 - 2 {
                     std::thread::yield_now();
                 }
-                // And until this rank does: nobody else comes to this barrier.
+                // The loop ends when this rank knows of the death: no other rank calls this barrier.
                 while world.barrier().is_ok() {}
                 let _ = epoch.unlock(); // hands over to the dead: the memory is there, so this may succeed
             }
@@ -224,7 +225,7 @@ fn one_that_waits_dies() {
             }
             _ => {
                 sign.await_it();
-                // Before or behind the victim: rank 0 holds the lock until the death is known.
+                // Queued before or behind the victim: rank 0 holds the lock until the death is known.
                 let error = window.lock_exclusive(0).err().expect("it waits when a rank dies");
                 assert_eq!(error.lost_rank(), Some(VICTIM), "{error}");
                 assert!(window.lock_exclusive(0).is_err_and(|error| error.lost_rank() == Some(VICTIM)), "again");
@@ -278,7 +279,7 @@ fn the_memory_that_the_dead_had_lent_is_gone() {
         window.fence().unwrap();
         world.barrier().unwrap();
         if world.rank() == VICTIM {
-            // Amid the others' puts.
+            // The rank dies amid the puts of the others.
             while window.local().get(4999).unwrap() == 0 {}
             die();
         }
@@ -289,7 +290,7 @@ fn the_memory_that_the_dead_had_lent_is_gone() {
             }
         };
         fails_in_time(puts);
-        // From then on everything there; what was started before it was known, too.
+        // From then on every operation there fails, also one that was started before the death was known.
         fails_in_time(|| epoch.get_one(0));
         fails_in_time(|| epoch.put_signal(4999, &[1], 0, 1));
         fails_in_time(|| epoch.rput(0, vec![1]).map(drop));
@@ -304,13 +305,13 @@ fn the_memory_that_the_dead_had_lent_is_gone() {
         drop(two);
         assert!(matches!(epoch.put(4999, &[1; 2]), Err(transom::Error::OutOfBounds { .. })));
         epoch.unlock().unwrap();
-        // The rest goes on: parts of the living, and the words of the dead.
+        // Other operations go on: parts of the living, and the words of the dead.
         let last = world.size() - 1;
         let living = if last == VICTIM { 0 } else { last };
         window.lock_shared(living).unwrap().put(0, &[7]).unwrap();
         window.lock_exclusive(VICTIM).unwrap().unlock().unwrap();
         other.lock_exclusive(VICTIM).unwrap().put(0, &[7]).unwrap();
-        // Nobody has its memory back: the dead may have been about to write there.
+        // No rank gets its memory back: the dead rank may have been about to write there.
         fails_in_time(|| window.free());
     });
 }
@@ -334,7 +335,7 @@ fn what_the_dead_had_attached_can_still_be_reached() {
         epoch.attached(&memory).unwrap().put(2, &[5]).unwrap();
         assert_eq!(epoch.attached(&memory).unwrap().get_one(2).unwrap(), 5);
         epoch.unlock().unwrap();
-        // But who had not reached it before comes too late.
+        // A rank that had not reached it before comes too late.
         assert!(window.reach(&theirs).is_err());
         window.detach(&mine).unwrap();
         fails_in_time(|| window.free());
@@ -355,7 +356,8 @@ fn a_rank_that_leaves_is_missed_by_all_where_it_is_needed() {
         assert!(error.lost_rank().is_some_and(|lost| lost != world.rank()), "{error}");
         assert!(window.fence().is_err() && world.barrier().is_err() && world.allocate::<u64>(1).is_err());
         assert!(begun.elapsed() < 4 * ranks::within(IN_TIME), "it took {:?}", begun.elapsed());
-        // Locks do not need it, not even its own; and nobody leaves before all have had their errors.
+        // Locks do not need the rank that left, not even its own lock. No rank leaves before all have had their
+        // errors.
         other.lock_exclusive(VICTIM).unwrap().fetch_and_op(0, Op::Sum, 1).unwrap();
         while other.lock_shared(VICTIM).unwrap().get_one(0).unwrap() < world.size() as u64 - 1 {
             std::thread::yield_now();
@@ -363,7 +365,7 @@ fn a_rank_that_leaves_is_missed_by_all_where_it_is_needed() {
     });
 }
 
-/// Else others would be told of a rank that lives, and not of the one that died.
+/// Otherwise an error would name a rank that lives, and not the one that died.
 #[test]
 fn who_gives_up_a_wait_for_a_death_has_not_died() {
     let [fabric, dies] = <[_; 2]>::try_from(Loopback::threads(2).unwrap()).unwrap_or_else(|_| unreachable!("two"));
@@ -402,7 +404,7 @@ fn a_leaked_lock_is_let_go_when_its_rank_leaves() {
 
 #[test]
 fn a_thread_that_ends_has_left_whatever_it_keeps() {
-    // Its world; a team; or a window, with a lock that it leaked: then it has died.
+    // The rank keeps its world, a team, or a window with a leaked lock. In the last case it counts as dead.
     for keeps in ["world", "team", "window"] {
         let kept = transom::threads(3, |world| {
             let team = world.split(Some(0), 0).unwrap().expect("a colour was named");
@@ -431,7 +433,7 @@ fn a_thread_that_ends_has_left_whatever_it_keeps() {
     }
 }
 
-/// Its request, given up, is in a queue still behind one who waits for it: it dies even so, and is not waited for.
+/// Its abandoned request is still in a queue, behind a waiting one. It dies nevertheless, and no rank waits for it.
 #[test]
 fn who_panics_with_a_lock_given_up_has_died() {
     let ran = std::panic::catch_unwind(|| {

@@ -9,7 +9,7 @@ const ONE: Tag<u64> = Tag::new(1);
 const TWO: Tag<u64> = Tag::new(2);
 const BYTES: Tag<u8> = Tag::new(9);
 
-/// Lengths in bytes around what changes the way: ring, queue, rendezvous, pieces.
+/// Lengths in bytes around those at which the path changes: ring, queue, rendezvous, pieces.
 const LENGTHS: [usize; 16] =
     [0, 1, 7, 8, 9, 100, 1900, 2040, 4096, 8192, 16_383, 16_384, 16_385, 40_000, 200_000, 3_000_001];
 
@@ -49,7 +49,7 @@ fn send_and_recv_allocate_what_comes() {
     });
 }
 
-/// Messages of all lengths, received in the order of the sends, whatever way each went; by turns received, probed, peeked.
+/// Messages of all lengths are received in the order of the sends, on every path; received, probed and peeked in turn.
 #[test]
 fn messages_of_a_pair_never_overtake() {
     on(&[2, 3], "messages_of_a_pair_never_overtake", |world| {
@@ -145,14 +145,14 @@ fn nobody_no_rank_and_oneself() {
             world.send(me, BYTES, &pattern(len, len)).unwrap();
             assert_eq!(coming.wait().unwrap(), pattern(len, len));
         }
-        // Before it is received: a short one is kept, a long one has to be a request.
+        // Before the message is received: a short one is kept, a long one must be a request.
         world.send(me, ONE, &[1, 2]).unwrap();
         let sent = world.issend(me, TWO, vec![3; 100_000]);
         assert_eq!(world.peek(Source::Any, Tags::from(TWO)).unwrap().unwrap().len, 100_000);
         assert_eq!(world.recv(me, TWO).unwrap().0, [3; 100_000]);
         assert_eq!(world.recv(me, ONE).unwrap().0, [1, 2]);
         sent.wait().unwrap();
-        // To oneself, and never received: it keeps nobody in the job.
+        // A message to oneself that is never received does not keep the rank in the job.
         drop(world.isend(me, ONE, vec![1; 100_000]));
     });
 }
@@ -194,7 +194,7 @@ fn what_is_leaked_harms_nobody() {
             drop(world.isend(other, ONE, vec![2; len]));
             assert_eq!(world.recv(other, ONE).unwrap().0, vec![1; len]);
             assert_eq!(world.recv(other, ONE).unwrap().0, vec![2; len]);
-            // The forgotten receive is still there, and takes one.
+            // The forgotten receive is still posted, and takes one message.
             world.send(other, Tag::new(50), &[1_u64]).unwrap();
             world.send(other, Tag::new(50), &[2_u64]).unwrap();
             assert_eq!(world.recv(other, Tag::<u64>::new(50)).unwrap().0, [2]);
@@ -206,7 +206,7 @@ fn what_is_leaked_harms_nobody() {
     });
 }
 
-/// Who has left before they were received has still sent them.
+/// Messages of a rank that has left are still received.
 #[test]
 fn what_was_sent_is_there_when_the_sender_has_left() {
     on(&[2, 4], "what_was_sent_is_there_when_the_sender_has_left", |world| {
@@ -224,7 +224,7 @@ fn what_was_sent_is_there_when_the_sender_has_left() {
         }
         from.sort();
         assert_eq!(from, (1..size).collect::<Vec<_>>());
-        // They wait to leave, however long this rank is busy with something else.
+        // The ranks wait to leave, however long this rank is busy otherwise.
         drop(world.irecv(0, TWO).wait_for(Duration::from_millis(400)).unwrap_err());
         for rank in 1..size {
             assert_eq!(world.recv(rank, TWO).unwrap().0, vec![rank as u64; 100_000]);
@@ -240,11 +240,11 @@ fn what_was_sent_is_there_when_the_sender_has_left() {
     });
 }
 
-/// All send to one, which sleeps, and then receives; nobody's memory is eaten and nothing is lost.
+/// All ranks send to one that sleeps and then receives. Memory stays bounded, and no message is lost.
 #[test]
 fn floods_are_bounded_and_lose_nothing() {
     on(&[2, 4, 8], "floods_are_bounded_and_lose_nothing", |world| {
-        // Under ThreadSanitizer all is ten times as slow.
+        // ThreadSanitizer makes the test ten times slower.
         let many = ranks::rounds(if cfg!(transom_portable_copy) { 300 } else { 3000 }) as u64;
         let (rank, size) = (world.rank(), world.size());
         if rank > 0 {
@@ -255,7 +255,7 @@ fn floods_are_bounded_and_lose_nothing() {
             return world.barrier().unwrap();
         }
         std::thread::sleep(Duration::from_millis(100));
-        // What stands behind them can be received before.
+        // Later messages can be received before these.
         for from in 1..size {
             world.recv(from, ONE).unwrap();
         }
@@ -272,7 +272,7 @@ fn floods_are_bounded_and_lose_nothing() {
     });
 }
 
-/// Ranks that wait for something else serve messages: what must be served is more than goes to a rank that takes nothing.
+/// Ranks that wait for other events move messages: more messages are sent than a rank accepts that makes no call.
 #[test]
 fn every_wait_turns_the_messages() {
     const MANY: u64 = 200;
@@ -288,14 +288,15 @@ fn every_wait_turns_the_messages() {
                     4 => drop(window.lock_exclusive(1).unwrap()),
                     _ => drop(world.recv(1, TWO).unwrap()),
                 }
-                // The other had it whole before that could end. By datagrams the last acknowledgement may be behind.
+                // The other rank had the complete message before that could end. With datagrams the last
+                // acknowledgement may be late.
                 assert_eq!(long.wait().unwrap().len(), 100_000);
                 (0..MANY).for_each(|i| assert_eq!(world.recv(1, ONE).unwrap().0, [i]));
                 world.send(1, TWO, &[0]).unwrap();
                 world.recv(1, TWO).unwrap();
             } else {
                 let serve = || {
-                    std::thread::sleep(Duration::from_millis(50)); // the other sleeps in its wait
+                    std::thread::sleep(Duration::from_millis(50)); // the other rank sleeps in its wait
                     assert_eq!(world.recv(0, ONE).unwrap().0, vec![round; 100_000]);
                     (0..MANY).for_each(|i| world.send(0, ONE, &[i]).unwrap());
                 };
@@ -321,7 +322,7 @@ fn every_wait_turns_the_messages() {
     });
 }
 
-/// Who sleeps in a fence is woken by a message: a wake-up that is lost costs a tenth of a second.
+/// A message wakes a rank that sleeps in a fence. A lost wake-up would cost a tenth of a second.
 #[test]
 fn a_message_wakes_who_sleeps_in_another_wait() {
     on(&[2], "a_message_wakes_who_sleeps_in_another_wait", |world| {
@@ -335,7 +336,7 @@ fn a_message_wakes_who_sleeps_in_another_wait() {
             } else {
                 std::thread::sleep(Duration::from_millis(40)); // it sleeps by now
                 let begun = Instant::now();
-                world.ssend(0, ONE, &[1]).unwrap(); // over when it was matched there
+                world.ssend(0, ONE, &[1]).unwrap(); // ends when it was matched there
                 times.push(begun.elapsed());
                 let _ = window.fence().unwrap();
             }
@@ -375,7 +376,7 @@ fn any_thread_of_a_rank_may_call() {
 fn teams_have_messages_of_their_own() {
     on(&[4, 8], "teams_have_messages_of_their_own", |world| {
         let half = world.size() / 2;
-        // Teams that have ranks in common, numbered otherwise.
+        // Teams that have ranks in common, under other numbers.
         let row = world.split(Some((world.rank() / half) as u64), 100 - world.rank() as u64).unwrap().unwrap();
         let column = world.split(Some((world.rank() % half) as u64), 0).unwrap().unwrap();
         let teams = [&world, &row, &column];
@@ -398,7 +399,7 @@ fn teams_have_messages_of_their_own() {
     });
 }
 
-/// Threads make teams of the same ranks at once; what one team sends is nothing to another.
+/// Threads make teams of the same ranks at once; messages of one team are not received in another.
 #[test]
 #[cfg_attr(
     transom_portable_copy,
@@ -425,7 +426,7 @@ fn teams_that_are_made_at_once_are_apart() {
     });
 }
 
-/// Two messages beyond what a 32-bit count of bytes, or of elements of one, holds.
+/// Two messages longer than a 32-bit count of bytes, or of one-byte elements.
 #[test]
 #[ignore = "takes 5 GiB of memory"]
 fn messages_of_more_than_two_gib() {
@@ -443,7 +444,7 @@ fn messages_of_more_than_two_gib() {
     });
 }
 
-/// The short way through an open ring gives nobody's message to somebody else.
+/// The short path through an open ring does not give a message to the wrong receive.
 #[test]
 fn a_short_receive_overtakes_nothing() {
     on(&[1, 2], "a_short_receive_overtakes_nothing", |world| {
@@ -456,14 +457,14 @@ fn a_short_receive_overtakes_nothing() {
             assert_eq!(got, [value]);
         }
         for round in 0..50 {
-            // Before a receive that was posted.
+            // The short receive does not overtake a receive that was posted before.
             let posted = world.irecv(Source::Any, Tag::<u64>::any());
             send(round);
             send(round + 1);
             world.recv_into(other, ONE, &mut got).unwrap();
             assert_eq!(got, [round + 1]);
             assert_eq!(posted.wait().unwrap(), [round]);
-            // Before a message that had come, and behind one of another tag.
+            // The short receive does not overtake a message that arrived before, behind one of another tag.
             world.send(other, TWO, &[round]).unwrap();
             send(100);
             world.barrier().unwrap();
@@ -479,7 +480,7 @@ fn a_short_receive_overtakes_nothing() {
     });
 }
 
-/// Ranks that sleep until the other's message comes are woken by it: none finds it because it looks again after a tenth of a second.
+/// A message wakes a sleeping rank. No rank finds its message only because it looks again after a tenth of a second.
 #[test]
 fn no_sleep_ends_by_its_time_out_though_something_has_come() {
     on(&[2], "no_sleep_ends_by_its_time_out_though_something_has_come", |world| {

@@ -8,7 +8,7 @@ use transom::messages::Tag;
 
 const BYTES: Tag<u8> = Tag::new(1);
 
-/// Around where the kernel, both ends, and chunks come into play.
+/// Lengths around those at which the kernel's copy, the copy by both ends, and chunks begin.
 const LENGTHS: [usize; 4] = [1, 65_535, 65_536, 1_500_003];
 
 #[test]
@@ -54,7 +54,7 @@ fn a_buffer_is_owned_by_a_request_and_given_back() {
     });
 }
 
-/// A peer has mapped what is gone; another buffer may be at its place, with its descriptor.
+/// A peer has mapped a buffer that is gone. Another buffer may have its place and its descriptor.
 #[test]
 fn buffers_come_and_go() {
     on(&[2, 4], "buffers_come_and_go", |world| {
@@ -95,13 +95,14 @@ fn a_window_is_sent_and_received_into() {
     });
 }
 
-/// Blocks of the library's that are mapped into this process.
+/// Number of the library's memory blocks that are mapped into this process.
 fn mapped() -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").expect("Linux tells what is mapped");
     maps.lines().filter(|line| line.contains("memfd:transom")).count()
 }
 
-/// Where ranks are processes of one machine; a message is right by the kernel's copy too.
+/// Applies to ranks that are processes of one machine. Without the mapping, the kernel's copy also gives the right
+/// message.
 #[test]
 fn a_peer_maps_a_buffer_as_long_as_its_owner_has_it() {
     on(&[2, 4], "a_peer_maps_a_buffer_as_long_as_its_owner_has_it", |world| {

@@ -1,4 +1,4 @@
-//! What TRANSOM_MESSAGES chooses is what happens, and a value that cannot be is told.
+//! Settings of TRANSOM_MESSAGES take effect, and invalid values are errors.
 
 use crate::ranks;
 use ranks::{on_with, share_memory};
@@ -8,7 +8,7 @@ use transom::pipe::{self, Step};
 
 const DATA: Tag<u8> = Tag::new(1);
 
-/// What these ranks have counted after they threw so many bytes to and fro so often.
+/// Counters of these ranks after `times` exchanges of `bytes` bytes.
 fn counted(world: &World, bytes: usize, times: usize) -> impl Fn(&str) -> u64 {
     let (me, other) = (world.rank(), 1 - world.rank());
     for _ in 0..times {
@@ -37,14 +37,14 @@ fn a_message_takes_the_first_path_that_its_rules_allow() {
     let name = "a_message_takes_the_first_path_that_its_rules_allow";
     for (asked, expected) in ranks::each(&[
         ("rules=MSG_SIZE <= 1000, RC-FP, MSG_SIZE <= 1000, RC-SR, TRUE, Copy-Based", [1, 2, 200_000]),
-        // In several packets, and nothing announced.
+        // In several eager packets.
         ("eager=300000", [3, 0, 0]),
     ]) {
         let expected = format!("{expected:?}");
         on_with(&[("TRANSOM_MESSAGES", asked), ("TEST_SAYS", &expected)], &[2], name, |world| {
             if world.rank() == 0 {
                 world.send(1, DATA, &[3; 8]).unwrap();
-                // With the answer comes how much may be sent at once.
+                // The answer brings the credit for later eager messages.
                 let _ = world.recv(1, DATA).unwrap();
                 (0..2).for_each(|_| world.send(1, DATA, &vec![3; 100_000]).unwrap());
                 let _ = world.recv(1, DATA).unwrap();
@@ -125,7 +125,7 @@ fn a_ring_has_the_marker_that_was_asked_for_or_says_why_not() {
     for asked in ranks::each(&["last", "second", "immediate"]) {
         let variables = [("TRANSOM_MESSAGES", &*format!("ring_after=1,marker={asked}")), ("TEST_MARKER", *asked)];
         on_with(&variables, &[2], name, |world| {
-            // What devices keep differs.
+            // Devices keep different promises.
             if !share_memory(&world) {
                 return;
             }
@@ -149,8 +149,8 @@ fn long_messages_are_copied_in_packets_if_not_offered() {
     });
 }
 
-/// By itself a sender has no more packets under way than its ring has slots, and waits for one; else some go another, slower
-/// way.
+/// By default a sender has at most as many packets in flight as its ring has slots, and waits for a free one.
+/// Otherwise some packets take a slower path.
 #[test]
 fn a_flood_waits_for_its_ring() {
     for (asked, falls_back) in ranks::each(&[("", false), ("ring_slots=8", true)]) {
@@ -162,7 +162,7 @@ fn a_flood_waits_for_its_ring() {
                 let meter = world.counters().unwrap();
                 assert!(meter.ring_packets > 100, "{meter:?}");
                 let expected = std::env::var("TEST_FALLS").unwrap() == "yes";
-                // Between hosts both ways are the adapter's.
+                // Between hosts the adapter executes both ways.
                 if share_memory(&world) {
                     assert_eq!(meter.fallbacks > 0, expected, "{}", meter.fallbacks);
                 }
@@ -180,13 +180,13 @@ fn pipes_are_as_asked_for() {
         let other = 1 - world.rank();
         let expected = pipe::Config { step: Step::Piggyback, chunk: 64, chunks: 4, zero_copy_from: 5 };
         assert_eq!(world.pipe(other).unwrap().config(), expected);
-        // What a program says itself is not changed.
+        // A configuration of the program is not changed.
         let own = pipe::Config { step: Step::Basic, ..pipe::Config::default() };
         assert_eq!(world.pipe_with(other, own).unwrap().config(), own);
     });
 }
 
-/// More than a turn takes out of a ring, and more than a few do.
+/// More messages than one progress call takes out of a ring.
 #[test]
 fn what_was_sent_before_its_sender_left_is_received_however_much_it_is() {
     let name = "what_was_sent_before_its_sender_left_is_received_however_much_it_is";
@@ -201,7 +201,7 @@ fn what_was_sent_before_its_sender_left_is_received_however_much_it_is() {
             return (0..500_u32).for_each(|i| world.send(0, DATA, &i.to_ne_bytes()).unwrap());
         }
         std::thread::sleep(std::time::Duration::from_millis(500));
-        // The turns in which it is seen that the other has left.
+        // The progress calls until the rank sees that the other has left.
         let mut never = world.irecv(1, other);
         for _ in 0..20 {
             never.test();

@@ -11,12 +11,12 @@ const ONE: Tag<u64> = Tag::new(1);
 const TWO: Tag<u64> = Tag::new(2);
 const BYTES: Tag<u8> = Tag::new(9);
 
-/// The receiver has called nothing of messages yet, and calls nothing at all.
+/// The receiver has made no message call yet, and makes none.
 #[test]
 fn a_first_send_does_not_wait_for_its_receiver() {
     on(&ranks::SIZES, "a_first_send_does_not_wait_for_its_receiver", |world| {
         let mut window = world.allocate::<u64>(1).unwrap();
-        // Between hosts a rank lets others send 256 bytes at first, 64 of which are a message without data.
+        // Between hosts a rank gives each other credit for 256 bytes at first; a message without data costs 64.
         let bytes = if ranks::over_network() { 100 } else { 16_384 };
         if world.rank() == 0 {
             for to in 0..world.size() {
@@ -36,7 +36,7 @@ fn a_first_send_does_not_wait_for_its_receiver() {
     });
 }
 
-/// Nor for one that waits for something else, however many there are.
+/// A rank in another wait (a fence) serves any number of messages.
 #[test]
 fn first_sends_go_before_a_fence() {
     on(&ranks::SIZES, "first_sends_go_before_a_fence", |world| {
@@ -57,7 +57,7 @@ fn first_sends_go_before_a_fence() {
     });
 }
 
-/// To one whose first call is not to receive, and finds the sender gone.
+/// A message to a rank whose first call is no receive, and which then finds the sender gone.
 #[test]
 fn what_was_sent_is_there_for_who_sends_first() {
     on(&[2, 4], "what_was_sent_is_there_for_who_sends_first", |world| {
@@ -90,7 +90,7 @@ fn shared() -> Vec<(u64, u64)> {
     sizes
 }
 
-/// Where ranks are threads, too, an inbox takes what was used of it.
+/// An inbox uses memory only for touched pages, also where ranks are threads.
 #[test]
 #[cfg_attr(transom_portable_copy, ignore = "ThreadSanitizer has memory of its own for each byte")]
 fn threads_that_use_no_messages_have_no_memory_for_them() {

@@ -1,4 +1,4 @@
-//! Messages that their receiver leaves unreceived: they keep back nothing else, and their memory is bounded.
+//! Messages that their receiver leaves unreceived: they block no other message, and their memory is bounded.
 
 use crate::ranks;
 use ranks::{on, rounds, share_memory};
@@ -9,7 +9,7 @@ use transom::{Op, World};
 const FIRST: Tag<u8> = Tag::new(1);
 const LAST: Tag<u64> = Tag::new(2);
 
-/// Messages of a flood: more than credit, of whatever size, has room for.
+/// Number of messages of a flood: more than credit admits, of any size.
 fn many() -> usize {
     rounds(if cfg!(transom_portable_copy) { 10_000 } else { 70_000 })
 }
@@ -18,7 +18,7 @@ fn byte(number: usize) -> u8 {
     (number * 7 + number / 256) as u8
 }
 
-/// Sends so many messages of this length to rank 0, and receives none.
+/// Sends `many` messages of `length` bytes to rank 0, and receives none.
 fn flood(world: &World, many: usize, length: usize) -> Vec<Request<'_, Vec<u8>>> {
     (0..many).map(|number| world.isend(0, FIRST, vec![byte(number); length])).collect()
 }
@@ -87,7 +87,7 @@ fn short_sends_return_before_any_receive() {
     });
 }
 
-/// The library's own messages have what they need, whatever of the program's lies there: first calls of each kind.
+/// The library's own messages pass the program's unreceived ones: first calls of each kind.
 #[test]
 fn calls_of_the_library_pass_a_flood() {
     on(&[2, 3], "calls_of_the_library_pass_a_flood", |world| {
@@ -119,7 +119,7 @@ fn calls_of_the_library_pass_a_flood() {
     });
 }
 
-/// Messages of dropped teams go, and do not count any more.
+/// Messages of dropped teams are discarded, and do not count any more.
 #[test]
 fn unreceived_messages_go_with_their_team() {
     on(&[2, 4], "unreceived_messages_go_with_their_team", |world| {
@@ -129,7 +129,7 @@ fn unreceived_messages_go_with_their_team() {
             for number in 0..1000 {
                 drop(team.isend((rank + 1) % size, FIRST, vec![byte(number); 8]));
             }
-            // All of them have come once those behind them have.
+            // All of them have arrived once the messages behind them have.
             world.sendrecv((rank + 1) % size, LAST, &[1], (rank + size - 1) % size, LAST, &mut [0]).unwrap();
             drop(team);
         }
@@ -144,7 +144,7 @@ fn unreceived_messages_go_with_their_team() {
     });
 }
 
-/// A long send to a team that its receiver has dropped ends, and says so.
+/// A long send to a team that its receiver has dropped fails with `TeamDropped`.
 #[test]
 fn send_to_dropped_team_names_its_receiver() {
     on(&[2], "send_to_dropped_team_names_its_receiver", |world| {

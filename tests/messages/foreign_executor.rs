@@ -1,4 +1,4 @@
-//! Requests and probes as futures of an executor that knows nothing of this library.
+//! Requests and probes as futures of an executor that does not know this library.
 
 use crate::ranks;
 use std::future::Future;
@@ -53,7 +53,8 @@ async fn pass(world: &World, rounds: usize, probes: bool) -> Result<u64, transom
     Ok(token[0])
 }
 
-/// Ranks share cores: a rank that polls in vain must let the others run. Otherwise it polls some 10,000 times in a round.
+/// Ranks share cores: a rank that polls without success must let the others run. Otherwise it polls some 10,000 times
+/// in a round.
 #[test]
 fn foreign_executor_gives_the_core_away() {
     ranks::on(&[8], "foreign_executor_gives_the_core_away", |world| {

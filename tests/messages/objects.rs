@@ -33,7 +33,7 @@ fn on(sizes: &[usize], name: &str, body: impl Fn(World) + Sync) {
     }
 }
 
-/// Of all lengths: by ring, queue and rendezvous; among other messages, from any.
+/// Objects of all lengths: by ring, queue and rendezvous, among other messages, from any source.
 #[test]
 fn values_arrive_in_order_from_any() {
     on(&[1, 3], "values_arrive_in_order_from_any", |world| {
@@ -51,7 +51,7 @@ fn values_arrive_in_order_from_any() {
                     }
                 },
                 2 => world.irecv_object(Source::Any, JOB).wait_status().unwrap(),
-                // Of one rank it may have come before it is asked for.
+                // The object of this rank may have arrived before the receive.
                 3 => world.irecv_object((world.rank() + world.size() - 1) % world.size(), JOB).wait_status().unwrap(),
                 _ => world.recv_object(Source::Any, JOB).unwrap(),
             };
@@ -61,7 +61,7 @@ fn values_arrive_in_order_from_any() {
             sent.wait().unwrap();
         }
         assert!(world.recv_object_for(Source::Any, JOB, Duration::from_millis(1)).unwrap().is_none());
-        // Of those that have left nothing can come.
+        // No message can come from ranks that have left.
         world.barrier().unwrap();
     });
 }
@@ -99,7 +99,7 @@ fn what_is_no_such_value_is_said_and_consumed() {
         } else {
             assert_eq!([2, 3].map(fails), [3, 9]);
             let (whole, _) = world.recv(0, Tag::<u8>::new(3)).unwrap();
-            // Cut short, with more behind it, and nothing but what tells its type.
+            // A truncated object, one with bytes behind it, and one with the type bytes alone.
             for bytes in [&whole[..whole.len() - 1], &[&whole[..], &[0]].concat(), &whole[..8], &whole[..]] {
                 world.send(0, Tag::new(3), bytes).unwrap();
             }
@@ -115,7 +115,7 @@ fn what_is_no_such_value_is_said_and_consumed() {
     });
 }
 
-/// Requests of values are sets, futures, and cancelled, as all are.
+/// Requests of objects work in sets, as futures, and with `cancel`, as all requests do.
 #[test]
 fn values_are_received_by_requests() {
     on(&[2, 3], "values_are_received_by_requests", |world| {
@@ -151,7 +151,7 @@ thread_local! {
     static WORLD: RefCell<Option<Rc<World>>> = const { RefCell::new(None) };
 }
 
-/// A value whose making calls the library.
+/// A value whose deserialisation calls the library.
 struct Turns(u8);
 
 impl<'de> Deserialize<'de> for Turns {
@@ -167,7 +167,7 @@ impl Serialize for Turns {
     }
 }
 
-/// Values are made by code of the program's own, which may do what the program does elsewhere.
+/// Deserialisation runs code of the program, which may make any call.
 #[test]
 fn who_makes_a_value_may_call_the_library() {
     on(&[1], "who_makes_a_value_may_call_the_library", |world| {
@@ -183,7 +183,7 @@ fn who_makes_a_value_may_call_the_library() {
     });
 }
 
-/// What a peer writes is no length before it was checked: a value that says it is long takes no memory.
+/// A length from a peer is checked before it is used: an object that claims to be long takes no memory.
 #[test]
 fn a_length_that_lies_takes_no_memory() {
     on(&[1], "a_length_that_lies_takes_no_memory", |world| {

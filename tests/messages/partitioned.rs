@@ -1,5 +1,5 @@
-//! Partitioned messages: parts are made ready in any order by any thread, and arrive one by one; what is lost is told to both
-//! ends.
+//! Partitioned messages: any thread makes parts ready in any order, and parts arrive one by one. A lost part is an
+//! error at both ends.
 
 use crate::ranks;
 use ranks::{VICTIM, die, fails_in_time, on};
@@ -15,7 +15,7 @@ fn element(from: usize, round: usize, i: usize) -> u64 {
     (from * 1_000_003 + round * 10_007 + i) as u64
 }
 
-/// Makes ready what `round` has, in an order that differs from round to round.
+/// Makes the parts of `round` ready, in an order that differs from round to round.
 fn send_round(sending: &mut transom::messages::Partitioned<u64>, len: usize, rank: usize, round: usize) {
     let mut parts = sending.start().unwrap();
     let mut all: Vec<_> = parts.parts().collect();
@@ -25,7 +25,7 @@ fn send_round(sending: &mut transom::messages::Partitioned<u64>, len: usize, ran
         all.reverse();
     }
     for mut part in all {
-        // As the documentation has it: the first parts are one longer.
+        // The first parts are one element longer, as documented.
         let first = part.index() * (len / number) + part.index().min(len % number);
         part.iter_mut().zip(first..).for_each(|(to, i)| *to = element(rank, round, i));
         part.ready();
@@ -139,7 +139,7 @@ fn a_lost_part_is_told_to_both() {
                     }
                 }
                 match lost {
-                    // Dropped, forgotten, waited for: the receiver hears of it.
+                    // Parts that are dropped, forgotten, or waited for: the receiver gets an error.
                     1 => drop(parts),
                     2 => std::mem::forget(parts),
                     _ => {
@@ -155,7 +155,7 @@ fn a_lost_part_is_told_to_both() {
                     }
                 }
                 if lost == 2 {
-                    // Whatever is done with it next says it.
+                    // The next call on the end reports it.
                     drop(std::mem::replace(&mut sending, world.psend_init(other, ONE, vec![1; len], 4).unwrap()));
                 }
                 match arriving.wait() {
@@ -176,7 +176,7 @@ fn ends_meet_in_the_order_in_which_they_were_made() {
     on(&[1, 2], "ends_meet_in_the_order_in_which_they_were_made", |world| {
         let other = world.size() - 1 - world.rank();
         let mut sending = [10, 20].map(|n| world.psend_init(other, ONE, vec![n; 6], 3).unwrap());
-        // Of another tag, or not one in parts: they meet none of these.
+        // Messages under another tag, or without parts, match none of these.
         let _others = [world.psend_init(other, TWO, vec![30; 6], 2), world.psend_init(other, TWO, vec![40; 6], 2)];
         let mut coming = [0, 1].map(|_| world.precv_init(other, ONE, vec![0; 6], 2).unwrap());
         let arriving = coming.each_mut().map(|coming| coming.start().unwrap());
@@ -193,7 +193,7 @@ fn ends_meet_in_the_order_in_which_they_were_made() {
     });
 }
 
-/// Values of the n-th send end: it meets the n-th receive end.
+/// Values of the n-th send end: it matches the n-th receive end.
 #[test]
 fn dropped_receive_keeps_its_place_in_the_order() {
     on(&[1, 2], "dropped_receive_keeps_its_place_in_the_order", |world| {
@@ -217,7 +217,7 @@ fn dropped_receive_keeps_its_place_in_the_order() {
     });
 }
 
-/// The library receives the parts, of 24 bytes and of 160 KB, and throws them away.
+/// The library receives the parts, of 24 bytes and of 160 KB, and discards them.
 #[test]
 fn parts_for_a_dropped_receive_are_discarded() {
     on(&[1, 2], "parts_for_a_dropped_receive_are_discarded", |world| {
@@ -242,7 +242,7 @@ fn parts_for_a_dropped_receive_are_discarded() {
                 }
             }
         }
-        // The next ones meet.
+        // The next ends match.
         world.barrier().unwrap();
         let mut coming = world.precv_init(other, ONE, vec![0; 6], 2).unwrap();
         let mut sending = world.psend_init(other, ONE, vec![7; 6], 2).unwrap();
@@ -263,7 +263,7 @@ fn dropped_send_end_is_told_by_its_rank() {
             if time % 4 < 2 {
                 drop(world.psend_init(other, ONE, vec![1; 6], 3).unwrap());
             } else {
-                // One round is whole, and there is no second one.
+                // One round is complete, and there is no second one.
                 let mut sending = world.psend_init(other, ONE, vec![time as u64; 6], 3).unwrap();
                 let mut parts = sending.start().unwrap();
                 parts.parts().for_each(|part| part.ready());
@@ -312,7 +312,7 @@ fn ends_that_do_not_agree_are_told_and_nobody_is_nobody() {
         parts.parts().for_each(|part| part.ready());
         let refused = coming.start().unwrap().wait().unwrap_err();
         assert!(refused.to_string().contains("of 6 elements of 8 bytes is sent, and one of 7"), "{refused}");
-        // Nobody receives it.
+        // This message has no receive.
         drop(parts);
         for parts in [0, 7] {
             assert!(matches!(world.psend_init(other, ONE, vec![1; 6], parts), Err(Error::Misuse { .. })));

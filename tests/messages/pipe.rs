@@ -14,7 +14,7 @@ fn stepping(step: Step) -> Config {
     Config { step, ..Config::default() }
 }
 
-/// One with each other rank, opened in an order that all share.
+/// One pipe with each other rank, opened in the same order at all ranks.
 fn pipes(world: &World, config: Config) -> Vec<Pipe> {
     let (rank, size) = (world.rank(), world.size());
     let pairs = (0..size).flat_map(|a| (a + 1..size).map(move |b| (a, b)));
@@ -30,7 +30,7 @@ fn stretch(from: usize, to: usize, at: usize, length: usize) -> Vec<u8> {
     (at..at + length).map(|at| byte(from, to, at)).collect()
 }
 
-/// Writes so many bytes in pieces of all lengths, by both kinds of call.
+/// Writes `total` bytes in pieces of all lengths, by both kinds of call.
 fn write(pipe: &Pipe, me: usize, total: usize) {
     let (mut at, mut round) = (0, 0);
     while at < total {
@@ -80,7 +80,7 @@ fn streams_both_ways_between_all_pairs() {
                 }
             });
             for count in pipes.iter().map(Pipe::count) {
-                // Shared memory is read, and not written. Adapters move what is worth registering.
+                // Shared memory is read, and not written. Adapters move buffers that are long enough to register.
                 if !ranks::over_network() {
                     assert_eq!(
                         (count.read > 0, count.written),
@@ -95,7 +95,7 @@ fn streams_both_ways_between_all_pairs() {
     });
 }
 
-/// Calls that do not wait, on rings of all shapes, from and into several buffers.
+/// Non-blocking calls, on rings of all shapes, from and into several buffers.
 #[test]
 fn put_and_get_say_how_much_they_moved() {
     on(&[1, 2, 4], "put_and_get_say_how_much_they_moved", |world| {
@@ -107,7 +107,7 @@ fn put_and_get_say_how_much_they_moved() {
                 let total = 4 * (chunk * chunks).min(9000) as usize;
                 let (mut put, mut got) = (0, 0);
                 if chunk < 65_536 {
-                    // Nobody gets yet: the ring becomes full, and takes nothing then.
+                    // The other end gets nothing yet: the ring becomes full, and then takes nothing.
                     while put < total {
                         let data = stretch(world.rank(), peer, put, (total - put).min(5000));
                         match pipe.put(&[data]).unwrap() {
@@ -125,7 +125,7 @@ fn put_and_get_say_how_much_they_moved() {
                     put += moved;
                     let (mut first, mut second) = ([0; 13], vec![0; 2000]);
                     let Some(moved) = pipe.get(&mut [&mut first[..], &mut second]).unwrap() else {
-                        // What was put just now was the last that the other waited for.
+                        // The last put was the one that the other end waited for.
                         assert_eq!((put, got), (total, total), "it is over");
                         break;
                     };
@@ -142,7 +142,7 @@ fn put_and_get_say_how_much_they_moved() {
     });
 }
 
-/// A buffer that the peer gives away comes to a get that does not wait, in pieces.
+/// A buffer that the peer has handed over arrives at a non-blocking get in pieces.
 #[test]
 fn a_buffer_that_is_given_away_can_be_got_piece_by_piece() {
     on(&[2], "a_buffer_that_is_given_away_can_be_got_piece_by_piece", |world| {
@@ -187,7 +187,7 @@ fn a_stream_outlives_who_has_put_it() {
                 world.barrier().unwrap();
             }
         }
-        // And the rank.
+        // The rank of the other end leaves as well.
         if world.rank() == last {
             let mut pipe = world.pipe(0).unwrap();
             let mut all = Vec::new();
@@ -209,14 +209,14 @@ fn what_cannot_be_is_an_error() {
         let none = Config { chunk: 12, ..Config::default() };
         let error = world.pipe_with(other, none).unwrap_err();
         assert!(matches!(error, Error::Pipe { rank, fault: Fault::Sizes { chunk: 12, chunks: 16 } } if rank == other));
-        // One end alone: the other is told, and the next pipe is as good as any.
+        // Only one end fails by itself: the other end gets an error, and the next pipe works.
         let error = world.pipe_with(other, if world.rank() == 0 { none } else { Config::default() }).unwrap_err();
         match error {
             Error::Pipe { rank: 1, fault: Fault::Sizes { .. } } => assert_eq!(world.rank(), 0),
             Error::Pipe { rank: 0, fault: Fault::Refused } => assert_eq!(world.rank(), 1),
             other => panic!("{other}"),
         }
-        // Ends that are not alike.
+        // Ends with different configurations.
         let error = world.pipe_with(other, stepping(STEPS[world.rank()])).unwrap_err();
         assert!(matches!(error, Error::Pipe { rank, fault: Fault::Differs { .. } } if rank == other), "{error}");
         let theirs = format!("it opened its end as Config {{ step: {:?}", STEPS[other]);
@@ -241,7 +241,7 @@ fn what_cannot_be_is_an_error() {
     });
 }
 
-/// Pipes that come and go leave no memory behind, neither here nor mapped of the peer's.
+/// Pipes that are opened and closed leave no memory behind, neither own nor mapped from the peer.
 #[test]
 fn pipes_come_and_go() {
     on(&[2], "pipes_come_and_go", |world| {
@@ -276,7 +276,7 @@ fn a_team_has_pipes_of_its_own() {
     });
 }
 
-/// A program that other messages, and a thread that waits for one, do not disturb.
+/// A program that is disturbed neither by other messages nor by a thread that waits for one.
 #[test]
 fn messages_and_pipes_share_the_way() {
     on(&[2], "messages_and_pipes_share_the_way", |world| {
@@ -306,7 +306,7 @@ fn who_waits_at_a_pipe_is_told_of_a_death() {
         let outcome = ranks::outcome_of(size, "who_waits_at_a_pipe_is_told_of_a_death", |world| {
             let others = || (0..world.size()).filter(|rank| *rank != VICTIM);
             for (round, step) in STEPS.into_iter().enumerate() {
-                // One that lives on, and one to be waited at by each call.
+                // Four pipes to each rank: one that stays in use, and one for each call that waits.
                 let waits: Vec<Pipe> = match world.rank() {
                     VICTIM => others().collect::<Vec<_>>(),
                     _ => vec![VICTIM],
@@ -349,7 +349,7 @@ fn who_waits_at_a_pipe_is_told_of_a_death() {
                 });
                 assert!(begun.elapsed() < Duration::from_millis(400) + ranks::within(Duration::from_secs(1)));
                 fails("open", &|| Ok(world.pipe(VICTIM).map(drop)?));
-                // What had come can be got.
+                // Data that had arrived can be got.
                 if world.rank() == 0 {
                     let mut into = [0; 20];
                     assert_eq!((&waits[0]).read(&mut into).unwrap(), 10);

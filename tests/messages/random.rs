@@ -1,5 +1,5 @@
-//! Random traffic of processes and threads, against what the standard says of matching. `SEED=17` runs one seed, `SEEDS=100`
-//! so many.
+//! Random traffic of processes and threads, checked against the matching rules of the standard. `SEED=17` runs one
+//! seed, `SEEDS=100` runs 100.
 
 use crate::ranks;
 use ranks::on;
@@ -8,10 +8,10 @@ use transom::messages::{Cancelled, Request, Source, Tag, Tags};
 
 const SIZES: [usize; 10] = [0, 1, 5, 40, 200, 1000, 1024, 3000, 9000, 70_000];
 const TAGS: u32 = 3;
-/// Of each pair, each way.
+/// Messages of each pair, in each direction.
 const MESSAGES: usize = 60;
 
-/// What `from` sends `to`: tag and length. Everybody knows the plan.
+/// The plan, known to every rank: tags and lengths of the messages from `from` to `to`.
 fn plan(seed: u64, from: usize, to: usize) -> Vec<(u32, usize)> {
     let mut rng = fastrand::Rng::with_seed(seed << 16 | (from as u64) << 8 | to as u64);
     (0..MESSAGES).map(|_| (rng.u32(0..TAGS), SIZES[rng.usize(..SIZES.len())] + rng.usize(..3))).collect()
@@ -21,7 +21,7 @@ fn data(from: usize, number: usize, len: usize) -> Vec<u16> {
     (0..len).map(|i| (i * 7 + from * 1000 + number * 13) as u16).collect()
 }
 
-/// A receive that was posted, in order, and what it got: whose, and which of them.
+/// A posted receive, in order, and the message that it got: source and number in the plan.
 struct Posted {
     from: Option<usize>,
     tag: Option<u32>,
@@ -34,7 +34,7 @@ impl Posted {
     }
 }
 
-/// Which message of the plan came: the first of this kind that has not come before. Its bytes tell.
+/// The number of the message in the plan: the first of this kind that has not arrived before. Its bytes identify it.
 fn which(plans: &[Vec<(u32, usize)>], left: &mut [Vec<usize>], from: usize, tag: u32, got: &[u16]) -> (usize, usize) {
     let fits = |number: &usize| plans[from][*number] == (tag, got.len()) && data(from, *number, got.len()) == got;
     let at = left[from].iter().position(fits).unwrap_or_else(|| panic!("{} of {tag} from {from}: unknown", got.len()));
@@ -64,7 +64,7 @@ fn traffic(world: &World, seed: u64) {
     };
     while left.iter().any(|left| !left.is_empty()) {
         send_some(&mut rng, &mut sends, 20);
-        // Receives of one kind: as many of each selection as there are messages for it, so that none waits for ever.
+        // Receives of one kind: as many for each selection as there are messages for it, so that none waits for ever.
         let mut all: Vec<(usize, usize)> =
             left.iter().enumerate().flat_map(|(from, left)| left.iter().map(move |number| (from, *number))).collect();
         rng.shuffle(&mut all);
@@ -86,7 +86,7 @@ fn traffic(world: &World, seed: u64) {
                     assert_eq!(got.len(), status.len);
                     posted.got = Some(which(&plans, &mut left, status.from, status.tag, &got));
                 }
-                // A blocking receive by name, the short way; what stands before it in the batch was received.
+                // A blocking receive by source and tag, on the short path; earlier receives of the batch have ended.
                 2 if coming.is_empty() => {
                     send_all_that_is_left(&mut send_some, &mut rng, &mut sends);
                     let mut got = vec![0; 70_100];
@@ -105,7 +105,7 @@ fn traffic(world: &World, seed: u64) {
         send_all_that_is_left(&mut send_some, &mut rng, &mut sends);
         rng.shuffle(&mut coming);
         let mut ended: Vec<_> = coming.into_iter().map(|(at, request)| (at, request.wait_status().unwrap())).collect();
-        // Empty ones of a tag are alike: in the order in which they were received.
+        // Empty messages of a tag are equal: they count in the order in which they were received.
         ended.sort_by_key(|(at, _)| *at);
         for (at, (got, status)) in ended {
             log[at].got = Some(which(&plans, &mut left, status.from, status.tag, &got));
@@ -116,7 +116,7 @@ fn traffic(world: &World, seed: u64) {
     check(&plans, &log);
 }
 
-/// Nobody waits for what was not sent.
+/// Sends the rest of the plan, so that no receive waits for a message that was not sent.
 fn send_all_that_is_left<'a>(
     send_some: &mut impl FnMut(&mut fastrand::Rng, &mut Vec<Request<'a, Vec<u16>>>, usize),
     rng: &mut fastrand::Rng,
@@ -127,8 +127,8 @@ fn send_all_that_is_left<'a>(
     }
 }
 
-/// Of two messages of one source that a receive takes, the one sent first was received by it or by one posted before; of two
-/// receives that take a message, the one posted first got it or one sent before.
+/// Of two messages of one source that match a receive, this or an earlier receive got the one sent first. Of two
+/// receives that match a message, the one posted first got this message or one sent before.
 fn check(plans: &[Vec<(u32, usize)>], log: &[Posted]) {
     let mut receiver = vec![vec![usize::MAX; MESSAGES]; plans.len()];
     for (at, posted) in log.iter().enumerate() {
@@ -154,26 +154,27 @@ fn random_traffic_matches_as_it_must() {
     });
 }
 
-/// Whatever TRANSOM_MESSAGES says, the same messages come.
+/// The same messages arrive under every configuration of TRANSOM_MESSAGES.
 #[test]
 #[cfg_attr(transom_portable_copy, ignore = "takes minutes under ThreadSanitizer, and shares no more than the other")]
 fn random_traffic_matches_in_any_configuration() {
     let configurations = [
-        // The least of everything.
+        // The smallest value of each setting.
         "eager=0,ring_slots=2,ring_bytes=136,ring_after=0,window=2,budget=0,offer=no,zero_copy_from=1",
-        // Rings that take turns; short messages announced too.
+        // Rings that peers give up to each other; short messages are announced too.
         "eager=8,rings=1,ring_after=1,order=recent,window=3,credit_delay=0",
         "eager=8192,ring_slots=3,ring_bytes=1000,rings=2,order=sequential,window=1024,zero_copy_from=1,stripe_from=1",
         // No rings at all; long messages copied in packets.
         "rings=0,offer=no,budget=1000,credit_delay=1000000",
         // Between hosts by datagrams, with rings by connections beside them.
         "paths=ud,ud_lanes=2,checksum=yes,eager=500,rings=2,ring_after=3,zero_copy_from=131072",
-        // By datagrams alone, long ones into their places.
+        // Datagrams alone; long messages go into place.
         "paths=ud,rings=0,rules=MSG_SIZE < 500, UD-SR, TRUE, UD-ZCopy, TRUE, Copy-Based",
-        // By datagrams to all, and by connections with one at a time.
+        // Datagrams to all, and connections with one peer at a time.
         "aptus,checksum=yes,connections=1,connect_after=3,rings=1,ring_after=2",
     ];
-    // By connections of Soft-RoCE packets that overtake each other take minutes: guests where they do ask for this.
+    // Connections take minutes on Soft-RoCE where packets overtake each other: guests with such a network ask for this
+    // configuration.
     const NO_CONNECTIONS: &str = "paths=ud,rings=0";
     let asked = std::env::var("TRANSOM_MESSAGES").is_ok_and(|asked| asked == NO_CONNECTIONS);
     let chosen: Vec<_> = configurations.iter().filter(|one| !asked || one.starts_with(NO_CONNECTIONS)).collect();

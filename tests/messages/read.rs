@@ -1,4 +1,5 @@
-//! A long message is read from where it is; from memory that its receiver cannot map, unless its sender waits, who sends it sooner.
+//! A long message is read in place. From memory that the receiver cannot map, it is read unless the sender waits and
+//! sends it faster.
 
 use crate::ranks;
 use ranks::{are_processes, on, share_memory, within};
@@ -10,7 +11,7 @@ const DATA: Tag<u8> = Tag::new(1);
 const MORE: Tag<u8> = Tag::new(2);
 const LENGTH: usize = 300_000;
 
-/// Bytes of this rank that others have been sent in pieces, and that it has read at others.
+/// Bytes of this rank that were sent to others in pieces, and bytes that it has read from others.
 fn copied_and_read(world: &World) -> (u64, u64) {
     let counters = world.counters().unwrap();
     (counters.copied_bytes, counters.read_bytes)
@@ -20,12 +21,12 @@ fn copied_and_read(world: &World) -> (u64, u64) {
 fn a_sender_that_computes_has_its_message_read() {
     on(&[2], "a_sender_that_computes_has_its_message_read", |world| {
         let mut window = world.allocate::<u64>(1).unwrap();
-        // So that they reach each other.
+        // The exchange makes the ranks reach each other's memory.
         let other = 1 - world.rank();
         world.sendrecv(other, MORE, &[1], other, MORE, &mut [0]).unwrap();
         if world.rank() == 0 {
             let sent = world.isend(1, DATA, vec![7; LENGTH]);
-            // Calls nothing that moves messages.
+            // Makes no call that moves messages.
             let begun = Instant::now();
             while share_memory(&world) && window.local().get(0).unwrap() == 0 {
                 assert!(
@@ -60,7 +61,7 @@ fn a_sender_that_waits_sends_its_message() {
             rounds += 1;
             if world.rank() == 0 {
                 world.send(1, DATA, &[7; LENGTH]).unwrap();
-                // Whether it waited already when it was asked is a matter of time.
+                // Timing decides whether the sender already waited when it was asked.
                 more = copied_and_read(&world).0 == 0;
                 assert!(
                     begun.elapsed() < within(Duration::from_secs(10)),
@@ -82,7 +83,7 @@ fn a_sender_that_waits_has_what_is_mapped_read() {
         buffer.fill(7);
         for round in 0..20 {
             if world.rank() == 0 {
-                // Rank 1 waits already, who has said nothing yet: the first message is read as others are.
+                // Rank 1 waits already, and has sent nothing yet: the first message is read as others are.
                 std::thread::sleep(Duration::from_millis(if round == 0 { 30 } else { 0 }));
                 world.send(1, DATA, &buffer).unwrap();
             } else if round % 2 == 0 {

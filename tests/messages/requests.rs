@@ -1,4 +1,4 @@
-//! Messages under way: waited for in many ways, cancelled, lent, awaited, started again and again.
+//! Requests in flight: waited for in many ways, cancelled, lent, awaited, started repeatedly.
 
 use crate::ranks;
 use ranks::{on, pattern};
@@ -27,14 +27,14 @@ fn a_probe_gives_up_at_its_deadline() {
         }
         world.barrier().unwrap();
         world.send(other, ONE, &[7]).unwrap();
-        // Who gave up left nothing behind that would have taken it.
+        // The receives that gave up left no receive behind that would take the message.
         assert_eq!(world.recv(other, ONE).unwrap().0, [7]);
         for limit in [Duration::from_secs(3600), Duration::MAX] {
             world.send(other, ONE, &[8, 9]).unwrap();
             let message = world.probe_for(Source::Any, ONE, limit).unwrap().expect("it comes in this time");
             assert_eq!((message.status().from, message.recv().unwrap()), (other, vec![8, 9]));
         }
-        // As they come while the deadline passes, none is lost.
+        // Messages arrive while the deadline passes, and none is lost.
         for i in 0..ranks::rounds(300) as u64 {
             world.send(other, ONE, &[i]).unwrap();
             let found = loop {
@@ -70,7 +70,7 @@ fn a_cancelled_receive_takes_nothing_or_has_its_message() {
         }
         let never = world.irecv(other, TWO);
         assert!(matches!(never.cancel(), Cancelled::Withdrawn(None)));
-        // Dropped is withdrawn: what comes later is another's.
+        // A dropped receive is withdrawn: the next message goes to another receive.
         drop(world.irecv(other, TWO));
         world.barrier().unwrap();
         world.send(other, TWO, &[8]).unwrap();
@@ -102,7 +102,7 @@ fn requests_are_waited_for_in_many_ways() {
             assert!(!std::mem::replace(&mut seen[number], true));
         }
         assert!(seen.into_iter().all(|seen| seen));
-        // From whom each came, and no longer than so long.
+        // The source of each message, and a wait with a limit.
         let mut coming: Requests<_> = (0..=size).map(|_| world.irecv(Source::Any, ONE)).collect();
         let sent = world.all_gather(&[rank]).unwrap().into_iter().map(|to| world.isend(to, ONE, vec![rank as u64]));
         let mut sent: Requests<_> = sent.collect();
@@ -133,7 +133,7 @@ fn requests_are_waited_for_in_many_ways() {
     });
 }
 
-/// A process may have several ranks, whose requests anybody may wait for.
+/// A process may have several ranks; any thread may wait for their requests.
 #[test]
 fn requests_of_several_ranks_are_waited_for_together() {
     let (give, take) = std::sync::mpsc::channel();
@@ -198,7 +198,7 @@ fn requests_that_end_as_they_are_started() {
         assert!(matches!(error, Error::Truncated { status: Status { len: 3, .. }, room: 2 }), "{error:?}");
         assert_eq!(buffer.map(|buffer| buffer.len()), Some(2));
 
-        // Another tag lies before it, and another receive was posted before.
+        // A message of another tag was sent before it, and another receive was posted before.
         world.send(me, TWO, &[7]).unwrap();
         world.send(me, ONE, &[8]).unwrap();
         assert_eq!(world.irecv_into(me, ONE, vec![0]).wait().unwrap(), [8]);
@@ -208,7 +208,7 @@ fn requests_that_end_as_they_are_started() {
         drop(world.isend(me, ONE, vec![11]));
         let second = world.irecv_into(me, ONE, vec![0]);
         assert_eq!((second.wait().unwrap(), first.wait().unwrap()), (vec![11], vec![10]));
-        // Who receives from any source is told when all others have left.
+        // A receive from any source fails when all others have left.
         world.barrier().unwrap();
     });
 }
@@ -221,7 +221,7 @@ fn scopes_lend_and_wait() {
         let mine = pattern(rank, 100_000);
         let mut got = vec![0; 100_000];
         let counted = world.scope(|scope| {
-            // The scope waits for them all the same.
+            // The scope still waits for all of them.
             std::mem::forget(scope.irecv(before, BYTES, &mut got));
             std::mem::forget(scope.isend(next, BYTES, &mine));
             Ok::<usize, Error>(17)
@@ -239,7 +239,7 @@ fn scopes_lend_and_wait() {
             Ok::<(), Error>(())
         });
         ended.unwrap();
-        // A panic withdraws what nobody sends for.
+        // A panic withdraws receives that have no sender.
         let mut never = [0_u8; 4];
         let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             world.scope(|scope| {
@@ -256,7 +256,8 @@ fn scopes_lend_and_wait() {
     });
 }
 
-/// Where an adapter reads or writes the program's memory, one end of it is not that of another message.
+/// The adapter may access the same memory for several messages. The end of one message does not end the access for the
+/// others.
 #[test]
 fn the_same_memory_is_sent_to_all_at_once() {
     on(&[2, 4], "the_same_memory_is_sent_to_all_at_once", |world| {
@@ -315,7 +316,7 @@ fn futures_need_no_runtime() {
     });
 }
 
-/// Nobody but this call turns the messages of that rank.
+/// Only this call makes progress for the messages of that rank.
 #[test]
 fn block_on_awaits_what_another_rank_has_started() {
     let (requests, of_another) = std::sync::mpsc::channel();
@@ -343,7 +344,7 @@ fn block_on_awaits_what_another_rank_has_started() {
     ranks.unwrap();
 }
 
-/// A task, of which a request has the last waker, and which has a request itself.
+/// A task that has a request, and whose last waker another request holds.
 struct Task(#[allow(dead_code, reason = "it is dropped")] Mutex<Request<'static, Vec<u64>>>);
 
 impl Wake for Task {
@@ -360,13 +361,13 @@ fn a_waker_may_have_a_request() {
             assert!(Pin::new(&mut asked).poll(&mut Context::from_waker(&waker())).is_pending(), "{again}");
         }
         assert!(matches!(asked.cancel(), Cancelled::Withdrawn(None)));
-        // Those that the tasks had are withdrawn.
+        // The receives of the tasks are withdrawn.
         world.send(me, TWO, &[5]).unwrap();
         assert_eq!(world.recv(me, TWO).unwrap().0, [5]);
     });
 }
 
-/// What the program gave to a collective that it has dropped goes when that ends, in whichever call.
+/// A waker that was given to a dropped collective is dropped when the collective ends, in whichever call that is.
 #[test]
 fn the_waker_of_a_dropped_collective_may_have_a_request() {
     on(&[2], "the_waker_of_a_dropped_collective_may_have_a_request", |world| {
@@ -382,13 +383,13 @@ fn the_waker_of_a_dropped_collective_may_have_a_request() {
             world.ibarrier().wait().unwrap();
         }
         world.barrier().unwrap();
-        // That which the task had is withdrawn.
+        // The receive of the task is withdrawn.
         world.send(me, TWO, &[5]).unwrap();
         assert_eq!(world.recv(me, TWO).unwrap().0, [5]);
     });
 }
 
-/// A sum that has a request, and may panic with it.
+/// A reduction that has a request, and may panic with it.
 struct Sum(Mutex<Option<Request<'static, Vec<u64>>>>, bool);
 
 impl Reduction<u64> for Sum {
@@ -416,7 +417,7 @@ fn an_operation_may_have_a_request() {
     });
 }
 
-/// A waker that counts how often it was called or dropped, and panics then, once it is to.
+/// A waker that counts its wakes and drops, and panics in them if the test says so.
 struct Panics(Arc<(AtomicBool, AtomicUsize)>);
 
 impl Wake for Panics {
@@ -436,7 +437,7 @@ impl Drop for Panics {
     }
 }
 
-/// Whoever runs a waker may have lent a buffer, and must not be unwound out of its call.
+/// The call that runs a waker may have lent a buffer, and must not be unwound.
 #[test]
 fn a_waker_may_panic() {
     on(&[1, 2], "a_waker_may_panic", |world| {
@@ -454,7 +455,7 @@ fn a_waker_may_panic() {
         state.0.store(true, SeqCst);
         let sent: Vec<_> = (0..2_u64).map(|i| world.isend(other, Tag::new(10), vec![i])).collect();
         let long = world.isend(other, ONE, vec![7; 100_000]);
-        // Two were woken when this returns, most often in it.
+        // Two wakers were called when this returns, most often inside it.
         let mut into = vec![0; 100_000];
         assert_eq!(world.recv_into(other, ONE, &mut into).unwrap().len, 100_000);
         assert!(into.iter().all(|got| *got == 7));
@@ -504,7 +505,7 @@ fn persistent_messages_are_waited_for_together() {
     on(&[1, 2, 4], "persistent_messages_are_waited_for_together", |world| {
         let (rank, size) = (world.rank(), world.size());
         let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
-        // What is waited for first ends only because of what follows it.
+        // The first request ends only because of the later ones.
         let mut coming: Vec<_> = (1..4).map(|len| world.recv_init(before, ONE, vec![0; len]).unwrap()).collect();
         let mut going: Vec<_> = (1..4).map(|len| world.send_init(next, ONE, vec![7; len]).unwrap()).collect();
         for _ in 0..3 {

@@ -1,6 +1,6 @@
-//! A fabric over another that lends the same memory to several windows, so that they can be of different types, and
-//! counts the verbs. The windows share the words of their locks and barriers too, so only shared locks will do, and one
-//! window's fences.
+//! A fabric over another one that counts the verbs. It lends the same memory to several windows, so that these may
+//! have different types. The windows share the words of their locks and barriers too, so tests use only shared locks,
+//! and fences of one window.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -18,13 +18,13 @@ type Lent = (Arc<Region>, Vec<u8>);
 pub struct Overlapping {
     fabric: Loopback,
     lent: Arc<Mutex<Option<Lent>>>,
-    /// Every allocation is one of its own.
+    /// Every allocation has memory of its own.
     apart: bool,
-    /// Of memory that is asked for in place it gives half.
+    /// Requests for memory in place get half of it.
     halves: bool,
-    /// Its operations are in flight as long as this says so.
+    /// Operations are in flight while this is true.
     held: Option<Arc<AtomicBool>>,
-    /// How often it was asked whether an operation is done.
+    /// Number of queries whether an operation is done.
     asked: Arc<AtomicUsize>,
     verbs: Arc<[AtomicUsize; 6]>,
     fails: Arc<AtomicUsize>,
@@ -44,13 +44,13 @@ impl Overlapping {
         }
     }
 
-    /// One that only counts: its windows share nothing.
+    /// A fabric that only counts: its windows share no memory.
     #[allow(dead_code, reason = "each test file uses what it needs")]
     pub fn counting(fabric: Loopback) -> Self {
         Overlapping { apart: true, ..Self::new(fabric) }
     }
 
-    /// One that is wrong, as safe code may be: of memory that is asked for in place it gives half.
+    /// A faulty fabric, within what safe code can do: requests for memory in place get half of it.
     #[allow(dead_code, reason = "each test file uses what it needs")]
     pub fn halving(fabric: Loopback) -> Self {
         Overlapping { halves: true, ..Self::counting(fabric) }
@@ -78,7 +78,7 @@ impl Overlapping {
         Window::allocate(self, 0, SHARED / size_of::<T>()).unwrap()
     }
 
-    /// How many puts, gets, compare-and-swaps and fetch-and-adds `call` takes.
+    /// Number of puts, gets, compare-and-swaps and fetch-and-adds of `call`.
     #[allow(dead_code, reason = "each test file uses what it needs")]
     pub fn verbs(&self, call: impl FnOnce()) -> [usize; 4] {
         *self.all_verbs(call).first_chunk().expect("there are more")
@@ -92,7 +92,7 @@ impl Overlapping {
         std::array::from_fn(|verb| count()[verb] - before[verb])
     }
 
-    /// How often it was told that its rank cannot go on.
+    /// Number of reports that its rank cannot go on.
     #[allow(dead_code, reason = "each test file uses what it needs")]
     pub fn fails(&self) -> usize {
         self.fails.load(Relaxed)

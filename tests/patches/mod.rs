@@ -19,7 +19,7 @@ pub fn all<const D: usize>(ranges: [Range<usize>; D]) -> Vec<[usize; D]> {
     indices
 }
 
-/// Whatever way to deal an array.
+/// A random distribution of an array.
 pub fn any_distribution<const D: usize>(random: &mut fastrand::Rng) -> Distribution<D> {
     match random.u8(0..5) {
         0 => Distribution::Block,

@@ -1,6 +1,6 @@
-//! Runs a test's body on ranks: jobs of 1 and 3 real processes, then of 3 threads of one process, each within a deadline;
-//! and says which rank failed and how. `TEST_RANKS=1,2,3,4,8` has jobs of these sizes, as processes and as threads.
-//! `TEST_HOSTS=a,b` has the processes on several hosts, as `transom run --hosts` has them, each with a rank at least.
+//! Runs a test's body on ranks, with a deadline: jobs of 1 and 3 processes, then of 3 threads of one process. Reports
+//! which rank failed and how. `TEST_RANKS=1,2,3,4,8` sets the sizes of jobs, as processes and as threads.
+//! `TEST_HOSTS=a,b` runs the processes on several hosts, by `transom run --hosts`, with at least one rank each.
 //!
 //! The test starts copies of its own program, told by the environment to run the same test as a rank.
 
@@ -23,28 +23,28 @@ pub static SIZES: LazyLock<Vec<usize>> = LazyLock::new(|| match std::env::var(RA
     Err(_) => vec![1, 3],
 });
 const DEADLINE: Duration = Duration::from_secs(60);
-/// Set for a copy: `ranks`, or how many threads to run.
+/// Set for a copy: `rank`, or the number of threads to run.
 const ROLE: &str = "TEST_ROLE";
-/// How many times slower things may be, where the network is emulated: so much less is done, and no threads are run.
+/// Slow-down factor where the network is emulated: tests do less by this factor, and run no threads.
 const SLOW: &str = "TEST_SLOW";
 
 /// The hosts of the ranks, if not this machine.
 const HOSTS: &str = "TEST_HOSTS";
 
-/// Whether ranks are on several hosts, or forced to a network where they could share memory.
+/// Returns whether ranks are on several hosts, or use a network although they could share memory.
 #[allow(dead_code, reason = "each test file uses what it needs")]
 pub fn over_network() -> bool {
     is_set("TRANSOM_FABRIC", "verbs") || hosts().is_some()
 }
 
-/// Whether every rank reaches the memory of all others by loads and stores.
+/// Returns whether every rank reaches the memory of all others by loads and stores.
 #[allow(dead_code, reason = "each test file uses what it needs")]
 pub fn share_memory(world: &World) -> bool {
     let network = over_network() && !is_set("TRANSOM_HYBRID", "on");
     world.size() == 1 || !(hosts().is_some() || network || is_set("TRANSOM_FABRIC", "delayed"))
 }
 
-/// Whether ranks are processes, not threads of one.
+/// Returns whether ranks are processes, and not threads of one process.
 #[allow(dead_code, reason = "each test file uses what it needs")]
 pub fn are_processes() -> bool {
     is_set(ROLE, "rank")
@@ -62,13 +62,13 @@ fn slow() -> usize {
     std::env::var(SLOW).map_or(1, |slow| slow.parse().expect("TEST_SLOW is a number above 0"))
 }
 
-/// How long something may take, or longer where things are slow.
+/// A time limit, extended on slow machines.
 #[allow(dead_code, reason = "each test file uses what it needs")]
 pub fn within(time: Duration) -> Duration {
     if slow() == 1 { time } else { 15 * time }
 }
 
-/// So many rounds, or fewer where things are slow.
+/// A number of rounds, reduced on slow machines.
 #[allow(dead_code, reason = "each test file uses what it needs")]
 pub fn rounds(many: usize) -> usize {
     if cfg!(miri) {
@@ -77,14 +77,14 @@ pub fn rounds(many: usize) -> usize {
     (many / slow()).max(10.min(many))
 }
 
-/// The rank that dies, where one does.
+/// The rank that dies, in tests with a death.
 #[allow(dead_code, reason = "each test file uses what it needs")]
 pub const VICTIM: usize = 1;
-/// How soon the others are to be told.
+/// Time within which the other ranks must learn of a death.
 #[allow(dead_code, reason = "each test file uses what it needs")]
 pub const IN_TIME: Duration = Duration::from_secs(1);
 
-/// Ends this process without a word.
+/// Ends this process without leaving the job.
 #[allow(dead_code, reason = "each test file uses what it needs")]
 pub fn die() -> ! {
     kill_process(Pid::from_raw(std::process::id() as i32).unwrap(), Signal::KILL).unwrap();
@@ -100,13 +100,13 @@ pub fn fails_in_time<T>(what: &str, call: impl FnOnce() -> Result<T, messages::E
     assert!(begun.elapsed() < within(IN_TIME), "{what} took {:?}", begun.elapsed());
 }
 
-/// Bytes that tell `seed` and their own place.
+/// Bytes that depend on `seed` and their own index.
 #[allow(dead_code, reason = "each test file uses what it needs")]
 pub fn pattern(seed: usize, len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 31 + seed * 17 + i / 251) as u8).collect()
 }
 
-/// Everybody's.
+/// Collective: the values of all ranks, by rank.
 #[allow(dead_code, reason = "each test file uses what it needs")]
 pub fn told<T: bytemuck::Pod>(world: &World, mine: T) -> Vec<T> {
     let mut names: Window<T> = world.allocate(1).unwrap();
@@ -119,13 +119,13 @@ pub fn told<T: bytemuck::Pod>(world: &World, mine: T) -> Vec<T> {
     all
 }
 
-/// Of some ways to run a test all, one after the other; a copy that runs it is in one already.
+/// All ways to run a test, one after the other. A copy that runs the test was started for one of them.
 #[allow(dead_code, reason = "each test file uses what it needs")]
 pub fn each<T>(ways: &[T]) -> &[T] {
     if std::env::var_os(ROLE).is_some() { &ways[..1] } else { ways }
 }
 
-/// A thread that is about to wait for something, for others of its process that are to act only when it does.
+/// A thread that is about to wait. Other threads of its process act only when it does.
 #[allow(dead_code, reason = "each test file uses what it needs")]
 #[derive(Default)]
 pub struct Waiter(AtomicI32);
@@ -137,7 +137,8 @@ impl Waiter {
         self.0.store(rustix::thread::gettid().as_raw_nonzero().get(), SeqCst);
     }
 
-    /// Returns once it has asked, and sleeps: three looks in a row, so that it is no page or lock of the system that it sleeps for.
+    /// Returns once the thread has called and sleeps: three looks in a row, so that it does not sleep for a page or a
+    /// lock of the system.
     pub fn until_it_waits(&self) {
         let sleeps = || match self.0.load(SeqCst) {
             0 => false,
@@ -154,7 +155,7 @@ impl Waiter {
     }
 }
 
-/// Has collectives go by messages, where they would go straight through memory.
+/// Makes collectives use messages where they would use shared memory.
 #[allow(dead_code, reason = "each test file uses what it needs")]
 pub const BY_MESSAGES: &[(&str, &str)] = &[(
     "TRANSOM_COLLECTIVES",
@@ -162,7 +163,7 @@ pub const BY_MESSAGES: &[(&str, &str)] = &[(
      scatter=direct,all_gather=direct,all_to_all=pairwise",
 )];
 
-/// Runs `body` on every number of ranks. `name` is the test's own, which the file that calls holds.
+/// Runs `body` on every number of ranks. `name` is the test's name in the calling file.
 #[allow(dead_code, reason = "each test file uses what it needs")]
 #[track_caller]
 pub fn on_all_sizes(name: &str, body: impl Fn(World) + Sync) {
@@ -179,7 +180,7 @@ pub fn on(sizes: &[usize], name: &str, body: impl Fn(World) + Sync) {
 #[track_caller]
 pub fn on_with(variables: &[(&str, &str)], sizes: &[usize], name: &str, body: impl Fn(World) + Sync) {
     if cfg!(miri) {
-        // No processes there: threads, and few.
+        // No processes under Miri: threads, and few of them.
         return (1..=3).for_each(|size| drop(transom::threads(size, &body).expect("threads can be ranks")));
     }
     match std::env::var(ROLE).as_deref() {
@@ -208,7 +209,7 @@ pub fn on_with(variables: &[(&str, &str)], sizes: &[usize], name: &str, body: im
     }
 }
 
-/// Runs `body` on processes only, and hands over what became of them: for tests in which ranks are to die.
+/// Runs `body` on processes only, and returns their outcome: for tests in which ranks die.
 #[allow(dead_code, reason = "each test file uses what it needs")]
 #[track_caller]
 pub fn outcome_of(size: usize, name: &str, body: impl Fn(World)) -> Option<Outcome> {
@@ -234,13 +235,13 @@ fn outcome(size: usize, name: &str, role: &str, variables: &[(&str, &str)]) -> O
         .args(["--exact", &full, "--nocapture", "--include-ignored", "--test-threads=1"])
         .env(ROLE, role)
         .env("RUST_BACKTRACE", "0")
-        // Survivors of a death say themselves whether they were told in time.
+        // Survivors of a death check themselves that they learned of it in time.
         .grace(deadline)
         .deadline(deadline)
         .capture(true);
     copies = variables.iter().fold(copies, |copies, (name, value)| copies.env(name, value));
     if let Some(hosts) = hosts() {
-        // What the launcher does not carry there.
+        // The launcher does not pass these variables to other hosts.
         let ours = std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"TEST_"));
         copies = ours.fold(copies.hosts(hosts), |copies, (name, value)| copies.env(name, value));
     }
@@ -255,7 +256,7 @@ fn passed(what: &str, outcome: &Outcome) {
     }
 }
 
-/// One rank ended so, and first; all others well, so their assertions held.
+/// One rank ended with this status, and first. All others ended with success, so their assertions held.
 #[allow(dead_code, reason = "each test file uses what it needs")]
 pub fn only_failed(outcome: &Outcome, victim: usize, end: Status) {
     let ended = |rank| if rank == victim { end } else { Status::Exited(0) };

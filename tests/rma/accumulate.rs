@@ -1,4 +1,4 @@
-//! Accumulates on slices of every type, operation, place and length, alone and racing, and what they refuse.
+//! Accumulates on slices of every type, operation, offset and length, alone and racing, and refused calls.
 
 use crate::arithmetic;
 use crate::overlap;
@@ -11,7 +11,7 @@ use transom::shm_loopback::Loopback;
 use transom::windows::Exchange;
 use transom::{Assert, Atomic, Error, Mode, Op, Window, World};
 
-/// Elements that tests can compare: two NaNs are as good as each other, for which one comes out is not said.
+/// Elements that tests can compare. All NaNs are equal here, because the result's NaN is not defined.
 trait Element: Atomic + Model + PartialEq + Debug {
     fn random(random: &mut fastrand::Rng) -> Self {
         let mut value = Self::zeroed();
@@ -45,15 +45,15 @@ macro_rules! on_all_types {
 #[test]
 fn every_operation_is_right_at_every_place_and_length_and_nowhere_else() {
     fn check<T: Element>(world: &World, mode: Mode) {
-        const LEN: usize = 21; // of most types not a whole number of words
+        const LEN: usize = 21; // for most types, no whole number of words
         let mut random = fastrand::Rng::with_seed(world.rank() as u64);
         let mut window: Window<T> = world.allocate(LEN).unwrap();
         window.fence().unwrap();
-        // Rank r works on the next rank's part: nobody else does.
+        // Rank r is the only one that changes the next rank's part.
         let epoch = window.lock_with((world.rank() + 1) % world.size(), mode, Assert::empty()).unwrap();
         let mut oracle = vec![T::zeroed(); LEN];
         let places = (0..LEN).step_by(LEN / ranks::rounds(LEN).max(3));
-        // Where things are slow every third, and those that one operation leaves out the next has.
+        // Slow machines check each third length; the next operation checks the lengths that this one skips.
         let every = 30 / ranks::rounds(30);
         for (first, op) in T::OPERATIONS.iter().copied().enumerate() {
             let all = places.clone().flat_map(|at| [0, 1, 2, 3, 5, 8, 9, LEN - at].map(|len| (at, len)));
@@ -89,7 +89,7 @@ fn every_operation_is_right_at_every_place_and_length_and_nowhere_else() {
     });
 }
 
-/// What an exclusive epoch does piece by piece is what a shared one does word by word.
+/// An exclusive epoch works piece by piece, a shared one word by word. Both give the same result.
 #[test]
 fn long_accumulates_are_the_same_in_every_epoch() {
     fn check<T: Element>(world: &World) {
@@ -102,7 +102,7 @@ fn long_accumulates_are_the_same_in_every_epoch() {
         window.fence().unwrap();
         for op in T::OPERATIONS.iter().copied() {
             let expected: Vec<T> = start.iter().zip(&operands).map(|(&a, &b)| T::model(op, a, b)).collect();
-            // Word by word, where things are slow, is done to fewer.
+            // On slow machines, word-by-word operations are tested on fewer elements.
             for (mode, len) in [(Mode::Shared, ranks::rounds(len)), (Mode::Exclusive, len)] {
                 let (start, operands, expected) = (&start[..len], &operands[..len], &expected[..len]);
                 let epoch = window.lock_with(next, mode, Assert::empty()).unwrap();
@@ -126,8 +126,7 @@ fn long_accumulates_are_the_same_in_every_epoch() {
     );
 }
 
-/// Operations whose result does not depend on the order of the operands; of floats, as long as they are small whole
-/// numbers.
+/// Operations whose result does not depend on the order of the operands. Floats are small whole numbers.
 fn order_matters_not<T: Model>() -> Vec<Op> {
     use Op::*;
     let whole = [Sum, Min, Max, Prod, And, Or, Xor, LogicalAnd, LogicalOr, LogicalXor];
@@ -139,8 +138,8 @@ fn what_all_ranks_do_to_the_same_words_at_once_is_not_lost() {
     fn check<T: Element>(world: &World, small: fn(u8) -> T) {
         let rounds = ranks::rounds(100);
         let ops = order_matters_not::<T>();
-        // Each element has an operation of its own, so that different ones meet in one word; then as many elements
-        // that swaps count on, then a slice that all sum up.
+        // Each element has an operation of its own, so that different operations meet in one word. Elements that swaps
+        // count on follow, then a slice that all ranks sum up.
         let (counters, slice, len) = (ops.len(), 2 * ops.len(), 2 * ops.len() + 13);
         let mut window: Window<T> = world.allocate(len).unwrap();
         let epoch = window.fence().unwrap();
@@ -316,7 +315,7 @@ fn misuse_is_refused_and_changes_nothing() {
 
 #[test]
 fn elements_of_all_widths_may_race_on_one_word() {
-    // The half of a word in which the carries of small sums do not arrive.
+    // The half of a word that carries of small sums do not reach.
     const HIGH: usize = if cfg!(target_endian = "little") { 4 } else { 0 };
     fn change(fabric: Overlapping) {
         let rounds = ranks::rounds(2000);
@@ -365,7 +364,7 @@ fn calls_cost_what_the_docs_say() {
     let (mut words, mut bytes) = (fabric.window::<i64>(), fabric.window::<u8>());
     let (epoch, narrow) = (words.lock_shared(0).unwrap(), bytes.lock_shared(0).unwrap());
     let (mut wide_results, mut results) = ([0; 3], [0; 9]);
-    // Then this thread stays admitted; `tests/long_accumulates.rs` counts what that takes.
+    // This thread then stays admitted; `tests/long_accumulates.rs` counts the operations of that.
     for _ in 0..17 {
         epoch.fetch_and_op(0, Op::NoOp, 0).unwrap();
         narrow.fetch_and_op(0, Op::NoOp, 0).unwrap();
@@ -380,7 +379,7 @@ fn calls_cost_what_the_docs_say() {
     assert_eq!(fabric.verbs(|| epoch.accumulate(0, Op::NoOp, &[1; 3]).unwrap()), [0; 4]);
     let read = || epoch.get_accumulate(0, Op::NoOp, &[1; 3], &mut wide_results).unwrap();
     assert_eq!(fabric.verbs(read), [0, 3, 0, 0]);
-    // 9 bytes from byte 7 on lie in 2 words.
+    // 9 bytes from byte 7 on are in 2 words.
     assert_eq!(fabric.verbs(|| _ = narrow.fetch_and_op(7, Op::Sum, 1).unwrap()), [0, 1, 1, 0]);
     assert_eq!(fabric.verbs(|| _ = narrow.compare_and_swap(7, 9, 1).unwrap()), [0, 1, 1, 0]);
     assert_eq!(fabric.verbs(|| narrow.accumulate(7, Op::Sum, &[1; 9]).unwrap()), [0, 2, 2, 0]);
@@ -398,7 +397,7 @@ proptest::proptest! {
         ..Default::default()
     })]
 
-    /// Any sequence of calls leaves and returns what it does to a vector.
+    /// Any sequence of calls leaves and returns the values of the same sequence on a vector.
     #[test]
     fn a_sequence_of_calls_does_what_it_does_to_a_vector(
         calls in proptest::collection::vec((0..5usize, 0..Op::ALL.len(), 0..24usize, 0..13usize), 1..60),
@@ -416,7 +415,7 @@ proptest::proptest! {
                 let op = Op::ALL[op];
                 let operands: Vec<T> = (0..len).map(|_| T::random(&mut random)).collect();
                 let mut results = vec![T::zeroed(); len];
-                // The element itself, or what it most likely is not.
+                // Either the element's own value, or one that it most likely does not have.
                 let guess = if kind == 3 { oracle.get(at) } else { operands.first() };
                 let guess = guess.copied().unwrap_or(T::zeroed());
                 let expected = oracle.get_mut(at..at + len);
@@ -445,7 +444,7 @@ proptest::proptest! {
                 }
                 epoch.get(0, &mut found).unwrap();
                 assert_same(&found, &oracle, &(kind, op, at, len));
-                // Where NaNs came out, the next swap must compare the same ones.
+                // After a NaN result, the next swap must compare with the same NaN.
                 oracle.copy_from_slice(&found);
             }
         }

@@ -1,4 +1,5 @@
-//! Making windows together: if one rank cannot, nobody has the window, everybody is told, and the next can be made.
+//! Making windows together: if one rank cannot, no rank has the window, all ranks get an error, and the next window
+//! can be made.
 
 use crate::ranks;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -7,7 +8,7 @@ use transom::bytemuck::Pod;
 use transom::collective::Placed;
 use transom::{Distribution, Error, Status, Window, World};
 
-/// All can go on.
+/// All ranks go on.
 fn another_window_works(world: &World) {
     let mut window: Window<u64> = world.allocate(1).unwrap();
     let epoch = window.fence().unwrap();
@@ -52,7 +53,7 @@ fn ranks_that_make_different_windows_are_told() {
     });
 }
 
-/// Types of one size, by their names; but not by where in a program they are.
+/// Types of one size are distinguished by name, but not by their path in a program.
 #[test]
 fn other_elements_of_the_same_size_are_told() {
     mod ocean {
@@ -93,7 +94,7 @@ fn other_elements_of_the_same_size_are_told() {
     });
 }
 
-/// Rank 0 may open no file more than its own part, so it cannot attach to the others'.
+/// Rank 0 can open no further file than its own part, so it cannot map the others' parts.
 #[test]
 fn a_rank_that_cannot_reach_the_others_takes_nobody_with_it() {
     for size in [2, 3, 4, 8] {
@@ -101,7 +102,7 @@ fn a_rank_that_cannot_reach_the_others_takes_nobody_with_it() {
         let ran = ranks::outcome_of(size, name, |world| {
             let before = getrlimit(Resource::Nofile);
             if world.rank() == 0 {
-                // Numbers are given from below: its own part and no more.
+                // Descriptors are numbered from below: the limit admits the rank's own part and no more.
                 let most = std::fs::File::open("/dev/null").unwrap().as_raw_fd() as u64 + 1;
                 setrlimit(Resource::Nofile, Rlimit { current: Some(most), ..before }).unwrap();
             }
@@ -118,7 +119,7 @@ fn a_rank_that_cannot_reach_the_others_takes_nobody_with_it() {
     }
 }
 
-/// What a window keeps is memory: its descriptor is closed when all have mapped it.
+/// A window keeps memory but no descriptor: the descriptor is closed when all ranks have mapped the memory.
 #[test]
 fn windows_are_not_limited_by_open_files() {
     ranks::on(&[1, 2, 4], "windows_are_not_limited_by_open_files", |world| {

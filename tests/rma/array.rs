@@ -58,7 +58,7 @@ fn patches<const D: usize>(world: &World, random: &mut fastrand::Rng) {
         let runs: Vec<Run> = layout.runs(patch.clone()).expect("inside").collect();
         assert_eq!((count.gets, count.puts, count.atomics), (runs.len() as u64, 0, 0), "{what}");
 
-        // A lock of one owner, and the local part, reach what is theirs, and refuse the rest before a byte moves.
+        // A lock of one owner, and the local part, reach the owner's elements, and refuse others before a byte moves.
         let owners: Vec<usize> = runs.iter().map(|run| run.owner).collect();
         let owner = owners.first().copied().unwrap_or(0);
         let stranger = owners.iter().copied().find(|&other| other != owner);
@@ -108,8 +108,8 @@ fn patches_agree_with_a_sequential_array() {
     });
 }
 
-/// Rank 0 puts a long patch, the last rank gets another, and all look at each element: longer than what is moved at once,
-/// of elements of `T`, each of which is made of its index and a salt.
+/// Rank 0 puts a long patch, the last rank gets another, and all check each element. The patch is longer than one
+/// transfer. Its elements of type `T` are made of index and salt.
 fn long_patches<T: bytemuck::Pod + PartialEq + std::fmt::Debug>(world: &World, make: impl Fn(usize, usize) -> T) {
     let random = &mut fastrand::Rng::with_seed(size_of::<T>() as u64); // the same at every rank
     let (me, n) = (world.rank(), world.size());
@@ -209,7 +209,7 @@ fn elements_and_tiles_are_one_operation_each() {
         }
         epoch.unlock().unwrap();
         array.fence().unwrap();
-        // Who finds the sum takes it, once.
+        // The rank that finds the sum takes it, once.
         let sum = (n * (n + 1) / 2) as i64;
         let epoch = array.lock_all().unwrap();
         for index in all([0..10, 0..7]) {
@@ -312,7 +312,7 @@ fn misuse_is_an_error_and_changes_nothing() {
         assert!(matches!(line.lock_all().unwrap().fetch_and_op(2, Op::And, 1.0), Err(Error::Operation { .. })));
         assert!(matches!(array.lock_shared(n).map(drop), Err(Error::NoSuchRank { .. })));
 
-        // The wrong rank's lock, and not one's own.
+        // A lock at the wrong rank, and not the caller's own.
         let (owner, _) = array.layout().locate([3, 5]).expect("inside");
         for wrong in (0..n).filter(|&rank| rank != owner) {
             let epoch = array.lock_exclusive(wrong).unwrap();
@@ -358,7 +358,7 @@ fn ranks_that_ask_for_different_arrays_are_all_told() {
         let told = world.array_on::<u64, 1>(layout).map(drop);
         let Err(Error::Layout(error @ LayoutError::Grid { .. })) = told else { panic!("{told:?}") };
         assert!(error.to_string().contains(&format!("the product must be {n}")), "{error}");
-        // Each call counts, on all ranks alike, also one that was refused.
+        // Each call counts, at all ranks alike, also a refused one.
         let mut array = world.array::<u64, 1>([8], Distribution::Block).unwrap();
         assert_eq!(array.window().id(), 3);
         array.fence().unwrap();

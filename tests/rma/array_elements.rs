@@ -1,4 +1,4 @@
-//! Global arrays element by element: all that a rank owns by index, and atomics by the names that processors' have.
+//! Global arrays element by element: a rank's own elements by index, and atomics under the names of Rust's atomics.
 
 use crate::patches;
 use crate::ranks;
@@ -7,12 +7,12 @@ use ranks::on;
 use transom::array::ArrayError;
 use transom::{Error, GlobalArray, Op, World};
 
-/// What the element at an index holds.
+/// The value of the element at an index.
 fn value<const D: usize>(index: [usize; D]) -> u64 {
     index.iter().fold(1, |value, i| value * 1000 + *i as u64)
 }
 
-/// Each rank writes what it owns, and all ranks together have written everything.
+/// Each rank writes its own elements, and all ranks together have written the whole array.
 fn filled<const D: usize>(world: &World, shape: [usize; D], random: &mut fastrand::Rng) {
     let mut array: GlobalArray<u64, D> = world.array(shape, any_distribution(random)).unwrap();
     let layout = *array.layout();
@@ -47,7 +47,7 @@ fn a_rank_writes_and_reads_what_it_owns() {
             filled::<2>(&world, any_shape(&mut random), &mut random);
             filled::<3>(&world, any_shape(&mut random), &mut random);
         }
-        // More than are copied at a time.
+        // More elements than one transfer copies.
         filled(&world, [5000], &mut random);
         filled(&world, [70, 81], &mut random);
         assert_eq!(
@@ -67,7 +67,7 @@ fn all_ranks_count_in_one_element() {
         assert!(seen.is_sorted() && seen.iter().all(|seen| seen % 2 == 0 && *seen < 20 * size), "{seen:?}");
         seen.dedup();
         assert_eq!(seen.len(), 10, "each count is one rank's");
-        // A token that each rank takes once, and leaves its own for the next.
+        // A token that each rank takes once, and replaces by its own for the next rank.
         let left = epoch.swap([2, 4], rank + 1).unwrap();
         assert!((0..=size).contains(&left) && left != rank + 1);
         let mut before = [7; 2];
@@ -107,7 +107,7 @@ fn elements_outside_and_results_of_another_length_are_refused() {
     });
 }
 
-/// Of 8 MiB together, more than a thread's stack has.
+/// The elements are 8 MiB together, more than a thread's stack.
 #[test]
 fn large_elements_are_looked_at_one_by_one() {
     const BYTES: usize = 16 << 10;

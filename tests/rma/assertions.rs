@@ -1,5 +1,5 @@
-//! What programs assert: in every build it saves what the docs say if it holds, and is refused if it means nothing to
-//! the call; in debug builds what does not hold is an error, for the rank that asserted it and nobody else.
+//! Assertions of programs. In every build a true assertion saves what the docs say, and an assertion that the call
+//! does not take is refused. In debug builds a false assertion is an error at the rank that made it, and at no other.
 
 use crate::ranks;
 use transom::windows::Assert;
@@ -15,7 +15,7 @@ fn is_wrong<T>(outcome: Result<T, Error>, call: &str, asserted: Assert) {
     }
 }
 
-/// In debug builds the error; otherwise it is believed.
+/// Returns the error in debug builds; other builds trust the assertion.
 fn is_wrong_if_checked<T>(outcome: Result<T, Error>, call: &str, asserted: Assert) {
     if CHECKED { is_wrong(outcome, call, asserted) } else { drop(outcome.expect("it is believed")) }
 }
@@ -34,7 +34,7 @@ fn true_ones_pass_and_save_what_the_docs_say() {
         let mut others: Vec<usize> = (0..n).collect();
         others.rotate_left(me);
 
-        // Fences: nothing before the first, nothing after the last, nobody puts to the first rank's part in between.
+        // Fences: no operation before the first, none after the last, and no put to the first rank's part in between.
         let noput = if me == 0 { Assert::NOPUT } else { Assert::empty() };
         let epoch = window.fence_with(Assert::NOPRECEDE | Assert::NOSTORE | noput).unwrap();
         for &rank in others.iter().filter(|&&rank| rank > 0) {
@@ -46,7 +46,7 @@ fn true_ones_pass_and_save_what_the_docs_say() {
         let expected: Vec<u64> = (0..n as u64).map(|rank| if me == 0 { 0 } else { rank + 1 }).collect();
         assert_eq!(window.local().read(0, n).unwrap(), expected);
 
-        // Post and start: nothing is told. In debug builds it is, so that it can be checked.
+        // Post and start send no notification. Debug builds do, to check the assertion.
         world.barrier().unwrap();
         let post = cost(&mut window, |w| w.post_with(&others, Assert::NOCHECK | Assert::NOSTORE).unwrap());
         let told = if CHECKED { n as u64 - 1 } else { 0 };
@@ -60,7 +60,7 @@ fn true_ones_pass_and_save_what_the_docs_say() {
         });
         assert_eq!(access, Counters { puts: 1, notifications: n as u64 - 1, ..Counters::default() });
         assert_eq!(window.local().get(0).unwrap(), 5);
-        // And then without: counts go on where they were.
+        // Then calls without assertions: counts continue where they were.
         window.post(&others).unwrap();
         window.start(&others).unwrap().complete().unwrap();
         window.wait().unwrap();
@@ -81,7 +81,7 @@ fn true_ones_pass_and_save_what_the_docs_say() {
             }
         }
         world.barrier().unwrap();
-        // What was put is there when the epoch has ended, as if the lock had been taken.
+        // The put is visible when the epoch has ended, as if the lock had been taken.
         let next = (me + 1) % n;
         let epoch = window.lock_with(next, Mode::Shared, Assert::NOCHECK).unwrap();
         epoch.put(0, &[100 + me as u64]).unwrap();
@@ -98,7 +98,7 @@ fn true_ones_pass_and_save_what_the_docs_say() {
         window.sync();
         assert_eq!(window.local().get(0).unwrap(), 200 + before as u64);
         world.barrier().unwrap();
-        // Together: shared locks are in nobody's way. One after the other, for exact counts.
+        // Shared locks do not exclude each other. The ranks lock one after the other, for exact counts.
         let shared = cost(&mut window, |w| {
             let epoch = w.lock_with(0, Mode::Shared, Assert::NOCHECK).unwrap();
             epoch.fetch_and_op(1 % n, Op::Sum, 1).unwrap();
@@ -146,7 +146,7 @@ fn ones_that_mean_nothing_to_the_call_are_refused_in_every_build() {
             }
         }
         is_wrong(window.fence_with(Assert::from_bits_retain(0x80)), "fence", Assert::from_bits_retain(0x80));
-        // Nothing was opened by any of them.
+        // None of the refused calls has opened an epoch.
         assert!(window.wait().is_err());
         window.lock_exclusive(me).unwrap().unlock().unwrap();
         window.lock_all().unwrap().unlock().unwrap();
@@ -163,12 +163,12 @@ fn a_rank_that_is_wrong_at_a_fence_is_alone_with_it() {
         let (me, n) = (world.rank(), world.size());
         let mut window: Window<u64> = world.allocate(n).unwrap();
         for wrong in 0..n {
-            // It stored; it put; it asserts what a fence knows nothing of.
+            // The rank has stored and put, and asserts a flag that a fence does not take.
             window.fence().unwrap();
             if me == wrong {
                 window.local().set(0, 1).unwrap();
                 is_wrong_if_checked(window.fence_with(Assert::NOSTORE), "fence", Assert::NOSTORE);
-                // That fence was one all the same: since then nothing was stored.
+                // The refused fence still synchronised: no store has happened since.
                 window.fence_with(Assert::NOSTORE).unwrap();
                 window.lock_exclusive((me + 1) % n).unwrap().put(1 % n, &[2]).unwrap();
                 window.fence_with(Assert::NOPRECEDE).unwrap(); // the unlock synchronised
@@ -208,17 +208,17 @@ fn a_put_where_none_was_to_come_is_seen_by_its_target() {
         let mut window: Window<u64> = world.allocate(9000).unwrap();
         let previous = (me + n - 1) % n;
         for at in [0, 4096, 8999] {
-            // By fences.
+            // Epochs by fences.
             let epoch = window.fence_with(Assert::NOPUT).unwrap();
-            world.barrier().unwrap(); // all have looked what their parts are
+            world.barrier().unwrap(); // all have read their parts
             let target = epoch.target((me + 1) % n).unwrap();
             target.put(at, &[1 + me as u64]).and(target.flush()).unwrap();
-            world.barrier().unwrap(); // and before they look again, it is there
+            world.barrier().unwrap(); // it is there before they read again
             is_wrong_if_checked(window.fence(), "fence", Assert::NOPUT);
             assert_eq!(window.local().get(at).unwrap(), 1 + previous as u64, "it arrived all the same");
             window.fence().unwrap();
 
-            // By post and wait.
+            // Epochs by post and wait.
             window.post_with(&[previous], Assert::NOPUT).unwrap();
             let epoch = window.start(&[(me + 1) % n]).unwrap();
             epoch.target((me + 1) % n).unwrap().accumulate(at, Op::Sum, &[5]).unwrap();
@@ -227,7 +227,7 @@ fn a_put_where_none_was_to_come_is_seen_by_its_target() {
             assert!(window.wait().is_err(), "the exposure has ended");
             window.fence().unwrap();
         }
-        // A promise that is kept, and one that is broken after a lock: that does not end it.
+        // One assertion that holds, and one that is broken after a lock: the lock does not end the promise.
         let epoch = window.fence_with(Assert::NOPUT).unwrap();
         epoch.target((me + 1) % n).unwrap().get_one(0).unwrap();
         window.fence_with(Assert::NOPUT).unwrap();
@@ -236,7 +236,7 @@ fn a_put_where_none_was_to_come_is_seen_by_its_target() {
         window.lock_exclusive((me + 1) % n).unwrap().put(7, &[7]).unwrap();
         world.barrier().unwrap();
         is_wrong_if_checked(window.fence(), "fence", Assert::NOPUT);
-        // One's own stores are not what others put.
+        // A rank's own stores are not puts of others.
         window.fence_with(Assert::NOPUT).unwrap();
         window.local().set(1, 8).unwrap();
         window.fence().unwrap();
@@ -260,7 +260,7 @@ fn a_store_to_ones_own_part_is_seen() {
         window.local().set(0, 3).unwrap();
         window.sync();
         window.fence_with(Assert::NOSTORE).unwrap();
-        // To another's part is no store to one's own.
+        // A store to another's part is no store to the rank's own part.
         if n > 1 && shared {
             window.local().of((me + 1) % n).unwrap().set(1, 4).unwrap();
             window.fence_with(Assert::NOSTORE).unwrap();
@@ -289,7 +289,7 @@ fn a_start_before_its_post_is_seen() {
     });
 }
 
-/// Somebody has the lock, and says for how long it may be so: until the other says that it was refused.
+/// One rank holds the lock until the other reports that its assertion was refused.
 #[test]
 fn a_lock_that_is_in_somebodys_way_is_seen() {
     ranks::on(&[2, 3], "a_lock_that_is_in_somebodys_way_is_seen", |world| {
@@ -302,7 +302,7 @@ fn a_lock_that_is_in_somebodys_way_is_seen() {
 fn in_the_way(world: &World, call: &str) {
     let me = world.rank();
     let (mut window, mut news): (Window<u64>, Window<u64>) = (world.allocate(1).unwrap(), world.allocate(1).unwrap());
-    // Whether it had to wait depends on who comes when: again and again, until it did.
+    // Timing decides whether the rank had to wait. The test repeats until it did.
     loop {
         if me == 1 {
             let epoch = window.lock_exclusive(0).unwrap();
@@ -329,7 +329,7 @@ fn in_the_way(world: &World, call: &str) {
             break;
         }
     }
-    // It was given back: anyone can have it.
+    // The lock was released: any rank can take it.
     window.lock_exclusive(0).unwrap().unlock().unwrap();
     window.lock_all().unwrap().unlock().unwrap();
     world.barrier().unwrap();

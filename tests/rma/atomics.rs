@@ -1,4 +1,4 @@
-//! fetch_and_op and compare_and_swap, alone and racing, against what a sequence of them must give.
+//! fetch_and_op and compare_and_swap, alone and racing, against the result of a sequence of them.
 
 use crate::arithmetic;
 use crate::ranks;
@@ -10,7 +10,7 @@ fn every_operation_returns_what_was_and_leaves_what_it_should() {
     fn check<T: Atomic + Model + PartialEq + std::fmt::Debug>(world: &World, first: T, operands: &[T]) {
         let mut window: Window<T> = world.allocate(3).unwrap();
         window.fence().unwrap();
-        // Rank r works on element 1 of the next rank: nobody else does.
+        // Rank r is the only one that changes element 1 of the next rank.
         let next = (world.rank() + 1) % world.size();
         let epoch = window.lock_exclusive(next).unwrap();
         epoch.put(1, &[first]).unwrap();
@@ -77,7 +77,7 @@ fn of_racing_swaps_one_wins_each_round() {
             assert!(found <= rounds);
             won += u64::from(found == round);
             epoch.unlock().unwrap();
-            // Not before this round is decided.
+            // Waits until this round is decided.
             while window.lock_shared(0).unwrap().get_one(0).unwrap() <= round {}
         }
         window.lock_shared(0).unwrap().fetch_and_op(1, Op::Sum, won).unwrap();

@@ -1,5 +1,5 @@
-//! Memory that is attached to a window and detached again: its slots, addresses that are stale, forged or another's, and
-//! that nothing is left behind.
+//! Memory that is attached to a window and detached again: its slots, and addresses that are stale, forged or of
+//! another window. Nothing is left behind.
 
 use crate::ranks;
 use ranks::told;
@@ -28,14 +28,14 @@ fn memory_is_attached_where_there_is_a_slot_and_nowhere_else() {
             let error = window.attach(len).unwrap_err();
             assert!(matches!(error, Error::Size { .. } | Error::Fabric { .. }), "{error}");
         }
-        window.attach(3).unwrap(); // what failed took no slot
+        window.attach(3).unwrap(); // the failed call took no slot
         for flavor in [Flavor::Allocate { len: 1 }, Flavor::Shared { len: 1 }, Flavor::Create(vec![1])] {
             if ranks::share_memory(&world) || !matches!(flavor, Flavor::Shared { .. }) {
                 full(world.window(flavor, 0).unwrap().attach(1), 0);
             }
             world.barrier().unwrap();
         }
-        // It has no elements but those.
+        // The window has no elements except attached ones.
         assert_eq!(window.local().len(), 0);
         assert!(matches!(window.lock_shared(0).unwrap().put(0, &[1]), Err(Error::OutOfBounds { size: 0, .. })));
         world.barrier().unwrap();
@@ -87,7 +87,7 @@ fn an_address_is_good_until_it_is_detached_and_never_again() {
     });
 }
 
-/// An operation under way while its target detaches is too late, and harms nobody.
+/// An operation in flight while its target detaches comes too late, and changes no other memory.
 #[test]
 fn what_is_under_way_while_memory_is_detached_goes_nowhere() {
     ranks::on(&[2, 3], "what_is_under_way_while_memory_is_detached_goes_nowhere", |world| {
@@ -135,14 +135,14 @@ fn no_elements_can_be_attached_too() {
     });
 }
 
-/// Nothing but what an owner wrote down is an address, whatever its bytes are.
+/// Only bytes that an owner wrote down are an address.
 #[test]
 fn forged_addresses_lead_nowhere() {
     ranks::on(&[1, 2, 3], "forged_addresses_lead_nowhere", |world| {
         let (me, n) = (world.rank(), world.size());
         let mut window: Window<u64> = world.dynamic(4).unwrap();
         let mine = window.attach(64).unwrap();
-        let others = window.attach(64).unwrap(); // as large, elsewhere
+        let others = window.attach(64).unwrap(); // the same size, at another place
         let all = told(&world, mine);
         let mut tried = 0;
         let mut leads_nowhere = |window: &mut Window<u64>, forged: Address| {
@@ -164,7 +164,7 @@ fn forged_addresses_lead_nowhere() {
         }
         leads_nowhere(&mut window, address_of([0; size_of::<Address>()]));
         leads_nowhere(&mut window, address_of([0xff; size_of::<Address>()]));
-        // One with the right beginning and another's key, or with a few bytes otherwise.
+        // One with the right beginning and another window's key, or with a few other bytes.
         for at in 0..size_of::<Address>() {
             for bit in [1, 0x80, 0xff] {
                 let mut bytes = bytes_of(&all[me]);
@@ -182,7 +182,7 @@ fn forged_addresses_lead_nowhere() {
                 }
             }
         }
-        // The memory of a process by its number, as windows on lent memory have it: this one's own.
+        // The memory of a process by its number, as windows on user memory use it: this process's own.
         let secret = [42u64; 64];
         let mut bytes = bytes_of(&mine);
         let key = bytes.len() - 32;
@@ -192,7 +192,7 @@ fn forged_addresses_lead_nowhere() {
         bytes[key + 4..key + 12].copy_from_slice(&(secret.as_ptr() as u64).to_le_bytes());
         leads_nowhere(&mut window, address_of(bytes));
         assert!(tried > 2000);
-        // And the true ones still do.
+        // True addresses still lead to their memory.
         for address in &all {
             window.reach(address).unwrap();
         }
@@ -254,7 +254,7 @@ fn attaching_and_detaching_leaves_nothing_behind() {
             window.detach(&mine).unwrap();
         };
         cycle(&mut window);
-        // One after the other: to look takes a descriptor.
+        // One rank after the other, because a lookup takes a descriptor.
         let count = || {
             let looks = (0..n).map(|rank| {
                 world.barrier().unwrap();
@@ -272,7 +272,7 @@ fn attaching_and_detaching_leaves_nothing_behind() {
     });
 }
 
-/// Dropping is not collective: who still has the window, and the address, finds that it leads nowhere.
+/// Dropping is not collective: a rank that still has the window and the address finds that the address is not valid.
 #[test]
 fn what_was_attached_goes_with_its_owners_window() {
     ranks::on(&[1, 2, 4], "what_was_attached_goes_with_its_owners_window", |world| {
@@ -294,18 +294,18 @@ fn what_was_attached_goes_with_its_owners_window() {
         let epoch = window.lock_shared(owner).unwrap();
         gone(epoch.attached(&reached).map(drop));
         epoch.unlock().unwrap();
-        // And all else goes on.
+        // All other calls go on.
         let next = (me + 1) % (n - 1);
         let reached = window.reach(&addresses[next]).unwrap();
         let epoch = window.lock_shared(next).unwrap();
         epoch.attached(&reached).unwrap().put(0, &[me as u32]).unwrap();
         epoch.unlock().unwrap();
-        // Who ends before the others detaches what they reach.
+        // A rank that ends before the others detaches the memory that they reach.
         world.team(&(0..owner).collect::<Vec<_>>()).unwrap().barrier().unwrap();
     });
 }
 
-/// An address may come by any means, a channel say, which orders nothing that a fabric has under way.
+/// An address may be sent by any means. A channel, for example, orders no operations in flight.
 #[test]
 fn who_is_told_an_address_finds_it_and_who_is_told_that_it_is_gone_does_not() {
     use transom::windows::Window;

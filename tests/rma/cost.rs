@@ -1,5 +1,4 @@
-//! What each call costs in remote operations, as the docs say: counted by the window itself, where nobody is in the
-//! way.
+//! Remote operations of each call, as docs/cost.md states them: the window counts them, while no other rank contends.
 
 use crate::overlap;
 use crate::ranks;
@@ -36,21 +35,21 @@ fn calls_cost_what_the_docs_say() {
         window.fence().unwrap();
         for rank in 0..world.size() {
             if rank == me {
-                // All others are in the fence below: nobody is in the way.
+                // All others are in the fence below and do not contend.
                 let target = world.size() - 1 - me;
-                // The first guess of a word that readers changed since fails, and teaches the next.
+                // The first guess of a word that readers have changed since fails, and updates the guess.
                 let first = cost(&mut window, |w| w.lock_exclusive(target)?.unlock());
                 assert!(first == Counters { locks: 1, word_cas: first.word_cas, ..NONE } && first.word_cas <= 3);
                 let exclusive = cost(&mut window, |w| w.lock_exclusive(target)?.unlock());
                 assert_eq!(exclusive, Counters { locks: 1, word_cas: 2, ..NONE });
                 let shared = cost(&mut window, |w| w.lock_shared(target)?.unlock());
                 assert_eq!(shared, Counters { locks: 1, word_adds: 2, ..NONE });
-                // A word left by readers is known from then on: no second try.
+                // A word left by readers is known from then on: the first compare-and-swap succeeds.
                 let after_readers = cost(&mut window, |w| w.lock_exclusive(target)?.unlock());
                 assert_eq!(after_readers, Counters { locks: 1, word_cas: 2, ..NONE });
                 let all = cost(&mut window, |w| w.lock_all()?.unlock());
                 assert_eq!(all, Counters { locks: n, word_adds: 2 * n, ..NONE });
-                // Of shared memory 16 singles are admitted one by one, and then the thread stays so.
+                // In shared memory 16 short accumulates are admitted one by one; then the thread stays admitted.
                 let admitted = cost(&mut window, |w| {
                     let epoch = w.lock_shared(target)?;
                     (0..20).try_for_each(|_| epoch.fetch_and_op(0, Op::NoOp, 0).map(drop))?;
@@ -123,7 +122,7 @@ fn calls_cost_what_the_docs_say() {
                     w.lock_with(target, Mode::Shared, Assert::NOCHECK)?.unlock()?;
                     w.lock_all_with(Assert::NOCHECK)?.unlock()
                 });
-                // Debug builds look whether the locks are free.
+                // Debug builds check whether the locks are free.
                 let looked = Counters { locks: 1 + n, word_adds: 2 + 2 * n, ..NONE };
                 let flushed = Counters { flushes: 1 + n, ..NONE };
                 assert_eq!(unlocked, if cfg!(debug_assertions) { looked } else { flushed });
@@ -143,7 +142,7 @@ fn calls_cost_what_the_docs_say() {
     });
 }
 
-/// Those that windows do not count: by a fabric that does. Of one rank, so that its own memory is the target.
+/// Operations that windows do not count, counted by a fabric. The job has one rank, so the target is its own memory.
 #[test]
 fn verbs_are_as_many_as_the_docs_say() {
     let fabric = Overlapping::counting(Loopback::alone().unwrap());
@@ -152,7 +151,7 @@ fn verbs_are_as_many_as_the_docs_say() {
     let new = |flavor| transom::windows::Window::<u64, _>::new(&fabric, 0, flavor, 1).unwrap();
     let mut window = new(Flavor::Dynamic { slots: 1 });
     let mut address = None;
-    // To oneself: no remote operations.
+    // Operations on the rank itself: no remote operations.
     assert_eq!(fabric.all_verbs(|| address = Some(window.attach(10).unwrap())), [1, 0, 0, 0, 0, 1]);
     let (address, mut memory) = (address.unwrap(), None);
     assert_eq!(fabric.all_verbs(|| memory = Some(window.reach(&address).unwrap())), [0, 1, 0, 0, 0, 0]);
@@ -179,12 +178,12 @@ fn verbs_are_as_many_as_the_docs_say() {
         leaves,
         "a fence of one rank, and its thread that stays"
     );
-    // Lent memory comes back once everybody was told.
+    // User memory is returned after all ranks were notified.
     let lent = new(Flavor::Create(vec![0; 10]));
     assert_eq!(fabric.all_verbs(|| _ = lent.free().unwrap()), [0, 0, 0, 1, 0, 0]);
 }
 
-/// Of what is read or changed in one piece, the number of elements does not matter.
+/// The number of elements does not matter if they are read or changed in one piece.
 #[test]
 fn accumulates_of_an_exclusive_epoch_cost_a_read_and_a_write() {
     let fabric = Overlapping::counting(Loopback::alone().unwrap());

@@ -1,4 +1,4 @@
-//! Fence and barrier: nobody passes before all have come, and what was put before is there after.
+//! Fence and barrier: no rank passes before all have arrived, and earlier puts are visible afterwards.
 
 use crate::ranks;
 use transom::{Op, Window};

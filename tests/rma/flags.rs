@@ -81,7 +81,7 @@ fn element_put_by_others_ends_the_wait() {
             let local = array.local();
             assert_eq!(local.wait_until(2 * me, |word| word >= round).unwrap(), round);
             assert_eq!(local.get_one(2 * me + 1).unwrap(), 1000 * round + before as u64);
-            // The same, at the memory of another.
+            // The same, in another rank's memory.
             let epoch = array.lock_all().unwrap();
             assert_eq!(epoch.wait_until(2 * next, |word| word >= round).unwrap(), round);
             epoch.unlock().unwrap();

@@ -1,5 +1,5 @@
-//! Values behind locks: exact under contention, never torn, poisoned by a panic, an error when a holder is gone; and
-//! what they cost.
+//! Values behind locks: exact under contention, never torn, poisoned by a panic, an error after the holder's death.
+//! Their cost.
 
 use crate::ranks;
 use ranks::Waiter;
@@ -18,7 +18,7 @@ fn counters_are_exact_under_contention() {
     ranks::on_all_sizes("counters_are_exact_under_contention", |world: World| {
         let each = if cfg!(miri) { 5 } else { ranks::rounds(1000) as u64 };
         let n = world.size();
-        // One value, and one behind a lock of the other kind, at other homes.
+        // Two values, behind both kinds of lock, with different homes.
         let mutex = world.mutex(n - 1, 5u64).unwrap();
         let rw_lock = world.rw_lock(0, [1u32; 3]).unwrap();
         for i in 0..each {
@@ -58,7 +58,8 @@ fn threads_of_ranks_and_ranks_take_turns() {
     });
 }
 
-/// That all others have left is no reason for a lock not to be tried, which another thread of this rank has.
+/// An attempt returns `None` while another thread of this rank holds the lock. It is no error that all other ranks
+/// have left.
 #[test]
 fn a_lock_that_a_thread_of_this_rank_has_is_tried_though_all_others_have_left() {
     let name = "a_lock_that_a_thread_of_this_rank_has_is_tried_though_all_others_have_left";
@@ -87,7 +88,7 @@ fn readers_share_and_see_nothing_torn() {
     ranks::on_all_sizes("readers_share_and_see_nothing_torn", |world| {
         let each = if cfg!(miri) { 8 } else { ranks::rounds(2000) as u64 };
         let (me, n) = (world.rank(), world.size());
-        // Every rank passes a value; the home's counts.
+        // Every rank passes a value; the home rank's is used.
         let lock = world.rw_lock(n / 2, [me as u64; 8]).unwrap();
         let guard = lock.read().unwrap();
         world.barrier().unwrap(); // all hold it now
@@ -121,7 +122,7 @@ fn calls_cost_what_the_docs_say() {
         let none = Counters::default();
         for rank in 0..n {
             if rank == me {
-                // All others are in the barrier below: nobody is in the way.
+                // All others are in the barrier below and do not contend.
                 cost(&|| lock.write()?.unlock()); // the first guess may be out of date
                 let looked = Counters { locks: 1, gets: 1, word_cas: 2, ..none };
                 assert_eq!(cost(&|| lock.write()?.unlock()), looked);
@@ -143,7 +144,7 @@ fn calls_cost_what_the_docs_say() {
     });
 }
 
-/// The lock says that its value is poisoned, names no rank as lost, and is released again.
+/// The error reports the value as poisoned and names no rank as lost. The lock is released again.
 fn is_poisoned<G>(outcome: Result<G, Error>, home: usize) {
     let error = outcome.err().expect("a poisoned value is an error");
     let named = matches!(&error, Error::Poisoned { value } if (value.what, value.home) == ("rw_lock", home));
@@ -157,7 +158,7 @@ fn a_panic_poisons_for_all_until_one_clears_it() {
         let (home, last) = (n / 2, n - 1);
         let lock = world.rw_lock(home, [1u64; 2]).unwrap();
         let panicked = |hold: &(dyn Fn() + Sync)| {
-            // On a thread of the rank, so that the rank lives on.
+            // The holder is a thread of the rank, so that the rank lives on.
             assert!(std::thread::scope(|scope| scope.spawn(hold).join()).is_err());
         };
         if me == 0 {
@@ -191,7 +192,7 @@ fn a_panic_poisons_for_all_until_one_clears_it() {
         assert_eq!(*lock.write().unwrap(), [2, 2]);
         assert!(!lock.is_poisoned().unwrap());
         world.barrier().unwrap();
-        // A holder that only began while it was unwinding does not poison, as with std.
+        // A holder that locked while it was already unwinding does not poison, as with std.
         struct Late<'l>(&'l GlobalRwLock<[u64; 2]>);
         impl Drop for Late<'_> {
             fn drop(&mut self) {
@@ -207,7 +208,8 @@ fn a_panic_poisons_for_all_until_one_clears_it() {
     });
 }
 
-/// Whoever cleared the poison may say so by any means, a channel say, which orders nothing that a fabric has under way.
+/// The rank that cleared the poison may report it by any means. A channel, for example, orders no operations in
+/// flight.
 #[test]
 fn who_is_told_that_a_value_is_good_finds_it_so() {
     let (cleared, good) = std::sync::mpsc::channel();
@@ -238,7 +240,8 @@ fn who_is_told_that_a_value_is_good_finds_it_so() {
     });
 }
 
-/// Waits for the victim to poison this, without a lock: who waits for one when a rank dies gets an error.
+/// Waits, without a lock, until the victim has poisoned the value: a rank that waits for a lock when a rank dies gets
+/// an error.
 fn await_poison(sign: &GlobalMutex<u8>) {
     while !sign.is_poisoned().unwrap() {
         std::thread::yield_now();
@@ -279,7 +282,7 @@ fn a_thread_that_panics_as_a_rank_poisons() {
                 let _guard = lock.lock().unwrap();
                 panic!("the victim");
             }
-            while world.barrier().is_ok() {} // until it is gone
+            while world.barrier().is_ok() {} // until the other rank is gone
             assert!(lock.is_poisoned().unwrap());
         })
     });
@@ -291,7 +294,7 @@ fn a_thread_that_panics_as_a_rank_poisons() {
 fn a_holder_that_dies_is_named_in_time() {
     with_a_death("a_holder_that_dies_is_named_in_time", Status::Killed(9), |world| {
         let (sign, lock) = (world.mutex(0, 0).unwrap(), world.rw_lock(0, 7u64).unwrap());
-        // How many ranks wait, at rank 0.
+        // Number of waiting ranks, at rank 0.
         let mut waiting: Window<u64> = world.allocate(1).unwrap();
         let others = world.size() as u64 - 1;
         let mut until_all_wait = |one_more| {
@@ -312,7 +315,7 @@ fn a_holder_that_dies_is_named_in_time() {
         }
         await_poison(&sign);
         let lost = |error: Error| assert_eq!(error.lost_rank(), Some(VICTIM), "{error}");
-        // Threads of the rank too: one waits, the other queues behind it.
+        // Threads of this rank as well: one waits, the other queues behind it.
         let waiters = [Waiter::default(), Waiter::default()];
         let told = lock.counters().notifications;
         let begun = std::thread::scope(|scope| {
@@ -323,7 +326,8 @@ fn a_holder_that_dies_is_named_in_time() {
                 })
             });
             waiters.iter().for_each(Waiter::until_it_waits);
-            // It has told whom it waits for: over a network it sleeps sooner, until there is a connection.
+            // The rank has notified the one that it waits for. Over a network it sleeps earlier, until there is a
+            // connection.
             while lock.counters().notifications == told {
                 std::thread::yield_now();
             }
@@ -337,7 +341,7 @@ fn a_holder_that_dies_is_named_in_time() {
     });
 }
 
-/// The error names what the program made, and what its thread did.
+/// The error names the object as the program made it, and the operation of its thread.
 fn already<G>(outcome: Result<G, Error>, what: &str, id: u32, home: usize) {
     let error = outcome.err().expect("held twice");
     assert!(matches!(error, Error::Value { source: locks::Error::AlreadyLocked { .. }, .. }), "{error}");
@@ -397,7 +401,7 @@ fn what_cannot_be_made_fails_at_all_ranks() {
             assert!(world.mutex(me, 0u8).is_err(), "each names itself");
             assert!(world.rw_lock(if me == 0 { usize::MAX } else { 0 }, 0u8).is_err());
         }
-        // And the next can.
+        // The next value can be made and locked.
         assert_eq!(*world.mutex(0, [1u8, 2, 3]).unwrap().lock().unwrap(), [1, 2, 3]);
     });
 }
@@ -424,7 +428,7 @@ fn large_values_need_no_stack() {
             guard[100_000] += 1;
             guard.unlock().unwrap();
         };
-        // Less than four such values, for all that a call may copy.
+        // Less than four such values, for all copies of a call.
         let small = std::thread::Builder::new().stack_size(512 << 10);
         std::thread::scope(|scope| small.spawn_scoped(scope, work).unwrap().join().unwrap());
         world.barrier().unwrap();

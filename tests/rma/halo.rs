@@ -4,14 +4,14 @@ use crate::ranks;
 use transom::array::{ArrayError, Halo, Layout};
 use transom::{Distribution, Error, GlobalArray, World};
 
-/// What the element at an index is, in some round.
+/// The value of the element at an index, in a round.
 fn element<const D: usize>(index: [usize; D], round: usize) -> u64 {
     index.iter().fold(round as u64 + 1, |number, &i| number * 1000 + i as u64 + 1)
 }
 
 const OUTSIDE: u64 = 7;
 
-/// The index of a cell in the array; none if it is outside.
+/// The index of a cell in the array; `None` if the cell is outside.
 fn index_of<const D: usize>(
     halo: &Halo<u64, D>,
     mut cell: usize,
@@ -87,8 +87,8 @@ fn ghost_cells_are_what_their_owners_have() {
         let line = |len| Layout::new([len], Distribution::Block, n).unwrap();
         checked(&world, line(17), [1]);
         checked(&world, line(17), [0]);
-        checked(&world, line(9), [4]); // wider than what a neighbour has
-        checked(&world, line(3), [2]); // of fewer elements than ranks
+        checked(&world, line(9), [4]); // wider than a neighbour's part
+        checked(&world, line(3), [2]); // fewer elements than ranks
         let plane = |shape| Layout::new(shape, Distribution::Block, n).unwrap();
         checked(&world, plane([7, 9]), [1, 2]);
         checked(&world, Layout::on_grid([9, 5], Distribution::Block, [n, 1]).unwrap(), [1, 0]);
@@ -114,7 +114,7 @@ fn what_has_no_halo_says_so() {
         assert!(matches!(halo.exchange(&mut array), Err(Error::Array(ArrayError::Halo { array: 1, .. }))));
         assert!(matches!(halo.store(&array), Err(Error::Array(ArrayError::Halo { .. }))));
         halo.store(&other).unwrap();
-        // Teams number what they make anew, and theirs are in another order here.
+        // Teams number their objects anew, and these are in another order here.
         let team = world.split(Some(0), (world.size() - world.rank()) as u64).unwrap().expect("a colour was named");
         let (mut one, mut two) =
             (team.array([8], Distribution::Block).unwrap(), world.array([8], Distribution::Block).unwrap());
@@ -130,7 +130,7 @@ fn what_has_no_halo_says_so() {
     });
 }
 
-/// Elements of the array that an exchange writes, in the rank's own part; gets; and fences.
+/// Elements of the array that an exchange writes in the rank's own part, its gets, and its fences.
 fn exchange_cost<const D: usize>(world: &World, layout: Layout<D>, width: [usize; D]) -> (usize, u64, u64) {
     let mut array: GlobalArray<u64, D> = world.array_on(layout).unwrap();
     let mut halo = array.halo(width).unwrap();

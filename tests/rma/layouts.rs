@@ -1,4 +1,5 @@
-//! Layouts: where each element is, and the runs of every patch, against dealing element by element. No rank is needed.
+//! Layouts: the place of each element, and the runs of every patch, against dealing element by element. No rank is
+//! needed.
 
 use crate::patches;
 use patches::{all, any_distribution, any_patch, any_shape};
@@ -7,11 +8,11 @@ use std::time::Duration;
 use transom::Distribution;
 use transom::array::{Layout, LayoutError, Run};
 
-/// An element's index, its owner, and where it is there.
+/// An element's index, its owner, and its offset there.
 type Place<const D: usize> = ([usize; D], usize, usize);
 
-/// Who has each element, and where, as somebody would write it down who has no formulas: tile after tile in row-major
-/// order is handed to its owner, who appends its elements, row by row. And what each owner has in the end.
+/// Owner and place of each element, without formulas: the tiles are given to their owners in row-major order, and each
+/// owner appends the elements row by row. Also returns the number of elements of each owner.
 fn deal<const D: usize>(tiles: [Vec<Range<usize>>; D], grid: [usize; D]) -> (Vec<Place<D>>, Vec<usize>) {
     let mut parts = vec![0; grid.iter().product()];
     let mut places = Vec::new();
@@ -32,7 +33,7 @@ fn tiles<const D: usize>(d: usize, len: usize, distribution: Distribution<D>, ra
         Distribution::Block => len.div_ceil(ranks).max(1),
         Distribution::Cyclic => 1,
         Distribution::BlockCyclic(block) => block[d],
-        // Each rank has as many as if elements were dealt one by one.
+        // Each rank has as many elements as if these were dealt one by one.
         _ => {
             let mut end = 0;
             let lengths = (0..ranks).map(|rank| (0..len).filter(|i| i % ranks == rank).count());
@@ -67,7 +68,7 @@ fn layouts_of<const D: usize>(seed: u64) {
         }
         for (rank, &part) in parts.iter().enumerate() {
             assert_eq!(layout.part_len(rank), part, "rank {rank} of {what}");
-            // Its tiles, one after another, are its part.
+            // The tiles of a rank, one after another, are its part.
             let mut end = 0;
             for tile in layout.tiles_of(rank) {
                 assert_eq!((tile.owner, tile.offset, tile.is_empty()), (rank, end, false), "{what}");
@@ -103,7 +104,7 @@ fn layouts_of<const D: usize>(seed: u64) {
     }
 }
 
-/// The runs of a patch, sorted, by looking at each of its elements.
+/// The runs of a patch, sorted, found by a look at each of its elements.
 fn model_runs<const D: usize>(places: &[Place<D>], patch: &[Range<usize>; D]) -> Vec<(usize, usize, usize)> {
     let inside = |index: &[usize; D]| (0..D).all(|d| patch[d].contains(&index[d]));
     let mut elements: Vec<(usize, usize)> =
@@ -119,7 +120,7 @@ fn model_runs<const D: usize>(places: &[Place<D>], patch: &[Range<usize>; D]) ->
     runs
 }
 
-/// What a closure returns, or a failure if that takes longer than 10 s, where milliseconds would do.
+/// The result of a closure. Fails if the closure takes longer than 10 s; milliseconds suffice.
 fn soon<R: Send + 'static>(what: &str, call: impl FnOnce() -> R + Send + 'static) -> R {
     let (answer, wait) = std::sync::mpsc::channel();
     std::thread::spawn(move || answer.send(call()));
@@ -160,8 +161,8 @@ fn runs_of_huge_layouts_are_told_at_once() {
     let all_but_one = (1 << 37) - 128;
     let first = [(0, 188, all_but_one - 60), (1, 128, all_but_one), (2, 128, all_but_one)];
     assert_eq!(told, (first.to_vec(), Some((1023, 128, all_but_one))));
-    // A plane, cyclic in both dimensions on 2 x 4 ranks: a rank has 2^22 rows of 2^22. Of the whole, a run for each rank;
-    // without a column, a run for each row of the ranks that have it; of a column, an element for each row.
+    // A plane, cyclic in both dimensions on 2 x 4 ranks: a rank has 2^22 rows of 2^22. The whole has one run per rank.
+    // Without a column, each row of the ranks that own the column is one run. A column has one element per row.
     let (shape, grid, rows) = ([1 << 23, 1 << 24], [2, 4], 1 << 22);
     let told = first_and(Distribution::Cyclic, shape, grid, [0..1 << 23, 0..1 << 24], 7);
     assert_eq!(told, (vec![(0, 0, 1 << 44), (1, 0, 1 << 44), (2, 0, 1 << 44)], Some((7, 0, 1 << 44))));
@@ -216,7 +217,7 @@ fn layouts_that_cannot_be_are_refused() {
     assert_eq!(new([4, 4], tiles([usize::MAX, usize::MAX]), 3), Ok(16));
     assert!(Layout::on_grid([4, 4], Distribution::Block, [usize::MAX, 3]).is_err());
     assert!(Layout::on_grid([4, 4], Distribution::Block, [0, 3]).is_err());
-    // As many ranks as a job can have, and more.
+    // More ranks than a job can have.
     const MOST: usize = transom::locks::LockWord::<16>::MAX_RANKS;
     for ranks in [MOST + 1, usize::MAX] {
         let refused = |error: LayoutError| {
@@ -237,7 +238,7 @@ fn layouts_that_cannot_be_are_refused() {
     }
 }
 
-/// Of no elements, though its other sides are as long as can be.
+/// The array has no elements, although its other sides are as long as possible.
 #[test]
 fn an_array_without_elements_has_a_layout_and_patches() {
     for distribution in [Distribution::Block, Distribution::Cyclic] {

@@ -1,4 +1,5 @@
-//! Windows on memory that the program lends (`World::create`): it comes back, takes accumulates, and outlives what others do to it.
+//! Windows on user memory (`World::create`): the memory is returned, takes accumulates, and outlives operations of
+//! other ranks.
 
 use crate::ranks;
 use transom::{Atomic, Distribution, Error, FabricError, Op, World};
@@ -114,7 +115,7 @@ fn a_window_on_lent_memory_may_be_dropped_while_others_write() {
     });
 }
 
-/// Rank 0 frees, the others fence and go on: rank 0's memory must not become anything else.
+/// Rank 0 frees the window while the others fence and go on: rank 0's memory must not be reused.
 #[test]
 fn a_fence_of_another_is_no_free() {
     ranks::on(&[2, 3, 4], "a_fence_of_another_is_no_free", |world| {
@@ -136,7 +137,7 @@ fn a_fence_of_another_is_no_free() {
     });
 }
 
-/// Keys of lent memory are of the process that the rank is.
+/// Keys of user memory name the rank's process.
 #[test]
 fn a_key_names_no_other_process() {
     use transom::windows::Fabric;
@@ -149,7 +150,7 @@ fn a_key_names_no_other_process() {
     }
 }
 
-/// Its window is replaced by one whose elements are the program's own, with signals before which nothing must be written.
+/// Its window is replaced by one on the program's own elements, with signals; nothing may be written before these.
 #[test]
 fn an_array_may_lie_there() {
     ranks::on_all_sizes("an_array_may_lie_there", |world| {

@@ -1,11 +1,11 @@
-//! Locks of several targets at once, and attempts that wait for nobody.
+//! Locks of several targets at once, and attempts that do not wait.
 
 use crate::ranks;
 use transom::Mode::Exclusive;
 use transom::array::ArrayError;
 use transom::{Distribution, Error, Mode, Op, Window, World};
 
-/// Money goes between accounts at two ranks; whoever looks at all sees all of it.
+/// Transfers between accounts at two ranks: a reader of all accounts sees the full sum.
 #[test]
 fn what_is_done_under_two_locks_is_seen_whole() {
     let name = "what_is_done_under_two_locks_is_seen_whole";
@@ -30,7 +30,7 @@ fn what_is_done_under_two_locks_is_seen_whole() {
             let amount = here.get_one(0).unwrap().min(round as u64);
             here.put_one(0, here.get_one(0).unwrap() - amount).unwrap();
             there.put_one(0, there.get_one(0).unwrap() + amount).unwrap();
-            // Dropped, it unlocks as well.
+            // A drop unlocks as well.
         }
         window.fence().unwrap();
         let epoch = window.lock_all().unwrap();
@@ -72,7 +72,7 @@ fn a_target_that_is_named_twice_is_locked_once() {
                 let epoch = window.lock_ranks(&targets).unwrap();
                 epoch.target(0).unwrap().fetch_add(0, 1).unwrap();
                 world.barrier().unwrap(); // it is held
-                world.barrier().unwrap(); // they have tried
+                world.barrier().unwrap(); // the others have tried
                 epoch.unlock().unwrap();
             } else {
                 world.barrier().unwrap();
@@ -87,7 +87,7 @@ fn a_target_that_is_named_twice_is_locked_once() {
     });
 }
 
-/// Who tries, and who waits, keep each other out.
+/// Attempts and waiting requests exclude each other.
 #[test]
 fn attempts_keep_others_out() {
     ranks::on_all_sizes("attempts_keep_others_out", |world: World| {
@@ -143,7 +143,7 @@ fn an_attempt_gives_up_while_another_rank_has_the_lock() {
     });
 }
 
-/// Several targets of one epoch, each in a thread of its own, lose nothing of each other, however the rank is locked.
+/// Threads with a target of one epoch each lose no update of each other, in every mode of lock.
 #[test]
 fn threads_with_targets_of_their_own_lose_nothing() {
     ranks::on(&[1, 2, 4], "threads_with_targets_of_their_own_lose_nothing", |world: World| {

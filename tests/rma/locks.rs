@@ -12,7 +12,7 @@ fn an_exclusive_epoch_is_alone() {
         window.fence().unwrap();
         let n = world.size();
         for i in 0..each {
-            // Two elements that only move together; every rank's lock in turn.
+            // Two elements that change only together; every rank's lock in turn.
             let epoch = window.lock_exclusive(i as usize % n).unwrap();
             let mut both = [0; 2];
             epoch.get(0, &mut both).unwrap();
@@ -63,14 +63,14 @@ fn readers_hold_together_and_writers_between_them_alone() {
     });
 }
 
-/// Each request knows which exclusive request took its place just before it, and once granted must find that one's name
-/// as the last to have held the lock. Goes on until 10,000 requests had to wait for another.
+/// Each request knows the exclusive request just before it in the queue. Once granted, it must find that request as
+/// the last holder. Goes on until 10,000 requests had to wait for another.
 #[test]
 fn grants_come_in_the_order_of_requests() {
     ranks::on_all_sizes("grants_come_in_the_order_of_requests", |world| {
         let hand_overs = ranks::rounds(10_000) as u64;
         let me = world.rank() as u64 + 1;
-        // The name of the last exclusive holder, and how many requests had to wait.
+        // The name of the last exclusive holder, and the number of requests that had to wait.
         let mut window: Window<u64> = world.allocate(2).unwrap();
         window.fence().unwrap();
         for i in 0.. {
@@ -94,9 +94,10 @@ fn grants_come_in_the_order_of_requests() {
     });
 }
 
-/// Who waits long sleeps; whoever hands the lock over wakes it, wherever it is told. A turn of rank 0 is twice as long as a wait
-/// spins and yields, and a sleep that nobody ends takes 100 ms: who was handed the lock sooner was woken. Where packets are lost that
-/// is not seen each time, so turns go on until each rank that waited has seen it, or has not in fifty.
+/// A rank that has waited long sleeps, and the rank that hands the lock over wakes it. A turn of rank 0 is twice as
+/// long as a wait spins and yields. A sleep without a wake-up takes 100 ms, so a rank that got the lock earlier was
+/// woken. With packet loss this is not seen each time: turns go on until each waiting rank has seen it, or for fifty
+/// turns.
 #[test]
 fn who_sleeps_for_a_lock_is_woken() {
     ranks::on_all_sizes("who_sleeps_for_a_lock_is_woken", |world| {
@@ -134,7 +135,8 @@ fn lock_all_shares_with_readers_and_excludes_writers() {
         let mut window: Window<u64> = world.allocate(2).unwrap();
         let mut meeting: Window<u64> = world.allocate(1).unwrap();
         window.fence().unwrap();
-        // Some hold all locks, others that of one rank as readers, each until it has seen all others hold theirs.
+        // Some ranks hold all locks, others that of one rank as readers. Each waits until it has seen all others hold
+        // theirs.
         let mut meet = || {
             meeting.lock_shared(0).unwrap().fetch_and_op(0, Op::Sum, 1).unwrap();
             while meeting.lock_shared(0).unwrap().get_one(0).unwrap() < n as u64 {
@@ -165,7 +167,7 @@ fn lock_all_shares_with_readers_and_excludes_writers() {
                 let epoch = window.lock_exclusive((me + round) % n).unwrap();
                 let value = epoch.get_one(0).unwrap() + 1;
                 epoch.put(0, &[value]).unwrap();
-                std::thread::yield_now(); // so that who should not be here would see the halves apart
+                std::thread::yield_now(); // so that a rank that is wrongly here sees the halves differ
                 epoch.put(1, &[value]).unwrap();
                 epoch.unlock().unwrap();
             }
@@ -178,14 +180,14 @@ fn lock_all_shares_with_readers_and_excludes_writers() {
     });
 }
 
-/// A writer that asked behind readers is let in by the last of them, who tells it and not the lock's home: what the
-/// readers put must be there first.
+/// A writer that queued behind readers is let in by the last of them, which notifies the writer and not the lock's
+/// home. The readers' puts must arrive first.
 #[test]
 fn a_writer_finds_what_the_readers_before_it_put() {
     ranks::on(&[3, 4], "a_writer_finds_what_the_readers_before_it_put", |world| {
         const ENOUGH: u64 = 6;
         let (writer, mut round) = (world.size() - 1, 0);
-        // What the first reader put, and how often the writer came behind one.
+        // The value that the first reader put, and how often the writer came after a reader.
         let mut window: Window<u64> = world.allocate(2).unwrap();
         let mut turns: Window<u64> = world.allocate_with_signals(0, 1).unwrap();
         let turns = turns.fence_with(Assert::NOPRECEDE).unwrap();
@@ -195,7 +197,7 @@ fn a_writer_finds_what_the_readers_before_it_put() {
             let tell = |rank| turns.target(rank).unwrap().put_signal(0, &[], 0, 1).unwrap();
             let pause = || std::thread::sleep(ranks::within(Duration::from_millis(1)));
             if world.rank() == 0 {
-                // The first holder, until the others stand behind it.
+                // The first holder waits until the others have queued behind it.
                 let epoch = window.lock_exclusive(0).unwrap();
                 world.barrier().unwrap();
                 told();
@@ -257,7 +259,7 @@ fn dropping_an_epoch_unlocks() {
 #[test]
 fn a_leaked_epoch_keeps_its_lock_and_the_next_call_says_so() {
     ranks::on_all_sizes("a_leaked_epoch_keeps_its_lock_and_the_next_call_says_so", |world| {
-        // Everybody leaks an epoch on its own part, so nobody waits for anybody.
+        // Each rank leaks an epoch on its own part, so no rank waits for another.
         let me = world.rank();
         let mut window: Window<u64> = world.allocate(1).unwrap();
         std::mem::forget(window.lock_exclusive(me).unwrap());
@@ -274,7 +276,8 @@ fn a_leaked_epoch_keeps_its_lock_and_the_next_call_says_so() {
     });
 }
 
-/// Of more than a word, which the epoch's own target reads, changes and writes back, since nobody else is there.
+/// Elements wider than a word: the epoch's own target reads, changes and writes them back, because no other rank has
+/// access.
 #[test]
 fn threads_of_one_rank_accumulate_in_an_exclusive_epoch() {
     ranks::on_all_sizes("threads_of_one_rank_accumulate_in_an_exclusive_epoch", |world| {

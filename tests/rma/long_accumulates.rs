@@ -16,7 +16,7 @@ fn windows<T: Atomic + Send + Sync>(world: &World, len: usize) -> [Window<T>; 2]
 #[test]
 fn nothing_is_lost_in_epochs_of_any_kind() {
     fn check<T: Atomic + Model + PartialEq + std::fmt::Debug + Send + Sync>(world: &World, small: fn(u8) -> T) {
-        // Longer than what is moved at a time, after a part whose elements each have an operation of their own.
+        // Longer than one transfer, after a part whose elements have an operation of their own each.
         let long = 4096 / size_of::<T>() + 3;
         let (rounds, n, last) = (ranks::rounds(16), world.size(), world.size() - 1);
         let ops = [Op::Sum, Op::Min, Op::Max];
@@ -112,7 +112,8 @@ fn what_is_refused_changes_nothing_and_keeps_no_lock() {
     });
 }
 
-/// The lock is let go also if what it was taken for fails: who asks again is told of the death, not that it has the lock.
+/// A failed accumulate releases its internal lock: the next call reports the death, and not that the thread holds the
+/// lock.
 #[test]
 fn one_that_fails_keeps_no_lock() {
     const VICTIM: usize = 1;
@@ -121,14 +122,14 @@ fn one_that_fails_keeps_no_lock() {
         let [mut words, mut window] = windows::<u64>(&world, 600);
         let epoch = window.fence().unwrap();
         if world.rank() == VICTIM {
-            // What it sent to those that are still in the fence would be lost with it.
+            // Messages that it sent to ranks that are still in the fence would be lost with it.
             while words.local().get(0).unwrap() < 2 {
                 std::thread::yield_now();
             }
             std::process::abort();
         }
         let told = words.lock_shared(VICTIM).unwrap();
-        // Counted, it may die before it can answer that.
+        // The victim counts this, and may die before it can answer.
         let _ = told.fetch_and_op(0, Op::Sum, 1);
         let _ = told.unlock();
         let target = epoch.target(VICTIM).unwrap();
@@ -185,7 +186,7 @@ fn short_and_long_accumulates_lose_nothing() {
     });
 }
 
-/// Threads of one rank at once: one stays admitted for singles, the others are not taken for it.
+/// Threads of one rank at once: one stays admitted for short accumulates, and the others are not mistaken for it.
 #[test]
 fn threads_mix_short_and_long_and_lose_nothing() {
     ranks::on(&[1, 2], "threads_mix_short_and_long_and_lose_nothing", |world| {
@@ -254,7 +255,7 @@ fn admission_costs_what_it_should() {
             if me == 1 {
                 assert_eq!(admission(&mut window, 1, long), [1, 2], "a run among singles of rank 0");
             }
-            // Rank 0 may be in the first fence when it is asked; in the second it leaves.
+            // Rank 0 may be in the first fence when it is asked to leave; it leaves in the second.
             window.fence().unwrap();
             window.fence().unwrap();
             if me == 1 {
@@ -265,7 +266,7 @@ fn admission_costs_what_it_should() {
     });
 }
 
-/// The thread of a dropped window leaves, and runs of other ranks are alone.
+/// The thread of a dropped window leaves, and long accumulates of other ranks are alone.
 #[test]
 fn dropped_window_leaves_all_gates() {
     ranks::on(&[2], "dropped_window_leaves_all_gates", |world| {

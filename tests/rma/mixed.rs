@@ -16,10 +16,10 @@ use transom::{
 const EDGE: Tag<f64> = Tag::new(1);
 const WORD: Tag<u64> = Tag::new(2);
 const NEVER: Tag<u64> = Tag::new(3);
-/// Short, and longer than what goes eagerly.
+/// A short message, and one that is longer than the eager limit.
 const LENGTHS: [usize; 2] = [1, 50_000];
 
-/// Each rank's part has the rank's number in each element, and zeros behind, which others put to.
+/// Each rank's part has the rank's number in each element, then zeros that others put to.
 fn numbered(world: &World) -> Window<u64> {
     let mut window: Window<u64> = world.allocate(2 * LENGTHS[1]).unwrap();
     window.local().write(0, &vec![world.rank() as u64; LENGTHS[1]]).unwrap();
@@ -123,7 +123,7 @@ fn set_gives_messages_and_operations() {
             ];
             assert!(got.iter().flatten().eq(expected.iter().chain([&vec![100 + me; len]])), "turn {turn}");
         }
-        // Many of both, of which all have one type.
+        // Many requests of both kinds, all of one type.
         let words = (0..40).map(|_| Request::from(target.rget(0, 1).unwrap()));
         let messages = (0..40).map(|_| world.irecv(before, WORD));
         let all: Vec<Request<'_, _>> = words.chain(messages).collect();
@@ -159,7 +159,7 @@ fn scope_lends_to_messages_and_operations() {
             assert!(matches!(first.unwrap(), Some(0..=2)));
             assert_eq!((came, fetched), (vec![before as u64; len], vec![next as u64; len]));
             assert_eq!(sum, [(0..world.size() as u64).sum(), world.size() as u64]);
-            // Two threads wait, each for what is lent to its request.
+            // Two threads wait, each for memory that is lent to its request.
             let (mut one, mut two) = (vec![0; len], vec![0; len]);
             let got = world.scope(|scope| {
                 let (one, two) = (&mut one[..], &mut two[..]);
@@ -181,7 +181,7 @@ fn scope_lends_to_messages_and_operations() {
     });
 }
 
-/// A get of a scope has ended when the scope has, whatever ends its body.
+/// A get of a scope has ended when the scope has, however its body ends.
 #[test]
 fn scope_ends_operations_after_error_and_panic() {
     ranks::on(&[1], "scope_ends_operations_after_error_and_panic", |world| {
@@ -228,7 +228,7 @@ fn dropped_and_forgotten_requests_do_no_harm() {
         let mut looked_at = set();
         assert!(looked_at.take_any_for(Duration::ZERO).is_none_or(|(number, _)| number < 2));
         drop(looked_at);
-        // A receive that is forgotten takes one message still.
+        // A forgotten receive still takes one message.
         std::mem::forget(world.irecv(before, WORD));
         (0..2).for_each(|word| world.send(next, WORD, &[word]).unwrap());
         assert_eq!(world.recv(before, WORD).unwrap().0, [1]);
@@ -249,7 +249,7 @@ fn held_window(held: &Arc<AtomicBool>) -> Window40 {
 
 type Window40 = windows::Window<u64, Overlapping>;
 
-/// No wait hears of it.
+/// No wait is woken for it.
 fn release(held: &AtomicBool) {
     std::thread::sleep(Duration::from_millis(60));
     held.store(false, SeqCst);
@@ -315,7 +315,7 @@ fn operation_ends_wait_beside_silent_message() {
             assert_eq!(set.wait_any().unwrap().1.unwrap(), [41, 42]);
             assert_eq!(set.len(), 1);
         });
-        // Without a message, and each by itself.
+        // Without a message, and each alone.
         late(&|word| assert_eq!(Requests::from_iter([word]).wait_any().unwrap().1.unwrap(), [41, 42]));
         late(&|word| assert_eq!(Request::from(word).wait().unwrap(), [41, 42]));
         late(&|word| {
@@ -361,7 +361,7 @@ fn messages_hide_no_operation_of_their_set() {
     });
 }
 
-/// A wait that slept would ask ten times a second.
+/// A sleeping wait would look ten times a second.
 #[test]
 fn mixed_wait_asks_for_operations_without_sleep() {
     ranks::on(&[1], "mixed_wait_asks_for_operations_without_sleep", |world| {
@@ -372,7 +372,7 @@ fn mixed_wait_asks_for_operations_without_sleep() {
         let (mut never, mut word) = (world.irecv(0, NEVER), epoch.rget(0, 1).unwrap());
         std::thread::scope(|threads| {
             let counted = threads.spawn(|| {
-                // By then a wait that may sleep does.
+                // A wait that may sleep is asleep by then.
                 std::thread::sleep(Duration::from_millis(100));
                 let (before, begun) = (asked.load(SeqCst), Instant::now());
                 while asked.load(SeqCst) < before + 5000 && begun.elapsed() < Duration::from_secs(10) {
@@ -390,7 +390,7 @@ fn mixed_wait_asks_for_operations_without_sleep() {
     });
 }
 
-/// An error of an operation is the same by each way.
+/// An error of an operation is the same in each kind of wait.
 #[test]
 fn failed_operation_keeps_its_error_in_a_request() {
     let window_error = || Error::Fabric { window: 3, rank: 2, source: FabricError::PeerDied { rank: 2 } };

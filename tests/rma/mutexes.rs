@@ -4,13 +4,13 @@ use crate::ranks;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use transom::{Error, World};
 
-/// Each is a lock of its own, wherever it is; the number of them need not fit that of the ranks.
+/// Each value has a lock of its own, at any home rank. Their number need not be a multiple of the number of ranks.
 #[test]
 fn each_counts_for_itself() {
     ranks::on_all_sizes("each_counts_for_itself", |world: World| {
         let (me, n) = (world.rank(), world.size());
         for len in [0, 1, n, 3 * n + 1] {
-            // Only the home rank says what a value begins with.
+            // Only the home rank determines the first value.
             let value = |i: usize| if i % n == me { 1000 * i as u64 } else { panic!("not asked for {i}") };
             let mutexes = world.mutexes(len, value).unwrap();
             assert_eq!(mutexes.len(), len);
@@ -35,14 +35,14 @@ fn each_counts_for_itself() {
     });
 }
 
-/// Two of one family: what is held of the one says nothing of the other.
+/// Two values of one array: a lock of one is no lock of the other.
 #[test]
 fn one_may_hold_several() {
     ranks::on_all_sizes("one_may_hold_several", |world: World| {
         let n = world.size();
-        let cells = world.rw_locks(4 * n, |_| [0u16; 50]).unwrap(); // of more than some words
+        let cells = world.rw_locks(4 * n, |_| [0u16; 50]).unwrap(); // longer than some words
         for round in 0..ranks::rounds(50) {
-            // Always upwards, so that nobody waits in a circle.
+            // Locks are taken in ascending order, so that no cycle of waits arises.
             let (low, high) = (round % (2 * n), 2 * n + (world.rank() + round) % (2 * n));
             let mut one = cells[low].write().unwrap();
             let mut other = cells[high].write().unwrap();
@@ -61,7 +61,7 @@ fn one_may_hold_several() {
     });
 }
 
-/// Errors name the one that they are of.
+/// Errors name the mutex.
 #[test]
 fn a_panic_poisons_one() {
     ranks::on_all_sizes("a_panic_poisons_one", |world: World| {
@@ -103,7 +103,7 @@ fn ranks_that_disagree_have_none() {
         if n > 1 {
             let error = world.mutexes(10 + usize::from(me == 1), |_| 0u8).map(drop).unwrap_err().to_string();
             assert!(error.contains("of 10 values (mutexes or rw_locks) of u8"), "{error}");
-            // Numbers are the same at all again.
+            // Numbers are the same at all ranks again.
             assert_eq!(*world.mutex(0, 7).unwrap().lock().unwrap(), 7);
             let one_alone = if me == 1 { world.mutexes(0, |_| 0u8).map(drop) } else { world.mutex(0, 0u8).map(drop) };
             let error = one_alone.unwrap_err().to_string();

@@ -1,4 +1,5 @@
-//! What each operation makes of each type, as literals: by every call that applies operations, in every kind of epoch; and by collectives.
+//! Results of each operation on each type, as literals: by every call that applies operations, in every kind of epoch,
+//! and by collectives.
 
 use crate::arithmetic;
 use crate::ranks;
@@ -7,12 +8,12 @@ use arithmetic::Model;
 use std::fmt::Debug;
 use transom::{Assert, Atomic, Mode, Op, Window, World};
 
-/// An element, an operand, and what the element becomes.
+/// An element, an operand, and the result.
 type Row<T> = (Op, T, T, T);
 
 use Op::*;
 
-/// The rows that are alike for all integers: small numbers.
+/// Rows that are the same for all integers: small numbers.
 macro_rules! small {
     () => {
         [
@@ -43,7 +44,7 @@ macro_rules! small {
     };
 }
 
-/// Those of signed integers.
+/// Operations of signed integers.
 macro_rules! signed {
     () => {
         [
@@ -115,7 +116,7 @@ macro_rules! floats {
     };
 }
 
-/// Every call that applies operations gives what the table says, at one element, at two, and at more than fit a word.
+/// Every call that applies operations gives the table's results, at one element, at two, and at more than fit a word.
 fn check<T: Atomic + Model + PartialEq + Debug>(world: &World, rows: &[&[Row<T>]]) {
     let rows: Vec<Row<T>> = rows.concat();
     let all: Vec<Op> = Op::ALL.into_iter().filter(|&op| rows.iter().any(|row| row.0 == op)).collect();
@@ -124,8 +125,8 @@ fn check<T: Atomic + Model + PartialEq + Debug>(world: &World, rows: &[&[Row<T>]
         assert_eq!(T::apply(*op, *element, *operand), *expected, "{op:?} of {element:?} and {operand:?}");
         assert_eq!(T::model(*op, *element, *operand), *expected, "the model: {op:?} of {element:?} and {operand:?}");
     }
-    let target = (world.rank() + 1) % world.size(); // nobody else's
-    // A run of user memory is alone also if it is short.
+    let target = (world.rank() + 1) % world.size(); // no other rank's
+    // A short accumulate of user memory is alone, too.
     for mut window in [world.allocate::<T>(24).unwrap(), world.create(vec![T::zeroed(); 24]).unwrap()] {
         for mode in [Mode::Shared, Mode::Exclusive] {
             let epoch = window.lock_with(target, mode, Assert::empty()).unwrap();
@@ -140,7 +141,8 @@ fn check<T: Atomic + Model + PartialEq + Debug>(world: &World, rows: &[&[Row<T>]
                         epoch.flush().unwrap();
                         let mut found = [operand; 24];
                         epoch.get(0, &mut found).unwrap();
-                        // Compared as the table's are: a NaN is no value that a row expects, but may be beside.
+                        // Bits are compared, as in the table: no row expects a NaN, but the elements beside may be
+                        // NaN.
                         assert_eq!(found[1..1 + places], vec![value; places], "{what:?}");
                         let same = |beside: &T| bytemuck::bytes_of(beside) == bytemuck::bytes_of(&element);
                         assert!(same(&found[0]) && same(&found[1 + places]), "{what:?}: {found:?}");
@@ -189,13 +191,13 @@ fn floats_are_as_the_table_says() {
     });
 }
 
-/// A collective folds the element of rank 0 and the operand of rank 1 to the same, at both.
+/// A collective reduces the element of rank 0 and the operand of rank 1 to the same, at both.
 fn check_folds<T: Atomic + Model + PartialEq + Debug>(world: &World, rows: &[&[Row<T>]]) {
     for &(op, element, operand, expected) in rows.concat().iter() {
         for len in [1, 2, 20, 3000] {
             let mut data = vec![[element, operand][world.rank()]; len];
             let folded = world.all_reduce(&mut data, op);
-            // These fold nothing, and are refused at once.
+            // These operations reduce nothing, and are refused at once.
             if matches!(op, Replace | NoOp) {
                 let error = folded.unwrap_err().to_string();
                 assert!(error.contains("does not reduce"), "{error}");
@@ -225,7 +227,7 @@ fn collectives_fold_as_the_table_says() {
     }
 }
 
-/// Equal is bit for bit: two zeros differ, and a NaN is itself.
+/// Equality is bit for bit: the two zeros differ, and a NaN equals itself.
 #[test]
 fn compare_and_swap_compares_bits() {
     ranks::on(&[1, 2], "compare_and_swap_compares_bits", |world| {

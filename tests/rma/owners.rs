@@ -1,4 +1,4 @@
-//! Windows on memory that anything owns.
+//! Windows on memory of any owner type.
 
 use crate::ranks;
 
@@ -79,7 +79,7 @@ fn the_owner_comes_back_with_what_others_wrote() {
     });
 }
 
-/// Ranks may have what they like; one that has nothing has an empty vector.
+/// Each rank may pass any value of the owner type; a rank without elements passes an empty vector.
 #[test]
 fn owners_of_different_kinds_meet_in_one_window() {
     ranks::on_all_sizes("owners_of_different_kinds_meet_in_one_window", |world: World| {
@@ -101,7 +101,7 @@ fn owners_of_different_kinds_meet_in_one_window() {
             0 => assert_eq!(window.free().unwrap(), visited(n, me)),
             1 => assert_eq!(window.free_as::<Buffer<u64>>().unwrap()[..], visited(n, me)),
             2 => assert_eq!(window.free_as::<Vec<u64>>().unwrap(), visited(n, me)),
-            // Who asks for something else is told, and nobody waits for it.
+            // A rank that asks for another owner type gets an error, and no rank waits for it.
             _ => {
                 let (id, before) = (window.id(), FREED.load(SeqCst));
                 let error = window.free_as::<Vec<u64>>().unwrap_err();
@@ -116,7 +116,7 @@ fn owners_of_different_kinds_meet_in_one_window() {
     });
 }
 
-/// Other ranks map a buffer: they load from it, and their atomics take no call of the kernel.
+/// Other ranks map a buffer: they load from it, and their atomics need no system call.
 #[test]
 fn window_on_a_buffer_is_reached_directly() {
     ranks::on_all_sizes("window_on_a_buffer_is_reached_directly", |world: World| {
@@ -124,7 +124,7 @@ fn window_on_a_buffer_is_reached_directly() {
             return;
         }
         let (me, n) = (world.rank(), world.size());
-        // From a page on.
+        // Buffers from one page on are mapped.
         const LEN: usize = 600;
         let mut buffer = world.buffer::<u64>(LEN).unwrap();
         buffer.fill(me as u64);
@@ -137,7 +137,8 @@ fn window_on_a_buffer_is_reached_directly() {
         assert!(before.enumerate().all(|(rank, before)| before == rank as u64));
         epoch.unlock().unwrap();
         window.fence().unwrap();
-        // Singles of a rank are admitted one by one 16 times, and then stay so: there are atomics.
+        // Short accumulates of a rank are admitted one by one 16 times, and then the thread stays admitted: the memory
+        // has atomics.
         let counted = window.counters();
         let epoch = window.lock_shared((me + 1) % n).unwrap();
         (0..100).for_each(|_| _ = epoch.fetch_and_op(LEN - 2, Op::Sum, 1).unwrap());
@@ -150,7 +151,8 @@ fn window_on_a_buffer_is_reached_directly() {
     });
 }
 
-/// A window that is dropped leaks what it is on, since others may write there still; one that cannot be made does not.
+/// A dropped window leaks its memory, because other ranks may still write there. A window that cannot be made does
+/// not.
 #[test]
 fn what_may_be_written_to_is_leaked_and_nothing_else() {
     ranks::on(&[2, 3], "what_may_be_written_to_is_leaked_and_nothing_else", |world: World| {
@@ -162,7 +164,7 @@ fn what_may_be_written_to_is_leaked_and_nothing_else() {
         drop(window);
         world.barrier().unwrap();
         assert_eq!(FREED.load(SeqCst), 0);
-        // Rank 0 wants another window than the others.
+        // Rank 0 asks for another window than the others.
         let made = match me {
             0 => world.allocate::<u64>(LEN),
             _ => world.create_on(Foreign::new(LEN, 0, &REFUSED), 0),

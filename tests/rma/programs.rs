@@ -1,13 +1,13 @@
 //! Random programs of RMA calls, run by 1 to 8 ranks, against a model of what MPI's memory model lets them see.
 //!
-//! A program is a list of phases, the same at every rank, drawn from a seed. In each phase ranks call what they like at
-//! the same time, in epochs of one kind of synchronisation; after it everybody waits for everybody, and each rank writes
-//! down what its part is. `programs/make.rs` draws programs, `programs/perform.rs` runs them, `programs/model.rs` judges
-//! what was seen.
+//! A program is a list of phases, the same at every rank, drawn from a seed. In each phase ranks make random calls at
+//! the same time, in epochs of one kind of synchronisation. After it all ranks wait for each other, and each writes
+//! down its part. `programs/make.rs` draws programs, `programs/perform.rs` runs them, `programs/model.rs` judges the
+//! results.
 //!
-//! The longer programs come last. A failure prints the seed, the phase, and of it only the calls that touched the
-//! element that went wrong, with what they saw: `TEST_SEED=<seed> cargo test --test rma programs::` runs that program
-//! alone.
+//! The longer programs come last. A failure prints the seed, the phase, and the calls of the phase that touched the
+//! wrong element, with the values that they read. `TEST_SEED=<seed> cargo test --test rma programs::` runs that
+//! program alone.
 
 mod make;
 mod model;
@@ -18,7 +18,7 @@ use make::{Flavour, Program};
 use std::sync::Mutex;
 use transom::World;
 
-/// Runs programs of a flavour on all ranks of `world`, if they can have such memory; rank 0 judges them.
+/// Runs programs of a flavour on all ranks of `world`, if the ranks can have such memory; rank 0 judges them.
 fn run(world: &World, flavour: Flavour, seeds: std::ops::Range<u64>) {
     if flavour == Flavour::Shared && !ranks::share_memory(world) {
         return;
@@ -35,7 +35,7 @@ fn run(world: &World, flavour: Flavour, seeds: std::ops::Range<u64>) {
     }
 }
 
-/// How many programs, the longer the more: fewer where more ranks share the cores.
+/// Number of programs: fewer where more ranks share the cores.
 fn seeds(world: &World) -> std::ops::Range<u64> {
     let many = 15.max(60 / world.size());
     let count = if cfg!(miri) { 1 } else { (ranks::rounds(20 * many) / 20).max(1) as u64 };
@@ -65,7 +65,7 @@ fn on_attached_memory() {
 #[test]
 fn on_windows_of_teams() {
     ranks::on(&[3, 4, 8], "on_windows_of_teams", |world| {
-        // Two teams at once, one numbered backwards; and the world's own windows after.
+        // Two teams at once, one with reversed ranks; then windows of the world itself.
         let (me, n) = (world.rank() as u64, world.size() as u64);
         let team = world.split(Some(me % 2), if me.is_multiple_of(2) { n - me } else { me }).unwrap().unwrap();
         run(&team, Flavour::Allocate, 100..106);
@@ -74,7 +74,7 @@ fn on_windows_of_teams() {
     });
 }
 
-/// The judge must be able to say no: whatever number of what was seen is another, it is no result of the program.
+/// The judge must be able to reject: a change of any value that was seen makes the result impossible.
 #[test]
 fn nothing_that_was_not_seen_is_believed() {
     for (flavour, seed) in
@@ -99,7 +99,7 @@ fn nothing_that_was_not_seen_is_believed() {
         };
         model::judge(&program, &seen).unwrap();
         for rank in 0..seen.len() {
-            // All, or some hundred of many.
+            // All values, or some hundred of many.
             for at in (0..seen[rank].len()).step_by(1 + seen[rank].len() / 200) {
                 let mut wrong = seen.clone();
                 wrong[rank][at] ^= 0x9e37_79b9_7f4a_7c15;
@@ -113,7 +113,7 @@ fn nothing_that_was_not_seen_is_believed() {
     }
 }
 
-/// What a program may have, programs have.
+/// Random programs use every feature of the generator.
 #[test]
 fn programs_have_everything() {
     let programs = |flavour| (0..60).map(move |seed| format!("{:?}", Program::random(flavour, seed, 4, true)));

@@ -84,7 +84,7 @@ fn calls_out_of_turn_are_errors_and_harm_nothing() {
             assert!(matches!(epoch.target(other).map(drop), Err(Error::NotStarted { rank, .. }) if rank == other));
         }
         assert!(matches!(epoch.target(world.size()).map(drop), Err(Error::NoSuchRank { .. })));
-        std::mem::forget(epoch); // leaked: still open, and the next start says so
+        std::mem::forget(epoch); // leaked: still open, and the next start reports it
         refused(window.start(&[me]).map(drop), "start");
         let mut window: Window<u64> = world.allocate(1).unwrap();
         window.post(&[]).unwrap();
@@ -94,7 +94,7 @@ fn calls_out_of_turn_are_errors_and_harm_nothing() {
     });
 }
 
-/// Who tests now and then is told within a second that an origin has left, however rarely it asks.
+/// A rank that tests now and then learns within a second that an origin has left, however rarely it tests.
 #[test]
 fn a_test_now_and_then_hears_who_left() {
     ranks::on(&[2, 3, 4, 8], "a_test_now_and_then_hears_who_left", |world| {
@@ -115,7 +115,7 @@ fn a_test_now_and_then_hears_who_left() {
     });
 }
 
-/// Who has completed may leave, and is not waited for.
+/// An origin that has completed may leave; no rank waits for it.
 #[test]
 fn an_origin_that_has_completed_may_leave_before_the_others_have() {
     ranks::on(&[3, 4], "an_origin_that_has_completed_may_leave_before_the_others_have", |world| {

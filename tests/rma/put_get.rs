@@ -1,9 +1,9 @@
-//! Puts and gets of every length, at every offset, of several types and sizes of parts; and what they refuse.
+//! Puts and gets of every length, at every offset, of several types and sizes of parts; and refused calls.
 
 use crate::ranks;
 use transom::{Error, Window, World};
 
-/// What element `at` of rank `owner` should be after `writer` wrote it.
+/// The value of element `at` of rank `owner` after `writer` wrote it.
 fn value(owner: usize, writer: usize, at: usize) -> u64 {
     (owner as u64) << 40 | (writer as u64) << 20 | at as u64
 }
@@ -15,7 +15,7 @@ fn what_is_put_is_got() {
         const EACH: usize = 400;
         let mut window: Window<u64> = world.allocate(EACH * n).unwrap();
         window.fence().unwrap();
-        // Every rank writes a stretch of its own in everybody's part, in pieces of growing length.
+        // Every rank writes a stretch of its own in every part, in pieces of growing length.
         for target in 0..n {
             let all: Vec<u64> = (0..EACH).map(|at| value(target, me, at)).collect();
             let epoch = window.lock_shared(target).unwrap();
@@ -85,8 +85,8 @@ fn buffers_are_elements_of_any_type_and_begin_as_zeros() {
         for turn in 0..3 {
             let mut buffer = world.buffer::<T>(len).unwrap();
             assert_eq!((buffer.len(), &buffer[..]), (len, &vec![T::zeroed(); len][..]), "turn {turn}");
-            // Another thread may have it, and this one has it back: joined, since ThreadSanitizer does not see how a
-            // scope waits for its threads.
+            // Another thread has it, and then this one again. The thread is joined, because ThreadSanitizer does not
+            // see how a scope waits for its threads.
             std::thread::scope(|scope| {
                 let fill = || buffer.iter_mut().enumerate().for_each(|(at, element)| *element = make(at + turn));
                 scope.spawn(fill).join().unwrap();
@@ -115,7 +115,7 @@ fn buffers_are_elements_of_any_type_and_begin_as_zeros() {
         check::<[f64; 9]>(&world, 5000, |at| [at as f64; 9]);
         let error = world.buffer::<u64>(usize::MAX / 16).map(drop).unwrap_err();
         assert!(error.to_string().contains("buffer"), "{error}");
-        // It may outlive what it was made of.
+        // A buffer may outlive the world that it was made by.
         let buffer = world.buffer::<u64>(10_000).unwrap();
         drop(world);
         assert_eq!(buffer[9_999], 0);
@@ -131,7 +131,7 @@ fn parts_may_differ_in_size_and_be_empty() {
         for rank in 0..world.size() {
             let target = epoch.target(rank).unwrap();
             assert_eq!((target.len(), target.is_empty()), (rank * 5, rank == 0));
-            target.put(rank * 5, &[]).unwrap(); // nothing, at the end, is inside
+            target.put(rank * 5, &[]).unwrap(); // an empty access at the end is inside
             let outside = target.put(rank * 5, &[1]);
             assert!(matches!(outside, Err(Error::OutOfBounds { len: 1, .. })), "{outside:?}");
         }

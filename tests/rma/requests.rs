@@ -1,4 +1,4 @@
-//! Operations that are waited for later; and that nothing of an epoch, a guard or a request need ever be dropped.
+//! Operations that are waited for later. No part of an epoch, a guard or a request relies on its drop.
 
 use crate::ranks;
 use std::collections::BTreeSet;
@@ -67,7 +67,7 @@ fn all_are_given_in_order_and_any_until_none_is_left() {
         assert_eq!((number, got.unwrap()), (50, vec![0]));
         assert_eq!(Request::wait_all(Vec::<Request<'_, Vec<u32>>>::new()).unwrap(), Vec::<Vec<u32>>::new());
 
-        // Of different operations, and of nothing.
+        // Requests of different operations, and an empty one.
         let mixed =
             vec![targets[0].rget(7, 0).unwrap(), targets[0].rput(99, vec![]).unwrap(), targets[0].rget(1, 1).unwrap()];
         assert_eq!(Request::wait_all(mixed).unwrap(), [vec![], vec![], vec![1]]);
@@ -78,8 +78,8 @@ fn all_are_given_in_order_and_any_until_none_is_left() {
     });
 }
 
-/// A get that is done, by `test`, by a flush or since its epoch has heard a signal, has read: what is put later is not in
-/// its buffer.
+/// A get that is done, by `test`, by a flush or since its epoch has seen a signal, has read its elements: later puts
+/// do not change its buffer.
 #[test]
 fn a_get_that_is_done_has_read() {
     ranks::on_all_sizes("a_get_that_is_done_has_read", |world| {
@@ -100,7 +100,7 @@ fn a_get_that_is_done_has_read() {
         target.put(1, &[7]).unwrap();
         target.flush().unwrap();
         assert_eq!(flushed.wait().unwrap(), [5], "it was flushed");
-        // The owner overwrites what was read, once it hears that it was.
+        // The owner overwrites the elements once it learns that they were read.
         let mut read = target.rget(2, 1).unwrap();
         while !read.test() {}
         target.put_signal(0, &[], 0, 1).unwrap();
@@ -127,7 +127,7 @@ fn what_is_dropped_or_leaked_is_done_all_the_same() {
         leak(epoch.raccumulate(6 * me + 3, Op::Sum, vec![4]).unwrap());
         drop(epoch.rget_accumulate(6 * me + 4, Op::Sum, vec![5]).unwrap());
         leak(epoch.rget_accumulate(6 * me + 5, Op::Sum, vec![6]).unwrap());
-        // A read owns the memory it would come to lie in: nothing dangles, whoever walks away.
+        // A read owns its destination, so no memory dangles when the request is dropped or leaked.
         drop(epoch.rget(0, 6 * n).unwrap());
         leak(epoch.rget(0, 6 * n).unwrap());
         epoch.unlock().unwrap();
@@ -138,7 +138,7 @@ fn what_is_dropped_or_leaked_is_done_all_the_same() {
     });
 }
 
-/// Of any length, several under way at once, waited for backwards; some are dropped or leaked.
+/// Requests of any length, several in flight at once, waited for in reverse order; some are dropped or leaked.
 #[test]
 fn buffers_of_any_length_are_handed_over_and_come_back() {
     ranks::on_all_sizes("buffers_of_any_length_are_handed_over_and_come_back", |world| {
@@ -154,7 +154,7 @@ fn buffers_of_any_length_are_handed_over_and_come_back() {
                 (place..place + len).map(|at| (at * 1000 + 100 * turn + me) as u64).collect()
             };
             let put = |&part: &(usize, usize)| {
-                let mut buffer = Vec::with_capacity(2 * part.1); // more than it has
+                let mut buffer = Vec::with_capacity(2 * part.1); // longer than the part
                 buffer.extend(data(part));
                 (part, target.rput(part.0, buffer).unwrap())
             };
@@ -207,7 +207,7 @@ fn wrong_offsets_and_operations_start_nothing() {
                 }
             }
         }
-        // More than there is memory for is refused before any is asked for.
+        // A length beyond all memory is refused before memory is allocated.
         assert!(matches!(target.rget(0, usize::MAX).map(drop), Err(Error::OutOfBounds { .. })));
         for op in [Op::And, Op::LogicalXor] {
             let refused = [target.raccumulate(0, op, vec![1.0]), target.rget_accumulate(0, op, vec![1.0])];
@@ -218,7 +218,7 @@ fn wrong_offsets_and_operations_start_nothing() {
     });
 }
 
-/// Of anything, also of what has nothing to drop today.
+/// Leaks any value, also one that has nothing to drop today.
 fn leak<T>(value: T) {
     std::mem::forget(value);
 }
@@ -228,10 +228,10 @@ fn refused(outcome: Result<(), Error>) {
     assert!(matches!(error, Error::Lock { .. } | Error::Sync { .. }), "{error}");
 }
 
-/// Why leaking is sound: what is under way owns its buffer, an epoch and a guard only borrow the window and own nothing
-/// that others write to, memory that the program lent stays leaked until all have freed it, and what reaches attached
-/// memory keeps it mapped. So all that a leak can do is to leave a lock or an epoch open, which is words of the protocol:
-/// the next call that needs it closed says so, and what needs it not works.
+/// Leaks are sound. An operation in flight owns its buffer. An epoch and a guard only borrow the window, and own no
+/// memory that other ranks write to. Memory that the program lent stays leaked until all have freed it, and a reached
+/// target keeps its memory mapped. A leak therefore only leaves a lock or an epoch open, in words of the protocol. The
+/// next call that needs it closed reports that, and other calls work.
 #[test]
 fn epochs_may_be_leaked() {
     ranks::on_all_sizes("epochs_may_be_leaked", |world| {
@@ -257,9 +257,9 @@ fn epochs_may_be_leaked() {
             assert_eq!(window.local().get(0).unwrap(), 7);
             window.local().set(1, 2).unwrap();
             world.barrier().unwrap();
-            drop(window); // lets go of it
+            drop(window); // releases the lock
 
-            // Of all: as many.
+            // A leaked epoch of all targets: all locks stay taken.
             let mut window = new();
             leak(window.lock_all().unwrap());
             refused(window.lock_all().map(drop));
@@ -274,14 +274,14 @@ fn epochs_may_be_leaked() {
             world.barrier().unwrap();
             drop(window);
 
-            // Of a lock that was not taken, nothing is left. (In debug builds it is.)
+            // A leaked lock that was not taken leaves no trace, except in debug builds.
             let mut window = new();
             leak(window.lock_with(me, Mode::Shared, Assert::NOCHECK).unwrap());
             assert_eq!(window.lock_shared(me).is_err(), cfg!(debug_assertions));
             world.barrier().unwrap();
             drop(window);
 
-            // Access to oneself: it is never completed, so the exposure stays open too.
+            // Access to the rank itself: it is never completed, so the exposure stays open too.
             let mut window = new();
             window.post(&[me]).unwrap();
             let epoch = window.start(&[me]).unwrap();
@@ -293,14 +293,14 @@ fn epochs_may_be_leaked() {
             window.lock_exclusive(me).unwrap().put(6, &[6]).unwrap();
             window.fence().unwrap();
             assert_eq!(window.local().read(5, 2).unwrap(), [6, 6]);
-            // Leaked epochs or not, lent memory comes back when all have said that they are done.
+            // User memory is returned when all ranks have freed it, even with leaked epochs.
             let back = window.free().unwrap();
             assert!(back.is_empty() || back == [0, 0, 0, 0, 0, 6, 6, 0, 0]);
         }
     });
 }
 
-/// An access epoch that was leaked ends with its window: its target does not wait for ever.
+/// A leaked access epoch ends with its window: its target does not wait for ever.
 #[test]
 fn a_leaked_access_epoch_is_completed_when_its_window_is_dropped() {
     ranks::on_all_sizes("a_leaked_access_epoch_is_completed_when_its_window_is_dropped", |world| {
@@ -343,7 +343,7 @@ fn guards_of_values_may_be_leaked() {
                 assert_eq!(*lock.read().unwrap(), [1; 3], "readers go together");
             }
             world.barrier().unwrap();
-            drop((mutex, lock)); // whoever waits may have it now
+            drop((mutex, lock)); // a waiting rank may get it now
         }
     });
 }
@@ -363,7 +363,7 @@ fn what_reaches_attached_memory_may_be_leaked() {
         epoch.unlock().unwrap();
         leak(memory);
         window.detach(&address).unwrap();
-        // What was leaked keeps its memory; new memory is other memory.
+        // Leaked attached memory stays; new memory is other memory.
         let again = window.attach(4).unwrap();
         assert_eq!(window.local().attached(&again).unwrap().read(0, 4).unwrap(), [0; 4]);
         leak(window.local());
@@ -372,7 +372,7 @@ fn what_reaches_attached_memory_may_be_leaked() {
     });
 }
 
-/// A window that is leaked is one of a rank that never leaves: others go on as long as they do not wait for it.
+/// A leaked window makes its rank one that never leaves: other ranks go on as long as they do not wait for it.
 #[test]
 fn windows_may_be_leaked() {
     ranks::on_all_sizes("windows_may_be_leaked", |world| {

@@ -1,11 +1,11 @@
-//! Gets and puts under way on slices that the program lends, until a scope ends.
+//! Gets and puts in flight on slices that the program lends, until a scope ends.
 
 use crate::ranks;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use transom::array::ArrayError;
 use transom::{Distribution, Error, GlobalArray, Window, World, scope};
 
-/// Short ones, those of middle length, and long ones, which each go another way over a network.
+/// Short, middle and long lengths, which use different protocols over a network.
 const LENGTHS: [usize; 5] = [0, 1, 100, 20_000, 200_000];
 
 fn filled(world: &World) -> Window<u64> {
@@ -69,7 +69,7 @@ fn sources_are_free_after_the_scope_and_seen_after_the_epoch() {
             Ok::<(), Error>(())
         })
         .unwrap();
-        sources.iter_mut().for_each(|source| source.fill(u64::MAX)); // nobody reads it any more
+        sources.iter_mut().for_each(|source| source.fill(u64::MAX)); // no rank reads it any more
         window.fence().unwrap();
         let before = (me + n - 1) % n;
         let got = window.local().read(0, LENGTHS.iter().sum()).unwrap();
@@ -79,7 +79,7 @@ fn sources_are_free_after_the_scope_and_seen_after_the_epoch() {
     });
 }
 
-/// Whatever ends the body, what it had started is over when the scope is.
+/// All operations that the body started are complete when the scope ends, however the body ends.
 #[test]
 fn what_is_not_waited_for_is_over_all_the_same() {
     ranks::on_all_sizes("what_is_not_waited_for_is_over_all_the_same", |world: World| {
@@ -106,7 +106,7 @@ fn what_is_not_waited_for_is_over_all_the_same() {
             assert!(there(&into), "after a panic, {len}");
             into.fill(7);
         }
-        // What is outside is refused at once, and the rest goes on.
+        // Offsets outside the window are refused at once, and the other operations go on.
         let (mut good, mut bad) = ([0; 2], [7; 2]);
         scope(|scope| {
             drop(scope.get(&next, 0, &mut good)?);
@@ -195,7 +195,7 @@ fn patches_are_put_from_what_the_scope_has() {
                 })
             })
             .unwrap();
-            sources.iter_mut().for_each(|source| source.fill(u64::MAX)); // nobody reads it any more
+            sources.iter_mut().for_each(|source| source.fill(u64::MAX)); // no rank reads it any more
             let access = plane.fence().unwrap();
             let mut all = vec![0; SHAPE[0] * SHAPE[1]];
             access.get([0..SHAPE[0], 0..SHAPE[1]], &mut all).unwrap();
@@ -205,7 +205,7 @@ fn patches_are_put_from_what_the_scope_has() {
     });
 }
 
-/// A strip of one dimension, whose elements lie apart in the buffer; and what is refused.
+/// A strip of one dimension, whose elements are scattered in the buffer; and refused calls.
 #[test]
 fn patches_of_a_line_and_refused_ones() {
     ranks::on_all_sizes("patches_of_a_line_and_refused_ones", |world: World| {

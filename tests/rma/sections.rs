@@ -1,13 +1,13 @@
-//! Puts and gets of sections against an oracle that names every element, one by one; and what they refuse.
+//! Puts and gets of sections against an oracle that lists every element; and refused calls.
 
 use crate::ranks;
 use std::fmt::Debug;
 use transom::{Atomic, Error, Op, Section, Window, World};
 
-/// A section as somebody would write it down who has no formulas: its blocks, and the index of every element of them.
+/// A section without formulas: its blocks, and the index of each of their elements.
 #[derive(Debug, Default)]
 struct Shape {
-    /// What kind, and its numbers.
+    /// Kind of the section, and its parameters.
     name: &'static str,
     numbers: [usize; 4],
     offsets: Vec<usize>,
@@ -15,7 +15,7 @@ struct Shape {
 }
 
 impl Shape {
-    /// Of a few elements, most of them below `size`.
+    /// A section of a few elements, most of them below `size`.
     fn random(random: &mut fastrand::Rng, size: usize) -> Shape {
         let mut shape =
             Shape { name: random.choice(["contiguous", "strided", "tile", "indexed"]).unwrap(), ..Shape::default() };
@@ -34,7 +34,7 @@ impl Shape {
             }
             _ => {
                 for _ in 0..count {
-                    // Often right behind, sometimes anywhere, seldom outside.
+                    // The next block is often adjacent, sometimes anywhere, seldom outside.
                     let before = shape.offsets.last().map_or(offset, |last| last + block);
                     let start = if random.bool() { before } else { random.usize(0..=size) };
                     shape.offsets.push(start);
@@ -62,7 +62,7 @@ impl Shape {
         sorted.len() < self.elements.len()
     }
 
-    /// Stretches of elements that follow each other, in order: what one put can carry.
+    /// Runs of adjacent elements, in order: one put each.
     fn runs(&self) -> u64 {
         let breaks = self.elements.windows(2).filter(|pair| pair[1] != pair[0] + 1).count() as u64;
         if self.elements.is_empty() { 0 } else { breaks + 1 }
@@ -232,7 +232,7 @@ fn misuse_is_refused_and_nothing_changes() {
         let last = world.size() - 1;
         let epoch = window.lock_shared(last).unwrap();
 
-        // Outside: only the last element, or where sums and products wrap around into the part again.
+        // Outside: only the last element, or sums and products that wrap around into the part.
         for section in [
             Section::Contiguous { offset: 0, len: 11 },
             Section::Contiguous { offset: MAX, len: 2 },
@@ -281,7 +281,7 @@ fn misuse_is_refused_and_nothing_changes() {
             assert!(buffer.iter().all(|&value| value == 7), "{section:?}");
         }
 
-        // A buffer of another length, which is the first to be looked at.
+        // A buffer of another length: the length is checked first.
         for (section, lengths) in [
             (Section::Contiguous { offset: 0, len: 3 }, [0, 2, 4]),
             (Section::Contiguous { offset: 0, len: MAX }, [0, 1, 10]),
@@ -312,7 +312,8 @@ fn misuse_is_refused_and_nothing_changes() {
     });
 }
 
-/// By an instruction each or by swaps until they take: what a vector would have, and none is lost.
+/// Accumulates by one instruction each, or by swaps that are retried: the result is that of a vector, and none is
+/// lost.
 #[test]
 fn scattered_accumulates_are_those_of_a_vector() {
     ranks::on_all_sizes("scattered_accumulates_are_those_of_a_vector", |world| {
@@ -324,7 +325,7 @@ fn scattered_accumulates_are_those_of_a_vector() {
                 let mut model: Vec<u64> = (0..50).map(|i| 0xabcd_1234_5678 ^ i << 20).collect();
                 window.local().write(0, &model).unwrap();
                 window.fence().unwrap();
-                // Some places come again.
+                // Some elements occur more than once.
                 let offsets: Vec<usize> = (0..len).map(|i| (i * i * 7 + 49) % 50).collect();
                 let operands: Vec<u64> = (0..len as u64).map(|i| (i + 3) * 0x1111_2222_3333).collect();
                 let section = Section::Indexed { offsets: &offsets, block: 1 };

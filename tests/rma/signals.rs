@@ -1,4 +1,4 @@
-//! Put with signal: whoever sees the signal sees the data; and waiting for one of several.
+//! Put with signal: a rank that sees the signal sees the data. Waits for one of several signals.
 
 use crate::ranks;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -10,7 +10,7 @@ fn the_data_is_there_when_the_signal_is() {
     ranks::on_all_sizes("the_data_is_there_when_the_signal_is", |world| {
         let (me, n) = (world.rank(), world.size());
         const LEN: usize = 100;
-        // A stretch and a signal for each origin, and one signal for "you may write again".
+        // A stretch and a signal for each origin, and one signal that lets it write again.
         let mut window: Window<usize> = world.allocate_with_signals(LEN * n, n + 1).unwrap();
         let epoch = window.lock_all().unwrap();
         let signals = epoch.signals();
@@ -66,12 +66,12 @@ fn signals_can_be_read_and_set_and_what_is_not_there_is_refused() {
     });
 }
 
-/// A rank that sleeps until a signal comes is not woken by atomics on the data beside it: each would cost the origin a
+/// Atomics on the data do not wake a rank that sleeps until a signal comes. Each wake-up would cost the origin a
 /// system call, and the sleeper its sleep.
 #[test]
 fn atomics_on_data_wake_nobody() {
     if ranks::over_network() {
-        return; // there nobody is woken by anything
+        return; // no rank is woken there
     }
     let looks = AtomicUsize::new(0);
     let looks_when_asleep = || {
@@ -102,7 +102,7 @@ fn atomics_on_data_wake_nobody() {
                 target.accumulate(1, Op::Xor, &[1, 2]).unwrap();
                 target.compare_and_swap(3, 0, 0).unwrap();
             }
-            // It looks by itself ten times a second.
+            // The wait looks without a wake-up ten times a second.
             let most = 2 * (2 + begun.elapsed().as_millis() as usize / 100);
             let after = looks.load(SeqCst) - before;
             target.put_signal(0, &[], 0, 1).unwrap();
@@ -114,7 +114,7 @@ fn atomics_on_data_wake_nobody() {
     .unwrap();
 }
 
-/// Nobody is left who could give the signal.
+/// No rank is left that could give the signal.
 #[test]
 fn a_signal_that_nobody_can_give_any_more_is_an_error() {
     ranks::on(&[2, 3, 4, 8], "a_signal_that_nobody_can_give_any_more_is_an_error", |world| {
@@ -147,7 +147,7 @@ fn a_deadline_is_kept_and_what_comes_in_time_is_found() {
             assert_eq!(signals.wait_any_for(&[0, 1], limit, |_, value| value > 0).unwrap(), Some((1, 7)));
             assert_eq!(signals.wait_until_for(1, limit, |value| value == 7).unwrap(), Some(7));
         }
-        // It is there: that takes no time.
+        // The signal has arrived, so the call needs no time.
         assert_eq!(signals.wait_until_for(1, Duration::ZERO, |value| value == 7).unwrap(), Some(7));
         let none = signals.wait_any_for(&[], Duration::ZERO, |_, _| true);
         assert!(matches!(none, Err(Error::NoSignalNamed { .. })), "{none:?}");

@@ -1,4 +1,4 @@
-//! One window of bytes with elements of many types in it: each view reaches just its bytes, and atomics of all widths are
+//! One window of bytes with elements of many types: each view reaches just its bytes, and atomics of all widths are
 //! atomic towards each other.
 
 use crate::ranks;
@@ -10,7 +10,7 @@ fn elements_of_many_types_share_a_window() {
     ranks::on_all_sizes(name, |world: World| {
         const ROUNDS: usize = 50;
         let (me, n) = (world.rank(), world.size());
-        // A counter; for each rank a byte, side by side; then a row of floats for each rank.
+        // A counter, then one adjacent byte for each rank, then a row of floats for each rank.
         let mut window: Window<u8> = world.allocate(8 + 64 + 32 * n + 5).unwrap();
         let home = n - 1;
         window.fence().unwrap();
@@ -41,7 +41,7 @@ fn elements_of_many_types_share_a_window() {
     });
 }
 
-/// A view may be in another thread than the epoch that it is of, also one that has the target alone.
+/// A view may be used by another thread than its epoch, also in an exclusive epoch.
 #[test]
 fn accumulates_by_an_epoch_and_by_its_views_in_threads_are_not_lost() {
     ranks::on(&[1, 2], "accumulates_by_an_epoch_and_by_its_views_in_threads_are_not_lost", |world: World| {
@@ -80,11 +80,11 @@ fn what_is_no_view_is_refused() {
             matches!(view.put(11, &[1]), Err(Error::OutOfBounds { offset: 11, size: 11, .. })),
             "no more than its own"
         );
-        // What is aligned in a view need not be so where the view begins.
+        // An offset that is aligned within a view may be unaligned in the window.
         let odd = epoch.view::<u16>(2).unwrap();
         assert!(matches!(odd.view::<u32>(0), Err(Error::View { .. })));
         odd.view::<u32>(2).unwrap().accumulate(0, Op::Sum, &[0, 0]).unwrap();
-        // A view of a view begins where that does.
+        // A view of a view begins at the same byte.
         view.view::<u16>(2).unwrap().put_one(0, 7).unwrap();
         assert_eq!(epoch.get_one(5).unwrap(), 7);
     });

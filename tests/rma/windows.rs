@@ -1,4 +1,4 @@
-//! Every call on every kind of memory, in every kind of epoch; and what each kind of memory does beyond.
+//! Every call on every kind of memory, in every kind of epoch; and the properties of each kind of memory.
 
 use crate::overlap;
 use crate::ranks;
@@ -13,13 +13,13 @@ type At<'e> = Target<'e, u64, Provider>;
 
 const KINDS: [&str; 4] = ["allocate", "shared", "create", "dynamic"];
 
-/// Those that there are: memory can be shared by all only if it is.
+/// The kinds that exist here: `shared` needs memory that all ranks share.
 fn kinds(world: &World) -> impl Iterator<Item = &'static str> {
     let shared = ranks::share_memory(world);
     KINDS.into_iter().filter(move |&kind| shared || kind != "shared")
 }
 
-/// A window, and what is attached to it at each rank.
+/// A window, and the memory that each rank has attached to it.
 struct Made {
     window: Window<u64>,
     attached: Vec<Attached<Provider>>,
@@ -72,7 +72,7 @@ impl Made {
         epoch.flush_all().and(epoch.flush_local_all()).unwrap();
         epoch.unlock().unwrap();
 
-        // From here on nobody locks exclusively.
+        // No rank locks exclusively from here on.
         world.barrier().unwrap();
         for &rank in &all {
             let epoch = window.lock_with(rank, Mode::Shared, Assert::NOCHECK).unwrap();
@@ -94,7 +94,8 @@ impl Made {
     }
 }
 
-/// A call on elements from `at` on, which were [`BEFORE`]: how many it touches, what it gives, and what they are then.
+/// A call on elements from `at` on, which were [`BEFORE`]: the number of elements that it touches, the values that it
+/// returns, and the values that it leaves.
 struct Call {
     name: &'static str,
     touches: usize,
@@ -235,7 +236,7 @@ fn every_call(world: &World, kind: &str) {
             target.get(4 * me, &mut left).unwrap();
             assert_eq!((given.unwrap(), left), (gives.to_vec(), leaves), "{what}");
         }
-        // Nothing, anywhere inside.
+        // Empty accesses, anywhere inside.
         for at in 0..=target.len() {
             target.put(at, &[]).and(target.get(at, &mut [])).and(target.accumulate(at, Op::Sum, &[])).unwrap();
             assert_eq!(target.rget(at, 0).unwrap().wait().unwrap(), [0u64; 0]);
@@ -244,7 +245,7 @@ fn every_call(world: &World, kind: &str) {
     made.window.fence().unwrap();
     let part = made.part();
     assert_eq!(part.len(), size(me));
-    // The last call that left something there is the same at all; behind the ranks' elements nothing was touched.
+    // The last call leaves the same values in each epoch; elements behind those of the ranks are untouched.
     assert!(part.iter().skip(4 * n).all(|&element| element == 0), "{part:?}");
     let given = if part.is_empty() { 0 } else { 3 * epochs * n };
     assert_eq!(
@@ -318,7 +319,7 @@ fn a_window_here_and_a_team_there_are_told() {
             false => &["rank 1 makes something else, a team perhaps"],
         };
         assert!(says.iter().all(|says| error.contains(says)), "{error}");
-        // Its collectives have failed for good, the making of windows has not.
+        // Collectives of the world have failed for good; windows can still be made.
         assert!(world.split(Some(0), 0).is_err());
         let mut window: Window<u64> = world.allocate(1).unwrap();
         window.fence().unwrap();
@@ -334,7 +335,7 @@ fn each_reaches_every_part_of_a_shared_window_by_loads_and_stores() {
         }
         for kind in kinds(&world).filter(|kind| ["shared", "allocate"].contains(kind)) {
             let mut window = make(&world, kind, n + me).window;
-            // Where not all share memory, those of a host do.
+            // If not all ranks share memory, the ranks of one host do.
             let here: Vec<Rank> = (0..n).filter(|&rank| window.local().of(rank).is_ok()).collect();
             assert!(here.len() == n || here.contains(&me) && !ranks::share_memory(&world), "{here:?}");
             for &rank in &here {
@@ -399,7 +400,7 @@ fn slices_are_the_windows_own_memory() {
     });
 }
 
-/// `Fabric` is a safe trait: what it says is checked before it becomes a slice.
+/// `Fabric` is a safe trait: its answers are checked before they become a slice.
 #[test]
 fn a_provider_that_is_wrong_about_memory_gives_no_slice() {
     for (fabric, right) in [(Overlapping::counting as fn(_) -> _, true), (Overlapping::halving, false)] {
@@ -417,7 +418,7 @@ fn a_provider_that_is_wrong_about_memory_gives_no_slice() {
     }
 }
 
-/// By words of one's own and `sync`, as where memory is only shared.
+/// Synchronises by own words and `sync`, as a program on shared memory does.
 #[test]
 fn sync_orders_loads_and_stores() {
     ranks::on(&[2, 3], "sync_orders_loads_and_stores", |world| {
@@ -444,8 +445,8 @@ fn sync_orders_loads_and_stores() {
     });
 }
 
-/// Two ranks each set a word of their own, then read the other's: at least one must find it set. Without `sync` a processor
-/// lets a load pass the store before it, which on x86 is all that it reorders.
+/// Two ranks each set a word of their own, then read the other's: at least one must find it set. Without `sync` a
+/// processor lets a load pass an earlier store. x86 reorders only that.
 #[test]
 fn of_two_that_set_and_sync_one_sees_the_other() {
     const ROUNDS: usize = 20_000;
@@ -455,12 +456,12 @@ fn of_two_that_set_and_sync_one_sees_the_other() {
             return;
         }
         let (me, rounds) = (world.rank(), ranks::rounds(ROUNDS));
-        // A line for each round: its word, and what its rank found. In the last line how far this rank is.
+        // A line for each round: its word, and the value that its rank found. The last line has this rank's round.
         let window = make(&world, "shared", LINE * (ROUNDS + 1)).window;
         let (mine, theirs) = (window.local(), window.local().of(1 - me).unwrap());
         for round in 0..rounds {
             mine.set(LINE * ROUNDS, round as u64 + 1).unwrap();
-            // Both at once; with less than a processor each they take turns, which finds nothing.
+            // Both ranks run at once. With less than a core each they take turns, which finds nothing.
             for look in 0.. {
                 match theirs.get(LINE * ROUNDS).unwrap() {
                     there if there > round as u64 => break,
@@ -480,7 +481,7 @@ fn of_two_that_set_and_sync_one_sees_the_other() {
     });
 }
 
-/// What `wait_any` and friends see is the same on memory of every kind.
+/// `wait_any` and its siblings behave the same on memory of every kind.
 #[test]
 fn requests_work_on_every_kind_of_memory() {
     ranks::on_all_sizes("requests_work_on_every_kind_of_memory", |world| {

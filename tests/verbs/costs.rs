@@ -1,7 +1,8 @@
-//! What the provider for several machines makes, posts and registers for windows and locks: queue pairs, work requests, bytes. The tables
-//! of docs/results/rdma.md are these. `verbs_costs_messages` has those of messages.
+//! Queue pairs, work requests and registered bytes of windows and locks on the provider for several machines. The
+//! tables of docs/results/rdma.md are these. `verbs_costs_messages` has those of messages.
 //!
-//! What needs an RDMA device says so and is skipped where there is none; `tests/soft-roce/verbs` runs it where there is.
+//! Tests that need an RDMA device are skipped, with a message, on machines without one. `tests/soft-roce/verbs` runs
+//! them in guests.
 
 use crate::adapter;
 use adapter::*;
@@ -38,13 +39,13 @@ fn words_of_a_host_take_as_many_queue_pairs_as_ranks() {
     }
     for hybrid in ["on", "off"] {
         on_verbs(3, "words_of_a_host_take_as_many_queue_pairs_as_ranks", &[("TRANSOM_HYBRID", hybrid)], |world| {
-            // The copies do not run this loop's second turn: they are told which one they are.
+            // Copies do not run the second iteration of this loop: a variable says which iteration they are.
             let hybrid = std::env::var("TRANSOM_HYBRID").unwrap() == "on";
             const EACH: u64 = 100;
             let (me, n) = (world.rank(), world.size());
             let mut window: Window<u64> = world.allocate(1 + 100 * n).unwrap();
             window.fence().unwrap();
-            // All count on one word, whose home rank does too, and bring data along.
+            // All ranks add to one word, as does its home rank, and put data too.
             let data = vec![me as u64 + 1; 100];
             for _ in 0..EACH {
                 let epoch = window.lock_shared(0).unwrap();
@@ -61,7 +62,8 @@ fn words_of_a_host_take_as_many_queue_pairs_as_ranks() {
             epoch.unlock().unwrap();
             let pairs = verbs(&world).queue_pairs();
             match hybrid {
-                // Words by one's own; the count, an element, by the one to its rank.
+                // Words of the rank itself by its own queue pair; the count, which is an element, by the one to its
+                // rank.
                 true => assert_eq!((pairs.to_itself, pairs.to_others), (1, if me == 0 { n - 1 } else { 1 })),
                 false => assert!(pairs.to_others > 0),
             }
@@ -74,7 +76,7 @@ fn words_of_a_host_take_as_many_queue_pairs_as_ranks() {
     }
 }
 
-/// Work requests to others and to itself: writes, reads, compare-and-swaps, fetch-and-adds, markers.
+/// Work requests to other ranks and to itself: writes, reads, compare-and-swaps, fetch-and-adds, markers.
 type Work = [[u64; 5]; 2];
 
 fn work(verbs: &Verbs, before: [WorkRequests; 2]) -> Work {
@@ -83,7 +85,7 @@ fn work(verbs: &Verbs, before: [WorkRequests; 2]) -> Work {
         .map(|work| [work.writes, work.reads, work.compare_and_swaps, work.fetch_and_adds, work.markers])
 }
 
-/// What a call posts, which is to be so much; a row of a table.
+/// Checks the work requests that a call posts: a row of a table.
 fn posts<R>(verbs: &Verbs, what: &str, expected: Work, call: impl FnOnce() -> Result<R, transom::Error>) -> R {
     let before = [verbs.work_requests_to_others(), verbs.work_requests_to_itself()];
     let returned = call().unwrap();
@@ -132,14 +134,14 @@ fn locks_post_what_the_protocol_says() {
             posts(&verbs, "unlock of all 3", all, || epoch.unlock());
         }
         meet(&world).unwrap();
-        // Rank 0 lets go when rank 1 has waited for a while.
+        // Rank 0 releases the lock when rank 1 has waited for a while.
         for (mode, signal) in [(Mode::Exclusive, 0), (Mode::Shared, 1)] {
             let exclusive = mode == Mode::Exclusive;
             if me == 0 {
                 let epoch = window.lock_exclusive(HOME).unwrap();
                 meet(&world).unwrap();
                 told.signals().wait_until(signal, |told| told == 1).unwrap();
-                // The readers behind it: the first guess does not know of them.
+                // Readers queued behind it: the first guess does not know of them.
                 let (what, work) = match exclusive {
                     true => ("unlock exclusive, a writer waits", [[1, 0, 0, 0, 0], SWAP]),
                     false => ("unlock exclusive, a reader waits", [[1, 0, 2, 0, 0], SWAP]),
@@ -169,11 +171,11 @@ fn locks_post_what_the_protocol_says() {
                     });
                     window.lock_with(HOME, mode, Assert::empty()).unwrap()
                 });
-                // Less what told rank 0: a lock, a put with a signal, an unlock.
+                // Without the requests that notified rank 0: a lock, a put with a signal, an unlock.
                 let rest = |all: [u64; 5], sooner: [u64; 5]| [0, 1, 2, 3, 4].map(|kind| all[kind] - sooner[kind]);
                 let [others, itself] = work(&verbs, before);
                 let after = [rest(rest(others, expected[0]), [1, 0, 0, 3, 0]), rest(itself, expected[1])];
-                // A grant is taken away from one's own memory.
+                // A grant is consumed in the rank's own memory.
                 let granted = if exclusive { NOTHING } else { SWAP };
                 posted(&format!("{what}: after waiting"), after, [NOTHING, granted]);
                 let (what, work) = match exclusive {
@@ -190,18 +192,19 @@ fn locks_post_what_the_protocol_says() {
     });
 }
 
-/// What `n` ranks need each, in a ring or all with all: queue pairs to others, and one to itself if all.
+/// Queue pairs that each of `n` ranks needs, in a ring or all with all: to other ranks, and one to itself if all.
 fn queue_pairs(n: usize, all: bool) -> (usize, usize) {
     if all { (n - 1, 1) } else { (2.min(n - 1), 0) }
 }
 
-/// Bytes that each of `n` ranks registers for one window of `data` bytes, before and after they have got something larger
-/// than a request carries.
+/// Bytes that each of `n` ranks registers for one window of `data` bytes, before and after a get that is larger than a
+/// request carries.
 fn registered(n: usize, data: usize, through_buffers: bool) -> usize {
     let datagrams = 128 * (256 + 64);
     let results = 8 * 512;
     let buffers = if through_buffers { 1 << 20 } else { 0 };
-    // A lock's word and its nodes, a barrier's lines, two counts for each in post, start, complete, wait, one of leaving.
+    // A lock's word and its nodes, a barrier's lines, two counts for each of post, start, complete and wait, and one
+    // for leaving.
     let rounds = n.next_power_of_two().ilog2() as usize;
     let words = (64 * (n + 1) + 64 * rounds + 16 * n + 8).next_multiple_of(64) + 64;
     let counts = 8 * 512;
@@ -257,7 +260,8 @@ fn queue_pairs_and_memory_are_as_many_as_the_formula_says() {
     }
 }
 
-/// What a rank has registered grows by its own window and the words of its neighbours', and not by their elements.
+/// Registered bytes of a rank grow by its own window and the words of its neighbours' windows, and not by the
+/// neighbours' elements.
 #[test]
 fn neighbours_of_a_host_register_each_others_words_only() {
     if skipped("memory of neighbours") {
@@ -271,11 +275,11 @@ fn neighbours_of_a_host_register_each_others_words_only() {
             let before = verbs.registered_bytes();
             let window: Window<u64> = world.allocate(DATA / 8).unwrap();
             let grown = verbs.registered_bytes() - before;
-            // As in `registered`; the words, of which one's own part has more behind the data.
+            // The bytes are those of `registered`. A rank's own part has more words behind the data.
             let words = |n: usize| {
                 (64 * (n + 1) + 64 * n.next_power_of_two().ilog2() as usize + 16 * n + 8).next_multiple_of(64)
             };
-            // The first window brings the page of the words on which others count themselves.
+            // The first window adds the page of the words that other ranks count in.
             assert_eq!(grown, DATA + n * words(n) + 4096, "{n} ranks");
             if world.rank() == 0 {
                 println!("\n| {n} ranks, 1 MiB each | {grown} bytes more registered |");
@@ -289,7 +293,7 @@ fn neighbours_of_a_host_register_each_others_words_only() {
     }
 }
 
-/// Dropping is not collective: memory stays registered until all have let go, and not longer.
+/// Dropping is not collective: memory stays registered until all ranks have dropped the window, and not longer.
 #[test]
 fn what_nobody_reaches_any_more_is_not_registered() {
     if skipped("memory that is let go of") {
@@ -306,7 +310,7 @@ fn what_nobody_reaches_any_more_is_not_registered() {
         meet(&world).unwrap();
         let before = verbs.registered_bytes();
 
-        // A window: kept by those who have dropped it while another has not.
+        // A window stays registered at ranks that have dropped it while another rank has not.
         let mut another: Window<u64> = world.allocate(100_000).unwrap();
         lanes(&mut another);
         let with = verbs.registered_bytes();
@@ -324,7 +328,7 @@ fn what_nobody_reaches_any_more_is_not_registered() {
         meet(&world).unwrap();
         assert_eq!(verbs.registered_bytes(), before, "all have");
 
-        // What a team had.
+        // Memory of the team.
         let team = world.split(Some(0), 0).unwrap().unwrap();
         drop(team.allocate::<u64>(100_000).unwrap());
         assert!(verbs.registered_bytes() > before + 799_999);
@@ -332,7 +336,7 @@ fn what_nobody_reaches_any_more_is_not_registered() {
         meet(&world).unwrap();
         assert_eq!(verbs.registered_bytes(), before, "nobody is of the team any more");
 
-        // Memory that rank 0 attaches, and rank 1 reaches: nothing collective is needed.
+        // Memory that rank 0 attaches and rank 1 reaches: no collective call is needed.
         if me == 0 {
             let address = window.attach(100_000).unwrap();
             names.local().set(0, address).unwrap();

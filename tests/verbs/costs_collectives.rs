@@ -1,7 +1,8 @@
-//! What collectives send: messages and bytes of all ranks together, as the textbooks have them. docs/results/rdma.md has the table.
+//! Messages and bytes that collectives send, of all ranks together, compared with the textbook. docs/results/rdma.md
+//! has the table.
 //!
-//! What needs an RDMA device says so and is skipped where there is none; `tests/soft-roce/verbs` runs it where there is, and the last on
-//! two hosts, of 2 ranks each.
+//! Tests that need an RDMA device are skipped, with a message, on machines without one. `tests/soft-roce/verbs` runs
+//! them in guests, and the last one on two hosts with 2 ranks each.
 
 use crate::adapter;
 use adapter::*;
@@ -9,10 +10,10 @@ use transom::collective::Rules;
 use transom::messages::Error;
 use transom::{Op, World};
 
-/// Elements of 8 bytes: a quarter of them is a message that is announced, of which bytes are counted.
+/// Elements of 8 bytes: a quarter of them is a message that uses rendezvous, so that bytes are counted.
 const LONG: usize = 8192;
 
-/// A collective of ranks that have so many elements each, or in each block. Who is the root is rank 1.
+/// A collective of ranks with as many elements each, or in each block, as the argument says. The root is rank 1.
 type Call = fn(&World, usize) -> Result<(), Error>;
 /// Messages and elements of `n` ranks, or hosts, of `m` elements.
 type Formula = fn(usize, usize) -> (usize, usize);
@@ -45,7 +46,7 @@ fn sent(world: &World, team: &World, call: Call, m: usize) -> (usize, usize) {
     let mut all = [now[0] - before[0], now[1] - before[1]];
     meet(world).unwrap();
     world.all_reduce(&mut all, Op::Sum).unwrap();
-    // Builds that are checked compare the calls of all ranks before, by a dissemination.
+    // Builds with checks compare the calls of all ranks first, by a dissemination.
     let ranks = team.size();
     let compared = if cfg!(debug_assertions) { ranks * log(ranks) } else { 0 };
     (all[0] as usize - compared, all[1] as usize)
@@ -78,7 +79,7 @@ fn collectives_send_what_the_textbooks_say() {
         ("reduce_scatter = pairwise", REDUCE_SCATTER, LONG, |n, m| (n * (n - 1), n * (n - 1) * m)),
         ("scan = recursive_doubling", SCAN, LONG, |n, m| (n * log(n), n * log(n) * m)),
         ("gather = direct", GATHER, LONG, |n, m| (n - 1, (n - 1) * m)),
-        // A block goes up as many edges as its rank has ones, in binary.
+        // A block passes as many edges as its rank has ones in binary.
         ("gather = binomial", GATHER, LONG, |n, m| (n - 1, n / 2 * log(n) * m)),
         ("scatter = direct", SCATTER, LONG, |n, m| (n - 1, (n - 1) * m)),
         ("scatter = binomial", SCATTER, LONG, |n, m| (n - 1, n / 2 * log(n) * m)),
@@ -99,17 +100,17 @@ fn collectives_send_what_the_textbooks_say() {
     });
 }
 
-/// Each host is as one rank: what its ranks have goes together.
+/// Each host acts as one rank: the blocks of its ranks go together.
 #[test]
 fn hosts_send_each_other_what_the_textbooks_say() {
     if skipped("messages of collectives") {
         return;
     }
-    // Of h hosts with 2 ranks each.
+    // Counts on h hosts with 2 ranks each.
     let rows: [(&str, Call, usize, Formula); 11] = [
         ("barrier", BARRIER, 0, |h, _| (h * log(h), 0)),
         ("broadcast", BROADCAST, LONG, |h, m| (h - 1, (h - 1) * m)),
-        // Shares, of which the root gets those of the others.
+        // Shares; the root gets those of the other ranks.
         ("reduce", REDUCE, LONG, |h, m| (h * (h - 1) + h - 1, (h - 1) * m + (h - 1) * m / h)),
         ("all_reduce", ALL_REDUCE, LONG, |h, m| (2 * h * (h - 1), 2 * (h - 1) * m)),
         ("reduce_scatter", REDUCE_SCATTER, LONG, |h, m| (h * (h - 1), 2 * h * (h - 1) * m)),
@@ -124,7 +125,7 @@ fn hosts_send_each_other_what_the_textbooks_say() {
     ];
     on_verbs(4, "hosts_send_each_other_what_the_textbooks_say", &[("TRANSOM_HYBRID", "on")], |world| {
         let hosts = world.hosts().count();
-        // Forced to the adapter on one host, each rank is its own.
+        // Forced to the adapter on one host, each rank counts as a host.
         assert_eq!(hosts, if std::env::var_os("TEST_HOSTS_ARE_SEVERAL").is_some() { 2 } else { 1 });
         for (name, call, m, formula) in rows.into_iter().filter(|_| hosts == 2) {
             let (messages, elements) = formula(hosts, m);

@@ -1,6 +1,8 @@
-//! What messages take of the provider for several machines: queue pairs, work requests, registered bytes. docs/results/rdma.md has the tables.
+//! Queue pairs, work requests and registered bytes of messages on the provider for several machines.
+//! docs/results/rdma.md has the tables.
 //!
-//! What needs an RDMA device says so and is skipped where there is none; `tests/soft-roce/verbs` runs it where there is.
+//! Tests that need an RDMA device are skipped, with a message, on machines without one. `tests/soft-roce/verbs` runs
+//! them in guests.
 
 use crate::adapter;
 use adapter::*;
@@ -8,7 +10,7 @@ use std::time::Instant;
 use transom::messages::Tag;
 use transom::{Op, Window};
 
-/// By datagrams a rank has to do with all others, and is connected to nobody but where it has a pipe.
+/// With datagrams, a rank that exchanges messages with all others is connected only to ranks that it has a pipe to.
 #[test]
 fn messages_by_datagrams_take_no_queue_pairs() {
     if skipped("messages by datagrams") {
@@ -43,7 +45,7 @@ fn messages_by_datagrams_take_no_queue_pairs() {
     });
 }
 
-/// Long messages go by datagrams into their places, and still nobody is connected.
+/// Long messages go into place by datagrams, still without a connection.
 #[test]
 fn datagrams_bring_long_messages_into_their_places() {
     if skipped("messages by datagrams") {
@@ -68,7 +70,7 @@ fn datagrams_bring_long_messages_into_their_places() {
         }
         let counters = world.counters().unwrap();
         assert_eq!((counters.written_bytes, counters.copied_bytes, counters.read_bytes), (bytes, 0, 0));
-        // Of pieces between 448 bytes and 4 KiB; all but few come by datagrams.
+        // Pieces have between 448 bytes and 4 KiB; all but few come by datagrams.
         let pieces = bytes / 4096..=bytes / 448;
         assert!((pieces.start() / 64..=pieces.end() / 64 + 12).contains(&counters.datagram_windows), "{counters:?}");
         assert!(counters.datagram_repairs < bytes / 4096 / 4, "{counters:?}");
@@ -76,8 +78,8 @@ fn datagrams_bring_long_messages_into_their_places() {
     });
 }
 
-/// Of two that a rank speaks with in turn, one has the connection that there is room for; until there is a window, to whose words they
-/// lead, too.
+/// A rank exchanges messages with two others in turn, and has room for one connection: one of the two gets it. A
+/// window then connects both, and messages use these connections too.
 #[test]
 fn connections_are_for_those_who_are_spoken_with_most() {
     if skipped("messages by datagrams and connections") {
@@ -110,14 +112,15 @@ fn connections_are_for_those_who_are_spoken_with_most() {
             let (connects, disconnects) = (counters.connects, counters.disconnects);
             assert!(connects >= 2 && connects - disconnects <= 1, "{counters:?}");
             assert!(counters.ring_packets > 0 && counters.datagram_packets > 0, "{counters:?}");
-            // Of four; where the machine is slow a connection is not there yet, and its pieces are copied.
+            // At most four messages go in place. On a slow machine a connection is not ready yet, and its pieces are
+            // copied.
             let in_place = counters.registered;
             assert!((2..=4).contains(&in_place), "long ones go in place: {counters:?}");
             assert_eq!(counters.copied_bytes, (4 - in_place) * 400_000, "{counters:?}");
             let pairs = verbs(&world).queue_pairs();
             assert!(pairs.to_others >= 2 && pairs.now <= 1, "{pairs:?}");
         }
-        // Others may be in the midst of a word there from now on.
+        // From now on other ranks may be changing a word there.
         let mut window: Window<u64> = world.allocate(1).unwrap();
         window.fence().unwrap();
         let before = verbs(&world).queue_pairs().now;
@@ -131,7 +134,7 @@ fn connections_are_for_those_who_are_spoken_with_most() {
     });
 }
 
-/// Who has room for one connection, and has one of a window, makes none for messages with another.
+/// A rank with room for one connection, and with one of a window, makes no connection for messages to another rank.
 #[test]
 fn connections_of_windows_count_where_that_is_asked_for() {
     if skipped("messages by datagrams and connections") {
@@ -141,7 +144,7 @@ fn connections_of_windows_count_where_that_is_asked_for() {
         let paths = format!("paths=both,connections=1,connect_after=4,count_windows={count}");
         let chosen = [("TRANSOM_MESSAGES", &*paths), ("TRANSOM_HYBRID", "off")];
         on_verbs(3, "connections_of_windows_count_where_that_is_asked_for", &chosen, |world| {
-            // The copies do not run this loop's second turn: they are told which one they are.
+            // Copies do not run the second iteration of this loop: a variable says which iteration they are.
             let counts = std::env::var("TRANSOM_MESSAGES").unwrap().ends_with("yes");
             const NUMBERS: Tag<u32> = Tag::new(4);
             let me = world.rank();
@@ -189,7 +192,8 @@ fn a_message_is_one_request() {
             let (requests, before) = (verbs.work_requests_to_others(), world.counters().unwrap());
             let begun = Instant::now();
             what();
-            // A look after lanes, ten a second at most, asks for a completion where none came since the last.
+            // A poll of the lanes, at most ten a second, asks for a completion on lanes without one since the last
+            // poll.
             let looks = 1 + begun.elapsed().as_millis() as u64 / 100;
             let (requests, now) = (verbs.work_requests_to_others() - requests, world.counters().unwrap());
             let packets = [now.queue_packets - before.queue_packets, now.ring_packets - before.ring_packets];
@@ -219,7 +223,8 @@ fn a_message_is_one_request() {
                 "{what}: a packet each, and those about credits and rings"
             );
             assert_eq!(requests.sends, queue, "{what}: {requests:?}");
-            // By what the adapter promises: with a value, in order, or the mark behind it.
+            // The kind of write depends on the promise of the adapter: with an immediate value, in order, or with the
+            // completion flag in a second write.
             let writes = [(ring, 0), (0, ring), (0, 2 * ring)];
             assert!(writes.contains(&(requests.told_writes, requests.writes)), "{what}: {requests:?}, {ring} by rings");
             assert_eq!((requests.reads, requests.compare_and_swaps, requests.fetch_and_adds), (0, 0, 0));
@@ -239,7 +244,7 @@ fn a_message_is_one_request() {
             if me == 0 {
                 world.send(other, tag, &data).unwrap(); // until it is received
             } else {
-                // It has come, so that the receiver reads.
+                // The message has arrived, so the receiver reads it.
                 let message = world.probe(other, tag).unwrap();
                 assert_eq!(message.recv().unwrap(), vec![0; 1 << 20]);
             }
@@ -264,12 +269,12 @@ fn registered_for_messages(n: usize) -> usize {
     datagrams + buffers + rings
 }
 
-/// What each of so many ranks has registered once it has exchanged messages with all others, or with nine on each side of it.
+/// Checks the registered bytes of each of `n` ranks after messages with all others, or with nine on each side.
 fn registered(n: usize, name: &str) {
     on_verbs(n, name, &[("TRANSOM_HYBRID", "off")], |world| {
         let (me, n) = (world.rank(), world.size());
         let tag = Tag::<u64>::new(1);
-        // Enough for a ring.
+        // Enough messages to get a ring.
         for round in 0..24 {
             for away in 1..n.min(10) {
                 let (to, from) = ((me + away) % n, (me + n - away) % n);

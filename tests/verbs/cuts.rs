@@ -1,5 +1,6 @@
-//! Rails that are cut, come back, flap, or bring late what was done again: the others go on. Ranks are on two hosts with two rails, which
-//! `tests/soft-roce/verbs` starts; elsewhere these say so and are skipped.
+//! Rails that are cut, come back, flap, or deliver packets late whose operations were repeated: the other rails go on.
+//! Ranks are on two hosts with two rails, which `tests/soft-roce/verbs` starts; elsewhere these tests are skipped,
+//! with a message.
 
 use crate::adapter;
 use adapter::*;
@@ -9,9 +10,9 @@ use std::time::{Duration, Instant};
 use transom::messages::Tag;
 use transom::{Op, Window, World};
 
-/// A rail loses everything for a while, under load: puts, gets, signals, locks and barriers go on by the other within a second or so, nothing
-/// is lost nor done twice, and the rail is used again when it is back. By hand, as `tests/soft-roce/verbs` does; which rail that is,
-/// TRANSOM_VERBS_DEVICE says, and the hub is on the other.
+/// A rail loses all packets for a while, under load. Puts, gets, signals, locks and barriers go on by the other rail
+/// within a second or so. Nothing is lost nor done twice, and the rail is used again after its return. The test cuts
+/// the rail as `tests/soft-roce/verbs` does. TRANSOM_VERBS_DEVICE names the rail, and the hub is on the other one.
 #[test]
 fn a_rail_that_is_cut_is_done_without_until_it_is_back() {
     const LINK: &str = "rail1";
@@ -29,8 +30,8 @@ fn a_rail_that_is_cut_is_done_without_until_it_is_back() {
     let epoch = window.lock_all().unwrap();
     let (theirs, signals) = (epoch.target(other).unwrap(), epoch.signals());
     let (mut round, mut counted) = (0, 0);
-    // The longest round, and what the rail brought of what is divided. What an atomic found that is executed as the rail is cut may be
-    // lost, so `with_locks` is for other times.
+    // The longest round, and the bytes of divided operations on the rail. The result of an atomic that is executed as
+    // the rail is cut may be lost, so `with_locks` is for other times.
     let mut rounds = |time: Duration, with_locks: bool| {
         let (begun, mut longest, before) = (Instant::now(), Duration::ZERO, verbs.divided_bytes()[rail]);
         loop {
@@ -45,7 +46,7 @@ fn a_rail_that_is_cut_is_done_without_until_it_is_back() {
             assert!(theirs.rget(0, LEN / 8).unwrap().wait().unwrap() == value(me), "a get of round {round}");
             longest = longest.max(began.elapsed());
             if with_locks {
-                // Both count at both, in two ways.
+                // Both ranks add at both, in two ways.
                 for rank in 0..2 {
                     let target = counts.lock_exclusive(rank).unwrap();
                     let now = target.get_one(0).unwrap();
@@ -75,7 +76,7 @@ fn a_rail_that_is_cut_is_done_without_until_it_is_back() {
     }
     let cut = rounds(Duration::from_secs(5), false);
     rounds(CUT - Duration::from_secs(5), true);
-    // All the time but what it took to see it.
+    // All the time except the time that it took to notice the cut.
     let without = rounds(Duration::from_secs(5), true);
     if me == 0 {
         shell(&format!("tc qdisc del dev {LINK} root"));
@@ -93,8 +94,8 @@ fn a_rail_that_is_cut_is_done_without_until_it_is_back() {
     meet(&world).unwrap();
 }
 
-/// A rail holds packets of a divided put back until that was done again by the first, and something else was put there: they do not come to
-/// memory when they come at last. By hand, as above, with the second rail on the link.
+/// A rail delays packets of a divided put until the first rail has repeated the put, and another value was put there.
+/// The late packets must not change memory. The rail is cut as above; the second rail is on the link.
 #[test]
 fn what_a_rail_brings_late_is_not_written_over_what_came_since() {
     const LINK: &str = "rail1";
@@ -109,7 +110,7 @@ fn what_a_rail_brings_late_is_not_written_over_what_came_since() {
     meet(&world).unwrap();
     if me == 0 {
         let other = epoch.target(1).unwrap();
-        // Until all rails are connected less are used.
+        // Fewer rails are used until all are connected.
         while verbs.divided_bytes()[1] < LEN as u64 {
             other.put(0, &vec![1; LEN]).unwrap();
             other.flush().unwrap();
@@ -137,7 +138,7 @@ fn what_a_rail_brings_late_is_not_written_over_what_came_since() {
 
 const LOSES_ALL: &str = "loss 100%";
 
-/// A link of the guests that is not what it was, for what its own guest sends.
+/// A link of the guests with changed behaviour for packets that its own guest sends.
 struct Shaped<'a>(&'a str);
 
 impl<'a> Shaped<'a> {
@@ -153,8 +154,8 @@ impl Drop for Shaped<'_> {
     }
 }
 
-/// Windows of ranks that never met by the first rail: nothing of a peer is known there, not even how it is addressed. By hand, as above, with the
-/// first rail on the link.
+/// Windows of ranks that have not met by the first rail: no state of a peer is known there, not even its address. The
+/// rail is cut as above; the first rail is on the link.
 #[test]
 fn ranks_meet_while_the_first_rail_is_cut() {
     const LINK: &str = "rail1";
@@ -184,14 +185,14 @@ fn ranks_meet_while_the_first_rail_is_cut() {
     drop(lossy);
 }
 
-/// The links of all rails but the one that the hub is on.
+/// The links of all rails except the hub's.
 fn links() -> Vec<String> {
     let all = (1..).map(|rail| format!("rail{rail}"));
     all.take_while(|link| std::path::Path::new("/sys/class/net").join(link).exists()).collect()
 }
 
-/// What came of rounds of messages: the longest time without a message, the longest round, how many, and what rails moved: the first, and
-/// the others.
+/// Results of rounds of messages: the longest time without a message, the longest round, their number, and the bytes
+/// that the first rail and the other rails moved.
 #[derive(Debug)]
 struct Rounds {
     pause: Duration,
@@ -211,12 +212,13 @@ impl std::fmt::Display for Rounds {
     }
 }
 
-/// Ten messages of many lengths each way at once; each comes once, whole, and in its order. Whether rank 0 says that it is `enough`.
+/// Ten messages of many lengths in each direction at once. Each arrives once, complete, and in order. Returns whether
+/// rank 0 says that it is `enough`.
 fn exchange_round(world: &World, rng: &mut fastrand::Rng, number: &mut u64, enough: bool) -> (bool, Duration) {
     const WORDS: [usize; 8] = [3, 8, 100, 900, 6000, 13_000, 40_000, 140_000];
     const TAG: Tag<u64> = Tag::new(7);
     let (me, other) = (world.rank() as u64, 1 - world.rank());
-    // What follows the first words is known to both.
+    // Both ranks know the words that follow the first ones.
     let body = |from: u64, number: u64, at: usize| number << 8 ^ (at as u64).wrapping_mul(0x9e37_79b9) ^ from;
     let lengths: Vec<usize> = (0..10).map(|_| WORDS[rng.usize(..WORDS.len())] + rng.usize(..4)).collect();
     let send = |(number, length): (u64, &usize)| {
@@ -254,8 +256,9 @@ fn exchange_for(world: &World, rng: &mut fastrand::Rng, number: &mut u64, time: 
     }
 }
 
-/// A rail loses everything for half a minute, under load, or each of several but one: messages go on by the other, and by all when it is
-/// back. By hand, as `tests/soft-roce/verbs` does; which rail that is, TRANSOM_VERBS_DEVICE says, and the hub is on the other.
+/// One rail, or all but one, lose all packets for half a minute, under load. Messages go on by the others, and by all
+/// rails after their return. The test cuts rails as `tests/soft-roce/verbs` does. TRANSOM_VERBS_DEVICE names them, and
+/// the hub is on the other rail.
 #[test]
 fn messages_go_on_without_a_rail_that_is_cut() {
     let links = links();
@@ -283,7 +286,7 @@ fn messages_go_on_without_a_rail_that_is_cut() {
     meet(&world).unwrap();
 }
 
-/// Has rails lose what this host sends for a second, again and again, each in its own time, while `act` acts.
+/// Makes rails lose this host's packets for a second, repeatedly, each at its own times, while `act` runs.
 fn while_they_flap<R>(links: &[String], world: &World, act: impl FnOnce() -> R) -> R {
     let (ends, rank) = (&AtomicBool::new(false), world.rank() as u64);
     std::thread::scope(|scope| {
@@ -306,7 +309,7 @@ fn while_they_flap<R>(links: &[String], world: &World, act: impl FnOnce() -> R) 
     })
 }
 
-/// Messages under load, and a rail that flaps, or each of several but one. By hand, as above.
+/// Messages under load while one rail, or all but one, flap. Rails are cut as above.
 #[test]
 fn messages_survive_a_rail_that_flaps() {
     let links = links();
@@ -327,8 +330,8 @@ fn messages_survive_a_rail_that_flaps() {
     meet(&world).unwrap();
 }
 
-/// Rails that are so slow that what is asked of a peer comes seconds later, since it waits behind messages the other way: no connection is
-/// broken off for that again and again, as each that is new would make it worse. By hand, as above, with a rate.
+/// Rails so slow that answers of a peer come seconds late, behind messages in the other direction. No connection is
+/// broken off repeatedly for that, because each new one would make it worse. Rails are changed as above, with a rate.
 #[test]
 fn rails_that_are_slow_are_not_taken_for_cut() {
     const LEN: usize = 4 << 20;
@@ -353,7 +356,8 @@ fn rails_that_are_slow_are_not_taken_for_cut() {
     meet(&world).unwrap();
 }
 
-/// A pipe keeps to the first rail, which flaps, and so does what goes by that with it: both wait. By hand, as above.
+/// A pipe stays on the first rail, which flaps, and so do messages that use that rail with it: both wait. The rail is
+/// cut as above.
 #[test]
 fn a_pipe_waits_for_a_rail_that_flaps() {
     const LEN: usize = 30_000;

@@ -1,7 +1,8 @@
-//! What goes wrong between adapters: links that go down and come back, ranks that are stopped, packets that are lost,
-//! connections that break, the dead.
+//! Failures between adapters: links that go down and come back, stopped ranks, lost packets, broken connections, dead
+//! ranks.
 //!
-//! What needs an RDMA device says so and is skipped where there is none; `tests/soft-roce/verbs` runs it where there is.
+//! Tests that need an RDMA device are skipped, with a message, on machines without one. `tests/soft-roce/verbs` runs
+//! them in guests.
 
 use crate::adapter;
 use adapter::*;
@@ -43,7 +44,7 @@ fn a_link_that_goes_down_is_told_in_time() {
                 }
                 put(&mut window).expect_err("nothing arrives")
             } else {
-                // Told by the other that it cannot go on.
+                // The other rank reports that it cannot go on.
                 meet(&world).expect_err("the other does not come")
             };
             println!("<<{error}>>");
@@ -51,7 +52,7 @@ fn a_link_that_goes_down_is_told_in_time() {
             let told = text.contains("rank 1 cannot be reached") && text.contains("the link of this port is down");
             assert!(world.rank() == 1 || told, "{text}");
             assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
-            // What is left of the world cannot be used.
+            // The rest of the world cannot be used.
             std::process::exit(0);
         });
         if let Some(outcome) = run {
@@ -62,7 +63,8 @@ fn a_link_that_goes_down_is_told_in_time() {
     }
 }
 
-/// A link that is down for less than it takes to give the others up costs time: lanes to others, to oneself, and datagrams.
+/// A link that is down for less than the time until peers are given up costs only time: lanes to other ranks, to the
+/// rank itself, and datagrams.
 #[test]
 fn a_link_that_comes_back_costs_time_and_not_the_job() {
     const LINK: &str = "rail0"; // of the guests of tests/soft-roce
@@ -75,7 +77,7 @@ fn a_link_that_comes_back_costs_time_and_not_the_job() {
         let (me, other) = (world.rank(), 1 - world.rank());
         let mut window: Window<u64> = world.allocate(1001).unwrap();
         window.fence().unwrap();
-        // Until a connection broke: what is sent to the same host may not notice.
+        // Until a connection broke: packets to the same host may not notice the link.
         for round in 1..=10 {
             let epoch = window.lock_all().unwrap();
             meet(&world).unwrap();
@@ -111,10 +113,10 @@ fn a_link_that_comes_back_costs_time_and_not_the_job() {
     });
 }
 
-/// For how long ranks are stopped, and packets lost: longer than any patience that once ended.
+/// Time for which ranks are stopped, and packets lost: longer than any former time limit.
 const SILENCE: Duration = Duration::from_secs(30);
 
-/// Collective: how rank 0 stops rank 1 for a while. Nobody is connected by it.
+/// Collective: returns how rank 0 stops rank 1 for a while. It connects no ranks.
 fn who_is_to_be_stopped(world: &World) -> impl Fn() -> std::process::Child {
     // Ranks are children of one launcher.
     let parent = rustix::process::getppid().expect("a launcher").as_raw_nonzero();
@@ -135,8 +137,8 @@ fn who_is_to_be_stopped(world: &World) -> impl Fn() -> std::process::Child {
     }
 }
 
-/// A peer that is stopped is not dead. Before a connection there is only its process to answer; after that, its adapter does
-/// without.
+/// A stopped peer is not dead. Before a connection exists, only its process can answer; afterwards its adapter works
+/// without it.
 #[test]
 fn a_stopped_rank_costs_time_and_not_the_job() {
     if skipped("a rank that is stopped") {
@@ -177,7 +179,7 @@ fn a_stopped_rank_costs_time_and_not_the_job() {
     });
 }
 
-/// By datagrams, too: a rank that is stopped misses nothing, whether it comes in packets or into its place.
+/// Datagrams to a stopped rank are not lost either, whether they come as packets or into place.
 #[test]
 fn messages_by_datagrams_wait_for_a_stopped_rank() {
     if skipped("messages to a rank that is stopped") {
@@ -189,7 +191,7 @@ fn messages_by_datagrams_wait_for_a_stopped_rank() {
         let message = |number: usize| vec![number as u8; if number % 20 == 19 { 300_000 } else { 700 }];
         let stop = who_is_to_be_stopped(&world);
         if world.rank() == 0 {
-            // So that there are windows open when it stops.
+            // Makes sure that windows are open when the rank stops.
             let mut shell = None;
             let begun = Instant::now();
             let sent: Vec<_> = (0..200)
@@ -244,8 +246,8 @@ fn threads_with_other_peers_do_not_wait_for_a_stopped_one() {
     });
 }
 
-/// On a rail of its own, so that the job knows that the peer lives: `tests/soft-roce/verbs` starts it on two hosts. Before
-/// connecting that costs time; after it, it is an error in bounded time.
+/// On a rail of its own, so that the job knows that the peer lives: `tests/soft-roce/verbs` starts it on two hosts.
+/// Before a connection exists, the loss costs time; after that it is an error in bounded time.
 #[test]
 fn a_rail_that_loses_everything_is_told_in_time() {
     const LINK: &str = "rail1";
@@ -253,7 +255,7 @@ fn a_rail_that_loses_everything_is_told_in_time() {
         return eprintln!("skipped: needs two hosts with two rails, and `transom run`");
     }
     let loss = format!("tc qdisc replace dev {LINK} root netem loss 100%");
-    // Ranks join by the hub, which is on the other rail: nobody connects before packets are lost.
+    // Ranks join by the hub, which is on the other rail: no rank connects before packets are lost.
     let mut healing = std::env::var("TRANSOM_RANK").is_ok_and(|rank| rank == "0").then(|| {
         shell(&loss);
         let heals = format!("sleep {}; tc qdisc del dev {LINK} root", SILENCE.as_secs());
@@ -284,17 +286,18 @@ fn a_rail_that_loses_everything_is_told_in_time() {
         println!("<<{error}>>");
         assert_eq!(window.local().get(0).unwrap(), 7);
     }
-    // What is left of the world cannot be used.
+    // The rest of the world cannot be used.
     std::process::exit(0);
 }
 
-/// A rail of its own, whose guest loses all that it sends for a while, again and again, as long as this lives.
+/// A rail of its own, whose guest loses all packets that it sends for a while, repeatedly, as long as this value
+/// lives.
 struct Flapping(std::process::Child);
 
 impl Flapping {
     const LINK: &str = "rail1";
 
-    /// With a time between two losses that each lasts a second: a connection breaks after a tenth of one.
+    /// Losses last a second each, with `between` seconds in between. A connection breaks after a tenth of a second.
     fn begin(first: f32, between: f32) -> Self {
         let loses = format!("tc qdisc replace dev {0} root netem loss 100%", Self::LINK);
         let heals = format!("tc qdisc del dev {} root", Self::LINK);
@@ -308,12 +311,12 @@ impl Drop for Flapping {
         let _ = self.0.kill();
         let _ = self.0.wait();
         let _ = Command::new("sh").args(["-c", &format!("tc qdisc del dev {} root 2>&1", Self::LINK)]).output();
-        // The other's may lose on for a while.
+        // The other rank's losses may last for a while.
         std::thread::sleep(Duration::from_secs(2));
     }
 }
 
-/// What an atomic did, and whether what it found is lost with its connection.
+/// Checks the result of an atomic, and returns whether its value was lost with the connection.
 fn executed<R>(what: Result<R, transom::Error>) -> bool {
     match what {
         Ok(_) => false,
@@ -325,8 +328,8 @@ fn executed<R>(what: Result<R, transom::Error>) -> bool {
     }
 }
 
-/// Connections that break under what both ranks do, by what either of them loses: `tests/soft-roce/verbs` starts it on two
-/// hosts, with a job that is on another rail. Nothing is done twice, nothing is lost.
+/// Connections that break during operations of both ranks, by losses of either: `tests/soft-roce/verbs` starts it on
+/// two hosts, with a job that is on another rail. Nothing is done twice, nothing is lost.
 #[test]
 fn connections_that_break_are_made_anew() {
     if std::env::var_os(ROLE).is_none() || !std::path::Path::new("/sys/class/net").join(Flapping::LINK).exists() {
@@ -344,7 +347,8 @@ fn connections_that_break_are_made_anew() {
     meet(&world).unwrap();
     let pairs = || verbs(&world).queue_pairs().to_others;
 
-    // Both count at both. A lock is an atomic, too, and what it found might be lost: so it is taken before anything is.
+    // Both ranks add at both. A lock is an atomic too, whose result might be lost: it is taken before the losses
+    // begin.
     let epoch = counts.lock_all().unwrap();
     meet(&world).unwrap();
     let flapping = Flapping::begin(if me == 0 { 0.0 } else { 2.0 }, 3.0);
@@ -364,7 +368,8 @@ fn connections_that_break_are_made_anew() {
     epoch.unlock().unwrap();
     meet(&world).unwrap();
 
-    // What comes is overwritten once it was seen, and stays so. One lane is in order, and one's own memory needs none.
+    // Each value is overwritten once it was seen, and the new one stays. Operations of one lane are in order, and own
+    // memory needs no order.
     let epoch = data.lock_all().unwrap();
     meet(&world).unwrap();
     let (begun, before, mut lost) = (Instant::now(), pairs(), 0_u64);
@@ -389,7 +394,7 @@ fn connections_that_break_are_made_anew() {
         assert!(came >> 1 == rounds && all() == vec![came; LEN], "round {rounds}: {came}");
         mine.put(0, &[0; LEN]).unwrap();
         if rounds % 50 == 0 {
-            // As long as it takes to break and come back.
+            // The time that the connection takes to break and come back.
             std::thread::sleep(Duration::from_millis(300));
         }
         meet(&world).unwrap();
@@ -404,7 +409,7 @@ fn connections_that_break_are_made_anew() {
     epoch.unlock().unwrap();
     meet(&world).unwrap();
 
-    // Neither rank is in the library when it breaks.
+    // Neither rank is in a call when the connection breaks.
     if me == 0 {
         let epoch = data.lock_shared(1).unwrap();
         meet(&world).unwrap();
@@ -426,7 +431,7 @@ fn connections_that_break_are_made_anew() {
     data.fence().unwrap();
 }
 
-/// Messages to a rank that calls nothing find no buffer in the end; what goes there behind them waits a second for one at most.
+/// Messages to a rank that makes no call find no buffer in the end. Operations behind them wait for at most a second.
 #[test]
 fn messages_to_a_rank_that_computes_hold_up_nobody() {
     if skipped("messages to a rank that computes") {
@@ -434,7 +439,7 @@ fn messages_to_a_rank_that_computes_hold_up_nobody() {
     }
     const TAG: Tag<u64> = Tag::new(1);
     const COMPUTES: Duration = Duration::from_secs(20);
-    // Each peer may send a few unasked: of seven that is more than a rank has buffers at first.
+    // Each peer may send a few messages without credit; seven peers send more than a rank has buffers at first.
     on_verbs(8, "messages_to_a_rank_that_computes_hold_up_nobody", &[("TRANSOM_HYBRID", "off")], |world| {
         let me = world.rank();
         let mut window: Window<u64> = world.allocate(8).unwrap();
@@ -477,7 +482,8 @@ fn the_memory_of_the_dead_is_gone_and_that_is_told() {
         let mut window: Window<u64> = world.allocate(5000).unwrap();
         window.fence().unwrap();
         if world.rank() == VICTIM {
-            // Amid the puts of both others: each puts a half, so none has still to lock when this one dies.
+            // The victim dies amid the puts of both others. Each puts a half, so no rank still has to lock when this
+            // one dies.
             let half_came = |last| window.local().get(last).unwrap() != 0;
             while !half_came(2499) || !half_came(4999) {
                 std::thread::yield_now();
@@ -493,7 +499,7 @@ fn the_memory_of_the_dead_is_gone_and_that_is_told() {
         let fails_in_time = |call: &dyn Fn() -> Result<(), transom::Error>| fails_within(5, call);
         let epoch = window.lock_shared(VICTIM).unwrap();
         let half = world.rank() / 2 * 2500;
-        // The victim lives until the other has begun, too.
+        // The victim lives until the other rank has begun, too.
         fails_within(40, &|| {
             loop {
                 epoch.put(half, &[1; 2500])?;
@@ -506,11 +512,11 @@ fn the_memory_of_the_dead_is_gone_and_that_is_told() {
         fails_in_time(&|| epoch.flush());
         let ended = epoch.unlock().expect_err("so does its end");
         assert_eq!(ended.lost_rank(), Some(VICTIM), "{ended}");
-        // The living go on.
+        // The living ranks go on.
         let living = 2 - world.rank();
         window.lock_shared(living).unwrap().put(world.rank(), &[7]).unwrap();
         assert_eq!(window.lock_shared(living).unwrap().get_one(world.rank()).unwrap(), 7);
-        // Nor do they leave before the other has seen it.
+        // No rank leaves before the other has seen the death.
         window.lock_shared(living).unwrap().put(2500 + world.rank(), &[8]).unwrap();
         let begun = Instant::now();
         while window.local().get(2500 + living).unwrap() != 8 {

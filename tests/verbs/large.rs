@@ -1,6 +1,7 @@
 //! Large puts and gets over the provider for several machines: what is copied, what is registered, and for how long.
 //!
-//! What needs an RDMA device says so and is skipped where there is none; `tests/soft-roce/verbs` runs it where there is.
+//! Tests that need an RDMA device are skipped, with a message, on machines without one. `tests/soft-roce/verbs` runs
+//! them in guests.
 
 use crate::adapter;
 use adapter::*;
@@ -28,14 +29,14 @@ fn large_and_many_at_once() {
         target.flush().unwrap();
         target.get(0, &mut back).unwrap();
         assert_eq!(back, data);
-        // Reads under way that nobody waits for do no harm.
+        // Reads in flight that are dropped or leaked do no harm.
         let mut reads: Vec<_> = (0..20).map(|at| target.rget(at * 100, 5000).unwrap()).collect();
         std::mem::forget(reads.pop());
         drop(reads.pop());
         for (at, read) in transom::windows::Request::wait_all(reads).unwrap().into_iter().enumerate() {
             assert_eq!(read, data[at * 100..][..5000]);
         }
-        // Memory for those of middle length is registered once, and used again.
+        // Memory for middle lengths is registered once, and used again.
         let before = verbs(&world).registrations();
         for _ in 0..10 {
             assert_eq!(target.rget(1, 10_000).unwrap().wait().unwrap(), data[1..10_001]);
@@ -50,7 +51,8 @@ fn large_and_many_at_once() {
     });
 }
 
-/// What an operation does to counts of this rank: bytes copied, and registrations found, passing, refused, reused, made.
+/// Checks the counts of an operation at this rank: bytes copied, and registrations found, temporary, refused, reused,
+/// made.
 fn costs<R>(verbs: &Verbs, what: &str, expected: [u64; 6], call: impl FnOnce() -> Result<R, transom::Error>) -> R {
     let count = || {
         let all = verbs.registrations();
@@ -104,7 +106,7 @@ fn what_is_large_is_not_copied() {
         let mut again = costs(verbs, "a buffer again", [0, 0, 0, 0, 1, 0], || world.buffer::<u64>(LEN));
         assert_eq!(again[..], vec![0; LEN], "its elements are zero");
         again[0] = 1;
-        // Of an element: it is put in its request, and read to a slot.
+        // Operations on one element: it is put in its request, and read to a slot.
         costs(verbs, "put of 8 bytes", NOTHING, || target.put(0, &again[..1]));
         costs(verbs, "rput of 8 bytes", NOTHING, || target.rput(1, vec![2])?.wait());
         assert_eq!(costs(verbs, "rget of 8 bytes", [8, 0, 0, 0, 0, 0], || target.rget(0, 1)?.wait()), [1]);
@@ -117,7 +119,7 @@ fn what_is_large_is_not_copied() {
     });
 }
 
-/// The memory of windows is registered as long as they have it, and not once the program may use it for something else.
+/// The memory of windows stays registered while they have it, and not when the program may use it otherwise.
 #[test]
 fn memory_of_windows_is_known_while_they_have_it() {
     if skipped("large transfers") {
@@ -149,7 +151,7 @@ fn memory_of_windows_is_known_while_they_have_it() {
     });
 }
 
-/// From and to any place, also of oneself, by each call, against a copy that is kept beside. Some pieces are not whole.
+/// From and to any offset, also of the rank itself, by each call, against a copy. Some pieces are not whole.
 #[test]
 fn any_length_from_any_place() {
     if skipped("large transfers") {
@@ -160,7 +162,7 @@ fn any_length_from_any_place() {
     on_verbs(2, "any_length_from_any_place", &variables, |world| {
         const LEN: usize = (3 << 20) + 77;
         let me = world.rank();
-        // Memory that is lent goes by the adapter at oneself too.
+        // User memory goes through the adapter at the rank itself, too.
         let mut window: Window<u8> = world.window(Flavor::Create(vec![0; LEN]), 0).unwrap();
         let lengths = [0, 1, 7, 129, 32_767, 32_768, 32_769, REGISTER - 1, REGISTER, REGISTER + 1];
         let longer = [(1 << 20) - 1, 1 << 20, (1 << 20) + 1, (2 << 20) + 13];
@@ -202,8 +204,8 @@ fn any_length_from_any_place() {
     });
 }
 
-/// Large requests in any order, of which nobody waits for some; and memory that the adapter cannot write to, or the system
-/// will perhaps not pin.
+/// Large requests in any order, some of them never waited for. Also memory that the adapter cannot write to, or that
+/// the system may refuse to pin.
 #[test]
 fn large_requests_may_be_dropped_leaked_and_waited_for_in_any_order() {
     if skipped("large transfers") {
@@ -240,7 +242,7 @@ fn large_requests_may_be_dropped_leaked_and_waited_for_in_any_order() {
         for part in [1, 0, 11, 2, 10, 3, 9, 4, 8, 7] {
             assert_eq!(gets[part].take().unwrap().wait().unwrap(), data(part), "part {part}");
         }
-        // What is done at the target in the order of the calls.
+        // Operations at the target run in the order of the calls.
         for round in 0..5u64 {
             let put = target.rput(0, vec![round; EACH]).unwrap();
             let get = target.rget(0, EACH).unwrap();
@@ -262,7 +264,7 @@ fn large_requests_may_be_dropped_leaked_and_waited_for_in_any_order() {
     });
 }
 
-/// A small read of which nobody waits goes as a get does: nothing is registered for it.
+/// A small read that is never waited for goes as a get does: nothing is registered for it.
 #[test]
 fn small_reads_need_no_registration() {
     if skipped("reads") {
@@ -276,7 +278,7 @@ fn small_reads_need_no_registration() {
         let target = epoch.rget(0, 1).unwrap();
         assert_eq!(verbs(&world).registered_bytes(), registered);
         assert_eq!(target.wait().unwrap(), [0]);
-        // By turns, and the best of each, since others use the machine.
+        // The two are timed in turn, and the best times count, because other programs use the machine.
         if world.rank() == 0 {
             let time = |call: &dyn Fn() -> u64| {
                 let begun = Instant::now();
@@ -297,7 +299,8 @@ fn small_reads_need_no_registration() {
     });
 }
 
-/// What a scope starts needs a registration only if it is long, and only as long as the scope lasts, whoever waits.
+/// An operation of a scope needs a registration only if it is long, and only until the scope ends, even if it was
+/// waited for before.
 #[test]
 fn what_is_lent_to_a_scope_is_registered_as_long_as_that_lasts() {
     if skipped("scopes") {
@@ -358,7 +361,7 @@ fn memory_that_cannot_be_registered_is_copied() {
     });
 }
 
-/// A large operation whose target dies amid it is an error in time, and the memory is the program's again.
+/// A large operation whose target dies during it is an error in time, and the memory is the program's again.
 #[test]
 fn a_death_amid_a_large_operation_is_told_and_gives_the_memory_back() {
     if skipped("a death over the network") {
@@ -376,7 +379,7 @@ fn a_death_amid_a_large_operation_is_told_and_gives_the_memory_back() {
         let mut window: Window<u8> = world.allocate(LEN).unwrap();
         window.fence().unwrap();
         if me == VICTIM {
-            // Amid what both others do.
+            // The victim dies amid the operations of both others.
             while window.local().get(0).unwrap() == 0 || window.local().get(LEN - 1).unwrap() == 0 {
                 std::thread::yield_now();
             }
@@ -384,7 +387,8 @@ fn a_death_amid_a_large_operation_is_told_and_gives_the_memory_back() {
         }
         let epoch = window.lock_shared(VICTIM).unwrap();
         let (mut source, mut into) = (vec![1; LEN], vec![2; LEN]);
-        // Further rails are connected when they are first needed, and the first connection of each brings buffers along.
+        // Further rails are connected when they are first needed, and the first connection of each adds receive
+        // buffers.
         let begun = Instant::now();
         while verbs(&world).divided_bytes().last() == Some(&0) && verbs(&world).divided_bytes().len() > 1 {
             epoch.put(0, &vec![0; LEN]).unwrap();
@@ -393,7 +397,7 @@ fn a_death_amid_a_large_operation_is_told_and_gives_the_memory_back() {
         let registered = verbs(&world).registered_bytes();
         let begun = Instant::now();
         let error = loop {
-            // From both ends: the last byte comes with the last piece.
+            // Written from both ends: the last byte arrives with the last piece.
             let outcome = match me {
                 0 => epoch.put(0, &source[..LEN / 2]),
                 _ => epoch.rput(LEN / 2, source[LEN / 2..].to_vec()).and_then(|put| put.wait()).map(drop),
@@ -416,12 +420,12 @@ fn a_death_amid_a_large_operation_is_told_and_gives_the_memory_back() {
         assert!(epoch.unlock().is_err());
         std::thread::sleep(Duration::from_millis(200));
         assert!(into.iter().all(|&byte| byte == 6), "something was still to come");
-        // The living go on.
+        // The living ranks go on.
         let epoch = window.lock_shared(1 - me).unwrap();
         epoch.put(0, &source).unwrap();
         epoch.get(0, &mut into).unwrap();
         assert_eq!(into, source);
-        // Nor do they leave before the other has done the same.
+        // No rank leaves before the other has done the same.
         epoch.put(7, &[9]).unwrap();
         epoch.unlock().unwrap();
         let begun = Instant::now();
@@ -436,7 +440,7 @@ fn a_death_amid_a_large_operation_is_told_and_gives_the_memory_back() {
     }
 }
 
-/// A buffer that is sent again and again stays registered, if it may; and what lies there when it is gone is other memory.
+/// A buffer that is sent repeatedly stays registered, within the limit. New memory at its address is other memory.
 #[test]
 fn what_is_sent_again_and_again_is_registered_once() {
     if skipped("buffers of persistent sends") {
@@ -518,7 +522,7 @@ fn what_is_sent_again_and_again_is_registered_once() {
     });
 }
 
-/// They have one registration, and are done in any order: also in that in which they did not begin.
+/// The messages have one registration, and end in any order, also in another order than they began.
 fn from_one_place_at_once(name: &str, paths: &str) {
     const MIB: usize = 1 << 20;
     const DATA: Tag<u8> = Tag::new(5);
@@ -537,7 +541,7 @@ fn from_one_place_at_once(name: &str, paths: &str) {
                 });
                 sent.unwrap();
             } else {
-                // Expected before it is announced, so that it is written.
+                // The receive is posted before the RTS arrives, so the data is written.
                 let coming = world.irecv_into(0, DATA, vec![0; lengths[world.rank() - 1]]);
                 meet(&world).unwrap();
                 if world.rank() == 1 {
@@ -564,7 +568,7 @@ fn messages_of_many_lengths_go_by_datagrams_from_one_place_at_once() {
     }
 }
 
-/// A chunk is one request: of pieces there were more than the queues of these lanes take, and each try began with the first.
+/// A chunk is one request: pieces would exceed the queues of these lanes, and each attempt would begin with the first.
 #[test]
 fn chunks_of_a_pipe_go_by_short_queues() {
     if skipped("pipes with long chunks") {

@@ -1,10 +1,11 @@
-//! What comes back is right where packets are lost: `tests/soft-roce/verbs` starts this on two hosts that lose some.
+//! Results are right where packets are lost: `tests/soft-roce/verbs` starts this test on two hosts with packet loss.
 
 use crate::adapter;
 use adapter::*;
 use transom::{Error, Op, Window};
 
-/// Each rank counts, writes and reads at the other, and knows what it must find: nobody else does there.
+/// Each rank counts, writes and reads at the other rank. It knows the expected values, because no other rank does so
+/// there.
 #[test]
 fn what_comes_back_is_right_where_packets_are_lost() {
     const LEN: usize = 600;
@@ -17,7 +18,7 @@ fn what_comes_back_is_right_where_packets_are_lost() {
     window.fence().unwrap();
     let epoch = window.lock_all().unwrap();
     let there = epoch.target(other).unwrap();
-    // A connection that breaks may take along what an atomic found, and says so.
+    // A connection that breaks may lose the result of an atomic, and the error says so.
     let or_lost = |found: Result<u64, Error>, expected| match found {
         Err(error) if error.to_string().contains("was lost with the connection") => {
             println!("rank {me}: {error}");
@@ -32,7 +33,7 @@ fn what_comes_back_is_right_where_packets_are_lost() {
         let counted = or_lost(there.fetch_and_op(LEN, Op::Sum, 1), round);
         let swapped = or_lost(there.compare_and_swap(LEN, round + 1, round + 1), round + 1);
         there.put(4, &[round; LEN - 4]).unwrap();
-        // Several that are under way at once.
+        // Several operations in flight at once.
         let reads: Vec<_> = [(0, 4), (4, 300), (304, LEN - 304), (LEN, 1)]
             .map(|(from, len)| there.rget(from, len).unwrap())
             .into_iter()

@@ -1,4 +1,4 @@
-//! What is special about the provider verbs. Each file is one behaviour.
+//! Properties of the provider verbs. Each file is one behaviour.
 #![cfg(feature = "verbs")]
 
 #[path = "../adapter/mod.rs"]

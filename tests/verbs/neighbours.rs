@@ -1,5 +1,5 @@
-//! In a job on several hosts the messages and collectives of ranks of one host go by the memory that these share, and no adapter is
-//! asked for them. `tests/soft-roce/verbs` starts this on two hosts, of 2 ranks each.
+//! In a job on several hosts, messages and collectives of ranks of one host use their shared memory, without work
+//! requests. `tests/soft-roce/verbs` starts this on two hosts, of 2 ranks each.
 
 use crate::adapter;
 use adapter::*;
@@ -9,7 +9,7 @@ use transom::{Op, World};
 
 const DATA: Tag<u8> = Tag::new(1);
 
-/// How many work requests this rank posts to others in a call.
+/// Number of work requests that this rank posts to others in a call.
 fn posts(world: &World, act: impl FnOnce()) -> u64 {
     let before = verbs(world).work_requests_to_others();
     act();
@@ -17,7 +17,7 @@ fn posts(world: &World, act: impl FnOnce()) -> u64 {
     posted.writes + posted.told_writes + posted.sends + posted.reads
 }
 
-/// Short ones to and fro, of all ways that they take in memory; longer ones, read in place; and bytes of a pipe.
+/// Exchanges short messages by each path in memory, longer ones that are read in place, and bytes of a pipe.
 fn talk(world: &World, other: usize) {
     let (me, first) = (world.rank(), world.rank() < other);
     for round in 0..100_u8 {
@@ -51,16 +51,16 @@ fn messages_of_neighbours_go_by_their_memory() {
         return;
     }
     on_verbs(4, "messages_of_neighbours_go_by_their_memory", &[("TRANSOM_HYBRID", "on")], |world| {
-        // Forced to the adapter on one host they have no neighbours.
+        // Forced to the adapter on one host, ranks share no memory.
         let several = std::env::var_os("TEST_HOSTS_ARE_SEVERAL").is_some();
         let (me, n) = (world.rank(), world.size());
         let posted = posts(&world, || talk(&world, me ^ 1));
         assert_eq!(posted == 0, several, "{posted} to a neighbour");
-        // Whoever is spoken to from another host answers there; this is one-sided.
+        // A rank that gets a message from another host answers there; these messages go one way.
         meet(&world).unwrap();
         let posted = posts(&world, || talk(&world, me ^ 2));
         assert!(posted > 0, "{posted} to another host");
-        // Who waits for any hears all, however they come, and each in order.
+        // A receive from any source gets the messages of all ranks on all paths, each source in order.
         const EACH: u64 = 50;
         let others: Vec<usize> = (0..n).filter(|rank| *rank != me).collect();
         let tag = Tag::<u64>::new(2);

@@ -1,7 +1,8 @@
-//! Which rails ranks have: what TRANSOM_VERBS_DEVICE names, by device, port and address; else every port that is like the first, as many
-//! as all ranks have. Two addresses of one port are two paths.
+//! Rails of ranks: those that TRANSOM_VERBS_DEVICE names, by device, port and address; otherwise every port that is
+//! similar to the first, as many as all ranks have. Two addresses of one port are two paths.
 //!
-//! It asks for the devices of the guests that `tests/soft-roce/verbs` starts, and is skipped elsewhere, said aloud.
+//! These tests need the devices of the guests that `tests/soft-roce/verbs` starts. They are skipped elsewhere, with a
+//! message.
 
 use crate::adapter;
 use adapter::*;
@@ -9,15 +10,16 @@ use transom::messages::Tag;
 use transom::{Window, World};
 
 const TAG: Tag<u8> = Tag::new(1);
-/// Of those of a test, the one that a process was started for.
+/// The case of a test that a process was started for.
 const CASE: &str = "TEST_CASE";
 
-/// Whether this is no guest of `tests/soft-roce/run` with so many devices, of which is known what is expected here; said aloud.
+/// Returns whether this is no guest of `tests/soft-roce/run` with `devices` devices, whose expected values are known
+/// here. Prints that.
 fn is_no_guest(devices: usize) -> bool {
     let listed = std::fs::read_dir("/sys/class/infiniband").into_iter().flatten().flatten();
     let mut names: Vec<_> = listed.map(|device| device.file_name()).collect();
     names.sort();
-    // By its second address of IPv4.
+    // The guest is recognised by its second IPv4 address.
     let gids = std::fs::read_to_string("/sys/class/infiniband/rxe0/ports/1/gids/2").unwrap_or_default();
     let guest = names.len() >= devices
         && names.iter().enumerate().all(|(at, name)| name.to_str() == Some(&format!("rxe{at}")))
@@ -32,11 +34,12 @@ fn is_no_guest(devices: usize) -> bool {
     !guest
 }
 
-/// Long messages between two ranks: how many connections they have then, and whether the further rails had a part of that.
+/// Long messages between two ranks. Returns the number of connections afterwards, and whether the further rails moved
+/// a part.
 fn exchange(world: &World) -> (usize, bool) {
     let (me, other) = (world.rank(), 1 - world.rank());
     let bytes = |rank: usize| -> Vec<u8> { (0..1 << 20).map(|at| (at / 4096 * 31 + at * 7 + rank) as u8).collect() };
-    // Until all rails are connected less are used.
+    // Fewer rails are used until all are connected.
     for _ in 0..20 {
         let mut came = vec![0; 1 << 20];
         world.sendrecv(other, TAG, &bytes(me), other, TAG, &mut came).unwrap();
@@ -46,7 +49,7 @@ fn exchange(world: &World) -> (usize, bool) {
     (verbs(world).queue_pairs().to_others, world.counters().unwrap().other_rails_bytes > 0)
 }
 
-/// Each rank has what it is given as its rails.
+/// Each rank has its given devices as its rails.
 fn with(name: &str, rails: [Option<&str>; 2], body: impl Fn(Result<World, transom::StartError>)) {
     let case = format!("{rails:?}");
     if std::env::var(CASE).is_ok_and(|started| started != case) {
@@ -74,7 +77,7 @@ fn two_addresses_of_a_port_are_two_rails() {
         return;
     }
     with(name, [Some("rxe0:1:1,rxe0:1:2"); 2], |world| assert_eq!(exchange(&world.unwrap()), (2, true)));
-    // Twice the same, by other words.
+    // The same device twice, under two spellings.
     with(name, [Some("rxe0:1:1,rxe0"); 2], |world| {
         let told = world.err().expect("two rails by one address").to_string();
         assert!(told.contains("TRANSOM_VERBS_DEVICE: rxe0:1:1 is listed twice"), "{told}");
@@ -113,7 +116,7 @@ fn ranks_have_as_many_rails_as_the_one_with_the_fewest() {
         return;
     }
     with(name, [None, Some("rxe0")], |world| assert_eq!(exchange(&world.unwrap()), (1, false)));
-    // What is named is had, or it is an error of both.
+    // Named rails exist at both ranks, or both get an error.
     with(name, [Some("rxe0,rxe1"), Some("rxe0")], |world| {
         let told = world.err().expect("other numbers of rails").to_string();
         assert!(
@@ -123,7 +126,8 @@ fn ranks_have_as_many_rails_as_the_one_with_the_fewest() {
     });
 }
 
-/// The second rails of two hosts are of different networks: all goes by the first. By hand, as `tests/soft-roce/verbs` does.
+/// The second rails of two hosts are in different networks: all packets use the first. Rails are set up as
+/// `tests/soft-roce/verbs` does.
 #[test]
 fn a_rail_that_leads_nowhere_is_done_without() {
     if std::env::var_os("TEST_HOSTS_ARE_SEVERAL").is_none() {

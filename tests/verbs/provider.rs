@@ -1,7 +1,8 @@
-//! What is special about the provider for several machines: connections on demand, atomics by the adapter alone, and what
-//! goes wrong: no library, no device, bad variables, memory that may not be locked, wrong keys, a link that goes down.
+//! Properties of the provider for several machines: connections on demand, and atomics by the adapter alone. Failures:
+//! no library, no device, bad variables, memory that may not be locked, wrong keys, a link that goes down.
 //!
-//! What needs an RDMA device says so and is skipped where there is none; `tests/soft-roce/verbs` runs it where there is.
+//! Tests that need an RDMA device are skipped, with a message, on machines without one. `tests/soft-roce/verbs` runs
+//! them in guests.
 
 use crate::adapter;
 use adapter::*;
@@ -20,8 +21,9 @@ fn alone() -> (Loopback, Hybrid<Verbs>) {
     (job.clone(), Hybrid::new(Arc::new(job.clone()), Node::all(job), &Default::default()).unwrap())
 }
 
-/// Atomics of two adapters are not atomic towards each other: a rank reaches the words of a neighbour whose adapter is another
-/// by the connection to it, not by its own adapter. `tests/soft-roce/verbs` starts it on one host, each rank with a device.
+/// Atomics of two adapters are not atomic towards each other. A rank reaches the words of a neighbour with another
+/// adapter by the connection to the neighbour, not by its own adapter. `tests/soft-roce/verbs` starts it on one host,
+/// each rank with a device.
 #[test]
 fn words_of_a_neighbour_with_another_adapter_are_left_to_that() {
     if std::env::var_os(ROLE).is_none() || std::env::var_os("TRANSOM_VERBS_DEVICE").is_none() {
@@ -47,11 +49,11 @@ fn words_of_a_neighbour_with_another_adapter_are_left_to_that() {
     let before = others_and_itself();
     (1..EACH).for_each(|_| add());
     let posted = others_and_itself();
-    // To lock, to add, to unlock. Each of the first 16 is admitted at the gate of accumulates and leaves it, the next stays.
+    // To lock, to add, to unlock. Each of the first 16 accumulates is admitted and leaves; the next stays admitted.
     let posted_by_each = 3 * (EACH - 1) + 2 * 15 + 1;
     let [at_home, elsewhere] = [[0, posted_by_each], [posted_by_each, 0]];
     assert_eq!([0, 1].map(|at| posted[at] - before[at]), if me == 0 { at_home } else { elsewhere });
-    meet(&world).unwrap(); // nobody queued for the lock so far
+    meet(&world).unwrap(); // no rank has queued for the lock so far
     for _ in 0..EACH {
         let epoch = window.lock_exclusive(0).unwrap();
         let value = epoch.get_one(1).unwrap();
@@ -77,8 +79,8 @@ fn a_processor_and_an_adapter_do_not_meet_on_a_word() {
         verbs.start_add(&through_adapter, 8, 5, Wake::Home).and_then(|pending| verbs.finish(pending)).unwrap(),
         0
     );
-    // The same memory by the other provider: that would be a lost update one day.
-    // The key begins with that of the shared memory, behind its length.
+    // The same memory through the other provider would lose updates. The key begins with that of the shared memory,
+    // behind its length.
     let by_processor = job.attach(0, &key[1..][..key[0].into()], 64).unwrap();
     for met in [job.cas(&by_processor, 8, 5, 6, Wake::Home).map(drop), job.notify(&by_processor, 8, 1, Wake::Home)] {
         assert!(matches!(met, Err(FabricError::Misuse { .. })), "{met:?}");
@@ -132,8 +134,8 @@ fn words_are_put_by_writes_too() {
     });
 }
 
-/// A rank whose adapter writes words in one piece goes by compare-and-swap where another's does not, and its marks come with a value:
-/// it was waited for where the other did not write.
+/// A rank whose adapter writes words in one piece uses compare-and-swap if another rank's adapter does not, and its
+/// completion flags are immediate values. The rank waits for them where the other did not write.
 #[test]
 fn words_and_marks_are_written_alike_where_adapters_differ() {
     if skipped("ranks that differ") {
@@ -152,7 +154,7 @@ fn words_and_marks_are_written_alike_where_adapters_differ() {
         for round in 0..200 {
             window.lock_exclusive(round % n).unwrap().fetch_and_op(0, Op::Sum, 1).unwrap();
             window.fence().unwrap();
-            // From one on a ring is made of those who are heard from often.
+            // After some rounds, frequent peers get rings.
             let (to, from) = ((me + 1) % n, (me + n - 1) % n);
             let sent = world.isend(to, TAG, vec![round as u64; 20]);
             assert_eq!(world.recv(from, TAG).unwrap().0, [round as u64; 20]);
@@ -177,7 +179,7 @@ fn windows_come_and_go() {
             epoch.put(999, &[round]).unwrap();
             epoch.unlock().unwrap();
             assert_eq!(window.lock_shared(1 - world.rank()).unwrap().get_one(999).unwrap(), round);
-            // One is done sooner than the other.
+            // One rank is done sooner than the other.
         }
         let team = world.split(Some(0), 10 - world.rank() as u64).unwrap().expect("a colour was named");
         drop(world);
@@ -189,8 +191,8 @@ fn windows_come_and_go() {
     });
 }
 
-/// A thread whose peer is far does not make another's wait, whose peer is near: on two hosts, started by
-/// `tests/soft-roce/verbs`. Each cycle ends with an order: what was put comes before the lock is let go of.
+/// A thread with a distant peer does not delay another thread with a near peer: on two hosts, started by
+/// `tests/soft-roce/verbs`. Each cycle ends with an order: the put arrives before the lock is released.
 #[test]
 fn threads_with_two_peers_do_not_wait_for_each_other() {
     const LINK: &str = "rail0";
@@ -212,7 +214,7 @@ fn threads_with_two_peers_do_not_wait_for_each_other() {
             let epoch = window.lock_exclusive(rank).unwrap();
             epoch.put(0, &[1; 500]).unwrap();
             epoch.unlock().unwrap();
-            window.lock_shared(0).unwrap().unlock().unwrap(); // after what was put at the other
+            window.lock_shared(0).unwrap().unlock().unwrap(); // after the puts at the other rank
             begun.elapsed()
         };
         let [far_window, near_window] = &mut windows;
@@ -291,12 +293,12 @@ fn what_the_device_does_not_have_is_told() {
     cannot_join(name, &[("TRANSOM_VERBS_GID", "200")], &["TRANSOM_VERBS_GID=200", "no such GID index; it has 0"]);
 }
 
-/// A directory with a libibverbs that is none.
+/// A directory with a file libibverbs that is no library.
 fn no_library() -> PathBuf {
     let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("no-libibverbs-{}", std::process::id()));
     let directory = match std::fs::create_dir_all(&directory) {
         Ok(()) => directory,
-        // Where the build cannot be written to.
+        // The folder of the build is not writable.
         Err(_) => std::env::temp_dir().join(format!("no-libibverbs-{}", std::process::id())),
     };
     std::fs::create_dir_all(&directory).unwrap();
@@ -328,7 +330,7 @@ fn memory_that_cannot_be_locked_is_told() {
         let error = world.allocate::<u64>(4 << 20).map(drop).unwrap_err().to_string();
         assert!(error.contains("ulimit -l") || world.rank() == 1 && error.contains("rank 0"), "{error}");
         assert!(begun.elapsed() < Duration::from_secs(20));
-        let mut small: Window<u64> = world.allocate(10).unwrap(); // what can be, is
+        let mut small: Window<u64> = world.allocate(10).unwrap(); // a window within the limit can be made
         small.fence().unwrap();
     });
 }
@@ -340,8 +342,8 @@ fn errors_have_a_source() {
     assert!(VerbsError::NoDevice { source: Some(source) }.source().is_some());
 }
 
-/// Lent memory of a rank on the same host is reached by the queue pair to that rank, its words by that to oneself: what is
-/// put there must not be overtaken by the news of it.
+/// User memory of a rank on the same host is reached by the queue pair to that rank, its words by that to the rank
+/// itself. A put must not be overtaken by its notification.
 #[test]
 fn lent_memory_of_neighbours_is_in_order_with_their_words() {
     if skipped("lent memory of the same host") {
@@ -376,7 +378,7 @@ fn lent_memory_of_neighbours_is_in_order_with_their_words() {
     });
 }
 
-/// What a job does on whatever hosts its ranks are: `tests/soft-roce/verbs` starts it on two.
+/// The operations of a job on any hosts: `tests/soft-roce/verbs` starts it on two.
 #[test]
 fn ranks_of_several_hosts_are_one_job() {
     if skipped("a job on several hosts") {
@@ -397,7 +399,7 @@ fn ranks_of_several_hosts_are_one_job() {
         for from in 0..n {
             assert_eq!(window.local().read(1000 * from, 1000).unwrap(), [data(from, me); 1000], "from {from}");
         }
-        // One word, from all hosts at once, its own too; and a lock that passes between them.
+        // One word, from all hosts at once, including its own; and a lock that passes between them.
         let word = 1000 * n;
         for _ in 0..EACH {
             window.lock_shared(n - 1).unwrap().fetch_and_op(word, Op::Sum, 1).unwrap();
@@ -410,14 +412,14 @@ fn ranks_of_several_hosts_are_one_job() {
         for rank in [0, n - 1] {
             assert_eq!(window.lock_shared(rank).unwrap().get_one(word).unwrap(), EACH * n as u64, "at {rank}");
         }
-        // Large ones, of which packets may have to be sent again: the memory is the program's again when a call returns, and what
-        // was handed over and dropped is kept as long as it takes.
+        // Large operations, some of whose packets may be sent again. The memory is the program's again when a call
+        // returns. Buffers that were handed over and dropped are kept as long as needed.
         const LARGE: usize = 20_000;
         let mut large: Window<u64> = world.allocate(2 * LARGE).unwrap();
         let epoch = large.lock_shared((me + n / 2) % n).unwrap();
         let mut source: Vec<u64> = (0..LARGE).map(|at| data(me, at)).collect();
         drop(epoch.rput(LARGE, source.clone()).unwrap());
-        let mut into = vec![0; LARGE]; // where that was, perhaps
+        let mut into = vec![0; LARGE]; // perhaps at the address of that one
         epoch.put(0, &source).unwrap();
         source.fill(0);
         epoch.flush().unwrap();
@@ -430,7 +432,7 @@ fn ranks_of_several_hosts_are_one_job() {
         meet(&world).unwrap();
         let (from, mine) = ((me + n - n / 2) % n, large.local().read(0, 2 * LARGE).unwrap());
         assert!(mine.iter().enumerate().all(|(at, &found)| found == data(from, at % LARGE)), "from {from}");
-        // Between hosts ranks meet by their lanes: one says it to another in each of ceil(log2 n) steps.
+        // Between hosts ranks meet by their lanes: one notification to another rank in each of ceil(log2 n) steps.
         let meets = n.next_power_of_two().ilog2() as u64;
         if std::env::var_os("TEST_HOSTS_ARE_SEVERAL").is_some() {
             meet(&world).unwrap();
@@ -446,7 +448,7 @@ fn ranks_of_several_hosts_are_one_job() {
         assert_eq!(of_team.lock_shared(0).unwrap().get_one(0).unwrap(), team.size() as u64);
         let shared = (0..n).filter(|&rank| window.local().of(rank).is_ok()).count();
         let pairs = verbs(&world).queue_pairs();
-        // Where packets are lost a connection may break, and be made anew.
+        // With packet loss a connection may break and be made again.
         let most = if std::env::var_os("TEST_LOSS").is_some() { 2 * n } else { n };
         assert!(pairs.to_others < most && pairs.to_itself == 1, "{pairs:?}: one to each at most");
         println!("rank {me}: {shared} ranks here, {} queue pairs to others", pairs.to_others);

@@ -1,6 +1,7 @@
 //! Several rails: large messages, puts and gets are divided among the devices that TRANSOM_VERBS_DEVICE names.
 //!
-//! What needs two RDMA devices says so and is skipped where there are not; `tests/soft-roce/verbs` runs it where there are.
+//! Tests that need two RDMA devices are skipped, with a message, on machines without them. `tests/soft-roce/verbs`
+//! runs them in guests.
 
 use crate::adapter;
 use adapter::*;
@@ -24,7 +25,7 @@ fn two_devices() -> Option<String> {
     Some(names[..2].join(","))
 }
 
-/// Both ranks send and receive messages of these lengths, so often.
+/// Both ranks send and receive messages of these lengths, repeatedly.
 fn exchange(world: &World, lengths: &[usize], times: usize) {
     let (me, other) = (world.rank(), 1 - world.rank());
     let bytes = |rank: usize, time: usize, len: usize| -> Vec<u8> {
@@ -40,7 +41,7 @@ fn exchange(world: &World, lengths: &[usize], times: usize) {
     }
 }
 
-/// Messages of a job of two, by two rails; of what is divided the second rail has this part at least, and the first.
+/// Messages of a job of two by two rails. Each rail moves at least this part of the divided bytes.
 fn divided(name: &str, stripe: &str, least: impl Fn(u64) -> u64) {
     let Some(devices) = two_devices() else { return };
     let variables = [("TRANSOM_VERBS_DEVICE", &*devices), ("TRANSOM_MESSAGES", stripe)];
@@ -49,7 +50,7 @@ fn divided(name: &str, stripe: &str, least: impl Fn(u64) -> u64) {
         meet(&world).unwrap();
         let verbs = verbs(&world);
         assert_eq!((verbs.queue_pairs().to_others, moved(&world).1), (1, 0), "nothing was divided");
-        // Until all rails are connected less are used.
+        // Fewer rails are used until all are connected.
         exchange(&world, &[1 << 20], 20);
         meet(&world).unwrap();
         assert_eq!(verbs.queue_pairs().to_others, 2);
@@ -68,14 +69,14 @@ fn large_messages_are_divided_evenly() {
     divided("large_messages_are_divided_evenly", "stripe=even", |all| all * 49 / 100);
 }
 
-/// Of what is measured only the least is known.
+/// Measured times vary, so the test knows only the smallest part of a rail.
 #[test]
 fn large_messages_are_divided_by_what_the_last_took() {
-    // Where other work has delayed a rail it has its floor, which was seen to be a 71st of the bytes.
+    // A rail that other work has delayed has the smallest part, which was found to be a 71st of the bytes.
     divided("large_messages_are_divided_by_what_the_last_took", "stripe=adaptive", |all| all / 100);
 }
 
-/// A buffer that is sent again and again stays registered with both.
+/// A buffer that is sent repeatedly stays registered with both.
 #[test]
 fn what_is_sent_again_and_again_is_registered_once_with_each_rail() {
     const LEN: usize = 4 << 20;
@@ -83,7 +84,7 @@ fn what_is_sent_again_and_again_is_registered_once_with_each_rail() {
     let variables =
         [("TRANSOM_VERBS_DEVICE", &*devices), ("TRANSOM_MESSAGES", "stripe=even"), ("TRANSOM_HYBRID", "off")];
     on_verbs(2, "what_is_sent_again_and_again_is_registered_once_with_each_rail", &variables, |world| {
-        // Until both are connected less are used.
+        // Only one rail is used until both are connected.
         exchange(&world, &[1 << 20], 20);
         let mut sending = world.send_init(1, TAG, vec![0; LEN]).unwrap();
         for step in 0..6 {
@@ -110,7 +111,8 @@ fn what_is_sent_again_and_again_is_registered_once_with_each_rail() {
     });
 }
 
-/// Divided puts and gets of both ranks at once, by each call; a signal, an unlock, a flush tells of all of them.
+/// Divided puts and gets of both ranks at once, by each call. A signal, an unlock or a flush completes all their
+/// parts.
 fn puts_and_gets(world: &World, rounds: u64) {
     const LEN: usize = 3 << 20;
     let (me, other) = (world.rank(), 1 - world.rank());
@@ -128,7 +130,7 @@ fn puts_and_gets(world: &World, rounds: u64) {
             buffer
         };
         let epoch = window.lock_shared(other).unwrap();
-        // Nobody waits for it but the signal behind it.
+        // Only the signal behind the put waits for it.
         match round % 4 {
             0 => drop(epoch.rput(0, mine.clone()).unwrap()),
             1 => std::mem::forget(epoch.rput(0, mine.clone()).unwrap()),
@@ -140,14 +142,14 @@ fn puts_and_gets(world: &World, rounds: u64) {
         let mut came = vec![0; len];
         epoch.local().read_into(0, &mut came).unwrap();
         assert!(came == bytes(other, round, len), "round {round}: a signal came before what was put before it");
-        // What was put last is got, by rails that did not bring it.
+        // A get returns the last put, also by rails that did not bring it.
         let mut back = vec![0; len];
         epoch.get(0, &mut back).unwrap();
         assert!(back == mine, "round {round}: a get");
         assert!(epoch.rget(0, len).unwrap().wait().unwrap() == mine, "round {round}: an rget");
         drop(epoch);
         meet(world).unwrap();
-        // Who has the lock has all that was put under it.
+        // The holder of the lock sees all puts that were made under it.
         let again = bytes(me, round + 100, len);
         let epoch = window.lock_exclusive(other).unwrap();
         drop(epoch.rput(0, again.clone()).unwrap());
@@ -168,12 +170,12 @@ fn puts_and_gets(world: &World, rounds: u64) {
     }
 }
 
-/// Large puts and gets of a job of two, by two rails, of which each has this part at least.
+/// Large puts and gets of a job of two by two rails, each of which moves at least this part.
 fn windows_are_divided(name: &str, stripe: &str, least: impl Fn(u64) -> u64) {
     let Some(devices) = two_devices() else { return };
     let variables = [("TRANSOM_VERBS_DEVICE", &*devices), ("TRANSOM_MESSAGES", stripe), ("TRANSOM_HYBRID", "off")];
     on_verbs(2, name, &variables, |world| {
-        puts_and_gets(&world, 1); // until all rails are connected less are used
+        puts_and_gets(&world, 1); // fewer rails are used until all are connected
         let verbs = verbs(&world);
         let before = verbs.divided_bytes();
         puts_and_gets(&world, 8);
@@ -184,7 +186,7 @@ fn windows_are_divided(name: &str, stripe: &str, least: impl Fn(u64) -> u64) {
         assert!(moved.len() == 2 && all > 8 * 6 * ((3 << 20) - 9000), "{moved:?}");
         assert!(moved.iter().all(|moved| *moved >= least(all)), "{moved:?} bytes by the rails, {stripe}");
         assert_eq!(verbs.registrations().refused, 0);
-        // One of each rail; where the machine is slow, one may have been taken for cut, and made anew.
+        // One connection per rail. On a slow machine, a rail may have been taken for cut and connected again.
         assert!((2..=6).contains(&verbs.queue_pairs().to_others), "{:?}", verbs.queue_pairs());
         let mut window: Window<u8> = world.allocate(1 << 20).unwrap();
         let epoch = window.lock_shared(1 - world.rank()).unwrap();
@@ -201,14 +203,15 @@ fn large_puts_and_gets_are_divided_evenly() {
     windows_are_divided("large_puts_and_gets_are_divided_evenly", "stripe=even", |all| all * 49 / 100);
 }
 
-/// Of what is measured only the least is known.
+/// Measured times vary, so the test knows only the smallest part of a rail.
 #[test]
 fn large_puts_and_gets_are_divided_by_what_the_last_took() {
     let name = "large_puts_and_gets_are_divided_by_what_the_last_took";
     windows_are_divided(name, "stripe=adaptive", |all| all / 70);
 }
 
-/// A window goes when all have dropped theirs; not before a put that nobody waited for is whole, though one rail is later than the first.
+/// A window is freed when all ranks have dropped theirs. It is not freed before a put that was never waited for is
+/// complete, even if one rail is later than the first.
 #[test]
 fn a_dropped_put_is_whole_before_its_window_goes() {
     const LEN: usize = 4 << 20;
@@ -217,7 +220,7 @@ fn a_dropped_put_is_whole_before_its_window_goes() {
         [("TRANSOM_VERBS_DEVICE", &*devices), ("TRANSOM_MESSAGES", "stripe=even"), ("TRANSOM_HYBRID", "off")];
     on_verbs(2, "a_dropped_put_is_whole_before_its_window_goes", &variables, |world| {
         let (other, verbs) = (1 - world.rank(), verbs(&world));
-        // Until all rails are connected less are used.
+        // Fewer rails are used until all are connected.
         let mut warm: Window<u8> = world.allocate(LEN).unwrap();
         let epoch = warm.lock_all().unwrap();
         while verbs.divided_bytes()[1] < LEN as u64 {
@@ -233,11 +236,11 @@ fn a_dropped_put_is_whole_before_its_window_goes() {
             let epoch = window.fence().unwrap();
             drop(epoch.target(other).unwrap().rput(0, vec![round; LEN]).unwrap());
             drop(window);
-            // Here the memory goes.
+            // The memory is freed here.
             meet(&world).unwrap();
         }
         assert!(verbs.divided_bytes()[1] - before >= LEN as u64, "they were divided");
-        // Who was refused has no connection any more.
+        // The refused rank has no connection any more.
         let epoch = warm.lock_all().unwrap();
         let there = epoch.target(other).unwrap();
         there.put(0, &vec![9; LEN]).unwrap();

@@ -1,13 +1,15 @@
-//! Ranks that have no connection yet: what needs none makes none, and who cannot be reached is told of.
+//! Ranks that have no connection yet: calls that need none make none, and a rank that cannot be reached is an error
+//! that names it.
 //!
-//! What needs an RDMA device says so and is skipped where there is none; `tests/soft-roce/verbs` runs it where there is.
+//! Tests that need an RDMA device are skipped, with a message, on machines without one. `tests/soft-roce/verbs` runs
+//! them in guests.
 
 use crate::adapter;
 use adapter::*;
 use std::time::{Duration, Instant};
 use transom::{Rank, Window};
 
-/// So many that fence and barrier do not connect all pairs.
+/// With eight ranks, fence and barrier do not connect all pairs.
 const RANKS: usize = 8;
 const VICTIM: Rank = 3;
 
@@ -36,7 +38,7 @@ fn nothing_is_moved_without_a_connection_and_the_dead_are_told() {
         if me == VICTIM {
             std::process::abort();
         }
-        // Until its death is known.
+        // Until the death is known.
         let begun = Instant::now();
         while world.barrier().is_ok() {
             assert!(begun.elapsed() < Duration::from_secs(60));

@@ -1,4 +1,4 @@
-//! How ranks wait: spinning, sleeping, reports, progress. Each file is one behaviour.
+//! Waiting of ranks: spinning, sleeping, reports, progress. Each file is one behaviour.
 
 #[path = "../ranks/mod.rs"]
 mod ranks;

@@ -17,7 +17,7 @@ const OVER: Tag<u64> = Tag::new(2);
 #[test]
 fn a_send_that_would_wait_gives_its_buffer_back() {
     ranks::on(&[2, 3], "a_send_that_would_wait_gives_its_buffer_back", |world: World| {
-        // Short ones, what goes in pieces, and what is announced.
+        // A short message, one in pieces, and one by rendezvous.
         for len in [1, 3_000, 12_000, 200_000] {
             let most = 2_000;
             let mut told: Window<u64> = world.allocate(1).unwrap();
@@ -25,7 +25,7 @@ fn a_send_that_would_wait_gives_its_buffer_back() {
             match world.rank() {
                 0 => {
                     let mut going = Requests::new();
-                    // Rank 1 serves no messages until it is told how many there are.
+                    // Rank 1 serves no messages until it gets their number.
                     let refused = (0..most).find(|&number| match world.try_isend(1, WORK, pattern(number, len)) {
                         Ok(request) => {
                             going.push(request);
@@ -42,7 +42,7 @@ fn a_send_that_would_wait_gives_its_buffer_back() {
                     told.lock_shared(1).unwrap().put(0, &[1 + sent as u64]).unwrap();
                     let gone = going.wait_all().into_iter().map(|(number, buffer)| (number, buffer.unwrap()));
                     gone.for_each(|(number, buffer)| assert_eq!(buffer, pattern(number, len)));
-                    // What was refused was not sent, and what is sent now is next.
+                    // The refused message was not sent, and the next one is this.
                     world.send(1, WORK, &pattern(7, len)).unwrap();
                 }
                 1 => {
@@ -75,7 +75,7 @@ fn a_buffer_is_sent_and_replaced() {
             assert_eq!((status.from, status.len), ((me + n - 1) % n, len));
             assert_eq!(block, pattern((me + n - 1) % n, len));
         }
-        // At an edge there may be nobody on either side.
+        // A rank at an edge may have no rank on either side.
         let mut block = [me as u8];
         let (left, right) = (me.checked_sub(1), Some(me + 1).filter(|&rank| rank < n));
         world.sendrecv_replace(right, left, WORK, &mut block).unwrap();
@@ -83,7 +83,7 @@ fn a_buffer_is_sent_and_replaced() {
     });
 }
 
-/// As `std::thread::scope`, which joins what nobody has joined.
+/// A scope waits for dropped requests, as `std::thread::scope` joins threads that were not joined.
 #[test]
 fn a_scope_waits_for_what_was_dropped_in_it() {
     ranks::on(&[1, 2, 4], "a_scope_waits_for_what_was_dropped_in_it", |world: World| {
@@ -99,7 +99,7 @@ fn a_scope_waits_for_what_was_dropped_in_it() {
             ended.unwrap();
             assert!(got == pattern(before, len), "{len} bytes");
         }
-        // What fails is not lost, whether it was dropped or forgotten.
+        // An error is not lost, whether the request was dropped or forgotten.
         for forgotten in [false, true] {
             let mut short = [0; 2];
             let ended = world.scope(|scope| {
@@ -115,7 +115,7 @@ fn a_scope_waits_for_what_was_dropped_in_it() {
             assert!(matches!(error, Error::Truncated { status, room: 2 } if status.len == 3), "{error}");
             assert_eq!(short, [1, 2]);
         }
-        // An error of the body is given as it is, and what nobody sends for is withdrawn.
+        // An error of the body is returned unchanged, and receives without a sender are withdrawn.
         let mut never = [0];
         let ended = world.scope(|scope| {
             let _coming = scope.irecv(before, WORK, &mut never);
@@ -152,7 +152,7 @@ fn what_comes_first_is_taken_by_its_tag() {
                     assert_eq!((numbers.status().len, (me + from) % 2), (5_000, 0));
                     assert!(numbers.recv().unwrap() == [from as u64; 5_000]);
                 }
-                // It is what it was, also after it was taken for something else, of the right tag or not.
+                // The message stays the same after `of` with a wrong type, whether the tag was right or not.
                 Err(message) => {
                     let message = message.of(Tag::<u16>::new(1)).err().expect("three bytes are no u16");
                     assert_eq!((message.status().tag, message.recv().unwrap()), (1, pattern(from, 3)));
@@ -165,7 +165,7 @@ fn what_comes_first_is_taken_by_its_tag() {
     });
 }
 
-/// Counts how often it was woken.
+/// Counts its wakes.
 #[derive(Default)]
 struct Woken(AtomicUsize);
 
@@ -193,7 +193,7 @@ fn a_probe_that_is_dropped_leaves_the_message() {
             assert!(any.as_mut().poll(&mut context).is_pending());
             woken.0.store(0, SeqCst);
             world.send(from, OVER, &[1]).unwrap();
-            // All have come, and nobody asks the probes any more.
+            // All messages have arrived, and the probes are not polled any more.
             world.probe(from, WORK).unwrap().recv().map(|first| assert_eq!(first, [from as u8, 0])).unwrap();
             assert!(woken.0.load(SeqCst) > 0, "something has come");
             for number in [1, 2] {
@@ -203,7 +203,7 @@ fn a_probe_that_is_dropped_leaves_the_message() {
     });
 }
 
-/// Either by the thread that awaits, or, on an executor of the program's, by the thread of the library.
+/// The awaiting thread moves the messages, or, with an executor of the program, the library's thread.
 #[test]
 fn who_awaits_a_probe_sleeps_until_there_is_a_message() {
     for thread in ranks::each(&[false, true]) {
@@ -233,13 +233,13 @@ fn who_awaits_a_probe_sleeps_until_there_is_a_message() {
             } else {
                 world.block_on(serve).unwrap();
             }
-            // Two for each message, and a few for what else has happened.
+            // Two for each message, and a few for other events.
             assert!(polls.load(SeqCst) < 100, "{polls:?} polls");
         });
     }
 }
 
-/// An executor that knows nothing of the library: the thread sleeps until it is woken.
+/// An executor that does not know the library: the thread sleeps until it is woken.
 fn parked(future: impl Future) {
     struct Thread(std::thread::Thread);
     impl Wake for Thread {

@@ -1,5 +1,5 @@
-//! Messages that move while the program computes, by a thread; and the descriptor on which a program sleeps that waits for other
-//! things too.
+//! Messages that a thread moves while the program computes; and the descriptor on which a program sleeps that waits
+//! for other events too.
 
 use crate::ranks;
 use ranks::{BY_MESSAGES, IN_TIME, VICTIM, die, on, on_with, outcome_with, over_network, within};
@@ -18,7 +18,7 @@ const ONE: Tag<u64> = Tag::new(1);
 const TWO: Tag<u64> = Tag::new(2);
 const THREAD: (&str, &str) = ("TRANSOM_PROGRESS", "thread");
 
-/// Calls nothing that moves messages until so many others have said that they are done.
+/// Makes no call that moves messages until `others` ranks have reported that they are done.
 fn compute_until_told(window: &Window<u64>, others: usize) {
     let begun = Instant::now();
     while window.local().get(0).unwrap() < others as u64 {
@@ -82,7 +82,7 @@ fn collectives_and_pipes_go_on_while_a_rank_computes() {
     });
 }
 
-/// Each call says why, not only the first.
+/// Each call names the reason, not only the first.
 #[test]
 fn that_there_can_be_no_thread_stays_known() {
     let no_thread = ("RUST_MIN_STACK", "1152921504606846976");
@@ -104,7 +104,7 @@ fn that_there_can_be_no_thread_stays_known() {
 #[test]
 fn the_thread_takes_no_core_when_nothing_comes() {
     if ranks::over_network() {
-        return; // it naps there, which may cost much where a processor is emulated
+        return; // it sleeps there, which may cost much where a processor is emulated
     }
     on_with(&[THREAD], &[2], "the_thread_takes_no_core_when_nothing_comes", |world| {
         world.barrier().unwrap();
@@ -128,7 +128,7 @@ fn the_thread_ends_with_the_world() {
         names.filter(|name| "transom progress".starts_with(name.trim_end())).count()
     };
     let body = |world: World| {
-        // It names itself.
+        // The thread names itself after it has started.
         while threads() != 1 {
             std::thread::yield_now();
         }
@@ -145,7 +145,7 @@ fn the_thread_ends_with_the_world() {
     }
 }
 
-/// Whether something happened in time.
+/// Returns whether the descriptor was signalled in time.
 fn told(messages: BorrowedFd<'_>) -> bool {
     let most = Timespec::try_from(within(Duration::from_secs(10))).unwrap();
     poll(&mut [PollFd::new(&messages, PollFlags::IN)], Some(&most)).unwrap() == 1
@@ -166,7 +166,7 @@ fn a_descriptor_tells_of_all_that_happens() {
     on(&[2, 4], "a_descriptor_tells_of_all_that_happens", |world| {
         let (rank, size) = (world.rank(), world.size());
         let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
-        // A round that was not told would wait for the thread's look, a tenth of a second later.
+        // Without the signal, a round would wait for the thread's look, a tenth of a second later.
         for round in 0..ranks::rounds(1000) as u64 {
             let mut coming = world.irecv(before, ONE);
             let mut sent = world.isend(next, ONE, vec![round; if round % 10 == 0 { 20_000 } else { 3 }]);
@@ -174,14 +174,14 @@ fn a_descriptor_tells_of_all_that_happens() {
             sleep_until_ended(&world, &mut sent);
             assert_eq!(coming.wait().unwrap()[2], round);
         }
-        // Of a message that nobody has asked for, too.
+        // A message without a receive is signalled, too.
         drop(world.isend(next, TWO, vec![7]));
         while world.peek(before, TWO).unwrap().is_none() {
             world.arm().unwrap();
             assert!(world.peek(before, TWO).unwrap().is_some() || told(world.event_fd().unwrap()));
         }
         assert_eq!(world.recv(before, TWO).unwrap().0, [7]);
-        // Nothing is told twice, nor what was before.
+        // Nothing is signalled twice, nor signalled for earlier messages.
         world.barrier().unwrap();
         std::thread::sleep(Duration::from_millis(20));
         world.progress().unwrap();
@@ -192,14 +192,14 @@ fn a_descriptor_tells_of_all_that_happens() {
     });
 }
 
-/// Bytes, room, and the end of the stream, though neither a put nor a get is under way.
+/// Bytes, free space, and the end of the stream, although neither a put nor a get is in flight.
 #[test]
 fn a_descriptor_tells_of_what_pipes_bring() {
     on(&[2], "a_descriptor_tells_of_what_pipes_bring", |world| {
         const LEN: usize = 1 << 20;
         let pipe = world.pipe(1 - world.rank()).unwrap();
         let fd = world.event_fd().unwrap();
-        // The other sleeps by then.
+        // The other rank sleeps by then.
         let pause = || std::thread::sleep(Duration::from_millis(30));
         let byte = |at: usize| (at / 1000 * 7 + at) as u8;
         if world.rank() == 0 {
@@ -253,7 +253,7 @@ fn a_death_is_told_by_the_descriptor() {
         sleep_until_ended(&world, &mut never);
         assert!(matches!(never.wait().unwrap_err().error, Error::PeerDied { rank: VICTIM }));
         assert!(begun.elapsed() < within(IN_TIME), "{:?}", begun.elapsed());
-        // The thread goes on.
+        // The progress thread goes on.
         if world.size() > 2 {
             let living: Vec<usize> = (0..world.size()).filter(|rank| *rank != VICTIM).collect();
             for to in &living {
@@ -272,7 +272,7 @@ fn a_death_is_told_by_the_descriptor() {
     }
 }
 
-/// An executor that knows nothing of messages, and sleeps until it is woken.
+/// An executor that does not know the library, and sleeps until it is woken.
 struct Parked(std::thread::Thread);
 
 impl Wake for Parked {
@@ -281,7 +281,7 @@ impl Wake for Parked {
     }
 }
 
-/// What came, and after how many polls.
+/// The output of the future, and the number of polls.
 fn run_by_another<F: Future>(future: F) -> (F::Output, usize) {
     let mut future = pin!(future);
     let waker = Waker::from(Arc::new(Parked(std::thread::current())));
@@ -328,7 +328,8 @@ fn who_sleeps_is_woken_when_the_world_ends() {
     });
 }
 
-/// Each side tests in a loop what ends only after the other's synchronous send, which a turn of this side's messages ends.
+/// Each side tests in a loop a request that ends only after the other side's synchronous send. A progress call of this
+/// side ends that send.
 #[test]
 fn tests_in_vain_move_messages() {
     on(&[2], "tests_in_vain_move_messages", |world| {

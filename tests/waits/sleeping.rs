@@ -133,7 +133,7 @@ fn ranks_that_meet_on_a_core_stop_spinning() {
     });
 }
 
-/// Polling ranks yield a core that they share. The test counts looks in vain.
+/// Polling ranks yield a core that they share. The test counts looks without success.
 #[test]
 fn loops_of_looks_give_a_shared_core_away() {
     if ranks::over_network() {

@@ -1,11 +1,11 @@
-//! What is said of waits that take long, and what sets how ranks wait.
+//! Reports of long waits, and the settings of waiting.
 
 use crate::ranks;
 use std::time::Duration;
 use transom::messages::Tag;
 use transom::{Launch, Outcome, Window};
 
-/// Runs the test `name` of this file as so many ranks; nothing in a rank itself.
+/// Runs the test `name` of this file on `ranks` ranks. In a rank itself it runs the body and returns `None`.
 fn run(name: &str, ranks: usize, report: &str, body: impl Fn(transom::World)) -> Option<Outcome> {
     if std::env::var_os("WAITING_TEST").is_some() {
         body(transom::init().unwrap());
@@ -16,7 +16,7 @@ fn run(name: &str, ranks: usize, report: &str, body: impl Fn(transom::World)) ->
         .args(["--exact", &full, "--nocapture", "--test-threads=1"])
         .env("WAITING_TEST", "1")
         .env("TRANSOM_WAIT_REPORT", report)
-        // Who receives what is long waits for its sender.
+        // The receiver of a long message waits for its sender.
         .env("TRANSOM_MESSAGES", "offer=no")
         .grace(Duration::from_secs(10))
         .deadline(Duration::from_secs(if report == "3" { 20 } else { 3 }))
@@ -32,7 +32,7 @@ fn said(outcome: &Outcome, rank: usize) -> Vec<String> {
     output.lines().filter(|line| line.starts_with("transom: rank")).map(str::to_owned).collect()
 }
 
-/// Of a time that varies.
+/// The line without its time, which varies.
 fn without_time(line: &str) -> String {
     let words: Vec<&str> = line.split(' ').collect();
     words.iter().enumerate().filter(|(nth, _)| *nth != 5).map(|(_, word)| *word).collect::<Vec<_>>().join(" ")
@@ -69,7 +69,7 @@ fn a_long_wait_says_once_who_waits_for_whom() {
     assert_eq!(lines, [fence, signal], "{said:?}");
 }
 
-/// Two ranks that take two locks in different order: what each says leads to the other.
+/// Two ranks that take two locks in different order: the report of each names the other.
 #[test]
 fn a_deadlock_reads_like_a_diagnosis() {
     if ranks::over_network() {
@@ -96,7 +96,7 @@ fn a_deadlock_reads_like_a_diagnosis() {
     }
 }
 
-/// Who waits asks after a second, and knows then for whom.
+/// A waiting rank asks after a second, and then knows the rank that it waits for.
 #[test]
 fn a_collective_that_takes_long_names_a_rank_that_is_not_there() {
     if ranks::over_network() {
@@ -116,7 +116,7 @@ fn a_collective_that_takes_long_names_a_rank_that_is_not_there() {
     assert!(lines.iter().all(|line| line.contains(" in barrier for rank ")), "{lines:?}");
 }
 
-/// Of another thread of the process, which waits itself, and has the lock of `stderr` meanwhile.
+/// Another thread of the process waits too, and holds the lock of `stderr` meanwhile.
 #[test]
 fn who_reports_a_wait_waits_for_no_lock() {
     let ran = run("who_reports_a_wait_waits_for_no_lock", 1, "0.2", |world| {
@@ -146,7 +146,7 @@ fn who_reports_a_wait_waits_for_no_lock() {
     assert_eq!(said, [waits(0), waits(1)]);
 }
 
-/// Ranks have their numbers in the job, whichever world the call is of.
+/// Reports use the ranks' numbers in the job, whichever team the call is of.
 #[test]
 fn ranks_of_teams_are_named_as_ranks_of_the_job() {
     if ranks::over_network() {
@@ -157,7 +157,7 @@ fn ranks_of_teams_are_named_as_ranks_of_the_job() {
         let other = 1 - team.rank();
         for (tag, probed) in [(1, false), (2, true)] {
             let tag = Tag::<u8>::new(tag);
-            // Each has connected to the other.
+            // Each rank has connected to the other.
             team.send(other, Tag::<u8>::new(3), &[1]).unwrap();
             team.recv(other, Tag::<u8>::new(3)).unwrap();
             if team.rank() == 0 {
@@ -190,7 +190,8 @@ fn nothing_is_said_if_it_is_off() {
     assert!(outcome.success() && said(&outcome, 0).is_empty(), "{outcome}");
 }
 
-/// Who spins for as long as can be said looks all the same whether others live, and says for whom it waits.
+/// A rank that spins for the longest time that can be set still checks whether others live, and reports the rank that
+/// it waits for.
 #[test]
 fn who_spins_hears_of_a_death() {
     if std::env::var_os("WAITING_TEST").is_some() {

@@ -1,9 +1,9 @@
 //! Programs that must not compile, because their types know that they are wrong.
 //!
-//! Each file of `tests/compile_fail` is two programs: as it stands it is right and compiles; with `--cfg wrong` it has a
-//! few lines more, and exactly the errors named where they are expected: `//~ E0499` at the end of a line. Codes and
-//! lines are compared, and not the compiler's words, which differ between its versions. What this library adds to them
-//! must be there, `//= text` for each text; not there must be what `//- text` says, nor a trait that no program can name.
+//! Each file of `tests/compile_fail` is two programs. As it stands it is right and compiles. With `--cfg wrong` it has
+//! a few more lines, and exactly the errors that `//~ E0499` at the end of a line names. Codes and lines are compared,
+//! but not the compiler's words, which differ between its versions. The output must contain each text after `//= `,
+//! and must not contain a text after `//- `, nor a trait that no program can name.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -129,7 +129,7 @@ impl Compiler {
         library.push(&self.library);
         let mut search = OsString::from("dependency=");
         search.push(&self.deps);
-        // `cargo` says by RUSTUP_TOOLCHAIN, which tests inherit, which compiler is meant.
+        // `cargo` names the compiler by RUSTUP_TOOLCHAIN, which tests inherit.
         let mut command = Command::new(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
         command.args(["--edition=2024", "--crate-type=bin", "--emit=metadata"]);
         command.args(["--cap-lints=allow", "--out-dir", env!("CARGO_TARGET_TMPDIR")]);

@@ -1,4 +1,4 @@
-//! Each thing that the facade re-exports is there and works, by its name here.
+//! Each item that the facade re-exports exists under its name here, and works.
 
 use transom::{
     Ahead, Atomic, Counters, Distribution, Error, FabricError, GlobalArray, GlobalMutex, GlobalPtr, GlobalRwLock,

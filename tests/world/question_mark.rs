@@ -1,5 +1,5 @@
-//! `?` carries the errors of every call to a main of `Result<(), transom::Error>`, and to one of
-//! `Result<(), Box<dyn Error>>`: one body, compiled for each, that makes them all.
+//! `?` carries the errors of every call to a main of `Result<(), transom::Error>`, and to one of `Result<(), Box<dyn
+//! Error>>`: one body that makes all calls is compiled for each.
 
 use crate::ranks;
 use transom::array::Layout;
@@ -139,7 +139,7 @@ macro_rules! program {
             epoch.flush()?;
             epoch.unlock()?;
 
-            // Starting; and a provider by itself.
+            // Starting, and a provider alone.
             transom::threads(1, |_| ())?;
             transom::log_from_env()?;
             assert!(!Waiting::default().set(), "by those who started this");
@@ -164,7 +164,7 @@ fn every_call_takes_a_question_mark() {
     });
 }
 
-/// Of messages, collectives and starting: windows' errors name the window and what it was.
+/// Errors of messages, collectives and starting. Errors of windows name the window and the operation themselves.
 #[test]
 fn what_a_main_prints_has_the_line_of_the_call() {
     fn sends(world: &World) -> Result<(), transom::Error> {

@@ -23,7 +23,7 @@ fn ranks_of_one_colour_are_numbered_by_key_then_rank() {
             expected.reverse();
         }
         assert_eq!((team.size(), expected[team.rank()]), (members.len(), me));
-        // Its windows reach its members alone, by their numbers in the team.
+        // The team's windows reach its members alone, by their numbers in the team.
         let mut window: Window<u64> = team.allocate(2).unwrap();
         window.fence().unwrap();
         for rank in 0..team.size() {
@@ -42,8 +42,8 @@ fn ranks_of_one_colour_are_numbered_by_key_then_rank() {
     });
 }
 
-/// Each rank watches the others by a descriptor each, once however many teams it is in; and the usual limit is no reason to refuse many
-/// ranks.
+/// Each rank watches the others by a descriptor each, once for all its teams. The usual limit of descriptors does not
+/// refuse many ranks.
 #[test]
 fn teams_take_no_descriptors_and_ranks_may_be_more_than_the_limit() {
     let name = "teams_take_no_descriptors_and_ranks_may_be_more_than_the_limit";
@@ -112,7 +112,7 @@ fn a_team_misses_its_own_members_only() {
     });
 }
 
-/// Whatever the others call, and whether they have called anything in this team before.
+/// The error comes whatever the others call, and whether or not they have called a collective in this team before.
 #[test]
 fn who_has_left_a_team_is_missed_by_every_collective() {
     for variables in ranks::each(&[&[][..], ranks::BY_MESSAGES]) {
@@ -124,10 +124,10 @@ fn who_has_left_a_team_is_missed_by_every_collective() {
                 }
                 if world.rank() == 1 {
                     drop(team);
-                    // It has called no collective of any other.
+                    // The rank has called no collective in any other team.
                     (1..world.size()).for_each(|_| drop(world.recv(Source::Any, TOLD).unwrap()));
                 } else {
-                    // Who has nothing to wait for learns of it in the next.
+                    // A rank whose call waits for no other gets the error from the next call.
                     let error = team.broadcast_one(1, 5).and_then(|_| team.all_gather(&[1])).unwrap_err();
                     assert!(matches!(error, messages::Error::PeerLeft { rank: 1 }), "{error}");
                     world.send(1, TOLD, &[]).unwrap();
@@ -182,7 +182,7 @@ fn death_during_a_split_names_the_rank() {
     for size in [2, 3, 5] {
         let ended = ranks::outcome_of(size, "death_during_a_split_names_the_rank", |world| {
             if world.rank() == VICTIM {
-                // The others are in the call by then, or nearly so.
+                // The other ranks are in the call by then, or nearly.
                 (0..world.size()).filter(|&rank| rank != VICTIM).for_each(|rank| drop(world.recv(rank, TOLD).unwrap()));
                 std::thread::sleep(std::time::Duration::from_millis(50));
                 die();

@@ -1,4 +1,4 @@
-//! Teams of listed ranks, made by these alone: while others do something else, and once others have died.
+//! Teams of listed ranks, made by these alone: while others do other work, and after others have died.
 
 use crate::ranks;
 use ranks::{IN_TIME, VICTIM, die, within};
@@ -9,7 +9,7 @@ use transom::{Op, Rank, Status, Window, World};
 const OVER: Tag<u8> = Tag::new(1);
 const RING: Tag<u64> = Tag::new(2);
 
-/// All that a world can: what each rank of the team sees of it.
+/// Uses all calls of a world, and checks the view of each rank of the team.
 fn is_a_world(team: &World, list: &[Rank], me: Rank) {
     let place = list.iter().position(|&rank| rank == me).expect("this rank is one of them");
     assert_eq!((team.rank(), team.size()), (place, list.len()));
@@ -36,7 +36,8 @@ fn is_a_world(team: &World, list: &[Rank], me: Rank) {
 fn listed_ranks_make_a_team_and_nobody_else() {
     ranks::on_all_sizes("listed_ranks_make_a_team_and_nobody_else", |world: World| {
         let (me, n) = (world.rank(), world.size());
-        // Every third stays out: it waits for a message that comes when all is over. The highest is the first.
+        // Every third rank stays out: it waits for a message that comes at the end. The highest rank is the first of
+        // the list.
         let list: Vec<Rank> = (0..n).rev().filter(|rank| rank % 3 != 1).collect();
         if !list.contains(&me) {
             assert_eq!(world.recv(list[0], OVER).unwrap().0, [7]);
@@ -44,7 +45,7 @@ fn listed_ranks_make_a_team_and_nobody_else() {
         }
         let team = world.team(&list).unwrap();
         is_a_world(&team, &list, me);
-        // Teams of teams, by either way.
+        // Teams of teams, by both calls.
         let last = list.len() - 1;
         if [0, last].contains(&team.rank()) {
             let ends: Vec<Rank> = if last == 0 { vec![0] } else { vec![last, 0] };
@@ -54,7 +55,7 @@ fn listed_ranks_make_a_team_and_nobody_else() {
         let half = team.split(Some(team.rank() as u64 % 2), 0).unwrap().expect("a colour was named");
         let listed: Vec<Rank> = list.iter().copied().skip(team.rank() % 2).step_by(2).collect();
         is_a_world(&half, &listed, me);
-        // Again and again, which leaves nothing behind.
+        // Repeated, which leaves nothing behind.
         (0..ranks::rounds(20)).for_each(|_| world.team(&list).unwrap().barrier().unwrap());
         if team.rank() == 0 {
             (0..n).filter(|rank| rank % 3 == 1).for_each(|rank| world.send(rank, OVER, &[7]).unwrap());
@@ -96,13 +97,13 @@ fn lists_that_cannot_be_are_told_at_once() {
     });
 }
 
-/// Those whose lists differ learn of the death too, though the one that they wait for lives, and has gone on.
+/// Ranks with different lists learn of the death too, although the rank that they wait for lives, and has gone on.
 #[test]
 fn who_is_left_makes_a_team_without_the_dead() {
     for size in [2, 3, 4, 8] {
         let ended = ranks::outcome_of(size, "who_is_left_makes_a_team_without_the_dead", |world| {
             let (me, n) = (world.rank(), world.size());
-            // There was traffic, and the world had a window.
+            // Messages have been exchanged, and the world had a window.
             let mut window: Window<u64> = world.allocate(1).unwrap();
             window.fence().unwrap();
             if me == VICTIM {
@@ -110,7 +111,7 @@ fn who_is_left_makes_a_team_without_the_dead() {
                 die();
             }
             world.barrier().unwrap();
-            // Rank 0 knows already, the others count on all: as docs/running.md has it.
+            // Rank 0 knows of the death already, the others list all ranks: the loop of docs/running.md.
             let mut living: Vec<Rank> = (0..n).filter(|&rank| me != 0 || rank != VICTIM).collect();
             let begun = Instant::now();
             let team = loop {
@@ -125,7 +126,7 @@ fn who_is_left_makes_a_team_without_the_dead() {
             assert!(begun.elapsed() < within(IN_TIME), "it took {:?}", begun.elapsed());
             is_a_world(&team, &living, me);
             is_a_world(&team.split(Some(0), 0).unwrap().expect("a colour was named"), &living, me);
-            // What goes by the world still does not.
+            // Calls of the world still fail.
             assert_eq!(world.split(Some(0), 0).err().expect("one is dead").lost_rank(), Some(VICTIM));
             is_a_world(&team, &living, me);
         });
@@ -134,7 +135,7 @@ fn who_is_left_makes_a_team_without_the_dead() {
     }
 }
 
-/// It dies in the call, or has left before.
+/// The rank dies in the call, or has left before.
 #[test]
 fn who_is_listed_and_does_not_come_is_named() {
     for (size, leaves) in [(2, false), (3, false), (5, false), (3, true)] {
@@ -152,14 +153,14 @@ fn who_is_listed_and_does_not_come_is_named() {
             if !leaves {
                 world.send(VICTIM, OVER, &[7]).unwrap();
             }
-            // It would be the first, or the last.
+            // The dead rank is the first of the list, or the last.
             let mut list: Vec<Rank> = (0..world.size()).collect();
             list.swap(0, VICTIM);
             for list in [list.clone(), list.into_iter().rev().collect()] {
                 let error = world.team(&list).err().expect("one of them does not come");
                 assert_eq!(error.lost_rank(), Some(VICTIM), "{error}");
             }
-            // Who goes on is not missed by the others.
+            // A rank that goes on to another team is not missed by the others.
             let living: Vec<Rank> = (0..world.size()).filter(|&rank| rank != VICTIM).collect();
             world.team(&living).unwrap().barrier().unwrap();
         });

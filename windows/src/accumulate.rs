@@ -38,7 +38,7 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
     /// Replaces an element by the result of an operation on it, atomically with respect to every accumulate of every
     /// rank, and returns its previous value.
     ///
-    /// Costs here and below are those of a thread that is admitted for singles at the target (`docs/COST.md`).
+    /// Costs here and below are those of a thread that is admitted for singles at the target (`docs/cost.md`).
     ///
     /// Sums of 8-byte integers cost 1 fetch-and-add. [`Op::NoOp`] costs 1 read of the word, which over a network is a
     /// fetch-and-add of 0. Other operations cost 1 read, and compare-and-swaps until one succeeds: 1 if no other rank

@@ -85,7 +85,7 @@ impl<'e, T: Pod, F: Fabric> Target<'e, T, F> {
 
     /// Writes `source` from element `offset` on; visible there after a [`flush`](Self::flush) or the epoch's end.
     /// `source` may be reused on return. Costs 1 write. Between hosts it costs 1 per 32 KiB copied, or 1 per MiB sent
-    /// without a copy, which returns once the elements have arrived (`docs/COST.md`).
+    /// without a copy, which returns once the elements have arrived (`docs/cost.md`).
     ///
     /// # Errors
     /// [`Error::OutOfBounds`], [`Error::Fabric`].

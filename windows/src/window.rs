@@ -192,7 +192,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     /// The request queues as [`lock_exclusive`](Self::lock_exclusive) and [`lock_shared`](Self::lock_shared) do, and
     /// costs the same if it succeeds.
     ///
-    /// At the deadline an exclusive request leaves the queue, by a few operations of this rank (`docs/COST.md`), and
+    /// At the deadline an exclusive request leaves the queue, by a few operations of this rank (`docs/cost.md`), and
     /// requests behind it move up. A shared request stays in the queue, and the rank that reaches it passes over it.
     /// The next shared request of this rank takes over its place, if its turn has not passed. An exclusive request,
     /// `lock_all`, or the end of the window waits until the turn has passed, and so for the holder, which must not wait

@@ -2,11 +2,11 @@
 
 use std::process::Command;
 
-/// What callgrind, with these options, collects from this program, run with these arguments.
+/// The count that callgrind, with these options, collects from this program, run with these arguments.
 pub fn collected(options: &[&str], args: &[&str]) -> Result<u64, Box<dyn std::error::Error>> {
     let mut valgrind = Command::new("valgrind");
     valgrind.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]).args(options).arg(std::env::current_exe()?);
-    // Who waits spins: where it would sleep rustix looks for the clock, which valgrind 3.19 does not bear.
+    // Waiting ranks spin: to sleep, rustix looks for the clock, which fails under valgrind 3.19.
     valgrind.env("TRANSOM_SPIN", "60000000");
     let output = valgrind.args(args).output().map_err(|error| format!("cannot run valgrind: {error}"))?;
     let text = String::from_utf8_lossy(&output.stderr);

@@ -1,9 +1,9 @@
-//! Calls timed beside a bare crossing: a line of shared memory that is handed to another rank.
+//! Calls timed beside a bare crossing: a line of shared memory that one rank hands to another.
 
 use std::time::Instant;
 use transom::{Error, World};
 
-/// How long a call takes in a row of `calls`, in nanoseconds: the shortest of several rows.
+/// Nanoseconds per call in a row of `calls`: the shortest of several rows.
 pub fn shortest(calls: usize, mut call: impl FnMut() -> Result<(), Error>) -> Result<f64, Error> {
     let mut best = f64::MAX;
     for _ in 0..20 {
@@ -14,7 +14,7 @@ pub fn shortest(calls: usize, mut call: impl FnMut() -> Result<(), Error>) -> Re
     Ok(best)
 }
 
-/// How long a line takes from one of two ranks to the other, in nanoseconds. Both call it.
+/// Nanoseconds that a line takes from one of two ranks to the other. Both ranks call it.
 pub fn crossing(world: &World) -> Result<f64, Error> {
     let (me, other) = (world.rank(), 1 - world.rank());
     // A word of each rank in a line of its own.

@@ -1,4 +1,4 @@
-//! Time of a thread on its core, by which what other programs take is left out.
+//! Core time of a thread, which excludes the time of other programs.
 
 /// Nanoseconds that this thread has run so far.
 pub fn on_core() -> f64 {

@@ -47,7 +47,7 @@ Examples:
   srun -n 64 transom bench tune > cluster.rules
 
 The file must be on all hosts. If ranks have different rules, their first collective fails and names the difference.
-docs/COLLECTIVES.md describes the rules.";
+docs/configuration.md describes the rules.";
 
 /// Executes a call once.
 type Make = fn(&World, &mut Buffers) -> Result<(), transom::messages::Error>;

@@ -1,5 +1,5 @@
-//! Copies of a test program that run one of its tests in a role, as a user starts programs: within a deadline, and
-//! within a number of processes. They carry a mark in their environment by which they are counted and found.
+//! Copies of a test program that run one of its tests in a role, as a user starts programs, with a deadline and a
+//! limit of processes. A mark in their environment identifies and counts them.
 
 use crate::ranks::full_name;
 use std::path::Path;
@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_secs(60);
 /// More processes than any of these tests needs at once.
 const MOST_PROCESSES: usize = 150;
-/// Set for a copy: what it is to do. Carried to other hosts because of its beginning.
+/// Set for a copy: its role. The name's beginning makes the launcher pass it to other hosts.
 const ROLE: &str = "RUST_TEST_ROLE";
 const MARK: &str = "RUST_TEST_MARK";
-/// In place of `ssh`: runs what it is given on this machine, in an empty environment.
+/// Replaces `ssh`: runs its command on this machine, in an empty environment.
 const SSH: &str = "#!/bin/sh\ncd / && exec env -i RUST_TEST_MARK=\"$RUST_TEST_MARK\" PATH=/usr/bin:/bin sh -c \"$2\"\n";
 
-/// What this process is to do, if it is a copy.
+/// The role of this process, if it is a copy.
 pub fn role() -> Option<String> {
     std::env::var(ROLE).ok()
 }
@@ -29,7 +29,7 @@ pub fn copy(name: &str) -> [String; 5] {
     [program, "--exact".into(), full_name(name), "--nocapture".into(), "--test-threads=1".into()]
 }
 
-/// The script in place of `ssh`, for TRANSOM_SSH.
+/// The script that replaces `ssh`, for TRANSOM_SSH.
 pub fn ssh() -> tempfile::TempPath {
     use std::io::Write;
     use std::os::unix::fs::PermissionsExt;
@@ -39,7 +39,7 @@ pub fn ssh() -> tempfile::TempPath {
     script.into_temp_path()
 }
 
-/// How a command ended.
+/// The outcome of a command.
 #[derive(Debug)]
 pub struct Ended {
     pub code: Option<i32>,
@@ -59,7 +59,7 @@ impl Ended {
     }
 }
 
-/// Runs a command to its end. It fails if that takes too long, or too many processes, and leaves none behind.
+/// Runs a command to its end. Fails if that takes too long or too many processes; leaves no process behind.
 pub fn run(command: &mut Command, role: &str) -> Ended {
     static CALLS: AtomicU32 = AtomicU32::new(0);
     let mark = format!("{}-{}", std::process::id(), CALLS.fetch_add(1, Ordering::Relaxed));

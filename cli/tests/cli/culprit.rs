@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use transom::messages::Tag;
 use transom::{Error, Failure, Status, World};
 
-/// Ranks with lower numbers follow it.
+/// Ranks with lower numbers fail after it.
 const CULPRIT: usize = 2;
 const CASE: &str = "TEST_CASE";
 const TAG: Tag<u64> = Tag::new(1);
@@ -19,7 +19,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 
 type Call = fn(&World) -> Result<(), Error>;
 
-/// Calls by which the followers notice.
+/// Calls in which the followers notice the failure.
 const CALLS: &[(&str, Call)] = &[
     ("barrier", |world| Ok(world.barrier()?)),
     ("the first send", |world| {
@@ -51,7 +51,7 @@ fn until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// `transom run`, of copies of this program that run this test; and its ranks, once all have joined.
+/// `transom run` of copies of this program that run this test, and its ranks, once all have joined.
 fn launched(test: &str, case: &str) -> (Child, Vec<String>) {
     let this = std::env::current_exe().unwrap();
     let launcher = Command::new(env!("CARGO_BIN_EXE_transom"))
@@ -72,7 +72,7 @@ fn launched(test: &str, case: &str) -> (Child, Vec<String>) {
     (launcher, ranks)
 }
 
-/// Waits until the launcher sees nothing.
+/// Waits until the launcher is stopped.
 fn until_the_launcher_is_stopped() {
     let launcher = rustix::process::getppid().unwrap().as_raw_nonzero().to_string();
     until("a stopped launcher", || state(&launcher) == Some('T'));
@@ -189,7 +189,7 @@ const EXIT: c_long = 60;
 #[cfg(not(target_arch = "x86_64"))]
 const EXIT: c_long = 93;
 
-/// The kernel lets nobody reach the memory of a process without its main thread.
+/// The kernel refuses access to the memory of a process without its main thread.
 #[test]
 fn rank_without_its_main_thread_is_named() {
     let outcome = outcome_of(3, "rank_without_its_main_thread_is_named", |world| {
@@ -201,7 +201,7 @@ fn rank_without_its_main_thread_is_named() {
             unsafe { signal_hook::low_level::register(signal_hook::consts::SIGUSR1, ends) }.unwrap();
             kill_process(rustix::process::getpid(), Signal::USR1).unwrap();
             until("the end of the main thread", || state("self") == Some('Z'));
-            // Until the others have followed.
+            // The other ranks fail during this time.
             std::thread::sleep(Duration::from_secs(3));
             std::process::exit(11);
         }

@@ -1,5 +1,5 @@
 //! The launcher with real processes: `transom run` and `transom info` as a user calls them, and `transom::Launch`.
-//! Whatever happens to a job, it ends in bounded time, says what was the cause, and leaves no process behind.
+//! Every job ends in bounded time, names the cause, and leaves no process behind.
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 use transom::variables::{SetBy, TABLE};
 use transom::{Failure, Launch, LaunchError, Status, Tag};
 
-/// No call here takes longer, or the test fails.
+/// Time limit of each call; the test fails beyond it.
 const LIMIT: Duration = Duration::from_secs(30);
 const FOREVER: &str = "exec sleep 1000";
 const IGNORES_TERM: &str = "trap '' TERM; echo ready; while :; do sleep 0.1; done";
 
-/// A call of the launcher. Its processes carry a mark by which they are found.
+/// A call of the launcher. A mark identifies its processes.
 struct Call {
     child: Child,
     mark: String,
@@ -40,13 +40,13 @@ impl Call {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// Waits until so many ranks have said that they are ready.
+    /// Waits until `ranks` ranks have reported that they are ready.
     fn ready(&mut self, ranks: usize) {
         let mut lines = BufReader::new(self.child.stdout.as_mut().unwrap()).lines();
         (0..ranks).for_each(|_| assert_eq!(lines.next().unwrap().unwrap(), "ready"));
     }
 
-    /// Waits for the end, and that nothing is left.
+    /// Waits for the end, and checks that no process is left.
     fn end(self) -> Ended {
         let Call { child, mark, since } = self;
         let pid = Pid::from_child(&child);
@@ -70,7 +70,7 @@ struct Ended {
     took: Duration,
 }
 
-/// A signal that this process was started to ignore would be ignored by all that it starts, unless it is handled here.
+/// A signal that this process ignores since its start would be ignored by its children too, unless it is handled here.
 fn hear_ignored_signals() {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap().trim();
@@ -105,7 +105,7 @@ fn run(args: &[&str]) -> Ended {
     Call::start(&mut command(&args)).end()
 }
 
-/// Runs a shell script on so many ranks.
+/// Runs a shell script on `ranks` ranks.
 fn script(ranks: &str, script: &str) -> Ended {
     run(&["-n", ranks, "--grace", "0.2", "sh", "-c", script])
 }
@@ -121,7 +121,7 @@ fn a_job_that_ends_well() {
     let ended = script("3", "echo $TRANSOM_RANK of $TRANSOM_SIZE");
     assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""));
     assert_eq!(lines(&ended.stdout), [b"0 of 3\n", b"1 of 3\n", b"2 of 3\n"]);
-    // What stands behind the program is the program's, options too.
+    // Arguments behind the program are the program's, options too.
     for ranks in ["-n2", "-n=2", "--ranks=2"] {
         let ended = run(&[ranks, "echo", "-n", "x", "--tag", "--", "-y"]);
         assert_eq!((ended.code, ended.stdout.as_slice()), (Some(0), &b"x --tag -- -y\nx --tag -- -y\n"[..]));
@@ -142,13 +142,13 @@ fn the_first_failure_is_named_and_the_others_end() {
     assert!(ended.took < Duration::from_secs(5), "{:?}", ended.took);
 }
 
-/// One that exits may have noticed the death of one that was killed; the other way round it cannot be.
+/// A rank that exits may have noticed the death of a killed one; the reverse is impossible.
 #[test]
 fn of_two_that_end_at_once_the_killed_one_is_the_cause() {
     let both = "echo ready; sleep 0.7; [ $TRANSOM_RANK = 1 ] && kill -KILL $$; exit 3";
     let mut call = Call::start(&mut command(&["run", "-n", "2", "sh", "-c", both]));
     call.ready(2);
-    // While the launcher is stopped both end, so that it sees both at once.
+    // Both end while the launcher is stopped, so that it sees both ends at once.
     call.signal(Signal::STOP);
     std::thread::sleep(Duration::from_millis(1500));
     call.signal(Signal::CONT);
@@ -164,7 +164,7 @@ fn what_a_rank_said_last_comes_before_the_launchers_word() {
     assert_eq!(ended.stderr, format!("[1] out of luck\ntransom: rank 1 exited with status 1\n{other}"));
 }
 
-/// A full disk, or a terminal that is gone, is no reason for another status.
+/// A full disk, or a closed terminal, does not change the status.
 #[test]
 fn an_error_that_nobody_reads_keeps_its_status() {
     let missing = run(&["-n", "1", "./no-such-program"]);
@@ -185,7 +185,7 @@ fn survivors_have_their_grace_and_no_more_than_they_need() {
     let ended = run(&["-n", "2", "--grace", "20", "sh", "-c", survivor]);
     assert_eq!((ended.code, ended.stdout.as_slice()), (Some(7), b"rank 0 is gone\n".as_slice()));
     assert!(ended.took < Duration::from_secs(10), "{:?}", ended.took);
-    // By the variable too, and then SIGTERM.
+    // The variable sets the grace too; SIGTERM follows it.
     let polite = "[ $TRANSOM_RANK = 0 ] && exit 7; trap 'echo told; exit 0' TERM; while :; do sleep 0.05; done";
     let ended = Call::start(command(&["run", "-n", "2", "sh", "-c", polite]).env("TRANSOM_GRACE", "0.3")).end();
     assert_eq!((ended.code, ended.stdout.as_slice()), (Some(7), b"told\n".as_slice()));
@@ -253,7 +253,7 @@ fn what_ranks_leave_behind_is_killed_and_not_waited_for() {
     let ended = script("2", "sleep 1000 & (setsid sh -c 'trap \"\" TERM; sleep 1000; sleep 1000' &) ; exit 3");
     assert_eq!(ended.code, Some(3));
     assert!(ended.took < Duration::from_secs(5), "{:?}", ended.took);
-    // Without orphans being the launcher's, they live on, but do not keep it waiting by holding the pipes.
+    // If orphans do not become the launcher's children, they live on, but do not delay it by open pipes.
     let since = Instant::now();
     let outcome = Launch::new("sh", 2).args(["-c", "sleep 4 & echo here"]).capture(true).run().unwrap();
     assert_eq!((outcome.output(1), outcome.exit_code()), (b"here\n".as_slice(), 0));
@@ -262,7 +262,8 @@ fn what_ranks_leave_behind_is_killed_and_not_waited_for() {
 
 #[test]
 fn lines_stay_whole() {
-    // Each line is one letter, written in two halves; every seventh is longer than any pipe, every other to stderr.
+    // Each line is one letter repeated, written in two halves. Every seventh is longer than any pipe, every other goes
+    // to stderr.
     let writer = "letter=$(printf '%b' \\\\14$TRANSOM_RANK)
         half=; for i in 1 2 3 4 5 6 7 8; do half=$half$letter$letter$letter$letter$letter; done
         long=$half; for i in 1 2 3 4 5 6 7 8 9 10 11; do long=$long$long; done
@@ -276,7 +277,7 @@ fn lines_stay_whole() {
     let mut call = command(&["run", "-n", "4", "sh", "-c", writer]);
     call.stderr(stdout.try_clone().unwrap()).stdout(stdout);
     let call_ended = Call::start(&mut call);
-    drop(call); // its ends of the pipe
+    drop(call); // ends of the pipe that this process holds
     let mut all = Vec::new();
     reader.read_to_end(&mut all).unwrap();
     assert_eq!(call_ended.end().code, Some(0));
@@ -284,7 +285,7 @@ fn lines_stay_whole() {
     assert_eq!(lines.len(), 4 * 2000);
     for line in lines {
         let text = line.strip_suffix(b"\n").expect("a whole line");
-        // Those of stderr have the tag of the rank whose letter they are of.
+        // Lines of stderr have the tag of the rank that wrote their letter.
         let rank = text.last().unwrap() - 0o140;
         let text = text.strip_prefix(format!("[{rank}] ").as_bytes()).unwrap_or(text);
         assert!(text.iter().all(|byte| *byte == text[0]), "mixed: {:?}", String::from_utf8_lossy(&text[..80]));
@@ -326,15 +327,15 @@ fn lines_of_stderr_are_tagged_unless_it_is_said_otherwise() {
         assert_eq!(lines(&ended.stdout), stdout, "{args:?} {variable:?}");
         assert_eq!(lines(ended.stderr.as_bytes()), stderr, "{args:?} {variable:?}");
     }
-    // The only rank needs no tag, and gets one if that is said.
+    // The only rank needs no tag, and gets one on request.
     let alone = |args: &[&str]| run(&[&["-n", "1"], args, &["sh", "-c", speak]].concat());
     assert_eq!(alone(&[]).stderr, "err\nmore\n");
     assert_eq!(alone(&["--tag=stderr"]).stderr, "[0] err\n[0] more\n");
-    // What is captured is by rank as it is.
+    // Captured output is stored by rank, unchanged.
     let launch = Launch::new("sh", 2).args(["-c", speak]).capture(true);
     assert_eq!(launch.run().unwrap().output(1), b"out\nerr\nmore\n");
     assert_eq!(launch.tag(Tag::Stderr).run().unwrap().output(1), b"out\n[1] err\n[1] more\n");
-    // What is said wrongly.
+    // Invalid values.
     let ended = run(&["-n", "2", "--tag=both", "true"]);
     assert!(ended.code == Some(2) && ended.stderr.contains("possible values: all, stderr, none"), "{}", ended.stderr);
     let ended = Call::start(command(&["run", "-n", "2", "true"]).env("TRANSOM_TAG", "both")).end();
@@ -383,7 +384,7 @@ fn many_ranks_with_few_descriptors() {
         let ended = call.end();
         assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""));
     }
-    // Too few: those that were started are ended.
+    // Too few processes: those that were started are ended.
     let limited = format!("ulimit -n 40; exec {} run -n 64 sleep 1000", env!("CARGO_BIN_EXE_transom"));
     let ended = Call::start(Command::new("sh").args(["-c", &limited]).stderr(Stdio::piped())).end();
     assert_eq!(ended.code, Some(126));
@@ -410,7 +411,7 @@ fn a_reader_that_sleeps_does_not_keep_the_launcher_from_ending() {
     drop(unread);
 }
 
-/// What ranks start and leave becomes the launcher's to reap.
+/// Orphans of ranks become children of the launcher, which reaps them.
 #[test]
 fn what_ends_behind_a_rank_leaves_no_zombies() {
     let script = "i=0; while [ $i -lt 60 ]; do sh -c 'true &'; i=$((i + 1)); done; sleep 0.5; echo;
@@ -419,7 +420,7 @@ fn what_ends_behind_a_rank_leaves_no_zombies() {
         done | wc -l";
     let ended = Call::start(&mut command(&["run", "-n", "1", "sh", "-c", script])).end();
     let zombies: usize = String::from_utf8(ended.stdout).unwrap().trim().parse().unwrap();
-    // One may have ended this moment.
+    // A process may have ended just now.
     assert!(zombies < 10, "{zombies} zombies, {}", ended.stderr);
 }
 
@@ -437,7 +438,7 @@ fn launches_of_one_process_do_not_disturb_each_other() {
     std::thread::scope(|scope| (0..8).for_each(|status| drop(scope.spawn(move || launch(status)))));
 }
 
-/// Longer than any clock can show: the others are waited for until they end.
+/// Longer than any clock can show: the launcher waits for the other ranks until they end.
 #[test]
 fn a_grace_may_be_without_end() {
     let script = "[ $TRANSOM_RANK = 1 ] && exit 7; sleep 0.3";

@@ -1,5 +1,5 @@
-//! How a job ends whose ranks exit with status 0 before they leave it: the others are told that the rank died, and the
-//! launcher says which rank made them fail. If no rank fails, the job has succeeded.
+//! Ends of a job whose ranks exit with status 0 before they leave it. The other ranks learn that the rank died, and
+//! the launcher names the rank that made them fail. If no rank fails, the job has succeeded.
 
 use crate::copies::{Ended, copy, role, run, ssh};
 use std::process::Command;
@@ -16,7 +16,7 @@ fn job(name: &str, ranks: &str, hosts: &[&str]) -> Ended {
 const HERE: &[&str] = &[];
 const ON_A_HOST: &[&str] = &["--hosts", "a"];
 
-/// What the launcher itself says.
+/// Lines of the launcher itself.
 fn said(ended: &Ended) -> Vec<&str> {
     ended.stderr.lines().filter(|line| line.starts_with("transom: ")).collect()
 }
@@ -76,7 +76,7 @@ fn a_rank_that_left_is_not_named() {
     }
 }
 
-/// The rank has died, as the others see it; its process goes on, until theirs have ended.
+/// The rank has died for the others; its process goes on until theirs have ended.
 fn die_but_stay(world: transom::World) {
     let panicked = std::thread::spawn(move || {
         let _world = world; // dropped in the panic
@@ -86,7 +86,7 @@ fn die_but_stay(world: transom::World) {
     std::thread::sleep(Duration::from_millis(700));
 }
 
-/// Another rank's process may be seen to end before that of the rank that died.
+/// The launcher may see another rank's process end before that of the rank that died.
 #[test]
 fn the_rank_that_died_first_is_named_even_if_its_process_ends_later() {
     let name = "the_rank_that_died_first_is_named_even_if_its_process_ends_later";
@@ -104,7 +104,7 @@ fn the_rank_that_died_first_is_named_even_if_its_process_ends_later() {
     assert_eq!((ended.code, said(&ended)), (Some(4), vec!["transom: rank 1 exited with status 4"]), "{ended:?}");
 }
 
-/// The launcher waits for how the rank that died ends, and does not forget meanwhile that another has failed.
+/// The launcher waits for the end of the rank that died, and still remembers that another rank has failed.
 #[test]
 fn a_signal_after_a_failure_is_not_the_cause() {
     let name = "a_signal_after_a_failure_is_not_the_cause";

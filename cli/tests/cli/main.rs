@@ -1,4 +1,5 @@
-//! The program `transom` as a user calls it: starting ranks, what they are told, and benchmarks. Each file is one behaviour.
+//! The program `transom` as a user calls it: starting ranks, their environment, and benchmarks. Each file is one
+//! behaviour.
 
 mod copies;
 #[path = "../../../tests/ranks/mod.rs"]

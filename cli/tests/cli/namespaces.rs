@@ -3,7 +3,8 @@
 use crate::ranks::full_name;
 use std::process::{Command, Output, Stdio};
 
-/// Runs two ranks, each in a namespace of its own; none if this machine has no such namespaces for this user.
+/// Runs two ranks, each in a namespace of its own. Returns `None` if this machine has no such namespaces for this
+/// user.
 fn in_own(namespace: &[&str], test: &str) -> Option<Output> {
     let can = Command::new("unshare").args(namespace).arg("true").stderr(Stdio::null()).status();
     if !can.is_ok_and(|status| status.success()) {

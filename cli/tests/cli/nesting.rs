@@ -1,5 +1,5 @@
-//! Jobs inside of jobs. A program that starts itself does so once, whatever the environment says. What a rank starts is
-//! no rank of its job: a world of its own, or a launcher. Launchers inside of launchers without end are an error.
+//! Jobs inside of jobs. A program that starts itself does so once, whatever its environment. A child of a rank is no
+//! rank of its job: it is a world of its own, or a launcher. Endless nesting of launchers is an error.
 
 use crate::copies::{copy, role, run, ssh};
 use std::io::Write;
@@ -7,10 +7,10 @@ use std::process::Command;
 use std::time::Duration;
 use transom::{Launch, World};
 
-/// What every rank does to show which job it is a rank of.
+/// Work of every rank, which shows the job that it belongs to.
 fn show(world: &World) {
     world.barrier().unwrap();
-    // In one write, so that it stays a line.
+    // One write, so that it stays one line.
     let line = format!("joined as {} of {}\n", world.rank(), world.size());
     std::io::stdout().write_all(line.as_bytes()).unwrap();
 }
@@ -71,7 +71,7 @@ fn a_program_starts_itself_once_whatever_the_variable_says() {
             None => assert_eq!((ended.code, ended.said("joined as")), (Some(0), JOINED.map(str::to_owned).into())),
             Some(wrong) => assert!(ended.code == Some(1) && ended.stderr.contains(wrong), "{value}: {ended:?}"),
         }
-        // What a launcher of transom starts is its rank, wherever the value comes from, on this machine and on hosts.
+        // A child of transom's launcher is its rank, wherever the value comes from, on this machine and on hosts.
         let ssh = ssh();
         let [program, args @ ..] = copy(name);
         let mut by_run = Command::new(env!("CARGO_BIN_EXE_transom"));
@@ -94,7 +94,7 @@ fn a_program_starts_itself_once_whatever_the_variable_says() {
 fn launchers_inside_of_launchers_without_end_are_an_error() {
     let name = "launchers_inside_of_launchers_without_end_are_an_error";
     if let Some(role) = role() {
-        // Each rank is a launcher of copies of itself. Should nothing stop them, `run` counts them.
+        // Each rank is a launcher of copies of itself. If nothing stops them, `run` counts them.
         let host = (role == "hosts").then_some("localhost");
         let code = match launch(name, host, &role).grace(Duration::from_secs(30)).run() {
             Ok(outcome) => outcome.exit_code().into(),
@@ -108,14 +108,15 @@ fn launchers_inside_of_launchers_without_end_are_an_error() {
     for place in HOSTS {
         let ended = run(again(name, place).env_remove("TRANSOM_SSH"), place);
         assert_eq!(ended.code, Some(1), "{ended:?}");
-        // Those at the third level find that there are three launchers above them, and say what to do.
+        // Ranks at the third level find three launchers above them, and the error says what to do.
         let told: Vec<_> = ended.stderr.lines().filter(|line| line.contains("TRANSOM_NESTING=3")).collect();
         assert_eq!(told.len(), 8, "{ended:?}");
         assert!(told.iter().all(|line| line.contains("remove TRANSOM_NESTING")), "{ended:?}");
     }
 }
 
-/// What a rank runs here may say `init` or `start`, or be `transom run`; directly, by a shell, or with others between.
+/// A child of a rank here may call `init` or `start`, or be `transom run`; directly, by a shell, or with other
+/// programs between.
 #[test]
 fn what_a_rank_starts_is_no_rank_of_its_job() {
     let name = "what_a_rank_starts_is_no_rank_of_its_job";
@@ -123,7 +124,7 @@ fn what_a_rank_starts_is_no_rank_of_its_job() {
         Some("init") => return show(&transom::init().unwrap()),
         Some("start") => return show(&transom::start(3).unwrap()),
         Some("again") => {
-            // A job of its own, whose ranks start one in turn.
+            // A job of its own, whose ranks start a job in turn.
             let world = transom::start(2).unwrap();
             world.barrier().unwrap();
             return starts(&mut again(name, "start"), &[0, 1, 2].map(|rank| format!("joined as {rank} of 3")));
@@ -147,7 +148,7 @@ fn what_a_rank_starts_is_no_rank_of_its_job() {
             starts(&mut again(name, "again"), &deeper);
             world.barrier().unwrap();
             drop(world);
-            // It has left its job, and is still the rank.
+            // The process has left its job, and is still the rank.
             return starts(&mut again(name, "init"), &alone);
         }
         Some("unknown") | None => {}
@@ -162,7 +163,7 @@ fn what_a_rank_starts_is_no_rank_of_its_job() {
     }
 }
 
-/// Runs a command to its end, whose ranks show that they joined so, and shows it again.
+/// Runs a command whose ranks show that they joined as expected, and prints its lines again.
 fn starts(command: &mut Command, expected: &[String]) {
     let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
@@ -173,7 +174,7 @@ fn starts(command: &mut Command, expected: &[String]) {
     std::io::stdout().write_all((said.join("\n") + "\n").as_bytes()).unwrap();
 }
 
-/// As Python's `subprocess` does for what it starts.
+/// Python's `subprocess` does so for its children.
 #[test]
 fn ranks_join_behind_a_wrapper_that_closes_descriptors() {
     let name = "ranks_join_behind_a_wrapper_that_closes_descriptors";

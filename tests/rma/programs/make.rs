@@ -1,8 +1,8 @@
-//! Programs: what they are, and drawing one from a seed.
+//! Programs: their parts, and drawing one from a seed.
 //!
-//! Programs are right by MPI's rules, or race where this library says what comes of it: an element's lower half of a part
-//! is for plain accesses and its upper half for accumulates, unless all access is exclusive; and a rank that put to an
-//! element, or reads it by a request, waits (`Settle`) before it accesses the element again.
+//! Programs are right by MPI's rules, or race where this library defines the result. The lower half of a part is for
+//! plain accesses and the upper half for accumulates, unless all access is exclusive. A rank that put to an element,
+//! or reads it by a request, waits (`Settle`) before it accesses the element again.
 
 use std::collections::HashSet;
 use transom::{Assert, Op, Rank};
@@ -26,21 +26,21 @@ pub struct Program {
 #[derive(Debug)]
 pub struct Phase {
     pub sync: Sync,
-    /// By rank.
+    /// Epochs by rank.
     pub epochs: Vec<Vec<Epoch>>,
-    /// Ranks that detach their part when the phase is over, and attach a new one.
+    /// Ranks that detach their part at the end of the phase, and attach a new one.
     pub renewed: Vec<bool>,
 }
 
 #[derive(Clone, Debug)]
 pub enum Sync {
-    /// What is asserted by each rank, before and after.
+    /// Assertions of each rank, before and after.
     Fence { before: Vec<Assert>, after: Vec<Assert> },
-    /// Whom each rank accesses.
+    /// Targets of each rank.
     Pscw { targets: Vec<Vec<Rank>>, asserted: Assert, test: bool },
-    /// Each epoch says itself how.
+    /// Each epoch names its own lock.
     Locks,
-    /// Puts with signals, and everyone waits for all signals to it.
+    /// Puts with signals; each rank waits for all signals to it.
     Signals,
 }
 
@@ -54,12 +54,12 @@ pub struct Epoch {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum On {
-    /// Of a fence or a start.
+    /// Epoch of a fence or a start.
     Group,
     Exclusive(Rank, Assert),
     Shared(Rank, Assert),
     All(Assert),
-    /// No epoch: one's own part, or others' by loads and stores.
+    /// No epoch: the rank's own part, or other parts by loads and stores.
     Outside,
 }
 
@@ -92,20 +92,20 @@ pub enum What {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
-    /// By the call for several elements.
+    /// The call for several elements.
     Plain,
-    /// By the call for one, where there is one.
+    /// The call for one element, if there is one.
     One,
     Section,
     Signal,
-    /// By a request, waited for at the next `Settle`, or the end.
+    /// A request that is waited for at the next `Settle`, or at the end.
     Request,
-    /// By a request that is dropped.
+    /// A request that is dropped.
     Dropped,
 }
 
 impl Program {
-    /// The larger the seed, the longer: so that the first to fail is a short one. `shared`: that ranks reach all
+    /// Larger seeds give longer programs, so that the first failure is a short one. `shared`: ranks reach all
     /// allocated memory by loads and stores.
     pub fn random(flavour: Flavour, seed: u64, ranks: usize, shared: bool) -> Program {
         let mut random = fastrand::Rng::with_seed(seed.wrapping_mul(0x1_0001).wrapping_add(ranks as u64));
@@ -123,7 +123,7 @@ struct Maker {
     lens: Vec<usize>,
 }
 
-/// What a rank's epoch may do.
+/// Operations that a rank's epoch may do.
 #[derive(Clone)]
 struct May<'a> {
     targets: &'a [Rank],
@@ -160,7 +160,7 @@ impl Maker {
             }
             2 => (Sync::Signals, self.each(|maker, _| maker.signals())),
             3 => {
-                // Exclusive alone: whatever the calls are, epochs are one after the other.
+                // Exclusive locks alone: whatever the calls are, epochs run one after the other.
                 let epochs = self.each(|maker, rank| {
                     maker.some_epochs(|maker| {
                         let target = maker.random.usize(..n);
@@ -171,7 +171,7 @@ impl Maker {
                 (Sync::Locks, epochs)
             }
             4 => {
-                // Nobody in anybody's way: locks that need not be taken.
+                // No two ranks contend: locks need not be taken.
                 let (shift, shared, all_ranks) = (self.random.usize(..n), self.random.bool(), self.random.bool());
                 let asserted = if self.random.bool() { Assert::NOCHECK } else { Assert::empty() };
                 let epochs = self.each(|maker, rank| {
@@ -231,8 +231,8 @@ impl Maker {
         vec![Epoch { on: On::All(Assert::empty()), calls, dropped: self.random.bool() }]
     }
 
-    /// All on one element, long enough to get in each other's way. Every call tells what it found, and leaves what no other
-    /// leaves, so that few orders explain it.
+    /// All calls are on one element, for long enough to overlap. Every call returns what it found and leaves a unique
+    /// value, so that few orders explain the results.
     fn crowd(&mut self) -> Vec<Vec<Epoch>> {
         let target = self.random.usize(..self.ranks());
         let element = self.lens[target].saturating_sub(1);
@@ -250,7 +250,7 @@ impl Maker {
 
     fn epoch(&mut self, rank: Rank, on: On, may: &May<'_>) -> Epoch {
         let mut calls: Vec<Call> = Vec::new();
-        // Elements that a call under way accesses.
+        // Elements that a call in flight accesses.
         let mut pending: HashSet<(Rank, usize)> = HashSet::new();
         let wanted = self.random.usize(..6);
         let outside = on == On::Outside;
@@ -271,7 +271,7 @@ impl Maker {
         Epoch { on, calls, dropped: self.random.bool() }
     }
 
-    /// A load or a store: of one's own part, or of another's where memory is shared.
+    /// A load or a store: of the rank's own part, or of another rank's where memory is shared.
     fn local_call(&mut self, rank: Rank) -> Option<Call> {
         let shared = self.shared && matches!(self.flavour, Flavour::Shared | Flavour::Allocate);
         let target = if shared { self.random.usize(..self.ranks()) } else { rank };
@@ -295,7 +295,7 @@ impl Maker {
             }
             2 | 3 => {
                 let contiguous = !matches!(how, How::Section);
-                // What accumulates may be changing is read one by one.
+                // Elements that accumulates may be changing are read one by one.
                 let (elements, how) = match self.random.bool() && !may.anything {
                     true => (vec![self.elements(target, atomic.start, atomic.end, true)?[0]], How::One),
                     false => (self.elements(target, plain.start, plain.end, contiguous)?, how),
@@ -340,7 +340,7 @@ impl Maker {
         (0..count).map(|_| self.random.u64(..)).collect()
     }
 
-    /// Small ones too, so that swaps find what they expect.
+    /// Small values too, so that swaps find what they expect.
     fn operands(&mut self, count: usize) -> Vec<u64> {
         (0..count).map(|_| if self.random.bool() { self.random.u64(..3) } else { self.random.u64(..) }).collect()
     }
@@ -367,7 +367,7 @@ impl Call {
         self
     }
 
-    /// Whether it may change elements of a rank's part.
+    /// Returns whether the call may change elements of a rank's part.
     fn changes(&self, rank: Rank) -> bool {
         let changing = !matches!(self.what, What::Get(_) | What::Load | What::Settle { .. });
         changing && self.target == rank
@@ -382,7 +382,7 @@ impl Phase {
         let calls = |of: Rank| self.epochs[of].iter().flat_map(|epoch| &epoch.calls);
         let (none_before, none_after) = (random.bool(), random.bool());
         for rank in 0..ranks {
-            // Between phases nobody operates on the window, or stores to it.
+            // Between phases no rank operates on the window, or stores to it.
             let mut first = if none_before { Assert::NOPRECEDE } else { Assert::empty() };
             first.set(Assert::NOSTORE, random.bool());
             let changed = (0..ranks).any(|origin| calls(origin).any(|call| call.changes(rank)));

@@ -1,32 +1,32 @@
-//! What a program may see.
+//! Results that a program may see.
 //!
-//! Between two phases everybody has waited for everybody, so that what each element is then is known: as it was written
-//! down. Within a phase:
+//! Between two phases all ranks have waited for each other, so each element's value is known, as it was written down.
+//! Within a phase:
 //!
-//! 1. An element by itself is a register: the calls that touched it can be put into one order in which every read gives
-//!    what the last write left, and which ends with what the element is after the phase. Each rank's calls keep their
-//!    order (the program settles a put before it comes back to its element), accumulates among them. MPI says less, and
-//!    leaves racing puts and gets undefined; this library says what comes of them.
-//! 2. Elements of several that are put or got at once are not moved in one piece, nor is memory that the kernel copies:
-//!    where such calls race, the same is said of each byte, and not of the element.
-//! 3. An epoch that has its target to itself is not interrupted: no other epoch's call on the element comes between two
-//!    of its own; and it comes between no two of another epoch. What is done outside epochs is not held off.
-//! 4. Where all epochs on a target have it to themselves, they come in one order for all of its elements.
-//! 5. Once all signals to it have come, a rank has all that was put with them.
+//! 1. An element by itself is a register. The calls that touched it have one order in which every read returns the last
+//!    write, and which ends with the element's value after the phase. Each rank's calls keep their order, accumulates
+//!    included: the program settles a put before it accesses its element again. MPI leaves racing puts and gets
+//!    undefined; this library defines their results.
+//! 2. Elements that are put or got together do not move in one piece, nor does memory that the kernel copies. Where such
+//!    calls race, rule 1 holds for each byte, and not for the element.
+//! 3. An exclusive epoch is not interrupted. No other epoch's call on the element comes between two of its own, and its
+//!    calls come between no two of another epoch. Accesses outside epochs are not excluded.
+//! 4. Where all epochs on a target are exclusive, they have one order for all of its elements.
+//! 5. Once all signals to it have arrived, a rank sees all puts that were made with them.
 //!
-//! Rule 1 is per element: nothing is said of the order in which two elements change.
+//! Rule 1 is per element: the order in which two elements change is not defined.
 
 use super::make::{Call, Flavour, How, On, Phase, Program, Sync, What};
 use crate::arithmetic::Model;
 use std::collections::HashSet;
 use transom::{Op, Rank};
 
-/// What a call did to one element, and what it saw.
+/// Effect of a call on one element, and the value that it read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Act {
     Write(u64),
     Read(u64),
-    /// What it was, if the call told.
+    /// Operation, operand, and the previous value if the call returned it.
     Update(Op, u64, Option<u64>),
     Swap {
         expected: u64,
@@ -36,7 +36,7 @@ enum Act {
 }
 
 impl Act {
-    /// What the element is after it, if it can be that it was `value` before.
+    /// The element after the act. Returns `None` if the element cannot have been `value` before.
     fn on(self, value: u64) -> Option<u64> {
         match self {
             Act::Write(new) => Some(new),
@@ -48,7 +48,7 @@ impl Act {
         }
     }
 
-    /// The same of one byte of the element.
+    /// The same act on one byte of the element.
     fn lane(self, lane: u32) -> Act {
         let byte = |value: u64| value >> (8 * lane) & 0xff;
         match self {
@@ -59,10 +59,10 @@ impl Act {
     }
 }
 
-/// How an epoch has its target.
+/// Lock mode in which an epoch has its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Hold {
-    /// It has no epoch.
+    /// No epoch.
     None,
     Shared,
     Alone,
@@ -72,15 +72,15 @@ enum Hold {
 struct Event {
     target: Rank,
     element: usize,
-    /// Which of its origin's.
+    /// Number of the epoch at its origin.
     epoch: usize,
     hold: Hold,
     act: Act,
-    /// Moved with others, at once.
+    /// Moved with other elements in one call.
     together: bool,
 }
 
-/// Whether `seen`, by rank, is a result of the program; if not, why not.
+/// Checks that `seen`, by rank, is a possible result of the program. The error says why it is not.
 pub fn judge(program: &Program, seen: &[Vec<u64>]) -> Result<(), String> {
     let mut logs: Vec<_> = seen.iter().map(|log| log.iter().copied()).collect();
     let mut state: Vec<Vec<u64>> = program.lens.iter().map(|&len| vec![0; len]).collect();
@@ -122,7 +122,7 @@ pub fn judge(program: &Program, seen: &[Vec<u64>]) -> Result<(), String> {
     }
 }
 
-/// What a rank did in a phase, with what it wrote down, if that is enough.
+/// Events of a rank in a phase, with the values that it read. Returns `None` if the log is too short.
 fn events(phase: &Phase, rank: Rank, log: &mut dyn Iterator<Item = u64>) -> Option<Vec<Event>> {
     let mut events = Vec::new();
     for (number, epoch) in phase.epochs[rank].iter().enumerate() {
@@ -152,13 +152,13 @@ fn events(phase: &Phase, rank: Rank, log: &mut dyn Iterator<Item = u64>) -> Opti
 }
 
 impl Call {
-    /// Whether it gives a signal to a rank.
+    /// Returns whether the call signals a rank.
     pub fn signals(&self, rank: Rank) -> bool {
         matches!(self.what, What::Put(How::Signal, _)) && self.target == rank
     }
 }
 
-/// Calls of a rank that a failure tells of.
+/// Largest number of calls of a rank that a failure prints.
 const MOST: usize = 20;
 
 fn judge_part(flavour: Flavour, target: Rank, old: &[u64], new: &[u64], origins: &[Vec<Event>]) -> Result<(), String> {
@@ -203,7 +203,7 @@ fn judge_part(flavour: Flavour, target: Rank, old: &[u64], new: &[u64], origins:
     Ok(())
 }
 
-/// Rules 1 and 3: whether one order of the events on an element explains all that was seen of it.
+/// Rules 1 and 3: returns whether one order of the events on an element explains all values that were read.
 fn register(old: u64, origins: &[Vec<Event>], new: u64) -> bool {
     let mut tried: HashSet<(Vec<usize>, u64)> = HashSet::new();
     let mut open = vec![(vec![0; origins.len()], old)];
@@ -240,7 +240,7 @@ fn register(old: u64, origins: &[Vec<Event>], new: u64) -> bool {
     false
 }
 
-/// Rule 4: whether one order of whole epochs explains all that was seen of a part.
+/// Rule 4: returns whether one order of whole epochs explains all values that were read in a part.
 fn one_after_the_other(old: &[u64], origins: &[Vec<Event>], new: &[u64]) -> bool {
     let epochs: Vec<Vec<&[Event]>> =
         origins.iter().map(|events| events.chunk_by(|a, b| a.epoch == b.epoch).collect()).collect();
@@ -269,7 +269,7 @@ fn one_after_the_other(old: &[u64], origins: &[Vec<Event>], new: &[u64]) -> bool
     false
 }
 
-/// Wrong ones, each beside a right one that differs little.
+/// Wrong results, each beside a right one that differs little.
 #[cfg(test)]
 mod tests {
     use super::*;

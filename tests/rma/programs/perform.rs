@@ -1,4 +1,4 @@
-//! Running a program as one of its ranks, and writing down what that rank sees.
+//! Runs a program as one of its ranks, and writes down the values that the rank sees.
 
 use super::make::{Call, Epoch, Flavour, How, On, Phase, Program, Sync, What};
 use transom::provider::Provider;
@@ -8,8 +8,8 @@ use transom::{Address, Assert, Error, Mode, Rank, Requests, Section, Window, Wor
 
 type At<'e> = Target<'e, u64, Provider>;
 
-/// Runs the program. What comes back is, phase by phase: what each call read; after signals, what the part is; and at
-/// the end of the phase what the part is, and the value of the signal.
+/// Runs the program. Returns for each phase: the values that each call read; after signals, the part; at the end of
+/// the phase, the part and the value of the signal.
 pub fn perform(world: &World, program: &Program) -> Vec<u64> {
     let (me, n) = (world.rank(), world.size());
     let len = program.lens[me];
@@ -69,12 +69,12 @@ pub fn perform(world: &World, program: &Program) -> Vec<u64> {
             }
             Sync::Locks => mine.iter().for_each(|epoch| seen.extend(actor.locked(&mut window, epoch))),
         }
-        window.sync(); // what was stored outside epochs is there for those behind the barrier
+        window.sync(); // stores outside epochs are visible to ranks behind the barrier
         world.barrier().unwrap();
         window.sync();
         seen.extend(actor.part(window.local(), me).read(0, len).unwrap());
         seen.push(window.signals().read(0).unwrap());
-        // Nobody begins the next phase before all have looked.
+        // No rank begins the next phase before all have read their parts.
         world.barrier().unwrap();
         memory.renew(world, program, phase, &mut window);
     }
@@ -86,7 +86,7 @@ pub fn perform(world: &World, program: &Program) -> Vec<u64> {
     seen
 }
 
-/// What everybody saw, at rank 0.
+/// The logs of all ranks, at rank 0.
 pub fn gathered(world: &World, seen: &[u64]) -> Option<Vec<Vec<u64>>> {
     let mut log: Window<u64> = world.allocate(seen.len()).unwrap();
     log.local().write(0, seen).unwrap();
@@ -101,7 +101,7 @@ pub fn gathered(world: &World, seen: &[u64]) -> Option<Vec<Vec<u64>>> {
     all
 }
 
-/// What is attached, by rank, if the window is such.
+/// Attached memory, by rank, if the window is dynamic.
 struct Memory {
     names: Window<Address>,
     addresses: Vec<Address>,
@@ -128,7 +128,7 @@ impl Memory {
         self.names.fence().unwrap();
     }
 
-    /// Detaches and attaches; what is gone says so.
+    /// Detaches and attaches. Detached memory gives an error.
     fn renew(&mut self, world: &World, program: &Program, phase: &Phase, window: &mut Window<u64>) {
         if !phase.renewed.contains(&true) {
             return;
@@ -209,7 +209,7 @@ impl Actor<'_> {
         seen
     }
 
-    /// The calls of an epoch that opened `targets`: what they read, one after the other.
+    /// The calls of an epoch that opened `targets`. Returns the values that they read, in order.
     fn calls(&self, calls: &[Call], targets: &[&At<'_>], local: Option<Local<'_, u64, Provider>>) -> Vec<u64> {
         let attach = |target: &&At<'_>| self.memory.reached[target.rank()].address().rank() == target.rank();
         assert!(!self.dynamic || targets.iter().all(attach));

@@ -1,4 +1,4 @@
-//! A guard is moved once: it cannot end twice, nor end after it was given away or dropped.
+//! A guard is moved once: it cannot end twice, nor end after it was moved or dropped.
 
 use transom::{Error, Window};
 

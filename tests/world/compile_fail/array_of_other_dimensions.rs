@@ -1,4 +1,5 @@
-//! Elements and patches of an array are named by as many numbers as it has dimensions; pointers know their elements.
+//! Elements and patches of an array are named by as many numbers as the array has dimensions; pointers know their
+//! elements.
 
 use transom::{Distribution, GlobalArray, GlobalPtr};
 

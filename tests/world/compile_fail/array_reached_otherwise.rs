@@ -1,4 +1,5 @@
-//! Through what an array's elements are reached is in the type of the access: an epoch, or the local part without atomics.
+//! The type of an access determines how an array's elements are reached: by an epoch, or by the local part without
+//! atomics.
 
 use transom::GlobalArray;
 use transom::array::{Access, Reach, Remote};

@@ -1,4 +1,4 @@
-//! An array has no access to what others own without an epoch; its local part has no atomics.
+//! An array gives no access to elements of other owners without an epoch; its local part has no atomics.
 
 use transom::{Distribution, GlobalArray, Op};
 

@@ -1,4 +1,4 @@
-//! A target of attached memory outlives neither what reaches the memory nor the epoch.
+//! A target of attached memory outlives neither the epoch nor the value that reaches the memory.
 
 use transom::{Address, Error, Window};
 

@@ -1,4 +1,4 @@
-//! The buffer of a put under way is the request's, until that gives it back.
+//! The buffer of a put in flight belongs to the request until the request returns it.
 
 use transom::{Error, Op, Window};
 

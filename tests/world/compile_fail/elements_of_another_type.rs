@@ -1,4 +1,4 @@
-//! What is put and got is of the window's type.
+//! Elements that are put and got have the window's type.
 
 use transom::{Error, Window};
 

@@ -1,4 +1,5 @@
-//! While threads have the target of an epoch, the epoch itself is not used: its accumulates do not reckon with theirs.
+//! While threads have the target of an epoch, the epoch itself cannot be used: its accumulates do not allow for
+//! theirs.
 
 use transom::{Error, Op, Window};
 

@@ -1,4 +1,5 @@
-//! A value behind a lock is plain data, and is reached by a guard, which lives as long as the lock is held, on one thread.
+//! A value behind a lock is plain data. It is reached by a guard, which lives as long as the lock is held, on one
+//! thread.
 
 use transom::{Error, GlobalMutex, GlobalRwLock, World};
 

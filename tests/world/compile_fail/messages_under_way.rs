@@ -1,4 +1,4 @@
-//! A buffer that is under way is the request's, or lent for as long as the scope; a tag says what it carries.
+//! A buffer in flight belongs to the request, or is lent for as long as the scope; a tag carries the element type.
 
 use transom::messages::{Error, Persistent, Tag};
 use transom::World;

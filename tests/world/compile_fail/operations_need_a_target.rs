@@ -1,4 +1,4 @@
-//! An epoch on many ranks has no operations: they are those of the targets that it lends.
+//! An epoch on many ranks has no operations: the targets that it lends have them.
 
 use transom::{Op, Window};
 

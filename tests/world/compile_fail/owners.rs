@@ -1,4 +1,5 @@
-//! What owns lent memory gives its word for it, and is the window's until that is freed.
+//! The owner of user memory guarantees its validity by an `unsafe` trait, and belongs to the window until that is
+//! freed.
 
 use std::ptr::NonNull;
 use transom::{Buffer, Error, Owner, World};

@@ -1,4 +1,4 @@
-//! Another rank's part, reached by loads and stores, is the window's.
+//! Another rank's part, reached by loads and stores, belongs to the window.
 
 use transom::{Error, Window, World};
 

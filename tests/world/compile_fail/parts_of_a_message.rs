@@ -1,4 +1,5 @@
-//! A part of a message is made ready once, and is not written after; the message is waited for when nobody has a part.
+//! A part of a message is made ready once, and is not written after. The message is waited for when all parts have
+//! been given up.
 
 use transom::messages::{Error, Partitioned};
 

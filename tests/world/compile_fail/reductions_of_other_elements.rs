@@ -1,4 +1,4 @@
-//! An `Op` reduces words; what is made of several takes a slice, or a function.
+//! An `Op` reduces words; composite elements take a slice, or a function.
 
 use transom::collective::Commuting;
 use transom::{Error, Op, World};

@@ -1,4 +1,5 @@
-//! What is lent to a scope is nobody's until it ends, and lives longer; nor does the epoch end in it.
+//! Memory lent to a scope cannot be used until the scope ends, and outlives it. The epoch does not end inside the
+//! scope.
 
 use transom::{Error, GlobalArray, Window, scope};
 

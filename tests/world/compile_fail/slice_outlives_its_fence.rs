@@ -1,4 +1,4 @@
-//! Elements lent in place are the window's, and are given back before it synchronises.
+//! Elements lent in place belong to the window, and are returned before it synchronises.
 
 use transom::{Error, Window};
 

@@ -1,4 +1,4 @@
-//! One window, one epoch: whatever opens the second, the first must have ended.
+//! One window, one epoch: the first must have ended before the second opens.
 
 use transom::{Error, Window};
 
@@ -43,7 +43,7 @@ fn fence_and_start(window: &mut Window<u64>) -> Result<(), Error> {
     access.complete()
 }
 
-// That it is dropped, and so unlocks, counts as a use.
+// Its drop, which unlocks, counts as a use.
 fn lock_and_start(window: &mut Window<u64>) -> Result<(), Error> {
     let lock = window.lock_shared(0)?;
     #[cfg(not(wrong))]

@@ -1,4 +1,4 @@
-//! Calls `transom` as a user does, where no other library is found by itself.
+//! Calls `transom` as a user does, in an environment where it finds no other library.
 
 use serde_json::Value;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! What `transom bench compare` makes of other libraries, played by scripts.
+//! Comparisons of `transom bench compare` with other libraries, which scripts imitate.
 
 use super::command::{cores, json, succeeds, texts, transom};
 use rustix::process::{Pid, Signal, kill_process};
@@ -19,7 +19,8 @@ fn without_other_libraries_each_is_named_and_skipped() {
     assert!(out.contains("ours alone") && out.contains("overlap"), "{out}\n{err}");
 }
 
-/// A directory that looks like an MPI: its mpicc makes an empty program, its mpirun does as told when it runs one.
+/// A directory that looks like an MPI: its mpicc makes an empty program, and its mpirun runs the given script in place
+/// of a program.
 fn library(dir: &TempDir, name: &str, version: &str, run: &str) -> PathBuf {
     let bin = dir.path().join(name).join("bin");
     fs::create_dir_all(&bin).unwrap();
@@ -33,7 +34,7 @@ fn library(dir: &TempDir, name: &str, version: &str, run: &str) -> PathBuf {
     bin.parent().unwrap().to_owned()
 }
 
-/// One whose program is ours: it runs its ranks by `transom`, after what is to be done first.
+/// An MPI whose program is ours: it runs its ranks by `transom`, after the given commands.
 fn ourselves(dir: &TempDir, name: &str, version: &str, first: &str) -> PathBuf {
     let transom = env!("CARGO_BIN_EXE_transom");
     let run = format!(
@@ -77,7 +78,7 @@ fn other_libraries_are_compared_and_what_is_wrong_with_them_is_told() {
     let compared = all["rows"]["compared"].as_array().unwrap();
     let [row] = &compared[..] else { panic!("{compared:?}") };
     assert!(row["peer"] == "Open MPI 9.1" && row["pairs"] == 2 && row["measurement"] == "startup", "{row}");
-    // Who goes first changes.
+    // The two libraries go first in turn.
     let first: Vec<_> =
         row["each"].as_array().unwrap().iter().map(|each| each["ours_first"].as_bool().unwrap()).collect();
     assert_eq!(first, [true, false], "{row}");
@@ -88,7 +89,7 @@ fn other_libraries_are_compared_and_what_is_wrong_with_them_is_told() {
     assert!(picture.starts_with("<svg") && picture.contains("Open MPI 9.1"));
 }
 
-/// Each once, with as many ranks and of the sizes that are asked for; for these there are no targets.
+/// Each measurement once, with the requested ranks and sizes; these have no targets.
 #[test]
 fn ranks_and_sizes_may_be_asked_for() {
     let dir = TempDir::new().unwrap();
@@ -97,7 +98,8 @@ fn ranks_and_sizes_may_be_asked_for() {
     let mut compare =
         transom("bench compare broadcast barrier --ranks 1,3 --sizes 16,4KiB --rounds 1 --millis 1 --json");
     compare.arg(&file).arg("--mpi").arg(peer);
-    // Cores may move in each pair on a busy machine; what it was asked for is in the rows all the same, or among what failed.
+    // Cores may move in each pair on a busy machine. The requested values are in the rows all the same, or among the
+    // failures.
     let (out, err) = texts(&compare.output().unwrap());
     let all = json(&file);
     let mut rows: Vec<_> = all["rows"]["compared"]
@@ -131,7 +133,7 @@ fn ranks_and_sizes_may_be_asked_for() {
     assert!(texts(&few).1.contains("overlap takes 2 ranks or more, not 1; use --ranks 2"), "{few:?}");
 }
 
-/// Where compilers are started is another directory.
+/// Compilers are started in another directory.
 #[test]
 fn a_library_may_be_named_from_here() {
     let dir = TempDir::new().unwrap();
@@ -142,7 +144,8 @@ fn a_library_may_be_named_from_here() {
     assert!(out.lines().any(|line| line.starts_with("startup ") && line.contains("Open MPI 9.1")), "{out}");
 }
 
-/// Whose block operation is slower or faster than ours is not compared in LU: that would be compilers.
+/// LU is not compared with a library whose block operation is slower or faster than ours: that would compare
+/// compilers.
 #[test]
 fn lu_is_not_compared_where_its_kernels_differ() {
     let dir = TempDir::new().unwrap();
@@ -177,7 +180,7 @@ fn lu_is_not_compared_where_its_kernels_differ() {
 fn a_kernel_as_fast_as_ours_is_alike() {
     let dir = TempDir::new().unwrap();
     let peer = ourselves(&dir, "ourselves", "mpirun (Open MPI) 9.1", "");
-    // Noise may make one reading of the two unlike; not each of several.
+    // Noise may make one reading of the two differ, but not each of several.
     let out = (0..5).find_map(|_| {
         let output = transom("bench compare kernel --rounds 1 --mpi").arg(&peer).output().unwrap();
         let (out, _) = texts(&output);
@@ -187,14 +190,14 @@ fn a_kernel_as_fast_as_ours_is_alike() {
     assert!(out.lines().any(|line| line.starts_with("kernel ") && line.contains("Open MPI 9.1")), "{out}");
 }
 
-/// Both sides are on the same cores, or there is nothing to compare.
+/// Both sides are on the same cores, or there is no comparison.
 #[test]
 fn ranks_on_other_cores_than_ours_are_no_peers() {
     if cores().len() < 2 {
         return eprintln!("only one core here, so ranks cannot be on others");
     }
     let dir = TempDir::new().unwrap();
-    // Takes away the first core of the list.
+    // Removes the first core of the list.
     let first =
         "for word; do shift; [ \"$last\" = --cores ] && word=${word#*,}; set -- \"$@\" \"$word\"; last=$word; done";
     let others = [
@@ -240,7 +243,7 @@ fn what_is_no_mpi_is_refused() {
 
 #[test]
 fn a_signal_ends_the_job_that_runs_and_leaves_nothing() {
-    // By nohup, whoever runs this ignores SIGHUP, and so do those it starts.
+    // Under nohup, the caller of this test ignores SIGHUP, and so do its children.
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap().trim();
     let hang_up = u64::from_str_radix(ignored, 16).unwrap() & 1 == 0;
@@ -271,6 +274,6 @@ fn ended_by(signal: Signal) {
     assert_eq!(child.wait().unwrap().code(), Some(128 + signal.as_raw()));
     assert_eq!(fs::read_dir(&temporary).unwrap().count(), 0);
     let status = PathBuf::from(format!("/proc/{}/status", fs::read_to_string(mark).unwrap().trim()));
-    // Gone, or dead and not yet waited for by whoever inherited it.
+    // The process is gone, or dead and not yet reaped by its new parent.
     wait("its job lives on", &|| fs::read_to_string(&status).map_or(true, |text| text.contains("State:\tZ")));
 }

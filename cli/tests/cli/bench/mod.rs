@@ -1,5 +1,5 @@
-//! `transom bench` as a user calls it: what it lists, what it writes, and how it takes wrong command lines; in modules what it
-//! makes of other libraries, and what is built with them. Nothing here depends on how long anything takes.
+//! `transom bench` as a user calls it: its list, its output, and wrong command lines. Modules have the comparison with
+//! other libraries, and the programs that are built with them. No test here depends on a time.
 
 mod command;
 mod compare;
@@ -63,7 +63,7 @@ const ALL: [&str; 45] = [
 ];
 const MESSAGES: [&str; 7] =
     ["pingpong", "stream", "bidirectional", "message_rate", "overhead", "overlap_messages", "registration"];
-/// Measurements in several configurations, with how many bytes and ranks.
+/// Measurements in several configurations, with their bytes and ranks.
 type Sweep = (&'static str, &'static [&'static str], &'static [usize], usize);
 const SWEEPS: [Sweep; 8] = [
     (
@@ -123,8 +123,8 @@ const SWEEPS: [Sweep; 8] = [
 const COLLECTIVES: [&str; 6] = ["broadcast", "reduce", "all_reduce", "scan", "all_gather", "all_to_all"];
 const SYNCS: [&str; 7] = ["lock", "lock_exclusive", "lock_all", "flush", "flush_local", "fence", "pscw"];
 
-/// What there is to be measured by a row, of which there may be several in different modes: `put flush 8 B 2 ranks`, with
-/// its configuration behind that, if it has one.
+/// The measurement of a row, of which there may be several in different modes: `put flush 8 B 2 ranks`, followed by
+/// its configuration if it has one.
 fn measured(rows: &[Value]) -> BTreeSet<String> {
     let of = |row: &Value| {
         let text = |name: &str| row[name].as_str().unwrap().to_owned();
@@ -164,7 +164,7 @@ fn all_of<'a>(
     })
 }
 
-/// Rules for what it was measured with, that can be used; by itself, and as ranks of a job.
+/// Rules for the measured ranks, in a usable form; alone, and as ranks of a job.
 #[test]
 fn tune_writes_rules_that_are_read() {
     let folder = TempDir::new().unwrap();
@@ -254,7 +254,7 @@ fn everything_is_measured_and_every_figure_stands_beside_its_limit() {
         let number = |name: &str| row[name].as_f64().unwrap_or_else(|| panic!("{name} of {row}"));
         assert!(number("atomic_ns") > 0.0 && number("copy_ns") > 0.0 && row["limit_wrong"] == false, "{row}");
         assert!(!row["figures"].as_object().unwrap().is_empty(), "{row}");
-        // How the cores were to each other before and after each job.
+        // Distances of the cores before and after each job.
         let jobs = number("jobs") as usize;
         let pairs = |name: &str| {
             let pairs = row[name].as_array().unwrap().iter();
@@ -273,7 +273,7 @@ fn everything_is_measured_and_every_figure_stands_beside_its_limit() {
             let order = ["min", "median", "p90", "p99", "p99_9", "max"].map(at);
             assert!(order[0] >= 0.0 && order.is_sorted() && at("samples") >= 1.0, "{row}");
         }
-        // A limit, or why there is none.
+        // A limit, or the reason for its absence.
         let waits = ["contended", "poll_cost"].contains(&name)
             || ["fence", "pscw", "barrier", "collective"].contains(&row["sync"].as_str().unwrap());
         if waits && ranks > cores {
@@ -312,14 +312,15 @@ fn more_ranks_than_cores_are_measured_too() {
     assert_eq!(measured(rows), expected.collect());
     let contended = rows.iter().find(|row| row["measurement"] == "contended").unwrap();
     let shares: f64 = (0..8).map(|rank| contended["figures"][format!("share.{rank}")].as_f64().unwrap()).sum();
-    // Each is a median, where the cores moved of several jobs.
+    // Each is a median; if the cores moved, of several jobs.
     assert!((shares - 1.0).abs() < 0.1, "{contended}");
-    // The table says so too.
+    // The printed table shows it too.
     let none = out.lines().filter(|line| line.contains("none: ranks share cores")).count();
     assert_eq!(none >= 3, cores().len() < 8, "contended, barrier, put by fence:\n{out}");
 }
 
-/// What is asked for is what a job has, and the first of several is what the others stand beside.
+/// A job has the configuration that was asked for, and the first of several is the one that the others are compared
+/// with.
 #[test]
 fn messages_are_measured_in_each_configuration_that_is_asked_for() {
     let dir = TempDir::new().unwrap();
@@ -356,7 +357,7 @@ fn a_worker_answers_in_facts() {
         assert_eq!(counts, [crossings, crossings, 1, if ranks <= cores { ranks } else { 0 }], "{out}");
         assert!(count("sample ") > 0 && count("") == count("sample ") + counts.iter().sum::<usize>(), "{out}");
     }
-    // Ranks are on the cores that are named.
+    // Ranks are on the named cores.
     let (out, _) = succeeds(worker(1, &format!("put --sync flush --millis 2 --cores {last}")));
     assert!(out.contains(&format!("value cpu.0 {last}\n")), "{out}");
     for measurement in ["accumulate", "get_accumulate"] {
@@ -420,13 +421,13 @@ fn wrong_command_lines_are_answered_with_advice() {
     }
 }
 
-/// Blocks of a matrix only where there is one.
+/// Blocks belong to a matrix, and a kernel has none.
 #[test]
 fn a_kernel_has_no_matrix() {
     succeeds(transom("bench kernel --lu-n 8 --lu-block 16 --rounds 1 --millis 1"));
 }
 
-/// A job that cannot start, since it takes more files than there are; those before it can.
+/// A job that cannot start, because it needs more files than the limit; earlier jobs can.
 fn too_many_ranks(args: &str) -> Command {
     let mut shell = Command::new("/bin/sh");
     shell.args(["-c", "ulimit -n 100; exec \"$0\" bench $1", env!("CARGO_BIN_EXE_transom"), args]);
@@ -443,7 +444,7 @@ fn what_was_measured_before_a_job_fails_is_written_and_else_nothing() {
         let output = too_many_ranks(&format!("startup --rounds 1 --ranks {ranks} {files}")).output().unwrap();
         let (_, err) = texts(&output);
         assert_eq!(output.status.code(), Some(1), "{err}");
-        // How many more than three to each rank depends on what is open here already.
+        // The number of descriptors beyond three per rank depends on those that are open here already.
         assert!(
             err.contains("a launcher of 1000 ranks needs 3") && err.contains("open files, and 100 is the limit"),
             "{err}"
@@ -478,7 +479,8 @@ fn what_cannot_be_written_is_named() {
     assert!(output.status.code() == Some(1) && err.contains("transom: `/dev/full`: No space left"), "{err}");
 }
 
-/// What a user sets for programs is neither in what is read of jobs, nor, if it is said so, in what they are.
+/// The report has the variables that the user set for programs. They do not change what is read from jobs, and a job
+/// that is to run without them does not get them.
 #[test]
 fn variables_of_the_user_are_told_and_change_no_job_that_is_to_be_without() {
     let dir = TempDir::new().unwrap();
@@ -523,7 +525,7 @@ fn a_reader_that_goes_away_ends_it_quietly() {
         let mut err = String::new();
         child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
         assert!(child.wait().unwrap().success(), "{args}: {err}");
-        // What is said of the machine and the build is no error.
+        // Warnings about the machine and the build are no errors.
         let expected = |line: &str| line.contains("busy") || line.contains("debug build");
         assert!(err.lines().all(expected), "{args}: {err}");
     }

@@ -1,4 +1,4 @@
-//! What `transom bench` simulates: each row says what it must, and the same again.
+//! Simulations of `transom bench`: each row has its expected values, in each run.
 
 use super::command::{json, succeeds, texts, transom};
 use serde_json::Value;

@@ -1,5 +1,5 @@
-//! The twins, built with each real MPI that is here and run once: every measurement, and every synchronisation. What is not
-//! here is named on stderr and left out; `.ci/install` installs it.
+//! The MPI programs, built with each real MPI of this machine and run once: every measurement, and every
+//! synchronisation. Missing MPIs are named on stderr and skipped; `.ci/install` installs them.
 
 use super::command::{cores, succeeds, texts, transom};
 use rustix::process::Signal;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use tempfile::TempDir;
 
-/// Each measurement with its synchronisations, on how many ranks. Operations have the ways to complete them in common.
+/// Each measurement with its synchronisations, and its number of ranks. Operations share their ways of completion.
 const RUNS: [(&str, &[&str], usize); 35] = [
     ("put", &["lock", "lock_exclusive", "lock_all", "flush", "flush_local", "fence", "pscw"], 2),
     ("put", &["fence"], 1),
@@ -48,7 +48,7 @@ const RUNS: [(&str, &[&str], usize); 35] = [
     ("startup", &["none"], 2),
 ];
 
-/// The values that a measurement must tell.
+/// The values that a measurement must print.
 fn values(measurement: &str) -> &'static [&'static str] {
     match measurement {
         "contended" => &["seconds", "acquired.0", "acquired.1", "longest_wait"],
@@ -67,11 +67,11 @@ fn values(measurement: &str) -> &'static [&'static str] {
 struct Mpi {
     mpirun: PathBuf,
     mpicc: PathBuf,
-    /// Open MPI, whose mpirun takes other options than MPICH's.
+    /// Open MPI, whose mpirun has other options than MPICH's.
     open: bool,
 }
 
-/// Every MPI in PATH, each once, that can compile; of those that Debian has, loud words about what is not here.
+/// Every MPI in PATH, each once, that can compile. Prints a message for each of Debian's that is missing.
 fn installed() -> Vec<Mpi> {
     let mut found: Vec<Mpi> = Vec::new();
     for suffix in [".openmpi", ".mpich", ""] {
@@ -116,12 +116,12 @@ fn real(path: &Path) -> PathBuf {
 }
 
 fn say(text: &str) {
-    // Past the capture of a test's output.
+    // Bypasses the capture of a test's output.
     let _ = std::io::stderr().write_all(format!("\n*** {text} ***\n").as_bytes());
 }
 
 impl Mpi {
-    /// As the twins' README has it.
+    /// The build follows the README of the MPI programs.
     fn build(&self, dir: &TempDir) -> PathBuf {
         let twin = dir.path().join("twin");
         let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/bench/mpi_reference");
@@ -137,7 +137,8 @@ impl Mpi {
 
     fn run(&self, twin: &Path, measurement: &str, sync: &str, ranks: usize) -> Output {
         let cores: Vec<_> = cores().iter().map(ToString::to_string).collect();
-        // MPICH's mpirun is now and then killed by a SIGPIPE of its own (`mpirun -n 1 true` once in fifty): then again.
+        // MPICH's mpirun is now and then killed by its own SIGPIPE (`mpirun -n 1 true` once in fifty): then it is run
+        // again.
         for _ in 0..5 {
             let mut mpirun = Command::new(&self.mpirun);
             mpirun.args(["-n", &ranks.to_string()]);
@@ -183,7 +184,7 @@ fn every_twin_moves_the_right_data_with_each_mpi_that_is_here() {
                     mpi.mpirun.display(),
                     output.status
                 );
-                // Some Open MPI 4.1 crash in this one, which is their own.
+                // Some Open MPI 4.1 crash in this one, by a fault of their own.
                 if measurement == "compare_and_swap" && out.contains("check bad unsupported") {
                     say(&format!("{} cannot do compare_and_swap", mpi.mpirun.display()));
                     continue;
@@ -206,7 +207,7 @@ fn every_twin_moves_the_right_data_with_each_mpi_that_is_here() {
     }
 }
 
-/// As users do, who have it in PATH.
+/// Users have the MPI in PATH.
 #[test]
 fn each_mpi_that_is_here_is_found_built_with_and_compared() {
     let peers = installed().len();

@@ -1,6 +1,6 @@
-//! Jobs that other launchers start: mpirun of Open MPI (PMIx), mpiexec of MPICH (PMI-1), srun of Slurm (both), each the
-//! real one. The test starts copies of its own program by them. What is not installed is named on stderr and left out;
-//! `.ci/install` installs it.
+//! Jobs of other launchers: mpirun of Open MPI (PMIx), mpiexec of MPICH (PMI-1), srun of Slurm (both), each the real
+//! one. The test starts copies of its own program by them. Missing launchers are named on stderr and skipped;
+//! `.ci/install` installs them.
 
 mod slurm;
 
@@ -16,10 +16,10 @@ use std::time::Duration;
 use transom::{Bootstrap, Op, World};
 
 const LIMIT: Duration = Duration::from_secs(90);
-/// Set for a copy: what it is to do.
+/// Set for a copy: its role.
 const ROLE: &str = "TEST_ROLE";
 
-/// Of two launchers, how each is called.
+/// The MPI of a launcher: the two differ in how they are called.
 #[derive(Clone, Copy, PartialEq)]
 enum Mpi {
     Open,
@@ -29,7 +29,7 @@ enum Mpi {
 impl Mpi {
     const ALL: [Mpi; 2] = [Mpi::Open, Mpi::Mpich];
 
-    /// A command that starts ranks, if it is installed; what they run is to be added.
+    /// A command that starts ranks, if it is installed; the caller adds the program.
     fn command(self, ranks: usize) -> Option<Command> {
         let name = if self == Mpi::Open { "mpirun.openmpi" } else { "mpirun.mpich" };
         let mut command = installed(name)?;
@@ -42,12 +42,12 @@ impl Mpi {
     }
 }
 
-/// The command of this name, or a loud word that it is not there.
+/// The command of this name. Prints a message if it is missing.
 fn installed(name: &str) -> Option<Command> {
     let paths = std::env::var_os("PATH").unwrap_or_default();
     let mut folders = std::env::split_paths(&paths).chain(["/usr/sbin".into(), "/sbin".into()]);
     let Some(folder) = folders.find(|folder| folder.join(name).exists()) else {
-        // Past the capture of a test's output.
+        // Bypasses the capture of a test's output.
         let said = format!("\n*** NOT RUN: {name} is not installed here; .ci/install does that ***\n");
         let _ = std::io::stderr().write_all(said.as_bytes());
         return None;
@@ -66,8 +66,8 @@ fn copy(command: &mut Command, name: &str, role: &str) {
     command.env(ROLE, role).env("RUST_BACKTRACE", "0");
 }
 
-/// Runs it to its end. MPICH's mpirun is now and then killed by a SIGPIPE of its own (`mpirun -n 1 true` once in
-/// fifty): then again.
+/// Runs it to its end. MPICH's mpirun is now and then killed by its own SIGPIPE (`mpirun -n 1 true` once in fifty):
+/// then it is run again.
 fn run(command: &mut Command) -> Output {
     let of_its_own =
         |output: &Output| output.status.signal() == Some(Signal::PIPE.as_raw()) && output.stdout.is_empty();
@@ -80,7 +80,7 @@ fn run(command: &mut Command) -> Output {
     output
 }
 
-/// Runs it to its end, or ends it and all in its group.
+/// Runs it to its end, or kills it and its process group.
 fn run_once(command: &mut Command) -> Output {
     for name in ["TRANSOM_LOG", "TRANSOM_BOOTSTRAP", "TRANSOM_TAG"] {
         if !command.get_envs().any(|(set, _)| set == name) {
@@ -108,7 +108,7 @@ fn shown(output: &Output) -> String {
 /// The lines that ranks print, which begin with this word.
 fn said(output: &Output, word: &str) -> Vec<String> {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    // What the test harness prints may stand before it on its line.
+    // Output of the test harness may precede it on its line.
     let lines = text.lines().filter_map(|line| line.find(word).map(|at| line[at..].to_owned()));
     lines.collect()
 }
@@ -117,7 +117,7 @@ fn role() -> Option<String> {
     std::env::var(ROLE).ok()
 }
 
-/// What every rank does to show that all are one job.
+/// Work of every rank, which shows that all are one job.
 fn work(world: &World) {
     let mut window = world.allocate::<u64>(1).unwrap();
     for rank in 0..world.size() {
@@ -126,7 +126,7 @@ fn work(world: &World) {
     window.fence().unwrap();
     let sum = (1..=world.size() as u64).sum::<u64>();
     assert_eq!(window.local().get(0).unwrap(), sum);
-    // In one write, so that lines stay whole whoever passes them on.
+    // One write, so that lines stay complete through every launcher.
     let line = format!("joined as {} of {}\n", world.rank(), world.size());
     std::io::stdout().write_all(line.as_bytes()).unwrap();
 }
@@ -217,7 +217,7 @@ fn leftovers_of_other_launchers_are_told() {
         (&[("TRANSOM_HUB", "127.0.0.1:1")], "TRANSOM_SECRET"),
         (&[("TRANSOM_RANK", "0")], "TRANSOM_SIZE is not set"),
         (&[("TRANSOM_RANK", "1"), ("TRANSOM_SIZE", "1"), ("TRANSOM_SHM", "1,2,3")], "remove TRANSOM_RANK"),
-        // A process that is not, and one that is no launcher.
+        // A process that does not exist, and one that is no launcher.
         (&[("TRANSOM_RANK", "0"), ("TRANSOM_SIZE", "1"), ("TRANSOM_SHM", "4194305,5,1f")], "the launcher has ended"),
         (&[("TRANSOM_RANK", "0"), ("TRANSOM_SIZE", "1"), ("TRANSOM_SHM", "1,0,1f")], "the launcher has ended"),
         (&[("TRANSOM_HUB", "here"), ("TRANSOM_RANK", "0"), ("TRANSOM_SIZE", "1")], "TRANSOM_HUB=\"here\""),
@@ -229,7 +229,7 @@ fn leftovers_of_other_launchers_are_told() {
     }
 }
 
-/// It inherits the variables of the rank, and must not speak to the launcher in its name.
+/// The child inherits the variables of the rank, and must not talk to the launcher in the rank's name.
 #[test]
 fn what_a_rank_of_mpich_starts_is_told_what_to_remove() {
     let name = "what_a_rank_of_mpich_starts_is_told_what_to_remove";
@@ -282,7 +282,7 @@ fn info_tells_what_started_it() {
     assert!(said(&output, "started by").concat().contains("none"), "{}", shown(&output));
 }
 
-/// mpirun ends all others when a rank dies, unless it is told not to: MPICH's can be.
+/// mpirun ends all other ranks when one dies, unless an option forbids it: MPICH's has one.
 #[test]
 fn survivors_of_a_death_are_told() {
     let name = "survivors_of_a_death_are_told";
@@ -302,7 +302,7 @@ fn survivors_of_a_death_are_told() {
     assert_eq!(said(&output, "told:"), ["told: rank 1 died"; 2], "{}", shown(&output));
 }
 
-/// Hosts that share no memory; here one machine that its launcher calls two.
+/// Hosts that share no memory; here one machine that its launcher treats as two hosts.
 #[test]
 fn ranks_on_several_hosts_are_told_so() {
     let name = "ranks_on_several_hosts_are_told_so";
@@ -321,7 +321,7 @@ fn ranks_on_several_hosts_are_told_so() {
         let told = said(&output, "told:");
         assert_eq!(told.len(), 4, "{}", shown(&output));
         let who_is_where = |told: &&String| told.contains("one (ranks 0, 1), two (ranks 2, 3)");
-        // Where RDMA can be tried, a rank that cannot use it says so; the others may hear of that first.
+        // Where RDMA can be tried, a rank that cannot use it reports that; the others may learn of that first.
         let least = if cfg!(feature = "verbs") { 1 } else { 4 };
         assert!(told.iter().filter(who_is_where).count() >= least, "{}", shown(&output));
     }
@@ -343,7 +343,7 @@ fn ranks_of_slurm() {
         copy(&mut command, name, "rank");
         all_joined(&run(&mut command), ranks);
     }
-    // Without a way to meet each task is alone, and the first says so.
+    // Without a way to meet, each task is alone, and the first reports it.
     let mut command = slurm.command("srun");
     copy(command.args(["--mpi=none", "-n", "2", "--overcommit"]), name, "rank");
     let output = run(&mut command);

@@ -1,4 +1,4 @@
-//! A Slurm of one node, this machine, in a folder of its own; all of it ends with this, whatever happens.
+//! A Slurm of one node, this machine, in a folder of its own. All of it ends with this value, whatever happens.
 
 use rustix::process::{Pid, Signal, getuid, kill_process, set_parent_process_death_signal};
 use std::net::TcpListener;
@@ -24,7 +24,7 @@ impl Slurm {
         for part in ["", "munge", "state", "spool"] {
             std::fs::create_dir_all(slurm.folder.join(part)).unwrap();
         }
-        // munged demands that nobody else can write where its socket is, and that all can go there.
+        // munged requires that only its user can write where its socket is, and that all users can enter there.
         for part in ["", "munge"] {
             std::fs::set_permissions(slurm.folder.join(part), PermissionsExt::from_mode(0o755)).unwrap();
         }
@@ -52,7 +52,7 @@ impl Slurm {
         slurm
     }
 
-    /// A command of Slurm's, told of this one.
+    /// A command of Slurm's with this configuration.
     pub fn command(&self, name: &str) -> Command {
         let folders = ["/usr/sbin", "/sbin", "/usr/bin", "/bin", "/usr/local/bin", "/usr/local/sbin"];
         let found = folders.iter().map(|folder| Path::new(folder).join(name)).find(|path| path.exists());
@@ -62,7 +62,7 @@ impl Slurm {
     }
 
     fn configure(&self) {
-        // Held until both are known, so that they are two.
+        // Both listeners are held until both ports are known, so that the ports differ.
         let ports = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
         let [control, node] = ports.map(|listener| listener.local_addr().unwrap().port());
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();

@@ -1,4 +1,5 @@
-//! How a job on hosts ends: ranks that fail, signals, hosts that cannot be reached or say what they should not, readers that are late.
+//! Ends of a job on hosts: failing ranks, signals, hosts that cannot be reached or send malformed records, slow
+//! readers.
 
 use super::*;
 use std::os::unix::fs::MetadataExt;
@@ -36,21 +37,21 @@ fn the_end_of_the_launcher_ends_all() {
         call.signal(signal);
         assert_eq!(call.end().code, Some(128 + signal.as_raw()));
     }
-    // Whatever its end.
+    // A launcher that is killed ends its ranks, too.
     let mut call = Call::start(&["a,b", "-n", "3", "sh", "-c", DEAF]);
     call.ready(3);
     call.signal(Signal::KILL);
     assert_eq!(call.end().code, None);
 }
 
-/// The launcher's own time of a processor, in clock ticks.
+/// The launcher's own core time, in clock ticks.
 fn ticks(process: &Child) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.id())).unwrap();
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
     fields[11..13].iter().map(|ticks| ticks.parse::<u64>().unwrap()).sum()
 }
 
-/// All ranks have ended, and what they wrote is not read: the launcher sleeps.
+/// All ranks have ended, and their output is not read: the launcher sleeps.
 #[test]
 fn a_reader_that_is_late_is_waited_for_asleep() {
     let call = Call::start(&["a,b", "-n", "2", "sh", "-c", "yes a line | head -n 60000"]);
@@ -80,7 +81,7 @@ fn a_reader_that_sleeps_does_not_keep_the_launcher_from_ending() {
     }
 }
 
-/// Of a host that says what it should not as its connection is lost, while its ranks run.
+/// A host sends a malformed record as its connection is lost, while its ranks run.
 #[test]
 fn what_is_no_record_ends_the_ranks_of_its_host() {
     let folder = TempDir::new().unwrap();
@@ -95,7 +96,7 @@ fn what_is_no_record_ends_the_ranks_of_its_host() {
     assert!(ended.stderr.lines().any(|line| line == said), "{}", ended.stderr);
 }
 
-/// Files may have 4 KiB there, as on a disk that is full.
+/// Files are limited to 4 KiB there, as on a full disk.
 #[test]
 fn output_for_which_a_host_has_no_room_ends_its_rank() {
     let write = "head -c 20000 /dev/zero | tr '\\0' x; [ $TRANSOM_SIZE = 1 ] || exec sleep 1000";
@@ -108,11 +109,11 @@ fn output_for_which_a_host_has_no_room_ends_its_rank() {
     }
 }
 
-/// One may fail wherever one is started: of the first, of those for a rank, and of those for what it writes later.
+/// Any start of a process may fail: the first, one for a rank, and one for later output.
 #[test]
 fn a_host_that_cannot_start_a_process_ends_its_ranks() {
     if !rustix::process::getuid().is_root() {
-        // The limit is for all processes of a user, so it takes a user who has no others.
+        // The limit is for all processes of a user, so the test needs a user without other processes.
         let said = "\n*** NOT RUN: this test has to be root's ***\n";
         return std::io::stderr().write_all(said.as_bytes()).unwrap();
     }
@@ -139,7 +140,7 @@ fn a_connection_that_is_cut_ends_its_rank() {
     let folder = TempDir::new().unwrap();
     let cut = format!("{DEAF} 3>&-");
     let mut call = Call::start_with(&["a,b", "-n", "2", "--grace", "0.3", "sh", "-c", &cut], |command| {
-        // One between, as `ssh` is, whose death leaves the other side alone with a closed pipe.
+        // A process in between, as `ssh` is; its death leaves the other side alone with a closed pipe.
         let between = "#!/bin/sh\nmkfifo $0.$$; exec 4<&0; cat <&4 >$0.$$ & echo $! >>$0.pids\n\
                        exec sh -c \"$2\" <$0.$$ 4<&-\n";
         command.env("TRANSOM_SSH", file(&folder, "between", between, 0o755));
@@ -152,7 +153,7 @@ fn a_connection_that_is_cut_ends_its_rank() {
     assert_eq!(ended.code, Some(137), "{ended:?}");
 }
 
-/// And its `ssh` is a script, which started something that holds the pipes.
+/// Its `ssh` is a script that has started a process that holds the pipes.
 #[test]
 fn a_host_that_answers_no_more_does_not_keep_the_launcher_from_ending() {
     for signal in [Signal::TERM, Signal::INT] {
@@ -200,7 +201,7 @@ fn hosts_that_cannot_be_reached_are_named() {
 
 #[test]
 fn a_signal_ends_it_while_hosts_are_reached() {
-    // One that does not answer, and one that does and then reads nothing of much.
+    // One host does not answer. The other answers, and then reads none of much output.
     for (host, signal, much) in
         [("silent", Signal::TERM, 1), ("silent", Signal::INT, 1), ("full", Signal::TERM, 100_000)]
     {

@@ -1,5 +1,5 @@
-//! `transom run --hosts`: ranks on other hosts. A script in place of `ssh` runs what it is given on this machine, in
-//! another folder and an almost empty environment, so that two names are two hosts; one test has the real `sshd`.
+//! `transom run --hosts`: ranks on other hosts. A script replaces `ssh` and runs its command on this machine, in
+//! another folder and an almost empty environment, so that two names are two hosts. One test has the real `sshd`.
 
 mod ends;
 mod secrets;
@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use transom::{Launch, Op};
 
 const LIMIT: Duration = Duration::from_secs(60);
-/// Set for a copy of this program; carried to other hosts because of its beginning.
+/// Set for a copy of this program. The name's beginning makes the launcher pass it to other hosts.
 const ROLE: &str = "RUST_TEST_ROLE";
 /// In the environment of all processes of a call.
 const MARK: &str = "RUST_TEST_MARK";
@@ -79,7 +79,7 @@ impl Call {
         command.env_remove("TRANSOM_LOG").env_remove("TRANSOM_GRACE");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         change(&mut command);
-        // Its own group, as of a shell's job.
+        // A process group of its own, as for a shell's job.
         Call { child: command.process_group(0).spawn().unwrap(), mark, _folder: folder }
     }
 
@@ -87,13 +87,13 @@ impl Call {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// Waits until so many ranks have said that they are ready.
+    /// Waits until `ranks` ranks have reported that they are ready.
     fn ready(&mut self, ranks: usize) {
         let mut lines = BufReader::new(self.child.stdout.as_mut().unwrap()).lines();
         (0..ranks).for_each(|_| assert_eq!(lines.next().unwrap().unwrap(), "ready"));
     }
 
-    /// Waits until a host is reached that says so by a file.
+    /// Waits until a host is reached, which writes a file then.
     fn there(&self) {
         let (there, until) = (self._folder.path().join("ssh.there"), Instant::now() + LIMIT);
         while !there.exists() && Instant::now() < until {
@@ -101,12 +101,12 @@ impl Call {
         }
     }
 
-    /// Waits for the end, and that nothing is left.
+    /// Waits for the end, and checks that no process is left.
     fn end(self) -> Ended {
         self.ended_with(|| ()).0
     }
 
-    /// And looks at what is in its folder.
+    /// Waits for the end, and calls `look` while the folder of the call still exists.
     fn ended_with<R>(self, look: impl FnOnce() -> R) -> (Ended, R) {
         let Call { child, mark, _folder } = self;
         let pid = Pid::from_child(&child);
@@ -127,12 +127,12 @@ impl Call {
 #[derive(Debug)]
 struct Ended {
     code: Option<i32>,
-    /// Of stdout, sorted.
+    /// Lines of stdout, sorted.
     lines: Vec<String>,
     stderr: String,
 }
 
-/// Other hosts' processes end when they hear of it, and that may be a moment later.
+/// Processes of other hosts end when they learn of it, perhaps a moment later.
 fn nothing_left(mark: &str) {
     let until = Instant::now() + LIMIT;
     while !left(mark).is_empty() {
@@ -210,7 +210,7 @@ fn a_host_is_asked_once() {
     assert_eq!(calls, ["a", "b"]);
 }
 
-/// Nobody waits for a login that writes, nor for a host that does not answer when the job has failed.
+/// The launcher does not wait for a login that writes, nor for a host that does not answer after the job has failed.
 #[test]
 fn no_host_is_waited_for_in_vain() {
     let begun = Instant::now();
@@ -224,7 +224,7 @@ fn no_host_is_waited_for_in_vain() {
 
 #[test]
 fn lines_stay_whole_and_bytes_as_they_are() {
-    // Many short lines, one that is longer than a record, and bytes that are no text, of each stream of four ranks.
+    // Many short lines, one that is longer than a record, and bytes that are no text, on each stream of four ranks.
     let write = "letter=$(printf '%b' \\\\14$TRANSOM_RANK); long=$letter; i=0
         while [ $i -lt 18 ]; do long=$long$long; i=$((i + 1)); done
         i=0; while [ $i -lt 300 ]; do echo $letter$letter; echo $letter >&2; i=$((i + 1)); done
@@ -255,7 +255,7 @@ fn lines_stay_whole_and_bytes_as_they_are() {
     assert_eq!(call.end().code, Some(0));
 }
 
-/// The ranks' hub needs a descriptor for each.
+/// The ranks' hub needs a descriptor for each rank.
 #[test]
 fn open_files_are_raised_or_said_to_be_too_few() {
     let run = format!("exec {} run --hosts localhost -n 150", env!("CARGO_BIN_EXE_transom"));
@@ -266,7 +266,7 @@ fn open_files_are_raised_or_said_to_be_too_few() {
     };
     let raised = limited("-Sn 128", "sh -c 'ulimit -Sn'");
     assert!(raised.status.success(), "{}", String::from_utf8_lossy(&raised.stderr));
-    // And the ranks have the limit that their user set.
+    // The ranks have the limit that their user set.
     assert_eq!(String::from_utf8_lossy(&raised.stdout), "128\n".repeat(150));
     let begun = Instant::now();
     let refused = limited("-n 128", "true");
@@ -296,7 +296,7 @@ fn arguments_and_environment_come_through_unchanged() {
     assert_eq!(call.end().lines, ["3 'or' 4-off----"]);
 }
 
-/// Runs a copy of this program for one test, and gives what it said last of what begins with `said: `.
+/// Runs a copy of this program for one test. Returns the last of its lines that begin with `said: `.
 #[track_caller]
 fn said(name: &str, role: &str, change: impl FnOnce(&mut Command)) -> String {
     let folder = TempDir::new().unwrap();
@@ -322,7 +322,7 @@ fn what_is_asked_of_a_launch_holds_on_hosts() {
             std::io::stdout().write_all(launch.run().unwrap().output(0)).unwrap();
         }
         Ok("names") => {
-            // Names of the commands that start a rank must not be among those that a program may use.
+            // The commands that start a rank must have other names than those of programs.
             let names = ["t", "line", "_transom_setsid", "_transom_newline", "_transom_hub", "HOME", "ENV", "LC_ALL"];
             let print = format!("echo said: {}", names.map(|name| format!("$(printenv {name})")).join("-"));
             let launch = launch("a").args(["-c", &print]);
@@ -357,7 +357,7 @@ fn more_ranks_than_there_can_be_are_refused() {
     }
 }
 
-/// What every rank does to show that all are one job.
+/// Work of every rank, which shows that all are one job.
 fn work() {
     let world = transom::init().unwrap();
     let mut window = world.allocate::<u64>(1).unwrap();
@@ -366,7 +366,7 @@ fn work() {
     }
     window.fence().unwrap();
     assert_eq!(window.local().get(0).unwrap(), (1..=world.size() as u64).sum::<u64>());
-    // In one write, so that it stays a line.
+    // One write, so that it stays one line.
     std::io::stdout().write_all(format!("joined as {} of {}\n", world.rank(), world.size()).as_bytes()).unwrap();
 }
 
@@ -420,7 +420,7 @@ fn localhost_is_here() {
     });
     let ended = call.end();
     assert_eq!((ended.code, ended.lines), (Some(0), vec!["localhost".to_owned(); 2]));
-    // And the `ssh` by which its user came did not come from the hub.
+    // The ssh connection of the user does not come from the hub.
     let call = Call::start_with(&["localhost", "-n", "1", "sh", "-c", "echo $TRANSOM_HUB"], |command| {
         command.env_remove("TRANSOM_SSH").env("SSH_CONNECTION", "192.0.2.7 50000 192.0.2.8 22");
     });
@@ -452,7 +452,7 @@ fn the_real_ssh() {
     }
     let sshd = ["/usr/sbin/sshd", "/usr/bin/sshd"].into_iter().find(|path| Path::new(path).exists());
     let (Some(sshd), true) = (sshd, Path::new("/usr/bin/ssh").exists()) else {
-        // Past the capture of a test's output.
+        // Bypasses the capture of a test's output.
         let said = "\n*** NOT RUN: sshd and ssh are not installed here; .ci/install does that ***\n";
         return std::io::stderr().write_all(said.as_bytes()).unwrap();
     };
@@ -474,7 +474,7 @@ fn the_real_ssh() {
         folder.path().join("authorized_keys").display()
     );
     if rustix::process::getuid().is_root() {
-        std::fs::create_dir_all("/run/sshd").unwrap(); // where it shuts itself in
+        std::fs::create_dir_all("/run/sshd").unwrap(); // sshd confines itself to this folder
     }
     let log = std::fs::File::create(folder.path().join("log")).unwrap();
     let mut daemon = Command::new(sshd);
@@ -500,7 +500,8 @@ fn the_real_ssh() {
     call.ready(2);
     call.signal(Signal::KILL);
     call.end(); // and nothing is left
-    // By the default, of a user whose connections are shared: the job makes none that others would share and lose with it.
+    // The default with a user whose ssh connections are shared: the job makes no connection that others would share
+    // and lose with it.
     let config = format!(
         "ControlMaster auto\nControlPersist yes\nControlPath {0}/control\nStrictHostKeyChecking no\n\
          UserKnownHostsFile /dev/null\nLogLevel ERROR\nIdentitiesOnly yes\nIdentityFile {0}/my_key\nPort {port}\n",

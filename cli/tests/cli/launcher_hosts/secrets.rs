@@ -1,4 +1,4 @@
-//! The job's secret: who sees it, and what is said where there is none.
+//! The job's secret: the processes that see it, and the error without one.
 
 use super::*;
 
@@ -27,7 +27,7 @@ fn the_secret_is_on_no_command_line_and_in_no_environment() {
     call.end();
 }
 
-/// What a rank starts is no rank, and what it inherits leads nobody to the job's secret.
+/// A child of a rank is no rank, and inherits no way to the job's secret.
 #[test]
 fn what_a_rank_starts_gets_no_secret() {
     let name = "what_a_rank_starts_gets_no_secret";
