@@ -50,7 +50,8 @@ fn hub_serves_a_thousand_ranks() {
         all.len() == RANKS && all.iter().enumerate().all(|(of, said)| said == &[of as u8; RECORD])
     };
     let exchange = [(); 3].map(|()| call("exchange", exchange)).into_iter().min().unwrap();
-    assert!(exchange < Duration::from_millis(100), "{exchange:?}");
+    // A hub that copies each record for each rank would take seconds.
+    assert!(exchange < Duration::from_millis(500), "{exchange:?}");
     call("barrier", |rank| rank.barrier().is_ok());
 
     let dead = [703, 12, 999];
