@@ -65,10 +65,6 @@ pub(crate) fn wait<R>(
     mut look: impl FnMut() -> Result<Option<R>, FabricError>,
     check: impl FnMut() -> Result<(), FabricError>,
 ) -> Result<R, FabricError> {
-    // Most waits end here. The rank's messages make progress before each further poll.
-    if let Some(found) = look()? {
-        return Ok(found);
-    }
     let busy = Cell::new(false);
     let mut look = || {
         if let Some(turning) = progress.get() {
