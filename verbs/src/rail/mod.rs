@@ -88,7 +88,11 @@ impl Rail {
         let wanted = settings.place.device.as_deref().unwrap_or_default();
         let Some(device) = listed.iter().find(|device| device.name == wanted) else {
             let there = listed.iter().map(|device| device.name.clone()).collect::<Vec<_>>();
-            let why = if there.is_empty() { "this machine has none".to_owned() } else { there.join(", ") };
+            let why = if there.is_empty() {
+                "this machine has none".to_owned()
+            } else {
+                format!("available: {}", there.join(", "))
+            };
             return Err(VerbsError::unusable(format!("TRANSOM_VERBS_DEVICE={wanted}: no such RDMA device"), why));
         };
         // A device named by the user is never replaced.
