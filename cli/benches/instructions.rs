@@ -44,7 +44,7 @@ const CALLS: &[(&str, u64, Call)] = &[
     }),
     ("lock exclusive + unlock", 173, |window, times| (0..times).try_for_each(|_| window.lock_exclusive(0)?.unlock())),
     ("lock shared + unlock", 168, |window, times| (0..times).try_for_each(|_| window.lock_shared(0)?.unlock())),
-    ("lock_all + unlock, 1 rank", 490, |window, times| (0..times).try_for_each(|_| window.lock_all()?.unlock())),
+    ("lock_all + unlock, 1 rank", 333, |window, times| (0..times).try_for_each(|_| window.lock_all()?.unlock())),
     ("post, start, complete, wait", 688, |window, times| {
         (0..times).try_for_each(|_| {
             window.post(&[0])?;

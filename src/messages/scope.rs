@@ -101,7 +101,8 @@ impl Ending<'_, '_, '_> {
     fn end(&mut self) {
         let Scope { comm, lender, world, on_windows, .. } = self.scope;
         // Window operations end without action of other ranks.
-        self.failed_on_window = on_windows.finish().err();
+        // SAFETY: the body has returned, or unwound. Requests of the scope do not outlive it, in whichever thread.
+        self.failed_on_window = unsafe { on_windows.finish() }.err();
         // Requests that have ended need no wait, even without a result taken. Dropped or forgotten receives still wait
         // for their message.
         let over = |core: &mut Core| {

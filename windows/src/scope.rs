@@ -51,7 +51,7 @@ pub fn scope<'env, F: Fabric, R, E: From<Error>>(
     let scope = unsafe { Scope::open() };
     let ending = Ending(&scope);
     let result = body(&scope);
-    let ended = ending.0.finish();
+    let ended = ending.0.finish_all();
     result.and_then(|result| ended.map(|()| result).map_err(E::from))
 }
 
@@ -90,7 +90,7 @@ struct Ending<'c, 's, 'env, F: Fabric>(&'c Scope<'s, 'env, F>);
 
 impl<F: Fabric> Drop for Ending<'_, '_, '_, F> {
     fn drop(&mut self) {
-        if let Err(error) = self.0.finish() {
+        if let Err(error) = self.0.finish_all() {
             crate::dropped::failed("a scope ended by a panic, and what it had under way failed", &error);
         }
     }
@@ -107,12 +107,20 @@ impl<'s, 'env, F: Fabric> Scope<'s, 'env, F> {
 
     /// Waits for all started operations.
     ///
+    /// # Safety
+    /// No other thread tests or waits for a request of this scope during the call. That thread would take an operation
+    /// that this call is completing for one that has ended, and read its buffer.
+    ///
     /// # Errors
     /// The first error of an operation that was not waited for.
     ///
     /// # Examples
     /// [`scope`] calls it after its body.
-    pub fn finish(&self) -> Result<(), Error> {
+    pub unsafe fn finish(&self) -> Result<(), Error> {
+        self.finish_all()
+    }
+
+    fn finish_all(&self) -> Result<(), Error> {
         let all = 0..self.in_flight().len();
         self.finish_some(all)
     }
