@@ -57,27 +57,29 @@ fn dropped_handle_lets_waiters_go_on() {
     });
 }
 
-/// The network panics within a call on all locks: locks whose requests had started are broken, and no later release
-/// takes these requests for its own.
+/// The network panics within a call on all locks: locks whose requests are in flight are broken, and no later release
+/// takes these requests for its own. A request whose addition had its result at once is not in flight: it is released.
 #[test]
-fn panic_midway_leaves_started_requests_broken() {
+fn panic_midway_breaks_requests_in_flight() {
     in_time(|| {
-        for panics_at in 0..3 {
+        for (panics_at, posts) in (0..3).flat_map(|at| [(at, false), (at, true)]) {
             let (memory, adds) = (memory(3), AtomicUsize::new(0));
             let hook = |verb| {
                 assert!(verb != Verb::Add || adds.fetch_add(1, Relaxed) != panics_at, "of the network");
             };
-            let mut lock = <PassiveLock<_>>::new(Atomics::new(&memory, 0, &hook), 0).unwrap();
+            let network = Atomics::new(&memory, 0, &hook);
+            let network = if posts { network.posting() } else { network };
+            let mut lock = <PassiveLock<_>>::new(network, 0).unwrap();
             assert!(catch_unwind(AssertUnwindSafe(|| lock.acquire_all_mut())).is_err());
             assert!(!lock.release_held_mut());
             for target in 0..3 {
-                let started = target <= panics_at;
-                let expected = if started { Err(Error::Broken { target }) } else { Ok(Ahead::default()) };
-                assert_eq!(lock.acquire_mut(target, Exclusive), expected, "{target}, {panics_at}");
+                let broken = target == panics_at || posts && target < panics_at;
+                let expected = if broken { Err(Error::Broken { target }) } else { Ok(Ahead::default()) };
+                assert_eq!(lock.acquire_mut(target, Exclusive), expected, "{target}, {panics_at}, {posts}");
             }
             drop(lock);
             let readers = [0, 1, 2].map(|target| lock_word(&memory, target).readers());
-            assert_eq!(readers, [0, 1, 2].map(|target| u64::from(target < panics_at)));
+            assert_eq!(readers, [0, 1, 2].map(|target| u64::from(posts && target < panics_at)));
         }
     });
 }

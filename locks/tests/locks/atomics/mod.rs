@@ -28,6 +28,7 @@ pub struct Atomics<H> {
     rank: Rank,
     hook: H,
     watches: bool,
+    posts: bool,
 }
 
 /// The verb that a hook is called for.
@@ -50,12 +51,17 @@ pub fn memory(ranks: usize) -> Arc<Vec<Vec<AtomicU64>>> {
 
 impl<H: Fn(Verb)> Atomics<H> {
     pub fn new(memory: &Arc<Vec<Vec<AtomicU64>>>, rank: Rank, hook: H) -> Self {
-        Atomics { memory: memory.clone(), rank, hook, watches: false }
+        Atomics { memory: memory.clone(), rank, hook, watches: false, posts: false }
     }
 
     /// The same network, watching the words of other ranks.
     pub fn watching(self) -> Self {
         Atomics { watches: true, ..self }
+    }
+
+    /// The same network, whose additions have no result before `finish`.
+    pub fn posting(self) -> Self {
+        Atomics { posts: true, ..self }
     }
 
     fn word(&self, verb: Verb, at: At) -> &AtomicU64 {
@@ -94,7 +100,7 @@ impl<H: Fn(Verb)> Network for Atomics<H> {
     }
 
     fn try_finish(&self, found: u64) -> Result<u64, u64> {
-        Ok(found)
+        if self.posts { Err(found) } else { Ok(found) }
     }
 
     fn notify(&self, at: At, value: u64, _: Wake) -> Result<(), Self::Error> {
