@@ -58,8 +58,8 @@ fn scopes_allocate_nothing() {
 }
 
 #[test]
-fn accumulates_of_some_elements_allocate_nothing() {
-    ranks::on_all_sizes("accumulates_of_some_elements_allocate_nothing", |world: World| {
+fn short_accumulates_allocate_nothing() {
+    ranks::on_all_sizes("short_accumulates_allocate_nothing", |world: World| {
         if !ranks::share_memory(&world) {
             return;
         }

@@ -151,8 +151,8 @@ fn split_teams_take_no_mapping_or_descriptor() {
 }
 
 #[test]
-fn windows_made_and_dropped_leave_nothing() {
-    where_memory_is_shared("windows_made_and_dropped_leave_nothing", |world| {
+fn dropped_windows_leave_no_resources() {
+    where_memory_is_shared("dropped_windows_leave_no_resources", |world| {
         unchanged(world, "allocated window", |world| world.allocate::<u64>(10));
         unchanged(world, "window with signals", |world| world.allocate_with_signals::<u64>(10, 2));
         unchanged(world, "shared window", |world| world.allocate_shared::<u64>(10));
@@ -186,8 +186,8 @@ fn windows_made_and_dropped_leave_nothing() {
 }
 
 #[test]
-fn values_made_and_dropped_leave_nothing() {
-    where_memory_is_shared("values_made_and_dropped_leave_nothing", |world| {
+fn dropped_values_leave_no_resources() {
+    where_memory_is_shared("dropped_values_leave_no_resources", |world| {
         unchanged(world, "array", |world| world.array::<u64, 2>([6, 6], Distribution::Block));
         unchanged(world, "array with ghost cells", |world| {
             let mut array = world.array::<u64, 2>([6, 6], Distribution::Block)?;
@@ -212,8 +212,8 @@ fn values_made_and_dropped_leave_nothing() {
 }
 
 #[test]
-fn teams_made_and_dropped_leave_nothing() {
-    where_memory_is_shared("teams_made_and_dropped_leave_nothing", |world| {
+fn dropped_teams_leave_no_resources() {
+    where_memory_is_shared("dropped_teams_leave_no_resources", |world| {
         let split = |world: &World| Ok(world.split(Some(0), 0)?.expect("a colour was named"));
         // Ranks remember the last 1,024 teams that they left.
         (0..1024).for_each(|_| drop(split(world).unwrap()));
@@ -226,8 +226,8 @@ fn teams_made_and_dropped_leave_nothing() {
 }
 
 #[test]
-fn pipes_made_and_dropped_leave_nothing() {
-    where_memory_is_shared("pipes_made_and_dropped_leave_nothing", |world| {
+fn dropped_pipes_leave_no_resources() {
+    where_memory_is_shared("dropped_pipes_leave_no_resources", |world| {
         let next = (world.rank() + 1) % world.size();
         // In a world of more than two ranks, ranks 0 and 1 have the pipe between them.
         unchanged(world, "pipe", |world| {

@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scratch_is_kept_unless_it_is_large() {
+    fn small_scratch_is_reused_and_large_is_freed() {
         let pool = Arc::new(ScratchPool::default());
         let start = |bytes| pool.take(bytes).and_then(|bytes| bytes.start()).map(|start| start.addr());
         let first = start(200);

@@ -373,7 +373,7 @@ mod tests {
     /// A program may split its world many times.
     #[cfg(not(miri))]
     #[test]
-    fn dropped_teams_are_forgotten() {
+    fn dropped_team_leaves_no_engine_state() {
         use crate::messages::{Source, Tag};
         const TAG: Tag<u64> = Tag::new(1);
         let ended = crate::threads(3, |world| -> Result<(), crate::Error> {
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn every_team_has_contexts_of_its_own() {
+    fn contexts_of_any_two_teams_are_distinct() {
         let all = (0..5).flat_map(|leader| (0..7).map(move |led| context(leader, led, of_each(5))));
         let all: std::collections::BTreeSet<_> = all.collect();
         assert_eq!(all.len(), 35);
@@ -419,7 +419,7 @@ mod tests {
     /// The next member leads once the first has no number left. All members get an error once none has.
     #[cfg(not(miri))]
     #[test]
-    fn members_lead_until_no_number_is_left() {
+    fn leader_out_of_numbers_passes_to_next_member() {
         const MOST: u32 = 204_522_252;
         let ended = crate::threads(3, |world| {
             let (me, space) = (world.rank(), world.space());

@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_buffer_held_is_no_other() {
+    fn buffer_cast_of_unsuitable_owner_is_none() {
         const WORDS: &[u32] = &[7, 8];
         assert_eq!(as_another::<u32, _, u32, _>(WORDS), Some(WORDS));
         assert_eq!(as_another::<u8, _, u8, &'static [u8]>(vec![7_u8; 4096]), None, "it is freed");

@@ -57,8 +57,8 @@ fn exchange<const D: usize>(world: &transom::World, shape: [usize; D], around: [
 }
 
 #[test]
-fn neighbours_get_each_others_blocks() {
-    on(&[1, 2, 3, 4, 6, 8, 12], "neighbours_get_each_others_blocks", |world| {
+fn grid_neighbours_exchange_their_blocks() {
+    on(&[1, 2, 3, 4, 6, 8, 12], "grid_neighbours_exchange_their_blocks", |world| {
         let size = world.size();
         for around in [false, true] {
             exchange(&world, [size], [around]);
@@ -71,8 +71,8 @@ fn neighbours_get_each_others_blocks() {
 
 /// The transpose of a matrix of which each rank has some rows, of unequal numbers.
 #[test]
-fn a_matrix_is_transposed_by_sections() {
-    on(&ranks::SIZES, "a_matrix_is_transposed_by_sections", |world| {
+fn uneven_matrix_is_transposed_by_sections() {
+    on(&ranks::SIZES, "uneven_matrix_is_transposed_by_sections", |world| {
         let (rank, size) = (world.rank(), world.size());
         let rows_of = |rank: usize| 1 + rank % 3 * 2;
         let first = |rank: usize| (0..rank).map(rows_of).sum::<usize>();
@@ -142,8 +142,8 @@ const SPACE: usize = 400;
 /// Sections of each kind, of blocks of 1 to 7 elements and of none, in each form of the call: blocking, started, in a
 /// scope, persistent.
 #[test]
-fn sections_move_their_elements_in_each_form() {
-    on(&ranks::SIZES, "sections_move_their_elements_in_each_form", |world| {
+fn sections_in_every_call_form_move_their_elements() {
+    on(&ranks::SIZES, "sections_in_every_call_form_move_their_elements", |world| {
         let (me, size) = (world.rank(), world.size());
         for round in 0..ranks::rounds(24) {
             // Elements that `from` sends to `to`.
@@ -198,8 +198,8 @@ fn sections_move_their_elements_in_each_form() {
 
 /// Sections that share elements: one of the blocks stays there, complete.
 #[test]
-fn sections_that_overlap_keep_one_block() {
-    on(&[1, 2, 3], "sections_that_overlap_keep_one_block", |world| {
+fn overlapping_sections_keep_one_whole_block() {
+    on(&[1, 2, 3], "overlapping_sections_keep_one_whole_block", |world| {
         const LEN: usize = 30_000;
         let given = vec![Section::Contiguous { offset: 0, len: LEN }; world.size()];
         let data = vec![world.rank() as u32; LEN];
@@ -212,8 +212,8 @@ fn sections_that_overlap_keep_one_block() {
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
-    on(&[1, 2], "what_cannot_be_is_refused", |world| {
+fn invalid_sections_and_grids_are_refused() {
+    on(&[1, 2], "invalid_sections_and_grids_are_refused", |world| {
         let (one, two) = (Section::Contiguous { offset: 0, len: 1 }, Section::Contiguous { offset: 1, len: 2 });
         let twice = Section::Indexed { offsets: &[0, 0], block: 1 };
         let sections = |data: &[u8], given: &[Section<'_>], into: &mut [u8], taken: &[Section<'_>]| {

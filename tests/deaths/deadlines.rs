@@ -19,8 +19,8 @@ fn gives_up<T>(request: impl FnOnce(Duration) -> Result<Option<T>, Error>) {
 }
 
 #[test]
-fn a_deadline_is_kept_and_who_asks_again_is_served() {
-    ranks::on(&[2, 3, 5], "a_deadline_is_kept_and_who_asks_again_is_served", |world: World| {
+fn expired_lock_attempt_succeeds_when_repeated() {
+    ranks::on(&[2, 3, 5], "expired_lock_attempt_succeeds_when_repeated", |world: World| {
         let mut window: Window<u64> = world.allocate(1).unwrap();
         let value = world.rw_lock(0, 5u64).unwrap();
         for mode in MODES {
@@ -70,8 +70,8 @@ fn a_deadline_is_kept_and_who_asks_again_is_served() {
 
 /// Rank 1 gives up, and computes; rank 2, which came after it, has the lock as soon as rank 0 has released it.
 #[test]
-fn nobody_waits_for_who_gave_up() {
-    ranks::on(&[3, 4], "nobody_waits_for_who_gave_up", |world: World| {
+fn abandoned_lock_request_is_skipped() {
+    ranks::on(&[3, 4], "abandoned_lock_request_is_skipped", |world: World| {
         let mut window: Window<u64> = world.allocate(1).unwrap();
         // Long enough for rank 1 to ask and to give up.
         let held = ranks::within(8 * SOON);
@@ -112,8 +112,8 @@ fn nobody_waits_for_who_gave_up() {
 
 /// Requests with and without deadlines exclude each other: what is counted under them is right.
 #[test]
-fn what_is_counted_under_deadlines_is_right() {
-    ranks::on_all_sizes("what_is_counted_under_deadlines_is_right", |world: World| {
+fn locks_with_deadlines_exclude_each_other() {
+    ranks::on_all_sizes("locks_with_deadlines_exclude_each_other", |world: World| {
         let mut window: Window<u64> = world.allocate(2).unwrap();
         let counted = world.mutex(world.size() - 1, 0u64).unwrap();
         let (mut mine, mut additions, me) = (0, 0, world.rank());
@@ -163,8 +163,8 @@ fn what_is_counted_under_deadlines_is_right() {
 }
 
 #[test]
-fn misuse_is_an_error_and_threads_of_a_rank_give_up_too() {
-    ranks::on(&[1, 2], "misuse_is_an_error_and_threads_of_a_rank_give_up_too", |world: World| {
+fn deadline_misuse_fails_and_threads_time_out() {
+    ranks::on(&[1, 2], "deadline_misuse_fails_and_threads_time_out", |world: World| {
         let mut window: Window<u64> = world.allocate(1).unwrap();
         let absent = window.try_lock_for(world.size(), Mode::Shared, SOON).err().expect("no such rank");
         assert!(matches!(absent, Error::NoSuchRank { .. }), "{absent}");

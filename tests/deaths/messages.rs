@@ -44,8 +44,8 @@ fn dies_when_all_have_called(world: &World) {
 }
 
 #[test]
-fn who_waits_is_told() {
-    with_a_death("who_waits_is_told", &[2, 3, 4, 8], |world| {
+fn death_fails_blocking_calls() {
+    with_a_death("death_fails_blocking_calls", &[2, 3, 4, 8], |world| {
         if world.rank() == VICTIM {
             dies_when_all_have_called(&world);
         }
@@ -75,8 +75,8 @@ fn who_waits_is_told() {
 
 /// Calls that do not wait, or not long.
 #[test]
-fn who_asks_again_and_again_is_told() {
-    with_a_death("who_asks_again_and_again_is_told", &[2, 4, 9], |world| {
+fn death_fails_polling_calls() {
+    with_a_death("death_fails_polling_calls", &[2, 4, 9], |world| {
         if world.rank() == VICTIM {
             dies_when_all_have_called(&world);
         }
@@ -140,8 +140,8 @@ fn who_asks_again_and_again_is_told() {
 }
 
 #[test]
-fn what_is_under_way_is_told() {
-    with_a_death("what_is_under_way_is_told", &[2, 4], |world| {
+fn death_fails_requests_in_flight() {
+    with_a_death("death_fails_requests_in_flight", &[2, 4], |world| {
         if world.rank() == VICTIM {
             // Messages that it never receives, and one whose data it has just asked for.
             let begun = world.irecv(0, Tag::<u64>::new(7));
@@ -175,9 +175,9 @@ fn what_is_under_way_is_told() {
 
 /// The rank dies at any point of what it sends and receives.
 #[test]
-fn it_dies_at_any_time() {
+fn death_at_any_time_fails_only_its_messages() {
     for delay in [0, 1, 3, 7, 15, 40] {
-        with_a_death("it_dies_at_any_time", &[3], |world| {
+        with_a_death("death_at_any_time_fails_only_its_messages", &[3], |world| {
             let delay = std::env::var("TEST_DELAY").map_or(5, |delay| delay.parse().unwrap());
             if world.rank() == VICTIM {
                 std::thread::spawn(move || {
@@ -222,8 +222,8 @@ fn it_dies_at_any_time() {
 
 /// The rank sends, and dies before any receive: complete messages are received, then its death is reported.
 #[test]
-fn what_had_come_is_received() {
-    with_a_death("what_had_come_is_received", &[2, 3], |world| {
+fn messages_complete_before_death_are_received() {
+    with_a_death("messages_complete_before_death_are_received", &[2, 3], |world| {
         if world.rank() == VICTIM {
             for i in 0..100 {
                 world.send(0, ONE, &[i]).unwrap();
@@ -249,8 +249,8 @@ fn what_had_come_is_received() {
 
 /// The panicking rank keeps the lent memory until the others release it; they wait for its next operation.
 #[test]
-fn who_panics_in_a_scope_with_sends_is_told_of() {
-    let name = "who_panics_in_a_scope_with_sends_is_told_of";
+fn panic_in_a_scope_with_sends_is_reported() {
+    let name = "panic_in_a_scope_with_sends_is_reported";
     let Some(outcome) = ranks::outcome_of(3, name, |world| {
         if world.rank() == VICTIM {
             let (long, short) = (vec![1; 1_000_000], [1]);
@@ -272,11 +272,11 @@ fn who_panics_in_a_scope_with_sends_is_told_of() {
 
 /// The window keeps the rank in its job, and another thread of it goes on.
 #[test]
-fn who_panics_with_its_world_is_told_of_though_it_keeps_a_window() {
+fn panic_with_world_but_kept_window_is_reported() {
     if ranks::over_network() {
         return; // there the error comes when the rank has left completely
     }
-    let name = "who_panics_with_its_world_is_told_of_though_it_keeps_a_window";
+    let name = "panic_with_world_but_kept_window_is_reported";
     let Some(outcome) = ranks::outcome_of(3, name, |world| {
         let window: Window<u64> = world.allocate(1).unwrap();
         if world.rank() == VICTIM {
@@ -301,8 +301,8 @@ fn who_panics_with_its_world_is_told_of_though_it_keeps_a_window() {
 
 /// Messages that the others receive in time are delivered without errors: the program may go on after the panic.
 #[test]
-fn a_panic_in_a_scope_whose_sends_are_received_harms_nobody() {
-    ranks::on(&[2], "a_panic_in_a_scope_whose_sends_are_received_harms_nobody", |world| {
+fn panic_in_a_scope_delivers_received_sends() {
+    ranks::on(&[2], "panic_in_a_scope_delivers_received_sends", |world| {
         let other = 1 - world.rank();
         // The panicking rank waits for a second, in which all of it must arrive.
         let many = ranks::rounds(1_000_000);
@@ -335,10 +335,10 @@ fn mapped(bytes: usize) -> usize {
 }
 
 #[test]
-fn buffers_of_who_died_do_not_stay_mapped() {
+fn buffers_of_a_dead_rank_are_unmapped() {
     const LEN: usize = 4 << 20;
     const BUFFERS: usize = 5;
-    with_a_death("buffers_of_who_died_do_not_stay_mapped", &[2], |world| {
+    with_a_death("buffers_of_a_dead_rank_are_unmapped", &[2], |world| {
         if world.rank() == VICTIM {
             let buffers = [(); BUFFERS].map(|()| world.buffer::<u8>(LEN).unwrap());
             for sent in buffers.map(|buffer| world.isend(0, Tag::new(3), buffer)) {
@@ -362,8 +362,8 @@ fn buffers_of_who_died_do_not_stay_mapped() {
 
 /// A team without the victim notices nothing.
 #[test]
-fn a_team_of_others_goes_on() {
-    with_a_death("a_team_of_others_goes_on", &[4], |world| {
+fn death_outside_a_team_leaves_it_working() {
+    with_a_death("death_outside_a_team_leaves_it_working", &[4], |world| {
         let team = world.split(Some(u64::from(world.rank() == VICTIM)), 0).unwrap().unwrap();
         if world.rank() == VICTIM {
             dies_when_all_have_called(&world);
@@ -378,11 +378,11 @@ fn a_team_of_others_goes_on() {
 
 /// Other ranks do not wait for its messages while it has the window.
 #[test]
-fn who_keeps_a_window_alone_has_left_the_others_messages() {
+fn rank_keeping_only_a_window_has_left_messages() {
     if ranks::over_network() {
         return; // there the error comes when the rank has left completely
     }
-    ranks::on(&[2, 3, 8], "who_keeps_a_window_alone_has_left_the_others_messages", |world| {
+    ranks::on(&[2, 3, 8], "rank_keeping_only_a_window_has_left_messages", |world| {
         let mut window: Window<u64> = world.allocate(1).unwrap();
         window.fence().unwrap();
         let others = world.size() as u64 - 1;

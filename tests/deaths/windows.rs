@@ -36,8 +36,8 @@ fn with_a_death(name: &str, body: impl Fn(World)) {
 
 /// The state of each rank is known, and not only the first death.
 #[test]
-fn a_later_death_is_told_of_who_died() {
-    let name = "a_later_death_is_told_of_who_died";
+fn second_death_is_reported_with_its_rank() {
+    let name = "second_death_is_reported_with_its_rank";
     let body = |world: World| {
         let me = world.rank();
         world.barrier().unwrap();
@@ -97,8 +97,8 @@ impl Sign {
 }
 
 #[test]
-fn a_holder_dies() {
-    with_a_death("a_holder_dies", |world| {
+fn death_of_lock_holder_fails_waiters() {
+    with_a_death("death_of_lock_holder_fails_waiters", |world| {
         let mut sign = Sign::new(&world);
         let mut window: Window<u64> = world.allocate(1).unwrap();
         if world.rank() == VICTIM {
@@ -123,8 +123,8 @@ fn a_holder_dies() {
 
 /// Calls that do not wait.
 #[test]
-fn who_tries_again_and_again_is_told() {
-    with_a_death("who_tries_again_and_again_is_told", |world| {
+fn death_of_lock_holder_fails_try_lock() {
+    with_a_death("death_of_lock_holder_fails_try_lock", |world| {
         let mut sign = Sign::new(&world);
         let mut window: Window<u64> = world.allocate(1).unwrap();
         let value = world.mutex(0, 0_u64).unwrap();
@@ -157,8 +157,8 @@ fn who_tries_again_and_again_is_told() {
 
 /// A dead holder is an error, however much time is left. A request that was given up before is no obstacle.
 #[test]
-fn who_waits_with_a_deadline_is_told() {
-    with_a_death("who_waits_with_a_deadline_is_told", |world| {
+fn death_of_lock_holder_fails_timed_waits() {
+    with_a_death("death_of_lock_holder_fails_timed_waits", |world| {
         let mut sign = Sign::new(&world);
         let mut window: Window<u64> = world.allocate(1).unwrap();
         let signals: Window<u64> = world.allocate_with_signals(1, 1).unwrap();
@@ -193,8 +193,8 @@ fn who_waits_with_a_deadline_is_told() {
 }
 
 #[test]
-fn one_that_waits_dies() {
-    with_a_death("one_that_waits_dies", |world| {
+fn death_of_lock_waiter_fails_other_waiters() {
+    with_a_death("death_of_lock_waiter_fails_other_waiters", |world| {
         let mut sign = Sign::new(&world);
         let mut window: Window<u64> = world.allocate(1).unwrap();
         // Number of ranks that know of the death, at rank 0.
@@ -236,8 +236,8 @@ fn one_that_waits_dies() {
 }
 
 #[test]
-fn one_that_the_others_meet_dies() {
-    with_a_death("one_that_the_others_meet_dies", |world| {
+fn death_before_a_fence_fails_fence_and_barrier() {
+    with_a_death("death_before_a_fence_fails_fence_and_barrier", |world| {
         let mut window: Window<u64> = world.allocate(1).unwrap();
         window.fence().unwrap();
         if world.rank() == VICTIM {
@@ -249,8 +249,8 @@ fn one_that_the_others_meet_dies() {
 }
 
 #[test]
-fn one_that_is_needed_to_allocate_dies() {
-    with_a_death("one_that_is_needed_to_allocate_dies", |world| {
+fn death_before_allocate_fails_allocate() {
+    with_a_death("death_before_allocate_fails_allocate", |world| {
         if world.rank() == VICTIM {
             die();
         }
@@ -259,8 +259,8 @@ fn one_that_is_needed_to_allocate_dies() {
 }
 
 #[test]
-fn the_memory_of_the_dead_can_still_be_reached() {
-    with_a_death("the_memory_of_the_dead_can_still_be_reached", |world| {
+fn dead_ranks_window_memory_stays_accessible() {
+    with_a_death("dead_ranks_window_memory_stays_accessible", |world| {
         let mut window: Window<u64> = world.allocate(1).unwrap();
         window.local().set(0, 42 + world.rank() as u64).unwrap();
         window.fence().unwrap();
@@ -272,8 +272,8 @@ fn the_memory_of_the_dead_can_still_be_reached() {
 }
 
 #[test]
-fn the_memory_that_the_dead_had_lent_is_gone() {
-    with_a_death("the_memory_that_the_dead_had_lent_is_gone", |world| {
+fn dead_ranks_user_memory_is_inaccessible() {
+    with_a_death("dead_ranks_user_memory_is_inaccessible", |world| {
         let mut window = world.window(Flavor::Create(vec![0u64; 5000]), 1).unwrap();
         let mut other: Window<u64> = world.allocate(1).unwrap();
         window.fence().unwrap();
@@ -317,8 +317,8 @@ fn the_memory_that_the_dead_had_lent_is_gone() {
 }
 
 #[test]
-fn what_the_dead_had_attached_can_still_be_reached() {
-    with_a_death("what_the_dead_had_attached_can_still_be_reached", |world| {
+fn dead_ranks_attached_memory_stays_accessible() {
+    with_a_death("dead_ranks_attached_memory_stays_accessible", |world| {
         let (mut window, mut names): (Window<u64>, Window<transom::Address>) =
             (world.dynamic(1).unwrap(), world.allocate(1).unwrap());
         let mine = window.attach(3).unwrap();
@@ -343,8 +343,8 @@ fn what_the_dead_had_attached_can_still_be_reached() {
 }
 
 #[test]
-fn a_rank_that_leaves_is_missed_by_all_where_it_is_needed() {
-    ranks::on(&[2, 3, 4, 8], "a_rank_that_leaves_is_missed_by_all_where_it_is_needed", |world| {
+fn departure_fails_fence_but_not_locks() {
+    ranks::on(&[2, 3, 4, 8], "departure_fails_fence_but_not_locks", |world| {
         let mut window: Window<u64> = world.allocate(1).unwrap();
         let mut other: Window<u64> = world.allocate(1).unwrap();
         window.fence().unwrap();
@@ -367,7 +367,7 @@ fn a_rank_that_leaves_is_missed_by_all_where_it_is_needed() {
 
 /// Otherwise an error would name a rank that lives, and not the one that died.
 #[test]
-fn who_gives_up_a_wait_for_a_death_has_not_died() {
+fn failed_wait_for_a_dead_rank_is_no_death() {
     let [fabric, dies] = <[_; 2]>::try_from(Loopback::threads(2).unwrap()).unwrap_or_else(|_| unreachable!("two"));
     let fabric = Overlapping::counting(fabric);
     let counts = fabric.clone();
@@ -389,8 +389,8 @@ fn who_gives_up_a_wait_for_a_death_has_not_died() {
 }
 
 #[test]
-fn a_leaked_lock_is_let_go_when_its_rank_leaves() {
-    ranks::on(&[2, 3, 4, 8], "a_leaked_lock_is_let_go_when_its_rank_leaves", |world| {
+fn leaked_lock_is_released_when_its_rank_leaves() {
+    ranks::on(&[2, 3, 4, 8], "leaked_lock_is_released_when_its_rank_leaves", |world| {
         let mut window: Window<u64> = world.allocate(1).unwrap();
         if world.rank() == VICTIM {
             std::mem::forget(window.lock_exclusive(0).unwrap());
@@ -403,7 +403,7 @@ fn a_leaked_lock_is_let_go_when_its_rank_leaves() {
 }
 
 #[test]
-fn a_thread_that_ends_has_left_whatever_it_keeps() {
+fn ended_rank_thread_has_left_despite_handles() {
     // The rank keeps its world, a team, or a window with a leaked lock. In the last case it counts as dead.
     for keeps in ["world", "team", "window"] {
         let kept = transom::threads(3, |world| {
@@ -435,7 +435,7 @@ fn a_thread_that_ends_has_left_whatever_it_keeps() {
 
 /// Its abandoned request is still in a queue, behind a waiting one. It dies nevertheless, and no rank waits for it.
 #[test]
-fn who_panics_with_a_lock_given_up_has_died() {
+fn panic_after_abandoned_lock_request_is_a_death() {
     let ran = std::panic::catch_unwind(|| {
         transom::threads(2, |world| {
             let mut window: Window<u64> = world.allocate(1).unwrap();
@@ -458,7 +458,7 @@ fn who_panics_with_a_lock_given_up_has_died() {
 }
 
 #[test]
-fn a_thread_that_panics_has_died() {
+fn panicked_rank_thread_counts_as_dead() {
     let ran = std::panic::catch_unwind(|| {
         transom::threads(3, |world| {
             let mut window: Window<u64> = world.allocate(1).unwrap();

@@ -12,8 +12,8 @@ const BYTES: Tag<u8> = Tag::new(1);
 const LENGTHS: [usize; 4] = [1, 65_535, 65_536, 1_500_003];
 
 #[test]
-fn buffers_take_part_on_either_side() {
-    on(&ranks::SIZES, "buffers_take_part_on_either_side", |world| {
+fn buffers_work_as_source_and_destination() {
+    on(&ranks::SIZES, "buffers_work_as_source_and_destination", |world| {
         let (rank, size) = (world.rank(), world.size());
         let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
         for len in LENGTHS.map(|len| len.min(3_000_000 / size)) {
@@ -37,8 +37,8 @@ fn buffers_take_part_on_either_side() {
 }
 
 #[test]
-fn a_buffer_is_owned_by_a_request_and_given_back() {
-    on(&[1, 2, 3], "a_buffer_is_owned_by_a_request_and_given_back", |world| {
+fn request_returns_its_owned_buffer() {
+    on(&[1, 2, 3], "request_returns_its_owned_buffer", |world| {
         let (rank, size) = (world.rank(), world.size());
         let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
         let mut field = world.buffer::<u64>(50_000).unwrap();
@@ -56,8 +56,8 @@ fn a_buffer_is_owned_by_a_request_and_given_back() {
 
 /// A peer has mapped a buffer that is gone. Another buffer may have its place and its descriptor.
 #[test]
-fn buffers_come_and_go() {
-    on(&[2, 4], "buffers_come_and_go", |world| {
+fn reallocated_buffers_send_current_data() {
+    on(&[2, 4], "reallocated_buffers_send_current_data", |world| {
         let other = world.rank() ^ 1;
         for round in 0..ranks::rounds(20) {
             let len = 70_000 + round * 4096;
@@ -71,8 +71,8 @@ fn buffers_come_and_go() {
 }
 
 #[test]
-fn a_window_is_sent_and_received_into() {
-    on(&[2, 3], "a_window_is_sent_and_received_into", |world| {
+fn window_memory_is_sent_and_received_into() {
+    on(&[2, 3], "window_memory_is_sent_and_received_into", |world| {
         let (rank, size, len) = (world.rank(), world.size(), 300_000);
         let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
         let window = world.allocate::<u8>(2 * len).unwrap();
@@ -104,8 +104,8 @@ fn mapped() -> usize {
 /// Applies to ranks that are processes of one machine. Without the mapping, the kernel's copy also gives the right
 /// message.
 #[test]
-fn a_peer_maps_a_buffer_as_long_as_its_owner_has_it() {
-    on(&[2, 4], "a_peer_maps_a_buffer_as_long_as_its_owner_has_it", |world| {
+fn peer_unmaps_a_buffer_after_its_owner_drops_it() {
+    on(&[2, 4], "peer_unmaps_a_buffer_after_its_owner_drops_it", |world| {
         let other = world.rank() ^ 1;
         let mut room = vec![0; 70_000];
         let mut exchange = |from: &[u8]| {

@@ -89,8 +89,8 @@ fn short_sends_return_before_any_receive() {
 
 /// The library's own messages pass the program's unreceived ones: first calls of each kind.
 #[test]
-fn calls_of_the_library_pass_a_flood() {
-    on(&[2, 3], "calls_of_the_library_pass_a_flood", |world| {
+fn internal_messages_pass_a_flood() {
+    on(&[2, 3], "internal_messages_pass_a_flood", |world| {
         for length in [8, 160] {
             let sent = if world.rank() == 1 { flood(&world, many() / 2, length) } else { Vec::new() };
             world.barrier().unwrap();
@@ -121,8 +121,8 @@ fn calls_of_the_library_pass_a_flood() {
 
 /// Messages of dropped teams are discarded, and do not count any more.
 #[test]
-fn unreceived_messages_go_with_their_team() {
-    on(&[2, 4], "unreceived_messages_go_with_their_team", |world| {
+fn unreceived_messages_are_discarded_with_their_team() {
+    on(&[2, 4], "unreceived_messages_are_discarded_with_their_team", |world| {
         let (rank, size) = (world.rank(), world.size());
         for _ in 0..rounds(70) {
             let team = world.split(Some(0), 0).unwrap().expect("a colour was named");

@@ -147,8 +147,8 @@ fn check(plans: &[Vec<(u32, usize)>], log: &[Posted]) {
 }
 
 #[test]
-fn random_traffic_matches_as_it_must() {
-    on(&[1, 2, 3, 4, 8], "random_traffic_matches_as_it_must", |world| {
+fn random_traffic_matches_by_default() {
+    on(&[1, 2, 3, 4, 8], "random_traffic_matches_by_default", |world| {
         let few = if world.size() < 8 && !ranks::over_network() { 6 } else { 2 };
         of_seeds(&world, few);
     });

@@ -27,8 +27,8 @@ fn cost(window: &mut Window<u64>, call: impl FnOnce(&mut Window<u64>)) -> Counte
 }
 
 #[test]
-fn true_ones_pass_and_save_what_the_docs_say() {
-    ranks::on_all_sizes("true_ones_pass_and_save_what_the_docs_say", |world| {
+fn valid_assertions_save_documented_operations() {
+    ranks::on_all_sizes("valid_assertions_save_documented_operations", |world| {
         let (me, n) = (world.rank(), world.size());
         let mut window: Window<u64> = world.allocate(n).unwrap();
         let mut others: Vec<usize> = (0..n).collect();
@@ -121,8 +121,8 @@ fn true_ones_pass_and_save_what_the_docs_say() {
 }
 
 #[test]
-fn ones_that_mean_nothing_to_the_call_are_refused_in_every_build() {
-    ranks::on_all_sizes("ones_that_mean_nothing_to_the_call_are_refused_in_every_build", |world| {
+fn inapplicable_assertions_are_refused() {
+    ranks::on_all_sizes("inapplicable_assertions_are_refused", |world| {
         let me = world.rank();
         let mut window: Window<u64> = world.allocate(1).unwrap();
         let means = |call: &str| match call {
@@ -158,8 +158,8 @@ fn ones_that_mean_nothing_to_the_call_are_refused_in_every_build() {
 }
 
 #[test]
-fn a_rank_that_is_wrong_at_a_fence_is_alone_with_it() {
-    ranks::on_all_sizes("a_rank_that_is_wrong_at_a_fence_is_alone_with_it", |world| {
+fn false_fence_assertion_fails_only_its_rank() {
+    ranks::on_all_sizes("false_fence_assertion_fails_only_its_rank", |world| {
         let (me, n) = (world.rank(), world.size());
         let mut window: Window<u64> = world.allocate(n).unwrap();
         for wrong in 0..n {
@@ -189,8 +189,8 @@ fn a_rank_that_is_wrong_at_a_fence_is_alone_with_it() {
 }
 
 #[test]
-fn what_follows_a_last_fence_is_refused() {
-    ranks::on_all_sizes("what_follows_a_last_fence_is_refused", |world| {
+fn operation_after_nosucceed_fence_is_refused() {
+    ranks::on_all_sizes("operation_after_nosucceed_fence_is_refused", |world| {
         let mut window: Window<u64> = world.allocate(1).unwrap();
         let epoch = window.fence_with(Assert::NOSUCCEED).unwrap();
         is_wrong_if_checked(epoch.target(0).map(drop), "fence", Assert::NOSUCCEED);
@@ -202,8 +202,8 @@ fn what_follows_a_last_fence_is_refused() {
 }
 
 #[test]
-fn a_put_where_none_was_to_come_is_seen_by_its_target() {
-    ranks::on_all_sizes("a_put_where_none_was_to_come_is_seen_by_its_target", |world| {
+fn put_despite_noput_is_detected_by_its_target() {
+    ranks::on_all_sizes("put_despite_noput_is_detected_by_its_target", |world| {
         let (me, n) = (world.rank(), world.size());
         let mut window: Window<u64> = world.allocate(9000).unwrap();
         let previous = (me + n - 1) % n;
@@ -244,8 +244,8 @@ fn a_put_where_none_was_to_come_is_seen_by_its_target() {
 }
 
 #[test]
-fn a_store_to_ones_own_part_is_seen() {
-    ranks::on_all_sizes("a_store_to_ones_own_part_is_seen", |world| {
+fn local_store_despite_nostore_is_detected() {
+    ranks::on_all_sizes("local_store_despite_nostore_is_detected", |world| {
         let (me, n) = (world.rank(), world.size());
         let shared = ranks::share_memory(&world);
         let mut window: Window<u64> = if shared { world.allocate_shared(2) } else { world.allocate(2) }.unwrap();
@@ -271,8 +271,8 @@ fn a_store_to_ones_own_part_is_seen() {
 }
 
 #[test]
-fn a_start_before_its_post_is_seen() {
-    ranks::on_all_sizes("a_start_before_its_post_is_seen", |world| {
+fn nocheck_start_before_its_post_is_detected() {
+    ranks::on_all_sizes("nocheck_start_before_its_post_is_detected", |world| {
         let me = world.rank();
         let mut window: Window<u64> = world.allocate(1).unwrap();
         if CHECKED {
@@ -291,8 +291,8 @@ fn a_start_before_its_post_is_seen() {
 
 /// One rank holds the lock until the other reports that its assertion was refused.
 #[test]
-fn a_lock_that_is_in_somebodys_way_is_seen() {
-    ranks::on(&[2, 3], "a_lock_that_is_in_somebodys_way_is_seen", |world| {
+fn nocheck_lock_of_a_held_lock_is_detected() {
+    ranks::on(&[2, 3], "nocheck_lock_of_a_held_lock_is_detected", |world| {
         for call in ["lock", "lock_all"] {
             in_the_way(&world, call);
         }

@@ -28,8 +28,8 @@ fn cost(window: &mut Window<u64>, call: impl FnOnce(&mut Window<u64>) -> Result<
 }
 
 #[test]
-fn calls_cost_what_the_docs_say() {
-    ranks::on_all_sizes("calls_cost_what_the_docs_say", |world| {
+fn window_call_counters_match_the_docs() {
+    ranks::on_all_sizes("window_call_counters_match_the_docs", |world| {
         let (me, n) = (world.rank(), world.size() as u64);
         let mut window: Window<u64> = world.allocate_with_signals(4, 1).unwrap();
         window.fence().unwrap();
@@ -144,7 +144,7 @@ fn calls_cost_what_the_docs_say() {
 
 /// Operations that windows do not count, counted by a fabric. The job has one rank, so the target is its own memory.
 #[test]
-fn verbs_are_as_many_as_the_docs_say() {
+fn uncounted_operations_match_the_docs() {
     let fabric = Overlapping::counting(Loopback::alone().unwrap());
     // Puts, gets, compare-and-swaps, fetch-and-adds, posts, flushes.
     const NO_VERBS: [usize; 6] = [0; 6];
@@ -185,7 +185,7 @@ fn verbs_are_as_many_as_the_docs_say() {
 
 /// The number of elements does not matter if they are read or changed in one piece.
 #[test]
-fn accumulates_of_an_exclusive_epoch_cost_a_read_and_a_write() {
+fn exclusive_accumulate_costs_one_read_and_write() {
     let fabric = Overlapping::counting(Loopback::alone().unwrap());
     let mut window = transom::windows::Window::<u64, _>::allocate(&fabric, 0, 2000).unwrap();
     let epoch = window.lock_exclusive(0).unwrap();

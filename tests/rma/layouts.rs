@@ -148,7 +148,7 @@ fn first_and<const D: usize>(
 
 #[test]
 #[allow(clippy::single_range_in_vec_init, reason = "a patch in one dimension")]
-fn runs_of_huge_layouts_are_told_at_once() {
+fn runs_of_huge_layouts_are_computed_quickly() {
     const HUGE: usize = 1 << 47;
     // Cyclic, on 4 ranks: a quarter for each; without the first element and the last four.
     let told = first_and(Distribution::Cyclic, [HUGE], [4], [0..HUGE], 3);
@@ -180,7 +180,7 @@ fn runs_of_huge_layouts_are_told_at_once() {
 }
 
 #[test]
-fn layouts_agree_with_dealing_element_by_element() {
+fn layouts_match_elementwise_distribution() {
     layouts_of::<1>(1);
     layouts_of::<2>(2);
     layouts_of::<3>(3);
@@ -203,7 +203,7 @@ fn grids_are_nearly_square() {
 }
 
 #[test]
-fn layouts_that_cannot_be_are_refused() {
+fn invalid_layouts_are_refused() {
     let new = |shape, distribution, ranks| Layout::<2>::new(shape, distribution, ranks).map(|layout| layout.len());
     let tiles = Distribution::BlockCyclic;
     assert!(matches!(new([4, 4], tiles([0, 2]), 2), Err(LayoutError::Block { block }) if block == [0, 2]));
@@ -240,7 +240,7 @@ fn layouts_that_cannot_be_are_refused() {
 
 /// The array has no elements, although its other sides are as long as possible.
 #[test]
-fn an_array_without_elements_has_a_layout_and_patches() {
+fn empty_array_has_a_layout_and_patches() {
     for distribution in [Distribution::Block, Distribution::Cyclic] {
         let layout = Layout::new([0, 1 << 47, 1 << 47], distribution, 1).unwrap();
         assert_eq!(layout.len(), 0);

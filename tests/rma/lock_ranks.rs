@@ -7,8 +7,8 @@ use transom::{Distribution, Error, Mode, Op, Window, World};
 
 /// Transfers between accounts at two ranks: a reader of all accounts sees the full sum.
 #[test]
-fn what_is_done_under_two_locks_is_seen_whole() {
-    let name = "what_is_done_under_two_locks_is_seen_whole";
+fn update_under_two_locks_is_seen_whole() {
+    let name = "update_under_two_locks_is_seen_whole";
     ranks::on_all_sizes(name, |world: World| {
         const EACH: u64 = 1000;
         let (me, n) = (world.rank(), world.size());
@@ -42,8 +42,8 @@ fn what_is_done_under_two_locks_is_seen_whole() {
 }
 
 #[test]
-fn what_cannot_be_locked_together_is_refused_and_leaves_nothing_locked() {
-    ranks::on(&[1, 2], "what_cannot_be_locked_together_is_refused_and_leaves_nothing_locked", |world: World| {
+fn invalid_lock_ranks_leaves_nothing_locked() {
+    ranks::on(&[1, 2], "invalid_lock_ranks_leaves_nothing_locked", |world: World| {
         use Mode::Shared;
         let mut window: Window<u64> = world.allocate(1).unwrap();
         let n = world.size();
@@ -59,8 +59,8 @@ fn what_cannot_be_locked_together_is_refused_and_leaves_nothing_locked() {
 }
 
 #[test]
-fn a_target_that_is_named_twice_is_locked_once() {
-    ranks::on(&[1, 2, 3], "a_target_that_is_named_twice_is_locked_once", |world: World| {
+fn target_named_twice_is_locked_once() {
+    ranks::on(&[1, 2, 3], "target_named_twice_is_locked_once", |world: World| {
         use Mode::{Exclusive, Shared};
         let mut window: Window<u64> = world.allocate(1).unwrap();
         let none = [(0, Shared), (0, Shared)];
@@ -89,8 +89,8 @@ fn a_target_that_is_named_twice_is_locked_once() {
 
 /// Attempts and waiting requests exclude each other.
 #[test]
-fn attempts_keep_others_out() {
-    ranks::on_all_sizes("attempts_keep_others_out", |world: World| {
+fn try_lock_and_lock_exclude_each_other() {
+    ranks::on_all_sizes("try_lock_and_lock_exclude_each_other", |world: World| {
         let (me, home) = (world.rank(), world.size() - 1);
         let mut window: Window<u64> = world.allocate(2).unwrap();
         window.fence().unwrap();
@@ -116,8 +116,8 @@ fn attempts_keep_others_out() {
 }
 
 #[test]
-fn an_attempt_gives_up_while_another_rank_has_the_lock() {
-    ranks::on(&[2, 3], "an_attempt_gives_up_while_another_rank_has_the_lock", |world: World| {
+fn try_lock_is_none_while_another_rank_holds_it() {
+    ranks::on(&[2, 3], "try_lock_is_none_while_another_rank_holds_it", |world: World| {
         let mut window: Window<u64> = world.allocate(1).unwrap();
         let shared = world.mutex(0, 5u64).unwrap();
         if world.rank() == 0 {
@@ -145,8 +145,8 @@ fn an_attempt_gives_up_while_another_rank_has_the_lock() {
 
 /// Threads with a target of one epoch each lose no update of each other, in every mode of lock.
 #[test]
-fn threads_with_targets_of_their_own_lose_nothing() {
-    ranks::on(&[1, 2, 4], "threads_with_targets_of_their_own_lose_nothing", |world: World| {
+fn threads_with_own_targets_lose_no_accumulate() {
+    ranks::on(&[1, 2, 4], "threads_with_own_targets_lose_no_accumulate", |world: World| {
         let (last, each) = (world.size() - 1, ranks::rounds(5000) as u64);
         let mut window: Window<u64> = world.allocate(2).unwrap();
         let epoch = window.lock_ranks(&[(last, Exclusive)]).unwrap();

@@ -14,7 +14,7 @@ fn windows<T: Atomic + Send + Sync>(world: &World, len: usize) -> [Window<T>; 2]
 }
 
 #[test]
-fn nothing_is_lost_in_epochs_of_any_kind() {
+fn long_accumulates_in_any_epoch_lose_nothing() {
     fn check<T: Atomic + Model + PartialEq + std::fmt::Debug + Send + Sync>(world: &World, small: fn(u8) -> T) {
         // Longer than one transfer, after a part whose elements have an operation of their own each.
         let long = 4096 / size_of::<T>() + 3;
@@ -56,7 +56,7 @@ fn nothing_is_lost_in_epochs_of_any_kind() {
             window.free().unwrap();
         }
     }
-    ranks::on_all_sizes("nothing_is_lost_in_epochs_of_any_kind", |world| {
+    ranks::on_all_sizes("long_accumulates_in_any_epoch_lose_nothing", |world| {
         check::<u8>(&world, |small| small);
         check::<i16>(&world, i16::from);
         check::<f32>(&world, f32::from);
@@ -65,8 +65,8 @@ fn nothing_is_lost_in_epochs_of_any_kind() {
 }
 
 #[test]
-fn threads_of_a_rank_accumulate_at_once() {
-    ranks::on(&[1, 2, 3], "threads_of_a_rank_accumulate_at_once", |world| {
+fn concurrent_threads_accumulate_exactly() {
+    ranks::on(&[1, 2, 3], "concurrent_threads_accumulate_exactly", |world| {
         const LEN: usize = 100;
         for mut window in windows::<i32>(&world, LEN) {
             let rounds = ranks::rounds(200);
@@ -88,8 +88,8 @@ fn threads_of_a_rank_accumulate_at_once() {
 }
 
 #[test]
-fn what_is_refused_changes_nothing_and_keeps_no_lock() {
-    ranks::on_all_sizes("what_is_refused_changes_nothing_and_keeps_no_lock", |world| {
+fn refused_accumulate_keeps_no_internal_lock() {
+    ranks::on_all_sizes("refused_accumulate_keeps_no_internal_lock", |world| {
         for mut window in windows::<f64>(&world, 5) {
             let epoch = window.fence().unwrap();
             let target = epoch.target(world.size() - 1).unwrap();
@@ -115,9 +115,9 @@ fn what_is_refused_changes_nothing_and_keeps_no_lock() {
 /// A failed accumulate releases its internal lock: the next call reports the death, and not that the thread holds the
 /// lock.
 #[test]
-fn one_that_fails_keeps_no_lock() {
+fn failed_accumulate_keeps_no_internal_lock() {
     const VICTIM: usize = 1;
-    let name = "one_that_fails_keeps_no_lock";
+    let name = "failed_accumulate_keeps_no_internal_lock";
     let outcome = ranks::outcome_of(3, name, |world| {
         let [mut words, mut window] = windows::<u64>(&world, 600);
         let epoch = window.fence().unwrap();
@@ -188,8 +188,8 @@ fn short_and_long_accumulates_lose_nothing() {
 
 /// Threads of one rank at once: one stays admitted for short accumulates, and the others are not mistaken for it.
 #[test]
-fn threads_mix_short_and_long_and_lose_nothing() {
-    ranks::on(&[1, 2], "threads_mix_short_and_long_and_lose_nothing", |world| {
+fn threads_mixing_accumulate_lengths_lose_nothing() {
+    ranks::on(&[1, 2], "threads_mixing_accumulate_lengths_lose_nothing", |world| {
         const LEN: usize = 100;
         let mut window = world.allocate::<f64>(LEN).unwrap();
         let rounds = ranks::rounds(300);
@@ -230,8 +230,8 @@ fn admission(window: &mut Window<u64>, target: usize, body: impl FnOnce(&Target<
 }
 
 #[test]
-fn admission_costs_what_it_should() {
-    ranks::on(&[1, 2], "admission_costs_what_it_should", |world| {
+fn accumulate_admission_costs_expected_operations() {
+    ranks::on(&[1, 2], "accumulate_admission_costs_expected_operations", |world| {
         if !ranks::share_memory(&world) {
             return;
         }

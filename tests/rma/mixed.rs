@@ -84,8 +84,8 @@ fn requests_of_three_types_end_in_one_wait() {
 }
 
 #[test]
-fn set_gives_messages_and_operations() {
-    ranks::on_all_sizes("set_gives_messages_and_operations", |world| {
+fn mixed_set_returns_messages_and_operations() {
+    ranks::on_all_sizes("mixed_set_returns_messages_and_operations", |world| {
         let (me, (next, before)) = (world.rank() as u64, around(&world));
         let mut window = numbered(&world);
         let epoch = window.lock_all().unwrap();
@@ -363,8 +363,8 @@ fn messages_hide_no_operation_of_their_set() {
 
 /// A sleeping wait would look ten times a second.
 #[test]
-fn mixed_wait_asks_for_operations_without_sleep() {
-    ranks::on(&[1], "mixed_wait_asks_for_operations_without_sleep", |world| {
+fn mixed_wait_polls_operations_without_sleep() {
+    ranks::on(&[1], "mixed_wait_polls_operations_without_sleep", |world| {
         let held = Arc::new(AtomicBool::new(true));
         let fabric = Overlapping::holding(Loopback::alone().unwrap(), &held);
         let (asked, mut window) = (fabric.asked(), windows::Window::<u64, _>::allocate(&fabric, 0, 4).unwrap());

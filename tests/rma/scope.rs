@@ -16,8 +16,8 @@ fn filled(world: &World) -> Window<u64> {
 }
 
 #[test]
-fn what_was_got_is_there_when_the_scope_ends() {
-    ranks::on_all_sizes("what_was_got_is_there_when_the_scope_ends", |world: World| {
+fn scope_gets_are_complete_at_its_end() {
+    ranks::on_all_sizes("scope_gets_are_complete_at_its_end", |world: World| {
         let n = world.size();
         let mut window = filled(&world);
         window.fence().unwrap();
@@ -52,8 +52,8 @@ fn what_was_got_is_there_when_the_scope_ends() {
 }
 
 #[test]
-fn sources_are_free_after_the_scope_and_seen_after_the_epoch() {
-    ranks::on_all_sizes("sources_are_free_after_the_scope_and_seen_after_the_epoch", |world: World| {
+fn scope_put_sources_are_reusable_after_it() {
+    ranks::on_all_sizes("scope_put_sources_are_reusable_after_it", |world: World| {
         let (me, n) = (world.rank(), world.size());
         let mut window: Window<u64> = world.allocate(LENGTHS.iter().sum::<usize>()).unwrap();
         let epoch = window.fence().unwrap();
@@ -81,8 +81,8 @@ fn sources_are_free_after_the_scope_and_seen_after_the_epoch() {
 
 /// All operations that the body started are complete when the scope ends, however the body ends.
 #[test]
-fn what_is_not_waited_for_is_over_all_the_same() {
-    ranks::on_all_sizes("what_is_not_waited_for_is_over_all_the_same", |world: World| {
+fn scope_completes_operations_however_it_ends() {
+    ranks::on_all_sizes("scope_completes_operations_however_it_ends", |world: World| {
         let (me, n) = (world.rank(), world.size());
         let mut window = filled(&world);
         window.fence().unwrap();
@@ -143,8 +143,8 @@ fn elements([rows, columns]: [[usize; 2]; 2]) -> impl Iterator<Item = [usize; 2]
 }
 
 #[test]
-fn patches_are_there_when_they_are_waited_for() {
-    ranks::on_all_sizes("patches_are_there_when_they_are_waited_for", |world: World| {
+fn scope_patches_are_complete_when_waited_for() {
+    ranks::on_all_sizes("scope_patches_are_complete_when_waited_for", |world: World| {
         for mut plane in planes(&world) {
             plane.local().fill_with(|[row, column]| (100 * row + column) as u64).unwrap();
             plane.fence().unwrap();
@@ -179,8 +179,8 @@ fn patches_are_there_when_they_are_waited_for() {
 }
 
 #[test]
-fn patches_are_put_from_what_the_scope_has() {
-    ranks::on_all_sizes("patches_are_put_from_what_the_scope_has", |world: World| {
+fn scope_puts_patches_from_borrowed_memory() {
+    ranks::on_all_sizes("scope_puts_patches_from_borrowed_memory", |world: World| {
         for mut plane in planes(&world) {
             // Each rank has some rows, and puts them in two patches.
             let rows = world.share(SHAPE[0]);
@@ -207,8 +207,8 @@ fn patches_are_put_from_what_the_scope_has() {
 
 /// A strip of one dimension, whose elements are scattered in the buffer; and refused calls.
 #[test]
-fn patches_of_a_line_and_refused_ones() {
-    ranks::on_all_sizes("patches_of_a_line_and_refused_ones", |world: World| {
+fn scope_patches_of_a_line_arrive_or_are_refused() {
+    ranks::on_all_sizes("scope_patches_of_a_line_arrive_or_are_refused", |world: World| {
         let mut line: GlobalArray<u8> = world.array([1000], Distribution::Cyclic).unwrap();
         line.local().fill_with(|[i]| i as u8).unwrap();
         line.fence().unwrap();

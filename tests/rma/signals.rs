@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use transom::{Error, FabricError, Op, Window};
 
 #[test]
-fn the_data_is_there_when_the_signal_is() {
-    ranks::on_all_sizes("the_data_is_there_when_the_signal_is", |world| {
+fn data_is_visible_when_its_signal_arrives() {
+    ranks::on_all_sizes("data_is_visible_when_its_signal_arrives", |world| {
         let (me, n) = (world.rank(), world.size());
         const LEN: usize = 100;
         // A stretch and a signal for each origin, and one signal that lets it write again.
@@ -38,8 +38,8 @@ fn the_data_is_there_when_the_signal_is() {
 }
 
 #[test]
-fn signals_can_be_read_and_set_and_what_is_not_there_is_refused() {
-    ranks::on_all_sizes("signals_can_be_read_and_set_and_what_is_not_there_is_refused", |world| {
+fn missing_signals_are_refused_without_effect() {
+    ranks::on_all_sizes("missing_signals_are_refused_without_effect", |world| {
         // Rank r has r signals.
         let me = world.rank();
         let mut window: Window<u8> = world.allocate_with_signals(3, me).unwrap();
@@ -69,7 +69,7 @@ fn signals_can_be_read_and_set_and_what_is_not_there_is_refused() {
 /// Atomics on the data do not wake a rank that sleeps until a signal comes. Each wake-up would cost the origin a
 /// system call, and the sleeper its sleep.
 #[test]
-fn atomics_on_data_wake_nobody() {
+fn atomics_on_data_wake_no_signal_waiter() {
     if ranks::over_network() {
         return; // no rank is woken there
     }
@@ -116,8 +116,8 @@ fn atomics_on_data_wake_nobody() {
 
 /// No rank is left that could give the signal.
 #[test]
-fn a_signal_that_nobody_can_give_any_more_is_an_error() {
-    ranks::on(&[2, 3, 4, 8], "a_signal_that_nobody_can_give_any_more_is_an_error", |world| {
+fn signal_wait_fails_after_all_others_left() {
+    ranks::on(&[2, 3, 4, 8], "signal_wait_fails_after_all_others_left", |world| {
         let window: Window<u64> = world.allocate_with_signals(1, 1).unwrap();
         if world.rank() > 0 {
             return; // leaves
@@ -130,8 +130,8 @@ fn a_signal_that_nobody_can_give_any_more_is_an_error() {
 }
 
 #[test]
-fn a_deadline_is_kept_and_what_comes_in_time_is_found() {
-    ranks::on(&[1, 2, 3, 4], "a_deadline_is_kept_and_what_comes_in_time_is_found", |world| {
+fn signal_wait_returns_none_at_its_deadline() {
+    ranks::on(&[1, 2, 3, 4], "signal_wait_returns_none_at_its_deadline", |world| {
         let mut window: Window<u64> = world.allocate_with_signals(1, 2).unwrap();
         let epoch = window.lock_all().unwrap();
         let signals = epoch.signals();

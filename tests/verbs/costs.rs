@@ -12,11 +12,11 @@ use transom::windows::Assert;
 use transom::{Mode, Op, Window};
 
 #[test]
-fn a_ring_makes_two_queue_pairs_each() {
+fn ring_communication_makes_two_queue_pairs() {
     if skipped("counting queue pairs") {
         return;
     }
-    on_verbs(5, "a_ring_makes_two_queue_pairs_each", &[], |world| {
+    on_verbs(5, "ring_communication_makes_two_queue_pairs", &[], |world| {
         let (me, n) = (world.rank(), world.size());
         let mut window: Window<u64> = world.allocate(n).unwrap();
         assert_eq!((verbs(&world).queue_pairs().to_others, verbs(&world).queue_pairs().to_itself), (0, 0));
@@ -33,12 +33,12 @@ fn a_ring_makes_two_queue_pairs_each() {
 }
 
 #[test]
-fn words_of_a_host_take_as_many_queue_pairs_as_ranks() {
+fn host_words_make_one_queue_pair_per_peer() {
     if skipped("atomics of neighbours") {
         return;
     }
     for hybrid in ["on", "off"] {
-        on_verbs(3, "words_of_a_host_take_as_many_queue_pairs_as_ranks", &[("TRANSOM_HYBRID", hybrid)], |world| {
+        on_verbs(3, "host_words_make_one_queue_pair_per_peer", &[("TRANSOM_HYBRID", hybrid)], |world| {
             // Copies do not run the second iteration of this loop: a variable says which iteration they are.
             let hybrid = std::env::var("TRANSOM_HYBRID").unwrap() == "on";
             const EACH: u64 = 100;
@@ -102,7 +102,7 @@ fn posted(what: &str, found: Work, expected: Work) {
 
 /// The table of lock-protocol, at the queue pairs. Rank 2 is the home of the lock, and takes no part.
 #[test]
-fn locks_post_what_the_protocol_says() {
+fn lock_calls_post_documented_work_requests() {
     if skipped("counting work requests") {
         return;
     }
@@ -117,7 +117,7 @@ fn locks_post_what_the_protocol_says() {
     }
     // A word is put by a write, as by other adapters than Soft-RoCE.
     let variables = [("TRANSOM_HYBRID", "off"), ("TRANSOM_VERBS_NOTIFY", "write")];
-    on_verbs(3, "locks_post_what_the_protocol_says", &variables, |world| {
+    on_verbs(3, "lock_calls_post_documented_work_requests", &variables, |world| {
         let (me, verbs) = (world.rank(), verbs(&world).clone());
         let mut window: Window<u64> = world.allocate(1).unwrap();
         let mut told: Window<u64> = world.allocate_with_signals(1, 2).unwrap();
@@ -214,7 +214,7 @@ fn registered(n: usize, data: usize, through_buffers: bool) -> usize {
 }
 
 #[test]
-fn queue_pairs_and_memory_are_as_many_as_the_formula_says() {
+fn queue_pairs_and_memory_match_the_formula() {
     if skipped("counting queue pairs and memory") {
         return;
     }
@@ -227,7 +227,7 @@ fn queue_pairs_and_memory_are_as_many_as_the_formula_says() {
         );
     }
     for n in [2, 4, 8, 16] {
-        let name = "queue_pairs_and_memory_are_as_many_as_the_formula_says";
+        let name = "queue_pairs_and_memory_match_the_formula";
         on_verbs(n, name, &[("TRANSOM_HYBRID", "off")], |world| {
             let (me, n, verbs) = (world.rank(), world.size(), verbs(&world));
             let mut window: Window<u64> = world.allocate(DATA / 8).unwrap();
@@ -263,13 +263,13 @@ fn queue_pairs_and_memory_are_as_many_as_the_formula_says() {
 /// Registered bytes of a rank grow by its own window and the words of its neighbours' windows, and not by the
 /// neighbours' elements.
 #[test]
-fn neighbours_of_a_host_register_each_others_words_only() {
+fn host_peers_register_only_each_others_words() {
     if skipped("memory of neighbours") {
         return;
     }
     const DATA: usize = 1 << 20;
     for n in [2, 4, 8] {
-        let name = "neighbours_of_a_host_register_each_others_words_only";
+        let name = "host_peers_register_only_each_others_words";
         on_verbs(n, name, &[("TRANSOM_HYBRID", "on")], |world| {
             let (n, verbs) = (world.size(), verbs(&world));
             let before = verbs.registered_bytes();
@@ -295,11 +295,11 @@ fn neighbours_of_a_host_register_each_others_words_only() {
 
 /// Dropping is not collective: memory stays registered until all ranks have dropped the window, and not longer.
 #[test]
-fn what_nobody_reaches_any_more_is_not_registered() {
+fn unreachable_memory_is_deregistered() {
     if skipped("memory that is let go of") {
         return;
     }
-    let name = "what_nobody_reaches_any_more_is_not_registered";
+    let name = "unreachable_memory_is_deregistered";
     on_verbs(3, name, &[("TRANSOM_HYBRID", "off")], |world| {
         let (me, verbs) = (world.rank(), verbs(&world).clone());
         let mut names: Window<transom::Address> = world.allocate(1).unwrap();

@@ -14,7 +14,7 @@ use transom::{Op, Window, World};
 /// within a second or so. Nothing is lost nor done twice, and the rail is used again after its return. The test cuts
 /// the rail as `tests/soft-roce/verbs` does. TRANSOM_VERBS_DEVICE names the rail, and the hub is on the other one.
 #[test]
-fn a_rail_that_is_cut_is_done_without_until_it_is_back() {
+fn failed_rail_is_bypassed_until_it_recovers() {
     const LINK: &str = "rail1";
     if std::env::var_os(ROLE).is_none() || !std::path::Path::new("/sys/class/net").join(LINK).exists() {
         return eprintln!("skipped: needs two hosts with two rails, and `transom run`");
@@ -97,7 +97,7 @@ fn a_rail_that_is_cut_is_done_without_until_it_is_back() {
 /// A rail delays packets of a divided put until the first rail has repeated the put, and another value was put there.
 /// The late packets must not change memory. The rail is cut as above; the second rail is on the link.
 #[test]
-fn what_a_rail_brings_late_is_not_written_over_what_came_since() {
+fn late_rail_packets_do_not_overwrite_newer_data() {
     const LINK: &str = "rail1";
     const LEN: usize = 4 << 20;
     if std::env::var_os(ROLE).is_none() || !std::path::Path::new("/sys/class/net").join(LINK).exists() {
@@ -157,7 +157,7 @@ impl Drop for Shaped<'_> {
 /// Windows of ranks that have not met by the first rail: no state of a peer is known there, not even its address. The
 /// rail is cut as above; the first rail is on the link.
 #[test]
-fn ranks_meet_while_the_first_rail_is_cut() {
+fn ranks_connect_while_the_first_rail_is_cut() {
     const LINK: &str = "rail1";
     const TIMES: u64 = 5;
     if std::env::var_os(ROLE).is_none() || !std::path::Path::new("/sys/class/net").join(LINK).exists() {
@@ -260,7 +260,7 @@ fn exchange_for(world: &World, rng: &mut fastrand::Rng, number: &mut u64, time: 
 /// rails after their return. The test cuts rails as `tests/soft-roce/verbs` does. TRANSOM_VERBS_DEVICE names them, and
 /// the hub is on the other rail.
 #[test]
-fn messages_go_on_without_a_rail_that_is_cut() {
+fn messages_continue_without_failed_rails() {
     let links = links();
     if std::env::var_os(ROLE).is_none() || links.is_empty() {
         return eprintln!("skipped: needs two hosts with two rails, and `transom run`");
@@ -311,7 +311,7 @@ fn while_they_flap<R>(links: &[String], world: &World, act: impl FnOnce() -> R) 
 
 /// Messages under load while one rail, or all but one, flap. Rails are cut as above.
 #[test]
-fn messages_survive_a_rail_that_flaps() {
+fn messages_survive_flapping_rails() {
     let links = links();
     if std::env::var_os(ROLE).is_none() || links.is_empty() {
         return eprintln!("skipped: needs two hosts with two rails, and `transom run`");
@@ -333,7 +333,7 @@ fn messages_survive_a_rail_that_flaps() {
 /// Rails so slow that answers of a peer come seconds late, behind messages in the other direction. No connection is
 /// broken off repeatedly for that, because each new one would make it worse. Rails are changed as above, with a rate.
 #[test]
-fn rails_that_are_slow_are_not_taken_for_cut() {
+fn slow_rails_are_not_taken_for_failed() {
     const LEN: usize = 4 << 20;
     if std::env::var_os(ROLE).is_none() || links().is_empty() {
         return eprintln!("skipped: needs two hosts with two rails, and `transom run`");
@@ -359,7 +359,7 @@ fn rails_that_are_slow_are_not_taken_for_cut() {
 /// A pipe stays on the first rail, which flaps, and so do messages that use that rail with it: both wait. The rail is
 /// cut as above.
 #[test]
-fn a_pipe_waits_for_a_rail_that_flaps() {
+fn pipe_waits_for_a_flapping_rail() {
     const LEN: usize = 30_000;
     let links = links();
     if std::env::var_os(ROLE).is_none() || links.is_empty() {

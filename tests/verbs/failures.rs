@@ -12,7 +12,7 @@ use transom::messages::Tag;
 use transom::{Op, Window, World};
 
 #[test]
-fn a_link_that_goes_down_is_told_in_time() {
+fn link_down_is_reported_in_time() {
     const LINK: &str = "rail0"; // of the guests of tests/soft-roce
     if skipped("a link") || !std::path::Path::new("/sys/class/net").join(LINK).exists() {
         return eprintln!("skipped: there is no link to take down");
@@ -20,7 +20,7 @@ fn a_link_that_goes_down_is_told_in_time() {
     let set = |to: &str| shell(&format!("ip link set {LINK} {to}"));
     for connected in ["after connecting", "before"] {
         let all = [("TRANSOM_FABRIC", "verbs"), ("TRANSOM_VERBS_TIMEOUT", "0.05"), ("TEST_CONNECTED", connected)];
-        let run = run(2, "a_link_that_goes_down_is_told_in_time", &all, || {
+        let run = run(2, "link_down_is_reported_in_time", &all, || {
             let connected = std::env::var("TEST_CONNECTED").unwrap() == "after connecting";
             let world = transom::init().expect("a rank can join its job");
             let other = 1 - world.rank();
@@ -66,13 +66,13 @@ fn a_link_that_goes_down_is_told_in_time() {
 /// A link that is down for less than the time until peers are given up costs only time: lanes to other ranks, to the
 /// rank itself, and datagrams.
 #[test]
-fn a_link_that_comes_back_costs_time_and_not_the_job() {
+fn job_survives_a_brief_link_failure() {
     const LINK: &str = "rail0"; // of the guests of tests/soft-roce
     if skipped("a link") || !std::path::Path::new("/sys/class/net").join(LINK).exists() {
         return eprintln!("skipped: there is no link to take down");
     }
     let variables = [("TRANSOM_HYBRID", "off"), ("TRANSOM_VERBS_TIMEOUT", "0.05"), ("TRANSOM_VERBS_RETRY", "2")];
-    on_verbs(2, "a_link_that_comes_back_costs_time_and_not_the_job", &variables, |world| {
+    on_verbs(2, "job_survives_a_brief_link_failure", &variables, |world| {
         const DOWN: Duration = Duration::from_secs(2);
         let (me, other) = (world.rank(), 1 - world.rank());
         let mut window: Window<u64> = world.allocate(1001).unwrap();
@@ -140,11 +140,11 @@ fn who_is_to_be_stopped(world: &World) -> impl Fn() -> std::process::Child {
 /// A stopped peer is not dead. Before a connection exists, only its process can answer; afterwards its adapter works
 /// without it.
 #[test]
-fn a_stopped_rank_costs_time_and_not_the_job() {
+fn job_survives_a_stopped_rank() {
     if skipped("a rank that is stopped") {
         return;
     }
-    on_verbs(2, "a_stopped_rank_costs_time_and_not_the_job", &[("TRANSOM_HYBRID", "off")], |world| {
+    on_verbs(2, "job_survives_a_stopped_rank", &[("TRANSOM_HYBRID", "off")], |world| {
         let mut window: Window<u64> = world.allocate(10).unwrap();
         let stop = who_is_to_be_stopped(&world);
         if world.rank() == 0 {
@@ -181,12 +181,12 @@ fn a_stopped_rank_costs_time_and_not_the_job() {
 
 /// Datagrams to a stopped rank are not lost either, whether they come as packets or into place.
 #[test]
-fn messages_by_datagrams_wait_for_a_stopped_rank() {
+fn datagram_messages_wait_for_a_stopped_rank() {
     if skipped("messages to a rank that is stopped") {
         return;
     }
     let chosen = [("TRANSOM_HYBRID", "off"), ("TRANSOM_MESSAGES", "ud")];
-    on_verbs(2, "messages_by_datagrams_wait_for_a_stopped_rank", &chosen, |world| {
+    on_verbs(2, "datagram_messages_wait_for_a_stopped_rank", &chosen, |world| {
         const BYTES: Tag<u8> = Tag::new(6);
         let message = |number: usize| vec![number as u8; if number % 20 == 19 { 300_000 } else { 700 }];
         let stop = who_is_to_be_stopped(&world);
@@ -213,11 +213,11 @@ fn messages_by_datagrams_wait_for_a_stopped_rank() {
 }
 
 #[test]
-fn threads_with_other_peers_do_not_wait_for_a_stopped_one() {
+fn threads_with_live_peers_pass_a_stopped_rank() {
     if skipped("a rank that is stopped") {
         return;
     }
-    let name = "threads_with_other_peers_do_not_wait_for_a_stopped_one";
+    let name = "threads_with_live_peers_pass_a_stopped_rank";
     on_verbs(3, name, &[("TRANSOM_HYBRID", "off")], |world| {
         let mut windows = [(); 2].map(|()| world.allocate::<u64>(1).unwrap());
         let stop = who_is_to_be_stopped(&world);
@@ -249,7 +249,7 @@ fn threads_with_other_peers_do_not_wait_for_a_stopped_one() {
 /// On a rail of its own, so that the job knows that the peer lives: `tests/soft-roce/verbs` starts it on two hosts.
 /// Before a connection exists, the loss costs time; after that it is an error in bounded time.
 #[test]
-fn a_rail_that_loses_everything_is_told_in_time() {
+fn rail_losing_all_packets_is_reported_in_time() {
     const LINK: &str = "rail1";
     if std::env::var_os(ROLE).is_none() || !std::path::Path::new("/sys/class/net").join(LINK).exists() {
         return eprintln!("skipped: needs two hosts with two rails, and `transom run`");
@@ -331,7 +331,7 @@ fn executed<R>(what: Result<R, transom::Error>) -> bool {
 /// Connections that break during operations of both ranks, by losses of either: `tests/soft-roce/verbs` starts it on
 /// two hosts, with a job that is on another rail. Nothing is done twice, nothing is lost.
 #[test]
-fn connections_that_break_are_made_anew() {
+fn broken_connections_are_reestablished() {
     if std::env::var_os(ROLE).is_none() || !std::path::Path::new("/sys/class/net").join(Flapping::LINK).exists() {
         return eprintln!("skipped: needs two hosts with two rails, and `transom run`");
     }
@@ -433,14 +433,14 @@ fn connections_that_break_are_made_anew() {
 
 /// Messages to a rank that makes no call find no buffer in the end. Operations behind them wait for at most a second.
 #[test]
-fn messages_to_a_rank_that_computes_hold_up_nobody() {
+fn messages_to_a_computing_rank_block_no_others() {
     if skipped("messages to a rank that computes") {
         return;
     }
     const TAG: Tag<u64> = Tag::new(1);
     const COMPUTES: Duration = Duration::from_secs(20);
     // Each peer may send a few messages without credit; seven peers send more than a rank has buffers at first.
-    on_verbs(8, "messages_to_a_rank_that_computes_hold_up_nobody", &[("TRANSOM_HYBRID", "off")], |world| {
+    on_verbs(8, "messages_to_a_computing_rank_block_no_others", &[("TRANSOM_HYBRID", "off")], |world| {
         let me = world.rank();
         let mut window: Window<u64> = world.allocate(8).unwrap();
         let epoch = window.lock_all().unwrap();
@@ -471,12 +471,12 @@ fn messages_to_a_rank_that_computes_hold_up_nobody() {
 }
 
 #[test]
-fn the_memory_of_the_dead_is_gone_and_that_is_told() {
+fn operations_on_a_dead_rank_fail_in_time() {
     if skipped("a death over the network") {
         return;
     }
     const VICTIM: usize = 1;
-    let name = "the_memory_of_the_dead_is_gone_and_that_is_told";
+    let name = "operations_on_a_dead_rank_fail_in_time";
     let run = run(3, name, &[("TRANSOM_FABRIC", "verbs")], || {
         let world = transom::init().expect("a rank can join its job");
         let mut window: Window<u64> = world.allocate(5000).unwrap();

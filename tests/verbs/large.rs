@@ -13,42 +13,47 @@ use transom::verbs::Verbs;
 use transom::{Flavor, Window, scope};
 
 #[test]
-fn large_and_many_at_once() {
+fn many_large_transfers_fit_a_short_queue() {
     if skipped("large transfers") {
         return;
     }
-    on_verbs(2, "large_and_many_at_once", &[("TRANSOM_VERBS_DEPTH", "4"), ("TRANSOM_VERBS_INLINE", "0")], |world| {
-        const LEN: usize = 200_000; // more pieces than are kept, through a queue of four
-        let other = 1 - world.rank();
-        let mut window: Window<u64> = world.allocate(LEN).unwrap();
-        let data: Vec<u64> = (0..LEN as u64).map(|at| at * 3 + other as u64).collect();
-        let epoch = window.fence().unwrap();
-        let target = epoch.target(other).unwrap();
-        target.put(0, &data).unwrap();
-        let mut back = vec![0; LEN];
-        target.flush().unwrap();
-        target.get(0, &mut back).unwrap();
-        assert_eq!(back, data);
-        // Reads in flight that are dropped or leaked do no harm.
-        let mut reads: Vec<_> = (0..20).map(|at| target.rget(at * 100, 5000).unwrap()).collect();
-        std::mem::forget(reads.pop());
-        drop(reads.pop());
-        for (at, read) in transom::windows::Request::wait_all(reads).unwrap().into_iter().enumerate() {
-            assert_eq!(read, data[at * 100..][..5000]);
-        }
-        // Memory for middle lengths is registered once, and used again.
-        let before = verbs(&world).registrations();
-        for _ in 0..10 {
-            assert_eq!(target.rget(1, 10_000).unwrap().wait().unwrap(), data[1..10_001]);
-        }
-        let after = verbs(&world).registrations();
-        assert_eq!((after.made - before.made, after.reused - before.reused), (1, 9));
-        for at in 0..50 {
-            target.put(at, &[1]).unwrap();
-        }
-        window.fence().unwrap();
-        assert_eq!(window.local().read(0, 50).unwrap(), [1; 50]);
-    });
+    on_verbs(
+        2,
+        "many_large_transfers_fit_a_short_queue",
+        &[("TRANSOM_VERBS_DEPTH", "4"), ("TRANSOM_VERBS_INLINE", "0")],
+        |world| {
+            const LEN: usize = 200_000; // more pieces than are kept, through a queue of four
+            let other = 1 - world.rank();
+            let mut window: Window<u64> = world.allocate(LEN).unwrap();
+            let data: Vec<u64> = (0..LEN as u64).map(|at| at * 3 + other as u64).collect();
+            let epoch = window.fence().unwrap();
+            let target = epoch.target(other).unwrap();
+            target.put(0, &data).unwrap();
+            let mut back = vec![0; LEN];
+            target.flush().unwrap();
+            target.get(0, &mut back).unwrap();
+            assert_eq!(back, data);
+            // Reads in flight that are dropped or leaked do no harm.
+            let mut reads: Vec<_> = (0..20).map(|at| target.rget(at * 100, 5000).unwrap()).collect();
+            std::mem::forget(reads.pop());
+            drop(reads.pop());
+            for (at, read) in transom::windows::Request::wait_all(reads).unwrap().into_iter().enumerate() {
+                assert_eq!(read, data[at * 100..][..5000]);
+            }
+            // Memory for middle lengths is registered once, and used again.
+            let before = verbs(&world).registrations();
+            for _ in 0..10 {
+                assert_eq!(target.rget(1, 10_000).unwrap().wait().unwrap(), data[1..10_001]);
+            }
+            let after = verbs(&world).registrations();
+            assert_eq!((after.made - before.made, after.reused - before.reused), (1, 9));
+            for at in 0..50 {
+                target.put(at, &[1]).unwrap();
+            }
+            window.fence().unwrap();
+            assert_eq!(window.local().read(0, 50).unwrap(), [1; 50]);
+        },
+    );
 }
 
 /// Checks the counts of an operation at this rank: bytes copied, and registrations found, temporary, refused, reused,
@@ -71,11 +76,11 @@ const FOUND: [u64; 6] = [0, 1, 0, 0, 0, 0];
 const PASSING: [u64; 6] = [0, 0, 1, 0, 0, 0];
 
 #[test]
-fn what_is_large_is_not_copied() {
+fn large_transfers_are_not_copied() {
     if skipped("large transfers") {
         return;
     }
-    on_verbs(2, "what_is_large_is_not_copied", &[("TRANSOM_HYBRID", "off")], |world| {
+    on_verbs(2, "large_transfers_are_not_copied", &[("TRANSOM_HYBRID", "off")], |world| {
         const LEN: usize = 1 << 17; // 1 MiB
         let verbs = verbs(&world);
         let mut window: Window<u64> = world.allocate(LEN).unwrap();
@@ -121,11 +126,11 @@ fn what_is_large_is_not_copied() {
 
 /// The memory of windows stays registered while they have it, and not when the program may use it otherwise.
 #[test]
-fn memory_of_windows_is_known_while_they_have_it() {
+fn window_memory_is_registered_while_the_window_lives() {
     if skipped("large transfers") {
         return;
     }
-    on_verbs(2, "memory_of_windows_is_known_while_they_have_it", &[("TRANSOM_HYBRID", "off")], |world| {
+    on_verbs(2, "window_memory_is_registered_while_the_window_lives", &[("TRANSOM_HYBRID", "off")], |world| {
         const LEN: usize = 200_000;
         let (verbs, other) = (verbs(&world).clone(), 1 - world.rank());
         let mut there: Window<u64> = world.allocate(LEN).unwrap();
@@ -153,13 +158,13 @@ fn memory_of_windows_is_known_while_they_have_it() {
 
 /// From and to any offset, also of the rank itself, by each call, against a copy. Some pieces are not whole.
 #[test]
-fn any_length_from_any_place() {
+fn transfers_of_any_length_and_offset_match_a_model() {
     if skipped("large transfers") {
         return;
     }
     const REGISTER: usize = 100_000;
     let variables = [("TRANSOM_HYBRID", "off"), ("TRANSOM_VERBS_REGISTER", "100000"), ("TRANSOM_VERBS_DEPTH", "8")];
-    on_verbs(2, "any_length_from_any_place", &variables, |world| {
+    on_verbs(2, "transfers_of_any_length_and_offset_match_a_model", &variables, |world| {
         const LEN: usize = (3 << 20) + 77;
         let me = world.rank();
         // User memory goes through the adapter at the rank itself, too.
@@ -207,11 +212,11 @@ fn any_length_from_any_place() {
 /// Large requests in any order, some of them never waited for. Also memory that the adapter cannot write to, or that
 /// the system may refuse to pin.
 #[test]
-fn large_requests_may_be_dropped_leaked_and_waited_for_in_any_order() {
+fn large_requests_complete_in_any_order() {
     if skipped("large transfers") {
         return;
     }
-    let name = "large_requests_may_be_dropped_leaked_and_waited_for_in_any_order";
+    let name = "large_requests_complete_in_any_order";
     on_verbs(2, name, &[("TRANSOM_HYBRID", "off"), ("TRANSOM_VERBS_DEPTH", "8")], |world| {
         const EACH: usize = 50_000;
         const N: usize = 12;
@@ -302,11 +307,11 @@ fn small_reads_need_no_registration() {
 /// An operation of a scope needs a registration only if it is long, and only until the scope ends, even if it was
 /// waited for before.
 #[test]
-fn what_is_lent_to_a_scope_is_registered_as_long_as_that_lasts() {
+fn scope_memory_is_registered_until_the_scope_ends() {
     if skipped("scopes") {
         return;
     }
-    on_verbs(2, "what_is_lent_to_a_scope_is_registered_as_long_as_that_lasts", &[("TRANSOM_HYBRID", "off")], |world| {
+    on_verbs(2, "scope_memory_is_registered_until_the_scope_ends", &[("TRANSOM_HYBRID", "off")], |world| {
         const LEN: usize = 1 << 17; // 1 MiB
         let verbs = verbs(&world);
         let mut window: Window<u64> = world.allocate(LEN).unwrap();
@@ -333,13 +338,13 @@ fn what_is_lent_to_a_scope_is_registered_as_long_as_that_lasts() {
 }
 
 #[test]
-fn memory_that_cannot_be_registered_is_copied() {
+fn unregistrable_memory_is_copied() {
     use rustix::process::{Resource, getrlimit};
     let limit = getrlimit(Resource::Memlock).current;
     if skipped("locking memory") || limit.is_none_or(|limit| limit > 4 << 20) {
         return eprintln!("skipped: the limit of locked memory is {limit:?}; 4 MiB would do");
     }
-    on_verbs(2, "memory_that_cannot_be_registered_is_copied", &[("TRANSOM_HYBRID", "off")], |world| {
+    on_verbs(2, "unregistrable_memory_is_copied", &[("TRANSOM_HYBRID", "off")], |world| {
         const BYTES: usize = 7 << 18;
         let verbs = verbs(&world);
         let mut window: Window<u8> = world.allocate(BYTES).unwrap();
@@ -363,11 +368,11 @@ fn memory_that_cannot_be_registered_is_copied() {
 
 /// A large operation whose target dies during it is an error in time, and the memory is the program's again.
 #[test]
-fn a_death_amid_a_large_operation_is_told_and_gives_the_memory_back() {
+fn death_amid_a_large_transfer_releases_its_memory() {
     if skipped("a death over the network") {
         return;
     }
-    let name = "a_death_amid_a_large_operation_is_told_and_gives_the_memory_back";
+    let name = "death_amid_a_large_transfer_releases_its_memory";
     let one = one_rail();
     let one = one.iter().map(|(name, value)| (*name, &**value));
     let variables: Vec<_> = one.chain([("TRANSOM_FABRIC", "verbs"), ("TRANSOM_HYBRID", "off")]).collect();
@@ -442,13 +447,13 @@ fn a_death_amid_a_large_operation_is_told_and_gives_the_memory_back() {
 
 /// A buffer that is sent repeatedly stays registered, within the limit. New memory at its address is other memory.
 #[test]
-fn what_is_sent_again_and_again_is_registered_once() {
+fn persistent_send_buffer_is_registered_once() {
     if skipped("buffers of persistent sends") {
         return;
     }
     const LEN: usize = 1 << 15; // 256 KiB
     let variables = [("TRANSOM_HYBRID", "off"), ("TRANSOM_VERBS_KEEP", "1500000")];
-    on_verbs(2, "what_is_sent_again_and_again_is_registered_once", &variables, |world| {
+    on_verbs(2, "persistent_send_buffer_is_registered_once", &variables, |world| {
         const TAG: Tag<u64> = Tag::new(1);
         if world.rank() == 1 {
             let expect = |len: usize, value: u64| {
@@ -555,27 +560,27 @@ fn from_one_place_at_once(name: &str, paths: &str) {
 }
 
 #[test]
-fn messages_of_many_lengths_go_from_one_place_at_once() {
+fn messages_from_one_buffer_arrive_whole() {
     if !skipped("messages of many lengths from one place") {
-        from_one_place_at_once("messages_of_many_lengths_go_from_one_place_at_once", "paths=rc");
+        from_one_place_at_once("messages_from_one_buffer_arrive_whole", "paths=rc");
     }
 }
 
 #[test]
-fn messages_of_many_lengths_go_by_datagrams_from_one_place_at_once() {
+fn datagrams_from_one_buffer_arrive_whole() {
     if !skipped("messages of many lengths from one place") {
-        from_one_place_at_once("messages_of_many_lengths_go_by_datagrams_from_one_place_at_once", "paths=ud");
+        from_one_place_at_once("datagrams_from_one_buffer_arrive_whole", "paths=ud");
     }
 }
 
 /// A chunk is one request: pieces would exceed the queues of these lanes, and each attempt would begin with the first.
 #[test]
-fn chunks_of_a_pipe_go_by_short_queues() {
+fn pipe_chunks_pass_short_queues() {
     if skipped("pipes with long chunks") {
         return;
     }
     let variables = [("TRANSOM_HYBRID", "off"), ("TRANSOM_VERBS_DEPTH", "4"), ("TRANSOM_VERBS_INLINE", "0")];
-    on_verbs(2, "chunks_of_a_pipe_go_by_short_queues", &variables, |world| {
+    on_verbs(2, "pipe_chunks_pass_short_queues", &variables, |world| {
         let me = world.rank();
         let bytes = |from: usize| -> Vec<u8> { (0..1_000_000).map(|at| (at * 7 + at / 251 + from) as u8).collect() };
         for step in [Step::Basic, Step::Piggyback, Step::Pipeline] {

@@ -85,8 +85,8 @@ fn two_addresses_of_a_port_are_two_rails() {
 }
 
 #[test]
-fn a_port_or_an_address_that_is_not_there_is_told() {
-    let name = "a_port_or_an_address_that_is_not_there_is_told";
+fn missing_port_or_gid_is_refused() {
+    let name = "missing_port_or_gid_is_refused";
     if is_no_guest(1) {
         return;
     }
@@ -101,8 +101,8 @@ fn a_port_or_an_address_that_is_not_there_is_told() {
 }
 
 #[test]
-fn every_device_alike_is_a_rail() {
-    let name = "every_device_alike_is_a_rail";
+fn every_equal_device_is_a_rail() {
+    let name = "every_equal_device_is_a_rail";
     if is_no_guest(2) {
         return;
     }
@@ -110,8 +110,8 @@ fn every_device_alike_is_a_rail() {
 }
 
 #[test]
-fn ranks_have_as_many_rails_as_the_one_with_the_fewest() {
-    let name = "ranks_have_as_many_rails_as_the_one_with_the_fewest";
+fn rail_count_is_the_smallest_of_all_ranks() {
+    let name = "rail_count_is_the_smallest_of_all_ranks";
     if is_no_guest(2) {
         return;
     }
@@ -129,7 +129,7 @@ fn ranks_have_as_many_rails_as_the_one_with_the_fewest() {
 /// The second rails of two hosts are in different networks: all packets use the first. Rails are set up as
 /// `tests/soft-roce/verbs` does.
 #[test]
-fn a_rail_that_leads_nowhere_is_done_without() {
+fn unreachable_second_rail_is_not_used() {
     if std::env::var_os("TEST_HOSTS_ARE_SEVERAL").is_none() {
         return eprintln!("skipped: needs two hosts with two rails, and `transom run`");
     }

@@ -65,25 +65,25 @@ fn divided(name: &str, stripe: &str, least: impl Fn(u64) -> u64) {
 }
 
 #[test]
-fn large_messages_are_divided_evenly() {
-    divided("large_messages_are_divided_evenly", "stripe=even", |all| all * 49 / 100);
+fn large_messages_are_striped_evenly() {
+    divided("large_messages_are_striped_evenly", "stripe=even", |all| all * 49 / 100);
 }
 
 /// Measured times vary, so the test knows only the smallest part of a rail.
 #[test]
-fn large_messages_are_divided_by_what_the_last_took() {
+fn large_messages_are_striped_by_measured_rate() {
     // A rail that other work has delayed has the smallest part, which was found to be a 71st of the bytes.
-    divided("large_messages_are_divided_by_what_the_last_took", "stripe=adaptive", |all| all / 100);
+    divided("large_messages_are_striped_by_measured_rate", "stripe=adaptive", |all| all / 100);
 }
 
 /// A buffer that is sent repeatedly stays registered with both.
 #[test]
-fn what_is_sent_again_and_again_is_registered_once_with_each_rail() {
+fn persistent_buffer_is_registered_once_per_rail() {
     const LEN: usize = 4 << 20;
     let Some(devices) = two_devices() else { return };
     let variables =
         [("TRANSOM_VERBS_DEVICE", &*devices), ("TRANSOM_MESSAGES", "stripe=even"), ("TRANSOM_HYBRID", "off")];
-    on_verbs(2, "what_is_sent_again_and_again_is_registered_once_with_each_rail", &variables, |world| {
+    on_verbs(2, "persistent_buffer_is_registered_once_per_rail", &variables, |world| {
         // Only one rail is used until both are connected.
         exchange(&world, &[1 << 20], 20);
         let mut sending = world.send_init(1, TAG, vec![0; LEN]).unwrap();
@@ -199,26 +199,26 @@ fn windows_are_divided(name: &str, stripe: &str, least: impl Fn(u64) -> u64) {
 }
 
 #[test]
-fn large_puts_and_gets_are_divided_evenly() {
-    windows_are_divided("large_puts_and_gets_are_divided_evenly", "stripe=even", |all| all * 49 / 100);
+fn large_puts_and_gets_are_striped_evenly() {
+    windows_are_divided("large_puts_and_gets_are_striped_evenly", "stripe=even", |all| all * 49 / 100);
 }
 
 /// Measured times vary, so the test knows only the smallest part of a rail.
 #[test]
-fn large_puts_and_gets_are_divided_by_what_the_last_took() {
-    let name = "large_puts_and_gets_are_divided_by_what_the_last_took";
+fn large_puts_and_gets_are_striped_by_measured_rate() {
+    let name = "large_puts_and_gets_are_striped_by_measured_rate";
     windows_are_divided(name, "stripe=adaptive", |all| all / 70);
 }
 
 /// A window is freed when all ranks have dropped theirs. It is not freed before a put that was never waited for is
 /// complete, even if one rail is later than the first.
 #[test]
-fn a_dropped_put_is_whole_before_its_window_goes() {
+fn dropped_put_completes_before_its_window_is_freed() {
     const LEN: usize = 4 << 20;
     let Some(devices) = two_devices() else { return };
     let variables =
         [("TRANSOM_VERBS_DEVICE", &*devices), ("TRANSOM_MESSAGES", "stripe=even"), ("TRANSOM_HYBRID", "off")];
-    on_verbs(2, "a_dropped_put_is_whole_before_its_window_goes", &variables, |world| {
+    on_verbs(2, "dropped_put_completes_before_its_window_is_freed", &variables, |world| {
         let (other, verbs) = (1 - world.rank(), verbs(&world));
         // Fewer rails are used until all are connected.
         let mut warm: Window<u8> = world.allocate(LEN).unwrap();
@@ -254,14 +254,14 @@ fn a_dropped_put_is_whole_before_its_window_goes() {
 }
 
 #[test]
-fn rails_of_which_one_is_not_there_are_told() {
+fn missing_rail_device_is_refused() {
     let Some(devices) = two_devices() else { return };
     if std::env::var_os(ROLE).is_some_and(|_| std::env::var_os("TEST_HOSTS_ARE_SEVERAL").is_some()) {
         return;
     }
     let first = devices.split(',').next().unwrap();
     let named = format!("{first},mlx5_77");
-    let name = "rails_of_which_one_is_not_there_are_told";
+    let name = "missing_rail_device_is_refused";
     let outcome = run(2, name, &[("TRANSOM_FABRIC", "verbs"), ("TRANSOM_VERBS_DEVICE", &named)], || {
         let error = transom::init().err().expect("there is no such device").to_string();
         println!("told: {error}");

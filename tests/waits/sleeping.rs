@@ -21,11 +21,11 @@ fn allowed(since: Instant) -> u64 {
 }
 
 #[test]
-fn locks_do_not_wake_the_rank_they_are_at() {
+fn lock_traffic_does_not_wake_its_home_rank() {
     if ranks::over_network() {
         return; // nothing sleeps there until it is woken
     }
-    ranks::on(&[2], "locks_do_not_wake_the_rank_they_are_at", |world| {
+    ranks::on(&[2], "lock_traffic_does_not_wake_its_home_rank", |world| {
         let mut window: Window<u64> = world.allocate_with_signals(1, 1).unwrap();
         world.barrier().unwrap();
         if world.rank() == 0 {
@@ -53,11 +53,11 @@ fn locks_do_not_wake_the_rank_they_are_at() {
 
 /// A thread that waits with a deadline sleeps until that, or until it is woken.
 #[test]
-fn deadlines_cost_no_polling() {
+fn waits_with_deadlines_do_not_poll() {
     if ranks::over_network() {
         return;
     }
-    ranks::on(&[2], "deadlines_cost_no_polling", |world| {
+    ranks::on(&[2], "waits_with_deadlines_do_not_poll", |world| {
         const LIMIT: Duration = Duration::from_millis(150);
         let mut window: Window<u64> = world.allocate_with_signals(1, 1).unwrap();
         let (mut locked, mutex): (Window<u64>, _) = (world.allocate(1).unwrap(), world.mutex(0, 0_u64).unwrap());
@@ -103,11 +103,11 @@ fn move_to_one_core(last: bool) {
 /// The scheduler may put two ranks on one core, though there are as many cores as ranks. The awaited rank cannot run while the other
 /// spins.
 #[test]
-fn ranks_that_meet_on_a_core_stop_spinning() {
+fn ranks_sharing_a_core_stop_spinning() {
     if ranks::over_network() {
         return;
     }
-    ranks::on(&[2], "ranks_that_meet_on_a_core_stop_spinning", |world| {
+    ranks::on(&[2], "ranks_sharing_a_core_stop_spinning", |world| {
         const ROUNDS: u64 = 1000;
         let (other, looks) = (1 - world.rank(), Cell::new(0));
         let mut window: Window<u64> = world.allocate_with_signals(1, 1).unwrap();
@@ -135,11 +135,11 @@ fn ranks_that_meet_on_a_core_stop_spinning() {
 
 /// Polling ranks yield a core that they share. The test counts looks without success.
 #[test]
-fn loops_of_looks_give_a_shared_core_away() {
+fn polling_loops_yield_a_shared_core() {
     if ranks::over_network() {
         return;
     }
-    let name = "loops_of_looks_give_a_shared_core_away";
+    let name = "polling_loops_yield_a_shared_core";
     let before = sched_getaffinity(None).unwrap();
     move_to_one_core(false);
     ranks::on(&[4], name, |world| {

@@ -12,7 +12,7 @@ use std::process::{Command, Output};
 use std::sync::Mutex;
 
 #[test]
-fn wrong_programs_do_not_compile_and_their_twins_do() {
+fn invalid_programs_fail_and_valid_ones_compile() {
     if cfg!(miri) {
         return; // no processes there
     }

@@ -90,7 +90,7 @@ fn with_tables(page: &str) -> String {
 }
 
 #[test]
-fn configuration_page_has_the_tables_of_the_code() {
+fn configuration_page_matches_the_code() {
     let page = read(in_tree(CONFIGURATION));
     for section in ["user", "launcher", "network", "fields", "named"] {
         let marker = format!("<!-- table: {section} -->\n");

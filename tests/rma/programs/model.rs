@@ -290,7 +290,7 @@ mod tests {
     const ADD: Act = Update(Op::Sum, 1, None);
 
     #[test]
-    fn racing_puts_leave_one_of_them() {
+    fn racing_puts_leave_one_of_their_values() {
         let puts = [shared([Write(1)]), shared([Write(2)])];
         assert!(register(0, &puts, 1) && register(0, &puts, 2));
         assert!(!register(0, &puts, 0), "both were lost");
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_get_sees_old_or_new_and_never_old_again() {
+    fn get_never_sees_the_old_value_again() {
         let see = |first, second| [shared([Write(1)]), shared([Read(first), Read(second)])];
         for (first, second) in [(0, 0), (0, 1), (1, 1)] {
             assert!(register(0, &see(first, second), 1));
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn no_accumulate_is_lost_or_seen_twice() {
+    fn accumulates_are_applied_exactly_once() {
         let adds = [shared([ADD, ADD]), shared([ADD])];
         assert!(register(5, &adds, 8));
         assert!(!register(5, &adds, 7) && !register(5, &adds, 9));
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn one_of_two_equal_swaps_takes() {
+    fn one_of_two_equal_swaps_succeeds() {
         let swap = |was, new| Swap { expected: 0, new, was };
         assert!(register(0, &[shared([swap(0, 1)]), shared([swap(1, 2)])], 1));
         assert!(!register(0, &[shared([swap(0, 1)]), shared([swap(0, 2)])], 1), "both took");
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exclusive_epoch_is_not_interrupted() {
+    fn exclusive_epoch_is_not_interrupted() {
         let increment = |was| [Read(was), Write(was + 1)];
         assert!(register(0, &[alone(increment(0)), alone(increment(1))], 2));
         let lost = [alone(increment(0)), alone(increment(0))];
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_moves_in_pieces_may_mix() {
+    fn only_piecewise_puts_may_mix() {
         let put = |value, together| vec![Event { together, ..event(0, Hold::Shared, Write(value)) }];
         let mixed = |together| {
             judge_part(Flavour::Allocate, 0, &[0], &[0x0102], &[put(0x0101, together), put(0x0202, together)])
