@@ -52,7 +52,10 @@ fn resources() -> Resources {
     let _reader = ONE_READER.lock().unwrap();
     let entries = |path: &str| std::fs::read_dir(path).map_or(0, Iterator::count);
     Resources {
-        mappings: std::fs::read_to_string("/proc/self/maps").expect("a process has maps").lines().count(),
+        mappings: std::fs::read_to_string("/proc/self/maps")
+            .expect("/proc/self/maps should be readable")
+            .lines()
+            .count(),
         descriptors: entries("/proc/self/fd"),
         named: entries("/dev/shm"),
         heap: 0,
@@ -82,10 +85,10 @@ fn unchanged_by<T>(batch: usize, world: &World, what: &str, make: impl Fn(&World
         let mut found = vec![at_rest(world)];
         let mut steady = false;
         while !steady {
-            assert!(found.len() <= BATCHES, "{what} beside {others} others, at rank {}: {found:#?}", world.rank());
+            assert!(found.len() <= BATCHES, "{what} beside {others} others grows at rank {}: {found:#?}", world.rank());
             (0..ranks::rounds(batch)).for_each(|_| drop(make(world).unwrap()));
             found.push(at_rest(world));
-            let (after, before) = found.split_last().expect("two measurements at least");
+            let (after, before) = found.split_last().expect("at least two measurements");
             let no_more = before.iter().any(|before| after.is_at_most(before));
             steady = world.all_reduce_one(u8::from(no_more), Op::Min).unwrap() == 1;
         }
@@ -144,7 +147,7 @@ fn split_teams_take_no_mapping_or_descriptor() {
         if n > 1 && ranks::are_processes() {
             teams[0].allocate::<u64>(1).unwrap();
             let more = at_rest(world);
-            assert!(more.mappings > after.mappings, "a window's memory is counted: {more:?}");
+            assert!(more.mappings > after.mappings, "mappings of a window are not counted: {more:?}");
         }
         drop(teams);
     });

@@ -426,8 +426,8 @@ mod tests {
             let led = &space.presence.led;
             led.store(if me < 2 { MOST - 1 } else { MOST }, Relaxed);
             let team = || world.split(Some(0), 0).map(|team| team.unwrap().space().context());
-            assert_eq!(team().unwrap(), 7 * (MOST - 1), "rank 0 leads the last that it can");
-            assert_eq!(team().unwrap(), 7 * (2 * MOST - 1), "then rank 1 does");
+            assert_eq!(team().unwrap(), 7 * (MOST - 1), "rank 0 should lead with its last number");
+            assert_eq!(team().unwrap(), 7 * (2 * MOST - 1), "rank 1 should lead next");
             let error = team().unwrap_err().to_string();
             assert!(error.contains("more teams than the messages of a job tell apart"), "{error}");
             // A failed team uses up no number.

@@ -52,7 +52,7 @@ fn exchange<const D: usize>(world: &transom::World, shape: [usize; D], around: [
                 Ok(())
             })
             .unwrap();
-        assert!(got == want, "{len} elements on {grid:?}, lent");
+        assert!(got == want, "{len} elements on {grid:?}, in a scope");
     }
 }
 
@@ -166,12 +166,12 @@ fn sections_in_every_call_form_move_their_elements() {
             }
             let mut into = vec![u32::MAX; SPACE * size];
             world.all_to_all_sections(&data, &given.sections(), &mut into, &taken.sections()).unwrap();
-            assert!(into == want, "at once, round {round}");
+            assert!(into == want, "blocking call, round {round}");
 
             let fresh = || vec![u32::MAX; SPACE * size];
             let start = || world.iall_to_all_sections(data.clone(), &given.sections(), fresh(), &taken.sections());
             let (first, second) = (start(), start());
-            assert!(second.wait().unwrap() == want && first.wait().unwrap() == want, "started, round {round}");
+            assert!(second.wait().unwrap() == want && first.wait().unwrap() == want, "started call, round {round}");
             drop(start());
 
             let mut into = fresh();
@@ -181,7 +181,7 @@ fn sections_in_every_call_form_move_their_elements() {
                     Ok::<_, Error>(())
                 })
                 .unwrap();
-            assert!(into == want, "in a scope, round {round}");
+            assert!(into == want, "scoped call, round {round}");
 
             let made =
                 world.all_to_all_sections_init(vec![0; data.len()], &given.sections(), fresh(), &taken.sections());
@@ -190,7 +190,10 @@ fn sections_in_every_call_form_move_their_elements() {
                 made.buffer().unwrap().iter_mut().zip(&data).for_each(|(element, number)| *element = number + step);
                 made.start().unwrap().wait().unwrap();
                 let moved = |number: &u32| if *number == u32::MAX { u32::MAX } else { number + step };
-                assert!(made.result().unwrap().iter().copied().eq(want.iter().map(moved)), "persistent, round {round}");
+                assert!(
+                    made.result().unwrap().iter().copied().eq(want.iter().map(moved)),
+                    "persistent call, round {round}"
+                );
             }
         }
     });
@@ -220,11 +223,11 @@ fn invalid_sections_and_grids_are_refused() {
             let team = world.split(Some(world.rank() as u64), 0).unwrap().unwrap();
             let error = team.all_to_all_sections(data, given, into, taken).unwrap_err();
             assert!(matches!(error, Error::Misuse { .. }), "{error}");
-            assert!(into.iter().all(|byte| *byte == 9), "nothing is written");
+            assert!(into.iter().all(|byte| *byte == 9), "refused call wrote to the buffer");
             let team = world.split(Some(world.rank() as u64), 0).unwrap().unwrap();
             let failed = team.iall_to_all_sections(data.to_vec(), given, into.to_vec(), taken).wait().unwrap_err();
             assert!(matches!(failed.error, Error::Misuse { .. }), "{failed}");
-            assert_eq!(failed.buffer.as_deref(), Some(&*into), "the buffer is back");
+            assert_eq!(failed.buffer.as_deref(), Some(&*into), "failed request did not return its buffer");
             let team = world.split(Some(world.rank() as u64), 0).unwrap().unwrap();
             let refused = team.all_to_all_sections_init(data.to_vec(), given, into.to_vec(), taken);
             assert!(matches!(refused, Err(Error::Misuse { .. })));

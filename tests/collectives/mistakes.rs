@@ -205,27 +205,27 @@ fn different_section_lengths_are_reported() {
 fn one_sided_block_lengths_are_reported() {
     type Call = fn(&World, bool) -> Result<(), Error>;
     let calls: [(&str, &str, Call); 9] = [
-        ("all_to_all_v, of which one expects some", "0, and rank 1 expects length 1", |w, odd| {
+        ("all_to_all_v, one rank expects an element", "0, and rank 1 expects length 1", |w, odd| {
             let n = w.size();
             let taken: Vec<usize> = (0..n).map(|from| usize::from(odd && from == 0)).collect();
             w.all_to_all_v_into::<u8>(&[], &vec![0; n], &mut vec![0; taken.iter().sum()], &taken)
         }),
-        ("all_to_all_v, of which one expects none", "3, and rank 1 expects length 0", |w, _| {
+        ("all_to_all_v, one rank expects no element", "3, and rank 1 expects length 0", |w, _| {
             let n = w.size();
             let given: Vec<usize> = (0..n).map(|to| if w.rank() == 0 && to == n / 2 { 3 } else { 0 }).collect();
             w.all_to_all_v_into(&vec![1_u8; given.iter().sum()], &given, &mut [], &vec![0; n])
         }),
-        ("gather_v, of which the root expects some", "0, and rank 1 expects length 1", |w, odd| {
+        ("gather_v, the root expects an element", "0, and rank 1 expects length 1", |w, odd| {
             let counts: Vec<usize> = (0..w.size()).map(|rank| usize::from(rank == 0)).collect();
             w.gather_v_into(w.size() / 2, &[0_u8; 0], &counts, &mut vec![0; usize::from(odd)])
         }),
-        ("gather_v, of which the root expects none", "1, and rank 1 expects length 0", |w, odd| {
+        ("gather_v, the root expects no element", "1, and rank 1 expects length 0", |w, odd| {
             w.gather_v_into(w.size() / 2, &vec![1_u8; usize::from(!odd)], &vec![0; w.size()], &mut [])
         }),
-        ("scatter_v, of which one expects some", "0, and rank 1 expects length 1", |w, odd| {
+        ("scatter_v, one rank expects an element", "0, and rank 1 expects length 1", |w, odd| {
             w.scatter_v_into(0, &[0_u8; 0], &vec![0; w.size()], &mut vec![0; usize::from(odd)])
         }),
-        ("scatter_v, of which one expects none", "1, and rank 1 expects length 0", |w, _| {
+        ("scatter_v, one rank expects no element", "1, and rank 1 expects length 0", |w, _| {
             let counts: Vec<usize> = (0..w.size()).map(|rank| usize::from(rank == w.size() / 2)).collect();
             let data = vec![1_u8; usize::from(w.rank() == 0)];
             w.scatter_v_into(0, &data, &counts, &mut [])
@@ -397,7 +397,7 @@ fn team_dropped_in_a_panic_fails_others_barrier() {
     let panics = |team: World| {
         let panics = std::panic::AssertUnwindSafe(|| {
             let _team = team;
-            panic!("it drops its team (the test means it)");
+            panic!("intended panic, which drops the team");
         });
         std::panic::catch_unwind(panics).unwrap_err();
     };
@@ -477,7 +477,7 @@ fn operator_panic_is_reported_to_all_ranks() {
         }
         let team = world.split(Some(0), 0).unwrap().unwrap();
         let refuses =
-            Commuting(|a: u64, b: u64| if a.max(b) == 7 { panic!("a seven (the test means it)") } else { a + b });
+            Commuting(|a: u64, b: u64| if a.max(b) == 7 { panic!("intended panic of the operator") } else { a + b });
         // The rank that folds the last rank's value panics.
         let value = if me == n - 1 { 7 } else { 0 };
         let called = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| team.all_reduce_one(value, refuses)));

@@ -100,7 +100,7 @@ impl Cases {
 fn is(got: &[u64], expected: &[u64], what: &str) {
     assert_eq!(got.len(), expected.len(), "{what}");
     let differs = (0..got.len()).find(|&index| expected[index] != STAYS && got[index] != expected[index]);
-    assert!(differs.is_none(), "{what}: {differs:?} of {got:?} is not as in {expected:?}");
+    assert!(differs.is_none(), "{what}: index {differs:?} differs, found {got:?}, expected {expected:?}");
 }
 
 /// Each of the calls in its three forms; all are started before the first is waited for.
@@ -266,7 +266,7 @@ fn ready(world: &World, len: usize) {
                 call.buffer().unwrap().to_vec(),
                 !["broadcast", "reduce", "all_reduce", "scan", "exscan"].contains(name),
             );
-            assert!(!two || passed == expected.given, "{name}_init changed what was passed, rank {me} of {n}");
+            assert!(!two || passed == expected.given, "{name}_init changed its input buffer, rank {me} of {n}");
         }
     }
 }
@@ -446,7 +446,7 @@ fn library_call_within_an_operator_panics() {
                 for _ in 0..20 {
                     let data = vec![7; 1 << 20];
                     let sent = catch_unwind(AssertUnwindSafe(|| other.ssend(0, TAG, &data)));
-                    sent.expect_err("it must not call the library");
+                    sent.expect_err("a library call within an operator should panic");
                 }
             }
             a + b
@@ -455,7 +455,7 @@ fn library_call_within_an_operator_panics() {
         if me == 1 {
             let begun = Instant::now();
             while !DONE.load(SeqCst) {
-                assert!(begun.elapsed() < Duration::from_secs(20), "rank 0 has failed");
+                assert!(begun.elapsed() < Duration::from_secs(20), "rank 0 did not finish within 20 s");
                 world.progress().unwrap();
                 // The rank's lock is free now and then.
                 (0..2000).for_each(|_| std::hint::spin_loop());

@@ -46,7 +46,7 @@ fn unordered_threads_of_a_team_are_reported() {
             let told = AtomicUsize::new(0);
             let loops = || {
                 begin.wait();
-                let error = (0..).find_map(|_| call(&team).err()).expect("calls go on until one fails");
+                let error = (0..).find_map(|_| call(&team).err()).expect("a call should fail");
                 let text = error.to_string();
                 assert!(matches!(error, Error::Misuse { .. } | Error::Mismatch { .. }), "{name}: {text}");
                 told.fetch_add(1, SeqCst);

@@ -22,7 +22,7 @@ fn with_a_death(name: &str, call: impl Fn(&World) -> Result<(), Error>) {
         // A rank whose call waits for no other gets the error from the next call.
         fails_in_time("the call", || call(&world).and_then(|()| world.all_reduce_one(1, Op::Sum)));
         fails_in_time("a later call", || world.broadcast_one(0, 1));
-        fails_in_time("one that is started", || Ok(world.iall_gather(vec![1]).wait()?));
+        fails_in_time("a started call", || Ok(world.iall_gather(vec![1]).wait()?));
         // Messages among the living still work.
         let living: Vec<usize> = (0..world.size()).filter(|rank| *rank != VICTIM).collect();
         living.iter().for_each(|to| world.send(*to, READY, &[1]).unwrap());
@@ -90,7 +90,7 @@ fn death_amid_a_collective_fails_the_others() {
             }
             world.send(VICTIM, READY, &[0]).unwrap();
             // The dead rank may have taken part in this call in time.
-            fails_in_time("it, or the next", || {
+            fails_in_time("the started call or the next one", || {
                 started.wait().map_err(Error::from).and_then(|_| world.all_reduce_one(1, Op::Sum))
             });
         });
@@ -131,7 +131,7 @@ fn panic_in_a_scope_with_collectives_ends_in_time() {
             world.scope(|scope| -> Result<(), Error> {
                 std::mem::forget(scope.iall_reduce(&mut sums, Op::Sum));
                 std::mem::forget(scope.ibroadcast(0, &mut copy));
-                panic!("in a scope (the test means it)");
+                panic!("intended panic in a scope");
             })
         }));
         assert!(panicked.is_err() && begun.elapsed() < ranks::within(IN_TIME), "it took {:?}", begun.elapsed());

@@ -13,7 +13,7 @@ const MODES: [Mode; 2] = [Mode::Exclusive, Mode::Shared];
 /// The request is not granted, and returns at its deadline, not before.
 fn gives_up<T>(request: impl FnOnce(Duration) -> Result<Option<T>, Error>) {
     let begun = Instant::now();
-    assert!(request(SOON).unwrap().is_none(), "it is held");
+    assert!(request(SOON).unwrap().is_none(), "lock granted although another rank holds it");
     let took = begun.elapsed();
     assert!(SOON <= took && took < ranks::within(LATE), "a wait of {SOON:?} took {took:?}");
 }
@@ -45,24 +45,41 @@ fn expired_lock_attempt_succeeds_when_repeated() {
                 world.barrier().unwrap();
             }
             for limit in [Duration::from_secs(3600), Duration::MAX] {
-                let epoch = window.try_lock_for(1, mode, limit).unwrap().expect("in this time");
+                let epoch =
+                    window.try_lock_for(1, mode, limit).unwrap().expect("lock should be granted before the deadline");
                 epoch.unlock().unwrap();
-                assert_eq!(*value.try_read_for(limit).unwrap().expect("in this time"), 5);
-                value.try_write_for(limit).unwrap().expect("in this time").unlock().unwrap();
+                assert_eq!(*value.try_read_for(limit).unwrap().expect("lock should be granted before the deadline"), 5);
+                value
+                    .try_write_for(limit)
+                    .unwrap()
+                    .expect("lock should be granted before the deadline")
+                    .unlock()
+                    .unwrap();
             }
             for limit in [Duration::from_secs(3600), Duration::MAX] {
-                let epoch = window.try_lock_all_for(limit).unwrap().expect("in this time");
+                let epoch =
+                    window.try_lock_all_for(limit).unwrap().expect("lock should be granted before the deadline");
                 assert_eq!(epoch.target(1).unwrap().get_one(0).unwrap(), 0);
                 epoch.unlock().unwrap();
                 let both = window.try_lock_ranks_for(&[(1, mode), (0, Mode::Shared)], limit).unwrap();
-                let both = both.expect("in this time");
+                let both = both.expect("lock should be granted before the deadline");
                 assert_eq!(both.target(0).unwrap().get_one(0).unwrap(), 0);
                 both.unlock().unwrap();
             }
             world.barrier().unwrap();
-            window.try_lock_all_for(Duration::ZERO).unwrap().expect("nobody has one").unlock().unwrap();
+            window
+                .try_lock_all_for(Duration::ZERO)
+                .unwrap()
+                .expect("free locks should be granted at once")
+                .unlock()
+                .unwrap();
             world.barrier().unwrap();
-            window.try_lock_for(1, Mode::Shared, Duration::ZERO).unwrap().expect("nobody has it").unlock().unwrap();
+            window
+                .try_lock_for(1, Mode::Shared, Duration::ZERO)
+                .unwrap()
+                .expect("free lock should be granted")
+                .unlock()
+                .unwrap();
             world.barrier().unwrap();
         }
     });
@@ -122,7 +139,7 @@ fn locks_with_deadlines_exclude_each_other() {
             if (round / 3 + me).is_multiple_of(4) {
                 if let Some(epoch) = window.try_lock_for(0, Mode::Shared, limit).unwrap() {
                     let both = [epoch.get_one(0).unwrap(), epoch.get_one(1).unwrap()];
-                    assert_eq!(both[0], both[1], "seen by rank {me}");
+                    assert_eq!(both[0], both[1], "torn value seen by rank {me}");
                 }
                 continue;
             }
@@ -166,19 +183,29 @@ fn locks_with_deadlines_exclude_each_other() {
 fn deadline_misuse_fails_and_threads_time_out() {
     ranks::on(&[1, 2], "deadline_misuse_fails_and_threads_time_out", |world: World| {
         let mut window: Window<u64> = world.allocate(1).unwrap();
-        let absent = window.try_lock_for(world.size(), Mode::Shared, SOON).err().expect("no such rank");
+        let absent =
+            window.try_lock_for(world.size(), Mode::Shared, SOON).err().expect("a lock at a missing rank should fail");
         assert!(matches!(absent, Error::NoSuchRank { .. }), "{absent}");
         let value = world.mutex(0, 5u64).unwrap();
         if world.rank() == 0 {
             let guard = value.lock().unwrap();
-            let again = value.try_lock_for(Duration::from_secs(3600)).map(drop).expect_err("this thread has it");
+            let again = value
+                .try_lock_for(Duration::from_secs(3600))
+                .map(drop)
+                .expect_err("a lock that this thread holds should be refused");
             assert!(again.to_string().contains("this thread has locked it already"), "{again}");
             std::thread::scope(|scope| {
                 scope.spawn(|| gives_up(|limit| value.try_lock_for(limit)));
             });
             guard.unlock().unwrap();
             std::thread::scope(|scope| {
-                scope.spawn(|| value.try_lock_for(Duration::from_secs(3600)).unwrap().expect("nobody has it").unlock());
+                scope.spawn(|| {
+                    value
+                        .try_lock_for(Duration::from_secs(3600))
+                        .unwrap()
+                        .expect("free lock should be granted")
+                        .unlock()
+                });
             });
         }
         world.barrier().unwrap();

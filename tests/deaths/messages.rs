@@ -64,11 +64,11 @@ fn death_fails_blocking_calls() {
         fails_in_time("irecv", || Ok(world.irecv(VICTIM, ONE).wait()?));
         fails_in_time("isend", || Ok(world.isend(VICTIM, ONE, vec![1; 100_000]).wait()?));
         if world.rank() % 4 != 2 && world.size() > 2 {
-            fails_in_time("the first from any", || world.recv(Source::Any, ONE));
+            fails_in_time("first recv from any source", || world.recv(Source::Any, ONE));
         }
         the_others_go_on(&world);
         if world.size() == 2 {
-            fails_in_time("from any, where there is nobody else", || world.recv(Source::Any, ONE));
+            fails_in_time("recv from any source without other ranks", || world.recv(Source::Any, ONE));
         }
     });
 }
@@ -146,7 +146,7 @@ fn death_fails_requests_in_flight() {
             // Messages that it never receives, and one whose data it has just asked for.
             let begun = world.irecv(0, Tag::<u64>::new(7));
             dies_when_all_have_called(&world);
-            #[allow(unreachable_code, reason = "kept until the end")]
+            #[allow(unreachable_code, reason = "dropped only when the process ends")]
             drop(begun);
         }
         let mut all = Requests::new();
@@ -160,15 +160,23 @@ fn death_fails_requests_in_flight() {
         let mut told = 0;
         while let Some((number, ended)) = all.wait_any() {
             match ended {
-                Ok(_) => assert_eq!((number, world.rank()), (1, 0), "what it had received"),
+                Ok(_) => assert_eq!(
+                    (number, world.rank()),
+                    (1, 0),
+                    "request ended without error although the victim received nothing"
+                ),
                 Err(failed) => {
                     told += 1;
                     assert!(matches!(failed.error, Error::PeerDied { rank: VICTIM }), "{failed}");
-                    assert_eq!(failed.buffer.is_some(), number != 3, "the buffer comes back");
+                    assert_eq!(failed.buffer.is_some(), number != 3, "failed request did not return its buffer");
                 }
             }
         }
-        assert!(told >= 4 && begun.elapsed() < ranks::within(IN_TIME), "{told} after {:?}", begun.elapsed());
+        assert!(
+            told >= 4 && begun.elapsed() < ranks::within(IN_TIME),
+            "{told} requests failed after {:?}, expected at least 4 in time",
+            begun.elapsed()
+        );
         the_others_go_on(&world);
     });
 }
@@ -194,7 +202,9 @@ fn death_at_any_time_fails_only_its_messages() {
                         continue;
                     }
                     match world.recv(from, ONE) {
-                        Ok((got, _)) => assert_eq!(got, vec![i as u64; len(i)], "whole and in order"),
+                        Ok((got, _)) => {
+                            assert_eq!(got, vec![i as u64; len(i)], "message is incomplete or out of order")
+                        }
                         Err(error) => {
                             assert!(matches!(error, Error::PeerDied { rank: VICTIM }) && from == VICTIM, "{error}");
                             failed = true;
@@ -241,7 +251,7 @@ fn messages_complete_before_death_are_received() {
             for i in 0..100 {
                 assert_eq!(world.recv(VICTIM, ONE).unwrap().0, [i]);
             }
-            fails_in_time("one more", || world.recv(VICTIM, ONE));
+            fails_in_time("recv after the last message", || world.recv(VICTIM, ONE));
         }
         the_others_go_on(&world);
     });
@@ -256,14 +266,14 @@ fn panic_in_a_scope_with_sends_is_reported() {
             let (long, short) = (vec![1; 1_000_000], [1]);
             let ended: Result<(), Error> = world.scope(|scope| {
                 std::mem::forget((scope.isend(0, TWO, &long), scope.issend(2, TWO, &short)));
-                panic!("as it should");
+                panic!("intended panic");
             });
             ended.unwrap();
         }
         let begun = Instant::now();
         let error = world.recv(VICTIM, ONE).unwrap_err();
         assert!(matches!(error, Error::PeerDied { rank: VICTIM }), "{error}");
-        assert!(begun.elapsed() < ranks::within(2 * IN_TIME), "after {:?}", begun.elapsed());
+        assert!(begun.elapsed() < ranks::within(2 * IN_TIME), "death reported after {:?}", begun.elapsed());
     }) else {
         return;
     };
@@ -283,7 +293,7 @@ fn panic_with_world_but_kept_window_is_reported() {
             all_have_called(&world);
             let panicked = std::thread::spawn(move || {
                 let _world = world;
-                panic!("as it should");
+                panic!("intended panic");
             });
             panicked.join().unwrap_err();
             std::thread::sleep(3 * IN_TIME);
@@ -311,7 +321,7 @@ fn panic_in_a_scope_delivers_received_sends() {
             let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                 world.scope::<(), Error>(|scope| {
                     std::mem::forget(scope.isend(other, TWO, &long));
-                    panic!("as it should");
+                    panic!("intended panic");
                 })
             }));
             assert!(panicked.is_err());
@@ -348,13 +358,13 @@ fn buffers_of_a_dead_rank_are_unmapped() {
         }
         (0..BUFFERS).for_each(|_| assert_eq!(world.recv(VICTIM, Tag::<u8>::new(3)).unwrap().0.len(), LEN));
         let before = mapped(LEN);
-        assert!(before >= BUFFERS || !ranks::share_memory(&world), "{before} are mapped");
+        assert!(before >= BUFFERS || !ranks::share_memory(&world), "{before} buffers are mapped, expected {BUFFERS}");
         world.send(VICTIM, TWO, &[0]).unwrap();
         fails_in_time("recv", || world.recv(VICTIM, ONE));
         // The mapping ends once the process has ended completely and a call looks.
         let begun = Instant::now();
         while mapped(LEN) > 0 {
-            assert!(begun.elapsed() < ranks::within(IN_TIME), "{} of {before} are mapped", mapped(LEN));
+            assert!(begun.elapsed() < ranks::within(IN_TIME), "{} of {before} buffers are still mapped", mapped(LEN));
             world.progress().unwrap();
         }
     });

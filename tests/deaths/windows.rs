@@ -50,9 +50,9 @@ fn second_death_is_reported_with_its_rank() {
                 match world.provider().check_peers(Awaited::Rank(rank)) {
                     Err(FabricError::PeerDied { rank: told }) if told == rank => return,
                     Err(FabricError::PeerDied { rank: VICTIM }) | Ok(()) => std::thread::yield_now(),
-                    other => panic!("of rank {rank}: {other:?}"),
+                    other => panic!("check_peers of rank {rank} returned {other:?}"),
                 }
-                assert!(begun.elapsed() < ranks::within(5 * IN_TIME), "nobody says that rank {rank} died");
+                assert!(begun.elapsed() < ranks::within(5 * IN_TIME), "death of rank {rank} was not reported");
             }
         };
         dies(VICTIM);
@@ -220,15 +220,19 @@ fn death_of_lock_waiter_fails_other_waiters() {
                     });
                     waiter.asks();
                     let _ = window.lock_exclusive(0);
-                    unreachable!("it died while it waited");
+                    unreachable!("the victim dies while it waits for the lock");
                 })
             }
             _ => {
                 sign.await_it();
                 // Queued before or behind the victim: rank 0 holds the lock until the death is known.
-                let error = window.lock_exclusive(0).err().expect("it waits when a rank dies");
+                let error =
+                    window.lock_exclusive(0).err().expect("a lock request should fail when another waiter dies");
                 assert_eq!(error.lost_rank(), Some(VICTIM), "{error}");
-                assert!(window.lock_exclusive(0).is_err_and(|error| error.lost_rank() == Some(VICTIM)), "again");
+                assert!(
+                    window.lock_exclusive(0).is_err_and(|error| error.lost_rank() == Some(VICTIM)),
+                    "repeated request did not report the death"
+                );
                 know.lock_shared(0).unwrap().fetch_and_op(0, Op::Sum, 1).unwrap();
             }
         }
@@ -300,7 +304,7 @@ fn dead_ranks_user_memory_is_inaccessible() {
         let mut two: Requests<'_, _> = [0, 1].into_iter().filter_map(|at| epoch.rget(at, 1).ok()).collect();
         for left in (0..two.len()).rev() {
             fails_in_time(|| two.wait_any().unwrap().1.map_err(Error::from));
-            assert_eq!(two.len(), left, "what failed is taken out");
+            assert_eq!(two.len(), left, "failed request stayed in the set");
         }
         drop(two);
         assert!(matches!(epoch.put(4999, &[1; 2]), Err(transom::Error::OutOfBounds { .. })));
@@ -352,7 +356,7 @@ fn departure_fails_fence_but_not_locks() {
             return; // its windows and world are dropped: it has left
         }
         let begun = Instant::now();
-        let error = window.fence().err().expect("a fence needs everybody");
+        let error = window.fence().err().expect("a fence should fail after a rank has left");
         assert!(error.lost_rank().is_some_and(|lost| lost != world.rank()), "{error}");
         assert!(window.fence().is_err() && world.barrier().is_err() && world.allocate::<u64>(1).is_err());
         assert!(begun.elapsed() < 4 * ranks::within(IN_TIME), "it took {:?}", begun.elapsed());
@@ -381,7 +385,7 @@ fn failed_wait_for_a_dead_rank_is_no_death() {
     });
     let mut window = transom::windows::Window::<u64, _>::allocate(&fabric, 0, 1).unwrap();
     fabric.barrier().unwrap();
-    let error = window.lock_exclusive(0).err().expect("nobody releases it");
+    let error = window.lock_exclusive(0).err().expect("a request for the lock of a dead holder should fail");
     assert_eq!(error.lost_rank(), Some(1), "{error}");
     drop(window);
     assert_eq!(counts.fails(), 0);
@@ -453,7 +457,7 @@ fn panic_after_abandoned_lock_request_is_a_death() {
             drop((epoch, guard));
         })
     });
-    let panic = ran.expect_err("the victim's panic goes on");
+    let panic = ran.expect_err("the victim's panic should propagate");
     assert_eq!(panic.downcast_ref(), Some(&"the victim"));
 }
 
@@ -470,6 +474,6 @@ fn panicked_rank_thread_counts_as_dead() {
             fails_in_time(|| window.fence().map(drop));
         })
     });
-    let panic = ran.expect_err("the victim's panic goes on");
+    let panic = ran.expect_err("the victim's panic should propagate");
     assert_eq!(panic.downcast_ref(), Some(&"the victim"));
 }

@@ -25,7 +25,7 @@ fn ring_exchange_of_every_length_arrives() {
                 let status = world.sendrecv(next, BYTES, &mine, before, BYTES, &mut got).unwrap();
                 assert_eq!(status, Status { from: before, tag: 9, len });
                 assert!(got[..len] == pattern(before + round, len), "{len} bytes");
-                assert!(got[len..] == [0; 5], "nothing beyond them");
+                assert!(got[len..] == [0; 5], "bytes beyond the message were written");
             }
         }
     });
@@ -114,9 +114,9 @@ fn message_longer_than_its_buffer_is_truncated() {
             let Error::Truncated { status, room } = &error else { panic!("{error}") };
             assert_eq!((*status, *room), (Status { from: other, tag: 9, len: 8 * len }, len));
             assert!(error.to_string().contains("with tag 9 from rank"), "{error}");
-            assert_eq!(short, mine[..len], "its beginning is kept");
+            assert_eq!(short, mine[..len], "truncated receive lost the beginning of the message");
             assert_eq!(world.recv(other, BYTES).unwrap().0, [1, 2, 3]);
-            assert_eq!(sent.wait().unwrap(), mine, "the sender does not learn of it");
+            assert_eq!(sent.wait().unwrap(), mine, "truncation changed the sender's result");
             // The buffer comes back with the error.
             let coming = world.irecv_into(other, BYTES, vec![7; 2]);
             world.send(other, BYTES, &[4, 5, 6]).unwrap();
@@ -165,7 +165,7 @@ fn synchronous_send_waits_for_its_receive() {
                 let mut sent = world.issend(1, ONE, vec![1; len]);
                 world.send(1, TWO, &[1]).unwrap();
                 world.recv(1, TWO).unwrap(); // rank 1 has seen that it is there, and received nothing
-                assert!(!sent.test(), "nobody receives it");
+                assert!(!sent.test(), "synchronous send completed before its receive");
                 world.send(1, TWO, &[2]).unwrap();
                 sent.wait().unwrap();
                 world.ssend(1, ONE, &[2]).unwrap();
@@ -231,7 +231,7 @@ fn messages_of_departed_sender_are_received() {
         }
         let begun = Instant::now();
         let gone = world.recv(Source::Any, ONE).unwrap_err();
-        assert!(matches!(gone, Error::PeerLeft { .. }), "all others have left: {gone}");
+        assert!(matches!(gone, Error::PeerLeft { .. }), "expected PeerLeft, found {gone}");
         let gone = world.recv(1, ONE).unwrap_err();
         assert!(matches!(gone, Error::PeerLeft { rank: 1 }), "{gone}");
         let gone = world.send(1, ONE, &[1]).unwrap_err();
@@ -260,7 +260,7 @@ fn flood_is_bounded_and_loses_nothing() {
             world.recv(from, ONE).unwrap();
         }
         let kept = world.counters().unwrap().unexpected_peak;
-        assert!(kept <= (256 * size as u64) + (8 << 20), "{kept} bytes are kept");
+        assert!(kept <= (256 * size as u64) + (8 << 20), "{kept} bytes of unexpected messages exceed the limit");
         let mut next = vec![0; size];
         for _ in 0..many as usize * (size - 1) {
             let (got, status) = world.recv(Source::Any, TWO).unwrap();
@@ -342,16 +342,13 @@ fn message_wakes_a_rank_asleep_in_a_fence() {
             }
         }
         if let Some(best) = times.into_iter().min() {
-            assert!(best < ranks::within(Duration::from_millis(20)), "{best:?} at best");
+            assert!(best < ranks::within(Duration::from_millis(20)), "fastest wake-up took {best:?}");
         }
     });
 }
 
 #[test]
-#[cfg_attr(
-    transom_portable_copy,
-    ignore = "ThreadSanitizer does not see how a lock of std is taken by who had to wait for it"
-)]
+#[cfg_attr(transom_portable_copy, ignore = "ThreadSanitizer does not see a contended lock of std being acquired")]
 fn concurrent_threads_of_a_rank_exchange_messages() {
     on(&[2], "concurrent_threads_of_a_rank_exchange_messages", |world| {
         let other = 1 - world.rank();
@@ -401,10 +398,7 @@ fn messages_of_overlapping_teams_are_separate() {
 
 /// Threads make teams of the same ranks at once; messages of one team are not received in another.
 #[test]
-#[cfg_attr(
-    transom_portable_copy,
-    ignore = "ThreadSanitizer does not see how a lock of std is taken by who had to wait for it"
-)]
+#[cfg_attr(transom_portable_copy, ignore = "ThreadSanitizer does not see a contended lock of std being acquired")]
 fn messages_of_concurrent_splits_are_separate() {
     on(&[2, 4], "messages_of_concurrent_splits_are_separate", |world| {
         let twins = [(); 2].map(|()| world.split(Some(0), 0).unwrap().unwrap());

@@ -19,7 +19,7 @@ fn buffers_work_as_source_and_destination() {
         for len in LENGTHS.map(|len| len.min(3_000_000 / size)) {
             for way in 0..4 {
                 let mut mine: Buffer<u8> = world.buffer(len).unwrap();
-                assert!(mine.iter().all(|byte| *byte == 0), "it begins with zeros");
+                assert!(mine.iter().all(|byte| *byte == 0), "new buffer is not zeroed");
                 mine.copy_from_slice(&pattern(rank + way, len));
                 let (own, mut theirs) = (mine.to_vec(), vec![0; len + 5]);
                 let mut room: Buffer<u8> = world.buffer(len + 5).unwrap();
@@ -30,7 +30,7 @@ fn buffers_work_as_source_and_destination() {
                 let came = world.sendrecv(next, BYTES, from, before, BYTES, into).unwrap();
                 assert_eq!((came.from, came.len), (before, len), "{len} bytes, way {way}");
                 assert!(into[..len] == pattern(before + way, len), "{len} bytes, way {way}");
-                assert_eq!(into[len..], [0; 5], "nothing beyond them");
+                assert_eq!(into[len..], [0; 5], "bytes beyond the message were written");
             }
         }
     });
@@ -97,7 +97,7 @@ fn window_memory_is_sent_and_received_into() {
 
 /// Number of the library's memory blocks that are mapped into this process.
 fn mapped() -> usize {
-    let maps = std::fs::read_to_string("/proc/self/maps").expect("Linux tells what is mapped");
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("/proc/self/maps should be readable");
     maps.lines().filter(|line| line.contains("memfd:transom")).count()
 }
 
@@ -119,14 +119,14 @@ fn peer_unmaps_a_buffer_after_its_owner_drops_it() {
         exchange(&mine);
         if mapped() == before {
             let shared = ranks::share_memory(&world) && ranks::are_processes();
-            return assert!(!shared, "neither the buffer nor the peer's is mapped");
+            return assert!(!shared, "neither the own buffer nor the peer's is mapped");
         }
-        assert_eq!(mapped(), before + 2, "the buffer and the peer's");
+        assert_eq!(mapped(), before + 2, "expected mappings of the own buffer and the peer's");
         world.barrier().unwrap();
         drop(mine);
         let until = Instant::now() + ranks::within(Duration::from_secs(10));
         while mapped() > before {
-            assert!(Instant::now() < until, "what the peer has given up stays mapped");
+            assert!(Instant::now() < until, "buffer that the peer dropped stays mapped");
             let nothing = world.irecv::<u8>(other, Tag::new(7));
             drop(nothing.wait_for(Duration::from_millis(20)));
         }

@@ -92,7 +92,7 @@ fn shared() -> Vec<(u64, u64)> {
 
 /// An inbox uses memory only for touched pages, also where ranks are threads.
 #[test]
-#[cfg_attr(transom_portable_copy, ignore = "ThreadSanitizer has memory of its own for each byte")]
+#[cfg_attr(transom_portable_copy, ignore = "ThreadSanitizer uses shadow memory for each byte")]
 fn unused_thread_inboxes_take_no_memory() {
     const THREADS: usize = 64;
     let body = |_: World| {
@@ -118,8 +118,11 @@ fn ring_memory_matches_formula_for_active_pairs() {
         // A fence is no collective, which may send.
         let mut window = world.allocate::<u8>(1).unwrap();
         let before = shared();
-        let inbox = before.iter().find(|(size, _)| *size == inbox_bytes(3) as u64).expect("an inbox from the start");
-        assert!(inbox.1 <= 8192, "{inbox:?}: who uses no messages has hardly any memory for them");
+        let inbox = before
+            .iter()
+            .find(|(size, _)| *size == inbox_bytes(3) as u64)
+            .expect("a rank should have an inbox from the start");
+        assert!(inbox.1 <= 8192, "unused inbox {inbox:?} uses more than 8192 bytes");
         window.fence().unwrap();
         let sizes = || shared().into_iter().map(|(size, _)| size).collect::<Vec<_>>();
         let before = sizes();
@@ -129,13 +132,13 @@ fn ring_memory_matches_formula_for_active_pairs() {
         }
         let other = 1 - world.rank();
         world.sendrecv(other, ONE, &[1], other, ONE, &mut [0]).unwrap();
-        assert_eq!(sizes(), before, "nothing for the pair");
+        assert_eq!(sizes(), before, "one exchange made a mapping for the pair");
         for _ in 0..40 {
             world.sendrecv(other, ONE, &[1], other, ONE, &mut [0]).unwrap();
         }
         let mut expected = [&before[..], &[ring_bytes(256, 16_704) as u64]].concat();
         expected.sort();
-        assert_eq!(sizes(), expected, "and a ring for the other");
+        assert_eq!(sizes(), expected, "expected one more mapping, the ring of the peer");
         window.fence().unwrap();
     };
     if ranks::over_network() {

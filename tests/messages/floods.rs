@@ -81,7 +81,7 @@ fn short_sends_return_before_any_receive() {
         } else {
             assert_eq!(world.recv(1, LAST).unwrap().0, [many as u64]);
             let kept = world.counters().unwrap().unexpected_peak;
-            assert_eq!(kept, 72 * many as u64, "64 bytes for each envelope, and the data");
+            assert_eq!(kept, 72 * many as u64, "expected 64 bytes per envelope plus the data");
             drain(&world, many, 8);
         }
     });
@@ -135,7 +135,7 @@ fn unreceived_messages_are_discarded_with_their_team() {
         }
         world.barrier().unwrap();
         let counters = world.counters().unwrap();
-        assert!(counters.discarded >= 1000 * (rounds(70) as u64 - 1), "{} discarded", counters.discarded);
+        assert!(counters.discarded >= 1000 * (rounds(70) as u64 - 1), "{} messages were discarded", counters.discarded);
         assert!(counters.unexpected_peak <= 3 * 72 * 1000, "{} bytes were kept", counters.unexpected_peak);
         if share_memory(&world) {
             world.send((rank + 1) % size, FIRST, &[9; 4000]).unwrap();

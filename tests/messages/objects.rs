@@ -42,9 +42,10 @@ fn objects_from_any_source_arrive_in_order() {
             let to = (world.rank() + 1) % world.size();
             let sent = world.isend_object(to, JOB, &job(seed));
             let (got, status) = match seed % 6 {
-                0 => {
-                    world.recv_object_for(Source::Any, JOB, Duration::from_secs(50)).unwrap().expect("it comes in time")
-                }
+                0 => world
+                    .recv_object_for(Source::Any, JOB, Duration::from_secs(50))
+                    .unwrap()
+                    .expect("an object should arrive before the deadline"),
                 1 => loop {
                     if let Some(came) = world.try_recv_object(Source::Any, JOB).unwrap() {
                         break came;

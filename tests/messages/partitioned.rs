@@ -90,10 +90,7 @@ fn ready_part_arrives_before_the_others() {
 }
 
 #[test]
-#[cfg_attr(
-    transom_portable_copy,
-    ignore = "ThreadSanitizer does not see how a lock of std is taken by who had to wait for it"
-)]
+#[cfg_attr(transom_portable_copy, ignore = "ThreadSanitizer does not see a contended lock of std being acquired")]
 fn parts_readied_by_threads_arrive_whole() {
     on(&[2], "parts_readied_by_threads_arrive_whole", |world| {
         let (rank, len, number) = (world.rank(), 64_000, 16);
@@ -150,7 +147,7 @@ fn lost_part_is_reported_at_both_ends() {
                                 3,
                                 (Err(Error::PartsNotReady { missing: 3 }), Err(Error::PartsNotReady { missing: 1 })),
                             ) => {}
-                            (_, ended) => panic!("{lost} lost: {ended:?}"),
+                            (_, ended) => panic!("{lost} parts lost: the ends returned {ended:?}"),
                         }
                     }
                 }
@@ -344,10 +341,10 @@ fn death_amid_parts_fails_the_missing_parts() {
         parts.parts().next().unwrap().ready();
         assert_eq!(arriving.part(0).unwrap(), [1; 2]);
         world.send(VICTIM, GO, &[0]).unwrap();
-        fails_in_time("a part of who died", || arriving.part(3).map(|_| ()));
-        assert_eq!(arriving.arrived(0).unwrap(), Some(&[1; 2][..]), "what had come is there");
-        fails_in_time("what was never announced", || never.wait());
-        fails_in_time("parts to who died", || parts.wait());
+        fails_in_time("a part of the dead rank", || arriving.part(3).map(|_| ()));
+        assert_eq!(arriving.arrived(0).unwrap(), Some(&[1; 2][..]), "part received before the death is missing");
+        fails_in_time("parts that were never announced", || never.wait());
+        fails_in_time("parts to the dead rank", || parts.wait());
     };
     if let Some(outcome) = ranks::outcome_of(2, "death_amid_parts_fails_the_missing_parts", body) {
         ranks::only_failed(&outcome, VICTIM, Status::Killed(9));

@@ -61,7 +61,7 @@ fn read(pipe: &Pipe, me: usize, total: usize) {
         if got.is_empty() {
             break;
         }
-        assert!(got == stretch(pipe.peer(), me, at, got.len()), "{} bytes from {at} on", got.len());
+        assert!(got == stretch(pipe.peer(), me, at, got.len()), "{} bytes differ from offset {at} on", got.len());
         (at, round) = (at + got.len(), round + 1);
     }
     assert_eq!(at, total);
@@ -126,12 +126,18 @@ fn put_and_get_return_the_bytes_moved() {
                     let (mut first, mut second) = ([0; 13], vec![0; 2000]);
                     let Some(moved) = pipe.get(&mut [&mut first[..], &mut second]).unwrap() else {
                         // The last put was the one that the other end waited for.
-                        assert_eq!((put, got), (total, total), "it is over");
+                        assert_eq!((put, got), (total, total), "stream ended before all bytes moved");
                         break;
                     };
                     let all = [&first[..], &second].concat();
-                    assert!(all[..moved] == stretch(peer, world.rank(), got, moved), "{moved} bytes from {got} on");
-                    assert!(all[moved..].iter().all(|byte| *byte == 0), "nothing beyond them");
+                    assert!(
+                        all[..moved] == stretch(peer, world.rank(), got, moved),
+                        "{moved} bytes differ from offset {got} on"
+                    );
+                    assert!(
+                        all[moved..].iter().all(|byte| *byte == 0),
+                        "bytes beyond the returned length were written"
+                    );
                     got += moved;
                     std::thread::yield_now();
                 }
@@ -160,7 +166,7 @@ fn owned_put_buffer_is_got_piece_by_piece() {
         } else {
             let (mut into, mut got) = (vec![0; length], 0);
             while got < length {
-                got += pipe.get(&mut [&mut into[got..]]).unwrap().expect("not over");
+                got += pipe.get(&mut [&mut into[got..]]).unwrap().expect("the stream should not have ended");
             }
             assert!(into == stretch(0, 1, 0, length));
         }
@@ -179,7 +185,7 @@ fn stream_is_read_after_its_writer_has_left() {
                     let mut all = Vec::new();
                     assert_eq!(pipe.read_to_end(&mut all).unwrap(), 100_000);
                     assert!(all == stretch(rank, last, 0, 100_000));
-                    assert_eq!(pipe.read(&mut [0]).unwrap(), 0, "over and over");
+                    assert_eq!(pipe.read(&mut [0]).unwrap(), 0, "read after the end returned data");
                 }
             } else {
                 let pipe = world.pipe_with(last, stepping(step)).unwrap();
@@ -259,7 +265,7 @@ fn repeated_pipes_leave_no_mappings() {
                 before = maps();
             }
         }
-        assert!(maps() < before + 60, "{} mappings, and {before} before 250 more pipes", maps());
+        assert!(maps() < before + 60, "{} mappings after 250 more pipes, {before} before", maps());
     });
 }
 
@@ -356,7 +362,7 @@ fn death_fails_waiting_pipe_calls() {
                     assert_eq!((&waits[0]).read(&mut into).unwrap(), 10);
                     assert_eq!(into[..11], [5, 5, 5, 5, 5, 5, 5, 5, 5, 5, 0]);
                 }
-                fails("read on", &|| (&waits[0]).read(&mut [0; 9]).map(drop));
+                fails("read after the last byte", &|| (&waits[0]).read(&mut [0; 9]).map(drop));
             }
         });
         let Some(outcome) = outcome else { return };

@@ -31,7 +31,7 @@ fn message_of_a_computing_sender_is_read() {
             while share_memory(&world) && window.local().get(0).unwrap() == 0 {
                 assert!(
                     begun.elapsed() < within(Duration::from_secs(10)),
-                    "the other waits for this rank, which computes"
+                    "the receiver waits for the computing sender"
                 );
                 std::thread::sleep(Duration::from_millis(1));
             }

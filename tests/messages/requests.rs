@@ -31,7 +31,8 @@ fn probe_returns_none_at_its_deadline() {
         assert_eq!(world.recv(other, ONE).unwrap().0, [7]);
         for limit in [Duration::from_secs(3600), Duration::MAX] {
             world.send(other, ONE, &[8, 9]).unwrap();
-            let message = world.probe_for(Source::Any, ONE, limit).unwrap().expect("it comes in this time");
+            let message =
+                world.probe_for(Source::Any, ONE, limit).unwrap().expect("a message should arrive before the deadline");
             assert_eq!((message.status().from, message.recv().unwrap()), (other, vec![8, 9]));
         }
         // Messages arrive while the deadline passes, and none is lost.
@@ -63,7 +64,7 @@ fn cancelled_receive_withdraws_or_has_its_message() {
                 Cancelled::Withdrawn(buffer) => {
                     withdrawn += 1;
                     assert_eq!(buffer, Some(vec![0; 4]));
-                    assert_eq!(world.recv(other, ONE).unwrap().0, [round], "the message is still to be had");
+                    assert_eq!(world.recv(other, ONE).unwrap().0, [round], "withdrawn receive consumed its message");
                 }
                 Cancelled::TooLate(request) => assert_eq!(request.wait().unwrap(), [round]),
             }
@@ -154,12 +155,12 @@ fn set_waits_for_requests_of_several_ranks() {
                 std::thread::sleep(soon);
                 world.send(other, ONE, &[7]).unwrap();
             });
-            all.wait_any().expect("two are left")
+            all.wait_any().expect("two requests should be left")
         });
-        assert_eq!((number, got.unwrap()), (1, vec![7]), "that of the other rank");
+        assert_eq!((number, got.unwrap()), (1, vec![7]), "expected the request of the other rank first");
         assert!(all.take_any_for(soon).is_none());
         world.barrier().unwrap();
-        let (number, got) = all.wait_any().expect("one is left");
+        let (number, got) = all.wait_any().expect("one request should be left");
         assert_eq!((number, got.unwrap()), (0, vec![8]));
         assert!(all.wait_any().is_none());
     });
@@ -245,7 +246,7 @@ fn scope_waits_for_requests_on_borrowed_memory() {
             world.scope(|scope| {
                 std::mem::forget(scope.irecv(rank, BYTES, &mut never));
                 if scope_is_to_end() {
-                    panic!("as planned");
+                    panic!("intended panic");
                 }
                 Ok::<(), Error>(())
             })
@@ -327,7 +328,11 @@ fn block_on_completes_a_request_of_another_rank() {
         if world.rank() == 1 {
             world.barrier().unwrap();
             requests.send(world.irecv(0, ONE)).unwrap();
-            return told.lock().unwrap().recv_timeout(Duration::from_secs(20)).expect("its request ends");
+            return told
+                .lock()
+                .unwrap()
+                .recv_timeout(Duration::from_secs(20))
+                .expect("the request should end within 20 s");
         }
         let ended = ended.clone();
         world.barrier().unwrap();
@@ -345,7 +350,7 @@ fn block_on_completes_a_request_of_another_rank() {
 }
 
 /// A task that has a request, and whose last waker another request holds.
-struct Task(#[allow(dead_code, reason = "it is dropped")] Mutex<Request<'static, Vec<u64>>>);
+struct Task(#[allow(dead_code, reason = "held only until it is dropped")] Mutex<Request<'static, Vec<u64>>>);
 
 impl Wake for Task {
     fn wake(self: Arc<Self>) {}
@@ -423,7 +428,7 @@ struct Panics(Arc<(AtomicBool, AtomicUsize)>);
 impl Wake for Panics {
     fn wake(self: Arc<Self>) {
         if self.0.0.load(SeqCst) {
-            panic!("as planned, by a waker");
+            panic!("intended panic of a waker");
         }
     }
 }
@@ -432,7 +437,7 @@ impl Drop for Panics {
     fn drop(&mut self) {
         self.0.1.fetch_add(1, SeqCst);
         if self.0.0.load(SeqCst) && !std::thread::panicking() {
-            panic!("as planned, by the drop of a waker");
+            panic!("intended panic in the drop of a waker");
         }
     }
 }

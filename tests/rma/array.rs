@@ -19,7 +19,7 @@ fn patches<const D: usize>(world: &World, random: &mut fastrand::Rng) {
         let values: Vec<u32> = all(patch.clone()).iter().map(|_| random.u32(..)).collect();
         let writer = round % world.size();
         let what = format!("{patch:?} of {layout:?}");
-        let runs = layout.runs(patch.clone()).expect("inside").count() as u64;
+        let runs = layout.runs(patch.clone()).expect("the patch should be inside the array").count() as u64;
         let (sum, fetched) = (random.bool(), random.bool());
         if writer == world.rank() {
             let before = array.window().counters();
@@ -55,7 +55,7 @@ fn patches<const D: usize>(world: &World, random: &mut fastrand::Rng) {
         array.lock_all().unwrap().get(patch.clone(), &mut got).unwrap();
         assert_eq!(got, expected, "{what}");
         let count = array.window().counters() - before;
-        let runs: Vec<Run> = layout.runs(patch.clone()).expect("inside").collect();
+        let runs: Vec<Run> = layout.runs(patch.clone()).expect("the patch should be inside the array").collect();
         assert_eq!((count.gets, count.puts, count.atomics), (runs.len() as u64, 0, 0), "{what}");
 
         // A lock of one owner, and the local part, reach the owner's elements, and refuse others before a byte moves.
@@ -91,7 +91,7 @@ fn patches<const D: usize>(world: &World, random: &mut fastrand::Rng) {
             array.local().get(tile.ranges.clone(), &mut got).unwrap();
             assert_eq!(got, expected, "{tile:?} of {layout:?}");
         }
-        assert_eq!(array.window().local().len(), layout.part_len(me), "no padding");
+        assert_eq!(array.window().local().len(), layout.part_len(me), "part has padding");
         array.fence().unwrap();
     }
 }
@@ -214,7 +214,7 @@ fn element_or_tile_access_is_one_operation() {
         let epoch = array.lock_all().unwrap();
         for index in all([0..10, 0..7]) {
             let found = epoch.compare_and_swap(index, sum, -1).unwrap();
-            assert!(found == sum || found == -1, "{found} where {sum} or -1 should be");
+            assert!(found == sum || found == -1, "compare_and_swap found {found}, expected {sum} or -1");
         }
         epoch.flush().unwrap();
         epoch.unlock().unwrap();
@@ -222,7 +222,7 @@ fn element_or_tile_access_is_one_operation() {
 
         let before = array.window().counters();
         for tile in all(array.layout().tiles().map(|tiles| 0..tiles)) {
-            let tile = array.layout().tile(tile).expect("there is one");
+            let tile = array.layout().tile(tile).expect("the tile should exist");
             let mut got = vec![0; tile.len()];
             let epoch = array.lock_exclusive(tile.owner).unwrap();
             epoch.get_tile(tile.index, &mut got).unwrap();
@@ -241,7 +241,7 @@ fn element_or_tile_access_is_one_operation() {
             array.local().put_one(corner, 5).unwrap();
             assert_eq!(array.local().get_one(corner).unwrap(), 5);
         }
-        assert_eq!(array.window().counters(), before, "one's own part is no remote operation");
+        assert_eq!(array.window().counters(), before, "access to the rank's own part was counted");
         array.fence().unwrap();
     });
 }
@@ -291,7 +291,7 @@ fn invalid_array_access_is_refused_without_effect() {
                 "{error}"
             );
         }
-        #[allow(clippy::reversed_empty_ranges, reason = "it is to be refused")]
+        #[allow(clippy::reversed_empty_ranges, reason = "the call must refuse the range")]
         let reversed = epoch.get([3..2, 0..1], &mut []);
         assert!(matches!(reversed, Err(Error::Array(ArrayError::Outside { .. }))), "{reversed:?}");
         for len in [0, 5, 7] {
@@ -313,7 +313,7 @@ fn invalid_array_access_is_refused_without_effect() {
         assert!(matches!(array.lock_shared(n).map(drop), Err(Error::NoSuchRank { .. })));
 
         // A lock at the wrong rank, and not the caller's own.
-        let (owner, _) = array.layout().locate([3, 5]).expect("inside");
+        let (owner, _) = array.layout().locate([3, 5]).expect("the element should be inside the array");
         for wrong in (0..n).filter(|&rank| rank != owner) {
             let epoch = array.lock_exclusive(wrong).unwrap();
             let refused = [

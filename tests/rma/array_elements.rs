@@ -66,7 +66,7 @@ fn concurrent_element_atomics_lose_nothing() {
         let mut seen: Vec<i64> = (0..10).map(|_| epoch.fetch_add([1, 3], 2).unwrap()).collect();
         assert!(seen.is_sorted() && seen.iter().all(|seen| seen % 2 == 0 && *seen < 20 * size), "{seen:?}");
         seen.dedup();
-        assert_eq!(seen.len(), 10, "each count is one rank's");
+        assert_eq!(seen.len(), 10, "fetch_add returned one count twice");
         // A token that each rank takes once, and replaces by its own for the next rank.
         let left = epoch.swap([2, 4], rank + 1).unwrap();
         assert!((0..=size).contains(&left) && left != rank + 1);
@@ -103,7 +103,7 @@ fn invalid_offsets_and_lengths_are_refused() {
         epoch.unlock().unwrap();
         let mut all = [9; 10];
         table.fence().unwrap().get(0..10, &mut all).unwrap();
-        assert_eq!(all, [0; 10], "nothing was done");
+        assert_eq!(all, [0; 10], "refused call changed elements");
     });
 }
 

@@ -17,7 +17,11 @@ fn is_wrong<T>(outcome: Result<T, Error>, call: &str, asserted: Assert) {
 
 /// Returns the error in debug builds; other builds trust the assertion.
 fn is_wrong_if_checked<T>(outcome: Result<T, Error>, call: &str, asserted: Assert) {
-    if CHECKED { is_wrong(outcome, call, asserted) } else { drop(outcome.expect("it is believed")) }
+    if CHECKED {
+        is_wrong(outcome, call, asserted)
+    } else {
+        drop(outcome.expect("an unchecked assertion should be trusted"))
+    }
 }
 
 fn cost(window: &mut Window<u64>, call: impl FnOnce(&mut Window<u64>)) -> Counters {
@@ -194,7 +198,7 @@ fn operation_after_nosucceed_fence_is_refused() {
         let mut window: Window<u64> = world.allocate(1).unwrap();
         let epoch = window.fence_with(Assert::NOSUCCEED).unwrap();
         is_wrong_if_checked(epoch.target(0).map(drop), "fence", Assert::NOSUCCEED);
-        assert_eq!(epoch.local().get(0).unwrap(), 0, "loads are no operations");
+        assert_eq!(epoch.local().get(0).unwrap(), 0, "local load after the last fence differs");
         let epoch = window.fence().unwrap();
         epoch.target(0).unwrap().get_one(0).unwrap();
         window.fence().unwrap();
@@ -215,7 +219,7 @@ fn put_despite_noput_is_detected_by_its_target() {
             target.put(at, &[1 + me as u64]).and(target.flush()).unwrap();
             world.barrier().unwrap(); // it is there before they read again
             is_wrong_if_checked(window.fence(), "fence", Assert::NOPUT);
-            assert_eq!(window.local().get(at).unwrap(), 1 + previous as u64, "it arrived all the same");
+            assert_eq!(window.local().get(at).unwrap(), 1 + previous as u64, "put despite NOPUT did not arrive");
             window.fence().unwrap();
 
             // Epochs by post and wait.
@@ -224,7 +228,7 @@ fn put_despite_noput_is_detected_by_its_target() {
             epoch.target((me + 1) % n).unwrap().accumulate(at, Op::Sum, &[5]).unwrap();
             epoch.complete().unwrap();
             is_wrong_if_checked(window.wait(), "wait", Assert::NOPUT);
-            assert!(window.wait().is_err(), "the exposure has ended");
+            assert!(window.wait().is_err(), "wait succeeded without an exposure epoch");
             window.fence().unwrap();
         }
         // One assertion that holds, and one that is broken after a lock: the lock does not end the promise.

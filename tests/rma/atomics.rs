@@ -22,7 +22,7 @@ fn fetch_and_op_of_any_type_matches_the_model() {
             }
         }
         assert_eq!(epoch.get_one(1).unwrap(), expected);
-        assert_eq!([0, 2].map(|at| epoch.get_one(at).unwrap()), [T::zeroed(); 2], "the neighbours are untouched");
+        assert_eq!([0, 2].map(|at| epoch.get_one(at).unwrap()), [T::zeroed(); 2], "adjacent elements changed");
     }
     ranks::on_all_sizes("fetch_and_op_of_any_type_matches_the_model", |world| {
         check::<u8>(&world, 5, &[0, 1, 3, u8::MAX, 1 << 7]);
@@ -96,9 +96,9 @@ fn compare_and_swap_needs_bitwise_equality() {
         let epoch = window.lock_exclusive(next).unwrap();
         for at in 0..11 {
             epoch.put(at, &[first]).unwrap();
-            assert_eq!(epoch.compare_and_swap(at, second, third).unwrap(), first, "not made");
-            assert_eq!(epoch.compare_and_swap(at, first, second).unwrap(), first, "made");
-            assert_eq!(epoch.compare_and_swap(at, first, third).unwrap(), second, "not made");
+            assert_eq!(epoch.compare_and_swap(at, second, third).unwrap(), first, "swap with an unequal comparand");
+            assert_eq!(epoch.compare_and_swap(at, first, second).unwrap(), first, "swap with an equal comparand");
+            assert_eq!(epoch.compare_and_swap(at, first, third).unwrap(), second, "swap with an unequal comparand");
             assert_eq!(epoch.get_one(at).unwrap(), second);
             assert!(at == 10 || epoch.get_one(at + 1).unwrap() == T::zeroed());
         }
@@ -113,8 +113,8 @@ fn compare_and_swap_needs_bitwise_equality() {
         let epoch = window.lock_exclusive(world.rank()).unwrap();
         epoch.put(0, &[f32::NAN, 0.0]).unwrap();
         assert!(epoch.compare_and_swap(0, f32::NAN, 1.0).unwrap().is_nan());
-        assert_eq!(epoch.get_one(0).unwrap(), 1.0, "the same NaN is equal to itself, bit for bit");
+        assert_eq!(epoch.get_one(0).unwrap(), 1.0, "swap did not match a NaN of equal bits");
         assert_eq!(epoch.compare_and_swap(1, -0.0, 1.0).unwrap().to_bits(), 0);
-        assert_eq!(epoch.get_one(1).unwrap(), 0.0, "0 and -0 differ");
+        assert_eq!(epoch.get_one(1).unwrap(), 0.0, "swap matched 0 with -0");
     });
 }

@@ -79,7 +79,11 @@ fn detached_address_never_resolves_again() {
         world.barrier().unwrap();
         // Again the same slot, the same size.
         let second = window.attach(3).unwrap();
-        assert_eq!(window.local().attached(&second).unwrap().read(0, 3).unwrap(), [0; 3], "it is new");
+        assert_eq!(
+            window.local().attached(&second).unwrap().read(0, 3).unwrap(),
+            [0; 3],
+            "newly attached memory is not zeroed"
+        );
         let seconds = told(&world, second);
         stale(&mut window);
         assert_eq!(window.reach(&seconds[next]).unwrap().address(), &seconds[next]);
@@ -101,7 +105,7 @@ fn operations_racing_detach_change_no_other_memory() {
             let again = window.attach(500).unwrap();
             world.barrier().unwrap();
             let part = window.local().attached(&again).unwrap().read(0, 500).unwrap();
-            assert_eq!(part, [0; 500], "old puts do not reach new memory");
+            assert_eq!(part, [0; 500], "put to detached memory reached new memory");
         } else {
             let memory = window.reach(&addresses[0]).unwrap();
             let epoch = window.lock_shared(0).unwrap();
@@ -243,7 +247,7 @@ fn repeated_attach_and_detach_leaks_nothing() {
         let mut numbers = HashSet::new();
         let mut cycle = |window: &mut Window<u64>| {
             let mine = window.attach(1000).unwrap();
-            assert!(numbers.insert(bytemuck::bytes_of(&mine).to_vec()), "no address comes twice");
+            assert!(numbers.insert(bytemuck::bytes_of(&mine).to_vec()), "address was issued twice");
             names.local().set(0, mine).unwrap();
             names.fence().unwrap();
             let theirs = names.lock_shared((me + 1) % n).unwrap().get_one(0).unwrap();

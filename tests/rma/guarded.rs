@@ -79,7 +79,7 @@ fn try_lock_works_after_all_other_ranks_left() {
         };
         std::thread::scope(|scope| scope.spawn(tries).join().unwrap());
         drop(guard);
-        assert_eq!(*lock.try_read().unwrap().expect("nobody has it"), 5);
+        assert_eq!(*lock.try_read().unwrap().expect("free lock should be granted"), 5);
     });
 }
 
@@ -146,7 +146,7 @@ fn guard_cost_matches_the_docs() {
 
 /// The error reports the value as poisoned and names no rank as lost. The lock is released again.
 fn is_poisoned<G>(outcome: Result<G, Error>, home: usize) {
-    let error = outcome.err().expect("a poisoned value is an error");
+    let error = outcome.err().expect("locking a poisoned value should fail");
     let named = matches!(&error, Error::Poisoned { value } if (value.what, value.home) == ("rw_lock", home));
     assert!(named && error.lost_rank().is_none(), "{error}");
 }
@@ -286,7 +286,7 @@ fn panic_of_a_rank_thread_poisons_its_lock() {
             assert!(lock.is_poisoned().unwrap());
         })
     });
-    let panic = ran.expect_err("the victim's panic goes on");
+    let panic = ran.expect_err("the victim's panic should propagate");
     assert_eq!(panic.downcast_ref(), Some(&"the victim"));
 }
 
@@ -343,7 +343,7 @@ fn dead_lock_holder_is_named_in_time() {
 
 /// The error names the object as the program made it, and the operation of its thread.
 fn already<G>(outcome: Result<G, Error>, what: &str, id: u32, home: usize) {
-    let error = outcome.err().expect("held twice");
+    let error = outcome.err().expect("relocking by one thread should fail");
     assert!(matches!(error, Error::Value { source: locks::Error::AlreadyLocked { .. }, .. }), "{error}");
     let says = format!("{what} {id} at rank {home}: this thread has locked it already: drop that guard first");
     assert!(error.to_string().starts_with(&says), "{error}");
@@ -382,7 +382,7 @@ fn leaked_guard_locks_until_its_handle_is_dropped() {
             already(lock.lock(), "mutex", lock.id(), 0);
             drop(lock);
         } else {
-            assert_eq!(*lock.lock().unwrap(), 1, "what was never written back");
+            assert_eq!(*lock.lock().unwrap(), 1, "value of a leaked guard was written back");
         }
         world.barrier().unwrap();
     });
@@ -398,7 +398,7 @@ fn invalid_lock_creation_fails_at_all_ranks() {
         let error = world.rw_lock(0, ()).unwrap_err();
         assert!(matches!(error, Error::Size { what: "rw_lock", element: 0, .. }), "{error}");
         if n > 1 {
-            assert!(world.mutex(me, 0u8).is_err(), "each names itself");
+            assert!(world.mutex(me, 0u8).is_err(), "different home ranks should be refused");
             assert!(world.rw_lock(if me == 0 { usize::MAX } else { 0 }, 0u8).is_err());
         }
         // The next value can be made and locked.

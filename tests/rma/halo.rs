@@ -41,7 +41,7 @@ fn checked<const D: usize>(world: &World, layout: Layout<D>, width: [usize; D]) 
     let (own, ranks) = (halo.own(), 0..world.size());
     let mine = |index: &[usize; D]| (0..D).all(|d| own[d].contains(&index[d]));
     let fives = (0..len).filter(|&cell| halo.cells()[cell] == 5).count();
-    assert_eq!(fives, layout.part_len(world.rank()), "it begins with what the array has");
+    assert_eq!(fives, layout.part_len(world.rank()), "new halo differs from the array");
     for (cell, place) in places.iter().enumerate() {
         if place.is_none() {
             halo.cells_mut()[cell] = OUTSIDE;

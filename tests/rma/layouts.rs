@@ -85,21 +85,28 @@ fn layouts_of<const D: usize>(seed: u64) {
         for _ in 0..10 {
             let patch = any_patch(&mut random, shape);
             let runs = model_runs(&places, &patch);
-            let told: Vec<Run> = layout.runs(patch.clone()).expect("inside").collect();
+            let told: Vec<Run> = layout.runs(patch.clone()).expect("the patch should be inside the array").collect();
             let mut owners: Vec<usize> = told.iter().map(|run| run.owner).collect();
             owners.dedup();
             for (n, run) in told.iter().enumerate() {
-                assert_eq!(layout.runs(patch.clone()).expect("inside").nth(n), Some(*run), "{n}, {patch:?} of {what}");
+                assert_eq!(
+                    layout.runs(patch.clone()).expect("the patch should be inside the array").nth(n),
+                    Some(*run),
+                    "run {n} of {patch:?} of {what}"
+                );
             }
-            assert_eq!(layout.runs(patch.clone()).expect("inside").nth(told.len()), None);
+            assert_eq!(layout.runs(patch.clone()).expect("the patch should be inside the array").nth(told.len()), None);
             let mut told: Vec<_> = told.iter().map(|&Run { owner, offset, len, .. }| (owner, offset, len)).collect();
             // One owner's runs follow each other, and ascend.
-            assert!(told.is_sorted_by(|a, b| a.0 != b.0 || a.1 < b.1), "{told:?}, {patch:?} of {what}");
+            assert!(
+                told.is_sorted_by(|a, b| a.0 != b.0 || a.1 < b.1),
+                "runs of an owner do not ascend: {told:?}, {patch:?} of {what}"
+            );
             told.sort();
             assert_eq!(told, runs, "{patch:?} of {what}");
             owners.sort();
             assert!(owners.is_sorted_by(|a, b| a < b), "runs of an owner are apart: {patch:?} of {what}");
-            assert!(D > 1 || runs.len() <= parts.len(), "in one dimension, one for each owner at most");
+            assert!(D > 1 || runs.len() <= parts.len(), "more than one run per owner in one dimension");
         }
     }
 }
@@ -141,7 +148,7 @@ fn first_and<const D: usize>(
     let plain = |run: Run| (run.owner, run.offset, run.len);
     soon("runs", move || {
         let layout = Layout::on_grid(shape, distribution, grid).unwrap();
-        let runs = || layout.runs(patch.clone()).expect("inside").map(plain);
+        let runs = || layout.runs(patch.clone()).expect("the patch should be inside the array").map(plain);
         (runs().take(3).collect(), runs().nth(far))
     })
 }
@@ -232,7 +239,7 @@ fn invalid_layouts_are_refused() {
     assert_eq!(most.runs(5..6).unwrap().map(|run| (run.owner, run.offset, run.len)).collect::<Vec<_>>(), [(5, 0, 1)]);
     assert_eq!((most.tiles_of(5).count(), most.tiles_of(MOST - 1).count()), (1, 0));
     let layout = Layout::new([4, 4], Distribution::Block, 4).unwrap();
-    #[allow(clippy::reversed_empty_ranges, reason = "it is to be refused")]
+    #[allow(clippy::reversed_empty_ranges, reason = "the call must refuse the range")]
     for outside in [[0..5, 0..1], [3..2, 0..0], [0..0, 5..5], [0..1, 0..usize::MAX]] {
         assert!(layout.runs(outside).is_none());
     }

@@ -23,7 +23,7 @@ fn user_memory_is_returned_with_remote_writes() {
                 window.local().set(0, 7).unwrap(); // its own stores too
             }
             let back = window.free().unwrap();
-            assert_eq!((back.as_ptr(), back.capacity()), (start, capacity), "it is not a copy");
+            assert_eq!((back.as_ptr(), back.capacity()), (start, capacity), "returned vector is a copy");
             let expected = |at: usize| match (me, at) {
                 (0, 0) => 7,
                 (0, at) if at < n => 100 + at as u64,
@@ -103,7 +103,7 @@ fn window_dropped_amid_writes_leaks_user_memory() {
             drop(window); // its memory is leaked
             let churn: Vec<Vec<u64>> = (0..50).map(|_| vec![7; 3000]).collect();
             world.barrier().unwrap();
-            assert!(churn.iter().flatten().all(|&element| element == 7), "nobody wrote to what is another's now");
+            assert!(churn.iter().flatten().all(|&element| element == 7), "remote put wrote to reused memory");
         } else {
             let epoch = window.lock_shared(0).unwrap();
             for _ in 0..100 {
@@ -126,7 +126,7 @@ fn free_beside_a_fence_is_refused() {
             assert!(error.to_string().contains("called fence instead"), "{error}");
             let churn: Vec<Vec<u64>> = (0..50).map(|_| vec![7; 3000]).collect();
             world.barrier().unwrap();
-            assert!(churn.iter().flatten().all(|&element| element == 7), "nobody wrote to what is another's now");
+            assert!(churn.iter().flatten().all(|&element| element == 7), "remote put wrote to reused memory");
         } else {
             let epoch = window.fence().unwrap();
             for _ in 0..100 {

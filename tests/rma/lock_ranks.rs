@@ -21,7 +21,7 @@ fn update_under_two_locks_is_seen_whole() {
                 let all: Vec<_> = (0..n).rev().map(|rank| (rank, Mode::Shared)).collect();
                 let epoch = window.lock_ranks(&all).unwrap();
                 let sum: u64 = (0..n).map(|rank| epoch.target(rank).unwrap().get_one(0).unwrap()).sum();
-                assert_eq!(sum, EACH * n as u64, "seen by rank {me}");
+                assert_eq!(sum, EACH * n as u64, "sum of the accounts read by rank {me}");
                 epoch.unlock().unwrap();
                 continue;
             }
@@ -110,7 +110,7 @@ fn try_lock_and_lock_exclude_each_other() {
         window.fence().unwrap();
         let mut both = [0; 2];
         window.lock_shared(home).unwrap().get(0, &mut both).unwrap();
-        assert_eq!(both[0], both[1], "what was done under the lock, and how often it was had");
+        assert_eq!(both[0], both[1], "updates under the lock differ from grants");
         window.fence().unwrap();
     });
 }
@@ -129,13 +129,18 @@ fn try_lock_is_none_while_another_rank_holds_it() {
         } else {
             world.barrier().unwrap();
             assert!(window.try_lock(1, Mode::Exclusive).unwrap().is_none());
-            window.try_lock(1, Mode::Shared).unwrap().expect("readers share").unlock().unwrap();
+            window
+                .try_lock(1, Mode::Shared)
+                .unwrap()
+                .expect("a shared lock should be granted beside a reader")
+                .unlock()
+                .unwrap();
             assert!(shared.try_lock().unwrap().is_none());
             world.barrier().unwrap();
             world.barrier().unwrap();
             if world.rank() == 1 {
-                *shared.try_lock().unwrap().expect("nobody has it") += 1;
-                window.try_lock(1, Mode::Exclusive).unwrap().expect("nobody has it").unlock().unwrap();
+                *shared.try_lock().unwrap().expect("free lock should be granted") += 1;
+                window.try_lock(1, Mode::Exclusive).unwrap().expect("free lock should be granted").unlock().unwrap();
             }
         }
         world.barrier().unwrap();
@@ -213,7 +218,10 @@ fn array_elements_of_an_unlocked_owner_are_refused() {
         access.unlock().unwrap();
         assert!(matches!(array.lock_ranks(&[(3, Exclusive)]).map(drop), Err(Error::NoSuchRank { .. })));
         let all: Vec<_> = (0..3).map(|rank| (rank, Mode::Shared)).collect();
-        let access = array.try_lock_ranks_for(&all, std::time::Duration::from_secs(60)).unwrap().expect("no writer");
+        let access = array
+            .try_lock_ranks_for(&all, std::time::Duration::from_secs(60))
+            .unwrap()
+            .expect("locks should be granted without a writer");
         let mut elements = [7; 9];
         access.get(0..9, &mut elements).unwrap();
         assert_eq!(elements.iter().sum::<u64>(), elements[3]);

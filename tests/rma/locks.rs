@@ -16,7 +16,7 @@ fn exclusive_epoch_excludes_all_others() {
             let epoch = window.lock_exclusive(i as usize % n).unwrap();
             let mut both = [0; 2];
             epoch.get(0, &mut both).unwrap();
-            assert_eq!(both[0], both[1], "somebody was here at the same time");
+            assert_eq!(both[0], both[1], "another rank was in the exclusive epoch");
             epoch.put(0, &[both[0] + 1]).unwrap();
             epoch.put(1, &[both[1] + 1]).unwrap();
             epoch.unlock().unwrap();
@@ -228,7 +228,11 @@ fn writer_sees_puts_of_readers_before_it() {
                 tell(0);
                 let epoch = window.lock_exclusive(0).unwrap();
                 if epoch.ahead().readers == writer as u64 - 1 {
-                    assert_eq!(epoch.get_one(0).unwrap(), round, "behind readers that put it");
+                    assert_eq!(
+                        epoch.get_one(0).unwrap(),
+                        round,
+                        "writer does not see the put of the readers before it"
+                    );
                     epoch.fetch_and_op(1, Op::Sum, 1).unwrap();
                 }
                 epoch.unlock().unwrap();

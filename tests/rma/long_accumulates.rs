@@ -52,7 +52,11 @@ fn long_accumulates_in_any_epoch_lose_nothing() {
             let mut found = vec![small(0); 4 + long];
             window.lock_shared(last).unwrap().get(0, &mut found).unwrap();
             let wrong = (0..4 + long).find(|&at| found[at] != expected[at]);
-            assert!(wrong.is_none(), "element {wrong:?}: {:?}", wrong.map(|at| (found[at], expected[at])));
+            assert!(
+                wrong.is_none(),
+                "element {wrong:?}: (found, expected) is {:?}",
+                wrong.map(|at| (found[at], expected[at]))
+            );
             window.free().unwrap();
         }
     }
@@ -242,24 +246,28 @@ fn accumulate_admission_costs_expected_operations() {
         };
         let [mut window, mut lent] = windows::<u64>(&world, 1000);
         if me == 0 {
-            assert_eq!(admission(&mut window, last, long), [1, 1], "a run that is alone");
-            assert_eq!(admission(&mut window, last, singles), [0, 33], "16 singles, then one that stays");
+            assert_eq!(admission(&mut window, last, long), [1, 1], "long accumulate without others");
+            assert_eq!(
+                admission(&mut window, last, singles),
+                [0, 33],
+                "16 short accumulates admitted one by one, then one admission that stays"
+            );
             assert_eq!(admission(&mut window, last, singles), [0, 0]);
-            assert_eq!(admission(&mut window, last, long), [1, 1], "own singles are not in its way");
+            assert_eq!(admission(&mut window, last, long), [1, 1], "long accumulate beside the rank's own short ones");
             assert_eq!(admission(&mut window, last, singles), [0, 0]);
             assert_eq!(admission(&mut lent, last, long), [1, 1]);
-            assert_eq!(admission(&mut lent, last, singles), [100, 100], "memory that takes no atomics");
+            assert_eq!(admission(&mut lent, last, singles), [100, 100], "short accumulates on memory without atomics");
         }
         if world.size() == 2 {
             window.fence().unwrap();
             if me == 1 {
-                assert_eq!(admission(&mut window, 1, long), [1, 2], "a run among singles of rank 0");
+                assert_eq!(admission(&mut window, 1, long), [1, 2], "long accumulate while rank 0 is admitted");
             }
             // Rank 0 may be in the first fence when it is asked to leave; it leaves in the second.
             window.fence().unwrap();
             window.fence().unwrap();
             if me == 1 {
-                assert_eq!(admission(&mut window, 1, long), [1, 1], "rank 0 has left");
+                assert_eq!(admission(&mut window, 1, long), [1, 1], "long accumulate after rank 0 has left");
             }
         }
         window.fence().unwrap();

@@ -11,7 +11,13 @@ fn each_mutex_of_an_array_counts_separately() {
         let (me, n) = (world.rank(), world.size());
         for len in [0, 1, n, 3 * n + 1] {
             // Only the home rank determines the first value.
-            let value = |i: usize| if i % n == me { 1000 * i as u64 } else { panic!("not asked for {i}") };
+            let value = |i: usize| {
+                if i % n == me {
+                    1000 * i as u64
+                } else {
+                    panic!("initial value of {i} requested at a rank that is not its home")
+                }
+            };
             let mutexes = world.mutexes(len, value).unwrap();
             assert_eq!(mutexes.len(), len);
             let homes: Vec<_> = mutexes.iter().map(|mutex| mutex.home()).collect();
@@ -69,7 +75,7 @@ fn panic_poisons_one_mutex_of_an_array() {
         let before = world.mutex(0, 0u8).unwrap();
         let mutexes = world.mutexes(2 * n, |_| 0u8).unwrap();
         let after = world.mutex(0, 0u8).unwrap();
-        assert_eq!(after.id(), before.id() + 1 + 2 * n as u32, "each has a number");
+        assert_eq!(after.id(), before.id() + 1 + 2 * n as u32, "mutexes of the array do not have consecutive ids");
         let last = 2 * n - 1;
         if world.rank() == 0 {
             let locked = || {
@@ -99,7 +105,10 @@ fn mismatched_mutex_arrays_are_refused() {
         let (me, n) = (world.rank(), world.size());
         let error = world.mutexes(2, |_| ()).map(drop).unwrap_err();
         assert!(matches!(error, Error::Size { what: "mutexes", .. }), "{error}");
-        assert!(matches!(world.mutexes(usize::MAX / 2, |_| 0u8), Err(Error::Size { .. })), "too many");
+        assert!(
+            matches!(world.mutexes(usize::MAX / 2, |_| 0u8), Err(Error::Size { .. })),
+            "array with too many mutexes was made"
+        );
         if n > 1 {
             let error = world.mutexes(10 + usize::from(me == 1), |_| 0u8).map(drop).unwrap_err().to_string();
             assert!(error.contains("of 10 values (mutexes or rw_locks) of u8"), "{error}");

@@ -120,7 +120,11 @@ macro_rules! floats {
 fn check<T: Atomic + Model + PartialEq + Debug>(world: &World, rows: &[&[Row<T>]]) {
     let rows: Vec<Row<T>> = rows.concat();
     let all: Vec<Op> = Op::ALL.into_iter().filter(|&op| rows.iter().any(|row| row.0 == op)).collect();
-    assert_eq!(all, Op::ALL.into_iter().filter(|op| T::OPERATIONS.contains(op)).collect::<Vec<_>>(), "each has a row");
+    assert_eq!(
+        all,
+        Op::ALL.into_iter().filter(|op| T::OPERATIONS.contains(op)).collect::<Vec<_>>(),
+        "table has no row for an operation"
+    );
     for (op, element, operand, expected) in &rows {
         assert_eq!(T::apply(*op, *element, *operand), *expected, "{op:?} of {element:?} and {operand:?}");
         assert_eq!(T::model(*op, *element, *operand), *expected, "the model: {op:?} of {element:?} and {operand:?}");

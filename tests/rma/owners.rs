@@ -74,7 +74,7 @@ fn free_returns_the_owner_with_remote_writes() {
         let back: Foreign = window.free_as().unwrap();
         assert_eq!(back.elements(), visited(n, me));
         world.barrier().unwrap();
-        assert!(FREED.load(SeqCst) - before < n, "this rank's is not dropped");
+        assert!(FREED.load(SeqCst) - before < n, "free dropped the owner of this rank");
         drop(back);
     });
 }
@@ -110,7 +110,7 @@ fn window_of_different_owner_types_works() {
                     _ => false,
                 };
                 assert!(misuse(&error), "{error}");
-                assert!(FREED.load(SeqCst) > before, "the owner is dropped");
+                assert!(FREED.load(SeqCst) > before, "refused free_as did not drop the owner");
             }
         }
     });

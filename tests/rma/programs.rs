@@ -102,7 +102,7 @@ fn changed_result_is_rejected_by_the_model() {
         })
         .unwrap();
         let Some((program, seen)) = judged.into_inner().unwrap() else {
-            assert_eq!(flavour, Flavour::Shared, "the others can be had everywhere");
+            assert_eq!(flavour, Flavour::Shared, "only shared windows may be unavailable");
             continue;
         };
         model::judge(&program, &seen).unwrap();
@@ -111,11 +111,14 @@ fn changed_result_is_rejected_by_the_model() {
             for at in (0..seen[rank].len()).step_by(1 + seen[rank].len() / 200) {
                 let mut wrong = seen.clone();
                 wrong[rank][at] ^= 0x9e37_79b9_7f4a_7c15;
-                assert!(model::judge(&program, &wrong).is_err(), "{flavour:?}: number {at} of rank {rank} is believed");
+                assert!(
+                    model::judge(&program, &wrong).is_err(),
+                    "{flavour:?}: model accepted changed value {at} of rank {rank}"
+                );
             }
             let mut short = seen.clone();
             if short[rank].pop().is_some() {
-                assert!(model::judge(&program, &short).is_err(), "rank {rank} wrote too little down");
+                assert!(model::judge(&program, &short).is_err(), "model accepted a missing value of rank {rank}");
             }
         }
     }

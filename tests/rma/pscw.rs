@@ -107,7 +107,11 @@ fn rare_tests_report_a_departed_origin() {
         let error = loop {
             match window.test() {
                 Err(error) => break error,
-                Ok(done) => assert!(!done && begun.elapsed() < within, "not told after {:?}", begun.elapsed()),
+                Ok(done) => assert!(
+                    !done && begun.elapsed() < within,
+                    "test did not report the departure after {:?}",
+                    begun.elapsed()
+                ),
             }
             std::thread::sleep(Duration::from_millis(50));
         };

@@ -96,7 +96,7 @@ fn buffers_of_any_type_are_zeroed_and_transferred() {
             let target = epoch.target(next).unwrap();
             target.put(0, &buffer).unwrap();
             target.put(len / 3, &buffer[len / 3..len / 2]).unwrap();
-            assert!(other.iter().all(|element| *element == T::zeroed()), "two at once are two");
+            assert!(other.iter().all(|element| *element == T::zeroed()), "two live buffers share memory");
             buffer.fill(T::zeroed());
             target.flush().unwrap();
             target.get(0, &mut buffer).unwrap();
@@ -157,7 +157,7 @@ fn out_of_bounds_access_is_refused_without_effect() {
             for (which, outcome) in tried.into_iter().enumerate() {
                 match outcome {
                     Err(Error::OutOfBounds { window: 0, rank, size: 10, offset: at, .. }) if rank == last => {
-                        assert!(which == 2 || at == offset, "{at} is named, {offset} was asked for");
+                        assert!(which == 2 || at == offset, "error names offset {at}, expected {offset}");
                     }
                     Ok(()) if which == 2 && (len == 0 || offset.saturating_add(len) <= 10) => {}
                     other => panic!("{len} elements from {offset}: {other:?}"),

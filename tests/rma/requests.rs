@@ -15,17 +15,17 @@ fn request_returns_its_buffer_or_the_data_read() {
         let buffer = vec![1, 2, 3, 4];
         let start = buffer.as_ptr();
         let back = target.rput(4 * me, buffer).unwrap().wait().unwrap();
-        assert_eq!((&back[..], back.as_ptr()), (&[1, 2, 3, 4][..], start), "it is the buffer itself");
+        assert_eq!((&back[..], back.as_ptr()), (&[1, 2, 3, 4][..], start), "request did not return its own buffer");
         target.flush().unwrap();
         let mut get = target.rget(4 * me + 1, 3).unwrap();
         while !get.test() {}
-        assert!(get.test(), "asking takes nothing away");
+        assert!(get.test(), "completed request became incomplete");
         assert_eq!(get.wait().unwrap(), [2, 3, 4]);
         let mut add = target.raccumulate(4 * me, Op::Sum, vec![10, 20]).unwrap();
         assert!(add.test());
-        assert_eq!(add.wait().unwrap(), [10, 20], "the operands come back");
+        assert_eq!(add.wait().unwrap(), [10, 20], "request did not return its operands");
         let fetch = target.rget_accumulate(4 * me, Op::Prod, vec![2, 2]).unwrap();
-        assert_eq!(fetch.wait().unwrap(), [11, 22], "what was fetched comes back");
+        assert_eq!(fetch.wait().unwrap(), [11, 22], "request did not return the fetched elements");
         assert_eq!(target.rget(4 * me, 4).unwrap().wait().unwrap(), [22, 44, 3, 4]);
         epoch.unlock().unwrap();
         window.fence().unwrap();
@@ -56,8 +56,8 @@ fn wait_all_keeps_order_and_wait_any_drains_the_set() {
 
         let (mut given, mut requests) = (vec![false; 50], gets().into_iter().collect::<Requests<'_, _>>());
         while let Some((number, got)) = requests.wait_any() {
-            assert_eq!(got.unwrap(), expected(number), "a number stays its request's own");
-            assert!(!std::mem::replace(&mut given[number], true), "{number} is given twice");
+            assert_eq!(got.unwrap(), expected(number), "request returned under another number");
+            assert!(!std::mem::replace(&mut given[number], true), "request {number} was returned twice");
             assert_eq!(requests.len(), given.iter().filter(|given| !**given).count());
         }
         assert!(given.iter().all(|given| *given) && requests.is_empty());
@@ -94,12 +94,12 @@ fn completed_get_is_unaffected_by_later_puts() {
         while !tested.test() {}
         target.put(0, &[7]).unwrap();
         target.flush().unwrap();
-        assert_eq!(tested.wait().unwrap(), [5], "test said that it was done");
+        assert_eq!(tested.wait().unwrap(), [5], "get changed after test reported it complete");
         let flushed = target.rget(1, 1).unwrap();
         target.flush().unwrap();
         target.put(1, &[7]).unwrap();
         target.flush().unwrap();
-        assert_eq!(flushed.wait().unwrap(), [5], "it was flushed");
+        assert_eq!(flushed.wait().unwrap(), [5], "get changed after its flush");
         // The owner overwrites the elements once it learns that they were read.
         let mut read = target.rget(2, 1).unwrap();
         while !read.test() {}
@@ -107,7 +107,7 @@ fn completed_get_is_unaffected_by_later_puts() {
         epoch.signals().wait_until(0, |heard| heard == 1).unwrap();
         epoch.local().set(2, 9).unwrap();
         world.barrier().unwrap();
-        assert_eq!(read.wait().unwrap(), [5], "the owner was told that it had been read");
+        assert_eq!(read.wait().unwrap(), [5], "get changed after its owner was notified");
         epoch.unlock().unwrap();
         window.fence().unwrap();
         assert_eq!(window.local().read(0, 3).unwrap(), [7, 7, 9]);
@@ -224,7 +224,7 @@ fn leak<T>(value: T) {
 }
 
 fn refused(outcome: Result<(), Error>) {
-    let error = outcome.expect_err("something leaked is in the way");
+    let error = outcome.expect_err("a call should be refused after the leak");
     assert!(matches!(error, Error::Lock { .. } | Error::Sync { .. }), "{error}");
 }
 
@@ -340,7 +340,7 @@ fn leaked_guards_keep_only_their_lock() {
             }
             world.barrier().unwrap();
             if !mine(&world) {
-                assert_eq!(*lock.read().unwrap(), [1; 3], "readers go together");
+                assert_eq!(*lock.read().unwrap(), [1; 3], "reader beside a leaked read guard");
             }
             world.barrier().unwrap();
             drop((mutex, lock)); // a waiting rank may get it now

@@ -37,7 +37,7 @@ fn scope_gets_are_complete_at_its_end() {
                 // Some are waited for one by one.
                 if i % 3 == 0 {
                     while !coming.test() {}
-                    assert!(right(i, coming.wait()?), "number {i}, waited for");
+                    assert!(right(i, coming.wait()?), "get {i} wrong when waited for");
                     waited += 1;
                 }
             }
@@ -99,11 +99,14 @@ fn scope_completes_operations_however_it_ends() {
             };
             let there = |into: &[u64]| into.iter().enumerate().all(|(i, one)| *one == first + i as u64);
             let failed = get(&mut into, || Err(Error::NoSuchRank { window: 0, rank: 99, size: 1 }));
-            assert!(matches!(failed, Err(Error::NoSuchRank { rank: 99, .. })), "what the body says");
-            assert!(there(&into), "after an error, {len}");
+            assert!(
+                matches!(failed, Err(Error::NoSuchRank { rank: 99, .. })),
+                "scope returned another error than its body"
+            );
+            assert!(there(&into), "get incomplete after an error, {len} elements");
             into.fill(7);
             assert!(catch_unwind(AssertUnwindSafe(|| get(&mut into, || panic!("on purpose")))).is_err());
-            assert!(there(&into), "after a panic, {len}");
+            assert!(there(&into), "get incomplete after a panic, {len} elements");
             into.fill(7);
         }
         // Offsets outside the window are refused at once, and the other operations go on.
@@ -161,7 +164,7 @@ fn scope_patches_are_complete_when_waited_for() {
                     if i % 2 == 0 {
                         while !coming.test() {}
                         let right = elements(patch).map(|[row, column]| (100 * row + column) as u64);
-                        assert!(coming.wait()?.iter().copied().eq(right), "{patch:?}, waited for");
+                        assert!(coming.wait()?.iter().copied().eq(right), "{patch:?} wrong when waited for");
                     }
                 }
                 Ok::<(), Error>(())

@@ -89,7 +89,7 @@ fn against_the_oracle<T: bytemuck::Pod + PartialEq + Debug>(world: &World, shape
         let epoch = window.lock_exclusive(next).unwrap();
         match epoch.put_section(&section, &source) {
             Ok(()) => {
-                assert!(inside && !shape.names_an_element_twice(), "{shape:?} was put");
+                assert!(inside && !shape.names_an_element_twice(), "put of {shape:?} should be refused");
                 shape.elements.iter().zip(&source).for_each(|(&at, &value)| copy[at] = value);
                 moved += 1;
             }
@@ -108,7 +108,7 @@ fn against_the_oracle<T: bytemuck::Pod + PartialEq + Debug>(world: &World, shape
         match epoch.get_section(&section, &mut got) {
             Ok(()) => {
                 let expected: Vec<T> = shape.elements.iter().map(|&at| copy[at]).collect();
-                assert!(inside && got == expected, "{shape:?}: {got:?}, not {expected:?}");
+                assert!(inside && got == expected, "{shape:?}: found {got:?}, expected {expected:?}");
             }
             Err(Error::OutOfBounds { .. }) => {
                 assert!(!inside && got.iter().all(|&value| value == make(u64::MAX)), "{shape:?}: {got:?}");
@@ -117,7 +117,7 @@ fn against_the_oracle<T: bytemuck::Pod + PartialEq + Debug>(world: &World, shape
         }
         let mut all = vec![T::zeroed(); SIZE];
         epoch.get(0, &mut all).unwrap();
-        assert!(all == copy, "{shape:?} left {all:?}, not {copy:?}");
+        assert!(all == copy, "window after {shape:?}: found {all:?}, expected {copy:?}");
         epoch.unlock().unwrap();
 
         let done = window.counters() - before;
@@ -126,7 +126,10 @@ fn against_the_oracle<T: bytemuck::Pod + PartialEq + Debug>(world: &World, shape
         assert_eq!((done.puts, done.gets), (writes, reads + 1), "{shape:?}");
     }
     window.fence().unwrap();
-    assert!(moved.min(outside).min(twice) > shapes / 20, "of {shapes}: {moved} put, {outside} outside, {twice} twice");
+    assert!(
+        moved.min(outside).min(twice) > shapes / 20,
+        "of {shapes} sections: {moved} put, {outside} out of bounds, {twice} with repeated elements"
+    );
 }
 
 #[test]

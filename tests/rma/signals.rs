@@ -23,7 +23,7 @@ fn data_is_visible_when_its_signal_arrives() {
             let mut waiting: Vec<_> = (0..n).collect();
             while !waiting.is_empty() {
                 let (origin, value) = signals.wait_any(&waiting, |_, value| value >= round as u64).unwrap();
-                assert_eq!(value, round as u64, "rank {origin} may not run ahead");
+                assert_eq!(value, round as u64, "signal of rank {origin} is a round ahead");
                 assert_eq!(epoch.local().read(origin * LEN, LEN).unwrap(), [round; LEN]);
                 waiting.retain(|&rank| rank != origin);
             }
@@ -55,12 +55,12 @@ fn missing_signals_are_refused_without_effect() {
             let Err(Error::NoSuchSignal { rank: named, signal, signals, .. }) = outcome else { panic!("{outcome:?}") };
             assert_eq!((named, signal, signals), (rank, rank, rank));
             let outside = epoch.target(rank).unwrap().put_signal(3, &[1], 0, 1);
-            assert!(outside.is_err(), "elements end where signals begin");
+            assert!(outside.is_err(), "put_signal beyond the elements was accepted");
         }
         assert!(matches!(epoch.signals().wait_any(&[], |_, _| true), Err(Error::NoSignalNamed { .. })));
         assert!(matches!(epoch.signals().read(me), Err(Error::NoSuchSignal { .. })));
         window.fence().unwrap();
-        assert_eq!(window.local().read(0, 3).unwrap(), [9; 3], "a refused signal put nothing");
+        assert_eq!(window.local().read(0, 3).unwrap(), [9; 3], "refused put_signal changed elements");
         assert!((0..me).all(|signal| window.signals().read(signal).unwrap() == 5));
         window.fence().unwrap();
     });
@@ -106,7 +106,10 @@ fn atomics_on_data_wake_no_signal_waiter() {
             let most = 2 * (2 + begun.elapsed().as_millis() as usize / 100);
             let after = looks.load(SeqCst) - before;
             target.put_signal(0, &[], 0, 1).unwrap();
-            assert!(after <= most, "the sleeper looked {after} times while others worked on its data, {most} expected");
+            assert!(
+                after <= most,
+                "the waiter checked its signal {after} times during atomics on its data, expected at most {most}"
+            );
         }
         epoch.unlock().unwrap();
         window.fence().unwrap();

@@ -30,9 +30,9 @@ fn views_of_several_types_share_a_window() {
             assert_eq!(local.view::<u64>(0).unwrap().get(0).unwrap(), (rounds * n) as u64);
             let mut expected = vec![0; 64];
             expected[..n].fill((3 * rounds) as u8);
-            assert_eq!(local.read(8, 64).unwrap(), expected, "each rank has its own byte");
+            assert_eq!(local.read(8, 64).unwrap(), expected, "bytes of the ranks differ");
             let rows = local.view::<f32>(72).unwrap();
-            assert_eq!(rows.len(), 8 * n + 1, "a byte is no float");
+            assert_eq!(rows.len(), 8 * n + 1, "view counts an incomplete element");
             for rank in 0..n {
                 assert_eq!(rows.read(8 * rank, 3).unwrap(), [rounds as f32 - 1.0, rank as f32, 0.0]);
             }
@@ -78,7 +78,7 @@ fn invalid_view_is_refused() {
         let view = epoch.view::<u64>(8).unwrap();
         assert!(
             matches!(view.put(11, &[1]), Err(Error::OutOfBounds { offset: 11, size: 11, .. })),
-            "no more than its own"
+            "access beyond the view was accepted"
         );
         // An offset that is aligned within a view may be unaligned in the window.
         let odd = epoch.view::<u16>(2).unwrap();

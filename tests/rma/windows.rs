@@ -248,11 +248,7 @@ fn every_call(world: &World, kind: &str) {
     // The last call leaves the same values in each epoch; elements behind those of the ranks are untouched.
     assert!(part.iter().skip(4 * n).all(|&element| element == 0), "{part:?}");
     let given = if part.is_empty() { 0 } else { 3 * epochs * n };
-    assert_eq!(
-        made.window.signals().read(0).unwrap(),
-        given as u64,
-        "signals are given where there is something to put"
-    );
+    assert_eq!(made.window.signals().read(0).unwrap(), given as u64, "signal count differs from the put_signal calls");
     let back = made.window.free().unwrap();
     assert_eq!(back, if kind == "create" { part } else { vec![] });
 }
@@ -410,7 +406,7 @@ fn slice_from_an_incorrect_provider_is_refused() {
             // SAFETY: nobody else is there, and one slice lives at a time.
             let found = unsafe { [local.as_slice(0, 8).map(<[u64]>::len), local.as_mut_slice(2, 6).map(|s| s.len())] };
             match found {
-                [Ok(8), Ok(6)] => assert!(right, "more than there is"),
+                [Ok(8), Ok(6)] => assert!(right, "slice is longer than the memory of the provider"),
                 [Err(Error::NotShared { .. }), Err(Error::NotShared { .. })] => assert!(!right),
                 found => panic!("{found:?}"),
             }

@@ -91,7 +91,7 @@ fn collective_traffic_matches_the_formulas() {
     ];
     on_verbs(4, "collective_traffic_matches_the_formulas", &[("TRANSOM_HYBRID", "off")], |world| {
         for (rule, call, m, formula) in rows {
-            let team = world.split(Some(0), 0).unwrap().expect("all are in it");
+            let team = world.split(Some(0), 0).unwrap().expect("every rank should be in the team");
             team.collectives_by(&rule.parse::<Rules>().unwrap()).unwrap();
             let (messages, elements) = formula(world.size(), m);
             assert_eq!(sent(&world, &team, call, m), (messages, 8 * elements), "{rule}, {m} elements");

@@ -115,7 +115,7 @@ fn connections_go_to_the_busiest_peers() {
             // At most four messages go in place. On a slow machine a connection is not ready yet, and its pieces are
             // copied.
             let in_place = counters.registered;
-            assert!((2..=4).contains(&in_place), "long ones go in place: {counters:?}");
+            assert!((2..=4).contains(&in_place), "long messages sent without copies: {counters:?}");
             assert_eq!(counters.copied_bytes, (4 - in_place) * 400_000, "{counters:?}");
             let pairs = verbs(&world).queue_pairs();
             assert!(pairs.to_others >= 2 && pairs.now <= 1, "{pairs:?}");
@@ -220,7 +220,7 @@ fn message_packet_is_one_work_request() {
             assert_eq!(
                 queue + ring,
                 rounds as u64 + others,
-                "{what}: a packet each, and those about credits and rings"
+                "{what}: expected one packet per message plus control packets"
             );
             assert_eq!(requests.sends, queue, "{what}: {requests:?}");
             // The kind of write depends on the promise of the adapter: with an immediate value, in order, or with the
@@ -254,7 +254,7 @@ fn message_packet_is_one_work_request() {
         assert!(requests.signalled <= requests.reads + 1 + requests.markers, "{requests:?}");
         let mut expected = before;
         expected.passing += 1;
-        assert_eq!(verbs.registrations(), expected, "each end registers its memory for this message");
+        assert_eq!(verbs.registrations(), expected, "expected one registration for the message at each end");
         meet(&world).unwrap();
     });
 }

@@ -15,7 +15,7 @@ use transom::{Op, Window, World};
 fn link_down_is_reported_in_time() {
     const LINK: &str = "rail0"; // of the guests of tests/soft-roce
     if skipped("a link") || !std::path::Path::new("/sys/class/net").join(LINK).exists() {
-        return eprintln!("skipped: there is no link to take down");
+        return eprintln!("skipped: no link can be taken down");
     }
     let set = |to: &str| shell(&format!("ip link set {LINK} {to}"));
     for connected in ["after connecting", "before"] {
@@ -42,10 +42,10 @@ fn link_down_is_reported_in_time() {
                 if !connected {
                     set("down");
                 }
-                put(&mut window).expect_err("nothing arrives")
+                put(&mut window).expect_err("an operation should fail while no packet arrives")
             } else {
                 // The other rank reports that it cannot go on.
-                meet(&world).expect_err("the other does not come")
+                meet(&world).expect_err("the barrier should fail without the other rank")
             };
             println!("<<{error}>>");
             let text = error.to_string();
@@ -69,7 +69,7 @@ fn link_down_is_reported_in_time() {
 fn job_survives_a_brief_link_failure() {
     const LINK: &str = "rail0"; // of the guests of tests/soft-roce
     if skipped("a link") || !std::path::Path::new("/sys/class/net").join(LINK).exists() {
-        return eprintln!("skipped: there is no link to take down");
+        return eprintln!("skipped: no link can be taken down");
     }
     let variables = [("TRANSOM_HYBRID", "off"), ("TRANSOM_VERBS_TIMEOUT", "0.05"), ("TRANSOM_VERBS_RETRY", "2")];
     on_verbs(2, "job_survives_a_brief_link_failure", &variables, |world| {
@@ -85,7 +85,7 @@ fn job_survives_a_brief_link_failure() {
             let up = (me == 0).then(|| {
                 shell(&format!("ip link set {LINK} down"));
                 let up = format!("sleep {}; ip link set {LINK} up", DOWN.as_secs());
-                Command::new("sh").args(["-c", &up]).spawn().expect("a shell")
+                Command::new("sh").args(["-c", &up]).spawn().expect("a shell should start")
             });
             while {
                 for rank in [me, other] {
@@ -109,7 +109,7 @@ fn job_survives_a_brief_link_failure() {
                 return;
             }
         }
-        panic!("the link was not missed");
+        panic!("no connection broke while the link was down");
     });
 }
 
@@ -119,7 +119,7 @@ const SILENCE: Duration = Duration::from_secs(30);
 /// Collective: returns how rank 0 stops rank 1 for a while. It connects no ranks.
 fn who_is_to_be_stopped(world: &World) -> impl Fn() -> std::process::Child {
     // Ranks are children of one launcher.
-    let parent = rustix::process::getppid().expect("a launcher").as_raw_nonzero();
+    let parent = rustix::process::getppid().expect("a launcher should be the parent process").as_raw_nonzero();
     let file = std::env::temp_dir().join(format!("transom-stopped-{parent}"));
     if world.rank() == 1 {
         std::fs::write(&file, std::process::id().to_string()).unwrap();
@@ -133,7 +133,7 @@ fn who_is_to_be_stopped(world: &World) -> impl Fn() -> std::process::Child {
     move || {
         shell(&format!("kill -STOP {pid}; until grep -q '^State:.T' /proc/{pid}/status; do sleep 0.01; done"));
         let wakes = format!("sleep {}; kill -CONT {pid}", SILENCE.as_secs());
-        Command::new("sh").args(["-c", &wakes]).spawn().expect("a shell")
+        Command::new("sh").args(["-c", &wakes]).spawn().expect("a shell should start")
     }
 }
 
@@ -154,7 +154,10 @@ fn job_survives_a_stopped_rank() {
             epoch.put(0, &[7]).unwrap();
             epoch.unlock().unwrap();
             let took = begun.elapsed();
-            assert!(took > SILENCE / 2 && took < SILENCE + Duration::from_secs(20), "before connecting: {took:?}");
+            assert!(
+                took > SILENCE / 2 && took < SILENCE + Duration::from_secs(20),
+                "put before connecting took {took:?}"
+            );
             shell.wait().unwrap();
         }
         meet(&world).unwrap();
@@ -167,9 +170,9 @@ fn job_survives_a_stopped_rank() {
             epoch.put(0, &[8]).unwrap();
             assert_eq!(epoch.fetch_and_op(1, Op::Sum, 5).unwrap(), 0);
             epoch.unlock().unwrap();
-            assert!(begun.elapsed() < SILENCE / 2, "connected: {:?}", begun.elapsed());
+            assert!(begun.elapsed() < SILENCE / 2, "operations over the connection took {:?}", begun.elapsed());
             meet(&world).unwrap();
-            assert!(begun.elapsed() > SILENCE / 2, "the barrier waits for the stopped: {:?}", begun.elapsed());
+            assert!(begun.elapsed() > SILENCE / 2, "barrier did not wait for the stopped rank: {:?}", begun.elapsed());
             shell.wait().unwrap();
         } else {
             meet(&world).unwrap();
@@ -203,7 +206,11 @@ fn datagram_messages_wait_for_a_stopped_rank() {
                 })
                 .collect();
             sent.into_iter().for_each(|sent| drop(sent.wait().unwrap()));
-            assert!(begun.elapsed() > SILENCE / 2, "all was received by one that is stopped: {:?}", begun.elapsed());
+            assert!(
+                begun.elapsed() > SILENCE / 2,
+                "sends completed while their receiver was stopped: {:?}",
+                begun.elapsed()
+            );
             shell.unwrap().wait().unwrap();
         } else {
             (0..200).for_each(|number| assert!(world.recv(0, BYTES).unwrap().0 == message(number), "message {number}"));
@@ -259,7 +266,7 @@ fn rail_losing_all_packets_is_reported_in_time() {
     let mut healing = std::env::var("TRANSOM_RANK").is_ok_and(|rank| rank == "0").then(|| {
         shell(&loss);
         let heals = format!("sleep {}; tc qdisc del dev {LINK} root", SILENCE.as_secs());
-        Command::new("sh").args(["-c", &heals]).spawn().expect("a shell")
+        Command::new("sh").args(["-c", &heals]).spawn().expect("a shell should start")
     });
     let world = transom::init().expect("a rank can join its job");
     assert_eq!(world.size(), 2);
@@ -271,18 +278,18 @@ fn rail_losing_all_packets_is_reported_in_time() {
         let epoch = window.lock_exclusive(1).unwrap();
         epoch.put(0, &[7]).unwrap();
         epoch.flush().unwrap();
-        healing.as_mut().expect("started").wait().unwrap();
+        healing.as_mut().expect("the shell should have been started").wait().unwrap();
         shell(&loss);
         let begun = Instant::now();
         epoch.put(0, &[8]).unwrap();
-        let error = epoch.flush().expect_err("nothing arrives");
+        let error = epoch.flush().expect_err("an operation should fail while no packet arrives");
         let text = error.to_string();
         println!("<<{text}>> after {:?}", begun.elapsed());
         assert!(text.contains("rank 1 cannot be reached"), "{text}");
         assert!(begun.elapsed() < Duration::from_secs(60), "it took {:?}", begun.elapsed());
         let _ = epoch.unlock();
     } else {
-        let error = meet(&world).expect_err("told by the other that it cannot go on");
+        let error = meet(&world).expect_err("the other rank's failure should be reported");
         println!("<<{error}>>");
         assert_eq!(window.local().get(0).unwrap(), 7);
     }
@@ -302,7 +309,7 @@ impl Flapping {
         let loses = format!("tc qdisc replace dev {0} root netem loss 100%", Self::LINK);
         let heals = format!("tc qdisc del dev {} root", Self::LINK);
         let script = format!("sleep {first}; while {loses}; do sleep 1; {heals}; sleep {between}; done");
-        Flapping(Command::new("sh").args(["-c", &script]).spawn().expect("a shell"))
+        Flapping(Command::new("sh").args(["-c", &script]).spawn().expect("a shell should start"))
     }
 }
 
@@ -363,8 +370,8 @@ fn broken_connections_are_reestablished() {
     meet(&world).unwrap();
     let found: Vec<u64> = (0..2).map(|rank| epoch.target(rank).unwrap().get_one(me).unwrap()).collect();
     println!("| rank {me} | {done} additions at each | {lost} results lost | {} queue pairs |", pairs());
-    assert_eq!(found, [done; 2], "each was executed once");
-    assert!(pairs() > 3, "connections broke: {}", pairs());
+    assert_eq!(found, [done; 2], "atomics were not executed exactly once");
+    assert!(pairs() > 3, "no connection broke: {} queue pairs", pairs());
     epoch.unlock().unwrap();
     meet(&world).unwrap();
 
@@ -382,7 +389,7 @@ fn broken_connections_are_reestablished() {
         theirs.put(0, &[value; LEN]).unwrap();
         lost += u64::from(executed(theirs.fetch_and_op(LEN, Op::Sum, 1)));
         while mine.get_one(LEN).unwrap() < rounds {
-            assert!(begun.elapsed() < 3 * TIME, "round {rounds} does not come");
+            assert!(begun.elapsed() < 3 * TIME, "round {rounds} did not arrive");
             std::thread::sleep(Duration::from_micros(200));
         }
         let came = mine.get_one(0).unwrap();
@@ -398,14 +405,14 @@ fn broken_connections_are_reestablished() {
             std::thread::sleep(Duration::from_millis(300));
         }
         meet(&world).unwrap();
-        assert_eq!(all(), [0; LEN], "undone in round {rounds}");
+        assert_eq!(all(), [0; LEN], "put of round {rounds} was overwritten");
         meet(&world).unwrap();
         last = (value | came) & 1 == 1;
     }
     drop(flapping);
     meet(&world).unwrap();
     println!("| rank {me} | {rounds} rounds | {lost} results lost | {} queue pairs more |", pairs() - before);
-    assert!(pairs() > before, "connections broke");
+    assert!(pairs() > before, "no connection broke");
     epoch.unlock().unwrap();
     meet(&world).unwrap();
 
@@ -424,7 +431,7 @@ fn broken_connections_are_reestablished() {
         meet(&world).unwrap();
         let begun = Instant::now();
         while data.local().get(LEN - 1).unwrap() != 77 {
-            assert!(begun.elapsed() < Duration::from_secs(8), "nothing came");
+            assert!(begun.elapsed() < Duration::from_secs(8), "no put arrived within 8 s");
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -510,7 +517,7 @@ fn operations_on_a_dead_rank_fail_in_time() {
         fails_in_time(&|| epoch.fetch_and_op(0, Op::Sum, 1).map(drop));
         fails_in_time(&|| epoch.rget(0, 2)?.wait().map(drop));
         fails_in_time(&|| epoch.flush());
-        let ended = epoch.unlock().expect_err("so does its end");
+        let ended = epoch.unlock().expect_err("unlock at a dead rank should fail");
         assert_eq!(ended.lost_rank(), Some(VICTIM), "{ended}");
         // The living ranks go on.
         let living = 2 - world.rank();
@@ -520,7 +527,7 @@ fn operations_on_a_dead_rank_fail_in_time() {
         window.lock_shared(living).unwrap().put(2500 + world.rank(), &[8]).unwrap();
         let begun = Instant::now();
         while window.local().get(2500 + living).unwrap() != 8 {
-            assert!(begun.elapsed() < Duration::from_secs(40), "rank {living} does not say that it is done");
+            assert!(begun.elapsed() < Duration::from_secs(40), "rank {living} did not report its end");
             std::thread::yield_now();
         }
     });

@@ -67,7 +67,7 @@ fn costs<R>(verbs: &Verbs, what: &str, expected: [u64; 6], call: impl FnOnce() -
     let returned = call().unwrap();
     let after = count();
     assert_eq!(std::array::from_fn(|at| after[at] - before[at]), expected, "{what}");
-    assert!(expected[5] > 0 || verbs.registered_bytes() == registered, "{what} leaves something registered");
+    assert!(expected[5] > 0 || verbs.registered_bytes() == registered, "{what} left memory registered");
     returned
 }
 
@@ -95,7 +95,7 @@ fn large_transfers_are_not_copied() {
         let source = data(5);
         let start = source.as_ptr();
         let source = costs(verbs, "rput", PASSING, || target.rput(0, source)?.wait());
-        assert_eq!((source.as_ptr(), &source), (start, &data(5)), "it is the buffer itself");
+        assert_eq!((source.as_ptr(), &source), (start, &data(5)), "rput did not return its own buffer");
         back = costs(verbs, "rget", PASSING, || target.rget(0, LEN)?.wait());
         assert_eq!(back, data(5));
         let mut buffer = costs(verbs, "a buffer", [0, 0, 0, 0, 0, 1], || world.buffer::<u64>(LEN));
@@ -109,7 +109,7 @@ fn large_transfers_are_not_copied() {
         assert_eq!(buffer[50_000..60_000], data(7)[1..10_001]);
         drop(buffer);
         let mut again = costs(verbs, "a buffer again", [0, 0, 0, 0, 1, 0], || world.buffer::<u64>(LEN));
-        assert_eq!(again[..], vec![0; LEN], "its elements are zero");
+        assert_eq!(again[..], vec![0; LEN], "reused buffer is not zeroed");
         again[0] = 1;
         // Operations on one element: it is put in its request, and read to a slot.
         costs(verbs, "put of 8 bytes", NOTHING, || target.put(0, &again[..1]));
@@ -148,7 +148,7 @@ fn window_memory_is_registered_while_the_window_lives() {
         }
         let memory = lent.free().unwrap();
         let epoch = there.lock_shared(other).unwrap();
-        costs(&verbs, "put of what was lent", PASSING, || epoch.put(0, &memory));
+        costs(&verbs, "put of returned user memory", PASSING, || epoch.put(0, &memory));
         epoch.flush().unwrap();
         assert_eq!(epoch.get_one(LEN - 1).unwrap(), LEN as u64 - 1);
         drop(epoch);
@@ -240,7 +240,7 @@ fn large_requests_complete_in_any_order() {
         }
         target.flush().unwrap();
         let leaked = verbs.registered_bytes() - registered;
-        assert_eq!(leaked, EACH * 8, "what was leaked, and not what was dropped");
+        assert_eq!(leaked, EACH * 8, "registered bytes differ from those of the leaked request");
         let mut gets: Vec<_> = (0..N).map(|part| Some(target.rget(part * EACH, EACH).unwrap())).collect();
         drop(gets[5].take());
         std::mem::forget(gets[6].take());
@@ -252,11 +252,7 @@ fn large_requests_complete_in_any_order() {
             let put = target.rput(0, vec![round; EACH]).unwrap();
             let get = target.rget(0, EACH).unwrap();
             let second = target.rput(0, vec![round + 100; EACH]).unwrap();
-            assert_eq!(
-                get.wait().unwrap(),
-                [round; EACH],
-                "a read is behind the put before, and before the put behind"
-            );
+            assert_eq!(get.wait().unwrap(), [round; EACH], "get is not ordered between the puts before and after it");
             drop(put);
             second.wait().unwrap();
         }
@@ -397,7 +393,7 @@ fn death_amid_a_large_transfer_releases_its_memory() {
         let begun = Instant::now();
         while verbs(&world).divided_bytes().last() == Some(&0) && verbs(&world).divided_bytes().len() > 1 {
             epoch.put(0, &vec![0; LEN]).unwrap();
-            assert!(begun.elapsed() < Duration::from_secs(60), "a rail is not used");
+            assert!(begun.elapsed() < Duration::from_secs(60), "a rail is not used within 60 s");
         }
         let registered = verbs(&world).registered_bytes();
         let begun = Instant::now();
@@ -419,12 +415,12 @@ fn death_amid_a_large_transfer_releases_its_memory() {
         assert!(epoch.rput(0, vec![3; LEN]).and_then(|put| put.wait()).is_err());
         assert!(epoch.rget(0, LEN).and_then(|get| get.wait()).is_err());
         assert!(failed.elapsed() < Duration::from_secs(5), "{:?}", failed.elapsed());
-        assert_eq!(verbs(&world).registered_bytes(), registered, "nothing is the adapter's any more");
+        assert_eq!(verbs(&world).registered_bytes(), registered, "memory of failed operations is still registered");
         source.fill(5);
         into.fill(6);
         assert!(epoch.unlock().is_err());
         std::thread::sleep(Duration::from_millis(200));
-        assert!(into.iter().all(|&byte| byte == 6), "something was still to come");
+        assert!(into.iter().all(|&byte| byte == 6), "failed get wrote to its buffer later");
         // The living ranks go on.
         let epoch = window.lock_shared(1 - me).unwrap();
         epoch.put(0, &source).unwrap();
@@ -435,7 +431,7 @@ fn death_amid_a_large_transfer_releases_its_memory() {
         epoch.unlock().unwrap();
         let begun = Instant::now();
         while window.local().get(7).unwrap() != 9 {
-            assert!(begun.elapsed() < Duration::from_secs(40), "the other does not say that it is done");
+            assert!(begun.elapsed() < Duration::from_secs(40), "the other rank did not report its end");
             std::thread::yield_now();
         }
     });
@@ -500,14 +496,14 @@ fn persistent_send_buffer_is_registered_once() {
             }
         });
         let mut sending = world.send_init(1, TAG, vec![7; 6 * LEN]).unwrap();
-        costs("more than is kept", [0, 3], &mut || {
+        costs("buffers beyond the cache limit", [0, 3], &mut || {
             for _ in 0..3 {
                 sending.start().unwrap().wait().unwrap();
             }
         });
         let mut buffer = world.buffer::<u64>(2 * LEN).unwrap();
         buffer.fill(8);
-        costs("a buffer of the library's, and a part of it", [3, 0], &mut || {
+        costs("a buffer of the library and a part of it", [3, 0], &mut || {
             world.send(1, TAG, &buffer).unwrap();
             world.send(1, TAG, &buffer[LEN / 2..][..LEN]).unwrap();
             world.send(1, TAG, &buffer).unwrap();

@@ -27,7 +27,7 @@ fn is_no_guest(devices: usize) -> bool {
     if !guest {
         assert!(
             std::env::var_os("TEST_DEVICE").is_none(),
-            "this guest should have {devices} device(s): {names:?}, {gids:?}"
+            "guest should have {devices} device(s), found {names:?}, {gids:?}"
         );
         eprintln!("skipped: needs a guest of tests/soft-roce/run with {devices} device(s)");
     }
@@ -43,7 +43,7 @@ fn exchange(world: &World) -> (usize, bool) {
     for _ in 0..20 {
         let mut came = vec![0; 1 << 20];
         world.sendrecv(other, TAG, &bytes(me), other, TAG, &mut came).unwrap();
-        assert!(came == bytes(other), "another message came");
+        assert!(came == bytes(other), "received message differs");
     }
     meet(world).unwrap();
     (verbs(world).queue_pairs().to_others, world.counters().unwrap().other_rails_bytes > 0)
@@ -79,7 +79,7 @@ fn two_addresses_of_a_port_are_two_rails() {
     with(name, [Some("rxe0:1:1,rxe0:1:2"); 2], |world| assert_eq!(exchange(&world.unwrap()), (2, true)));
     // The same device twice, under two spellings.
     with(name, [Some("rxe0:1:1,rxe0"); 2], |world| {
-        let told = world.err().expect("two rails by one address").to_string();
+        let told = world.err().expect("two rails of one address should be refused").to_string();
         assert!(told.contains("TRANSOM_VERBS_DEVICE: rxe0:1:1 is listed twice"), "{told}");
     });
 }
@@ -94,7 +94,7 @@ fn missing_port_or_gid_is_refused() {
         [("rxe0:7", "rxe0 has 1 port(s)"), ("rxe0:1:99", "port 1 of rxe0 has no such GID index; it has 0, 1")]
     {
         with(name, [Some(named); 2], |world| {
-            let told = world.err().expect("there is no such place").to_string();
+            let told = world.err().expect("a missing port or GID should be refused").to_string();
             assert!(told.contains(wanted), "{told}");
         });
     }
@@ -118,7 +118,7 @@ fn rail_count_is_the_smallest_of_all_ranks() {
     with(name, [None, Some("rxe0")], |world| assert_eq!(exchange(&world.unwrap()), (1, false)));
     // Named rails exist at both ranks, or both get an error.
     with(name, [Some("rxe0,rxe1"), Some("rxe0")], |world| {
-        let told = world.err().expect("other numbers of rails").to_string();
+        let told = world.err().expect("different numbers of rails should be refused").to_string();
         assert!(
             told.contains("rank 0 has 2 rails, and rank 1 has 1: name the same number of devices at every rank"),
             "{told}"
@@ -136,7 +136,7 @@ fn unreachable_second_rail_is_not_used() {
     with("", [Some("rxe0,rxe1"), Some("rxe0,rxe0:1:2")], |world| {
         let world = world.unwrap();
         let (me, other) = (world.rank(), 1 - world.rank());
-        assert!(!exchange(&world).1, "something went by the second rail");
+        assert!(!exchange(&world).1, "bytes were sent by the unreachable rail");
         let mut window: Window<u64> = world.allocate(1 << 18).unwrap();
         for round in 0..10 {
             let epoch = window.fence().unwrap();

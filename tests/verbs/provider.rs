@@ -34,7 +34,7 @@ fn peer_on_another_adapter_is_reached_by_connection() {
     assert_eq!((world.size(), probe().unwrap().contains(&format!("rxe{me}"))), (2, true), "{:?}", probe());
     let mut window: Window<u64> = world.allocate(2).unwrap();
     window.fence().unwrap();
-    assert!(window.local().of(1 - me).is_ok(), "data moves through shared memory");
+    assert!(window.local().of(1 - me).is_ok(), "host peers should share memory");
     let others_and_itself = || {
         let counts = [verbs.work_requests_to_others(), verbs.work_requests_to_itself()];
         counts.map(|posted| posted.compare_and_swaps + posted.fetch_and_adds)
@@ -114,7 +114,7 @@ fn invalid_keys_and_offsets_are_refused() {
     let error = verbs.attach(0, &wrong, 64).and_then(|wrong| verbs.cas(&wrong, 0, 0, 1, Wake::Home)).unwrap_err();
     assert!(matches!(&error, FabricError::BadKey { rank: 0, why, .. } if why.contains("refused")), "{error}");
     assert!(begun.elapsed() < Duration::from_secs(20));
-    assert_eq!(verbs.word(&region, 0).unwrap(), 0, "nothing was changed");
+    assert_eq!(verbs.word(&region, 0).unwrap(), 0, "refused operation changed the word");
 }
 
 #[test]
@@ -240,7 +240,7 @@ fn near_peer_is_not_delayed_by_a_distant_one() {
 fn cannot_join(name: &str, variables: &[(&str, &str)], wanted: &[&str]) {
     let forced = [("TRANSOM_FABRIC", "verbs")].iter().chain(variables).copied().collect::<Vec<_>>();
     let run = run(1, name, &forced, || {
-        let error = transom::init().map(drop).expect_err("something is wrong");
+        let error = transom::init().map(drop).expect_err("joining should fail");
         assert!(matches!(error, StartError::Provider(_)), "{error:?}");
         println!("<<{error}>>");
     });
@@ -248,7 +248,7 @@ fn cannot_join(name: &str, variables: &[(&str, &str)], wanted: &[&str]) {
         let output = outputs(&outcome);
         assert!(outcome.success(), "{output}");
         for wanted in wanted {
-            assert!(output.contains(wanted), "{variables:?}: {wanted:?} is not in\n{output}");
+            assert!(output.contains(wanted), "{variables:?}: {wanted:?} is missing in\n{output}");
         }
     } else {
         // A copy has done its part.
@@ -378,7 +378,7 @@ fn puts_to_user_memory_precede_their_notification() {
             window.lock_all().unwrap().target(0).unwrap().accumulate(LEN, Op::Sum, &[1]).unwrap();
         }
         let mine = window.free().unwrap();
-        assert!(world.rank() > 0 || mine[LEN] == 4 * ROUNDS, "{} of {} additions", mine[LEN], 4 * ROUNDS);
+        assert!(world.rank() > 0 || mine[LEN] == 4 * ROUNDS, "{} additions found, expected {}", mine[LEN], 4 * ROUNDS);
     });
 }
 
@@ -454,7 +454,7 @@ fn operations_across_hosts_are_exact() {
         let pairs = verbs(&world).queue_pairs();
         // With packet loss a connection may break and be made again.
         let most = if std::env::var_os("TEST_LOSS").is_some() { 2 * n } else { n };
-        assert!(pairs.to_others < most && pairs.to_itself == 1, "{pairs:?}: one to each at most");
+        assert!(pairs.to_others < most && pairs.to_itself == 1, "{pairs:?}: expected at most one queue pair per peer");
         println!("rank {me}: {shared} ranks here, {} queue pairs to others", pairs.to_others);
         window.fence().unwrap();
     });

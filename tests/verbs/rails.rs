@@ -49,7 +49,7 @@ fn divided(name: &str, stripe: &str, least: impl Fn(u64) -> u64) {
         exchange(&world, &[1, 5000, 100_000], 3);
         meet(&world).unwrap();
         let verbs = verbs(&world);
-        assert_eq!((verbs.queue_pairs().to_others, moved(&world).1), (1, 0), "nothing was divided");
+        assert_eq!((verbs.queue_pairs().to_others, moved(&world).1), (1, 0), "short messages were striped");
         // Fewer rails are used until all are connected.
         exchange(&world, &[1 << 20], 20);
         meet(&world).unwrap();
@@ -58,7 +58,7 @@ fn divided(name: &str, stripe: &str, least: impl Fn(u64) -> u64) {
         exchange(&world, &[262_144, 1_500_003, 4 << 20], 3);
         let (all, others) = (moved(&world).0 - all, moved(&world).1 - others);
         let least = least(all);
-        assert!(others >= least && others <= all - least, "{others} bytes of {all}, {stripe}");
+        assert!(others >= least && others <= all - least, "second rail carried {others} of {all} bytes, {stripe}");
         meet(&world).unwrap();
         assert_eq!(verbs.registrations().refused, 0);
     });
@@ -141,7 +141,7 @@ fn puts_and_gets(world: &World, rounds: u64) {
         epoch.signals().wait_until(0, |told| told >= round).unwrap();
         let mut came = vec![0; len];
         epoch.local().read_into(0, &mut came).unwrap();
-        assert!(came == bytes(other, round, len), "round {round}: a signal came before what was put before it");
+        assert!(came == bytes(other, round, len), "round {round}: signal arrived before its put");
         // A get returns the last put, also by rails that did not bring it.
         let mut back = vec![0; len];
         epoch.get(0, &mut back).unwrap();
@@ -164,7 +164,7 @@ fn puts_and_gets(world: &World, rounds: u64) {
         epoch.get(0, &mut came).unwrap();
         let mut expected = bytes(other, round, len);
         expected[7..10].copy_from_slice(&[1, 2, 3]);
-        assert!(came == expected, "round {round}: an unlock came before what was put before it");
+        assert!(came == expected, "round {round}: unlock arrived before its put");
         drop(epoch);
         meet(world).unwrap();
     }
@@ -192,7 +192,7 @@ fn windows_are_divided(name: &str, stripe: &str, least: impl Fn(u64) -> u64) {
         let epoch = window.lock_shared(1 - world.rank()).unwrap();
         epoch.put(0, &[7; 100_000]).unwrap();
         assert_eq!(epoch.get_one(99_999).unwrap(), 7);
-        assert_eq!(verbs.divided_bytes(), after, "what is short goes by one");
+        assert_eq!(verbs.divided_bytes(), after, "short operations were striped");
         drop(epoch);
         meet(&world).unwrap();
     });
@@ -239,7 +239,7 @@ fn dropped_put_completes_before_its_window_is_freed() {
             // The memory is freed here.
             meet(&world).unwrap();
         }
-        assert!(verbs.divided_bytes()[1] - before >= LEN as u64, "they were divided");
+        assert!(verbs.divided_bytes()[1] - before >= LEN as u64, "dropped puts were not striped");
         // The refused rank has no connection any more.
         let epoch = warm.lock_all().unwrap();
         let there = epoch.target(other).unwrap();
@@ -263,8 +263,8 @@ fn missing_rail_device_is_refused() {
     let named = format!("{first},mlx5_77");
     let name = "missing_rail_device_is_refused";
     let outcome = run(2, name, &[("TRANSOM_FABRIC", "verbs"), ("TRANSOM_VERBS_DEVICE", &named)], || {
-        let error = transom::init().err().expect("there is no such device").to_string();
-        println!("told: {error}");
+        let error = transom::init().err().expect("joining with a missing device should fail").to_string();
+        println!("error: {error}");
         assert!(error.contains("TRANSOM_VERBS_DEVICE=mlx5_77"), "{error}");
     });
     if let Some(outcome) = outcome {

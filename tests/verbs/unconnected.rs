@@ -45,7 +45,7 @@ fn unconnected_peer_takes_empty_or_failing_calls() {
         }
         let target = epoch.target(VICTIM).unwrap();
         let told = |outcome: Result<(), transom::Error>| {
-            let error = outcome.expect_err("it is dead");
+            let error = outcome.expect_err("an operation on a dead rank should fail");
             assert_eq!(error.lost_rank(), Some(VICTIM), "{error}");
         };
         told(target.put(0, &[7]).and_then(|()| target.flush()));

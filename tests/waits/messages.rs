@@ -32,13 +32,13 @@ fn try_isend_that_would_block_returns_its_buffer() {
                             false
                         }
                         Err(buffer) => {
-                            assert_eq!(buffer, pattern(number, len), "it is as it was");
+                            assert_eq!(buffer, pattern(number, len), "refused send changed its buffer");
                             true
                         }
                     });
                     let sent = going.len();
-                    assert_eq!(refused, Some(sent), "nobody takes {most} messages of {len} bytes");
-                    assert!(sent > 0 || ranks::over_network(), "the first goes");
+                    assert_eq!(refused, Some(sent), "none of {most} sends of {len} bytes was refused");
+                    assert!(sent > 0 || ranks::over_network(), "the first send was refused");
                     told.lock_shared(1).unwrap().put(0, &[1 + sent as u64]).unwrap();
                     let gone = going.wait_all().into_iter().map(|(number, buffer)| (number, buffer.unwrap()));
                     gone.for_each(|(number, buffer)| assert_eq!(buffer, pattern(number, len)));
@@ -59,8 +59,11 @@ fn try_isend_that_would_block_returns_its_buffer() {
             }
             told.fence().unwrap();
         }
-        assert!(world.try_isend(None, WORK, vec![1]).expect("nobody takes anything").wait().is_ok());
-        let beyond = world.try_isend(world.size(), WORK, vec![1]).expect("an error is the request's").wait();
+        assert!(world.try_isend(None, WORK, vec![1]).expect("a send to `None` should be accepted").wait().is_ok());
+        let beyond = world
+            .try_isend(world.size(), WORK, vec![1])
+            .expect("a send to a missing rank should return a failing request")
+            .wait();
         assert!(matches!(beyond.unwrap_err().error, Error::NoSuchRank { .. }));
     });
 }
@@ -154,7 +157,7 @@ fn probed_message_is_received_by_its_tag() {
                 }
                 // The message stays the same after `of` with a wrong type, whether the tag was right or not.
                 Err(message) => {
-                    let message = message.of(Tag::<u16>::new(1)).err().expect("three bytes are no u16");
+                    let message = message.of(Tag::<u16>::new(1)).err().expect("three bytes should not convert to u16");
                     assert_eq!((message.status().tag, message.recv().unwrap()), (1, pattern(from, 3)));
                 }
             }
@@ -195,7 +198,7 @@ fn dropped_probe_leaves_the_message() {
             world.send(from, OVER, &[1]).unwrap();
             // All messages have arrived, and the probes are not polled any more.
             world.probe(from, WORK).unwrap().recv().map(|first| assert_eq!(first, [from as u8, 0])).unwrap();
-            assert!(woken.0.load(SeqCst) > 0, "something has come");
+            assert!(woken.0.load(SeqCst) > 0, "arrived message did not wake the dropped probe's task");
             for number in [1, 2] {
                 assert_eq!(world.recv(Source::Any, WORK).unwrap().0, [from as u8, number]);
             }

@@ -22,7 +22,7 @@ const THREAD: (&str, &str) = ("TRANSOM_PROGRESS", "thread");
 fn compute_until_told(window: &Window<u64>, others: usize) {
     let begun = Instant::now();
     while window.local().get(0).unwrap() < others as u64 {
-        assert!(begun.elapsed() < within(Duration::from_secs(10)), "the others wait for this rank, which computes");
+        assert!(begun.elapsed() < within(Duration::from_secs(10)), "the other ranks wait for the computing rank");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -157,7 +157,7 @@ fn sleep_until_ended<B>(world: &World, request: &mut Request<'_, B>) {
         if request.test() {
             return;
         }
-        assert!(told(world.event_fd().unwrap()), "nothing was told of what happened");
+        assert!(told(world.event_fd().unwrap()), "descriptor did not signal an event");
     }
 }
 
@@ -209,7 +209,7 @@ fn event_fd_signals_pipe_data_and_space() {
             while put < LEN {
                 world.arm().unwrap();
                 match pipe.put(&[&bytes[put..]]).unwrap() {
-                    0 => assert!(told(fd), "nothing was told of room after {put} bytes"),
+                    0 => assert!(told(fd), "descriptor did not signal space after {put} bytes"),
                     went => put += went,
                 }
             }
@@ -221,9 +221,9 @@ fn event_fd_signals_pipe_data_and_space() {
                 world.arm().unwrap();
                 match pipe.get(&mut [&mut into[..]]).unwrap() {
                     None => break,
-                    Some(0) => assert!(told(fd), "nothing was told of what came after {got} bytes"),
+                    Some(0) => assert!(told(fd), "descriptor did not signal data after {got} bytes"),
                     Some(came) => {
-                        assert!((0..came).all(|at| into[at] == byte(got + at)), "from byte {got} on");
+                        assert!((0..came).all(|at| into[at] == byte(got + at)), "data differs from byte {got} on");
                         if got == 0 {
                             pause();
                         }
@@ -291,7 +291,7 @@ fn run_by_another<F: Future>(future: F) -> (F::Output, usize) {
         }
         std::thread::park();
     }
-    unreachable!("it ends before")
+    unreachable!("the future ends before")
 }
 
 #[test]

@@ -10,9 +10,10 @@ use transom::{Mode, Window};
 
 /// Number of times this thread has gone to sleep. A yield does not count.
 fn sleeps() -> u64 {
-    let status = std::fs::read_to_string("/proc/thread-self/status").expect("the state of this thread");
+    let status =
+        std::fs::read_to_string("/proc/thread-self/status").expect("the status file of this thread should be readable");
     let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
-    line.expect("a count of switches").trim().parse().expect("a number")
+    line.expect("the status file should count context switches").trim().parse().expect("the count should be a number")
 }
 
 /// Most sleeps of a wait that only its own end wakes, or a look each 100 ms at who is still there.
@@ -128,7 +129,7 @@ fn ranks_sharing_a_core_stop_spinning() {
         });
         // A spin takes more than 100 looks. Ranks that a process on this core disturbs spin at times.
         let fewest = tries.min().unwrap();
-        assert!(fewest < ROUNDS * 15, "{fewest} looks at a signal in {ROUNDS} rounds");
+        assert!(fewest < ROUNDS * 15, "{fewest} polls of a signal in {ROUNDS} rounds");
         window.fence().unwrap();
     });
 }
@@ -149,7 +150,7 @@ fn polling_loops_yield_a_shared_core() {
         let (tag, mut window) = (Tag::<u64>::new(1), world.allocate::<u64>(1).unwrap());
         let step = |what: &str, looks: u64| {
             // Each of the other ranks has the core for a moment between two looks.
-            assert!(looks < ROUNDS * 400, "{what}: {looks} looks in vain of {ROUNDS} rounds");
+            assert!(looks < ROUNDS * 400, "{what}: {looks} unsuccessful polls in {ROUNDS} rounds");
         };
         world.barrier().unwrap();
         let mut looks = 0;

@@ -82,10 +82,10 @@ fn lock_deadlock_is_reported_at_both_ranks() {
         let _mine = mine[0].lock_exclusive(0).unwrap();
         world.barrier().unwrap();
         let _other = other[0].lock_exclusive(0).unwrap();
-        unreachable!("each has the lock that the other wants");
+        unreachable!("each rank holds the lock that the other requests");
     });
     let Some(outcome) = ran else { return };
-    assert!(!outcome.success(), "they wait for each other until the deadline");
+    assert!(!outcome.success(), "deadlocked job ended without an error");
     for (rank, window) in [(0, 1), (1, 0)] {
         let said = said(&outcome, rank);
         let expected = format!(
@@ -201,7 +201,7 @@ fn spinning_rank_detects_a_death() {
             std::thread::sleep(Duration::from_millis(500));
             std::process::abort();
         }
-        let error = window.fence().map(drop).expect_err("a rank dies");
+        let error = window.fence().map(drop).expect_err("a fence should fail when a rank dies");
         assert_eq!(error.lost_rank(), Some(1), "{error}");
         return;
     }

@@ -142,7 +142,7 @@ macro_rules! program {
             // Starting, and a provider alone.
             transom::threads(1, |_| ())?;
             transom::log_from_env()?;
-            assert!(!Waiting::default().set(), "by those who started this");
+            assert!(!Waiting::default().set(), "the wait settings should have been set at the start of the job");
             let hosts: transom::HostList = "localhost:2".parse()?;
             assert_eq!(hosts.names().count(), 1);
             assert!(transom::Launch::new("true", 1).run()?.success());

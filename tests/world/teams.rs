@@ -56,7 +56,7 @@ fn teams_take_no_descriptors() {
         let before = open();
         let teams: Vec<_> = (0..10).map(|_| world.split(Some(1), 0).unwrap().expect("a colour was named")).collect();
         teams.iter().for_each(|team| team.barrier().unwrap());
-        assert!(open() < before + 10, "{before} and then {}", open());
+        assert!(open() < before + 10, "{before} descriptors before, {} with ten teams", open());
         return;
     }
     let full = ranks::full_name(name);
@@ -189,7 +189,7 @@ fn death_during_a_split_names_the_rank() {
             }
             world.send(VICTIM, TOLD, &[]).unwrap();
             let begun = Instant::now();
-            let error = world.split(Some(0), 0).err().expect("one is dead");
+            let error = world.split(Some(0), 0).err().expect("split with a dead rank should fail");
             assert_eq!(error.lost_rank(), Some(VICTIM), "{error}");
             assert!(begun.elapsed() < within(IN_TIME), "it took {:?}", begun.elapsed());
         });

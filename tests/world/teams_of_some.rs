@@ -11,7 +11,7 @@ const RING: Tag<u64> = Tag::new(2);
 
 /// Uses all calls of a world, and checks the view of each rank of the team.
 fn is_a_world(team: &World, list: &[Rank], me: Rank) {
-    let place = list.iter().position(|&rank| rank == me).expect("this rank is one of them");
+    let place = list.iter().position(|&rank| rank == me).expect("the list should contain this rank");
     assert_eq!((team.rank(), team.size()), (place, list.len()));
     assert_eq!(team.all_gather(&[me]).unwrap(), list);
     let next = (place + 1) % list.len();
@@ -85,7 +85,7 @@ fn concurrent_teams_by_list_are_separate() {
 fn invalid_lists_are_refused_locally() {
     ranks::on(&[3], "invalid_lists_are_refused_locally", |world: World| {
         let me = world.rank();
-        let refused = |list: &[Rank]| world.team(list).err().expect("there is no such team").to_string();
+        let refused = |list: &[Rank]| world.team(list).err().expect("an invalid list should be refused").to_string();
         assert_eq!(refused(&[me, 3]), format!("team: of ranks [{me}, 3]: there is no rank 3: ranks are 0 to 2"));
         assert_eq!(refused(&[me, 0, 0, 1]), format!("team: of ranks [{me}, 0, 0, 1]: rank 0 is listed twice"));
         assert_eq!(
@@ -127,7 +127,10 @@ fn survivors_make_a_team_without_the_dead_rank() {
             is_a_world(&team, &living, me);
             is_a_world(&team.split(Some(0), 0).unwrap().expect("a colour was named"), &living, me);
             // Calls of the world still fail.
-            assert_eq!(world.split(Some(0), 0).err().expect("one is dead").lost_rank(), Some(VICTIM));
+            assert_eq!(
+                world.split(Some(0), 0).err().expect("split with a dead rank should fail").lost_rank(),
+                Some(VICTIM)
+            );
             is_a_world(&team, &living, me);
         });
         let Some(outcome) = ended else { return };
@@ -157,7 +160,7 @@ fn absent_listed_rank_is_named() {
             let mut list: Vec<Rank> = (0..world.size()).collect();
             list.swap(0, VICTIM);
             for list in [list.clone(), list.into_iter().rev().collect()] {
-                let error = world.team(&list).err().expect("one of them does not come");
+                let error = world.team(&list).err().expect("a team with an absent rank should fail");
                 assert_eq!(error.lost_rank(), Some(VICTIM), "{error}");
             }
             // A rank that goes on to another team is not missed by the others.
