@@ -364,7 +364,7 @@ fn accumulate_cost_matches_the_docs() {
     let (mut words, mut bytes) = (fabric.window::<i64>(), fabric.window::<u8>());
     let (epoch, narrow) = (words.lock_shared(0).unwrap(), bytes.lock_shared(0).unwrap());
     let (mut wide_results, mut results) = ([0; 3], [0; 9]);
-    // This thread then stays admitted; `tests/long_accumulates.rs` counts the operations of that.
+    // This thread then stays admitted; `tests/rma/long_accumulates.rs` counts the operations of that.
     for _ in 0..17 {
         epoch.fetch_and_op(0, Op::NoOp, 0).unwrap();
         narrow.fetch_and_op(0, Op::NoOp, 0).unwrap();

@@ -1,6 +1,6 @@
 //! Programs that must not compile, because their types know that they are wrong.
 //!
-//! Each file of `tests/compile_fail` is two programs. As it stands it is right and compiles. With `--cfg wrong` it has
+//! Each file of `tests/world/compile_fail` is two programs. As it stands it is right and compiles. With `--cfg wrong` it has
 //! a few more lines, and exactly the errors that `//~ E0499` at the end of a line names. Codes and lines are compared,
 //! but not the compiler's words, which differ between its versions. The output must contain each text after `//= `,
 //! and must not contain a text after `//- `, nor a trait that no program can name.
