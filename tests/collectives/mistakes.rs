@@ -4,7 +4,7 @@ use crate::ranks;
 use ranks::on;
 use std::time::{Duration, Instant};
 use transom::bytemuck::Pod;
-use transom::collective::{Commuting, Grid, MaxPlace, Placed, Ragged, Reduction};
+use transom::collective::{Commutative, Grid, MaxLoc, Ragged, Reduction, ValueLoc};
 use transom::messages::{Error, Source, Tag};
 use transom::{Op, Section, World};
 
@@ -162,9 +162,9 @@ fn number_types_of_equal_size_are_reported() {
 #[test]
 fn different_maxloc_types_are_reported() {
     fn most<T: Pod + PartialOrd>(world: &World, value: T) -> Result<(), Error> {
-        world.all_reduce_one(Placed::new(value, 1), MaxPlace).map(drop)
+        world.all_reduce_one(ValueLoc::new(value, 1), MaxLoc).map(drop)
     }
-    let says = "calls all_reduce of 1 element of 16 bytes, by MaxPlace of ";
+    let says = "calls all_reduce of 1 element of 16 bytes, by MaxLoc of ";
     mismatch_that_says("different_maxloc_types_are_reported", says, |w| most(w, 1.0_f64), |w| most(w, 1_u64));
 }
 
@@ -477,7 +477,7 @@ fn operator_panic_is_reported_to_all_ranks() {
         }
         let team = world.split(Some(0), 0).unwrap().unwrap();
         let refuses =
-            Commuting(|a: u64, b: u64| if a.max(b) == 7 { panic!("intended panic of the operator") } else { a + b });
+            Commutative(|a: u64, b: u64| if a.max(b) == 7 { panic!("intended panic of the operator") } else { a + b });
         // The rank that folds the last rank's value panics.
         let value = if me == n - 1 { 7 } else { 0 };
         let called = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| team.all_reduce_one(value, refuses)));

@@ -38,9 +38,9 @@ fn host_words_make_one_queue_pair_per_peer() {
         return;
     }
     for hybrid in ["on", "off"] {
-        on_verbs(3, "host_words_make_one_queue_pair_per_peer", &[("TRANSOM_HYBRID", hybrid)], |world| {
+        on_verbs(3, "host_words_make_one_queue_pair_per_peer", &[("TRANSOM_INTRANODE", hybrid)], |world| {
             // Copies do not run the second iteration of this loop: a variable says which iteration they are.
-            let hybrid = std::env::var("TRANSOM_HYBRID").unwrap() == "on";
+            let hybrid = std::env::var("TRANSOM_INTRANODE").unwrap() == "on";
             const EACH: u64 = 100;
             let (me, n) = (world.rank(), world.size());
             let mut window: Window<u64> = world.allocate(1 + 100 * n).unwrap();
@@ -70,7 +70,7 @@ fn host_words_make_one_queue_pair_per_peer() {
             assert_eq!(
                 window.local().of((me + 1) % n).is_ok(),
                 hybrid,
-                "shared memory of host peers differs from TRANSOM_HYBRID"
+                "shared memory of host peers differs from TRANSOM_INTRANODE"
             );
             window.fence().unwrap();
         });
@@ -120,7 +120,7 @@ fn lock_calls_post_documented_work_requests() {
         );
     }
     // A word is put by a write, as by other adapters than Soft-RoCE.
-    let variables = [("TRANSOM_HYBRID", "off"), ("TRANSOM_VERBS_NOTIFY", "write")];
+    let variables = [("TRANSOM_INTRANODE", "off"), ("TRANSOM_VERBS_WORD_WRITE", "write")];
     on_verbs(3, "lock_calls_post_documented_work_requests", &variables, |world| {
         let (me, verbs) = (world.rank(), verbs(&world).clone());
         let mut window: Window<u64> = world.allocate(1).unwrap();
@@ -232,7 +232,7 @@ fn queue_pairs_and_memory_match_the_formula() {
     }
     for n in [2, 4, 8, 16] {
         let name = "queue_pairs_and_memory_match_the_formula";
-        on_verbs(n, name, &[("TRANSOM_HYBRID", "off")], |world| {
+        on_verbs(n, name, &[("TRANSOM_INTRANODE", "off")], |world| {
             let (me, n, verbs) = (world.rank(), world.size(), verbs(&world));
             let mut window: Window<u64> = world.allocate(DATA / 8).unwrap();
             for all in [false, true] {
@@ -274,7 +274,7 @@ fn host_peers_register_only_each_others_words() {
     const DATA: usize = 1 << 20;
     for n in [2, 4, 8] {
         let name = "host_peers_register_only_each_others_words";
-        on_verbs(n, name, &[("TRANSOM_HYBRID", "on")], |world| {
+        on_verbs(n, name, &[("TRANSOM_INTRANODE", "on")], |world| {
             let (n, verbs) = (world.size(), verbs(&world));
             let before = verbs.registered_bytes();
             let window: Window<u64> = world.allocate(DATA / 8).unwrap();
@@ -304,7 +304,7 @@ fn unreachable_memory_is_deregistered() {
         return;
     }
     let name = "unreachable_memory_is_deregistered";
-    on_verbs(3, name, &[("TRANSOM_HYBRID", "off")], |world| {
+    on_verbs(3, name, &[("TRANSOM_INTRANODE", "off")], |world| {
         let (me, verbs) = (world.rank(), verbs(&world).clone());
         let mut names: Window<transom::Address> = world.allocate(1).unwrap();
         let mut window: Window<u64> = world.dynamic(2).unwrap();

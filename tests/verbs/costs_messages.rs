@@ -16,7 +16,7 @@ fn datagram_messages_make_no_queue_pairs() {
     if skipped("messages by datagrams") {
         return;
     }
-    let chosen = [("TRANSOM_MESSAGES", "paths=ud,checksum=yes"), ("TRANSOM_HYBRID", "off")];
+    let chosen = [("TRANSOM_MESSAGES", "paths=ud,checksum=yes"), ("TRANSOM_INTRANODE", "off")];
     on_verbs(4, "datagram_messages_make_no_queue_pairs", &chosen, |world| {
         const BYTES: Tag<u8> = Tag::new(4);
         let (me, n) = (world.rank(), world.size());
@@ -51,7 +51,7 @@ fn long_datagram_messages_arrive_without_copies() {
     if skipped("messages by datagrams") {
         return;
     }
-    let chosen = [("TRANSOM_MESSAGES", "ud"), ("TRANSOM_HYBRID", "off")];
+    let chosen = [("TRANSOM_MESSAGES", "ud"), ("TRANSOM_INTRANODE", "off")];
     on_verbs(3, "long_datagram_messages_arrive_without_copies", &chosen, |world| {
         const BYTES: Tag<u8> = Tag::new(4);
         let (me, n) = (world.rank(), world.size());
@@ -86,7 +86,7 @@ fn connections_go_to_the_busiest_peers() {
         return;
     }
     let paths = "paths=both,connections=1,connect_after=4,rings=1,ring_after=2,checksum=yes";
-    let chosen = [("TRANSOM_MESSAGES", paths), ("TRANSOM_HYBRID", "off")];
+    let chosen = [("TRANSOM_MESSAGES", paths), ("TRANSOM_INTRANODE", "off")];
     on_verbs(3, "connections_go_to_the_busiest_peers", &chosen, |world| {
         const NUMBERS: Tag<u32> = Tag::new(4);
         let (me, long) = (world.rank(), (0..100_000).collect::<Vec<u32>>());
@@ -142,7 +142,7 @@ fn count_windows_includes_window_connections() {
     }
     for count in ["yes", "no"] {
         let paths = format!("paths=both,connections=1,connect_after=4,count_windows={count}");
-        let chosen = [("TRANSOM_MESSAGES", &*paths), ("TRANSOM_HYBRID", "off")];
+        let chosen = [("TRANSOM_MESSAGES", &*paths), ("TRANSOM_INTRANODE", "off")];
         on_verbs(3, "count_windows_includes_window_connections", &chosen, |world| {
             // Copies do not run the second iteration of this loop: a variable says which iteration they are.
             let counts = std::env::var("TRANSOM_MESSAGES").unwrap().ends_with("yes");
@@ -185,7 +185,7 @@ fn message_packet_is_one_work_request() {
     if skipped("requests of messages") {
         return;
     }
-    on_verbs(2, "message_packet_is_one_work_request", &[("TRANSOM_HYBRID", "off")], |world| {
+    on_verbs(2, "message_packet_is_one_work_request", &[("TRANSOM_INTRANODE", "off")], |world| {
         let (me, verbs) = (world.rank(), verbs(&world));
         let (other, tag) = (1 - me, Tag::<u8>::new(1));
         let counted = |what: &mut dyn FnMut()| {
@@ -271,7 +271,7 @@ fn registered_for_messages(n: usize) -> usize {
 
 /// Checks the registered bytes of each of `n` ranks after messages with all others, or with nine on each side.
 fn registered(n: usize, name: &str) {
-    on_verbs(n, name, &[("TRANSOM_HYBRID", "off")], |world| {
+    on_verbs(n, name, &[("TRANSOM_INTRANODE", "off")], |world| {
         let (me, n) = (world.rank(), world.size());
         let tag = Tag::<u64>::new(1);
         // Enough messages to get a ring.

@@ -80,7 +80,7 @@ fn large_transfers_are_not_copied() {
     if skipped("large transfers") {
         return;
     }
-    on_verbs(2, "large_transfers_are_not_copied", &[("TRANSOM_HYBRID", "off")], |world| {
+    on_verbs(2, "large_transfers_are_not_copied", &[("TRANSOM_INTRANODE", "off")], |world| {
         const LEN: usize = 1 << 17; // 1 MiB
         let verbs = verbs(&world);
         let mut window: Window<u64> = world.allocate(LEN).unwrap();
@@ -130,7 +130,7 @@ fn window_memory_is_registered_while_the_window_lives() {
     if skipped("large transfers") {
         return;
     }
-    on_verbs(2, "window_memory_is_registered_while_the_window_lives", &[("TRANSOM_HYBRID", "off")], |world| {
+    on_verbs(2, "window_memory_is_registered_while_the_window_lives", &[("TRANSOM_INTRANODE", "off")], |world| {
         const LEN: usize = 200_000;
         let (verbs, other) = (verbs(&world).clone(), 1 - world.rank());
         let mut there: Window<u64> = world.allocate(LEN).unwrap();
@@ -163,7 +163,7 @@ fn transfers_of_any_length_and_offset_match_a_model() {
         return;
     }
     const REGISTER: usize = 100_000;
-    let variables = [("TRANSOM_HYBRID", "off"), ("TRANSOM_VERBS_REGISTER", "100000"), ("TRANSOM_VERBS_DEPTH", "8")];
+    let variables = [("TRANSOM_INTRANODE", "off"), ("TRANSOM_VERBS_ZCOPY_MIN", "100000"), ("TRANSOM_VERBS_DEPTH", "8")];
     on_verbs(2, "transfers_of_any_length_and_offset_match_a_model", &variables, |world| {
         const LEN: usize = (3 << 20) + 77;
         let me = world.rank();
@@ -217,7 +217,7 @@ fn large_requests_complete_in_any_order() {
         return;
     }
     let name = "large_requests_complete_in_any_order";
-    on_verbs(2, name, &[("TRANSOM_HYBRID", "off"), ("TRANSOM_VERBS_DEPTH", "8")], |world| {
+    on_verbs(2, name, &[("TRANSOM_INTRANODE", "off"), ("TRANSOM_VERBS_DEPTH", "8")], |world| {
         const EACH: usize = 50_000;
         const N: usize = 12;
         static CONSTANT: [u64; EACH] = [77; EACH];
@@ -271,7 +271,7 @@ fn small_reads_need_no_registration() {
     if skipped("reads") {
         return;
     }
-    on_verbs(2, "small_reads_need_no_registration", &[("TRANSOM_HYBRID", "off")], |world| {
+    on_verbs(2, "small_reads_need_no_registration", &[("TRANSOM_INTRANODE", "off")], |world| {
         let mut window: Window<u64> = world.allocate(100).unwrap();
         let epoch = window.lock_shared(1 - world.rank()).unwrap();
         assert_eq!(epoch.get_one(7).unwrap(), 0);
@@ -307,7 +307,7 @@ fn scope_memory_is_registered_until_the_scope_ends() {
     if skipped("scopes") {
         return;
     }
-    on_verbs(2, "scope_memory_is_registered_until_the_scope_ends", &[("TRANSOM_HYBRID", "off")], |world| {
+    on_verbs(2, "scope_memory_is_registered_until_the_scope_ends", &[("TRANSOM_INTRANODE", "off")], |world| {
         const LEN: usize = 1 << 17; // 1 MiB
         let verbs = verbs(&world);
         let mut window: Window<u64> = world.allocate(LEN).unwrap();
@@ -340,7 +340,7 @@ fn unregistrable_memory_is_copied() {
     if skipped("locking memory") || limit.is_none_or(|limit| limit > 4 << 20) {
         return eprintln!("skipped: the limit of locked memory is {limit:?}; 4 MiB would do");
     }
-    on_verbs(2, "unregistrable_memory_is_copied", &[("TRANSOM_HYBRID", "off")], |world| {
+    on_verbs(2, "unregistrable_memory_is_copied", &[("TRANSOM_INTRANODE", "off")], |world| {
         const BYTES: usize = 7 << 18;
         let verbs = verbs(&world);
         let mut window: Window<u8> = world.allocate(BYTES).unwrap();
@@ -371,7 +371,7 @@ fn death_amid_a_large_transfer_releases_its_memory() {
     let name = "death_amid_a_large_transfer_releases_its_memory";
     let one = one_rail();
     let one = one.iter().map(|(name, value)| (*name, &**value));
-    let variables: Vec<_> = one.chain([("TRANSOM_FABRIC", "verbs"), ("TRANSOM_HYBRID", "off")]).collect();
+    let variables: Vec<_> = one.chain([("TRANSOM_FABRIC", "verbs"), ("TRANSOM_INTRANODE", "off")]).collect();
     let run = run(3, name, &variables, || {
         const LEN: usize = 4 << 20;
         const VICTIM: usize = 2;
@@ -448,7 +448,7 @@ fn persistent_send_buffer_is_registered_once() {
         return;
     }
     const LEN: usize = 1 << 15; // 256 KiB
-    let variables = [("TRANSOM_HYBRID", "off"), ("TRANSOM_VERBS_KEEP", "1500000")];
+    let variables = [("TRANSOM_INTRANODE", "off"), ("TRANSOM_VERBS_REGCACHE_BYTES", "1500000")];
     on_verbs(2, "persistent_send_buffer_is_registered_once", &variables, |world| {
         const TAG: Tag<u64> = Tag::new(1);
         if world.rank() == 1 {
@@ -527,7 +527,7 @@ fn persistent_send_buffer_is_registered_once() {
 fn from_one_place_at_once(name: &str, paths: &str) {
     const MIB: usize = 1 << 20;
     const DATA: Tag<u8> = Tag::new(5);
-    on_verbs(3, name, &[("TRANSOM_HYBRID", "off"), ("TRANSOM_MESSAGES", paths)], |world| {
+    on_verbs(3, name, &[("TRANSOM_INTRANODE", "off"), ("TRANSOM_MESSAGES", paths)], |world| {
         let mut buffer = world.buffer::<u8>(2 * MIB).unwrap();
         buffer.fill(7);
         for long in [1, 2] {
@@ -575,7 +575,7 @@ fn pipe_chunks_pass_short_queues() {
     if skipped("pipes with long chunks") {
         return;
     }
-    let variables = [("TRANSOM_HYBRID", "off"), ("TRANSOM_VERBS_DEPTH", "4"), ("TRANSOM_VERBS_INLINE", "0")];
+    let variables = [("TRANSOM_INTRANODE", "off"), ("TRANSOM_VERBS_DEPTH", "4"), ("TRANSOM_VERBS_INLINE", "0")];
     on_verbs(2, "pipe_chunks_pass_short_queues", &variables, |world| {
         let me = world.rank();
         let bytes = |from: usize| -> Vec<u8> { (0..1_000_000).map(|at| (at * 7 + at / 251 + from) as u8).collect() };

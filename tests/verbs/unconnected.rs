@@ -19,7 +19,7 @@ fn unconnected_peer_takes_empty_or_failing_calls() {
         return;
     }
     let name = "unconnected_peer_takes_empty_or_failing_calls";
-    let run = run(RANKS, name, &[("TRANSOM_FABRIC", "verbs"), ("TRANSOM_HYBRID", "off")], || {
+    let run = run(RANKS, name, &[("TRANSOM_FABRIC", "verbs"), ("TRANSOM_INTRANODE", "off")], || {
         const LEN: usize = 1 << 20;
         let world = transom::init().expect("a rank can join its job");
         let me = world.rank();
