@@ -386,7 +386,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_said_is_heard_and_nothing_else() {
+    fn control_message_decodes_or_is_refused() {
         let call = CallId { number: 7, history: 9, call: Signature::without(Kind::Barrier) };
         let ask = ControlMsg::Ask(call).to_bytes(0x0102_0304);
         assert_eq!(ask[..12], [0, 0, 0, 0, 4, 3, 2, 1, 0, 0, 0, 0]);
@@ -414,7 +414,7 @@ mod tests {
     /// Memory must stay bounded in a program that splits and drops teams in a loop.
     #[cfg(not(miri))]
     #[test]
-    fn of_teams_that_were_left_the_last_are_kept() {
+    fn left_teams_beyond_the_limit_are_forgotten() {
         crate::threads(1, |world| {
             let mut listener = Listener::default();
             (0..10_000).for_each(|calls| listener.control.leave(6 * calls, Left { calls, ..Left::default() }));
