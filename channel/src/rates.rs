@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ways_are_tried_and_the_faster_one_is_taken() {
+    fn faster_of_two_protocols_is_selected_after_trials() {
         let mut rates = Rates::default();
         assert_eq!(ways(&mut rates, 12, 1 << 16, 2, 5), "SSSSRRRRSSSS");
         // Each length class is measured on its own. Eight messages of 2 MiB, the shortest of this class, are
@@ -167,7 +167,7 @@ mod tests {
     /// Packets are slow while ring memory is new: 256 slots of 16 KiB, of which a message of 64 KiB takes
     /// four.
     #[test]
-    fn path_slow_only_at_first_is_found_later() {
+    fn protocol_slow_only_at_first_is_selected_later() {
         let (mut rates, mut slots) = (Rates::default(), 0);
         let mut one = || {
             let way = rates.begin(1 << 16, || 0);
@@ -189,7 +189,7 @@ mod tests {
 
     /// A slowdown of packets between trials is detected before the next trial.
     #[test]
-    fn what_becomes_slower_is_left() {
+    fn protocol_that_slows_down_is_abandoned() {
         let mut rates = Rates::default();
         assert_eq!(ways(&mut rates, 1024, 1 << 16, 4, 6), "SSSSRRRR".to_owned() + &"S".repeat(760) + &"R".repeat(256));
         assert_eq!(ways(&mut rates, 600, 1 << 16, 4, 6), "S".repeat(600));
@@ -200,7 +200,7 @@ mod tests {
     /// Packets are slow for the first 8 messages after a change of way, as with traffic in the opposite
     /// direction that is still read.
     #[test]
-    fn a_way_that_is_slow_after_the_other_is_found() {
+    fn protocol_slow_after_a_switch_is_selected() {
         let (mut rates, mut sent) = (Rates::default(), 0);
         let mut one = || {
             let way = rates.begin(1 << 16, || 0);
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_about_as_long_stays_as_it_is() {
+    fn similar_measurements_keep_the_current_protocol() {
         assert_eq!(ways(&mut Rates::default(), 12, 1 << 16, 90, 100), "SSSSRRRRRRRR");
         let mut rates = Rates::default();
         assert_eq!(ways(&mut rates, 512, 1 << 16, 85, 100), "SSSSRRRR".to_owned() + &"S".repeat(504));
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn disturbed_row_does_not_decide() {
+    fn single_disturbed_row_does_not_decide() {
         let mut rates = Rates::default();
         for sent in [1000, 1000, 2, 1000] {
             assert_eq!(ways(&mut rates, 1, 1 << 16, sent, 5), "S");
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_at_the_same_time_are_measured_together() {
+    fn concurrent_messages_are_measured_together() {
         let mut rates = Rates::default();
         // Three sent messages take 6 us together; one read takes 3 us.
         for _ in 0..4 {
@@ -266,7 +266,7 @@ mod tests {
 
     /// A row that waits behind slow messages is not charged for their time.
     #[test]
-    fn a_row_is_measured_from_when_the_one_before_it_has_come() {
+    fn row_is_timed_from_completion_of_previous_row() {
         let (mut rates, mut now) = (Rates::default(), 0);
         let row = |rates: &mut Rates, way, now| (0..MOST).for_each(|_| assert_eq!(rates.begin(1 << 16, || now), way));
         for _ in 0..3 {
@@ -290,7 +290,7 @@ mod tests {
 
     /// Two messages are always in flight; each length class still tries both ways.
     #[test]
-    fn messages_that_always_overlap_are_measured_in_rows() {
+    fn always_overlapping_messages_are_timed_by_row() {
         let mut rates = Rates::default();
         let (mut now, mut under_way, mut came) = (0, VecDeque::new(), String::new());
         for number in 0..13 * MOST {

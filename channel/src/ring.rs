@@ -344,7 +344,7 @@ mod tests {
 
     /// Counters wrap after 2^32 messages, also in rings whose number of slots does not divide 2^32.
     #[test]
-    fn counters_wrap() {
+    fn ring_counters_wrap_without_losing_slots() {
         for slots in [2, 3, 5] {
             let shape = Shape { slots, bytes: 64 };
             let mut sender = Sender::new(1, shape, Key { address: 0, key: 0 });

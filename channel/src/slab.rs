@@ -134,7 +134,7 @@ mod tests {
     use super::{KEPT, Slab};
 
     #[test]
-    fn places_of_a_flood_are_given_back() {
+    fn removed_entries_are_freed_without_reusing_ids() {
         let mut slab = Slab::default();
         let flood: Vec<_> = (0..3 * KEPT).map(|number| slab.insert(number)).collect();
         flood.iter().for_each(|id| _ = slab.remove(*id));

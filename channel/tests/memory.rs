@@ -56,7 +56,7 @@ fn exchange(sim: &mut Sim<Wires>, pairs: impl Iterator<Item = (Rank, Rank)> + Cl
 
 /// One test, since all threads share the allocator.
 #[test]
-fn a_rank_takes_as_much_whatever_the_number_of_ranks() {
+fn rank_memory_does_not_grow_with_the_job() {
     for name in ["ud", "aptus"] {
         let pool = RECEIVES * DATAGRAM + SENDS * 2048 + if name == "ud" { 0 } else { SHARED };
         let mut before = Vec::new();

@@ -65,7 +65,7 @@ fn run(seed: u64) -> Result<Job<Wires>, String> {
 }
 
 #[test]
-fn every_message_once_whole_and_in_order() {
+fn every_message_arrives_once_whole_and_in_order() {
     let (seeds, counts) = counts_of_seeds(1000, run);
     if seeds >= 1000 {
         for name in [
@@ -91,7 +91,7 @@ fn every_message_once_whole_and_in_order() {
 }
 
 #[test]
-fn a_seed_runs_the_same_twice() {
+fn same_seed_gives_the_same_run() {
     for seed in 0..20 {
         let twice = [run(seed), run(seed)].map(|job| {
             let mut job = job.unwrap();
@@ -171,7 +171,7 @@ fn time(seed: u64, messages: u64, length: usize, faults: Faults) -> (u64, u64) {
 }
 
 #[test]
-fn of_a_hundred_one_lost_costs_less_than_half_of_goodput() {
+fn one_percent_loss_keeps_half_the_goodput() {
     for length in [100, 4000, 1 << 20] {
         let messages = if length > 4096 { 16 } else { 4000 };
         let (mut clean, mut lossy) = (0, 0);
@@ -189,7 +189,7 @@ fn of_a_hundred_one_lost_costs_less_than_half_of_goodput() {
 }
 
 #[test]
-fn a_rank_that_stops_for_half_a_minute_misses_nothing() {
+fn rank_stopped_for_30_s_loses_no_messages() {
     const STOPPED: u64 = 30_000_000_000;
     for seed in 0..20 {
         // Fewer slots than the other ranks send datagrams before they learn of their share.
@@ -233,7 +233,7 @@ fn a_rank_that_stops_for_half_a_minute_misses_nothing() {
 }
 
 #[test]
-fn a_rank_that_never_answers_is_not_reached() {
+fn silent_rank_is_reported_unreachable() {
     let mut sim = job(1, 3, conditions(NONE));
     sim.stop(2, true);
     let open = sim.engine(0).send(2, 0, 0, Memory::pattern(1, 9000), 9000, false);
@@ -256,7 +256,7 @@ fn a_rank_that_never_answers_is_not_reached() {
 }
 
 #[test]
-fn received_is_not_permitted() {
+fn unreceived_messages_stop_the_sender_by_credit() {
     // Messages without receives: as many as credit allows are acknowledged, and no more are sent. No sender
     // takes that for a dead peer.
     let mut sim = job(3, 2, conditions(Faults { lost: 20, ..NONE }));
@@ -282,7 +282,7 @@ fn received_is_not_permitted() {
 }
 
 #[test]
-fn many_that_send_to_one_at_once_do_not_flood_it() {
+fn incast_senders_share_the_receivers_slots() {
     // A peer learns its share from the first acknowledgement.
     let ranks = 33;
     let mut resends = Vec::new();
@@ -383,7 +383,7 @@ impl Wire for Mute {
 }
 
 #[test]
-fn where_one_rail_loses_everything_the_others_are_taken() {
+fn rail_that_loses_all_packets_is_avoided() {
     let lost = Rc::new(RefCell::new(0));
     let mut conditions = conditions(NONE);
     conditions.rails = vec![conditions.rails[0]; 3];
@@ -404,7 +404,7 @@ fn where_one_rail_loses_everything_the_others_are_taken() {
 }
 
 #[test]
-fn bits_that_change_on_the_way_or_in_memory_are_found() {
+fn checksum_detects_flipped_bits() {
     let faults = Faults { flipped: 200, ..NONE };
     let settings = Settings { checksum: true, ..Settings::default() };
     let over = |wire| Delivery::new(wire, settings);
@@ -422,7 +422,7 @@ fn bits_that_change_on_the_way_or_in_memory_are_found() {
 }
 
 #[test]
-fn the_wire_itself_hands_each_on_once() {
+fn duplicated_datagrams_are_delivered_once() {
     let mut sim = job(2, 2, conditions(Faults { doubled: 1000, lost: 200, ..NONE }));
     // The engines are stopped: only this test polls the wires.
     (0..2).for_each(|rank| sim.stop(rank, true));
@@ -454,7 +454,7 @@ fn the_wire_itself_hands_each_on_once() {
 }
 
 #[test]
-fn who_sends_anything_at_all_harms_nobody_else() {
+fn arbitrary_datagrams_affect_only_their_sender() {
     let (mut cut_off, mut spoiled) = (0, 0);
     for seed in 0..rounds(300) {
         let mut rng = fastrand::Rng::with_seed(seed);
@@ -506,7 +506,7 @@ fn who_sends_anything_at_all_harms_nobody_else() {
 }
 
 #[test]
-fn who_dies_or_is_cut_off_keeps_nobody() {
+fn dead_or_unreachable_peer_blocks_no_other() {
     for (kill, why) in [(true, Lost::Died), (false, Lost::Unreachable)] {
         let mut sim = job(4, 3, conditions(Faults { lost: 100, ..NONE }));
         for peer in [1, 2] {

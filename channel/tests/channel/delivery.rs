@@ -94,7 +94,7 @@ impl Job {
 }
 
 #[test]
-fn each_packet_comes_once_whatever_is_lost() {
+fn packets_arrive_exactly_once_despite_loss() {
     let number = |name: &str| std::env::var(name).ok().map(|value| value.parse::<u64>().expect("a number"));
     let seeds = number("SEED").map_or(0..number("SEEDS").unwrap_or(3000), |seed| seed..seed + 1);
     let (mut resends, mut full) = (0, 0);
@@ -197,7 +197,7 @@ fn run(packets: u64, way: u64, lose: impl Fn(u64) -> bool) -> Job {
 }
 
 #[test]
-fn nothing_is_sent_twice_where_nothing_is_lost() {
+fn lossless_path_has_no_resends() {
     // The largest latency below the timeout before the first measurement, and the longest acknowledgement
     // delay.
     for way in [0, 1, 400, 4000] {
@@ -206,7 +206,7 @@ fn nothing_is_sent_twice_where_nothing_is_lost() {
 }
 
 #[test]
-fn what_is_lost_is_sent_again_once_later_ones_have_come() {
+fn lost_packet_is_resent_after_later_arrivals() {
     // A packet in the middle is lost: no timer is needed, which would take at least 1000.
     let before = run(200, 10, |_| false).now;
     let job = run(200, 10, |sending| sending == 20);
@@ -221,7 +221,7 @@ fn what_is_lost_is_sent_again_once_later_ones_have_come() {
 }
 
 #[test]
-fn what_only_comes_late_is_not_taken_for_lost_for_long() {
+fn reordering_threshold_adapts_to_late_packets() {
     let mut job = Job::new(0);
     let mut resends = 0;
     for round in 0..20 {
@@ -249,7 +249,7 @@ fn what_only_comes_late_is_not_taken_for_lost_for_long() {
 }
 
 #[test]
-fn a_burst_that_is_lost_whole_costs_one_timer() {
+fn lost_burst_costs_one_timeout() {
     let mut job = Job::new(0);
     (0..64).for_each(|_| job.push());
     (0..64).for_each(|_| job.send());
@@ -277,7 +277,7 @@ fn a_burst_that_is_lost_whole_costs_one_timer() {
 }
 
 #[test]
-fn the_peer_says_how_many_may_be_under_way() {
+fn peer_limits_packets_in_flight() {
     let mut job = Job::new(0);
     (0..100).for_each(|_| job.push());
     job.send();
@@ -301,7 +301,7 @@ fn the_peer_says_how_many_may_be_under_way() {
 }
 
 #[test]
-fn a_peer_that_says_nothing_for_long_is_not_reached() {
+fn silent_peer_becomes_unreachable() {
     let mut outgoing = Outgoing::new(&SETTINGS);
     outgoing.push(());
     outgoing.sent(0, 1_000_000, 0);
@@ -331,7 +331,7 @@ fn a_peer_that_says_nothing_for_long_is_not_reached() {
 }
 
 #[test]
-fn acknowledgements_of_what_was_not_sent_change_nothing() {
+fn ack_of_unsent_packets_is_refused() {
     let mut outgoing = Outgoing::new(&SETTINGS);
     for number in 0..3 {
         outgoing.push(number);
@@ -356,7 +356,7 @@ fn acknowledgements_of_what_was_not_sent_change_nothing() {
 }
 
 #[test]
-fn what_a_peer_may_send_is_bounded() {
+fn packet_beyond_receive_range_is_refused() {
     let mut incoming = Incoming::default();
     assert_eq!(incoming.came(65, 1, 0), Come::TooFar);
     assert_eq!(incoming.came(u64::MAX, 1, 0), Come::TooFar);
@@ -370,7 +370,7 @@ fn what_a_peer_may_send_is_bounded() {
 }
 
 #[test]
-fn acknowledgements_go_alone_when_they_are_late_many_or_needed() {
+fn standalone_ack_is_due_when_late_full_or_needed() {
     let mut incoming = Incoming::default();
     assert_eq!(incoming.due(&SETTINGS), None);
     incoming.came(0, 1, 100);
@@ -392,7 +392,7 @@ fn acknowledgements_go_alone_when_they_are_late_many_or_needed() {
 }
 
 #[test]
-fn round_trips_are_measured_as_rfc_6298_has_it() {
+fn round_trip_timeout_follows_rfc_6298() {
     let mut round = RoundTrip::new(1000, 50_000);
     assert_eq!(round.patience(0), 10_000);
     round.took(800); // mean 800, spread 400

@@ -130,20 +130,20 @@ fn made(seed: u64, traffic: Traffic) -> (Setup, Cuts) {
 }
 
 #[test]
-fn every_message_comes_once_whichever_rails_are_cut() {
+fn messages_arrive_once_whichever_rails_are_cut() {
     let (seeds, counts) = counts_of_seeds(1000, |seed| run(seed, Traffic::Any));
     assert!(seeds < 1000 || counts["rerouted"] > 1000 && counts["old"] > 50 && counts["leaves"] > 100);
 }
 
 #[test]
-fn datagrams_go_by_the_rails_that_are_left() {
+fn datagrams_use_the_remaining_rails() {
     let (seeds, counts) = counts_of_seeds(1000, run_by_datagrams);
     assert!(seeds < 1000 || counts["resends"] > 1000 && counts["datagram_windows"] > 100, "{counts:?}");
 }
 
 /// Requests that move to another rail keep their order: no FIN precedes its write.
 #[test]
-fn a_message_in_pieces_is_whole_when_its_last_fin_has_come() {
+fn rerouted_message_is_whole_at_its_last_fin() {
     let (seeds, counts) = counts_of_seeds(1000, |seed| run(seed, Traffic::Pieces));
     assert!(seeds < 1000 || counts["rerouted"] > 10_000 && counts["rendezvous"] > 1000);
 }
@@ -184,7 +184,7 @@ fn each_millisecond(stripe: Stripe, rail: usize, cut: u64, restored: u64, all: u
 
 /// At 10 GB/s each rail moves 9.5 MiB in a millisecond.
 #[test]
-fn a_rail_that_is_cut_costs_its_share_and_comes_back() {
+fn cut_rail_costs_its_share_until_it_returns() {
     for (stripe, rail) in [(Stripe::Adaptive, 0), (Stripe::Adaptive, 1), (Stripe::Pull, 0), (Stripe::Pull, 1)] {
         let came = each_millisecond(stripe, rail, 20, 40, 60);
         println!("{stripe:?}, rail {rail} is cut from 20 to 40 ms; MiB in each: {came:?}");
@@ -201,7 +201,7 @@ fn a_rail_that_is_cut_costs_its_share_and_comes_back() {
 /// call. A fourth rank sends it long messages in part by the second rail. After that rail is cut its messages
 /// continue.
 #[test]
-fn a_rank_that_always_has_more_to_take_answers_whoever_was_cut() {
+fn saturated_rank_answers_a_rail_cut() {
     let config = Config { spread: Spread::First, rings: 0, batch: 4, ..Config::default() };
     let one = Conditions::default().rails[0];
     let conditions = Conditions { rails: vec![one; 2], pause: 1000..1001, slots: 4096, ..Conditions::default() };
@@ -235,7 +235,7 @@ fn a_rank_that_always_has_more_to_take_answers_whoever_was_cut() {
 
 /// Packets in the ring of a cut rail move to a queue, which accepts shorter packets.
 #[test]
-fn a_ring_brings_no_more_at_once_than_a_queue() {
+fn ring_packets_fit_the_queue_of_another_rail() {
     let rail = Rail { longest: 1000, ..Conditions::default().rails[0] };
     let conditions = Conditions { rails: vec![rail, Rail { longest: 800, ..rail }], ..Conditions::default() };
     let mut sim = Sim::new(1, 2, conditions, &Config { ring_after: 1, ..Config::default() }).unwrap();
@@ -272,7 +272,7 @@ fn a_ring_brings_no_more_at_once_than_a_queue() {
 
 /// A peer that no datagram rail reaches is lost, whether or not packets to it were in flight.
 #[test]
-fn a_peer_that_no_rail_reaches_is_lost() {
+fn peer_without_working_rails_is_lost() {
     for is_under_way in [true, false] {
         let rail = Rail {
             kind: RailKind::Datagram,

@@ -51,7 +51,7 @@ fn short(sim: &mut Sim, tag: Option<u32>) -> (Short, Option<u64>) {
 }
 
 #[test]
-fn what_lies_in_the_ring_is_received_in_order_and_its_credits_are_told() {
+fn short_receives_keep_order_and_return_credits() {
     let mut sim = with_a_ring();
     let mut sent = 0;
     for number in 0..1000 {
@@ -82,7 +82,7 @@ fn what_lies_in_the_ring_is_received_in_order_and_its_credits_are_told() {
 }
 
 #[test]
-fn nothing_is_overtaken() {
+fn short_receive_overtakes_no_earlier_message() {
     let mut sim = with_a_ring();
     assert_eq!(short(&mut sim, None).0, Short::Nothing);
     // A receive that was posted earlier.
@@ -112,7 +112,7 @@ fn nothing_is_overtaken() {
 /// A ring with more slots than packets in flight. It turns between messages sent in a row and messages sent
 /// alone.
 #[test]
-fn a_ring_that_turns_loses_nothing() {
+fn turning_ring_loses_no_message() {
     let mut config = Config { window: 20, ..Config::default() };
     config.ring.slots = 32;
     let mut sim = with_a_ring_of(&config);
@@ -135,7 +135,7 @@ fn a_ring_that_turns_loses_nothing() {
 
 /// Sources are served in turn. Messages that arrived by other paths, and posted receives, come first.
 #[test]
-fn any_source_is_heard_in_turn() {
+fn any_source_receive_serves_sources_in_turn() {
     let mut sim = Sim::new(3, 4, Conditions::default(), &Config::default()).unwrap();
     let send = |sim: &mut Sim, from: Rank, tag, number| {
         let part = Part { memory: &Memory::pattern(number, 8), at: 0, length: 8 };
@@ -204,7 +204,7 @@ fn any_source_is_heard_in_turn() {
 /// A send that finds its ring full handles arrivals. Waiters for these must be notified, since no progress
 /// call will find them.
 #[test]
-fn what_a_send_lets_in_is_news() {
+fn message_received_during_send_is_reported() {
     let mut sim = with_a_ring();
     sim.engine(1).send(0, 0, 9, Memory::pattern(5, 8), 8, false);
     sim.stop(0, true);
@@ -221,7 +221,7 @@ fn what_a_send_lets_in_is_news() {
 }
 
 #[test]
-fn receives_that_were_posted_have_what_lies_before() {
+fn posted_receives_take_earlier_ring_messages() {
     let mut sim = with_a_ring();
     let posted = [Some(7), None].map(|tag| sim.engine(1).receive(of(tag), Room::Into(Memory::zero(8), 8)));
     assert!((10..13).all(|number| send(&mut sim, 7, number)));
@@ -237,7 +237,7 @@ fn receives_that_were_posted_have_what_lies_before() {
 
 /// Memory made for the length of the message: on the short path, by a progress call, and for rendezvous.
 #[test]
-fn receives_may_make_their_memory() {
+fn receive_callback_makes_its_own_memory() {
     let mut sim = with_a_ring();
     let make = |sim: &mut Sim| sim.engine(1).receive(of(Some(7)), Room::Make(|length| Some(Memory::zero(length))));
     let posted = make(&mut sim);
@@ -285,7 +285,7 @@ const LONG: usize = 100_000;
 /// An RTS and an acknowledgement, both through rings, and one read: even if the receiver makes no progress
 /// call.
 #[test]
-fn what_is_announced_to_a_receive_is_read_at_once() {
+fn rendezvous_to_a_posted_receive_is_read_at_once() {
     let mut sim = of_one_host(&Config::default());
     let mut at_once = 0;
     for number in 0..100 {
@@ -328,7 +328,7 @@ fn what_is_announced_to_a_receive_is_read_at_once() {
 /// Messages that arrived earlier and are unreceived come first, and so do messages for receives posted
 /// earlier.
 #[test]
-fn what_is_announced_overtakes_nothing() {
+fn rendezvous_overtakes_no_earlier_message() {
     let mut sim = of_one_host(&Config::default());
     let into = || Room::Into(Memory::zero(LONG), LONG);
     let first = sim.engine(1).receive(of(None), into());
@@ -351,7 +351,7 @@ fn what_is_announced_overtakes_nothing() {
 
 /// A message that bypassed the full ring through the queue was sent before the RTS in the ring.
 #[test]
-fn what_is_announced_does_not_overtake_the_queue() {
+fn rendezvous_does_not_overtake_queued_messages() {
     let mut config = Config::default();
     config.ring.slots = 8;
     let mut sim = of_one_host(&config);
@@ -389,7 +389,7 @@ fn what_is_announced_does_not_overtake_the_queue() {
 /// Messages that are not read at once use the other paths: pieces after a CTS, whole messages, and messages
 /// longer than their room.
 #[test]
-fn what_is_not_read_at_once_comes_all_the_same() {
+fn rendezvous_not_read_at_once_still_arrives() {
     let whole = Config::default();
     let copied = Config { zero_copy_from: u64::MAX, ..Config::default() };
     let hidden = Config { offer: false, ..Config::default() };

@@ -12,7 +12,7 @@ fn rail(bandwidth: u32) -> Rail {
 }
 
 #[test]
-fn the_row_of_rails() {
+fn spread_policy_selects_its_rail_sequence() {
     let rails = [rail(100), rail(400), rail(100)];
     let row = |spread: Spread| spread.row(4, &rails);
     assert_eq!(row(Spread::First), [0]);
@@ -36,7 +36,7 @@ fn lengths(parts: &[Part]) -> Vec<(usize, u64, u64)> {
 }
 
 #[test]
-fn a_length_is_cut_by_the_weights() {
+fn message_is_divided_by_rail_weights() {
     let even = Weights::new(Stripe::Even, [400, 100, 400].into_iter());
     assert_eq!(lengths(&cut(&even, 10, &[0, 1, 2], 1)), [(0, 0, 3), (1, 3, 3), (2, 6, 4)]);
     assert_eq!(lengths(&cut(&even, 10, &[0, 1, 2], 5)), [(0, 0, 5), (1, 5, 5)]);
@@ -63,7 +63,7 @@ fn learn(weights: &mut Weights, parts: &[Part], took: &[u64]) {
 }
 
 #[test]
-fn formula_four() {
+fn adaptive_weights_follow_formula_four() {
     let mut weights = Weights::new(Stripe::Adaptive, [1, 1].into_iter());
     // 0.1 * 1536 + 0.9 * 3072 * 4 / 5 = 2365.4; the heaviest rail takes the remainder.
     let parts = cut(&weights, 1 << 20, &[0, 1], 1);
@@ -107,7 +107,7 @@ fn formula_four() {
 }
 
 #[test]
-fn what_is_pulled_is_cut_further() {
+fn pull_policy_divides_stripes_into_pieces() {
     let mut pull = Weights::new(Stripe::Pull, [1, 1].into_iter());
     let pieces = in_pieces(&pull, 1 << 20, &[0, 1], 65536);
     assert!(pieces.len() == 16 && pieces.iter().all(|piece| piece.length == 65536));
@@ -134,7 +134,7 @@ fn what_is_pulled_is_cut_further() {
 proptest! {
     /// Holds for all weights, whatever was learnt before.
     #[test]
-    fn every_byte_goes_once(
+    fn every_byte_is_in_exactly_one_stripe(
         policy in prop_oneof![Just(Stripe::Even), Just(Stripe::Weighted), Just(Stripe::Adaptive), Just(Stripe::Pull)],
         bandwidths in prop::collection::vec(0_u32..1000, 1..=4),
         steps in prop::collection::vec((0_u64..1 << 40, 0_u8..16, 0_u64..1 << 20, prop::array::uniform4(any::<u32>())), 1..20),
@@ -241,7 +241,7 @@ fn stream(stripe: Stripe, rails: &[Rail]) -> u64 {
 
 /// At 10 bytes per nanosecond and rail, and a latency of 1 us.
 #[test]
-fn two_rails_move_twice_as_much_and_one_is_as_it_was() {
+fn two_rails_double_bandwidth() {
     let one = [settled(Stripe::Even, &[rail(0)], vec![], 1 << 20), stream(Stripe::Even, &[rail(0)])];
     // 104.9 us for one message, and 32 times that.
     assert!((104_858..112_000).contains(&one[0]) && (3_355_443..3_420_000).contains(&one[1]), "{one:?}");
@@ -254,7 +254,7 @@ fn two_rails_move_twice_as_much_and_one_is_as_it_was() {
 }
 
 #[test]
-fn where_one_rail_is_a_quarter_of_the_other_adaptive_is_as_weighted() {
+fn adaptive_equals_weighted_on_unequal_rails() {
     let rails = [rail(400), rail(100)];
     let [even, weighted, adaptive] =
         [Stripe::Even, Stripe::Weighted, Stripe::Adaptive].map(|stripe| settled(stripe, &rails, vec![1, 4], LONG));
@@ -268,7 +268,7 @@ fn where_one_rail_is_a_quarter_of_the_other_adaptive_is_as_weighted() {
 /// Not from the paper: a rail takes pieces that another has not begun. So the first message, and the first
 /// after a change, are not delayed by outdated weights. In the end the policy is as adaptive.
 #[test]
-fn what_is_pulled_follows_a_rail_within_a_message() {
+fn pull_policy_adapts_within_one_message() {
     let rails = [rail(400), rail(100)];
     for (length, most) in [(1 << 20, 120_000), (LONG, 760_000)] {
         let [even, adaptive, pull] = [Stripe::Even, Stripe::Adaptive, Stripe::Pull]
@@ -293,7 +293,7 @@ fn what_is_pulled_follows_a_rail_within_a_message() {
 
 /// Figure 20: another program takes seven eighths of the second rail for a while.
 #[test]
-fn adaptive_follows_a_rail_that_is_disturbed_and_comes_back() {
+fn adaptive_weights_follow_a_disturbed_rail() {
     let disturb = |number: usize, sim: &mut Sim| match number {
         10 => sim.slow_down(1, 8),
         30 => sim.slow_down(1, 1),
@@ -322,7 +322,7 @@ fn adaptive_follows_a_rail_that_is_disturbed_and_comes_back() {
 
 /// A peer without long messages has one lane; packets use as many rails as the policy says.
 #[test]
-fn the_other_rails_are_connected_when_they_are_needed() {
+fn further_rails_are_connected_on_demand() {
     let packets = |spread: Spread, length: usize| {
         let conditions = Conditions { rails: vec![rail(1), rail(3)], ..Conditions::default() };
         let mut sim = Sim::new(3, 2, conditions, &Config { spread, rings: 0, ..Config::default() }).unwrap();
@@ -349,7 +349,7 @@ fn the_other_rails_are_connected_when_they_are_needed() {
 
 /// A rail that is full, or never comes up, delays no packet.
 #[test]
-fn who_is_bound_to_a_rail_that_takes_nothing_goes_by_the_first() {
+fn full_bound_rail_falls_back_to_the_first() {
     let conditions = Conditions { rails: vec![rail(1); 2], depth: 1, ..Conditions::default() };
     let config = Config { spread: Spread::Binding, rings: 0, ..Config::default() };
     let mut sim = Sim::new(3, 2, conditions, &config).unwrap();

@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn unlike_reports_kernels_that_differ_beyond_noise() {
+    fn kernels_differing_beyond_noise_are_reported() {
         assert_eq!(kernels(&[(100.0, 100.0); 9]), None);
         assert_eq!(kernels(&[(104.9, 100.0); 9]), None);
         let slow = kernels(&[(92.0, 67.0); 9]).expect("not alike");

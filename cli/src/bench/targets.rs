@@ -340,7 +340,7 @@ mod tests {
 
     /// Both sides also have the synchronizations that MPI users would choose.
     #[test]
-    fn lu_comparisons_follow_their_kernel() {
+    fn lu_comparisons_come_after_their_kernel() {
         let position = |measurement, sync| {
             let is = |comparison: &Comparison| {
                 (comparison.measurement, comparison.sync, comparison.theirs) == (measurement, sync, sync)

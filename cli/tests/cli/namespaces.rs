@@ -33,13 +33,13 @@ fn is_named(namespace: &[&str], test: &str, parts: &[&str]) {
 }
 
 #[test]
-fn pid_namespace_of_a_rank_is_named() {
+fn differing_pid_namespace_is_named() {
     let parts = ["told: ", "another PID namespace than the launcher"];
-    is_named(&["--user", "--map-current-user", "--pid", "--fork"], "pid_namespace_of_a_rank_is_named", &parts);
+    is_named(&["--user", "--map-current-user", "--pid", "--fork"], "differing_pid_namespace_is_named", &parts);
 }
 
 #[test]
-fn user_namespace_of_a_rank_is_named() {
+fn differing_user_namespace_is_named() {
     let parts = ["told: ", "another user namespace than the launcher"];
-    is_named(&["--user", "--map-current-user"], "user_namespace_of_a_rank_is_named", &parts);
+    is_named(&["--user", "--map-current-user"], "differing_user_namespace_is_named", &parts);
 }

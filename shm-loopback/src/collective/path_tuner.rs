@@ -246,7 +246,7 @@ mod tests {
 
     /// The first use of cells is slow. There are 128, and each call takes two.
     #[test]
-    fn path_slow_only_at_first_is_found_later() {
+    fn path_slow_only_at_first_is_selected_later() {
         let (mut tuner, mut cells) = (PathTuner::new(false), 0);
         let mut found = String::new();
         for _ in 0..400 {

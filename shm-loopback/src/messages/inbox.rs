@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn cells_of_a_sender_come_in_order_whatever_their_numbers() {
+    fn cells_of_a_sender_are_received_in_fill_order() {
         let inbox = inbox(3);
         let cells: Vec<u32> = (0..6).map(|i| inbox.claim(1 + i % 2).unwrap()).collect();
         // Sender 1 fills its cells in reverse; its sequence numbers wrap around.
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn who_finds_no_cell_is_told_of_the_next() {
+    fn sender_without_a_cell_is_notified_of_the_next() {
         let inbox = inbox(100);
         let cells: Vec<u32> = (0..CELLS).map(|_| inbox.claim(99).unwrap()).collect();
         assert_eq!((inbox.claim(70), inbox.claim(3)), (None, None));
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_dead_rank_has_not_filled_is_taken_back() {
+    fn unfilled_cells_of_a_dead_rank_are_reclaimed() {
         let inbox = inbox(4);
         let dead: Vec<u32> = (0..10).map(|_| inbox.claim(2).unwrap()).collect();
         let living = inbox.claim(1).unwrap();
@@ -331,7 +331,7 @@ mod tests {
 
     /// The dead rank may have stopped between any two steps of a claim.
     #[test]
-    fn a_cell_is_taken_back_however_far_its_dead_rank_had_come() {
+    fn cell_of_a_rank_dead_within_claim_is_reclaimed() {
         let inbox = inbox(4);
         assert!(inbox.take(0, 2)); // its bit still says that it is free
         assert!(!inbox.take(0, 1));
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_rank_writes_is_no_message() {
+    fn cell_with_invalid_owner_or_length_is_ignored() {
         let inbox = inbox(2);
         for (owner, length) in [(7, 1), (1, LONGEST + 1), (usize::MAX - 1, 0)] {
             let cell = inbox.claim(1).unwrap();

@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn the_owner_copies_what_the_reader_does_not_take() {
+    fn owner_copies_chunks_left_by_the_reader() {
         let (ranks, inbox, source, from) = owner();
         let mut target = vec![0; LENGTH];
         let mut own = 0;
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_who_does_not_look_is_not_waited_for() {
+    fn idle_owner_does_not_delay_the_reader() {
         let (ranks, inbox, source, from) = owner();
         let mut target = vec![0; LENGTH];
         let joint = read(&ranks[0], &inbox, from, &mut target, out_of(&source));
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_who_is_late_takes_nothing_of_the_next_read() {
+    fn late_owner_takes_no_chunk_of_the_next_read() {
         let (ranks, inbox, source, from) = owner();
         let mut target = vec![0; LENGTH];
         let mut seen = None;
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chunk_that_the_owner_is_copying_is_waited_for() {
+    fn reader_waits_for_a_chunk_the_owner_copies() {
         let (ranks, inbox, _source, from) = owner();
         let mut target = vec![0; LENGTH];
         let mut taken = None;
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_reader_reads_alone_until_the_desk_is_free() {
+    fn second_reader_copies_alone_until_first_has_ended() {
         let (ranks, inbox, _source, from) = owner();
         let (mut target, mut other) = (vec![0; LENGTH], vec![0; LENGTH]);
         let joint = read(&ranks[0], &inbox, from, &mut target, |_, _, _| {
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_owner_cannot_copy_is_told() {
+    fn owner_copy_failure_is_reported_to_the_reader() {
         let (ranks, inbox, _source, from) = owner();
         let nowhere = Key { key: u64::MAX, ..from };
         let mut target = vec![0; LENGTH];
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_owner_writes_is_refused() {
+    fn invalid_chunk_count_is_refused_by_the_reader() {
         let (ranks, inbox, source, from) = owner();
         let chunks = LENGTH.div_ceil(chunk(LENGTH)) as u64;
         for left in [chunks, chunks + 1, 50_000, u64::from(u32::MAX)] {
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_reader_writes_is_refused() {
+    fn invalid_descriptor_is_refused_by_the_owner() {
         let (ranks, inbox, _source, from) = owner();
         let mut target = vec![7; LENGTH];
         for (word, said) in [(0, 99), (6, u64::MAX), (7, 0), (5, u64::MAX), (7, u64::MAX)] {
@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_that_fails_ends_when_the_owner_has() {
+    fn failed_read_ends_once_the_owner_has_finished() {
         let (ranks, inbox, _source, from) = owner();
         let mut target = vec![0; LENGTH];
         let mut copies = 0;
@@ -475,7 +475,7 @@ mod tests {
 
     /// Owner and reader copy concurrently on two threads.
     #[test]
-    fn both_together_copy_each_byte() {
+    fn owner_and_reader_together_copy_each_byte() {
         let (ranks, inbox, source, from) = owner();
         let (rounds, helped, over) = (if cfg!(miri) { 2 } else { 200 }, AtomicUsize::new(0), AtomicUsize::new(0));
         std::thread::scope(|scope| {

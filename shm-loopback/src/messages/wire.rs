@@ -534,7 +534,7 @@ mod tests {
     /// If a sender read a newer acknowledgement with an older count of free slots, it would find its ring full and take
     /// a slower path.
     #[test]
-    fn the_second_word_beside_a_ring_is_never_older_than_the_first() {
+    fn published_second_word_is_never_older_than_first() {
         const TIMES: u64 = 200_000;
         let ranks = Loopback::threads(2).unwrap();
         // SAFETY: nothing is registered or read.
@@ -555,7 +555,7 @@ mod tests {
 
     /// A reader that waits for the owner's last chunk is parked on the event count of its own inbox.
     #[test]
-    fn who_has_copied_a_chunk_for_a_reader_rings_for_it() {
+    fn owner_that_copied_a_chunk_wakes_the_reader() {
         const LENGTH: usize = 1_000_000;
         let ranks = Loopback::threads(2).unwrap();
         // SAFETY: as above.

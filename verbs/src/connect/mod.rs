@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranks_have_as_many_rails_as_the_one_with_the_fewest() {
+    fn rank_with_fewest_rails_determines_their_number() {
         let told = |ranks: &[(u8, usize)]| -> Vec<Vec<u8>> {
             ranks.iter().map(|(named, rails)| [vec![*named], vec![7; 5 * rails]].concat()).collect()
         };

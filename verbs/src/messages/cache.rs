@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_kept_is_found_until_its_memory_goes() {
+    fn cached_registration_is_found_until_memory_is_freed() {
         let (events, mut cache) = (Events::default(), Cache::new(100));
         let [first, second, third] = [(); 3].map(|()| buffer(&events));
         drop(keep(&mut cache, &second, 40, "second"));
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_longest_of_no_use_goes_first_and_not_while_it_is_used() {
+    fn least_recently_used_registration_goes_first() {
         let (events, mut cache) = (Events::default(), Cache::new(100));
         let [a, b, c, d] = [(); 4].map(|()| buffer(&events));
         for (buffer, name) in [(&a, "a"), (&b, "b"), (&c, "c")] {
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_in_place_of_another_counts_alone() {
+    fn replacing_registration_counts_alone() {
         let (events, mut cache) = (Events::default(), Cache::new(100));
         let [a, b] = [(); 2].map(|()| buffer(&events));
         drop(keep(&mut cache, &b, 30, "b"));

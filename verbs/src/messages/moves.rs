@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn long_ones_go_in_pieces_and_are_told_once_all_are_there() {
+    fn long_move_is_reported_after_its_last_piece() {
         let ((lane, queue), mut moves) = (lane(), Moves::default());
         moves.push(a_move(40, (2 << 20) + 100));
         moves.push(a_move(41, 10));
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_finds_no_room_goes_on_where_it_was() {
+    fn move_stopped_by_a_full_queue_resumes() {
         let ((lane, queue), mut moves) = (lane(), Moves::default());
         moves.push(a_move(9, 10 << 20));
         // SAFETY: as above.

@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn new_ring_has_next_number_and_nothing_freed() {
+    fn new_ring_takes_next_number_and_resets_freed() {
         let (_, mut peer) = pair();
         assert_eq!(peer.open_ring(), 1);
         peer.freed(3);

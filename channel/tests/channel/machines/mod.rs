@@ -27,7 +27,7 @@ fn every<S: Clone + Eq + Hash>(first: S, next: impl Fn(&S) -> Vec<S>, end: impl 
 }
 
 #[test]
-fn grants_are_bounded_and_come_back() {
+fn credit_grants_stay_bounded_and_return() {
     for seed in 0..500 {
         let mut rng = fastrand::Rng::with_seed(seed);
         let (floor, total, overdraft) = (128 + rng.u32(..300), rng.u32(..20_000), 64 + rng.u32(..2000));
@@ -100,7 +100,7 @@ fn grants_are_bounded_and_come_back() {
 }
 
 #[test]
-fn the_polling_set() {
+fn full_polling_set_replaces_its_idlest_member() {
     for order in [Order::Sequential, Order::Circular, Order::RecentFirst] {
         let mut set = PollingSet::new(2, 3, order);
         let mut say = |peer: Rank, times: u32| (0..times).filter_map(|_| set.packet(peer)).collect::<Vec<_>>();
@@ -136,7 +136,7 @@ fn the_polling_set() {
 }
 
 #[test]
-fn the_polling_set_follows_who_speaks_but_not_at_every_word() {
+fn polling_set_follows_traffic_with_hysteresis() {
     let mut set = PollingSet::new(1, 2, Order::Circular);
     let mut say = |peers: &[Rank], times: u32| {
         (0..times).flat_map(|_| peers).filter_map(|peer| set.packet(*peer)).collect::<Vec<_>>()
@@ -149,7 +149,7 @@ fn the_polling_set_follows_who_speaks_but_not_at_every_word() {
 }
 
 #[test]
-fn who_is_hinted_at_enters_with_the_first_packet() {
+fn hinted_peer_joins_at_its_first_packet() {
     let mut set = PollingSet::new(2, 10, Order::Circular);
     set.hint(5);
     set.hint(7);
@@ -173,7 +173,7 @@ fn who_is_hinted_at_enters_with_the_first_packet() {
 }
 
 #[test]
-fn a_polling_set_keeps_its_cap() {
+fn polling_set_stays_within_its_cap() {
     for seed in 0..200 {
         let mut rng = fastrand::Rng::with_seed(seed);
         let cap = rng.usize(1..5);

@@ -25,7 +25,7 @@ struct Ring {
 }
 
 #[test]
-fn a_ring_in_every_order() {
+fn ring_is_correct_in_every_event_order() {
     for marker in [Marker::Last, Marker::Second, Marker::Immediate] {
         for (slots, lap) in [(2, 2), (3, 3), (3, 2), (4, 2), (4, 3)] {
             let shape = Shape { slots, bytes: 64 };
@@ -115,7 +115,7 @@ fn a_ring_in_every_order() {
 
 /// Messages longer than a cache line use all slots.
 #[test]
-fn a_ring_turns_behind_short_messages_alone() {
+fn ring_turns_early_only_behind_short_messages() {
     let shape = Shape { slots: 32, bytes: 128 };
     let slots = |length: usize| {
         let mut sender = Sender::new(1, shape, Key { address: 0, key: 0 }).turning(shape.lap(31));
@@ -134,7 +134,7 @@ fn a_ring_turns_behind_short_messages_alone() {
 }
 
 #[test]
-fn a_ring_refuses_what_cannot_be() {
+fn ring_refuses_invalid_marks_and_credits() {
     let shape = Shape { slots: 2, bytes: 64 };
     let mut sender = Sender::new(1, shape, Key { address: 0, key: 0 });
     assert_eq!(sender.claim(57), None);

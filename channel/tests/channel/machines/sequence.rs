@@ -18,7 +18,7 @@ struct Lanes {
 }
 
 #[test]
-fn a_sequence_in_every_order() {
+fn packets_arrive_once_in_every_event_order() {
     let first = Lanes {
         out: Outgoing::new(3),
         incoming: Incoming::new(3),

@@ -80,7 +80,7 @@ fn die_after(steps: usize, step: Step, seed: u64) -> bool {
 }
 
 #[test]
-fn a_peer_dies_in_every_phase() {
+fn peer_death_in_any_phase_ends_pipe_requests() {
     for (seed, step) in (0..).zip(STEPS.iter().cycle().take(15)) {
         let mut steps = 0;
         while die_after(steps, *step, seed) {

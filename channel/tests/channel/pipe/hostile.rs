@@ -9,7 +9,7 @@ use transom_channel::{Config, Error};
 
 /// Rank 0 writes arbitrary bytes into its pipe to rank 1. Rank 1 has a pipe to rank 2 as well.
 #[test]
-fn hostile_bytes() {
+fn hostile_pipe_bytes_affect_only_that_pipe() {
     let mut seen = BTreeMap::new();
     for seed in 0..crate::model::rounds(3000) {
         let mut rng = fastrand::Rng::with_seed(seed);
@@ -115,7 +115,7 @@ const CONTROL: usize = 128 + 64 - 8;
 const CHUNKS: [usize; 4] = [504, 632, 760, 888];
 
 #[test]
-fn a_peer_gets_no_more_of_a_buffer_than_there_is() {
+fn request_beyond_the_buffer_disconnects_peer() {
     for length in [0, 301, 1 << 40, u64::MAX] {
         let (mut sim, id, to) = by_hand(Step::Write);
         sim.engine(1).pipe_start_put(id, Memory::pattern(1, 300), 300).unwrap();
@@ -134,7 +134,7 @@ fn a_peer_gets_no_more_of_a_buffer_than_there_is() {
 }
 
 #[test]
-fn a_ring_that_is_full_is_not_looked_at() {
+fn full_pipe_ring_is_not_polled() {
     let (mut sim, id, to) = by_hand(Step::Pipeline);
     let get = |sim: &mut Sim, most: usize| sim.engine(1).pipe_get(id, &mut vec![0; most]).unwrap().unwrap();
     for (stamp, end) in (1..).zip(CHUNKS) {
@@ -151,7 +151,7 @@ fn a_ring_that_is_full_is_not_looked_at() {
 }
 
 #[test]
-fn offers_are_checked() {
+fn malformed_pipe_offer_is_refused() {
     let offer = Offer { config: Pipe::default(), number: 7, key: Key { address: 1 << 40, key: 99 } };
     assert_eq!(Offer::decode(&offer.encode()), Some(offer));
     let mut rng = fastrand::Rng::with_seed(1);

@@ -213,7 +213,7 @@ fn random_run(seed: u64) {
 }
 
 #[test]
-fn a_stream_of_bytes_in_random_conditions() {
+fn byte_stream_is_correct_in_random_conditions() {
     let seeds = std::env::var("SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(600);
     let only: Option<u64> = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok());
     for seed in only.map_or(0..seeds, |seed| seed..seed + 1) {

@@ -46,7 +46,7 @@ impl Sheet {
 }
 
 #[test]
-fn each_row_shows_what_it_is_for() {
+fn simulated_rows_show_their_expected_effects() {
     let dir = TempDir::new().unwrap();
     let (file, picture) = (dir.path().join("all.json"), dir.path().join("all.svg"));
     let mut bench = transom("bench simulated --quick");
@@ -144,14 +144,14 @@ fn each_row_shows_what_it_is_for() {
 }
 
 #[test]
-fn the_same_is_simulated_again() {
+fn repeated_simulation_gives_the_same_rows() {
     let names: Vec<_> = NAMES.into_iter().filter(|name| !["channels", "mix", "volume"].contains(name)).collect();
     let run = || succeeds(transom(&format!("bench {} --quick", names.join(" ")))).0;
     assert_eq!(run(), run());
 }
 
 #[test]
-fn what_is_simulated_is_listed_and_takes_what_it_says() {
+fn simulations_are_listed_and_check_their_options() {
     let (out, _) = succeeds(transom("bench list"));
     for name in NAMES {
         assert!(out.lines().any(|line| line.split_whitespace().next() == Some(name)), "{name} is not in\n{out}");

@@ -171,7 +171,7 @@ impl Mpi {
 }
 
 #[test]
-fn every_twin_moves_the_right_data_with_each_mpi_that_is_here() {
+fn mpi_reference_moves_right_data_with_each_mpi() {
     for mpi in installed() {
         let dir = TempDir::new().unwrap();
         let twin = mpi.build(&dir);
@@ -209,7 +209,7 @@ fn every_twin_moves_the_right_data_with_each_mpi_that_is_here() {
 
 /// Users have the MPI in PATH.
 #[test]
-fn each_mpi_that_is_here_is_found_built_with_and_compared() {
+fn installed_mpis_are_found_built_and_compared() {
     let peers = installed().len();
     let mut compare = transom("bench compare startup --rounds 1 --millis 1");
     compare.env("PATH", std::env::var_os("PATH").unwrap_or_default());
