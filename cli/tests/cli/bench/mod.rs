@@ -3,8 +3,8 @@
 
 mod command;
 mod compare;
+mod mpi_reference;
 mod simulated;
-mod twins;
 
 use command::{cores, json, succeeds, texts, transom};
 use serde_json::Value;

@@ -1,7 +1,7 @@
 //! `transom run --hosts`: ranks on other hosts. A script replaces `ssh` and runs its command on this machine, in
 //! another folder and an almost empty environment, so that two names are two hosts. One test has the real `sshd`.
 
-mod ends;
+mod failures;
 mod secrets;
 
 use crate::ranks::full_name;

@@ -79,9 +79,9 @@ fn installed() -> Vec<Mpi> {
             Ok(mpi) if found.iter().any(|known| real(&known.mpirun) == real(&mpi.mpirun)) => {}
             Ok(mpi) => found.push(mpi),
             Err(_) if suffix.is_empty() => {}
-            Err(why) => {
-                say(&format!("NOT RUN: the twins by mpirun{suffix}: {why}; .ci/install installs what is missing"))
-            }
+            Err(why) => say(&format!(
+                "NOT RUN: the MPI reference programs of mpirun{suffix}: {why}; .ci/install installs what is missing"
+            )),
         }
     }
     found
