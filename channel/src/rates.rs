@@ -154,13 +154,9 @@ mod tests {
         // 16 MiB.
         assert_eq!(ways(&mut rates, 20, 1 << 22, 5, 2), "SSSSRRRRSSSSRRRRRRRR");
         // 512 messages of 32 KiB, the shortest of this class, are 16 MiB.
-        assert_eq!(ways(&mut rates, 500, 1 << 16, 5, 2), "S".repeat(500), "not measured again so soon");
+        assert_eq!(ways(&mut rates, 500, 1 << 16, 5, 2), "S".repeat(500), "measured again before the trial interval");
         assert_eq!(ways(&mut rates, 512, 1 << 16, 5, 2), "S".repeat(256) + &"R".repeat(256));
-        assert_eq!(
-            ways(&mut rates, 31 * 512, 1 << 16, 2, 5),
-            "R".repeat(31 * 512),
-            "sixteen thousand later they are tried again"
-        );
+        assert_eq!(ways(&mut rates, 31 * 512, 1 << 16, 2, 5), "R".repeat(31 * 512), "no trial after 16,000 messages");
         assert_eq!(ways(&mut rates, 520, 1 << 16, 2, 5), "S".repeat(256) + &"R".repeat(256) + &"S".repeat(8));
     }
 
@@ -194,7 +190,11 @@ mod tests {
         assert_eq!(ways(&mut rates, 1024, 1 << 16, 4, 6), "SSSSRRRR".to_owned() + &"S".repeat(760) + &"R".repeat(256));
         assert_eq!(ways(&mut rates, 600, 1 << 16, 4, 6), "S".repeat(600));
         assert_eq!(ways(&mut rates, 600, 1 << 16, 9, 6), "S".repeat(424) + &"R".repeat(176));
-        assert_eq!(ways(&mut rates, 2000, 1 << 16, 9, 20), "R".repeat(2000), "what packets take now is not known");
+        assert_eq!(
+            ways(&mut rates, 2000, 1 << 16, 9, 20),
+            "R".repeat(2000),
+            "left reads without a new measurement of packets"
+        );
     }
 
     /// Packets are slow for the first 8 messages after a change of way, as with traffic in the opposite
@@ -256,12 +256,12 @@ mod tests {
             rates.end(|| 3000);
         }
         assert_eq!(rates.begin(1 << 16, || 0), Way::Sent);
-        rates.begin(1 << 16, || unreachable!("a row has begun"));
-        rates.end(|| unreachable!("a row has not come"));
+        rates.begin(1 << 16, || unreachable!("the clock is read within a row"));
+        rates.end(|| unreachable!("the clock is read before the row completes"));
         rates.end(|| 6000);
         rates.begin(u64::MAX, || 5);
         rates.end(|| 0);
-        rates.end(|| unreachable!("nothing is under way"));
+        rates.end(|| unreachable!("the clock is read with no message in flight"));
     }
 
     /// A row that waits behind slow messages is not charged for their time.
@@ -285,7 +285,7 @@ mod tests {
             now += 100_000;
             (0..MOST).for_each(|_| rates.end(|| now));
         }
-        assert_eq!(rates.begin(1 << 16, || now), Way::Read, "1 us, not 81");
+        assert_eq!(rates.begin(1 << 16, || now), Way::Read, "the row must be timed as 1 us, not 81 us");
     }
 
     /// Two messages are always in flight; each length class still tries both ways.
@@ -305,6 +305,6 @@ mod tests {
             }
         }
         assert_eq!(came, "SSSSRRRRRRRRR");
-        assert_eq!(rates.begin(1 << 22, || now), Way::Sent, "another length is not of that row");
+        assert_eq!(rates.begin(1 << 22, || now), Way::Sent, "a message of another length class joined the row");
     }
 }

@@ -361,7 +361,7 @@ mod tests {
                     sender.sent(spot);
                 }
                 filled.sort();
-                assert_eq!(filled, (0..slots as usize).collect::<Vec<_>>(), "each slot once");
+                assert_eq!(filled, (0..slots as usize).collect::<Vec<_>>(), "a slot was claimed twice or not at all");
                 for _ in 0..slots {
                     let slot = receiver.place().unwrap() / 64;
                     assert_eq!(receiver.look(memory[slot]), Look::Message { at: slot * 64 + 48, length: 8 });

@@ -157,6 +157,6 @@ mod tests {
         slab.remove(last);
         assert!(slab.is_empty());
         let all: Vec<_> = (0..3 * KEPT).map(|number| slab.insert(number)).collect();
-        assert!(!all.contains(&last), "a number that was used names something else");
+        assert!(!all.contains(&last), "an id was reused");
     }
 }

@@ -328,7 +328,7 @@ mod tests {
         };
         let slept = std::thread::spawn(move || {
             if !filter() {
-                return eprintln!("NOT RUN: this system filters no calls");
+                return eprintln!("NOT RUN: this kernel cannot filter system calls");
             }
             let (one, other) = (Futex::new(), Futex::new());
             let (both, begun) = (Both(&one, &other), Instant::now());

@@ -203,7 +203,7 @@ fn largest_config_numbers_do_not_overflow() {
     // Stop once both are done: with the largest delay, credits are reported only at the end of time.
     let mut done = [false; 2];
     while done != [true; 2] {
-        let rank = sim.step().expect("it is not done");
+        let rank = sim.step().expect("the simulation stopped before both transfers completed");
         done[rank as usize] |= sim.engine(rank).completed().is_some();
     }
 }

@@ -60,7 +60,9 @@ fn next(pair: &Pair) -> Vec<Pair> {
             new.said[1 - side].pop_front();
             let mut phase = PHASES[usize::from(new.sides[side].phase)];
             let here = Here { has_room, is_quiet, yields: side == 0 };
-            let then = phase.told(Say::ALL[usize::from(*heard)], here).expect("nobody says what does not fit");
+            let then = phase
+                .told(Say::ALL[usize::from(*heard)], here)
+                .expect("a connection message arrived in an unexpected state");
             let own = &mut new.sides[side];
             own.phase = number(phase);
             match then.act {
@@ -71,11 +73,18 @@ fn next(pair: &Pair) -> Vec<Pair> {
                 Some(Act::Disconnect) => {
                     assert!(!own.uses);
                     own.room = false;
-                    assert!(!new.sides[1 - side].uses, "the other side still sends there: {pair:?}");
+                    assert!(
+                        !new.sides[1 - side].uses,
+                        "disconnected while the peer still uses the connection: {pair:?}"
+                    );
                 }
                 None => {}
             }
-            assert_eq!(new.sides[side].room, phase != Connection::None, "room is kept for it as long as it is there");
+            assert_eq!(
+                new.sides[side].room,
+                phase != Connection::None,
+                "reserved room differs from the connection's state"
+            );
             say(&mut new, side, then.say);
             all.push(new);
         }
@@ -209,7 +218,7 @@ fn idle_connection_is_replaced_by_busy_peer() {
     assert_eq!(sim.engine(0).channels().connections, 1);
     assert_eq!((sim.engine(1).channels().connections, sim.engine(2).channels().connections), (0, 1));
     exchange(&mut sim, &[(0, 1)], 1, 300_000);
-    assert_eq!(bytes(&mut sim), 300_000, "there is no connection any more: it is copied");
+    assert_eq!(bytes(&mut sim), 300_000, "written in place without a connection");
     exchange(&mut sim, &[(0, 2)], 1, 300_000);
     assert_eq!(bytes(&mut sim), 600_000);
     (0..4).for_each(|rank| sim.engine(rank).at_rest().unwrap());
@@ -243,7 +252,7 @@ fn ring_offered_during_disconnect_is_not_written() {
             let id = sim.engine(1).receive(Select { context: 2, source: Some(0), tag: Some(tag) }, Room::Allocate);
             sim.wake(1, 0);
             while sim.step().is_some() {}
-            assert!(sim.engine(1).take(id).is_some(), "seed {seed}: message {tag} of {sent} is lost");
+            assert!(sim.engine(1).take(id).is_some(), "seed {seed}: message {tag} of {sent} was lost");
         }
         sim.engine(0).at_rest().unwrap();
     }
@@ -345,7 +354,10 @@ fn count_windows_limits_all_connections() {
     let mut sim = job(",count_windows=yes");
     exchange(&mut sim, &[(0, 3), (3, 0)], 20, 100);
     assert_eq!(connections(&mut sim), [0; 4]);
-    assert!(sim.engine(0).meter().refusals == 0 && sim.engine(3).meter().refusals > 0, "rank 3 has room, and asks");
+    assert!(
+        sim.engine(0).meter().refusals == 0 && sim.engine(3).meter().refusals > 0,
+        "expected refusals at rank 3 only, which has room"
+    );
     // Messages use a connection that windows have made.
     exchange(&mut sim, &[(0, 1), (1, 0)], 20, 100);
     assert_eq!(connections(&mut sim), [1, 1, 0, 0]);

@@ -34,7 +34,7 @@ fn ping_pong(sim: &mut Sim, rounds: u64) {
             }
             sim.engine(rank).receive(from(1 - rank), Room::Into(memory, 8));
             let part = Data::Of(Part { memory: &ball, at: 0, length: 8 });
-            assert!(sim.engine(rank).try_send(1 - rank, 0, 0, part), "the short path is open");
+            assert!(sim.engine(rank).try_send(1 - rank, 0, 0, part), "try_send refused a short message");
             sim.wake(rank, 0);
         }
         if left == 0 {
@@ -53,7 +53,7 @@ fn ping_pong_sends_one_packet_per_message() {
     let packets = sum(&mut sim, |meter| meter.ring_packets + meter.queue_packets);
     // A JOIN in each direction, and the first grant of each side.
     assert!(packets <= 2 * rounds + 2 + 4, "{packets} packets");
-    assert!(sum(&mut sim, |meter| meter.queue_packets) <= 2 * 20, "after the first few all go by the rings");
+    assert!(sum(&mut sim, |meter| meter.queue_packets) <= 2 * 20, "expected ring packets after the first few messages");
     assert!(sum(&mut sim, |meter| meter.controls) <= 4);
     assert_eq!(sum(&mut sim, |meter| meter.unexpected), 0);
 }
@@ -95,7 +95,7 @@ fn same_host_credits_are_published_without_packets() {
     // Before the first message arrives in the ring, the receiver does not know whether the sender reaches it.
     assert!(of.controls <= 2, "{of:?}");
     assert!((10..=messages / 16 + 2).contains(&of.published), "{}", of.published);
-    assert_eq!(of.ring_packets + of.queue_packets, 1 + of.controls, "a JOIN");
+    assert_eq!(of.ring_packets + of.queue_packets, 1 + of.controls, "expected one JOIN besides control packets");
     sim.engine(0).at_rest().unwrap();
 }
 

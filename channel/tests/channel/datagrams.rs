@@ -141,7 +141,7 @@ impl Receives {
         let done = std::iter::from_fn(|| sim.engine(rank).completed());
         let mut came: BTreeMap<Id, Memory> = done.map(|done| (done.id, done.memory.unwrap())).collect();
         for (number, id) in (0..).zip(self.0) {
-            assert_eq!(came.remove(&id).expect("all come").whose(length), Some(number));
+            assert_eq!(came.remove(&id).expect("a receive did not complete").whose(length), Some(number));
         }
     }
 }
@@ -167,7 +167,7 @@ fn time(seed: u64, messages: u64, length: usize, faults: Faults) -> (u64, u64) {
             }
         }
     }
-    panic!("{came} of {messages} came");
+    panic!("{came} of {messages} messages arrived");
 }
 
 #[test]
@@ -177,14 +177,14 @@ fn one_percent_loss_keeps_half_the_goodput() {
         let (mut clean, mut lossy) = (0, 0);
         for seed in 0..5 {
             let (took, resends) = time(seed, messages, length, NONE);
-            assert_eq!(resends, 0, "nothing was lost");
+            assert_eq!(resends, 0, "resends without loss");
             clean += took;
             let (took, resends) = time(seed, messages, length, Faults { lost: 10, ..NONE });
             assert!(resends > 0);
             lossy += took;
         }
-        println!("{messages} messages of {length} bytes: {clean} ns, {lossy} where 1 % is lost");
-        assert!(lossy < 2 * clean, "{length} bytes: {clean} ns, {lossy} where 1 % is lost");
+        println!("{messages} messages of {length} bytes: {clean} ns without loss, {lossy} ns with 1 % loss");
+        assert!(lossy < 2 * clean, "{length} bytes: {clean} ns without loss, {lossy} ns with 1 % loss");
     }
 }
 
@@ -228,7 +228,7 @@ fn rank_stopped_for_30_s_loses_no_messages() {
         assert_eq!(ended, 2 * left, "seed {seed}");
         assert!(sim.now() > STOPPED && sim.now() < 2 * STOPPED, "{}", sim.now());
         let resends: u64 = (0..3).map(|rank| sim.engine(rank).meter().resends).sum();
-        assert!(resends < 1000, "seed {seed}: it is not sent at all the while, {resends}");
+        assert!(resends < 1000, "seed {seed}: {resends} resends to a stopped rank, expected fewer than 1000");
     }
 }
 
@@ -267,7 +267,7 @@ fn unreceived_messages_stop_the_sender_by_credit() {
     sim.wake(0, 0);
     sim.wake(1, 0);
     while sim.step().is_some() {}
-    assert!(sim.engine(0).wire().due().is_none(), "all that went is acknowledged");
+    assert!(sim.engine(0).wire().due().is_none(), "a sent packet is unacknowledged");
     let kept = sim.engine(1).kept();
     assert!(kept > budget / 8 && kept <= budget, "{kept}");
     let waiting = sim.engine(0).under_way();
@@ -300,11 +300,11 @@ fn incast_senders_share_the_receivers_slots() {
         (0..ranks as Rank).for_each(|rank| sim.wake(rank, 0));
         while sim.step().is_some() {}
         for _ in 0..60 * (ranks - 1) {
-            assert!(sim.engine(0).completed().expect("all come").result.is_ok());
+            assert!(sim.engine(0).completed().expect("a receive did not complete").result.is_ok());
         }
         resends.push((1..ranks as Rank).map(|rank| sim.engine(rank).meter().resends).sum::<u64>());
     }
-    println!("sent again: {resends:?}");
+    println!("resends: {resends:?}");
     assert!(2 * resends[0] < resends[1], "{resends:?}");
 }
 
@@ -400,7 +400,7 @@ fn rail_that_loses_all_packets_is_avoided() {
     receives.check(&mut sim, 1, 4000);
     let (lost, resends) = (*lost.borrow(), sim.engine(0).meter().resends);
     // If the loss were not detected, a third of all datagrams, more than 160, would be lost.
-    assert!((8..100).contains(&lost) && resends >= 8, "{lost} were lost, {resends} sent again");
+    assert!((8..100).contains(&lost) && resends >= 8, "{lost} packets lost, {resends} resent");
 }
 
 #[test]
@@ -450,7 +450,7 @@ fn duplicated_datagrams_are_delivered_once() {
     assert_eq!(came, (0..200).map(|number| (number, 1)).collect::<Vec<_>>());
     let counts = [0, 1].map(|rank| sim.engine(rank).meter());
     assert!(counts[0].resends > 0 && counts[1].old > 0, "{counts:?}");
-    assert!((0..2).all(|rank| sim.engine(rank).wire().due().is_none()), "both are at rest");
+    assert!((0..2).all(|rank| sim.engine(rank).wire().due().is_none()), "a wire has packets due at the end");
 }
 
 #[test]
@@ -489,9 +489,9 @@ fn arbitrary_datagrams_affect_only_their_sender() {
                 let _ = sim.engine(0).wire().wire_mut().post(Lane { peer: 1, rail: 0 }, request);
             }
             while let Some(done) = sim.engine(rank).completed() {
-                let peer = open.remove(&(rank, done.id)).expect("each ends once");
+                let peer = open.remove(&(rank, done.id)).expect("a request completed twice");
                 if rank + peer == 3 {
-                    let length = done.result.expect("those that do not know it").length as usize;
+                    let length = done.result.expect("an operation between ranks 1 and 2 failed").length as usize;
                     assert!(length == 0 || done.memory.unwrap().whose(length) == Some(5), "seed {seed}");
                 } else {
                     cut_off += u32::from(rank == 1 && done.result.is_err());
@@ -502,7 +502,10 @@ fn arbitrary_datagrams_affect_only_their_sender() {
         assert!(open.is_empty(), "seed {seed}: {open:?}");
         spoiled += sim.engine(1).meter().spoiled;
     }
-    assert!(cut_off > 100 && spoiled > 1000, "{cut_off} requests ended, {spoiled} datagrams were none");
+    assert!(
+        cut_off > 100 && spoiled > 1000,
+        "{cut_off} requests failed, {spoiled} invalid datagrams; expected more of each"
+    );
 }
 
 #[test]

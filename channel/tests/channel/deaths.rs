@@ -48,7 +48,7 @@ fn die_after(steps: usize, config: &Config, seed: u64) -> bool {
             continue;
         };
         while let Some(done) = sim.engine(rank).completed() {
-            let peer = open.remove(&(rank, done.id)).expect("each completes once");
+            let peer = open.remove(&(rank, done.id)).expect("a request completed twice");
             match done.result {
                 Ok(status) => {
                     let memory = done.memory.unwrap();
@@ -71,7 +71,7 @@ fn die_after(steps: usize, config: &Config, seed: u64) -> bool {
         }
     }
     open.retain(|(rank, id), _| *rank != 1 && !(*id == late && *rank == 2));
-    assert!(open.is_empty(), "waits for ever: {open:?}");
+    assert!(open.is_empty(), "requests never completed: {open:?}");
     for rank in [0, 2] {
         let engine = sim.engine(rank);
         let lost = Error::Lost { rank: 1, lost: Lost::Died };
@@ -110,9 +110,9 @@ fn rank_death_in_any_phase_ends_all_requests() {
             phases += 1;
             steps += 1;
         }
-        assert!(steps > 100, "{steps} phases only");
+        assert!(steps > 100, "expected more than 100 phases, found {steps}");
     }
-    println!("died in {phases} phases");
+    println!("killed in {phases} phases");
 }
 
 /// A probe fails once its message can no longer arrive: always for a dead source, once for any source.
@@ -158,7 +158,7 @@ fn death_is_reported_before_departures() {
     let any = Select { context: 0, source: None, tag: None };
     assert_eq!(engine.peek(any), Err(Error::Lost { rank: 3, lost: Lost::Died }));
     assert_eq!(engine.peek(any), Ok(None));
-    assert!(matches!(engine.never(any), Some(Error::Lost { .. })), "a receive waits for nobody");
+    assert!(matches!(engine.never(any), Some(Error::Lost { .. })), "a receive that no rank can match did not fail");
 }
 
 /// A receive from any source fails only for deaths in its own team, in every context of the team, until it is
@@ -194,9 +194,13 @@ fn death_fails_any_source_receives_of_its_teams() {
     assert_eq!(kill(2), (vec![12, 17], 2));
     let engine = sim.engine(0);
     engine.disband(12..=17);
-    assert_eq!(engine.teams(), 1, "of one team nothing is kept any more");
+    assert_eq!(engine.teams(), 1, "the disbanded team is still stored");
     let id = engine.receive(any(12), Room::Allocate);
-    assert_eq!(engine.completed().map(|done| done.id), Some(id), "it is of all ranks now, of whom one has died");
+    assert_eq!(
+        engine.completed().map(|done| done.id),
+        Some(id),
+        "the receive in a disbanded context did not report the death"
+    );
 }
 
 /// A rank whose answers wait for the packet window must not leave: sends of its peer depend on them.
@@ -218,8 +222,8 @@ fn rank_with_queued_answers_is_still_needed() {
         sim.wake(1, 0);
         while sim.step().is_some() {}
         let received = std::iter::from_fn(|| sim.engine(1).completed()).count();
-        assert!(received > 4, "{received} were received");
-        assert!(sim.engine(1).is_needed(), "{length} bytes: rank 0 waits for answers");
+        assert!(received > 4, "expected more than 4 receives, found {received}");
+        assert!(sim.engine(1).is_needed(), "{length} bytes: rank 1 is not needed, but rank 0 waits for its answers");
         sim.stop(0, false);
         let mut ended = 0;
         while sim.step().is_some() {
@@ -248,7 +252,11 @@ fn receive_fails_if_allocation_fails() {
         }
         let lost = Err(Error::Lost { rank: 0, lost: Lost::NoMemory });
         assert_eq!(sim.engine(1).completed().map(|done| (done.id, done.result)), Some((id, lost)));
-        assert_eq!((sim.engine(1).kept(), sim.engine(1).under_way()), (64, 0), "the message that had come before");
+        assert_eq!(
+            (sim.engine(1).kept(), sim.engine(1).under_way()),
+            (64, 0),
+            "expected only the earlier message to be kept"
+        );
     }
 }
 
@@ -265,7 +273,7 @@ fn disconnected_peers_memory_is_not_accessed() {
     let send = sim.engine(1).send(0, 0, 0, Memory::pattern(9, length), length, false);
     (0..2).for_each(|rank| sim.wake(rank, 0));
     while sim.engine(1).meter().written_bytes == 0 {
-        sim.step().expect("it is written");
+        sim.step().expect("the simulation stopped before data were written");
     }
     let lane = Lane { peer: 1, rail: 0 };
     sim.engine(0).wire().post(lane, Request::Send { head: &[0xff; 9], body: Data::None }).unwrap();

@@ -189,11 +189,11 @@ fn cut_rail_costs_its_share_until_it_returns() {
         let came = each_millisecond(stripe, rail, 20, 40, 60);
         println!("{stripe:?}, rail {rail} is cut from 20 to 40 ms; MiB in each: {came:?}");
         let least = |from: usize, to: usize| *came[from..to].iter().min().unwrap();
-        assert!(least(2, 20) >= 17, "by both");
+        assert!(least(2, 20) >= 17, "expected the bandwidth of both rails");
         // The cut is reported within 0.1 ms.
         let two = came[21..40].windows(2).map(|two| two[0] + two[1]).min();
-        assert!(two >= Some(16), "full service by the other, a millisecond later");
-        assert!(least(41, 60) >= 17, "both are used again");
+        assert!(two >= Some(16), "expected the full bandwidth of the remaining rail 1 ms after the cut");
+        assert!(least(41, 60) >= 17, "expected the bandwidth of both rails after the cut");
     }
 }
 
@@ -229,7 +229,7 @@ fn saturated_rank_answers_a_rail_cut() {
         (1..4).for_each(|rank| while sim.engine(rank).completed().is_some() {});
     }
     println!("messages of 1 MiB in each millisecond: {came:?}; {short} short ones");
-    assert!(short > 8 * 1000, "all the time");
+    assert!(short > 8 * 1000, "short messages did not arrive all the time");
     assert!(came[4..].iter().all(|came| *came > 0));
 }
 
@@ -252,7 +252,7 @@ fn ring_packets_fit_the_queue_of_another_rail() {
         sim.engine(1).receive(Select { context: 0, source: Some(0), tag: None }, Room::Allocate);
         sim.wake(1, 0);
         while sim.step().is_some() {}
-        let done = sim.engine(1).completed().expect("it has come");
+        let done = sim.engine(1).completed().expect("the receive did not complete");
         assert_eq!(done.result.unwrap().length, length as u64);
         assert_eq!(done.memory.unwrap().whose(length), received.next());
     };
@@ -306,6 +306,6 @@ fn peer_without_working_rails_is_lost() {
             sim.engine(0).lost().map(|(rank, lost)| (rank, lost.clone())).collect::<Vec<_>>(),
             [(1, Lost::Unreachable)]
         );
-        assert!((1000..1200).contains(&after) && steps < 1000, "{after} ms and {steps} steps later");
+        assert!((1000..1200).contains(&after) && steps < 1000, "reported lost after {after} ms and {steps} steps");
     }
 }

@@ -56,7 +56,7 @@ impl Flood {
         let mut steps = 0;
         while let Some(rank) = self.sim.step() {
             steps += 1;
-            assert!(steps < 20_000_000, "the ranks do not come to rest");
+            assert!(steps < 20_000_000, "the ranks are not at rest");
             let engine = self.sim.engine(rank);
             self.kept[rank as usize] = self.kept[rank as usize].max(engine.kept());
             while let Some(done) = engine.completed() {
@@ -131,7 +131,7 @@ fn late_peers_still_get_credit() {
             flood.run();
         }
         let meter = flood.sim.engine(number).meter();
-        assert_eq!((meter.eager, meter.rendezvous), (2, 0), "the peer that comes as number {number}");
+        assert_eq!((meter.eager, meter.rendezvous), (2, 0), "peer {number}: expected two eager messages");
     }
 }
 
@@ -153,13 +153,16 @@ fn flood_without_receives_stays_within_budget() {
         assert!(data <= most, "{data} of {most}");
         let eager = flood.sim.engine(0).meter().eager;
         assert_eq!(data, 1000 * eager);
-        assert!(config.eager == 0 || eager + 1 >= most / 1064, "{eager} of {most}: the grant is used");
+        assert!(
+            config.eager == 0 || eager + 1 >= most / 1064,
+            "{eager} eager messages, expected the grant of {most} bytes to be used"
+        );
         assert_eq!(flood.sim.engine(1).under_way(), 0);
         for _ in 0..5000 {
             flood.receive(1, any(Some(TAG)));
         }
         flood.run();
-        assert!(flood.came[1] == (0..5000).collect::<Vec<_>>(), "in order");
+        assert!(flood.came[1] == (0..5000).collect::<Vec<_>>(), "messages arrived out of order");
         assert_eq!(flood.sent, 5000);
         flood.sim.engine(0).at_rest().unwrap();
         flood.sim.engine(1).at_rest().unwrap();
@@ -177,14 +180,14 @@ fn flood_to_a_stopped_receiver_is_kept() {
         flood.receive(3, any(None));
     }
     flood.run();
-    assert!(flood.came[3] == (0..2000).collect::<Vec<_>>(), "in order");
+    assert!(flood.came[3] == (0..2000).collect::<Vec<_>>(), "messages arrived out of order");
     assert_eq!(flood.kept[1], 0);
     flood.sim.stop(1, false);
     for _ in 0..2000 {
         flood.receive(1, any(None));
     }
     flood.run();
-    assert!(flood.came[1] == (0..2000).collect::<Vec<_>>(), "in order");
+    assert!(flood.came[1] == (0..2000).collect::<Vec<_>>(), "messages arrived out of order");
     assert_eq!(flood.sent, 4000);
 }
 
@@ -200,12 +203,16 @@ fn short_messages_are_sent_eagerly_on_overdraft() {
         flood.run();
         let meter = flood.sim.engine(0).meter();
         assert_eq!(meter.eager + meter.rendezvous, 5000);
-        assert!(meter.rendezvous.abs_diff(announced) < 4, "{length} B: {} announced", meter.rendezvous);
-        assert_eq!(flood.sent as u64, meter.eager, "{length} B: a message that has gone with its data is sent");
+        assert!(
+            meter.rendezvous.abs_diff(announced) < 4,
+            "{length} B: found {} rendezvous, expected {announced}",
+            meter.rendezvous
+        );
+        assert_eq!(flood.sent as u64, meter.eager, "{length} B: expected each eager send to be complete");
         assert!(meter.overdrawn >= 4990, "{length} B: {}", meter.overdrawn);
         (0..5000).for_each(|_| flood.receive(1, any(Some(TAG))));
         flood.run();
-        assert!(flood.came[1] == (0..5000).collect::<Vec<_>>(), "{length} B: in order");
+        assert!(flood.came[1] == (0..5000).collect::<Vec<_>>(), "{length} B: messages arrived out of order");
         assert_eq!((flood.sent, flood.sim.engine(1).kept()), (5000, 0));
         (0..2).for_each(|rank| flood.sim.engine(rank).at_rest().unwrap());
     }
@@ -258,7 +265,7 @@ fn flood_of_64_senders_stays_within_budget() {
     flood.run();
     for from in 1..65 {
         let of: Vec<u64> = flood.came[0].iter().copied().filter(|number| number / 1000 == from).collect();
-        assert!(of == (from * 1000..from * 1000 + 100).collect::<Vec<_>>(), "in order");
+        assert!(of == (from * 1000..from * 1000 + 100).collect::<Vec<_>>(), "messages arrived out of order");
     }
     assert_eq!((flood.came[0].len(), flood.sent), (6400, 6400));
     (0..65).for_each(|rank| flood.sim.engine(rank).at_rest().unwrap());
@@ -279,7 +286,7 @@ fn receive_matches_message_behind_a_flood() {
             flood.send(0, 1, 9, 77_777, 700);
             flood.run();
             if !first {
-                assert!(flood.kept[1] >= 10_001 * 64, "all envelopes come, whether one is waited for or not");
+                assert!(flood.kept[1] >= 10_001 * 64, "an envelope did not arrive before its receive");
                 flood.receive(1, select);
                 flood.run();
             }
@@ -303,7 +310,7 @@ fn probe_finds_message_behind_a_flood() {
             flood.send(0, 1, 9, 77_777, 700);
             let mut looks = 0..2000;
             loop {
-                assert!(looks.next().is_some(), "it is not found");
+                assert!(looks.next().is_some(), "the probe found no message in 2000 tries");
                 flood.run();
                 let engine = flood.sim.engine(1);
                 let found = if peeks {

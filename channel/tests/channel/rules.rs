@@ -201,7 +201,7 @@ fn full_ring_falls_to_the_next_rule() {
     }
     let after = sim.engine(0).meter();
     let went = (after.ring_packets - before.ring_packets, after.datagram_packets - before.datagram_packets);
-    assert_eq!(went, (32, 8), "as many as there are slots, and the others by datagrams");
+    assert_eq!(went, (32, 8), "expected one message per ring slot, and the rest by datagrams");
     (0..2).for_each(|rank| sim.wake(rank, 0));
     while sim.step().is_some() {}
     for number in 0..40 {

@@ -77,7 +77,7 @@ fn send_in_time<W: Wire<Memory = Memory>>(sim: &mut Sim<W>, lengths: &[usize]) -
     assert_eq!((sent, came), (lengths.len(), lengths.len()));
     for rank in 0..2 {
         assert_eq!((sim.windows(rank), sim.registrations(rank)), (0, 0), "rank {rank}");
-        assert!(sim.engine(rank).wire().due().is_none(), "rank {rank} is at rest");
+        assert!(sim.engine(rank).wire().due().is_none(), "rank {rank} has packets due at the end");
     }
     ([0, 1].map(|rank| sim.engine(rank).meter()), last)
 }
@@ -120,9 +120,9 @@ fn lost_pieces_are_granted_again_then_copied() {
     let pieces = (20 * MIB / PIECE) as u64;
     // One of 20 pieces is lost, and one of 400 twice.
     assert!((1..pieces / 100).contains(&receiver.datagram_repairs), "{receiver:?}");
-    assert!((100..=160).contains(&receiver.datagram_windows), "each of 80, most of them twice: {receiver:?}");
+    assert!((100..=160).contains(&receiver.datagram_windows), "expected 80 windows, most of them twice: {receiver:?}");
     let [posts, ..] = sim.posts(0);
-    assert!(posts < pieces * 5 / 4, "{posts} for {pieces} pieces");
+    assert!(posts < pieces * 5 / 4, "{posts} posts for {pieces} pieces");
     assert_eq!((sender.written_bytes, sender.copied_bytes), (20 * MIB as u64, 0));
 }
 
@@ -135,8 +135,8 @@ fn one_percent_loss_keeps_half_the_goodput() {
         send_in_time(&mut job(conditions, settings), &[MIB; 32]).1
     };
     let [none, some, copied, some_copied] = [(0, false), (10, false), (0, true), (10, true)].map(|(a, b)| time(a, b));
-    println!("{none} ns, of a hundred one lost {some} ns; copied {copied} and {some_copied}");
-    assert!(none < 35_000_000, "33.6 ms are the bytes: {none} ns");
+    println!("in place: {none} ns, {some} ns with 1 % loss; copied: {copied} and {some_copied}");
+    assert!(none < 35_000_000, "{none} ns, expected little more than 33.6 ms for the bytes");
     assert!(some < 2 * none && none < copied);
 }
 
@@ -164,7 +164,7 @@ fn stopped_peer_does_not_hold_all_windows() {
         .for_each(|_| _ = sim.engine(1).receive(Select { source: Some(0), ..ANY }, Room::Into(Memory::zero(MIB), MIB)));
     (0..2).for_each(|rank| sim.wake(rank, 0));
     while sim.windows(1) < 4 {
-        sim.step().expect("windows are asked for");
+        sim.step().expect("the simulation stopped before windows were requested");
     }
     // Lets the peer get all windows that it may have.
     (0..40).take_while(|_| sim.windows(1) < 16 && sim.step().is_some()).for_each(drop);
@@ -173,14 +173,14 @@ fn stopped_peer_does_not_hold_all_windows() {
     sim.engine(1).receive(Select { source: Some(2), ..ANY }, Room::Into(Memory::zero(MIB), MIB));
     (1..3).for_each(|rank| sim.wake(rank, sim.now()));
     let done = loop {
-        sim.step().expect("the message of a rank that is not stopped comes");
+        sim.step().expect("the message of the running rank did not arrive");
         if let Some(done) = sim.engine(1).completed().filter(|done| done.result.as_ref().is_ok_and(|of| of.peer == 2)) {
             break done;
         }
-        assert!(sim.now() < 10_000_000_000, "ten seconds for a MiB");
+        assert!(sim.now() < 10_000_000_000, "a MiB took more than ten seconds");
     };
     assert_eq!(done.memory.unwrap().whose(MIB), Some(50));
-    assert_eq!(sim.engine(1).meter().datagram_repairs, 0, "by windows of its own");
+    assert_eq!(sim.engine(1).meter().datagram_repairs, 0, "the message was not sent through windows of its own");
 }
 
 #[test]
@@ -228,7 +228,7 @@ fn dead_peer_releases_its_windows() {
         open.retain(|(rank, _)| *rank != 1);
         assert_eq!(open, [], "after {steps} steps");
     }
-    assert!(while_open > 20, "it died while {while_open} windows were open");
+    assert!(while_open > 20, "expected more than 20 windows open at the deaths, found {while_open}");
 }
 
 /// A wire whose second rail ends at a given time, with all requests posted there.
@@ -410,7 +410,7 @@ fn send_buffer_is_kept_while_adapter_reads_it() {
     (0..2).for_each(|rank| sim.wake(rank, 0));
     // Two windows of pieces, which take 50 us to send.
     while sim.posts(1)[0] < 64 {
-        sim.step().expect("it has begun");
+        sim.step().expect("the simulation stopped before pieces were posted");
     }
     sim.stop(0, true);
     let until = sim.now() + 20_000;
@@ -420,7 +420,7 @@ fn send_buffer_is_kept_while_adapter_reads_it() {
     let lane = Lane { peer: 1, rail: 0 };
     sim.engine(0).wire().wire_mut().post(lane, Request::Send { head: &bytes, body: Data::None }).unwrap();
     while sim.now() < until {
-        sim.step().expect("pieces are under way");
+        sim.step().expect("the simulation stopped with pieces in flight");
     }
     assert_eq!((sim.engine(1).is_under_way(id), sim.engine(1).meter().spoiled), (true, 1));
 }

@@ -345,7 +345,7 @@ mod tests {
             let is = |comparison: &Comparison| {
                 (comparison.measurement, comparison.sync, comparison.theirs) == (measurement, sync, sync)
             };
-            COMPARISONS.iter().position(is).unwrap_or_else(|| panic!("{measurement} by {sync} is not compared"))
+            COMPARISONS.iter().position(is).unwrap_or_else(|| panic!("no comparison of {measurement} by {sync}"))
         };
         for sync in ["lock", "flush", "shared"] {
             for measurement in ["lu", "lu_outside"] {

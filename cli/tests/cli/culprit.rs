@@ -46,7 +46,7 @@ fn state(process: &str) -> Option<char> {
 fn until(what: &str, is_so: impl Fn() -> bool) {
     let begun = Instant::now();
     while !is_so() {
-        assert!(begun.elapsed() < LIMIT, "not within {LIMIT:?}: {what}");
+        assert!(begun.elapsed() < LIMIT, "{what} did not happen within {LIMIT:?}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -89,7 +89,7 @@ fn ends_unseen(test: &str, case: &str) -> (Option<i32>, String) {
 }
 
 fn follows(world: &World, call: Call) -> ! {
-    let error = call(world).expect_err("the culprit is gone");
+    let error = call(world).expect_err("a call after the culprit's death must fail");
     eprintln!("{error}");
     std::process::exit(if error.lost_rank() == Some(CULPRIT) { 44 } else { 45 });
 }

@@ -284,12 +284,16 @@ fn concurrent_output_lines_stay_whole() {
     let (lines, mut long) = (lines(&all), 0);
     assert_eq!(lines.len(), 4 * 2000);
     for line in lines {
-        let text = line.strip_suffix(b"\n").expect("a whole line");
+        let text = line.strip_suffix(b"\n").expect("expected a whole line");
         // Lines of stderr have the tag of the rank that wrote their letter.
         let rank = text.last().unwrap() - 0o140;
         let text = text.strip_prefix(format!("[{rank}] ").as_bytes()).unwrap_or(text);
-        assert!(text.iter().all(|byte| *byte == text[0]), "mixed: {:?}", String::from_utf8_lossy(&text[..80]));
-        assert!(text.len() == 80 || text.len() == 80 << 11, "a line of {}", text.len());
+        assert!(
+            text.iter().all(|byte| *byte == text[0]),
+            "two lines were mixed: {:?}",
+            String::from_utf8_lossy(&text[..80])
+        );
+        assert!(text.len() == 80 || text.len() == 80 << 11, "unexpected line length {}", text.len());
         long += usize::from(text.len() > 80);
     }
     assert_eq!(long, 4 * 5);
@@ -480,7 +484,7 @@ fn variable_table_lists_every_variable() {
         let of_verbs = name.starts_with("TRANSOM_VERBS_") || name == "TRANSOM_HYBRID";
         assert!(
             TABLE.iter().any(|row| row.name == name) != (of_verbs && !cfg!(feature = "verbs")),
-            "{name} and the table"
+            "{name}: its row in the table does not fit the feature `verbs`"
         );
     }
     let set_by_launcher: Vec<_> =

@@ -80,7 +80,7 @@ fn rank_that_left_is_not_named() {
 fn die_but_stay(world: transom::World) {
     let panicked = std::thread::spawn(move || {
         let _world = world; // dropped in the panic
-        panic!("as it should");
+        panic!("the test panics on purpose");
     });
     panicked.join().unwrap_err();
     std::thread::sleep(Duration::from_millis(700));

@@ -8,7 +8,7 @@ use std::process::{Command, Output, Stdio};
 fn in_own(namespace: &[&str], test: &str) -> Option<Output> {
     let can = Command::new("unshare").args(namespace).arg("true").stderr(Stdio::null()).status();
     if !can.is_ok_and(|status| status.success()) {
-        eprintln!("`unshare {namespace:?}` does not work here: not tested");
+        eprintln!("NOT RUN: `unshare {namespace:?}` does not work here");
         return None;
     }
     let ranks = Command::new(env!("CARGO_BIN_EXE_transom"))

@@ -354,7 +354,7 @@ fn mapping_of_a_lost_owner_is_dropped() {
         if team.rank() != 0 {
             let (blocks, tag) = (&job.0.blocks, u64::from_le_bytes(tag));
             blocks.forget(job.0.control.process(0));
-            assert!(blocks.get(tag).is_some(), "it is mapped, and of another");
+            assert!(blocks.get(tag).is_some(), "the mapping of a living owner was dropped");
             blocks.forget(job.0.control.process(2));
             assert!(blocks.get(tag).is_none());
         }

@@ -310,7 +310,7 @@ mod tests {
         waiting.sort();
         assert_eq!(waiting, [3, 70]);
         assert_eq!(inbox.claim(3), Some(cells[5]));
-        assert_eq!(inbox.free(cells[5], 100), Vec::<Rank>::new(), "once");
+        assert_eq!(inbox.free(cells[5], 100), Vec::<Rank>::new(), "a sender was notified twice");
         // Bits that no correct rank sets.
         inbox.word(HUNGRY + 8).store(u64::MAX, SeqCst);
         assert_eq!(inbox.free(cells[5], 100), (64..100).collect::<Vec<_>>());
@@ -325,7 +325,7 @@ mod tests {
         assert_eq!(inbox.reclaim(2, 4), Vec::<Rank>::new());
         assert_eq!(filled(&inbox, 4).map(|cell| cell.number).collect::<Vec<_>>(), [dead[0]]);
         let free: Vec<u32> = std::iter::from_fn(|| inbox.try_claim(3)).collect();
-        assert_eq!(free.len(), CELLS - 2, "all but what is filled, and what a living rank has");
+        assert_eq!(free.len(), CELLS - 2, "expected all cells free but the filled one and that of the living rank");
         assert!(!free.contains(&living) && !free.contains(&dead[0]));
     }
 
@@ -337,7 +337,7 @@ mod tests {
         assert!(!inbox.take(0, 1));
         let others: Vec<u32> = std::iter::from_fn(|| inbox.claim(1)).collect();
         assert_eq!(others, (1..CELLS as u32).collect::<Vec<_>>());
-        assert_eq!(inbox.reclaim(2, 4), [1], "who has found no cell is told");
+        assert_eq!(inbox.reclaim(2, 4), [1], "the sender that found no cell must be notified");
         assert_eq!(inbox.claim(1), Some(0));
     }
 

@@ -330,16 +330,16 @@ mod tests {
         let joint = read(&ranks[0], &inbox, from, &mut target, |at, len, into| {
             own += len;
             out_of(&source)(at, len, into)?;
-            assert!(inbox.has_work() || help(&ranks[1], &inbox).is_none(), "there is work while a chunk is left");
+            assert!(inbox.has_work() || help(&ranks[1], &inbox).is_none(), "has_work is false while a chunk is left");
             help(&ranks[1], &inbox); // two for the owner
             help(&ranks[1], &inbox);
             Ok(())
         });
-        let joint = joint.expect("the desk was free");
+        let joint = joint.expect("the descriptor was free");
         assert_eq!(joint.ended(), Some(true));
-        assert!(own > 0 && own < LENGTH / 2, "{own} bytes by the reader");
-        assert!(target == source[AT..], "all is there");
-        assert!(!inbox.has_work() && help(&ranks[1], &inbox).is_none(), "nothing is left");
+        assert!(own > 0 && own < LENGTH / 2, "the reader copied {own} of {LENGTH} bytes");
+        assert!(target == source[AT..], "copied bytes differ from the source");
+        assert!(!inbox.has_work() && help(&ranks[1], &inbox).is_none(), "a chunk is left after the copy");
         exports::withdraw(from.key);
     }
 
@@ -348,7 +348,7 @@ mod tests {
         let (ranks, inbox, source, from) = owner();
         let mut target = vec![0; LENGTH];
         let joint = read(&ranks[0], &inbox, from, &mut target, out_of(&source));
-        assert_eq!(joint.expect("the desk was free").ended(), Some(true));
+        assert_eq!(joint.expect("the descriptor was free").ended(), Some(true));
         assert!(target == source[AT..]);
         exports::withdraw(from.key);
     }
@@ -365,7 +365,7 @@ mod tests {
         assert_eq!(first.unwrap().ended(), Some(true));
         let seen = seen.unwrap();
         let second = read(&ranks[0], &inbox, from, &mut target, |at, len, into| {
-            assert_eq!(inbox.desk().take(seen), None, "a count of the first read");
+            assert_eq!(inbox.desk().take(seen), None, "a count of the first read was accepted by the second");
             out_of(&source)(at, len, into)
         });
         assert_eq!(second.unwrap().ended(), Some(true));
@@ -395,7 +395,10 @@ mod tests {
         let (ranks, inbox, _source, from) = owner();
         let (mut target, mut other) = (vec![0; LENGTH], vec![0; LENGTH]);
         let joint = read(&ranks[0], &inbox, from, &mut target, |_, _, _| {
-            assert!(read(&ranks[0], &inbox, from, &mut other, |_, _, _| unreachable!("it reads alone")).is_none());
+            assert!(
+                read(&ranks[0], &inbox, from, &mut other, |_, _, _| unreachable!("the second reader shared its copy"))
+                    .is_none()
+            );
             Ok(())
         });
         assert_eq!(joint.unwrap().ended(), Some(true));
@@ -443,7 +446,7 @@ mod tests {
         let mut target = vec![7; LENGTH];
         for (word, said) in [(0, 99), (6, u64::MAX), (7, 0), (5, u64::MAX), (7, u64::MAX)] {
             // A length of 0 makes some chunks refer to other places of the reader's memory.
-            assert!(target.iter().all(|byte| *byte == 7), "nothing was written");
+            assert!(target.iter().all(|byte| *byte == 7), "the owner copied by an invalid descriptor");
             let joint = read(&ranks[0], &inbox, from, &mut target, |_, _, _| {
                 let desk = inbox.desk();
                 let before = desk.words[word].swap(said, Relaxed);
@@ -466,9 +469,9 @@ mod tests {
             Err(FabricError::PeerDied { rank: 1 })
         });
         let joint = joint.unwrap();
-        assert_eq!(copies, 1, "nothing after the first that fails");
+        assert_eq!(copies, 1, "the reader copied after a failed chunk");
         assert!(matches!(joint.error, Some(FabricError::PeerDied { rank: 1 })));
-        assert!(help(&ranks[1], &inbox).is_none(), "the owner takes nothing more");
+        assert!(help(&ranks[1], &inbox).is_none(), "the owner took a chunk of a failed read");
         assert_eq!(joint.ended(), Some(true));
         exports::withdraw(from.key);
     }
@@ -493,7 +496,7 @@ mod tests {
                     std::thread::yield_now();
                     Ok(())
                 });
-                let joint = joint.expect("the desk was free");
+                let joint = joint.expect("the descriptor was free");
                 if round % 3 == 0 {
                     joint.end(&ranks[0]);
                 } else {
@@ -505,7 +508,7 @@ mod tests {
             }
             over.store(1, Release);
         });
-        assert!(helped.into_inner() > 0, "the owner took part");
+        assert!(helped.into_inner() > 0, "the owner copied no chunk");
         exports::withdraw(from.key);
     }
 }

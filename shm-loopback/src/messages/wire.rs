@@ -547,7 +547,7 @@ mod tests {
         let mut last = 0;
         while last < TIMES {
             let [first, second] = sender.published(0, key).unwrap();
-            assert!(second >= first && first >= last, "{first} and {second} after {last}");
+            assert!(second >= first && first >= last, "read words {first} and {second} after {last}");
             last = first;
         }
         drop(owner.join().unwrap());
@@ -563,7 +563,7 @@ mod tests {
         let (source, mut target) = (vec![7_u8; LENGTH], vec![0_u8; LENGTH]);
         let places = [source.as_ptr().expose_provenance(), target.as_mut_ptr().expose_provenance()];
         let [from, to] = places.map(|start| owner.reading.reach.lead_to(start, LENGTH));
-        owner.own.desk().ask(0, joint::Move { from, at: 0, length: LENGTH, to }).expect("nobody else reads");
+        owner.own.desk().ask(0, joint::Move { from, at: 0, length: LENGTH, to }).expect("the descriptor was free");
         let event = &reader.own.view.header().event;
         event.count(1); // as a sleeper does
         while owner.own.has_work() {

@@ -110,7 +110,7 @@ mod tests {
         drop(keep(&mut cache, &first, 60, "first"));
         assert_eq!((found(&mut cache, &first), happened(&events)), (Some("first"), vec![]));
         drop(first);
-        assert_eq!(happened(&events), ["first", "memory freed"], "the registration goes before");
+        assert_eq!(happened(&events), ["first", "memory freed"], "the registration must be freed before its memory");
         // The bytes of the freed buffer no longer count.
         drop(keep(&mut cache, &third, 60, "third"));
         assert_eq!((found(&mut cache, &second), found(&mut cache, &third)), (Some("second"), Some("third")));
@@ -128,7 +128,7 @@ mod tests {
         assert_eq!(happened(&events), ["b"]);
         assert_eq!([&a, &b, &c, &d].map(|of| found(&mut cache, of)), [Some("a"), None, Some("c"), Some("d")]);
         assert!(cache.let_go(0) && !cache.let_go(0));
-        assert_eq!(happened(&events), ["c", "d"], "what is used goes with its user");
+        assert_eq!(happened(&events), ["c", "d"], "a registration in use must be freed after its user");
         drop(used);
         assert_eq!(happened(&events), ["a"]);
         assert!(cache.takes(100) && !cache.takes(101));
@@ -142,7 +142,7 @@ mod tests {
         for (bytes, name) in [(30, "a by one rail"), (60, "a by two")] {
             drop(keep(&mut cache, &a, bytes, name));
         }
-        assert_eq!(happened(&events), ["a by one rail"], "90 bytes are kept, not 120");
+        assert_eq!(happened(&events), ["a by one rail"], "expected 90 cached bytes, not 120");
         assert_eq!([&a, &b].map(|of| found(&mut cache, of)), [Some("a by two"), Some("b")]);
     }
 }

@@ -119,7 +119,7 @@ mod tests {
                 (4096, 10, far),
             ]
         );
-        assert!(posted[2].signalled && posted[3].signalled, "whoever waits for them is told");
+        assert!(posted[2].signalled && posted[3].signalled, "the last piece of a move must be signalled");
         for (completed, told) in [(1, None), (2, None), (3, Some(40))] {
             lane.complete(&completion(1, 7, completed, Ok(())));
             assert_eq!(moves.done(lane.completed()), told);
@@ -136,7 +136,7 @@ mod tests {
         // SAFETY: as above.
         let stopped = unsafe { moves.post(&lane) };
         assert!(matches!(stopped, Err(Stop::Full)), "{stopped:?}");
-        assert_eq!(moves.done(u64::MAX), None, "not all of it is posted");
+        assert_eq!(moves.done(u64::MAX), None, "an incompletely posted move was reported complete");
         let first = queue.take().iter().filter(|of| of.piece.bytes > 0).count();
         lane.complete(&completion(1, 7, lane.posted(), Ok(())));
         // SAFETY: as above.

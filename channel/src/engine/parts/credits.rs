@@ -345,7 +345,7 @@ mod tests {
     #[test]
     fn unreported_value_is_due_by_half_or_by_delay() {
         let (_, mut peer) = pair();
-        assert!(!peer.is_due(|| unreachable!("nothing is unreported"), 50));
+        assert!(!peer.is_due(|| unreachable!("the clock is read although no value is unreported"), 50));
         peer.received(1);
         assert!(!peer.is_due(|| 1000, 50));
         assert_eq!(peer.due_since(), Some(1000));

@@ -239,7 +239,8 @@ mod tests {
     }
 
     fn numbers(items: Vec<Item<u32>>) -> Vec<u32> {
-        let number = |item| if let Item::Packet { memory, .. } = item { memory } else { panic!("only packets") };
+        let number =
+            |item| if let Item::Packet { memory, .. } = item { memory } else { panic!("expected packet items only") };
         items.into_iter().map(number).collect()
     }
 

@@ -212,7 +212,7 @@ mod tests {
         let ([id, _], mut tx) = (ids(), Transmit::new(8));
         tx.message(id);
         tx.reply(Body::Control, None);
-        let Next::Reply(reply) = tx.next() else { panic!("an answer waits") };
+        let Next::Reply(reply) = tx.next() else { panic!("expected the queued reply") };
         tx.put_back(reply);
         assert_eq!(tx.lengths(), (1, 1, 0));
         assert!(matches!(tx.next(), Next::Reply(_)));

@@ -26,7 +26,7 @@ fn arbitrary_peer_bytes_affect_only_that_peer() {
     });
     ran.unwrap();
     let seen = seen.into_inner();
-    assert!(seen.len() > 12, "few ways to be cut off: {seen:#?}");
+    assert!(seen.len() > 12, "expected more than 12 reasons to disconnect, found: {seen:#?}");
 }
 
 /// Delivers this packet of rank 0, and returns the error with which rank 1's receive from it ends.
@@ -101,7 +101,7 @@ fn protocol_violation_names_the_broken_rule() {
         let packet = |sequence, at| Packet { source: 0, sequence, values: Values::default(), body: piece(at) };
         assert_eq!(after(&mut sim, &packet(0, 0)), None);
         assert_eq!(after(&mut sim, &packet(1, second)), Some(Lost::Broken("a piece is not the next of its message")));
-        assert_eq!(sim.engine(1).kept(), 0, "what had come of it");
+        assert_eq!(sim.engine(1).kept(), 0, "pieces of the refused message are still kept");
     }
     let (mut sim, _) = job(1);
     let packet = Packet { source: 1, sequence: 0, values: Values::default(), body: Body::Leave { ring: 0 } };

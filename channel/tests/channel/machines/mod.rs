@@ -68,7 +68,7 @@ fn credit_grants_stay_bounded_and_return() {
                     purse.granted(told);
                 }
             }
-            assert!(grant.value().wrapping_sub(owed[1]) < 1 << 31, "a credit is never taken back");
+            assert!(grant.value().wrapping_sub(owed[1]) < 1 << 31, "a credit grant decreased");
             owed[1] = grant.value();
             assert_eq!(grant.kept(), kept.iter().sum::<u32>());
             // Data on credit alone; envelopes and short messages on overdraft too.
@@ -153,10 +153,10 @@ fn hinted_peer_joins_at_its_first_packet() {
     let mut set = PollingSet::new(2, 10, Order::Circular);
     set.hint(5);
     set.hint(7);
-    assert_eq!(set.turn().count(), 0, "who says nothing is not polled");
+    assert_eq!(set.turn().count(), 0, "a silent peer is polled");
     assert_eq!((set.packet(6), set.packet(5), set.packet(5)), (None, Some(Change::Join(5)), None));
     set.admit(8);
-    assert_eq!(set.packet(7), Some(Change::Leave(8)), "which has said nothing");
+    assert_eq!(set.packet(7), Some(Change::Leave(8)), "expected the silent member to be replaced");
     set.stay(8);
     // A hint takes no ring that is in use.
     (0..9).for_each(|_| _ = set.packet(8));
@@ -184,7 +184,7 @@ fn polling_set_stays_within_its_cap() {
             // The peer with most traffic changes slowly.
             let peer = (nth / 500 + rng.u32(..4) * rng.u32(..4)) % 12;
             match set.packet(peer) {
-                Some(Change::Join(peer)) => assert!(rings.insert(peer), "two rings"),
+                Some(Change::Join(peer)) => assert!(rings.insert(peer), "a peer joined twice"),
                 Some(Change::Leave(peer)) => {
                     assert!(rings.contains(&peer) && leaving.replace(peer).is_none());
                 }
@@ -198,7 +198,11 @@ fn polling_set_stays_within_its_cap() {
             }
             let polled: Vec<_> = set.turn().collect();
             assert_eq!(polled.len(), polled.iter().collect::<HashSet<_>>().len());
-            assert_eq!(polled.iter().copied().collect::<HashSet<_>>(), rings, "all rings are polled");
+            assert_eq!(
+                polled.iter().copied().collect::<HashSet<_>>(),
+                rings,
+                "the polled rings differ from the joined rings"
+            );
             assert!(rings.len() <= cap);
         }
     }

@@ -49,7 +49,10 @@ fn rendezvous_completes_in_every_event_order() {
                         && !matches!(new.sending, Sending::Announced)
                         && mover == Mover::Write
                     {
-                        assert!(new.refusals == 0 || new.landed.iter().all(|landed| *landed), "before its data");
+                        assert!(
+                            new.refusals == 0 || new.landed.iter().all(|landed| *landed),
+                            "the message completed before its data arrived"
+                        );
                     }
                     follow.push(new);
                 };

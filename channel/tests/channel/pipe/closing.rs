@@ -119,7 +119,7 @@ fn both_ends_close_with_buffers_in_flight() {
             }
             (0..30).for_each(|_| _ = sim.step());
             for (rank, id) in &ends {
-                assert_eq!(sim.engine(*rank).completed().map(|done| done.id), None, "nobody gets");
+                assert_eq!(sim.engine(*rank).completed().map(|done| done.id), None, "a put completed without a get");
                 sim.engine(*rank).pipe_close(*id);
                 sim.wake(*rank, 0);
             }
@@ -128,7 +128,7 @@ fn both_ends_close_with_buffers_in_flight() {
                 let registrations = sim.registrations(*rank);
                 let engine = sim.engine(*rank);
                 for i in 0..2 {
-                    let done = engine.completed().expect("it ends");
+                    let done = engine.completed().expect("the put did not complete");
                     let closed = Error::Pipe { rank: peer - *rank, fault: Fault::Closed };
                     assert_eq!((done.result, done.memory.unwrap().whose(length)), (Err(closed), Some(i)), "{step:?}");
                 }

@@ -10,7 +10,7 @@ fn pass(sim: &mut Sim, [from, to]: [(Rank, Id); 2], length: usize) {
     let (mut put, mut got) = (0, 0);
     sim.wake(from.0, 0);
     while got < length {
-        let rank = sim.step().expect("it is under way");
+        let rank = sim.step().expect("the simulation stopped before all bytes arrived");
         if rank == from.0 && put < length {
             put += sim.engine(rank).pipe_put(from.1, &data[put..]).unwrap();
             if put < length {

@@ -63,11 +63,14 @@ fn hostile_pipe_bytes_affect_only_that_pipe() {
         let mut into = vec![0; length];
         while let Some(rank) = sim.step() {
             steps += 1;
-            assert!(steps < 100_000, "seed {seed}: it does not come to an end");
+            assert!(steps < 100_000, "seed {seed}: not finished after the step limit");
             while let Some(done) = sim.engine(rank).completed() {
                 match done.result {
                     Err(Error::Lost { rank: who, lost: why }) => {
-                        assert!((rank, who) == (1, 0) || (rank, who) == (0, 1), "rank {rank} lost {who}: {why}");
+                        assert!(
+                            (rank, who) == (1, 0) || (rank, who) == (0, 1),
+                            "rank {rank} lost rank {who}, expected only losses between ranks 0 and 1: {why}"
+                        );
                         lost = if rank == 1 { Some(why) } else { lost };
                     }
                     Err(Error::Pipe { rank: who, fault: Fault::Closed }) => assert_eq!((rank, who), (1, 0)),
@@ -80,12 +83,12 @@ fn hostile_pipe_bytes_affect_only_that_pipe() {
                 sim.wake(1, 500);
             }
         }
-        assert!(got == length && into == stretch(7, 0, length), "the pipe with another");
+        assert!(got == length && into == stretch(7, 0, length), "the bytes of the pipe to rank 2 are wrong");
         let _ = sim.engine(1).pipe_get(id, &mut [0; 100]);
         *seen.entry(format!("{lost:?}").chars().take(70).collect::<String>()).or_insert(0) += 1;
     }
     println!("{seen:#?}");
-    assert!(seen.len() > 8, "few ways to be cut off: {seen:#?}");
+    assert!(seen.len() > 8, "expected more reasons to disconnect, found: {seen:#?}");
 }
 
 /// A job in which the test writes rank 1's end by hand: the job, the end's number and its key.
@@ -123,7 +126,7 @@ fn request_beyond_the_buffer_disconnects_peer() {
         while sim.step().is_some() {}
         // `Clear`: the first `length` of the announced bytes may be written here.
         write(&mut sim, to, CONTROL, &[3, length, to.address, to.key], 1);
-        let done = sim.engine(1).completed().expect("its put has ended");
+        let done = sim.engine(1).completed().expect("the put of rank 1 did not complete");
         let Err(Error::Lost { rank: 0, lost }) = done.result else { panic!("{length}: {:?}", done.result) };
         assert_eq!(
             lost.to_string(),
@@ -147,7 +150,7 @@ fn full_pipe_ring_is_not_polled() {
         got += get(&mut sim, 1);
     }
     got += get(&mut sim, 100);
-    assert_eq!(got, 4 * 8, "a full ring, and no more");
+    assert_eq!(got, 4 * 8, "got more or fewer bytes than a full ring");
 }
 
 #[test]
@@ -163,7 +166,7 @@ fn malformed_pipe_offer_is_refused() {
         }
         bytes.truncate(rng.usize(30..40));
         if let Some(read) = Offer::decode(&bytes) {
-            assert_eq!(read.encode()[..], bytes[..], "what is read writes back to the same bytes");
+            assert_eq!(read.encode()[..], bytes[..], "a decoded offer encodes to other bytes");
             assert!(read.config.memory() <= 384 + (1 << 20) && read.config.chunks >= 2);
         }
     }

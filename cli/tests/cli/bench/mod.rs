@@ -186,7 +186,10 @@ fn tuned_rules_file_is_accepted() {
     for call in calls {
         let last = text.lines().rev().find(|line| line.split_whitespace().next() == Some(call));
         let last = last.unwrap_or_else(|| panic!("no rule of {call} in\n{text}"));
-        assert!(last.starts_with(&format!("{call} ranks=3 hosts=1 = ")), "of any size: {last}");
+        assert!(
+            last.starts_with(&format!("{call} ranks=3 hosts=1 = ")),
+            "expected a last rule for any size, found: {last}"
+        );
     }
     text.parse::<transom::collective::Rules>().unwrap();
 

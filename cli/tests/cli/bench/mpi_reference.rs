@@ -166,7 +166,7 @@ impl Mpi {
                 return output;
             }
         }
-        panic!("{} is killed by SIGPIPE each time", self.mpirun.display())
+        panic!("{} was killed by SIGPIPE in every run", self.mpirun.display())
     }
 }
 
@@ -216,5 +216,5 @@ fn installed_mpis_are_found_built_and_compared() {
     let (out, err) = succeeds(compare);
     let compared = out.lines().filter(|line| line.starts_with("startup ") && line.contains("process ms")).count();
     // Open MPI 4 twice.
-    assert!(compared >= peers, "{compared} of {peers} were compared:\n{out}\n{err}");
+    assert!(compared >= peers, "compared {compared} of {peers} MPIs:\n{out}\n{err}");
 }

@@ -61,7 +61,7 @@ fn launcher_sleeps_while_output_is_unread() {
     let spent = ticks(&call.child) - before;
     let ended = call.end();
     assert_eq!((ended.code, ended.lines.len(), ended.stderr.as_str()), (Some(0), 120_000, ""));
-    assert!(spent < 20, "{spent} hundredths of a second of a processor in one second of waiting");
+    assert!(spent < 20, "used {spent} ticks (10 ms) of processor time in one second of waiting");
 }
 
 #[test]
@@ -114,7 +114,7 @@ fn output_beyond_host_disk_space_ends_its_rank() {
 fn failed_process_start_on_a_host_ends_its_ranks() {
     if !rustix::process::getuid().is_root() {
         // The limit is for all processes of a user, so the test needs a user without other processes.
-        let said = "\n*** NOT RUN: this test has to be root's ***\n";
+        let said = "\n*** NOT RUN: this test needs root ***\n";
         return std::io::stderr().write_all(said.as_bytes()).unwrap();
     }
     let folders = || {
