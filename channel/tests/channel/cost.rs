@@ -158,7 +158,7 @@ fn long_message_sends_only_its_control_packets() {
 }
 
 #[test]
-fn waiting_sender_is_read_if_reads_are_faster() {
+fn sender_copies_only_in_trials_if_reads_are_faster() {
     let rails = vec![Rail { write: false, ..Conditions::default().rails[0] }];
     let conditions =
         Conditions { sent_faster: 1000, rails, latency: 999..1000, pause: 50..51, ..Conditions::default() };

@@ -170,7 +170,7 @@ fn flood_without_receives_stays_within_budget() {
 }
 
 #[test]
-fn flood_to_a_stopped_receiver_is_kept() {
+fn flood_to_a_stopped_receiver_arrives_later() {
     let mut flood = Flood::new(4, &Config::default());
     flood.sim.stop(1, true);
     for number in 0..2000 {

@@ -141,7 +141,7 @@ fn one_percent_loss_keeps_half_the_goodput() {
 }
 
 #[test]
-fn scarce_windows_are_shared_without_any_it_is_copied() {
+fn scarce_windows_are_shared_none_means_copying() {
     let none = Conditions { windows: 0, ..conditions(NONE) };
     let [_, receiver] = send(&mut job(none, Settings::default()), &[MIB, 40_000]);
     assert_eq!((receiver.datagram_windows, receiver.datagram_repairs), (0, 256 + 10));

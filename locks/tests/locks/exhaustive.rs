@@ -384,7 +384,7 @@ fn deadline_leaves_queue_without_a_release() {
 
 /// A reader gives up and then requests all locks.
 #[test]
-fn deadline_before_all_locks_holds_properties() {
+fn given_up_read_before_all_locks_holds_properties() {
     let reads = [until(Shared)[..2].to_vec(), all()].concat();
     let tries = [until(Shared)[..2].to_vec(), attempt(Shared), attempt(Exclusive), exclusive(0)].concat();
     check_deadlines::<16>("and all locks", &[vec![reads.clone(), exclusive(0)], vec![reads, all(), exclusive(0)]]);

@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn cells_of_a_sender_are_received_in_fill_order() {
+    fn cells_of_a_sender_are_read_in_sequence_order() {
         let inbox = inbox(3);
         let cells: Vec<u32> = (0..6).map(|i| inbox.claim(1 + i % 2).unwrap()).collect();
         // Sender 1 fills its cells in reverse; its sequence numbers wrap around.

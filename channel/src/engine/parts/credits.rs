@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn short_message_goes_on_overdraft_data_does_not() {
+    fn short_message_uses_overdraft_data_does_not() {
         let (_, mut peer) = pair();
         assert!(peer.can_send(192, None));
         assert!(!peer.spend(FLOOR));

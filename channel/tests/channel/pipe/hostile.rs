@@ -118,7 +118,7 @@ const CONTROL: usize = 128 + 64 - 8;
 const CHUNKS: [usize; 4] = [504, 632, 760, 888];
 
 #[test]
-fn request_beyond_the_buffer_disconnects_peer() {
+fn invalid_length_request_of_a_put_disconnects_peer() {
     for length in [0, 301, 1 << 40, u64::MAX] {
         let (mut sim, id, to) = by_hand(Step::Write);
         sim.engine(1).pipe_start_put(id, Memory::pattern(1, 300), 300).unwrap();

@@ -231,8 +231,8 @@ fn leftover_launcher_variables_are_refused() {
 
 /// The child inherits the variables of the rank, and must not talk to the launcher in the rank's name.
 #[test]
-fn child_of_mpich_rank_is_told_what_to_remove() {
-    let name = "child_of_mpich_rank_is_told_what_to_remove";
+fn child_of_mpich_rank_is_refused_with_advice() {
+    let name = "child_of_mpich_rank_is_refused_with_advice";
     match role().as_deref() {
         Some("child") => {
             let line = format!("told: {}\n", transom::init().map(drop).unwrap_err());
