@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn disturbed_row_does_not_decide() {
+    fn single_disturbed_row_does_not_decide() {
         for disturbed in [[1000, 20], [20, 1000]] {
             let mut tuner = PathTuner::new(false);
             let kind = (Kind::AllToAll, 64 << 10);
