@@ -66,7 +66,7 @@ fn hostile_pipe_bytes_affect_only_that_pipe() {
             assert!(steps < 100_000, "seed {seed}: not finished after the step limit");
             while let Some(done) = sim.engine(rank).completed() {
                 match done.result {
-                    Err(Error::Lost { rank: who, lost: why }) => {
+                    Err(Error::PeerFailure { rank: who, lost: why }) => {
                         assert!(
                             (rank, who) == (1, 0) || (rank, who) == (0, 1),
                             "rank {rank} lost rank {who}, expected only losses between ranks 0 and 1: {why}"
@@ -127,7 +127,7 @@ fn invalid_length_request_of_a_put_disconnects_peer() {
         // `Clear`: the first `length` of the announced bytes may be written here.
         write(&mut sim, to, CONTROL, &[3, length, to.address, to.key], 1);
         let done = sim.engine(1).completed().expect("the put of rank 1 did not complete");
-        let Err(Error::Lost { rank: 0, lost }) = done.result else { panic!("{length}: {:?}", done.result) };
+        let Err(Error::PeerFailure { rank: 0, lost }) = done.result else { panic!("{length}: {:?}", done.result) };
         assert_eq!(
             lost.to_string(),
             "it broke the protocol: it requested an invalid number of bytes of a put",
