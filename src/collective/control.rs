@@ -386,7 +386,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn control_message_decodes_or_is_refused() {
+    fn what_is_said_is_heard_and_nothing_else() {
         let call = CallId { number: 7, history: 9, call: Signature::without(Kind::Barrier) };
         let ask = ControlMsg::Ask(call).to_bytes(0x0102_0304);
         assert_eq!(ask[..12], [0, 0, 0, 0, 4, 3, 2, 1, 0, 0, 0, 0]);

@@ -248,7 +248,7 @@ mod tests {
     fn operator_panic_is_reported_on_all_hosts() {
         // The operation panics at the leader of the second host, on the board.
         let panics =
-            Commutative(|a: u64, b: u64| if a.max(b) == 7 { panic!("intended panic of the operator") } else { a + b });
+            Commutative(|a: u64, b: u64| if a.max(b) == 7 { panic!("a seven (the test means it)") } else { a + b });
         let call = |rank: &Rank| {
             let (me, what) = (rank.world.rank(), Call::AllReduce { commutes: true });
             let mut data = [if me == 3 { 7 } else { 0 }];

@@ -165,7 +165,7 @@ fn different_maxloc_types_are_reported() {
         world.all_reduce_one(ValueLoc::new(value, 1), MaxLoc).map(drop)
     }
     let says = "calls all_reduce of 1 element of 16 bytes, by MaxLoc of ";
-    mismatch_that_says("different_maxloc_types_are_reported", says, |w| most(w, 1.0_f64), |w| most(w, 1_u64));
+    mismatch_that_says("other_values_by_place_are_told", says, |w| most(w, 1.0_f64), |w| most(w, 1_u64));
 }
 
 #[test]
@@ -477,7 +477,7 @@ fn operator_panic_is_reported_to_all_ranks() {
         }
         let team = world.split(Some(0), 0).unwrap().unwrap();
         let refuses =
-            Commutative(|a: u64, b: u64| if a.max(b) == 7 { panic!("intended panic of the operator") } else { a + b });
+            Commutative(|a: u64, b: u64| if a.max(b) == 7 { panic!("a seven (the test means it)") } else { a + b });
         // The rank that folds the last rank's value panics.
         let value = if me == n - 1 { 7 } else { 0 };
         let called = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| team.all_reduce_one(value, refuses)));

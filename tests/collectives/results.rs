@@ -256,7 +256,7 @@ fn user_operators_fold_in_rank_order() {
         assert_eq!((least.value(), least.place()), if n > 1 { (-1.0, 1) } else { (2.5, 0) });
         let number = [f32::NAN, 4.0][me % 2];
         let most = world.all_reduce_one(ValueLoc::new(number, me as u64), MaxLoc).unwrap();
-        assert_eq!(most.place(), u64::from(n > 1), "MaxLoc returned the location of a NaN instead of a number");
+        assert_eq!(most.place(), u64::from(n > 1), "a number rather than a NaN");
     };
     for variables in ranks::each(&[&[][..], ranks::BY_MESSAGES]) {
         ranks::on_with(variables, &ranks::SIZES, "user_operators_fold_in_rank_order", body);

@@ -25,7 +25,7 @@ struct Ring {
 }
 
 #[test]
-fn a_ring_in_every_order() {
+fn ring_is_correct_in_every_event_order() {
     for marker in [CompletionFlag::Last, CompletionFlag::Second, CompletionFlag::Immediate] {
         for (slots, lap) in [(2, 2), (3, 3), (3, 2), (4, 2), (4, 3)] {
             let shape = RingConfig { slots, bytes: 64 };
@@ -52,7 +52,10 @@ fn a_ring_in_every_order() {
                     let slot = spot.mark_at / 64;
                     let turn = spot.mark >> 63 == 1;
                     turns.set(turns.get() + usize::from(turn));
-                    assert!(!turn || slot as u32 >= lap - 1 && state.sender.flying() == 0, "it turns too early");
+                    assert!(
+                        !turn || slot as u32 >= lap - 1 && state.sender.flying() == 0,
+                        "the ring turned before the lap was free"
+                    );
                     assert_eq!((spot.at, spot.mark_at), (slot * 64 + 46, slot * 64 + 56));
                     // With an immediate value the order of the pieces is not guaranteed.
                     let pieces = [(slot, Ok(new.sent)), (slot, Err(spot.mark))];
@@ -87,12 +90,16 @@ fn a_ring_in_every_order() {
                         Look::Empty => {}
                         Look::Message { length, at } => {
                             assert_eq!((length, at), (10, slot * 64 + 46));
-                            assert_eq!(state.memory[slot].0, state.came + 1, "in order, whole, not overwritten");
+                            assert_eq!(
+                                state.memory[slot].0,
+                                state.came + 1,
+                                "a message was reordered, torn or overwritten"
+                            );
                             new.came += 1;
                             new.credits = [new.receiver.free(), state.credits[0]];
                             follow.push(new);
                         }
-                        Look::Broken => panic!("a mark that was not written"),
+                        Look::Broken => panic!("the receiver found a mark that the sender did not write"),
                     }
                 }
                 for credit in state.credits {
@@ -115,7 +122,7 @@ fn a_ring_in_every_order() {
 
 /// Messages longer than a cache line use all slots.
 #[test]
-fn a_ring_turns_behind_short_messages_alone() {
+fn ring_turns_early_only_behind_short_messages() {
     let shape = RingConfig { slots: 32, bytes: 128 };
     let slots = |length: usize| {
         let mut sender = Sender::new(1, shape, Key { address: 0, key: 0 }).turning(shape.lap(31));
@@ -134,7 +141,7 @@ fn a_ring_turns_behind_short_messages_alone() {
 }
 
 #[test]
-fn a_ring_refuses_what_cannot_be() {
+fn ring_refuses_invalid_marks_and_credits() {
     let shape = RingConfig { slots: 2, bytes: 64 };
     let mut sender = Sender::new(1, shape, Key { address: 0, key: 0 });
     assert_eq!(sender.claim(57), None);
@@ -151,9 +158,13 @@ fn a_ring_refuses_what_cannot_be() {
     assert_eq!(receiver.look(57 << 32 | 1), Look::Broken);
     assert_eq!(receiver.look(u64::MAX << 32 | 1), Look::Broken);
     assert_eq!(receiver.look(5 << 32 | 2), Look::Empty);
-    assert_eq!(receiver.look(1 << 63 | 5 << 32 | 1), Look::Broken, "a ring that does not turn");
+    assert_eq!(
+        receiver.look(1 << 63 | 5 << 32 | 1),
+        Look::Broken,
+        "a turn mark was accepted by a ring that does not turn"
+    );
     let mut receiver = Receiver::new(1, RingConfig { slots: 4, bytes: 64 }, CompletionFlag::Last).turning(2);
-    assert_eq!(receiver.look(1 << 63 | 5 << 32 | 1), Look::Broken, "too early");
+    assert_eq!(receiver.look(1 << 63 | 5 << 32 | 1), Look::Broken, "a turn mark was accepted too early");
     assert_eq!(receiver.look(5 << 32 | 1), Look::Message { at: 51, length: 5 });
     receiver.free();
     assert_eq!(receiver.look(1 << 63 | 5 << 32 | 2), Look::Message { at: 64 + 51, length: 5 });
