@@ -147,23 +147,27 @@ mod tests {
     }
 
     #[test]
-    fn faster_of_two_protocols_is_selected_after_trials() {
+    fn both_ways_are_tried_and_the_faster_one_is_taken() {
         let mut tuner = ProtocolTuner::default();
         assert_eq!(ways(&mut tuner, 12, 1 << 16, 2, 5), "SSSSRRRRSSSS");
         // Each length class is measured on its own. Eight messages of 2 MiB, the shortest of this class, are
         // 16 MiB.
         assert_eq!(ways(&mut tuner, 20, 1 << 22, 5, 2), "SSSSRRRRSSSSRRRRRRRR");
         // 512 messages of 32 KiB, the shortest of this class, are 16 MiB.
-        assert_eq!(ways(&mut tuner, 500, 1 << 16, 5, 2), "S".repeat(500), "measured again before the trial interval");
+        assert_eq!(ways(&mut tuner, 500, 1 << 16, 5, 2), "S".repeat(500), "not measured again so soon");
         assert_eq!(ways(&mut tuner, 512, 1 << 16, 5, 2), "S".repeat(256) + &"R".repeat(256));
-        assert_eq!(ways(&mut tuner, 31 * 512, 1 << 16, 2, 5), "R".repeat(31 * 512), "no trial after 16,000 messages");
+        assert_eq!(
+            ways(&mut tuner, 31 * 512, 1 << 16, 2, 5),
+            "R".repeat(31 * 512),
+            "sixteen thousand later they are tried again"
+        );
         assert_eq!(ways(&mut tuner, 520, 1 << 16, 2, 5), "S".repeat(256) + &"R".repeat(256) + &"S".repeat(8));
     }
 
     /// Packets are slow while ring memory is new: 256 slots of 16 KiB, of which a message of 64 KiB takes
     /// four.
     #[test]
-    fn protocol_slow_only_at_first_is_selected_later() {
+    fn path_slow_only_at_first_is_found_later() {
         let (mut tuner, mut slots) = (ProtocolTuner::default(), 0);
         let mut one = || {
             let way = tuner.begin(1 << 16, || 0);
@@ -185,22 +189,18 @@ mod tests {
 
     /// A slowdown of packets between trials is detected before the next trial.
     #[test]
-    fn protocol_that_slows_down_is_abandoned() {
+    fn what_becomes_slower_is_left() {
         let mut tuner = ProtocolTuner::default();
         assert_eq!(ways(&mut tuner, 1024, 1 << 16, 4, 6), "SSSSRRRR".to_owned() + &"S".repeat(760) + &"R".repeat(256));
         assert_eq!(ways(&mut tuner, 600, 1 << 16, 4, 6), "S".repeat(600));
         assert_eq!(ways(&mut tuner, 600, 1 << 16, 9, 6), "S".repeat(424) + &"R".repeat(176));
-        assert_eq!(
-            ways(&mut tuner, 2000, 1 << 16, 9, 20),
-            "R".repeat(2000),
-            "left reads without a new measurement of packets"
-        );
+        assert_eq!(ways(&mut tuner, 2000, 1 << 16, 9, 20), "R".repeat(2000), "what packets take now is not known");
     }
 
     /// Packets are slow for the first 8 messages after a change of way, as with traffic in the opposite
     /// direction that is still read.
     #[test]
-    fn protocol_slow_after_a_switch_is_selected() {
+    fn a_way_that_is_slow_after_the_other_is_found() {
         let (mut tuner, mut sent) = (ProtocolTuner::default(), 0);
         let mut one = || {
             let way = tuner.begin(1 << 16, || 0);
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn similar_measurements_keep_the_current_protocol() {
+    fn what_takes_about_as_long_stays_as_it_is() {
         assert_eq!(ways(&mut ProtocolTuner::default(), 12, 1 << 16, 90, 100), "SSSSRRRRRRRR");
         let mut tuner = ProtocolTuner::default();
         assert_eq!(ways(&mut tuner, 512, 1 << 16, 85, 100), "SSSSRRRR".to_owned() + &"S".repeat(504));
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn single_disturbed_row_does_not_decide() {
+    fn disturbed_row_does_not_decide() {
         let mut tuner = ProtocolTuner::default();
         for sent in [1000, 1000, 2, 1000] {
             assert_eq!(ways(&mut tuner, 1, 1 << 16, sent, 5), "S");
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn concurrent_messages_are_measured_together() {
+    fn messages_at_the_same_time_are_measured_together() {
         let mut tuner = ProtocolTuner::default();
         // Three sent messages take 6 us together; one read takes 3 us.
         for _ in 0..4 {
@@ -256,17 +256,17 @@ mod tests {
             tuner.end(|| 3000);
         }
         assert_eq!(tuner.begin(1 << 16, || 0), Protocol::Sent);
-        tuner.begin(1 << 16, || unreachable!("the clock is read within a row"));
-        tuner.end(|| unreachable!("the clock is read before the row completes"));
+        tuner.begin(1 << 16, || unreachable!("a row has begun"));
+        tuner.end(|| unreachable!("a row has not come"));
         tuner.end(|| 6000);
         tuner.begin(u64::MAX, || 5);
         tuner.end(|| 0);
-        tuner.end(|| unreachable!("the clock is read with no message in flight"));
+        tuner.end(|| unreachable!("nothing is under way"));
     }
 
     /// A row that waits behind slow messages is not charged for their time.
     #[test]
-    fn row_is_timed_from_completion_of_previous_row() {
+    fn a_row_is_measured_from_when_the_one_before_it_has_come() {
         let (mut tuner, mut now) = (ProtocolTuner::default(), 0);
         let row =
             |tuner: &mut ProtocolTuner, way, now| (0..MOST).for_each(|_| assert_eq!(tuner.begin(1 << 16, || now), way));
@@ -286,12 +286,12 @@ mod tests {
             now += 100_000;
             (0..MOST).for_each(|_| tuner.end(|| now));
         }
-        assert_eq!(tuner.begin(1 << 16, || now), Protocol::Read, "the row must be timed as 1 us, not 81 us");
+        assert_eq!(tuner.begin(1 << 16, || now), Protocol::Read, "1 us, not 81");
     }
 
     /// Two messages are always in flight; each length class still tries both ways.
     #[test]
-    fn always_overlapping_messages_are_timed_by_row() {
+    fn messages_that_always_overlap_are_measured_in_rows() {
         let mut tuner = ProtocolTuner::default();
         let (mut now, mut under_way, mut came) = (0, VecDeque::new(), String::new());
         for number in 0..13 * MOST {
@@ -306,6 +306,6 @@ mod tests {
             }
         }
         assert_eq!(came, "SSSSRRRRRRRRR");
-        assert_eq!(tuner.begin(1 << 22, || now), Protocol::Sent, "a message of another length class joined the row");
+        assert_eq!(tuner.begin(1 << 22, || now), Protocol::Sent, "another length is not of that row");
     }
 }

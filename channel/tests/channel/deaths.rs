@@ -161,10 +161,7 @@ fn death_is_reported_before_departures() {
     let any = Select { context: 0, source: None, tag: None };
     assert_eq!(engine.peek(any), Err(Error::PeerFailure { rank: 3, lost: PeerFailure::Died }));
     assert_eq!(engine.peek(any), Ok(None));
-    assert!(
-        matches!(engine.never(any), Some(Error::PeerFailure { .. })),
-        "a receive that no rank can match did not fail"
-    );
+    assert!(matches!(engine.never(any), Some(Error::PeerFailure { .. })), "a receive waits for nobody");
 }
 
 /// A receive from any source fails only for deaths in its own team, in every context of the team, until it is
@@ -201,13 +198,9 @@ fn death_fails_any_source_receives_of_its_teams() {
     assert_eq!(kill(2), (vec![12, 17], 2));
     let engine = sim.engine(0);
     engine.disband(12..=17);
-    assert_eq!(engine.teams(), 1, "the disbanded team is still stored");
+    assert_eq!(engine.teams(), 1, "of one team nothing is kept any more");
     let id = engine.receive(any(12), RecvTarget::Allocate);
-    assert_eq!(
-        engine.completed().map(|done| done.id),
-        Some(id),
-        "the receive in a disbanded context did not report the death"
-    );
+    assert_eq!(engine.completed().map(|done| done.id), Some(id), "it is of all ranks now, of whom one has died");
 }
 
 /// A rank whose answers wait for the packet window must not leave: sends of its peer depend on them.
@@ -280,7 +273,7 @@ fn disconnected_peers_memory_is_not_accessed() {
     let send = sim.engine(1).send(0, 0, 0, Memory::pattern(9, length), length, false);
     (0..2).for_each(|rank| sim.wake(rank, 0));
     while sim.engine(1).counters().written_bytes == 0 {
-        sim.step().expect("the simulation stopped before data were written");
+        sim.step().expect("it is written");
     }
     let lane = Lane { peer: 1, rail: 0 };
     sim.engine(0).wire().post(lane, Request::Send { head: &[0xff; 9], body: Data::None }).unwrap();

@@ -131,7 +131,7 @@ fn late_peers_still_get_credit() {
             flood.run();
         }
         let counters = flood.sim.engine(number).counters();
-        assert_eq!((counters.eager, counters.rendezvous), (2, 0), "peer {number}: expected two eager messages");
+        assert_eq!((counters.eager, counters.rendezvous), (2, 0), "the peer that comes as number {number}");
     }
 }
 
@@ -203,12 +203,8 @@ fn short_messages_are_sent_eagerly_on_overdraft() {
         flood.run();
         let counters = flood.sim.engine(0).counters();
         assert_eq!(counters.eager + counters.rendezvous, 5000);
-        assert!(
-            counters.rendezvous.abs_diff(announced) < 4,
-            "{length} B: found {} rendezvous, expected {announced}",
-            counters.rendezvous
-        );
-        assert_eq!(flood.sent as u64, counters.eager, "{length} B: expected each eager send to be complete");
+        assert!(counters.rendezvous.abs_diff(announced) < 4, "{length} B: {} announced", counters.rendezvous);
+        assert_eq!(flood.sent as u64, counters.eager, "{length} B: a message that has gone with its data is sent");
         assert!(counters.overdrawn >= 4990, "{length} B: {}", counters.overdrawn);
         (0..5000).for_each(|_| flood.receive(1, any(Some(TAG))));
         flood.run();

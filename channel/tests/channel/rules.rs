@@ -142,7 +142,7 @@ fn send(sim: &mut Sim<Delivery<SimWire>>, length: usize) -> Counters {
 }
 
 #[test]
-fn message_takes_the_first_available_path() {
+fn messages_go_by_the_first_path_that_exists() {
     let eager = Counters { eager: 1, ..Counters::default() };
     let by_datagrams = |packets| Counters { datagram_packets: packets, queue_packets: packets, ..eager };
     // Datagrams alone. A packet has a header of 32 bytes before a whole message, and of 68 before a piece.

@@ -67,14 +67,14 @@ fn short_receives_keep_order_and_return_credits() {
             (Short::Long, _) => {
                 sim.engine(1).progress();
                 let id = sim.engine(1).receive(of(Some(7)), RecvTarget::Allocate);
-                let done = sim.engine(1).completed().expect("the receive did not complete");
+                let done = sim.engine(1).completed().expect("it is there");
                 assert_eq!((done.id, done.memory.unwrap().whose(8)), (id, Some(number)));
             }
             (Short::Nothing, _) => panic!("message {number} was not found in the ring"),
         }
     }
     let by_queue = sim.engine(0).counters().queue_packets;
-    assert!(by_queue < 60, "{by_queue} packets bypassed the ring, expected fewer than 60");
+    assert!(by_queue < 60, "{by_queue} went past the ring");
     settle(&mut sim, true);
     while sim.engine(1).try_probe(of(Some(7))).unwrap().is_some() {}
     settle(&mut sim, true);
@@ -96,8 +96,8 @@ fn short_receive_overtakes_no_earlier_message() {
     // A message that arrived earlier, beside one in the ring.
     assert!(send(&mut sim, 7, 3));
     settle(&mut sim, false);
-    assert_eq!(short(&mut sim, Some(7)).0, Short::Long, "the short receive overtook an earlier message");
-    assert_eq!(short(&mut sim, Some(8)).0, Short::Long, "the short receive passed over a message with another tag");
+    assert_eq!(short(&mut sim, Some(7)).0, Short::Long, "the second message came before");
+    assert_eq!(short(&mut sim, Some(8)).0, Short::Long, "another tag lies there");
     sim.engine(1).receive(of(Some(7)), RecvTarget::Allocate);
     assert_eq!(sim.engine(1).completed().unwrap().memory.unwrap().whose(8), Some(2));
     assert!(matches!(short(&mut sim, Some(7)), (Short::Done(_), Some(3))));
@@ -106,7 +106,7 @@ fn short_receive_overtakes_no_earlier_message() {
     settle(&mut sim, false);
     let mut into = [0; 3];
     assert_eq!(sim.engine(1).try_receive(0, 0, Some(7), &mut into[..], 1), Short::Done(RecvInfo::new(7, 8)));
-    assert_eq!(into, bytes(4)[..3], "expected the first bytes of the truncated message");
+    assert_eq!(into, bytes(4)[..3], "its beginning is kept");
 }
 
 /// A ring with more slots than packets in flight. It turns between messages sent in a row and messages sent
@@ -188,7 +188,7 @@ fn any_source_receive_serves_sources_in_turn() {
     settle(&mut sim, false);
     assert_eq!(receive(&mut sim, Some(8)).0.1, Short::Long);
     let id = sim.engine(1).receive(any(Some(8)), RecvTarget::Allocate);
-    let done = sim.engine(1).completed().expect("the earlier message was not received");
+    let done = sim.engine(1).completed().expect("it had come");
     assert_eq!((done.id, done.memory.unwrap().whose(8)), (id, Some(1)));
     assert_eq!(receive(&mut sim, Some(9)).0, (3, Short::Long));
     let posted = sim.engine(1).receive(any(Some(8)), RecvTarget::Allocate);
@@ -245,7 +245,7 @@ fn receive_callback_makes_its_own_memory() {
     assert!(send(&mut sim, 7, 10) && send(&mut sim, 7, 11));
     settle(&mut sim, false);
     assert_eq!(short(&mut sim, Some(7)), (Short::Done(RecvInfo::new(7, 8)), Some(11)));
-    let done = sim.engine(1).completed().expect("the receive posted earlier did not complete");
+    let done = sim.engine(1).completed().expect("it lay before that");
     assert_eq!((done.id, done.memory.unwrap().whose(8)), (posted, Some(10)));
     for (number, length) in [(12, 8), (13, 0), (14, 100_000)] {
         let posted = make(&mut sim);
@@ -260,7 +260,7 @@ fn receive_callback_makes_its_own_memory() {
     assert!(send(&mut sim, 7, 15) && send(&mut sim, 7, 16));
     settle(&mut sim, false);
     assert_eq!(short(&mut sim, Some(7)), (Short::Done(RecvInfo::new(7, 8)), Some(16)));
-    let done = sim.engine(1).completed().expect("the receive did not complete");
+    let done = sim.engine(1).completed().expect("it has met its message");
     assert_eq!((done.id, done.memory.unwrap().whose(8)), (posted, Some(15)));
     (0..2).for_each(|rank| while sim.engine(rank).completed().is_some() {});
     settle(&mut sim, true);
@@ -371,10 +371,10 @@ fn rendezvous_does_not_overtake_queued_messages() {
     settle(&mut sim, false);
     let ring = sim.engine(0).counters().ring_packets;
     sim.engine(0).send(1, 0, 7, Memory::pattern(1000, LONG), LONG, false);
-    assert_eq!(sim.engine(0).counters().ring_packets, ring + 1, "the RTS was not sent through the ring");
+    assert_eq!(sim.engine(0).counters().ring_packets, ring + 1, "it is announced in the ring");
     settle(&mut sim, false);
     let posted = [8, LONG].map(|room| sim.engine(1).receive(of(Some(7)), RecvTarget::Into(Memory::zero(room), room)));
-    assert_eq!(sim.engine(1).receive_posted(0, 1), Some(false), "the RTS overtook a queued message");
+    assert_eq!(sim.engine(1).receive_posted(0, 1), Some(false), "another message is due");
     settle(&mut sim, true);
     for (id, room, number) in [(posted[0], 8, sent - 1), (posted[1], LONG, 1000)] {
         let done = sim.engine(1).completed().expect("a receive did not complete");

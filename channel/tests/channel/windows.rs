@@ -181,7 +181,7 @@ fn stopped_peer_does_not_hold_all_windows() {
         assert!(sim.now() < 10_000_000_000, "a MiB took more than ten seconds");
     };
     assert_eq!(done.memory.unwrap().whose(MIB), Some(50));
-    assert_eq!(sim.engine(1).counters().datagram_repairs, 0, "the message was not sent through windows of its own");
+    assert_eq!(sim.engine(1).counters().datagram_repairs, 0, "by windows of its own");
 }
 
 #[test]

@@ -303,7 +303,7 @@ fn concurrent_output_lines_stay_whole() {
 }
 
 #[test]
-fn tags_prefix_partial_and_binary_lines() {
+fn tags_partial_lines_and_any_bytes() {
     let ended = run(&["-n", "2", "--output-prefix", "sh", "-c", "printf 'a\\n\\n\\377\\0b'; printf 'err' >&2"]);
     let expected: [&[u8]; 6] = [b"[0] \n", b"[0] a\n", b"[0] \xff\0b\n", b"[1] \n", b"[1] a\n", b"[1] \xff\0b\n"];
     assert_eq!(lines(&ended.stdout), expected);
@@ -350,7 +350,7 @@ fn stderr_lines_are_tagged_by_default() {
 }
 
 #[test]
-fn stdin_goes_to_rank_0_only() {
+fn stdin_is_for_rank_0() {
     let mut command = command(&["run", "-n", "3", "--output-prefix", "cat"]);
     let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(b"hello\n").unwrap();

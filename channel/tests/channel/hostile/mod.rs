@@ -45,7 +45,7 @@ fn after(sim: &mut Sim, packet: &Packet) -> Option<PeerFailure> {
 }
 
 #[test]
-fn credit_of_another_ring_is_ignored() {
+fn a_credit_of_another_ring_is_passed_over() {
     for (ring, lost) in [(7, None), (1, Some(PeerFailure::Broken("it acknowledged or used more than it had")))] {
         let (mut sim, _) = job(1);
         while sim.step().is_some() {}
@@ -104,7 +104,7 @@ fn protocol_violation_names_the_broken_rule() {
             after(&mut sim, &packet(1, second)),
             Some(PeerFailure::Broken("a piece is not the next of its message"))
         );
-        assert_eq!(sim.engine(1).kept(), 0, "pieces of the refused message are still kept");
+        assert_eq!(sim.engine(1).kept(), 0, "what had come of it");
     }
     let (mut sim, _) = job(1);
     let packet = Packet { source: 1, sequence: 0, values: Values::default(), body: Body::Leave { ring: 0 } };

@@ -25,7 +25,7 @@ struct Ring {
 }
 
 #[test]
-fn ring_is_correct_in_every_event_order() {
+fn a_ring_in_every_order() {
     for marker in [CompletionFlag::Last, CompletionFlag::Second, CompletionFlag::Immediate] {
         for (slots, lap) in [(2, 2), (3, 3), (3, 2), (4, 2), (4, 3)] {
             let shape = RingConfig { slots, bytes: 64 };
@@ -122,7 +122,7 @@ fn ring_is_correct_in_every_event_order() {
 
 /// Messages longer than a cache line use all slots.
 #[test]
-fn ring_turns_early_only_behind_short_messages() {
+fn a_ring_turns_behind_short_messages_alone() {
     let shape = RingConfig { slots: 32, bytes: 128 };
     let slots = |length: usize| {
         let mut sender = Sender::new(1, shape, Key { address: 0, key: 0 }).turning(shape.lap(31));
@@ -141,7 +141,7 @@ fn ring_turns_early_only_behind_short_messages() {
 }
 
 #[test]
-fn ring_refuses_invalid_marks_and_credits() {
+fn a_ring_refuses_what_cannot_be() {
     let shape = RingConfig { slots: 2, bytes: 64 };
     let mut sender = Sender::new(1, shape, Key { address: 0, key: 0 });
     assert_eq!(sender.claim(57), None);
@@ -158,13 +158,9 @@ fn ring_refuses_invalid_marks_and_credits() {
     assert_eq!(receiver.look(57 << 32 | 1), Look::Broken);
     assert_eq!(receiver.look(u64::MAX << 32 | 1), Look::Broken);
     assert_eq!(receiver.look(5 << 32 | 2), Look::Empty);
-    assert_eq!(
-        receiver.look(1 << 63 | 5 << 32 | 1),
-        Look::Broken,
-        "a turn mark was accepted by a ring that does not turn"
-    );
+    assert_eq!(receiver.look(1 << 63 | 5 << 32 | 1), Look::Broken, "a ring that does not turn");
     let mut receiver = Receiver::new(1, RingConfig { slots: 4, bytes: 64 }, CompletionFlag::Last).turning(2);
-    assert_eq!(receiver.look(1 << 63 | 5 << 32 | 1), Look::Broken, "a turn mark was accepted too early");
+    assert_eq!(receiver.look(1 << 63 | 5 << 32 | 1), Look::Broken, "too early");
     assert_eq!(receiver.look(5 << 32 | 1), Look::Message { at: 51, length: 5 });
     receiver.free();
     assert_eq!(receiver.look(1 << 63 | 5 << 32 | 2), Look::Message { at: 64 + 51, length: 5 });

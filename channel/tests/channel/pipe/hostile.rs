@@ -67,10 +67,7 @@ fn hostile_pipe_bytes_affect_only_that_pipe() {
             while let Some(done) = sim.engine(rank).completed() {
                 match done.result {
                     Err(Error::PeerFailure { rank: who, lost: why }) => {
-                        assert!(
-                            (rank, who) == (1, 0) || (rank, who) == (0, 1),
-                            "rank {rank} lost rank {who}, expected only losses between ranks 0 and 1: {why}"
-                        );
+                        assert!((rank, who) == (1, 0) || (rank, who) == (0, 1), "rank {rank} lost {who}: {why}");
                         lost = if rank == 1 { Some(why) } else { lost };
                     }
                     Err(Error::Pipe { rank: who, fault: Fault::Closed }) => assert_eq!((rank, who), (1, 0)),
@@ -126,7 +123,7 @@ fn invalid_length_request_of_a_put_disconnects_peer() {
         while sim.step().is_some() {}
         // `Clear`: the first `length` of the announced bytes may be written here.
         write(&mut sim, to, CONTROL, &[3, length, to.address, to.key], 1);
-        let done = sim.engine(1).completed().expect("the put of rank 1 did not complete");
+        let done = sim.engine(1).completed().expect("its put has ended");
         let Err(Error::PeerFailure { rank: 0, lost }) = done.result else { panic!("{length}: {:?}", done.result) };
         assert_eq!(
             lost.to_string(),
