@@ -174,14 +174,13 @@ impl<'a, B> Requests<'a, B> {
     /// if the request has already ended.
     fn enlist(&mut self, slot: usize) -> bool {
         let Some((_, request)) = &mut self.slots[slot] else { return true };
-        if let State::Operation(_) = request.state {
+        let State::UnderWay(Under { comm, id, .. }) = &request.state else {
             let ended = request.has_ended();
             if !ended {
                 self.polled.push_back(slot);
             }
             return ended;
-        }
-        let Request { state: State::UnderWay(Under { comm, id, .. }), .. } = request else { return true };
+        };
         let list = match self.lists.iter().find(|list| Arc::ptr_eq(&list.hub, &comm.hub)) {
             Some(list) => Ok(list.id),
             None => comm.hub.with(|core| core.lists.open()).inspect(|list| {
