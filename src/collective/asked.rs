@@ -7,10 +7,10 @@ use transom_launch::variables::{SetBy, Variable, readable};
 pub const COLLECTIVES: Variable = Variable {
     name: "TRANSOM_COLLECTIVES",
     set_by: SetBy::User,
-    meaning: "which algorithms collectives take, where these can; the same at all ranks",
-    expected: "CALL CONDITIONS = ALGORITHM, or a list, e.g. `all_reduce bytes<=1024 = ring, broadcast=binomial`, or a file \
-               that has it",
-    default: "by ranks and bytes: docs/design/collectives.md",
+    meaning: "rules that select the algorithms of collectives; the same at all ranks",
+    expected: "CALL CONDITIONS = ALGORITHM, or a list, e.g. `all_reduce bytes<=1024 = ring, broadcast=binomial`, or \
+               the name of a file with rules",
+    default: "chosen by numbers of ranks and bytes: docs/design/collectives.md",
     check: readable::<Asked>,
 };
 

@@ -508,7 +508,7 @@ fn info_tells_all() {
         ("TRANSOM_SPIN", "= 20us (not a number of microseconds)"),
         ("TRANSOM_MESSAGES", "= window=1 (window is 1, and must be 2 to 1024)"),
         ("TRANSOM_FABRIC", "= vebs (no such provider)"),
-        ("TRANSOM_PROGRESS", "= threads (neither the program's calls nor a thread)"),
+        ("TRANSOM_PROGRESS", "= threads (neither `calls` nor `thread`)"),
         ("TRANSOM_SSH", "not set; ssh -oBatchMode=yes -oServerAliveInterval=5 -oControlMaster=no"),
     ] {
         // All values of a section begin in one column, behind the longest name.
