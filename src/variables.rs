@@ -48,7 +48,7 @@ pub(crate) fn tell_unknown() {
             // `eprintln!` would panic if stderr is closed.
             let _ = writeln!(
                 std::io::stderr(),
-                "transom: there is no variable {name}, and it has no effect; `transom info` lists those that there are"
+                "transom: unknown variable {name} has no effect; `transom info` lists all variables"
             );
         }
     });

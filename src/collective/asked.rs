@@ -23,7 +23,7 @@ impl std::str::FromStr for Asked {
     fn from_str(value: &str) -> Result<Self, String> {
         let is_file = !value.contains('=') && !value.trim().is_empty();
         let text = if is_file { std::fs::read_to_string(value) } else { Ok(value.into()) };
-        let rules = text.map_err(|error| format!("no rule, and no file that can be read: {error}"))?.parse();
+        let rules = text.map_err(|error| format!("neither a rule nor a readable file: {error}"))?.parse();
         rules.map(Asked).map_err(|error| error.to_string())
     }
 }

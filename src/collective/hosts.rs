@@ -82,12 +82,15 @@ impl World {
                 })
             });
             let opened = opened.map_err(|error| {
-                let why = format!("rank {} has no memory for collectives on its host: {error}", group.comm.rank());
+                let why = format!(
+                    "rank {} cannot set up shared memory for collectives on its host: {error}",
+                    group.comm.rank()
+                );
                 group.stopped(Some(Error::Mismatch { why }))
             })?;
             group.open(turn, opened);
         }
-        Ok(turn.board.as_mut().expect("it is open"))
+        Ok(turn.board.as_mut().expect("opened above"))
     }
 }
 

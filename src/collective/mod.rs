@@ -148,7 +148,7 @@ impl World {
         match rules {
             None => Ok(()),
             Some(_) => {
-                let why = "rules of collectives are given once, before the first: split a team for others";
+                let why = "rules are set once, before the first collective of a team: split a team to use other rules";
                 Err(Error::Misuse { why: why.into() })
             }
         }

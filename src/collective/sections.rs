@@ -64,8 +64,9 @@ impl World {
         for (argument, sections) in [("given", given), ("taken", taken)] {
             let many = sections.len();
             if many != ranks {
-                return self
-                    .refuse(format!("all_to_all_sections: `{argument}` has {many} sections, for {ranks} ranks"));
+                return self.refuse(format!(
+                    "all_to_all_sections: `{argument}` has {many} sections, expected {ranks}, one for each rank"
+                ));
             }
         }
         let outside = |argument: &str, of: Rank, buffer: &str, len: usize| {

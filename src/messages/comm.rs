@@ -133,7 +133,7 @@ impl Space {
         let ranks: Box<[u32]> = members.iter().map(to_job).collect();
         let of_each = self.of_each();
         let leader = offers.iter().position(|offer| *offer < of_each).ok_or(FabricError::Unsupported {
-            what: "more teams than the messages of a job tell apart; keep teams and use them again",
+            what: "the numbers for teams of this job are used up; keep teams and use them again",
         })?;
         let place = members.iter().position(|member| *member == self.rank).expect("a rank is in its team");
         if place != leader {
@@ -429,7 +429,7 @@ mod tests {
             assert_eq!(team().unwrap(), 7 * (MOST - 1), "rank 0 leads the last that it can");
             assert_eq!(team().unwrap(), 7 * (2 * MOST - 1), "then rank 1 does");
             let error = team().unwrap_err().to_string();
-            assert!(error.contains("more teams than the messages of a job tell apart"), "{error}");
+            assert!(error.contains("the numbers for teams of this job are used up"), "{error}");
             // A failed team uses up no number.
             assert_eq!(led.load(Relaxed), MOST);
             world.barrier().unwrap();

@@ -139,7 +139,7 @@ pub(super) fn try_request_send<T, B>(
     let tried = comm.hub.with(|core| core.engine.send_unless_it_waits(to, comm.context, tag, bytes, length, false))?;
     Ok(match tried {
         Ok(id) => Ok(sending::<T, B>(comm, None, (Key::Message(id), to, tag), back)),
-        Err(bytes) => Err(back(bytes, length).expect("it was taken apart so")),
+        Err(bytes) => Err(back(bytes, length).expect("the buffer has its original type")),
     })
 }
 

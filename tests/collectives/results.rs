@@ -80,7 +80,7 @@ fn mistakes_in_a_file_are_told_with_their_place() {
     let name = "mistakes_in_a_file_are_told_with_their_place";
     for (value, told) in ranks::each(&[
         (concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"), "line 1, column 1: found `[`, expected"),
-        ("all_reduce", "no rule, and no file that can be read"),
+        ("all_reduce", "neither a rule nor a readable file"),
     ]) {
         ranks::on_with(&[("TRANSOM_COLLECTIVES", value), ("TEST_TOLD", told)], &[1, 2], name, |world| {
             let told = std::env::var("TEST_TOLD").unwrap();

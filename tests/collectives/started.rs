@@ -297,7 +297,7 @@ fn arguments_that_do_not_fit_are_told() {
         refused(world.iscan(vec![3], Op::Replace), &[3], "Replace does not reduce");
         let odd = vec![4; n + 1];
         if n > 1 {
-            refused(world.iall_to_all(odd.clone()), &odd, "all_to_all: blocks of 1 for each of");
+            refused(world.iall_to_all(odd.clone()), &odd, "all_to_all: the buffer of all blocks has");
             refused(world.ireduce_scatter(odd.clone(), Op::Sum), &odd, "reduce_scatter: blocks of 1 for each of");
         }
         refused(world.iall_gather_v(vec![5], &vec![2; n]), &[5], "of this rank itself, is 2; `mine` has 1");

@@ -84,7 +84,7 @@ fn what_is_no_such_value_is_said_and_consumed() {
         .unwrap_err()
         {
             error @ Error::OtherObject { status, .. } => {
-                assert!(error.to_string().contains("is no value of type messages::objects::Job"), "{error}");
+                assert!(error.to_string().contains("does not decode as messages::objects::Job"), "{error}");
                 status.len
             }
             error => panic!("{error}"),

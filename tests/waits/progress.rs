@@ -93,7 +93,7 @@ fn that_there_can_be_no_thread_stays_known() {
     let ran = outcome_with(&[THREAD, no_thread], 2, name, |world| {
         for _ in 0..3 {
             let error = world.send(1 - world.rank(), ONE, &[1]).unwrap_err().to_string();
-            assert!(error.contains("a thread that moves them cannot be started"), "{error}");
+            assert!(error.contains("the progress thread cannot be started"), "{error}");
         }
     });
     if let Some(outcome) = ran {

@@ -90,9 +90,9 @@ fn lists_that_cannot_be_are_told_at_once() {
         assert_eq!(refused(&[me, 0, 0, 1]), format!("team: of ranks [{me}, 0, 0, 1]: rank 0 is listed twice"));
         assert_eq!(
             refused(&[(me + 1) % 3]),
-            format!("team: of ranks [{}]: rank {me} makes a team that it is not in", (me + 1) % 3)
+            format!("team: of ranks [{}]: rank {me} is not in the list", (me + 1) % 3)
         );
-        assert_eq!(refused(&[]), format!("team: of ranks []: rank {me} makes a team that it is not in"));
+        assert_eq!(refused(&[]), format!("team: of ranks []: rank {me} is not in the list"));
         world.barrier().unwrap();
     });
 }

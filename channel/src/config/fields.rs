@@ -47,7 +47,7 @@ macro_rules! choice {
             must: $must,
             get: |config| {
                 let named = $names.iter().find(|(_, value)| *value == config.$($place).+);
-                named.expect("all are named").0.to_owned()
+                named.expect("the table names all values").0.to_owned()
             },
             set: |config, text| Some(config.$($place).+ = $names.iter().find(|(name, _)| *name == text)?.1),
             holds: |_| true,
@@ -128,7 +128,9 @@ pub const FIELDS: &[Field] = &[
         must: "first, binding, round_robin, weighted or window:PACKETS, of 1 to 64 packets",
         get: |config| match config.spread {
             Spread::Window(packets) => format!("window:{packets}"),
-            other => SPREADS.iter().find(|(_, spread)| *spread == other).expect("all are named").0.to_owned(),
+            other => {
+                SPREADS.iter().find(|(_, spread)| *spread == other).expect("the table names all values").0.to_owned()
+            }
         },
         set: |config, text| {
             let named = SPREADS.iter().find(|(name, _)| *name == text).map(|(_, spread)| *spread);
@@ -283,7 +285,7 @@ pub(super) fn names() -> String {
 /// let config = changes.of(Config::default());
 /// assert_eq!((config.connections, config.rings, config.window), (16, 8, 128));
 /// let error = "eager=much".parse::<Changes>().unwrap_err();
-/// assert_eq!(error.to_string(), "eager is much, and must be a number up to 1073741824");
+/// assert_eq!(error.to_string(), "eager is much, expected a number up to 1073741824");
 /// # Ok::<(), transom_channel::Misconfigured>(())
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -345,7 +347,7 @@ fn rules(value: &str) -> Result<String, Misconfigured> {
 impl Changes {
     /// Returns `config` with these changes.
     pub fn of(&self, config: Config) -> Config {
-        self.apply(config).expect("all values were read before")
+        self.apply(config).expect("values were checked when they were parsed")
     }
 
     fn apply(&self, mut config: Config) -> Result<Config, Misconfigured> {

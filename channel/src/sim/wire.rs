@@ -303,7 +303,7 @@ impl Wire for SimWire {
         let latency = net.latency();
         let begins = if rail.kind == RailKind::Datagram { net.queued(self.rank) } else { net.now };
         let lane = (self.rank, lane.peer, lane.rail);
-        let flights = net.lanes.get_mut(&lane).expect("was looked at");
+        let flights = net.lanes.get_mut(&lane).expect("looked up above");
         let slower = net.conditions.slower.get(lane.2).copied().unwrap_or(1);
         flights.free_at = flights.free_at.max(begins) + length as u64 * net.conditions.picoseconds * slower / 1000;
         let (at, generation) = (flights.free_at, flights.generation);

@@ -328,7 +328,7 @@ fn their_job(peer: &Peer, task: &Task) -> Result<Done, Failure> {
 fn same_cores(ours: &Done, theirs: &Done) -> Result<(), Failure> {
     for (name, &ours) in ours.run.report.values.iter().filter(|(name, _)| name.starts_with("cpu.")) {
         let theirs = theirs.run.report.values.get(name).copied();
-        let theirs = theirs.ok_or_else(|| Failure::Figures(format!("it did not say `value {name}`")))?;
+        let theirs = theirs.ok_or_else(|| Failure::Figures(format!("its output has no `value {name}`")))?;
         if theirs != ours {
             return Err(Failure::Core { rank: name.trim_start_matches("cpu.").to_owned(), ours, theirs });
         }

@@ -131,12 +131,12 @@ fn a_job_that_ends_well() {
 #[test]
 fn the_first_failure_is_named_and_the_others_end() {
     let ended = script("3", "[ $TRANSOM_RANK = 1 ] && exit 3; exec sleep 1000");
-    let others = "transom: ranks 0, 2 had not ended 200ms after that; sent SIGTERM (TRANSOM_GRACE)\n";
+    let others = "transom: ranks 0, 2 had not ended 200ms after the first failure; sent SIGTERM (TRANSOM_GRACE)\n";
     assert_eq!((ended.code, ended.stderr), (Some(3), format!("transom: rank 1 exited with status 3\n{others}")));
     let ended = script("2", "[ $TRANSOM_RANK = 1 ] && kill -KILL $$; exec sleep 1000");
     let [killed, other] = [
         "transom: rank 1 was killed by signal 9 (SIGKILL)\n",
-        "transom: rank 0 had not ended 200ms after that; sent SIGTERM (TRANSOM_GRACE)\n",
+        "transom: rank 0 had not ended 200ms after the first failure; sent SIGTERM (TRANSOM_GRACE)\n",
     ];
     assert_eq!((ended.code, ended.stderr), (Some(137), format!("{killed}{other}")));
     assert!(ended.took < Duration::from_secs(5), "{:?}", ended.took);
@@ -160,7 +160,7 @@ fn of_two_that_end_at_once_the_killed_one_is_the_cause() {
 #[test]
 fn what_a_rank_said_last_comes_before_the_launchers_word() {
     let ended = script("2", "[ $TRANSOM_RANK = 1 ] && printf 'out of luck' >&2 && exit 1; exec sleep 1000");
-    let other = "transom: rank 0 had not ended 200ms after that; sent SIGTERM (TRANSOM_GRACE)\n";
+    let other = "transom: rank 0 had not ended 200ms after the first failure; sent SIGTERM (TRANSOM_GRACE)\n";
     assert_eq!(ended.stderr, format!("[1] out of luck\ntransom: rank 1 exited with status 1\n{other}"));
 }
 
@@ -506,7 +506,7 @@ fn info_tells_all() {
         ("TRANSOM_GRACE", "= soon (not a number of seconds)"),
         ("TRANSOM_LOG", "= debg (`debg` is neither a level nor crate=level)"),
         ("TRANSOM_SPIN", "= 20us (not a number of microseconds)"),
-        ("TRANSOM_MESSAGES", "= window=1 (window is 1, and must be 2 to 1024)"),
+        ("TRANSOM_MESSAGES", "= window=1 (window is 1, expected 2 to 1024)"),
         ("TRANSOM_FABRIC", "= vebs (no such provider)"),
         ("TRANSOM_PROGRESS", "= threads (neither `calls` nor `thread`)"),
         ("TRANSOM_SSH", "not set; ssh -oBatchMode=yes -oServerAliveInterval=5 -oControlMaster=no"),

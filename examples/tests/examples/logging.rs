@@ -44,6 +44,6 @@ fn unknown_variable_is_told_once() {
     let output =
         Command::new(built::example("hello")).args(["--ranks", "2"]).env("TRANSOM_MESAGES", "eager=0").output();
     let output = output.expect("hello is built with the tests");
-    let line = "[0] transom: there is no variable TRANSOM_MESAGES, and it has no effect; `transom info` lists those that there are\n";
+    let line = "[0] transom: unknown variable TRANSOM_MESAGES has no effect; `transom info` lists all variables\n";
     assert_eq!((output.status.success(), String::from_utf8_lossy(&output.stderr).as_ref()), (true, line));
 }

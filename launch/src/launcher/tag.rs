@@ -35,7 +35,7 @@ impl FromStr for Tag {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let named = Self::NAMES.iter().find(|(name, _)| *name == text.trim());
-        named.map(|(_, tag)| *tag).ok_or("it is none of these")
+        named.map(|(_, tag)| *tag).ok_or("unknown value")
     }
 }
 

@@ -216,7 +216,7 @@ impl ShmWire {
         let cell = inbox.claim(self.me).ok_or(Busy)?;
         let start = inbox.view.address(inbox.bytes(cell), length).filter(|_| length <= inbox::LONGEST);
         // SAFETY: `length` bytes of a cell that belongs to this rank until it is filled.
-        unsafe { write(start.expect("the engine sends no longer ones"), head, body) };
+        unsafe { write(start.expect("the engine sends no longer packets"), head, body) };
         inbox.fill(cell, length, peer.filled);
         peer.filled = peer.filled.wrapping_add(1);
         event_count::notify(&inbox.view.header().event);
@@ -563,7 +563,7 @@ mod tests {
         let (source, mut target) = (vec![7_u8; LENGTH], vec![0_u8; LENGTH]);
         let places = [source.as_ptr().expose_provenance(), target.as_mut_ptr().expose_provenance()];
         let [from, to] = places.map(|start| owner.reading.reach.lead_to(start, LENGTH));
-        owner.own.desk().ask(0, joint::Move { from, at: 0, length: LENGTH, to }).expect("nobody else reads");
+        owner.own.desk().ask(0, joint::Move { from, at: 0, length: LENGTH, to }).expect("no other rank reads");
         let event = &reader.own.view.header().event;
         event.count(1); // as a sleeper does
         while owner.own.has_work() {

@@ -105,7 +105,12 @@ impl Verbs {
         })?;
         let (mut blocks, mut number) = (Vec::new(), None);
         for (rank, told) in all.iter().enumerate() {
-            let bad = || FabricError::Corrupt { why: format!("rank {rank} of a team told {} bytes of it", told.len()) };
+            let bad = || FabricError::Corrupt {
+                why: format!(
+                    "rank {rank} sent {} bytes for a new team, expected a number of 8 bytes and a key",
+                    told.len()
+                ),
+            };
             let (led, block) = told.split_first_chunk().ok_or_else(bad)?;
             number.get_or_insert(u64::from_le_bytes(*led));
             blocks.push(block);

@@ -176,7 +176,7 @@ impl Verbs {
             return Err(bad(format!("the key names {bytes} bytes at {:#x}, beyond the address space", place.address)));
         }
         if lent != count.is_empty() {
-            return Err(bad("it leads to memory of another kind".into()));
+            return Err(bad("it names memory of another kind".into()));
         }
         let count = if lent { None } else { Some(place_of(count).ok_or_else(|| bad("a short key".into()))?) };
         let (own, way) = (rank == member.exchange.rank(), member.way(rank));

@@ -409,7 +409,7 @@ fn a_rank_that_others_wait_for_in_init_is_told_of() {
     all_joined(&ended, 2);
     let waited: Vec<_> = ended.stderr.lines().filter(|line| line.contains(" has waited ")).collect();
     assert!(waited.len() == 1 && waited[0].starts_with("transom: rank 0 has waited"), "{ended:?}");
-    assert!(waited[0].ends_with("in a call of all ranks (making something together)"), "{ended:?}");
+    assert!(waited[0].ends_with("in a collective call (creating a window, value or team)"), "{ended:?}");
 }
 
 /// This machine needs no `ssh`.
