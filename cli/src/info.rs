@@ -161,7 +161,7 @@ fn variables() -> Vec<Section> {
     }
     let unknown = unknown();
     if !unknown.is_empty() {
-        let mut section = Section::new("unknown variables, without effect (a typo?)");
+        let mut section = Section::new("unknown variables, which have no effect (a typo?)");
         unknown.iter().for_each(|name| section.row(name, ""));
         sections.push(section);
     }
