@@ -338,7 +338,10 @@ impl Control {
         if state != Some(Some('Z')) || self.has_left(rank) {
             return Ok(());
         }
-        tracing::warn!(rank, "the main thread of a rank has ended while others go on: its memory cannot be reached");
+        tracing::warn!(
+            rank,
+            "the main thread of a rank has ended while its other threads run; its memory cannot be accessed"
+        );
         self.note_death(rank);
         Err(FabricError::PeerDied { rank })
     }

@@ -56,7 +56,7 @@ impl Reach {
         let mut word = [0; 8];
         let read = CrossMemory { rank: peer, pid, start: probe, bytes: 8 }.read(0, &mut word);
         if let Err(error) = &read {
-            tracing::debug!(peer, %error, "what is long is copied twice");
+            tracing::debug!(peer, %error, "cannot read the memory of a peer; long messages are copied twice");
         }
         read.is_ok() && u64::from_le_bytes(word) == expected
     }

@@ -302,8 +302,9 @@ impl World {
         let said = counts[rank];
         match said == own {
             true => Ok(()),
-            false => self
-                .refuse(format!("{name}: `{argument}[{rank}]`, of this rank itself, is {said}; `{buffer}` has {own}")),
+            false => self.refuse(format!(
+                "{name}: `{argument}[{rank}]`, the block of this rank itself, is {said}, but `{buffer}` has {own}"
+            )),
         }
     }
 

@@ -137,7 +137,7 @@ mod tests {
                 _ => data.len(),
             };
             let shape = self.world.shape::<u64>(self.world.group()?, len);
-            let stages = by_hosts(what, shape, None).expect("it is done so");
+            let stages = by_hosts(what, shape, None).expect("the call has stages");
             let host = provider::shared_memory(self.host.fabric().unwrap());
             self.world.carry_by_hosts((stages, host), Signature::of::<u64>(kind, len), given, data, op)
         }

@@ -86,7 +86,8 @@ impl World {
         let (mine, room) = (given[rank].len(), taken[rank].len());
         if mine != room {
             return self.refuse(format!(
-                "all_to_all_sections: `given[{rank}]`, of this rank itself, has {mine} elements; `taken[{rank}]` has {room}"
+                "all_to_all_sections: `given[{rank}]`, the block of this rank itself, has {mine} elements, but \
+                 `taken[{rank}]` has {room}"
             ));
         }
         let mut lens = given.iter().chain(taken).map(Section::len);

@@ -82,7 +82,7 @@ pub enum Error {
     },
     /// The receiver dropped its team before it received this message.
     #[error(
-        "rank {rank} dropped its team before it received this message: a rank keeps a team until it has what is sent to it there"
+        "rank {rank} dropped its team before it received this message: keep a team until its messages are received"
     )]
     TeamDropped {
         /// The receiver.

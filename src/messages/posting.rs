@@ -189,7 +189,7 @@ pub(super) fn request_receive<'a, L: Landing>(
             let buffer = Some(into.came(usize::MAX));
             Request::over(Err(Failed { error, buffer }))
         }
-        Err((_, None)) => unreachable!("what was received has come"),
+        Err((_, None)) => unreachable!("a completed receive has a message"),
     })
 }
 
@@ -220,6 +220,6 @@ pub(super) fn start_receive<T: Pod>(comm: &Comm, select: Select) -> Result<Reque
         }
         Err(Some(Ok(status))) => Request::over(Ok((fresh.0, status))),
         Err(Some(Err(error))) => Request::over(Err(Failed { error, buffer: None })),
-        Err(None) => unreachable!("what was received has come"),
+        Err(None) => unreachable!("a completed receive has a message"),
     })
 }

@@ -325,7 +325,7 @@ fn a_last_call_that_differed_is_told_by_a_barrier() {
         let error = last.and_then(|()| team.barrier()).unwrap_err();
         assert!(matches!(error, Error::Mismatch { .. }), "{error}");
         if ranks::share_memory(&world) {
-            assert!(error.to_string().contains("or has made another before: rank "), "{error}");
+            assert!(error.to_string().contains("or has made one before: rank "), "{error}");
         }
         world.barrier().unwrap();
     });
@@ -447,7 +447,8 @@ fn calls_that_are_wrong_by_themselves_are_refused() {
         misuse(world.all_to_all_v_into(&vec![1; n], &one, &mut vec![0; more], &one), &taken);
         let mut two = one.clone();
         two[world.rank()] = 2;
-        let own = format!("all_to_all_v: `taken[{0}]`, of this rank itself, is 2; `given` has 1", world.rank());
+        let own =
+            format!("all_to_all_v: `taken[{0}]`, the block of this rank itself, is 2, but `given` has 1", world.rank());
         misuse(world.all_to_all_v_into(&vec![1; n], &one, &mut vec![0; more], &two), &own);
         misuse(world.gather_v_into(world.rank(), &[1], &[9; 4], &mut [0; 36]), "gather_v: `counts` has 4 lengths");
         misuse(world.scatter_v_into(world.rank(), &[1; 4], &[1; 4], &mut [0]), "scatter_v: `counts` has 4 lengths");

@@ -162,7 +162,7 @@ impl<W: Wire> Engine<W> {
         let lane = Lane { peer: rank, rail: next.rail };
         let Some(key) = next.keys[next.rail].filter(|_| peer.lanes.is_up(next.rail)) else { return Some(next) };
         let (at, length, token) = (next.offset as usize, next.length as usize, stripe_token(next.id, next.rail));
-        let request = self.requests.get_mut(next.id).expect("a request is kept until what it posts has ended");
+        let request = self.requests.get_mut(next.id).expect("a request is kept until its transfers have ended");
         let (memory, _) = request.memory().expect("a transfer has memory");
         let part = Part { memory, at, length };
         let posted = match next.writes {

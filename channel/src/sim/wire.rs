@@ -164,7 +164,7 @@ impl Wire for SimWire {
         let Lane { rail, .. } = self.number(lane);
         let place = &mut self.net.borrow_mut().ranks[self.rank as usize];
         let ended = place.keys.remove(&key.key).expect("a registration ends once");
-        assert_eq!(ended.rail, rail, "it ends with the rail that it was made with");
+        assert_eq!(ended.rail, rail, "a registration ends with its rail");
         assert!(place.windows.values().all(|opened| opened.window.into != key), "a window is open there");
     }
 

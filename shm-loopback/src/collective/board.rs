@@ -172,7 +172,7 @@ impl Board {
     #[inline(always)]
     pub(super) fn must_be_rank(&self, root: Rank) -> Result<(), Failure> {
         self.must(root < self.ranks(), || {
-            format!("there is no rank {root} to be the root: ranks are 0 to {}", self.ranks() - 1)
+            format!("there is no rank {root}, which is named as the root: ranks are 0 to {}", self.ranks() - 1)
         })
     }
 }

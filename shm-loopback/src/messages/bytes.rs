@@ -93,7 +93,7 @@ pub struct Place(Mutex<Option<Arc<dyn Any + Send + Sync>>>);
 
 impl std::fmt::Debug for Place {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("a place beside memory")
+        f.write_str("a slot for provider data")
     }
 }
 

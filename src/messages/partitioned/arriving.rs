@@ -154,7 +154,7 @@ impl<T: Pod + Send + Sync> Coming<T> {
             length if length == cut.bytes(index) as u64 => Piece::Ended(Ok(())),
             0 => Piece::Lost,
             length => {
-                let why = format!("a part came with {length} bytes, expected {}", cut.bytes(index));
+                let why = format!("a part has {length} bytes, expected {}", cut.bytes(index));
                 Piece::Ended(Err(Error::Misuse { why }))
             }
         };
