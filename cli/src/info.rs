@@ -80,7 +80,7 @@ fn providers() -> Section {
     section
 }
 
-/// How a program that is started as this one was would find its job.
+/// The launcher through which a program, started like this one, would find its job.
 fn starting() -> Section {
     let mut section = Section::new("starting");
     let meaning = |bootstrap| match bootstrap {

@@ -1,4 +1,4 @@
-//! Collectives: the defined result of each, for every type of call, length and number of ranks; misuse.
+//! Results of collectives by their definitions, for every type of call, length and number of ranks. Misuse is an error.
 
 use crate::numbers;
 use crate::ranks;

@@ -1,4 +1,4 @@
-//! Values that serde knows, as messages.
+//! Values that implement serde's traits, sent as messages.
 
 use crate::ranks;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};

@@ -1,5 +1,5 @@
-//! Messages that a thread moves while the program computes; and the descriptor on which a program sleeps that waits
-//! for other events too.
+//! Progress by a thread while the program computes; and the descriptor on which a program sleeps while it also waits
+//! for other events.
 
 use crate::ranks;
 use ranks::{BY_MESSAGES, IN_TIME, VICTIM, die, on, on_with, outcome_with, over_network, within};

@@ -1,4 +1,4 @@
-//! Teams of listed ranks, made by these alone: while others do other work, and after others have died.
+//! Teams of listed ranks, created only by these ranks: while other ranks do other work, and after some have died.
 
 use crate::ranks;
 use ranks::{IN_TIME, VICTIM, die, within};

@@ -38,7 +38,7 @@ struct Said {
     place: Place,
 }
 
-/// Which ranks post data in each round of a call, and how many bytes. Equal at all ranks.
+/// The ranks that post data in each round of a call, and the number of bytes. Equal at all ranks.
 #[derive(Clone, Copy)]
 pub(super) enum Says {
     /// All ranks post, and each reads all, so that no rank later polls the progress of others.

@@ -246,7 +246,7 @@ mod tests {
         }
         assert_eq!(super::common(&[vec![], vec![0; 11]], 5).ok(), Some(2));
         assert!(super::common(&[vec![0, 7, 7], vec![0, 7]], 1).is_ok(), "whose rails are not named");
-        // No rank of this library tells of less than one.
+        // No rank of this library publishes fewer than one rail.
         for nothing in [vec![vec![0; 6], vec![1; 5]], vec![vec![0; 6], vec![0]]] {
             assert!(matches!(super::common(&nothing, 5), Err(VerbsError::Peer { rank: 1 })));
         }

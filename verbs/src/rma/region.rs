@@ -78,7 +78,7 @@ pub struct Remote {
     pub(super) own: Option<View>,
     /// Keeps a neighbour's memory mapped, of which `words` are registered.
     _mapped: Option<View>,
-    /// Of the program's own.
+    /// True for memory that the program lent to the window.
     lent: bool,
     /// Protocol words of its rank take another lane, which must not overtake puts to this region.
     pub(super) apart: bool,

@@ -1,5 +1,5 @@
 //! `transom run --hosts`: ranks on other hosts. A script replaces `ssh` and runs its command on this machine, in
-//! another folder and an almost empty environment, so that two names are two hosts. One test has the real `sshd`.
+//! another folder and an almost empty environment, so that two names are two hosts. One test uses the real `sshd`.
 
 mod ends;
 mod secrets;
