@@ -342,7 +342,7 @@ fn messages_are_measured_in_each_configuration_that_is_asked_for() {
     // Before a job begins.
     let output = transom("bench pingpong --millis 1 --sizes 8 --config eager=9999999999").output().unwrap();
     let (_, err) = texts(&output);
-    assert!(!output.status.success() && err.contains("eager is 9999999999, and must be"), "{err}");
+    assert!(!output.status.success() && err.contains("eager is 9999999999, expected"), "{err}");
 }
 
 #[test]
