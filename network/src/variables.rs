@@ -10,8 +10,8 @@ pub const TABLE: &[Variable] = &[HYBRID];
 pub const HYBRID: Variable = Variable {
     name: "TRANSOM_HYBRID",
     set_by: SetBy::User,
-    meaning: "with verbs: whether ranks of one host move data through shared memory, and, in a job on several hosts, \
-              messages too; the same at all ranks",
+    meaning: "with verbs: use of shared memory between ranks of one host, for data and, in a job on several hosts, for \
+              messages; the same at all ranks",
     expected: "`auto`, `on` or `off`",
     default: "auto: on if the job has several hosts",
     check: readable::<Intranode>,
