@@ -104,7 +104,8 @@ impl Space {
     pub fn of_job(root: Provider) -> Space {
         // The engine opens before the first call: peers may send eagerly at any time, and the waits of this rank must
         // receive their messages.
-        let hub = Hub::open(&root).inspect_err(|error| tracing::warn!(%error, "no messages by this rank"));
+        let hub =
+            Hub::open(&root).inspect_err(|error| tracing::warn!(%error, "this rank can send and receive no messages"));
         let (rank, size) = (root.rank(), root.size());
         let presence = Arc::new(Presence { root, hub, events: OnceLock::new(), led: AtomicU32::new(1) });
         Space { presence, context: 0, rank, size, team: None, comm: OnceLock::new() }

@@ -162,7 +162,7 @@ impl<T: Pod, F: Fabric> ValueLock<T, F> {
                 value: PhantomData,
             }));
         }
-        tracing::debug!(id, rank, len, bytes = size, "{what} made");
+        tracing::debug!(id, rank, len, bytes = size, "{what} created");
         Ok(all)
     }
 }

@@ -23,11 +23,11 @@ fn nothing_is_logged_unless_asked_for() {
 fn events_are_logged_by_level_and_crate() {
     let (ran, log) = hello(Some("debug"));
     assert!(ran, "{log}");
-    for event in ["joined the job", "window made", "left the job"] {
+    for event in ["joined the job", "window created", "left the job"] {
         assert!(log.contains(event), "no {event:?} in:\n{log}");
     }
     let (ran, log) = hello(Some("off,transom_windows=debug"));
-    assert!(ran && log.contains("window made") && !log.contains("joined the job"), "{log}");
+    assert!(ran && log.contains("window created") && !log.contains("joined the job"), "{log}");
 }
 
 #[test]

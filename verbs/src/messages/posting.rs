@@ -90,7 +90,7 @@ impl VerbsWire {
                     // A single request of any length, so that it is posted as a whole or not at all.
                     let slots = core.memory.slots_for(bytes);
                     let slot = slots.take().map_err(|error| {
-                        tracing::warn!(%error, "no memory for messages");
+                        tracing::warn!(%error, "cannot allocate memory for messages");
                         Busy
                     })?;
                     slot.fill(bytes, write);
@@ -154,7 +154,7 @@ impl VerbsWire {
     /// The target at a peer. A peer that sent an invalid key is reported as unreachable.
     pub(super) fn place(&mut self, rank: Rank, key: Key, at: usize) -> Result<Place, Busy> {
         place(key, at).ok_or_else(|| {
-            tracing::warn!(rank, ?key, "a key of no adapter");
+            tracing::warn!(rank, ?key, "a key names no adapter");
             self.notice(rank, Why::Unreachable);
             Busy
         })

@@ -370,7 +370,7 @@ impl Wire for VerbsWire {
 
     fn ring(&mut self, peer: Rank, length: usize) -> Option<(Bytes, Key)> {
         let buffer = Buffer::new(&self.core().rail.domain, length, Access::Bytes);
-        let refused = |error| tracing::debug!(peer, %error, "no memory for a ring");
+        let refused = |error| tracing::debug!(peer, %error, "cannot allocate memory for a ring");
         let buffer = Arc::new(buffer.map_err(refused).ok()?);
         let key = Key { address: buffer.address(), key: buffer.remote_key().into() };
         self.rings.insert(key, (peer, buffer.clone()));
