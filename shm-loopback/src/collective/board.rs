@@ -68,7 +68,7 @@ impl Board {
     /// the others that need it.
     ///
     /// # Errors
-    /// Those of [`Exchange::all_gather`] and, at all ranks if at one, [`FabricError::System`] if memory cannot be
+    /// Errors of [`Exchange::all_gather`] and, at all ranks if at one, [`FabricError::System`] if memory cannot be
     /// allocated, and [`FabricError::BadKey`].
     ///
     /// # Examples
@@ -82,11 +82,11 @@ impl Board {
         Board::open_by(team, &mut |mine| team.all_gather(mine))
     }
 
-    /// As [`open`](Self::open), but the ranks exchange data by `meet` instead of the exchange of their job. `meet` is
+    /// Like [`open`](Self::open), but the ranks exchange data by `meet` instead of the exchange of their job. `meet` is
     /// called twice. It passes the bytes of each rank to all ranks and returns them in the order of ranks.
     ///
     /// # Errors
-    /// Those of `meet`, and those of [`open`](Self::open).
+    /// Errors of `meet`, and those of [`open`](Self::open).
     ///
     /// # Examples
     /// ```

@@ -104,7 +104,7 @@ impl<S: SharedLines> Lines<S> {
         self.post_at(self.place, bytes)
     }
 
-    /// As [`post`](Self::post), where the caller knows the place of the call.
+    /// Like [`post`](Self::post), where the caller knows the place of the call.
     #[inline(always)]
     pub fn post_at(&mut self, place: Place, bytes: &[u8]) -> Result<u64, Failure> {
         self.post_parts_at(place, bytes.len(), std::iter::once((0, bytes)))
@@ -276,7 +276,7 @@ impl<S: SharedLines> Lines<S> {
         self.take_at(self.place, rank, round, (len, at), into)
     }
 
-    /// As [`take`](Self::take), where the caller knows the place of the call.
+    /// Like [`take`](Self::take), where the caller knows the place of the call.
     #[inline(always)]
     pub fn take_at(
         &mut self,
