@@ -4,11 +4,11 @@ use std::str::FromStr;
 use transom_launch::variables::{SetBy, Variable, readable};
 
 /// The variables of this crate.
-pub const TABLE: &[Variable] = &[HYBRID];
+pub const TABLE: &[Variable] = &[INTRANODE];
 
-/// TRANSOM_HYBRID.
-pub const HYBRID: Variable = Variable {
-    name: "TRANSOM_HYBRID",
+/// TRANSOM_INTRANODE.
+pub const INTRANODE: Variable = Variable {
+    name: "TRANSOM_INTRANODE",
     set_by: SetBy::User,
     meaning: "with verbs: use of shared memory between ranks of one host, for data and, in a job on several hosts, for \
               messages; the same at all ranks",

@@ -1,8 +1,8 @@
 //! Sets of requests, returned in the order in which they end.
 
 use super::ended_lists::ListId;
-use super::hub::Hub;
 use super::pending::{Sealed, Ways};
+use super::progress_engine::ProgressEngine;
 use super::request::{Call, Done, Request, State, Under};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -71,7 +71,7 @@ pub struct Requests<'a, B> {
 
 /// The list of slots whose requests have ended, for one rank of this process.
 struct List {
-    hub: Arc<Hub>,
+    hub: Arc<ProgressEngine>,
     id: ListId,
 }
 
@@ -192,7 +192,7 @@ impl<'a, B> Requests<'a, B> {
     }
 
     /// Finds a request of an engine that is closed: all its requests have ended.
-    fn first_of(&self, hub: &Arc<Hub>) -> Option<usize> {
+    fn first_of(&self, hub: &Arc<ProgressEngine>) -> Option<usize> {
         let is_of = |slot: &Option<(usize, Request<'a, B>)>| {
             slot.as_ref().is_some_and(|(_, request)| request.hub() == Some(Arc::as_ptr(hub)))
         };

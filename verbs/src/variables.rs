@@ -4,8 +4,22 @@ use crate::values::{Choice, Mtu, NotifyBy, Partition, Places, Timeout, Within};
 use transom_launch::variables::{SetBy, Variable, readable};
 
 /// All variables of this crate.
-pub const TABLE: &[Variable] =
-    &[DEVICE, PORT, GID, MTU, SL, TRAFFIC_CLASS, PKEY, DEPTH, INLINE, REGISTER, KEEP, TIMEOUT, RETRY, NOTIFY];
+pub const TABLE: &[Variable] = &[
+    DEVICE,
+    PORT,
+    GID,
+    MTU,
+    SL,
+    TRAFFIC_CLASS,
+    PKEY,
+    DEPTH,
+    INLINE,
+    ZCOPY_MIN,
+    REGCACHE_BYTES,
+    TIMEOUT,
+    RETRY,
+    WORD_WRITE,
+];
 
 /// Devices, ports and GIDs of the rails.
 pub const DEVICE: Variable = Variable {
@@ -100,8 +114,8 @@ pub const INLINE: Variable = Variable {
 };
 
 /// Smallest transfer whose memory is registered.
-pub const REGISTER: Variable = Variable {
-    name: "TRANSOM_VERBS_REGISTER",
+pub const ZCOPY_MIN: Variable = Variable {
+    name: "TRANSOM_VERBS_ZCOPY_MIN",
     set_by: SetBy::User,
     meaning: "smallest put or get whose memory is registered instead of copied, in bytes",
     expected: "a number from 32768 to 4294967295",
@@ -110,8 +124,8 @@ pub const REGISTER: Variable = Variable {
 };
 
 /// Limit of idle registrations of message buffers.
-pub const KEEP: Variable = Variable {
-    name: "TRANSOM_VERBS_KEEP",
+pub const REGCACHE_BYTES: Variable = Variable {
+    name: "TRANSOM_VERBS_REGCACHE_BYTES",
     set_by: SetBy::User,
     meaning: "limit of persistent and partitioned send buffers that stay registered between messages, in bytes",
     expected: "a number from 0 to 4294967295",
@@ -140,8 +154,8 @@ pub const RETRY: Variable = Variable {
 };
 
 /// Way to write a word as one unit.
-pub const NOTIFY: Variable = Variable {
-    name: "TRANSOM_VERBS_NOTIFY",
+pub const WORD_WRITE: Variable = Variable {
+    name: "TRANSOM_VERBS_WORD_WRITE",
     set_by: SetBy::User,
     meaning: "method of writing an 8-byte word atomically: an RDMA write or compare-and-swap; all ranks use the latter \
               if one needs it",
