@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn filters_are_levels_and_lists_of_crates() {
+    fn log_filter_parses_levels_and_crate_lists() {
         for right in ["off", "INFO", "debug", "transom=trace", "warn,transom_windows=debug", "warn, a::b=off", "3"] {
             assert!(right.parse::<LogFilter>().is_ok(), "{right}");
         }

@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refused_copy_says_to_allocate_the_window() {
+    fn refused_copy_error_advises_to_allocate_the_window() {
         let memory = CrossMemory { rank: 3, pid: 77, start: 0, bytes: 8 };
         for (errno, refused) in [(Errno::EPERM, "is not allowed"), (Errno::ENOSYS, "is not supported by this kernel")] {
             let error = memory.failed(errno).to_string();

@@ -123,7 +123,7 @@ mod tests {
     fn dropped_teams_are_forgotten() {
         let ranks = Loopback::threads(2).unwrap().into_iter().map(|rank| {
             std::thread::spawn(move || {
-                let kept = rank.split(Some(1), 0).unwrap().expect("a colour was named");
+                let kept = rank.split(Some(1), 0).unwrap().expect("a rank with a colour is in the team");
                 (0..50).for_each(|_| drop(rank.split(Some(1), 0).unwrap()));
                 assert!(rank.0.teams().len() <= 2, "{}", rank.0.teams().len());
                 rank.leave();

@@ -414,7 +414,7 @@ mod tests {
     /// Memory must stay bounded in a program that splits and drops teams in a loop.
     #[cfg(not(miri))]
     #[test]
-    fn of_teams_that_were_left_the_last_are_kept() {
+    fn left_teams_beyond_the_limit_are_forgotten() {
         crate::threads(1, |world| {
             let mut listener = Listener::default();
             (0..10_000).for_each(|calls| listener.control.leave(6 * calls, Left { calls, ..Left::default() }));

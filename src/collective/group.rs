@@ -525,7 +525,7 @@ mod tests {
 
     /// Discarding receives for a failed team end once all ranks have left it, in any order.
     #[test]
-    fn of_teams_that_failed_and_were_dropped_nothing_is_left() {
+    fn dropped_failed_teams_leave_no_receives() {
         const TAG: Tag<u8> = Tag::new(1);
         crate::threads(3, |world| {
             let (me, n) = (world.rank(), world.size());
@@ -574,7 +574,7 @@ mod tests {
     /// One turn takes one step, that of the listener, regardless of the number of teams and waiting started
     /// collectives. Starting a collective takes one more step per round.
     #[test]
-    fn turns_walk_neither_teams_nor_started_calls() {
+    fn progress_steps_ignore_idle_teams_and_calls() {
         crate::threads(2, |world| {
             let hub = &world.space().comm().unwrap().hub;
             let steps = || hub.with(|core| core.steps).unwrap();

@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scratch_is_kept_unless_it_is_large() {
+    fn small_scratch_is_reused_and_large_is_freed() {
         let pool = Arc::new(ScratchPool::default());
         let start = |bytes| pool.take(bytes).and_then(|bytes| bytes.start()).map(|start| start.addr());
         let first = start(200);
@@ -170,10 +170,10 @@ mod tests {
         let (one, other) = (pool.take(10).unwrap(), pool.take(10).unwrap());
         assert!(one.start().map(|start| start.addr()) == first && other.start() != one.start());
         drop((one, other));
-        assert_eq!(start(256), first, "the longer is kept");
+        assert_eq!(start(256), first, "larger scratch was not kept");
         assert_eq!((start(0), lock(&pool.0).len()), (start(0), 4));
         assert!(start(KEPT + 1).is_some());
-        assert_eq!(lock(&pool.0).len(), 0, "so much is not kept");
+        assert_eq!(lock(&pool.0).len(), 0, "scratch above the limit was kept");
         assert!(start(usize::MAX / 2).is_none());
     }
 }

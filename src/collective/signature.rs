@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_are_told_apart() {
+    fn different_calls_have_different_signatures() {
         let one = Signature::of::<u64>(Kind::Broadcast, 3).root(2);
         let others = [
             Signature::of::<u64>(Kind::Reduce, 3).root(2),

@@ -374,7 +374,7 @@ mod tests {
     /// A program may split its world many times.
     #[cfg(not(miri))]
     #[test]
-    fn dropped_teams_are_forgotten() {
+    fn dropped_team_leaves_no_engine_state() {
         use crate::messages::{Source, Tag};
         const TAG: Tag<u64> = Tag::new(1);
         let ended = crate::threads(3, |world| -> Result<(), crate::Error> {
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn every_team_has_contexts_of_its_own() {
+    fn contexts_of_any_two_teams_are_distinct() {
         let all = (0..5).flat_map(|leader| (0..7).map(move |led| context(leader, led, of_each(5))));
         let all: std::collections::BTreeSet<_> = all.collect();
         assert_eq!(all.len(), 35);
@@ -420,15 +420,15 @@ mod tests {
     /// The next member leads once the first has no number left. All members get an error once none has.
     #[cfg(not(miri))]
     #[test]
-    fn members_lead_until_no_number_is_left() {
+    fn leader_out_of_numbers_passes_to_next_member() {
         const MOST: u32 = 204_522_252;
         let ended = crate::threads(3, |world| {
             let (me, space) = (world.rank(), world.space());
             let led = &space.presence.led;
             led.store(if me < 2 { MOST - 1 } else { MOST }, Relaxed);
             let team = || world.split(Some(0), 0).map(|team| team.unwrap().space().context());
-            assert_eq!(team().unwrap(), 7 * (MOST - 1), "rank 0 leads the last that it can");
-            assert_eq!(team().unwrap(), 7 * (2 * MOST - 1), "then rank 1 does");
+            assert_eq!(team().unwrap(), 7 * (MOST - 1), "rank 0 should lead with its last number");
+            assert_eq!(team().unwrap(), 7 * (2 * MOST - 1), "rank 1 should lead next");
             let error = team().unwrap_err().to_string();
             assert!(error.contains("the numbers for teams of this job are used up"), "{error}");
             // A failed team uses up no number.

@@ -300,7 +300,7 @@ mod tests {
 
     /// Posts receives of 30,000 tags; the first posted end last.
     #[test]
-    fn set_looks_at_what_has_ended_alone() {
+    fn wait_any_checks_only_completed_requests() {
         const MANY: u32 = 30_000;
         let tag = |number| Tag::<u32>::new(number);
         let ended = crate::threads(1, |world| -> Result<(), crate::Error> {
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn dropped_set_closes_its_lists() {
+    fn dropped_set_releases_its_completion_list() {
         let ended = crate::threads(1, |world| -> Result<(), crate::Error> {
             let hub = &world.space().comm()?.hub;
             for _ in 0..3 {

@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_said_is_read_with_care() {
+    fn truncated_team_message_is_refused() {
         let said = [Some(b"key".to_vec()), None, Some(Vec::new())];
         let bytes = to_bytes(&[3, 1], &said);
         assert_eq!(bytes, b"\x02\0\0\0\x03\0\0\0\x01\0\0\0\x01\x03\0\0\0key\0\0\0\0\0\x01\0\0\0\0");
@@ -207,7 +207,7 @@ mod tests {
     /// Uses two lists of the same ranks with equal hashes.
     #[cfg(not(miri))]
     #[test]
-    fn lists_of_one_tag_are_told_apart() {
+    fn lists_with_equal_tags_are_distinguished() {
         let lists = [[0, 2, 8, 4, 3, 6, 1, 7, 5], [0, 5, 6, 1, 8, 4, 3, 7, 2]];
         assert_eq!(tag(&lists[0]), tag(&lists[1]));
         let ended = crate::threads(9, |world| {
@@ -227,7 +227,7 @@ mod tests {
     /// No member makes the team, whichever member fails in whichever round, and the next try starts clean.
     #[cfg(not(miri))]
     #[test]
-    fn a_call_that_fails_at_one_fails_at_all() {
+    fn team_call_failed_at_one_member_fails_at_all() {
         let list = [2, 0, 1];
         let ended = crate::threads(3, |world| {
             let me = world.rank();
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn other_lists_have_other_tags() {
+    fn different_lists_have_different_tags() {
         assert_eq!(tag(&[]), 0x811c_9dc5);
         let lists = [&[0, 1][..], &[1, 0], &[0], &[0, 1, 2], &[256], &[1]];
         let mut tags = lists.map(tag).to_vec();

@@ -81,7 +81,7 @@ impl Overlapping {
     /// Number of puts, gets, compare-and-swaps and fetch-and-adds of `call`.
     #[allow(dead_code, reason = "each test file uses what it needs")]
     pub fn verbs(&self, call: impl FnOnce()) -> [usize; 4] {
-        *self.all_verbs(call).first_chunk().expect("there are more")
+        *self.all_verbs(call).first_chunk().expect("the array has six counters")
     }
 
     /// And posts and flushes.

@@ -23,7 +23,10 @@ fn flag_set_by_any_rank_is_seen_by_all() {
             }
             world.barrier().unwrap();
             while (0..n).any(|flag| flags.is_set(flag).unwrap()) {
-                assert!(!ranks::share_memory(&world), "a barrier orders a clear before where memory is shared");
+                assert!(
+                    !ranks::share_memory(&world),
+                    "clear before a barrier is not visible after it in shared memory"
+                );
                 std::thread::yield_now();
             }
             world.barrier().unwrap();

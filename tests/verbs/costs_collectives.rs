@@ -63,7 +63,7 @@ fn log(n: usize) -> usize {
 }
 
 #[test]
-fn collectives_send_what_the_textbooks_say() {
+fn collective_traffic_matches_the_formulas() {
     if skipped("messages of collectives") {
         return;
     }
@@ -91,7 +91,7 @@ fn collectives_send_what_the_textbooks_say() {
     ];
     on_verbs(4, "collectives_send_what_the_textbooks_say", &[("TRANSOM_INTRANODE", "off")], |world| {
         for (rule, call, m, formula) in rows {
-            let team = world.split(Some(0), 0).unwrap().expect("all are in it");
+            let team = world.split(Some(0), 0).unwrap().expect("every rank should be in the team");
             team.collectives_by(&rule.parse::<Rules>().unwrap()).unwrap();
             let (messages, elements) = formula(world.size(), m);
             assert_eq!(sent(&world, &team, call, m), (messages, 8 * elements), "{rule}, {m} elements");
@@ -102,7 +102,7 @@ fn collectives_send_what_the_textbooks_say() {
 
 /// Each host acts as one rank: the blocks of its ranks go together.
 #[test]
-fn hosts_send_each_other_what_the_textbooks_say() {
+fn inter_host_traffic_matches_the_formulas() {
     if skipped("messages of collectives") {
         return;
     }

@@ -14,7 +14,7 @@ const RANKS: usize = 8;
 const VICTIM: Rank = 3;
 
 #[test]
-fn nothing_is_moved_without_a_connection_and_the_dead_are_told() {
+fn unconnected_peer_takes_empty_or_failing_calls() {
     if skipped("a connection that is not there") {
         return;
     }
@@ -45,7 +45,7 @@ fn nothing_is_moved_without_a_connection_and_the_dead_are_told() {
         }
         let target = epoch.target(VICTIM).unwrap();
         let told = |outcome: Result<(), transom::Error>| {
-            let error = outcome.expect_err("it is dead");
+            let error = outcome.expect_err("an operation on a dead rank should fail");
             assert_eq!(error.lost_rank(), Some(VICTIM), "{error}");
         };
         told(target.put(0, &[7]).and_then(|()| target.flush()));

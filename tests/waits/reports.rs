@@ -12,9 +12,9 @@ const ASKED: Tag<u8> = Tag::new(5);
 const SENT: Tag<u8> = Tag::new(6);
 
 #[test]
-fn calls_that_wait_report_source_and_tag() {
+fn waiting_calls_report_source_and_tag() {
     let ended =
-        ranks::outcome_with(&[("TRANSOM_WAIT_REPORT", "0.1")], 2, "calls_that_wait_report_source_and_tag", |world| {
+        ranks::outcome_with(&[("TRANSOM_WAIT_REPORT", "0.1")], 2, "waiting_calls_report_source_and_tag", |world| {
             std::thread::spawn(|| {
                 std::thread::sleep(4 * IN_TIME);
                 std::process::exit(0);

@@ -8,4 +8,4 @@ mod facade;
 mod pages;
 mod question_mark;
 mod teams;
-mod teams_of_some;
+mod teams_by_list;

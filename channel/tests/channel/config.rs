@@ -18,7 +18,7 @@ fn refused(text: &str) -> String {
 }
 
 #[test]
-fn each_field_is_read() {
+fn config_text_sets_every_field() {
     let all = config(
         "eager=100,ring_slots=2,ring_bytes=136,marker=second, rings=0,ring_after=3,order=recent,window=2,zero_copy_from=1,\
          spread=window:64,stripe=even,stripe_from=5,offer=no,read_waiting=yes,credit_delay=7,budget=0,overdraft=64,pipe=piggyback,pipe_chunk=64,pipe_chunks=1024,\
@@ -86,7 +86,7 @@ fn each_field_is_read() {
 }
 
 #[test]
-fn what_is_wrong_is_named_and_what_was_expected() {
+fn invalid_config_error_names_the_expected_values() {
     assert_eq!(
         refused("egaer=1"),
         "unknown field \"egaer\"; expected one of eager, ring_slots, ring_bytes, marker, rings, ring_after, order, window, \
@@ -143,7 +143,7 @@ fn what_is_wrong_is_named_and_what_was_expected() {
 }
 
 #[test]
-fn a_field_says_its_value() {
+fn field_value_reads_back_as_config() {
     let fields: Vec<_> =
         FIELDS.iter().map(|field| format!("{}={}", field.name, field.value(&Config::default()))).collect();
     let expected = "eager=8192,ring_slots=32,ring_bytes=2048,marker=rail,rings=8,ring_after=16,order=circular,window=64,\
@@ -157,7 +157,7 @@ fn a_field_says_its_value() {
 }
 
 #[test]
-fn a_name_stands_before_what_changes_it() {
+fn named_config_applies_before_field_overrides() {
     let aptus = config("aptus");
     assert_eq!((aptus.paths, aptus.rings, aptus.ring_after), (Paths::Both, 8, 32));
     assert_eq!((aptus.connections, aptus.connect_after), (16, 16));
@@ -179,7 +179,7 @@ fn a_name_stands_before_what_changes_it() {
 }
 
 #[test]
-fn rules_come_from_a_file() {
+fn rules_are_read_from_a_file() {
     let path = std::env::temp_dir().join(format!("transom-rules-{}", std::process::id()));
     std::fs::write(&path, "# Short ones.\nMSG_SIZE <= 9, UD-SR,\nTRUE, Copy-Based,\n").unwrap();
     let said = config(&format!("window=9,rules=@{}", path.display()));
@@ -195,7 +195,7 @@ fn rules_come_from_a_file() {
 
 /// The largest numbers that the parser accepts cause no overflow in later arithmetic.
 #[test]
-fn the_largest_numbers_overflow_nothing() {
+fn largest_config_numbers_do_not_overflow() {
     let config = config("credit_delay=18446744073709551615, stripe_from=18446744073709551615");
     let mut sim = Sim::new(1, 2, Conditions::default(), &config).unwrap();
     let length = 1 << 20;
@@ -206,7 +206,7 @@ fn the_largest_numbers_overflow_nothing() {
     // Stop once both are done: with the largest delay, credits are reported only at the end of time.
     let mut done = [false; 2];
     while done != [true; 2] {
-        let rank = sim.step().expect("it is not done");
+        let rank = sim.step().expect("the simulation stopped before both transfers completed");
         done[rank as usize] |= sim.engine(rank).completed().is_some();
     }
 }
@@ -226,7 +226,7 @@ fn ring_posts(marker: &str, conditions: Conditions) -> Result<(u64, u64), Miscon
 }
 
 #[test]
-fn a_marker_is_the_one_that_is_chosen_or_refused_where_the_rail_does_not_keep_it() {
+fn marker_unsupported_by_rail_is_refused() {
     let all = Conditions::default();
     let [(packets, last), (_, second), (_, immediate), (_, rail)] =
         ["last", "second", "immediate", "rail"].map(|marker| ring_posts(marker, all.clone()).unwrap());

@@ -89,7 +89,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(crate::model::rounds(4096) as u32))]
 
     #[test]
-    fn any_bytes_are_an_error_or_a_packet(mut bytes in prop::collection::vec(any::<u8>(), 0..400), kind in 0u8..17, sane: bool) {
+    fn arbitrary_bytes_decode_or_are_refused(mut bytes in prop::collection::vec(any::<u8>(), 0..400), kind in 0u8..17, sane: bool) {
         // Mostly bytes that pass the first checks.
         if sane && bytes.len() >= 32 {
             (bytes[0], bytes[1]) = (kind, 0);
@@ -99,7 +99,7 @@ proptest! {
     }
 
     #[test]
-    fn a_packet_comes_back(packet in packet()) {
+    fn encoded_packet_decodes_to_itself(packet in packet()) {
         let mut bytes = vec![0; LONGEST];
         let header = packet.encode((&mut bytes[..]).try_into().unwrap());
         bytes.resize(header + packet.body.data() as usize, 7);
@@ -107,7 +107,7 @@ proptest! {
     }
 
     #[test]
-    fn an_altered_packet_is_an_error_or_another(packet in packet(), at: prop::sample::Index, to: u8, cut: prop::sample::Index) {
+    fn altered_packet_decodes_or_is_refused(packet in packet(), at: prop::sample::Index, to: u8, cut: prop::sample::Index) {
         let mut bytes = vec![0; LONGEST];
         let header = packet.encode((&mut bytes[..]).try_into().unwrap());
         bytes.resize(header + packet.body.data() as usize, 7);
@@ -119,7 +119,7 @@ proptest! {
 }
 
 #[test]
-fn what_is_wrong_is_said() {
+fn malformed_packet_error_names_the_defect() {
     let ack = Packet {
         source: 0,
         sequence: 0,

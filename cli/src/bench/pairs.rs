@@ -193,7 +193,7 @@ mod tests {
     }
 
     fn kernels(speeds: &[(f64, f64)]) -> Option<String> {
-        let comparison = COMPARISONS.iter().find(|comparison| comparison.alike).expect("the kernel's");
+        let comparison = COMPARISONS.iter().find(|comparison| comparison.alike).expect("the kernel has a comparison");
         let pair = |&(ours, theirs): &(f64, f64)| Pair {
             mode: Mode::Alone,
             ours: side(ours),
@@ -204,10 +204,10 @@ mod tests {
     }
 
     #[test]
-    fn unlike_reports_kernels_that_differ_beyond_noise() {
+    fn kernels_differing_beyond_noise_are_reported() {
         assert_eq!(kernels(&[(100.0, 100.0); 9]), None);
         assert_eq!(kernels(&[(104.9, 100.0); 9]), None);
-        let slow = kernels(&[(92.0, 67.0); 9]).expect("not alike");
+        let slow = kernels(&[(92.0, 67.0); 9]).expect("the kernels differ beyond noise");
         assert!(slow.contains("ours 92.0, theirs 67.0 GFLOP/s") && slow.contains("1.373"), "{slow}");
         assert!(kernels(&[(67.0, 92.0); 9]).is_some() && kernels(&[]).is_some());
         // Some jobs slowed by other load, on either side.

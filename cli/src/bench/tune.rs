@@ -269,7 +269,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rules_choose_fastest_and_keep_near_equals() {
+    fn tuned_rules_select_fastest_and_keep_near_equals() {
         let (names, sizes) = (["direct", "ring"], [8, 64, 512, 4096]);
         let figures = [vec![10.0, 20.0], vec![11.0, 10.5], vec![30.0, 20.0], vec![50.0, 60.0]];
         let text = rules("all_gather", &names, &sizes, &figures, (4, 2));

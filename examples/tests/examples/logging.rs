@@ -15,7 +15,7 @@ fn hello(log: Option<&str>) -> (bool, String) {
 }
 
 #[test]
-fn nothing_is_logged_unless_asked_for() {
+fn log_filter_unset_logs_nothing() {
     assert_eq!(hello(None), (true, String::new()));
 }
 
@@ -31,7 +31,7 @@ fn events_are_logged_by_level_and_crate() {
 }
 
 #[test]
-fn a_filter_that_is_none_is_an_error() {
+fn malformed_log_filter_is_refused() {
     for wrong in ["transom=loud", "debg", "transom", "info,debg"] {
         let (ran, log) = hello(Some(wrong));
         assert!(!ran && log.contains(&format!("TRANSOM_LOG={wrong:?}")), "{wrong}: {log}");
@@ -40,7 +40,7 @@ fn a_filter_that_is_none_is_an_error() {
 }
 
 #[test]
-fn unknown_variable_is_told_once() {
+fn unknown_variable_is_reported_once() {
     let output =
         Command::new(built::example("hello")).args(["--ranks", "2"]).env("TRANSOM_MESAGES", "eager=0").output();
     let output = output.expect("hello is built with the tests");

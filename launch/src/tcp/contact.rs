@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_has_addresses() {
+    fn local_host_has_addresses_with_the_port() {
         let found = addresses(7);
         assert!(!found.is_empty() && found.iter().all(|address| address.port() == 7), "{found:?}");
     }

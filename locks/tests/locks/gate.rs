@@ -107,7 +107,7 @@ fn mixes() -> Vec<Vec<Vec<Call>>> {
 }
 
 #[test]
-fn ticket_numbers_wrap() {
+fn ticket_numbers_wrap_without_losing_turns() {
     for tickets in [0, u32::MAX - 3, u32::MAX - 1, u32::MAX] {
         for rows in mixes() {
             let net = sim::<3>(rows, None, tickets);

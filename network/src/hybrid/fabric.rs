@@ -388,7 +388,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn malformed_keys_are_refused() {
+    fn malformed_hybrid_keys_are_refused() {
         let key = join(b"shared", b"network");
         assert_eq!(split(&key), Some((&b"shared"[..], &b"network"[..])));
         assert_eq!(split(&join(b"", b"network")), Some((&b""[..], &b"network"[..])));

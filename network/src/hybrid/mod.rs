@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranks_with_different_settings_are_told() {
+    fn differing_intranode_settings_are_reported() {
         let agree = |told: &[&[u8]], me, on| {
             let told: Vec<Vec<u8>> = told.iter().map(|told| told.to_vec()).collect();
             agree(&told, me, on).map_err(|error| error.to_string())

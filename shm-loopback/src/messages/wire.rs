@@ -534,7 +534,7 @@ mod tests {
     /// If a sender read a newer acknowledgement with an older count of free slots, it would find its ring full and take
     /// a slower path.
     #[test]
-    fn the_second_word_beside_a_ring_is_never_older_than_the_first() {
+    fn published_second_word_is_never_older_than_first() {
         const TIMES: u64 = 200_000;
         let ranks = Loopback::threads(2).unwrap();
         // SAFETY: nothing is registered or read.
@@ -547,7 +547,7 @@ mod tests {
         let mut last = 0;
         while last < TIMES {
             let [first, second] = sender.published(0, key).unwrap();
-            assert!(second >= first && first >= last, "{first} and {second} after {last}");
+            assert!(second >= first && first >= last, "read words {first} and {second} after {last}");
             last = first;
         }
         drop(owner.join().unwrap());
@@ -555,7 +555,7 @@ mod tests {
 
     /// A reader that waits for the owner's last chunk is parked on the event count of its own inbox.
     #[test]
-    fn who_has_copied_a_chunk_for_a_reader_rings_for_it() {
+    fn owner_that_copied_a_chunk_wakes_the_reader() {
         const LENGTH: usize = 1_000_000;
         let ranks = Loopback::threads(2).unwrap();
         // SAFETY: as above.
@@ -563,7 +563,7 @@ mod tests {
         let (source, mut target) = (vec![7_u8; LENGTH], vec![0_u8; LENGTH]);
         let places = [source.as_ptr().expose_provenance(), target.as_mut_ptr().expose_provenance()];
         let [from, to] = places.map(|start| owner.reading.reach.lead_to(start, LENGTH));
-        owner.own.desk().ask(0, joint::Move { from, at: 0, length: LENGTH, to }).expect("no other rank reads");
+        owner.own.desk().ask(0, joint::Move { from, at: 0, length: LENGTH, to }).expect("the descriptor was free");
         let event = &reader.own.view.header().event;
         event.count(1); // as a sleeper does
         while owner.own.has_work() {

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_even_and_all() {
+    fn parts_are_even_and_cover_all_elements() {
         assert_eq!((0..4).map(|part| cut(10, 4).range(part)).collect::<Vec<_>>(), [0..3, 3..6, 6..8, 8..10]);
         assert_eq!(cut(10, 4).bytes(0), 24);
         assert_eq!(cut(3, 3).range(2), 2..3);
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_sender_says_is_refused() {
+    fn malformed_announcement_is_refused() {
         let mine = cut(10, 2);
         let told = Announcement::new(7, cut(10, 5));
         assert_eq!(Announcement::decode(&told.encode()).unwrap(), told);

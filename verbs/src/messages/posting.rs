@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_that_cannot_be_lead_nowhere() {
+    fn invalid_keys_give_no_place() {
         let far = |address, key, at| place(Key { address, key }, at).map(|place| (place.address, place.key));
         assert_eq!(far(4096, 7, 8), Some((4104, 7)));
         assert_eq!(far(u64::MAX - 8, u32::MAX.into(), 8), Some((u64::MAX, u32::MAX)));

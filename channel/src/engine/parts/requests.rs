@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn ended_request_is_told_once_and_kept_until_taken() {
+    fn ended_request_is_reported_once_kept_until_taken() {
         let mut requests = Requests::default();
         let id = receive(&mut requests);
         assert_eq!((requests.under_way(), requests.has_ended()), (1, false));
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn failed_request_is_not_taken_as_well() {
+    fn take_well_leaves_a_failed_request() {
         let mut requests = Requests::default();
         let id = receive(&mut requests);
         requests.complete(id, Err(Error::NoMessage));

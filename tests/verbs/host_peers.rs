@@ -46,7 +46,7 @@ fn talk(world: &World, other: usize) {
 }
 
 #[test]
-fn messages_of_neighbours_go_by_their_memory() {
+fn messages_of_host_peers_use_shared_memory() {
     if skipped("a job on several hosts") {
         return;
     }
