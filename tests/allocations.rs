@@ -1,4 +1,4 @@
-//! Calls that allocate nothing, where memory is shared.
+//! Calls that allocate no memory if ranks share memory.
 
 mod ranks;
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -1,4 +1,5 @@
-//! Messages, collectives, teams, requests of every form, scopes and futures, made and dropped some 1,000 to 10,000 times: heap, mappings and descriptors stay as they were.
+//! Messages, collectives, teams, requests of every form, scopes and futures, made and dropped 1,000 to 10,000 times,
+//! leave heap, mappings and descriptors unchanged.
 
 mod ranks;
 use std::alloc::{GlobalAlloc, Layout, System};

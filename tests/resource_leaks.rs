@@ -1,4 +1,4 @@
-//! Objects that are made and dropped again and again leave nothing behind: no heap, mapping, descriptor or named memory.
+//! Objects that are made and dropped repeatedly leave no heap, mapping, descriptor or named memory behind.
 
 mod ranks;
 use std::alloc::{GlobalAlloc, Layout, System};

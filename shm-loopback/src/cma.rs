@@ -21,7 +21,7 @@ pub(crate) struct CrossMemory {
 
 /// The error of atomics on another process's memory, which the kernel does not provide.
 pub(crate) const NO_ATOMICS: FabricError = FabricError::Unsupported {
-    what: "memory that the program lent to the window (create) takes no atomics: the kernel only copies between processes",
+    what: "no atomics on memory that the program lent to the window (create): the kernel only copies between processes",
 };
 
 /// Allows the ranks of this job to access this process's memory, where the system (Yama) requires permission. Ranks

@@ -149,7 +149,7 @@ impl EventCount for Futex {
         #[cfg(not(miri))]
         {
             let most = most.try_into().expect("a tenth of a second is a timespec");
-            // Whatever the result (woken, changed before, interrupted, timed out), the caller polls again.
+            // The caller polls again after any result: woken, changed before, interrupted, timed out.
             futex::wait(&self.epoch, futex::Flags::empty(), seen, Some(&most)) == Err(Errno::TIMEDOUT)
         }
         // Miri has no futex between processes; sleepers only yield there.

@@ -82,12 +82,15 @@ impl World {
                 })
             });
             let opened = opened.map_err(|error| {
-                let why = format!("rank {} has no memory for collectives on its host: {error}", group.comm.rank());
+                let why = format!(
+                    "rank {} cannot set up shared memory for collectives on its host: {error}",
+                    group.comm.rank()
+                );
                 group.stopped(Some(Error::Mismatch { why }))
             })?;
             group.open(turn, opened);
         }
-        Ok(turn.board.as_mut().expect("it is open"))
+        Ok(turn.board.as_mut().expect("opened above"))
     }
 }
 
@@ -134,7 +137,7 @@ mod tests {
                 _ => data.len(),
             };
             let shape = self.world.shape::<u64>(self.world.group()?, len);
-            let stages = by_hosts(what, shape, None).expect("it is done so");
+            let stages = by_hosts(what, shape, None).expect("the call has stages");
             let host = provider::shared_memory(self.host.fabric().unwrap());
             self.world.carry_by_hosts((stages, host), Signature::of::<u64>(kind, len), given, data, op)
         }

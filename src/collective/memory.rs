@@ -122,7 +122,7 @@ impl Memory {
     /// # Safety
     /// `self` must outlive the handle, and the elements must not be accessed while the handle exists.
     pub unsafe fn lend_mut(&mut self, span: Span) -> Bytes {
-        assert!(span.place != Place::Given, "what is given is only read");
+        assert!(span.place != Place::Given, "the source buffer is read-only");
         let (start, len) = self.at(span);
         // SAFETY: caller's contract; the buffer is writable.
         unsafe { Bytes::lent(start, len, true) }
@@ -136,7 +136,7 @@ impl Memory {
     /// Calls `act` with the elements of `into` to write and those of `with` to read. The spans must not overlap or be
     /// lent to the engine.
     pub fn pair<R>(&mut self, into: Span, with: Span, act: impl FnOnce(&mut [u8], &[u8]) -> R) -> R {
-        assert!(into.place != Place::Given, "what is given is only read");
+        assert!(into.place != Place::Given, "the source buffer is read-only");
         let ((into, into_len), (with, with_len)) = (self.at(into), self.at(with));
         let (a, b) = (into.as_ptr() as usize, with.as_ptr() as usize);
         assert!(a + into_len <= b || b + with_len <= a || into_len.min(with_len) == 0, "elements of a fold overlap");

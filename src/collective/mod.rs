@@ -148,7 +148,7 @@ impl World {
         match rules {
             None => Ok(()),
             Some(_) => {
-                let why = "rules of collectives are given once, before the first: split a team for others";
+                let why = "rules are set once, before the first collective of a team: split a team to use other rules";
                 Err(Error::Misuse { why: why.into() })
             }
         }
@@ -248,7 +248,7 @@ impl World {
         let fabric = self.make_fabric(group, made)?;
         // If all ranks of a team are on one of several hosts, the board uses the shared memory of that host.
         let memory = provider::shared_memory(fabric).or_else(|| provider::memory_of_host(fabric));
-        let memory = memory.expect("that a call goes through");
+        let memory = memory.expect("calls on a board need shared memory");
         let board = self.meet(group, made, |meet| ShmCollective::open_by(memory, meet))?;
         Ok(group.open(turn, board))
     }

@@ -74,7 +74,8 @@ pub(super) fn error(failure: Failure, made: CallId, me: Rank, number: impl Fn(Ra
         Failure::Fabric(FabricError::GivenUp { .. }) => None,
         Failure::Mismatch { rank, .. } => Some(Error::Mismatch {
             why: format!(
-                "rank {} makes another call than rank {me}, or has made another before: rank {me} calls {}, as number {} of their collectives",
+                "rank {} makes a different collective call than rank {me}, or has made one before: rank {me} calls {} \
+                 as collective number {}",
                 number(rank),
                 made.call,
                 made.number.wrapping_add(1)

@@ -104,7 +104,8 @@ impl Space {
     pub fn of_job(root: Provider) -> Space {
         // The engine opens before the first call: peers may send eagerly at any time, and the waits of this rank must
         // receive their messages.
-        let hub = ProgressEngine::open(&root).inspect_err(|error| tracing::warn!(%error, "no messages by this rank"));
+        let hub = ProgressEngine::open(&root)
+            .inspect_err(|error| tracing::warn!(%error, "this rank can send and receive no messages"));
         let (rank, size) = (root.rank(), root.size());
         let presence = Arc::new(Presence { root, hub, events: OnceLock::new(), led: AtomicU32::new(1) });
         Space { presence, context: 0, rank, size, team: None, comm: OnceLock::new() }
@@ -133,7 +134,7 @@ impl Space {
         let ranks: Box<[u32]> = members.iter().map(to_job).collect();
         let of_each = self.of_each();
         let leader = offers.iter().position(|offer| *offer < of_each).ok_or(FabricError::Unsupported {
-            what: "more teams than the messages of a job tell apart; keep teams and use them again",
+            what: "the numbers for teams of this job are used up; keep teams and use them again",
         })?;
         let place = members.iter().position(|member| *member == self.rank).expect("a rank is in its team");
         if place != leader {
@@ -429,7 +430,7 @@ mod tests {
             assert_eq!(team().unwrap(), 7 * (MOST - 1), "rank 0 should lead with its last number");
             assert_eq!(team().unwrap(), 7 * (2 * MOST - 1), "rank 1 should lead next");
             let error = team().unwrap_err().to_string();
-            assert!(error.contains("more teams than the messages of a job tell apart"), "{error}");
+            assert!(error.contains("the numbers for teams of this job are used up"), "{error}");
             // A failed team uses up no number.
             assert_eq!(led.load(Relaxed), MOST);
             world.barrier().unwrap();

@@ -269,7 +269,7 @@ unsafe impl<T: Pod> Owner for Share<T> {
 impl<T: Pod> Share<T> {
     /// Returns the elements to receive into.
     pub fn elements(&mut self) -> &mut [T] {
-        assert!(self.writable, "what is only read is not received into");
+        assert!(self.writable, "a read-only buffer is no target of a receive");
         // SAFETY: the part is writable, so the caller of `part` lets nothing else access these elements.
         unsafe { self.of.write(self.range.clone()) }
     }

@@ -75,7 +75,7 @@ struct AbortOnPanic;
 impl Drop for AbortOnPanic {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("transom: the engine of messages has failed; this process cannot go on");
+            eprintln!("transom: the message engine panicked, an error of this library; aborting the process");
             std::process::abort();
         }
     }
@@ -424,7 +424,7 @@ impl ProgressEngine {
     pub fn close(&self, in_haste: bool) {
         if !in_haste {
             // Otherwise two ranks that leave at once would each see the other as gone.
-            let call = "leaving, until the collectives that it has started are over";
+            let call = "leaving the job, until its started collectives complete";
             let _ = self.wait(&call, Awaited::Anyone, |core| (!core.works_on()).then_some(()));
         }
         let closing = self.with(|core| {
@@ -432,7 +432,7 @@ impl ProgressEngine {
             core.engine.wire().look_for_the_gone();
         });
         if closing.is_ok() && !in_haste {
-            let call = "leaving, until its messages are delivered";
+            let call = "leaving the job, until its messages are delivered";
             let _ = self.wait(&call, Awaited::Anyone, |core| (!core.is_needed()).then_some(()));
         }
         let _ = self.with(|core| {

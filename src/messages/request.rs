@@ -55,7 +55,7 @@ pub type Done<B> = Result<B, Failed<B>>;
 /// })?.into_iter().collect::<Result<(), _>>()?;
 /// # Ok::<(), transom::Error>(())
 /// ```
-#[must_use = "wait for it, or `drop` it: a send is done all the same; what a receive would give is lost, unless a scope lends its buffer"]
+#[must_use = "wait for it, or `drop` it: a dropped send completes; the data of a dropped receive is lost, unless a scope lends its buffer"]
 pub struct Request<'a, B> {
     pub(super) state: State<'a, B>,
     back: Back<B>,
@@ -512,8 +512,8 @@ impl<B> Drop for Request<'_, B> {
 impl<B> fmt::Debug for Request<'_, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.state {
-            State::UnderWay(under) => write!(f, "{} under way", under.call),
-            State::Over(Some(Err(rare))) if let Rare::Operation(operation) = &**rare => operation.fmt(f),
+            State::UnderWay(under) => write!(f, "{} in flight", under.call),
+            State::Operation(operation) => operation.fmt(f),
             State::Over(_) => f.write_str("a request that has ended"),
         }
     }

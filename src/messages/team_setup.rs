@@ -64,7 +64,7 @@ impl<'a> Meeting<'a> {
     }
 
     fn gather(&self, mine: Said) -> Result<Vec<Said>, Error> {
-        let (&me, others) = self.members.split_first().expect("this rank is one");
+        let (&me, others) = self.members.split_first().expect("the list includes this rank");
         let (mut all, mut other_list) = (vec![mine], None);
         for &rank in others {
             match self.receive(rank) {
@@ -119,7 +119,7 @@ impl<'a> Meeting<'a> {
         let why = match from_bytes(&bytes) {
             Some((members, said)) if members == self.members => return Ok(said),
             Some((members, _)) => format!(
-                "rank {from} sent a message of {}, expected one of {}: messages of the two have one tag; call them one after the other",
+                "rank {from} sent a message of {}, expected one of {}: both use one tag; make the calls one after the other",
                 TeamOf(&members),
                 TeamOf(self.members)
             ),

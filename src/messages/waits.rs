@@ -19,7 +19,7 @@ impl<C: fmt::Display> fmt::Display for Waiting<'_, C> {
         let waits = self.comm.hub.with(|core| core.waits(self.id)).ok().flatten();
         if let Some(Waits { other: Some(other), .. }) = waits {
             let from = self.comm.numbered(other.peer);
-            write!(f, " (a message with tag {} from rank {from} has come, which it does not take)", other.tag)?;
+            write!(f, " (a message with tag {} from rank {from} has arrived, which does not match)", other.tag)?;
         }
         Ok(())
     }

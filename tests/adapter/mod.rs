@@ -1,4 +1,4 @@
-//! Runs tests of the provider `verbs` on ranks that are processes, where there is a device.
+//! Runs tests of the provider `verbs` on ranks that are processes, if the machine has a device.
 #![allow(dead_code, reason = "each test file uses what it needs")]
 
 #[path = "../ranks/name.rs"]

@@ -82,7 +82,7 @@ fn first_window_beside_a_collective_is_reported() {
             0 => team.allocate::<u64>(1).map(drop).unwrap_err().to_string(),
             _ => team.barrier().unwrap_err().to_string(),
         };
-        assert!(error.contains("rank 0 calls the making of a window or value, rank 1 calls barrier"), "{error}");
+        assert!(error.contains("rank 0 calls the creation of a window or value, rank 1 calls barrier"), "{error}");
         assert!(begun.elapsed() < ranks::within(Duration::from_secs(6)), "{:?}", begun.elapsed());
         world.barrier().unwrap();
     });
@@ -255,8 +255,7 @@ fn one_sided_block_lengths_are_reported() {
             let called = call(&team, world.rank() == world.size() / 2);
             let error = called.and_then(|()| team.all_reduce_one(1, Op::Sum).map(drop)).expect_err(name);
             let call = name.split(',').next().unwrap();
-            let says =
-                [format!("in {call}, number 1 of their collectives, rank "), format!("a block of length {says}")];
+            let says = [format!("in {call}, collective number 1, rank "), format!("a block of length {says}")];
             let text = error.to_string();
             assert!(
                 matches!(error, Error::Mismatch { .. }) && says.iter().all(|says| text.contains(says)),
@@ -330,7 +329,7 @@ fn mismatched_last_call_is_reported_by_a_barrier() {
         let error = last.and_then(|()| team.barrier()).unwrap_err();
         assert!(matches!(error, Error::Mismatch { .. }), "{error}");
         if ranks::share_memory(&world) {
-            assert!(error.to_string().contains("or has made another before: rank "), "{error}");
+            assert!(error.to_string().contains("or has made one before: rank "), "{error}");
         }
         world.barrier().unwrap();
     });
@@ -435,11 +434,14 @@ fn invalid_arguments_are_refused() {
             assert!(error.to_string().contains(why), "{error}");
         };
         misuse(world.broadcast(n, &mut [1]), "there is no rank");
-        misuse(world.all_reduce(&mut [1.0], Op::And), "And means nothing on f64");
+        misuse(world.all_reduce(&mut [1.0], Op::And), "And is not defined for f64");
         misuse(world.all_reduce(&mut [1], Op::Replace), "Replace does not reduce");
-        misuse(world.all_gather_into(&[1, 2], &mut vec![0; 2 * n + 1]), "all_gather: blocks of 2 for each of");
-        misuse(world.all_to_all(&vec![1; n], &mut vec![0; 2 * n]), "all_to_all: blocks of 1 for each of");
-        misuse(world.reduce_scatter(&vec![1; 3 * n], &mut [0; 2], Op::Sum), "reduce_scatter: blocks of 2 for each of");
+        misuse(world.all_gather_into(&[1, 2], &mut vec![0; 2 * n + 1]), "all_gather: the buffer of all blocks has");
+        misuse(world.all_to_all(&vec![1; n], &mut vec![0; 2 * n]), "all_to_all: the buffer of all blocks has");
+        misuse(
+            world.reduce_scatter(&vec![1; 3 * n], &mut [0; 2], Op::Sum),
+            "reduce_scatter: the buffer of all blocks has",
+        );
         misuse(world.all_gather_v_into(&[1], &vec![2; n + 1], &mut [1; 9]), "all_gather_v: `counts` has ");
         let one = vec![1; n];
         let (much, more) = (vec![1; n + 1], n + 1);
@@ -449,19 +451,20 @@ fn invalid_arguments_are_refused() {
         misuse(world.all_to_all_v_into(&vec![1; n], &one, &mut vec![0; more], &one), &taken);
         let mut two = one.clone();
         two[world.rank()] = 2;
-        let own = format!("all_to_all_v: `taken[{0}]`, of this rank itself, is 2; `given` has 1", world.rank());
+        let own =
+            format!("all_to_all_v: `taken[{0}]`, the block of this rank itself, is 2, but `given` has 1", world.rank());
         misuse(world.all_to_all_v_into(&vec![1; n], &one, &mut vec![0; more], &two), &own);
         misuse(world.gather_v_into(world.rank(), &[1], &[9; 4], &mut [0; 36]), "gather_v: `counts` has 4 lengths");
         misuse(world.scatter_v_into(world.rank(), &[1; 4], &[1; 4], &mut [0]), "scatter_v: `counts` has 4 lengths");
-        misuse(world.all_reduce_into(&[1, 2], &mut [0], Op::Sum), "needs room for as many, not 1");
-        misuse(world.broadcast(0, &mut [(); 2]), "elements of no bytes");
+        misuse(world.all_reduce_into(&[1, 2], &mut [0], Op::Sum), "`into` has 1 elements, expected 2");
+        misuse(world.broadcast(0, &mut [(); 2]), "elements of 0 bytes");
         misuse(world.ibroadcast(n, vec![1]).wait().map(drop).map_err(Error::from), "there is no rank");
         if n > 1 {
             let other = (world.rank() + 1) % n;
             let error = world.scatter_init::<u8>(other, Vec::new(), usize::MAX).map(drop);
-            misuse(error, "more than there can be");
+            misuse(error, "exceed the address space");
             let error = world.iscatter_v::<u8>(other, None, usize::MAX).wait().map(drop).map_err(Error::from);
-            misuse(error, "there is no memory");
+            misuse(error, "cannot allocate");
         }
         // All ranks refused the same number of calls: the team goes on.
         assert_eq!(world.all_reduce_one(1, Op::Sum).unwrap(), n);

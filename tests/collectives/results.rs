@@ -1,4 +1,4 @@
-//! Collectives: the defined result of each, for every type of call, length and number of ranks; misuse.
+//! Results of collectives by their definitions, for every type of call, length and number of ranks. Misuse is an error.
 
 use crate::numbers;
 use crate::ranks;
@@ -80,7 +80,7 @@ fn malformed_rules_file_is_reported_with_position() {
     let name = "malformed_rules_file_is_reported_with_position";
     for (value, told) in ranks::each(&[
         (concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"), "line 1, column 1: found `[`, expected"),
-        ("all_reduce", "no rule, and no file that can be read"),
+        ("all_reduce", "neither a rule nor a readable file"),
     ]) {
         ranks::on_with(&[("TRANSOM_COLLECTIVES", value), ("TEST_TOLD", told)], &[1, 2], name, |world| {
             let told = std::env::var("TEST_TOLD").unwrap();

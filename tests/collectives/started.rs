@@ -297,10 +297,10 @@ fn invalid_arguments_return_the_buffer() {
         refused(world.iscan(vec![3], Op::Replace), &[3], "Replace does not reduce");
         let odd = vec![4; n + 1];
         if n > 1 {
-            refused(world.iall_to_all(odd.clone()), &odd, "all_to_all: blocks of 1 for each of");
+            refused(world.iall_to_all(odd.clone()), &odd, "all_to_all: the buffer of all blocks has");
             refused(world.ireduce_scatter(odd.clone(), Op::Sum), &odd, "reduce_scatter: blocks of 1 for each of");
         }
-        refused(world.iall_gather_v(vec![5], &vec![2; n]), &[5], "of this rank itself, is 2; `mine` has 1");
+        refused(world.iall_gather_v(vec![5], &vec![2; n]), &[5], "of this rank itself, is 2, but `mine` has 1");
         refused(
             world.iall_gather_v(vec![5], &vec![1; n + 1]),
             &[5],
@@ -311,7 +311,7 @@ fn invalid_arguments_return_the_buffer() {
         refused(
             world.iall_to_all_v(blocks.clone(), &vec![2; n]),
             &vec![7; n],
-            "of this rank itself, is 2; `given` has 1",
+            "of this rank itself, is 2, but `given` has 1",
         );
         refused(world.iall_to_all_v(blocks, &[]), &vec![7; n], "all_to_all_v: `taken` has 0 lengths");
         let error = world.all_to_all_init(odd).map(drop);

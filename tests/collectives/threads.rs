@@ -1,5 +1,5 @@
-//! Threads of a rank that call collectives of one team: at once they get errors, in an order of their own they get
-//! results.
+//! Threads of a rank that call collectives of one team: concurrent calls are errors, and calls in an order of the
+//! program's succeed.
 
 use crate::ranks;
 use ranks::on;

@@ -1,4 +1,4 @@
-//! Messages: matching, order, lengths, ends, of processes and of threads.
+//! Messages between processes and between threads: matching, order, lengths, and the end of a rank.
 
 use crate::ranks;
 use ranks::{on, pattern};

@@ -1,4 +1,4 @@
-//! The first messages of ranks that have called nothing yet, and the memory that messages take before and after them.
+//! First messages to ranks that have made no call yet, and the memory of messages before and after them.
 
 use crate::ranks;
 use ranks::{on, pattern};

@@ -1,4 +1,4 @@
-//! Values that serde knows, as messages.
+//! Values that implement serde's traits, sent as messages.
 
 use crate::ranks;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -85,7 +85,7 @@ fn undecodable_object_is_reported_and_consumed() {
         .unwrap_err()
         {
             error @ Error::OtherObject { status, .. } => {
-                assert!(error.to_string().contains("is no value of type messages::objects::Job"), "{error}");
+                assert!(error.to_string().contains("does not decode as messages::objects::Job"), "{error}");
                 status.len
             }
             error => panic!("{error}"),

@@ -308,7 +308,12 @@ fn mismatched_ends_are_refused_and_null_peer_works() {
         let mut parts = sending.start().unwrap();
         parts.parts().for_each(|part| part.ready());
         let refused = coming.start().unwrap().wait().unwrap_err();
-        assert!(refused.to_string().contains("of 6 elements of 8 bytes is sent, and one of 7"), "{refused}");
+        assert!(
+            refused
+                .to_string()
+                .contains("the sender's partitioned message has 6 elements of 8 bytes, the receiver's 7"),
+            "{refused}"
+        );
         // This message has no receive.
         drop(parts);
         for parts in [0, 7] {

@@ -1,4 +1,4 @@
-//! Pipes: every step, of processes and of threads; ends, errors, deaths.
+//! Pipes of processes and of threads with every protocol; closed ends, errors, deaths.
 
 use crate::ranks;
 use ranks::{VICTIM, die, on};

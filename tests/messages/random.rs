@@ -129,8 +129,8 @@ fn send_all_that_is_left<'a>(
     }
 }
 
-/// Of two messages of one source that match a receive, this or an earlier receive got the one sent first. Of two
-/// receives that match a message, the one posted first got this message or one sent before.
+/// If two messages of one source match a receive, this or an earlier receive got the one sent first. If two receives
+/// match a message, the one posted first got this message or one sent before.
 fn check(plans: &[Vec<(u32, usize)>], log: &[Posted]) {
     let mut receiver = vec![vec![usize::MAX; MESSAGES]; plans.len()];
     for (at, posted) in log.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! A long message is read in place. From memory that the receiver cannot map, it is read unless the sender waits and
-//! sends it faster.
+//! The receiver reads a long message in place. If it cannot map the memory, it reads unless a waiting sender sends
+//! faster.
 
 use crate::ranks;
 use ranks::{are_processes, on, share_memory, within};

@@ -1,4 +1,4 @@
-//! Requests in flight: waited for in many ways, cancelled, lent, awaited, started repeatedly.
+//! Requests in flight: all forms of waiting, cancellation, lent buffers, futures, and repeated starts.
 
 use crate::ranks;
 use ranks::{on, pattern};

@@ -1,6 +1,6 @@
-//! A fabric over another one that counts the verbs. It lends the same memory to several windows, so that these may
-//! have different types. The windows share the words of their locks and barriers too, so tests use only shared locks,
-//! and fences of one window.
+//! A fabric that wraps another one and counts its verbs. It lends the same memory to several windows, which may have
+//! different types. The windows also share the words of their locks and barriers, so tests use only shared locks, and
+//! fences of one window.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};

@@ -1,5 +1,5 @@
-//! Making windows together: if one rank cannot, no rank has the window, all ranks get an error, and the next window
-//! can be made.
+//! Collective creation of windows: if one rank fails, all ranks get an error, none has the window, and the next
+//! creation succeeds.
 
 use crate::ranks;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};

@@ -1,4 +1,4 @@
-//! Global arrays element by element: a rank's own elements by index, and atomics under the names of Rust's atomics.
+//! Single elements of global arrays: a rank's own elements by index, and atomics named like those of Rust.
 
 use crate::patches;
 use crate::ranks;

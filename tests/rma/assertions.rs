@@ -1,5 +1,5 @@
-//! Assertions of programs. In every build a true assertion saves what the docs say, and an assertion that the call
-//! does not take is refused. In debug builds a false assertion is an error at the rank that made it, and at no other.
+//! Assertions of programs. In every build a true assertion saves the documented operations, and an assertion that the
+//! call does not accept is refused. In debug builds a false assertion is an error only at the rank that made it.
 
 use crate::ranks;
 use transom::windows::Assert;
@@ -150,7 +150,7 @@ fn inapplicable_assertions_are_refused() {
             }
         }
         is_wrong(window.fence_with(Assert::from_bits_retain(0x80)), "fence", Assert::from_bits_retain(0x80));
-        // None of the refused calls has opened an epoch.
+        // The refused calls have opened no epoch.
         assert!(window.wait().is_err());
         window.lock_exclusive(me).unwrap().unlock().unwrap();
         window.lock_all().unwrap().unlock().unwrap();

@@ -1,5 +1,5 @@
-//! Memory that is attached to a window and detached again: its slots, and addresses that are stale, forged or of
-//! another window. Nothing is left behind.
+//! Memory that is attached to a window and detached again: slots; stale and forged addresses, and addresses of another
+//! window. Nothing is leaked.
 
 use crate::ranks;
 use ranks::told;

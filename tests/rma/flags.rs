@@ -1,4 +1,4 @@
-//! Flags that all ranks wait for, and waits for the value of an element.
+//! Waits for flags by all ranks, and for the value of an element.
 
 use crate::ranks;
 use std::time::Duration;

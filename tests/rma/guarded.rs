@@ -1,5 +1,5 @@
-//! Values behind locks: exact under contention, never torn, poisoned by a panic, an error after the holder's death.
-//! Their cost.
+//! Values behind locks: exact under contention, never torn, poisoned by a panic, an error after the holder's death;
+//! and their cost.
 
 use crate::ranks;
 use ranks::Waiter;

@@ -1,5 +1,5 @@
-//! Layouts: the place of each element, and the runs of every patch, against dealing element by element. No rank is
-//! needed.
+//! Layouts: the place of each element and the runs of every patch, compared with a distribution element by element.
+//! Needs no ranks.
 
 use crate::patches;
 use patches::{all, any_distribution, any_patch, any_shape};

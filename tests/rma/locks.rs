@@ -1,4 +1,4 @@
-//! The passive lock between real ranks: exclusion, sharing, order, lock_all, and calls out of turn.
+//! The passive lock between real ranks: exclusion, sharing, order, lock_all, and calls in a wrong state.
 
 use crate::ranks;
 use std::time::Duration;

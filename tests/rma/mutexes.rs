@@ -1,4 +1,4 @@
-//! Arrays of values behind locks, made together.
+//! Arrays of values behind locks, created by all ranks together.
 
 use crate::ranks;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,9 +1,8 @@
 //! Random programs of RMA calls, run by 1 to 8 ranks, against a model of what MPI's memory model lets them see.
 //!
 //! A program is a list of phases, the same at every rank, drawn from a seed. In each phase ranks make random calls at
-//! the same time, in epochs of one kind of synchronisation. After it all ranks wait for each other, and each writes
-//! down its part. `programs/make.rs` draws programs, `programs/perform.rs` runs them, `programs/model.rs` judges the
-//! results.
+//! the same time, in epochs of one kind of synchronisation. After a phase all ranks synchronise, and each records its
+//! part. `programs/make.rs` draws programs, `programs/perform.rs` runs them, `programs/model.rs` checks the results.
 //!
 //! The longer programs come last. A failure prints the seed, the phase, and the calls of the phase that touched the
 //! wrong element, with the values that they read. `TEST_SEED=<seed> cargo test --test rma programs::` runs that

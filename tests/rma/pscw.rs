@@ -1,4 +1,4 @@
-//! Post, start, complete and wait: groups of any size and order, and calls out of turn.
+//! Post, start, complete and wait: groups of any size and order, and calls in a wrong state.
 
 use crate::ranks;
 use std::time::{Duration, Instant};

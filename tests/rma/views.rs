@@ -1,5 +1,5 @@
-//! One window of bytes with elements of many types: each view reaches just its bytes, and atomics of all widths are
-//! atomic towards each other.
+//! Views of one window of bytes as elements of many types: each view accesses only its bytes, and atomics of different
+//! widths are atomic with respect to each other.
 
 use crate::ranks;
 use transom::{Error, Op, Window, World};

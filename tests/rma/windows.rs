@@ -311,8 +311,8 @@ fn window_beside_a_split_is_refused() {
             false => world.allocate::<u64>(3).map(drop).unwrap_err().to_string(),
         };
         let says: &[&str] = match splits {
-            true => &["split: ", " makes a window or value, rank 1 calls split, as number 1 of their collectives"],
-            false => &["rank 1 makes something else, a team perhaps"],
+            true => &["split: ", " makes a window or value, rank 1 calls split, as collective number 1"],
+            false => &["rank 1 makes a different collective call, perhaps a team"],
         };
         assert!(says.iter().all(|says| error.contains(says)), "{error}");
         // Collectives of the world have failed for good; windows can still be made.

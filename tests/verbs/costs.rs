@@ -1,5 +1,5 @@
-//! Queue pairs, work requests and registered bytes of windows and locks on the provider for several machines. The
-//! tables of docs/results/rdma.md are these. `verbs_costs_messages` has those of messages.
+//! Queue pairs, work requests and registered bytes of windows and locks on the provider for several machines.
+//! docs/results/rdma.md has the tables. `costs_messages.rs` counts those of messages.
 //!
 //! Tests that need an RDMA device are skipped, with a message, on machines without one. `tests/soft-roce/verbs` runs
 //! them in guests.

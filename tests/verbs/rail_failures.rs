@@ -1,4 +1,5 @@
-//! Rails that are cut, come back, flap, or deliver packets late whose operations were repeated: the other rails go on.
+//! Rails that are cut, restored or flapping, or that deliver packets after their operations were repeated: the other
+//! rails continue.
 //! Ranks are on two hosts with two rails, which `tests/soft-roce/verbs` starts; elsewhere these tests are skipped,
 //! with a message.
 

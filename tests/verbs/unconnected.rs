@@ -1,5 +1,5 @@
-//! Ranks that have no connection yet: calls that need none make none, and a rank that cannot be reached is an error
-//! that names it.
+//! Ranks without a connection: calls that need no connection make none, and an unreachable rank is an error that names
+//! it.
 //!
 //! Tests that need an RDMA device are skipped, with a message, on machines without one. `tests/soft-roce/verbs` runs
 //! them in guests.

@@ -1,4 +1,4 @@
-//! Sends that would wait, probes that tasks await, and a buffer that is sent and received at once.
+//! Sends that would block, probes awaited by tasks, and a buffer in a send and a receive at the same time.
 
 use crate::ranks;
 use ranks::{VICTIM, die, fails_in_time, pattern};

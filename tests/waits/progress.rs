@@ -1,5 +1,5 @@
-//! Messages that a thread moves while the program computes; and the descriptor on which a program sleeps that waits
-//! for other events too.
+//! Progress by a thread while the program computes; and the descriptor on which a program sleeps while it also waits
+//! for other events.
 
 use crate::ranks;
 use ranks::{BY_MESSAGES, IN_TIME, VICTIM, die, on, on_with, outcome_with, over_network, within};
@@ -93,7 +93,7 @@ fn failed_progress_thread_is_named_by_every_call() {
     let ran = outcome_with(&[THREAD, no_thread], 2, name, |world| {
         for _ in 0..3 {
             let error = world.send(1 - world.rank(), ONE, &[1]).unwrap_err().to_string();
-            assert!(error.contains("a thread that moves them cannot be started"), "{error}");
+            assert!(error.contains("the progress thread cannot be started"), "{error}");
         }
     });
     if let Some(outcome) = ran {

@@ -38,7 +38,7 @@ fn waiting_calls_report_source_and_tag() {
         });
     let Some(outcome) = ended else { return };
     let said = String::from_utf8_lossy(outcome.output(0)).into_owned();
-    let other = "(a message with tag 6 from rank 1 has come, which it does not take)";
+    let other = "(a message with tag 6 from rank 1 has arrived, which does not match)";
     for place in [
         &format!("in recv with tag 5 {other} for rank 1"),
         &format!("in recv with tag 5 {other}\n"),

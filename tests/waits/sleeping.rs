@@ -1,4 +1,4 @@
-//! Wake-ups and yields of waiting ranks, counted by context switches and by looks.
+//! Wake-ups and yields of waiting ranks, counted by context switches and by polls.
 
 use crate::ranks;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};

@@ -1,4 +1,4 @@
-//! Teams of listed ranks, made by these alone: while others do other work, and after others have died.
+//! Teams of listed ranks, created only by these ranks: while other ranks do other work, and after some have died.
 
 use crate::ranks;
 use ranks::{IN_TIME, VICTIM, die, within};
@@ -90,9 +90,9 @@ fn invalid_lists_are_refused_locally() {
         assert_eq!(refused(&[me, 0, 0, 1]), format!("team: of ranks [{me}, 0, 0, 1]: rank 0 is listed twice"));
         assert_eq!(
             refused(&[(me + 1) % 3]),
-            format!("team: of ranks [{}]: rank {me} makes a team that it is not in", (me + 1) % 3)
+            format!("team: of ranks [{}]: rank {me} is not in the list", (me + 1) % 3)
         );
-        assert_eq!(refused(&[]), format!("team: of ranks []: rank {me} makes a team that it is not in"));
+        assert_eq!(refused(&[]), format!("team: of ranks []: rank {me} is not in the list"));
         world.barrier().unwrap();
     });
 }

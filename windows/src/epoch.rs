@@ -118,7 +118,7 @@ pub struct ThreadTargets<'e, T, F: Fabric> {
 impl<T: Pod, F: Fabric> ThreadTargets<'_, T, F> {
     /// The target, for the calling thread. Its accumulates are atomic with respect to those of the other threads.
     pub fn target(&self) -> Target<'_, T, F> {
-        Target::new(self.core, self.rank).expect("a rank that is locked is there")
+        Target::new(self.core, self.rank).expect("the locked rank exists")
     }
 }
 

@@ -401,7 +401,7 @@ pub trait Fabric: OobExchange + Clone + Send + Sync + 'static {
     /// [`flush`](Self::flush) of several; a provider may have them all in flight at once.
     ///
     /// # Errors
-    /// As [`flush`](Self::flush).
+    /// Like [`flush`](Self::flush).
     fn flush_all<'r>(&self, mut at: impl Iterator<Item = &'r Self::Remote> + Clone) -> Result<(), FabricError> {
         at.try_for_each(|remote| self.flush(remote))
     }
@@ -409,7 +409,7 @@ pub trait Fabric: OobExchange + Clone + Send + Sync + 'static {
     /// [`order`](Self::order) of several; a provider may have them all in flight at once.
     ///
     /// # Errors
-    /// As [`order`](Self::order).
+    /// Like [`order`](Self::order).
     fn order_all<'r>(&self, mut at: impl Iterator<Item = &'r Self::Remote> + Clone) -> Result<(), FabricError> {
         at.try_for_each(|remote| self.order(remote))
     }

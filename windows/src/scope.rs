@@ -91,7 +91,7 @@ struct Ending<'c, 's, 'env, F: Fabric>(&'c Scope<'s, 'env, F>);
 impl<F: Fabric> Drop for Ending<'_, '_, '_, F> {
     fn drop(&mut self) {
         if let Err(error) = self.0.finish_all() {
-            crate::dropped::failed("a scope ended by a panic, and what it had under way failed", &error);
+            crate::dropped::failed("a scope ended by a panic, and its operations in flight failed", &error);
         }
     }
 }

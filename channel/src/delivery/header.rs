@@ -39,13 +39,13 @@ pub struct Header {
 #[non_exhaustive]
 pub enum Spoiled {
     /// Fewer bytes than a header.
-    #[error("{0} bytes came where a datagram has 32 at least")]
+    #[error("a datagram of {0} bytes, expected at least 32")]
     Short(usize),
     /// A field has an invalid value.
-    #[error("the field {0} says what cannot be")]
+    #[error("invalid value of the field {0}")]
     Field(&'static str),
     /// The checksum does not match: bits were changed on the way or in memory.
-    #[error("its checksum is not that of its bytes")]
+    #[error("its checksum does not match its bytes")]
     Checksum,
 }
 

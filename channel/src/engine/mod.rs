@@ -170,7 +170,7 @@ impl<W: Wire> Engine<W> {
         match reached {
             Ok(()) if self.announce(id, to) => {}
             Ok(()) => {
-                self.peers.get_mut(&to).expect("was reached").tx.message(id);
+                self.peers.get_mut(&to).expect("the peer is known").tx.message(id);
                 self.list(to);
                 self.flush(to);
             }

@@ -73,7 +73,7 @@ impl<W: Wire> Engine<W> {
         if self.reach(lane.peer).is_err() {
             return;
         }
-        let peer = self.peers.get_mut(&lane.peer).expect("was reached");
+        let peer = self.peers.get_mut(&lane.peer).expect("the peer is known");
         let routes = &self.routes[peer.near];
         let by_choice = routes.is_mixed && routes.rails[lane.rail].kind == RailKind::Connection;
         peer.lanes.set_wired(lane.rail);
@@ -95,7 +95,7 @@ impl<W: Wire> Engine<W> {
         if packet.source != from {
             return Err(PeerFailure::Broken("it sent in the name of another rank"));
         }
-        let peer = self.peers.get_mut(&from).expect("was reached");
+        let peer = self.peers.get_mut(&from).expect("the peer is known");
         // Values of early and old packets count too: otherwise two peers could wait for values in packets
         // that each holds.
         peer.credited(packet.values)?;
@@ -111,7 +111,7 @@ impl<W: Wire> Engine<W> {
             }
             _ => {}
         }
-        let peer = self.peers.get_mut(&from).expect("was reached");
+        let peer = self.peers.get_mut(&from).expect("the peer is known");
         // Packets about rings and connections are not counted: otherwise peers that send nothing else would
         // replace each other for ever.
         let counts =
@@ -143,7 +143,7 @@ impl<W: Wire> Engine<W> {
     /// Handles the held packets that follow the expected one.
     fn after(&mut self, from: Rank) -> Result<(), PeerFailure> {
         loop {
-            let peer = self.peers.get_mut(&from).expect("was reached");
+            let peer = self.peers.get_mut(&from).expect("the peer is known");
             let next = peer.rx.order.advance();
             peer.credits.received(peer.rx.order.expected());
             self.credits.list(from, &mut peer.credits);
@@ -205,7 +205,7 @@ impl<W: Wire> Engine<W> {
             Body::Leave { ring } => self.ring_taken_back(from, ring)?,
             Body::Left { ring } => self.ring_left(from, ring)?,
             Body::Link { say } => self.link_message(from, say)?,
-            Body::Control | Body::Cut { .. } => unreachable!("has no place in the sequence"),
+            Body::Control | Body::Cut { .. } => unreachable!("unsequenced packets are handled above"),
         }
         Ok(())
     }
@@ -223,9 +223,9 @@ impl<W: Wire> Engine<W> {
         if self.peers[&from].rx.is_first(envelope, sync, at)? {
             self.admit(from, envelope, cost(envelope.length))?;
             let memory = self.memory_for(envelope)?;
-            self.peers.get_mut(&from).expect("it sent this").rx.begin(envelope, sync, memory);
+            self.peers.get_mut(&from).expect("the sender is known").rx.begin(envelope, sync, memory);
         }
-        let rx = &mut self.peers.get_mut(&from).expect("it sent this").rx;
+        let rx = &mut self.peers.get_mut(&from).expect("the sender is known").rx;
         self.wire.copy(data, rx.memory().expect("the message has begun"), at as usize);
         if let Some(Gathering { memory, .. }) = rx.gathered(length) {
             let what = What::Eager { data: memory, sync };
@@ -236,7 +236,7 @@ impl<W: Wire> Engine<W> {
 
     /// Counts a message, or fails if its sender had no credit for it.
     fn admit(&mut self, from: Rank, envelope: Envelope, cost: u64) -> Result<Label, PeerFailure> {
-        let peer = self.peers.get_mut(&from).expect("was reached");
+        let peer = self.peers.get_mut(&from).expect("the peer is known");
         self.credits.admit(&mut peer.credits, cost)?;
         Ok(label(from, envelope))
     }

@@ -130,14 +130,14 @@ fn malformed_packet_error_names_the_defect() {
     let header = ack.encode(&mut bytes);
     assert_eq!(header, 40);
     let says = |bytes: &[u8]| check(bytes).unwrap_err().to_string();
-    assert_eq!(says(&bytes[..39]), "39 bytes came where a header needs 40");
-    assert_eq!(says(&bytes[..41]), "1 bytes of data came, and the header says 0");
+    assert_eq!(says(&bytes[..39]), "39 bytes, expected a header of 40");
+    assert_eq!(says(&bytes[..41]), "1 bytes of data, expected 0 as in the header");
     bytes[36] = 0;
     assert_eq!(says(&bytes[..40]), "0 is no value of the field request");
     bytes[1] = 1;
     assert_eq!(says(&bytes[..40]), "the reserved field flags is not 0");
     (bytes[0], bytes[1]) = (17, 0);
-    assert_eq!(says(&bytes[..40]), "kind 17 of packet is unknown");
+    assert_eq!(says(&bytes[..40]), "unknown packet kind 17");
     bytes[0] = 1;
-    assert_eq!(says(&bytes[..31]), "31 bytes came where a header needs 32");
+    assert_eq!(says(&bytes[..31]), "31 bytes, expected a header of 32");
 }

@@ -64,32 +64,26 @@ fn printed_rules_parse_to_the_same_rules() {
 #[test]
 fn rules_error_names_line_and_column() {
     for (text, error) in [
-        ("", "line 1, column 1: the end is not expected here, but MSG_SIZE, PEERS, QUEUED or TRUE"),
-        ("SIZE <= 4, RC-FP", "line 1, column 1: `SIZE` is not expected here, but MSG_SIZE, PEERS, QUEUED or TRUE"),
-        (
-            "TRUE, RC-FP,\n  MSG_SIZE =< 4, UD-SR",
-            "line 2, column 12: `=<` is not expected here, but <=, <, >=, >, == or !=",
-        ),
-        ("MSG_SIZE <= 4k, RC-FP", "line 1, column 13: `4k` is not expected here, but a number of at most 64 bits"),
-        ("MSG_SIZE <= -4, RC-FP", "line 1, column 13: `-4` is not expected here, but a number of at most 64 bits"),
+        ("", "line 1, column 1: found the end, expected MSG_SIZE, PEERS, QUEUED or TRUE"),
+        ("SIZE <= 4, RC-FP", "line 1, column 1: found `SIZE`, expected MSG_SIZE, PEERS, QUEUED or TRUE"),
+        ("TRUE, RC-FP,\n  MSG_SIZE =< 4, UD-SR", "line 2, column 12: found `=<`, expected <=, <, >=, >, == or !="),
+        ("MSG_SIZE <= 4k, RC-FP", "line 1, column 13: found `4k`, expected a number of at most 64 bits"),
+        ("MSG_SIZE <= -4, RC-FP", "line 1, column 13: found `-4`, expected a number of at most 64 bits"),
         (
             "MSG_SIZE <= 18446744073709551616, RC-FP",
-            "line 1, column 13: `18446744073709551616` is not expected here, but a number of at most 64 bits",
+            "line 1, column 13: found `18446744073709551616`, expected a number of at most 64 bits",
         ),
-        ("TRUE RC-FP", "line 1, column 6: `RC-FP` is not expected here, but , or AND"),
+        ("TRUE RC-FP", "line 1, column 6: found `RC-FP`, expected , or AND"),
         (
             "TRUE, # \u{fc}\nRC_FP",
-            "line 2, column 1: `RC_FP` is not expected here, but RC-FP, RC-SR, UD-SR, RC-RDMA, UD-ZCopy or Copy-Based",
+            "line 2, column 1: found `RC_FP`, expected RC-FP, RC-SR, UD-SR, RC-RDMA, UD-ZCopy or Copy-Based",
         ),
-        ("TRUE, RC-FP\nTRUE, Copy-Based", "line 2, column 1: `TRUE` is not expected here, but ,"),
+        ("TRUE, RC-FP\nTRUE, Copy-Based", "line 2, column 1: found `TRUE`, expected ,"),
         (
             "MSG_SIZE <= 4,",
-            "line 1, column 15: the end is not expected here, but RC-FP, RC-SR, UD-SR, RC-RDMA, UD-ZCopy or Copy-Based",
+            "line 1, column 15: found the end, expected RC-FP, RC-SR, UD-SR, RC-RDMA, UD-ZCopy or Copy-Based",
         ),
-        (
-            "\u{fc}\u{fc} ;",
-            "line 1, column 1: `\u{fc}\u{fc}` is not expected here, but MSG_SIZE, PEERS, QUEUED or TRUE",
-        ),
+        ("\u{fc}\u{fc} ;", "line 1, column 1: found `\u{fc}\u{fc}`, expected MSG_SIZE, PEERS, QUEUED or TRUE"),
     ] {
         assert_eq!(refused(text), error, "{text}");
     }
@@ -103,7 +97,7 @@ fn last_rule_without_a_path_is_refused() {
         ("TRUE, RC-FP, MSG_SIZE <= 18446744073709551615, Copy-Based", "line 1, column 14"),
     ] {
         let error =
-            format!("{place}: the last rule may have no path: let it be `TRUE, Copy-Based`, which always has one");
+            format!("{place}: the last rule may have no path: make it `TRUE, Copy-Based`, which always has one");
         assert_eq!(refused(text), error);
     }
 }

@@ -175,8 +175,8 @@ pub fn unlike(comparison: &Comparison, pairs: &[Pair]) -> Option<String> {
     }
     let of = |side: fn(&Each) -> f64| number(median(&each.iter().map(side).collect::<Vec<_>>()));
     Some(format!(
-        "LU's kernels are not alike: ours {}, theirs {} GFLOP/s, a ratio of {low:.3} to {high:.3} in half of {} pairs, where up to \
-         {ALIKE} would do; so what is compared would be compilers, not libraries",
+        "LU's kernels differ: ours {}, theirs {} GFLOP/s, a ratio of {low:.3} to {high:.3} in half of {} pairs, expected \
+         at most {ALIKE}; the comparison would be one of compilers, not of libraries",
         of(|each| each.ours),
         of(|each| each.theirs),
         each.len()

@@ -162,9 +162,9 @@ pub enum ReportError {
     Twice(String),
     #[error("its output does not say whether the result was right (`check ok`)")]
     Unchecked,
-    #[error("what it moved was wrong: {0}")]
+    #[error("it moved wrong data: {0}")]
     Wrong(String),
-    #[error("it cannot do it: {0}")]
+    #[error("it does not support this: {0}")]
     Unsupported(String),
     #[error("its output says `{0}` {1} times; expected it twice, once before and once after")]
     Pair(&'static str, usize),

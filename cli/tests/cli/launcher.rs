@@ -134,12 +134,12 @@ fn successful_job_passes_arguments_and_output() {
 #[test]
 fn first_failure_is_named_and_ends_other_ranks() {
     let ended = script("3", "[ $TRANSOM_RANK = 1 ] && exit 3; exec sleep 1000");
-    let others = "transom: ranks 0, 2 had not ended 200ms after that; sent SIGTERM (TRANSOM_GRACE)\n";
+    let others = "transom: ranks 0, 2 had not ended 200ms after the first failure; sent SIGTERM (TRANSOM_GRACE)\n";
     assert_eq!((ended.code, ended.stderr), (Some(3), format!("transom: rank 1 exited with status 3\n{others}")));
     let ended = script("2", "[ $TRANSOM_RANK = 1 ] && kill -KILL $$; exec sleep 1000");
     let [killed, other] = [
         "transom: rank 1 was killed by signal 9 (SIGKILL)\n",
-        "transom: rank 0 had not ended 200ms after that; sent SIGTERM (TRANSOM_GRACE)\n",
+        "transom: rank 0 had not ended 200ms after the first failure; sent SIGTERM (TRANSOM_GRACE)\n",
     ];
     assert_eq!((ended.code, ended.stderr), (Some(137), format!("{killed}{other}")));
     assert!(ended.took < Duration::from_secs(5), "{:?}", ended.took);
@@ -163,7 +163,7 @@ fn killed_rank_is_the_cause_if_two_end_at_once() {
 #[test]
 fn last_rank_output_precedes_launcher_message() {
     let ended = script("2", "[ $TRANSOM_RANK = 1 ] && printf 'out of luck' >&2 && exit 1; exec sleep 1000");
-    let other = "transom: rank 0 had not ended 200ms after that; sent SIGTERM (TRANSOM_GRACE)\n";
+    let other = "transom: rank 0 had not ended 200ms after the first failure; sent SIGTERM (TRANSOM_GRACE)\n";
     assert_eq!(ended.stderr, format!("[1] out of luck\ntransom: rank 1 exited with status 1\n{other}"));
 }
 
@@ -517,9 +517,9 @@ fn info_prints_all_sections_and_variables() {
         ("TRANSOM_GRACE", "= soon (not a number of seconds)"),
         ("TRANSOM_LOG", "= debg (`debg` is neither a level nor crate=level)"),
         ("TRANSOM_SPIN_US", "= 20us (not a number of microseconds)"),
-        ("TRANSOM_MESSAGES", "= window=1 (window is 1, and must be 2 to 1024)"),
+        ("TRANSOM_MESSAGES", "= window=1 (window is 1, expected 2 to 1024)"),
         ("TRANSOM_FABRIC", "= vebs (no such provider)"),
-        ("TRANSOM_PROGRESS", "= threads (neither the program's calls nor a thread)"),
+        ("TRANSOM_PROGRESS", "= threads (neither `calls` nor `thread`)"),
         ("TRANSOM_SSH", "not set; ssh -oBatchMode=yes -oServerAliveInterval=5 -oControlMaster=no"),
     ] {
         // All values of a section begin in one column, behind the longest name.

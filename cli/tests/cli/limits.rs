@@ -1,4 +1,4 @@
-//! Limits of the system that a job runs into are errors that name the limit and what to do; no signal ends the job.
+//! A job that reaches a limit of the system gets an error with the limit and the remedy; no signal ends the job.
 
 use crate::ranks::full_name;
 use std::path::Path;

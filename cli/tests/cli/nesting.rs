@@ -1,5 +1,5 @@
-//! Jobs inside of jobs. A program that starts itself does so once, whatever its environment. A child of a rank is no
-//! rank of its job: it is a world of its own, or a launcher. Endless nesting of launchers is an error.
+//! Jobs inside of jobs. A program that starts itself does so once, whatever its environment. A child of a rank is
+//! not a rank of that job: it is a world of its own, or a launcher. Endless nesting of launchers is an error.
 
 use crate::copies::{copy, role, run, ssh};
 use std::io::Write;

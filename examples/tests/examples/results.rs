@@ -153,17 +153,17 @@ fn table_inserts_each_key_once_until_it_is_full() {
 
 #[test]
 fn invalid_options_are_refused_with_advice() {
-    refuses("lu", "-n 0", &["a whole number from 1 on"]);
-    refuses("lu", "-n -5", &["a whole number from 1 on"]);
+    refuses("lu", "-n 0", &["a whole number of at least 1"]);
+    refuses("lu", "-n -5", &["a whole number of at least 1"]);
     refuses("lu", "-n 16 --block 17", &["larger than the matrix", "--block 16 or less"]);
-    refuses("lu", "--block x", &["a whole number from 1 on"]);
+    refuses("lu", "--block x", &["a whole number of at least 1"]);
     refuses("fair_lock", "--shared 101", &["101"]);
     refuses("fair_lock", "--seconds 0", &["seconds above 0"]);
     refuses("stencil", "-n 3 --ranks 4", &["use -n 4 or more"]);
     refuses("stencil", "--by magic", &["fence", "pscw", "signal"]);
     refuses("ocean", "-n 100", &["a power of two from 8"]);
-    refuses("ocean", "--tolerance 0", &["a residual of 1e-8 or more"]);
-    refuses("pipeline", "--columns 7 --ranks 4", &["two for each of 4 ranks"]);
+    refuses("ocean", "--tolerance 0", &["a residual of at least 1e-8"]);
+    refuses("pipeline", "--columns 7 --ranks 4", &["at least two for each rank"]);
     for name in ["hello", "lu", "fair_lock", "stencil", "ocean", "pipeline", "histogram", "table"] {
         refuses(name, "--ranks 0", &["ranks"]);
         refuses(name, "--ranks 99999999", &["32767"]);

@@ -36,7 +36,7 @@ impl FromStr for OutputPrefix {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let named = Self::NAMES.iter().find(|(name, _)| *name == text.trim());
-        named.map(|(_, prefix)| *prefix).ok_or("it is none of these")
+        named.map(|(_, prefix)| *prefix).ok_or("unknown value")
     }
 }
 

@@ -135,7 +135,7 @@ impl Tcp {
     }
 
     fn form(&self, id: u64, members: &[Rank]) -> Self {
-        let me = members.iter().position(|&rank| rank == self.rank()).expect("a rank is of its own team");
+        let me = members.iter().position(|&rank| rank == self.rank()).expect("a team includes this rank");
         let members: Vec<Rank> = members.iter().map(|&rank| self.0.group.members[rank]).collect();
         let body = body_of_members(&members);
         let (team, connection) = (Arc::new(Group::new(id, me, members)), &self.0.line.connection);

@@ -1,5 +1,5 @@
-//! The gate: an exclusive request enters the queue after a bounded number of attempts, however others change the lock
-//! word.
+//! The gate: an exclusive request enters the queue after a bounded number of attempts, whatever other ranks do to the
+//! lock word.
 
 use crate::crowd::{WORD, among};
 use crate::mutants::{self, Mutant, MutantMix, TICKETS};

@@ -54,7 +54,7 @@ impl<N: Network> Hybrid<N> {
         let bad = |why: String| FabricError::BadKey { rank, why, source: None };
         let Some((shared, key)) = split(key) else { return Err(bad(format!("a key of {} bytes", key.len()))) };
         if shared.is_empty() != (kind == MemoryKind::User) {
-            return Err(bad("it leads to memory of another kind".into()));
+            return Err(bad("it names memory of another kind".into()));
         }
         if rank >= self.size() {
             return Err(bad(format!("there are {} ranks", self.size())));

@@ -130,7 +130,7 @@ mod tests {
         assert_eq!(agree(&[&[1], &[1], &[0]], 1, true), Err(says.into()));
         let says = "TRANSOM_INTRANODE is on at rank 0, and off at rank 2; set the same value at all ranks, or none";
         assert_eq!(agree(&[&[1], &[1], &[0]], 2, false), Err(says.into()));
-        let says = "rank 1 could not open its network; its own error says why";
+        let says = "rank 1 could not open its network; see that rank's error";
         assert_eq!(agree(&[&[1], &[]], 0, true), Err(says.into()));
     }
 }

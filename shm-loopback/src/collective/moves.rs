@@ -39,7 +39,7 @@ impl ShmCollective {
     /// Blocks until all ranks have called it.
     ///
     /// # Errors
-    /// Those of [`ShmCollective`], which apply to all calls.
+    /// Errors of [`ShmCollective`], which apply to all calls.
     ///
     /// # Examples
     /// ```
@@ -137,7 +137,7 @@ impl ShmCollective {
     /// [`all_gather`](Self::all_gather) to the root only. Other ranks' `into` is unused and may be empty.
     ///
     /// # Errors
-    /// Those of `all_gather`, and [`FabricError::Misuse`](transom_windows::FabricError::Misuse) if `root` is no rank of
+    /// Errors of `all_gather`, and [`FabricError::Misuse`](transom_windows::FabricError::Misuse) if `root` is no rank of
     /// the board.
     ///
     /// # Examples

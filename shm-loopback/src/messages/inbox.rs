@@ -232,7 +232,7 @@ impl Inbox {
                 cells.push(Cell { number, owner, length, order });
             } else {
                 // Only a faulty rank writes this header; the cell stays lost.
-                tracing::warn!(owner, length, "a cell of the inbox holds what no rank writes");
+                tracing::warn!(owner, length, "a cell of the inbox has invalid contents");
             }
         }
         if cells.len() > 1 {

@@ -168,7 +168,7 @@ impl CooperativeCopy {
         while let Some(chunk) = inbox.desk().take_any() {
             // Any rank can write that word, so it is checked.
             if chunk >= chunks as usize || joint.theirs == 0 {
-                let why = format!("no rank takes chunk {chunk} of {chunks} of a large message");
+                let why = format!("chunk {chunk} of a large message does not exist; it has {chunks} chunks");
                 joint.error = Some(FabricError::Misuse { why });
                 joint.close();
                 joint.theirs = 0;
@@ -240,7 +240,7 @@ pub(super) fn help(job: &Reach, inbox: &Inbox) -> Option<Rank> {
 fn copy_chunk(job: &Reach, reader: Rank, what: Move, chunk: usize) -> Result<(), FabricError> {
     // Any rank can write these words, so they are checked.
     if reader >= job.control.ranks() || chunk >= what.length.div_ceil(self::chunk(what.length)) {
-        return Err(FabricError::Misuse { why: format!("no rank asks for this: {what:?} for rank {reader}") });
+        return Err(FabricError::Misuse { why: format!("invalid request to copy: {what:?} for rank {reader}") });
     }
     let (offset, length) = part(chunk, what.length);
     job.reach(job.rank, (what.from, what.at.saturating_add(offset)), length, |place| match place {

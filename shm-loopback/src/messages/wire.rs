@@ -216,7 +216,7 @@ impl ShmWire {
         let cell = inbox.claim(self.me).ok_or(Busy)?;
         let start = inbox.view.address(inbox.bytes(cell), length).filter(|_| length <= inbox::LONGEST);
         // SAFETY: `length` bytes of a cell that belongs to this rank until it is filled.
-        unsafe { write(start.expect("the engine sends no longer ones"), head, body) };
+        unsafe { write(start.expect("the engine sends no longer packets"), head, body) };
         inbox.fill(cell, length, peer.filled);
         peer.filled = peer.filled.wrapping_add(1);
         event_count::notify(&inbox.view.header().event);

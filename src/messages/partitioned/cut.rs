@@ -28,8 +28,8 @@ impl Cut {
     pub fn new(len: usize, parts: usize, element: usize) -> Result<Cut, Error> {
         if parts == 0 || parts > len || element == 0 {
             let why = format!(
-                "{len} elements of {element} bytes cannot be sent in {parts} parts: there must be a part at least, and an element in \
-                 each"
+                "cannot divide {len} elements of {element} bytes into {parts} parts: expected at least 1 part, and an \
+                 element in each"
             );
             return Err(Error::Misuse { why });
         }
@@ -97,8 +97,8 @@ impl Announcement {
     pub fn cut(&self, expected: Cut) -> Result<Cut, Error> {
         if (self.len, self.element) != (expected.len, expected.element) {
             let why = format!(
-                "a partitioned message of {} elements of {} bytes is sent, and one of {} elements of {} bytes is received: \
-                 both ends name the same length and type",
+                "the sender's partitioned message has {} elements of {} bytes, the receiver's {} elements of {} bytes: \
+                 name the same length and type at both ends",
                 self.len, self.element, expected.len, expected.element
             );
             return Err(Error::Misuse { why });

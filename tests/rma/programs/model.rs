@@ -1,6 +1,6 @@
-//! Results that a program may see.
+//! Results that MPI's memory model permits for a program.
 //!
-//! Between two phases all ranks have waited for each other, so each element's value is known, as it was written down.
+//! All ranks synchronise between two phases, so each element's recorded value is its value.
 //! Within a phase:
 //!
 //! 1. An element by itself is a register. The calls that touched it have one order in which every read returns the last

@@ -1,4 +1,4 @@
-//! Runs a program as one of its ranks, and writes down the values that the rank sees.
+//! Runs a program as one of its ranks, and records the values that the rank reads.
 
 use super::make::{Call, Epoch, Flavour, How, On, Phase, Program, Sync, What};
 use transom::provider::Provider;

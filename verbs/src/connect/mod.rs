@@ -249,7 +249,7 @@ mod tests {
             super::common(&[vec![0, 7, 7], vec![0, 7]], 1).is_ok(),
             "rank 1 named no rails, yet its number of rails was refused"
         );
-        // No rank of this library tells of less than one.
+        // No rank of this library publishes fewer than one rail.
         for nothing in [vec![vec![0; 6], vec![1; 5]], vec![vec![0; 6], vec![0]]] {
             assert!(matches!(super::common(&nothing, 5), Err(VerbsError::Peer { rank: 1 })));
         }

@@ -55,7 +55,7 @@ impl Cache {
         let mut bytes: usize = self.places.iter().map(|(bytes, _)| bytes).sum();
         let before = bytes;
         while bytes > most {
-            let (of, place) = self.places.pop_front().expect("of which there are bytes");
+            let (of, place) = self.places.pop_front().expect("an entry holds the bytes");
             bytes -= of;
             if let Some(place) = place.upgrade() {
                 place.clear();

@@ -90,7 +90,7 @@ impl VerbsWire {
                     // A single request of any length, so that it is posted as a whole or not at all.
                     let slots = core.memory.slots_for(bytes);
                     let slot = slots.take().map_err(|error| {
-                        tracing::warn!(%error, "no memory for messages");
+                        tracing::warn!(%error, "cannot allocate memory for messages");
                         Busy
                     })?;
                     slot.fill(bytes, write);
@@ -126,7 +126,7 @@ impl VerbsWire {
         let (registered, begins) = self.moves_from(memory.memory, lane.rail);
         let offset = begins + memory.at;
         let piece = registered.piece(offset, 0);
-        assert!(memory.length <= registered.bytes() - offset, "a piece of what is registered");
+        assert!(memory.length <= registered.bytes() - offset, "the piece is registered");
         let next = Move { token, verb, at, address: piece.address, key: piece.key, left: memory.length, last: 0 };
         self.connect_for(lane)?;
         self.peers.entry(lane.peer).or_default().moves[lane.rail].push(next);
@@ -154,7 +154,7 @@ impl VerbsWire {
     /// The target at a peer. A peer that sent an invalid key is reported as unreachable.
     pub(super) fn place(&mut self, rank: Rank, key: Key, at: usize) -> Result<Place, Busy> {
         place(key, at).ok_or_else(|| {
-            tracing::warn!(rank, ?key, "a key that is no adapter's");
+            tracing::warn!(rank, ?key, "a key names no adapter");
             self.notice(rank, Why::Unreachable);
             Busy
         })

@@ -135,7 +135,7 @@ impl VerbsWire {
             }
         }
         if rails.len() > RAILS {
-            let why = format!("paths=both takes one of {RAILS} rails: name {} RDMA devices at most", RAILS - 1);
+            let why = format!("paths=both reserves one of {RAILS} rails: name at most {} RDMA devices", RAILS - 1);
             return Err(FabricError::System { what: "TRANSOM_MESSAGES".into(), source: std::io::Error::other(why) });
         }
         Ok(VerbsWire {
@@ -370,7 +370,7 @@ impl Wire for VerbsWire {
 
     fn ring(&mut self, peer: Rank, length: usize) -> Option<(Bytes, Key)> {
         let buffer = Buffer::new(&self.core().rail.domain, length, Access::Bytes);
-        let refused = |error| tracing::debug!(peer, %error, "no memory for a ring");
+        let refused = |error| tracing::debug!(peer, %error, "cannot allocate memory for a ring");
         let buffer = Arc::new(buffer.map_err(refused).ok()?);
         let key = Key { address: buffer.address(), key: buffer.remote_key().into() };
         self.rings.insert(key, (peer, buffer.clone()));
@@ -434,7 +434,7 @@ impl Wire for VerbsWire {
             }
             Request::Write { from, to, at, token } => self.begin(lane, Verb::Write, from, to, at, token),
             Request::Read { from, at, into, token } => self.begin(lane, Verb::Read, into, from, at, token),
-            Request::Piece { .. } => unreachable!("has gone"),
+            Request::Piece { .. } => unreachable!("pieces are sent by datagrams only"),
         }
     }
 

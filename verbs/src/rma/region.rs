@@ -78,7 +78,7 @@ pub struct Remote {
     pub(super) own: Option<View>,
     /// Keeps a neighbour's memory mapped, of which `words` are registered.
     _mapped: Option<View>,
-    /// Of the program's own.
+    /// True for memory that the program lent to the window.
     lent: bool,
     /// Protocol words of its rank take another lane, which must not overtake puts to this region.
     pub(super) apart: bool,
@@ -176,7 +176,7 @@ impl Verbs {
             return Err(bad(format!("the key names {bytes} bytes at {:#x}, beyond the address space", place.address)));
         }
         if lent != count.is_empty() {
-            return Err(bad("it leads to memory of another kind".into()));
+            return Err(bad("it names memory of another kind".into()));
         }
         let count = if lent { None } else { Some(place_of(count).ok_or_else(|| bad("a short key".into()))?) };
         let (own, way) = (rank == member.exchange.rank(), member.way(rank));

@@ -46,7 +46,7 @@ fn after(sim: &mut Sim, packet: &Packet) -> Option<PeerFailure> {
 
 #[test]
 fn a_credit_of_another_ring_is_passed_over() {
-    for (ring, lost) in [(7, None), (1, Some(PeerFailure::Broken("it acknowledged or used more than it had")))] {
+    for (ring, lost) in [(7, None), (1, Some(PeerFailure::Broken("it acknowledged or freed more than was sent")))] {
         let (mut sim, _) = job(1);
         while sim.step().is_some() {}
         let values = Values { freed: 1000, ring, ..Values::default() };
@@ -123,7 +123,7 @@ fn protocol_violation_names_the_broken_rule() {
         assert_eq!(after(&mut sim, &packet(sequence)), None);
     }
     assert_eq!(sim.engine(1).kept(), 320);
-    assert_eq!(after(&mut sim, &packet(5)), Some(PeerFailure::Broken("it acknowledged or used more than it had")));
+    assert_eq!(after(&mut sim, &packet(5)), Some(PeerFailure::Broken("it acknowledged or freed more than was sent")));
     // Data of more than a short message, on overdraft.
     let mut sim = Sim::new(1, 2, Conditions::default(), &Config { budget: 0, ..Config::default() }).unwrap();
     sim.engine(1).send(0, 0, 5, Memory::zero(0), 0, false);
@@ -137,7 +137,7 @@ fn protocol_violation_names_the_broken_rule() {
     inject(&mut sim, &[&head[..length], &[0; 250]].concat());
     while sim.step().is_some() {}
     let lost: Vec<_> = sim.engine(1).lost().map(|(_, lost)| lost.clone()).collect();
-    assert_eq!(lost, [PeerFailure::Broken("it acknowledged or used more than it had")]);
+    assert_eq!(lost, [PeerFailure::Broken("it acknowledged or freed more than was sent")]);
 }
 
 #[test]

@@ -58,7 +58,7 @@ fn faulty_mpi_libraries_are_reported() {
         (library(&dir, "unchecked", &open("9.4"), "echo value rss 1"), "does not say whether the result was right"),
         (library(&dir, "bad", "HYDRA\n Version: 9.5", "echo check bad byte 7 is 3; exit 1"), "wrong: byte 7 is 3"),
         (library(&dir, "dies", &open("9.6"), "echo no slots >&2; exit 3"), "exit status: 3: no slots"),
-        (library(&dir, "silent", &open("9.7"), "echo check ok"), "did not say `value rss`"),
+        (library(&dir, "silent", &open("9.7"), "echo check ok"), "has no `value rss`"),
     ];
     let (file, picture) = (dir.path().join("all.json"), dir.path().join("all.svg"));
     let mut compare = transom("bench compare startup --rounds 2 --millis 1");
@@ -169,7 +169,7 @@ fn lu_with_differing_kernels_is_not_compared() {
     for (at, why) in failed.iter().enumerate() {
         let what = ["kernel --sync none, 1 ranks", "lu --sync lock", "lu --sync flush", "lu --sync shared"][at / 2];
         assert!(why.starts_with(what) && why.contains(["Open MPI 9.1", "Open MPI 9.2"][at % 2]), "{why}");
-        assert!(why.contains("LU's kernels are not alike: ours ") && why.contains("GFLOP/s"), "{why}");
+        assert!(why.contains("LU's kernels differ: ours ") && why.contains("GFLOP/s"), "{why}");
         assert!(out.contains(why), "{why:?} is not in\n{out}");
     }
     let compared = all["rows"]["compared"].as_array().unwrap();
@@ -204,7 +204,7 @@ fn ranks_on_other_cores_are_not_compared() {
         (ourselves(&dir, "elsewhere", "mpirun (Open MPI) 9.1", first), "its rank 0 was on core "),
         (
             library(&dir, "silent", "mpirun (Open MPI) 9.2", "echo value kernel 1; echo check ok"),
-            "did not say `value cpu.0`",
+            "has no `value cpu.0`",
         ),
     ];
     let mut compare = transom("bench compare kernel --rounds 1");
@@ -229,7 +229,7 @@ fn crash_of_mpi_library_is_reported_as_unsupported() {
         compare.arg(other);
         compare
     });
-    assert!(out.contains("Open MPI 9.9: it cannot do it: unsupported"), "{out}");
+    assert!(out.contains("Open MPI 9.9: it does not support this: unsupported"), "{out}");
 }
 
 #[test]

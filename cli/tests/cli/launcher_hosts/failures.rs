@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 #[test]
 fn first_failure_is_named_and_ends_other_ranks() {
     let ended = script("a,b", "3", "[ $TRANSOM_RANK = 1 ] && exit 3; exec sleep 1000");
-    let others = "transom: ranks 0, 2 had not ended 300ms after that; sent SIGTERM (TRANSOM_GRACE)\n";
+    let others = "transom: ranks 0, 2 had not ended 300ms after the first failure; sent SIGTERM (TRANSOM_GRACE)\n";
     assert_eq!((ended.code, ended.stderr), (Some(3), format!("transom: rank 1 exited with status 3\n{others}")));
     let ended = script("a,b", "3", "[ $TRANSOM_RANK = 2 ] && kill -KILL $$; exec sleep 1000");
     let others = others.replace("0, 2", "0, 1");

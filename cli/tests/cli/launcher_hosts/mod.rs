@@ -1,5 +1,5 @@
 //! `transom run --hosts`: ranks on other hosts. A script replaces `ssh` and runs its command on this machine, in
-//! another folder and an almost empty environment, so that two names are two hosts. One test has the real `sshd`.
+//! another folder and an almost empty environment, so that two names are two hosts. One test uses the real `sshd`.
 
 mod failures;
 mod secrets;
@@ -409,7 +409,7 @@ fn rank_late_in_init_is_reported() {
     all_joined(&ended, 2);
     let waited: Vec<_> = ended.stderr.lines().filter(|line| line.contains(" has waited ")).collect();
     assert!(waited.len() == 1 && waited[0].starts_with("transom: rank 0 has waited"), "{ended:?}");
-    assert!(waited[0].ends_with("in a call of all ranks (making something together)"), "{ended:?}");
+    assert!(waited[0].ends_with("in a collective call (creating a window, value or team)"), "{ended:?}");
 }
 
 /// This machine needs no `ssh`.
