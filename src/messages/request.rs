@@ -174,10 +174,12 @@ impl<'a, B> Request<'a, B> {
     pub(super) fn has_ended(&mut self) -> bool {
         match &mut self.state {
             State::UnderWay(under) => under.comm.hub.with(|core| core.has_ended(under.id).is_some()).unwrap_or(true),
-            State::Over(Some(Err(_))) => self.operation().is_none_or(Operation::test) && {
-                self.end_operation();
-                true
-            },
+            State::Over(Some(Err(_))) => {
+                self.operation().is_none_or(Operation::test) && {
+                    self.end_operation();
+                    true
+                }
+            }
             State::Over(_) => true,
         }
     }
@@ -513,7 +515,7 @@ impl<B> fmt::Debug for Request<'_, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.state {
             State::UnderWay(under) => write!(f, "{} in flight", under.call),
-            State::Operation(operation) => operation.fmt(f),
+            State::Over(Some(Err(rare))) if let Rare::Operation(operation) = &**rare => operation.fmt(f),
             State::Over(_) => f.write_str("a request that has ended"),
         }
     }
