@@ -255,8 +255,8 @@ impl<S: Strip> Grid<S> {
         largest
     }
 
-    /// Sets up the equation for the correction of a grid twice as fine. A coarse point takes half of the fine point's residual: its
-    /// black neighbours have none after a sweep.
+    /// Sets up the equation for the correction of a grid twice as fine. A coarse point takes half of the fine point's
+    /// residual: its black neighbours have none after a sweep.
     fn restrict(&mut self, fine: &mut Grid<S>) {
         let (n, first) = (self.n, self.strip.rows().start);
         for row in self.inner() {

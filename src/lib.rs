@@ -1,8 +1,8 @@
 //! One-sided RMA and a partitioned global address space.
 //!
-//! A program runs as many *ranks*. Each rank exposes *windows* of memory, which other ranks read and change by put, get and atomics
-//! while the owner computes or sleeps. Ranks of one machine share memory. Ranks of several machines use InfiniBand or RoCE, by the
-//! feature `verbs`.
+//! A program runs as many *ranks*. Each rank exposes *windows* of memory, which other ranks read and change by put, get
+//! and atomics while the owner computes or sleeps. Ranks of one machine share memory. Ranks of several machines use
+//! InfiniBand or RoCE, by the feature `verbs`.
 //!
 //! ```
 //! use transom::{Op, Window};

@@ -69,8 +69,9 @@ const BLOCK: usize = 512;
 const BATCH: usize = 250;
 const BATCHES: usize = 12;
 
-/// Makes and drops an object beside 0, 1, 2 and 4 others of its kind. Some batch must end with no more in use than after an
-/// earlier one: queues and tables may reach a new largest size in a batch, but what each object leaves behind only adds up.
+/// Makes and drops an object beside 0, 1, 2 and 4 others of its kind. Some batch must end with no more in use than
+/// after an earlier one: queues and tables may reach a new largest size in a batch, but what each object leaves behind
+/// only adds up.
 fn unchanged<T>(world: &World, what: &str, make: impl Fn(&World) -> Result<T, Error>) {
     unchanged_by(BATCH, world, what, make);
 }
@@ -120,7 +121,8 @@ fn where_memory_is_shared(name: &str, body: impl Fn(&World) + Sync) {
     });
 }
 
-/// A team that is only split off and sends messages has no window space and no board: those are made by the first call that needs them.
+/// A team that is only split off and sends messages has no window space and no board: those are made by the first call
+/// that needs them.
 #[test]
 fn split_teams_take_no_mapping_or_descriptor() {
     const TAG: Tag<u64> = Tag::new(8);

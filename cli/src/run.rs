@@ -32,8 +32,8 @@ pub struct Run {
     #[arg(long, value_name = "HOSTS", allow_hyphen_values = true)]
     hosts: Option<HostList>,
 
-    /// Output lines to prefix with the rank that wrote them, e.g. `[2] `: those of stderr, all (`--output-prefix` alone),
-    /// or none [default: TRANSOM_OUTPUT_PREFIX, else stderr; none for a single rank]
+    /// Output lines to prefix with the rank that wrote them, e.g. `[2] `: those of stderr, all (`--output-prefix`
+    /// alone), or none [default: TRANSOM_OUTPUT_PREFIX, else stderr; none for a single rank]
     #[arg(long, value_name = "WHICH", num_args = 0..=1, require_equals = true, default_missing_value = "all")]
     #[arg(value_parser = PossibleValuesParser::new(["all", "stderr", "none"]).try_map(|name| name.parse::<OutputPrefix>()))]
     output_prefix: Option<OutputPrefix>,

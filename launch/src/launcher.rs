@@ -36,8 +36,8 @@ use watch::Watch;
 /// A job to start: a number of ranks of one program, on this machine or on [several hosts](Launch::hosts).
 ///
 /// The launcher forwards each rank's stdout and stderr by whole lines, so lines of different ranks never mix. It
-/// completes a last line that has no newline. With several ranks, lines of stderr begin with the [prefix](Launch::output_prefix) of
-/// their rank. Rank 0 has this process's stdin; the others have an empty one.
+/// completes a last line that has no newline. With several ranks, lines of stderr begin with the
+/// [prefix](Launch::output_prefix) of their rank. Rank 0 has this process's stdin; the others have an empty one.
 ///
 /// When a rank fails, the others have a [grace](Launch::grace) period and are then ended. All ranks end when this
 /// process ends, for whatever reason, and when the thread that called [`run`](Launch::run) ends. Processes that a rank
@@ -105,7 +105,8 @@ impl Launch {
 
     /// Selects the lines of output that begin with the rank that wrote them, e.g. `[2] `.
     ///
-    /// The default is the variable `TRANSOM_OUTPUT_PREFIX`; without it, [`OutputPrefix::Stderr`] for a job of several ranks and
+    /// The default is the variable `TRANSOM_OUTPUT_PREFIX`; without it, [`OutputPrefix::Stderr`] for a job of several
+    /// ranks and
     /// [`OutputPrefix::None`] for one. Captured output is not tagged by default.
     ///
     /// # Examples

@@ -34,8 +34,8 @@ impl Node {
         Node::some(memory, here, [])
     }
 
-    /// A job on several hosts. `here` has the number in `memory` of each rank of the job, or `None` for ranks on other hosts.
-    /// `hosts` has the number of each rank's host.
+    /// A job on several hosts. `here` has the number in `memory` of each rank of the job, or `None` for ranks on other
+    /// hosts. `hosts` has the number of each rank's host.
     pub fn some(memory: Loopback, here: impl IntoIterator<Item = Option<Rank>>, hosts: impl Into<Arc<[u32]>>) -> Self {
         let here = here.into_iter().map(|rank| rank.map_or(ELSEWHERE, |rank| rank as u32)).collect();
         Node { memory, here, hosts: hosts.into() }

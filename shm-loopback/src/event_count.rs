@@ -374,8 +374,9 @@ mod tests {
     }
 }
 
-/// The protocol under loom's memory model. A fence on each side stands for `membarrier`, which guarantees the same. A lost
-/// wake-up leaves all threads asleep, which loom reports. `tests/mutants bell` breaks the code that this test guards.
+/// The protocol under loom's memory model. A fence on each side stands for `membarrier`, which guarantees the same. A
+/// lost wake-up leaves all threads asleep, which loom reports. `tests/mutants bell` breaks the code that this test
+/// guards.
 #[cfg(all(test, feature = "loom"))]
 pub(crate) mod model {
     use super::*;

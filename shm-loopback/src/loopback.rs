@@ -135,8 +135,8 @@ impl Loopback {
         self.0.fail_with_teams();
     }
 
-    /// Makes the waits of this rank call `progress` from now on, now and then also while they sleep, for messages that do
-    /// not arrive through shared memory.
+    /// Makes the waits of this rank call `progress` from now on, now and then also while they sleep, for messages that
+    /// do not arrive through shared memory.
     pub fn progress_in_waits(&self, turn: Arc<dyn crate::messages::ProgressHook>) {
         self.0.progress.set(turn, None, true);
     }

@@ -104,7 +104,8 @@ struct Sides {
 }
 
 impl Sides {
-    /// `blocks` are the kind of each section, and the length and the number of its blocks. No two sections share an element.
+    /// `blocks` are the kind of each section, and the length and the number of its blocks. No two sections share an
+    /// element.
     fn new(blocks: Vec<(usize, usize, usize)>) -> Sides {
         let starts = |rank: usize| SPACE * rank;
         // Listed from the last block to the first.

@@ -1,4 +1,5 @@
-//! A rank dies while another one keeps sending: every call that waits reports the death, also calls that always find a message.
+//! A rank dies while another one keeps sending: every call that waits reports the death, also calls that always find a
+//! message.
 
 #![allow(clippy::unit_arg, reason = "a call is one expression")]
 

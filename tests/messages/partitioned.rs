@@ -225,7 +225,8 @@ fn parts_for_a_dropped_receive_are_discarded() {
                 if time % 2 == 0 {
                     drop(coming.start().unwrap());
                 }
-                // A started receive takes a round, and is dropped behind it. The others are dropped before their sends are made.
+                // A started receive takes a round, and is dropped behind it. The others are dropped before their sends
+                // are made.
                 let mut kept = (time % 4 == 0).then_some(coming);
                 let mut sending = world.psend_init(other, ONE, vec![1; len], 2).unwrap();
                 for _ in 0..2 {

@@ -178,8 +178,8 @@ fn runs_of_huge_layouts_are_computed_quickly() {
     assert_eq!(told.1, Some((0, (1 << 42) + 1, rows - 1)));
     let told = first_and(Distribution::Cyclic, shape, grid, [0..1 << 23, 9..10], rows + (1 << 20));
     assert_eq!(told, (vec![(1, 2, 1), (1, rows + 2, 1), (1, 2 * rows + 2, 1)], Some((5, (1 << 42) + 2, 1))));
-    // 2^28 x 32 x 32 tiles of 8 x 8 x 8, without the first row of the first. So a run for each of the first 1024 tiles, the
-    // last of which goes on to the end.
+    // 2^28 x 32 x 32 tiles of 8 x 8 x 8, without the first row of the first. So a run for each of the first 1024 tiles,
+    // the last of which goes on to the end.
     let (shape, tiles) = ([1 << 31, 1 << 8, 1 << 8], Distribution::BlockCyclic([8; 3]));
     let told = first_and(tiles, shape, [1, 1, 1], [1..1 << 31, 0..1 << 8, 0..1 << 8], 1023);
     let last = 1023 * 512 + 64;

@@ -178,8 +178,8 @@ fn count_windows_includes_window_connections() {
     }
 }
 
-/// A packet is one request: a message to a shared buffer, or a write to a ring; a large message is an RTS, one read, an ACK, and
-/// is not copied.
+/// A packet is one request: a message to a shared buffer, or a write to a ring; a large message is an RTS, one read, an
+/// ACK, and is not copied.
 #[test]
 fn message_packet_is_one_work_request() {
     if skipped("requests of messages") {

@@ -101,8 +101,8 @@ fn move_to_one_core(last: bool) {
     sched_setaffinity(None, &one).unwrap();
 }
 
-/// The scheduler may put two ranks on one core, though there are as many cores as ranks. The awaited rank cannot run while the other
-/// spins.
+/// The scheduler may put two ranks on one core, though there are as many cores as ranks. The awaited rank cannot run
+/// while the other spins.
 #[test]
 fn ranks_sharing_a_core_stop_spinning() {
     if ranks::over_network() {
@@ -202,7 +202,8 @@ fn polling_loops_yield_a_shared_core() {
     sched_setaffinity(None, &before).unwrap();
 }
 
-/// A wait for messages and collectives of different types polls nothing: it sleeps. One with an operation in flight polls.
+/// A wait for messages and collectives of different types polls nothing: it sleeps. One with an operation in flight
+/// polls.
 #[test]
 fn mixed_wait_sleeps_if_nothing_is_polled() {
     if ranks::over_network() {

@@ -1,9 +1,9 @@
 //! Programs that must not compile, because the types of the library reject them.
 //!
-//! Each file of `tests/world/compile_fail` is two programs. Without a flag it is correct and compiles. With `--cfg wrong` it
-//! has more lines, and exactly the errors that comments such as `//~ E0499` at the ends of lines name. Codes and lines are compared,
-//! but not the compiler's words, which differ between its versions. The output must contain each text after `//= `,
-//! and must not contain a text after `//- `, nor a trait that no program can name.
+//! Each file of `tests/world/compile_fail` is two programs. Without a flag it is correct and compiles. With `--cfg
+//! wrong` it has more lines, and exactly the errors that comments such as `//~ E0499` at the ends of lines name. Codes
+//! and lines are compared, but not the compiler's words, which differ between its versions. The output must contain
+//! each text after `//= `, and must not contain a text after `//- `, nor a trait that no program can name.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;

@@ -1,4 +1,5 @@
-//! Reference pages agree with the code: docs/configuration.md has the tables of the code, docs/troubleshooting.md its messages.
+//! Reference pages agree with the code: docs/configuration.md has the tables of the code, docs/troubleshooting.md its
+//! messages.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};

@@ -340,8 +340,8 @@ pub trait Fabric: OobExchange + Clone + Send + Sync + 'static {
     ) -> Result<R, FabricError>;
 
     /// Turns the rank's messages, unless another thread does. Yields the core now and then where ranks share cores
-    /// ([`after_empty_poll`](crate::after_empty_poll)). Calls that do not wait call this after an unsuccessful poll, since a
-    /// program may poll in a loop.
+    /// ([`after_empty_poll`](crate::after_empty_poll)). Calls that do not wait call this after an unsuccessful poll,
+    /// since a program may poll in a loop.
     fn after_empty_poll(&self) {}
 
     /// Returns whether a rank can [`watch`](Self::watch) the memory of any other: all ranks load from the same memory.

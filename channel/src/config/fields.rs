@@ -273,7 +273,8 @@ pub(super) fn names() -> String {
     FIELDS.iter().map(|field| field.name).collect::<Vec<_>>().join(", ")
 }
 
-/// Changes to a [`Config`], parsed from a text such as `eager=0,order=recent`, `aptus,connections=32` or `rules=TRUE, Copy-Based`.
+/// Changes to a [`Config`], parsed from a text such as `eager=0,order=recent`, `aptus,connections=32` or `rules=TRUE,
+/// Copy-Based`.
 ///
 /// ```
 /// use transom_channel::{Changes, Config};

@@ -232,8 +232,8 @@ impl<W: Wire> Engine<W> {
         Ok(())
     }
 
-    /// Withdraws a receive, unless it was matched. Exactly one of the two happens: the receive is withdrawn, and does not complete;
-    /// or it completes, and has its message.
+    /// Withdraws a receive, unless it was matched. Exactly one of the two happens: the receive is withdrawn, and does
+    /// not complete; or it completes, and has its message.
     pub fn cancel(&mut self, id: Id) -> Cancelled<W::Memory> {
         let number = match self.requests.get(id) {
             Some(Request::Receive(Receive { posted: Some(number), .. })) => number,
@@ -276,8 +276,8 @@ impl<W: Wire> Engine<W> {
         self.requests.has_ended()
     }
 
-    /// A request that has ended, or a receive into [`RecvTarget::Probe`] that has its message, returned once. It is kept until it is
-    /// [taken](Self::take), or received.
+    /// A request that has ended, or a receive into [`RecvTarget::Probe`] that has its message, returned once. It is
+    /// kept until it is [taken](Self::take), or received.
     #[inline]
     pub fn next_ended(&mut self) -> Option<Id> {
         self.requests.next_ended()
@@ -304,7 +304,8 @@ impl<W: Wire> Engine<W> {
         self.requests.take_well(id)
     }
 
-    /// The next request that has ended and was not taken, taken; or a receive into [`RecvTarget::Probe`] that has its message.
+    /// The next request that has ended and was not taken, taken; or a receive into [`RecvTarget::Probe`] that has its
+    /// message.
     pub fn completed(&mut self) -> Option<Completion<W::Memory>> {
         loop {
             let id = self.next_ended()?;

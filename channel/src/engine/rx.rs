@@ -14,14 +14,15 @@ use crate::wire::{Event, Lane, Part, RailKind, Rank, Wire};
 
 /// A packet for a request that does not exist, or belongs to another rank.
 pub(super) const STRAY: PeerFailure = PeerFailure::Broken("it named a request that is not its own");
-/// A packet that the peer may send only after an answer. Without this, answers to a peer that takes none would be kept without bound.
+/// A packet that the peer may send only after an answer. Without this, answers to a peer that takes none would be kept
+/// without bound.
 pub(super) const HASTY: PeerFailure = PeerFailure::Broken("it sent the next request before an answer");
 
 impl<W: Wire> Engine<W> {
     pub(super) fn take_events(&mut self) -> usize {
         let mut taken = 0;
-        // Cuts are answered once the wire is empty, not as soon as it has worked. It becomes empty within this loop: each peer sends at
-        // most its window, and nothing is acknowledged here.
+        // Cuts are answered once the wire is empty, not as soon as it has worked. It becomes empty within this loop:
+        // each peer sends at most its window, and nothing is acknowledged here.
         while taken < self.config.batch || !self.answers.is_empty() {
             let Some(event) = self.wire.poll() else {
                 self.answer_cuts();

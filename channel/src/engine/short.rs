@@ -69,8 +69,8 @@ impl RecvBuf for [u8] {
     }
 }
 
-/// Tag and length in bytes of a received message, in one word, so that a short receive returns them in registers. In memory they
-/// would be read back by wider loads than they were written by, which processors wait for.
+/// Tag and length in bytes of a received message, in one word, so that a short receive returns them in registers. In
+/// memory they would be read back by wider loads than they were written by, which processors wait for.
 ///
 /// ```
 /// let taken = transom_channel::RecvInfo::new(7, 8);

@@ -33,8 +33,8 @@ pub struct Plain {
     /// Numbers of ranks of a job, e.g. 2,4 [default: as `transom bench list` shows, mostly 2]
     #[arg(short = 'n', long, value_name = "RANKS", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=1024))]
     ranks: Vec<u16>,
-    /// Value of TRANSOM_MESSAGES, e.g. eager=0,rings=8 (docs/configuration.md lists the fields); may be repeated, then jobs
-    /// alternate between the values; '' means the default
+    /// Value of TRANSOM_MESSAGES, e.g. eager=0,rings=8 (docs/configuration.md lists the fields); may be repeated, then
+    /// jobs alternate between the values; '' means the default
     #[arg(long = "config", value_name = "FIELDS", value_parser = config)]
     configs: Vec<String>,
     /// Measuring time of a job in milliseconds; some measurements take two or four times as long [default: 50; quick:

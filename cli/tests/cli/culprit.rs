@@ -1,4 +1,5 @@
-//! The launcher names the rank that failed first, and ends with its status, however many ranks follow before the launcher looks.
+//! The launcher names the rank that failed first, and ends with its status, however many ranks follow before the
+//! launcher looks.
 
 #![allow(clippy::unit_arg, reason = "a call is one expression")]
 

@@ -209,8 +209,8 @@ impl Outcome {
 
     /// The exit status for a launcher, by the conventions of shells.
     ///
-    /// The status of the first rank that failed. Otherwise: 128 plus the signal if a signal ended the rank or the launcher;
-    /// 124 if the deadline passed; 141 (SIGPIPE) if the reader of the output closed it.
+    /// The status of the first rank that failed. Otherwise: 128 plus the signal if a signal ended the rank or the
+    /// launcher; 124 if the deadline passed; 141 (SIGPIPE) if the reader of the output closed it.
     pub fn exit_code(&self) -> u8 {
         let code = match self.failure {
             None => 0,

@@ -22,7 +22,8 @@ impl Contact {
         Contact { addresses: addresses(port), secret }
     }
 
-    /// The environment variable with the hub's addresses. No variable holds the secret, because a rank's children inherit them.
+    /// The environment variable with the hub's addresses. No variable holds the secret, because a rank's children
+    /// inherit them.
     pub fn environment(&self) -> (&'static str, String) {
         let addresses = self.addresses.iter().map(ToString::to_string).collect::<Vec<_>>();
         (HUB.name, addresses.join(","))

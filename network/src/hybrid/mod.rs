@@ -14,9 +14,9 @@ use transom_shm_loopback::messages::ShmWire;
 use transom_shm_loopback::{Loopback, Meet};
 use transom_windows::{FabricError, OobExchange};
 
-/// A provider of network `N` and the shared memory of each host: a handle of one rank of a job or team. Ranks of one host move data by
-/// their own loads and stores if `TRANSOM_INTRANODE` is on, which is the default of a job on several hosts. A rank always does so in its
-/// own memory.
+/// A provider of network `N` and the shared memory of each host: a handle of one rank of a job or team. Ranks of one
+/// host move data by their own loads and stores if `TRANSOM_INTRANODE` is on, which is the default of a job on several
+/// hosts. A rank always does so in its own memory.
 ///
 /// Once the last clone and window of a rank are dropped, the rank has left the job.
 #[derive(Clone)]
@@ -46,8 +46,8 @@ impl<N: Network> Hybrid<N> {
         Ok(Self::of(network, job, node, intranode))
     }
 
-    /// Makes the provider of a team of `members`, in this order. The members call it, this rank among them; other ranks need not. Each
-    /// call of `meet` returns what every member passed to it.
+    /// Makes the provider of a team of `members`, in this order. The members call it, this rank among them; other ranks
+    /// need not. Each call of `meet` returns what every member passed to it.
     ///
     /// # Errors
     /// The errors of `meet` and of the exchange.
@@ -78,7 +78,8 @@ impl<N: Network> Hybrid<N> {
         Some(self.node.memory()).filter(|_| self.intranode && !self.node.hosts().is_empty())
     }
 
-    /// Opens this rank's messages, with the configuration that suits the network and `asked`. Once for each rank of a job.
+    /// Opens this rank's messages, with the configuration that suits the network and `asked`. Once for each rank of a
+    /// job.
     ///
     /// # Errors
     /// The errors of [`Network::wire`] and [`ShmWire::open`].

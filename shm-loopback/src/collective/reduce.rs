@@ -33,8 +33,8 @@ impl ShmCollective {
     /// a part of `data` that begins at an element. `fold` must do the same at all ranks.
     ///
     /// # Errors
-    /// See [`ShmCollective`]; [`FabricError::Misuse`](transom_windows::FabricError::Misuse) if the length of `data` is no
-    /// multiple of `element`.
+    /// See [`ShmCollective`]; [`FabricError::Misuse`](transom_windows::FabricError::Misuse) if the length of `data` is
+    /// no multiple of `element`.
     ///
     /// # Examples
     /// ```
@@ -84,8 +84,8 @@ impl ShmCollective {
     /// [`all_reduce`](Self::all_reduce) to the root only. Other ranks' `data` is unchanged.
     ///
     /// # Errors
-    /// Errors of `all_reduce`, and [`FabricError::Misuse`](transom_windows::FabricError::Misuse) if `root` is no rank of
-    /// the board.
+    /// Errors of `all_reduce`, and [`FabricError::Misuse`](transom_windows::FabricError::Misuse) if `root` is no rank
+    /// of the board.
     ///
     /// # Examples
     /// ```

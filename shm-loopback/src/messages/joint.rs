@@ -34,7 +34,8 @@ const ROUND: usize = 64 << 10;
 /// Longest chunk in bytes.
 const LONGEST: usize = 512 << 10;
 
-/// Bytes of each chunk but the last of a read of `length` bytes. An even number of chunks gives both copiers the same share.
+/// Bytes of each chunk but the last of a read of `length` bytes. An even number of chunks gives both copiers the same
+/// share.
 fn chunk(length: usize) -> usize {
     let rounds = (length / ROUND).clamp(1, 4);
     length.div_ceil(2 * rounds).next_multiple_of(64).clamp(64, LONGEST)

@@ -80,8 +80,8 @@ impl Reading {
                 tracing::debug!(owner, "a rank cannot help to copy large messages");
                 self.no_help.insert(owner);
                 let target = std::ptr::with_exposed_provenance_mut(target);
-                // SAFETY: as in `read`; `CooperativeCopy::read` has exposed the provenance, and the completion event is still to
-                // come.
+                // SAFETY: as in `read`; `CooperativeCopy::read` has exposed the provenance, and the completion event is
+                // still to come.
                 unsafe { self.reach.read(owner, (what.from, what.at), (target, what.length)) }
             }
         };

@@ -115,8 +115,8 @@ impl ShmWire {
         self.job.progress.set(turn, Some(self.own.view.clone()), false);
     }
 
-    /// Same as [`progress_in_waits`](Self::progress_in_waits), and also calls `progress` regularly while a thread sleeps, for
-    /// transports that do not notify the event count.
+    /// Same as [`progress_in_waits`](Self::progress_in_waits), and also calls `progress` regularly while a thread
+    /// sleeps, for transports that do not notify the event count.
     pub fn progress_often_in_waits(&self, turn: Arc<dyn ProgressHook>) {
         self.job.progress.set(turn, Some(self.own.view.clone()), true);
     }

@@ -31,8 +31,8 @@ use transom_locks::{Awaited, Rank};
 use transom_network::{Bootstrap, Node};
 use transom_windows::{FabricError, OobExchange};
 
-/// A rank's handle on the network of its job, over InfiniBand or RoCE; [`Hybrid`](transom_network::Hybrid) makes a provider of it. Once
-/// the last clone and window of a rank are dropped, the rank has left the job.
+/// A rank's handle on the network of its job, over InfiniBand or RoCE; [`Hybrid`](transom_network::Hybrid) makes a
+/// provider of it. Once the last clone and window of a rank are dropped, the rank has left the job.
 ///
 /// # Examples
 /// ```
@@ -65,7 +65,8 @@ impl Verbs {
     /// `messages` configures the division of large operations among rails, and the paths of messages.
     fn new(job: Arc<dyn Bootstrap>, node: Node, messages: &Config) -> Result<Self, VerbsError> {
         let settings = Settings::from_env(messages);
-        // The other ranks wait for this rank's address, so they are notified before an invalid variable is reported here.
+        // The other ranks wait for this rank's address, so they are notified before an invalid variable is reported
+        // here.
         let settings = match settings {
             Ok(settings) => settings,
             Err(error) => {

@@ -40,7 +40,8 @@ impl Credits {
         Credits { send, grant, joined, values, reported, window, slots, due_since, published, listed, polled }
     }
 
-    /// Returns true if a message of `length` bytes may be sent with its data: on credit, or on `overdraft` if the message is short.
+    /// Returns true if a message of `length` bytes may be sent with its data: on credit, or on `overdraft` if the
+    /// message is short.
     #[inline]
     pub fn can_send(&self, length: u64, overdraft: Option<u32>) -> bool {
         let cost = cost(length);

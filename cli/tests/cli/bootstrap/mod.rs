@@ -321,7 +321,8 @@ fn ranks_on_hosts_without_provider_are_refused() {
         let told = said(&output, "told:");
         assert_eq!(told.len(), 4, "{}", shown(&output));
         let who_is_where = |told: &&String| told.contains("one (ranks 0, 1), two (ranks 2, 3)");
-        // In a build with RDMA, a rank that cannot use its device reports this, and other ranks may report that rank first.
+        // In a build with RDMA, a rank that cannot use its device reports this, and other ranks may report that rank
+        // first.
         let least = if cfg!(feature = "verbs") { 1 } else { 4 };
         assert!(told.iter().filter(who_is_where).count() >= least, "{}", shown(&output));
     }
