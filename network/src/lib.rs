@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 mod bootstrap;
+mod deferred_free;
 mod error;
 mod hybrid;
 mod network;
@@ -10,6 +11,7 @@ pub mod variables;
 mod wire;
 
 pub use bootstrap::Bootstrap;
+pub use deferred_free::DeferredFree;
 pub use error::NetworkError;
 pub use hybrid::{Hybrid, Pending, Region, Remote, Transfer};
 pub use network::{Atomics, Attach, MemoryKind, Network};

@@ -10,7 +10,7 @@ mod registration_table;
 mod slots;
 
 pub(super) use buffer::Buffer;
-pub(super) use deferred_free::{Deferred, DeferredFree};
+pub(super) use deferred_free::{Deferred, Detached};
 pub(super) use keys::Keys;
 pub(super) use pinned::Pinned;
 pub(super) use registration_pool::{Lease, RegistrationPool};

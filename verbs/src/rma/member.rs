@@ -4,7 +4,7 @@ use super::mail::Mail;
 use super::operations::RailLane;
 use super::paths::Paths;
 use crate::connect::{self, Core, Service};
-use crate::memory::DeferredFree;
+use crate::memory::Detached;
 use crate::progress;
 use crate::wait::{Backoff, NAPS};
 use std::any::Any;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 use transom_locks::{Awaited, Rank};
-use transom_network::{Bootstrap, Node};
+use transom_network::{Bootstrap, DeferredFree, Node};
 use transom_windows::FabricError;
 
 /// Longest wait of a leaving rank for its earlier puts.
@@ -33,6 +33,8 @@ pub(super) struct Member {
     pub peers: Box<[u32]>,
     /// Memory that may be released only when no rank of this team uses it: that of windows and of teams.
     pub remains: DeferredFree<Kept>,
+    /// Memory that was not made together with peers.
+    pub detached: Detached,
     /// Collectives over lanes; none where ranks share memory, which is faster.
     pub mail: Option<Mail>,
     /// Division of large operations among rails, if there are several. Shared by the teams of a job.
@@ -70,8 +72,8 @@ impl Member {
         paths: Option<Arc<Paths>>,
         parent: Option<(Arc<Member>, u64)>,
     ) -> Self {
-        let (remains, failed) = Default::default();
-        Member { service, exchange, node, peers, remains, mail, paths, failed, parent }
+        let (remains, detached, failed) = Default::default();
+        Member { service, exchange, node, peers, remains, detached, mail, paths, failed, parent }
     }
 
     /// The core of the first rail, which carries everything that is not divided.

@@ -189,8 +189,8 @@ impl OobExchange for Verbs {
     }
 
     fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, FabricError> {
-        let Member { remains, mail, exchange, .. } = &*self.0;
-        remains.sweep();
+        let Member { remains, detached, mail, exchange, .. } = &*self.0;
+        detached.sweep();
         if remains.is_untold() {
             // Earlier requests of this rank must not access the memory released by the reports.
             self.0.settle();

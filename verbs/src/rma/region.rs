@@ -58,7 +58,7 @@ impl Drop for Region {
         let kept = (!registrations.is_empty()).then(|| kept(registrations));
         match (self.number, kept) {
             (Some(number), kept) => remains.let_go(number, kept.map(|kept| Box::new(kept) as Kept)),
-            (None, Some(kept)) => remains.detach(kept),
+            (None, Some(kept)) => self.member.detached.add(kept),
             (None, None) => {}
         }
     }
@@ -220,7 +220,7 @@ impl Verbs {
 
     pub(super) fn register_here(&self, memory: &View, kind: MemoryKind) -> Result<(Region, Vec<u8>), FabricError> {
         let member = &self.0;
-        member.remains.sweep();
+        member.detached.sweep();
         if !member.core().rail.has_atomics() {
             return Err(NO_ATOMICS);
         }
