@@ -3,6 +3,7 @@
 
 pub mod bootstrap;
 mod descriptors;
+mod interfaces;
 pub mod launcher;
 mod lock;
 mod process;
@@ -10,6 +11,7 @@ mod random;
 mod tcp;
 pub mod variables;
 
+pub use interfaces::{Interface, interfaces};
 pub use lock::lock;
 pub use random::random;
 pub use tcp::Tcp;

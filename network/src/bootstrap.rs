@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use transom_launch::Tcp;
 use transom_locks::Rank;
+use transom_shm_loopback::messages::ProgressHook;
 use transom_shm_loopback::{Loopback, Meet};
 use transom_windows::{FabricError, OobExchange};
 
@@ -29,6 +30,10 @@ pub trait Bootstrap: OobExchange + Send + Sync {
 
     /// Returns true if `rank` has left.
     fn has_left(&self, rank: Rank) -> bool;
+
+    /// Makes the waits of this rank in exchanges, of the job and of its teams, call `progress`, which progresses messages. The
+    /// first call counts.
+    fn progress_in_waits(&self, hook: Arc<dyn ProgressHook>);
 }
 
 impl Bootstrap for Loopback {
@@ -43,6 +48,10 @@ impl Bootstrap for Loopback {
     fn has_left(&self, rank: Rank) -> bool {
         Loopback::has_left(self, rank)
     }
+
+    fn progress_in_waits(&self, hook: Arc<dyn ProgressHook>) {
+        Loopback::progress_in_waits(self, hook);
+    }
 }
 
 impl Bootstrap for Tcp {
@@ -56,5 +65,9 @@ impl Bootstrap for Tcp {
 
     fn has_left(&self, rank: Rank) -> bool {
         Tcp::has_left(self, rank)
+    }
+
+    fn progress_in_waits(&self, hook: Arc<dyn ProgressHook>) {
+        Tcp::progress_in_waits(self, hook);
     }
 }

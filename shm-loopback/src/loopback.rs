@@ -9,10 +9,11 @@ use crate::memory::{Memory, View};
 use crate::messages::inbox::{self, Own};
 use crate::progress::Progress;
 use crate::reach::Reach;
+use crate::{Region, words};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use transom_locks::{Awaited, Barrier, Rank};
-use transom_windows::{FabricError, OobExchange};
+use transom_windows::{FabricError, OobExchange, Wait};
 
 /// A rank's handle on the fabric of its job: processes of one machine, threads of one process, or one rank alone. The
 /// rank leaves the job when its last clone and window are dropped. If that happens in a panic, or if the process ends
@@ -139,6 +140,22 @@ impl Loopback {
     /// do not arrive through shared memory.
     pub fn progress_in_waits(&self, hook: Arc<dyn crate::messages::ProgressHook>) {
         self.0.progress.set(hook, None, true);
+    }
+
+    /// [`Fabric::wait`](transom_windows::Fabric::wait), for a provider whose job also has ranks of other hosts. `check`
+    /// tests whether the wait can still end, with the ranks of that job.
+    pub fn wait_in_job<R>(
+        &self,
+        on: &Region,
+        wait: Wait<'_>,
+        mut look: impl FnMut() -> Result<Option<R>, FabricError>,
+        check: impl FnMut() -> Result<(), FabricError>,
+    ) -> Result<R, FabricError> {
+        if let Some(found) = look()? {
+            return Ok(found);
+        }
+        let Membership { control, progress, .. } = &*self.0;
+        words::wait(on.view(), wait, control.is_oversubscribed(), progress, look, check)
     }
 
     /// Returns whether a rank has left the job.

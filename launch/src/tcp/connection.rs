@@ -8,13 +8,16 @@ use std::collections::HashMap;
 use std::io::{self, Read};
 use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 use transom_locks::{Awaited, Rank};
+use transom_shm_loopback::messages::ProgressHook;
 use transom_windows::{FabricError, Wait};
 
 /// Longest sleep without news, after which the wait checks whether to warn that it is slow.
 const SLEEP: Duration = Duration::from_millis(100);
+/// Longest sleep of a rank whose waits progress messages, which wake no thread.
+const SLEEP_BRIEFLY: Duration = Duration::from_millis(1);
 
 pub(super) struct Connection {
     pub rank: Rank,
@@ -27,6 +30,8 @@ pub(super) struct Connection {
     closed: AtomicBool,
     /// This rank has announced that it leaves, so the connection may end.
     leaving: AtomicBool,
+    /// The rank's messages, once its waits progress them: another rank may need them before it takes part in a round.
+    pub progress: OnceLock<Arc<dyn ProgressHook>>,
 }
 
 /// The job, or a team of it.
@@ -68,6 +73,7 @@ impl Connection {
             groups: Mutex::new(HashMap::from([(JOB, job)])),
             closed: AtomicBool::new(false),
             leaving: AtomicBool::new(false),
+            progress: OnceLock::new(),
         });
         let listener = connection.clone();
         let listen = move || listener.listen(size, reading, from_hub);
@@ -199,8 +205,10 @@ impl Group {
         lock(&self.gathered)
     }
 
-    /// Waits until the current round is complete, and takes its body.
-    pub fn wait_for_round(&self) -> Result<Vec<u8>, FabricError> {
+    /// Waits until the current round is complete, and takes its body. Progresses `messages` meanwhile.
+    pub fn wait_for_round(&self, messages: Option<&dyn ProgressHook>) -> Result<Vec<u8>, FabricError> {
+        let progress = || messages.inspect(|messages| messages.try_progress());
+        let longest = if messages.is_some() { SLEEP_BRIEFLY } else { SLEEP };
         let found = |gathered: &mut Option<Vec<u8>>| match gathered.take() {
             Some(round) => Ok(Some(round)),
             None => self.lost().map_or(Ok(None), Err),
@@ -212,14 +220,18 @@ impl Group {
         let crowded = true;
         wait.until(
             crowded,
-            || found(&mut self.gathered()),
+            || {
+                progress();
+                found(&mut self.gathered())
+            },
             || Ok(()),
             |_| {
+                progress();
                 let mut gathered = self.gathered();
                 if let Some(round) = found(&mut gathered)? {
                     return Ok(Some(round));
                 }
-                let woken = self.changed.wait_timeout(gathered, SLEEP);
+                let woken = self.changed.wait_timeout(gathered, longest);
                 found(&mut woken.unwrap_or_else(|poisoned| poisoned.into_inner()).0)
             },
         )

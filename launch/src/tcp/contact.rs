@@ -2,8 +2,9 @@
 //! a value in another launcher's key-value store.
 
 use super::wire::{LONG, Secret};
+use crate::interfaces::interfaces;
 use crate::variables::{HUB, VariableError};
-use std::net::{AddrParseError, IpAddr, SocketAddr};
+use std::net::{AddrParseError, SocketAddr};
 use std::str::FromStr;
 
 /// Most addresses passed through another launcher, which limits the length of values.
@@ -70,21 +71,7 @@ impl FromStr for Addresses {
 /// The addresses of this machine with a port, loopback addresses last. Another host may reach a different machine at
 /// an address. Such a machine fails the handshake, because it does not know the secret.
 fn addresses(port: u16) -> Vec<SocketAddr> {
-    let interfaces = nix::ifaddrs::getifaddrs().into_iter().flatten();
-    let found = interfaces.filter_map(|interface| {
-        let address = interface.address?;
-        let v4 = address.as_sockaddr_in().map(|address| IpAddr::from(address.ip()));
-        v4.or_else(|| address.as_sockaddr_in6().map(|address| IpAddr::from(address.ip())))
-    });
-    // A link-local address needs an interface name that is valid on the other host.
-    let usable = |ip: &IpAddr| match ip {
-        IpAddr::V4(ip) => !ip.is_link_local(),
-        IpAddr::V6(ip) => !ip.is_unicast_link_local(),
-    };
-    let mut found: Vec<IpAddr> = found.filter(usable).collect();
-    found.sort_by_key(|ip| (ip.is_loopback(), ip.is_ipv6()));
-    found.dedup();
-    found.into_iter().map(|ip| SocketAddr::new(ip, port)).collect()
+    interfaces().into_iter().map(|interface| SocketAddr::new(interface.address, port)).collect()
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 use transom_locks::{Awaited, Rank};
 use transom_shm_loopback::Meet;
+use transom_shm_loopback::messages::ProgressHook;
 use transom_windows::{FabricError, OobExchange};
 
 /// Longest time to reach the hub.
@@ -153,6 +154,11 @@ impl Tcp {
         self.0.leave_with_teams();
     }
 
+    /// Makes the waits of this rank's exchanges call `hook`, which progresses its messages.
+    pub fn progress_in_waits(&self, hook: Arc<dyn ProgressHook>) {
+        let _ = self.0.line.connection.progress.set(hook);
+    }
+
     /// Returns whether a rank has left.
     pub fn has_left(&self, rank: Rank) -> bool {
         self.0.group.has_left(rank)
@@ -241,7 +247,7 @@ impl OobExchange for Tcp {
             0..=LONGEST => connection.send(PART, group.id, mine),
             len => connection.send(TOO_LONG, group.id, &len.to_le_bytes()),
         }
-        parse_parts(&group.wait_for_round()?, group.members.len())
+        parse_parts(&group.wait_for_round(connection.progress.get().map(|hook| &**hook))?, group.members.len())
     }
 
     fn check_peers(&self, awaited: Awaited) -> Result<(), FabricError> {
