@@ -2,7 +2,7 @@
 //!
 //! A program runs as many *ranks*. Each rank exposes *windows* of memory, which other ranks read and change by put, get
 //! and atomics while the owner computes or sleeps. Ranks of one machine share memory. Ranks of several machines use
-//! InfiniBand or RoCE, by the feature `verbs`.
+//! TCP, or InfiniBand or RoCE by the feature `verbs`.
 //!
 //! ```
 //! use transom::{Op, Window};

@@ -17,7 +17,6 @@ pub const MESSAGES: Variable = Variable {
 
 /// The configuration of TRANSOM_MESSAGES, for networks. An invalid value has no effect here: the first message reports
 /// it.
-#[cfg(feature = "network")]
 pub(crate) fn configured() -> transom_channel::Config {
     let changes = MESSAGES.get::<Changes>().ok().flatten();
     changes.map_or_else(Default::default, |changes| changes.of(Default::default()))

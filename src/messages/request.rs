@@ -385,6 +385,7 @@ impl<B> Rare<'_, B> {
     /// Waits for the window operation, or returns the failure.
     #[cold]
     #[inline(never)]
+    #[allow(clippy::boxed_local, reason = "the caller's hot path must not move the operation")]
     fn end(self: Box<Self>) -> Result<(B, Status), Failed<B>> {
         match *self {
             Rare::Failed(failed) => Err(failed),

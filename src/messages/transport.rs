@@ -1,5 +1,4 @@
-//! The transport of a rank's messages. A build without networks uses shared memory directly. A build with networks
-//! selects the transport at each call.
+//! The transport of a rank's messages, selected at each call.
 
 use super::asked::MESSAGES;
 use super::error::Error;
@@ -9,11 +8,7 @@ use transom_channel::{Changes, Config, Misconfigured};
 use transom_shm_loopback::messages::ShmWire;
 use transom_windows::OobExchange;
 
-#[cfg(feature = "network")]
 pub(super) use transom_network::Transport;
-
-#[cfg(not(feature = "network"))]
-pub(super) use transom_shm_loopback::messages::ShmWire as Transport;
 
 /// The transport of this rank, with configurations that suit it and TRANSOM_MESSAGES.
 pub(super) struct Opened {
@@ -39,7 +34,6 @@ pub(super) fn open(provider: &Provider) -> Result<Opened, Error> {
     let ring = RingConfig { slots: 256, bytes: 16_704 };
     // Messages longer than `eager` are read in place: one copy takes less time than a credit and packets.
     let near = asked.of(Config { ring, window: 32, eager: 16 << 10, zero_copy_from: 16 << 10, ..Config::default() });
-    #[cfg(feature = "network")]
     // SAFETY: only the engine drives the transport.
     if let Some((wire, config)) = unsafe { provider::transport(provider, &asked) }? {
         return Ok(Opened { wire, config, near });
@@ -47,7 +41,6 @@ pub(super) fn open(provider: &Provider) -> Result<Opened, Error> {
     let job = provider::shared_memory(provider).expect("the other providers share memory");
     // SAFETY: only the engine drives the transport.
     let wire = unsafe { ShmWire::open(job) }?;
-    #[cfg(feature = "network")]
     let wire = Transport::Memory(Box::new(wire));
     // The first message to a rank may then be as long as later eager ones. Between hosts, that would cost each rank a
     // buffer of the adapter.

@@ -1,8 +1,7 @@
-//! The provider of a build with several providers: each call matches on an enum. The rows of `table` generate the enums
-//! and macros.
+//! The provider of a job: each call matches on an enum. The rows of `table` generate the enums and macros.
 
 use super::ProviderError;
-use super::asked::Choice;
+use super::asked::{self, Choice};
 use super::job_provider::JobProvider;
 use super::table::{Pending, Provider, ROWS, Region, Remote, Transfer};
 use std::ptr::NonNull;
@@ -30,11 +29,11 @@ impl Provider {
 
 impl JobProvider for Provider {
     fn variables() -> Vec<Variable> {
-        list!(P => P::variables()).concat()
+        list!(P, _name => P::variables()).concat()
     }
 
     fn probe() -> Vec<Result<String, String>> {
-        list!(P => P::probe()).concat()
+        list!(P, _name => P::probe()).concat()
     }
 
     fn on_one_host(job: Loopback, choice: Choice) -> Result<Self, ProviderError> {
@@ -50,7 +49,24 @@ impl JobProvider for Provider {
     }
 
     fn on_several_hosts(apart: Apart, choice: Choice) -> Result<Self, ProviderError> {
-        first!(P, name if P::BETWEEN_HOSTS && choice.0.is_none_or(|chosen| name == chosen) => P::on_several_hosts(apart, choice));
+        let usable = |network: Option<(&'static str, Vec<Result<String, String>>)>| {
+            let (name, probed) = network?;
+            match probed.into_iter().find_map(Result::err) {
+                Some(why) => {
+                    tracing::info!(network = name, why, "this rank cannot use a network");
+                    None
+                }
+                None => Some(name),
+            }
+        };
+        // Not probed if the program has chosen.
+        let probed = |is_network: bool, name, probe: fn() -> Vec<Result<String, String>>| {
+            (is_network && choice.0.is_none()).then(|| (name, probe()))
+        };
+        let networks = list!(P, name => probed(P::BETWEEN_HOSTS, name, P::probe));
+        let usable: Vec<&str> = networks.into_iter().filter_map(usable).collect();
+        let chosen = asked::agree(&apart.tcp, choice, &usable)?;
+        first!(P, name if P::BETWEEN_HOSTS && chosen == Some(name) => P::on_several_hosts(apart, choice));
         Err(ProviderError::Apart { hosts: apart.hosts.to_string() })
     }
 
@@ -70,7 +86,6 @@ impl JobProvider for Provider {
         each!(self, provider => JobProvider::memory_of_host(provider))
     }
 
-    #[cfg(feature = "network")]
     unsafe fn transport(
         &self,
         asked: &transom_channel::Changes,
@@ -259,7 +274,6 @@ impl Fabric for Provider {
                 fabric.try_finish(pending).map_err(Pending::Loopback)
             }
             // A provider with a network never has a result at once.
-            #[cfg(any(feature = "verbs", feature = "delayed"))]
             (_, pending) => Err(pending),
         }
     }

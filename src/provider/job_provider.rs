@@ -9,10 +9,6 @@ use transom_shm_loopback::{Loopback, Meet};
 use transom_windows::{Fabric, FabricError};
 
 /// A provider that a job may choose.
-#[cfg_attr(
-    not(any(feature = "network", feature = "delayed")),
-    expect(dead_code, reason = "a build with one provider does not choose")
-)]
 pub(crate) trait JobProvider: Fabric {
     /// True if ranks of several hosts can use the provider.
     const BETWEEN_HOSTS: bool = false;
@@ -62,14 +58,12 @@ pub(crate) trait JobProvider: Fabric {
     ///
     /// # Safety
     /// The contract of [`ShmWire::open`](transom_shm_loopback::messages::ShmWire::open).
-    #[cfg(feature = "network")]
     unsafe fn transport(&self, _: &transom_channel::Changes) -> Result<Option<Transport>, FabricError> {
         Ok(None)
     }
 }
 
 /// The transport of messages, and the configuration that suits it.
-#[cfg(feature = "network")]
 pub(crate) type Transport = (transom_network::Transport, transom_channel::Config);
 
 impl JobProvider for Loopback {
@@ -109,7 +103,6 @@ impl JobProvider for transom_windows::Delayed<Loopback> {
     }
 }
 
-#[cfg(feature = "network")]
 impl<N: transom_network::Network> JobProvider for transom_network::Hybrid<N> {
     const BETWEEN_HOSTS: bool = true;
     const BETWEEN_THREADS: bool = false;

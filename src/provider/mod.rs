@@ -1,18 +1,12 @@
-//! The provider of a job. A build with one provider uses it directly. A build with several has an enum of them, on
-//! which each call matches.
+//! The provider of a job: an enum of those that the build has, on which each call matches.
 
 pub(crate) mod asked;
-#[cfg(any(feature = "network", feature = "delayed"))]
 #[macro_use]
 mod table;
-#[cfg(not(any(feature = "network", feature = "delayed")))]
-mod table;
 
-#[cfg(any(feature = "network", feature = "delayed"))]
 mod dyn_provider;
 mod job_provider;
 
-#[cfg(any(feature = "network", feature = "delayed"))]
 pub use table::{Pending, Provider, Region, Remote, Transfer};
 
 use asked::{Choice, FABRIC};
@@ -21,10 +15,6 @@ use transom_launch::bootstrap::Apart;
 use transom_launch::variables::{Variable, VariableError};
 use transom_shm_loopback::Loopback;
 use transom_windows::FabricError;
-
-/// The provider of a [`World`](crate::World): shared memory.
-#[cfg(not(any(feature = "network", feature = "delayed")))]
-pub type Provider = Loopback;
 
 /// Returns the shared memory, if all ranks share it.
 pub(crate) fn shared_memory(provider: &Provider) -> Option<&Loopback> {
@@ -45,7 +35,6 @@ pub(crate) fn memory_of_host(provider: &Provider) -> Option<&Loopback> {
 ///
 /// # Safety
 /// The contract of [`ShmWire::open`](transom_shm_loopback::messages::ShmWire::open).
-#[cfg(feature = "network")]
 pub(crate) unsafe fn transport(
     provider: &Provider,
     asked: &transom_channel::Changes,
@@ -56,11 +45,7 @@ pub(crate) unsafe fn transport(
 
 /// Returns the variables that the providers of this build read.
 pub(crate) fn variables() -> Vec<Variable> {
-    #[cfg(feature = "network")]
-    let of_networks: &[Variable] = transom_network::variables::TABLE;
-    #[cfg(not(feature = "network"))]
-    let of_networks: &[Variable] = &[];
-    [of_networks, &Provider::variables()].concat()
+    [transom_network::variables::TABLE, &Provider::variables()].concat()
 }
 
 /// Returns each provider that TRANSOM_FABRIC can name, with the resources of this machine that it would use, or the
@@ -107,18 +92,31 @@ pub enum ProviderError {
     Variable(#[from] VariableError),
     /// The ranks are on several hosts, and no provider was chosen that reaches other hosts.
     #[error(
-        "the ranks are on several hosts that share no memory: {hosts}; build with the cargo feature `verbs` and set \
-         TRANSOM_FABRIC to auto or verbs, or start all ranks on one host"
+        "the ranks are on several hosts that share no memory: {hosts}; set TRANSOM_FABRIC to auto or tcp (or to \
+         verbs, in a build with that cargo feature), or start all ranks on one host"
     )]
     Apart {
         /// The ranks of each host.
         hosts: String,
     },
+    /// TRANSOM_FABRIC names different providers at two ranks of several hosts.
+    #[error(
+        "TRANSOM_FABRIC is {mine} at rank {me}, and {theirs} at rank {rank}; set the same value at all ranks, or none"
+    )]
+    Disagree {
+        /// This rank.
+        me: usize,
+        /// The provider that it names.
+        mine: &'static str,
+        /// Another rank.
+        rank: usize,
+        /// The provider that it names.
+        theirs: String,
+    },
     /// The provider could not be made.
     #[error(transparent)]
     Fabric(#[from] FabricError),
     /// The network cannot be used.
-    #[cfg(feature = "network")]
     #[error("no network{}: {source}", between(.hosts.as_deref()))]
     Network {
         /// The ranks of each host, if there are several.
@@ -128,7 +126,6 @@ pub enum ProviderError {
     },
 }
 
-#[cfg(feature = "network")]
 fn between(hosts: Option<&str>) -> String {
     hosts.map_or(String::new(), |hosts| format!(" between the hosts of the ranks, which share no memory, {hosts}"))
 }

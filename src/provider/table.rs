@@ -1,7 +1,7 @@
 //! The table of providers, one row each. A new provider is a crate, a cargo feature and a row.
 
-/// Generates [`ROWS`] from the rows. In a build with several providers it also generates the enum `Provider`, the enums
-/// of its types, and the macros with which each call selects the provider. `$d` is a dollar sign, for those macros.
+/// Generates [`ROWS`] from the rows, the enum `Provider`, the enums of its types, and the macros with which each call
+/// selects the provider. `$d` is a dollar sign, for those macros.
 macro_rules! providers {
     (($d:tt) $($(#[cfg(feature = $feature:literal)])? $name:ident($provider:ty) = $text:literal, $what:literal;)*) => {
         /// Names of the providers, and whether this build has them.
@@ -10,7 +10,6 @@ macro_rules! providers {
         /// The values of TRANSOM_FABRIC.
         pub(super) const EXPECTED: &str = concat!("`auto`", $(", `", $text, "` (", $what $(, "; the cargo feature `", $feature, "`")?, ")"),*);
 
-        #[cfg(any(feature = "network", feature = "delayed"))]
         mod enums {
             use transom_windows::Fabric;
 
@@ -35,11 +34,9 @@ macro_rules! providers {
             #[non_exhaustive]
             pub enum Transfer { $($(#[cfg(feature = $feature)])? #[doc = $what] $name(<$provider as Fabric>::Transfer),)* }
         }
-        #[cfg(any(feature = "network", feature = "delayed"))]
         pub use enums::{Transfer, Pending, Provider, Region, Remote};
 
         /// Calls the provider that the value holds. `made` wraps a result in the variant of that provider.
-        #[cfg(any(feature = "network", feature = "delayed"))]
         macro_rules! each {
             ($d self:expr, $d fabric:ident $d(, $d made:ident: $d type:ident)? => $d call:expr) => {
                 match $d self {
@@ -52,7 +49,6 @@ macro_rules! providers {
         }
 
         /// Calls a provider with an object that it made; evaluates `otherwise` if another provider made the object.
-        #[cfg(any(feature = "network", feature = "delayed"))]
         macro_rules! both {
             ($d self:expr, $d before:expr, $d kind:ident, $d fabric:ident, $d at:ident $d(, $d made:ident: $d type:ident)?
              => $d call:expr, else $d otherwise:expr) => {
@@ -69,7 +65,6 @@ macro_rules! providers {
         }
 
         /// Calls a provider with an iterator of objects that it made, unwrapped to its own type.
-        #[cfg(any(feature = "network", feature = "delayed"))]
         macro_rules! all {
             ($d self:expr, $d before:expr, $d kind:ident, $d fabric:ident, $d at:ident => $d call:expr) => {
                 match $d self {
@@ -87,7 +82,6 @@ macro_rules! providers {
 
         /// Returns the result of `then` for the first provider, of type `kind`, for which `fits` holds, wrapped as a
         /// `Provider`.
-        #[cfg(any(feature = "network", feature = "delayed"))]
         macro_rules! first {
             ($d kind:ident, $d name:ident if $d fits:expr => $d then:expr) => {
                 $($(#[cfg(feature = $feature)])? {
@@ -101,11 +95,11 @@ macro_rules! providers {
         }
 
         /// Evaluates `item` for each provider of this build, of type `kind`, into a list.
-        #[cfg(any(feature = "network", feature = "delayed"))]
         macro_rules! list {
-            ($d kind:ident => $d item:expr) => {
+            ($d kind:ident, $d name:ident => $d item:expr) => {
                 [$($(#[cfg(feature = $feature)])? {
                     type $d kind = $provider;
+                    let $d name = $text;
                     $d item
                 }),*]
             };
@@ -120,11 +114,12 @@ pub(super) struct Row {
     pub built: bool,
 }
 
-// `auto` is the first row among ranks of one host, and the first network among ranks of several.
+// `auto` is the first row among ranks of one host, and the first network that all ranks can use among ranks of several.
 providers! { ($)
     Loopback(transom_shm_loopback::Loopback) = "shm", "one machine";
     #[cfg(feature = "verbs")]
     Verbs(transom_network::Hybrid<transom_verbs::Verbs>) = "verbs", "InfiniBand, RoCE";
+    Tcp(transom_network::Hybrid<transom_tcp::Tcp>) = "tcp", "any network";
     #[cfg(feature = "delayed")]
     Delayed(transom_windows::Delayed<transom_shm_loopback::Loopback>) = "delayed", "late and unordered, to test synchronisation";
 }

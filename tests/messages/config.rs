@@ -88,7 +88,7 @@ fn rings_zero_opens_no_ring() {
 #[test]
 fn ring_after_one_opens_one_ring() {
     let name = "ring_after_one_opens_one_ring";
-    on_with(&[("TRANSOM_MESSAGES", "ring_after=1")], &[2], name, |world| {
+    on_with(&[("TRANSOM_MESSAGES", "ring_after=1,rings=8")], &[2], name, |world| {
         let count = counted(&world, 8, 10);
         assert_eq!(count("joins"), 1);
         assert!(count("ring_packets") > 0);
@@ -98,7 +98,7 @@ fn ring_after_one_opens_one_ring() {
 #[test]
 fn restarted_receive_opens_a_ring_at_once() {
     let name = "restarted_receive_opens_a_ring_at_once";
-    on_with(&[("TRANSOM_MESSAGES", "ring_after=1000")], &[2], name, |world| {
+    on_with(&[("TRANSOM_MESSAGES", "ring_after=1000,rings=8")], &[2], name, |world| {
         let other = 1 - world.rank();
         let joins = || world.counters().unwrap().joins;
         if world.rank() == 0 {
@@ -153,7 +153,7 @@ fn offer_no_copies_long_messages_in_packets() {
 /// Otherwise some packets take a slower path.
 #[test]
 fn flood_falls_back_only_from_a_small_ring() {
-    for (asked, falls_back) in ranks::each(&[("", false), ("ring_slots=8", true)]) {
+    for (asked, falls_back) in ranks::each(&[("rings=8", false), ("rings=8,ring_slots=8", true)]) {
         let falls = if *falls_back { "yes" } else { "no" };
         let variables = [("TRANSOM_MESSAGES", *asked), ("TEST_FALLS", falls)];
         on_with(&variables, &[2], "flood_falls_back_only_from_a_small_ring", |world| {

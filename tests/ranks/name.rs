@@ -8,7 +8,11 @@ use transom::Outcome;
 #[track_caller]
 pub fn full_name(name: &str) -> String {
     let file = Path::new(std::panic::Location::caller().file()).with_extension("");
-    let parts: Vec<_> = file.iter().map(|part| part.to_string_lossy()).collect();
+    let mut parts: Vec<_> = file.iter().map(|part| part.to_string_lossy()).collect();
+    // A file of another program's folder: `hosts/../rma/locks.rs` is module `locks` as well.
+    while let Some(up) = parts.iter().position(|part| part == "..").filter(|&up| up > 0) {
+        parts.drain(up - 1..=up);
+    }
     let tests = parts.iter().rposition(|part| part == "tests").expect("tests lie in a folder `tests`");
     // The first name is the program's. A folder's own file has none.
     let modules = parts.iter().skip(tests + 2).map(|part| &**part).filter(|part| !["main", "mod"].contains(part));

@@ -62,10 +62,7 @@ fn named() -> String {
 
 /// The table of a section of the page. Returns `None` if only a build with other features has it.
 fn table(section: &str) -> Option<String> {
-    let network = |variable: &Variable| {
-        variable.name.starts_with("TRANSOM_VERBS_")
-            || ["TRANSOM_INTRANODE", "TRANSOM_INTRANODE"].contains(&variable.name)
-    };
+    let network = |variable: &Variable| variable.name.starts_with("TRANSOM_VERBS_");
     let table = match section {
         "user" => variables(|variable| variable.set_by == SetBy::User && !network(variable)),
         "launcher" => variables(|variable| variable.set_by == SetBy::Launcher),

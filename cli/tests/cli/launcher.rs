@@ -467,9 +467,10 @@ fn deadline_ends_the_job() {
 
 #[test]
 fn variable_table_lists_every_variable() {
-    let mut folders: Vec<_> = ["src", "launch/src", "verbs/src", "shm-loopback/src", "windows/src", "locks/src"]
-        .map(|name| std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(name))
-        .into();
+    let mut folders: Vec<_> =
+        ["src", "launch/src", "network/src", "tcp/src", "verbs/src", "shm-loopback/src", "windows/src", "locks/src"]
+            .map(|name| std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(name))
+            .into();
     let mut found = Vec::new();
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()) {
@@ -486,7 +487,7 @@ fn variable_table_lists_every_variable() {
         }
     }
     for name in found.iter().filter(|word| word.starts_with("TRANSOM_")) {
-        let of_verbs = name.starts_with("TRANSOM_VERBS_") || name == "TRANSOM_INTRANODE";
+        let of_verbs = name.starts_with("TRANSOM_VERBS_");
         assert!(
             TABLE.iter().any(|row| row.name == name) != (of_verbs && !cfg!(feature = "verbs")),
             "{name}: its row in the table does not fit the feature `verbs`"
@@ -510,8 +511,16 @@ fn info_prints_all_sections_and_variables() {
     let ended = Call::start(&mut wrong).end();
     let text = String::from_utf8(ended.stdout).unwrap();
     assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""));
-    for said in ["  shm-loopback  available", "  verbs ", "32767", "open files", "cores", "memory", "  TRANSOM_GARCE\n"]
-    {
+    for said in [
+        "  shm-loopback  available",
+        "  verbs ",
+        "  tcp           available: ",
+        "32767",
+        "open files",
+        "cores",
+        "memory",
+        "  TRANSOM_GARCE\n",
+    ] {
         assert!(text.contains(said), "no {said} in\n{text}");
     }
     assert!(TABLE.iter().all(|row| text.contains(row.name) && text.contains(row.meaning)));

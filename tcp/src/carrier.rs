@@ -1,0 +1,272 @@
+//! Carries frames to and from one peer, without blocking.
+
+use crate::frame;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
+use std::io::{self, IoSlice};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// A carrier of frames between this rank and one peer, in order and without loss. A socket is the first one. No call
+/// blocks.
+pub trait Carrier: Send + 'static {
+    /// The frames that wait to be sent.
+    fn outgoing(&mut self) -> &mut Outgoing;
+
+    /// Sends a frame behind all queued ones, and queues the rest of it.
+    ///
+    /// # Errors
+    /// The connection is broken; the same holds for the other calls.
+    fn send(&mut self, head: &[u8], data: &[u8]) -> io::Result<()>;
+
+    /// Sends as much of the queue as the network accepts now.
+    fn push(&mut self) -> io::Result<()>;
+
+    /// Receives bytes that have arrived. Returns whether there were any.
+    fn receive(&mut self) -> io::Result<bool>;
+
+    /// Passes the next whole frame, without its length, to `handle`. Returns false if there is none.
+    fn take(&mut self, handle: &mut dyn FnMut(&[u8], &mut Outgoing) -> io::Result<()>) -> io::Result<bool>;
+
+    /// The descriptor that is readable when bytes have arrived, and writable when [`push`](Self::push) can go on.
+    fn descriptor(&self) -> &Arc<OwnedFd>;
+}
+
+/// Frames that wait to be sent.
+#[derive(Default)]
+pub struct Outgoing {
+    bytes: Vec<u8>,
+    /// Bytes at the beginning that were sent.
+    sent: usize,
+}
+
+impl Outgoing {
+    pub fn queue(&mut self, head: &[u8], data: &[u8]) {
+        self.bytes.extend_from_slice(head);
+        self.bytes.extend_from_slice(data);
+    }
+
+    /// Bytes that wait.
+    pub fn len(&self) -> usize {
+        self.bytes.len() - self.sent
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn advance(&mut self, by: usize) {
+        self.sent += by;
+        if self.sent == self.bytes.len() {
+            self.bytes.clear();
+            self.sent = 0;
+            self.bytes.shrink_to(KEPT);
+        } else if self.sent > self.bytes.len() / 2 {
+            self.bytes.drain(..self.sent);
+            self.sent = 0;
+        }
+    }
+}
+
+/// Most bytes of an empty queue's allocation that are kept.
+const KEPT: usize = 128 << 10;
+/// Bytes of a receive buffer at first, and once a long frame has arrived.
+const SHORT: usize = 8 << 10;
+const LONG: usize = 2 * (frame::PREFIX + frame::MOST);
+
+/// A stream socket as a carrier.
+pub struct Socket {
+    descriptor: Arc<OwnedFd>,
+    out: Outgoing,
+    /// Received bytes: `start..end` of `buffer`.
+    buffer: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+impl Socket {
+    pub fn new(descriptor: OwnedFd) -> Socket {
+        let descriptor = Arc::new(descriptor);
+        Socket { descriptor, out: Outgoing::default(), buffer: Vec::new(), start: 0, end: 0 }
+    }
+
+    /// The length of the frame that begins at `start`, if its prefix has arrived.
+    fn next_length(&self) -> io::Result<Option<usize>> {
+        let Some(prefix) = self.buffer[self.start..self.end].first_chunk() else { return Ok(None) };
+        frame::length(*prefix).map(Some).map_err(malformed)
+    }
+
+    /// Makes room behind the received bytes, for the whole next frame at least.
+    fn make_room(&mut self) -> io::Result<()> {
+        let waiting = self.end - self.start;
+        let needed = self.next_length()?.map_or(frame::PREFIX, |length| frame::PREFIX + length);
+        let size = if needed > SHORT { LONG } else { SHORT };
+        if waiting == 0 {
+            (self.start, self.end) = (0, 0);
+        }
+        if self.buffer.len() < size {
+            self.buffer.resize(size, 0);
+        }
+        if self.start + needed > self.buffer.len() || self.end == self.buffer.len() {
+            self.buffer.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, waiting);
+        }
+        Ok(())
+    }
+}
+
+/// The error of a connection whose peer sent a frame that no rank sends.
+pub fn malformed(_: frame::Malformed) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "the peer sent a malformed frame; do all ranks run the same version?")
+}
+
+/// Returns `None` where the call would block.
+fn unless_busy(result: Result<usize, Errno>) -> io::Result<Option<usize>> {
+    match result {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(Errno::AGAIN | Errno::INTR) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn send(to: &OwnedFd, parts: [&[u8]; 2]) -> io::Result<Option<usize>> {
+    let parts = parts.map(IoSlice::new);
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    unless_busy(rustix::net::sendmsg(to, &parts, &mut SendAncillaryBuffer::default(), flags))
+}
+
+impl Carrier for Socket {
+    fn outgoing(&mut self) -> &mut Outgoing {
+        &mut self.out
+    }
+
+    fn send(&mut self, head: &[u8], data: &[u8]) -> io::Result<()> {
+        self.push()?;
+        let sent = if self.out.is_empty() { send(&self.descriptor, [head, data])?.unwrap_or(0) } else { 0 };
+        let (head, data) = (&head[sent.min(head.len())..], &data[sent.saturating_sub(head.len())..]);
+        self.out.queue(head, data);
+        Ok(())
+    }
+
+    fn push(&mut self) -> io::Result<()> {
+        while !self.out.is_empty() {
+            match send(&self.descriptor, [&self.out.bytes[self.out.sent..], &[]])? {
+                Some(sent) => self.out.advance(sent),
+                None => break,
+            }
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self) -> io::Result<bool> {
+        self.make_room()?;
+        let into = &mut self.buffer[self.end..];
+        let received = rustix::net::recv(&self.descriptor, into, RecvFlags::DONTWAIT).map(|(_, bytes)| bytes);
+        match unless_busy(received)? {
+            Some(0) => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the peer closed the connection")),
+            Some(bytes) => {
+                self.end += bytes;
+                Ok(true)
+            }
+            None => Ok(false),
+        }
+    }
+
+    fn take(&mut self, handle: &mut dyn FnMut(&[u8], &mut Outgoing) -> io::Result<()>) -> io::Result<bool> {
+        let Some(length) = self.next_length()? else { return Ok(false) };
+        let (from, to) = (self.start + frame::PREFIX, self.start + frame::PREFIX + length);
+        if to > self.end {
+            return Ok(false);
+        }
+        self.start = to;
+        handle(&self.buffer[from..to], &mut self.out)?;
+        Ok(true)
+    }
+
+    fn descriptor(&self) -> &Arc<OwnedFd> {
+        &self.descriptor
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::{At, Request};
+    use std::os::unix::net::UnixStream;
+
+    fn pair() -> (Socket, UnixStream) {
+        let (mine, theirs) = UnixStream::pair().unwrap();
+        (Socket::new(mine.into()), theirs)
+    }
+
+    fn taken(socket: &mut Socket) -> io::Result<Option<Vec<u8>>> {
+        let mut found = None;
+        socket.take(&mut |frame, _| {
+            found = Some(frame.to_vec());
+            Ok(())
+        })?;
+        Ok(found)
+    }
+
+    fn put(data: &[u8]) -> Vec<u8> {
+        let (head, data) = Request::Put { at: At { region: 1, offset: 2 }, data }.encode();
+        [head.bytes(), data].concat()
+    }
+
+    #[test]
+    fn frames_in_fragments_of_a_byte_arrive_whole() {
+        use std::io::Write;
+        let (mut socket, mut peer) = pair();
+        let frames = [put(b"abc"), put(&[]), put(&[7; 20_000])];
+        for (number, frame) in frames.iter().enumerate() {
+            for (at, byte) in frame.iter().enumerate() {
+                peer.write_all(&[*byte]).unwrap();
+                assert!(socket.receive().unwrap());
+                let found = taken(&mut socket).unwrap();
+                assert_eq!(found.is_some(), at + 1 == frame.len(), "byte {at} of frame {number}");
+                assert!(found.is_none_or(|found| found == frame[frame::PREFIX..]));
+            }
+        }
+        assert!(!socket.receive().unwrap());
+    }
+
+    #[test]
+    fn full_socket_queues_and_pushes_in_order() {
+        let (mine, theirs) = UnixStream::pair().unwrap();
+        rustix::net::sockopt::set_socket_send_buffer_size(&mine, 1).unwrap();
+        let (mut sender, mut receiver) = (Socket::new(mine.into()), Socket::new(theirs.into()));
+        let frames: Vec<Vec<u8>> = (0..40).map(|number| put(&vec![number; 1000 * number as usize])).collect();
+        for frame in &frames {
+            sender.send(&frame[..20], &frame[20..]).unwrap();
+        }
+        assert!(sender.outgoing().len() > 100_000, "the test's buffer is too large");
+        for frame in &frames {
+            let found = loop {
+                if let Some(found) = taken(&mut receiver).unwrap() {
+                    break found;
+                }
+                sender.push().unwrap();
+                receiver.receive().unwrap();
+            };
+            assert!(found == frame[frame::PREFIX..]);
+        }
+        assert!(sender.outgoing().is_empty());
+    }
+
+    #[test]
+    fn oversized_length_ends_the_connection() {
+        use std::io::Write;
+        let (mut socket, mut peer) = pair();
+        peer.write_all(&(frame::MOST as u32 + 1).to_le_bytes()).unwrap();
+        assert!(socket.receive().unwrap());
+        assert_eq!(taken(&mut socket).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert_eq!(socket.receive().unwrap_err().kind(), io::ErrorKind::InvalidData);
+    }
+
+    #[test]
+    fn end_of_stream_is_an_error() {
+        let (mut socket, peer) = pair();
+        drop(peer);
+        assert_eq!(socket.receive().unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+    }
+}

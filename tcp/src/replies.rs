@@ -1,0 +1,138 @@
+//! The replies that an origin awaits from one peer. They come in the order of the requests, so each belongs to the oldest
+//! request without one.
+
+use crate::carrier::malformed;
+use crate::frame::{LONGEST, Malformed, Refusal, Reply};
+use std::collections::VecDeque;
+use std::io;
+use transom_windows::BoxBytes;
+
+/// The result of a request.
+pub enum Outcome {
+    Word(u64),
+    Data(BoxBytes),
+    Flushed,
+}
+
+/// Requests that have replies, from the oldest whose result has not been taken.
+#[derive(Default)]
+pub struct Slots {
+    slots: VecDeque<Slot>,
+    /// Number of the first slot.
+    first: u64,
+    /// Number of the oldest slot without a complete reply.
+    unanswered: u64,
+    /// Number of requests posted; and of those that are known to have been executed.
+    pub posted: u64,
+    pub executed: u64,
+    /// The first put since the last flush that was not executed.
+    pub refused: Option<Refusal>,
+}
+
+pub struct Slot {
+    pub state: Answer,
+    /// Value of `posted` after the post.
+    pub posted: u64,
+    /// The result is awaited.
+    wanted: bool,
+}
+
+pub enum Answer {
+    Word,
+    Flushed,
+    /// A get: its buffer, and the number of bytes that were answered. A get of n frames has n replies.
+    Data {
+        into: BoxBytes,
+        answered: usize,
+        refused: Option<Refusal>,
+    },
+    Done(Result<Outcome, Refusal>),
+    Taken,
+}
+
+impl Slots {
+    pub fn push(&mut self, state: Answer) -> u64 {
+        self.slots.push_back(Slot { state, posted: 0, wanted: true });
+        self.first + self.slots.len() as u64 - 1
+    }
+
+    pub fn slot(&mut self, number: u64) -> &mut Slot {
+        let at = (number - self.first) as usize;
+        &mut self.slots[at]
+    }
+
+    /// Takes the result of a slot, if it is there.
+    pub fn take(&mut self, number: u64) -> Option<Result<Outcome, Refusal>> {
+        let slot = self.slot(number);
+        match std::mem::replace(&mut slot.state, Answer::Taken) {
+            Answer::Done(result) => {
+                self.trim();
+                Some(result)
+            }
+            other => {
+                slot.state = other;
+                None
+            }
+        }
+    }
+
+    /// Declares that no thread awaits the result.
+    pub fn discard(&mut self, number: u64) {
+        let slot = self.slot(number);
+        slot.wanted = false;
+        if let Answer::Done(_) = slot.state {
+            slot.state = Answer::Taken;
+        }
+        self.trim();
+    }
+
+    fn trim(&mut self) {
+        while let Some(Slot { state: Answer::Taken, .. }) = self.slots.front() {
+            self.slots.pop_front();
+            self.first += 1;
+        }
+    }
+
+    /// Records a reply.
+    pub fn answer(&mut self, frame: &[u8]) -> io::Result<()> {
+        let unexpected = || malformed(Malformed);
+        let reply = Reply::parse(frame).map_err(malformed)?;
+        if let Reply::PutRefused(why) = reply {
+            self.refused.get_or_insert(why);
+            return Ok(());
+        }
+        let at = (self.unanswered - self.first) as usize;
+        let slot = self.slots.get_mut(at).ok_or_else(unexpected)?;
+        let result = match (&mut slot.state, reply) {
+            (Answer::Data { into, answered, refused }, Reply::Data(_) | Reply::Refused(_)) => {
+                let part = LONGEST.min(into.len() - *answered);
+                match reply {
+                    Reply::Data(data) if data.len() == part => into[*answered..][..part].copy_from_slice(data),
+                    Reply::Refused(why) => *refused = refused.or(Some(why)),
+                    _ => return Err(unexpected()),
+                }
+                *answered += part;
+                if *answered < into.len() {
+                    return Ok(());
+                }
+                match refused {
+                    Some(why) => Err(*why),
+                    None => Ok(Outcome::Data(std::mem::replace(into, no_bytes()))),
+                }
+            }
+            (Answer::Word, Reply::Word(word)) => Ok(Outcome::Word(word)),
+            (Answer::Flushed, Reply::Flushed) => Ok(Outcome::Flushed),
+            (Answer::Word | Answer::Flushed, Reply::Refused(why)) => Err(why),
+            _ => return Err(unexpected()),
+        };
+        slot.state = if slot.wanted { Answer::Done(result) } else { Answer::Taken };
+        self.executed = slot.posted;
+        self.unanswered += 1;
+        self.trim();
+        Ok(())
+    }
+}
+
+fn no_bytes() -> BoxBytes {
+    BoxBytes::from(Box::<[u8]>::default())
+}

@@ -1,0 +1,294 @@
+//! The two ends of a connection without a network: a lane, and a thread that serves its peer.
+
+use crate::carrier::{Carrier, Socket};
+use crate::execute::Executor;
+use crate::frame::{At, LONGEST, Refusal, Request};
+use crate::lane::{Halt, Lane};
+use crate::regions::{Region, Regions};
+use crate::replies::Outcome;
+use crate::serve;
+use rustix::net::sockopt;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use transom_locks::Wake;
+use transom_shm_loopback::Loopback;
+use transom_windows::{BoxBytes, Fabric, FabricError};
+
+/// A target with one region of memory.
+struct Target {
+    memory: Loopback,
+    region: transom_shm_loopback::Region,
+    regions: Arc<Regions>,
+    exposed: Option<Region>,
+}
+
+impl Target {
+    fn new(bytes: usize) -> Target {
+        let memory = Loopback::alone().unwrap();
+        let (region, _) = memory.allocate(bytes).unwrap();
+        let regions = Arc::<Regions>::default();
+        let exposed = Some(regions.add(region.view()));
+        Target { memory, region, regions, exposed }
+    }
+
+    fn at(&self, offset: u64) -> At {
+        At { region: self.exposed.as_ref().map_or(0, Region::number), offset }
+    }
+
+    /// Serves a connection until it ends.
+    fn serve(&self, stream: impl Into<OwnedFd>) -> std::thread::JoinHandle<()> {
+        let mut executor = Executor::new(self.memory.clone(), self.regions.clone());
+        let mut socket = Socket::new(stream.into());
+        std::thread::spawn(move || {
+            while let Ok(wants) = serve::turn(&mut socket, &mut executor) {
+                if !wants.turn {
+                    let mut flags = rustix::event::PollFlags::empty();
+                    flags.set(rustix::event::PollFlags::IN, wants.to_receive);
+                    flags.set(rustix::event::PollFlags::OUT, wants.to_send);
+                    let _ = rustix::event::poll(&mut [rustix::event::PollFd::new(&**socket.descriptor(), flags)], None);
+                }
+            }
+        })
+    }
+}
+
+fn lane(stream: impl Into<OwnedFd>) -> Arc<Lane<Socket>> {
+    Lane::new(Socket::new(stream.into()), 0)
+}
+
+fn ok() -> Result<(), FabricError> {
+    Ok(())
+}
+
+fn get(lane: &Arc<Lane<Socket>>, at: At, len: usize) -> Result<Vec<u8>, Halt> {
+    let into = BoxBytes::from(vec![0_u8; len].into_boxed_slice());
+    match lane.start_get(at, into, ok)?.wait(ok)? {
+        Outcome::Data(bytes) => Ok(bytes.to_vec()),
+        _ => panic!("a get is answered with data"),
+    }
+}
+
+fn add(lane: &Arc<Lane<Socket>>, at: At, delta: u64) -> Result<u64, Halt> {
+    match lane.start_atomic(&Request::Add { at, delta, wake: Wake::Nobody }, ok)?.wait(ok)? {
+        Outcome::Word(word) => Ok(word),
+        _ => panic!("an atomic is answered with a word"),
+    }
+}
+
+fn flush(lane: &Arc<Lane<Socket>>) -> Result<(), Halt> {
+    match lane.start_flush(ok)? {
+        Some(flush) => lane.finish_flush(flush, ok),
+        None => Ok(()),
+    }
+}
+
+/// Carries bytes between two streams, one by one.
+fn byte_by_byte(from: &UnixStream, to: &UnixStream) {
+    let (mut from, mut to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+    std::thread::spawn(move || {
+        let mut byte = [0];
+        while from.read_exact(&mut byte).is_ok() && to.write_all(&byte).is_ok() {}
+        let _ = to.shutdown(std::net::Shutdown::Both);
+    });
+}
+
+#[test]
+fn fragments_of_a_byte_serve_every_request() {
+    let target = Target::new(4096);
+    let ((mine, near), (far, theirs)) = (UnixStream::pair().unwrap(), UnixStream::pair().unwrap());
+    byte_by_byte(&near, &far);
+    byte_by_byte(&far, &near);
+    let served = target.serve(theirs);
+    let lane = lane(mine);
+    lane.put(target.at(8), &[1; 2000], ok).unwrap();
+    lane.put(target.at(8), &[7; 3], ok).unwrap();
+    assert_eq!(get(&lane, target.at(8), 5).unwrap(), [7, 7, 7, 1, 1]);
+    assert_eq!((add(&lane, target.at(0), 5).unwrap(), add(&lane, target.at(0), 0).unwrap()), (0, 5));
+    lane.post(&Request::Notify { at: target.at(4000), value: 9, wake: Wake::Home }, ok).unwrap();
+    flush(&lane).unwrap();
+    assert_eq!(target.memory.word(&target.region, 4000).unwrap(), 9);
+    drop((lane, near, far));
+    served.join().unwrap();
+}
+
+/// Both sockets are full: the origin sends and must receive, the target replies and must not block.
+#[test]
+fn small_buffers_do_not_deadlock() {
+    let bytes = 40 * LONGEST;
+    let target = Target::new(bytes);
+    let (mine, theirs) = UnixStream::pair().unwrap();
+    for stream in [&mine, &theirs] {
+        sockopt::set_socket_send_buffer_size(stream, 1).unwrap();
+        sockopt::set_socket_recv_buffer_size(stream, 1).unwrap();
+    }
+    let served = target.serve(theirs);
+    let lane = lane(mine);
+    let data: Vec<u8> = (0..bytes).map(|at| (at % 253) as u8).collect();
+    lane.put(target.at(0), &data, ok).unwrap();
+    // Replies of 20 MiB wait while further requests are sent.
+    let into = || BoxBytes::from(vec![0_u8; bytes].into_boxed_slice());
+    let gets: Vec<_> = (0..8).map(|_| lane.start_get(target.at(0), into(), ok).unwrap()).collect();
+    for at in 0..10_000 {
+        lane.put(target.at(at), &[data[at as usize]; 1], ok).unwrap();
+    }
+    lane.put(target.at(0), &data, ok).unwrap();
+    for get in gets {
+        let Outcome::Data(found) = get.wait(ok).unwrap() else { panic!("data") };
+        assert!(found[..] == data);
+    }
+    flush(&lane).unwrap();
+    drop(lane);
+    served.join().unwrap();
+}
+
+#[test]
+fn refusals_name_the_reason_and_leave_the_lane() {
+    let mut target = Target::new(64);
+    let (mine, theirs) = UnixStream::pair().unwrap();
+    let served = target.serve(theirs);
+    let lane = lane(mine);
+    let refused = |result: Result<Vec<u8>, Halt>| match result {
+        Err(Halt::Refused(why)) => why,
+        other => panic!("{other:?}"),
+    };
+    let word = |result: Result<u64, Halt>| refused(result.map(|word| vec![word as u8]));
+    let none = |result: Result<(), Halt>| refused(result.map(|()| vec![]));
+    assert_eq!(refused(get(&lane, target.at(60), 5)), Refusal::OutOfBounds);
+    assert_eq!(refused(get(&lane, target.at(u64::MAX), 1)), Refusal::OutOfBounds);
+    // The first of many frames is inside, the last is not.
+    assert_eq!(refused(get(&lane, target.at(0), 3 * LONGEST)), Refusal::OutOfBounds);
+    assert_eq!(word(add(&lane, target.at(4), 1)), Refusal::Misaligned);
+    assert_eq!(word(add(&lane, target.at(64), 1)), Refusal::OutOfBounds);
+    lane.put(target.at(64), &[1], ok).unwrap();
+    assert_eq!(none(flush(&lane)), Refusal::OutOfBounds, "a put is reported by the next flush");
+    flush(&lane).unwrap();
+    let stale = target.at(0);
+    target.exposed = None;
+    assert_eq!(refused(get(&lane, stale, 1)), Refusal::NoRegion);
+    lane.put(stale, &[1], ok).unwrap();
+    // The reply of the atomic follows that of the put.
+    assert_eq!(word(add(&lane, stale, 1)), Refusal::NoRegion);
+    assert_eq!(none(flush(&lane)), Refusal::NoRegion);
+    target.exposed = Some(target.regions.add(target.region.view()));
+    assert_eq!(get(&lane, target.at(0), 2).unwrap(), [0, 0], "the connection goes on");
+    drop(lane);
+    served.join().unwrap();
+}
+
+#[test]
+fn flush_without_new_requests_sends_nothing() {
+    let target = Target::new(64);
+    let (mine, theirs) = UnixStream::pair().unwrap();
+    let served = target.serve(theirs);
+    let lane = lane(mine);
+    assert!(lane.start_flush(ok).unwrap().is_none(), "nothing was posted");
+    lane.put(target.at(0), &[1], ok).unwrap();
+    assert!(lane.is_busy());
+    flush(&lane).unwrap();
+    assert!(lane.start_flush(ok).unwrap().is_none() && !lane.is_busy());
+    lane.put(target.at(0), &[1], ok).unwrap();
+    assert_eq!(add(&lane, target.at(8), 1).unwrap(), 0);
+    assert!(lane.start_flush(ok).unwrap().is_none(), "the reply of a later request covers the put");
+    drop(lane);
+    served.join().unwrap();
+}
+
+#[test]
+fn flush_ahead_is_taken_unless_a_request_follows() {
+    let target = Target::new(64);
+    let (mine, theirs) = UnixStream::pair().unwrap();
+    let served = target.serve(theirs);
+    let lane = lane(mine);
+    lane.put(target.at(0), &[1], ok).unwrap();
+    lane.flush_ahead(ok).unwrap();
+    let posted = lane.posted();
+    lane.flush_ahead(ok).unwrap();
+    flush(&lane).unwrap();
+    assert_eq!(lane.posted(), posted, "one flush was sent");
+    lane.put(target.at(0), &[2], ok).unwrap();
+    lane.flush_ahead(ok).unwrap();
+    lane.put(target.at(0), &[3], ok).unwrap();
+    flush(&lane).unwrap();
+    assert_eq!(lane.posted(), posted + 4, "the second put has a flush of its own");
+    assert_eq!(get(&lane, target.at(0), 1).unwrap(), [3]);
+    drop(lane);
+    served.join().unwrap();
+}
+
+#[test]
+fn dropped_tickets_leave_later_replies_right() {
+    let target = Target::new(LONGEST * 3);
+    let (mine, theirs) = UnixStream::pair().unwrap();
+    let served = target.serve(theirs);
+    let lane = lane(mine);
+    for _ in 0..50 {
+        let into = BoxBytes::from(vec![0_u8; LONGEST * 2 + 1].into_boxed_slice());
+        drop(lane.start_get(target.at(0), into, ok).unwrap());
+        drop(lane.start_atomic(&Request::Add { at: target.at(0), delta: 1, wake: Wake::Nobody }, ok).unwrap());
+    }
+    assert_eq!(add(&lane, target.at(0), 0).unwrap(), 50);
+    drop(lane);
+    served.join().unwrap();
+}
+
+#[test]
+fn closed_connection_ends_waits_and_later_calls() {
+    let (mine, theirs) = UnixStream::pair().unwrap();
+    let lane = lane(mine);
+    let at = At { region: 1, offset: 0 };
+    let waiting = lane.start_atomic(&Request::Add { at, delta: 1, wake: Wake::Nobody }, ok).unwrap();
+    drop(theirs);
+    assert!(matches!(waiting.wait(ok), Err(Halt::Broken(_))));
+    assert!(matches!(add(&lane, at, 1), Err(Halt::Broken(_))));
+    assert!(matches!(lane.put(at, &[1; 5000], ok), Err(Halt::Broken(_))));
+}
+
+/// A peer that sends what no target sends must not be believed, nor end the process.
+#[test]
+fn random_replies_break_the_lane_and_nothing_else() {
+    let mut random = fastrand::Rng::with_seed(4);
+    for _ in 0..300 {
+        let (mine, mut theirs) = UnixStream::pair().unwrap();
+        let lane = lane(mine);
+        let at = At { region: 1, offset: 0 };
+        let word = lane.start_atomic(&Request::Add { at, delta: 1, wake: Wake::Nobody }, ok).unwrap();
+        let into = BoxBytes::from(vec![0_u8; 100].into_boxed_slice());
+        let data = lane.start_get(at, into, ok).unwrap();
+        let mut bytes = vec![8 + 8 * random.u8(..2), 0, 0, 0, random.u8(..7), 0, 0, 0, 0, 0, 0, 0];
+        bytes.extend((0..random.usize(..300)).map(|_| random.u8(..9)));
+        theirs.write_all(&bytes).unwrap();
+        drop(theirs);
+        let ends = [word.wait(ok).is_err(), data.wait(ok).is_err()];
+        assert!(ends[1], "{bytes:?}");
+        assert!(add(&lane, at, 1).is_err());
+    }
+}
+
+/// Random bytes as requests: each is executed within the region, refused, or ends the connection.
+#[test]
+fn random_requests_stay_within_the_region() {
+    let target = Target::new(64);
+    let mut executor = Executor::new(target.memory.clone(), target.regions.clone());
+    let mut random = fastrand::Rng::with_seed(5);
+    let mut malformed = 0;
+    for _ in 0..100_000 {
+        let mut bytes = vec![0; *random.choice(&[0, 23, 24, 32, 40, 48]).unwrap()];
+        for at in [0, 1, 8, 16, 17, 24, 30] {
+            if let Some(byte) = bytes.get_mut(at) {
+                *byte = match at {
+                    1 => random.u8(..3),
+                    8 => 1,
+                    _ => random.u8(..9),
+                };
+            }
+        }
+        let mut socket = Socket::new(UnixStream::pair().unwrap().0.into());
+        malformed += u32::from(executor.execute(&bytes, socket.outgoing()).is_err());
+        if socket.outgoing().len() > 200 {
+            panic!("a reply of {} bytes", socket.outgoing().len());
+        }
+    }
+    assert!((1000..99_000).contains(&malformed), "{malformed}");
+}
