@@ -122,7 +122,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Orderings {
-    /// Ordering of a successful compare-and-swap. A failed one acquires, unless this is `Relaxed`.
+    /// Ordering of a compare-and-swap. One that fails stores nothing, so it has only the acquire half of this.
     pub cas: Ordering,
     /// Ordering of an addition.
     pub add: Ordering,
@@ -392,7 +392,8 @@ impl Network for RankNetwork {
 
     fn cas(&self, at: At, expected: u64, new: u64, wake: Wake) -> Result<u64, Wrong> {
         let order = self.net.orderings.cas;
-        let failed = if order == Ordering::Relaxed { Ordering::Relaxed } else { Ordering::Acquire };
+        let acquires = !matches!(order, Ordering::Relaxed | Ordering::Release);
+        let failed = if acquires { Ordering::Acquire } else { Ordering::Relaxed };
         let outcome = self.net.at(at)?.compare_exchange(expected, new, order, failed);
         self.done(Verb::Cas { at, expected, new }, outcome.unwrap_or_else(|found| found), wake)
     }
@@ -440,6 +441,7 @@ impl Network for RankNetwork {
             if until(value) {
                 return Ok(value);
             }
+            self.with_oracle(|oracle| oracle.waits(self.rank, at))?;
             match self.net.waiting {
                 Waiting::Parks => {
                     lock(&self.net.asleep).push((at, thread::current()));

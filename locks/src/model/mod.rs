@@ -26,7 +26,7 @@
 //!     network.cas(word(0), number, number + 1, Wake::Home)?;
 //!     mark(network, number)
 //! }));
-//! let failure = wrong.explore(10_000).unwrap_err();
+//! let failure = wrong.explore(10_000).unwrap_err().violation().unwrap();
 //! assert!(failure.what.contains("two ranks have one number"), "{failure}");
 //!
 //! let right = Sim::new(3, 4, sim::once(|_, network| mark(network, network.add(word(0), 1, Wake::Home)?)));
@@ -58,21 +58,31 @@
 //!     net.run_random(seed).unwrap();
 //! }
 //! ```
-//! [`Sim::explore`] keeps every state. For many millions of states, drive [`Sim::steps`] and [`Sim::step`] by a model
-//! checker, as `tests/exhaustive.rs` does with stateright.
+//! [`Sim::explore`] keeps about 40 bytes for each state, and finds a shortest schedule to a violation. [`Search`] bounds its
+//! memory, and a monitor of steps ([`Sim::explore_with`]) checks properties of schedules.
 
+mod bounds;
+mod event;
+mod explore;
 mod fifo_oracle;
+mod fingerprint;
 #[cfg(feature = "loom")]
 pub mod loom;
 mod memory;
 mod mix;
+mod names;
 mod program;
 mod replay;
 pub mod sim;
 mod state;
+mod trace;
 
+pub use bounds::Bound;
+pub use event::{Action, Event};
+pub use explore::{Explored, Search, Stopped};
 pub use fifo_oracle::{Call, FifoOracle, Verb};
 pub use mix::Mix;
 pub use program::Program;
 pub use sim::{Delivery, Failure, Replay, Sim, Step, Suspended};
 pub use state::State;
+pub use trace::Trace;

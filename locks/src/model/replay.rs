@@ -1,5 +1,6 @@
 //! A phase's view of the simulated network: the results of its verbs so far, then one more verb, then a stop.
 
+use super::event::Action;
 use super::fifo_oracle::{Call, FifoOracle, Verb};
 use super::memory::{Channels, Memory, Message};
 use crate::{At, Awaited, Network, Rank, Wake};
@@ -105,6 +106,8 @@ pub(super) struct Run {
     pub ended: bool,
     /// The word that the verb changed, if the verb wakes.
     pub touched: Option<At>,
+    /// What the verb did: the action, and the values of its word before and after, unless it is in flight.
+    pub acted: Option<(Action, Option<(u64, u64)>)>,
     /// A violation by the verb, or one that the oracle reports.
     pub fault: Option<String>,
 }
@@ -156,7 +159,12 @@ impl Replay {
     fn wait_at(&self, at: At, until: impl Fn(u64) -> bool) -> Result<u64, Suspended> {
         self.check(at)?;
         let blocked = |run: &Run| (!until(run.memory.get(at))).then_some(Blocked::Word(at));
-        self.verb(blocked, |run| Some(run.memory.get(at))).map(Option::unwrap_or_default)
+        let read = |run: &mut Run| {
+            let value = run.memory.get(at);
+            run.acted = Some((Action::Wait(at), Some((value, value))));
+            Some(value)
+        };
+        self.verb(blocked, read).map(Option::unwrap_or_default)
     }
 
     /// The block of a verb that must follow earlier ones to the same rank.
@@ -185,6 +193,7 @@ impl Run {
             self.memory.set(at, new);
             self.touched = (wake == Wake::Home).then_some(at);
         }
+        self.acted = Some((Action::Verb(verb), Some((held, new.unwrap_or(held)))));
         if let Some(oracle) = &mut self.oracle
             && let Err(violation) = oracle.saw(rank, verb, held)
         {
@@ -219,6 +228,7 @@ impl Network for Replay {
             |run| {
                 if self.deferred(at) {
                     let (phase, entry) = (run.phase, run.fed);
+                    run.acted = Some((Action::Verb(Verb::Add { at, delta }), None));
                     run.channels.send(self.rank, at.rank, Message::Add { at, delta, wake, phase, entry });
                     None
                 } else {
@@ -263,6 +273,7 @@ impl Network for Replay {
                 if self.deferred(at) {
                     // The oracle counts the verb now; the delivery reports its effect on the word.
                     run.channels.send(self.rank, at.rank, Message::Notify { at, value, wake });
+                    run.acted = Some((Action::Verb(Verb::Notify { at, value }), None));
                     if let Some(oracle) = &mut run.oracle {
                         run.fault = oracle.saw(self.rank, Verb::Notify { at, value }, 0).err();
                     }

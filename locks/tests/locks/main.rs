@@ -13,6 +13,7 @@ mod mutants;
 
 mod awaited;
 mod barrier;
+mod chain;
 mod drop;
 mod exhaustive;
 mod failures;
