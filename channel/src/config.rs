@@ -8,7 +8,7 @@ pub use named::{NAMED, Named};
 
 use crate::pipe;
 use crate::polling::Order;
-use crate::ring::{Marker, Shape};
+use crate::ring::{CompletionFlag, RingConfig};
 use crate::rules::{Rules, RulesError};
 use crate::striping::{Spread, Stripe};
 
@@ -20,10 +20,10 @@ pub struct Config {
     /// [`rules`](Self::rules) are given.
     pub eager: usize,
     /// Size of each ring.
-    pub ring: Shape,
+    pub ring: RingConfig,
     /// Method by which a ring's receiver detects a complete message. `None`: the cheapest that the rail
     /// supports. The same at all ranks.
-    pub marker: Option<Marker>,
+    pub marker: Option<CompletionFlag>,
     /// Most rings that a rank gives its peers; peers on its host and other peers are counted apart.
     pub rings: usize,
     /// Number of packets from a peer after which that peer gets a ring.
@@ -92,7 +92,7 @@ impl Default for Config {
     fn default() -> Config {
         Config {
             eager: 8192,
-            ring: Shape { slots: 32, bytes: 2048 },
+            ring: RingConfig { slots: 32, bytes: 2048 },
             marker: None,
             rings: 8,
             ring_after: 16,
@@ -126,7 +126,7 @@ impl Default for Config {
 #[non_exhaustive]
 pub enum Misconfigured {
     /// A value is out of range.
-    #[error("{field} is {value}, and must be {must}")]
+    #[error("{field} is {value}, expected {must}")]
     Value {
         /// Name of the field.
         field: &'static str,
@@ -136,29 +136,29 @@ pub enum Misconfigured {
         must: &'static str,
     },
     /// The text names an unknown field.
-    #[error("there is no field {0:?}; there are {all}", all = fields::names())]
+    #[error("unknown field {0:?}; expected one of {all}", all = fields::names())]
     Unknown(String),
     /// A part of the text is neither `FIELD=VALUE` nor the name of a configuration.
     #[error("{0:?} is neither FIELD=VALUE nor one of {all}", all = named::names())]
     NoValue(String),
     /// No rail supports the marker: receivers could see torn messages.
     #[error(
-        "marker is {asked}, which no rail here keeps: {needs}; marker=rail takes what there is, or rings=0 does without"
+        "marker={asked} is not supported by any rail: {needs}; set marker=rail to use a supported one, or rings=0 for no rings"
     )]
-    Marker {
-        /// Marker asked for.
+    CompletionFlag {
+        /// Completion flag asked for.
         asked: String,
         /// Guarantee that the marker needs from a rail.
         needs: &'static str,
     },
     /// The text sets a field twice.
-    #[error("{0} is there twice")]
+    #[error("{0} is set twice")]
     Twice(&'static str),
     /// The rules do not parse.
     #[error("rules: {0}")]
     Rules(#[from] RulesError),
     /// The file of rules cannot be read.
-    #[error("rules: the file {path:?} cannot be read: {why}")]
+    #[error("rules: cannot read the file {path:?}: {why}")]
     File {
         /// Path of the file.
         path: String,
@@ -169,17 +169,17 @@ pub enum Misconfigured {
 
 impl Misconfigured {
     /// The error for a marker that no rail supports.
-    pub(crate) fn marker(marker: Marker) -> Misconfigured {
+    pub(crate) fn marker(marker: CompletionFlag) -> Misconfigured {
         let needs = match marker {
-            Marker::Last => "the last byte of a write must be seen last",
-            Marker::Second => {
-                "an aligned word must be seen whole, and there must be no other rail that it may have to go by"
+            CompletionFlag::Last => "the last byte of a write must become visible last",
+            CompletionFlag::Second => {
+                "an aligned word must be written atomically, and no other rail may take over its write"
             }
-            Marker::Immediate => "writes must bring immediate values",
+            CompletionFlag::Immediate => "writes must carry immediate values",
         };
         let asked = Config { marker: Some(marker), ..Config::default() };
-        let field = FIELDS.iter().find(|field| field.name == "marker").expect("it is a field");
-        Misconfigured::Marker { asked: field.value(&asked), needs }
+        let field = FIELDS.iter().find(|field| field.name == "marker").expect("the table has this field");
+        Misconfigured::CompletionFlag { asked: field.value(&asked), needs }
     }
 }
 

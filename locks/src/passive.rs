@@ -3,7 +3,7 @@
 use crate::all_locks::{AllLocks, InFlight, LockState};
 use crate::primitive::model_has_failed;
 use crate::threads::ThreadQueue;
-use crate::{Ahead, Error, Held, LockLayout, LockWord, Network, Rank, TargetLock};
+use crate::{Error, Held, LockLayout, LockWord, Network, QueuePosition, Rank, TargetLock};
 use std::time::{Duration, Instant};
 
 /// The mode of a request for a lock.
@@ -60,7 +60,7 @@ pub struct PassiveLock<N: Network, const C: u32 = 16> {
 }
 
 /// The lock, and the queue position of its request.
-type HeldAfter<'l, N, const C: u32> = (Held<'l, N, C>, Ahead);
+type HeldAfter<'l, N, const C: u32> = (Held<'l, N, C>, QueuePosition);
 
 impl<N: Network, const C: u32> PassiveLock<N, C> {
     /// Creates a handle on locks whose words begin at `base` (the beginning of a cache line) in each rank's memory and
@@ -169,7 +169,7 @@ impl<N: Network, const C: u32> PassiveLock<N, C> {
     ) -> Result<Option<HeldAfter<'_, N, C>>, Error<N::Error>> {
         let Some(deadline) = deadline(limit) else { return self.acquire(target, mode).map(Some) };
         if limit.is_zero() {
-            return Ok(self.try_acquire(target, mode)?.map(|held| (held, Ahead::default())));
+            return Ok(self.try_acquire(target, mode)?.map(|held| (held, QueuePosition::default())));
         }
         let queue = self.queue(target)?;
         if queue.is_mine() {
@@ -188,7 +188,7 @@ impl<N: Network, const C: u32> PassiveLock<N, C> {
     /// # Errors
     /// The errors of [`acquire`](Self::acquire).
     #[inline(always)]
-    pub fn acquire_mut(&mut self, target: Rank, mode: Mode) -> Result<Ahead, Error<N::Error>> {
+    pub fn acquire_mut(&mut self, target: Rank, mode: Mode) -> Result<QueuePosition, Error<N::Error>> {
         let (network, layout, queue) = self.parts(target)?;
         let mut lock = queue.take();
         let acquired = match mode {
@@ -220,10 +220,10 @@ impl<N: Network, const C: u32> PassiveLock<N, C> {
         target: Rank,
         mode: Mode,
         limit: Duration,
-    ) -> Result<Option<Ahead>, Error<N::Error>> {
+    ) -> Result<Option<QueuePosition>, Error<N::Error>> {
         let Some(deadline) = deadline(limit) else { return self.acquire_mut(target, mode).map(Some) };
         if limit.is_zero() {
-            return Ok(self.try_acquire_mut(target, mode)?.then(Ahead::default));
+            return Ok(self.try_acquire_mut(target, mode)?.then(QueuePosition::default));
         }
         let (network, layout, queue) = self.parts(target)?;
         let mut lock = queue.take();
@@ -239,7 +239,7 @@ impl<N: Network, const C: u32> PassiveLock<N, C> {
         target: Rank,
         mode: Mode,
         deadline: Instant,
-    ) -> Result<Option<Ahead>, Error<N::Error>> {
+    ) -> Result<Option<QueuePosition>, Error<N::Error>> {
         match mode {
             Mode::Exclusive => lock.exclusive_until(network, layout, target, deadline),
             Mode::Shared => lock.shared_until(network, layout, target, deadline),

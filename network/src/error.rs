@@ -9,7 +9,7 @@ use transom_windows::FabricError;
 /// # Examples
 /// ```
 /// let error = transom_network::NetworkError::Peer { rank: 3 };
-/// assert_eq!(error.to_string(), "rank 3 could not open its network; its own error says why");
+/// assert_eq!(error.to_string(), "rank 3 could not open its network; see that rank's error");
 /// ```
 #[derive(thiserror::Error)]
 #[non_exhaustive]
@@ -19,15 +19,15 @@ pub enum NetworkError {
     Variable(#[from] VariableError),
     /// The ranks could not compare their settings.
     #[error("the ranks cannot compare their settings: {0}")]
-    Exchange(#[from] FabricError),
+    OobExchange(#[from] FabricError),
     /// Another rank has an invalid setting.
-    #[error("rank {rank} could not open its network; its own error says why")]
+    #[error("rank {rank} could not open its network; see that rank's error")]
     Peer {
         /// The rank with the invalid setting.
         rank: Rank,
     },
     /// Ranks of one host would use different transports to each other, and wait for ever.
-    #[error("TRANSOM_HYBRID is {} at rank {rank}, and {} at rank {me}; set the same value at all ranks, or none",
+    #[error("TRANSOM_INTRANODE is {} at rank {rank}, and {} at rank {me}; set the same value at all ranks, or none",
             if *.on { "on" } else { "off" }, if *.on { "off" } else { "on" })]
     Disagree {
         /// The first rank with another setting.

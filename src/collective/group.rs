@@ -2,11 +2,11 @@
 //! first failure.
 
 use super::asked::Asked;
-use super::control::{Control, Left, Saying};
-use super::history::{History, Made};
+use super::control::{Control, ControlMsg, Left};
+use super::discarded_receives::DiscardedReceives;
+use super::history::{CallId, History};
 use super::memory::ScratchPool;
 use super::signature::{Kind, Signature};
-use super::sinks::Sinks;
 use crate::messages::Error;
 use crate::messages::comm::{COLLECTIVES, Comm};
 use crate::messages::locked::Core;
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use transom_collective::{Hosts, Rules};
 use transom_launch::lock;
 use transom_locks::{Awaited, Rank};
-use transom_shm_loopback::collective::{Board, Breaker};
+use transom_shm_loopback::collective::{Breaker, ShmCollective};
 use transom_shm_loopback::messages::Bytes;
 use transom_shm_loopback::{Biased, Held};
 
@@ -34,7 +34,7 @@ pub(super) struct Group {
     pub(super) shares_memory: bool,
     /// Host of each rank, if some ranks share memory and some do not.
     pub(super) hosts: Option<Hosts>,
-    turn: Biased<Turn>,
+    turn: Biased<ProgressHook>,
     made: History,
     /// Started calls that have not ended, however old; `made` remembers only recent calls.
     under_way: Mutex<UnderWay>,
@@ -46,7 +46,7 @@ pub(super) struct Group {
     /// Number of the window or value, if the first failure is a split at some ranks and a window or value creation at
     /// others.
     beside_window: OnceLock<u32>,
-    sinks: Mutex<Sinks>,
+    sinks: Mutex<DiscardedReceives>,
     /// Breaker of the board, if a board was opened.
     breaker: OnceLock<Breaker>,
     /// Last question about a slow call: call number in the high half, job rank of the rank asked plus one in the low
@@ -55,18 +55,18 @@ pub(super) struct Group {
     /// Number of the call that waits at the board plus one; 0 if none waits.
     pub(super) waiting: AtomicU32,
     /// Timer of the call that waits at the board.
-    patience: Mutex<Patience>,
+    patience: Mutex<Backoff>,
 }
 
 /// Started calls that have not ended, by number with the starting thread, and the number of such calls per thread.
 #[derive(Default)]
 struct UnderWay {
-    calls: HashMap<u32, (Made, usize)>,
+    calls: HashMap<u32, (CallId, usize)>,
     threads: HashMap<usize, usize>,
 }
 
 /// State owned by the thread that makes a call.
-pub(super) struct Turn {
+pub(super) struct ProgressHook {
     /// Remaining calls for which [`Group::watch_threads`] still looks for unordered threads.
     watched: u32,
     /// Number of calls that this rank has made.
@@ -75,7 +75,7 @@ pub(super) struct Turn {
     /// match later messages.
     pub history: u64,
     /// Shared-memory board of all ranks, or of this host's ranks if there are several hosts; opened by the first call.
-    pub board: Option<Board>,
+    pub board: Option<ShmCollective>,
 }
 
 /// Membership of this rank in a group, held by its world and by each started or persistent collective. Dropping the
@@ -100,15 +100,12 @@ impl Member {
     pub fn take_scratch<T>(&self, elements: usize) -> Result<Bytes, Error> {
         let taken = elements.checked_mul(size_of::<T>()).and_then(|bytes| self.scratch.take(bytes));
         taken.ok_or_else(|| Error::Misuse {
-            why: format!(
-                "there is no memory for {elements} elements of {} bytes beside the program's own",
-                size_of::<T>()
-            ),
+            why: format!("cannot allocate a temporary buffer of {elements} elements of {} bytes", size_of::<T>()),
         })
     }
 
     /// Installs the opened `board` in the turn.
-    pub fn open<'t>(&self, turn: &'t mut Turn, board: Board) -> &'t mut Board {
+    pub fn open<'t>(&self, turn: &'t mut ProgressHook, board: ShmCollective) -> &'t mut ShmCollective {
         let group = Arc::downgrade(&self.group);
         board.at_long_waits(move || {
             if let Some(group) = group.upgrade() {
@@ -151,7 +148,7 @@ impl Group {
             rules,
             by_memory,
             shares_memory,
-            turn: Biased::new(Turn { watched: WATCHED, calls: 0, history, board: None }),
+            turn: Biased::new(ProgressHook { watched: WATCHED, calls: 0, history, board: None }),
             made: History::default(),
             under_way: Mutex::default(),
             over: Mutex::default(),
@@ -177,7 +174,7 @@ impl Group {
     /// collective holds it until its first messages are posted. A second thread that calls meanwhile is not ordered
     /// with the first.
     #[inline(always)]
-    pub fn enter(&self) -> Result<Held<'_, Turn>, Error> {
+    pub fn enter(&self) -> Result<Held<'_, ProgressHook>, Error> {
         self.turn.try_lock().ok_or_else(|| self.collided())
     }
 
@@ -187,8 +184,8 @@ impl Group {
     #[inline(never)]
     fn collided(&self) -> Error {
         let why = format!(
-            "two threads of rank {} are in collectives of one team at once, and ranks cannot tell which of the two calls is first; \
-             order the calls of threads (a mutex around each call), or split a team for each thread",
+            "two threads of rank {} call collectives of one team at once, so that the calls have no order; order them \
+             (a mutex around each call), or split a team for each thread",
             self.comm.rank()
         );
         let failed = self.comm.hub.with(|core| self.fail(core, Error::Mismatch { why: why.clone() }));
@@ -197,19 +194,19 @@ impl Group {
 
     /// Numbers and records the next call.
     #[inline(always)]
-    pub fn begin(&self, turn: &mut Turn, call: Signature) -> Result<Made, Error> {
+    pub fn begin(&self, turn: &mut ProgressHook, call: Signature) -> Result<CallId, Error> {
         if let Some(error) = self.broken() {
             return Err(error);
         }
         turn.history = call.hash(turn.history);
-        let made = Made { number: turn.calls, history: (turn.history >> 32) as u32, call };
+        let made = CallId { number: turn.calls, history: (turn.history >> 32) as u32, call };
         turn.calls = turn.calls.wrapping_add(1);
         self.made.note(made);
         Ok(made)
     }
 
     /// [`begin`](Self::begin) for a started call, which is recorded as in flight.
-    pub fn begin_to_start(&self, turn: &mut Turn, call: Signature) -> Result<Made, Error> {
+    pub fn begin_to_start(&self, turn: &mut ProgressHook, call: Signature) -> Result<CallId, Error> {
         let made = self.begin(turn, call)?;
         let (thread, mut under_way) = (this_thread(), lock(&self.under_way));
         under_way.calls.insert(made.number, (made, thread));
@@ -218,7 +215,7 @@ impl Group {
     }
 
     /// Removes a finished call from those in flight.
-    pub fn has_ended(&self, made: Made) {
+    pub fn has_ended(&self, made: CallId) {
         let mut under_way = lock(&self.under_way);
         let Some((_, thread)) = under_way.calls.remove(&made.number) else { return };
         if let Entry::Occupied(mut started) = under_way.threads.entry(thread) {
@@ -232,7 +229,7 @@ impl Group {
     /// Detects unordered threads. Keeps the turn after this call was started, if another thread has a call in flight,
     /// until this call ends or [`WATCHED_FOR`] passes. Unordered threads are likely to collide meanwhile; ordered
     /// threads cannot. After [`WATCHED`] such calls the threads are assumed to be ordered.
-    pub fn watch_threads(&self, turn: &mut Turn, made: Made) {
+    pub fn watch_threads(&self, turn: &mut ProgressHook, made: CallId) {
         if turn.watched == 0 || lock(&self.under_way).threads.len() < 2 {
             return;
         }
@@ -257,7 +254,7 @@ impl Group {
     }
 
     /// The error for two ranks that make different calls.
-    pub fn mismatch(one: (Rank, Made), other: (Rank, Made)) -> Error {
+    pub fn mismatch(one: (Rank, CallId), other: (Rank, CallId)) -> Error {
         let ((a, first), (b, second)) = if one.0 < other.0 { (one, other) } else { (other, one) };
         let number = first.number.wrapping_add(1);
         Error::Mismatch {
@@ -266,14 +263,14 @@ impl Group {
                     let [one, other] = [first.call, second.call].map(|call| call.to_string());
                     // The signature holds only a hash of the grid, so the texts can be equal.
                     let other = if one == other { other.replace("on a grid", "on another grid") } else { other };
-                    format!("rank {a} calls {one}, rank {b} calls {other}, as number {number} of their collectives")
+                    format!("rank {a} calls {one}, rank {b} calls {other}, as collective number {number}")
                 }
                 true if number == 1 => format!(
                     "ranks {a} and {b} choose algorithms by different rules (TRANSOM_COLLECTIVES, or what \
                      `World::collectives_by` was given)"
                 ),
                 true => format!(
-                    "ranks {a} and {b} have made different calls before {}, number {number} of their collectives",
+                    "ranks {a} and {b} have made different calls before {}, collective number {number}",
                     first.call
                 ),
             },
@@ -282,7 +279,7 @@ impl Group {
 
     /// The error for a message whose length differs from the expected one, in a call whose blocks differ in length.
     /// `bytes` and `expected` are in bytes, `element` is the element size.
-    pub fn odd(&self, made: Made, from: Rank, bytes: u64, expected: usize, element: usize) -> Error {
+    pub fn odd(&self, made: CallId, from: Rank, bytes: u64, expected: usize, element: usize) -> Error {
         let (me, number, name) = (self.comm.rank(), made.number.wrapping_add(1), made.call.name());
         let (element, expected) = (element as u64, expected as u64);
         let (given, taken, unit) = match bytes.checked_rem(element) {
@@ -291,8 +288,8 @@ impl Group {
         };
         Error::Mismatch {
             why: format!(
-                "in {name}, number {number} of their collectives, rank {from} gives rank {me} a block of length {given}{unit}, and rank {me} \
-                 expects length {taken}{unit}"
+                "in {name}, collective number {number}, rank {from} sends rank {me} a block of length {given}{unit}, \
+                 and rank {me} expects length {taken}{unit}"
             ),
         }
     }
@@ -304,9 +301,9 @@ impl Group {
     }
 
     /// The control message that reports the group's failure.
-    fn why_broken(&self) -> Option<Saying> {
-        match (Saying::why(self.broken.get()?)?, self.beside_window.get()) {
-            (Saying::Mismatch(why), Some(window)) => Some(Saying::BesideWindow(*window, why)),
+    fn why_broken(&self) -> Option<ControlMsg> {
+        match (ControlMsg::why(self.broken.get()?)?, self.beside_window.get()) {
+            (ControlMsg::Mismatch(why), Some(window)) => Some(ControlMsg::BesideWindow(*window, why)),
             (saying, _) => Some(saying),
         }
     }
@@ -334,7 +331,7 @@ impl Group {
         if let Some(made) = self.made.find(number).filter(|made| made.call.is_split()) {
             let (me, number) = (self.comm.rank(), number.wrapping_add(1));
             let why = format!(
-                "rank {from} makes a window or value, rank {me} calls {}, as number {number} of their collectives",
+                "rank {from} makes a window or value, rank {me} calls {}, as collective number {number}",
                 made.call
             );
             self.fail_beside_window(core, window, why);
@@ -358,7 +355,7 @@ impl Group {
     /// within [`PATIENCE`].
     #[cold]
     pub fn stopped(&self, error: Option<Error>) -> Error {
-        let call = "a collective that another rank gave up";
+        let call = "a collective that another rank abandoned";
         let reason = match error {
             Some(error) => self.comm.hub.with(|core| self.fail(core, error)),
             None => {
@@ -367,7 +364,7 @@ impl Group {
                 told.and_then(|told| match told {
                     Some(_) => Ok(()),
                     None => {
-                        let why = "another rank gave up a collective call, and did not say why".into();
+                        let why = "another rank abandoned a collective call and gave no reason".into();
                         self.comm.hub.with(|core| self.fail(core, Error::Mismatch { why }))
                     }
                 })
@@ -382,7 +379,7 @@ impl Group {
         (0..self.comm.size()).filter(move |rank| *rank != me)
     }
 
-    pub fn tell(&self, core: &mut Core, to: Rank, saying: &Saying) {
+    pub fn tell(&self, core: &mut Core, to: Rank, saying: &ControlMsg) {
         if let Ok(job) = self.comm.to_job(to) {
             saying.send(core, job, self.comm.context);
         }
@@ -400,12 +397,12 @@ impl Group {
     }
 
     /// Takes the discarding receives when this rank leaves; other ranks may still send.
-    pub fn take_sinks(&self) -> Sinks {
+    pub fn take_sinks(&self) -> DiscardedReceives {
         std::mem::take(&mut lock(&self.sinks))
     }
 
     /// Asks rank `to`, for which this rank waits, whether it makes the same call.
-    pub fn ask(&self, core: &mut Core, to: Rank, made: Made) {
+    pub fn ask(&self, core: &mut Core, to: Rank, made: CallId) {
         if let Ok(job) = self.comm.to_job(to) {
             self.asked.store(u64::from(made.number) << 32 | (u64::from(job) + 1), Relaxed);
         }
@@ -418,16 +415,16 @@ impl Group {
         (asked as u32).checked_sub(1).filter(|_| (asked >> 32) as u32 == number)
     }
 
-    fn ask_one(&self, core: &mut Core, to: Rank, made: Made) {
-        tracing::debug!(rank = self.comm.rank(), of = to, call = %made.call, "asking whether it makes the same call");
-        self.tell(core, to, &Saying::Ask(made));
+    fn ask_one(&self, core: &mut Core, to: Rank, made: CallId) {
+        tracing::debug!(rank = self.comm.rank(), of = to, call = %made.call, "comparing the call with that of another rank");
+        self.tell(core, to, &ControlMsg::Ask(made));
     }
 
     /// Answers rank `from`, which waits in call `theirs`; returns false if this rank has not made a call of that number
     /// yet. If this rank made a different call, neither can complete and the group fails. If the call is too old to be
     /// remembered, the asker decides: by then it has received all messages that this rank sent for it. If the group has
     /// failed, the answer is the failure.
-    pub fn answer(&self, core: &mut Core, from: Rank, theirs: Made) -> bool {
+    pub fn answer(&self, core: &mut Core, from: Rank, theirs: CallId) -> bool {
         if let Some(saying) = self.why_broken() {
             self.tell(core, from, &saying);
             return true;
@@ -439,7 +436,7 @@ impl Group {
                 self.fail(core, Group::mismatch((self.comm.rank(), mine), (from, theirs)));
             }
             Some(_) => {}
-            None if self.made.has_forgotten(number) => self.tell(core, from, &Saying::Over(number)),
+            None if self.made.has_forgotten(number) => self.tell(core, from, &ControlMsg::Over(number)),
             None => return false,
         }
         true
@@ -458,10 +455,10 @@ impl Group {
     }
 
     /// The error for a rank that finished its call of this number without sending the message that this rank waits for.
-    pub fn different(&self, from: Rank, made: Made) -> Error {
+    pub fn different(&self, from: Rank, made: CallId) -> Error {
         let (me, number, call) = (self.comm.rank(), made.number.wrapping_add(1), made.call);
         let why = format!(
-            "rank {me} calls {call}, as number {number} of their collectives, where rank {from} has made another call, and many \
+            "rank {me} calls {call}, as collective number {number}; rank {from} has made another call there, and many \
              more since"
         );
         Error::Mismatch { why }
@@ -497,7 +494,7 @@ fn hash(rules: &Rules) -> u32 {
 
 /// Timer of one wait.
 #[derive(Default)]
-pub(super) struct Patience {
+pub(super) struct Backoff {
     what: u32,
     until: Option<Instant>,
 }
@@ -505,11 +502,11 @@ pub(super) struct Patience {
 /// Interval after which a waiting rank asks whether others make the same call.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-impl Patience {
+impl Backoff {
     /// True once per [`PATIENCE`] of waiting for `what` (not 0). A different `what` restarts the timer.
     pub fn ends(&mut self, what: u32) -> bool {
         if what == 0 || self.what != what {
-            *self = Patience { what, until: None };
+            *self = Backoff { what, until: None };
             return false;
         }
         let now = Instant::now();
@@ -528,7 +525,7 @@ mod tests {
 
     /// Discarding receives for a failed team end once all ranks have left it, in any order.
     #[test]
-    fn of_teams_that_failed_and_were_dropped_nothing_is_left() {
+    fn dropped_failed_teams_leave_no_receives() {
         const TAG: Tag<u8> = Tag::new(1);
         crate::threads(3, |world| {
             let (me, n) = (world.rank(), world.size());
@@ -577,7 +574,7 @@ mod tests {
     /// One turn takes one step, that of the listener, regardless of the number of teams and waiting started
     /// collectives. Starting a collective takes one more step per round.
     #[test]
-    fn turns_walk_neither_teams_nor_started_calls() {
+    fn progress_steps_ignore_idle_teams_and_calls() {
         crate::threads(2, |world| {
             let hub = &world.space().comm().unwrap().hub;
             let steps = || hub.with(|core| core.steps).unwrap();

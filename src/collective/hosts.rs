@@ -1,29 +1,29 @@
 //! Collectives over several hosts: shared memory within each host, messages between the host leaders.
 
-use super::group::{Member, Turn};
-use super::history::Made;
+use super::group::{Member, ProgressHook};
+use super::history::CallId;
 use super::memory::Memory;
 use super::reduction::Fold;
 use super::running::Running;
+use super::shm::Buffers;
 use super::signature::Signature;
-use super::straight::Buffers;
 use super::{at_board, carry_out};
 use crate::messages::{Error, hold};
 use crate::provider;
 use crate::world::World;
 use bytemuck::Pod;
 use std::sync::Arc;
-use transom_collective::{ByHosts, Stage};
+use transom_collective::{Hierarchical, Stage};
 use transom_shm_loopback::Loopback;
-use transom_shm_loopback::collective::Board;
-use transom_windows::Exchange as _;
+use transom_shm_loopback::collective::ShmCollective;
+use transom_windows::OobExchange as _;
 
 impl World {
     /// Executes the stages of a call and returns when this rank has done its part. `host` is the shared memory to use;
     /// `None` selects that of this rank's host.
     pub(super) fn carry_by_hosts<T: Pod, F: Fold>(
         &self,
-        (ByHosts { stages, scratch }, host): (ByHosts, Option<&Loopback>),
+        (Hierarchical { stages, scratch }, host): (Hierarchical, Option<&Loopback>),
         call: Signature,
         given: &[T],
         data: &mut [T],
@@ -68,26 +68,29 @@ impl World {
     fn board_of_host<'t>(
         &self,
         group: &Arc<Member>,
-        turn: &'t mut Turn,
-        (made, host): (Made, Option<&Loopback>),
-    ) -> Result<&'t mut Board, Error> {
+        turn: &'t mut ProgressHook,
+        (made, host): (CallId, Option<&Loopback>),
+    ) -> Result<&'t mut ShmCollective, Error> {
         if turn.board.is_none() {
             let fabric = self.make_fabric(group, made)?;
             let host = host.or_else(|| provider::memory_of_host(fabric)).expect("a host's ranks share memory");
             let here = |place| group.on_board(place);
             let opened = self.meet(group, made, |meet| {
-                Board::open_by(host, &mut |mine| {
+                ShmCollective::open_by(host, &mut |mine| {
                     let mut said = meet(mine)?;
                     Ok((0..host.size()).map(|place| std::mem::take(&mut said[here(place)])).collect())
                 })
             });
             let opened = opened.map_err(|error| {
-                let why = format!("rank {} has no memory for collectives on its host: {error}", group.comm.rank());
+                let why = format!(
+                    "rank {} cannot set up shared memory for collectives on its host: {error}",
+                    group.comm.rank()
+                );
                 group.stopped(Some(Error::Mismatch { why }))
             })?;
             group.open(turn, opened);
         }
-        Ok(turn.board.as_mut().expect("it is open"))
+        Ok(turn.board.as_mut().expect("opened above"))
     }
 }
 
@@ -95,7 +98,7 @@ impl World {
 mod tests {
     use super::*;
     use crate::Op;
-    use crate::collective::Commuting;
+    use crate::collective::Commutative;
     use crate::collective::group::Group;
     use crate::collective::reduction::{Nothing, Typed};
     use crate::collective::signature::Kind;
@@ -134,7 +137,7 @@ mod tests {
                 _ => data.len(),
             };
             let shape = self.world.shape::<u64>(self.world.group()?, len);
-            let stages = by_hosts(what, shape, None).expect("it is done so");
+            let stages = by_hosts(what, shape, None).expect("the call has stages");
             let host = provider::shared_memory(self.host.fabric().unwrap());
             self.world.carry_by_hosts((stages, host), Signature::of::<u64>(kind, len), given, data, op)
         }
@@ -215,12 +218,12 @@ mod tests {
     }
 
     #[test]
-    fn hosts_with_as_many_ranks_side_by_side() {
+    fn hosts_of_equal_size_give_correct_results() {
         leaders_do_what_the_collective_is(&[0, 0, 1, 1]);
     }
 
     #[test]
-    fn hosts_with_any_ranks() {
+    fn hosts_of_any_rank_order_give_correct_results() {
         leaders_do_what_the_collective_is(&[0, 1, 1, 0, 2, 0]);
     }
 
@@ -239,16 +242,16 @@ mod tests {
     }
 
     #[test]
-    fn another_call_is_told_on_all_hosts() {
+    fn mismatched_call_is_reported_on_all_hosts() {
         let mismatch = |error: &Error| matches!(error, Error::Mismatch { .. });
         fails(|rank| rank.all_reduce(&mut vec![1; if rank.world.rank() == 3 { 2 } else { 1 }]), mismatch);
     }
 
     #[test]
-    fn a_panic_of_the_operation_is_told_on_all_hosts() {
+    fn operator_panic_is_reported_on_all_hosts() {
         // The operation panics at the leader of the second host, on the board.
         let panics =
-            Commuting(|a: u64, b: u64| if a.max(b) == 7 { panic!("a seven (the test means it)") } else { a + b });
+            Commutative(|a: u64, b: u64| if a.max(b) == 7 { panic!("a seven (the test means it)") } else { a + b });
         let call = |rank: &Rank| {
             let (me, what) = (rank.world.rank(), Call::AllReduce { commutes: true });
             let mut data = [if me == 3 { 7 } else { 0 }];
@@ -261,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_leaves_is_told_on_all_hosts() {
+    fn departed_rank_is_reported_on_all_hosts() {
         let hosts = &[0, 0, 1, 1, 2];
         let left = std::sync::Barrier::new(hosts.len() - 1);
         on(hosts, |rank| {

@@ -1,7 +1,7 @@
 //! Started collectives: requests that own their buffers.
 
 use super::Reduction;
-use super::described::{Described, Of, total};
+use super::call_desc::{Described, Of, total};
 use super::group::Member;
 use super::memory::Memory;
 use super::ragged::Ragged;

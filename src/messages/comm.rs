@@ -2,18 +2,18 @@
 //! of others.
 
 use super::error::Error;
-use super::hub::Hub;
 use super::locked::Fault;
 use super::progress::Events;
+use super::progress_engine::ProgressEngine;
 use super::tag::{Peer, Source, Status};
 use crate::provider::{self, Provider};
 use std::collections::HashMap;
 use std::ops::{Deref, RangeInclusive};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
-use transom_channel::{Error as Failure, Lost, Select, Status as Came};
+use transom_channel::{Error as Failure, PeerFailure, Select, Status as Came};
 use transom_locks::{Awaited, Rank};
-use transom_windows::{Exchange as _, FabricError};
+use transom_windows::{FabricError, OobExchange as _};
 
 /// Contexts of a world: one for the messages of the program, the others for those of the library.
 const CONTEXTS: u32 = 7;
@@ -34,7 +34,7 @@ pub(crate) struct Presence {
     /// The provider of the whole job.
     root: Provider,
     /// Progress engine of this rank, or the error for which the rank has no messages.
-    hub: Result<Arc<Hub>, Error>,
+    hub: Result<Arc<ProgressEngine>, Error>,
     /// Descriptor of `event_fd`, made at its first use. Requests that outlive the worlds do not keep it open.
     events: OnceLock<Events>,
     /// World numbers given out for worlds that this rank leads, that of the job included.
@@ -56,7 +56,7 @@ pub(crate) struct Team {
     ranks: Box<[u32]>,
     places: HashMap<u32, Rank>,
     /// Progress engine, which closes `contexts` when the team and all its requests are dropped.
-    hub: Option<Arc<Hub>>,
+    hub: Option<Arc<ProgressEngine>>,
     contexts: RangeInclusive<u32>,
 }
 
@@ -75,7 +75,7 @@ pub(crate) struct Comm(Arc<Ranks>);
 /// The ranks that send in one context, and the engine that carries their messages.
 #[derive(Clone)]
 pub(crate) struct Ranks {
-    pub hub: Arc<Hub>,
+    pub hub: Arc<ProgressEngine>,
     pub context: u32,
     rank: Rank,
     size: usize,
@@ -104,7 +104,8 @@ impl Space {
     pub fn of_job(root: Provider) -> Space {
         // The engine opens before the first call: peers may send eagerly at any time, and the waits of this rank must
         // receive their messages.
-        let hub = Hub::open(&root).inspect_err(|error| tracing::warn!(%error, "no messages by this rank"));
+        let hub = ProgressEngine::open(&root)
+            .inspect_err(|error| tracing::warn!(%error, "this rank can send and receive no messages"));
         let (rank, size) = (root.rank(), root.size());
         let presence = Arc::new(Presence { root, hub, events: OnceLock::new(), led: AtomicU32::new(1) });
         Space { presence, context: 0, rank, size, team: None, comm: OnceLock::new() }
@@ -133,7 +134,7 @@ impl Space {
         let ranks: Box<[u32]> = members.iter().map(to_job).collect();
         let of_each = self.of_each();
         let leader = offers.iter().position(|offer| *offer < of_each).ok_or(FabricError::Unsupported {
-            what: "more teams than the messages of a job tell apart; keep teams and use them again",
+            what: "the numbers for teams of this job are used up; keep teams and use them again",
         })?;
         let place = members.iter().position(|member| *member == self.rank).expect("a rank is in its team");
         if place != leader {
@@ -174,12 +175,12 @@ impl Space {
     }
 
     /// Returns the engine for the first message call in this world. From then on, waits make progress on messages.
-    pub(crate) fn hub(&self) -> Result<&Arc<Hub>, Error> {
+    pub(crate) fn hub(&self) -> Result<&Arc<ProgressEngine>, Error> {
         self.presence.hub.as_ref().inspect(|hub| hub.touch()).map_err(Error::clone)
     }
 
     /// Returns the engine for calls that send no messages. Whether waits make progress on messages does not change.
-    pub(crate) fn quiet_hub(&self) -> Option<&Arc<Hub>> {
+    pub(crate) fn quiet_hub(&self) -> Option<&Arc<ProgressEngine>> {
         self.presence.hub.as_ref().ok()
     }
 
@@ -346,11 +347,11 @@ impl Ranks {
                 Err(other) => other,
             },
             Failure::NoSuchRank { rank, .. } => Error::NoSuchRank { rank: self.numbered(rank), ranks: self.size },
-            Failure::Lost { rank, lost } => {
+            Failure::PeerFailure { rank, lost } => {
                 let rank = self.numbered(rank);
                 match lost {
-                    Lost::Died => Error::PeerDied { rank },
-                    Lost::Left => Error::PeerLeft { rank },
+                    PeerFailure::Died => Error::PeerDied { rank },
+                    PeerFailure::Left => Error::PeerLeft { rank },
                     lost => Error::PeerLost { rank, lost },
                 }
             }
@@ -373,7 +374,7 @@ mod tests {
     /// A program may split its world many times.
     #[cfg(not(miri))]
     #[test]
-    fn dropped_teams_are_forgotten() {
+    fn dropped_team_leaves_no_engine_state() {
         use crate::messages::{Source, Tag};
         const TAG: Tag<u64> = Tag::new(1);
         let ended = crate::threads(3, |world| -> Result<(), crate::Error> {
@@ -404,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn every_team_has_contexts_of_its_own() {
+    fn contexts_of_any_two_teams_are_distinct() {
         let all = (0..5).flat_map(|leader| (0..7).map(move |led| context(leader, led, of_each(5))));
         let all: std::collections::BTreeSet<_> = all.collect();
         assert_eq!(all.len(), 35);
@@ -419,17 +420,17 @@ mod tests {
     /// The next member leads once the first has no number left. All members get an error once none has.
     #[cfg(not(miri))]
     #[test]
-    fn members_lead_until_no_number_is_left() {
+    fn leader_out_of_numbers_passes_to_next_member() {
         const MOST: u32 = 204_522_252;
         let ended = crate::threads(3, |world| {
             let (me, space) = (world.rank(), world.space());
             let led = &space.presence.led;
             led.store(if me < 2 { MOST - 1 } else { MOST }, Relaxed);
             let team = || world.split(Some(0), 0).map(|team| team.unwrap().space().context());
-            assert_eq!(team().unwrap(), 7 * (MOST - 1), "rank 0 leads the last that it can");
-            assert_eq!(team().unwrap(), 7 * (2 * MOST - 1), "then rank 1 does");
+            assert_eq!(team().unwrap(), 7 * (MOST - 1), "rank 0 should lead with its last number");
+            assert_eq!(team().unwrap(), 7 * (2 * MOST - 1), "rank 1 should lead next");
             let error = team().unwrap_err().to_string();
-            assert!(error.contains("more teams than the messages of a job tell apart"), "{error}");
+            assert!(error.contains("the numbers for teams of this job are used up"), "{error}");
             // A failed team uses up no number.
             assert_eq!(led.load(Relaxed), MOST);
             world.barrier().unwrap();

@@ -1,6 +1,6 @@
 //! Ownership of message buffers as bytes: the unsafe rim of the messages.
 
-use super::hub::must_not_be_in_operation;
+use super::progress_engine::must_not_be_in_operation;
 use bytemuck::Pod;
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -27,13 +27,13 @@ use transom_windows::Buffer;
     message = "a request cannot own `{Self}` as a buffer of `{T}`",
     note = "pass a `Vec<T>`, `Box<[T]>`, `Arc<[T]>`, `&'static [T]` or `Buffer<T>`, or lend a slice within `world.scope(..)`"
 )]
-pub trait Held<T>: Parts + Send + 'static {}
+pub trait OwnedBuffer<T>: Parts + Send + 'static {}
 
-impl<T: Pod + Send> Held<T> for Vec<T> {}
-impl<T: Pod + Send> Held<T> for Box<[T]> {}
-impl<T: Pod + Send + Sync> Held<T> for Arc<[T]> {}
-impl<T: Pod + Send + Sync> Held<T> for &'static [T] {}
-impl<T: Pod + Send> Held<T> for Buffer<T> {}
+impl<T: Pod + Send> OwnedBuffer<T> for Vec<T> {}
+impl<T: Pod + Send> OwnedBuffer<T> for Box<[T]> {}
+impl<T: Pod + Send + Sync> OwnedBuffer<T> for Arc<[T]> {}
+impl<T: Pod + Send + Sync> OwnedBuffer<T> for &'static [T] {}
+impl<T: Pod + Send> OwnedBuffer<T> for Buffer<T> {}
 
 /// A buffer that can be taken apart into bytes that the engine owns, and restored from them.
 pub trait Parts: Sized {
@@ -269,7 +269,7 @@ unsafe impl<T: Pod> Owner for Share<T> {
 impl<T: Pod> Share<T> {
     /// Returns the elements to receive into.
     pub fn elements(&mut self) -> &mut [T] {
-        assert!(self.writable, "what is only read is not received into");
+        assert!(self.writable, "a read-only buffer is no target of a receive");
         // SAFETY: the part is writable, so the caller of `part` lets nothing else access these elements.
         unsafe { self.of.write(self.range.clone()) }
     }
@@ -337,19 +337,27 @@ pub(crate) unsafe fn lent_mut<'s, T: Pod>(bytes: &Bytes) -> Option<&'s mut [T]> 
 mod tests {
     use super::*;
 
-    /// Generic code may combine the methods of any two types that implement [`Held`].
-    fn as_another<T, A: Held<T>, U, B: Held<U>>(buffer: A) -> Option<B> {
+    /// Generic code may combine the methods of any two types that implement [`OwnedBuffer`].
+    fn as_another<T, A: OwnedBuffer<T>, U, B: OwnedBuffer<U>>(buffer: A) -> Option<B> {
         B::back(buffer.hold(), usize::MAX)
     }
 
     #[test]
-    fn what_one_buffer_held_is_no_other() {
+    fn buffer_cast_of_unsuitable_owner_is_none() {
         const WORDS: &[u32] = &[7, 8];
         assert_eq!(as_another::<u32, _, u32, _>(WORDS), Some(WORDS));
-        assert_eq!(as_another::<u8, _, u8, &'static [u8]>(vec![7_u8; 4096]), None, "it is freed");
+        assert_eq!(
+            as_another::<u8, _, u8, &'static [u8]>(vec![7_u8; 4096]),
+            None,
+            "memory of another layout would be freed wrongly"
+        );
         assert_eq!(as_another::<u32, _, u8, &'static [u8]>(WORDS), None);
-        assert_eq!(as_another::<u8, _, u32, &'static [u32]>(&[1_u8; 8][..]), None, "it is not aligned");
-        assert_eq!(as_another::<u8, Arc<[u8]>, u8, Vec<u8>>([1, 2].into()), None, "others may read it");
+        assert_eq!(as_another::<u8, _, u32, &'static [u32]>(&[1_u8; 8][..]), None, "memory may be misaligned");
+        assert_eq!(
+            as_another::<u8, Arc<[u8]>, u8, Vec<u8>>([1, 2].into()),
+            None,
+            "shared memory may have other readers"
+        );
         assert_eq!(as_another::<u8, _, u8, Box<[u8]>>(vec![1, 2]).as_deref(), Some(&[1, 2][..]));
     }
 }

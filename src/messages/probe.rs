@@ -15,7 +15,7 @@ use std::marker::PhantomData;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
-use transom_channel::{Id, Room, Select};
+use transom_channel::{Id, RecvTarget, Select};
 use transom_locks::Awaited;
 use transom_windows::Element;
 
@@ -124,7 +124,7 @@ impl World {
     /// use transom::messages::{Source, Tag};
     /// let world = transom::init()?;
     /// world.send(0, Tag::new(5), &[1.5, 2.5])?;
-    /// let status = world.peek(Source::Any, Tag::<f64>::any())?.expect("it is there");
+    /// let status = world.peek(Source::Any, Tag::<f64>::any())?.expect("the message has arrived");
     /// assert_eq!((status.from, status.tag, status.len), (0, 5, 2));
     /// # Ok::<(), transom::Error>(())
     /// ```
@@ -246,7 +246,7 @@ fn probe_for<T: Pod>(comm: &Comm, from: Source, tags: Tags<T>, limit: Duration) 
 /// Posts a probe. Returns its request number, its call, and the ranks whose action can end the wait.
 fn begin<T: Pod>(comm: &Comm, from: Source, tags: Tags<T>) -> Result<(Id, Call, Awaited), Error> {
     let (tag, select) = (tags.number(), select(comm, from, tags)?);
-    let id = comm.hub.with(|core| core.engine.receive(select, Room::Probe))?;
+    let id = comm.hub.with(|core| core.engine.receive(select, RecvTarget::Probe))?;
     Ok((id, Call::Message { name: "probe", tag }, comm.awaited(select.source)))
 }
 
@@ -328,7 +328,7 @@ impl<T: Pod> Message<T> {
     /// Starts to receive the message.
     pub fn irecv(mut self) -> Request<'static, Vec<T>> {
         let length = self.status.len * size_of::<T>();
-        let room = hold::vector::<T>(length).map_or(Room::Allocate, |bytes| Room::Into(bytes, length));
+        let room = hold::vector::<T>(length).map_or(RecvTarget::Allocate, |bytes| RecvTarget::Into(bytes, length));
         match self.start(room) {
             Ok(under) => Request::under_way(under, <Vec<T> as Parts>::back),
             Err(error) => Request::over(Err(super::Failed { error, buffer: None })),
@@ -342,13 +342,13 @@ impl<T: Pod> Message<T> {
     pub fn recv_into(mut self, into: &mut [T]) -> Result<(), Error> {
         let length = size_of_val(into);
         // SAFETY: the wait below ends before the borrow does, and nothing returns or unwinds before it.
-        let room = Room::Into(unsafe { hold::lend_mut(into) }, length);
+        let room = RecvTarget::Into(unsafe { hold::lend_mut(into) }, length);
         let Under { comm, id, call, awaited, .. } = self.start(room)?;
         let (result, _) = comm.hub.wait(&call, awaited, |core| core.ended(id))?;
         comm.outcome(result, size_of::<T>()).map(drop)
     }
 
-    fn start(&mut self, room: Room<transom_shm_loopback::messages::Bytes>) -> Result<Under<'static>, Error> {
+    fn start(&mut self, room: RecvTarget<transom_shm_loopback::messages::Bytes>) -> Result<Under<'static>, Error> {
         let Some(id) = self.id.take() else { return Err(Error::Closed) };
         let comm = self.comm.clone();
         comm.hub.with(|core| {
@@ -365,7 +365,7 @@ impl<T: Pod> Drop for Message<T> {
     fn drop(&mut self) {
         if let Some(id) = self.id {
             // Received into no memory, so that the sender learns of the receive.
-            let nothing = Room::Into(Vec::<u8>::new().hold(), 0);
+            let nothing = RecvTarget::Into(Vec::<u8>::new().hold(), 0);
             let _ = self.comm.hub.with(|core| {
                 let _ = core.engine.receive_message(id, nothing);
                 core.forget(Key::Message(id));

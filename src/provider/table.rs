@@ -33,10 +33,10 @@ macro_rules! providers {
 
             /// A read or write in flight.
             #[non_exhaustive]
-            pub enum Moving { $($(#[cfg(feature = $feature)])? #[doc = $what] $name(<$provider as Fabric>::Moving),)* }
+            pub enum Transfer { $($(#[cfg(feature = $feature)])? #[doc = $what] $name(<$provider as Fabric>::Transfer),)* }
         }
         #[cfg(any(feature = "network", feature = "delayed"))]
-        pub use enums::{Moving, Pending, Provider, Region, Remote};
+        pub use enums::{Transfer, Pending, Provider, Region, Remote};
 
         /// Calls the provider that the value holds. `made` wraps a result in the variant of that provider.
         #[cfg(any(feature = "network", feature = "delayed"))]

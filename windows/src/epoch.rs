@@ -13,7 +13,7 @@ use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::sync::Arc;
-use transom_locks::{Ahead, PassiveLock, Pscw, Rank};
+use transom_locks::{PassiveLock, Pscw, QueuePosition, Rank};
 
 /// A locked target: derefs to the [`Target`] that it opened. Dropping it unlocks.
 ///
@@ -32,7 +32,7 @@ use transom_locks::{Ahead, PassiveLock, Pscw, Rank};
 pub struct LockEpoch<'w, T: Pod, F: Fabric> {
     target: Target<'w, T, F>,
     unlock: Unlock<'w, F>,
-    ahead: Ahead,
+    ahead: QueuePosition,
 }
 
 impl<'w, T: Pod, F: Fabric> LockEpoch<'w, T, F> {
@@ -41,7 +41,7 @@ impl<'w, T: Pod, F: Fabric> LockEpoch<'w, T, F> {
         core: &'w Core<F>,
         target: Target<'w, T, F>,
         lock: &'w mut PassiveLock<Arc<Segment<F>>>,
-        ahead: Ahead,
+        ahead: QueuePosition,
         locked: bool,
     ) -> Self {
         let what = if locked { HeldLocks::One(target.rank()) } else { HeldLocks::Asserted(target.rank()) };
@@ -49,7 +49,7 @@ impl<'w, T: Pod, F: Fabric> LockEpoch<'w, T, F> {
     }
 
     /// The queue position of this epoch's lock request.
-    pub fn ahead(&self) -> Ahead {
+    pub fn ahead(&self) -> QueuePosition {
         self.ahead
     }
 
@@ -118,7 +118,7 @@ pub struct ThreadTargets<'e, T, F: Fabric> {
 impl<T: Pod, F: Fabric> ThreadTargets<'_, T, F> {
     /// The target, for the calling thread. Its accumulates are atomic with respect to those of the other threads.
     pub fn target(&self) -> Target<'_, T, F> {
-        Target::new(self.core, self.rank).expect("a rank that is locked is there")
+        Target::new(self.core, self.rank).expect("the locked rank exists")
     }
 }
 

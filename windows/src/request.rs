@@ -36,7 +36,7 @@ use transom_locks::Rank;
 /// assert_eq!(get.wait()?, [1, 2]);
 /// # Ok::<(), transom_windows::Error>(())
 /// ```
-#[must_use = "wait for it, or `drop` it: a put is done all the same; what a get would give is lost, unless a scope lends its buffer"]
+#[must_use = "wait for it, or `drop` it: a dropped put completes; the data of a dropped get is lost, unless a scope lends its buffer"]
 pub struct Request<'a, B>(State<'a, B>);
 
 enum State<'a, B> {
@@ -204,16 +204,16 @@ impl<B> Future for Request<'_, B> {
 struct Owned<'t, F: Fabric> {
     core: &'t Core<F>,
     rank: Rank,
-    moving: F::Moving,
+    moving: F::Transfer,
 }
 
 impl<F: Fabric> Operation for Owned<'_, F> {
     fn test(&mut self) -> bool {
         let fabric = &self.core.data.fabric;
         // The error is kept for `finish`.
-        let ended = fabric.has_moved(&mut self.moving).unwrap_or(true);
+        let ended = fabric.test(&mut self.moving).unwrap_or(true);
         if !ended {
-            fabric.looked_in_vain();
+            fabric.after_empty_poll();
         }
         ended
     }
@@ -274,7 +274,7 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
         Ok(self.in_flight(moving.map_err(failed)?))
     }
 
-    fn in_flight(&self, moving: F::Moving) -> Request<'_, Vec<T>> {
+    fn in_flight(&self, moving: F::Transfer) -> Request<'_, Vec<T>> {
         Request::in_flight(Owned { core: self.core, rank: self.rank(), moving }, vector::<T>)
     }
 }

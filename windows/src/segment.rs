@@ -190,7 +190,7 @@ impl<F: Fabric> Segment<F> {
             }
             let record = Record::from_bytes(record);
             let total = record.as_ref().and_then(|record| record.size.total(base));
-            let why = || format!("rank {rank} makes something else, a team perhaps");
+            let why = || format!("rank {rank} makes a different collective call, perhaps a team");
             records.push(record.zip(total).ok_or_else(|| SegmentError::Mismatch { rank, why: why() })?);
         }
         // The first record that differs from rank 0's, so that all ranks report the same.
@@ -217,7 +217,7 @@ impl<F: Fabric> Segment<F> {
         let failed = fabric.all_gather(&[u8::from(attached.is_err())]).map_err(SegmentError::Late)?;
         let (remotes, mut own) = attached?;
         if let Some(rank) = failed.iter().position(|failed| failed[..] != [0]) {
-            return Err(unmade(rank, "it could not reach the parts of all others").into());
+            return Err(unmade(rank, "it could not access the parts of all other ranks").into());
         }
         fabric.close(&mut region);
         if let Some((own, _)) = &mut own {
@@ -281,7 +281,7 @@ impl<F: Fabric> Segment<F> {
     /// system calls, and the program may repeat the operation. Yields first, since the rank that is looked for may need
     /// this core.
     pub fn check_seldom(&self, check: impl FnOnce(&F) -> Result<(), FabricError>) -> Result<(), FabricError> {
-        self.fabric.looked_in_vain();
+        self.fabric.after_empty_poll();
         if self.asked.is_due() { check(&self.fabric) } else { Ok(()) }
     }
 

@@ -12,7 +12,7 @@ use bytemuck::Pod;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
-use transom_locks::{Ahead, Barrier, Mode, PassiveLock, Pscw, Rank};
+use transom_locks::{Barrier, Mode, PassiveLock, Pscw, QueuePosition, Rank};
 
 /// Memory of `T` elements at every rank, accessible to all ranks. Puts, gets and atomics need an epoch, which a call on
 /// `&mut self` opens. An operation outside an epoch, or two epochs at once on one handle, therefore do not compile.
@@ -144,7 +144,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
         match self.lock.acquire_mut(rank, mode) {
             Ok(ahead) => {
                 self.core.data.counters.locks.bump();
-                if ahead != Ahead::default() {
+                if ahead != QueuePosition::default() {
                     waited(self.core.id, rank, mode, ahead.exclusive, ahead.readers);
                 }
                 Ok(LockEpoch::new(&self.core, target, &mut self.lock, ahead, true))
@@ -182,7 +182,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
             Ok(false) => self.core.not_had(target).map(|()| None),
             Ok(true) => {
                 self.core.data.counters.locks.bump();
-                Ok(Some(LockEpoch::new(&self.core, opened, &mut self.lock, Ahead::default(), true)))
+                Ok(Some(LockEpoch::new(&self.core, opened, &mut self.lock, QueuePosition::default(), true)))
             }
             Err(source) => Err(self.core.lock_error_at(target, source)),
         }
@@ -225,7 +225,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
         match self.lock.acquire_for_mut(target, mode, limit) {
             Ok(Some(ahead)) => {
                 self.core.data.counters.locks.bump();
-                if ahead != Ahead::default() {
+                if ahead != QueuePosition::default() {
                     waited(self.core.id, target, mode, ahead.exclusive, ahead.readers);
                 }
                 Ok(Some(LockEpoch::new(&self.core, opened, &mut self.lock, ahead, true)))
@@ -260,14 +260,14 @@ impl<T: Pod, F: Fabric> Window<T, F> {
             let id = self.core.id;
             let rank = self.core.data.fabric.rank();
             let epoch = self.lock(target, mode)?;
-            return match epoch.ahead() == Ahead::default() {
+            return match epoch.ahead() == QueuePosition::default() {
                 true => Ok(epoch),
                 false => epoch.unlock().and(Err(nocheck(id, rank, "lock"))),
             };
         }
         self.core.checks.synchronised(&self.core.data.counters);
         let opened = Target::new(&self.core, target)?;
-        Ok(LockEpoch::new(&self.core, opened, &mut self.lock, Ahead::default(), false))
+        Ok(LockEpoch::new(&self.core, opened, &mut self.lock, QueuePosition::default(), false))
     }
 
     /// Opens an access epoch with shared access to all ranks, with all requests in flight at once: 1 fetch-and-add per

@@ -10,7 +10,7 @@ use transom_channel::delivery::{Acknowledgement, Delivery, Header, Kind, Setting
 use transom_channel::sim::{Conditions, Faults, Memory, Sim, SimWire};
 use transom_channel::striping::Spread;
 use transom_channel::wire::{Busy, Data, Event, Key, Lane, Part, Rail, RailKind, Request};
-use transom_channel::{Config, Error, Id, Lost, Rank, Room, Select, Wire};
+use transom_channel::{Config, Error, Id, PeerFailure, Rank, RecvTarget, Select, Wire};
 
 type Wires = Delivery<SimWire>;
 
@@ -65,7 +65,7 @@ fn run(seed: u64) -> Result<Job<Wires>, String> {
 }
 
 #[test]
-fn every_message_once_whole_and_in_order() {
+fn every_message_arrives_once_whole_and_in_order() {
     let (seeds, counts) = counts_of_seeds(1000, run);
     if seeds >= 1000 {
         for name in [
@@ -91,12 +91,12 @@ fn every_message_once_whole_and_in_order() {
 }
 
 #[test]
-fn a_seed_runs_the_same_twice() {
+fn same_seed_gives_the_same_run() {
     for seed in 0..20 {
         let twice = [run(seed), run(seed)].map(|job| {
             let mut job = job.unwrap();
-            let meters: Vec<_> = (0..job.setup.ranks).map(|rank| job.sim.engine(rank).meter()).collect();
-            (job.sim.now(), meters)
+            let counters: Vec<_> = (0..job.setup.ranks).map(|rank| job.sim.engine(rank).counters()).collect();
+            (job.sim.now(), counters)
         });
         assert_eq!(twice[0], twice[1]);
     }
@@ -134,14 +134,14 @@ struct Receives(Vec<Id>);
 
 impl Receives {
     fn post<W: Wire<Memory = Memory>>(sim: &mut Sim<W>, rank: Rank, many: u64) -> Receives {
-        Receives((0..many).map(|_| sim.engine(rank).receive(ANY, Room::Allocate)).collect())
+        Receives((0..many).map(|_| sim.engine(rank).receive(ANY, RecvTarget::Allocate)).collect())
     }
 
     fn check<W: Wire<Memory = Memory>>(self, sim: &mut Sim<W>, rank: Rank, length: usize) {
         let done = std::iter::from_fn(|| sim.engine(rank).completed());
         let mut came: BTreeMap<Id, Memory> = done.map(|done| (done.id, done.memory.unwrap())).collect();
         for (number, id) in (0..).zip(self.0) {
-            assert_eq!(came.remove(&id).expect("all come").whose(length), Some(number));
+            assert_eq!(came.remove(&id).expect("a receive did not complete").whose(length), Some(number));
         }
     }
 }
@@ -151,7 +151,7 @@ fn time(seed: u64, messages: u64, length: usize, faults: Faults) -> (u64, u64) {
     let mut sim = job(seed, 2, conditions(faults));
     for number in 0..messages {
         sim.engine(0).send(1, 0, 0, Memory::pattern(number, length), length, false);
-        sim.engine(1).receive(ANY, Room::Allocate);
+        sim.engine(1).receive(ANY, RecvTarget::Allocate);
     }
     sim.wake(0, 0);
     sim.wake(1, 0);
@@ -162,34 +162,34 @@ fn time(seed: u64, messages: u64, length: usize, faults: Faults) -> (u64, u64) {
                 assert!(done.memory.unwrap().whose(length).is_some());
                 came += 1;
                 if came == messages {
-                    return (sim.now(), sim.engine(0).meter().resends);
+                    return (sim.now(), sim.engine(0).counters().resends);
                 }
             }
         }
     }
-    panic!("{came} of {messages} came");
+    panic!("{came} of {messages} messages arrived");
 }
 
 #[test]
-fn of_a_hundred_one_lost_costs_less_than_half_of_goodput() {
+fn one_percent_loss_keeps_half_the_goodput() {
     for length in [100, 4000, 1 << 20] {
         let messages = if length > 4096 { 16 } else { 4000 };
         let (mut clean, mut lossy) = (0, 0);
         for seed in 0..5 {
             let (took, resends) = time(seed, messages, length, NONE);
-            assert_eq!(resends, 0, "nothing was lost");
+            assert_eq!(resends, 0, "resends without loss");
             clean += took;
             let (took, resends) = time(seed, messages, length, Faults { lost: 10, ..NONE });
             assert!(resends > 0);
             lossy += took;
         }
-        println!("{messages} messages of {length} bytes: {clean} ns, {lossy} where 1 % is lost");
-        assert!(lossy < 2 * clean, "{length} bytes: {clean} ns, {lossy} where 1 % is lost");
+        println!("{messages} messages of {length} bytes: {clean} ns without loss, {lossy} ns with 1 % loss");
+        assert!(lossy < 2 * clean, "{length} bytes: {clean} ns without loss, {lossy} ns with 1 % loss");
     }
 }
 
 #[test]
-fn a_rank_that_stops_for_half_a_minute_misses_nothing() {
+fn rank_stopped_for_30_s_loses_no_messages() {
     const STOPPED: u64 = 30_000_000_000;
     for seed in 0..20 {
         // Fewer slots than the other ranks send datagrams before they learn of their share.
@@ -199,7 +199,7 @@ fn a_rank_that_stops_for_half_a_minute_misses_nothing() {
             for (from, to) in [(0, 3), (1, 3), (2, 3), (3, 0), (0, 1)] {
                 let length = if number % 8 == 0 { 50_000 } else { 1000 };
                 sim.engine(from).send(to, 0, 0, Memory::pattern(number, length), length, false);
-                sim.engine(to).receive(Select { source: Some(from), ..ANY }, Room::Allocate);
+                sim.engine(to).receive(Select { source: Some(from), ..ANY }, RecvTarget::Allocate);
                 left += 1;
             }
         }
@@ -227,18 +227,18 @@ fn a_rank_that_stops_for_half_a_minute_misses_nothing() {
         assert!(rest.iter().all(Result::is_ok), "seed {seed}: {rest:?}");
         assert_eq!(ended, 2 * left, "seed {seed}");
         assert!(sim.now() > STOPPED && sim.now() < 2 * STOPPED, "{}", sim.now());
-        let resends: u64 = (0..3).map(|rank| sim.engine(rank).meter().resends).sum();
+        let resends: u64 = (0..3).map(|rank| sim.engine(rank).counters().resends).sum();
         assert!(resends < 1000, "seed {seed}: it is not sent at all the while, {resends}");
     }
 }
 
 #[test]
-fn a_rank_that_never_answers_is_not_reached() {
+fn silent_rank_is_reported_unreachable() {
     let mut sim = job(1, 3, conditions(NONE));
     sim.stop(2, true);
     let open = sim.engine(0).send(2, 0, 0, Memory::pattern(1, 9000), 9000, false);
     let other = sim.engine(0).send(1, 0, 0, Memory::pattern(2, 9000), 9000, false);
-    sim.engine(1).receive(ANY, Room::Allocate);
+    sim.engine(1).receive(ANY, RecvTarget::Allocate);
     sim.wake(0, 0);
     sim.wake(1, 0);
     let mut ended = BTreeMap::new();
@@ -250,13 +250,13 @@ fn a_rank_that_never_answers_is_not_reached() {
         }
     }
     assert!(ended[&other].1.is_ok() && ended[&other].0 < 1_000_000, "{ended:?}");
-    assert_eq!(ended[&open].1, Err(Error::Lost { rank: 2, lost: Lost::Unreachable }));
+    assert_eq!(ended[&open].1, Err(Error::PeerFailure { rank: 2, lost: PeerFailure::Unreachable }));
     let seconds = ended[&open].0 / 1_000_000_000;
     assert!((120..122).contains(&seconds), "after {seconds} s");
 }
 
 #[test]
-fn received_is_not_permitted() {
+fn unreceived_messages_stop_the_sender_by_credit() {
     // Messages without receives: as many as credit allows are acknowledged, and no more are sent. No sender
     // takes that for a dead peer.
     let mut sim = job(3, 2, conditions(Faults { lost: 20, ..NONE }));
@@ -267,7 +267,7 @@ fn received_is_not_permitted() {
     sim.wake(0, 0);
     sim.wake(1, 0);
     while sim.step().is_some() {}
-    assert!(sim.engine(0).wire().due().is_none(), "all that went is acknowledged");
+    assert!(sim.engine(0).wire().due().is_none(), "a sent packet is unacknowledged");
     let kept = sim.engine(1).kept();
     assert!(kept > budget / 8 && kept <= budget, "{kept}");
     let waiting = sim.engine(0).under_way();
@@ -282,7 +282,7 @@ fn received_is_not_permitted() {
 }
 
 #[test]
-fn many_that_send_to_one_at_once_do_not_flood_it() {
+fn incast_senders_share_the_receivers_slots() {
     // A peer learns its share from the first acknowledgement.
     let ranks = 33;
     let mut resends = Vec::new();
@@ -294,17 +294,17 @@ fn many_that_send_to_one_at_once_do_not_flood_it() {
         for from in 1..ranks as Rank {
             for number in 0..60 {
                 sim.engine(from).send(0, 0, 0, Memory::pattern(number, 3000), 3000, false);
-                sim.engine(0).receive(Select { source: Some(from), ..ANY }, Room::Allocate);
+                sim.engine(0).receive(Select { source: Some(from), ..ANY }, RecvTarget::Allocate);
             }
         }
         (0..ranks as Rank).for_each(|rank| sim.wake(rank, 0));
         while sim.step().is_some() {}
         for _ in 0..60 * (ranks - 1) {
-            assert!(sim.engine(0).completed().expect("all come").result.is_ok());
+            assert!(sim.engine(0).completed().expect("a receive did not complete").result.is_ok());
         }
-        resends.push((1..ranks as Rank).map(|rank| sim.engine(rank).meter().resends).sum::<u64>());
+        resends.push((1..ranks as Rank).map(|rank| sim.engine(rank).counters().resends).sum::<u64>());
     }
-    println!("sent again: {resends:?}");
+    println!("resends: {resends:?}");
     assert!(2 * resends[0] < resends[1], "{resends:?}");
 }
 
@@ -335,8 +335,8 @@ impl Wire for Mute {
         self.wire.connect(lane);
     }
 
-    fn sever(&mut self, peer: Rank) {
-        self.wire.sever(peer);
+    fn abort_peer(&mut self, peer: Rank) {
+        self.wire.abort_peer(peer);
     }
 
     fn take(&mut self, length: usize) -> Option<Memory> {
@@ -383,7 +383,7 @@ impl Wire for Mute {
 }
 
 #[test]
-fn where_one_rail_loses_everything_the_others_are_taken() {
+fn rail_that_loses_all_packets_is_avoided() {
     let lost = Rc::new(RefCell::new(0));
     let mut conditions = conditions(NONE);
     conditions.rails = vec![conditions.rails[0]; 3];
@@ -398,13 +398,13 @@ fn where_one_rail_loses_everything_the_others_are_taken() {
     sim.wake(1, 0);
     while sim.step().is_some() {}
     receives.check(&mut sim, 1, 4000);
-    let (lost, resends) = (*lost.borrow(), sim.engine(0).meter().resends);
+    let (lost, resends) = (*lost.borrow(), sim.engine(0).counters().resends);
     // If the loss were not detected, a third of all datagrams, more than 160, would be lost.
-    assert!((8..100).contains(&lost) && resends >= 8, "{lost} were lost, {resends} sent again");
+    assert!((8..100).contains(&lost) && resends >= 8, "{lost} packets lost, {resends} resent");
 }
 
 #[test]
-fn bits_that_change_on_the_way_or_in_memory_are_found() {
+fn checksum_detects_flipped_bits() {
     let faults = Faults { flipped: 200, ..NONE };
     let settings = Settings { checksum: true, ..Settings::default() };
     let over = |wire| Delivery::new(wire, settings);
@@ -418,11 +418,11 @@ fn bits_that_change_on_the_way_or_in_memory_are_found() {
     sim.wake(1, 0);
     while sim.step().is_some() {}
     receives.check(&mut sim, 1, 10_000);
-    assert!(sim.engine(1).meter().spoiled > 30);
+    assert!(sim.engine(1).counters().spoiled > 30);
 }
 
 #[test]
-fn the_wire_itself_hands_each_on_once() {
+fn duplicated_datagrams_are_delivered_once() {
     let mut sim = job(2, 2, conditions(Faults { doubled: 1000, lost: 200, ..NONE }));
     // The engines are stopped: only this test polls the wires.
     (0..2).for_each(|rank| sim.stop(rank, true));
@@ -448,13 +448,13 @@ fn the_wire_itself_hands_each_on_once() {
     }
     came.sort();
     assert_eq!(came, (0..200).map(|number| (number, 1)).collect::<Vec<_>>());
-    let counts = [0, 1].map(|rank| sim.engine(rank).meter());
+    let counts = [0, 1].map(|rank| sim.engine(rank).counters());
     assert!(counts[0].resends > 0 && counts[1].old > 0, "{counts:?}");
-    assert!((0..2).all(|rank| sim.engine(rank).wire().due().is_none()), "both are at rest");
+    assert!((0..2).all(|rank| sim.engine(rank).wire().due().is_none()), "a wire has packets due at the end");
 }
 
 #[test]
-fn who_sends_anything_at_all_harms_nobody_else() {
+fn arbitrary_datagrams_affect_only_their_sender() {
     let (mut cut_off, mut spoiled) = (0, 0);
     for seed in 0..rounds(300) {
         let mut rng = fastrand::Rng::with_seed(seed);
@@ -464,7 +464,7 @@ fn who_sends_anything_at_all_harms_nobody_else() {
             for length in [0, 3000, 30_000] {
                 let id = sim.engine(a).send(b, 0, 0, Memory::pattern(5, length), length, false);
                 open.insert((a, id), b);
-                let id = sim.engine(b).receive(Select { source: Some(a), ..ANY }, Room::Allocate);
+                let id = sim.engine(b).receive(Select { source: Some(a), ..ANY }, RecvTarget::Allocate);
                 open.insert((b, id), a);
             }
         }
@@ -489,9 +489,9 @@ fn who_sends_anything_at_all_harms_nobody_else() {
                 let _ = sim.engine(0).wire().wire_mut().post(Lane { peer: 1, rail: 0 }, request);
             }
             while let Some(done) = sim.engine(rank).completed() {
-                let peer = open.remove(&(rank, done.id)).expect("each ends once");
+                let peer = open.remove(&(rank, done.id)).expect("a request completed twice");
                 if rank + peer == 3 {
-                    let length = done.result.expect("those that do not know it").length as usize;
+                    let length = done.result.expect("an operation between ranks 1 and 2 failed").length as usize;
                     assert!(length == 0 || done.memory.unwrap().whose(length) == Some(5), "seed {seed}");
                 } else {
                     cut_off += u32::from(rank == 1 && done.result.is_err());
@@ -500,30 +500,33 @@ fn who_sends_anything_at_all_harms_nobody_else() {
         }
         open.retain(|(rank, _), peer| rank + *peer == 3);
         assert!(open.is_empty(), "seed {seed}: {open:?}");
-        spoiled += sim.engine(1).meter().spoiled;
+        spoiled += sim.engine(1).counters().spoiled;
     }
-    assert!(cut_off > 100 && spoiled > 1000, "{cut_off} requests ended, {spoiled} datagrams were none");
+    assert!(
+        cut_off > 100 && spoiled > 1000,
+        "{cut_off} requests failed, {spoiled} invalid datagrams; expected more of each"
+    );
 }
 
 #[test]
 fn who_dies_or_is_cut_off_keeps_nobody() {
-    for (kill, why) in [(true, Lost::Died), (false, Lost::Unreachable)] {
+    for (kill, why) in [(true, PeerFailure::Died), (false, PeerFailure::Unreachable)] {
         let mut sim = job(4, 3, conditions(Faults { lost: 100, ..NONE }));
         for peer in [1, 2] {
             sim.engine(0).send(peer, 0, 0, Memory::pattern(1, 1 << 20), 1 << 20, false);
-            sim.engine(peer).receive(ANY, Room::Allocate);
+            sim.engine(peer).receive(ANY, RecvTarget::Allocate);
         }
         (0..3).for_each(|rank| sim.wake(rank, 0));
         (0..60).for_each(|_| _ = sim.step());
         if kill {
             sim.kill(1);
         } else {
-            sim.engine(1).wire().sever(0);
+            sim.engine(1).wire().abort_peer(0);
             sim.stop(1, true);
         }
         while sim.step().is_some() {}
         let results: Vec<_> = std::iter::from_fn(|| sim.engine(0).completed()).map(|done| done.result).collect();
-        assert!(results.contains(&Err(Error::Lost { rank: 1, lost: why })), "{results:?}");
+        assert!(results.contains(&Err(Error::PeerFailure { rank: 1, lost: why })), "{results:?}");
         assert!(results.iter().any(Result::is_ok), "{results:?}");
         assert!(sim.engine(0).wire().due().is_none());
     }

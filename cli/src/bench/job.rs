@@ -55,8 +55,8 @@ pub fn ours(task: &Task) -> io::Result<Command> {
     let program = own_program()?;
     let mut command = Command::new(&program);
     // Standard output must stay untagged, because it is parsed; standard error is tagged. The option overrides
-    // TRANSOM_TAG.
-    command.args(["run", "-n", &task.ranks.to_string(), "--tag=stderr", "--"]);
+    // TRANSOM_OUTPUT_PREFIX.
+    command.args(["run", "-n", &task.ranks.to_string(), "--output-prefix=stderr", "--"]);
     command.arg(&program).arg("bench-worker").args(task.args());
     if !task.config.is_empty() {
         command.env("TRANSOM_MESSAGES", &task.config);
@@ -174,14 +174,14 @@ mod tests {
     use std::os::unix::process::ExitStatusExt;
 
     #[test]
-    fn stop_terminates_job_and_leaves_it_to_reap() {
+    fn stopped_job_ends_by_sigterm_unreaped() {
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
         stop(&mut child);
         assert_eq!(child.wait().unwrap().signal(), Some(15));
     }
 
     #[test]
-    fn said_picks_most_informative_error_line() {
+    fn error_output_yields_most_informative_line() {
         let debug = "[0] 2026-11-26T22:27:14Z  INFO transom::start: joined the job rank=0 size=2";
         let waits = "[1] transom: rank 1 has waited 5s in barrier for rank 0";
         let (why, launcher) =

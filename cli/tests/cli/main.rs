@@ -16,4 +16,5 @@ mod leaving;
 mod limits;
 mod namespaces;
 mod nesting;
+mod renamed;
 mod verify;

@@ -16,7 +16,7 @@ use crate::rules::Rules;
 
 /// The plan of one rank for a hierarchical collective.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ByHosts {
+pub struct Hierarchical {
     /// Stages, executed in order.
     pub stages: Vec<Stage>,
     /// Elements of scratch memory shared by all stages.
@@ -53,7 +53,7 @@ pub enum Stage {
 /// assert!(matches!(&stages(1)[..], [Stage::Inside { .. }])); // the other rank of host a sends nothing to b
 /// assert!(by_hosts(Call::AllToAll, shape(0), None).is_none()); // blocks are too long
 /// ```
-pub fn by_hosts(call: Call, shape: Shape<'_>, by: Option<Algorithm>) -> Option<ByHosts> {
+pub fn by_hosts(call: Call, shape: Shape<'_>, by: Option<Algorithm>) -> Option<Hierarchical> {
     let hosts = shape.hosts.filter(|hosts| hosts.differ())?;
     let (ranks, len, ordered) = (shape.ranks, shape.len, hosts.in_order());
     let mut parts = Parts::of(call, shape, hosts, by);
@@ -167,7 +167,7 @@ pub(super) fn plan(call: Call, shape: Shape<'_>) -> Option<Plan> {
 pub(super) fn plan_by(call: Call, shape: Shape<'_>, by: Option<Algorithm>) -> Option<Plan> {
     let hosts = shape.hosts?;
     let here = hosts.ranks(hosts.host(shape.rank));
-    let ByHosts { stages, scratch } = by_hosts(call, shape, by)?;
+    let Hierarchical { stages, scratch } = by_hosts(call, shape, by)?;
     let mut whole = Plan::with_scratch(scratch);
     for stage in stages {
         let part = match stage {
@@ -189,7 +189,7 @@ fn planned(call: Call, shape: Shape<'_>) -> Plan {
 
 /// The shape of a subset of the ranks, which includes this rank.
 fn among<'h>(ranks: &[Rank], shape: Shape<'_>) -> Shape<'h> {
-    let rank = ranks.iter().position(|rank| *rank == shape.rank).expect("one of them");
+    let rank = ranks.iter().position(|rank| *rank == shape.rank).expect("the ranks include this rank");
     Shape { rank, ranks: ranks.len(), len: shape.len, element: shape.element, hosts: None }
 }
 
@@ -212,7 +212,7 @@ struct Parts<'h> {
     by: Option<Algorithm>,
     /// Elements of scratch memory reserved so far for all stages. All reservations must precede the first stage.
     room: usize,
-    made: ByHosts,
+    made: Hierarchical,
 }
 
 /// A block from a rank of this host to another rank, and the block in the opposite direction.
@@ -232,7 +232,7 @@ impl<'h> Parts<'h> {
         let leaders: Vec<Rank> = (0..hosts.count()).map(leader).collect();
         let (host, is_root) = (hosts.host(shape.rank), shape.rank == root);
         let (here, leads) = (hosts.ranks(host), leaders[host] == shape.rank);
-        Parts { shape, hosts, here, leaders, root, is_root, leads, by, room: 0, made: ByHosts::default() }
+        Parts { shape, hosts, here, leaders, root, is_root, leads, by, room: 0, made: Hierarchical::default() }
     }
 
     /// Reserves scratch memory for all stages; each stage's own scratch memory follows it.
@@ -288,7 +288,8 @@ impl<'h> Parts<'h> {
     /// Adds the same collective among the ranks of this host. Its leader is the root.
     fn inside(&mut self, call: Call, given: Span, data: Span) {
         let leader = self.leaders[self.hosts.host(self.shape.rank)];
-        let call = call.with_root(self.here.iter().position(|rank| *rank == leader).expect("it is on its host"));
+        let call =
+            call.with_root(self.here.iter().position(|rank| *rank == leader).expect("the leader is on its host"));
         self.made.stages.push(Stage::Inside { call, given, data });
     }
 

@@ -232,7 +232,7 @@ impl<P: Program> Sim<P> {
         event.phase = state.ranks[from].phase;
         event.call = self.program.call(from, event.phase);
         let Some(message) = state.channels.receive(from, to) else {
-            return Err(format!("nothing is under way from rank {from} to rank {to}"));
+            return Err(format!("nothing is in flight from rank {from} to rank {to}"));
         };
         let touched = match message {
             Message::Notify { at, value, wake } => {

@@ -3,10 +3,10 @@
 use crate::network::{Pretend, on_hosts};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
-use transom_channel::{Changes, Config, Engine, Id, Room, Select};
+use transom_channel::{Changes, Config, Engine, Id, RecvTarget, Select};
 use transom_network::{Hybrid, Transport};
 use transom_shm_loopback::messages::Bytes;
-use transom_windows::Exchange;
+use transom_windows::OobExchange;
 
 /// Lengths that are sent eagerly in one packet, eagerly in several packets, and by rendezvous.
 const LENGTHS: [usize; 3] = [8, 20_000, 500_000];
@@ -22,7 +22,7 @@ fn talk(engine: &mut Engine<Transport>, me: usize, ranks: usize, done: &AtomicUs
     for peer in (0..ranks).filter(|&peer| peer != me) {
         for (tag, length) in LENGTHS.into_iter().enumerate() {
             let select = Select { context: 0, source: Some(peer as u32), tag: Some(tag as u32) };
-            receives.push((engine.receive(select, Room::Allocate), peer, length));
+            receives.push((engine.receive(select, RecvTarget::Allocate), peer, length));
             let memory = Bytes::owned(content(me, peer, length));
             sends.push(engine.send(peer as u32, 0, tag as u32, memory, length, false));
         }
@@ -30,7 +30,10 @@ fn talk(engine: &mut Engine<Transport>, me: usize, ranks: usize, done: &AtomicUs
     let began = Instant::now();
     let mut told = false;
     while done.load(SeqCst) < ranks {
-        assert!(began.elapsed() < Duration::from_secs(60), "rank {me} waits for {receives:?} and {sends:?}");
+        assert!(
+            began.elapsed() < Duration::from_secs(60),
+            "rank {me}: not completed within 60 s: receives {receives:?}, sends {sends:?}"
+        );
         engine.progress();
         sends.retain(|&id| engine.take(id).is_none_or(|ended| ended.result.is_err()));
         receives.retain(|&(id, peer, length)| {
@@ -39,7 +42,7 @@ fn talk(engine: &mut Engine<Transport>, me: usize, ranks: usize, done: &AtomicUs
             let mut bytes = vec![0; length];
             ended.memory.unwrap().read(0, &mut bytes);
             assert_eq!((status.peer as usize, status.length), (peer, length as u64));
-            assert!(*bytes == *content(peer, me, length), "{length} bytes from rank {peer}");
+            assert!(*bytes == *content(peer, me, length), "wrong content of {length} bytes from rank {peer}");
             false
         });
         if !told && sends.is_empty() && receives.is_empty() {
@@ -58,12 +61,12 @@ fn messages_use_memory_on_one_host_only() {
         // SAFETY: an engine drives it.
         let (wire, config) = unsafe { world.transport(&Changes::default()) }.unwrap();
         assert!(matches!(wire, Transport::Hybrid(_)));
-        assert_eq!(wire.waiter().rank(), me, "the number in the job");
+        assert_eq!(wire.waiter().rank(), me, "the waiter's rank differs from the rank in the job");
         let mut engine = Engine::with_near(wire, me as u32, ranks as u32, config, Config::default()).unwrap();
         talk(&mut engine, me, ranks, &done);
         let posts = world.network().counts.posts.lock().unwrap().clone();
         let reached: Vec<u32> = posts.into_keys().collect();
-        assert_eq!(reached, if me % 2 == 0 { [1, 3] } else { [0, 2] }, "of rank {me}");
+        assert_eq!(reached, if me % 2 == 0 { [1, 3] } else { [0, 2] }, "ranks reached by the network from rank {me}");
         world.barrier().unwrap();
     });
 }

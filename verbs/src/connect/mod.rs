@@ -31,7 +31,7 @@ use std::thread::JoinHandle;
 use transom_channel::Paths;
 use transom_launch::random;
 use transom_locks::Rank;
-use transom_windows::Exchange;
+use transom_windows::OobExchange;
 
 /// Bytes kept for each rank of the job, connected or not.
 pub(super) const EACH: usize = size_of::<Address>() + size_of::<bool>() + Core::SEAT;
@@ -49,7 +49,7 @@ pub(super) struct Service {
 
 impl Service {
     /// Collective: opens the devices and tells all others where this rank is.
-    pub fn new(job: &dyn Exchange, settings: &Settings) -> Result<Self, VerbsError> {
+    pub fn new(job: &dyn OobExchange, settings: &Settings) -> Result<Self, VerbsError> {
         let made = Rail::open(settings).and_then(|rails| {
             // Only the first rail carries messages as datagrams.
             let rails = rails.into_iter().zip(std::iter::once(settings.datagrams).chain(std::iter::repeat(None)));
@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranks_have_as_many_rails_as_the_one_with_the_fewest() {
+    fn rank_with_fewest_rails_determines_their_number() {
         let told = |ranks: &[(u8, usize)]| -> Vec<Vec<u8>> {
             ranks.iter().map(|(named, rails)| [vec![*named], vec![7; 5 * rails]].concat()).collect()
         };
@@ -245,8 +245,11 @@ mod tests {
             assert!(told.contains(what) && told.contains("name the same number of devices at every rank"), "{told}");
         }
         assert_eq!(super::common(&[vec![], vec![0; 11]], 5).ok(), Some(2));
-        assert!(super::common(&[vec![0, 7, 7], vec![0, 7]], 1).is_ok(), "whose rails are not named");
-        // No rank of this library tells of less than one.
+        assert!(
+            super::common(&[vec![0, 7, 7], vec![0, 7]], 1).is_ok(),
+            "rank 1 named no rails, yet its number of rails was refused"
+        );
+        // No rank of this library publishes fewer than one rail.
         for nothing in [vec![vec![0; 6], vec![1; 5]], vec![vec![0; 6], vec![0]]] {
             assert!(matches!(super::common(&nothing, 5), Err(VerbsError::Peer { rank: 1 })));
         }

@@ -1,16 +1,16 @@
-//! The verbs of the network: a remote operation is a request to the adapter, which executes it on the target's memory without the
-//! target's processor.
+//! The verbs of the network: a remote operation is a request to the adapter, which executes it on the target's memory
+//! without the target's processor.
 
 use super::Verbs;
 use super::far::Far;
-use super::moving::Moving;
 use super::paths::Stripes;
 use super::region::{Pending, Region, Remote};
+use super::transfer::Transfer;
 use crate::VerbsError;
 use crate::messages;
 use crate::values::NotifyBy;
 use crate::variables;
-use crate::wait::{NAPS, is_crowded};
+use crate::wait::{NAPS, is_oversubscribed};
 use crate::wr::Verb;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use transom_launch::variables::Variable;
 use transom_locks::{Rank, Wake};
 use transom_network::{Atomics, Attach, Bootstrap, MemoryKind, Network, NetworkWire, Node};
 use transom_shm_loopback::{self as shm, View};
-use transom_windows::{BoxBytes, Exchange, Fabric, FabricError, Memory, Wait};
+use transom_windows::{BoxBytes, Fabric, FabricError, Memory, OobExchange, Wait};
 
 impl Network for Verbs {
     const NAME: &'static str = "verbs";
@@ -30,7 +30,7 @@ impl Network for Verbs {
     type Region = Region;
     type Remote = Remote;
     type Pending = Pending;
-    type Moving = Moving;
+    type Transfer = Transfer;
 
     fn probe(messages: &Config) -> Result<String, VerbsError> {
         crate::probe(messages)
@@ -71,20 +71,20 @@ impl Network for Verbs {
         self.0.read(from.far(offset, into.len())?, into)
     }
 
-    fn start_put(&self, to: &Remote, offset: usize, source: BoxBytes) -> Result<Moving, FabricError> {
+    fn start_put(&self, to: &Remote, offset: usize, source: BoxBytes) -> Result<Transfer, FabricError> {
         let moving = self.0.start_write(to.far(offset, source.len())?, source)?;
         self.behind_it(to).map(|()| moving)
     }
 
-    fn start_get(&self, from: &Remote, offset: usize, into: BoxBytes) -> Result<Moving, FabricError> {
+    fn start_get(&self, from: &Remote, offset: usize, into: BoxBytes) -> Result<Transfer, FabricError> {
         self.0.start_read(from.far(offset, into.len())?, into)
     }
 
-    fn has_moved(&self, moving: &mut Moving) -> Result<bool, FabricError> {
-        self.0.has_moved(moving)
+    fn test(&self, moving: &mut Transfer) -> Result<bool, FabricError> {
+        self.0.test(moving)
     }
 
-    fn finish_moving(&self, moving: Moving) -> Result<BoxBytes, FabricError> {
+    fn finish_moving(&self, moving: Transfer) -> Result<BoxBytes, FabricError> {
         self.0.finish_moving(moving)
     }
 
@@ -93,7 +93,7 @@ impl Network for Verbs {
         to: &Remote,
         offset: usize,
         source: NonNull<[u8]>,
-    ) -> Result<Option<Moving>, FabricError> {
+    ) -> Result<Option<Transfer>, FabricError> {
         let far = to.far(offset, source.len())?;
         // SAFETY: caller's contract.
         let moving = unsafe { self.0.start_lent_write(far, source) }?;
@@ -105,13 +105,13 @@ impl Network for Verbs {
         from: &Remote,
         offset: usize,
         into: NonNull<[u8]>,
-    ) -> Result<Option<Moving>, FabricError> {
+    ) -> Result<Option<Transfer>, FabricError> {
         let far = from.far(offset, into.len())?;
         // SAFETY: caller's contract.
         unsafe { self.0.start_lent_read(far, into) }
     }
 
-    unsafe fn finish_get(&self, moving: Moving, into: NonNull<[u8]>) -> Result<(), FabricError> {
+    unsafe fn finish_get(&self, moving: Transfer, into: NonNull<[u8]>) -> Result<(), FabricError> {
         // SAFETY: caller's contract.
         unsafe { self.0.finish_get(moving, into) }
     }
@@ -137,7 +137,8 @@ impl Network for Verbs {
         let (way, place) = at.word(offset)?;
         at.behind_other_way(way)?;
         self.0.behind_stripes(way, Stripes::All)?;
-        // A write may come between the two halves of an adapter's own atomic, and other ranks add to the words of this rank.
+        // A write may come between the two halves of an adapter's own atomic, and other ranks add to the words of this
+        // rank.
         if at.rank == self.rank() {
             let guess = match &at.own {
                 Some(view) => {
@@ -156,9 +157,9 @@ impl Network for Verbs {
         }
     }
 
-    fn looked_in_vain(&self) {
-        if is_crowded(self.0.node.ranks()) {
-            transom_windows::looked_in_vain();
+    fn after_empty_poll(&self) {
+        if is_oversubscribed(self.0.node.ranks()) {
+            transom_windows::after_empty_poll();
         }
     }
 
@@ -177,7 +178,7 @@ impl Network for Verbs {
             member.exchange.check_peers(wait.awaited)
         });
         // An adapter that changes memory wakes no thread.
-        wait.until(is_crowded(member.node.ranks()), look, check, |look| {
+        wait.until(is_oversubscribed(member.node.ranks()), look, check, |look| {
             member.nap(&mut nap);
             look()
         })
@@ -191,7 +192,8 @@ impl Network for Verbs {
         at.ways().try_for_each(|way| self.0.flush(way))
     }
 
-    /// Does not wait: a later verb on the same connection is executed later anyway, and one on another connection waits.
+    /// Does not wait: a later verb on the same connection is executed later anyway, and one on another connection
+    /// waits.
     fn order(&self, at: &Remote) -> Result<(), FabricError> {
         at.ways().try_for_each(|way| self.0.order(way))
     }

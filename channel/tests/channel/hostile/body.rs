@@ -6,14 +6,14 @@ use transom_channel::packet::{Body, Envelope, LONGEST, Packet, Values};
 use transom_channel::rendezvous::Mover;
 use transom_channel::sim::{Conditions, Memory, Sim};
 use transom_channel::wire::{Data, Key, Lane, RAILS, Rail, RailKind, Rank, Request, Wire};
-use transom_channel::{Config, Error, Id, Lost, Room, Select};
+use transom_channel::{Config, Error, Id, PeerFailure, RecvTarget, Select};
 
 /// Applies the actions chosen by `data` to rank 1, in the name of rank 0, amid traffic of all kinds. Returns
 /// how rank 1 lost rank 0, if it did.
 ///
 /// # Panics
 /// If an engine panics, if the job does not end, or if any other rank is affected.
-pub fn any_bytes(data: &[u8]) -> Option<Lost> {
+pub fn any_bytes(data: &[u8]) -> Option<PeerFailure> {
     let mut choices = Choices(data);
     let (mut sim, bystanders) = job(choices.below(1 << 16));
     for _ in 0..16 {
@@ -71,7 +71,7 @@ fn any_packet(sim: &mut Sim, choices: &mut Choices<'_>) {
     let (source, sequence) = (choices.below_u32(20) / 19, choices.below_u32(40));
     let mut bytes = vec![0; LONGEST];
     let data = if let Body::Piece { length, .. } = body { length as usize } else { 0 };
-    let header = (&mut bytes[..]).try_into().expect("as long as the longest");
+    let header = (&mut bytes[..]).try_into().expect("the buffer has the length of the longest packet");
     let mut length = data + Packet { source, sequence, values, body }.encode(header);
     bytes.resize(bytes.len() + data, 0);
     if choices.below(4) == 3 {
@@ -84,7 +84,7 @@ fn any_packet(sim: &mut Sim, choices: &mut Choices<'_>) {
 }
 
 fn any_body(choices: &mut Choices<'_>) -> Body {
-    let mut id = || Id::from_wire((1 + choices.below(3)) << 32 | choices.below(12)).expect("it is not 0");
+    let mut id = || Id::from_wire((1 + choices.below(3)) << 32 | choices.below(12)).expect("the id is not 0");
     let (sender, receiver) = (id(), id());
     let length = [0, 1, 100, 12_000, 100_000, 1 << 61][choices.below(6) as usize];
     let envelope = Envelope { context: 0, tag: choices.below_u32(6), length };
@@ -176,7 +176,7 @@ pub fn job(seed: u64) -> (Sim, usize) {
     for (tag, length) in (0..).zip([0, 100, 5000, 12_000, 100_000]) {
         for (a, b) in [(0, 1), (1, 0), (1, 2), (2, 1)] {
             sim.engine(a).send(b, 0, tag, Memory::pattern(1, length), length, tag == 1);
-            sim.engine(b).receive(Select { context: 0, source: Some(a), tag: Some(tag) }, Room::Allocate);
+            sim.engine(b).receive(Select { context: 0, source: Some(a), tag: Some(tag) }, RecvTarget::Allocate);
             bystanders += usize::from(a + b == 3);
         }
     }
@@ -185,14 +185,14 @@ pub fn job(seed: u64) -> (Sim, usize) {
 }
 
 /// Runs to the end. Returns how rank 1 lost rank 0, if it did.
-pub fn finish(mut sim: Sim, bystanders: usize) -> Option<Lost> {
+pub fn finish(mut sim: Sim, bystanders: usize) -> Option<PeerFailure> {
     let (mut good, mut lost) = (0, None);
     let mut check = |sim: &mut Sim, rank: Rank| {
         while let Some(done) = sim.engine(rank).completed() {
             match done.result {
                 Ok(status) if rank == 1 && status.peer == 2 => good += 1,
                 Ok(_) => {}
-                Err(Error::Lost { rank: who, lost: how }) => {
+                Err(Error::PeerFailure { rank: who, lost: how }) => {
                     assert!((rank, who) == (1, 0) || (rank, who) == (0, 1), "rank {rank} lost {who}");
                     if rank == 1 {
                         lost = Some(how);
@@ -210,9 +210,9 @@ pub fn finish(mut sim: Sim, bystanders: usize) -> Option<Lost> {
     while let Some(rank) = sim.step() {
         check(&mut sim, rank);
         steps += 1;
-        assert!(steps < 1_000_000, "it does not come to an end");
+        assert!(steps < 1_000_000, "not finished after 1,000,000 steps");
     }
     (0..3).for_each(|rank| check(&mut sim, rank));
-    assert_eq!(good, bystanders, "the traffic of others");
+    assert_eq!(good, bystanders, "the traffic between ranks 1 and 2 is incomplete");
     lost
 }

@@ -12,10 +12,10 @@ use transom_channel::packet::{Body, Envelope, LONGEST, Packet, Values};
 use transom_channel::rendezvous::Mover;
 use transom_channel::sim::{Conditions, Memory, Sim};
 use transom_channel::wire::{Data, Key, Lane, RAILS, Rail, RailKind, Request, Wire};
-use transom_channel::{Config, Error, Id, Lost, Room, Select};
+use transom_channel::{Config, Error, Id, PeerFailure, RecvTarget, Select};
 
 #[test]
-fn any_bytes() {
+fn arbitrary_peer_bytes_affect_only_that_peer() {
     let seen = RefCell::new(BTreeSet::new());
     let mut runner =
         TestRunner::new(Runs { cases: rounds(10_000) as u32, failure_persistence: None, ..Runs::default() });
@@ -26,12 +26,12 @@ fn any_bytes() {
     });
     ran.unwrap();
     let seen = seen.into_inner();
-    assert!(seen.len() > 12, "few ways to be cut off: {seen:#?}");
+    assert!(seen.len() > 12, "expected more than 12 reasons to disconnect, found: {seen:#?}");
 }
 
 /// Delivers this packet of rank 0, and returns the error with which rank 1's receive from it ends.
-fn after(sim: &mut Sim, packet: &Packet) -> Option<Lost> {
-    let id = sim.engine(1).receive(Select { context: 0, source: Some(0), tag: Some(77) }, Room::Allocate);
+fn after(sim: &mut Sim, packet: &Packet) -> Option<PeerFailure> {
+    let id = sim.engine(1).receive(Select { context: 0, source: Some(0), tag: Some(77) }, RecvTarget::Allocate);
     while sim.engine(1).completed().is_some() {}
     let mut bytes = [0; LONGEST + 100];
     let length = packet.encode((&mut bytes[..LONGEST]).try_into().unwrap()) + packet.body.data() as usize;
@@ -39,14 +39,14 @@ fn after(sim: &mut Sim, packet: &Packet) -> Option<Lost> {
     while sim.step().is_some() {}
     let mut done = std::iter::from_fn(|| sim.engine(1).completed());
     match done.find(|done| done.id == id)?.result {
-        Err(Error::Lost { rank: 0, lost }) => Some(lost),
+        Err(Error::PeerFailure { rank: 0, lost }) => Some(lost),
         other => panic!("{other:?}"),
     }
 }
 
 #[test]
 fn a_credit_of_another_ring_is_passed_over() {
-    for (ring, lost) in [(7, None), (1, Some(Lost::Broken("it acknowledged or used more than it had")))] {
+    for (ring, lost) in [(7, None), (1, Some(PeerFailure::Broken("it acknowledged or freed more than was sent")))] {
         let (mut sim, _) = job(1);
         while sim.step().is_some() {}
         let values = Values { freed: 1000, ring, ..Values::default() };
@@ -56,7 +56,7 @@ fn a_credit_of_another_ring_is_passed_over() {
 }
 
 #[test]
-fn each_rule_is_named() {
+fn protocol_violation_names_the_broken_rule() {
     let (length, key) = (100_000, Key { address: 0, key: 0 });
     let receiver = Id::from_wire(1 << 32).unwrap();
     let cts = move |sender, mover, length| Body::Cts { sender, receiver, mover, length, keys: [None; RAILS] };
@@ -91,7 +91,7 @@ fn each_rule_is_named() {
         sim.wake(1, 0);
         while sim.step().is_some() {}
         let packet = Packet { source: 0, sequence, values: Values::default(), body: body(id) };
-        assert_eq!(after(&mut sim, &packet), Some(Lost::Broken(rule)), "{:?}", packet.body);
+        assert_eq!(after(&mut sim, &packet), Some(PeerFailure::Broken(rule)), "{:?}", packet.body);
     }
     // A second first piece of a message does not continue the first message.
     for second in [0, 50, 101] {
@@ -100,12 +100,15 @@ fn each_rule_is_named() {
         while sim.step().is_some() {}
         let packet = |sequence, at| Packet { source: 0, sequence, values: Values::default(), body: piece(at) };
         assert_eq!(after(&mut sim, &packet(0, 0)), None);
-        assert_eq!(after(&mut sim, &packet(1, second)), Some(Lost::Broken("a piece is not the next of its message")));
+        assert_eq!(
+            after(&mut sim, &packet(1, second)),
+            Some(PeerFailure::Broken("a piece is not the next of its message"))
+        );
         assert_eq!(sim.engine(1).kept(), 0, "what had come of it");
     }
     let (mut sim, _) = job(1);
     let packet = Packet { source: 1, sequence: 0, values: Values::default(), body: Body::Leave { ring: 0 } };
-    assert_eq!(after(&mut sim, &packet), Some(Lost::Broken("it sent in the name of another rank")));
+    assert_eq!(after(&mut sim, &packet), Some(PeerFailure::Broken("it sent in the name of another rank")));
     // More envelopes than 256 bytes of credit and 64 of overdraft allow.
     let config = Config { budget: 0, overdraft: 64, ..Config::default() };
     let mut sim = Sim::new(1, 2, Conditions::default(), &config).unwrap();
@@ -120,7 +123,7 @@ fn each_rule_is_named() {
         assert_eq!(after(&mut sim, &packet(sequence)), None);
     }
     assert_eq!(sim.engine(1).kept(), 320);
-    assert_eq!(after(&mut sim, &packet(5)), Some(Lost::Broken("it acknowledged or used more than it had")));
+    assert_eq!(after(&mut sim, &packet(5)), Some(PeerFailure::Broken("it acknowledged or freed more than was sent")));
     // Data of more than a short message, on overdraft.
     let mut sim = Sim::new(1, 2, Conditions::default(), &Config { budget: 0, ..Config::default() }).unwrap();
     sim.engine(1).send(0, 0, 5, Memory::zero(0), 0, false);
@@ -134,11 +137,11 @@ fn each_rule_is_named() {
     inject(&mut sim, &[&head[..length], &[0; 250]].concat());
     while sim.step().is_some() {}
     let lost: Vec<_> = sim.engine(1).lost().map(|(_, lost)| lost.clone()).collect();
-    assert_eq!(lost, [Lost::Broken("it acknowledged or used more than it had")]);
+    assert_eq!(lost, [PeerFailure::Broken("it acknowledged or freed more than was sent")]);
 }
 
 #[test]
-fn what_a_ring_holds() {
+fn arbitrary_ring_contents_harm_no_bystander() {
     // Rank 0 writes arbitrary bytes into its ring at rank 1.
     for seed in 0..rounds(500) {
         let mut rng = fastrand::Rng::with_seed(seed);
@@ -158,7 +161,7 @@ fn what_a_ring_holds() {
 
 /// Repeated with an open pipe, whose peer is then lost while the ring is read.
 #[test]
-fn no_ring_says_that_a_rail_is_cut() {
+fn rail_cut_sent_through_a_ring_is_refused() {
     for pipe in [true, false] {
         let mut conditions = Conditions::default();
         conditions.rails.push(conditions.rails[0]);
@@ -168,7 +171,7 @@ fn no_ring_says_that_a_rail_is_cut() {
             sim.wake(0, 0);
             while sim.step().is_some() {}
         }
-        let written = sim.engine(0).meter().ring_packets;
+        let written = sim.engine(0).counters().ring_packets;
         assert!((1..32).contains(&written));
         let to = |key| Key { address: 0, key };
         let is_ring = |key: &Key| sim.engine(1).wire().memory_of(0, *key, 32 * 2048, true).is_some();
@@ -183,11 +186,11 @@ fn no_ring_says_that_a_rail_is_cut() {
         let mark = Some((length as u64) << 32 | (written + 1));
         let request = Request::Put { to, at, head: &head[..length], body: Data::None, mark, immediate: None };
         sim.engine(0).wire().post(Lane { peer: 1, rail: 0 }, request).unwrap();
-        let id = sim.engine(1).receive(Select { context: 0, source: Some(0), tag: Some(77) }, Room::Allocate);
+        let id = sim.engine(1).receive(Select { context: 0, source: Some(0), tag: Some(77) }, RecvTarget::Allocate);
         sim.wake(1, 0);
         while sim.step().is_some() {}
-        let lost = Lost::Broken("it reported a cut rail through a ring");
-        let lost = Err(Error::Lost { rank: 0, lost });
+        let lost = PeerFailure::Broken("it reported a cut rail through a ring");
+        let lost = Err(Error::PeerFailure { rank: 0, lost });
         assert_eq!(sim.engine(1).completed().map(|done| (done.id, done.result)), Some((id, lost)));
     }
 }
@@ -195,7 +198,7 @@ fn no_ring_says_that_a_rail_is_cut() {
 /// Unacknowledged answers are kept, so the state machine waits for an answer before it sends the next
 /// message.
 #[test]
-fn who_takes_no_answer_is_cut_off() {
+fn request_before_the_last_answer_disconnects() {
     let join = Body::Join { ring: 1, slots: 32, bytes: 2048, key: Key { address: 0, key: 0 } };
     let link = |say| Body::Link { say };
     for (connections, first, again) in [
@@ -219,13 +222,13 @@ fn who_takes_no_answer_is_cut_off() {
             let packet = Packet { source: 0, sequence, values: Values::default(), body: body.clone() };
             after(&mut sim, &packet)
         });
-        assert_eq!(lost, Some(Lost::Broken("it sent the next request before an answer")), "{again:?}");
+        assert_eq!(lost, Some(PeerFailure::Broken("it sent the next request before an answer")), "{again:?}");
     }
 }
 
 /// A peer that repeats an impossible request to write gets one refusal.
 #[test]
-fn what_cannot_be_written_is_refused_once() {
+fn impossible_write_request_is_refused_once() {
     let mut sim = Sim::new(1, 2, Conditions::default(), &Config::default()).unwrap();
     let sender = sim.engine(1).send(0, 0, 5, Memory::zero(100_000), 100_000, false);
     sim.wake(1, 0);
@@ -235,13 +238,13 @@ fn what_cannot_be_written_is_refused_once() {
     let body = Body::Cts { sender, receiver, mover: Mover::Write, length: 100_000, keys: [None; RAILS] };
     let packet = |sequence| Packet { source: 0, sequence, values: Values::default(), body: body.clone() };
     assert_eq!(after(&mut sim, &packet(0)), None);
-    let unfit = Lost::Broken("a packet does not fit the state of its rendezvous");
+    let unfit = PeerFailure::Broken("a packet does not fit the state of its rendezvous");
     assert_eq!(after(&mut sim, &packet(1)), Some(unfit));
 }
 
 /// Bytes with which the job once did not end.
 #[test]
-fn bytes_that_went_round_in_circles() {
+fn fuzzed_bytes_cause_no_endless_loop() {
     let bytes = [
         92, 68, 10, 2, 40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 6, 124, 2, 0, 0, 21, 0, 0, 252, 0, 0, 18, 0, 0, 0, 0, 0, 0, 0,
         0, 0, 0, 0, 11, 0, 96, 42, 0, 0, 44, 0, 0, 0, 0, 31, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 13, 0, 0, 0, 0, 0,
@@ -252,6 +255,6 @@ fn bytes_that_went_round_in_circles() {
 
 /// Bytes by which rank 0 claims to have dropped the team of a synchronous send.
 #[test]
-fn dropped_team_that_a_peer_claims_ends_a_send() {
+fn peers_claim_of_a_dropped_team_ends_the_send() {
     body::any_bytes(&[0, 0, 122, 3, 40, 0, 0, 0, 0, 3, 29, 0, 0, 0, 0, 134, 58, 0, 40, 0, 0, 0]);
 }

@@ -8,7 +8,7 @@ use std::sync::Barrier;
 use transom_windows::FabricError;
 
 /// A call that differs from that of the other ranks.
-type Other = fn(&mut Board, &mut [u8]) -> Result<(), Failure>;
+type Other = fn(&mut ShmCollective, &mut [u8]) -> Result<(), Failure>;
 
 const OTHERS: &[(&str, Other, Other)] = &[
     (
@@ -57,7 +57,7 @@ fn different_calls_fail_at_all_ranks() {
                         let odd = ranks - 1;
                         assert!(other != rank && (rank == odd || other == odd), "{what}: rank {rank} blames {other}");
                         let (one, two) = (2 * which as u64 + 1, 2 * which as u64 + 2);
-                        assert!([one, two, 99].contains(&theirs), "{what}: rank {rank} is told of {theirs}");
+                        assert!([one, two, 99].contains(&theirs), "{what}: rank {rank} was notified of call {theirs}");
                     }
                 }
             }
@@ -90,7 +90,7 @@ fn wrong_buffers_fail_at_all_ranks() {
 }
 
 /// Returns the failures of the other ranks when rank 1 ends in the middle of calls. Checks that they come in time.
-fn told(ranks: usize, ends: impl Fn(Board, Loopback) + Sync) -> Vec<Option<Failure>> {
+fn told(ranks: usize, ends: impl Fn(ShmCollective, Loopback) + Sync) -> Vec<Option<Failure>> {
     let results = on_threads(ranks, |team| {
         let mut board = open(&team, false);
         for call in 0..5 {
@@ -103,7 +103,7 @@ fn told(ranks: usize, ends: impl Fn(Board, Loopback) + Sync) -> Vec<Option<Failu
         let begun = Instant::now();
         let failure = check(&mut board, 6, 5, 0, 40_000, 1).unwrap_err();
         assert!(begun.elapsed() < Duration::from_secs(10));
-        assert!(board.barrier(7).is_err(), "for good");
+        assert!(board.barrier(7).is_err(), "a call on an aborted board succeeded");
         Some(failure)
     });
     results.into_iter().map(|result| result.unwrap_or(None)).collect()

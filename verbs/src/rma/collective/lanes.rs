@@ -5,11 +5,11 @@ use super::{Said, Steps};
 use crate::connect::Twin;
 use crate::memory::Buffer;
 use crate::rma::far::Far;
-use crate::rma::mail::{BLOCK, DONE, Mail, Turn};
+use crate::rma::mail::{BLOCK, DONE, Mail, ProgressHook};
 use crate::rma::member::Member;
 use crate::sys::Access;
 use crate::values::NotifyBy;
-use crate::wait::{NAPS, is_crowded};
+use crate::wait::{NAPS, is_oversubscribed};
 use crate::wr::Place;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -47,7 +47,7 @@ fn one<R>(
     if let Some(lost) = member.exchange.lost() {
         return Err(lost);
     }
-    let Turn { number, bytes, twins } = &mut *turn;
+    let ProgressHook { number, bytes, twins } = &mut *turn;
     *number += 1;
     let bytes = &mut bytes[*number as usize % 2];
     // When buffers grew, the last one begins with the contents of the earlier ones.
@@ -164,9 +164,9 @@ impl Steps for Collective<'_> {
         let (mut nap, mut dying) = (NAPS[0], None);
         let wait =
             Wait { rank: self.member.exchange.rank(), call: &self.call, awaited: Awaited::Rank(from), deadline: None };
-        let crowded = is_crowded(self.member.node.ranks());
+        let oversubscribed = is_oversubscribed(self.member.node.ranks());
         let word = wait.until(
-            crowded,
+            oversubscribed,
             look,
             || self.can_go_on(&mut dying),
             |look| {
