@@ -50,6 +50,8 @@ enum When {
     Deferred,
     /// At once, in memory that ranks share and watch
     Watched,
+    /// At once, but atomics take two steps, and a put in between is lost
+    Torn,
 }
 
 const EXAMPLES: &str = "\
@@ -82,6 +84,7 @@ impl Verify {
             When::Immediate => (Delivery::Immediate, "immediate"),
             When::Deferred => (Delivery::Deferred, "deferred"),
             When::Watched => (Delivery::Watched, "watched"),
+            When::Torn => (Delivery::Torn, "torn"),
         };
         let search = Search {
             max_states: self.max_states,

@@ -202,7 +202,8 @@ impl<P: Program> Sim<P> {
     ///     Ok(())
     /// })
     /// .unwrap();
-    /// assert_eq!(most, 2);
+    /// // The first reader made the writer's guess stale, the second one overtook it.
+    /// assert_eq!(most, 1);
     /// ```
     pub fn explore_with<M: Clone + Hash>(
         &self,

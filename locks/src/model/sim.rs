@@ -124,6 +124,11 @@ impl<P: Program> Sim<P> {
         self
     }
 
+    /// The delivery of notifications.
+    pub fn delivery(&self) -> Delivery {
+        self.shape.delivery
+    }
+
     /// The program that the ranks run.
     pub fn program(&self) -> &P {
         &self.program
@@ -207,8 +212,14 @@ impl<P: Program> Sim<P> {
             Step::Rank(rank) => self.run(state, rank, true, Some(event))?,
             Step::Deliver { from, to } => self.deliver(state, from, to, event)?,
         };
+        // An atomic that has begun blocks others on its word until it has ended.
+        let torn = self.shape.delivery == Delivery::Torn;
         for rank in 0..state.ranks.len() {
-            if touched.is_some_and(|at| state.ranks[rank].blocked == Some(Blocked::Word(at))) {
+            let blocked = state.ranks[rank].blocked;
+            if torn && !matches!(blocked, Some(Blocked::Word(_))) {
+                self.run(state, rank, false, None)?;
+            }
+            if touched.is_some_and(|at| blocked == Some(Blocked::Word(at))) {
                 self.run(state, rank, false, None)?;
                 let is_awake = state.ranks[rank].blocked.is_none();
                 event.woken |= u128::from(is_awake).checked_shl(rank as u32).unwrap_or(0);

@@ -7,7 +7,7 @@ use super::event::{Action, Event};
 use super::fifo_oracle::{Call, Verb};
 use super::names;
 use super::program::Program;
-use super::replay::Blocked;
+use super::replay::{Blocked, Delivery};
 use super::sim::{Failure, Sim, Step};
 use super::state::State;
 use crate::{LockLayout, Mode, Rank};
@@ -43,8 +43,8 @@ use std::fmt;
 /// assert!(printed.contains("3     0  phase 0  put   word 0 of rank 0  0 -> 1"), "{printed}");
 /// assert!(failure.trace.svg().starts_with("<svg"));
 /// // A test repeats the schedule by its string.
-/// assert_eq!(failure.schedule(), "1 0x2 1");
-/// assert_eq!(net.replay("1 0x2 1").unwrap_err().what, "an increment is lost");
+/// assert_eq!(failure.schedule(), "0 1 0 1");
+/// assert_eq!(net.replay("0 1 0 1").unwrap_err().what, "an increment is lost");
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trace {
@@ -212,12 +212,11 @@ impl<P: Program> Sim<P> {
                     Action::Verb(Verb::Add { .. }) => "add".to_string(),
                     Action::Verb(Verb::Notify { .. }) => "put".into(),
                 };
-                let when = if delivered {
-                    " arrives"
-                } else if in_flight {
-                    " sent"
-                } else {
-                    ""
+                let when = match (delivered, in_flight, self.delivery()) {
+                    (true, ..) => " arrives",
+                    (_, true, Delivery::Torn) => " begins",
+                    (_, true, _) => " sent",
+                    _ => "",
                 };
                 let effect = match action {
                     Action::Verb(Verb::Notify { value: sent, .. }) if in_flight => value(sent),

@@ -3,13 +3,14 @@
 //! of deadlock, and idle words at the end.
 
 mod alike;
+mod torn;
 
 use crate::mutants::{self, Mutant, MutantMix, Mutated};
 use std::collections::HashSet;
 use std::fmt;
 use std::time::Instant;
 use transom_locks::Mode::{Exclusive, Shared};
-use transom_locks::model::Delivery::{self, Deferred, Immediate, Watched};
+use transom_locks::model::Delivery::{self, Deferred, Immediate, Torn, Watched};
 use transom_locks::model::{Call, Failure, Mix, Program, Replay, Search, Sim, Step, Suspended};
 use transom_locks::{At, Awaited, Error, Field, LockLayout, Mode, Network, Rank, TargetLock, Wake};
 
@@ -444,7 +445,7 @@ fn every_mutant_of_deadlines_is_caught() {
 #[test]
 fn exploration_visits_every_state_once() {
     for rows in mixes(2, 2).chain(mixes(3, 1)) {
-        for delivery in [Immediate, Deferred, Watched] {
+        for delivery in [Immediate, Deferred, Watched, Torn] {
             let sim = Mix::<16>::new(rows.clone()).sim().with_delivery(delivery);
             let start = sim.start().unwrap();
             let (mut states, mut todo) = (HashSet::from([start.clone()]), vec![start]);

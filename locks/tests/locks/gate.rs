@@ -110,16 +110,10 @@ fn mixes() -> Vec<Vec<Vec<Call>>> {
 #[test]
 fn places_come_in_ticket_order() {
     let [reads, writes] = [Shared, Exclusive].map(|mode| Call::both(0, mode).to_vec());
-    let mixes = [
-        [writes.clone(), writes.clone(), reads.repeat(3)],
-        [writes.clone(), reads.repeat(2), reads.repeat(2)],
-        [writes.clone(), reads.repeat(2), writes.repeat(2)],
-    ];
-    for rows in mixes {
-        for delivery in [Delivery::Immediate, Delivery::Deferred] {
-            let states = sim::<3>(rows.to_vec(), None, 0).with_delivery(delivery).explore(2_000_000).unwrap();
-            println!("{rows:?}, {delivery:?}: {states} states");
-        }
+    let rows = vec![writes, reads.repeat(2), reads.repeat(2)];
+    for delivery in [Delivery::Immediate, Delivery::Deferred, Delivery::Torn] {
+        let states = sim::<3>(rows.clone(), None, 0).with_delivery(delivery).explore(1_000_000).unwrap();
+        println!("{delivery:?}: {states} states");
     }
 }
 

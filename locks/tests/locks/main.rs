@@ -24,4 +24,5 @@ mod misuse;
 mod pscw;
 mod random;
 mod threads;
+mod trace;
 mod update_gate;
