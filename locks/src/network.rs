@@ -91,8 +91,8 @@ impl Awaited {
 /// rank there.
 ///
 /// # Contract of an implementation
-/// 1. `cas` and `add` on one word are atomic with respect to each other, whichever rank calls them. A `notify` is a put:
-///    one that comes between the two halves of a `cas` or `add` on its word may be lost, as on an adapter.
+/// 1. `cas` and `add` on one word are atomic with respect to each other, whichever rank calls them. A `notify` is a put.
+///    A put that falls between the read and the write of a `cas` or `add` may be lost, as on an adapter.
 ///    [`Delivery::Torn`](crate::model::Delivery::Torn) checks a protocol for that.
 /// 2. A `cas`, `add` or `notify` takes effect after every earlier put or `notify` of the same caller *to the same
 ///    rank*. A rank that sees its effect also sees theirs (release). A result returned by `cas`, `add` or `wait` makes

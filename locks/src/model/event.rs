@@ -1,10 +1,10 @@
-//! What a step of a simulated network did.
+//! The effect of a step of a simulated network.
 
 use super::fifo_oracle::{Call, Verb};
 use super::sim::Step;
 use crate::{At, Rank};
 
-/// What a rank did in a step.
+/// The action of a rank in a step.
 ///
 /// # Examples
 /// ```
@@ -56,7 +56,7 @@ pub struct Event {
     pub phase: usize,
     /// The call on a lock that this phase makes, if any.
     pub call: Option<Call>,
-    /// What the rank did, or what was delivered; `None` if the step failed before that.
+    /// The action executed or delivered; `None` if the step failed before.
     pub action: Option<Action>,
     /// The value of the word before.
     pub found: u64,

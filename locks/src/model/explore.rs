@@ -180,7 +180,7 @@ impl<P: Program> Sim<P> {
     /// The first violation, with a shortest schedule; or [`Stopped::Bound`] if a bound of the search was exceeded.
     ///
     /// # Examples
-    /// How often is a writer overtaken, from its first verb to its place in the queue?
+    /// The most times that a writer is overtaken from its first verb to its place in the queue:
     /// ```
     /// use transom_locks::model::{Action, Call, Mix, Search, Verb};
     /// use transom_locks::{At, Mode::{Exclusive, Shared}};

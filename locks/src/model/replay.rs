@@ -136,7 +136,7 @@ pub(super) struct Run {
     pub ended: bool,
     /// The word that the verb changed, if the verb wakes.
     pub touched: Option<At>,
-    /// What the verb did: the action, and the values of its word before and after, unless it is in flight.
+    /// The verb executed, and the values of its word before and after. `None` for values if the verb is in flight.
     pub acted: Option<(Action, Option<(u64, u64)>)>,
     /// A violation by the verb, or one that the oracle reports.
     pub fault: Option<String>,

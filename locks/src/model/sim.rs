@@ -84,8 +84,8 @@ pub struct Failure {
     pub seed: Option<u64>,
     /// The steps from the start to the violation.
     pub steps: Vec<Step>,
-    /// What these steps did.
-    pub trace: Trace,
+    /// The effect of each step.
+    pub trace: Box<Trace>,
 }
 
 impl Failure {
@@ -158,7 +158,7 @@ impl<P: Program> Sim<P> {
         });
         let begun = (0..self.shape.ranks).try_for_each(|rank| self.run(&mut state, rank, false, None).map(drop));
         begun.and_then(|()| self.check(&state)).map_err(|what| Failure {
-            trace: Trace::of(&what),
+            trace: Box::new(Trace::of(&what)),
             what,
             seed: None,
             steps: Vec::new(),
@@ -229,7 +229,7 @@ impl<P: Program> Sim<P> {
     }
 
     pub(super) fn failure(&self, what: String, seed: Option<u64>, steps: Vec<Step>) -> Failure {
-        let trace = self.trace(&steps, &what);
+        let trace = Box::new(self.trace(&steps, &what));
         Failure { what, seed, steps, trace }
     }
 

@@ -66,22 +66,22 @@ struct Line {
     word: String,
     /// The values of the word before and after, in words.
     effect: String,
-    /// What came of the step: ranks woken, the call returned, a wait begun.
+    /// Consequences of the step: ranks woken, the call returned, a wait begun.
     then: String,
-    /// What each rank does after the step.
+    /// The activity of each rank after the step.
     doing: Vec<Doing>,
 }
 
-/// What a rank does.
+/// The activity of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Doing {
-    /// It is between calls, or has ended.
+    /// The rank is between calls, or has ended.
     Nothing,
-    /// It is in a call.
+    /// The rank is in a call.
     Calls,
-    /// It waits for a word.
+    /// The rank waits for a word.
     Waits,
-    /// It holds a lock, and is in no other call.
+    /// The rank holds a lock and is between calls.
     Holds(Mode),
 }
 
