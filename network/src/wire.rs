@@ -65,10 +65,10 @@ impl NetworkWire for HybridWire {
         self.near.waiter().beside(self.far.waiter())
     }
 
-    fn progress_in_waits(&self, turn: Arc<dyn ProgressHook>) {
+    fn progress_in_waits(&self, hook: Arc<dyn ProgressHook>) {
         // Called first: only the first setting counts, and the network's has no event count.
-        self.near.progress_often_in_waits(turn.clone());
-        self.far.progress_in_waits(turn);
+        self.near.progress_often_in_waits(hook.clone());
+        self.far.progress_in_waits(hook);
     }
 
     fn close(&mut self) {

@@ -309,7 +309,7 @@ impl Fabric for Loopback {
 
     fn after_empty_poll(&self) {
         if let Some(turning) = self.0.progress.get() {
-            turning.turn_unless_another_does();
+            turning.try_progress();
         }
         if self.0.control.is_oversubscribed() {
             transom_windows::after_empty_poll();

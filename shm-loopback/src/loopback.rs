@@ -137,8 +137,8 @@ impl Loopback {
 
     /// Makes the waits of this rank call `progress` from now on, now and then also while they sleep, for messages that
     /// do not arrive through shared memory.
-    pub fn progress_in_waits(&self, turn: Arc<dyn crate::messages::ProgressHook>) {
-        self.0.progress.set(turn, None, true);
+    pub fn progress_in_waits(&self, hook: Arc<dyn crate::messages::ProgressHook>) {
+        self.0.progress.set(hook, None, true);
     }
 
     /// Returns whether a rank has left the job.

@@ -34,7 +34,7 @@ pub(super) struct Group {
     pub(super) shares_memory: bool,
     /// Host of each rank, if some ranks share memory and some do not.
     pub(super) hosts: Option<Hosts>,
-    turn: Biased<ProgressHook>,
+    turn: Biased<Turn>,
     made: History,
     /// Started calls that have not ended, however old; `made` remembers only recent calls.
     under_way: Mutex<UnderWay>,
@@ -66,7 +66,7 @@ struct UnderWay {
 }
 
 /// State owned by the thread that makes a call.
-pub(super) struct ProgressHook {
+pub(super) struct Turn {
     /// Remaining calls for which [`Group::watch_threads`] still looks for unordered threads.
     watched: u32,
     /// Number of calls that this rank has made.
@@ -105,7 +105,7 @@ impl Member {
     }
 
     /// Installs the opened `board` in the turn.
-    pub fn open<'t>(&self, turn: &'t mut ProgressHook, board: ShmCollective) -> &'t mut ShmCollective {
+    pub fn open<'t>(&self, turn: &'t mut Turn, board: ShmCollective) -> &'t mut ShmCollective {
         let group = Arc::downgrade(&self.group);
         board.at_long_waits(move || {
             if let Some(group) = group.upgrade() {
@@ -148,7 +148,7 @@ impl Group {
             rules,
             by_memory,
             shares_memory,
-            turn: Biased::new(ProgressHook { watched: WATCHED, calls: 0, history, board: None }),
+            turn: Biased::new(Turn { watched: WATCHED, calls: 0, history, board: None }),
             made: History::default(),
             under_way: Mutex::default(),
             over: Mutex::default(),
@@ -174,7 +174,7 @@ impl Group {
     /// collective holds it until its first messages are posted. A second thread that calls meanwhile is not ordered
     /// with the first.
     #[inline(always)]
-    pub fn enter(&self) -> Result<Held<'_, ProgressHook>, Error> {
+    pub fn enter(&self) -> Result<Held<'_, Turn>, Error> {
         self.turn.try_lock().ok_or_else(|| self.collided())
     }
 
@@ -194,7 +194,7 @@ impl Group {
 
     /// Numbers and records the next call.
     #[inline(always)]
-    pub fn begin(&self, turn: &mut ProgressHook, call: Signature) -> Result<CallId, Error> {
+    pub fn begin(&self, turn: &mut Turn, call: Signature) -> Result<CallId, Error> {
         if let Some(error) = self.broken() {
             return Err(error);
         }
@@ -206,7 +206,7 @@ impl Group {
     }
 
     /// [`begin`](Self::begin) for a started call, which is recorded as in flight.
-    pub fn begin_to_start(&self, turn: &mut ProgressHook, call: Signature) -> Result<CallId, Error> {
+    pub fn begin_to_start(&self, turn: &mut Turn, call: Signature) -> Result<CallId, Error> {
         let made = self.begin(turn, call)?;
         let (thread, mut under_way) = (this_thread(), lock(&self.under_way));
         under_way.calls.insert(made.number, (made, thread));
@@ -229,14 +229,14 @@ impl Group {
     /// Detects unordered threads. Keeps the turn after this call was started, if another thread has a call in flight,
     /// until this call ends or [`WATCHED_FOR`] passes. Unordered threads are likely to collide meanwhile; ordered
     /// threads cannot. After [`WATCHED`] such calls the threads are assumed to be ordered.
-    pub fn watch_threads(&self, turn: &mut ProgressHook, made: CallId) {
+    pub fn watch_threads(&self, turn: &mut Turn, made: CallId) {
         if turn.watched == 0 || lock(&self.under_way).threads.len() < 2 {
             return;
         }
         turn.watched -= 1;
         let begun = Instant::now();
         while lock(&self.under_way).calls.contains_key(&made.number) && begun.elapsed() < WATCHED_FOR {
-            self.comm.hub.turn_now();
+            self.comm.hub.progress_now();
             std::thread::yield_now();
         }
     }

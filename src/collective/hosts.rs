@@ -1,6 +1,6 @@
 //! Collectives over several hosts: shared memory within each host, messages between the host leaders.
 
-use super::group::{Member, ProgressHook};
+use super::group::{Member, Turn};
 use super::history::CallId;
 use super::memory::Memory;
 use super::reduction::Fold;
@@ -68,7 +68,7 @@ impl World {
     fn board_of_host<'t>(
         &self,
         group: &Arc<Member>,
-        turn: &'t mut ProgressHook,
+        turn: &'t mut Turn,
         (made, host): (CallId, Option<&Loopback>),
     ) -> Result<&'t mut ShmCollective, Error> {
         if turn.board.is_none() {

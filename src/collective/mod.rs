@@ -45,7 +45,7 @@ use crate::world::World;
 use bytemuck::Pod;
 use call_desc::{Described, What};
 use control::{Control, Making};
-use group::{Group, Member, ProgressHook};
+use group::{Group, Member, Turn};
 use history::CallId;
 use memory::{Memory, ScratchPool};
 use reduction::Fold;
@@ -240,7 +240,7 @@ impl World {
     fn open_board<'t>(
         &self,
         group: &Arc<Member>,
-        turn: &'t mut ProgressHook,
+        turn: &'t mut Turn,
         made: CallId,
     ) -> Result<&'t mut ShmCollective, Error> {
         // The comparison makes sure that all ranks make the same call, so all of them open the board.

@@ -466,7 +466,7 @@ impl World {
     /// # Ok::<(), transom::Error>(())
     /// ```
     pub fn progress(&self) -> Result<(), Error> {
-        self.space().comm()?.hub.turn_now();
+        self.space().comm()?.hub.progress_now();
         Ok(())
     }
 

@@ -217,7 +217,7 @@ fn ended(requests: &mut [&mut dyn Pending]) -> Vec<usize> {
 
 /// Makes progress once on each engine of the requests.
 fn progress(requests: &[&mut dyn Pending]) {
-    Ways::of(requests.iter().map(|request| request.way())).hubs.iter().for_each(|hub| hub.turn_now());
+    Ways::of(requests.iter().map(|request| request.way())).hubs.iter().for_each(|hub| hub.progress_now());
 }
 
 fn wait_until(call: &'static str, requests: &mut [&mut dyn Pending], until: Option<Instant>) -> Option<usize> {
@@ -263,7 +263,7 @@ impl Ways {
             return hub.wait_for_any(&WaitingForSome { hub, call, keys }, until, self.polls, look);
         }
         loop {
-            self.hubs.iter().for_each(|hub| hub.turn_now());
+            self.hubs.iter().for_each(|hub| hub.progress_now());
             let found = look();
             if found.is_some() || until.is_some_and(|until| until <= Instant::now()) {
                 return found;

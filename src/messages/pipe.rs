@@ -312,7 +312,7 @@ impl Pipe {
         let mut engine = || self.comm.hub.with(|core| call(&mut core.engine));
         let mut moved = engine()?;
         if moved == Ok(Some(0)) {
-            self.comm.hub.turn_now();
+            self.comm.hub.progress_now();
             moved = engine()?;
         }
         moved.map_err(|failure| self.comm.failure(failure, 1))

@@ -182,7 +182,7 @@ impl<T: Pod> Future for Probing<T> {
         let Probing { comm, from, tags, task } = self.get_mut();
         let comm = comm.as_ref().map_err(|error| error.clone())?;
         let select = select(comm, *from, *tags)?;
-        comm.hub.turn_now();
+        comm.hub.progress_now();
         // The waker runs code of the program: it is cloned and dropped while the lock is free.
         let mut waker = Some(context.waker().clone());
         let probed = comm.hub.with(|core| {
@@ -252,7 +252,7 @@ fn begin<T: Pod>(comm: &Comm, from: Source, tags: Tags<T>) -> Result<(Id, Call, 
 
 fn try_probe<T: Pod>(comm: &Comm, from: Source, tags: Tags<T>) -> Result<Option<Message<T>>, Error> {
     let Some(select) = comm.select(from, tags.number())? else { return Ok(None) };
-    comm.hub.turn_now();
+    comm.hub.progress_now();
     let probed = comm.hub.with(|core| core.engine.try_probe(select))?;
     match probed.map_err(|failure| comm.failure(failure, size_of::<T>()))? {
         Some((id, came)) => message(comm, id, Ok(came)).map(Some),
@@ -262,7 +262,7 @@ fn try_probe<T: Pod>(comm: &Comm, from: Source, tags: Tags<T>) -> Result<Option<
 
 fn peek<T: Pod>(comm: &Comm, from: Source, tags: Tags<T>) -> Result<Option<Status>, Error> {
     let Some(select) = comm.select(from, tags.number())? else { return Ok(None) };
-    comm.hub.turn_now();
+    comm.hub.progress_now();
     let came = comm.hub.with(|core| core.engine.peek(select))?;
     let came = came.map_err(|failure| comm.failure(failure, size_of::<T>()))?;
     came.map(|came| comm.status(came, size_of::<T>())).transpose()

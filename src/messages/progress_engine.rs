@@ -369,7 +369,7 @@ impl ProgressEngine {
     }
 
     /// Makes progress once, for calls that do not wait. On oversubscribed cores, a fruitless call yields the core.
-    pub fn turn_now(&self) {
+    pub fn progress_now(&self) {
         let turned = self.with(Core::progress);
         if self.oversubscribed && matches!(turned, Ok(false)) {
             transom_windows::after_empty_poll();
@@ -479,7 +479,7 @@ impl ProgressHook for ProgressEngine {
         self.may_do_something() && self.with(|core| core.progress()).unwrap_or(false)
     }
 
-    fn turn_unless_another_does(&self) {
+    fn try_progress(&self) {
         if self.may_do_something()
             && let Some(held) = self.core.try_lock()
         {

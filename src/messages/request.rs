@@ -215,7 +215,7 @@ impl<'a, B> Request<'a, B> {
     /// Makes progress once, if the request is in flight.
     pub(super) fn progress(&self) {
         if let State::UnderWay(under) = &self.state {
-            under.comm.hub.turn_now();
+            under.comm.hub.progress_now();
         }
     }
 
@@ -530,7 +530,7 @@ impl<B> Future for Request<'_, B> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Done<B>> {
         if let State::UnderWay(under) = &self.state {
             let (hub, id) = (under.comm.hub.clone(), under.id);
-            hub.turn_now();
+            hub.progress_now();
             // The waker runs code of the program: it is cloned and dropped while the lock is free.
             let mut waker = Some(context.waker().clone());
             let ended = hub.with(|core| {

@@ -127,7 +127,7 @@ impl<'a, B> Requests<'a, B> {
 
     fn take_ended(&mut self) -> Option<(usize, Request<'a, B>)> {
         self.ended().or_else(|| {
-            self.lists.iter().for_each(|list| list.hub.turn_now());
+            self.lists.iter().for_each(|list| list.hub.progress_now());
             self.ended()
         })
     }

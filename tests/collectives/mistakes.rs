@@ -165,7 +165,7 @@ fn different_maxloc_types_are_reported() {
         world.all_reduce_one(ValueLoc::new(value, 1), MaxLoc).map(drop)
     }
     let says = "calls all_reduce of 1 element of 16 bytes, by MaxLoc of ";
-    mismatch_that_says("other_values_by_place_are_told", says, |w| most(w, 1.0_f64), |w| most(w, 1_u64));
+    mismatch_that_says("different_maxloc_types_are_reported", says, |w| most(w, 1.0_f64), |w| most(w, 1_u64));
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn barrier_beside_a_broadcast_is_reported() {
 fn different_grids_are_reported() {
     let on_grid =
         |around| move |w: &World| w.neighbours(&Grid::new([w.size()], [around]).unwrap(), &[1, 2], &mut [0, 0]);
-    let says = "calls neighbours of 1 i32, on another grid, as number";
+    let says = "calls neighbours of 1 i32, on another grid, as collective number";
     mismatch_that_says("different_grids_are_reported", says, on_grid(true), on_grid(false));
 }
 

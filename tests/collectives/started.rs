@@ -298,7 +298,7 @@ fn invalid_arguments_return_the_buffer() {
         let odd = vec![4; n + 1];
         if n > 1 {
             refused(world.iall_to_all(odd.clone()), &odd, "all_to_all: the buffer of all blocks has");
-            refused(world.ireduce_scatter(odd.clone(), Op::Sum), &odd, "reduce_scatter: blocks of 1 for each of");
+            refused(world.ireduce_scatter(odd.clone(), Op::Sum), &odd, "reduce_scatter: the buffer of all blocks has");
         }
         refused(world.iall_gather_v(vec![5], &vec![2; n]), &[5], "of this rank itself, is 2, but `mine` has 1");
         refused(

@@ -226,7 +226,7 @@ fn invalid_pipe_use_is_refused() {
         // Ends with different configurations.
         let error = world.pipe_with(other, stepping(STEPS[world.rank()])).unwrap_err();
         assert!(matches!(error, Error::Pipe { rank, fault: Fault::Differs { .. } } if rank == other), "{error}");
-        let theirs = format!("it opened its end as Config {{ step: {:?}", STEPS[other]);
+        let theirs = format!("it opened its end with Config {{ step: {:?}", STEPS[other]);
         assert!(error.to_string().contains(&theirs), "{error}");
         // The peer closes while this end writes.
         let mut pipe = world.pipe(other).unwrap();

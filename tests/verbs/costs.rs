@@ -38,7 +38,7 @@ fn host_words_make_one_queue_pair_per_peer() {
         return;
     }
     for hybrid in ["on", "off"] {
-        on_verbs(3, "words_of_a_host_take_as_many_queue_pairs_as_ranks", &[("TRANSOM_INTRANODE", hybrid)], |world| {
+        on_verbs(3, "host_words_make_one_queue_pair_per_peer", &[("TRANSOM_INTRANODE", hybrid)], |world| {
             // Copies do not run the second iteration of this loop: a variable says which iteration they are.
             let hybrid = std::env::var("TRANSOM_INTRANODE").unwrap() == "on";
             const EACH: u64 = 100;
@@ -121,7 +121,7 @@ fn lock_calls_post_documented_work_requests() {
     }
     // A word is put by a write, as by other adapters than Soft-RoCE.
     let variables = [("TRANSOM_INTRANODE", "off"), ("TRANSOM_VERBS_WORD_WRITE", "write")];
-    on_verbs(3, "locks_post_what_the_protocol_says", &variables, |world| {
+    on_verbs(3, "lock_calls_post_documented_work_requests", &variables, |world| {
         let (me, verbs) = (world.rank(), verbs(&world).clone());
         let mut window: Window<u64> = world.allocate(1).unwrap();
         let mut told: Window<u64> = world.allocate_with_signals(1, 2).unwrap();
@@ -231,7 +231,7 @@ fn queue_pairs_and_memory_match_the_formula() {
         );
     }
     for n in [2, 4, 8, 16] {
-        let name = "queue_pairs_and_memory_are_as_many_as_the_formula_says";
+        let name = "queue_pairs_and_memory_match_the_formula";
         on_verbs(n, name, &[("TRANSOM_INTRANODE", "off")], |world| {
             let (me, n, verbs) = (world.rank(), world.size(), verbs(&world));
             let mut window: Window<u64> = world.allocate(DATA / 8).unwrap();
@@ -273,7 +273,7 @@ fn host_peers_register_only_each_others_words() {
     }
     const DATA: usize = 1 << 20;
     for n in [2, 4, 8] {
-        let name = "neighbours_of_a_host_register_each_others_words_only";
+        let name = "host_peers_register_only_each_others_words";
         on_verbs(n, name, &[("TRANSOM_INTRANODE", "on")], |world| {
             let (n, verbs) = (world.size(), verbs(&world));
             let before = verbs.registered_bytes();
@@ -303,7 +303,7 @@ fn unreachable_memory_is_deregistered() {
     if skipped("deregistered memory") {
         return;
     }
-    let name = "what_nobody_reaches_any_more_is_not_registered";
+    let name = "unreachable_memory_is_deregistered";
     on_verbs(3, name, &[("TRANSOM_INTRANODE", "off")], |world| {
         let (me, verbs) = (world.rank(), verbs(&world).clone());
         let mut names: Window<transom::Address> = world.allocate(1).unwrap();

@@ -17,7 +17,7 @@ fn datagram_messages_make_no_queue_pairs() {
         return;
     }
     let chosen = [("TRANSOM_MESSAGES", "paths=ud,checksum=yes"), ("TRANSOM_INTRANODE", "off")];
-    on_verbs(4, "messages_by_datagrams_take_no_queue_pairs", &chosen, |world| {
+    on_verbs(4, "datagram_messages_make_no_queue_pairs", &chosen, |world| {
         const BYTES: Tag<u8> = Tag::new(4);
         let (me, n) = (world.rank(), world.size());
         let pattern = |from: usize, length: usize| -> Vec<u8> { (0..length).map(|at| (at * 5 + from) as u8).collect() };
@@ -52,7 +52,7 @@ fn long_datagram_messages_arrive_without_copies() {
         return;
     }
     let chosen = [("TRANSOM_MESSAGES", "ud"), ("TRANSOM_INTRANODE", "off")];
-    on_verbs(3, "datagrams_bring_long_messages_into_their_places", &chosen, |world| {
+    on_verbs(3, "long_datagram_messages_arrive_without_copies", &chosen, |world| {
         const BYTES: Tag<u8> = Tag::new(4);
         let (me, n) = (world.rank(), world.size());
         let pattern = |from: usize, length: usize| -> Vec<u8> {
@@ -87,7 +87,7 @@ fn connections_go_to_the_busiest_peers() {
     }
     let paths = "paths=both,connections=1,connect_after=4,rings=1,ring_after=2,checksum=yes";
     let chosen = [("TRANSOM_MESSAGES", paths), ("TRANSOM_INTRANODE", "off")];
-    on_verbs(3, "connections_are_for_those_who_are_spoken_with_most", &chosen, |world| {
+    on_verbs(3, "connections_go_to_the_busiest_peers", &chosen, |world| {
         const NUMBERS: Tag<u32> = Tag::new(4);
         let (me, long) = (world.rank(), (0..100_000).collect::<Vec<u32>>());
         let speak = |with: usize| {
@@ -143,7 +143,7 @@ fn count_windows_includes_window_connections() {
     for count in ["yes", "no"] {
         let paths = format!("paths=both,connections=1,connect_after=4,count_windows={count}");
         let chosen = [("TRANSOM_MESSAGES", &*paths), ("TRANSOM_INTRANODE", "off")];
-        on_verbs(3, "connections_of_windows_count_where_that_is_asked_for", &chosen, |world| {
+        on_verbs(3, "count_windows_includes_window_connections", &chosen, |world| {
             // Copies do not run the second iteration of this loop: a variable says which iteration they are.
             let counts = std::env::var("TRANSOM_MESSAGES").unwrap().ends_with("yes");
             const NUMBERS: Tag<u32> = Tag::new(4);
@@ -185,7 +185,7 @@ fn message_packet_is_one_work_request() {
     if skipped("requests of messages") {
         return;
     }
-    on_verbs(2, "a_message_is_one_request", &[("TRANSOM_INTRANODE", "off")], |world| {
+    on_verbs(2, "message_packet_is_one_work_request", &[("TRANSOM_INTRANODE", "off")], |world| {
         let (me, verbs) = (world.rank(), verbs(&world));
         let (other, tag) = (1 - me, Tag::<u8>::new(1));
         let counted = |what: &mut dyn FnMut()| {

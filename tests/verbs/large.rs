@@ -80,7 +80,7 @@ fn large_transfers_are_not_copied() {
     if skipped("large transfers") {
         return;
     }
-    on_verbs(2, "what_is_large_is_not_copied", &[("TRANSOM_INTRANODE", "off")], |world| {
+    on_verbs(2, "large_transfers_are_not_copied", &[("TRANSOM_INTRANODE", "off")], |world| {
         const LEN: usize = 1 << 17; // 1 MiB
         let verbs = verbs(&world);
         let mut window: Window<u64> = world.allocate(LEN).unwrap();
@@ -130,7 +130,7 @@ fn window_memory_is_registered_while_the_window_lives() {
     if skipped("large transfers") {
         return;
     }
-    on_verbs(2, "memory_of_windows_is_known_while_they_have_it", &[("TRANSOM_INTRANODE", "off")], |world| {
+    on_verbs(2, "window_memory_is_registered_while_the_window_lives", &[("TRANSOM_INTRANODE", "off")], |world| {
         const LEN: usize = 200_000;
         let (verbs, other) = (verbs(&world).clone(), 1 - world.rank());
         let mut there: Window<u64> = world.allocate(LEN).unwrap();
@@ -164,7 +164,7 @@ fn transfers_of_any_length_and_offset_match_a_model() {
     }
     const REGISTER: usize = 100_000;
     let variables = [("TRANSOM_INTRANODE", "off"), ("TRANSOM_VERBS_ZCOPY_MIN", "100000"), ("TRANSOM_VERBS_DEPTH", "8")];
-    on_verbs(2, "any_length_from_any_place", &variables, |world| {
+    on_verbs(2, "transfers_of_any_length_and_offset_match_a_model", &variables, |world| {
         const LEN: usize = (3 << 20) + 77;
         let me = world.rank();
         // User memory goes through the adapter at the rank itself, too.
@@ -216,7 +216,7 @@ fn large_requests_complete_in_any_order() {
     if skipped("large transfers") {
         return;
     }
-    let name = "large_requests_may_be_dropped_leaked_and_waited_for_in_any_order";
+    let name = "large_requests_complete_in_any_order";
     on_verbs(2, name, &[("TRANSOM_INTRANODE", "off"), ("TRANSOM_VERBS_DEPTH", "8")], |world| {
         const EACH: usize = 50_000;
         const N: usize = 12;
@@ -307,35 +307,30 @@ fn scope_memory_is_registered_until_the_scope_ends() {
     if skipped("scopes") {
         return;
     }
-    on_verbs(
-        2,
-        "what_is_lent_to_a_scope_is_registered_as_long_as_that_lasts",
-        &[("TRANSOM_INTRANODE", "off")],
-        |world| {
-            const LEN: usize = 1 << 17; // 1 MiB
-            let verbs = verbs(&world);
-            let mut window: Window<u64> = world.allocate(LEN).unwrap();
-            let epoch = window.lock_shared(1 - world.rank()).unwrap();
-            assert_eq!(epoch.get_one(0).unwrap(), 0); // slots are registered
-            let data: Vec<u64> = (0..LEN as u64).collect();
-            let (mut words, mut back) = ([7; 10], vec![7; LEN]);
-            costs(verbs, "puts of 8 bytes", NOTHING, || {
-                scope(|scope| (0..10).try_for_each(|at| scope.put(&epoch, at, &data[at..=at])))
-            });
-            costs(verbs, "gets of 8 bytes", [80, 0, 0, 0, 0, 0], || {
-                scope(|scope| {
-                    let mut words = words.chunks_mut(1).enumerate();
-                    words.try_for_each(|(at, word)| scope.get(&epoch, at, word).map(drop))
-                })
-            });
-            assert_eq!(words, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
-            costs(verbs, "a long put", PASSING, || scope(|scope| scope.put(&epoch, 0, &data)));
-            costs(verbs, "a long get", PASSING, || scope(|scope| scope.get(&epoch, 0, &mut back).map(drop)));
-            assert!(back == data);
-            drop(epoch);
-            meet(&world).unwrap();
-        },
-    );
+    on_verbs(2, "scope_memory_is_registered_until_the_scope_ends", &[("TRANSOM_INTRANODE", "off")], |world| {
+        const LEN: usize = 1 << 17; // 1 MiB
+        let verbs = verbs(&world);
+        let mut window: Window<u64> = world.allocate(LEN).unwrap();
+        let epoch = window.lock_shared(1 - world.rank()).unwrap();
+        assert_eq!(epoch.get_one(0).unwrap(), 0); // slots are registered
+        let data: Vec<u64> = (0..LEN as u64).collect();
+        let (mut words, mut back) = ([7; 10], vec![7; LEN]);
+        costs(verbs, "puts of 8 bytes", NOTHING, || {
+            scope(|scope| (0..10).try_for_each(|at| scope.put(&epoch, at, &data[at..=at])))
+        });
+        costs(verbs, "gets of 8 bytes", [80, 0, 0, 0, 0, 0], || {
+            scope(|scope| {
+                let mut words = words.chunks_mut(1).enumerate();
+                words.try_for_each(|(at, word)| scope.get(&epoch, at, word).map(drop))
+            })
+        });
+        assert_eq!(words, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
+        costs(verbs, "a long put", PASSING, || scope(|scope| scope.put(&epoch, 0, &data)));
+        costs(verbs, "a long get", PASSING, || scope(|scope| scope.get(&epoch, 0, &mut back).map(drop)));
+        assert!(back == data);
+        drop(epoch);
+        meet(&world).unwrap();
+    });
 }
 
 #[test]
@@ -345,7 +340,7 @@ fn unregistrable_memory_is_copied() {
     if skipped("locking memory") || limit.is_none_or(|limit| limit > 4 << 20) {
         return eprintln!("skipped: the limit of locked memory is {limit:?}; 4 MiB would do");
     }
-    on_verbs(2, "memory_that_cannot_be_registered_is_copied", &[("TRANSOM_INTRANODE", "off")], |world| {
+    on_verbs(2, "unregistrable_memory_is_copied", &[("TRANSOM_INTRANODE", "off")], |world| {
         const BYTES: usize = 7 << 18;
         let verbs = verbs(&world);
         let mut window: Window<u8> = world.allocate(BYTES).unwrap();
@@ -454,7 +449,7 @@ fn persistent_send_buffer_is_registered_once() {
     }
     const LEN: usize = 1 << 15; // 256 KiB
     let variables = [("TRANSOM_INTRANODE", "off"), ("TRANSOM_VERBS_REGCACHE_BYTES", "1500000")];
-    on_verbs(2, "what_is_sent_again_and_again_is_registered_once", &variables, |world| {
+    on_verbs(2, "persistent_send_buffer_is_registered_once", &variables, |world| {
         const TAG: Tag<u64> = Tag::new(1);
         if world.rank() == 1 {
             let expect = |len: usize, value: u64| {
@@ -581,7 +576,7 @@ fn pipe_chunks_pass_short_queues() {
         return;
     }
     let variables = [("TRANSOM_INTRANODE", "off"), ("TRANSOM_VERBS_DEPTH", "4"), ("TRANSOM_VERBS_INLINE", "0")];
-    on_verbs(2, "chunks_of_a_pipe_go_by_short_queues", &variables, |world| {
+    on_verbs(2, "pipe_chunks_pass_short_queues", &variables, |world| {
         let me = world.rank();
         let bytes = |from: usize| -> Vec<u8> { (0..1_000_000).map(|at| (at * 7 + at / 251 + from) as u8).collect() };
         for step in [Step::Basic, Step::Piggyback, Step::Pipeline] {

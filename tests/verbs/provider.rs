@@ -122,7 +122,7 @@ fn notify_by_write_loses_no_update() {
     if skipped("posts") {
         return;
     }
-    on_verbs(3, "words_are_put_by_writes_too", &[("TRANSOM_VERBS_WORD_WRITE", "write")], |world| {
+    on_verbs(3, "notify_by_write_loses_no_update", &[("TRANSOM_VERBS_WORD_WRITE", "write")], |world| {
         let mut window: Window<u64> = world.allocate(1).unwrap();
         for round in 0..20 {
             window.lock_exclusive(round % world.size()).unwrap().fetch_and_op(0, Op::Sum, 1).unwrap();
@@ -141,7 +141,7 @@ fn ranks_with_different_adapters_interoperate() {
     if skipped("ranks that differ") {
         return;
     }
-    let name = "words_and_marks_are_written_alike_where_adapters_differ";
+    let name = "ranks_with_different_adapters_interoperate";
     let variables = [("TRANSOM_FABRIC", "verbs"), ("TRANSOM_INTRANODE", "off")];
     let outcome = run(3, name, &variables, || {
         let me = std::env::var("TRANSOM_RANK").unwrap();
@@ -353,7 +353,7 @@ fn puts_to_user_memory_precede_their_notification() {
     if skipped("lent memory of the same host") {
         return;
     }
-    let name = "lent_memory_of_neighbours_is_in_order_with_their_words";
+    let name = "puts_to_user_memory_precede_their_notification";
     on_verbs(2, name, &[("TRANSOM_INTRANODE", "on")], |world| {
         const LEN: usize = 12_000;
         const ROUNDS: u64 = 15;
@@ -388,7 +388,7 @@ fn operations_across_hosts_are_exact() {
     if skipped("a job on several hosts") {
         return;
     }
-    on_verbs(4, "ranks_of_several_hosts_are_one_job", &[("TRANSOM_INTRANODE", "on")], |world| {
+    on_verbs(4, "operations_across_hosts_are_exact", &[("TRANSOM_INTRANODE", "on")], |world| {
         let (me, n) = (world.rank(), world.size());
         const EACH: u64 = 50;
         let mut window: Window<u64> = world.allocate_with_signals(1000 * n + 1, 1).unwrap();

@@ -83,7 +83,7 @@ fn persistent_buffer_is_registered_once_per_rail() {
     let Some(devices) = two_devices() else { return };
     let variables =
         [("TRANSOM_VERBS_DEVICE", &*devices), ("TRANSOM_MESSAGES", "stripe=even"), ("TRANSOM_INTRANODE", "off")];
-    on_verbs(2, "what_is_sent_again_and_again_is_registered_once_with_each_rail", &variables, |world| {
+    on_verbs(2, "persistent_buffer_is_registered_once_per_rail", &variables, |world| {
         // Only one rail is used until both are connected.
         exchange(&world, &[1 << 20], 20);
         let mut sending = world.send_init(1, TAG, vec![0; LEN]).unwrap();
@@ -218,7 +218,7 @@ fn dropped_put_completes_before_its_window_is_freed() {
     let Some(devices) = two_devices() else { return };
     let variables =
         [("TRANSOM_VERBS_DEVICE", &*devices), ("TRANSOM_MESSAGES", "stripe=even"), ("TRANSOM_INTRANODE", "off")];
-    on_verbs(2, "a_dropped_put_is_whole_before_its_window_goes", &variables, |world| {
+    on_verbs(2, "dropped_put_completes_before_its_window_is_freed", &variables, |world| {
         let (other, verbs) = (1 - world.rank(), verbs(&world));
         // Fewer rails are used until all are connected.
         let mut warm: Window<u8> = world.allocate(LEN).unwrap();

@@ -18,7 +18,7 @@ fn unconnected_peer_takes_empty_or_failing_calls() {
     if skipped("a connection that is not there") {
         return;
     }
-    let name = "nothing_is_moved_without_a_connection_and_the_dead_are_told";
+    let name = "unconnected_peer_takes_empty_or_failing_calls";
     let run = run(RANKS, name, &[("TRANSOM_FABRIC", "verbs"), ("TRANSOM_INTRANODE", "off")], || {
         const LEN: usize = 1 << 20;
         let world = transom::init().expect("a rank can join its job");

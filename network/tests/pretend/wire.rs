@@ -38,8 +38,8 @@ impl NetworkWire for PretendWire {
         self.waiter.clone()
     }
 
-    fn progress_in_waits(&self, turn: Arc<dyn ProgressHook>) {
-        self.wire.progress_in_waits(turn);
+    fn progress_in_waits(&self, hook: Arc<dyn ProgressHook>) {
+        self.wire.progress_in_waits(hook);
     }
 
     fn close(&mut self) {

@@ -111,14 +111,14 @@ impl ShmWire {
     }
 
     /// Makes all waits of this rank call `progress`.
-    pub fn progress_in_waits(&self, turn: Arc<dyn ProgressHook>) {
-        self.job.progress.set(turn, Some(self.own.view.clone()), false);
+    pub fn progress_in_waits(&self, hook: Arc<dyn ProgressHook>) {
+        self.job.progress.set(hook, Some(self.own.view.clone()), false);
     }
 
     /// Same as [`progress_in_waits`](Self::progress_in_waits), and also calls `progress` regularly while a thread
     /// sleeps, for transports that do not notify the event count.
-    pub fn progress_often_in_waits(&self, turn: Arc<dyn ProgressHook>) {
-        self.job.progress.set(turn, Some(self.own.view.clone()), true);
+    pub fn progress_often_in_waits(&self, hook: Arc<dyn ProgressHook>) {
+        self.job.progress.set(hook, Some(self.own.view.clone()), true);
     }
 
     /// Maps a peer's inbox.

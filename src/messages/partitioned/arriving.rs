@@ -219,7 +219,7 @@ impl<T: Pod + Send + Sync> Arriving<'_, T> {
         let look = || coming.comm.hub.with(|core| coming.look(core, part..part + 1));
         let mut looked = look()?;
         if looked.is_none() {
-            coming.comm.hub.turn_now();
+            coming.comm.hub.progress_now();
             looked = look()?;
         }
         looked.transpose()?.map(|()| Ok(self.elements(part))).transpose()

@@ -30,10 +30,10 @@ pub(super) struct Mail {
     /// Keys of the blocks on the further rails, if there are several rails.
     pub further: Box<[Box<[u32]>]>,
     /// Serialises collective calls of several threads.
-    pub turn: Mutex<ProgressHook>,
+    pub turn: Mutex<Turn>,
 }
 
-pub(super) struct ProgressHook {
+pub(super) struct Turn {
     /// Number of collectives begun.
     pub number: u64,
     /// Registered buffers with bytes for peers, for even and odd collectives; the last one is in use.
@@ -78,7 +78,7 @@ impl Block {
         }
         let (bytes, twins) = Default::default();
         let (blocks, further) = (blocks.into(), further.into());
-        Ok(Mail { block: self.0, blocks, further, turn: Mutex::new(ProgressHook { number: 0, bytes, twins }) })
+        Ok(Mail { block: self.0, blocks, further, turn: Mutex::new(Turn { number: 0, bytes, twins }) })
     }
 }
 

@@ -5,7 +5,7 @@ use super::{Said, Steps};
 use crate::connect::Twin;
 use crate::memory::Buffer;
 use crate::rma::far::Far;
-use crate::rma::mail::{BLOCK, DONE, Mail, ProgressHook};
+use crate::rma::mail::{BLOCK, DONE, Mail, Turn};
 use crate::rma::member::Member;
 use crate::sys::Access;
 use crate::values::NotifyBy;
@@ -47,7 +47,7 @@ fn one<R>(
     if let Some(lost) = member.exchange.lost() {
         return Err(lost);
     }
-    let ProgressHook { number, bytes, twins } = &mut *turn;
+    let Turn { number, bytes, twins } = &mut *turn;
     *number += 1;
     let bytes = &mut bytes[*number as usize % 2];
     // When buffers grew, the last one begins with the contents of the earlier ones.
