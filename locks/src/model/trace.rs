@@ -70,19 +70,19 @@ struct Line {
     then: String,
     /// The activity of each rank after the step.
     doing: Vec<Doing>,
+    /// The mode in which each rank holds a lock after the step.
+    held: Vec<Option<Mode>>,
 }
 
 /// The activity of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Doing {
     /// The rank is between calls, or has ended.
-    Nothing,
+    Idle,
     /// The rank is in a call.
     Calls,
     /// The rank waits for a word.
     Waits,
-    /// The rank holds a lock and is between calls.
-    Holds(Mode),
 }
 
 /// The most lines that `Display` prints: the last ones.
@@ -242,7 +242,8 @@ impl<P: Program> Sim<P> {
             then.push(format!("waits for {word}"));
         }
         let doing = (0..state.ranks.len()).map(|rank| self.doing(state, rank)).collect();
-        Line { event, call, verb, word, effect, then: then.join("; "), doing }
+        let held = (0..state.ranks.len()).map(|rank| state.oracle()?.held_by(rank)).collect();
+        Line { event, call, verb, word, effect, then: then.join("; "), doing, held }
     }
 
     /// The word for which a rank waits, and its content.
@@ -253,11 +254,10 @@ impl<P: Program> Sim<P> {
 
     fn doing(&self, state: &State<P::Local>, rank: Rank) -> Doing {
         let me = &state.ranks[rank];
-        let begun = !me.record.is_empty();
-        match (state.oracle().and_then(|oracle| oracle.held_by(rank)), me.blocked) {
-            (_, Some(Blocked::Word(_))) if !me.done => Doing::Waits,
-            (Some(mode), _) if !begun => Doing::Holds(mode),
-            _ if me.done || !begun => Doing::Nothing,
+        match me.blocked {
+            _ if me.done => Doing::Idle,
+            Some(Blocked::Word(_)) => Doing::Waits,
+            _ if me.record.is_empty() => Doing::Idle,
             _ => Doing::Calls,
         }
     }

@@ -16,8 +16,8 @@ const STYLE: &str =
 .bad{fill:#c00;font-weight:bold}.call{font-weight:bold;fill:#124}";
 
 impl Trace {
-    /// The trace as an SVG picture. Each rank has a lane, whose colour says what the rank does: thin grey between
-    /// calls, blue within a call, dashed red while it waits, green while it holds a lock (dark: exclusively). An arrow
+    /// The trace as an SVG picture. Each rank has a lane: thin grey between calls, blue within a call, dashed red while
+    /// the rank waits; on green while it holds a lock (dark: exclusively). An arrow
     /// goes from the rank that executes a verb to the rank whose memory it changes; it is orange if it wakes a rank,
     /// dashed if the verb only reads or fails. A verb that arrives later has a slanted arrow.
     pub fn svg(&self) -> String {
@@ -61,27 +61,31 @@ impl Trace {
     fn lanes(&self, out: &mut String) {
         for rank in 0..self.ranks {
             text(out, x(rank).saturating_sub(22), 42, "head", &format!("rank {rank}"));
-            let mut from = TOP - 32;
-            let mut doing = Doing::Nothing;
+            let (mut from, mut held, mut doing) = (TOP - 32, None, Doing::Idle);
             for nth in 0..=self.lines.len() {
-                let (to, next) = match self.lines.get(nth) {
-                    Some(line) => (y(nth), line.doing[rank]),
-                    None => (y(nth.saturating_sub(1)) + ROW / 2, doing),
+                let line = self.lines.get(nth);
+                let to = line.map_or(y(nth.saturating_sub(1)) + ROW / 2, |_| y(nth));
+                let mut band = |colour, width, dashes| {
+                    _ = writeln!(
+                        out,
+                        "<line x1=\"{0}\" y1=\"{from}\" x2=\"{0}\" y2=\"{to}\" stroke=\"{colour}\" \
+                         stroke-width=\"{width}\" stroke-dasharray=\"{dashes}\"/>",
+                        x(rank)
+                    );
                 };
-                let (colour, wide, dashes) = match doing {
-                    Doing::Nothing => ("#ccc", 2, "none"),
-                    Doing::Calls => ("#69c", 5, "none"),
-                    Doing::Waits => (RED, 4, "5 4"),
-                    Doing::Holds(Mode::Exclusive) => ("#282", 11, "none"),
-                    Doing::Holds(Mode::Shared) => ("#9c6", 9, "none"),
-                };
-                _ = writeln!(
-                    out,
-                    "<line x1=\"{0}\" y1=\"{from}\" x2=\"{0}\" y2=\"{to}\" stroke=\"{colour}\" stroke-width=\"{wide}\" \
-                     stroke-dasharray=\"{dashes}\"/>",
-                    x(rank)
-                );
-                (from, doing) = (to, next);
+                match held {
+                    Some(Mode::Exclusive) => band("#282", 13, "none"),
+                    Some(Mode::Shared) => band("#9c6", 13, "none"),
+                    None => {}
+                }
+                match doing {
+                    Doing::Idle => band("#ccc", 2, "none"),
+                    Doing::Calls => band("#69c", 5, "none"),
+                    Doing::Waits => band(RED, 4, "5 4"),
+                }
+                if let Some(line) = line {
+                    (from, held, doing) = (to, line.held[rank], line.doing[rank]);
+                }
             }
         }
     }
