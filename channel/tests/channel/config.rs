@@ -102,7 +102,7 @@ fn invalid_config_error_names_the_expected_values() {
     assert_eq!(refused("window=1"), "window is 1, expected 2 to 1024");
     assert_eq!(refused("window=1025"), "window is 1025, expected 2 to 1024");
     assert_eq!(refused("order=random"), "order is random, expected sequential, circular or recent");
-    assert_eq!(refused("pipe=both"), "pipe is both, and must be basic, piggyback, pipeline, read or write");
+    assert_eq!(refused("pipe=both"), "pipe is both, expected basic, piggyback, pipeline, read or write");
     for text in [
         "eager=x",
         "eager=",

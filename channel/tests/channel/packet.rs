@@ -133,7 +133,7 @@ fn malformed_packet_error_names_the_defect() {
     assert_eq!(says(&bytes[..39]), "39 bytes, expected a header of 40");
     assert_eq!(says(&bytes[..41]), "1 bytes of data, expected 0 as in the header");
     bytes[36] = 0;
-    assert_eq!(says(&bytes[..40]), "0 is no value of the field request");
+    assert_eq!(says(&bytes[..40]), "invalid value 0 of the field request");
     bytes[1] = 1;
     assert_eq!(says(&bytes[..40]), "the reserved field flags is not 0");
     (bytes[0], bytes[1]) = (17, 0);

@@ -475,6 +475,8 @@ fn variable_table_lists_every_variable() {
         for entry in std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()) {
             if entry.is_dir() {
                 folders.push(entry);
+            } else if entry.ends_with("variables/renamed.rs") {
+                // Former names are in no table.
             } else if let Ok(text) = std::fs::read_to_string(&entry) {
                 let words = text.split(|c: char| !(c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_'));
                 found.extend(

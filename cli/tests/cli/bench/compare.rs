@@ -56,7 +56,10 @@ fn faulty_mpi_libraries_are_reported() {
         ),
         (library(&dir, "number", &open("9.3"), "echo value rss lots; echo check ok"), "expected a number"),
         (library(&dir, "unchecked", &open("9.4"), "echo value rss 1"), "does not say whether the result was right"),
-        (library(&dir, "bad", "HYDRA\n Version: 9.5", "echo check bad byte 7 is 3; exit 1"), "wrong: byte 7 is 3"),
+        (
+            library(&dir, "bad", "HYDRA\n Version: 9.5", "echo check bad byte 7 is 3; exit 1"),
+            "moved wrong data: byte 7 is 3",
+        ),
         (library(&dir, "dies", &open("9.6"), "echo no slots >&2; exit 3"), "exit status: 3: no slots"),
         (library(&dir, "silent", &open("9.7"), "echo check ok"), "has no `value rss`"),
     ];

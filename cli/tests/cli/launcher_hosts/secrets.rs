@@ -72,8 +72,8 @@ fn missing_secret_is_reported() {
         (format!("{me},999"), "No such file"),
         (format!("{me},0"), "it is not a file"),
         (format!("{me},{}", std::os::fd::AsRawFd::as_raw_fd(&file)), "it does not hold the secret"),
-        ("3".to_owned(), "expected a process"),
-        ("secret,3".to_owned(), "expected a process"),
+        ("3".to_owned(), "expected process"),
+        ("secret,3".to_owned(), "expected process"),
     ] {
         let said = said(name, "rank", |command| {
             command.env("TRANSOM_HUB", "127.0.0.1:9").env("TRANSOM_SECRET", &place).env("TRANSOM_HOST", "a");
