@@ -6,6 +6,7 @@
 //!   notifications stay in flight for a while, as on a network adapter.
 //! * `loom` (feature `loom`) runs ranks as threads under the C11 memory model, and finds orderings that are too weak.
 //!   Its page tells how to set up such a check, how far to go, and what to do when it fails.
+//!   `cargo doc -p transom-locks --features loom --open` builds it.
 //!
 //! # Checking your own protocol
 //! Ranks draw numbers. The first version reads and then swaps, and ignores whether the swap succeeded:
@@ -38,7 +39,9 @@
 //!     many.run_random(seed).unwrap();
 //! }
 //! ```
-//! A condition on states, rather than on one rank's results, belongs into [`Program::check`].
+//! A condition on states, rather than on one rank's results, belongs into [`Program::check`]. A condition on steps is a
+//! monitor ([`Sim::explore_with`]); an [`OrderBook`] in its memory checks first come, first served. A violation prints a
+//! shortest schedule ([`Trace`]).
 //!
 //! # Checking the lock under your own mix of requests
 //! [`Mix`] runs rows of calls on the passive lock under a [`FifoOracle`]. The oracle checks that no request is

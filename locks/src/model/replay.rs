@@ -73,8 +73,8 @@ pub enum Delivery {
     /// Immediately, in memory that all ranks share, as between processes of one host: ranks watch each other's words.
     Watched,
     /// Immediately, but each compare-and-swap and addition takes two steps: it reads the word, and later writes it.
-    /// Other atomics on the word wait; a put in between is lost. Adapters promise no more than that (Ambal, Lahav and
-    /// Raad, "RDMA-TSO-RMW", 2026).
+    /// Other atomics on the word wait; a put in between is lost. Adapters promise no more than that (Ambal et al.,
+    /// RDMA-TSO-RMW, arXiv 2601.14642, 2026).
     Torn,
 }
 
