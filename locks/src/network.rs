@@ -91,7 +91,9 @@ impl Awaited {
 /// rank there.
 ///
 /// # Contract of an implementation
-/// 1. `cas`, `add` and `notify` on one word are atomic with respect to each other, whichever rank calls them.
+/// 1. `cas` and `add` on one word are atomic with respect to each other, whichever rank calls them. A `notify` is a put.
+///    A put that falls between the read and the write of a `cas` or `add` may be lost, as on an adapter.
+///    [`Delivery::Torn`](crate::model::Delivery::Torn) checks a protocol for that.
 /// 2. A `cas`, `add` or `notify` takes effect after every earlier put or `notify` of the same caller *to the same
 ///    rank*. A rank that sees its effect also sees theirs (release). A result returned by `cas`, `add` or `wait` makes
 ///    all that came before it visible to the caller (acquire).

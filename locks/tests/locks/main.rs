@@ -13,6 +13,7 @@ mod mutants;
 
 mod awaited;
 mod barrier;
+mod chain;
 mod drop;
 mod exhaustive;
 mod failures;
@@ -23,4 +24,5 @@ mod misuse;
 mod pscw;
 mod random;
 mod threads;
+mod trace;
 mod update_gate;

@@ -411,6 +411,10 @@ impl<const C: u32> Program for MutantMix<C> {
         self.mix.call(rank, phase)
     }
 
+    fn alike(&self, rank: Rank) -> Option<Rank> {
+        self.mix.alike(rank)
+    }
+
     fn check(&self, state: &State<Self::Local>) -> Result<(), String> {
         if self.end { self.mix.check(state) } else { Ok(()) }
     }
