@@ -3,6 +3,7 @@
 #![doc(html_root_url = "https://docs.rs/transom-locks/0.1.0")]
 
 mod all_locks;
+mod at_once;
 mod barrier;
 mod deadline;
 mod error;
@@ -26,8 +27,8 @@ pub use error::Error;
 pub use held::Held;
 pub use layout::{Field, LockLayout};
 pub use lock_word::LockWord;
-pub use network::{At, Awaited, Network, Rank, Wake};
-pub use passive::{Mode, PassiveLock};
+pub use network::{At, Awaited, FoundWord, Network, Rank, Wake};
+pub use passive::{Begun, Mode, OneLock, PassiveLock};
 pub use pscw::Pscw;
 pub use target_lock::{Ahead, TargetLock};
 pub use update_gate::{Run, UpdateGate};

@@ -1,6 +1,7 @@
 //! The passive lock for programs: one lock at each rank, shared or exclusive, granted in FIFO order.
 
 use crate::all_locks::{AllLocks, InFlight, LockState};
+use crate::at_once::{AtOnce, LockWords, alone};
 use crate::primitive::model_has_failed;
 use crate::threads::ThreadQueue;
 use crate::{Ahead, Error, Held, LockLayout, LockWord, Network, Rank, TargetLock};
@@ -52,11 +53,202 @@ pub enum Mode {
 /// net.run_random(7).unwrap();
 /// ```
 pub struct PassiveLock<N: Network, const C: u32 = 16> {
-    pub(crate) network: N,
     pub(crate) layout: LockLayout,
-    /// One per target.
-    queues: Box<[ThreadQueue<C>]>,
+    /// One per target. Dropped before the network, in whose memory the words lie.
+    locks: Box<[LockRecord<N, C>]>,
     in_flight: Box<[InFlight<N>]>,
+    /// See [`alone`].
+    pub(crate) alone: u64,
+    pub(crate) network: N,
+}
+
+/// All that a rank keeps of the lock of one target. What a lock needs that no other rank uses is in the first cache line.
+#[repr(C, align(64))]
+pub(crate) struct LockRecord<N: Network, const C: u32> {
+    pub words: Option<LockWords<N>>,
+    pub queue: ThreadQueue<C>,
+}
+
+/// Steps of the thread that has its turn at the lock.
+impl<N: Network, const C: u32> LockRecord<N, C> {
+    /// Takes the lock, if no other rank uses it.
+    #[inline(always)]
+    fn at_once(&self, network: &N, mode: Mode, alone: u64) -> AtOnce {
+        let Some(words) = &self.words else { return AtOnce::Unfit };
+        // These verbs neither fail nor panic: the queue need not hold a broken lock meanwhile.
+        let mut lock = self.queue.get();
+        let once = match mode {
+            Mode::Exclusive => lock.exclusive_at_once(network, words, alone),
+            Mode::Shared => lock.shared_at_once(network, words),
+        };
+        if once == AtOnce::Done {
+            self.queue.put(lock);
+        }
+        once
+    }
+
+    /// Goes on with a request after [`at_once`](Self::at_once).
+    #[cold]
+    #[inline(never)]
+    fn acquire_after(
+        &self,
+        network: &N,
+        layout: LockLayout,
+        target: Rank,
+        mode: Mode,
+        once: AtOnce,
+    ) -> Result<Ahead, Error<N::Error>> {
+        let mut lock = self.queue.take();
+        let acquired = match mode {
+            Mode::Exclusive => lock.exclusive_from(network, layout, target, once),
+            Mode::Shared => lock.shared_from(network, layout, target, once),
+        };
+        self.queue.put(lock);
+        acquired
+    }
+
+    /// Releases the lock, if no other rank has requested it.
+    #[inline(always)]
+    pub fn release_at_once(&self, network: &N, alone: u64) -> AtOnce {
+        let Some(words) = &self.words else { return AtOnce::Unfit };
+        let mut lock = self.queue.get();
+        let once = lock.release_at_once(network, words, alone);
+        if once == AtOnce::Done {
+            self.queue.put(lock);
+        }
+        once
+    }
+
+    /// Leaves the open group, if no exclusive request awaits that.
+    #[inline(always)]
+    fn depart_at_once(&self, network: &N) -> AtOnce {
+        let Some(words) = &self.words else { return AtOnce::Unfit };
+        let mut lock = self.queue.get();
+        let once = lock.depart_at_once(network, words);
+        if once == AtOnce::Done {
+            self.queue.put(lock);
+        }
+        once
+    }
+
+    /// Goes on with a release after [`release_at_once`](Self::release_at_once).
+    #[cold]
+    #[inline(never)]
+    pub fn release_after(
+        &self,
+        network: &N,
+        layout: LockLayout,
+        target: Rank,
+        once: AtOnce,
+    ) -> Result<(), Error<N::Error>> {
+        let mut lock = self.queue.take();
+        let released = lock.release_from(network, layout, target, once);
+        self.queue.put(lock);
+        released
+    }
+}
+
+impl<N: Network, const C: u32> LockState<C> for LockRecord<N, C> {
+    #[inline(always)]
+    fn get(&self) -> TargetLock<C> {
+        self.queue.get()
+    }
+
+    #[inline(always)]
+    fn take(&mut self) -> TargetLock<C> {
+        self.queue.take()
+    }
+
+    #[inline(always)]
+    fn put(&mut self, lock: TargetLock<C>) {
+        self.queue.put(lock);
+    }
+
+    #[inline(always)]
+    fn end_leaked_turn(&mut self) {
+        self.queue.end_leaked_turn();
+    }
+}
+
+/// The lock of one rank, for the only thread that uses the handle: see [`PassiveLock::one_mut`]. It does not release the
+/// lock when it is dropped; a lock that is held then is still this rank's.
+///
+/// # Examples
+#[cfg_attr(not(feature = "loom"), doc = "```")]
+#[cfg_attr(feature = "loom", doc = "```no_run")]
+/// use transom_locks::model::{sim, Sim};
+/// use transom_locks::{LockLayout, Mode, PassiveLock};
+///
+/// let net = Sim::new(2, LockLayout::words(2), sim::once(|_, network| {
+///     let mut locks = <PassiveLock<_>>::new(network, 0)?;
+///     let mut lock = locks.one_mut(1).expect("rank 1 is there");
+///     let begun = lock.begin(Mode::Exclusive);
+///     if !begun.is_done() {
+///         lock.finish(Mode::Exclusive, begun)?;
+///     }
+///     lock.release()
+/// }));
+/// net.run_random(7).unwrap();
+/// ```
+pub struct OneLock<'l, N: Network, const C: u32 = 16> {
+    lock: &'l PassiveLock<N, C>,
+    record: &'l LockRecord<N, C>,
+    target: Rank,
+}
+
+impl<N: Network, const C: u32> OneLock<'_, N, C> {
+    /// [`PassiveLock::acquire_mut`].
+    ///
+    /// # Errors
+    /// The errors of [`PassiveLock::acquire`].
+    #[inline(always)]
+    pub fn acquire(&mut self, mode: Mode) -> Result<Ahead, Error<N::Error>> {
+        let begun = self.begin(mode);
+        if begun.is_done() { Ok(Ahead::default()) } else { self.finish(mode, begun) }
+    }
+
+    /// The first step of [`acquire`](Self::acquire). It is the whole call if no other rank uses the lock, and the network
+    /// [finds](Network::find) words. Otherwise [`finish`](Self::finish) must follow, with the same mode.
+    #[inline(always)]
+    pub fn begin(&mut self, mode: Mode) -> Begun {
+        Begun(self.record.at_once(&self.lock.network, mode, self.lock.alone))
+    }
+
+    /// The other steps of [`acquire`](Self::acquire), after [`begin`](Self::begin).
+    ///
+    /// # Errors
+    /// The errors of [`PassiveLock::acquire`].
+    #[inline(always)]
+    pub fn finish(&mut self, mode: Mode, begun: Begun) -> Result<Ahead, Error<N::Error>> {
+        again(self.record.acquire_after(&self.lock.network, self.lock.layout, self.target, mode, begun.0))
+    }
+
+    /// [`PassiveLock::release_mut`].
+    ///
+    /// # Errors
+    /// The errors of [`TargetLock::release`].
+    #[inline(always)]
+    pub fn release(&mut self) -> Result<(), Error<N::Error>> {
+        match self.record.release_at_once(&self.lock.network, self.lock.alone) {
+            AtOnce::Done => Ok(()),
+            once => again(self.record.release_after(&self.lock.network, self.lock.layout, self.target, once)),
+        }
+    }
+}
+
+/// A request that [`OneLock::begin`] began.
+///
+/// # Examples
+/// See [`OneLock`].
+#[must_use = "a request that is not done must be finished"]
+pub struct Begun(AtOnce);
+
+impl Begun {
+    /// Returns whether this rank holds the lock already.
+    #[inline(always)]
+    pub fn is_done(&self) -> bool {
+        self.0 == AtOnce::Done
+    }
 }
 
 /// The lock, and the queue position of its request.
@@ -73,9 +265,12 @@ impl<N: Network, const C: u32> PassiveLock<N, C> {
         if ranks > most {
             return Err(Error::TooManyRanks { ranks, most });
         }
-        let queues = (0..ranks).map(|_| ThreadQueue::new()).collect();
+        let layout = LockLayout::new(base, ranks);
+        let record =
+            |target| LockRecord { words: LockWords::find(&network, layout, target), queue: ThreadQueue::new() };
+        let locks = (0..ranks).map(record).collect();
         let in_flight = (0..ranks).map(|_| None).collect();
-        Ok(PassiveLock { layout: LockLayout::new(base, ranks), network, queues, in_flight })
+        Ok(PassiveLock { layout, locks, in_flight, alone: alone(network.rank()), network })
     }
 
     /// The rank of this handle.
@@ -91,17 +286,19 @@ impl<N: Network, const C: u32> PassiveLock<N, C> {
     /// holds the lock or a `_mut` call has taken it.
     #[inline(always)]
     pub fn acquire(&self, target: Rank, mode: Mode) -> Result<HeldAfter<'_, N, C>, Error<N::Error>> {
-        let turn = self.queue(target)?.turn().ok_or(Error::AlreadyLocked { target })?;
-        let mut lock = turn.queue.take();
-        let acquired = match mode {
-            Mode::Exclusive => lock.exclusive(&self.network, self.layout, target),
-            Mode::Shared => lock.shared(&self.network, self.layout, target),
+        let record = self.record(target)?;
+        let turn = match record.queue.turn() {
+            Some(turn) => turn,
+            None => return Err(Error::AlreadyLocked { target }),
         };
-        turn.queue.put(lock);
-        match acquired {
-            Ok(ahead) => Ok((Held::new(turn, self, target), ahead)),
-            Err(error) => Err(error),
-        }
+        let ahead = match record.at_once(&self.network, mode, self.alone) {
+            AtOnce::Done => Ahead::default(),
+            once => match record.acquire_after(&self.network, self.layout, target, mode, once) {
+                Ok(ahead) => ahead,
+                Err(error) => return Err(error),
+            },
+        };
+        Ok((Held::new(turn, self, record, target), ahead))
     }
 
     /// Takes the lock of `target` if that needs no waiting. Returns `None` if another rank holds it or is queued in the
@@ -126,15 +323,15 @@ impl<N: Network, const C: u32> PassiveLock<N, C> {
     /// net.run_random(7).unwrap();
     /// ```
     pub fn try_acquire(&self, target: Rank, mode: Mode) -> Result<Option<Held<'_, N, C>>, Error<N::Error>> {
-        let queue = self.queue(target)?;
-        if queue.is_mine() {
+        let record = self.record(target)?;
+        if record.queue.is_mine() {
             return Err(Error::AlreadyLocked { target });
         }
-        let Some(turn) = queue.turn_at_once() else { return Ok(None) };
+        let Some(turn) = record.queue.turn_at_once() else { return Ok(None) };
         let mut lock = turn.queue.take();
         let acquired = Self::try_mode(&mut lock, &self.network, self.layout, target, mode);
         turn.queue.put(lock);
-        Ok(acquired?.then(|| Held::new(turn, self, target)))
+        Ok(acquired?.then(|| Held::new(turn, self, record, target)))
     }
 
     /// [`acquire`](Self::acquire) with a time limit: returns `None` if the lock is not this thread's within `limit`.
@@ -171,15 +368,15 @@ impl<N: Network, const C: u32> PassiveLock<N, C> {
         if limit.is_zero() {
             return Ok(self.try_acquire(target, mode)?.map(|held| (held, Ahead::default())));
         }
-        let queue = self.queue(target)?;
-        if queue.is_mine() {
+        let record = self.record(target)?;
+        if record.queue.is_mine() {
             return Err(Error::AlreadyLocked { target });
         }
-        let Some(turn) = queue.turn_by(deadline) else { return Ok(None) };
+        let Some(turn) = record.queue.turn_by(deadline) else { return Ok(None) };
         let mut lock = turn.queue.take();
         let ahead = Self::until(&mut lock, &self.network, self.layout, target, mode, deadline);
         turn.queue.put(lock);
-        Ok(ahead?.map(|ahead| (Held::new(turn, self, target), ahead)))
+        Ok(ahead?.map(|ahead| (Held::new(turn, self, record, target), ahead)))
     }
 
     /// [`acquire`](Self::acquire) by the only thread that uses the handle, as `&mut` proves: no thread queue, only the
@@ -189,14 +386,26 @@ impl<N: Network, const C: u32> PassiveLock<N, C> {
     /// The errors of [`acquire`](Self::acquire).
     #[inline(always)]
     pub fn acquire_mut(&mut self, target: Rank, mode: Mode) -> Result<Ahead, Error<N::Error>> {
-        let (network, layout, queue) = self.parts(target)?;
-        let mut lock = queue.take();
-        let acquired = match mode {
-            Mode::Exclusive => lock.exclusive(network, layout, target),
-            Mode::Shared => lock.shared(network, layout, target),
-        };
-        queue.put(lock);
-        acquired
+        match self.one_mut(target) {
+            Some(mut lock) => lock.acquire(mode),
+            None => Err(self.no_such_rank(target)),
+        }
+    }
+
+    /// The lock of `target`, for a caller that has its steps in line; `None` if there is no such rank. This handle is
+    /// borrowed as long as the caller keeps it.
+    ///
+    /// # Examples
+    /// See [`OneLock`].
+    #[inline(always)]
+    pub fn one_mut(&mut self, target: Rank) -> Option<OneLock<'_, N, C>> {
+        let lock = &*self;
+        lock.locks.get(target).map(|record| OneLock { lock, record, target })
+    }
+
+    #[cold]
+    fn no_such_rank(&self, rank: Rank) -> Error<N::Error> {
+        Error::NoSuchRank { rank, ranks: self.locks.len() }
     }
 
     /// [`try_acquire`](Self::try_acquire) by the only thread that uses the handle.
@@ -204,10 +413,10 @@ impl<N: Network, const C: u32> PassiveLock<N, C> {
     /// # Errors
     /// The errors of [`acquire`](Self::acquire).
     pub fn try_acquire_mut(&mut self, target: Rank, mode: Mode) -> Result<bool, Error<N::Error>> {
-        let (network, layout, queue) = self.parts(target)?;
-        let mut lock = queue.take();
+        let (network, layout, record) = self.parts(target)?;
+        let mut lock = record.queue.take();
         let acquired = Self::try_mode(&mut lock, network, layout, target, mode);
-        queue.put(lock);
+        record.queue.put(lock);
         acquired
     }
 
@@ -225,10 +434,10 @@ impl<N: Network, const C: u32> PassiveLock<N, C> {
         if limit.is_zero() {
             return Ok(self.try_acquire_mut(target, mode)?.then(Ahead::default));
         }
-        let (network, layout, queue) = self.parts(target)?;
-        let mut lock = queue.take();
+        let (network, layout, record) = self.parts(target)?;
+        let mut lock = record.queue.take();
         let acquired = Self::until(&mut lock, network, layout, target, mode, deadline);
-        queue.put(lock);
+        record.queue.put(lock);
         acquired
     }
 
@@ -265,12 +474,14 @@ impl<N: Network, const C: u32> PassiveLock<N, C> {
     /// The errors of [`TargetLock::release`], and [`Error::NoSuchRank`].
     #[inline(always)]
     pub fn release_mut(&mut self, target: Rank) -> Result<(), Error<N::Error>> {
-        let (network, layout, queue) = self.parts(target)?;
-        queue.end_leaked_turn();
-        let mut lock = queue.take();
-        let released = lock.release(network, layout, target);
-        queue.put(lock);
-        released
+        match self.locks.get_mut(target) {
+            Some(record) => record.queue.end_leaked_turn(),
+            None => return Err(self.no_such_rank(target)),
+        }
+        match self.one_mut(target) {
+            Some(mut lock) => lock.release(),
+            None => Err(self.no_such_rank(target)),
+        }
     }
 
     /// Takes the locks of all ranks in shared mode, all requests in flight at once; returns whether it waited. Costs
@@ -286,9 +497,26 @@ impl<N: Network, const C: u32> PassiveLock<N, C> {
     /// holds, so none of its requests stays in a queue. There are two exceptions. A lock at which a verb failed that
     /// may have taken effect is broken. Locks below a broken one at which this rank waited are broken too, since a wait
     /// for them might never end.
-    #[inline]
+    #[inline(always)]
     pub fn acquire_all_mut(&mut self) -> Result<bool, Error<N::Error>> {
-        self.all().acquire()
+        // Checked before the first request: a lock that is not free leaves all others untouched.
+        if self.locks.iter().any(|record| !record.queue.is_free()) {
+            return again(self.acquire_all_from(0, AtOnce::Unfit));
+        }
+        for (target, record) in self.locks.iter().enumerate() {
+            match record.at_once(&self.network, Mode::Shared, self.alone) {
+                AtOnce::Done => {}
+                once => return again(self.acquire_all_from(target, once)),
+            }
+        }
+        Ok(false)
+    }
+
+    /// Goes on with the request of all locks at `target`, after its attempt at once.
+    #[cold]
+    #[inline(never)]
+    fn acquire_all_from(&mut self, target: Rank, once: AtOnce) -> Result<bool, Error<N::Error>> {
+        self.all().acquire_from_once(target, once)
     }
 
     /// Returns whether none of this rank's requests that were given up at a deadline is still queued. If one is,
@@ -321,28 +549,54 @@ impl<N: Network, const C: u32> PassiveLock<N, C> {
     /// # Errors
     /// The errors of [`release_mut`](Self::release_mut). A lock that is not held leaves all others untouched. If
     /// several releases fail the first error is returned; the rest is released all the same.
-    #[inline]
+    #[inline(always)]
     pub fn release_all_mut(&mut self) -> Result<(), Error<N::Error>> {
-        self.all().release()
+        // Checked before the first release, as above.
+        if self.locks.iter().any(|record| !record.queue.is_open()) {
+            return again(self.release_all_from(0, AtOnce::Unfit));
+        }
+        for (target, record) in self.locks.iter().enumerate() {
+            match record.depart_at_once(&self.network) {
+                AtOnce::Done => {}
+                once => return again(self.release_all_from(target, once)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Goes on with the release of all locks at `target`, after its release at once.
+    #[cold]
+    #[inline(never)]
+    fn release_all_from(&mut self, target: Rank, once: AtOnce) -> Result<(), Error<N::Error>> {
+        self.all().release_from_once(target, once)
     }
 
     #[inline(always)]
-    fn queue(&self, target: Rank) -> Result<&ThreadQueue<C>, Error<N::Error>> {
-        Error::check_rank(target, self.queues.len())?;
-        Ok(&self.queues[target])
+    fn record(&self, target: Rank) -> Result<&LockRecord<N, C>, Error<N::Error>> {
+        Error::check_rank(target, self.locks.len())?;
+        Ok(&self.locks[target])
     }
 
     #[inline(always)]
-    fn all(&mut self) -> AllLocks<'_, N, ThreadQueue<C>, C> {
-        let PassiveLock { network, layout, queues, in_flight } = self;
-        AllLocks { network, layout: *layout, locks: queues, in_flight }
+    fn all(&mut self) -> AllLocks<'_, N, LockRecord<N, C>, C> {
+        let PassiveLock { network, layout, locks, in_flight, .. } = self;
+        AllLocks { network, layout: *layout, locks, in_flight }
     }
 
     #[inline(always)]
-    fn parts(&mut self, target: Rank) -> Result<(&N, LockLayout, &mut ThreadQueue<C>), Error<N::Error>> {
-        let ranks = self.queues.len();
-        let queue = self.queues.get_mut(target).ok_or(Error::NoSuchRank { rank: target, ranks })?;
-        Ok((&self.network, self.layout, queue))
+    fn parts(&mut self, target: Rank) -> Result<(&N, LockLayout, &mut LockRecord<N, C>), Error<N::Error>> {
+        let ranks = self.locks.len();
+        let record = self.locks.get_mut(target).ok_or(Error::NoSuchRank { rank: target, ranks })?;
+        Ok((&self.network, self.layout, record))
+    }
+}
+
+/// A result that a call returned in memory, as a new value, so that the path around that call needs no memory for it.
+#[inline(always)]
+fn again<T, E>(result: Result<T, E>) -> Result<T, E> {
+    match result {
+        Ok(value) => Ok(value),
+        Err(error) => Err(error),
     }
 }
 

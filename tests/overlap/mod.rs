@@ -134,6 +134,7 @@ impl Exchange for Overlapping {
 impl Fabric for Overlapping {
     type Region = Arc<Region>;
     type Remote = View;
+    type Word = std::convert::Infallible;
     type Pending = u64;
     type Moving = BoxBytes;
 
