@@ -8,7 +8,7 @@ use clap::Parser;
 use std::error::Error;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
-use transom::{Ahead, Op, Rank, Window, World};
+use transom::{QueuePosition, Op, Rank, Window, World};
 
 /// N ranks compete for the lock of rank 0, shared and exclusive. Shows each rank's acquisitions and longest wait.
 ///
@@ -110,7 +110,7 @@ fn compete(world: &World, window: &mut Window<u64>, args: &Args) -> Result<Seen,
 }
 
 /// True if the last exclusive holder is the request's predecessor, or if there is no predecessor.
-fn in_turn(ahead: Ahead, last: u64) -> bool {
+fn in_turn(ahead: QueuePosition, last: u64) -> bool {
     ahead.exclusive.is_none_or(|before| name(before) == last)
 }
 

@@ -66,9 +66,9 @@ pub use bytemuck;
 pub use error::StartError;
 pub use start::{init, log_from_env, start, threads};
 pub use transom_launch::bootstrap::{Bootstrap, BootstrapError};
-pub use transom_launch::launcher::{Failure, HostList, HostListError, Launch, LaunchError, Outcome, Status, Tag};
+pub use transom_launch::launcher::{Failure, HostList, HostListError, Launch, LaunchError, Outcome, OutputPrefix, Status};
 pub use transom_locks as locks;
-pub use transom_locks::{Ahead, Rank};
+pub use transom_locks::{QueuePosition, Rank};
 pub use transom_shm_loopback as shm_loopback;
 pub use transom_windows as windows;
 pub use transom_windows::{

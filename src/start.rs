@@ -3,7 +3,7 @@
 use crate::error::StartError;
 use crate::messages::asked::{MESSAGES, Progress};
 use crate::provider;
-use crate::variables::{self, LOG, LogFilter, Micros, SPIN, SecondsOrOff, WAIT_REPORT};
+use crate::variables::{self, LOG, LogFilter, Micros, SPIN_US, SecondsOrOff, WAIT_REPORT};
 use crate::world::World;
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -11,7 +11,7 @@ use transom_channel::Changes;
 use transom_launch::bootstrap::{self, Joined};
 use transom_launch::launcher::Launch;
 use transom_shm_loopback::Loopback;
-use transom_windows::{Exchange, Waiting};
+use transom_windows::{OobExchange, Waiting};
 
 /// Returns the world of a program that a launcher starts: all ranks of the job; or a world of one rank, if no launcher
 /// started this process. [`Bootstrap`](crate::Bootstrap) lists the launchers. Collective. A process can call it once.
@@ -137,7 +137,7 @@ impl Drop for Leaving {
 fn settings_from_env() -> Result<(), StartError> {
     log_from_env()?;
     let mut waiting = Waiting::default();
-    if let Some(Micros(spin)) = SPIN.get()? {
+    if let Some(Micros(spin)) = SPIN_US.get()? {
         waiting.spin = spin;
     }
     if let Some(SecondsOrOff(report)) = WAIT_REPORT.get()? {

@@ -2,7 +2,7 @@
 //! own; [`TABLE`] has them all.
 
 pub use transom_launch::variables::{
-    BOOTSTRAP, GRACE, HOST, HUB, Micros, NESTING, RANK, SECRET, SHM, SIZE, SSH, Seconds, SecondsOrOff, SetBy, TAG,
+    BOOTSTRAP, GRACE, HOST, HUB, Micros, NESTING, RANK, SECRET, SHM, SIZE, SSH, Seconds, SecondsOrOff, SetBy, OUTPUT_PREFIX,
     Variable, VariableError, readable,
 };
 
@@ -21,7 +21,7 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 /// assert!(transom::variables::TABLE.iter().all(|variable| variable.name.starts_with("TRANSOM_")));
 /// ```
 pub static TABLE: LazyLock<Vec<Variable>> = LazyLock::new(|| {
-    let own: &[Variable] = &[LOG, SPIN, WAIT_REPORT, FABRIC, COLLECTIVES, MESSAGES, PROGRESS];
+    let own: &[Variable] = &[LOG, SPIN_US, WAIT_REPORT, FABRIC, COLLECTIVES, MESSAGES, PROGRESS];
     [own, &crate::provider::variables(), transom_launch::variables::TABLE].concat()
 });
 
@@ -64,9 +64,9 @@ pub const LOG: Variable = Variable {
     check: readable::<LogFilter>,
 };
 
-/// Sets the spin time of waits: TRANSOM_SPIN.
-pub const SPIN: Variable = Variable {
-    name: "TRANSOM_SPIN",
+/// Sets the spin time of waits: TRANSOM_SPIN_US.
+pub const SPIN_US: Variable = Variable {
+    name: "TRANSOM_SPIN_US",
     set_by: SetBy::User,
     meaning: "how long a rank that waits looks at memory before it yields its core to others",
     expected: "microseconds, e.g. `20`",

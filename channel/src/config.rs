@@ -8,7 +8,7 @@ pub use named::{NAMED, Named};
 
 use crate::pipe;
 use crate::polling::Order;
-use crate::ring::{Marker, Shape};
+use crate::ring::{CompletionFlag, RingConfig};
 use crate::rules::{Rules, RulesError};
 use crate::striping::{Spread, Stripe};
 
@@ -20,10 +20,10 @@ pub struct Config {
     /// [`rules`](Self::rules) are given.
     pub eager: usize,
     /// Size of each ring.
-    pub ring: Shape,
+    pub ring: RingConfig,
     /// Method by which a ring's receiver detects a complete message. `None`: the cheapest that the rail
     /// supports. The same at all ranks.
-    pub marker: Option<Marker>,
+    pub marker: Option<CompletionFlag>,
     /// Most rings that a rank gives its peers; peers on its host and other peers are counted apart.
     pub rings: usize,
     /// Number of packets from a peer after which that peer gets a ring.
@@ -92,7 +92,7 @@ impl Default for Config {
     fn default() -> Config {
         Config {
             eager: 8192,
-            ring: Shape { slots: 32, bytes: 2048 },
+            ring: RingConfig { slots: 32, bytes: 2048 },
             marker: None,
             rings: 8,
             ring_after: 16,
@@ -145,8 +145,8 @@ pub enum Misconfigured {
     #[error(
         "marker is {asked}, which no rail here keeps: {needs}; marker=rail takes what there is, or rings=0 does without"
     )]
-    Marker {
-        /// Marker asked for.
+    CompletionFlag {
+        /// Completion flag asked for.
         asked: String,
         /// Guarantee that the marker needs from a rail.
         needs: &'static str,
@@ -169,17 +169,17 @@ pub enum Misconfigured {
 
 impl Misconfigured {
     /// The error for a marker that no rail supports.
-    pub(crate) fn marker(marker: Marker) -> Misconfigured {
+    pub(crate) fn marker(marker: CompletionFlag) -> Misconfigured {
         let needs = match marker {
-            Marker::Last => "the last byte of a write must be seen last",
-            Marker::Second => {
+            CompletionFlag::Last => "the last byte of a write must be seen last",
+            CompletionFlag::Second => {
                 "an aligned word must be seen whole, and there must be no other rail that it may have to go by"
             }
-            Marker::Immediate => "writes must bring immediate values",
+            CompletionFlag::Immediate => "writes must bring immediate values",
         };
         let asked = Config { marker: Some(marker), ..Config::default() };
         let field = FIELDS.iter().find(|field| field.name == "marker").expect("it is a field");
-        Misconfigured::Marker { asked: field.value(&asked), needs }
+        Misconfigured::CompletionFlag { asked: field.value(&asked), needs }
     }
 }
 

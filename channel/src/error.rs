@@ -42,12 +42,12 @@ pub enum Error {
     },
     /// The peer is lost, and with it all requests to and from it.
     #[error("rank {rank} is lost: {lost}")]
-    Lost {
+    PeerFailure {
         /// The lost rank.
         rank: Rank,
         /// Reason of the loss.
         #[source]
-        lost: Lost,
+        lost: PeerFailure,
     },
     /// The receiver has dropped the team of a message before it was received.
     #[error("rank {rank} has dropped the team of this message, and discarded it")]
@@ -97,7 +97,7 @@ pub enum Error {
 /// Reason why a peer was lost.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Lost {
+pub enum PeerFailure {
     /// The job reported that the rank died.
     #[error("it died")]
     Died,
@@ -118,24 +118,24 @@ pub enum Lost {
     Broken(&'static str),
 }
 
-impl From<Why> for Lost {
-    fn from(why: Why) -> Lost {
+impl From<Why> for PeerFailure {
+    fn from(why: Why) -> PeerFailure {
         match why {
-            Why::Died => Lost::Died,
-            Why::Left => Lost::Left,
-            Why::Unreachable => Lost::Unreachable,
+            Why::Died => PeerFailure::Died,
+            Why::Left => PeerFailure::Left,
+            Why::Unreachable => PeerFailure::Unreachable,
         }
     }
 }
 
-impl From<Beyond> for Lost {
-    fn from(_: Beyond) -> Lost {
-        Lost::Broken("it acknowledged or used more than it had")
+impl From<Beyond> for PeerFailure {
+    fn from(_: Beyond) -> PeerFailure {
+        PeerFailure::Broken("it acknowledged or used more than it had")
     }
 }
 
-impl From<Unfit> for Lost {
-    fn from(_: Unfit) -> Lost {
-        Lost::Broken("a packet does not fit the state of its rendezvous")
+impl From<Unfit> for PeerFailure {
+    fn from(_: Unfit) -> PeerFailure {
+        PeerFailure::Broken("a packet does not fit the state of its rendezvous")
     }
 }

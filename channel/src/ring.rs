@@ -32,7 +32,7 @@ const LAP: u32 = 8;
 
 /// Method by which the receiver detects a complete message, given the guarantees of the rail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Marker {
+pub enum CompletionFlag {
     /// One put, whose mark becomes visible last.
     Last,
     /// One put of the message, then one of the mark.
@@ -41,11 +41,11 @@ pub enum Marker {
     Immediate,
 }
 
-impl Marker {
+impl CompletionFlag {
     /// The cheapest marker that the rail supports; `None` if it supports no ring.
     #[inline]
-    pub fn of(rail: &Rail) -> Option<Marker> {
-        [Marker::Last, Marker::Immediate, Marker::Second].into_iter().find(|marker| marker.is_kept_by(rail))
+    pub fn of(rail: &Rail) -> Option<CompletionFlag> {
+        [CompletionFlag::Last, CompletionFlag::Immediate, CompletionFlag::Second].into_iter().find(|marker| marker.is_kept_by(rail))
     }
 
     /// Returns true if the rail gives the guarantee that this marker needs. Without it the receiver could see torn
@@ -53,23 +53,23 @@ impl Marker {
     #[inline]
     pub fn is_kept_by(self, rail: &Rail) -> bool {
         match self {
-            Marker::Last => rail.mark_last,
-            Marker::Second => rail.whole_word || rail.mark_last,
-            Marker::Immediate => rail.immediate,
+            CompletionFlag::Last => rail.mark_last,
+            CompletionFlag::Second => rail.whole_word || rail.mark_last,
+            CompletionFlag::Immediate => rail.immediate,
         }
     }
 }
 
 /// Size of a ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Shape {
+pub struct RingConfig {
     /// Number of slots.
     pub slots: u32,
     /// Bytes of each slot, a multiple of 8.
     pub bytes: u32,
 }
 
-impl Shape {
+impl RingConfig {
     /// Returns true if the size is within the limits that a peer may ask for.
     #[inline]
     pub fn is_sound(self) -> bool {
@@ -114,13 +114,13 @@ struct Cursor {
 
 impl Cursor {
     /// The first slot. Stamps are never 0, the value of fresh memory.
-    fn first(shape: Shape) -> Cursor {
+    fn first(shape: RingConfig) -> Cursor {
         Cursor { mark_at: shape.longest(), stamp: 1, left_out: 0, turns_from: usize::MAX }
     }
 
     /// Offset of the following mark, unless the ring turns.
     #[inline(always)]
-    fn mark_after(&self, shape: Shape) -> usize {
+    fn mark_after(&self, shape: RingConfig) -> usize {
         let bytes = shape.bytes as usize;
         let next = self.mark_at + bytes;
         let next = if next == self.left_out { next + bytes } else { next };
@@ -128,7 +128,7 @@ impl Cursor {
     }
 
     #[inline(always)]
-    fn advance(&mut self, shape: Shape, turn: bool) {
+    fn advance(&mut self, shape: RingConfig, turn: bool) {
         if turn {
             self.left_out = self.mark_at;
             self.mark_at = shape.longest();
@@ -145,7 +145,7 @@ pub struct Sender {
     /// Number of the ring at its peer.
     pub ring: u16,
     /// Size of the ring.
-    pub shape: Shape,
+    pub shape: RingConfig,
     /// Key of the ring's memory.
     pub key: Key,
     next: Cursor,
@@ -169,7 +169,7 @@ pub struct Spot {
 impl Sender {
     /// The sender's half of a new ring.
     #[inline]
-    pub fn new(ring: u16, shape: Shape, key: Key) -> Sender {
+    pub fn new(ring: u16, shape: RingConfig, key: Key) -> Sender {
         Sender { ring, shape, key, next: Cursor::first(shape), most: shape.slots, sent: 0, freed: 0 }
     }
 
@@ -246,7 +246,7 @@ pub struct Receiver {
     /// Number of the ring at its peer.
     pub ring: u16,
     /// Size of the ring.
-    pub shape: Shape,
+    pub shape: RingConfig,
     next: Cursor,
     /// True if the sender turns after the message that was looked at last.
     turn: bool,
@@ -274,8 +274,8 @@ pub enum Look {
 impl Receiver {
     /// The receiver's half of a new ring. The ring's memory must be all 0.
     #[inline]
-    pub fn new(ring: u16, shape: Shape, marker: Marker) -> Receiver {
-        let told = (marker == Marker::Immediate).then_some(0);
+    pub fn new(ring: u16, shape: RingConfig, marker: CompletionFlag) -> Receiver {
+        let told = (marker == CompletionFlag::Immediate).then_some(0);
         Receiver { ring, shape, next: Cursor::first(shape), turn: false, seen: 0, told }
     }
 
@@ -346,9 +346,9 @@ mod tests {
     #[test]
     fn counters_wrap() {
         for slots in [2, 3, 5] {
-            let shape = Shape { slots, bytes: 64 };
+            let shape = RingConfig { slots, bytes: 64 };
             let mut sender = Sender::new(1, shape, Key { address: 0, key: 0 });
-            let mut receiver = Receiver::new(1, shape, Marker::Last);
+            let mut receiver = Receiver::new(1, shape, CompletionFlag::Last);
             let near = Cursor { mark_at: 64 + shape.longest(), stamp: u32::MAX - 3, ..Cursor::first(shape) };
             (sender.sent, sender.freed, sender.next) = (u32::MAX - 2, u32::MAX - 2, near.clone());
             (receiver.seen, receiver.next) = (u32::MAX - 2, near);

@@ -1,6 +1,6 @@
 //! The interface between the engine and a provider: lanes to peers, memory, and events.
 
-use crate::Meter;
+use crate::Counters;
 
 /// A rank of the job, counted from 0.
 pub type Rank = u32;
@@ -249,7 +249,7 @@ pub enum Event<M> {
     /// peer have ended: neither adapter nor peer accesses their memory any more.
     Failed(Lane, Why),
     /// The lane passes no more requests, but other lanes may still reach the peer. The engine
-    /// [drains](Wire::take_back) the requests it posted there. Once both ends have drained, and the lane
+    /// [drains](Wire::drain_failed) the requests it posted there. Once both ends have drained, and the lane
     /// passes requests again, it is `Up`.
     Cut(Lane),
     /// The provider has done a bounded part of its work for a peer, and may have more. The engine need only
@@ -346,9 +346,9 @@ pub trait Wire {
     }
     /// Ends all lanes to a peer. No event of them follows. After the call neither adapter nor peer accesses
     /// memory that requests to this peer named.
-    fn sever(&mut self, peer: Rank);
+    fn abort_peer(&mut self, peer: Rank);
 
-    /// Returns true if a failed lane is [`Cut`](Event::Cut) and its requests are [drained](Self::take_back) if there
+    /// Returns true if a failed lane is [`Cut`](Event::Cut) and its requests are [drained](Self::drain_failed) if there
     /// are several rails. If not, a failed lane ends with its peer.
     fn fails_over(&self) -> bool {
         false
@@ -359,7 +359,7 @@ pub trait Wire {
     /// far, have been or will be polled. Returns the other requests that this end had posted, in order; the
     /// engine owns their memory as if [taken](Self::take). No `Up` or `Cut` from before the call is polled
     /// after it.
-    fn take_back(&mut self, lane: Lane) -> Vec<Left<Self::Memory>> {
+    fn drain_failed(&mut self, lane: Lane) -> Vec<Left<Self::Memory>> {
         let _ = lane;
         Vec::new()
     }
@@ -456,8 +456,8 @@ pub trait Wire {
     }
     /// Adds the wire's own counters since it was opened to those of its engine: losses that were repaired,
     /// and registered memory. A wire over other wires adds theirs as well.
-    fn count(&self, meter: &mut Meter) {
-        let _ = meter;
+    fn count(&self, counters: &mut Counters) {
+        let _ = counters;
     }
 
     /// Copies bytes out of memory.

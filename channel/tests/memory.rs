@@ -7,7 +7,7 @@ use std::alloc::System;
 use transom_channel::delivery::{Delivery, Settings};
 use transom_channel::sim::{Conditions, Faults, Memory, Sim, SimWire};
 use transom_channel::wire::{Rail, RailKind};
-use transom_channel::{Changes, Config, Rank, Room, Select};
+use transom_channel::{Changes, Config, Rank, RecvTarget, Select};
 
 #[global_allocator]
 static COUNTED: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
@@ -42,7 +42,7 @@ fn bytes(region: &Region<'_, System>) -> usize {
 fn exchange(sim: &mut Sim<Wires>, pairs: impl Iterator<Item = (Rank, Rank)> + Clone, messages: u32) {
     for _ in 0..messages {
         for (from, to) in pairs.clone().flat_map(|(a, b)| [(a, b), (b, a)]) {
-            sim.engine(to).receive(Select { context: 0, source: Some(from), tag: None }, Room::Allocate);
+            sim.engine(to).receive(Select { context: 0, source: Some(from), tag: None }, RecvTarget::Allocate);
             sim.engine(from).send(to, 0, 0, Memory::pattern(1, 8), 8, false);
             sim.wake(from, 0);
         }

@@ -1,7 +1,7 @@
 //! Cost of waiting on an otherwise idle machine, and beside a computing process: `cargo bench --bench waiting`.
 //!
 //! There are as many ranks as cores. Every barrier, fence and hand-over by put_signal is timed, for a second each;
-//! then again beside a process that only computes. TRANSOM_SPIN sets how long ranks spin.
+//! then again beside a process that only computes. TRANSOM_SPIN_US sets how long ranks spin.
 
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};

@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use transom::variables::Seconds;
-use transom::{HostList, Launch, LaunchError, StartError, Tag};
+use transom::{HostList, Launch, LaunchError, StartError, OutputPrefix};
 
 /// Starts ranks of a program, on this machine or on hosts, and waits until all have ended.
 ///
@@ -32,11 +32,11 @@ pub struct Run {
     #[arg(long, value_name = "HOSTS", allow_hyphen_values = true)]
     hosts: Option<HostList>,
 
-    /// Lines of output that begin with the rank that wrote them, e.g. `[2] `: those of stderr, all (`--tag` alone), or
-    /// none [default: TRANSOM_TAG, else stderr; none for a single rank]
+    /// Lines of output that begin with the rank that wrote them, e.g. `[2] `: those of stderr, all (`--output-prefix` alone), or
+    /// none [default: TRANSOM_OUTPUT_PREFIX, else stderr; none for a single rank]
     #[arg(long, value_name = "WHICH", num_args = 0..=1, require_equals = true, default_missing_value = "all")]
-    #[arg(value_parser = PossibleValuesParser::new(["all", "stderr", "none"]).try_map(|name| name.parse::<Tag>()))]
-    tag: Option<Tag>,
+    #[arg(value_parser = PossibleValuesParser::new(["all", "stderr", "none"]).try_map(|name| name.parse::<OutputPrefix>()))]
+    output_prefix: Option<OutputPrefix>,
 
     /// Seconds that the other ranks have after the first failure, to report their own errors before they are terminated
     /// [default: TRANSOM_GRACE, else 2]
@@ -66,8 +66,8 @@ may be nested three deep.
 
 Examples:
   transom run -n 4 ./program --size 1000     arguments after the program belong to the program
-  transom run -n 2 --tag sh -c 'echo rank $TRANSOM_RANK of $TRANSOM_SIZE'
-  transom run -n 2 --tag=none ./program      lines of stderr as the ranks wrote them
+  transom run -n 2 --output-prefix sh -c 'echo rank $TRANSOM_RANK of $TRANSOM_SIZE'
+  transom run -n 2 --output-prefix=none ./program      lines of stderr as the ranks wrote them
   transom run --hosts node1,node2 -n 4 ./program
   transom run -n 4 --grace 30 ./program      time for the others to report more about a failure
   TRANSOM_LOG=debug transom run -n 2 ./program";
@@ -77,8 +77,8 @@ impl Run {
         let mut program = self.program.into_iter();
         let path = PathBuf::from(program.next().unwrap_or_default());
         let mut launch = Launch::new(path, self.ranks).args(program);
-        if let Some(tag) = self.tag {
-            launch = launch.tag(tag);
+        if let Some(prefix) = self.output_prefix {
+            launch = launch.output_prefix(prefix);
         }
         if let Some(hosts) = self.hosts {
             launch = launch.hosts(hosts);

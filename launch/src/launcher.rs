@@ -11,16 +11,16 @@ mod remote;
 mod script;
 mod settings;
 mod signals;
-mod tag;
+mod prefix;
 mod watch;
 
 pub use hosts::{HostList, HostListError};
 pub use outcome::{Failure, LaunchError, Outcome, Status};
-pub use tag::Tag;
+pub use prefix::OutputPrefix;
 
 use crate::descriptors::{self, TooFew};
 use crate::tcp::Hub;
-use crate::variables::{GRACE, Seconds, TAG};
+use crate::variables::{GRACE, Seconds, OUTPUT_PREFIX};
 use control_plane::ControlPlane;
 use orphans::Orphans;
 use output::Output;
@@ -36,7 +36,7 @@ use watch::Watch;
 /// A job to start: a number of ranks of one program, on this machine or on [several hosts](Launch::hosts).
 ///
 /// The launcher forwards each rank's stdout and stderr by whole lines, so lines of different ranks never mix. It
-/// completes a last line that has no newline. With several ranks, lines of stderr begin with the [tag](Launch::tag) of
+/// completes a last line that has no newline. With several ranks, lines of stderr begin with the [prefix](Launch::output_prefix) of
 /// their rank. Rank 0 has this process's stdin; the others have an empty one.
 ///
 /// When a rank fails, the others have a [grace](Launch::grace) period and are then ended. All ranks end when this
@@ -105,19 +105,19 @@ impl Launch {
 
     /// Selects the lines of output that begin with the rank that wrote them, e.g. `[2] `.
     ///
-    /// The default is the variable `TRANSOM_TAG`; without it, [`Tag::Stderr`] for a job of several ranks and
-    /// [`Tag::None`] for one. Captured output is not tagged by default.
+    /// The default is the variable `TRANSOM_OUTPUT_PREFIX`; without it, [`OutputPrefix::Stderr`] for a job of several ranks and
+    /// [`OutputPrefix::None`] for one. Captured output is not tagged by default.
     ///
     /// # Examples
     /// ```
-    /// use transom::{Launch, Tag};
+    /// use transom::{Launch, OutputPrefix};
     ///
-    /// let outcome = Launch::new("sh", 2).args(["-c", "echo a; echo b"]).tag(Tag::All).capture(true).run()?;
+    /// let outcome = Launch::new("sh", 2).args(["-c", "echo a; echo b"]).output_prefix(OutputPrefix::All).capture(true).run()?;
     /// assert_eq!(outcome.output(1), b"[1] a\n[1] b\n");
     /// # Ok::<(), transom::LaunchError>(())
     /// ```
-    pub fn tag(mut self, tag: Tag) -> Self {
-        self.0.tag = Some(tag);
+    pub fn output_prefix(mut self, prefix: OutputPrefix) -> Self {
+        self.0.prefix = Some(prefix);
         self
     }
 
@@ -191,12 +191,12 @@ impl Launch {
             Some(grace) => grace,
             None => GRACE.get::<Seconds>()?.map_or(Duration::from_secs(2), |seconds| seconds.0),
         };
-        let tag = match settings.tag {
-            Some(tag) => tag,
-            None if settings.capture => Tag::None,
+        let prefix = match settings.prefix {
+            Some(prefix) => prefix,
+            None if settings.capture => OutputPrefix::None,
             None => {
-                let default = if settings.ranks == 1 { Tag::None } else { Tag::Stderr };
-                TAG.get()?.unwrap_or(default)
+                let default = if settings.ranks == 1 { OutputPrefix::None } else { OutputPrefix::Stderr };
+                OUTPUT_PREFIX.get()?.unwrap_or(default)
             }
         };
         let system = |what: &'static str| move |source: io::Error| LaunchError::System { what, source };
@@ -210,10 +210,10 @@ impl Launch {
         let signals = settings.handle_signals.then(Signals::handle).transpose().map_err(system("handling signals"))?;
         let (ranks, pipes) = Ranks::start(settings, &control_plane)?;
         let output = match control_plane.hosts() {
-            None => Output::here(pipes, tag, settings.capture),
+            None => Output::here(pipes, prefix, settings.capture),
             Some(hosts) => {
                 let names: Vec<&str> = hosts.iter().map(|(name, _)| *name).collect();
-                Output::on_hosts(settings.ranks, &names, tag, settings.capture)
+                Output::on_hosts(settings.ranks, &names, prefix, settings.capture)
             }
         };
         let output = output.map_err(system("preparing the output"))?;

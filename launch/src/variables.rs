@@ -5,7 +5,7 @@ mod own;
 mod values;
 
 pub(crate) use own::removed_for_ranks;
-pub use own::{BOOTSTRAP, GRACE, HOST, HUB, NESTING, RANK, SECRET, SHM, SIZE, SSH, TABLE, TAG};
+pub use own::{BOOTSTRAP, GRACE, HOST, HUB, NESTING, RANK, SECRET, SHM, SIZE, SSH, TABLE, OUTPUT_PREFIX};
 pub use values::{Micros, Seconds, SecondsOrOff};
 
 use std::fmt::Display;

@@ -3,7 +3,7 @@
 
 use crate::lock_word::Grant;
 use crate::target_lock::{HeldAs, Predecessor, Result, Status, StatusWord};
-use crate::{Ahead, Field, FoundWord, LockLayout, LockWord, Network, Rank, TargetLock};
+use crate::{QueuePosition, Field, FoundWord, LockLayout, LockWord, Network, Rank, TargetLock};
 
 /// The words that a rank needs at a lock which no other rank uses, found once.
 pub(crate) struct LockWords<N: Network> {
@@ -71,7 +71,7 @@ impl<const C: u32> TargetLock<C> {
         layout: LockLayout,
         target: Rank,
         found: u64,
-    ) -> Result<Ahead, N> {
+    ) -> Result<QueuePosition, N> {
         self.status = StatusWord::of(Status::Broken);
         let found = self.retry_enqueue(network, layout, target, LockWord(found))?;
         self.exclusive_at(network, layout, target, found)
@@ -100,7 +100,7 @@ impl<const C: u32> TargetLock<C> {
         layout: LockLayout,
         target: Rank,
         found: u64,
-    ) -> Result<Ahead, N> {
+    ) -> Result<QueuePosition, N> {
         self.status = StatusWord::of(Status::Broken);
         let placed = self.place_shared_at(network, layout, target, found, false)?;
         self.await_shared(network, layout, target, placed)

@@ -3,7 +3,7 @@
 
 use crate::lock_word::{Grant, Moved, Next, Waiter, Waiters};
 use crate::target_lock::{HeldAs, Placed, Predecessor, Result, Status, StatusWord};
-use crate::{Ahead, At, Awaited, Error, Field, LockLayout, LockWord, Network, Rank, TargetLock, Wake};
+use crate::{QueuePosition, At, Awaited, Error, Field, LockLayout, LockWord, Network, Rank, TargetLock, Wake};
 use std::time::Instant;
 
 /// The outcome of a wait for the turn.
@@ -41,13 +41,13 @@ impl<const C: u32> TargetLock<C> {
         layout: LockLayout,
         target: Rank,
         deadline: Instant,
-    ) -> Result<Option<Ahead>, N> {
+    ) -> Result<Option<QueuePosition>, N> {
         self.check_free(target)?;
         if !self.settles_by(network, layout, target, deadline)? {
             return Ok(None);
         }
-        let ahead = Ahead::of(self.enqueue(network, layout, target)?);
-        if ahead != Ahead::default()
+        let ahead = QueuePosition::of(self.enqueue(network, layout, target)?);
+        if ahead != QueuePosition::default()
             && let Awaiting::Left(status) = self.await_turn_until(network, layout, target, ahead, deadline)?
         {
             self.status = StatusWord::of(status);
@@ -84,7 +84,7 @@ impl<const C: u32> TargetLock<C> {
         layout: LockLayout,
         target: Rank,
         deadline: Instant,
-    ) -> Result<Option<Ahead>, N> {
+    ) -> Result<Option<QueuePosition>, N> {
         let placed = if let Status::Abandoned(tail) = self.status.get()
             && self.revive(network, layout, target)?
         {
@@ -218,7 +218,7 @@ impl<const C: u32> TargetLock<C> {
         network: &N,
         layout: LockLayout,
         target: Rank,
-        ahead: Ahead,
+        ahead: QueuePosition,
         deadline: Instant,
     ) -> Result<Awaiting, N> {
         Self::check_position(network, target, ahead)?;

@@ -30,5 +30,5 @@ pub use lock_word::LockWord;
 pub use network::{At, Awaited, FoundWord, Network, Rank, Wake};
 pub use passive::{Begun, Mode, OneLock, PassiveLock};
 pub use pscw::Pscw;
-pub use target_lock::{Ahead, TargetLock};
+pub use target_lock::{QueuePosition, TargetLock};
 pub use update_gate::{Run, UpdateGate};

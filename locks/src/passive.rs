@@ -4,7 +4,7 @@ use crate::all_locks::{AllLocks, InFlight, LockState};
 use crate::at_once::{AtOnce, LockWords, alone};
 use crate::primitive::model_has_failed;
 use crate::threads::ThreadQueue;
-use crate::{Ahead, Error, Held, LockLayout, LockWord, Network, Rank, TargetLock};
+use crate::{QueuePosition, Error, Held, LockLayout, LockWord, Network, Rank, TargetLock};
 use std::time::{Duration, Instant};
 
 /// The mode of a request for a lock.
@@ -97,7 +97,7 @@ impl<N: Network, const C: u32> LockRecord<N, C> {
         target: Rank,
         mode: Mode,
         once: AtOnce,
-    ) -> Result<Ahead, Error<N::Error>> {
+    ) -> Result<QueuePosition, Error<N::Error>> {
         let mut lock = self.queue.take();
         let acquired = match mode {
             Mode::Exclusive => lock.exclusive_from(network, layout, target, once),
@@ -202,9 +202,9 @@ impl<N: Network, const C: u32> OneLock<'_, N, C> {
     /// # Errors
     /// The errors of [`PassiveLock::acquire`].
     #[inline(always)]
-    pub fn acquire(&mut self, mode: Mode) -> Result<Ahead, Error<N::Error>> {
+    pub fn acquire(&mut self, mode: Mode) -> Result<QueuePosition, Error<N::Error>> {
         let begun = self.begin(mode);
-        if begun.is_done() { Ok(Ahead::default()) } else { self.finish(mode, begun) }
+        if begun.is_done() { Ok(QueuePosition::default()) } else { self.finish(mode, begun) }
     }
 
     /// The first step of [`acquire`](Self::acquire). It is the whole call if no other rank uses the lock, and the network
@@ -219,7 +219,7 @@ impl<N: Network, const C: u32> OneLock<'_, N, C> {
     /// # Errors
     /// The errors of [`PassiveLock::acquire`].
     #[inline(always)]
-    pub fn finish(&mut self, mode: Mode, begun: Begun) -> Result<Ahead, Error<N::Error>> {
+    pub fn finish(&mut self, mode: Mode, begun: Begun) -> Result<QueuePosition, Error<N::Error>> {
         again(self.record.acquire_after(&self.lock.network, self.lock.layout, self.target, mode, begun.0))
     }
 
@@ -252,7 +252,7 @@ impl Begun {
 }
 
 /// The lock, and the queue position of its request.
-type HeldAfter<'l, N, const C: u32> = (Held<'l, N, C>, Ahead);
+type HeldAfter<'l, N, const C: u32> = (Held<'l, N, C>, QueuePosition);
 
 impl<N: Network, const C: u32> PassiveLock<N, C> {
     /// Creates a handle on locks whose words begin at `base` (the beginning of a cache line) in each rank's memory and
@@ -292,7 +292,7 @@ impl<N: Network, const C: u32> PassiveLock<N, C> {
             None => return Err(Error::AlreadyLocked { target }),
         };
         let ahead = match record.at_once(&self.network, mode, self.alone) {
-            AtOnce::Done => Ahead::default(),
+            AtOnce::Done => QueuePosition::default(),
             once => match record.acquire_after(&self.network, self.layout, target, mode, once) {
                 Ok(ahead) => ahead,
                 Err(error) => return Err(error),
@@ -366,7 +366,7 @@ impl<N: Network, const C: u32> PassiveLock<N, C> {
     ) -> Result<Option<HeldAfter<'_, N, C>>, Error<N::Error>> {
         let Some(deadline) = deadline(limit) else { return self.acquire(target, mode).map(Some) };
         if limit.is_zero() {
-            return Ok(self.try_acquire(target, mode)?.map(|held| (held, Ahead::default())));
+            return Ok(self.try_acquire(target, mode)?.map(|held| (held, QueuePosition::default())));
         }
         let record = self.record(target)?;
         if record.queue.is_mine() {
@@ -385,7 +385,7 @@ impl<N: Network, const C: u32> PassiveLock<N, C> {
     /// # Errors
     /// The errors of [`acquire`](Self::acquire).
     #[inline(always)]
-    pub fn acquire_mut(&mut self, target: Rank, mode: Mode) -> Result<Ahead, Error<N::Error>> {
+    pub fn acquire_mut(&mut self, target: Rank, mode: Mode) -> Result<QueuePosition, Error<N::Error>> {
         match self.one_mut(target) {
             Some(mut lock) => lock.acquire(mode),
             None => Err(self.no_such_rank(target)),
@@ -429,10 +429,10 @@ impl<N: Network, const C: u32> PassiveLock<N, C> {
         target: Rank,
         mode: Mode,
         limit: Duration,
-    ) -> Result<Option<Ahead>, Error<N::Error>> {
+    ) -> Result<Option<QueuePosition>, Error<N::Error>> {
         let Some(deadline) = deadline(limit) else { return self.acquire_mut(target, mode).map(Some) };
         if limit.is_zero() {
-            return Ok(self.try_acquire_mut(target, mode)?.then(Ahead::default));
+            return Ok(self.try_acquire_mut(target, mode)?.then(QueuePosition::default));
         }
         let (network, layout, record) = self.parts(target)?;
         let mut lock = record.queue.take();
@@ -448,7 +448,7 @@ impl<N: Network, const C: u32> PassiveLock<N, C> {
         target: Rank,
         mode: Mode,
         deadline: Instant,
-    ) -> Result<Option<Ahead>, Error<N::Error>> {
+    ) -> Result<Option<QueuePosition>, Error<N::Error>> {
         match mode {
             Mode::Exclusive => lock.exclusive_until(network, layout, target, deadline),
             Mode::Shared => lock.shared_until(network, layout, target, deadline),

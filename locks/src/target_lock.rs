@@ -11,25 +11,25 @@ use std::fmt;
 ///
 /// # Examples
 /// ```
-/// use transom_locks::Ahead;
+/// use transom_locks::QueuePosition;
 /// // The lock was free, or (for a shared request) held by readers only.
-/// assert_eq!(Ahead::default(), Ahead { exclusive: None, readers: 0 });
+/// assert_eq!(QueuePosition::default(), QueuePosition { exclusive: None, readers: 0 });
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-pub struct Ahead {
+pub struct QueuePosition {
     /// The exclusive request just before this one, holding or waiting; the lock is granted after its release.
     pub exclusive: Option<Rank>,
     /// For an exclusive request, the readers after that request whose departures this one awaits.
     pub readers: u64,
 }
 
-impl Ahead {
+impl QueuePosition {
     /// Queue position of an exclusive request whose CAS returned `found`.
     #[inline(always)]
     pub(crate) fn of<const C: u32>(found: LockWord<C>) -> Self {
         match found.tail() {
-            None => Ahead { exclusive: None, readers: found.readers() },
-            Some(tail) => Ahead { exclusive: Some(tail), readers: found.arrived() },
+            None => QueuePosition { exclusive: None, readers: found.readers() },
+            Some(tail) => QueuePosition { exclusive: Some(tail), readers: found.arrived() },
         }
     }
 }
@@ -218,7 +218,7 @@ impl<const C: u32> TargetLock<C> {
     /// [`Error::AlreadyLocked`] if held, [`Error::Broken`] after an earlier failure, [`Error::Network`] from the
     /// network.
     #[inline(always)]
-    pub fn exclusive<N: Network>(&mut self, network: &N, layout: LockLayout, target: Rank) -> Result<Ahead, N> {
+    pub fn exclusive<N: Network>(&mut self, network: &N, layout: LockLayout, target: Rank) -> Result<QueuePosition, N> {
         let words = LockWords::find(network, layout, target);
         let once = words.map_or(AtOnce::Unfit, |words| self.exclusive_at_once(network, &words, alone(network.rank())));
         self.exclusive_from(network, layout, target, once)
@@ -232,9 +232,9 @@ impl<const C: u32> TargetLock<C> {
         layout: LockLayout,
         target: Rank,
         once: AtOnce,
-    ) -> Result<Ahead, N> {
+    ) -> Result<QueuePosition, N> {
         match once {
-            AtOnce::Done => Ok(Ahead::default()),
+            AtOnce::Done => Ok(QueuePosition::default()),
             AtOnce::Found(found) => self.exclusive_after(network, layout, target, found),
             AtOnce::Unfit => {
                 let found = self.enqueue(network, layout, target)?;
@@ -251,10 +251,10 @@ impl<const C: u32> TargetLock<C> {
         layout: LockLayout,
         target: Rank,
         found: LockWord<C>,
-    ) -> Result<Ahead, N> {
+    ) -> Result<QueuePosition, N> {
         if found.tail().is_none() && found.readers() == 0 {
             self.status = StatusWord::of(Status::Held(HeldAs::Exclusive(Predecessor::NONE)));
-            return Ok(Ahead::default());
+            return Ok(QueuePosition::default());
         }
         self.on_copy(move |lock| lock.exclusive_behind(network, layout, target, found))
     }
@@ -268,8 +268,8 @@ impl<const C: u32> TargetLock<C> {
         layout: LockLayout,
         target: Rank,
         found: LockWord<C>,
-    ) -> Result<Ahead, N> {
-        let ahead = Ahead::of(found);
+    ) -> Result<QueuePosition, N> {
+        let ahead = QueuePosition::of(found);
         let behind = Self::await_turn(network, layout, target, ahead, found.is_marked())?;
         self.status = StatusWord::of(Status::Held(HeldAs::Exclusive(behind)));
         Ok(ahead)
@@ -381,7 +381,7 @@ impl<const C: u32> TargetLock<C> {
         network: &N,
         layout: LockLayout,
         target: Rank,
-        ahead: Ahead,
+        ahead: QueuePosition,
         left: bool,
     ) -> Result<Predecessor, N> {
         let me = network.rank();
@@ -432,7 +432,7 @@ impl<const C: u32> TargetLock<C> {
     }
 
     /// Checks the position of an exclusive request that must wait.
-    pub(crate) fn check_position<N: Network>(network: &N, target: Rank, ahead: Ahead) -> Result<(), N> {
+    pub(crate) fn check_position<N: Network>(network: &N, target: Rank, ahead: QueuePosition) -> Result<(), N> {
         // A rank has at most one request at a lock, and this rank's is the one being checked.
         if ahead.exclusive == Some(network.rank()) || ahead.readers >= network.ranks() as u64 {
             let next = Next { rank: network.rank(), readers: ahead.readers, timed: false, watches: false };
@@ -469,7 +469,7 @@ impl<const C: u32> TargetLock<C> {
     /// # Errors
     /// The errors of [`exclusive`](Self::exclusive).
     #[inline(always)]
-    pub fn shared<N: Network>(&mut self, network: &N, layout: LockLayout, target: Rank) -> Result<Ahead, N> {
+    pub fn shared<N: Network>(&mut self, network: &N, layout: LockLayout, target: Rank) -> Result<QueuePosition, N> {
         let words = LockWords::find(network, layout, target);
         let once = words.map_or(AtOnce::Unfit, |words| self.shared_at_once(network, &words));
         self.shared_from(network, layout, target, once)
@@ -483,9 +483,9 @@ impl<const C: u32> TargetLock<C> {
         layout: LockLayout,
         target: Rank,
         once: AtOnce,
-    ) -> Result<Ahead, N> {
+    ) -> Result<QueuePosition, N> {
         match once {
-            AtOnce::Done => return Ok(Ahead::default()),
+            AtOnce::Done => return Ok(QueuePosition::default()),
             AtOnce::Found(found) => return self.shared_after(network, layout, target, found),
             AtOnce::Unfit => {}
         }
@@ -568,13 +568,13 @@ impl<const C: u32> TargetLock<C> {
         layout: LockLayout,
         target: Rank,
         placed: Placed,
-    ) -> Result<Ahead, N> {
-        let Placed::Behind(tail) = placed else { return Ok(Ahead::default()) };
+    ) -> Result<QueuePosition, N> {
+        let Placed::Behind(tail) = placed else { return Ok(QueuePosition::default()) };
         let node = layout.node(network.rank(), target, Field::Grant);
         let grant = network.wait(node.word, Awaited::Behind(tail), |grant| grant != 0)?;
         network.notify(node, 0, Wake::Nobody)?;
         self.status = StatusWord::of(Status::Held(HeldAs::Shared(Grant::unpack(grant))));
-        Ok(Ahead { exclusive: Some(tail), readers: 0 })
+        Ok(QueuePosition { exclusive: Some(tail), readers: 0 })
     }
 
     /// Registers this reader with the last exclusive requester, which will grant it.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use transom_launch::Tcp;
 use transom_locks::Rank;
 use transom_shm_loopback::{Loopback, Meet};
-use transom_windows::{Exchange, FabricError};
+use transom_windows::{OobExchange, FabricError};
 
 /// A job before its ranks have a network: they exchange a few bytes, detect deaths and create teams.
 ///
@@ -15,7 +15,7 @@ use transom_windows::{Exchange, FabricError};
 /// assert_eq!(size(&transom_shm_loopback::Loopback::alone()?), 1);
 /// # Ok::<(), transom_windows::FabricError>(())
 /// ```
-pub trait Bootstrap: Exchange + Send + Sync {
+pub trait Bootstrap: OobExchange + Send + Sync {
     /// Creates a team of `members`, in this order. Only the members call it, this rank among them. All members call
     /// `meet` equally often; each call returns what every member passed to it.
     ///

@@ -19,7 +19,7 @@ pub enum NetworkError {
     Variable(#[from] VariableError),
     /// The ranks could not compare their settings.
     #[error("the ranks cannot compare their settings: {0}")]
-    Exchange(#[from] FabricError),
+    OobExchange(#[from] FabricError),
     /// Another rank has an invalid setting.
     #[error("rank {rank} could not open its network; its own error says why")]
     Peer {
@@ -27,7 +27,7 @@ pub enum NetworkError {
         rank: Rank,
     },
     /// Ranks of one host would use different transports to each other, and wait for ever.
-    #[error("TRANSOM_HYBRID is {} at rank {rank}, and {} at rank {me}; set the same value at all ranks, or none",
+    #[error("TRANSOM_INTRANODE is {} at rank {rank}, and {} at rank {me}; set the same value at all ranks, or none",
             if *.on { "on" } else { "off" }, if *.on { "off" } else { "on" })]
     Disagree {
         /// The first rank with another setting.

@@ -7,7 +7,7 @@ use transom_channel::{Changes, Config};
 use transom_launch::variables::Variable;
 use transom_locks::{Rank, Wake};
 use transom_shm_loopback::{Region, View};
-use transom_windows::{BoxBytes, Exchange, FabricError, Memory, Wait};
+use transom_windows::{BoxBytes, OobExchange, FabricError, Memory, Wait};
 
 /// Executor of the atomics that peers request on memory of a rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub enum MemoryKind {
 /// A region to attach to, as its home rank described it.
 #[derive(Clone, Copy)]
 pub struct Attach<'a> {
-    /// The home rank of the region, less than [`size`](Exchange::size).
+    /// The home rank of the region, less than [`size`](OobExchange::size).
     pub rank: Rank,
     /// Result of [`Network::expose`] at the home rank. It comes from a peer and must be checked.
     pub key: &'a [u8],
@@ -53,7 +53,7 @@ pub struct Attach<'a> {
 
 /// A provider between hosts, as [`Hybrid`](crate::Hybrid) uses it: a handle of one rank of a job or team.
 ///
-/// `Hybrid` owns the memory of regions and serves a rank's accesses to its own memory. If `TRANSOM_HYBRID` is on, it
+/// `Hybrid` owns the memory of regions and serves a rank's accesses to its own memory. If `TRANSOM_INTRANODE` is on, it
 /// also serves accesses to memory of the same host. The network serves all others. The contract and the errors are
 /// those of [`Fabric`](transom_windows::Fabric), unless stated otherwise: bounds are checked against the length that
 /// the caller attached with, and a dead peer causes an error that names its rank.
@@ -61,7 +61,7 @@ pub struct Attach<'a> {
 /// Once the last handle of a rank is dropped, the rank has left the job.
 ///
 /// `tests/pretend` of this crate is the smallest implementation.
-pub trait Network: Exchange + Clone + Send + Sync + 'static {
+pub trait Network: OobExchange + Clone + Send + Sync + 'static {
     /// Name of the network in `TRANSOM_FABRIC`.
     const NAME: &'static str;
     /// The environment variables that it reads.
@@ -79,7 +79,7 @@ pub trait Network: Exchange + Clone + Send + Sync + 'static {
     type Pending: Send;
     /// A read or write in flight, and its buffer. If it is dropped or leaked, the network keeps the buffer until the
     /// operation has completed.
-    type Moving: Send;
+    type Transfer: Send;
 
     /// Describes in one line what a job would use of this machine. Not collective.
     ///
@@ -142,25 +142,25 @@ pub trait Network: Exchange + Clone + Send + Sync + 'static {
     ///
     /// # Errors
     /// The errors of `Fabric::start_put`.
-    fn start_put(&self, to: &Self::Remote, offset: usize, source: BoxBytes) -> Result<Self::Moving, FabricError>;
+    fn start_put(&self, to: &Self::Remote, offset: usize, source: BoxBytes) -> Result<Self::Transfer, FabricError>;
 
     /// [`Fabric::start_get`](transom_windows::Fabric::start_get).
     ///
     /// # Errors
     /// The errors of `Fabric::start_get`.
-    fn start_get(&self, from: &Self::Remote, offset: usize, into: BoxBytes) -> Result<Self::Moving, FabricError>;
+    fn start_get(&self, from: &Self::Remote, offset: usize, into: BoxBytes) -> Result<Self::Transfer, FabricError>;
 
-    /// [`Fabric::has_moved`](transom_windows::Fabric::has_moved).
+    /// [`Fabric::test`](transom_windows::Fabric::test).
     ///
     /// # Errors
-    /// The errors of `Fabric::has_moved`.
-    fn has_moved(&self, moving: &mut Self::Moving) -> Result<bool, FabricError>;
+    /// The errors of `Fabric::test`.
+    fn test(&self, moving: &mut Self::Transfer) -> Result<bool, FabricError>;
 
     /// [`Fabric::finish_moving`](transom_windows::Fabric::finish_moving).
     ///
     /// # Errors
     /// The errors of `Fabric::finish_moving`.
-    fn finish_moving(&self, moving: Self::Moving) -> Result<BoxBytes, FabricError>;
+    fn finish_moving(&self, moving: Self::Transfer) -> Result<BoxBytes, FabricError>;
 
     /// [`Fabric::lend_put`](transom_windows::Fabric::lend_put).
     ///
@@ -174,7 +174,7 @@ pub trait Network: Exchange + Clone + Send + Sync + 'static {
         to: &Self::Remote,
         offset: usize,
         source: NonNull<[u8]>,
-    ) -> Result<Option<Self::Moving>, FabricError> {
+    ) -> Result<Option<Self::Transfer>, FabricError> {
         // SAFETY: lent by the caller.
         self.put(to, offset, unsafe { source.as_ref() }).map(|()| None)
     }
@@ -191,7 +191,7 @@ pub trait Network: Exchange + Clone + Send + Sync + 'static {
         from: &Self::Remote,
         offset: usize,
         into: NonNull<[u8]>,
-    ) -> Result<Option<Self::Moving>, FabricError> {
+    ) -> Result<Option<Self::Transfer>, FabricError> {
         self.start_get(from, offset, BoxBytes::from(vec![0u8; into.len()].into_boxed_slice())).map(Some)
     }
 
@@ -202,7 +202,7 @@ pub trait Network: Exchange + Clone + Send + Sync + 'static {
     ///
     /// # Safety
     /// The contract of `Fabric::finish_get`.
-    unsafe fn finish_get(&self, moving: Self::Moving, mut into: NonNull<[u8]>) -> Result<(), FabricError> {
+    unsafe fn finish_get(&self, moving: Self::Transfer, mut into: NonNull<[u8]>) -> Result<(), FabricError> {
         let bytes = self.finish_moving(moving)?;
         // SAFETY: lent by the caller, and used by nothing else.
         unsafe { into.as_mut() }.copy_from_slice(&bytes);
@@ -250,7 +250,7 @@ pub trait Network: Exchange + Clone + Send + Sync + 'static {
     fn notify(&self, at: &Self::Remote, offset: usize, value: u64, wake: Wake) -> Result<(), FabricError>;
 
     /// [`Fabric::wait`](transom_windows::Fabric::wait), on memory of this rank. `wait` names ranks of the job, which
-    /// [`Exchange::check_peers`] checks; [`Node::here`] converts them to numbers on this host.
+    /// [`OobExchange::check_peers`] checks; [`Node::here`] converts them to numbers on this host.
     ///
     /// # Errors
     /// The errors of `Fabric::wait`.
@@ -261,8 +261,8 @@ pub trait Network: Exchange + Clone + Send + Sync + 'static {
         look: impl FnMut() -> Result<Option<R>, FabricError>,
     ) -> Result<R, FabricError>;
 
-    /// [`Fabric::looked_in_vain`](transom_windows::Fabric::looked_in_vain).
-    fn looked_in_vain(&self) {}
+    /// [`Fabric::after_empty_poll`](transom_windows::Fabric::after_empty_poll).
+    fn after_empty_poll(&self) {}
 
     /// Starts a [flush](Self::flush), so that several flushes are in flight at once. A call of `flush` follows.
     ///

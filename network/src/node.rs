@@ -4,7 +4,7 @@ use std::sync::Arc;
 use transom_launch::bootstrap::Apart;
 use transom_locks::Rank;
 use transom_shm_loopback::{Loopback, Meet};
-use transom_windows::{Exchange, FabricError};
+use transom_windows::{OobExchange, FabricError};
 
 /// The ranks of this host, the memory that they share, and the host of each rank of the job. Clones share all of it.
 ///

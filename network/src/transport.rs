@@ -4,8 +4,8 @@ use crate::HybridWire;
 use std::sync::Arc;
 use transom_channel::delivery::Delivery;
 use transom_channel::wire::{Busy, Event, Key, Lane, Left, Part, Rail, Rank, Request};
-use transom_channel::{Meter, Wire};
-use transom_shm_loopback::messages::{Bytes, ShmWire, Turn, Waiter};
+use transom_channel::{Counters, Wire};
+use transom_shm_loopback::messages::{Bytes, ShmWire, ProgressHook, Waiter};
 
 /// The messages of a rank over a network, as opened by [`Network::wire`](crate::Network::wire).
 ///
@@ -16,8 +16,8 @@ pub trait NetworkWire: Wire<Memory = Bytes> + Send {
     /// The waiter of this rank's threads, with the rank's number in the job.
     fn waiter(&self) -> Waiter;
 
-    /// Makes all waits of this rank call `turn`, which receives arrived messages and posts waiting ones.
-    fn turn_in_waits(&self, turn: Arc<dyn Turn>);
+    /// Makes all waits of this rank call `progress`, which receives arrived messages and posts waiting ones.
+    fn progress_in_waits(&self, turn: Arc<dyn ProgressHook>);
 
     /// Announces to the peers that this rank receives no more messages.
     fn close(&mut self);
@@ -38,8 +38,8 @@ impl<W: NetworkWire> NetworkWire for Delivery<W> {
         self.wire().waiter()
     }
 
-    fn turn_in_waits(&self, turn: Arc<dyn Turn>) {
-        self.wire().turn_in_waits(turn);
+    fn progress_in_waits(&self, turn: Arc<dyn ProgressHook>) {
+        self.wire().progress_in_waits(turn);
     }
 
     fn close(&mut self) {
@@ -80,9 +80,9 @@ impl Transport {
         each!(self, wire => wire.waiter())
     }
 
-    /// [`NetworkWire::turn_in_waits`].
-    pub fn turn_in_waits(&self, turn: Arc<dyn Turn>) {
-        each!(self, wire => wire.turn_in_waits(turn));
+    /// [`NetworkWire::progress_in_waits`].
+    pub fn progress_in_waits(&self, turn: Arc<dyn ProgressHook>) {
+        each!(self, wire => wire.progress_in_waits(turn));
     }
 
     /// [`NetworkWire::close`].
@@ -116,8 +116,8 @@ impl Wire for Transport {
         each!(self, wire => wire.connected_besides(but))
     }
 
-    fn sever(&mut self, peer: Rank) {
-        each!(self, wire => wire.sever(peer));
+    fn abort_peer(&mut self, peer: Rank) {
+        each!(self, wire => wire.abort_peer(peer));
     }
 
     fn fails_over(&self) -> bool {
@@ -140,8 +140,8 @@ impl Wire for Transport {
         each!(self, wire => wire.leave(lane, key));
     }
 
-    fn take_back(&mut self, lane: Lane) -> Vec<Left<Bytes>> {
-        each!(self, wire => wire.take_back(lane))
+    fn drain_failed(&mut self, lane: Lane) -> Vec<Left<Bytes>> {
+        each!(self, wire => wire.drain_failed(lane))
     }
 
     #[inline(always)]
@@ -206,8 +206,8 @@ impl Wire for Transport {
         each!(self, wire => wire.due())
     }
 
-    fn count(&self, meter: &mut Meter) {
-        each!(self, wire => wire.count(meter));
+    fn count(&self, counters: &mut Counters) {
+        each!(self, wire => wire.count(counters));
     }
 
     #[inline(always)]

@@ -4,11 +4,11 @@ use std::str::FromStr;
 use transom_launch::variables::{SetBy, Variable, readable};
 
 /// The variables of this crate.
-pub const TABLE: &[Variable] = &[HYBRID];
+pub const TABLE: &[Variable] = &[INTRANODE];
 
-/// TRANSOM_HYBRID.
-pub const HYBRID: Variable = Variable {
-    name: "TRANSOM_HYBRID",
+/// TRANSOM_INTRANODE.
+pub const INTRANODE: Variable = Variable {
+    name: "TRANSOM_INTRANODE",
     set_by: SetBy::User,
     meaning: "with a network: whether ranks of one host move data through the memory they share, and messages in a job on several \
               hosts; the same at all ranks",

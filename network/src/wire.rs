@@ -4,8 +4,8 @@
 use crate::NetworkWire;
 use std::sync::Arc;
 use transom_channel::wire::{Busy, Event, Key, Lane, Left, Part, Rail, Rank, Request, Why};
-use transom_channel::{Meter, Wire};
-use transom_shm_loopback::messages::{Bytes, ShmWire, Turn, Waiter};
+use transom_channel::{Counters, Wire};
+use transom_shm_loopback::messages::{Bytes, ShmWire, ProgressHook, Waiter};
 
 /// The wire of a rank of a [`Hybrid`](crate::Hybrid): memory to the ranks of its host, the network to all others.
 pub struct HybridWire {
@@ -65,10 +65,10 @@ impl NetworkWire for HybridWire {
         self.near.waiter().beside(self.far.waiter())
     }
 
-    fn turn_in_waits(&self, turn: Arc<dyn Turn>) {
+    fn progress_in_waits(&self, turn: Arc<dyn ProgressHook>) {
         // Called first: only the first setting counts, and the network's has no event count.
-        self.near.turn_often_in_waits(turn.clone());
-        self.far.turn_in_waits(turn);
+        self.near.progress_often_in_waits(turn.clone());
+        self.far.progress_in_waits(turn);
     }
 
     fn close(&mut self) {
@@ -125,16 +125,16 @@ impl Wire for HybridWire {
         self.here(peer).is_some()
     }
 
-    fn sever(&mut self, peer: Rank) {
-        by!(self, peer, here => self.near.sever(here), self.far.sever(peer));
+    fn abort_peer(&mut self, peer: Rank) {
+        by!(self, peer, here => self.near.abort_peer(here), self.far.abort_peer(peer));
     }
 
     fn fails_over(&self) -> bool {
         self.far.fails_over()
     }
 
-    fn take_back(&mut self, lane: Lane) -> Vec<Left<Bytes>> {
-        by!(self, lane.peer, peer => self.near.take_back(Lane { peer, ..lane }), self.far.take_back(lane))
+    fn drain_failed(&mut self, lane: Lane) -> Vec<Left<Bytes>> {
+        by!(self, lane.peer, peer => self.near.drain_failed(Lane { peer, ..lane }), self.far.drain_failed(lane))
     }
 
     #[inline(always)]
@@ -222,9 +222,9 @@ impl Wire for HybridWire {
         self.far.due()
     }
 
-    fn count(&self, meter: &mut Meter) {
-        self.near.count(meter);
-        self.far.count(meter);
+    fn count(&self, counters: &mut Counters) {
+        self.near.count(counters);
+        self.far.count(counters);
     }
 
     #[inline(always)]

@@ -6,9 +6,9 @@ use std::hint::black_box;
 use std::process::Command;
 use std::time::Instant;
 use transom_collective::Order;
-use transom_shm_loopback::collective::{Board, Failure};
+use transom_shm_loopback::collective::{ShmCollective, Failure};
 use transom_shm_loopback::{Invitation, Job, Loopback};
-use transom_windows::{Exchange, Fabric};
+use transom_windows::{OobExchange, Fabric};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     if let Some(invitation) = Invitation::from_env()? {
@@ -46,7 +46,7 @@ fn add(into: &mut [u8], with: &[u8], _: Order) {
 fn rank(team: &Loopback) -> Result<(), Failure> {
     let (me, ranks) = (team.rank(), team.size());
     bind(me);
-    let mut board = Board::open(team)?;
+    let mut board = ShmCollective::open(team)?;
     let report = |what: &str, (median, least): (f64, f64), beside: &str, unit: f64| {
         if me == 0 {
             let ratio = median / unit;

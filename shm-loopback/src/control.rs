@@ -376,7 +376,7 @@ impl Control {
         self.failed()
     }
 
-    /// [`transom_windows::Exchange::barrier`]. `barrier` is this rank's own, the same in every call.
+    /// [`transom_windows::OobExchange::barrier`]. `barrier` is this rank's own, the same in every call.
     #[inline]
     pub fn sync(&self, me: Rank, barrier: &mut Barrier, progress: &Progress) -> Result<(), FabricError> {
         barrier.wait(&Rounds { control: self, me, progress }).map_err(|error| match error {
@@ -386,7 +386,7 @@ impl Control {
         })
     }
 
-    /// [`transom_windows::Exchange::all_gather`], by mailboxes that are written between two barriers.
+    /// [`transom_windows::OobExchange::all_gather`], by mailboxes that are written between two barriers.
     pub fn all_gather(
         &self,
         me: Rank,

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::SeqCst, fence};
 use transom_locks::Rank;
 use transom_windows::{
-    BoxBytes, ChangeBlock, Exchange, Fabric, FabricError, Memory as UserBuffer, UserMemory, Wait, Wake,
+    BoxBytes, UpdateInPlace, OobExchange, Fabric, FabricError, Memory as UserBuffer, UserMemory, Wait, Wake,
 };
 
 /// Bytes of a page, the unit of a mapping.
@@ -147,7 +147,7 @@ impl Fabric for Loopback {
     type Word = Word;
     type Pending = u64;
     /// An operation that was complete when it started.
-    type Moving = BoxBytes;
+    type Transfer = BoxBytes;
 
     fn allocate(&self, bytes: usize) -> Result<(Region, Vec<u8>), FabricError> {
         let (memory, key, fd) = self.0.block(bytes)?;
@@ -214,7 +214,7 @@ impl Fabric for Loopback {
         self.get(from, offset, &mut into).map(|()| into)
     }
 
-    fn has_moved(&self, _: &mut BoxBytes) -> Result<bool, FabricError> {
+    fn test(&self, _: &mut BoxBytes) -> Result<bool, FabricError> {
         Ok(true)
     }
 
@@ -269,7 +269,7 @@ impl Fabric for Loopback {
         at.find_word(offset)
     }
 
-    fn change_blocks(&self, at: &View, offset: usize, blocks: usize, change: impl ChangeBlock) -> bool {
+    fn change_blocks(&self, at: &View, offset: usize, blocks: usize, change: impl UpdateInPlace) -> bool {
         match blocks.checked_mul(64).and_then(|bytes| at.address(offset, bytes)) {
             // SAFETY: inside the view, as just checked; views are accessed only by atomics and `copy`.
             Some(shared) => unsafe { copy::change_blocks(shared, blocks, change) },
@@ -307,12 +307,12 @@ impl Fabric for Loopback {
         self.watch(&on.view, wait, look)
     }
 
-    fn looked_in_vain(&self) {
+    fn after_empty_poll(&self) {
         if let Some(turning) = self.0.progress.get() {
-            turning.turn_unless_another_does();
+            turning.try_progress();
         }
         if self.0.control.is_oversubscribed() {
-            transom_windows::looked_in_vain();
+            transom_windows::after_empty_poll();
         }
     }
 

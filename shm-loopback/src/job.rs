@@ -61,7 +61,7 @@ impl Job {
     /// # Examples
     /// ```
     /// use transom_shm_loopback::{Job, Loopback};
-    /// use transom_windows::Exchange;
+    /// use transom_windows::OobExchange;
     ///
     /// let job = Job::create(1)?;
     /// let fabric = Loopback::join(&job.key(), 0, &[std::process::id()])?; // rank 0 of a job of one rank

@@ -12,7 +12,7 @@ use crate::reach::Reach;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use transom_locks::{Awaited, Barrier, Rank};
-use transom_windows::{Exchange, FabricError};
+use transom_windows::{OobExchange, FabricError};
 
 /// A rank's handle on the fabric of its job: processes of one machine, threads of one process, or one rank alone. The
 /// rank leaves the job when its last clone and window are dropped. If that happens in a panic, or if the process ends
@@ -21,7 +21,7 @@ use transom_windows::{Exchange, FabricError};
 /// # Examples
 /// ```
 /// use transom_shm_loopback::Loopback;
-/// use transom_windows::Exchange;
+/// use transom_windows::OobExchange;
 ///
 /// let mut ranks = Loopback::threads(2)?.into_iter();
 /// let (zero, one) = (ranks.next().unwrap(), ranks.next().unwrap());
@@ -135,9 +135,9 @@ impl Loopback {
         self.0.fail_with_teams();
     }
 
-    /// Makes the waits of this rank call `turn` from now on, now and then also while they sleep, for messages that do
+    /// Makes the waits of this rank call `progress` from now on, now and then also while they sleep, for messages that do
     /// not arrive through shared memory.
-    pub fn turn_in_waits(&self, turn: Arc<dyn crate::messages::Turn>) {
+    pub fn progress_in_waits(&self, turn: Arc<dyn crate::messages::ProgressHook>) {
         self.0.progress.set(turn, None, true);
     }
 
@@ -209,7 +209,7 @@ impl Loopback {
     }
 }
 
-impl Exchange for Loopback {
+impl OobExchange for Loopback {
     fn rank(&self) -> Rank {
         self.0.rank
     }

@@ -12,18 +12,18 @@ use transom_windows::FabricError;
 /// # Examples
 /// ```
 /// struct Idle;
-/// impl transom_shm_loopback::messages::Turn for Idle {
-///     fn turn(&self) -> bool { false }
+/// impl transom_shm_loopback::messages::ProgressHook for Idle {
+///     fn progress(&self) -> bool { false }
 /// }
 /// ```
-pub trait Turn: Send + Sync {
+pub trait ProgressHook: Send + Sync {
     /// Receives messages that have arrived, and posts those that can go; a bounded amount. Returns whether it must be
     /// called again soon regardless of events; a wait does not sleep then.
-    fn turn(&self) -> bool;
+    fn progress(&self) -> bool;
 
-    /// [`turn`](Self::turn), without waiting for another thread that is running it.
-    fn turn_unless_another_does(&self) {
-        self.turn();
+    /// [`progress`](Self::progress), without waiting for another thread that is running it.
+    fn try_progress(&self) {
+        self.progress();
     }
 }
 
@@ -35,7 +35,7 @@ const OFTEN: Duration = Duration::from_millis(1);
 pub(crate) struct Progress(OnceLock<Turning>);
 
 pub(crate) struct Turning {
-    turn: Arc<dyn Turn>,
+    turn: Arc<dyn ProgressHook>,
     /// The inbox whose event count is rung for messages.
     inbox: Option<View>,
     /// True if some messages arrive without a notification.
@@ -49,21 +49,21 @@ impl Progress {
     }
 
     /// Sets the engine that every wait runs from now on; returns whether it is the first.
-    pub fn set(&self, turn: Arc<dyn Turn>, inbox: Option<View>, others: bool) -> bool {
+    pub fn set(&self, turn: Arc<dyn ProgressHook>, inbox: Option<View>, others: bool) -> bool {
         self.0.set(Turning { turn, inbox, others }).is_ok()
     }
 }
 
 impl Turning {
     #[cold]
-    pub fn turn(&self) -> bool {
-        self.turn.turn()
+    pub fn progress(&self) -> bool {
+        self.turn.progress()
     }
 
-    /// Like [`turn`](Self::turn), but does nothing if another thread is progressing messages.
+    /// Like [`progress`](Self::progress), but does nothing if another thread is progressing messages.
     #[cold]
-    pub fn turn_unless_another_does(&self) {
-        self.turn.turn_unless_another_does();
+    pub fn try_progress(&self) {
+        self.turn.try_progress();
     }
 
     /// [`event_count::park`] for at most `most`, woken by messages too. `look` runs the engine, and sets `busy` if

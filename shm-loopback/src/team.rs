@@ -5,7 +5,7 @@ use crate::fabric::Region;
 use crate::loopback::Loopback;
 use std::sync::Arc;
 use transom_locks::Rank;
-use transom_windows::{Exchange, Fabric, FabricError};
+use transom_windows::{OobExchange, Fabric, FabricError};
 
 /// An exchange among the members of a future team: returns what each of them passes, in team order, or an error at all
 /// of them.
@@ -25,7 +25,7 @@ impl Loopback {
     /// # Examples
     /// ```
     /// use transom_shm_loopback::Loopback;
-    /// use transom_windows::Exchange;
+    /// use transom_windows::OobExchange;
     /// let ranks: Vec<_> = Loopback::threads(3)?.into_iter().map(|rank| std::thread::spawn(move || {
     ///     // Even ranks, the highest first; rank 1 has no colour.
     ///     let colour = (rank.rank() % 2 == 0).then_some(7);
@@ -71,7 +71,7 @@ impl Loopback {
     /// # Examples
     /// ```
     /// use transom_shm_loopback::Loopback;
-    /// use transom_windows::Exchange;
+    /// use transom_windows::OobExchange;
     /// let job = Loopback::alone()?;
     /// let team = job.team(&[0], &mut |mine| Ok(vec![mine.to_vec()]))?; // with more ranks, by messages for example
     /// assert_eq!((team.rank(), team.size()), (0, 1));

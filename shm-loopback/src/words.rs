@@ -68,7 +68,7 @@ pub(crate) fn wait<R>(
     let busy = Cell::new(false);
     let mut look = || {
         if let Some(turning) = progress.get() {
-            busy.set(turning.turn());
+            busy.set(turning.progress());
         }
         look()
     };

@@ -2,7 +2,7 @@
 //! lengths.
 
 use super::Ragged;
-use super::described::total;
+use super::call_desc::total;
 use crate::messages::Error;
 use crate::world::World;
 use std::ops::Range;

@@ -2,25 +2,25 @@
 //! worlds and teams with a single receive.
 
 use super::group::Group;
-use super::history::Made;
-use super::sinks::Sinks;
+use super::history::CallId;
+use super::discarded_receives::DiscardedReceives;
 use crate::messages::Error;
 use crate::messages::comm::CONTROL;
-use crate::messages::hub::Hub;
+use crate::messages::progress_engine::ProgressEngine;
 use crate::messages::locked::{Core, Ended, Fault, Key, Work};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Arc, Mutex, MutexGuard};
-use transom_channel::{Error as Failure, Lost, Room, Select};
+use transom_channel::{Error as Failure, PeerFailure, RecvTarget, Select};
 use transom_launch::lock;
 use transom_locks::Rank;
 use transom_shm_loopback::messages::Bytes;
 
 /// A control message about one group. Ranks are numbered as in the group.
-pub(super) enum Saying {
+pub(super) enum ControlMsg {
     /// The sender waits in this call and asks whether the receiver makes the same one.
-    Ask(Made),
+    Ask(CallId),
     Died(Rank),
     Left(Rank),
     Panicked(Rank),
@@ -39,21 +39,21 @@ pub(super) enum Saying {
     BesideWindow(u32, String),
 }
 
-/// Longest message in bytes. Layout: `[kind, 0, 0, 0, context u32, rank or number u32]`, then an encoded [`Made`] or
+/// Longest message in bytes. Layout: `[kind, 0, 0, 0, context u32, rank or number u32]`, then an encoded [`CallId`] or
 /// window number, or UTF-8 text.
 const LONGEST: usize = 512;
 const HEAD: usize = 12;
 
-impl Saying {
+impl ControlMsg {
     /// The message that reports `error` to other ranks; `None` if the world itself is closed.
-    pub fn why(error: &Error) -> Option<Saying> {
+    pub fn why(error: &Error) -> Option<ControlMsg> {
         match error {
-            Error::PeerDied { rank } | Error::PeerLost { rank, .. } => Some(Saying::Died(*rank)),
-            Error::PeerLeft { rank } | Error::TeamDropped { rank } => Some(Saying::Left(*rank)),
-            Error::OperatorPanicked { rank } => Some(Saying::Panicked(*rank)),
-            Error::Mismatch { why } => Some(Saying::Mismatch(why.clone())),
+            Error::PeerDied { rank } | Error::PeerLost { rank, .. } => Some(ControlMsg::Died(*rank)),
+            Error::PeerLeft { rank } | Error::TeamDropped { rank } => Some(ControlMsg::Left(*rank)),
+            Error::OperatorPanicked { rank } => Some(ControlMsg::Panicked(*rank)),
+            Error::Mismatch { why } => Some(ControlMsg::Mismatch(why.clone())),
             Error::Closed => None,
-            other => Some(Saying::Mismatch(format!("a collective failed at another rank: {other}"))),
+            other => Some(ControlMsg::Mismatch(format!("a collective failed at another rank: {other}"))),
         }
     }
 
@@ -68,22 +68,22 @@ impl Saying {
     fn to_bytes(&self, context: u32) -> Vec<u8> {
         let (made, numbered);
         let (what, rank, rest): (u8, Rank, &[u8]) = match self {
-            Saying::Ask(call) => {
+            ControlMsg::Ask(call) => {
                 made = call.to_bytes();
                 (0, 0, &made)
             }
-            Saying::Died(rank) => (1, *rank, &[]),
-            Saying::Left(rank) => (2, *rank, &[]),
-            Saying::Panicked(rank) => (3, *rank, &[]),
-            Saying::Mismatch(why) => (4, 0, why.as_bytes()),
-            Saying::Gone => (5, 0, &[]),
-            Saying::Over(number) => (6, *number as Rank, &[]),
-            Saying::NoMore => (7, 0, &[]),
-            Saying::Makes(number, window) => {
+            ControlMsg::Died(rank) => (1, *rank, &[]),
+            ControlMsg::Left(rank) => (2, *rank, &[]),
+            ControlMsg::Panicked(rank) => (3, *rank, &[]),
+            ControlMsg::Mismatch(why) => (4, 0, why.as_bytes()),
+            ControlMsg::Gone => (5, 0, &[]),
+            ControlMsg::Over(number) => (6, *number as Rank, &[]),
+            ControlMsg::NoMore => (7, 0, &[]),
+            ControlMsg::Makes(number, window) => {
                 numbered = window.to_le_bytes();
                 (8, *number as Rank, &numbered)
             }
-            Saying::BesideWindow(window, why) => (9, *window as Rank, why.as_bytes()),
+            ControlMsg::BesideWindow(window, why) => (9, *window as Rank, why.as_bytes()),
         };
         let mut bytes = vec![what, 0, 0, 0];
         bytes.extend(context.to_le_bytes());
@@ -93,22 +93,22 @@ impl Saying {
     }
 
     /// Decodes the context and the message; `None` if no rank of this library could have sent these bytes.
-    fn from_bytes(bytes: &[u8]) -> Option<(u32, Saying)> {
+    fn from_bytes(bytes: &[u8]) -> Option<(u32, ControlMsg)> {
         let (&[what, _, _, _], rest) = bytes.split_first_chunk()?;
         let (context, rest) = rest.split_first_chunk()?;
         let (rank, rest) = rest.split_first_chunk()?;
         let rank = u32::from_le_bytes(*rank) as Rank;
         let saying = match what {
-            0 => Saying::Ask(Made::from_bytes(rest.try_into().ok()?)),
-            1 => Saying::Died(rank),
-            2 => Saying::Left(rank),
-            3 => Saying::Panicked(rank),
-            4 => Saying::Mismatch(String::from_utf8_lossy(rest).into_owned()),
-            5 => Saying::Gone,
-            6 => Saying::Over(rank as u32),
-            7 => Saying::NoMore,
-            8 => Saying::Makes(rank as u32, u32::from_le_bytes(rest.try_into().ok()?)),
-            9 => Saying::BesideWindow(rank as u32, String::from_utf8_lossy(rest).into_owned()),
+            0 => ControlMsg::Ask(CallId::from_bytes(rest.try_into().ok()?)),
+            1 => ControlMsg::Died(rank),
+            2 => ControlMsg::Left(rank),
+            3 => ControlMsg::Panicked(rank),
+            4 => ControlMsg::Mismatch(String::from_utf8_lossy(rest).into_owned()),
+            5 => ControlMsg::Gone,
+            6 => ControlMsg::Over(rank as u32),
+            7 => ControlMsg::NoMore,
+            8 => ControlMsg::Makes(rank as u32, u32::from_le_bytes(rest.try_into().ok()?)),
+            9 => ControlMsg::BesideWindow(rank as u32, String::from_utf8_lossy(rest).into_owned()),
             _ => return None,
         };
         Some((u32::from_le_bytes(*context), saying))
@@ -161,7 +161,7 @@ pub(super) struct Left {
     /// The group's failure, if it failed.
     pub broken: Option<Error>,
     /// Receives that discard messages which other ranks still send to the failed group.
-    pub sinks: Sinks,
+    pub sinks: DiscardedReceives,
 }
 
 /// Number of left groups that are remembered. Questions about groups left earlier get no answer. A waiting rank repeats
@@ -191,14 +191,14 @@ impl Control {
 
     /// Marks this rank as creating the window or value `window` until the guard is dropped. Meanwhile the rank reports
     /// that to ranks that wait in a split of the same world.
-    pub fn making(self: &Arc<Self>, hub: &Hub, window: (u32, u32)) -> Result<Making, Error> {
+    pub fn making(self: &Arc<Self>, hub: &ProgressEngine, window: (u32, u32)) -> Result<Making, Error> {
         self.listen(hub)?;
         lock(&self.making).push(window);
         Ok(Making { control: self.clone(), window })
     }
 
     /// Starts receiving control messages, unless this rank already does.
-    pub(super) fn listen(self: &Arc<Self>, hub: &Hub) -> Result<(), Error> {
+    pub(super) fn listen(self: &Arc<Self>, hub: &ProgressEngine) -> Result<(), Error> {
         hub.with(|core| {
             if !std::mem::replace(&mut self.changes().listens, true) {
                 core.attend(Box::new(Listener { control: self.clone(), ..Listener::default() }));
@@ -221,8 +221,8 @@ struct Listener {
     /// Unanswered questions about calls that this rank has not made yet: (context, job rank of the asker, call). Only
     /// the last question of each asker in a context is kept, because a rank waits in one call at a time, or in the
     /// first of several that can end.
-    asked: Vec<(u32, u32, Made)>,
-    /// Lost ranks and the cause of each loss.
+    asked: Vec<(u32, u32, CallId)>,
+    /// Failed ranks and the cause of each loss.
     lost: Vec<Failure>,
 }
 
@@ -243,10 +243,10 @@ impl Listener {
                 }
                 Step::Leave(context, mut left) => {
                     if let Some(group) = self.groups.remove(&context)
-                        && left.broken.as_ref().and_then(Saying::why).is_some()
+                        && left.broken.as_ref().and_then(ControlMsg::why).is_some()
                     {
                         // This rank sends nothing more to the failed group.
-                        group.others().for_each(|rank| group.tell(core, rank, &Saying::NoMore));
+                        group.others().for_each(|rank| group.tell(core, rank, &ControlMsg::NoMore));
                         left.sinks = group.take_sinks();
                     }
                     self.left.truncate(LEFT - 1);
@@ -260,7 +260,7 @@ impl Listener {
     fn listen(&mut self, core: &mut Core) {
         while !self.deaf {
             let posted = *self.posted.get_or_insert_with(|| {
-                let room = Room::Into(Bytes::owned(vec![0; LONGEST].into_boxed_slice()), LONGEST);
+                let room = RecvTarget::Into(Bytes::owned(vec![0; LONGEST].into_boxed_slice()), LONGEST);
                 Key::Message(core.engine.receive(Select { context: CONTROL, source: None, tag: None }, room))
             });
             let Some((result, bytes)) = core.ended(posted) else { return };
@@ -271,7 +271,7 @@ impl Listener {
                     self.hear(core, came.peer, &bytes[..bytes.len().min(came.length as usize)]);
                 }
                 // Each death is reported once; when no peer is left, the engine repeats the same failure.
-                Err(Fault::Message(failure @ Failure::Lost { .. })) if !self.lost.contains(&failure) => {
+                Err(Fault::Message(failure @ Failure::PeerFailure { .. })) if !self.lost.contains(&failure) => {
                     self.groups.values().for_each(|group| lose(core, group, &failure));
                     self.lost.push(failure);
                 }
@@ -283,8 +283,8 @@ impl Listener {
     }
 
     fn hear(&mut self, core: &mut Core, from: u32, bytes: &[u8]) {
-        let Some((context, saying)) = Saying::from_bytes(bytes) else { return };
-        if let Saying::Ask(made) = saying {
+        let Some((context, saying)) = ControlMsg::from_bytes(bytes) else { return };
+        if let ControlMsg::Ask(made) = saying {
             self.asked.retain(|(at, asker, _)| (*at, *asker) != (context, from));
             if self.asked.iter().filter(|(_, asker, _)| *asker == from).count() < ASKED {
                 self.asked.push((context, from, made));
@@ -293,10 +293,10 @@ impl Listener {
         }
         if let Some((_, left)) = self.left.iter_mut().find(|(at, _)| *at == context) {
             match saying {
-                Saying::NoMore => left.sinks.end(core, from),
-                Saying::Over(_) | Saying::Gone | Saying::Makes(..) => {}
+                ControlMsg::NoMore => left.sinks.end(core, from),
+                ControlMsg::Over(_) | ControlMsg::Gone | ControlMsg::Makes(..) => {}
                 // The asker now discards messages that this rank might have sent to the group.
-                _ => Saying::NoMore.send(core, from, context),
+                _ => ControlMsg::NoMore.send(core, from, context),
             }
             return;
         }
@@ -304,18 +304,18 @@ impl Listener {
         // Clamps a rank from the message to a rank of the team.
         let member = |rank: Rank| rank.min(group.comm.size() - 1);
         let error = match saying {
-            Saying::Ask(_) => return,
-            Saying::Over(number) => return group.hear_over(group.comm.numbered(from), number),
-            Saying::Died(rank) => Error::PeerDied { rank: member(rank) },
-            Saying::Left(rank) => Error::PeerLeft { rank: member(rank) },
-            Saying::Panicked(rank) => Error::OperatorPanicked { rank: member(rank) },
-            Saying::Mismatch(why) => Error::Mismatch { why },
-            Saying::Makes(call, window) => {
+            ControlMsg::Ask(_) => return,
+            ControlMsg::Over(number) => return group.hear_over(group.comm.numbered(from), number),
+            ControlMsg::Died(rank) => Error::PeerDied { rank: member(rank) },
+            ControlMsg::Left(rank) => Error::PeerLeft { rank: member(rank) },
+            ControlMsg::Panicked(rank) => Error::OperatorPanicked { rank: member(rank) },
+            ControlMsg::Mismatch(why) => Error::Mismatch { why },
+            ControlMsg::Makes(call, window) => {
                 return group.hear_of_window(core, (group.comm.numbered(from), window), call);
             }
-            Saying::BesideWindow(window, why) => return group.fail_beside_window(core, window, why),
-            Saying::NoMore => return group.end_sink(core, from),
-            Saying::Gone => Error::PeerLeft { rank: group.comm.numbered(from) },
+            ControlMsg::BesideWindow(window, why) => return group.fail_beside_window(core, window, why),
+            ControlMsg::NoMore => return group.end_sink(core, from),
+            ControlMsg::Gone => Error::PeerLeft { rank: group.comm.numbered(from) },
         };
         group.fail(core, error);
     }
@@ -334,7 +334,7 @@ impl Listener {
             if theirs.call.is_split()
                 && let Some(window) = window()
             {
-                Saying::Makes(theirs.number, window).send(core, *from, *context);
+                ControlMsg::Makes(theirs.number, window).send(core, *from, *context);
                 return false;
             }
             if group.is_some() {
@@ -342,13 +342,13 @@ impl Listener {
             }
             let found = left.iter().find(|(at, _)| at == context);
             let Some((_, Left { calls, broken, .. })) = found else { return true };
-            if let Some(saying) = broken.as_ref().and_then(Saying::why) {
+            if let Some(saying) = broken.as_ref().and_then(ControlMsg::why) {
                 saying.send(core, *from, *context);
             } else if theirs.number.wrapping_sub(*calls) < 1 << 31 {
-                Saying::Gone.send(core, *from, *context);
+                ControlMsg::Gone.send(core, *from, *context);
             } else {
                 // This rank finished its call of that number before it left; the call may have been a different one.
-                Saying::Over(theirs.number).send(core, *from, *context);
+                ControlMsg::Over(theirs.number).send(core, *from, *context);
             }
             false
         });
@@ -358,13 +358,13 @@ impl Listener {
 /// Fails `group` if the lost rank is one of its members.
 fn lose(core: &mut Core, group: &Group, failure: &Failure) {
     // A rank that left normally fails a group only when another rank asks about a call.
-    if matches!(failure, Failure::Lost { rank, lost } if *lost != Lost::Left && group.comm.has(*rank)) {
+    if matches!(failure, Failure::PeerFailure { rank, lost } if *lost != PeerFailure::Left && group.comm.has(*rank)) {
         group.fail(core, group.comm.failure(failure.clone(), 1));
     }
 }
 
 impl Work for Listener {
-    fn turn(&mut self, core: &mut Core) -> Option<Ended> {
+    fn progress(&mut self, core: &mut Core) -> Option<Ended> {
         if self.control.changed.load(Acquire) {
             self.change(core);
         }
@@ -387,22 +387,22 @@ mod tests {
 
     #[test]
     fn what_is_said_is_heard_and_nothing_else() {
-        let call = Made { number: 7, history: 9, call: Signature::without(Kind::Barrier) };
-        let ask = Saying::Ask(call).to_bytes(0x0102_0304);
+        let call = CallId { number: 7, history: 9, call: Signature::without(Kind::Barrier) };
+        let ask = ControlMsg::Ask(call).to_bytes(0x0102_0304);
         assert_eq!(ask[..12], [0, 0, 0, 0, 4, 3, 2, 1, 0, 0, 0, 0]);
-        assert!(matches!(Saying::from_bytes(&ask), Some((0x0102_0304, Saying::Ask(made))) if made == call));
-        assert!((0..ask.len()).all(|len| Saying::from_bytes(&ask[..len]).is_none()));
-        assert!(matches!(Saying::from_bytes(&[2, 0, 0, 0, 6, 0, 0, 0, 5, 0, 0, 0]), Some((6, Saying::Left(5)))));
-        assert!(matches!(Saying::from_bytes(&[5, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0]), Some((6, Saying::Gone))));
-        assert!(matches!(Saying::from_bytes(&Saying::Over(u32::MAX).to_bytes(6)), Some((6, Saying::Over(u32::MAX)))));
-        let makes = Saying::Makes(5, 7).to_bytes(6);
+        assert!(matches!(ControlMsg::from_bytes(&ask), Some((0x0102_0304, ControlMsg::Ask(made))) if made == call));
+        assert!((0..ask.len()).all(|len| ControlMsg::from_bytes(&ask[..len]).is_none()));
+        assert!(matches!(ControlMsg::from_bytes(&[2, 0, 0, 0, 6, 0, 0, 0, 5, 0, 0, 0]), Some((6, ControlMsg::Left(5)))));
+        assert!(matches!(ControlMsg::from_bytes(&[5, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0]), Some((6, ControlMsg::Gone))));
+        assert!(matches!(ControlMsg::from_bytes(&ControlMsg::Over(u32::MAX).to_bytes(6)), Some((6, ControlMsg::Over(u32::MAX)))));
+        let makes = ControlMsg::Makes(5, 7).to_bytes(6);
         assert_eq!(makes, [8, 0, 0, 0, 6, 0, 0, 0, 5, 0, 0, 0, 7, 0, 0, 0]);
-        assert!(matches!(Saying::from_bytes(&makes), Some((6, Saying::Makes(5, 7)))));
-        assert!((0..makes.len()).all(|len| Saying::from_bytes(&makes[..len]).is_none()));
-        let beside = Saying::BesideWindow(5, "why".into()).to_bytes(6);
-        assert!(matches!(Saying::from_bytes(&beside), Some((6, Saying::BesideWindow(5, why))) if why == "why"));
-        assert!(Saying::from_bytes(&[10, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0]).is_none());
-        assert_eq!(Saying::Mismatch("x".repeat(1000)).to_bytes(0).len(), 512);
+        assert!(matches!(ControlMsg::from_bytes(&makes), Some((6, ControlMsg::Makes(5, 7)))));
+        assert!((0..makes.len()).all(|len| ControlMsg::from_bytes(&makes[..len]).is_none()));
+        let beside = ControlMsg::BesideWindow(5, "why".into()).to_bytes(6);
+        assert!(matches!(ControlMsg::from_bytes(&beside), Some((6, ControlMsg::BesideWindow(5, why))) if why == "why"));
+        assert!(ControlMsg::from_bytes(&[10, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0]).is_none());
+        assert_eq!(ControlMsg::Mismatch("x".repeat(1000)).to_bytes(0).len(), 512);
     }
 
     /// Memory must stay bounded in a program that splits and drops teams in a loop.

@@ -2,11 +2,11 @@
 //! first failure.
 
 use super::asked::Asked;
-use super::control::{Control, Left, Saying};
-use super::history::{History, Made};
+use super::control::{Control, Left, ControlMsg};
+use super::history::{History, CallId};
 use super::memory::ScratchPool;
 use super::signature::{Kind, Signature};
-use super::sinks::Sinks;
+use super::discarded_receives::DiscardedReceives;
 use crate::messages::Error;
 use crate::messages::comm::{COLLECTIVES, Comm};
 use crate::messages::locked::Core;
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use transom_collective::{Hosts, Rules};
 use transom_launch::lock;
 use transom_locks::{Awaited, Rank};
-use transom_shm_loopback::collective::{Board, Breaker};
+use transom_shm_loopback::collective::{ShmCollective, Breaker};
 use transom_shm_loopback::messages::Bytes;
 use transom_shm_loopback::{Biased, Held};
 
@@ -46,7 +46,7 @@ pub(super) struct Group {
     /// Number of the window or value, if the first failure is a split at some ranks and a window or value creation at
     /// others.
     beside_window: OnceLock<u32>,
-    sinks: Mutex<Sinks>,
+    sinks: Mutex<DiscardedReceives>,
     /// Breaker of the board, if a board was opened.
     breaker: OnceLock<Breaker>,
     /// Last question about a slow call: call number in the high half, job rank of the rank asked plus one in the low
@@ -55,13 +55,13 @@ pub(super) struct Group {
     /// Number of the call that waits at the board plus one; 0 if none waits.
     pub(super) waiting: AtomicU32,
     /// Timer of the call that waits at the board.
-    patience: Mutex<Patience>,
+    patience: Mutex<Backoff>,
 }
 
 /// Started calls that have not ended, by number with the starting thread, and the number of such calls per thread.
 #[derive(Default)]
 struct UnderWay {
-    calls: HashMap<u32, (Made, usize)>,
+    calls: HashMap<u32, (CallId, usize)>,
     threads: HashMap<usize, usize>,
 }
 
@@ -75,7 +75,7 @@ pub(super) struct Turn {
     /// match later messages.
     pub history: u64,
     /// Shared-memory board of all ranks, or of this host's ranks if there are several hosts; opened by the first call.
-    pub board: Option<Board>,
+    pub board: Option<ShmCollective>,
 }
 
 /// Membership of this rank in a group, held by its world and by each started or persistent collective. Dropping the
@@ -108,7 +108,7 @@ impl Member {
     }
 
     /// Installs the opened `board` in the turn.
-    pub fn open<'t>(&self, turn: &'t mut Turn, board: Board) -> &'t mut Board {
+    pub fn open<'t>(&self, turn: &'t mut Turn, board: ShmCollective) -> &'t mut ShmCollective {
         let group = Arc::downgrade(&self.group);
         board.at_long_waits(move || {
             if let Some(group) = group.upgrade() {
@@ -197,19 +197,19 @@ impl Group {
 
     /// Numbers and records the next call.
     #[inline(always)]
-    pub fn begin(&self, turn: &mut Turn, call: Signature) -> Result<Made, Error> {
+    pub fn begin(&self, turn: &mut Turn, call: Signature) -> Result<CallId, Error> {
         if let Some(error) = self.broken() {
             return Err(error);
         }
         turn.history = call.hash(turn.history);
-        let made = Made { number: turn.calls, history: (turn.history >> 32) as u32, call };
+        let made = CallId { number: turn.calls, history: (turn.history >> 32) as u32, call };
         turn.calls = turn.calls.wrapping_add(1);
         self.made.note(made);
         Ok(made)
     }
 
     /// [`begin`](Self::begin) for a started call, which is recorded as in flight.
-    pub fn begin_to_start(&self, turn: &mut Turn, call: Signature) -> Result<Made, Error> {
+    pub fn begin_to_start(&self, turn: &mut Turn, call: Signature) -> Result<CallId, Error> {
         let made = self.begin(turn, call)?;
         let (thread, mut under_way) = (this_thread(), lock(&self.under_way));
         under_way.calls.insert(made.number, (made, thread));
@@ -218,7 +218,7 @@ impl Group {
     }
 
     /// Removes a finished call from those in flight.
-    pub fn has_ended(&self, made: Made) {
+    pub fn has_ended(&self, made: CallId) {
         let mut under_way = lock(&self.under_way);
         let Some((_, thread)) = under_way.calls.remove(&made.number) else { return };
         if let Entry::Occupied(mut started) = under_way.threads.entry(thread) {
@@ -232,14 +232,14 @@ impl Group {
     /// Detects unordered threads. Keeps the turn after this call was started, if another thread has a call in flight,
     /// until this call ends or [`WATCHED_FOR`] passes. Unordered threads are likely to collide meanwhile; ordered
     /// threads cannot. After [`WATCHED`] such calls the threads are assumed to be ordered.
-    pub fn watch_threads(&self, turn: &mut Turn, made: Made) {
+    pub fn watch_threads(&self, turn: &mut Turn, made: CallId) {
         if turn.watched == 0 || lock(&self.under_way).threads.len() < 2 {
             return;
         }
         turn.watched -= 1;
         let begun = Instant::now();
         while lock(&self.under_way).calls.contains_key(&made.number) && begun.elapsed() < WATCHED_FOR {
-            self.comm.hub.turn_now();
+            self.comm.hub.progress_now();
             std::thread::yield_now();
         }
     }
@@ -257,7 +257,7 @@ impl Group {
     }
 
     /// The error for two ranks that make different calls.
-    pub fn mismatch(one: (Rank, Made), other: (Rank, Made)) -> Error {
+    pub fn mismatch(one: (Rank, CallId), other: (Rank, CallId)) -> Error {
         let ((a, first), (b, second)) = if one.0 < other.0 { (one, other) } else { (other, one) };
         let number = first.number.wrapping_add(1);
         Error::Mismatch {
@@ -282,7 +282,7 @@ impl Group {
 
     /// The error for a message whose length differs from the expected one, in a call whose blocks differ in length.
     /// `bytes` and `expected` are in bytes, `element` is the element size.
-    pub fn odd(&self, made: Made, from: Rank, bytes: u64, expected: usize, element: usize) -> Error {
+    pub fn odd(&self, made: CallId, from: Rank, bytes: u64, expected: usize, element: usize) -> Error {
         let (me, number, name) = (self.comm.rank(), made.number.wrapping_add(1), made.call.name());
         let (element, expected) = (element as u64, expected as u64);
         let (given, taken, unit) = match bytes.checked_rem(element) {
@@ -304,9 +304,9 @@ impl Group {
     }
 
     /// The control message that reports the group's failure.
-    fn why_broken(&self) -> Option<Saying> {
-        match (Saying::why(self.broken.get()?)?, self.beside_window.get()) {
-            (Saying::Mismatch(why), Some(window)) => Some(Saying::BesideWindow(*window, why)),
+    fn why_broken(&self) -> Option<ControlMsg> {
+        match (ControlMsg::why(self.broken.get()?)?, self.beside_window.get()) {
+            (ControlMsg::Mismatch(why), Some(window)) => Some(ControlMsg::BesideWindow(*window, why)),
             (saying, _) => Some(saying),
         }
     }
@@ -382,7 +382,7 @@ impl Group {
         (0..self.comm.size()).filter(move |rank| *rank != me)
     }
 
-    pub fn tell(&self, core: &mut Core, to: Rank, saying: &Saying) {
+    pub fn tell(&self, core: &mut Core, to: Rank, saying: &ControlMsg) {
         if let Ok(job) = self.comm.to_job(to) {
             saying.send(core, job, self.comm.context);
         }
@@ -400,12 +400,12 @@ impl Group {
     }
 
     /// Takes the discarding receives when this rank leaves; other ranks may still send.
-    pub fn take_sinks(&self) -> Sinks {
+    pub fn take_sinks(&self) -> DiscardedReceives {
         std::mem::take(&mut lock(&self.sinks))
     }
 
     /// Asks rank `to`, for which this rank waits, whether it makes the same call.
-    pub fn ask(&self, core: &mut Core, to: Rank, made: Made) {
+    pub fn ask(&self, core: &mut Core, to: Rank, made: CallId) {
         if let Ok(job) = self.comm.to_job(to) {
             self.asked.store(u64::from(made.number) << 32 | (u64::from(job) + 1), Relaxed);
         }
@@ -418,16 +418,16 @@ impl Group {
         (asked as u32).checked_sub(1).filter(|_| (asked >> 32) as u32 == number)
     }
 
-    fn ask_one(&self, core: &mut Core, to: Rank, made: Made) {
+    fn ask_one(&self, core: &mut Core, to: Rank, made: CallId) {
         tracing::debug!(rank = self.comm.rank(), of = to, call = %made.call, "asking whether it makes the same call");
-        self.tell(core, to, &Saying::Ask(made));
+        self.tell(core, to, &ControlMsg::Ask(made));
     }
 
     /// Answers rank `from`, which waits in call `theirs`; returns false if this rank has not made a call of that number
     /// yet. If this rank made a different call, neither can complete and the group fails. If the call is too old to be
     /// remembered, the asker decides: by then it has received all messages that this rank sent for it. If the group has
     /// failed, the answer is the failure.
-    pub fn answer(&self, core: &mut Core, from: Rank, theirs: Made) -> bool {
+    pub fn answer(&self, core: &mut Core, from: Rank, theirs: CallId) -> bool {
         if let Some(saying) = self.why_broken() {
             self.tell(core, from, &saying);
             return true;
@@ -439,7 +439,7 @@ impl Group {
                 self.fail(core, Group::mismatch((self.comm.rank(), mine), (from, theirs)));
             }
             Some(_) => {}
-            None if self.made.has_forgotten(number) => self.tell(core, from, &Saying::Over(number)),
+            None if self.made.has_forgotten(number) => self.tell(core, from, &ControlMsg::Over(number)),
             None => return false,
         }
         true
@@ -458,7 +458,7 @@ impl Group {
     }
 
     /// The error for a rank that finished its call of this number without sending the message that this rank waits for.
-    pub fn different(&self, from: Rank, made: Made) -> Error {
+    pub fn different(&self, from: Rank, made: CallId) -> Error {
         let (me, number, call) = (self.comm.rank(), made.number.wrapping_add(1), made.call);
         let why = format!(
             "rank {me} calls {call}, as number {number} of their collectives, where rank {from} has made another call, and many \
@@ -497,7 +497,7 @@ fn hash(rules: &Rules) -> u32 {
 
 /// Timer of one wait.
 #[derive(Default)]
-pub(super) struct Patience {
+pub(super) struct Backoff {
     what: u32,
     until: Option<Instant>,
 }
@@ -505,11 +505,11 @@ pub(super) struct Patience {
 /// Interval after which a waiting rank asks whether others make the same call.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-impl Patience {
+impl Backoff {
     /// True once per [`PATIENCE`] of waiting for `what` (not 0). A different `what` restarts the timer.
     pub fn ends(&mut self, what: u32) -> bool {
         if what == 0 || self.what != what {
-            *self = Patience { what, until: None };
+            *self = Backoff { what, until: None };
             return false;
         }
         let now = Instant::now();

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, fence};
 
 /// One call of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Made {
+pub(super) struct CallId {
     /// Number of calls before this one in the group, modulo 2^32.
     pub number: u32,
     /// Hash of the rank's rules and of all calls up to and including this one.
@@ -14,7 +14,7 @@ pub(super) struct Made {
     pub call: Signature,
 }
 
-impl Made {
+impl CallId {
     /// The tag of the call's messages. Calls of different numbers have different tags while fewer than 65,536 are in
     /// flight. Calls of the same number with different histories share a tag with probability 1/65,536; a message of
     /// one would then match the other.
@@ -24,17 +24,17 @@ impl Made {
 
     pub const BYTES: usize = 8 + Signature::BYTES;
 
-    pub fn to_bytes(self) -> [u8; Made::BYTES] {
-        let mut bytes = [0; Made::BYTES];
+    pub fn to_bytes(self) -> [u8; CallId::BYTES] {
+        let mut bytes = [0; CallId::BYTES];
         bytes[..4].copy_from_slice(&self.number.to_le_bytes());
         bytes[4..8].copy_from_slice(&self.history.to_le_bytes());
         bytes[8..].copy_from_slice(&self.call.to_bytes());
         bytes
     }
 
-    pub fn from_bytes(bytes: &[u8; Made::BYTES]) -> Made {
+    pub fn from_bytes(bytes: &[u8; CallId::BYTES]) -> CallId {
         let [n0, n1, n2, n3, h0, h1, h2, h3, call @ ..] = bytes;
-        Made {
+        CallId {
             number: u32::from_le_bytes([*n0, *n1, *n2, *n3]),
             history: u32::from_le_bytes([*h0, *h1, *h2, *h3]),
             call: Signature::from_bytes(call),
@@ -71,7 +71,7 @@ impl Default for History {
 impl History {
     /// Records a call. Only one thread may call this at a time.
     #[inline]
-    pub fn note(&self, made: Made) {
+    pub fn note(&self, made: CallId) {
         let index = made.number as usize % REMEMBERED;
         let Entry { key, call } = &self.0[index];
         key.store(none(index), Relaxed);
@@ -84,13 +84,13 @@ impl History {
     }
 
     /// The call of this number, if it was made and is still remembered.
-    pub fn find(&self, number: u32) -> Option<Made> {
+    pub fn find(&self, number: u32) -> Option<CallId> {
         let Entry { key, call } = &self.0[number as usize % REMEMBERED];
         let before = key.load(Acquire);
         let call = Signature::of_words([0, 1].map(|half| call[half].load(Relaxed)));
         fence(Acquire);
         let same = key.load(Relaxed) == before && before as u32 == number;
-        same.then_some(Made { number, history: (before >> 32) as u32, call })
+        same.then_some(CallId { number, history: (before >> 32) as u32, call })
     }
 
     /// True if the call of this number was made and is no longer remembered.
@@ -106,9 +106,9 @@ mod tests {
     use super::super::signature::Kind;
     use super::*;
 
-    fn made(number: u32) -> Made {
+    fn made(number: u32) -> CallId {
         let len = u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15) as usize;
-        Made { number, history: !number, call: Signature::of::<u64>(Kind::Scan, len).on_grid(number) }
+        CallId { number, history: !number, call: Signature::of::<u64>(Kind::Scan, len).on_grid(number) }
     }
 
     #[test]

@@ -1,29 +1,29 @@
 //! Collectives over several hosts: shared memory within each host, messages between the host leaders.
 
 use super::group::{Member, Turn};
-use super::history::Made;
+use super::history::CallId;
 use super::memory::Memory;
 use super::reduction::Fold;
 use super::running::Running;
 use super::signature::Signature;
-use super::straight::Buffers;
+use super::shm::Buffers;
 use super::{at_board, carry_out};
 use crate::messages::{Error, hold};
 use crate::provider;
 use crate::world::World;
 use bytemuck::Pod;
 use std::sync::Arc;
-use transom_collective::{ByHosts, Stage};
+use transom_collective::{Hierarchical, Stage};
 use transom_shm_loopback::Loopback;
-use transom_shm_loopback::collective::Board;
-use transom_windows::Exchange as _;
+use transom_shm_loopback::collective::ShmCollective;
+use transom_windows::OobExchange as _;
 
 impl World {
     /// Executes the stages of a call and returns when this rank has done its part. `host` is the shared memory to use;
     /// `None` selects that of this rank's host.
     pub(super) fn carry_by_hosts<T: Pod, F: Fold>(
         &self,
-        (ByHosts { stages, scratch }, host): (ByHosts, Option<&Loopback>),
+        (Hierarchical { stages, scratch }, host): (Hierarchical, Option<&Loopback>),
         call: Signature,
         given: &[T],
         data: &mut [T],
@@ -69,14 +69,14 @@ impl World {
         &self,
         group: &Arc<Member>,
         turn: &'t mut Turn,
-        (made, host): (Made, Option<&Loopback>),
-    ) -> Result<&'t mut Board, Error> {
+        (made, host): (CallId, Option<&Loopback>),
+    ) -> Result<&'t mut ShmCollective, Error> {
         if turn.board.is_none() {
             let fabric = self.make_fabric(group, made)?;
             let host = host.or_else(|| provider::memory_of_host(fabric)).expect("a host's ranks share memory");
             let here = |place| group.on_board(place);
             let opened = self.meet(group, made, |meet| {
-                Board::open_by(host, &mut |mine| {
+                ShmCollective::open_by(host, &mut |mine| {
                     let mut said = meet(mine)?;
                     Ok((0..host.size()).map(|place| std::mem::take(&mut said[here(place)])).collect())
                 })
@@ -95,7 +95,7 @@ impl World {
 mod tests {
     use super::*;
     use crate::Op;
-    use crate::collective::Commuting;
+    use crate::collective::Commutative;
     use crate::collective::group::Group;
     use crate::collective::reduction::{Nothing, Typed};
     use crate::collective::signature::Kind;
@@ -248,7 +248,7 @@ mod tests {
     fn a_panic_of_the_operation_is_told_on_all_hosts() {
         // The operation panics at the leader of the second host, on the board.
         let panics =
-            Commuting(|a: u64, b: u64| if a.max(b) == 7 { panic!("a seven (the test means it)") } else { a + b });
+            Commutative(|a: u64, b: u64| if a.max(b) == 7 { panic!("a seven (the test means it)") } else { a + b });
         let call = |rank: &Rank| {
             let (me, what) = (rank.world.rank(), Call::AllReduce { commutes: true });
             let mut data = [if me == 3 { 7 } else { 0 }];

@@ -1,7 +1,7 @@
 //! Started collectives on borrowed buffers.
 
 use super::Reduction;
-use super::described::{Described, Of};
+use super::call_desc::{Described, Of};
 use super::reduction::Fold;
 use super::started::start;
 use crate::messages::request::Request;

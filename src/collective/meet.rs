@@ -2,7 +2,7 @@
 //! that call.
 
 use super::group::{Group, Member};
-use super::history::Made;
+use super::history::CallId;
 use super::memory::Memory;
 use super::running::Running;
 use super::signature::{Kind, Signature};
@@ -13,7 +13,7 @@ use crate::world::World;
 use std::sync::Arc;
 use transom_collective::{Algorithm, Call, Plan, Shape};
 use transom_shm_loopback::Meet;
-use transom_windows::{Exchange as _, FabricError};
+use transom_windows::{OobExchange as _, FabricError};
 
 impl World {
     /// The provider of exactly these ranks. The first call of a team is collective and creates the provider.
@@ -39,7 +39,7 @@ impl World {
     }
 
     /// The provider of exactly these ranks, created within a call that all ranks have begun and compared.
-    pub(super) fn make_fabric(&self, group: &Arc<Member>, made: Made) -> Result<&Provider, Error> {
+    pub(super) fn make_fabric(&self, group: &Arc<Member>, made: CallId) -> Result<&Provider, Error> {
         if let Some(fabric) = self.fabric_of_all().get() {
             return Ok(fabric);
         }
@@ -76,9 +76,9 @@ impl World {
 
     /// Compares the calls of all ranks before the call itself runs. Used in debug builds, and before ranks create an
     /// object together.
-    pub(super) fn compare(&self, group: &Arc<Member>, made: Made) -> Result<(), Error> {
+    pub(super) fn compare(&self, group: &Arc<Member>, made: CallId) -> Result<(), Error> {
         let all = self.exchange(group, made, made.to_bytes().to_vec())?;
-        let calls: Vec<_> = all.as_chunks().0.iter().map(Made::from_bytes).collect();
+        let calls: Vec<_> = all.as_chunks().0.iter().map(CallId::from_bytes).collect();
         // Every rank reports the first call that differs from rank 0's, so that all ranks report the same error.
         match calls.iter().position(|theirs| *theirs != calls[0]) {
             Some(rank) => {
@@ -95,7 +95,7 @@ impl World {
     pub(super) fn meet<R>(
         &self,
         group: &Arc<Member>,
-        made: Made,
+        made: CallId,
         make: impl FnOnce(&mut Meet<'_>) -> Result<R, FabricError>,
     ) -> Result<R, Error> {
         let mut failed = None;
@@ -110,7 +110,7 @@ impl World {
     }
 
     /// All-gathers `mine`, whose length may differ between ranks.
-    fn gather_bytes(&self, group: &Arc<Member>, made: Made, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+    fn gather_bytes(&self, group: &Arc<Member>, made: CallId, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
         // Most exchanges are short and take one round: each slot holds a 4-byte length, then the bytes.
         const SHORT: usize = 64;
         let slot = |len: usize| {
@@ -137,7 +137,7 @@ impl World {
 
     /// All-gathers `mine`, of the same length at all ranks, in rank order. Part of a call that has begun; ranks may
     /// have made different calls.
-    fn exchange(&self, group: &Arc<Member>, made: Made, mine: Vec<u8>) -> Result<Vec<u8>, Error> {
+    fn exchange(&self, group: &Arc<Member>, made: CallId, mine: Vec<u8>) -> Result<Vec<u8>, Error> {
         let mut all = vec![0_u8; self.size() * mine.len()];
         let plan = self.plan_to_gather(mine.len(), 1);
         let scratch = group.take_scratch::<u8>(plan.scratch).map_err(|error| group.stopped(Some(error)))?;
@@ -146,7 +146,7 @@ impl World {
         let memory = Memory::new(given, data, 1, scratch);
         let mut running = Running::new(group.clone(), made, plan, memory, reduction::Nothing);
         // The tag omits the history, so that messages match whichever call each rank makes.
-        running.tag = Made { history: 0, ..made }.tag();
+        running.tag = CallId { history: 0, ..made }.tag();
         carry_out(group, made, &mut running)?;
         Ok(all)
     }

@@ -17,7 +17,7 @@ pub(crate) mod asked;
 mod blocks;
 mod calls;
 mod control;
-mod described;
+mod call_desc;
 mod group;
 mod history;
 mod hosts;
@@ -31,12 +31,12 @@ mod reduction;
 mod running;
 mod sections;
 mod signature;
-mod sinks;
+mod discarded_receives;
 mod started;
-mod straight;
+mod shm;
 
 pub use ragged::Ragged;
-pub use reduction::{Commuting, MaxPlace, MinPlace, Ordered, Placed, Reduction};
+pub use reduction::{Commutative, MaxLoc, MinLoc, Ordered, ValueLoc, Reduction};
 pub use transom_collective::{Grid, Hosts, Order, Rules, RulesError, block};
 
 use crate::messages::{Error, Space, hold};
@@ -44,22 +44,22 @@ use crate::provider;
 use crate::world::World;
 use bytemuck::Pod;
 use control::{Control, Making};
-use described::{Described, What};
+use call_desc::{Described, What};
 use group::{Group, Member, Turn};
-use history::Made;
+use history::CallId;
 use memory::{Memory, ScratchPool};
 use reduction::Fold;
-use running::{Running, Turned};
+use running::{Running, Progressed};
 use signature::Signature;
 use std::fmt;
 use std::panic::resume_unwind;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, OnceLock};
-use straight::{Buffers, Stop};
+use shm::{Buffers, Stop};
 use transom_collective::{Algorithm, Call, Plan, Shape, by_hosts, choose};
 use transom_launch::lock;
 use transom_locks::Awaited;
-use transom_shm_loopback::collective::Board;
+use transom_shm_loopback::collective::ShmCollective;
 
 /// Collectives of a world; the group is created by the first call.
 pub(crate) struct Collectives {
@@ -237,14 +237,14 @@ impl World {
 
     #[cold]
     #[inline(never)]
-    fn open_board<'t>(&self, group: &Arc<Member>, turn: &'t mut Turn, made: Made) -> Result<&'t mut Board, Error> {
+    fn open_board<'t>(&self, group: &Arc<Member>, turn: &'t mut Turn, made: CallId) -> Result<&'t mut ShmCollective, Error> {
         // The comparison makes sure that all ranks make the same call, so all of them open the board.
         self.compare(group, made)?;
         let fabric = self.make_fabric(group, made)?;
         // If all ranks of a team are on one of several hosts, the board uses the shared memory of that host.
         let memory = provider::shared_memory(fabric).or_else(|| provider::memory_of_host(fabric));
         let memory = memory.expect("that a call goes through");
-        let board = self.meet(group, made, |meet| Board::open_by(memory, meet))?;
+        let board = self.meet(group, made, |meet| ShmCollective::open_by(memory, meet))?;
         Ok(group.open(turn, board))
     }
 
@@ -295,23 +295,23 @@ fn buffers<'b, T: Pod, F>(given: &'b [T], data: &'b mut [T], fold: &'b F) -> Buf
 #[inline(always)]
 fn at_board<F: Fold>(
     group: &Group,
-    board: &mut Board,
-    (made, history): (Made, u64),
+    board: &mut ShmCollective,
+    (made, history): (CallId, u64),
     what: Call,
     buffers: Buffers<'_, F>,
 ) -> Result<(), Error> {
     group.waiting.store(made.number.wrapping_add(1), Relaxed);
-    let done = straight::call(board, what, history, buffers);
+    let done = shm::call(board, what, history, buffers);
     group.waiting.store(0, Relaxed);
     done.map_err(|stop| stopped_at_board(group, made, stop))
 }
 
 #[cold]
 #[inline(never)]
-fn stopped_at_board(group: &Group, made: Made, stop: Stop) -> Error {
+fn stopped_at_board(group: &Group, made: CallId, stop: Stop) -> Error {
     match stop {
         Stop::Failed(failure) => {
-            group.stopped(straight::error(failure, made, group.comm.rank(), |rank| group.on_board(rank)))
+            group.stopped(shm::error(failure, made, group.comm.rank(), |rank| group.on_board(rank)))
         }
         Stop::Panicked(panic) => {
             group.stopped(Some(Error::OperatorPanicked { rank: group.comm.rank() }));
@@ -321,7 +321,7 @@ fn stopped_at_board(group: &Group, made: Made, stop: Stop) -> Error {
 }
 
 /// Text of a waiting call for reports of long waits. Includes the awaited rank once that rank was asked.
-struct Waits<'g>(&'g Group, Made);
+struct Waits<'g>(&'g Group, CallId);
 
 impl fmt::Display for Waits<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -334,22 +334,22 @@ impl fmt::Display for Waits<'_> {
     }
 }
 
-fn carry_out<F: Fold>(group: &Group, made: Made, running: &mut Running<F>) -> Result<(), Error> {
+fn carry_out<F: Fold>(group: &Group, made: CallId, running: &mut Running<F>) -> Result<(), Error> {
     let (call, mut panic) = (Waits(group, made), None);
     loop {
-        let turned = group.comm.hub.wait(&call, Awaited::Anyone, |core| match running.turn(core) {
-            Turned::Waiting => None,
+        let turned = group.comm.hub.wait(&call, Awaited::Anyone, |core| match running.progress(core) {
+            Progressed::Waiting => None,
             turned => Some(turned),
         });
         match turned {
-            Ok(Turned::Arrived) => {
+            Ok(Progressed::Arrived) => {
                 running.fold_round();
                 // Fails only if this rank has left and its engine is closed: then nothing uses the memory any more.
                 panic = group.comm.hub.with(|core| running.panicked(core))?.or(panic);
             }
-            Ok(Turned::Waiting) => {}
-            Ok(Turned::Done) => return Ok(()),
-            Ok(Turned::Failed(error)) | Err(error) => match panic {
+            Ok(Progressed::Waiting) => {}
+            Ok(Progressed::Done) => return Ok(()),
+            Ok(Progressed::Failed(error)) | Err(error) => match panic {
                 Some(panic) => resume_unwind(panic),
                 None => return Err(error),
             },

@@ -1,7 +1,7 @@
 //! Persistent collectives: started repeatedly on the same buffers, with a plan that is computed once.
 
 use super::Reduction;
-use super::described::{Described, Of};
+use super::call_desc::{Described, Of};
 use super::reduction::Fold;
 use super::started::start_plan;
 use crate::messages::hold::Parts;

@@ -5,7 +5,7 @@ use bytemuck::{Pod, Zeroable};
 use transom_collective::{Order, Rank};
 use transom_windows::{Atomic, Number, Op};
 
-/// An operation of a reduction: an [`Op`], [`MinPlace`] or [`MaxPlace`], a closure in [`Commuting`] or [`Ordered`], or
+/// An operation of a reduction: an [`Op`], [`MinLoc`] or [`MaxLoc`], a closure in [`Commutative`] or [`Ordered`], or
 /// a user type.
 ///
 /// The operation must be associative: `a o (b o c) = (a o b) o c`. Floating-point operations are associative up to
@@ -31,7 +31,7 @@ use transom_windows::{Atomic, Number, Op};
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no operation on `{T}`",
-    note = "a function of two elements is one within `Commuting(|a, b| ..)`, or `Ordered(|a, b| ..)` if their order matters"
+    note = "a function of two elements is one within `Commutative(|a, b| ..)`, or `Ordered(|a, b| ..)` if their order matters"
 )]
 pub trait Reduction<T: Pod>: Send + Sync {
     /// True if `a o b = b o a`: then long reductions send fewer bytes.
@@ -111,17 +111,17 @@ impl<T: Atomic> Reduction<T> for Op {
 ///
 /// # Examples
 /// ```
-/// use transom::collective::Commuting;
+/// use transom::collective::Commutative;
 /// let results = transom::threads(4, |world| {
 ///     let mut longest = [world.rank() as f32, -1.0];
-///     world.all_reduce(&mut longest, Commuting(|a: f32, b: f32| if a.abs() > b.abs() { a } else { b }))?;
+///     world.all_reduce(&mut longest, Commutative(|a: f32, b: f32| if a.abs() > b.abs() { a } else { b }))?;
 ///     Ok::<_, transom::Error>(longest)
 /// })?;
 /// assert!(results.into_iter().all(|longest| longest.unwrap() == [3.0, -1.0]));
 /// # Ok::<(), transom::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug)]
-pub struct Commuting<F>(pub F);
+pub struct Commutative<F>(pub F);
 
 /// A function of two elements whose first argument comes from lower ranks, for operations that do not commute, such as
 /// the product of matrices.
@@ -138,7 +138,7 @@ pub struct Commuting<F>(pub F);
 #[derive(Clone, Copy, Debug)]
 pub struct Ordered<F>(pub F);
 
-impl<T: Pod, F: Fn(T, T) -> T + Send + Sync> Reduction<T> for Commuting<F> {
+impl<T: Pod, F: Fn(T, T) -> T + Send + Sync> Reduction<T> for Commutative<F> {
     const COMMUTES: bool = true;
 
     fn apply(&self, left: T, right: T) -> T {
@@ -158,14 +158,14 @@ impl<T: Pod, F: Fn(T, T) -> T + Send + Sync> Reduction<T> for Ordered<F> {
     }
 }
 
-/// A value and its location, for [`MinPlace`] and [`MaxPlace`].
+/// A value and its location, for [`MinLoc`] and [`MaxLoc`].
 ///
 /// # Examples
 /// ```
-/// use transom::collective::{MaxPlace, Placed};
+/// use transom::collective::{MaxLoc, ValueLoc};
 /// let results = transom::threads(3, |world| {
 ///     let error = [0.5, 0.25, 0.5][world.rank()];
-///     world.all_reduce_one(Placed::new(error, world.rank() as u64), MaxPlace)
+///     world.all_reduce_one(ValueLoc::new(error, world.rank() as u64), MaxLoc)
 /// })?;
 /// for worst in results {
 ///     let worst = worst.unwrap();
@@ -175,15 +175,15 @@ impl<T: Pod, F: Fn(T, T) -> T + Send + Sync> Reduction<T> for Ordered<F> {
 /// ```
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C, packed)]
-pub struct Placed<T> {
+pub struct ValueLoc<T> {
     value: T,
     place: u64,
 }
 
-impl<T: Pod> Placed<T> {
+impl<T: Pod> ValueLoc<T> {
     /// Pairs a value with its location.
     pub fn new(value: T, place: u64) -> Self {
-        Placed { value, place }
+        ValueLoc { value, place }
     }
 
     /// The value.
@@ -197,7 +197,7 @@ impl<T: Pod> Placed<T> {
     }
 }
 
-impl<T: Pod + std::fmt::Debug> std::fmt::Debug for Placed<T> {
+impl<T: Pod + std::fmt::Debug> std::fmt::Debug for ValueLoc<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{:?} at {}", self.value(), self.place())
     }
@@ -205,19 +205,19 @@ impl<T: Pod + std::fmt::Debug> std::fmt::Debug for Placed<T> {
 
 /// Minimum and its location; the lowest location of equal values. A NaN loses against every number.
 #[derive(Clone, Copy, Debug)]
-pub struct MinPlace;
+pub struct MinLoc;
 
 /// Maximum and its location; the lowest location of equal values. A NaN loses against every number.
 #[derive(Clone, Copy, Debug)]
-pub struct MaxPlace;
+pub struct MaxLoc;
 
 /// Operation numbers of these for elements that are not numbers; the next numbers are for each kind of number. The size
-/// of `Placed` alone does not identify the value's type.
+/// of `ValueLoc` alone does not identify the value's type.
 pub(super) const MIN_PLACE: u8 = 12;
 pub(super) const MAX_PLACE: u8 = 16;
 
 /// The `better` value, or the one of lower location if neither is better. A number wins over a NaN.
-fn place<T: Pod + PartialOrd>(a: Placed<T>, b: Placed<T>, better: fn(&T, &T) -> bool) -> Placed<T> {
+fn place<T: Pod + PartialOrd>(a: ValueLoc<T>, b: ValueLoc<T>, better: fn(&T, &T) -> bool) -> ValueLoc<T> {
     let (x, y) = (a.value(), b.value());
     // Only a NaN differs from itself.
     #[allow(clippy::eq_op, reason = "a NaN")]
@@ -232,10 +232,10 @@ fn place<T: Pod + PartialOrd>(a: Placed<T>, b: Placed<T>, better: fn(&T, &T) -> 
     }
 }
 
-impl<T: Pod + PartialOrd> Reduction<Placed<T>> for MinPlace {
+impl<T: Pod + PartialOrd> Reduction<ValueLoc<T>> for MinLoc {
     const COMMUTES: bool = true;
 
-    fn apply(&self, left: Placed<T>, right: Placed<T>) -> Placed<T> {
+    fn apply(&self, left: ValueLoc<T>, right: ValueLoc<T>) -> ValueLoc<T> {
         place(left, right, |a, b| a < b)
     }
 
@@ -244,10 +244,10 @@ impl<T: Pod + PartialOrd> Reduction<Placed<T>> for MinPlace {
     }
 }
 
-impl<T: Pod + PartialOrd> Reduction<Placed<T>> for MaxPlace {
+impl<T: Pod + PartialOrd> Reduction<ValueLoc<T>> for MaxLoc {
     const COMMUTES: bool = true;
 
-    fn apply(&self, left: Placed<T>, right: Placed<T>) -> Placed<T> {
+    fn apply(&self, left: ValueLoc<T>, right: ValueLoc<T>) -> ValueLoc<T> {
         place(left, right, |a, b| a > b)
     }
 

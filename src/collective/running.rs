@@ -1,24 +1,24 @@
 //! Execution of a plan: posts the messages of each round and combines the received elements.
 
-use super::group::{Member, Patience};
-use super::history::Made;
+use super::group::{Member, Backoff};
+use super::history::CallId;
 use super::memory::Memory;
 use super::reduction::Fold;
 use crate::messages::Error;
 use crate::messages::comm::COLLECTIVES;
-use crate::messages::hub::in_operation;
+use crate::messages::progress_engine::in_operation;
 use crate::messages::locked::{Core, Ended, Fault, Key, Work};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use transom_channel::wire::Data;
-use transom_channel::{Error as Failure, Room, Select, Status as Came};
+use transom_channel::{Error as Failure, RecvTarget, Select, Status as Came};
 use transom_collective::{Local, Plan, Rank};
 
 /// A collective in flight at this rank.
 pub(super) struct Running<F> {
     group: Arc<Member>,
-    made: Made,
+    made: CallId,
     pub tag: u32,
     plan: Plan,
     memory: Memory,
@@ -30,7 +30,7 @@ pub(super) struct Running<F> {
     pending: Vec<(Key, Rank, Option<usize>)>,
     failed: Option<Error>,
     panic: Option<Box<dyn Any + Send>>,
-    patience: Patience,
+    patience: Backoff,
     /// Progress turns in which the collective waited.
     waits: u32,
 }
@@ -39,7 +39,7 @@ pub(super) struct Running<F> {
 const TURNS: u32 = 8;
 
 /// Outcome of a progress turn.
-pub(super) enum Turned {
+pub(super) enum Progressed {
     /// Waiting for other ranks.
     Waiting,
     /// All messages of the round have completed; call [`Running::fold_round`] without holding a lock.
@@ -51,7 +51,7 @@ pub(super) enum Turned {
 }
 
 impl<F: Fold> Running<F> {
-    pub fn new(group: Arc<Member>, made: Made, plan: Plan, memory: Memory, fold: F) -> Running<F> {
+    pub fn new(group: Arc<Member>, made: CallId, plan: Plan, memory: Memory, fold: F) -> Running<F> {
         Running {
             tag: made.tag(),
             group,
@@ -64,18 +64,18 @@ impl<F: Fold> Running<F> {
             pending: Vec::new(),
             failed: None,
             panic: None,
-            patience: Patience::default(),
+            patience: Backoff::default(),
             waits: 0,
         }
     }
 
     /// Posts the messages of the round if they can be posted, and handles completions.
-    pub fn turn(&mut self, core: &mut Core) -> Turned {
+    pub fn progress(&mut self, core: &mut Core) -> Progressed {
         if self.failed.is_none() {
             if let Some(error) = self.group.broken() {
                 self.give_up(core, error);
             } else if self.round == self.plan.rounds.len() {
-                return Turned::Done;
+                return Progressed::Done;
             } else if !self.posted {
                 self.post(core);
             }
@@ -87,10 +87,10 @@ impl<F: Fold> Running<F> {
                 if self.waits % TURNS == 1 {
                     self.ask(core);
                 }
-                Turned::Waiting
+                Progressed::Waiting
             }
-            Some(error) => Turned::Failed(error.clone()),
-            None => Turned::Arrived,
+            Some(error) => Progressed::Failed(error.clone()),
+            None => Progressed::Arrived,
         }
     }
 
@@ -107,7 +107,7 @@ impl<F: Fold> Running<F> {
             let len = bytes.len();
             let id = core
                 .engine
-                .receive(Select { context, source: Some(source), tag: Some(self.tag) }, Room::Into(bytes, len));
+                .receive(Select { context, source: Some(source), tag: Some(self.tag) }, RecvTarget::Into(bytes, len));
             self.pending.push((Key::Message(id), from, Some(len)));
         }
         for &(rank, span) in &round.sends {
@@ -243,17 +243,17 @@ impl<F: Fold + 'static> Work for Started<F> {
         true
     }
 
-    fn turn(&mut self, core: &mut Core) -> Option<Ended> {
+    fn progress(&mut self, core: &mut Core) -> Option<Ended> {
         let running = self.running.as_mut()?;
         let result = loop {
-            match running.turn(core) {
-                Turned::Waiting => return None,
-                Turned::Arrived => {
+            match running.progress(core) {
+                Progressed::Waiting => return None,
+                Progressed::Arrived => {
                     // The engine stays locked here: an operation that calls the library gets an error.
                     in_operation(|| running.fold_round());
                 }
-                Turned::Done => break Ok(()),
-                Turned::Failed(error) => break Err(Fault::Work(error)),
+                Progressed::Done => break Ok(()),
+                Progressed::Failed(error) => break Err(Fault::Work(error)),
             }
             let panic = running.panicked(core);
             core.let_go(panic);

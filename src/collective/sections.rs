@@ -1,6 +1,6 @@
 //! All-to-all of blocks that are described by sections of memory.
 
-use super::described::{Described, Of, What};
+use super::call_desc::{Described, Of, What};
 use super::reduction::Fold;
 use super::signature::{Kind, Signature};
 use crate::messages::Error;
@@ -8,7 +8,7 @@ use crate::world::World;
 use bytemuck::Pod;
 use std::marker::PhantomData;
 use std::sync::Arc;
-use transom_collective::{Lie, Order, Rank, all_to_all_sections};
+use transom_collective::{Layout, Order, Rank, all_to_all_sections};
 use transom_windows::{Element, Section};
 
 impl World {
@@ -94,7 +94,7 @@ impl World {
         }
         let (to_each, mut of_each) = (lies(given), lies(taken));
         if share_elements(&of_each) {
-            of_each = taken.iter().map(|section| Lie::Apart(section.len())).collect();
+            of_each = taken.iter().map(|section| Layout::Apart(section.len())).collect();
         }
         let plan = all_to_all_sections(rank, (data, &to_each), (into, &of_each));
         let fold = Sections { given, taken, element: PhantomData };
@@ -167,16 +167,16 @@ impl<S: OfRanks, T: Pod> Fold for Sections<S, T> {
     }
 }
 
-fn lies(sections: &[Section<'_>]) -> Vec<Lie> {
-    let lie = |section: &Section<'_>| section.range().map_or_else(|| Lie::Apart(section.len()), Lie::Together);
+fn lies(sections: &[Section<'_>]) -> Vec<Layout> {
+    let lie = |section: &Section<'_>| section.range().map_or_else(|| Layout::Apart(section.len()), Layout::Together);
     sections.iter().map(lie).collect()
 }
 
 /// True if two contiguous blocks share an element. Such blocks cannot both be received in place.
-fn share_elements(lies: &[Lie]) -> bool {
+fn share_elements(lies: &[Layout]) -> bool {
     let together = || {
         lies.iter().filter_map(|lie| match lie {
-            Lie::Together(range) if !range.is_empty() => Some((range.start, range.end)),
+            Layout::Together(range) if !range.is_empty() => Some((range.start, range.end)),
             _ => None,
         })
     };

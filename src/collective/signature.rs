@@ -214,7 +214,7 @@ impl fmt::Display for Signature {
         match operation.checked_sub(1) {
             None => {}
             Some(number @ MIN_PLACE..PLACES_END) => {
-                write!(f, ", by {}", if number < MAX_PLACE { "MinPlace" } else { "MaxPlace" })?;
+                write!(f, ", by {}", if number < MAX_PLACE { "MinLoc" } else { "MaxLoc" })?;
                 // The element size without the 8 bytes of the location.
                 if let Some(value) = Number::of_bits(number.into()).named(element.saturating_sub(8)) {
                     write!(f, " of {value}")?;
@@ -281,7 +281,7 @@ mod tests {
             "scan of 1 element of 16 bytes, by operation 33 of the program's own, which does not commute, type name hash 2f14"
         );
         let placed = Signature::of::<[f64; 2]>(Kind::Scan, 1);
-        for (number, says) in [(MIN_PLACE, "MinPlace"), (15, "MinPlace of f64"), (17, "MaxPlace of u64")] {
+        for (number, says) in [(MIN_PLACE, "MinLoc"), (15, "MinLoc of f64"), (17, "MaxLoc of u64")] {
             assert_eq!(
                 placed.by(number, true).to_string(),
                 format!("scan of 1 element of 16 bytes, by {says}, type name hash 2f14")

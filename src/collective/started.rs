@@ -1,7 +1,7 @@
 //! Started collectives: requests that own their buffers.
 
 use super::Reduction;
-use super::described::{Described, Of, total};
+use super::call_desc::{Described, Of, total};
 use super::group::Member;
 use super::memory::Memory;
 use super::ragged::Ragged;
@@ -476,7 +476,7 @@ pub(super) fn start_plan<T, F: Fold + 'static>(
         id
     })?;
     // Posts the first messages before the program waits, and before another thread may start the next call.
-    group.comm.hub.turn_now();
+    group.comm.hub.progress_now();
     group.watch_threads(&mut turn, made);
     drop(turn);
     let call = Name::Other { name: signature.name() };

@@ -2,7 +2,7 @@
 //! of others.
 
 use super::error::Error;
-use super::hub::Hub;
+use super::progress_engine::ProgressEngine;
 use super::locked::Fault;
 use super::progress::Events;
 use super::tag::{Peer, Source, Status};
@@ -11,9 +11,9 @@ use std::collections::HashMap;
 use std::ops::{Deref, RangeInclusive};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
-use transom_channel::{Error as Failure, Lost, Select, Status as Came};
+use transom_channel::{Error as Failure, PeerFailure, Select, Status as Came};
 use transom_locks::{Awaited, Rank};
-use transom_windows::{Exchange as _, FabricError};
+use transom_windows::{OobExchange as _, FabricError};
 
 /// Contexts of a world: one for the messages of the program, the others for those of the library.
 const CONTEXTS: u32 = 7;
@@ -34,7 +34,7 @@ pub(crate) struct Presence {
     /// The provider of the whole job.
     root: Provider,
     /// Progress engine of this rank, or the error for which the rank has no messages.
-    hub: Result<Arc<Hub>, Error>,
+    hub: Result<Arc<ProgressEngine>, Error>,
     /// Descriptor of `event_fd`, made at its first use. Requests that outlive the worlds do not keep it open.
     events: OnceLock<Events>,
     /// World numbers given out for worlds that this rank leads, that of the job included.
@@ -56,7 +56,7 @@ pub(crate) struct Team {
     ranks: Box<[u32]>,
     places: HashMap<u32, Rank>,
     /// Progress engine, which closes `contexts` when the team and all its requests are dropped.
-    hub: Option<Arc<Hub>>,
+    hub: Option<Arc<ProgressEngine>>,
     contexts: RangeInclusive<u32>,
 }
 
@@ -75,7 +75,7 @@ pub(crate) struct Comm(Arc<Ranks>);
 /// The ranks that send in one context, and the engine that carries their messages.
 #[derive(Clone)]
 pub(crate) struct Ranks {
-    pub hub: Arc<Hub>,
+    pub hub: Arc<ProgressEngine>,
     pub context: u32,
     rank: Rank,
     size: usize,
@@ -104,7 +104,7 @@ impl Space {
     pub fn of_job(root: Provider) -> Space {
         // The engine opens before the first call: peers may send eagerly at any time, and the waits of this rank must
         // receive their messages.
-        let hub = Hub::open(&root).inspect_err(|error| tracing::warn!(%error, "no messages by this rank"));
+        let hub = ProgressEngine::open(&root).inspect_err(|error| tracing::warn!(%error, "no messages by this rank"));
         let (rank, size) = (root.rank(), root.size());
         let presence = Arc::new(Presence { root, hub, events: OnceLock::new(), led: AtomicU32::new(1) });
         Space { presence, context: 0, rank, size, team: None, comm: OnceLock::new() }
@@ -174,12 +174,12 @@ impl Space {
     }
 
     /// Returns the engine for the first message call in this world. From then on, waits make progress on messages.
-    pub(crate) fn hub(&self) -> Result<&Arc<Hub>, Error> {
+    pub(crate) fn hub(&self) -> Result<&Arc<ProgressEngine>, Error> {
         self.presence.hub.as_ref().inspect(|hub| hub.touch()).map_err(Error::clone)
     }
 
     /// Returns the engine for calls that send no messages. Whether waits make progress on messages does not change.
-    pub(crate) fn quiet_hub(&self) -> Option<&Arc<Hub>> {
+    pub(crate) fn quiet_hub(&self) -> Option<&Arc<ProgressEngine>> {
         self.presence.hub.as_ref().ok()
     }
 
@@ -346,11 +346,11 @@ impl Ranks {
                 Err(other) => other,
             },
             Failure::NoSuchRank { rank, .. } => Error::NoSuchRank { rank: self.numbered(rank), ranks: self.size },
-            Failure::Lost { rank, lost } => {
+            Failure::PeerFailure { rank, lost } => {
                 let rank = self.numbered(rank);
                 match lost {
-                    Lost::Died => Error::PeerDied { rank },
-                    Lost::Left => Error::PeerLeft { rank },
+                    PeerFailure::Died => Error::PeerDied { rank },
+                    PeerFailure::Left => Error::PeerLeft { rank },
                     lost => Error::PeerLost { rank, lost },
                 }
             }

@@ -3,7 +3,7 @@
 use super::tag::Status;
 use std::fmt;
 use std::sync::Arc;
-use transom_channel::Lost;
+use transom_channel::PeerFailure;
 use transom_channel::pipe::Fault;
 use transom_locks::Rank;
 use transom_windows::FabricError;
@@ -78,7 +78,7 @@ pub enum Error {
         rank: Rank,
         /// The cause.
         #[source]
-        lost: Lost,
+        lost: PeerFailure,
     },
     /// The receiver dropped its team before it received this message.
     #[error(

@@ -1,7 +1,7 @@
 //! Requests as futures, without a runtime.
 
 use super::error::Error;
-use super::hub::Hub;
+use super::progress_engine::ProgressEngine;
 use super::locked::Core;
 use super::waits::WaitingForSome;
 use std::cell::Cell;
@@ -14,13 +14,13 @@ use transom_locks::Awaited;
 
 thread_local! {
     /// Engine whose `block_on` this thread is in; null outside.
-    static DRIVEN: Cell<*const Hub> = const { Cell::new(std::ptr::null()) };
+    static DRIVEN: Cell<*const ProgressEngine> = const { Cell::new(std::ptr::null()) };
 }
 
 /// Handles a poll that returns `Pending`. Nothing but polls makes progress under another executor, or under `block_on`
 /// of another rank of this process, unless the rank has a progress thread. The task is then woken at once. To leave the
 /// core to the awaited rank, such a poll first waits briefly and yields.
-pub(super) fn pending(hub: &Hub, context: &Context<'_>) {
+pub(super) fn pending(hub: &ProgressEngine, context: &Context<'_>) {
     if !std::ptr::eq(DRIVEN.get(), hub) && !hub.thread.runs() {
         hub.wait_briefly();
         context.waker().wake_by_ref();
@@ -29,7 +29,7 @@ pub(super) fn pending(hub: &Hub, context: &Context<'_>) {
 
 struct Woken {
     again: AtomicBool,
-    hub: Arc<Hub>,
+    hub: Arc<ProgressEngine>,
 }
 
 impl Wake for Woken {
@@ -40,7 +40,7 @@ impl Wake for Woken {
 }
 
 /// Restores `DRIVEN` when dropped, also during a panic.
-struct Driving(*const Hub);
+struct Driving(*const ProgressEngine);
 
 impl Drop for Driving {
     fn drop(&mut self) {
@@ -48,7 +48,7 @@ impl Drop for Driving {
     }
 }
 
-pub(super) fn block_on<F: Future>(hub: &Arc<Hub>, future: F) -> Result<F::Output, Error> {
+pub(super) fn block_on<F: Future>(hub: &Arc<ProgressEngine>, future: F) -> Result<F::Output, Error> {
     let mut future = pin!(future);
     let woken = Arc::new(Woken { again: AtomicBool::new(false), hub: hub.clone() });
     let waker = Waker::from(woken.clone());

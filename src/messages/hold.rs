@@ -1,6 +1,6 @@
 //! Ownership of message buffers as bytes: the unsafe rim of the messages.
 
-use super::hub::must_not_be_in_operation;
+use super::progress_engine::must_not_be_in_operation;
 use bytemuck::Pod;
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -27,13 +27,13 @@ use transom_windows::Buffer;
     message = "a request cannot own `{Self}` as a buffer of `{T}`",
     note = "pass a `Vec<T>`, `Box<[T]>`, `Arc<[T]>`, `&'static [T]` or `Buffer<T>`, or lend a slice within `world.scope(..)`"
 )]
-pub trait Held<T>: Parts + Send + 'static {}
+pub trait OwnedBuffer<T>: Parts + Send + 'static {}
 
-impl<T: Pod + Send> Held<T> for Vec<T> {}
-impl<T: Pod + Send> Held<T> for Box<[T]> {}
-impl<T: Pod + Send + Sync> Held<T> for Arc<[T]> {}
-impl<T: Pod + Send + Sync> Held<T> for &'static [T] {}
-impl<T: Pod + Send> Held<T> for Buffer<T> {}
+impl<T: Pod + Send> OwnedBuffer<T> for Vec<T> {}
+impl<T: Pod + Send> OwnedBuffer<T> for Box<[T]> {}
+impl<T: Pod + Send + Sync> OwnedBuffer<T> for Arc<[T]> {}
+impl<T: Pod + Send + Sync> OwnedBuffer<T> for &'static [T] {}
+impl<T: Pod + Send> OwnedBuffer<T> for Buffer<T> {}
 
 /// A buffer that can be taken apart into bytes that the engine owns, and restored from them.
 pub trait Parts: Sized {
@@ -337,8 +337,8 @@ pub(crate) unsafe fn lent_mut<'s, T: Pod>(bytes: &Bytes) -> Option<&'s mut [T]> 
 mod tests {
     use super::*;
 
-    /// Generic code may combine the methods of any two types that implement [`Held`].
-    fn as_another<T, A: Held<T>, U, B: Held<U>>(buffer: A) -> Option<B> {
+    /// Generic code may combine the methods of any two types that implement [`OwnedBuffer`].
+    fn as_another<T, A: OwnedBuffer<T>, U, B: OwnedBuffer<U>>(buffer: A) -> Option<B> {
         B::back(buffer.hold(), usize::MAX)
     }
 

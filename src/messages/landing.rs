@@ -2,11 +2,11 @@
 
 use super::hold::{Parts, Share, lend_mut, lent_mut};
 use bytemuck::Pod;
-use transom_channel::Space;
+use transom_channel::RecvBuf;
 use transom_shm_loopback::messages::Bytes;
 
 /// Memory that one message is received into.
-pub(crate) trait Landing: Parts {
+pub(crate) trait RecvInto: Parts {
     /// Type of the elements.
     type Element: Pod;
     /// Value that the program gets back.
@@ -16,7 +16,7 @@ pub(crate) trait Landing: Parts {
     fn came(self, len: usize) -> Self::Back;
 }
 
-impl<T: Pod> Landing for Vec<T> {
+impl<T: Pod> RecvInto for Vec<T> {
     type Element = T;
     type Back = Self;
 
@@ -30,7 +30,7 @@ impl<T: Pod> Landing for Vec<T> {
     }
 }
 
-impl<T: Pod> Landing for Share<T> {
+impl<T: Pod> RecvInto for Share<T> {
     type Element = T;
     /// The program reads the persistent buffer instead.
     type Back = ();
@@ -45,7 +45,7 @@ impl<T: Pod> Landing for Share<T> {
 /// A vector for a short message, allocated when the length of the message is known.
 pub(crate) struct Fresh<T>(pub Vec<T>);
 
-impl<T: Pod> Space for Fresh<T> {
+impl<T: Pod> RecvBuf for Fresh<T> {
     #[inline]
     fn room(&mut self, length: usize) -> Option<&mut [u8]> {
         // A request reports lengths that are no multiple of the element size, and a lack of memory.
@@ -83,7 +83,7 @@ impl<T: Pod> Parts for Lent<'_, T> {
     }
 }
 
-impl<'s, T: Pod> Landing for Lent<'s, T> {
+impl<'s, T: Pod> RecvInto for Lent<'s, T> {
     type Element = T;
     type Back = &'s mut [T];
 

@@ -82,7 +82,7 @@ pub(crate) enum Key {
 /// with the engine.
 pub(crate) trait Work: Send {
     /// Takes a step: does what is possible now. Returns the result once the operation has ended.
-    fn turn(&mut self, core: &mut Core) -> Option<Ended>;
+    fn progress(&mut self, core: &mut Core) -> Option<Ended>;
 
     /// Called after a step. Returns true if the next step is due when a message in `awaited`, added now or after an
     /// earlier step, has ended; false for a step in each progress call. Every operation also gets a step now and then,
@@ -190,7 +190,7 @@ impl Core {
 
     /// Makes progress on the channel and on composite operations. Returns true if more progress is due soon.
     #[inline]
-    pub fn turn(&mut self) -> bool {
+    pub fn progress(&mut self) -> bool {
         let worked = self.engine.progress() > 0;
         self.take_ended();
         if !(self.polled.is_empty() && self.waiting.is_empty()) {
@@ -366,7 +366,7 @@ impl Core {
     fn step(&mut self, number: u64, work: &mut Box<dyn Work>) -> bool {
         #[cfg(test)]
         (self.steps += 1);
-        let ended = work.turn(self).map(|ended| self.end(Key::Work(number), ended));
+        let ended = work.progress(self).map(|ended| self.end(Key::Work(number), ended));
         ended.is_none()
     }
 

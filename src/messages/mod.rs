@@ -26,10 +26,10 @@ mod ended_lists;
 mod error;
 mod futures;
 pub(crate) mod hold;
-pub(crate) mod hub;
+pub(crate) mod progress_engine;
 mod landing;
 pub(crate) mod locked;
-mod meeting;
+mod team_setup;
 #[cfg(feature = "serde")]
 mod object;
 mod partitioned;
@@ -48,8 +48,8 @@ mod waits;
 
 pub(crate) use comm::Space;
 pub use error::{Error, Failed};
-pub use hold::Held;
-pub(crate) use meeting::Meeting;
+pub use hold::OwnedBuffer;
+pub(crate) use team_setup::Meeting;
 pub use partitioned::{Arriving, Part, Partitioned, PartitionedReceive, Parts};
 pub use pending::{Pending, test_all, test_any, test_some, wait_all, wait_any, wait_any_for, wait_some};
 pub use persistent::{Active, Persistent};
@@ -58,7 +58,7 @@ pub use request::{Cancelled, Done, Request};
 pub use requests::Requests;
 pub use scope::Scope;
 pub use tag::{Peer, Source, Status, Tag, Tags};
-pub use transom_channel::{Lost, Meter};
+pub use transom_channel::{PeerFailure, Counters};
 
 use crate::world::World;
 use bytemuck::Pod;
@@ -285,7 +285,7 @@ impl World {
     ///
     /// # Examples
     /// See [`Request`].
-    pub fn isend<T: Element, B: Held<T>>(&self, to: impl Into<Peer>, tag: Tag<T>, data: B) -> Request<'static, B> {
+    pub fn isend<T: Element, B: OwnedBuffer<T>>(&self, to: impl Into<Peer>, tag: Tag<T>, data: B) -> Request<'static, B> {
         self.start(to.into(), tag, data, false)
     }
 
@@ -293,7 +293,7 @@ impl World {
     ///
     /// # Errors
     /// The request reports the errors of [`ssend`](Self::ssend).
-    pub fn issend<T: Element, B: Held<T>>(&self, to: impl Into<Peer>, tag: Tag<T>, data: B) -> Request<'static, B> {
+    pub fn issend<T: Element, B: OwnedBuffer<T>>(&self, to: impl Into<Peer>, tag: Tag<T>, data: B) -> Request<'static, B> {
         self.start(to.into(), tag, data, true)
     }
 
@@ -332,7 +332,7 @@ impl World {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn try_isend<T: Element, B: Held<T>>(
+    pub fn try_isend<T: Element, B: OwnedBuffer<T>>(
         &self,
         to: impl Into<Peer>,
         tag: Tag<T>,
@@ -346,7 +346,7 @@ impl World {
         started.unwrap_or_else(|error| Ok(Request::over(Err(Failed { error, buffer: None }))))
     }
 
-    fn start<T: Pod, B: Held<T>>(&self, to: Peer, tag: Tag<T>, data: B, sync: bool) -> Request<'static, B> {
+    fn start<T: Pod, B: OwnedBuffer<T>>(&self, to: Peer, tag: Tag<T>, data: B, sync: bool) -> Request<'static, B> {
         let (comm, to, data) = match self.send_at_once(to, tag, data, sync) {
             Ok(rest) => rest,
             Err(over) => return over,
@@ -357,7 +357,7 @@ impl World {
 
     /// Sends without a request if that is possible. `Ok` has the target and the buffer of a send that needs a request.
     #[inline(always)]
-    fn send_at_once<T: Pod, B: Held<T>>(
+    fn send_at_once<T: Pod, B: OwnedBuffer<T>>(
         &self,
         to: Peer,
         tag: Tag<T>,
@@ -456,7 +456,7 @@ impl World {
     /// # Ok::<(), transom::Error>(())
     /// ```
     pub fn progress(&self) -> Result<(), Error> {
-        self.space().comm()?.hub.turn_now();
+        self.space().comm()?.hub.progress_now();
         Ok(())
     }
 
@@ -497,7 +497,7 @@ impl World {
     /// assert_eq!(world.counters()?.eager, 1);
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn counters(&self) -> Result<Meter, Error> {
-        self.space().comm()?.hub.meter()
+    pub fn counters(&self) -> Result<Counters, Error> {
+        self.space().comm()?.hub.counters()
     }
 }

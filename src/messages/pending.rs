@@ -1,6 +1,6 @@
 //! Waits for requests of any kinds and types together.
 
-use super::hub::Hub;
+use super::progress_engine::ProgressEngine;
 use super::locked::{Core, Key};
 use super::persistent::Active;
 use super::request::Request;
@@ -31,7 +31,7 @@ pub trait Sealed {
 }
 
 /// Engine of a request in flight, and its key there; `None` if the wait must poll the request.
-pub struct Way(pub(super) Option<(Arc<Hub>, Key)>);
+pub struct Way(pub(super) Option<(Arc<ProgressEngine>, Key)>);
 
 impl<B> Sealed for transom_windows::Request<'_, B> {
     fn has_ended(&mut self) -> bool {
@@ -163,7 +163,7 @@ pub fn wait_some(requests: &mut [&mut dyn Pending]) -> Vec<usize> {
 /// ```
 pub fn test_any(requests: &mut [&mut dyn Pending]) -> Option<usize> {
     first(requests).or_else(|| {
-        turn(requests);
+        progress(requests);
         first(requests)
     })
 }
@@ -201,7 +201,7 @@ pub fn test_some(requests: &mut [&mut dyn Pending]) -> Vec<usize> {
 pub fn test_all(requests: &mut [&mut dyn Pending]) -> bool {
     let all = |requests: &mut [&mut dyn Pending]| requests.iter_mut().all(|request| request.has_ended());
     all(requests) || {
-        turn(requests);
+        progress(requests);
         all(requests)
     }
 }
@@ -216,8 +216,8 @@ fn ended(requests: &mut [&mut dyn Pending]) -> Vec<usize> {
 }
 
 /// Makes progress once on each engine of the requests.
-fn turn(requests: &[&mut dyn Pending]) {
-    Ways::of(requests.iter().map(|request| request.way())).hubs.iter().for_each(|hub| hub.turn_now());
+fn progress(requests: &[&mut dyn Pending]) {
+    Ways::of(requests.iter().map(|request| request.way())).hubs.iter().for_each(|hub| hub.progress_now());
 }
 
 fn wait_until(call: &'static str, requests: &mut [&mut dyn Pending], until: Option<Instant>) -> Option<usize> {
@@ -231,7 +231,7 @@ fn wait_until(call: &'static str, requests: &mut [&mut dyn Pending], until: Opti
 /// The engines and keys of requests in flight, and whether some must be polled.
 #[derive(Default)]
 pub(super) struct Ways {
-    hubs: Vec<Arc<Hub>>,
+    hubs: Vec<Arc<ProgressEngine>>,
     keys: Vec<Key>,
     polls: bool,
 }
@@ -263,7 +263,7 @@ impl Ways {
             return hub.wait_for_any(&WaitingForSome { hub, call, keys }, until, self.polls, look);
         }
         loop {
-            self.hubs.iter().for_each(|hub| hub.turn_now());
+            self.hubs.iter().for_each(|hub| hub.progress_now());
             let found = look();
             if found.is_some() || until.is_some_and(|until| until <= Instant::now()) {
                 return found;

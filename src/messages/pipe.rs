@@ -47,7 +47,7 @@ mod stream;
 
 use super::comm::{Comm, PIPES};
 use super::error::{Error, Failed};
-use super::hold::{self, Held, Parts};
+use super::hold::{self, OwnedBuffer, Parts};
 use super::locked::{Core, Key};
 use super::posting::{request_receive, request_send};
 use super::request::{Call, Request, Under};
@@ -239,7 +239,7 @@ impl Pipe {
     /// })?.into_iter().collect::<Result<(), _>>()?;
     /// # Ok::<(), transom::Error>(())
     /// ```
-    pub fn start_put<B: Held<u8>>(&self, buffer: B) -> Request<'static, B> {
+    pub fn start_put<B: OwnedBuffer<u8>>(&self, buffer: B) -> Request<'static, B> {
         let bytes = buffer.hold();
         let length = bytes.len();
         self.start("start_put", B::back, |engine| engine.pipe_start_put(self.id, bytes, length))
@@ -312,7 +312,7 @@ impl Pipe {
         let mut engine = || self.comm.hub.with(|core| call(&mut core.engine));
         let mut moved = engine()?;
         if moved == Ok(Some(0)) {
-            self.comm.hub.turn_now();
+            self.comm.hub.progress_now();
             moved = engine()?;
         }
         moved.map_err(|failure| self.comm.failure(failure, 1))

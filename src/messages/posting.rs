@@ -3,7 +3,7 @@
 use super::comm::Comm;
 use super::error::{Error, Failed};
 use super::hold;
-use super::landing::{Fresh, Landing};
+use super::landing::{Fresh, RecvInto};
 use super::locked::{Fault, Key};
 use super::request::{Call, Request, Under};
 use super::scope::Scope;
@@ -11,7 +11,7 @@ use super::tag::{Source, Status, Tag};
 use super::waits::Waiting;
 use bytemuck::Pod;
 use std::borrow::Cow;
-use transom_channel::{Error as Failure, Room, Select, Short, Space, Status as Came};
+use transom_channel::{Error as Failure, RecvTarget, Select, Short, RecvBuf, Status as Came};
 use transom_shm_loopback::messages::Bytes;
 
 /// Status of a message from [`Source::None`] or to [`Peer::None`](super::Peer::None).
@@ -44,7 +44,7 @@ pub(super) fn receive_long(comm: &Comm, select: Select, into: &mut [u8]) -> Resu
     let room = into.len();
     // SAFETY: the borrow lasts until this function returns, and by then the engine has given the handle back.
     let bytes = unsafe { hold::lend_mut(into) };
-    let id = comm.hub.with(|core| Key::Message(core.engine.receive(select, Room::Into(bytes, room))))?;
+    let id = comm.hub.with(|core| Key::Message(core.engine.receive(select, RecvTarget::Into(bytes, room))))?;
     let call = Call::Message { name: "recv", tag: select.tag };
     let call = Waiting { comm, call: &call, id };
     Ok(comm.hub.wait(&call, comm.awaited(select.source), |core| core.ended(id))?.0)
@@ -52,7 +52,7 @@ pub(super) fn receive_long(comm: &Comm, select: Select, into: &mut [u8]) -> Resu
 
 /// Receives a short message from a ring, now or soon, without a request. Returns the source and the result.
 #[inline(always)]
-pub(super) fn receive_short<S: Space + ?Sized>(
+pub(super) fn receive_short<S: RecvBuf + ?Sized>(
     comm: &Comm,
     from: Source,
     tag: Option<u32>,
@@ -155,7 +155,7 @@ fn sending<'a, T, B>(
 }
 
 /// Receives a message that is in the ring of its source; otherwise posts a request.
-pub(super) fn request_receive<'a, L: Landing>(
+pub(super) fn request_receive<'a, L: RecvInto>(
     comm: &Comm,
     scope: Option<&'a Scope<'a, '_>>,
     select: Select,
@@ -170,7 +170,7 @@ pub(super) fn request_receive<'a, L: Landing>(
         {
             return Err((into, came_short(comm, source, Some(short), room, element)));
         }
-        let id = core.engine.receive(select, Room::Into(into.hold(), room));
+        let id = core.engine.receive(select, RecvTarget::Into(into.hold(), room));
         scope.into_iter().for_each(|scope| scope.lends(core, Key::Message(id)));
         Ok(Key::Message(id))
     })?;
@@ -203,7 +203,7 @@ pub(super) fn start_receive<T: Pod>(comm: &Comm, select: Select) -> Result<Reque
         {
             return Err(came_short(comm, source, Some(short), usize::MAX, element));
         }
-        Ok(Key::Message(core.engine.receive(select, Room::Make(hold::vector::<T>))))
+        Ok(Key::Message(core.engine.receive(select, RecvTarget::Make(hold::vector::<T>))))
     })?;
     Ok(match started {
         Ok(id) => {

@@ -15,7 +15,7 @@ use std::marker::PhantomData;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
-use transom_channel::{Id, Room, Select};
+use transom_channel::{Id, RecvTarget, Select};
 use transom_locks::Awaited;
 use transom_windows::Element;
 
@@ -182,7 +182,7 @@ impl<T: Pod> Future for Probing<T> {
         let Probing { comm, from, tags, task } = self.get_mut();
         let comm = comm.as_ref().map_err(|error| error.clone())?;
         let select = select(comm, *from, *tags)?;
-        comm.hub.turn_now();
+        comm.hub.progress_now();
         // The waker runs code of the program: it is cloned and dropped while the lock is free.
         let mut waker = Some(context.waker().clone());
         let probed = comm.hub.with(|core| {
@@ -246,13 +246,13 @@ fn probe_for<T: Pod>(comm: &Comm, from: Source, tags: Tags<T>, limit: Duration) 
 /// Posts a probe. Returns its request number, its call, and the ranks whose action can end the wait.
 fn begin<T: Pod>(comm: &Comm, from: Source, tags: Tags<T>) -> Result<(Id, Call, Awaited), Error> {
     let (tag, select) = (tags.number(), select(comm, from, tags)?);
-    let id = comm.hub.with(|core| core.engine.receive(select, Room::Probe))?;
+    let id = comm.hub.with(|core| core.engine.receive(select, RecvTarget::Probe))?;
     Ok((id, Call::Message { name: "probe", tag }, comm.awaited(select.source)))
 }
 
 fn try_probe<T: Pod>(comm: &Comm, from: Source, tags: Tags<T>) -> Result<Option<Message<T>>, Error> {
     let Some(select) = comm.select(from, tags.number())? else { return Ok(None) };
-    comm.hub.turn_now();
+    comm.hub.progress_now();
     let probed = comm.hub.with(|core| core.engine.try_probe(select))?;
     match probed.map_err(|failure| comm.failure(failure, size_of::<T>()))? {
         Some((id, came)) => message(comm, id, Ok(came)).map(Some),
@@ -262,7 +262,7 @@ fn try_probe<T: Pod>(comm: &Comm, from: Source, tags: Tags<T>) -> Result<Option<
 
 fn peek<T: Pod>(comm: &Comm, from: Source, tags: Tags<T>) -> Result<Option<Status>, Error> {
     let Some(select) = comm.select(from, tags.number())? else { return Ok(None) };
-    comm.hub.turn_now();
+    comm.hub.progress_now();
     let came = comm.hub.with(|core| core.engine.peek(select))?;
     let came = came.map_err(|failure| comm.failure(failure, size_of::<T>()))?;
     came.map(|came| comm.status(came, size_of::<T>())).transpose()
@@ -328,7 +328,7 @@ impl<T: Pod> Message<T> {
     /// Starts to receive the message.
     pub fn irecv(mut self) -> Request<'static, Vec<T>> {
         let length = self.status.len * size_of::<T>();
-        let room = hold::vector::<T>(length).map_or(Room::Allocate, |bytes| Room::Into(bytes, length));
+        let room = hold::vector::<T>(length).map_or(RecvTarget::Allocate, |bytes| RecvTarget::Into(bytes, length));
         match self.start(room) {
             Ok(under) => Request::under_way(under, <Vec<T> as Parts>::back),
             Err(error) => Request::over(Err(super::Failed { error, buffer: None })),
@@ -342,13 +342,13 @@ impl<T: Pod> Message<T> {
     pub fn recv_into(mut self, into: &mut [T]) -> Result<(), Error> {
         let length = size_of_val(into);
         // SAFETY: the wait below ends before the borrow does, and nothing returns or unwinds before it.
-        let room = Room::Into(unsafe { hold::lend_mut(into) }, length);
+        let room = RecvTarget::Into(unsafe { hold::lend_mut(into) }, length);
         let Under { comm, id, call, awaited, .. } = self.start(room)?;
         let (result, _) = comm.hub.wait(&call, awaited, |core| core.ended(id))?;
         comm.outcome(result, size_of::<T>()).map(drop)
     }
 
-    fn start(&mut self, room: Room<transom_shm_loopback::messages::Bytes>) -> Result<Under<'static>, Error> {
+    fn start(&mut self, room: RecvTarget<transom_shm_loopback::messages::Bytes>) -> Result<Under<'static>, Error> {
         let Some(id) = self.id.take() else { return Err(Error::Closed) };
         let comm = self.comm.clone();
         comm.hub.with(|core| {
@@ -365,7 +365,7 @@ impl<T: Pod> Drop for Message<T> {
     fn drop(&mut self) {
         if let Some(id) = self.id {
             // Received into no memory, so that the sender learns of the receive.
-            let nothing = Room::Into(Vec::<u8>::new().hold(), 0);
+            let nothing = RecvTarget::Into(Vec::<u8>::new().hold(), 0);
             let _ = self.comm.hub.with(|core| {
                 let _ = core.engine.receive_message(id, nothing);
                 core.forget(Key::Message(id));

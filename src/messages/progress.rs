@@ -1,7 +1,7 @@
 //! Progress while the program computes: a progress thread, and an event descriptor to sleep on together with others.
 
 use super::error::Error;
-use super::hub::Hub;
+use super::progress_engine::ProgressEngine;
 use crate::world::World;
 use rustix::event::{EventfdFlags, eventfd};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,7 +19,7 @@ impl Thread {
     }
 
     /// Starts the thread, unless it runs. The thread ends when the rank leaves.
-    pub fn begin(&self, hub: &Arc<Hub>) -> Result<(), Error> {
+    pub fn begin(&self, hub: &Arc<ProgressEngine>) -> Result<(), Error> {
         let mut thread = self.lock();
         if thread.is_none() {
             let hub = hub.clone();

@@ -2,7 +2,7 @@
 
 use super::comm::Comm;
 use super::error::{Error, Failed};
-use super::hub::Hub;
+use super::progress_engine::ProgressEngine;
 use super::locked::{Ended, Key};
 use super::pending::{Sealed, Way};
 use super::posting::NOTHING;
@@ -156,7 +156,7 @@ impl<'a, B> Request<'a, B> {
     /// Returns true if the request has ended, so that [`wait`](Self::wait) returns at once.
     pub fn test(&mut self) -> bool {
         self.has_ended() || {
-            self.turn();
+            self.progress();
             self.has_ended()
         }
     }
@@ -194,7 +194,7 @@ impl<'a, B> Request<'a, B> {
     }
 
     /// Progress engine of the request, if it is in flight.
-    pub(super) fn hub(&self) -> Option<*const Hub> {
+    pub(super) fn hub(&self) -> Option<*const ProgressEngine> {
         match &self.state {
             State::UnderWay(under) => Some(Arc::as_ptr(&under.comm.hub)),
             _ => None,
@@ -202,9 +202,9 @@ impl<'a, B> Request<'a, B> {
     }
 
     /// Makes progress once, if the request is in flight.
-    pub(super) fn turn(&self) {
+    pub(super) fn progress(&self) {
         if let State::UnderWay(under) = &self.state {
-            under.comm.hub.turn_now();
+            under.comm.hub.progress_now();
         }
     }
 
@@ -508,7 +508,7 @@ impl<B> Future for Request<'_, B> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Done<B>> {
         if let State::UnderWay(under) = &self.state {
             let (hub, id) = (under.comm.hub.clone(), under.id);
-            hub.turn_now();
+            hub.progress_now();
             // The waker runs code of the program: it is cloned and dropped while the lock is free.
             let mut waker = Some(context.waker().clone());
             let ended = hub.with(|core| {

@@ -1,7 +1,7 @@
 //! Sets of requests, returned in the order in which they end.
 
 use super::ended_lists::ListId;
-use super::hub::Hub;
+use super::progress_engine::ProgressEngine;
 use super::pending::{Sealed, Ways};
 use super::request::{Call, Done, Request, State, Under};
 use std::collections::VecDeque;
@@ -71,7 +71,7 @@ pub struct Requests<'a, B> {
 
 /// The list of slots whose requests have ended, for one rank of this process.
 struct List {
-    hub: Arc<Hub>,
+    hub: Arc<ProgressEngine>,
     id: ListId,
 }
 
@@ -127,7 +127,7 @@ impl<'a, B> Requests<'a, B> {
 
     fn take_ended(&mut self) -> Option<(usize, Request<'a, B>)> {
         self.ended().or_else(|| {
-            self.lists.iter().for_each(|list| list.hub.turn_now());
+            self.lists.iter().for_each(|list| list.hub.progress_now());
             self.ended()
         })
     }
@@ -192,7 +192,7 @@ impl<'a, B> Requests<'a, B> {
     }
 
     /// Finds a request of an engine that is closed: all its requests have ended.
-    fn first_of(&self, hub: &Arc<Hub>) -> Option<usize> {
+    fn first_of(&self, hub: &Arc<ProgressEngine>) -> Option<usize> {
         let is_of = |slot: &Option<(usize, Request<'a, B>)>| {
             slot.as_ref().is_some_and(|(_, request)| request.hub() == Some(Arc::as_ptr(hub)))
         };

@@ -4,10 +4,10 @@
 use super::asked::MESSAGES;
 use super::error::Error;
 use crate::provider::{self, Provider};
-use transom_channel::ring::Shape;
+use transom_channel::ring::RingConfig;
 use transom_channel::{Changes, Config, Misconfigured};
 use transom_shm_loopback::messages::ShmWire;
-use transom_windows::Exchange;
+use transom_windows::OobExchange;
 
 #[cfg(feature = "network")]
 pub(super) use transom_network::Transport;
@@ -36,7 +36,7 @@ pub(super) fn open(provider: &Provider) -> Result<Opened, Error> {
     // flight, so that no packet needs a cell of the inbox: a cell is slower than a wait for a slot. There are eight
     // times as many, since a slot is slow to write while both processors' caches have its lines. In a ring of 4 MiB,
     // the lines have moved to the shared cache before the slot is reused.
-    let ring = Shape { slots: 256, bytes: 16_704 };
+    let ring = RingConfig { slots: 256, bytes: 16_704 };
     // Messages longer than `eager` are read in place: one copy takes less time than a credit and packets.
     let near = asked.of(Config { ring, window: 32, eager: 16 << 10, zero_copy_from: 16 << 10, ..Config::default() });
     #[cfg(feature = "network")]

@@ -1,7 +1,7 @@
 //! Descriptions of waiting requests for the reports of long waits.
 
 use super::comm::Comm;
-use super::hub::Hub;
+use super::progress_engine::ProgressEngine;
 use super::locked::{Core, Key};
 use std::fmt;
 use transom_channel::Waits;
@@ -27,7 +27,7 @@ impl<C: fmt::Display> fmt::Display for Waiting<'_, C> {
 
 /// A call that waits for several requests. The report names the first, by its rank in the job.
 pub(super) struct WaitingForSome<'a, K> {
-    pub hub: &'a Hub,
+    pub hub: &'a ProgressEngine,
     pub call: &'static str,
     /// The requests that have not ended.
     pub keys: K,

@@ -4,14 +4,14 @@
 use super::ProviderError;
 use super::asked::Choice;
 use super::job_provider::JobProvider;
-use super::table::{Moving, Pending, Provider, ROWS, Region, Remote, Word};
+use super::table::{Transfer, Pending, Provider, ROWS, Region, Remote, Word};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU64};
 use transom_launch::bootstrap::Apart;
 use transom_launch::variables::Variable;
 use transom_locks::{Awaited, Rank};
 use transom_shm_loopback::{Loopback, Meet};
-use transom_windows::{BoxBytes, ChangeBlock, Exchange, Fabric, FabricError, Memory, UserMemory, Wait, Wake};
+use transom_windows::{BoxBytes, UpdateInPlace, OobExchange, Fabric, FabricError, Memory, UserMemory, Wait, Wake};
 
 #[cold]
 fn mixed() -> FabricError {
@@ -80,7 +80,7 @@ impl JobProvider for Provider {
     }
 }
 
-impl Exchange for Provider {
+impl OobExchange for Provider {
     #[inline(always)]
     fn rank(&self) -> Rank {
         each!(self, fabric => fabric.rank())
@@ -117,7 +117,7 @@ impl Fabric for Provider {
     type Remote = Remote;
     type Word = Word;
     type Pending = Pending;
-    type Moving = Moving;
+    type Transfer = Transfer;
 
     fn allocate(&self, bytes: usize) -> Result<(Region, Vec<u8>), FabricError> {
         each!(self, fabric, made: Region => fabric.allocate(bytes).map(|(region, key)| (made(region), key)))
@@ -160,20 +160,20 @@ impl Fabric for Provider {
         both!(self, from, Remote, fabric, from => fabric.get(from, offset, into))
     }
 
-    fn start_put(&self, to: &Remote, offset: usize, source: BoxBytes) -> Result<Moving, FabricError> {
-        both!(self, to, Remote, fabric, to, made: Moving => fabric.start_put(to, offset, source).map(made))
+    fn start_put(&self, to: &Remote, offset: usize, source: BoxBytes) -> Result<Transfer, FabricError> {
+        both!(self, to, Remote, fabric, to, made: Transfer => fabric.start_put(to, offset, source).map(made))
     }
 
-    fn start_get(&self, from: &Remote, offset: usize, into: BoxBytes) -> Result<Moving, FabricError> {
-        both!(self, from, Remote, fabric, from, made: Moving => fabric.start_get(from, offset, into).map(made))
+    fn start_get(&self, from: &Remote, offset: usize, into: BoxBytes) -> Result<Transfer, FabricError> {
+        both!(self, from, Remote, fabric, from, made: Transfer => fabric.start_get(from, offset, into).map(made))
     }
 
-    fn has_moved(&self, moving: &mut Moving) -> Result<bool, FabricError> {
-        both!(self, moving, Moving, fabric, moving => fabric.has_moved(moving))
+    fn test(&self, moving: &mut Transfer) -> Result<bool, FabricError> {
+        both!(self, moving, Transfer, fabric, moving => fabric.test(moving))
     }
 
-    fn finish_moving(&self, moving: Moving) -> Result<BoxBytes, FabricError> {
-        both!(self, moving, Moving, fabric, moving => fabric.finish_moving(moving))
+    fn finish_moving(&self, moving: Transfer) -> Result<BoxBytes, FabricError> {
+        both!(self, moving, Transfer, fabric, moving => fabric.finish_moving(moving))
     }
 
     unsafe fn lend_put(
@@ -181,9 +181,9 @@ impl Fabric for Provider {
         to: &Remote,
         offset: usize,
         source: NonNull<[u8]>,
-    ) -> Result<Option<Moving>, FabricError> {
+    ) -> Result<Option<Transfer>, FabricError> {
         // SAFETY: caller's contract.
-        both!(self, to, Remote, fabric, to, made: Moving => unsafe { fabric.lend_put(to, offset, source) }.map(|moving| moving.map(made)))
+        both!(self, to, Remote, fabric, to, made: Transfer => unsafe { fabric.lend_put(to, offset, source) }.map(|moving| moving.map(made)))
     }
 
     unsafe fn lend_get(
@@ -191,14 +191,14 @@ impl Fabric for Provider {
         from: &Remote,
         offset: usize,
         into: NonNull<[u8]>,
-    ) -> Result<Option<Moving>, FabricError> {
+    ) -> Result<Option<Transfer>, FabricError> {
         // SAFETY: caller's contract.
-        both!(self, from, Remote, fabric, from, made: Moving => unsafe { fabric.lend_get(from, offset, into) }.map(|moving| moving.map(made)))
+        both!(self, from, Remote, fabric, from, made: Transfer => unsafe { fabric.lend_get(from, offset, into) }.map(|moving| moving.map(made)))
     }
 
-    unsafe fn finish_get(&self, moving: Moving, into: NonNull<[u8]>) -> Result<(), FabricError> {
+    unsafe fn finish_get(&self, moving: Transfer, into: NonNull<[u8]>) -> Result<(), FabricError> {
         // SAFETY: caller's contract.
-        both!(self, moving, Moving, fabric, moving => unsafe { fabric.finish_get(moving, into) })
+        both!(self, moving, Transfer, fabric, moving => unsafe { fabric.finish_get(moving, into) })
     }
 
     fn buffer(&self, bytes: usize) -> Result<Memory, FabricError> {
@@ -243,7 +243,7 @@ impl Fabric for Provider {
         both!(self, at, Remote, fabric, at, made: Word => fabric.find_word(at, offset).map(made), else None)
     }
 
-    fn change_blocks(&self, at: &Remote, offset: usize, blocks: usize, change: impl ChangeBlock) -> bool {
+    fn change_blocks(&self, at: &Remote, offset: usize, blocks: usize, change: impl UpdateInPlace) -> bool {
         both!(self, at, Remote, fabric, at => fabric.change_blocks(at, offset, blocks, change), else false)
     }
 
@@ -278,8 +278,8 @@ impl Fabric for Provider {
     }
 
     #[inline(always)]
-    fn looked_in_vain(&self) {
-        each!(self, fabric => fabric.looked_in_vain())
+    fn after_empty_poll(&self) {
+        each!(self, fabric => fabric.after_empty_poll())
     }
 
     #[inline(always)]

@@ -13,7 +13,7 @@ mod dyn_provider;
 mod job_provider;
 
 #[cfg(any(feature = "network", feature = "delayed"))]
-pub use table::{Moving, Pending, Provider, Region, Remote, Word};
+pub use table::{Transfer, Pending, Provider, Region, Remote, Word};
 
 use asked::{Choice, FABRIC};
 use job_provider::JobProvider;
@@ -84,7 +84,7 @@ pub fn probe() -> Vec<(&'static str, Result<String, String>)> {
 /// Reports the failure of this rank to the job and its teams, unless another rank died first: its peers already know
 /// that death, and must not blame this rank.
 pub(crate) fn fail(job: &Provider) {
-    use transom_windows::Exchange;
+    use transom_windows::OobExchange;
     match (job.lost(), shared_memory(job)) {
         (Some(FabricError::PeerDied { .. }), _) => {}
         (_, Some(memory)) => memory.fail_with_teams(),

@@ -55,10 +55,10 @@ macro_rules! providers {
 
             /// A read or write in flight.
             #[non_exhaustive]
-            pub enum Moving { $($(#[cfg(feature = $feature)])? #[doc = $what] $name(<$provider as Fabric>::Moving),)* }
+            pub enum Transfer { $($(#[cfg(feature = $feature)])? #[doc = $what] $name(<$provider as Fabric>::Transfer),)* }
         }
         #[cfg(any(feature = "network", feature = "delayed"))]
-        pub use enums::{Moving, Pending, Provider, Region, Remote, Word};
+        pub use enums::{Transfer, Pending, Provider, Region, Remote, Word};
 
         /// Calls the provider that the value holds. `made` wraps a result in the variant of that provider.
         #[cfg(any(feature = "network", feature = "delayed"))]

@@ -96,7 +96,7 @@ pub fn shell(command: &str) {
 
 /// Returns when all ranks are here. It uses the job's own exchange, and no adapter.
 pub fn meet(world: &World) -> Result<(), Error> {
-    Ok(transom::windows::Exchange::barrier(world.provider())?)
+    Ok(transom::windows::OobExchange::barrier(world.provider())?)
 }
 
 /// Message bytes that this rank has written and read, and the part of these that other rails than the first moved.

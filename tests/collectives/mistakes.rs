@@ -4,7 +4,7 @@ use crate::ranks;
 use ranks::on;
 use std::time::{Duration, Instant};
 use transom::bytemuck::Pod;
-use transom::collective::{Commuting, Grid, MaxPlace, Placed, Ragged, Reduction};
+use transom::collective::{Commutative, Grid, MaxLoc, ValueLoc, Ragged, Reduction};
 use transom::messages::{Error, Source, Tag};
 use transom::{Op, Section, World};
 
@@ -158,9 +158,9 @@ fn other_numbers_are_told() {
 #[test]
 fn other_values_by_place_are_told() {
     fn most<T: Pod + PartialOrd>(world: &World, value: T) -> Result<(), Error> {
-        world.all_reduce_one(Placed::new(value, 1), MaxPlace).map(drop)
+        world.all_reduce_one(ValueLoc::new(value, 1), MaxLoc).map(drop)
     }
-    let says = "calls all_reduce of 1 element of 16 bytes, by MaxPlace of ";
+    let says = "calls all_reduce of 1 element of 16 bytes, by MaxLoc of ";
     mismatch_that_says("other_values_by_place_are_told", says, |w| most(w, 1.0_f64), |w| most(w, 1_u64));
 }
 
@@ -473,7 +473,7 @@ fn an_operation_that_panics_is_told_to_all() {
         }
         let team = world.split(Some(0), 0).unwrap().unwrap();
         let refuses =
-            Commuting(|a: u64, b: u64| if a.max(b) == 7 { panic!("a seven (the test means it)") } else { a + b });
+            Commutative(|a: u64, b: u64| if a.max(b) == 7 { panic!("a seven (the test means it)") } else { a + b });
         // The rank that folds the last rank's value panics.
         let value = if me == n - 1 { 7 } else { 0 };
         let called = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| team.all_reduce_one(value, refuses)));

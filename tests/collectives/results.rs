@@ -5,7 +5,7 @@ use crate::ranks;
 use numbers::{folded, number, numbers};
 use ranks::on;
 use std::time::{Duration, Instant};
-use transom::collective::{Commuting, MaxPlace, MinPlace, Ordered, Placed, Ragged, Rules};
+use transom::collective::{Commutative, MaxLoc, MinLoc, Ordered, ValueLoc, Ragged, Rules};
 use transom::messages::{Error, Tag};
 use transom::{Op, World};
 
@@ -246,16 +246,16 @@ fn operations_of_ones_own_are_folded_in_the_order_of_ranks() {
             assert!((0..len).all(|index| data[index][0] == whole(0..me + 1, index)), "scan of {len}");
         }
         let longest =
-            world.all_reduce_one(me as i32 - 3, Commuting(|a: i32, b: i32| if a.abs() >= b.abs() { a } else { b }));
+            world.all_reduce_one(me as i32 - 3, Commutative(|a: i32, b: i32| if a.abs() >= b.abs() { a } else { b }));
         assert_eq!(longest.unwrap().abs(), (n as i32 - 4).abs().max(3));
         // The second greatest value is at two places.
         let value = [2.5, -1.0, 7.0, 7.0][me % 4];
-        let most = world.all_reduce_one(Placed::new(value, me as u64), MaxPlace).unwrap();
-        let least = world.all_reduce_one(Placed::new(value, me as u64), MinPlace).unwrap();
+        let most = world.all_reduce_one(ValueLoc::new(value, me as u64), MaxLoc).unwrap();
+        let least = world.all_reduce_one(ValueLoc::new(value, me as u64), MinLoc).unwrap();
         assert_eq!((most.value(), most.place()), if n > 2 { (7.0, 2) } else { (2.5, 0) });
         assert_eq!((least.value(), least.place()), if n > 1 { (-1.0, 1) } else { (2.5, 0) });
         let number = [f32::NAN, 4.0][me % 2];
-        let most = world.all_reduce_one(Placed::new(number, me as u64), MaxPlace).unwrap();
+        let most = world.all_reduce_one(ValueLoc::new(number, me as u64), MaxLoc).unwrap();
         assert_eq!(most.place(), u64::from(n > 1), "a number rather than a NaN");
     };
     for variables in ranks::each(&[&[][..], ranks::BY_MESSAGES]) {

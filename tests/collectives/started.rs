@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use transom::collective::{Commuting, Grid, Ordered, Ragged};
+use transom::collective::{Commutative, Grid, Ordered, Ragged};
 use transom::messages::{Error, Persistent, Request, Requests, Source, Tag};
 use transom::{Op, World};
 
@@ -451,7 +451,7 @@ fn an_operation_lends_nothing_to_a_call() {
             }
             a + b
         };
-        let started = world.iall_reduce(vec![1], Commuting(sum));
+        let started = world.iall_reduce(vec![1], Commutative(sum));
         if me == 1 {
             let begun = Instant::now();
             while !DONE.load(SeqCst) {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use transom::locks::Awaited;
 use transom::messages;
 use transom::shm_loopback::Loopback;
-use transom::windows::Exchange;
+use transom::windows::OobExchange;
 use transom::windows::Request;
 use transom::{Error, FabricError, Flavor, Mode, Op, Requests, Status, Window, World};
 

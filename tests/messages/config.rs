@@ -48,8 +48,8 @@ fn a_message_takes_the_first_path_that_its_rules_allow() {
                 let _ = world.recv(1, DATA).unwrap();
                 (0..2).for_each(|_| world.send(1, DATA, &vec![3; 100_000]).unwrap());
                 let _ = world.recv(1, DATA).unwrap();
-                let meter = world.counters().unwrap();
-                let counts = [meter.eager, meter.rendezvous, meter.copied_bytes];
+                let counters = world.counters().unwrap();
+                let counts = [counters.eager, counters.rendezvous, counters.copied_bytes];
                 assert_eq!(format!("{counts:?}"), std::env::var("TEST_SAYS").unwrap());
             } else {
                 for bytes in [8, 100_000, 100_000] {
@@ -159,12 +159,12 @@ fn a_flood_waits_for_its_ring() {
         on_with(&variables, &[2], "a_flood_waits_for_its_ring", |world| {
             if world.rank() == 0 {
                 (0..3000).for_each(|_| world.send(1, DATA, &[1]).unwrap());
-                let meter = world.counters().unwrap();
-                assert!(meter.ring_packets > 100, "{meter:?}");
+                let counters = world.counters().unwrap();
+                assert!(counters.ring_packets > 100, "{counters:?}");
                 let expected = std::env::var("TEST_FALLS").unwrap() == "yes";
                 // Between hosts the adapter executes both ways.
                 if share_memory(&world) {
-                    assert_eq!(meter.fallbacks > 0, expected, "{}", meter.fallbacks);
+                    assert_eq!(counters.fallbacks > 0, expected, "{}", counters.fallbacks);
                 }
             } else {
                 (0..3000).for_each(|_| assert_eq!(world.recv(0, DATA).unwrap().0, [1]));

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::Relaxed, Or
 use std::sync::{Arc, Mutex};
 use transom::locks::{Awaited, Rank};
 use transom::shm_loopback::{Loopback, Region, View};
-use transom::windows::{BoxBytes, Exchange, Fabric, UserMemory, Wait, Wake, Window};
+use transom::windows::{BoxBytes, OobExchange, Fabric, UserMemory, Wait, Wake, Window};
 use transom::{Atomic, FabricError};
 
 /// The size of the part that all windows share, in bytes.
@@ -104,7 +104,7 @@ impl Overlapping {
     }
 }
 
-impl Exchange for Overlapping {
+impl OobExchange for Overlapping {
     fn rank(&self) -> Rank {
         self.fabric.rank()
     }
@@ -136,7 +136,7 @@ impl Fabric for Overlapping {
     type Remote = View;
     type Word = std::convert::Infallible;
     type Pending = u64;
-    type Moving = BoxBytes;
+    type Transfer = BoxBytes;
 
     unsafe fn register(&self, memory: &UserMemory) -> Result<Lent, FabricError> {
         // SAFETY: by the caller's word.
@@ -160,9 +160,9 @@ impl Fabric for Overlapping {
         self.count(1).start_get(from, offset, into)
     }
 
-    fn has_moved(&self, moving: &mut BoxBytes) -> Result<bool, FabricError> {
+    fn test(&self, moving: &mut BoxBytes) -> Result<bool, FabricError> {
         self.asked.fetch_add(1, Relaxed);
-        self.fabric.has_moved(moving).map(|moved| moved && !self.holds())
+        self.fabric.test(moving).map(|moved| moved && !self.holds())
     }
 
     fn finish_moving(&self, moving: BoxBytes) -> Result<BoxBytes, FabricError> {

@@ -40,7 +40,7 @@ pub fn over_network() -> bool {
 /// Returns whether every rank reaches the memory of all others by loads and stores.
 #[allow(dead_code, reason = "each test file uses what it needs")]
 pub fn share_memory(world: &World) -> bool {
-    let network = over_network() && !is_set("TRANSOM_HYBRID", "on");
+    let network = over_network() && !is_set("TRANSOM_INTRANODE", "on");
     world.size() == 1 || !(hosts().is_some() || network || is_set("TRANSOM_FABRIC", "delayed"))
 }
 

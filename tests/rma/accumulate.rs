@@ -8,7 +8,7 @@ use arithmetic::Model;
 use overlap::Overlapping;
 use std::fmt::Debug;
 use transom::shm_loopback::Loopback;
-use transom::windows::Exchange;
+use transom::windows::OobExchange;
 use transom::{Assert, Atomic, Error, Mode, Op, Window, World};
 
 /// Elements that tests can compare. All NaNs are equal here, because the result's NaN is not defined.

@@ -5,7 +5,7 @@ use crate::ranks;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::os::fd::AsRawFd;
 use transom::bytemuck::Pod;
-use transom::collective::Placed;
+use transom::collective::ValueLoc;
 use transom::{Distribution, Error, Status, Window, World};
 
 /// All ranks go on.
@@ -80,9 +80,9 @@ fn other_elements_of_the_same_size_are_told() {
     ranks::on(&[2, 3, 4], "other_elements_of_the_same_size_are_told", |world| {
         let first = world.rank() == 0;
         for how in 0..4 {
-            let made = if first { made::<Placed<f64>>(&world, how) } else { made::<Placed<u64>>(&world, how) };
+            let made = if first { made::<ValueLoc<f64>>(&world, how) } else { made::<ValueLoc<u64>>(&world, how) };
             let error = made.unwrap_err().to_string();
-            assert!(error.contains("of Placed<f64> (16 B)") && error.contains("of Placed<u64> (16 B)"), "{error}");
+            assert!(error.contains("of ValueLoc<f64> (16 B)") && error.contains("of ValueLoc<u64> (16 B)"), "{error}");
         }
         let cells = match first {
             true => world.mutex(0, ocean::Cell([1.0, 2.0])).map(|cell| cell.lock().map(|cell| cell.0)),

@@ -38,9 +38,9 @@ fn words_of_a_host_take_as_many_queue_pairs_as_ranks() {
         return;
     }
     for hybrid in ["on", "off"] {
-        on_verbs(3, "words_of_a_host_take_as_many_queue_pairs_as_ranks", &[("TRANSOM_HYBRID", hybrid)], |world| {
+        on_verbs(3, "words_of_a_host_take_as_many_queue_pairs_as_ranks", &[("TRANSOM_INTRANODE", hybrid)], |world| {
             // Copies do not run the second iteration of this loop: a variable says which iteration they are.
-            let hybrid = std::env::var("TRANSOM_HYBRID").unwrap() == "on";
+            let hybrid = std::env::var("TRANSOM_INTRANODE").unwrap() == "on";
             const EACH: u64 = 100;
             let (me, n) = (world.rank(), world.size());
             let mut window: Window<u64> = world.allocate(1 + 100 * n).unwrap();
@@ -116,7 +116,7 @@ fn locks_post_what_the_protocol_says() {
         );
     }
     // A word is put by a write, as by other adapters than Soft-RoCE.
-    let variables = [("TRANSOM_HYBRID", "off"), ("TRANSOM_VERBS_NOTIFY", "write")];
+    let variables = [("TRANSOM_INTRANODE", "off"), ("TRANSOM_VERBS_WORD_WRITE", "write")];
     on_verbs(3, "locks_post_what_the_protocol_says", &variables, |world| {
         let (me, verbs) = (world.rank(), verbs(&world).clone());
         let mut window: Window<u64> = world.allocate(1).unwrap();
@@ -228,7 +228,7 @@ fn queue_pairs_and_memory_are_as_many_as_the_formula_says() {
     }
     for n in [2, 4, 8, 16] {
         let name = "queue_pairs_and_memory_are_as_many_as_the_formula_says";
-        on_verbs(n, name, &[("TRANSOM_HYBRID", "off")], |world| {
+        on_verbs(n, name, &[("TRANSOM_INTRANODE", "off")], |world| {
             let (me, n, verbs) = (world.rank(), world.size(), verbs(&world));
             let mut window: Window<u64> = world.allocate(DATA / 8).unwrap();
             for all in [false, true] {
@@ -270,7 +270,7 @@ fn neighbours_of_a_host_register_each_others_words_only() {
     const DATA: usize = 1 << 20;
     for n in [2, 4, 8] {
         let name = "neighbours_of_a_host_register_each_others_words_only";
-        on_verbs(n, name, &[("TRANSOM_HYBRID", "on")], |world| {
+        on_verbs(n, name, &[("TRANSOM_INTRANODE", "on")], |world| {
             let (n, verbs) = (world.size(), verbs(&world));
             let before = verbs.registered_bytes();
             let window: Window<u64> = world.allocate(DATA / 8).unwrap();
@@ -300,7 +300,7 @@ fn what_nobody_reaches_any_more_is_not_registered() {
         return;
     }
     let name = "what_nobody_reaches_any_more_is_not_registered";
-    on_verbs(3, name, &[("TRANSOM_HYBRID", "off")], |world| {
+    on_verbs(3, name, &[("TRANSOM_INTRANODE", "off")], |world| {
         let (me, verbs) = (world.rank(), verbs(&world).clone());
         let mut names: Window<transom::Address> = world.allocate(1).unwrap();
         let mut window: Window<u64> = world.dynamic(2).unwrap();

@@ -89,7 +89,7 @@ fn collectives_send_what_the_textbooks_say() {
         ("all_to_all = pairwise", ALL_TO_ALL, LONG, |n, m| (n * (n - 1), n * (n - 1) * m)),
         ("all_to_all = bruck", ALL_TO_ALL, LONG, |n, m| (n * log(n), n * log(n) * (n / 2) * m)),
     ];
-    on_verbs(4, "collectives_send_what_the_textbooks_say", &[("TRANSOM_HYBRID", "off")], |world| {
+    on_verbs(4, "collectives_send_what_the_textbooks_say", &[("TRANSOM_INTRANODE", "off")], |world| {
         for (rule, call, m, formula) in rows {
             let team = world.split(Some(0), 0).unwrap().expect("all are in it");
             team.collectives_by(&rule.parse::<Rules>().unwrap()).unwrap();
@@ -123,7 +123,7 @@ fn hosts_send_each_other_what_the_textbooks_say() {
         // Long blocks go from rank to rank.
         ("all_to_all", ALL_TO_ALL, LONG, |h, m| (2 * h * (2 * h - 1), 2 * h * (2 * h - 1) * m)),
     ];
-    on_verbs(4, "hosts_send_each_other_what_the_textbooks_say", &[("TRANSOM_HYBRID", "on")], |world| {
+    on_verbs(4, "hosts_send_each_other_what_the_textbooks_say", &[("TRANSOM_INTRANODE", "on")], |world| {
         let hosts = world.hosts().count();
         // Forced to the adapter on one host, each rank counts as a host.
         assert_eq!(hosts, if std::env::var_os("TEST_HOSTS_ARE_SEVERAL").is_some() { 2 } else { 1 });

@@ -16,7 +16,7 @@ fn messages_by_datagrams_take_no_queue_pairs() {
     if skipped("messages by datagrams") {
         return;
     }
-    let chosen = [("TRANSOM_MESSAGES", "paths=ud,checksum=yes"), ("TRANSOM_HYBRID", "off")];
+    let chosen = [("TRANSOM_MESSAGES", "paths=ud,checksum=yes"), ("TRANSOM_INTRANODE", "off")];
     on_verbs(4, "messages_by_datagrams_take_no_queue_pairs", &chosen, |world| {
         const BYTES: Tag<u8> = Tag::new(4);
         let (me, n) = (world.rank(), world.size());
@@ -51,7 +51,7 @@ fn datagrams_bring_long_messages_into_their_places() {
     if skipped("messages by datagrams") {
         return;
     }
-    let chosen = [("TRANSOM_MESSAGES", "ud"), ("TRANSOM_HYBRID", "off")];
+    let chosen = [("TRANSOM_MESSAGES", "ud"), ("TRANSOM_INTRANODE", "off")];
     on_verbs(3, "datagrams_bring_long_messages_into_their_places", &chosen, |world| {
         const BYTES: Tag<u8> = Tag::new(4);
         let (me, n) = (world.rank(), world.size());
@@ -86,7 +86,7 @@ fn connections_are_for_those_who_are_spoken_with_most() {
         return;
     }
     let paths = "paths=both,connections=1,connect_after=4,rings=1,ring_after=2,checksum=yes";
-    let chosen = [("TRANSOM_MESSAGES", paths), ("TRANSOM_HYBRID", "off")];
+    let chosen = [("TRANSOM_MESSAGES", paths), ("TRANSOM_INTRANODE", "off")];
     on_verbs(3, "connections_are_for_those_who_are_spoken_with_most", &chosen, |world| {
         const NUMBERS: Tag<u32> = Tag::new(4);
         let (me, long) = (world.rank(), (0..100_000).collect::<Vec<u32>>());
@@ -142,7 +142,7 @@ fn connections_of_windows_count_where_that_is_asked_for() {
     }
     for count in ["yes", "no"] {
         let paths = format!("paths=both,connections=1,connect_after=4,count_windows={count}");
-        let chosen = [("TRANSOM_MESSAGES", &*paths), ("TRANSOM_HYBRID", "off")];
+        let chosen = [("TRANSOM_MESSAGES", &*paths), ("TRANSOM_INTRANODE", "off")];
         on_verbs(3, "connections_of_windows_count_where_that_is_asked_for", &chosen, |world| {
             // Copies do not run the second iteration of this loop: a variable says which iteration they are.
             let counts = std::env::var("TRANSOM_MESSAGES").unwrap().ends_with("yes");
@@ -185,7 +185,7 @@ fn a_message_is_one_request() {
     if skipped("requests of messages") {
         return;
     }
-    on_verbs(2, "a_message_is_one_request", &[("TRANSOM_HYBRID", "off")], |world| {
+    on_verbs(2, "a_message_is_one_request", &[("TRANSOM_INTRANODE", "off")], |world| {
         let (me, verbs) = (world.rank(), verbs(&world));
         let (other, tag) = (1 - me, Tag::<u8>::new(1));
         let counted = |what: &mut dyn FnMut()| {
@@ -271,7 +271,7 @@ fn registered_for_messages(n: usize) -> usize {
 
 /// Checks the registered bytes of each of `n` ranks after messages with all others, or with nine on each side.
 fn registered(n: usize, name: &str) {
-    on_verbs(n, name, &[("TRANSOM_HYBRID", "off")], |world| {
+    on_verbs(n, name, &[("TRANSOM_INTRANODE", "off")], |world| {
         let (me, n) = (world.rank(), world.size());
         let tag = Tag::<u64>::new(1);
         // Enough messages to get a ring.

@@ -71,7 +71,7 @@ fn a_link_that_comes_back_costs_time_and_not_the_job() {
     if skipped("a link") || !std::path::Path::new("/sys/class/net").join(LINK).exists() {
         return eprintln!("skipped: there is no link to take down");
     }
-    let variables = [("TRANSOM_HYBRID", "off"), ("TRANSOM_VERBS_TIMEOUT", "0.05"), ("TRANSOM_VERBS_RETRY", "2")];
+    let variables = [("TRANSOM_INTRANODE", "off"), ("TRANSOM_VERBS_TIMEOUT", "0.05"), ("TRANSOM_VERBS_RETRY", "2")];
     on_verbs(2, "a_link_that_comes_back_costs_time_and_not_the_job", &variables, |world| {
         const DOWN: Duration = Duration::from_secs(2);
         let (me, other) = (world.rank(), 1 - world.rank());
@@ -144,7 +144,7 @@ fn a_stopped_rank_costs_time_and_not_the_job() {
     if skipped("a rank that is stopped") {
         return;
     }
-    on_verbs(2, "a_stopped_rank_costs_time_and_not_the_job", &[("TRANSOM_HYBRID", "off")], |world| {
+    on_verbs(2, "a_stopped_rank_costs_time_and_not_the_job", &[("TRANSOM_INTRANODE", "off")], |world| {
         let mut window: Window<u64> = world.allocate(10).unwrap();
         let stop = who_is_to_be_stopped(&world);
         if world.rank() == 0 {
@@ -185,7 +185,7 @@ fn messages_by_datagrams_wait_for_a_stopped_rank() {
     if skipped("messages to a rank that is stopped") {
         return;
     }
-    let chosen = [("TRANSOM_HYBRID", "off"), ("TRANSOM_MESSAGES", "ud")];
+    let chosen = [("TRANSOM_INTRANODE", "off"), ("TRANSOM_MESSAGES", "ud")];
     on_verbs(2, "messages_by_datagrams_wait_for_a_stopped_rank", &chosen, |world| {
         const BYTES: Tag<u8> = Tag::new(6);
         let message = |number: usize| vec![number as u8; if number % 20 == 19 { 300_000 } else { 700 }];
@@ -218,7 +218,7 @@ fn threads_with_other_peers_do_not_wait_for_a_stopped_one() {
         return;
     }
     let name = "threads_with_other_peers_do_not_wait_for_a_stopped_one";
-    on_verbs(3, name, &[("TRANSOM_HYBRID", "off")], |world| {
+    on_verbs(3, name, &[("TRANSOM_INTRANODE", "off")], |world| {
         let mut windows = [(); 2].map(|()| world.allocate::<u64>(1).unwrap());
         let stop = who_is_to_be_stopped(&world);
         if world.rank() == 0 {
@@ -440,7 +440,7 @@ fn messages_to_a_rank_that_computes_hold_up_nobody() {
     const TAG: Tag<u64> = Tag::new(1);
     const COMPUTES: Duration = Duration::from_secs(20);
     // Each peer may send a few messages without credit; seven peers send more than a rank has buffers at first.
-    on_verbs(8, "messages_to_a_rank_that_computes_hold_up_nobody", &[("TRANSOM_HYBRID", "off")], |world| {
+    on_verbs(8, "messages_to_a_rank_that_computes_hold_up_nobody", &[("TRANSOM_INTRANODE", "off")], |world| {
         let me = world.rank();
         let mut window: Window<u64> = world.allocate(8).unwrap();
         let epoch = window.lock_all().unwrap();

@@ -75,7 +75,7 @@ fn what_is_large_is_not_copied() {
     if skipped("large transfers") {
         return;
     }
-    on_verbs(2, "what_is_large_is_not_copied", &[("TRANSOM_HYBRID", "off")], |world| {
+    on_verbs(2, "what_is_large_is_not_copied", &[("TRANSOM_INTRANODE", "off")], |world| {
         const LEN: usize = 1 << 17; // 1 MiB
         let verbs = verbs(&world);
         let mut window: Window<u64> = world.allocate(LEN).unwrap();
@@ -125,7 +125,7 @@ fn memory_of_windows_is_known_while_they_have_it() {
     if skipped("large transfers") {
         return;
     }
-    on_verbs(2, "memory_of_windows_is_known_while_they_have_it", &[("TRANSOM_HYBRID", "off")], |world| {
+    on_verbs(2, "memory_of_windows_is_known_while_they_have_it", &[("TRANSOM_INTRANODE", "off")], |world| {
         const LEN: usize = 200_000;
         let (verbs, other) = (verbs(&world).clone(), 1 - world.rank());
         let mut there: Window<u64> = world.allocate(LEN).unwrap();
@@ -158,7 +158,7 @@ fn any_length_from_any_place() {
         return;
     }
     const REGISTER: usize = 100_000;
-    let variables = [("TRANSOM_HYBRID", "off"), ("TRANSOM_VERBS_REGISTER", "100000"), ("TRANSOM_VERBS_DEPTH", "8")];
+    let variables = [("TRANSOM_INTRANODE", "off"), ("TRANSOM_VERBS_ZCOPY_MIN", "100000"), ("TRANSOM_VERBS_DEPTH", "8")];
     on_verbs(2, "any_length_from_any_place", &variables, |world| {
         const LEN: usize = (3 << 20) + 77;
         let me = world.rank();
@@ -212,7 +212,7 @@ fn large_requests_may_be_dropped_leaked_and_waited_for_in_any_order() {
         return;
     }
     let name = "large_requests_may_be_dropped_leaked_and_waited_for_in_any_order";
-    on_verbs(2, name, &[("TRANSOM_HYBRID", "off"), ("TRANSOM_VERBS_DEPTH", "8")], |world| {
+    on_verbs(2, name, &[("TRANSOM_INTRANODE", "off"), ("TRANSOM_VERBS_DEPTH", "8")], |world| {
         const EACH: usize = 50_000;
         const N: usize = 12;
         static CONSTANT: [u64; EACH] = [77; EACH];
@@ -270,7 +270,7 @@ fn small_reads_need_no_registration() {
     if skipped("reads") {
         return;
     }
-    on_verbs(2, "small_reads_need_no_registration", &[("TRANSOM_HYBRID", "off")], |world| {
+    on_verbs(2, "small_reads_need_no_registration", &[("TRANSOM_INTRANODE", "off")], |world| {
         let mut window: Window<u64> = world.allocate(100).unwrap();
         let epoch = window.lock_shared(1 - world.rank()).unwrap();
         assert_eq!(epoch.get_one(7).unwrap(), 0);
@@ -306,7 +306,7 @@ fn what_is_lent_to_a_scope_is_registered_as_long_as_that_lasts() {
     if skipped("scopes") {
         return;
     }
-    on_verbs(2, "what_is_lent_to_a_scope_is_registered_as_long_as_that_lasts", &[("TRANSOM_HYBRID", "off")], |world| {
+    on_verbs(2, "what_is_lent_to_a_scope_is_registered_as_long_as_that_lasts", &[("TRANSOM_INTRANODE", "off")], |world| {
         const LEN: usize = 1 << 17; // 1 MiB
         let verbs = verbs(&world);
         let mut window: Window<u64> = world.allocate(LEN).unwrap();
@@ -339,7 +339,7 @@ fn memory_that_cannot_be_registered_is_copied() {
     if skipped("locking memory") || limit.is_none_or(|limit| limit > 4 << 20) {
         return eprintln!("skipped: the limit of locked memory is {limit:?}; 4 MiB would do");
     }
-    on_verbs(2, "memory_that_cannot_be_registered_is_copied", &[("TRANSOM_HYBRID", "off")], |world| {
+    on_verbs(2, "memory_that_cannot_be_registered_is_copied", &[("TRANSOM_INTRANODE", "off")], |world| {
         const BYTES: usize = 7 << 18;
         let verbs = verbs(&world);
         let mut window: Window<u8> = world.allocate(BYTES).unwrap();
@@ -370,7 +370,7 @@ fn a_death_amid_a_large_operation_is_told_and_gives_the_memory_back() {
     let name = "a_death_amid_a_large_operation_is_told_and_gives_the_memory_back";
     let one = one_rail();
     let one = one.iter().map(|(name, value)| (*name, &**value));
-    let variables: Vec<_> = one.chain([("TRANSOM_FABRIC", "verbs"), ("TRANSOM_HYBRID", "off")]).collect();
+    let variables: Vec<_> = one.chain([("TRANSOM_FABRIC", "verbs"), ("TRANSOM_INTRANODE", "off")]).collect();
     let run = run(3, name, &variables, || {
         const LEN: usize = 4 << 20;
         const VICTIM: usize = 2;
@@ -447,7 +447,7 @@ fn what_is_sent_again_and_again_is_registered_once() {
         return;
     }
     const LEN: usize = 1 << 15; // 256 KiB
-    let variables = [("TRANSOM_HYBRID", "off"), ("TRANSOM_VERBS_KEEP", "1500000")];
+    let variables = [("TRANSOM_INTRANODE", "off"), ("TRANSOM_VERBS_REGCACHE_BYTES", "1500000")];
     on_verbs(2, "what_is_sent_again_and_again_is_registered_once", &variables, |world| {
         const TAG: Tag<u64> = Tag::new(1);
         if world.rank() == 1 {
@@ -526,7 +526,7 @@ fn what_is_sent_again_and_again_is_registered_once() {
 fn from_one_place_at_once(name: &str, paths: &str) {
     const MIB: usize = 1 << 20;
     const DATA: Tag<u8> = Tag::new(5);
-    on_verbs(3, name, &[("TRANSOM_HYBRID", "off"), ("TRANSOM_MESSAGES", paths)], |world| {
+    on_verbs(3, name, &[("TRANSOM_INTRANODE", "off"), ("TRANSOM_MESSAGES", paths)], |world| {
         let mut buffer = world.buffer::<u8>(2 * MIB).unwrap();
         buffer.fill(7);
         for long in [1, 2] {
@@ -574,7 +574,7 @@ fn chunks_of_a_pipe_go_by_short_queues() {
     if skipped("pipes with long chunks") {
         return;
     }
-    let variables = [("TRANSOM_HYBRID", "off"), ("TRANSOM_VERBS_DEPTH", "4"), ("TRANSOM_VERBS_INLINE", "0")];
+    let variables = [("TRANSOM_INTRANODE", "off"), ("TRANSOM_VERBS_DEPTH", "4"), ("TRANSOM_VERBS_INLINE", "0")];
     on_verbs(2, "chunks_of_a_pipe_go_by_short_queues", &variables, |world| {
         let me = world.rank();
         let bytes = |from: usize| -> Vec<u8> { (0..1_000_000).map(|at| (at * 7 + at / 251 + from) as u8).collect() };

@@ -56,7 +56,7 @@ fn with(name: &str, rails: [Option<&str>; 2], body: impl Fn(Result<World, transo
         return;
     }
     let variables =
-        [("TRANSOM_FABRIC", "verbs"), ("TRANSOM_HYBRID", "off"), ("TRANSOM_MESSAGES", "stripe=even"), (CASE, &case)];
+        [("TRANSOM_FABRIC", "verbs"), ("TRANSOM_INTRANODE", "off"), ("TRANSOM_MESSAGES", "stripe=even"), (CASE, &case)];
     let outcome = run(2, name, &variables, || {
         let me = std::env::var("TRANSOM_RANK").unwrap().parse::<usize>().unwrap();
         if let Some(named) = rails[me] {

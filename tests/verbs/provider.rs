@@ -122,7 +122,7 @@ fn words_are_put_by_writes_too() {
     if skipped("posts") {
         return;
     }
-    on_verbs(3, "words_are_put_by_writes_too", &[("TRANSOM_VERBS_NOTIFY", "write")], |world| {
+    on_verbs(3, "words_are_put_by_writes_too", &[("TRANSOM_VERBS_WORD_WRITE", "write")], |world| {
         let mut window: Window<u64> = world.allocate(1).unwrap();
         for round in 0..20 {
             window.lock_exclusive(round % world.size()).unwrap().fetch_and_op(0, Op::Sum, 1).unwrap();
@@ -142,11 +142,11 @@ fn words_and_marks_are_written_alike_where_adapters_differ() {
         return;
     }
     let name = "words_and_marks_are_written_alike_where_adapters_differ";
-    let variables = [("TRANSOM_FABRIC", "verbs"), ("TRANSOM_HYBRID", "off")];
+    let variables = [("TRANSOM_FABRIC", "verbs"), ("TRANSOM_INTRANODE", "off")];
     let outcome = run(3, name, &variables, || {
         let me = std::env::var("TRANSOM_RANK").unwrap();
         // SAFETY: the process was started for this one test; no other thread reads variables.
-        unsafe { std::env::set_var("TRANSOM_VERBS_NOTIFY", if me == "1" { "write" } else { "atomic" }) };
+        unsafe { std::env::set_var("TRANSOM_VERBS_WORD_WRITE", if me == "1" { "write" } else { "atomic" }) };
         let world = transom::init().unwrap();
         const TAG: Tag<u64> = Tag::new(3);
         let (me, n) = (world.rank(), world.size());
@@ -261,7 +261,7 @@ fn bad_variables_are_told() {
     let name = "bad_variables_are_told";
     for (variable, value, wanted) in [
         ("TRANSOM_FABRIC", "infiniband", "expected `auto`"),
-        ("TRANSOM_HYBRID", "perhaps", "expected `auto`"),
+        ("TRANSOM_INTRANODE", "perhaps", "expected `auto`"),
         ("TRANSOM_VERBS_DEVICE", "rxe0,rxe0", "up to 4"),
         ("TRANSOM_VERBS_DEVICE", "a,b,c,d,e", "up to 4"),
         ("TRANSOM_VERBS_PORT", "0", "from 1 to 254"),
@@ -270,13 +270,13 @@ fn bad_variables_are_told() {
         ("TRANSOM_VERBS_SL", "16", "from 0 to 15"),
         ("TRANSOM_VERBS_DEPTH", "3", "from 4 to 32768"),
         ("TRANSOM_VERBS_INLINE", "many", "from 0 to 4096"),
-        ("TRANSOM_VERBS_REGISTER", "32767", "from 32768 to 4294967295"),
-        ("TRANSOM_VERBS_KEEP", "-1", "from 0 to 4294967295"),
+        ("TRANSOM_VERBS_ZCOPY_MIN", "32767", "from 32768 to 4294967295"),
+        ("TRANSOM_VERBS_REGCACHE_BYTES", "-1", "from 0 to 4294967295"),
         ("TRANSOM_VERBS_TIMEOUT", "-1", "expected seconds above 0"),
         ("TRANSOM_VERBS_TIMEOUT", "0", "expected seconds above 0"),
         ("TRANSOM_VERBS_TRAFFIC_CLASS", "256", "from 0 to 255"),
         ("TRANSOM_VERBS_PKEY", "0x8000", "from 1 to 65535"),
-        ("TRANSOM_VERBS_NOTIFY", "send", "expected `auto`"),
+        ("TRANSOM_VERBS_WORD_WRITE", "send", "expected `auto`"),
     ] {
         cannot_join(name, &[(variable, value)], &[&format!("{variable}=\"{value}\""), wanted]);
     }
@@ -354,7 +354,7 @@ fn lent_memory_of_neighbours_is_in_order_with_their_words() {
         return;
     }
     let name = "lent_memory_of_neighbours_is_in_order_with_their_words";
-    on_verbs(2, name, &[("TRANSOM_HYBRID", "on")], |world| {
+    on_verbs(2, name, &[("TRANSOM_INTRANODE", "on")], |world| {
         const LEN: usize = 12_000;
         const ROUNDS: u64 = 15;
         let other = 1 - world.rank();
@@ -388,7 +388,7 @@ fn ranks_of_several_hosts_are_one_job() {
     if skipped("a job on several hosts") {
         return;
     }
-    on_verbs(4, "ranks_of_several_hosts_are_one_job", &[("TRANSOM_HYBRID", "on")], |world| {
+    on_verbs(4, "ranks_of_several_hosts_are_one_job", &[("TRANSOM_INTRANODE", "on")], |world| {
         let (me, n) = (world.rank(), world.size());
         const EACH: u64 = 50;
         let mut window: Window<u64> = world.allocate_with_signals(1000 * n + 1, 1).unwrap();

@@ -82,7 +82,7 @@ fn what_is_sent_again_and_again_is_registered_once_with_each_rail() {
     const LEN: usize = 4 << 20;
     let Some(devices) = two_devices() else { return };
     let variables =
-        [("TRANSOM_VERBS_DEVICE", &*devices), ("TRANSOM_MESSAGES", "stripe=even"), ("TRANSOM_HYBRID", "off")];
+        [("TRANSOM_VERBS_DEVICE", &*devices), ("TRANSOM_MESSAGES", "stripe=even"), ("TRANSOM_INTRANODE", "off")];
     on_verbs(2, "what_is_sent_again_and_again_is_registered_once_with_each_rail", &variables, |world| {
         // Only one rail is used until both are connected.
         exchange(&world, &[1 << 20], 20);
@@ -173,7 +173,7 @@ fn puts_and_gets(world: &World, rounds: u64) {
 /// Large puts and gets of a job of two by two rails, each of which moves at least this part.
 fn windows_are_divided(name: &str, stripe: &str, least: impl Fn(u64) -> u64) {
     let Some(devices) = two_devices() else { return };
-    let variables = [("TRANSOM_VERBS_DEVICE", &*devices), ("TRANSOM_MESSAGES", stripe), ("TRANSOM_HYBRID", "off")];
+    let variables = [("TRANSOM_VERBS_DEVICE", &*devices), ("TRANSOM_MESSAGES", stripe), ("TRANSOM_INTRANODE", "off")];
     on_verbs(2, name, &variables, |world| {
         puts_and_gets(&world, 1); // fewer rails are used until all are connected
         let verbs = verbs(&world);
@@ -217,7 +217,7 @@ fn a_dropped_put_is_whole_before_its_window_goes() {
     const LEN: usize = 4 << 20;
     let Some(devices) = two_devices() else { return };
     let variables =
-        [("TRANSOM_VERBS_DEVICE", &*devices), ("TRANSOM_MESSAGES", "stripe=even"), ("TRANSOM_HYBRID", "off")];
+        [("TRANSOM_VERBS_DEVICE", &*devices), ("TRANSOM_MESSAGES", "stripe=even"), ("TRANSOM_INTRANODE", "off")];
     on_verbs(2, "a_dropped_put_is_whole_before_its_window_goes", &variables, |world| {
         let (other, verbs) = (1 - world.rank(), verbs(&world));
         // Fewer rails are used until all are connected.

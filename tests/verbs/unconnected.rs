@@ -19,7 +19,7 @@ fn nothing_is_moved_without_a_connection_and_the_dead_are_told() {
         return;
     }
     let name = "nothing_is_moved_without_a_connection_and_the_dead_are_told";
-    let run = run(RANKS, name, &[("TRANSOM_FABRIC", "verbs"), ("TRANSOM_HYBRID", "off")], || {
+    let run = run(RANKS, name, &[("TRANSOM_FABRIC", "verbs"), ("TRANSOM_INTRANODE", "off")], || {
         const LEN: usize = 1 << 20;
         let world = transom::init().expect("a rank can join its job");
         let me = world.rank();

@@ -209,7 +209,7 @@ fn who_spins_hears_of_a_death() {
     let outcome = Launch::new(std::env::current_exe().unwrap(), 2)
         .args(["--exact", &full, "--nocapture", "--test-threads=1"])
         .env("WAITING_TEST", "1")
-        .env("TRANSOM_SPIN", "3600000000")
+        .env("TRANSOM_SPIN_US", "3600000000")
         .env("TRANSOM_WAIT_REPORT", "0.2")
         .grace(Duration::from_secs(20))
         .deadline(Duration::from_secs(40))
@@ -233,8 +233,8 @@ fn values_that_cannot_be_are_refused() {
         return;
     }
     let wrong = [
-        ("TRANSOM_SPIN", "-1", "TRANSOM_SPIN"),
-        ("TRANSOM_SPIN", "soon", "TRANSOM_SPIN"),
+        ("TRANSOM_SPIN_US", "-1", "TRANSOM_SPIN_US"),
+        ("TRANSOM_SPIN_US", "soon", "TRANSOM_SPIN_US"),
         ("TRANSOM_WAIT_REPORT", "0", "TRANSOM_WAIT_REPORT"),
         ("TRANSOM_PROGRESS", "always", "TRANSOM_PROGRESS"),
         (

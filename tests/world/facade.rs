@@ -1,7 +1,7 @@
 //! Each item that the facade re-exports exists under its name here, and works.
 
 use transom::{
-    Ahead, Atomic, Counters, Distribution, Error, FabricError, GlobalArray, GlobalMutex, GlobalPtr, GlobalRwLock,
+    QueuePosition, Atomic, Counters, Distribution, Error, FabricError, GlobalArray, GlobalMutex, GlobalPtr, GlobalRwLock,
     Launch, Op, Rank, Section, StartError, Window, World,
 };
 
@@ -12,7 +12,7 @@ fn a_world_of_one_has_everything() -> Result<(), Box<dyn std::error::Error>> {
     assert_eq!((me, world.size()), (0, 1));
     let mut window: Window<i64> = world.allocate(4)?;
     let epoch = window.lock_exclusive(me)?;
-    assert_eq!(epoch.ahead(), Ahead::default());
+    assert_eq!(epoch.ahead(), QueuePosition::default());
     assert_eq!(epoch.fetch_and_op(1, Op::Min, -3)?, 0);
     let mut ends = [0; 2];
     epoch.get_section(&Section::Strided { offset: 1, count: 2, block: 1, stride: 2 }, &mut ends)?;

@@ -36,7 +36,7 @@ fn default(field: &Field) -> String {
         "ring_slots" => "256; 32".into(),
         "ring_bytes" => "16704; 8256".into(),
         "window" => "32; 64".into(),
-        "zero_copy_from" => "16384; the value of `TRANSOM_VERBS_REGISTER`".into(),
+        "zero_copy_from" => "16384; the value of `TRANSOM_VERBS_ZCOPY_MIN`".into(),
         "rules" => "the rules of `eager` and `zero_copy_from`".into(),
         _ => field.value(&Config::default()),
     }
@@ -62,7 +62,7 @@ fn named() -> String {
 /// The table of a section of the page. Returns `None` if only a build with other features has it.
 fn table(section: &str) -> Option<String> {
     let network = |variable: &Variable| {
-        variable.name.starts_with("TRANSOM_VERBS_") || ["TRANSOM_HYBRID", "TRANSOM_INTRANODE"].contains(&variable.name)
+        variable.name.starts_with("TRANSOM_VERBS_") || ["TRANSOM_INTRANODE", "TRANSOM_INTRANODE"].contains(&variable.name)
     };
     let table = match section {
         "user" => variables(|variable| variable.set_by == SetBy::User && !network(variable)),

@@ -4,7 +4,7 @@
 use crate::ranks;
 use transom::array::Layout;
 use transom::windows::Request;
-use transom::windows::{Exchange, Waiting};
+use transom::windows::{OobExchange, Waiting};
 use transom::{Assert, Distribution, Flavor, GlobalPtr, Mode, Op, Requests, Section, Window, World};
 
 /// A function that makes every call and hands its errors over as `$error`.

@@ -4,7 +4,7 @@ use crate::ranks;
 use ranks::{IN_TIME, VICTIM, die, within};
 use std::time::Instant;
 use transom::messages::{Source, Tag};
-use transom::windows::Exchange;
+use transom::windows::OobExchange;
 use transom::{Op, Status, Window, World, messages};
 
 const TOLD: Tag<u8> = Tag::new(1);

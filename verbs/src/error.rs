@@ -50,7 +50,7 @@ pub enum VerbsError {
     Variable(#[from] VariableError),
     /// The ranks could not exchange their addresses.
     #[error("the ranks cannot exchange their addresses: {0}")]
-    Exchange(#[from] FabricError),
+    OobExchange(#[from] FabricError),
     /// Another rank could not use its device.
     #[error("rank {rank} could not use its RDMA device; see the error of rank {rank}")]
     Peer {

@@ -43,7 +43,7 @@
 //! # Words
 //! Atomics of a processor and of an adapter are not atomic with respect to each other. The adapter therefore executes
 //! all of them, including those of the home rank, which has a queue pair to itself. Where data move through the shared
-//! memory of a host (`TRANSOM_HYBRID`), a rank reaches the protocol words of its host neighbours in the same way, by
+//! memory of a host (`TRANSOM_INTRANODE`), a rank reaches the protocol words of its host neighbours in the same way, by
 //! its own registration of these words. For locks, fences and the like a host of p ranks thus needs p queue pairs.
 //! Atomics on a neighbour's elements, signals and attached memory use the connection to the neighbour. So does
 //! everything if the neighbour uses another adapter, because atomics of two adapters are not atomic with respect to
@@ -127,7 +127,7 @@
 //!
 //! Large puts and gets access the program's memory in place, in requests of 1 MiB. A table by address holds this rank's
 //! registrations of windows and of buffers (`transom::World::buffer`) as long as their owner has the memory. Other
-//! memory is registered for the operation if the transfer has at least `TRANSOM_VERBS_REGISTER` bytes. The registration
+//! memory is registered for the operation if the transfer has at least `TRANSOM_VERBS_ZCOPY_MIN` bytes. The registration
 //! lasts for the call if the memory is lent (`put`, `get`). If the memory is handed over (`rput`, `rget`) it lasts
 //! until the adapter is done, even if the request is dropped or leaked. No registration outlives the right to the
 //! memory. A lookup therefore never finds a registration of freed memory, and no hook needs to watch frees. A call that
@@ -137,12 +137,12 @@
 //! Messages work likewise. Peers read windows and buffers in place, and a peer that was offered a buffer may read it as
 //! long as this rank has it as a buffer. Of other memory only the buffers of persistent and partitioned sends stay
 //! registered between messages: they belong to the library then, and the program cannot free them. At most
-//! `TRANSOM_VERBS_KEEP` bytes are kept; the least recently used go first. Peers may read them meanwhile. Received
+//! `TRANSOM_VERBS_REGCACHE_BYTES` bytes are kept; the least recently used go first. Peers may read them meanwhile. Received
 //! messages are registered one by one: a peer that violates the protocol could otherwise write to memory that the
 //! program has.
 //!
 //! The registration pool holds memory of the library: buffers, and destinations of an `rget` of more than 32 KiB and
-//! less than `TRANSOM_VERBS_REGISTER` bytes. Returned memory stays registered for reuse, up to 16 MiB.
+//! less than `TRANSOM_VERBS_ZCOPY_MIN` bytes. Returned memory stays registered for reuse, up to 16 MiB.
 //! [`Verbs::registrations`] counts all of these, and [`Verbs::copied_bytes`] the bytes copied through slots.
 //!
 //! # Silence
@@ -224,7 +224,7 @@ mod wr;
 
 pub use counts::{QueuePairs, Registrations, WorkRequests};
 pub use error::VerbsError;
-pub use rma::{Moving, Pending, Region, Remote, Verbs};
+pub use rma::{Transfer, Pending, Region, Remote, Verbs};
 pub use transom_network::{Bootstrap, Hybrid, Node};
 
 /// Opens the rails that a job with these message settings would use, and describes them in one line.

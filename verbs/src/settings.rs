@@ -14,7 +14,7 @@ const REGISTER_FROM: u32 = 128 << 10;
 
 /// Default limit of idle registrations, in bytes. Registered memory cannot be swapped out, and persistent messages have
 /// few buffers.
-const KEEP: u32 = 256 << 20;
+const REGCACHE_BYTES: u32 = 256 << 20;
 
 /// The settings of a rank.
 #[derive(Clone, Debug, Default)]
@@ -81,11 +81,11 @@ impl Settings {
             pkey: set::PKEY.get::<Partition>()?.map(|pkey| pkey.0),
             depth: set::DEPTH.get::<Within<4, 32768>>()?.map_or(128, |depth| depth.0),
             inline: set::INLINE.get::<Within<0, 4096>>()?.map_or(128, |inline| inline.0),
-            register_from: set::REGISTER.get::<Within<32_768, { u32::MAX }>>()?.map_or(REGISTER_FROM, |bytes| bytes.0),
-            keep: set::KEEP.get::<Within<0, { u32::MAX }>>()?.map_or(KEEP, |bytes| bytes.0),
+            register_from: set::ZCOPY_MIN.get::<Within<32_768, { u32::MAX }>>()?.map_or(REGISTER_FROM, |bytes| bytes.0),
+            keep: set::REGCACHE_BYTES.get::<Within<0, { u32::MAX }>>()?.map_or(REGCACHE_BYTES, |bytes| bytes.0),
             timeout: set::TIMEOUT.get::<Timeout>()?.map_or(Duration::from_millis(250), |time| time.0),
             retries: set::RETRY.get::<Within<0, 7>>()?.map_or(7, |retries| retries.0 as u8),
-            notify_by: set::NOTIFY.get::<Choice<NotifyBy>>()?.and_then(|choice| choice.0),
+            notify_by: set::WORD_WRITE.get::<Choice<NotifyBy>>()?.and_then(|choice| choice.0),
             division: Division { stripe: messages.stripe, least: messages.stripe_from },
             paths: messages.paths,
             datagrams: (messages.paths != Paths::Connections).then_some(messages.ud_lanes),

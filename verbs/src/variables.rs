@@ -5,7 +5,7 @@ use transom_launch::variables::{SetBy, Variable, readable};
 
 /// All variables of this crate.
 pub const TABLE: &[Variable] =
-    &[DEVICE, PORT, GID, MTU, SL, TRAFFIC_CLASS, PKEY, DEPTH, INLINE, REGISTER, KEEP, TIMEOUT, RETRY, NOTIFY];
+    &[DEVICE, PORT, GID, MTU, SL, TRAFFIC_CLASS, PKEY, DEPTH, INLINE, ZCOPY_MIN, REGCACHE_BYTES, TIMEOUT, RETRY, WORD_WRITE];
 
 /// Devices, ports and GIDs of the rails.
 pub const DEVICE: Variable = Variable {
@@ -100,8 +100,8 @@ pub const INLINE: Variable = Variable {
 };
 
 /// Smallest transfer whose memory is registered.
-pub const REGISTER: Variable = Variable {
-    name: "TRANSOM_VERBS_REGISTER",
+pub const ZCOPY_MIN: Variable = Variable {
+    name: "TRANSOM_VERBS_ZCOPY_MIN",
     set_by: SetBy::User,
     meaning: "smallest put or get whose memory is registered instead of copied, in bytes",
     expected: "a number from 32768 to 4294967295",
@@ -110,8 +110,8 @@ pub const REGISTER: Variable = Variable {
 };
 
 /// Limit of idle registrations of message buffers.
-pub const KEEP: Variable = Variable {
-    name: "TRANSOM_VERBS_KEEP",
+pub const REGCACHE_BYTES: Variable = Variable {
+    name: "TRANSOM_VERBS_REGCACHE_BYTES",
     set_by: SetBy::User,
     meaning: "most bytes of persistent and partitioned send buffers that stay registered between messages",
     expected: "a number from 0 to 4294967295",
@@ -140,8 +140,8 @@ pub const RETRY: Variable = Variable {
 };
 
 /// Way to write a word as one unit.
-pub const NOTIFY: Variable = Variable {
-    name: "TRANSOM_VERBS_NOTIFY",
+pub const WORD_WRITE: Variable = Variable {
+    name: "TRANSOM_VERBS_WORD_WRITE",
     set_by: SetBy::User,
     meaning: "the way to write a word as one unit: a write, which hardware performs at once, or compare-and-swap; all ranks \
               use the latter if one rank needs it",

@@ -12,7 +12,7 @@ pub(super) const NAPS: [Duration; 2] = [Duration::from_micros(20), Duration::fro
 
 /// Returns whether the ranks of this host occupy all cores, so that the awaited rank or the adapter's driver may lack
 /// one.
-pub(super) fn is_crowded(ranks: usize) -> bool {
+pub(super) fn is_oversubscribed(ranks: usize) -> bool {
     // Cached, because the query takes system calls.
     static CORES: OnceLock<usize> = OnceLock::new();
     ranks >= *CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, |n| n.get()))
@@ -29,7 +29,7 @@ pub(super) struct Backoff {
 impl Backoff {
     /// Backoff in a job with `ranks` ranks on this host.
     pub fn new(ranks: usize) -> Self {
-        Backoff { spins: if is_crowded(ranks) { 20 } else { 2000 }, began: None, asked: None, nap: NAPS[0] }
+        Backoff { spins: if is_oversubscribed(ranks) { 20 } else { 2000 }, began: None, asked: None, nap: NAPS[0] }
     }
 
     /// Returns whether the wait has reached the sleeping phase.

@@ -22,7 +22,7 @@
 
 use crate::op::by_constant;
 use crate::target::Target;
-use crate::{Atomic, ChangeBlock, Error, Fabric, FabricError, Op, Wake};
+use crate::{Atomic, UpdateInPlace, Error, Fabric, FabricError, Op, Wake};
 use bytemuck::Pod;
 use std::sync::atomic::Ordering::SeqCst;
 use transom_locks::Run;
@@ -482,7 +482,7 @@ struct InPlace<'a, T, A> {
     apply: A,
 }
 
-impl<T: Pod, A: Fn(T, T) -> T> ChangeBlock for InPlace<'_, T, A> {
+impl<T: Pod, A: Fn(T, T) -> T> UpdateInPlace for InPlace<'_, T, A> {
     #[inline(always)]
     fn change(&mut self, number: usize, block: &mut [u64; 8]) {
         let elements = bytemuck::cast_slice_mut::<_, T>(block);

@@ -1,7 +1,7 @@
 //! A provider for tests, over another provider, that takes every liberty which [`Fabric`] leaves. A program, or this
 //! library, that forgets to order or to flush fails with it on one machine.
 
-use crate::{Exchange, Fabric, FabricError, Memory, UserMemory, Wait, Wake};
+use crate::{OobExchange, Fabric, FabricError, Memory, UserMemory, Wait, Wake};
 use bytemuck::allocation::BoxBytes;
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -158,7 +158,7 @@ impl<R> Ticket<R> {
 }
 
 /// A delayed read, or the buffer of a write that is delayed without it.
-pub enum Moving {
+pub enum Transfer {
     /// The buffer.
     Put(BoxBytes),
     /// The read, whose result has the buffer.
@@ -310,7 +310,7 @@ impl<F: Fabric> Drop for Delivery<F> {
     }
 }
 
-impl<F: Fabric> Exchange for Delayed<F> {
+impl<F: Fabric> OobExchange for Delayed<F> {
     fn rank(&self) -> Rank {
         self.line.fabric.rank()
     }
@@ -363,7 +363,7 @@ impl<F: Fabric> Fabric for Delayed<F> {
     type Remote = Remote<F>;
     type Word = Infallible;
     type Pending = Ticket<u64>;
-    type Moving = Moving;
+    type Transfer = Transfer;
 
     fn allocate(&self, bytes: usize) -> Result<(F::Region, Vec<u8>), FabricError> {
         self.line.fabric.allocate(bytes)
@@ -406,19 +406,19 @@ impl<F: Fabric> Fabric for Delayed<F> {
         self.line.fabric.get(&from.remote, offset, into)
     }
 
-    fn start_put(&self, to: &Remote<F>, offset: usize, source: BoxBytes) -> Result<Moving, FabricError> {
+    fn start_put(&self, to: &Remote<F>, offset: usize, source: BoxBytes) -> Result<Transfer, FabricError> {
         self.put(to, offset, &source)?;
-        Ok(Moving::Put(source))
+        Ok(Transfer::Put(source))
     }
 
-    fn start_get(&self, from: &Remote<F>, offset: usize, into: BoxBytes) -> Result<Moving, FabricError> {
+    fn start_get(&self, from: &Remote<F>, offset: usize, into: BoxBytes) -> Result<Transfer, FabricError> {
         from.check(offset, into.len())?;
-        self.start(from, offset, |result| Action::Get { into, result }).map(Moving::Get)
+        self.start(from, offset, |result| Action::Get { into, result }).map(Transfer::Get)
     }
 
-    fn has_moved(&self, moving: &mut Moving) -> Result<bool, FabricError> {
+    fn test(&self, moving: &mut Transfer) -> Result<bool, FabricError> {
         match moving {
-            Moving::Get(reading) if !reading.has_result() => {
+            Transfer::Get(reading) if !reading.has_result() => {
                 // A failed read fills no slot. The error is left for the call that finishes the read: it may be another
                 // operation's.
                 Ok(self.line.held().queues[reading.rank].failed.is_some())
@@ -427,10 +427,10 @@ impl<F: Fabric> Fabric for Delayed<F> {
         }
     }
 
-    fn finish_moving(&self, moving: Moving) -> Result<BoxBytes, FabricError> {
+    fn finish_moving(&self, moving: Transfer) -> Result<BoxBytes, FabricError> {
         match moving {
-            Moving::Put(source) => Ok(source),
-            Moving::Get(reading) => self.finish_ticket(reading),
+            Transfer::Put(source) => Ok(source),
+            Transfer::Get(reading) => self.finish_ticket(reading),
         }
     }
 
@@ -462,8 +462,8 @@ impl<F: Fabric> Fabric for Delayed<F> {
         self.hold(at, offset, Action::Notify { value, wake })
     }
 
-    fn looked_in_vain(&self) {
-        self.line.fabric.looked_in_vain();
+    fn after_empty_poll(&self) {
+        self.line.fabric.after_empty_poll();
     }
 
     fn word(&self, on: &F::Region, offset: usize) -> Result<u64, FabricError> {

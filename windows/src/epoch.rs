@@ -13,7 +13,7 @@ use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::sync::Arc;
-use transom_locks::{Ahead, OneLock, PassiveLock, Pscw, Rank};
+use transom_locks::{QueuePosition, OneLock, PassiveLock, Pscw, Rank};
 
 /// A locked target: derefs to the [`Target`] that it opened. Dropping it unlocks.
 ///
@@ -42,7 +42,7 @@ pub(crate) type TargetLock<'w, F> = OneLock<'w, Arc<Segment<F>>>;
 /// The locks of a window.
 pub(crate) type WindowLock<F> = PassiveLock<Arc<Segment<F>>>;
 
-/// An [`Ahead`] in one word, so that an epoch stays in registers: the readers in the lower half, and the rank plus 1 of
+/// An [`QueuePosition`] in one word, so that an epoch stays in registers: the readers in the lower half, and the rank plus 1 of
 /// the exclusive request in the upper half.
 #[derive(Clone, Copy)]
 pub(crate) struct Position(u64);
@@ -51,13 +51,13 @@ impl Position {
     pub const FIRST: Self = Position(0);
 
     /// A lock has fewer than 2^15 ranks, so both halves have room.
-    pub fn of(ahead: Ahead) -> Self {
+    pub fn of(ahead: QueuePosition) -> Self {
         Position(ahead.exclusive.map_or(0, |rank| rank as u64 + 1) << 32 | ahead.readers)
     }
 
-    fn get(self) -> Ahead {
+    fn get(self) -> QueuePosition {
         let rank = (self.0 >> 32) as Rank;
-        Ahead { exclusive: rank.checked_sub(1), readers: self.0 & u64::from(u32::MAX) }
+        QueuePosition { exclusive: rank.checked_sub(1), readers: self.0 & u64::from(u32::MAX) }
     }
 }
 
@@ -68,7 +68,7 @@ impl<'w, T: Pod, F: Fabric> LockEpoch<'w, T, F> {
     }
 
     /// The queue position of this epoch's lock request.
-    pub fn ahead(&self) -> Ahead {
+    pub fn ahead(&self) -> QueuePosition {
         self.position.get()
     }
 

@@ -13,9 +13,9 @@ use transom_locks::{Awaited, FoundWord, Rank, Wake};
 /// A world of one rank needs no network:
 /// ```
 /// use transom_locks::Awaited;
-/// use transom_windows::{Exchange, FabricError};
+/// use transom_windows::{OobExchange, FabricError};
 /// struct Alone;
-/// impl Exchange for Alone {
+/// impl OobExchange for Alone {
 ///     fn rank(&self) -> usize { 0 }
 ///     fn size(&self) -> usize { 1 }
 ///     fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, FabricError> { Ok(vec![mine.to_vec()]) }
@@ -25,7 +25,7 @@ use transom_locks::{Awaited, FoundWord, Rank, Wake};
 /// }
 /// assert_eq!(Alone.all_gather(b"key").unwrap(), [b"key"]);
 /// ```
-pub trait Exchange {
+pub trait OobExchange {
     /// The caller's rank.
     fn rank(&self) -> Rank;
 
@@ -79,7 +79,7 @@ pub trait Exchange {
 /// A provider over a network posts its operations. `put` may return once the bytes are copied out or have arrived,
 /// `start_put` immediately, and `start_add` returns a ticket. A pending operation owns what it needs, so nothing
 /// dangles if a caller drops or leaks it. [`Delayed`](crate::Delayed) takes every liberty that this contract leaves.
-pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
+pub trait Fabric: OobExchange + Clone + Send + Sync + 'static {
     /// Registered memory of this rank. Once it is dropped, no rank can attach to it any more; a rank that has attached
     /// may find it gone, or not yet.
     type Region: Send + Sync;
@@ -91,7 +91,7 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
     /// An atomic in flight.
     type Pending: Send;
     /// A read or write in flight, with its buffer.
-    type Moving: Send;
+    type Transfer: Send;
 
     /// Allocates and registers zeroed memory, beginning at a cache line; returns the key by which peers attach.
     ///
@@ -162,26 +162,26 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
     ///
     /// # Errors
     /// The errors of [`put`](Self::put). The buffer is lost then, as with the next three.
-    fn start_put(&self, to: &Self::Remote, offset: usize, source: BoxBytes) -> Result<Self::Moving, FabricError>;
+    fn start_put(&self, to: &Self::Remote, offset: usize, source: BoxBytes) -> Result<Self::Transfer, FabricError>;
 
     /// Starts a read of as many bytes as `into` has; [`finish_moving`](Self::finish_moving) returns the buffer with
     /// them. The operation may be dropped or leaked.
     ///
     /// # Errors
     /// The errors of [`put`](Self::put).
-    fn start_get(&self, from: &Self::Remote, offset: usize, into: BoxBytes) -> Result<Self::Moving, FabricError>;
+    fn start_get(&self, from: &Self::Remote, offset: usize, into: BoxBytes) -> Result<Self::Transfer, FabricError>;
 
     /// Returns whether the bytes of a started read have arrived, or the buffer of a started write may be reused.
     ///
     /// # Errors
     /// The errors of [`put`](Self::put).
-    fn has_moved(&self, moving: &mut Self::Moving) -> Result<bool, FabricError>;
+    fn test(&self, moving: &mut Self::Transfer) -> Result<bool, FabricError>;
 
-    /// Waits until [`has_moved`](Self::has_moved) would be true, and returns the buffer.
+    /// Waits until [`test`](Self::test) would be true, and returns the buffer.
     ///
     /// # Errors
     /// The errors of [`put`](Self::put).
-    fn finish_moving(&self, moving: Self::Moving) -> Result<BoxBytes, FabricError>;
+    fn finish_moving(&self, moving: Self::Transfer) -> Result<BoxBytes, FabricError>;
 
     /// [`start_put`](Self::start_put) of bytes that the caller lends; `None` if they may be reused already. The
     /// operation ends by [`finish_moving`](Self::finish_moving), whose buffer is then empty, or by a drop. Either way
@@ -197,7 +197,7 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
         to: &Self::Remote,
         offset: usize,
         source: NonNull<[u8]>,
-    ) -> Result<Option<Self::Moving>, FabricError> {
+    ) -> Result<Option<Self::Transfer>, FabricError> {
         // SAFETY: lent: caller's contract.
         self.put(to, offset, unsafe { source.as_ref() }).map(|()| None)
     }
@@ -216,7 +216,7 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
         from: &Self::Remote,
         offset: usize,
         into: NonNull<[u8]>,
-    ) -> Result<Option<Self::Moving>, FabricError> {
+    ) -> Result<Option<Self::Transfer>, FabricError> {
         self.start_get(from, offset, BoxBytes::from(vec![0u8; into.len()].into_boxed_slice())).map(Some)
     }
 
@@ -227,7 +227,7 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
     ///
     /// # Safety
     /// `into` must be the memory that the read was started with.
-    unsafe fn finish_get(&self, moving: Self::Moving, mut into: NonNull<[u8]>) -> Result<(), FabricError> {
+    unsafe fn finish_get(&self, moving: Self::Transfer, mut into: NonNull<[u8]>) -> Result<(), FabricError> {
         let bytes = self.finish_moving(moving)?;
         // SAFETY: lent, and not accessed by other code: caller's contract.
         unsafe { into.as_mut() }.copy_from_slice(&bytes);
@@ -305,7 +305,7 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
     /// Changes blocks of 64 bytes of any rank's memory in place, from byte `offset` on, while no other rank changes
     /// them. Returns whether it did. It returns false, and does nothing, if not all blocks are inside, if this
     /// processor does not reach them, or if a get and a put are as fast.
-    fn change_blocks(&self, _at: &Self::Remote, _offset: usize, _blocks: usize, _change: impl ChangeBlock) -> bool {
+    fn change_blocks(&self, _at: &Self::Remote, _offset: usize, _blocks: usize, _change: impl UpdateInPlace) -> bool {
         false
     }
 
@@ -341,9 +341,9 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
     ) -> Result<R, FabricError>;
 
     /// Turns the rank's messages, unless another thread does. Yields the core now and then where ranks share cores
-    /// ([`looked_in_vain`](crate::looked_in_vain)). Calls that do not wait call this after an unsuccessful poll, since a
+    /// ([`after_empty_poll`](crate::after_empty_poll)). Calls that do not wait call this after an unsuccessful poll, since a
     /// program may poll in a loop.
-    fn looked_in_vain(&self) {}
+    fn after_empty_poll(&self) {}
 
     /// Returns whether a rank can [`watch`](Self::watch) the memory of any other: all ranks load from the same memory.
     fn watches(&self) -> bool {
@@ -417,7 +417,7 @@ pub trait Fabric: Exchange + Clone + Send + Sync + 'static {
 }
 
 /// The change that [`Fabric::change_blocks`] makes to each block. (A closure would cost a call per block.)
-pub trait ChangeBlock {
+pub trait UpdateInPlace {
     /// Changes block `number` in place.
     fn change(&mut self, number: usize, block: &mut [u64; 8]);
 }

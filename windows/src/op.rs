@@ -80,7 +80,7 @@ impl Op {
     message = "`{Self}` has no atomic operations",
     label = "not an integer or float of 1, 2, 4 or 8 bytes",
     note = "`fetch_and_op`, `compare_and_swap` and `accumulate` take u8 to u64, i8 to i64, usize, isize, f32 and f64",
-    note = "in a reduction: elements as a slice, `all_reduce(&mut [1.0, 2.0], Op::Sum)`, or a function, `Commuting(|a, b| ..)`",
+    note = "in a reduction: elements as a slice, `all_reduce(&mut [1.0, 2.0], Op::Sum)`, or a function, `Commutative(|a, b| ..)`",
     note = "to change another element, lock its owner exclusively, get it and put it; or make it the value of a `GlobalMutex`"
 )]
 pub trait Atomic: Pod + sealed::Sealed {

@@ -204,16 +204,16 @@ impl<B> Future for Request<'_, B> {
 struct Owned<'t, F: Fabric> {
     core: &'t Core<F>,
     rank: Rank,
-    moving: F::Moving,
+    moving: F::Transfer,
 }
 
 impl<F: Fabric> Operation for Owned<'_, F> {
     fn test(&mut self) -> bool {
         let fabric = &self.core.data.fabric;
         // The error is kept for `finish`.
-        let ended = fabric.has_moved(&mut self.moving).unwrap_or(true);
+        let ended = fabric.test(&mut self.moving).unwrap_or(true);
         if !ended {
-            fabric.looked_in_vain();
+            fabric.after_empty_poll();
         }
         ended
     }
@@ -274,7 +274,7 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
         Ok(self.in_flight(moving.map_err(failed)?))
     }
 
-    fn in_flight(&self, moving: F::Moving) -> Request<'_, Vec<T>> {
+    fn in_flight(&self, moving: F::Transfer) -> Request<'_, Vec<T>> {
         Request::in_flight(Owned { core: self.core, rank: self.rank(), moving }, vector::<T>)
     }
 }

@@ -69,7 +69,7 @@ pub struct Scope<'s, 'env: 's, F: Fabric> {
 struct InFlight<'s, F: Fabric> {
     core: &'s Core<F>,
     rank: Rank,
-    moving: F::Moving,
+    moving: F::Transfer,
     landing: Landing,
 }
 
@@ -240,7 +240,7 @@ impl<'s, 'env, F: Fabric> Scope<'s, 'env, F> {
     }
 
     /// Records an operation until it is waited for. Returns its number.
-    fn keep<T>(&self, target: &Target<'s, T, F>, moving: F::Moving, landing: Landing) -> usize {
+    fn keep<T>(&self, target: &Target<'s, T, F>, moving: F::Transfer, landing: Landing) -> usize {
         let mut in_flight = self.in_flight();
         in_flight.push(Some(InFlight { core: target.core, rank: target.rank, moving, landing }));
         in_flight.len() - 1
@@ -290,10 +290,10 @@ impl<F: Fabric> Operation for Gets<'_, '_, F> {
         for number in &self.numbers {
             let Some(InFlight { core, moving, .. }) = &mut in_flight[*number] else { continue };
             // The error is kept for `finish`.
-            if let Ok(false) = core.data.fabric.has_moved(moving) {
+            if let Ok(false) = core.data.fabric.test(moving) {
                 let core = *core;
                 drop(in_flight);
-                core.data.fabric.looked_in_vain();
+                core.data.fabric.after_empty_poll();
                 return false;
             }
         }

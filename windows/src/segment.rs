@@ -281,7 +281,7 @@ impl<F: Fabric> Segment<F> {
     /// system calls, and the program may repeat the operation. Yields first, since the rank that is looked for may need
     /// this core.
     pub fn check_seldom(&self, check: impl FnOnce(&F) -> Result<(), FabricError>) -> Result<(), FabricError> {
-        self.fabric.looked_in_vain();
+        self.fabric.after_empty_poll();
         if self.asked.is_due() { check(&self.fabric) } else { Ok(()) }
     }
 

@@ -10,7 +10,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
-use transom_locks::{Ahead, Awaited, Held, Mode, PassiveLock, Rank};
+use transom_locks::{QueuePosition, Awaited, Held, Mode, PassiveLock, Rank};
 
 /// A value in the memory of one rank, with the lock that protects it.
 pub(crate) struct ValueLock<T, F: Fabric> {
@@ -188,7 +188,7 @@ impl<T: Pod, F: Fabric> ValueLock<T, F> {
     pub fn try_acquire(&self, mode: Mode) -> Result<Option<HeldLock<'_, F>>, Error> {
         let acquired = self.family.lock.try_acquire(self.home, mode).map_err(|source| self.lock_error(source))?;
         match &acquired {
-            Some(_) => self.acquired(mode, Ahead::default()),
+            Some(_) => self.acquired(mode, QueuePosition::default()),
             None => self.check_seldom()?,
         }
         Ok(acquired)
@@ -208,9 +208,9 @@ impl<T: Pod, F: Fabric> ValueLock<T, F> {
     }
 
     #[inline(always)]
-    fn acquired(&self, mode: Mode, ahead: Ahead) {
+    fn acquired(&self, mode: Mode, ahead: QueuePosition) {
         self.data().counters.locks.bump();
-        if ahead != Ahead::default() {
+        if ahead != QueuePosition::default() {
             waited(self.id, mode, ahead.exclusive, ahead.readers);
         }
     }

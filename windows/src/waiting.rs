@@ -109,10 +109,10 @@ const POLLS_PER_YIELD: u32 = 2;
 /// ```
 /// let found = || None::<u32>;
 /// if found().is_none() {
-///     transom_windows::looked_in_vain();
+///     transom_windows::after_empty_poll();
 /// }
 /// ```
-pub fn looked_in_vain() {
+pub fn after_empty_poll() {
     thread_local!(static LOOKS: Cell<u32> = const { Cell::new(0) });
     let looks = LOOKS.get() + 1;
     LOOKS.set(looks % POLLS_PER_YIELD);

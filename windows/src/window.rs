@@ -10,7 +10,7 @@ use crate::{Assert, Counters, Error, Fabric, FabricError};
 use bytemuck::Pod;
 use std::marker::PhantomData;
 use std::time::Duration;
-use transom_locks::{Ahead, Barrier, Mode, Pscw, Rank};
+use transom_locks::{QueuePosition, Barrier, Mode, Pscw, Rank};
 
 /// Memory of `T` elements at every rank, accessible to all ranks. Puts, gets and atomics need an epoch, which a call on
 /// `&mut self` opens. An operation outside an epoch, or two epochs at once on one handle, therefore do not compile.
@@ -224,7 +224,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
         match self.lock.acquire_for_mut(target, mode, limit) {
             Ok(Some(ahead)) => {
                 self.core.data.counters.locks.bump();
-                if ahead != Ahead::default() {
+                if ahead != QueuePosition::default() {
                     waited(self.core.id, target, mode, ahead.exclusive, ahead.readers);
                 }
                 Ok(Some(LockEpoch::new(opened, self.lock.one_mut(target), Position::of(ahead))))
@@ -259,7 +259,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
             let id = self.core.id;
             let rank = self.core.data.fabric.rank();
             let epoch = self.lock(target, mode)?;
-            return match epoch.ahead() == Ahead::default() {
+            return match epoch.ahead() == QueuePosition::default() {
                 true => Ok(epoch),
                 false => epoch.unlock().and(Err(nocheck(id, rank, "lock"))),
             };
@@ -344,10 +344,10 @@ fn after_waiting<F: Fabric>(
     core: &Core<F>,
     rank: Rank,
     mode: Mode,
-    acquired: Result<Ahead, transom_locks::Error<FabricError>>,
+    acquired: Result<QueuePosition, transom_locks::Error<FabricError>>,
 ) -> Result<Position, Error> {
     let ahead = acquired.map_err(|source| core.lock_error_at(rank, source))?;
-    if ahead != Ahead::default() {
+    if ahead != QueuePosition::default() {
         waited(core.id, rank, mode, ahead.exclusive, ahead.readers);
     }
     Ok(Position::of(ahead))

@@ -4,7 +4,7 @@ use super::{Config, Misconfigured, NAMED, Paths};
 use crate::packet::LONGEST;
 use crate::pipe::Step;
 use crate::polling::Order;
-use crate::ring::Marker;
+use crate::ring::CompletionFlag;
 use crate::rules::Rules;
 use crate::sequence::FARTHEST;
 use crate::striping::{Spread, Stripe};
@@ -57,11 +57,11 @@ macro_rules! choice {
 
 const ORDERS: [(&str, Order); 3] =
     [("sequential", Order::Sequential), ("circular", Order::Circular), ("recent", Order::RecentFirst)];
-const MARKERS: [(&str, Option<Marker>); 4] = [
+const MARKERS: [(&str, Option<CompletionFlag>); 4] = [
     ("rail", None),
-    ("last", Some(Marker::Last)),
-    ("second", Some(Marker::Second)),
-    ("immediate", Some(Marker::Immediate)),
+    ("last", Some(CompletionFlag::Last)),
+    ("second", Some(CompletionFlag::Second)),
+    ("immediate", Some(CompletionFlag::Immediate)),
 ];
 const YES_OR_NO: [(&str, bool); 2] = [("yes", true), ("no", false)];
 const SPREADS: [(&str, Spread); 4] = [

@@ -4,7 +4,7 @@ use super::note::{COPY, Note};
 use super::packet::Packet;
 use super::windows::{self, Windows, Writes};
 use super::{Come, Expired, FLYING, HEADER, Header, Incoming, Kind, Outgoing, Settings};
-use crate::Meter;
+use crate::Counters;
 use crate::packet::LONGEST;
 use crate::sequence::FARTHEST;
 use crate::wire::{Busy, Data, Event, Key, Lane, Left, Part, RAILS, Rail, RailKind, Rank, Request, Why, Wire};
@@ -28,11 +28,11 @@ pub struct Delivery<W: Wire> {
     pub(super) windows: Windows,
     /// Peers with a timer or request pending.
     active: Vec<Rank>,
-    /// Peers that were severed.
+    /// Peers that were aborted.
     over: HashSet<Rank>,
     pub(super) events: VecDeque<Event<W::Memory>>,
     polls: u32,
-    pub(super) counted: Meter,
+    pub(super) counted: Counters,
     pub(super) scratch: Vec<u8>,
 }
 
@@ -77,7 +77,7 @@ impl<W: Wire> Delivery<W> {
             over: HashSet::new(),
             events: VecDeque::new(),
             polls: 0,
-            counted: Meter::default(),
+            counted: Counters::default(),
             scratch: Vec::new(),
         }
     }
@@ -216,7 +216,7 @@ impl<W: Wire> Delivery<W> {
     /// Handles a cut lane. Packets sent on it are kept until they are acknowledged; they are resent on
     /// another lane, or on this one once it is up again.
     fn cut(&mut self, lane: Lane) {
-        for left in self.wire.take_back(lane) {
+        for left in self.wire.drain_failed(lane) {
             match left {
                 Left::Send(memory, _) | Left::Put(memory, _) => self.wire.give(memory),
                 // Ended below, with all pieces of this lane.
@@ -330,7 +330,7 @@ impl<W: Wire> Wire for Delivery<W> {
         self.wire.is_near(peer)
     }
 
-    fn sever(&mut self, peer: Rank) {
+    fn abort_peer(&mut self, peer: Rank) {
         self.over.insert(peer);
         if let Some(mut link) = self.links.remove(&peer) {
             self.counted.resends += link.outgoing.resends();
@@ -339,7 +339,7 @@ impl<W: Wire> Wire for Delivery<W> {
         }
         self.active.retain(|active| *active != peer);
         self.events.retain(|event| !matches!(event, Event::Failed(lane, _) if lane.peer == peer));
-        self.wire.sever(peer);
+        self.wire.abort_peer(peer);
     }
 
     fn take(&mut self, length: usize) -> Option<W::Memory> {
@@ -459,17 +459,17 @@ impl<W: Wire> Wire for Delivery<W> {
         Some(due.max(self.wire.now()))
     }
 
-    fn count(&self, meter: &mut Meter) {
-        let Meter { old, resends, acknowledgements, spoiled, .. } = self.counted;
-        let Meter { datagram_windows, datagram_windows_peak, datagram_repairs, .. } = self.counted;
-        meter.old += old;
-        meter.resends += resends + self.links.values().map(|link| link.outgoing.resends()).sum::<u64>();
-        meter.acknowledgements += acknowledgements;
-        meter.spoiled += spoiled;
-        meter.datagram_windows += datagram_windows;
-        meter.datagram_windows_peak = datagram_windows_peak;
-        meter.datagram_repairs += datagram_repairs;
-        self.wire.count(meter);
+    fn count(&self, counters: &mut Counters) {
+        let Counters { old, resends, acknowledgements, spoiled, .. } = self.counted;
+        let Counters { datagram_windows, datagram_windows_peak, datagram_repairs, .. } = self.counted;
+        counters.old += old;
+        counters.resends += resends + self.links.values().map(|link| link.outgoing.resends()).sum::<u64>();
+        counters.acknowledgements += acknowledgements;
+        counters.spoiled += spoiled;
+        counters.datagram_windows += datagram_windows;
+        counters.datagram_windows_peak = datagram_windows_peak;
+        counters.datagram_repairs += datagram_repairs;
+        self.wire.count(counters);
     }
 
     fn read(&self, memory: &W::Memory, at: usize, into: &mut [u8]) {

@@ -5,7 +5,7 @@ use super::parts::transmit::Reply;
 use super::request::Request;
 use super::rx::HASTY;
 use crate::connection::{Act, Here, Say};
-use crate::error::Lost;
+use crate::error::PeerFailure;
 use crate::packet::Body;
 use crate::polling::Change;
 use crate::wire::{Lane, RailKind, Rank, Wire};
@@ -42,9 +42,9 @@ impl<W: Wire> Engine<W> {
     }
 
     /// Handles a message of the connection protocol.
-    pub(super) fn link_message(&mut self, from: Rank, say: Say) -> Result<(), Lost> {
+    pub(super) fn link_message(&mut self, from: Rank, say: Say) -> Result<(), PeerFailure> {
         if !self.has_choice(from) {
-            return Err(Lost::Broken("it sent a connection message where connections are fixed"));
+            return Err(PeerFailure::Broken("it sent a connection message where connections are fixed"));
         }
         // The peer has not received messages that still wait here. Meanwhile it may send the same, an ask or
         // a leave, and nothing else.
@@ -62,7 +62,7 @@ impl<W: Wire> Engine<W> {
         if then.say == Some(Say::Accept) {
             self.connections.set.admit(from);
         }
-        self.meter.refusals += u64::from(say == Say::Refuse);
+        self.counters.refusals += u64::from(say == Say::Refuse);
         if let Some(act) = then.act {
             self.act(from, act);
         }
@@ -81,7 +81,7 @@ impl<W: Wire> Engine<W> {
         let rails: Vec<usize> = routes.of(RailKind::Connection).collect();
         match act {
             Act::Connect => {
-                self.meter.connects += 1;
+                self.counters.connects += 1;
                 let row = routes.row_of(RailKind::Connection);
                 let first: Vec<usize> = rails.into_iter().filter(|rail| row.contains(&(*rail as u8))).collect();
                 self.use_links(rank, true);
@@ -94,7 +94,7 @@ impl<W: Wire> Engine<W> {
             }
             Act::Forget => self.connections.set.left(rank),
             Act::Disconnect => {
-                self.meter.disconnects += 1;
+                self.counters.disconnects += 1;
                 self.connections.set.left(rank);
                 let lanes = &mut self.peers.get_mut(&rank).expect("it is spoken with").lanes;
                 // A pipe that was opened meanwhile keeps the connections of the wire.

@@ -61,7 +61,7 @@ impl<W: Wire> Engine<W> {
         }
         let reads = ring.half.is_used() && !peer.rings.is_leaving();
         peer.credits.published(reads);
-        self.meter.published += u64::from(reads);
+        self.counters.published += u64::from(reads);
         reads
     }
 
@@ -85,7 +85,7 @@ impl<W: Wire> Engine<W> {
             let now = || *now.get_or_insert_with(|| self.wire.now());
             if peer.credits.is_due(now, self.config.credit_delay) && peer.lanes.is_any_up() && !self.publish(rank) {
                 let peer = self.peers.get_mut(&rank).expect("was there");
-                self.meter.controls += u64::from(post!(self, peer, &Body::Control, Data::None, None));
+                self.counters.controls += u64::from(post!(self, peer, &Body::Control, Data::None, None));
             }
             let peer = self.peers.get_mut(&rank).expect("was there");
             self.credits.relist(rank, &mut peer.credits);

@@ -6,7 +6,7 @@ use super::post::post;
 use super::request::{Moving, Receive, Request, Send, outcome};
 use super::short::admitted;
 use super::tx::stripe_token;
-use super::{Engine, Room};
+use super::{Engine, RecvTarget};
 use crate::credit::HEADER;
 use crate::error::Error;
 use crate::matching::Label;
@@ -66,7 +66,7 @@ impl<W: Wire> Engine<W> {
             return false;
         }
         peer.credits.spend(HEADER);
-        self.meter.rendezvous += 1;
+        self.counters.rendezvous += 1;
         let announced = send.state.announce();
         debug_assert_eq!(announced, Ok(()));
         true
@@ -96,7 +96,7 @@ impl<W: Wire> Engine<W> {
         let label = Label { context: envelope.context, source: rank, tag: envelope.tag };
         let Some((number, &id)) = self.matching.first(label) else { return false };
         let Some(Request::Receive(receive)) = self.requests.get_mut(id) else { return false };
-        if !matches!(receive.room, Room::Into(..) | Room::Make(_))
+        if !matches!(receive.room, RecvTarget::Into(..) | RecvTarget::Make(_))
             || admitted(peer, values, 0, &mut self.credits).is_none()
         {
             return false;
@@ -125,7 +125,7 @@ impl<W: Wire> Engine<W> {
 
     /// Reads a message that was matched. Returns it if the wire refuses.
     pub(super) fn read_at_once(&mut self, id: Id, mut moving: Moving, offered: Key) -> Result<(), Moving> {
-        let Some(Request::Receive(Receive { room: Room::Into(memory, _), moving: way, .. })) =
+        let Some(Request::Receive(Receive { room: RecvTarget::Into(memory, _), moving: way, .. })) =
             self.requests.get_mut(id)
         else {
             return Err(moving);
@@ -135,7 +135,7 @@ impl<W: Wire> Engine<W> {
         let Ok(done) = self.wire.read_now(Lane { peer: from, rail: 0 }, offered, into, stripe_token(id, 0)) else {
             return Err(moving);
         };
-        self.meter.read_bytes += length;
+        self.counters.read_bytes += length;
         if !done {
             // The sender is copying a part of it.
             self.transmit.set_moved();

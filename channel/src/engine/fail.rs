@@ -3,7 +3,7 @@
 use super::Engine;
 use super::parts::receive::Gathering;
 use super::request::{Request, What, cost};
-use crate::error::{Error, Lost};
+use crate::error::{Error, PeerFailure};
 use crate::wire::{Lane, Rank, Wire};
 
 impl<W: Wire> Engine<W> {
@@ -11,12 +11,12 @@ impl<W: Wire> Engine<W> {
     /// they may have waited for its message. In a context where none is posted, the next one ends. If the
     /// peer has left, they continue while another rank is left there. Messages that had arrived whole can be
     /// received.
-    pub(super) fn fail(&mut self, rank: Rank, lost: Lost) {
+    pub(super) fn fail(&mut self, rank: Rank, lost: PeerFailure) {
         if !self.failures.insert(rank, &lost) {
             return;
         }
         // From here on the wire does not access the memory of requests.
-        self.wire.sever(rank);
+        self.wire.abort_peer(rank);
         self.lose_pipes(rank);
         if let Some(peer) = self.peers.remove(&rank) {
             let peer = *peer;
@@ -49,13 +49,13 @@ impl<W: Wire> Engine<W> {
         let bound = |request: &Request<W::Memory>| request.peer() == Some(rank);
         ended.extend(self.requests.iter().filter(|(_, request)| bound(request)).map(|(id, _)| id));
         for id in ended {
-            self.complete(id, Err(Error::Lost { rank, lost: lost.clone() }));
+            self.complete(id, Err(Error::PeerFailure { rank, lost: lost.clone() }));
         }
     }
 
     /// Ends all requests in flight to or from peers: neither peers nor the wire access their memory any more.
     pub fn shut(&mut self) {
         let peers: Vec<Rank> = self.peers.iter().map(|(rank, _)| rank).collect();
-        peers.into_iter().for_each(|rank| self.fail(rank, Lost::Left));
+        peers.into_iter().for_each(|rank| self.fail(rank, PeerFailure::Left));
     }
 }

@@ -17,7 +17,7 @@ use super::parts::transfers::Transfer;
 use super::peer::Peer;
 use super::request::{Receive, Request};
 use super::tx::{Step, stripe_token};
-use crate::error::Lost;
+use crate::error::PeerFailure;
 use crate::packet::{Body, LONGEST, Packet};
 use crate::pipe;
 use crate::striping::Rails;
@@ -35,7 +35,7 @@ impl<W: Wire> Engine<W> {
             return;
         }
         let peer = self.peers.get_mut(&rank).expect("was reached");
-        let left = self.wire.take_back(lane);
+        let left = self.wire.drain_failed(lane);
         peer.lanes.set_up(rail, false);
         let failover = peer.failover.get_or_insert_default();
         let mut items = Vec::new();
@@ -79,10 +79,10 @@ impl<W: Wire> Engine<W> {
     }
 
     /// Handles a peer's notice that a rail is cut, with the number of packets it received there, if known.
-    pub(super) fn peer_cut(&mut self, lane: Lane, epoch: u32, heard: u32, came: u32) -> Result<(), Lost> {
+    pub(super) fn peer_cut(&mut self, lane: Lane, epoch: u32, heard: u32, came: u32) -> Result<(), PeerFailure> {
         let Lane { peer: rank, rail } = lane;
         if !self.fails_over(rank) || rail >= self.rails_to(rank) {
-            return Err(Lost::Broken("it named a rail that does not exist"));
+            return Err(PeerFailure::Broken("it named a rail that does not exist"));
         }
         let Some(peer) = self.peers.get_mut(&rank) else { return Ok(()) };
         if peer.failover.get_or_insert_default().peer_cut(rail, epoch) {
@@ -143,7 +143,7 @@ impl<W: Wire> Engine<W> {
 
     /// Applies the peer's answer for a cut rail: requests that did not take effect, and all behind them, move
     /// to other rails.
-    fn settle(&mut self, lane: Lane, came: u32) -> Result<(), Lost> {
+    fn settle(&mut self, lane: Lane, came: u32) -> Result<(), PeerFailure> {
         let Lane { peer: rank, rail } = lane;
         let Some(Peer { failover: Some(failover), lanes, .. }) = self.peers.get_mut(&rank) else { return Ok(()) };
         let [done, again] = failover.settle(rail, lanes.take_went(rail), came)?;
@@ -276,14 +276,14 @@ impl<W: Wire> Engine<W> {
                 if self.wire.post(lane, wire::Request::Send { head: &[], body }).is_ok() {
                     peer.lanes.sent(rail, false);
                     self.wire.give(memory);
-                    self.meter.rerouted += 1;
+                    self.counters.rerouted += 1;
                     return Step::Posted;
                 }
                 Item::Packet { memory, length, went }
             }
             Item::Posted(next) => match self.hand_over(rank, next) {
                 None => {
-                    self.meter.rerouted += 1;
+                    self.counters.rerouted += 1;
                     return Step::Posted;
                 }
                 Some(next) => Item::Posted(next),

@@ -3,9 +3,9 @@
 use super::Engine;
 use super::request::{Receive, Request};
 use crate::config::Config;
-use crate::error::{Lost, Status};
+use crate::error::{PeerFailure, Status};
 use crate::matching::Select;
-use crate::meter::Meter;
+use crate::counters::Counters;
 use crate::slab::Id;
 use crate::wire::{Rank, Wire};
 
@@ -127,15 +127,15 @@ impl<W: Wire> Engine<W> {
     }
 
     /// Counters since the start.
-    pub fn meter(&self) -> Meter {
-        let mut meter = self.meter;
-        (meter.requests_peak, meter.granted_peak) = (self.requests.most() as u64, self.credits.budget.peak().into());
-        self.wire.count(&mut meter);
-        meter
+    pub fn counters(&self) -> Counters {
+        let mut counters = self.counters;
+        (counters.requests_peak, counters.granted_peak) = (self.requests.most() as u64, self.credits.budget.peak().into());
+        self.wire.count(&mut counters);
+        counters
     }
 
-    /// Lost ranks, as far as this rank has been notified.
-    pub fn lost(&self) -> impl Iterator<Item = (Rank, &Lost)> {
+    /// Failed ranks, as far as this rank has been notified.
+    pub fn lost(&self) -> impl Iterator<Item = (Rank, &PeerFailure)> {
         self.failures.iter()
     }
 

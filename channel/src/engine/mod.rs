@@ -25,14 +25,14 @@ mod tx;
 
 pub use inspect::{Channels, Waits};
 pub use pipes::Kept;
-pub use request::{Cancelled, Completion, Room};
-pub use short::{Short, Space, Taken};
+pub use request::{Cancelled, Completion, RecvTarget};
+pub use short::{Short, RecvBuf, RecvInfo};
 
 use crate::config::{Config, Misconfigured};
 use crate::credit::Budget;
-use crate::error::{Error, Lost, Status};
+use crate::error::{Error, PeerFailure, Status};
 use crate::matching::{Matching, Select};
-use crate::meter::Meter;
+use crate::counters::Counters;
 use crate::packet::Envelope;
 use crate::polling::PollingSet;
 use crate::rendezvous::Sending;
@@ -73,7 +73,7 @@ pub struct Engine<W: Wire> {
     pipes: Pipes<W::Memory>,
     /// True if a message has arrived outside a progress call, or data by a pipe.
     has_news: bool,
-    meter: Meter,
+    counters: Counters,
 }
 
 impl<W: Wire> Engine<W> {
@@ -130,7 +130,7 @@ impl<W: Wire> Engine<W> {
             answers: Vec::new(),
             pipes: Pipes::default(),
             has_news: false,
-            meter: Meter::default(),
+            counters: Counters::default(),
             config,
         })
     }
@@ -180,7 +180,7 @@ impl<W: Wire> Engine<W> {
     }
 
     /// Starts to receive a message.
-    pub fn receive(&mut self, select: Select, room: Room<W::Memory>) -> Id {
+    pub fn receive(&mut self, select: Select, room: RecvTarget<W::Memory>) -> Id {
         let id = self.requests.insert(Request::Receive(Receive::new(room)));
         self.post_receive(id, select);
         id
@@ -208,7 +208,7 @@ impl<W: Wire> Engine<W> {
     /// caller that polls.
     fn nothing<T>(&mut self, select: Select) -> Result<Option<T>, Error> {
         match self.never(select) {
-            Some(Error::Lost { lost: Lost::Left, .. }) if select.source.is_none() => Ok(None),
+            Some(Error::PeerFailure { lost: PeerFailure::Left, .. }) if select.source.is_none() => Ok(None),
             Some(error) => Err(error),
             None => Ok(None),
         }
@@ -221,8 +221,8 @@ impl<W: Wire> Engine<W> {
     }
 
     /// Receives a message that a probe has removed from the matching ([`try_probe`](Self::try_probe), or a
-    /// receive into [`Room::Probe`]). The request keeps its number.
-    pub fn receive_message(&mut self, id: Id, room: Room<W::Memory>) -> Result<(), (Error, Room<W::Memory>)> {
+    /// receive into [`RecvTarget::Probe`]). The request keeps its number.
+    pub fn receive_message(&mut self, id: Id, room: RecvTarget<W::Memory>) -> Result<(), (Error, RecvTarget<W::Memory>)> {
         let message = self.requests.receive_message(id, room).map_err(|room| (Error::NoMessage, room))?;
         self.matched(id, message, false);
         Ok(())
@@ -272,7 +272,7 @@ impl<W: Wire> Engine<W> {
         self.requests.has_ended()
     }
 
-    /// A request that has ended, or a receive into [`Room::Probe`] that has its message, returned once. It is kept until it is
+    /// A request that has ended, or a receive into [`RecvTarget::Probe`] that has its message, returned once. It is kept until it is
     /// [taken](Self::take), or received.
     #[inline]
     pub fn next_ended(&mut self) -> Option<Id> {
@@ -300,7 +300,7 @@ impl<W: Wire> Engine<W> {
         self.requests.take_well(id)
     }
 
-    /// The next request that has ended and was not taken, taken; or a receive into [`Room::Probe`] that has its message.
+    /// The next request that has ended and was not taken, taken; or a receive into [`RecvTarget::Probe`] that has its message.
     pub fn completed(&mut self) -> Option<Completion<W::Memory>> {
         loop {
             let id = self.next_ended()?;

@@ -10,7 +10,7 @@ use super::parts::transmit::Transmit;
 use super::route::{Open, Routes};
 use crate::config::Config;
 use crate::packet::Values;
-use crate::ring::Shape;
+use crate::ring::RingConfig;
 use crate::sequence::Beyond;
 use crate::striping::Weights;
 use crate::wire::Rank;
@@ -22,7 +22,7 @@ pub(super) struct Peer<M> {
     /// Length in bytes below which messages may take the short path: see [`Routes`].
     pub short_below: usize,
     /// Size of the ring that the peer is given.
-    pub ring: Shape,
+    pub ring: RingConfig,
     /// Most packets in flight to the peer.
     pub window: u32,
     pub lanes: Lanes,

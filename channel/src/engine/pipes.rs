@@ -3,7 +3,7 @@
 
 use super::request::{Cancelled, Request};
 use super::{Engine, Status};
-use crate::error::{Error, Lost};
+use crate::error::{Error, PeerFailure};
 use crate::pipe::{self, Config, Count, Fault, NO_OFFER, Offer, Pipe};
 use crate::slab::Id;
 use crate::wire::{Lane, Rank, Wire};
@@ -37,7 +37,7 @@ impl<W: Wire> Engine<W> {
                 self.turn_pipe(id);
                 Ok(())
             }
-            None => Err(self.break_off(rank, Lost::Broken("its offer of a pipe is malformed"))),
+            None => Err(self.break_off(rank, PeerFailure::Broken("its offer of a pipe is malformed"))),
         }
     }
 
@@ -161,7 +161,7 @@ impl<W: Wire> Engine<W> {
     fn turn_pipe(&mut self, id: Id) -> usize {
         let Some(pipe) = self.pipes.get_mut(id) else { return 0 };
         let (rank, before) = (pipe.peer(), pipe.count());
-        let turned = pipe.turn(&mut self.wire);
+        let turned = pipe.progress(&mut self.wire);
         let work = usize::from(before != pipe.count()) + self.pipe_outcomes(id);
         match turned {
             Ok(()) => self.settle_pipe(id),
@@ -216,13 +216,13 @@ impl<W: Wire> Engine<W> {
         let number = pipe::number_of(value);
         let id = self.pipes.to(peer).find(|(_, pipe)| Some(pipe.offer().number) == number).map(|(id, _)| id);
         let told = id.and_then(|id| self.pipes.get_mut(id)).map(|pipe| pipe.told(value));
-        let none = Err(Lost::Broken("it announced a write to an unknown pipe"));
+        let none = Err(PeerFailure::Broken("it announced a write to an unknown pipe"));
         if let Err(lost) = told.unwrap_or(none) {
             self.fail(peer, lost);
         }
     }
 
-    /// Handles the loss of the peer, which the wire has severed.
+    /// Handles the loss of the peer, which the wire has aborted.
     pub(super) fn lose_pipes(&mut self, peer: Rank) {
         let ids: Vec<Id> = self.pipes.to(peer).map(|(id, _)| id).collect();
         ids.into_iter().for_each(|id| self.lose_pipe(id));
@@ -241,9 +241,9 @@ impl<W: Wire> Engine<W> {
     }
 
     /// Cuts off a peer that broke the protocol.
-    fn break_off(&mut self, rank: Rank, lost: Lost) -> Error {
+    fn break_off(&mut self, rank: Rank, lost: PeerFailure) -> Error {
         self.fail(rank, lost.clone());
-        self.failures.check(rank).err().unwrap_or(Error::Lost { rank, lost })
+        self.failures.check(rank).err().unwrap_or(Error::PeerFailure { rank, lost })
     }
 
     /// The reason why a pipe cannot be used: the loss of the peer if it is lost, because that is more specific.

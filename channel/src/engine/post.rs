@@ -3,9 +3,9 @@
 use super::parts::rings::Mark;
 use super::peer::Peer;
 use super::route::{ANY, KINDS, Routes};
-use crate::meter::Meter;
+use crate::counters::Counters;
 use crate::packet::{Body, LONGEST};
-use crate::ring::Marker;
+use crate::ring::CompletionFlag;
 use crate::rules::Path;
 use crate::wire::{Busy, Data, Lane, RAILS, RailKind, Rank, Request, Wire};
 
@@ -15,7 +15,7 @@ macro_rules! post {
     ($engine:ident, $peer:ident, $($rest:expr),*) => {
         $crate::engine::post::Post {
             wire: &mut $engine.wire,
-            meter: &mut $engine.meter,
+            counters: &mut $engine.counters,
             routes: &$engine.routes[$peer.near],
             source: $engine.rank,
         }
@@ -28,7 +28,7 @@ pub(super) use post;
 /// Fields of an engine that posting a packet needs.
 pub(super) struct Post<'a, W: Wire> {
     pub wire: &'a mut W,
-    pub meter: &'a mut Meter,
+    pub counters: &'a mut Counters,
     pub routes: &'a Routes,
     pub source: Rank,
 }
@@ -119,11 +119,11 @@ impl<W: Wire> Post<'_, W> {
             let is_datagram = route.kind == RailKind::Datagram;
             peer.lanes.sent(rail, is_datagram);
             let bytes = (head.len() + data.length()) as u64;
-            self.meter.queue_packets += 1;
-            self.meter.queue_bytes += bytes;
+            self.counters.queue_packets += 1;
+            self.counters.queue_bytes += bytes;
             if is_datagram {
-                self.meter.datagram_packets += 1;
-                self.meter.datagram_bytes += bytes;
+                self.counters.datagram_packets += 1;
+                self.counters.datagram_bytes += bytes;
             }
         }
         posted
@@ -140,23 +140,23 @@ impl<W: Wire> Post<'_, W> {
             return false;
         }
         let Some(spot) = ring.claim(total) else {
-            self.meter.fallbacks += u64::from(total <= ring.shape.longest());
+            self.counters.fallbacks += u64::from(total <= ring.shape.longest());
             return false;
         };
-        let together = marker != Marker::Second;
+        let together = marker != CompletionFlag::Second;
         let request = Request::Put {
             to: ring.key,
             at: spot.at,
             head,
             body: data,
             mark: together.then_some(spot.mark),
-            immediate: (marker == Marker::Immediate).then_some(total as u32),
+            immediate: (marker == CompletionFlag::Immediate).then_some(total as u32),
         };
         if self.wire.post(Lane { peer: peer.rank, rail: 0 }, request).is_err() {
             return false;
         }
         ring.sent(spot);
-        self.meter.ring_packets += 1;
+        self.counters.ring_packets += 1;
         let mark = Mark { to: ring.key, at: spot.mark_at, value: spot.mark };
         if !together && put_mark(self.wire, peer.rank, mark).is_err() {
             peer.rings.set_mark(Some(mark));

@@ -3,11 +3,11 @@
 use super::request::{Moving, Receive, Request, Send, Unexpected, What, outcome};
 use super::rx::STRAY;
 use super::tx::stripe_of;
-use super::{Engine, Room};
-use crate::error::{Error, Lost, Status};
+use super::{Engine, RecvTarget};
+use crate::error::{Error, PeerFailure, Status};
 use crate::matching::Select;
 use crate::packet::{Body, Envelope, Keys};
-use crate::rates::Way;
+use crate::tuner::Protocol;
 use crate::rendezvous::{Facts, Mover, Receiving, Sending, movers};
 use crate::rules::Path;
 use crate::slab::Id;
@@ -37,7 +37,7 @@ impl<W: Wire> Engine<W> {
         };
         receive.posted = None;
         let status = message.status();
-        if let Room::Probe = receive.room {
+        if let RecvTarget::Probe = receive.room {
             return self.requests.probed(id, message);
         }
         receive.room.make(message.envelope.length);
@@ -46,9 +46,9 @@ impl<W: Wire> Engine<W> {
         match what {
             What::Eager { data, sync } => {
                 if let Some(Request::Receive(receive)) = self.requests.get_mut(id)
-                    && let Room::Allocate = receive.room
+                    && let RecvTarget::Allocate = receive.room
                 {
-                    receive.room = Room::Into(data, envelope.length as usize);
+                    receive.room = RecvTarget::Into(data, envelope.length as usize);
                     self.complete(id, Ok(status));
                 } else {
                     self.deliver(id, from, envelope, Part { memory: &data, at: 0, length: envelope.length as usize });
@@ -68,7 +68,7 @@ impl<W: Wire> Engine<W> {
 
     /// Copies a message into the memory of its receive.
     pub(super) fn deliver(&mut self, id: Id, from: Rank, envelope: Envelope, data: Part<'_, W::Memory>) {
-        let Some(Request::Receive(Receive { room: Room::Into(memory, room), .. })) = self.requests.get(id) else {
+        let Some(Request::Receive(Receive { room: RecvTarget::Into(memory, room), .. })) = self.requests.get(id) else {
             unreachable!("was looked at")
         };
         let room = *room;
@@ -93,17 +93,17 @@ impl<W: Wire> Engine<W> {
         receiver_first: bool,
     ) {
         let Some(Request::Receive(receive)) = self.requests.get_mut(id) else { unreachable!("was looked at") };
-        if let Room::Allocate = receive.room
+        if let RecvTarget::Allocate = receive.room
             && let Some(memory) = usize::try_from(envelope.length).ok().and_then(|length| self.wire.take(length))
         {
-            receive.room = Room::Into(memory, envelope.length as usize);
+            receive.room = RecvTarget::Into(memory, envelope.length as usize);
         }
         let room = receive.room.length();
         let mut moving = Moving { from, envelope, sender, room, state: Receiving::Done, timed: None, way: None };
         let length = moving.length();
         if let Some(offered) = offered[0].filter(|_| receiver_first && self.is_read_at_once(from, length)) {
             moving.way = self.way(from, length, 0, offered);
-            if moving.way != Some(Way::Sent) {
+            if moving.way != Some(Protocol::Sent) {
                 match self.read_at_once(id, moving, offered) {
                     Ok(()) => return,
                     Err(back) => moving = back,
@@ -114,7 +114,7 @@ impl<W: Wire> Engine<W> {
         // copied.
         let peer = &self.peers[&from];
         let path = self.routes[peer.near].choose(length, 0, &peer.open());
-        self.widen(from, length, path);
+        self.add_rails(from, length, path);
         let peer = &self.peers[&from];
         let rails = &self.routes[peer.near].rails;
         let up = || (0..rails.len()).filter(|rail| peer.lanes.is_up(*rail));
@@ -129,7 +129,7 @@ impl<W: Wire> Engine<W> {
         {
             moving.way = self.way(from, length, rail, offered);
         }
-        let in_place = in_place && moving.way != Some(Way::Sent);
+        let in_place = in_place && moving.way != Some(Protocol::Sent);
         let facts = Facts { in_place, receiver_first, readable: !readable.is_empty(), writable: !writable.is_empty() };
         let mut chosen = None;
         for mover in movers(facts) {
@@ -142,7 +142,7 @@ impl<W: Wire> Engine<W> {
                 chosen = Some((mover, rails));
                 break;
             }
-            self.meter.downgrades += 1;
+            self.counters.downgrades += 1;
         }
         let (mover, rails) = chosen.expect("the last row of the table is copying");
         let Some(Request::Receive(receive)) = self.requests.get_mut(id) else { unreachable!("was looked at") };
@@ -164,17 +164,17 @@ impl<W: Wire> Engine<W> {
     }
 
     /// Protocol of a message that can be read, if its sender may send it faster.
-    fn way(&mut self, from: Rank, length: u64, rail: usize, offered: Key) -> Option<Way> {
+    fn way(&mut self, from: Rank, length: u64, rail: usize, offered: Key) -> Option<Protocol> {
         let may = !self.config.read_waiting && length > 0;
         if !(may && self.wire.may_send_faster(Lane { peer: from, rail }, offered)) {
             return None;
         }
         let peer = self.peers.get_mut(&from).expect("it sent this");
-        Some(peer.transfers.rates.get_or_insert_default().begin(length, || self.wire.now()))
+        Some(peer.transfers.tuner.get_or_insert_default().begin(length, || self.wire.now()))
     }
 
     /// Connects the rails of a long message on this path, if it is divided among them.
-    pub(super) fn widen(&mut self, rank: Rank, length: u64, path: Path) {
+    pub(super) fn add_rails(&mut self, rank: Rank, length: u64, path: Path) {
         let peer = &self.peers[&rank];
         let routes = &self.routes[peer.near];
         let Some(kind) = routes.stripes_by(path) else { return };
@@ -240,10 +240,10 @@ impl<W: Wire> Engine<W> {
         mover: Mover,
         length: u64,
         keys: Keys,
-    ) -> Result<(), Lost> {
+    ) -> Result<(), PeerFailure> {
         let send = self.sending(from, id)?;
         if length > send.envelope.length {
-            return Err(Lost::Broken("it requested more bytes than the message has"));
+            return Err(PeerFailure::Broken("it requested more bytes than the message has"));
         }
         let again = send.receiver.replace(receiver).is_some();
         if mover == Mover::Copy {
@@ -280,20 +280,20 @@ impl<W: Wire> Engine<W> {
     }
 
     /// Handles a NAK: the sender cannot write, and a CTS asks it to copy.
-    pub(super) fn refused(&mut self, from: Rank, id: Id) -> Result<(), Lost> {
+    pub(super) fn refused(&mut self, from: Rank, id: Id) -> Result<(), PeerFailure> {
         let moving = self.moving(from, id)?;
         let (length, sender) = (moving.length(), moving.sender);
         moving.state.refused(length)?;
-        self.meter.downgrades += 1;
+        self.counters.downgrades += 1;
         self.reply(from, Body::Cts { sender, receiver: id, mover: Mover::Copy, length, keys: Keys::default() });
         self.arrived_whole(id);
         Ok(())
     }
 
     /// Handles a piece of a copied message.
-    pub(super) fn data(&mut self, from: Rank, id: Id, offset: u64, data: Part<'_, W::Memory>) -> Result<(), Lost> {
+    pub(super) fn data(&mut self, from: Rank, id: Id, offset: u64, data: Part<'_, W::Memory>) -> Result<(), PeerFailure> {
         self.moving(from, id)?.state.data(offset, data.length as u64)?;
-        if let Some(Request::Receive(Receive { room: Room::Into(memory, _), .. })) = self.requests.get(id) {
+        if let Some(Request::Receive(Receive { room: RecvTarget::Into(memory, _), .. })) = self.requests.get(id) {
             self.wire.copy(data, memory, offset as usize);
         }
         self.arrived_whole(id);
@@ -363,23 +363,23 @@ impl<W: Wire> Engine<W> {
     }
 
     /// Completes a receive, and measures its protocol.
-    pub(super) fn is_there(&mut self, id: Id, from: Rank, way: Option<Way>, result: Result<Status, Error>) {
+    pub(super) fn is_there(&mut self, id: Id, from: Rank, way: Option<Protocol>, result: Result<Status, Error>) {
         if way.is_some()
-            && let Some(rates) = self.peers.get_mut(&from).and_then(|peer| peer.transfers.rates.as_mut())
+            && let Some(tuner) = self.peers.get_mut(&from).and_then(|peer| peer.transfers.tuner.as_mut())
         {
-            rates.end(|| self.wire.now());
+            tuner.end(|| self.wire.now());
         }
         self.complete(id, result);
     }
 
-    pub(super) fn sending(&mut self, from: Rank, id: Id) -> Result<&mut Send<W::Memory>, Lost> {
+    pub(super) fn sending(&mut self, from: Rank, id: Id) -> Result<&mut Send<W::Memory>, PeerFailure> {
         match self.requests.get_mut(id) {
             Some(Request::Send(send)) if send.to == from => Ok(send),
             _ => Err(STRAY),
         }
     }
 
-    pub(super) fn moving(&mut self, from: Rank, id: Id) -> Result<&mut Moving, Lost> {
+    pub(super) fn moving(&mut self, from: Rank, id: Id) -> Result<&mut Moving, PeerFailure> {
         match self.requests.get_mut(id) {
             Some(Request::Receive(Receive { moving: Some(moving), .. })) if moving.from == from => Ok(moving),
             _ => Err(STRAY),

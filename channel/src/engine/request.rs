@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Status};
 use crate::packet::{Envelope, Keys};
-use crate::rates::Way;
+use crate::tuner::Protocol;
 use crate::rendezvous::{Receiving, Sending};
 use crate::slab::Id;
 use crate::striping::Timed;
@@ -10,7 +10,7 @@ use crate::wire::Rank;
 
 /// Target of a receive.
 #[derive(Debug)]
-pub enum Room<M> {
+pub enum RecvTarget<M> {
     /// The first bytes of this memory, at most this many.
     Into(M, usize),
     /// Memory that is allocated when the message is matched.
@@ -23,26 +23,26 @@ pub enum Room<M> {
     Probe,
 }
 
-impl<M> Room<M> {
+impl<M> RecvTarget<M> {
     /// The memory given by the caller, if any.
     pub fn into_memory(self) -> Option<M> {
         match self {
-            Room::Into(memory, _) => Some(memory),
-            Room::Allocate | Room::Make(_) | Room::Probe => None,
+            RecvTarget::Into(memory, _) => Some(memory),
+            RecvTarget::Allocate | RecvTarget::Make(_) | RecvTarget::Probe => None,
         }
     }
 
     /// Becomes the room for a message of `length` bytes.
     pub(super) fn make(&mut self, length: u64) {
-        if let Room::Make(make) = self {
-            let made = usize::try_from(length).ok().and_then(|length| Some(Room::Into(make(length)?, length)));
-            *self = made.unwrap_or(Room::Allocate);
+        if let RecvTarget::Make(make) = self {
+            let made = usize::try_from(length).ok().and_then(|length| Some(RecvTarget::Into(make(length)?, length)));
+            *self = made.unwrap_or(RecvTarget::Allocate);
         }
     }
 
     /// Capacity in bytes; `None` if memory is exhausted.
     pub(super) fn length(&self) -> Option<u64> {
-        if let Room::Into(_, length) = self { Some(*length as u64) } else { None }
+        if let RecvTarget::Into(_, length) = self { Some(*length as u64) } else { None }
     }
 }
 
@@ -92,7 +92,7 @@ pub(super) struct Send<M> {
 }
 
 pub(super) struct Receive<M> {
-    pub room: Room<M>,
+    pub room: RecvTarget<M>,
     /// Its number in the matching, until it is matched.
     pub posted: Option<Id>,
     pub moving: Option<Box<Moving>>,
@@ -110,7 +110,7 @@ pub(super) struct Moving {
     /// Times of its stripes, if it is read in several.
     pub timed: Option<Box<Timed>>,
     /// Protocol, if there was a choice.
-    pub way: Option<Way>,
+    pub way: Option<Protocol>,
 }
 
 /// A message that matched no posted receive.
@@ -160,7 +160,7 @@ impl<M> Request<M> {
     pub fn memory(&mut self) -> Option<(&M, &mut Option<Box<Keys>>)> {
         match self {
             Request::Send(send) => Some((&send.memory, &mut send.keys)),
-            Request::Receive(Receive { room: Room::Into(memory, _), keys, .. }) => Some((memory, keys)),
+            Request::Receive(Receive { room: RecvTarget::Into(memory, _), keys, .. }) => Some((memory, keys)),
             Request::Receive(_) | Request::Message(_) | Request::Piped(_) | Request::Over(..) => None,
         }
     }
@@ -200,7 +200,7 @@ pub(super) fn cost(length: u64) -> u64 {
 }
 
 impl<M> Receive<M> {
-    pub fn new(room: Room<M>) -> Receive<M> {
+    pub fn new(room: RecvTarget<M>) -> Receive<M> {
         Receive { room, posted: None, moving: None, keys: None }
     }
 }

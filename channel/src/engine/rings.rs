@@ -3,10 +3,10 @@
 use super::Engine;
 use super::parts::rings::RingIn;
 use super::rx::HASTY;
-use crate::error::Lost;
+use crate::error::PeerFailure;
 use crate::packet::Body;
 use crate::polling::Change;
-use crate::ring::{Look, Receiver, Shape};
+use crate::ring::{Look, Receiver, RingConfig};
 use crate::wire::{Key, Lane, Part, Rank, Wire};
 
 impl<W: Wire> Engine<W> {
@@ -51,7 +51,7 @@ impl<W: Wire> Engine<W> {
             let Some(place) = ring.half.place() else { break };
             let packet = match ring.half.look(self.wire.word(&ring.memory, place)) {
                 Look::Empty => break,
-                Look::Broken => Err(Lost::Broken("a mark in its ring is invalid")),
+                Look::Broken => Err(PeerFailure::Broken("a mark in its ring is invalid")),
                 Look::Message { at, length } => self.packet(rank, Part { memory: &ring.memory, at, length }, true),
             };
             match packet {
@@ -105,7 +105,7 @@ impl<W: Wire> Engine<W> {
         let half = Receiver::new(ring, shape, marker).turning(shape.lap(0));
         peer.rings.give(RingIn { half, memory, key });
         self.publish(rank);
-        self.meter.joins += 1;
+        self.counters.joins += 1;
         self.reply(rank, Body::Join { ring, slots: shape.slots, bytes: shape.bytes, key });
     }
 
@@ -125,11 +125,11 @@ impl<W: Wire> Engine<W> {
         self.wire.release(Lane { peer: rank, rail: 0 }, ring.key);
         self.wire.give(ring.memory);
         self.polling.sets[peer.near].left(rank);
-        self.meter.leaves += 1;
+        self.counters.leaves += 1;
     }
 
     /// Handles a ring that the peer offers.
-    pub(super) fn ring_offered(&mut self, from: Rank, ring: u16, shape: Shape, key: Key) -> Result<(), Lost> {
+    pub(super) fn ring_offered(&mut self, from: Rank, ring: u16, shape: RingConfig, key: Key) -> Result<(), PeerFailure> {
         let peer = self.peers.get_mut(&from).expect("was reached");
         peer.rings.joined(ring, shape, key, peer.window)?;
         if peer.tx.replies().any(|reply| matches!(reply.body, Body::Left { .. })) {
@@ -141,18 +141,18 @@ impl<W: Wire> Engine<W> {
     }
 
     /// Handles the peer's request to leave its ring.
-    pub(super) fn ring_taken_back(&mut self, from: Rank, ring: u16) -> Result<(), Lost> {
+    pub(super) fn ring_taken_back(&mut self, from: Rank, ring: u16) -> Result<(), PeerFailure> {
         let peer = self.peers.get_mut(&from).expect("was reached");
         let mut was_closed = || peer.failover.as_mut().is_some_and(|failover| failover.take_closed(ring));
         if !peer.rings.leave(ring) && !was_closed() {
-            return Err(Lost::Broken("it withdrew a ring that it had not given"));
+            return Err(PeerFailure::Broken("it withdrew a ring that it had not given"));
         }
         self.reply(from, Body::Left { ring });
         Ok(())
     }
 
     /// Handles the peer's notice that it has left the ring of this rank.
-    pub(super) fn ring_left(&mut self, from: Rank, ring: u16) -> Result<(), Lost> {
+    pub(super) fn ring_left(&mut self, from: Rank, ring: u16) -> Result<(), PeerFailure> {
         if let Some(ring) = self.peers.get_mut(&from).expect("was reached").rings.left(ring)? {
             self.drop_ring(from, ring);
         }

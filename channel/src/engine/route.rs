@@ -2,7 +2,7 @@
 
 use crate::config::Config;
 use crate::packet::EAGER;
-use crate::ring::{Marker, Sender, Shape};
+use crate::ring::{CompletionFlag, Sender, RingConfig};
 use crate::rules::{Facts, Path, Rules};
 use crate::wire::{RAILS, Rail, RailKind, Rank};
 use std::ops::Range;
@@ -23,7 +23,7 @@ pub(super) struct Open<'a> {
 /// Rules, and the rails of their paths, for the peers of the same host or for the others.
 pub(super) struct Routes {
     /// Size of the rings that peers are given.
-    pub ring: Shape,
+    pub ring: RingConfig,
     /// Number of packets that may be in flight to a peer.
     pub window: u32,
     rules: Rules,
@@ -33,7 +33,7 @@ pub(super) struct Routes {
     pub longest_whole: usize,
     /// Longest packet in a ring, whatever its slots hold: a packet that fails over may have to take a queue.
     pub longest_put: usize,
-    pub marker: Option<Marker>,
+    pub marker: Option<CompletionFlag>,
     /// Length in bytes below which the short path may use a ring without evaluating the rules; 0 if a ring
     /// needs more than one put. See [`Rules`].
     pub short_below: usize,
@@ -87,12 +87,12 @@ impl Path {
 
 impl Routes {
     /// The marker of a ring on the first of these rails: the configured one if the rail supports it.
-    pub fn marker(config: &Config, rails: &[Rail], fails_over: bool) -> Option<Marker> {
+    pub fn marker(config: &Config, rails: &[Rail], fails_over: bool) -> Option<CompletionFlag> {
         let rail = rails.first()?;
         // A mark in a put of its own may be lost with its rail, undetected by both ends.
-        let is_safe = |marker: &Marker| *marker != Marker::Second || !has_others(rails, fails_over);
+        let is_safe = |marker: &CompletionFlag| *marker != CompletionFlag::Second || !has_others(rails, fails_over);
         let chosen = config.marker.filter(|marker| marker.is_kept_by(rail)).filter(is_safe);
-        chosen.or_else(|| Marker::of(rail).filter(is_safe))
+        chosen.or_else(|| CompletionFlag::of(rail).filter(is_safe))
     }
 
     pub fn new(config: &Config, rank: Rank, rails: &[Rail], fails_over: bool) -> Routes {
@@ -114,7 +114,7 @@ impl Routes {
         }
         let longest = rails.iter().map(|rail| rail.longest).chain([config.ring.longest()]).max();
         let short_below = rules.short_below().min(longest_put.saturating_sub(EAGER).saturating_add(1));
-        let by_ring = marker == Some(Marker::Last);
+        let by_ring = marker == Some(CompletionFlag::Last);
         // A single rail that reads memory this rank can access itself, and does not write.
         let direct = |rail: &Rail| rail.kind == RailKind::Memory && rail.read && !rail.write;
         let is_direct = by_ring && config.offer && rails.len() == 1 && rails.iter().all(direct);
@@ -246,7 +246,7 @@ mod tests {
         fn choose(ring: Option<&Sender>) -> Path {
             routes().choose(8, EAGER, &Open { up: &UP, ring, queued: 0 })
         }
-        let mut ring = Sender::new(1, Shape { slots: 4, bytes: 1024 }, Key { address: 0, key: 0 });
+        let mut ring = Sender::new(1, RingConfig { slots: 4, bytes: 1024 }, Key { address: 0, key: 0 });
         assert_eq!((choose(Some(&ring)), choose(None)), (Path::Ring, Path::Queue));
         while let Some(spot) = ring.claim(EAGER + 8) {
             ring.sent(spot);

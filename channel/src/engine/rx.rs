@@ -2,20 +2,20 @@
 
 use super::parts::receive::{Gathering, Held};
 use super::request::{Request, Unexpected, What, cost};
-use super::{Engine, Room};
-use crate::error::{Error, Lost};
+use super::{Engine, RecvTarget};
+use crate::error::{Error, PeerFailure};
 use crate::matching::Label;
 use crate::packet::{Body, Envelope, LONGEST, Packet};
 use crate::pipe;
-use crate::ring::Shape;
+use crate::ring::RingConfig;
 use crate::sequence::Place;
 use crate::slab::Id;
 use crate::wire::{Event, Lane, Part, RailKind, Rank, Wire};
 
 /// A packet for a request that does not exist, or belongs to another rank.
-pub(super) const STRAY: Lost = Lost::Broken("it named a request that is not its own");
+pub(super) const STRAY: PeerFailure = PeerFailure::Broken("it named a request that is not its own");
 /// A packet that the peer may send only after an answer. Without this, answers to a peer that takes none would be kept without bound.
-pub(super) const HASTY: Lost = Lost::Broken("it sent the next request before an answer");
+pub(super) const HASTY: PeerFailure = PeerFailure::Broken("it sent the next request before an answer");
 
 impl<W: Wire> Engine<W> {
     pub(super) fn take_events(&mut self) -> usize {
@@ -52,7 +52,7 @@ impl<W: Wire> Engine<W> {
                     if let Some(record) = self.peers.get_mut(&peer) {
                         let told = record.rings.incoming.as_mut().map(|ring| ring.half.told());
                         if told != Some(Ok(())) {
-                            self.fail(peer, Lost::Broken("it announced a message to a full or missing ring"));
+                            self.fail(peer, PeerFailure::Broken("it announced a message to a full or missing ring"));
                         }
                     }
                 }
@@ -87,13 +87,13 @@ impl<W: Wire> Engine<W> {
     }
 
     /// Handles a packet. `Ok(false)`: it is early in a ring, and must stay there.
-    pub(super) fn packet(&mut self, from: Rank, part: Part<'_, W::Memory>, by_ring: bool) -> Result<bool, Lost> {
+    pub(super) fn packet(&mut self, from: Rank, part: Part<'_, W::Memory>, by_ring: bool) -> Result<bool, PeerFailure> {
         let mut head = [0; LONGEST];
         let head = &mut head[..part.length.min(LONGEST)];
         self.wire.read(part.memory, part.at, head);
         let (packet, header) = Packet::decode(head, part.length)?;
         if packet.source != from {
-            return Err(Lost::Broken("it sent in the name of another rank"));
+            return Err(PeerFailure::Broken("it sent in the name of another rank"));
         }
         let peer = self.peers.get_mut(&from).expect("was reached");
         // Values of early and old packets count too: otherwise two peers could wait for values in packets
@@ -105,7 +105,7 @@ impl<W: Wire> Engine<W> {
         match packet.body {
             Body::Control => return Ok(true),
             // Peers send this through queues only. It may end the peer, or its ring, which is being read.
-            Body::Cut { .. } if by_ring => return Err(Lost::Broken("it reported a cut rail through a ring")),
+            Body::Cut { .. } if by_ring => return Err(PeerFailure::Broken("it reported a cut rail through a ring")),
             Body::Cut { rail, epoch, heard, came } => {
                 return self.peer_cut(Lane { peer: from, rail: rail.into() }, epoch, heard, came).map(|()| true);
             }
@@ -125,14 +125,14 @@ impl<W: Wire> Engine<W> {
             Place::Early if by_ring => return Ok(false),
             Place::Early => {
                 // Copied out of its slot: held packets must not take the slot that the missing one needs to arrive.
-                let copy = self.wire.take(data.length).ok_or(Lost::NoMemory)?;
+                let copy = self.wire.take(data.length).ok_or(PeerFailure::NoMemory)?;
                 self.wire.copy(data, &copy, 0);
                 let held = peer.rx.hold(Held { length: data.length, packet, data: copy });
-                self.meter.held += 1;
-                self.meter.held_peak = self.meter.held_peak.max(held);
+                self.counters.held += 1;
+                self.counters.held_peak = self.counters.held_peak.max(held);
             }
-            Place::Old => self.meter.old += 1,
-            Place::TooFar => return Err(Lost::Broken("it sent more than the window")),
+            Place::Old => self.counters.old += 1,
+            Place::TooFar => return Err(PeerFailure::Broken("it sent more than the window")),
         }
         if counts {
             self.count_packet(from);
@@ -141,7 +141,7 @@ impl<W: Wire> Engine<W> {
     }
 
     /// Handles the held packets that follow the expected one.
-    fn after(&mut self, from: Rank) -> Result<(), Lost> {
+    fn after(&mut self, from: Rank) -> Result<(), PeerFailure> {
         loop {
             let peer = self.peers.get_mut(&from).expect("was reached");
             let next = peer.rx.order.advance();
@@ -154,13 +154,13 @@ impl<W: Wire> Engine<W> {
         }
     }
 
-    fn handle(&mut self, from: Rank, body: &Body, data: Part<'_, W::Memory>) -> Result<(), Lost> {
+    fn handle(&mut self, from: Rank, body: &Body, data: Part<'_, W::Memory>) -> Result<(), PeerFailure> {
         match *body {
             Body::Eager { envelope, sync } => {
                 let label = self.admit(from, envelope, cost(envelope.length))?;
                 if let Some((number, &id)) = self.matching.first(label)
                     && let Some(Request::Receive(receive)) = self.requests.get(id)
-                    && let Room::Into(..) = receive.room
+                    && let RecvTarget::Into(..) = receive.room
                 {
                     self.matching.cancel(number);
                     self.deliver(id, from, envelope, data);
@@ -199,7 +199,7 @@ impl<W: Wire> Engine<W> {
                 self.moving(from, receiver)?.state.fin(lanes)?;
                 self.arrived_whole(receiver);
             }
-            Body::Join { ring, slots, bytes, key } => self.ring_offered(from, ring, Shape { slots, bytes }, key)?,
+            Body::Join { ring, slots, bytes, key } => self.ring_offered(from, ring, RingConfig { slots, bytes }, key)?,
             Body::Leave { ring } => self.ring_taken_back(from, ring)?,
             Body::Left { ring } => self.ring_left(from, ring)?,
             Body::Link { say } => self.link_message(from, say)?,
@@ -217,7 +217,7 @@ impl<W: Wire> Engine<W> {
         sync: Option<Id>,
         (at, length): (u64, u64),
         data: Part<'_, W::Memory>,
-    ) -> Result<(), Lost> {
+    ) -> Result<(), PeerFailure> {
         if self.peers[&from].rx.is_first(envelope, sync, at)? {
             self.admit(from, envelope, cost(envelope.length))?;
             let memory = self.memory_for(envelope)?;
@@ -233,19 +233,19 @@ impl<W: Wire> Engine<W> {
     }
 
     /// Counts a message, or fails if its sender had no credit for it.
-    fn admit(&mut self, from: Rank, envelope: Envelope, cost: u64) -> Result<Label, Lost> {
+    fn admit(&mut self, from: Rank, envelope: Envelope, cost: u64) -> Result<Label, PeerFailure> {
         let peer = self.peers.get_mut(&from).expect("was reached");
         self.credits.admit(&mut peer.credits, cost)?;
         Ok(label(from, envelope))
     }
 
     /// Memory for an admitted message. Without memory the message is lost.
-    fn memory_for(&mut self, envelope: Envelope) -> Result<W::Memory, Lost> {
+    fn memory_for(&mut self, envelope: Envelope) -> Result<W::Memory, PeerFailure> {
         let memory = usize::try_from(envelope.length).ok().and_then(|length| self.wire.take(length));
         if memory.is_none() {
             self.credits.forget(cost(envelope.length));
         }
-        memory.ok_or(Lost::NoMemory)
+        memory.ok_or(PeerFailure::NoMemory)
     }
 
     /// Passes a message to its posted receive, or stores it as unexpected.
@@ -260,14 +260,14 @@ impl<W: Wire> Engine<W> {
             return;
         }
         self.matching.keep(label, message);
-        self.meter.unexpected += 1;
-        self.meter.unexpected_peak = self.meter.unexpected_peak.max(self.credits.kept());
+        self.counters.unexpected += 1;
+        self.counters.unexpected_peak = self.counters.unexpected_peak.max(self.credits.kept());
     }
 
     /// Drops a message that no receive will match, and whose credit was returned. A sender that waits for it
     /// is notified.
     pub(super) fn discard(&mut self, message: Unexpected<W::Memory>) {
-        self.meter.discarded += 1;
+        self.counters.discarded += 1;
         let sender = match message.what {
             What::Eager { data, sync } => {
                 self.wire.give(data);

@@ -5,7 +5,7 @@ use super::parts::credits::CreditPool;
 use super::parts::rings::RingIn;
 use super::peer::Peer;
 use super::request::{self, Receive, cost, outcome};
-use super::{Engine, Room};
+use super::{Engine, RecvTarget};
 
 use crate::matching::{Label, Select};
 use crate::packet::{EAGER, Eager, Envelope, Values};
@@ -40,7 +40,7 @@ struct InRing {
 #[derive(Debug, PartialEq, Eq)]
 pub enum Short {
     /// The message was received, as far as it fits.
-    Done(Taken),
+    Done(RecvInfo),
     /// No message has arrived.
     Nothing,
     /// The message must be received by a request.
@@ -50,18 +50,18 @@ pub enum Short {
 /// A buffer that a short message is received into.
 ///
 /// ```
-/// use transom_channel::Space;
+/// use transom_channel::RecvBuf;
 /// let mut into = [0; 8];
 /// assert_eq!(into[..].room(3).map(|room| room.len()), Some(3));
 /// assert_eq!(into[..].room(20).map(|room| room.len()), Some(8)); // the rest is lost
 /// ```
-pub trait Space {
+pub trait RecvBuf {
     /// Memory for the first bytes of a message of `length` bytes, at most that many; `None` if the message
     /// must be received by a request.
     fn room(&mut self, length: usize) -> Option<&mut [u8]>;
 }
 
-impl Space for [u8] {
+impl RecvBuf for [u8] {
     #[inline(always)]
     fn room(&mut self, length: usize) -> Option<&mut [u8]> {
         let length = self.len().min(length);
@@ -73,17 +73,17 @@ impl Space for [u8] {
 /// would be read back by wider loads than they were written by, which processors wait for.
 ///
 /// ```
-/// let taken = transom_channel::Taken::new(7, 8);
+/// let taken = transom_channel::RecvInfo::new(7, 8);
 /// assert_eq!((taken.tag(), taken.length()), (7, 8));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Taken(u64);
+pub struct RecvInfo(u64);
 
-impl Taken {
+impl RecvInfo {
     /// A message with this tag, of `length` bytes.
     #[inline(always)]
-    pub fn new(tag: u32, length: u32) -> Taken {
-        Taken(u64::from(tag) << 32 | u64::from(length))
+    pub fn new(tag: u32, length: u32) -> RecvInfo {
+        RecvInfo(u64::from(tag) << 32 | u64::from(length))
     }
 
     /// Tag of the message.
@@ -141,8 +141,8 @@ impl<W: Wire> Engine<W> {
         peer.credits.spend(cost as u32);
         peer.tx.window.sent();
         peer.credits.set_reported();
-        self.meter.ring_packets += 1;
-        self.meter.eager += 1;
+        self.counters.ring_packets += 1;
+        self.counters.eager += 1;
         true
     }
 
@@ -175,7 +175,7 @@ impl<W: Wire> Engine<W> {
     /// posted receive matches it. Earlier messages in the ring that match posted receives are delivered to
     /// these.
     #[inline(always)]
-    pub fn try_receive<S: Space + ?Sized>(
+    pub fn try_receive<S: RecvBuf + ?Sized>(
         &mut self,
         context: u32,
         source: Rank,
@@ -190,7 +190,7 @@ impl<W: Wire> Engine<W> {
     }
 
     /// Like [`try_receive`](Self::try_receive), from any source, each in turn. Also returns the source.
-    pub fn try_receive_any<S: Space + ?Sized>(
+    pub fn try_receive_any<S: RecvBuf + ?Sized>(
         &mut self,
         context: u32,
         tag: Option<u32>,
@@ -213,7 +213,7 @@ impl<W: Wire> Engine<W> {
 
     #[cold]
     #[inline(never)]
-    fn try_behind<S: Space + ?Sized>(&mut self, context: u32, source: Rank, tag: Option<u32>, into: &mut S) -> Short {
+    fn try_behind<S: RecvBuf + ?Sized>(&mut self, context: u32, source: Rank, tag: Option<u32>, into: &mut S) -> Short {
         while self.matching.posted() > 0 && self.receive_posted(source, 1) == Some(true) {
             if let Some(short) = self.look(context, source, tag, into, 1) {
                 return short;
@@ -223,7 +223,7 @@ impl<W: Wire> Engine<W> {
     }
 
     #[inline(always)]
-    fn look<S: Space + ?Sized>(
+    fn look<S: RecvBuf + ?Sized>(
         &mut self,
         context: u32,
         rank: Rank,
@@ -252,7 +252,7 @@ impl<W: Wire> Engine<W> {
         let ring = admitted(peer, next.values, envelope.length, &mut self.credits)?;
         self.wire.read(&ring.memory, next.at, into);
         self.taken(rank, envelope.length);
-        Some(Short::Done(Taken::new(envelope.tag, envelope.length as u32)))
+        Some(Short::Done(RecvInfo::new(envelope.tag, envelope.length as u32)))
     }
 
     /// Receives a message from the ring of a peer, if it is there or arrives within `looks` polls, and a
@@ -271,7 +271,7 @@ impl<W: Wire> Engine<W> {
         let envelope = next.envelope;
         let label = Label { context: envelope.context, source: rank, tag: envelope.tag };
         let Some((number, &id)) = self.matching.first(label) else { return Some(false) };
-        let Some(request::Request::Receive(Receive { room: room @ (Room::Into(..) | Room::Make(_)), .. })) =
+        let Some(request::Request::Receive(Receive { room: room @ (RecvTarget::Into(..) | RecvTarget::Make(_)), .. })) =
             self.requests.get_mut(id)
         else {
             return Some(false);
@@ -280,13 +280,13 @@ impl<W: Wire> Engine<W> {
             return Some(false);
         };
         room.make(envelope.length);
-        if let Room::Allocate = room
+        if let RecvTarget::Allocate = room
             && let Some(memory) = self.wire.take(envelope.length as usize)
         {
-            *room = Room::Into(memory, envelope.length as usize);
+            *room = RecvTarget::Into(memory, envelope.length as usize);
         }
         let room = match room {
-            Room::Into(memory, room) => {
+            RecvTarget::Into(memory, room) => {
                 let part = Part { memory: &ring.memory, at: next.at, length: (*room).min(envelope.length as usize) };
                 self.wire.copy(part, memory, 0);
                 Some(*room as u64)

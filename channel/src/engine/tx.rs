@@ -86,7 +86,7 @@ impl<W: Wire> Engine<W> {
                     }
                 }
                 Step::Busy => {
-                    self.meter.busy += 1;
+                    self.counters.busy += 1;
                     break;
                 }
             }
@@ -175,10 +175,10 @@ impl<W: Wire> Engine<W> {
         if let Some(timed) = request.timed() {
             timed.posted(next.rail, self.wire.now());
         }
-        self.meter.other_rails_bytes += if next.rail > 0 { next.length } else { 0 };
+        self.counters.other_rails_bytes += if next.rail > 0 { next.length } else { 0 };
         match next.writes {
-            true => self.meter.written_bytes += next.length,
-            false => self.meter.read_bytes += next.length,
+            true => self.counters.written_bytes += next.length,
+            false => self.counters.read_bytes += next.length,
         }
         let routes = &self.routes[peer.near];
         let kind = routes.rails[next.rail].kind;
@@ -211,8 +211,8 @@ impl<W: Wire> Engine<W> {
         if !post!(self, peer, &body, data, None) {
             return false;
         }
-        self.meter.overdrawn += u64::from(peer.credits.spend(cost(envelope.length) as u32));
-        self.meter.eager += 1;
+        self.counters.overdrawn += u64::from(peer.credits.spend(cost(envelope.length) as u32));
+        self.counters.eager += 1;
         if peer.rings.mark().is_some() {
             self.list(to);
         }
@@ -259,8 +259,8 @@ impl<W: Wire> Engine<W> {
                 return Step::Busy;
             }
             if begun.is_none() {
-                self.meter.overdrawn += u64::from(peer.credits.spend(cost(envelope.length) as u32));
-                self.meter.eager += 1;
+                self.counters.overdrawn += u64::from(peer.credits.spend(cost(envelope.length) as u32));
+                self.counters.eager += 1;
             }
             if length < left {
                 send.state = Sending::Pushing(at + length);
@@ -278,7 +278,7 @@ impl<W: Wire> Engine<W> {
             }
             return Step::Posted;
         }
-        self.widen(rank, envelope.length, path);
+        self.add_rails(rank, envelope.length, path);
         if path == Path::Move && self.config.offer {
             self.offer(id, rank);
         }
@@ -288,9 +288,9 @@ impl<W: Wire> Engine<W> {
         if !post!(self, peer, &body, Data::None, None) {
             return Step::Busy;
         }
-        self.meter.overdrawn += u64::from(peer.credits.spend(HEADER));
+        self.counters.overdrawn += u64::from(peer.credits.spend(HEADER));
         peer.tx.message_done();
-        self.meter.rendezvous += 1;
+        self.counters.rendezvous += 1;
         let announced = send.state.announce();
         debug_assert_eq!(announced, Ok(()));
         self.speaks_to(rank);
@@ -321,7 +321,7 @@ impl<W: Wire> Engine<W> {
             }
         }
         let Some(piece) = posted else { return Step::Busy };
-        self.meter.copied_bytes += piece;
+        self.counters.copied_bytes += piece;
         let posted = send.state.posted(piece);
         debug_assert_eq!(posted, Ok(()));
         peer.tx.copied(send.state == Sending::Done);

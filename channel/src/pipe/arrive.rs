@@ -4,8 +4,8 @@
 use super::packet::{Chunk, HEADER, LONGEST};
 use super::post::extend;
 use super::{Config, RING, Step};
-use crate::error::Lost;
-use crate::ring::{Look, Marker, Receiver};
+use crate::error::PeerFailure;
+use crate::ring::{Look, CompletionFlag, Receiver};
 use crate::sequence::Beyond;
 use crate::wire::Wire;
 use std::collections::VecDeque;
@@ -28,7 +28,7 @@ pub(super) struct Came {
 }
 
 impl Arrivals {
-    pub fn new(config: &Config, marker: Marker) -> Arrivals {
+    pub fn new(config: &Config, marker: CompletionFlag) -> Arrivals {
         let shape = config.shape();
         match config.step {
             Step::Basic => Arrivals::Bytes { size: shape.size() as u64, head: 0, tail: 0, told: 0 },
@@ -39,13 +39,13 @@ impl Arrivals {
     /// Records the next chunk, if one has arrived. Returns the number of this end's chunks that it reports
     /// freed. Chunks that wait to be got are recorded too: otherwise two ends that only put would both wait
     /// for a tail that neither reads.
-    pub fn look<W: Wire>(&mut self, wire: &W, memory: &W::Memory) -> Result<Option<u32>, Lost> {
+    pub fn look<W: Wire>(&mut self, wire: &W, memory: &W::Memory) -> Result<Option<u32>, PeerFailure> {
         let Arrivals::Chunks { ring, came, .. } = self else { return Ok(None) };
         // A slot that was not freed holds no new chunk, whatever its mark.
         let Some(place) = ring.place().filter(|_| came.len() < ring.shape.slots as usize) else { return Ok(None) };
         let (at, length) = match ring.look(wire.word(memory, RING + place)) {
             Look::Empty => return Ok(None),
-            Look::Broken => return Err(Lost::Broken("a mark in its pipe is invalid")),
+            Look::Broken => return Err(PeerFailure::Broken("a mark in its pipe is invalid")),
             Look::Message { at, length } => (RING + at, length),
         };
         let mut head = [0; LONGEST];
@@ -66,11 +66,11 @@ impl Arrivals {
     }
 
     /// Applies the peer's head pointer, or its low bits. Returns whether it is new.
-    pub fn head(&mut self, value: u64, low: bool) -> Result<bool, Lost> {
+    pub fn head(&mut self, value: u64, low: bool) -> Result<bool, PeerFailure> {
         let Arrivals::Bytes { size, head, tail, .. } = self else { return Ok(false) };
         let value = if low { extend(*head, value) } else { value };
         if value < *head || value - *tail > *size {
-            return Err(Lost::Broken("a head pointer of its pipe is out of range"));
+            return Err(PeerFailure::Broken("a head pointer of its pipe is out of range"));
         }
         Ok(std::mem::replace(head, value) != value)
     }

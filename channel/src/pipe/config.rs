@@ -2,7 +2,7 @@
 
 use super::packet::HEADER;
 use super::{MOST, RING};
-use crate::ring::{MARK, Shape};
+use crate::ring::{MARK, RingConfig};
 
 /// Method of moving bytes; each step improves on the one before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -40,8 +40,8 @@ impl Default for Config {
 }
 
 impl Config {
-    pub(super) fn shape(&self) -> Shape {
-        Shape { slots: self.chunks, bytes: self.chunk }
+    pub(super) fn shape(&self) -> RingConfig {
+        RingConfig { slots: self.chunks, bytes: self.chunk }
     }
 
     /// Memory of each end in bytes.

@@ -4,7 +4,7 @@ use super::arrive::Arrivals;
 use super::packet::{Chunk, Control};
 use super::post::Post;
 use super::{Fault, Outcome};
-use crate::error::Lost;
+use crate::error::PeerFailure;
 use crate::slab::Id;
 use crate::wire::{Key, Lane, Part, Request, Wire};
 use std::collections::VecDeque;
@@ -109,20 +109,20 @@ impl<M> Getting<M> {
     }
 
     /// Handles the end of the peer's stream.
-    pub fn end(&mut self, total: u64) -> Result<(), Lost> {
+    pub fn end(&mut self, total: u64) -> Result<(), PeerFailure> {
         match self.end.replace(total) {
             None => Ok(()),
-            Some(_) => Err(Lost::Broken("it ended its pipe twice")),
+            Some(_) => Err(PeerFailure::Broken("it ended its pipe twice")),
         }
     }
 
     /// Returns true if all bytes of an ended stream were got.
-    pub fn is_over(&self, arrivals: &Arrivals) -> Result<bool, Lost> {
+    pub fn is_over(&self, arrivals: &Arrivals) -> Result<bool, PeerFailure> {
         let nothing_left =
             self.remote.is_none() && self.moving.is_none() && self.bounced.is_none() && arrivals.front().is_none();
         match self.end {
             Some(total) if nothing_left && total != self.got => {
-                Err(Lost::Broken("it ended its pipe before the last byte"))
+                Err(PeerFailure::Broken("it ended its pipe before the last byte"))
             }
             end => Ok(end.is_some() && nothing_left),
         }
@@ -136,7 +136,7 @@ impl<M> Getting<M> {
         arrivals: &mut Arrivals,
         mut into: To<'_, M>,
         room: usize,
-    ) -> Result<usize, Lost> {
+    ) -> Result<usize, PeerFailure> {
         let mut taken = 0;
         while taken < room {
             let left = room - taken;
@@ -164,16 +164,16 @@ impl<M> Getting<M> {
                 }
                 Chunk::Offer { length, key } => self.meet(arrivals, Some(key), length)?,
                 Chunk::Announce { length } => self.meet(arrivals, None, length)?,
-                Chunk::Fin { .. } => return Err(Lost::Broken("it reported a write that was not requested")),
+                Chunk::Fin { .. } => return Err(PeerFailure::Broken("it reported a write that was not requested")),
             }
         }
         self.got += taken as u64;
         Ok(taken)
     }
 
-    fn meet(&mut self, arrivals: &mut Arrivals, from: Option<Key>, length: u64) -> Result<(), Lost> {
+    fn meet(&mut self, arrivals: &mut Arrivals, from: Option<Key>, length: u64) -> Result<(), PeerFailure> {
         if length > LONGEST {
-            return Err(Lost::Broken("it offered more than 2^62 bytes"));
+            return Err(PeerFailure::Broken("it offered more than 2^62 bytes"));
         }
         arrivals.pop();
         self.went_on = true;
@@ -189,7 +189,7 @@ impl<M> Getting<M> {
     }
 
     /// Advances the buffers. May return an answer for the peer. `lane` is `None` if the peer is lost.
-    pub fn turn<W: Wire<Memory = M>>(
+    pub fn progress<W: Wire<Memory = M>>(
         &mut self,
         wire: &mut W,
         post: &mut Post,
@@ -197,7 +197,7 @@ impl<M> Getting<M> {
         arrivals: &mut Arrivals,
         lane: Option<Lane>,
         token: u64,
-    ) -> Result<Option<Control>, Lost> {
+    ) -> Result<Option<Control>, PeerFailure> {
         loop {
             if let Some(moving) = &mut self.moving {
                 let (Some(remote), Some(lane)) = (&self.remote, lane) else { return Ok(None) };
@@ -221,7 +221,7 @@ impl<M> Getting<M> {
                         self.went_on = true;
                         self.moved(wire, lane);
                     }
-                    (None, Some(_)) => return Err(Lost::Broken("it sent data before the write that it had announced")),
+                    (None, Some(_)) => return Err(PeerFailure::Broken("it sent data before the write that it had announced")),
                     _ => return Ok(None),
                 }
             }

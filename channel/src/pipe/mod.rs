@@ -39,8 +39,8 @@ pub use config::{Config, Count, Fault, Step};
 pub use offer::{NO_OFFER, OFFER, Offer};
 pub(crate) use post::number_of;
 
-use crate::error::Lost;
-use crate::ring::{Marker, Receiver, Sender, Shape};
+use crate::error::PeerFailure;
+use crate::ring::{CompletionFlag, Receiver, Sender, RingConfig};
 use crate::slab::Id;
 use crate::wire::{Data, Lane, Rank, Wire};
 use arrive::Arrivals;
@@ -53,7 +53,7 @@ use std::collections::VecDeque;
 const HEAD: usize = 0;
 const TAIL: usize = 64;
 const CONTROL: usize = 128;
-const CONTROLS: Shape = Shape { slots: 4, bytes: 64 };
+const CONTROLS: RingConfig = RingConfig { slots: 4, bytes: 64 };
 const RING: usize = 384;
 /// Largest ring in bytes: the pointer bits of an immediate value must cover it.
 const MOST: usize = 1 << 20;
@@ -138,7 +138,7 @@ impl<M> Pipe<M> {
         number: u8,
     ) -> Result<Pipe<M>, Fault> {
         let rail = *wire.rails(wire.is_near(peer)).first().ok_or(Fault::NoMarker)?;
-        let marker = Marker::of(&rail).ok_or(Fault::NoMarker)?;
+        let marker = CompletionFlag::of(&rail).ok_or(Fault::NoMarker)?;
         if !config.is_sound() {
             return Err(Fault::Sizes { chunk: config.chunk, chunks: config.chunks });
         }
@@ -193,7 +193,7 @@ impl<M> Pipe<M> {
 
     /// Puts as many bytes as can be posted now, and returns their number. The caller may reuse `data` at
     /// once.
-    pub(crate) fn put<W: Wire<Memory = M>>(&mut self, wire: &mut W, data: &[u8]) -> Result<Result<usize, Fault>, Lost> {
+    pub(crate) fn put<W: Wire<Memory = M>>(&mut self, wire: &mut W, data: &[u8]) -> Result<Result<usize, Fault>, PeerFailure> {
         self.listen(wire)?;
         if let Some(fault) = self.cannot_put() {
             return Ok(Err(fault));
@@ -218,7 +218,7 @@ impl<M> Pipe<M> {
         wire: &mut W,
         into: &mut [u8],
         bounce: bool,
-    ) -> Result<Option<usize>, Lost> {
+    ) -> Result<Option<usize>, PeerFailure> {
         self.listen(wire)?;
         self.turn_get(wire)?;
         let mut moved = 0;
@@ -261,11 +261,11 @@ impl<M> Pipe<M> {
     }
 
     /// Handles arrived bytes and control, and posts what can be sent now.
-    pub(crate) fn turn<W: Wire<Memory = M>>(&mut self, wire: &mut W) -> Result<(), Lost> {
+    pub(crate) fn progress<W: Wire<Memory = M>>(&mut self, wire: &mut W) -> Result<(), PeerFailure> {
         self.listen(wire)?;
         if !self.gone && self.post.is_free(wire) {
             let (config, rides, token) = (&self.offer.config, self.arrivals.tail(), self.token | OF_PUT);
-            if self.putting.turn(wire, &mut self.post, config, rides, token)? {
+            if self.putting.progress(wire, &mut self.post, config, rides, token)? {
                 self.arrivals.rode();
             }
         }
@@ -308,7 +308,7 @@ impl<M> Pipe<M> {
     }
 
     /// Handles an immediate value of the peer for this pipe.
-    pub(crate) fn told(&mut self, value: u32) -> Result<(), Lost> {
+    pub(crate) fn told(&mut self, value: u32) -> Result<(), PeerFailure> {
         match Told::of(value) {
             (Told::Ring, _) => Ok(self.arrivals.told()?),
             (Told::Control, _) => Ok(self.control_in.told()?),
@@ -325,7 +325,7 @@ impl<M> Pipe<M> {
             self.to_tell.clear();
         }
         // A protocol error was reported already, or no longer matters.
-        let _ = self.turn(wire);
+        let _ = self.progress(wire);
         let mut left = self.putting.abandon(wire, self.lane);
         left.extend(self.getting.abandon(wire, self.lane));
         left
@@ -399,7 +399,7 @@ impl<M> Pipe<M> {
     }
 
     /// Handles control and pointers, and records arrived chunks.
-    fn listen<W: Wire<Memory = M>>(&mut self, wire: &mut W) -> Result<(), Lost> {
+    fn listen<W: Wire<Memory = M>>(&mut self, wire: &mut W) -> Result<(), PeerFailure> {
         while let Some(control) = packet::next_control(wire, &self.memory, &mut self.control_in)? {
             self.heard = true;
             match control {
@@ -410,7 +410,7 @@ impl<M> Pipe<M> {
                 }
                 Control::Close if self.peer_shut => self.peer_closed = true,
                 Control::Close => {
-                    return Err(Lost::Broken("it closed its pipe before it stopped its gets"));
+                    return Err(PeerFailure::Broken("it closed its pipe before it stopped its gets"));
                 }
                 answer => self.putting.answered(wire, &mut self.post, answer)?,
             }
@@ -431,10 +431,10 @@ impl<M> Pipe<M> {
         std::mem::take(&mut self.heard)
     }
 
-    fn turn_get<W: Wire<Memory = M>>(&mut self, wire: &mut W) -> Result<(), Lost> {
+    fn turn_get<W: Wire<Memory = M>>(&mut self, wire: &mut W) -> Result<(), PeerFailure> {
         let lane = (!self.gone).then_some(self.lane);
         let (memory, arrivals) = (&self.memory, &mut self.arrivals);
-        let answer = self.getting.turn(wire, &mut self.post, memory, arrivals, lane, self.token)?;
+        let answer = self.getting.progress(wire, &mut self.post, memory, arrivals, lane, self.token)?;
         if self.getting.went_on() {
             self.control_out.freed(self.controls.1)?;
         }

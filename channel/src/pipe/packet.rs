@@ -1,7 +1,7 @@
 //! Headers of chunks, and control messages. All bytes from the peer are validated.
 
 use super::CONTROL;
-use crate::error::Lost;
+use crate::error::PeerFailure;
 use crate::ring::{Look, Receiver};
 use crate::wire::{Key, Wire};
 
@@ -65,7 +65,7 @@ impl Chunk {
     }
 
     /// Parses the head of a chunk of `total` bytes. Also returns the `freed` that it carries.
-    pub fn decode(head: &[u8], total: usize) -> Result<(Chunk, u32), Lost> {
+    pub fn decode(head: &[u8], total: usize) -> Result<(Chunk, u32), PeerFailure> {
         let (kind, length) = (word(head, 0) as u32, word(head, 1));
         let key = Key { address: word(head, 2), key: word(head, 3) };
         let (chunk, fits) = match kind {
@@ -76,7 +76,7 @@ impl Chunk {
             _ => (Chunk::Data, false),
         };
         if !fits {
-            return Err(Lost::Broken("its pipe has a malformed chunk"));
+            return Err(PeerFailure::Broken("its pipe has a malformed chunk"));
         }
         Ok((chunk, (word(head, 0) >> 32) as u32))
     }
@@ -118,9 +118,9 @@ pub(super) fn next_control<W: Wire>(
     wire: &W,
     memory: &W::Memory,
     ring: &mut Receiver,
-) -> Result<Option<Control>, Lost> {
+) -> Result<Option<Control>, PeerFailure> {
     let Some(place) = ring.place() else { return Ok(None) };
-    let broken = Lost::Broken("its pipe has a malformed control message");
+    let broken = PeerFailure::Broken("its pipe has a malformed control message");
     let (at, length) = match ring.look(wire.word(memory, CONTROL + place)) {
         Look::Empty => return Ok(None),
         Look::Broken => return Err(broken),

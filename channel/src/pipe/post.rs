@@ -1,7 +1,7 @@
 //! Writes from one end to the other's memory: ring messages with their marks, bytes, and pointers.
 
 use super::{Count, Offer};
-use crate::ring::{Marker, Sender};
+use crate::ring::{CompletionFlag, Sender};
 use crate::wire::{Busy, Data, Key, Lane, Request, Wire};
 
 /// Subject of an immediate value. Values whose first bit is set belong to pipes.
@@ -44,7 +44,7 @@ pub(super) struct Post {
     pub lane: Lane,
     /// Key of the peer's memory and the peer's number of this pipe, once its offer has arrived.
     to: Option<(Key, u8)>,
-    marker: Marker,
+    marker: CompletionFlag,
     /// True if pointers are words in memory; otherwise immediate values carry them.
     pub words: bool,
     /// Offset and mark of the last message, if the wire has refused the mark. It must be posted before
@@ -55,7 +55,7 @@ pub(super) struct Post {
 }
 
 impl Post {
-    pub fn new(lane: Lane, marker: Marker, words: bool) -> Post {
+    pub fn new(lane: Lane, marker: CompletionFlag, words: bool) -> Post {
         Post { lane, to: None, marker, words, mark: None, refused: false, count: Count::default() }
     }
 
@@ -113,8 +113,8 @@ impl Post {
         }
         let length = head.len() + body.length();
         let Some(spot) = ring.claim(length) else { return false };
-        let together = self.marker != Marker::Second;
-        let immediate = (self.marker == Marker::Immediate).then_some((what, 0));
+        let together = self.marker != CompletionFlag::Second;
+        let immediate = (self.marker == CompletionFlag::Immediate).then_some((what, 0));
         if self.put(wire, base + spot.at, head, body, together.then_some(spot.mark), immediate).is_err() {
             return false;
         }

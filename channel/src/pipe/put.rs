@@ -3,7 +3,7 @@
 use super::packet::{Chunk, Control};
 use super::post::{Post, Told, extend};
 use super::{Config, Fault, HEAD, Outcome, RING, Step};
-use crate::error::Lost;
+use crate::error::PeerFailure;
 use crate::ring::Sender;
 use crate::slab::Id;
 use crate::wire::{Data, Key, Lane, Part, Rail, RailKind, Request, Wire};
@@ -60,7 +60,7 @@ enum How {
     },
 }
 
-const NO_ANSWER: Lost = Lost::Broken("it answered a put that is not in flight");
+const NO_ANSWER: PeerFailure = PeerFailure::Broken("it answered a put that is not in flight");
 
 impl<M> Putting<M> {
     /// The sending half; `None` if memory is exhausted.
@@ -105,14 +105,14 @@ impl<M> Putting<M> {
     }
 
     /// Advances the buffers. Returns whether a chunk that carries `freed` was posted.
-    pub fn turn<W: Wire<Memory = M>>(
+    pub fn progress<W: Wire<Memory = M>>(
         &mut self,
         wire: &mut W,
         post: &mut Post,
         config: &Config,
         freed: u32,
         token: u64,
-    ) -> Result<bool, Lost> {
+    ) -> Result<bool, PeerFailure> {
         let (mut rode, lane) = (false, post.lane);
         while let Some(put) = self.puts.front_mut() {
             match put.how {
@@ -156,7 +156,7 @@ impl<M> Putting<M> {
                         Some(_) => return Err(NO_ANSWER),
                     };
                     if length == 0 || length > (put.length - put.at) as u64 {
-                        return Err(Lost::Broken("it requested an invalid number of bytes of a put"));
+                        return Err(PeerFailure::Broken("it requested an invalid number of bytes of a put"));
                     }
                     let length = length as usize;
                     let from = Part { memory: &put.memory, at: put.at, length };
@@ -199,7 +199,7 @@ impl<M> Putting<M> {
         wire: &mut W,
         post: &mut Post,
         answer: Control,
-    ) -> Result<(), Lost> {
+    ) -> Result<(), PeerFailure> {
         let put = self.puts.front_mut().ok_or(NO_ANSWER)?;
         match (answer, put.how) {
             (Control::Ack, How::Offered(key)) => {
@@ -233,8 +233,8 @@ impl<M> Putting<M> {
     }
 
     /// Applies the peer's tail pointer, or its low bits. Returns whether it is new.
-    pub fn tail(&mut self, value: u64, low: bool) -> Result<bool, Lost> {
-        let beyond = Lost::Broken("a tail pointer of its pipe is out of range");
+    pub fn tail(&mut self, value: u64, low: bool) -> Result<bool, PeerFailure> {
+        let beyond = PeerFailure::Broken("a tail pointer of its pipe is out of range");
         match &mut self.way {
             Way::Bytes { head, tail, .. } => {
                 let value = if low { extend(*tail, value) } else { value };
@@ -251,7 +251,7 @@ impl<M> Putting<M> {
     }
 
     /// Applies the low bits of the count of freed chunks, as carried by a chunk.
-    pub fn freed(&mut self, low: u32) -> Result<(), Lost> {
+    pub fn freed(&mut self, low: u32) -> Result<(), PeerFailure> {
         let Way::Chunks { freed, .. } = &self.way else { return Ok(()) };
         let more = low.wrapping_sub(*freed as u32);
         // Older values are ignored.
@@ -261,12 +261,12 @@ impl<M> Putting<M> {
         Ok(())
     }
 
-    fn freed_to(&mut self, value: u64) -> Result<bool, Lost> {
+    fn freed_to(&mut self, value: u64) -> Result<bool, PeerFailure> {
         if let Way::Chunks { ring, freed, .. } = &mut self.way
             && value > *freed
         {
             if value - *freed > u64::from(ring.flying()) {
-                return Err(Lost::Broken("a tail pointer of its pipe is out of range"));
+                return Err(PeerFailure::Broken("a tail pointer of its pipe is out of range"));
             }
             ring.freed(value as u32)?;
             *freed = value;

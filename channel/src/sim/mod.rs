@@ -139,7 +139,7 @@ impl<W: Wire<Memory = Memory>> Sim<W> {
     /// use transom_channel::delivery::{Delivery, Settings};
     /// use transom_channel::sim::{Conditions, Faults, Memory, Sim};
     /// use transom_channel::wire::RailKind;
-    /// use transom_channel::{Config, Room, Select};
+    /// use transom_channel::{Config, RecvTarget, Select};
     ///
     /// let faults = Faults { lost: 100, doubled: 10, late: 50, delay: 1..90_000, flipped: 0 };
     /// let mut conditions = Conditions { faults: Some(faults), ..Conditions::default() };
@@ -148,12 +148,12 @@ impl<W: Wire<Memory = Memory>> Sim<W> {
     /// let mut sim = Sim::over(7, conditions, vec![config; 2], |wire| Delivery::new(wire, Settings::default()))?;
     /// let length = 1 << 20;
     /// sim.engine(0).send(1, 0, 5, Memory::pattern(42, length), length, false);
-    /// sim.engine(1).receive(Select { context: 0, source: None, tag: Some(5) }, Room::Allocate);
+    /// sim.engine(1).receive(Select { context: 0, source: None, tag: Some(5) }, RecvTarget::Allocate);
     /// sim.wake(0, 0);
     /// sim.wake(1, 0);
     /// while sim.step().is_some() {}
     /// assert_eq!(sim.engine(1).completed().unwrap().memory.unwrap().whose(length), Some(42));
-    /// assert!(sim.engine(0).meter().resends > 0);
+    /// assert!(sim.engine(0).counters().resends > 0);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn over(
@@ -199,10 +199,10 @@ impl<W: Wire<Memory = Memory>> Sim<W> {
     ///
     /// ```
     /// use transom_channel::sim::{Conditions, Memory, Sim};
-    /// use transom_channel::{Config, Room, Select};
+    /// use transom_channel::{Config, RecvTarget, Select};
     ///
     /// let mut sim = Sim::new(7, 2, Conditions::default(), &Config::default())?;
-    /// sim.engine(1).receive(Select { context: 0, source: None, tag: None }, Room::Allocate);
+    /// sim.engine(1).receive(Select { context: 0, source: None, tag: None }, RecvTarget::Allocate);
     /// sim.engine(0).send(1, 0, 0, Memory::zero(100), 100, false);
     /// (0..2).for_each(|rank| sim.wake(rank, 0));
     /// while sim.step().is_some() {}
@@ -270,7 +270,7 @@ impl<W: Wire<Memory = Memory>> Sim<W> {
     /// use transom_channel::delivery::{Delivery, Settings};
     /// use transom_channel::sim::{Conditions, Faults, Memory, Sim};
     /// use transom_channel::wire::RailKind;
-    /// use transom_channel::{Config, Room, Select};
+    /// use transom_channel::{Config, RecvTarget, Select};
     ///
     /// let faults = Some(Faults { lost: 0, doubled: 0, late: 0, delay: 0..1, flipped: 0 });
     /// let mut conditions = Conditions { faults, ..Conditions::default() };
@@ -279,7 +279,7 @@ impl<W: Wire<Memory = Memory>> Sim<W> {
     /// let mut sim = Sim::over(7, conditions, vec![config; 2], |wire| Delivery::new(wire, Settings::default()))?;
     /// sim.mute(0, true);
     /// sim.engine(0).send(1, 0, 0, Memory::zero(8), 8, false);
-    /// sim.engine(1).receive(Select { context: 0, source: None, tag: None }, Room::Allocate);
+    /// sim.engine(1).receive(Select { context: 0, source: None, tag: None }, RecvTarget::Allocate);
     /// (0..2).for_each(|rank| sim.wake(rank, 0));
     /// (0..100).for_each(|_| drop(sim.step()));
     /// assert!(sim.engine(1).completed().is_none());

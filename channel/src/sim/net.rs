@@ -323,7 +323,7 @@ impl Net {
 
     /// Removes a lane. Returns the requests that `me` had posted on it and does not know to have taken
     /// effect.
-    pub fn take_back(&mut self, me: Rank, peer: Rank, rail: usize) -> Vec<Left<Memory>> {
+    pub fn drain_failed(&mut self, me: Rank, peer: Rank, rail: usize) -> Vec<Left<Memory>> {
         let (mut all, lane) = (Vec::new(), Lane { peer, rail });
         self.ranks[me as usize].inbox.retain(|(of, event)| match event {
             Event::Up(_) | Event::Cut(_) => *of != lane,

@@ -61,9 +61,9 @@ impl Wire for SimWire {
         true
     }
 
-    fn take_back(&mut self, lane: Lane) -> Vec<Left<Memory>> {
+    fn drain_failed(&mut self, lane: Lane) -> Vec<Left<Memory>> {
         let Lane { peer, rail } = self.number(lane);
-        self.net.borrow_mut().take_back(self.rank, peer, rail)
+        self.net.borrow_mut().drain_failed(self.rank, peer, rail)
     }
 
     fn disconnect(&mut self, lane: Lane) {
@@ -91,7 +91,7 @@ impl Wire for SimWire {
         true
     }
 
-    fn sever(&mut self, peer: Rank) {
+    fn abort_peer(&mut self, peer: Rank) {
         let net = &mut *self.net.borrow_mut();
         net.cut(self.rank, Some(peer), &Told::Unreachable);
         let place = &mut net.ranks[self.rank as usize];

@@ -2,12 +2,12 @@
 
 use transom_channel::pipe::{self, Step};
 use transom_channel::polling::Order;
-use transom_channel::ring::{Marker, Shape};
+use transom_channel::ring::{CompletionFlag, RingConfig};
 use transom_channel::rules::Rules;
 use transom_channel::sim::{Conditions, Memory, Sim};
 use transom_channel::striping::{Spread, Stripe};
 use transom_channel::wire::Rail;
-use transom_channel::{Changes, Config, FIELDS, Misconfigured, NAMED, Paths, Room, Select};
+use transom_channel::{Changes, Config, FIELDS, Misconfigured, NAMED, Paths, RecvTarget, Select};
 
 fn config(text: &str) -> Config {
     text.parse::<Changes>().unwrap_or_else(|error| panic!("{text}: {error}")).of(Config::default())
@@ -27,8 +27,8 @@ fn each_field_is_read() {
     let Config { floor, batch, .. } = Config::default();
     let expected = Config {
         eager: 100,
-        ring: Shape { slots: 2, bytes: 136 },
-        marker: Some(Marker::Second),
+        ring: RingConfig { slots: 2, bytes: 136 },
+        marker: Some(CompletionFlag::Second),
         rings: 0,
         ring_after: 3,
         order: Order::RecentFirst,
@@ -57,7 +57,7 @@ fn each_field_is_read() {
     for (text, order) in [("sequential", Order::Sequential), ("circular", Order::Circular)] {
         assert_eq!(config(&format!("order={text}")).order, order);
     }
-    for (text, marker) in [("rail", None), ("last", Some(Marker::Last)), ("immediate", Some(Marker::Immediate))] {
+    for (text, marker) in [("rail", None), ("last", Some(CompletionFlag::Last)), ("immediate", Some(CompletionFlag::Immediate))] {
         assert_eq!(config(&format!("marker={text}")).marker, marker);
     }
     assert!(config("offer=yes").offer);
@@ -167,7 +167,7 @@ fn a_name_stands_before_what_changes_it() {
     }
     assert_eq!(refused("aptus,rings=3,rings=4"), "rings is there twice");
     let (ics, ud, rails) = (config("ics"), config("ud"), config("multirail"));
-    assert_eq!((ics.ring, ics.offer, ics.eager), (Shape { slots: 100, bytes: 2048 }, false, 2008));
+    assert_eq!((ics.ring, ics.offer, ics.eager), (RingConfig { slots: 100, bytes: 2048 }, false, 2008));
     assert_eq!((ud.paths, ud.rings), (Paths::Datagrams, 0));
     assert_eq!((rails.spread, rails.stripe, rails.offer), (Spread::RoundRobin, Stripe::Adaptive, false));
     // Each named configuration is valid.
@@ -197,7 +197,7 @@ fn the_largest_numbers_overflow_nothing() {
     let config = config("credit_delay=18446744073709551615, stripe_from=18446744073709551615");
     let mut sim = Sim::new(1, 2, Conditions::default(), &config).unwrap();
     let length = 1 << 20;
-    sim.engine(1).receive(Select { context: 0, source: None, tag: None }, Room::Into(Memory::zero(length), length));
+    sim.engine(1).receive(Select { context: 0, source: None, tag: None }, RecvTarget::Into(Memory::zero(length), length));
     sim.engine(0).send(1, 0, 0, Memory::zero(length), length, false);
     (0..2).for_each(|rank| sim.wake(rank, 0));
     // Stop once both are done: with the largest delay, credits are reported only at the end of time.
@@ -214,12 +214,12 @@ fn ring_posts(marker: &str, conditions: Conditions) -> Result<(u64, u64), Miscon
     let mut sim = Sim::new(1, 2, conditions, &config)?;
     for number in 0..64 {
         sim.engine(0).send(1, 0, 0, Memory::pattern(number, 100), 100, false);
-        sim.engine(1).receive(Select { context: 0, source: None, tag: None }, Room::Allocate);
+        sim.engine(1).receive(Select { context: 0, source: None, tag: None }, RecvTarget::Allocate);
         (0..2).for_each(|rank| sim.wake(rank, 0));
         while sim.step().is_some() {}
         assert_eq!(sim.engine(1).completed().unwrap().memory.unwrap().whose(100), Some(number));
     }
-    Ok((sim.engine(0).meter().ring_packets, sim.posts(0)[0]))
+    Ok((sim.engine(0).counters().ring_packets, sim.posts(0)[0]))
 }
 
 #[test]
@@ -248,6 +248,6 @@ fn a_marker_is_the_one_that_is_chosen_or_refused_where_the_rail_does_not_keep_it
     two.rails.push(two.rails[0]);
     assert!(why("second", two).contains("no other rail"));
     // Without rings no marker is needed.
-    let config = Config { marker: Some(Marker::Immediate), rings: 0, ..Config::default() };
+    let config = Config { marker: Some(CompletionFlag::Immediate), rings: 0, ..Config::default() };
     assert!(Sim::new(1, 2, of(|rail| rail.immediate = false), &config).is_ok());
 }

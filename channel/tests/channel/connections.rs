@@ -6,7 +6,7 @@ use transom_channel::connection::{Act, Connection, Here, Say};
 use transom_channel::delivery::{Delivery, Settings};
 use transom_channel::sim::{Conditions, Faults, Memory, Sim, SimWire};
 use transom_channel::wire::{Data, Part, Rail, RailKind};
-use transom_channel::{Config, Rank, Room, Select};
+use transom_channel::{Config, Rank, RecvTarget, Select};
 
 /// Two sides, the messages of each that the other has not received, in order, and the calls that they may
 /// still make.
@@ -145,7 +145,7 @@ fn aptus(text: &str) -> Config {
 fn exchange(sim: &mut Sim<Wires>, pairs: &[(Rank, Rank)], messages: u64, length: usize) {
     for number in 0..messages {
         for (from, to) in pairs {
-            sim.engine(*to).receive(Select { context: 0, source: Some(*from), tag: None }, Room::Allocate);
+            sim.engine(*to).receive(Select { context: 0, source: Some(*from), tag: None }, RecvTarget::Allocate);
             sim.engine(*from).send(*to, 0, 0, Memory::pattern(number, length), length, false);
             sim.wake(*from, 0);
             sim.wake(*to, 0);
@@ -177,7 +177,7 @@ fn nobody_has_more_than_its_cap() {
     }
     // A rank may find all others full, or have asked other peers.
     assert!(total >= 12 * 3 - 8, "{total}");
-    let refusals: u64 = (0..12).map(|rank| sim.engine(rank).meter().refusals).sum();
+    let refusals: u64 = (0..12).map(|rank| sim.engine(rank).counters().refusals).sum();
     assert!(refusals > 0);
 }
 
@@ -199,13 +199,13 @@ fn what_is_idle_is_given_up() {
     let mut sim = job(4, 0, 10, &aptus("aptus,connections=1,connect_after=4,rings=1,ring_after=8"));
     exchange(&mut sim, &[(0, 1), (1, 0)], 20, 100);
     assert_eq!((sim.engine(0).channels().connections, sim.engine(0).channels().rings), (1, 1));
-    let bytes = |sim: &mut Sim<Wires>| sim.engine(0).meter().written_bytes;
+    let bytes = |sim: &mut Sim<Wires>| sim.engine(0).counters().written_bytes;
     // Written in place, so that a request is in flight on the connection when it is to be given up.
     exchange(&mut sim, &[(0, 1)], 1, 300_000);
     assert_eq!(bytes(&mut sim), 300_000);
     exchange(&mut sim, &[(0, 2), (2, 0)], 300, 100);
-    let meter = sim.engine(0).meter();
-    assert!(meter.disconnects > 0 && meter.leaves > 0, "{meter:?}");
+    let counters = sim.engine(0).counters();
+    assert!(counters.disconnects > 0 && counters.leaves > 0, "{counters:?}");
     assert_eq!(sim.engine(0).channels().connections, 1);
     assert_eq!((sim.engine(1).channels().connections, sim.engine(2).channels().connections), (0, 1));
     exchange(&mut sim, &[(0, 1)], 1, 300_000);
@@ -240,7 +240,7 @@ fn a_ring_that_is_offered_while_its_connection_is_given_up_is_not_written_to() {
         }
         leaving += sent;
         for tag in 0..sent {
-            let id = sim.engine(1).receive(Select { context: 2, source: Some(0), tag: Some(tag) }, Room::Allocate);
+            let id = sim.engine(1).receive(Select { context: 2, source: Some(0), tag: Some(tag) }, RecvTarget::Allocate);
             sim.wake(1, 0);
             while sim.step().is_some() {}
             assert!(sim.engine(1).take(id).is_some(), "seed {seed}: message {tag} of {sent} is lost");
@@ -273,12 +273,12 @@ fn neighbours_of_a_host_have_rules_of_their_own() {
     exchange(&mut sim, &all_to_all(4), 20, 150);
     for rank in 0..4 {
         let engine = sim.engine(rank);
-        let (channels, meter) = (engine.channels(), engine.meter());
+        let (channels, counters) = (engine.channels(), engine.counters());
         assert_eq!((channels.near, channels.connections, channels.rings, channels.near_rings), (1, 2, 0, 1));
         // Messages to the two ranks of the other host use rendezvous. Of the others, the first few are sent
         // before the ring exists.
-        assert_eq!((meter.eager, meter.rendezvous), (20, 40));
-        assert!((10..=20).contains(&meter.ring_packets), "{meter:?}");
+        assert_eq!((counters.eager, counters.rendezvous), (20, 40));
+        assert!((10..=20).contains(&counters.ring_packets), "{counters:?}");
         engine.at_rest().unwrap();
     }
 }
@@ -292,15 +292,15 @@ fn what_is_lent_keeps_its_connection() {
     sim.wake(1, 0);
     while sim.step().is_some() {}
     exchange(&mut sim, &[(0, 2), (2, 0)], 300, 100);
-    assert_eq!(sim.engine(0).meter().disconnects, 0);
-    sim.engine(0).receive(Select { context: 7, source: Some(1), tag: None }, Room::Allocate);
+    assert_eq!(sim.engine(0).counters().disconnects, 0);
+    sim.engine(0).receive(Select { context: 7, source: Some(1), tag: None }, RecvTarget::Allocate);
     sim.wake(0, 0);
     while sim.step().is_some() {}
     assert_eq!(sim.engine(0).completed().unwrap().memory.unwrap().whose(300_000), Some(9));
     assert!(sim.engine(1).completed().unwrap().result.is_ok());
-    assert_eq!(sim.engine(0).meter().read_bytes, 300_000);
+    assert_eq!(sim.engine(0).counters().read_bytes, 300_000);
     exchange(&mut sim, &[(0, 2), (2, 0)], 300, 100);
-    assert_eq!(sim.engine(0).meter().disconnects, 1);
+    assert_eq!(sim.engine(0).counters().disconnects, 1);
     assert_eq!((0..3).map(|rank| sim.engine(rank).channels().connections).collect::<Vec<_>>(), [1, 0, 1]);
 }
 
@@ -322,9 +322,9 @@ fn pipes_have_their_own() {
     assert_eq!(into[..100], [7; 100]);
     exchange(&mut sim, &[(0, 1), (1, 0)], 20, 5000);
     for rank in 0..2 {
-        let meter = sim.engine(rank).meter();
-        assert!(meter.datagram_packets > 0);
-        assert_eq!(meter.queue_packets, meter.datagram_packets);
+        let counters = sim.engine(rank).counters();
+        assert!(counters.datagram_packets > 0);
+        assert_eq!(counters.queue_packets, counters.datagram_packets);
     }
 }
 
@@ -345,7 +345,7 @@ fn those_of_windows_count_where_that_is_asked_for() {
     let mut sim = job(",count_windows=yes");
     exchange(&mut sim, &[(0, 3), (3, 0)], 20, 100);
     assert_eq!(connections(&mut sim), [0; 4]);
-    assert!(sim.engine(0).meter().refusals == 0 && sim.engine(3).meter().refusals > 0, "rank 3 has room, and asks");
+    assert!(sim.engine(0).counters().refusals == 0 && sim.engine(3).counters().refusals > 0, "rank 3 has room, and asks");
     // Messages use a connection that windows have made.
     exchange(&mut sim, &[(0, 1), (1, 0)], 20, 100);
     assert_eq!(connections(&mut sim), [1, 1, 0, 0]);
@@ -354,6 +354,6 @@ fn those_of_windows_count_where_that_is_asked_for() {
     // Both places are taken by connections that would remain if they were given up.
     sim.connect_windows(0, 3);
     exchange(&mut sim, &[(0, 3)], 300, 100);
-    assert_eq!((connections(&mut sim), sim.engine(0).meter().disconnects), ([2, 2, 2, 2], 0));
+    assert_eq!((connections(&mut sim), sim.engine(0).counters().disconnects), ([2, 2, 2, 2], 0));
     (0..4).for_each(|rank| sim.engine(rank).at_rest().unwrap());
 }

@@ -2,10 +2,10 @@
 
 use transom_channel::sim::{Conditions, Memory, Sim};
 use transom_channel::wire::{Data, Part, Rail, RailKind};
-use transom_channel::{Config, Meter, Rank, Room, Select};
+use transom_channel::{Config, Counters, Rank, RecvTarget, Select};
 
-fn sum(sim: &mut Sim, of: impl Fn(&Meter) -> u64) -> u64 {
-    (0..2).map(|rank| of(&sim.engine(rank).meter())).sum()
+fn sum(sim: &mut Sim, of: impl Fn(&Counters) -> u64) -> u64 {
+    (0..2).map(|rank| of(&sim.engine(rank).counters())).sum()
 }
 
 fn from(source: Rank) -> Select {
@@ -16,9 +16,9 @@ fn from(source: Rank) -> Select {
 fn ping_pong(sim: &mut Sim, rounds: u64) {
     let ball = Memory::pattern(1, 8);
     let mut left = 2 * rounds;
-    sim.engine(1).receive(from(0), Room::Into(Memory::zero(8), 8));
+    sim.engine(1).receive(from(0), RecvTarget::Into(Memory::zero(8), 8));
     let first = sim.engine(0).send(1, 0, 0, Memory::pattern(1, 8), 8, false);
-    sim.engine(0).receive(from(1), Room::Into(Memory::zero(8), 8));
+    sim.engine(0).receive(from(1), RecvTarget::Into(Memory::zero(8), 8));
     sim.wake(0, 0);
     while let Some(rank) = sim.step() {
         while let Some(done) = sim.engine(rank).completed() {
@@ -32,7 +32,7 @@ fn ping_pong(sim: &mut Sim, rounds: u64) {
             if left == 0 {
                 break;
             }
-            sim.engine(rank).receive(from(1 - rank), Room::Into(memory, 8));
+            sim.engine(rank).receive(from(1 - rank), RecvTarget::Into(memory, 8));
             let part = Data::Of(Part { memory: &ball, at: 0, length: 8 });
             assert!(sim.engine(rank).try_send(1 - rank, 0, 0, part), "the short path is open");
             sim.wake(rank, 0);
@@ -48,14 +48,14 @@ fn a_ping_pong_needs_a_packet_a_message() {
     let mut sim = Sim::new(1, 2, Conditions::default(), &Config::default()).unwrap();
     let rounds = 1000;
     ping_pong(&mut sim, rounds);
-    assert_eq!(sum(&mut sim, |meter| meter.rendezvous), 0);
-    assert_eq!(sum(&mut sim, |meter| meter.eager), 2 * rounds);
-    let packets = sum(&mut sim, |meter| meter.ring_packets + meter.queue_packets);
+    assert_eq!(sum(&mut sim, |counters| counters.rendezvous), 0);
+    assert_eq!(sum(&mut sim, |counters| counters.eager), 2 * rounds);
+    let packets = sum(&mut sim, |counters| counters.ring_packets + counters.queue_packets);
     // A JOIN in each direction, and the first grant of each side.
     assert!(packets <= 2 * rounds + 2 + 4, "{packets} packets");
-    assert!(sum(&mut sim, |meter| meter.queue_packets) <= 2 * 20, "after the first few all go by the rings");
-    assert!(sum(&mut sim, |meter| meter.controls) <= 4);
-    assert_eq!(sum(&mut sim, |meter| meter.unexpected), 0);
+    assert!(sum(&mut sim, |counters| counters.queue_packets) <= 2 * 20, "after the first few all go by the rings");
+    assert!(sum(&mut sim, |counters| counters.controls) <= 4);
+    assert_eq!(sum(&mut sim, |counters| counters.unexpected), 0);
 }
 
 #[test]
@@ -63,16 +63,16 @@ fn one_way_a_credit_goes_back_for_half_a_ring() {
     let mut sim = Sim::new(1, 2, Conditions::default(), &Config::default()).unwrap();
     let messages = 3200;
     for _ in 0..messages {
-        sim.engine(1).receive(from(0), Room::Into(Memory::zero(8), 8));
+        sim.engine(1).receive(from(0), RecvTarget::Into(Memory::zero(8), 8));
     }
     for _ in 0..messages {
         sim.engine(0).send(1, 0, 0, Memory::pattern(1, 8), 8, false);
     }
     sim.wake(0, 0);
     while sim.step().is_some() {}
-    assert_eq!(sim.engine(0).meter().eager, messages);
-    assert_eq!(sim.engine(0).meter().controls, 0);
-    let controls = sim.engine(1).meter().controls;
+    assert_eq!(sim.engine(0).counters().eager, messages);
+    assert_eq!(sim.engine(0).counters().controls, 0);
+    let controls = sim.engine(1).counters().controls;
     // At most one for each half of 32 slots, of a window of 64 and of a grant, and one at the end.
     assert!((10..=messages / 16 + 2).contains(&controls), "{controls}");
     sim.engine(0).at_rest().unwrap();
@@ -86,12 +86,12 @@ fn one_way_a_credit_is_left_beside_the_ring() {
     let mut sim = Sim::new(1, 2, conditions, &Config::default()).unwrap();
     let messages = 3200;
     for _ in 0..messages {
-        sim.engine(1).receive(from(0), Room::Into(Memory::zero(8), 8));
+        sim.engine(1).receive(from(0), RecvTarget::Into(Memory::zero(8), 8));
         sim.engine(0).send(1, 0, 0, Memory::pattern(1, 8), 8, false);
     }
     sim.wake(0, 0);
     while sim.step().is_some() {}
-    let of = sim.engine(1).meter();
+    let of = sim.engine(1).counters();
     // Before the first message arrives in the ring, the receiver does not know whether the sender reaches it.
     assert!(of.controls <= 2, "{of:?}");
     assert!((10..=messages / 16 + 2).contains(&of.published), "{}", of.published);
@@ -108,7 +108,7 @@ fn what_is_left_beside_a_ring_is_never_old() {
     let mut sim = Sim::new(1, 2, conditions, &config).unwrap();
     let rounds = 400;
     ping_pong(&mut sim, rounds);
-    let published = sim.engine(0).meter().published;
+    let published = sim.engine(0).counters().published;
     assert!((rounds / 8 - 5..=rounds / 8).contains(&published), "{published}");
 }
 
@@ -120,7 +120,7 @@ fn a_long_message_needs_its_few_packets() {
     let of = |conditions: Conditions, config: Config, late: bool| {
         let mut sim = Sim::new(1, 2, conditions, &Config { rings: 0, ..config }).unwrap();
         let post = |sim: &mut Sim| {
-            sim.engine(1).receive(from(0), Room::Into(Memory::zero(length), length));
+            sim.engine(1).receive(from(0), RecvTarget::Into(Memory::zero(length), length));
             sim.wake(1, 0);
         };
         if !late {
@@ -134,12 +134,12 @@ fn a_long_message_needs_its_few_packets() {
             while sim.step().is_some() {}
         }
         assert_eq!(sim.engine(1).completed().unwrap().memory.unwrap().whose(length), Some(1));
-        let packets = sum(&mut sim, |meter| meter.queue_packets - meter.controls);
+        let packets = sum(&mut sim, |counters| counters.queue_packets - counters.controls);
         (
             packets,
-            sim.engine(0).meter().written_bytes,
-            sim.engine(1).meter().read_bytes,
-            sim.engine(0).meter().copied_bytes,
+            sim.engine(0).counters().written_bytes,
+            sim.engine(1).counters().read_bytes,
+            sim.engine(0).counters().copied_bytes,
         )
     };
     let with = |config, late| of(Conditions::default(), config, late);
@@ -166,14 +166,14 @@ fn a_sender_that_waits_is_asked_unless_reading_was_faster() {
     let length = 100_000;
     let sent: Vec<usize> = (1..=1030)
         .filter(|_| {
-            let before = sim.engine(0).meter().copied_bytes;
+            let before = sim.engine(0).counters().copied_bytes;
             sim.engine(0).send(1, 0, 0, Memory::pattern(1, length), length, false);
-            sim.engine(1).receive(from(0), Room::Into(Memory::zero(length), length));
+            sim.engine(1).receive(from(0), RecvTarget::Into(Memory::zero(length), length));
             (0..2).for_each(|rank| sim.wake(rank, 0));
             while sim.step().is_some() {}
             let came = sim.engine(1).completed().unwrap().memory.unwrap();
             assert_eq!(came.whose(length), Some(1));
-            sim.engine(0).meter().copied_bytes > before
+            sim.engine(0).counters().copied_bytes > before
         })
         .collect();
     // A read is faster than packets here.

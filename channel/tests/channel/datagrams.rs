@@ -10,7 +10,7 @@ use transom_channel::delivery::{Acknowledgement, Delivery, Header, Kind, Setting
 use transom_channel::sim::{Conditions, Faults, Memory, Sim, SimWire};
 use transom_channel::striping::Spread;
 use transom_channel::wire::{Busy, Data, Event, Key, Lane, Part, Rail, RailKind, Request};
-use transom_channel::{Config, Error, Id, Lost, Rank, Room, Select, Wire};
+use transom_channel::{Config, Error, Id, PeerFailure, Rank, RecvTarget, Select, Wire};
 
 type Wires = Delivery<SimWire>;
 
@@ -95,8 +95,8 @@ fn a_seed_runs_the_same_twice() {
     for seed in 0..20 {
         let twice = [run(seed), run(seed)].map(|job| {
             let mut job = job.unwrap();
-            let meters: Vec<_> = (0..job.setup.ranks).map(|rank| job.sim.engine(rank).meter()).collect();
-            (job.sim.now(), meters)
+            let counters: Vec<_> = (0..job.setup.ranks).map(|rank| job.sim.engine(rank).counters()).collect();
+            (job.sim.now(), counters)
         });
         assert_eq!(twice[0], twice[1]);
     }
@@ -134,7 +134,7 @@ struct Receives(Vec<Id>);
 
 impl Receives {
     fn post<W: Wire<Memory = Memory>>(sim: &mut Sim<W>, rank: Rank, many: u64) -> Receives {
-        Receives((0..many).map(|_| sim.engine(rank).receive(ANY, Room::Allocate)).collect())
+        Receives((0..many).map(|_| sim.engine(rank).receive(ANY, RecvTarget::Allocate)).collect())
     }
 
     fn check<W: Wire<Memory = Memory>>(self, sim: &mut Sim<W>, rank: Rank, length: usize) {
@@ -151,7 +151,7 @@ fn time(seed: u64, messages: u64, length: usize, faults: Faults) -> (u64, u64) {
     let mut sim = job(seed, 2, conditions(faults));
     for number in 0..messages {
         sim.engine(0).send(1, 0, 0, Memory::pattern(number, length), length, false);
-        sim.engine(1).receive(ANY, Room::Allocate);
+        sim.engine(1).receive(ANY, RecvTarget::Allocate);
     }
     sim.wake(0, 0);
     sim.wake(1, 0);
@@ -162,7 +162,7 @@ fn time(seed: u64, messages: u64, length: usize, faults: Faults) -> (u64, u64) {
                 assert!(done.memory.unwrap().whose(length).is_some());
                 came += 1;
                 if came == messages {
-                    return (sim.now(), sim.engine(0).meter().resends);
+                    return (sim.now(), sim.engine(0).counters().resends);
                 }
             }
         }
@@ -199,7 +199,7 @@ fn a_rank_that_stops_for_half_a_minute_misses_nothing() {
             for (from, to) in [(0, 3), (1, 3), (2, 3), (3, 0), (0, 1)] {
                 let length = if number % 8 == 0 { 50_000 } else { 1000 };
                 sim.engine(from).send(to, 0, 0, Memory::pattern(number, length), length, false);
-                sim.engine(to).receive(Select { source: Some(from), ..ANY }, Room::Allocate);
+                sim.engine(to).receive(Select { source: Some(from), ..ANY }, RecvTarget::Allocate);
                 left += 1;
             }
         }
@@ -227,7 +227,7 @@ fn a_rank_that_stops_for_half_a_minute_misses_nothing() {
         assert!(rest.iter().all(Result::is_ok), "seed {seed}: {rest:?}");
         assert_eq!(ended, 2 * left, "seed {seed}");
         assert!(sim.now() > STOPPED && sim.now() < 2 * STOPPED, "{}", sim.now());
-        let resends: u64 = (0..3).map(|rank| sim.engine(rank).meter().resends).sum();
+        let resends: u64 = (0..3).map(|rank| sim.engine(rank).counters().resends).sum();
         assert!(resends < 1000, "seed {seed}: it is not sent at all the while, {resends}");
     }
 }
@@ -238,7 +238,7 @@ fn a_rank_that_never_answers_is_not_reached() {
     sim.stop(2, true);
     let open = sim.engine(0).send(2, 0, 0, Memory::pattern(1, 9000), 9000, false);
     let other = sim.engine(0).send(1, 0, 0, Memory::pattern(2, 9000), 9000, false);
-    sim.engine(1).receive(ANY, Room::Allocate);
+    sim.engine(1).receive(ANY, RecvTarget::Allocate);
     sim.wake(0, 0);
     sim.wake(1, 0);
     let mut ended = BTreeMap::new();
@@ -250,7 +250,7 @@ fn a_rank_that_never_answers_is_not_reached() {
         }
     }
     assert!(ended[&other].1.is_ok() && ended[&other].0 < 1_000_000, "{ended:?}");
-    assert_eq!(ended[&open].1, Err(Error::Lost { rank: 2, lost: Lost::Unreachable }));
+    assert_eq!(ended[&open].1, Err(Error::PeerFailure { rank: 2, lost: PeerFailure::Unreachable }));
     let seconds = ended[&open].0 / 1_000_000_000;
     assert!((120..122).contains(&seconds), "after {seconds} s");
 }
@@ -294,7 +294,7 @@ fn many_that_send_to_one_at_once_do_not_flood_it() {
         for from in 1..ranks as Rank {
             for number in 0..60 {
                 sim.engine(from).send(0, 0, 0, Memory::pattern(number, 3000), 3000, false);
-                sim.engine(0).receive(Select { source: Some(from), ..ANY }, Room::Allocate);
+                sim.engine(0).receive(Select { source: Some(from), ..ANY }, RecvTarget::Allocate);
             }
         }
         (0..ranks as Rank).for_each(|rank| sim.wake(rank, 0));
@@ -302,7 +302,7 @@ fn many_that_send_to_one_at_once_do_not_flood_it() {
         for _ in 0..60 * (ranks - 1) {
             assert!(sim.engine(0).completed().expect("all come").result.is_ok());
         }
-        resends.push((1..ranks as Rank).map(|rank| sim.engine(rank).meter().resends).sum::<u64>());
+        resends.push((1..ranks as Rank).map(|rank| sim.engine(rank).counters().resends).sum::<u64>());
     }
     println!("sent again: {resends:?}");
     assert!(2 * resends[0] < resends[1], "{resends:?}");
@@ -335,8 +335,8 @@ impl Wire for Mute {
         self.wire.connect(lane);
     }
 
-    fn sever(&mut self, peer: Rank) {
-        self.wire.sever(peer);
+    fn abort_peer(&mut self, peer: Rank) {
+        self.wire.abort_peer(peer);
     }
 
     fn take(&mut self, length: usize) -> Option<Memory> {
@@ -398,7 +398,7 @@ fn where_one_rail_loses_everything_the_others_are_taken() {
     sim.wake(1, 0);
     while sim.step().is_some() {}
     receives.check(&mut sim, 1, 4000);
-    let (lost, resends) = (*lost.borrow(), sim.engine(0).meter().resends);
+    let (lost, resends) = (*lost.borrow(), sim.engine(0).counters().resends);
     // If the loss were not detected, a third of all datagrams, more than 160, would be lost.
     assert!((8..100).contains(&lost) && resends >= 8, "{lost} were lost, {resends} sent again");
 }
@@ -418,7 +418,7 @@ fn bits_that_change_on_the_way_or_in_memory_are_found() {
     sim.wake(1, 0);
     while sim.step().is_some() {}
     receives.check(&mut sim, 1, 10_000);
-    assert!(sim.engine(1).meter().spoiled > 30);
+    assert!(sim.engine(1).counters().spoiled > 30);
 }
 
 #[test]
@@ -448,7 +448,7 @@ fn the_wire_itself_hands_each_on_once() {
     }
     came.sort();
     assert_eq!(came, (0..200).map(|number| (number, 1)).collect::<Vec<_>>());
-    let counts = [0, 1].map(|rank| sim.engine(rank).meter());
+    let counts = [0, 1].map(|rank| sim.engine(rank).counters());
     assert!(counts[0].resends > 0 && counts[1].old > 0, "{counts:?}");
     assert!((0..2).all(|rank| sim.engine(rank).wire().due().is_none()), "both are at rest");
 }
@@ -464,7 +464,7 @@ fn who_sends_anything_at_all_harms_nobody_else() {
             for length in [0, 3000, 30_000] {
                 let id = sim.engine(a).send(b, 0, 0, Memory::pattern(5, length), length, false);
                 open.insert((a, id), b);
-                let id = sim.engine(b).receive(Select { source: Some(a), ..ANY }, Room::Allocate);
+                let id = sim.engine(b).receive(Select { source: Some(a), ..ANY }, RecvTarget::Allocate);
                 open.insert((b, id), a);
             }
         }
@@ -500,30 +500,30 @@ fn who_sends_anything_at_all_harms_nobody_else() {
         }
         open.retain(|(rank, _), peer| rank + *peer == 3);
         assert!(open.is_empty(), "seed {seed}: {open:?}");
-        spoiled += sim.engine(1).meter().spoiled;
+        spoiled += sim.engine(1).counters().spoiled;
     }
     assert!(cut_off > 100 && spoiled > 1000, "{cut_off} requests ended, {spoiled} datagrams were none");
 }
 
 #[test]
 fn who_dies_or_is_cut_off_keeps_nobody() {
-    for (kill, why) in [(true, Lost::Died), (false, Lost::Unreachable)] {
+    for (kill, why) in [(true, PeerFailure::Died), (false, PeerFailure::Unreachable)] {
         let mut sim = job(4, 3, conditions(Faults { lost: 100, ..NONE }));
         for peer in [1, 2] {
             sim.engine(0).send(peer, 0, 0, Memory::pattern(1, 1 << 20), 1 << 20, false);
-            sim.engine(peer).receive(ANY, Room::Allocate);
+            sim.engine(peer).receive(ANY, RecvTarget::Allocate);
         }
         (0..3).for_each(|rank| sim.wake(rank, 0));
         (0..60).for_each(|_| _ = sim.step());
         if kill {
             sim.kill(1);
         } else {
-            sim.engine(1).wire().sever(0);
+            sim.engine(1).wire().abort_peer(0);
             sim.stop(1, true);
         }
         while sim.step().is_some() {}
         let results: Vec<_> = std::iter::from_fn(|| sim.engine(0).completed()).map(|done| done.result).collect();
-        assert!(results.contains(&Err(Error::Lost { rank: 1, lost: why })), "{results:?}");
+        assert!(results.contains(&Err(Error::PeerFailure { rank: 1, lost: why })), "{results:?}");
         assert!(results.iter().any(Result::is_ok), "{results:?}");
         assert!(sim.engine(0).wire().due().is_none());
     }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use transom_channel::sim::{Conditions, Memory, Sim};
 use transom_channel::wire::{Data, Lane, Request};
-use transom_channel::{Config, Error, Id, Lost, Rank, Room, Select, Wire};
+use transom_channel::{Config, Error, Id, PeerFailure, Rank, RecvTarget, Select, Wire};
 
 const LENGTHS: [usize; 5] = [0, 100, 2000, 9000, 200_000];
 
@@ -20,7 +20,7 @@ fn die_after(steps: usize, config: &Config, seed: u64) -> bool {
             for (a, b) in [(a, b), (b, a)] {
                 let send = sim.engine(a).send(b, 0, tag, Memory::pattern(9, length), length, tag == 1);
                 let room =
-                    if seed.is_multiple_of(2) { Room::Allocate } else { Room::Into(Memory::zero(length), length) };
+                    if seed.is_multiple_of(2) { RecvTarget::Allocate } else { RecvTarget::Into(Memory::zero(length), length) };
                 let receive = sim.engine(b).receive(from(Some(a), Some(tag)), room);
                 open.insert((a, send), Some(b));
                 open.insert((b, receive), Some(a));
@@ -28,7 +28,7 @@ fn die_after(steps: usize, config: &Config, seed: u64) -> bool {
         }
     }
     // Never matched while rank 1 lives.
-    let any = sim.engine(0).receive(from(None, Some(99)), Room::Into(Memory::zero(5), 5));
+    let any = sim.engine(0).receive(from(None, Some(99)), RecvTarget::Into(Memory::zero(5), 5));
     open.insert((0, any), None);
     let late = sim.engine(2).send(0, 0, 50, Memory::pattern(8, 100_000), 100_000, false);
     open.insert((2, late), Some(0));
@@ -57,7 +57,7 @@ fn die_after(steps: usize, config: &Config, seed: u64) -> bool {
                     assert_eq!(memory.whose(length), (length > 0).then_some(whose), "{status:?}");
                     memory.spoil();
                 }
-                Err(Error::Lost { rank: 1, lost: Lost::Died }) => {
+                Err(Error::PeerFailure { rank: 1, lost: PeerFailure::Died }) => {
                     assert!(peer.is_none_or(|peer| peer == 1), "{peer:?}")
                 }
                 Err(other) => panic!("rank {rank} with {peer:?}: {other}"),
@@ -65,7 +65,7 @@ fn die_after(steps: usize, config: &Config, seed: u64) -> bool {
         }
         // A message that waits for its receive survives the death of another rank.
         if taken == steps + 200 {
-            let id = sim.engine(0).receive(from(Some(2), Some(50)), Room::Allocate);
+            let id = sim.engine(0).receive(from(Some(2), Some(50)), RecvTarget::Allocate);
             open.insert((0, id), Some(2));
             sim.wake(0, 0);
         }
@@ -74,20 +74,20 @@ fn die_after(steps: usize, config: &Config, seed: u64) -> bool {
     assert!(open.is_empty(), "waits for ever: {open:?}");
     for rank in [0, 2] {
         let engine = sim.engine(rank);
-        let lost = Error::Lost { rank: 1, lost: Lost::Died };
+        let lost = Error::PeerFailure { rank: 1, lost: PeerFailure::Died };
         let id = engine.send(1, 0, 0, Memory::zero(0), 0, false);
         let failed = engine.completed().unwrap();
         assert_eq!((failed.id, failed.result), (id, Err(lost.clone())));
-        let id = engine.receive(from(Some(1), None), Room::Into(Memory::zero(3), 3));
+        let id = engine.receive(from(Some(1), None), RecvTarget::Into(Memory::zero(3), 3));
         let failed = engine.completed().unwrap();
         assert_eq!((failed.id, failed.result), (id, Err(lost.clone())));
         assert_eq!(failed.memory.unwrap().len(), 3);
         assert_eq!(lost.to_string(), "rank 1 is lost: it died");
         // A rank without a posted receive from any source gets the error at its next one.
         if rank == 2 {
-            engine.receive(from(None, None), Room::Allocate);
+            engine.receive(from(None, None), RecvTarget::Allocate);
             assert_eq!(engine.completed().unwrap().result, Err(lost));
-            engine.receive(from(None, None), Room::Allocate);
+            engine.receive(from(None, None), RecvTarget::Allocate);
             assert!(engine.completed().is_none());
         }
     }
@@ -128,7 +128,7 @@ fn a_look_is_told() {
     assert_eq!(sim.engine(0).peek(from(None, 2)), Ok(None));
     sim.kill(1);
     while sim.step().is_some() {}
-    let lost = || Error::Lost { rank: 1, lost: Lost::Died };
+    let lost = || Error::PeerFailure { rank: 1, lost: PeerFailure::Died };
     for rank in [0, 2] {
         let engine = sim.engine(rank);
         // A message that had arrived whole can be received.
@@ -156,9 +156,9 @@ fn a_death_is_told_before_that_others_have_left() {
     let engine = sim.engine(0);
     engine.shut();
     let any = Select { context: 0, source: None, tag: None };
-    assert_eq!(engine.peek(any), Err(Error::Lost { rank: 3, lost: Lost::Died }));
+    assert_eq!(engine.peek(any), Err(Error::PeerFailure { rank: 3, lost: PeerFailure::Died }));
     assert_eq!(engine.peek(any), Ok(None));
-    assert!(matches!(engine.never(any), Some(Error::Lost { .. })), "a receive waits for nobody");
+    assert!(matches!(engine.never(any), Some(Error::PeerFailure { .. })), "a receive waits for nobody");
 }
 
 /// A receive from any source fails only for deaths in its own team, in every context of the team, until it is
@@ -177,14 +177,14 @@ fn a_death_concerns_its_teams() {
     sim.engine(0).team(6..=11, [0, 1, 3]);
     sim.engine(0).team(12..=17, [0, 2]);
     let any = |context| Select { context, source: None, tag: None };
-    let ids = [5, 6, 11, 12, 17, 18].map(|context| (sim.engine(0).receive(any(context), Room::Allocate), context));
+    let ids = [5, 6, 11, 12, 17, 18].map(|context| (sim.engine(0).receive(any(context), RecvTarget::Allocate), context));
     assert_eq!(sim.engine(0).teams(), 2);
     let mut kill = |rank| {
         sim.kill(rank);
         while sim.step().is_some() {}
         let mut told = Vec::new();
         while let Some(done) = sim.engine(0).completed() {
-            assert_eq!(done.result, Err(Error::Lost { rank, lost: Lost::Died }));
+            assert_eq!(done.result, Err(Error::PeerFailure { rank, lost: PeerFailure::Died }));
             told.push(ids.iter().find(|(id, _)| *id == done.id).unwrap().1);
         }
         told.sort();
@@ -195,7 +195,7 @@ fn a_death_concerns_its_teams() {
     let engine = sim.engine(0);
     engine.disband(12..=17);
     assert_eq!(engine.teams(), 1, "of one team nothing is kept any more");
-    let id = engine.receive(any(12), Room::Allocate);
+    let id = engine.receive(any(12), RecvTarget::Allocate);
     assert_eq!(engine.completed().map(|done| done.id), Some(id), "it is of all ranks now, of whom one has died");
 }
 
@@ -210,7 +210,7 @@ fn who_has_answers_that_wait_for_the_window_is_needed() {
         (0..2).for_each(|rank| sim.wake(rank, 0));
         while sim.step().is_some() {}
         (0..40).for_each(|tag| {
-            let room = Room::Into(Memory::zero(length), length);
+            let room = RecvTarget::Into(Memory::zero(length), length);
             sim.engine(1).receive(Select { context: 0, source: Some(0), tag: Some(tag) }, room);
         });
         // Rank 0 makes no progress meanwhile.
@@ -239,14 +239,14 @@ fn a_message_that_there_is_no_memory_for_ends_its_receive() {
         conditions.rails[0].longest = longest;
         let mut sim = Sim::new(1, 2, conditions, &Config::default()).unwrap();
         let select = Select { context: 0, source: Some(0), tag: Some(1) };
-        let id = sim.engine(1).receive(select, if probes { Room::Probe } else { Room::Allocate });
+        let id = sim.engine(1).receive(select, if probes { RecvTarget::Probe } else { RecvTarget::Allocate });
         // The first message makes rank 1 grant more credit to rank 0.
         for (tag, length) in [(0, 0), (1, 4000)] {
             sim.engine(0).send(1, 0, tag, Memory::zero(length), length, false);
             (0..2).for_each(|rank| sim.wake(rank, 0));
             while sim.step().is_some() {}
         }
-        let lost = Err(Error::Lost { rank: 0, lost: Lost::NoMemory });
+        let lost = Err(Error::PeerFailure { rank: 0, lost: PeerFailure::NoMemory });
         assert_eq!(sim.engine(1).completed().map(|done| (done.id, done.result)), Some((id, lost)));
         assert_eq!((sim.engine(1).kept(), sim.engine(1).under_way()), (64, 0), "the message that had come before");
     }
@@ -261,10 +261,10 @@ fn who_is_cut_off_is_written_to_no_more() {
     let mut sim = Sim::new(1, 2, Conditions::default(), &config).unwrap();
     let into = Memory::pattern(7, length);
     let select = Select { context: 0, source: Some(1), tag: None };
-    sim.engine(0).receive(select, Room::Into(into.clone(), length));
+    sim.engine(0).receive(select, RecvTarget::Into(into.clone(), length));
     let send = sim.engine(1).send(0, 0, 0, Memory::pattern(9, length), length, false);
     (0..2).for_each(|rank| sim.wake(rank, 0));
-    while sim.engine(1).meter().written_bytes == 0 {
+    while sim.engine(1).counters().written_bytes == 0 {
         sim.step().expect("it is written");
     }
     let lane = Lane { peer: 1, rail: 0 };
@@ -274,7 +274,7 @@ fn who_is_cut_off_is_written_to_no_more() {
     while sim.step().is_some() {
         if let Some(done) = sim.engine(1).completed() {
             done.memory.unwrap().spoil();
-            ended = Some((done.id, done.result.map_err(|error| matches!(error, Error::Lost { rank: 0, .. }))));
+            ended = Some((done.id, done.result.map_err(|error| matches!(error, Error::PeerFailure { rank: 0, .. }))));
         }
     }
     assert_eq!((ended, into.whose(length)), (Some((send, Err(true))), Some(7)));

@@ -6,7 +6,7 @@ use transom_channel::delivery::{Delivery, Settings};
 use transom_channel::sim::{Conditions, Faults, Memory, Sim, SimWire};
 use transom_channel::striping::{Spread, Stripe};
 use transom_channel::wire::{Data, Part, RAILS, Rail, RailKind};
-use transom_channel::{Config, Lost, Room, Select, Wire};
+use transom_channel::{Config, PeerFailure, RecvTarget, Select, Wire};
 
 /// The state of each rail, and the times of changes.
 struct Cuts {
@@ -158,7 +158,7 @@ fn each_millisecond(stripe: Stripe, rail: usize, cut: u64, restored: u64, all: u
     let mut came = vec![0; all as usize];
     let begin = |sim: &mut Sim, number: u64| {
         let select = Select { context: 0, source: Some(0), tag: Some(number as u32) };
-        sim.engine(1).receive(select, Room::Into(Memory::zero(1 << 20), 1 << 20));
+        sim.engine(1).receive(select, RecvTarget::Into(Memory::zero(1 << 20), 1 << 20));
         sim.engine(0).send(1, 0, number as u32, Memory::pattern(number, 1 << 20), 1 << 20, false);
         [0, 1].into_iter().for_each(|rank| sim.wake(rank, 0));
     };
@@ -208,7 +208,7 @@ fn a_rank_that_always_has_more_to_take_answers_whoever_was_cut() {
     let mut sim = Sim::new(5, 4, conditions, &config).unwrap();
     let begin = |sim: &mut Sim, from: u32| {
         let length = if from == 1 { 1 << 20 } else { 64 };
-        sim.engine(0).receive(Select { context: 0, source: Some(from), tag: None }, Room::Allocate);
+        sim.engine(0).receive(Select { context: 0, source: Some(from), tag: None }, RecvTarget::Allocate);
         sim.engine(from).send(0, 0, 0, Memory::pattern(from.into(), length), length, false);
         sim.wake(from, 0);
     };
@@ -249,7 +249,7 @@ fn a_ring_brings_no_more_at_once_than_a_queue() {
     };
     let mut received = 0..;
     let mut receive = |sim: &mut Sim, length| {
-        sim.engine(1).receive(Select { context: 0, source: Some(0), tag: None }, Room::Allocate);
+        sim.engine(1).receive(Select { context: 0, source: Some(0), tag: None }, RecvTarget::Allocate);
         sim.wake(1, 0);
         while sim.step().is_some() {}
         let done = sim.engine(1).completed().expect("it has come");
@@ -266,8 +266,8 @@ fn a_ring_brings_no_more_at_once_than_a_queue() {
     }
     sim.cut(0, true);
     lengths.into_iter().for_each(|length| receive(&mut sim, length));
-    let meter = sim.engine(0).meter();
-    assert!(meter.rerouted > 0 && meter.ring_packets > 3, "{meter:?}");
+    let counters = sim.engine(0).counters();
+    assert!(counters.rerouted > 0 && counters.ring_packets > 3, "{counters:?}");
 }
 
 /// A peer that no datagram rail reaches is lost, whether or not packets to it were in flight.
@@ -304,7 +304,7 @@ fn a_peer_that_no_rail_reaches_is_lost() {
         let after = (sim.now() - cut) / 1_000_000;
         assert_eq!(
             sim.engine(0).lost().map(|(rank, lost)| (rank, lost.clone())).collect::<Vec<_>>(),
-            [(1, Lost::Unreachable)]
+            [(1, PeerFailure::Unreachable)]
         );
         assert!((1000..1200).contains(&after) && steps < 1000, "{after} ms and {steps} steps later");
     }

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use transom_channel::sim::{Conditions, Memory, Sim};
-use transom_channel::{Config, Error, Id, Rank, Room, Select};
+use transom_channel::{Config, Error, Id, Rank, RecvTarget, Select};
 
 const TAG: u32 = 3;
 
@@ -41,10 +41,10 @@ impl Flood {
     }
 
     fn receive(&mut self, at: Rank, select: Select) {
-        self.receive_into(at, select, Room::Allocate);
+        self.receive_into(at, select, RecvTarget::Allocate);
     }
 
-    fn receive_into(&mut self, at: Rank, select: Select, room: Room<Memory>) {
+    fn receive_into(&mut self, at: Rank, select: Select, room: RecvTarget<Memory>) {
         let id = self.sim.engine(at).receive(select, room);
         self.receives.insert((at, id), self.came[at as usize].len());
         self.came[at as usize].push(u64::MAX);
@@ -99,7 +99,7 @@ fn receives_into_buffers_wait_behind_a_flood() {
     let mut flood = Flood::new(2, &Config { budget: 0, ring_after: 1, ..Config::default() });
     let select = |tag| Select { context: 0, source: Some(0), tag: Some(tag) };
     for number in 0..100 {
-        flood.receive_into(1, select(TAG), Room::Into(Memory::zero(16), 16));
+        flood.receive_into(1, select(TAG), RecvTarget::Into(Memory::zero(16), 16));
         flood.send(0, 1, TAG, number, 16);
         flood.run();
     }
@@ -110,14 +110,14 @@ fn receives_into_buffers_wait_behind_a_flood() {
     flood.run();
     assert_eq!(flood.kept[1], 256);
     for _ in 0..100 {
-        flood.receive_into(1, select(TAG), Room::Into(Memory::zero(16), 16));
+        flood.receive_into(1, select(TAG), RecvTarget::Into(Memory::zero(16), 16));
     }
     for number in 104..204 {
         flood.send(0, 1, TAG, number, 16);
     }
     flood.run();
     assert!(flood.came[1].iter().copied().eq((0..100).chain(104..204)), "{:?}", flood.came[1]);
-    assert!(flood.sim.engine(0).meter().ring_packets >= 150, "{:?}", flood.sim.engine(0).meter());
+    assert!(flood.sim.engine(0).counters().ring_packets >= 150, "{:?}", flood.sim.engine(0).counters());
 }
 
 /// Peers that sent first and are silent now do not hold all of the budget.
@@ -130,8 +130,8 @@ fn who_comes_late_may_send_too() {
             flood.send(number, 0, TAG, number.into(), length);
             flood.run();
         }
-        let meter = flood.sim.engine(number).meter();
-        assert_eq!((meter.eager, meter.rendezvous), (2, 0), "the peer that comes as number {number}");
+        let counters = flood.sim.engine(number).counters();
+        assert_eq!((counters.eager, counters.rendezvous), (2, 0), "the peer that comes as number {number}");
     }
 }
 
@@ -151,7 +151,7 @@ fn one_way_to_a_receiver_without_receives() {
         // All envelopes, and the data that credit allowed.
         let data = flood.kept[1] - 5000 * 64;
         assert!(data <= most, "{data} of {most}");
-        let eager = flood.sim.engine(0).meter().eager;
+        let eager = flood.sim.engine(0).counters().eager;
         assert_eq!(data, 1000 * eager);
         assert!(config.eager == 0 || eager + 1 >= most / 1064, "{eager} of {most}: the grant is used");
         assert_eq!(flood.sim.engine(1).under_way(), 0);
@@ -198,11 +198,11 @@ fn short_messages_go_with_data_on_overdraft() {
             flood.send(0, 1, TAG, number, length);
         }
         flood.run();
-        let meter = flood.sim.engine(0).meter();
-        assert_eq!(meter.eager + meter.rendezvous, 5000);
-        assert!(meter.rendezvous.abs_diff(announced) < 4, "{length} B: {} announced", meter.rendezvous);
-        assert_eq!(flood.sent as u64, meter.eager, "{length} B: a message that has gone with its data is sent");
-        assert!(meter.overdrawn >= 4990, "{length} B: {}", meter.overdrawn);
+        let counters = flood.sim.engine(0).counters();
+        assert_eq!(counters.eager + counters.rendezvous, 5000);
+        assert!(counters.rendezvous.abs_diff(announced) < 4, "{length} B: {} announced", counters.rendezvous);
+        assert_eq!(flood.sent as u64, counters.eager, "{length} B: a message that has gone with its data is sent");
+        assert!(counters.overdrawn >= 4990, "{length} B: {}", counters.overdrawn);
         (0..5000).for_each(|_| flood.receive(1, any(Some(TAG))));
         flood.run();
         assert!(flood.came[1] == (0..5000).collect::<Vec<_>>(), "{length} B: in order");
@@ -233,7 +233,7 @@ fn overdraft_that_is_full_fails_the_send() {
         // 1280 bytes of credit and overdraft: envelopes of 64 bytes, and 8 bytes of data.
         assert_eq!(went, if length == 8 { 17 } else { 20 });
         assert_eq!(send(&mut sim), full);
-        sim.engine(1).receive(any(Some(TAG)), Room::Allocate);
+        sim.engine(1).receive(any(Some(TAG)), RecvTarget::Allocate);
         settle(&mut sim);
         assert_ne!(send(&mut sim), full);
         assert_eq!(send(&mut sim), full);
@@ -329,7 +329,7 @@ fn a_synchronous_send_waits_for_its_receive() {
         while sim.step().is_some() {}
         assert!(sim.engine(0).completed().is_none());
         assert_eq!(sim.engine(1).peek(any(None)).unwrap().unwrap().length, length as u64);
-        sim.engine(1).receive(any(None), Room::Into(Memory::zero(length), length));
+        sim.engine(1).receive(any(None), RecvTarget::Into(Memory::zero(length), length));
         sim.wake(1, 0);
         while sim.step().is_some() {}
         assert_eq!(sim.engine(0).completed().unwrap().id, id);

@@ -66,8 +66,8 @@ fn a_seed_runs_the_same_twice() {
     for seed in 0..20 {
         let twice = [run(seed), run(seed)].map(|job| {
             let mut job = job.unwrap();
-            let meters: Vec<_> = (0..job.setup.ranks).map(|rank| job.sim.engine(rank).meter()).collect();
-            (job.sim.now(), meters)
+            let counters: Vec<_> = (0..job.setup.ranks).map(|rank| job.sim.engine(rank).counters()).collect();
+            (job.sim.now(), counters)
         });
         assert_eq!(twice[0], twice[1]);
     }

@@ -4,7 +4,7 @@ use transom_channel::delivery::{Delivery, Settings};
 use transom_channel::rules::{Facts, Path, Rules};
 use transom_channel::sim::{Conditions, Faults, Memory, Sim, SimWire};
 use transom_channel::wire::{Data, Rail, RailKind};
-use transom_channel::{Config, Meter, Room, Select};
+use transom_channel::{Config, Counters, RecvTarget, Select};
 
 /// The table of the slides, verbatim.
 const SLIDES: &str = "\
@@ -120,16 +120,16 @@ fn two(text: &str, connections: usize, rings: usize) -> Sim<Delivery<SimWire>> {
 }
 
 /// Sends one message, checks that it arrives whole, and returns the sender's counters for it.
-fn send(sim: &mut Sim<Delivery<SimWire>>, length: usize) -> Meter {
-    let before = sim.engine(0).meter();
-    sim.engine(1).receive(Select { context: 0, source: Some(0), tag: None }, Room::Allocate);
+fn send(sim: &mut Sim<Delivery<SimWire>>, length: usize) -> Counters {
+    let before = sim.engine(0).counters();
+    sim.engine(1).receive(Select { context: 0, source: Some(0), tag: None }, RecvTarget::Allocate);
     sim.engine(0).send(1, 0, 0, Memory::pattern(length as u64, length), length, false);
     (0..2).for_each(|rank| sim.wake(rank, 0));
     while sim.step().is_some() {}
     assert!(sim.engine(0).completed().unwrap().result.is_ok());
     assert_eq!(sim.engine(1).completed().unwrap().memory.unwrap().whose(length), Some(length as u64));
-    let after = sim.engine(0).meter();
-    Meter {
+    let after = sim.engine(0).counters();
+    Counters {
         eager: after.eager - before.eager,
         rendezvous: after.rendezvous - before.rendezvous,
         ring_packets: after.ring_packets - before.ring_packets,
@@ -137,14 +137,14 @@ fn send(sim: &mut Sim<Delivery<SimWire>>, length: usize) -> Meter {
         queue_packets: after.queue_packets - before.queue_packets,
         copied_bytes: after.copied_bytes - before.copied_bytes,
         written_bytes: after.written_bytes - before.written_bytes,
-        ..Meter::default()
+        ..Counters::default()
     }
 }
 
 #[test]
 fn messages_go_by_the_first_path_that_exists() {
-    let eager = Meter { eager: 1, ..Meter::default() };
-    let by_datagrams = |packets| Meter { datagram_packets: packets, queue_packets: packets, ..eager };
+    let eager = Counters { eager: 1, ..Counters::default() };
+    let by_datagrams = |packets| Counters { datagram_packets: packets, queue_packets: packets, ..eager };
     // Datagrams alone. A packet has a header of 32 bytes before a whole message, and of 68 before a piece.
     let mut sim = two(SLIDES, 0, 0);
     for (length, packets) in [(8, 1), (2008, 1), (2016, 1), (2017, 2), (3960, 2), (3961, 3), (8192, 5)] {
@@ -160,7 +160,7 @@ fn messages_go_by_the_first_path_that_exists() {
     assert_eq!((sim.engine(0).channels().connections, sim.engine(1).channels().connections), (1, 1));
     assert_eq!(send(&mut sim, 2008), by_datagrams(1));
     for length in [2009, 8192] {
-        assert_eq!(send(&mut sim, length), Meter { queue_packets: 1, ..eager }, "{length}");
+        assert_eq!(send(&mut sim, length), Counters { queue_packets: 1, ..eager }, "{length}");
     }
     let long = send(&mut sim, 100_000);
     assert_eq!((long.rendezvous, long.copied_bytes, long.written_bytes), (1, 0, 100_000));
@@ -171,10 +171,10 @@ fn messages_go_by_the_first_path_that_exists() {
     }
     assert_eq!(sim.engine(1).channels().rings, 1);
     for length in [8, 2008] {
-        assert_eq!(send(&mut sim, length), Meter { ring_packets: 1, ..eager }, "{length}");
+        assert_eq!(send(&mut sim, length), Counters { ring_packets: 1, ..eager }, "{length}");
     }
     // With its header and mark the message is longer than a slot.
-    assert_eq!(send(&mut sim, 2009), Meter { queue_packets: 1, ..eager });
+    assert_eq!(send(&mut sim, 2009), Counters { queue_packets: 1, ..eager });
     // With another table every message uses rendezvous.
     let mut sim = two("TRUE, Copy-Based", 1, 1);
     for _ in 0..6 {
@@ -194,12 +194,12 @@ fn a_full_ring_is_passed_over() {
     for _ in 0..6 {
         send(&mut sim, 8);
     }
-    let before = sim.engine(0).meter();
+    let before = sim.engine(0).counters();
     for number in 0..40 {
-        sim.engine(1).receive(Select { context: 0, source: Some(0), tag: None }, Room::Allocate);
+        sim.engine(1).receive(Select { context: 0, source: Some(0), tag: None }, RecvTarget::Allocate);
         sim.engine(0).send(1, 0, 0, Memory::pattern(number, 100), 100, false);
     }
-    let after = sim.engine(0).meter();
+    let after = sim.engine(0).counters();
     let went = (after.ring_packets - before.ring_packets, after.datagram_packets - before.datagram_packets);
     assert_eq!(went, (32, 8), "as many as there are slots, and the others by datagrams");
     (0..2).for_each(|rank| sim.wake(rank, 0));
@@ -219,8 +219,8 @@ fn a_message_is_among_those_that_are_queued() {
         sim.engine(0).send(1, 0, 0, Memory::zero(8), 8, false);
         sim.wake(0, 0);
         while sim.step().is_some() {}
-        let meter = sim.engine(0).meter();
-        assert_eq!((meter.eager, meter.rendezvous), if goes { (1, 0) } else { (0, 1) }, "{text}");
+        let counters = sim.engine(0).counters();
+        assert_eq!((counters.eager, counters.rendezvous), if goes { (1, 0) } else { (0, 1) }, "{text}");
         assert_eq!(sim.engine(0).try_send(1, 0, 0, Data::None), goes, "{text}");
     }
 }

@@ -2,7 +2,7 @@
 
 use transom_channel::sim::{Conditions, Memory, Sim};
 use transom_channel::wire::{Data, Part, Rail, RailKind};
-use transom_channel::{Config, Error, Rank, Room, Select, Short, Taken};
+use transom_channel::{Config, Error, Rank, RecvTarget, Select, Short, RecvInfo};
 
 fn of(tag: Option<u32>) -> Select {
     Select { context: 0, source: Some(0), tag }
@@ -37,7 +37,7 @@ fn with_a_ring_of(config: &Config) -> Sim {
     let mut sim = Sim::new(3, 2, Conditions::default(), config).unwrap();
     for number in 0..20 {
         sim.engine(0).send(1, 0, 0, Memory::pattern(number, 8), 8, false);
-        sim.engine(1).receive(of(None), Room::Allocate);
+        sim.engine(1).receive(of(None), RecvTarget::Allocate);
         settle(&mut sim, true);
     }
     (0..2).for_each(|rank: Rank| while sim.engine(rank).completed().is_some() {});
@@ -61,19 +61,19 @@ fn what_lies_in_the_ring_is_received_in_order_and_its_credits_are_told() {
         settle(&mut sim, false);
         match short(&mut sim, Some(7)) {
             (short @ Short::Done(_), whose) => {
-                assert_eq!((short, whose), (Short::Done(Taken::new(7, 8)), Some(number)));
+                assert_eq!((short, whose), (Short::Done(RecvInfo::new(7, 8)), Some(number)));
             }
             // A progress call is due.
             (Short::Long, _) => {
                 sim.engine(1).progress();
-                let id = sim.engine(1).receive(of(Some(7)), Room::Allocate);
+                let id = sim.engine(1).receive(of(Some(7)), RecvTarget::Allocate);
                 let done = sim.engine(1).completed().expect("it is there");
                 assert_eq!((done.id, done.memory.unwrap().whose(8)), (id, Some(number)));
             }
             (Short::Nothing, _) => panic!("message {number} is there"),
         }
     }
-    let by_queue = sim.engine(0).meter().queue_packets;
+    let by_queue = sim.engine(0).counters().queue_packets;
     assert!(by_queue < 60, "{by_queue} went past the ring");
     settle(&mut sim, true);
     while sim.engine(1).try_probe(of(Some(7))).unwrap().is_some() {}
@@ -86,7 +86,7 @@ fn nothing_is_overtaken() {
     let mut sim = with_a_ring();
     assert_eq!(short(&mut sim, None).0, Short::Nothing);
     // A receive that was posted earlier.
-    let posted = sim.engine(1).receive(Select { source: None, ..of(None) }, Room::Allocate);
+    let posted = sim.engine(1).receive(Select { source: None, ..of(None) }, RecvTarget::Allocate);
     assert!(send(&mut sim, 7, 1) && send(&mut sim, 7, 2));
     settle(&mut sim, false);
     assert_eq!(short(&mut sim, Some(7)).0, Short::Long, "it is another's");
@@ -98,14 +98,14 @@ fn nothing_is_overtaken() {
     settle(&mut sim, false);
     assert_eq!(short(&mut sim, Some(7)).0, Short::Long, "the second message came before");
     assert_eq!(short(&mut sim, Some(8)).0, Short::Long, "another tag lies there");
-    sim.engine(1).receive(of(Some(7)), Room::Allocate);
+    sim.engine(1).receive(of(Some(7)), RecvTarget::Allocate);
     assert_eq!(sim.engine(1).completed().unwrap().memory.unwrap().whose(8), Some(2));
     assert!(matches!(short(&mut sim, Some(7)), (Short::Done(_), Some(3))));
     // The message is too long for its room.
     assert!(send(&mut sim, 7, 4));
     settle(&mut sim, false);
     let mut into = [0; 3];
-    assert_eq!(sim.engine(1).try_receive(0, 0, Some(7), &mut into[..], 1), Short::Done(Taken::new(7, 8)));
+    assert_eq!(sim.engine(1).try_receive(0, 0, Some(7), &mut into[..], 1), Short::Done(RecvInfo::new(7, 8)));
     assert_eq!(into, bytes(4)[..3], "its beginning is kept");
 }
 
@@ -121,16 +121,16 @@ fn a_ring_that_turns_loses_nothing() {
         (0..row).for_each(|ahead| assert!(send(&mut sim, 7, number + ahead)));
         settle(&mut sim, false);
         for _ in 0..row {
-            assert_eq!(short(&mut sim, Some(7)), (Short::Done(Taken::new(7, 8)), Some(number)));
+            assert_eq!(short(&mut sim, Some(7)), (Short::Done(RecvInfo::new(7, 8)), Some(number)));
             number += 1;
         }
         // An answer carries the credits.
         sim.engine(1).send(0, 0, 0, Memory::pattern(0, 8), 8, false);
-        sim.engine(0).receive(Select { source: Some(1), ..of(None) }, Room::Allocate);
+        sim.engine(0).receive(Select { source: Some(1), ..of(None) }, RecvTarget::Allocate);
         settle(&mut sim, true);
         (0..2).for_each(|rank: Rank| while sim.engine(rank).completed().is_some() {});
     }
-    assert_eq!(sim.engine(0).meter().fallbacks, 0);
+    assert_eq!(sim.engine(0).counters().fallbacks, 0);
 }
 
 /// Sources are served in turn. Messages that arrived by other paths, and posted receives, come first.
@@ -152,7 +152,7 @@ fn any_source_is_heard_in_turn() {
     for number in 0..20 {
         for from in [0, 2, 3] {
             sim.engine(from).send(1, 0, 0, Memory::pattern(number, 8), 8, false);
-            sim.engine(1).receive(any(None), Room::Allocate);
+            sim.engine(1).receive(any(None), RecvTarget::Allocate);
         }
         settle(&mut sim, true);
     }
@@ -168,7 +168,7 @@ fn any_source_is_heard_in_turn() {
         let mut came: Vec<_> = (0..5)
             .map(|at| match receive(&mut sim, Some(7)) {
                 ((rank, Short::Done(taken)), into) => {
-                    assert_eq!(taken, Taken::new(7, 8));
+                    assert_eq!(taken, RecvInfo::new(7, 8));
                     assert_eq!(into, bytes([200, 0, 300, 100][rank as usize] + number));
                     rank
                 }
@@ -187,11 +187,11 @@ fn any_source_is_heard_in_turn() {
     send(&mut sim, 3, 8, 2);
     settle(&mut sim, false);
     assert_eq!(receive(&mut sim, Some(8)).0.1, Short::Long);
-    let id = sim.engine(1).receive(any(Some(8)), Room::Allocate);
+    let id = sim.engine(1).receive(any(Some(8)), RecvTarget::Allocate);
     let done = sim.engine(1).completed().expect("it had come");
     assert_eq!((done.id, done.memory.unwrap().whose(8)), (id, Some(1)));
     assert_eq!(receive(&mut sim, Some(9)).0, (3, Short::Long));
-    let posted = sim.engine(1).receive(any(Some(8)), Room::Allocate);
+    let posted = sim.engine(1).receive(any(Some(8)), RecvTarget::Allocate);
     assert_eq!(receive(&mut sim, Some(8)).0.1, Short::Long);
     settle(&mut sim, true);
     let done = sim.engine(1).completed().expect("it was posted before");
@@ -223,10 +223,10 @@ fn what_a_send_lets_in_is_news() {
 #[test]
 fn receives_that_were_posted_have_what_lies_before() {
     let mut sim = with_a_ring();
-    let posted = [Some(7), None].map(|tag| sim.engine(1).receive(of(tag), Room::Into(Memory::zero(8), 8)));
+    let posted = [Some(7), None].map(|tag| sim.engine(1).receive(of(tag), RecvTarget::Into(Memory::zero(8), 8)));
     assert!((10..13).all(|number| send(&mut sim, 7, number)));
     settle(&mut sim, false);
-    assert_eq!(short(&mut sim, Some(7)), (Short::Done(Taken::new(7, 8)), Some(12)));
+    assert_eq!(short(&mut sim, Some(7)), (Short::Done(RecvInfo::new(7, 8)), Some(12)));
     for (id, number) in posted.into_iter().zip([10, 11]) {
         let done = sim.engine(1).completed().expect("it lay before that");
         assert_eq!((done.id, done.memory.unwrap().whose(8)), (id, Some(number)));
@@ -239,11 +239,11 @@ fn receives_that_were_posted_have_what_lies_before() {
 #[test]
 fn receives_may_make_their_memory() {
     let mut sim = with_a_ring();
-    let make = |sim: &mut Sim| sim.engine(1).receive(of(Some(7)), Room::Make(|length| Some(Memory::zero(length))));
+    let make = |sim: &mut Sim| sim.engine(1).receive(of(Some(7)), RecvTarget::Make(|length| Some(Memory::zero(length))));
     let posted = make(&mut sim);
     assert!(send(&mut sim, 7, 10) && send(&mut sim, 7, 11));
     settle(&mut sim, false);
-    assert_eq!(short(&mut sim, Some(7)), (Short::Done(Taken::new(7, 8)), Some(11)));
+    assert_eq!(short(&mut sim, Some(7)), (Short::Done(RecvInfo::new(7, 8)), Some(11)));
     let done = sim.engine(1).completed().expect("it lay before that");
     assert_eq!((done.id, done.memory.unwrap().whose(8)), (posted, Some(10)));
     for (number, length) in [(12, 8), (13, 0), (14, 100_000)] {
@@ -255,10 +255,10 @@ fn receives_may_make_their_memory() {
         assert!(length == 0 || done.memory.unwrap().whose(length) == Some(number), "message {number}");
     }
     // The callback has no memory: the engine allocates some.
-    let posted = sim.engine(1).receive(of(Some(7)), Room::Make(|_| None));
+    let posted = sim.engine(1).receive(of(Some(7)), RecvTarget::Make(|_| None));
     assert!(send(&mut sim, 7, 15) && send(&mut sim, 7, 16));
     settle(&mut sim, false);
-    assert_eq!(short(&mut sim, Some(7)), (Short::Done(Taken::new(7, 8)), Some(16)));
+    assert_eq!(short(&mut sim, Some(7)), (Short::Done(RecvInfo::new(7, 8)), Some(16)));
     let done = sim.engine(1).completed().expect("it has met its message");
     assert_eq!((done.id, done.memory.unwrap().whose(8)), (posted, Some(15)));
     (0..2).for_each(|rank| while sim.engine(rank).completed().is_some() {});
@@ -272,7 +272,7 @@ fn of_one_host(config: &Config) -> Sim {
     let mut sim = Sim::new(5, 2, Conditions { rails: vec![rail], host: 2, ..Conditions::default() }, config).unwrap();
     for number in 0..40 {
         let (from, to) = (number % 2, 1 - number % 2);
-        sim.engine(to).receive(Select { source: Some(from), ..of(None) }, Room::Allocate);
+        sim.engine(to).receive(Select { source: Some(from), ..of(None) }, RecvTarget::Allocate);
         sim.engine(from).send(to, 0, 0, Memory::pattern(1, 8), 8, false);
         settle(&mut sim, true);
     }
@@ -289,8 +289,8 @@ fn what_is_announced_to_a_receive_is_read_at_once() {
     let mut sim = of_one_host(&Config::default());
     let mut at_once = 0;
     for number in 0..100 {
-        let before = [0, 1].map(|rank| sim.engine(rank).meter());
-        let received = sim.engine(1).receive(of(Some(7)), Room::Into(Memory::zero(LONG + 8), LONG + 8));
+        let before = [0, 1].map(|rank| sim.engine(rank).counters());
+        let received = sim.engine(1).receive(of(Some(7)), RecvTarget::Into(Memory::zero(LONG + 8), LONG + 8));
         let sent = sim.engine(0).send(1, 0, 7, Memory::pattern(number, LONG), LONG, false);
         settle(&mut sim, false);
         assert_eq!(sim.engine(1).receive_posted(0, 1), Some(true), "it lies there");
@@ -315,7 +315,7 @@ fn what_is_announced_to_a_receive_is_read_at_once() {
             }
         }
         for (rank, before) in (0..2).zip(before) {
-            let after = sim.engine(rank).meter();
+            let after = sim.engine(rank).counters();
             let packets = after.ring_packets - before.ring_packets + after.queue_packets - before.queue_packets;
             assert_eq!(packets - (after.controls - before.controls), 1, "rank {rank}");
             assert_eq!(after.read_bytes - before.read_bytes, u64::from(rank) * LONG as u64);
@@ -330,7 +330,7 @@ fn what_is_announced_to_a_receive_is_read_at_once() {
 #[test]
 fn what_is_announced_overtakes_nothing() {
     let mut sim = of_one_host(&Config::default());
-    let into = || Room::Into(Memory::zero(LONG), LONG);
+    let into = || RecvTarget::Into(Memory::zero(LONG), LONG);
     let first = sim.engine(1).receive(of(None), into());
     let second = sim.engine(1).receive(of(Some(8)), into());
     for (number, tag) in [(1, 8), (2, 7), (3, 8)] {
@@ -355,24 +355,24 @@ fn what_is_announced_does_not_overtake_the_queue() {
     let mut config = Config::default();
     config.ring.slots = 8;
     let mut sim = of_one_host(&config);
-    let queued = sim.engine(0).meter().queue_packets;
+    let queued = sim.engine(0).counters().queue_packets;
     let mut sent = 0;
-    while sim.engine(0).meter().queue_packets == queued {
+    while sim.engine(0).counters().queue_packets == queued {
         sim.engine(0).send(1, 0, 7, Memory::pattern(sent, 8), 8, false);
         settle(&mut sim, false);
         sent += 1;
     }
     // All but that one are received, and the next packet reports it.
     for number in 0..sent - 1 {
-        assert_eq!(short(&mut sim, Some(7)), (Short::Done(Taken::new(7, 8)), Some(number)));
+        assert_eq!(short(&mut sim, Some(7)), (Short::Done(RecvInfo::new(7, 8)), Some(number)));
     }
     assert!(sim.engine(1).try_send(0, 0, 9, Data::None));
     settle(&mut sim, false);
-    let ring = sim.engine(0).meter().ring_packets;
+    let ring = sim.engine(0).counters().ring_packets;
     sim.engine(0).send(1, 0, 7, Memory::pattern(1000, LONG), LONG, false);
-    assert_eq!(sim.engine(0).meter().ring_packets, ring + 1, "it is announced in the ring");
+    assert_eq!(sim.engine(0).counters().ring_packets, ring + 1, "it is announced in the ring");
     settle(&mut sim, false);
-    let posted = [8, LONG].map(|room| sim.engine(1).receive(of(Some(7)), Room::Into(Memory::zero(room), room)));
+    let posted = [8, LONG].map(|room| sim.engine(1).receive(of(Some(7)), RecvTarget::Into(Memory::zero(room), room)));
     assert_eq!(sim.engine(1).receive_posted(0, 1), Some(false), "another message is due");
     settle(&mut sim, true);
     for (id, room, number) in [(posted[0], 8, sent - 1), (posted[1], LONG, 1000)] {
@@ -380,7 +380,7 @@ fn what_is_announced_does_not_overtake_the_queue() {
         assert_eq!((done.id, done.memory.unwrap().whose(room)), (id, Some(number)));
     }
     while sim.engine(0).completed().is_some() {}
-    sim.engine(0).receive(Select { source: Some(1), ..of(Some(9)) }, Room::Allocate);
+    sim.engine(0).receive(Select { source: Some(1), ..of(Some(9)) }, RecvTarget::Allocate);
     settle(&mut sim, true);
     while sim.engine(0).completed().is_some() {}
     (0..2).for_each(|rank| sim.engine(rank).at_rest().unwrap());
@@ -395,7 +395,7 @@ fn what_is_not_read_at_once_comes_all_the_same() {
     let hidden = Config { offer: false, ..Config::default() };
     for (config, room) in [(&whole, 10), (&copied, LONG), (&hidden, LONG)] {
         let mut sim = of_one_host(config);
-        sim.engine(1).receive(of(Some(7)), Room::Into(Memory::zero(room), room));
+        sim.engine(1).receive(of(Some(7)), RecvTarget::Into(Memory::zero(room), room));
         sim.engine(0).send(1, 0, 7, Memory::pattern(4, LONG), LONG, false);
         settle(&mut sim, true);
         let done = sim.engine(1).completed().expect("it came");

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use transom_channel::sim::{Conditions, Memory, Sim};
 use transom_channel::striping::{FLOOR, Part, Spread, Stripe, TOTAL, Timed, Weights};
 use transom_channel::wire::Rail;
-use transom_channel::{Config, Room, Select};
+use transom_channel::{Config, RecvTarget, Select};
 
 fn rail(bandwidth: u32) -> Rail {
     Rail { bandwidth, ..Conditions::default().rails[0] }
@@ -184,7 +184,7 @@ fn times(
         change(number, &mut sim);
         let began = sim.now();
         sim.engine(1)
-            .receive(Select { context: 0, source: Some(0), tag: None }, Room::Into(Memory::zero(length), length));
+            .receive(Select { context: 0, source: Some(0), tag: None }, RecvTarget::Into(Memory::zero(length), length));
         sim.engine(0).send(1, 0, 0, Memory::pattern(number as u64, length), length, false);
         [0, 1].into_iter().for_each(|rank| sim.wake(rank, 0));
         let mut took = None;
@@ -221,7 +221,7 @@ fn stream(stripe: Stripe, rails: &[Rail]) -> u64 {
         let began = sim.now();
         for number in 0..32 {
             let select = Select { context: 0, source: Some(0), tag: Some(number) };
-            sim.engine(1).receive(select, Room::Into(Memory::zero(1 << 20), 1 << 20));
+            sim.engine(1).receive(select, RecvTarget::Into(Memory::zero(1 << 20), 1 << 20));
             sim.engine(0).send(1, 0, number, Memory::pattern(number.into(), 1 << 20), 1 << 20, false);
         }
         [0, 1].into_iter().for_each(|rank| sim.wake(rank, 0));
@@ -328,13 +328,13 @@ fn the_other_rails_are_connected_when_they_are_needed() {
         let mut sim = Sim::new(3, 2, conditions, &Config { spread, rings: 0, ..Config::default() }).unwrap();
         for _ in 0..2 {
             for _ in 0..40 {
-                sim.engine(1).receive(Select { context: 0, source: Some(0), tag: None }, Room::Allocate);
+                sim.engine(1).receive(Select { context: 0, source: Some(0), tag: None }, RecvTarget::Allocate);
                 sim.engine(0).send(1, 0, 0, Memory::pattern(1, length), length, false);
             }
             [0, 1].into_iter().for_each(|rank| sim.wake(rank, 0));
             while sim.step().is_some() {}
         }
-        (sim.posts(0), sim.engine(0).meter().other_rails_bytes > 0)
+        (sim.posts(0), sim.engine(0).counters().other_rails_bytes > 0)
     };
     assert_eq!(packets(Spread::First, 100), ([81, 0, 0, 0], false));
     let ([first, second, ..], _) = packets(Spread::Weighted, 100);
@@ -354,7 +354,7 @@ fn who_is_bound_to_a_rail_that_takes_nothing_goes_by_the_first() {
     let config = Config { spread: Spread::Binding, rings: 0, ..Config::default() };
     let mut sim = Sim::new(3, 2, conditions, &config).unwrap();
     for _ in 0..20 {
-        sim.engine(0).receive(Select { context: 0, source: Some(1), tag: None }, Room::Allocate);
+        sim.engine(0).receive(Select { context: 0, source: Some(1), tag: None }, RecvTarget::Allocate);
         sim.engine(1).send(0, 0, 0, Memory::pattern(1, 100), 100, false);
     }
     [0, 1].into_iter().for_each(|rank| sim.wake(rank, 0));

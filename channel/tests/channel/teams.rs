@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use transom_channel::sim::{Conditions, Memory, Sim};
-use transom_channel::{Cancelled, Config, Error, Id, Rank, Room, Select};
+use transom_channel::{Cancelled, Config, Error, Id, Rank, RecvTarget, Select};
 
 /// Number of contexts of a team, as for a world.
 const WIDTH: u32 = 7;
@@ -87,7 +87,7 @@ fn credit_of_dropped_teams_and_requests_returns() {
                 (10..15, Some(first)) => {
                     let source = rng.bool().then(|| rng.u32(..ranks));
                     let select = Select { context: first + rng.u32(..WIDTH), source, tag: rng.bool().then_some(tag) };
-                    let id = job.sim.engine(rank).receive(select, Room::Allocate);
+                    let id = job.sim.engine(rank).receive(select, RecvTarget::Allocate);
                     job.receives.insert((rank, id), select.context);
                 }
                 (15, _) => {
@@ -155,7 +155,7 @@ fn message_for_dropped_team_is_discarded() {
             assert_eq!(done.id, id);
             let expected = if ends_well { Ok(()) } else { Err(Error::Discarded { rank: 1 }) };
             assert_eq!(done.result.map(|_| ()), expected, "{length} B, late {late}");
-            assert_eq!((sim.engine(1).kept(), sim.engine(1).meter().discarded), (0, 1));
+            assert_eq!((sim.engine(1).kept(), sim.engine(1).counters().discarded), (0, 1));
             // Other contexts are unaffected.
             sim.engine(0).send(1, 14, 0, Memory::pattern(2, 8), 8, false);
             settle(&mut sim);

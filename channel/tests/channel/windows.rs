@@ -8,7 +8,7 @@ use transom_channel::delivery::{Delivery, Header, Kind, Settings};
 use transom_channel::sim::{Conditions, Faults, Memory, Sim, SimWire};
 use transom_channel::striping::Stripe;
 use transom_channel::wire::{Busy, Data, Event, Key, Lane, Part, Rail, RailKind, Request, Window};
-use transom_channel::{Config, Error, Id, Lost, Meter, Rank, Room, Select, Wire};
+use transom_channel::{Config, Error, Id, PeerFailure, Counters, Rank, RecvTarget, Select, Wire};
 
 type Job = Sim<Delivery<SimWire>>;
 
@@ -46,15 +46,15 @@ const ANY: Select = Select { context: 0, source: None, tag: None };
 
 /// Sends messages of these lengths from rank 0 to rank 1, all at once, and compares the data received.
 /// Returns the counters of both ranks.
-fn send<W: Wire<Memory = Memory>>(sim: &mut Sim<W>, lengths: &[usize]) -> [Meter; 2] {
+fn send<W: Wire<Memory = Memory>>(sim: &mut Sim<W>, lengths: &[usize]) -> [Counters; 2] {
     send_in_time(sim, lengths).0
 }
 
 /// Like [`send`]; also returns the time of the last completion.
-fn send_in_time<W: Wire<Memory = Memory>>(sim: &mut Sim<W>, lengths: &[usize]) -> ([Meter; 2], u64) {
+fn send_in_time<W: Wire<Memory = Memory>>(sim: &mut Sim<W>, lengths: &[usize]) -> ([Counters; 2], u64) {
     for (number, length) in (0..).zip(lengths) {
         sim.engine(0).send(1, 0, number, Memory::pattern(number.into(), *length), *length, false);
-        let into = Room::Into(Memory::zero(*length), *length);
+        let into = RecvTarget::Into(Memory::zero(*length), *length);
         sim.engine(1).receive(Select { tag: Some(number), ..ANY }, into);
     }
     (0..2).for_each(|rank| sim.wake(rank, 0));
@@ -79,7 +79,7 @@ fn send_in_time<W: Wire<Memory = Memory>>(sim: &mut Sim<W>, lengths: &[usize]) -
         assert_eq!((sim.windows(rank), sim.registrations(rank)), (0, 0), "rank {rank}");
         assert!(sim.engine(rank).wire().due().is_none(), "rank {rank} is at rest");
     }
-    ([0, 1].map(|rank| sim.engine(rank).meter()), last)
+    ([0, 1].map(|rank| sim.engine(rank).counters()), last)
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn who_is_stopped_does_not_have_all_windows() {
         sim.engine(0).send(1, 0, number, Memory::pattern(number.into(), MIB), MIB, false);
     }
     (0..8)
-        .for_each(|_| _ = sim.engine(1).receive(Select { source: Some(0), ..ANY }, Room::Into(Memory::zero(MIB), MIB)));
+        .for_each(|_| _ = sim.engine(1).receive(Select { source: Some(0), ..ANY }, RecvTarget::Into(Memory::zero(MIB), MIB)));
     (0..2).for_each(|rank| sim.wake(rank, 0));
     while sim.windows(1) < 4 {
         sim.step().expect("windows are asked for");
@@ -170,7 +170,7 @@ fn who_is_stopped_does_not_have_all_windows() {
     (0..40).take_while(|_| sim.windows(1) < 16 && sim.step().is_some()).for_each(drop);
     sim.stop(0, true);
     sim.engine(2).send(1, 0, 50, Memory::pattern(50, MIB), MIB, false);
-    sim.engine(1).receive(Select { source: Some(2), ..ANY }, Room::Into(Memory::zero(MIB), MIB));
+    sim.engine(1).receive(Select { source: Some(2), ..ANY }, RecvTarget::Into(Memory::zero(MIB), MIB));
     (1..3).for_each(|rank| sim.wake(rank, sim.now()));
     let done = loop {
         sim.step().expect("the message of a rank that is not stopped comes");
@@ -180,7 +180,7 @@ fn who_is_stopped_does_not_have_all_windows() {
         assert!(sim.now() < 10_000_000_000, "ten seconds for a MiB");
     };
     assert_eq!(done.memory.unwrap().whose(MIB), Some(50));
-    assert_eq!(sim.engine(1).meter().datagram_repairs, 0, "by windows of its own");
+    assert_eq!(sim.engine(1).counters().datagram_repairs, 0, "by windows of its own");
 }
 
 #[test]
@@ -205,7 +205,7 @@ fn who_dies_keeps_no_window_and_takes_none() {
         let mut open: Vec<(Rank, Id)> = Vec::new();
         for (from, to) in [(0, 1), (1, 0), (0, 2), (2, 0), (1, 2), (2, 1)] {
             open.push((from, sim.engine(from).send(to, 0, 0, Memory::pattern(3, MIB), MIB, false)));
-            open.push((to, sim.engine(to).receive(Select { source: Some(from), ..ANY }, Room::Allocate)));
+            open.push((to, sim.engine(to).receive(Select { source: Some(from), ..ANY }, RecvTarget::Allocate)));
         }
         (0..3).for_each(|rank| sim.wake(rank, 0));
         (0..steps).for_each(|_| _ = sim.step());
@@ -218,7 +218,7 @@ fn who_dies_keeps_no_window_and_takes_none() {
                 match done.result {
                     Ok(status) if status.peer == 2 - rank => {}
                     Ok(status) => assert_eq!(status.peer, 1),
-                    Err(error) => assert_eq!(error, Error::Lost { rank: 1, lost: Lost::Died }),
+                    Err(error) => assert_eq!(error, Error::PeerFailure { rank: 1, lost: PeerFailure::Died }),
                 }
                 // No peer writes to this memory any more.
                 done.memory.inspect(Memory::spoil);
@@ -272,8 +272,8 @@ impl Wire for Ending {
         self.wire.connect(lane);
     }
 
-    fn sever(&mut self, peer: Rank) {
-        self.wire.sever(peer);
+    fn abort_peer(&mut self, peer: Rank) {
+        self.wire.abort_peer(peer);
     }
 
     fn take(&mut self, length: usize) -> Option<Memory> {
@@ -368,7 +368,7 @@ fn who_says_anything_at_all_harms_nobody_else() {
         for (from, to) in [(0, 1), (1, 0), (1, 2), (2, 1)] {
             for length in [40_000, 300_000] {
                 let send = sim.engine(from).send(to, 0, 0, Memory::pattern(5, length), length, false);
-                let receive = sim.engine(to).receive(Select { source: Some(from), ..ANY }, Room::Allocate);
+                let receive = sim.engine(to).receive(Select { source: Some(from), ..ANY }, RecvTarget::Allocate);
                 if from + to == 3 {
                     open.extend([(from, send), (to, receive)]);
                 }
@@ -396,7 +396,7 @@ fn who_says_anything_at_all_harms_nobody_else() {
             }
         }
         assert_eq!(open, [], "seed {seed}");
-        spoiled += sim.engine(1).meter().spoiled;
+        spoiled += sim.engine(1).counters().spoiled;
     }
     assert!(spoiled > 1000, "{spoiled}");
 }
@@ -406,7 +406,7 @@ fn who_says_anything_at_all_harms_nobody_else() {
 fn what_the_adapter_has_is_not_given_back_because_the_peer_says_so() {
     let mut sim = job(conditions(NONE), Settings::default());
     let id = sim.engine(1).send(0, 0, 0, Memory::pattern(5, MIB), MIB, false);
-    sim.engine(0).receive(ANY, Room::Allocate);
+    sim.engine(0).receive(ANY, RecvTarget::Allocate);
     (0..2).for_each(|rank| sim.wake(rank, 0));
     // Two windows of pieces, which take 50 us to send.
     while sim.posts(1)[0] < 64 {
@@ -422,7 +422,7 @@ fn what_the_adapter_has_is_not_given_back_because_the_peer_says_so() {
     while sim.now() < until {
         sim.step().expect("pieces are under way");
     }
-    assert_eq!((sim.engine(1).is_under_way(id), sim.engine(1).meter().spoiled), (true, 1));
+    assert_eq!((sim.engine(1).is_under_way(id), sim.engine(1).counters().spoiled), (true, 1));
 }
 
 /// Rank 0 repeatedly requests empty writes and acknowledges no answer: a bounded number of answers is kept
@@ -444,7 +444,7 @@ fn who_takes_no_answer_is_answered_no_more() {
         sim.engine(0).wire().wire_mut().post(to, Request::Send { head: &bytes, body: Data::None }).unwrap();
     }
     (0..1000).for_each(|_| _ = sim.step());
-    let spoiled = sim.engine(1).meter().spoiled;
+    let spoiled = sim.engine(1).counters().spoiled;
     assert!((1000..3000).contains(&spoiled), "{spoiled} of 6000");
 }
 

@@ -7,7 +7,7 @@ pub fn collected(options: &[&str], args: &[&str]) -> Result<u64, Box<dyn std::er
     let mut valgrind = Command::new("valgrind");
     valgrind.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]).args(options).arg(std::env::current_exe()?);
     // Waiting ranks spin: to sleep, rustix looks for the clock, which fails under valgrind 3.19.
-    valgrind.env("TRANSOM_SPIN", "60000000");
+    valgrind.env("TRANSOM_SPIN_US", "60000000");
     let output = valgrind.args(args).output().map_err(|error| format!("cannot run valgrind: {error}"))?;
     let text = String::from_utf8_lossy(&output.stderr);
     let count =

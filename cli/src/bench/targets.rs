@@ -138,7 +138,7 @@ const fn untargeted(of: Comparison) -> Comparison {
 }
 
 /// More ranks than cores.
-const fn crowded(ranks: usize, of: Comparison) -> Comparison {
+const fn oversubscribed(ranks: usize, of: Comparison) -> Comparison {
     Comparison { ranks, ratio: Some(5.0), own: &[], ..of }
 }
 
@@ -216,8 +216,8 @@ pub const COMPARISONS: &[Comparison] = &[
         ..figure("readers_writer", "lock", 3, "writes/1000")
     },
     BARRIER,
-    crowded(4, BARRIER),
-    crowded(8, BARRIER),
+    oversubscribed(4, BARRIER),
+    oversubscribed(8, BARRIER),
     collective("broadcast", 8, 1.67),
     collective("broadcast", 64 << 10, 1.43),
     collective("broadcast", 1 << 20, 1.43),
@@ -227,8 +227,8 @@ pub const COMPARISONS: &[Comparison] = &[
     SHORT_ALL_REDUCE,
     collective("all_reduce", 64 << 10, 1.43),
     collective("all_reduce", 1 << 20, 1.43),
-    crowded(4, SHORT_ALL_REDUCE),
-    crowded(8, SHORT_ALL_REDUCE),
+    oversubscribed(4, SHORT_ALL_REDUCE),
+    oversubscribed(8, SHORT_ALL_REDUCE),
     untargeted(collective("scan", 8, 1.0)),
     untargeted(collective("scan", 64 << 10, 1.0)),
     untargeted(collective("all_gather", 8, 1.0)),

@@ -12,7 +12,7 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
-use transom::{Op, Tag, World, variables};
+use transom::{Op, OutputPrefix, World, variables};
 use transom_collective::{Algorithm, Call, Hosts, Rules, Shape, by_hosts};
 
 /// Measures every algorithm of every collective by size, and prints rules that choose the fastest.
@@ -84,12 +84,12 @@ const WORTH: f64 = 0.95;
 
 impl Tune {
     pub fn execute(self) -> Result<ExitCode, Box<dyn Error>> {
-        if matches!(variables::TAG.get(), Ok(Some(Tag::All))) {
+        if matches!(variables::OUTPUT_PREFIX.get(), Ok(Some(OutputPrefix::All))) {
             // Tags before the lines would spoil the rules. The restarted program reads its tag mode from the
             // environment.
             let mut again = Command::new(std::env::current_exe()?);
             let args = std::env::args_os().skip(1);
-            return Err(again.args(args).env("TRANSOM_TAG", Tag::Stderr.to_string()).exec().into());
+            return Err(again.args(args).env("TRANSOM_OUTPUT_PREFIX", OutputPrefix::Stderr.to_string()).exec().into());
         }
         let world = transom::start(self.ranks.into())?;
         if world.rank() == 0 {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 use transom::variables::{SetBy, TABLE};
-use transom::{Failure, Launch, LaunchError, Status, Tag};
+use transom::{Failure, Launch, LaunchError, OutputPrefix, Status};
 
 /// Time limit of each call; the test fails beyond it.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -96,7 +96,7 @@ fn left(mark: &str) -> Vec<String> {
 fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_transom"));
     command.args(args).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command.env_remove("TRANSOM_LOG").env_remove("TRANSOM_GRACE").env_remove("TRANSOM_TAG");
+    command.env_remove("TRANSOM_LOG").env_remove("TRANSOM_GRACE").env_remove("TRANSOM_OUTPUT_PREFIX");
     command
 }
 
@@ -123,8 +123,8 @@ fn a_job_that_ends_well() {
     assert_eq!(lines(&ended.stdout), [b"0 of 3\n", b"1 of 3\n", b"2 of 3\n"]);
     // Arguments behind the program are the program's, options too.
     for ranks in ["-n2", "-n=2", "--ranks=2"] {
-        let ended = run(&[ranks, "echo", "-n", "x", "--tag", "--", "-y"]);
-        assert_eq!((ended.code, ended.stdout.as_slice()), (Some(0), &b"x --tag -- -y\nx --tag -- -y\n"[..]));
+        let ended = run(&[ranks, "echo", "-n", "x", "--output-prefix", "--", "-y"]);
+        assert_eq!((ended.code, ended.stdout.as_slice()), (Some(0), &b"x --output-prefix -- -y\nx --output-prefix -- -y\n"[..]));
     }
 }
 
@@ -297,7 +297,7 @@ fn lines_stay_whole() {
 
 #[test]
 fn tags_partial_lines_and_any_bytes() {
-    let ended = run(&["-n", "2", "--tag", "sh", "-c", "printf 'a\\n\\n\\377\\0b'; printf 'err' >&2"]);
+    let ended = run(&["-n", "2", "--output-prefix", "sh", "-c", "printf 'a\\n\\n\\377\\0b'; printf 'err' >&2"]);
     let expected: [&[u8]; 6] = [b"[0] \n", b"[0] a\n", b"[0] \xff\0b\n", b"[1] \n", b"[1] a\n", b"[1] \xff\0b\n"];
     assert_eq!(lines(&ended.stdout), expected);
     assert_eq!(lines(ended.stderr.as_bytes()), [b"[0] err\n", b"[1] err\n"]);
@@ -312,17 +312,17 @@ fn lines_of_stderr_are_tagged_unless_it_is_said_otherwise() {
     let all: [&[u8]; 2] = [b"[0] out\n", b"[1] out\n"];
     for (args, variable, stdout, stderr) in [
         (&[][..], None, out, tagged),
-        (&["--tag=stderr"], None, out, tagged),
-        (&["--tag=none"], None, out, plain),
-        (&["--tag=all"], None, all, tagged),
-        (&["--tag"], None, all, tagged),
+        (&["--output-prefix=stderr"], None, out, tagged),
+        (&["--output-prefix=none"], None, out, plain),
+        (&["--output-prefix=all"], None, all, tagged),
+        (&["--output-prefix"], None, all, tagged),
         (&[], Some("none"), out, plain),
         (&[], Some("all"), all, tagged),
-        (&["--tag=stderr"], Some("all"), out, tagged),
+        (&["--output-prefix=stderr"], Some("all"), out, tagged),
     ] {
         let args = [&["run", "-n", "2"], args, &["sh", "-c", speak]].concat();
         let mut command = command(&args);
-        variable.map(|value| command.env("TRANSOM_TAG", value));
+        variable.map(|value| command.env("TRANSOM_OUTPUT_PREFIX", value));
         let ended = Call::start(&mut command).end();
         assert_eq!(lines(&ended.stdout), stdout, "{args:?} {variable:?}");
         assert_eq!(lines(ended.stderr.as_bytes()), stderr, "{args:?} {variable:?}");
@@ -330,21 +330,21 @@ fn lines_of_stderr_are_tagged_unless_it_is_said_otherwise() {
     // The only rank needs no tag, and gets one on request.
     let alone = |args: &[&str]| run(&[&["-n", "1"], args, &["sh", "-c", speak]].concat());
     assert_eq!(alone(&[]).stderr, "err\nmore\n");
-    assert_eq!(alone(&["--tag=stderr"]).stderr, "[0] err\n[0] more\n");
+    assert_eq!(alone(&["--output-prefix=stderr"]).stderr, "[0] err\n[0] more\n");
     // Captured output is stored by rank, unchanged.
     let launch = Launch::new("sh", 2).args(["-c", speak]).capture(true);
     assert_eq!(launch.run().unwrap().output(1), b"out\nerr\nmore\n");
-    assert_eq!(launch.tag(Tag::Stderr).run().unwrap().output(1), b"out\n[1] err\n[1] more\n");
+    assert_eq!(launch.output_prefix(OutputPrefix::Stderr).run().unwrap().output(1), b"out\n[1] err\n[1] more\n");
     // Invalid values.
-    let ended = run(&["-n", "2", "--tag=both", "true"]);
+    let ended = run(&["-n", "2", "--output-prefix=both", "true"]);
     assert!(ended.code == Some(2) && ended.stderr.contains("possible values: all, stderr, none"), "{}", ended.stderr);
-    let ended = Call::start(command(&["run", "-n", "2", "true"]).env("TRANSOM_TAG", "both")).end();
+    let ended = Call::start(command(&["run", "-n", "2", "true"]).env("TRANSOM_OUTPUT_PREFIX", "both")).end();
     assert!(ended.code == Some(2) && ended.stderr.contains("expected `none`, `stderr` or `all`"), "{}", ended.stderr);
 }
 
 #[test]
 fn stdin_is_for_rank_0() {
-    let mut command = command(&["run", "-n", "3", "--tag", "cat"]);
+    let mut command = command(&["run", "-n", "3", "--output-prefix", "cat"]);
     let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(b"hello\n").unwrap();
     assert_eq!(child.wait_with_output().unwrap().stdout, b"[0] hello\n");
@@ -477,7 +477,7 @@ fn the_table_has_every_variable() {
         }
     }
     for name in found.iter().filter(|word| word.starts_with("TRANSOM_")) {
-        let of_verbs = name.starts_with("TRANSOM_VERBS_") || name == "TRANSOM_HYBRID";
+        let of_verbs = name.starts_with("TRANSOM_VERBS_") || name == "TRANSOM_INTRANODE";
         assert!(
             TABLE.iter().any(|row| row.name == name) != (of_verbs && !cfg!(feature = "verbs")),
             "{name} and the table"
@@ -491,7 +491,7 @@ fn the_table_has_every_variable() {
 #[test]
 fn info_tells_all() {
     let mut wrong = command(&["info"]);
-    wrong.env("TRANSOM_GRACE", "soon").env("TRANSOM_GARCE", "1").env("TRANSOM_LOG", "debg").env("TRANSOM_SPIN", "20us");
+    wrong.env("TRANSOM_GRACE", "soon").env("TRANSOM_GARCE", "1").env("TRANSOM_LOG", "debg").env("TRANSOM_SPIN_US", "20us");
     wrong.env("TRANSOM_MESSAGES", "window=1").env("TRANSOM_FABRIC", "vebs").env("TRANSOM_PROGRESS", "threads");
     wrong.env("TRANSOM_COLLECTIVES", "reduce=fast");
     let ended = Call::start(&mut wrong).end();
@@ -505,7 +505,7 @@ fn info_tells_all() {
     for (name, said) in [
         ("TRANSOM_GRACE", "= soon (not a number of seconds)"),
         ("TRANSOM_LOG", "= debg (`debg` is neither a level nor crate=level)"),
-        ("TRANSOM_SPIN", "= 20us (not a number of microseconds)"),
+        ("TRANSOM_SPIN_US", "= 20us (not a number of microseconds)"),
         ("TRANSOM_MESSAGES", "= window=1 (window is 1, and must be 2 to 1024)"),
         ("TRANSOM_FABRIC", "= vebs (no such provider)"),
         ("TRANSOM_PROGRESS", "= threads (neither the program's calls nor a thread)"),

@@ -16,7 +16,7 @@ use crate::rules::Rules;
 
 /// The plan of one rank for a hierarchical collective.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ByHosts {
+pub struct Hierarchical {
     /// Stages, executed in order.
     pub stages: Vec<Stage>,
     /// Elements of scratch memory shared by all stages.
@@ -53,7 +53,7 @@ pub enum Stage {
 /// assert!(matches!(&stages(1)[..], [Stage::Inside { .. }])); // the other rank of host a sends nothing to b
 /// assert!(by_hosts(Call::AllToAll, shape(0), None).is_none()); // blocks are too long
 /// ```
-pub fn by_hosts(call: Call, shape: Shape<'_>, by: Option<Algorithm>) -> Option<ByHosts> {
+pub fn by_hosts(call: Call, shape: Shape<'_>, by: Option<Algorithm>) -> Option<Hierarchical> {
     let hosts = shape.hosts.filter(|hosts| hosts.differ())?;
     let (ranks, len, ordered) = (shape.ranks, shape.len, hosts.in_order());
     let mut parts = Parts::of(call, shape, hosts, by);
@@ -167,7 +167,7 @@ pub(super) fn plan(call: Call, shape: Shape<'_>) -> Option<Plan> {
 pub(super) fn plan_by(call: Call, shape: Shape<'_>, by: Option<Algorithm>) -> Option<Plan> {
     let hosts = shape.hosts?;
     let here = hosts.ranks(hosts.host(shape.rank));
-    let ByHosts { stages, scratch } = by_hosts(call, shape, by)?;
+    let Hierarchical { stages, scratch } = by_hosts(call, shape, by)?;
     let mut whole = Plan::with_scratch(scratch);
     for stage in stages {
         let part = match stage {
@@ -212,7 +212,7 @@ struct Parts<'h> {
     by: Option<Algorithm>,
     /// Elements of scratch memory reserved so far for all stages. All reservations must precede the first stage.
     room: usize,
-    made: ByHosts,
+    made: Hierarchical,
 }
 
 /// A block from a rank of this host to another rank, and the block in the opposite direction.
@@ -232,7 +232,7 @@ impl<'h> Parts<'h> {
         let leaders: Vec<Rank> = (0..hosts.count()).map(leader).collect();
         let (host, is_root) = (hosts.host(shape.rank), shape.rank == root);
         let (here, leads) = (hosts.ranks(host), leaders[host] == shape.rank);
-        Parts { shape, hosts, here, leaders, root, is_root, leads, by, room: 0, made: ByHosts::default() }
+        Parts { shape, hosts, here, leaders, root, is_root, leads, by, room: 0, made: Hierarchical::default() }
     }
 
     /// Reserves scratch memory for all stages; each stage's own scratch memory follows it.

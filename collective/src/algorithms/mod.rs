@@ -12,9 +12,9 @@ mod rabenseifner;
 mod ring;
 
 pub use direct::{all_gather_v, gather_v, scatter_v};
-pub use leaders::{ByHosts, Stage, by_hosts};
+pub use leaders::{Hierarchical, Stage, by_hosts};
 pub use neighbours::{Grid, neighbours};
-pub use pairwise::{Lie, all_to_all_sections, all_to_all_v, reduce_scatter_v};
+pub use pairwise::{Layout, all_to_all_sections, all_to_all_v, reduce_scatter_v};
 
 use crate::plan::{Call, Plan, Shape};
 

@@ -49,7 +49,7 @@ pub fn all_to_all_v(rank: Rank, to_each: &[usize], of_each: &[usize]) -> Plan {
 
 /// The layout of a block's elements in the program's memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Lie {
+pub enum Layout {
     /// Contiguous, at these elements.
     Together(Range<usize>),
     /// Scattered, with this number of elements.
@@ -64,46 +64,46 @@ pub enum Lie {
 ///
 /// # Examples
 /// ```
-/// use transom_collective::{Lie, Local, all_to_all_sections};
-/// let together = [Lie::Together(0..2), Lie::Together(2..4)];
-/// let apart = [Lie::Apart(2), Lie::Apart(2)];
+/// use transom_collective::{Layout, Local, all_to_all_sections};
+/// let together = [Layout::Together(0..2), Layout::Together(2..4)];
+/// let apart = [Layout::Apart(2), Layout::Apart(2)];
 /// let plan = all_to_all_sections(0, (4, &together), (9, &apart));
 /// assert_eq!(plan.scratch, 2); // the other rank's block; its own is unpacked in place
 /// assert!(matches!(plan.rounds[0].then[..], [Local::Unpack { block: 0, .. }]));
 /// assert!(matches!(plan.rounds[1].then[..], [Local::Unpack { block: 1, .. }]));
 /// ```
-pub fn all_to_all_sections(rank: Rank, (given, to_each): (usize, &[Lie]), (got, of_each): (usize, &[Lie])) -> Plan {
+pub fn all_to_all_sections(rank: Rank, (given, to_each): (usize, &[Layout]), (got, of_each): (usize, &[Layout])) -> Plan {
     let (ranks, mut scratch) = (to_each.len(), 0);
     let mut packed = |len: usize| {
         scratch += len;
         Span::scratch(scratch - len..scratch)
     };
     let sent = |to: Rank| match (&to_each[to], &of_each[rank]) {
-        (Lie::Together(range), _) => Span::given(range.clone()),
+        (Layout::Together(range), _) => Span::given(range.clone()),
         // This rank's own block is packed directly into its destination.
-        (Lie::Apart(_), Lie::Together(range)) if to == rank => Span::data(range.clone()),
-        (Lie::Apart(len), _) => packed(*len),
+        (Layout::Apart(_), Layout::Together(range)) if to == rank => Span::data(range.clone()),
+        (Layout::Apart(len), _) => packed(*len),
     };
     let sent: Vec<Span> = (0..ranks).map(sent).collect();
     let came = |from: Rank| match &of_each[from] {
-        Lie::Together(range) => Span::data(range.clone()),
-        Lie::Apart(_) if from == rank => sent[rank],
-        Lie::Apart(len) => packed(*len),
+        Layout::Together(range) => Span::data(range.clone()),
+        Layout::Apart(_) if from == rank => sent[rank],
+        Layout::Apart(len) => packed(*len),
     };
     let came: Vec<Span> = (0..ranks).map(came).collect();
     let unpack = |round: &mut Round, from: Rank| {
-        if let Lie::Apart(_) = of_each[from] {
+        if let Layout::Apart(_) = of_each[from] {
             round.unpack(from, came[from], Span::data(0..got));
         }
     };
     let mut plan = Plan::with_scratch(scratch);
     plan.round(|round| {
         for (to, lie) in to_each.iter().enumerate() {
-            if let Lie::Apart(_) = lie {
+            if let Layout::Apart(_) = lie {
                 round.pack(to, Span::given(0..given), sent[to]);
             }
         }
-        if let (Lie::Together(_), Lie::Together(_)) = (&to_each[rank], &of_each[rank]) {
+        if let (Layout::Together(_), Layout::Together(_)) = (&to_each[rank], &of_each[rank]) {
             round.copy(sent[rank], came[rank]);
         }
         unpack(round, rank);

@@ -25,7 +25,7 @@ fn die(algorithm: Algorithm, call: Call, len: usize, hosts: &Hosts, death: Death
     for (rank, part) in parts.iter_mut().enumerate() {
         part.listen(&mut sim);
         if steps > 0 || rank != victim as usize {
-            part.turn(&mut sim);
+            part.progress(&mut sim);
         }
         sim.wake(rank as u32, 0);
     }
@@ -50,7 +50,7 @@ fn die(algorithm: Algorithm, call: Call, len: usize, hosts: &Hosts, death: Death
             break;
         };
         let is_dead = rank == victim && taken > steps;
-        if !is_dead && parts[rank as usize].turn(&mut sim) {
+        if !is_dead && parts[rank as usize].progress(&mut sim) {
             sim.wake(rank, 0);
         }
     }

@@ -3,7 +3,7 @@
 use crate::interpret::{Cost, Memory, run};
 use std::ops::Range;
 use transom_collective::{
-    Algorithm, Call, Grid, Hosts, Lie, Plan, Shape, all_gather_v, all_to_all_sections, all_to_all_v, gather_v,
+    Algorithm, Call, Grid, Hosts, Layout, Plan, Shape, all_gather_v, all_to_all_sections, all_to_all_v, gather_v,
     neighbours, reduce_scatter_v, scatter_v,
 };
 
@@ -438,8 +438,8 @@ fn sections_arrive_scattered_or_contiguous() {
             let is_apart = |me: usize, rank: usize, every: usize| (me + rank).is_multiple_of(every);
             let lies = |me: usize, every: usize| {
                 let lie = |rank| match is_apart(me, rank, every) {
-                    true => Lie::Apart(LEN),
-                    false => Lie::Together(LEN * rank..LEN * (rank + 1)),
+                    true => Layout::Apart(LEN),
+                    false => Layout::Together(LEN * rank..LEN * (rank + 1)),
                 };
                 (0..ranks).map(lie).collect::<Vec<_>>()
             };

@@ -37,17 +37,17 @@ fn run(
     let apart = |(from, to): &&(usize, usize)| hosts.is_some_and(|hosts| hosts.host(*from) != hosts.host(*to));
     let between = sends.iter().filter(apart).count();
     for (rank, part) in parts.iter_mut().enumerate() {
-        part.turn(&mut sim);
+        part.progress(&mut sim);
         sim.wake(rank as u32, 0);
     }
     while let Some(rank) = sim.step() {
-        if parts[rank as usize].turn(&mut sim) {
+        if parts[rank as usize].progress(&mut sim) {
             sim.wake(rank, 0);
         }
     }
     assert!(parts.iter().all(Part::is_done), "a rank waits for ever");
-    let meters = (0..ranks as u32).map(|rank| sim.engine(rank).meter());
-    let messages: u64 = meters.map(|meter| meter.eager + meter.rendezvous).sum();
+    let counters = (0..ranks as u32).map(|rank| sim.engine(rank).counters());
+    let messages: u64 = counters.map(|counters| counters.eager + counters.rendezvous).sum();
     let (messages, bytes) = (messages as usize, parts.iter().map(|part| part.received).sum());
     assert_eq!(messages, sends.len(), "each message of a plan is one channel message");
     for (rank, part) in parts.iter().enumerate() {

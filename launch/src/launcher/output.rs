@@ -1,6 +1,6 @@
 //! The ranks' output: read from their pipes, split into lines, and written without blocking the launcher.
 
-use super::tag::Tag;
+use super::prefix::OutputPrefix;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -44,7 +44,7 @@ struct Source {
     rank: Option<Rank>,
     stream: Stream,
     /// Prefix of each line.
-    tag: String,
+    prefix: String,
     /// The pipe, if the launcher reads this source itself.
     pipe: Option<OwnedFd>,
     /// Bytes received of an incomplete line.
@@ -71,30 +71,30 @@ struct Queue {
 
 impl Output {
     /// The output of ranks on this machine, read from `pipes`.
-    pub fn here(pipes: Vec<Pipes>, tag: Tag, keep: bool) -> io::Result<Self> {
+    pub fn here(pipes: Vec<Pipes>, prefix: OutputPrefix, keep: bool) -> io::Result<Self> {
         let ranks = pipes.len();
         let pipes: Vec<OwnedFd> = pipes.into_iter().flatten().collect();
         pipes.iter().try_for_each(|pipe| rustix::io::ioctl_fionbio(pipe, true))?;
-        Self::new(ranks, pipes.into_iter().map(Some), &[], tag, keep)
+        Self::new(ranks, pipes.into_iter().map(Some), &[], prefix, keep)
     }
 
     /// The output of ranks on hosts, which [`take`](Output::take) passes in.
-    pub fn on_hosts(ranks: usize, hosts: &[&str], tag: Tag, keep: bool) -> io::Result<Self> {
-        Self::new(ranks, (0..2 * ranks).map(|_| None), hosts, tag, keep)
+    pub fn on_hosts(ranks: usize, hosts: &[&str], prefix: OutputPrefix, keep: bool) -> io::Result<Self> {
+        Self::new(ranks, (0..2 * ranks).map(|_| None), hosts, prefix, keep)
     }
 
     fn new(
         ranks: usize,
         pipes: impl Iterator<Item = Option<OwnedFd>>,
         hosts: &[&str],
-        tag: Tag,
+        prefix: OutputPrefix,
         keep: bool,
     ) -> io::Result<Self> {
         let tagged = |stream, name: String| {
-            let tagged = tag == Tag::All || (tag, stream) == (Tag::Stderr, Stream::Stderr);
+            let tagged = prefix == OutputPrefix::All || (prefix, stream) == (OutputPrefix::Stderr, Stream::Stderr);
             if tagged { format!("[{name}] ") } else { String::new() }
         };
-        let source = |rank, stream, tag, pipe| Source { rank, stream, tag, pipe, line: Vec::new(), begun: false };
+        let source = |rank, stream, prefix, pipe| Source { rank, stream, prefix, pipe, line: Vec::new(), begun: false };
         let of_rank = |(number, pipe)| {
             let (rank, stream) = (number / 2, [Stream::Stdout, Stream::Stderr][number % 2]);
             source(Some(rank), stream, tagged(stream, rank.to_string()), pipe)
@@ -237,11 +237,11 @@ impl Source {
     }
 
     fn pass_on(&mut self, sink: &mut Sink) {
-        let lines: Vec<&[u8]> = match self.tag.is_empty() {
+        let lines: Vec<&[u8]> = match self.prefix.is_empty() {
             true => vec![&self.line],
             false => {
                 let lines = self.line.split_inclusive(|byte| *byte == b'\n');
-                lines.flat_map(|line| [self.tag.as_bytes(), line]).skip(self.begun.into()).collect()
+                lines.flat_map(|line| [self.prefix.as_bytes(), line]).skip(self.begun.into()).collect()
             }
         };
         match sink {

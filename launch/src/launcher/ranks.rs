@@ -183,7 +183,7 @@ impl Ranks {
 
     /// Handles the events and returns the ranks that have ended, with their statuses. Output of ranks on hosts goes to
     /// `output`, if there is `room`.
-    pub fn turn(
+    pub fn step(
         &mut self,
         happened: &[Of],
         room: bool,
@@ -222,7 +222,7 @@ impl Ranks {
     ) -> Result<(), LaunchError> {
         let host = &mut self.hosts[number];
         let before = host.ended;
-        for told in host.turn(room)? {
+        for told in host.step(room)? {
             let rank = match told {
                 Told::Complained(bytes) => {
                     output.take_of_host(number, &bytes);

@@ -163,7 +163,7 @@ impl Host {
 
     /// Reads and writes as much as possible without blocking. An error means that the host cannot be reached, with the
     /// reason.
-    pub fn turn(&mut self, room: bool) -> Result<Vec<Told>, LaunchError> {
+    pub fn step(&mut self, room: bool) -> Result<Vec<Told>, LaunchError> {
         let mut told = Vec::new();
         let why = self.try_turn(room, &mut told).err().or_else(|| {
             let late = self.until.is_some_and(|until| until <= Instant::now());

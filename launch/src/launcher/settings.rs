@@ -1,7 +1,7 @@
 //! The description of a job to launch.
 
 use super::hosts::HostList;
-use super::tag::Tag;
+use super::prefix::OutputPrefix;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,7 +16,7 @@ pub(super) struct Settings {
     pub env: Vec<(OsString, OsString)>,
     pub grace: Option<Duration>,
     pub deadline: Option<Duration>,
-    pub tag: Option<Tag>,
+    pub prefix: Option<OutputPrefix>,
     pub capture: bool,
     pub reap_orphans: bool,
     pub handle_signals: bool,

@@ -102,7 +102,7 @@ impl Watch {
             if let Some(statuses) = self.ranks.statuses() {
                 break statuses;
             }
-            self.turn()?;
+            self.step()?;
         };
         self.settle_failure(true);
         self.ranks.end_hosts();
@@ -110,20 +110,20 @@ impl Watch {
         self.output.close();
         self.write()?;
         while self.output.awaited().is_some() && self.give_up_output.is_none_or(|until| Instant::now() < until) {
-            self.turn()?;
+            self.step()?;
         }
         Ok(Outcome { statuses, failure: self.failure, output: self.output.kept() })
     }
 
     /// Sleeps until an event, and handles it.
-    fn turn(&mut self) -> Result<(), LaunchError> {
+    fn step(&mut self) -> Result<(), LaunchError> {
         let events = self.sleep().map_err(|source| LaunchError::System { what: "waiting for the ranks", source })?;
         self.hear_signals();
         let happened: Vec<Of> =
             events.iter().filter_map(|event| if let Event::Of(of) = event { Some(*of) } else { None }).collect();
         self.check_reaching()?;
         let room = self.has_room();
-        let ended = self.ranks.turn(&happened, room, &mut self.output)?;
+        let ended = self.ranks.step(&happened, room, &mut self.output)?;
         self.reap(ended);
         if events.iter().any(|event| matches!(event, Event::Signal)) {
             self.orphans.iter().for_each(|orphans| orphans.reap(|| self.ranks.processes()));

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 use transom_locks::{Awaited, Rank};
 use transom_shm_loopback::Meet;
-use transom_windows::{Exchange, FabricError};
+use transom_windows::{OobExchange, FabricError};
 
 /// Longest time to reach the hub.
 const REACH_WITHIN: Duration = Duration::from_secs(60);
@@ -222,7 +222,7 @@ impl Drop for Line {
     }
 }
 
-impl Exchange for Tcp {
+impl OobExchange for Tcp {
     fn rank(&self) -> Rank {
         self.0.group.me
     }

@@ -33,11 +33,11 @@ use transom_locks::Rank;
 
 /// Length of a secret, a key and an ephemeral public key, in bytes.
 pub(super) const LONG: usize = 32;
-const TAG: usize = 16;
+const OUTPUT_PREFIX: usize = 16;
 const CLAIM: usize = 8 + ProcessId::BYTES;
 const VERSION: [u8; 8] = *b"transom\x03";
-pub(super) const HELLO: usize = VERSION.len() + LONG + CLAIM + TAG;
-pub(super) const ANSWER: usize = LONG + TAG;
+pub(super) const HELLO: usize = VERSION.len() + LONG + CLAIM + OUTPUT_PREFIX;
+pub(super) const ANSWER: usize = LONG + OUTPUT_PREFIX;
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
 /// Bytes of a frame's plaintext before the body.
 const HEAD: usize = 10;
@@ -221,7 +221,7 @@ impl Body {
             return Ok(Body::Short(bytes.into()));
         }
         let key = random()?;
-        let mut encrypted = vec![0; bytes.len() + TAG];
+        let mut encrypted = vec![0; bytes.len() + OUTPUT_PREFIX];
         cipher(&key).encrypt(NONCE, &[], &bytes, &mut encrypted);
         Ok(Body::Long { key, encrypted: Arc::new(encrypted) })
     }
@@ -271,12 +271,12 @@ impl Sealer {
             }
             Body::Long { key, encrypted } => {
                 plain.push(1);
-                plain.extend_from_slice(&((encrypted.len() - TAG) as u64).to_le_bytes());
+                plain.extend_from_slice(&((encrypted.len() - OUTPUT_PREFIX) as u64).to_le_bytes());
                 plain.extend_from_slice(key);
                 Some(encrypted.clone())
             }
         };
-        let len = plain.len() + TAG;
+        let len = plain.len() + OUTPUT_PREFIX;
         let mut head = vec![0; 2 + len];
         head[..2].copy_from_slice(&(len as u16).to_le_bytes());
         let written = self.keys.write_message(self.count, &plain, &mut head[2..]);
@@ -325,7 +325,7 @@ impl Opener {
             self.long = Some((frame, len as usize, key));
         }
         let Some((_, len, _)) = &self.long else { return Ok(None) };
-        let whole = self.opened + len + TAG;
+        let whole = self.opened + len + OUTPUT_PREFIX;
         if self.received.len() < whole {
             return Ok(None);
         }

@@ -2,11 +2,11 @@
 
 use super::{Seconds, SetBy, Variable, readable};
 use crate::bootstrap::{Bootstrap, SecretPlace};
-use crate::launcher::Tag;
+use crate::launcher::OutputPrefix;
 use crate::tcp::Addresses;
 
 /// All variables of this crate.
-pub const TABLE: &[Variable] = &[GRACE, TAG, BOOTSTRAP, SSH, RANK, SIZE, SHM, HUB, SECRET, HOST, NESTING];
+pub const TABLE: &[Variable] = &[GRACE, OUTPUT_PREFIX, BOOTSTRAP, SSH, RANK, SIZE, SHM, HUB, SECRET, HOST, NESTING];
 
 /// The variables that a launcher removes from its ranks' environment before it sets its own. They are those that an
 /// outer launcher set, if this process is a rank itself, and the user's override of launcher detection.
@@ -25,13 +25,13 @@ pub const GRACE: Variable = Variable {
 };
 
 /// Selection of the output lines that are prefixed with their rank.
-pub const TAG: Variable = Variable {
-    name: "TRANSOM_TAG",
+pub const OUTPUT_PREFIX: Variable = Variable {
+    name: "TRANSOM_OUTPUT_PREFIX",
     set_by: SetBy::User,
     meaning: "which lines of the ranks' output the launcher prefixes with the rank that wrote them, e.g. `[2] `",
     expected: "`none`, `stderr` or `all`",
     default: "stderr; none for the only rank of a job",
-    check: readable::<Tag>,
+    check: readable::<OutputPrefix>,
 };
 
 /// Launcher that started the program.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 use transom_locks::Mode::{Exclusive, Shared};
-use transom_locks::{Ahead, Error, PassiveLock, Rank};
+use transom_locks::{QueuePosition, Error, PassiveLock, Rank};
 
 type Lock = PassiveLock<Atomics<fn(Verb)>>;
 
@@ -51,7 +51,7 @@ fn misuse_of_a_found_lock_is_an_error() {
     assert_eq!(lock.release_mut(2), Err(Error::NoSuchRank { rank: 2, ranks: 2 }));
     assert_eq!(lock.acquire_mut(2, Shared), Err(Error::NoSuchRank { rank: 2, ranks: 2 }));
     for mode in [Exclusive, Shared] {
-        assert_eq!(lock.acquire_mut(1, mode), Ok(Ahead::default()));
+        assert_eq!(lock.acquire_mut(1, mode), Ok(QueuePosition::default()));
         assert_eq!(lock.acquire_mut(1, mode), Err(Error::AlreadyLocked { target: 1 }));
         // One lock that is held, or not, leaves the other as it is.
         assert_eq!(lock.acquire_all_mut(), Err(Error::AlreadyLocked { target: 1 }));

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread;
 use transom_locks::Mode::{self, Exclusive, Shared};
 use transom_locks::model::{Call, Sim, Suspended, sim};
-use transom_locks::{Ahead, At, Error, LockLayout, LockWord, Network, PassiveLock, TargetLock};
+use transom_locks::{QueuePosition, At, Error, LockLayout, LockWord, Network, PassiveLock, TargetLock};
 
 type Lock = PassiveLock<Atomics<fn(Verb)>>;
 
@@ -29,7 +29,7 @@ fn dropped_handle_releases_its_locks() {
             drop(holder);
             for target in 0..3 {
                 assert!(lock_word(&memory, target).is_idle());
-                assert_eq!(handle(2).acquire_mut(target, Exclusive), Ok(Ahead::default()));
+                assert_eq!(handle(2).acquire_mut(target, Exclusive), Ok(QueuePosition::default()));
             }
         }
     }
@@ -74,7 +74,7 @@ fn panic_midway_breaks_requests_in_flight() {
             assert!(!lock.release_held_mut());
             for target in 0..3 {
                 let broken = target == panics_at || posts && target < panics_at;
-                let expected = if broken { Err(Error::Broken { target }) } else { Ok(Ahead::default()) };
+                let expected = if broken { Err(Error::Broken { target }) } else { Ok(QueuePosition::default()) };
                 assert_eq!(lock.acquire_mut(target, Exclusive), expected, "{target}, {panics_at}, {posts}");
             }
             drop(lock);

@@ -1,15 +1,15 @@
 //! One-sided operations: those that a rank executes itself, and those that it leaves to the network.
 
 use super::region::State;
-use super::{Hybrid, Moving, Pending, Region, Remote};
+use super::{Hybrid, Transfer, Pending, Region, Remote};
 use crate::{Atomics, Attach, MemoryKind, Network};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::SeqCst, fence};
 use transom_locks::{Awaited, Rank};
 use transom_shm_loopback::{View, Word};
-use transom_windows::{BoxBytes, ChangeBlock, Exchange, Fabric, FabricError, Memory, UserMemory, Wait, Wake};
+use transom_windows::{BoxBytes, UpdateInPlace, OobExchange, Fabric, FabricError, Memory, UserMemory, Wait, Wake};
 
-impl<N: Network> Exchange for Hybrid<N> {
+impl<N: Network> OobExchange for Hybrid<N> {
     fn rank(&self) -> Rank {
         self.network.rank()
     }
@@ -104,7 +104,7 @@ impl<N: Network> Fabric for Hybrid<N> {
     type Remote = Remote<N>;
     type Word = Word;
     type Pending = Pending<N>;
-    type Moving = Moving<N>;
+    type Transfer = Transfer<N>;
 
     fn allocate(&self, bytes: usize) -> Result<(Region<N>, Vec<u8>), FabricError> {
         let (memory, shared) = self.node.memory().allocate(bytes)?;
@@ -162,30 +162,30 @@ impl<N: Network> Fabric for Hybrid<N> {
         }
     }
 
-    fn start_put(&self, to: &Remote<N>, offset: usize, source: BoxBytes) -> Result<Moving<N>, FabricError> {
+    fn start_put(&self, to: &Remote<N>, offset: usize, source: BoxBytes) -> Result<Transfer<N>, FabricError> {
         if let Some(view) = &to.view {
             // The copy takes this processor's time whenever it is made.
-            return self.node.memory().put(view, offset, &source).map(|()| Moving(State::Done(source)));
+            return self.node.memory().put(view, offset, &source).map(|()| Transfer(State::Done(source)));
         }
         let moving = self.network.start_put(&to.far, offset, source)?;
-        self.behind_put(to).map(|()| Moving(State::Far(moving)))
+        self.behind_put(to).map(|()| Transfer(State::Far(moving)))
     }
 
-    fn start_get(&self, from: &Remote<N>, offset: usize, mut into: BoxBytes) -> Result<Moving<N>, FabricError> {
+    fn start_get(&self, from: &Remote<N>, offset: usize, mut into: BoxBytes) -> Result<Transfer<N>, FabricError> {
         match &from.view {
-            Some(view) => self.node.memory().get(view, offset, &mut into).map(|()| Moving(State::Done(into))),
-            None => self.network.start_get(&from.far, offset, into).map(|moving| Moving(State::Far(moving))),
+            Some(view) => self.node.memory().get(view, offset, &mut into).map(|()| Transfer(State::Done(into))),
+            None => self.network.start_get(&from.far, offset, into).map(|moving| Transfer(State::Far(moving))),
         }
     }
 
-    fn has_moved(&self, moving: &mut Moving<N>) -> Result<bool, FabricError> {
+    fn test(&self, moving: &mut Transfer<N>) -> Result<bool, FabricError> {
         match &mut moving.0 {
             State::Done(_) => Ok(true),
-            State::Far(moving) => self.network.has_moved(moving),
+            State::Far(moving) => self.network.test(moving),
         }
     }
 
-    fn finish_moving(&self, moving: Moving<N>) -> Result<BoxBytes, FabricError> {
+    fn finish_moving(&self, moving: Transfer<N>) -> Result<BoxBytes, FabricError> {
         match moving.0 {
             State::Done(bytes) => Ok(bytes),
             State::Far(moving) => self.network.finish_moving(moving),
@@ -197,7 +197,7 @@ impl<N: Network> Fabric for Hybrid<N> {
         to: &Remote<N>,
         offset: usize,
         source: NonNull<[u8]>,
-    ) -> Result<Option<Moving<N>>, FabricError> {
+    ) -> Result<Option<Transfer<N>>, FabricError> {
         if let Some(view) = &to.view {
             // SAFETY: lent by the caller.
             return self.node.memory().put(view, offset, unsafe { source.as_ref() }).map(|()| None);
@@ -205,7 +205,7 @@ impl<N: Network> Fabric for Hybrid<N> {
         // SAFETY: caller's contract.
         let moving = unsafe { self.network.lend_put(&to.far, offset, source) }?;
         // On an error `moving` is dropped; then the network no longer uses the bytes.
-        self.behind_put(to).map(|()| moving.map(|moving| Moving(State::Far(moving))))
+        self.behind_put(to).map(|()| moving.map(|moving| Transfer(State::Far(moving))))
     }
 
     unsafe fn lend_get(
@@ -213,17 +213,17 @@ impl<N: Network> Fabric for Hybrid<N> {
         from: &Remote<N>,
         offset: usize,
         mut into: NonNull<[u8]>,
-    ) -> Result<Option<Moving<N>>, FabricError> {
+    ) -> Result<Option<Transfer<N>>, FabricError> {
         if let Some(view) = &from.view {
             // SAFETY: lent by the caller, and used by nothing else.
             return self.node.memory().get(view, offset, unsafe { into.as_mut() }).map(|()| None);
         }
         // SAFETY: caller's contract.
         let moving = unsafe { self.network.lend_get(&from.far, offset, into) }?;
-        Ok(moving.map(|moving| Moving(State::Far(moving))))
+        Ok(moving.map(|moving| Transfer(State::Far(moving))))
     }
 
-    unsafe fn finish_get(&self, moving: Moving<N>, mut into: NonNull<[u8]>) -> Result<(), FabricError> {
+    unsafe fn finish_get(&self, moving: Transfer<N>, mut into: NonNull<[u8]>) -> Result<(), FabricError> {
         match moving.0 {
             State::Done(bytes) => {
                 // SAFETY: lent by the caller, and used by nothing else.
@@ -293,7 +293,7 @@ impl<N: Network> Fabric for Hybrid<N> {
         self.node.memory().find_word(words_of(at)?, offset)
     }
 
-    fn change_blocks(&self, at: &Remote<N>, offset: usize, blocks: usize, change: impl ChangeBlock) -> bool {
+    fn change_blocks(&self, at: &Remote<N>, offset: usize, blocks: usize, change: impl UpdateInPlace) -> bool {
         words_of(at).is_some_and(|view| self.node.memory().change_blocks(view, offset, blocks, change))
     }
 
@@ -328,8 +328,8 @@ impl<N: Network> Fabric for Hybrid<N> {
         self.network.wait(&on.memory, wait, look)
     }
 
-    fn looked_in_vain(&self) {
-        self.network.looked_in_vain();
+    fn after_empty_poll(&self) {
+        self.network.after_empty_poll();
     }
 
     /// True only if all ranks share memory: then a rank has the same number in the job and on the host.

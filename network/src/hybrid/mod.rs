@@ -3,19 +3,19 @@
 mod fabric;
 mod region;
 
-pub use region::{Moving, Pending, Region, Remote};
+pub use region::{Transfer, Pending, Region, Remote};
 
-use crate::variables::{HYBRID, Intranode};
+use crate::variables::{INTRANODE, Intranode};
 use crate::{Bootstrap, HybridWire, Network, NetworkError, Node, Transport};
 use std::sync::Arc;
 use transom_channel::{Changes, Config};
 use transom_locks::Rank;
 use transom_shm_loopback::messages::ShmWire;
 use transom_shm_loopback::{Loopback, Meet};
-use transom_windows::{Exchange, FabricError};
+use transom_windows::{OobExchange, FabricError};
 
 /// A provider of network `N` and the shared memory of each host: a handle of one rank of a job or team. Ranks of one host move data by
-/// their own loads and stores if `TRANSOM_HYBRID` is on, which is the default of a job on several hosts. A rank always does so in its
+/// their own loads and stores if `TRANSOM_INTRANODE` is on, which is the default of a job on several hosts. A rank always does so in its
 /// own memory.
 ///
 /// Once the last clone and window of a rank are dropped, the rank has left the job.
@@ -36,7 +36,7 @@ impl<N: Network> Hybrid<N> {
     /// # Errors
     /// If one rank fails, all ranks get an error: see [`NetworkError`].
     pub fn new(job: Arc<dyn Bootstrap>, node: Node, messages: &Config) -> Result<Self, NetworkError> {
-        let asked = HYBRID.get::<Intranode>().map(|asked| asked.unwrap_or_default().0.unwrap_or(!node.is_all()));
+        let asked = INTRANODE.get::<Intranode>().map(|asked| asked.unwrap_or_default().0.unwrap_or(!node.is_all()));
         // The other ranks wait for this one: an invalid variable is reported only after the exchange.
         let told = job.all_gather(&asked.as_ref().map_or(Vec::new(), |on| vec![u8::from(*on)]))?;
         let intranode = asked?;
@@ -126,9 +126,9 @@ mod tests {
             agree(&told, me, on).map_err(|error| error.to_string())
         };
         assert_eq!((agree(&[&[1], &[1]], 0, true), agree(&[&[0], &[0]], 1, false)), (Ok(()), Ok(())));
-        let says = "TRANSOM_HYBRID is off at rank 2, and on at rank 1; set the same value at all ranks, or none";
+        let says = "TRANSOM_INTRANODE is off at rank 2, and on at rank 1; set the same value at all ranks, or none";
         assert_eq!(agree(&[&[1], &[1], &[0]], 1, true), Err(says.into()));
-        let says = "TRANSOM_HYBRID is on at rank 0, and off at rank 2; set the same value at all ranks, or none";
+        let says = "TRANSOM_INTRANODE is on at rank 0, and off at rank 2; set the same value at all ranks, or none";
         assert_eq!(agree(&[&[1], &[1], &[0]], 2, false), Err(says.into()));
         let says = "rank 1 could not open its network; its own error says why";
         assert_eq!(agree(&[&[1], &[]], 0, true), Err(says.into()));

@@ -26,7 +26,7 @@ pub struct Remote<N: Network> {
 pub struct Pending<N: Network>(pub(super) State<u64, N::Pending>);
 
 /// A read or write in flight, and its buffer.
-pub struct Moving<N: Network>(pub(super) State<BoxBytes, N::Moving>);
+pub struct Transfer<N: Network>(pub(super) State<BoxBytes, N::Transfer>);
 
 /// A completed operation, or one in flight in the network.
 pub(super) enum State<D, F> {

@@ -3,10 +3,10 @@
 use crate::network::{Pretend, on_hosts};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
-use transom_channel::{Changes, Config, Engine, Id, Room, Select};
+use transom_channel::{Changes, Config, Engine, Id, RecvTarget, Select};
 use transom_network::{Hybrid, Transport};
 use transom_shm_loopback::messages::Bytes;
-use transom_windows::Exchange;
+use transom_windows::OobExchange;
 
 /// Lengths that are sent eagerly in one packet, eagerly in several packets, and by rendezvous.
 const LENGTHS: [usize; 3] = [8, 20_000, 500_000];
@@ -22,7 +22,7 @@ fn talk(engine: &mut Engine<Transport>, me: usize, ranks: usize, done: &AtomicUs
     for peer in (0..ranks).filter(|&peer| peer != me) {
         for (tag, length) in LENGTHS.into_iter().enumerate() {
             let select = Select { context: 0, source: Some(peer as u32), tag: Some(tag as u32) };
-            receives.push((engine.receive(select, Room::Allocate), peer, length));
+            receives.push((engine.receive(select, RecvTarget::Allocate), peer, length));
             let memory = Bytes::owned(content(me, peer, length));
             sends.push(engine.send(peer as u32, 0, tag as u32, memory, length, false));
         }

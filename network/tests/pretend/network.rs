@@ -11,7 +11,7 @@ use transom_launch::variables::Variable;
 use transom_locks::{Awaited, Rank, Wake};
 use transom_network::{Atomics, Attach, Bootstrap, Hybrid, MemoryKind, Network, NetworkWire, Node};
 use transom_shm_loopback::{self as shm, Loopback, View};
-use transom_windows::{BoxBytes, Exchange, Fabric, FabricError, Wait};
+use transom_windows::{BoxBytes, OobExchange, Fabric, FabricError, Wait};
 
 /// Numbers of operations that a rank left to the network.
 #[derive(Debug, Default)]
@@ -79,7 +79,7 @@ impl<const ADAPTER: bool> Pretend<ADAPTER> {
     }
 }
 
-impl<const ADAPTER: bool> Exchange for Pretend<ADAPTER> {
+impl<const ADAPTER: bool> OobExchange for Pretend<ADAPTER> {
     fn rank(&self) -> Rank {
         self.job.rank()
     }
@@ -114,7 +114,7 @@ impl<const ADAPTER: bool> Network for Pretend<ADAPTER> {
     type Region = Region;
     type Remote = View;
     type Pending = u64;
-    type Moving = BoxBytes;
+    type Transfer = BoxBytes;
 
     fn probe(_: &Config) -> Result<String, Infallible> {
         Ok("threads".into())
@@ -169,7 +169,7 @@ impl<const ADAPTER: bool> Network for Pretend<ADAPTER> {
         self.get(from, offset, &mut into).map(|()| into)
     }
 
-    fn has_moved(&self, _: &mut BoxBytes) -> Result<bool, FabricError> {
+    fn test(&self, _: &mut BoxBytes) -> Result<bool, FabricError> {
         Ok(true)
     }
 

@@ -3,7 +3,7 @@
 use crate::network::{Pretend, on_hosts};
 use transom_locks::Rank;
 use transom_network::{Hybrid, Network};
-use transom_windows::{Exchange, Flavor, Op, Window};
+use transom_windows::{OobExchange, Flavor, Op, Window};
 
 /// Ranks 0 and 2 are on one host, 1 and 3 on the other: host numbers differ from job ranks.
 const HOSTS: [u32; 4] = [0, 1, 0, 1];

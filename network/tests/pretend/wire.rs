@@ -8,8 +8,8 @@ use transom_channel::Wire;
 use transom_channel::wire::{Busy, Event, Key, Lane, Part, Rail, RailKind, Rank, Request};
 use transom_network::NetworkWire;
 use transom_shm_loopback::Loopback;
-use transom_shm_loopback::messages::{Bytes, Naps, ShmWire, Turn, Waiter};
-use transom_windows::{Exchange, FabricError};
+use transom_shm_loopback::messages::{Bytes, Naps, ShmWire, ProgressHook, Waiter};
+use transom_windows::{OobExchange, FabricError};
 
 /// Number of posts of a rank, by peer.
 pub type Posts = Mutex<BTreeMap<Rank, u64>>;
@@ -38,8 +38,8 @@ impl NetworkWire for PretendWire {
         self.waiter.clone()
     }
 
-    fn turn_in_waits(&self, turn: Arc<dyn Turn>) {
-        self.wire.turn_in_waits(turn);
+    fn progress_in_waits(&self, turn: Arc<dyn ProgressHook>) {
+        self.wire.progress_in_waits(turn);
     }
 
     fn close(&mut self) {
@@ -62,8 +62,8 @@ impl Wire for PretendWire {
         self.wire.connect(lane);
     }
 
-    fn sever(&mut self, peer: Rank) {
-        self.wire.sever(peer);
+    fn abort_peer(&mut self, peer: Rank) {
+        self.wire.abort_peer(peer);
     }
 
     fn take(&mut self, length: usize) -> Option<Bytes> {

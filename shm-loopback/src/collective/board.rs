@@ -14,7 +14,7 @@ use crate::memory::View;
 use crate::reach::Reach;
 use crate::team::Meet;
 use transom_locks::Rank;
-use transom_windows::{Exchange, FabricError};
+use transom_windows::{OobExchange, FabricError};
 
 /// Collectives of the ranks of a team through shared memory. All ranks make the same calls in the same order.
 ///
@@ -34,11 +34,11 @@ use transom_windows::{Exchange, FabricError};
 ///
 /// # Examples
 /// ```
-/// use transom_shm_loopback::{Loopback, collective::Board};
-/// use transom_windows::Exchange;
+/// use transom_shm_loopback::{Loopback, collective::ShmCollective};
+/// use transom_windows::OobExchange;
 ///
 /// let ranks: Vec<_> = Loopback::threads(3)?.into_iter().map(|team| std::thread::spawn(move || {
-///     let mut board = Board::open(&team).unwrap();
+///     let mut board = ShmCollective::open(&team).unwrap();
 ///     let mut data = [team.rank() as u8 + 1; 2];
 ///     board.all_reduce(7, &mut data, 1, &mut |into, with, _| {
 ///         into.iter_mut().zip(with).for_each(|(into, with)| *into += with);
@@ -48,7 +48,7 @@ use transom_windows::{Exchange, FabricError};
 /// assert!(ranks.into_iter().all(|rank| rank.join().unwrap() == [6, 6]));
 /// # Ok::<(), transom_windows::FabricError>(())
 /// ```
-pub struct Board {
+pub struct ShmCollective {
     pub(super) lines: Lines,
     pub(super) scratch: Scratch,
     /// Folds that other ranks read while `scratch` is in use.
@@ -62,24 +62,24 @@ pub struct Board {
     pub(super) strict: bool,
 }
 
-impl Board {
+impl ShmCollective {
     /// Opens the board of a team. Collective. The board keeps a mapping and, until all ranks have opened it, a
     /// descriptor at rank 0. It does not keep the rank in its job. A rank that drops its board has left, for calls of
     /// the others that need it.
     ///
     /// # Errors
-    /// Those of [`Exchange::all_gather`] and, at all ranks if at one, [`FabricError::System`] if memory cannot be
+    /// Those of [`OobExchange::all_gather`] and, at all ranks if at one, [`FabricError::System`] if memory cannot be
     /// allocated, and [`FabricError::BadKey`].
     ///
     /// # Examples
     /// ```
-    /// use transom_shm_loopback::{Loopback, collective::Board};
-    /// let mut board = Board::open(&Loopback::alone()?)?;
+    /// use transom_shm_loopback::{Loopback, collective::ShmCollective};
+    /// let mut board = ShmCollective::open(&Loopback::alone()?)?;
     /// board.barrier(1)?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn open(team: &Loopback) -> Result<Self, FabricError> {
-        Board::open_by(team, &mut |mine| team.all_gather(mine))
+        ShmCollective::open_by(team, &mut |mine| team.all_gather(mine))
     }
 
     /// As [`open`](Self::open), but the ranks exchange data by `meet` instead of the exchange of their job. `meet` is
@@ -90,8 +90,8 @@ impl Board {
     ///
     /// # Examples
     /// ```
-    /// use transom_shm_loopback::{Loopback, collective::Board};
-    /// let mut board = Board::open_by(&Loopback::alone()?, &mut |mine| Ok(vec![mine.to_vec()]))?;
+    /// use transom_shm_loopback::{Loopback, collective::ShmCollective};
+    /// let mut board = ShmCollective::open_by(&Loopback::alone()?, &mut |mine| Ok(vec![mine.to_vec()]))?;
     /// board.barrier(1)?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -134,7 +134,7 @@ impl Board {
         let strict = cfg!(debug_assertions);
         let oversubscribed = !all(2);
         let (tuner, whole) = (PathTuner::new(oversubscribed), reduce::whole(team.size(), oversubscribed));
-        Ok(Board { lines, scratch: Scratch::default(), apart: Scratch::default(), reach, tuner, whole, strict })
+        Ok(ShmCollective { lines, scratch: Scratch::default(), apart: Scratch::default(), reach, tuner, whole, strict })
     }
 
     /// Returns a handle that breaks the board from another thread, so that a waiting call fails.
@@ -177,7 +177,7 @@ impl Board {
     }
 }
 
-impl Drop for Board {
+impl Drop for ShmCollective {
     fn drop(&mut self) {
         self.lines.close();
     }

@@ -5,7 +5,7 @@
 //! last read, or once the board is broken. Readers check for a broken board after each read. No rank writes to
 //! another's memory.
 
-use super::board::Board;
+use super::board::ShmCollective;
 use super::broken::Failure;
 use super::fold::Fold;
 use super::lines::Lines;
@@ -63,7 +63,7 @@ impl Lines {
     }
 }
 
-impl Board {
+impl ShmCollective {
     /// Returns the key that `rank` posted in `round`. Waits for it.
     pub(super) fn offered(&mut self, rank: Rank, round: u64) -> Result<Key, Failure> {
         let mut bytes = [0; 16];
@@ -217,7 +217,7 @@ impl Board {
     ) -> Result<(), Failure> {
         let (ranks, most) = (keys.len(), whole_elements(PIECE, element));
         for (begin, into) in (0..).step_by(most).zip(into.chunks_mut(most)) {
-            let Board { lines, scratch, .. } = self;
+            let ShmCollective { lines, scratch, .. } = self;
             let room = scratch.two(Self::stride(into.len()));
             let read = |lines: &mut Lines, rank: Rank, into: &mut [u8]| {
                 lines.read_directly(reach, rank, (keys[rank], at + begin), into)

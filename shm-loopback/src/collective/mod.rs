@@ -1,4 +1,4 @@
-//! Collectives among ranks that share memory: [`Board`]. A board moves bytes, calls the caller's fold on elements, and
+//! Collectives among ranks that share memory: [`ShmCollective`]. A board moves bytes, calls the caller's fold on elements, and
 //! compares signatures to detect ranks that make different calls. The caller defines call kinds, types and operations.
 //!
 //! # How
@@ -40,7 +40,7 @@ mod reduce;
 mod scratch;
 mod shared_lines;
 
-pub use board::Board;
+pub use board::ShmCollective;
 pub use broken::{Breaker, Failure};
 
 #[cfg(all(test, feature = "loom"))]

@@ -2,7 +2,7 @@
 //! readers.
 
 use super::block::{HALF_CARRIES, Place};
-use super::board::Board;
+use super::board::ShmCollective;
 use super::broken::Failure;
 use super::lines::Says;
 use super::path_tuner::Kind;
@@ -35,16 +35,16 @@ impl Cut {
     }
 }
 
-impl Board {
+impl ShmCollective {
     /// Blocks until all ranks have called it.
     ///
     /// # Errors
-    /// Those of [`Board`], which apply to all calls.
+    /// Those of [`ShmCollective`], which apply to all calls.
     ///
     /// # Examples
     /// ```
-    /// # use transom_shm_loopback::{Loopback, collective::Board};
-    /// # let mut board = Board::open(&Loopback::alone()?)?;
+    /// # use transom_shm_loopback::{Loopback, collective::ShmCollective};
+    /// # let mut board = ShmCollective::open(&Loopback::alone()?)?;
     /// board.barrier(1)?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -60,12 +60,12 @@ impl Board {
     /// Copies `data` of the root to `data` of every other rank.
     ///
     /// # Errors
-    /// See [`Board`]; [`FabricError::Misuse`](transom_windows::FabricError::Misuse) if there is no such root.
+    /// See [`ShmCollective`]; [`FabricError::Misuse`](transom_windows::FabricError::Misuse) if there is no such root.
     ///
     /// # Examples
     /// ```
-    /// # use transom_shm_loopback::{Loopback, collective::Board};
-    /// # let mut board = Board::open(&Loopback::alone()?)?;
+    /// # use transom_shm_loopback::{Loopback, collective::ShmCollective};
+    /// # let mut board = ShmCollective::open(&Loopback::alone()?)?;
     /// let mut data = *b"of rank 0";
     /// board.broadcast(2, 0, &mut data)?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -114,12 +114,12 @@ impl Board {
     /// ranks.
     ///
     /// # Errors
-    /// See [`Board`]; [`FabricError::Misuse`](transom_windows::FabricError::Misuse) if `into` has another length.
+    /// See [`ShmCollective`]; [`FabricError::Misuse`](transom_windows::FabricError::Misuse) if `into` has another length.
     ///
     /// # Examples
     /// ```
-    /// # use transom_shm_loopback::{Loopback, collective::Board};
-    /// # let mut board = Board::open(&Loopback::alone()?)?;
+    /// # use transom_shm_loopback::{Loopback, collective::ShmCollective};
+    /// # let mut board = ShmCollective::open(&Loopback::alone()?)?;
     /// let mut all = [0; 3];
     /// board.all_gather(3, b"abc", &mut all)?;
     /// assert_eq!(&all, b"abc");
@@ -142,8 +142,8 @@ impl Board {
     ///
     /// # Examples
     /// ```
-    /// # use transom_shm_loopback::{Loopback, collective::Board};
-    /// # let mut board = Board::open(&Loopback::alone()?)?;
+    /// # use transom_shm_loopback::{Loopback, collective::ShmCollective};
+    /// # let mut board = ShmCollective::open(&Loopback::alone()?)?;
     /// let mut all = [0; 3];
     /// board.gather(4, 0, b"abc", &mut all)?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -197,13 +197,13 @@ impl Board {
     /// all of equal length; `into` has the same length and holds the received blocks in the order of ranks.
     ///
     /// # Errors
-    /// See [`Board`]; [`FabricError::Misuse`](transom_windows::FabricError::Misuse) if the lengths differ, or are no
+    /// See [`ShmCollective`]; [`FabricError::Misuse`](transom_windows::FabricError::Misuse) if the lengths differ, or are no
     /// multiple of the number of ranks.
     ///
     /// # Examples
     /// ```
-    /// # use transom_shm_loopback::{Loopback, collective::Board};
-    /// # let mut board = Board::open(&Loopback::alone()?)?;
+    /// # use transom_shm_loopback::{Loopback, collective::ShmCollective};
+    /// # let mut board = ShmCollective::open(&Loopback::alone()?)?;
     /// let mut into = [0; 3];
     /// board.all_to_all(5, b"abc", &mut into)?;
     /// assert_eq!(&into, b"abc"); // A job of one rank.
@@ -248,13 +248,13 @@ impl Board {
     /// ranks' `given` is unused and may be empty.
     ///
     /// # Errors
-    /// See [`Board`]; [`FabricError::Misuse`](transom_windows::FabricError::Misuse) if `root` is no rank of the board,
+    /// See [`ShmCollective`]; [`FabricError::Misuse`](transom_windows::FabricError::Misuse) if `root` is no rank of the board,
     /// or if `given` at the root is not one block of `into.len()` bytes per rank.
     ///
     /// # Examples
     /// ```
-    /// # use transom_shm_loopback::{Loopback, collective::Board};
-    /// # let mut board = Board::open(&Loopback::alone()?)?;
+    /// # use transom_shm_loopback::{Loopback, collective::ShmCollective};
+    /// # let mut board = ShmCollective::open(&Loopback::alone()?)?;
     /// let mut into = [0; 3];
     /// board.scatter(6, 0, b"abc", &mut into)?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())

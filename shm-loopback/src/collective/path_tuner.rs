@@ -4,7 +4,7 @@
 //! kind and length therefore measure both, and all ranks agree on a path by the times of all. Later calls measure
 //! again.
 
-use super::board::Board;
+use super::board::ShmCollective;
 use super::broken::Failure;
 use crate::reach::Reach;
 use std::time::Instant;
@@ -136,7 +136,7 @@ impl PathTuner {
     }
 }
 
-impl Board {
+impl ShmCollective {
     /// Moves blocks of `bytes` bytes, as many at all ranks, by the faster path. `act` receives the access to other
     /// ranks' buffers if the path is direct.
     #[inline(always)]

@@ -1,7 +1,7 @@
 //! Calls that fold the elements of all ranks, always in the order of ranks.
 
 use super::block::HALF_CARRIES;
-use super::board::Board;
+use super::board::ShmCollective;
 use super::broken::Failure;
 use super::fold::Fold;
 use super::lines::{Lines, Says};
@@ -24,7 +24,7 @@ pub(super) fn whole(ranks: usize, oversubscribed: bool) -> usize {
 #[repr(align(64))]
 struct Short([u8; HALF_CARRIES]);
 
-impl Board {
+impl ShmCollective {
     /// Folds the elements of all ranks, `element` bytes each, into `data`. All ranks receive the same bytes.
     ///
     /// `fold(into, with, order)` must do `into = into o with` or, for [`Order::Before`], `into = with o into`, for each
@@ -33,13 +33,13 @@ impl Board {
     /// a part of `data` that begins at an element. `fold` must do the same at all ranks.
     ///
     /// # Errors
-    /// See [`Board`]; [`FabricError::Misuse`](transom_windows::FabricError::Misuse) if the length of `data` is no
+    /// See [`ShmCollective`]; [`FabricError::Misuse`](transom_windows::FabricError::Misuse) if the length of `data` is no
     /// multiple of `element`.
     ///
     /// # Examples
     /// ```
-    /// # use transom_shm_loopback::{Loopback, collective::Board};
-    /// # let mut board = Board::open(&Loopback::alone()?)?;
+    /// # use transom_shm_loopback::{Loopback, collective::ShmCollective};
+    /// # let mut board = ShmCollective::open(&Loopback::alone()?)?;
     /// let mut data = *b"abc";
     /// board.all_reduce(7, &mut data, 1, &mut |into, with, _| {
     ///     into.iter_mut().zip(with).for_each(|(into, with)| *into = *with.max(into));
@@ -89,8 +89,8 @@ impl Board {
     ///
     /// # Examples
     /// ```
-    /// # use transom_shm_loopback::{Loopback, collective::Board};
-    /// # let mut board = Board::open(&Loopback::alone()?)?;
+    /// # use transom_shm_loopback::{Loopback, collective::ShmCollective};
+    /// # let mut board = ShmCollective::open(&Loopback::alone()?)?;
     /// let mut data = *b"abc";
     /// board.reduce(8, 0, &mut data, 1, &mut |into, with, order| unreachable!("one rank folds nothing"))?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -116,8 +116,8 @@ impl Board {
     ///
     /// # Examples
     /// ```
-    /// # use transom_shm_loopback::{Loopback, collective::Board};
-    /// # let mut board = Board::open(&Loopback::alone()?)?;
+    /// # use transom_shm_loopback::{Loopback, collective::ShmCollective};
+    /// # let mut board = ShmCollective::open(&Loopback::alone()?)?;
     /// let mut data = *b"abc";
     /// board.scan(9, false, &mut data, 1, &mut |into, with, order| unreachable!("one rank folds nothing"))?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -145,8 +145,8 @@ impl Board {
     ///
     /// # Examples
     /// ```
-    /// # use transom_shm_loopback::{Loopback, collective::Board};
-    /// # let mut board = Board::open(&Loopback::alone()?)?;
+    /// # use transom_shm_loopback::{Loopback, collective::ShmCollective};
+    /// # let mut board = ShmCollective::open(&Loopback::alone()?)?;
     /// let mut mine = [0; 3];
     /// board.reduce_scatter(10, b"abc", &mut mine, 1, &mut |into, with, order| unreachable!("one rank folds nothing"))?;
     /// assert_eq!(&mine, b"abc");
@@ -273,7 +273,7 @@ impl Board {
         if !met {
             self.meet(round)?;
         }
-        let Board { lines, scratch, .. } = self;
+        let ShmCollective { lines, scratch, .. } = self;
         lines.fold_in_order(first, part, scratch.two(Self::stride(len)), fold, |lines, rank, into| {
             lines.take(rank, round, (len, 0), into)
         })?;
@@ -384,7 +384,7 @@ impl Shares {
     }
 
     /// Posts the elements of all other ranks' pieces, at their offsets in the step.
-    fn post(self, board: &mut Board, step: usize, data: &[u8]) -> Result<u64, Failure> {
+    fn post(self, board: &mut ShmCollective, step: usize, data: &[u8]) -> Result<u64, Failure> {
         let (before, after) = (self.part(step, 0).start, self.part(step, self.ranks - 1).end);
         let mine = self.part(step, board.lines.me);
         let parts = [(0, &data[before..mine.start]), (mine.end - before, &data[mine.end..after])];
@@ -394,16 +394,16 @@ impl Shares {
     /// Folds this rank's piece, and posts it.
     fn fold(
         self,
-        board: &mut Board,
+        board: &mut ShmCollective,
         root: Option<Rank>,
         step: usize,
         given: u64,
         data: &mut [u8],
         fold: Fold<'_>,
     ) -> Result<u64, Failure> {
-        let Board { lines, scratch, .. } = board;
+        let ShmCollective { lines, scratch, .. } = board;
         let (me, part) = (lines.me, self.part(step, lines.me));
-        let stride = Board::stride(self.piece);
+        let stride = ShmCollective::stride(self.piece);
         let (apart, rest) = scratch.bytes(3 * stride).split_at_mut(stride);
         let (apart, rest) = (&mut apart[..part.len()], rest.split_at_mut(stride));
         let take = |lines: &mut Lines, rank, into: &mut [u8]| {
@@ -424,7 +424,7 @@ impl Shares {
     /// Reads the pieces that the other ranks have folded.
     fn keep(
         self,
-        board: &mut Board,
+        board: &mut ShmCollective,
         root: Option<Rank>,
         step: usize,
         folded: u64,

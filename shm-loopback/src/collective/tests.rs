@@ -5,14 +5,14 @@ mod failures;
 
 use super::path_tuner::PathTuner;
 use super::reduce;
-use super::{Board, Failure};
+use super::{ShmCollective, Failure};
 use crate::reach::Reach;
 use crate::{Invitation, Job, Loopback};
 use std::process::Command;
 use std::time::{Duration, Instant};
 use transom_collective::Order;
 use transom_locks::Rank;
-use transom_windows::Exchange;
+use transom_windows::OobExchange;
 
 /// Pseudo-random numbers, the same at all ranks.
 struct Random(u64);
@@ -70,8 +70,8 @@ fn on_processes(ranks: usize, name: &str, body: impl Fn(Loopback)) -> Option<Vec
     Some(ended.into_iter().map(|well| well == Some(true)).collect())
 }
 
-fn open(team: &Loopback, strict: bool) -> Board {
-    let mut board = Board::open(team).unwrap();
+fn open(team: &Loopback, strict: bool) -> ShmCollective {
+    let mut board = ShmCollective::open(team).unwrap();
     (board.strict, board.tuner.always) = (strict, Some(true));
     // Folds by shares, and whole.
     board.whole = if strict { reduce::WHOLE } else { 64 };
@@ -125,7 +125,7 @@ fn folded(call: u64, ranks: usize, len: usize, element: usize) -> Vec<u8> {
 const KINDS: usize = 11;
 
 /// Makes one call of a kind with `count` elements, and checks its outcome.
-fn check(board: &mut Board, kind: usize, call: u64, root: Rank, count: usize, element: usize) -> Result<(), Failure> {
+fn check(board: &mut ShmCollective, kind: usize, call: u64, root: Rank, count: usize, element: usize) -> Result<(), Failure> {
     let (me, ranks, len) = (board.lines.me, board.ranks(), count * element);
     let mine = given(call, me, len);
     let fold = &mut |into: &mut [u8], with: &[u8], order| {
@@ -243,7 +243,7 @@ fn every_call_matches_the_reference() {
 }
 
 /// Makes random calls, the same at all ranks, with random delays at each.
-fn random_calls(board: &mut Board, seed: u64, calls: u64) {
+fn random_calls(board: &mut ShmCollective, seed: u64, calls: u64) {
     let mut random = Random(seed);
     let mut own = Random(seed + 1 + board.lines.me as u64);
     for call in 0..calls {

@@ -20,7 +20,7 @@ pub(crate) use x86_64::prefetch;
 #[cfg(all(target_arch = "x86_64", not(miri), not(transom_portable_copy)))]
 use x86_64::{change_64, move_bytes};
 
-use transom_windows::ChangeBlock;
+use transom_windows::UpdateInPlace;
 
 /// [`to_shared`] of exactly 32 bytes, by words: words that the caller composes or takes apart stay in general
 /// registers.
@@ -74,7 +74,7 @@ pub(crate) unsafe fn from_shared(shared: *const u8, into: &mut [u8]) {
 /// # Safety
 /// `shared` must be valid for reads and writes of `64 blocks` bytes; otherwise the same as for [`to_shared`].
 #[inline(always)]
-pub(crate) unsafe fn change_blocks(shared: *mut u8, blocks: usize, change: impl ChangeBlock) -> bool {
+pub(crate) unsafe fn change_blocks(shared: *mut u8, blocks: usize, change: impl UpdateInPlace) -> bool {
     // SAFETY: caller's contract.
     unsafe { change_64(shared, blocks, change) }
 }
@@ -83,13 +83,13 @@ pub(crate) unsafe fn change_blocks(shared: *mut u8, blocks: usize, change: impl 
 mod tests {
     use super::portable;
     use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-    use transom_windows::ChangeBlock;
+    use transom_windows::UpdateInPlace;
 
     /// Records the numbers of its blocks, and inverts each bit.
     #[derive(Default)]
     struct Numbers(Vec<usize>);
 
-    impl ChangeBlock for &mut Numbers {
+    impl UpdateInPlace for &mut Numbers {
         fn change(&mut self, number: usize, block: &mut [u64; 8]) {
             self.0.push(number);
             block.iter_mut().for_each(|word| *word = !*word);

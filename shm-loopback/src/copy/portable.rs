@@ -39,6 +39,6 @@ pub(crate) fn prefetch<const TO_WRITE: bool>(_: *const u8) {}
 
 /// See [`change_blocks`](super::change_blocks): copies are as fast here.
 #[cfg(any(not(target_arch = "x86_64"), miri, transom_portable_copy))]
-pub(super) unsafe fn change_64(_: *mut u8, _: usize, _: impl transom_windows::ChangeBlock) -> bool {
+pub(super) unsafe fn change_64(_: *mut u8, _: usize, _: impl transom_windows::UpdateInPlace) -> bool {
     false
 }

@@ -1,6 +1,6 @@
 //! Copies by assembly: the compiler knows only which bytes the accesses may change.
 
-use transom_windows::ChangeBlock;
+use transom_windows::UpdateInPlace;
 
 /// Copies `len` bytes, single elements in one piece. The destination is the shared side if `TO_SHARED`, else the source
 /// is.
@@ -71,7 +71,7 @@ pub(crate) fn prefetch<const TO_WRITE: bool>(shared: *const u8) {
 
 /// See [`change_blocks`](super::change_blocks).
 #[inline(always)]
-pub(super) unsafe fn change_64(shared: *mut u8, blocks: usize, change: impl ChangeBlock) -> bool {
+pub(super) unsafe fn change_64(shared: *mut u8, blocks: usize, change: impl UpdateInPlace) -> bool {
     // SAFETY: caller's contract; the processor has AVX2 where that is used.
     unsafe {
         match std::arch::is_x86_feature_detected!("avx2") {
@@ -84,7 +84,7 @@ pub(super) unsafe fn change_64(shared: *mut u8, blocks: usize, change: impl Chan
 
 /// Compiled for AVX2, together with `change`.
 #[target_feature(enable = "avx2")]
-unsafe fn change_64_by_avx2(shared: *mut u8, blocks: usize, mut change: impl ChangeBlock) {
+unsafe fn change_64_by_avx2(shared: *mut u8, blocks: usize, mut change: impl UpdateInPlace) {
     use std::arch::asm;
     use std::arch::x86_64::__m256i;
     use std::mem::transmute;
@@ -110,7 +110,7 @@ unsafe fn change_64_by_avx2(shared: *mut u8, blocks: usize, mut change: impl Cha
     }
 }
 
-unsafe fn change_64_by_sse2(shared: *mut u8, blocks: usize, mut change: impl ChangeBlock) {
+unsafe fn change_64_by_sse2(shared: *mut u8, blocks: usize, mut change: impl UpdateInPlace) {
     for number in 0..blocks {
         let mut block = [0u64; 8];
         // SAFETY: inside: caller's contract. A block is two halves.

@@ -13,7 +13,7 @@
 //! `ready`. No step blocks other senders: a rank that dies after any step leaves behind only the cell, which the owner
 //! of the inbox reclaims. The bits have no order, so the cells of each sender are numbered.
 
-use super::joint::Desk;
+use super::joint::CopyDescriptor;
 use crate::blocks::Forget;
 use crate::event_count::EventCount;
 use crate::memory::{HEADER, View};
@@ -212,9 +212,9 @@ impl Inbox {
     }
 
     /// The desk, where peers request help with long reads.
-    pub fn desk(&self) -> Desk<'_> {
+    pub fn desk(&self) -> CopyDescriptor<'_> {
         let words = self.view.own_words(DESK, 8).expect("an inbox is laid out");
-        Desk { left: self.word(LEFT), words }
+        CopyDescriptor { left: self.word(LEFT), words }
     }
 
     /// Appends the cells that were filled since the last call, those of one sender in order. Callers reuse `cells`, so

@@ -58,7 +58,7 @@ pub(super) struct Move {
 
 /// The desk (copy descriptor) of an inbox: the chunk count, the reader that occupies it, the progress, and the
 /// transfer.
-pub(super) struct Desk<'a> {
+pub(super) struct CopyDescriptor<'a> {
     /// {number of the read, chunks not taken yet}, 32 bits each. In the cache line that the owner polls.
     pub left: &'a AtomicU64,
     /// {reader + 1, done, from.address, from.key, to.address, to.key, at, length}
@@ -68,7 +68,7 @@ pub(super) struct Desk<'a> {
 /// Added once to the `done` word for each chunk that the owner could not copy; the low half counts all its chunks.
 const FAILED: u64 = 1 << 32;
 
-impl Desk<'_> {
+impl CopyDescriptor<'_> {
     fn reader(&self) -> &AtomicU64 {
         &self.words[0]
     }
@@ -133,7 +133,7 @@ impl Desk<'_> {
 }
 
 /// The reader's state of a cooperative read in flight.
-pub(super) struct Joint {
+pub(super) struct CooperativeCopy {
     pub owner: Rank,
     pub token: u64,
     pub what: Move,
@@ -146,7 +146,7 @@ pub(super) struct Joint {
     pub error: Option<FabricError>,
 }
 
-impl Joint {
+impl CooperativeCopy {
     /// Describes the read at the owner's desk, and copies chunks with `copy` (offset, length) until none is left or a
     /// copy fails; the owner may still be copying afterwards. `None` if another read occupies the desk.
     pub fn read(
@@ -156,14 +156,14 @@ impl Joint {
         (from, at): (Key, usize),
         (target, length): (*mut u8, usize),
         mut copy: impl FnMut(usize, usize) -> Result<(), FabricError>,
-    ) -> Option<Joint> {
+    ) -> Option<CooperativeCopy> {
         let target = target.expose_provenance();
         let what = Move { from, at, length, to: job.lead_to(target, length) };
         let Some(chunks) = inbox.desk().ask(job.rank, what) else {
             reach::withdraw(what.to);
             return None;
         };
-        let mut joint = Joint { owner, token, what, target, inbox: inbox.clone(), theirs: chunks, error: None };
+        let mut joint = CooperativeCopy { owner, token, what, target, inbox: inbox.clone(), theirs: chunks, error: None };
         while let Some(chunk) = inbox.desk().take_any() {
             // Any rank can write that word, so it is checked.
             if chunk >= chunks as usize || joint.theirs == 0 {
@@ -291,13 +291,13 @@ mod tests {
         from: Key,
         target: &mut [u8],
         mut copy: impl FnMut(usize, usize, &mut [u8]) -> Result<(), FabricError>,
-    ) -> Option<Joint> {
+    ) -> Option<CooperativeCopy> {
         let (start, length) = (target.as_mut_ptr(), target.len());
         let copy = |at, len| {
             // SAFETY: a chunk of the target that no other code uses: the owner copies other chunks.
             copy(at, len, unsafe { std::slice::from_raw_parts_mut(start.wrapping_add(at), len) })
         };
-        Joint::read(job, (1, inbox), 5, (from, AT), (start, length), copy)
+        CooperativeCopy::read(job, (1, inbox), 5, (from, AT), (start, length), copy)
     }
 
     #[test]

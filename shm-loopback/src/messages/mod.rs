@@ -10,14 +10,14 @@
 //! all peers, plus the messages that the engine keeps ([`Engine::kept`](transom_channel::Engine::kept)).
 
 mod bytes;
-mod gone;
+mod peer_failure;
 pub(crate) mod inbox;
 mod joint;
 mod reading;
 mod wait;
 mod wire;
 
-pub use crate::progress::Turn;
+pub use crate::progress::ProgressHook;
 pub use bytes::{Bytes, Lasting, Owner, Place};
 pub use inbox::{CELLS, inbox_bytes, ring_bytes};
 pub(crate) use joint::FROM_ANY as BOTH_COPY_FROM;

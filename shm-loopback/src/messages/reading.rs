@@ -2,7 +2,7 @@
 
 use super::bytes::Bytes;
 use super::inbox::Inbox;
-use super::joint::{self, Joint};
+use super::joint::{self, CooperativeCopy};
 use crate::reach::Reach;
 use std::collections::HashSet;
 use transom_channel::wire::{Key, Part};
@@ -15,7 +15,7 @@ pub(super) struct Reading {
     /// Keys of this rank's buffers that peers may read now.
     pub offered: Vec<Key>,
     /// Cooperative reads whose last chunks the owner is still copying.
-    joints: Vec<Joint>,
+    joints: Vec<CooperativeCopy>,
     /// Owners that have failed to write to this rank's buffers.
     no_help: HashSet<Rank>,
 }
@@ -49,7 +49,7 @@ impl Reading {
         let alone = owner == reach.rank || reach.control.is_oversubscribed() || busy;
         let is_worth = |inbox: &Inbox| joint::is_worth(length, inbox.is_attended());
         let inbox = inbox.filter(|inbox| !alone && is_worth(inbox) && !self.no_help.contains(&owner));
-        match inbox.and_then(|inbox| Joint::read(reach, (owner, inbox), token, from, (target, length), copy)) {
+        match inbox.and_then(|inbox| CooperativeCopy::read(reach, (owner, inbox), token, from, (target, length), copy)) {
             Some(joint) => {
                 self.joints.push(joint);
                 self.over(self.joints.len() - 1)
@@ -71,7 +71,7 @@ impl Reading {
 
     fn over(&mut self, at: usize) -> Option<Read> {
         let well = self.joints[at].ended()?;
-        let Joint { owner, token, what, target, error, .. } = self.joints.swap_remove(at);
+        let CooperativeCopy { owner, token, what, target, error, .. } = self.joints.swap_remove(at);
         let read = match error {
             Some(error) => Err(error),
             None if well => Ok(()),
@@ -79,7 +79,7 @@ impl Reading {
                 tracing::debug!(owner, "a rank cannot help to copy large messages");
                 self.no_help.insert(owner);
                 let target = std::ptr::with_exposed_provenance_mut(target);
-                // SAFETY: as in `read`; `Joint::read` has exposed the provenance, and the completion event is still to
+                // SAFETY: as in `read`; `CooperativeCopy::read` has exposed the provenance, and the completion event is still to
                 // come.
                 unsafe { self.reach.read(owner, (what.from, what.at), (target, what.length)) }
             }

@@ -16,7 +16,7 @@ const CHECK: Duration = Duration::from_millis(100);
 #[derive(Clone)]
 pub struct Waiter {
     rank: Rank,
-    crowded: bool,
+    oversubscribed: bool,
     /// Inbox with the event count that senders notify, if messages arrive in shared memory. This field, `naps`, or both
     /// are set.
     inbox: Option<Inbox>,
@@ -46,13 +46,13 @@ pub enum Look<R> {
 }
 
 impl Waiter {
-    pub(super) fn new(rank: Rank, crowded: bool, inbox: &Inbox) -> Waiter {
-        Waiter { rank, crowded, inbox: Some(inbox.clone()), naps: None }
+    pub(super) fn new(rank: Rank, oversubscribed: bool, inbox: &Inbox) -> Waiter {
+        Waiter { rank, oversubscribed, inbox: Some(inbox.clone()), naps: None }
     }
 
     /// A waiter of a rank whose messages arrive only by transports that do not notify an event count.
-    pub fn without_a_bell(rank: Rank, crowded: bool, naps: Naps) -> Waiter {
-        Waiter { rank, crowded, inbox: None, naps: Some(naps) }
+    pub fn without_a_bell(rank: Rank, oversubscribed: bool, naps: Naps) -> Waiter {
+        Waiter { rank, oversubscribed, inbox: None, naps: Some(naps) }
     }
 
     /// Extends this waiter for a rank that also receives by other transports. `others` supplies the rank's number in
@@ -88,7 +88,7 @@ impl Waiter {
     }
 
     /// Parks until an event, for `limit` at most, unless `is_busy` finds work. Returns whether it has found work.
-    pub fn nap(&self, limit: Duration, mut is_busy: impl FnMut() -> bool) -> bool {
+    pub fn park(&self, limit: Duration, mut is_busy: impl FnMut() -> bool) -> bool {
         let _attending = self.attending();
         let limit = self.naps.map_or(limit, |naps| limit.min(naps.first));
         let mut naps = Some(Naps { first: limit, longest: limit, longest_idle: limit });
@@ -111,7 +111,7 @@ impl Waiter {
                 return found;
             }
             looks += 1;
-            if !looks_again(looks, self.crowded) {
+            if !looks_again(looks, self.oversubscribed) {
                 break;
             }
             std::hint::spin_loop();
@@ -134,7 +134,7 @@ impl Waiter {
             Ok(())
         };
         let mut naps = self.naps;
-        let waited = wait.until(self.crowded, found, check, |look| {
+        let waited = wait.until(self.oversubscribed, found, check, |look| {
             // The thread also wakes if there is more work to do.
             let awake = || look().map(|found| if found.is_none() && !busy.get() { None } else { Some(found) });
             let found = self.sleep(&mut naps, wait.left(), awake)?.flatten();
@@ -190,8 +190,8 @@ impl Waiter {
     }
 
     /// True if the ranks are oversubscribed (share cores).
-    pub fn is_crowded(&self) -> bool {
-        self.crowded
+    pub fn is_oversubscribed(&self) -> bool {
+        self.oversubscribed
     }
 
     /// The rank in whose name this waiter waits.

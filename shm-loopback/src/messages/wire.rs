@@ -10,7 +10,7 @@ use crate::event_count;
 use crate::key::Key as BlockKey;
 use crate::loopback::{Loopback, Membership};
 use crate::memory::View;
-use crate::progress::Turn;
+use crate::progress::ProgressHook;
 use crate::reach::{self, Reach};
 use std::collections::{HashMap, VecDeque};
 use std::ptr::NonNull;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Release, SeqCst};
 use std::time::Instant;
-use transom_channel::Meter;
+use transom_channel::Counters;
 use transom_channel::wire::{Busy, Data, Event, Key, Lane, Part, Rail, RailKind, Rank, Request, Why, Wire};
 use transom_windows::FabricError;
 
@@ -36,7 +36,7 @@ pub struct ShmWire {
     /// Scratch list of filled cells: empty between polls, with capacity for all cells of the inbox.
     cells: Vec<Cell>,
     reading: Reading,
-    /// Lost peers. Each is reported to the engine by the first poll that finds none of its cells in the inbox.
+    /// Failed peers. Each is reported to the engine by the first poll that finds none of its cells in the inbox.
     pub(super) gone: Vec<(usize, Why)>,
     pub(super) closing: bool,
     began: Instant,
@@ -66,7 +66,7 @@ impl ShmWire {
     /// # Safety
     /// The user of the wire keeps memory until its operation completes, as the engine of `transom-channel` does. Memory
     /// that is [registered](Wire::register) stays unmodified until it is released. The target of a read is not accessed
-    /// until the read completes or its peer is severed. The handles of both come from this wire, or refer to buffers of
+    /// until the read completes or its peer is aborted. The handles of both come from this wire, or refer to buffers of
     /// the program.
     ///
     /// # Errors
@@ -110,14 +110,14 @@ impl ShmWire {
         Waiter::new(self.me, self.job.control.is_oversubscribed(), &self.own)
     }
 
-    /// Makes all waits of this rank call `turn`.
-    pub fn turn_in_waits(&self, turn: Arc<dyn Turn>) {
+    /// Makes all waits of this rank call `progress`.
+    pub fn progress_in_waits(&self, turn: Arc<dyn ProgressHook>) {
         self.job.progress.set(turn, Some(self.own.view.clone()), false);
     }
 
-    /// Same as [`turn_in_waits`](Self::turn_in_waits), and also calls `turn` regularly while a thread sleeps, for
+    /// Same as [`progress_in_waits`](Self::progress_in_waits), and also calls `progress` regularly while a thread sleeps, for
     /// transports that do not notify the event count.
-    pub fn turn_often_in_waits(&self, turn: Arc<dyn Turn>) {
+    pub fn progress_often_in_waits(&self, turn: Arc<dyn ProgressHook>) {
         self.job.progress.set(turn, Some(self.own.view.clone()), true);
     }
 
@@ -324,7 +324,7 @@ impl Wire for ShmWire {
         }
     }
 
-    fn sever(&mut self, peer: Rank) {
+    fn abort_peer(&mut self, peer: Rank) {
         let rank = peer as usize;
         self.reading.end(|owner| owner == rank);
         let peer = &mut self.peers[rank];
@@ -476,8 +476,8 @@ impl Wire for ShmWire {
         self.events.pop_front()
     }
 
-    fn count(&self, meter: &mut Meter) {
-        meter.missed_wakes += event_count::missed();
+    fn count(&self, counters: &mut Counters) {
+        counters.missed_wakes += event_count::missed();
     }
 
     fn now(&self) -> u64 {

@@ -12,7 +12,7 @@ use crate::messages::tag::{Peer, Tag};
 use crate::world::World;
 use bytemuck::Pod;
 use std::sync::{Arc, Mutex, MutexGuard};
-use transom_channel::{Room, Select, Status as Came};
+use transom_channel::{RecvTarget, Select, Status as Came};
 use transom_launch::lock;
 use transom_windows::Element;
 
@@ -129,7 +129,7 @@ impl<T: Pod + Send + Sync> Coming<T> {
             // messages have ended.
             let bytes = unsafe { self.buffer.part(cut.range(index), true) }.hold();
             let room = bytes.len();
-            let id = core.engine.receive(select, Room::Into(bytes, room));
+            let id = core.engine.receive(select, RecvTarget::Into(bytes, room));
             *piece = Piece::UnderWay(Key::Message(id));
         }
     }
@@ -152,7 +152,7 @@ impl<T: Pod + Send + Sync> Coming<T> {
         let theirs = cut.parts_with(self.cut.range(parts.start).start..self.cut.range(parts.end - 1).end);
         let judge = |index: usize, came: Came| match came.length {
             length if length == cut.bytes(index) as u64 => Piece::Ended(Ok(())),
-            0 => Piece::Lost,
+            0 => Piece::PeerFailure,
             length => {
                 let why = format!("a part came with {length} bytes, expected {}", cut.bytes(index));
                 Piece::Ended(Err(Error::Misuse { why }))
@@ -219,7 +219,7 @@ impl<T: Pod + Send + Sync> Arriving<'_, T> {
         let look = || coming.comm.hub.with(|core| coming.look(core, part..part + 1));
         let mut looked = look()?;
         if looked.is_none() {
-            coming.comm.hub.turn_now();
+            coming.comm.hub.progress_now();
             looked = look()?;
         }
         looked.transpose()?.map(|()| Ok(self.elements(part))).transpose()

@@ -5,7 +5,7 @@ use super::expected::{Lane, over};
 use crate::messages::comm::PARTS;
 use crate::messages::ended_lists::ListId;
 use crate::messages::locked::{Core, Ended, Fault, Key, Work};
-use transom_channel::{Error as Failure, Room, Select};
+use transom_channel::{Error as Failure, RecvTarget, Select};
 use transom_shm_loopback::messages::Bytes;
 
 /// Most parts that are discarded for one send end, so that a huge announcement costs this rank no memory.
@@ -28,7 +28,7 @@ pub(super) fn discard(core: &mut Core, lane: Lane, first: u32, parts: usize, far
     for part in 0..parts {
         discarding.post(core, part);
     }
-    if discarding.turn(core).is_none() {
+    if discarding.progress(core).is_none() {
         core.attend(Box::new(discarding));
     }
 }
@@ -36,7 +36,7 @@ pub(super) fn discard(core: &mut Core, lane: Lane, first: u32, parts: usize, far
 /// Posts a receive of a part or of the farewell, into no memory.
 fn post(core: &mut Core, lane: Lane, tag: u32) -> Key {
     let select = Select { context: lane.context + PARTS, source: Some(lane.source), tag: Some(tag) };
-    let nothing = Room::Into(Bytes::owned(Box::<[u8]>::default()), 0);
+    let nothing = RecvTarget::Into(Bytes::owned(Box::<[u8]>::default()), 0);
     Key::Message(core.engine.receive(select, nothing))
 }
 
@@ -63,7 +63,7 @@ impl Discarding {
 }
 
 impl Work for Discarding {
-    fn turn(&mut self, core: &mut Core) -> Option<Ended> {
+    fn progress(&mut self, core: &mut Core) -> Option<Ended> {
         while let Some(number) = core.lists.pop(self.list) {
             let slot = self.posted.get_mut(number).unwrap_or(&mut self.farewell);
             let Some((result, _)) = slot.take().and_then(|key| core.ended(key)) else { continue };

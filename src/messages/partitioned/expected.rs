@@ -11,7 +11,7 @@ use crate::messages::locked::{Core, Ended, Fault, Key, Work};
 use std::collections::{HashMap, VecDeque};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
-use transom_channel::{Room, Select, Status as Came};
+use transom_channel::{RecvTarget, Select, Status as Came};
 
 /// All waiting receive ends of a rank, in the order in which they were made. No queue is empty.
 #[derive(Default)]
@@ -102,7 +102,7 @@ pub(super) fn expect(core: &mut Core, lane: Lane, end: Arc<dyn ReceiveEnd>) {
 fn post_announcement(core: &mut Core, lane: Lane) -> Key {
     let select = Select { context: lane.context + ANNOUNCED, source: Some(lane.source), tag: Some(lane.tag) };
     let bytes = vec![0_u8; Announcement::BYTES].hold();
-    Key::Message(core.engine.receive(select, Room::Into(bytes, Announcement::BYTES)))
+    Key::Message(core.engine.receive(select, RecvTarget::Into(bytes, Announcement::BYTES)))
 }
 
 /// Receives the announcements of a lane in order, while a receive end waits.
@@ -112,7 +112,7 @@ struct Announcements {
 }
 
 impl Work for Announcements {
-    fn turn(&mut self, core: &mut Core) -> Option<Ended> {
+    fn progress(&mut self, core: &mut Core) -> Option<Ended> {
         let lane = self.lane;
         while core.expected.is_awaited(lane) {
             let (result, bytes) = core.ended(self.announcement)?;

@@ -192,7 +192,7 @@ impl<T: Pod + Send> Partitioned<T> {
             let mut pieces = self.pieces();
             for (index, piece) in pieces.all().iter_mut().enumerate().filter(|(_, piece)| piece.is_held()) {
                 self.send_nothing(core, index);
-                *piece = Piece::Lost;
+                *piece = Piece::PeerFailure;
             }
         });
     }

@@ -13,7 +13,7 @@ pub(super) enum Piece {
     Held,
     UnderWay(Key),
     /// The part was not made ready.
-    Lost,
+    PeerFailure,
     Ended(Result<(), Error>),
 }
 
@@ -79,7 +79,7 @@ impl Pieces {
         {
             return Err(error.clone());
         }
-        match pieces.iter().filter(|piece| matches!(piece, Piece::Lost)).count() {
+        match pieces.iter().filter(|piece| matches!(piece, Piece::PeerFailure)).count() {
             0 => Ok(()),
             missing => Err(Error::PartsNotReady { missing }),
         }

@@ -1,7 +1,7 @@
 //! State of a rank for one rail: adapter, memory and peers. The rank's teams and its connecting thread share it.
 
 use super::address::Address;
-use super::failover_qp::{LaneQueue, Twins};
+use super::failover_qp::{LaneQueue, PeerKeyTable};
 use super::message::Message;
 use super::service;
 use crate::VerbsError;
@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use transom_channel::Paths;
 use transom_launch::lock;
 use transom_locks::Rank;
-use transom_shm_loopback::messages::Turn;
+use transom_shm_loopback::messages::ProgressHook;
 
 /// Fields are declared in the order in which they must be dropped.
 pub(crate) struct Core {
@@ -40,13 +40,13 @@ pub(crate) struct Core {
     /// This rank has taken part in creating a window; see [`part`](Self::part).
     has_window: Mutex<bool>,
     /// The progress engine of messages, which this rank's waits drive.
-    turn: OnceLock<Arc<dyn Turn>>,
+    turn: OnceLock<Arc<dyn ProgressHook>>,
     /// The number of this rail, and the cores of the other rails, in order.
     others: OnceLock<(usize, Box<[Weak<Core>]>)>,
     /// Connection address of each peer on this rail.
     pub(super) addresses: Arc<[Address]>,
     /// Keys of peers' memory on the rails after the first.
-    pub twins: Arc<Twins>,
+    pub twins: Arc<PeerKeyTable>,
     /// Queue pairs for which the device has reported the last WQE.
     pub(super) ended: Mutex<HashSet<u32>>,
     /// Time of each peer's last answer to a probe on this rail, if there are several rails.
@@ -299,19 +299,19 @@ impl Core {
     }
 
     /// Registers the progress engine that waits drive from now on.
-    pub fn turn_in_waits(&self, turn: Arc<dyn Turn>) {
+    pub fn progress_in_waits(&self, turn: Arc<dyn ProgressHook>) {
         let _ = self.turn.set(turn);
     }
 
     /// Progresses messages; returns whether more work is due soon.
-    pub fn turn(&self) -> bool {
-        self.turn.get().is_some_and(|turn| turn.turn())
+    pub fn progress(&self) -> bool {
+        self.turn.get().is_some_and(|turn| turn.progress())
     }
 
-    /// Like [`turn`](Self::turn), but does nothing if another thread is progressing messages.
-    pub fn turn_unless_another_does(&self) {
+    /// Like [`progress`](Self::progress), but does nothing if another thread is progressing messages.
+    pub fn try_progress(&self) {
         if let Some(turn) = self.turn.get() {
-            turn.turn_unless_another_does();
+            turn.try_progress();
         }
     }
 

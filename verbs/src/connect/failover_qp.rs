@@ -26,7 +26,7 @@ struct FailoverQp {
     core: Arc<Core>,
     /// Core of the first rail, which has the lane.
     first: Weak<Core>,
-    twins: Arc<Twins>,
+    twins: Arc<PeerKeyTable>,
     /// Memory registered on this rail for requests in flight, by the low 32 bits of the request number.
     registered: Mutex<VecDeque<(u32, Arc<Registered>)>>,
 }
@@ -143,7 +143,7 @@ impl WorkQueue for LaneQueue {
 
 /// Keys of peers' memory on all rails, by peer and the key on the first rail.
 #[derive(Default)]
-pub(crate) struct Twins(Mutex<Table>);
+pub(crate) struct PeerKeyTable(Mutex<Table>);
 
 #[derive(Default)]
 struct Table {
@@ -167,10 +167,10 @@ const OLD: usize = 64;
 /// A registration of a peer's keys; the entry has a user until this is dropped.
 pub(crate) struct Twin {
     of: (Rank, u32),
-    home: Arc<Twins>,
+    home: Arc<PeerKeyTable>,
 }
 
-impl Twins {
+impl PeerKeyTable {
     /// Registers the keys of `bytes` bytes of a peer's memory on further rails; `None` if there are no further keys.
     pub fn know(self: &Arc<Self>, peer: Rank, at: Place, bytes: usize, further: &[u32]) -> Option<Twin> {
         if further.is_empty() || bytes == 0 {
@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     fn peer_memory_is_found_by_the_key_of_each_rail() {
-        let twins = Arc::new(Twins::default());
+        let twins = Arc::new(PeerKeyTable::default());
         assert!(twins.know(1, at(4096, 5), 100, &[]).is_none(), "registered on the first rail only");
         let known = twins.know(1, at(4096, 5), 100, &[7, 9]).unwrap();
         let key = |peer, by, address| twins.key(peer, by, at(address, 5));

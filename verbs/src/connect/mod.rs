@@ -31,7 +31,7 @@ use std::thread::JoinHandle;
 use transom_channel::Paths;
 use transom_launch::random;
 use transom_locks::Rank;
-use transom_windows::Exchange;
+use transom_windows::OobExchange;
 
 /// Bytes kept for each rank of the job, connected or not.
 pub(super) const EACH: usize = size_of::<Address>() + size_of::<bool>() + Core::SEAT;
@@ -49,7 +49,7 @@ pub(super) struct Service {
 
 impl Service {
     /// Collective: opens the devices and tells all others where this rank is.
-    pub fn new(job: &dyn Exchange, settings: &Settings) -> Result<Self, VerbsError> {
+    pub fn new(job: &dyn OobExchange, settings: &Settings) -> Result<Self, VerbsError> {
         let made = Rail::open(settings).and_then(|rails| {
             // Only the first rail carries messages as datagrams.
             let rails = rails.into_iter().zip(std::iter::once(settings.datagrams).chain(std::iter::repeat(None)));

@@ -5,7 +5,7 @@
 //! reconnects meanwhile. A lane is up again once it is reconnected and its returned requests were taken. If a lane has
 //! ended for good, the others continue, unless an adapter refused an access.
 
-use super::gone::CLOSED;
+use super::peer_failure::CLOSED;
 use super::wire::VerbsWire;
 use crate::lane::{self, Returned};
 use crate::memory::Lent;

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::num::NonZero;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use transom_channel::Meter;
+use transom_channel::Counters;
 use transom_channel::wire::{Key, RAILS};
 use transom_shm_loopback::messages::Bytes;
 
@@ -146,14 +146,14 @@ impl VerbsWire {
         (length <= bytes && writable >= written).then(|| unsafe { Bytes::lent(start, bytes, writable) })
     }
 
-    pub(super) fn count_registered(&self, meter: &mut Meter) {
+    pub(super) fn count_registered(&self, counters: &mut Counters) {
         // Cached registrations may also be in use.
         let used = self.registered.iter().flat_map(Table::values).map(|used| used.what.clone());
         let kept = self.cache.kept::<Kept>().flat_map(|kept| kept.0.clone()).flatten();
         let all: BTreeMap<_, _> = used.chain(kept).map(|what| (Arc::as_ptr(&what), what)).collect();
-        meter.registered_bytes += all.values().map(|what| what.bytes() as u64).sum::<u64>();
-        meter.registered += self.counted.registered;
-        meter.found_registered += self.counted.found_registered;
+        counters.registered_bytes += all.values().map(|what| what.bytes() as u64).sum::<u64>();
+        counters.registered += self.counted.registered;
+        counters.found_registered += self.counted.found_registered;
     }
 }
 

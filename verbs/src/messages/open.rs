@@ -5,7 +5,7 @@ use crate::connect::Service;
 use std::sync::Arc;
 use transom_channel::delivery::{Delivery, HEADER, Settings};
 use transom_channel::packet::SYNC;
-use transom_channel::ring::Shape;
+use transom_channel::ring::RingConfig;
 use transom_channel::wire::SHORTEST;
 use transom_channel::{Changes, Config, Paths};
 use transom_network::{Bootstrap, NetworkWire};
@@ -23,7 +23,7 @@ pub(crate) fn open(
     let wire = VerbsWire::open(service, exchange, here)?;
     let zero_copy_from = wire.zero_copy_from() as u64;
     // A slot has room for every message that is sent eagerly.
-    let ring = Shape { slots: 32, bytes: 8256 };
+    let ring = RingConfig { slots: 32, bytes: 8256 };
     let mut config = Config { ring, zero_copy_from, ..Config::default() };
     let Some((room, longest)) = wire.datagrams() else { return Ok((Box::new(wire), asked.of(config))) };
     let Config { checksum, paths, .. } = asked.of(config.clone());

@@ -40,7 +40,7 @@ impl VerbsWire {
             return Ok(());
         }
         let to = self.service.core_of(lane.rail).endpoints.lane(lane.peer as usize).ok_or(Busy)?;
-        // SAFETY: the engine ends a registration once its transfer was reported complete, or once the lane was severed
+        // SAFETY: the engine ends a registration once its transfer was reported complete, or once the lane was aborted
         // and has therefore ended.
         let posted = unsafe { moves.post(to) };
         posted.map_err(|stop| self.stopped(lane, &stop))

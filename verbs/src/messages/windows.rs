@@ -63,7 +63,7 @@ impl VerbsWire {
             self.events.extend(token.map(|token| Event::Done(token, now)));
             return Ok(());
         };
-        // SAFETY: the engine ends a registration once its transfer was reported complete, or the peer was severed.
+        // SAFETY: the engine ends a registration once its transfer was reported complete, or the peer was aborted.
         let sent = unsafe { mailbox.send_piece(&self.service.core.rail, lane.peer, to, (index, piece), token) };
         sent.then_some(()).ok_or(Busy)
     }

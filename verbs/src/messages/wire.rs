@@ -2,7 +2,7 @@
 
 use super::cache::Cache;
 use super::cuts::Passage;
-use super::gone::{CLOSED, Gone};
+use super::peer_failure::{CLOSED, Gone};
 use super::handles::{Arrived, Opened, Ring};
 use super::memory::Table;
 use super::moves::Moves;
@@ -14,7 +14,7 @@ use crate::progress;
 use crate::receive::{Came, LONGEST};
 use crate::sys::Access;
 use crate::values::NotifyBy;
-use crate::wait::{NAPS, is_crowded};
+use crate::wait::{NAPS, is_oversubscribed};
 use crate::wr::Verb;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -23,11 +23,11 @@ use std::time::{Duration, Instant};
 use transom_channel::wire::{
     Busy, Event, Key, Lane, Left, Part, RAILS, Rail, RailKind, Rank, Request, Why, Window, Wire,
 };
-use transom_channel::{Meter, Paths};
+use transom_channel::{Counters, Paths};
 use transom_network::Bootstrap;
 use transom_shm_loopback::Loopback;
 use transom_shm_loopback::messages::{Bytes, Naps, Owner, Waiter};
-use transom_windows::{Exchange, FabricError};
+use transom_windows::{OobExchange, FabricError};
 
 /// Sleep times of threads that wait for messages: adapters do not notify an event count.
 const SLEEP: Naps = Naps { first: NAPS[0], longest: NAPS[1], longest_idle: Duration::from_millis(5) };
@@ -53,7 +53,7 @@ pub struct VerbsWire {
     /// once. A registration may cover more than the message.
     pub(super) registered: [Table; RAILS],
     /// Counters of registrations made and found.
-    pub(super) counted: Meter,
+    pub(super) counted: Counters,
     /// Registrations that are kept between messages.
     pub(super) cache: Cache,
     /// Open segment groups of datagrams, by queue pair number.
@@ -61,7 +61,7 @@ pub struct VerbsWire {
     /// Rings of this rank, by key, with the peer that writes to each.
     pub(super) rings: BTreeMap<Key, (Rank, Arc<Buffer>)>,
     pub(super) events: VecDeque<Event<Bytes>>,
-    /// Lost peers that are not reported to the engine yet.
+    /// Failed peers that are not reported to the engine yet.
     pub(super) gone: Vec<Gone>,
     pub(super) closing: bool,
     /// Number of retired queue pairs at the last check, by rail.
@@ -142,7 +142,7 @@ impl VerbsWire {
             register_from: rail.register_from,
             rails,
             mailbox,
-            waiter: Waiter::without_a_bell(service.core.me, is_crowded(here.size()), SLEEP),
+            waiter: Waiter::without_a_bell(service.core.me, is_oversubscribed(here.size()), SLEEP),
             service: service.clone(),
             exchange: exchange.clone(),
             here: here.clone(),
@@ -150,7 +150,7 @@ impl VerbsWire {
             wanted: Vec::new(),
             moving: Vec::new(),
             registered: Default::default(),
-            counted: Meter::default(),
+            counted: Counters::default(),
             cache: Cache::new(rail.keep),
             open: BTreeMap::new(),
             rings: BTreeMap::new(),
@@ -316,7 +316,7 @@ impl Wire for VerbsWire {
         others.filter(|(rank, lane)| lane.has_queue() && !is_asked(*rank)).count()
     }
 
-    fn sever(&mut self, rank: Rank) {
+    fn abort_peer(&mut self, rank: Rank) {
         let peer = self.peers.entry(rank).or_default();
         peer.over = true;
         for (core, moves) in self.service.cores().zip(&mut peer.moves) {
@@ -353,7 +353,7 @@ impl Wire for VerbsWire {
         self.keep_or_not(lane);
     }
 
-    fn take_back(&mut self, lane: Lane) -> Vec<Left<Bytes>> {
+    fn drain_failed(&mut self, lane: Lane) -> Vec<Left<Bytes>> {
         self.taken_back(lane)
     }
 
@@ -385,8 +385,8 @@ impl Wire for VerbsWire {
         true
     }
 
-    fn count(&self, meter: &mut Meter) {
-        self.count_registered(meter);
+    fn count(&self, counters: &mut Counters) {
+        self.count_registered(counters);
     }
 
     fn register(&mut self, memory: &Bytes, lane: Lane) -> Option<Key> {

@@ -37,7 +37,7 @@ mod tests {
     const ALL: Writes = Writes { notify_by: NotifyBy::Write, in_order: true };
     const WHOLE: Writes = Writes { notify_by: NotifyBy::Write, in_order: false };
     const SOFT: Writes = Writes { notify_by: NotifyBy::Atomic, in_order: false };
-    /// TRANSOM_VERBS_NOTIFY=atomic.
+    /// TRANSOM_VERBS_WORD_WRITE=atomic.
     const SAID: Writes = Writes { notify_by: NotifyBy::Atomic, in_order: true };
 
     #[test]

@@ -93,7 +93,7 @@ impl Member {
 
     /// Pauses a long wait: progresses messages, and sleeps for a growing time if there were none.
     pub fn nap(&self, nap: &mut Duration) {
-        if self.core().turn() {
+        if self.core().progress() {
             return std::thread::yield_now();
         }
         std::thread::sleep(*nap);

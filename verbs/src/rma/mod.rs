@@ -5,7 +5,7 @@ mod failure;
 mod far;
 mod mail;
 mod member;
-mod moving;
+mod transfer;
 mod network;
 mod operations;
 mod paths;
@@ -13,7 +13,7 @@ mod region;
 mod striped;
 mod under_way;
 
-pub use moving::Moving;
+pub use transfer::Transfer;
 pub use region::{Pending, Region, Remote};
 
 use super::VerbsError;
@@ -29,7 +29,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use transom_channel::Config;
 use transom_locks::{Awaited, Rank};
 use transom_network::{Bootstrap, Node};
-use transom_windows::{Exchange, FabricError};
+use transom_windows::{OobExchange, FabricError};
 
 /// A rank's handle on the network of its job, over InfiniBand or RoCE; [`Hybrid`](transom_network::Hybrid) makes a provider of it. Once
 /// the last clone and window of a rank are dropped, the rank has left the job.
@@ -82,7 +82,7 @@ impl Verbs {
     }
 
     /// Publishes the collectives' blocks by the job's exchange; collective. Later collectives use lanes.
-    fn meet(job: &dyn Exchange, service: &Service) -> Result<Mail, VerbsError> {
+    fn meet(job: &dyn OobExchange, service: &Service) -> Result<Mail, VerbsError> {
         let block = Block::new(service);
         let all = job.all_gather(&block.as_ref().map_or(Vec::new(), Block::to_bytes))?;
         let block = block?;
@@ -173,7 +173,7 @@ impl Verbs {
     }
 }
 
-impl Exchange for Verbs {
+impl OobExchange for Verbs {
     fn rank(&self) -> Rank {
         self.0.exchange.rank()
     }

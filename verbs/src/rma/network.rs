@@ -3,14 +3,14 @@
 
 use super::Verbs;
 use super::far::Far;
-use super::moving::Moving;
+use super::transfer::Transfer;
 use super::paths::Stripes;
 use super::region::{Pending, Region, Remote};
 use crate::VerbsError;
 use crate::messages;
 use crate::values::NotifyBy;
 use crate::variables;
-use crate::wait::{NAPS, is_crowded};
+use crate::wait::{NAPS, is_oversubscribed};
 use crate::wr::Verb;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use transom_launch::variables::Variable;
 use transom_locks::{Rank, Wake};
 use transom_network::{Atomics, Attach, Bootstrap, MemoryKind, Network, NetworkWire, Node};
 use transom_shm_loopback::{self as shm, View};
-use transom_windows::{BoxBytes, Exchange, Fabric, FabricError, Memory, Wait};
+use transom_windows::{BoxBytes, OobExchange, Fabric, FabricError, Memory, Wait};
 
 impl Network for Verbs {
     const NAME: &'static str = "verbs";
@@ -30,7 +30,7 @@ impl Network for Verbs {
     type Region = Region;
     type Remote = Remote;
     type Pending = Pending;
-    type Moving = Moving;
+    type Transfer = Transfer;
 
     fn probe(messages: &Config) -> Result<String, VerbsError> {
         crate::probe(messages)
@@ -71,20 +71,20 @@ impl Network for Verbs {
         self.0.read(from.far(offset, into.len())?, into)
     }
 
-    fn start_put(&self, to: &Remote, offset: usize, source: BoxBytes) -> Result<Moving, FabricError> {
+    fn start_put(&self, to: &Remote, offset: usize, source: BoxBytes) -> Result<Transfer, FabricError> {
         let moving = self.0.start_write(to.far(offset, source.len())?, source)?;
         self.behind_it(to).map(|()| moving)
     }
 
-    fn start_get(&self, from: &Remote, offset: usize, into: BoxBytes) -> Result<Moving, FabricError> {
+    fn start_get(&self, from: &Remote, offset: usize, into: BoxBytes) -> Result<Transfer, FabricError> {
         self.0.start_read(from.far(offset, into.len())?, into)
     }
 
-    fn has_moved(&self, moving: &mut Moving) -> Result<bool, FabricError> {
-        self.0.has_moved(moving)
+    fn test(&self, moving: &mut Transfer) -> Result<bool, FabricError> {
+        self.0.test(moving)
     }
 
-    fn finish_moving(&self, moving: Moving) -> Result<BoxBytes, FabricError> {
+    fn finish_moving(&self, moving: Transfer) -> Result<BoxBytes, FabricError> {
         self.0.finish_moving(moving)
     }
 
@@ -93,7 +93,7 @@ impl Network for Verbs {
         to: &Remote,
         offset: usize,
         source: NonNull<[u8]>,
-    ) -> Result<Option<Moving>, FabricError> {
+    ) -> Result<Option<Transfer>, FabricError> {
         let far = to.far(offset, source.len())?;
         // SAFETY: caller's contract.
         let moving = unsafe { self.0.start_lent_write(far, source) }?;
@@ -105,13 +105,13 @@ impl Network for Verbs {
         from: &Remote,
         offset: usize,
         into: NonNull<[u8]>,
-    ) -> Result<Option<Moving>, FabricError> {
+    ) -> Result<Option<Transfer>, FabricError> {
         let far = from.far(offset, into.len())?;
         // SAFETY: caller's contract.
         unsafe { self.0.start_lent_read(far, into) }
     }
 
-    unsafe fn finish_get(&self, moving: Moving, into: NonNull<[u8]>) -> Result<(), FabricError> {
+    unsafe fn finish_get(&self, moving: Transfer, into: NonNull<[u8]>) -> Result<(), FabricError> {
         // SAFETY: caller's contract.
         unsafe { self.0.finish_get(moving, into) }
     }
@@ -156,9 +156,9 @@ impl Network for Verbs {
         }
     }
 
-    fn looked_in_vain(&self) {
-        if is_crowded(self.0.node.ranks()) {
-            transom_windows::looked_in_vain();
+    fn after_empty_poll(&self) {
+        if is_oversubscribed(self.0.node.ranks()) {
+            transom_windows::after_empty_poll();
         }
     }
 
@@ -177,7 +177,7 @@ impl Network for Verbs {
             member.exchange.check_peers(wait.awaited)
         });
         // An adapter that changes memory wakes no thread.
-        wait.until(is_crowded(member.node.ranks()), look, check, |look| {
+        wait.until(is_oversubscribed(member.node.ranks()), look, check, |look| {
             member.nap(&mut nap);
             look()
         })

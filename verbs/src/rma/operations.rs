@@ -55,7 +55,7 @@ impl Member {
             let asks = backoff.pause();
             if backoff.is_long() {
                 // The operation may wait for the peer, which in turn may wait for this rank's messages.
-                self.core().turn();
+                self.core().progress();
             }
             if asks {
                 self.works()?;
@@ -99,7 +99,7 @@ impl Member {
                 }
                 Link::Absent => core.want(way.peer),
                 Link::Wanted => {
-                    core.turn();
+                    core.progress();
                     core.await_connection(way.peer, ROUND)
                 }
             };

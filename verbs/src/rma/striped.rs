@@ -223,7 +223,7 @@ impl Striped {
                 false
             }
             Ok(Step::UnderWay) => true,
-            Ok(Step::Turned) => {
+            Ok(Step::Progressed) => {
                 *timed = None;
                 true
             }
@@ -261,7 +261,7 @@ impl Striped {
                     return if late { Err(Halt::Failed(Failure::known(Why::Silence))) } else { Ok(Step::UnderWay) };
                 }
                 tracing::info!(peer = stripe.way.peer, bytes = stripe.bytes, "moving a stripe to the first rail");
-                return Ok(Step::Turned);
+                return Ok(Step::Progressed);
             }
             stripe.turns = None;
             return Ok(Step::UnderWay);
@@ -294,5 +294,5 @@ enum Step {
     Ended,
     UnderWay,
     /// The stripe restarted on the first rail.
-    Turned,
+    Progressed,
 }

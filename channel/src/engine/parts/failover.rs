@@ -1,7 +1,7 @@
 //! Failover: requests of a cut rail, until both ends know which of them took effect.
 
 use super::transfers::Transfer;
-use crate::error::Lost;
+use crate::error::PeerFailure;
 use crate::packet::Body;
 use crate::wire::RAILS;
 use std::collections::VecDeque;
@@ -19,7 +19,7 @@ pub enum Item<M> {
 }
 
 /// State of a rail.
-struct Cut<M> {
+struct RailFailure<M> {
     /// Requests of this end, until it knows which of them took effect.
     items: Vec<Item<M>>,
     /// Number of cuts at this end, and at the peer as far as this end knows.
@@ -38,7 +38,7 @@ struct Cut<M> {
 
 /// Requests of one peer's cut rails.
 pub struct Failover<M> {
-    rails: [Cut<M>; RAILS],
+    rails: [RailFailure<M>; RAILS],
     /// Requests to post again, in order, and the rail that each is to take.
     again: VecDeque<(usize, Item<M>)>,
     /// Requests that no rail can take.
@@ -49,7 +49,7 @@ pub struct Failover<M> {
 
 impl<M> Default for Failover<M> {
     fn default() -> Self {
-        let cut = |_| Cut {
+        let cut = |_| RailFailure {
             items: Vec::new(),
             epoch: 0,
             heard: 0,
@@ -128,7 +128,7 @@ impl<M> Failover<M> {
     /// Applies the peer's answer: of `went` packets sent on a rail, `came` had arrived. A rail is in order,
     /// so all requests before the last of these took effect. Returns the packets and writes that did, and the
     /// requests to post again.
-    pub fn settle(&mut self, rail: usize, went: u32, came: u32) -> Result<[Vec<Item<M>>; 2], Lost> {
+    pub fn settle(&mut self, rail: usize, went: u32, came: u32) -> Result<[Vec<Item<M>>; 2], PeerFailure> {
         let cut = &mut self.rails[rail];
         cut.asks = false;
         let items = std::mem::take(&mut cut.items);
@@ -136,7 +136,7 @@ impl<M> Failover<M> {
         let sent = items.iter().filter(|item| by_queue(item)).count() as u32;
         let received = came.wrapping_sub(went.wrapping_sub(sent));
         if received > sent {
-            return Err(Lost::Broken("it reported more packets than were sent"));
+            return Err(PeerFailure::Broken("it reported more packets than were sent"));
         }
         let mut left = received;
         let took_effect = |item: &Item<M>| {
@@ -183,7 +183,7 @@ impl<M> Failover<M> {
     /// The next notice to the peer, and the rail that it is about.
     pub fn notice(&self) -> Option<(usize, Body)> {
         let rail = self.rails.iter().position(|cut| cut.notify)?;
-        let Cut { epoch, answer: (heard, came), .. } = self.rails[rail];
+        let RailFailure { epoch, answer: (heard, came), .. } = self.rails[rail];
         Some((rail, Body::Cut { rail: rail as u8, epoch, heard, came }))
     }
 
@@ -214,8 +214,8 @@ impl<M> Failover<M> {
 
     /// State for reports.
     pub fn describe(&self) -> String {
-        let rail = |cut: &Cut<M>| {
-            let Cut { items, epoch, heard, asks, owes, passes, notify, .. } = cut;
+        let rail = |cut: &RailFailure<M>| {
+            let RailFailure { items, epoch, heard, asks, owes, passes, notify, .. } = cut;
             format!("{} items, {epoch}/{heard}, asks {asks}, owes {owes}, up {passes}, notify {notify}", items.len())
         };
         let rails: Vec<String> = self.rails.iter().map(rail).collect();

@@ -1,16 +1,16 @@
 //! Failures: lost ranks, and the receives from any source that end because of them.
 
-use crate::error::{Error, Lost};
+use crate::error::{Error, PeerFailure};
 use crate::matching::Select;
 use crate::teams::Teams;
 use crate::wire::Rank;
 use std::collections::{BTreeSet, HashMap};
 
-/// Lost ranks, and the teams that they belong to.
+/// Failed ranks, and the teams that they belong to.
 pub struct Failures {
     rank: Rank,
     ranks: Rank,
-    lost: HashMap<Rank, Lost>,
+    lost: HashMap<Rank, PeerFailure>,
     /// Ranks that died, in order, each with the contexts where a receive from any source has ended because of it.
     dead: Vec<(Rank, BTreeSet<u32>)>,
     pub teams: Teams,
@@ -26,13 +26,13 @@ impl Failures {
         self.lost.is_empty()
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = (Rank, &Lost)> {
+    pub fn iter(&self) -> impl Iterator<Item = (Rank, &PeerFailure)> {
         self.lost.iter().map(|(&rank, lost)| (rank, lost))
     }
 
     /// Fails if the rank is lost.
     pub fn check(&self, rank: Rank) -> Result<(), Error> {
-        self.lost.get(&rank).map_or(Ok(()), |lost| Err(Error::Lost { rank, lost: lost.clone() }))
+        self.lost.get(&rank).map_or(Ok(()), |lost| Err(Error::PeerFailure { rank, lost: lost.clone() }))
     }
 
     /// Fails if the rank is lost or does not exist.
@@ -46,7 +46,7 @@ impl Failures {
     }
 
     /// Records that a rank is lost. Returns false if that is known.
-    pub fn insert(&mut self, rank: Rank, lost: &Lost) -> bool {
+    pub fn insert(&mut self, rank: Rank, lost: &PeerFailure) -> bool {
         let is_new = !self.lost.contains_key(&rank);
         if is_new {
             self.lost.insert(rank, lost.clone());
@@ -58,7 +58,7 @@ impl Failures {
     /// lost. After a death these are the rank's contexts; after a departure, those in which no other rank is
     /// left.
     pub fn ended(&mut self, rank: Rank, contexts: impl Iterator<Item = u32>) -> BTreeSet<u32> {
-        let died = self.lost.get(&rank) != Some(&Lost::Left);
+        let died = self.lost.get(&rank) != Some(&PeerFailure::Left);
         let ends = |context: &u32| if died { self.concerns(*context, rank) } else { self.deserted(*context).is_some() };
         let ended: BTreeSet<u32> = contexts.filter(ends).collect();
         if died {
@@ -78,7 +78,7 @@ impl Failures {
         self.check_rank(rank).err()
     }
 
-    /// Lost rank to report to a receive from any source.
+    /// Failed rank to report to a receive from any source.
     fn report(&mut self, context: u32) -> Option<Rank> {
         let Some(at) = self.unreported(context) else { return self.deserted(context) };
         self.dead[at].1.insert(context);
@@ -120,7 +120,7 @@ impl Failures {
     /// reported first.
     fn deserted(&self, context: u32) -> Option<Rank> {
         let one_of =
-            |others: &mut dyn Iterator<Item = Rank>| others.min_by_key(|rank| (self.lost[rank] != Lost::Left, *rank));
+            |others: &mut dyn Iterator<Item = Rank>| others.min_by_key(|rank| (self.lost[rank] != PeerFailure::Left, *rank));
         match self.teams.members(context) {
             Some(members) => {
                 let mut others = members.iter().copied().filter(|rank| *rank != self.rank);
@@ -137,7 +137,7 @@ impl Failures {
 mod tests {
     use super::*;
 
-    const DIED: Lost = Lost::Died;
+    const DIED: PeerFailure = PeerFailure::Died;
 
     fn any(context: u32) -> Select {
         Select { context, source: None, tag: None }
@@ -145,7 +145,7 @@ mod tests {
 
     fn lost(failures: &mut Failures, select: Select) -> Option<Rank> {
         failures.never(select).map(|error| match error {
-            Error::Lost { rank, .. } => rank,
+            Error::PeerFailure { rank, .. } => rank,
             error => panic!("{error}"),
         })
     }
@@ -153,7 +153,7 @@ mod tests {
     #[test]
     fn death_is_reported_once_in_each_context() {
         let mut failures = Failures::new(0, 4);
-        assert!(failures.insert(2, &DIED) && !failures.insert(2, &Lost::Left));
+        assert!(failures.insert(2, &DIED) && !failures.insert(2, &PeerFailure::Left));
         assert_eq!(failures.ended(2, [5].into_iter()), BTreeSet::from([5]));
         assert_eq!(lost(&mut failures, any(5)), None);
         assert_eq!(failures.narrowed(any(6)).source, Some(2));
@@ -173,10 +173,10 @@ mod tests {
     #[test]
     fn receive_ends_when_all_others_have_left() {
         let mut failures = Failures::new(0, 3);
-        failures.insert(1, &Lost::Left);
+        failures.insert(1, &PeerFailure::Left);
         assert!(failures.ended(1, [0].into_iter()).is_empty());
         assert_eq!(lost(&mut failures, any(0)), None);
-        failures.insert(2, &Lost::Left);
+        failures.insert(2, &PeerFailure::Left);
         assert_eq!(failures.ended(2, [0].into_iter()), BTreeSet::from([0]));
         assert_eq!([lost(&mut failures, any(0)), lost(&mut failures, any(0))], [Some(1), Some(1)]);
     }

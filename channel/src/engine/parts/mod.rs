@@ -9,7 +9,7 @@
 //! | `credits` | `Credits`: given, owned, reported values | `CreditPool`: budget, peers due or polled |
 //! | `rings` | `Rings`: given and owned ring, refused mark | `Polling`: rings to poll, short receives in a row |
 //! | `connections` | `Lanes`: rails up, asked for, connected | `Connections`: peers within the cap |
-//! | `transfers` | `Transfers`: writes and reads, weights, rates | |
+//! | `transfers` | `Transfers`: writes and reads, weights, tuner | |
 //! | `failover` | `Failover`: requests of cut rails | |
 //! | `requests` | | `Requests`: from start to completion |
 //! | `failures` | | `Failures`: lost ranks, teams |

@@ -1,6 +1,6 @@
 //! Receive: the order of a peer's packets, and its message that arrives in pieces.
 
-use crate::error::Lost;
+use crate::error::PeerFailure;
 use crate::packet::{Envelope, Packet};
 use crate::sequence::{FARTHEST, Incoming};
 use crate::slab::Id;
@@ -48,11 +48,11 @@ impl<M> Inbound<M> {
 
     /// Returns true if a piece is the first of its message; the caller then [begins](Self::begin) it. Fails
     /// if the piece is not the next of its message.
-    pub fn is_first(&self, envelope: Envelope, sync: Option<Id>, at: u64) -> Result<bool, Lost> {
+    pub fn is_first(&self, envelope: Envelope, sync: Option<Id>, at: u64) -> Result<bool, PeerFailure> {
         match &self.gathering {
             None if at == 0 => Ok(true),
             Some(begun) if begun.at == at && (begun.envelope, begun.sync) == (envelope, sync) => Ok(false),
-            _ => Err(Lost::Broken("a piece is not the next of its message")),
+            _ => Err(PeerFailure::Broken("a piece is not the next of its message")),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Requests of the program, from their start until the program takes their results.
 
-use crate::engine::request::{Completion, Receive, Request, Room, Unexpected};
+use crate::engine::request::{Completion, Receive, Request, RecvTarget, Unexpected};
 use crate::error::{Error, Status};
 use crate::packet::Keys;
 use crate::slab::{Id, Slab};
@@ -46,7 +46,7 @@ impl<M> Requests<M> {
         self.all.remove(id)
     }
 
-    /// Records that a receive into [`Room::Probe`] was matched: the request becomes the message, and counts
+    /// Records that a receive into [`RecvTarget::Probe`] was matched: the request becomes the message, and counts
     /// as ended.
     pub fn probed(&mut self, id: Id, message: Unexpected<M>) {
         *self.all.get_mut(id).expect("a receive is kept until it is matched") = Request::Message(message);
@@ -55,7 +55,7 @@ impl<M> Requests<M> {
 
     /// Turns a probed message into a receive. Returns the message, or the room if there is no message of this
     /// number.
-    pub fn receive_message(&mut self, id: Id, room: Room<M>) -> Result<Unexpected<M>, Room<M>> {
+    pub fn receive_message(&mut self, id: Id, room: RecvTarget<M>) -> Result<Unexpected<M>, RecvTarget<M>> {
         match self.all.get_mut(id) {
             Some(place @ Request::Message(_)) => match std::mem::replace(place, Request::Receive(Receive::new(room))) {
                 Request::Message(message) => Ok(message),
@@ -73,9 +73,9 @@ impl<M> Requests<M> {
         let (memory, keys) = match place {
             Request::Receive(receive) => {
                 let keys = receive.keys.take().and_then(|keys| Some((receive.moving.as_ref()?.from, keys)));
-                (std::mem::replace(&mut receive.room, Room::Probe).into_memory(), keys)
+                (std::mem::replace(&mut receive.room, RecvTarget::Probe).into_memory(), keys)
             }
-            _ => match std::mem::replace(place, Request::Receive(Receive::new(Room::Probe))) {
+            _ => match std::mem::replace(place, Request::Receive(Receive::new(RecvTarget::Probe))) {
                 Request::Send(send) => (Some(send.memory), send.keys.map(|keys| (send.to, keys))),
                 _ => unreachable!("only sends and receives complete, once"),
             },
@@ -152,7 +152,7 @@ mod tests {
     const STATUS: Status = Status { peer: 1, tag: 7, length: 4 };
 
     fn receive(requests: &mut Requests<u32>) -> Id {
-        requests.insert(Request::Receive(Receive::new(Room::Into(42, 4))))
+        requests.insert(Request::Receive(Receive::new(RecvTarget::Into(42, 4))))
     }
 
     #[test]
@@ -181,11 +181,11 @@ mod tests {
     #[test]
     fn probed_message_is_received_by_its_number() {
         let mut requests = Requests::default();
-        let id = requests.insert(Request::Receive(Receive::new(Room::Probe)));
+        let id = requests.insert(Request::Receive(Receive::new(RecvTarget::Probe)));
         let envelope = Envelope { context: 0, tag: 7, length: 4 };
         requests.probed(id, Unexpected { from: 1, envelope, what: What::Eager { data: 5, sync: None } });
         assert_eq!((requests.next_ended(), requests.under_way()), (Some(id), 1));
-        assert_eq!(requests.receive_message(id, Room::Allocate).map(|message| message.status()).ok(), Some(STATUS));
-        assert!(requests.receive_message(id, Room::Allocate).is_err());
+        assert_eq!(requests.receive_message(id, RecvTarget::Allocate).map(|message| message.status()).ok(), Some(STATUS));
+        assert!(requests.receive_message(id, RecvTarget::Allocate).is_err());
     }
 }

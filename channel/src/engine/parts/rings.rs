@@ -1,9 +1,9 @@
 //! Rings: the ring given by a peer, the ring given to it, and the order in which rings are polled.
 
 use super::Each;
-use crate::error::Lost;
+use crate::error::PeerFailure;
 use crate::polling::PollingSet;
-use crate::ring::{Receiver, Sender, Shape};
+use crate::ring::{Receiver, Sender, RingConfig};
 use crate::sequence::Beyond;
 use crate::wire::{Key, Rank};
 
@@ -44,9 +44,9 @@ impl<M> Default for Rings<M> {
 
 impl<M> Rings<M> {
     /// Records a ring that the peer has given. `window` is the most packets in flight to it.
-    pub fn joined(&mut self, ring: u16, shape: Shape, key: Key, window: u32) -> Result<(), Lost> {
+    pub fn joined(&mut self, ring: u16, shape: RingConfig, key: Key, window: u32) -> Result<(), PeerFailure> {
         if !shape.is_sound() || self.out.is_some() {
-            return Err(Lost::Broken("it offered an invalid or second ring"));
+            return Err(PeerFailure::Broken("it offered an invalid or second ring"));
         }
         self.out = Some(Sender::new(ring, shape, key).turning(shape.lap(window)));
         Ok(())
@@ -129,11 +129,11 @@ impl<M> Rings<M> {
 
     /// Handles the peer's notice that it has left the ring of this number. Returns the ring, unless its
     /// packets are being handled.
-    pub fn left(&mut self, ring: u16) -> Result<Option<RingIn<M>>, Lost> {
+    pub fn left(&mut self, ring: u16) -> Result<Option<RingIn<M>>, PeerFailure> {
         let left = self.incoming.take_if(|incoming| incoming.half.ring == ring);
         match left.is_some() || self.polled.take_if(|polled| *polled == ring).is_some() {
             true => Ok(left),
-            false => Err(Lost::Broken("it left a ring that it does not have")),
+            false => Err(PeerFailure::Broken("it left a ring that it does not have")),
         }
     }
 
@@ -241,14 +241,14 @@ impl Polling {
 mod tests {
     use super::*;
     use crate::polling::{Change, Order};
-    use crate::ring::Marker;
+    use crate::ring::CompletionFlag;
 
-    const SHAPE: Shape = Shape { slots: 4, bytes: 128 };
+    const SHAPE: RingConfig = RingConfig { slots: 4, bytes: 128 };
     const KEY: Key = Key { address: 1, key: 2 };
 
     fn given() -> Rings<()> {
         let mut rings = Rings::default();
-        rings.give(RingIn { half: Receiver::new(1, SHAPE, Marker::Last), memory: (), key: KEY });
+        rings.give(RingIn { half: Receiver::new(1, SHAPE, CompletionFlag::Last), memory: (), key: KEY });
         rings
     }
 
@@ -259,7 +259,7 @@ mod tests {
         assert!(rings.joined(2, SHAPE, KEY, 8).is_err());
         assert_eq!([rings.leave(2), rings.leave(1), rings.leave(1)], [false, true, false]);
         assert_eq!(rings.joined(2, SHAPE, KEY, 8), Ok(()));
-        assert!(Rings::<()>::default().joined(1, Shape { slots: 0, bytes: 128 }, KEY, 8).is_err());
+        assert!(Rings::<()>::default().joined(1, RingConfig { slots: 0, bytes: 128 }, KEY, 8).is_err());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Transfers: writes and reads of a rendezvous, their rails, and their measured times.
 
 use crate::packet::{Body, Keys};
-use crate::rates::Rates;
+use crate::tuner::ProtocolTuner;
 use crate::slab::Id;
 use crate::striping::{Part, Rails, TOTAL, Timed, UNDER_WAY, Weights};
 use crate::wire::RAILS;
@@ -53,7 +53,7 @@ pub struct Transfers {
     /// Weights by which long messages are divided among rails.
     pub weights: Weights,
     /// Measured rates of long messages, once there was a choice of protocol.
-    pub rates: Option<Box<Rates>>,
+    pub tuner: Option<Box<ProtocolTuner>>,
     queue: VecDeque<Transfer>,
     /// Posted stripes in flight, by rail, if rails take stripes as they become free.
     in_flight: [u8; RAILS],
@@ -63,7 +63,7 @@ pub struct Transfers {
 
 impl Transfers {
     pub fn new(weights: Weights) -> Transfers {
-        Transfers { weights, rates: None, queue: VecDeque::new(), in_flight: [0; RAILS], posted: Vec::new() }
+        Transfers { weights, tuner: None, queue: VecDeque::new(), in_flight: [0; RAILS], posted: Vec::new() }
     }
 
     #[inline]

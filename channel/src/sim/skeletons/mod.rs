@@ -8,7 +8,7 @@ pub use patterns::{ALL, Skeleton, Step};
 use super::{Conditions, Faults, Memory, Sim, SimWire, Traffic};
 use crate::config::{Changes, Config, Paths};
 use crate::delivery::{Delivery, Settings};
-use crate::engine::{Channels, Room};
+use crate::engine::{Channels, RecvTarget};
 use crate::matching::Select;
 use crate::wire::{Rail, RailKind, Rank};
 use patterns::reduce;
@@ -183,7 +183,7 @@ pub fn run_on(skeleton: &Skeleton, most: Rank, text: &str, change: impl FnOnce(&
             };
             program.open = step.receives.len() + step.sends.len();
             for from in step.receives {
-                sim.engine(rank).receive(Select { source: Some(from), ..PAIRS }, Room::Allocate);
+                sim.engine(rank).receive(Select { source: Some(from), ..PAIRS }, RecvTarget::Allocate);
             }
             for (to, bytes) in step.sends {
                 sim.engine(rank).send(to, 0, 0, Memory::zero(bytes), bytes, false);

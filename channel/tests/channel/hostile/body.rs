@@ -6,14 +6,14 @@ use transom_channel::packet::{Body, Envelope, LONGEST, Packet, Values};
 use transom_channel::rendezvous::Mover;
 use transom_channel::sim::{Conditions, Memory, Sim};
 use transom_channel::wire::{Data, Key, Lane, RAILS, Rail, RailKind, Rank, Request, Wire};
-use transom_channel::{Config, Error, Id, Lost, Room, Select};
+use transom_channel::{Config, Error, Id, PeerFailure, RecvTarget, Select};
 
 /// Applies the actions chosen by `data` to rank 1, in the name of rank 0, amid traffic of all kinds. Returns
 /// how rank 1 lost rank 0, if it did.
 ///
 /// # Panics
 /// If an engine panics, if the job does not end, or if any other rank is affected.
-pub fn any_bytes(data: &[u8]) -> Option<Lost> {
+pub fn any_bytes(data: &[u8]) -> Option<PeerFailure> {
     let mut choices = Choices(data);
     let (mut sim, bystanders) = job(choices.below(1 << 16));
     for _ in 0..16 {
@@ -176,7 +176,7 @@ pub fn job(seed: u64) -> (Sim, usize) {
     for (tag, length) in (0..).zip([0, 100, 5000, 12_000, 100_000]) {
         for (a, b) in [(0, 1), (1, 0), (1, 2), (2, 1)] {
             sim.engine(a).send(b, 0, tag, Memory::pattern(1, length), length, tag == 1);
-            sim.engine(b).receive(Select { context: 0, source: Some(a), tag: Some(tag) }, Room::Allocate);
+            sim.engine(b).receive(Select { context: 0, source: Some(a), tag: Some(tag) }, RecvTarget::Allocate);
             bystanders += usize::from(a + b == 3);
         }
     }
@@ -185,14 +185,14 @@ pub fn job(seed: u64) -> (Sim, usize) {
 }
 
 /// Runs to the end. Returns how rank 1 lost rank 0, if it did.
-pub fn finish(mut sim: Sim, bystanders: usize) -> Option<Lost> {
+pub fn finish(mut sim: Sim, bystanders: usize) -> Option<PeerFailure> {
     let (mut good, mut lost) = (0, None);
     let mut check = |sim: &mut Sim, rank: Rank| {
         while let Some(done) = sim.engine(rank).completed() {
             match done.result {
                 Ok(status) if rank == 1 && status.peer == 2 => good += 1,
                 Ok(_) => {}
-                Err(Error::Lost { rank: who, lost: how }) => {
+                Err(Error::PeerFailure { rank: who, lost: how }) => {
                     assert!((rank, who) == (1, 0) || (rank, who) == (0, 1), "rank {rank} lost {who}");
                     if rank == 1 {
                         lost = Some(how);

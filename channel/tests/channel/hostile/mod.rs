@@ -12,7 +12,7 @@ use transom_channel::packet::{Body, Envelope, LONGEST, Packet, Values};
 use transom_channel::rendezvous::Mover;
 use transom_channel::sim::{Conditions, Memory, Sim};
 use transom_channel::wire::{Data, Key, Lane, RAILS, Rail, RailKind, Request, Wire};
-use transom_channel::{Config, Error, Id, Lost, Room, Select};
+use transom_channel::{Config, Error, Id, PeerFailure, RecvTarget, Select};
 
 #[test]
 fn any_bytes() {
@@ -30,8 +30,8 @@ fn any_bytes() {
 }
 
 /// Delivers this packet of rank 0, and returns the error with which rank 1's receive from it ends.
-fn after(sim: &mut Sim, packet: &Packet) -> Option<Lost> {
-    let id = sim.engine(1).receive(Select { context: 0, source: Some(0), tag: Some(77) }, Room::Allocate);
+fn after(sim: &mut Sim, packet: &Packet) -> Option<PeerFailure> {
+    let id = sim.engine(1).receive(Select { context: 0, source: Some(0), tag: Some(77) }, RecvTarget::Allocate);
     while sim.engine(1).completed().is_some() {}
     let mut bytes = [0; LONGEST + 100];
     let length = packet.encode((&mut bytes[..LONGEST]).try_into().unwrap()) + packet.body.data() as usize;
@@ -39,14 +39,14 @@ fn after(sim: &mut Sim, packet: &Packet) -> Option<Lost> {
     while sim.step().is_some() {}
     let mut done = std::iter::from_fn(|| sim.engine(1).completed());
     match done.find(|done| done.id == id)?.result {
-        Err(Error::Lost { rank: 0, lost }) => Some(lost),
+        Err(Error::PeerFailure { rank: 0, lost }) => Some(lost),
         other => panic!("{other:?}"),
     }
 }
 
 #[test]
 fn a_credit_of_another_ring_is_passed_over() {
-    for (ring, lost) in [(7, None), (1, Some(Lost::Broken("it acknowledged or used more than it had")))] {
+    for (ring, lost) in [(7, None), (1, Some(PeerFailure::Broken("it acknowledged or used more than it had")))] {
         let (mut sim, _) = job(1);
         while sim.step().is_some() {}
         let values = Values { freed: 1000, ring, ..Values::default() };
@@ -91,7 +91,7 @@ fn each_rule_is_named() {
         sim.wake(1, 0);
         while sim.step().is_some() {}
         let packet = Packet { source: 0, sequence, values: Values::default(), body: body(id) };
-        assert_eq!(after(&mut sim, &packet), Some(Lost::Broken(rule)), "{:?}", packet.body);
+        assert_eq!(after(&mut sim, &packet), Some(PeerFailure::Broken(rule)), "{:?}", packet.body);
     }
     // A second first piece of a message does not continue the first message.
     for second in [0, 50, 101] {
@@ -100,12 +100,12 @@ fn each_rule_is_named() {
         while sim.step().is_some() {}
         let packet = |sequence, at| Packet { source: 0, sequence, values: Values::default(), body: piece(at) };
         assert_eq!(after(&mut sim, &packet(0, 0)), None);
-        assert_eq!(after(&mut sim, &packet(1, second)), Some(Lost::Broken("a piece is not the next of its message")));
+        assert_eq!(after(&mut sim, &packet(1, second)), Some(PeerFailure::Broken("a piece is not the next of its message")));
         assert_eq!(sim.engine(1).kept(), 0, "what had come of it");
     }
     let (mut sim, _) = job(1);
     let packet = Packet { source: 1, sequence: 0, values: Values::default(), body: Body::Leave { ring: 0 } };
-    assert_eq!(after(&mut sim, &packet), Some(Lost::Broken("it sent in the name of another rank")));
+    assert_eq!(after(&mut sim, &packet), Some(PeerFailure::Broken("it sent in the name of another rank")));
     // More envelopes than 256 bytes of credit and 64 of overdraft allow.
     let config = Config { budget: 0, overdraft: 64, ..Config::default() };
     let mut sim = Sim::new(1, 2, Conditions::default(), &config).unwrap();
@@ -120,7 +120,7 @@ fn each_rule_is_named() {
         assert_eq!(after(&mut sim, &packet(sequence)), None);
     }
     assert_eq!(sim.engine(1).kept(), 320);
-    assert_eq!(after(&mut sim, &packet(5)), Some(Lost::Broken("it acknowledged or used more than it had")));
+    assert_eq!(after(&mut sim, &packet(5)), Some(PeerFailure::Broken("it acknowledged or used more than it had")));
     // Data of more than a short message, on overdraft.
     let mut sim = Sim::new(1, 2, Conditions::default(), &Config { budget: 0, ..Config::default() }).unwrap();
     sim.engine(1).send(0, 0, 5, Memory::zero(0), 0, false);
@@ -134,7 +134,7 @@ fn each_rule_is_named() {
     inject(&mut sim, &[&head[..length], &[0; 250]].concat());
     while sim.step().is_some() {}
     let lost: Vec<_> = sim.engine(1).lost().map(|(_, lost)| lost.clone()).collect();
-    assert_eq!(lost, [Lost::Broken("it acknowledged or used more than it had")]);
+    assert_eq!(lost, [PeerFailure::Broken("it acknowledged or used more than it had")]);
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn no_ring_says_that_a_rail_is_cut() {
             sim.wake(0, 0);
             while sim.step().is_some() {}
         }
-        let written = sim.engine(0).meter().ring_packets;
+        let written = sim.engine(0).counters().ring_packets;
         assert!((1..32).contains(&written));
         let to = |key| Key { address: 0, key };
         let is_ring = |key: &Key| sim.engine(1).wire().memory_of(0, *key, 32 * 2048, true).is_some();
@@ -183,11 +183,11 @@ fn no_ring_says_that_a_rail_is_cut() {
         let mark = Some((length as u64) << 32 | (written + 1));
         let request = Request::Put { to, at, head: &head[..length], body: Data::None, mark, immediate: None };
         sim.engine(0).wire().post(Lane { peer: 1, rail: 0 }, request).unwrap();
-        let id = sim.engine(1).receive(Select { context: 0, source: Some(0), tag: Some(77) }, Room::Allocate);
+        let id = sim.engine(1).receive(Select { context: 0, source: Some(0), tag: Some(77) }, RecvTarget::Allocate);
         sim.wake(1, 0);
         while sim.step().is_some() {}
-        let lost = Lost::Broken("it reported a cut rail through a ring");
-        let lost = Err(Error::Lost { rank: 0, lost });
+        let lost = PeerFailure::Broken("it reported a cut rail through a ring");
+        let lost = Err(Error::PeerFailure { rank: 0, lost });
         assert_eq!(sim.engine(1).completed().map(|done| (done.id, done.result)), Some((id, lost)));
     }
 }
@@ -219,7 +219,7 @@ fn who_takes_no_answer_is_cut_off() {
             let packet = Packet { source: 0, sequence, values: Values::default(), body: body.clone() };
             after(&mut sim, &packet)
         });
-        assert_eq!(lost, Some(Lost::Broken("it sent the next request before an answer")), "{again:?}");
+        assert_eq!(lost, Some(PeerFailure::Broken("it sent the next request before an answer")), "{again:?}");
     }
 }
 
@@ -235,7 +235,7 @@ fn what_cannot_be_written_is_refused_once() {
     let body = Body::Cts { sender, receiver, mover: Mover::Write, length: 100_000, keys: [None; RAILS] };
     let packet = |sequence| Packet { source: 0, sequence, values: Values::default(), body: body.clone() };
     assert_eq!(after(&mut sim, &packet(0)), None);
-    let unfit = Lost::Broken("a packet does not fit the state of its rendezvous");
+    let unfit = PeerFailure::Broken("a packet does not fit the state of its rendezvous");
     assert_eq!(after(&mut sim, &packet(1)), Some(unfit));
 }
 

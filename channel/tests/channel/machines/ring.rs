@@ -4,7 +4,7 @@ use super::every;
 use std::cell::Cell;
 use std::collections::{HashSet, VecDeque};
 use std::hash::Hash;
-use transom_channel::ring::{Look, Marker, Receiver, Sender, Shape};
+use transom_channel::ring::{Look, CompletionFlag, Receiver, Sender, RingConfig};
 use transom_channel::sequence::Beyond;
 use transom_channel::wire::{Key, Rail, RailKind};
 
@@ -26,9 +26,9 @@ struct Ring {
 
 #[test]
 fn a_ring_in_every_order() {
-    for marker in [Marker::Last, Marker::Second, Marker::Immediate] {
+    for marker in [CompletionFlag::Last, CompletionFlag::Second, CompletionFlag::Immediate] {
         for (slots, lap) in [(2, 2), (3, 3), (3, 2), (4, 2), (4, 3)] {
-            let shape = Shape { slots, bytes: 64 };
+            let shape = RingConfig { slots, bytes: 64 };
             let first = Ring {
                 sender: Sender::new(1, shape, Key { address: 0, key: 0 }).turning(lap),
                 receiver: Receiver::new(1, shape, marker).turning(lap),
@@ -57,8 +57,8 @@ fn a_ring_in_every_order() {
                     // With an immediate value the order of the pieces is not guaranteed.
                     let pieces = [(slot, Ok(new.sent)), (slot, Err(spot.mark))];
                     new.flying.extend(pieces);
-                    new.told.extend((marker == Marker::Immediate).then_some(()));
-                    if marker == Marker::Immediate {
+                    new.told.extend((marker == CompletionFlag::Immediate).then_some(()));
+                    if marker == CompletionFlag::Immediate {
                         let mut turned = new.clone();
                         let last = turned.flying.len() - 1;
                         turned.flying.swap(last - 1, last);
@@ -74,7 +74,7 @@ fn a_ring_in_every_order() {
                         Err(mark) => new.memory[slot].1 = mark,
                     }
                     // The message is whole once the pieces in flight are exactly those of the other messages.
-                    if marker == Marker::Immediate && new.flying.len() == 2 * (new.told.len() - 1) {
+                    if marker == CompletionFlag::Immediate && new.flying.len() == 2 * (new.told.len() - 1) {
                         new.told.pop_front();
                         new.receiver.told().unwrap();
                     }
@@ -116,7 +116,7 @@ fn a_ring_in_every_order() {
 /// Messages longer than a cache line use all slots.
 #[test]
 fn a_ring_turns_behind_short_messages_alone() {
-    let shape = Shape { slots: 32, bytes: 128 };
+    let shape = RingConfig { slots: 32, bytes: 128 };
     let slots = |length: usize| {
         let mut sender = Sender::new(1, shape, Key { address: 0, key: 0 }).turning(shape.lap(31));
         let mut used = HashSet::new();
@@ -130,12 +130,12 @@ fn a_ring_turns_behind_short_messages_alone() {
     };
     assert_eq!([1, 48, 56, 57, 120].map(slots), [9, 9, 9, 32, 32]);
     // Nor if as many messages may be in flight as there are slots, or if slots are few.
-    assert_eq!((shape.lap(32), Shape { slots: 31, ..shape }.lap(2)), (32, 31));
+    assert_eq!((shape.lap(32), RingConfig { slots: 31, ..shape }.lap(2)), (32, 31));
 }
 
 #[test]
 fn a_ring_refuses_what_cannot_be() {
-    let shape = Shape { slots: 2, bytes: 64 };
+    let shape = RingConfig { slots: 2, bytes: 64 };
     let mut sender = Sender::new(1, shape, Key { address: 0, key: 0 });
     assert_eq!(sender.claim(57), None);
     assert!(sender.claim(56).is_some());
@@ -147,25 +147,25 @@ fn a_ring_refuses_what_cannot_be() {
     assert_eq!(sender.freed(3), Err(Beyond));
     assert_eq!(sender.freed(u32::MAX), Ok(()), "old");
     assert_eq!(sender.flying(), 2);
-    let mut receiver = Receiver::new(1, shape, Marker::Last);
+    let mut receiver = Receiver::new(1, shape, CompletionFlag::Last);
     assert_eq!(receiver.look(57 << 32 | 1), Look::Broken);
     assert_eq!(receiver.look(u64::MAX << 32 | 1), Look::Broken);
     assert_eq!(receiver.look(5 << 32 | 2), Look::Empty);
     assert_eq!(receiver.look(1 << 63 | 5 << 32 | 1), Look::Broken, "a ring that does not turn");
-    let mut receiver = Receiver::new(1, Shape { slots: 4, bytes: 64 }, Marker::Last).turning(2);
+    let mut receiver = Receiver::new(1, RingConfig { slots: 4, bytes: 64 }, CompletionFlag::Last).turning(2);
     assert_eq!(receiver.look(1 << 63 | 5 << 32 | 1), Look::Broken, "too early");
     assert_eq!(receiver.look(5 << 32 | 1), Look::Message { at: 51, length: 5 });
     receiver.free();
     assert_eq!(receiver.look(1 << 63 | 5 << 32 | 2), Look::Message { at: 64 + 51, length: 5 });
     receiver.free();
     assert_eq!(receiver.place(), Some(56));
-    let mut receiver = Receiver::new(1, shape, Marker::Immediate);
+    let mut receiver = Receiver::new(1, shape, CompletionFlag::Immediate);
     assert_eq!((receiver.told(), receiver.told(), receiver.told()), (Ok(()), Ok(()), Err(Beyond)));
     for (slots, bytes) in [(1, 64), (2, 56), (2, 65), (1025, 64), (2, 65_544), (0, 0)] {
-        assert!(!Shape { slots, bytes }.is_sound());
+        assert!(!RingConfig { slots, bytes }.is_sound());
     }
     let rail = |mark_last, immediate, whole_word| {
-        Marker::of(&Rail {
+        CompletionFlag::of(&Rail {
             kind: RailKind::Connection,
             longest: 512,
             mark_last,
@@ -176,8 +176,8 @@ fn a_ring_refuses_what_cannot_be() {
             bandwidth: 0,
         })
     };
-    assert_eq!(rail(true, true, true), Some(Marker::Last));
-    assert_eq!(rail(false, true, true), Some(Marker::Immediate));
-    assert_eq!(rail(false, false, true), Some(Marker::Second));
+    assert_eq!(rail(true, true, true), Some(CompletionFlag::Last));
+    assert_eq!(rail(false, true, true), Some(CompletionFlag::Immediate));
+    assert_eq!(rail(false, false, true), Some(CompletionFlag::Second));
     assert_eq!(rail(false, false, false), None);
 }

@@ -9,12 +9,12 @@ pub use rounds::rounds;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use transom_channel::polling::Order;
-use transom_channel::ring::{Marker, Shape};
+use transom_channel::ring::{CompletionFlag, RingConfig};
 use transom_channel::rules::Rules;
 use transom_channel::sim::{Conditions, Memory, Sim, SimWire};
 use transom_channel::striping::{Spread, Stripe};
 use transom_channel::wire::{Data, Part, Rail, RailKind};
-use transom_channel::{Cancelled, Completion, Config, Error, Id, Misconfigured, Rank, Room, Select, Wire};
+use transom_channel::{Cancelled, Completion, Config, Error, Id, Misconfigured, Rank, RecvTarget, Select, Wire};
 
 /// Runs `SEED`, or the first `SEEDS` seeds (default `usual`), on all processors. Returns the number of seeds
 /// and the sums of all ranks' counters.
@@ -39,7 +39,7 @@ where
                 format!("SEED={seed}: {error}")
             })?;
             for rank in 0..job.setup.ranks {
-                for (name, count) in job.sim.engine(rank).meter().rows() {
+                for (name, count) in job.sim.engine(rank).counters().rows() {
                     *counts.entry(name).or_insert(0) += count;
                 }
             }
@@ -119,7 +119,7 @@ impl Setup {
         let floor = 64 * rng.u32(2..5);
         let config = |rng: &mut fastrand::Rng| Config {
             eager: *rng.choice(&[0, 64, 400]).unwrap(),
-            ring: Shape { slots: rng.u32(2..8), bytes: 8 * rng.u32(20..80) },
+            ring: RingConfig { slots: rng.u32(2..8), bytes: 8 * rng.u32(20..80) },
             rings: rng.usize(..4),
             ring_after: rng.u32(1..6),
             order: *rng.choice(&[Order::Sequential, Order::Circular, Order::RecentFirst]).unwrap(),
@@ -213,7 +213,7 @@ fn marked<W: Wire<Memory = Memory>>(
     setup: &Setup,
     over: &impl Fn(SimWire) -> W,
 ) -> Result<Sim<W>, Misconfigured> {
-    let all = [None, Some(Marker::Last), Some(Marker::Second), Some(Marker::Immediate)];
+    let all = [None, Some(CompletionFlag::Last), Some(CompletionFlag::Second), Some(CompletionFlag::Immediate)];
     let marker = *fastrand::Rng::with_seed(seed ^ 0x3a4c).choice(&all).unwrap();
     let mut conditions = setup.conditions.clone();
     conditions.near.iter_mut().for_each(|near| near.marker = marker);
@@ -304,7 +304,7 @@ impl<W: Wire<Memory = Memory>> Job<W> {
         let Some(memory) = done.memory else {
             // A probe: its message is received by the same number, and identified by its content.
             let room = self.room(true);
-            self.receives[number].room = if let Room::Into(_, room) = &room { Some(*room) } else { None };
+            self.receives[number].room = if let RecvTarget::Into(_, room) = &room { Some(*room) } else { None };
             self.sim.engine(rank).receive_message(done.id, room).map_err(|(error, _)| error.to_string())?;
             self.sim.wake(rank, 0);
             return Ok(());
@@ -391,12 +391,12 @@ impl<W: Wire<Memory = Memory>> Job<W> {
         self.sends.insert((rank, id), number);
     }
 
-    fn room(&mut self, matched: bool) -> Room<Memory> {
+    fn room(&mut self, matched: bool) -> RecvTarget<Memory> {
         match self.rng.u32(..10) {
-            0 if !matched => Room::Probe,
-            0..3 => Room::Allocate,
+            0 if !matched => RecvTarget::Probe,
+            0..3 => RecvTarget::Allocate,
             3 => short(self.rng.usize(1..400)),
-            4..6 => Room::Make(|length| Some(Memory::zero(length))),
+            4..6 => RecvTarget::Make(|length| Some(Memory::zero(length))),
             _ => short(8 << 20),
         }
     }
@@ -408,7 +408,7 @@ impl<W: Wire<Memory = Memory>> Job<W> {
             tag: (self.rng.u8(..3) > 0).then(|| self.rng.u32(..TAGS)),
         };
         let room = self.room(false);
-        let length = if let Room::Into(_, length) = &room { Some(*length) } else { None };
+        let length = if let RecvTarget::Into(_, length) = &room { Some(*length) } else { None };
         let id = self.sim.engine(rank).receive(select, room);
         self.opened(rank, id, select, length);
     }
@@ -448,7 +448,7 @@ impl<W: Wire<Memory = Memory>> Job<W> {
             }
             let Ok(Some((id, _))) = probed else { return Ok(()) };
             let room = self.room(true);
-            let length = if let Room::Into(_, length) = &room { Some(*length) } else { None };
+            let length = if let RecvTarget::Into(_, length) = &room { Some(*length) } else { None };
             self.opened(rank, id, select, length);
             self.sim.engine(rank).receive_message(id, room).map_err(|(error, _)| error.to_string())?;
             self.sim.wake(rank, 0);
@@ -546,6 +546,6 @@ impl<W: Wire<Memory = Memory>> Job<W> {
     }
 }
 
-fn short(length: usize) -> Room<Memory> {
-    Room::Into(Memory::zero(length), length)
+fn short(length: usize) -> RecvTarget<Memory> {
+    RecvTarget::Into(Memory::zero(length), length)
 }

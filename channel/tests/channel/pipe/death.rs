@@ -3,7 +3,7 @@
 use super::*;
 use std::collections::{BTreeMap, BTreeSet};
 use transom_channel::sim::Conditions;
-use transom_channel::{Config, Error, Lost};
+use transom_channel::{Config, Error, PeerFailure};
 
 /// Rank 1 dies after `steps` steps. Returns whether it died before the end.
 fn die_after(steps: usize, step: Step, seed: u64) -> bool {
@@ -54,7 +54,7 @@ fn die_after(steps: usize, step: Step, seed: u64) -> bool {
                     sim.wake(rank, 0);
                 }
                 Ok(_) => {}
-                Err(Error::Lost { rank: 1, lost: Lost::Died }) => assert_eq!((rank, other), (0, 1)),
+                Err(Error::PeerFailure { rank: 1, lost: PeerFailure::Died }) => assert_eq!((rank, other), (0, 1)),
                 Err(error) => panic!("{error}"),
             }
             memory.spoil();
@@ -63,7 +63,7 @@ fn die_after(steps: usize, step: Step, seed: u64) -> bool {
     // On the surviving pipe only gets are left, which wait for more bytes.
     assert!(open.iter().all(|(id, other)| id.0 == 1 || (*other == 2 && gets.contains(id))), "waits for ever: {open:?}");
     assert_eq!(living_bytes, 4 * 20_000, "both ways");
-    let lost = Error::Lost { rank: 1, lost: Lost::Died };
+    let lost = Error::PeerFailure { rank: 1, lost: PeerFailure::Died };
     let engine = sim.engine(0);
     while engine.pipe_get(victim[0], &mut vec![0; length]).is_ok() {
         assert!(engine.pipe_get(victim[0], &mut vec![0; length]) != Ok(None), "it has not ended the stream");

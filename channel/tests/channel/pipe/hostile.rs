@@ -66,7 +66,7 @@ fn hostile_bytes() {
             assert!(steps < 100_000, "seed {seed}: it does not come to an end");
             while let Some(done) = sim.engine(rank).completed() {
                 match done.result {
-                    Err(Error::Lost { rank: who, lost: why }) => {
+                    Err(Error::PeerFailure { rank: who, lost: why }) => {
                         assert!((rank, who) == (1, 0) || (rank, who) == (0, 1), "rank {rank} lost {who}: {why}");
                         lost = if rank == 1 { Some(why) } else { lost };
                     }
@@ -124,7 +124,7 @@ fn a_peer_gets_no_more_of_a_buffer_than_there_is() {
         // `Clear`: the first `length` of the announced bytes may be written here.
         write(&mut sim, to, CONTROL, &[3, length, to.address, to.key], 1);
         let done = sim.engine(1).completed().expect("its put has ended");
-        let Err(Error::Lost { rank: 0, lost }) = done.result else { panic!("{length}: {:?}", done.result) };
+        let Err(Error::PeerFailure { rank: 0, lost }) = done.result else { panic!("{length}: {:?}", done.result) };
         assert_eq!(
             lost.to_string(),
             "it broke the protocol: it requested an invalid number of bytes of a put",

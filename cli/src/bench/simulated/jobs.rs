@@ -3,7 +3,7 @@
 use transom_channel::delivery::{Delivery, Settings};
 use transom_channel::sim::{Conditions, Memory, Sim, SimWire, skeletons};
 use transom_channel::wire::{Rail, RailKind};
-use transom_channel::{Changes, Config, Id, Rank, Room, Select, Wire};
+use transom_channel::{Changes, Config, Id, Rank, RecvTarget, Select, Wire};
 
 pub type Wires = Delivery<SimWire>;
 
@@ -58,7 +58,7 @@ fn alone(config: &Config) -> Conditions {
 
 fn begin<W: Wire<Memory = Memory>>(sim: &mut Sim<W>, from: Rank, to: Rank, length: usize) -> Id {
     let select = Select { context: 0, source: Some(from), tag: None };
-    let id = sim.engine(to).receive(select, Room::Into(Memory::zero(length), length));
+    let id = sim.engine(to).receive(select, RecvTarget::Into(Memory::zero(length), length));
     sim.engine(from).send(to, 0, 0, Memory::zero(length), length, false);
     [from, to].into_iter().for_each(|rank| sim.wake(rank, 0));
     id

@@ -70,7 +70,7 @@ pub fn loss(options: &Options) -> Sheet {
                 let faults = Faults { lost, doubled: 0, late: 0, delay: 0..1, flipped: 0 };
                 let mut sim = on_cluster(seed, 2, "ud", |conditions, _| conditions.faults = Some(faults));
                 took += together(&mut sim, PAIR, length, count);
-                again += sim.engine(0).meter().resends;
+                again += sim.engine(0).counters().resends;
                 packets += sim.posts(0)[0];
             }
             let none = *none.get_or_insert(took) as f64 / took as f64;
@@ -100,7 +100,7 @@ pub fn pool(options: &Options) -> Sheet {
                 });
                 let took = burst(&mut sim, ranks, 1024, COUNT, 1_000_000) as f64 / 1e6;
                 let arrivals = sim.arrivals(0);
-                let again: u64 = (1..ranks).map(|rank| sim.engine(rank).meter().resends).sum();
+                let again: u64 = (1..ranks).map(|rank| sim.engine(rank).counters().resends).sum();
                 let row = cells![name, ranks.to_string(), slots.to_string(), took, arrivals.most];
                 sheet.row([row, cells![arrivals.lost, again, Cell::from(arrivals.waits)]].concat());
             }

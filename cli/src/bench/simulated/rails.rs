@@ -62,11 +62,11 @@ pub fn reorder(options: &Options) -> Sheet {
             for spread in ["first", "binding", "round_robin", "weighted", "window:4", "window:16"] {
                 let mut sim = by_rails(&slower, &format!("rings=0,spread={spread}"));
                 let took = together(&mut sim, &BOTH[..1], length, count);
-                let meter = sim.engine(1).meter();
-                let held = 100.0 * meter.held as f64 / (count + 32) as f64;
+                let counters = sim.engine(1).counters();
+                let held = 100.0 * counters.held as f64 / (count + 32) as f64;
                 let rate = count as f64 * 1e6 / took as f64;
                 let row = cells![mix, size(length), spread, rate, speed(count * length, took), held];
-                sheet.row([row, cells![meter.held_peak]].concat());
+                sheet.row([row, cells![counters.held_peak]].concat());
             }
         }
     }

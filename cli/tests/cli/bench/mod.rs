@@ -487,14 +487,14 @@ fn variables_of_the_user_are_told_and_change_no_job_that_is_to_be_without() {
     let file = dir.path().join("some.json");
     let mut bench = transom("bench pingpong --sync messages --millis 1 --rounds 1 --sizes 8 --config");
     bench.arg("").arg("--json").arg(&file).env("TRANSOM_MESSAGES", "nonsense=1");
-    bench.env("TRANSOM_TAG", "all").env("TRANSOM_SECRET", "12,34").env("TRANSOM_SSH", "sshpass -p secret ssh");
+    bench.env("TRANSOM_OUTPUT_PREFIX", "all").env("TRANSOM_SECRET", "12,34").env("TRANSOM_SSH", "sshpass -p secret ssh");
     succeeds(bench);
-    let set = serde_json::json!({ "TRANSOM_MESSAGES": "nonsense=1", "TRANSOM_TAG": "all" });
+    let set = serde_json::json!({ "TRANSOM_MESSAGES": "nonsense=1", "TRANSOM_OUTPUT_PREFIX": "all" });
     assert_eq!(json(&file)["machine"]["variables"], set);
 
     let mut tune = transom("bench tune scan --sizes 8 --millis 1");
     let (out, _) = succeeds({
-        tune.env("TRANSOM_TAG", "all");
+        tune.env("TRANSOM_OUTPUT_PREFIX", "all");
         tune
     });
     out.parse::<transom::collective::Rules>().unwrap();

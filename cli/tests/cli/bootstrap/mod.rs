@@ -82,7 +82,7 @@ fn run(command: &mut Command) -> Output {
 
 /// Runs it to its end, or kills it and its process group.
 fn run_once(command: &mut Command) -> Output {
-    for name in ["TRANSOM_LOG", "TRANSOM_BOOTSTRAP", "TRANSOM_TAG"] {
+    for name in ["TRANSOM_LOG", "TRANSOM_BOOTSTRAP", "TRANSOM_OUTPUT_PREFIX"] {
         if !command.get_envs().any(|(set, _)| set == name) {
             command.env_remove(name);
         }

@@ -229,7 +229,7 @@ fn lines_stay_whole_and_bytes_as_they_are() {
         while [ $i -lt 18 ]; do long=$long$long; i=$((i + 1)); done
         i=0; while [ $i -lt 300 ]; do echo $letter$letter; echo $letter >&2; i=$((i + 1)); done
         printf '%s\\000\\377\\n' $letter; echo $long; echo $long >&2; printf end >&2";
-    let mut call = Call::start(&["a:2,b:2", "-n", "4", "--tag=none", "sh", "-c", write]);
+    let mut call = Call::start(&["a:2,b:2", "-n", "4", "--output-prefix=none", "sh", "-c", write]);
     let (mut out, mut err) = (call.child.stdout.take().unwrap(), call.child.stderr.take().unwrap());
     let read = |pipe: &mut dyn std::io::Read| {
         let mut bytes = Vec::new();
@@ -403,7 +403,7 @@ fn a_rank_that_others_wait_for_in_init_is_told_of() {
         return work();
     }
     let program = copy(name);
-    let args = [&["a", "-n", "2", "--tag=none"][..], &program.each_ref().map(String::as_str)].concat();
+    let args = [&["a", "-n", "2", "--output-prefix=none"][..], &program.each_ref().map(String::as_str)].concat();
     let ended =
         Call::start_with(&args, |command| _ = command.env(ROLE, "rank").env("TRANSOM_WAIT_REPORT", "0.3")).end();
     all_joined(&ended, 2);

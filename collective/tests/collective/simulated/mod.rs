@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use transom_channel::sim::{Memory, Sim};
-use transom_channel::{Cancelled, Completion, Error, Id, Lost, Room, Select};
+use transom_channel::{Cancelled, Completion, Error, Id, PeerFailure, RecvTarget, Select};
 use transom_collective::{Algorithm, Call, Local, Order, Place, Plan, Shape, Span};
 
 /// Contexts of the channel: messages of plans, notices of a death (the tag is the dead rank), and probes without an
@@ -95,11 +95,11 @@ impl Part {
     /// Starts to accept notices of deaths.
     pub fn listen(&mut self, sim: &mut Sim) {
         let select = Select { context: DEATHS, source: None, tag: None };
-        self.told = Some(sim.engine(self.rank).receive(select, Room::Allocate));
+        self.told = Some(sim.engine(self.rank).receive(select, RecvTarget::Allocate));
     }
 
     /// Progresses as far as messages allow; returns whether anything changed.
-    pub fn turn(&mut self, sim: &mut Sim) -> bool {
+    pub fn progress(&mut self, sim: &mut Sim) -> bool {
         let mut moved = false;
         while let Some(done) = sim.engine(self.rank).completed() {
             moved |= self.ended(sim, done);
@@ -143,7 +143,7 @@ impl Part {
                 self.write(into, &numbers);
             }
             (Ok(_), _) => {}
-            (Err(Error::Lost { rank, lost: Lost::Died }), _) => self.give_up(sim, *rank),
+            (Err(Error::PeerFailure { rank, lost: PeerFailure::Died }), _) => self.give_up(sim, *rank),
             // A message that is longer than the discarding receive.
             (Err(Error::Truncated { .. }), None) if self.sink == Some(done.id) => {}
             (Err(other), _) => panic!("rank {}: {other}", self.rank),
@@ -173,7 +173,7 @@ impl Part {
 
     fn want_nothing(&mut self, sim: &mut Sim) {
         let select = Select { context: PLANS, source: None, tag: None };
-        self.sink = Some(sim.engine(self.rank).receive(select, Room::Into(Memory::zero(0), 0)));
+        self.sink = Some(sim.engine(self.rank).receive(select, RecvTarget::Into(Memory::zero(0), 0)));
     }
 
     fn post(&mut self, sim: &mut Sim) {
@@ -181,7 +181,7 @@ impl Part {
         let engine = sim.engine(self.rank);
         for (from, into) in round.receives {
             let select = Select { context: PLANS, source: Some(from as u32), tag: Some(TAG) };
-            let room = Room::Into(Memory::zero(into.len * 8), into.len * 8);
+            let room = RecvTarget::Into(Memory::zero(into.len * 8), into.len * 8);
             self.pending.insert(engine.receive(select, room), (from as u32, Some(into)));
         }
         for (to, span) in round.sends {

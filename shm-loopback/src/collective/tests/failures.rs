@@ -8,7 +8,7 @@ use std::sync::Barrier;
 use transom_windows::FabricError;
 
 /// A call that differs from that of the other ranks.
-type Other = fn(&mut Board, &mut [u8]) -> Result<(), Failure>;
+type Other = fn(&mut ShmCollective, &mut [u8]) -> Result<(), Failure>;
 
 const OTHERS: &[(&str, Other, Other)] = &[
     (
@@ -90,7 +90,7 @@ fn wrong_buffers_fail_at_all_ranks() {
 }
 
 /// Returns the failures of the other ranks when rank 1 ends in the middle of calls. Checks that they come in time.
-fn told(ranks: usize, ends: impl Fn(Board, Loopback) + Sync) -> Vec<Option<Failure>> {
+fn told(ranks: usize, ends: impl Fn(ShmCollective, Loopback) + Sync) -> Vec<Option<Failure>> {
     let results = on_threads(ranks, |team| {
         let mut board = open(&team, false);
         for call in 0..5 {

@@ -38,7 +38,7 @@ impl World {
                     // No answer arrived: the connection breaks.
                     State::Ready { .. } if round > 0 => {
                         world.budget.losses += 1;
-                        Step::Lost
+                        Step::PeerFailure
                     }
                     State::Ready { .. } | State::Failed(_) => continue,
                     _ => Step::Want,

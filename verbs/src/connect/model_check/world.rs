@@ -54,7 +54,7 @@ pub enum Step {
     Again,
     Hear(Message),
     Forged(Message),
-    Lost,
+    PeerFailure,
     Post(What),
     /// The peer executes a packet posted to this side's queue pair with that index.
     Execute(usize),
@@ -103,7 +103,7 @@ impl World {
         let may = [
             (*wants > 0, Step::Want),
             (machine.is_waiting(), Step::Again),
-            (has_end && self.budget.losses > 0, Step::Lost),
+            (has_end && self.budget.losses > 0, Step::PeerFailure),
             (self.budget.deaths > 0, Step::Die),
             (self.sides[1 - side].dead && !heard_of_death, Step::Told),
             (self.budget.retires > 0 && over > 0, Step::Retire(over)),
@@ -140,7 +140,7 @@ impl World {
                     machine.heard(message, &mut doing);
                 }
             }
-            Step::Lost => {
+            Step::PeerFailure => {
                 world.budget.losses -= 1;
                 let lost = machine.generation();
                 machine.lost(lost, &mut doing);

@@ -9,7 +9,7 @@ use crate::rma::mail::{BLOCK, DONE, Mail, Turn};
 use crate::rma::member::Member;
 use crate::sys::Access;
 use crate::values::NotifyBy;
-use crate::wait::{NAPS, is_crowded};
+use crate::wait::{NAPS, is_oversubscribed};
 use crate::wr::Place;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -164,9 +164,9 @@ impl Steps for Collective<'_> {
         let (mut nap, mut dying) = (NAPS[0], None);
         let wait =
             Wait { rank: self.member.exchange.rank(), call: &self.call, awaited: Awaited::Rank(from), deadline: None };
-        let crowded = is_crowded(self.member.node.ranks());
+        let oversubscribed = is_oversubscribed(self.member.node.ranks());
         let word = wait.until(
-            crowded,
+            oversubscribed,
             look,
             || self.can_go_on(&mut dying),
             |look| {

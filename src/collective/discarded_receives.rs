@@ -4,15 +4,15 @@ use crate::messages::locked::{Core, Ended, Fault, Key, Work};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
-use transom_channel::{Error as Failure, Room, Select, Status as Came};
+use transom_channel::{Error as Failure, RecvTarget, Select, Status as Came};
 use transom_shm_loopback::messages::Bytes;
 
 /// Job ranks whose messages are discarded, until each reports that it has left. All its messages arrive before that
 /// report.
 #[derive(Default)]
-pub(super) struct Sinks(Vec<(u32, Arc<AtomicBool>)>);
+pub(super) struct DiscardedReceives(Vec<(u32, Arc<AtomicBool>)>);
 
-impl Sinks {
+impl DiscardedReceives {
     /// Starts to discard all messages from `ranks` in a context.
     pub fn begin(&mut self, core: &mut Core, context: u32, ranks: impl Iterator<Item = u32>) {
         for rank in ranks {
@@ -41,18 +41,18 @@ struct Sink {
 }
 
 impl Work for Sink {
-    fn turn(&mut self, core: &mut Core) -> Option<Ended> {
+    fn progress(&mut self, core: &mut Core) -> Option<Ended> {
         loop {
             if let Some(posted) = self.posted {
                 let Some((result, _)) = core.ended(posted) else {
                     let ends = self.over.load(Relaxed) && core.withdraw(posted).is_some();
                     return ends.then_some((Ok(Came { peer: 0, tag: 0, length: 0 }), None));
                 };
-                if let Err(Fault::Message(Failure::Lost { .. })) = result {
+                if let Err(Fault::Message(Failure::PeerFailure { .. })) = result {
                     return Some((result, None));
                 }
             }
-            let room = Room::Into(Bytes::owned(Box::<[u8]>::default()), 0);
+            let room = RecvTarget::Into(Bytes::owned(Box::<[u8]>::default()), 0);
             let id = core.engine.receive(self.select, room);
             self.posted = Some(Key::Message(id));
         }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use transom_channel::wire::{Data, Lane, Rank, Why};
 use transom_locks::Awaited;
 use transom_network::NetworkWire;
-use transom_shm_loopback::messages::{Turn, Waiter};
+use transom_shm_loopback::messages::{ProgressHook, Waiter};
 use transom_windows::FabricError;
 
 /// Message of a rank that receives no more messages; every packet is longer.
@@ -51,9 +51,9 @@ impl NetworkWire for VerbsWire {
         self.waiter.clone()
     }
 
-    fn turn_in_waits(&self, turn: Arc<dyn Turn>) {
-        self.here.turn_in_waits(turn.clone());
-        self.core().turn_in_waits(turn);
+    fn progress_in_waits(&self, turn: Arc<dyn ProgressHook>) {
+        self.here.progress_in_waits(turn.clone());
+        self.core().progress_in_waits(turn);
     }
 
     fn close(&mut self) {

@@ -1,12 +1,12 @@
 //! Collectives of ranks that share memory, executed on the board.
 
-use super::history::Made;
+use super::history::CallId;
 use super::reduction::Fold;
 use crate::messages::Error;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use transom_collective::{Call, Rank};
-use transom_shm_loopback::collective::{Board, Failure};
+use transom_shm_loopback::collective::{ShmCollective, Failure};
 use transom_windows::FabricError;
 
 /// Buffers that a rank passes to a call.
@@ -27,7 +27,7 @@ pub(super) enum Stop {
 
 /// Executes call `what` on the board. `call` is the history hash, which the board compares between ranks.
 #[inline(always)]
-pub(super) fn call<F: Fold>(board: &mut Board, what: Call, call: u64, buffers: Buffers<'_, F>) -> Result<(), Stop> {
+pub(super) fn call<F: Fold>(board: &mut ShmCollective, what: Call, call: u64, buffers: Buffers<'_, F>) -> Result<(), Stop> {
     let Buffers { given, data, element, fold } = buffers;
     let fold = &mut |into: &mut [u8], with: &[u8], order| fold.fold(into, with, order);
     let done = match what {
@@ -64,7 +64,7 @@ fn folding(call: impl FnOnce() -> Result<(), Failure>) -> Result<(), Stop> {
 
 /// The error for this rank and all other ranks; `None` if another rank gave up, because that rank reports the cause.
 /// `number` converts a board rank to a rank of the team.
-pub(super) fn error(failure: Failure, made: Made, me: Rank, number: impl Fn(Rank) -> Rank) -> Option<Error> {
+pub(super) fn error(failure: Failure, made: CallId, me: Rank, number: impl Fn(Rank) -> Rank) -> Option<Error> {
     match failure {
         Failure::Fabric(FabricError::GivenUp { .. }) => None,
         Failure::Mismatch { rank, .. } => Some(Error::Mismatch {

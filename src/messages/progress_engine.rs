@@ -14,19 +14,19 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use transom_channel::wire::Data;
-use transom_channel::{Meter, Short, Space, Status as Came};
+use transom_channel::{Counters, Short, RecvBuf, Status as Came};
 use transom_launch::lock;
 use transom_locks::Awaited;
-use transom_shm_loopback::messages::{Bytes, Look, Turn, Waiter};
+use transom_shm_loopback::messages::{Bytes, Look, ProgressHook, Waiter};
 use transom_shm_loopback::{Biased, Held};
 use transom_windows::{Wait, has_own_core};
 
 /// The progress engine of a rank. Requests keep it alive, but it does not keep the rank in its job, so that a leaked
 /// request is harmless.
-pub(crate) struct Hub {
+pub(crate) struct ProgressEngine {
     waiter: Waiter,
     /// The cores are oversubscribed: ranks share cores.
-    crowded: bool,
+    oversubscribed: bool,
     /// Engine state; `None` once the rank has left.
     core: Biased<Option<Core>>,
     /// Contexts of dropped teams that the engine has still to close. They queue here because the dropping thread, or
@@ -70,9 +70,9 @@ const NAP: Duration = Duration::from_micros(500);
 
 /// Aborts the process if the engine panics. Such a panic is an error of this library, and peers may still access memory
 /// that the program would reuse.
-struct Whole;
+struct AbortOnPanic;
 
-impl Drop for Whole {
+impl Drop for AbortOnPanic {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("transom: the engine of messages has failed; this process cannot go on");
@@ -81,17 +81,17 @@ impl Drop for Whole {
     }
 }
 
-impl Hub {
-    pub fn open(job: &Provider) -> Result<Arc<Hub>, Error> {
+impl ProgressEngine {
+    pub fn open(job: &Provider) -> Result<Arc<ProgressEngine>, Error> {
         let transport::Opened { wire, config, near } = transport::open(job)?;
         let waiter = wire.waiter();
-        let (rank, ranks) = (waiter.rank(), transom_windows::Exchange::size(job));
+        let (rank, ranks) = (waiter.rank(), transom_windows::OobExchange::size(job));
         let engine = Engine::with_near(wire, rank as u32, ranks as u32, config, near);
         let engine = engine.map_err(transport::misconfigured)?;
         let core = Core::new(engine);
-        let (crowded, core) = (waiter.is_crowded(), Biased::new(Some(core)));
-        let hub = Arc::new(Hub {
-            crowded,
+        let (oversubscribed, core) = (waiter.is_oversubscribed(), Biased::new(Some(core)));
+        let hub = Arc::new(ProgressEngine {
+            oversubscribed,
             waiter,
             core,
             disbanded: Mutex::default(),
@@ -99,11 +99,11 @@ impl Hub {
             waits_in_vain: AtomicU32::new(0),
             thread: Thread::default(),
         });
-        // Fallible steps come first: `turn_in_waits` keeps the engine alive.
+        // Fallible steps come first: `progress_in_waits` keeps the engine alive.
         if Progress::asked().map_err(|error| Error::Unavailable { why: error.to_string() })? == Progress::Thread {
             hub.thread.begin(&hub)?;
         }
-        hub.with(|core| core.engine.wire().turn_in_waits(hub.clone()))?;
+        hub.with(|core| core.engine.wire().progress_in_waits(hub.clone()))?;
         Ok(hub)
     }
 
@@ -154,7 +154,7 @@ impl Hub {
     #[inline(always)]
     fn act<R>(&self, mut held: Held<'_, Option<Core>>, act: impl FnOnce(&mut Core) -> R) -> Option<R> {
         let core = held.as_mut()?;
-        let whole = Whole;
+        let whole = AbortOnPanic;
         let result = act(core);
         if core.armed.is_some() {
             core.tell_news();
@@ -210,13 +210,13 @@ impl Hub {
     /// Number of consecutive polls of one ring, and number of such rows, before a receive becomes a request.
     #[inline(always)]
     fn looks(&self) -> (u32, usize) {
-        if self.crowded { (1, 4) } else { (IN_A_ROW as u32, LOOKS / IN_A_ROW) }
+        if self.oversubscribed { (1, 4) } else { (IN_A_ROW as u32, LOOKS / IN_A_ROW) }
     }
 
     /// Receives a short message from the ring of `source`, now or soon, without a request, as much of it as fits.
     /// `None` if the rank has left.
     #[inline(never)]
-    pub fn receive_short<S: Space + ?Sized>(
+    pub fn receive_short<S: RecvBuf + ?Sized>(
         &self,
         context: u32,
         source: u32,
@@ -235,8 +235,8 @@ impl Hub {
 
     /// Receives as [`receive_short`](Self::receive_short) from any source, and returns the source.
     #[inline(never)]
-    pub fn receive_any<S: Space + ?Sized>(&self, context: u32, tag: Option<u32>, into: &mut S) -> Option<(u32, Short)> {
-        for _ in 0..if self.crowded { 1 } else { LOOKS } {
+    pub fn receive_any<S: RecvBuf + ?Sized>(&self, context: u32, tag: Option<u32>, into: &mut S) -> Option<(u32, Short)> {
+        for _ in 0..if self.oversubscribed { 1 } else { LOOKS } {
             let look = |core: &mut Core| {
                 core.count_call();
                 core.engine.try_receive_any(context, tag, &mut *into)
@@ -304,7 +304,7 @@ impl Hub {
                 if let Some(found) = look(core) {
                     return Look::Found(found);
                 }
-                let busy = core.turn();
+                let busy = core.progress();
                 match look(core) {
                     Some(found) => Look::Found(found),
                     None if busy => Look::Busy,
@@ -352,7 +352,7 @@ impl Hub {
             if let Some(found) = look() {
                 return Look::Found(Some(found));
             }
-            let busy = self.with(Core::turn).unwrap_or(true);
+            let busy = self.with(Core::progress).unwrap_or(true);
             match look() {
                 Some(found) => Look::Found(Some(found)),
                 None if until.is_some_and(|until| until <= Instant::now()) => Look::Found(None),
@@ -364,18 +364,18 @@ impl Hub {
     }
 
     /// Makes progress once, for calls that do not wait. On oversubscribed cores, a fruitless call yields the core.
-    pub fn turn_now(&self) {
-        let turned = self.with(Core::turn);
-        if self.crowded && matches!(turned, Ok(false)) {
-            transom_windows::looked_in_vain();
+    pub fn progress_now(&self) {
+        let turned = self.with(Core::progress);
+        if self.oversubscribed && matches!(turned, Ok(false)) {
+            transom_windows::after_empty_poll();
         }
     }
 
     /// Waits briefly for progress, on behalf of a task that is polled again at once. The wait spins and yields the
     /// core. After several fruitless waits it sleeps until something arrives, for at most [`NAP`].
     pub fn wait_briefly(&self) {
-        let is_busy = || self.with(|core| core.turn()).unwrap_or(true);
-        let (looks, yields) = if self.crowded { (1, 4) } else { (LOOKS, LOOKS as u32) };
+        let is_busy = || self.with(|core| core.progress()).unwrap_or(true);
+        let (looks, yields) = if self.oversubscribed { (1, 4) } else { (LOOKS, LOOKS as u32) };
         let in_vain = self.waits_in_vain.fetch_add(1, Relaxed);
         let found = (0..looks).any(|_| is_busy()) || {
             if in_vain < yields {
@@ -383,12 +383,12 @@ impl Hub {
             }
             // The executor may poll every waiting task before the one that can go on, so the tasks share the time.
             let tasks = self.with(|core| core.waiting_tasks()).unwrap_or(1).max(1);
-            self.waiter.nap(NAP / tasks as u32, is_busy)
+            self.waiter.park(NAP / tasks as u32, is_busy)
         };
         if found {
             self.waits_in_vain.store(0, Relaxed);
             // The work may be due later, as a credit report is. Other threads get the core until then.
-            if self.crowded {
+            if self.oversubscribed {
                 std::thread::yield_now();
             }
         }
@@ -396,7 +396,7 @@ impl Hub {
 
     /// Makes progress whenever there is work, until the rank leaves. Body of the progress thread.
     pub(super) fn attend(&self) {
-        let look = || match self.with(|core| core.turn()) {
+        let look = || match self.with(|core| core.progress()) {
             Ok(true) => Look::Busy,
             Ok(false) => Look::Idle,
             Err(_) => Look::Found(()),
@@ -442,8 +442,8 @@ impl Hub {
         self.thread.end();
     }
 
-    pub fn meter(&self) -> Result<Meter, Error> {
-        self.with(|core| core.engine.meter())
+    pub fn counters(&self) -> Result<Counters, Error> {
+        self.with(|core| core.engine.counters())
     }
 }
 
@@ -469,16 +469,16 @@ fn contained(act: impl FnOnce()) {
     }
 }
 
-impl Turn for Hub {
-    fn turn(&self) -> bool {
-        self.may_do_something() && self.with(|core| core.turn()).unwrap_or(false)
+impl ProgressHook for ProgressEngine {
+    fn progress(&self) -> bool {
+        self.may_do_something() && self.with(|core| core.progress()).unwrap_or(false)
     }
 
-    fn turn_unless_another_does(&self) {
+    fn try_progress(&self) {
         if self.may_do_something()
             && let Some(held) = self.core.try_lock()
         {
-            self.act(held, |core| core.turn());
+            self.act(held, |core| core.progress());
         }
     }
 }

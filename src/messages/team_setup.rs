@@ -5,7 +5,7 @@ use super::error::Error;
 use super::hold::{self, Parts};
 use super::locked::Key;
 use std::{fmt, io};
-use transom_channel::{Error as Failure, Lost, Room, Select};
+use transom_channel::{Error as Failure, PeerFailure, RecvTarget, Select};
 use transom_locks::Rank;
 use transom_shm_loopback::messages::Bytes;
 use transom_windows::FabricError;
@@ -98,7 +98,7 @@ impl<'a> Meeting<'a> {
         let source = self.comm.to_job(from)?;
         let select = Select { context: self.comm.context, source: Some(source), tag: Some(self.tag) };
         let id =
-            self.comm.hub.with(|core| Key::Message(core.engine.receive(select, Room::Make(hold::vector::<u8>))))?;
+            self.comm.hub.with(|core| Key::Message(core.engine.receive(select, RecvTarget::Make(hold::vector::<u8>))))?;
         let ended = self.comm.hub.wait(&TeamOf(self.members), self.comm.awaited(Some(source)), |core| {
             if let Some(ended) = core.ended(id) {
                 return Some(Ok(ended));
@@ -106,8 +106,8 @@ impl<'a> Meeting<'a> {
             let members = || self.members.iter().filter_map(|&rank| self.comm.to_job(rank).ok());
             let gone = core.engine.lost().filter(|(rank, _)| members().any(|member| member == *rank));
             // A rank may have left because another died, so a death is reported first.
-            let (rank, lost) = gone.min_by_key(|(_, lost)| **lost == Lost::Left)?;
-            let lost = Failure::Lost { rank, lost: lost.clone() };
+            let (rank, lost) = gone.min_by_key(|(_, lost)| **lost == PeerFailure::Left)?;
+            let lost = Failure::PeerFailure { rank, lost: lost.clone() };
             core.forget(id);
             Some(Err(self.comm.failure(lost, 1)))
         })?;

@@ -27,7 +27,7 @@ const AT_ONCE: usize = 8;
 const PIECE: usize = 1 << 20;
 
 /// A read or write in flight, with its buffer. Dropping it leaves both to the adapter.
-pub struct Moving(State);
+pub struct Transfer(State);
 
 enum State {
     /// Complete, or copied at once.
@@ -158,7 +158,7 @@ impl Member {
         self: &Arc<Self>,
         to: Far<'_>,
         source: NonNull<[u8]>,
-    ) -> Result<Option<Moving>, FabricError> {
+    ) -> Result<Option<Transfer>, FabricError> {
         // SAFETY: caller's contract.
         match unsafe { self.core().memory.lent(source.cast(), source.len(), Access::Source) } {
             // SAFETY: as above.
@@ -176,7 +176,7 @@ impl Member {
         self: &Arc<Self>,
         from: Far<'_>,
         mut into: NonNull<[u8]>,
-    ) -> Result<Option<Moving>, FabricError> {
+    ) -> Result<Option<Transfer>, FabricError> {
         let (memory, len) = (&self.core().memory, into.len());
         // SAFETY: caller's contract.
         if let Some(passing) = unsafe { memory.lent(into.cast(), len, Access::Local) } {
@@ -184,7 +184,7 @@ impl Member {
             return unsafe { self.start_lent(Verb::Read, from, passing, len) };
         }
         match memory.passage(len) {
-            Ok(Some(own)) => Ok(Some(Moving(State::Brought(self.start(Verb::Read, from, own, len)?)))),
+            Ok(Some(own)) => Ok(Some(Transfer(State::Brought(self.start(Verb::Read, from, own, len)?)))),
             // SAFETY: the caller lends the bytes for exclusive use.
             Ok(None) => self.read_by_slots(from.way, from.place, unsafe { into.as_mut() }).map(|()| None),
             Err(error) => Err(self.why(from.way, Halt::Memory(error))),
@@ -199,17 +199,17 @@ impl Member {
         at: Far<'_>,
         of: Passing,
         len: usize,
-    ) -> Result<Option<Moving>, FabricError> {
+    ) -> Result<Option<Transfer>, FabricError> {
         // SAFETY: caller's contract.
         let borrowed = unsafe { self.post_borrowed(self.clone(), verb, at, &of, len) }?;
-        Ok(Some(Moving(State::Lent(borrowed, of.registered))))
+        Ok(Some(Transfer(State::Lent(borrowed, of.registered))))
     }
 
     /// Waits until a read started by [`start_lent_read`](Self::start_lent_read) is complete and its bytes are in place.
     ///
     /// # Safety
     /// `into` must be the bytes with which the read was started.
-    pub unsafe fn finish_get(&self, moving: Moving, mut into: NonNull<[u8]>) -> Result<(), FabricError> {
+    pub unsafe fn finish_get(&self, moving: Transfer, mut into: NonNull<[u8]>) -> Result<(), FabricError> {
         match moving.0 {
             // SAFETY: the caller lends the bytes for exclusive use.
             State::Brought(reading) => self.bring(reading, unsafe { into.as_mut() }),
@@ -218,24 +218,24 @@ impl Member {
     }
 
     /// Starts a write of owned bytes.
-    pub fn start_write(self: &Arc<Self>, to: Far<'_>, source: BoxBytes) -> Result<Moving, FabricError> {
+    pub fn start_write(self: &Arc<Self>, to: Far<'_>, source: BoxBytes) -> Result<Transfer, FabricError> {
         let len = source.len();
         match self.core().memory.source(source) {
-            Ok(lent) => Ok(Moving(State::Direct(self.start(Verb::Write, to, lent, len)?))),
+            Ok(lent) => Ok(Transfer(State::Direct(self.start(Verb::Write, to, lent, len)?))),
             Err(source) => {
                 self.write_by_slots(to.way, to.place, &source)?;
-                Ok(Moving(State::Done(source)))
+                Ok(Transfer(State::Done(source)))
             }
         }
     }
 
     /// Starts a read into owned bytes.
-    pub fn start_read(self: &Arc<Self>, from: Far<'_>, into: BoxBytes) -> Result<Moving, FabricError> {
+    pub fn start_read(self: &Arc<Self>, from: Far<'_>, into: BoxBytes) -> Result<Transfer, FabricError> {
         let len = into.len();
         match self.core().memory.destination(into) {
             Ok((lent, into)) => {
                 let reading = self.start(Verb::Read, from, lent, len)?;
-                Ok(Moving(match into {
+                Ok(Transfer(match into {
                     Some(into) => State::Copied(reading, into),
                     None => State::Direct(reading),
                 }))
@@ -243,7 +243,7 @@ impl Member {
             Err((Some(error), _)) => Err(self.why(from.way, Halt::Memory(error))),
             Err((None, mut into)) => {
                 self.read_by_slots(from.way, from.place, &mut into)?;
-                Ok(Moving(State::Done(into)))
+                Ok(Transfer(State::Done(into)))
             }
         }
     }
@@ -400,7 +400,7 @@ impl Member {
     }
 
     /// Returns whether the operation is complete.
-    pub fn has_moved(&self, moving: &Moving) -> Result<bool, FabricError> {
+    pub fn test(&self, moving: &Transfer) -> Result<bool, FabricError> {
         match &moving.0 {
             State::Done(_) => Ok(true),
             State::Direct(under_way) | State::Copied(under_way, _) | State::Brought(under_way) => under_way.is_done(),
@@ -409,7 +409,7 @@ impl Member {
     }
 
     /// Waits until the operation is complete; returns its buffer.
-    pub fn finish_moving(&self, moving: Moving) -> Result<BoxBytes, FabricError> {
+    pub fn finish_moving(&self, moving: Transfer) -> Result<BoxBytes, FabricError> {
         match moving.0 {
             State::Done(bytes) => Ok(bytes),
             State::Direct(under_way) => match under_way.finish()? {

@@ -6,12 +6,12 @@ use std::str::FromStr;
 ///
 /// # Examples
 /// ```
-/// use transom::Tag;
-/// assert_eq!("stderr".parse(), Ok(Tag::Stderr));
-/// assert_eq!(Tag::All.to_string(), "all");
+/// use transom::OutputPrefix;
+/// assert_eq!("stderr".parse(), Ok(OutputPrefix::Stderr));
+/// assert_eq!(OutputPrefix::All.to_string(), "all");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tag {
+pub enum OutputPrefix {
     /// No lines.
     None,
     /// Lines of stderr.
@@ -20,22 +20,22 @@ pub enum Tag {
     All,
 }
 
-impl Tag {
-    const NAMES: [(&'static str, Tag); 3] = [("none", Tag::None), ("stderr", Tag::Stderr), ("all", Tag::All)];
+impl OutputPrefix {
+    const NAMES: [(&'static str, OutputPrefix); 3] = [("none", OutputPrefix::None), ("stderr", OutputPrefix::Stderr), ("all", OutputPrefix::All)];
 }
 
-impl std::fmt::Display for Tag {
+impl std::fmt::Display for OutputPrefix {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(Self::NAMES[*self as usize].0)
     }
 }
 
-impl FromStr for Tag {
+impl FromStr for OutputPrefix {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let named = Self::NAMES.iter().find(|(name, _)| *name == text.trim());
-        named.map(|(_, tag)| *tag).ok_or("it is none of these")
+        named.map(|(_, prefix)| *prefix).ok_or("it is none of these")
     }
 }
 
@@ -45,9 +45,9 @@ mod tests {
 
     #[test]
     fn tag_round_trips_through_its_name() {
-        for (name, tag) in [("none", Tag::None), ("stderr", Tag::Stderr), ("all", Tag::All)] {
-            assert_eq!((name.parse(), tag.to_string().as_str()), (Ok(tag), name));
+        for (name, prefix) in [("none", OutputPrefix::None), ("stderr", OutputPrefix::Stderr), ("all", OutputPrefix::All)] {
+            assert_eq!((name.parse(), prefix.to_string().as_str()), (Ok(prefix), name));
         }
-        assert!("both".parse::<Tag>().is_err());
+        assert!("both".parse::<OutputPrefix>().is_err());
     }
 }

@@ -1,14 +1,14 @@
 //! Counters of messages, packets and memory.
 
-macro_rules! meter {
+macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// Counts since the rank started; fields named `peak` hold maxima.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-        pub struct Meter {
+        pub struct Counters {
             $($(#[$doc])* pub $name: u64,)*
         }
 
-        impl Meter {
+        impl Counters {
             /// Iterates over all counters as (name, value).
             pub fn rows(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($name), self.$name)),*].into_iter()
@@ -17,7 +17,7 @@ macro_rules! meter {
     };
 }
 
-meter! {
+counters! {
     /// Messages sent eagerly, in one packet or several.
     eager,
     /// Messages sent by rendezvous (RTS).
