@@ -8,7 +8,7 @@ use clap::Parser;
 use std::error::Error;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
-use transom::{QueuePosition, Op, Rank, Window, World};
+use transom::{Op, QueuePosition, Rank, Window, World};
 
 /// N ranks compete for the lock of rank 0, shared and exclusive. Shows each rank's acquisitions and longest wait.
 ///
@@ -16,7 +16,7 @@ use transom::{QueuePosition, Op, Rank, Window, World};
 #[derive(Parser)]
 #[command(after_help = "Examples:\n  cargo run --release --example fair_lock -- --ranks 4\n  \
                         cargo run --release --example fair_lock -- --ranks 8 --shared 90 --seconds 3\n\n\
-                        More ranks than cores are welcome: that is where unfair locks starve.")]
+                        Use more ranks than cores to see the starvation that unfair locks cause.")]
 struct Args {
     /// Number of ranks to start
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=32767))]
@@ -32,7 +32,7 @@ struct Args {
 fn seconds(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(seconds) if seconds > 0.0 && seconds <= 3600.0 => Ok(seconds),
-        _ => Err("a number of seconds above 0, up to 3600, is expected".into()),
+        _ => Err("expected a number of seconds above 0, up to 3600".into()),
     }
 }
 

@@ -13,7 +13,7 @@ use transom::{Op, Rank, Window, World};
 #[derive(Parser)]
 #[command(after_help = "Examples:\n  cargo run --release --example histogram -- --ranks 4\n  \
                         cargo run --release --example histogram -- --ranks 8 --bins 1000 --values 100000\n\n\
-                        Few bins mean that ranks often meet in one; a large chunk, that they seldom do.")]
+                        With few bins ranks often collide in one; with large chunks they seldom do.")]
 struct Args {
     /// Number of ranks to start
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=32767))]
@@ -138,10 +138,7 @@ fn report(args: &Args, ranks: usize, seconds: [f64; 2], found: [Vec<u64>; 2]) ->
         println!("{how:<12} {seconds:>10.4} s {:>10.3} million updates/s", updates as f64 / seconds / 1e6);
         let wrong = found.iter().zip(&expected).filter(|(found, expected)| found != expected).count();
         if wrong > 0 || found.iter().sum::<u64>() != updates {
-            println!(
-                "WRONG: {how} left {wrong} bins other than they should be, {} values in all",
-                found.iter().sum::<u64>()
-            );
+            println!("WRONG: {how} left {wrong} bins with wrong counts, {} values in all", found.iter().sum::<u64>());
             right = false;
         }
     }

@@ -53,14 +53,14 @@ const FINEST: usize = 1 << 13;
 fn power_of_two(text: &str) -> Result<usize, String> {
     match text.parse::<usize>() {
         Ok(n) if n.is_power_of_two() && (COARSEST..=FINEST).contains(&n) => Ok(n),
-        _ => Err(format!("a power of two from {COARSEST} to {FINEST} is expected")),
+        _ => Err(format!("expected a power of two from {COARSEST} to {FINEST}")),
     }
 }
 
 fn tolerance(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(tolerance) if tolerance >= 1e-8 => Ok(tolerance),
-        _ => Err("a residual of 1e-8 or more is expected".into()),
+        _ => Err("expected a residual of at least 1e-8".into()),
     }
 }
 
@@ -255,8 +255,8 @@ impl<S: Strip> Grid<S> {
         largest
     }
 
-    /// Sets up the equation for the correction of a grid twice as fine. A coarse point takes half of the fine point's residual: its
-    /// black neighbours have none after a sweep.
+    /// Sets up the equation for the correction of a grid twice as fine. A coarse point takes half of the fine point's
+    /// residual: its black neighbours have none after a sweep.
     fn restrict(&mut self, fine: &mut Grid<S>) {
         let (n, first) = (self.n, self.strip.rows().start);
         for row in self.inner() {

@@ -24,7 +24,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let Args { longest, rounds } = Args::parse();
     let world = transom::start(2)?;
     if world.size() != 2 {
-        return Err(format!("ping takes two ranks, and there are {}", world.size()).into());
+        return Err(format!("ping needs two ranks, found {}", world.size()).into());
     }
     if world.rank() == 0 {
         println!("{:>10} {:>12} {:>10}", "bytes", "us one way", "MB/s");

@@ -43,7 +43,7 @@ fn main() -> ExitCode {
     let args = Args::parse();
     if args.columns < 2 * u32::from(args.ranks) {
         eprintln!(
-            "pipeline: {} columns are not two for each of {} ranks; use --columns {} or more",
+            "pipeline: {} columns for {} ranks, expected at least two for each rank; use --columns {} or more",
             args.columns,
             args.ranks,
             2 * u32::from(args.ranks)
@@ -64,7 +64,7 @@ fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
     let world = transom::start(args.ranks.into())?;
     let (rows, columns) = (args.rows as usize, args.columns as usize);
     if columns < 2 * world.size() {
-        return Err(format!("{columns} columns are not two for each of {} ranks", world.size()).into());
+        return Err(format!("{columns} columns for {} ranks, expected at least two for each rank", world.size()).into());
     }
     // Elements from the left neighbour, one per row; the signal counts the rows received in all iterations.
     let mut window: Window<f64> = world.allocate_with_signals(rows, 1)?;

@@ -49,7 +49,7 @@ fn main() -> ExitCode {
     let args = Args::parse();
     if args.n < u32::from(args.ranks) {
         eprintln!(
-            "stencil: {} rows are not one for each of {} ranks; use -n {} or more",
+            "stencil: {} rows for {} ranks, expected at least one for each rank; use -n {} or more",
             args.n, args.ranks, args.ranks
         );
         return ExitCode::from(2);
@@ -68,7 +68,7 @@ fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
     let world = transom::start(args.ranks.into())?;
     let (n, ranks) = (args.n as usize, world.size());
     if n < ranks {
-        return Err(format!("{n} rows are not one for each of {ranks} ranks").into());
+        return Err(format!("{n} rows for {ranks} ranks, expected at least one for each rank").into());
     }
     let expected = Strip::new(n, 0..n).diffused_alone(args.steps);
     let mut all_right = true;

@@ -71,7 +71,10 @@ fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
         return if world.rank() == 0 { Err(error.into()) } else { Ok(false) };
     }
     if failed > 0 {
-        println!("WRONG: {failed} times, rank {} did not find what it had inserted, or what nobody had", world.rank());
+        println!(
+            "WRONG: {failed} look-ups of rank {} missed an inserted key, or found one that no rank had inserted",
+            world.rank()
+        );
     }
     let right = world.rank() != 0 || report(args, &world, &mut window, seconds)?;
     window.fence()?; // no rank frees its slots before rank 0 has read them
@@ -221,7 +224,7 @@ fn report(args: &Args, world: &World, window: &mut Window<u64>, seconds: f64) ->
     if right {
         println!("the table holds {keys} keys, each once, and the sums of their values are right");
     } else {
-        println!("WRONG: {wrong} slots hold what they should not, {} keys are missing", expected.len());
+        println!("WRONG: {wrong} slots have wrong contents, {} keys are missing", expected.len());
     }
     Ok(right)
 }

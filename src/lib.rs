@@ -1,8 +1,8 @@
 //! One-sided RMA and a partitioned global address space.
 //!
-//! A program runs as many *ranks*. Each rank exposes *windows* of memory, which other ranks read and change by put, get and atomics
-//! while the owner computes or sleeps. Ranks of one machine share memory. Ranks of several machines use InfiniBand or RoCE, by the
-//! feature `verbs`.
+//! A program runs as many *ranks*. Each rank exposes *windows* of memory, which other ranks read and change by put, get
+//! and atomics while the owner computes or sleeps. Ranks of one machine share memory. Ranks of several machines use
+//! InfiniBand or RoCE, by the feature `verbs`.
 //!
 //! ```
 //! use transom::{Op, Window};
@@ -66,7 +66,9 @@ pub use bytemuck;
 pub use error::StartError;
 pub use start::{init, log_from_env, start, threads};
 pub use transom_launch::bootstrap::{Bootstrap, BootstrapError};
-pub use transom_launch::launcher::{Failure, HostList, HostListError, Launch, LaunchError, Outcome, OutputPrefix, Status};
+pub use transom_launch::launcher::{
+    Failure, HostList, HostListError, Launch, LaunchError, Outcome, OutputPrefix, Status,
+};
 pub use transom_locks as locks;
 pub use transom_locks::{QueuePosition, Rank};
 pub use transom_shm_loopback as shm_loopback;

@@ -2,8 +2,8 @@
 //! own; [`TABLE`] has them all.
 
 pub use transom_launch::variables::{
-    BOOTSTRAP, GRACE, HOST, HUB, Micros, NESTING, RANK, SECRET, SHM, SIZE, SSH, Seconds, SecondsOrOff, SetBy, OUTPUT_PREFIX,
-    Variable, VariableError, readable,
+    BOOTSTRAP, GRACE, HOST, HUB, Micros, NESTING, OUTPUT_PREFIX, RANK, SECRET, SHM, SIZE, SSH, Seconds, SecondsOrOff,
+    SetBy, Variable, VariableError, readable,
 };
 
 pub use crate::collective::asked::COLLECTIVES;
@@ -48,7 +48,7 @@ pub(crate) fn tell_unknown() {
             // `eprintln!` would panic if stderr is closed.
             let _ = writeln!(
                 std::io::stderr(),
-                "transom: there is no variable {name}, and it has no effect; `transom info` lists those that there are"
+                "transom: unknown variable {name} has no effect; `transom info` lists all variables"
             );
         }
     });
@@ -58,7 +58,7 @@ pub(crate) fn tell_unknown() {
 pub const LOG: Variable = Variable {
     name: "TRANSOM_LOG",
     set_by: SetBy::User,
-    meaning: "what is logged to stderr, by level and by crate",
+    meaning: "events that are logged to stderr, by level and crate",
     expected: "a level (off, error, warn, info, debug, trace), crate=level, or a list, e.g. `warn,transom_windows=debug`",
     default: "nothing is logged",
     check: readable::<LogFilter>,
@@ -68,7 +68,7 @@ pub const LOG: Variable = Variable {
 pub const SPIN_US: Variable = Variable {
     name: "TRANSOM_SPIN_US",
     set_by: SetBy::User,
-    meaning: "how long a rank that waits looks at memory before it yields its core to others",
+    meaning: "time a waiting rank polls memory before it yields its core",
     expected: "microseconds, e.g. `20`",
     default: "20",
     check: readable::<Micros>,
@@ -78,7 +78,7 @@ pub const SPIN_US: Variable = Variable {
 pub const WAIT_REPORT: Variable = Variable {
     name: "TRANSOM_WAIT_REPORT",
     set_by: SetBy::User,
-    meaning: "after how long a wait says on stderr which rank waits for which",
+    meaning: "time after which a wait is reported on stderr, with the waiting and the awaited rank",
     expected: "seconds, e.g. `5`, or `off`",
     default: "5",
     check: readable::<SecondsOrOff>,
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn filters_are_levels_and_lists_of_crates() {
+    fn log_filter_parses_levels_and_crate_lists() {
         for right in ["off", "INFO", "debug", "transom=trace", "warn,transom_windows=debug", "warn, a::b=off", "3"] {
             assert!(right.parse::<LogFilter>().is_ok(), "{right}");
         }

@@ -1,5 +1,6 @@
 //! The provider for ranks on several machines: InfiniBand and RoCE, by libibverbs. Behind the cargo feature `verbs`;
-//! building it needs cmake, pkg-config, libclang and the headers of libibverbs. The crate `transom-verbs` has its documentation.
+//! building it needs cmake, pkg-config, libclang and the headers of libibverbs. The crate `transom-verbs` has its
+//! documentation.
 
 pub use transom_verbs::*;
 

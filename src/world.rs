@@ -541,7 +541,7 @@ impl World {
         let why = match (sorted.last(), twice) {
             (Some(&rank), _) if rank >= size => format!("there is no rank {rank}: ranks are 0 to {}", size - 1),
             (_, Some(pair)) => format!("rank {} is listed twice", pair[0]),
-            _ if !ranks.contains(&me) => format!("rank {me} makes a team that it is not in"),
+            _ if !ranks.contains(&me) => format!("rank {me} is not in the list"),
             _ => return Ok(()),
         };
         Err(format!("of ranks {ranks:?}: {why}"))

@@ -1,4 +1,4 @@
-//! Calls that allocate nothing, where memory is shared.
+//! Calls that allocate no memory if ranks share memory.
 
 mod ranks;
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -51,15 +51,15 @@ fn scopes_allocate_nothing() {
         .unwrap();
         assert_eq!(ALLOCATED.get() - before, 0);
         drop(vec![1u8; 3]);
-        assert_eq!(ALLOCATED.get() - before, 1, "they are counted");
+        assert_eq!(ALLOCATED.get() - before, 1, "allocation counter missed an allocation");
         epoch.unlock().unwrap();
         window.fence().unwrap();
     });
 }
 
 #[test]
-fn accumulates_of_some_elements_allocate_nothing() {
-    ranks::on_all_sizes("accumulates_of_some_elements_allocate_nothing", |world: World| {
+fn short_accumulates_allocate_nothing() {
+    ranks::on_all_sizes("short_accumulates_allocate_nothing", |world: World| {
         if !ranks::share_memory(&world) {
             return;
         }
@@ -100,7 +100,7 @@ fn guards_of_small_values_allocate_nothing() {
         mutex.lock().unwrap()[7] += 1;
         assert_eq!(ALLOCATED.get() - before, 0);
         large.lock().unwrap()[99] += 1;
-        assert_eq!(ALLOCATED.get() - before, 1, "they are counted");
+        assert_eq!(ALLOCATED.get() - before, 1, "allocation counter missed an allocation");
         gate.fence().unwrap();
         let n = world.size() as u64;
         assert_eq!((mutex.lock().unwrap()[7], large.lock().unwrap()[99]), (n, n));

@@ -126,7 +126,7 @@ impl Default for Config {
 #[non_exhaustive]
 pub enum Misconfigured {
     /// A value is out of range.
-    #[error("{field} is {value}, and must be {must}")]
+    #[error("{field} is {value}, expected {must}")]
     Value {
         /// Name of the field.
         field: &'static str,
@@ -136,14 +136,14 @@ pub enum Misconfigured {
         must: &'static str,
     },
     /// The text names an unknown field.
-    #[error("there is no field {0:?}; there are {all}", all = fields::names())]
+    #[error("unknown field {0:?}; expected one of {all}", all = fields::names())]
     Unknown(String),
     /// A part of the text is neither `FIELD=VALUE` nor the name of a configuration.
     #[error("{0:?} is neither FIELD=VALUE nor one of {all}", all = named::names())]
     NoValue(String),
     /// No rail supports the marker: receivers could see torn messages.
     #[error(
-        "marker is {asked}, which no rail here keeps: {needs}; marker=rail takes what there is, or rings=0 does without"
+        "marker={asked} is not supported by any rail: {needs}; set marker=rail to use a supported one, or rings=0 for no rings"
     )]
     CompletionFlag {
         /// Completion flag asked for.
@@ -152,13 +152,13 @@ pub enum Misconfigured {
         needs: &'static str,
     },
     /// The text sets a field twice.
-    #[error("{0} is there twice")]
+    #[error("{0} is set twice")]
     Twice(&'static str),
     /// The rules do not parse.
     #[error("rules: {0}")]
     Rules(#[from] RulesError),
     /// The file of rules cannot be read.
-    #[error("rules: the file {path:?} cannot be read: {why}")]
+    #[error("rules: cannot read the file {path:?}: {why}")]
     File {
         /// Path of the file.
         path: String,
@@ -171,14 +171,14 @@ impl Misconfigured {
     /// The error for a marker that no rail supports.
     pub(crate) fn marker(marker: CompletionFlag) -> Misconfigured {
         let needs = match marker {
-            CompletionFlag::Last => "the last byte of a write must be seen last",
+            CompletionFlag::Last => "the last byte of a write must become visible last",
             CompletionFlag::Second => {
-                "an aligned word must be seen whole, and there must be no other rail that it may have to go by"
+                "an aligned word must be written atomically, and no other rail may take over its write"
             }
-            CompletionFlag::Immediate => "writes must bring immediate values",
+            CompletionFlag::Immediate => "writes must carry immediate values",
         };
         let asked = Config { marker: Some(marker), ..Config::default() };
-        let field = FIELDS.iter().find(|field| field.name == "marker").expect("it is a field");
+        let field = FIELDS.iter().find(|field| field.name == "marker").expect("the table has this field");
         Misconfigured::CompletionFlag { asked: field.value(&asked), needs }
     }
 }

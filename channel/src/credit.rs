@@ -43,7 +43,8 @@ impl SendCredits {
         i64::from(self.balance()) >= cost as i64
     }
 
-    /// Returns true if an envelope of this cost, at most that of a [`SHORT`] message, can be sent, on credit or on overdraft.
+    /// Returns true if an envelope of this cost, at most that of a [`SHORT`] message, can be sent, on credit or on
+    /// overdraft.
     #[inline]
     pub fn can_overdraw(&self, cost: u32, overdraft: u32) -> bool {
         i64::from(self.balance()) + i64::from(overdraft) >= i64::from(cost)

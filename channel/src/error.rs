@@ -23,8 +23,8 @@ pub struct Status {
 pub enum Error {
     /// The message was longer than the buffer, which holds its beginning. The sender is not notified.
     #[error(
-        "a message of {} bytes with tag {} from rank {} came into a buffer of {room}: give it more room, or receive it \
-         allocated", status.length, status.tag, status.peer
+        "a message of {} bytes with tag {} from rank {} exceeds the buffer of {room} bytes: use a larger buffer, or \
+         receive into allocated memory", status.length, status.tag, status.peer
     )]
     Truncated {
         /// Envelope of the message.
@@ -50,7 +50,7 @@ pub enum Error {
         lost: PeerFailure,
     },
     /// The receiver has dropped the team of a message before it was received.
-    #[error("rank {rank} has dropped the team of this message, and discarded it")]
+    #[error("rank {rank} dropped the team of this message, and discarded the message")]
     Discarded {
         /// The receiver.
         rank: Rank,
@@ -58,8 +58,8 @@ pub enum Error {
     /// The peer has left too many RTS packets and short messages of this rank unreceived. This message was
     /// not sent.
     #[error(
-        "rank {rank} has left messages of this rank unreceived whose envelopes fill the overdraft of {overdraft} bytes: have it \
-         receive them, or raise `overdraft`"
+        "unreceived messages from this rank to rank {rank} fill the overdraft of {overdraft} bytes with their \
+         envelopes: receive them there, or raise `overdraft`"
     )]
     Overdrawn {
         /// Receiver whose overdraft is used up.
@@ -70,7 +70,7 @@ pub enum Error {
     /// Allocation failed for a message to be received into allocated memory. The message is lost; its sender
     /// is not notified.
     #[error(
-        "there is no memory for the {} bytes of a message with tag {} from rank {}: receive it into a buffer of your own",
+        "cannot allocate the {} bytes of a message with tag {} from rank {}: receive it into your own buffer",
         status.length, status.tag, status.peer
     )]
     NoMemory {
@@ -105,7 +105,7 @@ pub enum PeerFailure {
     #[error("it has left the job")]
     Left,
     /// No network reaches the rank.
-    #[error("neither its memory nor a network reaches it any more")]
+    #[error("neither shared memory nor a network reaches it any more")]
     Unreachable,
     /// The rank sent a malformed packet.
     #[error("it sent a malformed packet")]
@@ -130,7 +130,7 @@ impl From<Why> for PeerFailure {
 
 impl From<Beyond> for PeerFailure {
     fn from(_: Beyond) -> PeerFailure {
-        PeerFailure::Broken("it acknowledged or used more than it had")
+        PeerFailure::Broken("it acknowledged or freed more than was sent")
     }
 }
 

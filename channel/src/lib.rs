@@ -4,16 +4,15 @@
 
 mod config;
 pub mod connection;
+mod counters;
 pub mod credit;
 pub mod delivery;
 mod engine;
 mod error;
 pub mod matching;
-mod counters;
 pub mod packet;
 pub mod pipe;
 pub mod polling;
-mod tuner;
 pub mod rendezvous;
 pub mod ring;
 pub mod rules;
@@ -22,12 +21,13 @@ pub mod sim;
 mod slab;
 pub mod striping;
 mod teams;
+mod tuner;
 pub mod wire;
 
 pub use config::{Changes, Config, FIELDS, Field, Misconfigured, NAMED, Named, Paths};
-pub use engine::{Cancelled, Channels, Completion, Engine, Kept, RecvTarget, Short, RecvBuf, RecvInfo, Waits};
+pub use counters::Counters;
+pub use engine::{Cancelled, Channels, Completion, Engine, Kept, RecvBuf, RecvInfo, RecvTarget, Short, Waits};
 pub use error::{Error, PeerFailure, Status};
 pub use matching::Select;
-pub use counters::Counters;
 pub use slab::{Id, Slab};
 pub use wire::{Rank, Wire};

@@ -176,7 +176,7 @@ impl<L: Keys<K>, T, const K: usize> Queues<L, T, K> {
             return None;
         }
         let (first, _) = self.ends.get(&key)?;
-        Some((first, self.places.get(first).expect("a queue names what waits")))
+        Some((first, self.places.get(first).expect("queues hold only waiting entries")))
     }
 
     fn remove(&mut self, id: Id) -> Option<Place<L, T, K>> {
@@ -190,8 +190,8 @@ impl<L: Keys<K>, T, const K: usize> Queues<L, T, K> {
             }
             match (before, behind) {
                 (Some(_), Some(_)) => {}
-                (None, Some(behind)) => self.ends.get_mut(&key).expect("what waits stands in its queues").0 = behind,
-                (Some(before), None) => self.ends.get_mut(&key).expect("what waits stands in its queues").1 = before,
+                (None, Some(behind)) => self.ends.get_mut(&key).expect("a waiting entry is in its queues").0 = behind,
+                (Some(before), None) => self.ends.get_mut(&key).expect("a waiting entry is in its queues").1 = before,
                 (None, None) => self.ends.remove(&key),
             }
         }
@@ -208,7 +208,7 @@ impl<L: Keys<K>, T, const K: usize> Queues<L, T, K> {
 }
 
 fn place<L, T, const K: usize>(places: &mut Slab<Place<L, T, K>>, id: Id) -> &mut Place<L, T, K> {
-    places.get_mut(id).expect("who stands in a queue waits")
+    places.get_mut(id).expect("queues hold only waiting entries")
 }
 
 /// Posted receives `R` and unexpected messages `M`. Each step takes constant time, independent of how many

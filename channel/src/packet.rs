@@ -185,7 +185,7 @@ pub enum Body {
 #[non_exhaustive]
 pub enum Malformed {
     /// The bytes end before the header does.
-    #[error("{came} bytes came where a header needs {needed}")]
+    #[error("{came} bytes, expected a header of {needed}")]
     Short {
         /// Number of bytes received.
         came: usize,
@@ -193,13 +193,13 @@ pub enum Malformed {
         needed: usize,
     },
     /// The packet kind is unknown.
-    #[error("kind {0} of packet is unknown")]
+    #[error("unknown packet kind {0}")]
     Kind(u8),
     /// A reserved field is not 0.
     #[error("the reserved field {0} is not 0")]
     Reserved(&'static str),
     /// A field has an invalid value.
-    #[error("{value} is no value of the field {field}")]
+    #[error("invalid value {value} of the field {field}")]
     Field {
         /// Name of the field.
         field: &'static str,
@@ -207,7 +207,7 @@ pub enum Malformed {
         value: u64,
     },
     /// The data is shorter or longer than the header states.
-    #[error("{came} bytes of data came, and the header says {said}")]
+    #[error("{came} bytes of data, expected {said} as in the header")]
     Data {
         /// Number of data bytes received.
         came: usize,
@@ -267,7 +267,7 @@ impl Body {
         out.u32(values.freed);
         out.u64(0); // Checksum and window, for lossy lanes.
         match self {
-            Body::Eager { sync: None, .. } => unreachable!("has a header of its own"),
+            Body::Eager { sync: None, .. } => unreachable!("eager packets have another header"),
             Body::Eager { envelope, sync: Some(id) } => {
                 out.envelope(envelope);
                 out.u64(id.to_wire());
@@ -315,7 +315,7 @@ impl Body {
                 out.u64(*at);
                 out.u32(*length);
             }
-            Body::Link { say } => out.put([Say::ALL.iter().position(|one| one == say).expect("all are there") as u8]),
+            Body::Link { say } => out.put([Say::ALL.iter().position(|one| one == say).expect("all are listed") as u8]),
             Body::Cut { rail, epoch, heard, came } => {
                 out.put([*rail]);
                 [epoch, heard, came].into_iter().for_each(|number| out.u32(*number));

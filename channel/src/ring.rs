@@ -45,7 +45,9 @@ impl CompletionFlag {
     /// The cheapest marker that the rail supports; `None` if it supports no ring.
     #[inline]
     pub fn of(rail: &Rail) -> Option<CompletionFlag> {
-        [CompletionFlag::Last, CompletionFlag::Immediate, CompletionFlag::Second].into_iter().find(|marker| marker.is_kept_by(rail))
+        [CompletionFlag::Last, CompletionFlag::Immediate, CompletionFlag::Second]
+            .into_iter()
+            .find(|marker| marker.is_kept_by(rail))
     }
 
     /// Returns true if the rail gives the guarantee that this marker needs. Without it the receiver could see torn
@@ -344,7 +346,7 @@ mod tests {
 
     /// Counters wrap after 2^32 messages, also in rings whose number of slots does not divide 2^32.
     #[test]
-    fn counters_wrap() {
+    fn ring_counters_wrap_without_losing_slots() {
         for slots in [2, 3, 5] {
             let shape = RingConfig { slots, bytes: 64 };
             let mut sender = Sender::new(1, shape, Key { address: 0, key: 0 });
@@ -361,7 +363,7 @@ mod tests {
                     sender.sent(spot);
                 }
                 filled.sort();
-                assert_eq!(filled, (0..slots as usize).collect::<Vec<_>>(), "each slot once");
+                assert_eq!(filled, (0..slots as usize).collect::<Vec<_>>(), "a slot was claimed twice or not at all");
                 for _ in 0..slots {
                     let slot = receiver.place().unwrap() / 64;
                     assert_eq!(receiver.look(memory[slot]), Look::Message { at: slot * 64 + 48, length: 8 });

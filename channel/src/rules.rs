@@ -117,7 +117,7 @@ struct Rule {
 /// let of = |size| rules.paths(Facts { size, peers: 1, queued: 1 }).collect::<Vec<_>>();
 /// assert_eq!((of(100), of(101)), (vec![Path::Ring, Path::Copy], vec![Path::Copy]));
 /// let error = "MSG_SIZE <= 100, RC-PF".parse::<Rules>().unwrap_err();
-/// assert!(error.to_string().starts_with("line 1, column 18: `RC-PF` is not expected here, but RC-FP, RC-SR,"));
+/// assert!(error.to_string().starts_with("line 1, column 18: found `RC-PF`, expected RC-FP, RC-SR,"));
 /// # Ok::<(), transom_channel::rules::RulesError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -128,7 +128,7 @@ pub struct Rules(Vec<Rule>);
 #[non_exhaustive]
 pub enum RulesError {
     /// The text has an unexpected word or sign.
-    #[error("line {line}, column {column}: {found} is not expected here, but {expected}")]
+    #[error("line {line}, column {column}: found {found}, expected {expected}")]
     Unexpected {
         /// Line of the error.
         line: usize,
@@ -141,7 +141,7 @@ pub enum RulesError {
     },
     /// Some message may have no path under these rules.
     #[error(
-        "line {line}, column {column}: the last rule may have no path: let it be `TRUE, Copy-Based`, which always has one"
+        "line {line}, column {column}: the last rule may have no path: make it `TRUE, Copy-Based`, which always has one"
     )]
     MayFail {
         /// Line at which the last rule begins.
@@ -213,12 +213,12 @@ impl fmt::Display for Rules {
             let when: Vec<String> = when
                 .iter()
                 .map(|when| {
-                    let sign = SIGNS.iter().find(|(_, sign)| *sign == when.sign).expect("all are named").0;
+                    let sign = SIGNS.iter().find(|(_, sign)| *sign == when.sign).expect("the table names all values").0;
                     format!("{} {sign} {}", VARIABLES[when.variable], when.number)
                 })
                 .collect();
             let when = if when.is_empty() { "TRUE".to_owned() } else { when.join(" AND ") };
-            let name = PATHS.iter().find(|(_, named)| named == path).expect("all are named").0;
+            let name = PATHS.iter().find(|(_, named)| named == path).expect("the table names all values").0;
             write!(f, "{}{when}, {name}", if at > 0 { ", " } else { "" })?;
         }
         Ok(())

@@ -134,7 +134,7 @@ mod tests {
     use super::{KEPT, Slab};
 
     #[test]
-    fn places_of_a_flood_are_given_back() {
+    fn removed_entries_are_freed_without_reusing_ids() {
         let mut slab = Slab::default();
         let flood: Vec<_> = (0..3 * KEPT).map(|number| slab.insert(number)).collect();
         flood.iter().for_each(|id| _ = slab.remove(*id));
@@ -157,6 +157,6 @@ mod tests {
         slab.remove(last);
         assert!(slab.is_empty());
         let all: Vec<_> = (0..3 * KEPT).map(|number| slab.insert(number)).collect();
-        assert!(!all.contains(&last), "a number that was used names something else");
+        assert!(!all.contains(&last), "an id was reused");
     }
 }

@@ -58,7 +58,7 @@ mod tests {
     use super::Teams;
 
     #[test]
-    fn closed_neighbours_are_one_run() {
+    fn closed_adjacent_contexts_merge_into_one_run() {
         let mut teams = Teams::default();
         for first in [7, 21, 35, 14, 28] {
             teams.open(first..=first + 6, [0, 1]);

@@ -108,7 +108,7 @@ impl ProtocolTuner {
             let way = self.classes[class].next(shortest(class));
             self.rows.push_back(Row { class, way, since: now(), bytes: 0, messages: 0, under_way: 0 });
         }
-        let row = self.rows.back_mut().expect("one was there, or is now");
+        let row = self.rows.back_mut().expect("found or added above");
         row.bytes = row.bytes.saturating_add(bytes);
         row.messages += 1;
         row.under_way += 1;
@@ -123,7 +123,7 @@ impl ProtocolTuner {
         if row.under_way > 0 {
             return;
         }
-        let (row, now) = (self.rows.pop_front().expect("just looked at"), now());
+        let (row, now) = (self.rows.pop_front().expect("looked up above"), now());
         self.classes[row.class].took(row.way, now.saturating_sub(row.since), row.bytes);
         if let Some(next) = self.rows.front_mut() {
             next.since = next.since.max(now);
@@ -268,7 +268,8 @@ mod tests {
     #[test]
     fn a_row_is_measured_from_when_the_one_before_it_has_come() {
         let (mut tuner, mut now) = (ProtocolTuner::default(), 0);
-        let row = |tuner: &mut ProtocolTuner, way, now| (0..MOST).for_each(|_| assert_eq!(tuner.begin(1 << 16, || now), way));
+        let row =
+            |tuner: &mut ProtocolTuner, way, now| (0..MOST).for_each(|_| assert_eq!(tuner.begin(1 << 16, || now), way));
         for _ in 0..3 {
             row(&mut tuner, Protocol::Sent, now);
             now += 80_000;

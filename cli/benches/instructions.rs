@@ -1,4 +1,5 @@
-//! Instructions of each call, counted by callgrind and held to a bound: `cargo bench --bench instructions` (needs valgrind).
+//! Instructions of each call, counted by callgrind and held to a bound: `cargo bench --bench instructions` (needs
+//! valgrind).
 //!
 //! Each call is run 1,000 and 2,000 times in a program of its own; the difference is the count of 1,000. Counts do not
 //! depend on the load of the machine, so a changed count is a change of the code.

@@ -1,8 +1,8 @@
 //! Each operation beside the hardware's own limit, in one run: `cargo bench --bench limits`.
 //!
 //! Two ranks on two cores. Every figure is the median of many samples, ours and the limit's in turn, and the ratio is
-//! the median of the pairs' ratios, so that a change of the machine's speed affects both. A limit is the machine's, by
-//! whatever protocol. A limit that is beaten by more than 10 % is wrong, and the program fails.
+//! the median of the pairs' ratios, so that a change of the machine's speed affects both. A limit is the
+//! machine's, for any protocol. A limit that is beaten by more than 10 % is wrong, and the program fails.
 
 #[allow(dead_code, unused_imports, reason = "it serves `transom bench` too")]
 #[path = "../src/bench/buffer.rs"]

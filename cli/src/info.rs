@@ -80,7 +80,7 @@ fn providers() -> Section {
     section
 }
 
-/// How a program that is started as this one was would find its job.
+/// The launcher through which a program, started like this one, would find its job.
 fn starting() -> Section {
     let mut section = Section::new("starting");
     let meaning = |bootstrap| match bootstrap {
@@ -161,7 +161,7 @@ fn variables() -> Vec<Section> {
     }
     let unknown = unknown();
     if !unknown.is_empty() {
-        let mut section = Section::new("unknown variables, without effect (a typo?)");
+        let mut section = Section::new("unknown variables, which have no effect (a typo?)");
         unknown.iter().for_each(|name| section.row(name, ""));
         sections.push(section);
     }

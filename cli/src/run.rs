@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use transom::variables::Seconds;
-use transom::{HostList, Launch, LaunchError, StartError, OutputPrefix};
+use transom::{HostList, Launch, LaunchError, OutputPrefix, StartError};
 
 /// Starts ranks of a program, on this machine or on hosts, and waits until all have ended.
 ///
@@ -32,14 +32,14 @@ pub struct Run {
     #[arg(long, value_name = "HOSTS", allow_hyphen_values = true)]
     hosts: Option<HostList>,
 
-    /// Lines of output that begin with the rank that wrote them, e.g. `[2] `: those of stderr, all (`--output-prefix` alone), or
-    /// none [default: TRANSOM_OUTPUT_PREFIX, else stderr; none for a single rank]
+    /// Output lines to prefix with the rank that wrote them, e.g. `[2] `: those of stderr, all (`--output-prefix`
+    /// alone), or none [default: TRANSOM_OUTPUT_PREFIX, else stderr; none for a single rank]
     #[arg(long, value_name = "WHICH", num_args = 0..=1, require_equals = true, default_missing_value = "all")]
     #[arg(value_parser = PossibleValuesParser::new(["all", "stderr", "none"]).try_map(|name| name.parse::<OutputPrefix>()))]
     output_prefix: Option<OutputPrefix>,
 
-    /// Seconds that the other ranks have after the first failure, to report their own errors before they are terminated
-    /// [default: TRANSOM_GRACE, else 2]
+    /// Seconds from the first failure to SIGTERM, in which the other ranks may report their own errors [default:
+    /// TRANSOM_GRACE, else 2]
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
     grace: Option<Seconds>,
 

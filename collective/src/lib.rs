@@ -24,7 +24,7 @@ mod plan;
 mod rules;
 
 pub use algorithms::{
-    Algorithm, Hierarchical, Grid, Layout, Stage, all_gather_v, all_to_all_sections, all_to_all_v, by_hosts, gather_v,
+    Algorithm, Grid, Hierarchical, Layout, Stage, all_gather_v, all_to_all_sections, all_to_all_v, by_hosts, gather_v,
     neighbours, reduce_scatter_v, scatter_v,
 };
 pub use hosts::{Hosts, Rank};

@@ -35,7 +35,7 @@ struct Args {
 
 fn at_least_one(text: &str) -> Result<usize, String> {
     match text.parse() {
-        Ok(0) | Err(_) => Err("a whole number from 1 on is expected".into()),
+        Ok(0) | Err(_) => Err("expected a whole number of at least 1".into()),
         Ok(number) => Ok(number),
     }
 }

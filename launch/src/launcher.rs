@@ -6,12 +6,12 @@ mod hosts;
 mod orphans;
 mod outcome;
 mod output;
+mod prefix;
 mod ranks;
 mod remote;
 mod script;
 mod settings;
 mod signals;
-mod prefix;
 mod watch;
 
 pub use hosts::{HostList, HostListError};
@@ -20,7 +20,7 @@ pub use prefix::OutputPrefix;
 
 use crate::descriptors::{self, TooFew};
 use crate::tcp::Hub;
-use crate::variables::{GRACE, Seconds, OUTPUT_PREFIX};
+use crate::variables::{GRACE, OUTPUT_PREFIX, Seconds};
 use control_plane::ControlPlane;
 use orphans::Orphans;
 use output::Output;
@@ -36,8 +36,8 @@ use watch::Watch;
 /// A job to start: a number of ranks of one program, on this machine or on [several hosts](Launch::hosts).
 ///
 /// The launcher forwards each rank's stdout and stderr by whole lines, so lines of different ranks never mix. It
-/// completes a last line that has no newline. With several ranks, lines of stderr begin with the [prefix](Launch::output_prefix) of
-/// their rank. Rank 0 has this process's stdin; the others have an empty one.
+/// completes a last line that has no newline. With several ranks, lines of stderr begin with the
+/// [prefix](Launch::output_prefix) of their rank. Rank 0 has this process's stdin; the others have an empty one.
 ///
 /// When a rank fails, the others have a [grace](Launch::grace) period and are then ended. All ranks end when this
 /// process ends, for whatever reason, and when the thread that called [`run`](Launch::run) ends. Processes that a rank
@@ -105,7 +105,8 @@ impl Launch {
 
     /// Selects the lines of output that begin with the rank that wrote them, e.g. `[2] `.
     ///
-    /// The default is the variable `TRANSOM_OUTPUT_PREFIX`; without it, [`OutputPrefix::Stderr`] for a job of several ranks and
+    /// The default is the variable `TRANSOM_OUTPUT_PREFIX`; without it, [`OutputPrefix::Stderr`] for a job of several
+    /// ranks and
     /// [`OutputPrefix::None`] for one. Captured output is not tagged by default.
     ///
     /// # Examples

@@ -2,10 +2,11 @@
 //! [`Variable`]s and lists them in a table; the facade collects the tables.
 
 mod own;
+mod renamed;
 mod values;
 
 pub(crate) use own::removed_for_ranks;
-pub use own::{BOOTSTRAP, GRACE, HOST, HUB, NESTING, RANK, SECRET, SHM, SIZE, SSH, TABLE, OUTPUT_PREFIX};
+pub use own::{BOOTSTRAP, GRACE, HOST, HUB, NESTING, OUTPUT_PREFIX, RANK, SECRET, SHM, SIZE, SSH, TABLE};
 pub use values::{Micros, Seconds, SecondsOrOff};
 
 use std::fmt::Display;
@@ -50,12 +51,23 @@ impl Variable {
     /// Reads the value from the environment. Returns `None` if the variable is not set.
     ///
     /// # Errors
-    /// [`VariableError`] if the variable is set to a text that `T` does not parse. Such a value is never ignored.
+    /// [`VariableError`] if the variable is set to a text that `T` does not parse, or is set under a former name. Such a
+    /// value is never ignored.
     ///
     /// # Examples
     /// See [`Variable`].
     pub fn get<T: FromStr<Err: Display>>(&self) -> Result<Option<T>, VariableError> {
-        let Some(value) = std::env::var_os(self.name) else { return Ok(None) };
+        let Some(value) = std::env::var_os(self.name) else {
+            return match renamed::set_by_former_name(self.name) {
+                None => Ok(None),
+                Some((name, value)) => Err(VariableError {
+                    name,
+                    value,
+                    expected: self.expected,
+                    why: format!("this variable is called {} now", self.name),
+                }),
+            };
+        };
         match value.to_str() {
             Some(text) => self.parse(text).map(Some),
             None => Err(self.error(&value.to_string_lossy(), "it is not UTF-8")),

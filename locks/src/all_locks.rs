@@ -207,8 +207,9 @@ impl<N: Network, L: LockState<C>, const C: u32> AllLocks<'_, N, L, C> {
         }
     }
 
-    /// Goes on at `target`, the first lock that was not granted at once: requests the locks behind it, and completes every
-    /// request from `first` on. `started` is the request at `target`: its place in the queue, unless it is in flight.
+    /// Goes on at `target`, the first lock that was not granted at once: requests the locks behind it, and completes
+    /// every request from `first` on. `started` is the request at `target`: its place in the queue, unless it is in
+    /// flight.
     #[cold]
     #[inline(never)]
     fn acquire_rest(

@@ -3,7 +3,7 @@
 
 use crate::lock_word::Grant;
 use crate::target_lock::{HeldAs, Predecessor, Result, Status, StatusWord};
-use crate::{QueuePosition, Field, FoundWord, LockLayout, LockWord, Network, Rank, TargetLock};
+use crate::{Field, FoundWord, LockLayout, LockWord, Network, QueuePosition, Rank, TargetLock};
 
 /// The words that a rank needs at a lock which no other rank uses, found once.
 pub(crate) struct LockWords<N: Network> {

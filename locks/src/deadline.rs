@@ -3,7 +3,7 @@
 
 use crate::lock_word::{Grant, Moved, Next, Waiter, Waiters};
 use crate::target_lock::{HeldAs, Placed, Predecessor, Result, Status, StatusWord};
-use crate::{QueuePosition, At, Awaited, Error, Field, LockLayout, LockWord, Network, Rank, TargetLock, Wake};
+use crate::{At, Awaited, Error, Field, LockLayout, LockWord, Network, QueuePosition, Rank, TargetLock, Wake};
 use std::time::Instant;
 
 /// The outcome of a wait for the turn.

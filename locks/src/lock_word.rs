@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn tickets_wrap() {
+    fn tickets_wrap_without_moving_the_turn() {
         let last = Tickets(u64::from(u32::MAX));
         let taken = Tickets(last.0.wrapping_add(2 * Tickets::TAKE));
         assert_eq!((last.next(), taken.next(), taken.turn()), (0, 2, u32::MAX));

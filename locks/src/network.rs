@@ -191,8 +191,9 @@ pub trait Network {
     /// Completes a started addition and returns the value that its word held before.
     fn finish(&self, pending: Self::Pending) -> Result<u64, Self::Error>;
 
-    /// The result of a started addition, if the network has it already; otherwise the addition, still in flight. A network
-    /// whose additions are the processor's own has every result at once, and its callers keep no list of additions.
+    /// The result of a started addition, if the network has it already; otherwise the addition, still in flight. A
+    /// network whose additions are the processor's own has every result at once, and its callers keep no list of
+    /// additions.
     ///
     /// # Errors
     /// The addition, still in flight: [`finish`](Self::finish) completes it.

@@ -4,7 +4,7 @@ use crate::all_locks::{AllLocks, InFlight, LockState};
 use crate::at_once::{AtOnce, LockWords, alone};
 use crate::primitive::model_has_failed;
 use crate::threads::ThreadQueue;
-use crate::{QueuePosition, Error, Held, LockLayout, LockWord, Network, Rank, TargetLock};
+use crate::{Error, Held, LockLayout, LockWord, Network, QueuePosition, Rank, TargetLock};
 use std::time::{Duration, Instant};
 
 /// The mode of a request for a lock.

@@ -282,7 +282,7 @@ mod model {
 
     /// One of two waiting threads gives up, before or after the release wakes it.
     #[test]
-    fn thread_that_gives_up_passes_the_turn_on() {
+    fn thread_giving_up_passes_the_turn_on() {
         model(|| {
             let queue = Arc::new(Queue::new());
             let (giver, other) = (queue.clone(), queue.clone());

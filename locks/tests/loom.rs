@@ -69,7 +69,7 @@ fn at_most(preemptions: usize) -> Setup {
 }
 
 #[test]
-fn two_ranks() {
+fn two_ranks_exclude_in_every_schedule() {
     check_mixes("2 ranks x 1, all schedules", Setup::default(), 2, &singles());
     check_mixes("2 ranks x 2, all schedules", Setup::default(), 2, &doubles());
     check_mixes("2 ranks x 2, 7 preemptions", watching(at_most(7)), 2, &doubles());
@@ -77,7 +77,7 @@ fn two_ranks() {
 
 /// Only the verbs order memory here, and a wait may see old values.
 #[test]
-fn two_ranks_that_spin() {
+fn two_spinning_ranks_exclude_in_every_schedule() {
     let spinning = Setup { waiting: Waiting::Spins, ..Setup::default() };
     check_mixes("2 ranks x 1, spinning, all schedules", spinning, 2, &singles());
     let spinning = Setup { preemptions: Some(5), ..spinning };
@@ -87,7 +87,7 @@ fn two_ranks_that_spin() {
 
 /// With narrow counts a request reaches the gate after one attempt, and makes the word urgent after another.
 #[test]
-fn the_gate() {
+fn ranks_at_the_gate_exclude_each_other() {
     let spinning = Setup { waiting: Waiting::Spins, preemptions: Some(5), ..Setup::default() };
     check_counts::<3>("2 ranks x 2, at the gate, spinning, 5 preemptions", spinning, 2, &doubles());
     check_counts::<3>("3 ranks x 1, at the gate, 4 preemptions", at_most(4), 3, &singles());
@@ -96,7 +96,7 @@ fn the_gate() {
 
 /// The schedule decides the step at which a deadline passes.
 #[test]
-fn deadlines() {
+fn requests_with_deadlines_exclude_each_other() {
     let until = |mode| vec![Call::AcquireUntil(0, mode), Call::ReleaseHeld(0), Call::Settle(0)];
     let timed = [Mode::Shared, Mode::Exclusive].map(until).to_vec();
     check_mixes("2 ranks with deadlines, all schedules", Setup::default(), 2, &[singles(), timed.clone()].concat());
@@ -106,7 +106,7 @@ fn deadlines() {
 }
 
 #[test]
-fn attempts_and_requests() {
+fn attempts_and_requests_exclude_each_other() {
     let rows = [singles(), attempts()].concat();
     let spinning = Setup { waiting: Waiting::Spins, ..Setup::default() };
     check_mixes("2 ranks x 1, attempts too, spinning, all schedules", spinning, 2, &rows);
@@ -114,7 +114,7 @@ fn attempts_and_requests() {
 }
 
 #[test]
-fn two_ranks_two_locks() {
+fn two_ranks_with_two_locks_never_deadlock() {
     let both = |order: [usize; 2], mode| -> Vec<Call> {
         let [first, second] = order;
         vec![Call::Acquire(first, mode), Call::Acquire(second, mode), Call::Release(first), Call::Release(second)]
@@ -128,7 +128,7 @@ fn two_ranks_two_locks() {
 }
 
 #[test]
-fn three_ranks() {
+fn three_ranks_exclude_each_other() {
     check_mixes("3 ranks x 1, 5 preemptions", at_most(5), 3, &singles());
     check_mixes("3 ranks x 2, 3 preemptions", at_most(3), 3, &doubles());
     check_mixes("3 ranks x 1, 5 preemptions", watching(at_most(5)), 3, &singles());
@@ -138,14 +138,14 @@ fn three_ranks() {
 }
 
 #[test]
-fn four_ranks() {
+fn four_ranks_exclude_each_other() {
     check_mixes("4 ranks x 1, 2 preemptions", at_most(2), 4, &singles());
     check_mixes("4 ranks x 1, 3 preemptions", at_most(3), 4, &singles());
 }
 
 /// The chain of waiting readers is longer than one word can name, so the writer follows links.
 #[test]
-fn five_ranks_four_readers_wait() {
+fn four_waiting_readers_are_granted_by_links() {
     let rows = [exclusive(0), shared(0), shared(0), shared(0), shared(0)];
     let begun = Instant::now();
     let schedules = <Mix>::new(rows).loom(Some(2));
@@ -178,7 +178,7 @@ fn check_end(net: &Net, ranks: usize) {
 /// data. They share the handle through loom's `Arc`, whose last drop loom orders after the other threads' work.
 /// `threads.rs` has a separate model of the thread queue.
 #[test]
-fn threads_of_one_rank() {
+fn threads_of_one_rank_exclude_each_other() {
     use Mode::{Exclusive, Shared};
     // Per rank: the modes of its threads.
     let ranks: [(&[&[Mode]], usize); 4] = [
@@ -218,7 +218,7 @@ fn in_threads(mut bodies: Vec<impl FnOnce() + 'static>) {
 /// One verb of a rank fails, at every possible place. One of the threads that share the handle gets the error, the
 /// others find the lock broken or usable, and none waits for ever.
 #[test]
-fn threads_of_one_rank_whose_network_fails() {
+fn network_failure_leaves_no_thread_waiting() {
     let begun = Instant::now();
     let (mut schedules, mut place) = (0, 0);
     loop {
@@ -282,7 +282,7 @@ fn loom_reports_deadlock_of_held_locks() {
 
 /// Rank 0 exposes its memory twice; the others write their parts of it, and rank 0 reads in between.
 #[test]
-fn access_groups() {
+fn access_groups_order_accesses_to_memory() {
     for (ranks, preemptions) in [(2, None), (3, Some(3))] {
         let begun = Instant::now();
         let schedules = explore(preemptions, move || {
@@ -319,7 +319,7 @@ fn access_groups() {
 /// Singles access the data concurrently; a run that is alone has it exclusively. The thread that stays admitted makes a
 /// run of its own, and leaves.
 #[test]
-fn gate_of_updates_admits_a_run_alone() {
+fn update_gate_admits_a_run_alone() {
     const GATE: UpdateGate = UpdateGate::new(At { rank: 0, word: 0 });
     fn run(network: &RankNetwork, data: &UnsafeCell<()>, admitted: bool) {
         let run = GATE.enter_run(network, admitted).unwrap();
@@ -354,7 +354,7 @@ fn gate_of_updates_admits_a_run_alone() {
 
 /// Each rank writes its own part, and reads every part after the barrier.
 #[test]
-fn barrier() {
+fn barrier_orders_writes_before_reads() {
     for (ranks, rounds, preemptions) in [(2, 1, None), (3, 1, Some(2)), (4, 1, Some(1))] {
         let begun = Instant::now();
         let schedules = explore(preemptions, move || {

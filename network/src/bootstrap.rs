@@ -4,7 +4,7 @@ use std::sync::Arc;
 use transom_launch::Tcp;
 use transom_locks::Rank;
 use transom_shm_loopback::{Loopback, Meet};
-use transom_windows::{OobExchange, FabricError};
+use transom_windows::{FabricError, OobExchange};
 
 /// A job before its ranks have a network: they exchange a few bytes, detect deaths and create teams.
 ///

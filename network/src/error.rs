@@ -9,7 +9,7 @@ use transom_windows::FabricError;
 /// # Examples
 /// ```
 /// let error = transom_network::NetworkError::Peer { rank: 3 };
-/// assert_eq!(error.to_string(), "rank 3 could not open its network; its own error says why");
+/// assert_eq!(error.to_string(), "rank 3 could not open its network; see that rank's error");
 /// ```
 #[derive(thiserror::Error)]
 #[non_exhaustive]
@@ -21,7 +21,7 @@ pub enum NetworkError {
     #[error("the ranks cannot compare their settings: {0}")]
     OobExchange(#[from] FabricError),
     /// Another rank has an invalid setting.
-    #[error("rank {rank} could not open its network; its own error says why")]
+    #[error("rank {rank} could not open its network; see that rank's error")]
     Peer {
         /// The rank with the invalid setting.
         rank: Rank,

@@ -11,7 +11,7 @@ mod wire;
 
 pub use bootstrap::Bootstrap;
 pub use error::NetworkError;
-pub use hybrid::{Hybrid, Transfer, Pending, Region, Remote};
+pub use hybrid::{Hybrid, Pending, Region, Remote, Transfer};
 pub use network::{Atomics, Attach, MemoryKind, Network};
 pub use node::Node;
 pub use transport::{NetworkWire, Transport};

@@ -7,7 +7,7 @@ use transom_channel::{Changes, Config};
 use transom_launch::variables::Variable;
 use transom_locks::{Rank, Wake};
 use transom_shm_loopback::{Region, View};
-use transom_windows::{BoxBytes, OobExchange, FabricError, Memory, Wait};
+use transom_windows::{BoxBytes, FabricError, Memory, OobExchange, Wait};
 
 /// Executor of the atomics that peers request on memory of a rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,22 +93,22 @@ pub trait Network: OobExchange + Clone + Send + Sync + 'static {
     /// If one rank fails, all ranks get an error.
     fn open(job: Arc<dyn Bootstrap>, node: Node, messages: &Config) -> Result<Self, Self::Error>;
 
-    /// Makes the network of a team. Its members call it, each with the same `members` (ranks of `self`) in the same order. `job` and
-    /// `node` are those of the team.
+    /// Makes the network of a team. Its members call it, each with the same `members` (ranks of `self`) in the same
+    /// order. `job` and `node` are those of the team.
     ///
     /// # Errors
     /// The errors of the exchange.
     fn team(&self, members: &[Rank], job: Arc<dyn Bootstrap>, node: Node) -> Result<Self, FabricError>;
 
-    /// Opens this rank's messages, with the configuration that suits them and `asked`. Called once for each rank of a job, never
-    /// on a team, and before any message may arrive.
+    /// Opens this rank's messages, with the configuration that suits them and `asked`. Called once for each rank of a
+    /// job, never on a team, and before any message may arrive.
     ///
     /// # Errors
     /// The reason why the network cannot carry messages.
     fn wire(&self, asked: &Changes) -> Result<(Box<dyn NetworkWire>, Config), FabricError>;
 
-    /// Makes memory of this rank reachable by peers. Returns the key with which they attach. The region keeps a clone of `memory` as
-    /// long as a peer may reach it.
+    /// Makes memory of this rank reachable by peers. Returns the key with which they attach. The region keeps a clone
+    /// of `memory` as long as a peer may reach it.
     ///
     /// # Errors
     /// [`FabricError::System`], [`FabricError::Unsupported`].

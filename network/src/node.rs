@@ -4,7 +4,7 @@ use std::sync::Arc;
 use transom_launch::bootstrap::Apart;
 use transom_locks::Rank;
 use transom_shm_loopback::{Loopback, Meet};
-use transom_windows::{OobExchange, FabricError};
+use transom_windows::{FabricError, OobExchange};
 
 /// The ranks of this host, the memory that they share, and the host of each rank of the job. Clones share all of it.
 ///
@@ -34,8 +34,8 @@ impl Node {
         Node::some(memory, here, [])
     }
 
-    /// A job on several hosts. `here` has the number in `memory` of each rank of the job, or `None` for ranks on other hosts.
-    /// `hosts` has the number of each rank's host.
+    /// A job on several hosts. `here` has the number in `memory` of each rank of the job, or `None` for ranks on other
+    /// hosts. `hosts` has the number of each rank's host.
     pub fn some(memory: Loopback, here: impl IntoIterator<Item = Option<Rank>>, hosts: impl Into<Arc<[u32]>>) -> Self {
         let here = here.into_iter().map(|rank| rank.map_or(ELSEWHERE, |rank| rank as u32)).collect();
         Node { memory, here, hosts: hosts.into() }

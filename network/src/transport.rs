@@ -5,7 +5,7 @@ use std::sync::Arc;
 use transom_channel::delivery::Delivery;
 use transom_channel::wire::{Busy, Event, Key, Lane, Left, Part, Rail, Rank, Request};
 use transom_channel::{Counters, Wire};
-use transom_shm_loopback::messages::{Bytes, ShmWire, ProgressHook, Waiter};
+use transom_shm_loopback::messages::{Bytes, ProgressHook, ShmWire, Waiter};
 
 /// The messages of a rank over a network, as opened by [`Network::wire`](crate::Network::wire).
 ///
@@ -17,7 +17,7 @@ pub trait NetworkWire: Wire<Memory = Bytes> + Send {
     fn waiter(&self) -> Waiter;
 
     /// Makes all waits of this rank call `progress`, which receives arrived messages and posts waiting ones.
-    fn progress_in_waits(&self, turn: Arc<dyn ProgressHook>);
+    fn progress_in_waits(&self, hook: Arc<dyn ProgressHook>);
 
     /// Announces to the peers that this rank receives no more messages.
     fn close(&mut self);
@@ -38,8 +38,8 @@ impl<W: NetworkWire> NetworkWire for Delivery<W> {
         self.wire().waiter()
     }
 
-    fn progress_in_waits(&self, turn: Arc<dyn ProgressHook>) {
-        self.wire().progress_in_waits(turn);
+    fn progress_in_waits(&self, hook: Arc<dyn ProgressHook>) {
+        self.wire().progress_in_waits(hook);
     }
 
     fn close(&mut self) {
@@ -81,8 +81,8 @@ impl Transport {
     }
 
     /// [`NetworkWire::progress_in_waits`].
-    pub fn progress_in_waits(&self, turn: Arc<dyn ProgressHook>) {
-        each!(self, wire => wire.progress_in_waits(turn));
+    pub fn progress_in_waits(&self, hook: Arc<dyn ProgressHook>) {
+        each!(self, wire => wire.progress_in_waits(hook));
     }
 
     /// [`NetworkWire::close`].

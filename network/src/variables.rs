@@ -10,8 +10,8 @@ pub const TABLE: &[Variable] = &[INTRANODE];
 pub const INTRANODE: Variable = Variable {
     name: "TRANSOM_INTRANODE",
     set_by: SetBy::User,
-    meaning: "with a network: whether ranks of one host move data through the memory they share, and messages in a job on several \
-              hosts; the same at all ranks",
+    meaning: "with verbs: use of shared memory between ranks of one host, for data and, in a job on several hosts, for \
+              messages; the same at all ranks",
     expected: "`auto`, `on` or `off`",
     default: "auto: on if the job has several hosts",
     check: readable::<Intranode>,

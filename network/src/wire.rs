@@ -5,7 +5,7 @@ use crate::NetworkWire;
 use std::sync::Arc;
 use transom_channel::wire::{Busy, Event, Key, Lane, Left, Part, Rail, Rank, Request, Why};
 use transom_channel::{Counters, Wire};
-use transom_shm_loopback::messages::{Bytes, ShmWire, ProgressHook, Waiter};
+use transom_shm_loopback::messages::{Bytes, ProgressHook, ShmWire, Waiter};
 
 /// The wire of a rank of a [`Hybrid`](crate::Hybrid): memory to the ranks of its host, the network to all others.
 pub struct HybridWire {
@@ -65,10 +65,10 @@ impl NetworkWire for HybridWire {
         self.near.waiter().beside(self.far.waiter())
     }
 
-    fn progress_in_waits(&self, turn: Arc<dyn ProgressHook>) {
+    fn progress_in_waits(&self, hook: Arc<dyn ProgressHook>) {
         // Called first: only the first setting counts, and the network's has no event count.
-        self.near.progress_often_in_waits(turn.clone());
-        self.far.progress_in_waits(turn);
+        self.near.progress_often_in_waits(hook.clone());
+        self.far.progress_in_waits(hook);
     }
 
     fn close(&mut self) {

@@ -6,9 +6,9 @@ use std::hint::black_box;
 use std::process::Command;
 use std::time::Instant;
 use transom_collective::Order;
-use transom_shm_loopback::collective::{ShmCollective, Failure};
+use transom_shm_loopback::collective::{Failure, ShmCollective};
 use transom_shm_loopback::{Invitation, Job, Loopback};
-use transom_windows::{OobExchange, Fabric};
+use transom_windows::{Fabric, OobExchange};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     if let Some(invitation) = Invitation::from_env()? {

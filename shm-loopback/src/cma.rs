@@ -21,7 +21,7 @@ pub(crate) struct CrossMemory {
 
 /// The error of atomics on another process's memory, which the kernel does not provide.
 pub(crate) const NO_ATOMICS: FabricError = FabricError::Unsupported {
-    what: "memory that the program lent to the window (create) takes no atomics: the kernel only copies between processes",
+    what: "no atomics on memory that the program lent to the window (create): the kernel only copies between processes",
 };
 
 /// Allows the ranks of this job to access this process's memory, where the system (Yama) requires permission. Ranks
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refused_copy_says_to_allocate_the_window() {
+    fn refused_copy_error_advises_to_allocate_the_window() {
         let memory = CrossMemory { rank: 3, pid: 77, start: 0, bytes: 8 };
         for (errno, refused) in [(Errno::EPERM, "is not allowed"), (Errno::ENOSYS, "is not supported by this kernel")] {
             let error = memory.failed(errno).to_string();

@@ -338,7 +338,10 @@ impl Control {
         if state != Some(Some('Z')) || self.has_left(rank) {
             return Ok(());
         }
-        tracing::warn!(rank, "the main thread of a rank has ended while others go on: its memory cannot be reached");
+        tracing::warn!(
+            rank,
+            "the main thread of a rank has ended while its other threads run; its memory cannot be accessed"
+        );
         self.note_death(rank);
         Err(FabricError::PeerDied { rank })
     }
@@ -371,7 +374,7 @@ impl Control {
         }
         let ended = |rank: &Rank| !polled[*rank].revents().is_empty() && !self.has_left(*rank);
         let rank = (0..self.ranks()).find(ended)?;
-        tracing::warn!(rank = me, dead = rank, "a rank died; telling the others");
+        tracing::warn!(rank = me, dead = rank, "a rank died; notifying the other ranks");
         self.note_death(rank);
         self.failed()
     }
@@ -500,7 +503,7 @@ impl Network for Rounds<'_> {
         let view = &self.control.blocks[self.me];
         let word = view.word(word * 8)?;
         let look = || Ok(Some(word.load(SeqCst)).filter(|&value| until(value)));
-        let call = &"a call of all ranks (making something together)";
+        let call = &"a collective call (creating a window, value or team)";
         let wait = Wait { rank: self.me, call, awaited: on, deadline: None };
         let check = || self.control.check_peers(self.me, on);
         words::wait(view, wait, self.control.is_oversubscribed(), self.progress, look, check)

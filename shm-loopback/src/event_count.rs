@@ -149,7 +149,7 @@ impl EventCount for Futex {
         #[cfg(not(miri))]
         {
             let most = most.try_into().expect("a tenth of a second is a timespec");
-            // Whatever the result (woken, changed before, interrupted, timed out), the caller polls again.
+            // The caller polls again after any result: woken, changed before, interrupted, timed out.
             futex::wait(&self.epoch, futex::Flags::empty(), seen, Some(&most)) == Err(Errno::TIMEDOUT)
         }
         // Miri has no futex between processes; sleepers only yield there.
@@ -328,7 +328,7 @@ mod tests {
         };
         let slept = std::thread::spawn(move || {
             if !filter() {
-                return eprintln!("NOT RUN: this system filters no calls");
+                return eprintln!("NOT RUN: this kernel cannot filter system calls");
             }
             let (one, other) = (Futex::new(), Futex::new());
             let (both, begun) = (Both(&one, &other), Instant::now());
@@ -341,7 +341,7 @@ mod tests {
     /// Two threads hand a count over, each sleeping immediately; a lost wake-up costs a round. The model proves that
     /// none is lost; this test checks that the futex behaves as modelled.
     #[test]
-    fn no_wake_up_is_lost() {
+    fn concurrent_notify_loses_no_wake_up() {
         const HAND_OVERS: u64 = 20_000;
         asymmetric_fence::register();
         let sides: [(Futex, AtomicU64); 2] = std::array::from_fn(|_| (Futex::new(), AtomicU64::new(0)));
@@ -374,8 +374,9 @@ mod tests {
     }
 }
 
-/// The protocol under loom's memory model. A fence on each side stands for `membarrier`, which guarantees the same. A lost
-/// wake-up leaves all threads asleep, which loom reports. `tests/mutants bell` breaks the code that this test guards.
+/// The protocol under loom's memory model. A fence on each side stands for `membarrier`, which guarantees the same. A
+/// lost wake-up leaves all threads asleep, which loom reports. `tests/mutants bell` breaks the code that this test
+/// guards.
 #[cfg(all(test, feature = "loom"))]
 pub(crate) mod model {
     use super::*;
@@ -440,7 +441,7 @@ pub(crate) mod model {
 
     /// A rank waits for the words of two others, which they change by different operations.
     #[test]
-    fn no_wake_up_is_lost() {
+    fn concurrent_notify_loses_no_wake_up() {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(3);
         model.check(|| {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::SeqCst, fence};
 use transom_locks::Rank;
 use transom_windows::{
-    BoxBytes, UpdateInPlace, OobExchange, Fabric, FabricError, Memory as UserBuffer, UserMemory, Wait, Wake,
+    BoxBytes, Fabric, FabricError, Memory as UserBuffer, OobExchange, UpdateInPlace, UserMemory, Wait, Wake,
 };
 
 /// Bytes of a page, the unit of a mapping.

@@ -62,14 +62,14 @@ fn limit(error: &std::io::Error) -> Option<String> {
              the job starts",
             most(Resource::Fsize)
         )),
-        Errno::NFILE => Some("this machine may open no more files at once: raise `fs.file-max`".into()),
+        Errno::NFILE => Some("this machine has reached its limit of open files: raise `fs.file-max`".into()),
         Errno::NOMEM if getrlimit(Resource::As).current.is_some() => {
             Some(format!("this process may map {} bytes in all (RLIMIT_AS): raise `ulimit -v`", most(Resource::As)))
         }
         // The error concerns memory that is mapped, but not touched yet.
         Errno::NOMEM => Some(
-            "no memory, or too many mappings: `sysctl vm.max_map_count` has the most of a process, and each window, \
-             mutex or array takes one for each rank"
+            "no memory, or too many mappings: `sysctl vm.max_map_count` is the limit of a process, and each window, \
+             mutex or array takes one mapping for each rank"
                 .into(),
         ),
         _ => None,

@@ -12,7 +12,7 @@ use crate::reach::Reach;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use transom_locks::{Awaited, Barrier, Rank};
-use transom_windows::{OobExchange, FabricError};
+use transom_windows::{FabricError, OobExchange};
 
 /// A rank's handle on the fabric of its job: processes of one machine, threads of one process, or one rank alone. The
 /// rank leaves the job when its last clone and window are dropped. If that happens in a panic, or if the process ends
@@ -135,10 +135,10 @@ impl Loopback {
         self.0.fail_with_teams();
     }
 
-    /// Makes the waits of this rank call `progress` from now on, now and then also while they sleep, for messages that do
-    /// not arrive through shared memory.
-    pub fn progress_in_waits(&self, turn: Arc<dyn crate::messages::ProgressHook>) {
-        self.0.progress.set(turn, None, true);
+    /// Makes the waits of this rank call `progress` from now on, now and then also while they sleep, for messages that
+    /// do not arrive through shared memory.
+    pub fn progress_in_waits(&self, hook: Arc<dyn crate::messages::ProgressHook>) {
+        self.0.progress.set(hook, None, true);
     }
 
     /// Returns whether a rank has left the job.

@@ -197,7 +197,9 @@ impl Memory {
             MAGIC => {}
             magic if magic >> 8 == MAGIC >> 8 => {
                 let (theirs, ours) = (magic as u8, MAGIC as u8);
-                return Err(format!("its layout is version {theirs}, this library's is {ours}; build both alike"));
+                return Err(format!(
+                    "its layout is version {theirs}, expected {ours}; build launcher and ranks with one version of transom"
+                ));
             }
             magic => return Err(format!("it begins with {magic:#x}: it is not memory of this library")),
         }

@@ -32,10 +32,10 @@ const OFTEN: Duration = Duration::from_millis(1);
 
 /// A rank's message engine, once it has one.
 #[derive(Default)]
-pub(crate) struct Progress(OnceLock<Turning>);
+pub(crate) struct Progress(OnceLock<Hook>);
 
-pub(crate) struct Turning {
-    turn: Arc<dyn ProgressHook>,
+pub(crate) struct Hook {
+    hook: Arc<dyn ProgressHook>,
     /// The inbox whose event count is rung for messages.
     inbox: Option<View>,
     /// True if some messages arrive without a notification.
@@ -44,26 +44,26 @@ pub(crate) struct Turning {
 
 impl Progress {
     #[inline(always)]
-    pub fn get(&self) -> Option<&Turning> {
+    pub fn get(&self) -> Option<&Hook> {
         self.0.get()
     }
 
     /// Sets the engine that every wait runs from now on; returns whether it is the first.
-    pub fn set(&self, turn: Arc<dyn ProgressHook>, inbox: Option<View>, others: bool) -> bool {
-        self.0.set(Turning { turn, inbox, others }).is_ok()
+    pub fn set(&self, hook: Arc<dyn ProgressHook>, inbox: Option<View>, others: bool) -> bool {
+        self.0.set(Hook { hook, inbox, others }).is_ok()
     }
 }
 
-impl Turning {
+impl Hook {
     #[cold]
     pub fn progress(&self) -> bool {
-        self.turn.progress()
+        self.hook.progress()
     }
 
     /// Like [`progress`](Self::progress), but does nothing if another thread is progressing messages.
     #[cold]
     pub fn try_progress(&self) {
-        self.turn.try_progress();
+        self.hook.try_progress();
     }
 
     /// [`event_count::park`] for at most `most`, woken by messages too. `look` runs the engine, and sets `busy` if

@@ -56,7 +56,7 @@ impl Reach {
         let mut word = [0; 8];
         let read = CrossMemory { rank: peer, pid, start: probe, bytes: 8 }.read(0, &mut word);
         if let Err(error) = &read {
-            tracing::debug!(peer, %error, "what is long is copied twice");
+            tracing::debug!(peer, %error, "cannot read the memory of a peer; long messages are copied twice");
         }
         read.is_ok() && u64::from_le_bytes(word) == expected
     }
@@ -117,17 +117,17 @@ impl Reach {
         let pid = self.control.process(peer);
         let address = key.address & ((1 << ADDRESS) - 1);
         let end = address.checked_add(at as u64).and_then(|start| start.checked_add(length as u64));
-        end.filter(|end| *end <= 1 << ADDRESS).ok_or_else(|| bad_key("its buffer ends beyond all memory"))?;
+        end.filter(|end| *end <= 1 << ADDRESS).ok_or_else(|| bad_key("its buffer ends beyond the address space"))?;
         if let Some(memory) = self.mapped(pid, key) {
             let place = memory.of_owner(address + at as u64, length);
             return act(Place::Here(place.ok_or_else(|| bad_key("its buffer is not within its block"))?));
         }
         if pid == self.control.process(self.rank) {
             let here = |address| act(Place::Here(std::ptr::with_exposed_provenance_mut(address)));
-            let none = || Err(bad_key("its buffer is there no longer"));
+            let none = || Err(bad_key("its buffer no longer exists"));
             return exports::with(key.key, at, length, here).unwrap_or_else(none);
         }
-        let pid = u32::try_from(pid).map_err(|_| bad_key("it has no process"))?;
+        let pid = u32::try_from(pid).map_err(|_| bad_key("it has no valid process number"))?;
         let memory = CrossMemory { rank: peer, pid, start: address + at as u64, bytes: length };
         self.control.reaching(peer, || act(Place::There(memory)))
     }

@@ -5,7 +5,7 @@ use crate::fabric::Region;
 use crate::loopback::Loopback;
 use std::sync::Arc;
 use transom_locks::Rank;
-use transom_windows::{OobExchange, Fabric, FabricError};
+use transom_windows::{Fabric, FabricError, OobExchange};
 
 /// An exchange among the members of a future team: returns what each of them passes, in team order, or an error at all
 /// of them.
@@ -123,7 +123,7 @@ mod tests {
     fn dropped_teams_are_forgotten() {
         let ranks = Loopback::threads(2).unwrap().into_iter().map(|rank| {
             std::thread::spawn(move || {
-                let kept = rank.split(Some(1), 0).unwrap().expect("a colour was named");
+                let kept = rank.split(Some(1), 0).unwrap().expect("a rank with a colour is in the team");
                 (0..50).for_each(|_| drop(rank.split(Some(1), 0).unwrap()));
                 assert!(rank.0.teams().len() <= 2, "{}", rank.0.teams().len());
                 rank.leave();

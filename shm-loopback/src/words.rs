@@ -67,8 +67,8 @@ pub(crate) fn wait<R>(
 ) -> Result<R, FabricError> {
     let busy = Cell::new(false);
     let mut look = || {
-        if let Some(turning) = progress.get() {
-            busy.set(turning.progress());
+        if let Some(hook) = progress.get() {
+            busy.set(hook.progress());
         }
         look()
     };
@@ -86,6 +86,6 @@ pub(crate) fn wait<R>(
     let event = &block.header().event;
     wait.until(oversubscribed, look, check, |look| match progress.get() {
         None => event_count::park(event, wait.left(), look),
-        Some(turning) => turning.park(event, &busy, wait.left(), look),
+        Some(hook) => hook.park(event, &busy, wait.left(), look),
     })
 }

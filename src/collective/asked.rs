@@ -7,10 +7,10 @@ use transom_launch::variables::{SetBy, Variable, readable};
 pub const COLLECTIVES: Variable = Variable {
     name: "TRANSOM_COLLECTIVES",
     set_by: SetBy::User,
-    meaning: "which algorithms collectives take, where these can; the same at all ranks",
-    expected: "CALL CONDITIONS = ALGORITHM, or a list, e.g. `all_reduce bytes<=1024 = ring, broadcast=binomial`, or a file \
-               that has it",
-    default: "by ranks and bytes: docs/design/collectives.md",
+    meaning: "rules that select the algorithms of collectives; the same at all ranks",
+    expected: "CALL CONDITIONS = ALGORITHM, or a list, e.g. `all_reduce bytes<=1024 = ring, broadcast=binomial`, or \
+               the name of a file with rules",
+    default: "chosen by numbers of ranks and bytes: docs/design/collectives.md",
     check: readable::<Asked>,
 };
 
@@ -23,7 +23,7 @@ impl std::str::FromStr for Asked {
     fn from_str(value: &str) -> Result<Self, String> {
         let is_file = !value.contains('=') && !value.trim().is_empty();
         let text = if is_file { std::fs::read_to_string(value) } else { Ok(value.into()) };
-        let rules = text.map_err(|error| format!("no rule, and no file that can be read: {error}"))?.parse();
+        let rules = text.map_err(|error| format!("neither a rule nor a readable file: {error}"))?.parse();
         rules.map(Asked).map_err(|error| error.to_string())
     }
 }

@@ -157,7 +157,8 @@ impl World {
         let counts: Vec<u64> = data.map_or_else(Vec::new, |data| data.counts().map(|count| count as u64).collect());
         if root == self.rank() && counts.len() != self.size() {
             let (blocks, ranks) = (counts.len(), self.size());
-            return self.refuse(format!("scatter_v at its root needs a block for each of {ranks} ranks, not {blocks}"));
+            return self
+                .refuse(format!("scatter_v: the root passed {blocks} blocks, expected {ranks}, one for each rank"));
         }
         let mut mine = [0_u64];
         self.scatter(root, &counts, &mut mine)?;
@@ -296,7 +297,7 @@ impl World {
         let given: Vec<u64> = to_each.counts().map(|count| count as u64).collect();
         if given.len() != self.size() {
             let (blocks, ranks) = (given.len(), self.size());
-            return self.refuse(format!("all_to_all_v needs a block for each of {ranks} ranks, not {blocks}"));
+            return self.refuse(format!("all_to_all_v: {blocks} blocks, expected {ranks}, one for each rank"));
         }
         let mut got = vec![0_u64; self.size()];
         self.all_to_all(&given, &mut got)?;

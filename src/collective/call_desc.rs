@@ -144,7 +144,7 @@ impl World {
             self.check_blocks("scatter", data, into)?;
         } else if into.checked_mul(self.size()).and_then(|all| all.checked_mul(size_of::<T>())).is_none() {
             self.refuse(format!(
-                "scatter of {into} elements for each of {} ranks: more than there can be",
+                "scatter: {into} elements for each of {} ranks exceed the address space",
                 self.size()
             ))?;
         }
@@ -200,7 +200,8 @@ impl World {
         self.check_counts("all_to_all_v", ("taken", taken), ("into", into))?;
         let (blocks, ranks) = (given.len(), self.size());
         if blocks != ranks {
-            return self.refuse(format!("all_to_all_v: `given` has {blocks} lengths, for {ranks} ranks"));
+            return self
+                .refuse(format!("all_to_all_v: `given` has {blocks} lengths, expected {ranks}, one for each rank"));
         }
         self.check_own("all_to_all_v", ("taken", taken), ("given", given[self.rank()]))?;
         planned(Signature::of::<T>(Kind::AllToAllV, 0), plans::all_to_all_v(self.rank(), given, taken), Nothing)
@@ -218,8 +219,8 @@ impl World {
             let (ranks, on_grid) = (self.size(), grid.ranks());
             let blocks = 2 * D;
             return self.refuse(format!(
-                "neighbours on a grid of {on_grid} among {ranks} ranks was given {data} elements, and room for {into}; both must be \
-                 {blocks} blocks of one length, and the grid have as many places as there are ranks"
+                "neighbours on a grid of {on_grid} among {ranks} ranks: `data` has {data} elements and `into` {into}; \
+                 expected {blocks} blocks of one length in both, and as many places in the grid as there are ranks"
             ));
         }
         let signature = Signature::of::<T>(Kind::Neighbours, block).on_grid(grid.number());
@@ -241,9 +242,9 @@ impl World {
     #[inline]
     pub(super) fn check_elements<T: 'static>(&self) -> Result<(), Error> {
         match (size_of::<T>(), align_of::<T>()) {
-            (0, _) => self.refuse("elements of no bytes cannot be told apart".into()),
+            (0, _) => self.refuse("elements of 0 bytes are not supported".into()),
             (_, align) if align > ALIGNED => {
-                self.refuse(format!("elements are aligned to {align} bytes; at most {ALIGNED} are done"))
+                self.refuse(format!("elements are aligned to {align} bytes; at most {ALIGNED} are supported"))
             }
             _ => Ok(()),
         }
@@ -262,7 +263,8 @@ impl World {
             expected => {
                 let (ranks, expected) = (self.size(), expected.map_or("too many".into(), |many| many.to_string()));
                 self.refuse(format!(
-                    "{name}: blocks of {block} for each of {ranks} ranks make {expected} elements; the buffer of all has {elements}"
+                    "{name}: the buffer of all blocks has {elements} elements, expected {expected}: blocks of {block} \
+                     for each of {ranks} ranks"
                 ))
             }
         }
@@ -277,7 +279,8 @@ impl World {
     ) -> Result<(), Error> {
         let (lengths, ranks) = (counts.len(), self.size());
         if lengths != ranks {
-            return self.refuse(format!("{name}: `{argument}` has {lengths} lengths, for {ranks} ranks"));
+            return self
+                .refuse(format!("{name}: `{argument}` has {lengths} lengths, expected {ranks}, one for each rank"));
         }
         match total(counts) {
             Some(sum) if sum == elements => Ok(()),
@@ -299,8 +302,9 @@ impl World {
         let said = counts[rank];
         match said == own {
             true => Ok(()),
-            false => self
-                .refuse(format!("{name}: `{argument}[{rank}]`, of this rank itself, is {said}; `{buffer}` has {own}")),
+            false => self.refuse(format!(
+                "{name}: `{argument}[{rank}]`, the block of this rank itself, is {said}, but `{buffer}` has {own}"
+            )),
         }
     }
 
@@ -316,7 +320,7 @@ impl World {
         let made = elements.and_then(|elements| bytemuck::allocation::try_zeroed_slice_box(elements).ok());
         match made {
             Some(elements) => Ok(elements.into_vec()),
-            None => self.refuse("there is no memory for what all ranks have".into()),
+            None => self.refuse("cannot allocate memory for the blocks of all ranks".into()),
         }
     }
 

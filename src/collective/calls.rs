@@ -160,7 +160,7 @@ impl World {
     pub fn all_reduce_into<T: Element, R: Reduction<T>>(&self, data: &[T], into: &mut [T], op: R) -> Result<(), Error> {
         if data.len() != into.len() {
             let (data, into) = (data.len(), into.len());
-            return self.refuse(format!("all_reduce_into of {data} elements needs room for as many, not {into}"));
+            return self.refuse(format!("all_reduce_into: `into` has {into} elements, expected {data}"));
         }
         into.copy_from_slice(data);
         self.all_reduce(into, op)

@@ -1,13 +1,13 @@
 //! Control messages about collectives: which call a rank waits in, and failures. Each rank receives those of all its
 //! worlds and teams with a single receive.
 
+use super::discarded_receives::DiscardedReceives;
 use super::group::Group;
 use super::history::CallId;
-use super::discarded_receives::DiscardedReceives;
 use crate::messages::Error;
 use crate::messages::comm::CONTROL;
-use crate::messages::progress_engine::ProgressEngine;
 use crate::messages::locked::{Core, Ended, Fault, Key, Work};
+use crate::messages::progress_engine::ProgressEngine;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -392,9 +392,15 @@ mod tests {
         assert_eq!(ask[..12], [0, 0, 0, 0, 4, 3, 2, 1, 0, 0, 0, 0]);
         assert!(matches!(ControlMsg::from_bytes(&ask), Some((0x0102_0304, ControlMsg::Ask(made))) if made == call));
         assert!((0..ask.len()).all(|len| ControlMsg::from_bytes(&ask[..len]).is_none()));
-        assert!(matches!(ControlMsg::from_bytes(&[2, 0, 0, 0, 6, 0, 0, 0, 5, 0, 0, 0]), Some((6, ControlMsg::Left(5)))));
+        assert!(matches!(
+            ControlMsg::from_bytes(&[2, 0, 0, 0, 6, 0, 0, 0, 5, 0, 0, 0]),
+            Some((6, ControlMsg::Left(5)))
+        ));
         assert!(matches!(ControlMsg::from_bytes(&[5, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0]), Some((6, ControlMsg::Gone))));
-        assert!(matches!(ControlMsg::from_bytes(&ControlMsg::Over(u32::MAX).to_bytes(6)), Some((6, ControlMsg::Over(u32::MAX)))));
+        assert!(matches!(
+            ControlMsg::from_bytes(&ControlMsg::Over(u32::MAX).to_bytes(6)),
+            Some((6, ControlMsg::Over(u32::MAX)))
+        ));
         let makes = ControlMsg::Makes(5, 7).to_bytes(6);
         assert_eq!(makes, [8, 0, 0, 0, 6, 0, 0, 0, 5, 0, 0, 0, 7, 0, 0, 0]);
         assert!(matches!(ControlMsg::from_bytes(&makes), Some((6, ControlMsg::Makes(5, 7)))));
@@ -408,7 +414,7 @@ mod tests {
     /// Memory must stay bounded in a program that splits and drops teams in a loop.
     #[cfg(not(miri))]
     #[test]
-    fn of_teams_that_were_left_the_last_are_kept() {
+    fn left_teams_beyond_the_limit_are_forgotten() {
         crate::threads(1, |world| {
             let mut listener = Listener::default();
             (0..10_000).for_each(|calls| listener.control.leave(6 * calls, Left { calls, ..Left::default() }));

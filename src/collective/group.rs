@@ -2,11 +2,11 @@
 //! first failure.
 
 use super::asked::Asked;
-use super::control::{Control, Left, ControlMsg};
-use super::history::{History, CallId};
+use super::control::{Control, ControlMsg, Left};
+use super::discarded_receives::DiscardedReceives;
+use super::history::{CallId, History};
 use super::memory::ScratchPool;
 use super::signature::{Kind, Signature};
-use super::discarded_receives::DiscardedReceives;
 use crate::messages::Error;
 use crate::messages::comm::{COLLECTIVES, Comm};
 use crate::messages::locked::Core;
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use transom_collective::{Hosts, Rules};
 use transom_launch::lock;
 use transom_locks::{Awaited, Rank};
-use transom_shm_loopback::collective::{ShmCollective, Breaker};
+use transom_shm_loopback::collective::{Breaker, ShmCollective};
 use transom_shm_loopback::messages::Bytes;
 use transom_shm_loopback::{Biased, Held};
 
@@ -100,10 +100,7 @@ impl Member {
     pub fn take_scratch<T>(&self, elements: usize) -> Result<Bytes, Error> {
         let taken = elements.checked_mul(size_of::<T>()).and_then(|bytes| self.scratch.take(bytes));
         taken.ok_or_else(|| Error::Misuse {
-            why: format!(
-                "there is no memory for {elements} elements of {} bytes beside the program's own",
-                size_of::<T>()
-            ),
+            why: format!("cannot allocate a temporary buffer of {elements} elements of {} bytes", size_of::<T>()),
         })
     }
 
@@ -187,8 +184,8 @@ impl Group {
     #[inline(never)]
     fn collided(&self) -> Error {
         let why = format!(
-            "two threads of rank {} are in collectives of one team at once, and ranks cannot tell which of the two calls is first; \
-             order the calls of threads (a mutex around each call), or split a team for each thread",
+            "two threads of rank {} call collectives of one team at once, so that the calls have no order; order them \
+             (a mutex around each call), or split a team for each thread",
             self.comm.rank()
         );
         let failed = self.comm.hub.with(|core| self.fail(core, Error::Mismatch { why: why.clone() }));
@@ -266,14 +263,14 @@ impl Group {
                     let [one, other] = [first.call, second.call].map(|call| call.to_string());
                     // The signature holds only a hash of the grid, so the texts can be equal.
                     let other = if one == other { other.replace("on a grid", "on another grid") } else { other };
-                    format!("rank {a} calls {one}, rank {b} calls {other}, as number {number} of their collectives")
+                    format!("rank {a} calls {one}, rank {b} calls {other}, as collective number {number}")
                 }
                 true if number == 1 => format!(
                     "ranks {a} and {b} choose algorithms by different rules (TRANSOM_COLLECTIVES, or what \
                      `World::collectives_by` was given)"
                 ),
                 true => format!(
-                    "ranks {a} and {b} have made different calls before {}, number {number} of their collectives",
+                    "ranks {a} and {b} have made different calls before {}, collective number {number}",
                     first.call
                 ),
             },
@@ -291,8 +288,8 @@ impl Group {
         };
         Error::Mismatch {
             why: format!(
-                "in {name}, number {number} of their collectives, rank {from} gives rank {me} a block of length {given}{unit}, and rank {me} \
-                 expects length {taken}{unit}"
+                "in {name}, collective number {number}, rank {from} sends rank {me} a block of length {given}{unit}, \
+                 and rank {me} expects length {taken}{unit}"
             ),
         }
     }
@@ -334,7 +331,7 @@ impl Group {
         if let Some(made) = self.made.find(number).filter(|made| made.call.is_split()) {
             let (me, number) = (self.comm.rank(), number.wrapping_add(1));
             let why = format!(
-                "rank {from} makes a window or value, rank {me} calls {}, as number {number} of their collectives",
+                "rank {from} makes a window or value, rank {me} calls {}, as collective number {number}",
                 made.call
             );
             self.fail_beside_window(core, window, why);
@@ -358,7 +355,7 @@ impl Group {
     /// within [`PATIENCE`].
     #[cold]
     pub fn stopped(&self, error: Option<Error>) -> Error {
-        let call = "a collective that another rank gave up";
+        let call = "a collective that another rank abandoned";
         let reason = match error {
             Some(error) => self.comm.hub.with(|core| self.fail(core, error)),
             None => {
@@ -367,7 +364,7 @@ impl Group {
                 told.and_then(|told| match told {
                     Some(_) => Ok(()),
                     None => {
-                        let why = "another rank gave up a collective call, and did not say why".into();
+                        let why = "another rank abandoned a collective call and gave no reason".into();
                         self.comm.hub.with(|core| self.fail(core, Error::Mismatch { why }))
                     }
                 })
@@ -419,7 +416,7 @@ impl Group {
     }
 
     fn ask_one(&self, core: &mut Core, to: Rank, made: CallId) {
-        tracing::debug!(rank = self.comm.rank(), of = to, call = %made.call, "asking whether it makes the same call");
+        tracing::debug!(rank = self.comm.rank(), of = to, call = %made.call, "comparing the call with that of another rank");
         self.tell(core, to, &ControlMsg::Ask(made));
     }
 
@@ -461,7 +458,7 @@ impl Group {
     pub fn different(&self, from: Rank, made: CallId) -> Error {
         let (me, number, call) = (self.comm.rank(), made.number.wrapping_add(1), made.call);
         let why = format!(
-            "rank {me} calls {call}, as number {number} of their collectives, where rank {from} has made another call, and many \
+            "rank {me} calls {call}, as collective number {number}; rank {from} has made another call there, and many \
              more since"
         );
         Error::Mismatch { why }
@@ -528,7 +525,7 @@ mod tests {
 
     /// Discarding receives for a failed team end once all ranks have left it, in any order.
     #[test]
-    fn of_teams_that_failed_and_were_dropped_nothing_is_left() {
+    fn dropped_failed_teams_leave_no_receives() {
         const TAG: Tag<u8> = Tag::new(1);
         crate::threads(3, |world| {
             let (me, n) = (world.rank(), world.size());
@@ -577,7 +574,7 @@ mod tests {
     /// One turn takes one step, that of the listener, regardless of the number of teams and waiting started
     /// collectives. Starting a collective takes one more step per round.
     #[test]
-    fn turns_walk_neither_teams_nor_started_calls() {
+    fn progress_steps_ignore_idle_teams_and_calls() {
         crate::threads(2, |world| {
             let hub = &world.space().comm().unwrap().hub;
             let steps = || hub.with(|core| core.steps).unwrap();

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_calls_are_found_and_no_others() {
+    fn recent_calls_are_found_and_older_forgotten() {
         let history = History::default();
         assert!((0..200).all(|number| history.find(number).is_none() && !history.has_forgotten(number)));
         for number in (u32::MAX - 100..=u32::MAX).chain(0..100) {
@@ -128,7 +128,7 @@ mod tests {
 
     /// A reader never sees a mix of two calls.
     #[test]
-    fn calls_are_whole_while_others_are_noted() {
+    fn concurrent_reader_sees_no_torn_call() {
         let (history, newest) = (History::default(), AtomicU64::new(0));
         let rounds = if cfg!(miri) { 300 } else { 300_000 };
         std::thread::scope(|scope| {

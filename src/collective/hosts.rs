@@ -5,8 +5,8 @@ use super::history::CallId;
 use super::memory::Memory;
 use super::reduction::Fold;
 use super::running::Running;
-use super::signature::Signature;
 use super::shm::Buffers;
+use super::signature::Signature;
 use super::{at_board, carry_out};
 use crate::messages::{Error, hold};
 use crate::provider;
@@ -82,12 +82,15 @@ impl World {
                 })
             });
             let opened = opened.map_err(|error| {
-                let why = format!("rank {} has no memory for collectives on its host: {error}", group.comm.rank());
+                let why = format!(
+                    "rank {} cannot set up shared memory for collectives on its host: {error}",
+                    group.comm.rank()
+                );
                 group.stopped(Some(Error::Mismatch { why }))
             })?;
             group.open(turn, opened);
         }
-        Ok(turn.board.as_mut().expect("it is open"))
+        Ok(turn.board.as_mut().expect("opened above"))
     }
 }
 
@@ -134,7 +137,7 @@ mod tests {
                 _ => data.len(),
             };
             let shape = self.world.shape::<u64>(self.world.group()?, len);
-            let stages = by_hosts(what, shape, None).expect("it is done so");
+            let stages = by_hosts(what, shape, None).expect("the call has stages");
             let host = provider::shared_memory(self.host.fabric().unwrap());
             self.world.carry_by_hosts((stages, host), Signature::of::<u64>(kind, len), given, data, op)
         }
@@ -215,12 +218,12 @@ mod tests {
     }
 
     #[test]
-    fn hosts_with_as_many_ranks_side_by_side() {
+    fn hosts_of_equal_size_give_correct_results() {
         leaders_do_what_the_collective_is(&[0, 0, 1, 1]);
     }
 
     #[test]
-    fn hosts_with_any_ranks() {
+    fn hosts_of_any_rank_order_give_correct_results() {
         leaders_do_what_the_collective_is(&[0, 1, 1, 0, 2, 0]);
     }
 
@@ -239,13 +242,13 @@ mod tests {
     }
 
     #[test]
-    fn another_call_is_told_on_all_hosts() {
+    fn mismatched_call_is_reported_on_all_hosts() {
         let mismatch = |error: &Error| matches!(error, Error::Mismatch { .. });
         fails(|rank| rank.all_reduce(&mut vec![1; if rank.world.rank() == 3 { 2 } else { 1 }]), mismatch);
     }
 
     #[test]
-    fn a_panic_of_the_operation_is_told_on_all_hosts() {
+    fn operator_panic_is_reported_on_all_hosts() {
         // The operation panics at the leader of the second host, on the board.
         let panics =
             Commutative(|a: u64, b: u64| if a.max(b) == 7 { panic!("a seven (the test means it)") } else { a + b });
@@ -261,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_leaves_is_told_on_all_hosts() {
+    fn departed_rank_is_reported_on_all_hosts() {
         let hosts = &[0, 0, 1, 1, 2];
         let left = std::sync::Barrier::new(hosts.len() - 1);
         on(hosts, |rank| {

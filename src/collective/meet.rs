@@ -13,7 +13,7 @@ use crate::world::World;
 use std::sync::Arc;
 use transom_collective::{Algorithm, Call, Plan, Shape};
 use transom_shm_loopback::Meet;
-use transom_windows::{OobExchange as _, FabricError};
+use transom_windows::{FabricError, OobExchange as _};
 
 impl World {
     /// The provider of exactly these ranks. The first call of a team is collective and creates the provider.
@@ -71,7 +71,7 @@ impl World {
 
     fn plan_to_gather(&self, len: usize, element: usize) -> Plan {
         let shape = Shape { rank: self.rank(), ranks: self.size(), len, element, hosts: None };
-        Algorithm::named("bruck").expect("it is there").plan(Call::AllGather, shape)
+        Algorithm::named("bruck").expect("the algorithm exists").plan(Call::AllGather, shape)
     }
 
     /// Compares the calls of all ranks before the call itself runs. Used in debug builds, and before ranks create an

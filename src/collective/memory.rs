@@ -122,7 +122,7 @@ impl Memory {
     /// # Safety
     /// `self` must outlive the handle, and the elements must not be accessed while the handle exists.
     pub unsafe fn lend_mut(&mut self, span: Span) -> Bytes {
-        assert!(span.place != Place::Given, "what is given is only read");
+        assert!(span.place != Place::Given, "the source buffer is read-only");
         let (start, len) = self.at(span);
         // SAFETY: caller's contract; the buffer is writable.
         unsafe { Bytes::lent(start, len, true) }
@@ -136,7 +136,7 @@ impl Memory {
     /// Calls `act` with the elements of `into` to write and those of `with` to read. The spans must not overlap or be
     /// lent to the engine.
     pub fn pair<R>(&mut self, into: Span, with: Span, act: impl FnOnce(&mut [u8], &[u8]) -> R) -> R {
-        assert!(into.place != Place::Given, "what is given is only read");
+        assert!(into.place != Place::Given, "the source buffer is read-only");
         let ((into, into_len), (with, with_len)) = (self.at(into), self.at(with));
         let (a, b) = (into.as_ptr() as usize, with.as_ptr() as usize);
         assert!(a + into_len <= b || b + with_len <= a || into_len.min(with_len) == 0, "elements of a fold overlap");
@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scratch_is_kept_unless_it_is_large() {
+    fn small_scratch_is_reused_and_large_is_freed() {
         let pool = Arc::new(ScratchPool::default());
         let start = |bytes| pool.take(bytes).and_then(|bytes| bytes.start()).map(|start| start.addr());
         let first = start(200);
@@ -170,10 +170,10 @@ mod tests {
         let (one, other) = (pool.take(10).unwrap(), pool.take(10).unwrap());
         assert!(one.start().map(|start| start.addr()) == first && other.start() != one.start());
         drop((one, other));
-        assert_eq!(start(256), first, "the longer is kept");
+        assert_eq!(start(256), first, "larger scratch was not kept");
         assert_eq!((start(0), lock(&pool.0).len()), (start(0), 4));
         assert!(start(KEPT + 1).is_some());
-        assert_eq!(lock(&pool.0).len(), 0, "so much is not kept");
+        assert_eq!(lock(&pool.0).len(), 0, "scratch above the limit was kept");
         assert!(start(usize::MAX / 2).is_none());
     }
 }

@@ -15,9 +15,10 @@
 
 pub(crate) mod asked;
 mod blocks;
+mod call_desc;
 mod calls;
 mod control;
-mod call_desc;
+mod discarded_receives;
 mod group;
 mod history;
 mod hosts;
@@ -30,32 +31,31 @@ mod ragged;
 mod reduction;
 mod running;
 mod sections;
-mod signature;
-mod discarded_receives;
-mod started;
 mod shm;
+mod signature;
+mod started;
 
 pub use ragged::Ragged;
-pub use reduction::{Commutative, MaxLoc, MinLoc, Ordered, ValueLoc, Reduction};
+pub use reduction::{Commutative, MaxLoc, MinLoc, Ordered, Reduction, ValueLoc};
 pub use transom_collective::{Grid, Hosts, Order, Rules, RulesError, block};
 
 use crate::messages::{Error, Space, hold};
 use crate::provider;
 use crate::world::World;
 use bytemuck::Pod;
-use control::{Control, Making};
 use call_desc::{Described, What};
+use control::{Control, Making};
 use group::{Group, Member, Turn};
 use history::CallId;
 use memory::{Memory, ScratchPool};
 use reduction::Fold;
-use running::{Running, Progressed};
+use running::{Progressed, Running};
+use shm::{Buffers, Stop};
 use signature::Signature;
 use std::fmt;
 use std::panic::resume_unwind;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, OnceLock};
-use shm::{Buffers, Stop};
 use transom_collective::{Algorithm, Call, Plan, Shape, by_hosts, choose};
 use transom_launch::lock;
 use transom_locks::Awaited;
@@ -148,7 +148,7 @@ impl World {
         match rules {
             None => Ok(()),
             Some(_) => {
-                let why = "rules of collectives are given once, before the first: split a team for others";
+                let why = "rules are set once, before the first collective of a team: split a team to use other rules";
                 Err(Error::Misuse { why: why.into() })
             }
         }
@@ -237,13 +237,18 @@ impl World {
 
     #[cold]
     #[inline(never)]
-    fn open_board<'t>(&self, group: &Arc<Member>, turn: &'t mut Turn, made: CallId) -> Result<&'t mut ShmCollective, Error> {
+    fn open_board<'t>(
+        &self,
+        group: &Arc<Member>,
+        turn: &'t mut Turn,
+        made: CallId,
+    ) -> Result<&'t mut ShmCollective, Error> {
         // The comparison makes sure that all ranks make the same call, so all of them open the board.
         self.compare(group, made)?;
         let fabric = self.make_fabric(group, made)?;
         // If all ranks of a team are on one of several hosts, the board uses the shared memory of that host.
         let memory = provider::shared_memory(fabric).or_else(|| provider::memory_of_host(fabric));
-        let memory = memory.expect("that a call goes through");
+        let memory = memory.expect("calls on a board need shared memory");
         let board = self.meet(group, made, |meet| ShmCollective::open_by(memory, meet))?;
         Ok(group.open(turn, board))
     }

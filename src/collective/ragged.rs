@@ -40,7 +40,7 @@ impl<T> Ragged<T> {
             ends.push(end);
         }
         let there = elements.len();
-        assert!(end == there, "Ragged::new: `counts` add up to {end} elements, and there are {there}");
+        assert!(end == there, "Ragged::new: `counts` add up to {end} elements, but the buffer has {there}");
         Ragged { elements, ends }
     }
 

@@ -101,7 +101,7 @@ impl<T: Atomic> Reduction<T> for Op {
             Op::Replace | Op::NoOp => {
                 Err(Error::Misuse { why: format!("{self:?} does not reduce: name the rank, and broadcast") })
             }
-            op if !T::supports(*op) => Err(Error::Misuse { why: format!("{op:?} means nothing on {type_name}") }),
+            op if !T::supports(*op) => Err(Error::Misuse { why: format!("{op:?} is not defined for {type_name}") }),
             _ => Ok(()),
         }
     }

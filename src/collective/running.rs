@@ -1,13 +1,13 @@
 //! Execution of a plan: posts the messages of each round and combines the received elements.
 
-use super::group::{Member, Backoff};
+use super::group::{Backoff, Member};
 use super::history::CallId;
 use super::memory::Memory;
 use super::reduction::Fold;
 use crate::messages::Error;
 use crate::messages::comm::COLLECTIVES;
-use crate::messages::progress_engine::in_operation;
 use crate::messages::locked::{Core, Ended, Fault, Key, Work};
+use crate::messages::progress_engine::in_operation;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

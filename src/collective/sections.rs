@@ -64,8 +64,9 @@ impl World {
         for (argument, sections) in [("given", given), ("taken", taken)] {
             let many = sections.len();
             if many != ranks {
-                return self
-                    .refuse(format!("all_to_all_sections: `{argument}` has {many} sections, for {ranks} ranks"));
+                return self.refuse(format!(
+                    "all_to_all_sections: `{argument}` has {many} sections, expected {ranks}, one for each rank"
+                ));
             }
         }
         let outside = |argument: &str, of: Rank, buffer: &str, len: usize| {
@@ -85,7 +86,8 @@ impl World {
         let (mine, room) = (given[rank].len(), taken[rank].len());
         if mine != room {
             return self.refuse(format!(
-                "all_to_all_sections: `given[{rank}]`, of this rank itself, has {mine} elements; `taken[{rank}]` has {room}"
+                "all_to_all_sections: `given[{rank}]`, the block of this rank itself, has {mine} elements, but \
+                 `taken[{rank}]` has {room}"
             ));
         }
         let mut lens = given.iter().chain(taken).map(Section::len);

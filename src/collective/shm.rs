@@ -6,7 +6,7 @@ use crate::messages::Error;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use transom_collective::{Call, Rank};
-use transom_shm_loopback::collective::{ShmCollective, Failure};
+use transom_shm_loopback::collective::{Failure, ShmCollective};
 use transom_windows::FabricError;
 
 /// Buffers that a rank passes to a call.
@@ -27,7 +27,12 @@ pub(super) enum Stop {
 
 /// Executes call `what` on the board. `call` is the history hash, which the board compares between ranks.
 #[inline(always)]
-pub(super) fn call<F: Fold>(board: &mut ShmCollective, what: Call, call: u64, buffers: Buffers<'_, F>) -> Result<(), Stop> {
+pub(super) fn call<F: Fold>(
+    board: &mut ShmCollective,
+    what: Call,
+    call: u64,
+    buffers: Buffers<'_, F>,
+) -> Result<(), Stop> {
     let Buffers { given, data, element, fold } = buffers;
     let fold = &mut |into: &mut [u8], with: &[u8], order| fold.fold(into, with, order);
     let done = match what {
@@ -69,7 +74,8 @@ pub(super) fn error(failure: Failure, made: CallId, me: Rank, number: impl Fn(Ra
         Failure::Fabric(FabricError::GivenUp { .. }) => None,
         Failure::Mismatch { rank, .. } => Some(Error::Mismatch {
             why: format!(
-                "rank {} makes another call than rank {me}, or has made another before: rank {me} calls {}, as number {} of their collectives",
+                "rank {} makes a different collective call than rank {me}, or has made one before: rank {me} calls {} \
+                 as collective number {}",
                 number(rank),
                 made.call,
                 made.number.wrapping_add(1)

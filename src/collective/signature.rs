@@ -36,7 +36,7 @@ pub(super) enum Kind {
 
 /// Names of the started calls, by kind; the blocking call's name omits the first letter.
 const NAMES: [&str; 21] = [
-    " a collective wrongly, which it refused itself",
+    " a collective with invalid arguments",
     "ibarrier",
     "ibroadcast",
     "ireduce",
@@ -56,7 +56,7 @@ const NAMES: [&str; 21] = [
     "iall_to_all_sections",
     "ineighbours",
     "isplit",
-    "ithe making of a window or value",
+    "ithe creation of a window or value",
 ];
 
 /// Signature of a call, which must be equal at all ranks. Two words, so that it is built and compared in registers.
@@ -222,7 +222,7 @@ impl fmt::Display for Signature {
             }
             Some(number) => match transom_windows::Op::ALL.get(usize::from(number)) {
                 Some(op) => write!(f, ", by {op:?}")?,
-                None => write!(f, ", by operation {number} of the program's own")?,
+                None => write!(f, ", by user-defined operation {number}")?,
             },
         }
         if what & ORDERED != 0 {
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_are_told_apart() {
+    fn different_calls_have_different_signatures() {
         let one = Signature::of::<u64>(Kind::Broadcast, 3).root(2);
         let others = [
             Signature::of::<u64>(Kind::Reduce, 3).root(2),
@@ -278,7 +278,7 @@ mod tests {
         assert_eq!(Signature::of::<f64>(Kind::AllReduce, 1).by(0, true).to_string(), "all_reduce of 1 f64, by Sum");
         assert_eq!(
             Signature::of::<[f64; 2]>(Kind::Scan, 1).by(33, false).to_string(),
-            "scan of 1 element of 16 bytes, by operation 33 of the program's own, which does not commute, type name hash 2f14"
+            "scan of 1 element of 16 bytes, by user-defined operation 33, which does not commute, type name hash 2f14"
         );
         let placed = Signature::of::<[f64; 2]>(Kind::Scan, 1);
         for (number, says) in [(MIN_PLACE, "MinLoc"), (15, "MinLoc of f64"), (17, "MaxLoc of u64")] {

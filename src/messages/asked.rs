@@ -8,9 +8,10 @@ use transom_launch::variables::{SetBy, Variable, VariableError, readable};
 pub const MESSAGES: Variable = Variable {
     name: "TRANSOM_MESSAGES",
     set_by: SetBy::User,
-    meaning: "sizes and limits of messages, and how pipes move bytes that do not say so",
-    expected: "FIELD=VALUE, a name such as `aptus`, or a list, e.g. `eager=4096,rings=0`; docs/configuration.md has fields and names",
-    default: "docs/configuration.md has the defaults",
+    meaning: "sizes and limits of messages, and the default configuration of pipes",
+    expected: "FIELD=VALUE, a name such as `aptus`, or a list, e.g. `eager=4096,rings=0`; docs/configuration.md lists \
+               fields and names",
+    default: "docs/configuration.md lists the defaults",
     check: readable::<Changes>,
 };
 
@@ -26,7 +27,7 @@ pub(crate) fn configured() -> transom_channel::Config {
 pub const PROGRESS: Variable = Variable {
     name: "TRANSOM_PROGRESS",
     set_by: SetBy::User,
-    meaning: "who moves a rank's messages while the program computes: nobody but its calls, or a thread",
+    meaning: "progress of a rank's messages: only within its calls, or also by a thread while the program computes",
     expected: "`calls` or `thread`",
     default: "calls; a thread once `World::event_fd` was called",
     check: readable::<Progress>,
@@ -47,7 +48,7 @@ impl FromStr for Progress {
         match text.trim() {
             "calls" => Ok(Progress::Calls),
             "thread" => Ok(Progress::Thread),
-            _ => Err("neither the program's calls nor a thread"),
+            _ => Err("neither `calls` nor `thread`"),
         }
     }
 }

@@ -2,9 +2,9 @@
 //! of others.
 
 use super::error::Error;
-use super::progress_engine::ProgressEngine;
 use super::locked::Fault;
 use super::progress::Events;
+use super::progress_engine::ProgressEngine;
 use super::tag::{Peer, Source, Status};
 use crate::provider::{self, Provider};
 use std::collections::HashMap;
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use transom_channel::{Error as Failure, PeerFailure, Select, Status as Came};
 use transom_locks::{Awaited, Rank};
-use transom_windows::{OobExchange as _, FabricError};
+use transom_windows::{FabricError, OobExchange as _};
 
 /// Contexts of a world: one for the messages of the program, the others for those of the library.
 const CONTEXTS: u32 = 7;
@@ -104,7 +104,8 @@ impl Space {
     pub fn of_job(root: Provider) -> Space {
         // The engine opens before the first call: peers may send eagerly at any time, and the waits of this rank must
         // receive their messages.
-        let hub = ProgressEngine::open(&root).inspect_err(|error| tracing::warn!(%error, "no messages by this rank"));
+        let hub = ProgressEngine::open(&root)
+            .inspect_err(|error| tracing::warn!(%error, "this rank can send and receive no messages"));
         let (rank, size) = (root.rank(), root.size());
         let presence = Arc::new(Presence { root, hub, events: OnceLock::new(), led: AtomicU32::new(1) });
         Space { presence, context: 0, rank, size, team: None, comm: OnceLock::new() }
@@ -133,7 +134,7 @@ impl Space {
         let ranks: Box<[u32]> = members.iter().map(to_job).collect();
         let of_each = self.of_each();
         let leader = offers.iter().position(|offer| *offer < of_each).ok_or(FabricError::Unsupported {
-            what: "more teams than the messages of a job tell apart; keep teams and use them again",
+            what: "the numbers for teams of this job are used up; keep teams and use them again",
         })?;
         let place = members.iter().position(|member| *member == self.rank).expect("a rank is in its team");
         if place != leader {
@@ -373,7 +374,7 @@ mod tests {
     /// A program may split its world many times.
     #[cfg(not(miri))]
     #[test]
-    fn dropped_teams_are_forgotten() {
+    fn dropped_team_leaves_no_engine_state() {
         use crate::messages::{Source, Tag};
         const TAG: Tag<u64> = Tag::new(1);
         let ended = crate::threads(3, |world| -> Result<(), crate::Error> {
@@ -404,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn every_team_has_contexts_of_its_own() {
+    fn contexts_of_any_two_teams_are_distinct() {
         let all = (0..5).flat_map(|leader| (0..7).map(move |led| context(leader, led, of_each(5))));
         let all: std::collections::BTreeSet<_> = all.collect();
         assert_eq!(all.len(), 35);
@@ -419,17 +420,17 @@ mod tests {
     /// The next member leads once the first has no number left. All members get an error once none has.
     #[cfg(not(miri))]
     #[test]
-    fn members_lead_until_no_number_is_left() {
+    fn leader_out_of_numbers_passes_to_next_member() {
         const MOST: u32 = 204_522_252;
         let ended = crate::threads(3, |world| {
             let (me, space) = (world.rank(), world.space());
             let led = &space.presence.led;
             led.store(if me < 2 { MOST - 1 } else { MOST }, Relaxed);
             let team = || world.split(Some(0), 0).map(|team| team.unwrap().space().context());
-            assert_eq!(team().unwrap(), 7 * (MOST - 1), "rank 0 leads the last that it can");
-            assert_eq!(team().unwrap(), 7 * (2 * MOST - 1), "then rank 1 does");
+            assert_eq!(team().unwrap(), 7 * (MOST - 1), "rank 0 should lead with its last number");
+            assert_eq!(team().unwrap(), 7 * (2 * MOST - 1), "rank 1 should lead next");
             let error = team().unwrap_err().to_string();
-            assert!(error.contains("more teams than the messages of a job tell apart"), "{error}");
+            assert!(error.contains("the numbers for teams of this job are used up"), "{error}");
             // A failed team uses up no number.
             assert_eq!(led.load(Relaxed), MOST);
             world.barrier().unwrap();

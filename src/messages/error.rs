@@ -24,8 +24,8 @@ use transom_windows::FabricError;
 pub enum Error {
     /// The message is longer than the buffer. The message is consumed; the buffer holds its beginning.
     #[error(
-        "a message of {} elements with tag {} from rank {} came into a buffer of {room}: give it more room, or use `recv`, \
-         which allocates", status.len, status.tag, status.from
+        "a message of {} elements with tag {} from rank {} exceeds the buffer of {room}: use a larger buffer, or \
+         `recv`, which allocates", status.len, status.tag, status.from
     )]
     Truncated {
         /// Status of the message.
@@ -35,8 +35,8 @@ pub enum Error {
     },
     /// The length of the message is not a multiple of the element size. The message is consumed and discarded.
     #[error(
-        "a message of {bytes} bytes with tag {tag} from rank {from} is not of elements of {element} bytes: both ends must \
-         name a tag with one type"
+        "a message of {bytes} bytes with tag {tag} from rank {from} is no multiple of elements of {element} bytes: use \
+         a tag of one type at both ends"
     )]
     OtherType {
         /// The sender.
@@ -82,7 +82,7 @@ pub enum Error {
     },
     /// The receiver dropped its team before it received this message.
     #[error(
-        "rank {rank} dropped its team before it received this message: a rank keeps a team until it has what is sent to it there"
+        "rank {rank} dropped its team before it received this message: keep a team until its messages are received"
     )]
     TeamDropped {
         /// The receiver.
@@ -90,8 +90,8 @@ pub enum Error {
     },
     /// The receiver stores no more unreceived messages of this rank. The message was not sent.
     #[error(
-        "rank {rank} has not received so many messages of this rank that their envelopes fill {overdraft} bytes: have it receive \
-         them, or raise `overdraft` in TRANSOM_MESSAGES at all ranks"
+        "unreceived messages from this rank to rank {rank} fill {overdraft} bytes with their envelopes: receive them \
+         there, or raise `overdraft` in TRANSOM_MESSAGES at all ranks"
     )]
     TooManyUnreceived {
         /// The receiver.
@@ -100,7 +100,7 @@ pub enum Error {
         overdraft: u32,
     },
     /// This rank has no memory for the message. The message is consumed and lost.
-    #[error("there is no memory for a message of {bytes} bytes with tag {tag} from rank {from}")]
+    #[error("cannot allocate memory for a message of {bytes} bytes with tag {tag} from rank {from}")]
     NoMemory {
         /// The sender.
         from: Rank,
@@ -110,7 +110,7 @@ pub enum Error {
         bytes: u64,
     },
     /// The world of this request has been dropped.
-    #[error("this rank has left its job, and its messages with it")]
+    #[error("this rank has left its job, and can send and receive no more messages")]
     Closed,
     /// Parts of a partitioned message were dropped before they were ready.
     #[error("{missing} parts of a partitioned message were dropped before they were ready")]
@@ -148,8 +148,8 @@ pub enum Error {
     /// The message is not a value of the type requested. The message is consumed and discarded.
     #[cfg(feature = "serde")]
     #[error(
-        "the message of {} bytes with tag {} from rank {} is no value of type {name}: both ends must name a tag with one \
-         type, by `send_object` and `recv_object`, in programs of one source", status.len, status.tag, status.from
+        "the message of {} bytes with tag {} from rank {} does not decode as {name}: use a tag of one type at both \
+         ends, with `send_object` and `recv_object`, in programs of one source", status.len, status.tag, status.from
     )]
     OtherObject {
         /// Status of the message, with the length in bytes.
@@ -182,7 +182,7 @@ pub enum Error {
         why: String,
     },
     /// This rank cannot send or receive messages.
-    #[error("this rank can have no messages: {why}")]
+    #[error("messages are not available at this rank: {why}")]
     Unavailable {
         /// The cause.
         why: String,

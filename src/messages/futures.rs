@@ -1,8 +1,8 @@
 //! Requests as futures, without a runtime.
 
 use super::error::Error;
-use super::progress_engine::ProgressEngine;
 use super::locked::Core;
+use super::progress_engine::ProgressEngine;
 use super::waits::WaitingForSome;
 use std::cell::Cell;
 use std::future::Future;

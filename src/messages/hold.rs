@@ -269,7 +269,7 @@ unsafe impl<T: Pod> Owner for Share<T> {
 impl<T: Pod> Share<T> {
     /// Returns the elements to receive into.
     pub fn elements(&mut self) -> &mut [T] {
-        assert!(self.writable, "what is only read is not received into");
+        assert!(self.writable, "a read-only buffer is no target of a receive");
         // SAFETY: the part is writable, so the caller of `part` lets nothing else access these elements.
         unsafe { self.of.write(self.range.clone()) }
     }
@@ -343,13 +343,21 @@ mod tests {
     }
 
     #[test]
-    fn what_one_buffer_held_is_no_other() {
+    fn buffer_cast_of_unsuitable_owner_is_none() {
         const WORDS: &[u32] = &[7, 8];
         assert_eq!(as_another::<u32, _, u32, _>(WORDS), Some(WORDS));
-        assert_eq!(as_another::<u8, _, u8, &'static [u8]>(vec![7_u8; 4096]), None, "it is freed");
+        assert_eq!(
+            as_another::<u8, _, u8, &'static [u8]>(vec![7_u8; 4096]),
+            None,
+            "memory of another layout would be freed wrongly"
+        );
         assert_eq!(as_another::<u32, _, u8, &'static [u8]>(WORDS), None);
-        assert_eq!(as_another::<u8, _, u32, &'static [u32]>(&[1_u8; 8][..]), None, "it is not aligned");
-        assert_eq!(as_another::<u8, Arc<[u8]>, u8, Vec<u8>>([1, 2].into()), None, "others may read it");
+        assert_eq!(as_another::<u8, _, u32, &'static [u32]>(&[1_u8; 8][..]), None, "memory may be misaligned");
+        assert_eq!(
+            as_another::<u8, Arc<[u8]>, u8, Vec<u8>>([1, 2].into()),
+            None,
+            "shared memory may have other readers"
+        );
         assert_eq!(as_another::<u8, _, u8, Box<[u8]>>(vec![1, 2]).as_deref(), Some(&[1, 2][..]));
     }
 }

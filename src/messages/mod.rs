@@ -26,10 +26,8 @@ mod ended_lists;
 mod error;
 mod futures;
 pub(crate) mod hold;
-pub(crate) mod progress_engine;
 mod landing;
 pub(crate) mod locked;
-mod team_setup;
 #[cfg(feature = "serde")]
 mod object;
 mod partitioned;
@@ -39,17 +37,18 @@ pub mod pipe;
 mod posting;
 mod probe;
 mod progress;
+pub(crate) mod progress_engine;
 pub(crate) mod request;
 mod requests;
 mod scope;
 mod tag;
+mod team_setup;
 mod transport;
 mod waits;
 
 pub(crate) use comm::Space;
 pub use error::{Error, Failed};
 pub use hold::OwnedBuffer;
-pub(crate) use team_setup::Meeting;
 pub use partitioned::{Arriving, Part, Partitioned, PartitionedReceive, Parts};
 pub use pending::{Pending, test_all, test_any, test_some, wait_all, wait_any, wait_any_for, wait_some};
 pub use persistent::{Active, Persistent};
@@ -58,7 +57,8 @@ pub use request::{Cancelled, Done, Request};
 pub use requests::Requests;
 pub use scope::Scope;
 pub use tag::{Peer, Source, Status, Tag, Tags};
-pub use transom_channel::{PeerFailure, Counters};
+pub(crate) use team_setup::Meeting;
+pub use transom_channel::{Counters, PeerFailure};
 
 use crate::world::World;
 use bytemuck::Pod;
@@ -285,7 +285,12 @@ impl World {
     ///
     /// # Examples
     /// See [`Request`].
-    pub fn isend<T: Element, B: OwnedBuffer<T>>(&self, to: impl Into<Peer>, tag: Tag<T>, data: B) -> Request<'static, B> {
+    pub fn isend<T: Element, B: OwnedBuffer<T>>(
+        &self,
+        to: impl Into<Peer>,
+        tag: Tag<T>,
+        data: B,
+    ) -> Request<'static, B> {
         self.start(to.into(), tag, data, false)
     }
 
@@ -293,7 +298,12 @@ impl World {
     ///
     /// # Errors
     /// The request reports the errors of [`ssend`](Self::ssend).
-    pub fn issend<T: Element, B: OwnedBuffer<T>>(&self, to: impl Into<Peer>, tag: Tag<T>, data: B) -> Request<'static, B> {
+    pub fn issend<T: Element, B: OwnedBuffer<T>>(
+        &self,
+        to: impl Into<Peer>,
+        tag: Tag<T>,
+        data: B,
+    ) -> Request<'static, B> {
         self.start(to.into(), tag, data, true)
     }
 

@@ -164,7 +164,7 @@ impl World {
     /// let world = transom::init()?;
     /// assert!(world.try_recv_object(Source::Any, NAME)?.is_none());
     /// world.send_object(0, NAME, &"Ada".to_owned())?;
-    /// assert_eq!(world.try_recv_object(Source::Any, NAME)?.expect("it is there").0, "Ada");
+    /// assert_eq!(world.try_recv_object(Source::Any, NAME)?.expect("the message has arrived").0, "Ada");
     /// # Ok::<(), transom::Error>(())
     /// ```
     pub fn try_recv_object<T: DeserializeOwned>(

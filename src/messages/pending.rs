@@ -1,8 +1,8 @@
 //! Waits for requests of any kinds and types together.
 
-use super::progress_engine::ProgressEngine;
 use super::locked::{Core, Key};
 use super::persistent::Active;
+use super::progress_engine::ProgressEngine;
 use super::request::Request;
 use super::waits::WaitingForSome;
 use bytemuck::Pod;

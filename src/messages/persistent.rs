@@ -47,7 +47,7 @@ type Begin<T> = Box<dyn Fn(&Arc<Shares<T>>) -> Result<Request<'static, ()>, Erro
 
 /// A started persistent request, whose buffers the program cannot access. A dropped or forgotten one stays in flight:
 /// the next access to the buffers waits for it.
-#[must_use = "it says when the buffer can be used again"]
+#[must_use = "the buffer may be used again only when it completes"]
 pub struct Active<'p, T: Pod>(&'p mut Persistent<T>);
 
 impl World {

@@ -11,7 +11,7 @@ use super::tag::{Source, Status, Tag};
 use super::waits::Waiting;
 use bytemuck::Pod;
 use std::borrow::Cow;
-use transom_channel::{Error as Failure, RecvTarget, Select, Short, RecvBuf, Status as Came};
+use transom_channel::{Error as Failure, RecvBuf, RecvTarget, Select, Short, Status as Came};
 use transom_shm_loopback::messages::Bytes;
 
 /// Status of a message from [`Source::None`] or to [`Peer::None`](super::Peer::None).
@@ -139,7 +139,7 @@ pub(super) fn try_request_send<T, B>(
     let tried = comm.hub.with(|core| core.engine.send_unless_it_waits(to, comm.context, tag, bytes, length, false))?;
     Ok(match tried {
         Ok(id) => Ok(sending::<T, B>(comm, None, (Key::Message(id), to, tag), back)),
-        Err(bytes) => Err(back(bytes, length).expect("it was taken apart so")),
+        Err(bytes) => Err(back(bytes, length).expect("the buffer has its original type")),
     })
 }
 
@@ -189,7 +189,7 @@ pub(super) fn request_receive<'a, L: RecvInto>(
             let buffer = Some(into.came(usize::MAX));
             Request::over(Err(Failed { error, buffer }))
         }
-        Err((_, None)) => unreachable!("what was received has come"),
+        Err((_, None)) => unreachable!("a completed receive has a message"),
     })
 }
 
@@ -220,6 +220,6 @@ pub(super) fn start_receive<T: Pod>(comm: &Comm, select: Select) -> Result<Reque
         }
         Err(Some(Ok(status))) => Request::over(Ok((fresh.0, status))),
         Err(Some(Err(error))) => Request::over(Err(Failed { error, buffer: None })),
-        Err(None) => unreachable!("what was received has come"),
+        Err(None) => unreachable!("a completed receive has a message"),
     })
 }

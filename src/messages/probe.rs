@@ -124,7 +124,7 @@ impl World {
     /// use transom::messages::{Source, Tag};
     /// let world = transom::init()?;
     /// world.send(0, Tag::new(5), &[1.5, 2.5])?;
-    /// let status = world.peek(Source::Any, Tag::<f64>::any())?.expect("it is there");
+    /// let status = world.peek(Source::Any, Tag::<f64>::any())?.expect("the message has arrived");
     /// assert_eq!((status.from, status.tag, status.len), (0, 5, 2));
     /// # Ok::<(), transom::Error>(())
     /// ```

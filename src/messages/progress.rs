@@ -24,8 +24,7 @@ impl Thread {
         if thread.is_none() {
             let hub = hub.clone();
             let started = std::thread::Builder::new().name("transom progress".into()).spawn(move || hub.attend());
-            let why =
-                |error| Error::Unavailable { why: format!("a thread that moves them cannot be started: {error}") };
+            let why = |error| Error::Unavailable { why: format!("the progress thread cannot be started: {error}") };
             *thread = Some(started.map_err(why)?);
         }
         Ok(())
@@ -53,7 +52,7 @@ pub(crate) struct Events(Arc<OwnedFd>);
 impl Events {
     pub fn new() -> Result<Events, Error> {
         let made = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-        let why = |error| Error::Unavailable { why: format!("no event descriptor can be made: {error}") };
+        let why = |error| Error::Unavailable { why: format!("cannot create an event descriptor: {error}") };
         made.map(|fd| Events(Arc::new(fd))).map_err(why)
     }
 

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use transom_channel::wire::Data;
-use transom_channel::{Counters, Short, RecvBuf, Status as Came};
+use transom_channel::{Counters, RecvBuf, Short, Status as Came};
 use transom_launch::lock;
 use transom_locks::Awaited;
 use transom_shm_loopback::messages::{Bytes, Look, ProgressHook, Waiter};
@@ -75,7 +75,7 @@ struct AbortOnPanic;
 impl Drop for AbortOnPanic {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("transom: the engine of messages has failed; this process cannot go on");
+            eprintln!("transom: the message engine panicked, an error of this library; aborting the process");
             std::process::abort();
         }
     }
@@ -235,7 +235,12 @@ impl ProgressEngine {
 
     /// Receives as [`receive_short`](Self::receive_short) from any source, and returns the source.
     #[inline(never)]
-    pub fn receive_any<S: RecvBuf + ?Sized>(&self, context: u32, tag: Option<u32>, into: &mut S) -> Option<(u32, Short)> {
+    pub fn receive_any<S: RecvBuf + ?Sized>(
+        &self,
+        context: u32,
+        tag: Option<u32>,
+        into: &mut S,
+    ) -> Option<(u32, Short)> {
         for _ in 0..if self.oversubscribed { 1 } else { LOOKS } {
             let look = |core: &mut Core| {
                 core.count_call();
@@ -419,7 +424,7 @@ impl ProgressEngine {
     pub fn close(&self, in_haste: bool) {
         if !in_haste {
             // Otherwise two ranks that leave at once would each see the other as gone.
-            let call = "leaving, until the collectives that it has started are over";
+            let call = "leaving the job, until its started collectives complete";
             let _ = self.wait(&call, Awaited::Anyone, |core| (!core.works_on()).then_some(()));
         }
         let closing = self.with(|core| {
@@ -427,7 +432,7 @@ impl ProgressEngine {
             core.engine.wire().look_for_the_gone();
         });
         if closing.is_ok() && !in_haste {
-            let call = "leaving, until its messages are delivered";
+            let call = "leaving the job, until its messages are delivered";
             let _ = self.wait(&call, Awaited::Anyone, |core| (!core.is_needed()).then_some(()));
         }
         let _ = self.with(|core| {

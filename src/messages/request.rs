@@ -2,10 +2,10 @@
 
 use super::comm::Comm;
 use super::error::{Error, Failed};
-use super::progress_engine::ProgressEngine;
 use super::locked::{Ended, Key};
 use super::pending::{Sealed, Way};
 use super::posting::NOTHING;
+use super::progress_engine::ProgressEngine;
 use super::tag::Status;
 use super::waits::Waiting;
 use std::borrow::Cow;
@@ -55,7 +55,7 @@ pub type Done<B> = Result<B, Failed<B>>;
 /// })?.into_iter().collect::<Result<(), _>>()?;
 /// # Ok::<(), transom::Error>(())
 /// ```
-#[must_use = "wait for it, or `drop` it: a send is done all the same; what a receive would give is lost, unless a scope lends its buffer"]
+#[must_use = "wait for it, or `drop` it: a dropped send completes; the data of a dropped receive is lost, unless a scope lends its buffer"]
 pub struct Request<'a, B> {
     pub(super) state: State<'a, B>,
     back: Back<B>,
@@ -63,22 +63,32 @@ pub struct Request<'a, B> {
     lent: PhantomData<&'a mut ()>,
 }
 
-/// Kept small, since a request is moved from frame to frame.
+/// Kept small, since a request is moved from frame to frame. What is rare is boxed, so that a message has two states.
 pub(super) enum State<'a, B> {
     UnderWay(Under<'a>),
-    /// Window operation whose end no test or wait has found yet.
-    Operation(Operation<'a, B>),
     /// Result; `None` once the program has taken it.
-    Over(Option<Over<B>>),
+    Over(Option<Over<'a, B>>),
 }
 
-pub(super) type Over<B> = Result<(B, Status), Box<Failed<B>>>;
+pub(super) type Over<'a, B> = Result<(B, Status), Box<Rare<'a, B>>>;
 
-impl<B> From<Result<(B, Status), Failed<B>>> for State<'_, B> {
+/// A request that is neither a message in flight nor successful.
+pub(super) enum Rare<'a, B> {
+    Failed(Failed<B>),
+    /// Window operation whose end no test or wait has found yet.
+    Operation(Operation<'a, B>),
+}
+
+impl<'a, B> From<Result<(B, Status), Failed<B>>> for State<'a, B> {
     #[inline(always)]
     fn from(result: Result<(B, Status), Failed<B>>) -> Self {
-        State::Over(Some(result.map_err(Box::new)))
+        State::Over(Some(result.map_err(failed)))
     }
+}
+
+#[cold]
+fn failed<'a, B>(failed: Failed<B>) -> Box<Rare<'a, B>> {
+    Box::new(Rare::Failed(failed))
 }
 
 /// Conversion of the engine's bytes into the result of the request.
@@ -164,14 +174,24 @@ impl<'a, B> Request<'a, B> {
     pub(super) fn has_ended(&mut self) -> bool {
         match &mut self.state {
             State::UnderWay(under) => under.comm.hub.with(|core| core.has_ended(under.id).is_some()).unwrap_or(true),
-            State::Operation(operation) => {
-                let ended = operation.test();
-                if ended {
+            State::Over(Some(Err(_))) => {
+                self.operation().is_none_or(Operation::test) && {
                     self.end_operation();
+                    true
                 }
-                ended
             }
             State::Over(_) => true,
+        }
+    }
+
+    /// The window operation, if the request is one.
+    fn operation(&mut self) -> Option<&mut Operation<'a, B>> {
+        match &mut self.state {
+            State::Over(Some(Err(rare))) => match &mut **rare {
+                Rare::Operation(operation) => Some(operation),
+                Rare::Failed(_) => None,
+            },
+            _ => None,
         }
     }
 
@@ -179,17 +199,8 @@ impl<'a, B> Request<'a, B> {
     #[cold]
     #[inline(never)]
     fn end_operation(&mut self) {
-        if let Some(operation) = self.take_operation() {
-            self.state = of_operation(operation.wait()).into();
-        }
-    }
-
-    /// Takes out the window operation, if the request is one.
-    fn take_operation(&mut self) -> Option<Operation<'a, B>> {
-        let State::Operation(_) = &self.state else { return None };
-        match std::mem::replace(&mut self.state, State::Over(None)) {
-            State::Operation(operation) => Some(operation),
-            _ => None,
+        if self.operation().is_some() {
+            self.state = self.take().into();
         }
     }
 
@@ -217,7 +228,6 @@ impl<'a, B> Request<'a, B> {
                 let came = under.comm.hub.with(|core| core.has_ended(under.id).flatten()).ok()??;
                 under.comm.status(came, under.element).ok()
             }
-            State::Operation(_) => None,
         }
     }
 
@@ -273,7 +283,10 @@ impl<'a, B> Request<'a, B> {
     /// # Errors
     /// The request itself, if it has not ended in `time`.
     pub fn wait_status_for(mut self, time: Duration) -> Result<Result<(B, Status), Failed<B>>, Self> {
-        if let Some(operation) = self.take_operation() {
+        if self.operation().is_some()
+            && let State::Over(Some(Err(rare))) = std::mem::replace(&mut self.state, State::Over(None))
+            && let Rare::Operation(operation) = *rare
+        {
             return operation.wait_for(time).map(of_operation).map_err(Request::from);
         }
         if let State::UnderWay(Under { comm, id, call, awaited, .. }) = &self.state {
@@ -330,8 +343,8 @@ impl<'a, B> Request<'a, B> {
     /// Takes the results of the leading requests that have ended well, as far as they share one engine. Returns the
     /// length of the prefix that is over.
     fn take_row(requests: &mut [Self]) -> usize {
-        let is_over = |request: &&Self| matches!(request.state, State::Over(_));
-        let mut over = requests.iter().take_while(is_over).count();
+        let is_over = |request: &mut Self| matches!(request.state, State::Over(_)) && request.operation().is_none();
+        let mut over = requests.iter_mut().map(is_over).take_while(|is_over| *is_over).count();
         let Some(Request { state: State::UnderWay(Under { comm, .. }), .. }) = requests.get(over) else { return over };
         let hub = comm.hub.clone();
         let _ = hub.with(|core| {
@@ -359,13 +372,23 @@ impl<'a, B> Request<'a, B> {
 
     #[inline(always)]
     fn take(&mut self) -> Result<(B, Status), Failed<B>> {
-        if let State::Operation(_) = self.state {
-            self.end_operation();
-        }
         let State::Over(over) = &mut self.state else { unreachable!("was waited for") };
         match over.take() {
-            Some(over) => over.map_err(|failed| *failed),
+            Some(Ok(over)) => Ok(over),
+            Some(Err(rare)) => rare.end(),
             None => Err(Failed { error: Error::Closed, buffer: None }),
+        }
+    }
+}
+
+impl<B> Rare<'_, B> {
+    /// Waits for the window operation, or returns the failure.
+    #[cold]
+    #[inline(never)]
+    fn end(self: Box<Self>) -> Result<(B, Status), Failed<B>> {
+        match *self {
+            Rare::Failed(failed) => Err(failed),
+            Rare::Operation(operation) => of_operation(operation.wait()),
         }
     }
 }
@@ -380,7 +403,8 @@ fn of_operation<B>(ended: Result<B, crate::Error>) -> Result<(B, Status), Failed
 
 impl<'a, B> From<Operation<'a, B>> for Request<'a, B> {
     fn from(operation: Operation<'a, B>) -> Self {
-        Request { state: State::Operation(operation), back: Back::Buffer(|_, _| None), lent: PhantomData }
+        let state = State::Over(Some(Err(Box::new(Rare::Operation(operation)))));
+        Request { state, back: Back::Buffer(|_, _| None), lent: PhantomData }
     }
 }
 
@@ -460,10 +484,8 @@ impl Request<'static, Vec<u8>> {
     pub(crate) fn of_value<T>(mut self, value: fn(Vec<u8>, Status) -> Result<T, Error>) -> Request<'static, T> {
         let state = match std::mem::replace(&mut self.state, State::Over(None)) {
             State::UnderWay(under) => State::UnderWay(under),
-            State::Operation(_) => unreachable!("bytes that were received"),
-            State::Over(over) => {
-                State::Over(over.map(|over| value_of(over.map_err(|failed| *failed), value).map_err(Box::new)))
-            }
+            State::Over(None) => State::Over(None),
+            State::Over(Some(over)) => value_of(over.or_else(Rare::end), value).into(),
         };
         Request { state, back: Back::Value(value), lent: PhantomData }
     }
@@ -492,8 +514,8 @@ impl<B> Drop for Request<'_, B> {
 impl<B> fmt::Debug for Request<'_, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.state {
-            State::UnderWay(under) => write!(f, "{} under way", under.call),
-            State::Operation(operation) => operation.fmt(f),
+            State::UnderWay(under) => write!(f, "{} in flight", under.call),
+            State::Over(Some(Err(rare))) if let Rare::Operation(operation) = &**rare => operation.fmt(f),
             State::Over(_) => f.write_str("a request that has ended"),
         }
     }
@@ -526,9 +548,7 @@ impl<B> Future for Request<'_, B> {
                 }
             }
         }
-        if let State::Operation(operation) = &mut self.state
-            && !operation.test()
-        {
+        if self.operation().is_some_and(|operation| !operation.test()) {
             // A window operation wakes no task.
             context.waker().wake_by_ref();
             return Poll::Pending;

@@ -1,8 +1,8 @@
 //! Sets of requests, returned in the order in which they end.
 
 use super::ended_lists::ListId;
-use super::progress_engine::ProgressEngine;
 use super::pending::{Sealed, Ways};
+use super::progress_engine::ProgressEngine;
 use super::request::{Call, Done, Request, State, Under};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -174,14 +174,13 @@ impl<'a, B> Requests<'a, B> {
     /// if the request has already ended.
     fn enlist(&mut self, slot: usize) -> bool {
         let Some((_, request)) = &mut self.slots[slot] else { return true };
-        if let State::Operation(_) = request.state {
+        let State::UnderWay(Under { comm, id, .. }) = &request.state else {
             let ended = request.has_ended();
             if !ended {
                 self.polled.push_back(slot);
             }
             return ended;
-        }
-        let Request { state: State::UnderWay(Under { comm, id, .. }), .. } = request else { return true };
+        };
         let list = match self.lists.iter().find(|list| Arc::ptr_eq(&list.hub, &comm.hub)) {
             Some(list) => Ok(list.id),
             None => comm.hub.with(|core| core.lists.open()).inspect(|list| {
@@ -300,7 +299,7 @@ mod tests {
 
     /// Posts receives of 30,000 tags; the first posted end last.
     #[test]
-    fn set_looks_at_what_has_ended_alone() {
+    fn wait_any_checks_only_completed_requests() {
         const MANY: u32 = 30_000;
         let tag = |number| Tag::<u32>::new(number);
         let ended = crate::threads(1, |world| -> Result<(), crate::Error> {
@@ -326,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn dropped_set_closes_its_lists() {
+    fn dropped_set_releases_its_completion_list() {
         let ended = crate::threads(1, |world| -> Result<(), crate::Error> {
             let hub = &world.space().comm()?.hub;
             for _ in 0..3 {

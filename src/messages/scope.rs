@@ -256,7 +256,7 @@ mod tests {
 
     /// A long scope keeps no state of requests that have ended.
     #[test]
-    fn what_has_ended_is_forgotten() {
+    fn long_scope_forgets_completed_requests() {
         const TAG: Tag<u64> = Tag::new(1);
         let ended = crate::threads(1, |world| {
             let (mut kept, mut rooms) = (vec![0; 1000], vec![0; 5000]);

@@ -64,7 +64,7 @@ impl<'a> Meeting<'a> {
     }
 
     fn gather(&self, mine: Said) -> Result<Vec<Said>, Error> {
-        let (&me, others) = self.members.split_first().expect("this rank is one");
+        let (&me, others) = self.members.split_first().expect("the list includes this rank");
         let (mut all, mut other_list) = (vec![mine], None);
         for &rank in others {
             match self.receive(rank) {
@@ -97,8 +97,10 @@ impl<'a> Meeting<'a> {
     fn receive(&self, from: Rank) -> Result<Vec<Said>, Error> {
         let source = self.comm.to_job(from)?;
         let select = Select { context: self.comm.context, source: Some(source), tag: Some(self.tag) };
-        let id =
-            self.comm.hub.with(|core| Key::Message(core.engine.receive(select, RecvTarget::Make(hold::vector::<u8>))))?;
+        let id = self
+            .comm
+            .hub
+            .with(|core| Key::Message(core.engine.receive(select, RecvTarget::Make(hold::vector::<u8>))))?;
         let ended = self.comm.hub.wait(&TeamOf(self.members), self.comm.awaited(Some(source)), |core| {
             if let Some(ended) = core.ended(id) {
                 return Some(Ok(ended));
@@ -117,7 +119,7 @@ impl<'a> Meeting<'a> {
         let why = match from_bytes(&bytes) {
             Some((members, said)) if members == self.members => return Ok(said),
             Some((members, _)) => format!(
-                "rank {from} sent a message of {}, expected one of {}: messages of the two have one tag; call them one after the other",
+                "rank {from} sent a message of {}, expected one of {}: both use one tag; make the calls one after the other",
                 TeamOf(&members),
                 TeamOf(self.members)
             ),
@@ -190,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_said_is_read_with_care() {
+    fn truncated_team_message_is_refused() {
         let said = [Some(b"key".to_vec()), None, Some(Vec::new())];
         let bytes = to_bytes(&[3, 1], &said);
         assert_eq!(bytes, b"\x02\0\0\0\x03\0\0\0\x01\0\0\0\x01\x03\0\0\0key\0\0\0\0\0\x01\0\0\0\0");
@@ -205,7 +207,7 @@ mod tests {
     /// Uses two lists of the same ranks with equal hashes.
     #[cfg(not(miri))]
     #[test]
-    fn lists_of_one_tag_are_told_apart() {
+    fn lists_with_equal_tags_are_distinguished() {
         let lists = [[0, 2, 8, 4, 3, 6, 1, 7, 5], [0, 5, 6, 1, 8, 4, 3, 7, 2]];
         assert_eq!(tag(&lists[0]), tag(&lists[1]));
         let ended = crate::threads(9, |world| {
@@ -225,7 +227,7 @@ mod tests {
     /// No member makes the team, whichever member fails in whichever round, and the next try starts clean.
     #[cfg(not(miri))]
     #[test]
-    fn a_call_that_fails_at_one_fails_at_all() {
+    fn team_call_failed_at_one_member_fails_at_all() {
         let list = [2, 0, 1];
         let ended = crate::threads(3, |world| {
             let me = world.rank();
@@ -256,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn other_lists_have_other_tags() {
+    fn different_lists_have_different_tags() {
         assert_eq!(tag(&[]), 0x811c_9dc5);
         let lists = [&[0, 1][..], &[1, 0], &[0], &[0, 1, 2], &[256], &[1]];
         let mut tags = lists.map(tag).to_vec();

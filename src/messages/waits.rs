@@ -1,8 +1,8 @@
 //! Descriptions of waiting requests for the reports of long waits.
 
 use super::comm::Comm;
-use super::progress_engine::ProgressEngine;
 use super::locked::{Core, Key};
+use super::progress_engine::ProgressEngine;
 use std::fmt;
 use transom_channel::Waits;
 
@@ -19,7 +19,7 @@ impl<C: fmt::Display> fmt::Display for Waiting<'_, C> {
         let waits = self.comm.hub.with(|core| core.waits(self.id)).ok().flatten();
         if let Some(Waits { other: Some(other), .. }) = waits {
             let from = self.comm.numbered(other.peer);
-            write!(f, " (a message with tag {} from rank {from} has come, which it does not take)", other.tag)?;
+            write!(f, " (a message with tag {} from rank {from} has arrived, which does not match)", other.tag)?;
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ use transom_launch::variables::{SetBy, Variable, readable};
 pub const FABRIC: Variable = Variable {
     name: "TRANSOM_FABRIC",
     set_by: SetBy::User,
-    meaning: "which provider the ranks of a job use",
+    meaning: "provider of the job",
     expected: EXPECTED,
     default: "auto: shm on one machine, the first network of the list on several",
     check: readable::<Choice>,

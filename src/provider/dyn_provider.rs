@@ -4,14 +4,14 @@
 use super::ProviderError;
 use super::asked::Choice;
 use super::job_provider::JobProvider;
-use super::table::{Transfer, Pending, Provider, ROWS, Region, Remote, Word};
+use super::table::{Pending, Provider, ROWS, Region, Remote, Transfer, Word};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU64};
 use transom_launch::bootstrap::Apart;
 use transom_launch::variables::Variable;
 use transom_locks::{Awaited, Rank};
 use transom_shm_loopback::{Loopback, Meet};
-use transom_windows::{BoxBytes, UpdateInPlace, OobExchange, Fabric, FabricError, Memory, UserMemory, Wait, Wake};
+use transom_windows::{BoxBytes, Fabric, FabricError, Memory, OobExchange, UpdateInPlace, UserMemory, Wait, Wake};
 
 #[cold]
 fn mixed() -> FabricError {

@@ -13,7 +13,7 @@ mod dyn_provider;
 mod job_provider;
 
 #[cfg(any(feature = "network", feature = "delayed"))]
-pub use table::{Transfer, Pending, Provider, Region, Remote, Word};
+pub use table::{Pending, Provider, Region, Remote, Transfer, Word};
 
 use asked::{Choice, FABRIC};
 use job_provider::JobProvider;
@@ -107,8 +107,8 @@ pub enum ProviderError {
     Variable(#[from] VariableError),
     /// The ranks are on several hosts, and no provider was chosen that reaches other hosts.
     #[error(
-        "the ranks are on several hosts that share no memory: {hosts}; between hosts they need a network (build with the cargo \
-         feature `verbs`, and set TRANSOM_FABRIC to auto or verbs), or start them all on one"
+        "the ranks are on several hosts that share no memory: {hosts}; build with the cargo feature `verbs` and set \
+         TRANSOM_FABRIC to auto or verbs, or start all ranks on one host"
     )]
     Apart {
         /// The ranks of each host.

@@ -1,4 +1,4 @@
-//! Runs tests of the provider `verbs` on ranks that are processes, where there is a device.
+//! Runs tests of the provider `verbs` on ranks that are processes, if the machine has a device.
 #![allow(dead_code, reason = "each test file uses what it needs")]
 
 #[path = "../ranks/name.rs"]
@@ -45,7 +45,7 @@ pub fn run(size: usize, name: &str, variables: &[(&str, &str)], body: impl Fn())
         return None;
     }
     let full = full_name(name);
-    let mut copies = Launch::new(std::env::current_exe().expect("this test program"), size)
+    let mut copies = Launch::new(std::env::current_exe().expect("the path of this test program"), size)
         .args(["--exact", &full, "--nocapture", "--test-threads=1"])
         .env(ROLE, "rank")
         .env("RUST_BACKTRACE", "0")
@@ -84,7 +84,7 @@ pub fn skipped(what: &str) -> bool {
 pub fn verbs(world: &World) -> &Verbs {
     match world.provider() {
         Provider::Verbs(hybrid) => hybrid.network(),
-        _ => panic!("TRANSOM_FABRIC=verbs was not heeded"),
+        _ => panic!("TRANSOM_FABRIC=verbs selected another provider"),
     }
 }
 

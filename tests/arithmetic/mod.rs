@@ -61,7 +61,7 @@ macro_rules! floats {
                     Op::Max if element.is_nan() || operand > element => operand,
                     Op::Min | Op::Max | Op::NoOp => element,
                     Op::Replace => operand,
-                    _ => panic!("{op:?} means nothing on floats"),
+                    _ => panic!("{op:?} is not defined for floats"),
                 }
             }
         }

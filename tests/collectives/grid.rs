@@ -52,13 +52,13 @@ fn exchange<const D: usize>(world: &transom::World, shape: [usize; D], around: [
                 Ok(())
             })
             .unwrap();
-        assert!(got == want, "{len} elements on {grid:?}, lent");
+        assert!(got == want, "{len} elements on {grid:?}, in a scope");
     }
 }
 
 #[test]
-fn neighbours_get_each_others_blocks() {
-    on(&[1, 2, 3, 4, 6, 8, 12], "neighbours_get_each_others_blocks", |world| {
+fn grid_neighbours_exchange_their_blocks() {
+    on(&[1, 2, 3, 4, 6, 8, 12], "grid_neighbours_exchange_their_blocks", |world| {
         let size = world.size();
         for around in [false, true] {
             exchange(&world, [size], [around]);
@@ -71,8 +71,8 @@ fn neighbours_get_each_others_blocks() {
 
 /// The transpose of a matrix of which each rank has some rows, of unequal numbers.
 #[test]
-fn a_matrix_is_transposed_by_sections() {
-    on(&ranks::SIZES, "a_matrix_is_transposed_by_sections", |world| {
+fn uneven_matrix_is_transposed_by_sections() {
+    on(&ranks::SIZES, "uneven_matrix_is_transposed_by_sections", |world| {
         let (rank, size) = (world.rank(), world.size());
         let rows_of = |rank: usize| 1 + rank % 3 * 2;
         let first = |rank: usize| (0..rank).map(rows_of).sum::<usize>();
@@ -104,7 +104,8 @@ struct Sides {
 }
 
 impl Sides {
-    /// `blocks` are the kind of each section, and the length and the number of its blocks. No two sections share an element.
+    /// `blocks` are the kind of each section, and the length and the number of its blocks. No two sections share an
+    /// element.
     fn new(blocks: Vec<(usize, usize, usize)>) -> Sides {
         let starts = |rank: usize| SPACE * rank;
         // Listed from the last block to the first.
@@ -142,8 +143,8 @@ const SPACE: usize = 400;
 /// Sections of each kind, of blocks of 1 to 7 elements and of none, in each form of the call: blocking, started, in a
 /// scope, persistent.
 #[test]
-fn sections_move_their_elements_in_each_form() {
-    on(&ranks::SIZES, "sections_move_their_elements_in_each_form", |world| {
+fn sections_in_every_call_form_move_their_elements() {
+    on(&ranks::SIZES, "sections_in_every_call_form_move_their_elements", |world| {
         let (me, size) = (world.rank(), world.size());
         for round in 0..ranks::rounds(24) {
             // Elements that `from` sends to `to`.
@@ -166,12 +167,12 @@ fn sections_move_their_elements_in_each_form() {
             }
             let mut into = vec![u32::MAX; SPACE * size];
             world.all_to_all_sections(&data, &given.sections(), &mut into, &taken.sections()).unwrap();
-            assert!(into == want, "at once, round {round}");
+            assert!(into == want, "blocking call, round {round}");
 
             let fresh = || vec![u32::MAX; SPACE * size];
             let start = || world.iall_to_all_sections(data.clone(), &given.sections(), fresh(), &taken.sections());
             let (first, second) = (start(), start());
-            assert!(second.wait().unwrap() == want && first.wait().unwrap() == want, "started, round {round}");
+            assert!(second.wait().unwrap() == want && first.wait().unwrap() == want, "started call, round {round}");
             drop(start());
 
             let mut into = fresh();
@@ -181,7 +182,7 @@ fn sections_move_their_elements_in_each_form() {
                     Ok::<_, Error>(())
                 })
                 .unwrap();
-            assert!(into == want, "in a scope, round {round}");
+            assert!(into == want, "scoped call, round {round}");
 
             let made =
                 world.all_to_all_sections_init(vec![0; data.len()], &given.sections(), fresh(), &taken.sections());
@@ -190,7 +191,10 @@ fn sections_move_their_elements_in_each_form() {
                 made.buffer().unwrap().iter_mut().zip(&data).for_each(|(element, number)| *element = number + step);
                 made.start().unwrap().wait().unwrap();
                 let moved = |number: &u32| if *number == u32::MAX { u32::MAX } else { number + step };
-                assert!(made.result().unwrap().iter().copied().eq(want.iter().map(moved)), "persistent, round {round}");
+                assert!(
+                    made.result().unwrap().iter().copied().eq(want.iter().map(moved)),
+                    "persistent call, round {round}"
+                );
             }
         }
     });
@@ -198,8 +202,8 @@ fn sections_move_their_elements_in_each_form() {
 
 /// Sections that share elements: one of the blocks stays there, complete.
 #[test]
-fn sections_that_overlap_keep_one_block() {
-    on(&[1, 2, 3], "sections_that_overlap_keep_one_block", |world| {
+fn overlapping_sections_keep_one_whole_block() {
+    on(&[1, 2, 3], "overlapping_sections_keep_one_whole_block", |world| {
         const LEN: usize = 30_000;
         let given = vec![Section::Contiguous { offset: 0, len: LEN }; world.size()];
         let data = vec![world.rank() as u32; LEN];
@@ -212,19 +216,19 @@ fn sections_that_overlap_keep_one_block() {
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
-    on(&[1, 2], "what_cannot_be_is_refused", |world| {
+fn invalid_sections_and_grids_are_refused() {
+    on(&[1, 2], "invalid_sections_and_grids_are_refused", |world| {
         let (one, two) = (Section::Contiguous { offset: 0, len: 1 }, Section::Contiguous { offset: 1, len: 2 });
         let twice = Section::Indexed { offsets: &[0, 0], block: 1 };
         let sections = |data: &[u8], given: &[Section<'_>], into: &mut [u8], taken: &[Section<'_>]| {
             let team = world.split(Some(world.rank() as u64), 0).unwrap().unwrap();
             let error = team.all_to_all_sections(data, given, into, taken).unwrap_err();
             assert!(matches!(error, Error::Misuse { .. }), "{error}");
-            assert!(into.iter().all(|byte| *byte == 9), "nothing is written");
+            assert!(into.iter().all(|byte| *byte == 9), "refused call wrote to the buffer");
             let team = world.split(Some(world.rank() as u64), 0).unwrap().unwrap();
             let failed = team.iall_to_all_sections(data.to_vec(), given, into.to_vec(), taken).wait().unwrap_err();
             assert!(matches!(failed.error, Error::Misuse { .. }), "{failed}");
-            assert_eq!(failed.buffer.as_deref(), Some(&*into), "the buffer is back");
+            assert_eq!(failed.buffer.as_deref(), Some(&*into), "failed request did not return its buffer");
             let team = world.split(Some(world.rank() as u64), 0).unwrap().unwrap();
             let refused = team.all_to_all_sections_init(data.to_vec(), given, into.to_vec(), taken);
             assert!(matches!(refused, Err(Error::Misuse { .. })));

@@ -4,7 +4,7 @@ use crate::ranks;
 use ranks::on;
 use std::time::{Duration, Instant};
 use transom::bytemuck::Pod;
-use transom::collective::{Commutative, Grid, MaxLoc, ValueLoc, Ragged, Reduction};
+use transom::collective::{Commutative, Grid, MaxLoc, Ragged, Reduction, ValueLoc};
 use transom::messages::{Error, Source, Tag};
 use transom::{Op, Section, World};
 
@@ -48,9 +48,9 @@ fn mismatch_that_says(
 }
 
 #[test]
-fn other_lengths_are_told() {
+fn different_lengths_are_reported() {
     mismatch(
-        "other_lengths_are_told",
+        "different_lengths_are_reported",
         |w| w.all_reduce(&mut [1, 2], Op::Sum),
         |w| w.all_reduce(&mut [1, 2, 3], Op::Sum),
     );
@@ -61,47 +61,51 @@ fn split(world: &World) -> Result<(), Error> {
 }
 
 #[test]
-fn split_and_another_collective_are_told() {
-    mismatch_that_says("split_and_another_collective_are_told", "calls split", World::barrier, split);
+fn split_beside_another_collective_is_reported() {
+    mismatch_that_says("split_beside_another_collective_is_reported", "calls split", World::barrier, split);
 }
 
 #[test]
-fn split_and_a_started_collective_are_told() {
-    mismatch_that_says("split_and_a_started_collective_are_told", "calls split", split, |w| {
+fn split_beside_a_started_collective_is_reported() {
+    mismatch_that_says("split_beside_a_started_collective_is_reported", "calls split", split, |w| {
         w.iall_reduce(vec![1], Op::Sum).wait().map(drop).map_err(Error::from)
     });
 }
 
 /// The first window of a team makes the team's window space, by messages.
 #[test]
-fn first_window_and_a_collective_are_told() {
-    on(&[2, 3], "first_window_and_a_collective_are_told", |world| {
+fn first_window_beside_a_collective_is_reported() {
+    on(&[2, 3], "first_window_beside_a_collective_is_reported", |world| {
         let begun = Instant::now();
         let team = world.split(Some(0), 0).unwrap().unwrap();
         let error = match world.rank() {
             0 => team.allocate::<u64>(1).map(drop).unwrap_err().to_string(),
             _ => team.barrier().unwrap_err().to_string(),
         };
-        assert!(error.contains("rank 0 calls the making of a window or value, rank 1 calls barrier"), "{error}");
+        assert!(error.contains("rank 0 calls the creation of a window or value, rank 1 calls barrier"), "{error}");
         assert!(begun.elapsed() < ranks::within(Duration::from_secs(6)), "{:?}", begun.elapsed());
         world.barrier().unwrap();
     });
 }
 
 #[test]
-fn other_roots_are_told() {
-    mismatch("other_roots_are_told", |w| w.broadcast(0, &mut [1]), |w| w.broadcast(1, &mut [1]));
+fn different_roots_are_reported() {
+    mismatch("different_roots_are_reported", |w| w.broadcast(0, &mut [1]), |w| w.broadcast(1, &mut [1]));
 }
 
 #[test]
-fn other_roots_of_reductions_are_told() {
+fn different_reduction_roots_are_reported() {
     let reduce = |root| move |w: &World| w.reduce(root, &mut [1], Op::Sum);
-    mismatch("other_roots_of_reductions_are_told", reduce(0), reduce(1));
+    mismatch("different_reduction_roots_are_reported", reduce(0), reduce(1));
 }
 
 #[test]
-fn other_operations_are_told() {
-    mismatch("other_operations_are_told", |w| w.all_reduce(&mut [1], Op::Sum), |w| w.all_reduce(&mut [1], Op::Max));
+fn different_operators_are_reported() {
+    mismatch(
+        "different_operators_are_reported",
+        |w| w.all_reduce(&mut [1], Op::Sum),
+        |w| w.all_reduce(&mut [1], Op::Max),
+    );
 }
 
 /// A sum of the program's own.
@@ -117,73 +121,73 @@ impl<const COMMUTES: bool> Reduction<u64> for Own<COMMUTES> {
 
 /// Long data is reduced in another order.
 #[test]
-fn whether_an_operation_commutes_is_told() {
+fn different_commutativity_is_reported() {
     mismatch(
-        "whether_an_operation_commutes_is_told",
+        "different_commutativity_is_reported",
         |w| w.reduce(0, &mut [1], Own::<true>),
         |w| w.reduce(0, &mut [1], Own::<false>),
     );
 }
 
 #[test]
-fn other_types_are_told() {
-    mismatch("other_types_are_told", |w| w.broadcast(0, &mut [1_u64; 2]), |w| w.broadcast(0, &mut [1_u32; 2]));
+fn different_types_are_reported() {
+    mismatch("different_types_are_reported", |w| w.broadcast(0, &mut [1_u64; 2]), |w| w.broadcast(0, &mut [1_u32; 2]));
 }
 
 /// Composite types of one length: ranks compare the names of the types.
 #[test]
-fn composite_types_of_one_length_are_told() {
-    let name = "composite_types_of_one_length_are_told";
+fn composite_types_of_equal_size_are_reported() {
+    let name = "composite_types_of_equal_size_are_reported";
     let broadcast = |w: &World| w.broadcast(0, &mut [[1.0_f32; 2]]);
     mismatch_that_says(name, "type name hash", broadcast, |w| w.broadcast(0, &mut [[1_u16; 4]]));
 }
 
 /// The same in a started collective.
 #[test]
-fn composite_types_of_started_calls_are_told() {
+fn started_composite_types_are_reported() {
     let gather = |w: &World| Ok(w.iall_gather(vec![[1.0_f32; 2]]).wait().map(drop)?);
-    mismatch("composite_types_of_started_calls_are_told", gather, |w| {
+    mismatch("started_composite_types_are_reported", gather, |w| {
         Ok(w.iall_gather(vec![[1_u16; 4]]).wait().map(drop)?)
     });
 }
 
 /// Both types have one size.
 #[test]
-fn other_numbers_are_told() {
+fn number_types_of_equal_size_are_reported() {
     let sum = |w: &World| w.all_reduce(&mut [1.0_f64], Op::Sum);
-    mismatch("other_numbers_are_told", sum, |w| w.all_reduce(&mut [1_u64], Op::Sum));
+    mismatch("number_types_of_equal_size_are_reported", sum, |w| w.all_reduce(&mut [1_u64], Op::Sum));
 }
 
 /// Both types of the values have one size, behind a place.
 #[test]
-fn other_values_by_place_are_told() {
+fn different_maxloc_types_are_reported() {
     fn most<T: Pod + PartialOrd>(world: &World, value: T) -> Result<(), Error> {
         world.all_reduce_one(ValueLoc::new(value, 1), MaxLoc).map(drop)
     }
     let says = "calls all_reduce of 1 element of 16 bytes, by MaxLoc of ";
-    mismatch_that_says("other_values_by_place_are_told", says, |w| most(w, 1.0_f64), |w| most(w, 1_u64));
+    mismatch_that_says("different_maxloc_types_are_reported", says, |w| most(w, 1.0_f64), |w| most(w, 1_u64));
 }
 
 #[test]
-fn other_collectives_are_told() {
-    mismatch("other_collectives_are_told", |w| w.all_gather(&[1]).map(drop), |w| w.scan(&mut [1], Op::Sum));
+fn different_collectives_are_reported() {
+    mismatch("different_collectives_are_reported", |w| w.all_gather(&[1]).map(drop), |w| w.scan(&mut [1], Op::Sum));
 }
 
 #[test]
-fn a_barrier_is_a_collective_like_others() {
-    mismatch("a_barrier_is_a_collective_like_others", World::barrier, |w| w.broadcast(0, &mut [1]));
+fn barrier_beside_a_broadcast_is_reported() {
+    mismatch("barrier_beside_a_broadcast_is_reported", World::barrier, |w| w.broadcast(0, &mut [1]));
 }
 
 #[test]
-fn other_grids_are_told() {
+fn different_grids_are_reported() {
     let on_grid =
         |around| move |w: &World| w.neighbours(&Grid::new([w.size()], [around]).unwrap(), &[1, 2], &mut [0, 0]);
-    let says = "calls neighbours of 1 i32, on another grid, as number";
-    mismatch_that_says("other_grids_are_told", says, on_grid(true), on_grid(false));
+    let says = "calls neighbours of 1 i32, on another grid, as collective number";
+    mismatch_that_says("different_grids_are_reported", says, on_grid(true), on_grid(false));
 }
 
 #[test]
-fn sections_of_other_lengths_are_told() {
+fn different_section_lengths_are_reported() {
     let of = |first: usize| {
         move |w: &World| {
             let len = |rank: usize| if rank == 0 { first } else { 1 };
@@ -192,36 +196,36 @@ fn sections_of_other_lengths_are_told() {
             w.all_to_all_sections(&[1, 2, 3], &given, &mut [0; 3], &taken)
         }
     };
-    mismatch("sections_of_other_lengths_are_told", of(1), of(2));
+    mismatch("different_section_lengths_are_reported", of(1), of(2));
 }
 
 /// A block of no elements at one rank, and of some at another, in all calls whose lengths only two ranks know, or that
 /// take a list.
 #[test]
-fn elements_that_only_one_side_knows_of_are_told() {
+fn one_sided_block_lengths_are_reported() {
     type Call = fn(&World, bool) -> Result<(), Error>;
     let calls: [(&str, &str, Call); 9] = [
-        ("all_to_all_v, of which one expects some", "0, and rank 1 expects length 1", |w, odd| {
+        ("all_to_all_v, one rank expects an element", "0, and rank 1 expects length 1", |w, odd| {
             let n = w.size();
             let taken: Vec<usize> = (0..n).map(|from| usize::from(odd && from == 0)).collect();
             w.all_to_all_v_into::<u8>(&[], &vec![0; n], &mut vec![0; taken.iter().sum()], &taken)
         }),
-        ("all_to_all_v, of which one expects none", "3, and rank 1 expects length 0", |w, _| {
+        ("all_to_all_v, one rank expects no element", "3, and rank 1 expects length 0", |w, _| {
             let n = w.size();
             let given: Vec<usize> = (0..n).map(|to| if w.rank() == 0 && to == n / 2 { 3 } else { 0 }).collect();
             w.all_to_all_v_into(&vec![1_u8; given.iter().sum()], &given, &mut [], &vec![0; n])
         }),
-        ("gather_v, of which the root expects some", "0, and rank 1 expects length 1", |w, odd| {
+        ("gather_v, the root expects an element", "0, and rank 1 expects length 1", |w, odd| {
             let counts: Vec<usize> = (0..w.size()).map(|rank| usize::from(rank == 0)).collect();
             w.gather_v_into(w.size() / 2, &[0_u8; 0], &counts, &mut vec![0; usize::from(odd)])
         }),
-        ("gather_v, of which the root expects none", "1, and rank 1 expects length 0", |w, odd| {
+        ("gather_v, the root expects no element", "1, and rank 1 expects length 0", |w, odd| {
             w.gather_v_into(w.size() / 2, &vec![1_u8; usize::from(!odd)], &vec![0; w.size()], &mut [])
         }),
-        ("scatter_v, of which one expects some", "0, and rank 1 expects length 1", |w, odd| {
+        ("scatter_v, one rank expects an element", "0, and rank 1 expects length 1", |w, odd| {
             w.scatter_v_into(0, &[0_u8; 0], &vec![0; w.size()], &mut vec![0; usize::from(odd)])
         }),
-        ("scatter_v, of which one expects none", "1, and rank 1 expects length 0", |w, _| {
+        ("scatter_v, one rank expects no element", "1, and rank 1 expects length 0", |w, _| {
             let counts: Vec<usize> = (0..w.size()).map(|rank| usize::from(rank == w.size() / 2)).collect();
             let data = vec![1_u8; usize::from(w.rank() == 0)];
             w.scatter_v_into(0, &data, &counts, &mut [])
@@ -243,7 +247,7 @@ fn elements_that_only_one_side_knows_of_are_told() {
             w.iall_to_all_v(Ragged::new(Vec::<u8>::new(), &vec![0; n]), &taken).wait().map(drop).map_err(Error::from)
         }),
     ];
-    on(&[2, 3], "elements_that_only_one_side_knows_of_are_told", |world| {
+    on(&[2, 3], "one_sided_block_lengths_are_reported", |world| {
         for (name, says, call) in calls {
             let begun = Instant::now();
             let team = world.split(Some(0), 0).unwrap().unwrap();
@@ -251,8 +255,7 @@ fn elements_that_only_one_side_knows_of_are_told() {
             let called = call(&team, world.rank() == world.size() / 2);
             let error = called.and_then(|()| team.all_reduce_one(1, Op::Sum).map(drop)).expect_err(name);
             let call = name.split(',').next().unwrap();
-            let says =
-                [format!("in {call}, number 1 of their collectives, rank "), format!("a block of length {says}")];
+            let says = [format!("in {call}, collective number 1, rank "), format!("a block of length {says}")];
             let text = error.to_string();
             assert!(
                 matches!(error, Error::Mismatch { .. }) && says.iter().all(|says| text.contains(says)),
@@ -267,8 +270,8 @@ fn elements_that_only_one_side_knows_of_are_told() {
 
 /// All ranks make the same call, under different rules.
 #[test]
-fn other_rules_are_told() {
-    on(&[2, 3, 5], "other_rules_are_told", |world| {
+fn different_rules_are_reported() {
+    on(&[2, 3, 5], "different_rules_are_reported", |world| {
         for common in ["", "all_reduce bytes>=8 = binomial, all_reduce = recursive_doubling, "] {
             let begun = Instant::now();
             let team = world.split(Some(0), 0).unwrap().unwrap();
@@ -282,28 +285,28 @@ fn other_rules_are_told() {
 }
 
 #[test]
-fn who_refuses_its_own_call_is_told_of() {
+fn locally_refused_call_fails_at_all_ranks() {
     mismatch(
-        "who_refuses_its_own_call_is_told_of",
+        "locally_refused_call_fails_at_all_ranks",
         |w| w.all_reduce(&mut [1.0], Op::Sum),
         |w| w.all_reduce(&mut [1.0], Op::Xor),
     );
 }
 
 #[test]
-fn other_started_collectives_are_told() {
+fn different_started_collectives_are_reported() {
     let wait = |request: transom::messages::Request<'static, Vec<i32>>| request.wait().map(drop).map_err(Error::from);
     mismatch(
-        "other_started_collectives_are_told",
+        "different_started_collectives_are_reported",
         move |w| wait(w.iall_gather(vec![1])),
         move |w| wait(w.iall_reduce(vec![1], Op::Sum)),
     );
 }
 
 #[test]
-fn a_call_and_its_started_form_are_told() {
+fn blocking_beside_started_form_is_reported() {
     mismatch(
-        "a_call_and_its_started_form_are_told",
+        "blocking_beside_started_form_is_reported",
         |w| w.all_reduce(&mut [1], Op::Sum),
         |w| w.iall_reduce(vec![1], Op::Sum).wait().map(drop).map_err(Error::from),
     );
@@ -311,22 +314,22 @@ fn a_call_and_its_started_form_are_told() {
 
 /// Each rank is the root, and sends more than it can send before a receive.
 #[test]
-fn who_waits_for_its_sends_alone_is_told() {
+fn mismatched_long_root_sends_are_reported() {
     let call = |w: &World| w.ibroadcast(w.rank(), vec![0_u8; 1 << 20]).wait().map(drop).map_err(Error::from);
-    mismatch("who_waits_for_its_sends_alone_is_told", call, call);
+    mismatch("mismatched_long_root_sends_are_reported", call, call);
 }
 
 /// Each rank is the root of its own broadcast and waits for no other: a barrier at the end reports the mismatch.
 #[test]
-fn a_last_call_that_differed_is_told_by_a_barrier() {
-    on(&[2, 3], "a_last_call_that_differed_is_told_by_a_barrier", |world| {
+fn mismatched_last_call_is_reported_by_a_barrier() {
+    on(&[2, 3], "mismatched_last_call_is_reported_by_a_barrier", |world| {
         let team = world.split(Some(0), 0).unwrap().unwrap();
         team.barrier().unwrap();
         let last = team.broadcast(team.rank(), &mut [1]);
         let error = last.and_then(|()| team.barrier()).unwrap_err();
         assert!(matches!(error, Error::Mismatch { .. }), "{error}");
         if ranks::share_memory(&world) {
-            assert!(error.to_string().contains("or has made another before: rank "), "{error}");
+            assert!(error.to_string().contains("or has made one before: rank "), "{error}");
         }
         world.barrier().unwrap();
     });
@@ -334,9 +337,9 @@ fn a_last_call_that_differed_is_told_by_a_barrier() {
 
 /// More calls than the library remembers.
 #[test]
-fn a_call_that_differed_long_ago_is_told() {
+fn mismatched_call_of_long_ago_is_reported() {
     const TOLD: Tag<u8> = Tag::new(2);
-    on(&[2, 3], "a_call_that_differed_long_ago_is_told", |world| {
+    on(&[2, 3], "mismatched_call_of_long_ago_is_reported", |world| {
         let (begun, team) = (Instant::now(), world.split(Some(0), 0).unwrap().unwrap());
         if world.rank() == 0 {
             // A root waits for no other rank.
@@ -378,9 +381,9 @@ fn left_by_rank_0(
 
 /// The call of the rank that left waited for no other.
 #[test]
-fn a_call_that_differed_by_who_has_left_is_told() {
+fn mismatched_call_of_departed_rank_is_reported() {
     left_by_rank_0(
-        "a_call_that_differed_by_who_has_left_is_told",
+        "mismatched_call_of_departed_rank_is_reported",
         |team| drop(team.ibroadcast(0, vec![1_u8]).wait().unwrap()),
         |team| team.ibroadcast(0, vec![1_u8, 2]).wait().unwrap_err().error,
         |error| matches!(error, Error::Mismatch { .. }),
@@ -389,16 +392,16 @@ fn a_call_that_differed_by_who_has_left_is_told() {
 
 /// No collective was called in the team, and the panic is caught.
 #[test]
-fn who_left_a_team_by_a_panic_is_not_waited_for() {
+fn team_dropped_in_a_panic_fails_others_barrier() {
     let panics = |team: World| {
         let panics = std::panic::AssertUnwindSafe(|| {
             let _team = team;
-            panic!("it drops its team (the test means it)");
+            panic!("intended panic, which drops the team");
         });
         std::panic::catch_unwind(panics).unwrap_err();
     };
     left_by_rank_0(
-        "who_left_a_team_by_a_panic_is_not_waited_for",
+        "team_dropped_in_a_panic_fails_others_barrier",
         panics,
         |team| team.barrier().unwrap_err(),
         |error| matches!(error, Error::PeerLeft { .. } | Error::PeerDied { .. }),
@@ -408,8 +411,8 @@ fn who_left_a_team_by_a_panic_is_not_waited_for() {
 /// A rank that is asked about an earlier call that it has started, and that has not ended, answers that it makes the
 /// same call.
 #[test]
-fn a_started_call_of_long_ago_may_still_end() {
-    on(&[3], "a_started_call_of_long_ago_may_still_end", |world| {
+fn old_started_call_completes_when_last_rank_calls() {
+    on(&[3], "old_started_call_completes_when_last_rank_calls", |world| {
         world.barrier().unwrap();
         if world.rank() == 2 {
             // The other ranks wait for this one meanwhile, and ask each other.
@@ -423,19 +426,22 @@ fn a_started_call_of_long_ago_may_still_end() {
 }
 
 #[test]
-fn calls_that_are_wrong_by_themselves_are_refused() {
-    on(&[1, 2], "calls_that_are_wrong_by_themselves_are_refused", |world| {
+fn invalid_arguments_are_refused() {
+    on(&[1, 2], "invalid_arguments_are_refused", |world| {
         let n = world.size();
         let misuse = |result: Result<(), Error>, why: &str| {
             let error = result.unwrap_err();
             assert!(error.to_string().contains(why), "{error}");
         };
         misuse(world.broadcast(n, &mut [1]), "there is no rank");
-        misuse(world.all_reduce(&mut [1.0], Op::And), "And means nothing on f64");
+        misuse(world.all_reduce(&mut [1.0], Op::And), "And is not defined for f64");
         misuse(world.all_reduce(&mut [1], Op::Replace), "Replace does not reduce");
-        misuse(world.all_gather_into(&[1, 2], &mut vec![0; 2 * n + 1]), "all_gather: blocks of 2 for each of");
-        misuse(world.all_to_all(&vec![1; n], &mut vec![0; 2 * n]), "all_to_all: blocks of 1 for each of");
-        misuse(world.reduce_scatter(&vec![1; 3 * n], &mut [0; 2], Op::Sum), "reduce_scatter: blocks of 2 for each of");
+        misuse(world.all_gather_into(&[1, 2], &mut vec![0; 2 * n + 1]), "all_gather: the buffer of all blocks has");
+        misuse(world.all_to_all(&vec![1; n], &mut vec![0; 2 * n]), "all_to_all: the buffer of all blocks has");
+        misuse(
+            world.reduce_scatter(&vec![1; 3 * n], &mut [0; 2], Op::Sum),
+            "reduce_scatter: the buffer of all blocks has",
+        );
         misuse(world.all_gather_v_into(&[1], &vec![2; n + 1], &mut [1; 9]), "all_gather_v: `counts` has ");
         let one = vec![1; n];
         let (much, more) = (vec![1; n + 1], n + 1);
@@ -445,19 +451,20 @@ fn calls_that_are_wrong_by_themselves_are_refused() {
         misuse(world.all_to_all_v_into(&vec![1; n], &one, &mut vec![0; more], &one), &taken);
         let mut two = one.clone();
         two[world.rank()] = 2;
-        let own = format!("all_to_all_v: `taken[{0}]`, of this rank itself, is 2; `given` has 1", world.rank());
+        let own =
+            format!("all_to_all_v: `taken[{0}]`, the block of this rank itself, is 2, but `given` has 1", world.rank());
         misuse(world.all_to_all_v_into(&vec![1; n], &one, &mut vec![0; more], &two), &own);
         misuse(world.gather_v_into(world.rank(), &[1], &[9; 4], &mut [0; 36]), "gather_v: `counts` has 4 lengths");
         misuse(world.scatter_v_into(world.rank(), &[1; 4], &[1; 4], &mut [0]), "scatter_v: `counts` has 4 lengths");
-        misuse(world.all_reduce_into(&[1, 2], &mut [0], Op::Sum), "needs room for as many, not 1");
-        misuse(world.broadcast(0, &mut [(); 2]), "elements of no bytes");
+        misuse(world.all_reduce_into(&[1, 2], &mut [0], Op::Sum), "`into` has 1 elements, expected 2");
+        misuse(world.broadcast(0, &mut [(); 2]), "elements of 0 bytes");
         misuse(world.ibroadcast(n, vec![1]).wait().map(drop).map_err(Error::from), "there is no rank");
         if n > 1 {
             let other = (world.rank() + 1) % n;
             let error = world.scatter_init::<u8>(other, Vec::new(), usize::MAX).map(drop);
-            misuse(error, "more than there can be");
+            misuse(error, "exceed the address space");
             let error = world.iscatter_v::<u8>(other, None, usize::MAX).wait().map(drop).map_err(Error::from);
-            misuse(error, "there is no memory");
+            misuse(error, "cannot allocate");
         }
         // All ranks refused the same number of calls: the team goes on.
         assert_eq!(world.all_reduce_one(1, Op::Sum).unwrap(), n);
@@ -465,8 +472,8 @@ fn calls_that_are_wrong_by_themselves_are_refused() {
 }
 
 #[test]
-fn an_operation_that_panics_is_told_to_all() {
-    on(&[1, 2, 3, 5], "an_operation_that_panics_is_told_to_all", |world| {
+fn operator_panic_is_reported_to_all_ranks() {
+    on(&[1, 2, 3, 5], "operator_panic_is_reported_to_all_ranks", |world| {
         let (me, n) = (world.rank(), world.size());
         if n == 1 {
             return;

@@ -102,8 +102,8 @@ fn program(world: &World, seed: u64) {
 }
 
 #[test]
-fn random_programs_get_what_they_must() {
-    ranks::on(&[1, 2, 3, 4, 8], "random_programs_get_what_they_must", |world| {
+fn random_programs_give_expected_results() {
+    ranks::on(&[1, 2, 3, 4, 8], "random_programs_give_expected_results", |world| {
         for seed in 0..ranks::rounds(12) as u64 {
             program(&world, seed);
         }

@@ -1,11 +1,11 @@
-//! Collectives: the defined result of each, for every type of call, length and number of ranks; misuse.
+//! Results of collectives by their definitions, for every type of call, length and number of ranks. Misuse is an error.
 
 use crate::numbers;
 use crate::ranks;
 use numbers::{folded, number, numbers};
 use ranks::on;
 use std::time::{Duration, Instant};
-use transom::collective::{Commutative, MaxLoc, MinLoc, Ordered, ValueLoc, Ragged, Rules};
+use transom::collective::{Commutative, MaxLoc, MinLoc, Ordered, Ragged, Rules, ValueLoc};
 use transom::messages::{Error, Tag};
 use transom::{Op, World};
 
@@ -19,8 +19,8 @@ fn lengths(world: &World) -> &'static [usize] {
 }
 
 #[test]
-fn every_rank_gets_what_the_collective_is() {
-    on(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 16], "every_rank_gets_what_the_collective_is", |world| {
+fn collectives_of_any_length_give_defined_results() {
+    on(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 16], "collectives_of_any_length_give_defined_results", |world| {
         for (round, &len) in lengths(&world).iter().enumerate() {
             with_lengths(&world, len, round);
         }
@@ -39,22 +39,22 @@ fn with_algorithms(asked: &str, name: &str) {
 }
 
 #[test]
-fn algorithms_of_few_rounds_do_what_the_collective_is() {
+fn latency_algorithms_give_defined_results() {
     let asked = "broadcast=binomial,reduce=binomial,all_reduce=rabenseifner,all_gather=bruck,all_to_all=bruck,\
                  gather=binomial,scatter=binomial";
-    with_algorithms(asked, "algorithms_of_few_rounds_do_what_the_collective_is");
+    with_algorithms(asked, "latency_algorithms_give_defined_results");
 }
 
 #[test]
-fn algorithms_of_few_bytes_do_what_the_collective_is() {
+fn bandwidth_algorithms_give_defined_results() {
     let asked = "broadcast=ring,reduce=pairwise,all_reduce=ring,all_gather=ring,all_to_all=pairwise,\
                  scan=recursive_doubling";
-    with_algorithms(asked, "algorithms_of_few_bytes_do_what_the_collective_is");
+    with_algorithms(asked, "bandwidth_algorithms_give_defined_results");
 }
 
 #[test]
-fn algorithms_that_do_not_exist_are_told() {
-    let name = "algorithms_that_do_not_exist_are_told";
+fn unknown_algorithm_is_refused() {
+    let name = "unknown_algorithm_is_refused";
     ranks::on_with(&[("TRANSOM_COLLECTIVES", "all_reduce=wishing")], &[2], name, |world| {
         let error = world.all_reduce_one(1, Op::Sum).unwrap_err().to_string();
         assert!(
@@ -66,9 +66,9 @@ fn algorithms_that_do_not_exist_are_told() {
 }
 
 #[test]
-fn rules_may_be_in_a_file() {
+fn rules_are_read_from_a_file() {
     let table = concat!(env!("CARGO_MANIFEST_DIR"), "/collective/src/table.rules");
-    ranks::on_with(&[("TRANSOM_COLLECTIVES", table)], &[2, 3], "rules_may_be_in_a_file", |world| {
+    ranks::on_with(&[("TRANSOM_COLLECTIVES", table)], &[2, 3], "rules_are_read_from_a_file", |world| {
         for len in [1, 3000] {
             with_lengths(&world, len, len);
         }
@@ -76,11 +76,11 @@ fn rules_may_be_in_a_file() {
 }
 
 #[test]
-fn mistakes_in_a_file_are_told_with_their_place() {
-    let name = "mistakes_in_a_file_are_told_with_their_place";
+fn malformed_rules_file_is_reported_with_position() {
+    let name = "malformed_rules_file_is_reported_with_position";
     for (value, told) in ranks::each(&[
         (concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"), "line 1, column 1: found `[`, expected"),
-        ("all_reduce", "no rule, and no file that can be read"),
+        ("all_reduce", "neither a rule nor a readable file"),
     ]) {
         ranks::on_with(&[("TRANSOM_COLLECTIVES", value), ("TEST_TOLD", told)], &[1, 2], name, |world| {
             let told = std::env::var("TEST_TOLD").unwrap();
@@ -94,8 +94,8 @@ fn mistakes_in_a_file_are_told_with_their_place() {
 
 /// Rules of a team's own, one of which names another algorithm for each length.
 #[test]
-fn rules_of_a_team_are_its_own() {
-    ranks::on(&[1, 2, 3, 5], "rules_of_a_team_are_its_own", |world| {
+fn team_rules_apply_to_that_team_alone() {
+    ranks::on(&[1, 2, 3, 5], "team_rules_apply_to_that_team_alone", |world| {
         let team = world.split(Some(0), 0).unwrap().unwrap();
         let rules =
             "all_reduce bytes<=8 = ring, all_reduce bytes<=16 = board, all_reduce = pairwise, broadcast = bruck";
@@ -173,8 +173,8 @@ fn with_lengths(world: &World, len: usize, round: usize) {
 }
 
 #[test]
-fn blocks_may_differ_in_length() {
-    on(&[1, 2, 3, 5, 8], "blocks_may_differ_in_length", |world| {
+fn blocks_of_different_lengths_are_exchanged() {
+    on(&[1, 2, 3, 5, 8], "blocks_of_different_lengths_are_exchanged", |world| {
         let (me, n) = (world.rank(), world.size());
         for round in 0..6 {
             let count = |rank: usize| (rank * 5 + round * 3) % 7 * [1, 1000][round % 2];
@@ -224,7 +224,7 @@ fn side_by_side(a: [u64; 2], b: [u64; 2]) -> [u64; 2] {
 }
 
 #[test]
-fn operations_of_ones_own_are_folded_in_the_order_of_ranks() {
+fn user_operators_fold_in_rank_order() {
     let body = |world: World| {
         let (me, n) = (world.rank(), world.size());
         let digit = |rank: usize, index: usize| ((rank * 3 + index) % 5) as u64;
@@ -259,13 +259,13 @@ fn operations_of_ones_own_are_folded_in_the_order_of_ranks() {
         assert_eq!(most.place(), u64::from(n > 1), "a number rather than a NaN");
     };
     for variables in ranks::each(&[&[][..], ranks::BY_MESSAGES]) {
-        ranks::on_with(variables, &ranks::SIZES, "operations_of_ones_own_are_folded_in_the_order_of_ranks", body);
+        ranks::on_with(variables, &ranks::SIZES, "user_operators_fold_in_rank_order", body);
     }
 }
 
 /// Floats are reduced in the same way at all ranks and in each run.
 #[test]
-fn results_are_the_same_to_the_bit() {
+fn float_sums_are_bitwise_reproducible() {
     let body = |world: World| {
         for len in [1, 7, 3000, 40_000] {
             let sum = || {
@@ -280,13 +280,13 @@ fn results_are_the_same_to_the_bit() {
         }
     };
     for variables in ranks::each(&[&[][..], ranks::BY_MESSAGES]) {
-        ranks::on_with(variables, &[3, 5, 8], "results_are_the_same_to_the_bit", body);
+        ranks::on_with(variables, &[3, 5, 8], "float_sums_are_bitwise_reproducible", body);
     }
 }
 
 #[test]
-fn teams_and_threads_have_collectives_of_their_own() {
-    on(&[2, 4, 6], "teams_and_threads_have_collectives_of_their_own", |world| {
+fn concurrent_team_collectives_are_independent() {
+    on(&[2, 4, 6], "concurrent_team_collectives_are_independent", |world| {
         let (me, n) = (world.rank(), world.size());
         let halves = world.split(Some(me as u64 % 2), 0).unwrap().unwrap();
         let backwards = world.split(Some(0), (n - me) as u64).unwrap().unwrap();
@@ -306,8 +306,8 @@ fn teams_and_threads_have_collectives_of_their_own() {
 }
 
 #[test]
-fn two_threads_in_one_team_are_told() {
-    on(&[2], "two_threads_in_one_team_are_told", |world| {
+fn two_threads_in_one_team_are_reported() {
+    on(&[2], "two_threads_in_one_team_are_reported", |world| {
         if world.rank() == 1 {
             world.recv(0, Tag::<u8>::new(1)).unwrap();
             let error = world.broadcast_one(0, 1).unwrap_err();

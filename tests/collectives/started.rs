@@ -100,7 +100,7 @@ impl Cases {
 fn is(got: &[u64], expected: &[u64], what: &str) {
     assert_eq!(got.len(), expected.len(), "{what}");
     let differs = (0..got.len()).find(|&index| expected[index] != STAYS && got[index] != expected[index]);
-    assert!(differs.is_none(), "{what}: {differs:?} of {got:?} is not as in {expected:?}");
+    assert!(differs.is_none(), "{what}: index {differs:?} differs, found {got:?}, expected {expected:?}");
 }
 
 /// Each of the calls in its three forms; all are started before the first is waited for.
@@ -266,14 +266,14 @@ fn ready(world: &World, len: usize) {
                 call.buffer().unwrap().to_vec(),
                 !["broadcast", "reduce", "all_reduce", "scan", "exscan"].contains(name),
             );
-            assert!(!two || passed == expected.given, "{name}_init changed what was passed, rank {me} of {n}");
+            assert!(!two || passed == expected.given, "{name}_init changed its input buffer, rank {me} of {n}");
         }
     }
 }
 
 #[test]
-fn each_is_right_in_every_form() {
-    on(&[1, 2, 3, 4, 5, 8, 9], "each_is_right_in_every_form", |world| {
+fn started_collectives_give_defined_results() {
+    on(&[1, 2, 3, 4, 5, 8, 9], "started_collectives_give_defined_results", |world| {
         let lengths: &[usize] = if world.size() < 5 { &[0, 1, 3, 2049, 20_000] } else { &[0, 1, 3, 2049] };
         for (round, &len) in lengths.iter().enumerate() {
             started(&world, len, round);
@@ -284,8 +284,8 @@ fn each_is_right_in_every_form() {
 
 /// Each mistake is an error of its request, which returns its buffer; the other ranks of the call get an error too.
 #[test]
-fn arguments_that_do_not_fit_are_told() {
-    on(&[1, 2, 3], "arguments_that_do_not_fit_are_told", |world| {
+fn invalid_arguments_return_the_buffer() {
+    on(&[1, 2, 3], "invalid_arguments_return_the_buffer", |world| {
         let n = world.size();
         let refused = |request: Request<'static, Vec<i32>>, given: &[i32], why: &str| {
             let failed = request.wait().unwrap_err();
@@ -297,10 +297,10 @@ fn arguments_that_do_not_fit_are_told() {
         refused(world.iscan(vec![3], Op::Replace), &[3], "Replace does not reduce");
         let odd = vec![4; n + 1];
         if n > 1 {
-            refused(world.iall_to_all(odd.clone()), &odd, "all_to_all: blocks of 1 for each of");
-            refused(world.ireduce_scatter(odd.clone(), Op::Sum), &odd, "reduce_scatter: blocks of 1 for each of");
+            refused(world.iall_to_all(odd.clone()), &odd, "all_to_all: the buffer of all blocks has");
+            refused(world.ireduce_scatter(odd.clone(), Op::Sum), &odd, "reduce_scatter: the buffer of all blocks has");
         }
-        refused(world.iall_gather_v(vec![5], &vec![2; n]), &[5], "of this rank itself, is 2; `mine` has 1");
+        refused(world.iall_gather_v(vec![5], &vec![2; n]), &[5], "of this rank itself, is 2, but `mine` has 1");
         refused(
             world.iall_gather_v(vec![5], &vec![1; n + 1]),
             &[5],
@@ -311,7 +311,7 @@ fn arguments_that_do_not_fit_are_told() {
         refused(
             world.iall_to_all_v(blocks.clone(), &vec![2; n]),
             &vec![7; n],
-            "of this rank itself, is 2; `given` has 1",
+            "of this rank itself, is 2, but `given` has 1",
         );
         refused(world.iall_to_all_v(blocks, &[]), &vec![7; n], "all_to_all_v: `taken` has 0 lengths");
         let error = world.all_to_all_init(odd).map(drop);
@@ -323,8 +323,8 @@ fn arguments_that_do_not_fit_are_told() {
 }
 
 #[test]
-fn many_are_under_way_at_once() {
-    on(&[1, 2, 3, 4, 8], "many_are_under_way_at_once", |world| {
+fn interleaved_collectives_give_defined_results() {
+    on(&[1, 2, 3, 4, 8], "interleaved_collectives_give_defined_results", |world| {
         let (me, n) = (world.rank(), world.size());
         for round in 0..10 {
             let len = [1, 50, 3000][round % 3];
@@ -367,8 +367,8 @@ fn many_are_under_way_at_once() {
 }
 
 #[test]
-fn scopes_lend_buffers_to_collectives() {
-    on(&[1, 2, 3, 4], "scopes_lend_buffers_to_collectives", |world| {
+fn scoped_collectives_fill_borrowed_buffers() {
+    on(&[1, 2, 3, 4], "scoped_collectives_fill_borrowed_buffers", |world| {
         let (me, n) = (world.rank(), world.size());
         let (mut sums, mut copy, mut all) = (numbers(me, 5000, 0), [me; 3], vec![0; n]);
         let given: Vec<u64> = (0..n).map(|to| (me * 10 + to) as u64).collect();
@@ -392,8 +392,8 @@ fn scopes_lend_buffers_to_collectives() {
 }
 
 #[test]
-fn collectives_are_started_again_and_again() {
-    on(&ranks::SIZES, "collectives_are_started_again_and_again", |world| {
+fn restarted_persistent_collectives_are_correct() {
+    on(&ranks::SIZES, "restarted_persistent_collectives_are_correct", |world| {
         let (rank, size, len) = (world.rank(), world.size(), 1000);
         let root = size / 2;
         let mut sums = world.all_reduce_init(vec![0; len], Op::Sum).unwrap();
@@ -430,7 +430,7 @@ fn collectives_are_started_again_and_again() {
 /// A call of another rank of the process panics, too, before that rank's engine has the memory that the call would
 /// lend.
 #[test]
-fn an_operation_lends_nothing_to_a_call() {
+fn library_call_within_an_operator_panics() {
     static OTHER: Mutex<Option<Arc<World>>> = Mutex::new(None);
     static DONE: AtomicBool = AtomicBool::new(false);
     const TAG: Tag<u8> = Tag::new(77);
@@ -446,7 +446,7 @@ fn an_operation_lends_nothing_to_a_call() {
                 for _ in 0..20 {
                     let data = vec![7; 1 << 20];
                     let sent = catch_unwind(AssertUnwindSafe(|| other.ssend(0, TAG, &data)));
-                    sent.expect_err("it must not call the library");
+                    sent.expect_err("a library call within an operator should panic");
                 }
             }
             a + b
@@ -455,7 +455,7 @@ fn an_operation_lends_nothing_to_a_call() {
         if me == 1 {
             let begun = Instant::now();
             while !DONE.load(SeqCst) {
-                assert!(begun.elapsed() < Duration::from_secs(20), "rank 0 has failed");
+                assert!(begun.elapsed() < Duration::from_secs(20), "rank 0 did not finish within 20 s");
                 world.progress().unwrap();
                 // The rank's lock is free now and then.
                 (0..2000).for_each(|_| std::hint::spin_loop());
@@ -472,8 +472,8 @@ fn an_operation_lends_nothing_to_a_call() {
 
 /// Both leave before the last has called.
 #[test]
-fn what_two_ranks_left_behind_is_done() {
-    on(&[3, 4], "what_two_ranks_left_behind_is_done", |world| {
+fn calls_of_departed_ranks_complete() {
+    on(&[3, 4], "calls_of_departed_ranks_complete", |world| {
         let (me, n) = (world.rank(), world.size());
         world.barrier().unwrap();
         if me > 0 {

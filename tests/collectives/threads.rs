@@ -1,5 +1,5 @@
-//! Threads of a rank that call collectives of one team: at once they get errors, in an order of their own they get
-//! results.
+//! Threads of a rank that call collectives of one team: concurrent calls are errors, and calls in an order of the
+//! program's succeed.
 
 use crate::ranks;
 use ranks::on;
@@ -38,15 +38,15 @@ const CALLS: [(&str, Call); 8] = [
 
 /// Threads without an order call until one gets an error; from then on no thread of any rank gets a result.
 #[test]
-fn unordered_threads_of_a_team_are_told() {
-    on(&[1, 2, 3], "unordered_threads_of_a_team_are_told", |world| {
+fn unordered_threads_of_a_team_are_reported() {
+    on(&[1, 2, 3], "unordered_threads_of_a_team_are_reported", |world| {
         for (name, call) in CALLS {
             let team = world.split(Some(0), 0).unwrap().unwrap();
             let begin = Barrier::new(2);
             let told = AtomicUsize::new(0);
             let loops = || {
                 begin.wait();
-                let error = (0..).find_map(|_| call(&team).err()).expect("calls go on until one fails");
+                let error = (0..).find_map(|_| call(&team).err()).expect("a call should fail");
                 let text = error.to_string();
                 assert!(matches!(error, Error::Misuse { .. } | Error::Mismatch { .. }), "{name}: {text}");
                 told.fetch_add(1, SeqCst);
@@ -62,8 +62,8 @@ fn unordered_threads_of_a_team_are_told() {
 
 /// Two threads take the next number under a mutex, which they hold around the start alone, and wait at the same time.
 #[test]
-fn threads_ordered_by_a_mutex_have_right_results() {
-    on(&[1, 2, 3], "threads_ordered_by_a_mutex_have_right_results", |world| {
+fn threads_ordered_by_a_mutex_get_defined_results() {
+    on(&[1, 2, 3], "threads_ordered_by_a_mutex_get_defined_results", |world| {
         let (n, rounds) = (world.size(), ranks::rounds(300));
         let next = Mutex::new(0);
         let work = || {
@@ -87,8 +87,8 @@ fn threads_ordered_by_a_mutex_have_right_results() {
 
 /// One thread after the other; each call has returned before the next. Also blocking calls.
 #[test]
-fn threads_that_take_turns_have_right_results() {
-    on(&[1, 2, 3], "threads_that_take_turns_have_right_results", |world| {
+fn threads_taking_turns_get_defined_results() {
+    on(&[1, 2, 3], "threads_taking_turns_get_defined_results", |world| {
         let turn = Mutex::new(());
         for round in 0..ranks::rounds(20) {
             std::thread::scope(|scope| {

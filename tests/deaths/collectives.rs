@@ -22,7 +22,7 @@ fn with_a_death(name: &str, call: impl Fn(&World) -> Result<(), Error>) {
         // A rank whose call waits for no other gets the error from the next call.
         fails_in_time("the call", || call(&world).and_then(|()| world.all_reduce_one(1, Op::Sum)));
         fails_in_time("a later call", || world.broadcast_one(0, 1));
-        fails_in_time("one that is started", || Ok(world.iall_gather(vec![1]).wait()?));
+        fails_in_time("a started call", || Ok(world.iall_gather(vec![1]).wait()?));
         // Messages among the living still work.
         let living: Vec<usize> = (0..world.size()).filter(|rank| *rank != VICTIM).collect();
         living.iter().for_each(|to| world.send(*to, READY, &[1]).unwrap());
@@ -37,36 +37,36 @@ fn with_a_death(name: &str, call: impl Fn(&World) -> Result<(), Error>) {
 }
 
 #[test]
-fn who_reduces_is_told() {
-    with_a_death("who_reduces_is_told", |world| world.all_reduce(&mut [1; 3], Op::Sum));
+fn death_fails_short_all_reduce() {
+    with_a_death("death_fails_short_all_reduce", |world| world.all_reduce(&mut [1; 3], Op::Sum));
 }
 
 #[test]
-fn who_reduces_much_is_told() {
-    with_a_death("who_reduces_much_is_told", |world| world.all_reduce(&mut vec![1_u64; 1 << 18], Op::Sum));
+fn death_fails_long_all_reduce() {
+    with_a_death("death_fails_long_all_reduce", |world| world.all_reduce(&mut vec![1_u64; 1 << 18], Op::Sum));
 }
 
 #[test]
-fn who_broadcasts_much_is_told() {
-    with_a_death("who_broadcasts_much_is_told", |world| world.broadcast(0, &mut vec![1_u64; 1 << 18]));
+fn death_fails_long_broadcast() {
+    with_a_death("death_fails_long_broadcast", |world| world.broadcast(0, &mut vec![1_u64; 1 << 18]));
 }
 
 #[test]
-fn who_gathers_is_told() {
-    with_a_death("who_gathers_is_told", |world| world.gather(0, &[1; 10]).map(drop));
+fn death_fails_gather() {
+    with_a_death("death_fails_gather", |world| world.gather(0, &[1; 10]).map(drop));
 }
 
 #[test]
-fn who_exchanges_much_is_told() {
-    with_a_death("who_exchanges_much_is_told", |world| {
+fn death_fails_long_all_to_all() {
+    with_a_death("death_fails_long_all_to_all", |world| {
         let data = vec![1_u64; world.size() << 15];
         world.all_to_all(&data, &mut data.clone())
     });
 }
 
 #[test]
-fn who_has_started_some_is_told() {
-    with_a_death("who_has_started_some_is_told", |world| {
+fn death_fails_started_collectives() {
+    with_a_death("death_fails_started_collectives", |world| {
         let (one, other) = (world.iall_reduce(vec![1_u64; 1 << 16], Op::Sum), world.ibarrier());
         let (one, other) = (one.wait().map(drop), other.wait());
         other?;
@@ -76,8 +76,8 @@ fn who_has_started_some_is_told() {
 
 /// The victim has done a part of the call.
 #[test]
-fn who_is_in_the_middle_is_told() {
-    let name = "who_is_in_the_middle_is_told";
+fn death_amid_a_collective_fails_the_others() {
+    let name = "death_amid_a_collective_fails_the_others";
     for size in [2, 3, 5] {
         let outcome = ranks::outcome_of(size, name, |world| {
             world.all_reduce_one(1, Op::Sum).unwrap();
@@ -90,7 +90,7 @@ fn who_is_in_the_middle_is_told() {
             }
             world.send(VICTIM, READY, &[0]).unwrap();
             // The dead rank may have taken part in this call in time.
-            fails_in_time("it, or the next", || {
+            fails_in_time("the started call or the next one", || {
                 started.wait().map_err(Error::from).and_then(|_| world.all_reduce_one(1, Op::Sum))
             });
         });
@@ -101,8 +101,8 @@ fn who_is_in_the_middle_is_told() {
 
 /// A rank leaves while others call: an error as well.
 #[test]
-fn who_waits_for_one_that_left_is_told() {
-    ranks::on(&[2, 3, 5], "who_waits_for_one_that_left_is_told", |world| {
+fn departure_fails_waiting_all_reduce() {
+    ranks::on(&[2, 3, 5], "departure_fails_waiting_all_reduce", |world| {
         world.all_reduce_one(1, Op::Sum).unwrap();
         if world.rank() == VICTIM {
             return;
@@ -117,8 +117,8 @@ fn who_waits_for_one_that_left_is_told() {
 /// A rank panics while it lends buffers to a collective that the others never call. Its scope ends all the same, and
 /// the others get an error.
 #[test]
-fn who_panics_in_a_scope_waits_for_nobody() {
-    ranks::on(&[2, 3, 5], "who_panics_in_a_scope_waits_for_nobody", |world| {
+fn panic_in_a_scope_with_collectives_ends_in_time() {
+    ranks::on(&[2, 3, 5], "panic_in_a_scope_with_collectives_ends_in_time", |world| {
         world.all_reduce_one(1, Op::Sum).unwrap();
         if world.rank() != VICTIM {
             world.recv(VICTIM, READY).unwrap();
@@ -131,7 +131,7 @@ fn who_panics_in_a_scope_waits_for_nobody() {
             world.scope(|scope| -> Result<(), Error> {
                 std::mem::forget(scope.iall_reduce(&mut sums, Op::Sum));
                 std::mem::forget(scope.ibroadcast(0, &mut copy));
-                panic!("in a scope (the test means it)");
+                panic!("intended panic in a scope");
             })
         }));
         assert!(panicked.is_err() && begun.elapsed() < ranks::within(IN_TIME), "it took {:?}", begun.elapsed());

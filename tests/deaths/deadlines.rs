@@ -13,14 +13,14 @@ const MODES: [Mode; 2] = [Mode::Exclusive, Mode::Shared];
 /// The request is not granted, and returns at its deadline, not before.
 fn gives_up<T>(request: impl FnOnce(Duration) -> Result<Option<T>, Error>) {
     let begun = Instant::now();
-    assert!(request(SOON).unwrap().is_none(), "it is held");
+    assert!(request(SOON).unwrap().is_none(), "lock granted although another rank holds it");
     let took = begun.elapsed();
     assert!(SOON <= took && took < ranks::within(LATE), "a wait of {SOON:?} took {took:?}");
 }
 
 #[test]
-fn a_deadline_is_kept_and_who_asks_again_is_served() {
-    ranks::on(&[2, 3, 5], "a_deadline_is_kept_and_who_asks_again_is_served", |world: World| {
+fn expired_lock_attempt_succeeds_when_repeated() {
+    ranks::on(&[2, 3, 5], "expired_lock_attempt_succeeds_when_repeated", |world: World| {
         let mut window: Window<u64> = world.allocate(1).unwrap();
         let value = world.rw_lock(0, 5u64).unwrap();
         for mode in MODES {
@@ -45,24 +45,41 @@ fn a_deadline_is_kept_and_who_asks_again_is_served() {
                 world.barrier().unwrap();
             }
             for limit in [Duration::from_secs(3600), Duration::MAX] {
-                let epoch = window.try_lock_for(1, mode, limit).unwrap().expect("in this time");
+                let epoch =
+                    window.try_lock_for(1, mode, limit).unwrap().expect("lock should be granted before the deadline");
                 epoch.unlock().unwrap();
-                assert_eq!(*value.try_read_for(limit).unwrap().expect("in this time"), 5);
-                value.try_write_for(limit).unwrap().expect("in this time").unlock().unwrap();
+                assert_eq!(*value.try_read_for(limit).unwrap().expect("lock should be granted before the deadline"), 5);
+                value
+                    .try_write_for(limit)
+                    .unwrap()
+                    .expect("lock should be granted before the deadline")
+                    .unlock()
+                    .unwrap();
             }
             for limit in [Duration::from_secs(3600), Duration::MAX] {
-                let epoch = window.try_lock_all_for(limit).unwrap().expect("in this time");
+                let epoch =
+                    window.try_lock_all_for(limit).unwrap().expect("lock should be granted before the deadline");
                 assert_eq!(epoch.target(1).unwrap().get_one(0).unwrap(), 0);
                 epoch.unlock().unwrap();
                 let both = window.try_lock_ranks_for(&[(1, mode), (0, Mode::Shared)], limit).unwrap();
-                let both = both.expect("in this time");
+                let both = both.expect("lock should be granted before the deadline");
                 assert_eq!(both.target(0).unwrap().get_one(0).unwrap(), 0);
                 both.unlock().unwrap();
             }
             world.barrier().unwrap();
-            window.try_lock_all_for(Duration::ZERO).unwrap().expect("nobody has one").unlock().unwrap();
+            window
+                .try_lock_all_for(Duration::ZERO)
+                .unwrap()
+                .expect("free locks should be granted at once")
+                .unlock()
+                .unwrap();
             world.barrier().unwrap();
-            window.try_lock_for(1, Mode::Shared, Duration::ZERO).unwrap().expect("nobody has it").unlock().unwrap();
+            window
+                .try_lock_for(1, Mode::Shared, Duration::ZERO)
+                .unwrap()
+                .expect("free lock should be granted")
+                .unlock()
+                .unwrap();
             world.barrier().unwrap();
         }
     });
@@ -70,8 +87,8 @@ fn a_deadline_is_kept_and_who_asks_again_is_served() {
 
 /// Rank 1 gives up, and computes; rank 2, which came after it, has the lock as soon as rank 0 has released it.
 #[test]
-fn nobody_waits_for_who_gave_up() {
-    ranks::on(&[3, 4], "nobody_waits_for_who_gave_up", |world: World| {
+fn abandoned_lock_request_is_skipped() {
+    ranks::on(&[3, 4], "abandoned_lock_request_is_skipped", |world: World| {
         let mut window: Window<u64> = world.allocate(1).unwrap();
         // Long enough for rank 1 to ask and to give up.
         let held = ranks::within(8 * SOON);
@@ -112,8 +129,8 @@ fn nobody_waits_for_who_gave_up() {
 
 /// Requests with and without deadlines exclude each other: what is counted under them is right.
 #[test]
-fn what_is_counted_under_deadlines_is_right() {
-    ranks::on_all_sizes("what_is_counted_under_deadlines_is_right", |world: World| {
+fn locks_with_deadlines_exclude_each_other() {
+    ranks::on_all_sizes("locks_with_deadlines_exclude_each_other", |world: World| {
         let mut window: Window<u64> = world.allocate(2).unwrap();
         let counted = world.mutex(world.size() - 1, 0u64).unwrap();
         let (mut mine, mut additions, me) = (0, 0, world.rank());
@@ -122,7 +139,7 @@ fn what_is_counted_under_deadlines_is_right() {
             if (round / 3 + me).is_multiple_of(4) {
                 if let Some(epoch) = window.try_lock_for(0, Mode::Shared, limit).unwrap() {
                     let both = [epoch.get_one(0).unwrap(), epoch.get_one(1).unwrap()];
-                    assert_eq!(both[0], both[1], "seen by rank {me}");
+                    assert_eq!(both[0], both[1], "torn value seen by rank {me}");
                 }
                 continue;
             }
@@ -163,22 +180,32 @@ fn what_is_counted_under_deadlines_is_right() {
 }
 
 #[test]
-fn misuse_is_an_error_and_threads_of_a_rank_give_up_too() {
-    ranks::on(&[1, 2], "misuse_is_an_error_and_threads_of_a_rank_give_up_too", |world: World| {
+fn deadline_misuse_fails_and_threads_time_out() {
+    ranks::on(&[1, 2], "deadline_misuse_fails_and_threads_time_out", |world: World| {
         let mut window: Window<u64> = world.allocate(1).unwrap();
-        let absent = window.try_lock_for(world.size(), Mode::Shared, SOON).err().expect("no such rank");
+        let absent =
+            window.try_lock_for(world.size(), Mode::Shared, SOON).err().expect("a lock at a missing rank should fail");
         assert!(matches!(absent, Error::NoSuchRank { .. }), "{absent}");
         let value = world.mutex(0, 5u64).unwrap();
         if world.rank() == 0 {
             let guard = value.lock().unwrap();
-            let again = value.try_lock_for(Duration::from_secs(3600)).map(drop).expect_err("this thread has it");
+            let again = value
+                .try_lock_for(Duration::from_secs(3600))
+                .map(drop)
+                .expect_err("a lock that this thread holds should be refused");
             assert!(again.to_string().contains("this thread has locked it already"), "{again}");
             std::thread::scope(|scope| {
                 scope.spawn(|| gives_up(|limit| value.try_lock_for(limit)));
             });
             guard.unlock().unwrap();
             std::thread::scope(|scope| {
-                scope.spawn(|| value.try_lock_for(Duration::from_secs(3600)).unwrap().expect("nobody has it").unlock());
+                scope.spawn(|| {
+                    value
+                        .try_lock_for(Duration::from_secs(3600))
+                        .unwrap()
+                        .expect("free lock should be granted")
+                        .unlock()
+                });
             });
         }
         world.barrier().unwrap();

@@ -44,8 +44,8 @@ fn dies_when_all_have_called(world: &World) {
 }
 
 #[test]
-fn who_waits_is_told() {
-    with_a_death("who_waits_is_told", &[2, 3, 4, 8], |world| {
+fn death_fails_blocking_calls() {
+    with_a_death("death_fails_blocking_calls", &[2, 3, 4, 8], |world| {
         if world.rank() == VICTIM {
             dies_when_all_have_called(&world);
         }
@@ -64,19 +64,19 @@ fn who_waits_is_told() {
         fails_in_time("irecv", || Ok(world.irecv(VICTIM, ONE).wait()?));
         fails_in_time("isend", || Ok(world.isend(VICTIM, ONE, vec![1; 100_000]).wait()?));
         if world.rank() % 4 != 2 && world.size() > 2 {
-            fails_in_time("the first from any", || world.recv(Source::Any, ONE));
+            fails_in_time("first recv from any source", || world.recv(Source::Any, ONE));
         }
         the_others_go_on(&world);
         if world.size() == 2 {
-            fails_in_time("from any, where there is nobody else", || world.recv(Source::Any, ONE));
+            fails_in_time("recv from any source without other ranks", || world.recv(Source::Any, ONE));
         }
     });
 }
 
 /// Calls that do not wait, or not long.
 #[test]
-fn who_asks_again_and_again_is_told() {
-    with_a_death("who_asks_again_and_again_is_told", &[2, 4, 9], |world| {
+fn death_fails_polling_calls() {
+    with_a_death("death_fails_polling_calls", &[2, 4, 9], |world| {
         if world.rank() == VICTIM {
             dies_when_all_have_called(&world);
         }
@@ -140,13 +140,13 @@ fn who_asks_again_and_again_is_told() {
 }
 
 #[test]
-fn what_is_under_way_is_told() {
-    with_a_death("what_is_under_way_is_told", &[2, 4], |world| {
+fn death_fails_requests_in_flight() {
+    with_a_death("death_fails_requests_in_flight", &[2, 4], |world| {
         if world.rank() == VICTIM {
             // Messages that it never receives, and one whose data it has just asked for.
             let begun = world.irecv(0, Tag::<u64>::new(7));
             dies_when_all_have_called(&world);
-            #[allow(unreachable_code, reason = "kept until the end")]
+            #[allow(unreachable_code, reason = "dropped only when the process ends")]
             drop(begun);
         }
         let mut all = Requests::new();
@@ -160,24 +160,32 @@ fn what_is_under_way_is_told() {
         let mut told = 0;
         while let Some((number, ended)) = all.wait_any() {
             match ended {
-                Ok(_) => assert_eq!((number, world.rank()), (1, 0), "what it had received"),
+                Ok(_) => assert_eq!(
+                    (number, world.rank()),
+                    (1, 0),
+                    "request ended without error although the victim received nothing"
+                ),
                 Err(failed) => {
                     told += 1;
                     assert!(matches!(failed.error, Error::PeerDied { rank: VICTIM }), "{failed}");
-                    assert_eq!(failed.buffer.is_some(), number != 3, "the buffer comes back");
+                    assert_eq!(failed.buffer.is_some(), number != 3, "failed request did not return its buffer");
                 }
             }
         }
-        assert!(told >= 4 && begun.elapsed() < ranks::within(IN_TIME), "{told} after {:?}", begun.elapsed());
+        assert!(
+            told >= 4 && begun.elapsed() < ranks::within(IN_TIME),
+            "{told} requests failed after {:?}, expected at least 4 in time",
+            begun.elapsed()
+        );
         the_others_go_on(&world);
     });
 }
 
 /// The rank dies at any point of what it sends and receives.
 #[test]
-fn it_dies_at_any_time() {
+fn death_at_any_time_fails_only_its_messages() {
     for delay in [0, 1, 3, 7, 15, 40] {
-        with_a_death("it_dies_at_any_time", &[3], |world| {
+        with_a_death("death_at_any_time_fails_only_its_messages", &[3], |world| {
             let delay = std::env::var("TEST_DELAY").map_or(5, |delay| delay.parse().unwrap());
             if world.rank() == VICTIM {
                 std::thread::spawn(move || {
@@ -194,7 +202,9 @@ fn it_dies_at_any_time() {
                         continue;
                     }
                     match world.recv(from, ONE) {
-                        Ok((got, _)) => assert_eq!(got, vec![i as u64; len(i)], "whole and in order"),
+                        Ok((got, _)) => {
+                            assert_eq!(got, vec![i as u64; len(i)], "message is incomplete or out of order")
+                        }
                         Err(error) => {
                             assert!(matches!(error, Error::PeerDied { rank: VICTIM }) && from == VICTIM, "{error}");
                             failed = true;
@@ -222,8 +232,8 @@ fn it_dies_at_any_time() {
 
 /// The rank sends, and dies before any receive: complete messages are received, then its death is reported.
 #[test]
-fn what_had_come_is_received() {
-    with_a_death("what_had_come_is_received", &[2, 3], |world| {
+fn messages_complete_before_death_are_received() {
+    with_a_death("messages_complete_before_death_are_received", &[2, 3], |world| {
         if world.rank() == VICTIM {
             for i in 0..100 {
                 world.send(0, ONE, &[i]).unwrap();
@@ -241,7 +251,7 @@ fn what_had_come_is_received() {
             for i in 0..100 {
                 assert_eq!(world.recv(VICTIM, ONE).unwrap().0, [i]);
             }
-            fails_in_time("one more", || world.recv(VICTIM, ONE));
+            fails_in_time("recv after the last message", || world.recv(VICTIM, ONE));
         }
         the_others_go_on(&world);
     });
@@ -249,21 +259,21 @@ fn what_had_come_is_received() {
 
 /// The panicking rank keeps the lent memory until the others release it; they wait for its next operation.
 #[test]
-fn who_panics_in_a_scope_with_sends_is_told_of() {
-    let name = "who_panics_in_a_scope_with_sends_is_told_of";
+fn panic_in_a_scope_with_sends_is_reported() {
+    let name = "panic_in_a_scope_with_sends_is_reported";
     let Some(outcome) = ranks::outcome_of(3, name, |world| {
         if world.rank() == VICTIM {
             let (long, short) = (vec![1; 1_000_000], [1]);
             let ended: Result<(), Error> = world.scope(|scope| {
                 std::mem::forget((scope.isend(0, TWO, &long), scope.issend(2, TWO, &short)));
-                panic!("as it should");
+                panic!("intended panic");
             });
             ended.unwrap();
         }
         let begun = Instant::now();
         let error = world.recv(VICTIM, ONE).unwrap_err();
         assert!(matches!(error, Error::PeerDied { rank: VICTIM }), "{error}");
-        assert!(begun.elapsed() < ranks::within(2 * IN_TIME), "after {:?}", begun.elapsed());
+        assert!(begun.elapsed() < ranks::within(2 * IN_TIME), "death reported after {:?}", begun.elapsed());
     }) else {
         return;
     };
@@ -272,18 +282,18 @@ fn who_panics_in_a_scope_with_sends_is_told_of() {
 
 /// The window keeps the rank in its job, and another thread of it goes on.
 #[test]
-fn who_panics_with_its_world_is_told_of_though_it_keeps_a_window() {
+fn panic_with_world_but_kept_window_is_reported() {
     if ranks::over_network() {
         return; // there the error comes when the rank has left completely
     }
-    let name = "who_panics_with_its_world_is_told_of_though_it_keeps_a_window";
+    let name = "panic_with_world_but_kept_window_is_reported";
     let Some(outcome) = ranks::outcome_of(3, name, |world| {
         let window: Window<u64> = world.allocate(1).unwrap();
         if world.rank() == VICTIM {
             all_have_called(&world);
             let panicked = std::thread::spawn(move || {
                 let _world = world;
-                panic!("as it should");
+                panic!("intended panic");
             });
             panicked.join().unwrap_err();
             std::thread::sleep(3 * IN_TIME);
@@ -301,8 +311,8 @@ fn who_panics_with_its_world_is_told_of_though_it_keeps_a_window() {
 
 /// Messages that the others receive in time are delivered without errors: the program may go on after the panic.
 #[test]
-fn a_panic_in_a_scope_whose_sends_are_received_harms_nobody() {
-    ranks::on(&[2], "a_panic_in_a_scope_whose_sends_are_received_harms_nobody", |world| {
+fn panic_in_a_scope_delivers_received_sends() {
+    ranks::on(&[2], "panic_in_a_scope_delivers_received_sends", |world| {
         let other = 1 - world.rank();
         // The panicking rank waits for a second, in which all of it must arrive.
         let many = ranks::rounds(1_000_000);
@@ -311,7 +321,7 @@ fn a_panic_in_a_scope_whose_sends_are_received_harms_nobody() {
             let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                 world.scope::<(), Error>(|scope| {
                     std::mem::forget(scope.isend(other, TWO, &long));
-                    panic!("as it should");
+                    panic!("intended panic");
                 })
             }));
             assert!(panicked.is_err());
@@ -335,10 +345,10 @@ fn mapped(bytes: usize) -> usize {
 }
 
 #[test]
-fn buffers_of_who_died_do_not_stay_mapped() {
+fn buffers_of_a_dead_rank_are_unmapped() {
     const LEN: usize = 4 << 20;
     const BUFFERS: usize = 5;
-    with_a_death("buffers_of_who_died_do_not_stay_mapped", &[2], |world| {
+    with_a_death("buffers_of_a_dead_rank_are_unmapped", &[2], |world| {
         if world.rank() == VICTIM {
             let buffers = [(); BUFFERS].map(|()| world.buffer::<u8>(LEN).unwrap());
             for sent in buffers.map(|buffer| world.isend(0, Tag::new(3), buffer)) {
@@ -348,13 +358,13 @@ fn buffers_of_who_died_do_not_stay_mapped() {
         }
         (0..BUFFERS).for_each(|_| assert_eq!(world.recv(VICTIM, Tag::<u8>::new(3)).unwrap().0.len(), LEN));
         let before = mapped(LEN);
-        assert!(before >= BUFFERS || !ranks::share_memory(&world), "{before} are mapped");
+        assert!(before >= BUFFERS || !ranks::share_memory(&world), "{before} buffers are mapped, expected {BUFFERS}");
         world.send(VICTIM, TWO, &[0]).unwrap();
         fails_in_time("recv", || world.recv(VICTIM, ONE));
         // The mapping ends once the process has ended completely and a call looks.
         let begun = Instant::now();
         while mapped(LEN) > 0 {
-            assert!(begun.elapsed() < ranks::within(IN_TIME), "{} of {before} are mapped", mapped(LEN));
+            assert!(begun.elapsed() < ranks::within(IN_TIME), "{} of {before} buffers are still mapped", mapped(LEN));
             world.progress().unwrap();
         }
     });
@@ -362,8 +372,8 @@ fn buffers_of_who_died_do_not_stay_mapped() {
 
 /// A team without the victim notices nothing.
 #[test]
-fn a_team_of_others_goes_on() {
-    with_a_death("a_team_of_others_goes_on", &[4], |world| {
+fn death_outside_a_team_leaves_it_working() {
+    with_a_death("death_outside_a_team_leaves_it_working", &[4], |world| {
         let team = world.split(Some(u64::from(world.rank() == VICTIM)), 0).unwrap().unwrap();
         if world.rank() == VICTIM {
             dies_when_all_have_called(&world);
@@ -378,11 +388,11 @@ fn a_team_of_others_goes_on() {
 
 /// Other ranks do not wait for its messages while it has the window.
 #[test]
-fn who_keeps_a_window_alone_has_left_the_others_messages() {
+fn rank_keeping_only_a_window_has_left_messages() {
     if ranks::over_network() {
         return; // there the error comes when the rank has left completely
     }
-    ranks::on(&[2, 3, 8], "who_keeps_a_window_alone_has_left_the_others_messages", |world| {
+    ranks::on(&[2, 3, 8], "rank_keeping_only_a_window_has_left_messages", |world| {
         let mut window: Window<u64> = world.allocate(1).unwrap();
         window.fence().unwrap();
         let others = world.size() as u64 - 1;

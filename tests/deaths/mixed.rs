@@ -25,8 +25,8 @@ fn names_the_victim<T>(ended: Result<T, impl Into<Error>>) {
 }
 
 #[test]
-fn waits_for_mixed_requests_name_the_dead() {
-    with_a_death("waits_for_mixed_requests_name_the_dead", |world| {
+fn mixed_wait_names_the_dead_rank() {
+    with_a_death("mixed_wait_names_the_dead_rank", |world| {
         let mut window: Window<u64> = world.allocate(1).unwrap();
         window.fence().unwrap();
         if world.rank() == VICTIM {

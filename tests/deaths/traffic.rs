@@ -1,4 +1,5 @@
-//! A rank dies while another one keeps sending: every call that waits reports the death, also calls that always find a message.
+//! A rank dies while another one keeps sending: every call that waits reports the death, also calls that always find a
+//! message.
 
 #![allow(clippy::unit_arg, reason = "a call is one expression")]
 
@@ -30,7 +31,7 @@ const FROM_ANY: &[Case] = &[
     ("irecv wait", |world| ended(world.irecv(Source::Any, STREAM).wait())),
     ("irecv wait_for", |world| match world.irecv(Source::Any, STREAM).wait_for(HOUR) {
         Ok(done) => ended(done),
-        Err(_) => panic!("not within an hour"),
+        Err(_) => panic!("request did not end within an hour"),
     }),
     ("irecv test", |world| {
         let mut request = world.irecv(Source::Any, STREAM);
@@ -48,7 +49,7 @@ const FROM_ANY: &[Case] = &[
         }
         Ok(())
     }),
-    ("wait_any beside others that end", |world| {
+    ("wait_any beside requests that end", |world| {
         let mut requests: Requests<_> = (0..3).map(|_| world.irecv(STREAMER, STREAM)).collect();
         requests.push(world.irecv(VICTIM, NEVER));
         while let Some((_, done)) = requests.wait_any() {
@@ -58,7 +59,9 @@ const FROM_ANY: &[Case] = &[
         Ok(())
     }),
     ("probe", |world| ended(world.probe(Source::Any, STREAM)?.recv())),
-    ("probe_for", |world| ended(world.probe_for(Source::Any, STREAM, HOUR)?.expect("within an hour").recv())),
+    ("probe_for", |world| {
+        ended(world.probe_for(Source::Any, STREAM, HOUR)?.expect("a message should arrive within an hour").recv())
+    }),
     ("try_probe", |world| ended(world.try_probe(Source::Any, STREAM)?.map(|message| message.recv()).transpose())),
     ("peek", |world| match world.peek(Source::Any, STREAM)? {
         Some(status) => ended(world.recv(status.from, STREAM)),
@@ -188,7 +191,7 @@ fn body(world: &World, cases: &[Case], receives: bool) {
             });
             let _window = makes_window.then(|| with_window(world));
             while world.send(0, STREAM, &[1]).is_ok() {}
-            unreachable!("rank 0 outlives it");
+            unreachable!("rank 0 should outlive this rank");
         }
         _ => {
             let _window = makes_window.then(|| with_window(world));
@@ -211,12 +214,12 @@ fn body(world: &World, cases: &[Case], receives: bool) {
             if let Err(error) = call(world) {
                 break error;
             }
-            assert!(begun.elapsed() < ranks::within(10 * IN_TIME), "{name} is never told");
+            assert!(begun.elapsed() < ranks::within(10 * IN_TIME), "{name} reported no death");
         };
         over.store(true, Relaxed);
         assert_eq!(error.lost_rank(), Some(VICTIM), "{name}: {error}");
         let told = begun.elapsed();
-        assert!(told < ranks::within(LIVES_FOR + 4 * IN_TIME), "{name}: told after {told:?}");
+        assert!(told < ranks::within(LIVES_FOR + 4 * IN_TIME), "{name} reported the death after {told:?}");
     });
 }
 

@@ -36,8 +36,8 @@ fn with_a_death(name: &str, body: impl Fn(World)) {
 
 /// The state of each rank is known, and not only the first death.
 #[test]
-fn a_later_death_is_told_of_who_died() {
-    let name = "a_later_death_is_told_of_who_died";
+fn second_death_is_reported_with_its_rank() {
+    let name = "second_death_is_reported_with_its_rank";
     let body = |world: World| {
         let me = world.rank();
         world.barrier().unwrap();
@@ -50,9 +50,9 @@ fn a_later_death_is_told_of_who_died() {
                 match world.provider().check_peers(Awaited::Rank(rank)) {
                     Err(FabricError::PeerDied { rank: told }) if told == rank => return,
                     Err(FabricError::PeerDied { rank: VICTIM }) | Ok(()) => std::thread::yield_now(),
-                    other => panic!("of rank {rank}: {other:?}"),
+                    other => panic!("check_peers of rank {rank} returned {other:?}"),
                 }
-                assert!(begun.elapsed() < ranks::within(5 * IN_TIME), "nobody says that rank {rank} died");
+                assert!(begun.elapsed() < ranks::within(5 * IN_TIME), "death of rank {rank} was not reported");
             }
         };
         dies(VICTIM);
@@ -97,8 +97,8 @@ impl Sign {
 }
 
 #[test]
-fn a_holder_dies() {
-    with_a_death("a_holder_dies", |world| {
+fn death_of_lock_holder_fails_waiters() {
+    with_a_death("death_of_lock_holder_fails_waiters", |world| {
         let mut sign = Sign::new(&world);
         let mut window: Window<u64> = world.allocate(1).unwrap();
         if world.rank() == VICTIM {
@@ -123,8 +123,8 @@ fn a_holder_dies() {
 
 /// Calls that do not wait.
 #[test]
-fn who_tries_again_and_again_is_told() {
-    with_a_death("who_tries_again_and_again_is_told", |world| {
+fn death_of_lock_holder_fails_try_lock() {
+    with_a_death("death_of_lock_holder_fails_try_lock", |world| {
         let mut sign = Sign::new(&world);
         let mut window: Window<u64> = world.allocate(1).unwrap();
         let value = world.mutex(0, 0_u64).unwrap();
@@ -157,8 +157,8 @@ fn who_tries_again_and_again_is_told() {
 
 /// A dead holder is an error, however much time is left. A request that was given up before is no obstacle.
 #[test]
-fn who_waits_with_a_deadline_is_told() {
-    with_a_death("who_waits_with_a_deadline_is_told", |world| {
+fn death_of_lock_holder_fails_timed_waits() {
+    with_a_death("death_of_lock_holder_fails_timed_waits", |world| {
         let mut sign = Sign::new(&world);
         let mut window: Window<u64> = world.allocate(1).unwrap();
         let signals: Window<u64> = world.allocate_with_signals(1, 1).unwrap();
@@ -193,8 +193,8 @@ fn who_waits_with_a_deadline_is_told() {
 }
 
 #[test]
-fn one_that_waits_dies() {
-    with_a_death("one_that_waits_dies", |world| {
+fn death_of_lock_waiter_fails_other_waiters() {
+    with_a_death("death_of_lock_waiter_fails_other_waiters", |world| {
         let mut sign = Sign::new(&world);
         let mut window: Window<u64> = world.allocate(1).unwrap();
         // Number of ranks that know of the death, at rank 0.
@@ -220,15 +220,19 @@ fn one_that_waits_dies() {
                     });
                     waiter.asks();
                     let _ = window.lock_exclusive(0);
-                    unreachable!("it died while it waited");
+                    unreachable!("the victim dies while it waits for the lock");
                 })
             }
             _ => {
                 sign.await_it();
                 // Queued before or behind the victim: rank 0 holds the lock until the death is known.
-                let error = window.lock_exclusive(0).err().expect("it waits when a rank dies");
+                let error =
+                    window.lock_exclusive(0).err().expect("a lock request should fail when another waiter dies");
                 assert_eq!(error.lost_rank(), Some(VICTIM), "{error}");
-                assert!(window.lock_exclusive(0).is_err_and(|error| error.lost_rank() == Some(VICTIM)), "again");
+                assert!(
+                    window.lock_exclusive(0).is_err_and(|error| error.lost_rank() == Some(VICTIM)),
+                    "repeated request did not report the death"
+                );
                 know.lock_shared(0).unwrap().fetch_and_op(0, Op::Sum, 1).unwrap();
             }
         }
@@ -236,8 +240,8 @@ fn one_that_waits_dies() {
 }
 
 #[test]
-fn one_that_the_others_meet_dies() {
-    with_a_death("one_that_the_others_meet_dies", |world| {
+fn death_before_a_fence_fails_fence_and_barrier() {
+    with_a_death("death_before_a_fence_fails_fence_and_barrier", |world| {
         let mut window: Window<u64> = world.allocate(1).unwrap();
         window.fence().unwrap();
         if world.rank() == VICTIM {
@@ -249,8 +253,8 @@ fn one_that_the_others_meet_dies() {
 }
 
 #[test]
-fn one_that_is_needed_to_allocate_dies() {
-    with_a_death("one_that_is_needed_to_allocate_dies", |world| {
+fn death_before_allocate_fails_allocate() {
+    with_a_death("death_before_allocate_fails_allocate", |world| {
         if world.rank() == VICTIM {
             die();
         }
@@ -259,8 +263,8 @@ fn one_that_is_needed_to_allocate_dies() {
 }
 
 #[test]
-fn the_memory_of_the_dead_can_still_be_reached() {
-    with_a_death("the_memory_of_the_dead_can_still_be_reached", |world| {
+fn dead_ranks_window_memory_stays_accessible() {
+    with_a_death("dead_ranks_window_memory_stays_accessible", |world| {
         let mut window: Window<u64> = world.allocate(1).unwrap();
         window.local().set(0, 42 + world.rank() as u64).unwrap();
         window.fence().unwrap();
@@ -272,8 +276,8 @@ fn the_memory_of_the_dead_can_still_be_reached() {
 }
 
 #[test]
-fn the_memory_that_the_dead_had_lent_is_gone() {
-    with_a_death("the_memory_that_the_dead_had_lent_is_gone", |world| {
+fn dead_ranks_user_memory_is_inaccessible() {
+    with_a_death("dead_ranks_user_memory_is_inaccessible", |world| {
         let mut window = world.window(Flavor::Create(vec![0u64; 5000]), 1).unwrap();
         let mut other: Window<u64> = world.allocate(1).unwrap();
         window.fence().unwrap();
@@ -300,7 +304,7 @@ fn the_memory_that_the_dead_had_lent_is_gone() {
         let mut two: Requests<'_, _> = [0, 1].into_iter().filter_map(|at| epoch.rget(at, 1).ok()).collect();
         for left in (0..two.len()).rev() {
             fails_in_time(|| two.wait_any().unwrap().1.map_err(Error::from));
-            assert_eq!(two.len(), left, "what failed is taken out");
+            assert_eq!(two.len(), left, "failed request stayed in the set");
         }
         drop(two);
         assert!(matches!(epoch.put(4999, &[1; 2]), Err(transom::Error::OutOfBounds { .. })));
@@ -317,8 +321,8 @@ fn the_memory_that_the_dead_had_lent_is_gone() {
 }
 
 #[test]
-fn what_the_dead_had_attached_can_still_be_reached() {
-    with_a_death("what_the_dead_had_attached_can_still_be_reached", |world| {
+fn dead_ranks_attached_memory_stays_accessible() {
+    with_a_death("dead_ranks_attached_memory_stays_accessible", |world| {
         let (mut window, mut names): (Window<u64>, Window<transom::Address>) =
             (world.dynamic(1).unwrap(), world.allocate(1).unwrap());
         let mine = window.attach(3).unwrap();
@@ -343,8 +347,8 @@ fn what_the_dead_had_attached_can_still_be_reached() {
 }
 
 #[test]
-fn a_rank_that_leaves_is_missed_by_all_where_it_is_needed() {
-    ranks::on(&[2, 3, 4, 8], "a_rank_that_leaves_is_missed_by_all_where_it_is_needed", |world| {
+fn departure_fails_fence_but_not_locks() {
+    ranks::on(&[2, 3, 4, 8], "departure_fails_fence_but_not_locks", |world| {
         let mut window: Window<u64> = world.allocate(1).unwrap();
         let mut other: Window<u64> = world.allocate(1).unwrap();
         window.fence().unwrap();
@@ -352,7 +356,7 @@ fn a_rank_that_leaves_is_missed_by_all_where_it_is_needed() {
             return; // its windows and world are dropped: it has left
         }
         let begun = Instant::now();
-        let error = window.fence().err().expect("a fence needs everybody");
+        let error = window.fence().err().expect("a fence should fail after a rank has left");
         assert!(error.lost_rank().is_some_and(|lost| lost != world.rank()), "{error}");
         assert!(window.fence().is_err() && world.barrier().is_err() && world.allocate::<u64>(1).is_err());
         assert!(begun.elapsed() < 4 * ranks::within(IN_TIME), "it took {:?}", begun.elapsed());
@@ -367,7 +371,7 @@ fn a_rank_that_leaves_is_missed_by_all_where_it_is_needed() {
 
 /// Otherwise an error would name a rank that lives, and not the one that died.
 #[test]
-fn who_gives_up_a_wait_for_a_death_has_not_died() {
+fn failed_wait_for_a_dead_rank_is_no_death() {
     let [fabric, dies] = <[_; 2]>::try_from(Loopback::threads(2).unwrap()).unwrap_or_else(|_| unreachable!("two"));
     let fabric = Overlapping::counting(fabric);
     let counts = fabric.clone();
@@ -381,7 +385,7 @@ fn who_gives_up_a_wait_for_a_death_has_not_died() {
     });
     let mut window = transom::windows::Window::<u64, _>::allocate(&fabric, 0, 1).unwrap();
     fabric.barrier().unwrap();
-    let error = window.lock_exclusive(0).err().expect("nobody releases it");
+    let error = window.lock_exclusive(0).err().expect("a request for the lock of a dead holder should fail");
     assert_eq!(error.lost_rank(), Some(1), "{error}");
     drop(window);
     assert_eq!(counts.fails(), 0);
@@ -389,8 +393,8 @@ fn who_gives_up_a_wait_for_a_death_has_not_died() {
 }
 
 #[test]
-fn a_leaked_lock_is_let_go_when_its_rank_leaves() {
-    ranks::on(&[2, 3, 4, 8], "a_leaked_lock_is_let_go_when_its_rank_leaves", |world| {
+fn leaked_lock_is_released_when_its_rank_leaves() {
+    ranks::on(&[2, 3, 4, 8], "leaked_lock_is_released_when_its_rank_leaves", |world| {
         let mut window: Window<u64> = world.allocate(1).unwrap();
         if world.rank() == VICTIM {
             std::mem::forget(window.lock_exclusive(0).unwrap());
@@ -403,7 +407,7 @@ fn a_leaked_lock_is_let_go_when_its_rank_leaves() {
 }
 
 #[test]
-fn a_thread_that_ends_has_left_whatever_it_keeps() {
+fn ended_rank_thread_has_left_despite_handles() {
     // The rank keeps its world, a team, or a window with a leaked lock. In the last case it counts as dead.
     for keeps in ["world", "team", "window"] {
         let kept = transom::threads(3, |world| {
@@ -435,7 +439,7 @@ fn a_thread_that_ends_has_left_whatever_it_keeps() {
 
 /// Its abandoned request is still in a queue, behind a waiting one. It dies nevertheless, and no rank waits for it.
 #[test]
-fn who_panics_with_a_lock_given_up_has_died() {
+fn panic_after_abandoned_lock_request_is_a_death() {
     let ran = std::panic::catch_unwind(|| {
         transom::threads(2, |world| {
             let mut window: Window<u64> = world.allocate(1).unwrap();
@@ -453,12 +457,12 @@ fn who_panics_with_a_lock_given_up_has_died() {
             drop((epoch, guard));
         })
     });
-    let panic = ran.expect_err("the victim's panic goes on");
+    let panic = ran.expect_err("the victim's panic should propagate");
     assert_eq!(panic.downcast_ref(), Some(&"the victim"));
 }
 
 #[test]
-fn a_thread_that_panics_has_died() {
+fn panicked_rank_thread_counts_as_dead() {
     let ran = std::panic::catch_unwind(|| {
         transom::threads(3, |world| {
             let mut window: Window<u64> = world.allocate(1).unwrap();
@@ -470,6 +474,6 @@ fn a_thread_that_panics_has_died() {
             fails_in_time(|| window.fence().map(drop));
         })
     });
-    let panic = ran.expect_err("the victim's panic goes on");
+    let panic = ran.expect_err("the victim's panic should propagate");
     assert_eq!(panic.downcast_ref(), Some(&"the victim"));
 }

@@ -1,4 +1,4 @@
-//! Messages: matching, order, lengths, ends, of processes and of threads.
+//! Messages between processes and between threads: matching, order, lengths, and the end of a rank.
 
 use crate::ranks;
 use ranks::{on, pattern};
@@ -14,8 +14,8 @@ const LENGTHS: [usize; 16] =
     [0, 1, 7, 8, 9, 100, 1900, 2040, 4096, 8192, 16_383, 16_384, 16_385, 40_000, 200_000, 3_000_001];
 
 #[test]
-fn every_length_arrives_in_a_circle() {
-    on(&ranks::SIZES, "every_length_arrives_in_a_circle", |world| {
+fn ring_exchange_of_every_length_arrives() {
+    on(&ranks::SIZES, "ring_exchange_of_every_length_arrives", |world| {
         let (rank, size) = (world.rank(), world.size());
         let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
         for round in 0..ranks::rounds(30) / 10 {
@@ -25,15 +25,15 @@ fn every_length_arrives_in_a_circle() {
                 let status = world.sendrecv(next, BYTES, &mine, before, BYTES, &mut got).unwrap();
                 assert_eq!(status, Status { from: before, tag: 9, len });
                 assert!(got[..len] == pattern(before + round, len), "{len} bytes");
-                assert!(got[len..] == [0; 5], "nothing beyond them");
+                assert!(got[len..] == [0; 5], "bytes beyond the message were written");
             }
         }
     });
 }
 
 #[test]
-fn send_and_recv_allocate_what_comes() {
-    on(&[2, 4], "send_and_recv_allocate_what_comes", |world| {
+fn recv_returns_messages_of_any_length() {
+    on(&[2, 4], "recv_returns_messages_of_any_length", |world| {
         let other = world.rank() ^ 1;
         for len in LENGTHS {
             if world.rank() % 2 == 0 {
@@ -51,8 +51,8 @@ fn send_and_recv_allocate_what_comes() {
 
 /// Messages of all lengths are received in the order of the sends, on every path; received, probed and peeked in turn.
 #[test]
-fn messages_of_a_pair_never_overtake() {
-    on(&[2, 3], "messages_of_a_pair_never_overtake", |world| {
+fn messages_of_a_pair_arrive_in_send_order() {
+    on(&[2, 3], "messages_of_a_pair_arrive_in_send_order", |world| {
         let many = ranks::rounds(300);
         let len = |i: usize| [8, 3000, 24, 9000, 16, 60_000, 8, 8, 2000][i % 9] / 8;
         if world.rank() == 0 {
@@ -84,8 +84,8 @@ fn messages_of_a_pair_never_overtake() {
 }
 
 #[test]
-fn receives_match_in_the_order_in_which_they_were_posted() {
-    on(&[2], "receives_match_in_the_order_in_which_they_were_posted", |world| {
+fn receives_match_in_posting_order() {
+    on(&[2], "receives_match_in_posting_order", |world| {
         let other = 1 - world.rank();
         let exact = world.irecv(other, TWO);
         let any_tag = world.irecv(other, Tag::<u64>::any());
@@ -102,8 +102,8 @@ fn receives_match_in_the_order_in_which_they_were_posted() {
 }
 
 #[test]
-fn a_message_longer_than_its_buffer_is_told_and_lost_to_nobody_else() {
-    on(&[2], "a_message_longer_than_its_buffer_is_told_and_lost_to_nobody_else", |world| {
+fn message_longer_than_its_buffer_is_truncated() {
+    on(&[2], "message_longer_than_its_buffer_is_truncated", |world| {
         let other = 1 - world.rank();
         for len in [10, 1000, 20_000, 1_000_000] {
             let mine = pattern(3, 8 * len);
@@ -114,9 +114,9 @@ fn a_message_longer_than_its_buffer_is_told_and_lost_to_nobody_else() {
             let Error::Truncated { status, room } = &error else { panic!("{error}") };
             assert_eq!((*status, *room), (Status { from: other, tag: 9, len: 8 * len }, len));
             assert!(error.to_string().contains("with tag 9 from rank"), "{error}");
-            assert_eq!(short, mine[..len], "its beginning is kept");
+            assert_eq!(short, mine[..len], "truncated receive lost the beginning of the message");
             assert_eq!(world.recv(other, BYTES).unwrap().0, [1, 2, 3]);
-            assert_eq!(sent.wait().unwrap(), mine, "the sender does not learn of it");
+            assert_eq!(sent.wait().unwrap(), mine, "truncation changed the sender's result");
             // The buffer comes back with the error.
             let coming = world.irecv_into(other, BYTES, vec![7; 2]);
             world.send(other, BYTES, &[4, 5, 6]).unwrap();
@@ -129,8 +129,8 @@ fn a_message_longer_than_its_buffer_is_told_and_lost_to_nobody_else() {
 }
 
 #[test]
-fn nobody_no_rank_and_oneself() {
-    on(&[1, 3], "nobody_no_rank_and_oneself", |world| {
+fn null_and_self_work_and_invalid_peer_is_refused() {
+    on(&[1, 3], "null_and_self_work_and_invalid_peer_is_refused", |world| {
         let (me, size) = (world.rank(), world.size());
         world.send(Peer::None, ONE, &[1]).unwrap();
         assert_eq!(world.recv(Source::None, ONE).unwrap().1.from, Status::NOBODY);
@@ -158,14 +158,14 @@ fn nobody_no_rank_and_oneself() {
 }
 
 #[test]
-fn a_synchronous_send_waits_for_its_receive() {
-    on(&[2], "a_synchronous_send_waits_for_its_receive", |world| {
+fn synchronous_send_waits_for_its_receive() {
+    on(&[2], "synchronous_send_waits_for_its_receive", |world| {
         if world.rank() == 0 {
             for len in [1, 50_000] {
                 let mut sent = world.issend(1, ONE, vec![1; len]);
                 world.send(1, TWO, &[1]).unwrap();
                 world.recv(1, TWO).unwrap(); // rank 1 has seen that it is there, and received nothing
-                assert!(!sent.test(), "nobody receives it");
+                assert!(!sent.test(), "synchronous send completed before its receive");
                 world.send(1, TWO, &[2]).unwrap();
                 sent.wait().unwrap();
                 world.ssend(1, ONE, &[2]).unwrap();
@@ -184,8 +184,8 @@ fn a_synchronous_send_waits_for_its_receive() {
 }
 
 #[test]
-fn what_is_leaked_harms_nobody() {
-    on(&[1, 2, 4], "what_is_leaked_harms_nobody", |world| {
+fn leaked_requests_leave_messages_working() {
+    on(&[1, 2, 4], "leaked_requests_leave_messages_working", |world| {
         let other = world.rank() ^ usize::from(world.size() > 1);
         for len in [3, 30_000] {
             std::mem::forget(world.irecv(other, Tag::<u64>::new(50)));
@@ -208,8 +208,8 @@ fn what_is_leaked_harms_nobody() {
 
 /// Messages of a rank that has left are still received.
 #[test]
-fn what_was_sent_is_there_when_the_sender_has_left() {
-    on(&[2, 4], "what_was_sent_is_there_when_the_sender_has_left", |world| {
+fn messages_of_departed_sender_are_received() {
+    on(&[2, 4], "messages_of_departed_sender_are_received", |world| {
         let size = world.size();
         if world.rank() > 0 {
             world.send(0, ONE, &[world.rank() as u64]).unwrap();
@@ -231,7 +231,7 @@ fn what_was_sent_is_there_when_the_sender_has_left() {
         }
         let begun = Instant::now();
         let gone = world.recv(Source::Any, ONE).unwrap_err();
-        assert!(matches!(gone, Error::PeerLeft { .. }), "all others have left: {gone}");
+        assert!(matches!(gone, Error::PeerLeft { .. }), "expected PeerLeft, found {gone}");
         let gone = world.recv(1, ONE).unwrap_err();
         assert!(matches!(gone, Error::PeerLeft { rank: 1 }), "{gone}");
         let gone = world.send(1, ONE, &[1]).unwrap_err();
@@ -242,8 +242,8 @@ fn what_was_sent_is_there_when_the_sender_has_left() {
 
 /// All ranks send to one that sleeps and then receives. Memory stays bounded, and no message is lost.
 #[test]
-fn floods_are_bounded_and_lose_nothing() {
-    on(&[2, 4, 8], "floods_are_bounded_and_lose_nothing", |world| {
+fn flood_is_bounded_and_loses_nothing() {
+    on(&[2, 4, 8], "flood_is_bounded_and_loses_nothing", |world| {
         // ThreadSanitizer makes the test ten times slower.
         let many = ranks::rounds(if cfg!(transom_portable_copy) { 300 } else { 3000 }) as u64;
         let (rank, size) = (world.rank(), world.size());
@@ -260,7 +260,7 @@ fn floods_are_bounded_and_lose_nothing() {
             world.recv(from, ONE).unwrap();
         }
         let kept = world.counters().unwrap().unexpected_peak;
-        assert!(kept <= (256 * size as u64) + (8 << 20), "{kept} bytes are kept");
+        assert!(kept <= (256 * size as u64) + (8 << 20), "{kept} bytes of unexpected messages exceed the limit");
         let mut next = vec![0; size];
         for _ in 0..many as usize * (size - 1) {
             let (got, status) = world.recv(Source::Any, TWO).unwrap();
@@ -274,9 +274,9 @@ fn floods_are_bounded_and_lose_nothing() {
 
 /// Ranks that wait for other events move messages: more messages are sent than a rank accepts that makes no call.
 #[test]
-fn every_wait_turns_the_messages() {
+fn every_blocking_call_progresses_messages() {
     const MANY: u64 = 200;
-    on(&[2], "every_wait_turns_the_messages", |world| {
+    on(&[2], "every_blocking_call_progresses_messages", |world| {
         let mut window = world.allocate_with_signals::<u64>(1, 1).unwrap();
         for round in 1..=5 {
             if world.rank() == 0 {
@@ -324,8 +324,8 @@ fn every_wait_turns_the_messages() {
 
 /// A message wakes a rank that sleeps in a fence. A lost wake-up would cost a tenth of a second.
 #[test]
-fn a_message_wakes_who_sleeps_in_another_wait() {
-    on(&[2], "a_message_wakes_who_sleeps_in_another_wait", |world| {
+fn message_wakes_a_rank_asleep_in_a_fence() {
+    on(&[2], "message_wakes_a_rank_asleep_in_a_fence", |world| {
         let mut window = world.allocate::<u64>(1).unwrap();
         let mut times = Vec::new();
         for _ in 0..10 {
@@ -342,18 +342,15 @@ fn a_message_wakes_who_sleeps_in_another_wait() {
             }
         }
         if let Some(best) = times.into_iter().min() {
-            assert!(best < ranks::within(Duration::from_millis(20)), "{best:?} at best");
+            assert!(best < ranks::within(Duration::from_millis(20)), "fastest wake-up took {best:?}");
         }
     });
 }
 
 #[test]
-#[cfg_attr(
-    transom_portable_copy,
-    ignore = "ThreadSanitizer does not see how a lock of std is taken by who had to wait for it"
-)]
-fn any_thread_of_a_rank_may_call() {
-    on(&[2], "any_thread_of_a_rank_may_call", |world| {
+#[cfg_attr(transom_portable_copy, ignore = "ThreadSanitizer does not see a contended lock of std being acquired")]
+fn concurrent_threads_of_a_rank_exchange_messages() {
+    on(&[2], "concurrent_threads_of_a_rank_exchange_messages", |world| {
         let other = 1 - world.rank();
         std::thread::scope(|scope| {
             for thread in 0..4_u32 {
@@ -373,8 +370,8 @@ fn any_thread_of_a_rank_may_call() {
 }
 
 #[test]
-fn teams_have_messages_of_their_own() {
-    on(&[4, 8], "teams_have_messages_of_their_own", |world| {
+fn messages_of_overlapping_teams_are_separate() {
+    on(&[4, 8], "messages_of_overlapping_teams_are_separate", |world| {
         let half = world.size() / 2;
         // Teams that have ranks in common, under other numbers.
         let row = world.split(Some((world.rank() / half) as u64), 100 - world.rank() as u64).unwrap().unwrap();
@@ -401,12 +398,9 @@ fn teams_have_messages_of_their_own() {
 
 /// Threads make teams of the same ranks at once; messages of one team are not received in another.
 #[test]
-#[cfg_attr(
-    transom_portable_copy,
-    ignore = "ThreadSanitizer does not see how a lock of std is taken by who had to wait for it"
-)]
-fn teams_that_are_made_at_once_are_apart() {
-    on(&[2, 4], "teams_that_are_made_at_once_are_apart", |world| {
+#[cfg_attr(transom_portable_copy, ignore = "ThreadSanitizer does not see a contended lock of std being acquired")]
+fn messages_of_concurrent_splits_are_separate() {
+    on(&[2, 4], "messages_of_concurrent_splits_are_separate", |world| {
         let twins = [(); 2].map(|()| world.split(Some(0), 0).unwrap().unwrap());
         for round in 0..30 {
             let made = std::thread::scope(|scope| {
@@ -429,8 +423,8 @@ fn teams_that_are_made_at_once_are_apart() {
 /// Two messages longer than a 32-bit count of bytes, or of one-byte elements.
 #[test]
 #[ignore = "takes 5 GiB of memory"]
-fn messages_of_more_than_two_gib() {
-    on(&[2], "messages_of_more_than_two_gib", |world| {
+fn messages_above_two_gib_arrive_whole() {
+    on(&[2], "messages_above_two_gib_arrive_whole", |world| {
         const LEN: usize = (2 << 30) + 12345;
         if world.rank() == 0 {
             let mut data = vec![0_u8; LEN];
@@ -446,8 +440,8 @@ fn messages_of_more_than_two_gib() {
 
 /// The short path through an open ring does not give a message to the wrong receive.
 #[test]
-fn a_short_receive_overtakes_nothing() {
-    on(&[1, 2], "a_short_receive_overtakes_nothing", |world| {
+fn short_receive_overtakes_no_posted_receive() {
+    on(&[1, 2], "short_receive_overtakes_no_posted_receive", |world| {
         let other = (world.rank() + 1) % world.size();
         let mut got = [0];
         let send = |value: u64| world.send(other, ONE, &[value]).unwrap();
@@ -482,8 +476,8 @@ fn a_short_receive_overtakes_nothing() {
 
 /// A message wakes a sleeping rank. No rank finds its message only because it looks again after a tenth of a second.
 #[test]
-fn no_sleep_ends_by_its_time_out_though_something_has_come() {
-    on(&[2], "no_sleep_ends_by_its_time_out_though_something_has_come", |world| {
+fn arrived_message_causes_no_missed_wake() {
+    on(&[2], "arrived_message_causes_no_missed_wake", |world| {
         let (me, other, tag) = (world.rank(), 1 - world.rank(), Tag::<u32>::new(1));
         for turn in 0..200 {
             if me == turn % 2 {

@@ -12,14 +12,14 @@ const BYTES: Tag<u8> = Tag::new(1);
 const LENGTHS: [usize; 4] = [1, 65_535, 65_536, 1_500_003];
 
 #[test]
-fn buffers_take_part_on_either_side() {
-    on(&ranks::SIZES, "buffers_take_part_on_either_side", |world| {
+fn buffers_work_as_source_and_destination() {
+    on(&ranks::SIZES, "buffers_work_as_source_and_destination", |world| {
         let (rank, size) = (world.rank(), world.size());
         let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
         for len in LENGTHS.map(|len| len.min(3_000_000 / size)) {
             for way in 0..4 {
                 let mut mine: Buffer<u8> = world.buffer(len).unwrap();
-                assert!(mine.iter().all(|byte| *byte == 0), "it begins with zeros");
+                assert!(mine.iter().all(|byte| *byte == 0), "new buffer is not zeroed");
                 mine.copy_from_slice(&pattern(rank + way, len));
                 let (own, mut theirs) = (mine.to_vec(), vec![0; len + 5]);
                 let mut room: Buffer<u8> = world.buffer(len + 5).unwrap();
@@ -30,15 +30,15 @@ fn buffers_take_part_on_either_side() {
                 let came = world.sendrecv(next, BYTES, from, before, BYTES, into).unwrap();
                 assert_eq!((came.from, came.len), (before, len), "{len} bytes, way {way}");
                 assert!(into[..len] == pattern(before + way, len), "{len} bytes, way {way}");
-                assert_eq!(into[len..], [0; 5], "nothing beyond them");
+                assert_eq!(into[len..], [0; 5], "bytes beyond the message were written");
             }
         }
     });
 }
 
 #[test]
-fn a_buffer_is_owned_by_a_request_and_given_back() {
-    on(&[1, 2, 3], "a_buffer_is_owned_by_a_request_and_given_back", |world| {
+fn request_returns_its_owned_buffer() {
+    on(&[1, 2, 3], "request_returns_its_owned_buffer", |world| {
         let (rank, size) = (world.rank(), world.size());
         let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
         let mut field = world.buffer::<u64>(50_000).unwrap();
@@ -56,8 +56,8 @@ fn a_buffer_is_owned_by_a_request_and_given_back() {
 
 /// A peer has mapped a buffer that is gone. Another buffer may have its place and its descriptor.
 #[test]
-fn buffers_come_and_go() {
-    on(&[2, 4], "buffers_come_and_go", |world| {
+fn reallocated_buffers_send_current_data() {
+    on(&[2, 4], "reallocated_buffers_send_current_data", |world| {
         let other = world.rank() ^ 1;
         for round in 0..ranks::rounds(20) {
             let len = 70_000 + round * 4096;
@@ -71,8 +71,8 @@ fn buffers_come_and_go() {
 }
 
 #[test]
-fn a_window_is_sent_and_received_into() {
-    on(&[2, 3], "a_window_is_sent_and_received_into", |world| {
+fn window_memory_is_sent_and_received_into() {
+    on(&[2, 3], "window_memory_is_sent_and_received_into", |world| {
         let (rank, size, len) = (world.rank(), world.size(), 300_000);
         let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
         let window = world.allocate::<u8>(2 * len).unwrap();
@@ -97,15 +97,15 @@ fn a_window_is_sent_and_received_into() {
 
 /// Number of the library's memory blocks that are mapped into this process.
 fn mapped() -> usize {
-    let maps = std::fs::read_to_string("/proc/self/maps").expect("Linux tells what is mapped");
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("/proc/self/maps should be readable");
     maps.lines().filter(|line| line.contains("memfd:transom")).count()
 }
 
 /// Applies to ranks that are processes of one machine. Without the mapping, the kernel's copy also gives the right
 /// message.
 #[test]
-fn a_peer_maps_a_buffer_as_long_as_its_owner_has_it() {
-    on(&[2, 4], "a_peer_maps_a_buffer_as_long_as_its_owner_has_it", |world| {
+fn peer_unmaps_a_buffer_after_its_owner_drops_it() {
+    on(&[2, 4], "peer_unmaps_a_buffer_after_its_owner_drops_it", |world| {
         let other = world.rank() ^ 1;
         let mut room = vec![0; 70_000];
         let mut exchange = |from: &[u8]| {
@@ -119,14 +119,14 @@ fn a_peer_maps_a_buffer_as_long_as_its_owner_has_it() {
         exchange(&mine);
         if mapped() == before {
             let shared = ranks::share_memory(&world) && ranks::are_processes();
-            return assert!(!shared, "neither the buffer nor the peer's is mapped");
+            return assert!(!shared, "neither the own buffer nor the peer's is mapped");
         }
-        assert_eq!(mapped(), before + 2, "the buffer and the peer's");
+        assert_eq!(mapped(), before + 2, "expected mappings of the own buffer and the peer's");
         world.barrier().unwrap();
         drop(mine);
         let until = Instant::now() + ranks::within(Duration::from_secs(10));
         while mapped() > before {
-            assert!(Instant::now() < until, "what the peer has given up stays mapped");
+            assert!(Instant::now() < until, "buffer that the peer dropped stays mapped");
             let nothing = world.irecv::<u8>(other, Tag::new(7));
             drop(nothing.wait_for(Duration::from_millis(20)));
         }

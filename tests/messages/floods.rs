@@ -81,7 +81,7 @@ fn short_sends_return_before_any_receive() {
         } else {
             assert_eq!(world.recv(1, LAST).unwrap().0, [many as u64]);
             let kept = world.counters().unwrap().unexpected_peak;
-            assert_eq!(kept, 72 * many as u64, "64 bytes for each envelope, and the data");
+            assert_eq!(kept, 72 * many as u64, "expected 64 bytes per envelope plus the data");
             drain(&world, many, 8);
         }
     });
@@ -89,8 +89,8 @@ fn short_sends_return_before_any_receive() {
 
 /// The library's own messages pass the program's unreceived ones: first calls of each kind.
 #[test]
-fn calls_of_the_library_pass_a_flood() {
-    on(&[2, 3], "calls_of_the_library_pass_a_flood", |world| {
+fn internal_messages_pass_a_flood() {
+    on(&[2, 3], "internal_messages_pass_a_flood", |world| {
         for length in [8, 160] {
             let sent = if world.rank() == 1 { flood(&world, many() / 2, length) } else { Vec::new() };
             world.barrier().unwrap();
@@ -121,8 +121,8 @@ fn calls_of_the_library_pass_a_flood() {
 
 /// Messages of dropped teams are discarded, and do not count any more.
 #[test]
-fn unreceived_messages_go_with_their_team() {
-    on(&[2, 4], "unreceived_messages_go_with_their_team", |world| {
+fn unreceived_messages_are_discarded_with_their_team() {
+    on(&[2, 4], "unreceived_messages_are_discarded_with_their_team", |world| {
         let (rank, size) = (world.rank(), world.size());
         for _ in 0..rounds(70) {
             let team = world.split(Some(0), 0).unwrap().expect("a colour was named");
@@ -135,7 +135,7 @@ fn unreceived_messages_go_with_their_team() {
         }
         world.barrier().unwrap();
         let counters = world.counters().unwrap();
-        assert!(counters.discarded >= 1000 * (rounds(70) as u64 - 1), "{} discarded", counters.discarded);
+        assert!(counters.discarded >= 1000 * (rounds(70) as u64 - 1), "{} messages were discarded", counters.discarded);
         assert!(counters.unexpected_peak <= 3 * 72 * 1000, "{} bytes were kept", counters.unexpected_peak);
         if share_memory(&world) {
             world.send((rank + 1) % size, FIRST, &[9; 4000]).unwrap();

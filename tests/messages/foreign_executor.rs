@@ -56,8 +56,8 @@ async fn pass(world: &World, rounds: usize, probes: bool) -> Result<u64, transom
 /// Ranks share cores: a rank that polls without success must let the others run. Otherwise it polls some 10,000 times
 /// in a round.
 #[test]
-fn foreign_executor_gives_the_core_away() {
-    ranks::on(&[8], "foreign_executor_gives_the_core_away", |world| {
+fn foreign_executor_yields_a_shared_core() {
+    ranks::on(&[8], "foreign_executor_yields_a_shared_core", |world| {
         let rounds = ranks::rounds(100);
         for probes in [false, true] {
             world.barrier().unwrap();

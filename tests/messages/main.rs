@@ -6,7 +6,7 @@ mod ranks;
 mod basic;
 mod buffer;
 mod config;
-mod first;
+mod first_send;
 mod floods;
 mod foreign_executor;
 #[cfg(feature = "serde")]
@@ -14,5 +14,5 @@ mod objects;
 mod partitioned;
 mod pipe;
 mod random;
-mod read;
+mod rendezvous_read;
 mod requests;

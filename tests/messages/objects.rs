@@ -1,4 +1,4 @@
-//! Values that serde knows, as messages.
+//! Values that implement serde's traits, sent as messages.
 
 use crate::ranks;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -35,16 +35,17 @@ fn on(sizes: &[usize], name: &str, body: impl Fn(World) + Sync) {
 
 /// Objects of all lengths: by ring, queue and rendezvous, among other messages, from any source.
 #[test]
-fn values_arrive_in_order_from_any() {
-    on(&[1, 3], "values_arrive_in_order_from_any", |world| {
+fn objects_from_any_source_arrive_in_order() {
+    on(&[1, 3], "objects_from_any_source_arrive_in_order", |world| {
         const EACH: usize = 60;
         for seed in 0..EACH {
             let to = (world.rank() + 1) % world.size();
             let sent = world.isend_object(to, JOB, &job(seed));
             let (got, status) = match seed % 6 {
-                0 => {
-                    world.recv_object_for(Source::Any, JOB, Duration::from_secs(50)).unwrap().expect("it comes in time")
-                }
+                0 => world
+                    .recv_object_for(Source::Any, JOB, Duration::from_secs(50))
+                    .unwrap()
+                    .expect("an object should arrive before the deadline"),
                 1 => loop {
                     if let Some(came) = world.try_recv_object(Source::Any, JOB).unwrap() {
                         break came;
@@ -67,8 +68,8 @@ fn values_arrive_in_order_from_any() {
 }
 
 #[test]
-fn what_is_no_such_value_is_said_and_consumed() {
-    on(&[2], "what_is_no_such_value_is_said_and_consumed", |world| {
+fn undecodable_object_is_reported_and_consumed() {
+    on(&[2], "undecodable_object_is_reported_and_consumed", |world| {
         let wait = Duration::from_secs(50);
         let fails = |way| match match way {
             0 => world.recv_object(1 - world.rank(), JOB).map(Some),
@@ -84,7 +85,7 @@ fn what_is_no_such_value_is_said_and_consumed() {
         .unwrap_err()
         {
             error @ Error::OtherObject { status, .. } => {
-                assert!(error.to_string().contains("is no value of type messages::objects::Job"), "{error}");
+                assert!(error.to_string().contains("does not decode as messages::objects::Job"), "{error}");
                 status.len
             }
             error => panic!("{error}"),
@@ -117,8 +118,8 @@ fn what_is_no_such_value_is_said_and_consumed() {
 
 /// Requests of objects work in sets, as futures, and with `cancel`, as all requests do.
 #[test]
-fn values_are_received_by_requests() {
-    on(&[2, 3], "values_are_received_by_requests", |world| {
+fn object_requests_complete_in_every_wait() {
+    on(&[2, 3], "object_requests_complete_in_every_wait", |world| {
         const GO: Tag<u8> = Tag::new(9);
         let n = world.size();
         if world.rank() > 0 {
@@ -169,8 +170,8 @@ impl Serialize for Turns {
 
 /// Deserialisation runs code of the program, which may make any call.
 #[test]
-fn who_makes_a_value_may_call_the_library() {
-    on(&[1], "who_makes_a_value_may_call_the_library", |world| {
+fn deserialisation_may_call_the_library() {
+    on(&[1], "deserialisation_may_call_the_library", |world| {
         const TURNS: Tag<Turns> = Tag::new(5);
         let world = Rc::new(world);
         WORLD.set(Some(world.clone()));
@@ -185,8 +186,8 @@ fn who_makes_a_value_may_call_the_library() {
 
 /// A length from a peer is checked before it is used: an object that claims to be long takes no memory.
 #[test]
-fn a_length_that_lies_takes_no_memory() {
-    on(&[1], "a_length_that_lies_takes_no_memory", |world| {
+fn forged_object_length_is_refused() {
+    on(&[1], "forged_object_length_is_refused", |world| {
         const LIST: Tag<Vec<u64>> = Tag::new(4);
         world.send_object(0, LIST, &vec![5]).unwrap();
         let (bytes, _) = world.recv(0, Tag::<u8>::new(4)).unwrap();

@@ -35,8 +35,8 @@ fn send_round(sending: &mut transom::messages::Partitioned<u64>, len: usize, ran
 }
 
 #[test]
-fn parts_go_in_any_order_and_are_cut_as_each_end_likes() {
-    on(&ranks::SIZES, "parts_go_in_any_order_and_are_cut_as_each_end_likes", |world| {
+fn parts_of_different_cuts_arrive_in_any_order() {
+    on(&ranks::SIZES, "parts_of_different_cuts_arrive_in_any_order", |world| {
         let (rank, size) = (world.rank(), world.size());
         let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
         for (len, mine, theirs) in [(10, 3, 10), (1000, 7, 1), (1001, 1, 4), (100_003, 5, 3)] {
@@ -66,8 +66,8 @@ fn parts_go_in_any_order_and_are_cut_as_each_end_likes() {
 }
 
 #[test]
-fn a_part_is_there_before_the_others_are_ready() {
-    on(&[1, 2, 4], "a_part_is_there_before_the_others_are_ready", |world| {
+fn ready_part_arrives_before_the_others() {
+    on(&[1, 2, 4], "ready_part_arrives_before_the_others", |world| {
         let (rank, size) = (world.rank(), world.size());
         let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
         // Parts that go at once, and parts that wait to be read.
@@ -90,12 +90,9 @@ fn a_part_is_there_before_the_others_are_ready() {
 }
 
 #[test]
-#[cfg_attr(
-    transom_portable_copy,
-    ignore = "ThreadSanitizer does not see how a lock of std is taken by who had to wait for it"
-)]
-fn threads_make_parts_ready() {
-    on(&[2], "threads_make_parts_ready", |world| {
+#[cfg_attr(transom_portable_copy, ignore = "ThreadSanitizer does not see a contended lock of std being acquired")]
+fn parts_readied_by_threads_arrive_whole() {
+    on(&[2], "parts_readied_by_threads_arrive_whole", |world| {
         let (rank, len, number) = (world.rank(), 64_000, 16);
         if rank == 0 {
             let mut sending = world.psend_init(1, ONE, vec![0; len], number).unwrap();
@@ -124,8 +121,8 @@ fn threads_make_parts_ready() {
 }
 
 #[test]
-fn a_lost_part_is_told_to_both() {
-    on(&[1, 2], "a_lost_part_is_told_to_both", |world| {
+fn lost_part_is_reported_at_both_ends() {
+    on(&[1, 2], "lost_part_is_reported_at_both_ends", |world| {
         let other = world.size() - 1 - world.rank();
         for len in [40, 80_000] {
             let mut sending = world.psend_init(other, ONE, vec![1; len], 4).unwrap();
@@ -150,7 +147,7 @@ fn a_lost_part_is_told_to_both() {
                                 3,
                                 (Err(Error::PartsNotReady { missing: 3 }), Err(Error::PartsNotReady { missing: 1 })),
                             ) => {}
-                            (_, ended) => panic!("{lost} lost: {ended:?}"),
+                            (_, ended) => panic!("{lost} parts lost: the ends returned {ended:?}"),
                         }
                     }
                 }
@@ -172,8 +169,8 @@ fn a_lost_part_is_told_to_both() {
 }
 
 #[test]
-fn ends_meet_in_the_order_in_which_they_were_made() {
-    on(&[1, 2], "ends_meet_in_the_order_in_which_they_were_made", |world| {
+fn ends_match_in_creation_order() {
+    on(&[1, 2], "ends_match_in_creation_order", |world| {
         let other = world.size() - 1 - world.rank();
         let mut sending = [10, 20].map(|n| world.psend_init(other, ONE, vec![n; 6], 3).unwrap());
         // Messages under another tag, or without parts, match none of these.
@@ -195,8 +192,8 @@ fn ends_meet_in_the_order_in_which_they_were_made() {
 
 /// Values of the n-th send end: it matches the n-th receive end.
 #[test]
-fn dropped_receive_keeps_its_place_in_the_order() {
-    on(&[1, 2], "dropped_receive_keeps_its_place_in_the_order", |world| {
+fn dropped_receive_keeps_its_matching_position() {
+    on(&[1, 2], "dropped_receive_keeps_its_matching_position", |world| {
         let other = world.size() - 1 - world.rank();
         for dropped in [&[0][..], &[1], &[0, 1], &[0, 2], &[1, 2, 3], &[0, 1, 2, 3]] {
             let receive = |_| Some(world.precv_init(other, ONE, vec![0; 6], 2).unwrap());
@@ -228,7 +225,8 @@ fn parts_for_a_dropped_receive_are_discarded() {
                 if time % 2 == 0 {
                     drop(coming.start().unwrap());
                 }
-                // A started receive takes a round, and is dropped behind it. The others are dropped before their sends are made.
+                // A started receive takes a round, and is dropped behind it. The others are dropped before their sends
+                // are made.
                 let mut kept = (time % 4 == 0).then_some(coming);
                 let mut sending = world.psend_init(other, ONE, vec![1; len], 2).unwrap();
                 for _ in 0..2 {
@@ -255,8 +253,8 @@ fn parts_for_a_dropped_receive_are_discarded() {
 }
 
 #[test]
-fn dropped_send_end_is_told_by_its_rank() {
-    on(&[1, 2], "dropped_send_end_is_told_by_its_rank", |world| {
+fn dropped_send_end_is_reported_with_its_rank() {
+    on(&[1, 2], "dropped_send_end_is_reported_with_its_rank", |world| {
         let (rank, other) = (world.rank(), world.size() - 1 - world.rank());
         for time in 0..ranks::rounds(2000) {
             let early = (time % 2 == 0).then(|| world.precv_init(other, ONE, vec![0; 6], 2).unwrap());
@@ -288,8 +286,8 @@ fn dropped_send_end_is_told_by_its_rank() {
 
 /// The sender's rounds end, though no receive end takes its parts.
 #[test]
-fn parts_of_other_length_are_discarded() {
-    on(&[1, 2], "parts_of_other_length_are_discarded", |world| {
+fn parts_of_mismatched_length_are_discarded() {
+    on(&[1, 2], "parts_of_mismatched_length_are_discarded", |world| {
         let other = world.size() - 1 - world.rank();
         for _ in 0..ranks::rounds(100) {
             let mut coming = world.precv_init(other, ONE, vec![0; 7], 1).unwrap();
@@ -303,15 +301,20 @@ fn parts_of_other_length_are_discarded() {
 }
 
 #[test]
-fn ends_that_do_not_agree_are_told_and_nobody_is_nobody() {
-    on(&[1, 2], "ends_that_do_not_agree_are_told_and_nobody_is_nobody", |world| {
+fn mismatched_ends_are_refused_and_null_peer_works() {
+    on(&[1, 2], "mismatched_ends_are_refused_and_null_peer_works", |world| {
         let other = world.size() - 1 - world.rank();
         let mut sending = world.psend_init(other, ONE, vec![1; 6], 3).unwrap();
         let mut coming = world.precv_init(other, ONE, vec![0; 7], 3).unwrap();
         let mut parts = sending.start().unwrap();
         parts.parts().for_each(|part| part.ready());
         let refused = coming.start().unwrap().wait().unwrap_err();
-        assert!(refused.to_string().contains("of 6 elements of 8 bytes is sent, and one of 7"), "{refused}");
+        assert!(
+            refused
+                .to_string()
+                .contains("the sender's partitioned message has 6 elements of 8 bytes, the receiver's 7"),
+            "{refused}"
+        );
         // This message has no receive.
         drop(parts);
         for parts in [0, 7] {
@@ -327,7 +330,7 @@ fn ends_that_do_not_agree_are_told_and_nobody_is_nobody() {
 }
 
 #[test]
-fn who_dies_among_parts_is_told() {
+fn death_amid_parts_fails_the_missing_parts() {
     let body = |world: World| {
         if world.rank() == VICTIM {
             let mut sending = world.psend_init(0, ONE, vec![1; 8], 4).unwrap();
@@ -344,12 +347,12 @@ fn who_dies_among_parts_is_told() {
         parts.parts().next().unwrap().ready();
         assert_eq!(arriving.part(0).unwrap(), [1; 2]);
         world.send(VICTIM, GO, &[0]).unwrap();
-        fails_in_time("a part of who died", || arriving.part(3).map(|_| ()));
-        assert_eq!(arriving.arrived(0).unwrap(), Some(&[1; 2][..]), "what had come is there");
-        fails_in_time("what was never announced", || never.wait());
-        fails_in_time("parts to who died", || parts.wait());
+        fails_in_time("a part of the dead rank", || arriving.part(3).map(|_| ()));
+        assert_eq!(arriving.arrived(0).unwrap(), Some(&[1; 2][..]), "part received before the death is missing");
+        fails_in_time("parts that were never announced", || never.wait());
+        fails_in_time("parts to the dead rank", || parts.wait());
     };
-    if let Some(outcome) = ranks::outcome_of(2, "who_dies_among_parts_is_told", body) {
+    if let Some(outcome) = ranks::outcome_of(2, "death_amid_parts_fails_the_missing_parts", body) {
         ranks::only_failed(&outcome, VICTIM, Status::Killed(9));
     }
 }

@@ -1,4 +1,4 @@
-//! Pipes: every step, of processes and of threads; ends, errors, deaths.
+//! Pipes of processes and of threads with every protocol; closed ends, errors, deaths.
 
 use crate::ranks;
 use ranks::{VICTIM, die, on};
@@ -61,15 +61,15 @@ fn read(pipe: &Pipe, me: usize, total: usize) {
         if got.is_empty() {
             break;
         }
-        assert!(got == stretch(pipe.peer(), me, at, got.len()), "{} bytes from {at} on", got.len());
+        assert!(got == stretch(pipe.peer(), me, at, got.len()), "{} bytes differ from offset {at} on", got.len());
         (at, round) = (at + got.len(), round + 1);
     }
     assert_eq!(at, total);
 }
 
 #[test]
-fn streams_both_ways_between_all_pairs() {
-    on(&[2, 3, 4], "streams_both_ways_between_all_pairs", |world| {
+fn streams_between_all_pairs_arrive_whole() {
+    on(&[2, 3, 4], "streams_between_all_pairs_arrive_whole", |world| {
         for step in STEPS {
             let total = 1_500_000 / world.size();
             let pipes = pipes(&world, stepping(step));
@@ -97,8 +97,8 @@ fn streams_both_ways_between_all_pairs() {
 
 /// Non-blocking calls, on rings of all shapes, from and into several buffers.
 #[test]
-fn put_and_get_say_how_much_they_moved() {
-    on(&[1, 2, 4], "put_and_get_say_how_much_they_moved", |world| {
+fn put_and_get_return_the_bytes_moved() {
+    on(&[1, 2, 4], "put_and_get_return_the_bytes_moved", |world| {
         let peer = if world.size() == 1 { 0 } else { world.rank() ^ 1 };
         for step in STEPS {
             for (chunk, chunks) in [(64, 2), (72, 3), (4096, 5), (65_536, 16)] {
@@ -126,12 +126,18 @@ fn put_and_get_say_how_much_they_moved() {
                     let (mut first, mut second) = ([0; 13], vec![0; 2000]);
                     let Some(moved) = pipe.get(&mut [&mut first[..], &mut second]).unwrap() else {
                         // The last put was the one that the other end waited for.
-                        assert_eq!((put, got), (total, total), "it is over");
+                        assert_eq!((put, got), (total, total), "stream ended before all bytes moved");
                         break;
                     };
                     let all = [&first[..], &second].concat();
-                    assert!(all[..moved] == stretch(peer, world.rank(), got, moved), "{moved} bytes from {got} on");
-                    assert!(all[moved..].iter().all(|byte| *byte == 0), "nothing beyond them");
+                    assert!(
+                        all[..moved] == stretch(peer, world.rank(), got, moved),
+                        "{moved} bytes differ from offset {got} on"
+                    );
+                    assert!(
+                        all[moved..].iter().all(|byte| *byte == 0),
+                        "bytes beyond the returned length were written"
+                    );
                     got += moved;
                     std::thread::yield_now();
                 }
@@ -144,8 +150,8 @@ fn put_and_get_say_how_much_they_moved() {
 
 /// A buffer that the peer has handed over arrives at a non-blocking get in pieces.
 #[test]
-fn a_buffer_that_is_given_away_can_be_got_piece_by_piece() {
-    on(&[2], "a_buffer_that_is_given_away_can_be_got_piece_by_piece", |world| {
+fn owned_put_buffer_is_got_piece_by_piece() {
+    on(&[2], "owned_put_buffer_is_got_piece_by_piece", |world| {
         let pipe = world.pipe(1 - world.rank()).unwrap();
         let length = 300_000;
         if world.rank() == 0 {
@@ -160,7 +166,7 @@ fn a_buffer_that_is_given_away_can_be_got_piece_by_piece() {
         } else {
             let (mut into, mut got) = (vec![0; length], 0);
             while got < length {
-                got += pipe.get(&mut [&mut into[got..]]).unwrap().expect("not over");
+                got += pipe.get(&mut [&mut into[got..]]).unwrap().expect("the stream should not have ended");
             }
             assert!(into == stretch(0, 1, 0, length));
         }
@@ -168,8 +174,8 @@ fn a_buffer_that_is_given_away_can_be_got_piece_by_piece() {
 }
 
 #[test]
-fn a_stream_outlives_who_has_put_it() {
-    on(&[2, 3], "a_stream_outlives_who_has_put_it", |world| {
+fn stream_is_read_after_its_writer_has_left() {
+    on(&[2, 3], "stream_is_read_after_its_writer_has_left", |world| {
         let last = world.size() - 1;
         for step in STEPS {
             if world.rank() == last {
@@ -179,7 +185,7 @@ fn a_stream_outlives_who_has_put_it() {
                     let mut all = Vec::new();
                     assert_eq!(pipe.read_to_end(&mut all).unwrap(), 100_000);
                     assert!(all == stretch(rank, last, 0, 100_000));
-                    assert_eq!(pipe.read(&mut [0]).unwrap(), 0, "over and over");
+                    assert_eq!(pipe.read(&mut [0]).unwrap(), 0, "read after the end returned data");
                 }
             } else {
                 let pipe = world.pipe_with(last, stepping(step)).unwrap();
@@ -202,8 +208,8 @@ fn a_stream_outlives_who_has_put_it() {
 }
 
 #[test]
-fn what_cannot_be_is_an_error() {
-    on(&[2], "what_cannot_be_is_an_error", |world| {
+fn invalid_pipe_use_is_refused() {
+    on(&[2], "invalid_pipe_use_is_refused", |world| {
         let other = 1 - world.rank();
         let error = world.pipe(2).unwrap_err();
         assert!(matches!(error, Error::NoSuchRank { rank: 2, ranks: 2 }), "{error}");
@@ -220,7 +226,7 @@ fn what_cannot_be_is_an_error() {
         // Ends with different configurations.
         let error = world.pipe_with(other, stepping(STEPS[world.rank()])).unwrap_err();
         assert!(matches!(error, Error::Pipe { rank, fault: Fault::Differs { .. } } if rank == other), "{error}");
-        let theirs = format!("it opened its end as Config {{ step: {:?}", STEPS[other]);
+        let theirs = format!("it opened its end with Config {{ step: {:?}", STEPS[other]);
         assert!(error.to_string().contains(&theirs), "{error}");
         // The peer closes while this end writes.
         let mut pipe = world.pipe(other).unwrap();
@@ -244,8 +250,8 @@ fn what_cannot_be_is_an_error() {
 
 /// Pipes that are opened and closed leave no memory behind, neither own nor mapped from the peer.
 #[test]
-fn pipes_come_and_go() {
-    on(&[2], "pipes_come_and_go", |world| {
+fn repeated_pipes_leave_no_mappings() {
+    on(&[2], "repeated_pipes_leave_no_mappings", |world| {
         let maps = || std::fs::read_to_string("/proc/self/maps").unwrap().lines().count();
         let mut before = 0;
         for round in 0..300 {
@@ -259,14 +265,14 @@ fn pipes_come_and_go() {
                 before = maps();
             }
         }
-        assert!(maps() < before + 60, "{} mappings, and {before} before 250 more pipes", maps());
+        assert!(maps() < before + 60, "{} mappings after 250 more pipes, {before} before", maps());
     });
 }
 
 /// Ranks of a pipe are those of its team, and pipes of teams are apart.
 #[test]
-fn a_team_has_pipes_of_its_own() {
-    on(&[4], "a_team_has_pipes_of_its_own", |world| {
+fn team_pipe_uses_team_ranks() {
+    on(&[4], "team_pipe_uses_team_ranks", |world| {
         let team = world.split(Some(world.rank() as u64 % 2), 0).unwrap().unwrap();
         let mut pipe = team.pipe(1 - team.rank()).unwrap();
         assert_eq!(pipe.peer(), 1 - team.rank());
@@ -279,8 +285,8 @@ fn a_team_has_pipes_of_its_own() {
 
 /// A program that is disturbed neither by other messages nor by a thread that waits for one.
 #[test]
-fn messages_and_pipes_share_the_way() {
-    on(&[2], "messages_and_pipes_share_the_way", |world| {
+fn messages_and_pipes_do_not_disturb_each_other() {
+    on(&[2], "messages_and_pipes_do_not_disturb_each_other", |world| {
         const TAG: Tag<u64> = Tag::new(0);
         let other = 1 - world.rank();
         let pipes: Vec<Pipe> = STEPS.iter().map(|step| world.pipe_with(other, stepping(*step)).unwrap()).collect();
@@ -302,9 +308,9 @@ fn messages_and_pipes_share_the_way() {
 const READY: Tag<u8> = Tag::new(1);
 
 #[test]
-fn who_waits_at_a_pipe_is_told_of_a_death() {
+fn death_fails_waiting_pipe_calls() {
     for size in [2, 3, 4] {
-        let outcome = ranks::outcome_of(size, "who_waits_at_a_pipe_is_told_of_a_death", |world| {
+        let outcome = ranks::outcome_of(size, "death_fails_waiting_pipe_calls", |world| {
             let others = || (0..world.size()).filter(|rank| *rank != VICTIM);
             for (round, step) in STEPS.into_iter().enumerate() {
                 // Four pipes to each rank: one that stays in use, and one for each call that waits.
@@ -356,7 +362,7 @@ fn who_waits_at_a_pipe_is_told_of_a_death() {
                     assert_eq!((&waits[0]).read(&mut into).unwrap(), 10);
                     assert_eq!(into[..11], [5, 5, 5, 5, 5, 5, 5, 5, 5, 5, 0]);
                 }
-                fails("read on", &|| (&waits[0]).read(&mut [0; 9]).map(drop));
+                fails("read after the last byte", &|| (&waits[0]).read(&mut [0; 9]).map(drop));
             }
         });
         let Some(outcome) = outcome else { return };

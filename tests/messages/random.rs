@@ -37,7 +37,9 @@ impl Posted {
 /// The number of the message in the plan: the first of this kind that has not arrived before. Its bytes identify it.
 fn which(plans: &[Vec<(u32, usize)>], left: &mut [Vec<usize>], from: usize, tag: u32, got: &[u16]) -> (usize, usize) {
     let fits = |number: &usize| plans[from][*number] == (tag, got.len()) && data(from, *number, got.len()) == got;
-    let at = left[from].iter().position(fits).unwrap_or_else(|| panic!("{} of {tag} from {from}: unknown", got.len()));
+    let at = left[from].iter().position(fits).unwrap_or_else(|| {
+        panic!("no message of {} elements with tag {tag} from rank {from} is left in the plan", got.len())
+    });
     (from, left[from].remove(at))
 }
 
@@ -127,13 +129,13 @@ fn send_all_that_is_left<'a>(
     }
 }
 
-/// Of two messages of one source that match a receive, this or an earlier receive got the one sent first. Of two
-/// receives that match a message, the one posted first got this message or one sent before.
+/// If two messages of one source match a receive, this or an earlier receive got the one sent first. If two receives
+/// match a message, the one posted first got this message or one sent before.
 fn check(plans: &[Vec<(u32, usize)>], log: &[Posted]) {
     let mut receiver = vec![vec![usize::MAX; MESSAGES]; plans.len()];
     for (at, posted) in log.iter().enumerate() {
-        let (from, number) = posted.got.expect("all have ended");
-        assert!(posted.takes(from, plans[from][number].0), "it got what it takes");
+        let (from, number) = posted.got.expect("every receive should have ended");
+        assert!(posted.takes(from, plans[from][number].0), "receive matched a message of another source or tag");
         receiver[from][number] = at;
     }
     for (at, posted) in log.iter().enumerate() {
@@ -147,8 +149,8 @@ fn check(plans: &[Vec<(u32, usize)>], log: &[Posted]) {
 }
 
 #[test]
-fn random_traffic_matches_as_it_must() {
-    on(&[1, 2, 3, 4, 8], "random_traffic_matches_as_it_must", |world| {
+fn random_traffic_matches_by_default() {
+    on(&[1, 2, 3, 4, 8], "random_traffic_matches_by_default", |world| {
         let few = if world.size() < 8 && !ranks::over_network() { 6 } else { 2 };
         of_seeds(&world, few);
     });
@@ -156,7 +158,10 @@ fn random_traffic_matches_as_it_must() {
 
 /// The same messages arrive under every configuration of TRANSOM_MESSAGES.
 #[test]
-#[cfg_attr(transom_portable_copy, ignore = "takes minutes under ThreadSanitizer, and shares no more than the other")]
+#[cfg_attr(
+    transom_portable_copy,
+    ignore = "takes minutes under ThreadSanitizer, and shares no more memory than the other test"
+)]
 fn random_traffic_matches_in_any_configuration() {
     let configurations = [
         // The smallest value of each setting.

@@ -1,4 +1,4 @@
-//! Requests in flight: waited for in many ways, cancelled, lent, awaited, started repeatedly.
+//! Requests in flight: all forms of waiting, cancellation, lent buffers, futures, and repeated starts.
 
 use crate::ranks;
 use ranks::{on, pattern};
@@ -16,8 +16,8 @@ const TWO: Tag<u64> = Tag::new(2);
 const BYTES: Tag<u8> = Tag::new(9);
 
 #[test]
-fn a_probe_gives_up_at_its_deadline() {
-    on(&[2], "a_probe_gives_up_at_its_deadline", |world| {
+fn probe_returns_none_at_its_deadline() {
+    on(&[2], "probe_returns_none_at_its_deadline", |world| {
         let (other, soon) = (1 - world.rank(), Duration::from_millis(60));
         for limit in [soon, Duration::ZERO] {
             let begun = Instant::now();
@@ -31,7 +31,8 @@ fn a_probe_gives_up_at_its_deadline() {
         assert_eq!(world.recv(other, ONE).unwrap().0, [7]);
         for limit in [Duration::from_secs(3600), Duration::MAX] {
             world.send(other, ONE, &[8, 9]).unwrap();
-            let message = world.probe_for(Source::Any, ONE, limit).unwrap().expect("it comes in this time");
+            let message =
+                world.probe_for(Source::Any, ONE, limit).unwrap().expect("a message should arrive before the deadline");
             assert_eq!((message.status().from, message.recv().unwrap()), (other, vec![8, 9]));
         }
         // Messages arrive while the deadline passes, and none is lost.
@@ -48,8 +49,8 @@ fn a_probe_gives_up_at_its_deadline() {
 }
 
 #[test]
-fn a_cancelled_receive_takes_nothing_or_has_its_message() {
-    on(&[2], "a_cancelled_receive_takes_nothing_or_has_its_message", |world| {
+fn cancelled_receive_withdraws_or_has_its_message() {
+    on(&[2], "cancelled_receive_withdraws_or_has_its_message", |world| {
         let other = 1 - world.rank();
         let mut withdrawn = 0;
         for round in 0..ranks::rounds(200) as u64 {
@@ -63,7 +64,7 @@ fn a_cancelled_receive_takes_nothing_or_has_its_message() {
                 Cancelled::Withdrawn(buffer) => {
                     withdrawn += 1;
                     assert_eq!(buffer, Some(vec![0; 4]));
-                    assert_eq!(world.recv(other, ONE).unwrap().0, [round], "the message is still to be had");
+                    assert_eq!(world.recv(other, ONE).unwrap().0, [round], "withdrawn receive consumed its message");
                 }
                 Cancelled::TooLate(request) => assert_eq!(request.wait().unwrap(), [round]),
             }
@@ -80,8 +81,8 @@ fn a_cancelled_receive_takes_nothing_or_has_its_message() {
 }
 
 #[test]
-fn requests_are_waited_for_in_many_ways() {
-    on(&[2, 3], "requests_are_waited_for_in_many_ways", |world| {
+fn requests_complete_in_every_kind_of_wait() {
+    on(&[2, 3], "requests_complete_in_every_kind_of_wait", |world| {
         let (rank, size) = (world.rank(), world.size());
         let mut coming: Requests<_> =
             (0..size).flat_map(|from| (0..5).map(move |_| from)).map(|from| world.irecv(from, ONE)).collect();
@@ -135,7 +136,7 @@ fn requests_are_waited_for_in_many_ways() {
 
 /// A process may have several ranks; any thread may wait for their requests.
 #[test]
-fn requests_of_several_ranks_are_waited_for_together() {
+fn set_waits_for_requests_of_several_ranks() {
     let (give, take) = std::sync::mpsc::channel();
     let take = Mutex::new(take);
     let soon = Duration::from_millis(20);
@@ -154,12 +155,12 @@ fn requests_of_several_ranks_are_waited_for_together() {
                 std::thread::sleep(soon);
                 world.send(other, ONE, &[7]).unwrap();
             });
-            all.wait_any().expect("two are left")
+            all.wait_any().expect("two requests should be left")
         });
-        assert_eq!((number, got.unwrap()), (1, vec![7]), "that of the other rank");
+        assert_eq!((number, got.unwrap()), (1, vec![7]), "expected the request of the other rank first");
         assert!(all.take_any_for(soon).is_none());
         world.barrier().unwrap();
-        let (number, got) = all.wait_any().expect("one is left");
+        let (number, got) = all.wait_any().expect("one request should be left");
         assert_eq!((number, got.unwrap()), (0, vec![8]));
         assert!(all.wait_any().is_none());
     });
@@ -167,8 +168,8 @@ fn requests_of_several_ranks_are_waited_for_together() {
 }
 
 #[test]
-fn an_iterator_starts_all_before_any_is_waited_for() {
-    on(&[1, 2], "an_iterator_starts_all_before_any_is_waited_for", |world| {
+fn wait_all_starts_every_request_before_waiting() {
+    on(&[1, 2], "wait_all_starts_every_request_before_waiting", |world| {
         // The first waits for what the second starts.
         let (me, other) = (world.rank() as u64, world.size() - 1 - world.rank());
         let requests = (0..2).map(|i| if i == 0 { world.irecv(other, ONE) } else { world.isend(other, ONE, vec![me]) });
@@ -177,8 +178,8 @@ fn an_iterator_starts_all_before_any_is_waited_for() {
 }
 
 #[test]
-fn requests_that_end_as_they_are_started() {
-    on(&[1, 2], "requests_that_end_as_they_are_started", |world| {
+fn requests_to_self_complete_as_they_start() {
+    on(&[1, 2], "requests_to_self_complete_as_they_start", |world| {
         let me = world.rank();
         // Until there is a ring.
         for i in 0..100 {
@@ -214,8 +215,8 @@ fn requests_that_end_as_they_are_started() {
 }
 
 #[test]
-fn scopes_lend_and_wait() {
-    on(&[1, 2, 4], "scopes_lend_and_wait", |world| {
+fn scope_waits_for_requests_on_borrowed_memory() {
+    on(&[1, 2, 4], "scope_waits_for_requests_on_borrowed_memory", |world| {
         let (rank, size) = (world.rank(), world.size());
         let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
         let mine = pattern(rank, 100_000);
@@ -245,7 +246,7 @@ fn scopes_lend_and_wait() {
             world.scope(|scope| {
                 std::mem::forget(scope.irecv(rank, BYTES, &mut never));
                 if scope_is_to_end() {
-                    panic!("as planned");
+                    panic!("intended panic");
                 }
                 Ok::<(), Error>(())
             })
@@ -259,8 +260,8 @@ fn scopes_lend_and_wait() {
 /// The adapter may access the same memory for several messages. The end of one message does not end the access for the
 /// others.
 #[test]
-fn the_same_memory_is_sent_to_all_at_once() {
-    on(&[2, 4], "the_same_memory_is_sent_to_all_at_once", |world| {
+fn one_buffer_is_sent_to_all_ranks_at_once() {
+    on(&[2, 4], "one_buffer_is_sent_to_all_ranks_at_once", |world| {
         const LENGTHS: [usize; 3] = [100_000, 1_500_000, 100_000];
         let mine = pattern(5, 1_500_000);
         for receives_first in [true, false] {
@@ -299,8 +300,8 @@ fn scope_is_to_end() -> bool {
 }
 
 #[test]
-fn futures_need_no_runtime() {
-    on(&[2], "futures_need_no_runtime", |world| {
+fn block_on_runs_futures_without_a_runtime() {
+    on(&[2], "block_on_runs_futures_without_a_runtime", |world| {
         let other = 1 - world.rank();
         let rounds = ranks::rounds(200) as u64;
         async fn pong(world: &World, other: usize, rounds: u64) -> Result<u64, transom::Error> {
@@ -318,7 +319,7 @@ fn futures_need_no_runtime() {
 
 /// Only this call makes progress for the messages of that rank.
 #[test]
-fn block_on_awaits_what_another_rank_has_started() {
+fn block_on_completes_a_request_of_another_rank() {
     let (requests, of_another) = std::sync::mpsc::channel();
     let of_another = Mutex::new(of_another);
     let (ended, told) = std::sync::mpsc::channel();
@@ -327,7 +328,11 @@ fn block_on_awaits_what_another_rank_has_started() {
         if world.rank() == 1 {
             world.barrier().unwrap();
             requests.send(world.irecv(0, ONE)).unwrap();
-            return told.lock().unwrap().recv_timeout(Duration::from_secs(20)).expect("its request ends");
+            return told
+                .lock()
+                .unwrap()
+                .recv_timeout(Duration::from_secs(20))
+                .expect("the request should end within 20 s");
         }
         let ended = ended.clone();
         world.barrier().unwrap();
@@ -345,15 +350,15 @@ fn block_on_awaits_what_another_rank_has_started() {
 }
 
 /// A task that has a request, and whose last waker another request holds.
-struct Task(#[allow(dead_code, reason = "it is dropped")] Mutex<Request<'static, Vec<u64>>>);
+struct Task(#[allow(dead_code, reason = "held only until it is dropped")] Mutex<Request<'static, Vec<u64>>>);
 
 impl Wake for Task {
     fn wake(self: Arc<Self>) {}
 }
 
 #[test]
-fn a_waker_may_have_a_request() {
-    on(&[1, 2], "a_waker_may_have_a_request", |world| {
+fn waker_may_own_a_request() {
+    on(&[1, 2], "waker_may_own_a_request", |world| {
         let me = world.rank();
         let mut asked = world.irecv(me, ONE);
         let waker = || Waker::from(Arc::new(Task(Mutex::new(world.irecv(me, TWO)))));
@@ -369,8 +374,8 @@ fn a_waker_may_have_a_request() {
 
 /// A waker that was given to a dropped collective is dropped when the collective ends, in whichever call that is.
 #[test]
-fn the_waker_of_a_dropped_collective_may_have_a_request() {
-    on(&[2], "the_waker_of_a_dropped_collective_may_have_a_request", |world| {
+fn waker_of_dropped_collective_may_own_a_request() {
+    on(&[2], "waker_of_dropped_collective_may_own_a_request", |world| {
         let me = world.rank();
         if me == 0 {
             let mut there = world.ibarrier();
@@ -404,8 +409,8 @@ impl Reduction<u64> for Sum {
 }
 
 #[test]
-fn an_operation_may_have_a_request() {
-    on(&[1, 2, 3], "an_operation_may_have_a_request", |world| {
+fn operator_may_own_a_request() {
+    on(&[1, 2, 3], "operator_may_own_a_request", |world| {
         let me = world.rank();
         let sum = |panics| Sum(Mutex::new(Some(world.irecv(me, TWO))), panics);
         assert_eq!(world.iall_reduce(vec![1], sum(false)).wait().unwrap(), [world.size() as u64]);
@@ -423,7 +428,7 @@ struct Panics(Arc<(AtomicBool, AtomicUsize)>);
 impl Wake for Panics {
     fn wake(self: Arc<Self>) {
         if self.0.0.load(SeqCst) {
-            panic!("as planned, by a waker");
+            panic!("intended panic of a waker");
         }
     }
 }
@@ -432,15 +437,15 @@ impl Drop for Panics {
     fn drop(&mut self) {
         self.0.1.fetch_add(1, SeqCst);
         if self.0.0.load(SeqCst) && !std::thread::panicking() {
-            panic!("as planned, by the drop of a waker");
+            panic!("intended panic in the drop of a waker");
         }
     }
 }
 
 /// The call that runs a waker may have lent a buffer, and must not be unwound.
 #[test]
-fn a_waker_may_panic() {
-    on(&[1, 2], "a_waker_may_panic", |world| {
+fn panicking_waker_does_not_unwind_the_caller() {
+    on(&[1, 2], "panicking_waker_does_not_unwind_the_caller", |world| {
         let other = world.size() - 1 - world.rank();
         let state = Arc::new((AtomicBool::new(false), AtomicUsize::new(0)));
         let asked: Vec<_> = (0..4)
@@ -473,8 +478,8 @@ fn a_waker_may_panic() {
 }
 
 #[test]
-fn persistent_messages_start_again_and_again() {
-    on(&[1, 2, 4], "persistent_messages_start_again_and_again", |world| {
+fn restarted_persistent_messages_arrive() {
+    on(&[1, 2, 4], "restarted_persistent_messages_arrive", |world| {
         let (rank, size) = (world.rank(), world.size());
         let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
         for len in [10, 5000, 100_000] {
@@ -501,8 +506,8 @@ fn persistent_messages_start_again_and_again() {
 }
 
 #[test]
-fn persistent_messages_are_waited_for_together() {
-    on(&[1, 2, 4], "persistent_messages_are_waited_for_together", |world| {
+fn persistent_messages_complete_in_one_wait_all() {
+    on(&[1, 2, 4], "persistent_messages_complete_in_one_wait_all", |world| {
         let (rank, size) = (world.rank(), world.size());
         let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
         // The first request ends only because of the later ones.

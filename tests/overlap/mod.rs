@@ -1,12 +1,12 @@
-//! A fabric over another one that counts the verbs. It lends the same memory to several windows, so that these may
-//! have different types. The windows share the words of their locks and barriers too, so tests use only shared locks,
-//! and fences of one window.
+//! A fabric that wraps another one and counts its verbs. It lends the same memory to several windows, which may have
+//! different types. The windows also share the words of their locks and barriers, so tests use only shared locks, and
+//! fences of one window.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use transom::locks::{Awaited, Rank};
 use transom::shm_loopback::{Loopback, Region, View};
-use transom::windows::{BoxBytes, OobExchange, Fabric, UserMemory, Wait, Wake, Window};
+use transom::windows::{BoxBytes, Fabric, OobExchange, UserMemory, Wait, Wake, Window};
 use transom::{Atomic, FabricError};
 
 /// The size of the part that all windows share, in bytes.
@@ -81,7 +81,7 @@ impl Overlapping {
     /// Number of puts, gets, compare-and-swaps and fetch-and-adds of `call`.
     #[allow(dead_code, reason = "each test file uses what it needs")]
     pub fn verbs(&self, call: impl FnOnce()) -> [usize; 4] {
-        *self.all_verbs(call).first_chunk().expect("there are more")
+        *self.all_verbs(call).first_chunk().expect("the array has six counters")
     }
 
     /// And posts and flushes.

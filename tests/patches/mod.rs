@@ -1,4 +1,4 @@
-//! Arrays and patches at random, and their elements one by one.
+//! Random arrays and patches, and lists of their elements.
 
 use std::ops::Range;
 use transom::Distribution;

@@ -95,7 +95,7 @@ pub fn die() -> ! {
 #[allow(dead_code, reason = "each test file uses what it needs")]
 pub fn fails_in_time<T>(what: &str, call: impl FnOnce() -> Result<T, messages::Error>) {
     let begun = Instant::now();
-    let error = call().err().unwrap_or_else(|| panic!("{what} needs a dead rank"));
+    let error = call().err().unwrap_or_else(|| panic!("{what} succeeded, expected the death of rank {VICTIM}"));
     assert!(matches!(error, messages::Error::PeerDied { rank: VICTIM }), "{what}: {error}");
     assert!(begun.elapsed() < within(IN_TIME), "{what} took {:?}", begun.elapsed());
 }
@@ -143,7 +143,8 @@ impl Waiter {
         let sleeps = || match self.0.load(SeqCst) {
             0 => false,
             thread => {
-                let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).expect("a thread's state");
+                let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat"))
+                    .expect("the stat file of a thread should be readable");
                 stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('S'))
             }
         };
@@ -186,7 +187,7 @@ pub fn on_with(variables: &[(&str, &str)], sizes: &[usize], name: &str, body: im
     match std::env::var(ROLE).as_deref() {
         Ok("rank") => body(transom::init().expect("a rank can join its job")),
         Ok(threads) => {
-            let threads = threads.parse().expect("a number of threads");
+            let threads = threads.parse().expect("TEST_ROLE is `rank` or a number of threads");
             transom::threads(threads, body).expect("threads can be ranks");
         }
         Err(_) => {
@@ -231,7 +232,7 @@ pub fn outcome_with(variables: &[(&str, &str)], size: usize, name: &str, body: i
 fn outcome(size: usize, name: &str, role: &str, variables: &[(&str, &str)]) -> Outcome {
     let full = full_name(name);
     let deadline = if slow() > 1 { 3 * DEADLINE } else { DEADLINE };
-    let mut copies = Launch::new(std::env::current_exe().expect("this test program"), size)
+    let mut copies = Launch::new(std::env::current_exe().expect("the path of this test program"), size)
         .args(["--exact", &full, "--nocapture", "--include-ignored", "--test-threads=1"])
         .env(ROLE, role)
         .env("RUST_BACKTRACE", "0")

@@ -3,7 +3,8 @@
 use std::path::Path;
 use transom::Outcome;
 
-/// The name by which the test program knows a test of the calling file: `rma/locks.rs` is module `locks` of program `rma`.
+/// The name by which the test program knows a test of the calling file: `rma/locks.rs` is module `locks` of program
+/// `rma`.
 #[track_caller]
 pub fn full_name(name: &str) -> String {
     let file = Path::new(std::panic::Location::caller().file()).with_extension("");

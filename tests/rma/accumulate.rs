@@ -43,7 +43,7 @@ macro_rules! on_all_types {
 }
 
 #[test]
-fn every_operation_is_right_at_every_place_and_length_and_nowhere_else() {
+fn accumulate_of_any_span_matches_the_model() {
     fn check<T: Element>(world: &World, mode: Mode) {
         const LEN: usize = 21; // for most types, no whole number of words
         let mut random = fastrand::Rng::with_seed(world.rank() as u64);
@@ -82,7 +82,7 @@ fn every_operation_is_right_at_every_place_and_length_and_nowhere_else() {
             }
         }
     }
-    let name = "every_operation_is_right_at_every_place_and_length_and_nowhere_else";
+    let name = "accumulate_of_any_span_matches_the_model";
     ranks::on_all_sizes(name, |world| {
         on_all_types!(check(&world, Mode::Shared));
         on_all_types!(check(&world, Mode::Exclusive)); // not by atomics, from two words on
@@ -91,7 +91,7 @@ fn every_operation_is_right_at_every_place_and_length_and_nowhere_else() {
 
 /// An exclusive epoch works piece by piece, a shared one word by word. Both give the same result.
 #[test]
-fn long_accumulates_are_the_same_in_every_epoch() {
+fn long_accumulates_agree_in_every_epoch_kind() {
     fn check<T: Element>(world: &World) {
         let len = 9000 / size_of::<T>(); // more than two pieces
         let mut random = fastrand::Rng::with_seed(world.rank() as u64);
@@ -121,7 +121,7 @@ fn long_accumulates_are_the_same_in_every_epoch() {
     }
     ranks::on(
         &[1, 2, 3],
-        "long_accumulates_are_the_same_in_every_epoch",
+        "long_accumulates_agree_in_every_epoch_kind",
         |world| on_all_types!(check(&world): u8 i16 u32 f32 u64 i64 f64),
     );
 }
@@ -134,7 +134,7 @@ fn order_matters_not<T: Model>() -> Vec<Op> {
 }
 
 #[test]
-fn what_all_ranks_do_to_the_same_words_at_once_is_not_lost() {
+fn concurrent_atomics_on_same_words_lose_nothing() {
     fn check<T: Element>(world: &World, small: fn(u8) -> T) {
         let rounds = ranks::rounds(100);
         let ops = order_matters_not::<T>();
@@ -181,7 +181,7 @@ fn what_all_ranks_do_to_the_same_words_at_once_is_not_lost() {
         window.lock_shared(world.size() - 1).unwrap().get(0, &mut found).unwrap();
         assert_same(&found, &oracle, &ops);
     }
-    ranks::on_all_sizes("what_all_ranks_do_to_the_same_words_at_once_is_not_lost", |world| {
+    ranks::on_all_sizes("concurrent_atomics_on_same_words_lose_nothing", |world| {
         check::<u8>(&world, |small| small);
         check::<i8>(&world, |small| small as i8);
         check::<u16>(&world, u16::from);
@@ -196,7 +196,7 @@ fn what_all_ranks_do_to_the_same_words_at_once_is_not_lost() {
 }
 
 #[test]
-fn every_intermediate_value_is_got_once() {
+fn concurrent_get_accumulate_draws_each_value_once() {
     fn check<T: Element>(world: &World, one: T, number: fn(T) -> usize) {
         const LEN: usize = 5;
         let (each, n, me) = (ranks::rounds(240) / world.size(), world.size(), world.rank());
@@ -218,7 +218,7 @@ fn every_intermediate_value_is_got_once() {
         }
         tickets.fence().unwrap();
     }
-    ranks::on_all_sizes("every_intermediate_value_is_got_once", |world| {
+    ranks::on_all_sizes("concurrent_get_accumulate_draws_each_value_once", |world| {
         check::<u8>(&world, 1, usize::from);
         check::<u16>(&world, 1, usize::from);
         check::<i32>(&world, 1, |ticket| ticket as usize);
@@ -229,7 +229,7 @@ fn every_intermediate_value_is_got_once() {
 }
 
 #[test]
-fn what_one_rank_does_to_an_element_is_seen_in_its_order() {
+fn accumulates_of_one_rank_are_seen_in_order() {
     fn check<T: Element + PartialOrd>(world: &World, number: fn(u8) -> T) {
         let n = world.size();
         let mut window: Window<T> = world.allocate(n).unwrap();
@@ -245,7 +245,7 @@ fn what_one_rank_does_to_an_element_is_seen_in_its_order() {
         }
         window.fence().unwrap();
     }
-    ranks::on_all_sizes("what_one_rank_does_to_an_element_is_seen_in_its_order", |world| {
+    ranks::on_all_sizes("accumulates_of_one_rank_are_seen_in_order", |world| {
         check::<u8>(&world, |step| step);
         check::<i16>(&world, i16::from);
         check::<f32>(&world, f32::from);
@@ -254,7 +254,7 @@ fn what_one_rank_does_to_an_element_is_seen_in_its_order() {
 }
 
 #[test]
-fn misuse_is_refused_and_changes_nothing() {
+fn invalid_accumulate_is_refused_without_effect() {
     fn check<T: Element>(world: &World) {
         const LEN: usize = 5;
         let mut window: Window<T> = world.allocate(LEN).unwrap();
@@ -310,11 +310,11 @@ fn misuse_is_refused_and_changes_nothing() {
         window.fence().unwrap();
         assert_same(&window.local().read(0, LEN).unwrap(), &before, &"misuse");
     }
-    ranks::on_all_sizes("misuse_is_refused_and_changes_nothing", |world| on_all_types!(check(&world)));
+    ranks::on_all_sizes("invalid_accumulate_is_refused_without_effect", |world| on_all_types!(check(&world)));
 }
 
 #[test]
-fn elements_of_all_widths_may_race_on_one_word() {
+fn accumulates_of_mixed_widths_on_a_word_are_exact() {
     // The half of a word that carries of small sums do not reach.
     const HIGH: usize = if cfg!(target_endian = "little") { 4 } else { 0 };
     fn change(fabric: Overlapping) {
@@ -359,12 +359,12 @@ fn elements_of_all_widths_may_race_on_one_word() {
 }
 
 #[test]
-fn calls_cost_what_the_docs_say() {
+fn accumulate_cost_matches_the_docs() {
     let fabric = Overlapping::new(Loopback::alone().unwrap());
     let (mut words, mut bytes) = (fabric.window::<i64>(), fabric.window::<u8>());
     let (epoch, narrow) = (words.lock_shared(0).unwrap(), bytes.lock_shared(0).unwrap());
     let (mut wide_results, mut results) = ([0; 3], [0; 9]);
-    // This thread then stays admitted; `tests/long_accumulates.rs` counts the operations of that.
+    // This thread then stays admitted; `tests/rma/long_accumulates.rs` counts the operations of that.
     for _ in 0..17 {
         epoch.fetch_and_op(0, Op::NoOp, 0).unwrap();
         narrow.fetch_and_op(0, Op::NoOp, 0).unwrap();
@@ -399,7 +399,7 @@ proptest::proptest! {
 
     /// Any sequence of calls leaves and returns the values of the same sequence on a vector.
     #[test]
-    fn a_sequence_of_calls_does_what_it_does_to_a_vector(
+    fn random_accumulates_match_a_vector(
         calls in proptest::collection::vec((0..5usize, 0..Op::ALL.len(), 0..24usize, 0..13usize), 1..60),
         seed: u64,
     ) {

@@ -1,5 +1,5 @@
-//! Making windows together: if one rank cannot, no rank has the window, all ranks get an error, and the next window
-//! can be made.
+//! Collective creation of windows: if one rank fails, all ranks get an error, none has the window, and the next
+//! creation succeeds.
 
 use crate::ranks;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -18,8 +18,8 @@ fn another_window_works(world: &World) {
 }
 
 #[test]
-fn a_size_that_cannot_be_is_refused_to_all() {
-    ranks::on_all_sizes("a_size_that_cannot_be_is_refused_to_all", |world: World| {
+fn invalid_size_is_refused_at_all_ranks() {
+    ranks::on_all_sizes("invalid_size_is_refused_at_all_ranks", |world: World| {
         assert!(matches!(world.allocate::<u64>(usize::MAX).map(drop), Err(Error::Size { window: 0, .. })));
         assert!(matches!(world.allocate::<()>(5).map(drop), Err(Error::Size { .. })));
         for (rank, len) in [(0, usize::MAX / 8), (world.size() - 1, usize::MAX)] {
@@ -33,8 +33,8 @@ fn a_size_that_cannot_be_is_refused_to_all() {
 }
 
 #[test]
-fn ranks_that_make_different_windows_are_told() {
-    ranks::on(&[2, 3, 4, 8], "ranks_that_make_different_windows_are_told", |world| {
+fn mismatched_windows_are_refused_at_all_ranks() {
+    ranks::on(&[2, 3, 4, 8], "mismatched_windows_are_refused_at_all_ranks", |world| {
         let outcome = match world.rank() {
             0 => world.allocate::<u64>(4).map(drop),
             _ => world.allocate::<[u8; 3]>(4).map(drop),
@@ -55,7 +55,7 @@ fn ranks_that_make_different_windows_are_told() {
 
 /// Types of one size are distinguished by name, but not by their path in a program.
 #[test]
-fn other_elements_of_the_same_size_are_told() {
+fn element_types_of_equal_size_are_distinguished() {
     mod ocean {
         #[derive(Clone, Copy, transom::bytemuck::Pod, transom::bytemuck::Zeroable)]
         #[bytemuck(crate = "transom::bytemuck")]
@@ -77,7 +77,7 @@ fn other_elements_of_the_same_size_are_told() {
             _ => world.rw_locks(10, |_| value()).map(drop),
         }
     }
-    ranks::on(&[2, 3, 4], "other_elements_of_the_same_size_are_told", |world| {
+    ranks::on(&[2, 3, 4], "element_types_of_equal_size_are_distinguished", |world| {
         let first = world.rank() == 0;
         for how in 0..4 {
             let made = if first { made::<ValueLoc<f64>>(&world, how) } else { made::<ValueLoc<u64>>(&world, how) };
@@ -96,9 +96,9 @@ fn other_elements_of_the_same_size_are_told() {
 
 /// Rank 0 can open no further file than its own part, so it cannot map the others' parts.
 #[test]
-fn a_rank_that_cannot_reach_the_others_takes_nobody_with_it() {
+fn rank_out_of_descriptors_leaves_others_working() {
     for size in [2, 3, 4, 8] {
-        let name = "a_rank_that_cannot_reach_the_others_takes_nobody_with_it";
+        let name = "rank_out_of_descriptors_leaves_others_working";
         let ran = ranks::outcome_of(size, name, |world| {
             let before = getrlimit(Resource::Nofile);
             if world.rank() == 0 {
@@ -121,8 +121,8 @@ fn a_rank_that_cannot_reach_the_others_takes_nobody_with_it() {
 
 /// A window keeps memory but no descriptor: the descriptor is closed when all ranks have mapped the memory.
 #[test]
-fn windows_are_not_limited_by_open_files() {
-    ranks::on(&[1, 2, 4], "windows_are_not_limited_by_open_files", |world| {
+fn many_windows_need_few_descriptors() {
+    ranks::on(&[1, 2, 4], "many_windows_need_few_descriptors", |world| {
         let before = getrlimit(Resource::Nofile);
         let next = std::fs::File::open("/dev/null").unwrap().as_raw_fd() as u64;
         setrlimit(Resource::Nofile, Rlimit { current: Some(next + 8 * world.size() as u64), ..before }).unwrap();
@@ -136,9 +136,9 @@ fn windows_are_not_limited_by_open_files() {
 }
 
 #[test]
-fn a_limit_that_stands_in_the_way_is_named() {
+fn descriptor_limit_is_named_in_the_error() {
     for size in [1, 2] {
-        let ran = ranks::outcome_of(size, "a_limit_that_stands_in_the_way_is_named", |world| {
+        let ran = ranks::outcome_of(size, "descriptor_limit_is_named_in_the_error", |world| {
             let before = getrlimit(Resource::Nofile);
             let next = std::fs::File::open("/dev/null").unwrap().as_raw_fd() as u64;
             setrlimit(Resource::Nofile, Rlimit { current: Some(next), ..before }).unwrap();

@@ -19,7 +19,7 @@ fn patches<const D: usize>(world: &World, random: &mut fastrand::Rng) {
         let values: Vec<u32> = all(patch.clone()).iter().map(|_| random.u32(..)).collect();
         let writer = round % world.size();
         let what = format!("{patch:?} of {layout:?}");
-        let runs = layout.runs(patch.clone()).expect("inside").count() as u64;
+        let runs = layout.runs(patch.clone()).expect("the patch should be inside the array").count() as u64;
         let (sum, fetched) = (random.bool(), random.bool());
         if writer == world.rank() {
             let before = array.window().counters();
@@ -55,7 +55,7 @@ fn patches<const D: usize>(world: &World, random: &mut fastrand::Rng) {
         array.lock_all().unwrap().get(patch.clone(), &mut got).unwrap();
         assert_eq!(got, expected, "{what}");
         let count = array.window().counters() - before;
-        let runs: Vec<Run> = layout.runs(patch.clone()).expect("inside").collect();
+        let runs: Vec<Run> = layout.runs(patch.clone()).expect("the patch should be inside the array").collect();
         assert_eq!((count.gets, count.puts, count.atomics), (runs.len() as u64, 0, 0), "{what}");
 
         // A lock of one owner, and the local part, reach the owner's elements, and refuse others before a byte moves.
@@ -91,7 +91,7 @@ fn patches<const D: usize>(world: &World, random: &mut fastrand::Rng) {
             array.local().get(tile.ranges.clone(), &mut got).unwrap();
             assert_eq!(got, expected, "{tile:?} of {layout:?}");
         }
-        assert_eq!(array.window().local().len(), layout.part_len(me), "no padding");
+        assert_eq!(array.window().local().len(), layout.part_len(me), "part has padding");
         array.fence().unwrap();
     }
 }
@@ -154,8 +154,8 @@ fn long_patches<T: bytemuck::Pod + PartialEq + std::fmt::Debug>(world: &World, m
 }
 
 #[test]
-fn long_patches_arrive_whatever_the_element() {
-    ranks::on_all_sizes("long_patches_arrive_whatever_the_element", |world| {
+fn long_patches_of_any_element_type_arrive() {
+    ranks::on_all_sizes("long_patches_of_any_element_type_arrive", |world| {
         long_patches(&world, |i, salt| (i * 7 + salt) as u8);
         long_patches(&world, |i, salt| (i * 7 + salt) as u64);
         long_patches(&world, |i, salt| [i as u32, salt as u32, (i * 7) as u32]);
@@ -164,8 +164,8 @@ fn long_patches_arrive_whatever_the_element() {
 }
 
 #[test]
-fn long_accumulates_agree_with_those_of_each_element() {
-    ranks::on_all_sizes("long_accumulates_agree_with_those_of_each_element", |world| {
+fn long_array_accumulates_match_elementwise_ones() {
+    ranks::on_all_sizes("long_array_accumulates_match_elementwise_ones", |world| {
         let (me, n) = (world.rank(), world.size());
         let len = if cfg!(miri) { 50 } else { 5000 };
         for distribution in [Distribution::Cyclic, Distribution::BlockCyclic([3])] {
@@ -188,8 +188,8 @@ fn long_accumulates_agree_with_those_of_each_element() {
 }
 
 #[test]
-fn elements_and_tiles_are_one_operation_each() {
-    ranks::on_all_sizes("elements_and_tiles_are_one_operation_each", |world| {
+fn element_or_tile_access_is_one_operation() {
+    ranks::on_all_sizes("element_or_tile_access_is_one_operation", |world| {
         let (me, n) = (world.rank(), world.size());
         let mut array: GlobalArray<i64, 2> = world.array([10, 7], Distribution::BlockCyclic([4, 3])).unwrap();
         array.fence().unwrap();
@@ -214,7 +214,7 @@ fn elements_and_tiles_are_one_operation_each() {
         let epoch = array.lock_all().unwrap();
         for index in all([0..10, 0..7]) {
             let found = epoch.compare_and_swap(index, sum, -1).unwrap();
-            assert!(found == sum || found == -1, "{found} where {sum} or -1 should be");
+            assert!(found == sum || found == -1, "compare_and_swap found {found}, expected {sum} or -1");
         }
         epoch.flush().unwrap();
         epoch.unlock().unwrap();
@@ -222,7 +222,7 @@ fn elements_and_tiles_are_one_operation_each() {
 
         let before = array.window().counters();
         for tile in all(array.layout().tiles().map(|tiles| 0..tiles)) {
-            let tile = array.layout().tile(tile).expect("there is one");
+            let tile = array.layout().tile(tile).expect("the tile should exist");
             let mut got = vec![0; tile.len()];
             let epoch = array.lock_exclusive(tile.owner).unwrap();
             epoch.get_tile(tile.index, &mut got).unwrap();
@@ -241,14 +241,14 @@ fn elements_and_tiles_are_one_operation_each() {
             array.local().put_one(corner, 5).unwrap();
             assert_eq!(array.local().get_one(corner).unwrap(), 5);
         }
-        assert_eq!(array.window().counters(), before, "one's own part is no remote operation");
+        assert_eq!(array.window().counters(), before, "access to the rank's own part was counted");
         array.fence().unwrap();
     });
 }
 
 #[test]
-fn arrays_may_be_empty_or_smaller_than_the_ranks() {
-    ranks::on_all_sizes("arrays_may_be_empty_or_smaller_than_the_ranks", |world| {
+fn empty_and_tiny_arrays_work() {
+    ranks::on_all_sizes("empty_and_tiny_arrays_work", |world| {
         let (me, n) = (world.rank(), world.size());
         let mut none: GlobalArray<u8> = world.array([0], Distribution::Block).unwrap();
         assert!(none.layout().is_empty() && none.window().local().is_empty());
@@ -271,8 +271,8 @@ fn arrays_may_be_empty_or_smaller_than_the_ranks() {
 }
 
 #[test]
-fn misuse_is_an_error_and_changes_nothing() {
-    ranks::on_all_sizes("misuse_is_an_error_and_changes_nothing", |world| {
+fn invalid_array_access_is_refused_without_effect() {
+    ranks::on_all_sizes("invalid_array_access_is_refused_without_effect", |world| {
         let n = world.size();
         let mut array: GlobalArray<u64, 2> = world.array([6, 8], Distribution::BlockCyclic([2, 4])).unwrap();
         let mut line: GlobalArray<f32> = world.array([4], Distribution::Block).unwrap();
@@ -291,7 +291,7 @@ fn misuse_is_an_error_and_changes_nothing() {
                 "{error}"
             );
         }
-        #[allow(clippy::reversed_empty_ranges, reason = "it is to be refused")]
+        #[allow(clippy::reversed_empty_ranges, reason = "the call must refuse the range")]
         let reversed = epoch.get([3..2, 0..1], &mut []);
         assert!(matches!(reversed, Err(Error::Array(ArrayError::Outside { .. }))), "{reversed:?}");
         for len in [0, 5, 7] {
@@ -313,7 +313,7 @@ fn misuse_is_an_error_and_changes_nothing() {
         assert!(matches!(array.lock_shared(n).map(drop), Err(Error::NoSuchRank { .. })));
 
         // A lock at the wrong rank, and not the caller's own.
-        let (owner, _) = array.layout().locate([3, 5]).expect("inside");
+        let (owner, _) = array.layout().locate([3, 5]).expect("the element should be inside the array");
         for wrong in (0..n).filter(|&rank| rank != owner) {
             let epoch = array.lock_exclusive(wrong).unwrap();
             let refused = [
@@ -339,8 +339,8 @@ fn misuse_is_an_error_and_changes_nothing() {
 }
 
 #[test]
-fn ranks_that_ask_for_different_arrays_are_all_told() {
-    ranks::on(&[2, 3, 4, 8], "ranks_that_ask_for_different_arrays_are_all_told", |world| {
+fn mismatched_arrays_are_refused_at_all_ranks() {
+    ranks::on(&[2, 3, 4, 8], "mismatched_arrays_are_refused_at_all_ranks", |world| {
         let (me, n) = (world.rank(), world.size());
         let last = me == n - 1;
         let told = world.array::<u64, 1>([if last { 7 } else { 8 }], Distribution::Block).map(drop);
@@ -366,8 +366,8 @@ fn ranks_that_ask_for_different_arrays_are_all_told() {
 }
 
 #[test]
-fn a_team_has_arrays_of_its_own() {
-    ranks::on_all_sizes("a_team_has_arrays_of_its_own", |world| {
+fn team_array_spans_the_team_alone() {
+    ranks::on_all_sizes("team_array_spans_the_team_alone", |world| {
         let (me, n) = (world.rank(), world.size());
         let team = world.split(Some(me as u64 % 2), 0).unwrap().expect("a colour was named");
         let mut array: GlobalArray<u64> = team.array([20], Distribution::Cyclic).unwrap();
@@ -397,8 +397,8 @@ unsafe impl bytemuck::Zeroable for Node {}
 unsafe impl bytemuck::Pod for Node {}
 
 #[test]
-fn ranks_push_to_one_linked_list() {
-    ranks::on_all_sizes("ranks_push_to_one_linked_list", |world| {
+fn concurrent_pushes_to_a_linked_list_lose_nothing() {
+    ranks::on_all_sizes("concurrent_pushes_to_a_linked_list_lose_nothing", |world| {
         const EACH: usize = 20;
         let (me, n) = (world.rank(), world.size());
         let mut nodes: GlobalArray<Node, 2> = world.array([n, EACH], Distribution::Cyclic).unwrap();
@@ -433,8 +433,8 @@ fn ranks_push_to_one_linked_list() {
 }
 
 #[test]
-fn pointers_are_not_trusted() {
-    ranks::on_all_sizes("pointers_are_not_trusted", |world| {
+fn forged_global_pointers_are_refused() {
+    ranks::on_all_sizes("forged_global_pointers_are_refused", |world| {
         let mut array: GlobalArray<u32, 2> = world.array([3, 5], Distribution::Cyclic).unwrap();
         let other: GlobalArray<u32> = world.array([3], Distribution::Cyclic).unwrap();
         let foreign = other.ptr(2).unwrap();

@@ -1,4 +1,4 @@
-//! Global arrays element by element: a rank's own elements by index, and atomics under the names of Rust's atomics.
+//! Single elements of global arrays: a rank's own elements by index, and atomics named like those of Rust.
 
 use crate::patches;
 use crate::ranks;
@@ -39,8 +39,8 @@ fn filled<const D: usize>(world: &World, shape: [usize; D], random: &mut fastran
 }
 
 #[test]
-fn a_rank_writes_and_reads_what_it_owns() {
-    on(&ranks::SIZES, "a_rank_writes_and_reads_what_it_owns", |world| {
+fn owned_elements_are_written_and_read() {
+    on(&ranks::SIZES, "owned_elements_are_written_and_read", |world| {
         let mut random = fastrand::Rng::with_seed(3);
         for _ in 0..ranks::rounds(20) {
             filled::<1>(&world, any_shape(&mut random), &mut random);
@@ -58,15 +58,15 @@ fn a_rank_writes_and_reads_what_it_owns() {
 }
 
 #[test]
-fn all_ranks_count_in_one_element() {
-    on(&ranks::SIZES, "all_ranks_count_in_one_element", |world| {
+fn concurrent_element_atomics_lose_nothing() {
+    on(&ranks::SIZES, "concurrent_element_atomics_lose_nothing", |world| {
         let mut table: GlobalArray<i64, 2> = world.array([3, 5], transom::Distribution::Cyclic).unwrap();
         let (rank, size) = (world.rank() as i64, world.size() as i64);
         let epoch = table.lock_all().unwrap();
         let mut seen: Vec<i64> = (0..10).map(|_| epoch.fetch_add([1, 3], 2).unwrap()).collect();
         assert!(seen.is_sorted() && seen.iter().all(|seen| seen % 2 == 0 && *seen < 20 * size), "{seen:?}");
         seen.dedup();
-        assert_eq!(seen.len(), 10, "each count is one rank's");
+        assert_eq!(seen.len(), 10, "fetch_add returned one count twice");
         // A token that each rank takes once, and replaces by its own for the next rank.
         let left = epoch.swap([2, 4], rank + 1).unwrap();
         assert!((0..=size).contains(&left) && left != rank + 1);
@@ -86,8 +86,8 @@ fn all_ranks_count_in_one_element() {
 }
 
 #[test]
-fn elements_outside_and_results_of_another_length_are_refused() {
-    on(&[1, 2], "elements_outside_and_results_of_another_length_are_refused", |world| {
+fn invalid_offsets_and_lengths_are_refused() {
+    on(&[1, 2], "invalid_offsets_and_lengths_are_refused", |world| {
         let mut table: GlobalArray<u32> = world.array([10], transom::Distribution::Block).unwrap();
         let epoch = table.lock_all().unwrap();
         let outside = |error: Error| matches!(error, Error::Array(ArrayError::Outside { .. }));
@@ -103,15 +103,15 @@ fn elements_outside_and_results_of_another_length_are_refused() {
         epoch.unlock().unwrap();
         let mut all = [9; 10];
         table.fence().unwrap().get(0..10, &mut all).unwrap();
-        assert_eq!(all, [0; 10], "nothing was done");
+        assert_eq!(all, [0; 10], "refused call changed elements");
     });
 }
 
 /// The elements are 8 MiB together, more than a thread's stack.
 #[test]
-fn large_elements_are_looked_at_one_by_one() {
+fn large_elements_are_visited_without_stack_overflow() {
     const BYTES: usize = 16 << 10;
-    on(&[1, 2], "large_elements_are_looked_at_one_by_one", |world| {
+    on(&[1, 2], "large_elements_are_visited_without_stack_overflow", |world| {
         let elements: GlobalArray<[u8; BYTES]> = world.array([600], transom::Distribution::Block).unwrap();
         elements.local().fill_with(|[i]| [i as u8; BYTES]).unwrap();
         let mut seen = 0;

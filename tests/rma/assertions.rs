@@ -1,5 +1,5 @@
-//! Assertions of programs. In every build a true assertion saves what the docs say, and an assertion that the call
-//! does not take is refused. In debug builds a false assertion is an error at the rank that made it, and at no other.
+//! Assertions of programs. In every build a true assertion saves the documented operations, and an assertion that the
+//! call does not accept is refused. In debug builds a false assertion is an error only at the rank that made it.
 
 use crate::ranks;
 use transom::windows::Assert;
@@ -17,7 +17,11 @@ fn is_wrong<T>(outcome: Result<T, Error>, call: &str, asserted: Assert) {
 
 /// Returns the error in debug builds; other builds trust the assertion.
 fn is_wrong_if_checked<T>(outcome: Result<T, Error>, call: &str, asserted: Assert) {
-    if CHECKED { is_wrong(outcome, call, asserted) } else { drop(outcome.expect("it is believed")) }
+    if CHECKED {
+        is_wrong(outcome, call, asserted)
+    } else {
+        drop(outcome.expect("an unchecked assertion should be trusted"))
+    }
 }
 
 fn cost(window: &mut Window<u64>, call: impl FnOnce(&mut Window<u64>)) -> Counters {
@@ -27,8 +31,8 @@ fn cost(window: &mut Window<u64>, call: impl FnOnce(&mut Window<u64>)) -> Counte
 }
 
 #[test]
-fn true_ones_pass_and_save_what_the_docs_say() {
-    ranks::on_all_sizes("true_ones_pass_and_save_what_the_docs_say", |world| {
+fn valid_assertions_save_documented_operations() {
+    ranks::on_all_sizes("valid_assertions_save_documented_operations", |world| {
         let (me, n) = (world.rank(), world.size());
         let mut window: Window<u64> = world.allocate(n).unwrap();
         let mut others: Vec<usize> = (0..n).collect();
@@ -121,8 +125,8 @@ fn true_ones_pass_and_save_what_the_docs_say() {
 }
 
 #[test]
-fn ones_that_mean_nothing_to_the_call_are_refused_in_every_build() {
-    ranks::on_all_sizes("ones_that_mean_nothing_to_the_call_are_refused_in_every_build", |world| {
+fn inapplicable_assertions_are_refused() {
+    ranks::on_all_sizes("inapplicable_assertions_are_refused", |world| {
         let me = world.rank();
         let mut window: Window<u64> = world.allocate(1).unwrap();
         let means = |call: &str| match call {
@@ -146,7 +150,7 @@ fn ones_that_mean_nothing_to_the_call_are_refused_in_every_build() {
             }
         }
         is_wrong(window.fence_with(Assert::from_bits_retain(0x80)), "fence", Assert::from_bits_retain(0x80));
-        // None of the refused calls has opened an epoch.
+        // The refused calls have opened no epoch.
         assert!(window.wait().is_err());
         window.lock_exclusive(me).unwrap().unlock().unwrap();
         window.lock_all().unwrap().unlock().unwrap();
@@ -158,8 +162,8 @@ fn ones_that_mean_nothing_to_the_call_are_refused_in_every_build() {
 }
 
 #[test]
-fn a_rank_that_is_wrong_at_a_fence_is_alone_with_it() {
-    ranks::on_all_sizes("a_rank_that_is_wrong_at_a_fence_is_alone_with_it", |world| {
+fn false_fence_assertion_fails_only_its_rank() {
+    ranks::on_all_sizes("false_fence_assertion_fails_only_its_rank", |world| {
         let (me, n) = (world.rank(), world.size());
         let mut window: Window<u64> = world.allocate(n).unwrap();
         for wrong in 0..n {
@@ -189,12 +193,12 @@ fn a_rank_that_is_wrong_at_a_fence_is_alone_with_it() {
 }
 
 #[test]
-fn what_follows_a_last_fence_is_refused() {
-    ranks::on_all_sizes("what_follows_a_last_fence_is_refused", |world| {
+fn operation_after_nosucceed_fence_is_refused() {
+    ranks::on_all_sizes("operation_after_nosucceed_fence_is_refused", |world| {
         let mut window: Window<u64> = world.allocate(1).unwrap();
         let epoch = window.fence_with(Assert::NOSUCCEED).unwrap();
         is_wrong_if_checked(epoch.target(0).map(drop), "fence", Assert::NOSUCCEED);
-        assert_eq!(epoch.local().get(0).unwrap(), 0, "loads are no operations");
+        assert_eq!(epoch.local().get(0).unwrap(), 0, "local load after the last fence differs");
         let epoch = window.fence().unwrap();
         epoch.target(0).unwrap().get_one(0).unwrap();
         window.fence().unwrap();
@@ -202,8 +206,8 @@ fn what_follows_a_last_fence_is_refused() {
 }
 
 #[test]
-fn a_put_where_none_was_to_come_is_seen_by_its_target() {
-    ranks::on_all_sizes("a_put_where_none_was_to_come_is_seen_by_its_target", |world| {
+fn put_despite_noput_is_detected_by_its_target() {
+    ranks::on_all_sizes("put_despite_noput_is_detected_by_its_target", |world| {
         let (me, n) = (world.rank(), world.size());
         let mut window: Window<u64> = world.allocate(9000).unwrap();
         let previous = (me + n - 1) % n;
@@ -215,7 +219,7 @@ fn a_put_where_none_was_to_come_is_seen_by_its_target() {
             target.put(at, &[1 + me as u64]).and(target.flush()).unwrap();
             world.barrier().unwrap(); // it is there before they read again
             is_wrong_if_checked(window.fence(), "fence", Assert::NOPUT);
-            assert_eq!(window.local().get(at).unwrap(), 1 + previous as u64, "it arrived all the same");
+            assert_eq!(window.local().get(at).unwrap(), 1 + previous as u64, "put despite NOPUT did not arrive");
             window.fence().unwrap();
 
             // Epochs by post and wait.
@@ -224,7 +228,7 @@ fn a_put_where_none_was_to_come_is_seen_by_its_target() {
             epoch.target((me + 1) % n).unwrap().accumulate(at, Op::Sum, &[5]).unwrap();
             epoch.complete().unwrap();
             is_wrong_if_checked(window.wait(), "wait", Assert::NOPUT);
-            assert!(window.wait().is_err(), "the exposure has ended");
+            assert!(window.wait().is_err(), "wait succeeded without an exposure epoch");
             window.fence().unwrap();
         }
         // One assertion that holds, and one that is broken after a lock: the lock does not end the promise.
@@ -244,8 +248,8 @@ fn a_put_where_none_was_to_come_is_seen_by_its_target() {
 }
 
 #[test]
-fn a_store_to_ones_own_part_is_seen() {
-    ranks::on_all_sizes("a_store_to_ones_own_part_is_seen", |world| {
+fn local_store_despite_nostore_is_detected() {
+    ranks::on_all_sizes("local_store_despite_nostore_is_detected", |world| {
         let (me, n) = (world.rank(), world.size());
         let shared = ranks::share_memory(&world);
         let mut window: Window<u64> = if shared { world.allocate_shared(2) } else { world.allocate(2) }.unwrap();
@@ -271,8 +275,8 @@ fn a_store_to_ones_own_part_is_seen() {
 }
 
 #[test]
-fn a_start_before_its_post_is_seen() {
-    ranks::on_all_sizes("a_start_before_its_post_is_seen", |world| {
+fn nocheck_start_before_its_post_is_detected() {
+    ranks::on_all_sizes("nocheck_start_before_its_post_is_detected", |world| {
         let me = world.rank();
         let mut window: Window<u64> = world.allocate(1).unwrap();
         if CHECKED {
@@ -291,8 +295,8 @@ fn a_start_before_its_post_is_seen() {
 
 /// One rank holds the lock until the other reports that its assertion was refused.
 #[test]
-fn a_lock_that_is_in_somebodys_way_is_seen() {
-    ranks::on(&[2, 3], "a_lock_that_is_in_somebodys_way_is_seen", |world| {
+fn nocheck_lock_of_a_held_lock_is_detected() {
+    ranks::on(&[2, 3], "nocheck_lock_of_a_held_lock_is_detected", |world| {
         for call in ["lock", "lock_all"] {
             in_the_way(&world, call);
         }

@@ -6,7 +6,7 @@ use arithmetic::Model;
 use transom::{Atomic, Op, Window, World};
 
 #[test]
-fn every_operation_returns_what_was_and_leaves_what_it_should() {
+fn fetch_and_op_of_any_type_matches_the_model() {
     fn check<T: Atomic + Model + PartialEq + std::fmt::Debug>(world: &World, first: T, operands: &[T]) {
         let mut window: Window<T> = world.allocate(3).unwrap();
         window.fence().unwrap();
@@ -22,9 +22,9 @@ fn every_operation_returns_what_was_and_leaves_what_it_should() {
             }
         }
         assert_eq!(epoch.get_one(1).unwrap(), expected);
-        assert_eq!([0, 2].map(|at| epoch.get_one(at).unwrap()), [T::zeroed(); 2], "the neighbours are untouched");
+        assert_eq!([0, 2].map(|at| epoch.get_one(at).unwrap()), [T::zeroed(); 2], "adjacent elements changed");
     }
-    ranks::on_all_sizes("every_operation_returns_what_was_and_leaves_what_it_should", |world| {
+    ranks::on_all_sizes("fetch_and_op_of_any_type_matches_the_model", |world| {
         check::<u8>(&world, 5, &[0, 1, 3, u8::MAX, 1 << 7]);
         check::<i8>(&world, -5, &[0, 1, -3, i8::MAX, i8::MIN]);
         check::<u16>(&world, 5, &[0, 1, 3, u16::MAX, 1 << 15]);
@@ -39,8 +39,8 @@ fn every_operation_returns_what_was_and_leaves_what_it_should() {
 }
 
 #[test]
-fn racing_sums_lose_nothing_and_every_ticket_is_drawn_once() {
-    ranks::on_all_sizes("racing_sums_lose_nothing_and_every_ticket_is_drawn_once", |world| {
+fn racing_sums_draw_each_ticket_once() {
+    ranks::on_all_sizes("racing_sums_draw_each_ticket_once", |world| {
         let each = ranks::rounds(2000);
         let n = world.size();
         let mut tickets: Window<u64> = world.allocate(1).unwrap();
@@ -64,8 +64,8 @@ fn racing_sums_lose_nothing_and_every_ticket_is_drawn_once() {
 }
 
 #[test]
-fn of_racing_swaps_one_wins_each_round() {
-    ranks::on_all_sizes("of_racing_swaps_one_wins_each_round", |world| {
+fn racing_swaps_have_one_winner_per_round() {
+    ranks::on_all_sizes("racing_swaps_have_one_winner_per_round", |world| {
         let rounds = ranks::rounds(1000) as u64;
         let mut window: Window<u64> = world.allocate(2).unwrap();
         window.fence().unwrap();
@@ -88,7 +88,7 @@ fn of_racing_swaps_one_wins_each_round() {
 }
 
 #[test]
-fn a_swap_compares_bits_and_is_made_only_where_they_are_equal() {
+fn compare_and_swap_needs_bitwise_equality() {
     fn check<T: Atomic + Model + PartialEq + std::fmt::Debug>(world: &World, [first, second, third]: [T; 3]) {
         let mut window: Window<T> = world.allocate(11).unwrap();
         window.fence().unwrap();
@@ -96,14 +96,14 @@ fn a_swap_compares_bits_and_is_made_only_where_they_are_equal() {
         let epoch = window.lock_exclusive(next).unwrap();
         for at in 0..11 {
             epoch.put(at, &[first]).unwrap();
-            assert_eq!(epoch.compare_and_swap(at, second, third).unwrap(), first, "not made");
-            assert_eq!(epoch.compare_and_swap(at, first, second).unwrap(), first, "made");
-            assert_eq!(epoch.compare_and_swap(at, first, third).unwrap(), second, "not made");
+            assert_eq!(epoch.compare_and_swap(at, second, third).unwrap(), first, "swap with an unequal comparand");
+            assert_eq!(epoch.compare_and_swap(at, first, second).unwrap(), first, "swap with an equal comparand");
+            assert_eq!(epoch.compare_and_swap(at, first, third).unwrap(), second, "swap with an unequal comparand");
             assert_eq!(epoch.get_one(at).unwrap(), second);
             assert!(at == 10 || epoch.get_one(at + 1).unwrap() == T::zeroed());
         }
     }
-    ranks::on_all_sizes("a_swap_compares_bits_and_is_made_only_where_they_are_equal", |world| {
+    ranks::on_all_sizes("compare_and_swap_needs_bitwise_equality", |world| {
         check::<u8>(&world, [1, 2, 3]);
         check::<i16>(&world, [-1, 2, -3]);
         check::<f32>(&world, [1.5, 2.0, -3.0]);
@@ -113,8 +113,8 @@ fn a_swap_compares_bits_and_is_made_only_where_they_are_equal() {
         let epoch = window.lock_exclusive(world.rank()).unwrap();
         epoch.put(0, &[f32::NAN, 0.0]).unwrap();
         assert!(epoch.compare_and_swap(0, f32::NAN, 1.0).unwrap().is_nan());
-        assert_eq!(epoch.get_one(0).unwrap(), 1.0, "the same NaN is equal to itself, bit for bit");
+        assert_eq!(epoch.get_one(0).unwrap(), 1.0, "swap did not match a NaN of equal bits");
         assert_eq!(epoch.compare_and_swap(1, -0.0, 1.0).unwrap().to_bits(), 0);
-        assert_eq!(epoch.get_one(1).unwrap(), 0.0, "0 and -0 differ");
+        assert_eq!(epoch.get_one(1).unwrap(), 0.0, "swap matched 0 with -0");
     });
 }

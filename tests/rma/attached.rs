@@ -1,5 +1,5 @@
-//! Memory that is attached to a window and detached again: its slots, and addresses that are stale, forged or of
-//! another window. Nothing is left behind.
+//! Memory that is attached to a window and detached again: slots; stale and forged addresses, and addresses of another
+//! window. Nothing is leaked.
 
 use crate::ranks;
 use ranks::told;
@@ -9,8 +9,8 @@ use transom::windows::Delayed;
 use transom::{Address, Error, Flavor, Op, Rank, Window};
 
 #[test]
-fn memory_is_attached_where_there_is_a_slot_and_nowhere_else() {
-    ranks::on_all_sizes("memory_is_attached_where_there_is_a_slot_and_nowhere_else", |world| {
+fn attach_without_a_free_slot_is_refused() {
+    ranks::on_all_sizes("attach_without_a_free_slot_is_refused", |world| {
         let me = world.rank();
         let mut window: Window<u64> = world.dynamic(me + 1).unwrap();
         let mut held: Vec<Address> = (0..=me).map(|len| window.attach(len).unwrap()).collect();
@@ -43,8 +43,8 @@ fn memory_is_attached_where_there_is_a_slot_and_nowhere_else() {
 }
 
 #[test]
-fn an_address_is_good_until_it_is_detached_and_never_again() {
-    ranks::on_all_sizes("an_address_is_good_until_it_is_detached_and_never_again", |world| {
+fn detached_address_never_resolves_again() {
+    ranks::on_all_sizes("detached_address_never_resolves_again", |world| {
         let (me, n) = (world.rank(), world.size());
         let mut window: Window<u32> = world.dynamic(1).unwrap();
         let first = window.attach(3).unwrap();
@@ -79,7 +79,11 @@ fn an_address_is_good_until_it_is_detached_and_never_again() {
         world.barrier().unwrap();
         // Again the same slot, the same size.
         let second = window.attach(3).unwrap();
-        assert_eq!(window.local().attached(&second).unwrap().read(0, 3).unwrap(), [0; 3], "it is new");
+        assert_eq!(
+            window.local().attached(&second).unwrap().read(0, 3).unwrap(),
+            [0; 3],
+            "newly attached memory is not zeroed"
+        );
         let seconds = told(&world, second);
         stale(&mut window);
         assert_eq!(window.reach(&seconds[next]).unwrap().address(), &seconds[next]);
@@ -89,8 +93,8 @@ fn an_address_is_good_until_it_is_detached_and_never_again() {
 
 /// An operation in flight while its target detaches comes too late, and changes no other memory.
 #[test]
-fn what_is_under_way_while_memory_is_detached_goes_nowhere() {
-    ranks::on(&[2, 3], "what_is_under_way_while_memory_is_detached_goes_nowhere", |world| {
+fn operations_racing_detach_change_no_other_memory() {
+    ranks::on(&[2, 3], "operations_racing_detach_change_no_other_memory", |world| {
         let me = world.rank();
         let mut window: Window<u64> = world.dynamic(1).unwrap();
         let address = window.attach(500).unwrap();
@@ -101,7 +105,7 @@ fn what_is_under_way_while_memory_is_detached_goes_nowhere() {
             let again = window.attach(500).unwrap();
             world.barrier().unwrap();
             let part = window.local().attached(&again).unwrap().read(0, 500).unwrap();
-            assert_eq!(part, [0; 500], "old puts do not reach new memory");
+            assert_eq!(part, [0; 500], "put to detached memory reached new memory");
         } else {
             let memory = window.reach(&addresses[0]).unwrap();
             let epoch = window.lock_shared(0).unwrap();
@@ -118,8 +122,8 @@ fn what_is_under_way_while_memory_is_detached_goes_nowhere() {
 }
 
 #[test]
-fn no_elements_can_be_attached_too() {
-    ranks::on_all_sizes("no_elements_can_be_attached_too", |world| {
+fn empty_memory_can_be_attached() {
+    ranks::on_all_sizes("empty_memory_can_be_attached", |world| {
         let mut window: Window<[u8; 5]> = world.dynamic(2).unwrap();
         let mine = window.attach(0).unwrap();
         for address in told(&world, mine) {
@@ -137,8 +141,8 @@ fn no_elements_can_be_attached_too() {
 
 /// Only bytes that an owner wrote down are an address.
 #[test]
-fn forged_addresses_lead_nowhere() {
-    ranks::on(&[1, 2, 3], "forged_addresses_lead_nowhere", |world| {
+fn forged_addresses_are_refused() {
+    ranks::on(&[1, 2, 3], "forged_addresses_are_refused", |world| {
         let (me, n) = (world.rank(), world.size());
         let mut window: Window<u64> = world.dynamic(4).unwrap();
         let mine = window.attach(64).unwrap();
@@ -202,8 +206,8 @@ fn forged_addresses_lead_nowhere() {
 }
 
 #[test]
-fn an_address_of_another_window_is_none() {
-    ranks::on_all_sizes("an_address_of_another_window_is_none", |world| {
+fn address_of_another_window_is_refused() {
+    ranks::on_all_sizes("address_of_another_window_is_refused", |world| {
         let me = world.rank();
         let mut one: Window<u64> = world.dynamic(1).unwrap();
         let mut other: Window<u64> = world.dynamic(1).unwrap();
@@ -229,21 +233,21 @@ fn an_address_of_another_window_is_none() {
 }
 
 #[test]
-fn attaching_and_detaching_leaves_nothing_behind() {
+fn repeated_attach_and_detach_leaks_nothing() {
     fn open() -> usize {
         std::fs::read_dir("/proc/self/fd").unwrap().count()
     }
     fn mapped() -> usize {
         std::fs::read_to_string("/proc/self/maps").unwrap().matches("transom").count()
     }
-    ranks::on(&[1, 2, 4], "attaching_and_detaching_leaves_nothing_behind", |world| {
+    ranks::on(&[1, 2, 4], "repeated_attach_and_detach_leaks_nothing", |world| {
         let (me, n) = (world.rank(), world.size());
         let mut window: Window<u64> = world.dynamic(1).unwrap();
         let mut names: Window<Address> = world.allocate(1).unwrap();
         let mut numbers = HashSet::new();
         let mut cycle = |window: &mut Window<u64>| {
             let mine = window.attach(1000).unwrap();
-            assert!(numbers.insert(bytemuck::bytes_of(&mine).to_vec()), "no address comes twice");
+            assert!(numbers.insert(bytemuck::bytes_of(&mine).to_vec()), "address was issued twice");
             names.local().set(0, mine).unwrap();
             names.fence().unwrap();
             let theirs = names.lock_shared((me + 1) % n).unwrap().get_one(0).unwrap();
@@ -274,8 +278,8 @@ fn attaching_and_detaching_leaves_nothing_behind() {
 
 /// Dropping is not collective: a rank that still has the window and the address finds that the address is not valid.
 #[test]
-fn what_was_attached_goes_with_its_owners_window() {
-    ranks::on(&[1, 2, 4], "what_was_attached_goes_with_its_owners_window", |world| {
+fn dropped_window_detaches_its_memory() {
+    ranks::on(&[1, 2, 4], "dropped_window_detaches_its_memory", |world| {
         let (me, n) = (world.rank(), world.size());
         let mut window: Window<u32> = world.dynamic(2).unwrap();
         let mine = window.attach(3).unwrap();
@@ -307,7 +311,7 @@ fn what_was_attached_goes_with_its_owners_window() {
 
 /// An address may be sent by any means. A channel, for example, orders no operations in flight.
 #[test]
-fn who_is_told_an_address_finds_it_and_who_is_told_that_it_is_gone_does_not() {
+fn attached_address_resolves_until_detached() {
     use transom::windows::Window;
     let (attached, address) = std::sync::mpsc::channel();
     let (detached, gone) = std::sync::mpsc::channel();

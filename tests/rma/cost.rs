@@ -28,8 +28,8 @@ fn cost(window: &mut Window<u64>, call: impl FnOnce(&mut Window<u64>) -> Result<
 }
 
 #[test]
-fn calls_cost_what_the_docs_say() {
-    ranks::on_all_sizes("calls_cost_what_the_docs_say", |world| {
+fn window_call_counters_match_the_docs() {
+    ranks::on_all_sizes("window_call_counters_match_the_docs", |world| {
         let (me, n) = (world.rank(), world.size() as u64);
         let mut window: Window<u64> = world.allocate_with_signals(4, 1).unwrap();
         window.fence().unwrap();
@@ -87,7 +87,11 @@ fn calls_cost_what_the_docs_say() {
                     epoch.rget_accumulate(0, Op::Sum, vec![1, 2])?.wait()?;
                     epoch.unlock()
                 });
-                assert_eq!(requests, Counters { puts: 1, gets: 1, accumulates: 2, ..epoch }, "as without requests");
+                assert_eq!(
+                    requests,
+                    Counters { puts: 1, gets: 1, accumulates: 2, ..epoch },
+                    "requests cost other operations than blocking calls"
+                );
                 let signal = cost(&mut window, |w| {
                     let epoch = w.lock_shared(target)?;
                     epoch.put_signal(0, &[1, 2], 0, 1)?;
@@ -111,13 +115,13 @@ fn calls_cost_what_the_docs_say() {
                     w.sync();
                     Ok(())
                 });
-                assert_eq!(near, NONE, "loads and stores are no remote operations");
+                assert_eq!(near, NONE, "local loads or stores were counted");
                 let local = cost(&mut window, |w| {
                     let epoch = w.lock_shared(target)?;
                     epoch.flush_local()?;
                     epoch.unlock()
                 });
-                assert_eq!(local, epoch, "there is nothing to wait for");
+                assert_eq!(local, epoch, "flush_local issued operations");
                 let unlocked = cost(&mut window, |w| {
                     w.lock_with(target, Mode::Shared, Assert::NOCHECK)?.unlock()?;
                     w.lock_all_with(Assert::NOCHECK)?.unlock()
@@ -137,14 +141,18 @@ fn calls_cost_what_the_docs_say() {
                 w.start(&others)?.complete()?;
                 w.wait()
             });
-            assert_eq!(active, Counters { notifications: 2 * (n - 1), ..NONE }, "its own are none");
+            assert_eq!(
+                active,
+                Counters { notifications: 2 * (n - 1), ..NONE },
+                "notification of the rank itself was counted"
+            );
         }
     });
 }
 
 /// Operations that windows do not count, counted by a fabric. The job has one rank, so the target is its own memory.
 #[test]
-fn verbs_are_as_many_as_the_docs_say() {
+fn uncounted_operations_match_the_docs() {
     let fabric = Overlapping::counting(Loopback::alone().unwrap());
     // Puts, gets, compare-and-swaps, fetch-and-adds, posts, flushes.
     const NO_VERBS: [usize; 6] = [0; 6];
@@ -161,7 +169,11 @@ fn verbs_are_as_many_as_the_docs_say() {
     let target = epoch.attached(&memory).unwrap();
     assert_eq!(fabric.all_verbs(|| target.put(9, &[1]).unwrap()), [1, 0, 0, 0, 0, 0]);
     assert_eq!(fabric.all_verbs(|| _ = target.rget(9, 1).unwrap().wait().unwrap()), [0, 1, 0, 0, 0, 0]);
-    assert_eq!(fabric.all_verbs(|| _ = target.fetch_and_op(9, Op::Sum, 1).unwrap()), [0, 0, 0, 3, 0, 0], "the first");
+    assert_eq!(
+        fabric.all_verbs(|| _ = target.fetch_and_op(9, Op::Sum, 1).unwrap()),
+        [0, 0, 0, 3, 0, 0],
+        "first accumulate, with admission"
+    );
     (0..16).for_each(|_| _ = target.fetch_and_op(9, Op::NoOp, 0).unwrap());
     assert_eq!(fabric.all_verbs(|| _ = target.fetch_and_op(9, Op::Sum, 1).unwrap()), [0, 0, 0, 1, 0, 0]);
     assert_eq!(fabric.all_verbs(|| target.put_signal(9, &[1], 0, 1).unwrap()), [1, 0, 0, 1, 0, 0]);
@@ -173,11 +185,7 @@ fn verbs_are_as_many_as_the_docs_say() {
     assert_eq!(fabric.all_verbs(|| window.sync()), NO_VERBS);
     assert_eq!(fabric.all_verbs(|| window.detach(&address).unwrap()), [1, 0, 0, 0, 0, 1]);
     let leaves = [0, 0, 0, 1, 0, 0];
-    assert_eq!(
-        fabric.all_verbs(|| _ = window.free().unwrap()),
-        leaves,
-        "a fence of one rank, and its thread that stays"
-    );
+    assert_eq!(fabric.all_verbs(|| _ = window.free().unwrap()), leaves, "free fences and leaves the accumulate gate");
     // User memory is returned after all ranks were notified.
     let lent = new(Flavor::Create(vec![0; 10]));
     assert_eq!(fabric.all_verbs(|| _ = lent.free().unwrap()), [0, 0, 0, 1, 0, 0]);
@@ -185,7 +193,7 @@ fn verbs_are_as_many_as_the_docs_say() {
 
 /// The number of elements does not matter if they are read or changed in one piece.
 #[test]
-fn accumulates_of_an_exclusive_epoch_cost_a_read_and_a_write() {
+fn exclusive_accumulate_costs_one_read_and_write() {
     let fabric = Overlapping::counting(Loopback::alone().unwrap());
     let mut window = transom::windows::Window::<u64, _>::allocate(&fabric, 0, 2000).unwrap();
     let epoch = window.lock_exclusive(0).unwrap();
@@ -199,10 +207,10 @@ fn accumulates_of_an_exclusive_epoch_cost_a_read_and_a_write() {
     // Puts, gets, compare-and-swaps, fetch-and-adds, posts, flushes.
     assert_eq!(verbs(2, Op::Sum, false), [1, 1, 0, 0, 0, 0]);
     assert_eq!(verbs(2, Op::Max, true), [1, 1, 0, 0, 0, 0]);
-    assert_eq!(verbs(512, Op::Xor, false), [1, 1, 0, 0, 0, 0], "one piece of 4 KiB");
-    assert_eq!(verbs(513, Op::Xor, true), [2, 2, 0, 0, 0, 0], "and a second");
+    assert_eq!(verbs(512, Op::Xor, false), [1, 1, 0, 0, 0, 0], "expected one piece of 4 KiB");
+    assert_eq!(verbs(513, Op::Xor, true), [2, 2, 0, 0, 0, 0], "expected two pieces");
     assert_eq!(verbs(2, Op::NoOp, true), [0, 1, 0, 0, 0, 0]);
-    assert_eq!(verbs(2000, Op::NoOp, true), [0, 1, 0, 0, 0, 0], "a get");
+    assert_eq!(verbs(2000, Op::NoOp, true), [0, 1, 0, 0, 0, 0], "expected one get");
     assert_eq!(verbs(2000, Op::NoOp, false), [0; 6]);
     assert_eq!(fabric.all_verbs(|| _ = epoch.fetch_and_op(0, Op::NoOp, 0).unwrap()), [0, 1, 0, 0, 0, 0]);
     epoch.unlock().unwrap();
@@ -212,6 +220,10 @@ fn accumulates_of_an_exclusive_epoch_cost_a_read_and_a_write() {
     assert_eq!(fabric.all_verbs(|| epoch.accumulate(0, Op::Sum, &[1; 9]).unwrap()), [0, 0, 0, 9, 0, 0]);
     let read = || epoch.get_accumulate(0, Op::NoOp, &[0; 9], &mut [0; 9]).unwrap();
     assert_eq!(fabric.all_verbs(read), [0, 9, 0, 0, 0, 0]);
-    assert_eq!(fabric.all_verbs(|| epoch.accumulate(0, Op::Sum, &[1; 513]).unwrap()), [2, 2, 1, 1, 0, 0], "a run");
+    assert_eq!(
+        fabric.all_verbs(|| epoch.accumulate(0, Op::Sum, &[1; 513]).unwrap()),
+        [2, 2, 1, 1, 0, 0],
+        "expected two pieces and one admission"
+    );
     epoch.unlock().unwrap();
 }

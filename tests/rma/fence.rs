@@ -4,8 +4,8 @@ use crate::ranks;
 use transom::{Op, Window};
 
 #[test]
-fn what_was_put_before_a_fence_is_there_after() {
-    ranks::on_all_sizes("what_was_put_before_a_fence_is_there_after", |world| {
+fn puts_before_a_fence_are_visible_after_it() {
+    ranks::on_all_sizes("puts_before_a_fence_are_visible_after_it", |world| {
         let (me, n) = (world.rank(), world.size());
         let mut window: Window<usize> = world.allocate(n).unwrap();
         for round in 0..ranks::rounds(500) {
@@ -21,8 +21,8 @@ fn what_was_put_before_a_fence_is_there_after() {
 }
 
 #[test]
-fn nobody_passes_a_barrier_before_all_have_come() {
-    ranks::on_all_sizes("nobody_passes_a_barrier_before_all_have_come", |world| {
+fn barrier_holds_until_all_ranks_arrive() {
+    ranks::on_all_sizes("barrier_holds_until_all_ranks_arrive", |world| {
         let mut window: Window<u64> = world.allocate(1).unwrap();
         for round in 1..=ranks::rounds(500) as u64 {
             window.lock_shared(0).unwrap().fetch_and_op(0, Op::Sum, 1).unwrap();

@@ -1,4 +1,4 @@
-//! Flags that all ranks wait for, and waits for the value of an element.
+//! Waits for flags by all ranks, and for the value of an element.
 
 use crate::ranks;
 use std::time::Duration;
@@ -23,7 +23,10 @@ fn flag_set_by_any_rank_is_seen_by_all() {
             }
             world.barrier().unwrap();
             while (0..n).any(|flag| flags.is_set(flag).unwrap()) {
-                assert!(!ranks::share_memory(&world), "a barrier orders a clear before where memory is shared");
+                assert!(
+                    !ranks::share_memory(&world),
+                    "clear before a barrier is not visible after it in shared memory"
+                );
                 std::thread::yield_now();
             }
             world.barrier().unwrap();

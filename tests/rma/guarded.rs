@@ -1,5 +1,5 @@
-//! Values behind locks: exact under contention, never torn, poisoned by a panic, an error after the holder's death.
-//! Their cost.
+//! Values behind locks: exact under contention, never torn, poisoned by a panic, an error after the holder's death;
+//! and their cost.
 
 use crate::ranks;
 use ranks::Waiter;
@@ -36,8 +36,8 @@ fn counters_are_exact_under_contention() {
 }
 
 #[test]
-fn threads_of_ranks_and_ranks_take_turns() {
-    ranks::on_all_sizes("threads_of_ranks_and_ranks_take_turns", |world| {
+fn threads_and_ranks_exclude_each_other() {
+    ranks::on_all_sizes("threads_and_ranks_exclude_each_other", |world| {
         let each = if cfg!(miri) { 3 } else { ranks::rounds(200) as u64 };
         let lock = world.rw_lock(0, [0u64; 8]).unwrap();
         let count = || {
@@ -61,8 +61,8 @@ fn threads_of_ranks_and_ranks_take_turns() {
 /// An attempt returns `None` while another thread of this rank holds the lock. It is no error that all other ranks
 /// have left.
 #[test]
-fn a_lock_that_a_thread_of_this_rank_has_is_tried_though_all_others_have_left() {
-    let name = "a_lock_that_a_thread_of_this_rank_has_is_tried_though_all_others_have_left";
+fn try_lock_works_after_all_other_ranks_left() {
+    let name = "try_lock_works_after_all_other_ranks_left";
     ranks::on(&[1, 2, 4], name, |world| {
         let lock = world.rw_lock(0, 5_u64).unwrap();
         world.barrier().unwrap();
@@ -79,13 +79,13 @@ fn a_lock_that_a_thread_of_this_rank_has_is_tried_though_all_others_have_left() 
         };
         std::thread::scope(|scope| scope.spawn(tries).join().unwrap());
         drop(guard);
-        assert_eq!(*lock.try_read().unwrap().expect("nobody has it"), 5);
+        assert_eq!(*lock.try_read().unwrap().expect("free lock should be granted"), 5);
     });
 }
 
 #[test]
-fn readers_share_and_see_nothing_torn() {
-    ranks::on_all_sizes("readers_share_and_see_nothing_torn", |world| {
+fn concurrent_readers_see_no_torn_value() {
+    ranks::on_all_sizes("concurrent_readers_see_no_torn_value", |world| {
         let each = if cfg!(miri) { 8 } else { ranks::rounds(2000) as u64 };
         let (me, n) = (world.rank(), world.size());
         // Every rank passes a value; the home rank's is used.
@@ -110,8 +110,8 @@ fn readers_share_and_see_nothing_torn() {
 }
 
 #[test]
-fn calls_cost_what_the_docs_say() {
-    ranks::on_all_sizes("calls_cost_what_the_docs_say", |world| {
+fn guard_cost_matches_the_docs() {
+    ranks::on_all_sizes("guard_cost_matches_the_docs", |world| {
         let (me, n) = (world.rank(), world.size());
         let lock = world.rw_lock(n - 1, [0u64; 8]).unwrap();
         let cost = |call: &dyn Fn() -> Result<(), Error>| {
@@ -146,14 +146,14 @@ fn calls_cost_what_the_docs_say() {
 
 /// The error reports the value as poisoned and names no rank as lost. The lock is released again.
 fn is_poisoned<G>(outcome: Result<G, Error>, home: usize) {
-    let error = outcome.err().expect("a poisoned value is an error");
+    let error = outcome.err().expect("locking a poisoned value should fail");
     let named = matches!(&error, Error::Poisoned { value } if (value.what, value.home) == ("rw_lock", home));
     assert!(named && error.lost_rank().is_none(), "{error}");
 }
 
 #[test]
-fn a_panic_poisons_for_all_until_one_clears_it() {
-    ranks::on_all_sizes("a_panic_poisons_for_all_until_one_clears_it", |world| {
+fn panic_poisons_at_all_ranks_until_cleared() {
+    ranks::on_all_sizes("panic_poisons_at_all_ranks_until_cleared", |world| {
         let (me, n) = (world.rank(), world.size());
         let (home, last) = (n / 2, n - 1);
         let lock = world.rw_lock(home, [1u64; 2]).unwrap();
@@ -211,7 +211,7 @@ fn a_panic_poisons_for_all_until_one_clears_it() {
 /// The rank that cleared the poison may report it by any means. A channel, for example, orders no operations in
 /// flight.
 #[test]
-fn who_is_told_that_a_value_is_good_finds_it_so() {
+fn cleared_poison_is_visible_to_a_notified_rank() {
     let (cleared, good) = std::sync::mpsc::channel();
     let mut ranks = Loopback::threads(2).unwrap();
     let (other, home) = (ranks.pop().unwrap(), ranks.pop().unwrap());
@@ -256,8 +256,8 @@ fn with_a_death(name: &str, end: Status, body: impl Fn(World)) {
 }
 
 #[test]
-fn a_panic_that_ends_a_process_poisons() {
-    with_a_death("a_panic_that_ends_a_process_poisons", Status::Exited(101), |world| {
+fn panic_ending_a_process_poisons_its_lock() {
+    with_a_death("panic_ending_a_process_poisons_its_lock", Status::Exited(101), |world| {
         let (sign, lock) = (world.mutex(0, 0).unwrap(), world.rw_lock(0, [1u64; 2]).unwrap());
         if world.rank() == VICTIM {
             let _sign = sign.lock().unwrap(); // poisoned after the other is unlocked
@@ -272,7 +272,7 @@ fn a_panic_that_ends_a_process_poisons() {
 }
 
 #[test]
-fn a_thread_that_panics_as_a_rank_poisons() {
+fn panic_of_a_rank_thread_poisons_its_lock() {
     let ran = catch_unwind(|| {
         transom::threads(3, |world| {
             let lock = world.mutex(0, 1u64).unwrap();
@@ -286,13 +286,13 @@ fn a_thread_that_panics_as_a_rank_poisons() {
             assert!(lock.is_poisoned().unwrap());
         })
     });
-    let panic = ran.expect_err("the victim's panic goes on");
+    let panic = ran.expect_err("the victim's panic should propagate");
     assert_eq!(panic.downcast_ref(), Some(&"the victim"));
 }
 
 #[test]
-fn a_holder_that_dies_is_named_in_time() {
-    with_a_death("a_holder_that_dies_is_named_in_time", Status::Killed(9), |world| {
+fn dead_lock_holder_is_named_in_time() {
+    with_a_death("dead_lock_holder_is_named_in_time", Status::Killed(9), |world| {
         let (sign, lock) = (world.mutex(0, 0).unwrap(), world.rw_lock(0, 7u64).unwrap());
         // Number of waiting ranks, at rank 0.
         let mut waiting: Window<u64> = world.allocate(1).unwrap();
@@ -343,15 +343,15 @@ fn a_holder_that_dies_is_named_in_time() {
 
 /// The error names the object as the program made it, and the operation of its thread.
 fn already<G>(outcome: Result<G, Error>, what: &str, id: u32, home: usize) {
-    let error = outcome.err().expect("held twice");
+    let error = outcome.err().expect("relocking by one thread should fail");
     assert!(matches!(error, Error::Value { source: locks::Error::AlreadyLocked { .. }, .. }), "{error}");
     let says = format!("{what} {id} at rank {home}: this thread has locked it already: drop that guard first");
     assert!(error.to_string().starts_with(&says), "{error}");
 }
 
 #[test]
-fn a_thread_that_asks_again_is_told() {
-    ranks::on_all_sizes("a_thread_that_asks_again_is_told", |world| {
+fn relocking_by_one_thread_is_refused() {
+    ranks::on_all_sizes("relocking_by_one_thread_is_refused", |world| {
         let home = world.size() - 1;
         let (mutex, rw_lock) = (world.mutex(home, 0u8).unwrap(), world.rw_lock(home, 0u8).unwrap());
         let guard = mutex.lock().unwrap();
@@ -368,8 +368,8 @@ fn a_thread_that_asks_again_is_told() {
 }
 
 #[test]
-fn a_leaked_guard_keeps_the_lock_until_the_handle_is_dropped() {
-    ranks::on_all_sizes("a_leaked_guard_keeps_the_lock_until_the_handle_is_dropped", |world| {
+fn leaked_guard_locks_until_its_handle_is_dropped() {
+    ranks::on_all_sizes("leaked_guard_locks_until_its_handle_is_dropped", |world| {
         let lock = world.mutex(0, 1u64).unwrap();
         let last = world.size() - 1;
         if world.rank() == last {
@@ -382,15 +382,15 @@ fn a_leaked_guard_keeps_the_lock_until_the_handle_is_dropped() {
             already(lock.lock(), "mutex", lock.id(), 0);
             drop(lock);
         } else {
-            assert_eq!(*lock.lock().unwrap(), 1, "what was never written back");
+            assert_eq!(*lock.lock().unwrap(), 1, "value of a leaked guard was written back");
         }
         world.barrier().unwrap();
     });
 }
 
 #[test]
-fn what_cannot_be_made_fails_at_all_ranks() {
-    ranks::on_all_sizes("what_cannot_be_made_fails_at_all_ranks", |world| {
+fn invalid_lock_creation_fails_at_all_ranks() {
+    ranks::on_all_sizes("invalid_lock_creation_fails_at_all_ranks", |world| {
         let (me, n) = (world.rank(), world.size());
         let error = world.mutex(n, 0u8).unwrap_err();
         let says = format!("mutex 0 at rank {n}: there is no rank {n}; ranks are 0 to {}", n - 1);
@@ -398,7 +398,7 @@ fn what_cannot_be_made_fails_at_all_ranks() {
         let error = world.rw_lock(0, ()).unwrap_err();
         assert!(matches!(error, Error::Size { what: "rw_lock", element: 0, .. }), "{error}");
         if n > 1 {
-            assert!(world.mutex(me, 0u8).is_err(), "each names itself");
+            assert!(world.mutex(me, 0u8).is_err(), "different home ranks should be refused");
             assert!(world.rw_lock(if me == 0 { usize::MAX } else { 0 }, 0u8).is_err());
         }
         // The next value can be made and locked.
@@ -407,7 +407,7 @@ fn what_cannot_be_made_fails_at_all_ranks() {
 }
 
 #[test]
-fn locks_are_shared_by_threads_and_guards_lent_to_them() {
+fn locks_are_send_and_sync_and_guards_are_sync() {
     fn shared<T: Send + Sync>(_: &T) {}
     fn lent<T: Sync>(_: &T) {}
     let world = transom::init().unwrap();
@@ -420,8 +420,8 @@ fn locks_are_shared_by_threads_and_guards_lent_to_them() {
 
 /// A value may be larger than fits a stack many times over.
 #[test]
-fn large_values_need_no_stack() {
-    ranks::on(&[1, 2, 3], "large_values_need_no_stack", |world| {
+fn large_values_are_locked_on_a_small_stack() {
+    ranks::on(&[1, 2, 3], "large_values_are_locked_on_a_small_stack", |world| {
         let value = world.mutex(0, [7u8; 128 << 10]).unwrap();
         let work = || {
             let mut guard = value.lock().unwrap();

@@ -41,7 +41,7 @@ fn checked<const D: usize>(world: &World, layout: Layout<D>, width: [usize; D]) 
     let (own, ranks) = (halo.own(), 0..world.size());
     let mine = |index: &[usize; D]| (0..D).all(|d| own[d].contains(&index[d]));
     let fives = (0..len).filter(|&cell| halo.cells()[cell] == 5).count();
-    assert_eq!(fives, layout.part_len(world.rank()), "it begins with what the array has");
+    assert_eq!(fives, layout.part_len(world.rank()), "new halo differs from the array");
     for (cell, place) in places.iter().enumerate() {
         if place.is_none() {
             halo.cells_mut()[cell] = OUTSIDE;
@@ -81,8 +81,8 @@ fn checked<const D: usize>(world: &World, layout: Layout<D>, width: [usize; D]) 
 }
 
 #[test]
-fn ghost_cells_are_what_their_owners_have() {
-    ranks::on_all_sizes("ghost_cells_are_what_their_owners_have", |world: World| {
+fn ghost_cells_equal_their_owners_elements() {
+    ranks::on_all_sizes("ghost_cells_equal_their_owners_elements", |world: World| {
         let n = world.size();
         let line = |len| Layout::new([len], Distribution::Block, n).unwrap();
         checked(&world, line(17), [1]);
@@ -103,8 +103,8 @@ fn ghost_cells_are_what_their_owners_have() {
 }
 
 #[test]
-fn what_has_no_halo_says_so() {
-    ranks::on_all_sizes("what_has_no_halo_says_so", |world: World| {
+fn invalid_halo_is_refused() {
+    ranks::on_all_sizes("invalid_halo_is_refused", |world: World| {
         let cyclic = world.array::<u64, 1>([2 * world.size()], Distribution::Cyclic).unwrap();
         assert!(matches!(cyclic.halo([1]), Err(Error::Array(ArrayError::SeveralTiles { array: 0 }))));
         let mut array = world.array::<u64, 2>([8, 8], Distribution::Block).unwrap();

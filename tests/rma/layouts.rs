@@ -1,5 +1,5 @@
-//! Layouts: the place of each element, and the runs of every patch, against dealing element by element. No rank is
-//! needed.
+//! Layouts: the place of each element and the runs of every patch, compared with a distribution element by element.
+//! Needs no ranks.
 
 use crate::patches;
 use patches::{all, any_distribution, any_patch, any_shape};
@@ -85,21 +85,28 @@ fn layouts_of<const D: usize>(seed: u64) {
         for _ in 0..10 {
             let patch = any_patch(&mut random, shape);
             let runs = model_runs(&places, &patch);
-            let told: Vec<Run> = layout.runs(patch.clone()).expect("inside").collect();
+            let told: Vec<Run> = layout.runs(patch.clone()).expect("the patch should be inside the array").collect();
             let mut owners: Vec<usize> = told.iter().map(|run| run.owner).collect();
             owners.dedup();
             for (n, run) in told.iter().enumerate() {
-                assert_eq!(layout.runs(patch.clone()).expect("inside").nth(n), Some(*run), "{n}, {patch:?} of {what}");
+                assert_eq!(
+                    layout.runs(patch.clone()).expect("the patch should be inside the array").nth(n),
+                    Some(*run),
+                    "run {n} of {patch:?} of {what}"
+                );
             }
-            assert_eq!(layout.runs(patch.clone()).expect("inside").nth(told.len()), None);
+            assert_eq!(layout.runs(patch.clone()).expect("the patch should be inside the array").nth(told.len()), None);
             let mut told: Vec<_> = told.iter().map(|&Run { owner, offset, len, .. }| (owner, offset, len)).collect();
             // One owner's runs follow each other, and ascend.
-            assert!(told.is_sorted_by(|a, b| a.0 != b.0 || a.1 < b.1), "{told:?}, {patch:?} of {what}");
+            assert!(
+                told.is_sorted_by(|a, b| a.0 != b.0 || a.1 < b.1),
+                "runs of an owner do not ascend: {told:?}, {patch:?} of {what}"
+            );
             told.sort();
             assert_eq!(told, runs, "{patch:?} of {what}");
             owners.sort();
             assert!(owners.is_sorted_by(|a, b| a < b), "runs of an owner are apart: {patch:?} of {what}");
-            assert!(D > 1 || runs.len() <= parts.len(), "in one dimension, one for each owner at most");
+            assert!(D > 1 || runs.len() <= parts.len(), "more than one run per owner in one dimension");
         }
     }
 }
@@ -141,14 +148,14 @@ fn first_and<const D: usize>(
     let plain = |run: Run| (run.owner, run.offset, run.len);
     soon("runs", move || {
         let layout = Layout::on_grid(shape, distribution, grid).unwrap();
-        let runs = || layout.runs(patch.clone()).expect("inside").map(plain);
+        let runs = || layout.runs(patch.clone()).expect("the patch should be inside the array").map(plain);
         (runs().take(3).collect(), runs().nth(far))
     })
 }
 
 #[test]
 #[allow(clippy::single_range_in_vec_init, reason = "a patch in one dimension")]
-fn runs_of_huge_layouts_are_told_at_once() {
+fn runs_of_huge_layouts_are_computed_quickly() {
     const HUGE: usize = 1 << 47;
     // Cyclic, on 4 ranks: a quarter for each; without the first element and the last four.
     let told = first_and(Distribution::Cyclic, [HUGE], [4], [0..HUGE], 3);
@@ -171,8 +178,8 @@ fn runs_of_huge_layouts_are_told_at_once() {
     assert_eq!(told.1, Some((0, (1 << 42) + 1, rows - 1)));
     let told = first_and(Distribution::Cyclic, shape, grid, [0..1 << 23, 9..10], rows + (1 << 20));
     assert_eq!(told, (vec![(1, 2, 1), (1, rows + 2, 1), (1, 2 * rows + 2, 1)], Some((5, (1 << 42) + 2, 1))));
-    // 2^28 x 32 x 32 tiles of 8 x 8 x 8, without the first row of the first. So a run for each of the first 1024 tiles, the
-    // last of which goes on to the end.
+    // 2^28 x 32 x 32 tiles of 8 x 8 x 8, without the first row of the first. So a run for each of the first 1024 tiles,
+    // the last of which goes on to the end.
     let (shape, tiles) = ([1 << 31, 1 << 8, 1 << 8], Distribution::BlockCyclic([8; 3]));
     let told = first_and(tiles, shape, [1, 1, 1], [1..1 << 31, 0..1 << 8, 0..1 << 8], 1023);
     let last = 1023 * 512 + 64;
@@ -180,7 +187,7 @@ fn runs_of_huge_layouts_are_told_at_once() {
 }
 
 #[test]
-fn layouts_agree_with_dealing_element_by_element() {
+fn layouts_match_elementwise_distribution() {
     layouts_of::<1>(1);
     layouts_of::<2>(2);
     layouts_of::<3>(3);
@@ -203,7 +210,7 @@ fn grids_are_nearly_square() {
 }
 
 #[test]
-fn layouts_that_cannot_be_are_refused() {
+fn invalid_layouts_are_refused() {
     let new = |shape, distribution, ranks| Layout::<2>::new(shape, distribution, ranks).map(|layout| layout.len());
     let tiles = Distribution::BlockCyclic;
     assert!(matches!(new([4, 4], tiles([0, 2]), 2), Err(LayoutError::Block { block }) if block == [0, 2]));
@@ -232,7 +239,7 @@ fn layouts_that_cannot_be_are_refused() {
     assert_eq!(most.runs(5..6).unwrap().map(|run| (run.owner, run.offset, run.len)).collect::<Vec<_>>(), [(5, 0, 1)]);
     assert_eq!((most.tiles_of(5).count(), most.tiles_of(MOST - 1).count()), (1, 0));
     let layout = Layout::new([4, 4], Distribution::Block, 4).unwrap();
-    #[allow(clippy::reversed_empty_ranges, reason = "it is to be refused")]
+    #[allow(clippy::reversed_empty_ranges, reason = "the call must refuse the range")]
     for outside in [[0..5, 0..1], [3..2, 0..0], [0..0, 5..5], [0..1, 0..usize::MAX]] {
         assert!(layout.runs(outside).is_none());
     }
@@ -240,7 +247,7 @@ fn layouts_that_cannot_be_are_refused() {
 
 /// The array has no elements, although its other sides are as long as possible.
 #[test]
-fn an_array_without_elements_has_a_layout_and_patches() {
+fn empty_array_has_a_layout_and_patches() {
     for distribution in [Distribution::Block, Distribution::Cyclic] {
         let layout = Layout::new([0, 1 << 47, 1 << 47], distribution, 1).unwrap();
         assert_eq!(layout.len(), 0);

@@ -7,8 +7,8 @@ use transom::{Distribution, Error, Mode, Op, Window, World};
 
 /// Transfers between accounts at two ranks: a reader of all accounts sees the full sum.
 #[test]
-fn what_is_done_under_two_locks_is_seen_whole() {
-    let name = "what_is_done_under_two_locks_is_seen_whole";
+fn update_under_two_locks_is_seen_whole() {
+    let name = "update_under_two_locks_is_seen_whole";
     ranks::on_all_sizes(name, |world: World| {
         const EACH: u64 = 1000;
         let (me, n) = (world.rank(), world.size());
@@ -21,7 +21,7 @@ fn what_is_done_under_two_locks_is_seen_whole() {
                 let all: Vec<_> = (0..n).rev().map(|rank| (rank, Mode::Shared)).collect();
                 let epoch = window.lock_ranks(&all).unwrap();
                 let sum: u64 = (0..n).map(|rank| epoch.target(rank).unwrap().get_one(0).unwrap()).sum();
-                assert_eq!(sum, EACH * n as u64, "seen by rank {me}");
+                assert_eq!(sum, EACH * n as u64, "sum of the accounts read by rank {me}");
                 epoch.unlock().unwrap();
                 continue;
             }
@@ -42,8 +42,8 @@ fn what_is_done_under_two_locks_is_seen_whole() {
 }
 
 #[test]
-fn what_cannot_be_locked_together_is_refused_and_leaves_nothing_locked() {
-    ranks::on(&[1, 2], "what_cannot_be_locked_together_is_refused_and_leaves_nothing_locked", |world: World| {
+fn invalid_lock_ranks_leaves_nothing_locked() {
+    ranks::on(&[1, 2], "invalid_lock_ranks_leaves_nothing_locked", |world: World| {
         use Mode::Shared;
         let mut window: Window<u64> = world.allocate(1).unwrap();
         let n = world.size();
@@ -59,8 +59,8 @@ fn what_cannot_be_locked_together_is_refused_and_leaves_nothing_locked() {
 }
 
 #[test]
-fn a_target_that_is_named_twice_is_locked_once() {
-    ranks::on(&[1, 2, 3], "a_target_that_is_named_twice_is_locked_once", |world: World| {
+fn target_named_twice_is_locked_once() {
+    ranks::on(&[1, 2, 3], "target_named_twice_is_locked_once", |world: World| {
         use Mode::{Exclusive, Shared};
         let mut window: Window<u64> = world.allocate(1).unwrap();
         let none = [(0, Shared), (0, Shared)];
@@ -89,8 +89,8 @@ fn a_target_that_is_named_twice_is_locked_once() {
 
 /// Attempts and waiting requests exclude each other.
 #[test]
-fn attempts_keep_others_out() {
-    ranks::on_all_sizes("attempts_keep_others_out", |world: World| {
+fn try_lock_and_lock_exclude_each_other() {
+    ranks::on_all_sizes("try_lock_and_lock_exclude_each_other", |world: World| {
         let (me, home) = (world.rank(), world.size() - 1);
         let mut window: Window<u64> = world.allocate(2).unwrap();
         window.fence().unwrap();
@@ -110,14 +110,14 @@ fn attempts_keep_others_out() {
         window.fence().unwrap();
         let mut both = [0; 2];
         window.lock_shared(home).unwrap().get(0, &mut both).unwrap();
-        assert_eq!(both[0], both[1], "what was done under the lock, and how often it was had");
+        assert_eq!(both[0], both[1], "updates under the lock differ from grants");
         window.fence().unwrap();
     });
 }
 
 #[test]
-fn an_attempt_gives_up_while_another_rank_has_the_lock() {
-    ranks::on(&[2, 3], "an_attempt_gives_up_while_another_rank_has_the_lock", |world: World| {
+fn try_lock_is_none_while_another_rank_holds_it() {
+    ranks::on(&[2, 3], "try_lock_is_none_while_another_rank_holds_it", |world: World| {
         let mut window: Window<u64> = world.allocate(1).unwrap();
         let shared = world.mutex(0, 5u64).unwrap();
         if world.rank() == 0 {
@@ -129,13 +129,18 @@ fn an_attempt_gives_up_while_another_rank_has_the_lock() {
         } else {
             world.barrier().unwrap();
             assert!(window.try_lock(1, Mode::Exclusive).unwrap().is_none());
-            window.try_lock(1, Mode::Shared).unwrap().expect("readers share").unlock().unwrap();
+            window
+                .try_lock(1, Mode::Shared)
+                .unwrap()
+                .expect("a shared lock should be granted beside a reader")
+                .unlock()
+                .unwrap();
             assert!(shared.try_lock().unwrap().is_none());
             world.barrier().unwrap();
             world.barrier().unwrap();
             if world.rank() == 1 {
-                *shared.try_lock().unwrap().expect("nobody has it") += 1;
-                window.try_lock(1, Mode::Exclusive).unwrap().expect("nobody has it").unlock().unwrap();
+                *shared.try_lock().unwrap().expect("free lock should be granted") += 1;
+                window.try_lock(1, Mode::Exclusive).unwrap().expect("free lock should be granted").unlock().unwrap();
             }
         }
         world.barrier().unwrap();
@@ -145,8 +150,8 @@ fn an_attempt_gives_up_while_another_rank_has_the_lock() {
 
 /// Threads with a target of one epoch each lose no update of each other, in every mode of lock.
 #[test]
-fn threads_with_targets_of_their_own_lose_nothing() {
-    ranks::on(&[1, 2, 4], "threads_with_targets_of_their_own_lose_nothing", |world: World| {
+fn threads_with_own_targets_lose_no_accumulate() {
+    ranks::on(&[1, 2, 4], "threads_with_own_targets_lose_no_accumulate", |world: World| {
         let (last, each) = (world.size() - 1, ranks::rounds(5000) as u64);
         let mut window: Window<u64> = world.allocate(2).unwrap();
         let epoch = window.lock_ranks(&[(last, Exclusive)]).unwrap();
@@ -213,7 +218,10 @@ fn array_elements_of_an_unlocked_owner_are_refused() {
         access.unlock().unwrap();
         assert!(matches!(array.lock_ranks(&[(3, Exclusive)]).map(drop), Err(Error::NoSuchRank { .. })));
         let all: Vec<_> = (0..3).map(|rank| (rank, Mode::Shared)).collect();
-        let access = array.try_lock_ranks_for(&all, std::time::Duration::from_secs(60)).unwrap().expect("no writer");
+        let access = array
+            .try_lock_ranks_for(&all, std::time::Duration::from_secs(60))
+            .unwrap()
+            .expect("locks should be granted without a writer");
         let mut elements = [7; 9];
         access.get(0..9, &mut elements).unwrap();
         assert_eq!(elements.iter().sum::<u64>(), elements[3]);

@@ -1,12 +1,12 @@
-//! The passive lock between real ranks: exclusion, sharing, order, lock_all, and calls out of turn.
+//! The passive lock between real ranks: exclusion, sharing, order, lock_all, and calls in a wrong state.
 
 use crate::ranks;
 use std::time::Duration;
 use transom::{Assert, Error, Op, Window, World, locks};
 
 #[test]
-fn an_exclusive_epoch_is_alone() {
-    ranks::on_all_sizes("an_exclusive_epoch_is_alone", |world: World| {
+fn exclusive_epoch_excludes_all_others() {
+    ranks::on_all_sizes("exclusive_epoch_excludes_all_others", |world: World| {
         let each = ranks::rounds(1000) as u64;
         let mut window: Window<u64> = world.allocate(2).unwrap();
         window.fence().unwrap();
@@ -16,7 +16,7 @@ fn an_exclusive_epoch_is_alone() {
             let epoch = window.lock_exclusive(i as usize % n).unwrap();
             let mut both = [0; 2];
             epoch.get(0, &mut both).unwrap();
-            assert_eq!(both[0], both[1], "somebody was here at the same time");
+            assert_eq!(both[0], both[1], "another rank was in the exclusive epoch");
             epoch.put(0, &[both[0] + 1]).unwrap();
             epoch.put(1, &[both[1] + 1]).unwrap();
             epoch.unlock().unwrap();
@@ -28,8 +28,8 @@ fn an_exclusive_epoch_is_alone() {
 }
 
 #[test]
-fn readers_hold_together_and_writers_between_them_alone() {
-    ranks::on_all_sizes("readers_hold_together_and_writers_between_them_alone", |world| {
+fn readers_share_the_lock_and_writers_exclude_all() {
+    ranks::on_all_sizes("readers_share_the_lock_and_writers_exclude_all", |world| {
         let (me, n) = (world.rank(), world.size());
         let mut window: Window<u64> = world.allocate(2).unwrap();
         let mut meeting: Window<u64> = world.allocate(1).unwrap();
@@ -66,8 +66,8 @@ fn readers_hold_together_and_writers_between_them_alone() {
 /// Each request knows the exclusive request just before it in the queue. Once granted, it must find that request as
 /// the last holder. Goes on until 10,000 requests had to wait for another.
 #[test]
-fn grants_come_in_the_order_of_requests() {
-    ranks::on_all_sizes("grants_come_in_the_order_of_requests", |world| {
+fn lock_grants_follow_request_order() {
+    ranks::on_all_sizes("lock_grants_follow_request_order", |world| {
         let hand_overs = ranks::rounds(10_000) as u64;
         let me = world.rank() as u64 + 1;
         // The name of the last exclusive holder, and the number of requests that had to wait.
@@ -99,8 +99,8 @@ fn grants_come_in_the_order_of_requests() {
 /// woken. With packet loss this is not seen each time: turns go on until each waiting rank has seen it, or for fifty
 /// turns.
 #[test]
-fn who_sleeps_for_a_lock_is_woken() {
-    ranks::on_all_sizes("who_sleeps_for_a_lock_is_woken", |world| {
+fn rank_asleep_for_a_lock_is_woken() {
+    ranks::on_all_sizes("rank_asleep_for_a_lock_is_woken", |world| {
         const HELD: Duration = Duration::from_millis(25);
         let mut window: Window<u64> = world.allocate(1).unwrap();
         let (mut shortest, mut turns) = (None, 0);
@@ -183,8 +183,8 @@ fn lock_all_shares_with_readers_and_excludes_writers() {
 /// A writer that queued behind readers is let in by the last of them, which notifies the writer and not the lock's
 /// home. The readers' puts must arrive first.
 #[test]
-fn a_writer_finds_what_the_readers_before_it_put() {
-    ranks::on(&[3, 4], "a_writer_finds_what_the_readers_before_it_put", |world| {
+fn writer_sees_puts_of_readers_before_it() {
+    ranks::on(&[3, 4], "writer_sees_puts_of_readers_before_it", |world| {
         const ENOUGH: u64 = 6;
         let (writer, mut round) = (world.size() - 1, 0);
         // The value that the first reader put, and how often the writer came after a reader.
@@ -228,7 +228,11 @@ fn a_writer_finds_what_the_readers_before_it_put() {
                 tell(0);
                 let epoch = window.lock_exclusive(0).unwrap();
                 if epoch.ahead().readers == writer as u64 - 1 {
-                    assert_eq!(epoch.get_one(0).unwrap(), round, "behind readers that put it");
+                    assert_eq!(
+                        epoch.get_one(0).unwrap(),
+                        round,
+                        "writer does not see the put of the readers before it"
+                    );
                     epoch.fetch_and_op(1, Op::Sum, 1).unwrap();
                 }
                 epoch.unlock().unwrap();
@@ -244,8 +248,8 @@ fn a_writer_finds_what_the_readers_before_it_put() {
 }
 
 #[test]
-fn dropping_an_epoch_unlocks() {
-    ranks::on_all_sizes("dropping_an_epoch_unlocks", |world| {
+fn dropped_epoch_releases_its_lock() {
+    ranks::on_all_sizes("dropped_epoch_releases_its_lock", |world| {
         let mut window: Window<u64> = world.allocate(1).unwrap();
         window.fence().unwrap();
         for _ in 0..ranks::rounds(100) {
@@ -257,8 +261,8 @@ fn dropping_an_epoch_unlocks() {
 }
 
 #[test]
-fn a_leaked_epoch_keeps_its_lock_and_the_next_call_says_so() {
-    ranks::on_all_sizes("a_leaked_epoch_keeps_its_lock_and_the_next_call_says_so", |world| {
+fn lock_after_leaked_epoch_is_refused() {
+    ranks::on_all_sizes("lock_after_leaked_epoch_is_refused", |world| {
         // Each rank leaks an epoch on its own part, so no rank waits for another.
         let me = world.rank();
         let mut window: Window<u64> = world.allocate(1).unwrap();
@@ -279,8 +283,8 @@ fn a_leaked_epoch_keeps_its_lock_and_the_next_call_says_so() {
 /// Elements wider than a word: the epoch's own target reads, changes and writes them back, because no other rank has
 /// access.
 #[test]
-fn threads_of_one_rank_accumulate_in_an_exclusive_epoch() {
-    ranks::on_all_sizes("threads_of_one_rank_accumulate_in_an_exclusive_epoch", |world| {
+fn threads_in_an_exclusive_epoch_lose_no_accumulate() {
+    ranks::on_all_sizes("threads_in_an_exclusive_epoch_lose_no_accumulate", |world| {
         let each = ranks::rounds(2000) as u64;
         let mut window: Window<u64> = world.allocate(4).unwrap();
         let mut epoch = window.lock_exclusive(0).unwrap();
@@ -299,8 +303,8 @@ fn threads_of_one_rank_accumulate_in_an_exclusive_epoch() {
 }
 
 #[test]
-fn threads_of_one_rank_share_an_epoch() {
-    ranks::on_all_sizes("threads_of_one_rank_share_an_epoch", |world| {
+fn threads_sharing_an_epoch_lose_no_operation() {
+    ranks::on_all_sizes("threads_sharing_an_epoch_lose_no_operation", |world| {
         let mut window: Window<u64> = world.allocate(1).unwrap();
         window.fence().unwrap();
         let epoch = window.lock_all().unwrap();

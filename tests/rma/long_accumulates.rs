@@ -14,7 +14,7 @@ fn windows<T: Atomic + Send + Sync>(world: &World, len: usize) -> [Window<T>; 2]
 }
 
 #[test]
-fn nothing_is_lost_in_epochs_of_any_kind() {
+fn long_accumulates_in_any_epoch_lose_nothing() {
     fn check<T: Atomic + Model + PartialEq + std::fmt::Debug + Send + Sync>(world: &World, small: fn(u8) -> T) {
         // Longer than one transfer, after a part whose elements have an operation of their own each.
         let long = 4096 / size_of::<T>() + 3;
@@ -52,11 +52,15 @@ fn nothing_is_lost_in_epochs_of_any_kind() {
             let mut found = vec![small(0); 4 + long];
             window.lock_shared(last).unwrap().get(0, &mut found).unwrap();
             let wrong = (0..4 + long).find(|&at| found[at] != expected[at]);
-            assert!(wrong.is_none(), "element {wrong:?}: {:?}", wrong.map(|at| (found[at], expected[at])));
+            assert!(
+                wrong.is_none(),
+                "element {wrong:?}: (found, expected) is {:?}",
+                wrong.map(|at| (found[at], expected[at]))
+            );
             window.free().unwrap();
         }
     }
-    ranks::on_all_sizes("nothing_is_lost_in_epochs_of_any_kind", |world| {
+    ranks::on_all_sizes("long_accumulates_in_any_epoch_lose_nothing", |world| {
         check::<u8>(&world, |small| small);
         check::<i16>(&world, i16::from);
         check::<f32>(&world, f32::from);
@@ -65,8 +69,8 @@ fn nothing_is_lost_in_epochs_of_any_kind() {
 }
 
 #[test]
-fn threads_of_a_rank_accumulate_at_once() {
-    ranks::on(&[1, 2, 3], "threads_of_a_rank_accumulate_at_once", |world| {
+fn concurrent_threads_accumulate_exactly() {
+    ranks::on(&[1, 2, 3], "concurrent_threads_accumulate_exactly", |world| {
         const LEN: usize = 100;
         for mut window in windows::<i32>(&world, LEN) {
             let rounds = ranks::rounds(200);
@@ -88,8 +92,8 @@ fn threads_of_a_rank_accumulate_at_once() {
 }
 
 #[test]
-fn what_is_refused_changes_nothing_and_keeps_no_lock() {
-    ranks::on_all_sizes("what_is_refused_changes_nothing_and_keeps_no_lock", |world| {
+fn refused_accumulate_keeps_no_internal_lock() {
+    ranks::on_all_sizes("refused_accumulate_keeps_no_internal_lock", |world| {
         for mut window in windows::<f64>(&world, 5) {
             let epoch = window.fence().unwrap();
             let target = epoch.target(world.size() - 1).unwrap();
@@ -115,9 +119,9 @@ fn what_is_refused_changes_nothing_and_keeps_no_lock() {
 /// A failed accumulate releases its internal lock: the next call reports the death, and not that the thread holds the
 /// lock.
 #[test]
-fn one_that_fails_keeps_no_lock() {
+fn failed_accumulate_keeps_no_internal_lock() {
     const VICTIM: usize = 1;
-    let name = "one_that_fails_keeps_no_lock";
+    let name = "failed_accumulate_keeps_no_internal_lock";
     let outcome = ranks::outcome_of(3, name, |world| {
         let [mut words, mut window] = windows::<u64>(&world, 600);
         let epoch = window.fence().unwrap();
@@ -188,8 +192,8 @@ fn short_and_long_accumulates_lose_nothing() {
 
 /// Threads of one rank at once: one stays admitted for short accumulates, and the others are not mistaken for it.
 #[test]
-fn threads_mix_short_and_long_and_lose_nothing() {
-    ranks::on(&[1, 2], "threads_mix_short_and_long_and_lose_nothing", |world| {
+fn threads_mixing_accumulate_lengths_lose_nothing() {
+    ranks::on(&[1, 2], "threads_mixing_accumulate_lengths_lose_nothing", |world| {
         const LEN: usize = 100;
         let mut window = world.allocate::<f64>(LEN).unwrap();
         let rounds = ranks::rounds(300);
@@ -230,8 +234,8 @@ fn admission(window: &mut Window<u64>, target: usize, body: impl FnOnce(&Target<
 }
 
 #[test]
-fn admission_costs_what_it_should() {
-    ranks::on(&[1, 2], "admission_costs_what_it_should", |world| {
+fn accumulate_admission_costs_expected_operations() {
+    ranks::on(&[1, 2], "accumulate_admission_costs_expected_operations", |world| {
         if !ranks::share_memory(&world) {
             return;
         }
@@ -242,24 +246,28 @@ fn admission_costs_what_it_should() {
         };
         let [mut window, mut lent] = windows::<u64>(&world, 1000);
         if me == 0 {
-            assert_eq!(admission(&mut window, last, long), [1, 1], "a run that is alone");
-            assert_eq!(admission(&mut window, last, singles), [0, 33], "16 singles, then one that stays");
+            assert_eq!(admission(&mut window, last, long), [1, 1], "long accumulate without others");
+            assert_eq!(
+                admission(&mut window, last, singles),
+                [0, 33],
+                "16 short accumulates admitted one by one, then one admission that stays"
+            );
             assert_eq!(admission(&mut window, last, singles), [0, 0]);
-            assert_eq!(admission(&mut window, last, long), [1, 1], "own singles are not in its way");
+            assert_eq!(admission(&mut window, last, long), [1, 1], "long accumulate beside the rank's own short ones");
             assert_eq!(admission(&mut window, last, singles), [0, 0]);
             assert_eq!(admission(&mut lent, last, long), [1, 1]);
-            assert_eq!(admission(&mut lent, last, singles), [100, 100], "memory that takes no atomics");
+            assert_eq!(admission(&mut lent, last, singles), [100, 100], "short accumulates on memory without atomics");
         }
         if world.size() == 2 {
             window.fence().unwrap();
             if me == 1 {
-                assert_eq!(admission(&mut window, 1, long), [1, 2], "a run among singles of rank 0");
+                assert_eq!(admission(&mut window, 1, long), [1, 2], "long accumulate while rank 0 is admitted");
             }
             // Rank 0 may be in the first fence when it is asked to leave; it leaves in the second.
             window.fence().unwrap();
             window.fence().unwrap();
             if me == 1 {
-                assert_eq!(admission(&mut window, 1, long), [1, 1], "rank 0 has left");
+                assert_eq!(admission(&mut window, 1, long), [1, 1], "long accumulate after rank 0 has left");
             }
         }
         window.fence().unwrap();

@@ -70,7 +70,10 @@ fn requests_of_three_types_end_in_one_wait() {
             ended.sort_unstable();
             assert_eq!(ended, [0, 1, 2, 3, 4], "{what} of {len}");
             assert!(wait_any(&mut []).is_none() && wait_some(&mut []).is_empty() && test_all(&mut []));
-            assert!(test_all(&mut [&mut sent, &mut edge, &mut get, &mut put, &mut sum]), "they stay ended");
+            assert!(
+                test_all(&mut [&mut sent, &mut edge, &mut get, &mut put, &mut sum]),
+                "completed request became incomplete"
+            );
             assert_eq!(edge.wait().unwrap(), vec![before as f64; len]);
             assert_eq!(get.wait().unwrap(), vec![next as u64; len]);
             assert_eq!(sum.wait().unwrap(), [(1..=world.size() as i32).sum::<i32>(); 3]);
@@ -84,8 +87,8 @@ fn requests_of_three_types_end_in_one_wait() {
 }
 
 #[test]
-fn set_gives_messages_and_operations() {
-    ranks::on_all_sizes("set_gives_messages_and_operations", |world| {
+fn mixed_set_returns_messages_and_operations() {
+    ranks::on_all_sizes("mixed_set_returns_messages_and_operations", |world| {
         let (me, (next, before)) = (world.rank() as u64, around(&world));
         let mut window = numbered(&world);
         let epoch = window.lock_all().unwrap();
@@ -101,7 +104,7 @@ fn set_gives_messages_and_operations() {
             match turn / 2 {
                 0 => {
                     while let Some((number, ended)) = all.wait_any() {
-                        assert!(got[number].replace(ended.unwrap()).is_none(), "{number} is given once");
+                        assert!(got[number].replace(ended.unwrap()).is_none(), "request {number} was returned twice");
                     }
                 }
                 1 => {
@@ -168,7 +171,7 @@ fn scope_lends_to_messages_and_operations() {
                     let fetch = threads.spawn(move || Ok::<_, Error>(fetch.wait()?[0]));
                     let mut all: Requests<'_, &mut [u64]> = [scope.irecv(before, WORD, two)].into_iter().collect();
                     world.send(next, WORD, &own)?;
-                    let (0, came) = all.wait_any().unwrap() else { panic!("there is one") };
+                    let (0, came) = all.wait_any().unwrap() else { panic!("the set should return its only request") };
                     Ok::<_, Error>((fetch.join().unwrap()?, came?[0]))
                 })
             });
@@ -197,7 +200,7 @@ fn scope_ends_operations_after_error_and_panic() {
                 threads.spawn(|| release(&held));
                 catch_unwind(AssertUnwindSafe(|| {
                     windows::scope(|scope| {
-                        assert!(!scope.get(&epoch, 0, &mut into)?.test(), "the provider holds it");
+                        assert!(!scope.get(&epoch, 0, &mut into)?.test(), "get completed while the provider holds it");
                         end(&world)
                     })
                 }))
@@ -332,7 +335,9 @@ fn operation_ends_wait_beside_silent_message() {
         late(&|word| {
             let mut word = Request::from(word);
             assert!(word.status().is_none() && !word.test());
-            let messages::Cancelled::TooLate(mut word) = word.cancel() else { panic!("an operation goes on") };
+            let messages::Cancelled::TooLate(mut word) = word.cancel() else {
+                panic!("cancel withdrew an operation of a window")
+            };
             while !word.test() {}
             assert_eq!(word.status().map(|status| (status.from, status.len)), Some((Status::NOBODY, 0)));
         });
@@ -363,8 +368,8 @@ fn messages_hide_no_operation_of_their_set() {
 
 /// A sleeping wait would look ten times a second.
 #[test]
-fn mixed_wait_asks_for_operations_without_sleep() {
-    ranks::on(&[1], "mixed_wait_asks_for_operations_without_sleep", |world| {
+fn mixed_wait_polls_operations_without_sleep() {
+    ranks::on(&[1], "mixed_wait_polls_operations_without_sleep", |world| {
         let held = Arc::new(AtomicBool::new(true));
         let fabric = Overlapping::holding(Loopback::alone().unwrap(), &held);
         let (asked, mut window) = (fabric.asked(), windows::Window::<u64, _>::allocate(&fabric, 0, 4).unwrap());
@@ -383,7 +388,7 @@ fn mixed_wait_asks_for_operations_without_sleep() {
             });
             assert_eq!(wait_any(&mut [&mut never, &mut word]), Some(1));
             let counted = counted.join().unwrap();
-            assert!(counted >= 5000, "the operation was asked for {counted} times in 10 s");
+            assert!(counted >= 5000, "the operation was polled {counted} times in 10 s, expected 5000");
         });
         drop(word);
         drop(epoch);

@@ -1,4 +1,4 @@
-//! Arrays of values behind locks, made together.
+//! Arrays of values behind locks, created by all ranks together.
 
 use crate::ranks;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -6,12 +6,18 @@ use transom::{Error, World};
 
 /// Each value has a lock of its own, at any home rank. Their number need not be a multiple of the number of ranks.
 #[test]
-fn each_counts_for_itself() {
-    ranks::on_all_sizes("each_counts_for_itself", |world: World| {
+fn each_mutex_of_an_array_counts_separately() {
+    ranks::on_all_sizes("each_mutex_of_an_array_counts_separately", |world: World| {
         let (me, n) = (world.rank(), world.size());
         for len in [0, 1, n, 3 * n + 1] {
             // Only the home rank determines the first value.
-            let value = |i: usize| if i % n == me { 1000 * i as u64 } else { panic!("not asked for {i}") };
+            let value = |i: usize| {
+                if i % n == me {
+                    1000 * i as u64
+                } else {
+                    panic!("initial value of {i} requested at a rank that is not its home")
+                }
+            };
             let mutexes = world.mutexes(len, value).unwrap();
             assert_eq!(mutexes.len(), len);
             let homes: Vec<_> = mutexes.iter().map(|mutex| mutex.home()).collect();
@@ -37,8 +43,8 @@ fn each_counts_for_itself() {
 
 /// Two values of one array: a lock of one is no lock of the other.
 #[test]
-fn one_may_hold_several() {
-    ranks::on_all_sizes("one_may_hold_several", |world: World| {
+fn one_thread_may_hold_several_array_locks() {
+    ranks::on_all_sizes("one_thread_may_hold_several_array_locks", |world: World| {
         let n = world.size();
         let cells = world.rw_locks(4 * n, |_| [0u16; 50]).unwrap(); // longer than some words
         for round in 0..ranks::rounds(50) {
@@ -63,13 +69,13 @@ fn one_may_hold_several() {
 
 /// Errors name the mutex.
 #[test]
-fn a_panic_poisons_one() {
-    ranks::on_all_sizes("a_panic_poisons_one", |world: World| {
+fn panic_poisons_one_mutex_of_an_array() {
+    ranks::on_all_sizes("panic_poisons_one_mutex_of_an_array", |world: World| {
         let n = world.size();
         let before = world.mutex(0, 0u8).unwrap();
         let mutexes = world.mutexes(2 * n, |_| 0u8).unwrap();
         let after = world.mutex(0, 0u8).unwrap();
-        assert_eq!(after.id(), before.id() + 1 + 2 * n as u32, "each has a number");
+        assert_eq!(after.id(), before.id() + 1 + 2 * n as u32, "mutexes of the array do not have consecutive ids");
         let last = 2 * n - 1;
         if world.rank() == 0 {
             let locked = || {
@@ -94,12 +100,15 @@ fn a_panic_poisons_one() {
 }
 
 #[test]
-fn ranks_that_disagree_have_none() {
-    ranks::on_all_sizes("ranks_that_disagree_have_none", |world: World| {
+fn mismatched_mutex_arrays_are_refused() {
+    ranks::on_all_sizes("mismatched_mutex_arrays_are_refused", |world: World| {
         let (me, n) = (world.rank(), world.size());
         let error = world.mutexes(2, |_| ()).map(drop).unwrap_err();
         assert!(matches!(error, Error::Size { what: "mutexes", .. }), "{error}");
-        assert!(matches!(world.mutexes(usize::MAX / 2, |_| 0u8), Err(Error::Size { .. })), "too many");
+        assert!(
+            matches!(world.mutexes(usize::MAX / 2, |_| 0u8), Err(Error::Size { .. })),
+            "array with too many mutexes was made"
+        );
         if n > 1 {
             let error = world.mutexes(10 + usize::from(me == 1), |_| 0u8).map(drop).unwrap_err().to_string();
             assert!(error.contains("of 10 values (mutexes or rw_locks) of u8"), "{error}");

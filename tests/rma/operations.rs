@@ -120,7 +120,11 @@ macro_rules! floats {
 fn check<T: Atomic + Model + PartialEq + Debug>(world: &World, rows: &[&[Row<T>]]) {
     let rows: Vec<Row<T>> = rows.concat();
     let all: Vec<Op> = Op::ALL.into_iter().filter(|&op| rows.iter().any(|row| row.0 == op)).collect();
-    assert_eq!(all, Op::ALL.into_iter().filter(|op| T::OPERATIONS.contains(op)).collect::<Vec<_>>(), "each has a row");
+    assert_eq!(
+        all,
+        Op::ALL.into_iter().filter(|op| T::OPERATIONS.contains(op)).collect::<Vec<_>>(),
+        "table has no row for an operation"
+    );
     for (op, element, operand, expected) in &rows {
         assert_eq!(T::apply(*op, *element, *operand), *expected, "{op:?} of {element:?} and {operand:?}");
         assert_eq!(T::model(*op, *element, *operand), *expected, "the model: {op:?} of {element:?} and {operand:?}");
@@ -170,8 +174,8 @@ fn check<T: Atomic + Model + PartialEq + Debug>(world: &World, rows: &[&[Row<T>]
 }
 
 #[test]
-fn integers_are_as_the_table_says() {
-    ranks::on(&[1, 2, 3], "integers_are_as_the_table_says", |world| {
+fn integer_operations_match_the_table() {
+    ranks::on(&[1, 2, 3], "integer_operations_match_the_table", |world| {
         check::<u8>(&world, &[&small!(), &U8]);
         check::<u16>(&world, &[&small!(), &U16]);
         check::<u32>(&world, &[&small!(), &U32]);
@@ -184,8 +188,8 @@ fn integers_are_as_the_table_says() {
 }
 
 #[test]
-fn floats_are_as_the_table_says() {
-    ranks::on(&[1, 2, 3], "floats_are_as_the_table_says", |world| {
+fn float_operations_match_the_table() {
+    ranks::on(&[1, 2, 3], "float_operations_match_the_table", |world| {
         check::<f32>(&world, &[&floats!(f32)]);
         check::<f64>(&world, &[&floats!(f64)]);
     });
@@ -210,9 +214,9 @@ fn check_folds<T: Atomic + Model + PartialEq + Debug>(world: &World, rows: &[&[R
 }
 
 #[test]
-fn collectives_fold_as_the_table_says() {
+fn collective_operations_match_the_table() {
     for variables in ranks::each(&[&[][..], ranks::BY_MESSAGES]) {
-        ranks::on_with(variables, &[2], "collectives_fold_as_the_table_says", |world| {
+        ranks::on_with(variables, &[2], "collective_operations_match_the_table", |world| {
             check_folds::<u8>(&world, &[&small!(), &U8]);
             check_folds::<u16>(&world, &[&small!(), &U16]);
             check_folds::<u32>(&world, &[&small!(), &U32]);

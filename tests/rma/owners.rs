@@ -64,8 +64,8 @@ fn visited(n: usize, me: usize) -> Vec<u64> {
 }
 
 #[test]
-fn the_owner_comes_back_with_what_others_wrote() {
-    ranks::on_all_sizes("the_owner_comes_back_with_what_others_wrote", |world: World| {
+fn free_returns_the_owner_with_remote_writes() {
+    ranks::on_all_sizes("free_returns_the_owner_with_remote_writes", |world: World| {
         static FREED: AtomicUsize = AtomicUsize::new(0);
         let (me, n) = (world.rank(), world.size());
         let before = FREED.load(SeqCst);
@@ -74,15 +74,15 @@ fn the_owner_comes_back_with_what_others_wrote() {
         let back: Foreign = window.free_as().unwrap();
         assert_eq!(back.elements(), visited(n, me));
         world.barrier().unwrap();
-        assert!(FREED.load(SeqCst) - before < n, "this rank's is not dropped");
+        assert!(FREED.load(SeqCst) - before < n, "free dropped the owner of this rank");
         drop(back);
     });
 }
 
 /// Each rank may pass any value of the owner type; a rank without elements passes an empty vector.
 #[test]
-fn owners_of_different_kinds_meet_in_one_window() {
-    ranks::on_all_sizes("owners_of_different_kinds_meet_in_one_window", |world: World| {
+fn window_of_different_owner_types_works() {
+    ranks::on_all_sizes("window_of_different_owner_types_works", |world: World| {
         static FREED: AtomicUsize = AtomicUsize::new(0);
         let (me, n, value) = (world.rank(), world.size(), 100 + world.rank() as u64);
         let mut window = match me % 4 {
@@ -110,7 +110,7 @@ fn owners_of_different_kinds_meet_in_one_window() {
                     _ => false,
                 };
                 assert!(misuse(&error), "{error}");
-                assert!(FREED.load(SeqCst) > before, "the owner is dropped");
+                assert!(FREED.load(SeqCst) > before, "refused free_as did not drop the owner");
             }
         }
     });
@@ -118,8 +118,8 @@ fn owners_of_different_kinds_meet_in_one_window() {
 
 /// Other ranks map a buffer: they load from it, and their atomics need no system call.
 #[test]
-fn window_on_a_buffer_is_reached_directly() {
-    ranks::on_all_sizes("window_on_a_buffer_is_reached_directly", |world: World| {
+fn window_on_a_buffer_is_mapped_by_others() {
+    ranks::on_all_sizes("window_on_a_buffer_is_mapped_by_others", |world: World| {
         if !ranks::share_memory(&world) || world.size() == 1 {
             return;
         }
@@ -154,8 +154,8 @@ fn window_on_a_buffer_is_reached_directly() {
 /// A dropped window leaks its memory, because other ranks may still write there. A window that cannot be made does
 /// not.
 #[test]
-fn what_may_be_written_to_is_leaked_and_nothing_else() {
-    ranks::on(&[2, 3], "what_may_be_written_to_is_leaked_and_nothing_else", |world: World| {
+fn dropped_window_leaks_only_reachable_owners() {
+    ranks::on(&[2, 3], "dropped_window_leaks_only_reachable_owners", |world: World| {
         static FREED: AtomicUsize = AtomicUsize::new(0);
         static REFUSED: AtomicUsize = AtomicUsize::new(0);
         let (me, before) = (world.rank(), REFUSED.load(SeqCst));

@@ -1,9 +1,8 @@
 //! Random programs of RMA calls, run by 1 to 8 ranks, against a model of what MPI's memory model lets them see.
 //!
 //! A program is a list of phases, the same at every rank, drawn from a seed. In each phase ranks make random calls at
-//! the same time, in epochs of one kind of synchronisation. After it all ranks wait for each other, and each writes
-//! down its part. `programs/make.rs` draws programs, `programs/perform.rs` runs them, `programs/model.rs` judges the
-//! results.
+//! the same time, in epochs of one kind of synchronisation. After a phase all ranks synchronise, and each records its
+//! part. `programs/make.rs` draws programs, `programs/perform.rs` runs them, `programs/model.rs` checks the results.
 //!
 //! The longer programs come last. A failure prints the seed, the phase, and the calls of the phase that touched the
 //! wrong element, with the values that they read. `TEST_SEED=<seed> cargo test --test rma programs::` runs that
@@ -43,28 +42,36 @@ fn seeds(world: &World) -> std::ops::Range<u64> {
 }
 
 #[test]
-fn on_allocated_windows() {
-    ranks::on_all_sizes("on_allocated_windows", |world| run(&world, Flavour::Allocate, seeds(&world)));
+fn random_programs_on_allocated_windows_are_valid() {
+    ranks::on_all_sizes("random_programs_on_allocated_windows_are_valid", |world| {
+        run(&world, Flavour::Allocate, seeds(&world))
+    });
 }
 
 #[test]
-fn on_shared_windows() {
-    ranks::on_all_sizes("on_shared_windows", |world| run(&world, Flavour::Shared, seeds(&world)));
+fn random_programs_on_shared_windows_are_valid() {
+    ranks::on_all_sizes("random_programs_on_shared_windows_are_valid", |world| {
+        run(&world, Flavour::Shared, seeds(&world))
+    });
 }
 
 #[test]
-fn on_memory_of_the_programs_own() {
-    ranks::on_all_sizes("on_memory_of_the_programs_own", |world| run(&world, Flavour::Create, seeds(&world)));
+fn random_programs_on_user_memory_are_valid() {
+    ranks::on_all_sizes("random_programs_on_user_memory_are_valid", |world| {
+        run(&world, Flavour::Create, seeds(&world))
+    });
 }
 
 #[test]
-fn on_attached_memory() {
-    ranks::on_all_sizes("on_attached_memory", |world| run(&world, Flavour::Dynamic, seeds(&world)));
+fn random_programs_on_attached_memory_are_valid() {
+    ranks::on_all_sizes("random_programs_on_attached_memory_are_valid", |world| {
+        run(&world, Flavour::Dynamic, seeds(&world))
+    });
 }
 
 #[test]
-fn on_windows_of_teams() {
-    ranks::on(&[3, 4, 8], "on_windows_of_teams", |world| {
+fn random_programs_on_team_windows_are_valid() {
+    ranks::on(&[3, 4, 8], "random_programs_on_team_windows_are_valid", |world| {
         // Two teams at once, one with reversed ranks; then windows of the world itself.
         let (me, n) = (world.rank() as u64, world.size() as u64);
         let team = world.split(Some(me % 2), if me.is_multiple_of(2) { n - me } else { me }).unwrap().unwrap();
@@ -76,7 +83,7 @@ fn on_windows_of_teams() {
 
 /// The judge must be able to reject: a change of any value that was seen makes the result impossible.
 #[test]
-fn nothing_that_was_not_seen_is_believed() {
+fn changed_result_is_rejected_by_the_model() {
     for (flavour, seed) in
         [(Flavour::Allocate, 21), (Flavour::Shared, 22), (Flavour::Create, 23), (Flavour::Dynamic, 24)]
     {
@@ -94,7 +101,7 @@ fn nothing_that_was_not_seen_is_believed() {
         })
         .unwrap();
         let Some((program, seen)) = judged.into_inner().unwrap() else {
-            assert_eq!(flavour, Flavour::Shared, "the others can be had everywhere");
+            assert_eq!(flavour, Flavour::Shared, "only shared windows may be unavailable");
             continue;
         };
         model::judge(&program, &seen).unwrap();
@@ -103,11 +110,14 @@ fn nothing_that_was_not_seen_is_believed() {
             for at in (0..seen[rank].len()).step_by(1 + seen[rank].len() / 200) {
                 let mut wrong = seen.clone();
                 wrong[rank][at] ^= 0x9e37_79b9_7f4a_7c15;
-                assert!(model::judge(&program, &wrong).is_err(), "{flavour:?}: number {at} of rank {rank} is believed");
+                assert!(
+                    model::judge(&program, &wrong).is_err(),
+                    "{flavour:?}: model accepted changed value {at} of rank {rank}"
+                );
             }
             let mut short = seen.clone();
             if short[rank].pop().is_some() {
-                assert!(model::judge(&program, &short).is_err(), "rank {rank} wrote too little down");
+                assert!(model::judge(&program, &short).is_err(), "model accepted a missing value of rank {rank}");
             }
         }
     }
@@ -115,7 +125,7 @@ fn nothing_that_was_not_seen_is_believed() {
 
 /// Random programs use every feature of the generator.
 #[test]
-fn programs_have_everything() {
+fn random_programs_use_every_feature() {
     let programs = |flavour| (0..60).map(move |seed| format!("{:?}", Program::random(flavour, seed, 4, true)));
     let all: String = programs(Flavour::Shared).chain(programs(Flavour::Dynamic)).collect();
     let (hows, syncs) = (["Plain", "One", "Section", "Request", "Dropped"], ["Fence", "Pscw", "Locks", "Signals"]);

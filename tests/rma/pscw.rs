@@ -1,12 +1,12 @@
-//! Post, start, complete and wait: groups of any size and order, and calls out of turn.
+//! Post, start, complete and wait: groups of any size and order, and calls in a wrong state.
 
 use crate::ranks;
 use std::time::{Duration, Instant};
 use transom::{Error, Window};
 
 #[test]
-fn neighbours_on_a_ring_exchange() {
-    ranks::on_all_sizes("neighbours_on_a_ring_exchange", |world| {
+fn ring_neighbours_exchange_by_post_and_start() {
+    ranks::on_all_sizes("ring_neighbours_exchange_by_post_and_start", |world| {
         let (me, n) = (world.rank(), world.size());
         let mut neighbours = vec![(me + 1) % n, (me + n - 1) % n];
         neighbours.sort();
@@ -35,8 +35,8 @@ fn neighbours_on_a_ring_exchange() {
 }
 
 #[test]
-fn groups_may_be_of_any_size_and_order_and_change() {
-    ranks::on_all_sizes("groups_may_be_of_any_size_and_order_and_change", |world| {
+fn changing_groups_of_any_size_synchronise() {
+    ranks::on_all_sizes("changing_groups_of_any_size_synchronise", |world| {
         let (me, n) = (world.rank(), world.size());
         let mut window: Window<u64> = world.allocate(n).unwrap();
         for round in 0..ranks::rounds(200) {
@@ -63,8 +63,8 @@ fn groups_may_be_of_any_size_and_order_and_change() {
 }
 
 #[test]
-fn calls_out_of_turn_are_errors_and_harm_nothing() {
-    ranks::on_all_sizes("calls_out_of_turn_are_errors_and_harm_nothing", |world| {
+fn calls_out_of_order_are_refused_without_effect() {
+    ranks::on_all_sizes("calls_out_of_order_are_refused_without_effect", |world| {
         let me = world.rank();
         let mut window: Window<u64> = world.allocate(1).unwrap();
         let refused = |outcome: Result<(), Error>, call: &str| match outcome {
@@ -96,8 +96,8 @@ fn calls_out_of_turn_are_errors_and_harm_nothing() {
 
 /// A rank that tests now and then learns within a second that an origin has left, however rarely it tests.
 #[test]
-fn a_test_now_and_then_hears_who_left() {
-    ranks::on(&[2, 3, 4, 8], "a_test_now_and_then_hears_who_left", |world| {
+fn rare_tests_report_a_departed_origin() {
+    ranks::on(&[2, 3, 4, 8], "rare_tests_report_a_departed_origin", |world| {
         let mut window: Window<u64> = world.allocate(1).unwrap();
         if world.rank() == 1 {
             return; // leaves
@@ -107,7 +107,11 @@ fn a_test_now_and_then_hears_who_left() {
         let error = loop {
             match window.test() {
                 Err(error) => break error,
-                Ok(done) => assert!(!done && begun.elapsed() < within, "not told after {:?}", begun.elapsed()),
+                Ok(done) => assert!(
+                    !done && begun.elapsed() < within,
+                    "test did not report the departure after {:?}",
+                    begun.elapsed()
+                ),
             }
             std::thread::sleep(Duration::from_millis(50));
         };
@@ -117,8 +121,8 @@ fn a_test_now_and_then_hears_who_left() {
 
 /// An origin that has completed may leave; no rank waits for it.
 #[test]
-fn an_origin_that_has_completed_may_leave_before_the_others_have() {
-    ranks::on(&[3, 4], "an_origin_that_has_completed_may_leave_before_the_others_have", |world| {
+fn completed_origin_may_leave_before_the_others() {
+    ranks::on(&[3, 4], "completed_origin_may_leave_before_the_others", |world| {
         let mut window: Window<u64> = world.allocate(1).unwrap();
         match world.rank() {
             0 => {

@@ -9,8 +9,8 @@ fn value(owner: usize, writer: usize, at: usize) -> u64 {
 }
 
 #[test]
-fn what_is_put_is_got() {
-    ranks::on_all_sizes("what_is_put_is_got", |world: World| {
+fn gets_of_any_span_return_what_was_put() {
+    ranks::on_all_sizes("gets_of_any_span_return_what_was_put", |world: World| {
         let (me, n) = (world.rank(), world.size());
         const EACH: usize = 400;
         let mut window: Window<u64> = world.allocate(EACH * n).unwrap();
@@ -49,7 +49,7 @@ fn what_is_put_is_got() {
 }
 
 #[test]
-fn elements_may_be_of_any_plain_type() {
+fn elements_of_any_plain_type_are_transferred() {
     fn check<T: bytemuck::Pod + PartialEq + std::fmt::Debug>(world: &World, make: impl Fn(usize) -> T) {
         let mut window: Window<T> = world.allocate(33).unwrap();
         let next = (world.rank() + 1) % world.size();
@@ -62,7 +62,7 @@ fn elements_may_be_of_any_plain_type() {
         assert_eq!(window.local().read(0, 33).unwrap(), all);
         assert_eq!(window.lock_shared(next).unwrap().get_one(32).unwrap(), all[32]);
     }
-    ranks::on_all_sizes("elements_may_be_of_any_plain_type", |world| {
+    ranks::on_all_sizes("elements_of_any_plain_type_are_transferred", |world| {
         check::<u8>(&world, |at| at as u8);
         check::<i16>(&world, |at| -(at as i16));
         check::<f32>(&world, |at| at as f32 / 3.0);
@@ -74,7 +74,7 @@ fn elements_may_be_of_any_plain_type() {
 
 /// Memory that a provider keeps ready is memory like any other, wherever it comes from.
 #[test]
-fn buffers_are_elements_of_any_type_and_begin_as_zeros() {
+fn buffers_of_any_type_are_zeroed_and_transferred() {
     fn check<T: bytemuck::Pod + PartialEq + std::fmt::Debug + Send + Sync>(
         world: &World,
         len: usize,
@@ -96,7 +96,7 @@ fn buffers_are_elements_of_any_type_and_begin_as_zeros() {
             let target = epoch.target(next).unwrap();
             target.put(0, &buffer).unwrap();
             target.put(len / 3, &buffer[len / 3..len / 2]).unwrap();
-            assert!(other.iter().all(|element| *element == T::zeroed()), "two at once are two");
+            assert!(other.iter().all(|element| *element == T::zeroed()), "two live buffers share memory");
             buffer.fill(T::zeroed());
             target.flush().unwrap();
             target.get(0, &mut buffer).unwrap();
@@ -108,7 +108,7 @@ fn buffers_are_elements_of_any_type_and_begin_as_zeros() {
         }
         window.fence().unwrap();
     }
-    ranks::on_all_sizes("buffers_are_elements_of_any_type_and_begin_as_zeros", |world| {
+    ranks::on_all_sizes("buffers_of_any_type_are_zeroed_and_transferred", |world| {
         check::<u8>(&world, 0, |at| at as u8);
         check::<[u8; 3]>(&world, 33, |at| [at as u8, 1, 2]);
         check::<u64>(&world, 10_000, |at| at as u64 * 0x0101_0101_0101);
@@ -123,8 +123,8 @@ fn buffers_are_elements_of_any_type_and_begin_as_zeros() {
 }
 
 #[test]
-fn parts_may_differ_in_size_and_be_empty() {
-    ranks::on_all_sizes("parts_may_differ_in_size_and_be_empty", |world| {
+fn parts_of_different_sizes_are_accessible() {
+    ranks::on_all_sizes("parts_of_different_sizes_are_accessible", |world| {
         let mut window: Window<u32> = world.allocate(world.rank() * 5).unwrap();
         assert_eq!(window.local().len(), world.rank() * 5);
         let epoch = window.fence().unwrap();
@@ -140,8 +140,8 @@ fn parts_may_differ_in_size_and_be_empty() {
 }
 
 #[test]
-fn what_is_outside_is_refused_and_nothing_changes() {
-    ranks::on_all_sizes("what_is_outside_is_refused_and_nothing_changes", |world| {
+fn out_of_bounds_access_is_refused_without_effect() {
+    ranks::on_all_sizes("out_of_bounds_access_is_refused_without_effect", |world| {
         let mut window: Window<u64> = world.allocate(10).unwrap();
         window.local().write(0, &[7; 10]).unwrap();
         window.fence().unwrap();
@@ -157,7 +157,7 @@ fn what_is_outside_is_refused_and_nothing_changes() {
             for (which, outcome) in tried.into_iter().enumerate() {
                 match outcome {
                     Err(Error::OutOfBounds { window: 0, rank, size: 10, offset: at, .. }) if rank == last => {
-                        assert!(which == 2 || at == offset, "{at} is named, {offset} was asked for");
+                        assert!(which == 2 || at == offset, "error names offset {at}, expected {offset}");
                     }
                     Ok(()) if which == 2 && (len == 0 || offset.saturating_add(len) <= 10) => {}
                     other => panic!("{len} elements from {offset}: {other:?}"),

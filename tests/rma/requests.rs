@@ -6,8 +6,8 @@ use transom::windows::Request;
 use transom::{Assert, Error, Flavor, Mode, Op, Requests, Window, World};
 
 #[test]
-fn a_request_gives_its_buffer_or_what_was_read() {
-    ranks::on_all_sizes("a_request_gives_its_buffer_or_what_was_read", |world| {
+fn request_returns_its_buffer_or_the_data_read() {
+    ranks::on_all_sizes("request_returns_its_buffer_or_the_data_read", |world| {
         let (me, n) = (world.rank(), world.size());
         let mut window: Window<u64> = world.allocate(4 * n).unwrap();
         let epoch = window.lock_all().unwrap();
@@ -15,17 +15,17 @@ fn a_request_gives_its_buffer_or_what_was_read() {
         let buffer = vec![1, 2, 3, 4];
         let start = buffer.as_ptr();
         let back = target.rput(4 * me, buffer).unwrap().wait().unwrap();
-        assert_eq!((&back[..], back.as_ptr()), (&[1, 2, 3, 4][..], start), "it is the buffer itself");
+        assert_eq!((&back[..], back.as_ptr()), (&[1, 2, 3, 4][..], start), "request did not return its own buffer");
         target.flush().unwrap();
         let mut get = target.rget(4 * me + 1, 3).unwrap();
         while !get.test() {}
-        assert!(get.test(), "asking takes nothing away");
+        assert!(get.test(), "completed request became incomplete");
         assert_eq!(get.wait().unwrap(), [2, 3, 4]);
         let mut add = target.raccumulate(4 * me, Op::Sum, vec![10, 20]).unwrap();
         assert!(add.test());
-        assert_eq!(add.wait().unwrap(), [10, 20], "the operands come back");
+        assert_eq!(add.wait().unwrap(), [10, 20], "request did not return its operands");
         let fetch = target.rget_accumulate(4 * me, Op::Prod, vec![2, 2]).unwrap();
-        assert_eq!(fetch.wait().unwrap(), [11, 22], "what was fetched comes back");
+        assert_eq!(fetch.wait().unwrap(), [11, 22], "request did not return the fetched elements");
         assert_eq!(target.rget(4 * me, 4).unwrap().wait().unwrap(), [22, 44, 3, 4]);
         epoch.unlock().unwrap();
         window.fence().unwrap();
@@ -33,8 +33,8 @@ fn a_request_gives_its_buffer_or_what_was_read() {
 }
 
 #[test]
-fn all_are_given_in_order_and_any_until_none_is_left() {
-    ranks::on_all_sizes("all_are_given_in_order_and_any_until_none_is_left", |world| {
+fn wait_all_keeps_order_and_wait_any_drains_the_set() {
+    ranks::on_all_sizes("wait_all_keeps_order_and_wait_any_drains_the_set", |world| {
         let n = world.size();
         let mut window: Window<u32> = world.allocate(101).unwrap();
         let mine: Vec<u32> = (0..101).map(|at| (1000 * world.rank() + at) as u32).collect();
@@ -56,8 +56,8 @@ fn all_are_given_in_order_and_any_until_none_is_left() {
 
         let (mut given, mut requests) = (vec![false; 50], gets().into_iter().collect::<Requests<'_, _>>());
         while let Some((number, got)) = requests.wait_any() {
-            assert_eq!(got.unwrap(), expected(number), "a number stays its request's own");
-            assert!(!std::mem::replace(&mut given[number], true), "{number} is given twice");
+            assert_eq!(got.unwrap(), expected(number), "request returned under another number");
+            assert!(!std::mem::replace(&mut given[number], true), "request {number} was returned twice");
             assert_eq!(requests.len(), given.iter().filter(|given| !**given).count());
         }
         assert!(given.iter().all(|given| *given) && requests.is_empty());
@@ -81,8 +81,8 @@ fn all_are_given_in_order_and_any_until_none_is_left() {
 /// A get that is done, by `test`, by a flush or since its epoch has seen a signal, has read its elements: later puts
 /// do not change its buffer.
 #[test]
-fn a_get_that_is_done_has_read() {
-    ranks::on_all_sizes("a_get_that_is_done_has_read", |world| {
+fn completed_get_is_unaffected_by_later_puts() {
+    ranks::on_all_sizes("completed_get_is_unaffected_by_later_puts", |world| {
         let (me, n) = (world.rank(), world.size());
         let next = (me + 1) % n;
         let mut window: Window<u64> = world.allocate_with_signals(3, 1).unwrap();
@@ -94,12 +94,12 @@ fn a_get_that_is_done_has_read() {
         while !tested.test() {}
         target.put(0, &[7]).unwrap();
         target.flush().unwrap();
-        assert_eq!(tested.wait().unwrap(), [5], "test said that it was done");
+        assert_eq!(tested.wait().unwrap(), [5], "get changed after test reported it complete");
         let flushed = target.rget(1, 1).unwrap();
         target.flush().unwrap();
         target.put(1, &[7]).unwrap();
         target.flush().unwrap();
-        assert_eq!(flushed.wait().unwrap(), [5], "it was flushed");
+        assert_eq!(flushed.wait().unwrap(), [5], "get changed after its flush");
         // The owner overwrites the elements once it learns that they were read.
         let mut read = target.rget(2, 1).unwrap();
         while !read.test() {}
@@ -107,7 +107,7 @@ fn a_get_that_is_done_has_read() {
         epoch.signals().wait_until(0, |heard| heard == 1).unwrap();
         epoch.local().set(2, 9).unwrap();
         world.barrier().unwrap();
-        assert_eq!(read.wait().unwrap(), [5], "the owner was told that it had been read");
+        assert_eq!(read.wait().unwrap(), [5], "get changed after its owner was notified");
         epoch.unlock().unwrap();
         window.fence().unwrap();
         assert_eq!(window.local().read(0, 3).unwrap(), [7, 7, 9]);
@@ -115,8 +115,8 @@ fn a_get_that_is_done_has_read() {
 }
 
 #[test]
-fn what_is_dropped_or_leaked_is_done_all_the_same() {
-    ranks::on_all_sizes("what_is_dropped_or_leaked_is_done_all_the_same", |world| {
+fn dropped_and_leaked_requests_still_complete() {
+    ranks::on_all_sizes("dropped_and_leaked_requests_still_complete", |world| {
         let (me, n) = (world.rank(), world.size());
         let mut window: Window<u64> = world.allocate(6 * n).unwrap();
         let next = (me + 1) % n;
@@ -140,8 +140,8 @@ fn what_is_dropped_or_leaked_is_done_all_the_same() {
 
 /// Requests of any length, several in flight at once, waited for in reverse order; some are dropped or leaked.
 #[test]
-fn buffers_of_any_length_are_handed_over_and_come_back() {
-    ranks::on_all_sizes("buffers_of_any_length_are_handed_over_and_come_back", |world| {
+fn requests_of_any_length_return_their_buffers() {
+    ranks::on_all_sizes("requests_of_any_length_return_their_buffers", |world| {
         const LENGTHS: [usize; 6] = [0, 1, 4_095, 4_097, 40_000, 11];
         let (me, n) = (world.rank(), world.size());
         let mut window: Window<u64> = world.allocate(LENGTHS.iter().sum()).unwrap();
@@ -183,8 +183,8 @@ fn buffers_of_any_length_are_handed_over_and_come_back() {
 }
 
 #[test]
-fn wrong_offsets_and_operations_start_nothing() {
-    ranks::on_all_sizes("wrong_offsets_and_operations_start_nothing", |world| {
+fn invalid_requests_start_nothing() {
+    ranks::on_all_sizes("invalid_requests_start_nothing", |world| {
         let last = world.size() - 1;
         let mut window: Window<f64> = world.allocate(if world.rank() == last { 5 } else { 50 }).unwrap();
         let epoch = window.fence().unwrap();
@@ -224,7 +224,7 @@ fn leak<T>(value: T) {
 }
 
 fn refused(outcome: Result<(), Error>) {
-    let error = outcome.expect_err("something leaked is in the way");
+    let error = outcome.expect_err("a call should be refused after the leak");
     assert!(matches!(error, Error::Lock { .. } | Error::Sync { .. }), "{error}");
 }
 
@@ -233,8 +233,8 @@ fn refused(outcome: Result<(), Error>) {
 /// target keeps its memory mapped. A leak therefore only leaves a lock or an epoch open, in words of the protocol. The
 /// next call that needs it closed reports that, and other calls work.
 #[test]
-fn epochs_may_be_leaked() {
-    ranks::on_all_sizes("epochs_may_be_leaked", |world| {
+fn leaked_epochs_leave_other_calls_working() {
+    ranks::on_all_sizes("leaked_epochs_leave_other_calls_working", |world| {
         let (me, n) = (world.rank(), world.size());
         let flavors: [fn() -> Flavor<u64>; 3] =
             [|| Flavor::Allocate { len: 9 }, || Flavor::Shared { len: 9 }, || Flavor::Create(vec![0; 9])];
@@ -302,8 +302,8 @@ fn epochs_may_be_leaked() {
 
 /// A leaked access epoch ends with its window: its target does not wait for ever.
 #[test]
-fn a_leaked_access_epoch_is_completed_when_its_window_is_dropped() {
-    ranks::on_all_sizes("a_leaked_access_epoch_is_completed_when_its_window_is_dropped", |world| {
+fn leaked_access_epoch_completes_with_its_window() {
+    ranks::on_all_sizes("leaked_access_epoch_completes_with_its_window", |world| {
         let (me, n) = (world.rank(), world.size());
         let mut exposed: Window<usize> = world.allocate(n).unwrap();
         let others: Vec<usize> = (0..n).filter(|&rank| rank != me).collect();
@@ -324,8 +324,8 @@ fn a_leaked_access_epoch_is_completed_when_its_window_is_dropped() {
 }
 
 #[test]
-fn guards_of_values_may_be_leaked() {
-    ranks::on_all_sizes("guards_of_values_may_be_leaked", |world| {
+fn leaked_guards_keep_only_their_lock() {
+    ranks::on_all_sizes("leaked_guards_keep_only_their_lock", |world| {
         let owners: BTreeSet<usize> = [0, world.size() - 1].into();
         for owner in owners {
             let mine = |world: &World| world.rank() == 0;
@@ -340,7 +340,7 @@ fn guards_of_values_may_be_leaked() {
             }
             world.barrier().unwrap();
             if !mine(&world) {
-                assert_eq!(*lock.read().unwrap(), [1; 3], "readers go together");
+                assert_eq!(*lock.read().unwrap(), [1; 3], "reader beside a leaked read guard");
             }
             world.barrier().unwrap();
             drop((mutex, lock)); // a waiting rank may get it now
@@ -349,8 +349,8 @@ fn guards_of_values_may_be_leaked() {
 }
 
 #[test]
-fn what_reaches_attached_memory_may_be_leaked() {
-    ranks::on_all_sizes("what_reaches_attached_memory_may_be_leaked", |world| {
+fn leaked_attached_memory_is_not_reused() {
+    ranks::on_all_sizes("leaked_attached_memory_is_not_reused", |world| {
         let me = world.rank();
         let mut window: Window<u64> = world.dynamic(1).unwrap();
         let address = window.attach(4).unwrap();
@@ -374,8 +374,8 @@ fn what_reaches_attached_memory_may_be_leaked() {
 
 /// A leaked window makes its rank one that never leaves: other ranks go on as long as they do not wait for it.
 #[test]
-fn windows_may_be_leaked() {
-    ranks::on_all_sizes("windows_may_be_leaked", |world| {
+fn leaked_window_leaves_other_ranks_working() {
+    ranks::on_all_sizes("leaked_window_leaves_other_ranks_working", |world| {
         let me = world.rank();
         let mut leaked: Window<u64> = world.create(vec![me as u64; 9]).unwrap();
         let mut other: Window<u64> = world.allocate(1).unwrap();

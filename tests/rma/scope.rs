@@ -16,8 +16,8 @@ fn filled(world: &World) -> Window<u64> {
 }
 
 #[test]
-fn what_was_got_is_there_when_the_scope_ends() {
-    ranks::on_all_sizes("what_was_got_is_there_when_the_scope_ends", |world: World| {
+fn scope_gets_are_complete_at_its_end() {
+    ranks::on_all_sizes("scope_gets_are_complete_at_its_end", |world: World| {
         let n = world.size();
         let mut window = filled(&world);
         window.fence().unwrap();
@@ -37,7 +37,7 @@ fn what_was_got_is_there_when_the_scope_ends() {
                 // Some are waited for one by one.
                 if i % 3 == 0 {
                     while !coming.test() {}
-                    assert!(right(i, coming.wait()?), "number {i}, waited for");
+                    assert!(right(i, coming.wait()?), "get {i} wrong when waited for");
                     waited += 1;
                 }
             }
@@ -52,8 +52,8 @@ fn what_was_got_is_there_when_the_scope_ends() {
 }
 
 #[test]
-fn sources_are_free_after_the_scope_and_seen_after_the_epoch() {
-    ranks::on_all_sizes("sources_are_free_after_the_scope_and_seen_after_the_epoch", |world: World| {
+fn scope_put_sources_are_reusable_after_it() {
+    ranks::on_all_sizes("scope_put_sources_are_reusable_after_it", |world: World| {
         let (me, n) = (world.rank(), world.size());
         let mut window: Window<u64> = world.allocate(LENGTHS.iter().sum::<usize>()).unwrap();
         let epoch = window.fence().unwrap();
@@ -81,8 +81,8 @@ fn sources_are_free_after_the_scope_and_seen_after_the_epoch() {
 
 /// All operations that the body started are complete when the scope ends, however the body ends.
 #[test]
-fn what_is_not_waited_for_is_over_all_the_same() {
-    ranks::on_all_sizes("what_is_not_waited_for_is_over_all_the_same", |world: World| {
+fn scope_completes_operations_however_it_ends() {
+    ranks::on_all_sizes("scope_completes_operations_however_it_ends", |world: World| {
         let (me, n) = (world.rank(), world.size());
         let mut window = filled(&world);
         window.fence().unwrap();
@@ -99,11 +99,14 @@ fn what_is_not_waited_for_is_over_all_the_same() {
             };
             let there = |into: &[u64]| into.iter().enumerate().all(|(i, one)| *one == first + i as u64);
             let failed = get(&mut into, || Err(Error::NoSuchRank { window: 0, rank: 99, size: 1 }));
-            assert!(matches!(failed, Err(Error::NoSuchRank { rank: 99, .. })), "what the body says");
-            assert!(there(&into), "after an error, {len}");
+            assert!(
+                matches!(failed, Err(Error::NoSuchRank { rank: 99, .. })),
+                "scope returned another error than its body"
+            );
+            assert!(there(&into), "get incomplete after an error, {len} elements");
             into.fill(7);
             assert!(catch_unwind(AssertUnwindSafe(|| get(&mut into, || panic!("on purpose")))).is_err());
-            assert!(there(&into), "after a panic, {len}");
+            assert!(there(&into), "get incomplete after a panic, {len} elements");
             into.fill(7);
         }
         // Offsets outside the window are refused at once, and the other operations go on.
@@ -143,8 +146,8 @@ fn elements([rows, columns]: [[usize; 2]; 2]) -> impl Iterator<Item = [usize; 2]
 }
 
 #[test]
-fn patches_are_there_when_they_are_waited_for() {
-    ranks::on_all_sizes("patches_are_there_when_they_are_waited_for", |world: World| {
+fn scope_patches_are_complete_when_waited_for() {
+    ranks::on_all_sizes("scope_patches_are_complete_when_waited_for", |world: World| {
         for mut plane in planes(&world) {
             plane.local().fill_with(|[row, column]| (100 * row + column) as u64).unwrap();
             plane.fence().unwrap();
@@ -161,7 +164,7 @@ fn patches_are_there_when_they_are_waited_for() {
                     if i % 2 == 0 {
                         while !coming.test() {}
                         let right = elements(patch).map(|[row, column]| (100 * row + column) as u64);
-                        assert!(coming.wait()?.iter().copied().eq(right), "{patch:?}, waited for");
+                        assert!(coming.wait()?.iter().copied().eq(right), "{patch:?} wrong when waited for");
                     }
                 }
                 Ok::<(), Error>(())
@@ -179,8 +182,8 @@ fn patches_are_there_when_they_are_waited_for() {
 }
 
 #[test]
-fn patches_are_put_from_what_the_scope_has() {
-    ranks::on_all_sizes("patches_are_put_from_what_the_scope_has", |world: World| {
+fn scope_puts_patches_from_borrowed_memory() {
+    ranks::on_all_sizes("scope_puts_patches_from_borrowed_memory", |world: World| {
         for mut plane in planes(&world) {
             // Each rank has some rows, and puts them in two patches.
             let rows = world.share(SHAPE[0]);
@@ -207,8 +210,8 @@ fn patches_are_put_from_what_the_scope_has() {
 
 /// A strip of one dimension, whose elements are scattered in the buffer; and refused calls.
 #[test]
-fn patches_of_a_line_and_refused_ones() {
-    ranks::on_all_sizes("patches_of_a_line_and_refused_ones", |world: World| {
+fn scope_patches_of_a_line_arrive_or_are_refused() {
+    ranks::on_all_sizes("scope_patches_of_a_line_arrive_or_are_refused", |world: World| {
         let mut line: GlobalArray<u8> = world.array([1000], Distribution::Cyclic).unwrap();
         line.local().fill_with(|[i]| i as u8).unwrap();
         line.fence().unwrap();

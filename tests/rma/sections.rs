@@ -89,7 +89,7 @@ fn against_the_oracle<T: bytemuck::Pod + PartialEq + Debug>(world: &World, shape
         let epoch = window.lock_exclusive(next).unwrap();
         match epoch.put_section(&section, &source) {
             Ok(()) => {
-                assert!(inside && !shape.names_an_element_twice(), "{shape:?} was put");
+                assert!(inside && !shape.names_an_element_twice(), "put of {shape:?} should be refused");
                 shape.elements.iter().zip(&source).for_each(|(&at, &value)| copy[at] = value);
                 moved += 1;
             }
@@ -108,7 +108,7 @@ fn against_the_oracle<T: bytemuck::Pod + PartialEq + Debug>(world: &World, shape
         match epoch.get_section(&section, &mut got) {
             Ok(()) => {
                 let expected: Vec<T> = shape.elements.iter().map(|&at| copy[at]).collect();
-                assert!(inside && got == expected, "{shape:?}: {got:?}, not {expected:?}");
+                assert!(inside && got == expected, "{shape:?}: found {got:?}, expected {expected:?}");
             }
             Err(Error::OutOfBounds { .. }) => {
                 assert!(!inside && got.iter().all(|&value| value == make(u64::MAX)), "{shape:?}: {got:?}");
@@ -117,7 +117,7 @@ fn against_the_oracle<T: bytemuck::Pod + PartialEq + Debug>(world: &World, shape
         }
         let mut all = vec![T::zeroed(); SIZE];
         epoch.get(0, &mut all).unwrap();
-        assert!(all == copy, "{shape:?} left {all:?}, not {copy:?}");
+        assert!(all == copy, "window after {shape:?}: found {all:?}, expected {copy:?}");
         epoch.unlock().unwrap();
 
         let done = window.counters() - before;
@@ -126,19 +126,22 @@ fn against_the_oracle<T: bytemuck::Pod + PartialEq + Debug>(world: &World, shape
         assert_eq!((done.puts, done.gets), (writes, reads + 1), "{shape:?}");
     }
     window.fence().unwrap();
-    assert!(moved.min(outside).min(twice) > shapes / 20, "of {shapes}: {moved} put, {outside} outside, {twice} twice");
+    assert!(
+        moved.min(outside).min(twice) > shapes / 20,
+        "of {shapes} sections: {moved} put, {outside} out of bounds, {twice} with repeated elements"
+    );
 }
 
 #[test]
-fn sections_move_what_their_elements_say() {
-    ranks::on_all_sizes("sections_move_what_their_elements_say", |world| {
+fn sections_of_any_shape_match_the_oracle() {
+    ranks::on_all_sizes("sections_of_any_shape_match_the_oracle", |world| {
         against_the_oracle::<u64>(&world, ranks::rounds(2000) as u64, |n| n.wrapping_mul(0x0101_0101_0101));
     });
 }
 
 #[test]
-fn elements_of_sections_may_be_of_any_plain_type() {
-    ranks::on_all_sizes("elements_of_sections_may_be_of_any_plain_type", |world| {
+fn sections_of_any_plain_type_match_the_oracle() {
+    ranks::on_all_sizes("sections_of_any_plain_type_match_the_oracle", |world| {
         against_the_oracle::<u8>(&world, ranks::rounds(300) as u64, |n| n as u8);
         against_the_oracle::<[u8; 3]>(&world, ranks::rounds(300) as u64, |n| [n as u8, (n >> 8) as u8, 7]);
         against_the_oracle::<f32>(&world, ranks::rounds(300) as u64, |n| n as f32 / 3.0);
@@ -148,8 +151,8 @@ fn elements_of_sections_may_be_of_any_plain_type() {
 
 /// Every rank owns some columns of one matrix at rank 0: writers whose elements alternate in every row.
 #[test]
-fn ranks_interleave_their_sections() {
-    ranks::on_all_sizes("ranks_interleave_their_sections", |world| {
+fn interleaved_sections_of_all_ranks_arrive() {
+    ranks::on_all_sizes("interleaved_sections_of_all_ranks_arrive", |world| {
         const ROWS: usize = 37;
         let (me, n) = (world.rank(), world.size());
         let row_length = 3 * n;
@@ -169,8 +172,8 @@ fn ranks_interleave_their_sections() {
 }
 
 #[test]
-fn blocks_that_adjoin_are_one_put() {
-    ranks::on_all_sizes("blocks_that_adjoin_are_one_put", |world| {
+fn adjoining_blocks_are_one_put() {
+    ranks::on_all_sizes("adjoining_blocks_are_one_put", |world| {
         let mut window: Window<u64> = world.allocate(64).unwrap();
         let last = world.size() - 1;
         for (section, runs) in [
@@ -200,8 +203,8 @@ fn blocks_that_adjoin_are_one_put() {
 const MAX: usize = usize::MAX;
 
 #[test]
-fn sections_without_elements_move_nothing_wherever_they_lie() {
-    ranks::on_all_sizes("sections_without_elements_move_nothing_wherever_they_lie", |world| {
+fn empty_sections_at_any_offset_move_nothing() {
+    ranks::on_all_sizes("empty_sections_at_any_offset_move_nothing", |world| {
         let mut window: Window<u64> = world.allocate(0).unwrap();
         let epoch = window.fence().unwrap();
         let target = epoch.target(world.size() - 1).unwrap();
@@ -224,8 +227,8 @@ fn sections_without_elements_move_nothing_wherever_they_lie() {
 }
 
 #[test]
-fn misuse_is_refused_and_nothing_changes() {
-    ranks::on_all_sizes("misuse_is_refused_and_nothing_changes", |world| {
+fn invalid_sections_are_refused_without_effect() {
+    ranks::on_all_sizes("invalid_sections_are_refused_without_effect", |world| {
         let mut window: Window<u64> = world.allocate(10).unwrap();
         window.local().write(0, &[7; 10]).unwrap();
         window.fence().unwrap();
@@ -315,8 +318,8 @@ fn misuse_is_refused_and_nothing_changes() {
 /// Accumulates by one instruction each, or by swaps that are retried: the result is that of a vector, and none is
 /// lost.
 #[test]
-fn scattered_accumulates_are_those_of_a_vector() {
-    ranks::on_all_sizes("scattered_accumulates_are_those_of_a_vector", |world| {
+fn scattered_accumulates_match_a_vector() {
+    ranks::on_all_sizes("scattered_accumulates_match_a_vector", |world| {
         let (me, n) = (world.rank(), world.size());
         let mut window: Window<u64> = world.allocate(50).unwrap();
         let next = (me + 1) % n;

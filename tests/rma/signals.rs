@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use transom::{Error, FabricError, Op, Window};
 
 #[test]
-fn the_data_is_there_when_the_signal_is() {
-    ranks::on_all_sizes("the_data_is_there_when_the_signal_is", |world| {
+fn data_is_visible_when_its_signal_arrives() {
+    ranks::on_all_sizes("data_is_visible_when_its_signal_arrives", |world| {
         let (me, n) = (world.rank(), world.size());
         const LEN: usize = 100;
         // A stretch and a signal for each origin, and one signal that lets it write again.
@@ -23,7 +23,7 @@ fn the_data_is_there_when_the_signal_is() {
             let mut waiting: Vec<_> = (0..n).collect();
             while !waiting.is_empty() {
                 let (origin, value) = signals.wait_any(&waiting, |_, value| value >= round as u64).unwrap();
-                assert_eq!(value, round as u64, "rank {origin} may not run ahead");
+                assert_eq!(value, round as u64, "signal of rank {origin} is a round ahead");
                 assert_eq!(epoch.local().read(origin * LEN, LEN).unwrap(), [round; LEN]);
                 waiting.retain(|&rank| rank != origin);
             }
@@ -38,8 +38,8 @@ fn the_data_is_there_when_the_signal_is() {
 }
 
 #[test]
-fn signals_can_be_read_and_set_and_what_is_not_there_is_refused() {
-    ranks::on_all_sizes("signals_can_be_read_and_set_and_what_is_not_there_is_refused", |world| {
+fn missing_signals_are_refused_without_effect() {
+    ranks::on_all_sizes("missing_signals_are_refused_without_effect", |world| {
         // Rank r has r signals.
         let me = world.rank();
         let mut window: Window<u8> = world.allocate_with_signals(3, me).unwrap();
@@ -55,12 +55,12 @@ fn signals_can_be_read_and_set_and_what_is_not_there_is_refused() {
             let Err(Error::NoSuchSignal { rank: named, signal, signals, .. }) = outcome else { panic!("{outcome:?}") };
             assert_eq!((named, signal, signals), (rank, rank, rank));
             let outside = epoch.target(rank).unwrap().put_signal(3, &[1], 0, 1);
-            assert!(outside.is_err(), "elements end where signals begin");
+            assert!(outside.is_err(), "put_signal beyond the elements was accepted");
         }
         assert!(matches!(epoch.signals().wait_any(&[], |_, _| true), Err(Error::NoSignalNamed { .. })));
         assert!(matches!(epoch.signals().read(me), Err(Error::NoSuchSignal { .. })));
         window.fence().unwrap();
-        assert_eq!(window.local().read(0, 3).unwrap(), [9; 3], "a refused signal put nothing");
+        assert_eq!(window.local().read(0, 3).unwrap(), [9; 3], "refused put_signal changed elements");
         assert!((0..me).all(|signal| window.signals().read(signal).unwrap() == 5));
         window.fence().unwrap();
     });
@@ -69,7 +69,7 @@ fn signals_can_be_read_and_set_and_what_is_not_there_is_refused() {
 /// Atomics on the data do not wake a rank that sleeps until a signal comes. Each wake-up would cost the origin a
 /// system call, and the sleeper its sleep.
 #[test]
-fn atomics_on_data_wake_nobody() {
+fn atomics_on_data_wake_no_signal_waiter() {
     if ranks::over_network() {
         return; // no rank is woken there
     }
@@ -106,7 +106,10 @@ fn atomics_on_data_wake_nobody() {
             let most = 2 * (2 + begun.elapsed().as_millis() as usize / 100);
             let after = looks.load(SeqCst) - before;
             target.put_signal(0, &[], 0, 1).unwrap();
-            assert!(after <= most, "the sleeper looked {after} times while others worked on its data, {most} expected");
+            assert!(
+                after <= most,
+                "the waiter checked its signal {after} times during atomics on its data, expected at most {most}"
+            );
         }
         epoch.unlock().unwrap();
         window.fence().unwrap();
@@ -116,8 +119,8 @@ fn atomics_on_data_wake_nobody() {
 
 /// No rank is left that could give the signal.
 #[test]
-fn a_signal_that_nobody_can_give_any_more_is_an_error() {
-    ranks::on(&[2, 3, 4, 8], "a_signal_that_nobody_can_give_any_more_is_an_error", |world| {
+fn signal_wait_fails_after_all_others_left() {
+    ranks::on(&[2, 3, 4, 8], "signal_wait_fails_after_all_others_left", |world| {
         let window: Window<u64> = world.allocate_with_signals(1, 1).unwrap();
         if world.rank() > 0 {
             return; // leaves
@@ -130,8 +133,8 @@ fn a_signal_that_nobody_can_give_any_more_is_an_error() {
 }
 
 #[test]
-fn a_deadline_is_kept_and_what_comes_in_time_is_found() {
-    ranks::on(&[1, 2, 3, 4], "a_deadline_is_kept_and_what_comes_in_time_is_found", |world| {
+fn signal_wait_returns_none_at_its_deadline() {
+    ranks::on(&[1, 2, 3, 4], "signal_wait_returns_none_at_its_deadline", |world| {
         let mut window: Window<u64> = world.allocate_with_signals(1, 2).unwrap();
         let epoch = window.lock_all().unwrap();
         let signals = epoch.signals();

@@ -1,12 +1,12 @@
-//! One window of bytes with elements of many types: each view reaches just its bytes, and atomics of all widths are
-//! atomic towards each other.
+//! Views of one window of bytes as elements of many types: each view accesses only its bytes, and atomics of different
+//! widths are atomic with respect to each other.
 
 use crate::ranks;
 use transom::{Error, Op, Window, World};
 
 #[test]
-fn elements_of_many_types_share_a_window() {
-    let name = "elements_of_many_types_share_a_window";
+fn views_of_several_types_share_a_window() {
+    let name = "views_of_several_types_share_a_window";
     ranks::on_all_sizes(name, |world: World| {
         const ROUNDS: usize = 50;
         let (me, n) = (world.rank(), world.size());
@@ -30,9 +30,9 @@ fn elements_of_many_types_share_a_window() {
             assert_eq!(local.view::<u64>(0).unwrap().get(0).unwrap(), (rounds * n) as u64);
             let mut expected = vec![0; 64];
             expected[..n].fill((3 * rounds) as u8);
-            assert_eq!(local.read(8, 64).unwrap(), expected, "each rank has its own byte");
+            assert_eq!(local.read(8, 64).unwrap(), expected, "bytes of the ranks differ");
             let rows = local.view::<f32>(72).unwrap();
-            assert_eq!(rows.len(), 8 * n + 1, "a byte is no float");
+            assert_eq!(rows.len(), 8 * n + 1, "view counts an incomplete element");
             for rank in 0..n {
                 assert_eq!(rows.read(8 * rank, 3).unwrap(), [rounds as f32 - 1.0, rank as f32, 0.0]);
             }
@@ -43,8 +43,8 @@ fn elements_of_many_types_share_a_window() {
 
 /// A view may be used by another thread than its epoch, also in an exclusive epoch.
 #[test]
-fn accumulates_by_an_epoch_and_by_its_views_in_threads_are_not_lost() {
-    ranks::on(&[1, 2], "accumulates_by_an_epoch_and_by_its_views_in_threads_are_not_lost", |world: World| {
+fn accumulates_by_epoch_and_views_lose_nothing() {
+    ranks::on(&[1, 2], "accumulates_by_epoch_and_views_lose_nothing", |world: World| {
         let each = ranks::rounds(20_000) as u64;
         let mut window: Window<u64> = world.allocate(16).unwrap();
         let epoch = window.lock_exclusive(world.size() - 1).unwrap();
@@ -62,8 +62,8 @@ fn accumulates_by_an_epoch_and_by_its_views_in_threads_are_not_lost() {
 }
 
 #[test]
-fn what_is_no_view_is_refused() {
-    ranks::on(&[1, 2], "what_is_no_view_is_refused", |world: World| {
+fn invalid_view_is_refused() {
+    ranks::on(&[1, 2], "invalid_view_is_refused", |world: World| {
         let mut window: Window<u16> = world.allocate(50).unwrap(); // 100 bytes
         let epoch = window.lock_exclusive(0).unwrap();
         let why = |offset| match epoch.view::<u64>(offset) {
@@ -78,7 +78,7 @@ fn what_is_no_view_is_refused() {
         let view = epoch.view::<u64>(8).unwrap();
         assert!(
             matches!(view.put(11, &[1]), Err(Error::OutOfBounds { offset: 11, size: 11, .. })),
-            "no more than its own"
+            "access beyond the view was accepted"
         );
         // An offset that is aligned within a view may be unaligned in the window.
         let odd = epoch.view::<u16>(2).unwrap();

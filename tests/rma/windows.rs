@@ -248,33 +248,29 @@ fn every_call(world: &World, kind: &str) {
     // The last call leaves the same values in each epoch; elements behind those of the ranks are untouched.
     assert!(part.iter().skip(4 * n).all(|&element| element == 0), "{part:?}");
     let given = if part.is_empty() { 0 } else { 3 * epochs * n };
-    assert_eq!(
-        made.window.signals().read(0).unwrap(),
-        given as u64,
-        "signals are given where there is something to put"
-    );
+    assert_eq!(made.window.signals().read(0).unwrap(), given as u64, "signal count differs from the put_signal calls");
     let back = made.window.free().unwrap();
     assert_eq!(back, if kind == "create" { part } else { vec![] });
 }
 
 #[test]
-fn every_call_on_every_kind_of_memory_in_every_epoch() {
-    ranks::on_all_sizes("every_call_on_every_kind_of_memory_in_every_epoch", |world| {
+fn every_call_works_on_every_kind_of_memory() {
+    ranks::on_all_sizes("every_call_works_on_every_kind_of_memory", |world| {
         kinds(&world).for_each(|kind| every_call(&world, kind));
     });
 }
 
 #[test]
-fn every_call_on_windows_of_teams() {
-    ranks::on(&[3, 4], "every_call_on_windows_of_teams", |world| {
+fn every_call_works_on_team_windows() {
+    ranks::on(&[3, 4], "every_call_works_on_team_windows", |world| {
         let team = world.split(Some(world.rank() as u64 % 2), (world.size() - world.rank()) as u64).unwrap().unwrap();
         kinds(&team).for_each(|kind| every_call(&team, kind));
     });
 }
 
 #[test]
-fn targets_that_do_not_exist_are_refused_in_every_epoch() {
-    ranks::on_all_sizes("targets_that_do_not_exist_are_refused_in_every_epoch", |world| {
+fn missing_target_is_refused_in_every_epoch() {
+    ranks::on_all_sizes("missing_target_is_refused_in_every_epoch", |world| {
         let n = world.size();
         for kind in kinds(&world) {
             let mut window = make(&world, kind, 2).window;
@@ -295,8 +291,8 @@ fn targets_that_do_not_exist_are_refused_in_every_epoch() {
 }
 
 #[test]
-fn ranks_that_make_different_windows_are_all_told() {
-    ranks::on(&[2, 3, 4], "ranks_that_make_different_windows_are_all_told", |world| {
+fn mismatched_flavors_are_refused_at_all_ranks() {
+    ranks::on(&[2, 3, 4], "mismatched_flavors_are_refused_at_all_ranks", |world| {
         let kind = |odd: bool| if odd { Flavor::Allocate { len: 1 } } else { Flavor::Create(vec![1u64]) };
         let made = world.window(kind(world.rank() == 1), 0);
         let error = made.map(drop).unwrap_err().to_string();
@@ -307,16 +303,16 @@ fn ranks_that_make_different_windows_are_all_told() {
 }
 
 #[test]
-fn a_window_here_and_a_team_there_are_told() {
-    ranks::on(&[2, 3, 4], "a_window_here_and_a_team_there_are_told", |world| {
+fn window_beside_a_split_is_refused() {
+    ranks::on(&[2, 3, 4], "window_beside_a_split_is_refused", |world| {
         let splits = world.rank() == 1;
         let error = match splits {
             true => world.split(Some(0), 0).map(drop).unwrap_err().to_string(),
             false => world.allocate::<u64>(3).map(drop).unwrap_err().to_string(),
         };
         let says: &[&str] = match splits {
-            true => &["split: ", " makes a window or value, rank 1 calls split, as number 1 of their collectives"],
-            false => &["rank 1 makes something else, a team perhaps"],
+            true => &["split: ", " makes a window or value, rank 1 calls split, as collective number 1"],
+            false => &["rank 1 makes a different collective call, perhaps a team"],
         };
         assert!(says.iter().all(|says| error.contains(says)), "{error}");
         // Collectives of the world have failed for good; windows can still be made.
@@ -327,8 +323,8 @@ fn a_window_here_and_a_team_there_are_told() {
 }
 
 #[test]
-fn each_reaches_every_part_of_a_shared_window_by_loads_and_stores() {
-    ranks::on_all_sizes("each_reaches_every_part_of_a_shared_window_by_loads_and_stores", |world| {
+fn shared_window_parts_are_loaded_and_stored() {
+    ranks::on_all_sizes("shared_window_parts_are_loaded_and_stored", |world| {
         let (me, n) = (world.rank(), world.size());
         if !ranks::share_memory(&world) {
             assert!(matches!(world.allocate_shared::<u64>(n + me).map(drop), Err(Error::NotShared { .. })));
@@ -368,8 +364,8 @@ fn each_reaches_every_part_of_a_shared_window_by_loads_and_stores() {
 }
 
 #[test]
-fn slices_are_the_windows_own_memory() {
-    ranks::on_all_sizes("slices_are_the_windows_own_memory", |world| {
+fn slices_alias_the_window_memory() {
+    ranks::on_all_sizes("slices_alias_the_window_memory", |world| {
         let (me, n) = (world.rank(), world.size());
         for kind in kinds(&world).filter(|kind| ["shared", "create"].contains(kind)) {
             let mut window = make(&world, kind, 4 + me).window;
@@ -402,7 +398,7 @@ fn slices_are_the_windows_own_memory() {
 
 /// `Fabric` is a safe trait: its answers are checked before they become a slice.
 #[test]
-fn a_provider_that_is_wrong_about_memory_gives_no_slice() {
+fn slice_from_an_incorrect_provider_is_refused() {
     for (fabric, right) in [(Overlapping::counting as fn(_) -> _, true), (Overlapping::halving, false)] {
         let fabric = fabric(Loopback::alone().unwrap());
         let window = transom::windows::Window::<u64, _>::allocate(&fabric, 0, 8).unwrap();
@@ -410,7 +406,7 @@ fn a_provider_that_is_wrong_about_memory_gives_no_slice() {
             // SAFETY: nobody else is there, and one slice lives at a time.
             let found = unsafe { [local.as_slice(0, 8).map(<[u64]>::len), local.as_mut_slice(2, 6).map(|s| s.len())] };
             match found {
-                [Ok(8), Ok(6)] => assert!(right, "more than there is"),
+                [Ok(8), Ok(6)] => assert!(right, "slice is longer than the memory of the provider"),
                 [Err(Error::NotShared { .. }), Err(Error::NotShared { .. })] => assert!(!right),
                 found => panic!("{found:?}"),
             }
@@ -448,10 +444,10 @@ fn sync_orders_loads_and_stores() {
 /// Two ranks each set a word of their own, then read the other's: at least one must find it set. Without `sync` a
 /// processor lets a load pass an earlier store. x86 reorders only that.
 #[test]
-fn of_two_that_set_and_sync_one_sees_the_other() {
+fn sync_keeps_loads_behind_earlier_stores() {
     const ROUNDS: usize = 20_000;
     const LINE: usize = 8;
-    ranks::on(&[2], "of_two_that_set_and_sync_one_sees_the_other", |world| {
+    ranks::on(&[2], "sync_keeps_loads_behind_earlier_stores", |world| {
         if !ranks::share_memory(&world) {
             return;
         }

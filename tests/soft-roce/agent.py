@@ -1,10 +1,10 @@
-"""The guest's process 1 once its init is done: runs the command, and carries what goes in and out of it.
+"""Process 1 of the guest after its init: runs the command, and forwards its streams.
 
-It speaks frames with `run` on the host over a virtio port: a letter, the length, the bytes. To the host: H here I am
-(host0 of two: with the keys), R ready for ssh, O and E what the command wrote to stdout and stderr, S its status as the
-last. From the host: C what to run (nothing, for host1), I stdin (empty: its end), W the terminal's size."""
+The agent exchanges frames with `run` on the host over a virtio port: a letter, the length, the bytes. Frames to the host: H the
+guest has started (host0 of two adds the keys), R ready for ssh, O and E output of the command on stdout and stderr, S its status,
+the last frame. Frames from the host: C the command (none for host1), I stdin (empty: end of file), W the terminal's size."""
 
-# Few imports: each costs a tenth of a second and more in an emulated machine.
+# Few imports: each takes 0.1 s or more in an emulated machine.
 import fcntl
 import marshal
 import os
@@ -73,7 +73,7 @@ def main():
 
 
 def limits(memlock):
-    """For the command and whoever comes by ssh. Root is above the limit of locked memory as long as it may be."""
+    """Sets limits for the command and for ssh sessions. A limit of locked memory drops CAP_IPC_LOCK, with which root exceeds it."""
     if memlock is None:
         bytes_ = resource.RLIM_INFINITY
     else:
@@ -87,7 +87,7 @@ def limits(memlock):
 
 
 def make_keys():
-    """One new pair, by which hosts and users know each other."""
+    """Makes one key pair, which authenticates hosts and users."""
     tool("/usr/bin/ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "soft-roce", "-f", f"{OWN}/key")
     keys = {}
     for name in ("key", "key.pub"):
@@ -97,12 +97,12 @@ def make_keys():
 
 
 def ssh(task):
-    """A server here, and a client that asks nothing. All files are of this run alone."""
+    """Starts an ssh server, and configures a client that asks no questions. All files belong to this run."""
     files = task["keys"] | {
         "known_hosts": "* " + task["keys"]["key.pub"],
         "sshd_config": SSHD.format(own=OWN, path=task["env"].get("PATH", os.defpath)),
         "ssh_config": SSH.format(own=OWN),
-        "shadow": "root:*:1::::::\nsshd:*:1::::::\n",  # the host's may be locked, or not ours to read
+        "shadow": "root:*:1::::::\nsshd:*:1::::::\n",  # the host's file may lock root, or be unreadable
     }
     for name, text in files.items():
         with open(f"{OWN}/{name}", "w", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
@@ -110,19 +110,19 @@ def ssh(task):
     tool("/bin/mount", "--bind", f"{OWN}/ssh_config", "/etc/ssh/ssh_config")
     tool("/bin/mount", "--bind", f"{OWN}/shadow", "/etc/shadow")
     if os.path.isdir("/root/.ssh"):
-        tool("/bin/mount", "-t", "tmpfs", "ssh", "/root/.ssh")  # whatever the host's says
+        tool("/bin/mount", "-t", "tmpfs", "ssh", "/root/.ssh")  # hides the host's settings
     tool("/usr/sbin/sshd", "-f", f"{OWN}/sshd_config")
 
 
 def tool(*command):
-    """Runs it to its end; it must succeed."""
+    """Runs the command until it ends. Raises an error if it fails."""
     _, code = os.waitpid(os.posix_spawn(command[0], command, {"PATH": os.defpath}), 0)
     if code:
         raise RuntimeError(f"{' '.join(command)} failed with status {os.waitstatus_to_exitcode(code)}")
 
 
 def command(port, task):
-    """Runs it, and returns its status as a shell would."""
+    """Runs the command. Returns its status by the convention of shells."""
     terminal, sources = None, {}
     if task["terminal"]:
         terminal, slave = os.openpty()
@@ -141,9 +141,9 @@ def command(port, task):
     os.set_blocking(stdin, False)
     try:
         os.chdir(task["directory"])
-        os.environ["PATH"] = task["env"].get("PATH", os.defpath)  # where it is looked for
+        os.environ["PATH"] = task["env"].get("PATH", os.defpath)  # posix_spawnp searches it
         child = os.posix_spawnp(task["command"][0], task["command"], task["env"], file_actions=actions, setsid=True,
-                                setsigdef=[SIGPIPE, SIGXFSZ])  # Python ignores them
+                                setsigdef=[SIGPIPE, SIGXFSZ])  # Python ignores these signals
     except OSError as error:
         send(port, b"E", f"soft-roce: in the guest: {error}\n".encode(errors="surrogateescape"))
         return 127 if isinstance(error, FileNotFoundError) else 126
@@ -164,7 +164,7 @@ def command(port, task):
         for file in [file for file in sources if file in ready]:
             try:
                 data = os.read(file, CHUNK)
-            except OSError:  # a terminal that nobody holds any more
+            except OSError:  # no process has the terminal open any more
                 data = b""
             if data:
                 send(port, sources[file], data)
@@ -181,7 +181,7 @@ def command(port, task):
                 pending = pending[os.write(stdin, pending):]
             except BlockingIOError:
                 pass
-            except OSError:  # nobody reads it any more
+            except OSError:  # the reader has closed it
                 pending, ended = b"", True
         elif stdin is None:
             pending = b""
@@ -194,7 +194,7 @@ def command(port, task):
 
 
 def reap(child, status):
-    """Everybody who ended and has no other parent. With the command ends all that it left running."""
+    """Reaps ended orphans and the command. When the command ends, its remaining processes are killed."""
     while True:
         try:
             pid, code = os.waitpid(-1, os.WNOHANG)

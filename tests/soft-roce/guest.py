@@ -1,4 +1,4 @@
-"""A guest: QEMU, its console, and the port by which its agent speaks."""
+"""A guest: QEMU, its console, and the virtio port of its agent."""
 
 import ctypes
 import os
@@ -21,11 +21,11 @@ LIBC = ctypes.CDLL(None)
 
 
 class Failure(Exception):
-    """The guests did not do their part. The text says why."""
+    """The guests failed; the text has the reason."""
 
 
 class Guest:
-    """One QEMU. All that it is given are open descriptors: there is nothing to clean up, whoever dies."""
+    """One QEMU. It gets only open descriptors, so that nothing needs cleaning up, whichever process dies."""
 
     def __init__(self, host, options, links, accelerator=None):
         self.host, self.show = host, options.console
@@ -62,7 +62,7 @@ class Guest:
         for rail, link in enumerate(links):
             command += ["-netdev", f"socket,id=rail{rail},fd={link.fileno()}",
                         "-device", f"virtio-net-pci,netdev=rail{rail},mac=52:54:00:00:{rail:02x}:{host + 1:02x}"]
-        # A session of its own, so that a ^C comes to us alone; and it dies with us, whatever we die of.
+        # A session of its own, so that only this process gets ^C. QEMU dies with this process, whatever the cause.
         self.qemu = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=console, stderr=console, start_new_session=True,
             pass_fds=[initramfs, port.fileno(), console.fileno(), *(link.fileno() for link in links)],
@@ -77,7 +77,7 @@ class Guest:
             pass
 
     def read_console(self):
-        """Whether it said something."""
+        """Reads console output. True if there was some."""
         try:
             data = self.console.recv(1 << 16)
         except (BlockingIOError, ConnectionResetError):
@@ -91,7 +91,7 @@ class Guest:
         self.outbox += struct.pack("=cI", letter, len(data)) + data
 
     def frames(self):
-        """What has come in."""
+        """Yields the frames received from the agent."""
         try:
             data = self.port.recv(1 << 18)
         except BlockingIOError:
@@ -110,15 +110,15 @@ class Guest:
 
 
 def die_with(parent):
-    """Between fork and exec. No core file either."""
+    """Called between fork and exec: ties the child to its parent, and disables core files."""
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if os.getppid() != parent:  # it was quicker
+    if os.getppid() != parent:  # the parent died before the prctl
         os._exit(1)
 
 
 def wait(guests, others=(), seconds=None):
-    """Sends what is to be sent; returns the guests that said something, and which of the other descriptors have."""
+    """Sends queued frames. Returns the guests with input, and those of the other descriptors that are ready."""
     poll, said = select.poll(), []
     for guest in guests:
         poll.register(guest.port, select.POLLIN | (select.POLLOUT if guest.outbox else 0))
@@ -141,7 +141,7 @@ def wait(guests, others=(), seconds=None):
 
 
 def probe(options, accelerator, seconds):
-    """Whether a guest reaches its first process in time."""
+    """True if a guest starts its first process in time."""
     guest, end = Guest("probe", options, [], accelerator), time.monotonic() + seconds
     try:
         while guest.qemu.poll() is None and time.monotonic() < end:

@@ -1,6 +1,6 @@
-"""What a guest boots from: Debian's kernel and its modules, fetched once into the cache; and a little archive made anew
-for each run. Also whether this machine can run a guest with KVM. As a program: installs what it needs, and the packages
-named, or says with what command to."""
+"""Boot files of a guest: Debian's kernel and its modules, fetched once into the cache, and a small archive for each run. Also
+checks whether this machine can run a guest with KVM. As a program: installs its own and the named packages, or prints the command that
+does."""
 
 import fcntl
 import lzma
@@ -13,18 +13,18 @@ import zlib
 
 PACKAGES = """qemu-system-x86 busybox-static kmod rdma-core ibverbs-providers ibverbs-utils perftest iproute2
 openssh-server openssh-client""".split()
-# rdma_rxe needs crc32_generic and does not name it.
+# rdma_rxe needs crc32_generic without declaring it.
 MODULES = """virtio_pci virtio_console virtio_net 9pnet_virtio 9p crc32_generic ib_uverbs rdma_rxe rdma_ucm dummy
 sch_netem""".split()
 BUSYBOX = "/bin/busybox"
 
 
 class Unprepared(Exception):
-    """Something is missing on this machine; says what, and the command that brings it."""
+    """This machine lacks something; the text names it, and the command that installs it."""
 
 
 def prepare(cache):
-    """The paths of the kernel and of the archive of modules, made if they are not there yet."""
+    """Returns the paths of the kernel and of the archive of modules. Makes them if they are missing."""
     packages()
     kernel = cache / "vmlinux"
     modules = cache / f"modules-{zlib.crc32(' '.join(MODULES).encode()):08x}.cpio"
@@ -35,9 +35,9 @@ def prepare(cache):
         raise Unprepared(f"the kernel cannot be kept in {cache} ({error.strerror}); set CARGO_TARGET_DIR") from None
     with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not modules.exists():  # it is made last
+        if not modules.exists():  # the last file that is made
             partial = cache / "partial"
-            shutil.rmtree(partial, ignore_errors=True)  # of a run that was killed here
+            shutil.rmtree(partial, ignore_errors=True)  # left by a run that was killed
             partial.mkdir()
             try:
                 unpack(partial)
@@ -49,7 +49,7 @@ def prepare(cache):
 
 
 def packages(*others):
-    """Installs what is missing, where this process may."""
+    """Installs missing packages if this process has the rights."""
     wanted = [*PACKAGES, *others]
     query = ["dpkg-query", "--show", "--showformat=${Package} ${db:Status-Status}\n", *wanted]
     try:
@@ -63,20 +63,20 @@ def packages(*others):
     if os.geteuid() != 0:
         raise Unprepared(f"packages are missing; install them with: sudo {' '.join(install)}")
     environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-    if not succeeds(install, env=environment):  # perhaps for want of the lists
+    if not succeeds(install, env=environment):  # the package lists may be missing
         succeeds(["apt-get", "update"])
         if not succeeds(install, env=environment):
             raise Unprepared(f"packages are missing, and this failed: {' '.join(install)}")
 
 
 def unpack(partial):
-    """Fetches the kernel's package and makes `vmlinux` and `modules.cpio` in `partial`."""
+    """Fetches the kernel's package, and makes `vmlinux` and `modules.cpio` in `partial`."""
     if not (package := kernel_package()):
         succeeds(["apt-get", "update"])
         package = kernel_package()
     fetch = ["setpriv", "--pdeathsig", "KILL", "apt-get", "download", package]
     fetched = package and succeeds(fetch, cwd=partial)
-    if package and not fetched:  # the lists may be of before the last update
+    if package and not fetched:  # the package lists may be outdated
         fetched = succeeds(["apt-get", "update"]) and succeeds(fetch, cwd=partial)
     if not fetched:
         raise Unprepared("Debian's kernel cannot be fetched; try: apt-get update && apt-get download linux-image-amd64")
@@ -86,7 +86,7 @@ def unpack(partial):
     (compressed,) = partial.glob("boot/vmlinuz-*")
     version = compressed.name.removeprefix("vmlinuz-")
     data = compressed.read_bytes()
-    # Uncompressed, QEMU starts it at once: the guest would take 3 s for it.
+    # QEMU starts an uncompressed kernel at once; a guest takes 3 s to decompress it.
     start = data.find(b"\xfd7zXZ\0")
     if start < 0:
         raise Unprepared(f"{compressed.name} is not compressed with xz as Debian's kernels are")
@@ -109,14 +109,14 @@ def unpack(partial):
 
 
 def kernel_package():
-    """The package that linux-image-amd64 stands for today."""
+    """The package on which linux-image-amd64 depends today."""
     show = subprocess.run(["apt-cache", "depends", "linux-image-amd64"], capture_output=True, text=True).stdout
     names = [line.split()[1] for line in show.splitlines() if line.startswith("  Depends: linux-image-")]
     return names[0] if names else None
 
 
 def cpio(entries):
-    """An archive as the kernel unpacks it, of (name, mode, bytes). Archives may follow one another."""
+    """A cpio archive for the kernel, of (name, mode, bytes). Archives may be concatenated."""
     archive = bytearray()
     for number, (name, mode, data) in enumerate([*entries, ("TRAILER!!!", 0, b"")], 1):
         name = name.encode() + b"\0"
@@ -128,8 +128,8 @@ def cpio(entries):
 
 
 def accelerator(cache, boot):
-    """`kvm` where it carries a guest to its first process, found out once per start of this machine; else `tcg`.
-    `boot(accelerator, seconds)` tries it."""
+    """`kvm` if a guest starts its first process with it, else `tcg`. Tested once per boot of this machine, by
+    `boot(accelerator, seconds)`."""
     if not os.access("/dev/kvm", os.R_OK | os.W_OK):
         return "tcg"
     here = pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -146,7 +146,7 @@ def accelerator(cache, boot):
 
 
 def succeeds(command, **options):
-    """Whether the command does; what it says goes to stderr."""
+    """True if the command succeeds. Its output goes to stderr."""
     return subprocess.run(command, stdout=2, stdin=subprocess.DEVNULL, **options).returncode == 0
 
 

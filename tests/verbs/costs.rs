@@ -1,5 +1,5 @@
-//! Queue pairs, work requests and registered bytes of windows and locks on the provider for several machines. The
-//! tables of docs/results/rdma.md are these. `verbs_costs_messages` has those of messages.
+//! Queue pairs, work requests and registered bytes of windows and locks on the provider for several machines.
+//! docs/results/rdma.md has the tables. `costs_messages.rs` counts those of messages.
 //!
 //! Tests that need an RDMA device are skipped, with a message, on machines without one. `tests/soft-roce/verbs` runs
 //! them in guests.
@@ -12,11 +12,11 @@ use transom::windows::Assert;
 use transom::{Mode, Op, Window};
 
 #[test]
-fn a_ring_makes_two_queue_pairs_each() {
+fn ring_communication_makes_two_queue_pairs() {
     if skipped("counting queue pairs") {
         return;
     }
-    on_verbs(5, "a_ring_makes_two_queue_pairs_each", &[], |world| {
+    on_verbs(5, "ring_communication_makes_two_queue_pairs", &[], |world| {
         let (me, n) = (world.rank(), world.size());
         let mut window: Window<u64> = world.allocate(n).unwrap();
         assert_eq!((verbs(&world).queue_pairs().to_others, verbs(&world).queue_pairs().to_itself), (0, 0));
@@ -26,19 +26,19 @@ fn a_ring_makes_two_queue_pairs_each() {
         assert_eq!(epoch.fetch_and_op(me, Op::Sum, 1).unwrap(), 7 + me as u64);
         epoch.unlock().unwrap();
         meet(&world).unwrap();
-        assert_eq!(verbs(&world).queue_pairs().to_others, 2, "one to the next, and one to the one before");
+        assert_eq!(verbs(&world).queue_pairs().to_others, 2, "expected one queue pair to each neighbour of the ring");
         let before = (me + n - 1) % n;
         assert_eq!(window.local().get(before).unwrap(), 8 + before as u64);
     });
 }
 
 #[test]
-fn words_of_a_host_take_as_many_queue_pairs_as_ranks() {
+fn host_words_make_one_queue_pair_per_peer() {
     if skipped("atomics of neighbours") {
         return;
     }
     for hybrid in ["on", "off"] {
-        on_verbs(3, "words_of_a_host_take_as_many_queue_pairs_as_ranks", &[("TRANSOM_INTRANODE", hybrid)], |world| {
+        on_verbs(3, "host_words_make_one_queue_pair_per_peer", &[("TRANSOM_INTRANODE", hybrid)], |world| {
             // Copies do not run the second iteration of this loop: a variable says which iteration they are.
             let hybrid = std::env::var("TRANSOM_INTRANODE").unwrap() == "on";
             const EACH: u64 = 100;
@@ -55,7 +55,7 @@ fn words_of_a_host_take_as_many_queue_pairs_as_ranks() {
             }
             window.fence().unwrap();
             let epoch = window.lock_shared(0).unwrap();
-            assert_eq!(epoch.get_one(0).unwrap(), EACH * n as u64, "no count was lost");
+            assert_eq!(epoch.get_one(0).unwrap(), EACH * n as u64, "concurrent atomics lost a count");
             let mut all = vec![0; 100 * n];
             epoch.get(1, &mut all).unwrap();
             assert!(all.iter().enumerate().all(|(at, &found)| found == at as u64 / 100 + 1));
@@ -67,7 +67,11 @@ fn words_of_a_host_take_as_many_queue_pairs_as_ranks() {
                 true => assert_eq!((pairs.to_itself, pairs.to_others), (1, if me == 0 { n - 1 } else { 1 })),
                 false => assert!(pairs.to_others > 0),
             }
-            assert_eq!(window.local().of((me + 1) % n).is_ok(), hybrid, "shared memory or not");
+            assert_eq!(
+                window.local().of((me + 1) % n).is_ok(),
+                hybrid,
+                "shared memory of host peers differs from TRANSOM_INTRANODE"
+            );
             window.fence().unwrap();
         });
         if std::env::var_os(ROLE).is_some() {
@@ -102,7 +106,7 @@ fn posted(what: &str, found: Work, expected: Work) {
 
 /// The table of lock-protocol, at the queue pairs. Rank 2 is the home of the lock, and takes no part.
 #[test]
-fn locks_post_what_the_protocol_says() {
+fn lock_calls_post_documented_work_requests() {
     if skipped("counting work requests") {
         return;
     }
@@ -117,7 +121,7 @@ fn locks_post_what_the_protocol_says() {
     }
     // A word is put by a write, as by other adapters than Soft-RoCE.
     let variables = [("TRANSOM_INTRANODE", "off"), ("TRANSOM_VERBS_WORD_WRITE", "write")];
-    on_verbs(3, "locks_post_what_the_protocol_says", &variables, |world| {
+    on_verbs(3, "lock_calls_post_documented_work_requests", &variables, |world| {
         let (me, verbs) = (world.rank(), verbs(&world).clone());
         let mut window: Window<u64> = world.allocate(1).unwrap();
         let mut told: Window<u64> = world.allocate_with_signals(1, 2).unwrap();
@@ -214,7 +218,7 @@ fn registered(n: usize, data: usize, through_buffers: bool) -> usize {
 }
 
 #[test]
-fn queue_pairs_and_memory_are_as_many_as_the_formula_says() {
+fn queue_pairs_and_memory_match_the_formula() {
     if skipped("counting queue pairs and memory") {
         return;
     }
@@ -227,7 +231,7 @@ fn queue_pairs_and_memory_are_as_many_as_the_formula_says() {
         );
     }
     for n in [2, 4, 8, 16] {
-        let name = "queue_pairs_and_memory_are_as_many_as_the_formula_says";
+        let name = "queue_pairs_and_memory_match_the_formula";
         on_verbs(n, name, &[("TRANSOM_INTRANODE", "off")], |world| {
             let (me, n, verbs) = (world.rank(), world.size(), verbs(&world));
             let mut window: Window<u64> = world.allocate(DATA / 8).unwrap();
@@ -263,13 +267,13 @@ fn queue_pairs_and_memory_are_as_many_as_the_formula_says() {
 /// Registered bytes of a rank grow by its own window and the words of its neighbours' windows, and not by the
 /// neighbours' elements.
 #[test]
-fn neighbours_of_a_host_register_each_others_words_only() {
+fn host_peers_register_only_each_others_words() {
     if skipped("memory of neighbours") {
         return;
     }
     const DATA: usize = 1 << 20;
     for n in [2, 4, 8] {
-        let name = "neighbours_of_a_host_register_each_others_words_only";
+        let name = "host_peers_register_only_each_others_words";
         on_verbs(n, name, &[("TRANSOM_INTRANODE", "on")], |world| {
             let (n, verbs) = (world.size(), verbs(&world));
             let before = verbs.registered_bytes();
@@ -295,11 +299,11 @@ fn neighbours_of_a_host_register_each_others_words_only() {
 
 /// Dropping is not collective: memory stays registered until all ranks have dropped the window, and not longer.
 #[test]
-fn what_nobody_reaches_any_more_is_not_registered() {
-    if skipped("memory that is let go of") {
+fn unreachable_memory_is_deregistered() {
+    if skipped("deregistered memory") {
         return;
     }
-    let name = "what_nobody_reaches_any_more_is_not_registered";
+    let name = "unreachable_memory_is_deregistered";
     on_verbs(3, name, &[("TRANSOM_INTRANODE", "off")], |world| {
         let (me, verbs) = (world.rank(), verbs(&world).clone());
         let mut names: Window<transom::Address> = world.allocate(1).unwrap();
@@ -323,10 +327,10 @@ fn what_nobody_reaches_any_more_is_not_registered() {
             }
         };
         meet(&world).unwrap();
-        assert_eq!(verbs.registered_bytes(), with, "rank 0 has not let go");
+        assert_eq!(verbs.registered_bytes(), with, "window deregistered before rank 0 dropped it");
         drop(kept);
         meet(&world).unwrap();
-        assert_eq!(verbs.registered_bytes(), before, "all have");
+        assert_eq!(verbs.registered_bytes(), before, "window still registered after all ranks dropped it");
 
         // Memory of the team.
         let team = world.split(Some(0), 0).unwrap().unwrap();
@@ -334,7 +338,7 @@ fn what_nobody_reaches_any_more_is_not_registered() {
         assert!(verbs.registered_bytes() > before + 799_999);
         drop(team);
         meet(&world).unwrap();
-        assert_eq!(verbs.registered_bytes(), before, "nobody is of the team any more");
+        assert_eq!(verbs.registered_bytes(), before, "memory of a dropped team is still registered");
 
         // Memory that rank 0 attaches and rank 1 reaches: no collective call is needed.
         if me == 0 {
@@ -343,7 +347,7 @@ fn what_nobody_reaches_any_more_is_not_registered() {
             names.fence().unwrap();
             names.fence().unwrap(); // rank 1 has reached it
             window.detach(&address).unwrap();
-            assert!(verbs.registered_bytes() > before + 799_999, "rank 1 reaches it");
+            assert!(verbs.registered_bytes() > before + 799_999, "memory that rank 1 reaches was deregistered");
             names.fence().unwrap();
             names.fence().unwrap(); // rank 1 has dropped it
             let other = window.attach(1).unwrap();

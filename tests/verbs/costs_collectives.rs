@@ -63,7 +63,7 @@ fn log(n: usize) -> usize {
 }
 
 #[test]
-fn collectives_send_what_the_textbooks_say() {
+fn collective_traffic_matches_the_formulas() {
     if skipped("messages of collectives") {
         return;
     }
@@ -89,9 +89,9 @@ fn collectives_send_what_the_textbooks_say() {
         ("all_to_all = pairwise", ALL_TO_ALL, LONG, |n, m| (n * (n - 1), n * (n - 1) * m)),
         ("all_to_all = bruck", ALL_TO_ALL, LONG, |n, m| (n * log(n), n * log(n) * (n / 2) * m)),
     ];
-    on_verbs(4, "collectives_send_what_the_textbooks_say", &[("TRANSOM_INTRANODE", "off")], |world| {
+    on_verbs(4, "collective_traffic_matches_the_formulas", &[("TRANSOM_INTRANODE", "off")], |world| {
         for (rule, call, m, formula) in rows {
-            let team = world.split(Some(0), 0).unwrap().expect("all are in it");
+            let team = world.split(Some(0), 0).unwrap().expect("every rank should be in the team");
             team.collectives_by(&rule.parse::<Rules>().unwrap()).unwrap();
             let (messages, elements) = formula(world.size(), m);
             assert_eq!(sent(&world, &team, call, m), (messages, 8 * elements), "{rule}, {m} elements");
@@ -102,7 +102,7 @@ fn collectives_send_what_the_textbooks_say() {
 
 /// Each host acts as one rank: the blocks of its ranks go together.
 #[test]
-fn hosts_send_each_other_what_the_textbooks_say() {
+fn inter_host_traffic_matches_the_formulas() {
     if skipped("messages of collectives") {
         return;
     }
@@ -123,7 +123,7 @@ fn hosts_send_each_other_what_the_textbooks_say() {
         // Long blocks go from rank to rank.
         ("all_to_all", ALL_TO_ALL, LONG, |h, m| (2 * h * (2 * h - 1), 2 * h * (2 * h - 1) * m)),
     ];
-    on_verbs(4, "hosts_send_each_other_what_the_textbooks_say", &[("TRANSOM_INTRANODE", "on")], |world| {
+    on_verbs(4, "inter_host_traffic_matches_the_formulas", &[("TRANSOM_INTRANODE", "on")], |world| {
         let hosts = world.hosts().count();
         // Forced to the adapter on one host, each rank counts as a host.
         assert_eq!(hosts, if std::env::var_os("TEST_HOSTS_ARE_SEVERAL").is_some() { 2 } else { 1 });

@@ -12,12 +12,12 @@ use transom::{Op, Window};
 
 /// With datagrams, a rank that exchanges messages with all others is connected only to ranks that it has a pipe to.
 #[test]
-fn messages_by_datagrams_take_no_queue_pairs() {
+fn datagram_messages_make_no_queue_pairs() {
     if skipped("messages by datagrams") {
         return;
     }
     let chosen = [("TRANSOM_MESSAGES", "paths=ud,checksum=yes"), ("TRANSOM_INTRANODE", "off")];
-    on_verbs(4, "messages_by_datagrams_take_no_queue_pairs", &chosen, |world| {
+    on_verbs(4, "datagram_messages_make_no_queue_pairs", &chosen, |world| {
         const BYTES: Tag<u8> = Tag::new(4);
         let (me, n) = (world.rank(), world.size());
         let pattern = |from: usize, length: usize| -> Vec<u8> { (0..length).map(|at| (at * 5 + from) as u8).collect() };
@@ -47,12 +47,12 @@ fn messages_by_datagrams_take_no_queue_pairs() {
 
 /// Long messages go into place by datagrams, still without a connection.
 #[test]
-fn datagrams_bring_long_messages_into_their_places() {
+fn long_datagram_messages_arrive_without_copies() {
     if skipped("messages by datagrams") {
         return;
     }
     let chosen = [("TRANSOM_MESSAGES", "ud"), ("TRANSOM_INTRANODE", "off")];
-    on_verbs(3, "datagrams_bring_long_messages_into_their_places", &chosen, |world| {
+    on_verbs(3, "long_datagram_messages_arrive_without_copies", &chosen, |world| {
         const BYTES: Tag<u8> = Tag::new(4);
         let (me, n) = (world.rank(), world.size());
         let pattern = |from: usize, length: usize| -> Vec<u8> {
@@ -81,13 +81,13 @@ fn datagrams_bring_long_messages_into_their_places() {
 /// A rank exchanges messages with two others in turn, and has room for one connection: one of the two gets it. A
 /// window then connects both, and messages use these connections too.
 #[test]
-fn connections_are_for_those_who_are_spoken_with_most() {
+fn connections_go_to_the_busiest_peers() {
     if skipped("messages by datagrams and connections") {
         return;
     }
     let paths = "paths=both,connections=1,connect_after=4,rings=1,ring_after=2,checksum=yes";
     let chosen = [("TRANSOM_MESSAGES", paths), ("TRANSOM_INTRANODE", "off")];
-    on_verbs(3, "connections_are_for_those_who_are_spoken_with_most", &chosen, |world| {
+    on_verbs(3, "connections_go_to_the_busiest_peers", &chosen, |world| {
         const NUMBERS: Tag<u32> = Tag::new(4);
         let (me, long) = (world.rank(), (0..100_000).collect::<Vec<u32>>());
         let speak = |with: usize| {
@@ -115,7 +115,7 @@ fn connections_are_for_those_who_are_spoken_with_most() {
             // At most four messages go in place. On a slow machine a connection is not ready yet, and its pieces are
             // copied.
             let in_place = counters.registered;
-            assert!((2..=4).contains(&in_place), "long ones go in place: {counters:?}");
+            assert!((2..=4).contains(&in_place), "long messages sent without copies: {counters:?}");
             assert_eq!(counters.copied_bytes, (4 - in_place) * 400_000, "{counters:?}");
             let pairs = verbs(&world).queue_pairs();
             assert!(pairs.to_others >= 2 && pairs.now <= 1, "{pairs:?}");
@@ -136,14 +136,14 @@ fn connections_are_for_those_who_are_spoken_with_most() {
 
 /// A rank with room for one connection, and with one of a window, makes no connection for messages to another rank.
 #[test]
-fn connections_of_windows_count_where_that_is_asked_for() {
+fn count_windows_includes_window_connections() {
     if skipped("messages by datagrams and connections") {
         return;
     }
     for count in ["yes", "no"] {
         let paths = format!("paths=both,connections=1,connect_after=4,count_windows={count}");
         let chosen = [("TRANSOM_MESSAGES", &*paths), ("TRANSOM_INTRANODE", "off")];
-        on_verbs(3, "connections_of_windows_count_where_that_is_asked_for", &chosen, |world| {
+        on_verbs(3, "count_windows_includes_window_connections", &chosen, |world| {
             // Copies do not run the second iteration of this loop: a variable says which iteration they are.
             let counts = std::env::var("TRANSOM_MESSAGES").unwrap().ends_with("yes");
             const NUMBERS: Tag<u32> = Tag::new(4);
@@ -178,14 +178,14 @@ fn connections_of_windows_count_where_that_is_asked_for() {
     }
 }
 
-/// A packet is one request: a message to a shared buffer, or a write to a ring; a large message is an RTS, one read, an ACK, and
-/// is not copied.
+/// A packet is one request: a message to a shared buffer, or a write to a ring; a large message is an RTS, one read, an
+/// ACK, and is not copied.
 #[test]
-fn a_message_is_one_request() {
+fn message_packet_is_one_work_request() {
     if skipped("requests of messages") {
         return;
     }
-    on_verbs(2, "a_message_is_one_request", &[("TRANSOM_INTRANODE", "off")], |world| {
+    on_verbs(2, "message_packet_is_one_work_request", &[("TRANSOM_INTRANODE", "off")], |world| {
         let (me, verbs) = (world.rank(), verbs(&world));
         let (other, tag) = (1 - me, Tag::<u8>::new(1));
         let counted = |what: &mut dyn FnMut()| {
@@ -220,7 +220,7 @@ fn a_message_is_one_request() {
             assert_eq!(
                 queue + ring,
                 rounds as u64 + others,
-                "{what}: a packet each, and those about credits and rings"
+                "{what}: expected one packet per message plus control packets"
             );
             assert_eq!(requests.sends, queue, "{what}: {requests:?}");
             // The kind of write depends on the promise of the adapter: with an immediate value, in order, or with the
@@ -254,7 +254,7 @@ fn a_message_is_one_request() {
         assert!(requests.signalled <= requests.reads + 1 + requests.markers, "{requests:?}");
         let mut expected = before;
         expected.passing += 1;
-        assert_eq!(verbs.registrations(), expected, "each end registers its memory for this message");
+        assert_eq!(verbs.registrations(), expected, "expected one registration for the message at each end");
         meet(&world).unwrap();
     });
 }
@@ -294,7 +294,7 @@ fn registered(n: usize, name: &str) {
 }
 
 #[test]
-fn messages_register_what_the_formula_says() {
+fn message_registrations_match_the_formula() {
     if skipped("counting memory of messages") {
         return;
     }
@@ -305,7 +305,7 @@ fn messages_register_what_the_formula_says() {
     // More of them take minutes where a guest is emulated.
     let many = std::env::var("TEST_MANY").ok().map(|many| many.parse().expect("TEST_MANY: how many ranks"));
     for n in [2, 4, 8, 16].into_iter().chain(many) {
-        registered(n, "messages_register_what_the_formula_says");
+        registered(n, "message_registrations_match_the_formula");
         if copy {
             return;
         }

@@ -12,15 +12,15 @@ use transom::messages::Tag;
 use transom::{Op, Window, World};
 
 #[test]
-fn a_link_that_goes_down_is_told_in_time() {
+fn link_down_is_reported_in_time() {
     const LINK: &str = "rail0"; // of the guests of tests/soft-roce
     if skipped("a link") || !std::path::Path::new("/sys/class/net").join(LINK).exists() {
-        return eprintln!("skipped: there is no link to take down");
+        return eprintln!("skipped: no link can be taken down");
     }
     let set = |to: &str| shell(&format!("ip link set {LINK} {to}"));
     for connected in ["after connecting", "before"] {
         let all = [("TRANSOM_FABRIC", "verbs"), ("TRANSOM_VERBS_TIMEOUT", "0.05"), ("TEST_CONNECTED", connected)];
-        let run = run(2, "a_link_that_goes_down_is_told_in_time", &all, || {
+        let run = run(2, "link_down_is_reported_in_time", &all, || {
             let connected = std::env::var("TEST_CONNECTED").unwrap() == "after connecting";
             let world = transom::init().expect("a rank can join its job");
             let other = 1 - world.rank();
@@ -42,10 +42,10 @@ fn a_link_that_goes_down_is_told_in_time() {
                 if !connected {
                     set("down");
                 }
-                put(&mut window).expect_err("nothing arrives")
+                put(&mut window).expect_err("an operation should fail while no packet arrives")
             } else {
                 // The other rank reports that it cannot go on.
-                meet(&world).expect_err("the other does not come")
+                meet(&world).expect_err("the barrier should fail without the other rank")
             };
             println!("<<{error}>>");
             let text = error.to_string();
@@ -66,13 +66,13 @@ fn a_link_that_goes_down_is_told_in_time() {
 /// A link that is down for less than the time until peers are given up costs only time: lanes to other ranks, to the
 /// rank itself, and datagrams.
 #[test]
-fn a_link_that_comes_back_costs_time_and_not_the_job() {
+fn job_survives_a_brief_link_failure() {
     const LINK: &str = "rail0"; // of the guests of tests/soft-roce
     if skipped("a link") || !std::path::Path::new("/sys/class/net").join(LINK).exists() {
-        return eprintln!("skipped: there is no link to take down");
+        return eprintln!("skipped: no link can be taken down");
     }
     let variables = [("TRANSOM_INTRANODE", "off"), ("TRANSOM_VERBS_TIMEOUT", "0.05"), ("TRANSOM_VERBS_RETRY", "2")];
-    on_verbs(2, "a_link_that_comes_back_costs_time_and_not_the_job", &variables, |world| {
+    on_verbs(2, "job_survives_a_brief_link_failure", &variables, |world| {
         const DOWN: Duration = Duration::from_secs(2);
         let (me, other) = (world.rank(), 1 - world.rank());
         let mut window: Window<u64> = world.allocate(1001).unwrap();
@@ -85,7 +85,7 @@ fn a_link_that_comes_back_costs_time_and_not_the_job() {
             let up = (me == 0).then(|| {
                 shell(&format!("ip link set {LINK} down"));
                 let up = format!("sleep {}; ip link set {LINK} up", DOWN.as_secs());
-                Command::new("sh").args(["-c", &up]).spawn().expect("a shell")
+                Command::new("sh").args(["-c", &up]).spawn().expect("a shell should start")
             });
             while {
                 for rank in [me, other] {
@@ -109,7 +109,7 @@ fn a_link_that_comes_back_costs_time_and_not_the_job() {
                 return;
             }
         }
-        panic!("the link was not missed");
+        panic!("no connection broke while the link was down");
     });
 }
 
@@ -119,7 +119,7 @@ const SILENCE: Duration = Duration::from_secs(30);
 /// Collective: returns how rank 0 stops rank 1 for a while. It connects no ranks.
 fn who_is_to_be_stopped(world: &World) -> impl Fn() -> std::process::Child {
     // Ranks are children of one launcher.
-    let parent = rustix::process::getppid().expect("a launcher").as_raw_nonzero();
+    let parent = rustix::process::getppid().expect("a launcher should be the parent process").as_raw_nonzero();
     let file = std::env::temp_dir().join(format!("transom-stopped-{parent}"));
     if world.rank() == 1 {
         std::fs::write(&file, std::process::id().to_string()).unwrap();
@@ -133,18 +133,18 @@ fn who_is_to_be_stopped(world: &World) -> impl Fn() -> std::process::Child {
     move || {
         shell(&format!("kill -STOP {pid}; until grep -q '^State:.T' /proc/{pid}/status; do sleep 0.01; done"));
         let wakes = format!("sleep {}; kill -CONT {pid}", SILENCE.as_secs());
-        Command::new("sh").args(["-c", &wakes]).spawn().expect("a shell")
+        Command::new("sh").args(["-c", &wakes]).spawn().expect("a shell should start")
     }
 }
 
 /// A stopped peer is not dead. Before a connection exists, only its process can answer; afterwards its adapter works
 /// without it.
 #[test]
-fn a_stopped_rank_costs_time_and_not_the_job() {
+fn job_survives_a_stopped_rank() {
     if skipped("a rank that is stopped") {
         return;
     }
-    on_verbs(2, "a_stopped_rank_costs_time_and_not_the_job", &[("TRANSOM_INTRANODE", "off")], |world| {
+    on_verbs(2, "job_survives_a_stopped_rank", &[("TRANSOM_INTRANODE", "off")], |world| {
         let mut window: Window<u64> = world.allocate(10).unwrap();
         let stop = who_is_to_be_stopped(&world);
         if world.rank() == 0 {
@@ -154,7 +154,10 @@ fn a_stopped_rank_costs_time_and_not_the_job() {
             epoch.put(0, &[7]).unwrap();
             epoch.unlock().unwrap();
             let took = begun.elapsed();
-            assert!(took > SILENCE / 2 && took < SILENCE + Duration::from_secs(20), "before connecting: {took:?}");
+            assert!(
+                took > SILENCE / 2 && took < SILENCE + Duration::from_secs(20),
+                "put before connecting took {took:?}"
+            );
             shell.wait().unwrap();
         }
         meet(&world).unwrap();
@@ -167,9 +170,9 @@ fn a_stopped_rank_costs_time_and_not_the_job() {
             epoch.put(0, &[8]).unwrap();
             assert_eq!(epoch.fetch_and_op(1, Op::Sum, 5).unwrap(), 0);
             epoch.unlock().unwrap();
-            assert!(begun.elapsed() < SILENCE / 2, "connected: {:?}", begun.elapsed());
+            assert!(begun.elapsed() < SILENCE / 2, "operations over the connection took {:?}", begun.elapsed());
             meet(&world).unwrap();
-            assert!(begun.elapsed() > SILENCE / 2, "the barrier waits for the stopped: {:?}", begun.elapsed());
+            assert!(begun.elapsed() > SILENCE / 2, "barrier did not wait for the stopped rank: {:?}", begun.elapsed());
             shell.wait().unwrap();
         } else {
             meet(&world).unwrap();
@@ -181,12 +184,12 @@ fn a_stopped_rank_costs_time_and_not_the_job() {
 
 /// Datagrams to a stopped rank are not lost either, whether they come as packets or into place.
 #[test]
-fn messages_by_datagrams_wait_for_a_stopped_rank() {
+fn datagram_messages_wait_for_a_stopped_rank() {
     if skipped("messages to a rank that is stopped") {
         return;
     }
     let chosen = [("TRANSOM_INTRANODE", "off"), ("TRANSOM_MESSAGES", "ud")];
-    on_verbs(2, "messages_by_datagrams_wait_for_a_stopped_rank", &chosen, |world| {
+    on_verbs(2, "datagram_messages_wait_for_a_stopped_rank", &chosen, |world| {
         const BYTES: Tag<u8> = Tag::new(6);
         let message = |number: usize| vec![number as u8; if number % 20 == 19 { 300_000 } else { 700 }];
         let stop = who_is_to_be_stopped(&world);
@@ -203,7 +206,11 @@ fn messages_by_datagrams_wait_for_a_stopped_rank() {
                 })
                 .collect();
             sent.into_iter().for_each(|sent| drop(sent.wait().unwrap()));
-            assert!(begun.elapsed() > SILENCE / 2, "all was received by one that is stopped: {:?}", begun.elapsed());
+            assert!(
+                begun.elapsed() > SILENCE / 2,
+                "sends completed while their receiver was stopped: {:?}",
+                begun.elapsed()
+            );
             shell.unwrap().wait().unwrap();
         } else {
             (0..200).for_each(|number| assert!(world.recv(0, BYTES).unwrap().0 == message(number), "message {number}"));
@@ -213,11 +220,11 @@ fn messages_by_datagrams_wait_for_a_stopped_rank() {
 }
 
 #[test]
-fn threads_with_other_peers_do_not_wait_for_a_stopped_one() {
+fn threads_with_live_peers_pass_a_stopped_rank() {
     if skipped("a rank that is stopped") {
         return;
     }
-    let name = "threads_with_other_peers_do_not_wait_for_a_stopped_one";
+    let name = "threads_with_live_peers_pass_a_stopped_rank";
     on_verbs(3, name, &[("TRANSOM_INTRANODE", "off")], |world| {
         let mut windows = [(); 2].map(|()| world.allocate::<u64>(1).unwrap());
         let stop = who_is_to_be_stopped(&world);
@@ -249,7 +256,7 @@ fn threads_with_other_peers_do_not_wait_for_a_stopped_one() {
 /// On a rail of its own, so that the job knows that the peer lives: `tests/soft-roce/verbs` starts it on two hosts.
 /// Before a connection exists, the loss costs time; after that it is an error in bounded time.
 #[test]
-fn a_rail_that_loses_everything_is_told_in_time() {
+fn rail_losing_all_packets_is_reported_in_time() {
     const LINK: &str = "rail1";
     if std::env::var_os(ROLE).is_none() || !std::path::Path::new("/sys/class/net").join(LINK).exists() {
         return eprintln!("skipped: needs two hosts with two rails, and `transom run`");
@@ -259,7 +266,7 @@ fn a_rail_that_loses_everything_is_told_in_time() {
     let mut healing = std::env::var("TRANSOM_RANK").is_ok_and(|rank| rank == "0").then(|| {
         shell(&loss);
         let heals = format!("sleep {}; tc qdisc del dev {LINK} root", SILENCE.as_secs());
-        Command::new("sh").args(["-c", &heals]).spawn().expect("a shell")
+        Command::new("sh").args(["-c", &heals]).spawn().expect("a shell should start")
     });
     let world = transom::init().expect("a rank can join its job");
     assert_eq!(world.size(), 2);
@@ -271,18 +278,18 @@ fn a_rail_that_loses_everything_is_told_in_time() {
         let epoch = window.lock_exclusive(1).unwrap();
         epoch.put(0, &[7]).unwrap();
         epoch.flush().unwrap();
-        healing.as_mut().expect("started").wait().unwrap();
+        healing.as_mut().expect("the shell should have been started").wait().unwrap();
         shell(&loss);
         let begun = Instant::now();
         epoch.put(0, &[8]).unwrap();
-        let error = epoch.flush().expect_err("nothing arrives");
+        let error = epoch.flush().expect_err("an operation should fail while no packet arrives");
         let text = error.to_string();
         println!("<<{text}>> after {:?}", begun.elapsed());
         assert!(text.contains("rank 1 cannot be reached"), "{text}");
         assert!(begun.elapsed() < Duration::from_secs(60), "it took {:?}", begun.elapsed());
         let _ = epoch.unlock();
     } else {
-        let error = meet(&world).expect_err("told by the other that it cannot go on");
+        let error = meet(&world).expect_err("the other rank's failure should be reported");
         println!("<<{error}>>");
         assert_eq!(window.local().get(0).unwrap(), 7);
     }
@@ -302,7 +309,7 @@ impl Flapping {
         let loses = format!("tc qdisc replace dev {0} root netem loss 100%", Self::LINK);
         let heals = format!("tc qdisc del dev {} root", Self::LINK);
         let script = format!("sleep {first}; while {loses}; do sleep 1; {heals}; sleep {between}; done");
-        Flapping(Command::new("sh").args(["-c", &script]).spawn().expect("a shell"))
+        Flapping(Command::new("sh").args(["-c", &script]).spawn().expect("a shell should start"))
     }
 }
 
@@ -331,7 +338,7 @@ fn executed<R>(what: Result<R, transom::Error>) -> bool {
 /// Connections that break during operations of both ranks, by losses of either: `tests/soft-roce/verbs` starts it on
 /// two hosts, with a job that is on another rail. Nothing is done twice, nothing is lost.
 #[test]
-fn connections_that_break_are_made_anew() {
+fn broken_connections_are_reestablished() {
     if std::env::var_os(ROLE).is_none() || !std::path::Path::new("/sys/class/net").join(Flapping::LINK).exists() {
         return eprintln!("skipped: needs two hosts with two rails, and `transom run`");
     }
@@ -363,8 +370,8 @@ fn connections_that_break_are_made_anew() {
     meet(&world).unwrap();
     let found: Vec<u64> = (0..2).map(|rank| epoch.target(rank).unwrap().get_one(me).unwrap()).collect();
     println!("| rank {me} | {done} additions at each | {lost} results lost | {} queue pairs |", pairs());
-    assert_eq!(found, [done; 2], "each was executed once");
-    assert!(pairs() > 3, "connections broke: {}", pairs());
+    assert_eq!(found, [done; 2], "atomics were not executed exactly once");
+    assert!(pairs() > 3, "no connection broke: {} queue pairs", pairs());
     epoch.unlock().unwrap();
     meet(&world).unwrap();
 
@@ -382,7 +389,7 @@ fn connections_that_break_are_made_anew() {
         theirs.put(0, &[value; LEN]).unwrap();
         lost += u64::from(executed(theirs.fetch_and_op(LEN, Op::Sum, 1)));
         while mine.get_one(LEN).unwrap() < rounds {
-            assert!(begun.elapsed() < 3 * TIME, "round {rounds} does not come");
+            assert!(begun.elapsed() < 3 * TIME, "round {rounds} did not arrive");
             std::thread::sleep(Duration::from_micros(200));
         }
         let came = mine.get_one(0).unwrap();
@@ -398,14 +405,14 @@ fn connections_that_break_are_made_anew() {
             std::thread::sleep(Duration::from_millis(300));
         }
         meet(&world).unwrap();
-        assert_eq!(all(), [0; LEN], "undone in round {rounds}");
+        assert_eq!(all(), [0; LEN], "put of round {rounds} was overwritten");
         meet(&world).unwrap();
         last = (value | came) & 1 == 1;
     }
     drop(flapping);
     meet(&world).unwrap();
     println!("| rank {me} | {rounds} rounds | {lost} results lost | {} queue pairs more |", pairs() - before);
-    assert!(pairs() > before, "connections broke");
+    assert!(pairs() > before, "no connection broke");
     epoch.unlock().unwrap();
     meet(&world).unwrap();
 
@@ -424,7 +431,7 @@ fn connections_that_break_are_made_anew() {
         meet(&world).unwrap();
         let begun = Instant::now();
         while data.local().get(LEN - 1).unwrap() != 77 {
-            assert!(begun.elapsed() < Duration::from_secs(8), "nothing came");
+            assert!(begun.elapsed() < Duration::from_secs(8), "no put arrived within 8 s");
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -433,14 +440,14 @@ fn connections_that_break_are_made_anew() {
 
 /// Messages to a rank that makes no call find no buffer in the end. Operations behind them wait for at most a second.
 #[test]
-fn messages_to_a_rank_that_computes_hold_up_nobody() {
+fn messages_to_a_computing_rank_block_no_others() {
     if skipped("messages to a rank that computes") {
         return;
     }
     const TAG: Tag<u64> = Tag::new(1);
     const COMPUTES: Duration = Duration::from_secs(20);
     // Each peer may send a few messages without credit; seven peers send more than a rank has buffers at first.
-    on_verbs(8, "messages_to_a_rank_that_computes_hold_up_nobody", &[("TRANSOM_INTRANODE", "off")], |world| {
+    on_verbs(8, "messages_to_a_computing_rank_block_no_others", &[("TRANSOM_INTRANODE", "off")], |world| {
         let me = world.rank();
         let mut window: Window<u64> = world.allocate(8).unwrap();
         let epoch = window.lock_all().unwrap();
@@ -471,12 +478,12 @@ fn messages_to_a_rank_that_computes_hold_up_nobody() {
 }
 
 #[test]
-fn the_memory_of_the_dead_is_gone_and_that_is_told() {
+fn operations_on_a_dead_rank_fail_in_time() {
     if skipped("a death over the network") {
         return;
     }
     const VICTIM: usize = 1;
-    let name = "the_memory_of_the_dead_is_gone_and_that_is_told";
+    let name = "operations_on_a_dead_rank_fail_in_time";
     let run = run(3, name, &[("TRANSOM_FABRIC", "verbs")], || {
         let world = transom::init().expect("a rank can join its job");
         let mut window: Window<u64> = world.allocate(5000).unwrap();
@@ -510,7 +517,7 @@ fn the_memory_of_the_dead_is_gone_and_that_is_told() {
         fails_in_time(&|| epoch.fetch_and_op(0, Op::Sum, 1).map(drop));
         fails_in_time(&|| epoch.rget(0, 2)?.wait().map(drop));
         fails_in_time(&|| epoch.flush());
-        let ended = epoch.unlock().expect_err("so does its end");
+        let ended = epoch.unlock().expect_err("unlock at a dead rank should fail");
         assert_eq!(ended.lost_rank(), Some(VICTIM), "{ended}");
         // The living ranks go on.
         let living = 2 - world.rank();
@@ -520,7 +527,7 @@ fn the_memory_of_the_dead_is_gone_and_that_is_told() {
         window.lock_shared(living).unwrap().put(2500 + world.rank(), &[8]).unwrap();
         let begun = Instant::now();
         while window.local().get(2500 + living).unwrap() != 8 {
-            assert!(begun.elapsed() < Duration::from_secs(40), "rank {living} does not say that it is done");
+            assert!(begun.elapsed() < Duration::from_secs(40), "rank {living} did not report its end");
             std::thread::yield_now();
         }
     });

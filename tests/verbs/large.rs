@@ -13,42 +13,47 @@ use transom::verbs::Verbs;
 use transom::{Flavor, Window, scope};
 
 #[test]
-fn large_and_many_at_once() {
+fn many_large_transfers_fit_a_short_queue() {
     if skipped("large transfers") {
         return;
     }
-    on_verbs(2, "large_and_many_at_once", &[("TRANSOM_VERBS_DEPTH", "4"), ("TRANSOM_VERBS_INLINE", "0")], |world| {
-        const LEN: usize = 200_000; // more pieces than are kept, through a queue of four
-        let other = 1 - world.rank();
-        let mut window: Window<u64> = world.allocate(LEN).unwrap();
-        let data: Vec<u64> = (0..LEN as u64).map(|at| at * 3 + other as u64).collect();
-        let epoch = window.fence().unwrap();
-        let target = epoch.target(other).unwrap();
-        target.put(0, &data).unwrap();
-        let mut back = vec![0; LEN];
-        target.flush().unwrap();
-        target.get(0, &mut back).unwrap();
-        assert_eq!(back, data);
-        // Reads in flight that are dropped or leaked do no harm.
-        let mut reads: Vec<_> = (0..20).map(|at| target.rget(at * 100, 5000).unwrap()).collect();
-        std::mem::forget(reads.pop());
-        drop(reads.pop());
-        for (at, read) in transom::windows::Request::wait_all(reads).unwrap().into_iter().enumerate() {
-            assert_eq!(read, data[at * 100..][..5000]);
-        }
-        // Memory for middle lengths is registered once, and used again.
-        let before = verbs(&world).registrations();
-        for _ in 0..10 {
-            assert_eq!(target.rget(1, 10_000).unwrap().wait().unwrap(), data[1..10_001]);
-        }
-        let after = verbs(&world).registrations();
-        assert_eq!((after.made - before.made, after.reused - before.reused), (1, 9));
-        for at in 0..50 {
-            target.put(at, &[1]).unwrap();
-        }
-        window.fence().unwrap();
-        assert_eq!(window.local().read(0, 50).unwrap(), [1; 50]);
-    });
+    on_verbs(
+        2,
+        "many_large_transfers_fit_a_short_queue",
+        &[("TRANSOM_VERBS_DEPTH", "4"), ("TRANSOM_VERBS_INLINE", "0")],
+        |world| {
+            const LEN: usize = 200_000; // more pieces than are kept, through a queue of four
+            let other = 1 - world.rank();
+            let mut window: Window<u64> = world.allocate(LEN).unwrap();
+            let data: Vec<u64> = (0..LEN as u64).map(|at| at * 3 + other as u64).collect();
+            let epoch = window.fence().unwrap();
+            let target = epoch.target(other).unwrap();
+            target.put(0, &data).unwrap();
+            let mut back = vec![0; LEN];
+            target.flush().unwrap();
+            target.get(0, &mut back).unwrap();
+            assert_eq!(back, data);
+            // Reads in flight that are dropped or leaked do no harm.
+            let mut reads: Vec<_> = (0..20).map(|at| target.rget(at * 100, 5000).unwrap()).collect();
+            std::mem::forget(reads.pop());
+            drop(reads.pop());
+            for (at, read) in transom::windows::Request::wait_all(reads).unwrap().into_iter().enumerate() {
+                assert_eq!(read, data[at * 100..][..5000]);
+            }
+            // Memory for middle lengths is registered once, and used again.
+            let before = verbs(&world).registrations();
+            for _ in 0..10 {
+                assert_eq!(target.rget(1, 10_000).unwrap().wait().unwrap(), data[1..10_001]);
+            }
+            let after = verbs(&world).registrations();
+            assert_eq!((after.made - before.made, after.reused - before.reused), (1, 9));
+            for at in 0..50 {
+                target.put(at, &[1]).unwrap();
+            }
+            window.fence().unwrap();
+            assert_eq!(window.local().read(0, 50).unwrap(), [1; 50]);
+        },
+    );
 }
 
 /// Checks the counts of an operation at this rank: bytes copied, and registrations found, temporary, refused, reused,
@@ -62,7 +67,7 @@ fn costs<R>(verbs: &Verbs, what: &str, expected: [u64; 6], call: impl FnOnce() -
     let returned = call().unwrap();
     let after = count();
     assert_eq!(std::array::from_fn(|at| after[at] - before[at]), expected, "{what}");
-    assert!(expected[5] > 0 || verbs.registered_bytes() == registered, "{what} leaves something registered");
+    assert!(expected[5] > 0 || verbs.registered_bytes() == registered, "{what} left memory registered");
     returned
 }
 
@@ -71,11 +76,11 @@ const FOUND: [u64; 6] = [0, 1, 0, 0, 0, 0];
 const PASSING: [u64; 6] = [0, 0, 1, 0, 0, 0];
 
 #[test]
-fn what_is_large_is_not_copied() {
+fn large_transfers_are_not_copied() {
     if skipped("large transfers") {
         return;
     }
-    on_verbs(2, "what_is_large_is_not_copied", &[("TRANSOM_INTRANODE", "off")], |world| {
+    on_verbs(2, "large_transfers_are_not_copied", &[("TRANSOM_INTRANODE", "off")], |world| {
         const LEN: usize = 1 << 17; // 1 MiB
         let verbs = verbs(&world);
         let mut window: Window<u64> = world.allocate(LEN).unwrap();
@@ -90,7 +95,7 @@ fn what_is_large_is_not_copied() {
         let source = data(5);
         let start = source.as_ptr();
         let source = costs(verbs, "rput", PASSING, || target.rput(0, source)?.wait());
-        assert_eq!((source.as_ptr(), &source), (start, &data(5)), "it is the buffer itself");
+        assert_eq!((source.as_ptr(), &source), (start, &data(5)), "rput did not return its own buffer");
         back = costs(verbs, "rget", PASSING, || target.rget(0, LEN)?.wait());
         assert_eq!(back, data(5));
         let mut buffer = costs(verbs, "a buffer", [0, 0, 0, 0, 0, 1], || world.buffer::<u64>(LEN));
@@ -104,7 +109,7 @@ fn what_is_large_is_not_copied() {
         assert_eq!(buffer[50_000..60_000], data(7)[1..10_001]);
         drop(buffer);
         let mut again = costs(verbs, "a buffer again", [0, 0, 0, 0, 1, 0], || world.buffer::<u64>(LEN));
-        assert_eq!(again[..], vec![0; LEN], "its elements are zero");
+        assert_eq!(again[..], vec![0; LEN], "reused buffer is not zeroed");
         again[0] = 1;
         // Operations on one element: it is put in its request, and read to a slot.
         costs(verbs, "put of 8 bytes", NOTHING, || target.put(0, &again[..1]));
@@ -121,11 +126,11 @@ fn what_is_large_is_not_copied() {
 
 /// The memory of windows stays registered while they have it, and not when the program may use it otherwise.
 #[test]
-fn memory_of_windows_is_known_while_they_have_it() {
+fn window_memory_is_registered_while_the_window_lives() {
     if skipped("large transfers") {
         return;
     }
-    on_verbs(2, "memory_of_windows_is_known_while_they_have_it", &[("TRANSOM_INTRANODE", "off")], |world| {
+    on_verbs(2, "window_memory_is_registered_while_the_window_lives", &[("TRANSOM_INTRANODE", "off")], |world| {
         const LEN: usize = 200_000;
         let (verbs, other) = (verbs(&world).clone(), 1 - world.rank());
         let mut there: Window<u64> = world.allocate(LEN).unwrap();
@@ -143,7 +148,7 @@ fn memory_of_windows_is_known_while_they_have_it() {
         }
         let memory = lent.free().unwrap();
         let epoch = there.lock_shared(other).unwrap();
-        costs(&verbs, "put of what was lent", PASSING, || epoch.put(0, &memory));
+        costs(&verbs, "put of returned user memory", PASSING, || epoch.put(0, &memory));
         epoch.flush().unwrap();
         assert_eq!(epoch.get_one(LEN - 1).unwrap(), LEN as u64 - 1);
         drop(epoch);
@@ -153,13 +158,13 @@ fn memory_of_windows_is_known_while_they_have_it() {
 
 /// From and to any offset, also of the rank itself, by each call, against a copy. Some pieces are not whole.
 #[test]
-fn any_length_from_any_place() {
+fn transfers_of_any_length_and_offset_match_a_model() {
     if skipped("large transfers") {
         return;
     }
     const REGISTER: usize = 100_000;
     let variables = [("TRANSOM_INTRANODE", "off"), ("TRANSOM_VERBS_ZCOPY_MIN", "100000"), ("TRANSOM_VERBS_DEPTH", "8")];
-    on_verbs(2, "any_length_from_any_place", &variables, |world| {
+    on_verbs(2, "transfers_of_any_length_and_offset_match_a_model", &variables, |world| {
         const LEN: usize = (3 << 20) + 77;
         let me = world.rank();
         // User memory goes through the adapter at the rank itself, too.
@@ -207,11 +212,11 @@ fn any_length_from_any_place() {
 /// Large requests in any order, some of them never waited for. Also memory that the adapter cannot write to, or that
 /// the system may refuse to pin.
 #[test]
-fn large_requests_may_be_dropped_leaked_and_waited_for_in_any_order() {
+fn large_requests_complete_in_any_order() {
     if skipped("large transfers") {
         return;
     }
-    let name = "large_requests_may_be_dropped_leaked_and_waited_for_in_any_order";
+    let name = "large_requests_complete_in_any_order";
     on_verbs(2, name, &[("TRANSOM_INTRANODE", "off"), ("TRANSOM_VERBS_DEPTH", "8")], |world| {
         const EACH: usize = 50_000;
         const N: usize = 12;
@@ -235,7 +240,7 @@ fn large_requests_may_be_dropped_leaked_and_waited_for_in_any_order() {
         }
         target.flush().unwrap();
         let leaked = verbs.registered_bytes() - registered;
-        assert_eq!(leaked, EACH * 8, "what was leaked, and not what was dropped");
+        assert_eq!(leaked, EACH * 8, "registered bytes differ from those of the leaked request");
         let mut gets: Vec<_> = (0..N).map(|part| Some(target.rget(part * EACH, EACH).unwrap())).collect();
         drop(gets[5].take());
         std::mem::forget(gets[6].take());
@@ -247,11 +252,7 @@ fn large_requests_may_be_dropped_leaked_and_waited_for_in_any_order() {
             let put = target.rput(0, vec![round; EACH]).unwrap();
             let get = target.rget(0, EACH).unwrap();
             let second = target.rput(0, vec![round + 100; EACH]).unwrap();
-            assert_eq!(
-                get.wait().unwrap(),
-                [round; EACH],
-                "a read is behind the put before, and before the put behind"
-            );
+            assert_eq!(get.wait().unwrap(), [round; EACH], "get is not ordered between the puts before and after it");
             drop(put);
             second.wait().unwrap();
         }
@@ -302,11 +303,11 @@ fn small_reads_need_no_registration() {
 /// An operation of a scope needs a registration only if it is long, and only until the scope ends, even if it was
 /// waited for before.
 #[test]
-fn what_is_lent_to_a_scope_is_registered_as_long_as_that_lasts() {
+fn scope_memory_is_registered_until_the_scope_ends() {
     if skipped("scopes") {
         return;
     }
-    on_verbs(2, "what_is_lent_to_a_scope_is_registered_as_long_as_that_lasts", &[("TRANSOM_INTRANODE", "off")], |world| {
+    on_verbs(2, "scope_memory_is_registered_until_the_scope_ends", &[("TRANSOM_INTRANODE", "off")], |world| {
         const LEN: usize = 1 << 17; // 1 MiB
         let verbs = verbs(&world);
         let mut window: Window<u64> = world.allocate(LEN).unwrap();
@@ -333,13 +334,13 @@ fn what_is_lent_to_a_scope_is_registered_as_long_as_that_lasts() {
 }
 
 #[test]
-fn memory_that_cannot_be_registered_is_copied() {
+fn unregistrable_memory_is_copied() {
     use rustix::process::{Resource, getrlimit};
     let limit = getrlimit(Resource::Memlock).current;
     if skipped("locking memory") || limit.is_none_or(|limit| limit > 4 << 20) {
         return eprintln!("skipped: the limit of locked memory is {limit:?}; 4 MiB would do");
     }
-    on_verbs(2, "memory_that_cannot_be_registered_is_copied", &[("TRANSOM_INTRANODE", "off")], |world| {
+    on_verbs(2, "unregistrable_memory_is_copied", &[("TRANSOM_INTRANODE", "off")], |world| {
         const BYTES: usize = 7 << 18;
         let verbs = verbs(&world);
         let mut window: Window<u8> = world.allocate(BYTES).unwrap();
@@ -363,11 +364,11 @@ fn memory_that_cannot_be_registered_is_copied() {
 
 /// A large operation whose target dies during it is an error in time, and the memory is the program's again.
 #[test]
-fn a_death_amid_a_large_operation_is_told_and_gives_the_memory_back() {
+fn death_amid_a_large_transfer_releases_its_memory() {
     if skipped("a death over the network") {
         return;
     }
-    let name = "a_death_amid_a_large_operation_is_told_and_gives_the_memory_back";
+    let name = "death_amid_a_large_transfer_releases_its_memory";
     let one = one_rail();
     let one = one.iter().map(|(name, value)| (*name, &**value));
     let variables: Vec<_> = one.chain([("TRANSOM_FABRIC", "verbs"), ("TRANSOM_INTRANODE", "off")]).collect();
@@ -392,7 +393,7 @@ fn a_death_amid_a_large_operation_is_told_and_gives_the_memory_back() {
         let begun = Instant::now();
         while verbs(&world).divided_bytes().last() == Some(&0) && verbs(&world).divided_bytes().len() > 1 {
             epoch.put(0, &vec![0; LEN]).unwrap();
-            assert!(begun.elapsed() < Duration::from_secs(60), "a rail is not used");
+            assert!(begun.elapsed() < Duration::from_secs(60), "a rail is not used within 60 s");
         }
         let registered = verbs(&world).registered_bytes();
         let begun = Instant::now();
@@ -414,12 +415,12 @@ fn a_death_amid_a_large_operation_is_told_and_gives_the_memory_back() {
         assert!(epoch.rput(0, vec![3; LEN]).and_then(|put| put.wait()).is_err());
         assert!(epoch.rget(0, LEN).and_then(|get| get.wait()).is_err());
         assert!(failed.elapsed() < Duration::from_secs(5), "{:?}", failed.elapsed());
-        assert_eq!(verbs(&world).registered_bytes(), registered, "nothing is the adapter's any more");
+        assert_eq!(verbs(&world).registered_bytes(), registered, "memory of failed operations is still registered");
         source.fill(5);
         into.fill(6);
         assert!(epoch.unlock().is_err());
         std::thread::sleep(Duration::from_millis(200));
-        assert!(into.iter().all(|&byte| byte == 6), "something was still to come");
+        assert!(into.iter().all(|&byte| byte == 6), "failed get wrote to its buffer later");
         // The living ranks go on.
         let epoch = window.lock_shared(1 - me).unwrap();
         epoch.put(0, &source).unwrap();
@@ -430,7 +431,7 @@ fn a_death_amid_a_large_operation_is_told_and_gives_the_memory_back() {
         epoch.unlock().unwrap();
         let begun = Instant::now();
         while window.local().get(7).unwrap() != 9 {
-            assert!(begun.elapsed() < Duration::from_secs(40), "the other does not say that it is done");
+            assert!(begun.elapsed() < Duration::from_secs(40), "the other rank did not report its end");
             std::thread::yield_now();
         }
     });
@@ -442,13 +443,13 @@ fn a_death_amid_a_large_operation_is_told_and_gives_the_memory_back() {
 
 /// A buffer that is sent repeatedly stays registered, within the limit. New memory at its address is other memory.
 #[test]
-fn what_is_sent_again_and_again_is_registered_once() {
+fn persistent_send_buffer_is_registered_once() {
     if skipped("buffers of persistent sends") {
         return;
     }
     const LEN: usize = 1 << 15; // 256 KiB
     let variables = [("TRANSOM_INTRANODE", "off"), ("TRANSOM_VERBS_REGCACHE_BYTES", "1500000")];
-    on_verbs(2, "what_is_sent_again_and_again_is_registered_once", &variables, |world| {
+    on_verbs(2, "persistent_send_buffer_is_registered_once", &variables, |world| {
         const TAG: Tag<u64> = Tag::new(1);
         if world.rank() == 1 {
             let expect = |len: usize, value: u64| {
@@ -495,14 +496,14 @@ fn what_is_sent_again_and_again_is_registered_once() {
             }
         });
         let mut sending = world.send_init(1, TAG, vec![7; 6 * LEN]).unwrap();
-        costs("more than is kept", [0, 3], &mut || {
+        costs("buffers beyond the cache limit", [0, 3], &mut || {
             for _ in 0..3 {
                 sending.start().unwrap().wait().unwrap();
             }
         });
         let mut buffer = world.buffer::<u64>(2 * LEN).unwrap();
         buffer.fill(8);
-        costs("a buffer of the library's, and a part of it", [3, 0], &mut || {
+        costs("a buffer of the library and a part of it", [3, 0], &mut || {
             world.send(1, TAG, &buffer).unwrap();
             world.send(1, TAG, &buffer[LEN / 2..][..LEN]).unwrap();
             world.send(1, TAG, &buffer).unwrap();
@@ -555,27 +556,27 @@ fn from_one_place_at_once(name: &str, paths: &str) {
 }
 
 #[test]
-fn messages_of_many_lengths_go_from_one_place_at_once() {
+fn messages_from_one_buffer_arrive_whole() {
     if !skipped("messages of many lengths from one place") {
-        from_one_place_at_once("messages_of_many_lengths_go_from_one_place_at_once", "paths=rc");
+        from_one_place_at_once("messages_from_one_buffer_arrive_whole", "paths=rc");
     }
 }
 
 #[test]
-fn messages_of_many_lengths_go_by_datagrams_from_one_place_at_once() {
+fn datagrams_from_one_buffer_arrive_whole() {
     if !skipped("messages of many lengths from one place") {
-        from_one_place_at_once("messages_of_many_lengths_go_by_datagrams_from_one_place_at_once", "paths=ud");
+        from_one_place_at_once("datagrams_from_one_buffer_arrive_whole", "paths=ud");
     }
 }
 
 /// A chunk is one request: pieces would exceed the queues of these lanes, and each attempt would begin with the first.
 #[test]
-fn chunks_of_a_pipe_go_by_short_queues() {
+fn pipe_chunks_pass_short_queues() {
     if skipped("pipes with long chunks") {
         return;
     }
     let variables = [("TRANSOM_INTRANODE", "off"), ("TRANSOM_VERBS_DEPTH", "4"), ("TRANSOM_VERBS_INLINE", "0")];
-    on_verbs(2, "chunks_of_a_pipe_go_by_short_queues", &variables, |world| {
+    on_verbs(2, "pipe_chunks_pass_short_queues", &variables, |world| {
         let me = world.rank();
         let bytes = |from: usize| -> Vec<u8> { (0..1_000_000).map(|at| (at * 7 + at / 251 + from) as u8).collect() };
         for step in [Step::Basic, Step::Piggyback, Step::Pipeline] {

@@ -27,7 +27,7 @@ fn is_no_guest(devices: usize) -> bool {
     if !guest {
         assert!(
             std::env::var_os("TEST_DEVICE").is_none(),
-            "this guest should have {devices} device(s): {names:?}, {gids:?}"
+            "guest should have {devices} device(s), found {names:?}, {gids:?}"
         );
         eprintln!("skipped: needs a guest of tests/soft-roce/run with {devices} device(s)");
     }
@@ -43,7 +43,7 @@ fn exchange(world: &World) -> (usize, bool) {
     for _ in 0..20 {
         let mut came = vec![0; 1 << 20];
         world.sendrecv(other, TAG, &bytes(me), other, TAG, &mut came).unwrap();
-        assert!(came == bytes(other), "another message came");
+        assert!(came == bytes(other), "received message differs");
     }
     meet(world).unwrap();
     (verbs(world).queue_pairs().to_others, world.counters().unwrap().other_rails_bytes > 0)
@@ -79,14 +79,14 @@ fn two_addresses_of_a_port_are_two_rails() {
     with(name, [Some("rxe0:1:1,rxe0:1:2"); 2], |world| assert_eq!(exchange(&world.unwrap()), (2, true)));
     // The same device twice, under two spellings.
     with(name, [Some("rxe0:1:1,rxe0"); 2], |world| {
-        let told = world.err().expect("two rails by one address").to_string();
+        let told = world.err().expect("two rails of one address should be refused").to_string();
         assert!(told.contains("TRANSOM_VERBS_DEVICE: rxe0:1:1 is listed twice"), "{told}");
     });
 }
 
 #[test]
-fn a_port_or_an_address_that_is_not_there_is_told() {
-    let name = "a_port_or_an_address_that_is_not_there_is_told";
+fn missing_port_or_gid_is_refused() {
+    let name = "missing_port_or_gid_is_refused";
     if is_no_guest(1) {
         return;
     }
@@ -94,15 +94,15 @@ fn a_port_or_an_address_that_is_not_there_is_told() {
         [("rxe0:7", "rxe0 has 1 port(s)"), ("rxe0:1:99", "port 1 of rxe0 has no such GID index; it has 0, 1")]
     {
         with(name, [Some(named); 2], |world| {
-            let told = world.err().expect("there is no such place").to_string();
+            let told = world.err().expect("a missing port or GID should be refused").to_string();
             assert!(told.contains(wanted), "{told}");
         });
     }
 }
 
 #[test]
-fn every_device_alike_is_a_rail() {
-    let name = "every_device_alike_is_a_rail";
+fn every_equal_device_is_a_rail() {
+    let name = "every_equal_device_is_a_rail";
     if is_no_guest(2) {
         return;
     }
@@ -110,15 +110,15 @@ fn every_device_alike_is_a_rail() {
 }
 
 #[test]
-fn ranks_have_as_many_rails_as_the_one_with_the_fewest() {
-    let name = "ranks_have_as_many_rails_as_the_one_with_the_fewest";
+fn rail_count_is_the_smallest_of_all_ranks() {
+    let name = "rail_count_is_the_smallest_of_all_ranks";
     if is_no_guest(2) {
         return;
     }
     with(name, [None, Some("rxe0")], |world| assert_eq!(exchange(&world.unwrap()), (1, false)));
     // Named rails exist at both ranks, or both get an error.
     with(name, [Some("rxe0,rxe1"), Some("rxe0")], |world| {
-        let told = world.err().expect("other numbers of rails").to_string();
+        let told = world.err().expect("different numbers of rails should be refused").to_string();
         assert!(
             told.contains("rank 0 has 2 rails, and rank 1 has 1: name the same number of devices at every rank"),
             "{told}"
@@ -129,14 +129,14 @@ fn ranks_have_as_many_rails_as_the_one_with_the_fewest() {
 /// The second rails of two hosts are in different networks: all packets use the first. Rails are set up as
 /// `tests/soft-roce/verbs` does.
 #[test]
-fn a_rail_that_leads_nowhere_is_done_without() {
+fn unreachable_second_rail_is_not_used() {
     if std::env::var_os("TEST_HOSTS_ARE_SEVERAL").is_none() {
         return eprintln!("skipped: needs two hosts with two rails, and `transom run`");
     }
     with("", [Some("rxe0,rxe1"), Some("rxe0,rxe0:1:2")], |world| {
         let world = world.unwrap();
         let (me, other) = (world.rank(), 1 - world.rank());
-        assert!(!exchange(&world).1, "something went by the second rail");
+        assert!(!exchange(&world).1, "bytes were sent by the unreachable rail");
         let mut window: Window<u64> = world.allocate(1 << 18).unwrap();
         for round in 0..10 {
             let epoch = window.fence().unwrap();

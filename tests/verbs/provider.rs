@@ -25,7 +25,7 @@ fn alone() -> (Loopback, Hybrid<Verbs>) {
 /// adapter by the connection to the neighbour, not by its own adapter. `tests/soft-roce/verbs` starts it on one host,
 /// each rank with a device.
 #[test]
-fn words_of_a_neighbour_with_another_adapter_are_left_to_that() {
+fn peer_on_another_adapter_is_reached_by_connection() {
     if std::env::var_os(ROLE).is_none() || std::env::var_os("TRANSOM_VERBS_DEVICE").is_none() {
         return eprintln!("skipped: needs two devices that reach each other, and `transom run`");
     }
@@ -34,7 +34,7 @@ fn words_of_a_neighbour_with_another_adapter_are_left_to_that() {
     assert_eq!((world.size(), probe().unwrap().contains(&format!("rxe{me}"))), (2, true), "{:?}", probe());
     let mut window: Window<u64> = world.allocate(2).unwrap();
     window.fence().unwrap();
-    assert!(window.local().of(1 - me).is_ok(), "data moves through shared memory");
+    assert!(window.local().of(1 - me).is_ok(), "host peers should share memory");
     let others_and_itself = || {
         let counts = [verbs.work_requests_to_others(), verbs.work_requests_to_itself()];
         counts.map(|posted| posted.compare_and_swaps + posted.fetch_and_adds)
@@ -68,7 +68,7 @@ fn words_of_a_neighbour_with_another_adapter_are_left_to_that() {
 }
 
 #[test]
-fn a_processor_and_an_adapter_do_not_meet_on_a_word() {
+fn cpu_and_adapter_atomics_on_a_word_are_refused() {
     if !cfg!(debug_assertions) || skipped("an adapter's words") {
         return;
     }
@@ -89,7 +89,7 @@ fn a_processor_and_an_adapter_do_not_meet_on_a_word() {
 }
 
 #[test]
-fn wrong_keys_and_places_are_refused() {
+fn invalid_keys_and_offsets_are_refused() {
     if skipped("wrong keys") {
         return;
     }
@@ -114,15 +114,15 @@ fn wrong_keys_and_places_are_refused() {
     let error = verbs.attach(0, &wrong, 64).and_then(|wrong| verbs.cas(&wrong, 0, 0, 1, Wake::Home)).unwrap_err();
     assert!(matches!(&error, FabricError::BadKey { rank: 0, why, .. } if why.contains("refused")), "{error}");
     assert!(begun.elapsed() < Duration::from_secs(20));
-    assert_eq!(verbs.word(&region, 0).unwrap(), 0, "nothing was changed");
+    assert_eq!(verbs.word(&region, 0).unwrap(), 0, "refused operation changed the word");
 }
 
 #[test]
-fn words_are_put_by_writes_too() {
+fn notify_by_write_loses_no_update() {
     if skipped("posts") {
         return;
     }
-    on_verbs(3, "words_are_put_by_writes_too", &[("TRANSOM_VERBS_WORD_WRITE", "write")], |world| {
+    on_verbs(3, "notify_by_write_loses_no_update", &[("TRANSOM_VERBS_WORD_WRITE", "write")], |world| {
         let mut window: Window<u64> = world.allocate(1).unwrap();
         for round in 0..20 {
             window.lock_exclusive(round % world.size()).unwrap().fetch_and_op(0, Op::Sum, 1).unwrap();
@@ -137,11 +137,11 @@ fn words_are_put_by_writes_too() {
 /// A rank whose adapter writes words in one piece uses compare-and-swap if another rank's adapter does not, and its
 /// completion flags are immediate values. The rank waits for them where the other did not write.
 #[test]
-fn words_and_marks_are_written_alike_where_adapters_differ() {
+fn ranks_with_different_adapters_interoperate() {
     if skipped("ranks that differ") {
         return;
     }
-    let name = "words_and_marks_are_written_alike_where_adapters_differ";
+    let name = "ranks_with_different_adapters_interoperate";
     let variables = [("TRANSOM_FABRIC", "verbs"), ("TRANSOM_INTRANODE", "off")];
     let outcome = run(3, name, &variables, || {
         let me = std::env::var("TRANSOM_RANK").unwrap();
@@ -168,11 +168,11 @@ fn words_and_marks_are_written_alike_where_adapters_differ() {
 }
 
 #[test]
-fn windows_come_and_go() {
+fn repeated_windows_transfer_correctly() {
     if skipped("windows") {
         return;
     }
-    on_verbs(2, "windows_come_and_go", &[], |world| {
+    on_verbs(2, "repeated_windows_transfer_correctly", &[], |world| {
         for round in 0..20u64 {
             let mut window: Window<u64> = world.allocate(1000).unwrap();
             let epoch = window.lock_exclusive(1 - world.rank()).unwrap();
@@ -194,7 +194,7 @@ fn windows_come_and_go() {
 /// A thread with a distant peer does not delay another thread with a near peer: on two hosts, started by
 /// `tests/soft-roce/verbs`. Each cycle ends with an order: the put arrives before the lock is released.
 #[test]
-fn threads_with_two_peers_do_not_wait_for_each_other() {
+fn near_peer_is_not_delayed_by_a_distant_one() {
     const LINK: &str = "rail0";
     const DELAY: Duration = Duration::from_millis(400);
     if std::env::var_os(ROLE).is_none() || std::env::var_os("TEST_HOSTS_ARE_SEVERAL").is_none() {
@@ -240,7 +240,7 @@ fn threads_with_two_peers_do_not_wait_for_each_other() {
 fn cannot_join(name: &str, variables: &[(&str, &str)], wanted: &[&str]) {
     let forced = [("TRANSOM_FABRIC", "verbs")].iter().chain(variables).copied().collect::<Vec<_>>();
     let run = run(1, name, &forced, || {
-        let error = transom::init().map(drop).expect_err("something is wrong");
+        let error = transom::init().map(drop).expect_err("joining should fail");
         assert!(matches!(error, StartError::Provider(_)), "{error:?}");
         println!("<<{error}>>");
     });
@@ -248,7 +248,7 @@ fn cannot_join(name: &str, variables: &[(&str, &str)], wanted: &[&str]) {
         let output = outputs(&outcome);
         assert!(outcome.success(), "{output}");
         for wanted in wanted {
-            assert!(output.contains(wanted), "{variables:?}: {wanted:?} is not in\n{output}");
+            assert!(output.contains(wanted), "{variables:?}: {wanted:?} is missing in\n{output}");
         }
     } else {
         // A copy has done its part.
@@ -257,8 +257,8 @@ fn cannot_join(name: &str, variables: &[(&str, &str)], wanted: &[&str]) {
 }
 
 #[test]
-fn bad_variables_are_told() {
-    let name = "bad_variables_are_told";
+fn invalid_variables_are_refused() {
+    let name = "invalid_variables_are_refused";
     for (variable, value, wanted) in [
         ("TRANSOM_FABRIC", "infiniband", "expected `auto`"),
         ("TRANSOM_INTRANODE", "perhaps", "expected `auto`"),
@@ -283,11 +283,11 @@ fn bad_variables_are_told() {
 }
 
 #[test]
-fn what_the_device_does_not_have_is_told() {
+fn missing_device_resources_are_refused() {
     if skipped("asking for what a device does not have") {
         return;
     }
-    let name = "what_the_device_does_not_have_is_told";
+    let name = "missing_device_resources_are_refused";
     cannot_join(
         name,
         &[("TRANSOM_VERBS_DEVICE", "mlx5_77")],
@@ -311,8 +311,8 @@ fn no_library() -> PathBuf {
 }
 
 #[test]
-fn without_libibverbs_programs_run_and_say_what_is_missing() {
-    let name = "without_libibverbs_programs_run_and_say_what_is_missing";
+fn missing_libibverbs_is_reported() {
+    let name = "missing_libibverbs_is_reported";
     if std::env::var_os(ROLE).is_some() {
         return cannot_join(name, &[], &[]);
     }
@@ -323,13 +323,13 @@ fn without_libibverbs_programs_run_and_say_what_is_missing() {
 }
 
 #[test]
-fn memory_that_cannot_be_locked_is_told() {
+fn locked_memory_limit_is_named_in_the_error() {
     use rustix::process::{Resource, getrlimit};
     let limit = getrlimit(Resource::Memlock).current;
     if skipped("locking memory") || limit.is_none_or(|limit| limit > 16 << 20) {
         return eprintln!("skipped: the limit of locked memory is {limit:?}; 4 MiB would do");
     }
-    on_verbs(2, "memory_that_cannot_be_locked_is_told", &[], |world| {
+    on_verbs(2, "locked_memory_limit_is_named_in_the_error", &[], |world| {
         let begun = Instant::now();
         let error = world.allocate::<u64>(4 << 20).map(drop).unwrap_err().to_string();
         assert!(error.contains("ulimit -l") || world.rank() == 1 && error.contains("rank 0"), "{error}");
@@ -340,7 +340,7 @@ fn memory_that_cannot_be_locked_is_told() {
 }
 
 #[test]
-fn errors_have_a_source() {
+fn device_error_keeps_its_source() {
     use std::error::Error;
     let source = std::io::Error::from(std::io::ErrorKind::PermissionDenied);
     assert!(VerbsError::NoDevice { source: Some(source) }.source().is_some());
@@ -349,11 +349,11 @@ fn errors_have_a_source() {
 /// User memory of a rank on the same host is reached by the queue pair to that rank, its words by that to the rank
 /// itself. A put must not be overtaken by its notification.
 #[test]
-fn lent_memory_of_neighbours_is_in_order_with_their_words() {
+fn puts_to_user_memory_precede_their_notification() {
     if skipped("lent memory of the same host") {
         return;
     }
-    let name = "lent_memory_of_neighbours_is_in_order_with_their_words";
+    let name = "puts_to_user_memory_precede_their_notification";
     on_verbs(2, name, &[("TRANSOM_INTRANODE", "on")], |world| {
         const LEN: usize = 12_000;
         const ROUNDS: u64 = 15;
@@ -378,17 +378,17 @@ fn lent_memory_of_neighbours_is_in_order_with_their_words() {
             window.lock_all().unwrap().target(0).unwrap().accumulate(LEN, Op::Sum, &[1]).unwrap();
         }
         let mine = window.free().unwrap();
-        assert!(world.rank() > 0 || mine[LEN] == 4 * ROUNDS, "{} of {} additions", mine[LEN], 4 * ROUNDS);
+        assert!(world.rank() > 0 || mine[LEN] == 4 * ROUNDS, "{} additions found, expected {}", mine[LEN], 4 * ROUNDS);
     });
 }
 
 /// The operations of a job on any hosts: `tests/soft-roce/verbs` starts it on two.
 #[test]
-fn ranks_of_several_hosts_are_one_job() {
+fn operations_across_hosts_are_exact() {
     if skipped("a job on several hosts") {
         return;
     }
-    on_verbs(4, "ranks_of_several_hosts_are_one_job", &[("TRANSOM_INTRANODE", "on")], |world| {
+    on_verbs(4, "operations_across_hosts_are_exact", &[("TRANSOM_INTRANODE", "on")], |world| {
         let (me, n) = (world.rank(), world.size());
         const EACH: u64 = 50;
         let mut window: Window<u64> = world.allocate_with_signals(1000 * n + 1, 1).unwrap();
@@ -454,7 +454,7 @@ fn ranks_of_several_hosts_are_one_job() {
         let pairs = verbs(&world).queue_pairs();
         // With packet loss a connection may break and be made again.
         let most = if std::env::var_os("TEST_LOSS").is_some() { 2 * n } else { n };
-        assert!(pairs.to_others < most && pairs.to_itself == 1, "{pairs:?}: one to each at most");
+        assert!(pairs.to_others < most && pairs.to_itself == 1, "{pairs:?}: expected at most one queue pair per peer");
         println!("rank {me}: {shared} ranks here, {} queue pairs to others", pairs.to_others);
         window.fence().unwrap();
     });

@@ -49,7 +49,7 @@ fn divided(name: &str, stripe: &str, least: impl Fn(u64) -> u64) {
         exchange(&world, &[1, 5000, 100_000], 3);
         meet(&world).unwrap();
         let verbs = verbs(&world);
-        assert_eq!((verbs.queue_pairs().to_others, moved(&world).1), (1, 0), "nothing was divided");
+        assert_eq!((verbs.queue_pairs().to_others, moved(&world).1), (1, 0), "short messages were striped");
         // Fewer rails are used until all are connected.
         exchange(&world, &[1 << 20], 20);
         meet(&world).unwrap();
@@ -58,32 +58,32 @@ fn divided(name: &str, stripe: &str, least: impl Fn(u64) -> u64) {
         exchange(&world, &[262_144, 1_500_003, 4 << 20], 3);
         let (all, others) = (moved(&world).0 - all, moved(&world).1 - others);
         let least = least(all);
-        assert!(others >= least && others <= all - least, "{others} bytes of {all}, {stripe}");
+        assert!(others >= least && others <= all - least, "second rail carried {others} of {all} bytes, {stripe}");
         meet(&world).unwrap();
         assert_eq!(verbs.registrations().refused, 0);
     });
 }
 
 #[test]
-fn large_messages_are_divided_evenly() {
-    divided("large_messages_are_divided_evenly", "stripe=even", |all| all * 49 / 100);
+fn large_messages_are_striped_evenly() {
+    divided("large_messages_are_striped_evenly", "stripe=even", |all| all * 49 / 100);
 }
 
 /// Measured times vary, so the test knows only the smallest part of a rail.
 #[test]
-fn large_messages_are_divided_by_what_the_last_took() {
+fn large_messages_are_striped_by_measured_rate() {
     // A rail that other work has delayed has the smallest part, which was found to be a 71st of the bytes.
-    divided("large_messages_are_divided_by_what_the_last_took", "stripe=adaptive", |all| all / 100);
+    divided("large_messages_are_striped_by_measured_rate", "stripe=adaptive", |all| all / 100);
 }
 
 /// A buffer that is sent repeatedly stays registered with both.
 #[test]
-fn what_is_sent_again_and_again_is_registered_once_with_each_rail() {
+fn persistent_buffer_is_registered_once_per_rail() {
     const LEN: usize = 4 << 20;
     let Some(devices) = two_devices() else { return };
     let variables =
         [("TRANSOM_VERBS_DEVICE", &*devices), ("TRANSOM_MESSAGES", "stripe=even"), ("TRANSOM_INTRANODE", "off")];
-    on_verbs(2, "what_is_sent_again_and_again_is_registered_once_with_each_rail", &variables, |world| {
+    on_verbs(2, "persistent_buffer_is_registered_once_per_rail", &variables, |world| {
         // Only one rail is used until both are connected.
         exchange(&world, &[1 << 20], 20);
         let mut sending = world.send_init(1, TAG, vec![0; LEN]).unwrap();
@@ -141,7 +141,7 @@ fn puts_and_gets(world: &World, rounds: u64) {
         epoch.signals().wait_until(0, |told| told >= round).unwrap();
         let mut came = vec![0; len];
         epoch.local().read_into(0, &mut came).unwrap();
-        assert!(came == bytes(other, round, len), "round {round}: a signal came before what was put before it");
+        assert!(came == bytes(other, round, len), "round {round}: signal arrived before its put");
         // A get returns the last put, also by rails that did not bring it.
         let mut back = vec![0; len];
         epoch.get(0, &mut back).unwrap();
@@ -164,7 +164,7 @@ fn puts_and_gets(world: &World, rounds: u64) {
         epoch.get(0, &mut came).unwrap();
         let mut expected = bytes(other, round, len);
         expected[7..10].copy_from_slice(&[1, 2, 3]);
-        assert!(came == expected, "round {round}: an unlock came before what was put before it");
+        assert!(came == expected, "round {round}: unlock arrived before its put");
         drop(epoch);
         meet(world).unwrap();
     }
@@ -192,33 +192,33 @@ fn windows_are_divided(name: &str, stripe: &str, least: impl Fn(u64) -> u64) {
         let epoch = window.lock_shared(1 - world.rank()).unwrap();
         epoch.put(0, &[7; 100_000]).unwrap();
         assert_eq!(epoch.get_one(99_999).unwrap(), 7);
-        assert_eq!(verbs.divided_bytes(), after, "what is short goes by one");
+        assert_eq!(verbs.divided_bytes(), after, "short operations were striped");
         drop(epoch);
         meet(&world).unwrap();
     });
 }
 
 #[test]
-fn large_puts_and_gets_are_divided_evenly() {
-    windows_are_divided("large_puts_and_gets_are_divided_evenly", "stripe=even", |all| all * 49 / 100);
+fn large_puts_and_gets_are_striped_evenly() {
+    windows_are_divided("large_puts_and_gets_are_striped_evenly", "stripe=even", |all| all * 49 / 100);
 }
 
 /// Measured times vary, so the test knows only the smallest part of a rail.
 #[test]
-fn large_puts_and_gets_are_divided_by_what_the_last_took() {
-    let name = "large_puts_and_gets_are_divided_by_what_the_last_took";
+fn large_puts_and_gets_are_striped_by_measured_rate() {
+    let name = "large_puts_and_gets_are_striped_by_measured_rate";
     windows_are_divided(name, "stripe=adaptive", |all| all / 70);
 }
 
 /// A window is freed when all ranks have dropped theirs. It is not freed before a put that was never waited for is
 /// complete, even if one rail is later than the first.
 #[test]
-fn a_dropped_put_is_whole_before_its_window_goes() {
+fn dropped_put_completes_before_its_window_is_freed() {
     const LEN: usize = 4 << 20;
     let Some(devices) = two_devices() else { return };
     let variables =
         [("TRANSOM_VERBS_DEVICE", &*devices), ("TRANSOM_MESSAGES", "stripe=even"), ("TRANSOM_INTRANODE", "off")];
-    on_verbs(2, "a_dropped_put_is_whole_before_its_window_goes", &variables, |world| {
+    on_verbs(2, "dropped_put_completes_before_its_window_is_freed", &variables, |world| {
         let (other, verbs) = (1 - world.rank(), verbs(&world));
         // Fewer rails are used until all are connected.
         let mut warm: Window<u8> = world.allocate(LEN).unwrap();
@@ -239,7 +239,7 @@ fn a_dropped_put_is_whole_before_its_window_goes() {
             // The memory is freed here.
             meet(&world).unwrap();
         }
-        assert!(verbs.divided_bytes()[1] - before >= LEN as u64, "they were divided");
+        assert!(verbs.divided_bytes()[1] - before >= LEN as u64, "dropped puts were not striped");
         // The refused rank has no connection any more.
         let epoch = warm.lock_all().unwrap();
         let there = epoch.target(other).unwrap();
@@ -254,17 +254,17 @@ fn a_dropped_put_is_whole_before_its_window_goes() {
 }
 
 #[test]
-fn rails_of_which_one_is_not_there_are_told() {
+fn missing_rail_device_is_refused() {
     let Some(devices) = two_devices() else { return };
     if std::env::var_os(ROLE).is_some_and(|_| std::env::var_os("TEST_HOSTS_ARE_SEVERAL").is_some()) {
         return;
     }
     let first = devices.split(',').next().unwrap();
     let named = format!("{first},mlx5_77");
-    let name = "rails_of_which_one_is_not_there_are_told";
+    let name = "missing_rail_device_is_refused";
     let outcome = run(2, name, &[("TRANSOM_FABRIC", "verbs"), ("TRANSOM_VERBS_DEVICE", &named)], || {
-        let error = transom::init().err().expect("there is no such device").to_string();
-        println!("told: {error}");
+        let error = transom::init().err().expect("joining with a missing device should fail").to_string();
+        println!("error: {error}");
         assert!(error.contains("TRANSOM_VERBS_DEVICE=mlx5_77"), "{error}");
     });
     if let Some(outcome) = outcome {

@@ -1,5 +1,5 @@
-//! Ranks that have no connection yet: calls that need none make none, and a rank that cannot be reached is an error
-//! that names it.
+//! Ranks without a connection: calls that need no connection make none, and an unreachable rank is an error that names
+//! it.
 //!
 //! Tests that need an RDMA device are skipped, with a message, on machines without one. `tests/soft-roce/verbs` runs
 //! them in guests.
@@ -14,11 +14,11 @@ const RANKS: usize = 8;
 const VICTIM: Rank = 3;
 
 #[test]
-fn nothing_is_moved_without_a_connection_and_the_dead_are_told() {
+fn unconnected_peer_takes_empty_or_failing_calls() {
     if skipped("a connection that is not there") {
         return;
     }
-    let name = "nothing_is_moved_without_a_connection_and_the_dead_are_told";
+    let name = "unconnected_peer_takes_empty_or_failing_calls";
     let run = run(RANKS, name, &[("TRANSOM_FABRIC", "verbs"), ("TRANSOM_INTRANODE", "off")], || {
         const LEN: usize = 1 << 20;
         let world = transom::init().expect("a rank can join its job");
@@ -45,7 +45,7 @@ fn nothing_is_moved_without_a_connection_and_the_dead_are_told() {
         }
         let target = epoch.target(VICTIM).unwrap();
         let told = |outcome: Result<(), transom::Error>| {
-            let error = outcome.expect_err("it is dead");
+            let error = outcome.expect_err("an operation on a dead rank should fail");
             assert_eq!(error.lost_rank(), Some(VICTIM), "{error}");
         };
         told(target.put(0, &[7]).and_then(|()| target.flush()));

@@ -1,4 +1,4 @@
-//! Sends that would wait, probes that tasks await, and a buffer that is sent and received at once.
+//! Sends that would block, probes awaited by tasks, and a buffer in a send and a receive at the same time.
 
 use crate::ranks;
 use ranks::{VICTIM, die, fails_in_time, pattern};
@@ -15,8 +15,8 @@ const WORK: Tag<u8> = Tag::new(1);
 const OVER: Tag<u64> = Tag::new(2);
 
 #[test]
-fn a_send_that_would_wait_gives_its_buffer_back() {
-    ranks::on(&[2, 3], "a_send_that_would_wait_gives_its_buffer_back", |world: World| {
+fn try_isend_that_would_block_returns_its_buffer() {
+    ranks::on(&[2, 3], "try_isend_that_would_block_returns_its_buffer", |world: World| {
         // A short message, one in pieces, and one by rendezvous.
         for len in [1, 3_000, 12_000, 200_000] {
             let most = 2_000;
@@ -32,13 +32,13 @@ fn a_send_that_would_wait_gives_its_buffer_back() {
                             false
                         }
                         Err(buffer) => {
-                            assert_eq!(buffer, pattern(number, len), "it is as it was");
+                            assert_eq!(buffer, pattern(number, len), "refused send changed its buffer");
                             true
                         }
                     });
                     let sent = going.len();
-                    assert_eq!(refused, Some(sent), "nobody takes {most} messages of {len} bytes");
-                    assert!(sent > 0 || ranks::over_network(), "the first goes");
+                    assert_eq!(refused, Some(sent), "none of {most} sends of {len} bytes was refused");
+                    assert!(sent > 0 || ranks::over_network(), "the first send was refused");
                     told.lock_shared(1).unwrap().put(0, &[1 + sent as u64]).unwrap();
                     let gone = going.wait_all().into_iter().map(|(number, buffer)| (number, buffer.unwrap()));
                     gone.for_each(|(number, buffer)| assert_eq!(buffer, pattern(number, len)));
@@ -59,15 +59,18 @@ fn a_send_that_would_wait_gives_its_buffer_back() {
             }
             told.fence().unwrap();
         }
-        assert!(world.try_isend(None, WORK, vec![1]).expect("nobody takes anything").wait().is_ok());
-        let beyond = world.try_isend(world.size(), WORK, vec![1]).expect("an error is the request's").wait();
+        assert!(world.try_isend(None, WORK, vec![1]).expect("a send to `None` should be accepted").wait().is_ok());
+        let beyond = world
+            .try_isend(world.size(), WORK, vec![1])
+            .expect("a send to a missing rank should return a failing request")
+            .wait();
         assert!(matches!(beyond.unwrap_err().error, Error::NoSuchRank { .. }));
     });
 }
 
 #[test]
-fn a_buffer_is_sent_and_replaced() {
-    ranks::on_all_sizes("a_buffer_is_sent_and_replaced", |world: World| {
+fn sendrecv_replace_exchanges_the_buffer() {
+    ranks::on_all_sizes("sendrecv_replace_exchanges_the_buffer", |world: World| {
         let (me, n) = (world.rank(), world.size());
         for len in [0, 1, 100, 100_000] {
             let mut block = pattern(me, len);
@@ -85,8 +88,8 @@ fn a_buffer_is_sent_and_replaced() {
 
 /// A scope waits for dropped requests, as `std::thread::scope` joins threads that were not joined.
 #[test]
-fn a_scope_waits_for_what_was_dropped_in_it() {
-    ranks::on(&[1, 2, 4], "a_scope_waits_for_what_was_dropped_in_it", |world: World| {
+fn scope_waits_for_its_dropped_requests() {
+    ranks::on(&[1, 2, 4], "scope_waits_for_its_dropped_requests", |world: World| {
         let (me, n) = (world.rank(), world.size());
         let (next, before) = ((me + 1) % n, (me + n - 1) % n);
         for len in [4, 100_000] {
@@ -131,9 +134,9 @@ fn a_scope_waits_for_what_was_dropped_in_it() {
 }
 
 #[test]
-fn what_comes_first_is_taken_by_its_tag() {
+fn probed_message_is_received_by_its_tag() {
     const NUMBERS: Tag<u64> = Tag::new(3);
-    ranks::on(&[1, 2, 4], "what_comes_first_is_taken_by_its_tag", |world: World| {
+    ranks::on(&[1, 2, 4], "probed_message_is_received_by_its_tag", |world: World| {
         let (me, n) = (world.rank(), world.size());
         let (mut numbers, mut bytes) = (Requests::new(), Requests::new());
         for to in 0..n {
@@ -154,7 +157,7 @@ fn what_comes_first_is_taken_by_its_tag() {
                 }
                 // The message stays the same after `of` with a wrong type, whether the tag was right or not.
                 Err(message) => {
-                    let message = message.of(Tag::<u16>::new(1)).err().expect("three bytes are no u16");
+                    let message = message.of(Tag::<u16>::new(1)).err().expect("three bytes should not convert to u16");
                     assert_eq!((message.status().tag, message.recv().unwrap()), (1, pattern(from, 3)));
                 }
             }
@@ -176,8 +179,8 @@ impl Wake for Woken {
 }
 
 #[test]
-fn a_probe_that_is_dropped_leaves_the_message() {
-    ranks::on(&[2, 4], "a_probe_that_is_dropped_leaves_the_message", |world: World| {
+fn dropped_probe_leaves_the_message() {
+    ranks::on(&[2, 4], "dropped_probe_leaves_the_message", |world: World| {
         let others = 1..world.size();
         if world.rank() > 0 {
             world.recv(0, OVER).unwrap();
@@ -195,7 +198,7 @@ fn a_probe_that_is_dropped_leaves_the_message() {
             world.send(from, OVER, &[1]).unwrap();
             // All messages have arrived, and the probes are not polled any more.
             world.probe(from, WORK).unwrap().recv().map(|first| assert_eq!(first, [from as u8, 0])).unwrap();
-            assert!(woken.0.load(SeqCst) > 0, "something has come");
+            assert!(woken.0.load(SeqCst) > 0, "arrived message did not wake the dropped probe's task");
             for number in [1, 2] {
                 assert_eq!(world.recv(Source::Any, WORK).unwrap().0, [from as u8, number]);
             }
@@ -205,10 +208,10 @@ fn a_probe_that_is_dropped_leaves_the_message() {
 
 /// The awaiting thread moves the messages, or, with an executor of the program, the library's thread.
 #[test]
-fn who_awaits_a_probe_sleeps_until_there_is_a_message() {
+fn awaited_probe_sleeps_until_a_message_arrives() {
     for thread in ranks::each(&[false, true]) {
         let variables: &[(&str, &str)] = if *thread { &[("TRANSOM_PROGRESS", "thread")] } else { &[] };
-        ranks::on_with(variables, &[2], "who_awaits_a_probe_sleeps_until_there_is_a_message", |world: World| {
+        ranks::on_with(variables, &[2], "awaited_probe_sleeps_until_a_message_arrives", |world: World| {
             if world.rank() == 1 {
                 for number in 0..5 {
                     std::thread::sleep(Duration::from_millis(30));
@@ -255,9 +258,9 @@ fn parked(future: impl Future) {
 }
 
 #[test]
-fn who_awaits_a_probe_is_told_of_a_death() {
+fn awaited_probe_reports_a_death() {
     for size in [2, 3] {
-        let ended = ranks::outcome_of(size, "who_awaits_a_probe_is_told_of_a_death", |world| {
+        let ended = ranks::outcome_of(size, "awaited_probe_reports_a_death", |world| {
             if world.rank() == VICTIM {
                 (1..world.size()).for_each(|_| drop(world.recv(Source::Any, OVER).unwrap()));
                 std::thread::sleep(Duration::from_millis(30));

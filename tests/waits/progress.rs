@@ -1,5 +1,5 @@
-//! Messages that a thread moves while the program computes; and the descriptor on which a program sleeps that waits
-//! for other events too.
+//! Progress by a thread while the program computes; and the descriptor on which a program sleeps while it also waits
+//! for other events.
 
 use crate::ranks;
 use ranks::{BY_MESSAGES, IN_TIME, VICTIM, die, on, on_with, outcome_with, over_network, within};
@@ -22,7 +22,7 @@ const THREAD: (&str, &str) = ("TRANSOM_PROGRESS", "thread");
 fn compute_until_told(window: &Window<u64>, others: usize) {
     let begun = Instant::now();
     while window.local().get(0).unwrap() < others as u64 {
-        assert!(begun.elapsed() < within(Duration::from_secs(10)), "the others wait for this rank, which computes");
+        assert!(begun.elapsed() < within(Duration::from_secs(10)), "the other ranks wait for the computing rank");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -32,8 +32,8 @@ fn say_done(window: &mut Window<u64>) {
 }
 
 #[test]
-fn messages_come_while_a_rank_computes() {
-    on_with(&[THREAD], &[2, 4], "messages_come_while_a_rank_computes", |world| {
+fn progress_thread_receives_while_a_rank_computes() {
+    on_with(&[THREAD], &[2, 4], "progress_thread_receives_while_a_rank_computes", |world| {
         let mut window = world.allocate::<u64>(1).unwrap();
         let others = world.size() - 1;
         if world.rank() == 0 {
@@ -52,9 +52,9 @@ fn messages_come_while_a_rank_computes() {
 }
 
 #[test]
-fn collectives_and_pipes_go_on_while_a_rank_computes() {
+fn progress_thread_drives_collectives_and_pipes() {
     let variables = [&[THREAD], BY_MESSAGES].concat();
-    on_with(&variables, &[2, 4], "collectives_and_pipes_go_on_while_a_rank_computes", |world| {
+    on_with(&variables, &[2, 4], "progress_thread_drives_collectives_and_pipes", |world| {
         let mut window = world.allocate::<u64>(1).unwrap();
         let (rank, others) = (world.rank(), world.size() - 1);
         let pipes: Vec<_> = match rank {
@@ -84,16 +84,16 @@ fn collectives_and_pipes_go_on_while_a_rank_computes() {
 
 /// Each call names the reason, not only the first.
 #[test]
-fn that_there_can_be_no_thread_stays_known() {
+fn failed_progress_thread_is_named_by_every_call() {
     let no_thread = ("RUST_MIN_STACK", "1152921504606846976");
     if over_network() {
         return; // adapters need threads of their own
     }
-    let name = "that_there_can_be_no_thread_stays_known";
+    let name = "failed_progress_thread_is_named_by_every_call";
     let ran = outcome_with(&[THREAD, no_thread], 2, name, |world| {
         for _ in 0..3 {
             let error = world.send(1 - world.rank(), ONE, &[1]).unwrap_err().to_string();
-            assert!(error.contains("a thread that moves them cannot be started"), "{error}");
+            assert!(error.contains("the progress thread cannot be started"), "{error}");
         }
     });
     if let Some(outcome) = ran {
@@ -102,11 +102,11 @@ fn that_there_can_be_no_thread_stays_known() {
 }
 
 #[test]
-fn the_thread_takes_no_core_when_nothing_comes() {
+fn idle_progress_thread_uses_no_cpu_time() {
     if ranks::over_network() {
         return; // it sleeps there, which may cost much where a processor is emulated
     }
-    on_with(&[THREAD], &[2], "the_thread_takes_no_core_when_nothing_comes", |world| {
+    on_with(&[THREAD], &[2], "idle_progress_thread_uses_no_cpu_time", |world| {
         world.barrier().unwrap();
         let never = world.irecv(Source::Any, TWO);
         let computed = || Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).unwrap();
@@ -120,7 +120,7 @@ fn the_thread_takes_no_core_when_nothing_comes() {
 }
 
 #[test]
-fn the_thread_ends_with_the_world() {
+fn progress_thread_ends_with_the_world() {
     let threads = || {
         let names = std::fs::read_dir("/proc/self/task").unwrap().filter_map(|task| {
             std::fs::read_to_string(task.unwrap().path().join("comm")).ok() // it may have ended meanwhile
@@ -139,7 +139,7 @@ fn the_thread_ends_with_the_world() {
         drop(team);
         assert_eq!(threads(), 0);
     };
-    if let Some(outcome) = ranks::outcome_with(&[THREAD], 2, "the_thread_ends_with_the_world", body) {
+    if let Some(outcome) = ranks::outcome_with(&[THREAD], 2, "progress_thread_ends_with_the_world", body) {
         let said = |rank| String::from_utf8_lossy(outcome.output(rank)).into_owned();
         assert!(outcome.success(), "{outcome}\n{}{}", said(0), said(1));
     }
@@ -157,13 +157,13 @@ fn sleep_until_ended<B>(world: &World, request: &mut Request<'_, B>) {
         if request.test() {
             return;
         }
-        assert!(told(world.event_fd().unwrap()), "nothing was told of what happened");
+        assert!(told(world.event_fd().unwrap()), "descriptor did not signal an event");
     }
 }
 
 #[test]
-fn a_descriptor_tells_of_all_that_happens() {
-    on(&[2, 4], "a_descriptor_tells_of_all_that_happens", |world| {
+fn event_fd_signals_every_message_event() {
+    on(&[2, 4], "event_fd_signals_every_message_event", |world| {
         let (rank, size) = (world.rank(), world.size());
         let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
         // Without the signal, a round would wait for the thread's look, a tenth of a second later.
@@ -194,8 +194,8 @@ fn a_descriptor_tells_of_all_that_happens() {
 
 /// Bytes, free space, and the end of the stream, although neither a put nor a get is in flight.
 #[test]
-fn a_descriptor_tells_of_what_pipes_bring() {
-    on(&[2], "a_descriptor_tells_of_what_pipes_bring", |world| {
+fn event_fd_signals_pipe_data_and_space() {
+    on(&[2], "event_fd_signals_pipe_data_and_space", |world| {
         const LEN: usize = 1 << 20;
         let pipe = world.pipe(1 - world.rank()).unwrap();
         let fd = world.event_fd().unwrap();
@@ -209,7 +209,7 @@ fn a_descriptor_tells_of_what_pipes_bring() {
             while put < LEN {
                 world.arm().unwrap();
                 match pipe.put(&[&bytes[put..]]).unwrap() {
-                    0 => assert!(told(fd), "nothing was told of room after {put} bytes"),
+                    0 => assert!(told(fd), "descriptor did not signal space after {put} bytes"),
                     went => put += went,
                 }
             }
@@ -221,9 +221,9 @@ fn a_descriptor_tells_of_what_pipes_bring() {
                 world.arm().unwrap();
                 match pipe.get(&mut [&mut into[..]]).unwrap() {
                     None => break,
-                    Some(0) => assert!(told(fd), "nothing was told of what came after {got} bytes"),
+                    Some(0) => assert!(told(fd), "descriptor did not signal data after {got} bytes"),
                     Some(came) => {
-                        assert!((0..came).all(|at| into[at] == byte(got + at)), "from byte {got} on");
+                        assert!((0..came).all(|at| into[at] == byte(got + at)), "data differs from byte {got} on");
                         if got == 0 {
                             pause();
                         }
@@ -237,7 +237,7 @@ fn a_descriptor_tells_of_what_pipes_bring() {
 }
 
 #[test]
-fn a_death_is_told_by_the_descriptor() {
+fn event_fd_signals_a_death() {
     let body = |world: World| {
         let mut never = world.irecv(VICTIM, ONE);
         world.event_fd().unwrap();
@@ -267,7 +267,7 @@ fn a_death_is_told_by_the_descriptor() {
         }
     };
     for size in [2, 4] {
-        let Some(outcome) = ranks::outcome_of(size, "a_death_is_told_by_the_descriptor", body) else { return };
+        let Some(outcome) = ranks::outcome_of(size, "event_fd_signals_a_death", body) else { return };
         ranks::only_failed(&outcome, VICTIM, Status::Killed(9));
     }
 }
@@ -291,12 +291,12 @@ fn run_by_another<F: Future>(future: F) -> (F::Output, usize) {
         }
         std::thread::park();
     }
-    unreachable!("it ends before")
+    unreachable!("the future ends before")
 }
 
 #[test]
-fn other_executors_sleep_where_there_is_a_thread() {
-    on_with(&[THREAD], &[2], "other_executors_sleep_where_there_is_a_thread", |world| {
+fn foreign_executor_sleeps_with_a_progress_thread() {
+    on_with(&[THREAD], &[2], "foreign_executor_sleeps_with_a_progress_thread", |world| {
         let other = 1 - world.rank();
         for round in 0..ranks::rounds(20) as u64 {
             let coming = world.irecv(other, ONE);
@@ -313,8 +313,8 @@ fn other_executors_sleep_where_there_is_a_thread() {
 }
 
 #[test]
-fn who_sleeps_is_woken_when_the_world_ends() {
-    on_with(&[THREAD], &[1, 2], "who_sleeps_is_woken_when_the_world_ends", |world| {
+fn dropped_world_wakes_pending_futures() {
+    on_with(&[THREAD], &[1, 2], "dropped_world_wakes_pending_futures", |world| {
         let never = world.irecv(world.rank(), TWO);
         let waiter = Arc::new(ranks::Waiter::default());
         let asks = waiter.clone();
@@ -331,8 +331,8 @@ fn who_sleeps_is_woken_when_the_world_ends() {
 /// Each side tests in a loop a request that ends only after the other side's synchronous send. A progress call of this
 /// side ends that send.
 #[test]
-fn tests_in_vain_move_messages() {
-    on(&[2], "tests_in_vain_move_messages", |world| {
+fn unsuccessful_tests_make_progress() {
+    on(&[2], "unsuccessful_tests_make_progress", |world| {
         let (other, mut window) = (1 - world.rank(), world.allocate::<u64>(1).unwrap());
         let coming = world.irecv(other, ONE);
         world.barrier().unwrap();

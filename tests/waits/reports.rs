@@ -12,9 +12,9 @@ const ASKED: Tag<u8> = Tag::new(5);
 const SENT: Tag<u8> = Tag::new(6);
 
 #[test]
-fn calls_that_wait_report_source_and_tag() {
+fn waiting_calls_report_source_and_tag() {
     let ended =
-        ranks::outcome_with(&[("TRANSOM_WAIT_REPORT", "0.1")], 2, "calls_that_wait_report_source_and_tag", |world| {
+        ranks::outcome_with(&[("TRANSOM_WAIT_REPORT", "0.1")], 2, "waiting_calls_report_source_and_tag", |world| {
             std::thread::spawn(|| {
                 std::thread::sleep(4 * IN_TIME);
                 std::process::exit(0);
@@ -38,7 +38,7 @@ fn calls_that_wait_report_source_and_tag() {
         });
     let Some(outcome) = ended else { return };
     let said = String::from_utf8_lossy(outcome.output(0)).into_owned();
-    let other = "(a message with tag 6 from rank 1 has come, which it does not take)";
+    let other = "(a message with tag 6 from rank 1 has arrived, which does not match)";
     for place in [
         &format!("in recv with tag 5 {other} for rank 1"),
         &format!("in recv with tag 5 {other}\n"),

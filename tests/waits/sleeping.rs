@@ -1,4 +1,4 @@
-//! Wake-ups and yields of waiting ranks, counted by context switches and by looks.
+//! Wake-ups and yields of waiting ranks, counted by context switches and by polls.
 
 use crate::ranks;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -10,9 +10,10 @@ use transom::{Mode, Window};
 
 /// Number of times this thread has gone to sleep. A yield does not count.
 fn sleeps() -> u64 {
-    let status = std::fs::read_to_string("/proc/thread-self/status").expect("the state of this thread");
+    let status =
+        std::fs::read_to_string("/proc/thread-self/status").expect("the status file of this thread should be readable");
     let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
-    line.expect("a count of switches").trim().parse().expect("a number")
+    line.expect("the status file should count context switches").trim().parse().expect("the count should be a number")
 }
 
 /// Most sleeps of a wait that only its own end wakes, or a look each 100 ms at who is still there.
@@ -21,11 +22,11 @@ fn allowed(since: Instant) -> u64 {
 }
 
 #[test]
-fn locks_do_not_wake_the_rank_they_are_at() {
+fn lock_traffic_does_not_wake_its_home_rank() {
     if ranks::over_network() {
         return; // nothing sleeps there until it is woken
     }
-    ranks::on(&[2], "locks_do_not_wake_the_rank_they_are_at", |world| {
+    ranks::on(&[2], "lock_traffic_does_not_wake_its_home_rank", |world| {
         let mut window: Window<u64> = world.allocate_with_signals(1, 1).unwrap();
         world.barrier().unwrap();
         if world.rank() == 0 {
@@ -53,11 +54,11 @@ fn locks_do_not_wake_the_rank_they_are_at() {
 
 /// A thread that waits with a deadline sleeps until that, or until it is woken.
 #[test]
-fn deadlines_cost_no_polling() {
+fn waits_with_deadlines_do_not_poll() {
     if ranks::over_network() {
         return;
     }
-    ranks::on(&[2], "deadlines_cost_no_polling", |world| {
+    ranks::on(&[2], "waits_with_deadlines_do_not_poll", |world| {
         const LIMIT: Duration = Duration::from_millis(150);
         let mut window: Window<u64> = world.allocate_with_signals(1, 1).unwrap();
         let (mut locked, mutex): (Window<u64>, _) = (world.allocate(1).unwrap(), world.mutex(0, 0_u64).unwrap());
@@ -100,14 +101,14 @@ fn move_to_one_core(last: bool) {
     sched_setaffinity(None, &one).unwrap();
 }
 
-/// The scheduler may put two ranks on one core, though there are as many cores as ranks. The awaited rank cannot run while the other
-/// spins.
+/// The scheduler may put two ranks on one core, though there are as many cores as ranks. The awaited rank cannot run
+/// while the other spins.
 #[test]
-fn ranks_that_meet_on_a_core_stop_spinning() {
+fn ranks_sharing_a_core_stop_spinning() {
     if ranks::over_network() {
         return;
     }
-    ranks::on(&[2], "ranks_that_meet_on_a_core_stop_spinning", |world| {
+    ranks::on(&[2], "ranks_sharing_a_core_stop_spinning", |world| {
         const ROUNDS: u64 = 1000;
         let (other, looks) = (1 - world.rank(), Cell::new(0));
         let mut window: Window<u64> = world.allocate_with_signals(1, 1).unwrap();
@@ -128,18 +129,18 @@ fn ranks_that_meet_on_a_core_stop_spinning() {
         });
         // A spin takes more than 100 looks. Ranks that a process on this core disturbs spin at times.
         let fewest = tries.min().unwrap();
-        assert!(fewest < ROUNDS * 15, "{fewest} looks at a signal in {ROUNDS} rounds");
+        assert!(fewest < ROUNDS * 15, "{fewest} polls of a signal in {ROUNDS} rounds");
         window.fence().unwrap();
     });
 }
 
 /// Polling ranks yield a core that they share. The test counts looks without success.
 #[test]
-fn loops_of_looks_give_a_shared_core_away() {
+fn polling_loops_yield_a_shared_core() {
     if ranks::over_network() {
         return;
     }
-    let name = "loops_of_looks_give_a_shared_core_away";
+    let name = "polling_loops_yield_a_shared_core";
     let before = sched_getaffinity(None).unwrap();
     move_to_one_core(false);
     ranks::on(&[4], name, |world| {
@@ -149,7 +150,7 @@ fn loops_of_looks_give_a_shared_core_away() {
         let (tag, mut window) = (Tag::<u64>::new(1), world.allocate::<u64>(1).unwrap());
         let step = |what: &str, looks: u64| {
             // Each of the other ranks has the core for a moment between two looks.
-            assert!(looks < ROUNDS * 400, "{what}: {looks} looks in vain of {ROUNDS} rounds");
+            assert!(looks < ROUNDS * 400, "{what}: {looks} unsuccessful polls in {ROUNDS} rounds");
         };
         world.barrier().unwrap();
         let mut looks = 0;
@@ -201,7 +202,8 @@ fn loops_of_looks_give_a_shared_core_away() {
     sched_setaffinity(None, &before).unwrap();
 }
 
-/// A wait for messages and collectives of different types polls nothing: it sleeps. One with an operation in flight polls.
+/// A wait for messages and collectives of different types polls nothing: it sleeps. One with an operation in flight
+/// polls.
 #[test]
 fn mixed_wait_sleeps_if_nothing_is_polled() {
     if ranks::over_network() {

@@ -39,11 +39,11 @@ fn without_time(line: &str) -> String {
 }
 
 #[test]
-fn a_long_wait_says_once_who_waits_for_whom() {
+fn long_wait_is_reported_once_with_its_peer() {
     if ranks::over_network() {
         return; // the times are of shared memory
     }
-    let ran = run("a_long_wait_says_once_who_waits_for_whom", 2, "0.2", |world| {
+    let ran = run("long_wait_is_reported_once_with_its_peer", 2, "0.2", |world| {
         let mut window: Window<u64> = world.allocate_with_signals(1, 3).unwrap();
         for _ in 0..2 {
             if world.rank() == 1 {
@@ -71,21 +71,21 @@ fn a_long_wait_says_once_who_waits_for_whom() {
 
 /// Two ranks that take two locks in different order: the report of each names the other.
 #[test]
-fn a_deadlock_reads_like_a_diagnosis() {
+fn lock_deadlock_is_reported_at_both_ranks() {
     if ranks::over_network() {
         return;
     }
-    let ran = run("a_deadlock_reads_like_a_diagnosis", 2, "0.2", |world| {
+    let ran = run("lock_deadlock_is_reported_at_both_ranks", 2, "0.2", |world| {
         let mut windows: Vec<Window<u64>> = (0..2).map(|_| world.allocate(1).unwrap()).collect();
         let (first, second) = windows.split_at_mut(1);
         let (mine, other) = if world.rank() == 0 { (first, second) } else { (second, first) };
         let _mine = mine[0].lock_exclusive(0).unwrap();
         world.barrier().unwrap();
         let _other = other[0].lock_exclusive(0).unwrap();
-        unreachable!("each has the lock that the other wants");
+        unreachable!("each rank holds the lock that the other requests");
     });
     let Some(outcome) = ran else { return };
-    assert!(!outcome.success(), "they wait for each other until the deadline");
+    assert!(!outcome.success(), "deadlocked job ended without an error");
     for (rank, window) in [(0, 1), (1, 0)] {
         let said = said(&outcome, rank);
         let expected = format!(
@@ -98,11 +98,11 @@ fn a_deadlock_reads_like_a_diagnosis() {
 
 /// A waiting rank asks after a second, and then knows the rank that it waits for.
 #[test]
-fn a_collective_that_takes_long_names_a_rank_that_is_not_there() {
+fn long_collective_names_the_missing_rank() {
     if ranks::over_network() {
         return;
     }
-    let ran = run("a_collective_that_takes_long_names_a_rank_that_is_not_there", 3, "3", |world| {
+    let ran = run("long_collective_names_the_missing_rank", 3, "3", |world| {
         if world.rank() == 1 {
             std::thread::sleep(Duration::from_millis(5000));
         }
@@ -118,8 +118,8 @@ fn a_collective_that_takes_long_names_a_rank_that_is_not_there() {
 
 /// Another thread of the process waits too, and holds the lock of `stderr` meanwhile.
 #[test]
-fn who_reports_a_wait_waits_for_no_lock() {
-    let ran = run("who_reports_a_wait_waits_for_no_lock", 1, "0.2", |world| {
+fn wait_report_needs_no_stderr_lock() {
+    let ran = run("wait_report_needs_no_stderr_lock", 1, "0.2", |world| {
         drop(world);
         let tag = Tag::<u8>::new(1);
         let body = |world: transom::World| match world.rank() {
@@ -148,11 +148,11 @@ fn who_reports_a_wait_waits_for_no_lock() {
 
 /// Reports use the ranks' numbers in the job, whichever team the call is of.
 #[test]
-fn ranks_of_teams_are_named_as_ranks_of_the_job() {
+fn wait_report_in_a_team_uses_job_ranks() {
     if ranks::over_network() {
         return;
     }
-    let ran = run("ranks_of_teams_are_named_as_ranks_of_the_job", 3, "0.2", |world| {
+    let ran = run("wait_report_in_a_team_uses_job_ranks", 3, "0.2", |world| {
         let Some(team) = world.split((world.rank() > 0).then_some(1), 0).unwrap() else { return };
         let other = 1 - team.rank();
         for (tag, probed) in [(1, false), (2, true)] {
@@ -179,8 +179,8 @@ fn ranks_of_teams_are_named_as_ranks_of_the_job() {
 }
 
 #[test]
-fn nothing_is_said_if_it_is_off() {
-    let ran = run("nothing_is_said_if_it_is_off", 2, "off", |world| {
+fn wait_report_off_prints_nothing() {
+    let ran = run("wait_report_off_prints_nothing", 2, "off", |world| {
         if world.rank() == 1 {
             std::thread::sleep(Duration::from_millis(300));
         }
@@ -193,7 +193,7 @@ fn nothing_is_said_if_it_is_off() {
 /// A rank that spins for the longest time that can be set still checks whether others live, and reports the rank that
 /// it waits for.
 #[test]
-fn who_spins_hears_of_a_death() {
+fn spinning_rank_detects_a_death() {
     if std::env::var_os("WAITING_TEST").is_some() {
         let world = transom::init().unwrap();
         let mut window: Window<u64> = world.allocate(1).unwrap();
@@ -201,11 +201,11 @@ fn who_spins_hears_of_a_death() {
             std::thread::sleep(Duration::from_millis(500));
             std::process::abort();
         }
-        let error = window.fence().map(drop).expect_err("a rank dies");
+        let error = window.fence().map(drop).expect_err("a fence should fail when a rank dies");
         assert_eq!(error.lost_rank(), Some(1), "{error}");
         return;
     }
-    let full = ranks::full_name("who_spins_hears_of_a_death");
+    let full = ranks::full_name("spinning_rank_detects_a_death");
     let outcome = Launch::new(std::env::current_exe().unwrap(), 2)
         .args(["--exact", &full, "--nocapture", "--test-threads=1"])
         .env("WAITING_TEST", "1")
@@ -222,7 +222,7 @@ fn who_spins_hears_of_a_death() {
 }
 
 #[test]
-fn values_that_cannot_be_are_refused() {
+fn invalid_variable_values_are_refused() {
     if let Ok(says) = std::env::var("WAITING_TEST") {
         for started in
             [transom::start(1), transom::init(), transom::threads(1, |world| world).map(|mut all| all.remove(0))]
@@ -240,12 +240,12 @@ fn values_that_cannot_be_are_refused() {
         (
             "TRANSOM_MESSAGES",
             "wndow=4",
-            "TRANSOM_MESSAGES=\"wndow=4\": there is no field \"wndow\"; there are eager, ring_slots",
+            "TRANSOM_MESSAGES=\"wndow=4\": unknown field \"wndow\"; expected one of eager, ring_slots",
         ),
         (
             "TRANSOM_MESSAGES",
             "window=1",
-            "TRANSOM_MESSAGES=\"window=1\": window is 1, and must be 2 to 1024; expected FIELD=VALUE",
+            "TRANSOM_MESSAGES=\"window=1\": window is 1, expected 2 to 1024; expected FIELD=VALUE",
         ),
         (
             "TRANSOM_MESSAGES",
@@ -253,7 +253,7 @@ fn values_that_cannot_be_are_refused() {
             "TRANSOM_MESSAGES=\"rules=TRUE, RC-SR\": rules: line 1, column 1: the last rule may have no path",
         ),
     ];
-    let full = ranks::full_name("values_that_cannot_be_are_refused");
+    let full = ranks::full_name("invalid_variable_values_are_refused");
     for (name, value, says) in wrong {
         let outcome = Launch::new(std::env::current_exe().unwrap(), 1)
             .args(["--exact", &full, "--nocapture"])

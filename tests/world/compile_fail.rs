@@ -1,9 +1,9 @@
-//! Programs that must not compile, because their types know that they are wrong.
+//! Programs that must not compile, because the types of the library reject them.
 //!
-//! Each file of `tests/compile_fail` is two programs. As it stands it is right and compiles. With `--cfg wrong` it has
-//! a few more lines, and exactly the errors that `//~ E0499` at the end of a line names. Codes and lines are compared,
-//! but not the compiler's words, which differ between its versions. The output must contain each text after `//= `,
-//! and must not contain a text after `//- `, nor a trait that no program can name.
+//! Each file of `tests/world/compile_fail` is two programs. Without a flag it is correct and compiles. With `--cfg
+//! wrong` it has more lines, and exactly the errors that comments such as `//~ E0499` at the ends of lines name. Codes
+//! and lines are compared, but not the compiler's words, which differ between its versions. The output must contain
+//! each text after `//= `, and must not contain a text after `//- `, nor a trait that no program can name.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -12,13 +12,14 @@ use std::process::{Command, Output};
 use std::sync::Mutex;
 
 #[test]
-fn wrong_programs_do_not_compile_and_their_twins_do() {
+fn invalid_programs_fail_and_valid_ones_compile() {
     if cfg!(miri) {
         return; // no processes there
     }
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/world/compile_fail");
-    let files =
-        std::fs::read_dir(&folder).expect("the folder of programs").map(|entry| entry.expect("its entry").path());
+    let files = std::fs::read_dir(&folder)
+        .expect("the folder of programs should be readable")
+        .map(|entry| entry.expect("its entries should be readable").path());
     let files: Vec<PathBuf> = files.filter(|path| path.extension().is_some_and(|is| is == "rs")).collect();
     assert!(files.len() >= 15, "only {} programs in {}", files.len(), folder.display());
 
@@ -45,7 +46,7 @@ fn check(compiler: &Compiler, file: &Path) -> Result<(), String> {
     let expected: BTreeSet<(usize, String)> = text.lines().zip(1..).filter_map(mark).collect();
     let name = file.display();
     if expected.is_empty() || !text.starts_with("//! ") {
-        return Err(format!("{name}: must begin with what it shows, and mark an error with //~"));
+        return Err(format!("{name}: expected `//! ` at the start and an error marked with //~"));
     }
     let right = compiler.run(file, &[]);
     if !right.status.success() {
@@ -100,17 +101,20 @@ impl Compiler {
     /// The library lies beside this test program. Where several builds of it do (other features, other flags, another
     /// compiler), the newest that can be used.
     fn find() -> Compiler {
-        let this = std::env::current_exe().expect("this test program");
-        let deps = this.parent().expect("its folder").to_owned();
-        let mut libraries: Vec<PathBuf> =
-            std::fs::read_dir(&deps).expect("a folder").filter_map(|entry| Some(entry.ok()?.path())).collect();
+        let this = std::env::current_exe().expect("the path of this test program");
+        let deps = this.parent().expect("the program's folder").to_owned();
+        let mut libraries: Vec<PathBuf> = std::fs::read_dir(&deps)
+            .expect("the build folder should be readable")
+            .filter_map(|entry| Some(entry.ok()?.path()))
+            .collect();
         libraries.retain(|path| {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             name.starts_with("libtransom-") && name.ends_with(".rlib")
         });
         libraries.sort_by_key(|path| path.metadata().and_then(|file| file.modified()).ok());
         let empty = Path::new(env!("CARGO_TARGET_TMPDIR")).join("uses_transom.rs");
-        std::fs::write(&empty, "use transom as _;\nfn main() {}\n").expect("a file in the build's folder");
+        std::fs::write(&empty, "use transom as _;\nfn main() {}\n")
+            .expect("a file in the build folder should be writable");
         let mut tried = Vec::new();
         while let Some(library) = libraries.pop() {
             let compiler = Compiler { deps: deps.clone(), library };
@@ -120,7 +124,7 @@ impl Compiler {
             }
             tried.push(format!("{}:\n{}", compiler.library.display(), said(&output)));
         }
-        panic!("no library can be used in {}\n{}", deps.display(), tried.join("\n"));
+        panic!("no usable library in {}\n{}", deps.display(), tried.join("\n"));
     }
 
     /// Checks a program; nothing is generated.

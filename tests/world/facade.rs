@@ -1,12 +1,12 @@
 //! Each item that the facade re-exports exists under its name here, and works.
 
 use transom::{
-    QueuePosition, Atomic, Counters, Distribution, Error, FabricError, GlobalArray, GlobalMutex, GlobalPtr, GlobalRwLock,
-    Launch, Op, Rank, Section, StartError, Window, World,
+    Atomic, Counters, Distribution, Error, FabricError, GlobalArray, GlobalMutex, GlobalPtr, GlobalRwLock, Launch, Op,
+    QueuePosition, Rank, Section, StartError, Window, World,
 };
 
 #[test]
-fn a_world_of_one_has_everything() -> Result<(), Box<dyn std::error::Error>> {
+fn single_rank_world_supports_windows() -> Result<(), Box<dyn std::error::Error>> {
     let world: World = transom::init()?;
     let me: Rank = world.rank();
     assert_eq!((me, world.size()), (0, 1));
@@ -27,7 +27,7 @@ fn a_world_of_one_has_everything() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 #[test]
-fn a_value_can_stand_behind_a_lock() -> Result<(), Box<dyn std::error::Error>> {
+fn global_values_are_locked_across_ranks() -> Result<(), Box<dyn std::error::Error>> {
     transom::threads(2, |world| -> Result<(), Error> {
         let buffer: transom::Buffer<f32> = world.buffer(3)?;
         assert_eq!(buffer[..], [0.0; 3]);
@@ -45,7 +45,7 @@ fn a_value_can_stand_behind_a_lock() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 #[test]
-fn arrays_span_the_ranks() -> Result<(), Box<dyn std::error::Error>> {
+fn global_array_spans_all_ranks() -> Result<(), Box<dyn std::error::Error>> {
     transom::threads(2, |world| -> Result<(), transom::Error> {
         let mut array: GlobalArray<i32> = world.array([10], Distribution::Cyclic)?;
         let layout: transom::array::Layout<1> = *array.layout();
@@ -61,7 +61,7 @@ fn arrays_span_the_ranks() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 #[test]
-fn the_layers_below_can_be_used_by_themselves() -> Result<(), FabricError> {
+fn lower_layers_work_through_reexports() -> Result<(), FabricError> {
     let fabric = transom::shm_loopback::Loopback::alone()?;
     let window = transom::windows::Window::<u8, _>::allocate(&fabric, 9, 1);
     assert_eq!(window.expect("one byte").id(), 9);
@@ -70,7 +70,7 @@ fn the_layers_below_can_be_used_by_themselves() -> Result<(), FabricError> {
 }
 
 #[test]
-fn a_job_can_be_launched_from_a_program() -> Result<(), StartError> {
+fn launched_job_returns_its_exit_statuses() -> Result<(), StartError> {
     transom::log_from_env()?;
     let outcome = Launch::new("sh", 2).args(["-c", "exit $((TRANSOM_RANK * 3))"]).capture(true).run()?;
     assert_eq!((outcome.exit_code(), outcome.to_string().as_str()), (3, "rank 1 exited with status 3"));

@@ -1,4 +1,4 @@
-//! Worlds and teams, the facade, and what does not compile. Each file is one behaviour.
+//! Worlds and teams, the facade, and programs that must not compile. Each file is one behaviour.
 
 #[path = "../ranks/mod.rs"]
 mod ranks;
@@ -8,4 +8,4 @@ mod facade;
 mod pages;
 mod question_mark;
 mod teams;
-mod teams_of_some;
+mod teams_by_list;

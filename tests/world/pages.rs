@@ -1,4 +1,5 @@
-//! Reference pages agree with the code: docs/configuration.md has the tables of the code, docs/troubleshooting.md its messages.
+//! Reference pages agree with the code: docs/configuration.md has the tables of the code, docs/troubleshooting.md its
+//! messages.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -62,7 +63,8 @@ fn named() -> String {
 /// The table of a section of the page. Returns `None` if only a build with other features has it.
 fn table(section: &str) -> Option<String> {
     let network = |variable: &Variable| {
-        variable.name.starts_with("TRANSOM_VERBS_") || ["TRANSOM_INTRANODE", "TRANSOM_INTRANODE"].contains(&variable.name)
+        variable.name.starts_with("TRANSOM_VERBS_")
+            || ["TRANSOM_INTRANODE", "TRANSOM_INTRANODE"].contains(&variable.name)
     };
     let table = match section {
         "user" => variables(|variable| variable.set_by == SetBy::User && !network(variable)),
@@ -90,11 +92,11 @@ fn with_tables(page: &str) -> String {
 }
 
 #[test]
-fn configuration_page_has_the_tables_of_the_code() {
+fn configuration_page_matches_the_code() {
     let page = read(in_tree(CONFIGURATION));
     for section in ["user", "launcher", "network", "fields", "named"] {
         let marker = format!("<!-- table: {section} -->\n");
-        assert_eq!(page.matches(&marker).count(), 1, "{CONFIGURATION} has one table {section:?}");
+        assert_eq!(page.matches(&marker).count(), 1, "{CONFIGURATION} should have one table {section:?}");
     }
     let expected = with_tables(&page);
     if std::env::var_os("BLESS").is_some() {
@@ -130,7 +132,7 @@ fn troubleshooting_quotes_messages_of_the_code() {
     sources(&in_tree(""), &mut all);
     let page = read(in_tree("docs/troubleshooting.md"));
     let quoted: Vec<_> = page.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` |")).collect();
-    assert!(quoted.len() > 30, "{} messages are quoted", quoted.len());
+    assert!(quoted.len() > 30, "{} messages are quoted, expected more than 30", quoted.len());
     for (message, _) in quoted {
         for part in message.split('…').map(str::trim).filter(|part| part.len() > 3) {
             assert!(all.contains(part), "no source has {part:?} of the message {message:?} in docs/troubleshooting.md");

@@ -142,7 +142,7 @@ macro_rules! program {
             // Starting, and a provider alone.
             transom::threads(1, |_| ())?;
             transom::log_from_env()?;
-            assert!(!Waiting::default().set(), "by those who started this");
+            assert!(!Waiting::default().set(), "the wait settings should have been set at the start of the job");
             let hosts: transom::HostList = "localhost:2".parse()?;
             assert_eq!(hosts.names().count(), 1);
             assert!(transom::Launch::new("true", 1).run()?.success());
@@ -156,8 +156,8 @@ program!(by_its_own, transom::Error);
 program!(by_any, Box<dyn std::error::Error>);
 
 #[test]
-fn every_call_takes_a_question_mark() {
-    ranks::on(&[1, 2, 3], "every_call_takes_a_question_mark", |world| {
+fn every_call_error_converts_with_question_mark() {
+    ranks::on(&[1, 2, 3], "every_call_error_converts_with_question_mark", |world| {
         by_its_own(&world).unwrap();
         world.barrier().unwrap();
         by_any(&world).unwrap();
@@ -166,7 +166,7 @@ fn every_call_takes_a_question_mark() {
 
 /// Errors of messages, collectives and starting. Errors of windows name the window and the operation themselves.
 #[test]
-fn what_a_main_prints_has_the_line_of_the_call() {
+fn printed_error_names_the_calling_line() {
     fn sends(world: &World) -> Result<(), transom::Error> {
         world.send(7, TAG, &[1])?;
         Ok(())

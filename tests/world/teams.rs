@@ -45,8 +45,8 @@ fn ranks_of_one_colour_are_numbered_by_key_then_rank() {
 /// Each rank watches the others by a descriptor each, once for all its teams. The usual limit of descriptors does not
 /// refuse many ranks.
 #[test]
-fn teams_take_no_descriptors_and_ranks_may_be_more_than_the_limit() {
-    let name = "teams_take_no_descriptors_and_ranks_may_be_more_than_the_limit";
+fn teams_take_no_descriptors() {
+    let name = "teams_take_no_descriptors";
     if ranks::over_network() {
         return;
     }
@@ -56,7 +56,7 @@ fn teams_take_no_descriptors_and_ranks_may_be_more_than_the_limit() {
         let before = open();
         let teams: Vec<_> = (0..10).map(|_| world.split(Some(1), 0).unwrap().expect("a colour was named")).collect();
         teams.iter().for_each(|team| team.barrier().unwrap());
-        assert!(open() < before + 10, "{before} and then {}", open());
+        assert!(open() < before + 10, "{before} descriptors before, {} with ten teams", open());
         return;
     }
     let full = ranks::full_name(name);
@@ -76,8 +76,8 @@ fn teams_take_no_descriptors_and_ranks_may_be_more_than_the_limit() {
 }
 
 #[test]
-fn who_names_no_colour_is_in_no_team_and_teams_can_be_split_again() {
-    ranks::on_all_sizes("who_names_no_colour_is_in_no_team_and_teams_can_be_split_again", |world| {
+fn rank_without_a_colour_is_in_no_team() {
+    ranks::on_all_sizes("rank_without_a_colour_is_in_no_team", |world| {
         let (me, n) = (world.rank(), world.size());
         let team = world.split((me > 0).then_some(u64::MAX), 0).unwrap();
         assert_eq!(team.as_ref().map(|team| (team.rank(), team.size())), (me > 0).then(|| (me - 1, n - 1)));
@@ -94,8 +94,8 @@ fn who_names_no_colour_is_in_no_team_and_teams_can_be_split_again() {
 }
 
 #[test]
-fn a_team_misses_its_own_members_only() {
-    ranks::on(&[2, 3, 4, 8], "a_team_misses_its_own_members_only", |world| {
+fn departure_from_a_team_fails_that_team_alone() {
+    ranks::on(&[2, 3, 4, 8], "departure_from_a_team_fails_that_team_alone", |world| {
         let (me, n) = (world.rank(), world.size());
         // Ranks 0 and 1 are one team, all others another; rank 1 leaves its team, but not the world.
         let team = world.split(Some(u64::from(me > 1)), 0).unwrap().expect("a colour was named");
@@ -114,9 +114,9 @@ fn a_team_misses_its_own_members_only() {
 
 /// The error comes whatever the others call, and whether or not they have called a collective in this team before.
 #[test]
-fn who_has_left_a_team_is_missed_by_every_collective() {
+fn departure_from_a_team_fails_every_collective() {
     for variables in ranks::each(&[&[][..], ranks::BY_MESSAGES]) {
-        ranks::on_with(variables, &[2, 3, 5], "who_has_left_a_team_is_missed_by_every_collective", |world| {
+        ranks::on_with(variables, &[2, 3, 5], "departure_from_a_team_fails_every_collective", |world| {
             for called in [false, true] {
                 let team = world.split(Some(0), 0).unwrap().expect("a colour was named");
                 if called {
@@ -153,8 +153,8 @@ fn provider_of_a_team_is_the_provider_of_its_job() {
 
 /// Windows come before collectives, or collectives before windows; and the other teams make neither.
 #[test]
-fn team_makes_what_it_needs_at_first_use() {
-    ranks::on(&[1, 2, 3, 4, 8], "team_makes_what_it_needs_at_first_use", |world| {
+fn team_resources_are_made_at_first_use() {
+    ranks::on(&[1, 2, 3, 4, 8], "team_resources_are_made_at_first_use", |world| {
         let (me, n) = (world.rank(), world.size());
         for window_first in [true, false] {
             let team = world.split(Some(me as u64 % 2), (n - me) as u64).unwrap().expect("a colour was named");
@@ -189,7 +189,7 @@ fn death_during_a_split_names_the_rank() {
             }
             world.send(VICTIM, TOLD, &[]).unwrap();
             let begun = Instant::now();
-            let error = world.split(Some(0), 0).err().expect("one is dead");
+            let error = world.split(Some(0), 0).err().expect("split with a dead rank should fail");
             assert_eq!(error.lost_rank(), Some(VICTIM), "{error}");
             assert!(begun.elapsed() < within(IN_TIME), "it took {:?}", begun.elapsed());
         });

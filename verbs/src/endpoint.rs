@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_counted_for_others_and_itself() {
+    fn requests_are_counted_for_peers_and_itself() {
         let endpoints = endpoints();
         for peer in [0, 1, 1, 2] {
             post(&endpoints, peer);

@@ -127,19 +127,19 @@
 //!
 //! Large puts and gets access the program's memory in place, in requests of 1 MiB. A table by address holds this rank's
 //! registrations of windows and of buffers (`transom::World::buffer`) as long as their owner has the memory. Other
-//! memory is registered for the operation if the transfer has at least `TRANSOM_VERBS_ZCOPY_MIN` bytes. The registration
-//! lasts for the call if the memory is lent (`put`, `get`). If the memory is handed over (`rput`, `rget`) it lasts
-//! until the adapter is done, even if the request is dropped or leaked. No registration outlives the right to the
-//! memory. A lookup therefore never finds a registration of freed memory, and no hook needs to watch frees. A call that
-//! fails between its requests ends the queue pair before it returns the memory. If registration fails, slots are used,
-//! and the log says so once.
+//! memory is registered for the operation if the transfer has at least `TRANSOM_VERBS_ZCOPY_MIN` bytes. The
+//! registration lasts for the call if the memory is lent (`put`, `get`). If the memory is handed over (`rput`, `rget`)
+//! it lasts until the adapter is done, even if the request is dropped or leaked. No registration outlives the right to
+//! the memory. A lookup therefore never finds a registration of freed memory, and no hook needs to watch frees. A call
+//! that fails between its requests ends the queue pair before it returns the memory. If registration fails, slots are
+//! used, and the log says so once.
 //!
 //! Messages work likewise. Peers read windows and buffers in place, and a peer that was offered a buffer may read it as
 //! long as this rank has it as a buffer. Of other memory only the buffers of persistent and partitioned sends stay
 //! registered between messages: they belong to the library then, and the program cannot free them. At most
-//! `TRANSOM_VERBS_REGCACHE_BYTES` bytes are kept; the least recently used go first. Peers may read them meanwhile. Received
-//! messages are registered one by one: a peer that violates the protocol could otherwise write to memory that the
-//! program has.
+//! `TRANSOM_VERBS_REGCACHE_BYTES` bytes are kept; the least recently used go first. Peers may read them meanwhile.
+//! Received messages are registered one by one: a peer that violates the protocol could otherwise write to memory that
+//! the program has.
 //!
 //! The registration pool holds memory of the library: buffers, and destinations of an `rget` of more than 32 KiB and
 //! less than `TRANSOM_VERBS_ZCOPY_MIN` bytes. Returned memory stays registered for reuse, up to 16 MiB.
@@ -196,9 +196,9 @@
 //! if one died. A team keeps its parent job alive.
 //!
 //! # Building
-//! `ibverbs-sys` generates the bindings. It needs cmake, pkg-config, libclang, libnl-3-dev, libnl-route-3-dev and libibverbs-dev (Debian's
-//! names). The built program needs none of these. It loads libibverbs when it starts, or reports that libibverbs is
-//! missing.
+//! `ibverbs-sys` generates the bindings. It needs cmake, pkg-config, libclang, libnl-3-dev, libnl-route-3-dev and
+//! libibverbs-dev (Debian's names). The built program needs none of these. It loads libibverbs when it starts, or
+//! reports that libibverbs is missing.
 #![doc(html_root_url = "https://docs.rs/transom-verbs/0.1.0")]
 
 mod connect;
@@ -224,7 +224,7 @@ mod wr;
 
 pub use counts::{QueuePairs, Registrations, WorkRequests};
 pub use error::VerbsError;
-pub use rma::{Transfer, Pending, Region, Remote, Verbs};
+pub use rma::{Pending, Region, Remote, Transfer, Verbs};
 pub use transom_network::{Bootstrap, Hybrid, Node};
 
 /// Opens the rails that a job with these message settings would use, and describes them in one line.

@@ -128,7 +128,7 @@ fn choose<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<Choice<T>, &'stati
     match words.iter().find(|(word, _)| *word == text.trim()) {
         Some(&(_, value)) => Ok(Choice(Some(value))),
         None if text.trim() == "auto" => Ok(Choice(None)),
-        None => Err("it is none of these"),
+        None => Err("unknown value"),
     }
 }
 

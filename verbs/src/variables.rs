@@ -4,18 +4,32 @@ use crate::values::{Choice, Mtu, NotifyBy, Partition, Places, Timeout, Within};
 use transom_launch::variables::{SetBy, Variable, readable};
 
 /// All variables of this crate.
-pub const TABLE: &[Variable] =
-    &[DEVICE, PORT, GID, MTU, SL, TRAFFIC_CLASS, PKEY, DEPTH, INLINE, ZCOPY_MIN, REGCACHE_BYTES, TIMEOUT, RETRY, WORD_WRITE];
+pub const TABLE: &[Variable] = &[
+    DEVICE,
+    PORT,
+    GID,
+    MTU,
+    SL,
+    TRAFFIC_CLASS,
+    PKEY,
+    DEPTH,
+    INLINE,
+    ZCOPY_MIN,
+    REGCACHE_BYTES,
+    TIMEOUT,
+    RETRY,
+    WORD_WRITE,
+];
 
 /// Devices, ports and GIDs of the rails.
 pub const DEVICE: Variable = Variable {
     name: "TRANSOM_VERBS_DEVICE",
     set_by: SetBy::User,
-    meaning: "the rails of each rank, in order; large messages, puts and gets are divided among them",
-    expected: "up to 4, separated by commas: a name that `ibv_devices` lists, e.g. `mlx5_0`, optionally followed by the number \
-               of a port, `mlx5_0:2`, and by the index of a GID of that port, `mlx5_0:2:3`",
-    default: "the first device with an active port, preferably with atomics, and all similar ports: \
-              every active port of the same vendor's devices with the same link type, as many as all ranks have",
+    meaning: "rails (RDMA ports) of each rank, in order; large messages, puts and gets are divided among them",
+    expected: "up to 4 of DEVICE, DEVICE:PORT or DEVICE:PORT:GID_INDEX, separated by commas, e.g. `mlx5_0`, `mlx5_0:2` \
+               or `mlx5_0:2:3`; `ibv_devices` lists devices",
+    default: "the first device with an active port, preferably with atomics, and all active ports of the same vendor \
+              and link type, as many as all ranks have",
     check: readable::<Places>,
 };
 
@@ -23,7 +37,7 @@ pub const DEVICE: Variable = Variable {
 pub const PORT: Variable = Variable {
     name: "TRANSOM_VERBS_PORT",
     set_by: SetBy::User,
-    meaning: "the port of each RDMA device that TRANSOM_VERBS_DEVICE names without a port",
+    meaning: "port of each RDMA device that TRANSOM_VERBS_DEVICE names without a port",
     expected: "a number from 1 to 254",
     default: "the first active port",
     check: readable::<Within<1, 254>>,
@@ -33,9 +47,9 @@ pub const PORT: Variable = Variable {
 pub const GID: Variable = Variable {
     name: "TRANSOM_VERBS_GID",
     set_by: SetBy::User,
-    meaning: "the GID index of each port that TRANSOM_VERBS_DEVICE names without one",
+    meaning: "GID index of each port that TRANSOM_VERBS_DEVICE names without one",
     expected: "a number from 0 to 255",
-    default: "RoCE: the first with RoCE v2 and IPv4, else with RoCE v2; InfiniBand: none, because the LID suffices",
+    default: "RoCE: the first GID of RoCE v2 with IPv4, else of RoCE v2; InfiniBand: none (the LID suffices)",
     check: readable::<Within<0, 255>>,
 };
 
@@ -43,9 +57,9 @@ pub const GID: Variable = Variable {
 pub const MTU: Variable = Variable {
     name: "TRANSOM_VERBS_MTU",
     set_by: SetBy::User,
-    meaning: "the largest packet, in bytes",
+    meaning: "largest packet (path MTU), in bytes",
     expected: "256, 512, 1024, 2048 or 4096",
-    default: "the largest active MTU of both ports",
+    default: "the smaller active MTU of both ports",
     check: readable::<Mtu>,
 };
 
@@ -53,7 +67,7 @@ pub const MTU: Variable = Variable {
 pub const SL: Variable = Variable {
     name: "TRANSOM_VERBS_SL",
     set_by: SetBy::User,
-    meaning: "the service level of packets",
+    meaning: "service level (SL) of packets",
     expected: "a number from 0 to 15",
     default: "0",
     check: readable::<Within<0, 15>>,
@@ -63,7 +77,7 @@ pub const SL: Variable = Variable {
 pub const TRAFFIC_CLASS: Variable = Variable {
     name: "TRANSOM_VERBS_TRAFFIC_CLASS",
     set_by: SetBy::User,
-    meaning: "the traffic class of packets with a global routing header; on RoCE, the DSCP times 4",
+    meaning: "traffic class of packets with a global routing header; on RoCE, the DSCP times 4",
     expected: "a number from 0 to 255",
     default: "0",
     check: readable::<Within<0, 255>>,
@@ -73,9 +87,9 @@ pub const TRAFFIC_CLASS: Variable = Variable {
 pub const PKEY: Variable = Variable {
     name: "TRANSOM_VERBS_PKEY",
     set_by: SetBy::User,
-    meaning: "the partition key of the port",
+    meaning: "partition key of the port",
     expected: "a number from 1 to 65535, e.g. `0x8001`",
-    default: "the first of the port",
+    default: "the first key of the port",
     check: readable::<Partition>,
 };
 
@@ -83,7 +97,7 @@ pub const PKEY: Variable = Variable {
 pub const DEPTH: Variable = Variable {
     name: "TRANSOM_VERBS_DEPTH",
     set_by: SetBy::User,
-    meaning: "most operations in flight between two ranks",
+    meaning: "largest number of operations in flight between two ranks",
     expected: "a number from 4 to 32768",
     default: "128, less if the device has less",
     check: readable::<Within<4, 32768>>,
@@ -113,7 +127,7 @@ pub const ZCOPY_MIN: Variable = Variable {
 pub const REGCACHE_BYTES: Variable = Variable {
     name: "TRANSOM_VERBS_REGCACHE_BYTES",
     set_by: SetBy::User,
-    meaning: "most bytes of persistent and partitioned send buffers that stay registered between messages",
+    meaning: "limit of persistent and partitioned send buffers that stay registered between messages, in bytes",
     expected: "a number from 0 to 4294967295",
     default: "268435456",
     check: readable::<Within<0, { u32::MAX }>>,
@@ -143,9 +157,9 @@ pub const RETRY: Variable = Variable {
 pub const WORD_WRITE: Variable = Variable {
     name: "TRANSOM_VERBS_WORD_WRITE",
     set_by: SetBy::User,
-    meaning: "the way to write a word as one unit: a write, which hardware performs at once, or compare-and-swap; all ranks \
-              use the latter if one rank needs it",
+    meaning: "method of writing an 8-byte word atomically: an RDMA write or compare-and-swap; all ranks use the latter \
+              if one needs it",
     expected: "`auto`, `write` or `atomic`",
-    default: "auto: atomic on Soft-RoCE, which copies byte by byte; else write",
+    default: "auto: `atomic` on Soft-RoCE, which copies byte by byte; else `write`",
     check: readable::<Choice<NotifyBy>>,
 };

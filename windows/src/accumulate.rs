@@ -22,7 +22,7 @@
 
 use crate::op::by_constant;
 use crate::target::Target;
-use crate::{Atomic, UpdateInPlace, Error, Fabric, FabricError, Op, Wake};
+use crate::{Atomic, Error, Fabric, FabricError, Op, UpdateInPlace, Wake};
 use bytemuck::Pod;
 use std::sync::atomic::Ordering::SeqCst;
 use transom_locks::Run;

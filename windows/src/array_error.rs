@@ -55,7 +55,7 @@ pub enum ArrayError {
         reached: Vec<Rank>,
     },
     /// A buffer of the wrong length.
-    #[error("array {array}: a buffer of {buffer} elements, where {needed} are needed")]
+    #[error("array {array}: the buffer has {buffer} elements, expected {needed}")]
     BufferLength {
         /// The array.
         array: u32,

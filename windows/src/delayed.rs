@@ -1,7 +1,7 @@
 //! A provider for tests, over another provider, that takes every liberty which [`Fabric`] leaves. A program, or this
 //! library, that forgets to order or to flush fails with it on one machine.
 
-use crate::{OobExchange, Fabric, FabricError, Memory, UserMemory, Wait, Wake};
+use crate::{Fabric, FabricError, Memory, OobExchange, UserMemory, Wait, Wake};
 use bytemuck::allocation::BoxBytes;
 use std::collections::VecDeque;
 use std::convert::Infallible;

@@ -13,7 +13,7 @@ use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::sync::Arc;
-use transom_locks::{QueuePosition, OneLock, PassiveLock, Pscw, Rank};
+use transom_locks::{OneLock, PassiveLock, Pscw, QueuePosition, Rank};
 
 /// A locked target: derefs to the [`Target`] that it opened. Dropping it unlocks.
 ///
@@ -181,7 +181,7 @@ pub struct ThreadTargets<'e, T, F: Fabric> {
 impl<T: Pod, F: Fabric> ThreadTargets<'_, T, F> {
     /// The target, for the calling thread. Its accumulates are atomic with respect to those of the other threads.
     pub fn target(&self) -> Target<'_, T, F> {
-        Target::new(self.core, self.rank).expect("a rank that is locked is there")
+        Target::new(self.core, self.rank).expect("the locked rank exists")
     }
 }
 

@@ -64,7 +64,7 @@ pub enum Error {
         signals: usize,
     },
     /// A flag that does not exist.
-    #[error("flags {flags}: there is no flag {flag}; there are {len}, see World::flags")]
+    #[error("flags {flags}: there is no flag {flag} among its {len} flags, see World::flags")]
     NoSuchFlag {
         /// The number of the flags object, counted together with the windows.
         flags: u32,
@@ -148,7 +148,7 @@ pub enum Error {
         source: FabricError,
     },
     /// A buffer of the wrong length, for a section or the operands of a get_accumulate.
-    #[error("window {window}, rank {rank}: a buffer of {buffer} elements, where {needed} are needed")]
+    #[error("window {window}, rank {rank}: the buffer has {buffer} elements, expected {needed}")]
     BufferLength {
         /// The window.
         window: u32,

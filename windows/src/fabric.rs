@@ -341,8 +341,8 @@ pub trait Fabric: OobExchange + Clone + Send + Sync + 'static {
     ) -> Result<R, FabricError>;
 
     /// Turns the rank's messages, unless another thread does. Yields the core now and then where ranks share cores
-    /// ([`after_empty_poll`](crate::after_empty_poll)). Calls that do not wait call this after an unsuccessful poll, since a
-    /// program may poll in a loop.
+    /// ([`after_empty_poll`](crate::after_empty_poll)). Calls that do not wait call this after an unsuccessful poll,
+    /// since a program may poll in a loop.
     fn after_empty_poll(&self) {}
 
     /// Returns whether a rank can [`watch`](Self::watch) the memory of any other: all ranks load from the same memory.
@@ -402,7 +402,7 @@ pub trait Fabric: OobExchange + Clone + Send + Sync + 'static {
     /// [`flush`](Self::flush) of several; a provider may have them all in flight at once.
     ///
     /// # Errors
-    /// As [`flush`](Self::flush).
+    /// Like [`flush`](Self::flush).
     fn flush_all<'r>(&self, mut at: impl Iterator<Item = &'r Self::Remote> + Clone) -> Result<(), FabricError> {
         at.try_for_each(|remote| self.flush(remote))
     }
@@ -410,7 +410,7 @@ pub trait Fabric: OobExchange + Clone + Send + Sync + 'static {
     /// [`order`](Self::order) of several; a provider may have them all in flight at once.
     ///
     /// # Errors
-    /// As [`order`](Self::order).
+    /// Like [`order`](Self::order).
     fn order_all<'r>(&self, mut at: impl Iterator<Item = &'r Self::Remote> + Clone) -> Result<(), FabricError> {
         at.try_for_each(|remote| self.order(remote))
     }

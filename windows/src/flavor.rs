@@ -151,7 +151,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
             return Err(Error::NotShared { window: id, rank });
         }
         let lock = PassiveLock::new(data.clone(), 0).map_err(|source| Error::Lock { window: id, rank, source })?;
-        tracing::debug!(window = id, rank, len, element, signals, slots, kind, "window made");
+        tracing::debug!(window = id, rank, len, element, signals, slots, kind, "window created");
         let barrier = Barrier::new(ranks, words.barrier());
         let pscw = Pscw::new(ranks, words.pscw());
         let attached = std::iter::repeat_with(|| None).take(slots).collect();

@@ -221,7 +221,7 @@ fn read_dropped<T: Pod, F: Fabric>(lock: &ValueLock<T, F>, held: HeldLock<'_, F>
 
 #[cold]
 fn warn(value: &ValueName) {
-    tracing::warn!(%value, "a panic poisons it");
+    tracing::warn!(%value, "a panic poisons the value");
 }
 
 fn told(unlocked: Result<(), Error>) {

@@ -36,7 +36,7 @@ use transom_locks::Rank;
 /// assert_eq!(get.wait()?, [1, 2]);
 /// # Ok::<(), transom_windows::Error>(())
 /// ```
-#[must_use = "wait for it, or `drop` it: a put is done all the same; what a get would give is lost, unless a scope lends its buffer"]
+#[must_use = "wait for it, or `drop` it: a dropped put completes; the data of a dropped get is lost, unless a scope lends its buffer"]
 pub struct Request<'a, B>(State<'a, B>);
 
 enum State<'a, B> {

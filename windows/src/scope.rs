@@ -91,7 +91,7 @@ struct Ending<'c, 's, 'env, F: Fabric>(&'c Scope<'s, 'env, F>);
 impl<F: Fabric> Drop for Ending<'_, '_, '_, F> {
     fn drop(&mut self) {
         if let Err(error) = self.0.finish_all() {
-            crate::dropped::failed("a scope ended by a panic, and what it had under way failed", &error);
+            crate::dropped::failed("a scope ended by a panic, and its operations in flight failed", &error);
         }
     }
 }
@@ -100,7 +100,8 @@ impl<'s, 'env, F: Fabric> Scope<'s, 'env, F> {
     /// Opens a scope that its caller ends, for a scope of an upper layer that lends other things as well.
     ///
     /// # Safety
-    /// The caller calls [`finish`](Self::finish) after the last use of the scope and before `'s` ends, also if there is a panic.
+    /// The caller calls [`finish`](Self::finish) after the last use of the scope and before `'s` ends, also if there is
+    /// a panic.
     pub unsafe fn open() -> Self {
         Scope { in_flight: Mutex::default(), scope: PhantomData, env: PhantomData }
     }

@@ -190,7 +190,7 @@ impl<F: Fabric> Segment<F> {
             }
             let record = Record::from_bytes(record);
             let total = record.as_ref().and_then(|record| record.size.total(base));
-            let why = || format!("rank {rank} makes something else, a team perhaps");
+            let why = || format!("rank {rank} makes a different collective call, perhaps a team");
             records.push(record.zip(total).ok_or_else(|| SegmentError::Mismatch { rank, why: why() })?);
         }
         // The first record that differs from rank 0's, so that all ranks report the same.
@@ -217,7 +217,7 @@ impl<F: Fabric> Segment<F> {
         let failed = fabric.all_gather(&[u8::from(attached.is_err())]).map_err(SegmentError::Late)?;
         let (remotes, mut own) = attached?;
         if let Some(rank) = failed.iter().position(|failed| failed[..] != [0]) {
-            return Err(unmade(rank, "it could not reach the parts of all others").into());
+            return Err(unmade(rank, "it could not access the parts of all other ranks").into());
         }
         fabric.close(&mut region);
         if let Some((own, _)) = &mut own {

@@ -10,7 +10,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
-use transom_locks::{QueuePosition, Awaited, Held, Mode, PassiveLock, Rank};
+use transom_locks::{Awaited, Held, Mode, PassiveLock, QueuePosition, Rank};
 
 /// A value in the memory of one rank, with the lock that protects it.
 pub(crate) struct ValueLock<T, F: Fabric> {
@@ -122,7 +122,7 @@ impl<T: Pod, F: Fabric> ValueLock<T, F> {
         };
         let bytes = match which {
             ValueSet::Single(home) if home >= ranks => Err("it has no home rank"),
-            _ if size == 0 => Err("a value needs a size; for a lock alone, take a u8"),
+            _ if size == 0 => Err("a value needs at least 1 byte; for a lock alone, use a u8"),
             _ => Self::STRIDE.and_then(|stride| stride.checked_mul(which.at(rank, ranks))).ok_or("too many bytes"),
         };
         let words_here = families.checked_mul(words).filter(|words| *words <= isize::MAX as usize / 16);
@@ -162,7 +162,7 @@ impl<T: Pod, F: Fabric> ValueLock<T, F> {
                 value: PhantomData,
             }));
         }
-        tracing::debug!(id, rank, len, bytes = size, "{what} made");
+        tracing::debug!(id, rank, len, bytes = size, "{what} created");
         Ok(all)
     }
 }

@@ -10,7 +10,7 @@ use crate::{Assert, Counters, Error, Fabric, FabricError};
 use bytemuck::Pod;
 use std::marker::PhantomData;
 use std::time::Duration;
-use transom_locks::{QueuePosition, Barrier, Mode, Pscw, Rank};
+use transom_locks::{Barrier, Mode, Pscw, QueuePosition, Rank};
 
 /// Memory of `T` elements at every rank, accessible to all ranks. Puts, gets and atomics need an epoch, which a call on
 /// `&mut self` opens. An operation outside an epoch, or two epochs at once on one handle, therefore do not compile.

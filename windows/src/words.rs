@@ -101,7 +101,7 @@ impl fmt::Display for ObjectDesc<'_> {
             }
             VALUE => write!(f, "value {id} (mutex or rw_lock) of {element} at rank {rest}"),
             VALUES => write!(f, "array {id} of {rest} values (mutexes or rw_locks) of {element}"),
-            _ => write!(f, "something of {element}, of unknown kind {purpose}"),
+            _ => write!(f, "an object of unknown kind {purpose}, of {element}"),
         }
     }
 }

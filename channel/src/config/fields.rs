@@ -47,7 +47,7 @@ macro_rules! choice {
             must: $must,
             get: |config| {
                 let named = $names.iter().find(|(_, value)| *value == config.$($place).+);
-                named.expect("all are named").0.to_owned()
+                named.expect("the table names all values").0.to_owned()
             },
             set: |config, text| Some(config.$($place).+ = $names.iter().find(|(name, _)| *name == text)?.1),
             holds: |_| true,
@@ -90,8 +90,9 @@ pub const FIELDS: &[Field] = &[
         "a number up to 1073741824",
         |config| config.eager <= 1 << 30
     ),
-    row!("ring_slots", ring.slots, "slots of a ring", "2 to 1024", |config| (2..=1024).contains(&config.ring.slots)),
-    row!("ring_bytes", ring.bytes, "bytes of a slot", "136 to 65536, and divisible by 8", |config| {
+    row!("ring_slots", ring.slots, "number of slots of a ring", "2 to 1024", |config| (2..=1024)
+        .contains(&config.ring.slots)),
+    row!("ring_bytes", ring.bytes, "size of a slot, in bytes", "136 to 65536, and divisible by 8", |config| {
         config.ring.is_sound() && config.ring.longest() >= LONGEST
     }),
     choice!(
@@ -109,7 +110,7 @@ pub const FIELDS: &[Field] = &[
         "a number from 0 on",
         |_| true
     ),
-    row!("ring_after", ring_after, "packets after which a peer gets a ring", "a number from 0 on", |_| true),
+    row!("ring_after", ring_after, "number of packets after which a peer gets a ring", "a number from 0 on", |_| true),
     choice!("order", order, ORDERS, "order in which rings are polled", "sequential, circular or recent"),
     row!("window", window, "largest number of unacknowledged packets to one peer", "2 to 1024", |config| {
         (2..=FARTHEST).contains(&config.window)
@@ -123,12 +124,14 @@ pub const FIELDS: &[Field] = &[
     ),
     Field {
         name: "spread",
-        meaning: "choice of a rail for each packet: the first, one for each rank, each in turn, by declared bandwidth, or a number of \
-                  packets in a row",
+        meaning: "rail of each packet: the first, one rail for each rank, all in turn, by declared bandwidth, or a \
+                  number of consecutive packets on each",
         must: "first, binding, round_robin, weighted or window:PACKETS, of 1 to 64 packets",
         get: |config| match config.spread {
             Spread::Window(packets) => format!("window:{packets}"),
-            other => SPREADS.iter().find(|(_, spread)| *spread == other).expect("all are named").0.to_owned(),
+            other => {
+                SPREADS.iter().find(|(_, spread)| *spread == other).expect("the table names all values").0.to_owned()
+            }
         },
         set: |config, text| {
             let named = SPREADS.iter().find(|(name, _)| *name == text).map(|(_, spread)| *spread);
@@ -151,14 +154,14 @@ pub const FIELDS: &[Field] = &[
         "offer",
         offer,
         YES_OR_NO,
-        "whether the sender of a rendezvous message offers its memory for reading",
+        "yes: the sender of a rendezvous message offers its memory for reading",
         "yes or no"
     ),
     choice!(
         "read_waiting",
         read_waiting,
         YES_OR_NO,
-        "whether unmapped memory on this host is always read, even if a waiting sender sent it faster before",
+        "yes: unmapped memory on this host is always read, even if a waiting sender was faster before",
         "yes or no"
     ),
     row!(
@@ -190,10 +193,14 @@ pub const FIELDS: &[Field] = &[
         "protocol of pipes opened without a configuration; like the next three fields the same at both ends",
         "basic, piggyback, pipeline, read or write"
     ),
-    row!("pipe_chunk", pipe.chunk, "bytes of a chunk of a pipe", "64 to 65536, and divisible by 8", |config| {
-        crate::pipe::Config { chunks: 2, ..config.pipe }.is_sound()
-    }),
-    row!("pipe_chunks", pipe.chunks, "chunks of a pipe", "2 to 1024, in all 1 MiB at most", |config| {
+    row!(
+        "pipe_chunk",
+        pipe.chunk,
+        "size of a chunk of a pipe, in bytes",
+        "64 to 65536, and divisible by 8",
+        |config| { crate::pipe::Config { chunks: 2, ..config.pipe }.is_sound() }
+    ),
+    row!("pipe_chunks", pipe.chunks, "number of chunks of a pipe", "2 to 1024, in all 1 MiB at most", |config| {
         config.pipe.is_sound()
     }),
     row!(
@@ -221,7 +228,7 @@ pub const FIELDS: &[Field] = &[
     row!(
         "connect_after",
         connect_after,
-        "messages to a peer after which a rank that also has datagrams requests a connection",
+        "number of messages to a peer after which a rank that also has datagrams requests a connection",
         "a number from 0 on",
         |_| true
     ),
@@ -229,19 +236,13 @@ pub const FIELDS: &[Field] = &[
         "count_windows",
         count_windows,
         YES_OR_NO,
-        "whether connections made by windows and pipes count towards `connections`",
+        "yes: connections made by windows and pipes count towards `connections`",
         "yes or no"
     ),
-    row!("ud_lanes", ud_lanes, "queue pairs that send datagrams in turn", "1 to 16", |config| {
+    row!("ud_lanes", ud_lanes, "number of queue pairs that send datagrams in turn", "1 to 16", |config| {
         (1..=16).contains(&config.ud_lanes)
     }),
-    choice!(
-        "checksum",
-        checksum,
-        YES_OR_NO,
-        "whether datagrams carry a checksum that the receiver verifies",
-        "yes or no"
-    ),
+    choice!("checksum", checksum, YES_OR_NO, "yes: datagrams carry a checksum that the receiver verifies", "yes or no"),
     Field {
         name: RULES,
         meaning: "path of each message, in place of `eager` and `zero_copy_from`; must be the last field of a text",
@@ -272,7 +273,8 @@ pub(super) fn names() -> String {
     FIELDS.iter().map(|field| field.name).collect::<Vec<_>>().join(", ")
 }
 
-/// Changes to a [`Config`], parsed from a text such as `eager=0,order=recent`, `aptus,connections=32` or `rules=TRUE, Copy-Based`.
+/// Changes to a [`Config`], parsed from a text such as `eager=0,order=recent`, `aptus,connections=32` or `rules=TRUE,
+/// Copy-Based`.
 ///
 /// ```
 /// use transom_channel::{Changes, Config};
@@ -283,7 +285,7 @@ pub(super) fn names() -> String {
 /// let config = changes.of(Config::default());
 /// assert_eq!((config.connections, config.rings, config.window), (16, 8, 128));
 /// let error = "eager=much".parse::<Changes>().unwrap_err();
-/// assert_eq!(error.to_string(), "eager is much, and must be a number up to 1073741824");
+/// assert_eq!(error.to_string(), "eager is much, expected a number up to 1073741824");
 /// # Ok::<(), transom_channel::Misconfigured>(())
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -345,7 +347,7 @@ fn rules(value: &str) -> Result<String, Misconfigured> {
 impl Changes {
     /// Returns `config` with these changes.
     pub fn of(&self, config: Config) -> Config {
-        self.apply(config).expect("all values were read before")
+        self.apply(config).expect("values were checked when they were parsed")
     }
 
     fn apply(&self, mut config: Config) -> Result<Config, Misconfigured> {

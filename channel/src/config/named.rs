@@ -1,4 +1,4 @@
-//! Named configurations: those of the papers, each a text as a user writes it.
+//! Named configurations from papers, each as a text that a user could write.
 
 /// A configuration that has a name.
 #[derive(Debug)]

@@ -70,7 +70,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn each_piece_that_came_is_in_its_place(wanted: u64, came in prop::collection::vec(0..70_u8, 0..70)) {
+        fn received_pieces_are_moved_to_their_places(wanted: u64, came in prop::collection::vec(0..70_u8, 0..70)) {
             let room = wanted.count_ones() as usize;
             let mut memory = landed(wanted, &came);
             let (copies, there) = arrange(wanted, &came);
@@ -89,7 +89,7 @@ mod tests {
         }
 
         #[test]
-        fn what_came_in_any_order_is_put_in_order(order in Just((0..64_u8).collect::<Vec<_>>()).prop_shuffle()) {
+        fn shuffled_full_window_is_put_in_order(order in Just((0..64_u8).collect::<Vec<_>>()).prop_shuffle()) {
             let mut memory = landed(u64::MAX, &order);
             let (copies, there) = arrange(u64::MAX, &order);
             copies.iter().for_each(|(from, to)| memory[at(*to)] = memory[at(*from)]);
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_order_costs_nothing() {
+    fn pieces_in_order_need_no_copies() {
         let all: Vec<u8> = (0..64).collect();
         assert_eq!(arrange(u64::MAX, &all), (vec![], u64::MAX));
         assert_eq!(arrange(0b1010, &[1, 3]), (vec![], 0b1010));

@@ -39,13 +39,13 @@ pub struct Header {
 #[non_exhaustive]
 pub enum Spoiled {
     /// Fewer bytes than a header.
-    #[error("{0} bytes came where a datagram has 32 at least")]
+    #[error("a datagram of {0} bytes, expected at least 32")]
     Short(usize),
     /// A field has an invalid value.
-    #[error("the field {0} says what cannot be")]
+    #[error("invalid value of the field {0}")]
     Field(&'static str),
     /// The checksum does not match: bits were changed on the way or in memory.
-    #[error("its checksum is not that of its bytes")]
+    #[error("its checksum does not match its bytes")]
     Checksum,
 }
 
@@ -130,7 +130,7 @@ mod tests {
     const GIB: u64 = 1 << 30;
 
     #[test]
-    fn half_a_number_is_that_which_is_near() {
+    fn truncated_number_decodes_to_the_nearest() {
         assert_eq!(whole(0, 5), Some(5));
         assert_eq!(whole(5, 0), Some(0));
         assert_eq!(whole(0, u32::MAX), None);
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn encoded_header_decodes_to_itself() {
         let told = Acknowledgement { before: 8 * GIB + 1, mask: 1 << 63 | 5, newest: 12 * GIB, permitted: 64 };
         let packet =
             Header { kind: Kind::Packet { number: 4 * GIB + 2, sending: 4 * GIB + 900, is_note: false }, told };
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn any_bit_that_has_changed_is_found() {
+    fn flipped_bit_in_header_is_detected() {
         let told = Acknowledgement { before: 3, mask: 6, newest: 9, permitted: 2 };
         let header = Header { kind: Kind::Packet { number: 7, sending: 8, is_note: true }, told };
         let bytes = header.encode(Some(1234));
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn invalid_header_is_refused() {
         let header = Header { kind: Kind::Alone, told: Acknowledgement::default() };
         let bytes = header.encode(None);
         for length in 0..HEADER {

@@ -83,7 +83,7 @@ mod tests {
     const KEY: Key = Key { address: 0x0102_0304_0506_0708, key: 9 };
 
     #[test]
-    fn what_is_written_is_read_and_nothing_else() {
+    fn note_decodes_to_itself_invalid_note_is_refused() {
         let grant = Note::Grant { transfer: 7, window: 3, wanted: 1 << 63 | 1, piece: 4032, to: None };
         let all = [
             Note::Want { transfer: 7, rail: 2, into: KEY, at: 100, length: 1 << 40 },

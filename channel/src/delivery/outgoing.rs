@@ -130,7 +130,7 @@ impl<P> Outgoing<P> {
         let lost = self.lost.iter().copied().find(|lost| self.at(*lost).is_some_and(|kept| kept.lost));
         let fresh = self.unsent < self.end() && self.unsent - self.acked < FLYING && self.flying < self.permitted;
         let number = lost.or(fresh.then_some(self.unsent))?;
-        let kept = self.at(number).expect("what is lost or was not sent is kept");
+        let kept = self.at(number).expect("lost and unsent packets are kept");
         Some((number, self.sendings + 1, &kept.packet))
     }
 
@@ -142,7 +142,7 @@ impl<P> Outgoing<P> {
         }
         let sendings = self.sendings;
         self.missed[rail].1 = now;
-        let kept = self.at_mut(number).expect("it was next");
+        let kept = self.at_mut(number).expect("`next` returned this packet");
         let before = kept.sent.map_or(rail, |sent| sent.rail);
         let sending = Sending { number: sendings, when: now, rail, before };
         (kept.sent, kept.lost) = (Some(sending), false);
@@ -235,7 +235,7 @@ impl<P> Outgoing<P> {
             Some(since) if now >= since + self.round.patience(self.in_vain) => {
                 (self.since, self.in_vain) = (Some(now), self.in_vain + 1);
                 let oldest = self.acked;
-                let kept = self.at_mut(oldest).expect("the oldest flies");
+                let kept = self.at_mut(oldest).expect("the oldest packet is in flight");
                 let rail = kept.sent.filter(|_| !std::mem::replace(&mut kept.lost, true)).map(|sending| sending.rail);
                 if let Some(rail) = rail {
                     self.missed[rail].0 += 1;

@@ -151,8 +151,9 @@ impl<W: Wire> Delivery<W> {
         token: u64,
     ) -> Result<(), Busy> {
         let Lane { peer, rail } = lane;
-        let key = self.wire.key_of(from.memory, rail).expect("what is written is registered there");
-        let memory = self.wire.memory_of(rail, key, from.at + from.length, false).expect("as long as its registration");
+        let key = self.wire.key_of(from.memory, rail).expect("the source is registered with this rail");
+        let memory =
+            self.wire.memory_of(rail, key, from.at + from.length, false).expect("the registration covers the source");
         let writes = self.writes(peer);
         if writes.going.len() >= UNDER_WAY {
             return Err(Busy);
@@ -310,7 +311,7 @@ impl<W: Wire> Delivery<W> {
                 self.windows.open += 1;
                 self.counted.datagram_windows += 1;
                 self.counted.datagram_windows_peak = self.counted.datagram_windows_peak.max(self.windows.open);
-                let coming = self.coming(peer, transfer).expect("was looked at");
+                let coming = self.coming(peer, transfer).expect("looked up above");
                 coming
                     .open
                     .iter_mut()

@@ -268,7 +268,7 @@ impl<W: Wire> Delivery<W> {
             let tell = link.incoming.due(&self.settings).is_some_and(|due| due <= now);
             self.flush(peer, tell);
             self.go_on(peer);
-            let link = self.links.get_mut(&peer).expect("was looked at");
+            let link = self.links.get_mut(&peer).expect("looked up above");
             link.is_active = link.due(&self.settings).is_some();
             if link.is_active {
                 self.active.push(peer);

@@ -58,7 +58,7 @@ impl<W: Wire> Engine<W> {
             is_quiet: say == Say::Leave && self.is_quiet(from),
             yields: self.rank < from,
         };
-        let then = self.peers.get_mut(&from).expect("it sent this").lanes.connection.told(say, here)?;
+        let then = self.peers.get_mut(&from).expect("the sender is known").lanes.connection.told(say, here)?;
         if then.say == Some(Say::Accept) {
             self.connections.set.admit(from);
         }
@@ -96,7 +96,7 @@ impl<W: Wire> Engine<W> {
             Act::Disconnect => {
                 self.counters.disconnects += 1;
                 self.connections.set.left(rank);
-                let lanes = &mut self.peers.get_mut(&rank).expect("it is spoken with").lanes;
+                let lanes = &mut self.peers.get_mut(&rank).expect("the peer is known").lanes;
                 // A pipe that was opened meanwhile keeps the connections of the wire.
                 let keep = self.pipes.has(rank);
                 for rail in rails.into_iter().filter(|rail| lanes.disconnect(*rail) && !keep) {
@@ -108,7 +108,7 @@ impl<W: Wire> Engine<W> {
 
     /// Opens or closes the connections of a peer to packets and data, as far as they are connected.
     fn use_links(&mut self, rank: Rank, may: bool) {
-        let peer = self.peers.get_mut(&rank).expect("it is spoken with");
+        let peer = self.peers.get_mut(&rank).expect("the peer is known");
         peer.lanes.use_rails(self.routes[peer.near].of(RailKind::Connection), may);
         // Closes the short path until progress has handled the change.
         self.list(rank);

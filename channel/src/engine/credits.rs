@@ -84,10 +84,10 @@ impl<W: Wire> Engine<W> {
             let Some(peer) = self.peers.get_mut(&rank) else { continue };
             let now = || *now.get_or_insert_with(|| self.wire.now());
             if peer.credits.is_due(now, self.config.credit_delay) && peer.lanes.is_any_up() && !self.publish(rank) {
-                let peer = self.peers.get_mut(&rank).expect("was there");
+                let peer = self.peers.get_mut(&rank).expect("looked up above");
                 self.counters.controls += u64::from(post!(self, peer, &Body::Control, Data::None, None));
             }
-            let peer = self.peers.get_mut(&rank).expect("was there");
+            let peer = self.peers.get_mut(&rank).expect("looked up above");
             self.credits.relist(rank, &mut peer.credits);
         }
     }

@@ -39,7 +39,7 @@ impl<W: Wire> Engine<W> {
             return Ok(id);
         }
         let last = self.peers.get_mut(&to).and_then(|peer| peer.tx.withdraw());
-        debug_assert_eq!(last, Some(id), "it is the last of those that wait");
+        debug_assert_eq!(last, Some(id), "the last send in the queue");
         self.complete(id, Err(Error::NoMessage));
         let memory = self.take(id).and_then(|taken| taken.memory);
         Err(memory.expect("a send has memory"))
@@ -144,7 +144,7 @@ impl<W: Wire> Engine<W> {
             return Ok(());
         }
         let body = Body::Ack { sender: moving.sender };
-        let peer = self.peers.get_mut(&from).expect("it sent this");
+        let peer = self.peers.get_mut(&from).expect("the sender is known");
         if peer.tx.window.room() == 0 || !post!(self, peer, &body, Data::None, None) {
             self.reply(from, body);
         }

@@ -34,7 +34,7 @@ impl<W: Wire> Engine<W> {
         if self.reach(rank).is_err() {
             return;
         }
-        let peer = self.peers.get_mut(&rank).expect("was reached");
+        let peer = self.peers.get_mut(&rank).expect("the peer is known");
         let left = self.wire.drain_failed(lane);
         peer.lanes.set_up(rail, false);
         let failover = peer.failover.get_or_insert_default();

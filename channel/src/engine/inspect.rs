@@ -3,9 +3,9 @@
 use super::Engine;
 use super::request::{Receive, Request};
 use crate::config::Config;
+use crate::counters::Counters;
 use crate::error::{PeerFailure, Status};
 use crate::matching::Select;
-use crate::counters::Counters;
 use crate::slab::Id;
 use crate::wire::{Rank, Wire};
 
@@ -129,7 +129,8 @@ impl<W: Wire> Engine<W> {
     /// Counters since the start.
     pub fn counters(&self) -> Counters {
         let mut counters = self.counters;
-        (counters.requests_peak, counters.granted_peak) = (self.requests.most() as u64, self.credits.budget.peak().into());
+        (counters.requests_peak, counters.granted_peak) =
+            (self.requests.most() as u64, self.credits.budget.peak().into());
         self.wire.count(&mut counters);
         counters
     }

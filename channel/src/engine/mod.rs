@@ -26,13 +26,13 @@ mod tx;
 pub use inspect::{Channels, Waits};
 pub use pipes::Kept;
 pub use request::{Cancelled, Completion, RecvTarget};
-pub use short::{Short, RecvBuf, RecvInfo};
+pub use short::{RecvBuf, RecvInfo, Short};
 
 use crate::config::{Config, Misconfigured};
+use crate::counters::Counters;
 use crate::credit::Budget;
 use crate::error::{Error, PeerFailure, Status};
 use crate::matching::{Matching, Select};
-use crate::counters::Counters;
 use crate::packet::Envelope;
 use crate::polling::PollingSet;
 use crate::rendezvous::Sending;
@@ -170,7 +170,7 @@ impl<W: Wire> Engine<W> {
         match reached {
             Ok(()) if self.announce(id, to) => {}
             Ok(()) => {
-                self.peers.get_mut(&to).expect("was reached").tx.message(id);
+                self.peers.get_mut(&to).expect("the peer is known").tx.message(id);
                 self.list(to);
                 self.flush(to);
             }
@@ -222,14 +222,18 @@ impl<W: Wire> Engine<W> {
 
     /// Receives a message that a probe has removed from the matching ([`try_probe`](Self::try_probe), or a
     /// receive into [`RecvTarget::Probe`]). The request keeps its number.
-    pub fn receive_message(&mut self, id: Id, room: RecvTarget<W::Memory>) -> Result<(), (Error, RecvTarget<W::Memory>)> {
+    pub fn receive_message(
+        &mut self,
+        id: Id,
+        room: RecvTarget<W::Memory>,
+    ) -> Result<(), (Error, RecvTarget<W::Memory>)> {
         let message = self.requests.receive_message(id, room).map_err(|room| (Error::NoMessage, room))?;
         self.matched(id, message, false);
         Ok(())
     }
 
-    /// Withdraws a receive, unless it was matched. Exactly one of the two happens: the receive is withdrawn, and does not complete;
-    /// or it completes, and has its message.
+    /// Withdraws a receive, unless it was matched. Exactly one of the two happens: the receive is withdrawn, and does
+    /// not complete; or it completes, and has its message.
     pub fn cancel(&mut self, id: Id) -> Cancelled<W::Memory> {
         let number = match self.requests.get(id) {
             Some(Request::Receive(Receive { posted: Some(number), .. })) => number,
@@ -272,8 +276,8 @@ impl<W: Wire> Engine<W> {
         self.requests.has_ended()
     }
 
-    /// A request that has ended, or a receive into [`RecvTarget::Probe`] that has its message, returned once. It is kept until it is
-    /// [taken](Self::take), or received.
+    /// A request that has ended, or a receive into [`RecvTarget::Probe`] that has its message, returned once. It is
+    /// kept until it is [taken](Self::take), or received.
     #[inline]
     pub fn next_ended(&mut self) -> Option<Id> {
         self.requests.next_ended()
@@ -300,7 +304,8 @@ impl<W: Wire> Engine<W> {
         self.requests.take_well(id)
     }
 
-    /// The next request that has ended and was not taken, taken; or a receive into [`RecvTarget::Probe`] that has its message.
+    /// The next request that has ended and was not taken, taken; or a receive into [`RecvTarget::Probe`] that has its
+    /// message.
     pub fn completed(&mut self) -> Option<Completion<W::Memory>> {
         loop {
             let id = self.next_ended()?;

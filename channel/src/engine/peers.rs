@@ -48,6 +48,6 @@ impl<M> Index<&Rank> for Peers<M> {
     type Output = Peer<M>;
 
     fn index(&self, rank: &Rank) -> &Peer<M> {
-        self.get(rank).expect("was reached")
+        self.get(rank).expect("the peer is known")
     }
 }

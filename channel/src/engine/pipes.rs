@@ -94,7 +94,8 @@ impl<W: Wire> Engine<W> {
         self.pipe_start(pipe, |pipe, id| pipe.start_put(id, memory, length))
     }
 
-    /// Starts to get bytes into a buffer. The request completes with at least one byte, or with none at the end of the stream.
+    /// Starts to get bytes into a buffer. The request completes with at least one byte, or with none at the end of the
+    /// stream.
     pub fn pipe_start_get(&mut self, pipe: Id, memory: W::Memory, room: usize) -> Result<Id, Error> {
         self.pipe_start(pipe, |pipe, id| pipe.start_get(id, memory, room))
     }

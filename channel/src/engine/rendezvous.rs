@@ -7,11 +7,11 @@ use super::{Engine, RecvTarget};
 use crate::error::{Error, PeerFailure, Status};
 use crate::matching::Select;
 use crate::packet::{Body, Envelope, Keys};
-use crate::tuner::Protocol;
 use crate::rendezvous::{Facts, Mover, Receiving, Sending, movers};
 use crate::rules::Path;
 use crate::slab::Id;
 use crate::striping::Rails;
+use crate::tuner::Protocol;
 use crate::wire::{Key, Lane, Part, RAILS, RailKind, Rank, Wire};
 
 impl<W: Wire> Engine<W> {
@@ -69,7 +69,7 @@ impl<W: Wire> Engine<W> {
     /// Copies a message into the memory of its receive.
     pub(super) fn deliver(&mut self, id: Id, from: Rank, envelope: Envelope, data: Part<'_, W::Memory>) {
         let Some(Request::Receive(Receive { room: RecvTarget::Into(memory, room), .. })) = self.requests.get(id) else {
-            unreachable!("was looked at")
+            unreachable!("looked up above")
         };
         let room = *room;
         self.wire.copy(Part { length: data.length.min(room), ..data }, memory, 0);
@@ -92,7 +92,7 @@ impl<W: Wire> Engine<W> {
         offered: Keys,
         receiver_first: bool,
     ) {
-        let Some(Request::Receive(receive)) = self.requests.get_mut(id) else { unreachable!("was looked at") };
+        let Some(Request::Receive(receive)) = self.requests.get_mut(id) else { unreachable!("looked up above") };
         if let RecvTarget::Allocate = receive.room
             && let Some(memory) = usize::try_from(envelope.length).ok().and_then(|length| self.wire.take(length))
         {
@@ -145,10 +145,10 @@ impl<W: Wire> Engine<W> {
             self.counters.downgrades += 1;
         }
         let (mover, rails) = chosen.expect("the last row of the table is copying");
-        let Some(Request::Receive(receive)) = self.requests.get_mut(id) else { unreachable!("was looked at") };
+        let Some(Request::Receive(receive)) = self.requests.get_mut(id) else { unreachable!("looked up above") };
         let keys = receive.keys.as_deref().copied().unwrap_or_default();
         if mover == Mover::Read {
-            let transfers = &mut self.peers.get_mut(&from).expect("it sent this").transfers;
+            let transfers = &mut self.peers.get_mut(&from).expect("the sender is known").transfers;
             let plan = transfers.plan(length, rails, self.config.stripe_from);
             moving.timed = plan.timed();
             moving.state = Receiving::new(mover, length, plan.lanes);
@@ -169,7 +169,7 @@ impl<W: Wire> Engine<W> {
         if !(may && self.wire.may_send_faster(Lane { peer: from, rail }, offered)) {
             return None;
         }
-        let peer = self.peers.get_mut(&from).expect("it sent this");
+        let peer = self.peers.get_mut(&from).expect("the sender is known");
         Some(peer.transfers.tuner.get_or_insert_default().begin(length, || self.wire.now()))
     }
 
@@ -249,7 +249,7 @@ impl<W: Wire> Engine<W> {
         if mover == Mover::Copy {
             send.state.copy(length)?;
             if send.state != Sending::Done {
-                self.peers.get_mut(&from).expect("it sent this").tx.copy(id);
+                self.peers.get_mut(&from).expect("the sender is known").tx.copy(id);
                 self.list(from);
             }
             self.ended(id);
@@ -268,7 +268,7 @@ impl<W: Wire> Engine<W> {
             self.reply(from, Body::Nak { receiver });
             return Ok(());
         }
-        let transfers = &mut self.peers.get_mut(&from).expect("it sent this").transfers;
+        let transfers = &mut self.peers.get_mut(&from).expect("the sender is known").transfers;
         let plan = transfers.plan(length, rails, self.config.stripe_from);
         let Some(Request::Send(send)) = self.requests.get_mut(id) else { return Err(STRAY) };
         send.state.write(plan.lanes)?;
@@ -291,7 +291,13 @@ impl<W: Wire> Engine<W> {
     }
 
     /// Handles a piece of a copied message.
-    pub(super) fn data(&mut self, from: Rank, id: Id, offset: u64, data: Part<'_, W::Memory>) -> Result<(), PeerFailure> {
+    pub(super) fn data(
+        &mut self,
+        from: Rank,
+        id: Id,
+        offset: u64,
+        data: Part<'_, W::Memory>,
+    ) -> Result<(), PeerFailure> {
         self.moving(from, id)?.state.data(offset, data.length as u64)?;
         if let Some(Request::Receive(Receive { room: RecvTarget::Into(memory, _), .. })) = self.requests.get(id) {
             self.wire.copy(data, memory, offset as usize);

@@ -2,10 +2,10 @@
 
 use crate::error::{Error, Status};
 use crate::packet::{Envelope, Keys};
-use crate::tuner::Protocol;
 use crate::rendezvous::{Receiving, Sending};
 use crate::slab::Id;
 use crate::striping::Timed;
+use crate::tuner::Protocol;
 use crate::wire::Rank;
 
 /// Target of a receive.

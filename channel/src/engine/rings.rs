@@ -59,7 +59,7 @@ impl<W: Wire> Engine<W> {
                 Ok(false) => break,
                 Ok(true) => {
                     let freed = ring.half.free();
-                    self.peers.get_mut(&rank).expect("it sent this").credits.freed(freed);
+                    self.peers.get_mut(&rank).expect("the sender is known").credits.freed(freed);
                     self.credits_due(rank);
                     taken += 1;
                 }
@@ -93,7 +93,7 @@ impl<W: Wire> Engine<W> {
 
     /// Gives a peer a ring.
     fn join(&mut self, rank: Rank) {
-        let peer = self.peers.get_mut(&rank).expect("was reached");
+        let peer = self.peers.get_mut(&rank).expect("the peer is known");
         let shape = peer.ring;
         let ring = self.wire.ring(rank, shape.size());
         let (Some((memory, key)), Some(marker)) = (ring, self.routes[peer.near].marker) else {
@@ -129,8 +129,14 @@ impl<W: Wire> Engine<W> {
     }
 
     /// Handles a ring that the peer offers.
-    pub(super) fn ring_offered(&mut self, from: Rank, ring: u16, shape: RingConfig, key: Key) -> Result<(), PeerFailure> {
-        let peer = self.peers.get_mut(&from).expect("was reached");
+    pub(super) fn ring_offered(
+        &mut self,
+        from: Rank,
+        ring: u16,
+        shape: RingConfig,
+        key: Key,
+    ) -> Result<(), PeerFailure> {
+        let peer = self.peers.get_mut(&from).expect("the peer is known");
         peer.rings.joined(ring, shape, key, peer.window)?;
         if peer.tx.replies().any(|reply| matches!(reply.body, Body::Left { .. })) {
             return Err(HASTY);
@@ -142,7 +148,7 @@ impl<W: Wire> Engine<W> {
 
     /// Handles the peer's request to leave its ring.
     pub(super) fn ring_taken_back(&mut self, from: Rank, ring: u16) -> Result<(), PeerFailure> {
-        let peer = self.peers.get_mut(&from).expect("was reached");
+        let peer = self.peers.get_mut(&from).expect("the peer is known");
         let mut was_closed = || peer.failover.as_mut().is_some_and(|failover| failover.take_closed(ring));
         if !peer.rings.leave(ring) && !was_closed() {
             return Err(PeerFailure::Broken("it withdrew a ring that it had not given"));
@@ -153,7 +159,7 @@ impl<W: Wire> Engine<W> {
 
     /// Handles the peer's notice that it has left the ring of this rank.
     pub(super) fn ring_left(&mut self, from: Rank, ring: u16) -> Result<(), PeerFailure> {
-        if let Some(ring) = self.peers.get_mut(&from).expect("was reached").rings.left(ring)? {
+        if let Some(ring) = self.peers.get_mut(&from).expect("the peer is known").rings.left(ring)? {
             self.drop_ring(from, ring);
         }
         Ok(())

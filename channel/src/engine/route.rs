@@ -2,7 +2,7 @@
 
 use crate::config::Config;
 use crate::packet::EAGER;
-use crate::ring::{CompletionFlag, Sender, RingConfig};
+use crate::ring::{CompletionFlag, RingConfig, Sender};
 use crate::rules::{Facts, Path, Rules};
 use crate::wire::{RAILS, Rail, RailKind, Rank};
 use std::ops::Range;
@@ -182,7 +182,8 @@ impl Routes {
         }
     }
 
-    /// Path of a message of `size` bytes behind a header of `head` bytes: that of the first rule that holds and whose path is open.
+    /// Path of a message of `size` bytes behind a header of `head` bytes: that of the first rule that holds and whose
+    /// path is open.
     #[inline]
     pub fn choose(&self, size: u64, head: usize, open: &Open<'_>) -> Path {
         let is_open = |path: &Path| match path {

@@ -14,14 +14,15 @@ use crate::wire::{Event, Lane, Part, RailKind, Rank, Wire};
 
 /// A packet for a request that does not exist, or belongs to another rank.
 pub(super) const STRAY: PeerFailure = PeerFailure::Broken("it named a request that is not its own");
-/// A packet that the peer may send only after an answer. Without this, answers to a peer that takes none would be kept without bound.
+/// A packet that the peer may send only after an answer. Without this, answers to a peer that takes none would be kept
+/// without bound.
 pub(super) const HASTY: PeerFailure = PeerFailure::Broken("it sent the next request before an answer");
 
 impl<W: Wire> Engine<W> {
     pub(super) fn take_events(&mut self) -> usize {
         let mut taken = 0;
-        // Cuts are answered once the wire is empty, not as soon as it has worked. It becomes empty within this loop: each peer sends at
-        // most its window, and nothing is acknowledged here.
+        // Cuts are answered once the wire is empty, not as soon as it has worked. It becomes empty within this loop:
+        // each peer sends at most its window, and nothing is acknowledged here.
         while taken < self.config.batch || !self.answers.is_empty() {
             let Some(event) = self.wire.poll() else {
                 self.answer_cuts();
@@ -73,7 +74,7 @@ impl<W: Wire> Engine<W> {
         if self.reach(lane.peer).is_err() {
             return;
         }
-        let peer = self.peers.get_mut(&lane.peer).expect("was reached");
+        let peer = self.peers.get_mut(&lane.peer).expect("the peer is known");
         let routes = &self.routes[peer.near];
         let by_choice = routes.is_mixed && routes.rails[lane.rail].kind == RailKind::Connection;
         peer.lanes.set_wired(lane.rail);
@@ -95,7 +96,7 @@ impl<W: Wire> Engine<W> {
         if packet.source != from {
             return Err(PeerFailure::Broken("it sent in the name of another rank"));
         }
-        let peer = self.peers.get_mut(&from).expect("was reached");
+        let peer = self.peers.get_mut(&from).expect("the peer is known");
         // Values of early and old packets count too: otherwise two peers could wait for values in packets
         // that each holds.
         peer.credited(packet.values)?;
@@ -111,7 +112,7 @@ impl<W: Wire> Engine<W> {
             }
             _ => {}
         }
-        let peer = self.peers.get_mut(&from).expect("was reached");
+        let peer = self.peers.get_mut(&from).expect("the peer is known");
         // Packets about rings and connections are not counted: otherwise peers that send nothing else would
         // replace each other for ever.
         let counts =
@@ -143,7 +144,7 @@ impl<W: Wire> Engine<W> {
     /// Handles the held packets that follow the expected one.
     fn after(&mut self, from: Rank) -> Result<(), PeerFailure> {
         loop {
-            let peer = self.peers.get_mut(&from).expect("was reached");
+            let peer = self.peers.get_mut(&from).expect("the peer is known");
             let next = peer.rx.order.advance();
             peer.credits.received(peer.rx.order.expected());
             self.credits.list(from, &mut peer.credits);
@@ -199,11 +200,13 @@ impl<W: Wire> Engine<W> {
                 self.moving(from, receiver)?.state.fin(lanes)?;
                 self.arrived_whole(receiver);
             }
-            Body::Join { ring, slots, bytes, key } => self.ring_offered(from, ring, RingConfig { slots, bytes }, key)?,
+            Body::Join { ring, slots, bytes, key } => {
+                self.ring_offered(from, ring, RingConfig { slots, bytes }, key)?
+            }
             Body::Leave { ring } => self.ring_taken_back(from, ring)?,
             Body::Left { ring } => self.ring_left(from, ring)?,
             Body::Link { say } => self.link_message(from, say)?,
-            Body::Control | Body::Cut { .. } => unreachable!("has no place in the sequence"),
+            Body::Control | Body::Cut { .. } => unreachable!("unsequenced packets are handled above"),
         }
         Ok(())
     }
@@ -221,9 +224,9 @@ impl<W: Wire> Engine<W> {
         if self.peers[&from].rx.is_first(envelope, sync, at)? {
             self.admit(from, envelope, cost(envelope.length))?;
             let memory = self.memory_for(envelope)?;
-            self.peers.get_mut(&from).expect("it sent this").rx.begin(envelope, sync, memory);
+            self.peers.get_mut(&from).expect("the sender is known").rx.begin(envelope, sync, memory);
         }
-        let rx = &mut self.peers.get_mut(&from).expect("it sent this").rx;
+        let rx = &mut self.peers.get_mut(&from).expect("the sender is known").rx;
         self.wire.copy(data, rx.memory().expect("the message has begun"), at as usize);
         if let Some(Gathering { memory, .. }) = rx.gathered(length) {
             let what = What::Eager { data: memory, sync };
@@ -234,7 +237,7 @@ impl<W: Wire> Engine<W> {
 
     /// Counts a message, or fails if its sender had no credit for it.
     fn admit(&mut self, from: Rank, envelope: Envelope, cost: u64) -> Result<Label, PeerFailure> {
-        let peer = self.peers.get_mut(&from).expect("was reached");
+        let peer = self.peers.get_mut(&from).expect("the peer is known");
         self.credits.admit(&mut peer.credits, cost)?;
         Ok(label(from, envelope))
     }

@@ -69,8 +69,8 @@ impl RecvBuf for [u8] {
     }
 }
 
-/// Tag and length in bytes of a received message, in one word, so that a short receive returns them in registers. In memory they
-/// would be read back by wider loads than they were written by, which processors wait for.
+/// Tag and length in bytes of a received message, in one word, so that a short receive returns them in registers. In
+/// memory they would be read back by wider loads than they were written by, which processors wait for.
 ///
 /// ```
 /// let taken = transom_channel::RecvInfo::new(7, 8);
@@ -271,8 +271,9 @@ impl<W: Wire> Engine<W> {
         let envelope = next.envelope;
         let label = Label { context: envelope.context, source: rank, tag: envelope.tag };
         let Some((number, &id)) = self.matching.first(label) else { return Some(false) };
-        let Some(request::Request::Receive(Receive { room: room @ (RecvTarget::Into(..) | RecvTarget::Make(_)), .. })) =
-            self.requests.get_mut(id)
+        let Some(request::Request::Receive(Receive {
+            room: room @ (RecvTarget::Into(..) | RecvTarget::Make(_)), ..
+        })) = self.requests.get_mut(id)
         else {
             return Some(false);
         };

@@ -111,7 +111,7 @@ impl<W: Wire> Engine<W> {
 
     /// Posts an answer, a message or a piece of one.
     fn post_packet(&mut self, rank: Rank) -> Step {
-        let peer = self.peers.get_mut(&rank).expect("was looked at");
+        let peer = self.peers.get_mut(&rank).expect("looked up above");
         match peer.tx.next() {
             Next::Nothing => Step::Waits,
             Next::Reply(reply) => {
@@ -130,11 +130,11 @@ impl<W: Wire> Engine<W> {
     }
 
     fn post_transfer(&mut self, rank: Rank) -> Step {
-        let Peer { transfers, lanes, .. } = self.peers.get_mut(&rank).expect("was looked at");
+        let Peer { transfers, lanes, .. } = self.peers.get_mut(&rank).expect("looked up above");
         let Some((transfer, next)) = transfers.next(lanes.up()) else { return Step::Waits };
         let (id, length, rail) = (transfer.id, transfer.length, transfer.rail);
         if let Some(transfer) = self.hand_over(rank, transfer) {
-            self.peers.get_mut(&rank).expect("was looked at").transfers.put_back(next, transfer);
+            self.peers.get_mut(&rank).expect("looked up above").transfers.put_back(next, transfer);
             return Step::Busy;
         }
         if next.planned != rail
@@ -158,12 +158,12 @@ impl<W: Wire> Engine<W> {
     /// Posts a write or read, and queues the FIN of a write behind it. Returns the transfer if the wire
     /// refuses it.
     pub(super) fn hand_over(&mut self, rank: Rank, mut next: Transfer) -> Option<Transfer> {
-        let peer = self.peers.get_mut(&rank).expect("was looked at");
+        let peer = self.peers.get_mut(&rank).expect("looked up above");
         let lane = Lane { peer: rank, rail: next.rail };
         let Some(key) = next.keys[next.rail].filter(|_| peer.lanes.is_up(next.rail)) else { return Some(next) };
         let (at, length, token) = (next.offset as usize, next.length as usize, stripe_token(next.id, next.rail));
-        let request = self.requests.get_mut(next.id).expect("a request is kept until what it posts has ended");
-        let (memory, _) = request.memory().expect("what is moved has memory");
+        let request = self.requests.get_mut(next.id).expect("a request is kept until its transfers have ended");
+        let (memory, _) = request.memory().expect("a transfer has memory");
         let part = Part { memory, at, length };
         let posted = match next.writes {
             true => wire::Request::Write { from: part, to: key, at, token },
@@ -197,7 +197,7 @@ impl<W: Wire> Engine<W> {
 
     /// Sends a whole message, if credit covers it, the window is open and the wire takes it.
     pub(super) fn send_eager(&mut self, to: Rank, envelope: Envelope, data: Data<'_, W::Memory>) -> bool {
-        let peer = self.peers.get_mut(&to).expect("was reached");
+        let peer = self.peers.get_mut(&to).expect("the peer is known");
         let overdraft = peer.overdraft(self.config.overdraft);
         if !peer.credits.can_send(envelope.length, overdraft) || peer.tx.window.room() == 0 {
             return false;
@@ -221,7 +221,7 @@ impl<W: Wire> Engine<W> {
     }
 
     fn post_message(&mut self, rank: Rank, id: Id) -> Step {
-        let peer = self.peers.get_mut(&rank).expect("was looked at");
+        let peer = self.peers.get_mut(&rank).expect("looked up above");
         let Some(Request::Send(send)) = self.requests.get_mut(id) else { unreachable!("a queued send is kept") };
         let envelope = send.envelope;
         let overdraft = peer.overdraft(self.config.overdraft);
@@ -282,7 +282,7 @@ impl<W: Wire> Engine<W> {
         if path == Path::Move && self.config.offer {
             self.offer(id, rank);
         }
-        let peer = self.peers.get_mut(&rank).expect("was looked at");
+        let peer = self.peers.get_mut(&rank).expect("looked up above");
         let Some(Request::Send(send)) = self.requests.get_mut(id) else { unreachable!("a queued send is kept") };
         let body = Body::Rts { envelope, sender: id, keys: send.keys.as_deref().copied().unwrap_or_default() };
         if !post!(self, peer, &body, Data::None, None) {
@@ -298,10 +298,12 @@ impl<W: Wire> Engine<W> {
     }
 
     fn post_data(&mut self, rank: Rank, id: Id) -> Step {
-        let peer = self.peers.get_mut(&rank).expect("was looked at");
-        let Some(Request::Send(send)) = self.requests.get_mut(id) else { unreachable!("what is copied is kept") };
+        let peer = self.peers.get_mut(&rank).expect("looked up above");
+        let Some(Request::Send(send)) = self.requests.get_mut(id) else {
+            unreachable!("a send is kept while it is copied")
+        };
         let (Sending::Copying(at, length), Some(receiver)) = (send.state, send.receiver) else {
-            unreachable!("what is copied was answered")
+            unreachable!("a copied send has been answered")
         };
         let (routes, open) = (&self.routes[peer.near], peer.open());
         let has_slot = open.ring.is_some_and(|ring| ring.claim(DATA + 1).is_some());

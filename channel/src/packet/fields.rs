@@ -51,7 +51,7 @@ impl Reader<'_> {
         let short = Malformed::Short { came: self.from.len(), needed: self.at + N };
         let bytes = self.from.get(self.at..self.at + N).ok_or(short)?;
         self.at += N;
-        Ok(bytes.try_into().expect("as many as were asked for"))
+        Ok(bytes.try_into().expect("the slice has N bytes"))
     }
 
     pub fn u32(&mut self) -> Result<u32, Malformed> {

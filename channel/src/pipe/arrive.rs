@@ -5,7 +5,7 @@ use super::packet::{Chunk, HEADER, LONGEST};
 use super::post::extend;
 use super::{Config, RING, Step};
 use crate::error::PeerFailure;
-use crate::ring::{Look, CompletionFlag, Receiver};
+use crate::ring::{CompletionFlag, Look, Receiver};
 use crate::sequence::Beyond;
 use crate::wire::Wire;
 use std::collections::VecDeque;

@@ -65,7 +65,8 @@ impl Config {
 pub enum Fault {
     /// The sizes are out of range.
     #[error(
-        "a pipe has 2 to 1024 chunks of 64 to 65536 bytes, divisible by 8, and 1 MiB at most; not {chunks} of {chunk}"
+        "{chunks} chunks of {chunk} bytes; expected 2 to 1024 chunks of 64 to 65536 bytes, divisible by 8, and 1 MiB \
+         in all at most"
     )]
     Sizes {
         /// Bytes of a chunk.
@@ -74,7 +75,7 @@ pub enum Fault {
         chunks: u32,
     },
     /// The ends were opened with different configurations.
-    #[error("it opened its end as {theirs:?}, and this rank as {mine:?}: both must be alike")]
+    #[error("it opened its end with {theirs:?}, this rank with {mine:?}: both ends must have the same configuration")]
     Differs {
         /// Configuration of the peer's end.
         theirs: Config,
@@ -82,22 +83,24 @@ pub enum Fault {
         mine: Config,
     },
     /// The rail offers no method to detect a complete write.
-    #[error("the rail neither shows the end of a write last, nor a word whole, nor takes immediate values")]
+    #[error(
+        "the rail has no means to detect a complete write: no ordered writes, no atomic words and no immediate values"
+    )]
     NoMarker,
     /// Allocation failed for the memory of this end.
-    #[error("there is no memory of {0} bytes that a peer can write to")]
+    #[error("cannot allocate {0} bytes that a peer can write to")]
     NoMemory(usize),
     /// This rank cannot reach the memory of the peer's end.
-    #[error("the memory of its end cannot be reached from here")]
+    #[error("this rank cannot access the memory of its end")]
     Unreachable,
     /// 256 pipes to one peer are open.
-    #[error("256 pipes to it are open: close some")]
+    #[error("256 pipes to it are open, the maximum: close one first")]
     TooMany,
     /// The peer has closed its end, and gets no more bytes.
     #[error("it has closed its end")]
     Closed,
     /// The program has ended the stream of this end.
-    #[error("this end was ended: nothing more can be put")]
+    #[error("the stream of this end has ended: no more bytes can be put")]
     Ended,
     /// The peer could not open its end.
     #[error("it could not open its end")]

@@ -221,7 +221,9 @@ impl<M> Getting<M> {
                         self.went_on = true;
                         self.moved(wire, lane);
                     }
-                    (None, Some(_)) => return Err(PeerFailure::Broken("it sent data before the write that it had announced")),
+                    (None, Some(_)) => {
+                        return Err(PeerFailure::Broken("it sent data before the write that it had announced"));
+                    }
                     _ => return Ok(None),
                 }
             }
@@ -262,7 +264,7 @@ impl<M> Getting<M> {
         memory: M,
         room: usize,
     ) -> Option<Control> {
-        let remote = self.remote.as_ref().expect("was looked at");
+        let remote = self.remote.as_ref().expect("looked up above");
         let length = remote.left.min(room as u64) as usize;
         let can = remote.from.is_none() || (wire.rails(wire.is_near(lane.peer))[0].read && wire.reads(lane));
         match if can { wire.register(&memory, lane) } else { None } {

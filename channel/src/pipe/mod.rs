@@ -40,7 +40,7 @@ pub use offer::{NO_OFFER, OFFER, Offer};
 pub(crate) use post::number_of;
 
 use crate::error::PeerFailure;
-use crate::ring::{CompletionFlag, Receiver, Sender, RingConfig};
+use crate::ring::{CompletionFlag, Receiver, RingConfig, Sender};
 use crate::slab::Id;
 use crate::wire::{Data, Lane, Rank, Wire};
 use arrive::Arrivals;
@@ -193,7 +193,11 @@ impl<M> Pipe<M> {
 
     /// Puts as many bytes as can be posted now, and returns their number. The caller may reuse `data` at
     /// once.
-    pub(crate) fn put<W: Wire<Memory = M>>(&mut self, wire: &mut W, data: &[u8]) -> Result<Result<usize, Fault>, PeerFailure> {
+    pub(crate) fn put<W: Wire<Memory = M>>(
+        &mut self,
+        wire: &mut W,
+        data: &[u8],
+    ) -> Result<Result<usize, Fault>, PeerFailure> {
         self.listen(wire)?;
         if let Some(fault) = self.cannot_put() {
             return Ok(Err(fault));

@@ -25,7 +25,7 @@ impl Offer {
     /// Encodes the offer as a message.
     pub fn encode(&self) -> [u8; OFFER] {
         let Offer { config, number, key } = self;
-        let step = STEPS.iter().position(|step| *step == config.step).expect("all are listed") as u8;
+        let step = STEPS.iter().position(|step| *step == config.step).expect("the table lists all protocols") as u8;
         let mut bytes = [0; OFFER];
         bytes[..4].copy_from_slice(&[step, *number, 0, 0]);
         bytes[4..8].copy_from_slice(&config.chunk.to_le_bytes());

@@ -499,7 +499,7 @@ impl Opened {
         if let Some(place) = places.nth(self.came.len())
             && self.lane == lane
         {
-            assert_eq!(memory::length(bytes), self.window.piece, "only whole pieces come to windows");
+            assert_eq!(memory::length(bytes), self.window.piece, "a segment group takes only whole pieces");
             self.memory.write(self.window.at + place * self.window.piece, bytes);
             self.came.push(index);
         }

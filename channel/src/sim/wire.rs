@@ -164,7 +164,7 @@ impl Wire for SimWire {
         let Lane { rail, .. } = self.number(lane);
         let place = &mut self.net.borrow_mut().ranks[self.rank as usize];
         let ended = place.keys.remove(&key.key).expect("a registration ends once");
-        assert_eq!(ended.rail, rail, "it ends with the rail that it was made with");
+        assert_eq!(ended.rail, rail, "a registration ends with its rail");
         assert!(place.windows.values().all(|opened| opened.window.into != key), "a window is open there");
     }
 
@@ -303,7 +303,7 @@ impl Wire for SimWire {
         let latency = net.latency();
         let begins = if rail.kind == RailKind::Datagram { net.queued(self.rank) } else { net.now };
         let lane = (self.rank, lane.peer, lane.rail);
-        let flights = net.lanes.get_mut(&lane).expect("was looked at");
+        let flights = net.lanes.get_mut(&lane).expect("looked up above");
         let slower = net.conditions.slower.get(lane.2).copied().unwrap_or(1);
         flights.free_at = flights.free_at.max(begins) + length as u64 * net.conditions.picoseconds * slower / 1000;
         let (at, generation) = (flights.free_at, flights.generation);

@@ -18,7 +18,7 @@ fn refused(text: &str) -> String {
 }
 
 #[test]
-fn each_field_is_read() {
+fn config_text_sets_every_field() {
     let all = config(
         "eager=100,ring_slots=2,ring_bytes=136,marker=second, rings=0,ring_after=3,order=recent,window=2,zero_copy_from=1,\
          spread=window:64,stripe=even,stripe_from=5,offer=no,read_waiting=yes,credit_delay=7,budget=0,overdraft=64,pipe=piggyback,pipe_chunk=64,pipe_chunks=1024,\
@@ -57,7 +57,9 @@ fn each_field_is_read() {
     for (text, order) in [("sequential", Order::Sequential), ("circular", Order::Circular)] {
         assert_eq!(config(&format!("order={text}")).order, order);
     }
-    for (text, marker) in [("rail", None), ("last", Some(CompletionFlag::Last)), ("immediate", Some(CompletionFlag::Immediate))] {
+    for (text, marker) in
+        [("rail", None), ("last", Some(CompletionFlag::Last)), ("immediate", Some(CompletionFlag::Immediate))]
+    {
         assert_eq!(config(&format!("marker={text}")).marker, marker);
     }
     assert!(config("offer=yes").offer);
@@ -84,22 +86,22 @@ fn each_field_is_read() {
 }
 
 #[test]
-fn what_is_wrong_is_named_and_what_was_expected() {
+fn invalid_config_error_names_the_expected_values() {
     assert_eq!(
         refused("egaer=1"),
-        "there is no field \"egaer\"; there are eager, ring_slots, ring_bytes, marker, rings, ring_after, order, window, \
+        "unknown field \"egaer\"; expected one of eager, ring_slots, ring_bytes, marker, rings, ring_after, order, window, \
          zero_copy_from, spread, stripe, stripe_from, offer, read_waiting, credit_delay, budget, overdraft, pipe, pipe_chunk, pipe_chunks, \
          pipe_zero_copy_from, paths, connections, connect_after, count_windows, ud_lanes, checksum, rules"
     );
     assert_eq!(refused("rings"), "\"rings\" is neither FIELD=VALUE nor one of ics, ipdps, multirail, aptus, rc, ud");
     assert_eq!(
         refused("rings=1, rules=MSG_SIZE <= 10 RC-SR"),
-        "rules: line 1, column 16: `RC-SR` is not expected here, but , or AND"
+        "rules: line 1, column 16: found `RC-SR`, expected , or AND"
     );
-    assert_eq!(refused("rings=1,window=4,rings=2"), "rings is there twice");
-    assert_eq!(refused("window=1"), "window is 1, and must be 2 to 1024");
-    assert_eq!(refused("window=1025"), "window is 1025, and must be 2 to 1024");
-    assert_eq!(refused("order=random"), "order is random, and must be sequential, circular or recent");
+    assert_eq!(refused("rings=1,window=4,rings=2"), "rings is set twice");
+    assert_eq!(refused("window=1"), "window is 1, expected 2 to 1024");
+    assert_eq!(refused("window=1025"), "window is 1025, expected 2 to 1024");
+    assert_eq!(refused("order=random"), "order is random, expected sequential, circular or recent");
     assert_eq!(refused("pipe=both"), "pipe is both, and must be basic, piggyback, pipeline, read or write");
     for text in [
         "eager=x",
@@ -141,7 +143,7 @@ fn what_is_wrong_is_named_and_what_was_expected() {
 }
 
 #[test]
-fn a_field_says_its_value() {
+fn field_value_reads_back_as_config() {
     let fields: Vec<_> =
         FIELDS.iter().map(|field| format!("{}={}", field.name, field.value(&Config::default()))).collect();
     let expected = "eager=8192,ring_slots=32,ring_bytes=2048,marker=rail,rings=8,ring_after=16,order=circular,window=64,\
@@ -155,7 +157,7 @@ fn a_field_says_its_value() {
 }
 
 #[test]
-fn a_name_stands_before_what_changes_it() {
+fn named_config_applies_before_field_overrides() {
     let aptus = config("aptus");
     assert_eq!((aptus.paths, aptus.rings, aptus.ring_after), (Paths::Both, 8, 32));
     assert_eq!((aptus.connections, aptus.connect_after), (16, 16));
@@ -165,7 +167,7 @@ fn a_name_stands_before_what_changes_it() {
     for text in ["aptus,rings=3", "rings=3, aptus"] {
         assert_eq!(config(text), Config { rings: 3, ..aptus.clone() });
     }
-    assert_eq!(refused("aptus,rings=3,rings=4"), "rings is there twice");
+    assert_eq!(refused("aptus,rings=3,rings=4"), "rings is set twice");
     let (ics, ud, rails) = (config("ics"), config("ud"), config("multirail"));
     assert_eq!((ics.ring, ics.offer, ics.eager), (RingConfig { slots: 100, bytes: 2048 }, false, 2008));
     assert_eq!((ud.paths, ud.rings), (Paths::Datagrams, 0));
@@ -177,7 +179,7 @@ fn a_name_stands_before_what_changes_it() {
 }
 
 #[test]
-fn rules_come_from_a_file() {
+fn rules_are_read_from_a_file() {
     let path = std::env::temp_dir().join(format!("transom-rules-{}", std::process::id()));
     std::fs::write(&path, "# Short ones.\nMSG_SIZE <= 9, UD-SR,\nTRUE, Copy-Based,\n").unwrap();
     let said = config(&format!("window=9,rules=@{}", path.display()));
@@ -188,22 +190,23 @@ fn rules_come_from_a_file() {
     assert!(error.starts_with("rules: line 2, column 1: the last rule may have no path"), "{error}");
     std::fs::remove_file(&path).unwrap();
     let error = refused(&format!("rules=@{}", path.display()));
-    assert!(error.starts_with("rules: the file ") && error.contains("cannot be read: "), "{error}");
+    assert!(error.starts_with("rules: cannot read the file "), "{error}");
 }
 
 /// The largest numbers that the parser accepts cause no overflow in later arithmetic.
 #[test]
-fn the_largest_numbers_overflow_nothing() {
+fn largest_config_numbers_do_not_overflow() {
     let config = config("credit_delay=18446744073709551615, stripe_from=18446744073709551615");
     let mut sim = Sim::new(1, 2, Conditions::default(), &config).unwrap();
     let length = 1 << 20;
-    sim.engine(1).receive(Select { context: 0, source: None, tag: None }, RecvTarget::Into(Memory::zero(length), length));
+    sim.engine(1)
+        .receive(Select { context: 0, source: None, tag: None }, RecvTarget::Into(Memory::zero(length), length));
     sim.engine(0).send(1, 0, 0, Memory::zero(length), length, false);
     (0..2).for_each(|rank| sim.wake(rank, 0));
     // Stop once both are done: with the largest delay, credits are reported only at the end of time.
     let mut done = [false; 2];
     while done != [true; 2] {
-        let rank = sim.step().expect("it is not done");
+        let rank = sim.step().expect("the simulation stopped before both transfers completed");
         done[rank as usize] |= sim.engine(rank).completed().is_some();
     }
 }
@@ -223,7 +226,7 @@ fn ring_posts(marker: &str, conditions: Conditions) -> Result<(u64, u64), Miscon
 }
 
 #[test]
-fn a_marker_is_the_one_that_is_chosen_or_refused_where_the_rail_does_not_keep_it() {
+fn marker_unsupported_by_rail_is_refused() {
     let all = Conditions::default();
     let [(packets, last), (_, second), (_, immediate), (_, rail)] =
         ["last", "second", "immediate", "rail"].map(|marker| ring_posts(marker, all.clone()).unwrap());
@@ -237,12 +240,12 @@ fn a_marker_is_the_one_that_is_chosen_or_refused_where_the_rail_does_not_keep_it
     let why = |marker, conditions| ring_posts(marker, conditions).expect_err(marker).to_string();
     assert_eq!(
         why("last", of(|rail| rail.mark_last = false)),
-        "marker is last, which no rail here keeps: the last byte of a write must be seen last; marker=rail takes what there is, \
-         or rings=0 does without"
+        "marker=last is not supported by any rail: the last byte of a write must become visible last; set marker=rail \
+         to use a supported one, or rings=0 for no rings"
     );
-    assert!(why("immediate", of(|rail| rail.immediate = false)).contains("writes must bring immediate values"));
+    assert!(why("immediate", of(|rail| rail.immediate = false)).contains("writes must carry immediate values"));
     let torn = of(|rail| (rail.mark_last, rail.whole_word) = (false, false));
-    assert!(why("second", torn).contains("an aligned word must be seen whole"));
+    assert!(why("second", torn).contains("an aligned word must be written atomically"));
     // With two rails a mark may be lost with its rail while its message is not.
     let mut two = all.clone();
     two.rails.push(two.rails[0]);

@@ -60,7 +60,9 @@ fn next(pair: &Pair) -> Vec<Pair> {
             new.said[1 - side].pop_front();
             let mut phase = PHASES[usize::from(new.sides[side].phase)];
             let here = Here { has_room, is_quiet, yields: side == 0 };
-            let then = phase.told(Say::ALL[usize::from(*heard)], here).expect("nobody says what does not fit");
+            let then = phase
+                .told(Say::ALL[usize::from(*heard)], here)
+                .expect("a connection message arrived in an unexpected state");
             let own = &mut new.sides[side];
             own.phase = number(phase);
             match then.act {
@@ -71,11 +73,18 @@ fn next(pair: &Pair) -> Vec<Pair> {
                 Some(Act::Disconnect) => {
                     assert!(!own.uses);
                     own.room = false;
-                    assert!(!new.sides[1 - side].uses, "the other side still sends there: {pair:?}");
+                    assert!(
+                        !new.sides[1 - side].uses,
+                        "disconnected while the peer still uses the connection: {pair:?}"
+                    );
                 }
                 None => {}
             }
-            assert_eq!(new.sides[side].room, phase != Connection::None, "room is kept for it as long as it is there");
+            assert_eq!(
+                new.sides[side].room,
+                phase != Connection::None,
+                "reserved room differs from the connection's state"
+            );
             say(&mut new, side, then.say);
             all.push(new);
         }
@@ -84,7 +93,7 @@ fn next(pair: &Pair) -> Vec<Pair> {
 }
 
 #[test]
-fn both_sides_agree_in_the_end() {
+fn connection_states_of_both_sides_converge() {
     let first = Pair { sides: Default::default(), said: Default::default(), starts: 6 };
     let (mut seen, mut waiting) = (BTreeSet::from([first.clone()]), vec![first]);
     let mut ends = BTreeSet::new();
@@ -102,7 +111,7 @@ fn both_sides_agree_in_the_end() {
 }
 
 #[test]
-fn nobody_says_what_does_not_fit() {
+fn unexpected_connection_messages_are_refused() {
     let here = Here { has_room: true, is_quiet: true, yields: true };
     let fits: Vec<(Connection, Vec<Say>)> = vec![
         (Connection::None, vec![Say::Ask]),
@@ -164,7 +173,7 @@ fn all_to_all(ranks: Rank) -> Vec<(Rank, Rank)> {
 }
 
 #[test]
-fn nobody_has_more_than_its_cap() {
+fn connections_and_rings_stay_within_limits() {
     let mut sim = job(12, 0, 10, &aptus("aptus,connections=3,rings=2,connect_after=4,ring_after=8"));
     exchange(&mut sim, &all_to_all(12), 30, 100);
     let mut total = 0;
@@ -182,7 +191,7 @@ fn nobody_has_more_than_its_cap() {
 }
 
 #[test]
-fn the_few_that_never_qualify_cost_nothing() {
+fn peers_below_threshold_get_no_connection() {
     let mut sim = job(4, 0, 0, &aptus("aptus"));
     exchange(&mut sim, &all_to_all(4), 15, 100);
     for rank in 0..4 {
@@ -195,7 +204,7 @@ fn the_few_that_never_qualify_cost_nothing() {
 
 /// An idle connection makes room for a peer with traffic.
 #[test]
-fn what_is_idle_is_given_up() {
+fn idle_connection_is_replaced_by_busy_peer() {
     let mut sim = job(4, 0, 10, &aptus("aptus,connections=1,connect_after=4,rings=1,ring_after=8"));
     exchange(&mut sim, &[(0, 1), (1, 0)], 20, 100);
     assert_eq!((sim.engine(0).channels().connections, sim.engine(0).channels().rings), (1, 1));
@@ -209,7 +218,7 @@ fn what_is_idle_is_given_up() {
     assert_eq!(sim.engine(0).channels().connections, 1);
     assert_eq!((sim.engine(1).channels().connections, sim.engine(2).channels().connections), (0, 1));
     exchange(&mut sim, &[(0, 1)], 1, 300_000);
-    assert_eq!(bytes(&mut sim), 300_000, "there is no connection any more: it is copied");
+    assert_eq!(bytes(&mut sim), 300_000, "written in place without a connection");
     exchange(&mut sim, &[(0, 2)], 1, 300_000);
     assert_eq!(bytes(&mut sim), 600_000);
     (0..4).for_each(|rank| sim.engine(rank).at_rest().unwrap());
@@ -218,7 +227,7 @@ fn what_is_idle_is_given_up() {
 /// The peer has not received the notice yet that the connection is given up: data written there would be
 /// lost.
 #[test]
-fn a_ring_that_is_offered_while_its_connection_is_given_up_is_not_written_to() {
+fn ring_offered_during_disconnect_is_not_written() {
     let (mut leaving, memory) = (0, Memory::pattern(1, 100));
     for seed in 0..50 {
         let mut sim = job_of(seed, 3, 0, 0, &aptus("aptus,connections=1,connect_after=4,rings=1,ring_after=9"));
@@ -240,10 +249,11 @@ fn a_ring_that_is_offered_while_its_connection_is_given_up_is_not_written_to() {
         }
         leaving += sent;
         for tag in 0..sent {
-            let id = sim.engine(1).receive(Select { context: 2, source: Some(0), tag: Some(tag) }, RecvTarget::Allocate);
+            let id =
+                sim.engine(1).receive(Select { context: 2, source: Some(0), tag: Some(tag) }, RecvTarget::Allocate);
             sim.wake(1, 0);
             while sim.step().is_some() {}
-            assert!(sim.engine(1).take(id).is_some(), "seed {seed}: message {tag} of {sent} is lost");
+            assert!(sim.engine(1).take(id).is_some(), "seed {seed}: message {tag} of {sent} was lost");
         }
         sim.engine(0).at_rest().unwrap();
     }
@@ -251,7 +261,7 @@ fn a_ring_that_is_offered_while_its_connection_is_given_up_is_not_written_to() {
 }
 
 #[test]
-fn neighbours_of_a_host_need_neither() {
+fn same_host_peers_need_no_connections() {
     let mut sim = job(4, 2, 0, &aptus("aptus"));
     exchange(&mut sim, &all_to_all(4), 60, 100);
     for rank in 0..4 {
@@ -263,7 +273,7 @@ fn neighbours_of_a_host_need_neither() {
 
 /// Ranks on one host use the rings and eager limits configured for them.
 #[test]
-fn neighbours_of_a_host_have_rules_of_their_own() {
+fn same_host_peers_use_their_own_config() {
     let rail = Conditions::default().rails[0];
     let memory = Rail { kind: RailKind::Memory, write: false, ..rail };
     let near = Some(Config { rings: 2, ring_after: 4, eager: 10_000, ..Config::default() });
@@ -285,7 +295,7 @@ fn neighbours_of_a_host_have_rules_of_their_own() {
 
 /// A connection is kept while memory that a message offers may be read through it.
 #[test]
-fn what_is_lent_keeps_its_connection() {
+fn offered_memory_keeps_its_connection() {
     let mut sim = job(4, 0, 10, &aptus("aptus,connections=1,connect_after=4,rings=0,offer=yes"));
     exchange(&mut sim, &[(0, 1), (1, 0)], 20, 100);
     sim.engine(1).send(0, 7, 0, Memory::pattern(9, 300_000), 300_000, false);
@@ -306,7 +316,7 @@ fn what_is_lent_keeps_its_connection() {
 
 /// A pipe opens a connection of its own, which packets do not use as an agreed one.
 #[test]
-fn pipes_have_their_own() {
+fn pipe_opens_its_own_connection() {
     let mut sim = job(2, 0, 0, &aptus("aptus,connections=0"));
     let config = Config::default().pipe;
     let (a, first) = sim.engine(0).pipe_open(1, config).unwrap();
@@ -331,7 +341,7 @@ fn pipes_have_their_own() {
 /// With `count_windows`, connections of windows count: none is made beyond the cap, and none is given up that
 /// would remain.
 #[test]
-fn those_of_windows_count_where_that_is_asked_for() {
+fn count_windows_limits_all_connections() {
     let job = |count: &str| {
         let mut sim = job(4, 0, 10, &aptus(&format!("aptus,connections=2,connect_after=4,rings=0{count}")));
         sim.connect_windows(0, 1);
@@ -345,7 +355,10 @@ fn those_of_windows_count_where_that_is_asked_for() {
     let mut sim = job(",count_windows=yes");
     exchange(&mut sim, &[(0, 3), (3, 0)], 20, 100);
     assert_eq!(connections(&mut sim), [0; 4]);
-    assert!(sim.engine(0).counters().refusals == 0 && sim.engine(3).counters().refusals > 0, "rank 3 has room, and asks");
+    assert!(
+        sim.engine(0).counters().refusals == 0 && sim.engine(3).counters().refusals > 0,
+        "rank 3 has room, and asks"
+    );
     // Messages use a connection that windows have made.
     exchange(&mut sim, &[(0, 1), (1, 0)], 20, 100);
     assert_eq!(connections(&mut sim), [1, 1, 0, 0]);

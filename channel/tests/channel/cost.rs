@@ -34,7 +34,7 @@ fn ping_pong(sim: &mut Sim, rounds: u64) {
             }
             sim.engine(rank).receive(from(1 - rank), RecvTarget::Into(memory, 8));
             let part = Data::Of(Part { memory: &ball, at: 0, length: 8 });
-            assert!(sim.engine(rank).try_send(1 - rank, 0, 0, part), "the short path is open");
+            assert!(sim.engine(rank).try_send(1 - rank, 0, 0, part), "try_send refused a short message");
             sim.wake(rank, 0);
         }
         if left == 0 {
@@ -44,7 +44,7 @@ fn ping_pong(sim: &mut Sim, rounds: u64) {
 }
 
 #[test]
-fn a_ping_pong_needs_a_packet_a_message() {
+fn ping_pong_sends_one_packet_per_message() {
     let mut sim = Sim::new(1, 2, Conditions::default(), &Config::default()).unwrap();
     let rounds = 1000;
     ping_pong(&mut sim, rounds);
@@ -59,7 +59,7 @@ fn a_ping_pong_needs_a_packet_a_message() {
 }
 
 #[test]
-fn one_way_a_credit_goes_back_for_half_a_ring() {
+fn one_way_stream_returns_credit_per_half_ring() {
     let mut sim = Sim::new(1, 2, Conditions::default(), &Config::default()).unwrap();
     let messages = 3200;
     for _ in 0..messages {
@@ -80,7 +80,7 @@ fn one_way_a_credit_goes_back_for_half_a_ring() {
 
 /// On one host no packet is sent for credits. A sender whose messages do not fit reads them when it is woken.
 #[test]
-fn one_way_a_credit_is_left_beside_the_ring() {
+fn same_host_credits_are_published_without_packets() {
     let rails = Conditions::default().rails.into_iter().map(|rail| Rail { kind: RailKind::Memory, ..rail }).collect();
     let conditions = Conditions { rails, host: 2, ..Conditions::default() };
     let mut sim = Sim::new(1, 2, conditions, &Config::default()).unwrap();
@@ -95,13 +95,13 @@ fn one_way_a_credit_is_left_beside_the_ring() {
     // Before the first message arrives in the ring, the receiver does not know whether the sender reaches it.
     assert!(of.controls <= 2, "{of:?}");
     assert!((10..=messages / 16 + 2).contains(&of.published), "{}", of.published);
-    assert_eq!(of.ring_packets + of.queue_packets, 1 + of.controls, "a JOIN");
+    assert_eq!(of.ring_packets + of.queue_packets, 1 + of.controls, "expected one JOIN besides control packets");
     sim.engine(0).at_rest().unwrap();
 }
 
 /// In a ping-pong, messages carry the values; the words beside the ring must be current all the same.
 #[test]
-fn what_is_left_beside_a_ring_is_never_old() {
+fn published_credits_stay_current_in_ping_pong() {
     let rails = Conditions::default().rails.into_iter().map(|rail| Rail { kind: RailKind::Memory, ..rail }).collect();
     let conditions = Conditions { rails, host: 2, ..Conditions::default() };
     let config = Config { window: 16, ..Config::default() };
@@ -113,7 +113,7 @@ fn what_is_left_beside_a_ring_is_never_old() {
 }
 
 #[test]
-fn a_long_message_needs_its_few_packets() {
+fn long_message_sends_only_its_control_packets() {
     let length = 1 << 20;
     // Offered and late: RTS, ACK and the read. Otherwise RTS, CTS, FIN and the write. Refused: RTS, CTS and
     // the pieces.
@@ -158,7 +158,7 @@ fn a_long_message_needs_its_few_packets() {
 }
 
 #[test]
-fn a_sender_that_waits_is_asked_unless_reading_was_faster() {
+fn sender_copies_only_in_trials_if_reads_are_faster() {
     let rails = vec![Rail { write: false, ..Conditions::default().rails[0] }];
     let conditions =
         Conditions { sent_faster: 1000, rails, latency: 999..1000, pause: 50..51, ..Conditions::default() };

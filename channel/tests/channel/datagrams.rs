@@ -65,7 +65,7 @@ fn run(seed: u64) -> Result<Job<Wires>, String> {
 }
 
 #[test]
-fn every_message_once_whole_and_in_order() {
+fn every_message_arrives_once_whole_and_in_order() {
     let (seeds, counts) = counts_of_seeds(1000, run);
     if seeds >= 1000 {
         for name in [
@@ -91,7 +91,7 @@ fn every_message_once_whole_and_in_order() {
 }
 
 #[test]
-fn a_seed_runs_the_same_twice() {
+fn same_seed_gives_the_same_run() {
     for seed in 0..20 {
         let twice = [run(seed), run(seed)].map(|job| {
             let mut job = job.unwrap();
@@ -141,7 +141,7 @@ impl Receives {
         let done = std::iter::from_fn(|| sim.engine(rank).completed());
         let mut came: BTreeMap<Id, Memory> = done.map(|done| (done.id, done.memory.unwrap())).collect();
         for (number, id) in (0..).zip(self.0) {
-            assert_eq!(came.remove(&id).expect("all come").whose(length), Some(number));
+            assert_eq!(came.remove(&id).expect("a receive did not complete").whose(length), Some(number));
         }
     }
 }
@@ -167,29 +167,29 @@ fn time(seed: u64, messages: u64, length: usize, faults: Faults) -> (u64, u64) {
             }
         }
     }
-    panic!("{came} of {messages} came");
+    panic!("{came} of {messages} messages arrived");
 }
 
 #[test]
-fn of_a_hundred_one_lost_costs_less_than_half_of_goodput() {
+fn one_percent_loss_keeps_half_the_goodput() {
     for length in [100, 4000, 1 << 20] {
         let messages = if length > 4096 { 16 } else { 4000 };
         let (mut clean, mut lossy) = (0, 0);
         for seed in 0..5 {
             let (took, resends) = time(seed, messages, length, NONE);
-            assert_eq!(resends, 0, "nothing was lost");
+            assert_eq!(resends, 0, "resends without loss");
             clean += took;
             let (took, resends) = time(seed, messages, length, Faults { lost: 10, ..NONE });
             assert!(resends > 0);
             lossy += took;
         }
-        println!("{messages} messages of {length} bytes: {clean} ns, {lossy} where 1 % is lost");
-        assert!(lossy < 2 * clean, "{length} bytes: {clean} ns, {lossy} where 1 % is lost");
+        println!("{messages} messages of {length} bytes: {clean} ns without loss, {lossy} ns with 1 % loss");
+        assert!(lossy < 2 * clean, "{length} bytes: {clean} ns without loss, {lossy} ns with 1 % loss");
     }
 }
 
 #[test]
-fn a_rank_that_stops_for_half_a_minute_misses_nothing() {
+fn rank_stopped_for_30_s_loses_no_messages() {
     const STOPPED: u64 = 30_000_000_000;
     for seed in 0..20 {
         // Fewer slots than the other ranks send datagrams before they learn of their share.
@@ -233,7 +233,7 @@ fn a_rank_that_stops_for_half_a_minute_misses_nothing() {
 }
 
 #[test]
-fn a_rank_that_never_answers_is_not_reached() {
+fn silent_rank_is_reported_unreachable() {
     let mut sim = job(1, 3, conditions(NONE));
     sim.stop(2, true);
     let open = sim.engine(0).send(2, 0, 0, Memory::pattern(1, 9000), 9000, false);
@@ -256,7 +256,7 @@ fn a_rank_that_never_answers_is_not_reached() {
 }
 
 #[test]
-fn received_is_not_permitted() {
+fn unreceived_messages_stop_the_sender_by_credit() {
     // Messages without receives: as many as credit allows are acknowledged, and no more are sent. No sender
     // takes that for a dead peer.
     let mut sim = job(3, 2, conditions(Faults { lost: 20, ..NONE }));
@@ -267,7 +267,7 @@ fn received_is_not_permitted() {
     sim.wake(0, 0);
     sim.wake(1, 0);
     while sim.step().is_some() {}
-    assert!(sim.engine(0).wire().due().is_none(), "all that went is acknowledged");
+    assert!(sim.engine(0).wire().due().is_none(), "a sent packet is unacknowledged");
     let kept = sim.engine(1).kept();
     assert!(kept > budget / 8 && kept <= budget, "{kept}");
     let waiting = sim.engine(0).under_way();
@@ -282,7 +282,7 @@ fn received_is_not_permitted() {
 }
 
 #[test]
-fn many_that_send_to_one_at_once_do_not_flood_it() {
+fn incast_senders_share_the_receivers_slots() {
     // A peer learns its share from the first acknowledgement.
     let ranks = 33;
     let mut resends = Vec::new();
@@ -300,11 +300,11 @@ fn many_that_send_to_one_at_once_do_not_flood_it() {
         (0..ranks as Rank).for_each(|rank| sim.wake(rank, 0));
         while sim.step().is_some() {}
         for _ in 0..60 * (ranks - 1) {
-            assert!(sim.engine(0).completed().expect("all come").result.is_ok());
+            assert!(sim.engine(0).completed().expect("a receive did not complete").result.is_ok());
         }
         resends.push((1..ranks as Rank).map(|rank| sim.engine(rank).counters().resends).sum::<u64>());
     }
-    println!("sent again: {resends:?}");
+    println!("resends: {resends:?}");
     assert!(2 * resends[0] < resends[1], "{resends:?}");
 }
 
@@ -383,7 +383,7 @@ impl Wire for Mute {
 }
 
 #[test]
-fn where_one_rail_loses_everything_the_others_are_taken() {
+fn rail_that_loses_all_packets_is_avoided() {
     let lost = Rc::new(RefCell::new(0));
     let mut conditions = conditions(NONE);
     conditions.rails = vec![conditions.rails[0]; 3];
@@ -400,11 +400,11 @@ fn where_one_rail_loses_everything_the_others_are_taken() {
     receives.check(&mut sim, 1, 4000);
     let (lost, resends) = (*lost.borrow(), sim.engine(0).counters().resends);
     // If the loss were not detected, a third of all datagrams, more than 160, would be lost.
-    assert!((8..100).contains(&lost) && resends >= 8, "{lost} were lost, {resends} sent again");
+    assert!((8..100).contains(&lost) && resends >= 8, "{lost} packets lost, {resends} resent");
 }
 
 #[test]
-fn bits_that_change_on_the_way_or_in_memory_are_found() {
+fn checksum_detects_flipped_bits() {
     let faults = Faults { flipped: 200, ..NONE };
     let settings = Settings { checksum: true, ..Settings::default() };
     let over = |wire| Delivery::new(wire, settings);
@@ -422,7 +422,7 @@ fn bits_that_change_on_the_way_or_in_memory_are_found() {
 }
 
 #[test]
-fn the_wire_itself_hands_each_on_once() {
+fn duplicated_datagrams_are_delivered_once() {
     let mut sim = job(2, 2, conditions(Faults { doubled: 1000, lost: 200, ..NONE }));
     // The engines are stopped: only this test polls the wires.
     (0..2).for_each(|rank| sim.stop(rank, true));
@@ -450,11 +450,11 @@ fn the_wire_itself_hands_each_on_once() {
     assert_eq!(came, (0..200).map(|number| (number, 1)).collect::<Vec<_>>());
     let counts = [0, 1].map(|rank| sim.engine(rank).counters());
     assert!(counts[0].resends > 0 && counts[1].old > 0, "{counts:?}");
-    assert!((0..2).all(|rank| sim.engine(rank).wire().due().is_none()), "both are at rest");
+    assert!((0..2).all(|rank| sim.engine(rank).wire().due().is_none()), "a wire has packets due at the end");
 }
 
 #[test]
-fn who_sends_anything_at_all_harms_nobody_else() {
+fn arbitrary_datagrams_affect_only_their_sender() {
     let (mut cut_off, mut spoiled) = (0, 0);
     for seed in 0..rounds(300) {
         let mut rng = fastrand::Rng::with_seed(seed);
@@ -489,9 +489,9 @@ fn who_sends_anything_at_all_harms_nobody_else() {
                 let _ = sim.engine(0).wire().wire_mut().post(Lane { peer: 1, rail: 0 }, request);
             }
             while let Some(done) = sim.engine(rank).completed() {
-                let peer = open.remove(&(rank, done.id)).expect("each ends once");
+                let peer = open.remove(&(rank, done.id)).expect("a request completed twice");
                 if rank + peer == 3 {
-                    let length = done.result.expect("those that do not know it").length as usize;
+                    let length = done.result.expect("an operation between ranks 1 and 2 failed").length as usize;
                     assert!(length == 0 || done.memory.unwrap().whose(length) == Some(5), "seed {seed}");
                 } else {
                     cut_off += u32::from(rank == 1 && done.result.is_err());
@@ -502,7 +502,10 @@ fn who_sends_anything_at_all_harms_nobody_else() {
         assert!(open.is_empty(), "seed {seed}: {open:?}");
         spoiled += sim.engine(1).counters().spoiled;
     }
-    assert!(cut_off > 100 && spoiled > 1000, "{cut_off} requests ended, {spoiled} datagrams were none");
+    assert!(
+        cut_off > 100 && spoiled > 1000,
+        "{cut_off} requests failed, {spoiled} invalid datagrams; expected more of each"
+    );
 }
 
 #[test]

@@ -19,8 +19,11 @@ fn die_after(steps: usize, config: &Config, seed: u64) -> bool {
         for (a, b) in [(0, 1), (0, 2), (1, 2)] {
             for (a, b) in [(a, b), (b, a)] {
                 let send = sim.engine(a).send(b, 0, tag, Memory::pattern(9, length), length, tag == 1);
-                let room =
-                    if seed.is_multiple_of(2) { RecvTarget::Allocate } else { RecvTarget::Into(Memory::zero(length), length) };
+                let room = if seed.is_multiple_of(2) {
+                    RecvTarget::Allocate
+                } else {
+                    RecvTarget::Into(Memory::zero(length), length)
+                };
                 let receive = sim.engine(b).receive(from(Some(a), Some(tag)), room);
                 open.insert((a, send), Some(b));
                 open.insert((b, receive), Some(a));
@@ -48,7 +51,7 @@ fn die_after(steps: usize, config: &Config, seed: u64) -> bool {
             continue;
         };
         while let Some(done) = sim.engine(rank).completed() {
-            let peer = open.remove(&(rank, done.id)).expect("each completes once");
+            let peer = open.remove(&(rank, done.id)).expect("a request completed twice");
             match done.result {
                 Ok(status) => {
                     let memory = done.memory.unwrap();
@@ -71,7 +74,7 @@ fn die_after(steps: usize, config: &Config, seed: u64) -> bool {
         }
     }
     open.retain(|(rank, id), _| *rank != 1 && !(*id == late && *rank == 2));
-    assert!(open.is_empty(), "waits for ever: {open:?}");
+    assert!(open.is_empty(), "requests never completed: {open:?}");
     for rank in [0, 2] {
         let engine = sim.engine(rank);
         let lost = Error::PeerFailure { rank: 1, lost: PeerFailure::Died };
@@ -95,7 +98,7 @@ fn die_after(steps: usize, config: &Config, seed: u64) -> bool {
 }
 
 #[test]
-fn in_every_phase() {
+fn rank_death_in_any_phase_ends_all_requests() {
     let base = Config { ring_after: 2, eager: 4096, zero_copy_from: 8192, ..Config::default() };
     let configs = [
         base.clone(),
@@ -110,14 +113,14 @@ fn in_every_phase() {
             phases += 1;
             steps += 1;
         }
-        assert!(steps > 100, "{steps} phases only");
+        assert!(steps > 100, "expected more than 100 phases, found {steps}");
     }
-    println!("died in {phases} phases");
+    println!("killed in {phases} phases");
 }
 
 /// A probe fails once its message can no longer arrive: always for a dead source, once for any source.
 #[test]
-fn a_look_is_told() {
+fn probe_of_a_dead_source_fails() {
     let mut sim = Sim::new(1, 3, Conditions::default(), &Config::default()).unwrap();
     let from = |source, tag| Select { context: 0, source, tag: Some(tag) };
     for (to, tag) in [(0, 1), (2, 1)] {
@@ -144,7 +147,7 @@ fn a_look_is_told() {
 
 /// A probe fails even if all other ranks have left since; those departures alone do not fail it.
 #[test]
-fn a_death_is_told_before_that_others_have_left() {
+fn death_is_reported_before_departures() {
     let mut sim = Sim::new(1, 6, Conditions::default(), &Config::default()).unwrap();
     for to in 1..6 {
         sim.engine(0).send(to, 0, 1, Memory::zero(0), 0, false);
@@ -164,7 +167,7 @@ fn a_death_is_told_before_that_others_have_left() {
 /// A receive from any source fails only for deaths in its own team, in every context of the team, until it is
 /// disbanded.
 #[test]
-fn a_death_concerns_its_teams() {
+fn death_fails_any_source_receives_of_its_teams() {
     let mut sim = Sim::new(1, 4, Conditions::default(), &Config::default()).unwrap();
     // A rank is notified of the deaths of ranks it has communicated with.
     for to in 1..4 {
@@ -177,7 +180,8 @@ fn a_death_concerns_its_teams() {
     sim.engine(0).team(6..=11, [0, 1, 3]);
     sim.engine(0).team(12..=17, [0, 2]);
     let any = |context| Select { context, source: None, tag: None };
-    let ids = [5, 6, 11, 12, 17, 18].map(|context| (sim.engine(0).receive(any(context), RecvTarget::Allocate), context));
+    let ids =
+        [5, 6, 11, 12, 17, 18].map(|context| (sim.engine(0).receive(any(context), RecvTarget::Allocate), context));
     assert_eq!(sim.engine(0).teams(), 2);
     let mut kill = |rank| {
         sim.kill(rank);
@@ -201,7 +205,7 @@ fn a_death_concerns_its_teams() {
 
 /// A rank whose answers wait for the packet window must not leave: sends of its peer depend on them.
 #[test]
-fn who_has_answers_that_wait_for_the_window_is_needed() {
+fn rank_with_queued_answers_is_still_needed() {
     let config = Config { window: 4, rings: 0, ..Config::default() };
     for (length, sync) in [(100, true), (200_000, false)] {
         let mut sim = Sim::new(1, 2, Conditions::default(), &config).unwrap();
@@ -218,8 +222,8 @@ fn who_has_answers_that_wait_for_the_window_is_needed() {
         sim.wake(1, 0);
         while sim.step().is_some() {}
         let received = std::iter::from_fn(|| sim.engine(1).completed()).count();
-        assert!(received > 4, "{received} were received");
-        assert!(sim.engine(1).is_needed(), "{length} bytes: rank 0 waits for answers");
+        assert!(received > 4, "expected more than 4 receives, found {received}");
+        assert!(sim.engine(1).is_needed(), "{length} bytes: rank 1 is not needed, but rank 0 waits for its answers");
         sim.stop(0, false);
         let mut ended = 0;
         while sim.step().is_some() {
@@ -233,7 +237,7 @@ fn who_has_answers_that_wait_for_the_window_is_needed() {
 /// Allocation fails for a message, whole or in pieces: its sender is lost, and the matched receive ends like
 /// all others from there.
 #[test]
-fn a_message_that_there_is_no_memory_for_ends_its_receive() {
+fn receive_fails_if_allocation_fails() {
     for (longest, probes) in [(16 << 10, false), (16 << 10, true), (1000, false), (1000, true)] {
         let mut conditions = Conditions { memory: 2000, ..Conditions::default() };
         conditions.rails[0].longest = longest;
@@ -248,14 +252,18 @@ fn a_message_that_there_is_no_memory_for_ends_its_receive() {
         }
         let lost = Err(Error::PeerFailure { rank: 0, lost: PeerFailure::NoMemory });
         assert_eq!(sim.engine(1).completed().map(|done| (done.id, done.result)), Some((id, lost)));
-        assert_eq!((sim.engine(1).kept(), sim.engine(1).under_way()), (64, 0), "the message that had come before");
+        assert_eq!(
+            (sim.engine(1).kept(), sim.engine(1).under_way()),
+            (64, 0),
+            "expected only the earlier message to be kept"
+        );
     }
 }
 
 /// Rank 0 breaks the protocol while rank 1 writes to it. Rank 1 cuts it off, and its adapter no longer reads
 /// memory returned to the program.
 #[test]
-fn who_is_cut_off_is_written_to_no_more() {
+fn disconnected_peers_memory_is_not_accessed() {
     let length = 1 << 20;
     let config = Config { offer: false, ..Config::default() };
     let mut sim = Sim::new(1, 2, Conditions::default(), &config).unwrap();

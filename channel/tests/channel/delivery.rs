@@ -37,9 +37,9 @@ impl Job {
 
     fn send(&mut self) {
         let Some((number, sending, packet)) = self.outgoing.next() else { return };
-        assert_eq!(number, *packet, "packets go by their numbers");
+        assert_eq!(number, *packet, "packet sent out of order");
         let unknown = self.acked.len() as u64;
-        assert!(number < unknown + FLYING, "more is under way than a mask tells of");
+        assert!(number < unknown + FLYING, "more packets in flight than the acknowledgement mask covers");
         self.packets.push((number, sending));
         self.outgoing.sent(number, self.now, 0);
     }
@@ -60,8 +60,8 @@ impl Job {
         let mut freed = Vec::new();
         self.outgoing.acknowledged(told, self.now, &mut freed).unwrap();
         for packet in freed {
-            assert!(self.came.contains(&packet), "{packet} was given up, and has not come");
-            assert!(self.acked.insert(packet), "{packet} was given up twice");
+            assert!(self.came.contains(&packet), "packet {packet} was freed before it arrived");
+            assert!(self.acked.insert(packet), "packet {packet} was freed twice");
         }
         let known = |number: &u64| {
             *number < told.before || (1..=64).any(|i| told.mask >> (i - 1) & 1 == 1 && *number == told.before + i)
@@ -94,7 +94,7 @@ impl Job {
 }
 
 #[test]
-fn each_packet_comes_once_whatever_is_lost() {
+fn packets_arrive_exactly_once_despite_loss() {
     let number = |name: &str| std::env::var(name).ok().map(|value| value.parse::<u64>().expect("a number"));
     let seeds = number("SEED").map_or(0..number("SEEDS").unwrap_or(3000), |seed| seed..seed + 1);
     let (mut resends, mut full) = (0, 0);
@@ -140,7 +140,7 @@ fn each_packet_comes_once_whatever_is_lost() {
         // From here on nothing is lost: all packets arrive, and both sides come to rest.
         job.permitted = 64;
         for round in 0.. {
-            assert!(round < 10_000, "SEED={seed}: it does not come to an end");
+            assert!(round < 10_000, "SEED={seed}: not finished after 10,000 rounds");
             while let Some(packet) = Job::any(&mut job.rng, &mut job.packets) {
                 job.arrive(packet);
             }
@@ -155,7 +155,7 @@ fn each_packet_comes_once_whatever_is_lost() {
         assert_eq!(job.acked, job.came, "SEED={seed}");
         resends += job.outgoing.resends();
     }
-    assert!(resends > 0 && full > 0, "{resends} resends, {full} times more than may be under way");
+    assert!(resends > 0 && full > 0, "{resends} resends, window full {full} times; expected some of each");
 }
 
 /// Two ends with a latency of `way` in each direction. Packets stay in order; those whose transmission `lose`
@@ -165,7 +165,7 @@ fn run(packets: u64, way: u64, lose: impl Fn(u64) -> bool) -> Job {
     (0..packets).for_each(|_| job.push());
     let (mut there, mut back) = (Vec::new(), Vec::new());
     for steps in 0.. {
-        assert!(steps < 1_000_000, "it does not come to an end");
+        assert!(steps < 1_000_000, "not finished after 1,000,000 steps");
         while job.outgoing.next().is_some() {
             job.send();
             let packet = job.packets.pop().unwrap();
@@ -197,7 +197,7 @@ fn run(packets: u64, way: u64, lose: impl Fn(u64) -> bool) -> Job {
 }
 
 #[test]
-fn nothing_is_sent_twice_where_nothing_is_lost() {
+fn lossless_path_has_no_resends() {
     // The largest latency below the timeout before the first measurement, and the longest acknowledgement
     // delay.
     for way in [0, 1, 400, 4000] {
@@ -206,7 +206,7 @@ fn nothing_is_sent_twice_where_nothing_is_lost() {
 }
 
 #[test]
-fn what_is_lost_is_sent_again_once_later_ones_have_come() {
+fn lost_packet_is_resent_after_later_arrivals() {
     // A packet in the middle is lost: no timer is needed, which would take at least 1000.
     let before = run(200, 10, |_| false).now;
     let job = run(200, 10, |sending| sending == 20);
@@ -221,7 +221,7 @@ fn what_is_lost_is_sent_again_once_later_ones_have_come() {
 }
 
 #[test]
-fn what_only_comes_late_is_not_taken_for_lost_for_long() {
+fn reordering_threshold_adapts_to_late_packets() {
     let mut job = Job::new(0);
     let mut resends = 0;
     for round in 0..20 {
@@ -245,11 +245,11 @@ fn what_only_comes_late_is_not_taken_for_lost_for_long() {
             resends = job.outgoing.resends();
         }
     }
-    assert_eq!((resends, job.outgoing.resends()), (1, 1), "it has learnt");
+    assert_eq!((resends, job.outgoing.resends()), (1, 1), "resent again after the reordering threshold was adapted");
 }
 
 #[test]
-fn a_burst_that_is_lost_whole_costs_one_timer() {
+fn lost_burst_costs_one_timeout() {
     let mut job = Job::new(0);
     (0..64).for_each(|_| job.push());
     (0..64).for_each(|_| job.send());
@@ -261,8 +261,12 @@ fn a_burst_that_is_lost_whole_costs_one_timer() {
     assert_eq!(job.outgoing.expire(10_004), Expired::No);
     assert_eq!(job.outgoing.expire(10_005), Expired::Again);
     job.send();
-    assert_eq!((job.packets.clone(), job.outgoing.next()), (vec![(0, 65)], None), "one asks for all");
-    assert_eq!(job.outgoing.due(), Some(10_005 + 20_000), "and waits twice as long");
+    assert_eq!(
+        (job.packets.clone(), job.outgoing.next()),
+        (vec![(0, 65)], None),
+        "expected one probe for the whole burst"
+    );
+    assert_eq!(job.outgoing.due(), Some(10_005 + 20_000), "expected a doubled timeout");
     job.arrive((0, 65));
     job.tell();
     let told = job.told.pop().unwrap();
@@ -277,7 +281,7 @@ fn a_burst_that_is_lost_whole_costs_one_timer() {
 }
 
 #[test]
-fn the_peer_says_how_many_may_be_under_way() {
+fn peer_limits_packets_in_flight() {
     let mut job = Job::new(0);
     (0..100).for_each(|_| job.push());
     job.send();
@@ -287,7 +291,7 @@ fn the_peer_says_how_many_may_be_under_way() {
     let told = job.told.pop().unwrap();
     job.hear(told);
     (0..10).for_each(|_| job.send());
-    assert_eq!(job.packets.len() - 1, 3, "acknowledged is not permitted");
+    assert_eq!(job.packets.len() - 1, 3, "more packets in flight than the peer permits");
     // Never zero: the sender would never be notified of a larger value.
     job.hear(Acknowledgement { permitted: 0, ..told });
     let all = Acknowledgement { before: 4, newest: 4, permitted: 0, mask: 0 };
@@ -301,7 +305,7 @@ fn the_peer_says_how_many_may_be_under_way() {
 }
 
 #[test]
-fn a_peer_that_says_nothing_for_long_is_not_reached() {
+fn silent_peer_becomes_unreachable() {
     let mut outgoing = Outgoing::new(&SETTINGS);
     outgoing.push(());
     outgoing.sent(0, 1_000_000, 0);
@@ -315,7 +319,7 @@ fn a_peer_that_says_nothing_for_long_is_not_reached() {
                 outgoing.sent(0, now, 0);
             }
             Expired::Unreachable => break,
-            Expired::No => panic!("it was due"),
+            Expired::No => panic!("the expired timer reported no timeout"),
         }
     }
     // Timeouts of 10, 20, 40, and then 50 thousand each, up to the first at or after 400 thousand.
@@ -331,7 +335,7 @@ fn a_peer_that_says_nothing_for_long_is_not_reached() {
 }
 
 #[test]
-fn acknowledgements_of_what_was_not_sent_change_nothing() {
+fn ack_of_unsent_packets_is_refused() {
     let mut outgoing = Outgoing::new(&SETTINGS);
     for number in 0..3 {
         outgoing.push(number);
@@ -356,11 +360,15 @@ fn acknowledgements_of_what_was_not_sent_change_nothing() {
 }
 
 #[test]
-fn what_a_peer_may_send_is_bounded() {
+fn packet_beyond_receive_range_is_refused() {
     let mut incoming = Incoming::default();
     assert_eq!(incoming.came(65, 1, 0), Come::TooFar);
     assert_eq!(incoming.came(u64::MAX, 1, 0), Come::TooFar);
-    assert_eq!((incoming.due(&SETTINGS), incoming.acknowledgement(7).newest), (None, 0), "it counts as lost");
+    assert_eq!(
+        (incoming.due(&SETTINGS), incoming.acknowledgement(7).newest),
+        (None, 0),
+        "a refused packet changed the acknowledgement"
+    );
     assert_eq!(incoming.came(64, 1, 0), Come::New);
     assert_eq!(incoming.acknowledgement(7), Acknowledgement { before: 0, mask: 1 << 63, newest: 1, permitted: 7 });
     for number in 0..64 {
@@ -370,29 +378,33 @@ fn what_a_peer_may_send_is_bounded() {
 }
 
 #[test]
-fn acknowledgements_go_alone_when_they_are_late_many_or_needed() {
+fn standalone_ack_is_due_when_late_full_or_needed() {
     let mut incoming = Incoming::default();
     assert_eq!(incoming.due(&SETTINGS), None);
     incoming.came(0, 1, 100);
     incoming.came(1, 2, 120);
-    assert_eq!(incoming.due(&SETTINGS), Some(150), "50 after the first");
+    assert_eq!(incoming.due(&SETTINGS), Some(150), "expected an acknowledgement 50 after the first packet");
     incoming.told();
     assert_eq!(incoming.due(&SETTINGS), None);
     (2..6).for_each(|number| _ = incoming.came(number, number + 1, 200));
-    assert_eq!((incoming.due(&SETTINGS), incoming.is_full(&SETTINGS)), (Some(0), true), "four came");
+    assert_eq!(
+        (incoming.due(&SETTINGS), incoming.is_full(&SETTINGS)),
+        (Some(0), true),
+        "expected an acknowledgement after four packets"
+    );
     incoming.told();
     incoming.came(3, 7, 300);
-    assert_eq!(incoming.due(&SETTINGS), Some(0), "its sender does not know");
+    assert_eq!(incoming.due(&SETTINGS), Some(0), "expected an acknowledgement of the duplicate at once");
     incoming.told();
     incoming.came(7, 8, 300);
-    assert_eq!(incoming.due(&SETTINGS), Some(0), "one is missing");
+    assert_eq!(incoming.due(&SETTINGS), Some(0), "expected an acknowledgement at a gap");
     incoming.told();
     incoming.came(6, 9, 300);
-    assert_eq!(incoming.due(&SETTINGS), Some(0), "and has come");
+    assert_eq!(incoming.due(&SETTINGS), Some(0), "expected an acknowledgement of the closed gap");
 }
 
 #[test]
-fn round_trips_are_measured_as_rfc_6298_has_it() {
+fn round_trip_timeout_follows_rfc_6298() {
     let mut round = RoundTrip::new(1000, 50_000);
     assert_eq!(round.patience(0), 10_000);
     round.took(800); // mean 800, spread 400
@@ -400,5 +412,5 @@ fn round_trips_are_measured_as_rfc_6298_has_it() {
     round.took(1600); // mean 900, spread (1200 + 800) / 4 = 500
     assert_eq!(round.patience(0), 2900);
     (0..100).for_each(|_| round.took(10));
-    assert_eq!(round.patience(0), 1000, "the floor");
+    assert_eq!(round.patience(0), 1000, "expected the lower bound of the timeout");
 }

@@ -130,20 +130,20 @@ fn made(seed: u64, traffic: Traffic) -> (Setup, Cuts) {
 }
 
 #[test]
-fn every_message_comes_once_whichever_rails_are_cut() {
+fn messages_arrive_once_whichever_rails_are_cut() {
     let (seeds, counts) = counts_of_seeds(1000, |seed| run(seed, Traffic::Any));
     assert!(seeds < 1000 || counts["rerouted"] > 1000 && counts["old"] > 50 && counts["leaves"] > 100);
 }
 
 #[test]
-fn datagrams_go_by_the_rails_that_are_left() {
+fn datagrams_use_the_remaining_rails() {
     let (seeds, counts) = counts_of_seeds(1000, run_by_datagrams);
     assert!(seeds < 1000 || counts["resends"] > 1000 && counts["datagram_windows"] > 100, "{counts:?}");
 }
 
 /// Requests that move to another rail keep their order: no FIN precedes its write.
 #[test]
-fn a_message_in_pieces_is_whole_when_its_last_fin_has_come() {
+fn rerouted_message_is_whole_at_its_last_fin() {
     let (seeds, counts) = counts_of_seeds(1000, |seed| run(seed, Traffic::Pieces));
     assert!(seeds < 1000 || counts["rerouted"] > 10_000 && counts["rendezvous"] > 1000);
 }
@@ -184,16 +184,16 @@ fn each_millisecond(stripe: Stripe, rail: usize, cut: u64, restored: u64, all: u
 
 /// At 10 GB/s each rail moves 9.5 MiB in a millisecond.
 #[test]
-fn a_rail_that_is_cut_costs_its_share_and_comes_back() {
+fn cut_rail_costs_its_share_until_it_returns() {
     for (stripe, rail) in [(Stripe::Adaptive, 0), (Stripe::Adaptive, 1), (Stripe::Pull, 0), (Stripe::Pull, 1)] {
         let came = each_millisecond(stripe, rail, 20, 40, 60);
         println!("{stripe:?}, rail {rail} is cut from 20 to 40 ms; MiB in each: {came:?}");
         let least = |from: usize, to: usize| *came[from..to].iter().min().unwrap();
-        assert!(least(2, 20) >= 17, "by both");
+        assert!(least(2, 20) >= 17, "expected the bandwidth of both rails");
         // The cut is reported within 0.1 ms.
         let two = came[21..40].windows(2).map(|two| two[0] + two[1]).min();
-        assert!(two >= Some(16), "full service by the other, a millisecond later");
-        assert!(least(41, 60) >= 17, "both are used again");
+        assert!(two >= Some(16), "expected the full bandwidth of the remaining rail 1 ms after the cut");
+        assert!(least(41, 60) >= 17, "expected the bandwidth of both rails after the cut");
     }
 }
 
@@ -201,7 +201,7 @@ fn a_rail_that_is_cut_costs_its_share_and_comes_back() {
 /// call. A fourth rank sends it long messages in part by the second rail. After that rail is cut its messages
 /// continue.
 #[test]
-fn a_rank_that_always_has_more_to_take_answers_whoever_was_cut() {
+fn saturated_rank_answers_a_rail_cut() {
     let config = Config { spread: Spread::First, rings: 0, batch: 4, ..Config::default() };
     let one = Conditions::default().rails[0];
     let conditions = Conditions { rails: vec![one; 2], pause: 1000..1001, slots: 4096, ..Conditions::default() };
@@ -229,13 +229,13 @@ fn a_rank_that_always_has_more_to_take_answers_whoever_was_cut() {
         (1..4).for_each(|rank| while sim.engine(rank).completed().is_some() {});
     }
     println!("messages of 1 MiB in each millisecond: {came:?}; {short} short ones");
-    assert!(short > 8 * 1000, "all the time");
+    assert!(short > 8 * 1000, "short messages did not arrive all the time");
     assert!(came[4..].iter().all(|came| *came > 0));
 }
 
 /// Packets in the ring of a cut rail move to a queue, which accepts shorter packets.
 #[test]
-fn a_ring_brings_no_more_at_once_than_a_queue() {
+fn ring_packets_fit_the_queue_of_another_rail() {
     let rail = Rail { longest: 1000, ..Conditions::default().rails[0] };
     let conditions = Conditions { rails: vec![rail, Rail { longest: 800, ..rail }], ..Conditions::default() };
     let mut sim = Sim::new(1, 2, conditions, &Config { ring_after: 1, ..Config::default() }).unwrap();
@@ -252,7 +252,7 @@ fn a_ring_brings_no_more_at_once_than_a_queue() {
         sim.engine(1).receive(Select { context: 0, source: Some(0), tag: None }, RecvTarget::Allocate);
         sim.wake(1, 0);
         while sim.step().is_some() {}
-        let done = sim.engine(1).completed().expect("it has come");
+        let done = sim.engine(1).completed().expect("the receive did not complete");
         assert_eq!(done.result.unwrap().length, length as u64);
         assert_eq!(done.memory.unwrap().whose(length), received.next());
     };
@@ -272,7 +272,7 @@ fn a_ring_brings_no_more_at_once_than_a_queue() {
 
 /// A peer that no datagram rail reaches is lost, whether or not packets to it were in flight.
 #[test]
-fn a_peer_that_no_rail_reaches_is_lost() {
+fn peer_without_working_rails_is_lost() {
     for is_under_way in [true, false] {
         let rail = Rail {
             kind: RailKind::Datagram,
@@ -306,6 +306,6 @@ fn a_peer_that_no_rail_reaches_is_lost() {
             sim.engine(0).lost().map(|(rank, lost)| (rank, lost.clone())).collect::<Vec<_>>(),
             [(1, PeerFailure::Unreachable)]
         );
-        assert!((1000..1200).contains(&after) && steps < 1000, "{after} ms and {steps} steps later");
+        assert!((1000..1200).contains(&after) && steps < 1000, "reported lost after {after} ms and {steps} steps");
     }
 }

@@ -56,7 +56,7 @@ impl Flood {
         let mut steps = 0;
         while let Some(rank) = self.sim.step() {
             steps += 1;
-            assert!(steps < 20_000_000, "the ranks do not come to rest");
+            assert!(steps < 20_000_000, "the ranks are not at rest");
             let engine = self.sim.engine(rank);
             self.kept[rank as usize] = self.kept[rank as usize].max(engine.kept());
             while let Some(done) = engine.completed() {
@@ -75,7 +75,7 @@ impl Flood {
 /// Several receives wait for messages behind a flood: the credit that admits the first envelope must admit
 /// the others too.
 #[test]
-fn several_receives_wait_behind_a_flood() {
+fn receives_posted_behind_a_flood_complete() {
     for source in [Some(0), None] {
         let mut flood = Flood::new(2, &Config { budget: 0, ..Config::default() });
         for number in 0..20 {
@@ -95,7 +95,7 @@ fn several_receives_wait_behind_a_flood() {
 
 /// Receives into buffers, through a ring, with envelopes of other messages in between.
 #[test]
-fn receives_into_buffers_wait_behind_a_flood() {
+fn buffer_receives_behind_a_flood_complete() {
     let mut flood = Flood::new(2, &Config { budget: 0, ring_after: 1, ..Config::default() });
     let select = |tag| Select { context: 0, source: Some(0), tag: Some(tag) };
     for number in 0..100 {
@@ -122,7 +122,7 @@ fn receives_into_buffers_wait_behind_a_flood() {
 
 /// Peers that sent first and are silent now do not hold all of the budget.
 #[test]
-fn who_comes_late_may_send_too() {
+fn late_peers_still_get_credit() {
     let mut flood = Flood::new(20, &Config::default());
     for number in 1..20 {
         // The first message makes the peer known; it has a share afterwards.
@@ -136,7 +136,7 @@ fn who_comes_late_may_send_too() {
 }
 
 #[test]
-fn one_way_to_a_receiver_without_receives() {
+fn flood_without_receives_stays_within_budget() {
     for (config, most) in [
         (Config::default(), 256 + (4 << 20) / 8),
         (Config { budget: 0, ..Config::default() }, 256),
@@ -153,13 +153,16 @@ fn one_way_to_a_receiver_without_receives() {
         assert!(data <= most, "{data} of {most}");
         let eager = flood.sim.engine(0).counters().eager;
         assert_eq!(data, 1000 * eager);
-        assert!(config.eager == 0 || eager + 1 >= most / 1064, "{eager} of {most}: the grant is used");
+        assert!(
+            config.eager == 0 || eager + 1 >= most / 1064,
+            "{eager} eager messages, expected the grant of {most} bytes to be used"
+        );
         assert_eq!(flood.sim.engine(1).under_way(), 0);
         for _ in 0..5000 {
             flood.receive(1, any(Some(TAG)));
         }
         flood.run();
-        assert!(flood.came[1] == (0..5000).collect::<Vec<_>>(), "in order");
+        assert!(flood.came[1] == (0..5000).collect::<Vec<_>>(), "messages arrived out of order");
         assert_eq!(flood.sent, 5000);
         flood.sim.engine(0).at_rest().unwrap();
         flood.sim.engine(1).at_rest().unwrap();
@@ -167,7 +170,7 @@ fn one_way_to_a_receiver_without_receives() {
 }
 
 #[test]
-fn one_way_to_a_receiver_that_stands_still() {
+fn flood_to_a_stopped_receiver_arrives_later() {
     let mut flood = Flood::new(4, &Config::default());
     flood.sim.stop(1, true);
     for number in 0..2000 {
@@ -177,21 +180,21 @@ fn one_way_to_a_receiver_that_stands_still() {
         flood.receive(3, any(None));
     }
     flood.run();
-    assert!(flood.came[3] == (0..2000).collect::<Vec<_>>(), "in order");
+    assert!(flood.came[3] == (0..2000).collect::<Vec<_>>(), "messages arrived out of order");
     assert_eq!(flood.kept[1], 0);
     flood.sim.stop(1, false);
     for _ in 0..2000 {
         flood.receive(1, any(None));
     }
     flood.run();
-    assert!(flood.came[1] == (0..2000).collect::<Vec<_>>(), "in order");
+    assert!(flood.came[1] == (0..2000).collect::<Vec<_>>(), "messages arrived out of order");
     assert_eq!(flood.sent, 4000);
 }
 
 /// Short messages need no credit: they are sent with their data, and their sends complete although nothing is
 /// received.
 #[test]
-fn short_messages_go_with_data_on_overdraft() {
+fn short_messages_are_sent_eagerly_on_overdraft() {
     for (length, announced) in [(8, 0), (64, 0), (65, 5000 - 1), (160, 5000 - 1)] {
         let mut flood = Flood::new(2, &Config { budget: 0, ..Config::default() });
         for number in 0..5000 {
@@ -205,7 +208,7 @@ fn short_messages_go_with_data_on_overdraft() {
         assert!(counters.overdrawn >= 4990, "{length} B: {}", counters.overdrawn);
         (0..5000).for_each(|_| flood.receive(1, any(Some(TAG))));
         flood.run();
-        assert!(flood.came[1] == (0..5000).collect::<Vec<_>>(), "{length} B: in order");
+        assert!(flood.came[1] == (0..5000).collect::<Vec<_>>(), "{length} B: messages arrived out of order");
         assert_eq!((flood.sent, flood.sim.engine(1).kept()), (5000, 0));
         (0..2).for_each(|rank| flood.sim.engine(rank).at_rest().unwrap());
     }
@@ -214,7 +217,7 @@ fn short_messages_go_with_data_on_overdraft() {
 /// A send beyond the overdraft fails and names the receiver. The next send succeeds once a message was
 /// received.
 #[test]
-fn overdraft_that_is_full_fails_the_send() {
+fn send_beyond_the_overdraft_fails() {
     for length in [8, 1000] {
         let mut sim =
             Sim::new(1, 2, Conditions::default(), &Config { budget: 0, overdraft: 1024, ..Config::default() }).unwrap();
@@ -241,7 +244,7 @@ fn overdraft_that_is_full_fails_the_send() {
 }
 
 #[test]
-fn all_to_one() {
+fn flood_of_64_senders_stays_within_budget() {
     let config = Config { budget: 20_000, ..Config::default() };
     let mut flood = Flood::new(65, &config);
     for number in 0..100 {
@@ -258,14 +261,14 @@ fn all_to_one() {
     flood.run();
     for from in 1..65 {
         let of: Vec<u64> = flood.came[0].iter().copied().filter(|number| number / 1000 == from).collect();
-        assert!(of == (from * 1000..from * 1000 + 100).collect::<Vec<_>>(), "in order");
+        assert!(of == (from * 1000..from * 1000 + 100).collect::<Vec<_>>(), "messages arrived out of order");
     }
     assert_eq!((flood.came[0].len(), flood.sent), (6400, 6400));
     (0..65).for_each(|rank| flood.sim.engine(rank).at_rest().unwrap());
 }
 
 #[test]
-fn a_receive_is_found_behind_a_flood() {
+fn receive_matches_message_behind_a_flood() {
     let config = Config { budget: 0, ..Config::default() };
     for select in [Select { context: 0, source: Some(0), tag: Some(9) }, any(Some(9))] {
         for first in [true, false] {
@@ -279,7 +282,7 @@ fn a_receive_is_found_behind_a_flood() {
             flood.send(0, 1, 9, 77_777, 700);
             flood.run();
             if !first {
-                assert!(flood.kept[1] >= 10_001 * 64, "all envelopes come, whether one is waited for or not");
+                assert!(flood.kept[1] >= 10_001 * 64, "an envelope did not arrive before its receive");
                 flood.receive(1, select);
                 flood.run();
             }
@@ -292,7 +295,7 @@ fn a_receive_is_found_behind_a_flood() {
 
 /// Repeated probes wait as a receive does.
 #[test]
-fn a_look_finds_what_is_behind_a_flood() {
+fn probe_finds_message_behind_a_flood() {
     let config = Config { budget: 0, ..Config::default() };
     for select in [Select { context: 0, source: Some(0), tag: Some(9) }, any(Some(9))] {
         for peeks in [true, false] {
@@ -303,7 +306,7 @@ fn a_look_finds_what_is_behind_a_flood() {
             flood.send(0, 1, 9, 77_777, 700);
             let mut looks = 0..2000;
             loop {
-                assert!(looks.next().is_some(), "it is not found");
+                assert!(looks.next().is_some(), "the probe found no message in 2000 tries");
                 flood.run();
                 let engine = flood.sim.engine(1);
                 let found = if peeks {
@@ -321,7 +324,7 @@ fn a_look_finds_what_is_behind_a_flood() {
 }
 
 #[test]
-fn a_synchronous_send_waits_for_its_receive() {
+fn synchronous_send_completes_after_its_receive() {
     for length in [0, 100, 100_000] {
         let mut sim = Sim::new(2, 2, Conditions::default(), &Config::default()).unwrap();
         let id = sim.engine(0).send(1, 0, TAG, Memory::pattern(1, length), length, true);
@@ -338,7 +341,7 @@ fn a_synchronous_send_waits_for_its_receive() {
 }
 
 #[test]
-fn a_thousand_ranks() {
+fn flood_among_1024_ranks_stays_within_budget() {
     let ranks = 1024;
     let mut flood = Flood::new(ranks, &Config::default());
     // Neighbours at growing distances, as in CG or an allreduce; odd ranks receive, even ranks send.

@@ -89,7 +89,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(crate::model::rounds(4096) as u32))]
 
     #[test]
-    fn any_bytes_are_an_error_or_a_packet(mut bytes in prop::collection::vec(any::<u8>(), 0..400), kind in 0u8..17, sane: bool) {
+    fn arbitrary_bytes_decode_or_are_refused(mut bytes in prop::collection::vec(any::<u8>(), 0..400), kind in 0u8..17, sane: bool) {
         // Mostly bytes that pass the first checks.
         if sane && bytes.len() >= 32 {
             (bytes[0], bytes[1]) = (kind, 0);
@@ -99,7 +99,7 @@ proptest! {
     }
 
     #[test]
-    fn a_packet_comes_back(packet in packet()) {
+    fn encoded_packet_decodes_to_itself(packet in packet()) {
         let mut bytes = vec![0; LONGEST];
         let header = packet.encode((&mut bytes[..]).try_into().unwrap());
         bytes.resize(header + packet.body.data() as usize, 7);
@@ -107,7 +107,7 @@ proptest! {
     }
 
     #[test]
-    fn an_altered_packet_is_an_error_or_another(packet in packet(), at: prop::sample::Index, to: u8, cut: prop::sample::Index) {
+    fn altered_packet_decodes_or_is_refused(packet in packet(), at: prop::sample::Index, to: u8, cut: prop::sample::Index) {
         let mut bytes = vec![0; LONGEST];
         let header = packet.encode((&mut bytes[..]).try_into().unwrap());
         bytes.resize(header + packet.body.data() as usize, 7);
@@ -119,7 +119,7 @@ proptest! {
 }
 
 #[test]
-fn what_is_wrong_is_said() {
+fn malformed_packet_error_names_the_defect() {
     let ack = Packet {
         source: 0,
         sequence: 0,
@@ -130,14 +130,14 @@ fn what_is_wrong_is_said() {
     let header = ack.encode(&mut bytes);
     assert_eq!(header, 40);
     let says = |bytes: &[u8]| check(bytes).unwrap_err().to_string();
-    assert_eq!(says(&bytes[..39]), "39 bytes came where a header needs 40");
-    assert_eq!(says(&bytes[..41]), "1 bytes of data came, and the header says 0");
+    assert_eq!(says(&bytes[..39]), "39 bytes, expected a header of 40");
+    assert_eq!(says(&bytes[..41]), "1 bytes of data, expected 0 as in the header");
     bytes[36] = 0;
     assert_eq!(says(&bytes[..40]), "0 is no value of the field request");
     bytes[1] = 1;
     assert_eq!(says(&bytes[..40]), "the reserved field flags is not 0");
     (bytes[0], bytes[1]) = (17, 0);
-    assert_eq!(says(&bytes[..40]), "kind 17 of packet is unknown");
+    assert_eq!(says(&bytes[..40]), "unknown packet kind 17");
     bytes[0] = 1;
-    assert_eq!(says(&bytes[..31]), "31 bytes came where a header needs 32");
+    assert_eq!(says(&bytes[..31]), "31 bytes, expected a header of 32");
 }

@@ -35,7 +35,7 @@ fn run(seed: u64) -> Result<Job, String> {
 }
 
 #[test]
-fn every_message_once_whole_and_in_order() {
+fn every_message_arrives_once_whole_and_in_order() {
     let (seeds, counts) = counts_of_seeds(2000, run);
     // Each path was taken.
     if seeds >= 1000 {
@@ -62,7 +62,7 @@ fn every_message_once_whole_and_in_order() {
 }
 
 #[test]
-fn a_seed_runs_the_same_twice() {
+fn same_seed_gives_the_same_run() {
     for seed in 0..20 {
         let twice = [run(seed), run(seed)].map(|job| {
             let mut job = job.unwrap();

@@ -26,7 +26,7 @@ fn refused(text: &str) -> String {
 }
 
 #[test]
-fn the_slides_sample_is_read_as_it_stands() {
+fn published_sample_rules_parse_unchanged() {
     use Path::{Copy, Datagram, DatagramMove, Move, Queue, Ring};
     let rules = rules(SLIDES);
     let long = [Move, DatagramMove, Copy];
@@ -46,7 +46,7 @@ fn the_slides_sample_is_read_as_it_stands() {
 }
 
 #[test]
-fn what_a_table_says_is_read_again() {
+fn printed_rules_parse_to_the_same_rules() {
     for text in [
         SLIDES,
         "TRUE, Copy-Based",
@@ -62,48 +62,42 @@ fn what_a_table_says_is_read_again() {
 }
 
 #[test]
-fn mistakes_are_told_with_their_place() {
+fn rules_error_names_line_and_column() {
     for (text, error) in [
-        ("", "line 1, column 1: the end is not expected here, but MSG_SIZE, PEERS, QUEUED or TRUE"),
-        ("SIZE <= 4, RC-FP", "line 1, column 1: `SIZE` is not expected here, but MSG_SIZE, PEERS, QUEUED or TRUE"),
-        (
-            "TRUE, RC-FP,\n  MSG_SIZE =< 4, UD-SR",
-            "line 2, column 12: `=<` is not expected here, but <=, <, >=, >, == or !=",
-        ),
-        ("MSG_SIZE <= 4k, RC-FP", "line 1, column 13: `4k` is not expected here, but a number of at most 64 bits"),
-        ("MSG_SIZE <= -4, RC-FP", "line 1, column 13: `-4` is not expected here, but a number of at most 64 bits"),
+        ("", "line 1, column 1: found the end, expected MSG_SIZE, PEERS, QUEUED or TRUE"),
+        ("SIZE <= 4, RC-FP", "line 1, column 1: found `SIZE`, expected MSG_SIZE, PEERS, QUEUED or TRUE"),
+        ("TRUE, RC-FP,\n  MSG_SIZE =< 4, UD-SR", "line 2, column 12: found `=<`, expected <=, <, >=, >, == or !="),
+        ("MSG_SIZE <= 4k, RC-FP", "line 1, column 13: found `4k`, expected a number of at most 64 bits"),
+        ("MSG_SIZE <= -4, RC-FP", "line 1, column 13: found `-4`, expected a number of at most 64 bits"),
         (
             "MSG_SIZE <= 18446744073709551616, RC-FP",
-            "line 1, column 13: `18446744073709551616` is not expected here, but a number of at most 64 bits",
+            "line 1, column 13: found `18446744073709551616`, expected a number of at most 64 bits",
         ),
-        ("TRUE RC-FP", "line 1, column 6: `RC-FP` is not expected here, but , or AND"),
+        ("TRUE RC-FP", "line 1, column 6: found `RC-FP`, expected , or AND"),
         (
             "TRUE, # \u{fc}\nRC_FP",
-            "line 2, column 1: `RC_FP` is not expected here, but RC-FP, RC-SR, UD-SR, RC-RDMA, UD-ZCopy or Copy-Based",
+            "line 2, column 1: found `RC_FP`, expected RC-FP, RC-SR, UD-SR, RC-RDMA, UD-ZCopy or Copy-Based",
         ),
-        ("TRUE, RC-FP\nTRUE, Copy-Based", "line 2, column 1: `TRUE` is not expected here, but ,"),
+        ("TRUE, RC-FP\nTRUE, Copy-Based", "line 2, column 1: found `TRUE`, expected ,"),
         (
             "MSG_SIZE <= 4,",
-            "line 1, column 15: the end is not expected here, but RC-FP, RC-SR, UD-SR, RC-RDMA, UD-ZCopy or Copy-Based",
+            "line 1, column 15: found the end, expected RC-FP, RC-SR, UD-SR, RC-RDMA, UD-ZCopy or Copy-Based",
         ),
-        (
-            "\u{fc}\u{fc} ;",
-            "line 1, column 1: `\u{fc}\u{fc}` is not expected here, but MSG_SIZE, PEERS, QUEUED or TRUE",
-        ),
+        ("\u{fc}\u{fc} ;", "line 1, column 1: found `\u{fc}\u{fc}`, expected MSG_SIZE, PEERS, QUEUED or TRUE"),
     ] {
         assert_eq!(refused(text), error, "{text}");
     }
 }
 
 #[test]
-fn the_last_rule_always_has_a_path() {
+fn last_rule_without_a_path_is_refused() {
     for (text, place) in [
         ("TRUE, RC-RDMA", "line 1, column 1"),
         ("TRUE, Copy-Based,\nTRUE, UD-SR,", "line 2, column 1"),
         ("TRUE, RC-FP, MSG_SIZE <= 18446744073709551615, Copy-Based", "line 1, column 14"),
     ] {
         let error =
-            format!("{place}: the last rule may have no path: let it be `TRUE, Copy-Based`, which always has one");
+            format!("{place}: the last rule may have no path: make it `TRUE, Copy-Based`, which always has one");
         assert_eq!(refused(text), error);
     }
 }
@@ -189,7 +183,7 @@ fn messages_go_by_the_first_path_that_exists() {
 
 /// A full ring does not count as a path: messages take the next rule, and none waits.
 #[test]
-fn a_full_ring_is_passed_over() {
+fn full_ring_falls_to_the_next_rule() {
     let mut sim = two(SLIDES, 1, 1);
     for _ in 0..6 {
         send(&mut sim, 8);
@@ -201,7 +195,7 @@ fn a_full_ring_is_passed_over() {
     }
     let after = sim.engine(0).counters();
     let went = (after.ring_packets - before.ring_packets, after.datagram_packets - before.datagram_packets);
-    assert_eq!(went, (32, 8), "as many as there are slots, and the others by datagrams");
+    assert_eq!(went, (32, 8), "expected one message per ring slot, and the rest by datagrams");
     (0..2).for_each(|rank| sim.wake(rank, 0));
     while sim.step().is_some() {}
     for number in 0..40 {
@@ -211,7 +205,7 @@ fn a_full_ring_is_passed_over() {
 
 /// A message that is sent at once counts as one that waits, like a message posted later.
 #[test]
-fn a_message_is_among_those_that_are_queued() {
+fn immediate_send_counts_itself_as_queued() {
     for (queued, goes) in [(0, false), (1, true)] {
         let text = format!("QUEUED == {queued}, RC-SR, TRUE, Copy-Based");
         let config = Config { rules: Some(rules(&text)), ..Config::default() };

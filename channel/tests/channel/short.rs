@@ -2,7 +2,7 @@
 
 use transom_channel::sim::{Conditions, Memory, Sim};
 use transom_channel::wire::{Data, Part, Rail, RailKind};
-use transom_channel::{Config, Error, Rank, RecvTarget, Select, Short, RecvInfo};
+use transom_channel::{Config, Error, Rank, RecvInfo, RecvTarget, Select, Short};
 
 fn of(tag: Option<u32>) -> Select {
     Select { context: 0, source: Some(0), tag }
@@ -51,7 +51,7 @@ fn short(sim: &mut Sim, tag: Option<u32>) -> (Short, Option<u64>) {
 }
 
 #[test]
-fn what_lies_in_the_ring_is_received_in_order_and_its_credits_are_told() {
+fn short_receives_keep_order_and_return_credits() {
     let mut sim = with_a_ring();
     let mut sent = 0;
     for number in 0..1000 {
@@ -70,7 +70,7 @@ fn what_lies_in_the_ring_is_received_in_order_and_its_credits_are_told() {
                 let done = sim.engine(1).completed().expect("it is there");
                 assert_eq!((done.id, done.memory.unwrap().whose(8)), (id, Some(number)));
             }
-            (Short::Nothing, _) => panic!("message {number} is there"),
+            (Short::Nothing, _) => panic!("message {number} was not found in the ring"),
         }
     }
     let by_queue = sim.engine(0).counters().queue_packets;
@@ -82,14 +82,14 @@ fn what_lies_in_the_ring_is_received_in_order_and_its_credits_are_told() {
 }
 
 #[test]
-fn nothing_is_overtaken() {
+fn short_receive_overtakes_no_earlier_message() {
     let mut sim = with_a_ring();
     assert_eq!(short(&mut sim, None).0, Short::Nothing);
     // A receive that was posted earlier.
     let posted = sim.engine(1).receive(Select { source: None, ..of(None) }, RecvTarget::Allocate);
     assert!(send(&mut sim, 7, 1) && send(&mut sim, 7, 2));
     settle(&mut sim, false);
-    assert_eq!(short(&mut sim, Some(7)).0, Short::Long, "it is another's");
+    assert_eq!(short(&mut sim, Some(7)).0, Short::Long, "the short receive took a message of an earlier receive");
     settle(&mut sim, true);
     let done = sim.engine(1).completed().unwrap();
     assert_eq!((done.id, done.memory.unwrap().whose(8)), (posted, Some(1)));
@@ -112,7 +112,7 @@ fn nothing_is_overtaken() {
 /// A ring with more slots than packets in flight. It turns between messages sent in a row and messages sent
 /// alone.
 #[test]
-fn a_ring_that_turns_loses_nothing() {
+fn turning_ring_loses_no_message() {
     let mut config = Config { window: 20, ..Config::default() };
     config.ring.slots = 32;
     let mut sim = with_a_ring_of(&config);
@@ -135,7 +135,7 @@ fn a_ring_that_turns_loses_nothing() {
 
 /// Sources are served in turn. Messages that arrived by other paths, and posted receives, come first.
 #[test]
-fn any_source_is_heard_in_turn() {
+fn any_source_receive_serves_sources_in_turn() {
     let mut sim = Sim::new(3, 4, Conditions::default(), &Config::default()).unwrap();
     let send = |sim: &mut Sim, from: Rank, tag, number| {
         let part = Part { memory: &Memory::pattern(number, 8), at: 0, length: 8 };
@@ -148,7 +148,7 @@ fn any_source_is_heard_in_turn() {
     };
     let any = |tag| Select { context: 0, source: None, tag };
     let none_yet = sim.engine(1).try_receive_any(0, None, &mut [][..]);
-    assert_eq!(none_yet, (0, Short::Long), "there is no ring to look into");
+    assert_eq!(none_yet, (0, Short::Long), "expected Long without a ring");
     for number in 0..20 {
         for from in [0, 2, 3] {
             sim.engine(from).send(1, 0, 0, Memory::pattern(number, 8), 8, false);
@@ -175,7 +175,7 @@ fn any_source_is_heard_in_turn() {
                 other => panic!("message {at} of round {number}: {other:?}"),
             })
             .collect();
-        assert_eq!(came[3..], [3, 3], "what others have comes before the second of one");
+        assert_eq!(came[3..], [3, 3], "a source was served twice before the others");
         came.sort_unstable();
         assert_eq!(came, [0, 2, 3, 3, 3]);
         assert_eq!(receive(&mut sim, None).0, (0, Short::Nothing));
@@ -194,7 +194,7 @@ fn any_source_is_heard_in_turn() {
     let posted = sim.engine(1).receive(any(Some(8)), RecvTarget::Allocate);
     assert_eq!(receive(&mut sim, Some(8)).0.1, Short::Long);
     settle(&mut sim, true);
-    let done = sim.engine(1).completed().expect("it was posted before");
+    let done = sim.engine(1).completed().expect("the receive posted earlier did not complete");
     assert_eq!((done.id, done.memory.unwrap().whose(8)), (posted, Some(2)));
     (0..4).for_each(|rank| while sim.engine(rank).completed().is_some() {});
     settle(&mut sim, true);
@@ -204,7 +204,7 @@ fn any_source_is_heard_in_turn() {
 /// A send that finds its ring full handles arrivals. Waiters for these must be notified, since no progress
 /// call will find them.
 #[test]
-fn what_a_send_lets_in_is_news() {
+fn message_received_during_send_is_reported() {
     let mut sim = with_a_ring();
     sim.engine(1).send(0, 0, 9, Memory::pattern(5, 8), 8, false);
     sim.stop(0, true);
@@ -213,22 +213,22 @@ fn what_a_send_lets_in_is_news() {
     let from_1 = Select { context: 0, source: Some(1), tag: Some(9) };
     let mut sent = 0;
     while sim.engine(0).peek(from_1).unwrap().is_none() {
-        assert!(!sim.engine(0).take_news(), "nothing was let in by {sent} sends");
-        assert!(send(&mut sim, 7, sent), "there is another way when the ring is full");
+        assert!(!sim.engine(0).take_news(), "take_news reported a message after {sent} sends, but none had arrived");
+        assert!(send(&mut sim, 7, sent), "try_send found no path beside the full ring");
         sent += 1;
     }
     assert!(sent > 1 && sim.engine(0).take_news() && !sim.engine(0).take_news());
 }
 
 #[test]
-fn receives_that_were_posted_have_what_lies_before() {
+fn posted_receives_take_earlier_ring_messages() {
     let mut sim = with_a_ring();
     let posted = [Some(7), None].map(|tag| sim.engine(1).receive(of(tag), RecvTarget::Into(Memory::zero(8), 8)));
     assert!((10..13).all(|number| send(&mut sim, 7, number)));
     settle(&mut sim, false);
     assert_eq!(short(&mut sim, Some(7)), (Short::Done(RecvInfo::new(7, 8)), Some(12)));
     for (id, number) in posted.into_iter().zip([10, 11]) {
-        let done = sim.engine(1).completed().expect("it lay before that");
+        let done = sim.engine(1).completed().expect("the receive posted earlier did not complete");
         assert_eq!((done.id, done.memory.unwrap().whose(8)), (id, Some(number)));
     }
     settle(&mut sim, true);
@@ -237,9 +237,10 @@ fn receives_that_were_posted_have_what_lies_before() {
 
 /// Memory made for the length of the message: on the short path, by a progress call, and for rendezvous.
 #[test]
-fn receives_may_make_their_memory() {
+fn receive_callback_makes_its_own_memory() {
     let mut sim = with_a_ring();
-    let make = |sim: &mut Sim| sim.engine(1).receive(of(Some(7)), RecvTarget::Make(|length| Some(Memory::zero(length))));
+    let make =
+        |sim: &mut Sim| sim.engine(1).receive(of(Some(7)), RecvTarget::Make(|length| Some(Memory::zero(length))));
     let posted = make(&mut sim);
     assert!(send(&mut sim, 7, 10) && send(&mut sim, 7, 11));
     settle(&mut sim, false);
@@ -250,7 +251,7 @@ fn receives_may_make_their_memory() {
         let posted = make(&mut sim);
         sim.engine(0).send(1, 0, 7, Memory::pattern(number, length), length, false);
         settle(&mut sim, true);
-        let done = sim.engine(1).completed().expect("it was sent");
+        let done = sim.engine(1).completed().expect("the receive did not complete");
         assert_eq!((done.id, done.result.unwrap().length), (posted, length as u64));
         assert!(length == 0 || done.memory.unwrap().whose(length) == Some(number), "message {number}");
     }
@@ -285,7 +286,7 @@ const LONG: usize = 100_000;
 /// An RTS and an acknowledgement, both through rings, and one read: even if the receiver makes no progress
 /// call.
 #[test]
-fn what_is_announced_to_a_receive_is_read_at_once() {
+fn rendezvous_to_a_posted_receive_is_read_at_once() {
     let mut sim = of_one_host(&Config::default());
     let mut at_once = 0;
     for number in 0..100 {
@@ -293,7 +294,7 @@ fn what_is_announced_to_a_receive_is_read_at_once() {
         let received = sim.engine(1).receive(of(Some(7)), RecvTarget::Into(Memory::zero(LONG + 8), LONG + 8));
         let sent = sim.engine(0).send(1, 0, 7, Memory::pattern(number, LONG), LONG, false);
         settle(&mut sim, false);
-        assert_eq!(sim.engine(1).receive_posted(0, 1), Some(true), "it lies there");
+        assert_eq!(sim.engine(1).receive_posted(0, 1), Some(true), "receive_posted found no message in the ring");
         match sim.engine(1).completed() {
             Some(done) => {
                 at_once += 1;
@@ -302,16 +303,16 @@ fn what_is_announced_to_a_receive_is_read_at_once() {
                 sim.stop(1, true);
                 sim.wake(0, 0);
                 while sim.step().is_some() {}
-                assert_eq!(sim.engine(0).completed().expect("it was acknowledged").id, sent);
+                assert_eq!(sim.engine(0).completed().expect("the send did not complete").id, sent);
                 settle(&mut sim, true);
             }
             // The sender still has to take part.
             None => {
-                assert!(sim.engine(0).completed().is_none(), "the memory is the receiver's still");
+                assert!(sim.engine(0).completed().is_none(), "the send completed before its data were read");
                 settle(&mut sim, true);
-                let done = sim.engine(1).completed().expect("it is read");
+                let done = sim.engine(1).completed().expect("the receive did not complete");
                 assert_eq!((done.id, done.memory.unwrap().whose(LONG)), (received, Some(number)));
-                assert_eq!(sim.engine(0).completed().expect("it was acknowledged").id, sent);
+                assert_eq!(sim.engine(0).completed().expect("the send did not complete").id, sent);
             }
         }
         for (rank, before) in (0..2).zip(before) {
@@ -328,7 +329,7 @@ fn what_is_announced_to_a_receive_is_read_at_once() {
 /// Messages that arrived earlier and are unreceived come first, and so do messages for receives posted
 /// earlier.
 #[test]
-fn what_is_announced_overtakes_nothing() {
+fn rendezvous_overtakes_no_earlier_message() {
     let mut sim = of_one_host(&Config::default());
     let into = || RecvTarget::Into(Memory::zero(LONG), LONG);
     let first = sim.engine(1).receive(of(None), into());
@@ -337,8 +338,8 @@ fn what_is_announced_overtakes_nothing() {
         sim.engine(0).send(1, 0, tag, Memory::pattern(number, LONG), LONG, false);
     }
     settle(&mut sim, false);
-    assert_eq!(sim.engine(1).receive_posted(0, 1), Some(true), "the first has the first");
-    assert_eq!(sim.engine(1).receive_posted(0, 1), Some(false), "nobody waits for the next");
+    assert_eq!(sim.engine(1).receive_posted(0, 1), Some(true), "the first receive did not match the first message");
+    assert_eq!(sim.engine(1).receive_posted(0, 1), Some(false), "a message without a receive was matched");
     settle(&mut sim, true);
     let third = sim.engine(1).receive(of(Some(7)), into());
     settle(&mut sim, true);
@@ -351,7 +352,7 @@ fn what_is_announced_overtakes_nothing() {
 
 /// A message that bypassed the full ring through the queue was sent before the RTS in the ring.
 #[test]
-fn what_is_announced_does_not_overtake_the_queue() {
+fn rendezvous_does_not_overtake_queued_messages() {
     let mut config = Config::default();
     config.ring.slots = 8;
     let mut sim = of_one_host(&config);
@@ -376,7 +377,7 @@ fn what_is_announced_does_not_overtake_the_queue() {
     assert_eq!(sim.engine(1).receive_posted(0, 1), Some(false), "another message is due");
     settle(&mut sim, true);
     for (id, room, number) in [(posted[0], 8, sent - 1), (posted[1], LONG, 1000)] {
-        let done = sim.engine(1).completed().expect("both have come");
+        let done = sim.engine(1).completed().expect("a receive did not complete");
         assert_eq!((done.id, done.memory.unwrap().whose(room)), (id, Some(number)));
     }
     while sim.engine(0).completed().is_some() {}
@@ -389,7 +390,7 @@ fn what_is_announced_does_not_overtake_the_queue() {
 /// Messages that are not read at once use the other paths: pieces after a CTS, whole messages, and messages
 /// longer than their room.
 #[test]
-fn what_is_not_read_at_once_comes_all_the_same() {
+fn rendezvous_not_read_at_once_still_arrives() {
     let whole = Config::default();
     let copied = Config { zero_copy_from: u64::MAX, ..Config::default() };
     let hidden = Config { offer: false, ..Config::default() };
@@ -398,10 +399,10 @@ fn what_is_not_read_at_once_comes_all_the_same() {
         sim.engine(1).receive(of(Some(7)), RecvTarget::Into(Memory::zero(room), room));
         sim.engine(0).send(1, 0, 7, Memory::pattern(4, LONG), LONG, false);
         settle(&mut sim, true);
-        let done = sim.engine(1).completed().expect("it came");
+        let done = sim.engine(1).completed().expect("the receive did not complete");
         assert_eq!(done.memory.unwrap().whose(room), Some(4));
         let truncated = matches!(done.result, Err(Error::Truncated { room: 10, .. }));
         assert_eq!(truncated, room < LONG, "{:?}", done.result);
-        sim.engine(0).completed().expect("it has gone").result.unwrap();
+        sim.engine(0).completed().expect("the send did not complete").result.unwrap();
     }
 }

@@ -12,15 +12,19 @@ fn rail(bandwidth: u32) -> Rail {
 }
 
 #[test]
-fn the_row_of_rails() {
+fn spread_policy_selects_its_rail_sequence() {
     let rails = [rail(100), rail(400), rail(100)];
     let row = |spread: Spread| spread.row(4, &rails);
     assert_eq!(row(Spread::First), [0]);
-    assert_eq!(row(Spread::Binding), [1], "rank 4 of 3 rails");
+    assert_eq!(row(Spread::Binding), [1], "rank 4 is bound to rail 1 of 3");
     assert_eq!(row(Spread::RoundRobin), [0, 1, 2]);
     assert_eq!(row(Spread::Weighted), [0, 1, 1, 1, 1, 2]);
     assert_eq!(row(Spread::Window(3)), [0, 0, 0, 1, 1, 1, 2, 2, 2]);
-    assert_eq!(Spread::Weighted.row(0, &[rail(0), rail(0)]), [0, 1], "of which nothing is declared");
+    assert_eq!(
+        Spread::Weighted.row(0, &[rail(0), rail(0)]),
+        [0, 1],
+        "expected equal weights for undeclared bandwidths"
+    );
 }
 
 fn cut(weights: &Weights, length: u64, rails: &[usize], least: u64) -> Vec<Part> {
@@ -36,19 +40,27 @@ fn lengths(parts: &[Part]) -> Vec<(usize, u64, u64)> {
 }
 
 #[test]
-fn a_length_is_cut_by_the_weights() {
+fn message_is_divided_by_rail_weights() {
     let even = Weights::new(Stripe::Even, [400, 100, 400].into_iter());
     assert_eq!(lengths(&cut(&even, 10, &[0, 1, 2], 1)), [(0, 0, 3), (1, 3, 3), (2, 6, 4)]);
     assert_eq!(lengths(&cut(&even, 10, &[0, 1, 2], 5)), [(0, 0, 5), (1, 5, 5)]);
-    assert_eq!(lengths(&cut(&even, 10, &[2, 1], 11)), [(1, 0, 10)], "of equals the first");
+    assert_eq!(lengths(&cut(&even, 10, &[2, 1], 11)), [(1, 0, 10)], "expected the first of equal rails");
     assert_eq!(lengths(&cut(&even, 0, &[1], 1)), [(1, 0, 0)]);
     let weighted = Weights::new(Stripe::Weighted, [400, 100].into_iter());
     assert_eq!(weighted.now(), [2458, 614]);
     // Whole cells: 255 of 256 are 0.8 * 256, rounded down.
     assert_eq!(lengths(&cut(&weighted, 1 << 20, &[0, 1], 65536)), [(0, 0, 835_584), (1, 835_584, 212_992)]);
-    assert_eq!(lengths(&cut(&weighted, 100_000, &[0, 1], 65536)), [(0, 0, 100_000)], "the heaviest alone");
-    assert_eq!(Weights::new(Stripe::Weighted, [400, 0].into_iter()).now(), [1536, 1536], "not known");
-    assert_eq!(Weights::new(Stripe::Weighted, [1000, 1].into_iter()).now(), [3024, 48], "the floor");
+    assert_eq!(
+        lengths(&cut(&weighted, 100_000, &[0, 1], 65536)),
+        [(0, 0, 100_000)],
+        "expected the heaviest rail alone"
+    );
+    assert_eq!(
+        Weights::new(Stripe::Weighted, [400, 0].into_iter()).now(),
+        [1536, 1536],
+        "expected equal weights for an unknown bandwidth"
+    );
+    assert_eq!(Weights::new(Stripe::Weighted, [1000, 1].into_iter()).now(), [3024, 48], "expected the smallest weight");
     assert_eq!(Weights::new(Stripe::Adaptive, [4, 1, 1].into_iter()).now(), [1024, 1024, 1024]);
 }
 
@@ -63,7 +75,7 @@ fn learn(weights: &mut Weights, parts: &[Part], took: &[u64]) {
 }
 
 #[test]
-fn formula_four() {
+fn adaptive_weights_follow_formula_four() {
     let mut weights = Weights::new(Stripe::Adaptive, [1, 1].into_iter());
     // 0.1 * 1536 + 0.9 * 3072 * 4 / 5 = 2365.4; the heaviest rail takes the remainder.
     let parts = cut(&weights, 1 << 20, &[0, 1], 1);
@@ -102,16 +114,16 @@ fn formula_four() {
         let mut weights = Weights::new(policy, [1, 1].into_iter());
         let parts = cut(&weights, 1 << 20, &[0, 1], 1);
         learn(&mut weights, &parts, &[1000, 4000]);
-        assert_eq!(weights.now(), [1536, 1536], "{policy:?} learns nothing");
+        assert_eq!(weights.now(), [1536, 1536], "the weights of {policy:?} changed");
     }
 }
 
 #[test]
-fn what_is_pulled_is_cut_further() {
+fn pull_policy_divides_stripes_into_pieces() {
     let mut pull = Weights::new(Stripe::Pull, [1, 1].into_iter());
     let pieces = in_pieces(&pull, 1 << 20, &[0, 1], 65536);
     assert!(pieces.len() == 16 && pieces.iter().all(|piece| piece.length == 65536));
-    assert_eq!(in_pieces(&pull, 1 << 30, &[0, 1], 65536).len(), 32, "so many at most");
+    assert_eq!(in_pieces(&pull, 1 << 30, &[0, 1], 65536).len(), 32, "expected at most 32 pieces");
     assert_eq!(in_pieces(&pull, 100_000, &[0, 1], 65536).len(), 1);
     // The first rail takes half of the second's pieces. It needs as long for three quarters as the second for
     // a quarter.
@@ -134,7 +146,7 @@ fn what_is_pulled_is_cut_further() {
 proptest! {
     /// Holds for all weights, whatever was learnt before.
     #[test]
-    fn every_byte_goes_once(
+    fn every_byte_is_in_exactly_one_stripe(
         policy in prop_oneof![Just(Stripe::Even), Just(Stripe::Weighted), Just(Stripe::Adaptive), Just(Stripe::Pull)],
         bandwidths in prop::collection::vec(0_u32..1000, 1..=4),
         steps in prop::collection::vec((0_u64..1 << 40, 0_u8..16, 0_u64..1 << 20, prop::array::uniform4(any::<u32>())), 1..20),
@@ -195,7 +207,7 @@ fn times(
             }
             while sim.engine(0).completed().is_some() {}
         }
-        times.push(took.expect("it came"));
+        times.push(took.expect("the receive did not complete"));
     }
     assert_eq!([0, 1].map(|rank| sim.registrations(rank)), [0, 0]);
     times
@@ -241,41 +253,47 @@ fn stream(stripe: Stripe, rails: &[Rail]) -> u64 {
 
 /// At 10 bytes per nanosecond and rail, and a latency of 1 us.
 #[test]
-fn two_rails_move_twice_as_much_and_one_is_as_it_was() {
+fn two_rails_double_bandwidth() {
     let one = [settled(Stripe::Even, &[rail(0)], vec![], 1 << 20), stream(Stripe::Even, &[rail(0)])];
     // 104.9 us for one message, and 32 times that.
     assert!((104_858..112_000).contains(&one[0]) && (3_355_443..3_420_000).contains(&one[1]), "{one:?}");
     for stripe in [Stripe::Even, Stripe::Weighted, Stripe::Adaptive, Stripe::Pull] {
         let two = [settled(stripe, &[rail(0); 2], vec![], 1 << 20), stream(stripe, &[rail(0); 2])];
         println!("1 MiB and 32 MiB, ns: one rail {one:?}, two by {stripe:?} {two:?}");
-        assert!(two[0] * 100 <= one[0] * 55 && two[0] >= 52_429, "latency, {stripe:?}: {two:?} of {one:?}");
-        assert!(two[1] * 19 <= one[1] * 10 && two[1] >= 1_677_722, "bandwidth, {stripe:?}: {two:?} of {one:?}");
+        assert!(
+            two[0] * 100 <= one[0] * 55 && two[0] >= 52_429,
+            "latency, {stripe:?}: two rails {two:?}, one rail {one:?}"
+        );
+        assert!(
+            two[1] * 19 <= one[1] * 10 && two[1] >= 1_677_722,
+            "bandwidth, {stripe:?}: two rails {two:?}, one rail {one:?}"
+        );
     }
 }
 
 #[test]
-fn where_one_rail_is_a_quarter_of_the_other_adaptive_is_as_weighted() {
+fn adaptive_equals_weighted_on_unequal_rails() {
     let rails = [rail(400), rail(100)];
     let [even, weighted, adaptive] =
         [Stripe::Even, Stripe::Weighted, Stripe::Adaptive].map(|stripe| settled(stripe, &rails, vec![1, 4], LONG));
     println!("8 MiB, ns, rails 4:1: even {even}, weighted {weighted}, adaptive {adaptive}");
     // The ideal factor is 2.5: half the message takes 2 on the slow rail, a fifth takes 0.8.
-    assert!(even > 2 * weighted + weighted / 5 && even < 3 * weighted, "{even} beside {weighted}");
-    assert!(100 * weighted >= 95 * adaptive, "{adaptive} beside {weighted}");
-    assert!(10 * even >= 22 * adaptive, "{adaptive} beside {even}");
+    assert!(even > 2 * weighted + weighted / 5 && even < 3 * weighted, "even {even}, weighted {weighted}");
+    assert!(100 * weighted >= 95 * adaptive, "adaptive {adaptive}, weighted {weighted}");
+    assert!(10 * even >= 22 * adaptive, "adaptive {adaptive}, even {even}");
 }
 
 /// Not from the paper: a rail takes pieces that another has not begun. So the first message, and the first
 /// after a change, are not delayed by outdated weights. In the end the policy is as adaptive.
 #[test]
-fn what_is_pulled_follows_a_rail_within_a_message() {
+fn pull_policy_adapts_within_one_message() {
     let rails = [rail(400), rail(100)];
     for (length, most) in [(1 << 20, 120_000), (LONG, 760_000)] {
         let [even, adaptive, pull] = [Stripe::Even, Stripe::Adaptive, Stripe::Pull]
             .map(|stripe| times(&config(stripe), &rails, vec![1, 4], length, 12, |_, _| ()));
-        println!("{length} bytes, ns, rails 4:1, the first: adaptive {}, pulled {}", adaptive[0], pull[0]);
-        assert!(pull[0] < most && 18 * pull[0] < 10 * even[0], "the first: {} beside {}", pull[0], even[0]);
-        assert!(100 * pull[11] <= 101 * adaptive[11], "then: {} beside {}", pull[11], adaptive[11]);
+        println!("{length} bytes, ns, rails 4:1, first message: adaptive {}, pull {}", adaptive[0], pull[0]);
+        assert!(pull[0] < most && 18 * pull[0] < 10 * even[0], "first message: pull {}, even {}", pull[0], even[0]);
+        assert!(100 * pull[11] <= 101 * adaptive[11], "last message: pull {}, adaptive {}", pull[11], adaptive[11]);
     }
     let disturb = |number: usize, sim: &mut Sim| match number {
         10 => sim.slow_down(1, 8),
@@ -284,16 +302,21 @@ fn what_is_pulled_follows_a_rail_within_a_message() {
     };
     let of = |stripe| times(&config(stripe), &[rail(0); 2], vec![], LONG, 60, disturb);
     let (adaptive, pull) = (of(Stripe::Adaptive), of(Stripe::Pull));
-    println!("8 MiB, ns, disturbed: pulled {:?}, and then {:?}", &pull[10..14], &pull[30..33]);
-    assert!(3 * pull[10] < adaptive[10], "the first that is disturbed: {} beside {}", pull[10], adaptive[10]);
+    println!("8 MiB, ns, pull: disturbed {:?}, recovered {:?}", &pull[10..14], &pull[30..33]);
+    assert!(3 * pull[10] < adaptive[10], "first disturbed message: pull {}, adaptive {}", pull[10], adaptive[10]);
     assert!(100 * pull[29] <= 101 * adaptive[29], "{} beside {}", pull[29], adaptive[29]);
-    assert!(10 * pull[30] < 7 * adaptive[30], "the first after it: {} beside {}", pull[30], adaptive[30]);
+    assert!(
+        10 * pull[30] < 7 * adaptive[30],
+        "first message after the disturbance: pull {}, adaptive {}",
+        pull[30],
+        adaptive[30]
+    );
     assert!(pull[33..].iter().all(|took| 100 * took < 102 * pull[9]), "{:?}", &pull[33..]);
 }
 
 /// Figure 20: another program takes seven eighths of the second rail for a while.
 #[test]
-fn adaptive_follows_a_rail_that_is_disturbed_and_comes_back() {
+fn adaptive_weights_follow_a_disturbed_rail() {
     let disturb = |number: usize, sim: &mut Sim| match number {
         10 => sim.slow_down(1, 8),
         30 => sim.slow_down(1, 1),
@@ -310,7 +333,7 @@ fn adaptive_follows_a_rail_that_is_disturbed_and_comes_back() {
     );
     assert!(even[29] > 7 * peak, "{} beside {peak}", even[29]);
     assert!(adaptive[29] < 2 * peak, "{} beside {peak}", adaptive[29]);
-    assert!(adaptive[12] < 2 * peak, "after two messages");
+    assert!(adaptive[12] < 2 * peak, "adaptive did not recover within two messages");
     // Two messages, of 1.2 ms together, are enough to recover.
     assert!(
         100 * adaptive[9] < 102 * peak && adaptive[30..32].iter().sum::<u64>() < 1_300_000,
@@ -322,7 +345,7 @@ fn adaptive_follows_a_rail_that_is_disturbed_and_comes_back() {
 
 /// A peer without long messages has one lane; packets use as many rails as the policy says.
 #[test]
-fn the_other_rails_are_connected_when_they_are_needed() {
+fn further_rails_are_connected_on_demand() {
     let packets = |spread: Spread, length: usize| {
         let conditions = Conditions { rails: vec![rail(1), rail(3)], ..Conditions::default() };
         let mut sim = Sim::new(3, 2, conditions, &Config { spread, rings: 0, ..Config::default() }).unwrap();
@@ -349,7 +372,7 @@ fn the_other_rails_are_connected_when_they_are_needed() {
 
 /// A rail that is full, or never comes up, delays no packet.
 #[test]
-fn who_is_bound_to_a_rail_that_takes_nothing_goes_by_the_first() {
+fn full_bound_rail_falls_back_to_the_first() {
     let conditions = Conditions { rails: vec![rail(1); 2], depth: 1, ..Conditions::default() };
     let config = Config { spread: Spread::Binding, rings: 0, ..Config::default() };
     let mut sim = Sim::new(3, 2, conditions, &config).unwrap();

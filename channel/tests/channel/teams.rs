@@ -31,7 +31,7 @@ impl Job {
                 match done.result {
                     Ok(_) => {}
                     Err(Error::Discarded { .. }) => self.discarded += 1,
-                    Err(error) => panic!("a send of rank {rank}: {error}"),
+                    Err(error) => panic!("send of rank {rank} failed: {error}"),
                 }
             } else if self.receives.remove(&(rank, done.id)).is_some() {
                 done.result.unwrap();
@@ -112,7 +112,7 @@ fn credit_of_dropped_teams_and_requests_returns() {
             }
         }
         job.run(usize::MAX);
-        assert!(job.sends.is_empty(), "seed {seed}: {:?} wait", job.sends);
+        assert!(job.sends.is_empty(), "seed {seed}: sends never completed: {:?}", job.sends);
         for rank in 0..ranks {
             let engine = job.sim.engine(rank);
             engine.at_rest().unwrap_or_else(|why| panic!("seed {seed}: {why}"));
@@ -121,11 +121,14 @@ fn credit_of_dropped_teams_and_requests_returns() {
             let granted = i64::from(engine.granted());
             let peers: Vec<i64> = (0..ranks).filter_map(|peer| job.sim.engine(peer).credit(rank)).collect();
             let beyond: i64 = peers.iter().map(|credit| credit - i64::from(config.floor)).sum();
-            assert_eq!(beyond, granted, "seed {seed}: at rank {rank}, of {peers:?}");
+            assert_eq!(
+                beyond, granted,
+                "seed {seed}: credit granted by rank {rank} differs from the peers' credit {peers:?}"
+            );
         }
         discarded += job.discarded;
     }
-    assert!(discarded > 1000, "{discarded}: few messages were announced to dropped teams");
+    assert!(discarded > 1000, "only {discarded} messages were discarded for dropped teams");
 }
 
 /// A message for a dropped team is discarded, whenever it arrives and however it was sent.
@@ -151,7 +154,7 @@ fn message_for_dropped_team_is_discarded() {
                 sim.engine(1).disband(7..=13);
                 settle(&mut sim);
             }
-            let done = sim.engine(0).completed().expect("it has ended");
+            let done = sim.engine(0).completed().expect("the send did not complete");
             assert_eq!(done.id, id);
             let expected = if ends_well { Ok(()) } else { Err(Error::Discarded { rank: 1 }) };
             assert_eq!(done.result.map(|_| ()), expected, "{length} B, late {late}");

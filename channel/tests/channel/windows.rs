@@ -8,7 +8,7 @@ use transom_channel::delivery::{Delivery, Header, Kind, Settings};
 use transom_channel::sim::{Conditions, Faults, Memory, Sim, SimWire};
 use transom_channel::striping::Stripe;
 use transom_channel::wire::{Busy, Data, Event, Key, Lane, Part, Rail, RailKind, Request, Window};
-use transom_channel::{Config, Error, Id, PeerFailure, Counters, Rank, RecvTarget, Select, Wire};
+use transom_channel::{Config, Counters, Error, Id, PeerFailure, Rank, RecvTarget, Select, Wire};
 
 type Job = Sim<Delivery<SimWire>>;
 
@@ -77,13 +77,13 @@ fn send_in_time<W: Wire<Memory = Memory>>(sim: &mut Sim<W>, lengths: &[usize]) -
     assert_eq!((sent, came), (lengths.len(), lengths.len()));
     for rank in 0..2 {
         assert_eq!((sim.windows(rank), sim.registrations(rank)), (0, 0), "rank {rank}");
-        assert!(sim.engine(rank).wire().due().is_none(), "rank {rank} is at rest");
+        assert!(sim.engine(rank).wire().due().is_none(), "rank {rank} has packets due at the end");
     }
     ([0, 1].map(|rank| sim.engine(rank).counters()), last)
 }
 
 #[test]
-fn each_piece_goes_once_into_its_place() {
+fn each_piece_is_written_once_in_place() {
     // Three lengths: four windows of 64 pieces, a window of 64 and one of a piece and a byte, and one short window.
     for (length, windows, packets) in [(MIB, 4, 0), (65 * PIECE + 1, 2, 1), (33 * PIECE - 1, 1, 1)] {
         let mut sim = job(conditions(NONE), Settings::default());
@@ -101,7 +101,7 @@ fn each_piece_goes_once_into_its_place() {
 }
 
 #[test]
-fn what_comes_out_of_order_or_twice_is_put_in_order() {
+fn reordered_and_duplicate_pieces_are_put_in_order() {
     let mut windows = 0;
     for delay in [1_000, 30_000, 1_000_000] {
         let mut sim = job(conditions(Faults { late: 300, doubled: 100, delay: 1..delay, ..NONE }), Settings::default());
@@ -114,20 +114,20 @@ fn what_comes_out_of_order_or_twice_is_put_in_order() {
 }
 
 #[test]
-fn what_is_lost_is_granted_again_and_at_last_copied() {
+fn lost_pieces_are_granted_again_then_copied() {
     let mut sim = job(conditions(Faults { lost: 50, ..NONE }), Settings::default());
     let [sender, receiver] = send(&mut sim, &[MIB; 20]);
     let pieces = (20 * MIB / PIECE) as u64;
     // One of 20 pieces is lost, and one of 400 twice.
     assert!((1..pieces / 100).contains(&receiver.datagram_repairs), "{receiver:?}");
-    assert!((100..=160).contains(&receiver.datagram_windows), "each of 80, most of them twice: {receiver:?}");
+    assert!((100..=160).contains(&receiver.datagram_windows), "expected 80 windows, most of them twice: {receiver:?}");
     let [posts, ..] = sim.posts(0);
-    assert!(posts < pieces * 5 / 4, "{posts} for {pieces} pieces");
+    assert!(posts < pieces * 5 / 4, "{posts} posts for {pieces} pieces");
     assert_eq!((sender.written_bytes, sender.copied_bytes), (20 * MIB as u64, 0));
 }
 
 #[test]
-fn of_a_hundred_one_lost_costs_less_than_half_of_goodput() {
+fn one_percent_loss_keeps_half_the_goodput() {
     let time = |lost, checksum| {
         // At 1 GB/s and a round trip of 20 us.
         let conditions = Conditions { picoseconds: 1000, ..conditions(Faults { lost, ..NONE }) };
@@ -135,13 +135,13 @@ fn of_a_hundred_one_lost_costs_less_than_half_of_goodput() {
         send_in_time(&mut job(conditions, settings), &[MIB; 32]).1
     };
     let [none, some, copied, some_copied] = [(0, false), (10, false), (0, true), (10, true)].map(|(a, b)| time(a, b));
-    println!("{none} ns, of a hundred one lost {some} ns; copied {copied} and {some_copied}");
-    assert!(none < 35_000_000, "33.6 ms are the bytes: {none} ns");
+    println!("in place: {none} ns, {some} ns with 1 % loss; copied: {copied} and {some_copied}");
+    assert!(none < 35_000_000, "{none} ns, expected little more than 33.6 ms for the bytes");
     assert!(some < 2 * none && none < copied);
 }
 
 #[test]
-fn where_there_is_no_window_it_is_copied_and_where_there_is_one_all_have_it_in_turn() {
+fn scarce_windows_are_shared_none_means_copying() {
     let none = Conditions { windows: 0, ..conditions(NONE) };
     let [_, receiver] = send(&mut job(none, Settings::default()), &[MIB, 40_000]);
     assert_eq!((receiver.datagram_windows, receiver.datagram_repairs), (0, 256 + 10));
@@ -155,16 +155,17 @@ fn where_there_is_no_window_it_is_copied_and_where_there_is_one_all_have_it_in_t
 /// A peer that has requested many writes is stopped while it holds their windows: messages of another peer
 /// still arrive.
 #[test]
-fn who_is_stopped_does_not_have_all_windows() {
+fn stopped_peer_does_not_hold_all_windows() {
     let mut sim = job(Conditions { windows: 16, ..conditions(NONE) }, Settings::default());
     for number in 0..8 {
         sim.engine(0).send(1, 0, number, Memory::pattern(number.into(), MIB), MIB, false);
     }
-    (0..8)
-        .for_each(|_| _ = sim.engine(1).receive(Select { source: Some(0), ..ANY }, RecvTarget::Into(Memory::zero(MIB), MIB)));
+    (0..8).for_each(|_| {
+        _ = sim.engine(1).receive(Select { source: Some(0), ..ANY }, RecvTarget::Into(Memory::zero(MIB), MIB))
+    });
     (0..2).for_each(|rank| sim.wake(rank, 0));
     while sim.windows(1) < 4 {
-        sim.step().expect("windows are asked for");
+        sim.step().expect("the simulation stopped before windows were requested");
     }
     // Lets the peer get all windows that it may have.
     (0..40).take_while(|_| sim.windows(1) < 16 && sim.step().is_some()).for_each(drop);
@@ -173,32 +174,32 @@ fn who_is_stopped_does_not_have_all_windows() {
     sim.engine(1).receive(Select { source: Some(2), ..ANY }, RecvTarget::Into(Memory::zero(MIB), MIB));
     (1..3).for_each(|rank| sim.wake(rank, sim.now()));
     let done = loop {
-        sim.step().expect("the message of a rank that is not stopped comes");
+        sim.step().expect("the message of the running rank did not arrive");
         if let Some(done) = sim.engine(1).completed().filter(|done| done.result.as_ref().is_ok_and(|of| of.peer == 2)) {
             break done;
         }
-        assert!(sim.now() < 10_000_000_000, "ten seconds for a MiB");
+        assert!(sim.now() < 10_000_000_000, "a MiB took more than ten seconds");
     };
     assert_eq!(done.memory.unwrap().whose(MIB), Some(50));
     assert_eq!(sim.engine(1).counters().datagram_repairs, 0, "by windows of its own");
 }
 
 #[test]
-fn more_writes_than_may_be_under_way_come_all_the_same() {
+fn writes_beyond_the_in_flight_limit_arrive() {
     let lost = Faults { lost: 10, ..NONE };
     let [sender, _] = send(&mut job(conditions(lost), Settings::default()), &[50_000; 300]);
     assert_eq!((sender.written_bytes, sender.copied_bytes), (300 * 50_000, 0));
 }
 
 #[test]
-fn checksums_leave_no_room_for_it() {
+fn checksums_disable_zero_copy_windows() {
     let settings = Settings { checksum: true, ..Settings::default() };
     let [sender, receiver] = send(&mut job(conditions(NONE), settings), &[MIB]);
     assert_eq!((sender.copied_bytes, sender.written_bytes, receiver.datagram_windows), (MIB as u64, 0, 0));
 }
 
 #[test]
-fn who_dies_keeps_no_window_and_takes_none() {
+fn dead_peer_releases_its_windows() {
     let mut while_open = 0;
     for steps in (1..200).step_by(7) {
         let mut sim = job(conditions(Faults { lost: 50, ..NONE }), Settings::default());
@@ -228,7 +229,7 @@ fn who_dies_keeps_no_window_and_takes_none() {
         open.retain(|(rank, _)| *rank != 1);
         assert_eq!(open, [], "after {steps} steps");
     }
-    assert!(while_open > 20, "it died while {while_open} windows were open");
+    assert!(while_open > 20, "expected more than 20 windows open at the deaths, found {while_open}");
 }
 
 /// A wire whose second rail ends at a given time, with all requests posted there.
@@ -334,7 +335,7 @@ impl Wire for Ending {
 }
 
 #[test]
-fn what_went_by_a_rail_that_ends_comes_by_others() {
+fn pieces_of_a_failed_rail_are_resent_on_others() {
     let mut repaired = 0;
     for at in (40_000..400_000).step_by(20_000) {
         let mut conditions = conditions(NONE);
@@ -359,7 +360,7 @@ fn what_went_by_a_rail_that_ends_comes_by_others() {
 /// Rank 0 sends random messages about writes beside its own traffic. They affect at most its peers'
 /// operations with it.
 #[test]
-fn who_says_anything_at_all_harms_nobody_else() {
+fn arbitrary_notes_affect_only_their_sender() {
     let mut spoiled = 0;
     for seed in 0..rounds(200) {
         let mut rng = fastrand::Rng::with_seed(seed);
@@ -403,14 +404,14 @@ fn who_says_anything_at_all_harms_nobody_else() {
 
 /// Rank 0 reports completion while the adapter of rank 1 still sends the data.
 #[test]
-fn what_the_adapter_has_is_not_given_back_because_the_peer_says_so() {
+fn send_buffer_is_kept_while_adapter_reads_it() {
     let mut sim = job(conditions(NONE), Settings::default());
     let id = sim.engine(1).send(0, 0, 0, Memory::pattern(5, MIB), MIB, false);
     sim.engine(0).receive(ANY, RecvTarget::Allocate);
     (0..2).for_each(|rank| sim.wake(rank, 0));
     // Two windows of pieces, which take 50 us to send.
     while sim.posts(1)[0] < 64 {
-        sim.step().expect("it has begun");
+        sim.step().expect("the simulation stopped before pieces were posted");
     }
     sim.stop(0, true);
     let until = sim.now() + 20_000;
@@ -420,7 +421,7 @@ fn what_the_adapter_has_is_not_given_back_because_the_peer_says_so() {
     let lane = Lane { peer: 1, rail: 0 };
     sim.engine(0).wire().wire_mut().post(lane, Request::Send { head: &bytes, body: Data::None }).unwrap();
     while sim.now() < until {
-        sim.step().expect("pieces are under way");
+        sim.step().expect("the simulation stopped with pieces in flight");
     }
     assert_eq!((sim.engine(1).is_under_way(id), sim.engine(1).counters().spoiled), (true, 1));
 }
@@ -428,7 +429,7 @@ fn what_the_adapter_has_is_not_given_back_because_the_peer_says_so() {
 /// Rank 0 repeatedly requests empty writes and acknowledges no answer: a bounded number of answers is kept
 /// for it.
 #[test]
-fn who_takes_no_answer_is_answered_no_more() {
+fn answers_to_an_unacknowledging_peer_are_bounded() {
     let mut sim = job(conditions(NONE), Settings::default());
     sim.stop(0, true);
     let (from, to) = (Lane { peer: 0, rail: 0 }, Lane { peer: 1, rail: 0 });

@@ -231,7 +231,7 @@ pub const CATALOG: &[Measurement] = &[
                 "ring_slots=32,window=32",
                 "ring_slots=64,window=64",
             ],
-            "stream by rings of so many slots; the sender waits for a free slot",
+            "stream, by the number of slots of a ring; the sender waits for a free slot",
         )
     },
     sweep(
@@ -263,7 +263,7 @@ pub const CATALOG: &[Measurement] = &[
                 "pipe=pipeline,pipe_chunk=32768",
                 "pipe=pipeline,pipe_chunk=65536",
             ],
-            "a pipe with chunks of so many bytes",
+            "a pipe, by the number of bytes of a chunk",
         )
     },
     Measurement {

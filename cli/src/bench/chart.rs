@@ -192,7 +192,8 @@ fn panel(area: &Area, caption: &str, unit: &str, curves: &[Curve]) -> Result {
             .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], style));
         chart.draw_series(points.iter().map(|&point| Circle::new(point, 2, colour.filled())))?;
     }
-    // Latency curves rise from the lower left; bandwidth curves level off at the top. The legend goes to the free corner.
+    // Latency curves rise from the lower left; bandwidth curves level off at the top. The legend goes to the free
+    // corner.
     let bandwidth = unit == "GB/s";
     chart
         .configure_series_labels()

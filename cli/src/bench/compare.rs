@@ -33,14 +33,14 @@ use std::process::ExitCode;
 #[derive(Args)]
 #[command(after_help = AFTER)]
 pub struct Compare {
-    /// Measurements to compare; see `transom bench list` [default: everything]
+    /// Measurements to compare; `transom bench list` lists them [default: all that can be compared]
     #[arg(value_name = "MEASUREMENT", value_parser = measurement)]
     measurements: Vec<&'static Measurement>,
     /// Numbers of ranks, e.g. 4,8,16; targets apply to the numbers that `transom bench list` shows [default: those
     /// numbers, for some measurements also 4 or 8]
     #[arg(short = 'n', long, value_name = "RANKS", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=1024))]
     ranks: Vec<u16>,
-    /// Sizes, e.g. 8,4KiB,1MiB, of measurements that have sizes [default: those with a target]
+    /// Bytes of an operation, e.g. 8,4KiB,1MiB, for measurements with sizes [default: the sizes with a target]
     #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = parse_size)]
     sizes: Vec<usize>,
     /// Directory of an MPI library that is not in PATH, with bin/mpirun and bin/mpicc; may be repeated
@@ -53,7 +53,7 @@ pub struct Compare {
     /// Number of pairs of jobs with each MPI library [default: 5; quick: 3]
     #[arg(long, value_name = "ROUNDS", value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: Option<u16>,
-    /// Shorter jobs and fewer pairs
+    /// Measure in shorter jobs and fewer pairs
     #[arg(long)]
     quick: bool,
     #[command(flatten)]
@@ -108,7 +108,8 @@ impl Compare {
         }
         if peers.is_empty() {
             text.push_str(
-                "no other MPI library found, so only ours is measured; `transom bench compare --help` tells how to install some\n",
+                "no other MPI library found, so only ours is measured; `transom bench compare --help` explains how to \
+                 install them\n",
             );
         }
         if !peers.is_empty() {
@@ -328,7 +329,7 @@ fn their_job(peer: &Peer, task: &Task) -> Result<Done, Failure> {
 fn same_cores(ours: &Done, theirs: &Done) -> Result<(), Failure> {
     for (name, &ours) in ours.run.report.values.iter().filter(|(name, _)| name.starts_with("cpu.")) {
         let theirs = theirs.run.report.values.get(name).copied();
-        let theirs = theirs.ok_or_else(|| Failure::Figures(format!("it did not say `value {name}`")))?;
+        let theirs = theirs.ok_or_else(|| Failure::Figures(format!("its output has no `value {name}`")))?;
         if theirs != ours {
             return Err(Failure::Core { rank: name.trim_start_matches("cpu.").to_owned(), ours, theirs });
         }

@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn choice_fills_physical_cores_before_their_siblings() {
+    fn core_choice_takes_siblings_last() {
         let machine = |cores: &[(usize, i64, &str)]| {
             ordered(
                 cores

@@ -12,7 +12,7 @@ pub type Figures = Vec<(String, f64)>;
 /// The figures of a job. Fails with the missing value's name if the worker did not report it.
 pub fn of(task: &Task, run: &Run) -> Result<Figures, String> {
     let values = &run.report.values;
-    let value = |name: &str| values.get(name).copied().ok_or_else(|| format!("it did not say `value {name}`"));
+    let value = |name: &str| values.get(name).copied().ok_or_else(|| format!("its output has no `value {name}`"));
     let each = |name: &str, ranks: &mut dyn Iterator<Item = usize>| -> Result<Vec<f64>, String> {
         ranks.map(|rank| value(&format!("{name}.{rank}"))).collect()
     };

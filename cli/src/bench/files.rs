@@ -80,7 +80,7 @@ pub struct Output {
 impl Output {
     /// Checks that the path can be written, without changing anything.
     pub fn at(path: &Path) -> Result<Self, Usage> {
-        Self::find(path).map_err(|error| Usage(format!("`{}` cannot be written: {error}", path.display())))
+        Self::find(path).map_err(|error| Usage(format!("cannot write `{}`: {error}", path.display())))
     }
 
     fn find(path: &Path) -> io::Result<Self> {

@@ -174,14 +174,14 @@ mod tests {
     use std::os::unix::process::ExitStatusExt;
 
     #[test]
-    fn stop_terminates_job_and_leaves_it_to_reap() {
+    fn stopped_job_ends_by_sigterm_unreaped() {
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
         stop(&mut child);
         assert_eq!(child.wait().unwrap().signal(), Some(15));
     }
 
     #[test]
-    fn said_picks_most_informative_error_line() {
+    fn error_output_yields_most_informative_line() {
         let debug = "[0] 2026-11-26T22:27:14Z  INFO transom::start: joined the job rank=0 size=2";
         let waits = "[1] transom: rank 1 has waited 5s in barrier for rank 0";
         let (why, launcher) =

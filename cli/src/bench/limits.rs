@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limit_is_the_fastest_way_at_measured_times() {
+    fn limit_is_the_cheapest_alternative_as_measured() {
         let limit = Limit(vec![
             Cost { atomics: 512.0, ..Cost::default() },
             Cost { atomics: 2.0, copies: 1.0, ..Cost::default() },

@@ -44,7 +44,7 @@ fn variables() -> BTreeMap<&'static str, String> {
 /// Warns on stderr if the machine is busy or this is a debug build, because the figures would mislead.
 pub fn warn_of_circumstances() {
     if cfg!(debug_assertions) {
-        complain("this is a debug build, and its figures mean nothing; use `cargo run --release`");
+        complain("this is a debug build, whose figures are meaningless; use `cargo run --release`");
     }
     let Machine { cores, load, .. } = Machine::this();
     if let Some(load) = load.filter(|&load| load > 0.5 * cores as f64) {

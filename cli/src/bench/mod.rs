@@ -71,21 +71,21 @@ enum Command {
 const AFTER: &str = "\
 Columns:
   mode     core placement: siblings, near or far; mixed if it changed in every job; - if nothing crosses cores
-  ns       the median; like min to max, of the means of batches of operations, which take 1 us or more: p99, p99.9 and
-           max are percentiles of these means, not of single operations
-  limit    what the machine itself needs, whatever the protocol (a lock: an atomic to acquire, one to release), and
-           x limit the measured time as a multiple of it (1 is the best possible); or why no limit is known
+  ns       the median time of an operation. Like min to max, it is taken from the means of batches of operations, which
+           take 1 us or more: p99, p99.9 and max are percentiles of these means, not of single operations
+  limit    time that the hardware needs for any protocol (a lock: an atomic to acquire, one to release), and
+           x limit the measured time as a multiple of it (1 is the best possible); or the reason why no limit is known
   x first  with several configurations: the time as a multiple of the first configuration's
 
 Exit status: 0 if everything was measured and every result was right, 2 for a wrong command line, else 1 (also if a limit is
 wrong).
 
 Examples:
-  transom bench --quick                     a little of everything, in seconds
-  transom bench                             everything, 8 B to 4 MiB, in minutes
+  transom bench --quick                     all measurements, with few sizes, in seconds
+  transom bench                             all measurements, 8 B to 4 MiB, in minutes
   transom bench put get --sync flush,fence --svg latency.svg
   transom bench put_bw --sizes 4KiB,1MiB --json bandwidth.json
-  transom bench contended --ranks 2,4,8     more ranks than cores take turns
+  transom bench contended --ranks 2,4,8     ranks beyond the number of cores share cores
   transom bench lu --ranks 4 --lu-n 1024 --lu-block 16 --lock two-sided
   transom bench stream --config rings=0 --config rings=8 --sizes 8
                                             the same messages, alternating between two configurations
@@ -135,6 +135,7 @@ fn list() -> io::Result<()> {
         simulated.row([name, figure, about, network].map(|&cell| cell.to_owned()).to_vec());
     }
     text::print(&format!(
-        "{table}\nSimulated in virtual time, on networks with these conditions, not on this machine; `simulated` names them all:\n{simulated}"
+        "{table}\nSimulations in virtual time, on networks with these conditions, not on this machine; `simulated` \
+         names them all:\n{simulated}"
     ))
 }

@@ -175,8 +175,8 @@ pub fn unlike(comparison: &Comparison, pairs: &[Pair]) -> Option<String> {
     }
     let of = |side: fn(&Each) -> f64| number(median(&each.iter().map(side).collect::<Vec<_>>()));
     Some(format!(
-        "LU's kernels are not alike: ours {}, theirs {} GFLOP/s, a ratio of {low:.3} to {high:.3} in half of {} pairs, where up to \
-         {ALIKE} would do; so what is compared would be compilers, not libraries",
+        "LU's kernels differ: ours {}, theirs {} GFLOP/s, a ratio of {low:.3} to {high:.3} in half of {} pairs, expected \
+         at most {ALIKE}; the comparison would be one of compilers, not of libraries",
         of(|each| each.ours),
         of(|each| each.theirs),
         each.len()
@@ -193,7 +193,7 @@ mod tests {
     }
 
     fn kernels(speeds: &[(f64, f64)]) -> Option<String> {
-        let comparison = COMPARISONS.iter().find(|comparison| comparison.alike).expect("the kernel's");
+        let comparison = COMPARISONS.iter().find(|comparison| comparison.alike).expect("the kernel has a comparison");
         let pair = |&(ours, theirs): &(f64, f64)| Pair {
             mode: Mode::Alone,
             ours: side(ours),
@@ -204,10 +204,10 @@ mod tests {
     }
 
     #[test]
-    fn unlike_reports_kernels_that_differ_beyond_noise() {
+    fn kernels_differing_beyond_noise_are_reported() {
         assert_eq!(kernels(&[(100.0, 100.0); 9]), None);
         assert_eq!(kernels(&[(104.9, 100.0); 9]), None);
-        let slow = kernels(&[(92.0, 67.0); 9]).expect("not alike");
+        let slow = kernels(&[(92.0, 67.0); 9]).expect("the kernels differ beyond noise");
         assert!(slow.contains("ours 92.0, theirs 67.0 GFLOP/s") && slow.contains("1.373"), "{slow}");
         assert!(kernels(&[(67.0, 92.0); 9]).is_some() && kernels(&[]).is_some());
         // Some jobs slowed by other load, on either side.

@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_libraries_come_with_advice() {
+    fn missing_libraries_are_listed_with_advice() {
         let all = missing(&[]);
         assert_eq!(all.len(), KNOWN.len());
         assert!(all.iter().any(|line| line.contains("MPICH 5") && line.contains("pip install mpich")), "{all:?}");

@@ -21,20 +21,20 @@ use transom_channel::Changes;
 
 #[derive(Args)]
 pub struct Plain {
-    /// Measurements or simulations; see `transom bench list` [default: everything measured]
+    /// Measurements or simulations to execute; `transom bench list` lists them [default: all measurements]
     #[arg(value_name = "MEASUREMENT", value_parser = selection)]
     measurements: Vec<Selection>,
-    /// Synchronizations, e.g. flush,fence [default: all of a measurement]
+    /// Synchronizations to measure with, e.g. flush,fence [default: all of each measurement]
     #[arg(long, visible_alias = "lock", value_name = "SYNC", value_delimiter = ',', value_parser = sync)]
     sync: Vec<&'static str>,
-    /// Sizes, e.g. 8,4KiB,1MiB [default: the powers of two from 8 B to 4 MiB]
+    /// Bytes of an operation, e.g. 8,4KiB,1MiB [default: the powers of two from 8 B to 4 MiB]
     #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = parse_size)]
     sizes: Vec<usize>,
-    /// Numbers of ranks, e.g. 2,4 [default: as `transom bench list` shows, mostly 2]
+    /// Numbers of ranks of a job, e.g. 2,4 [default: as `transom bench list` shows, mostly 2]
     #[arg(short = 'n', long, value_name = "RANKS", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=1024))]
     ranks: Vec<u16>,
-    /// Value of TRANSOM_MESSAGES, e.g. eager=0,rings=8 (docs/configuration.md lists the fields); may be repeated, then jobs
-    /// alternate between the values; '' means the default
+    /// Value of TRANSOM_MESSAGES, e.g. eager=0,rings=8 (docs/configuration.md lists the fields); may be repeated, then
+    /// jobs alternate between the values; '' means the default
     #[arg(long = "config", value_name = "FIELDS", value_parser = config)]
     configs: Vec<String>,
     /// Measuring time of a job in milliseconds; some measurements take two or four times as long [default: 50; quick:
@@ -44,16 +44,16 @@ pub struct Plain {
     /// Number of jobs for each figure [default: 3; quick: 1]
     #[arg(long, value_name = "ROUNDS", value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: Option<u16>,
-    /// Fewer sizes, shorter jobs, one round
+    /// Measure fewer sizes, in shorter jobs and one round
     #[arg(long)]
     quick: bool,
-    /// Rows of lu's matrix
+    /// Rows and columns of the matrix of lu
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1 << 15))]
     lu_n: u32,
-    /// Rows of lu's blocks
+    /// Rows and columns of a block of lu
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1 << 15))]
     lu_block: u32,
-    /// Rows and columns of pipeline's grid
+    /// Rows and columns of the grid of pipeline
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(2..=1 << 15))]
     grid: u32,
     #[command(flatten)]
@@ -86,7 +86,8 @@ type Turns = Vec<Task>;
 type Group = (&'static Measurement, Vec<Turns>);
 
 /// A note below the tables.
-const BATCHES: &str = "ns to max: of the means of batches of operations, which take 1 us or more; p99, p99.9 and max are not of single operations\n";
+const BATCHES: &str =
+    "ns to max: statistics of the means of batches of operations, which take 1 us or more; not of single operations\n";
 
 /// The largest number of jobs that may be dropped, because the core placement changed or the job beat its
 /// limit.

@@ -1,6 +1,6 @@
 //! The protocol of workers. A worker is a job of ranks that measures one thing once. Ours is `transom bench-worker`; a
-//! peer's is the C program in `mpi_reference`, started by its mpirun. Both take the same arguments and print the same lines, so
-//! that all statistics are computed here.
+//! peer's is the C program in `mpi_reference`, started by its mpirun. Both take the same arguments and print the same
+//! lines, so that all statistics are computed here.
 //!
 //! ```text
 //! WORKER MEASUREMENT --sync SYNC --bytes N --ranks N --millis M --cores LIST [--n N] [--block N] [--grid N] [--type T]
@@ -17,8 +17,8 @@
 //! | `check ok`, `check bad WHY` | whether the moved data were right; exactly once; WHY begins with `unsupported` if the library crashed in the operation |
 //!
 //! Operations go from rank 0 to rank 1 (to itself with 1 rank), on 8-byte integers (sums on doubles with `--type f64`).
-//! For operations that both ranks take part in (fence, pscw, barrier), rank 0 announces the length of a batch before its
-//! time begins.
+//! For operations that both ranks take part in (fence, pscw, barrier), rank 0 announces the length of a batch before
+//! its time begins.
 //!
 //! | measurement | sync | an operation; values |
 //! |---|---|---|
@@ -56,30 +56,32 @@
 //! | | `two_sided` | as by `one_sided`, with send and recv |
 //! | `startup` | `none` | start and end; `rss` (bytes, VmRSS of rank 0 once the library is initialized) |
 //!
-//! `overlap`: rank 1 computes 20 ms at a time and makes no call. An operation of rank 0 is lock (shared), get of N bytes,
-//! unlock. Both ranks begin together. For 0.4 M ms, until 1 ms before the end, rank 0 sleeps for 1 ms, clears its buffer,
-//! does one operation, which is a sample, and checks the data. Then rank 0 counts the operations that take half of the
-//! compute time while rank 1 is in the library. Finally it takes medians, over 3 repetitions or more, of `compute`,
-//! `communication` (that many operations) and `both` (at once, for 0.4 M ms), in seconds until both ranks are done.
+//! `overlap`: rank 1 computes 20 ms at a time and makes no call. An operation of rank 0 is lock (shared), get of N
+//! bytes, unlock. Both ranks begin together. For 0.4 M ms, until 1 ms before the end, rank 0 sleeps for 1 ms, clears
+//! its buffer, does one operation, which is a sample, and checks the data. Then rank 0 counts the operations that take
+//! half of the compute time while rank 1 is in the library. Finally it takes medians, over 3 repetitions or more, of
+//! `compute`, `communication` (that many operations) and `both` (at once, for 0.4 M ms), in seconds until both ranks
+//! are done.
 //!
-//! `pingpong` by `gaps`: without gaps the ranks may lock into a rhythm in which each message arrives at the same moment of
-//! the other's wait. Before each send a rank therefore executes a random number of turns of a loop, uniform up to those
-//! that take 400 ns, from its own seed. Rank 0 times 32 round trips. Then rank 0 computes for as long as before its 32
-//! sends while rank 1 waits for a message, and rank 1 likewise while rank 0 waits. Each times its own computation by the
-//! machine's clock. Both times are subtracted; the rest is the time of 64 messages. A sample is the median of 11 such
-//! rests, or more. If one is not above 0, the result is wrong.
+//! `pingpong` by `gaps`: without gaps the ranks may lock into a rhythm in which each message arrives at the same moment
+//! of the other's wait. Before each send a rank therefore executes a random number of turns of a loop, uniform up to
+//! those that take 400 ns, from its own seed. Rank 0 times 32 round trips. Then rank 0 computes for as long as before
+//! its 32 sends while rank 1 waits for a message, and rank 1 likewise while rank 0 waits. Each times its own
+//! computation by the machine's clock. Both times are subtracted; the rest is the time of 64 messages. A sample is the
+//! median of 11 such rests, or more. If one is not above 0, the result is wrong.
 //!
 //! `overlap_messages`: ranks 0 and 1 each start a receive and a send of N bytes, compute, and wait for both. There are
 //! three phases of M/3 ms in batches: without computing (`communication`); computing for as long as that took, without
 //! messages (`compute`); with both (`both`). Values are medians in seconds.
 //!
-//! Both workers do the following alike. If there are at most as many ranks as cores in `--cores`, rank R is bound to the
-//! R-th of them, and reports it by `value cpu.R` (not for startup). Otherwise the system places the ranks; only for the
-//! crossing, ranks 0 and 1 are bound to the first two. Each rank zeroes its part of a window before anything else touches
-//! it. Buffers are page-aligned. Successive puts go to the same place. `fetch_and_op` and `compare_and_swap` use 8 bytes
-//! for any N. The matrix of `lu` has the elements defined in `worker/lu/grid.rs`. Its blocks are distributed row-cyclically
-//! and column-cyclically over a grid of ranks that is as square as possible (rows <= columns). The kernel is that of
-//! `examples/lu/block.rs`, with variants for blocks of 16 and 32 rows, compiled for the processor's vectors. Rank 0 checks
+//! Both workers do the following alike. If there are at most as many ranks as cores in `--cores`, rank R is bound to
+//! the R-th of them, and reports it by `value cpu.R` (not for startup). Otherwise the system places the ranks; only for
+//! the crossing, ranks 0 and 1 are bound to the first two. Each rank zeroes its part of a window before anything else
+//! touches it. Buffers are page-aligned. Successive puts go to the same place. `fetch_and_op` and `compare_and_swap`
+//! use 8 bytes for any N. The matrix of `lu` has the elements defined in `worker/lu/grid.rs`. Its blocks are
+//! distributed row-cyclically and column-cyclically over a grid of ranks that is as square as possible (rows <=
+//! columns). The kernel is that of `examples/lu/block.rs`, with variants for blocks of 16 and 32 rows, compiled for the
+//! processor's vectors. Rank 0 checks
 //! |LUx - Ax| <= 10 n eps max|A| |x|.
 
 use super::catalog::{self, Measurement};
@@ -162,9 +164,9 @@ pub enum ReportError {
     Twice(String),
     #[error("its output does not say whether the result was right (`check ok`)")]
     Unchecked,
-    #[error("what it moved was wrong: {0}")]
+    #[error("it moved wrong data: {0}")]
     Wrong(String),
-    #[error("it cannot do it: {0}")]
+    #[error("it does not support this: {0}")]
     Unsupported(String),
     #[error("its output says `{0}` {1} times; expected it twice, once before and once after")]
     Pair(&'static str, usize),

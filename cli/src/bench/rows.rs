@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn each_mode_has_a_row_and_mixed_only_without_others() {
+    fn mixed_mode_has_a_row_only_without_others() {
         let rows = rows(&task(), &[job(6.0, [24.0, 25.0]), job(9.0, [24.0, 190.0]), job(8.0, [190.0, 191.0])]);
         let of = |row: &Row| (row.mode, row.jobs, row.dropped, row.crossings_ns.clone());
         assert_eq!(of(&rows[0]), (Mode::Near, 1, 1, vec![[24.0, 25.0]]));

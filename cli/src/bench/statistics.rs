@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn jain_is_one_only_for_equal_shares() {
+    fn jain_index_is_one_only_for_equal_shares() {
         assert_eq!(jain(&[5.0; 4]), 1.0);
         assert_eq!(jain(&[8.0, 0.0, 0.0, 0.0]), 0.25);
         assert_eq!(jain(&[0.0; 3]), 1.0);

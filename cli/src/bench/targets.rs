@@ -340,12 +340,12 @@ mod tests {
 
     /// Both sides also have the synchronizations that MPI users would choose.
     #[test]
-    fn lu_comparisons_follow_their_kernel() {
+    fn lu_comparisons_come_after_their_kernel() {
         let position = |measurement, sync| {
             let is = |comparison: &Comparison| {
                 (comparison.measurement, comparison.sync, comparison.theirs) == (measurement, sync, sync)
             };
-            COMPARISONS.iter().position(is).unwrap_or_else(|| panic!("{measurement} by {sync} is not compared"))
+            COMPARISONS.iter().position(is).unwrap_or_else(|| panic!("no comparison of {measurement} by {sync}"))
         };
         for sync in ["lock", "flush", "shared"] {
             for measurement in ["lu", "lu_outside"] {

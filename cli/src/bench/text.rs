@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_have_three_digits_or_groups() {
+    fn numbers_print_three_digits_or_digit_groups() {
         let numbers = [0.0, 0.012_34, 0.5, 1.234, 24.56, 190.4, 1234.5, 1_234_567.0, -1234.0];
         let texts = ["0", "0.0123", "0.500", "1.23", "24.6", "190", "1,234", "1,234,567", "-1,234"];
         assert_eq!(numbers.map(number), texts);

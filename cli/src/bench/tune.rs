@@ -28,7 +28,7 @@ pub struct Tune {
     /// Number of ranks, if no launcher starts them
     #[arg(short = 'n', long, value_name = "RANKS", default_value_t = 2, value_parser = clap::value_parser!(u16).range(2..=1024))]
     ranks: u16,
-    /// Bytes per rank, or per block [default: 8 and successive multiples by four up to 2 MiB]
+    /// Bytes of a rank, or of a block, e.g. 8,4KiB [default: 8 B, 32 B and so on, times 4, up to 2 MiB]
     #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = parse_size)]
     sizes: Vec<usize>,
     /// Measuring time of each of three repetitions, in milliseconds
@@ -269,7 +269,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rules_choose_fastest_and_keep_near_equals() {
+    fn tuned_rules_select_fastest_and_keep_near_equals() {
         let (names, sizes) = (["direct", "ring"], [8, 64, 512, 4096]);
         let figures = [vec![10.0, 20.0], vec![11.0, 10.5], vec![30.0, 20.0], vec![50.0, 60.0]];
         let text = rules("all_gather", &names, &sizes, &figures, (4, 2));

@@ -1,4 +1,5 @@
-//! The launcher names the rank that failed first, and ends with its status, however many ranks follow before the launcher looks.
+//! The launcher names the rank that failed first, and ends with its status, however many ranks follow before the
+//! launcher looks.
 
 #![allow(clippy::unit_arg, reason = "a call is one expression")]
 
@@ -46,7 +47,7 @@ fn state(process: &str) -> Option<char> {
 fn until(what: &str, is_so: impl Fn() -> bool) {
     let begun = Instant::now();
     while !is_so() {
-        assert!(begun.elapsed() < LIMIT, "not within {LIMIT:?}: {what}");
+        assert!(begun.elapsed() < LIMIT, "{what} did not happen within {LIMIT:?}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -89,7 +90,7 @@ fn ends_unseen(test: &str, case: &str) -> (Option<i32>, String) {
 }
 
 fn follows(world: &World, call: Call) -> ! {
-    let error = call(world).expect_err("the culprit is gone");
+    let error = call(world).expect_err("a call after the culprit's death must fail");
     eprintln!("{error}");
     std::process::exit(if error.lost_rank() == Some(CULPRIT) { 44 } else { 45 });
 }
@@ -115,13 +116,13 @@ fn only_the_culprit_is_named(test: &str, fail: impl Fn(World)) {
 }
 
 #[test]
-fn rank_that_died_is_named_whoever_notices() {
-    only_the_culprit_is_named("rank_that_died_is_named_whoever_notices", |_world| std::process::exit(255));
+fn dead_rank_is_named_whichever_rank_notices() {
+    only_the_culprit_is_named("dead_rank_is_named_whichever_rank_notices", |_world| std::process::exit(255));
 }
 
 #[test]
-fn rank_that_left_and_failed_is_named() {
-    only_the_culprit_is_named("rank_that_left_and_failed_is_named", |world| {
+fn rank_failing_after_leaving_is_named() {
+    only_the_culprit_is_named("rank_failing_after_leaving_is_named", |world| {
         drop(world);
         std::process::exit(255);
     });
@@ -129,8 +130,8 @@ fn rank_that_left_and_failed_is_named() {
 
 /// A team of the job notices.
 #[test]
-fn rank_that_died_is_named_if_a_team_notices() {
-    let test = "rank_that_died_is_named_if_a_team_notices";
+fn dead_rank_is_named_if_a_team_notices() {
+    let test = "dead_rank_is_named_if_a_team_notices";
     if std::env::var_os(CASE).is_some() {
         let world = transom::init().unwrap();
         let team = world.split(Some(1), 0).unwrap().unwrap();
@@ -147,8 +148,8 @@ fn rank_that_died_is_named_if_a_team_notices() {
 }
 
 #[test]
-fn rank_that_died_is_named_on_a_busy_machine() {
-    let test = "rank_that_died_is_named_on_a_busy_machine";
+fn dead_rank_is_named_on_a_busy_machine() {
+    let test = "dead_rank_is_named_on_a_busy_machine";
     let over = AtomicBool::new(false);
     std::thread::scope(|threads| {
         if !ranks::are_processes() {

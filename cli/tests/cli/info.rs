@@ -3,7 +3,7 @@
 use std::process::Command;
 
 #[test]
-fn info_without_libibverbs_says_so() {
+fn info_reports_missing_libibverbs() {
     let directory = tempfile::tempdir().unwrap();
     std::fs::write(directory.path().join("libibverbs.so.1"), "nothing").unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_transom"));

@@ -117,26 +117,29 @@ fn lines(bytes: &[u8]) -> Vec<&[u8]> {
 }
 
 #[test]
-fn a_job_that_ends_well() {
+fn successful_job_passes_arguments_and_output() {
     let ended = script("3", "echo $TRANSOM_RANK of $TRANSOM_SIZE");
     assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""));
     assert_eq!(lines(&ended.stdout), [b"0 of 3\n", b"1 of 3\n", b"2 of 3\n"]);
     // Arguments behind the program are the program's, options too.
     for ranks in ["-n2", "-n=2", "--ranks=2"] {
         let ended = run(&[ranks, "echo", "-n", "x", "--output-prefix", "--", "-y"]);
-        assert_eq!((ended.code, ended.stdout.as_slice()), (Some(0), &b"x --output-prefix -- -y\nx --output-prefix -- -y\n"[..]));
+        assert_eq!(
+            (ended.code, ended.stdout.as_slice()),
+            (Some(0), &b"x --output-prefix -- -y\nx --output-prefix -- -y\n"[..])
+        );
     }
 }
 
 #[test]
-fn the_first_failure_is_named_and_the_others_end() {
+fn first_failure_is_named_and_ends_other_ranks() {
     let ended = script("3", "[ $TRANSOM_RANK = 1 ] && exit 3; exec sleep 1000");
-    let others = "transom: ranks 0, 2 had not ended 200ms after that; sent SIGTERM (TRANSOM_GRACE)\n";
+    let others = "transom: ranks 0, 2 had not ended 200ms after the first failure; sent SIGTERM (TRANSOM_GRACE)\n";
     assert_eq!((ended.code, ended.stderr), (Some(3), format!("transom: rank 1 exited with status 3\n{others}")));
     let ended = script("2", "[ $TRANSOM_RANK = 1 ] && kill -KILL $$; exec sleep 1000");
     let [killed, other] = [
         "transom: rank 1 was killed by signal 9 (SIGKILL)\n",
-        "transom: rank 0 had not ended 200ms after that; sent SIGTERM (TRANSOM_GRACE)\n",
+        "transom: rank 0 had not ended 200ms after the first failure; sent SIGTERM (TRANSOM_GRACE)\n",
     ];
     assert_eq!((ended.code, ended.stderr), (Some(137), format!("{killed}{other}")));
     assert!(ended.took < Duration::from_secs(5), "{:?}", ended.took);
@@ -144,7 +147,7 @@ fn the_first_failure_is_named_and_the_others_end() {
 
 /// A rank that exits may have noticed the death of a killed one; the reverse is impossible.
 #[test]
-fn of_two_that_end_at_once_the_killed_one_is_the_cause() {
+fn killed_rank_is_the_cause_if_two_end_at_once() {
     let both = "echo ready; sleep 0.7; [ $TRANSOM_RANK = 1 ] && kill -KILL $$; exit 3";
     let mut call = Call::start(&mut command(&["run", "-n", "2", "sh", "-c", both]));
     call.ready(2);
@@ -158,15 +161,15 @@ fn of_two_that_end_at_once_the_killed_one_is_the_cause() {
 }
 
 #[test]
-fn what_a_rank_said_last_comes_before_the_launchers_word() {
+fn last_rank_output_precedes_launcher_message() {
     let ended = script("2", "[ $TRANSOM_RANK = 1 ] && printf 'out of luck' >&2 && exit 1; exec sleep 1000");
-    let other = "transom: rank 0 had not ended 200ms after that; sent SIGTERM (TRANSOM_GRACE)\n";
+    let other = "transom: rank 0 had not ended 200ms after the first failure; sent SIGTERM (TRANSOM_GRACE)\n";
     assert_eq!(ended.stderr, format!("[1] out of luck\ntransom: rank 1 exited with status 1\n{other}"));
 }
 
 /// A full disk, or a closed terminal, does not change the status.
 #[test]
-fn an_error_that_nobody_reads_keeps_its_status() {
+fn unread_error_message_keeps_the_exit_status() {
     let missing = run(&["-n", "1", "./no-such-program"]);
     let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
     let unread = Call::start(command(&["run", "-n", "1", "./no-such-program"]).stderr(full)).end();
@@ -174,13 +177,13 @@ fn an_error_that_nobody_reads_keeps_its_status() {
 }
 
 #[test]
-fn one_that_ends_well_ends_nobody_else() {
+fn rank_exiting_with_0_leaves_others_running() {
     let ended = script("2", "[ $TRANSOM_RANK = 0 ] && exit 0; sleep 0.7; echo done");
     assert_eq!((ended.code, ended.stdout.as_slice()), (Some(0), b"done\n".as_slice()));
 }
 
 #[test]
-fn survivors_have_their_grace_and_no_more_than_they_need() {
+fn survivors_get_the_grace_period_as_needed() {
     let survivor = "[ $TRANSOM_RANK = 0 ] && exit 7; sleep 0.6; echo rank 0 is gone; exit 4";
     let ended = run(&["-n", "2", "--grace", "20", "sh", "-c", survivor]);
     assert_eq!((ended.code, ended.stdout.as_slice()), (Some(7), b"rank 0 is gone\n".as_slice()));
@@ -193,14 +196,14 @@ fn survivors_have_their_grace_and_no_more_than_they_need() {
 }
 
 #[test]
-fn one_that_ignores_sigterm_is_killed() {
+fn rank_ignoring_sigterm_is_killed() {
     let ended = script("2", &format!("[ $TRANSOM_RANK = 0 ] && exit 7; {IGNORES_TERM}"));
     assert_eq!(ended.code, Some(7));
     assert!(ended.took > Duration::from_secs(1) && ended.took < Duration::from_secs(5), "{:?}", ended.took);
 }
 
 #[test]
-fn signals_to_the_launcher_end_all() {
+fn signal_to_the_launcher_ends_all_ranks() {
     for (signal, name) in [(Signal::INT, "SIGINT"), (Signal::TERM, "SIGTERM"), (Signal::HUP, "SIGHUP")] {
         let mut call = Call::start(&mut command(&["run", "-n", "3", "sh", "-c", &format!("echo ready; {FOREVER}")]));
         call.ready(3);
@@ -212,7 +215,7 @@ fn signals_to_the_launcher_end_all() {
 }
 
 #[test]
-fn a_second_ctrl_c_does_not_wait() {
+fn second_sigint_skips_the_grace_period() {
     let mut call = Call::start(&mut command(&["run", "-n", "2", "--grace", "30", "sh", "-c", IGNORES_TERM]));
     call.ready(2);
     call.signal(Signal::INT);
@@ -224,7 +227,7 @@ fn a_second_ctrl_c_does_not_wait() {
 }
 
 #[test]
-fn signals_ignored_before_stay_ignored_and_children_are_still_seen() {
+fn inherited_ignored_signals_stay_ignored() {
     let nohup = format!(
         "trap '' HUP CHLD; exec {} run -n 1 sh -c 'echo ready; sleep 1; exit 5'",
         env!("CARGO_BIN_EXE_transom")
@@ -236,7 +239,7 @@ fn signals_ignored_before_stay_ignored_and_children_are_still_seen() {
 }
 
 #[test]
-fn ranks_die_with_a_launcher_that_is_killed() {
+fn ranks_die_with_a_killed_launcher() {
     let mut call = Call::start(&mut command(&["run", "-n", "3", "sh", "-c", &format!("echo ready; {FOREVER}")]));
     call.ready(3);
     call.signal(Signal::KILL);
@@ -249,7 +252,7 @@ fn ranks_die_with_a_launcher_that_is_killed() {
 }
 
 #[test]
-fn what_ranks_leave_behind_is_killed_and_not_waited_for() {
+fn orphans_of_ranks_are_killed_without_waiting() {
     let ended = script("2", "sleep 1000 & (setsid sh -c 'trap \"\" TERM; sleep 1000; sleep 1000' &) ; exit 3");
     assert_eq!(ended.code, Some(3));
     assert!(ended.took < Duration::from_secs(5), "{:?}", ended.took);
@@ -261,7 +264,7 @@ fn what_ranks_leave_behind_is_killed_and_not_waited_for() {
 }
 
 #[test]
-fn lines_stay_whole() {
+fn concurrent_output_lines_stay_whole() {
     // Each line is one letter repeated, written in two halves. Every seventh is longer than any pipe, every other goes
     // to stderr.
     let writer = "letter=$(printf '%b' \\\\14$TRANSOM_RANK)
@@ -284,12 +287,16 @@ fn lines_stay_whole() {
     let (lines, mut long) = (lines(&all), 0);
     assert_eq!(lines.len(), 4 * 2000);
     for line in lines {
-        let text = line.strip_suffix(b"\n").expect("a whole line");
+        let text = line.strip_suffix(b"\n").expect("expected a whole line");
         // Lines of stderr have the tag of the rank that wrote their letter.
         let rank = text.last().unwrap() - 0o140;
         let text = text.strip_prefix(format!("[{rank}] ").as_bytes()).unwrap_or(text);
-        assert!(text.iter().all(|byte| *byte == text[0]), "mixed: {:?}", String::from_utf8_lossy(&text[..80]));
-        assert!(text.len() == 80 || text.len() == 80 << 11, "a line of {}", text.len());
+        assert!(
+            text.iter().all(|byte| *byte == text[0]),
+            "two lines were mixed: {:?}",
+            String::from_utf8_lossy(&text[..80])
+        );
+        assert!(text.len() == 80 || text.len() == 80 << 11, "unexpected line length {}", text.len());
         long += usize::from(text.len() > 80);
     }
     assert_eq!(long, 4 * 5);
@@ -304,7 +311,7 @@ fn tags_partial_lines_and_any_bytes() {
 }
 
 #[test]
-fn lines_of_stderr_are_tagged_unless_it_is_said_otherwise() {
+fn stderr_lines_are_tagged_by_default() {
     let speak = "echo out; echo err >&2; echo more >&2";
     let tagged: [&[u8]; 4] = [b"[0] err\n", b"[0] more\n", b"[1] err\n", b"[1] more\n"];
     let plain: [&[u8]; 4] = [b"err\n", b"err\n", b"more\n", b"more\n"];
@@ -351,7 +358,7 @@ fn stdin_is_for_rank_0() {
 }
 
 #[test]
-fn what_cannot_be_started_is_said() {
+fn program_that_cannot_start_is_explained() {
     for (args, code, said) in [
         (&["-n", "2", "no-such-program"][..], 127, "cannot start `no-such-program`: no such program in PATH"),
         (&["-n", "2", "./no-such-program"], 127, "there is no such file"),
@@ -377,7 +384,7 @@ fn what_cannot_be_started_is_said() {
 }
 
 #[test]
-fn many_ranks_with_few_descriptors() {
+fn many_ranks_run_with_few_descriptors() {
     for ranks in ["64", "200"] {
         let limited = format!("ulimit -n 1024; exec {} run -n {ranks} true", env!("CARGO_BIN_EXE_transom"));
         let call = Call::start(Command::new("sh").args(["-c", &limited]).stderr(Stdio::piped()));
@@ -392,7 +399,7 @@ fn many_ranks_with_few_descriptors() {
 }
 
 #[test]
-fn a_reader_that_leaves_ends_the_job_quietly() {
+fn closed_stdout_ends_the_job_quietly() {
     let mut call = Call::start(&mut command(&["run", "-n", "4", "sh", "-c", "while :; do echo ready; done"]));
     call.ready(1);
     drop(call.child.stdout.take());
@@ -401,7 +408,7 @@ fn a_reader_that_leaves_ends_the_job_quietly() {
 }
 
 #[test]
-fn a_reader_that_sleeps_does_not_keep_the_launcher_from_ending() {
+fn stalled_reader_does_not_block_launcher_exit() {
     let mut call = Call::start(&mut command(&["run", "-n", "4", "sh", "-c", "while :; do echo ready; done"]));
     call.ready(1);
     std::thread::sleep(Duration::from_millis(300)); // all pipes are full now
@@ -413,7 +420,7 @@ fn a_reader_that_sleeps_does_not_keep_the_launcher_from_ending() {
 
 /// Orphans of ranks become children of the launcher, which reaps them.
 #[test]
-fn what_ends_behind_a_rank_leaves_no_zombies() {
+fn orphans_of_ranks_leave_no_zombies() {
     let script = "i=0; while [ $i -lt 60 ]; do sh -c 'true &'; i=$((i + 1)); done; sleep 0.5; echo;
         for status in /proc/[0-9]*/status; do
             grep -qs \"^PPid:[[:space:]]*$PPID\\$\" $status && grep -s '^State:.*Z' $status
@@ -425,7 +432,7 @@ fn what_ends_behind_a_rank_leaves_no_zombies() {
 }
 
 #[test]
-fn launches_of_one_process_do_not_disturb_each_other() {
+fn concurrent_launches_are_independent() {
     let launch = |status: usize| {
         let mark = mark();
         let (name, value) = mark.split_once('=').unwrap();
@@ -440,14 +447,14 @@ fn launches_of_one_process_do_not_disturb_each_other() {
 
 /// Longer than any clock can show: the launcher waits for the other ranks until they end.
 #[test]
-fn a_grace_may_be_without_end() {
+fn unlimited_grace_waits_for_all_ranks() {
     let script = "[ $TRANSOM_RANK = 1 ] && exit 7; sleep 0.3";
     let outcome = Launch::new("sh", 2).args(["-c", script]).grace(Duration::MAX).deadline(LIMIT).run().unwrap();
     assert_eq!(outcome.statuses(), [Status::Exited(0), Status::Exited(7)]);
 }
 
 #[test]
-fn a_deadline_ends_a_job() {
+fn deadline_ends_the_job() {
     let launch =
         Launch::new("sh", 3).args(["-c", &format!("[ $TRANSOM_RANK = 1 ] && exit 0; {IGNORES_TERM}")]).capture(true);
     let outcome = launch.deadline(Duration::from_secs(1)).run().unwrap();
@@ -459,7 +466,7 @@ fn a_deadline_ends_a_job() {
 }
 
 #[test]
-fn the_table_has_every_variable() {
+fn variable_table_lists_every_variable() {
     let mut folders: Vec<_> = ["src", "launch/src", "verbs/src", "shm-loopback/src", "windows/src", "locks/src"]
         .map(|name| std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(name))
         .into();
@@ -480,7 +487,7 @@ fn the_table_has_every_variable() {
         let of_verbs = name.starts_with("TRANSOM_VERBS_") || name == "TRANSOM_INTRANODE";
         assert!(
             TABLE.iter().any(|row| row.name == name) != (of_verbs && !cfg!(feature = "verbs")),
-            "{name} and the table"
+            "{name}: its row in the table does not fit the feature `verbs`"
         );
     }
     let set_by_launcher: Vec<_> =
@@ -489,9 +496,13 @@ fn the_table_has_every_variable() {
 }
 
 #[test]
-fn info_tells_all() {
+fn info_prints_all_sections_and_variables() {
     let mut wrong = command(&["info"]);
-    wrong.env("TRANSOM_GRACE", "soon").env("TRANSOM_GARCE", "1").env("TRANSOM_LOG", "debg").env("TRANSOM_SPIN_US", "20us");
+    wrong
+        .env("TRANSOM_GRACE", "soon")
+        .env("TRANSOM_GARCE", "1")
+        .env("TRANSOM_LOG", "debg")
+        .env("TRANSOM_SPIN_US", "20us");
     wrong.env("TRANSOM_MESSAGES", "window=1").env("TRANSOM_FABRIC", "vebs").env("TRANSOM_PROGRESS", "threads");
     wrong.env("TRANSOM_COLLECTIVES", "reduce=fast");
     let ended = Call::start(&mut wrong).end();
@@ -506,9 +517,9 @@ fn info_tells_all() {
         ("TRANSOM_GRACE", "= soon (not a number of seconds)"),
         ("TRANSOM_LOG", "= debg (`debg` is neither a level nor crate=level)"),
         ("TRANSOM_SPIN_US", "= 20us (not a number of microseconds)"),
-        ("TRANSOM_MESSAGES", "= window=1 (window is 1, and must be 2 to 1024)"),
+        ("TRANSOM_MESSAGES", "= window=1 (window is 1, expected 2 to 1024)"),
         ("TRANSOM_FABRIC", "= vebs (no such provider)"),
-        ("TRANSOM_PROGRESS", "= threads (neither the program's calls nor a thread)"),
+        ("TRANSOM_PROGRESS", "= threads (neither `calls` nor `thread`)"),
         ("TRANSOM_SSH", "not set; ssh -oBatchMode=yes -oServerAliveInterval=5 -oControlMaster=no"),
     ] {
         // All values of a section begin in one column, behind the longest name.

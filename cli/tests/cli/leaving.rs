@@ -22,8 +22,8 @@ fn said(ended: &Ended) -> Vec<&str> {
 }
 
 #[test]
-fn a_rank_that_exits_without_leaving_is_named() {
-    let name = "a_rank_that_exits_without_leaving_is_named";
+fn rank_exiting_without_leaving_is_named() {
+    let name = "rank_exiting_without_leaving_is_named";
     if role().is_some() {
         let world = transom::init().unwrap();
         if world.rank() == 1 {
@@ -46,8 +46,8 @@ fn a_rank_that_exits_without_leaving_is_named() {
 }
 
 #[test]
-fn a_job_in_which_all_exit_with_0_has_succeeded() {
-    let name = "a_job_in_which_all_exit_with_0_has_succeeded";
+fn job_whose_ranks_all_exit_with_0_succeeds() {
+    let name = "job_whose_ranks_all_exit_with_0_succeeds";
     if role().is_some() {
         let world = transom::init().unwrap();
         world.barrier().unwrap();
@@ -60,8 +60,8 @@ fn a_job_in_which_all_exit_with_0_has_succeeded() {
 }
 
 #[test]
-fn a_rank_that_left_is_not_named() {
-    let name = "a_rank_that_left_is_not_named";
+fn rank_that_left_is_not_named() {
+    let name = "rank_that_left_is_not_named";
     if role().is_some() {
         let world = transom::init().unwrap();
         world.barrier().unwrap();
@@ -80,7 +80,7 @@ fn a_rank_that_left_is_not_named() {
 fn die_but_stay(world: transom::World) {
     let panicked = std::thread::spawn(move || {
         let _world = world; // dropped in the panic
-        panic!("as it should");
+        panic!("the test panics on purpose");
     });
     panicked.join().unwrap_err();
     std::thread::sleep(Duration::from_millis(700));
@@ -88,8 +88,8 @@ fn die_but_stay(world: transom::World) {
 
 /// The launcher may see another rank's process end before that of the rank that died.
 #[test]
-fn the_rank_that_died_first_is_named_even_if_its_process_ends_later() {
-    let name = "the_rank_that_died_first_is_named_even_if_its_process_ends_later";
+fn first_dead_rank_is_named_if_its_process_ends_later() {
+    let name = "first_dead_rank_is_named_if_its_process_ends_later";
     if role().is_some() {
         let world = transom::init().unwrap();
         world.barrier().unwrap();
@@ -106,8 +106,8 @@ fn the_rank_that_died_first_is_named_even_if_its_process_ends_later() {
 
 /// The launcher waits for the end of the rank that died, and still remembers that another rank has failed.
 #[test]
-fn a_signal_after_a_failure_is_not_the_cause() {
-    let name = "a_signal_after_a_failure_is_not_the_cause";
+fn signal_after_a_failure_is_not_the_cause() {
+    let name = "signal_after_a_failure_is_not_the_cause";
     if role().is_some() {
         let world = transom::init().unwrap();
         world.barrier().unwrap();

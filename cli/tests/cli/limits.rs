@@ -1,4 +1,4 @@
-//! Limits of the system that a job runs into are errors that name the limit and what to do; no signal ends the job.
+//! A job that reaches a limit of the system gets an error with the limit and the remedy; no signal ends the job.
 
 use crate::ranks::full_name;
 use std::path::Path;
@@ -40,37 +40,37 @@ fn is_told(limit: &str, test: &str, parts: &[&str]) {
 }
 
 #[test]
-fn file_size_limit_of_a_window_is_told() {
+fn file_size_limit_of_a_window_is_reported() {
     // `sh` counts in blocks of 512 bytes.
     let parts = ["told: ", "bytes of shared memory", "10240000 bytes (RLIMIT_FSIZE)", "ulimit -f"];
-    is_told("-f 20000", "file_size_limit_of_a_window_is_told", &parts);
+    is_told("-f 20000", "file_size_limit_of_a_window_is_reported", &parts);
 }
 
 #[test]
-fn file_size_limit_at_the_start_is_told() {
+fn file_size_limit_at_start_is_reported() {
     let parts = ["told: ", "51200 bytes (RLIMIT_FSIZE)", "ulimit -f"];
-    is_told("-f 100", "file_size_limit_at_the_start_is_told", &parts);
+    is_told("-f 100", "file_size_limit_at_start_is_reported", &parts);
 }
 
 #[test]
-fn file_size_limit_of_the_launcher_is_told() {
+fn file_size_limit_of_the_launcher_is_reported() {
     if std::env::var_os("TEST_LIMITED").is_some() {
         return job();
     }
-    let Output { status, stderr, .. } = under("-f 0", "file_size_limit_of_the_launcher_is_told");
+    let Output { status, stderr, .. } = under("-f 0", "file_size_limit_of_the_launcher_is_reported");
     let said = String::from_utf8_lossy(&stderr);
     assert!(said.contains("0 bytes (RLIMIT_FSIZE)") && said.contains("ulimit -f"), "{status}: {said}");
 }
 
 #[test]
-fn address_space_limit_of_a_window_is_told() {
+fn address_space_limit_of_a_window_is_reported() {
     let parts = ["told: ", "bytes of shared memory", "(RLIMIT_AS)", "ulimit -v"];
-    is_told("-v 500000", "address_space_limit_of_a_window_is_told", &parts);
+    is_told("-v 500000", "address_space_limit_of_a_window_is_reported", &parts);
 }
 
 /// The launcher's output goes to a file.
 #[test]
-fn file_size_limit_of_output_is_told() {
+fn file_size_limit_of_output_is_reported() {
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("limited_output");
     let output = Command::new("sh")
         .args(["-c", "ulimit -f 8000; exec \"$0\" run -n 1 sh -c 'yes | head -c 8000000' > \"$1\""])

@@ -16,3 +16,4 @@ mod leaving;
 mod limits;
 mod namespaces;
 mod nesting;
+mod renamed;

@@ -8,7 +8,7 @@ use std::process::{Command, Output, Stdio};
 fn in_own(namespace: &[&str], test: &str) -> Option<Output> {
     let can = Command::new("unshare").args(namespace).arg("true").stderr(Stdio::null()).status();
     if !can.is_ok_and(|status| status.success()) {
-        eprintln!("`unshare {namespace:?}` does not work here: not tested");
+        eprintln!("NOT RUN: `unshare {namespace:?}` does not work here");
         return None;
     }
     let ranks = Command::new(env!("CARGO_BIN_EXE_transom"))
@@ -33,13 +33,13 @@ fn is_named(namespace: &[&str], test: &str, parts: &[&str]) {
 }
 
 #[test]
-fn pid_namespace_of_a_rank_is_named() {
+fn differing_pid_namespace_is_named() {
     let parts = ["told: ", "another PID namespace than the launcher"];
-    is_named(&["--user", "--map-current-user", "--pid", "--fork"], "pid_namespace_of_a_rank_is_named", &parts);
+    is_named(&["--user", "--map-current-user", "--pid", "--fork"], "differing_pid_namespace_is_named", &parts);
 }
 
 #[test]
-fn user_namespace_of_a_rank_is_named() {
+fn differing_user_namespace_is_named() {
     let parts = ["told: ", "another user namespace than the launcher"];
-    is_named(&["--user", "--map-current-user"], "user_namespace_of_a_rank_is_named", &parts);
+    is_named(&["--user", "--map-current-user"], "differing_user_namespace_is_named", &parts);
 }

@@ -1,5 +1,5 @@
-//! Jobs inside of jobs. A program that starts itself does so once, whatever its environment. A child of a rank is no
-//! rank of its job: it is a world of its own, or a launcher. Endless nesting of launchers is an error.
+//! Jobs inside of jobs. A program that starts itself does so once, whatever its environment. A child of a rank is
+//! not a rank of that job: it is a world of its own, or a launcher. Endless nesting of launchers is an error.
 
 use crate::copies::{copy, role, run, ssh};
 use std::io::Write;
@@ -34,8 +34,8 @@ const JOINED: [&str; 2] = ["joined as 0 of 2", "joined as 1 of 2"];
 const HOSTS: [&str; 2] = ["here", "hosts"];
 
 #[test]
-fn a_program_starts_itself_once_whatever_the_variable_says() {
-    let name = "a_program_starts_itself_once_whatever_the_variable_says";
+fn start_runs_once_whatever_bootstrap_is_set() {
+    let name = "start_runs_once_whatever_bootstrap_is_set";
     if let Some(role) = role() {
         let host = role.starts_with("hosts").then_some("a");
         return match role.split_once(' ') {
@@ -91,8 +91,8 @@ fn a_program_starts_itself_once_whatever_the_variable_says() {
 }
 
 #[test]
-fn launchers_inside_of_launchers_without_end_are_an_error() {
-    let name = "launchers_inside_of_launchers_without_end_are_an_error";
+fn endless_launcher_nesting_fails() {
+    let name = "endless_launcher_nesting_fails";
     if let Some(role) = role() {
         // Each rank is a launcher of copies of itself. If nothing stops them, `run` counts them.
         let host = (role == "hosts").then_some("localhost");
@@ -118,8 +118,8 @@ fn launchers_inside_of_launchers_without_end_are_an_error() {
 /// A child of a rank here may call `init` or `start`, or be `transom run`; directly, by a shell, or with other
 /// programs between.
 #[test]
-fn what_a_rank_starts_is_no_rank_of_its_job() {
-    let name = "what_a_rank_starts_is_no_rank_of_its_job";
+fn child_of_a_rank_is_no_rank_of_the_job() {
+    let name = "child_of_a_rank_is_no_rank_of_the_job";
     match role().as_deref() {
         Some("init") => return show(&transom::init().unwrap()),
         Some("start") => return show(&transom::start(3).unwrap()),
@@ -176,8 +176,8 @@ fn starts(command: &mut Command, expected: &[String]) {
 
 /// Python's `subprocess` does so for its children.
 #[test]
-fn ranks_join_behind_a_wrapper_that_closes_descriptors() {
-    let name = "ranks_join_behind_a_wrapper_that_closes_descriptors";
+fn ranks_join_behind_a_descriptor_closing_wrapper() {
+    let name = "ranks_join_behind_a_descriptor_closing_wrapper";
     if role().is_some() {
         return show(&transom::init().unwrap());
     }
@@ -192,8 +192,8 @@ fn ranks_join_behind_a_wrapper_that_closes_descriptors() {
 }
 
 #[test]
-fn a_second_program_of_a_rank_is_told_that_the_rank_has_joined() {
-    let name = "a_second_program_of_a_rank_is_told_that_the_rank_has_joined";
+fn second_join_of_a_rank_is_refused() {
+    let name = "second_join_of_a_rank_is_refused";
     if role().is_some() {
         return match transom::init() {
             Ok(world) => show(&world),

@@ -189,7 +189,7 @@ fn planned(call: Call, shape: Shape<'_>) -> Plan {
 
 /// The shape of a subset of the ranks, which includes this rank.
 fn among<'h>(ranks: &[Rank], shape: Shape<'_>) -> Shape<'h> {
-    let rank = ranks.iter().position(|rank| *rank == shape.rank).expect("one of them");
+    let rank = ranks.iter().position(|rank| *rank == shape.rank).expect("the ranks include this rank");
     Shape { rank, ranks: ranks.len(), len: shape.len, element: shape.element, hosts: None }
 }
 
@@ -288,7 +288,8 @@ impl<'h> Parts<'h> {
     /// Adds the same collective among the ranks of this host. Its leader is the root.
     fn inside(&mut self, call: Call, given: Span, data: Span) {
         let leader = self.leaders[self.hosts.host(self.shape.rank)];
-        let call = call.with_root(self.here.iter().position(|rank| *rank == leader).expect("it is on its host"));
+        let call =
+            call.with_root(self.here.iter().position(|rank| *rank == leader).expect("the leader is on its host"));
         self.made.stages.push(Stage::Inside { call, given, data });
     }
 

@@ -72,7 +72,11 @@ pub enum Layout {
 /// assert!(matches!(plan.rounds[0].then[..], [Local::Unpack { block: 0, .. }]));
 /// assert!(matches!(plan.rounds[1].then[..], [Local::Unpack { block: 1, .. }]));
 /// ```
-pub fn all_to_all_sections(rank: Rank, (given, to_each): (usize, &[Layout]), (got, of_each): (usize, &[Layout])) -> Plan {
+pub fn all_to_all_sections(
+    rank: Rank,
+    (given, to_each): (usize, &[Layout]),
+    (got, of_each): (usize, &[Layout]),
+) -> Plan {
     let (ranks, mut scratch) = (to_each.len(), 0);
     let mut packed = |len: usize| {
         scratch += len;

@@ -1,4 +1,5 @@
-//! Plans beside what collectives are by their definition, and on the simulator of messages. Each file is one behaviour.
+//! Plans compared with the definitions of collectives, and executed on the message simulator. Each file is one
+//! behaviour.
 
 mod interpret;
 mod simulated;

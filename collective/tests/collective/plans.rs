@@ -236,7 +236,7 @@ fn every_plan_of_leaders_computes_its_collective() {
 
 /// Messages and elements that all ranks together send to other hosts equal those of one rank per host.
 #[test]
-fn leaders_send_the_textbooks_traffic_between_hosts() {
+fn traffic_between_leaders_matches_formulas() {
     let commutes = true;
     // Formulas for h hosts, k ranks per host, and m elements.
     type Between = fn(usize, usize, usize) -> (usize, usize);
@@ -299,7 +299,7 @@ type Row = (&'static str, Call, fn(usize, usize) -> Cost);
 /// Upper bounds: messages and elements of the rank that sends most, and messages on the critical path. Textbook
 /// formulas for `len` elements (or blocks of `len`) and a power of two of ranks.
 #[test]
-fn plans_cost_what_the_textbooks_say() {
+fn plan_costs_stay_within_textbook_formulas() {
     let mut random = fastrand::Rng::with_seed(2);
     let commutes = true;
     let rows: [Row; 14] = [
@@ -372,7 +372,7 @@ fn plans_cost_what_the_textbooks_say() {
 }
 
 #[test]
-fn blocks_may_differ_in_length() {
+fn blocks_of_different_lengths_are_exchanged() {
     let mut random = fastrand::Rng::with_seed(3);
     for ranks in 1..=11 {
         let counts: Vec<usize> = (0..ranks).map(|_| random.usize(0..4)).collect();

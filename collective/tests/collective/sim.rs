@@ -100,7 +100,7 @@ fn run_thousand(name: &str, call: Call, len: usize) -> Took {
 
 /// Messages and elements of all ranks together, by the textbook formulas for a power of two of ranks.
 #[test]
-fn thousand_ranks_send_the_textbooks_traffic() {
+fn traffic_of_1024_ranks_matches_formulas() {
     let commutes = true;
     type Formula = fn(usize, usize, usize) -> (usize, usize);
     // Formulas by ranks, their logarithm, and the elements of a rank or block.

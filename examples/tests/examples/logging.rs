@@ -15,7 +15,7 @@ fn hello(log: Option<&str>) -> (bool, String) {
 }
 
 #[test]
-fn nothing_is_logged_unless_asked_for() {
+fn log_filter_unset_logs_nothing() {
     assert_eq!(hello(None), (true, String::new()));
 }
 
@@ -23,15 +23,15 @@ fn nothing_is_logged_unless_asked_for() {
 fn events_are_logged_by_level_and_crate() {
     let (ran, log) = hello(Some("debug"));
     assert!(ran, "{log}");
-    for event in ["joined the job", "window made", "left the job"] {
+    for event in ["joined the job", "window created", "left the job"] {
         assert!(log.contains(event), "no {event:?} in:\n{log}");
     }
     let (ran, log) = hello(Some("off,transom_windows=debug"));
-    assert!(ran && log.contains("window made") && !log.contains("joined the job"), "{log}");
+    assert!(ran && log.contains("window created") && !log.contains("joined the job"), "{log}");
 }
 
 #[test]
-fn a_filter_that_is_none_is_an_error() {
+fn malformed_log_filter_is_refused() {
     for wrong in ["transom=loud", "debg", "transom", "info,debg"] {
         let (ran, log) = hello(Some(wrong));
         assert!(!ran && log.contains(&format!("TRANSOM_LOG={wrong:?}")), "{wrong}: {log}");
@@ -40,10 +40,10 @@ fn a_filter_that_is_none_is_an_error() {
 }
 
 #[test]
-fn unknown_variable_is_told_once() {
+fn unknown_variable_is_reported_once() {
     let output =
         Command::new(built::example("hello")).args(["--ranks", "2"]).env("TRANSOM_MESAGES", "eager=0").output();
     let output = output.expect("hello is built with the tests");
-    let line = "[0] transom: there is no variable TRANSOM_MESAGES, and it has no effect; `transom info` lists those that there are\n";
+    let line = "[0] transom: unknown variable TRANSOM_MESAGES has no effect; `transom info` lists all variables\n";
     assert_eq!((output.status.success(), String::from_utf8_lossy(&output.stderr).as_ref()), (true, line));
 }

@@ -50,7 +50,7 @@ fn ping_sends_all_lengths_up_to_the_longest() {
 }
 
 #[test]
-fn lu_is_right_for_any_size_block_and_number_of_ranks() {
+fn lu_of_any_size_block_and_ranks_is_correct() {
     for args in [
         "--ranks 1 -n 1 --block 1",
         "--ranks 2 -n 64",
@@ -72,7 +72,7 @@ fn fair_lock_finds_grants_in_request_order() {
 }
 
 #[test]
-fn stencil_is_right_by_every_exchange() {
+fn stencil_by_every_exchange_is_correct() {
     for args in
         ["--ranks 1 -n 5 --steps 3", "--ranks 2 -n 64", "--ranks 3 -n 50 --steps 20", "--ranks 8 -n 8 --steps 9"]
     {
@@ -90,7 +90,7 @@ fn ocean_finds_the_known_solution() {
 }
 
 #[test]
-fn ocean_sweeps_as_often_on_ranks_as_on_threads() {
+fn ocean_on_ranks_and_threads_sweeps_equally_often() {
     for members in [1, 2, 3] {
         let on = |by| {
             let out = succeeds("ocean", &format!("--ranks {members} -n 64 --by {by}"), &["every point is right"]);
@@ -103,14 +103,14 @@ fn ocean_sweeps_as_often_on_ranks_as_on_threads() {
 }
 
 #[test]
-fn radix_sorts() {
+fn radix_of_any_size_sorts_all_keys() {
     for args in ["--ranks 1 -n 1", "--ranks 2 -n 1000 --bits 3", "--ranks 3 -n 12345", "--ranks 8 -n 5 --bits 16"] {
         succeeds("radix", args, &["every key is right"]);
     }
 }
 
 #[test]
-fn tree_search_finds_all() {
+fn tree_search_finds_all_solutions() {
     for (args, solutions) in
         [("--ranks 1 -n 1", 1), ("--ranks 2 -n 8", 92), ("--ranks 3 -n 9", 352), ("--ranks 8 -n 10", 724)]
     {
@@ -119,7 +119,7 @@ fn tree_search_finds_all() {
 }
 
 #[test]
-fn pipeline_reaches_the_right_corner() {
+fn pipeline_of_any_shape_computes_the_corner() {
     for args in [
         "--ranks 1 --rows 20 --columns 30 --iterations 3",
         "--ranks 2 --rows 100 --columns 50 --iterations 5",
@@ -142,7 +142,7 @@ fn histogram_counts_every_value_once() {
 }
 
 #[test]
-fn table_has_each_key_once_and_says_when_it_is_full() {
+fn table_inserts_each_key_once_until_it_is_full() {
     for args in ["--ranks 1 --keys 10", "--ranks 8 --keys 10 --inserts 5000", "--ranks 4 --inserts 3000"] {
         succeeds("table", args, &["each once"]);
     }
@@ -152,18 +152,18 @@ fn table_has_each_key_once_and_says_when_it_is_full() {
 }
 
 #[test]
-fn nonsense_is_answered_with_advice() {
-    refuses("lu", "-n 0", &["a whole number from 1 on"]);
-    refuses("lu", "-n -5", &["a whole number from 1 on"]);
+fn invalid_options_are_refused_with_advice() {
+    refuses("lu", "-n 0", &["a whole number of at least 1"]);
+    refuses("lu", "-n -5", &["a whole number of at least 1"]);
     refuses("lu", "-n 16 --block 17", &["larger than the matrix", "--block 16 or less"]);
-    refuses("lu", "--block x", &["a whole number from 1 on"]);
+    refuses("lu", "--block x", &["a whole number of at least 1"]);
     refuses("fair_lock", "--shared 101", &["101"]);
     refuses("fair_lock", "--seconds 0", &["seconds above 0"]);
     refuses("stencil", "-n 3 --ranks 4", &["use -n 4 or more"]);
     refuses("stencil", "--by magic", &["fence", "pscw", "signal"]);
     refuses("ocean", "-n 100", &["a power of two from 8"]);
-    refuses("ocean", "--tolerance 0", &["a residual of 1e-8 or more"]);
-    refuses("pipeline", "--columns 7 --ranks 4", &["two for each of 4 ranks"]);
+    refuses("ocean", "--tolerance 0", &["a residual of at least 1e-8"]);
+    refuses("pipeline", "--columns 7 --ranks 4", &["at least two for each rank"]);
     for name in ["hello", "lu", "fair_lock", "stencil", "ocean", "pipeline", "histogram", "table"] {
         refuses(name, "--ranks 0", &["ranks"]);
         refuses(name, "--ranks 99999999", &["32767"]);
@@ -173,7 +173,7 @@ fn nonsense_is_answered_with_advice() {
 }
 
 #[test]
-fn a_matrix_too_large_for_memory_is_an_error_not_a_crash() {
+fn lu_matrix_too_large_for_memory_is_refused() {
     for n in ["4000000000", "18446744073709551615", "3000000"] {
         let output = example("lu", &format!("--ranks 2 -n {n}"));
         let err = String::from_utf8_lossy(&output.stderr);

@@ -26,7 +26,7 @@ use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use transom_locks::Rank;
 use transom_shm_loopback::{Invitation, Job, Loopback};
-use transom_windows::{OobExchange, FabricError};
+use transom_windows::{FabricError, OobExchange};
 
 /// A job that this process has joined.
 pub enum Joined {

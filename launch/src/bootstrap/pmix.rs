@@ -77,7 +77,7 @@ pub(super) fn load() -> Result<Library, BootstrapError> {
             Err(error) => last = last.or(Some(error)),
         }
     }
-    Err(BootstrapError::Library { source: last.expect("there are names") })
+    Err(BootstrapError::Library { source: last.expect("the list of names is not empty") })
 }
 
 impl Pmix {

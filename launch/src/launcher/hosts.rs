@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_lists_are_refused() {
+    fn malformed_host_lists_are_refused() {
         let names = |list: &str| list.parse::<HostList>().unwrap().names().map(str::to_owned).collect::<Vec<_>>();
         assert_eq!(names("me@a, b"), ["me@a", "b"]);
         assert_eq!(names("fe80::1,[fe80::2]"), ["fe80::1", "fe80::2"]);

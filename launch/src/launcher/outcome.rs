@@ -14,7 +14,7 @@ use transom_windows::FabricError;
 /// # Examples
 /// ```
 /// let outcome = transom::Launch::new("true", 2).capture(true).run()?;
-/// assert_eq!((outcome.exit_code(), outcome.to_string().as_str()), (0, "all 2 ranks ended well"));
+/// assert_eq!((outcome.exit_code(), outcome.to_string().as_str()), (0, "all 2 ranks ended successfully"));
 /// # Ok::<(), transom::LaunchError>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -113,9 +113,9 @@ pub enum LaunchError {
     },
     /// Launchers are nested too deep, each started by a rank of the previous one.
     #[error(
-        "{depth} launchers are above this process, each a rank of the one before (TRANSOM_NESTING={depth}), and it would be \
-         another; does the program start itself in each of its ranks? A rank calls `init` or `start` in the environment \
-         that its launcher gave it; if so many launchers are meant, remove TRANSOM_NESTING from the environment"
+        "{depth} launchers are above this process, the maximum (TRANSOM_NESTING={depth}); does the program start \
+         itself again in each rank? A rank must call `init` or `start` in the environment that its launcher gave it; \
+         to nest deeper on purpose, remove TRANSOM_NESTING from the environment"
     )]
     Nesting {
         /// The number of launchers above this process.
@@ -123,7 +123,7 @@ pub enum LaunchError {
     },
     /// The limit of open files is below what the job needs.
     #[error(
-        "a launcher of {ranks} ranks needs {need} open files, and {limit} is the limit; raise it (`ulimit -n {need}`, as root or \
+        "a launcher of {ranks} ranks needs {need} open files, but the limit is {limit}; raise it (`ulimit -n {need}`, as root or \
          in /etc/security/limits.conf if that is refused), or start fewer ranks"
     )]
     OpenFiles {
@@ -209,8 +209,8 @@ impl Outcome {
 
     /// The exit status for a launcher, by the conventions of shells.
     ///
-    /// The status of the first rank that failed. Otherwise: 128 plus the signal if a signal ended the rank or the launcher;
-    /// 124 if the deadline passed; 141 (SIGPIPE) if the reader of the output closed it.
+    /// The status of the first rank that failed. Otherwise: 128 plus the signal if a signal ended the rank or the
+    /// launcher; 124 if the deadline passed; 141 (SIGPIPE) if the reader of the output closed it.
     pub fn exit_code(&self) -> u8 {
         let code = match self.failure {
             None => 0,
@@ -256,8 +256,8 @@ impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.failure, self.statuses.len()) {
             (Some(failure), _) => failure.fmt(f),
-            (None, 1) => f.write_str("the only rank ended well"),
-            (None, ranks) => write!(f, "all {ranks} ranks ended well"),
+            (None, 1) => f.write_str("the only rank ended successfully"),
+            (None, ranks) => write!(f, "all {ranks} ranks ended successfully"),
         }
     }
 }

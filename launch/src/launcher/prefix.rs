@@ -21,7 +21,8 @@ pub enum OutputPrefix {
 }
 
 impl OutputPrefix {
-    const NAMES: [(&'static str, OutputPrefix); 3] = [("none", OutputPrefix::None), ("stderr", OutputPrefix::Stderr), ("all", OutputPrefix::All)];
+    const NAMES: [(&'static str, OutputPrefix); 3] =
+        [("none", OutputPrefix::None), ("stderr", OutputPrefix::Stderr), ("all", OutputPrefix::All)];
 }
 
 impl std::fmt::Display for OutputPrefix {
@@ -35,7 +36,7 @@ impl FromStr for OutputPrefix {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let named = Self::NAMES.iter().find(|(name, _)| *name == text.trim());
-        named.map(|(_, prefix)| *prefix).ok_or("it is none of these")
+        named.map(|(_, prefix)| *prefix).ok_or("unknown value")
     }
 }
 
@@ -45,7 +46,9 @@ mod tests {
 
     #[test]
     fn tag_round_trips_through_its_name() {
-        for (name, prefix) in [("none", OutputPrefix::None), ("stderr", OutputPrefix::Stderr), ("all", OutputPrefix::All)] {
+        for (name, prefix) in
+            [("none", OutputPrefix::None), ("stderr", OutputPrefix::Stderr), ("all", OutputPrefix::All)]
+        {
             assert_eq!((name.parse(), prefix.to_string().as_str()), (Ok(prefix), name));
         }
         assert!("both".parse::<OutputPrefix>().is_err());

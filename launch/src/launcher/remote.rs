@@ -115,7 +115,7 @@ impl Host {
             let _ = child.wait();
             failed(format!("cannot watch its ssh: {why}"))
         })?;
-        tracing::debug!(host = name, ranks = ranks.len(), "host asked");
+        tracing::debug!(host = name, ranks = ranks.len(), "connecting to a host");
         Ok(Host {
             name: name.to_owned(),
             ranks,

@@ -192,8 +192,9 @@ impl Watch {
                 let running: Vec<Rank> = self.ranks.running().collect();
                 if !running.is_empty() {
                     let (ranks, grace) = (Listed(&running), self.grace);
-                    self.output
-                        .say(&format!("{ranks} had not ended {grace:?} after that; sent SIGTERM (TRANSOM_GRACE)"));
+                    self.output.say(&format!(
+                        "{ranks} had not ended {grace:?} after the first failure; sent SIGTERM (TRANSOM_GRACE)"
+                    ));
                 }
                 self.terminate();
             }

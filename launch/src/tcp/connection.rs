@@ -206,7 +206,7 @@ impl Group {
             None => self.lost().map_or(Ok(None), Err),
         };
         // Only the hub knows which rank is late.
-        let call = &"a call of all ranks (making something together)";
+        let call = &"a collective call (creating a window, value or team)";
         let wait = Wait { rank: self.me, call, awaited: Awaited::Anyone, deadline: None };
         // The hub is on another host: an answer never comes soon enough to spin for it.
         let crowded = true;

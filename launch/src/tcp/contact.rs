@@ -22,7 +22,8 @@ impl Contact {
         Contact { addresses: addresses(port), secret }
     }
 
-    /// The environment variable with the hub's addresses. No variable holds the secret, because a rank's children inherit them.
+    /// The environment variable with the hub's addresses. No variable holds the secret, because a rank's children
+    /// inherit them.
     pub fn environment(&self) -> (&'static str, String) {
         let addresses = self.addresses.iter().map(ToString::to_string).collect::<Vec<_>>();
         (HUB.name, addresses.join(","))
@@ -103,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_has_addresses() {
+    fn local_host_has_addresses_with_the_port() {
         let found = addresses(7);
         assert!(!found.is_empty() && found.iter().all(|address| address.port() == 7), "{found:?}");
     }

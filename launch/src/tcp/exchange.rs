@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 use transom_locks::{Awaited, Rank};
 use transom_shm_loopback::Meet;
-use transom_windows::{OobExchange, FabricError};
+use transom_windows::{FabricError, OobExchange};
 
 /// Longest time to reach the hub.
 const REACH_WITHIN: Duration = Duration::from_secs(60);
@@ -135,7 +135,7 @@ impl Tcp {
     }
 
     fn form(&self, id: u64, members: &[Rank]) -> Self {
-        let me = members.iter().position(|&rank| rank == self.rank()).expect("a rank is of its own team");
+        let me = members.iter().position(|&rank| rank == self.rank()).expect("a team includes this rank");
         let members: Vec<Rank> = members.iter().map(|&rank| self.0.group.members[rank]).collect();
         let body = body_of_members(&members);
         let (team, connection) = (Arc::new(Group::new(id, me, members)), &self.0.line.connection);

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_lists_of_gone_are_refused() {
+    fn malformed_departure_lists_are_refused() {
         let gone = [(2, State::Died), (0, State::Left)];
         assert_eq!(body_of_gone(gone.into_iter()), b"\x02\0\0\0\x02\0\0\0\0\x01");
         assert_eq!(parse_gone(&body_of_gone(gone.into_iter()), 3).unwrap(), gone);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_lists_of_members_are_refused() {
+    fn malformed_member_lists_are_refused() {
         assert_eq!(parse_members(b"\x02\0\0\0\0\0\0\0", 3), Some(vec![2, 0]));
         assert_eq!(body_of_members(&[2, 0]), b"\x02\0\0\0\0\0\0\0");
         for wrong in [&b""[..], b"\0\0\0", b"\x03\0\0\0", b"\x01\0\0\0\x01\0\0\0", b"\0\0\0\0\0"] {

@@ -18,7 +18,7 @@ pub(crate) fn removed_for_ranks() -> impl Iterator<Item = &'static str> {
 pub const GRACE: Variable = Variable {
     name: "TRANSOM_GRACE",
     set_by: SetBy::User,
-    meaning: "how long the other ranks may run after the first failure, to report their own errors",
+    meaning: "time that the other ranks have after the first failure to report their own errors, before SIGTERM",
     expected: "seconds, e.g. `2` or `0.5`",
     default: "2",
     check: readable::<Seconds>,
@@ -28,7 +28,7 @@ pub const GRACE: Variable = Variable {
 pub const OUTPUT_PREFIX: Variable = Variable {
     name: "TRANSOM_OUTPUT_PREFIX",
     set_by: SetBy::User,
-    meaning: "which lines of the ranks' output the launcher prefixes with the rank that wrote them, e.g. `[2] `",
+    meaning: "output lines that the launcher prefixes with the rank that wrote them, e.g. `[2] `",
     expected: "`none`, `stderr` or `all`",
     default: "stderr; none for the only rank of a job",
     check: readable::<OutputPrefix>,
@@ -38,7 +38,7 @@ pub const OUTPUT_PREFIX: Variable = Variable {
 pub const BOOTSTRAP: Variable = Variable {
     name: "TRANSOM_BOOTSTRAP",
     set_by: SetBy::User,
-    meaning: "which launcher started the program, if it is not detected correctly; transom's own launcher removes it",
+    meaning: "launcher that started the program, if detection is wrong; transom's own launcher does not pass it on to ranks",
     expected: "`transom`, `pmix`, `pmi`, or `none` (each process is alone, or starts a job of its own)",
     default: "detected, in this order",
     check: readable::<Bootstrap>,
@@ -48,7 +48,7 @@ pub const BOOTSTRAP: Variable = Variable {
 pub const SSH: Variable = Variable {
     name: "TRANSOM_SSH",
     set_by: SetBy::User,
-    meaning: "the command by which `transom run --hosts` starts ranks; host and remote command are appended",
+    meaning: "command with which `transom run --hosts` reaches a host; the host's name and the remote command are appended",
     expected: "a program and its arguments, separated by spaces",
     default: "ssh -oBatchMode=yes -oServerAliveInterval=5 -oControlMaster=no",
     check: readable::<String>,
@@ -58,9 +58,9 @@ pub const SSH: Variable = Variable {
 pub const RANK: Variable = Variable {
     name: "TRANSOM_RANK",
     set_by: SetBy::Launcher,
-    meaning: "the rank of the process",
+    meaning: "rank of this process",
     expected: "a number below TRANSOM_SIZE",
-    default: "the only rank of a job of its own",
+    default: "0, the only rank of a job of its own",
     check: readable::<usize>,
 };
 
@@ -68,7 +68,7 @@ pub const RANK: Variable = Variable {
 pub const SIZE: Variable = Variable {
     name: "TRANSOM_SIZE",
     set_by: SetBy::Launcher,
-    meaning: "the number of ranks in the job",
+    meaning: "number of ranks in the job",
     expected: "a number above 0",
     default: "1",
     check: readable::<usize>,
@@ -78,8 +78,8 @@ pub const SIZE: Variable = Variable {
 pub const SHM: Variable = Variable {
     name: "TRANSOM_SHM",
     set_by: SetBy::Launcher,
-    meaning: "location of the control block, the memory that the ranks of a job on one machine share from the start",
-    expected: "the launcher's process, its descriptor and a tag, separated by commas",
+    meaning: "location of the control block, the memory through which the ranks of a job on one machine join",
+    expected: "process ID of the launcher, file descriptor and tag, separated by commas",
     default: "no control block",
     check: readable::<String>,
 };
@@ -88,8 +88,8 @@ pub const SHM: Variable = Variable {
 pub const HUB: Variable = Variable {
     name: "TRANSOM_HUB",
     set_by: SetBy::Launcher,
-    meaning: "where the hub of a multi-host job listens, at the launcher",
-    expected: "addresses with ports, separated by commas",
+    meaning: "TCP addresses at which the launcher's hub of a multi-host job listens",
+    expected: "IP addresses with ports, e.g. `10.0.0.1:40000`, separated by commas",
     default: "a job on this machine",
     check: readable::<Addresses>,
 };
@@ -98,8 +98,8 @@ pub const HUB: Variable = Variable {
 pub const SECRET: Variable = Variable {
     name: "TRANSOM_SECRET",
     set_by: SetBy::Launcher,
-    meaning: "where a rank of a multi-host job reads the secret that authenticates it",
-    expected: "a process of the launcher on this host and its descriptor, separated by a comma",
+    meaning: "location of the secret by which a rank of a multi-host job and the hub authenticate each other",
+    expected: "process ID of a launcher's process on this host and file descriptor, separated by a comma",
     default: "a job on this machine",
     check: readable::<SecretPlace>,
 };
@@ -108,7 +108,7 @@ pub const SECRET: Variable = Variable {
 pub const HOST: Variable = Variable {
     name: "TRANSOM_HOST",
     set_by: SetBy::Launcher,
-    meaning: "label of the host within the job; ranks with different labels share no memory",
+    meaning: "name of the host within the job; ranks with different names share no memory",
     expected: "a name",
     default: "the machine's own identity",
     check: readable::<String>,
@@ -118,7 +118,7 @@ pub const HOST: Variable = Variable {
 pub const NESTING: Variable = Variable {
     name: "TRANSOM_NESTING",
     set_by: SetBy::Launcher,
-    meaning: "number of launchers above this process, each started by a rank of the previous one; more than 3 are refused",
+    meaning: "number of launchers above this process, each started by a rank of the previous one; at most 3",
     expected: "a number",
     default: "0",
     check: readable::<usize>,

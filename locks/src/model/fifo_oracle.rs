@@ -231,7 +231,7 @@ impl FifoOracle {
             }
             Verb::Cas { .. } => {
                 if open.failed == Some((at, false)) {
-                    return Err(format!("rank {rank} retries on a word that nobody changed, {at:?}"));
+                    return Err(format!("rank {rank} retries on a word that no rank has changed, {at:?}"));
                 }
                 open.failed = Some((at, false));
                 let is_attempt = matches!(open.call, Call::TryAcquire(..));
@@ -255,7 +255,7 @@ impl FifoOracle {
                 open.notify += 1;
                 if value != 0 && found != 0 && matches!(field, Some((_, Field::Next | Field::Go))) {
                     return Err(format!(
-                        "rank {rank} puts what others change by atomics, {at:?}, which held {found:#x}"
+                        "rank {rank} puts to a word that other ranks change by atomics, {at:?}, which held {found:#x}"
                     ));
                 }
             }
@@ -359,9 +359,9 @@ impl FifoOracle {
             Call::AcquireUntil(..) if open.left => Ok(()),
             Call::AcquireUntil(target, _) if open.cas + open.add == 0 && self.shown.contains(&(rank, target)) => Ok(()),
             Call::AcquireUntil(target, _) => self.granted(rank, target),
-            Call::TryAcquire(..) if !open.blocked => Err(format!("rank {rank} gave up, and nobody was in the way")),
+            Call::TryAcquire(..) if !open.blocked => Err(format!("rank {rank} gave up although no request was ahead")),
             Call::Settle(target) if abandoned(target) => {
-                Err(format!("rank {rank} has a request at the lock of rank {target} still"))
+                Err(format!("rank {rank} still has a request at the lock of rank {target}"))
             }
             Call::Settle(_) | Call::TryAcquire(..) | Call::Release(_) | Call::ReleaseHeld(_) | Call::ReleaseAll => {
                 Ok(())

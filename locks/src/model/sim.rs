@@ -229,7 +229,7 @@ impl<P: Program> Sim<P> {
 
     fn deliver(&self, state: &mut State<P::Local>, from: Rank, to: Rank) -> Result<Option<At>, String> {
         let Some(message) = state.channels.receive(from, to) else {
-            return Err(format!("nothing is under way from rank {from} to rank {to}"));
+            return Err(format!("nothing is in flight from rank {from} to rank {to}"));
         };
         let touched = match message {
             Message::Notify { at, value, wake } => {

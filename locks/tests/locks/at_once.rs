@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 use transom_locks::Mode::{Exclusive, Shared};
-use transom_locks::{QueuePosition, Error, PassiveLock, Rank};
+use transom_locks::{Error, PassiveLock, QueuePosition, Rank};
 
 type Lock = PassiveLock<Atomics<fn(Verb)>>;
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread;
 use transom_locks::Mode::{self, Exclusive, Shared};
 use transom_locks::model::{Call, Sim, Suspended, sim};
-use transom_locks::{QueuePosition, At, Error, LockLayout, LockWord, Network, PassiveLock, TargetLock};
+use transom_locks::{At, Error, LockLayout, LockWord, Network, PassiveLock, QueuePosition, TargetLock};
 
 type Lock = PassiveLock<Atomics<fn(Verb)>>;
 

@@ -144,7 +144,7 @@ fn all() -> Vec<Call> {
 }
 
 #[test]
-fn two_ranks() {
+fn two_ranks_hold_properties_in_every_schedule() {
     for requests in 1..=4 {
         check_all::<16>(format!("2 ranks x {requests}"), Immediate, mixes(2, requests));
         check_all::<16>(format!("2 ranks x {requests}"), Watched, mixes(2, requests));
@@ -155,7 +155,7 @@ fn two_ranks() {
 }
 
 #[test]
-fn three_ranks() {
+fn three_ranks_hold_properties_in_every_schedule() {
     for delivery in [Immediate, Deferred, Watched] {
         check_all::<16>("3 ranks x 1", delivery, mixes(3, 1));
     }
@@ -163,7 +163,7 @@ fn three_ranks() {
 
 #[test]
 #[ignore = "long: `tests/full` runs it"]
-fn three_ranks_twice() {
+fn three_ranks_with_two_requests_hold_properties() {
     for delivery in [Immediate, Deferred, Watched] {
         check_all::<16>("3 ranks x 2", delivery, mixes(3, 2));
     }
@@ -171,7 +171,7 @@ fn three_ranks_twice() {
 
 #[test]
 #[ignore = "long: `tests/full` runs it"]
-fn four_ranks() {
+fn four_ranks_hold_properties_in_every_schedule() {
     for delivery in [Immediate, Deferred, Watched] {
         check_all::<16>("4 ranks x 1", delivery, mixes(4, 1));
     }
@@ -187,7 +187,7 @@ fn four_ranks() {
 
 /// With narrow counts a request reaches the gate after one attempt, and makes the word urgent after another.
 #[test]
-fn the_gate() {
+fn narrow_counts_reach_the_gate_and_hold_properties() {
     for requests in 1..=3 {
         check_all::<3>(format!("2 ranks x {requests}, counts of 3 bits"), Immediate, mixes(2, requests));
     }
@@ -199,7 +199,7 @@ fn the_gate() {
 
 #[test]
 #[ignore = "long: `tests/full` runs it"]
-fn the_gate_of_three_ranks() {
+fn three_ranks_at_the_gate_hold_properties() {
     let again = [shared(0), exclusive(0)].concat();
     let once = mixes(2, 1).map(|rows| [rows, vec![again.clone()]].concat());
     check_all::<3>("3 ranks, one of them x 2, counts of 3 bits", Immediate, once);
@@ -210,7 +210,7 @@ fn the_gate_of_three_ranks() {
 
 /// An attempt gets the lock if no request is in the way, fails if one is, and delays none.
 #[test]
-fn attempts() {
+fn attempts_succeed_only_without_conflict() {
     let rows = [Shared, Exclusive].map(|mode| [Call::both(0, mode).to_vec(), attempt(mode)]).concat();
     let twice: Vec<_> =
         rows.iter().flat_map(|first| rows.iter().map(|second| [first.clone(), second.clone()].concat())).collect();
@@ -270,7 +270,7 @@ fn check_deadlines<const C: u32>(what: &str, mixes: &[Vec<Vec<Call>>]) {
 /// A request with a deadline gets its turn in order or leaves the queue; requests behind it go on in order, and none
 /// waits for it.
 #[test]
-fn deadlines() {
+fn deadline_requests_keep_queue_order() {
     let rows = [shared(0), exclusive(0), until(Shared), until(Exclusive)];
     // The second request may revive the one that the first gave up.
     let again = |first: &[Call], second: &[Call]| [&first[..2], second].concat();
@@ -281,7 +281,7 @@ fn deadlines() {
 
 #[test]
 #[ignore = "long: `tests/full` runs it"]
-fn deadlines_at_the_gate_and_attempts() {
+fn deadlines_at_the_gate_keep_queue_order() {
     let rows = [shared(0), exclusive(0), until(Shared), until(Exclusive)];
     check_deadlines::<3>("3 ranks x 1, counts of 3 bits", &with_deadlines(&rows, 3));
     let tries = [until(Shared), until(Exclusive), attempt(Shared), attempt(Exclusive), shared(0), exclusive(0)];
@@ -291,7 +291,7 @@ fn deadlines_at_the_gate_and_attempts() {
 /// Mixes with too many states: random schedules.
 #[test]
 #[ignore = "long: `tests/full` runs it"]
-fn deadlines_of_four_ranks() {
+fn deadlines_of_four_ranks_keep_queue_order() {
     let rows = [shared(0), exclusive(0), until(Shared), until(Exclusive)];
     for mix in with_deadlines(&rows, 4) {
         check_few::<16>("4 ranks with deadlines", &mix);
@@ -372,7 +372,7 @@ fn holders() -> impl Iterator<Item = (Vec<Mode>, bool)> {
 /// A deadline holds whatever the holders do: leaving the queue takes verbs of other ranks that are in progress, but no
 /// release.
 #[test]
-fn deadlines_wait_for_no_holder() {
+fn deadline_leaves_queue_without_a_release() {
     for (rows, sits) in holders() {
         let begun = Instant::now();
         let what = format!("{rows:?}, the first {}", if sits { "sits" } else { "goes" });
@@ -384,7 +384,7 @@ fn deadlines_wait_for_no_holder() {
 
 /// A reader gives up and then requests all locks.
 #[test]
-fn deadlines_and_all_locks() {
+fn given_up_read_before_all_locks_holds_properties() {
     let reads = [until(Shared)[..2].to_vec(), all()].concat();
     let tries = [until(Shared)[..2].to_vec(), attempt(Shared), attempt(Exclusive), exclusive(0)].concat();
     check_deadlines::<16>("and all locks", &[vec![reads.clone(), exclusive(0)], vec![reads, all(), exclusive(0)]]);
@@ -394,14 +394,14 @@ fn deadlines_and_all_locks() {
 /// A chain of waiting readers longer than one word names.
 #[test]
 #[ignore = "long: `tests/full` runs it"]
-fn five_ranks_four_readers_wait() {
+fn four_waiting_readers_are_granted_by_links() {
     let rows = vec![exclusive(0), shared(0), shared(0), shared(0), shared(0)];
     check_all::<16>("5 ranks, a writer and four readers", Immediate, [rows].into_iter());
 }
 
 /// The requests of `AcquireAll` are in flight at once, and may arrive in any order.
 #[test]
-fn all_locks() {
+fn acquire_all_in_any_order_holds_properties() {
     for delivery in [Immediate, Deferred, Watched] {
         let others = [exclusive(0), exclusive(1), shared(1), [exclusive(1), exclusive(0)].concat(), all()];
         check_all::<16>("2 ranks, one takes all locks", delivery, others.into_iter().map(|row| vec![row, all()]));
@@ -412,7 +412,7 @@ fn all_locks() {
 
 #[test]
 #[ignore = "long: `tests/full` runs it"]
-fn all_locks_and_two_in_order() {
+fn acquire_all_beside_ordered_locks_never_deadlocks() {
     // Two calls for all locks and two writers could deadlock if the former did not release the higher locks.
     let in_order = vec![Call::Acquire(0, Exclusive), Call::Acquire(1, Exclusive), Call::Release(0), Call::Release(1)];
     check_all::<16>("two take all locks, one two in order", Immediate, [vec![all(), all(), in_order]].into_iter());
@@ -422,7 +422,7 @@ fn all_locks_and_two_in_order() {
 
 /// Counts of three bits wrap and are renormalised.
 #[test]
-fn narrow_counts() {
+fn narrow_counts_wrap_and_are_renormalised() {
     let reads = |n: usize| shared(0).repeat(n);
     let rows = [
         vec![reads(9), reads(9)],
@@ -496,7 +496,7 @@ fn every_mutant_of_deadlines_is_caught() {
 
 /// The crate's own exploration visits the same states as stateright.
 #[test]
-fn two_explorations_agree() {
+fn own_exploration_visits_states_of_stateright() {
     for rows in mixes(2, 2).chain(mixes(3, 1)) {
         let visited = Mix::<16>::new(rows.clone()).sim().explore(100_000).unwrap();
         assert_eq!(visited, check(Mix::<16>::new(rows).sim()).states);

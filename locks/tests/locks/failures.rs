@@ -212,7 +212,7 @@ fn all_and_each(ranks: usize) -> Vec<Call> {
 }
 
 #[test]
-fn failure_without_other_ranks() {
+fn failure_without_other_ranks_is_contained() {
     for ranks in [1, 2, 3, 4] {
         let mut rows = vec![vec![]; ranks];
         rows[0] = all_and_each(ranks);
@@ -221,7 +221,7 @@ fn failure_without_other_ranks() {
 }
 
 #[test]
-fn failure_beside_one_other_rank() {
+fn failure_beside_one_other_rank_is_contained() {
     for other in [exclusive(0), exclusive(1), shared(0), [exclusive(1), exclusive(0)].concat()] {
         at_every_place::<16>(&[all_and_each(2), other]);
     }
@@ -229,7 +229,7 @@ fn failure_beside_one_other_rank() {
 
 /// The other rank takes the locks in order: rank 0 may wait for a release that depends on its own.
 #[test]
-fn failure_beside_ordered_double_locking() {
+fn failure_beside_ordered_locks_is_contained() {
     let in_order = vec![Call::Acquire(0, Exclusive), Call::Acquire(1, Exclusive), Call::Release(1), Call::Release(0)];
     at_every_place::<16>(&[all(), in_order.clone()]);
     at_every_place::<16>(&[all(), [in_order, exclusive(0)].concat()]);
@@ -237,14 +237,14 @@ fn failure_beside_ordered_double_locking() {
 
 #[test]
 #[ignore = "long: `tests/full` runs it"]
-fn failure_beside_two_other_ranks() {
+fn failure_beside_two_other_ranks_is_contained() {
     at_every_place::<16>(&[all(), exclusive(0), exclusive(2)]);
     at_every_place::<16>(&[all(), exclusive(1), exclusive(1)]);
     at_every_place::<16>(&[all(), exclusive(2), shared(2)]);
 }
 
 #[test]
-fn failure_of_single_requests() {
+fn failure_of_a_single_request_is_contained() {
     for mine in [exclusive(0), shared(0)] {
         at_every_place::<16>(&[[mine.clone(), shared(0)].concat(), exclusive(0)]);
         at_every_place::<16>(&[mine.clone(), exclusive(0), shared(0)]);
@@ -255,7 +255,7 @@ fn failure_of_single_requests() {
 /// With narrow counts a request reaches the gate after one attempt.
 #[test]
 #[ignore = "long: `tests/full` runs it"]
-fn failure_of_single_requests_at_the_gate() {
+fn failure_at_the_gate_is_contained() {
     for mine in [exclusive(0), shared(0)] {
         at_every_place::<3>(&[[mine.clone(), shared(0)].concat(), exclusive(0)]);
         at_every_place::<3>(&[mine, exclusive(0), exclusive(0)]);

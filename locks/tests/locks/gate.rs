@@ -1,5 +1,5 @@
-//! The gate: an exclusive request enters the queue after a bounded number of attempts, however others change the lock
-//! word.
+//! The gate: an exclusive request enters the queue after a bounded number of attempts, whatever other ranks do to the
+//! lock word.
 
 use crate::crowd::{WORD, among};
 use crate::mutants::{self, Mutant, MutantMix, TICKETS};
@@ -107,7 +107,7 @@ fn mixes() -> Vec<Vec<Vec<Call>>> {
 }
 
 #[test]
-fn ticket_numbers_wrap() {
+fn ticket_numbers_wrap_without_losing_turns() {
     for tickets in [0, u32::MAX - 3, u32::MAX - 1, u32::MAX] {
         for rows in mixes() {
             let net = sim::<3>(rows, None, tickets);

@@ -1,4 +1,4 @@
-//! The remains of a request that was given up, and the time it takes to return.
+//! The state that an abandoned request leaves behind, and the time until its call returns.
 
 use std::cell::Cell;
 use std::time::Duration;

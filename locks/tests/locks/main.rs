@@ -1,5 +1,5 @@
-//! The lock, post/start and the barrier in models, and the lock between threads. Each file is one behaviour; the programs beside
-//! this one run the same code under loom.
+//! The lock, post/start and the barrier in models, and the lock between threads. Each file is one behaviour; the
+//! programs beside this one run the same code under loom.
 
 // With loom, the lock's own mutex is loom's, which works in loom's models only.
 #![cfg(not(feature = "loom"))]

@@ -1,5 +1,5 @@
-//! Access groups at one rank: which ranks are targets and when, and that a target which cannot be notified does not
-//! stop the notifications of others.
+//! Access groups at one rank: which ranks are targets at what time. A target that cannot be notified does not prevent
+//! the notifications of other targets.
 
 use crate::failing::{Failing, Failure, How, Plan, Progress};
 use transom_locks::model::{Replay, Sim, Suspended, sim};

@@ -50,13 +50,13 @@ fn mix(ranks: usize, requests: usize, targets: usize, one_in: u64, seed: u64) ->
 }
 
 #[test]
-fn mixes_of_many_ranks() {
+fn random_schedules_of_many_ranks_hold_properties() {
     check_mixes(1);
 }
 
 #[test]
 #[ignore = "long: `tests/full` runs it"]
-fn mixes_of_many_ranks_at_length() {
+fn long_random_schedules_hold_properties() {
     check_mixes(8);
 }
 
@@ -93,13 +93,13 @@ fn with_deadlines(ranks: usize, requests: usize, one_in: u64, seed: u64) -> Vec<
 }
 
 #[test]
-fn deadlines_of_many_ranks() {
+fn random_deadlines_of_many_ranks_hold_properties() {
     check_deadlines(1);
 }
 
 #[test]
 #[ignore = "long: `tests/full` runs it"]
-fn deadlines_of_many_ranks_at_length() {
+fn long_random_deadlines_hold_properties() {
     check_deadlines(8);
 }
 
@@ -198,7 +198,7 @@ impl Program for QueuedReaders {
 }
 
 #[test]
-fn barriers_and_access_groups() {
+fn random_barriers_and_access_groups_complete() {
     for ranks in [2, 5, 16, 33] {
         run(&format!("barrier of {ranks}"), 20, |_| {
             let wait = move |_: Rank, network: &Replay| {

@@ -105,7 +105,7 @@ fn attempt_never_waits_nor_delays() {
 
 /// Attempts and requests of many threads: the lock excludes them, and leaves none waiting.
 #[test]
-fn attempts_among_requests() {
+fn attempts_among_requests_exclude_each_other() {
     in_time(|| {
         let (memory, sum, got) = (memory(3), AtomicU64::new(0), AtomicU64::new(0));
         let handles: Vec<Lock<_>> =

@@ -1,13 +1,13 @@
 //! One-sided operations: those that a rank executes itself, and those that it leaves to the network.
 
 use super::region::State;
-use super::{Hybrid, Transfer, Pending, Region, Remote};
+use super::{Hybrid, Pending, Region, Remote, Transfer};
 use crate::{Atomics, Attach, MemoryKind, Network};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::SeqCst, fence};
 use transom_locks::{Awaited, Rank};
 use transom_shm_loopback::{View, Word};
-use transom_windows::{BoxBytes, UpdateInPlace, OobExchange, Fabric, FabricError, Memory, UserMemory, Wait, Wake};
+use transom_windows::{BoxBytes, Fabric, FabricError, Memory, OobExchange, UpdateInPlace, UserMemory, Wait, Wake};
 
 impl<N: Network> OobExchange for Hybrid<N> {
     fn rank(&self) -> Rank {
@@ -54,7 +54,7 @@ impl<N: Network> Hybrid<N> {
         let bad = |why: String| FabricError::BadKey { rank, why, source: None };
         let Some((shared, key)) = split(key) else { return Err(bad(format!("a key of {} bytes", key.len()))) };
         if shared.is_empty() != (kind == MemoryKind::User) {
-            return Err(bad("it leads to memory of another kind".into()));
+            return Err(bad("it names memory of another kind".into()));
         }
         if rank >= self.size() {
             return Err(bad(format!("there are {} ranks", self.size())));
@@ -393,7 +393,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn malformed_keys_are_refused() {
+    fn malformed_hybrid_keys_are_refused() {
         let key = join(b"shared", b"network");
         assert_eq!(split(&key), Some((&b"shared"[..], &b"network"[..])));
         assert_eq!(split(&join(b"", b"network")), Some((&b""[..], &b"network"[..])));

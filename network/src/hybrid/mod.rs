@@ -3,7 +3,7 @@
 mod fabric;
 mod region;
 
-pub use region::{Transfer, Pending, Region, Remote};
+pub use region::{Pending, Region, Remote, Transfer};
 
 use crate::variables::{INTRANODE, Intranode};
 use crate::{Bootstrap, HybridWire, Network, NetworkError, Node, Transport};
@@ -12,11 +12,11 @@ use transom_channel::{Changes, Config};
 use transom_locks::Rank;
 use transom_shm_loopback::messages::ShmWire;
 use transom_shm_loopback::{Loopback, Meet};
-use transom_windows::{OobExchange, FabricError};
+use transom_windows::{FabricError, OobExchange};
 
-/// A provider of network `N` and the shared memory of each host: a handle of one rank of a job or team. Ranks of one host move data by
-/// their own loads and stores if `TRANSOM_INTRANODE` is on, which is the default of a job on several hosts. A rank always does so in its
-/// own memory.
+/// A provider of network `N` and the shared memory of each host: a handle of one rank of a job or team. Ranks of one
+/// host move data by their own loads and stores if `TRANSOM_INTRANODE` is on, which is the default of a job on several
+/// hosts. A rank always does so in its own memory.
 ///
 /// Once the last clone and window of a rank are dropped, the rank has left the job.
 #[derive(Clone)]
@@ -46,8 +46,8 @@ impl<N: Network> Hybrid<N> {
         Ok(Self::of(network, job, node, intranode))
     }
 
-    /// Makes the provider of a team of `members`, in this order. The members call it, this rank among them; other ranks need not. Each
-    /// call of `meet` returns what every member passed to it.
+    /// Makes the provider of a team of `members`, in this order. The members call it, this rank among them; other ranks
+    /// need not. Each call of `meet` returns what every member passed to it.
     ///
     /// # Errors
     /// The errors of `meet` and of the exchange.
@@ -78,7 +78,8 @@ impl<N: Network> Hybrid<N> {
         Some(self.node.memory()).filter(|_| self.intranode && !self.node.hosts().is_empty())
     }
 
-    /// Opens this rank's messages, with the configuration that suits the network and `asked`. Once for each rank of a job.
+    /// Opens this rank's messages, with the configuration that suits the network and `asked`. Once for each rank of a
+    /// job.
     ///
     /// # Errors
     /// The errors of [`Network::wire`] and [`ShmWire::open`].
@@ -120,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranks_with_different_settings_are_told() {
+    fn differing_intranode_settings_are_reported() {
         let agree = |told: &[&[u8]], me, on| {
             let told: Vec<Vec<u8>> = told.iter().map(|told| told.to_vec()).collect();
             agree(&told, me, on).map_err(|error| error.to_string())
@@ -130,7 +131,7 @@ mod tests {
         assert_eq!(agree(&[&[1], &[1], &[0]], 1, true), Err(says.into()));
         let says = "TRANSOM_INTRANODE is on at rank 0, and off at rank 2; set the same value at all ranks, or none";
         assert_eq!(agree(&[&[1], &[1], &[0]], 2, false), Err(says.into()));
-        let says = "rank 1 could not open its network; its own error says why";
+        let says = "rank 1 could not open its network; see that rank's error";
         assert_eq!(agree(&[&[1], &[]], 0, true), Err(says.into()));
     }
 }

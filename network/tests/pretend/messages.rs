@@ -30,7 +30,10 @@ fn talk(engine: &mut Engine<Transport>, me: usize, ranks: usize, done: &AtomicUs
     let began = Instant::now();
     let mut told = false;
     while done.load(SeqCst) < ranks {
-        assert!(began.elapsed() < Duration::from_secs(60), "rank {me} waits for {receives:?} and {sends:?}");
+        assert!(
+            began.elapsed() < Duration::from_secs(60),
+            "rank {me}: not completed within 60 s: receives {receives:?}, sends {sends:?}"
+        );
         engine.progress();
         sends.retain(|&id| engine.take(id).is_none_or(|ended| ended.result.is_err()));
         receives.retain(|&(id, peer, length)| {
@@ -39,7 +42,7 @@ fn talk(engine: &mut Engine<Transport>, me: usize, ranks: usize, done: &AtomicUs
             let mut bytes = vec![0; length];
             ended.memory.unwrap().read(0, &mut bytes);
             assert_eq!((status.peer as usize, status.length), (peer, length as u64));
-            assert!(*bytes == *content(peer, me, length), "{length} bytes from rank {peer}");
+            assert!(*bytes == *content(peer, me, length), "wrong content of {length} bytes from rank {peer}");
             false
         });
         if !told && sends.is_empty() && receives.is_empty() {
@@ -58,12 +61,12 @@ fn messages_use_memory_on_one_host_only() {
         // SAFETY: an engine drives it.
         let (wire, config) = unsafe { world.transport(&Changes::default()) }.unwrap();
         assert!(matches!(wire, Transport::Hybrid(_)));
-        assert_eq!(wire.waiter().rank(), me, "the number in the job");
+        assert_eq!(wire.waiter().rank(), me, "the waiter's rank differs from the rank in the job");
         let mut engine = Engine::with_near(wire, me as u32, ranks as u32, config, Config::default()).unwrap();
         talk(&mut engine, me, ranks, &done);
         let posts = world.network().counts.posts.lock().unwrap().clone();
         let reached: Vec<u32> = posts.into_keys().collect();
-        assert_eq!(reached, if me % 2 == 0 { [1, 3] } else { [0, 2] }, "of rank {me}");
+        assert_eq!(reached, if me % 2 == 0 { [1, 3] } else { [0, 2] }, "ranks reached by the network from rank {me}");
         world.barrier().unwrap();
     });
 }

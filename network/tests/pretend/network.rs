@@ -11,7 +11,7 @@ use transom_launch::variables::Variable;
 use transom_locks::{Awaited, Rank, Wake};
 use transom_network::{Atomics, Attach, Bootstrap, Hybrid, MemoryKind, Network, NetworkWire, Node};
 use transom_shm_loopback::{self as shm, Loopback, View};
-use transom_windows::{BoxBytes, OobExchange, Fabric, FabricError, Wait};
+use transom_windows::{BoxBytes, Fabric, FabricError, OobExchange, Wait};
 
 /// Numbers of operations that a rank left to the network.
 #[derive(Debug, Default)]

@@ -3,7 +3,7 @@
 use crate::network::{Pretend, on_hosts};
 use transom_locks::Rank;
 use transom_network::{Hybrid, Network};
-use transom_windows::{OobExchange, Flavor, Op, Window};
+use transom_windows::{Flavor, OobExchange, Op, Window};
 
 /// Ranks 0 and 2 are on one host, 1 and 3 on the other: host numbers differ from job ranks.
 const HOSTS: [u32; 4] = [0, 1, 0, 1];
@@ -32,7 +32,7 @@ fn exchanges<N: Network>(world: &Hybrid<N>) {
     let mut found = vec![0; 1 + ranks];
     for target in 0..ranks {
         window.lock_shared(target).unwrap().get(0, &mut found).unwrap();
-        assert_eq!(found, [46, 100, 101, 102, 103], "at rank {target}, as rank {me} sees it");
+        assert_eq!(found, [46, 100, 101, 102, 103], "memory of rank {target} as read by rank {me}");
     }
     window.fence().unwrap();
 }
@@ -73,7 +73,7 @@ fn costs<const ADAPTER: bool>(own: [u64; 3], neighbour: [u64; 3], other: [u64; 3
             let [puts, gets, _] = counts.take();
             epoch.fetch_and_op(0, Op::Sum, 1).unwrap();
             let [.., atomics] = counts.take();
-            assert_eq!([puts, gets, u64::from(atomics > 0)], expected, "rank {me} at rank {target}");
+            assert_eq!([puts, gets, u64::from(atomics > 0)], expected, "operations of rank {me} on rank {target}");
             epoch.unlock().unwrap();
         }
         window.fence().unwrap();

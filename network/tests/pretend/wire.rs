@@ -8,8 +8,8 @@ use transom_channel::Wire;
 use transom_channel::wire::{Busy, Event, Key, Lane, Part, Rail, RailKind, Rank, Request};
 use transom_network::NetworkWire;
 use transom_shm_loopback::Loopback;
-use transom_shm_loopback::messages::{Bytes, Naps, ShmWire, ProgressHook, Waiter};
-use transom_windows::{OobExchange, FabricError};
+use transom_shm_loopback::messages::{Bytes, Naps, ProgressHook, ShmWire, Waiter};
+use transom_windows::{FabricError, OobExchange};
 
 /// Number of posts of a rank, by peer.
 pub type Posts = Mutex<BTreeMap<Rank, u64>>;
@@ -38,8 +38,8 @@ impl NetworkWire for PretendWire {
         self.waiter.clone()
     }
 
-    fn progress_in_waits(&self, turn: Arc<dyn ProgressHook>) {
-        self.wire.progress_in_waits(turn);
+    fn progress_in_waits(&self, hook: Arc<dyn ProgressHook>) {
+        self.wire.progress_in_waits(hook);
     }
 
     fn close(&mut self) {

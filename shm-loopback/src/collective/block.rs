@@ -48,8 +48,8 @@ const fn long_cells(ranks: usize) -> usize {
     }
 }
 
-/// Where a rank posts its data of a round. The call determines it, so a rank that looks elsewhere has made another
-/// call.
+/// Place where a rank posts its data of a round. The call determines the place, so a rank that reads another place has
+/// made another call.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Place {
     /// A line that both ranks of a pair write, half each: one line transfer brings each rank the other's data.

@@ -14,7 +14,7 @@ use crate::memory::View;
 use crate::reach::Reach;
 use crate::team::Meet;
 use transom_locks::Rank;
-use transom_windows::{OobExchange, FabricError};
+use transom_windows::{FabricError, OobExchange};
 
 /// Collectives of the ranks of a team through shared memory. All ranks make the same calls in the same order.
 ///
@@ -68,7 +68,7 @@ impl ShmCollective {
     /// the others that need it.
     ///
     /// # Errors
-    /// Those of [`OobExchange::all_gather`] and, at all ranks if at one, [`FabricError::System`] if memory cannot be
+    /// Errors of [`OobExchange::all_gather`] and, at all ranks if at one, [`FabricError::System`] if memory cannot be
     /// allocated, and [`FabricError::BadKey`].
     ///
     /// # Examples
@@ -82,11 +82,11 @@ impl ShmCollective {
         ShmCollective::open_by(team, &mut |mine| team.all_gather(mine))
     }
 
-    /// As [`open`](Self::open), but the ranks exchange data by `meet` instead of the exchange of their job. `meet` is
+    /// Like [`open`](Self::open), but the ranks exchange data by `meet` instead of the exchange of their job. `meet` is
     /// called twice. It passes the bytes of each rank to all ranks and returns them in the order of ranks.
     ///
     /// # Errors
-    /// Those of `meet`, and those of [`open`](Self::open).
+    /// Errors of `meet`, and those of [`open`](Self::open).
     ///
     /// # Examples
     /// ```
@@ -172,7 +172,7 @@ impl ShmCollective {
     #[inline(always)]
     pub(super) fn must_be_rank(&self, root: Rank) -> Result<(), Failure> {
         self.must(root < self.ranks(), || {
-            format!("there is no rank {root} to be the root: ranks are 0 to {}", self.ranks() - 1)
+            format!("there is no rank {root}, which is named as the root: ranks are 0 to {}", self.ranks() - 1)
         })
     }
 }

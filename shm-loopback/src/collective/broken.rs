@@ -10,8 +10,8 @@ use transom_collective::Order;
 use transom_locks::Rank;
 use transom_windows::FabricError;
 
-/// A failure of a call of a [`ShmCollective`](super::ShmCollective). It breaks the board: every rank fails, in this call or in its
-/// next.
+/// A failure of a call of a [`ShmCollective`](super::ShmCollective). It breaks the board: every rank fails, in this
+/// call or in its next.
 ///
 /// # Examples
 /// ```

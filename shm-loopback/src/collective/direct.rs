@@ -192,7 +192,7 @@ impl ShmCollective {
         let offered = Offered::new(reach, given.as_ptr(), given.len());
         let keys = self.all_offer(&offered)?;
         self.fold_offered(reach, (&keys, at), Some(&given[at..][..into.len()]), into, element, fold)?;
-        // As above.
+        // The same as above.
         let last = self.lines.post(&[])?;
         self.lines.see_all(last)
     }

@@ -38,7 +38,7 @@ struct Said {
     place: Place,
 }
 
-/// Which ranks post data in each round of a call, and how many bytes. Equal at all ranks.
+/// The ranks that post data in each round of a call, and the number of bytes. Equal at all ranks.
 #[derive(Clone, Copy)]
 pub(super) enum Says {
     /// All ranks post, and each reads all, so that no rank later polls the progress of others.
@@ -104,7 +104,7 @@ impl<S: SharedLines> Lines<S> {
         self.post_at(self.place, bytes)
     }
 
-    /// As [`post`](Self::post), where the caller knows the place of the call.
+    /// Like [`post`](Self::post), where the caller knows the place of the call.
     #[inline(always)]
     pub fn post_at(&mut self, place: Place, bytes: &[u8]) -> Result<u64, Failure> {
         self.post_parts_at(place, bytes.len(), std::iter::once((0, bytes)))
@@ -276,7 +276,7 @@ impl<S: SharedLines> Lines<S> {
         self.take_at(self.place, rank, round, (len, at), into)
     }
 
-    /// As [`take`](Self::take), where the caller knows the place of the call.
+    /// Like [`take`](Self::take), where the caller knows the place of the call.
     #[inline(always)]
     pub fn take_at(
         &mut self,

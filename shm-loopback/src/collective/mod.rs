@@ -1,5 +1,6 @@
-//! Collectives among ranks that share memory: [`ShmCollective`]. A board moves bytes, calls the caller's fold on elements, and
-//! compares signatures to detect ranks that make different calls. The caller defines call kinds, types and operations.
+//! Collectives among ranks that share memory: [`ShmCollective`]. A board moves bytes, calls the caller's fold on
+//! elements, and compares signatures to detect ranks that make different calls. The caller defines call kinds, types
+//! and operations.
 //!
 //! # How
 //! A call consists of numbered *rounds*. In each round every rank posts two cache lines `{stamp, up to 112 bytes}` and

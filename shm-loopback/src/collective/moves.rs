@@ -39,7 +39,7 @@ impl ShmCollective {
     /// Blocks until all ranks have called it.
     ///
     /// # Errors
-    /// Those of [`ShmCollective`], which apply to all calls.
+    /// Errors of [`ShmCollective`], which apply to all calls.
     ///
     /// # Examples
     /// ```
@@ -114,7 +114,8 @@ impl ShmCollective {
     /// ranks.
     ///
     /// # Errors
-    /// See [`ShmCollective`]; [`FabricError::Misuse`](transom_windows::FabricError::Misuse) if `into` has another length.
+    /// See [`ShmCollective`]; [`FabricError::Misuse`](transom_windows::FabricError::Misuse) if `into` has another
+    /// length.
     ///
     /// # Examples
     /// ```
@@ -137,8 +138,8 @@ impl ShmCollective {
     /// [`all_gather`](Self::all_gather) to the root only. Other ranks' `into` is unused and may be empty.
     ///
     /// # Errors
-    /// Those of `all_gather`, and [`FabricError::Misuse`](transom_windows::FabricError::Misuse) if `root` is no rank of
-    /// the board.
+    /// Errors of `all_gather`, and [`FabricError::Misuse`](transom_windows::FabricError::Misuse) if `root` is no rank
+    /// of the board.
     ///
     /// # Examples
     /// ```
@@ -197,8 +198,8 @@ impl ShmCollective {
     /// all of equal length; `into` has the same length and holds the received blocks in the order of ranks.
     ///
     /// # Errors
-    /// See [`ShmCollective`]; [`FabricError::Misuse`](transom_windows::FabricError::Misuse) if the lengths differ, or are no
-    /// multiple of the number of ranks.
+    /// See [`ShmCollective`]; [`FabricError::Misuse`](transom_windows::FabricError::Misuse) if the lengths differ, or
+    /// are no multiple of the number of ranks.
     ///
     /// # Examples
     /// ```
@@ -248,8 +249,8 @@ impl ShmCollective {
     /// ranks' `given` is unused and may be empty.
     ///
     /// # Errors
-    /// See [`ShmCollective`]; [`FabricError::Misuse`](transom_windows::FabricError::Misuse) if `root` is no rank of the board,
-    /// or if `given` at the root is not one block of `into.len()` bytes per rank.
+    /// See [`ShmCollective`]; [`FabricError::Misuse`](transom_windows::FabricError::Misuse) if `root` is no rank of the
+    /// board, or if `given` at the root is not one block of `into.len()` bytes per rank.
     ///
     /// # Examples
     /// ```

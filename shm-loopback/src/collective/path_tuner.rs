@@ -246,7 +246,7 @@ mod tests {
 
     /// The first use of cells is slow. There are 128, and each call takes two.
     #[test]
-    fn path_slow_only_at_first_is_found_later() {
+    fn path_slow_only_at_first_is_selected_later() {
         let (mut tuner, mut cells) = (PathTuner::new(false), 0);
         let mut found = String::new();
         for _ in 0..400 {
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn disturbed_row_does_not_decide() {
+    fn single_disturbed_row_does_not_decide() {
         for disturbed in [[1000, 20], [20, 1000]] {
             let mut tuner = PathTuner::new(false);
             let kind = (Kind::AllToAll, 64 << 10);

@@ -33,8 +33,8 @@ impl ShmCollective {
     /// a part of `data` that begins at an element. `fold` must do the same at all ranks.
     ///
     /// # Errors
-    /// See [`ShmCollective`]; [`FabricError::Misuse`](transom_windows::FabricError::Misuse) if the length of `data` is no
-    /// multiple of `element`.
+    /// See [`ShmCollective`]; [`FabricError::Misuse`](transom_windows::FabricError::Misuse) if the length of `data` is
+    /// no multiple of `element`.
     ///
     /// # Examples
     /// ```
@@ -84,8 +84,8 @@ impl ShmCollective {
     /// [`all_reduce`](Self::all_reduce) to the root only. Other ranks' `data` is unchanged.
     ///
     /// # Errors
-    /// Those of `all_reduce`, and [`FabricError::Misuse`](transom_windows::FabricError::Misuse) if `root` is no rank of
-    /// the board.
+    /// Errors of `all_reduce`, and [`FabricError::Misuse`](transom_windows::FabricError::Misuse) if `root` is no rank
+    /// of the board.
     ///
     /// # Examples
     /// ```
@@ -112,7 +112,7 @@ impl ShmCollective {
     /// lower ranks, and `data` of rank 0 is unchanged. `fold` is as for [`all_reduce`](Self::all_reduce).
     ///
     /// # Errors
-    /// Those of `all_reduce`.
+    /// Errors of `all_reduce`.
     ///
     /// # Examples
     /// ```
@@ -140,7 +140,7 @@ impl ShmCollective {
     /// rank. `fold` is as for [`all_reduce`](Self::all_reduce).
     ///
     /// # Errors
-    /// Those of `all_reduce`, and [`FabricError::Misuse`](transom_windows::FabricError::Misuse) if `given` is not one
+    /// Errors of `all_reduce`, and [`FabricError::Misuse`](transom_windows::FabricError::Misuse) if `given` is not one
     /// block of `into.len()` bytes per rank.
     ///
     /// # Examples

@@ -5,7 +5,7 @@ mod failures;
 
 use super::path_tuner::PathTuner;
 use super::reduce;
-use super::{ShmCollective, Failure};
+use super::{Failure, ShmCollective};
 use crate::reach::Reach;
 use crate::{Invitation, Job, Loopback};
 use std::process::Command;
@@ -125,7 +125,14 @@ fn folded(call: u64, ranks: usize, len: usize, element: usize) -> Vec<u8> {
 const KINDS: usize = 11;
 
 /// Makes one call of a kind with `count` elements, and checks its outcome.
-fn check(board: &mut ShmCollective, kind: usize, call: u64, root: Rank, count: usize, element: usize) -> Result<(), Failure> {
+fn check(
+    board: &mut ShmCollective,
+    kind: usize,
+    call: u64,
+    root: Rank,
+    count: usize,
+    element: usize,
+) -> Result<(), Failure> {
     let (me, ranks, len) = (board.lines.me, board.ranks(), count * element);
     let mine = given(call, me, len);
     let fold = &mut |into: &mut [u8], with: &[u8], order| {
@@ -307,7 +314,7 @@ fn broadcast_root_runs_ahead() {
 }
 
 #[test]
-fn processes_share_a_board() {
+fn processes_complete_shared_memory_collectives() {
     let body = |team: Loopback| {
         let mut board = open(&team, false);
         assert!(board.reach.is_some(), "processes of one user, that allow it, reach each other's memory");
@@ -316,7 +323,7 @@ fn processes_share_a_board() {
         random_calls(&mut open(&half, false), 6, 50);
         board.barrier(1).unwrap();
     };
-    let well = |ranks| on_processes(ranks, "processes_share_a_board", body);
+    let well = |ranks| on_processes(ranks, "processes_complete_shared_memory_collectives", body);
     let Some(ended) = well(2) else { return };
     assert_eq!(ended, [true; 2]);
     for ranks in [3, 8] {
@@ -354,7 +361,7 @@ fn mapping_of_a_lost_owner_is_dropped() {
         if team.rank() != 0 {
             let (blocks, tag) = (&job.0.blocks, u64::from_le_bytes(tag));
             blocks.forget(job.0.control.process(0));
-            assert!(blocks.get(tag).is_some(), "it is mapped, and of another");
+            assert!(blocks.get(tag).is_some(), "the mapping of a living owner was dropped");
             blocks.forget(job.0.control.process(2));
             assert!(blocks.get(tag).is_none());
         }

@@ -93,7 +93,7 @@ pub struct Place(Mutex<Option<Arc<dyn Any + Send + Sync>>>);
 
 impl std::fmt::Debug for Place {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("a place beside memory")
+        f.write_str("a slot for provider data")
     }
 }
 
@@ -261,7 +261,7 @@ impl Bytes {
     #[inline(always)]
     pub(super) unsafe fn write_to(&self, at: usize, length: usize, to: *mut u8) {
         let (from, shared) = self.place(at, length);
-        assert!(!shared, "what is sent is a buffer");
+        assert!(!shared, "a source is a buffer");
         // SAFETY: the source is within an initialised buffer that is not modified meanwhile; the target is valid by the
         // caller's contract.
         unsafe { copy::to_shared(to, std::slice::from_raw_parts(from, length)) };
@@ -270,7 +270,7 @@ impl Bytes {
     /// Address of bytes that only the caller writes.
     #[inline(always)]
     pub(super) fn writable(&self, at: usize, length: usize) -> *mut u8 {
-        assert!(matches!(self.0, Kind::Here { writable: true, .. }), "what is received is written to a buffer");
+        assert!(matches!(self.0, Kind::Here { writable: true, .. }), "a target is a writable buffer");
         self.place(at, length).0
     }
 

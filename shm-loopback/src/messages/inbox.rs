@@ -232,7 +232,7 @@ impl Inbox {
                 cells.push(Cell { number, owner, length, order });
             } else {
                 // Only a faulty rank writes this header; the cell stays lost.
-                tracing::warn!(owner, length, "a cell of the inbox holds what no rank writes");
+                tracing::warn!(owner, length, "a cell of the inbox has invalid contents");
             }
         }
         if cells.len() > 1 {
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn cells_of_a_sender_come_in_order_whatever_their_numbers() {
+    fn cells_of_a_sender_are_read_in_sequence_order() {
         let inbox = inbox(3);
         let cells: Vec<u32> = (0..6).map(|i| inbox.claim(1 + i % 2).unwrap()).collect();
         // Sender 1 fills its cells in reverse; its sequence numbers wrap around.
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn who_finds_no_cell_is_told_of_the_next() {
+    fn sender_without_a_cell_is_notified_of_the_next() {
         let inbox = inbox(100);
         let cells: Vec<u32> = (0..CELLS).map(|_| inbox.claim(99).unwrap()).collect();
         assert_eq!((inbox.claim(70), inbox.claim(3)), (None, None));
@@ -310,14 +310,14 @@ mod tests {
         waiting.sort();
         assert_eq!(waiting, [3, 70]);
         assert_eq!(inbox.claim(3), Some(cells[5]));
-        assert_eq!(inbox.free(cells[5], 100), Vec::<Rank>::new(), "once");
+        assert_eq!(inbox.free(cells[5], 100), Vec::<Rank>::new(), "a sender was notified twice");
         // Bits that no correct rank sets.
         inbox.word(HUNGRY + 8).store(u64::MAX, SeqCst);
         assert_eq!(inbox.free(cells[5], 100), (64..100).collect::<Vec<_>>());
     }
 
     #[test]
-    fn what_a_dead_rank_has_not_filled_is_taken_back() {
+    fn unfilled_cells_of_a_dead_rank_are_reclaimed() {
         let inbox = inbox(4);
         let dead: Vec<u32> = (0..10).map(|_| inbox.claim(2).unwrap()).collect();
         let living = inbox.claim(1).unwrap();
@@ -325,24 +325,24 @@ mod tests {
         assert_eq!(inbox.reclaim(2, 4), Vec::<Rank>::new());
         assert_eq!(filled(&inbox, 4).map(|cell| cell.number).collect::<Vec<_>>(), [dead[0]]);
         let free: Vec<u32> = std::iter::from_fn(|| inbox.try_claim(3)).collect();
-        assert_eq!(free.len(), CELLS - 2, "all but what is filled, and what a living rank has");
+        assert_eq!(free.len(), CELLS - 2, "expected all cells free but the filled one and that of the living rank");
         assert!(!free.contains(&living) && !free.contains(&dead[0]));
     }
 
     /// The dead rank may have stopped between any two steps of a claim.
     #[test]
-    fn a_cell_is_taken_back_however_far_its_dead_rank_had_come() {
+    fn cell_of_a_rank_dead_within_claim_is_reclaimed() {
         let inbox = inbox(4);
         assert!(inbox.take(0, 2)); // its bit still says that it is free
         assert!(!inbox.take(0, 1));
         let others: Vec<u32> = std::iter::from_fn(|| inbox.claim(1)).collect();
         assert_eq!(others, (1..CELLS as u32).collect::<Vec<_>>());
-        assert_eq!(inbox.reclaim(2, 4), [1], "who has found no cell is told");
+        assert_eq!(inbox.reclaim(2, 4), [1], "the sender that found no cell must be notified");
         assert_eq!(inbox.claim(1), Some(0));
     }
 
     #[test]
-    fn what_no_rank_writes_is_no_message() {
+    fn cell_with_invalid_owner_or_length_is_ignored() {
         let inbox = inbox(2);
         for (owner, length) in [(7, 1), (1, LONGEST + 1), (usize::MAX - 1, 0)] {
             let cell = inbox.claim(1).unwrap();

@@ -34,7 +34,8 @@ const ROUND: usize = 64 << 10;
 /// Longest chunk in bytes.
 const LONGEST: usize = 512 << 10;
 
-/// Bytes of each chunk but the last of a read of `length` bytes. An even number of chunks gives both copiers the same share.
+/// Bytes of each chunk but the last of a read of `length` bytes. An even number of chunks gives both copiers the same
+/// share.
 fn chunk(length: usize) -> usize {
     let rounds = (length / ROUND).clamp(1, 4);
     length.div_ceil(2 * rounds).next_multiple_of(64).clamp(64, LONGEST)
@@ -163,11 +164,12 @@ impl CooperativeCopy {
             reach::withdraw(what.to);
             return None;
         };
-        let mut joint = CooperativeCopy { owner, token, what, target, inbox: inbox.clone(), theirs: chunks, error: None };
+        let mut joint =
+            CooperativeCopy { owner, token, what, target, inbox: inbox.clone(), theirs: chunks, error: None };
         while let Some(chunk) = inbox.desk().take_any() {
             // Any rank can write that word, so it is checked.
             if chunk >= chunks as usize || joint.theirs == 0 {
-                let why = format!("no rank takes chunk {chunk} of {chunks} of a large message");
+                let why = format!("chunk {chunk} of a large message does not exist; it has {chunks} chunks");
                 joint.error = Some(FabricError::Misuse { why });
                 joint.close();
                 joint.theirs = 0;
@@ -239,7 +241,7 @@ pub(super) fn help(job: &Reach, inbox: &Inbox) -> Option<Rank> {
 fn copy_chunk(job: &Reach, reader: Rank, what: Move, chunk: usize) -> Result<(), FabricError> {
     // Any rank can write these words, so they are checked.
     if reader >= job.control.ranks() || chunk >= what.length.div_ceil(self::chunk(what.length)) {
-        return Err(FabricError::Misuse { why: format!("no rank asks for this: {what:?} for rank {reader}") });
+        return Err(FabricError::Misuse { why: format!("invalid request to copy: {what:?} for rank {reader}") });
     }
     let (offset, length) = part(chunk, what.length);
     job.reach(job.rank, (what.from, what.at.saturating_add(offset)), length, |place| match place {
@@ -323,38 +325,38 @@ mod tests {
     }
 
     #[test]
-    fn the_owner_copies_what_the_reader_does_not_take() {
+    fn owner_copies_chunks_left_by_the_reader() {
         let (ranks, inbox, source, from) = owner();
         let mut target = vec![0; LENGTH];
         let mut own = 0;
         let joint = read(&ranks[0], &inbox, from, &mut target, |at, len, into| {
             own += len;
             out_of(&source)(at, len, into)?;
-            assert!(inbox.has_work() || help(&ranks[1], &inbox).is_none(), "there is work while a chunk is left");
+            assert!(inbox.has_work() || help(&ranks[1], &inbox).is_none(), "has_work is false while a chunk is left");
             help(&ranks[1], &inbox); // two for the owner
             help(&ranks[1], &inbox);
             Ok(())
         });
-        let joint = joint.expect("the desk was free");
+        let joint = joint.expect("the descriptor was free");
         assert_eq!(joint.ended(), Some(true));
-        assert!(own > 0 && own < LENGTH / 2, "{own} bytes by the reader");
-        assert!(target == source[AT..], "all is there");
-        assert!(!inbox.has_work() && help(&ranks[1], &inbox).is_none(), "nothing is left");
+        assert!(own > 0 && own < LENGTH / 2, "the reader copied {own} of {LENGTH} bytes");
+        assert!(target == source[AT..], "copied bytes differ from the source");
+        assert!(!inbox.has_work() && help(&ranks[1], &inbox).is_none(), "a chunk is left after the copy");
         exports::withdraw(from.key);
     }
 
     #[test]
-    fn an_owner_who_does_not_look_is_not_waited_for() {
+    fn idle_owner_does_not_delay_the_reader() {
         let (ranks, inbox, source, from) = owner();
         let mut target = vec![0; LENGTH];
         let joint = read(&ranks[0], &inbox, from, &mut target, out_of(&source));
-        assert_eq!(joint.expect("the desk was free").ended(), Some(true));
+        assert_eq!(joint.expect("the descriptor was free").ended(), Some(true));
         assert!(target == source[AT..]);
         exports::withdraw(from.key);
     }
 
     #[test]
-    fn an_owner_who_is_late_takes_nothing_of_the_next_read() {
+    fn late_owner_takes_no_chunk_of_the_next_read() {
         let (ranks, inbox, source, from) = owner();
         let mut target = vec![0; LENGTH];
         let mut seen = None;
@@ -365,7 +367,7 @@ mod tests {
         assert_eq!(first.unwrap().ended(), Some(true));
         let seen = seen.unwrap();
         let second = read(&ranks[0], &inbox, from, &mut target, |at, len, into| {
-            assert_eq!(inbox.desk().take(seen), None, "a count of the first read");
+            assert_eq!(inbox.desk().take(seen), None, "a count of the first read was accepted by the second");
             out_of(&source)(at, len, into)
         });
         assert_eq!(second.unwrap().ended(), Some(true));
@@ -374,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chunk_that_the_owner_is_copying_is_waited_for() {
+    fn reader_waits_for_a_chunk_the_owner_copies() {
         let (ranks, inbox, _source, from) = owner();
         let mut target = vec![0; LENGTH];
         let mut taken = None;
@@ -391,11 +393,14 @@ mod tests {
     }
 
     #[test]
-    fn a_second_reader_reads_alone_until_the_desk_is_free() {
+    fn second_reader_copies_alone_until_first_has_ended() {
         let (ranks, inbox, _source, from) = owner();
         let (mut target, mut other) = (vec![0; LENGTH], vec![0; LENGTH]);
         let joint = read(&ranks[0], &inbox, from, &mut target, |_, _, _| {
-            assert!(read(&ranks[0], &inbox, from, &mut other, |_, _, _| unreachable!("it reads alone")).is_none());
+            assert!(
+                read(&ranks[0], &inbox, from, &mut other, |_, _, _| unreachable!("the second reader shared its copy"))
+                    .is_none()
+            );
             Ok(())
         });
         assert_eq!(joint.unwrap().ended(), Some(true));
@@ -404,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_owner_cannot_copy_is_told() {
+    fn owner_copy_failure_is_reported_to_the_reader() {
         let (ranks, inbox, _source, from) = owner();
         let nowhere = Key { key: u64::MAX, ..from };
         let mut target = vec![0; LENGTH];
@@ -419,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_owner_writes_is_refused() {
+    fn invalid_chunk_count_is_refused_by_the_reader() {
         let (ranks, inbox, source, from) = owner();
         let chunks = LENGTH.div_ceil(chunk(LENGTH)) as u64;
         for left in [chunks, chunks + 1, 50_000, u64::from(u32::MAX)] {
@@ -438,12 +443,12 @@ mod tests {
     }
 
     #[test]
-    fn what_no_reader_writes_is_refused() {
+    fn invalid_descriptor_is_refused_by_the_owner() {
         let (ranks, inbox, _source, from) = owner();
         let mut target = vec![7; LENGTH];
         for (word, said) in [(0, 99), (6, u64::MAX), (7, 0), (5, u64::MAX), (7, u64::MAX)] {
             // A length of 0 makes some chunks refer to other places of the reader's memory.
-            assert!(target.iter().all(|byte| *byte == 7), "nothing was written");
+            assert!(target.iter().all(|byte| *byte == 7), "the owner copied by an invalid descriptor");
             let joint = read(&ranks[0], &inbox, from, &mut target, |_, _, _| {
                 let desk = inbox.desk();
                 let before = desk.words[word].swap(said, Relaxed);
@@ -457,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_that_fails_ends_when_the_owner_has() {
+    fn failed_read_ends_once_the_owner_has_finished() {
         let (ranks, inbox, _source, from) = owner();
         let mut target = vec![0; LENGTH];
         let mut copies = 0;
@@ -466,16 +471,16 @@ mod tests {
             Err(FabricError::PeerDied { rank: 1 })
         });
         let joint = joint.unwrap();
-        assert_eq!(copies, 1, "nothing after the first that fails");
+        assert_eq!(copies, 1, "the reader copied after a failed chunk");
         assert!(matches!(joint.error, Some(FabricError::PeerDied { rank: 1 })));
-        assert!(help(&ranks[1], &inbox).is_none(), "the owner takes nothing more");
+        assert!(help(&ranks[1], &inbox).is_none(), "the owner took a chunk of a failed read");
         assert_eq!(joint.ended(), Some(true));
         exports::withdraw(from.key);
     }
 
     /// Owner and reader copy concurrently on two threads.
     #[test]
-    fn both_together_copy_each_byte() {
+    fn owner_and_reader_together_copy_each_byte() {
         let (ranks, inbox, source, from) = owner();
         let (rounds, helped, over) = (if cfg!(miri) { 2 } else { 200 }, AtomicUsize::new(0), AtomicUsize::new(0));
         std::thread::scope(|scope| {
@@ -493,7 +498,7 @@ mod tests {
                     std::thread::yield_now();
                     Ok(())
                 });
-                let joint = joint.expect("the desk was free");
+                let joint = joint.expect("the descriptor was free");
                 if round % 3 == 0 {
                     joint.end(&ranks[0]);
                 } else {
@@ -505,7 +510,7 @@ mod tests {
             }
             over.store(1, Release);
         });
-        assert!(helped.into_inner() > 0, "the owner took part");
+        assert!(helped.into_inner() > 0, "the owner copied no chunk");
         exports::withdraw(from.key);
     }
 }

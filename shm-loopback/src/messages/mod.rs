@@ -10,9 +10,9 @@
 //! all peers, plus the messages that the engine keeps ([`Engine::kept`](transom_channel::Engine::kept)).
 
 mod bytes;
-mod peer_failure;
 pub(crate) mod inbox;
 mod joint;
+mod peer_failure;
 mod reading;
 mod wait;
 mod wire;

@@ -49,7 +49,8 @@ impl Reading {
         let alone = owner == reach.rank || reach.control.is_oversubscribed() || busy;
         let is_worth = |inbox: &Inbox| joint::is_worth(length, inbox.is_attended());
         let inbox = inbox.filter(|inbox| !alone && is_worth(inbox) && !self.no_help.contains(&owner));
-        match inbox.and_then(|inbox| CooperativeCopy::read(reach, (owner, inbox), token, from, (target, length), copy)) {
+        match inbox.and_then(|inbox| CooperativeCopy::read(reach, (owner, inbox), token, from, (target, length), copy))
+        {
             Some(joint) => {
                 self.joints.push(joint);
                 self.over(self.joints.len() - 1)
@@ -79,8 +80,8 @@ impl Reading {
                 tracing::debug!(owner, "a rank cannot help to copy large messages");
                 self.no_help.insert(owner);
                 let target = std::ptr::with_exposed_provenance_mut(target);
-                // SAFETY: as in `read`; `CooperativeCopy::read` has exposed the provenance, and the completion event is still to
-                // come.
+                // SAFETY: as in `read`; `CooperativeCopy::read` has exposed the provenance, and the completion event is
+                // still to come.
                 unsafe { self.reach.read(owner, (what.from, what.at), (target, what.length)) }
             }
         };

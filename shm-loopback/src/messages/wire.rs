@@ -111,14 +111,14 @@ impl ShmWire {
     }
 
     /// Makes all waits of this rank call `progress`.
-    pub fn progress_in_waits(&self, turn: Arc<dyn ProgressHook>) {
-        self.job.progress.set(turn, Some(self.own.view.clone()), false);
+    pub fn progress_in_waits(&self, hook: Arc<dyn ProgressHook>) {
+        self.job.progress.set(hook, Some(self.own.view.clone()), false);
     }
 
-    /// Same as [`progress_in_waits`](Self::progress_in_waits), and also calls `progress` regularly while a thread sleeps, for
-    /// transports that do not notify the event count.
-    pub fn progress_often_in_waits(&self, turn: Arc<dyn ProgressHook>) {
-        self.job.progress.set(turn, Some(self.own.view.clone()), true);
+    /// Same as [`progress_in_waits`](Self::progress_in_waits), and also calls `progress` regularly while a thread
+    /// sleeps, for transports that do not notify the event count.
+    pub fn progress_often_in_waits(&self, hook: Arc<dyn ProgressHook>) {
+        self.job.progress.set(hook, Some(self.own.view.clone()), true);
     }
 
     /// Maps a peer's inbox.
@@ -216,7 +216,7 @@ impl ShmWire {
         let cell = inbox.claim(self.me).ok_or(Busy)?;
         let start = inbox.view.address(inbox.bytes(cell), length).filter(|_| length <= inbox::LONGEST);
         // SAFETY: `length` bytes of a cell that belongs to this rank until it is filled.
-        unsafe { write(start.expect("the engine sends no longer ones"), head, body) };
+        unsafe { write(start.expect("the engine sends no longer packets"), head, body) };
         inbox.fill(cell, length, peer.filled);
         peer.filled = peer.filled.wrapping_add(1);
         event_count::notify(&inbox.view.header().event);
@@ -534,7 +534,7 @@ mod tests {
     /// If a sender read a newer acknowledgement with an older count of free slots, it would find its ring full and take
     /// a slower path.
     #[test]
-    fn the_second_word_beside_a_ring_is_never_older_than_the_first() {
+    fn published_second_word_is_never_older_than_first() {
         const TIMES: u64 = 200_000;
         let ranks = Loopback::threads(2).unwrap();
         // SAFETY: nothing is registered or read.
@@ -547,7 +547,7 @@ mod tests {
         let mut last = 0;
         while last < TIMES {
             let [first, second] = sender.published(0, key).unwrap();
-            assert!(second >= first && first >= last, "{first} and {second} after {last}");
+            assert!(second >= first && first >= last, "read words {first} and {second} after {last}");
             last = first;
         }
         drop(owner.join().unwrap());
@@ -555,7 +555,7 @@ mod tests {
 
     /// A reader that waits for the owner's last chunk is parked on the event count of its own inbox.
     #[test]
-    fn who_has_copied_a_chunk_for_a_reader_rings_for_it() {
+    fn owner_that_copied_a_chunk_wakes_the_reader() {
         const LENGTH: usize = 1_000_000;
         let ranks = Loopback::threads(2).unwrap();
         // SAFETY: as above.
@@ -563,7 +563,7 @@ mod tests {
         let (source, mut target) = (vec![7_u8; LENGTH], vec![0_u8; LENGTH]);
         let places = [source.as_ptr().expose_provenance(), target.as_mut_ptr().expose_provenance()];
         let [from, to] = places.map(|start| owner.reading.reach.lead_to(start, LENGTH));
-        owner.own.desk().ask(0, joint::Move { from, at: 0, length: LENGTH, to }).expect("nobody else reads");
+        owner.own.desk().ask(0, joint::Move { from, at: 0, length: LENGTH, to }).expect("the descriptor was free");
         let event = &reader.own.view.header().event;
         event.count(1); // as a sleeper does
         while owner.own.has_work() {

@@ -25,7 +25,7 @@ pub struct PartitionedReceive<T: Pod + Send + Sync>(Arc<Coming<T>>);
 
 /// A started partitioned receive. A dropped or forgotten one stays in flight; the next call on the receive waits for
 /// it.
-#[must_use = "it says what has come"]
+#[must_use = "only it shows which parts have arrived"]
 pub struct Arriving<'p, T: Pod + Send + Sync>(&'p mut PartitionedReceive<T>);
 
 struct Coming<T> {
@@ -154,7 +154,7 @@ impl<T: Pod + Send + Sync> Coming<T> {
             length if length == cut.bytes(index) as u64 => Piece::Ended(Ok(())),
             0 => Piece::PeerFailure,
             length => {
-                let why = format!("a part came with {length} bytes, expected {}", cut.bytes(index));
+                let why = format!("a part has {length} bytes, expected {}", cut.bytes(index));
                 Piece::Ended(Err(Error::Misuse { why }))
             }
         };

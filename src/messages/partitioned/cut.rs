@@ -28,8 +28,8 @@ impl Cut {
     pub fn new(len: usize, parts: usize, element: usize) -> Result<Cut, Error> {
         if parts == 0 || parts > len || element == 0 {
             let why = format!(
-                "{len} elements of {element} bytes cannot be sent in {parts} parts: there must be a part at least, and an element in \
-                 each"
+                "cannot divide {len} elements of {element} bytes into {parts} parts: expected at least 1 part, and an \
+                 element in each"
             );
             return Err(Error::Misuse { why });
         }
@@ -97,8 +97,8 @@ impl Announcement {
     pub fn cut(&self, expected: Cut) -> Result<Cut, Error> {
         if (self.len, self.element) != (expected.len, expected.element) {
             let why = format!(
-                "a partitioned message of {} elements of {} bytes is sent, and one of {} elements of {} bytes is received: \
-                 both ends name the same length and type",
+                "the sender's partitioned message has {} elements of {} bytes, the receiver's {} elements of {} bytes: \
+                 name the same length and type at both ends",
                 self.len, self.element, expected.len, expected.element
             );
             return Err(Error::Misuse { why });
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_even_and_all() {
+    fn parts_are_even_and_cover_all_elements() {
         assert_eq!((0..4).map(|part| cut(10, 4).range(part)).collect::<Vec<_>>(), [0..3, 3..6, 6..8, 8..10]);
         assert_eq!(cut(10, 4).bytes(0), 24);
         assert_eq!(cut(3, 3).range(2), 2..3);
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_sender_says_is_refused() {
+    fn malformed_announcement_is_refused() {
         let mine = cut(10, 2);
         let told = Announcement::new(7, cut(10, 5));
         assert_eq!(Announcement::decode(&told.encode()).unwrap(), told);

@@ -141,7 +141,11 @@ mod tests {
                 meet();
                 meet();
                 turns();
-                assert_eq!(hub.with(|core| core.lists.len()).unwrap(), 0, "discards end with the farewell");
+                assert_eq!(
+                    hub.with(|core| core.lists.len()).unwrap(),
+                    0,
+                    "discarding receives did not end with the farewell"
+                );
             }
         })
         .unwrap();

@@ -80,12 +80,12 @@ pub struct Partitioned<T: Pod + Send> {
 }
 
 /// A started partitioned send. If it is dropped, parts that are ready are sent, and the other parts are lost.
-#[must_use = "it says when all parts are sent"]
+#[must_use = "only its completion shows that all parts are sent"]
 pub struct Parts<'p, T: Pod + Send>(&'p mut Partitioned<T>);
 
 /// A part that is not ready, whose elements the thread that holds it can write. A dropped part is available again from
 /// [`Parts::parts`]; a part that is not ready when the program waits for the message is lost.
-#[must_use = "a part is sent by `ready`, and lost else"]
+#[must_use = "a part is sent by `ready`, and lost if dropped"]
 pub struct Part<'a, T: Pod + Send> {
     of: &'a Partitioned<T>,
     index: usize,
@@ -130,7 +130,10 @@ fn announce(core: &mut Core, comm: &Comm, to: u32, tag: u32, cut: Cut) -> Result
     let first = *next;
     let after = u32::try_from(cut.parts).ok().and_then(|parts| first.checked_add(parts)?.checked_add(1));
     *next = after.ok_or_else(|| Error::Misuse {
-        why: format!("more parts of messages to one rank than tags tell apart: {first} and {} more", cut.parts),
+        why: format!(
+            "too many parts of messages to one rank: {first} tags are used, and {} more do not fit into 32 bits",
+            cut.parts
+        ),
     })?;
     let bytes = Announcement::new(first, cut).encode().to_vec().hold();
     let length = bytes.len();

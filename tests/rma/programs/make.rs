@@ -239,8 +239,12 @@ impl Maker {
         let calls = if self.lens[target] == 0 { 0 } else { 300 };
         self.each(|maker, _| {
             let call = |maker: &mut Self| {
-                let op = maker.random.choice([Op::Sum, Op::Xor, Op::Replace]).expect("there are some");
-                let how = maker.random.choice([How::One, How::Plain, How::Request]).expect("there are some");
+                let op =
+                    maker.random.choice([Op::Sum, Op::Xor, Op::Replace]).expect("the list of choices is not empty");
+                let how = maker
+                    .random
+                    .choice([How::One, How::Plain, How::Request])
+                    .expect("the list of choices is not empty");
                 Call { target, elements: vec![element], what: What::Fetch(how, op, maker.values(1)) }
             };
             let calls = (0..calls).map(|_| call(maker)).collect();
@@ -286,7 +290,7 @@ impl Maker {
         let plain = if may.anything { 0..len } else { 0..half };
         let atomic = if may.anything { 0..len } else { half..len };
         let how = self.random.choice([How::Plain, How::One, How::Section, How::Request, How::Dropped, How::Signal]);
-        let how = how.expect("there are some");
+        let how = how.expect("the list of choices is not empty");
         let (elements, what) = match self.random.u8(..7) {
             0 | 1 => {
                 let elements = self.elements(target, plain.start, plain.end, how != How::Section)?;
@@ -346,7 +350,7 @@ impl Maker {
     }
 
     fn op(&mut self) -> Op {
-        self.random.choice(Op::ALL).expect("there are some")
+        self.random.choice(Op::ALL).expect("the list of choices is not empty")
     }
 }
 

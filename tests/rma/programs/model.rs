@@ -1,6 +1,6 @@
-//! Results that a program may see.
+//! Results that MPI's memory model permits for a program.
 //!
-//! Between two phases all ranks have waited for each other, so each element's value is known, as it was written down.
+//! All ranks synchronise between two phases, so each element's recorded value is its value.
 //! Within a phase:
 //!
 //! 1. An element by itself is a register. The calls that touched it have one order in which every read returns the last
@@ -91,7 +91,7 @@ pub fn judge(program: &Program, seen: &[Vec<u64>]) -> Result<(), String> {
             let all = phase.epochs.iter().flatten().flat_map(|epoch| &epoch.calls);
             signals[rank] += all.filter(|call| call.signals(rank)).count() as u64;
             let log = &mut logs[rank];
-            let short = || format!("phase {number}: rank {rank} wrote too little down");
+            let short = || format!("phase {number}: rank {rank} recorded too few values");
             origins.push(events(phase, rank, log).ok_or_else(short)?);
             let at_signal: Vec<u64> = match phase.sync {
                 Sync::Signals => log.take(state[rank].len()).collect(),
@@ -103,7 +103,9 @@ pub fn judge(program: &Program, seen: &[Vec<u64>]) -> Result<(), String> {
                 return Err(format!("phase {number}: the signal of rank {rank} is {signal}, not {}", signals[rank]));
             }
             if matches!(phase.sync, Sync::Signals) && at_signal != part {
-                return Err(format!("phase {number}: at its signals rank {rank} had {at_signal:?}, then {part:?}"));
+                return Err(format!(
+                    "phase {number}: part of rank {rank} was {at_signal:?} at its signals, and {part:?} at the end"
+                ));
             }
             after.push(part);
         }
@@ -117,7 +119,7 @@ pub fn judge(program: &Program, seen: &[Vec<u64>]) -> Result<(), String> {
         }
     }
     match logs.iter_mut().position(|log| log.next().is_some()) {
-        Some(rank) => Err(format!("rank {rank} wrote too much down")),
+        Some(rank) => Err(format!("rank {rank} recorded too many values")),
         None => Ok(()),
     }
 }
@@ -290,26 +292,29 @@ mod tests {
     const ADD: Act = Update(Op::Sum, 1, None);
 
     #[test]
-    fn racing_puts_leave_one_of_them() {
+    fn racing_puts_leave_one_of_their_values() {
         let puts = [shared([Write(1)]), shared([Write(2)])];
         assert!(register(0, &puts, 1) && register(0, &puts, 2));
-        assert!(!register(0, &puts, 0), "both were lost");
-        assert!(!register(0, &puts, 3), "nobody put that");
+        assert!(!register(0, &puts, 0), "model accepted the loss of both puts");
+        assert!(!register(0, &puts, 3), "model accepted a value that no rank put");
     }
 
     #[test]
-    fn a_get_sees_old_or_new_and_never_old_again() {
+    fn get_never_sees_the_old_value_again() {
         let see = |first, second| [shared([Write(1)]), shared([Read(first), Read(second)])];
         for (first, second) in [(0, 0), (0, 1), (1, 1)] {
             assert!(register(0, &see(first, second), 1));
         }
         assert!(!register(0, &see(1, 0), 1));
         assert!(!register(0, &see(2, 2), 1));
-        assert!(!register(0, &[shared([Write(1), Read(0)])], 1), "its own put was settled");
+        assert!(
+            !register(0, &[shared([Write(1), Read(0)])], 1),
+            "model accepted an old value after the rank's own put"
+        );
     }
 
     #[test]
-    fn no_accumulate_is_lost_or_seen_twice() {
+    fn accumulates_are_applied_exactly_once() {
         let adds = [shared([ADD, ADD]), shared([ADD])];
         assert!(register(5, &adds, 8));
         assert!(!register(5, &adds, 7) && !register(5, &adds, 9));
@@ -325,25 +330,31 @@ mod tests {
     }
 
     #[test]
-    fn one_of_two_equal_swaps_takes() {
+    fn one_of_two_equal_swaps_succeeds() {
         let swap = |was, new| Swap { expected: 0, new, was };
         assert!(register(0, &[shared([swap(0, 1)]), shared([swap(1, 2)])], 1));
-        assert!(!register(0, &[shared([swap(0, 1)]), shared([swap(0, 2)])], 1), "both took");
-        assert!(!register(0, &[shared([swap(0, 1)])], 0), "it found what it expected, and put nothing");
-        assert!(!register(0, &[shared([swap(7, 1)])], 1), "it did not find what it expected");
+        assert!(!register(0, &[shared([swap(0, 1)]), shared([swap(0, 2)])], 1), "model accepted two successful swaps");
+        assert!(!register(0, &[shared([swap(0, 1)])], 0), "model accepted a matching swap without effect");
+        assert!(!register(0, &[shared([swap(7, 1)])], 1), "model accepted the effect of an unequal swap");
     }
 
     #[test]
-    fn an_exclusive_epoch_is_not_interrupted() {
+    fn exclusive_epoch_is_not_interrupted() {
         let increment = |was| [Read(was), Write(was + 1)];
         assert!(register(0, &[alone(increment(0)), alone(increment(1))], 2));
         let lost = [alone(increment(0)), alone(increment(0))];
         assert!(!register(0, &lost, 1));
-        assert!(register(0, &[shared(increment(0)), shared(increment(0))], 1), "shared ones may");
+        assert!(
+            register(0, &[shared(increment(0)), shared(increment(0))], 1),
+            "model refused interleaved shared epochs"
+        );
         assert!(!register(0, &[alone([Write(1), Write(2)]), shared([Read(1)])], 2));
-        assert!(!register(0, &[shared([Read(0), Read(1)]), alone([Write(1)])], 1), "it came amid another");
+        assert!(
+            !register(0, &[shared([Read(0), Read(1)]), alone([Write(1)])], 1),
+            "model accepted a write amid another epoch"
+        );
         let outside = vec![event(0, Hold::None, Read(1))];
-        assert!(register(0, &[alone([Write(1), Write(2)]), outside], 2), "that no lock holds off");
+        assert!(register(0, &[alone([Write(1), Write(2)]), outside], 2), "model refused an access without a lock");
     }
 
     #[test]
@@ -355,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_moves_in_pieces_may_mix() {
+    fn only_piecewise_puts_may_mix() {
         let put = |value, together| vec![Event { together, ..event(0, Hold::Shared, Write(value)) }];
         let mixed = |together| {
             judge_part(Flavour::Allocate, 0, &[0], &[0x0102], &[put(0x0101, together), put(0x0202, together)])

@@ -1,4 +1,4 @@
-//! Runs a program as one of its ranks, and writes down the values that the rank sees.
+//! Runs a program as one of its ranks, and records the values that the rank reads.
 
 use super::make::{Call, Epoch, Flavour, How, On, Phase, Program, Sync, What};
 use transom::provider::Provider;
@@ -81,7 +81,7 @@ pub fn perform(world: &World, program: &Program) -> Vec<u64> {
     let last = memory.part(window.local(), me, me, program.flavour == Flavour::Dynamic).read(0, len).unwrap();
     let back = window.free().unwrap();
     if program.flavour == Flavour::Create {
-        assert_eq!(back, last, "what was lent comes back as it was left");
+        assert_eq!(back, last, "free returned other elements than the window had");
     }
     seen
 }
@@ -144,7 +144,7 @@ impl Memory {
             let epoch = window.lock_shared(rank).unwrap();
             for outcome in [again, epoch.attached(reached).map(drop)] {
                 match outcome {
-                    Ok(()) => assert!(!phase.renewed[rank], "rank {rank} has detached it"),
+                    Ok(()) => assert!(!phase.renewed[rank], "address that rank {rank} detached still resolves"),
                     Err(Error::Detached { rank: named, .. }) => assert!(phase.renewed[rank] && named == rank),
                     Err(other) => panic!("{other}"),
                 }
@@ -193,7 +193,7 @@ impl Actor<'_> {
                 return seen;
             }
             On::Outside => return self.calls(calls, &[], Some(window.local())),
-            On::Group => unreachable!("a group has no lock"),
+            On::Group => unreachable!("an epoch of a group takes no lock"),
         };
         let open = match (mode, asserted.is_empty()) {
             (Mode::Exclusive, true) => window.lock_exclusive(rank).unwrap(),
@@ -222,9 +222,14 @@ impl Actor<'_> {
         let mut requests: Vec<(usize, Request<'_, Vec<u64>>)> = Vec::new();
         for (which, call) in calls.iter().enumerate() {
             let (elements, first) = (&call.elements[..], call.elements.first().copied().unwrap_or(0));
-            let target = || *targets.iter().find(|target| target.rank() == call.target).expect("it is of the epoch");
+            let target = || {
+                *targets
+                    .iter()
+                    .find(|target| target.rank() == call.target)
+                    .expect("the epoch should include the target")
+            };
             let part = || {
-                let Some(local) = &local else { unreachable!("epochs of one lock have no loads") };
+                let Some(local) = &local else { unreachable!("an epoch of one lock makes no loads") };
                 self.part(local.of(self.me).unwrap(), call.target)
             };
             match &call.what {

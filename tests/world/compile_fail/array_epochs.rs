@@ -1,4 +1,4 @@
-//! The epochs of an array are those of its window: one at a time, and no access after.
+//! The epochs of an array are those of its window: one at a time, and no access after the end.
 
 use transom::{GlobalArray};
 

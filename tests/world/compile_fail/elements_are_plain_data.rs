@@ -1,4 +1,5 @@
-//! Elements are plain data, of which every bit pattern is a value: other ranks write them, and they are copied bytewise.
+//! Elements are plain data, of which every bit pattern is a value: other ranks write them, and they are copied
+//! bytewise.
 //= `bool` is not plain data, so it cannot be an element of a window, array or message
 //= `char` is not plain data
 //= `Padded` is not plain data, so it cannot be an element

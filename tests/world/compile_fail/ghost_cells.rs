@@ -1,4 +1,4 @@
-//! Ghost cells come by a call of all ranks: not within an epoch, nor while a slice of the cells is in use.
+//! A collective call exchanges ghost cells: not within an epoch, nor while a slice of the cells is in use.
 
 use transom::array::Halo;
 use transom::{Error, GlobalArray};

@@ -48,7 +48,7 @@ fn by_another_thread(cells: &[GlobalMutex<u64>]) -> Result<(), Error> {
     std::thread::scope(|scope| {
         scope.spawn(move || { //~ E0277
             #[cfg(not(wrong))]
-            let guard = cells[3].lock().expect("nobody died");
+            let guard = cells[3].lock().expect("no rank died");
             drop(guard)
         });
     });

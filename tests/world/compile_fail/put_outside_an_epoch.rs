@@ -1,4 +1,4 @@
-//! No operation without an epoch: a window has none. Not even on this rank's own part, nor after the epoch.
+//! A window has no operations: they need an epoch, also on this rank's own part, and cannot follow the epoch's end.
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let world = transom::init()?;

@@ -1,4 +1,5 @@
-//! Threads do not share the target of an epoch, whose accumulates rely on no other thread of the rank; each takes its own.
+//! Threads do not share the target of an epoch, whose accumulates rely on no other thread of the rank; each takes its
+//! own.
 
 use std::thread;
 use transom::{Error, Op, Window};

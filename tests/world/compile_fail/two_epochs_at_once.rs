@@ -1,4 +1,4 @@
-//! One window, one epoch: the first must have ended before the second opens.
+//! A window has one open epoch at most: the first must end before the second opens.
 
 use transom::{Error, Window};
 

@@ -1,4 +1,4 @@
-//! An epoch that has ended is gone: each end takes it by value.
+//! An epoch cannot be used after its end: each end takes it by value.
 
 use transom::{Error, Window};
 

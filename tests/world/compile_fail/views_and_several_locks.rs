@@ -1,4 +1,4 @@
-//! A view outlives its epoch as little as the target that it is of; several locks of a window are one epoch.
+//! Neither a view nor its target outlives the epoch; several locks of a window are one epoch.
 
 use transom::{Error, Mode, Window};
 

@@ -1,4 +1,4 @@
-//! A window cannot go while an epoch is open on it.
+//! A window cannot be dropped while an epoch is open on it.
 
 use transom::{Error, Window};
 

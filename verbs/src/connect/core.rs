@@ -40,7 +40,7 @@ pub(crate) struct Core {
     /// This rank has taken part in creating a window; see [`part`](Self::part).
     has_window: Mutex<bool>,
     /// The progress engine of messages, which this rank's waits drive.
-    turn: OnceLock<Arc<dyn ProgressHook>>,
+    hook: OnceLock<Arc<dyn ProgressHook>>,
     /// The number of this rail, and the cores of the other rails, in order.
     others: OnceLock<(usize, Box<[Weak<Core>]>)>,
     /// Connection address of each peer on this rail.
@@ -118,7 +118,7 @@ impl Core {
             .map_err(|errno| VerbsError::system("eventfd", errno.into()))?;
         let (endpoints, memory) =
             (Endpoints::new(me, same_adapter.len()), Memory::new(&rail.domain, rail.register_from));
-        let (links, changed, made, turn, others) = Default::default();
+        let (links, changed, made, hook, others) = Default::default();
         let (commands, heard, retired) = (Mutex::new(Some(Vec::new())), Default::default(), Default::default());
         let (twins, ended) = Default::default();
         let receives = Receives::new(&rail.domain);
@@ -131,7 +131,7 @@ impl Core {
             mailbox,
             paths,
             has_window,
-            turn,
+            hook,
             others,
             addresses,
             twins,
@@ -299,19 +299,19 @@ impl Core {
     }
 
     /// Registers the progress engine that waits drive from now on.
-    pub fn progress_in_waits(&self, turn: Arc<dyn ProgressHook>) {
-        let _ = self.turn.set(turn);
+    pub fn progress_in_waits(&self, hook: Arc<dyn ProgressHook>) {
+        let _ = self.hook.set(hook);
     }
 
     /// Progresses messages; returns whether more work is due soon.
     pub fn progress(&self) -> bool {
-        self.turn.get().is_some_and(|turn| turn.progress())
+        self.hook.get().is_some_and(|hook| hook.progress())
     }
 
     /// Like [`progress`](Self::progress), but does nothing if another thread is progressing messages.
     pub fn try_progress(&self) {
-        if let Some(turn) = self.turn.get() {
-            turn.try_progress();
+        if let Some(hook) = self.hook.get() {
+            hook.try_progress();
         }
     }
 

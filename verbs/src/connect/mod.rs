@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranks_have_as_many_rails_as_the_one_with_the_fewest() {
+    fn rank_with_fewest_rails_determines_their_number() {
         let told = |ranks: &[(u8, usize)]| -> Vec<Vec<u8>> {
             ranks.iter().map(|(named, rails)| [vec![*named], vec![7; 5 * rails]].concat()).collect()
         };
@@ -245,8 +245,11 @@ mod tests {
             assert!(told.contains(what) && told.contains("name the same number of devices at every rank"), "{told}");
         }
         assert_eq!(super::common(&[vec![], vec![0; 11]], 5).ok(), Some(2));
-        assert!(super::common(&[vec![0, 7, 7], vec![0, 7]], 1).is_ok(), "whose rails are not named");
-        // No rank of this library tells of less than one.
+        assert!(
+            super::common(&[vec![0, 7, 7], vec![0, 7]], 1).is_ok(),
+            "rank 1 named no rails, yet its number of rails was refused"
+        );
+        // No rank of this library publishes fewer than one rail.
         for nothing in [vec![vec![0; 6], vec![1; 5]], vec![vec![0; 6], vec![0]]] {
             assert!(matches!(super::common(&nothing, 5), Err(VerbsError::Peer { rank: 1 })));
         }

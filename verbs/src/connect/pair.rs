@@ -220,7 +220,7 @@ impl Effects for Doing<'_> {
         }
         let (peer, queue_pair, depth, inline) = (self.peer, queue.number(), queue.depth(), queue.inline());
         let received = self.pair.received;
-        tracing::debug!(peer, generation, by, queue_pair, depth, inline, ?received, "queue pair made");
+        tracing::debug!(peer, generation, by, queue_pair, depth, inline, ?received, "queue pair created");
         self.pair.by = by;
         self.pair.made = Some(Made { queue, start: Start { generation, psn, mtu: 128 << self.mtu(&of) } });
         Ok(End { by, queue_pair, psn, received })

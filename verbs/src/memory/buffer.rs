@@ -89,8 +89,8 @@ impl Buffer {
     /// Copies bytes that the adapter has written out of the buffer.
     pub fn read(&self, offset: usize, into: &mut [u8]) {
         self.check(offset, into.len());
-        // SAFETY: inside the buffer, as just checked, and the adapter has completed its write. The completion came from a
-        // foreign function, which orders this read after it.
+        // SAFETY: inside the buffer, as just checked, and the adapter has completed its write. The completion came from
+        // a foreign function, which orders this read after it.
         unsafe { std::ptr::copy_nonoverlapping(self.start.add(offset).as_ptr(), into.as_mut_ptr(), into.len()) };
     }
 

@@ -55,7 +55,7 @@ impl Cache {
         let mut bytes: usize = self.places.iter().map(|(bytes, _)| bytes).sum();
         let before = bytes;
         while bytes > most {
-            let (of, place) = self.places.pop_front().expect("of which there are bytes");
+            let (of, place) = self.places.pop_front().expect("an entry holds the bytes");
             bytes -= of;
             if let Some(place) = place.upgrade() {
                 place.clear();
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_kept_is_found_until_its_memory_goes() {
+    fn cached_registration_is_found_until_memory_is_freed() {
         let (events, mut cache) = (Events::default(), Cache::new(100));
         let [first, second, third] = [(); 3].map(|()| buffer(&events));
         drop(keep(&mut cache, &second, 40, "second"));
@@ -110,14 +110,14 @@ mod tests {
         drop(keep(&mut cache, &first, 60, "first"));
         assert_eq!((found(&mut cache, &first), happened(&events)), (Some("first"), vec![]));
         drop(first);
-        assert_eq!(happened(&events), ["first", "memory freed"], "the registration goes before");
+        assert_eq!(happened(&events), ["first", "memory freed"], "the registration must be freed before its memory");
         // The bytes of the freed buffer no longer count.
         drop(keep(&mut cache, &third, 60, "third"));
         assert_eq!((found(&mut cache, &second), found(&mut cache, &third)), (Some("second"), Some("third")));
     }
 
     #[test]
-    fn what_was_longest_of_no_use_goes_first_and_not_while_it_is_used() {
+    fn least_recently_used_registration_goes_first() {
         let (events, mut cache) = (Events::default(), Cache::new(100));
         let [a, b, c, d] = [(); 4].map(|()| buffer(&events));
         for (buffer, name) in [(&a, "a"), (&b, "b"), (&c, "c")] {
@@ -128,21 +128,21 @@ mod tests {
         assert_eq!(happened(&events), ["b"]);
         assert_eq!([&a, &b, &c, &d].map(|of| found(&mut cache, of)), [Some("a"), None, Some("c"), Some("d")]);
         assert!(cache.let_go(0) && !cache.let_go(0));
-        assert_eq!(happened(&events), ["c", "d"], "what is used goes with its user");
+        assert_eq!(happened(&events), ["c", "d"], "a registration in use must be freed after its user");
         drop(used);
         assert_eq!(happened(&events), ["a"]);
         assert!(cache.takes(100) && !cache.takes(101));
     }
 
     #[test]
-    fn what_is_kept_in_place_of_another_counts_alone() {
+    fn replacing_registration_counts_alone() {
         let (events, mut cache) = (Events::default(), Cache::new(100));
         let [a, b] = [(); 2].map(|()| buffer(&events));
         drop(keep(&mut cache, &b, 30, "b"));
         for (bytes, name) in [(30, "a by one rail"), (60, "a by two")] {
             drop(keep(&mut cache, &a, bytes, name));
         }
-        assert_eq!(happened(&events), ["a by one rail"], "90 bytes are kept, not 120");
+        assert_eq!(happened(&events), ["a by one rail"], "expected 90 cached bytes, not 120");
         assert_eq!([&a, &b].map(|of| found(&mut cache, of)), [Some("a by two"), Some("b")]);
     }
 }

@@ -99,7 +99,7 @@ impl VerbsWire {
         let passage = &mut peer.passages[by.rail];
         let is_new = *passage == Passage::Up && lane.is_some_and(|lane| lane.is_cut());
         if is_new {
-            tracing::info!(peer = by.peer, rail = by.rail, "a rail is cut; messages go by others");
+            tracing::info!(peer = by.peer, rail = by.rail, "a rail was cut; messages use the other rails");
             *passage = Passage::Cut;
             self.events.push_back(Event::Cut(by));
         }

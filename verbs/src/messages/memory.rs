@@ -133,8 +133,8 @@ impl VerbsWire {
 
     /// The registration of a message's memory, and the offset of the memory in it.
     pub(super) fn moves_from(&self, memory: &Bytes, rail: usize) -> (&Arc<Registered>, usize) {
-        let whole = whole(memory).expect("what moves is a buffer");
-        let (_, used) = find(&self.registered[rail], whole).expect("what moves is registered");
+        let whole = whole(memory).expect("a transfer has a buffer");
+        let (_, used) = find(&self.registered[rail], whole).expect("the buffer of a transfer is registered");
         (&used.what, (whole.0 - used.what.address) as usize)
     }
 

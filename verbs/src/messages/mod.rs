@@ -7,8 +7,8 @@
 //! the lane keeps until the request is complete, so that it can be posted again.
 //!
 //! `Write` and `Read` access the program's memory, in requests of 1 MiB. The memory is registered for the message if it
-//! has at least `TRANSOM_VERBS_ZCOPY_MIN` bytes. Until all requests of one message are posted, nothing else is posted to
-//! that peer.
+//! has at least `TRANSOM_VERBS_ZCOPY_MIN` bytes. Until all requests of one message are posted, nothing else is posted
+//! to that peer.
 //!
 //! The completion flag of a ring's message is part of the same write if the adapters of all ranks write in order.
 //! Otherwise it is a second write if adapters write an aligned word as a whole. Otherwise (Soft-RoCE copies byte by
@@ -64,11 +64,11 @@
 
 mod cache;
 mod cuts;
-mod peer_failure;
 mod handles;
 mod memory;
 mod moves;
 mod open;
+mod peer_failure;
 mod posting;
 mod windows;
 mod wire;

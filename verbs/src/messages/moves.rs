@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn long_ones_go_in_pieces_and_are_told_once_all_are_there() {
+    fn long_move_is_reported_after_its_last_piece() {
         let ((lane, queue), mut moves) = (lane(), Moves::default());
         moves.push(a_move(40, (2 << 20) + 100));
         moves.push(a_move(41, 10));
@@ -119,7 +119,7 @@ mod tests {
                 (4096, 10, far),
             ]
         );
-        assert!(posted[2].signalled && posted[3].signalled, "whoever waits for them is told");
+        assert!(posted[2].signalled && posted[3].signalled, "the last piece of a move must be signalled");
         for (completed, told) in [(1, None), (2, None), (3, Some(40))] {
             lane.complete(&completion(1, 7, completed, Ok(())));
             assert_eq!(moves.done(lane.completed()), told);
@@ -130,13 +130,13 @@ mod tests {
     }
 
     #[test]
-    fn what_finds_no_room_goes_on_where_it_was() {
+    fn move_stopped_by_a_full_queue_resumes() {
         let ((lane, queue), mut moves) = (lane(), Moves::default());
         moves.push(a_move(9, 10 << 20));
         // SAFETY: as above.
         let stopped = unsafe { moves.post(&lane) };
         assert!(matches!(stopped, Err(Stop::Full)), "{stopped:?}");
-        assert_eq!(moves.done(u64::MAX), None, "not all of it is posted");
+        assert_eq!(moves.done(u64::MAX), None, "an incompletely posted move was reported complete");
         let first = queue.take().iter().filter(|of| of.piece.bytes > 0).count();
         lane.complete(&completion(1, 7, lane.posted(), Ok(())));
         // SAFETY: as above.

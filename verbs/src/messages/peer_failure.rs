@@ -51,9 +51,9 @@ impl NetworkWire for VerbsWire {
         self.waiter.clone()
     }
 
-    fn progress_in_waits(&self, turn: Arc<dyn ProgressHook>) {
-        self.here.progress_in_waits(turn.clone());
-        self.core().progress_in_waits(turn);
+    fn progress_in_waits(&self, hook: Arc<dyn ProgressHook>) {
+        self.here.progress_in_waits(hook.clone());
+        self.core().progress_in_waits(hook);
     }
 
     fn close(&mut self) {

@@ -90,7 +90,7 @@ impl VerbsWire {
                     // A single request of any length, so that it is posted as a whole or not at all.
                     let slots = core.memory.slots_for(bytes);
                     let slot = slots.take().map_err(|error| {
-                        tracing::warn!(%error, "no memory for messages");
+                        tracing::warn!(%error, "cannot allocate memory for messages");
                         Busy
                     })?;
                     slot.fill(bytes, write);
@@ -126,7 +126,7 @@ impl VerbsWire {
         let (registered, begins) = self.moves_from(memory.memory, lane.rail);
         let offset = begins + memory.at;
         let piece = registered.piece(offset, 0);
-        assert!(memory.length <= registered.bytes() - offset, "a piece of what is registered");
+        assert!(memory.length <= registered.bytes() - offset, "the piece is registered");
         let next = Move { token, verb, at, address: piece.address, key: piece.key, left: memory.length, last: 0 };
         self.connect_for(lane)?;
         self.peers.entry(lane.peer).or_default().moves[lane.rail].push(next);
@@ -154,7 +154,7 @@ impl VerbsWire {
     /// The target at a peer. A peer that sent an invalid key is reported as unreachable.
     pub(super) fn place(&mut self, rank: Rank, key: Key, at: usize) -> Result<Place, Busy> {
         place(key, at).ok_or_else(|| {
-            tracing::warn!(rank, ?key, "a key that is no adapter's");
+            tracing::warn!(rank, ?key, "a key names no adapter");
             self.notice(rank, Why::Unreachable);
             Busy
         })
@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_that_cannot_be_lead_nowhere() {
+    fn invalid_keys_give_no_place() {
         let far = |address, key, at| place(Key { address, key }, at).map(|place| (place.address, place.key));
         assert_eq!(far(4096, 7, 8), Some((4104, 7)));
         assert_eq!(far(u64::MAX - 8, u32::MAX.into(), 8), Some((u64::MAX, u32::MAX)));

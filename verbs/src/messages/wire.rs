@@ -2,10 +2,10 @@
 
 use super::cache::Cache;
 use super::cuts::Passage;
-use super::peer_failure::{CLOSED, Gone};
 use super::handles::{Arrived, Opened, Ring};
 use super::memory::Table;
 use super::moves::Moves;
+use super::peer_failure::{CLOSED, Gone};
 use super::posting::{BUFFER, write};
 use crate::connect::{Core, Link, Service};
 use crate::datagram::{Mailbox, ROOM};
@@ -27,7 +27,7 @@ use transom_channel::{Counters, Paths};
 use transom_network::Bootstrap;
 use transom_shm_loopback::Loopback;
 use transom_shm_loopback::messages::{Bytes, Naps, Owner, Waiter};
-use transom_windows::{OobExchange, FabricError};
+use transom_windows::{FabricError, OobExchange};
 
 /// Sleep times of threads that wait for messages: adapters do not notify an event count.
 const SLEEP: Naps = Naps { first: NAPS[0], longest: NAPS[1], longest_idle: Duration::from_millis(5) };
@@ -135,7 +135,7 @@ impl VerbsWire {
             }
         }
         if rails.len() > RAILS {
-            let why = format!("paths=both takes one of {RAILS} rails: name {} RDMA devices at most", RAILS - 1);
+            let why = format!("paths=both reserves one of {RAILS} rails: name at most {} RDMA devices", RAILS - 1);
             return Err(FabricError::System { what: "TRANSOM_MESSAGES".into(), source: std::io::Error::other(why) });
         }
         Ok(VerbsWire {
@@ -370,7 +370,7 @@ impl Wire for VerbsWire {
 
     fn ring(&mut self, peer: Rank, length: usize) -> Option<(Bytes, Key)> {
         let buffer = Buffer::new(&self.core().rail.domain, length, Access::Bytes);
-        let refused = |error| tracing::debug!(peer, %error, "no memory for a ring");
+        let refused = |error| tracing::debug!(peer, %error, "cannot allocate memory for a ring");
         let buffer = Arc::new(buffer.map_err(refused).ok()?);
         let key = Key { address: buffer.address(), key: buffer.remote_key().into() };
         self.rings.insert(key, (peer, buffer.clone()));
@@ -434,7 +434,7 @@ impl Wire for VerbsWire {
             }
             Request::Write { from, to, at, token } => self.begin(lane, Verb::Write, from, to, at, token),
             Request::Read { from, at, into, token } => self.begin(lane, Verb::Read, into, from, at, token),
-            Request::Piece { .. } => unreachable!("has gone"),
+            Request::Piece { .. } => unreachable!("pieces are sent by datagrams only"),
         }
     }
 

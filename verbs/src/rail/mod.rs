@@ -180,7 +180,7 @@ impl Rail {
     pub fn describe(&self) -> String {
         let Choice { port, mtu, gid, link, .. } = self.choice;
         let link = if link == Link::InfiniBand { "InfiniBand" } else { "RoCE" };
-        let atomics = if self.has_atomics() { "atomics" } else { "no atomics, so no windows" };
+        let atomics = if self.has_atomics() { "atomics" } else { "no atomics, so that windows are not available" };
         format!("{}, port {port}, {link}, GID index {}, MTU {}, {atomics}", self.name(), gid.index, 128 << mtu)
     }
 

@@ -82,7 +82,7 @@ impl Queues {
             None => {
                 let lanes = lanes(at, self.depth, self.most()) as u32;
                 let entries = lanes.saturating_mul(self.depth).min(self.most());
-                tracing::debug!(entries, "completion queue made");
+                tracing::debug!(entries, "completion queue created");
                 append(&self.queues, CompletionQueue::new(&self.context, entries)?, &self.health)
             }
         };

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn every_buffer_returns() {
+    fn receive_buffers_return_after_any_completion() {
         let mut account = account();
         let failed = Err(Failure::known(Why::Ended));
         account.completed(&Completion { result: failed, ..came(3, 70, 0) });

@@ -31,7 +31,7 @@ pub(super) struct Member {
     pub node: Node,
     /// Job rank of each rank of this team.
     pub peers: Box<[u32]>,
-    /// What ranks of this team keep for each other: windows' memory, and all that a team has.
+    /// Memory that may be released only when no rank of this team uses it: that of windows and of teams.
     pub remains: DeferredFree<Kept>,
     /// Collectives over lanes; none where ranks share memory, which is faster.
     pub mail: Option<Mail>,

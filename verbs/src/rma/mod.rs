@@ -5,16 +5,16 @@ mod failure;
 mod far;
 mod mail;
 mod member;
-mod transfer;
 mod network;
 mod operations;
 mod paths;
 mod region;
 mod striped;
+mod transfer;
 mod under_way;
 
-pub use transfer::Transfer;
 pub use region::{Pending, Region, Remote};
+pub use transfer::Transfer;
 
 use super::VerbsError;
 use super::connect::{Core, Service};
@@ -29,10 +29,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use transom_channel::Config;
 use transom_locks::{Awaited, Rank};
 use transom_network::{Bootstrap, Node};
-use transom_windows::{OobExchange, FabricError};
+use transom_windows::{FabricError, OobExchange};
 
-/// A rank's handle on the network of its job, over InfiniBand or RoCE; [`Hybrid`](transom_network::Hybrid) makes a provider of it. Once
-/// the last clone and window of a rank are dropped, the rank has left the job.
+/// A rank's handle on the network of its job, over InfiniBand or RoCE; [`Hybrid`](transom_network::Hybrid) makes a
+/// provider of it. Once the last clone and window of a rank are dropped, the rank has left the job.
 ///
 /// # Examples
 /// ```
@@ -61,11 +61,12 @@ use transom_windows::{OobExchange, FabricError};
 pub struct Verbs(Arc<Member>);
 
 impl Verbs {
-    /// Opens this machine's RDMA devices for the ranks of `job`, as the TRANSOM_VERBS_ variables say. Collective. Large operations are
-    /// divided among rails as `messages` says; messages take the paths that it names.
+    /// Opens this machine's RDMA devices for the ranks of `job`, selected by the TRANSOM_VERBS_ variables. Collective.
+    /// `messages` configures the division of large operations among rails, and the paths of messages.
     fn new(job: Arc<dyn Bootstrap>, node: Node, messages: &Config) -> Result<Self, VerbsError> {
         let settings = Settings::from_env(messages);
-        // The other ranks wait for this rank's address: a variable with an invalid value is reported after they were told.
+        // The other ranks wait for this rank's address, so they are notified before an invalid variable is reported
+        // here.
         let settings = match settings {
             Ok(settings) => settings,
             Err(error) => {
@@ -105,7 +106,12 @@ impl Verbs {
         })?;
         let (mut blocks, mut number) = (Vec::new(), None);
         for (rank, told) in all.iter().enumerate() {
-            let bad = || FabricError::Corrupt { why: format!("rank {rank} of a team told {} bytes of it", told.len()) };
+            let bad = || FabricError::Corrupt {
+                why: format!(
+                    "rank {rank} sent {} bytes for a new team, expected a number of 8 bytes and a key",
+                    told.len()
+                ),
+            };
             let (led, block) = told.split_first_chunk().ok_or_else(bad)?;
             number.get_or_insert(u64::from_le_bytes(*led));
             blocks.push(block);
@@ -120,7 +126,7 @@ impl Verbs {
         Ok(Verbs(Arc::new(team)))
     }
 
-    /// How many queue pairs this rank has, and has made so far, whoever asked for them.
+    /// Number of queue pairs that this rank has, and has created so far, on its own or a peer's request.
     pub fn queue_pairs(&self) -> QueuePairs {
         let core = self.0.core();
         let to_itself = usize::from(core.endpoints.lane(core.me).is_some());

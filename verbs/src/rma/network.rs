@@ -1,11 +1,11 @@
-//! The verbs of the network: a remote operation is a request to the adapter, which executes it on the target's memory without the
-//! target's processor.
+//! The verbs of the network: a remote operation is a request to the adapter, which executes it on the target's memory
+//! without the target's processor.
 
 use super::Verbs;
 use super::far::Far;
-use super::transfer::Transfer;
 use super::paths::Stripes;
 use super::region::{Pending, Region, Remote};
+use super::transfer::Transfer;
 use crate::VerbsError;
 use crate::messages;
 use crate::values::NotifyBy;
@@ -19,7 +19,7 @@ use transom_launch::variables::Variable;
 use transom_locks::{Rank, Wake};
 use transom_network::{Atomics, Attach, Bootstrap, MemoryKind, Network, NetworkWire, Node};
 use transom_shm_loopback::{self as shm, View};
-use transom_windows::{BoxBytes, OobExchange, Fabric, FabricError, Memory, Wait};
+use transom_windows::{BoxBytes, Fabric, FabricError, Memory, OobExchange, Wait};
 
 impl Network for Verbs {
     const NAME: &'static str = "verbs";
@@ -137,7 +137,8 @@ impl Network for Verbs {
         let (way, place) = at.word(offset)?;
         at.behind_other_way(way)?;
         self.0.behind_stripes(way, Stripes::All)?;
-        // A write may come between the two halves of an adapter's own atomic, and other ranks add to the words of this rank.
+        // A write may come between the two halves of an adapter's own atomic, and other ranks add to the words of this
+        // rank.
         if at.rank == self.rank() {
             let guess = match &at.own {
                 Some(view) => {
@@ -191,7 +192,8 @@ impl Network for Verbs {
         at.ways().try_for_each(|way| self.0.flush(way))
     }
 
-    /// Does not wait: a later verb on the same connection is executed later anyway, and one on another connection waits.
+    /// Does not wait: a later verb on the same connection is executed later anyway, and one on another connection
+    /// waits.
     fn order(&self, at: &Remote) -> Result<(), FabricError> {
         at.ways().try_for_each(|way| self.0.order(way))
     }

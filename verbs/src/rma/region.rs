@@ -20,14 +20,16 @@ const NO_ATOMICS: FabricError = FabricError::Unsupported {
     what: "the RDMA device of this rank has no atomics, which windows need; `transom info` shows the device: \
            select another by TRANSOM_VERBS_DEVICE",
 };
-/// An adapter could execute them on aligned words, but the memory need not have whole words, and programs are to run alike everywhere.
+/// An adapter could execute them on aligned words, but the memory need not have whole words, and programs are to run
+/// alike everywhere.
 const NO_LENT_ATOMICS: FabricError =
     FabricError::Unsupported { what: "atomics on memory that the program lent to the window (create)" };
 
-/// Memory of this rank, registered with its adapter. Once it is dropped and no longer kept for peers, their accesses are refused, and
-/// end their connection to this rank.
+/// Memory of this rank, registered with its adapter. Once it is dropped and no longer kept for peers, their accesses
+/// are refused, and end their connection to this rank.
 pub struct Region {
-    /// Entries by which this rank's operations find the registrations. They end before the program may have the memory back.
+    /// Entries by which this rank's operations find the registrations. They end before the program may have the memory
+    /// back.
     known: Vec<Entry<Registered>>,
     /// Registrations, one for each rail. They end before the memory does.
     registrations: Vec<Arc<Registered>>,
@@ -78,7 +80,7 @@ pub struct Remote {
     pub(super) own: Option<View>,
     /// Keeps a neighbour's memory mapped, of which `words` are registered.
     _mapped: Option<View>,
-    /// Of the program's own.
+    /// True for memory that the program lent to the window.
     lent: bool,
     /// Protocol words of its rank take another lane, which must not overtake puts to this region.
     pub(super) apart: bool,
@@ -176,7 +178,7 @@ impl Verbs {
             return Err(bad(format!("the key names {bytes} bytes at {:#x}, beyond the address space", place.address)));
         }
         if lent != count.is_empty() {
-            return Err(bad("it leads to memory of another kind".into()));
+            return Err(bad("it names memory of another kind".into()));
         }
         let count = if lent { None } else { Some(place_of(count).ok_or_else(|| bad("a short key".into()))?) };
         let (own, way) = (rank == member.exchange.rank(), member.way(rank));
@@ -228,8 +230,8 @@ impl Verbs {
             let Some(start) = memory.start().filter(|_| memory.len() > 0) else { break };
             // Words use the first rail alone.
             let access = if rail == 0 && kind == MemoryKind::Allocated { Access::All } else { Access::Bytes };
-            // SAFETY: mapped or lent for longer than the registration, which the region drops first; accessed by copies and
-            // atomics only.
+            // SAFETY: mapped or lent for longer than the registration, which the region drops first; accessed by copies
+            // and atomics only.
             match unsafe { Registered::new(&core.rail.domain, start, memory.len(), access) } {
                 Ok(registered) => {
                     let registered = Arc::new(registered);

@@ -59,7 +59,7 @@ impl<T: Pod, F: Fabric, const D: usize> GlobalArray<T, F, D> {
         let (array, layout) = (self.window().id(), *self.layout());
         let wrong = |why| Error::from(ArrayError::Halo { array, why });
         let own = self.own()?;
-        let at = layout.coordinates(self.window().rank()).expect("an array is of its window's ranks");
+        let at = layout.coordinates(self.window().rank()).expect("an array has the ranks of its window");
         let mut len = 1usize;
         for (own, width) in own.iter().zip(width) {
             let side = width.checked_mul(2).and_then(|width| width.checked_add(own.len()));

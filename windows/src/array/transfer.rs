@@ -234,7 +234,7 @@ mod tests {
     /// Puts and gets a patch of an array in which every element is its row-major number, and checks each element.
     fn check<const D: usize>(layout: &Layout<D>, ranges: [Range<usize>; D], is_shared: bool) {
         let what = format!("{ranges:?} of {:?} in {:?} on {:?}", layout.shape(), layout.block(), layout.grid());
-        let index = |number: usize| layout.numbered(number).expect("an element");
+        let index = |number: usize| layout.numbered(number).expect("the number is that of an element");
         let is_inside = |number: &usize| (0..D).all(|d| ranges[d].contains(&index(*number)[d]));
         let numbers: Vec<usize> = (0..layout.len()).filter(is_inside).collect();
         let parts = || (0..layout.ranks()).map(|rank| vec![0; layout.part_len(rank)]).collect::<Vec<_>>();
@@ -243,7 +243,7 @@ mod tests {
         let runs = layout.runs(ranges.clone()).expect("inside").count();
 
         let source: Vec<u32> = numbers.iter().map(|&number| number as u32 + 1).collect();
-        put(&patch, &through, &source).expect("all are reached");
+        put(&patch, &through, &source).expect("every part of the patch is reachable");
         let mut expected = parts();
         for &number in &numbers {
             let (owner, offset) = layout.locate(index(number)).expect("inside");
@@ -255,12 +255,12 @@ mod tests {
         assert!(is_shared || through.copies.replace(0) == runs, "{what}");
 
         let mut got = vec![0; source.len()];
-        get(&patch, &through, &mut got).expect("all are reached");
+        get(&patch, &through, &mut got).expect("every part of the patch is reachable");
         assert_eq!(got, source, "{what}");
 
         // The same in a buffer that is longer along each dimension; elements beside the patch are unchanged.
         let sides: [usize; D] = std::array::from_fn(|d| ranges[d].len() + 1 + d % 2);
-        let (wider, needed) = patch.clone().within(sides).expect("it is longer");
+        let (wider, needed) = patch.clone().within(sides).expect("the buffer contains the patch");
         let place = |number: usize| (0..D).fold(0, |at, d| at * sides[d] + index(number)[d] - ranges[d].start);
         let mut expected_there = vec![7; needed];
         for &number in &numbers {
@@ -269,10 +269,10 @@ mod tests {
         let mut there = vec![7; needed];
         through.counted.set(0);
         through.copies.set(0);
-        get(&wider, &through, &mut there).expect("all are reached");
+        get(&wider, &through, &mut there).expect("every part of the patch is reachable");
         assert_eq!(there, expected_there, "{what} within {sides:?}");
         let written = through.parts.replace(parts());
-        put(&wider, &through, &there).expect("all are reached");
+        put(&wider, &through, &there).expect("every part of the patch is reachable");
         assert_eq!(*through.parts.borrow(), written, "{what} within {sides:?}");
         assert_eq!(through.counted.replace(runs), 2 * runs, "{what} within {sides:?}");
         assert!(is_shared || through.copies.replace(runs) == 2 * runs, "{what} within {sides:?}");

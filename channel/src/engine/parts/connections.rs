@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_of_a_rail_are_counted_anew_once_taken() {
+    fn rail_packet_counts_restart_once_taken() {
         let mut lanes = Lanes::default();
         lanes.sent(0, false);
         lanes.sent(2, true);
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_take_room_of_messages() {
+    fn window_connections_count_against_the_limit() {
         let mut with = Connections::new(2, 1, Order::default(), true);
         assert_eq!(with.spoke(5, |_| 2), None);
         assert!(!with.has_room(|| 2) && with.has_room(|| 1));

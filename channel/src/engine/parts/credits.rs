@@ -40,7 +40,8 @@ impl Credits {
         Credits { send, grant, joined, values, reported, window, slots, due_since, published, listed, polled }
     }
 
-    /// Returns true if a message of `length` bytes may be sent with its data: on credit, or on `overdraft` if the message is short.
+    /// Returns true if a message of `length` bytes may be sent with its data: on credit, or on `overdraft` if the
+    /// message is short.
     #[inline]
     pub fn can_send(&self, length: u64, overdraft: Option<u32>) -> bool {
         let cost = cost(length);
@@ -306,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn short_message_goes_on_overdraft_data_does_not() {
+    fn short_message_uses_overdraft_data_does_not() {
         let (_, mut peer) = pair();
         assert!(peer.can_send(192, None));
         assert!(!peer.spend(FLOOR));
@@ -345,7 +346,7 @@ mod tests {
     #[test]
     fn unreported_value_is_due_by_half_or_by_delay() {
         let (_, mut peer) = pair();
-        assert!(!peer.is_due(|| unreachable!("nothing is unreported"), 50));
+        assert!(!peer.is_due(|| unreachable!("the clock is read although no value is unreported"), 50));
         peer.received(1);
         assert!(!peer.is_due(|| 1000, 50));
         assert_eq!(peer.due_since(), Some(1000));
@@ -375,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn new_ring_has_next_number_and_nothing_freed() {
+    fn new_ring_takes_next_number_and_resets_freed() {
         let (_, mut peer) = pair();
         assert_eq!(peer.open_ring(), 1);
         peer.freed(3);

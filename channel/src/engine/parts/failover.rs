@@ -239,12 +239,13 @@ mod tests {
     }
 
     fn numbers(items: Vec<Item<u32>>) -> Vec<u32> {
-        let number = |item| if let Item::Packet { memory, .. } = item { memory } else { panic!("only packets") };
+        let number =
+            |item| if let Item::Packet { memory, .. } = item { memory } else { panic!("expected packet items only") };
         items.into_iter().map(number).collect()
     }
 
     #[test]
-    fn requests_before_the_last_that_came_took_effect() {
+    fn requests_up_to_last_arrival_are_completed() {
         // Ten packets were sent through the queue; the last two of them are 1 and 2. Packet 0 was sent
         // through a ring.
         let settle = |came| {
@@ -259,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn rail_is_used_again_once_both_have_answered() {
+    fn rail_is_reused_once_both_ends_have_answered() {
         let mut failover = Failover::<u32>::default();
         failover.cut(0, Vec::new());
         assert_eq!(failover.notice(), Some((0, Body::Cut { rail: 0, epoch: 1, heard: 0, came: 0 })));
@@ -274,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn cut_of_the_peer_cuts_this_end_once() {
+    fn repeated_cut_of_the_peer_is_ignored() {
         let mut failover = Failover::<u32>::default();
         assert_eq!([failover.peer_cut(2, 1), failover.peer_cut(2, 1)], [true, false]);
         failover.cut(2, Vec::new());

@@ -119,8 +119,9 @@ impl Failures {
     /// A rank that sent in a context, if all others there are lost; a departed rank is preferred. Deaths are
     /// reported first.
     fn deserted(&self, context: u32) -> Option<Rank> {
-        let one_of =
-            |others: &mut dyn Iterator<Item = Rank>| others.min_by_key(|rank| (self.lost[rank] != PeerFailure::Left, *rank));
+        let one_of = |others: &mut dyn Iterator<Item = Rank>| {
+            others.min_by_key(|rank| (self.lost[rank] != PeerFailure::Left, *rank))
+        };
         match self.teams.members(context) {
             Some(members) => {
                 let mut others = members.iter().copied().filter(|rank| *rank != self.rank);
@@ -162,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn team_does_not_notice_the_deaths_of_others() {
+    fn death_outside_a_team_is_not_reported_in_it() {
         let mut failures = Failures::new(0, 4);
         failures.teams.open(7..=8, [0, 1]);
         failures.insert(2, &DIED);
@@ -182,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_rank_is_an_error_of_its_own() {
+    fn unknown_source_rank_fails_with_no_such_rank() {
         let mut failures = Failures::new(0, 3);
         let select = Select { source: Some(3), ..any(0) };
         assert!(matches!(failures.never(select), Some(Error::NoSuchRank { rank: 3, ranks: 3 })));

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn held_packets_follow_the_missing_one() {
+    fn held_packets_are_delivered_after_missing_one() {
         let mut rx = Inbound::new();
         assert_eq!((rx.hold(early(1)), rx.hold(early(2))), (1, 2));
         assert_eq!(rx.order.place(0), Place::Now);
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn message_in_pieces_is_whole_with_its_last() {
+    fn message_in_pieces_completes_with_last_piece() {
         let mut rx = Inbound::new();
         assert_eq!(rx.is_first(envelope(10), None, 0), Ok(true));
         rx.begin(envelope(10), None, "memory");

@@ -1,6 +1,6 @@
 //! Requests of the program, from their start until the program takes their results.
 
-use crate::engine::request::{Completion, Receive, Request, RecvTarget, Unexpected};
+use crate::engine::request::{Completion, Receive, RecvTarget, Request, Unexpected};
 use crate::error::{Error, Status};
 use crate::packet::Keys;
 use crate::slab::{Id, Slab};
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn ended_request_is_told_once_and_kept_until_taken() {
+    fn ended_request_is_reported_once_kept_until_taken() {
         let mut requests = Requests::default();
         let id = receive(&mut requests);
         assert_eq!((requests.under_way(), requests.has_ended()), (1, false));
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn failed_request_is_not_taken_as_well() {
+    fn take_well_leaves_a_failed_request() {
         let mut requests = Requests::default();
         let id = receive(&mut requests);
         requests.complete(id, Err(Error::NoMessage));
@@ -185,7 +185,10 @@ mod tests {
         let envelope = Envelope { context: 0, tag: 7, length: 4 };
         requests.probed(id, Unexpected { from: 1, envelope, what: What::Eager { data: 5, sync: None } });
         assert_eq!((requests.next_ended(), requests.under_way()), (Some(id), 1));
-        assert_eq!(requests.receive_message(id, RecvTarget::Allocate).map(|message| message.status()).ok(), Some(STATUS));
+        assert_eq!(
+            requests.receive_message(id, RecvTarget::Allocate).map(|message| message.status()).ok(),
+            Some(STATUS)
+        );
         assert!(requests.receive_message(id, RecvTarget::Allocate).is_err());
     }
 }

@@ -3,7 +3,7 @@
 use super::Each;
 use crate::error::PeerFailure;
 use crate::polling::PollingSet;
-use crate::ring::{Receiver, Sender, RingConfig};
+use crate::ring::{Receiver, RingConfig, Sender};
 use crate::sequence::Beyond;
 use crate::wire::{Key, Rank};
 
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn ring_left_while_polled_is_given_back_after() {
+    fn ring_left_while_polled_is_returned_after_poll() {
         let mut rings = given();
         let polled = rings.begin_poll().unwrap();
         assert!(rings.has_given() && rings.incoming.is_none());
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn short_receives_are_counted_once_and_from_turn_to_turn() {
+    fn packets_of_short_receives_are_counted_once() {
         let set = || PollingSet::new(2, 1, Order::Sequential);
         let mut polling = Polling::new(Each::of(|_| set()));
         (1..3).for_each(|rank| assert_eq!(polling.sets[true].packet(rank), Some(Change::Join(rank))));

@@ -1,9 +1,9 @@
 //! Transfers: writes and reads of a rendezvous, their rails, and their measured times.
 
 use crate::packet::{Body, Keys};
-use crate::tuner::ProtocolTuner;
 use crate::slab::Id;
 use crate::striping::{Part, Rails, TOTAL, Timed, UNDER_WAY, Weights};
+use crate::tuner::ProtocolTuner;
 use crate::wire::RAILS;
 use std::collections::VecDeque;
 
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn stripes_sum_to_the_message_each_with_its_fin() {
+    fn stripes_cover_the_message_each_with_its_fin() {
         let mut transfers = transfers(Stripe::Even);
         let plan = transfers.plan(1 << 20, rails(), 4096);
         assert_eq!((plan.lanes, plan.timed().is_some()), (2, true));
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn free_rail_takes_pieces_of_a_busy_one() {
+    fn idle_rail_takes_pieces_of_a_busy_rail() {
         let mut transfers = transfers(Stripe::Pull);
         let plan = transfers.plan(1 << 20, rails(), 4096);
         transfers.queue(plan, id(), Keys::default(), None);
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn cut_rail_gives_back_what_waits_for_it() {
+    fn cut_rail_returns_its_queued_transfers() {
         let mut transfers = transfers(Stripe::Even);
         let plan = transfers.plan(1 << 20, rails(), 4096);
         transfers.queue(plan, id(), Keys::default(), None);
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn ended_is_the_first_of_a_token_recalled_the_last() {
+    fn token_ends_oldest_transfer_recalls_newest() {
         let mut transfers = transfers(Stripe::Even);
         let plan = transfers.plan(1 << 20, rails(), 4096);
         transfers.queue(plan, id(), Keys::default(), Some(fin(2)));

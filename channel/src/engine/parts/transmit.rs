@@ -208,11 +208,11 @@ mod tests {
     }
 
     #[test]
-    fn answers_go_before_messages() {
+    fn replies_are_sent_before_messages() {
         let ([id, _], mut tx) = (ids(), Transmit::new(8));
         tx.message(id);
         tx.reply(Body::Control, None);
-        let Next::Reply(reply) = tx.next() else { panic!("an answer waits") };
+        let Next::Reply(reply) = tx.next() else { panic!("expected the queued reply") };
         tx.put_back(reply);
         assert_eq!(tx.lengths(), (1, 1, 0));
         assert!(matches!(tx.next(), Next::Reply(_)));
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_and_data_take_turns() {
+    fn messages_and_data_alternate() {
         let ([message, copy], mut tx) = (ids(), Transmit::new(8));
         tx.message(message);
         tx.copy(copy);
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_take_turns_until_done() {
+    fn unfinished_copies_are_served_in_turn() {
         let ([one, two], mut tx) = (ids(), Transmit::new(8));
         tx.copy(one);
         tx.copy(two);
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn closed_window_lets_nothing_go() {
+    fn full_window_sends_nothing_until_acked() {
         let mut tx = Transmit::new(1);
         tx.window.sent();
         tx.reply(Body::Control, None);
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn peer_is_listed_once_and_not_clear() {
+    fn listed_peer_is_queued_once_and_not_clear() {
         let (mut list, mut tx) = (TransmitList::default(), Transmit::new(1));
         list.list(4, &mut tx);
         list.list(4, &mut tx);
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn bound_answers_leave_with_their_rail() {
+    fn replies_bound_to_a_rail_are_removed_with_it() {
         let mut tx = Transmit::new(8);
         [Some(0), None, Some(1), Some(0)].into_iter().for_each(|rail| tx.reply(Body::Control, rail));
         assert_eq!(tx.take_bound(0).len(), 2);

@@ -71,7 +71,7 @@ fn any_packet(sim: &mut Sim, choices: &mut Choices<'_>) {
     let (source, sequence) = (choices.below_u32(20) / 19, choices.below_u32(40));
     let mut bytes = vec![0; LONGEST];
     let data = if let Body::Piece { length, .. } = body { length as usize } else { 0 };
-    let header = (&mut bytes[..]).try_into().expect("as long as the longest");
+    let header = (&mut bytes[..]).try_into().expect("the buffer has the length of the longest packet");
     let mut length = data + Packet { source, sequence, values, body }.encode(header);
     bytes.resize(bytes.len() + data, 0);
     if choices.below(4) == 3 {
@@ -84,7 +84,7 @@ fn any_packet(sim: &mut Sim, choices: &mut Choices<'_>) {
 }
 
 fn any_body(choices: &mut Choices<'_>) -> Body {
-    let mut id = || Id::from_wire((1 + choices.below(3)) << 32 | choices.below(12)).expect("it is not 0");
+    let mut id = || Id::from_wire((1 + choices.below(3)) << 32 | choices.below(12)).expect("the id is not 0");
     let (sender, receiver) = (id(), id());
     let length = [0, 1, 100, 12_000, 100_000, 1 << 61][choices.below(6) as usize];
     let envelope = Envelope { context: 0, tag: choices.below_u32(6), length };
@@ -210,9 +210,9 @@ pub fn finish(mut sim: Sim, bystanders: usize) -> Option<PeerFailure> {
     while let Some(rank) = sim.step() {
         check(&mut sim, rank);
         steps += 1;
-        assert!(steps < 1_000_000, "it does not come to an end");
+        assert!(steps < 1_000_000, "not finished after 1,000,000 steps");
     }
     (0..3).for_each(|rank| check(&mut sim, rank));
-    assert_eq!(good, bystanders, "the traffic of others");
+    assert_eq!(good, bystanders, "the traffic between ranks 1 and 2 is incomplete");
     lost
 }

@@ -15,7 +15,7 @@ use transom_channel::wire::{Data, Key, Lane, RAILS, Rail, RailKind, Request, Wir
 use transom_channel::{Config, Error, Id, PeerFailure, RecvTarget, Select};
 
 #[test]
-fn any_bytes() {
+fn arbitrary_peer_bytes_affect_only_that_peer() {
     let seen = RefCell::new(BTreeSet::new());
     let mut runner =
         TestRunner::new(Runs { cases: rounds(10_000) as u32, failure_persistence: None, ..Runs::default() });
@@ -26,7 +26,7 @@ fn any_bytes() {
     });
     ran.unwrap();
     let seen = seen.into_inner();
-    assert!(seen.len() > 12, "few ways to be cut off: {seen:#?}");
+    assert!(seen.len() > 12, "expected more than 12 reasons to disconnect, found: {seen:#?}");
 }
 
 /// Delivers this packet of rank 0, and returns the error with which rank 1's receive from it ends.
@@ -46,7 +46,7 @@ fn after(sim: &mut Sim, packet: &Packet) -> Option<PeerFailure> {
 
 #[test]
 fn a_credit_of_another_ring_is_passed_over() {
-    for (ring, lost) in [(7, None), (1, Some(PeerFailure::Broken("it acknowledged or used more than it had")))] {
+    for (ring, lost) in [(7, None), (1, Some(PeerFailure::Broken("it acknowledged or freed more than was sent")))] {
         let (mut sim, _) = job(1);
         while sim.step().is_some() {}
         let values = Values { freed: 1000, ring, ..Values::default() };
@@ -56,7 +56,7 @@ fn a_credit_of_another_ring_is_passed_over() {
 }
 
 #[test]
-fn each_rule_is_named() {
+fn protocol_violation_names_the_broken_rule() {
     let (length, key) = (100_000, Key { address: 0, key: 0 });
     let receiver = Id::from_wire(1 << 32).unwrap();
     let cts = move |sender, mover, length| Body::Cts { sender, receiver, mover, length, keys: [None; RAILS] };
@@ -100,7 +100,10 @@ fn each_rule_is_named() {
         while sim.step().is_some() {}
         let packet = |sequence, at| Packet { source: 0, sequence, values: Values::default(), body: piece(at) };
         assert_eq!(after(&mut sim, &packet(0, 0)), None);
-        assert_eq!(after(&mut sim, &packet(1, second)), Some(PeerFailure::Broken("a piece is not the next of its message")));
+        assert_eq!(
+            after(&mut sim, &packet(1, second)),
+            Some(PeerFailure::Broken("a piece is not the next of its message"))
+        );
         assert_eq!(sim.engine(1).kept(), 0, "what had come of it");
     }
     let (mut sim, _) = job(1);
@@ -120,7 +123,7 @@ fn each_rule_is_named() {
         assert_eq!(after(&mut sim, &packet(sequence)), None);
     }
     assert_eq!(sim.engine(1).kept(), 320);
-    assert_eq!(after(&mut sim, &packet(5)), Some(PeerFailure::Broken("it acknowledged or used more than it had")));
+    assert_eq!(after(&mut sim, &packet(5)), Some(PeerFailure::Broken("it acknowledged or freed more than was sent")));
     // Data of more than a short message, on overdraft.
     let mut sim = Sim::new(1, 2, Conditions::default(), &Config { budget: 0, ..Config::default() }).unwrap();
     sim.engine(1).send(0, 0, 5, Memory::zero(0), 0, false);
@@ -134,11 +137,11 @@ fn each_rule_is_named() {
     inject(&mut sim, &[&head[..length], &[0; 250]].concat());
     while sim.step().is_some() {}
     let lost: Vec<_> = sim.engine(1).lost().map(|(_, lost)| lost.clone()).collect();
-    assert_eq!(lost, [PeerFailure::Broken("it acknowledged or used more than it had")]);
+    assert_eq!(lost, [PeerFailure::Broken("it acknowledged or freed more than was sent")]);
 }
 
 #[test]
-fn what_a_ring_holds() {
+fn arbitrary_ring_contents_harm_no_bystander() {
     // Rank 0 writes arbitrary bytes into its ring at rank 1.
     for seed in 0..rounds(500) {
         let mut rng = fastrand::Rng::with_seed(seed);
@@ -158,7 +161,7 @@ fn what_a_ring_holds() {
 
 /// Repeated with an open pipe, whose peer is then lost while the ring is read.
 #[test]
-fn no_ring_says_that_a_rail_is_cut() {
+fn rail_cut_sent_through_a_ring_is_refused() {
     for pipe in [true, false] {
         let mut conditions = Conditions::default();
         conditions.rails.push(conditions.rails[0]);
@@ -195,7 +198,7 @@ fn no_ring_says_that_a_rail_is_cut() {
 /// Unacknowledged answers are kept, so the state machine waits for an answer before it sends the next
 /// message.
 #[test]
-fn who_takes_no_answer_is_cut_off() {
+fn request_before_the_last_answer_disconnects() {
     let join = Body::Join { ring: 1, slots: 32, bytes: 2048, key: Key { address: 0, key: 0 } };
     let link = |say| Body::Link { say };
     for (connections, first, again) in [
@@ -225,7 +228,7 @@ fn who_takes_no_answer_is_cut_off() {
 
 /// A peer that repeats an impossible request to write gets one refusal.
 #[test]
-fn what_cannot_be_written_is_refused_once() {
+fn impossible_write_request_is_refused_once() {
     let mut sim = Sim::new(1, 2, Conditions::default(), &Config::default()).unwrap();
     let sender = sim.engine(1).send(0, 0, 5, Memory::zero(100_000), 100_000, false);
     sim.wake(1, 0);
@@ -241,7 +244,7 @@ fn what_cannot_be_written_is_refused_once() {
 
 /// Bytes with which the job once did not end.
 #[test]
-fn bytes_that_went_round_in_circles() {
+fn fuzzed_bytes_cause_no_endless_loop() {
     let bytes = [
         92, 68, 10, 2, 40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 6, 124, 2, 0, 0, 21, 0, 0, 252, 0, 0, 18, 0, 0, 0, 0, 0, 0, 0,
         0, 0, 0, 0, 11, 0, 96, 42, 0, 0, 44, 0, 0, 0, 0, 31, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 13, 0, 0, 0, 0, 0,
@@ -252,6 +255,6 @@ fn bytes_that_went_round_in_circles() {
 
 /// Bytes by which rank 0 claims to have dropped the team of a synchronous send.
 #[test]
-fn dropped_team_that_a_peer_claims_ends_a_send() {
+fn peers_claim_of_a_dropped_team_ends_the_send() {
     body::any_bytes(&[0, 0, 122, 3, 40, 0, 0, 0, 0, 3, 29, 0, 0, 0, 0, 134, 58, 0, 40, 0, 0, 0]);
 }

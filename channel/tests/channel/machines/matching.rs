@@ -18,7 +18,7 @@ fn fits(select: Select, label: Label) -> bool {
 }
 
 #[test]
-fn matching_beside_plain_rows() {
+fn matching_agrees_with_linear_search() {
     for seed in 0..300 {
         let mut rng = fastrand::Rng::with_seed(seed);
         let (mut matching, mut plain) = (Matching::default(), Plain::default());

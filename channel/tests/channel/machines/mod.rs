@@ -27,7 +27,7 @@ fn every<S: Clone + Eq + Hash>(first: S, next: impl Fn(&S) -> Vec<S>, end: impl 
 }
 
 #[test]
-fn grants_are_bounded_and_come_back() {
+fn credit_grants_stay_bounded_and_return() {
     for seed in 0..500 {
         let mut rng = fastrand::Rng::with_seed(seed);
         let (floor, total, overdraft) = (128 + rng.u32(..300), rng.u32(..20_000), 64 + rng.u32(..2000));
@@ -68,7 +68,7 @@ fn grants_are_bounded_and_come_back() {
                     purse.granted(told);
                 }
             }
-            assert!(grant.value().wrapping_sub(owed[1]) < 1 << 31, "a credit is never taken back");
+            assert!(grant.value().wrapping_sub(owed[1]) < 1 << 31, "a credit grant decreased");
             owed[1] = grant.value();
             assert_eq!(grant.kept(), kept.iter().sum::<u32>());
             // Data on credit alone; envelopes and short messages on overdraft too.
@@ -100,7 +100,7 @@ fn grants_are_bounded_and_come_back() {
 }
 
 #[test]
-fn the_polling_set() {
+fn full_polling_set_replaces_its_idlest_member() {
     for order in [Order::Sequential, Order::Circular, Order::RecentFirst] {
         let mut set = PollingSet::new(2, 3, order);
         let mut say = |peer: Rank, times: u32| (0..times).filter_map(|_| set.packet(peer)).collect::<Vec<_>>();
@@ -136,7 +136,7 @@ fn the_polling_set() {
 }
 
 #[test]
-fn the_polling_set_follows_who_speaks_but_not_at_every_word() {
+fn polling_set_follows_traffic_with_hysteresis() {
     let mut set = PollingSet::new(1, 2, Order::Circular);
     let mut say = |peers: &[Rank], times: u32| {
         (0..times).flat_map(|_| peers).filter_map(|peer| set.packet(*peer)).collect::<Vec<_>>()
@@ -149,14 +149,14 @@ fn the_polling_set_follows_who_speaks_but_not_at_every_word() {
 }
 
 #[test]
-fn who_is_hinted_at_enters_with_the_first_packet() {
+fn hinted_peer_joins_at_its_first_packet() {
     let mut set = PollingSet::new(2, 10, Order::Circular);
     set.hint(5);
     set.hint(7);
-    assert_eq!(set.turn().count(), 0, "who says nothing is not polled");
+    assert_eq!(set.turn().count(), 0, "a silent peer is polled");
     assert_eq!((set.packet(6), set.packet(5), set.packet(5)), (None, Some(Change::Join(5)), None));
     set.admit(8);
-    assert_eq!(set.packet(7), Some(Change::Leave(8)), "which has said nothing");
+    assert_eq!(set.packet(7), Some(Change::Leave(8)), "expected the silent member to be replaced");
     set.stay(8);
     // A hint takes no ring that is in use.
     (0..9).for_each(|_| _ = set.packet(8));
@@ -173,7 +173,7 @@ fn who_is_hinted_at_enters_with_the_first_packet() {
 }
 
 #[test]
-fn a_polling_set_keeps_its_cap() {
+fn polling_set_stays_within_its_cap() {
     for seed in 0..200 {
         let mut rng = fastrand::Rng::with_seed(seed);
         let cap = rng.usize(1..5);
@@ -184,7 +184,7 @@ fn a_polling_set_keeps_its_cap() {
             // The peer with most traffic changes slowly.
             let peer = (nth / 500 + rng.u32(..4) * rng.u32(..4)) % 12;
             match set.packet(peer) {
-                Some(Change::Join(peer)) => assert!(rings.insert(peer), "two rings"),
+                Some(Change::Join(peer)) => assert!(rings.insert(peer), "a peer joined twice"),
                 Some(Change::Leave(peer)) => {
                     assert!(rings.contains(&peer) && leaving.replace(peer).is_none());
                 }
@@ -198,7 +198,11 @@ fn a_polling_set_keeps_its_cap() {
             }
             let polled: Vec<_> = set.turn().collect();
             assert_eq!(polled.len(), polled.iter().collect::<HashSet<_>>().len());
-            assert_eq!(polled.iter().copied().collect::<HashSet<_>>(), rings, "all rings are polled");
+            assert_eq!(
+                polled.iter().copied().collect::<HashSet<_>>(),
+                rings,
+                "the polled rings differ from the joined rings"
+            );
             assert!(rings.len() <= cap);
         }
     }

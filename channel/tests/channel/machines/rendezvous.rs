@@ -23,7 +23,7 @@ struct Meeting {
 }
 
 #[test]
-fn a_rendezvous_in_every_order() {
+fn rendezvous_completes_in_every_event_order() {
     for lanes in 1..=3u8 {
         for mover in [Mover::Copy, Mover::Write, Mover::Read] {
             let length = 5u64;
@@ -49,7 +49,10 @@ fn a_rendezvous_in_every_order() {
                         && !matches!(new.sending, Sending::Announced)
                         && mover == Mover::Write
                     {
-                        assert!(new.refusals == 0 || new.landed.iter().all(|landed| *landed), "before its data");
+                        assert!(
+                            new.refusals == 0 || new.landed.iter().all(|landed| *landed),
+                            "the message completed before its data arrived"
+                        );
                     }
                     follow.push(new);
                 };
@@ -143,7 +146,7 @@ fn a_rendezvous_in_every_order() {
 }
 
 #[test]
-fn a_rendezvous_refuses_what_does_not_fit() {
+fn rendezvous_refuses_events_out_of_state() {
     let mut sending = Sending::Queued;
     assert!(
         sending.copy(1).is_err() && sending.write(1).is_err() && sending.acked().is_err() && sending.written().is_err()
@@ -161,7 +164,7 @@ fn a_rendezvous_refuses_what_does_not_fit() {
 }
 
 #[test]
-fn the_table_of_movers() {
+fn mover_follows_memory_access_and_order() {
     let facts = Facts { in_place: true, receiver_first: true, readable: true, writable: true };
     let best = |facts| movers(facts).next().unwrap();
     assert_eq!(best(facts), Mover::Write);

@@ -4,7 +4,7 @@ use super::every;
 use std::cell::Cell;
 use std::collections::{HashSet, VecDeque};
 use std::hash::Hash;
-use transom_channel::ring::{Look, CompletionFlag, Receiver, Sender, RingConfig};
+use transom_channel::ring::{CompletionFlag, Look, Receiver, RingConfig, Sender};
 use transom_channel::sequence::Beyond;
 use transom_channel::wire::{Key, Rail, RailKind};
 
@@ -52,7 +52,10 @@ fn a_ring_in_every_order() {
                     let slot = spot.mark_at / 64;
                     let turn = spot.mark >> 63 == 1;
                     turns.set(turns.get() + usize::from(turn));
-                    assert!(!turn || slot as u32 >= lap - 1 && state.sender.flying() == 0, "it turns too early");
+                    assert!(
+                        !turn || slot as u32 >= lap - 1 && state.sender.flying() == 0,
+                        "the ring turned before the lap was free"
+                    );
                     assert_eq!((spot.at, spot.mark_at), (slot * 64 + 46, slot * 64 + 56));
                     // With an immediate value the order of the pieces is not guaranteed.
                     let pieces = [(slot, Ok(new.sent)), (slot, Err(spot.mark))];
@@ -87,12 +90,16 @@ fn a_ring_in_every_order() {
                         Look::Empty => {}
                         Look::Message { length, at } => {
                             assert_eq!((length, at), (10, slot * 64 + 46));
-                            assert_eq!(state.memory[slot].0, state.came + 1, "in order, whole, not overwritten");
+                            assert_eq!(
+                                state.memory[slot].0,
+                                state.came + 1,
+                                "a message was reordered, torn or overwritten"
+                            );
                             new.came += 1;
                             new.credits = [new.receiver.free(), state.credits[0]];
                             follow.push(new);
                         }
-                        Look::Broken => panic!("a mark that was not written"),
+                        Look::Broken => panic!("the receiver found a mark that the sender did not write"),
                     }
                 }
                 for credit in state.credits {

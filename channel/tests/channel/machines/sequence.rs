@@ -18,7 +18,7 @@ struct Lanes {
 }
 
 #[test]
-fn a_sequence_in_every_order() {
+fn packets_arrive_once_in_every_event_order() {
     let first = Lanes {
         out: Outgoing::new(3),
         incoming: Incoming::new(3),
@@ -56,15 +56,17 @@ fn a_sequence_in_every_order() {
                     Place::Now => {
                         let mut packet = Some(packet);
                         while let Some(now) = packet {
-                            assert_eq!(now, new.came, "once, and in order");
+                            assert_eq!(now, new.came, "a packet was delivered twice or out of order");
                             new.came += 1;
                             packet = new.incoming.advance();
                         }
                         new.acks = [new.incoming.expected(), state.acks[0]];
                     }
                     Place::Early => new.incoming.hold(packet, packet),
-                    Place::Old => assert!(state.twice > 0, "nothing came twice"),
-                    Place::TooFar => panic!("beyond the window"),
+                    Place::Old => {
+                        assert!(state.twice > 0, "a packet was taken as a duplicate, but none was sent twice")
+                    }
+                    Place::TooFar => panic!("a packet was refused as beyond the window"),
                 }
                 assert!(new.incoming.held() <= 2);
                 follow.push(new);

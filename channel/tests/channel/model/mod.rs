@@ -48,7 +48,7 @@ where
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let each: Vec<Result<BTreeMap<_, u64>, String>> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..threads).map(|_| scope.spawn(some)).collect();
-        threads.into_iter().map(|thread| thread.join().expect("what panics was caught")).collect()
+        threads.into_iter().map(|thread| thread.join().expect("the thread caught all panics")).collect()
     });
     let mut counts = BTreeMap::new();
     for (name, count) in each.into_iter().flat_map(|counts| counts.unwrap_or_else(|error| panic!("{error}"))) {
@@ -282,7 +282,7 @@ impl<W: Wire<Memory = Memory>> Job<W> {
     fn has_sent(&mut self, number: u64, done: Completion<Memory>) -> Result<(), String> {
         let message = &mut self.messages[number as usize];
         let status = done.result.map_err(|error| format!("send of message {number}: {error}"))?;
-        let memory = done.memory.expect("a send gives its memory back");
+        let memory = done.memory.expect("a completed send returns its memory");
         if (status.peer, status.tag, status.length) != (message.to, message.tag, message.length as u64) {
             return Err(format!("message {number} was sent as {status:?}"));
         }
@@ -518,13 +518,13 @@ impl<W: Wire<Memory = Memory>> Job<W> {
                 && select.tag.is_none_or(|tag| tag == message.tag)
         };
         for (later, second) in self.messages.iter().enumerate() {
-            let taker = second.taken.expect("all were taken");
+            let taker = second.taken.expect("a message was not received");
             let select = &self.receives[taker].select;
             // An earlier message of the same pair that the receive could have taken went to an earlier
             // receive.
             for (earlier, first) in self.messages[..later].iter().enumerate() {
                 let pair = (first.from, first.to) == (second.from, second.to);
-                if pair && fits(select, first) && first.taken.expect("all were taken") > taker {
+                if pair && fits(select, first) && first.taken.expect("a message was not received") > taker {
                     return Err(format!("message {later} overtook {earlier}, at receive {taker}"));
                 }
             }

@@ -2,6 +2,6 @@
 
 /// `usual` rounds, times the variable `FUZZ` if it is set. `tests/nightly fuzz` sets it.
 pub fn rounds(usual: u64) -> u64 {
-    let times = std::env::var("FUZZ").map_or(1, |times| times.parse().expect("FUZZ must be a number of times"));
+    let times = std::env::var("FUZZ").map_or(1, |times| times.parse().expect("FUZZ must be a number"));
     usual * times
 }

@@ -10,7 +10,7 @@ fn pass(sim: &mut Sim, [from, to]: [(Rank, Id); 2], length: usize) {
     let (mut put, mut got) = (0, 0);
     sim.wake(from.0, 0);
     while got < length {
-        let rank = sim.step().expect("it is under way");
+        let rank = sim.step().expect("the simulation stopped before all bytes arrived");
         if rank == from.0 && put < length {
             put += sim.engine(rank).pipe_put(from.1, &data[put..]).unwrap();
             if put < length {
@@ -25,7 +25,7 @@ fn pass(sim: &mut Sim, [from, to]: [(Rank, Id); 2], length: usize) {
 }
 
 #[test]
-fn three_writes_a_message_then_one() {
+fn basic_pipe_needs_three_writes_others_one() {
     let rounds = 1000;
     for rail in rails() {
         for step in STEPS {
@@ -48,7 +48,7 @@ fn three_writes_a_message_then_one() {
 }
 
 #[test]
-fn one_way_a_tail_is_told_for_half_a_ring() {
+fn one_way_pipe_reports_tail_per_half_ring() {
     for step in &STEPS[1..] {
         let mut sim = Sim::new(1, 2, Conditions::default(), &Config::default()).unwrap();
         let [a, b] = joined(&mut sim, 0, 1, Pipe { step: *step, ..Pipe::default() });
@@ -65,7 +65,7 @@ fn one_way_a_tail_is_told_for_half_a_ring() {
 /// All steps post the same number of chunks. Copying everything before the first write would only cost time,
 /// and copies take no time here.
 #[test]
-fn a_long_put_takes_its_chunks() {
+fn long_put_writes_one_chunk_per_payload() {
     for step in &STEPS[1..] {
         let mut sim = Sim::new(1, 2, Conditions::default(), &Config::default()).unwrap();
         let config = Pipe { step: *step, ..Pipe::default() };
@@ -77,7 +77,7 @@ fn a_long_put_takes_its_chunks() {
 }
 
 #[test]
-fn a_long_buffer_is_not_copied() {
+fn long_pipe_buffer_is_sent_without_copies() {
     let length = 1 << 20;
     for rail in rails() {
         for (step, reads, writes, expected) in [

@@ -42,8 +42,8 @@ fn die_after(steps: usize, step: Step, seed: u64) -> bool {
             continue;
         };
         while let Some(done) = sim.engine(rank).completed() {
-            let other = open.remove(&(rank, done.id)).expect("each ends once");
-            let memory = done.memory.expect("it is given back");
+            let other = open.remove(&(rank, done.id)).expect("a request completed twice");
+            let memory = done.memory.expect("a completed request returned no memory");
             match done.result {
                 Ok(status) if other == 2 && gets.remove(&(rank, done.id)) => {
                     living_bytes += status.length;
@@ -66,7 +66,10 @@ fn die_after(steps: usize, step: Step, seed: u64) -> bool {
     let lost = Error::PeerFailure { rank: 1, lost: PeerFailure::Died };
     let engine = sim.engine(0);
     while engine.pipe_get(victim[0], &mut vec![0; length]).is_ok() {
-        assert!(engine.pipe_get(victim[0], &mut vec![0; length]) != Ok(None), "it has not ended the stream");
+        assert!(
+            engine.pipe_get(victim[0], &mut vec![0; length]) != Ok(None),
+            "a dead peer's stream ended without an error"
+        );
     }
     assert_eq!(engine.pipe_get(victim[0], &mut vec![0; length]), Err(lost.clone()));
     assert_eq!(engine.pipe_put(victim[0], &vec![0; length]), Err(lost.clone()));
@@ -75,17 +78,17 @@ fn die_after(steps: usize, step: Step, seed: u64) -> bool {
     assert_eq!((done.id, done.result, done.memory.unwrap().len()), (put, Err(lost.clone()), 9));
     assert_eq!(engine.pipe_open(1, Pipe::default()).unwrap_err(), lost);
     engine.pipe_close(victim[0]);
-    assert_eq!((engine.pipes(), sim.registrations(0)), (1, 1), "the pipe that lives");
+    assert_eq!((engine.pipes(), sim.registrations(0)), (1, 1), "expected only the surviving pipe");
     !over
 }
 
 #[test]
-fn a_peer_dies_in_every_phase() {
+fn peer_death_in_any_phase_ends_pipe_requests() {
     for (seed, step) in (0..).zip(STEPS.iter().cycle().take(15)) {
         let mut steps = 0;
         while die_after(steps, *step, seed) {
             steps += 1;
         }
-        assert!(steps > 50, "{steps} phases only");
+        assert!(steps > 50, "expected more than 50 phases, found {steps}");
     }
 }

@@ -9,7 +9,7 @@ use transom_channel::{Config, Error};
 
 /// Rank 0 writes arbitrary bytes into its pipe to rank 1. Rank 1 has a pipe to rank 2 as well.
 #[test]
-fn hostile_bytes() {
+fn hostile_pipe_bytes_affect_only_that_pipe() {
     let mut seen = BTreeMap::new();
     for seed in 0..crate::model::rounds(3000) {
         let mut rng = fastrand::Rng::with_seed(seed);
@@ -63,7 +63,7 @@ fn hostile_bytes() {
         let mut into = vec![0; length];
         while let Some(rank) = sim.step() {
             steps += 1;
-            assert!(steps < 100_000, "seed {seed}: it does not come to an end");
+            assert!(steps < 100_000, "seed {seed}: not finished after the step limit");
             while let Some(done) = sim.engine(rank).completed() {
                 match done.result {
                     Err(Error::PeerFailure { rank: who, lost: why }) => {
@@ -80,12 +80,12 @@ fn hostile_bytes() {
                 sim.wake(1, 500);
             }
         }
-        assert!(got == length && into == stretch(7, 0, length), "the pipe with another");
+        assert!(got == length && into == stretch(7, 0, length), "the bytes of the pipe to rank 2 are wrong");
         let _ = sim.engine(1).pipe_get(id, &mut [0; 100]);
         *seen.entry(format!("{lost:?}").chars().take(70).collect::<String>()).or_insert(0) += 1;
     }
     println!("{seen:#?}");
-    assert!(seen.len() > 8, "few ways to be cut off: {seen:#?}");
+    assert!(seen.len() > 8, "expected more reasons to disconnect, found: {seen:#?}");
 }
 
 /// A job in which the test writes rank 1's end by hand: the job, the end's number and its key.
@@ -115,7 +115,7 @@ const CONTROL: usize = 128 + 64 - 8;
 const CHUNKS: [usize; 4] = [504, 632, 760, 888];
 
 #[test]
-fn a_peer_gets_no_more_of_a_buffer_than_there_is() {
+fn invalid_length_request_of_a_put_disconnects_peer() {
     for length in [0, 301, 1 << 40, u64::MAX] {
         let (mut sim, id, to) = by_hand(Step::Write);
         sim.engine(1).pipe_start_put(id, Memory::pattern(1, 300), 300).unwrap();
@@ -134,7 +134,7 @@ fn a_peer_gets_no_more_of_a_buffer_than_there_is() {
 }
 
 #[test]
-fn a_ring_that_is_full_is_not_looked_at() {
+fn full_pipe_ring_is_not_polled() {
     let (mut sim, id, to) = by_hand(Step::Pipeline);
     let get = |sim: &mut Sim, most: usize| sim.engine(1).pipe_get(id, &mut vec![0; most]).unwrap().unwrap();
     for (stamp, end) in (1..).zip(CHUNKS) {
@@ -147,11 +147,11 @@ fn a_ring_that_is_full_is_not_looked_at() {
         got += get(&mut sim, 1);
     }
     got += get(&mut sim, 100);
-    assert_eq!(got, 4 * 8, "a full ring, and no more");
+    assert_eq!(got, 4 * 8, "got more or fewer bytes than a full ring");
 }
 
 #[test]
-fn offers_are_checked() {
+fn malformed_pipe_offer_is_refused() {
     let offer = Offer { config: Pipe::default(), number: 7, key: Key { address: 1 << 40, key: 99 } };
     assert_eq!(Offer::decode(&offer.encode()), Some(offer));
     let mut rng = fastrand::Rng::with_seed(1);
@@ -163,7 +163,7 @@ fn offers_are_checked() {
         }
         bytes.truncate(rng.usize(30..40));
         if let Some(read) = Offer::decode(&bytes) {
-            assert_eq!(read.encode()[..], bytes[..], "what is read writes back to the same bytes");
+            assert_eq!(read.encode()[..], bytes[..], "a decoded offer encodes to other bytes");
             assert!(read.config.memory() <= 384 + (1 << 20) && read.config.chunks >= 2);
         }
     }

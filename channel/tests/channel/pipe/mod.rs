@@ -1,9 +1,9 @@
 //! Pipes in the simulator: every step on every kind of rail against a stream of bytes, their cost, deaths,
 //! and hostile peers.
 
+mod closing;
 mod cost;
 mod death;
-mod end;
 mod hostile;
 mod random;
 

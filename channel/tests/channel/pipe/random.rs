@@ -52,7 +52,10 @@ impl End {
                 let mut bytes = stretch(self.streams[0], self.put, length);
                 let moved = engine.pipe_put(self.id, &bytes).unwrap();
                 bytes.fill(0);
-                assert!(moved <= length && (moved == 0 || self.puts.is_empty()), "nothing overtakes what was started");
+                assert!(
+                    moved <= length && (moved == 0 || self.puts.is_empty()),
+                    "a blocking put overtook a started put"
+                );
                 self.put += moved;
             }
             2 if left > 0 && self.puts.len() < 3 => {
@@ -68,7 +71,7 @@ impl End {
                 match engine.pipe_get(self.id, &mut into).unwrap() {
                     Some(moved) => {
                         assert!(into[..moved] == stretch(self.streams[1], self.got, moved));
-                        assert!(into[moved..].iter().all(|byte| *byte == 0), "nothing beyond");
+                        assert!(into[moved..].iter().all(|byte| *byte == 0), "the get changed bytes beyond its length");
                         self.got += moved;
                     }
                     None => self.over = true,
@@ -86,7 +89,10 @@ impl End {
             && let Some((id, room)) = self.gets.last().copied()
             && let Cancelled::Withdrawn(memory) = engine.cancel(id)
         {
-            assert!(content(&memory.unwrap(), room).iter().all(|byte| *byte == 0), "nothing was got into it");
+            assert!(
+                content(&memory.unwrap(), room).iter().all(|byte| *byte == 0),
+                "a withdrawn get changed its buffer"
+            );
             self.gets.pop();
         }
         if left == 0 && !self.ended && rng.bool() {
@@ -103,15 +109,18 @@ impl End {
     fn ended(&mut self, id: Id, length: usize, memory: &Memory) -> bool {
         if let Some((at, bytes, whole)) = self.puts.remove(&id) {
             assert_eq!(length, whole);
-            assert!(content(&bytes, whole) == stretch(self.streams[0], at, whole), "it was not changed");
+            assert!(content(&bytes, whole) == stretch(self.streams[0], at, whole), "a put changed its buffer");
             bytes.spoil();
             return true;
         }
         let Some(at) = self.gets.iter().position(|get| get.0 == id) else { return false };
-        assert_eq!(at, 0, "in the order in which they were started");
+        assert_eq!(at, 0, "gets completed out of order");
         let (_, room) = self.gets.remove(0);
         assert!(length <= room);
-        assert!(content(memory, length) == stretch(self.streams[1], self.got, length), "the next {length} bytes");
+        assert!(
+            content(memory, length) == stretch(self.streams[1], self.got, length),
+            "the got bytes differ from the next {length} bytes of the stream"
+        );
         self.got += length;
         if length == 0 && room > 0 {
             self.over = true;
@@ -189,12 +198,12 @@ fn random_run(seed: u64) {
     let mut steps = 0;
     while let Some(rank) = sim.step() {
         steps += 1;
-        assert!(steps < 2_000_000, "it does not come to an end");
+        assert!(steps < 2_000_000, "not finished after 2,000,000 steps");
         while let Some(done) = sim.engine(rank).completed() {
             let length = done.result.unwrap().length as usize;
             let memory = done.memory.unwrap();
             let mut mine = ends.iter_mut().filter(|end| end.rank == rank);
-            assert!(mine.any(|end| end.ended(done.id, length, &memory)), "nobody has started it");
+            assert!(mine.any(|end| end.ended(done.id, length, &memory)), "an unknown request completed");
         }
         for end in ends.iter_mut().filter(|end| end.rank == rank && !end.closed) {
             end.call(&mut sim, &mut rng);
@@ -202,7 +211,7 @@ fn random_run(seed: u64) {
         }
     }
     for end in &ends {
-        assert!(end.closed && end.got == end.coming, "{} of {} bytes came", end.got, end.coming);
+        assert!(end.closed && end.got == end.coming, "got {} of {} bytes", end.got, end.coming);
     }
     for rank in 0..3 {
         let registrations = sim.registrations(rank);
@@ -213,7 +222,7 @@ fn random_run(seed: u64) {
 }
 
 #[test]
-fn a_stream_of_bytes_in_random_conditions() {
+fn byte_stream_is_correct_in_random_conditions() {
     let seeds = std::env::var("SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(600);
     let only: Option<u64> = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok());
     for seed in only.map_or(0..seeds, |seed| seed..seed + 1) {

@@ -9,7 +9,7 @@ pub type Wires = Delivery<SimWire>;
 
 /// Parses a configuration, which was checked before.
 pub fn config(text: &str) -> Config {
-    text.parse::<Changes>().expect("it was read before").of(Config::default())
+    text.parse::<Changes>().expect("checked when it was parsed").of(Config::default())
 }
 
 /// A job of two ranks with one rail per entry of `slower`, whose bandwidth is that of the first rail of SC 2004 divided
@@ -71,7 +71,7 @@ fn until<W: Wire<Memory = Memory>>(sim: &mut Sim<W>, mut receives: Vec<(Rank, Id
     while left > 0 {
         let rank = sim.step().expect("something is under way");
         while let Some(done) = sim.engine(rank).completed() {
-            done.result.expect("nobody dies");
+            done.result.expect("no rank dies");
             left -= usize::from(receives.binary_search(&(rank, done.id)).is_ok());
         }
     }
@@ -129,7 +129,7 @@ pub fn over_time<W: Wire<Memory = Memory>>(sim: &mut Sim<W>, each: f64, all: f64
         }
         let Some(now) = came.get_mut((now / each) as usize) else { break };
         while let Some(done) = sim.engine(rank).completed() {
-            if done.result.expect("nobody dies").peer == 0 && rank == 1 {
+            if done.result.expect("no rank dies").peer == 0 && rank == 1 {
                 *now += LENGTH as f64 / each / 1e3;
                 begin(sim, 0, 1, LENGTH);
             }

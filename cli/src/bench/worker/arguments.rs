@@ -11,7 +11,7 @@ pub struct Worker {
     /// Measurement, as in `transom bench list`
     #[arg(value_enum)]
     pub measurement: Measurement,
-    /// The synchronization
+    /// Synchronization, as in `transom bench list`
     #[arg(long, value_enum)]
     pub sync: Sync,
     /// Bytes of an operation, a multiple of 8
@@ -32,10 +32,10 @@ pub struct Worker {
     /// Cores for ranks, in this order [default: all, physical cores first]
     #[arg(long, value_delimiter = ',')]
     cores: Vec<usize>,
-    /// Rows of lu's matrix
+    /// Rows and columns of the matrix of lu
     #[arg(long, default_value_t = 256, value_parser = positive)]
     pub n: usize,
-    /// Rows of lu's blocks
+    /// Rows and columns of a block of lu
     #[arg(long, default_value_t = 16, value_parser = positive)]
     pub block: usize,
     /// Rows of pipeline's grid

@@ -29,8 +29,8 @@ pub fn together(world: &World, time: Duration, unit: usize, run: impl FnMut(usiz
     by_the_clock(world, time, unit, run, Ok)
 }
 
-/// The same as [`together`], but with the time of the slowest rank. A collective's root may return long before the others have its
-/// data.
+/// The same as [`together`], but with the time of the slowest rank. A collective's root may return long before the
+/// others have its data.
 pub fn to_the_last(world: &World, time: Duration, unit: usize, run: impl FnMut(usize) -> Outcome) -> Outcome<Vec<f64>> {
     let last = |took: Duration| Ok(Duration::from_nanos(world.all_reduce_one(took.as_nanos() as u64, Op::Max)?));
     by_the_clock(world, time, unit, run, last)

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 #[test]
-fn without_other_libraries_each_is_named_and_skipped() {
+fn missing_mpi_libraries_are_named_and_skipped() {
     let (out, err) = succeeds(transom("bench compare startup overlap --rounds 1 --millis 1"));
     for name in ["Open MPI 4", "Open MPI 5", "MPICH 4", "MPICH 5"] {
         let line = out.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{name} is not in\n{out}"));
@@ -45,7 +45,7 @@ fn ourselves(dir: &TempDir, name: &str, version: &str, first: &str) -> PathBuf {
 }
 
 #[test]
-fn other_libraries_are_compared_and_what_is_wrong_with_them_is_told() {
+fn faulty_mpi_libraries_are_reported() {
     let dir = TempDir::new().unwrap();
     let open = |version: &str| format!("mpirun (Open MPI) {version}");
     let good = library(&dir, "good", &open("9.1"), "echo value rss 1048576; echo check ok");
@@ -58,7 +58,7 @@ fn other_libraries_are_compared_and_what_is_wrong_with_them_is_told() {
         (library(&dir, "unchecked", &open("9.4"), "echo value rss 1"), "does not say whether the result was right"),
         (library(&dir, "bad", "HYDRA\n Version: 9.5", "echo check bad byte 7 is 3; exit 1"), "wrong: byte 7 is 3"),
         (library(&dir, "dies", &open("9.6"), "echo no slots >&2; exit 3"), "exit status: 3: no slots"),
-        (library(&dir, "silent", &open("9.7"), "echo check ok"), "did not say `value rss`"),
+        (library(&dir, "silent", &open("9.7"), "echo check ok"), "has no `value rss`"),
     ];
     let (file, picture) = (dir.path().join("all.json"), dir.path().join("all.svg"));
     let mut compare = transom("bench compare startup --rounds 2 --millis 1");
@@ -91,7 +91,7 @@ fn other_libraries_are_compared_and_what_is_wrong_with_them_is_told() {
 
 /// Each measurement once, with the requested ranks and sizes; these have no targets.
 #[test]
-fn ranks_and_sizes_may_be_asked_for() {
+fn requested_ranks_and_sizes_are_compared() {
     let dir = TempDir::new().unwrap();
     let peer = ourselves(&dir, "ourselves", "mpirun (Open MPI) 9.1", "");
     let file = dir.path().join("all.json");
@@ -135,7 +135,7 @@ fn ranks_and_sizes_may_be_asked_for() {
 
 /// Compilers are started in another directory.
 #[test]
-fn a_library_may_be_named_from_here() {
+fn relative_mpirun_path_is_accepted() {
     let dir = TempDir::new().unwrap();
     library(&dir, "good", "mpirun (Open MPI) 9.1", "echo value rss 1048576; echo check ok");
     let mut compare = transom("bench compare startup --rounds 1 --mpi good");
@@ -147,7 +147,7 @@ fn a_library_may_be_named_from_here() {
 /// LU is not compared with a library whose block operation is slower or faster than ours: that would compare
 /// compilers.
 #[test]
-fn lu_is_not_compared_where_its_kernels_differ() {
+fn lu_with_differing_kernels_is_not_compared() {
     let dir = TempDir::new().unwrap();
     let other = |name: &str, version: &str, speed: &str| {
         let cpu = "while [ \"$1\" != --cores ]; do shift; done; echo value cpu.0 ${2%%,*}";
@@ -169,7 +169,7 @@ fn lu_is_not_compared_where_its_kernels_differ() {
     for (at, why) in failed.iter().enumerate() {
         let what = ["kernel --sync none, 1 ranks", "lu --sync lock", "lu --sync flush", "lu --sync shared"][at / 2];
         assert!(why.starts_with(what) && why.contains(["Open MPI 9.1", "Open MPI 9.2"][at % 2]), "{why}");
-        assert!(why.contains("LU's kernels are not alike: ours ") && why.contains("GFLOP/s"), "{why}");
+        assert!(why.contains("LU's kernels differ: ours ") && why.contains("GFLOP/s"), "{why}");
         assert!(out.contains(why), "{why:?} is not in\n{out}");
     }
     let compared = all["rows"]["compared"].as_array().unwrap();
@@ -177,7 +177,7 @@ fn lu_is_not_compared_where_its_kernels_differ() {
 }
 
 #[test]
-fn a_kernel_as_fast_as_ours_is_alike() {
+fn kernel_of_equal_speed_is_compared() {
     let dir = TempDir::new().unwrap();
     let peer = ourselves(&dir, "ourselves", "mpirun (Open MPI) 9.1", "");
     // Noise may make one reading of the two differ, but not each of several.
@@ -186,13 +186,13 @@ fn a_kernel_as_fast_as_ours_is_alike() {
         let (out, _) = texts(&output);
         output.status.success().then_some(out)
     });
-    let out = out.expect("a kernel is as fast as itself");
+    let out = out.expect("a kernel differed from itself in five runs");
     assert!(out.lines().any(|line| line.starts_with("kernel ") && line.contains("Open MPI 9.1")), "{out}");
 }
 
 /// Both sides are on the same cores, or there is no comparison.
 #[test]
-fn ranks_on_other_cores_than_ours_are_no_peers() {
+fn ranks_on_other_cores_are_not_compared() {
     if cores().len() < 2 {
         return eprintln!("only one core here, so ranks cannot be on others");
     }
@@ -204,7 +204,7 @@ fn ranks_on_other_cores_than_ours_are_no_peers() {
         (ourselves(&dir, "elsewhere", "mpirun (Open MPI) 9.1", first), "its rank 0 was on core "),
         (
             library(&dir, "silent", "mpirun (Open MPI) 9.2", "echo value kernel 1; echo check ok"),
-            "did not say `value cpu.0`",
+            "has no `value cpu.0`",
         ),
     ];
     let mut compare = transom("bench compare kernel --rounds 1");
@@ -220,7 +220,7 @@ fn ranks_on_other_cores_than_ours_are_no_peers() {
 }
 
 #[test]
-fn an_operation_in_which_another_library_crashes_is_named_and_no_failure() {
+fn crash_of_mpi_library_is_reported_as_unsupported() {
     let dir = TempDir::new().unwrap();
     let crash = "echo check bad unsupported: the MPI library crashed; exit 139";
     let other = library(&dir, "other", "mpirun (Open MPI) 9.9", crash);
@@ -229,11 +229,11 @@ fn an_operation_in_which_another_library_crashes_is_named_and_no_failure() {
         compare.arg(other);
         compare
     });
-    assert!(out.contains("Open MPI 9.9: it cannot do it: unsupported"), "{out}");
+    assert!(out.contains("Open MPI 9.9: it does not support this: unsupported"), "{out}");
 }
 
 #[test]
-fn what_is_no_mpi_is_refused() {
+fn program_other_than_mpirun_is_refused() {
     let dir = TempDir::new().unwrap();
     let other = library(&dir, "other", "something else 1.0", "");
     let output = transom("bench compare startup --mpi").arg(&other).output().unwrap();
@@ -242,7 +242,7 @@ fn what_is_no_mpi_is_refused() {
 }
 
 #[test]
-fn a_signal_ends_the_job_that_runs_and_leaves_nothing() {
+fn signal_ends_the_running_job_without_leftovers() {
     // Under nohup, the caller of this test ignores SIGHUP, and so do its children.
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap().trim();

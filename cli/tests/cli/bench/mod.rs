@@ -3,8 +3,8 @@
 
 mod command;
 mod compare;
+mod mpi_reference;
 mod simulated;
-mod twins;
 
 use command::{cores, json, succeeds, texts, transom};
 use serde_json::Value;
@@ -166,7 +166,7 @@ fn all_of<'a>(
 
 /// Rules for the measured ranks, in a usable form; alone, and as ranks of a job.
 #[test]
-fn tune_writes_rules_that_are_read() {
+fn tuned_rules_file_is_accepted() {
     let folder = TempDir::new().unwrap();
     let file = folder.path().join("rules");
     let own = format!("bench tune -n 3 --sizes 8,64 --millis 1 -o {}", file.display());
@@ -186,7 +186,10 @@ fn tune_writes_rules_that_are_read() {
     for call in calls {
         let last = text.lines().rev().find(|line| line.split_whitespace().next() == Some(call));
         let last = last.unwrap_or_else(|| panic!("no rule of {call} in\n{text}"));
-        assert!(last.starts_with(&format!("{call} ranks=3 hosts=1 = ")), "of any size: {last}");
+        assert!(
+            last.starts_with(&format!("{call} ranks=3 hosts=1 = ")),
+            "expected a last rule for any size, found: {last}"
+        );
     }
     text.parse::<transom::collective::Rules>().unwrap();
 
@@ -202,7 +205,7 @@ fn tune_writes_rules_that_are_read() {
 }
 
 #[test]
-fn list_has_all_measurements_with_their_synchronisations() {
+fn list_has_all_measurements_with_synchronizations() {
     let (out, _) = succeeds(transom("bench list"));
     for name in ALL {
         assert!(out.lines().any(|line| line.split_whitespace().next() == Some(name)), "{name} is not in\n{out}");
@@ -214,7 +217,7 @@ fn list_has_all_measurements_with_their_synchronisations() {
 }
 
 #[test]
-fn everything_is_measured_and_every_figure_stands_beside_its_limit() {
+fn full_bench_reports_each_figure_with_its_limit() {
     let dir = TempDir::new().unwrap();
     let (file, picture) = (dir.path().join("all.json"), dir.path().join("all.svg"));
     let mut bench = transom("bench --millis 1 --rounds 1 --sizes 8,4KiB --lu-n 50 --lu-block 7 --grid 64");
@@ -291,7 +294,7 @@ fn everything_is_measured_and_every_figure_stands_beside_its_limit() {
 }
 
 #[test]
-fn more_ranks_than_cores_are_measured_too() {
+fn more_ranks_than_cores_are_measured() {
     let dir = TempDir::new().unwrap();
     let file = dir.path().join("some.json");
     let mut bench = transom(
@@ -322,7 +325,7 @@ fn more_ranks_than_cores_are_measured_too() {
 /// A job has the configuration that was asked for, and the first of several is the one that the others are compared
 /// with.
 #[test]
-fn messages_are_measured_in_each_configuration_that_is_asked_for() {
+fn messages_are_measured_in_each_requested_config() {
     let dir = TempDir::new().unwrap();
     let file = dir.path().join("some.json");
     let mut bench = transom("bench pingpong pipe --sync messages --millis 2 --rounds 1 --sizes 64");
@@ -342,11 +345,11 @@ fn messages_are_measured_in_each_configuration_that_is_asked_for() {
     // Before a job begins.
     let output = transom("bench pingpong --millis 1 --sizes 8 --config eager=9999999999").output().unwrap();
     let (_, err) = texts(&output);
-    assert!(!output.status.success() && err.contains("eager is 9999999999, and must be"), "{err}");
+    assert!(!output.status.success() && err.contains("eager is 9999999999, expected"), "{err}");
 }
 
 #[test]
-fn a_worker_answers_in_facts() {
+fn worker_reports_measured_facts() {
     let exe = env!("CARGO_BIN_EXE_transom");
     let worker = |ranks: usize, args: &str| transom(&format!("run -n {ranks} -- {exe} bench-worker {args}"));
     let (last, cores) = (*cores().last().unwrap(), cores().len());
@@ -380,7 +383,7 @@ fn a_worker_answers_in_facts() {
 }
 
 #[test]
-fn wrong_command_lines_are_answered_with_advice() {
+fn invalid_command_line_fails_with_advice() {
     for (args, says) in [
         ("nonsense", "no such measurement; expected one of put, get"),
         ("put --sizes 7", "multiple of 8 bytes"),
@@ -390,17 +393,17 @@ fn wrong_command_lines_are_answered_with_advice() {
         ("put --ranks 0", "1..=1024"),
         ("put --millis 0", "1..=60000"),
         ("put --rounds 0", "1..=1000"),
-        ("stream --config ring_solts=2", "there is no field \"ring_solts\"; there are eager, ring_slots"),
-        ("stream --config window=1", "window is 1, and must be 2 to 1024"),
-        ("ring_slots --config ring_slots=3", "combined with its own ring_slots=2,window=2, ring_slots is there twice"),
+        ("stream --config ring_solts=2", "unknown field \"ring_solts\"; expected one of eager, ring_slots"),
+        ("stream --config window=1", "window is 1, expected 2 to 1024"),
+        ("ring_slots --config ring_slots=3", "combined with its own ring_slots=2,window=2, ring_slots is set twice"),
         ("put --config eager=0", "it sends no messages"),
         ("readers_writer --ranks 2", "use --ranks 3"),
         ("pipeline --grid 4 --ranks 8", "use --grid 16 or more"),
         ("lu --lu-n 8 --lu-block 16", "larger than the matrix"),
         ("put barrier --sync flush,barrier,mutex", "--sync mutex: no chosen measurement has this synchronization"),
-        ("put --json /nonexistent/file", "cannot be written"),
+        ("put --json /nonexistent/file", "cannot write"),
         ("put --json same --svg ./same", "--json and --svg name the same file"),
-        ("put --svg /nonexistent/file", "cannot be written"),
+        ("put --svg /nonexistent/file", "cannot write"),
         ("list put", "unexpected argument"),
         ("compare nonsense", "no such measurement"),
         ("compare get", "not compared with others"),
@@ -423,7 +426,7 @@ fn wrong_command_lines_are_answered_with_advice() {
 
 /// Blocks belong to a matrix, and a kernel has none.
 #[test]
-fn a_kernel_has_no_matrix() {
+fn kernel_ignores_matrix_and_block_sizes() {
     succeeds(transom("bench kernel --lu-n 8 --lu-block 16 --rounds 1 --millis 1"));
 }
 
@@ -436,7 +439,7 @@ fn too_many_ranks(args: &str) -> Command {
 }
 
 #[test]
-fn what_was_measured_before_a_job_fails_is_written_and_else_nothing() {
+fn results_before_a_failed_job_are_written() {
     let dir = TempDir::new().unwrap();
     let (file, picture) = (dir.path().join("all.json"), dir.path().join("all.svg"));
     let run = |ranks: &str| {
@@ -446,7 +449,7 @@ fn what_was_measured_before_a_job_fails_is_written_and_else_nothing() {
         assert_eq!(output.status.code(), Some(1), "{err}");
         // The number of descriptors beyond three per rank depends on those that are open here already.
         assert!(
-            err.contains("a launcher of 1000 ranks needs 3") && err.contains("open files, and 100 is the limit"),
+            err.contains("a launcher of 1000 ranks needs 3") && err.contains("open files, but the limit is 100"),
             "{err}"
         );
     };
@@ -463,7 +466,7 @@ fn what_was_measured_before_a_job_fails_is_written_and_else_nothing() {
 }
 
 #[test]
-fn what_cannot_be_written_is_named() {
+fn unwritable_output_is_named() {
     let says = |args: &str, says: &str| {
         let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
         let output = transom(args).stdout(full).output().unwrap();
@@ -482,12 +485,15 @@ fn what_cannot_be_written_is_named() {
 /// The report has the variables that the user set for programs. They do not change what is read from jobs, and a job
 /// that is to run without them does not get them.
 #[test]
-fn variables_of_the_user_are_told_and_change_no_job_that_is_to_be_without() {
+fn user_variables_are_reported_and_removed_from_jobs() {
     let dir = TempDir::new().unwrap();
     let file = dir.path().join("some.json");
     let mut bench = transom("bench pingpong --sync messages --millis 1 --rounds 1 --sizes 8 --config");
     bench.arg("").arg("--json").arg(&file).env("TRANSOM_MESSAGES", "nonsense=1");
-    bench.env("TRANSOM_OUTPUT_PREFIX", "all").env("TRANSOM_SECRET", "12,34").env("TRANSOM_SSH", "sshpass -p secret ssh");
+    bench
+        .env("TRANSOM_OUTPUT_PREFIX", "all")
+        .env("TRANSOM_SECRET", "12,34")
+        .env("TRANSOM_SSH", "sshpass -p secret ssh");
     succeeds(bench);
     let set = serde_json::json!({ "TRANSOM_MESSAGES": "nonsense=1", "TRANSOM_OUTPUT_PREFIX": "all" });
     assert_eq!(json(&file)["machine"]["variables"], set);
@@ -502,7 +508,7 @@ fn variables_of_the_user_are_told_and_change_no_job_that_is_to_be_without() {
 
 /// A file is measured to its end.
 #[test]
-fn a_reader_that_goes_away_leaves_what_was_to_be_written() {
+fn closed_stdout_still_writes_result_files() {
     let dir = TempDir::new().unwrap();
     for command in ["bench startup --rounds 1", "bench compare overlap --rounds 1 --millis 1"] {
         let (file, picture) = (dir.path().join("all.json"), dir.path().join("all.svg"));
@@ -518,7 +524,7 @@ fn a_reader_that_goes_away_leaves_what_was_to_be_written() {
 }
 
 #[test]
-fn a_reader_that_goes_away_ends_it_quietly() {
+fn closed_stdout_ends_bench_quietly() {
     for args in ["bench list", "bench startup --rounds 1", "bench compare startup --rounds 1"] {
         let mut child = transom(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         drop(child.stdout.take());

@@ -46,14 +46,14 @@ impl Sheet {
 }
 
 #[test]
-fn each_row_shows_what_it_is_for() {
+fn simulated_rows_show_their_expected_effects() {
     let dir = TempDir::new().unwrap();
     let (file, picture) = (dir.path().join("all.json"), dir.path().join("all.svg"));
     let mut bench = transom("bench simulated --quick");
     bench.arg("--json").arg(&file).arg("--svg").arg(&picture);
     let (out, _) = succeeds(bench);
     let all = json(&file);
-    assert!(all["rows"].as_array().unwrap().is_empty(), "nothing was measured");
+    assert!(all["rows"].as_array().unwrap().is_empty(), "a simulation reported measured rows");
     let sheets = all["simulated"].as_array().unwrap().iter();
     let sheets: BTreeMap<_, _> =
         sheets.map(|sheet| (sheet["name"].as_str().unwrap().to_owned(), Sheet(sheet.clone()))).collect();
@@ -76,11 +76,17 @@ fn each_row_shows_what_it_is_for() {
     let mean = |from: usize, to: usize, of: &[f64]| of[from..to].iter().sum::<f64>() / (to - from) as f64;
     // In each 5 ms; disturbed from the ninth to the sixteenth.
     assert!(mean(9, 16, &adaptive) > 3.0 * mean(9, 16, &even), "{adaptive:?} beside {even:?}");
-    assert!(mean(18, 24, &adaptive) > 0.95 * mean(0, 8, &adaptive), "it comes back: {adaptive:?}");
+    assert!(
+        mean(18, 24, &adaptive) > 0.95 * mean(0, 8, &adaptive),
+        "the rail's bandwidth did not return: {adaptive:?}"
+    );
 
     for rails in ["1:1", "4:1"] {
         assert_eq!(of("reorder").one("most held", &[rails, "1 KiB", "first"]), 0.0);
-        assert!(of("reorder").one("most held", &[rails, "1 KiB", "window:16"]) <= 64.0, "within the window");
+        assert!(
+            of("reorder").one("most held", &[rails, "1 KiB", "window:16"]) <= 64.0,
+            "more packets held than the window allows"
+        );
     }
     let rate = |spread| of("reorder").one("messages/ms", &["1:1", "1 KiB", spread]);
     assert!(rate("round_robin") > 1.8 * rate("first"));
@@ -97,10 +103,14 @@ fn each_row_shows_what_it_is_for() {
     let channels = of("channels");
     assert!(channels.column("most connections", &[]).iter().all(|most| *most <= 16.0));
     assert!(channels.column("most rings", &[]).iter().all(|most| *most <= 8.0));
-    assert_eq!(channels.column("most connections", &["FT"]), [8.0], "those of the other host");
+    assert_eq!(
+        channels.column("most connections", &["FT"]),
+        [8.0],
+        "expected connections to the 8 ranks of the other host"
+    );
     let mix = of("mix");
     for ((rc, ud), aptus) in mix.column("rc", &[]).iter().zip(mix.column("ud", &[])).zip(mix.column("aptus", &[])) {
-        assert!(aptus <= 1.02 * rc.min(ud), "{aptus} ms; {rc} by rc, {ud} by ud");
+        assert!(aptus <= 1.02 * rc.min(ud), "aptus {aptus} ms, rc {rc} ms, ud {ud} ms");
     }
     let volume = of("volume");
     for what in ["packets", "bytes"] {
@@ -123,7 +133,7 @@ fn each_row_shows_what_it_is_for() {
     for slots in [16, 64, 256, 1024, 8192] {
         let of = |title, config| of("pool").one(title, &[config, "8", &slots.to_string()]);
         assert!(of("most taken", "rc") <= slots.into() && of("most taken", "ud") <= slots.into());
-        assert_eq!(of("found none", "ud"), 0.0, "who knows the slots does not send more");
+        assert_eq!(of("found none", "ud"), 0.0, "a sender that knows the slots sent more");
         assert!(slots > 64 || of("found none", "ud, slots not told") > 0.0);
     }
     let took = |config, ranks| of("allconn").one("ms", &[config, ranks]);
@@ -144,14 +154,14 @@ fn each_row_shows_what_it_is_for() {
 }
 
 #[test]
-fn the_same_is_simulated_again() {
+fn repeated_simulation_gives_the_same_rows() {
     let names: Vec<_> = NAMES.into_iter().filter(|name| !["channels", "mix", "volume"].contains(name)).collect();
     let run = || succeeds(transom(&format!("bench {} --quick", names.join(" ")))).0;
     assert_eq!(run(), run());
 }
 
 #[test]
-fn what_is_simulated_is_listed_and_takes_what_it_says() {
+fn simulations_are_listed_and_check_their_options() {
     let (out, _) = succeeds(transom("bench list"));
     for name in NAMES {
         assert!(out.lines().any(|line| line.split_whitespace().next() == Some(name)), "{name} is not in\n{out}");

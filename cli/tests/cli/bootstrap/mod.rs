@@ -151,18 +151,18 @@ fn under(mpi: Mpi, name: &str, expected: Bootstrap) {
 }
 
 #[test]
-fn ranks_of_open_mpi() {
-    under(Mpi::Open, "ranks_of_open_mpi", Bootstrap::Pmix);
+fn ranks_started_by_open_mpi_join() {
+    under(Mpi::Open, "ranks_started_by_open_mpi_join", Bootstrap::Pmix);
 }
 
 #[test]
-fn ranks_of_mpich() {
-    under(Mpi::Mpich, "ranks_of_mpich", Bootstrap::Pmi);
+fn ranks_started_by_mpich_join() {
+    under(Mpi::Mpich, "ranks_started_by_mpich_join", Bootstrap::Pmi);
 }
 
 #[test]
-fn start_starts_no_more_than_there_are() {
-    let name = "start_starts_no_more_than_there_are";
+fn start_in_a_launched_rank_adds_no_ranks() {
+    let name = "start_in_a_launched_rank_adds_no_ranks";
     if role().is_some() {
         return work(&transom::start(7).unwrap());
     }
@@ -173,8 +173,8 @@ fn start_starts_no_more_than_there_are() {
 }
 
 #[test]
-fn the_variable_overrides() {
-    let name = "the_variable_overrides";
+fn bootstrap_variable_overrides_detection() {
+    let name = "bootstrap_variable_overrides_detection";
     match role().as_deref() {
         Some("none") => {
             let world = transom::init().unwrap();
@@ -203,8 +203,8 @@ fn the_variable_overrides() {
 }
 
 #[test]
-fn leftovers_of_other_launchers_are_told() {
-    let name = "leftovers_of_other_launchers_are_told";
+fn leftover_launcher_variables_are_refused() {
+    let name = "leftover_launcher_variables_are_refused";
     if role().is_some() {
         panic!("{}", transom::init().map(drop).unwrap_err());
     }
@@ -231,8 +231,8 @@ fn leftovers_of_other_launchers_are_told() {
 
 /// The child inherits the variables of the rank, and must not talk to the launcher in the rank's name.
 #[test]
-fn what_a_rank_of_mpich_starts_is_told_what_to_remove() {
-    let name = "what_a_rank_of_mpich_starts_is_told_what_to_remove";
+fn child_of_mpich_rank_is_refused_with_advice() {
+    let name = "child_of_mpich_rank_is_refused_with_advice";
     match role().as_deref() {
         Some("child") => {
             let line = format!("told: {}\n", transom::init().map(drop).unwrap_err());
@@ -258,8 +258,8 @@ fn what_a_rank_of_mpich_starts_is_told_what_to_remove() {
 }
 
 #[test]
-fn our_launcher_counts_inside_of_others() {
-    let name = "our_launcher_counts_inside_of_others";
+fn own_launcher_inside_another_is_detected() {
+    let name = "own_launcher_inside_another_is_detected";
     if role().is_some() {
         assert_eq!(Bootstrap::detect().unwrap(), Bootstrap::Transom);
         return work(&transom::init().unwrap());
@@ -271,7 +271,7 @@ fn our_launcher_counts_inside_of_others() {
 }
 
 #[test]
-fn info_tells_what_started_it() {
+fn info_names_the_launcher() {
     for (mpi, told) in Mpi::ALL.into_iter().zip(["pmix", "pmi"]) {
         let Some(mut command) = mpi.command(1) else { continue };
         let output = run(command.args([env!("CARGO_BIN_EXE_transom"), "info"]));
@@ -284,8 +284,8 @@ fn info_tells_what_started_it() {
 
 /// mpirun ends all other ranks when one dies, unless an option forbids it: MPICH's has one.
 #[test]
-fn survivors_of_a_death_are_told() {
-    let name = "survivors_of_a_death_are_told";
+fn survivors_of_a_rank_death_are_notified() {
+    let name = "survivors_of_a_rank_death_are_notified";
     if role().is_some() {
         let world = transom::init().unwrap();
         if world.rank() == 1 {
@@ -304,8 +304,8 @@ fn survivors_of_a_death_are_told() {
 
 /// Hosts that share no memory; here one machine that its launcher treats as two hosts.
 #[test]
-fn ranks_on_several_hosts_are_told_so() {
-    let name = "ranks_on_several_hosts_are_told_so";
+fn ranks_on_hosts_without_provider_are_refused() {
+    let name = "ranks_on_hosts_without_provider_are_refused";
     if role().is_some() {
         let error = transom::init().map(drop).unwrap_err();
         let line = format!("told: {error}\n");
@@ -321,15 +321,16 @@ fn ranks_on_several_hosts_are_told_so() {
         let told = said(&output, "told:");
         assert_eq!(told.len(), 4, "{}", shown(&output));
         let who_is_where = |told: &&String| told.contains("one (ranks 0, 1), two (ranks 2, 3)");
-        // Where RDMA can be tried, a rank that cannot use it reports that; the others may learn of that first.
+        // In a build with RDMA, a rank that cannot use its device reports this, and other ranks may report that rank
+        // first.
         let least = if cfg!(feature = "verbs") { 1 } else { 4 };
         assert!(told.iter().filter(who_is_where).count() >= least, "{}", shown(&output));
     }
 }
 
 #[test]
-fn ranks_of_slurm() {
-    let name = "ranks_of_slurm";
+fn ranks_started_by_slurm_join() {
+    let name = "ranks_started_by_slurm_join";
     if role().is_some() {
         return work(&transom::init().unwrap());
     }

@@ -1,7 +1,7 @@
 //! `transom run --hosts`: ranks on other hosts. A script replaces `ssh` and runs its command on this machine, in
-//! another folder and an almost empty environment, so that two names are two hosts. One test has the real `sshd`.
+//! another folder and an almost empty environment, so that two names are two hosts. One test uses the real `sshd`.
 
-mod ends;
+mod failures;
 mod secrets;
 
 use crate::ranks::full_name;
@@ -172,7 +172,7 @@ fn copy(name: &str) -> [String; 5] {
 }
 
 #[test]
-fn ranks_are_placed_and_told_where_they_are() {
+fn ranks_are_placed_on_hosts_and_know_their_host() {
     let tell = "echo rank $TRANSOM_RANK of $TRANSOM_SIZE on $TRANSOM_HOST in $PWD";
     let here = std::env::current_dir().unwrap().display().to_string();
     let expected = |hosts: &[&str]| {
@@ -194,13 +194,13 @@ fn ranks_are_placed_and_told_where_they_are() {
 }
 
 #[test]
-fn more_ranks_than_a_host_lets_in_at_once() {
+fn more_ranks_than_ssh_logins_per_host_start() {
     let ended = script("a,b", "40", "echo $TRANSOM_RANK");
     assert_eq!((ended.code, ended.lines.len()), (Some(0), 40), "{ended:?}");
 }
 
 #[test]
-fn a_host_is_asked_once() {
+fn each_host_gets_one_ssh_connection() {
     let call = Call::start(&["a:20,b:20", "-n", "40", "sh", "-c", "echo $TRANSOM_RANK"]);
     let calls = call._folder.path().join("ssh.calls");
     let (ended, calls) = call.ended_with(|| std::fs::read_to_string(&calls).unwrap());
@@ -212,7 +212,7 @@ fn a_host_is_asked_once() {
 
 /// The launcher does not wait for a login that writes, nor for a host that does not answer after the job has failed.
 #[test]
-fn no_host_is_waited_for_in_vain() {
+fn noisy_login_or_slow_host_delays_no_job() {
     let begun = Instant::now();
     let ended = script("loud,a", "2", "echo $TRANSOM_RANK");
     assert_eq!((ended.code, ended.lines.as_slice()), (Some(0), &["0".to_owned(), "1".to_owned()][..]));
@@ -223,7 +223,7 @@ fn no_host_is_waited_for_in_vain() {
 }
 
 #[test]
-fn lines_stay_whole_and_bytes_as_they_are() {
+fn output_over_ssh_keeps_lines_and_bytes() {
     // Many short lines, one that is longer than a record, and bytes that are no text, on each stream of four ranks.
     let write = "letter=$(printf '%b' \\\\14$TRANSOM_RANK); long=$letter; i=0
         while [ $i -lt 18 ]; do long=$long$long; i=$((i + 1)); done
@@ -257,7 +257,7 @@ fn lines_stay_whole_and_bytes_as_they_are() {
 
 /// The ranks' hub needs a descriptor for each rank.
 #[test]
-fn open_files_are_raised_or_said_to_be_too_few() {
+fn open_file_limit_is_raised_or_named() {
     let run = format!("exec {} run --hosts localhost -n 150", env!("CARGO_BIN_EXE_transom"));
     let limited = |limit: &str, what: &str| {
         let mut command = Command::new("sh");
@@ -280,7 +280,7 @@ fn open_files_are_raised_or_said_to_be_too_few() {
 }
 
 #[test]
-fn arguments_and_environment_come_through_unchanged() {
+fn arguments_and_environment_arrive_unchanged() {
     let call = Call::start_with(
         &["a", "-n", "1", "printf", "%s|", "it's", "two\nlines", "$HOME `id` \"\\", "", "-n"],
         |command| _ = command.env("OMP_X", "y"),
@@ -313,8 +313,8 @@ fn said(name: &str, role: &str, change: impl FnOnce(&mut Command)) -> String {
 }
 
 #[test]
-fn what_is_asked_of_a_launch_holds_on_hosts() {
-    let name = "what_is_asked_of_a_launch_holds_on_hosts";
+fn launch_options_apply_on_hosts() {
+    let name = "launch_options_apply_on_hosts";
     let launch = |host: &str| Launch::new("/bin/sh", 1).hosts(host.parse().unwrap()).capture(true);
     match std::env::var(ROLE).as_deref() {
         Ok("path") => {
@@ -343,8 +343,8 @@ fn what_is_asked_of_a_launch_holds_on_hosts() {
 }
 
 #[test]
-fn more_ranks_than_there_can_be_are_refused() {
-    let name = "more_ranks_than_there_can_be_are_refused";
+fn too_many_ranks_are_refused() {
+    let name = "too_many_ranks_are_refused";
     if std::env::var_os(ROLE).is_some() {
         return println!("said: {}", transom::init().map(drop).unwrap_err());
     }
@@ -379,8 +379,8 @@ fn all_joined(ended: &Ended, ranks: usize) {
 }
 
 #[test]
-fn ranks_of_one_host_share_its_memory() {
-    let name = "ranks_of_one_host_share_its_memory";
+fn ranks_on_one_remote_host_share_memory() {
+    let name = "ranks_on_one_remote_host_share_memory";
     if std::env::var_os(ROLE).is_some() {
         return work();
     }
@@ -394,8 +394,8 @@ fn ranks_of_one_host_share_its_memory() {
 
 /// The ranks meet at the hub, where each waits for all.
 #[test]
-fn a_rank_that_others_wait_for_in_init_is_told_of() {
-    let name = "a_rank_that_others_wait_for_in_init_is_told_of";
+fn rank_late_in_init_is_reported() {
+    let name = "rank_late_in_init_is_reported";
     if std::env::var_os(ROLE).is_some() {
         if std::env::var("TRANSOM_RANK").as_deref() == Ok("1") {
             std::thread::sleep(Duration::from_millis(1500));
@@ -409,12 +409,12 @@ fn a_rank_that_others_wait_for_in_init_is_told_of() {
     all_joined(&ended, 2);
     let waited: Vec<_> = ended.stderr.lines().filter(|line| line.contains(" has waited ")).collect();
     assert!(waited.len() == 1 && waited[0].starts_with("transom: rank 0 has waited"), "{ended:?}");
-    assert!(waited[0].ends_with("in a call of all ranks (making something together)"), "{ended:?}");
+    assert!(waited[0].ends_with("in a collective call (creating a window, value or team)"), "{ended:?}");
 }
 
 /// This machine needs no `ssh`.
 #[test]
-fn localhost_is_here() {
+fn localhost_needs_no_ssh() {
     let call = Call::start_with(&["localhost", "-n", "2", "sh", "-c", "echo $TRANSOM_HOST"], |command| {
         command.env_remove("TRANSOM_SSH");
     });
@@ -429,8 +429,8 @@ fn localhost_is_here() {
 }
 
 #[test]
-fn several_hosts_without_a_provider_between_them_are_told() {
-    let name = "several_hosts_without_a_provider_between_them_are_told";
+fn hosts_without_a_provider_are_reported() {
+    let name = "hosts_without_a_provider_are_reported";
     if std::env::var_os(ROLE).is_some() {
         let line = format!("told: {}\n", transom::init().map(drop).unwrap_err());
         return std::io::stdout().write_all(line.as_bytes()).unwrap();
@@ -445,8 +445,8 @@ fn several_hosts_without_a_provider_between_them_are_told() {
 }
 
 #[test]
-fn the_real_ssh() {
-    let name = "the_real_ssh";
+fn ranks_started_by_installed_ssh_join() {
+    let name = "ranks_started_by_installed_ssh_join";
     if std::env::var_os(ROLE).is_some() {
         return work();
     }

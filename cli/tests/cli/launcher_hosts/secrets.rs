@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn the_secret_is_on_no_command_line_and_in_no_environment() {
+fn secret_is_absent_from_arguments_and_environment() {
     let mut call = Call::start(&[
         "a,b",
         "-n",
@@ -29,8 +29,8 @@ fn the_secret_is_on_no_command_line_and_in_no_environment() {
 
 /// A child of a rank is no rank, and inherits no way to the job's secret.
 #[test]
-fn what_a_rank_starts_gets_no_secret() {
-    let name = "what_a_rank_starts_gets_no_secret";
+fn child_of_a_rank_gets_no_secret() {
+    let name = "child_of_a_rank_gets_no_secret";
     match std::env::var(ROLE).as_deref() {
         Ok("rank") => {
             let world = transom::init().unwrap();
@@ -59,8 +59,8 @@ fn what_a_rank_starts_gets_no_secret() {
 }
 
 #[test]
-fn a_secret_that_is_not_there_is_said() {
-    let name = "a_secret_that_is_not_there_is_said";
+fn missing_secret_is_reported() {
+    let name = "missing_secret_is_reported";
     if std::env::var_os(ROLE).is_some() {
         return println!("said: {}", transom::init().map(drop).unwrap_err());
     }

@@ -375,7 +375,7 @@ impl Server {
         if id == JOB && how == State::Died {
             self.first_death.set(rank);
         }
-        tracing::debug!(rank, team = id, died = how == State::Died, "a rank is gone");
+        tracing::debug!(rank, team = id, died = how == State::Died, "a rank has left or died");
     }
 
     /// Notifies the members of each group of those that are gone, if it is time.

@@ -52,7 +52,7 @@ fn ended_connection_is_reported_as_death() {
 }
 
 #[test]
-fn panic_and_failure_are_deaths() {
+fn panic_or_failure_of_a_rank_counts_as_death() {
     let job = Job::start(3);
     let mut ranks = job.all();
     let panicking = ranks.pop().unwrap();

@@ -57,7 +57,7 @@ fn different_calls_fail_at_all_ranks() {
                         let odd = ranks - 1;
                         assert!(other != rank && (rank == odd || other == odd), "{what}: rank {rank} blames {other}");
                         let (one, two) = (2 * which as u64 + 1, 2 * which as u64 + 2);
-                        assert!([one, two, 99].contains(&theirs), "{what}: rank {rank} is told of {theirs}");
+                        assert!([one, two, 99].contains(&theirs), "{what}: rank {rank} was notified of call {theirs}");
                     }
                 }
             }
@@ -103,7 +103,7 @@ fn told(ranks: usize, ends: impl Fn(ShmCollective, Loopback) + Sync) -> Vec<Opti
         let begun = Instant::now();
         let failure = check(&mut board, 6, 5, 0, 40_000, 1).unwrap_err();
         assert!(begun.elapsed() < Duration::from_secs(10));
-        assert!(board.barrier(7).is_err(), "for good");
+        assert!(board.barrier(7).is_err(), "a call on an aborted board succeeded");
         Some(failure)
     });
     results.into_iter().map(|result| result.unwrap_or(None)).collect()

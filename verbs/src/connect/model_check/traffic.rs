@@ -178,6 +178,6 @@ const TRAFFIC: [Budget; 3] = [
 ];
 
 #[test]
-fn requests_execute_exactly_once() {
+fn requests_execute_once_on_any_network() {
     holds(&TRAFFIC);
 }

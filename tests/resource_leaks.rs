@@ -1,4 +1,4 @@
-//! Objects that are made and dropped again and again leave nothing behind: no heap, mapping, descriptor or named memory.
+//! Objects that are made and dropped repeatedly leave no heap, mapping, descriptor or named memory behind.
 
 mod ranks;
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -52,7 +52,10 @@ fn resources() -> Resources {
     let _reader = ONE_READER.lock().unwrap();
     let entries = |path: &str| std::fs::read_dir(path).map_or(0, Iterator::count);
     Resources {
-        mappings: std::fs::read_to_string("/proc/self/maps").expect("a process has maps").lines().count(),
+        mappings: std::fs::read_to_string("/proc/self/maps")
+            .expect("/proc/self/maps should be readable")
+            .lines()
+            .count(),
         descriptors: entries("/proc/self/fd"),
         named: entries("/dev/shm"),
         heap: 0,
@@ -66,8 +69,9 @@ const BLOCK: usize = 512;
 const BATCH: usize = 250;
 const BATCHES: usize = 12;
 
-/// Makes and drops an object beside 0, 1, 2 and 4 others of its kind. Some batch must end with no more in use than after an
-/// earlier one: queues and tables may reach a new largest size in a batch, but what each object leaves behind only adds up.
+/// Makes and drops an object beside 0, 1, 2 and 4 others of its kind. Some batch must end with no more in use than
+/// after an earlier one: queues and tables may reach a new largest size in a batch, but what each object leaves behind
+/// only adds up.
 fn unchanged<T>(world: &World, what: &str, make: impl Fn(&World) -> Result<T, Error>) {
     unchanged_by(BATCH, world, what, make);
 }
@@ -82,10 +86,10 @@ fn unchanged_by<T>(batch: usize, world: &World, what: &str, make: impl Fn(&World
         let mut found = vec![at_rest(world)];
         let mut steady = false;
         while !steady {
-            assert!(found.len() <= BATCHES, "{what} beside {others} others, at rank {}: {found:#?}", world.rank());
+            assert!(found.len() <= BATCHES, "{what} beside {others} others grows at rank {}: {found:#?}", world.rank());
             (0..ranks::rounds(batch)).for_each(|_| drop(make(world).unwrap()));
             found.push(at_rest(world));
-            let (after, before) = found.split_last().expect("two measurements at least");
+            let (after, before) = found.split_last().expect("at least two measurements");
             let no_more = before.iter().any(|before| after.is_at_most(before));
             steady = world.all_reduce_one(u8::from(no_more), Op::Min).unwrap() == 1;
         }
@@ -117,7 +121,8 @@ fn where_memory_is_shared(name: &str, body: impl Fn(&World) + Sync) {
     });
 }
 
-/// A team that is only split off and sends messages has no window space and no board: those are made by the first call that needs them.
+/// A team that is only split off and sends messages has no window space and no board: those are made by the first call
+/// that needs them.
 #[test]
 fn split_teams_take_no_mapping_or_descriptor() {
     const TAG: Tag<u64> = Tag::new(8);
@@ -144,15 +149,15 @@ fn split_teams_take_no_mapping_or_descriptor() {
         if n > 1 && ranks::are_processes() {
             teams[0].allocate::<u64>(1).unwrap();
             let more = at_rest(world);
-            assert!(more.mappings > after.mappings, "a window's memory is counted: {more:?}");
+            assert!(more.mappings > after.mappings, "mappings of a window are not counted: {more:?}");
         }
         drop(teams);
     });
 }
 
 #[test]
-fn windows_made_and_dropped_leave_nothing() {
-    where_memory_is_shared("windows_made_and_dropped_leave_nothing", |world| {
+fn dropped_windows_leave_no_resources() {
+    where_memory_is_shared("dropped_windows_leave_no_resources", |world| {
         unchanged(world, "allocated window", |world| world.allocate::<u64>(10));
         unchanged(world, "window with signals", |world| world.allocate_with_signals::<u64>(10, 2));
         unchanged(world, "shared window", |world| world.allocate_shared::<u64>(10));
@@ -186,8 +191,8 @@ fn windows_made_and_dropped_leave_nothing() {
 }
 
 #[test]
-fn values_made_and_dropped_leave_nothing() {
-    where_memory_is_shared("values_made_and_dropped_leave_nothing", |world| {
+fn dropped_values_leave_no_resources() {
+    where_memory_is_shared("dropped_values_leave_no_resources", |world| {
         unchanged(world, "array", |world| world.array::<u64, 2>([6, 6], Distribution::Block));
         unchanged(world, "array with ghost cells", |world| {
             let mut array = world.array::<u64, 2>([6, 6], Distribution::Block)?;
@@ -212,8 +217,8 @@ fn values_made_and_dropped_leave_nothing() {
 }
 
 #[test]
-fn teams_made_and_dropped_leave_nothing() {
-    where_memory_is_shared("teams_made_and_dropped_leave_nothing", |world| {
+fn dropped_teams_leave_no_resources() {
+    where_memory_is_shared("dropped_teams_leave_no_resources", |world| {
         let split = |world: &World| Ok(world.split(Some(0), 0)?.expect("a colour was named"));
         // Ranks remember the last 1,024 teams that they left.
         (0..1024).for_each(|_| drop(split(world).unwrap()));
@@ -226,8 +231,8 @@ fn teams_made_and_dropped_leave_nothing() {
 }
 
 #[test]
-fn pipes_made_and_dropped_leave_nothing() {
-    where_memory_is_shared("pipes_made_and_dropped_leave_nothing", |world| {
+fn dropped_pipes_leave_no_resources() {
+    where_memory_is_shared("dropped_pipes_leave_no_resources", |world| {
         let next = (world.rank() + 1) % world.size();
         // In a world of more than two ranks, ranks 0 and 1 have the pipe between them.
         unchanged(world, "pipe", |world| {

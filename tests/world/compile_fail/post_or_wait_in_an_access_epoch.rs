@@ -1,4 +1,4 @@
-//! An access epoch has the window to itself: post before it, wait after it. Its own part it reads through the epoch.
+//! An access epoch borrows the window: post before it, wait after it. The rank reads its own part through the epoch.
 
 use transom::{Error, Window};
 

@@ -1,4 +1,4 @@
-//! Teams of listed ranks, made by these alone: while others do other work, and after others have died.
+//! Teams of listed ranks, created only by these ranks: while other ranks do other work, and after some have died.
 
 use crate::ranks;
 use ranks::{IN_TIME, VICTIM, die, within};
@@ -11,7 +11,7 @@ const RING: Tag<u64> = Tag::new(2);
 
 /// Uses all calls of a world, and checks the view of each rank of the team.
 fn is_a_world(team: &World, list: &[Rank], me: Rank) {
-    let place = list.iter().position(|&rank| rank == me).expect("this rank is one of them");
+    let place = list.iter().position(|&rank| rank == me).expect("the list should contain this rank");
     assert_eq!((team.rank(), team.size()), (place, list.len()));
     assert_eq!(team.all_gather(&[me]).unwrap(), list);
     let next = (place + 1) % list.len();
@@ -33,8 +33,8 @@ fn is_a_world(team: &World, list: &[Rank], me: Rank) {
 }
 
 #[test]
-fn listed_ranks_make_a_team_and_nobody_else() {
-    ranks::on_all_sizes("listed_ranks_make_a_team_and_nobody_else", |world: World| {
+fn listed_ranks_alone_make_a_team() {
+    ranks::on_all_sizes("listed_ranks_alone_make_a_team", |world: World| {
         let (me, n) = (world.rank(), world.size());
         // Every third rank stays out: it waits for a message that comes at the end. The highest rank is the first of
         // the list.
@@ -64,8 +64,8 @@ fn listed_ranks_make_a_team_and_nobody_else() {
 }
 
 #[test]
-fn teams_that_threads_make_at_once_are_apart() {
-    ranks::on(&[1, 2, 3, 4], "teams_that_threads_make_at_once_are_apart", |world: World| {
+fn concurrent_teams_by_list_are_separate() {
+    ranks::on(&[1, 2, 3, 4], "concurrent_teams_by_list_are_separate", |world: World| {
         let up: Vec<Rank> = (0..world.size()).collect();
         let lists = [up.clone(), up.iter().copied().rev().collect(), vec![world.rank()]];
         std::thread::scope(|threads| {
@@ -82,26 +82,26 @@ fn teams_that_threads_make_at_once_are_apart() {
 }
 
 #[test]
-fn lists_that_cannot_be_are_told_at_once() {
-    ranks::on(&[3], "lists_that_cannot_be_are_told_at_once", |world: World| {
+fn invalid_lists_are_refused_locally() {
+    ranks::on(&[3], "invalid_lists_are_refused_locally", |world: World| {
         let me = world.rank();
-        let refused = |list: &[Rank]| world.team(list).err().expect("there is no such team").to_string();
+        let refused = |list: &[Rank]| world.team(list).err().expect("an invalid list should be refused").to_string();
         assert_eq!(refused(&[me, 3]), format!("team: of ranks [{me}, 3]: there is no rank 3: ranks are 0 to 2"));
         assert_eq!(refused(&[me, 0, 0, 1]), format!("team: of ranks [{me}, 0, 0, 1]: rank 0 is listed twice"));
         assert_eq!(
             refused(&[(me + 1) % 3]),
-            format!("team: of ranks [{}]: rank {me} makes a team that it is not in", (me + 1) % 3)
+            format!("team: of ranks [{}]: rank {me} is not in the list", (me + 1) % 3)
         );
-        assert_eq!(refused(&[]), format!("team: of ranks []: rank {me} makes a team that it is not in"));
+        assert_eq!(refused(&[]), format!("team: of ranks []: rank {me} is not in the list"));
         world.barrier().unwrap();
     });
 }
 
 /// Ranks with different lists learn of the death too, although the rank that they wait for lives, and has gone on.
 #[test]
-fn who_is_left_makes_a_team_without_the_dead() {
+fn survivors_make_a_team_without_the_dead_rank() {
     for size in [2, 3, 4, 8] {
-        let ended = ranks::outcome_of(size, "who_is_left_makes_a_team_without_the_dead", |world| {
+        let ended = ranks::outcome_of(size, "survivors_make_a_team_without_the_dead_rank", |world| {
             let (me, n) = (world.rank(), world.size());
             // Messages have been exchanged, and the world had a window.
             let mut window: Window<u64> = world.allocate(1).unwrap();
@@ -127,7 +127,10 @@ fn who_is_left_makes_a_team_without_the_dead() {
             is_a_world(&team, &living, me);
             is_a_world(&team.split(Some(0), 0).unwrap().expect("a colour was named"), &living, me);
             // Calls of the world still fail.
-            assert_eq!(world.split(Some(0), 0).err().expect("one is dead").lost_rank(), Some(VICTIM));
+            assert_eq!(
+                world.split(Some(0), 0).err().expect("split with a dead rank should fail").lost_rank(),
+                Some(VICTIM)
+            );
             is_a_world(&team, &living, me);
         });
         let Some(outcome) = ended else { return };
@@ -137,10 +140,10 @@ fn who_is_left_makes_a_team_without_the_dead() {
 
 /// The rank dies in the call, or has left before.
 #[test]
-fn who_is_listed_and_does_not_come_is_named() {
+fn absent_listed_rank_is_named() {
     for (size, leaves) in [(2, false), (3, false), (5, false), (3, true)] {
         let leaving: &[(&str, &str)] = if leaves { &[("TEAMS_TEST", "leaves")] } else { &[] };
-        let name = "who_is_listed_and_does_not_come_is_named";
+        let name = "absent_listed_rank_is_named";
         let ended = ranks::outcome_with(leaving, size, name, |world| {
             let (me, leaves) = (world.rank(), std::env::var_os("TEAMS_TEST").is_some());
             if me == VICTIM {
@@ -157,7 +160,7 @@ fn who_is_listed_and_does_not_come_is_named() {
             let mut list: Vec<Rank> = (0..world.size()).collect();
             list.swap(0, VICTIM);
             for list in [list.clone(), list.into_iter().rev().collect()] {
-                let error = world.team(&list).err().expect("one of them does not come");
+                let error = world.team(&list).err().expect("a team with an absent rank should fail");
                 assert_eq!(error.lost_rank(), Some(VICTIM), "{error}");
             }
             // A rank that goes on to another team is not missed by the others.

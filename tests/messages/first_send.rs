@@ -1,4 +1,4 @@
-//! The first messages of ranks that have called nothing yet, and the memory that messages take before and after them.
+//! First messages to ranks that have made no call yet, and the memory of messages before and after them.
 
 use crate::ranks;
 use ranks::{on, pattern};
@@ -13,8 +13,8 @@ const BYTES: Tag<u8> = Tag::new(9);
 
 /// The receiver has made no message call yet, and makes none.
 #[test]
-fn a_first_send_does_not_wait_for_its_receiver() {
-    on(&ranks::SIZES, "a_first_send_does_not_wait_for_its_receiver", |world| {
+fn first_send_does_not_wait_for_its_receiver() {
+    on(&ranks::SIZES, "first_send_does_not_wait_for_its_receiver", |world| {
         let mut window = world.allocate::<u64>(1).unwrap();
         // Between hosts a rank gives each other credit for 256 bytes at first; a message without data costs 64.
         let bytes = if ranks::over_network() { 100 } else { 16_384 };
@@ -38,8 +38,8 @@ fn a_first_send_does_not_wait_for_its_receiver() {
 
 /// A rank in another wait (a fence) serves any number of messages.
 #[test]
-fn first_sends_go_before_a_fence() {
-    on(&ranks::SIZES, "first_sends_go_before_a_fence", |world| {
+fn first_sends_are_served_by_a_fence() {
+    on(&ranks::SIZES, "first_sends_are_served_by_a_fence", |world| {
         let mut window = world.allocate::<u64>(1).unwrap();
         let (rank, size) = (world.rank(), world.size());
         let (senders, receivers) = (0..size / 2, size / 2..size);
@@ -59,8 +59,8 @@ fn first_sends_go_before_a_fence() {
 
 /// A message to a rank whose first call is no receive, and which then finds the sender gone.
 #[test]
-fn what_was_sent_is_there_for_who_sends_first() {
-    on(&[2, 4], "what_was_sent_is_there_for_who_sends_first", |world| {
+fn messages_reach_a_rank_that_sends_first() {
+    on(&[2, 4], "messages_reach_a_rank_that_sends_first", |world| {
         let last = world.size() - 1;
         if world.rank() == 0 {
             (0..3).for_each(|i| world.send(last, ONE, &[i]).unwrap());
@@ -92,8 +92,8 @@ fn shared() -> Vec<(u64, u64)> {
 
 /// An inbox uses memory only for touched pages, also where ranks are threads.
 #[test]
-#[cfg_attr(transom_portable_copy, ignore = "ThreadSanitizer has memory of its own for each byte")]
-fn threads_that_use_no_messages_have_no_memory_for_them() {
+#[cfg_attr(transom_portable_copy, ignore = "ThreadSanitizer uses shadow memory for each byte")]
+fn unused_thread_inboxes_take_no_memory() {
     const THREADS: usize = 64;
     let body = |_: World| {
         let fenced = transom::threads(THREADS, |world| {
@@ -106,20 +106,23 @@ fn threads_that_use_no_messages_have_no_memory_for_them() {
         let kib: usize = peak.trim().strip_suffix(" kB").unwrap().parse().unwrap();
         assert!(kib < 1024 * THREADS / 2, "{kib} KiB; inboxes alone have {THREADS} MiB");
     };
-    let name = "threads_that_use_no_messages_have_no_memory_for_them";
+    let name = "unused_thread_inboxes_take_no_memory";
     let Some(outcome) = ranks::outcome_of(1, name, body) else { return };
     assert!(outcome.success(), "{outcome}\n{}", String::from_utf8_lossy(outcome.output(0)));
 }
 
 #[test]
-fn memory_is_by_formula_and_for_those_who_talk() {
+fn ring_memory_matches_formula_for_active_pairs() {
     use transom::shm_loopback::messages::{inbox_bytes, ring_bytes};
     let body = |world: World| {
         // A fence is no collective, which may send.
         let mut window = world.allocate::<u8>(1).unwrap();
         let before = shared();
-        let inbox = before.iter().find(|(size, _)| *size == inbox_bytes(3) as u64).expect("an inbox from the start");
-        assert!(inbox.1 <= 8192, "{inbox:?}: who uses no messages has hardly any memory for them");
+        let inbox = before
+            .iter()
+            .find(|(size, _)| *size == inbox_bytes(3) as u64)
+            .expect("a rank should have an inbox from the start");
+        assert!(inbox.1 <= 8192, "unused inbox {inbox:?} uses more than 8192 bytes");
         window.fence().unwrap();
         let sizes = || shared().into_iter().map(|(size, _)| size).collect::<Vec<_>>();
         let before = sizes();
@@ -129,19 +132,19 @@ fn memory_is_by_formula_and_for_those_who_talk() {
         }
         let other = 1 - world.rank();
         world.sendrecv(other, ONE, &[1], other, ONE, &mut [0]).unwrap();
-        assert_eq!(sizes(), before, "nothing for the pair");
+        assert_eq!(sizes(), before, "one exchange made a mapping for the pair");
         for _ in 0..40 {
             world.sendrecv(other, ONE, &[1], other, ONE, &mut [0]).unwrap();
         }
         let mut expected = [&before[..], &[ring_bytes(256, 16_704) as u64]].concat();
         expected.sort();
-        assert_eq!(sizes(), expected, "and a ring for the other");
+        assert_eq!(sizes(), expected, "expected one more mapping, the ring of the peer");
         window.fence().unwrap();
     };
     if ranks::over_network() {
         return;
     }
-    let Some(outcome) = ranks::outcome_of(3, "memory_is_by_formula_and_for_those_who_talk", body) else { return };
+    let Some(outcome) = ranks::outcome_of(3, "ring_memory_matches_formula_for_active_pairs", body) else { return };
     assert!(outcome.success(), "{outcome}\n{}", String::from_utf8_lossy(outcome.output(0)));
 }
 

@@ -5,9 +5,9 @@ use super::*;
 use std::os::unix::fs::MetadataExt;
 
 #[test]
-fn the_first_failure_is_named_and_the_others_end() {
+fn first_failure_is_named_and_ends_other_ranks() {
     let ended = script("a,b", "3", "[ $TRANSOM_RANK = 1 ] && exit 3; exec sleep 1000");
-    let others = "transom: ranks 0, 2 had not ended 300ms after that; sent SIGTERM (TRANSOM_GRACE)\n";
+    let others = "transom: ranks 0, 2 had not ended 300ms after the first failure; sent SIGTERM (TRANSOM_GRACE)\n";
     assert_eq!((ended.code, ended.stderr), (Some(3), format!("transom: rank 1 exited with status 3\n{others}")));
     let ended = script("a,b", "3", "[ $TRANSOM_RANK = 2 ] && kill -KILL $$; exec sleep 1000");
     let others = others.replace("0, 2", "0, 1");
@@ -30,7 +30,7 @@ fn sigterm_comes_first_and_can_be_handled() {
 }
 
 #[test]
-fn the_end_of_the_launcher_ends_all() {
+fn end_of_the_launcher_ends_all_ranks() {
     for signal in [Signal::INT, Signal::TERM] {
         let mut call = Call::start(&["a,b", "-n", "3", "sh", "-c", DEAF]);
         call.ready(3);
@@ -53,7 +53,7 @@ fn ticks(process: &Child) -> u64 {
 
 /// All ranks have ended, and their output is not read: the launcher sleeps.
 #[test]
-fn a_reader_that_is_late_is_waited_for_asleep() {
+fn launcher_sleeps_while_output_is_unread() {
     let call = Call::start(&["a,b", "-n", "2", "sh", "-c", "yes a line | head -n 60000"]);
     std::thread::sleep(Duration::from_secs(2));
     let before = ticks(&call.child);
@@ -61,11 +61,11 @@ fn a_reader_that_is_late_is_waited_for_asleep() {
     let spent = ticks(&call.child) - before;
     let ended = call.end();
     assert_eq!((ended.code, ended.lines.len(), ended.stderr.as_str()), (Some(0), 120_000, ""));
-    assert!(spent < 20, "{spent} hundredths of a second of a processor in one second of waiting");
+    assert!(spent < 20, "used {spent} ticks (10 ms) of processor time in one second of waiting");
 }
 
 #[test]
-fn a_reader_that_sleeps_does_not_keep_the_launcher_from_ending() {
+fn stalled_reader_does_not_block_launcher_exit() {
     for by in [Signal::TERM, Signal::INT] {
         let mut call = Call::start(&["a,b", "-n", "2", "sh", "-c", "trap '' TERM; while :; do echo ready; done"]);
         call.ready(1);
@@ -83,7 +83,7 @@ fn a_reader_that_sleeps_does_not_keep_the_launcher_from_ending() {
 
 /// A host sends a malformed record as its connection is lost, while its ranks run.
 #[test]
-fn what_is_no_record_ends_the_ranks_of_its_host() {
+fn malformed_record_ends_the_ranks_of_its_host() {
     let folder = TempDir::new().unwrap();
     let ssh = "#!/bin/sh\nexec 3<&0\nsh -c \"$2\" <&3 3<&- &\nsleep 1\necho ssh to $1 failed\nexec sleep 1000\n";
     let ssh = file(&folder, "ssh", ssh, 0o755);
@@ -98,7 +98,7 @@ fn what_is_no_record_ends_the_ranks_of_its_host() {
 
 /// Files are limited to 4 KiB there, as on a full disk.
 #[test]
-fn output_for_which_a_host_has_no_room_ends_its_rank() {
+fn output_beyond_host_disk_space_ends_its_rank() {
     let write = "head -c 20000 /dev/zero | tr '\\0' x; [ $TRANSOM_SIZE = 1 ] || exec sleep 1000";
     for (hosts, ranks) in [("small", "1"), ("a,small", "2")] {
         let ended = script(hosts, ranks, write);
@@ -111,10 +111,10 @@ fn output_for_which_a_host_has_no_room_ends_its_rank() {
 
 /// Any start of a process may fail: the first, one for a rank, and one for later output.
 #[test]
-fn a_host_that_cannot_start_a_process_ends_its_ranks() {
+fn failed_process_start_on_a_host_ends_its_ranks() {
     if !rustix::process::getuid().is_root() {
         // The limit is for all processes of a user, so the test needs a user without other processes.
-        let said = "\n*** NOT RUN: this test has to be root's ***\n";
+        let said = "\n*** NOT RUN: this test needs root ***\n";
         return std::io::stderr().write_all(said.as_bytes()).unwrap();
     }
     let folders = || {
@@ -136,7 +136,7 @@ fn a_host_that_cannot_start_a_process_ends_its_ranks() {
 }
 
 #[test]
-fn a_connection_that_is_cut_ends_its_rank() {
+fn cut_connection_ends_the_ranks_of_its_host() {
     let folder = TempDir::new().unwrap();
     let cut = format!("{DEAF} 3>&-");
     let mut call = Call::start_with(&["a,b", "-n", "2", "--grace", "0.3", "sh", "-c", &cut], |command| {
@@ -155,7 +155,7 @@ fn a_connection_that_is_cut_ends_its_rank() {
 
 /// Its `ssh` is a script that has started a process that holds the pipes.
 #[test]
-fn a_host_that_answers_no_more_does_not_keep_the_launcher_from_ending() {
+fn silent_host_does_not_block_launcher_exit() {
     for signal in [Signal::TERM, Signal::INT] {
         let call = Call::start(&["mute", "-n", "2", "true"]);
         call.there();
@@ -166,7 +166,7 @@ fn a_host_that_answers_no_more_does_not_keep_the_launcher_from_ending() {
 }
 
 #[test]
-fn hosts_that_cannot_be_reached_are_named() {
+fn unreachable_hosts_are_named() {
     for (hosts, ssh, said) in [
         (
             "a,unreachable",
@@ -200,7 +200,7 @@ fn hosts_that_cannot_be_reached_are_named() {
 }
 
 #[test]
-fn a_signal_ends_it_while_hosts_are_reached() {
+fn signal_while_connecting_to_hosts_ends_the_job() {
     // One host does not answer. The other answers, and then reads none of much output.
     for (host, signal, much) in
         [("silent", Signal::TERM, 1), ("silent", Signal::INT, 1), ("full", Signal::TERM, 100_000)]

@@ -7,7 +7,7 @@ use transom::{Error, Op, Window};
 /// Each rank counts, writes and reads at the other rank. It knows the expected values, because no other rank does so
 /// there.
 #[test]
-fn what_comes_back_is_right_where_packets_are_lost() {
+fn results_are_correct_despite_packet_loss() {
     const LEN: usize = 600;
     if std::env::var_os(ROLE).is_none() || std::env::var_os("TEST_HOSTS_ARE_SEVERAL").is_none() {
         return eprintln!("skipped: needs two hosts that lose packets, and `transom run`");

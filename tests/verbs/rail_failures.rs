@@ -1,4 +1,5 @@
-//! Rails that are cut, come back, flap, or deliver packets late whose operations were repeated: the other rails go on.
+//! Rails that are cut, restored or flapping, or that deliver packets after their operations were repeated: the other
+//! rails continue.
 //! Ranks are on two hosts with two rails, which `tests/soft-roce/verbs` starts; elsewhere these tests are skipped,
 //! with a message.
 
@@ -14,7 +15,7 @@ use transom::{Op, Window, World};
 /// within a second or so. Nothing is lost nor done twice, and the rail is used again after its return. The test cuts
 /// the rail as `tests/soft-roce/verbs` does. TRANSOM_VERBS_DEVICE names the rail, and the hub is on the other one.
 #[test]
-fn a_rail_that_is_cut_is_done_without_until_it_is_back() {
+fn failed_rail_is_bypassed_until_it_recovers() {
     const LINK: &str = "rail1";
     if std::env::var_os(ROLE).is_none() || !std::path::Path::new("/sys/class/net").join(LINK).exists() {
         return eprintln!("skipped: needs two hosts with two rails, and `transom run`");
@@ -62,7 +63,11 @@ fn a_rail_that_is_cut_is_done_without_until_it_is_back() {
                 signals.set(0, round).unwrap();
                 meet(&world).unwrap();
                 let counts = counts.local().read(0, 2).unwrap();
-                assert_eq!(counts, [2 * counted; 2], "each was counted once, under a lock and by itself");
+                assert_eq!(
+                    counts,
+                    [2 * counted; 2],
+                    "increments under a lock and by atomics were not counted exactly once"
+                );
                 meet(&world).unwrap();
                 return (longest, verbs.divided_bytes()[rail] - before);
             }
@@ -70,7 +75,7 @@ fn a_rail_that_is_cut_is_done_without_until_it_is_back() {
     };
     rounds(Duration::from_secs(3), true);
     let quiet = rounds(Duration::from_secs(5), false);
-    assert!(quiet.1 > 0, "both rails are used");
+    assert!(quiet.1 > 0, "a rail carries no bytes before the cut");
     if me == 0 {
         shell(&format!("tc qdisc replace dev {LINK} root netem loss 100%"));
     }
@@ -87,9 +92,9 @@ fn a_rail_that_is_cut_is_done_without_until_it_is_back() {
     println!(
         "| rank {me} | longest round, bytes by the rail | {quiet:?} | cut {cut:?} | {without:?} | back {again:?} |"
     );
-    assert!(cut.0 < quiet.0 + Duration::from_secs(5), "{cut:?}, as long as {quiet:?} without");
-    assert_eq!(without.1, 0, "nothing goes by a rail that is cut");
-    assert!(again.1 > 0, "it is used again {:?} after it is back", back.elapsed());
+    assert!(cut.0 < quiet.0 + Duration::from_secs(5), "longest round with the cut is {cut:?}, without {quiet:?}");
+    assert_eq!(without.1, 0, "bytes were sent by a failed rail");
+    assert!(again.1 > 0, "rail is not used {:?} after its recovery", back.elapsed());
     drop(epoch);
     meet(&world).unwrap();
 }
@@ -97,7 +102,7 @@ fn a_rail_that_is_cut_is_done_without_until_it_is_back() {
 /// A rail delays packets of a divided put until the first rail has repeated the put, and another value was put there.
 /// The late packets must not change memory. The rail is cut as above; the second rail is on the link.
 #[test]
-fn what_a_rail_brings_late_is_not_written_over_what_came_since() {
+fn late_rail_packets_do_not_overwrite_newer_data() {
     const LINK: &str = "rail1";
     const LEN: usize = 4 << 20;
     if std::env::var_os(ROLE).is_none() || !std::path::Path::new("/sys/class/net").join(LINK).exists() {
@@ -124,14 +129,14 @@ fn what_a_rail_brings_late_is_not_written_over_what_came_since() {
         other.flush().unwrap();
         let (by_it, took) = (verbs.divided_bytes()[1] - before, began.elapsed());
         println!("| two puts of {LEN} bytes, {by_it} of them by a rail with a delay of {late:?}, took {took:?} |");
-        assert!(by_it > LEN as u64 / 4, "the first was divided");
-        assert!(took < late, "both were complete before anything came by it: {took:?}");
+        assert!(by_it > LEN as u64 / 4, "the first put was not striped");
+        assert!(took < late, "puts waited for the delayed rail: {took:?}");
         std::thread::sleep(late + Duration::from_secs(2));
         drop(shaped);
     }
     meet(&world).unwrap();
     let wrong = epoch.local().read(0, LEN).unwrap().iter().filter(|byte| **byte != 3).count();
-    assert!(me == 0 || wrong == 0, "{wrong} bytes of {LEN} are those of the put before");
+    assert!(me == 0 || wrong == 0, "{wrong} of {LEN} bytes were overwritten by late packets");
     drop(epoch);
     meet(&world).unwrap();
 }
@@ -157,7 +162,7 @@ impl Drop for Shaped<'_> {
 /// Windows of ranks that have not met by the first rail: no state of a peer is known there, not even its address. The
 /// rail is cut as above; the first rail is on the link.
 #[test]
-fn ranks_meet_while_the_first_rail_is_cut() {
+fn ranks_connect_while_the_first_rail_is_cut() {
     const LINK: &str = "rail1";
     const TIMES: u64 = 5;
     if std::env::var_os(ROLE).is_none() || !std::path::Path::new("/sys/class/net").join(LINK).exists() {
@@ -232,7 +237,11 @@ fn exchange_round(world: &World, rng: &mut fastrand::Rng, number: &mut u64, enou
         let began = Instant::now();
         let (came, status) = world.recv(other, TAG).unwrap();
         pause = pause.max(began.elapsed());
-        assert_eq!((came[0], came[1], status.len), (expected, came.len() as u64, came.len()), "one after the other");
+        assert_eq!(
+            (came[0], came[1], status.len),
+            (expected, came.len() as u64, came.len()),
+            "message out of order or of another length"
+        );
         assert!((3..came.len()).all(|at| came[at] == body(other as u64, expected, at)), "message {expected}");
         ends |= me == 1 && came[2] > 0;
     }
@@ -260,7 +269,7 @@ fn exchange_for(world: &World, rng: &mut fastrand::Rng, number: &mut u64, time: 
 /// rails after their return. The test cuts rails as `tests/soft-roce/verbs` does. TRANSOM_VERBS_DEVICE names them, and
 /// the hub is on the other rail.
 #[test]
-fn messages_go_on_without_a_rail_that_is_cut() {
+fn messages_continue_without_failed_rails() {
     let links = links();
     if std::env::var_os(ROLE).is_none() || links.is_empty() {
         return eprintln!("skipped: needs two hosts with two rails, and `transom run`");
@@ -271,7 +280,7 @@ fn messages_go_on_without_a_rail_that_is_cut() {
     let mut rounds = |seconds: u64| exchange_for(&world, &mut rng, &mut number, Duration::from_secs(seconds));
     rounds(4);
     let quiet = rounds(6);
-    assert!(quiet.first > 0 && quiet.others > 0, "both rails are used: {quiet:?}");
+    assert!(quiet.first > 0 && quiet.others > 0, "a rail carries no bytes before the cut: {quiet:?}");
     let cut_here = if world.rank() == 0 { &links[..] } else { &[] };
     let lossy: Vec<_> = cut_here.iter().map(|link| Shaped::begin(link, LOSES_ALL)).collect();
     let cut = rounds(5);
@@ -280,9 +289,9 @@ fn messages_go_on_without_a_rail_that_is_cut() {
     rounds(5);
     let again = rounds(6);
     println!("| rank {} | {quiet} | cut {cut} | {without} | back {again} |", world.rank());
-    assert!(cut.pause < quiet.pause + Duration::from_secs(2), "{cut:?}, and {quiet:?} without");
-    assert_eq!(if is_first { without.first } else { without.others }, 0, "nothing goes by a rail that is cut");
-    assert!(again.first > 0 && again.others > 0, "both are used again: {again:?}");
+    assert!(cut.pause < quiet.pause + Duration::from_secs(2), "pause with the cut: {cut:?}, without: {quiet:?}");
+    assert_eq!(if is_first { without.first } else { without.others }, 0, "bytes were sent by a failed rail");
+    assert!(again.first > 0 && again.others > 0, "a rail carries no bytes after its recovery: {again:?}");
     meet(&world).unwrap();
 }
 
@@ -311,7 +320,7 @@ fn while_they_flap<R>(links: &[String], world: &World, act: impl FnOnce() -> R) 
 
 /// Messages under load while one rail, or all but one, flap. Rails are cut as above.
 #[test]
-fn messages_survive_a_rail_that_flaps() {
+fn messages_survive_flapping_rails() {
     let links = links();
     if std::env::var_os(ROLE).is_none() || links.is_empty() {
         return eprintln!("skipped: needs two hosts with two rails, and `transom run`");
@@ -325,15 +334,15 @@ fn messages_survive_a_rail_that_flaps() {
     rounds(5);
     let quiet = rounds(5);
     println!("| rank {} | flapping: {flapped}, {made} queue pairs | {quiet} |", world.rank());
-    assert!(made > 4, "connections broke: {made}");
-    assert!(quiet.first > 0 && quiet.others > 0, "both rails are used again: {quiet:?}");
+    assert!(made > 4, "no connection broke: {made} queue pairs");
+    assert!(quiet.first > 0 && quiet.others > 0, "a rail carries no bytes after its recovery: {quiet:?}");
     meet(&world).unwrap();
 }
 
 /// Rails so slow that answers of a peer come seconds late, behind messages in the other direction. No connection is
 /// broken off repeatedly for that, because each new one would make it worse. Rails are changed as above, with a rate.
 #[test]
-fn rails_that_are_slow_are_not_taken_for_cut() {
+fn slow_rails_are_not_taken_for_failed() {
     const LEN: usize = 4 << 20;
     if std::env::var_os(ROLE).is_none() || links().is_empty() {
         return eprintln!("skipped: needs two hosts with two rails, and `transom run`");
@@ -359,7 +368,7 @@ fn rails_that_are_slow_are_not_taken_for_cut() {
 /// A pipe stays on the first rail, which flaps, and so do messages that use that rail with it: both wait. The rail is
 /// cut as above.
 #[test]
-fn a_pipe_waits_for_a_rail_that_flaps() {
+fn pipe_waits_for_a_flapping_rail() {
     const LEN: usize = 30_000;
     let links = links();
     if std::env::var_os(ROLE).is_none() || links.is_empty() {
@@ -382,7 +391,7 @@ fn a_pipe_waits_for_a_rail_that_flaps() {
                 return round;
             }
         }
-        unreachable!("rounds without end")
+        unreachable!("the loop of rounds has no end")
     });
     println!(
         "| rank {} | {rounds} rounds of a pipe | {} queue pairs |",

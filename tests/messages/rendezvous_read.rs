@@ -1,5 +1,5 @@
-//! A long message is read in place. From memory that the receiver cannot map, it is read unless the sender waits and
-//! sends it faster.
+//! The receiver reads a long message in place. If it cannot map the memory, it reads unless a waiting sender sends
+//! faster.
 
 use crate::ranks;
 use ranks::{are_processes, on, share_memory, within};
@@ -18,8 +18,8 @@ fn copied_and_read(world: &World) -> (u64, u64) {
 }
 
 #[test]
-fn a_sender_that_computes_has_its_message_read() {
-    on(&[2], "a_sender_that_computes_has_its_message_read", |world| {
+fn message_of_a_computing_sender_is_read() {
+    on(&[2], "message_of_a_computing_sender_is_read", |world| {
         let mut window = world.allocate::<u64>(1).unwrap();
         // The exchange makes the ranks reach each other's memory.
         let other = 1 - world.rank();
@@ -31,7 +31,7 @@ fn a_sender_that_computes_has_its_message_read() {
             while share_memory(&world) && window.local().get(0).unwrap() == 0 {
                 assert!(
                     begun.elapsed() < within(Duration::from_secs(10)),
-                    "the other waits for this rank, which computes"
+                    "the receiver waits for the computing sender"
                 );
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -48,8 +48,8 @@ fn a_sender_that_computes_has_its_message_read() {
 }
 
 #[test]
-fn a_sender_that_waits_sends_its_message() {
-    on(&[2], "a_sender_that_waits_sends_its_message", |world| {
+fn waiting_sender_sends_its_message_in_pieces() {
+    on(&[2], "waiting_sender_sends_its_message_in_pieces", |world| {
         // Ranks that share a core do not wait at the same time, and threads reach all memory of each other.
         let alone = std::thread::available_parallelism().is_ok_and(|cores| cores.get() >= 2);
         if !(alone && are_processes() && share_memory(&world)) {
@@ -77,8 +77,8 @@ fn a_sender_that_waits_sends_its_message() {
 }
 
 #[test]
-fn a_sender_that_waits_has_what_is_mapped_read() {
-    on(&[2], "a_sender_that_waits_has_what_is_mapped_read", |world| {
+fn mapped_buffer_of_a_waiting_sender_is_read() {
+    on(&[2], "mapped_buffer_of_a_waiting_sender_is_read", |world| {
         let mut buffer = world.buffer::<u8>(LENGTH).unwrap();
         buffer.fill(7);
         for round in 0..20 {

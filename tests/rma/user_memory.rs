@@ -5,8 +5,8 @@ use crate::ranks;
 use transom::{Atomic, Distribution, Error, FabricError, Op, World};
 
 #[test]
-fn lent_memory_comes_back_as_others_left_it() {
-    ranks::on_all_sizes("lent_memory_comes_back_as_others_left_it", |world| {
+fn user_memory_is_returned_with_remote_writes() {
+    ranks::on_all_sizes("user_memory_is_returned_with_remote_writes", |world| {
         let (me, n) = (world.rank(), world.size());
         for len in [0, 1, n, 5000] {
             let mine: Vec<u64> = vec![me as u64; if me == 0 { len } else { n }];
@@ -23,7 +23,7 @@ fn lent_memory_comes_back_as_others_left_it() {
                 window.local().set(0, 7).unwrap(); // its own stores too
             }
             let back = window.free().unwrap();
-            assert_eq!((back.as_ptr(), back.capacity()), (start, capacity), "it is not a copy");
+            assert_eq!((back.as_ptr(), back.capacity()), (start, capacity), "returned vector is a copy");
             let expected = |at: usize| match (me, at) {
                 (0, 0) => 7,
                 (0, at) if at < n => 100 + at as u64,
@@ -35,8 +35,8 @@ fn lent_memory_comes_back_as_others_left_it() {
 }
 
 #[test]
-fn lent_memory_may_begin_and_end_anywhere() {
-    ranks::on(&[1, 2, 3], "lent_memory_may_begin_and_end_anywhere", |world| {
+fn user_memory_of_any_alignment_works() {
+    ranks::on(&[1, 2, 3], "user_memory_of_any_alignment_works", |world| {
         fn check<T: bytemuck::Pod + PartialEq + std::fmt::Debug>(world: &World, len: usize, make: fn(usize) -> T) {
             let (me, n) = (world.rank(), world.size());
             let next = (me + 1) % n;
@@ -61,7 +61,7 @@ fn lent_memory_may_begin_and_end_anywhere() {
 }
 
 #[test]
-fn lent_memory_takes_accumulates_of_any_type() {
+fn user_memory_accumulates_any_type_exactly() {
     fn check<T: Atomic + From<u8> + PartialEq + std::fmt::Debug>(world: &World, len: usize) {
         let n = world.size() as u8;
         let mut window = world.create(vec![T::zeroed(); len]).unwrap();
@@ -84,7 +84,7 @@ fn lent_memory_takes_accumulates_of_any_type() {
         assert_eq!(back[len - 1], T::from(6 * n), "{}", std::any::type_name::<T>());
         assert!(back[..len - 1].iter().all(|&element| element == T::from(n)), "{back:?}");
     }
-    ranks::on_all_sizes("lent_memory_takes_accumulates_of_any_type", |world| {
+    ranks::on_all_sizes("user_memory_accumulates_any_type_exactly", |world| {
         check::<u8>(&world, 5);
         check::<i16>(&world, 3);
         check::<f32>(&world, 1);
@@ -95,15 +95,15 @@ fn lent_memory_takes_accumulates_of_any_type() {
 }
 
 #[test]
-fn a_window_on_lent_memory_may_be_dropped_while_others_write() {
-    ranks::on(&[2, 3, 4], "a_window_on_lent_memory_may_be_dropped_while_others_write", |world| {
+fn window_dropped_amid_writes_leaks_user_memory() {
+    ranks::on(&[2, 3, 4], "window_dropped_amid_writes_leaks_user_memory", |world| {
         let mut window = world.create(vec![1u64; 3000]).unwrap();
         world.barrier().unwrap();
         if world.rank() == 0 {
             drop(window); // its memory is leaked
             let churn: Vec<Vec<u64>> = (0..50).map(|_| vec![7; 3000]).collect();
             world.barrier().unwrap();
-            assert!(churn.iter().flatten().all(|&element| element == 7), "nobody wrote to what is another's now");
+            assert!(churn.iter().flatten().all(|&element| element == 7), "remote put wrote to reused memory");
         } else {
             let epoch = window.lock_shared(0).unwrap();
             for _ in 0..100 {
@@ -117,8 +117,8 @@ fn a_window_on_lent_memory_may_be_dropped_while_others_write() {
 
 /// Rank 0 frees the window while the others fence and go on: rank 0's memory must not be reused.
 #[test]
-fn a_fence_of_another_is_no_free() {
-    ranks::on(&[2, 3, 4], "a_fence_of_another_is_no_free", |world| {
+fn free_beside_a_fence_is_refused() {
+    ranks::on(&[2, 3, 4], "free_beside_a_fence_is_refused", |world| {
         let mut window = world.create(vec![1u64; 3000]).unwrap();
         if world.rank() == 0 {
             let error = window.free().unwrap_err();
@@ -126,7 +126,7 @@ fn a_fence_of_another_is_no_free() {
             assert!(error.to_string().contains("called fence instead"), "{error}");
             let churn: Vec<Vec<u64>> = (0..50).map(|_| vec![7; 3000]).collect();
             world.barrier().unwrap();
-            assert!(churn.iter().flatten().all(|&element| element == 7), "nobody wrote to what is another's now");
+            assert!(churn.iter().flatten().all(|&element| element == 7), "remote put wrote to reused memory");
         } else {
             let epoch = window.fence().unwrap();
             for _ in 0..100 {
@@ -139,7 +139,7 @@ fn a_fence_of_another_is_no_free() {
 
 /// Keys of user memory name the rank's process.
 #[test]
-fn a_key_names_no_other_process() {
+fn key_of_another_process_is_refused() {
     use transom::windows::Fabric;
     for rank in transom::shm_loopback::Loopback::threads(2).unwrap() {
         let key = |pid: u32| [&pid.to_le_bytes()[..], &4096u64.to_le_bytes()].concat();
@@ -152,8 +152,8 @@ fn a_key_names_no_other_process() {
 
 /// Its window is replaced by one on the program's own elements, with signals; nothing may be written before these.
 #[test]
-fn an_array_may_lie_there() {
-    ranks::on_all_sizes("an_array_may_lie_there", |world| {
+fn array_on_user_memory_works() {
+    ranks::on_all_sizes("array_on_user_memory_works", |world| {
         let (me, n) = (world.rank(), world.size());
         let mut array = world.array::<u64, 1>([8 * n], Distribution::Block).unwrap();
         *array.window_mut() = world.create_on(vec![me as u64; 8], 4).unwrap();

@@ -1,5 +1,5 @@
-//! While threads have the target of an epoch, the epoch itself cannot be used: its accumulates do not allow for
-//! theirs.
+//! While threads have the target of an epoch, the epoch itself cannot be used: its accumulates assume no
+//! concurrent ones.
 
 use transom::{Error, Op, Window};
 

@@ -1,4 +1,5 @@
-//! Messages, collectives, teams, requests of every form, scopes and futures, made and dropped some 1,000 to 10,000 times: heap, mappings and descriptors stay as they were.
+//! Messages, collectives, teams, requests of every form, scopes and futures, made and dropped 1,000 to 10,000 times,
+//! leave heap, mappings and descriptors unchanged.
 
 mod ranks;
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -105,8 +106,8 @@ fn other(world: &World) -> usize {
 }
 
 #[test]
-fn messages_leave_nothing() {
-    ranks::on(&[1, 2], "messages_leave_nothing", |world| {
+fn messages_leave_no_memory() {
+    ranks::on(&[1, 2], "messages_leave_no_memory", |world| {
         stays_the_same(&world, |world, round| {
             let (other, len) = (other(world), [1, 40, 2000, 20_000][round % 4]);
             let sent = world.isend(other, ONE, vec![round as u64; len]);
@@ -123,8 +124,8 @@ fn messages_leave_nothing() {
 
 /// Started and persistent collectives.
 #[test]
-fn collectives_leave_nothing() {
-    ranks::on(&[1, 2], "collectives_leave_nothing", |world| {
+fn collectives_leave_no_memory() {
+    ranks::on(&[1, 2], "collectives_leave_no_memory", |world| {
         let all: Vec<_> =
             (0..world.size()).map(|rank| Section::Strided { offset: rank, count: 20, block: 1, stride: 2 }).collect();
         stays_the_same_after(&world, 1000, 4000, |world, round| {
@@ -141,8 +142,8 @@ fn collectives_leave_nothing() {
 
 /// A rank remembers the last 1024 teams that it left, so the first measurement comes after more.
 #[test]
-fn teams_leave_nothing() {
-    ranks::on(&[1, 2], "teams_leave_nothing", |world| {
+fn teams_leave_no_memory() {
+    ranks::on(&[1, 2], "teams_leave_no_memory", |world| {
         stays_the_same_after(&world, 1100, 1100, |world, round| {
             let team = world.split(Some(0), 0).unwrap().unwrap();
             assert_eq!(team.all_reduce_one(1, Op::Sum).unwrap(), team.size());
@@ -157,8 +158,8 @@ fn teams_leave_nothing() {
 }
 
 #[test]
-fn persistent_requests_leave_nothing() {
-    ranks::on(&[1, 2], "persistent_requests_leave_nothing", |world| {
+fn persistent_requests_leave_no_memory() {
+    ranks::on(&[1, 2], "persistent_requests_leave_no_memory", |world| {
         stays_the_same(&world, |world, round| {
             let other = other(world);
             let mut coming = world.recv_init(other, ONE, vec![0; 40]).unwrap();
@@ -176,8 +177,8 @@ fn persistent_requests_leave_nothing() {
 }
 
 #[test]
-fn partitioned_requests_leave_nothing() {
-    ranks::on(&[1, 2], "partitioned_requests_leave_nothing", |world| {
+fn partitioned_requests_leave_no_memory() {
+    ranks::on(&[1, 2], "partitioned_requests_leave_no_memory", |world| {
         stays_the_same(&world, |world, round| {
             let other = other(world);
             let mut coming = world.precv_init(other, ONE, vec![0; 40], 2).unwrap();
@@ -201,8 +202,8 @@ fn partitioned_requests_leave_nothing() {
 
 /// Receives without senders: they take their place in the order, and use no memory.
 #[test]
-fn unmatched_partitioned_receives_leave_nothing() {
-    ranks::on(&[1, 2], "unmatched_partitioned_receives_leave_nothing", |world| {
+fn unmatched_partitioned_receives_leave_no_memory() {
+    ranks::on(&[1, 2], "unmatched_partitioned_receives_leave_no_memory", |world| {
         let first = world.precv_init(other(&world), NEVER, vec![0; 40], 2).unwrap();
         stays_the_same(&world, |world, _| world.precv_init(other(world), NEVER, vec![0; 40], 2).unwrap());
         drop(first);
@@ -210,8 +211,8 @@ fn unmatched_partitioned_receives_leave_nothing() {
 }
 
 #[test]
-fn scopes_leave_nothing() {
-    ranks::on(&[1, 2], "scopes_leave_nothing", |world| {
+fn scopes_leave_no_memory() {
+    ranks::on(&[1, 2], "scopes_leave_no_memory", |world| {
         stays_the_same(&world, |world, round| {
             let (other, data, mut into, mut never) = (other(world), [round as u64; 40], [0; 40], [0; 40]);
             let sum = world.scope(|scope| {
@@ -226,8 +227,8 @@ fn scopes_leave_nothing() {
 }
 
 #[test]
-fn futures_and_sets_leave_nothing() {
-    ranks::on(&[1, 2], "futures_and_sets_leave_nothing", |world| {
+fn futures_and_sets_leave_no_memory() {
+    ranks::on(&[1, 2], "futures_and_sets_leave_no_memory", |world| {
         stays_the_same(&world, |world, round| {
             let other = other(world);
             let waker = Waker::from(Arc::new(Own));

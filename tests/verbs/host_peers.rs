@@ -46,11 +46,11 @@ fn talk(world: &World, other: usize) {
 }
 
 #[test]
-fn messages_of_neighbours_go_by_their_memory() {
+fn messages_of_host_peers_use_shared_memory() {
     if skipped("a job on several hosts") {
         return;
     }
-    on_verbs(4, "messages_of_neighbours_go_by_their_memory", &[("TRANSOM_INTRANODE", "on")], |world| {
+    on_verbs(4, "messages_of_host_peers_use_shared_memory", &[("TRANSOM_INTRANODE", "on")], |world| {
         // Forced to the adapter on one host, ranks share no memory.
         let several = std::env::var_os("TEST_HOSTS_ARE_SEVERAL").is_some();
         let (me, n) = (world.rank(), world.size());

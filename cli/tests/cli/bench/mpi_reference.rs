@@ -79,9 +79,9 @@ fn installed() -> Vec<Mpi> {
             Ok(mpi) if found.iter().any(|known| real(&known.mpirun) == real(&mpi.mpirun)) => {}
             Ok(mpi) => found.push(mpi),
             Err(_) if suffix.is_empty() => {}
-            Err(why) => {
-                say(&format!("NOT RUN: the twins by mpirun{suffix}: {why}; .ci/install installs what is missing"))
-            }
+            Err(why) => say(&format!(
+                "NOT RUN: the MPI reference programs of mpirun{suffix}: {why}; .ci/install installs what is missing"
+            )),
         }
     }
     found
@@ -166,12 +166,12 @@ impl Mpi {
                 return output;
             }
         }
-        panic!("{} is killed by SIGPIPE each time", self.mpirun.display())
+        panic!("{} was killed by SIGPIPE in every run", self.mpirun.display())
     }
 }
 
 #[test]
-fn every_twin_moves_the_right_data_with_each_mpi_that_is_here() {
+fn mpi_reference_moves_right_data_with_each_mpi() {
     for mpi in installed() {
         let dir = TempDir::new().unwrap();
         let twin = mpi.build(&dir);
@@ -209,12 +209,12 @@ fn every_twin_moves_the_right_data_with_each_mpi_that_is_here() {
 
 /// Users have the MPI in PATH.
 #[test]
-fn each_mpi_that_is_here_is_found_built_with_and_compared() {
+fn installed_mpis_are_found_built_and_compared() {
     let peers = installed().len();
     let mut compare = transom("bench compare startup --rounds 1 --millis 1");
     compare.env("PATH", std::env::var_os("PATH").unwrap_or_default());
     let (out, err) = succeeds(compare);
     let compared = out.lines().filter(|line| line.starts_with("startup ") && line.contains("process ms")).count();
     // Open MPI 4 twice.
-    assert!(compared >= peers, "{compared} of {peers} were compared:\n{out}\n{err}");
+    assert!(compared >= peers, "compared {compared} of {peers} MPIs:\n{out}\n{err}");
 }

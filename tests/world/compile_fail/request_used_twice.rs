@@ -1,4 +1,4 @@
-//! A request is once in a set, and is taken once.
+//! A request is in one set only, and is taken once.
 
 use transom::{Error, Requests, World, wait_any};
 
