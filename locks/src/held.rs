@@ -1,7 +1,7 @@
 //! The lock of one rank, as held by a thread.
 
 use crate::at_once::AtOnce;
-use crate::passive::LockRecord;
+use crate::one_lock::LockRecord;
 use crate::primitive::model_has_failed;
 use crate::threads::Turn;
 use crate::{Error, Network, PassiveLock, Rank};

@@ -79,7 +79,7 @@ fn found_words_keep_ranks_apart() {
         let read = |target: Rank| assert_eq!(data[target][0].load(Relaxed), data[target][1].load(Relaxed));
         let body = |rank: Rank| {
             let network = Atomics::new(&words, rank, quiet as fn(Verb));
-            let network = if rank % 2 == 0 { network.watching() } else { network };
+            let network = if rank.is_multiple_of(2) { network.watching() } else { network };
             let network = if rank < 3 { network.finding(&Arc::default()) } else { network };
             let (mut lock, mut random, mut written) = (Lock::new(network, 0).unwrap(), rank as u64 + 1, [0; RANKS]);
             for _ in 0..3000 {
