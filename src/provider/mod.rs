@@ -13,7 +13,7 @@ mod dyn_provider;
 mod job_provider;
 
 #[cfg(any(feature = "network", feature = "delayed"))]
-pub use table::{Pending, Provider, Region, Remote, Transfer};
+pub use table::{Pending, Provider, Region, Remote, Transfer, Word};
 
 use asked::{Choice, FABRIC};
 use job_provider::JobProvider;

@@ -12,6 +12,7 @@ macro_rules! providers {
 
         #[cfg(any(feature = "network", feature = "delayed"))]
         mod enums {
+            use transom_locks::FoundWord;
             use transom_windows::Fabric;
 
             /// The provider of a [`World`](crate::World).
@@ -27,6 +28,27 @@ macro_rules! providers {
             #[non_exhaustive]
             pub enum Remote { $($(#[cfg(feature = $feature)])? #[doc = $what] $name(<$provider as Fabric>::Remote),)* }
 
+            /// A word that a provider has found once.
+            #[non_exhaustive]
+            pub enum Word { $($(#[cfg(feature = $feature)])? #[doc = $what] $name(<$provider as Fabric>::Word),)* }
+
+            impl FoundWord for Word {
+                #[inline(always)]
+                fn cas(&self, expected: u64, new: u64) -> u64 {
+                    match self { $($(#[cfg(feature = $feature)])? Word::$name(word) => word.cas(expected, new),)* }
+                }
+
+                #[inline(always)]
+                fn add(&self, delta: u64) -> u64 {
+                    match self { $($(#[cfg(feature = $feature)])? Word::$name(word) => word.add(delta),)* }
+                }
+
+                #[inline(always)]
+                fn read(&self) -> u64 {
+                    match self { $($(#[cfg(feature = $feature)])? Word::$name(word) => word.read(),)* }
+                }
+            }
+
             /// An atomic in flight.
             #[non_exhaustive]
             pub enum Pending { $($(#[cfg(feature = $feature)])? #[doc = $what] $name(<$provider as Fabric>::Pending),)* }
@@ -36,7 +58,7 @@ macro_rules! providers {
             pub enum Transfer { $($(#[cfg(feature = $feature)])? #[doc = $what] $name(<$provider as Fabric>::Transfer),)* }
         }
         #[cfg(any(feature = "network", feature = "delayed"))]
-        pub use enums::{Transfer, Pending, Provider, Region, Remote};
+        pub use enums::{Transfer, Pending, Provider, Region, Remote, Word};
 
         /// Calls the provider that the value holds. `made` wraps a result in the variant of that provider.
         #[cfg(any(feature = "network", feature = "delayed"))]

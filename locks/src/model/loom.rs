@@ -106,7 +106,7 @@
 use super::event::Action;
 use super::fifo_oracle::{Call, FifoOracle, Verb};
 use super::names;
-use crate::{At, Awaited, LockLayout, Network, Rank, Wake};
+use crate::{At, Awaited, FoundWord, LockLayout, Network, Rank, Wake};
 use ::loom::sync::atomic::{AtomicU64, Ordering};
 use ::loom::thread;
 use std::cell::RefCell;
@@ -176,7 +176,7 @@ pub struct Setup {
     pub waiting: Waiting,
     /// The memory orderings of the verbs.
     pub orderings: Orderings,
-    /// True if ranks watch each other's words.
+    /// True if ranks share memory: they watch each other's words, and [find](Network::find) words.
     pub watches: bool,
     /// True if the words are checked at the end. Without it, only a fault's effect on a call reveals it.
     pub check_end: bool,
@@ -392,7 +392,7 @@ impl Net {
 }
 
 impl RankNetwork {
-    /// The same network in memory that all ranks share: they watch each other's words.
+    /// The same network in memory that all ranks share: they watch each other's words, and find words.
     pub fn watching(self) -> Self {
         RankNetwork { watches: true, ..self }
     }
@@ -436,6 +436,7 @@ impl RankNetwork {
 impl Network for RankNetwork {
     type Error = Wrong;
     type Pending = u64;
+    type Found = FoundAt;
 
     fn rank(&self) -> Rank {
         self.rank
@@ -464,6 +465,10 @@ impl Network for RankNetwork {
 
     fn try_finish(&self, found: u64) -> Result<u64, u64> {
         Ok(found)
+    }
+
+    fn find(&self, at: At) -> Option<FoundAt> {
+        self.watches.then(|| FoundAt { network: self.clone(), at })
     }
 
     fn notify(&self, at: At, value: u64, wake: Wake) -> Result<(), Wrong> {
@@ -506,6 +511,27 @@ impl Network for RankNetwork {
                 Waiting::Spins => thread::yield_now(),
             }
         }
+    }
+}
+
+/// A word that a network [found](Network::find). A verb that the network or the oracle refuses panics.
+#[derive(Clone, Debug)]
+pub struct FoundAt {
+    network: RankNetwork,
+    at: At,
+}
+
+impl FoundWord for FoundAt {
+    fn cas(&self, expected: u64, new: u64) -> u64 {
+        self.network.cas(self.at, expected, new, Wake::Nobody).unwrap_or_else(|wrong| panic!("{wrong}"))
+    }
+
+    fn add(&self, delta: u64) -> u64 {
+        self.network.add(self.at, delta, Wake::Nobody).unwrap_or_else(|wrong| panic!("{wrong}"))
+    }
+
+    fn read(&self) -> u64 {
+        self.network.read_own(self.at.word).unwrap_or_else(|wrong| panic!("{wrong}"))
     }
 }
 

@@ -259,6 +259,7 @@ impl Run {
 impl Network for Replay {
     type Error = Suspended;
     type Pending = usize;
+    type Found = std::convert::Infallible;
 
     fn rank(&self) -> Rank {
         self.rank

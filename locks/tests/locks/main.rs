@@ -11,6 +11,7 @@ mod failing;
 #[path = "../mutants/mod.rs"]
 mod mutants;
 
+mod at_once;
 mod awaited;
 mod barrier;
 mod chain;

@@ -222,6 +222,7 @@ impl<N: Network, const C: u32> Mutated<N, C> {
 impl<N: Network, const C: u32> Network for Mutated<N, C> {
     type Error = N::Error;
     type Pending = Pending<N::Pending>;
+    type Found = std::convert::Infallible;
 
     fn rank(&self) -> Rank {
         self.network.rank()
