@@ -1,8 +1,9 @@
-//! The `transom` program: starts jobs, describes this machine, and measures.
+//! The `transom` program: starts jobs, describes this machine, measures, and checks mixes of lock requests.
 
 mod bench;
 mod info;
 mod run;
+mod verify;
 
 use clap::{Parser, Subcommand};
 use std::io::{self, Write};
@@ -21,6 +22,7 @@ enum Command {
     Run(run::Run),
     Info(info::Info),
     Bench(Box<bench::Bench>),
+    Verify(verify::Verify),
     #[command(hide = true)]
     BenchWorker(bench::worker::Worker),
 }
@@ -31,7 +33,8 @@ Examples:
   transom run -n 4 --output-prefix ./program  as above, and also lines of stdout begin with their rank
   transom info                      providers, limits, and all TRANSOM_ variables
   transom bench --quick             latency, bandwidth, locks and more, compared with the machine's limits
-  transom bench compare             compares with every Open MPI and MPICH found here";
+  transom bench compare             compares with every Open MPI and MPICH found here
+  transom verify 'W W | R R | TW'   checks the lock under every schedule of these requests";
 
 fn main() -> ExitCode {
     let Cli { command } = Cli::parse();
@@ -42,6 +45,7 @@ fn main() -> ExitCode {
         (_, Err(error)) => Err(error.into()),
         (Command::Run(run), Ok(())) => run.execute(),
         (Command::Bench(bench), Ok(())) => bench.execute(),
+        (Command::Verify(verify), Ok(())) => verify.execute(),
         (Command::BenchWorker(worker), Ok(())) => worker.execute(),
     };
     result.unwrap_or_else(|error| {

@@ -1,5 +1,6 @@
 //! Calls on the locks of all targets, with their requests in flight at once.
 
+use crate::at_once::AtOnce;
 use crate::lock_word::Grant;
 use crate::target_lock::{HeldAs, Placed, Status, StatusWord};
 use crate::{Error, LockLayout, Network, Rank, TargetLock};
@@ -77,7 +78,35 @@ impl<N: Network, L: LockState<C>, const C: u32> AllLocks<'_, N, L, C> {
         if late {
             self.settle()?;
         }
-        let (mut held, mut waited) = (0, false);
+        self.go_on(0, false)
+    }
+
+    /// Goes on with a request of all locks at `target`, after its attempt at once; this rank holds the locks before it.
+    pub fn acquire_from_once(&mut self, target: Rank, once: AtOnce) -> Result<bool, N> {
+        let AtOnce::Found(found) = once else {
+            return if target == 0 { self.acquire() } else { self.go_on(target, false) };
+        };
+        let (network, layout) = (self.network, self.layout);
+        let placed = self.locks[target].with(|lock| {
+            lock.status = StatusWord::of(Status::Broken);
+            lock.place_shared_at(network, layout, target, found, false)
+        });
+        let (held, waited) = match placed {
+            Ok(Placed::Granted) => (target + 1, false),
+            started => match self.acquire_rest(target, target, started.map(Some)) {
+                Ok(so_far) => so_far,
+                Err(error) => {
+                    self.release_held();
+                    return Err(error);
+                }
+            },
+        };
+        self.go_on(held, waited)
+    }
+
+    /// Requests the locks that this rank does not hold yet, from `held` on. `waited` is returned if it is true.
+    #[inline(always)]
+    fn go_on(&mut self, mut held: Rank, mut waited: bool) -> Result<bool, N> {
         while held < self.locks.len() {
             match self.acquire_from(held) {
                 Ok((end, waiting)) => (held, waited) = (end, waited | waiting),
@@ -96,6 +125,19 @@ impl<N: Network, L: LockState<C>, const C: u32> AllLocks<'_, N, L, C> {
         match self.locks.iter_mut().position(|lock| !lock.get().is_held()) {
             Some(target) => Err(Error::NotLocked { target }),
             None => self.release_range(0..self.locks.len()),
+        }
+    }
+
+    /// Goes on with a release of all locks at `target`, after its release at once; those before it are released.
+    pub fn release_from_once(&mut self, target: Rank, once: AtOnce) -> Result<(), N> {
+        let (network, layout) = (self.network, self.layout);
+        match once {
+            AtOnce::Found(found) => {
+                let released = self.locks[target].with(|lock| lock.release_after(network, layout, target, found));
+                released.and(self.release_range(target + 1..self.locks.len()))
+            }
+            _ if target == 0 => self.release(),
+            _ => self.release_range(target..self.locks.len()),
         }
     }
 

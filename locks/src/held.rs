@@ -1,7 +1,9 @@
 //! The lock of one rank, as held by a thread.
 
+use crate::at_once::AtOnce;
+use crate::one_lock::LockRecord;
 use crate::primitive::model_has_failed;
-use crate::threads::{ThreadQueue, Turn};
+use crate::threads::Turn;
 use crate::{Error, Network, PassiveLock, Rank};
 use std::fmt;
 use std::marker::PhantomData;
@@ -30,7 +32,7 @@ use std::sync::MutexGuard;
 #[must_use = "a lock that is dropped at once is released at once"]
 pub struct Held<'l, N: Network, const C: u32 = 16> {
     lock: &'l PassiveLock<N, C>,
-    queue: &'l ThreadQueue<C>,
+    record: &'l LockRecord<N, C>,
     target: Rank,
     /// Keeps the value in its thread.
     _thread: PhantomData<MutexGuard<'l, ()>>,
@@ -39,8 +41,14 @@ pub struct Held<'l, N: Network, const C: u32 = 16> {
 impl<'l, N: Network, const C: u32> Held<'l, N, C> {
     /// The lock of `target`, acquired by the thread that has `turn`.
     #[inline(always)]
-    pub(crate) fn new(turn: Turn<'l, C>, lock: &'l PassiveLock<N, C>, target: Rank) -> Self {
-        Held { lock, queue: turn.keep(), target, _thread: PhantomData }
+    pub(crate) fn new(
+        turn: Turn<'l, C>,
+        lock: &'l PassiveLock<N, C>,
+        record: &'l LockRecord<N, C>,
+        target: Rank,
+    ) -> Self {
+        turn.keep();
+        Held { lock, record, target, _thread: PhantomData }
     }
 
     /// The rank whose lock it is.
@@ -54,7 +62,7 @@ impl<'l, N: Network, const C: u32> Held<'l, N, C> {
     /// The errors of [`TargetLock::release`](crate::TargetLock::release).
     #[inline(always)]
     pub fn release(self) -> Result<(), Error<N::Error>> {
-        let released = Self::end(self.lock, self.queue, self.target);
+        let released = Self::end(self.lock, self.record, self.target);
         std::mem::forget(self);
         released
     }
@@ -62,27 +70,34 @@ impl<'l, N: Network, const C: u32> Held<'l, N, C> {
     /// Releases the lock and ends the turn, whether the release fails or not. If the network panics, the drop does
     /// both.
     #[inline(always)]
-    fn end(lock: &PassiveLock<N, C>, queue: &ThreadQueue<C>, target: Rank) -> Result<(), Error<N::Error>> {
-        let mut known = queue.take();
-        match known.release(&lock.network, lock.layout, target) {
-            Ok(()) => {
-                queue.put(known);
-                queue.end_turn();
+    fn end(lock: &PassiveLock<N, C>, record: &LockRecord<N, C>, target: Rank) -> Result<(), Error<N::Error>> {
+        match record.release_at_once(&lock.network, lock.alone) {
+            AtOnce::Done => {
+                record.queue.end_turn();
                 Ok(())
             }
-            Err(error) => {
-                queue.put(known);
-                queue.end_turn();
-                Err(error)
-            }
+            once => Self::end_after(lock, record, target, once),
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn end_after(
+        lock: &PassiveLock<N, C>,
+        record: &LockRecord<N, C>,
+        target: Rank,
+        once: AtOnce,
+    ) -> Result<(), Error<N::Error>> {
+        let released = record.release_after(&lock.network, lock.layout, target, once);
+        record.queue.end_turn();
+        released
     }
 
     /// The drop, with its arguments by value: a drop by address would keep every `Held` in memory.
     #[cold]
     #[inline(never)]
-    fn dropped(lock: &PassiveLock<N, C>, queue: &ThreadQueue<C>, target: Rank) {
-        let _ = Self::end(lock, queue, target);
+    fn dropped(lock: &PassiveLock<N, C>, record: &LockRecord<N, C>, target: Rank) {
+        let _ = Self::end(lock, record, target);
     }
 }
 
@@ -90,7 +105,7 @@ impl<N: Network, const C: u32> Drop for Held<'_, N, C> {
     #[inline(always)]
     fn drop(&mut self) {
         if !model_has_failed() {
-            Self::dropped(self.lock, self.queue, self.target);
+            Self::dropped(self.lock, self.record, self.target);
         }
     }
 }

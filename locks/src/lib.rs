@@ -3,6 +3,7 @@
 #![doc(html_root_url = "https://docs.rs/transom-locks/0.1.0")]
 
 mod all_locks;
+mod at_once;
 mod barrier;
 mod deadline;
 mod error;
@@ -13,6 +14,7 @@ mod line;
 mod lock_word;
 pub mod model;
 mod network;
+mod one_lock;
 mod passive;
 mod primitive;
 mod pscw;
@@ -26,7 +28,8 @@ pub use error::Error;
 pub use held::Held;
 pub use layout::{Field, LockLayout};
 pub use lock_word::LockWord;
-pub use network::{At, Awaited, Network, Rank, Wake};
+pub use network::{At, Awaited, FoundWord, Network, Rank, Wake};
+pub use one_lock::{Begun, OneLock};
 pub use passive::{Mode, PassiveLock};
 pub use pscw::Pscw;
 pub use target_lock::{QueuePosition, TargetLock};

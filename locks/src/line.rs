@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 /// free, or the releaser finds the waiter in line. Both can miss each other only while the releaser's store is not yet
 /// visible: a fence there would cost each unlock a locked instruction. A thread that has just joined the line therefore
 /// sleeps only briefly at first, and tries again.
+#[repr(C)]
 pub(crate) struct Line {
     /// The number of waiting threads. Changes only while `threads` is locked.
     len: AtomicUsize,

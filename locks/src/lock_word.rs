@@ -145,6 +145,13 @@ impl<const C: u32> LockWord<C> {
         self.tail().is_none() && self.arrived() > Self::COUNT / 2
     }
 
+    /// Returns whether a reader that finds this word holds the lock, and need not renormalise the word: `arrived` is in
+    /// the lower half of its range, and there is no tail.
+    #[inline]
+    pub(crate) fn admits_readers(self) -> bool {
+        self.0 & (Self::RANK << 16 | Self::ARRIVED << (C - 1)) == 0
+    }
+
     /// The word with the same readers, counted from zero departures.
     pub fn renormalised(self) -> Self {
         self.then(Self::pack(0, self.readers(), 0, 0))

@@ -1,5 +1,6 @@
 //! The four verbs on 64-bit words that every protocol of this crate consists of.
 
+use std::convert::Infallible;
 use std::time::Instant;
 
 /// A rank: the number of a process (or thread) in its job or team, from 0.
@@ -86,12 +87,51 @@ impl Awaited {
     }
 }
 
+/// A word that a network has found once, so that its verbs search for nothing. They are those of [`Network`] with
+/// [`Wake::Nobody`], and order memory as those do. They cannot fail and never wait.
+///
+/// # Examples
+/// A network without such words names a type without values:
+/// ```
+/// use transom_locks::FoundWord;
+/// fn is_found<W: FoundWord>(word: Option<W>) -> bool {
+///     word.is_some()
+/// }
+/// assert!(!is_found::<std::convert::Infallible>(None));
+/// ```
+pub trait FoundWord {
+    /// Compare-and-swap: stores `new` if the word holds `expected`; returns the previous value.
+    fn cas(&self, expected: u64, new: u64) -> u64;
+
+    /// Fetch-and-add, wrapping; returns the previous value.
+    fn add(&self, delta: u64) -> u64;
+
+    /// Reads the word.
+    fn read(&self) -> u64;
+}
+
+impl FoundWord for Infallible {
+    fn cas(&self, _: u64, _: u64) -> u64 {
+        match *self {}
+    }
+
+    fn add(&self, _: u64) -> u64 {
+        match *self {}
+    }
+
+    fn read(&self) -> u64 {
+        match *self {}
+    }
+}
+
 /// The verbs that a protocol needs of a network: compare-and-swap, fetch-and-add, an 8-byte put of a word, and a wait
 /// on the caller's own memory. An InfiniBand adapter executes the first three on remote memory without the help of the
 /// rank there.
 ///
 /// # Contract of an implementation
-/// 1. `cas`, `add` and `notify` on one word are atomic with respect to each other, whichever rank calls them.
+/// 1. `cas` and `add` on one word are atomic with respect to each other, whichever rank calls them. A `notify` is a put.
+///    A put that falls between the read and the write of a `cas` or `add` may be lost, as on an adapter.
+///    [`Delivery::Torn`](crate::model::Delivery::Torn) checks a protocol for that.
 /// 2. A `cas`, `add` or `notify` takes effect after every earlier put or `notify` of the same caller *to the same
 ///    rank*. A rank that sees its effect also sees theirs (release). A result returned by `cas`, `add` or `wait` makes
 ///    all that came before it visible to the caller (acquire).
@@ -134,6 +174,8 @@ pub trait Network {
     type Error;
     /// An addition in flight, whose result [`finish`](Self::finish) returns.
     type Pending;
+    /// A word that [`find`](Self::find) returned.
+    type Found: FoundWord;
 
     /// The caller's own rank.
     fn rank(&self) -> Rank;
@@ -167,6 +209,25 @@ pub trait Network {
     fn add(&self, at: At, delta: u64, wake: Wake) -> Result<u64, Self::Error> {
         let pending = self.start_add(at, delta, wake)?;
         self.finish(pending)
+    }
+
+    /// Finds a word, for any number of later verbs on it. Returns `None` unless this rank's own processor executes the
+    /// atomics there. The memory of a found word stays until the value is dropped.
+    #[inline]
+    fn find(&self, _at: At) -> Option<Self::Found> {
+        None
+    }
+
+    /// [`cas`](Self::cas) on a found word. A network that counts its operations counts this one.
+    #[inline]
+    fn cas_found(&self, word: &Self::Found, expected: u64, new: u64) -> u64 {
+        word.cas(expected, new)
+    }
+
+    /// [`add`](Self::add) on a found word. A network that counts its operations counts this one.
+    #[inline]
+    fn add_found(&self, word: &Self::Found, delta: u64) -> u64 {
+        word.add(delta)
     }
 
     /// Puts 8 bytes and does not wait for their arrival. One remote operation.
@@ -225,6 +286,7 @@ macro_rules! through {
         impl<N: Network> Network for $pointer {
             type Error = N::Error;
             type Pending = N::Pending;
+            type Found = N::Found;
 
             #[inline]
             fn rank(&self) -> Rank {
@@ -259,6 +321,21 @@ macro_rules! through {
             #[inline]
             fn add(&self, at: At, delta: u64, wake: Wake) -> Result<u64, Self::Error> {
                 (**self).add(at, delta, wake)
+            }
+
+            #[inline]
+            fn find(&self, at: At) -> Option<Self::Found> {
+                (**self).find(at)
+            }
+
+            #[inline]
+            fn cas_found(&self, word: &Self::Found, expected: u64, new: u64) -> u64 {
+                (**self).cas_found(word, expected, new)
+            }
+
+            #[inline]
+            fn add_found(&self, word: &Self::Found, delta: u64) -> u64 {
+                (**self).add_found(word, delta)
             }
 
             #[inline]

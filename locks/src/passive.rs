@@ -1,6 +1,8 @@
 //! The passive lock for programs: one lock at each rank, shared or exclusive, granted in FIFO order.
 
-use crate::all_locks::{AllLocks, InFlight, LockState};
+use crate::all_locks::{AllLocks, InFlight};
+use crate::at_once::{AtOnce, LockWords, alone};
+use crate::one_lock::{LockRecord, OneLock, again};
 use crate::primitive::model_has_failed;
 use crate::threads::ThreadQueue;
 use crate::{Error, Held, LockLayout, LockWord, Network, QueuePosition, Rank, TargetLock};
@@ -52,11 +54,13 @@ pub enum Mode {
 /// net.run_random(7).unwrap();
 /// ```
 pub struct PassiveLock<N: Network, const C: u32 = 16> {
-    pub(crate) network: N,
     pub(crate) layout: LockLayout,
-    /// One per target.
-    queues: Box<[ThreadQueue<C>]>,
+    /// One per target. Dropped before the network, in whose memory the words lie.
+    locks: Box<[LockRecord<N, C>]>,
     in_flight: Box<[InFlight<N>]>,
+    /// See [`alone`].
+    pub(crate) alone: u64,
+    pub(crate) network: N,
 }
 
 /// The lock, and the queue position of its request.
@@ -73,9 +77,12 @@ impl<N: Network, const C: u32> PassiveLock<N, C> {
         if ranks > most {
             return Err(Error::TooManyRanks { ranks, most });
         }
-        let queues = (0..ranks).map(|_| ThreadQueue::new()).collect();
+        let layout = LockLayout::new(base, ranks);
+        let record =
+            |target| LockRecord { words: LockWords::find(&network, layout, target), queue: ThreadQueue::new() };
+        let locks = (0..ranks).map(record).collect();
         let in_flight = (0..ranks).map(|_| None).collect();
-        Ok(PassiveLock { layout: LockLayout::new(base, ranks), network, queues, in_flight })
+        Ok(PassiveLock { layout, locks, in_flight, alone: alone(network.rank()), network })
     }
 
     /// The rank of this handle.
@@ -91,17 +98,16 @@ impl<N: Network, const C: u32> PassiveLock<N, C> {
     /// holds the lock or a `_mut` call has taken it.
     #[inline(always)]
     pub fn acquire(&self, target: Rank, mode: Mode) -> Result<HeldAfter<'_, N, C>, Error<N::Error>> {
-        let turn = self.queue(target)?.turn().ok_or(Error::AlreadyLocked { target })?;
-        let mut lock = turn.queue.take();
-        let acquired = match mode {
-            Mode::Exclusive => lock.exclusive(&self.network, self.layout, target),
-            Mode::Shared => lock.shared(&self.network, self.layout, target),
+        let record = self.record(target)?;
+        let turn = match record.queue.turn() {
+            Some(turn) => turn,
+            None => return Err(Error::AlreadyLocked { target }),
         };
-        turn.queue.put(lock);
-        match acquired {
-            Ok(ahead) => Ok((Held::new(turn, self, target), ahead)),
-            Err(error) => Err(error),
-        }
+        let ahead = match record.at_once(&self.network, mode, self.alone) {
+            AtOnce::Done => QueuePosition::default(),
+            once => record.acquire_after(&self.network, self.layout, target, mode, once)?,
+        };
+        Ok((Held::new(turn, self, record, target), ahead))
     }
 
     /// Takes the lock of `target` if that needs no waiting. Returns `None` if another rank holds it or is queued in the
@@ -126,15 +132,15 @@ impl<N: Network, const C: u32> PassiveLock<N, C> {
     /// net.run_random(7).unwrap();
     /// ```
     pub fn try_acquire(&self, target: Rank, mode: Mode) -> Result<Option<Held<'_, N, C>>, Error<N::Error>> {
-        let queue = self.queue(target)?;
-        if queue.is_mine() {
+        let record = self.record(target)?;
+        if record.queue.is_mine() {
             return Err(Error::AlreadyLocked { target });
         }
-        let Some(turn) = queue.turn_at_once() else { return Ok(None) };
+        let Some(turn) = record.queue.turn_at_once() else { return Ok(None) };
         let mut lock = turn.queue.take();
         let acquired = Self::try_mode(&mut lock, &self.network, self.layout, target, mode);
         turn.queue.put(lock);
-        Ok(acquired?.then(|| Held::new(turn, self, target)))
+        Ok(acquired?.then(|| Held::new(turn, self, record, target)))
     }
 
     /// [`acquire`](Self::acquire) with a time limit: returns `None` if the lock is not this thread's within `limit`.
@@ -171,15 +177,15 @@ impl<N: Network, const C: u32> PassiveLock<N, C> {
         if limit.is_zero() {
             return Ok(self.try_acquire(target, mode)?.map(|held| (held, QueuePosition::default())));
         }
-        let queue = self.queue(target)?;
-        if queue.is_mine() {
+        let record = self.record(target)?;
+        if record.queue.is_mine() {
             return Err(Error::AlreadyLocked { target });
         }
-        let Some(turn) = queue.turn_by(deadline) else { return Ok(None) };
+        let Some(turn) = record.queue.turn_by(deadline) else { return Ok(None) };
         let mut lock = turn.queue.take();
         let ahead = Self::until(&mut lock, &self.network, self.layout, target, mode, deadline);
         turn.queue.put(lock);
-        Ok(ahead?.map(|ahead| (Held::new(turn, self, target), ahead)))
+        Ok(ahead?.map(|ahead| (Held::new(turn, self, record, target), ahead)))
     }
 
     /// [`acquire`](Self::acquire) by the only thread that uses the handle, as `&mut` proves: no thread queue, only the
@@ -189,14 +195,26 @@ impl<N: Network, const C: u32> PassiveLock<N, C> {
     /// The errors of [`acquire`](Self::acquire).
     #[inline(always)]
     pub fn acquire_mut(&mut self, target: Rank, mode: Mode) -> Result<QueuePosition, Error<N::Error>> {
-        let (network, layout, queue) = self.parts(target)?;
-        let mut lock = queue.take();
-        let acquired = match mode {
-            Mode::Exclusive => lock.exclusive(network, layout, target),
-            Mode::Shared => lock.shared(network, layout, target),
-        };
-        queue.put(lock);
-        acquired
+        match self.one_mut(target) {
+            Some(mut lock) => lock.acquire(mode),
+            None => Err(self.no_such_rank(target)),
+        }
+    }
+
+    /// The lock of `target`, for a caller that has its steps in line; `None` if there is no such rank. This handle is
+    /// borrowed as long as the caller keeps it.
+    ///
+    /// # Examples
+    /// See [`OneLock`].
+    #[inline(always)]
+    pub fn one_mut(&mut self, target: Rank) -> Option<OneLock<'_, N, C>> {
+        let lock = &*self;
+        lock.locks.get(target).map(|record| OneLock { lock, record, target })
+    }
+
+    #[cold]
+    fn no_such_rank(&self, rank: Rank) -> Error<N::Error> {
+        Error::NoSuchRank { rank, ranks: self.locks.len() }
     }
 
     /// [`try_acquire`](Self::try_acquire) by the only thread that uses the handle.
@@ -204,10 +222,10 @@ impl<N: Network, const C: u32> PassiveLock<N, C> {
     /// # Errors
     /// The errors of [`acquire`](Self::acquire).
     pub fn try_acquire_mut(&mut self, target: Rank, mode: Mode) -> Result<bool, Error<N::Error>> {
-        let (network, layout, queue) = self.parts(target)?;
-        let mut lock = queue.take();
-        let acquired = Self::try_mode(&mut lock, network, layout, target, mode);
-        queue.put(lock);
+        let record = self.record(target)?;
+        let mut lock = record.queue.take();
+        let acquired = Self::try_mode(&mut lock, &self.network, self.layout, target, mode);
+        record.queue.put(lock);
         acquired
     }
 
@@ -225,10 +243,10 @@ impl<N: Network, const C: u32> PassiveLock<N, C> {
         if limit.is_zero() {
             return Ok(self.try_acquire_mut(target, mode)?.then(QueuePosition::default));
         }
-        let (network, layout, queue) = self.parts(target)?;
-        let mut lock = queue.take();
-        let acquired = Self::until(&mut lock, network, layout, target, mode, deadline);
-        queue.put(lock);
+        let record = self.record(target)?;
+        let mut lock = record.queue.take();
+        let acquired = Self::until(&mut lock, &self.network, self.layout, target, mode, deadline);
+        record.queue.put(lock);
         acquired
     }
 
@@ -265,12 +283,14 @@ impl<N: Network, const C: u32> PassiveLock<N, C> {
     /// The errors of [`TargetLock::release`], and [`Error::NoSuchRank`].
     #[inline(always)]
     pub fn release_mut(&mut self, target: Rank) -> Result<(), Error<N::Error>> {
-        let (network, layout, queue) = self.parts(target)?;
-        queue.end_leaked_turn();
-        let mut lock = queue.take();
-        let released = lock.release(network, layout, target);
-        queue.put(lock);
-        released
+        match self.locks.get_mut(target) {
+            Some(record) => record.queue.end_leaked_turn(),
+            None => return Err(self.no_such_rank(target)),
+        }
+        match self.one_mut(target) {
+            Some(mut lock) => lock.release(),
+            None => Err(self.no_such_rank(target)),
+        }
     }
 
     /// Takes the locks of all ranks in shared mode, all requests in flight at once; returns whether it waited. Costs
@@ -286,9 +306,26 @@ impl<N: Network, const C: u32> PassiveLock<N, C> {
     /// holds, so none of its requests stays in a queue. There are two exceptions. A lock at which a verb failed that
     /// may have taken effect is broken. Locks below a broken one at which this rank waited are broken too, since a wait
     /// for them might never end.
-    #[inline]
+    #[inline(always)]
     pub fn acquire_all_mut(&mut self) -> Result<bool, Error<N::Error>> {
-        self.all().acquire()
+        // Checked before the first request: a lock that is not free leaves all others untouched.
+        if self.locks.iter().any(|record| !record.queue.is_free()) {
+            return again(self.acquire_all_from(0, AtOnce::Unfit));
+        }
+        for (target, record) in self.locks.iter().enumerate() {
+            match record.at_once(&self.network, Mode::Shared, self.alone) {
+                AtOnce::Done => {}
+                once => return again(self.acquire_all_from(target, once)),
+            }
+        }
+        Ok(false)
+    }
+
+    /// Goes on with the request of all locks at `target`, after its attempt at once.
+    #[cold]
+    #[inline(never)]
+    fn acquire_all_from(&mut self, target: Rank, once: AtOnce) -> Result<bool, Error<N::Error>> {
+        self.all().acquire_from_once(target, once)
     }
 
     /// Returns whether none of this rank's requests that were given up at a deadline is still queued. If one is,
@@ -321,28 +358,38 @@ impl<N: Network, const C: u32> PassiveLock<N, C> {
     /// # Errors
     /// The errors of [`release_mut`](Self::release_mut). A lock that is not held leaves all others untouched. If
     /// several releases fail the first error is returned; the rest is released all the same.
-    #[inline]
+    #[inline(always)]
     pub fn release_all_mut(&mut self) -> Result<(), Error<N::Error>> {
-        self.all().release()
+        // Checked before the first release, as above.
+        if self.locks.iter().any(|record| !record.queue.is_open()) {
+            return again(self.release_all_from(0, AtOnce::Unfit));
+        }
+        for (target, record) in self.locks.iter().enumerate() {
+            match record.depart_at_once(&self.network) {
+                AtOnce::Done => {}
+                once => return again(self.release_all_from(target, once)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Goes on with the release of all locks at `target`, after its release at once.
+    #[cold]
+    #[inline(never)]
+    fn release_all_from(&mut self, target: Rank, once: AtOnce) -> Result<(), Error<N::Error>> {
+        self.all().release_from_once(target, once)
     }
 
     #[inline(always)]
-    fn queue(&self, target: Rank) -> Result<&ThreadQueue<C>, Error<N::Error>> {
-        Error::check_rank(target, self.queues.len())?;
-        Ok(&self.queues[target])
+    fn record(&self, target: Rank) -> Result<&LockRecord<N, C>, Error<N::Error>> {
+        Error::check_rank(target, self.locks.len())?;
+        Ok(&self.locks[target])
     }
 
     #[inline(always)]
-    fn all(&mut self) -> AllLocks<'_, N, ThreadQueue<C>, C> {
-        let PassiveLock { network, layout, queues, in_flight } = self;
-        AllLocks { network, layout: *layout, locks: queues, in_flight }
-    }
-
-    #[inline(always)]
-    fn parts(&mut self, target: Rank) -> Result<(&N, LockLayout, &mut ThreadQueue<C>), Error<N::Error>> {
-        let ranks = self.queues.len();
-        let queue = self.queues.get_mut(target).ok_or(Error::NoSuchRank { rank: target, ranks })?;
-        Ok((&self.network, self.layout, queue))
+    fn all(&mut self) -> AllLocks<'_, N, LockRecord<N, C>, C> {
+        let PassiveLock { network, layout, locks, in_flight, .. } = self;
+        AllLocks { network, layout: *layout, locks, in_flight }
     }
 }
 

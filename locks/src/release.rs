@@ -1,6 +1,7 @@
 //! The release: how a request leaves the queue after its turn, and how those behind it are notified. README.md beside
 //! the code numbers the steps.
 
+use crate::at_once::{AtOnce, LockWords, alone};
 use crate::lock_word::{Grant, Next, Waiter, Waiters};
 use crate::target_lock::{HeldAs, Predecessor, Result, Status, StatusWord};
 use crate::{Awaited, Error, Field, LockLayout, LockWord, Network, Rank, TargetLock, Wake};
@@ -16,6 +17,25 @@ impl<const C: u32> TargetLock<C> {
     /// broken: other ranks may still wait for it.
     #[inline(always)]
     pub fn release<N: Network>(&mut self, network: &N, layout: LockLayout, target: Rank) -> Result<(), N> {
+        let words = LockWords::find(network, layout, target);
+        let once = words.map_or(AtOnce::Unfit, |words| self.release_at_once(network, &words, alone(network.rank())));
+        self.release_from(network, layout, target, once)
+    }
+
+    /// Goes on with a release after its attempt at once.
+    #[inline(always)]
+    pub(crate) fn release_from<N: Network>(
+        &mut self,
+        network: &N,
+        layout: LockLayout,
+        target: Rank,
+        once: AtOnce,
+    ) -> Result<(), N> {
+        match once {
+            AtOnce::Done => return Ok(()),
+            AtOnce::Found(found) => return self.release_after(network, layout, target, found),
+            AtOnce::Unfit => {}
+        }
         // The usual states come first: a jump table is slower.
         if let Status::Held(HeldAs::Exclusive(behind)) = self.status.get() {
             self.status = StatusWord::of(Status::Broken);
@@ -70,7 +90,7 @@ impl<const C: u32> TargetLock<C> {
     /// `found` is the result of the word's compare-and-swap, which was made if `next` was 0.
     #[cold]
     #[inline(never)]
-    fn leave_contended<N: Network>(
+    pub(crate) fn leave_contended<N: Network>(
         &mut self,
         network: &N,
         layout: LockLayout,

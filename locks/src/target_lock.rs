@@ -1,6 +1,7 @@
 //! The steps of the passive lock. [`TargetLock`] is one rank's state of one lock. README.md beside the code numbers the
 //! steps, and proves that no request is lost or overtaken.
 
+use crate::at_once::{AtOnce, LockWords, alone};
 use crate::lock_word::{Grant, Next, Waiter, Waiters};
 use crate::{Awaited, Error, Field, LockLayout, LockWord, Network, Rank, Wake};
 use std::fmt;
@@ -65,6 +66,10 @@ impl StatusWord {
     const EXCLUSIVE: u64 = 4;
     const SHARED_OPEN: u64 = 5;
     const SHARED_BEFORE: u64 = 6;
+    const ALONE: u64 = 7;
+
+    /// Held exclusively, and the last seen word is the one that this rank wrote when it alone had the lock.
+    pub const HELD_ALONE: Self = StatusWord(Self::ALONE);
 
     /// The kind in the low byte; a rank, if the status has one, in the upper half.
     #[inline(always)]
@@ -88,6 +93,7 @@ impl StatusWord {
             Self::UNACKNOWLEDGED => Status::Unacknowledged,
             Self::ABANDONED => Status::Abandoned(rank),
             Self::EXCLUSIVE => Status::Held(HeldAs::Exclusive(Predecessor(rank))),
+            Self::ALONE => Status::Held(HeldAs::Exclusive(Predecessor::NONE)),
             Self::SHARED_OPEN => Status::Held(HeldAs::Shared(Grant::Open)),
             Self::SHARED_BEFORE => Status::Held(HeldAs::Shared(Grant::Before(rank))),
             _ => Status::Broken,
@@ -213,7 +219,39 @@ impl<const C: u32> TargetLock<C> {
     /// network.
     #[inline(always)]
     pub fn exclusive<N: Network>(&mut self, network: &N, layout: LockLayout, target: Rank) -> Result<QueuePosition, N> {
-        let found = self.enqueue(network, layout, target)?;
+        let words = LockWords::find(network, layout, target);
+        let once = words.map_or(AtOnce::Unfit, |words| self.exclusive_at_once(network, &words, alone(network.rank())));
+        self.exclusive_from(network, layout, target, once)
+    }
+
+    /// Goes on with an exclusive request after its attempt at once.
+    #[inline(always)]
+    pub(crate) fn exclusive_from<N: Network>(
+        &mut self,
+        network: &N,
+        layout: LockLayout,
+        target: Rank,
+        once: AtOnce,
+    ) -> Result<QueuePosition, N> {
+        match once {
+            AtOnce::Done => Ok(QueuePosition::default()),
+            AtOnce::Found(found) => self.exclusive_after(network, layout, target, found),
+            AtOnce::Unfit => {
+                let found = self.enqueue(network, layout, target)?;
+                self.exclusive_at(network, layout, target, found)
+            }
+        }
+    }
+
+    /// Waits for the turn of an exclusive request whose CAS returned `found`, if the lock was not free.
+    #[inline(always)]
+    pub(crate) fn exclusive_at<N: Network>(
+        &mut self,
+        network: &N,
+        layout: LockLayout,
+        target: Rank,
+        found: LockWord<C>,
+    ) -> Result<QueuePosition, N> {
         if found.tail().is_none() && found.readers() == 0 {
             self.status = StatusWord::of(Status::Held(HeldAs::Exclusive(Predecessor::NONE)));
             return Ok(QueuePosition::default());
@@ -432,6 +470,25 @@ impl<const C: u32> TargetLock<C> {
     /// The errors of [`exclusive`](Self::exclusive).
     #[inline(always)]
     pub fn shared<N: Network>(&mut self, network: &N, layout: LockLayout, target: Rank) -> Result<QueuePosition, N> {
+        let words = LockWords::find(network, layout, target);
+        let once = words.map_or(AtOnce::Unfit, |words| self.shared_at_once(network, &words));
+        self.shared_from(network, layout, target, once)
+    }
+
+    /// Goes on with a shared request after its attempt at once.
+    #[inline(always)]
+    pub(crate) fn shared_from<N: Network>(
+        &mut self,
+        network: &N,
+        layout: LockLayout,
+        target: Rank,
+        once: AtOnce,
+    ) -> Result<QueuePosition, N> {
+        match once {
+            AtOnce::Done => return Ok(QueuePosition::default()),
+            AtOnce::Found(found) => return self.shared_after(network, layout, target, found),
+            AtOnce::Unfit => {}
+        }
         if let Status::Abandoned(tail) = self.status.get()
             && self.on_copy(move |lock| lock.revive(network, layout, target))?
         {
@@ -623,5 +680,6 @@ mod tests {
             assert_eq!(StatusWord::of(status).get(), status);
         }
         assert_eq!(StatusWord(0xfe).get(), Status::Broken);
+        assert_eq!(StatusWord::HELD_ALONE.get(), Status::Held(HeldAs::Exclusive(Predecessor::NONE)));
     }
 }

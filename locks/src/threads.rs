@@ -2,7 +2,7 @@
 //! order.
 
 use crate::TargetLock;
-use crate::all_locks::LockState;
+use crate::at_once::{FREE, OPEN};
 use crate::line::Line;
 use crate::primitive::{AtomicU64, AtomicUsize, model_has_failed, this_thread};
 use crate::target_lock::{Status, StatusWord};
@@ -12,6 +12,7 @@ use std::time::Instant;
 /// The lock of one target, and the threads of this rank that want it. A thread that has its turn requests the lock, and
 /// keeps its turn until it has released the lock. A thread that finds another's turn, or others in line, joins the
 /// line; only the first in line tries to take the turn.
+#[repr(C)]
 pub(crate) struct ThreadQueue<const C: u32> {
     /// The number of the thread that has its turn; 0 if none. Only that thread resets it to 0.
     holder: AtomicUsize,
@@ -89,6 +90,32 @@ impl<const C: u32> ThreadQueue<C> {
         self.line.pass_on();
     }
 
+    /// Ends the turn of any thread whose guard was leaked.
+    #[inline(always)]
+    pub fn end_leaked_turn(&mut self) {
+        if self.holder.load(Relaxed) != 0 {
+            self.holder.store(0, Relaxed);
+        }
+    }
+
+    /// Returns whether this rank has no request at the lock, and nothing is left of an earlier one.
+    #[inline(always)]
+    pub fn is_free(&self) -> bool {
+        self.status.load(Relaxed) == FREE.0
+    }
+
+    /// Returns whether a reader of the open group holds the lock, without a thread's turn.
+    #[inline(always)]
+    pub fn is_open(&self) -> bool {
+        self.status.load(Relaxed) == OPEN.0 && self.holder.load(Relaxed) == 0
+    }
+
+    /// The state of this rank's request at the lock.
+    #[inline(always)]
+    pub fn get(&self) -> TargetLock<C> {
+        TargetLock { seen: self.seen.load(Relaxed), status: StatusWord(self.status.load(Relaxed)) }
+    }
+
     /// Takes the state for a step of the thread that has its turn. The queue holds a broken lock until
     /// [`put`](Self::put), and keeps it if the network panics.
     #[inline(always)]
@@ -106,43 +133,16 @@ impl<const C: u32> ThreadQueue<C> {
     }
 }
 
-impl<const C: u32> LockState<C> for ThreadQueue<C> {
-    #[inline(always)]
-    fn get(&self) -> TargetLock<C> {
-        TargetLock { seen: self.seen.load(Relaxed), status: StatusWord(self.status.load(Relaxed)) }
-    }
-
-    #[inline(always)]
-    fn take(&mut self) -> TargetLock<C> {
-        Self::take(self)
-    }
-
-    #[inline(always)]
-    fn put(&mut self, lock: TargetLock<C>) {
-        Self::put(self, lock);
-    }
-
-    /// Ends the turn of any thread whose guard was leaked.
-    #[inline(always)]
-    fn end_leaked_turn(&mut self) {
-        if self.holder.load(Relaxed) != 0 {
-            self.holder.store(0, Relaxed);
-        }
-    }
-}
-
 /// A thread's turn; dropping it ends the turn.
 pub(crate) struct Turn<'q, const C: u32> {
     pub queue: &'q ThreadQueue<C>,
 }
 
-impl<'q, const C: u32> Turn<'q, C> {
+impl<const C: u32> Turn<'_, C> {
     /// Keeps the turn until [`end_turn`](ThreadQueue::end_turn).
     #[inline(always)]
-    pub fn keep(self) -> &'q ThreadQueue<C> {
-        let queue = self.queue;
+    pub fn keep(self) {
         std::mem::forget(self);
-        queue
     }
 }
 

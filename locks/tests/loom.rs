@@ -5,6 +5,7 @@ mod failing;
 
 use failing::{Failing, Failure, How, Plan, Progress};
 use loom::cell::UnsafeCell;
+use loom::sync::atomic::Ordering;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -12,7 +13,7 @@ use std::time::Instant;
 use transom_locks::model::loom::{Net, Orderings, RankNetwork, Setup, Waiting, explore};
 use transom_locks::model::{Call, Mix};
 use transom_locks::{
-    At, Barrier, Error, Field, LockLayout, LockWord, Mode, Network, PassiveLock, Pscw, Rank, Run, UpdateGate,
+    At, Barrier, Error, Field, LockLayout, LockWord, Mode, Network, PassiveLock, Pscw, Rank, Run, UpdateGate, Wake,
 };
 
 /// Checks every multiset of `ranks` of these rows, and prints the number of schedules.
@@ -278,6 +279,31 @@ fn loom_reports_deadlock_of_held_locks() {
     });
     let why = failed.expect_err("each rank holds the lock that the other waits for");
     assert!(why.downcast_ref::<String>().is_some_and(|why| why.starts_with("deadlock;")), "{why:?}");
+}
+
+/// A compare-and-swap that only releases orders no later access when it fails, as documented.
+#[test]
+fn failed_release_cas_does_not_acquire() {
+    const WORD: At = At { rank: 1, word: 0 };
+    let ordering = |cas| {
+        std::panic::catch_unwind(|| {
+            explore(None, move || {
+                let net = Net::new(2, &[0], Waiting::Spins, Orderings { cas, ..Orderings::default() });
+                let data = Rc::new(UnsafeCell::new(()));
+                let (writer, network) = (Rc::clone(&data), net.rank(0));
+                let other = loom::thread::spawn(move || {
+                    writer.with_mut(drop);
+                    network.notify(WORD, 7, Wake::Home).unwrap();
+                });
+                if net.rank(1).cas(WORD, 1, 2, Wake::Nobody).unwrap() == 7 {
+                    data.with(drop);
+                }
+                other.join().unwrap();
+            })
+        })
+    };
+    assert!(ordering(Ordering::AcqRel).is_ok());
+    assert!(ordering(Ordering::Release).is_err(), "loom reports a race");
 }
 
 /// Rank 0 exposes its memory twice; the others write their parts of it, and rank 0 reads in between.

@@ -473,6 +473,7 @@ struct Rounds<'c> {
 impl Network for Rounds<'_> {
     type Error = FabricError;
     type Pending = u64;
+    type Found = std::convert::Infallible;
 
     fn rank(&self) -> Rank {
         self.me

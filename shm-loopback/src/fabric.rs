@@ -4,7 +4,7 @@ use crate::buffer::Buffer;
 use crate::cma::{self, CrossMemory};
 use crate::key::{CmaKey, InBlock, Key, fresh_tag};
 use crate::loopback::{Loopback, Membership};
-use crate::memory::{Memory, View};
+use crate::memory::{Memory, View, Word};
 use crate::{copy, limit, system, words};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -144,6 +144,7 @@ impl Membership {
 impl Fabric for Loopback {
     type Region = Region;
     type Remote = View;
+    type Word = Word;
     type Pending = u64;
     /// An operation that was complete when it started.
     type Transfer = BoxBytes;
@@ -264,6 +265,10 @@ impl Fabric for Loopback {
         at.own_words(offset, len)
     }
 
+    fn find_word(&self, at: &View, offset: usize) -> Option<Word> {
+        at.find_word(offset)
+    }
+
     fn change_blocks(&self, at: &View, offset: usize, blocks: usize, change: impl UpdateInPlace) -> bool {
         match blocks.checked_mul(64).and_then(|bytes| at.address(offset, bytes)) {
             // SAFETY: inside the view, as just checked; views are accessed only by atomics and `copy`.
@@ -279,11 +284,6 @@ impl Fabric for Loopback {
 
     #[inline(always)]
     fn finish(&self, pending: u64) -> Result<u64, FabricError> {
-        Ok(pending)
-    }
-
-    #[inline(always)]
-    fn try_finish(&self, pending: u64) -> Result<u64, u64> {
         Ok(pending)
     }
 

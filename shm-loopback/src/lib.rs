@@ -39,7 +39,7 @@ pub use biased::{Biased, Held};
 pub use fabric::Region;
 pub use job::{Invitation, Job};
 pub use loopback::Loopback;
-pub use memory::View;
+pub use memory::{View, Word};
 pub use team::Meet;
 
 /// The error of a failed system call, with the limit that was reached, if that is the reason.

@@ -15,7 +15,9 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
+use transom_locks::FoundWord;
 use transom_windows::{FabricError, UserMemory};
 
 /// Written at the beginning of every block; the last byte is the version of the layout.
@@ -435,6 +437,17 @@ impl View {
         Some(unsafe { &*at.cast() })
     }
 
+    /// The word at byte `offset`, like [`one_own_word`](Self::one_own_word), with the block that holds it. User memory
+    /// has no block of its own that would keep it.
+    pub(crate) fn find_word(&self, offset: usize) -> Option<Word> {
+        match self.memory.backing {
+            Backing::Mapped { .. } | Backing::Heap(_) => {
+                Some(Word { at: NonNull::from(self.one_own_word(offset)?), _memory: self.memory.clone() })
+            }
+            Backing::OtherProcess(_) | Backing::Lent => None,
+        }
+    }
+
     /// `len` words from byte `offset` on, for this processor to change, if they are inside and aligned. Debug builds
     /// return `None` where an adapter executes the atomics.
     #[inline(always)]
@@ -445,5 +458,45 @@ impl View {
         let start = self.address(offset, len.checked_mul(8)?).filter(|start| start.addr().is_multiple_of(8))?;
         // SAFETY: inside and aligned, kept mapped by the view, and accessed as in `atomics`.
         Some(unsafe { std::slice::from_raw_parts(start.cast(), len) })
+    }
+}
+
+/// A word of a block, found once: its atomics check neither bounds nor alignment again.
+pub struct Word {
+    at: NonNull<AtomicU64>,
+    /// Keeps the word mapped.
+    _memory: Arc<Memory>,
+}
+
+// SAFETY: as for `Memory`; the word is accessed only atomically.
+unsafe impl Send for Word {}
+// SAFETY: as above.
+unsafe impl Sync for Word {}
+
+impl Word {
+    #[inline(always)]
+    fn word(&self) -> &AtomicU64 {
+        // SAFETY: inside its block and aligned when it was found, kept mapped by `_memory`, and only accessed atomically.
+        unsafe { self.at.as_ref() }
+    }
+}
+
+/// The order of each verb is that of the same verb in `words`.
+impl FoundWord for Word {
+    #[inline(always)]
+    fn cas(&self, expected: u64, new: u64) -> u64 {
+        match self.word().compare_exchange(expected, new, SeqCst, SeqCst) {
+            Ok(found) | Err(found) => found,
+        }
+    }
+
+    #[inline(always)]
+    fn add(&self, delta: u64) -> u64 {
+        self.word().fetch_add(delta, SeqCst)
+    }
+
+    #[inline(always)]
+    fn read(&self) -> u64 {
+        self.word().load(SeqCst)
     }
 }

@@ -385,9 +385,8 @@ impl<B> Rare<'_, B> {
     /// Waits for the window operation, or returns the failure.
     #[cold]
     #[inline(never)]
-    #[allow(clippy::boxed_local, reason = "the caller's hot path must not move the operation")]
-    fn end(self: Box<Self>) -> Result<(B, Status), Failed<B>> {
-        match *self {
+    fn end(self) -> Result<(B, Status), Failed<B>> {
+        match self {
             Rare::Failed(failed) => Err(failed),
             Rare::Operation(operation) => of_operation(operation.wait()),
         }
@@ -486,7 +485,7 @@ impl Request<'static, Vec<u8>> {
         let state = match std::mem::replace(&mut self.state, State::Over(None)) {
             State::UnderWay(under) => State::UnderWay(under),
             State::Over(None) => State::Over(None),
-            State::Over(Some(over)) => value_of(over.or_else(Rare::end), value).into(),
+            State::Over(Some(over)) => value_of(over.or_else(|rare| rare.end()), value).into(),
         };
         Request { state, back: Back::Value(value), lent: PhantomData }
     }

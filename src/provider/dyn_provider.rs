@@ -3,7 +3,7 @@
 use super::ProviderError;
 use super::asked::{self, Choice};
 use super::job_provider::JobProvider;
-use super::table::{Pending, Provider, ROWS, Region, Remote, Transfer};
+use super::table::{Pending, Provider, ROWS, Region, Remote, Transfer, Word};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU64};
 use transom_launch::bootstrap::Apart;
@@ -130,6 +130,7 @@ impl OobExchange for Provider {
 impl Fabric for Provider {
     type Region = Region;
     type Remote = Remote;
+    type Word = Word;
     type Pending = Pending;
     type Transfer = Transfer;
 
@@ -253,6 +254,10 @@ impl Fabric for Provider {
         both!(self, at, Remote, fabric, at => fabric.words(at, offset, len), else None)
     }
 
+    fn find_word(&self, at: &Remote, offset: usize) -> Option<Word> {
+        both!(self, at, Remote, fabric, at, made: Word => fabric.find_word(at, offset).map(made), else None)
+    }
+
     fn change_blocks(&self, at: &Remote, offset: usize, blocks: usize, change: impl UpdateInPlace) -> bool {
         both!(self, at, Remote, fabric, at => fabric.change_blocks(at, offset, blocks, change), else false)
     }
@@ -265,17 +270,6 @@ impl Fabric for Provider {
     #[inline(always)]
     fn finish(&self, pending: Pending) -> Result<u64, FabricError> {
         both!(self, pending, Pending, fabric, pending => fabric.finish(pending))
-    }
-
-    #[inline(always)]
-    fn try_finish(&self, pending: Pending) -> Result<u64, Pending> {
-        match (self, pending) {
-            (Provider::Loopback(fabric), Pending::Loopback(pending)) => {
-                fabric.try_finish(pending).map_err(Pending::Loopback)
-            }
-            // A provider with a network never has a result at once.
-            (_, pending) => Err(pending),
-        }
     }
 
     #[inline(always)]

@@ -7,7 +7,7 @@ mod table;
 mod dyn_provider;
 mod job_provider;
 
-pub use table::{Pending, Provider, Region, Remote, Transfer};
+pub use table::{Pending, Provider, Region, Remote, Transfer, Word};
 
 use asked::{Choice, FABRIC};
 use job_provider::JobProvider;

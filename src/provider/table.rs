@@ -11,6 +11,7 @@ macro_rules! providers {
         pub(super) const EXPECTED: &str = concat!("`auto`", $(", `", $text, "` (", $what $(, "; the cargo feature `", $feature, "`")?, ")"),*);
 
         mod enums {
+            use transom_locks::FoundWord;
             use transom_windows::Fabric;
 
             /// The provider of a [`World`](crate::World).
@@ -26,6 +27,27 @@ macro_rules! providers {
             #[non_exhaustive]
             pub enum Remote { $($(#[cfg(feature = $feature)])? #[doc = $what] $name(<$provider as Fabric>::Remote),)* }
 
+            /// A word that a provider has found once.
+            #[non_exhaustive]
+            pub enum Word { $($(#[cfg(feature = $feature)])? #[doc = $what] $name(<$provider as Fabric>::Word),)* }
+
+            impl FoundWord for Word {
+                #[inline(always)]
+                fn cas(&self, expected: u64, new: u64) -> u64 {
+                    match self { $($(#[cfg(feature = $feature)])? Word::$name(word) => word.cas(expected, new),)* }
+                }
+
+                #[inline(always)]
+                fn add(&self, delta: u64) -> u64 {
+                    match self { $($(#[cfg(feature = $feature)])? Word::$name(word) => word.add(delta),)* }
+                }
+
+                #[inline(always)]
+                fn read(&self) -> u64 {
+                    match self { $($(#[cfg(feature = $feature)])? Word::$name(word) => word.read(),)* }
+                }
+            }
+
             /// An atomic in flight.
             #[non_exhaustive]
             pub enum Pending { $($(#[cfg(feature = $feature)])? #[doc = $what] $name(<$provider as Fabric>::Pending),)* }
@@ -34,7 +56,7 @@ macro_rules! providers {
             #[non_exhaustive]
             pub enum Transfer { $($(#[cfg(feature = $feature)])? #[doc = $what] $name(<$provider as Fabric>::Transfer),)* }
         }
-        pub use enums::{Transfer, Pending, Provider, Region, Remote};
+        pub use enums::{Transfer, Pending, Provider, Region, Remote, Word};
 
         /// Calls the provider that the value holds. `made` wraps a result in the variant of that provider.
         macro_rules! each {

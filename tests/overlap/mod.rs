@@ -134,6 +134,7 @@ impl OobExchange for Overlapping {
 impl Fabric for Overlapping {
     type Region = Arc<Region>;
     type Remote = View;
+    type Word = std::convert::Infallible;
     type Pending = u64;
     type Transfer = BoxBytes;
 

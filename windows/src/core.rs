@@ -41,6 +41,20 @@ impl<F: Fabric> Core<F> {
         flushed.map_err(|source| Error::Fabric { window: self.id, rank: data.fabric.rank(), source })
     }
 
+    /// Called when an epoch ends, before its puts are ordered.
+    #[inline(always)]
+    pub fn ends_epoch(&self) {
+        self.checks.synchronised(&self.data.counters);
+        self.gates.epoch_ends(&self.data);
+    }
+
+    /// The error of an operation at a rank.
+    #[cold]
+    #[inline(never)]
+    pub fn fabric_error(&self, rank: Rank, source: FabricError) -> Error {
+        Error::Fabric { window: self.id, rank, source }
+    }
+
     /// Orders this rank's puts to another before its later verbs to that rank.
     #[inline(always)]
     pub fn order(&self, rank: Rank) -> Result<(), Error> {

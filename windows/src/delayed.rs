@@ -4,6 +4,7 @@
 use crate::{Fabric, FabricError, Memory, OobExchange, UserMemory, Wait, Wake};
 use bytemuck::allocation::BoxBytes;
 use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::AtomicU8;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -360,6 +361,7 @@ impl<F: Fabric> Remote<F> {
 impl<F: Fabric> Fabric for Delayed<F> {
     type Region = F::Region;
     type Remote = Remote<F>;
+    type Word = Infallible;
     type Pending = Ticket<u64>;
     type Transfer = Transfer;
 

@@ -13,7 +13,7 @@ use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::sync::Arc;
-use transom_locks::{PassiveLock, Pscw, QueuePosition, Rank};
+use transom_locks::{OneLock, PassiveLock, Pscw, QueuePosition, Rank};
 
 /// A locked target: derefs to the [`Target`] that it opened. Dropping it unlocks.
 ///
@@ -31,26 +31,45 @@ use transom_locks::{PassiveLock, Pscw, QueuePosition, Rank};
 #[must_use = "an epoch that is dropped at once unlocks at once"]
 pub struct LockEpoch<'w, T: Pod, F: Fabric> {
     target: Target<'w, T, F>,
-    unlock: Unlock<'w, F>,
-    ahead: QueuePosition,
+    /// `None` if the program asserted that no lock is needed.
+    lock: Option<TargetLock<'w, F>>,
+    position: Position,
+}
+
+/// The lock of one target.
+pub(crate) type TargetLock<'w, F> = OneLock<'w, Arc<Segment<F>>>;
+
+/// The locks of a window.
+pub(crate) type WindowLock<F> = PassiveLock<Arc<Segment<F>>>;
+
+/// An [`QueuePosition`] in one word, so that an epoch stays in registers: the readers in the lower half, and the rank plus 1 of
+/// the exclusive request in the upper half.
+#[derive(Clone, Copy)]
+pub(crate) struct Position(u64);
+
+impl Position {
+    pub const FIRST: Self = Position(0);
+
+    /// A lock has fewer than 2^15 ranks, so both halves have room.
+    pub fn of(ahead: QueuePosition) -> Self {
+        Position(ahead.exclusive.map_or(0, |rank| rank as u64 + 1) << 32 | ahead.readers)
+    }
+
+    fn get(self) -> QueuePosition {
+        let rank = (self.0 >> 32) as Rank;
+        QueuePosition { exclusive: rank.checked_sub(1), readers: self.0 & u64::from(u32::MAX) }
+    }
 }
 
 impl<'w, T: Pod, F: Fabric> LockEpoch<'w, T, F> {
     #[inline(always)]
-    pub(crate) fn new(
-        core: &'w Core<F>,
-        target: Target<'w, T, F>,
-        lock: &'w mut PassiveLock<Arc<Segment<F>>>,
-        ahead: QueuePosition,
-        locked: bool,
-    ) -> Self {
-        let what = if locked { HeldLocks::One(target.rank()) } else { HeldLocks::Asserted(target.rank()) };
-        LockEpoch { target, unlock: Unlock { core, lock, what }, ahead }
+    pub(crate) fn new(target: Target<'w, T, F>, lock: Option<TargetLock<'w, F>>, position: Position) -> Self {
+        LockEpoch { target, lock, position }
     }
 
     /// The queue position of this epoch's lock request.
     pub fn ahead(&self) -> QueuePosition {
-        self.ahead
+        self.position.get()
     }
 
     /// This rank's own part.
@@ -90,8 +109,52 @@ impl<'w, T: Pod, F: Fabric> LockEpoch<'w, T, F> {
     /// [`Error::Lock`] if a rank died that the unlock had to notify, or to wait for; [`Error::Fabric`].
     #[inline(always)]
     pub fn unlock(self) -> Result<(), Error> {
-        // No field needs a drop; without this the compiler would have to prove it.
-        ManuallyDrop::new(self).unlock.release()
+        // No field needs a drop.
+        let mut epoch = ManuallyDrop::new(self);
+        let (core, remote, rank) = (epoch.target.core, epoch.target.remote, epoch.target.rank);
+        release(core, remote, epoch.lock.take(), rank)
+    }
+}
+
+/// Orders the epoch's puts, then unlocks: the next holder sees them. The lock is released even if a put failed.
+#[inline(always)]
+fn release<F: Fabric>(
+    core: &Core<F>,
+    remote: &F::Remote,
+    lock: Option<TargetLock<'_, F>>,
+    rank: Rank,
+) -> Result<(), Error> {
+    core.ends_epoch();
+    // Without a lock no verb follows that would order the puts, so they are flushed.
+    let Some(mut lock) = lock else { return core.flush(rank) };
+    match core.data.fabric.order(remote) {
+        Ok(()) => match lock.release() {
+            Ok(()) => Ok(()),
+            Err(source) => Err(core.lock_error_at(rank, source)),
+        },
+        Err(unordered) => {
+            let _ = lock.release();
+            Err(core.fabric_error(rank, unordered))
+        }
+    }
+}
+
+/// The drop of an epoch, with its arguments by value: a drop by address would keep every epoch in memory.
+#[inline(never)]
+fn dropped<F: Fabric>(core: &Core<F>, remote: &F::Remote, lock: Option<TargetLock<'_, F>>, rank: Rank) {
+    report(release(core, remote, lock, rank));
+}
+
+fn report(released: Result<(), Error>) {
+    if let Err(error) = released {
+        crate::dropped::failed("an epoch was dropped, and its unlock failed", &error);
+    }
+}
+
+impl<T: Pod, F: Fabric> Drop for LockEpoch<'_, T, F> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        dropped(self.target.core, self.target.remote, self.lock.take(), self.target.rank);
     }
 }
 
@@ -140,14 +203,15 @@ impl<T: Pod, F: Fabric> ThreadTargets<'_, T, F> {
 #[must_use = "an epoch that is dropped at once unlocks at once"]
 pub struct LockAllEpoch<'w, T: Pod, F: Fabric> {
     pub(crate) core: &'w Core<F>,
-    unlock: Unlock<'w, F>,
+    /// `None` if the program asserted that no lock is needed.
+    lock: Option<&'w mut WindowLock<F>>,
     element: PhantomData<fn() -> T>,
 }
 
 impl<'w, T: Pod, F: Fabric> LockAllEpoch<'w, T, F> {
-    pub(crate) fn new(core: &'w Core<F>, lock: &'w mut PassiveLock<Arc<Segment<F>>>, locked: bool) -> Self {
-        let what = if locked { HeldLocks::All } else { HeldLocks::AllAsserted };
-        LockAllEpoch { core, unlock: Unlock { core, lock, what }, element: PhantomData }
+    #[inline(always)]
+    pub(crate) fn new(core: &'w Core<F>, lock: Option<&'w mut WindowLock<F>>) -> Self {
+        LockAllEpoch { core, lock, element: PhantomData }
     }
 
     /// The number of ranks.
@@ -195,8 +259,40 @@ impl<'w, T: Pod, F: Fabric> LockAllEpoch<'w, T, F> {
     ///
     /// # Errors
     /// The errors of [`LockEpoch::unlock`].
+    #[inline(always)]
     pub fn unlock(self) -> Result<(), Error> {
-        ManuallyDrop::new(self).unlock.release() // as in `LockEpoch`
+        let mut epoch = ManuallyDrop::new(self); // as in `LockEpoch`
+        release_all(epoch.core, epoch.lock.take())
+    }
+}
+
+/// [`release`] of all targets.
+#[inline(always)]
+fn release_all<F: Fabric>(core: &Core<F>, lock: Option<&mut WindowLock<F>>) -> Result<(), Error> {
+    core.ends_epoch();
+    let Some(lock) = lock else { return core.flush_all() };
+    match core.order_all() {
+        Ok(()) => match lock.release_all_mut() {
+            Ok(()) => Ok(()),
+            Err(source) => Err(core.lock_error(source)),
+        },
+        Err(unordered) => {
+            let _ = lock.release_all_mut();
+            Err(unordered)
+        }
+    }
+}
+
+/// The drop of an epoch on all targets: see [`dropped`].
+#[inline(never)]
+fn dropped_all<F: Fabric>(core: &Core<F>, lock: Option<&mut WindowLock<F>>) {
+    report(release_all(core, lock));
+}
+
+impl<T: Pod, F: Fabric> Drop for LockAllEpoch<'_, T, F> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        dropped_all(self.core, self.lock.take());
     }
 }
 
@@ -315,80 +411,5 @@ impl<'w, T: Pod, F: Fabric> FenceEpoch<'w, T, F> {
     /// This rank's own signal words.
     pub fn signals(&self) -> Signals<'_, F> {
         Signals { core: self.core }
-    }
-}
-
-/// The unlock that an epoch owes, done once: by `release`, or by the drop.
-struct Unlock<'w, F: Fabric> {
-    core: &'w Core<F>,
-    lock: &'w mut PassiveLock<Arc<Segment<F>>>,
-    what: HeldLocks,
-}
-
-#[derive(Clone, Copy, PartialEq)]
-enum HeldLocks {
-    One(Rank),
-    All,
-    /// The program asserted that no lock is needed.
-    Asserted(Rank),
-    AllAsserted,
-    None,
-}
-
-impl<F: Fabric> Unlock<'_, F> {
-    #[inline(always)]
-    fn release(&mut self) -> Result<(), Error> {
-        let what = std::mem::replace(&mut self.what, HeldLocks::None);
-        release(self.core, self.lock, what)
-    }
-}
-
-/// Orders the epoch's puts, then unlocks: the next holder sees them. The lock is released even if a put failed.
-#[inline(always)]
-fn release<F: Fabric>(core: &Core<F>, lock: &mut PassiveLock<Arc<Segment<F>>>, what: HeldLocks) -> Result<(), Error> {
-    core.checks.synchronised(&core.data.counters);
-    core.gates.epoch_ends(&core.data);
-    match what {
-        HeldLocks::One(target) => match core.order(target) {
-            Ok(()) => match lock.release_mut(target) {
-                Ok(()) => Ok(()),
-                Err(source) => Err(core.lock_error_at(target, source)),
-            },
-            Err(unordered) => {
-                let _ = lock.release_mut(target);
-                Err(unordered)
-            }
-        },
-        HeldLocks::All => match core.order_all() {
-            Ok(()) => match lock.release_all_mut() {
-                Ok(()) => Ok(()),
-                Err(source) => Err(core.lock_error(source)),
-            },
-            Err(unordered) => {
-                let _ = lock.release_all_mut();
-                Err(unordered)
-            }
-        },
-        // No verb follows that would order the puts, so they are flushed.
-        HeldLocks::Asserted(target) => core.flush(target),
-        HeldLocks::AllAsserted => core.flush_all(),
-        HeldLocks::None => Ok(()),
-    }
-}
-
-/// The drop of an epoch, with its arguments by value: a drop by address would keep every epoch in memory.
-#[inline(never)]
-fn dropped<F: Fabric>(core: &Core<F>, lock: &mut PassiveLock<Arc<Segment<F>>>, what: HeldLocks) {
-    if let Err(error) = release(core, lock, what) {
-        crate::dropped::failed("an epoch was dropped, and its unlock failed", &error);
-    }
-}
-
-impl<F: Fabric> Drop for Unlock<'_, F> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        if self.what != HeldLocks::None {
-            dropped(self.core, self.lock, std::mem::replace(&mut self.what, HeldLocks::None));
-        }
     }
 }

@@ -4,7 +4,7 @@ use crate::{FabricError, Memory, UserMemory, Wait};
 use bytemuck::allocation::BoxBytes;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU64};
-use transom_locks::{Awaited, Rank, Wake};
+use transom_locks::{Awaited, FoundWord, Rank, Wake};
 
 /// The out-of-band exchange of a launcher: small collective exchanges while ranks make something together, and reports
 /// of ranks that are gone. A window needs nothing else of a launcher.
@@ -85,6 +85,9 @@ pub trait Fabric: OobExchange + Clone + Send + Sync + 'static {
     type Region: Send + Sync;
     /// Access to a region of some rank (this one included).
     type Remote: Send + Sync;
+    /// A word that [`find_word`](Self::find_word) returned. `std::convert::Infallible` where adapters execute all
+    /// atomics.
+    type Word: FoundWord + Send + Sync;
     /// An atomic in flight.
     type Pending: Send;
     /// A read or write in flight, with its buffer.
@@ -292,6 +295,13 @@ pub trait Fabric: OobExchange + Clone + Send + Sync + 'static {
         self.words(at, offset, 1)?.first()
     }
 
+    /// One of the [`words`](Self::words), found once for any number of atomics. Its memory stays until the value is
+    /// dropped. Verbs on the word order earlier puts of this caller to the same rank as [`cas`](Self::cas) does. A
+    /// provider may return `None` for any word; the lock of a window is fast where it does not.
+    fn find_word(&self, _at: &Self::Remote, _offset: usize) -> Option<Self::Word> {
+        None
+    }
+
     /// Changes blocks of 64 bytes of any rank's memory in place, from byte `offset` on, while no other rank changes
     /// them. Returns whether it did. It returns false, and does nothing, if not all blocks are inside, if this
     /// processor does not reach them, or if a get and a put are as fast.
@@ -304,15 +314,6 @@ pub trait Fabric: OobExchange + Clone + Send + Sync + 'static {
     /// # Errors
     /// The errors of [`cas`](Self::cas).
     fn finish(&self, pending: Self::Pending) -> Result<u64, FabricError>;
-
-    /// The result of a started atomic, if the provider has it already; otherwise the atomic, still in flight.
-    ///
-    /// # Errors
-    /// The atomic, still in flight: [`finish`](Self::finish) completes it.
-    #[inline(always)]
-    fn try_finish(&self, pending: Self::Pending) -> Result<u64, Self::Pending> {
-        Err(pending)
-    }
 
     /// Puts an aligned word.
     ///

@@ -1,16 +1,14 @@
 //! Locks of several targets at once, taken in rank order, so that such calls never deadlock with each other.
 
 use crate::core::Core;
-use crate::epoch::LockAllEpoch;
+use crate::epoch::{LockAllEpoch, WindowLock};
 use crate::local::Local;
-use crate::segment::Segment;
 use crate::target::Target;
 use crate::{Error, Fabric, Mode, Window};
 use bytemuck::Pod;
 use std::marker::PhantomData;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
-use transom_locks::{PassiveLock, Rank};
+use transom_locks::Rank;
 
 /// An access epoch on several targets, each locked exclusively or shared. Dropping it unlocks them.
 ///
@@ -19,7 +17,7 @@ use transom_locks::{PassiveLock, Rank};
 #[must_use = "an epoch that is dropped at once unlocks at once"]
 pub struct LockRanksEpoch<'w, T: Pod, F: Fabric> {
     pub(crate) core: &'w Core<F>,
-    lock: &'w mut PassiveLock<Arc<Segment<F>>>,
+    lock: &'w mut WindowLock<F>,
     /// Held locks in rank order; empty once they are unlocked.
     held: Vec<(Rank, Mode)>,
     element: PhantomData<fn() -> T>,
@@ -105,7 +103,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     pub fn try_lock_all_for(&mut self, limit: Duration) -> Result<Option<LockAllEpoch<'_, T, F>>, Error> {
         let all = (0..self.core.data.remotes.len()).map(|rank| (rank, Mode::Shared));
         let taken = self.take_each(all, Instant::now().checked_add(limit))?;
-        Ok(taken.then(|| LockAllEpoch::new(&self.core, &mut self.lock, true)))
+        Ok(taken.then(|| LockAllEpoch::new(&self.core, Some(&mut self.lock))))
     }
 
     /// The targets in rank order, each once. Checks that they exist.

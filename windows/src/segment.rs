@@ -7,7 +7,7 @@ use crate::{Error, Fabric, FabricError, UserMemory, Wait, Wake};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
-use transom_locks::{At, Awaited, Network, PassiveLock, Rank};
+use transom_locks::{At, Awaited, FoundWord, Network, PassiveLock, Rank};
 
 /// One region at each rank, with access to all of them. A region begins with the words that protocols share, as many at
 /// every rank. The elements' bytes follow on a cache line; their number may differ between ranks. Signal words and
@@ -355,6 +355,7 @@ impl<F: Fabric> Segment<F> {
 impl<F: Fabric> Network for Segment<F> {
     type Error = FabricError;
     type Pending = F::Pending;
+    type Found = F::Word;
 
     #[inline(always)]
     fn rank(&self) -> Rank {
@@ -385,9 +386,20 @@ impl<F: Fabric> Network for Segment<F> {
         self.fabric.finish(pending)
     }
 
+    fn find(&self, at: At) -> Option<F::Word> {
+        self.fabric.find_word(self.remotes.get(at.rank)?, at.word.checked_mul(8)?)
+    }
+
     #[inline(always)]
-    fn try_finish(&self, pending: F::Pending) -> Result<u64, F::Pending> {
-        self.fabric.try_finish(pending)
+    fn cas_found(&self, word: &F::Word, expected: u64, new: u64) -> u64 {
+        self.counters.word_cas.bump();
+        word.cas(expected, new)
+    }
+
+    #[inline(always)]
+    fn add_found(&self, word: &F::Word, delta: u64) -> u64 {
+        self.counters.word_adds.bump();
+        word.add(delta)
     }
 
     #[inline(always)]

@@ -211,20 +211,33 @@ impl<'e, T: Pod, F: Fabric> Target<'e, T, F> {
         }
     }
 
-    #[cold]
-    #[inline(never)]
+    #[inline(always)]
     pub(crate) fn error(&self, error: FabricError, offset: usize, len: usize) -> Error {
-        match error {
-            FabricError::OutOfBounds { .. } => self.outside(offset, len),
-            source => Error::Fabric { window: self.core.id, rank: self.rank, source },
-        }
+        failed(self.core, self.rank, error, [offset, len, self.len])
     }
 
-    #[cold]
-    #[inline(never)]
+    #[inline(always)]
     fn outside(&self, offset: usize, len: usize) -> Error {
-        Error::OutOfBounds { window: self.core.id, rank: self.rank, offset, len, size: self.len }
+        outside(self.core, self.rank, [offset, len, self.len])
     }
+}
+
+// The errors of a target, from its values: a call by reference would keep every `Target` in memory.
+
+#[cold]
+#[inline(never)]
+fn failed<F: Fabric>(core: &Core<F>, rank: Rank, error: FabricError, place: [usize; 3]) -> Error {
+    match error {
+        FabricError::OutOfBounds { .. } => outside(core, rank, place),
+        source => core.fabric_error(rank, source),
+    }
+}
+
+/// `place` is the offset and the number of the elements, and the number of the target's.
+#[cold]
+#[inline(never)]
+fn outside<F: Fabric>(core: &Core<F>, rank: Rank, [offset, len, size]: [usize; 3]) -> Error {
+    Error::OutOfBounds { window: core.id, rank, offset, len, size }
 }
 
 /// Offset of the first byte of `len` elements from `offset` on, if they are among the `size` of a part.

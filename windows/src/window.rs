@@ -1,18 +1,16 @@
 //! Windows: memory that every rank of a job exposes, and the calls that lock it. active.rs has active synchronisation.
 
 use crate::core::Core;
-use crate::epoch::{LockAllEpoch, LockEpoch};
+use crate::epoch::{LockAllEpoch, LockEpoch, Position, WindowLock};
 use crate::local::Local;
-use crate::segment::Segment;
 use crate::signals::Signals;
 use crate::target::Target;
 use crate::user_memory::UserBuffer;
-use crate::{Assert, Counters, Error, Fabric};
+use crate::{Assert, Counters, Error, Fabric, FabricError};
 use bytemuck::Pod;
 use std::marker::PhantomData;
-use std::sync::Arc;
 use std::time::Duration;
-use transom_locks::{Barrier, Mode, PassiveLock, Pscw, QueuePosition, Rank};
+use transom_locks::{Barrier, Mode, Pscw, QueuePosition, Rank};
 
 /// Memory of `T` elements at every rank, accessible to all ranks. Puts, gets and atomics need an epoch, which a call on
 /// `&mut self` opens. An operation outside an epoch, or two epochs at once on one handle, therefore do not compile.
@@ -38,7 +36,7 @@ use transom_locks::{Barrier, Mode, PassiveLock, Pscw, QueuePosition, Rank};
 /// ```
 pub struct Window<T, F: Fabric> {
     pub(crate) core: Core<F>,
-    pub(crate) lock: PassiveLock<Arc<Segment<F>>>,
+    pub(crate) lock: WindowLock<F>,
     pub(crate) barrier: Barrier,
     pub(crate) pscw: Pscw,
     /// User memory, if it holds the elements.
@@ -141,16 +139,14 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     fn lock(&mut self, rank: Rank, mode: Mode) -> Result<LockEpoch<'_, T, F>, Error> {
         let target = Target::locked(&self.core, rank, mode)?;
         self.core.checks.synchronised(&self.core.data.counters);
-        match self.lock.acquire_mut(rank, mode) {
-            Ok(ahead) => {
-                self.core.data.counters.locks.bump();
-                if ahead != QueuePosition::default() {
-                    waited(self.core.id, rank, mode, ahead.exclusive, ahead.readers);
-                }
-                Ok(LockEpoch::new(&self.core, target, &mut self.lock, ahead, true))
-            }
-            Err(source) => Err(self.core.lock_error_at(rank, source)),
-        }
+        let Some(mut lock) = self.lock.one_mut(rank) else { return Err(self.core.no_such_rank(rank)) };
+        let begun = lock.begin(mode);
+        let position = match begun.is_done() {
+            true => Position::FIRST,
+            false => after_waiting(&self.core, rank, mode, lock.finish(mode, begun))?,
+        };
+        self.core.data.counters.locks.bump();
+        Ok(LockEpoch::new(target, Some(lock), position))
     }
 
     /// Opens an access epoch on `target` if that needs no waiting. Returns `None` if another request holds the lock or
@@ -182,7 +178,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
             Ok(false) => self.core.not_had(target).map(|()| None),
             Ok(true) => {
                 self.core.data.counters.locks.bump();
-                Ok(Some(LockEpoch::new(&self.core, opened, &mut self.lock, QueuePosition::default(), true)))
+                Ok(Some(LockEpoch::new(opened, self.lock.one_mut(target), Position::FIRST)))
             }
             Err(source) => Err(self.core.lock_error_at(target, source)),
         }
@@ -228,7 +224,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
                 if ahead != QueuePosition::default() {
                     waited(self.core.id, target, mode, ahead.exclusive, ahead.readers);
                 }
-                Ok(Some(LockEpoch::new(&self.core, opened, &mut self.lock, ahead, true)))
+                Ok(Some(LockEpoch::new(opened, self.lock.one_mut(target), Position::of(ahead))))
             }
             Ok(None) => self.core.not_had(target).map(|()| None),
             Err(source) => Err(self.core.lock_error_at(target, source)),
@@ -267,7 +263,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
         }
         self.core.checks.synchronised(&self.core.data.counters);
         let opened = Target::new(&self.core, target)?;
-        Ok(LockEpoch::new(&self.core, opened, &mut self.lock, QueuePosition::default(), false))
+        Ok(LockEpoch::new(opened, None, Position::FIRST))
     }
 
     /// Opens an access epoch with shared access to all ranks, with all requests in flight at once: 1 fetch-and-add per
@@ -286,18 +282,25 @@ impl<T: Pod, F: Fabric> Window<T, F> {
     /// epoch.unlock()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    #[inline(always)]
     pub fn lock_all(&mut self) -> Result<LockAllEpoch<'_, T, F>, Error> {
-        self.lock_all_waiting().map(|(epoch, _)| epoch)
+        match self.acquire_all() {
+            Ok(_) => Ok(LockAllEpoch::new(&self.core, Some(&mut self.lock))),
+            Err(error) => Err(error),
+        }
     }
 
-    /// Opens the epoch, and returns whether an exclusive request was in the way. Inlined so that the epoch is built in
-    /// place, instead of being copied by wide loads right after narrow stores.
+    /// Takes the locks of all ranks; returns whether an exclusive request was in the way.
     #[inline(always)]
-    fn lock_all_waiting(&mut self) -> Result<(LockAllEpoch<'_, T, F>, bool), Error> {
+    fn acquire_all(&mut self) -> Result<bool, Error> {
         self.core.checks.synchronised(&self.core.data.counters);
-        let waited = self.lock.acquire_all_mut().map_err(|source| self.core.lock_error(source))?;
-        self.core.data.counters.locks.add(self.core.data.remotes.len() as u64);
-        Ok((LockAllEpoch::new(&self.core, &mut self.lock, true), waited))
+        match self.lock.acquire_all_mut() {
+            Ok(waited) => {
+                self.core.data.counters.locks.add(self.core.data.remotes.len() as u64);
+                Ok(waited)
+            }
+            Err(source) => Err(self.core.lock_error(source)),
+        }
     }
 
     /// [`lock_all`](Self::lock_all) with assertions, like [`lock_with`](Self::lock_with).
@@ -321,13 +324,30 @@ impl<T: Pod, F: Fabric> Window<T, F> {
             return self.lock_all();
         }
         if cfg!(debug_assertions) {
-            let (epoch, waited) = self.lock_all_waiting()?;
-            let (id, rank) = (epoch.core.id, epoch.core.data.fabric.rank());
+            let waited = self.acquire_all()?;
+            let (id, rank) = (self.core.id, self.core.data.fabric.rank());
+            let epoch = LockAllEpoch::new(&self.core, Some(&mut self.lock));
             return if waited { epoch.unlock().and(Err(nocheck(id, rank, "lock_all"))) } else { Ok(epoch) };
         }
         self.core.checks.synchronised(&self.core.data.counters);
-        Ok(LockAllEpoch::new(&self.core, &mut self.lock, false))
+        Ok(LockAllEpoch::new(&self.core, None))
     }
+}
+
+/// The position of a request that was not granted at once, or its error.
+#[cold]
+#[inline(never)]
+fn after_waiting<F: Fabric>(
+    core: &Core<F>,
+    rank: Rank,
+    mode: Mode,
+    acquired: Result<QueuePosition, transom_locks::Error<FabricError>>,
+) -> Result<Position, Error> {
+    let ahead = acquired.map_err(|source| core.lock_error_at(rank, source))?;
+    if ahead != QueuePosition::default() {
+        waited(core.id, rank, mode, ahead.exclusive, ahead.readers);
+    }
+    Ok(Position::of(ahead))
 }
 
 #[cold]

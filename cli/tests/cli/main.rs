@@ -17,3 +17,4 @@ mod limits;
 mod namespaces;
 mod nesting;
 mod renamed;
+mod verify;

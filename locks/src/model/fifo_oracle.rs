@@ -1,7 +1,7 @@
 //! The FIFO oracle: observes every verb, and checks the order, cost and fairness of each request on a lock.
 
 use crate::gate;
-use crate::lock_word::Next;
+use crate::lock_word::{Next, Tickets};
 use crate::{At, Field, LockLayout, LockWord, Mode, Rank};
 use std::collections::BTreeSet;
 
@@ -45,6 +45,26 @@ impl Call {
     /// An attempt on the lock of `target`, and its release if the attempt succeeded.
     pub const fn attempt(target: Rank, mode: Mode) -> [Call; 2] {
         [Call::TryAcquire(target, mode), Call::ReleaseHeld(target)]
+    }
+
+    /// The rank whose lock the call concerns; `None` if it concerns the locks of all.
+    pub const fn target(self) -> Option<Rank> {
+        match self {
+            Call::Acquire(target, _) | Call::TryAcquire(target, _) | Call::AcquireUntil(target, _) => Some(target),
+            Call::Release(target) | Call::ReleaseHeld(target) | Call::Settle(target) => Some(target),
+            Call::AcquireAll | Call::ReleaseAll => None,
+        }
+    }
+
+    /// An error if this call of `rank` is an attempt, which must not wait for the word `at`.
+    pub(super) fn may_wait(self, rank: Rank, at: At) -> Result<(), String> {
+        match self {
+            Call::TryAcquire(target, _) => Err(format!(
+                "rank {rank} waits on word {} of rank {} in an attempt at the lock of rank {target}; attempts never wait",
+                at.word, at.rank
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// A whole request: acquires and releases the lock of `target`.
@@ -130,6 +150,8 @@ pub struct FifoOracle {
     /// Pairs (rank, target): the rank has shown its turn to a watching successor and has not requested the lock since.
     /// Until the successor clears that word, the rank's request with a deadline may end without a place.
     shown: BTreeSet<(Rank, Rank)>,
+    /// Pairs (target, rank): requests that have a ticket of a gate and no place yet, in the order of the tickets.
+    ticketed: Vec<(Rank, Rank)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -176,6 +198,7 @@ impl FifoOracle {
             calls: vec![None; ranks],
             timed: false,
             shown: BTreeSet::new(),
+            ticketed: Vec::new(),
         }
     }
 
@@ -202,6 +225,7 @@ impl FifoOracle {
     /// A description of a violation, which is one of
     /// * the release of a lock that is not held;
     /// * a repeated failure of a compare-and-swap on a word that has not changed in between;
+    /// * a place that a request took before the request with an earlier ticket of the gate;
     /// * too many changes by other ranks that keep the request out of the queue, or in it;
     /// * a put to a word that other ranks may be changing by atomics.
     pub fn saw(&mut self, rank: Rank, verb: Verb, found: u64) -> Result<(), String> {
@@ -218,6 +242,9 @@ impl FifoOracle {
             open.gate += 1;
             if matches!(field, Some((_, Field::Word))) {
                 (open.urgent, open.missed) = (true, 0);
+            }
+            if let (Some((target, Field::Tickets)), Verb::Add { delta: Tickets::TAKE, .. }) = (field, verb) {
+                self.ticketed.push((target, rank));
             }
             return Ok(());
         }
@@ -286,10 +313,33 @@ impl FifoOracle {
             None if field == Field::Word => {
                 queue.push(Entry { rank, mode, granted: false, abandoned: false });
                 self.shown.remove(&(rank, target));
+                self.placed_by_ticket(rank, target)?;
             }
             None => {}
         }
         Ok(())
+    }
+
+    /// Checks that a request which took its place has the first ticket among those that have none yet.
+    fn placed_by_ticket(&mut self, rank: Rank, target: Rank) -> Result<(), String> {
+        let Some(nth) = self.ticketed.iter().position(|&ticket| ticket == (target, rank)) else { return Ok(()) };
+        match self.ticketed[..nth].iter().find(|ticket| ticket.0 == target) {
+            Some((_, first)) => Err(format!(
+                "rank {rank} took its place at the lock of rank {target} before rank {first}, which has an earlier ticket"
+            )),
+            None => {
+                self.ticketed.remove(nth);
+                Ok(())
+            }
+        }
+    }
+
+    /// Records that `rank` must wait for a change of the word `at`.
+    ///
+    /// # Errors
+    /// The call of `rank` is an attempt, which never waits.
+    pub fn waits(&self, rank: Rank, at: At) -> Result<(), String> {
+        self.calls[rank].as_ref().map_or(Ok(()), |open| open.call.may_wait(rank, at))
     }
 
     /// Returns whether a verb belongs to a request that gives up or has given up; removes the request from the order,
@@ -384,6 +434,18 @@ impl FifoOracle {
         };
         self.queues.get(target).is_some_and(|queue| queue.iter().any(entry))
             || self.calls.iter().flatten().any(obstructs)
+    }
+
+    /// The targets of the locks at which a rank holds a place or the lock.
+    pub fn targets_of(&self, rank: Rank) -> impl Iterator<Item = Rank> {
+        let has = move |queue: &Vec<Entry>| queue.iter().any(|entry| entry.rank == rank);
+        self.queues.iter().enumerate().filter(move |(_, queue)| has(queue)).map(|(target, _)| target)
+    }
+
+    /// The mode in which a rank holds a lock; exclusively, if it holds several in both modes.
+    pub fn held_by(&self, rank: Rank) -> Option<Mode> {
+        let held = self.queues.iter().flatten().filter(|entry| entry.rank == rank && entry.granted);
+        held.map(|entry| entry.mode).max_by_key(|mode| *mode == Mode::Exclusive)
     }
 
     /// The number of holders of the lock of `target`, and their mode.

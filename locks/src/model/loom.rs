@@ -58,7 +58,8 @@
 //! failure comes with its steps.
 //!
 //! # When the check fails
-//! The panic names the rank, the call and the violation, or it is loom's report of a race or a deadlock. Try the mix in
+//! The panic names the rank, the call and the violation, or it is loom's report of a race or a deadlock. The last verbs
+//! of each rank are on stderr, in the order of the failing schedule, with the values that they found. Try the mix in
 //! `sim()` first: most faults show there too, with the steps that lead to them. A race shows only in loom. To see which
 //! threads were where (rank 0 is thread 0), let loom repeat the failing schedule, in a test that runs this mix alone,
 //! with loom's feature `checkpoint`:
@@ -102,11 +103,15 @@
 //! [`Orderings`], or on a network that omits a step. This crate's `tests/loom_mutants.rs` does both, and each run must
 //! fail.
 
+use super::event::Action;
 use super::fifo_oracle::{Call, FifoOracle, Verb};
-use crate::{At, Awaited, LockLayout, Network, Rank, Wake};
+use super::names;
+use crate::{At, Awaited, FoundWord, LockLayout, Network, Rank, Wake};
 use ::loom::sync::atomic::{AtomicU64, Ordering};
 use ::loom::thread;
+use std::cell::RefCell;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -122,7 +127,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Orderings {
-    /// Ordering of a successful compare-and-swap. A failed one acquires, unless this is `Relaxed`.
+    /// Ordering of a compare-and-swap. One that fails stores nothing, so it has only the acquire half of this.
     pub cas: Ordering,
     /// Ordering of an addition.
     pub add: Ordering,
@@ -171,7 +176,7 @@ pub struct Setup {
     pub waiting: Waiting,
     /// The memory orderings of the verbs.
     pub orderings: Orderings,
-    /// True if ranks watch each other's words.
+    /// True if ranks share memory: they watch each other's words, and [find](Network::find) words.
     pub watches: bool,
     /// True if the words are checked at the end. Without it, only a fault's effect on a call reveals it.
     pub check_end: bool,
@@ -208,11 +213,58 @@ pub fn explore(preemptions: Option<usize>, model: impl Fn() + Send + Sync + 'sta
     builder.preemption_bound = preemptions;
     builder.max_branches = 20_000;
     let counter = Arc::clone(&schedules);
-    builder.check(move || {
-        counter.fetch_add(1, Relaxed);
-        model();
-    });
+    let checked = catch_unwind(AssertUnwindSafe(|| {
+        builder.check(move || {
+            counter.fetch_add(1, Relaxed);
+            model();
+        });
+    }));
+    if let Err(panic) = checked {
+        // Loom runs all threads of a model on this one, so the log is the failing schedule's.
+        let log = LOG.with_borrow_mut(std::mem::take);
+        eprintln!("the last verbs of schedule {}:\n{log}", schedules.load(Relaxed));
+        resume_unwind(panic);
+    }
     schedules.load(Relaxed)
+}
+
+thread_local! {
+    /// The verbs of the current schedule, for a report.
+    static LOG: RefCell<Log> = RefCell::default();
+}
+
+/// The verbs that the ranks of a network have executed, in order, with the value that each found.
+#[derive(Debug, Default)]
+struct Log {
+    layout: Option<LockLayout>,
+    verbs: Vec<(Rank, Action, u64)>,
+}
+
+/// Prints the last 10 verbs of each rank.
+impl fmt::Display for Log {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let later = |nth: usize, rank| self.verbs[nth..].iter().filter(|verb| verb.0 == rank).count();
+        for (nth, &(rank, action, found)) in self.verbs.iter().enumerate() {
+            if later(nth, rank) > 10 {
+                continue;
+            }
+            let (name, show) =
+                (names::name(self.layout, action.at()), |value| names::value::<16>(self.layout, action.at(), value));
+            write!(f, "{:>5}  rank {rank}  ", nth + 1)?;
+            match action {
+                Action::Wait(_) => writeln!(f, "reads {name}: {}", show(found))?,
+                Action::Verb(Verb::Cas { expected, .. }) if expected != found => {
+                    writeln!(f, "cas FAILS {name}: {}; expected {}", show(found), show(expected))?;
+                }
+                Action::Verb(Verb::Cas { new, .. }) => writeln!(f, "cas {name}: {} -> {}", show(found), show(new))?,
+                Action::Verb(Verb::Add { delta, .. }) => {
+                    writeln!(f, "add {name}: {} -> {}", show(found), show(found.wrapping_add(delta)))?;
+                }
+                Action::Verb(Verb::Notify { value, .. }) => writeln!(f, "put {name}: {}", show(value))?,
+            }
+        }
+        Ok(())
+    }
 }
 
 /// A network of loom threads. Create it inside `loom::model`.
@@ -287,6 +339,7 @@ impl std::error::Error for Wrong {}
 impl Net {
     /// Creates a network of `ranks` ranks that use only the words `used`, all 0.
     pub fn new(ranks: usize, used: &[usize], waiting: Waiting, orderings: Orderings) -> Arc<Net> {
+        LOG.set(Log::default());
         let row = |_| used.iter().map(|_| AtomicU64::new(0)).collect();
         Arc::new(Net {
             used: used.to_vec(),
@@ -312,6 +365,7 @@ impl Net {
             .collect();
         let net = Net::new(ranks, &used, waiting, orderings);
         *lock(&net.oracle) = Some(FifoOracle::new(layout, ranks));
+        LOG.with_borrow_mut(|log| log.layout = Some(layout));
         net
     }
 
@@ -338,7 +392,7 @@ impl Net {
 }
 
 impl RankNetwork {
-    /// The same network in memory that all ranks share: they watch each other's words.
+    /// The same network in memory that all ranks share: they watch each other's words, and find words.
     pub fn watching(self) -> Self {
         RankNetwork { watches: true, ..self }
     }
@@ -366,6 +420,7 @@ impl RankNetwork {
     /// Completes a verb: reports it to the oracle, and wakes ranks that sleep on the word if the verb wakes.
     fn done(&self, verb: Verb, found: u64, wake: Wake) -> Result<u64, Wrong> {
         let at = verb.at();
+        LOG.with_borrow_mut(|log| log.verbs.push((self.rank, Action::Verb(verb), found)));
         self.with_oracle(|oracle| oracle.saw(self.rank, verb, found))?;
         lock(&self.net.asleep).retain(|(word, thread)| {
             let wakes = *word == at && wake == Wake::Home;
@@ -381,6 +436,7 @@ impl RankNetwork {
 impl Network for RankNetwork {
     type Error = Wrong;
     type Pending = u64;
+    type Found = FoundAt;
 
     fn rank(&self) -> Rank {
         self.rank
@@ -392,7 +448,8 @@ impl Network for RankNetwork {
 
     fn cas(&self, at: At, expected: u64, new: u64, wake: Wake) -> Result<u64, Wrong> {
         let order = self.net.orderings.cas;
-        let failed = if order == Ordering::Relaxed { Ordering::Relaxed } else { Ordering::Acquire };
+        let acquires = !matches!(order, Ordering::Relaxed | Ordering::Release);
+        let failed = if acquires { Ordering::Acquire } else { Ordering::Relaxed };
         let outcome = self.net.at(at)?.compare_exchange(expected, new, order, failed);
         self.done(Verb::Cas { at, expected, new }, outcome.unwrap_or_else(|found| found), wake)
     }
@@ -408,6 +465,10 @@ impl Network for RankNetwork {
 
     fn try_finish(&self, found: u64) -> Result<u64, u64> {
         Ok(found)
+    }
+
+    fn find(&self, at: At) -> Option<FoundAt> {
+        self.watches.then(|| FoundAt { network: self.clone(), at })
     }
 
     fn notify(&self, at: At, value: u64, wake: Wake) -> Result<(), Wrong> {
@@ -438,8 +499,10 @@ impl Network for RankNetwork {
                 Waiting::Spins => word.load(order),
             };
             if until(value) {
+                LOG.with_borrow_mut(|log| log.verbs.push((self.rank, Action::Wait(at), value)));
                 return Ok(value);
             }
+            self.with_oracle(|oracle| oracle.waits(self.rank, at))?;
             match self.net.waiting {
                 Waiting::Parks => {
                     lock(&self.net.asleep).push((at, thread::current()));
@@ -448,6 +511,27 @@ impl Network for RankNetwork {
                 Waiting::Spins => thread::yield_now(),
             }
         }
+    }
+}
+
+/// A word that a network [found](Network::find). A verb that the network or the oracle refuses panics.
+#[derive(Clone, Debug)]
+pub struct FoundAt {
+    network: RankNetwork,
+    at: At,
+}
+
+impl FoundWord for FoundAt {
+    fn cas(&self, expected: u64, new: u64) -> u64 {
+        self.network.cas(self.at, expected, new, Wake::Nobody).unwrap_or_else(|wrong| panic!("{wrong}"))
+    }
+
+    fn add(&self, delta: u64) -> u64 {
+        self.network.add(self.at, delta, Wake::Nobody).unwrap_or_else(|wrong| panic!("{wrong}"))
+    }
+
+    fn read(&self) -> u64 {
+        self.network.read_own(self.at.word).unwrap_or_else(|wrong| panic!("{wrong}"))
     }
 }
 

@@ -5,7 +5,10 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// All words of all ranks. Stores only nonzero words, so that states stay small.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct Memory(Vec<(u64, u64)>);
+pub(super) struct Memory(Vec<(u64, u64)>, Halves);
+
+/// The atomics that have read their word and not yet written it, with the rank, the word and the value read.
+type Halves = Vec<(Rank, u64, u64)>;
 
 impl Memory {
     pub fn get(&self, at: At) -> u64 {
@@ -23,6 +26,23 @@ impl Memory {
                 0
             }
         }
+    }
+
+    /// Begins an atomic of `rank`, which reads the word.
+    pub fn begin_half(&mut self, rank: Rank, at: At) {
+        self.1.push((rank, key(at), self.get(at)));
+        self.1.sort_unstable();
+    }
+
+    /// Ends the atomic that `rank` has begun, if any; returns the value that it read.
+    pub fn end_half(&mut self, rank: Rank) -> Option<u64> {
+        let half = self.1.iter().position(|half| half.0 == rank)?;
+        Some(self.1.remove(half).2)
+    }
+
+    /// The rank whose atomic on this word has begun.
+    pub fn half_at(&self, at: At) -> Option<Rank> {
+        self.1.iter().find(|half| half.1 == key(at)).map(|half| half.0)
     }
 
     pub fn nonzero(&self) -> impl Iterator<Item = (At, u64)> {

@@ -1,6 +1,7 @@
 //! Mixes of requests on the passive locks, for both model networks.
 
 use super::fifo_oracle::Call;
+use super::names;
 use super::program::Program;
 use super::replay::{Replay, Suspended};
 use super::sim::Sim;
@@ -41,6 +42,61 @@ impl<const C: u32> Mix<C> {
     /// Creates a mix from one row of calls per rank.
     pub fn new<R: Into<Vec<Call>>>(rows: impl IntoIterator<Item = R>) -> Self {
         Mix { rows: rows.into_iter().map(Into::into).collect() }
+    }
+
+    /// Creates a mix from a text: rows separated by `|`, requests by spaces. `W` is an exclusive request and its
+    /// release, `R` a shared one; `TW` and `TR` are attempts, `DW` and `DR` requests with a deadline that may pass at
+    /// any step, `A` all locks. A number after it names the rank whose lock is meant, which is rank 0 otherwise.
+    /// `W0+R1` acquires one lock within the other.
+    ///
+    /// # Errors
+    /// A description of the first word that is not understood.
+    ///
+    /// # Examples
+    /// ```
+    /// use transom_locks::model::Mix;
+    /// let net = <Mix>::parse("W W | R R1 | TW").unwrap().sim();
+    /// assert!(net.explore(100_000).is_ok());
+    /// let deadlock = <Mix>::parse("W0+W1 | W1+W0").unwrap().sim().explore(1000).unwrap_err().violation().unwrap();
+    /// assert!(deadlock.what.starts_with("deadlock"), "{deadlock}");
+    /// assert_eq!(<Mix>::parse("W | X").unwrap_err(), "X is no request; write W, R, TW, TR, DW, DR or A");
+    /// ```
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let ranks = text.split('|').count();
+        let request = |word: &str| -> Result<Vec<Call>, String> {
+            let (name, target) = word.split_at(word.find(|letter: char| letter.is_ascii_digit()).unwrap_or(word.len()));
+            let target = if target.is_empty() { Ok(0) } else { target.parse::<Rank>() };
+            let target = target.ok().filter(|&target| target < ranks);
+            let target = target.ok_or(format!("{word} names a rank that does not exist; there are {ranks} rows"))?;
+            let timed = |mode| vec![Call::AcquireUntil(target, mode), Call::ReleaseHeld(target), Call::Settle(target)];
+            Ok(match name {
+                "W" => Call::both(target, Mode::Exclusive).into(),
+                "R" => Call::both(target, Mode::Shared).into(),
+                "TW" => Call::attempt(target, Mode::Exclusive).into(),
+                "TR" => Call::attempt(target, Mode::Shared).into(),
+                "DW" => timed(Mode::Exclusive),
+                "DR" => timed(Mode::Shared),
+                "A" => vec![Call::AcquireAll, Call::ReleaseAll],
+                _ => return Err(format!("{word} is no request; write W, R, TW, TR, DW, DR or A")),
+            })
+        };
+        let nested = |word: &str| -> Result<Vec<Call>, String> {
+            let requests = word.split('+').map(request).collect::<Result<Vec<_>, _>>()?;
+            if requests.len() > 1 && requests.iter().any(|calls| !matches!(calls[..], [Call::Acquire(..), _])) {
+                return Err(format!("{word} nests a request that is not W or R"));
+            }
+            let acquires = requests.iter().map(|calls| calls[0]);
+            Ok(acquires.chain(requests.iter().rev().flat_map(|calls| calls[1..].to_vec())).collect())
+        };
+        let row = |row: &str| -> Result<Vec<Call>, String> {
+            Ok(row.split_whitespace().map(nested).collect::<Result<Vec<_>, _>>()?.concat())
+        };
+        Ok(Mix { rows: text.split('|').map(row).collect::<Result<_, _>>()? })
+    }
+
+    /// The number of ranks.
+    pub fn ranks(&self) -> usize {
+        self.rows.len()
     }
 
     /// Creates a simulated network that runs the mix.
@@ -138,11 +194,7 @@ impl<const C: u32> Mix<C> {
 
     /// The targets of the locks that the mix uses.
     fn targets(&self) -> Vec<Rank> {
-        let uses = |target: Rank, call: &Call| match *call {
-            Call::Acquire(other, _) | Call::TryAcquire(other, _) | Call::AcquireUntil(other, _) => other == target,
-            Call::Release(other) | Call::ReleaseHeld(other) | Call::Settle(other) => other == target,
-            Call::AcquireAll | Call::ReleaseAll => true,
-        };
+        let uses = |target: Rank, call: &Call| call.target().is_none_or(|other| other == target);
         (0..self.rows.len()).filter(|&target| self.rows.iter().flatten().any(|call| uses(target, call))).collect()
     }
 
@@ -201,6 +253,17 @@ impl<const C: u32> Program for Mix<C> {
 
     fn call(&self, rank: Rank, phase: usize) -> Option<Call> {
         self.rows[rank].get(phase).copied()
+    }
+
+    fn show(&self, at: At, value: u64) -> String {
+        names::value::<C>(Program::locks(self), at, value)
+    }
+
+    /// The last rank before this one with the same row. Rank 0 differs from all others where the lock is its own, and
+    /// with several locks no two ranks are interchangeable.
+    fn alike(&self, rank: Rank) -> Option<Rank> {
+        let one_lock = self.rows.iter().flatten().all(|call| call.target() == Some(0));
+        (1..rank).rev().find(|&other| one_lock && self.rows[other] == self.rows[rank])
     }
 
     fn check(&self, state: &State<Self::Local>) -> Result<(), String> {

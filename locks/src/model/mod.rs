@@ -6,6 +6,7 @@
 //!   notifications stay in flight for a while, as on a network adapter.
 //! * `loom` (feature `loom`) runs ranks as threads under the C11 memory model, and finds orderings that are too weak.
 //!   Its page tells how to set up such a check, how far to go, and what to do when it fails.
+//!   `cargo doc -p transom-locks --features loom --open` builds it.
 //!
 //! # Checking your own protocol
 //! Ranks draw numbers. The first version reads and then swaps, and ignores whether the swap succeeded:
@@ -26,7 +27,7 @@
 //!     network.cas(word(0), number, number + 1, Wake::Home)?;
 //!     mark(network, number)
 //! }));
-//! let failure = wrong.explore(10_000).unwrap_err();
+//! let failure = wrong.explore(10_000).unwrap_err().violation().unwrap();
 //! assert!(failure.what.contains("two ranks have one number"), "{failure}");
 //!
 //! let right = Sim::new(3, 4, sim::once(|_, network| mark(network, network.add(word(0), 1, Wake::Home)?)));
@@ -38,7 +39,9 @@
 //!     many.run_random(seed).unwrap();
 //! }
 //! ```
-//! A condition on states, rather than on one rank's results, belongs into [`Program::check`].
+//! A condition on states, rather than on one rank's results, belongs into [`Program::check`]. A condition on steps is a
+//! monitor ([`Sim::explore_with`]); an [`OrderBook`] in its memory checks first come, first served. A violation prints a
+//! shortest schedule ([`Trace`]).
 //!
 //! # Checking the lock under your own mix of requests
 //! [`Mix`] runs rows of calls on the passive lock under a [`FifoOracle`]. The oracle checks that no request is
@@ -58,21 +61,33 @@
 //!     net.run_random(seed).unwrap();
 //! }
 //! ```
-//! [`Sim::explore`] keeps every state. For many millions of states, drive [`Sim::steps`] and [`Sim::step`] by a model
-//! checker, as `tests/exhaustive.rs` does with stateright.
+//! [`Sim::explore`] keeps about 40 bytes for each state, and finds a shortest schedule to a violation. [`Search`] bounds its
+//! memory, and a monitor of steps ([`Sim::explore_with`]) checks properties of schedules.
 
+mod bounds;
+mod event;
+mod explore;
 mod fifo_oracle;
+mod fingerprint;
 #[cfg(feature = "loom")]
 pub mod loom;
 mod memory;
 mod mix;
+mod names;
+mod order_book;
 mod program;
 mod replay;
 pub mod sim;
 mod state;
+mod trace;
 
+pub use bounds::Bound;
+pub use event::{Action, Event};
+pub use explore::{Explored, Search, Stopped};
 pub use fifo_oracle::{Call, FifoOracle, Verb};
 pub use mix::Mix;
+pub use order_book::OrderBook;
 pub use program::Program;
 pub use sim::{Delivery, Failure, Replay, Sim, Step, Suspended};
 pub use state::State;
+pub use trace::Trace;

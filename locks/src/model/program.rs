@@ -1,6 +1,7 @@
 //! The programs that the ranks of a simulated network run.
 
 use super::fifo_oracle::Call;
+use super::names;
 use super::replay::{Replay, Suspended};
 use super::state::State;
 use crate::{At, Error, LockLayout, Rank};
@@ -72,8 +73,24 @@ pub trait Program {
         None
     }
 
+    /// A rank before `rank` that could swap names with it: they run the same phases, and no other rank tells them
+    /// apart. An exploration then lets that rank begin first. `None` if there is none; the default.
+    fn alike(&self, _rank: Rank) -> Option<Rank> {
+        None
+    }
+
     /// Writes initial memory contents by `write`; all other words are 0.
     fn before(&self, _write: &mut dyn FnMut(At, u64)) {}
+
+    /// The name of a word in a trace. Words of locks have names; others have numbers.
+    fn name(&self, at: At) -> String {
+        names::name(self.locks(), at)
+    }
+
+    /// The content of a word in a trace.
+    fn show(&self, at: At, value: u64) -> String {
+        names::value::<16>(self.locks(), at, value)
+    }
 
     /// Checks an invariant of every state.
     ///

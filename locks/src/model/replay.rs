@@ -1,5 +1,6 @@
 //! A phase's view of the simulated network: the results of its verbs so far, then one more verb, then a stop.
 
+use super::event::Action;
 use super::fifo_oracle::{Call, FifoOracle, Verb};
 use super::memory::{Channels, Memory, Message};
 use crate::{At, Awaited, Network, Rank, Wake};
@@ -33,6 +34,30 @@ impl std::error::Error for Suspended {}
 /// ```
 /// use transom_locks::model::{sim, Delivery, Sim};
 /// use transom_locks::{At, Network, Wake};
+/// // A put to a word that another rank changes by an addition may be lost.
+/// const WORD: At = At { rank: 2, word: 0 };
+/// let mixed = |delivery| {
+///     let net = sim::once(|rank, network| match rank {
+///         0 => network.add(WORD, 1, Wake::Home).map(drop),
+///         1 => network.notify(WORD, 8, Wake::Home),
+///         _ => Ok(()),
+///     });
+///     let mut ends = std::collections::BTreeSet::new();
+///     Sim::new(3, 1, net).with_delivery(delivery).explore_with(&Default::default(), (), |(), step| {
+///         if step.after.is_done() {
+///             ends.insert(step.after.word(WORD));
+///         }
+///         Ok(())
+///     }).unwrap();
+///     Vec::from_iter(ends)
+/// };
+/// assert_eq!(mixed(Delivery::Immediate), [8, 9]);
+/// assert_eq!(mixed(Delivery::Torn), [1, 8, 9]);
+/// ```
+///
+/// ```
+/// use transom_locks::model::{sim, Delivery, Sim};
+/// use transom_locks::{At, Network, Wake};
 /// // Two ranks notify a third; the program ends in either order of delivery.
 /// let notify = sim::once(|rank, network| network.notify(At { rank: 2, word: 0 }, rank as u64, Wake::Home));
 /// let net = Sim::new(3, 1, notify).with_delivery(Delivery::Deferred);
@@ -47,6 +72,10 @@ pub enum Delivery {
     Deferred,
     /// Immediately, in memory that all ranks share, as between processes of one host: ranks watch each other's words.
     Watched,
+    /// Immediately, but each compare-and-swap and addition takes two steps: it reads the word, and later writes it.
+    /// Other atomics on the word wait; a put in between is lost. Adapters promise no more than that (Ambal et al.,
+    /// RDMA-TSO-RMW, arXiv 2601.14642, 2026).
+    Torn,
 }
 
 /// The reason why a rank cannot take a step.
@@ -56,6 +85,8 @@ pub(super) enum Blocked {
     Word(At),
     /// The rank's next verb must follow the messages in flight to this rank.
     Channel(Rank),
+    /// The rank's next verb is an atomic on this word, at which another rank's atomic has begun.
+    Half(At),
     /// The rank waits for the result in this entry of its record.
     Entry(usize),
 }
@@ -105,6 +136,8 @@ pub(super) struct Run {
     pub ended: bool,
     /// The word that the verb changed, if the verb wakes.
     pub touched: Option<At>,
+    /// The verb executed, and the values of its word before and after. `None` for values if the verb is in flight.
+    pub acted: Option<(Action, Option<(u64, u64)>)>,
     /// A violation by the verb, or one that the oracle reports.
     pub fault: Option<String>,
 }
@@ -156,13 +189,40 @@ impl Replay {
     fn wait_at(&self, at: At, until: impl Fn(u64) -> bool) -> Result<u64, Suspended> {
         self.check(at)?;
         let blocked = |run: &Run| (!until(run.memory.get(at))).then_some(Blocked::Word(at));
-        self.verb(blocked, |run| Some(run.memory.get(at))).map(Option::unwrap_or_default)
+        let read = |run: &mut Run| {
+            let value = run.memory.get(at);
+            run.acted = Some((Action::Wait(at), Some((value, value))));
+            Some(value)
+        };
+        self.verb(blocked, read).map(Option::unwrap_or_default)
     }
 
-    /// The block of a verb that must follow earlier ones to the same rank.
-    fn behind(&self, at: At) -> impl FnOnce(&Run) -> Option<Blocked> {
-        let from = self.rank;
-        move |run| (!run.channels.is_empty(from, at.rank)).then_some(Blocked::Channel(at.rank))
+    /// Executes an atomic that is waited for. It must follow earlier verbs to the same rank.
+    fn atomic(&self, verb: Verb, wake: Wake) -> Result<u64, Suspended> {
+        let (me, at) = (self.rank, verb.at());
+        self.check(at)?;
+        if self.shape.delivery == Delivery::Torn {
+            self.first_half(verb)?;
+        }
+        let blocked = |run: &Run| match run.memory.half_at(at) {
+            Some(rank) if rank != me => Some(Blocked::Half(at)),
+            _ => (!run.channels.is_empty(me, at.rank)).then_some(Blocked::Channel(at.rank)),
+        };
+        self.verb(blocked, |run| Some(run.execute(me, verb, wake))).map(Option::unwrap_or_default)
+    }
+
+    /// Takes one step to read the word of an atomic that will write it, unless that is done.
+    fn first_half(&self, verb: Verb) -> Result<(), Suspended> {
+        let run = &mut *self.run.borrow_mut();
+        let is_next = run.may_step && !run.ended && run.fed == run.record.len();
+        let writes = !matches!(verb, Verb::Cas { at, expected, .. } if run.memory.get(at) != expected);
+        if is_next && writes && run.memory.half_at(verb.at()).is_none() {
+            run.memory.begin_half(self.rank, verb.at());
+            run.acted = Some((Action::Verb(verb), None));
+            (run.may_step, run.ended) = (false, true);
+            return Err(Suspended(()));
+        }
+        Ok(())
     }
 
     fn deferred(&self, at: At) -> bool {
@@ -175,7 +235,8 @@ impl Run {
     /// wakes.
     pub fn execute(&mut self, rank: Rank, verb: Verb, wake: Wake) -> u64 {
         let at = verb.at();
-        let held = self.memory.get(at);
+        let half = if matches!(verb, Verb::Notify { .. }) { None } else { self.memory.end_half(rank) };
+        let held = half.unwrap_or_else(|| self.memory.get(at));
         let new = match verb {
             Verb::Cas { expected, new, .. } => (held == expected).then_some(new),
             Verb::Add { delta, .. } => Some(held.wrapping_add(delta)),
@@ -185,6 +246,7 @@ impl Run {
             self.memory.set(at, new);
             self.touched = (wake == Wake::Home).then_some(at);
         }
+        self.acted = Some((Action::Verb(verb), Some((held, new.unwrap_or(held)))));
         if let Some(oracle) = &mut self.oracle
             && let Err(violation) = oracle.saw(rank, verb, held)
         {
@@ -197,6 +259,7 @@ impl Run {
 impl Network for Replay {
     type Error = Suspended;
     type Pending = usize;
+    type Found = std::convert::Infallible;
 
     fn rank(&self) -> Rank {
         self.rank
@@ -207,25 +270,23 @@ impl Network for Replay {
     }
 
     fn cas(&self, at: At, expected: u64, new: u64, wake: Wake) -> Result<u64, Suspended> {
-        self.check(at)?;
-        let verb = Verb::Cas { at, expected, new };
-        self.verb(self.behind(at), |run| Some(run.execute(self.rank, verb, wake))).map(Option::unwrap_or_default)
+        self.atomic(Verb::Cas { at, expected, new }, wake)
     }
 
     fn start_add(&self, at: At, delta: u64, wake: Wake) -> Result<usize, Suspended> {
         self.check(at)?;
-        self.verb(
-            |_| None,
-            |run| {
-                if self.deferred(at) {
-                    let (phase, entry) = (run.phase, run.fed);
-                    run.channels.send(self.rank, at.rank, Message::Add { at, delta, wake, phase, entry });
-                    None
-                } else {
-                    Some(run.execute(self.rank, Verb::Add { at, delta }, wake))
-                }
-            },
-        )?;
+        let verb = Verb::Add { at, delta };
+        if self.deferred(at) {
+            let send = |run: &mut Run| {
+                let (phase, entry) = (run.phase, run.fed);
+                run.acted = Some((Action::Verb(verb), None));
+                run.channels.send(self.rank, at.rank, Message::Add { at, delta, wake, phase, entry });
+                None
+            };
+            self.verb(|_| None, send)?;
+        } else {
+            self.atomic(verb, wake)?;
+        }
         Ok(self.run.borrow().fed - 1)
     }
 
@@ -250,9 +311,7 @@ impl Network for Replay {
     }
 
     fn add(&self, at: At, delta: u64, wake: Wake) -> Result<u64, Suspended> {
-        self.check(at)?;
-        let verb = Verb::Add { at, delta };
-        self.verb(self.behind(at), |run| Some(run.execute(self.rank, verb, wake))).map(Option::unwrap_or_default)
+        self.atomic(Verb::Add { at, delta }, wake)
     }
 
     fn notify(&self, at: At, value: u64, wake: Wake) -> Result<(), Suspended> {
@@ -263,6 +322,7 @@ impl Network for Replay {
                 if self.deferred(at) {
                     // The oracle counts the verb now; the delivery reports its effect on the word.
                     run.channels.send(self.rank, at.rank, Message::Notify { at, value, wake });
+                    run.acted = Some((Action::Verb(Verb::Notify { at, value }), None));
                     if let Some(oracle) = &mut run.oracle {
                         run.fault = oracle.saw(self.rank, Verb::Notify { at, value }, 0).err();
                     }

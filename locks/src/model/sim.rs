@@ -1,17 +1,19 @@
 //! A network whose whole state is plain data. Every schedule of a protocol's verbs, or a random one, can be run on the
 //! code that ships.
 
+use super::event::{Action, Event};
 use super::fifo_oracle::{FifoOracle, Verb};
 use super::memory::{Channels, Memory, Message};
 use super::program::Program;
 use super::replay::{Blocked, Run, Shape};
 use super::state::{RankState, State};
+use super::trace::{Trace, schedule};
 use crate::{At, Rank, Wake};
 use std::cell::RefCell;
-use std::collections::HashSet;
 use std::fmt;
 use std::mem::take;
 
+pub use super::explore::Taken;
 pub use super::program::{Once, once};
 pub use super::replay::{Delivery, Replay, Suspended};
 
@@ -64,7 +66,7 @@ pub enum Step {
     },
 }
 
-/// A violation, and the schedule that led to it.
+/// A violation, and the schedule that led to it. `Display` prints each step, and how to repeat them.
 ///
 /// # Examples
 /// ```
@@ -82,14 +84,28 @@ pub struct Failure {
     pub seed: Option<u64>,
     /// The steps from the start to the violation.
     pub steps: Vec<Step>,
+    /// The effect of each step.
+    pub trace: Box<Trace>,
+}
+
+impl Failure {
+    /// The steps as a string, which [`Sim::replay`] runs again.
+    pub fn schedule(&self) -> String {
+        schedule(&self.steps)
+    }
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} (after {} steps", self.what, self.steps.len())?;
         match self.seed {
-            Some(seed) => write!(f, "; seed {seed})"),
-            None => write!(f, ")"),
+            Some(seed) => writeln!(f, "; seed {seed})")?,
+            None => writeln!(f, ")")?,
+        }
+        writeln!(f, "{}", self.trace)?;
+        match self.seed {
+            Some(seed) => write!(f, "run_random({seed}) repeats it"),
+            None => write!(f, "replay({:?}) repeats it", self.schedule()),
         }
     }
 }
@@ -108,6 +124,11 @@ impl<P: Program> Sim<P> {
         self
     }
 
+    /// The delivery of notifications.
+    pub fn delivery(&self) -> Delivery {
+        self.shape.delivery
+    }
+
     /// The program that the ranks run.
     pub fn program(&self) -> &P {
         &self.program
@@ -122,6 +143,7 @@ impl<P: Program> Sim<P> {
             phase: 0,
             local: self.program.start(rank),
             record: Vec::new(),
+            begun: false,
             blocked: None,
             done: false,
         };
@@ -134,8 +156,13 @@ impl<P: Program> Sim<P> {
         self.program.before(&mut |at, value| {
             state.memory.set(at, value);
         });
-        let begun = (0..self.shape.ranks).try_for_each(|rank| self.run(&mut state, rank, false).map(drop));
-        begun.and_then(|()| self.check(&state)).map_err(Failure::of)?;
+        let begun = (0..self.shape.ranks).try_for_each(|rank| self.run(&mut state, rank, false, None).map(drop));
+        begun.and_then(|()| self.check(&state)).map_err(|what| Failure {
+            trace: Box::new(Trace::of(&what)),
+            what,
+            seed: None,
+            steps: Vec::new(),
+        })?;
         Ok(state)
     }
 
@@ -154,7 +181,7 @@ impl<P: Program> Sim<P> {
     /// deadlock.
     pub fn step(&self, state: &State<P::Local>, step: Step) -> Result<State<P::Local>, String> {
         let mut next = state.clone();
-        self.apply(&mut next, step)?;
+        self.apply(&mut next, step, &mut Event::of(step))?;
         Ok(next)
     }
 
@@ -172,68 +199,56 @@ impl<P: Program> Sim<P> {
             steps.extend(self.steps(&state));
             let step = steps[random.below(steps.len())];
             taken.push(step);
-            if let Err(what) = self.apply(&mut state, step) {
-                return Err(Failure { what, seed: Some(seed), steps: taken });
+            if let Err(what) = self.apply(&mut state, step, &mut Event::of(step)) {
+                return Err(self.failure(what, Some(seed), taken));
             }
         }
         Ok(state)
     }
 
-    /// Visits every state that any schedule reaches, depth first, and returns their number. Keeps all of them in
-    /// memory: for millions of states use a model checker such as stateright on [`step`](Self::step).
-    ///
-    /// # Errors
-    /// The first violation, or an error if there are more than `most` states.
-    pub fn explore(&self, most: usize) -> Result<usize, Failure> {
-        let start = self.start()?;
-        let mut seen = HashSet::from([start.clone()]);
-        let mut path: Vec<Step> = Vec::new();
-        let todo: Vec<Step> = self.steps(&start).collect();
-        let mut stack = vec![(start, todo)];
-        while let Some((state, todo)) = stack.last_mut() {
-            let Some(step) = todo.pop() else {
-                stack.pop();
-                path.pop();
-                continue;
-            };
-            path.push(step);
-            let next = match self.step(state, step) {
-                Ok(next) => next,
-                Err(what) => return Err(Failure { what, seed: None, steps: path }),
-            };
-            if !seen.insert(next.clone()) {
-                path.pop();
-                continue;
-            }
-            if seen.len() > most {
-                return Err(Failure { what: format!("more than {most} states"), seed: None, steps: path });
-            }
-            let todo = self.steps(&next).collect();
-            stack.push((next, todo));
-        }
-        Ok(seen.len())
-    }
-
-    fn apply(&self, state: &mut State<P::Local>, step: Step) -> Result<(), String> {
+    /// Takes a step, and writes what it did into `event`, also if it fails.
+    pub(super) fn apply(&self, state: &mut State<P::Local>, step: Step, event: &mut Event) -> Result<(), String> {
         let touched = match step {
-            Step::Rank(rank) => self.run(state, rank, true)?,
-            Step::Deliver { from, to } => self.deliver(state, from, to)?,
+            Step::Rank(rank) => self.run(state, rank, true, Some(event))?,
+            Step::Deliver { from, to } => self.deliver(state, from, to, event)?,
         };
+        // An atomic that has begun blocks others on its word until it has ended.
+        let torn = self.shape.delivery == Delivery::Torn;
         for rank in 0..state.ranks.len() {
-            if touched.is_some_and(|at| state.ranks[rank].blocked == Some(Blocked::Word(at))) {
-                self.run(state, rank, false)?;
+            let blocked = state.ranks[rank].blocked;
+            if torn && !matches!(blocked, Some(Blocked::Word(_))) {
+                self.run(state, rank, false, None)?;
+            }
+            if touched.is_some_and(|at| blocked == Some(Blocked::Word(at))) {
+                self.run(state, rank, false, None)?;
+                let is_awake = state.ranks[rank].blocked.is_none();
+                event.woken |= u128::from(is_awake).checked_shl(rank as u32).unwrap_or(0);
             }
         }
         self.check(state)
     }
 
-    fn deliver(&self, state: &mut State<P::Local>, from: Rank, to: Rank) -> Result<Option<At>, String> {
+    pub(super) fn failure(&self, what: String, seed: Option<u64>, steps: Vec<Step>) -> Failure {
+        let trace = Box::new(self.trace(&steps, &what));
+        Failure { what, seed, steps, trace }
+    }
+
+    fn deliver(
+        &self,
+        state: &mut State<P::Local>,
+        from: Rank,
+        to: Rank,
+        event: &mut Event,
+    ) -> Result<Option<At>, String> {
+        event.phase = state.ranks[from].phase;
+        event.call = self.program.call(from, event.phase);
         let Some(message) = state.channels.receive(from, to) else {
             return Err(format!("nothing is in flight from rank {from} to rank {to}"));
         };
         let touched = match message {
             Message::Notify { at, value, wake } => {
-                state.memory.set(at, value);
+                (event.found, event.left) = (state.memory.set(at, value), value);
+                event.action = Some(Action::Verb(Verb::Notify { at, value }));
                 if let Some(oracle) = &mut state.oracle {
                     oracle.touched(at);
                 }
@@ -244,6 +259,7 @@ impl<P: Program> Sim<P> {
                 let found = run.execute(from, Verb::Add { at, delta }, wake);
                 (state.memory, state.oracle) = (run.memory, run.oracle);
                 let touched = run.touched;
+                event.acted(run.acted);
                 run.fault.map_or(Ok(()), Err)?;
                 let sender = &mut state.ranks[from];
                 if sender.phase == phase {
@@ -253,15 +269,23 @@ impl<P: Program> Sim<P> {
             }
         };
         if matches!(state.ranks[from].blocked, Some(Blocked::Entry(_) | Blocked::Channel(_))) {
-            self.run(state, from, false)?;
+            self.run(state, from, false, None)?;
         }
         Ok(touched)
     }
 
     /// Runs the phase of `rank` for one more verb, or only to find out why it is blocked. Phases that end without a
-    /// further verb are completed in passing. Returns the word that the verb changed.
-    fn run(&self, state: &mut State<P::Local>, rank: Rank, mut may_step: bool) -> Result<Option<At>, String> {
+    /// further verb are completed in passing. Returns the word that the verb changed, and writes what it did into
+    /// `event`.
+    fn run(
+        &self,
+        state: &mut State<P::Local>,
+        rank: Rank,
+        mut may_step: bool,
+        mut event: Option<&mut Event>,
+    ) -> Result<Option<At>, String> {
         let mut touched = None;
+        state.ranks[rank].begun |= may_step;
         loop {
             let me = &mut state.ranks[rank];
             if me.phase == self.program.phases(rank) {
@@ -285,8 +309,16 @@ impl<P: Program> Sim<P> {
             let run = network.run.into_inner();
             (state.memory, state.channels, state.oracle) = (run.memory, run.channels, run.oracle);
             touched = touched.or(run.touched);
+            let mut event = event.take();
+            if let Some(event) = &mut event {
+                (event.phase, event.call) = (phase, self.program.call(rank, phase));
+                event.acted(run.acted);
+            }
             if let Some(fault) = run.fault {
                 return Err(fault);
+            }
+            if let (Some(Blocked::Word(at)), Some(call)) = (run.blocked, run.call) {
+                call.may_wait(rank, at)?;
             }
             let me = &mut state.ranks[rank];
             me.blocked = run.blocked;
@@ -299,6 +331,9 @@ impl<P: Program> Sim<P> {
             outcome.map_err(|error| format!("phase {phase} of rank {rank}: {error}"))?;
             me.phase += 1;
             me.local = local;
+            if let Some(event) = event {
+                event.returned = true;
+            }
             if let Some(oracle) = &mut state.oracle {
                 oracle.returned(rank)?;
             }
@@ -321,12 +356,6 @@ impl<P: Program> Sim<P> {
             what += &format!(", which holds {:#x};", state.word(at));
         }
         Err(what)
-    }
-}
-
-impl Failure {
-    fn of(what: String) -> Self {
-        Failure { what, seed: None, steps: Vec::new() }
     }
 }
 

@@ -1,8 +1,10 @@
 //! The state of a simulated network, as plain data.
 
-use super::fifo_oracle::FifoOracle;
+use super::fifo_oracle::{Call, FifoOracle};
 use super::memory::{Channels, Memory};
+use super::program::Program;
 use super::replay::Blocked;
+use super::sim::Sim;
 use crate::{At, Rank};
 
 /// A state of a simulated network. `L` is the program's state of each rank.
@@ -29,6 +31,8 @@ pub(super) struct RankState<L> {
     pub phase: usize,
     pub local: L,
     pub record: Vec<Option<u64>>,
+    /// The rank has taken a step. Derived from the rest of the state.
+    pub begun: bool,
     /// Derived from the rest of the state; stored so that phases need not be run to find it.
     pub blocked: Option<Blocked>,
     pub done: bool,
@@ -48,6 +52,11 @@ impl<L> State<L> {
     /// The current phase of a rank.
     pub fn phase(&self, rank: Rank) -> usize {
         self.ranks[rank].phase
+    }
+
+    /// The call on a lock that a rank makes in its current phase.
+    pub fn call<P: Program<Local = L>>(&self, sim: &Sim<P>, rank: Rank) -> Option<Call> {
+        sim.program().call(rank, self.ranks[rank].phase)
     }
 
     /// The program's state of a rank, as of the beginning of its current phase.

@@ -109,6 +109,7 @@ pub enum Pending<P> {
 impl<N: Network> Network for Failing<N> {
     type Error = Failure<N::Error>;
     type Pending = Pending<N::Pending>;
+    type Found = std::convert::Infallible;
 
     fn rank(&self) -> Rank {
         self.network.rank()

@@ -15,6 +15,7 @@ struct Watched<'a> {
 impl Network for Watched<'_> {
     type Error = Suspended;
     type Pending = <Replay as Network>::Pending;
+    type Found = std::convert::Infallible;
 
     fn rank(&self) -> Rank {
         self.network.rank()

@@ -20,6 +20,7 @@ enum Failure {
 impl Network for Failing<'_> {
     type Error = Failure;
     type Pending = <Replay as Network>::Pending;
+    type Found = std::convert::Infallible;
 
     fn rank(&self) -> Rank {
         self.network.rank()

@@ -4,7 +4,7 @@
 use crate::crowd::{WORD, among};
 use crate::mutants::{self, Mutant, MutantMix, TICKETS};
 use transom_locks::Mode::{Exclusive, Shared};
-use transom_locks::model::{Call, Sim};
+use transom_locks::model::{Call, Delivery, Sim};
 use transom_locks::{Field, LockLayout, LockWord, Rank};
 
 fn sim<const C: u32>(rows: Vec<Vec<Call>>, mutant: Option<Mutant>, tickets: u32) -> Sim<MutantMix<C>> {
@@ -106,6 +106,17 @@ fn mixes() -> Vec<Vec<Vec<Call>>> {
     ]
 }
 
+/// Requests take their places in the queue in the order of their tickets, under every schedule of three ranks.
+#[test]
+fn places_come_in_ticket_order() {
+    let [reads, writes] = [Shared, Exclusive].map(|mode| Call::both(0, mode).to_vec());
+    let rows = vec![writes, reads.repeat(2), reads.repeat(2)];
+    for delivery in [Delivery::Immediate, Delivery::Deferred, Delivery::Torn] {
+        let states = sim::<3>(rows.clone(), None, 0).with_delivery(delivery).explore(1_000_000).unwrap();
+        println!("{delivery:?}: {states} states");
+    }
+}
+
 #[test]
 fn ticket_numbers_wrap_without_losing_turns() {
     for tickets in [0, u32::MAX - 3, u32::MAX - 1, u32::MAX] {
@@ -126,7 +137,7 @@ fn every_mutant_of_the_gate_is_caught() {
             (0..20_000).find_map(|seed| net.run_random(seed).err())
         };
         let failure = mixes().iter().find_map(fails).unwrap_or_else(|| panic!("{mutant:?} is not caught"));
-        println!("{:<24} {failure}", format!("{mutant:?}"));
+        println!("{:<24} {}", format!("{mutant:?}"), failure.what);
     }
     assert_eq!(LockLayout::new(0, 3).field(TICKETS), Some((0, Field::Tickets)));
 }

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::time::Duration;
 use transom_locks::Mode::{Exclusive, Shared};
-use transom_locks::model::{Call, Mix, Replay, Sim, State, Step, Suspended, sim};
+use transom_locks::model::{Call, Delivery, Mix, Replay, Sim, State, Step, Suspended, sim};
 use transom_locks::{At, Awaited, Error, LockLayout, Network, PassiveLock, TargetLock, Wake};
 
 type Outcome = Result<(), Error<Suspended>>;
@@ -44,6 +44,15 @@ fn attempt_after_given_up_read_does_not_wait() {
             assert!(!lock.try_acquire_mut(0, mode)?);
             Ok(())
         });
+    }
+}
+
+/// The successor watches the word in which the last request of rank 0 handed over, and may not have cleared it.
+#[test]
+fn attempt_after_hand_over_to_watcher_does_not_wait() {
+    for mode in [Shared, Exclusive] {
+        let rows = [[Call::both(0, Exclusive), Call::attempt(0, mode)].concat(), Call::both(0, Exclusive).into()];
+        <Mix>::new(rows).sim().with_delivery(Delivery::Watched).explore(100_000).unwrap();
     }
 }
 

@@ -11,8 +11,10 @@ mod failing;
 #[path = "../mutants/mod.rs"]
 mod mutants;
 
+mod at_once;
 mod awaited;
 mod barrier;
+mod chain;
 mod drop;
 mod exhaustive;
 mod failures;
@@ -23,4 +25,5 @@ mod misuse;
 mod pscw;
 mod random;
 mod threads;
+mod trace;
 mod update_gate;

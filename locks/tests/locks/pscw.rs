@@ -2,8 +2,8 @@
 //! the notifications of other targets.
 
 use crate::failing::{Failing, Failure, How, Plan, Progress};
-use transom_locks::model::{Replay, Sim, Suspended, sim};
-use transom_locks::{At, Error, Pscw, Rank};
+use transom_locks::model::{Delivery, Replay, Sim, Suspended, sim};
+use transom_locks::{At, Error, Network, Pscw, Rank, Wake};
 
 /// The ranks for which `is_target` holds, and the result of `targets`.
 fn targets(group: &Pscw, ranks: usize) -> (Vec<Rank>, Option<&[Rank]>) {
@@ -39,6 +39,33 @@ fn target_is_reported_only_while_epoch_is_open() {
             group.complete(network)
         };
         Sim::new(ranks, Pscw::words(ranks), sim::once(phase)).run_random(1).unwrap();
+    }
+}
+
+/// The second access epoch waits for the second exposure, and the second exposure for the second completion.
+#[test]
+fn each_epoch_matches_its_own_counterpart() {
+    /// Word of rank 0 in which its exposures count the accesses.
+    const DATA: usize = Pscw::words(3);
+    let phase = |rank: Rank, network: &Replay| -> Result<(), Error<Suspended>> {
+        let mut group = Pscw::new(3, 0);
+        for nth in 1..=2 {
+            let data = At { rank: 0, word: DATA };
+            if rank > 0 {
+                group.start(network, &[0])?;
+                network.add(data, 1, Wake::Home)?;
+                group.complete(network)?;
+                continue;
+            }
+            assert_eq!(network.add(data, 0, Wake::Home)?, 2 * (nth - 1), "accesses before exposure {nth}");
+            group.post(network, &[1, 2])?;
+            group.wait(network)?;
+            assert_eq!(network.add(data, 0, Wake::Home)?, 2 * nth, "accesses after exposure {nth}");
+        }
+        Ok(())
+    };
+    for delivery in [Delivery::Immediate, Delivery::Deferred] {
+        Sim::new(3, DATA + 1, sim::once(phase)).with_delivery(delivery).explore(100_000).unwrap();
     }
 }
 

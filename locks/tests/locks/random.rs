@@ -125,7 +125,7 @@ fn long_chain_of_readers_is_granted() {
 #[test]
 fn chain_without_links_is_corrupt() {
     let failure = QueuedReaders::new(16, Some(Mutant::Untold(Field::Link))).sim().run_random(1).unwrap_err();
-    println!("no links: {failure}");
+    println!("no links: {}", failure.what);
     assert!(failure.what.contains("lock memory for the lock of rank 0 holds"), "{failure}");
 }
 

@@ -222,6 +222,7 @@ impl<N: Network, const C: u32> Mutated<N, C> {
 impl<N: Network, const C: u32> Network for Mutated<N, C> {
     type Error = N::Error;
     type Pending = Pending<N::Pending>;
+    type Found = std::convert::Infallible;
 
     fn rank(&self) -> Rank {
         self.network.rank()
@@ -409,6 +410,10 @@ impl<const C: u32> Program for MutantMix<C> {
 
     fn call(&self, rank: Rank, phase: usize) -> Option<Call> {
         self.mix.call(rank, phase)
+    }
+
+    fn alike(&self, rank: Rank) -> Option<Rank> {
+        self.mix.alike(rank)
     }
 
     fn check(&self, state: &State<Self::Local>) -> Result<(), String> {

@@ -6,7 +6,7 @@ use crate::{Atomics, Attach, MemoryKind, Network};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::SeqCst, fence};
 use transom_locks::{Awaited, Rank};
-use transom_shm_loopback::View;
+use transom_shm_loopback::{View, Word};
 use transom_windows::{BoxBytes, Fabric, FabricError, Memory, OobExchange, UpdateInPlace, UserMemory, Wait, Wake};
 
 impl<N: Network> OobExchange for Hybrid<N> {
@@ -102,6 +102,7 @@ fn split(key: &[u8]) -> Option<(&[u8], &[u8])> {
 impl<N: Network> Fabric for Hybrid<N> {
     type Region = Region<N>;
     type Remote = Remote<N>;
+    type Word = Word;
     type Pending = Pending<N>;
     type Transfer = Transfer<N>;
 
@@ -286,6 +287,10 @@ impl<N: Network> Fabric for Hybrid<N> {
     #[inline]
     fn one_word<'r>(&self, at: &'r Remote<N>, offset: usize) -> Option<&'r AtomicU64> {
         self.node.memory().one_word(words_of(at)?, offset)
+    }
+
+    fn find_word(&self, at: &Remote<N>, offset: usize) -> Option<Word> {
+        self.node.memory().find_word(words_of(at)?, offset)
     }
 
     fn change_blocks(&self, at: &Remote<N>, offset: usize, blocks: usize, change: impl UpdateInPlace) -> bool {

@@ -2,11 +2,11 @@
 
 #![allow(dead_code)] // Each test binary uses a part.
 
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
-use transom_locks::{At, Awaited, LockLayout, LockWord, Network, Rank, Wake};
+use transom_locks::{At, Awaited, FoundWord, LockLayout, LockWord, Network, Rank, Wake};
 
 /// Panics, instead of waiting for ever, if `body` takes longer than a minute.
 pub fn in_time(body: impl FnOnce() + Send + 'static) {
@@ -29,6 +29,36 @@ pub struct Atomics<H> {
     hook: H,
     watches: bool,
     posts: bool,
+    /// The verbs on words that this network has found; `None` if it finds none.
+    found: Option<Arc<AtomicUsize>>,
+}
+
+/// A word that the network found.
+pub struct Found {
+    memory: Arc<Vec<Vec<AtomicU64>>>,
+    at: At,
+    verbs: Arc<AtomicUsize>,
+}
+
+impl Found {
+    fn word(&self) -> &AtomicU64 {
+        self.verbs.fetch_add(1, SeqCst);
+        &self.memory[self.at.rank][self.at.word]
+    }
+}
+
+impl FoundWord for Found {
+    fn cas(&self, expected: u64, new: u64) -> u64 {
+        self.word().compare_exchange(expected, new, SeqCst, SeqCst).unwrap_or_else(|found| found)
+    }
+
+    fn add(&self, delta: u64) -> u64 {
+        self.word().fetch_add(delta, SeqCst)
+    }
+
+    fn read(&self) -> u64 {
+        self.word().load(SeqCst)
+    }
 }
 
 /// The verb that a hook is called for.
@@ -51,7 +81,7 @@ pub fn memory(ranks: usize) -> Arc<Vec<Vec<AtomicU64>>> {
 
 impl<H: Fn(Verb)> Atomics<H> {
     pub fn new(memory: &Arc<Vec<Vec<AtomicU64>>>, rank: Rank, hook: H) -> Self {
-        Atomics { memory: memory.clone(), rank, hook, watches: false, posts: false }
+        Atomics { memory: memory.clone(), rank, hook, watches: false, posts: false, found: None }
     }
 
     /// The same network, watching the words of other ranks.
@@ -62,6 +92,11 @@ impl<H: Fn(Verb)> Atomics<H> {
     /// The same network, whose additions have no result before `finish`.
     pub fn posting(self) -> Self {
         Atomics { posts: true, ..self }
+    }
+
+    /// The same network, which finds words, and counts the verbs on them.
+    pub fn finding(self, verbs: &Arc<AtomicUsize>) -> Self {
+        Atomics { found: Some(verbs.clone()), ..self }
     }
 
     fn word(&self, verb: Verb, at: At) -> &AtomicU64 {
@@ -78,6 +113,7 @@ pub fn lock_word(memory: &[Vec<AtomicU64>], target: Rank) -> LockWord {
 impl<H: Fn(Verb)> Network for Atomics<H> {
     type Error = std::convert::Infallible;
     type Pending = u64;
+    type Found = Found;
 
     fn rank(&self) -> Rank {
         self.rank
@@ -101,6 +137,10 @@ impl<H: Fn(Verb)> Network for Atomics<H> {
 
     fn try_finish(&self, found: u64) -> Result<u64, u64> {
         if self.posts { Err(found) } else { Ok(found) }
+    }
+
+    fn find(&self, at: At) -> Option<Found> {
+        self.found.clone().map(|verbs| Found { memory: self.memory.clone(), at, verbs })
     }
 
     fn notify(&self, at: At, value: u64, _: Wake) -> Result<(), Self::Error> {

@@ -1,0 +1,152 @@
+//! `transom verify`: checks a mix of requests on the passive lock, under every schedule.
+
+use clap::{Args, ValueEnum};
+use std::error::Error;
+use std::fmt::Write as _;
+use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use transom_locks::model::{Bound, Delivery, Explored, Mix, Search, Stopped};
+
+/// Checks a mix of requests on the passive lock under every schedule: FIFO order, exclusion, cost, deadlock.
+///
+/// The lock that is checked is the one that ships; only the network below it is simulated. Rows of requests, one for
+/// each rank, are separated by `|`. `W` writes (acquires exclusively and releases), `R` reads; `TW` and `TR` are
+/// attempts, `DW` and `DR` have a deadline that may pass at any step, `A` takes all locks in shared mode. `W1` is a
+/// request at the lock of rank 1; without a number it is rank 0's. `W0+W1` acquires one lock within the other.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Verify {
+    /// The requests of each rank
+    mix: String,
+    /// Ranks that all run the one row of the mix
+    #[arg(long)]
+    ranks: Option<usize>,
+    /// When puts, and additions that are not waited for, take effect
+    #[arg(long, value_enum, default_value = "immediate")]
+    delivery: When,
+    /// Use counts of 3 bits in the lock word, which wrap soon, and go to the gate after one failed attempt
+    #[arg(long)]
+    narrow: bool,
+    /// Stop after this many states
+    #[arg(long, default_value_t = 20_000_000)]
+    max_states: usize,
+    /// Stop when the search uses this much memory, in MiB
+    #[arg(long, default_value_t = 2048)]
+    max_memory: usize,
+    /// Draw the schedule of a violation into this file
+    #[arg(long)]
+    svg: Option<PathBuf>,
+    /// Print only the table of bounds, in Markdown
+    #[arg(long)]
+    table: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum When {
+    /// At once
+    Immediate,
+    /// In a step of their own, as on a network adapter
+    Deferred,
+    /// At once, in memory that ranks share and watch
+    Watched,
+    /// At once, but atomics take two steps, and a put in between is lost
+    Torn,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  transom verify 'W W | R R | TW'                    two writes, two reads, an attempt
+  transom verify 'W R' --ranks 3                     three ranks that each write, then read
+  transom verify 'DW | W' --delivery deferred        a deadline, with puts in flight
+  transom verify 'W W | R R' --table                 the table of bounds
+  transom verify 'W0+W1 | W1+W0' --svg deadlock.svg  two locks in two orders: a deadlock, drawn
+
+Exit status: 0 without a violation, 1 with one, 2 if a bound ended the search before.";
+
+impl Verify {
+    pub fn execute(self) -> Result<ExitCode, Box<dyn Error>> {
+        if self.narrow { self.check::<3>() } else { self.check::<16>() }
+    }
+
+    fn check<const C: u32>(&self) -> Result<ExitCode, Box<dyn Error>> {
+        let text = match self.ranks {
+            None => self.mix.clone(),
+            Some(ranks) if ranks > 0 && !self.mix.contains('|') => vec![self.mix.trim(); ranks].join(" | "),
+            Some(ranks) => {
+                return Err(
+                    format!("--ranks {ranks} repeats one row; the mix {:?} has several, or 0 ranks", self.mix).into()
+                );
+            }
+        };
+        let mix = Mix::<C>::parse(&text).map_err(|wrong| format!("mix {text:?}: {wrong}"))?;
+        let (delivery, how) = match self.delivery {
+            When::Immediate => (Delivery::Immediate, "immediate"),
+            When::Deferred => (Delivery::Deferred, "deferred"),
+            When::Watched => (Delivery::Watched, "watched"),
+            When::Torn => (Delivery::Torn, "torn"),
+        };
+        let search = Search {
+            max_states: self.max_states,
+            max_bytes: self.max_memory << 20,
+            count_schedules: true,
+            progress: io::stderr().is_terminal().then_some(show_progress),
+            ..Search::default()
+        };
+        let ranks = mix.ranks();
+        let outcome = mix.sim().with_delivery(delivery).bounds(&search);
+        let mut out = String::new();
+        if !self.table {
+            writeln!(out, "mix         {text}")?;
+            writeln!(out, "network     {ranks} ranks, verbs in one order, delivery {how}")?;
+        }
+        let status = match outcome {
+            Ok((_, bounds)) if self.table => {
+                out += &table(&bounds);
+                0
+            }
+            Ok((explored, bounds)) => {
+                writeln!(
+                    out,
+                    "states      {}, by {} steps, depth {}",
+                    explored.states, explored.steps, explored.depth
+                )?;
+                writeln!(out, "schedules   {}", explored.schedules.unwrap_or(0))?;
+                writeln!(out, "verdict     no violation: exclusion, first come first served, cost, no deadlock")?;
+                writeln!(out, "complete    every schedule; ranks with the same calls begin in order\n")?;
+                out += &table(&bounds);
+                out += "\nNo request was overtaken after its place by one in conflict.\n";
+                0
+            }
+            Err(Stopped::Bound(explored)) => {
+                writeln!(out, "verdict     no violation so far")?;
+                writeln!(out, "INCOMPLETE  {explored}; raise --max-states or --max-memory")?;
+                2
+            }
+            Err(Stopped::Violation(failure)) => {
+                writeln!(out, "verdict     VIOLATION\n\n{failure}")?;
+                if let Some(path) = &self.svg {
+                    std::fs::write(path, failure.trace.svg())
+                        .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+                    writeln!(out, "drawn in {}", path.display())?;
+                }
+                1
+            }
+        };
+        match io::stdout().write_all(out.as_bytes()) {
+            // The reader closed stdout, e.g. `| head`.
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
+            _ => Ok(ExitCode::from(status)),
+        }
+    }
+}
+
+fn table(bounds: &[Bound]) -> String {
+    let rows = bounds.iter().map(|bound| format!("{bound}\n")).collect::<String>();
+    format!("| call | verbs until placed | overtaken before | operations |\n|---|---|---|---|\n{rows}")
+}
+
+fn show_progress(explored: &Explored) {
+    // Ignores write errors: the reader of stderr may be gone.
+    let _ = writeln!(io::stderr(), "{explored}");
+}
