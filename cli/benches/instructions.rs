@@ -35,7 +35,7 @@ const CALLS: &[(&str, u64, Call)] = &[
         let epoch = window.lock_shared(0)?;
         (0..times).try_for_each(|_| epoch.fetch_and_op(black_box(3), Op::Sum, 1).map(drop))
     }),
-    ("accumulate one xor", 29, |window, times| {
+    ("accumulate one xor", 30, |window, times| {
         let epoch = window.lock_shared(0)?;
         (0..times).try_for_each(|i| epoch.accumulate(black_box(3), Op::Xor, &[i as u64]))
     }),
@@ -43,9 +43,9 @@ const CALLS: &[(&str, u64, Call)] = &[
         let epoch = window.lock_shared(0)?;
         (0..times).try_for_each(|i| epoch.compare_and_swap(black_box(3), i as u64, i as u64 + 1).map(drop))
     }),
-    ("lock exclusive + unlock", 173, |window, times| (0..times).try_for_each(|_| window.lock_exclusive(0)?.unlock())),
-    ("lock shared + unlock", 168, |window, times| (0..times).try_for_each(|_| window.lock_shared(0)?.unlock())),
-    ("lock_all + unlock, 1 rank", 333, |window, times| (0..times).try_for_each(|_| window.lock_all()?.unlock())),
+    ("lock exclusive + unlock", 63, |window, times| (0..times).try_for_each(|_| window.lock_exclusive(0)?.unlock())),
+    ("lock shared + unlock", 59, |window, times| (0..times).try_for_each(|_| window.lock_shared(0)?.unlock())),
+    ("lock_all + unlock, 1 rank", 101, |window, times| (0..times).try_for_each(|_| window.lock_all()?.unlock())),
     ("post, start, complete, wait", 688, |window, times| {
         (0..times).try_for_each(|_| {
             window.post(&[0])?;
@@ -60,7 +60,7 @@ type ValueCall = fn(&World, usize) -> Result<(), Error>;
 
 /// Each call on a value behind a lock, done `times` times, and its bound of instructions.
 const VALUE_CALLS: &[(&str, u64, ValueCall)] = &[
-    ("mutex u64, lock + unlock", 270, |world, times| {
+    ("mutex u64, lock + unlock", 174, |world, times| {
         let mutex = world.mutex(0, 1_u64)?;
         (0..times).try_for_each(|_| {
             let mut guard = black_box(&mutex).lock()?;
@@ -68,7 +68,7 @@ const VALUE_CALLS: &[(&str, u64, ValueCall)] = &[
             guard.unlock()
         })
     }),
-    ("mutex [u64; 8], lock + unlock", 291, |world, times| {
+    ("mutex [u64; 8], lock + unlock", 187, |world, times| {
         let mutex = world.mutex(0, [1_u64; 8])?;
         (0..times).try_for_each(|_| {
             let mut guard = black_box(&mutex).lock()?;
@@ -76,11 +76,11 @@ const VALUE_CALLS: &[(&str, u64, ValueCall)] = &[
             guard.unlock()
         })
     }),
-    ("mutex u64, lock, drop", 345, |world, times| {
+    ("mutex u64, lock, drop", 233, |world, times| {
         let mutex = world.mutex(0, 1_u64)?;
         (0..times).try_for_each(|_| black_box(&mutex).lock().map(|mut guard| *guard += 1))
     }),
-    ("rw_lock u64, read + unlock", 208, |world, times| {
+    ("rw_lock u64, read + unlock", 141, |world, times| {
         let value = world.rw_lock(0, 1_u64)?;
         (0..times).try_for_each(|_| {
             let guard = black_box(&value).read()?;

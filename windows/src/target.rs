@@ -89,7 +89,7 @@ impl<'e, T: Pod, F: Fabric> Target<'e, T, F> {
     ///
     /// # Errors
     /// [`Error::OutOfBounds`], [`Error::Fabric`].
-    #[inline]
+    #[inline(always)]
     pub fn put(&self, offset: usize, source: &[T]) -> Result<(), Error> {
         self.core.data.counters.puts.bump();
         let at = self.place(offset, source.len())?;
@@ -120,7 +120,7 @@ impl<'e, T: Pod, F: Fabric> Target<'e, T, F> {
     ///
     /// # Errors
     /// [`Error::OutOfBounds`], [`Error::Fabric`].
-    #[inline]
+    #[inline(always)]
     pub fn get(&self, offset: usize, into: &mut [T]) -> Result<(), Error> {
         let len = into.len();
         self.core.data.counters.gets.bump();
