@@ -30,7 +30,8 @@ enum Command {
 const EXAMPLES: &str = "\
 Examples:
   transom run -n 4 ./program        four ranks of a program on this machine
-  transom run -n 4 --output-prefix ./program  as above, and also lines of stdout begin with their rank
+  transom run -n 4 --output-prefix ./program
+                                    as above, and also lines of stdout begin with their rank
   transom info                      providers, limits, and all TRANSOM_ variables
   transom bench --quick             latency, bandwidth, locks and more, compared with the machine's limits
   transom bench compare             compares with every Open MPI and MPICH found here

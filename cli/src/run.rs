@@ -67,7 +67,8 @@ may be nested three deep.
 Examples:
   transom run -n 4 ./program --size 1000     arguments after the program belong to the program
   transom run -n 2 --output-prefix sh -c 'echo rank $TRANSOM_RANK of $TRANSOM_SIZE'
-  transom run -n 2 --output-prefix=none ./program      lines of stderr as the ranks wrote them
+  transom run -n 2 --output-prefix=none ./program
+                                             lines of stderr as the ranks wrote them
   transom run --hosts node1,node2 -n 4 ./program
   transom run -n 4 --grace 30 ./program      time for the others to report more about a failure
   TRANSOM_LOG=debug transom run -n 2 ./program";

@@ -1,5 +1,6 @@
 //! `transom verify`: checks a mix of requests on the passive lock, under every schedule.
 
+use clap::error::ErrorKind;
 use clap::{Args, ValueEnum};
 use std::error::Error;
 use std::fmt::Write as _;
@@ -20,8 +21,8 @@ pub struct Verify {
     /// The requests of each rank
     mix: String,
     /// Ranks that all run the one row of the mix
-    #[arg(long)]
-    ranks: Option<usize>,
+    #[arg(long, value_parser = clap::value_parser!(u8).range(1..=64))]
+    ranks: Option<u8>,
     /// When puts, and additions that are not waited for, take effect
     #[arg(long, value_enum, default_value = "immediate")]
     delivery: When,
@@ -62,7 +63,8 @@ Examples:
   transom verify 'W W | R R' --table                 the table of bounds
   transom verify 'W0+W1 | W1+W0' --svg deadlock.svg  two locks in two orders: a deadlock, drawn
 
-Exit status: 0 without a violation, 1 with one, 2 if a bound ended the search before.";
+Exit status: 0 without a violation, 1 with one (or a failed write), 2 for a wrong command line or mix, 3 if a bound ended the
+search before.";
 
 impl Verify {
     pub fn execute(self) -> Result<ExitCode, Box<dyn Error>> {
@@ -72,14 +74,10 @@ impl Verify {
     fn check<const C: u32>(&self) -> Result<ExitCode, Box<dyn Error>> {
         let text = match self.ranks {
             None => self.mix.clone(),
-            Some(ranks) if ranks > 0 && !self.mix.contains('|') => vec![self.mix.trim(); ranks].join(" | "),
-            Some(ranks) => {
-                return Err(
-                    format!("--ranks {ranks} repeats one row; the mix {:?} has several, or 0 ranks", self.mix).into()
-                );
-            }
+            Some(ranks) if !self.mix.contains('|') => vec![self.mix.trim(); ranks.into()].join(" | "),
+            Some(ranks) => refuse(&format!("--ranks {ranks} repeats one row; the mix {:?} has several", self.mix)),
         };
-        let mix = Mix::<C>::parse(&text).map_err(|wrong| format!("mix {text:?}: {wrong}"))?;
+        let mix = Mix::<C>::parse(&text).unwrap_or_else(|wrong| refuse(&format!("mix {text:?}: {wrong}")));
         let (delivery, how) = match self.delivery {
             When::Immediate => (Delivery::Immediate, "immediate"),
             When::Deferred => (Delivery::Deferred, "deferred"),
@@ -88,7 +86,7 @@ impl Verify {
         };
         let search = Search {
             max_states: self.max_states,
-            max_bytes: self.max_memory << 20,
+            max_bytes: self.max_memory.saturating_mul(1 << 20),
             count_schedules: true,
             progress: io::stderr().is_terminal().then_some(show_progress),
             ..Search::default()
@@ -121,7 +119,7 @@ impl Verify {
             Err(Stopped::Bound(explored)) => {
                 writeln!(out, "verdict     no violation so far")?;
                 writeln!(out, "INCOMPLETE  {explored}; raise --max-states or --max-memory")?;
-                2
+                3
             }
             Err(Stopped::Violation(failure)) => {
                 writeln!(out, "verdict     VIOLATION\n\n{failure}")?;
@@ -141,9 +139,14 @@ impl Verify {
     }
 }
 
+/// Ends the program as any other mistake on the command line does.
+fn refuse(why: &str) -> ! {
+    clap::Error::raw(ErrorKind::ValueValidation, format!("{why}\n")).exit()
+}
+
 fn table(bounds: &[Bound]) -> String {
     let rows = bounds.iter().map(|bound| format!("{bound}\n")).collect::<String>();
-    format!("| call | verbs until placed | overtaken before | operations |\n|---|---|---|---|\n{rows}")
+    format!("| call | verbs until placed | overtaken before its place | operations |\n|---|---|---|---|\n{rows}")
 }
 
 fn show_progress(explored: &Explored) {

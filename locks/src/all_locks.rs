@@ -87,10 +87,7 @@ impl<N: Network, L: LockState<C>, const C: u32> AllLocks<'_, N, L, C> {
             return if target == 0 { self.acquire() } else { self.go_on(target, false) };
         };
         let (network, layout) = (self.network, self.layout);
-        let placed = self.locks[target].with(|lock| {
-            lock.status = StatusWord::of(Status::Broken);
-            lock.place_shared_at(network, layout, target, found, false)
-        });
+        let placed = self.locks[target].with(|lock| lock.place_shared_at(network, layout, target, found, false));
         let (held, waited) = match placed {
             Ok(Placed::Granted) => (target + 1, false),
             started => match self.acquire_rest(target, target, started.map(Some)) {

@@ -19,7 +19,8 @@ pub(crate) struct LockWords<N: Network> {
 pub(crate) enum AtOnce {
     /// The call is complete, and the state is the new one.
     Done,
-    /// The atomic was made and found this word: the call goes on by its other steps.
+    /// The atomic was made and found this word: the call goes on by its other steps. A lock whose request stops here is
+    /// broken.
     Found(u64),
     /// Nothing was done, and the state is unchanged.
     Unfit,
@@ -28,6 +29,7 @@ pub(crate) enum AtOnce {
 /// No request.
 pub(crate) const FREE: StatusWord = StatusWord::of(Status::Free);
 const ALONE: StatusWord = StatusWord::HELD_ALONE;
+const BROKEN: StatusWord = StatusWord::of(Status::Broken);
 /// Held by a reader of the open group.
 pub(crate) const OPEN: StatusWord = StatusWord::of(Status::Held(HeldAs::Shared(Grant::Open)));
 
@@ -56,6 +58,7 @@ impl<const C: u32> TargetLock<C> {
         }
         let found = network.cas_found(&words.word, self.seen, alone);
         if found != self.seen {
+            self.status = BROKEN;
             return AtOnce::Found(found);
         }
         (self.seen, self.status) = (alone, ALONE);
@@ -72,7 +75,6 @@ impl<const C: u32> TargetLock<C> {
         target: Rank,
         found: u64,
     ) -> Result<QueuePosition, N> {
-        self.status = StatusWord::of(Status::Broken);
         let found = self.retry_enqueue(network, layout, target, LockWord(found))?;
         self.exclusive_at(network, layout, target, found)
     }
@@ -85,6 +87,7 @@ impl<const C: u32> TargetLock<C> {
         }
         let found = network.add_found(&words.word, LockWord::<C>::ARRIVED);
         if !LockWord::<C>(found).admits_readers() {
+            self.status = BROKEN;
             return AtOnce::Found(found);
         }
         (self.seen, self.status) = (found.wrapping_add(LockWord::<C>::ARRIVED), OPEN);
@@ -101,7 +104,6 @@ impl<const C: u32> TargetLock<C> {
         target: Rank,
         found: u64,
     ) -> Result<QueuePosition, N> {
-        self.status = StatusWord::of(Status::Broken);
         let placed = self.place_shared_at(network, layout, target, found, false)?;
         self.await_shared(network, layout, target, placed)
     }
@@ -148,7 +150,7 @@ impl<const C: u32> TargetLock<C> {
         found: u64,
     ) -> Result<(), N> {
         let is_exclusive = self.status == ALONE;
-        self.status = StatusWord::of(Status::Broken);
+        self.status = BROKEN;
         match is_exclusive {
             true => self.leave_contended(network, layout, target, Predecessor::NONE, 0, Some(LockWord(found))),
             false => self.left(network, layout, target, Grant::Open, found),

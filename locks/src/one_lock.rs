@@ -19,7 +19,7 @@ use crate::{Error, LockLayout, Mode, Network, PassiveLock, QueuePosition, Rank, 
 ///     let mut lock = locks.one_mut(1).expect("rank 1 is there");
 ///     let begun = lock.begin(Mode::Exclusive);
 ///     if !begun.is_done() {
-///         lock.finish(Mode::Exclusive, begun)?;
+///         lock.finish(begun)?;
 ///     }
 ///     lock.release()
 /// }));
@@ -39,14 +39,16 @@ impl<N: Network, const C: u32> OneLock<'_, N, C> {
     #[inline(always)]
     pub fn acquire(&mut self, mode: Mode) -> Result<QueuePosition, Error<N::Error>> {
         let begun = self.begin(mode);
-        if begun.is_done() { Ok(QueuePosition::default()) } else { self.finish(mode, begun) }
+        if begun.is_done() { Ok(QueuePosition::default()) } else { self.finish(begun) }
     }
 
     /// The first step of [`acquire`](Self::acquire). It is the whole call if no other rank uses the lock, and the network
-    /// [finds](Network::find) words. Otherwise [`finish`](Self::finish) must follow, with the same mode.
+    /// [finds](Network::find) words. Otherwise [`finish`](Self::finish) must follow. A request that has changed the lock
+    /// and is not finished leaves the lock broken for this rank,
+    /// and other ranks may wait for it without end.
     #[inline(always)]
     pub fn begin(&mut self, mode: Mode) -> Begun {
-        Begun(self.record.at_once(&self.lock.network, mode, self.lock.alone))
+        Begun(mode, self.record.at_once(&self.lock.network, mode, self.lock.alone))
     }
 
     /// The other steps of [`acquire`](Self::acquire), after [`begin`](Self::begin).
@@ -54,8 +56,9 @@ impl<N: Network, const C: u32> OneLock<'_, N, C> {
     /// # Errors
     /// The errors of [`PassiveLock::acquire`].
     #[inline(always)]
-    pub fn finish(&mut self, mode: Mode, begun: Begun) -> Result<QueuePosition, Error<N::Error>> {
-        again(self.record.acquire_after(&self.lock.network, self.lock.layout, self.target, mode, begun.0))
+    pub fn finish(&mut self, begun: Begun) -> Result<QueuePosition, Error<N::Error>> {
+        let Begun(mode, once) = begun;
+        again(self.record.acquire_after(&self.lock.network, self.lock.layout, self.target, mode, once))
     }
 
     /// [`PassiveLock::release_mut`].
@@ -76,13 +79,13 @@ impl<N: Network, const C: u32> OneLock<'_, N, C> {
 /// # Examples
 /// See [`OneLock`].
 #[must_use = "a request that is not done must be finished"]
-pub struct Begun(AtOnce);
+pub struct Begun(Mode, AtOnce);
 
 impl Begun {
     /// Returns whether this rank holds the lock already.
     #[inline(always)]
     pub fn is_done(&self) -> bool {
-        self.0 == AtOnce::Done
+        self.1 == AtOnce::Done
     }
 }
 
@@ -105,7 +108,7 @@ impl<N: Network, const C: u32> LockRecord<N, C> {
             Mode::Exclusive => lock.exclusive_at_once(network, words, alone),
             Mode::Shared => lock.shared_at_once(network, words),
         };
-        if once == AtOnce::Done {
+        if once != AtOnce::Unfit {
             self.queue.put(lock);
         }
         once

@@ -126,6 +126,7 @@ fn two_ranks_with_two_locks_never_deadlock() {
     let mut rows = vec![all(), [shared(0), exclusive(1)].concat(), [exclusive(1), exclusive(0)].concat()];
     rows.push(both([0, 1], Mode::Exclusive));
     check_mixes("2 ranks, all locks or several, 5 preemptions", at_most(5), 2, &rows);
+    check_mixes("2 ranks, all locks or several, 4 preemptions", watching(at_most(4)), 2, &rows);
 }
 
 #[test]

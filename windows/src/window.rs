@@ -143,7 +143,7 @@ impl<T: Pod, F: Fabric> Window<T, F> {
         let begun = lock.begin(mode);
         let position = match begun.is_done() {
             true => Position::FIRST,
-            false => after_waiting(&self.core, rank, mode, lock.finish(mode, begun))?,
+            false => after_waiting(&self.core, rank, mode, lock.finish(begun))?,
         };
         self.core.data.counters.locks.bump();
         Ok(LockEpoch::new(target, Some(lock), position))

@@ -2,7 +2,8 @@
 
 use crate::atomics::{Atomics, Verb, in_time, lock_word, memory, quiet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::thread;
 use std::time::Duration;
 use transom_locks::Mode::{Exclusive, Shared};
@@ -63,6 +64,51 @@ fn misuse_of_a_found_lock_is_an_error() {
     lock.release_mut(1).unwrap();
     drop(lock.acquire(1, Shared).unwrap());
     assert!(lock_word(&words, 1).is_idle());
+}
+
+/// A request that has changed the lock word, and is not finished, is not made again: its count would be there twice.
+#[test]
+fn unfinished_request_leaves_its_lock_broken() {
+    let words = memory(2);
+    let ((mut holder, _), (mut lock, _)) = (handle(&words, 1, quiet), handle(&words, 0, quiet));
+    holder.acquire_mut(1, Exclusive).unwrap();
+    // Its release would wait for the request that is never finished.
+    std::mem::forget(holder);
+    assert!(!lock.one_mut(1).unwrap().begin(Shared).is_done());
+    assert_eq!(lock_word(&words, 1).readers(), 1);
+    assert_eq!(lock.acquire_mut(1, Shared), Err(Error::Broken { target: 1 }));
+    assert_eq!(lock_word(&words, 1).readers(), 1);
+    assert_eq!(lock.acquire_mut(0, Shared), Ok(QueuePosition::default()));
+}
+
+/// The request finds another word than it has seen, and queues; the release finds the request, and lets it go on.
+#[test]
+fn request_waits_for_a_lock_taken_at_once() {
+    type Call = (fn(&mut Lock), fn(&mut Lock));
+    const WRITE: Call = (|lock| _ = lock.acquire_mut(1, Exclusive).unwrap(), |lock| lock.release_mut(1).unwrap());
+    const READ: Call = (|lock| _ = lock.acquire_mut(1, Shared).unwrap(), |lock| lock.release_mut(1).unwrap());
+    const ALL: Call = (|lock| _ = lock.acquire_all_mut().unwrap(), |lock| lock.release_all_mut().unwrap());
+    in_time(|| {
+        for (holds, wants) in [(WRITE, WRITE), (WRITE, READ), (WRITE, ALL), (READ, WRITE), (ALL, WRITE)] {
+            let words = memory(3);
+            let ((mut holder, _), (mut other, _)) = (handle(&words, 0, quiet), handle(&words, 2, quiet));
+            holds.0(&mut holder);
+            let (before, has_lock) = (lock_word(&words, 1), AtomicBool::new(false));
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    wants.0(&mut other);
+                    has_lock.store(true, SeqCst);
+                    wants.1(&mut other);
+                });
+                while lock_word(&words, 1) == before && !has_lock.load(SeqCst) {
+                    thread::yield_now();
+                }
+                assert!(!has_lock.load(SeqCst), "two ranks have the lock");
+                holds.1(&mut holder);
+            });
+            assert!((0..3).all(|target| lock_word(&words, target).is_idle()));
+        }
+    });
 }
 
 /// Ranks that find words beside ranks that do not, with requests of each kind.
