@@ -280,6 +280,15 @@ pub trait Network: OobExchange + Clone + Send + Sync + 'static {
     /// The errors of `Fabric::flush`.
     fn flush(&self, at: &Self::Remote) -> Result<(), FabricError>;
 
+    /// Starts an [order](Self::order), so that orders at several ranks overlap. A call of `order` follows.
+    ///
+    /// # Errors
+    /// The errors of `order`.
+    fn start_order(&self, at: &Self::Remote) -> Result<(), FabricError> {
+        let _ = at;
+        Ok(())
+    }
+
     /// [`Fabric::order`](transom_windows::Fabric::order).
     ///
     /// # Errors

@@ -280,6 +280,8 @@ fn no_memory(bytes: usize) -> FabricError {
 pub struct View {
     start: NonNull<u8>,
     len: usize,
+    /// Bytes whose words this processor may change: all, or none where an adapter executes the atomics.
+    words: usize,
     header: NonNull<Header>,
     /// Keeps all of the above mapped.
     memory: Arc<Memory>,
@@ -294,20 +296,30 @@ impl View {
     /// All bytes after the header.
     pub(crate) fn whole(memory: &Arc<Memory>) -> Self {
         let header = NonNull::from(memory.header());
-        View { start: memory.start(), len: memory.len(), header, memory: memory.clone() }
+        View { start: memory.start(), len: memory.len(), words: memory.len(), header, memory: memory.clone() }
     }
 
     /// A view of user memory.
     pub(crate) fn own(memory: &UserMemory) -> Self {
+        View { start: memory.start(), len: memory.bytes(), words: memory.bytes(), ..View::empty() }
+    }
+
+    /// A view of no bytes, for memory that is not mapped in this process: no access is [inside](Self::covers).
+    pub fn empty() -> Self {
         let header = NonNull::from(&NO_HEADER);
         let none = Memory { base: header.cast(), bytes: 0, backing: Backing::Lent, noted: None };
-        View { start: memory.start(), len: memory.bytes(), header, memory: Arc::new(none) }
+        View { start: header.cast(), len: 0, words: 0, header, memory: Arc::new(none) }
+    }
+
+    /// The same bytes, where an adapter executes the atomics: no word is [this processor's](Self::covers_word).
+    pub fn without_words(self) -> Self {
+        View { words: 0, ..self }
     }
 
     /// A view of `len` bytes from byte `offset` on, if they are inside.
     pub(crate) fn part(&self, offset: usize, len: usize) -> Option<Self> {
         let start = NonNull::new(self.address(offset, len)?)?;
-        Some(View { start, len, ..self.clone() })
+        Some(View { start, len, words: len, ..self.clone() })
     }
 
     /// The memory of another process behind this view, if it has no memory here.
@@ -332,7 +344,7 @@ impl View {
         );
         // SAFETY: within the outer block by the assertion, so aligned to a cache line, and all atomics.
         let (header, start) = unsafe { (memory.start().add(offset).cast(), memory.start().add(offset + HEADER)) };
-        View { start, len, header, memory: memory.clone() }
+        View { start, len, words: len, header, memory: memory.clone() }
     }
 
     pub(crate) fn memory(&self) -> &Arc<Memory> {
@@ -350,6 +362,33 @@ impl View {
     pub(crate) fn address(&self, offset: usize, len: usize) -> Option<*mut u8> {
         // SAFETY: inside the view, as just checked.
         (offset <= self.len && len <= self.len - offset).then(|| unsafe { self.start.add(offset).as_ptr() })
+    }
+
+    /// Returns whether `len` bytes from `offset` on are mapped here.
+    #[inline(always)]
+    pub fn covers(&self, offset: usize, len: usize) -> bool {
+        offset <= self.len && len <= self.len - offset
+    }
+
+    /// Returns whether the bytes at `offset` are a word that this processor may change.
+    #[inline(always)]
+    pub fn covers_word(&self, offset: usize) -> bool {
+        self.word_address(offset).is_some()
+    }
+
+    /// The address of the word at `offset`, if it is aligned and this processor may change it.
+    #[inline(always)]
+    fn word_address(&self, offset: usize) -> Option<*mut u8> {
+        self.words_address(offset, 8)
+    }
+
+    /// The address of words of `bytes` bytes from `offset` on, as for one.
+    #[inline(always)]
+    fn words_address(&self, offset: usize, bytes: usize) -> Option<*mut u8> {
+        // SAFETY: inside the view, as just checked: `words` is at most `len`.
+        let start =
+            (offset <= self.words && bytes <= self.words - offset).then(|| unsafe { self.start.add(offset).as_ptr() });
+        start.filter(|start| start.addr().is_multiple_of(8))
     }
 
     /// The words of all whole cache lines; empty if user memory is not aligned.
@@ -416,10 +455,13 @@ impl View {
     #[inline(always)]
     pub(crate) fn own_word(&self, offset: usize) -> Result<&AtomicU64, FabricError> {
         if cfg!(debug_assertions) && self.header().adapter.load(std::sync::atomic::Ordering::Relaxed) != 0 {
-            let why = "a processor atomic was used on a word whose atomics the adapter executes";
-            return Err(FabricError::Misuse { why: why.into() });
+            return Err(adapter_word());
         }
-        self.word(offset)
+        match self.word_address(offset) {
+            // SAFETY: inside and aligned, kept mapped by the view, and only accessed atomically.
+            Some(at) => Ok(unsafe { &*at.cast::<AtomicU64>() }),
+            None => Err(self.word(offset).err().unwrap_or_else(adapter_word)),
+        }
     }
 
     /// The word at byte `offset`, like [`own_words`](Self::own_words). Random accesses to distant words are faster with
@@ -429,10 +471,7 @@ impl View {
         if cfg!(debug_assertions) && self.header().adapter.load(std::sync::atomic::Ordering::Relaxed) != 0 {
             return None;
         }
-        let at = self.address(offset, 8)?;
-        if !at.addr().is_multiple_of(8) {
-            return None;
-        }
+        let at = self.word_address(offset)?;
         // SAFETY: inside and aligned, kept mapped by the view, and accessed as in `atomics`.
         Some(unsafe { &*at.cast() })
     }
@@ -455,10 +494,16 @@ impl View {
         if cfg!(debug_assertions) && self.header().adapter.load(std::sync::atomic::Ordering::Relaxed) != 0 {
             return None;
         }
-        let start = self.address(offset, len.checked_mul(8)?).filter(|start| start.addr().is_multiple_of(8))?;
+        let start = self.words_address(offset, len.checked_mul(8)?)?;
         // SAFETY: inside and aligned, kept mapped by the view, and accessed as in `atomics`.
         Some(unsafe { std::slice::from_raw_parts(start.cast(), len) })
     }
+}
+
+#[cold]
+fn adapter_word() -> FabricError {
+    let why = "a processor atomic was used on a word whose atomics the adapter executes";
+    FabricError::Misuse { why: why.into() }
 }
 
 /// A word of a block, found once: its atomics check neither bounds nor alignment again.

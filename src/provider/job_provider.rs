@@ -5,7 +5,7 @@ use super::asked::Choice;
 use transom_launch::bootstrap::Apart;
 use transom_launch::variables::Variable;
 use transom_locks::Rank;
-use transom_shm_loopback::{Loopback, Meet};
+use transom_shm_loopback::{Loopback, Meet, View};
 use transom_windows::{Fabric, FabricError};
 
 /// A provider that a job may choose.
@@ -39,6 +39,16 @@ pub(crate) trait JobProvider: Fabric {
 
     /// Makes the provider of a team; see [`Loopback::team`].
     fn team(&self, members: &[Rank], meet: &mut Meet<'_>) -> Result<Self, FabricError>;
+
+    /// Returns the memory that the ranks of this host share.
+    fn memory(&self) -> &Loopback;
+
+    /// Returns the bytes of this rank's memory.
+    fn view(on: &Self::Region) -> &View;
+
+    /// Returns what is mapped here of memory that was attached to: there the caller executes operations by
+    /// [`memory`](Self::memory).
+    fn mapped(&self, at: &Self::Remote) -> View;
 
     /// Returns the shared memory, if all ranks share it.
     fn shared_memory(&self) -> Option<&Loopback>;
@@ -79,6 +89,18 @@ impl JobProvider for Loopback {
         Loopback::team(self, members, meet)
     }
 
+    fn memory(&self) -> &Loopback {
+        self
+    }
+
+    fn view(on: &Self::Region) -> &View {
+        on.view()
+    }
+
+    fn mapped(&self, at: &View) -> View {
+        at.clone()
+    }
+
     fn shared_memory(&self) -> Option<&Loopback> {
         Some(self)
     }
@@ -96,6 +118,19 @@ impl JobProvider for transom_windows::Delayed<Loopback> {
 
     fn team(&self, members: &[Rank], meet: &mut Meet<'_>) -> Result<Self, FabricError> {
         Self::new(self.inner().team(members, meet)?)
+    }
+
+    fn memory(&self) -> &Loopback {
+        self.inner()
+    }
+
+    fn view(on: &Self::Region) -> &View {
+        on.view()
+    }
+
+    /// Nothing: all operations are delayed.
+    fn mapped(&self, _: &Self::Remote) -> View {
+        View::empty()
     }
 
     fn shared_memory(&self) -> Option<&Loopback> {
@@ -130,6 +165,18 @@ impl<N: transom_network::Network> JobProvider for transom_network::Hybrid<N> {
 
     fn team(&self, members: &[Rank], meet: &mut Meet<'_>) -> Result<Self, FabricError> {
         transom_network::Hybrid::team(self, members, meet)
+    }
+
+    fn memory(&self) -> &Loopback {
+        transom_network::Hybrid::memory(self)
+    }
+
+    fn view(on: &Self::Region) -> &View {
+        on.view()
+    }
+
+    fn mapped(&self, at: &Self::Remote) -> View {
+        at.mapped()
     }
 
     fn shared_memory(&self) -> Option<&Loopback> {

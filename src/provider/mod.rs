@@ -1,16 +1,17 @@
-//! The provider of a job: an enum of those that the build has, on which each call matches.
+//! The provider of a job: memory that is mapped here directly, and all else by one of the providers of the build.
 
 pub(crate) mod asked;
 #[macro_use]
 mod table;
 
-mod dyn_provider;
+mod chosen;
+mod direct;
 mod job_provider;
 
-pub use table::{Pending, Provider, Region, Remote, Transfer, Word};
+pub use direct::{Pending, Provider, Region, Remote, Transfer};
 
 use asked::{Choice, FABRIC};
-use job_provider::JobProvider;
+use table::Chosen;
 use transom_launch::bootstrap::Apart;
 use transom_launch::variables::{Variable, VariableError};
 use transom_shm_loopback::Loopback;
@@ -18,17 +19,17 @@ use transom_windows::FabricError;
 
 /// Returns the shared memory, if all ranks share it.
 pub(crate) fn shared_memory(provider: &Provider) -> Option<&Loopback> {
-    JobProvider::shared_memory(provider)
+    provider.chosen().shared_memory()
 }
 
 /// Returns the host number of each rank, if there are several hosts.
 pub(crate) fn hosts(provider: &Provider) -> Option<Vec<u32>> {
-    JobProvider::hosts(provider)
+    provider.chosen().hosts()
 }
 
 /// Returns the shared memory of this rank's host, if there are several hosts and data moves through it.
 pub(crate) fn memory_of_host(provider: &Provider) -> Option<&Loopback> {
-    JobProvider::memory_of_host(provider)
+    provider.chosen().memory_of_host()
 }
 
 /// Returns the transport of this rank's messages, if a network carries them. Called once for each rank of a job.
@@ -40,12 +41,12 @@ pub(crate) unsafe fn transport(
     asked: &transom_channel::Changes,
 ) -> Result<Option<job_provider::Transport>, FabricError> {
     // SAFETY: caller's contract.
-    unsafe { JobProvider::transport(provider, asked) }
+    unsafe { provider.chosen().transport(asked) }
 }
 
 /// Returns the variables that the providers of this build read.
 pub(crate) fn variables() -> Vec<Variable> {
-    [transom_network::variables::TABLE, &Provider::variables()].concat()
+    [transom_network::variables::TABLE, &Chosen::variables()].concat()
 }
 
 /// Returns each provider that TRANSOM_FABRIC can name, with the resources of this machine that it would use, or the
@@ -58,7 +59,7 @@ pub(crate) fn variables() -> Vec<Variable> {
 /// assert!(found[0].1.is_ok());
 /// ```
 pub fn probe() -> Vec<(&'static str, Result<String, String>)> {
-    let mut probed = Provider::probe().into_iter();
+    let mut probed = Chosen::probe().into_iter();
     let found = |row: &table::Row| match row.built {
         true => probed.next().expect("every row that is built is probed"),
         false => Err(format!("not in this build (cargo feature `{}`)", row.name)),
@@ -137,15 +138,15 @@ fn choice() -> Result<Choice, VariableError> {
 /// Opens the provider of ranks that are threads of one process. They share memory, so a choice that threads cannot have
 /// is ignored.
 pub(crate) fn of_threads(job: Loopback) -> Result<Provider, ProviderError> {
-    Provider::of_threads(job, choice()?)
+    Chosen::of_threads(job, choice()?).map(Provider::new)
 }
 
 /// Opens the provider of the ranks of one host. Collective.
 pub(crate) fn of_one_machine(job: Loopback) -> Result<Provider, ProviderError> {
-    Provider::on_one_host(job, choice()?)
+    Chosen::on_one_host(job, choice()?).map(Provider::new)
 }
 
 /// Opens the provider of the ranks of several hosts. Collective.
 pub(crate) fn of_several_hosts(apart: Apart) -> Result<Provider, ProviderError> {
-    Provider::on_several_hosts(apart, choice()?)
+    Chosen::on_several_hosts(apart, choice()?).map(Provider::new)
 }

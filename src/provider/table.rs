@@ -1,6 +1,6 @@
 //! The table of providers, one row each. A new provider is a crate, a cargo feature and a row.
 
-/// Generates [`ROWS`] from the rows, the enum `Provider`, the enums of its types, and the macros with which each call
+/// Generates [`ROWS`] from the rows, the enum `Chosen`, the enums of its types, and the macros with which each call
 /// selects the provider. `$d` is a dollar sign, for those macros.
 macro_rules! providers {
     (($d:tt) $($(#[cfg(feature = $feature:literal)])? $name:ident($provider:ty) = $text:literal, $what:literal;)*) => {
@@ -11,13 +11,12 @@ macro_rules! providers {
         pub(super) const EXPECTED: &str = concat!("`auto`", $(", `", $text, "` (", $what $(, "; the cargo feature `", $feature, "`")?, ")"),*);
 
         mod enums {
-            use transom_locks::FoundWord;
             use transom_windows::Fabric;
 
-            /// The provider of a [`World`](crate::World).
+            /// The provider that TRANSOM_FABRIC chose.
             #[derive(Clone)]
             #[non_exhaustive]
-            pub enum Provider { $($(#[cfg(feature = $feature)])? #[doc = $what] $name($provider),)* }
+            pub enum Chosen { $($(#[cfg(feature = $feature)])? #[doc = $what] $name($provider),)* }
 
             /// Memory of this rank.
             #[non_exhaustive]
@@ -27,27 +26,6 @@ macro_rules! providers {
             #[non_exhaustive]
             pub enum Remote { $($(#[cfg(feature = $feature)])? #[doc = $what] $name(<$provider as Fabric>::Remote),)* }
 
-            /// A word that a provider has found once.
-            #[non_exhaustive]
-            pub enum Word { $($(#[cfg(feature = $feature)])? #[doc = $what] $name(<$provider as Fabric>::Word),)* }
-
-            impl FoundWord for Word {
-                #[inline(always)]
-                fn cas(&self, expected: u64, new: u64) -> u64 {
-                    match self { $($(#[cfg(feature = $feature)])? Word::$name(word) => word.cas(expected, new),)* }
-                }
-
-                #[inline(always)]
-                fn add(&self, delta: u64) -> u64 {
-                    match self { $($(#[cfg(feature = $feature)])? Word::$name(word) => word.add(delta),)* }
-                }
-
-                #[inline(always)]
-                fn read(&self) -> u64 {
-                    match self { $($(#[cfg(feature = $feature)])? Word::$name(word) => word.read(),)* }
-                }
-            }
-
             /// An atomic in flight.
             #[non_exhaustive]
             pub enum Pending { $($(#[cfg(feature = $feature)])? #[doc = $what] $name(<$provider as Fabric>::Pending),)* }
@@ -56,13 +34,13 @@ macro_rules! providers {
             #[non_exhaustive]
             pub enum Transfer { $($(#[cfg(feature = $feature)])? #[doc = $what] $name(<$provider as Fabric>::Transfer),)* }
         }
-        pub use enums::{Transfer, Pending, Provider, Region, Remote, Word};
+        pub use enums::{Chosen, Pending, Region, Remote, Transfer};
 
         /// Calls the provider that the value holds. `made` wraps a result in the variant of that provider.
         macro_rules! each {
             ($d self:expr, $d fabric:ident $d(, $d made:ident: $d type:ident)? => $d call:expr) => {
                 match $d self {
-                    $($(#[cfg(feature = $feature)])? Provider::$name($d fabric) => {
+                    $($(#[cfg(feature = $feature)])? Chosen::$name($d fabric) => {
                         $d(let $d made = $d type::$name;)?
                         $d call
                     })*
@@ -75,7 +53,7 @@ macro_rules! providers {
             ($d self:expr, $d before:expr, $d kind:ident, $d fabric:ident, $d at:ident $d(, $d made:ident: $d type:ident)?
              => $d call:expr, else $d otherwise:expr) => {
                 match ($d self, $d before) {
-                    $($(#[cfg(feature = $feature)])? (Provider::$name($d fabric), $d kind::$name($d at)) => {
+                    $($(#[cfg(feature = $feature)])? (Chosen::$name($d fabric), $d kind::$name($d at)) => {
                         $d(let $d made = $d type::$name;)?
                         $d call
                     })*
@@ -90,7 +68,7 @@ macro_rules! providers {
         macro_rules! all {
             ($d self:expr, $d before:expr, $d kind:ident, $d fabric:ident, $d at:ident => $d call:expr) => {
                 match $d self {
-                    $($(#[cfg(feature = $feature)])? Provider::$name($d fabric) => {
+                    $($(#[cfg(feature = $feature)])? Chosen::$name($d fabric) => {
                         let $d at = $d before.filter_map(|before| match before {
                             $d kind::$name(before) => Some(before),
                             #[allow(unreachable_patterns, reason = "a build may have one row")]
@@ -103,14 +81,14 @@ macro_rules! providers {
         }
 
         /// Returns the result of `then` for the first provider, of type `kind`, for which `fits` holds, wrapped as a
-        /// `Provider`.
+        /// `Chosen`.
         macro_rules! first {
             ($d kind:ident, $d name:ident if $d fits:expr => $d then:expr) => {
                 $($(#[cfg(feature = $feature)])? {
                     type $d kind = $provider;
                     let $d name = $text;
                     if $d fits {
-                        return $d then.map(Provider::$name);
+                        return $d then.map(Chosen::$name);
                     }
                 })*
             };

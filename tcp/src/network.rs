@@ -366,6 +366,10 @@ impl Network for Tcp {
         flushed.map_err(|halt| self.0.why(at.rank, halt))
     }
 
+    fn start_order(&self, at: &Remote) -> Result<(), FabricError> {
+        self.start_flush(at)
+    }
+
     fn order(&self, at: &Remote) -> Result<(), FabricError> {
         self.flush(at)
     }

@@ -386,6 +386,12 @@ impl<N: Network> Fabric for Hybrid<N> {
         fence(SeqCst);
         self.network.order(&at.far)
     }
+
+    fn order_all<'r>(&self, at: impl Iterator<Item = &'r Remote<N>> + Clone) -> Result<(), FabricError> {
+        fence(SeqCst);
+        at.clone().try_for_each(|remote| self.network.start_order(&remote.far))?;
+        at.clone().try_for_each(|remote| self.network.order(&remote.far))
+    }
 }
 
 #[cfg(test)]

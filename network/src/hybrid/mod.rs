@@ -73,6 +73,11 @@ impl<N: Network> Hybrid<N> {
         Some(self.node.hosts().to_vec()).filter(|hosts| !hosts.is_empty())
     }
 
+    /// The memory that the ranks of this host share.
+    pub fn memory(&self) -> &Loopback {
+        self.node.memory()
+    }
+
     /// The memory of this host, if the job was started on several hosts and data moves through it.
     pub fn memory_of_host(&self) -> Option<&Loopback> {
         Some(self.node.memory()).filter(|_| self.intranode && !self.node.hosts().is_empty())

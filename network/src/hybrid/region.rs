@@ -1,6 +1,6 @@
 //! Memory of this rank, the right to reach a region, and operations in flight.
 
-use crate::Network;
+use crate::{Atomics, Network};
 use transom_shm_loopback as shm;
 use transom_windows::BoxBytes;
 
@@ -9,6 +9,13 @@ pub struct Region<N: Network> {
     /// Dropped before the memory that it exposes.
     pub(super) exposed: N::Region,
     pub(super) memory: shm::Region,
+}
+
+impl<N: Network> Region<N> {
+    /// The memory itself.
+    pub fn view(&self) -> &shm::View {
+        self.memory.view()
+    }
 }
 
 /// The right to reach a region.
@@ -20,6 +27,18 @@ pub struct Remote<N: Network> {
     pub(super) view: Option<shm::View>,
     /// Puts use the network, but this rank changes other words of the home rank with its own atomics.
     pub(super) flush_puts: bool,
+}
+
+impl<N: Network> Remote<N> {
+    /// What this rank accesses by its own loads, stores and atomics: nothing if the network does it all, and no words if
+    /// adapters execute the atomics.
+    pub fn mapped(&self) -> shm::View {
+        match (&self.view, N::ATOMICS) {
+            (None, _) => shm::View::empty(),
+            (Some(view), Atomics::Processor) => view.clone(),
+            (Some(view), Atomics::Adapter) => view.clone().without_words(),
+        }
+    }
 }
 
 /// An atomic in flight.

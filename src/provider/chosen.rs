@@ -1,54 +1,50 @@
-//! The provider of a job: each call matches on an enum. The rows of `table` generate the enums and macros.
+//! Calls of the provider that TRANSOM_FABRIC chose: each matches on an enum. The rows of `table` generate the enums and
+//! macros.
 
 use super::ProviderError;
 use super::asked::{self, Choice};
 use super::job_provider::JobProvider;
-use super::table::{Pending, Provider, ROWS, Region, Remote, Transfer, Word};
+use super::table::{Chosen, Pending, ROWS, Region, Remote, Transfer};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU8, AtomicU64};
+use std::sync::atomic::AtomicU8;
 use transom_launch::bootstrap::Apart;
 use transom_launch::variables::Variable;
 use transom_locks::{Awaited, Rank};
-use transom_shm_loopback::{Loopback, Meet};
-use transom_windows::{BoxBytes, Fabric, FabricError, Memory, OobExchange, UpdateInPlace, UserMemory, Wait, Wake};
+use transom_shm_loopback::{Loopback, Meet, View};
+use transom_windows::{BoxBytes, Fabric, FabricError, Memory, OobExchange, UserMemory, Wait, Wake};
+
+/// The bytes of a region that `provider` made.
+fn view_of<'r, P: JobProvider>(_: &P, on: &'r P::Region) -> &'r View {
+    P::view(on)
+}
 
 #[cold]
-fn mixed() -> FabricError {
+pub(super) fn mixed() -> FabricError {
     FabricError::Misuse { why: "memory of one provider was handed to another".into() }
 }
 
-impl Provider {
-    /// Makes the provider of a team: see [`Loopback::team`].
-    ///
-    /// # Errors
-    /// The errors of [`Loopback::team`].
-    pub fn team(&self, members: &[Rank], meet: &mut Meet<'_>) -> Result<Self, FabricError> {
-        each!(self, provider, made: Provider => JobProvider::team(provider, members, meet).map(made))
-    }
-}
-
-impl JobProvider for Provider {
-    fn variables() -> Vec<Variable> {
+impl Chosen {
+    pub(super) fn variables() -> Vec<Variable> {
         list!(P, _name => P::variables()).concat()
     }
 
-    fn probe() -> Vec<Result<String, String>> {
+    pub(super) fn probe() -> Vec<Result<String, String>> {
         list!(P, _name => P::probe()).concat()
     }
 
-    fn on_one_host(job: Loopback, choice: Choice) -> Result<Self, ProviderError> {
+    pub(super) fn on_one_host(job: Loopback, choice: Choice) -> Result<Self, ProviderError> {
         let chosen = choice.0.unwrap_or(ROWS[0].name);
         first!(P, name if name == chosen => P::on_one_host(job, choice));
         unreachable!("a choice is a row of this build")
     }
 
-    fn of_threads(job: Loopback, choice: Choice) -> Result<Self, ProviderError> {
+    pub(super) fn of_threads(job: Loopback, choice: Choice) -> Result<Self, ProviderError> {
         let chosen = choice.0.unwrap_or(ROWS[0].name);
         first!(P, name if P::BETWEEN_THREADS && name == chosen => P::of_threads(job, choice));
         Self::of_threads(job, Choice(None))
     }
 
-    fn on_several_hosts(apart: Apart, choice: Choice) -> Result<Self, ProviderError> {
+    pub(super) fn on_several_hosts(apart: Apart, choice: Choice) -> Result<Self, ProviderError> {
         let usable = |network: Option<(&'static str, Vec<Result<String, String>>)>| {
             let (name, probed) = network?;
             match probed.into_iter().find_map(Result::err) {
@@ -70,23 +66,43 @@ impl JobProvider for Provider {
         Err(ProviderError::Apart { hosts: apart.hosts.to_string() })
     }
 
-    fn team(&self, members: &[Rank], meet: &mut Meet<'_>) -> Result<Self, FabricError> {
-        Provider::team(self, members, meet)
+    pub(super) fn team(&self, members: &[Rank], meet: &mut Meet<'_>) -> Result<Self, FabricError> {
+        each!(self, provider, made: Chosen => JobProvider::team(provider, members, meet).map(made))
     }
 
-    fn shared_memory(&self) -> Option<&Loopback> {
+    pub(super) fn shared_memory(&self) -> Option<&Loopback> {
         each!(self, provider => JobProvider::shared_memory(provider))
     }
 
-    fn hosts(&self) -> Option<Vec<u32>> {
+    /// Returns the memory that the ranks of this host share.
+    pub(super) fn memory(&self) -> &Loopback {
+        each!(self, provider => JobProvider::memory(provider))
+    }
+
+    /// Returns whether every operation of every rank uses that memory, as [`Loopback`]'s do.
+    pub(super) fn only_memory(&self) -> bool {
+        matches!(self, Chosen::Loopback(_))
+    }
+
+    /// Returns this rank's memory.
+    pub(super) fn view<'r>(&self, on: &'r Region) -> Option<&'r View> {
+        both!(self, on, Region, fabric, on => Some(view_of(fabric, on)), else None)
+    }
+
+    /// Returns what is mapped here of memory that was attached to.
+    pub(super) fn mapped(&self, at: &Remote) -> Result<View, FabricError> {
+        both!(self, at, Remote, fabric, at => Ok(fabric.mapped(at)))
+    }
+
+    pub(super) fn hosts(&self) -> Option<Vec<u32>> {
         each!(self, provider => JobProvider::hosts(provider))
     }
 
-    fn memory_of_host(&self) -> Option<&Loopback> {
+    pub(super) fn memory_of_host(&self) -> Option<&Loopback> {
         each!(self, provider => JobProvider::memory_of_host(provider))
     }
 
-    unsafe fn transport(
+    pub(super) unsafe fn transport(
         &self,
         asked: &transom_channel::Changes,
     ) -> Result<Option<super::job_provider::Transport>, FabricError> {
@@ -95,103 +111,106 @@ impl JobProvider for Provider {
     }
 }
 
-impl OobExchange for Provider {
+impl Chosen {
     #[inline(always)]
-    fn rank(&self) -> Rank {
+    pub(super) fn rank(&self) -> Rank {
         each!(self, fabric => fabric.rank())
     }
 
     #[inline(always)]
-    fn size(&self) -> usize {
+    pub(super) fn size(&self) -> usize {
         each!(self, fabric => fabric.size())
     }
 
-    fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, FabricError> {
+    pub(super) fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, FabricError> {
         each!(self, fabric => fabric.all_gather(mine))
     }
 
-    fn barrier(&self) -> Result<(), FabricError> {
+    pub(super) fn barrier(&self) -> Result<(), FabricError> {
         each!(self, fabric => fabric.barrier())
     }
 
-    fn check_peers(&self, awaited: Awaited) -> Result<(), FabricError> {
+    pub(super) fn check_peers(&self, awaited: Awaited) -> Result<(), FabricError> {
         each!(self, fabric => fabric.check_peers(awaited))
     }
 
-    fn lost(&self) -> Option<FabricError> {
+    pub(super) fn lost(&self) -> Option<FabricError> {
         each!(self, fabric => fabric.lost())
     }
 
-    fn fail(&self) {
+    pub(super) fn fail(&self) {
         each!(self, fabric => fabric.fail());
     }
 }
 
-impl Fabric for Provider {
-    type Region = Region;
-    type Remote = Remote;
-    type Word = Word;
-    type Pending = Pending;
-    type Transfer = Transfer;
-
-    fn allocate(&self, bytes: usize) -> Result<(Region, Vec<u8>), FabricError> {
+impl Chosen {
+    pub(super) fn allocate(&self, bytes: usize) -> Result<(Region, Vec<u8>), FabricError> {
         each!(self, fabric, made: Region => fabric.allocate(bytes).map(|(region, key)| (made(region), key)))
     }
 
-    unsafe fn register(&self, memory: &UserMemory) -> Result<(Region, Vec<u8>), FabricError> {
+    pub(super) unsafe fn register(&self, memory: &UserMemory) -> Result<(Region, Vec<u8>), FabricError> {
         // SAFETY: caller's contract.
         each!(self, fabric, made: Region => unsafe { fabric.register(memory) }.map(|(region, key)| (made(region), key)))
     }
 
-    unsafe fn attach_user_memory(&self, rank: Rank, key: &[u8], bytes: usize) -> Result<Remote, FabricError> {
+    pub(super) unsafe fn attach_user_memory(
+        &self,
+        rank: Rank,
+        key: &[u8],
+        bytes: usize,
+    ) -> Result<Remote, FabricError> {
         // SAFETY: caller's contract.
         each!(self, fabric, made: Remote => unsafe { fabric.attach_user_memory(rank, key, bytes) }.map(made))
     }
 
-    fn attach(&self, rank: Rank, key: &[u8], bytes: usize) -> Result<Remote, FabricError> {
+    pub(super) fn attach(&self, rank: Rank, key: &[u8], bytes: usize) -> Result<Remote, FabricError> {
         each!(self, fabric, made: Remote => fabric.attach(rank, key, bytes).map(made))
     }
 
-    fn attach_part(&self, rank: Rank, key: &[u8], bytes: usize, words: usize) -> Result<Remote, FabricError> {
+    pub(super) fn attach_part(
+        &self,
+        rank: Rank,
+        key: &[u8],
+        bytes: usize,
+        words: usize,
+    ) -> Result<Remote, FabricError> {
         each!(self, fabric, made: Remote => fabric.attach_part(rank, key, bytes, words).map(made))
     }
 
-    fn close(&self, region: &mut Region) {
+    pub(super) fn close(&self, region: &mut Region) {
         // A region of another provider stays open.
         both!(self, region, Region, fabric, region => fabric.close(region), else ());
     }
 
-    fn is_shared(&self, at: &Remote) -> bool {
+    pub(super) fn is_shared(&self, at: &Remote) -> bool {
         both!(self, at, Remote, fabric, at => fabric.is_shared(at), else false)
     }
 
-    #[inline(always)]
-    fn put(&self, to: &Remote, offset: usize, source: &[u8]) -> Result<(), FabricError> {
+    pub(super) fn put(&self, to: &Remote, offset: usize, source: &[u8]) -> Result<(), FabricError> {
         both!(self, to, Remote, fabric, to => fabric.put(to, offset, source))
     }
 
-    #[inline(always)]
-    fn get(&self, from: &Remote, offset: usize, into: &mut [u8]) -> Result<(), FabricError> {
+    pub(super) fn get(&self, from: &Remote, offset: usize, into: &mut [u8]) -> Result<(), FabricError> {
         both!(self, from, Remote, fabric, from => fabric.get(from, offset, into))
     }
 
-    fn start_put(&self, to: &Remote, offset: usize, source: BoxBytes) -> Result<Transfer, FabricError> {
+    pub(super) fn start_put(&self, to: &Remote, offset: usize, source: BoxBytes) -> Result<Transfer, FabricError> {
         both!(self, to, Remote, fabric, to, made: Transfer => fabric.start_put(to, offset, source).map(made))
     }
 
-    fn start_get(&self, from: &Remote, offset: usize, into: BoxBytes) -> Result<Transfer, FabricError> {
+    pub(super) fn start_get(&self, from: &Remote, offset: usize, into: BoxBytes) -> Result<Transfer, FabricError> {
         both!(self, from, Remote, fabric, from, made: Transfer => fabric.start_get(from, offset, into).map(made))
     }
 
-    fn test(&self, moving: &mut Transfer) -> Result<bool, FabricError> {
+    pub(super) fn test(&self, moving: &mut Transfer) -> Result<bool, FabricError> {
         both!(self, moving, Transfer, fabric, moving => fabric.test(moving))
     }
 
-    fn finish_moving(&self, moving: Transfer) -> Result<BoxBytes, FabricError> {
+    pub(super) fn finish_moving(&self, moving: Transfer) -> Result<BoxBytes, FabricError> {
         both!(self, moving, Transfer, fabric, moving => fabric.finish_moving(moving))
     }
 
-    unsafe fn lend_put(
+    pub(super) unsafe fn lend_put(
         &self,
         to: &Remote,
         offset: usize,
@@ -201,7 +220,7 @@ impl Fabric for Provider {
         both!(self, to, Remote, fabric, to, made: Transfer => unsafe { fabric.lend_put(to, offset, source) }.map(|moving| moving.map(made)))
     }
 
-    unsafe fn lend_get(
+    pub(super) unsafe fn lend_get(
         &self,
         from: &Remote,
         offset: usize,
@@ -211,17 +230,16 @@ impl Fabric for Provider {
         both!(self, from, Remote, fabric, from, made: Transfer => unsafe { fabric.lend_get(from, offset, into) }.map(|moving| moving.map(made)))
     }
 
-    unsafe fn finish_get(&self, moving: Transfer, into: NonNull<[u8]>) -> Result<(), FabricError> {
+    pub(super) unsafe fn finish_get(&self, moving: Transfer, into: NonNull<[u8]>) -> Result<(), FabricError> {
         // SAFETY: caller's contract.
         both!(self, moving, Transfer, fabric, moving => unsafe { fabric.finish_get(moving, into) })
     }
 
-    fn buffer(&self, bytes: usize) -> Result<Memory, FabricError> {
+    pub(super) fn buffer(&self, bytes: usize) -> Result<Memory, FabricError> {
         each!(self, fabric => fabric.buffer(bytes))
     }
 
-    #[inline(always)]
-    fn start_cas(
+    pub(super) fn start_cas(
         &self,
         at: &Remote,
         offset: usize,
@@ -234,56 +252,34 @@ impl Fabric for Provider {
         })
     }
 
-    #[inline(always)]
-    fn cas(&self, at: &Remote, offset: usize, expected: u64, new: u64, wake: Wake) -> Result<u64, FabricError> {
+    pub(super) fn cas(
+        &self,
+        at: &Remote,
+        offset: usize,
+        expected: u64,
+        new: u64,
+        wake: Wake,
+    ) -> Result<u64, FabricError> {
         both!(self, at, Remote, fabric, at => fabric.cas(at, offset, expected, new, wake))
     }
 
-    #[inline(always)]
-    fn start_add(&self, at: &Remote, offset: usize, delta: u64, wake: Wake) -> Result<Pending, FabricError> {
+    pub(super) fn start_add(&self, at: &Remote, offset: usize, delta: u64, wake: Wake) -> Result<Pending, FabricError> {
         both!(self, at, Remote, fabric, at, made: Pending => fabric.start_add(at, offset, delta, wake).map(made))
     }
 
-    #[inline(always)]
-    fn read_word(&self, at: &Remote, offset: usize) -> Result<u64, FabricError> {
+    pub(super) fn read_word(&self, at: &Remote, offset: usize) -> Result<u64, FabricError> {
         both!(self, at, Remote, fabric, at => fabric.read_word(at, offset))
     }
 
-    #[inline(always)]
-    fn words<'r>(&self, at: &'r Remote, offset: usize, len: usize) -> Option<&'r [AtomicU64]> {
-        both!(self, at, Remote, fabric, at => fabric.words(at, offset, len), else None)
-    }
-
-    fn find_word(&self, at: &Remote, offset: usize) -> Option<Word> {
-        both!(self, at, Remote, fabric, at, made: Word => fabric.find_word(at, offset).map(made), else None)
-    }
-
-    fn change_blocks(&self, at: &Remote, offset: usize, blocks: usize, change: impl UpdateInPlace) -> bool {
-        both!(self, at, Remote, fabric, at => fabric.change_blocks(at, offset, blocks, change), else false)
-    }
-
-    #[inline(always)]
-    fn one_word<'r>(&self, at: &'r Remote, offset: usize) -> Option<&'r AtomicU64> {
-        both!(self, at, Remote, fabric, at => fabric.one_word(at, offset), else None)
-    }
-
-    #[inline(always)]
-    fn finish(&self, pending: Pending) -> Result<u64, FabricError> {
+    pub(super) fn finish(&self, pending: Pending) -> Result<u64, FabricError> {
         both!(self, pending, Pending, fabric, pending => fabric.finish(pending))
     }
 
-    #[inline(always)]
-    fn notify(&self, at: &Remote, offset: usize, value: u64, wake: Wake) -> Result<(), FabricError> {
+    pub(super) fn notify(&self, at: &Remote, offset: usize, value: u64, wake: Wake) -> Result<(), FabricError> {
         both!(self, at, Remote, fabric, at => fabric.notify(at, offset, value, wake))
     }
 
-    #[inline(always)]
-    fn word(&self, on: &Region, offset: usize) -> Result<u64, FabricError> {
-        both!(self, on, Region, fabric, on => fabric.word(on, offset))
-    }
-
-    #[inline(always)]
-    fn wait<R>(
+    pub(super) fn wait<R>(
         &self,
         on: &Region,
         wait: Wait<'_>,
@@ -292,18 +288,15 @@ impl Fabric for Provider {
         both!(self, on, Region, fabric, on => fabric.wait(on, wait, look))
     }
 
-    #[inline(always)]
-    fn after_empty_poll(&self) {
+    pub(super) fn after_empty_poll(&self) {
         each!(self, fabric => fabric.after_empty_poll())
     }
 
-    #[inline(always)]
-    fn watches(&self) -> bool {
+    pub(super) fn watches(&self) -> bool {
         each!(self, fabric => fabric.watches())
     }
 
-    #[inline(always)]
-    fn watch<R>(
+    pub(super) fn watch<R>(
         &self,
         at: &Remote,
         wait: Wait<'_>,
@@ -312,37 +305,23 @@ impl Fabric for Provider {
         both!(self, at, Remote, fabric, at => fabric.watch(at, wait, look))
     }
 
-    #[inline(always)]
-    fn own_bytes<'r>(&self, on: &'r Region, offset: usize, len: usize) -> Option<&'r [AtomicU8]> {
-        both!(self, on, Region, fabric, on => fabric.own_bytes(on, offset, len), else None)
-    }
-
-    #[inline(always)]
-    fn bytes<'r>(&self, at: &'r Remote, offset: usize, len: usize) -> Option<&'r [AtomicU8]> {
+    pub(super) fn bytes<'r>(&self, at: &'r Remote, offset: usize, len: usize) -> Option<&'r [AtomicU8]> {
         both!(self, at, Remote, fabric, at => fabric.bytes(at, offset, len), else None)
     }
 
-    #[inline(always)]
-    fn load(&self, from: &Region, offset: usize, into: &mut [u8]) -> Result<(), FabricError> {
-        both!(self, from, Region, fabric, from => fabric.load(from, offset, into))
-    }
-
-    #[inline(always)]
-    fn store(&self, to: &Region, offset: usize, source: &[u8]) -> Result<(), FabricError> {
-        both!(self, to, Region, fabric, to => fabric.store(to, offset, source))
-    }
-
-    #[inline(always)]
-    fn flush(&self, at: &Remote) -> Result<(), FabricError> {
+    pub(super) fn flush(&self, at: &Remote) -> Result<(), FabricError> {
         both!(self, at, Remote, fabric, at => fabric.flush(at))
     }
 
-    #[inline(always)]
-    fn order(&self, at: &Remote) -> Result<(), FabricError> {
+    pub(super) fn order(&self, at: &Remote) -> Result<(), FabricError> {
         both!(self, at, Remote, fabric, at => fabric.order(at))
     }
 
-    fn flush_all<'r>(&self, at: impl Iterator<Item = &'r Remote> + Clone) -> Result<(), FabricError> {
+    pub(super) fn order_all<'r>(&self, at: impl Iterator<Item = &'r Remote> + Clone) -> Result<(), FabricError> {
+        all!(self, at, Remote, fabric, at => fabric.order_all(at))
+    }
+
+    pub(super) fn flush_all<'r>(&self, at: impl Iterator<Item = &'r Remote> + Clone) -> Result<(), FabricError> {
         all!(self, at, Remote, fabric, at => fabric.flush_all(at))
     }
 }
