@@ -113,7 +113,7 @@ pub trait Network: OobExchange + Clone + Send + Sync + 'static {
     /// [`FabricError::System`], [`FabricError::Unsupported`].
     fn expose(&self, memory: &View, kind: MemoryKind) -> Result<(Self::Region, Vec<u8>), FabricError>;
 
-    /// As [`Fabric::close`](transom_windows::Fabric::close).
+    /// [`Fabric::close`](transom_windows::Fabric::close).
     fn close(&self, region: &mut Self::Region) {
         let _ = region;
     }
@@ -121,28 +121,28 @@ pub trait Network: OobExchange + Clone + Send + Sync + 'static {
     /// Each of the three `attach` methods of [`Fabric`](transom_windows::Fabric), as the fields of [`Attach`] say.
     fn attach(&self, region: Attach<'_>) -> Result<Self::Remote, FabricError>;
 
-    /// As [`Fabric::put`](transom_windows::Fabric::put).
+    /// [`Fabric::put`](transom_windows::Fabric::put).
     fn put(&self, to: &Self::Remote, offset: usize, source: &[u8]) -> Result<(), FabricError>;
 
-    /// As [`Fabric::get`](transom_windows::Fabric::get).
+    /// [`Fabric::get`](transom_windows::Fabric::get).
     fn get(&self, from: &Self::Remote, offset: usize, into: &mut [u8]) -> Result<(), FabricError>;
 
-    /// As [`Fabric::start_put`](transom_windows::Fabric::start_put).
+    /// [`Fabric::start_put`](transom_windows::Fabric::start_put).
     fn start_put(&self, to: &Self::Remote, offset: usize, source: BoxBytes) -> Result<Self::Transfer, FabricError>;
 
-    /// As [`Fabric::start_get`](transom_windows::Fabric::start_get).
+    /// [`Fabric::start_get`](transom_windows::Fabric::start_get).
     fn start_get(&self, from: &Self::Remote, offset: usize, into: BoxBytes) -> Result<Self::Transfer, FabricError>;
 
-    /// As [`Fabric::test`](transom_windows::Fabric::test).
+    /// [`Fabric::test`](transom_windows::Fabric::test).
     fn test(&self, moving: &mut Self::Transfer) -> Result<bool, FabricError>;
 
-    /// As [`Fabric::finish_moving`](transom_windows::Fabric::finish_moving).
+    /// [`Fabric::finish_moving`](transom_windows::Fabric::finish_moving).
     fn finish_moving(&self, moving: Self::Transfer) -> Result<BoxBytes, FabricError>;
 
-    /// As [`Fabric::lend_put`](transom_windows::Fabric::lend_put). The provided method calls [`put`](Self::put).
+    /// [`Fabric::lend_put`](transom_windows::Fabric::lend_put). The provided method calls [`put`](Self::put).
     ///
     /// # Safety
-    /// As there.
+    /// The contract of `Fabric`.
     unsafe fn lend_put(
         &self,
         to: &Self::Remote,
@@ -153,10 +153,10 @@ pub trait Network: OobExchange + Clone + Send + Sync + 'static {
         self.put(to, offset, unsafe { source.as_ref() }).map(|()| None)
     }
 
-    /// As [`Fabric::lend_get`](transom_windows::Fabric::lend_get). The provided method reads into a buffer of its own.
+    /// [`Fabric::lend_get`](transom_windows::Fabric::lend_get). The provided method reads into a buffer of its own.
     ///
     /// # Safety
-    /// As there.
+    /// The contract of `Fabric`.
     unsafe fn lend_get(
         &self,
         from: &Self::Remote,
@@ -166,10 +166,10 @@ pub trait Network: OobExchange + Clone + Send + Sync + 'static {
         self.start_get(from, offset, BoxBytes::from(vec![0u8; into.len()].into_boxed_slice())).map(Some)
     }
 
-    /// As [`Fabric::finish_get`](transom_windows::Fabric::finish_get). The provided method copies from that buffer.
+    /// [`Fabric::finish_get`](transom_windows::Fabric::finish_get). The provided method copies from that buffer.
     ///
     /// # Safety
-    /// As there.
+    /// The contract of `Fabric`.
     unsafe fn finish_get(&self, moving: Self::Transfer, mut into: NonNull<[u8]>) -> Result<(), FabricError> {
         let bytes = self.finish_moving(moving)?;
         // SAFETY: lent by the caller, and used by nothing else.
@@ -177,12 +177,12 @@ pub trait Network: OobExchange + Clone + Send + Sync + 'static {
         Ok(())
     }
 
-    /// As [`Fabric::buffer`](transom_windows::Fabric::buffer).
+    /// [`Fabric::buffer`](transom_windows::Fabric::buffer).
     fn buffer(&self, bytes: usize) -> Result<Memory, FabricError> {
         Memory::plain(bytes)
     }
 
-    /// As [`Fabric::start_cas`](transom_windows::Fabric::start_cas), on own words too under [`Atomics::Adapter`].
+    /// [`Fabric::start_cas`](transom_windows::Fabric::start_cas), on own words too under [`Atomics::Adapter`].
     fn start_cas(
         &self,
         at: &Self::Remote,
@@ -192,17 +192,17 @@ pub trait Network: OobExchange + Clone + Send + Sync + 'static {
         wake: Wake,
     ) -> Result<Self::Pending, FabricError>;
 
-    /// As [`Fabric::start_add`](transom_windows::Fabric::start_add), on own words too under [`Atomics::Adapter`].
+    /// [`Fabric::start_add`](transom_windows::Fabric::start_add), on own words too under [`Atomics::Adapter`].
     fn start_add(&self, at: &Self::Remote, offset: usize, delta: u64, wake: Wake)
     -> Result<Self::Pending, FabricError>;
 
-    /// As [`Fabric::finish`](transom_windows::Fabric::finish).
+    /// [`Fabric::finish`](transom_windows::Fabric::finish).
     fn finish(&self, pending: Self::Pending) -> Result<u64, FabricError>;
 
-    /// As [`Fabric::notify`](transom_windows::Fabric::notify), on own words too under [`Atomics::Adapter`].
+    /// [`Fabric::notify`](transom_windows::Fabric::notify), on own words too under [`Atomics::Adapter`].
     fn notify(&self, at: &Self::Remote, offset: usize, value: u64, wake: Wake) -> Result<(), FabricError>;
 
-    /// As [`Fabric::wait`](transom_windows::Fabric::wait); `wait` names ranks of the job, which [`Node::here`] converts.
+    /// [`Fabric::wait`](transom_windows::Fabric::wait); `wait` names ranks of the job, which [`Node::here`] converts.
     fn wait<R>(
         &self,
         on: &Region,
@@ -210,7 +210,7 @@ pub trait Network: OobExchange + Clone + Send + Sync + 'static {
         look: impl FnMut() -> Result<Option<R>, FabricError>,
     ) -> Result<R, FabricError>;
 
-    /// As [`Fabric::after_empty_poll`](transom_windows::Fabric::after_empty_poll).
+    /// [`Fabric::after_empty_poll`](transom_windows::Fabric::after_empty_poll).
     fn after_empty_poll(&self) {}
 
     /// Starts a [flush](Self::flush), so that several are in flight at once. A call of `flush` follows.
@@ -219,9 +219,9 @@ pub trait Network: OobExchange + Clone + Send + Sync + 'static {
         Ok(())
     }
 
-    /// As [`Fabric::flush`](transom_windows::Fabric::flush), of what this rank did there by the network.
+    /// [`Fabric::flush`](transom_windows::Fabric::flush), of what this rank did there by the network.
     fn flush(&self, at: &Self::Remote) -> Result<(), FabricError>;
 
-    /// As [`Fabric::order`](transom_windows::Fabric::order).
+    /// [`Fabric::order`](transom_windows::Fabric::order).
     fn order(&self, at: &Self::Remote) -> Result<(), FabricError>;
 }
