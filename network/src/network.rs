@@ -54,9 +54,10 @@ pub struct Attach<'a> {
 /// A provider between hosts, as [`Hybrid`](crate::Hybrid) uses it: a handle of one rank of a job or team.
 ///
 /// `Hybrid` owns the memory of regions and serves a rank's accesses to its own memory. If `TRANSOM_INTRANODE` is on, it
-/// also serves accesses to memory of the same host. The network serves all others. The contract and the errors are
-/// those of [`Fabric`](transom_windows::Fabric), unless stated otherwise: bounds are checked against the length that
-/// the caller attached with, and a dead peer causes an error that names its rank.
+/// also serves accesses to memory of the same host. The network serves all others. What
+/// [`Fabric`](transom_windows::Fabric) has too keeps its contract and its errors; comments here say only what differs.
+/// Bounds are checked against the length that the caller attached with, and a dead peer causes an error that names its
+/// rank.
 ///
 /// Once the last handle of a rank is dropped, the rank has left the job.
 ///
@@ -71,14 +72,13 @@ pub trait Network: OobExchange + Clone + Send + Sync + 'static {
 
     /// Error of opening the network.
     type Error: std::error::Error + Send + Sync + 'static;
-    /// Memory of this rank that peers can reach. Dropping it ends access, at once or when the last peer has detached.
+    /// Memory of this rank; a drop ends the access of peers, at once or when the last one has detached.
     type Region: Send + Sync;
     /// The right to reach a region.
     type Remote: Send + Sync;
-    /// An atomic in flight. Dropping it discards the result.
+    /// An atomic in flight; a drop discards the result.
     type Pending: Send;
-    /// A read or write in flight, and its buffer. If it is dropped or leaked, the network keeps the buffer until the
-    /// operation has completed.
+    /// A read or write in flight; if dropped or leaked, the network keeps its buffer until the operation is complete.
     type Transfer: Send;
 
     /// Describes in one line what a job would use of this machine. Not collective.
@@ -107,68 +107,42 @@ pub trait Network: OobExchange + Clone + Send + Sync + 'static {
     /// The reason why the network cannot carry messages.
     fn wire(&self, asked: &Changes) -> Result<(Box<dyn NetworkWire>, Config), FabricError>;
 
-    /// Makes memory of this rank reachable by peers. Returns the key with which they attach. The region keeps a clone
-    /// of `memory` as long as a peer may reach it.
+    /// Registers `memory`, of which the region keeps a clone as long as a peer may reach it; returns the key for peers.
     ///
     /// # Errors
     /// [`FabricError::System`], [`FabricError::Unsupported`].
     fn expose(&self, memory: &View, kind: MemoryKind) -> Result<(Self::Region, Vec<u8>), FabricError>;
 
-    /// Called once all ranks have [attached](Attach::together) to this region and no further rank will. All ranks call
-    /// it, for the same regions in the same order.
+    /// [`Fabric::close`](transom_windows::Fabric::close).
     fn close(&self, region: &mut Self::Region) {
         let _ = region;
     }
 
-    /// Attaches to a region.
-    ///
-    /// # Errors
-    /// [`FabricError::BadKey`].
+    /// Each of the three `attach` methods of [`Fabric`](transom_windows::Fabric), as the fields of [`Attach`] say.
     fn attach(&self, region: Attach<'_>) -> Result<Self::Remote, FabricError>;
 
     /// [`Fabric::put`](transom_windows::Fabric::put).
-    ///
-    /// # Errors
-    /// The errors of `Fabric::put`.
     fn put(&self, to: &Self::Remote, offset: usize, source: &[u8]) -> Result<(), FabricError>;
 
     /// [`Fabric::get`](transom_windows::Fabric::get).
-    ///
-    /// # Errors
-    /// The errors of `Fabric::get`.
     fn get(&self, from: &Self::Remote, offset: usize, into: &mut [u8]) -> Result<(), FabricError>;
 
     /// [`Fabric::start_put`](transom_windows::Fabric::start_put).
-    ///
-    /// # Errors
-    /// The errors of `Fabric::start_put`.
     fn start_put(&self, to: &Self::Remote, offset: usize, source: BoxBytes) -> Result<Self::Transfer, FabricError>;
 
     /// [`Fabric::start_get`](transom_windows::Fabric::start_get).
-    ///
-    /// # Errors
-    /// The errors of `Fabric::start_get`.
     fn start_get(&self, from: &Self::Remote, offset: usize, into: BoxBytes) -> Result<Self::Transfer, FabricError>;
 
     /// [`Fabric::test`](transom_windows::Fabric::test).
-    ///
-    /// # Errors
-    /// The errors of `Fabric::test`.
     fn test(&self, moving: &mut Self::Transfer) -> Result<bool, FabricError>;
 
     /// [`Fabric::finish_moving`](transom_windows::Fabric::finish_moving).
-    ///
-    /// # Errors
-    /// The errors of `Fabric::finish_moving`.
     fn finish_moving(&self, moving: Self::Transfer) -> Result<BoxBytes, FabricError>;
 
-    /// [`Fabric::lend_put`](transom_windows::Fabric::lend_put).
-    ///
-    /// # Errors
-    /// The errors of `Fabric::lend_put`.
+    /// [`Fabric::lend_put`](transom_windows::Fabric::lend_put). The provided method calls [`put`](Self::put).
     ///
     /// # Safety
-    /// The contract of `Fabric::lend_put`.
+    /// The contract of `Fabric`.
     unsafe fn lend_put(
         &self,
         to: &Self::Remote,
@@ -179,13 +153,10 @@ pub trait Network: OobExchange + Clone + Send + Sync + 'static {
         self.put(to, offset, unsafe { source.as_ref() }).map(|()| None)
     }
 
-    /// [`Fabric::lend_get`](transom_windows::Fabric::lend_get).
-    ///
-    /// # Errors
-    /// The errors of `Fabric::lend_get`.
+    /// [`Fabric::lend_get`](transom_windows::Fabric::lend_get). The provided method reads into a buffer of its own.
     ///
     /// # Safety
-    /// The contract of `Fabric::lend_get`.
+    /// The contract of `Fabric`.
     unsafe fn lend_get(
         &self,
         from: &Self::Remote,
@@ -195,13 +166,10 @@ pub trait Network: OobExchange + Clone + Send + Sync + 'static {
         self.start_get(from, offset, BoxBytes::from(vec![0u8; into.len()].into_boxed_slice())).map(Some)
     }
 
-    /// [`Fabric::finish_get`](transom_windows::Fabric::finish_get).
-    ///
-    /// # Errors
-    /// The errors of `Fabric::finish_get`.
+    /// [`Fabric::finish_get`](transom_windows::Fabric::finish_get). The provided method copies from that buffer.
     ///
     /// # Safety
-    /// The contract of `Fabric::finish_get`.
+    /// The contract of `Fabric`.
     unsafe fn finish_get(&self, moving: Self::Transfer, mut into: NonNull<[u8]>) -> Result<(), FabricError> {
         let bytes = self.finish_moving(moving)?;
         // SAFETY: lent by the caller, and used by nothing else.
@@ -210,17 +178,11 @@ pub trait Network: OobExchange + Clone + Send + Sync + 'static {
     }
 
     /// [`Fabric::buffer`](transom_windows::Fabric::buffer).
-    ///
-    /// # Errors
-    /// The errors of `Fabric::buffer`.
     fn buffer(&self, bytes: usize) -> Result<Memory, FabricError> {
         Memory::plain(bytes)
     }
 
-    /// [`Fabric::start_cas`](transom_windows::Fabric::start_cas).
-    ///
-    /// # Errors
-    /// The errors of `Fabric::start_cas`.
+    /// [`Fabric::start_cas`](transom_windows::Fabric::start_cas), on own words too under [`Atomics::Adapter`].
     fn start_cas(
         &self,
         at: &Self::Remote,
@@ -230,30 +192,17 @@ pub trait Network: OobExchange + Clone + Send + Sync + 'static {
         wake: Wake,
     ) -> Result<Self::Pending, FabricError>;
 
-    /// [`Fabric::start_add`](transom_windows::Fabric::start_add).
-    ///
-    /// # Errors
-    /// The errors of `Fabric::start_add`.
+    /// [`Fabric::start_add`](transom_windows::Fabric::start_add), on own words too under [`Atomics::Adapter`].
     fn start_add(&self, at: &Self::Remote, offset: usize, delta: u64, wake: Wake)
     -> Result<Self::Pending, FabricError>;
 
     /// [`Fabric::finish`](transom_windows::Fabric::finish).
-    ///
-    /// # Errors
-    /// The errors of `Fabric::finish`.
     fn finish(&self, pending: Self::Pending) -> Result<u64, FabricError>;
 
-    /// [`Fabric::notify`](transom_windows::Fabric::notify).
-    ///
-    /// # Errors
-    /// The errors of `Fabric::notify`.
+    /// [`Fabric::notify`](transom_windows::Fabric::notify), on own words too under [`Atomics::Adapter`].
     fn notify(&self, at: &Self::Remote, offset: usize, value: u64, wake: Wake) -> Result<(), FabricError>;
 
-    /// [`Fabric::wait`](transom_windows::Fabric::wait), on memory of this rank. `wait` names ranks of the job, which
-    /// [`OobExchange::check_peers`] checks; [`Node::here`] converts them to numbers on this host.
-    ///
-    /// # Errors
-    /// The errors of `Fabric::wait`.
+    /// [`Fabric::wait`](transom_windows::Fabric::wait); `wait` names ranks of the job, which [`Node::here`] converts.
     fn wait<R>(
         &self,
         on: &Region,
@@ -264,20 +213,13 @@ pub trait Network: OobExchange + Clone + Send + Sync + 'static {
     /// [`Fabric::after_empty_poll`](transom_windows::Fabric::after_empty_poll).
     fn after_empty_poll(&self) {}
 
-    /// Starts a [flush](Self::flush), so that several flushes are in flight at once. A call of `flush` follows.
-    ///
-    /// # Errors
-    /// The errors of `flush`.
+    /// Starts a [flush](Self::flush), so that several are in flight at once. A call of `flush` follows.
     fn start_flush(&self, at: &Self::Remote) -> Result<(), FabricError> {
         let _ = at;
         Ok(())
     }
 
-    /// [`Fabric::flush`](transom_windows::Fabric::flush). Returns at once if this rank has not used the network
-    /// for operations at that rank.
-    ///
-    /// # Errors
-    /// The errors of `Fabric::flush`.
+    /// [`Fabric::flush`](transom_windows::Fabric::flush), of what this rank did there by the network.
     fn flush(&self, at: &Self::Remote) -> Result<(), FabricError>;
 
     /// Starts an [order](Self::order), so that orders at several ranks overlap. A call of `order` follows.
@@ -290,8 +232,5 @@ pub trait Network: OobExchange + Clone + Send + Sync + 'static {
     }
 
     /// [`Fabric::order`](transom_windows::Fabric::order).
-    ///
-    /// # Errors
-    /// The errors of `Fabric::order`.
     fn order(&self, at: &Self::Remote) -> Result<(), FabricError>;
 }

@@ -12,6 +12,8 @@
 //! | `Read` | the same | the same | offered; the receiver reads it in place |
 //! | `Write` | the same | the same | announced; the sender writes it into the receiver's buffer |
 //!
+//! Staging memory is not registered. A wire between hosts therefore copies it once more than the baseline of the paper.
+//!
 //! The last two apply to buffers that the pipe owns ([`start_put`](crate::Engine::pipe_start_put),
 //! [`start_get`](crate::Engine::pipe_start_get)): peer and adapter access them until the put or get has
 //! ended. Chunks are used where the rail does not support the step, or memory cannot be registered.

@@ -20,7 +20,7 @@ use transom_channel::Rank;
 pub struct Simulated {
     pub name: &'static str,
     pub about: &'static str,
-    /// The figures of the paper that it reproduces.
+    /// The figures of the paper that it follows; `docs/papers.md` says which of them are reproduced.
     pub figure: &'static str,
     /// The properties of the simulated network.
     pub network: &'static str,
@@ -49,7 +49,7 @@ pub const SIMULATED: &[Simulated] = &[
     Simulated {
         name: "rails_uneven",
         about: "one long message, and 32 concurrent ones, by two rails with bandwidths 1:1 or 4:1; first rail only, even, weighted, adaptive, pull",
-        figure: "SC 5, 7, 8, 17 to 19",
+        figure: "SC 5, 7, 8, 17, 18; 19 without the bus that causes it",
         network: RAILS,
         takes: [false, true, false],
         sheet: rails::uneven,
@@ -65,7 +65,7 @@ pub const SIMULATED: &[Simulated] = &[
     Simulated {
         name: "reorder",
         about: "short messages by two rails, by policy: messages per ms, and messages that arrived early and were held",
-        figure: "SC 6, §4.4, §5.2",
+        figure: "SC 6, §5.2; §4.4 without rails of different latency",
         network: RAILS,
         takes: [false, true, false],
         sheet: rails::reorder,
@@ -80,7 +80,7 @@ pub const SIMULATED: &[Simulated] = &[
     },
     Simulated {
         name: "channels",
-        about: "peers of a rank by shared memory, datagrams, connections and rings, in programs with the rules of Aptus; in brackets the slides' values for 512 ranks",
+        about: "peers of a rank by shared memory, datagrams, connections and rings, in programs with the rules of Aptus and 64 KiB of credit; in brackets the slides' values for 512 ranks",
         figure: "Aptus, channels of a process",
         network: HOSTS,
         takes: [true, false, false],
@@ -88,7 +88,7 @@ pub const SIMULATED: &[Simulated] = &[
     },
     Simulated {
         name: "mix",
-        about: "virtual ms of these programs by connections, by datagrams and by aptus, and aptus relative to the better of the others",
+        about: "virtual ms of these programs by connections, by datagrams and by aptus, with 64 KiB of credit, and aptus relative to the better of the others",
         figure: "Aptus, NAS, NAMD and SMG2000",
         network: HOSTS,
         takes: [true, false, true],
@@ -96,7 +96,7 @@ pub const SIMULATED: &[Simulated] = &[
     },
     Simulated {
         name: "volume",
-        about: "packets and bytes by each path, with aptus, in %",
+        about: "packets and bytes by each path, with aptus and 64 KiB of credit, in %",
         figure: "Aptus, volume of channels",
         network: HOSTS,
         takes: [true, false, false],
@@ -113,7 +113,7 @@ pub const SIMULATED: &[Simulated] = &[
     Simulated {
         name: "ud_lanes",
         about: "concurrent messages by 1 to 8 datagram queue pairs, each with an assumed 4 us per datagram",
-        figure: "OMPI 2",
+        figure: "OMPI 2, whose bend follows from the assumption",
         network: CLUSTER,
         takes: [false, true, false],
         sheet: paths::lanes,
@@ -145,7 +145,7 @@ pub const SIMULATED: &[Simulated] = &[
     Simulated {
         name: "memory",
         about: "MiB per rank after 100 messages with each other rank: buffers, rings and at most 4 KiB per peer; without memory of drivers",
-        figure: "OMPI 6",
+        figure: "OMPI 6, without the driver's memory of connections that causes it",
         network: CLUSTER,
         takes: [true, false, true],
         sheet: scale::memory,
