@@ -14,7 +14,7 @@ type Call = fn(&mut Window<u64>, usize) -> Result<(), Error>;
 
 /// Each call, done `times` times on this rank's own part, and its bound of instructions, 3 % above a count.
 const CALLS: &[(&str, u64, Call)] = &[
-    ("put 8 B", 29, |window, times| {
+    ("put 8 B", 24, |window, times| {
         let epoch = window.lock_shared(0)?;
         (0..times).try_for_each(|i| epoch.put(black_box(3), &[i as u64]))
     }),
@@ -22,7 +22,7 @@ const CALLS: &[(&str, u64, Call)] = &[
         let epoch = window.lock_shared(0)?;
         (0..times).try_for_each(|i| epoch.put(black_box(3), &[i as u64]).and_then(|()| epoch.flush()))
     }),
-    ("get 8 B", 31, |window, times| {
+    ("get 8 B", 26, |window, times| {
         let epoch = window.lock_shared(0)?;
         (0..times).try_for_each(|_| epoch.get_one(black_box(3)).map(|value| _ = black_box(value)))
     }),
@@ -31,7 +31,7 @@ const CALLS: &[(&str, u64, Call)] = &[
         let source = [1; 256];
         (0..times).try_for_each(|_| epoch.put(black_box(3), &source))
     }),
-    ("fetch_and_op sum", 31, |window, times| {
+    ("fetch_and_op sum", 29, |window, times| {
         let epoch = window.lock_shared(0)?;
         (0..times).try_for_each(|_| epoch.fetch_and_op(black_box(3), Op::Sum, 1).map(drop))
     }),
@@ -39,13 +39,13 @@ const CALLS: &[(&str, u64, Call)] = &[
         let epoch = window.lock_shared(0)?;
         (0..times).try_for_each(|i| epoch.accumulate(black_box(3), Op::Xor, &[i as u64]))
     }),
-    ("compare_and_swap", 34, |window, times| {
+    ("compare_and_swap", 31, |window, times| {
         let epoch = window.lock_shared(0)?;
         (0..times).try_for_each(|i| epoch.compare_and_swap(black_box(3), i as u64, i as u64 + 1).map(drop))
     }),
     ("lock exclusive + unlock", 63, |window, times| (0..times).try_for_each(|_| window.lock_exclusive(0)?.unlock())),
     ("lock shared + unlock", 59, |window, times| (0..times).try_for_each(|_| window.lock_shared(0)?.unlock())),
-    ("lock_all + unlock, 1 rank", 101, |window, times| (0..times).try_for_each(|_| window.lock_all()?.unlock())),
+    ("lock_all + unlock, 1 rank", 105, |window, times| (0..times).try_for_each(|_| window.lock_all()?.unlock())),
     ("post, start, complete, wait", 688, |window, times| {
         (0..times).try_for_each(|_| {
             window.post(&[0])?;
@@ -53,7 +53,7 @@ const CALLS: &[(&str, u64, Call)] = &[
             window.wait()
         })
     }),
-    ("fence, 1 rank", 29, |window, times| (0..times).try_for_each(|_| window.fence().map(drop))),
+    ("fence, 1 rank", 27, |window, times| (0..times).try_for_each(|_| window.fence().map(drop))),
 ];
 
 type ValueCall = fn(&World, usize) -> Result<(), Error>;

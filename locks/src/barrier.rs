@@ -56,7 +56,7 @@ impl Barrier {
             return Err(Error::GivenUp { rank: network.rank() });
         }
         self.passed += 1;
-        for round in 0..rounds(self.ranks) {
+        for round in (0..).take_while(|&round| 1 << round < self.ranks) {
             if let Err((told, error)) = self.round(network, round) {
                 self.give_up(network, round, told);
                 return Err(error);

@@ -373,7 +373,12 @@ impl Fabric for Loopback {
         Ok(())
     }
 
-    /// Every verb is at least a release operation, so nothing is left to do.
+    /// Every verb is at least a release operation, so that nothing is left to [`order`](Self::order).
+    #[inline(always)]
+    fn orders(&self) -> bool {
+        false
+    }
+
     #[inline(always)]
     fn order(&self, _: &View) -> Result<(), FabricError> {
         Ok(())

@@ -373,22 +373,14 @@ impl View {
     /// Returns whether the bytes at `offset` are a word that this processor may change.
     #[inline(always)]
     pub fn covers_word(&self, offset: usize) -> bool {
-        self.word_address(offset).is_some()
+        self.one_own_word(offset).is_some()
     }
 
-    /// The address of the word at `offset`, if it is aligned and this processor may change it.
+    /// [`address`](Self::address), if this processor may change the words there.
     #[inline(always)]
-    fn word_address(&self, offset: usize) -> Option<*mut u8> {
-        self.words_address(offset, 8)
-    }
-
-    /// The address of words of `bytes` bytes from `offset` on, as for one.
-    #[inline(always)]
-    fn words_address(&self, offset: usize, bytes: usize) -> Option<*mut u8> {
+    fn words_address(&self, offset: usize, len: usize) -> Option<*mut u8> {
         // SAFETY: inside the view, as just checked: `words` is at most `len`.
-        let start =
-            (offset <= self.words && bytes <= self.words - offset).then(|| unsafe { self.start.add(offset).as_ptr() });
-        start.filter(|start| start.addr().is_multiple_of(8))
+        (offset <= self.words && len <= self.words - offset).then(|| unsafe { self.start.add(offset).as_ptr() })
     }
 
     /// The words of all whole cache lines; empty if user memory is not aligned.
@@ -454,12 +446,8 @@ impl View {
     /// atomics: atomics of the two are not atomic with respect to each other.
     #[inline(always)]
     pub(crate) fn own_word(&self, offset: usize) -> Result<&AtomicU64, FabricError> {
-        if cfg!(debug_assertions) && self.header().adapter.load(std::sync::atomic::Ordering::Relaxed) != 0 {
-            return Err(adapter_word());
-        }
-        match self.word_address(offset) {
-            // SAFETY: inside and aligned, kept mapped by the view, and only accessed atomically.
-            Some(at) => Ok(unsafe { &*at.cast::<AtomicU64>() }),
+        match self.one_own_word(offset) {
+            Some(word) => Ok(word),
             None => Err(self.word(offset).err().unwrap_or_else(adapter_word)),
         }
     }
@@ -471,7 +459,10 @@ impl View {
         if cfg!(debug_assertions) && self.header().adapter.load(std::sync::atomic::Ordering::Relaxed) != 0 {
             return None;
         }
-        let at = self.word_address(offset)?;
+        let at = self.words_address(offset, 8)?;
+        if !at.addr().is_multiple_of(8) {
+            return None;
+        }
         // SAFETY: inside and aligned, kept mapped by the view, and accessed as in `atomics`.
         Some(unsafe { &*at.cast() })
     }
@@ -494,7 +485,7 @@ impl View {
         if cfg!(debug_assertions) && self.header().adapter.load(std::sync::atomic::Ordering::Relaxed) != 0 {
             return None;
         }
-        let start = self.words_address(offset, len.checked_mul(8)?)?;
+        let start = self.words_address(offset, len.checked_mul(8)?).filter(|start| start.addr().is_multiple_of(8))?;
         // SAFETY: inside and aligned, kept mapped by the view, and accessed as in `atomics`.
         Some(unsafe { std::slice::from_raw_parts(start.cast(), len) })
     }

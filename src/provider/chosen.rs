@@ -305,6 +305,7 @@ impl Chosen {
         both!(self, at, Remote, fabric, at => fabric.watch(at, wait, look))
     }
 
+    #[cold]
     pub(super) fn bytes<'r>(&self, at: &'r Remote, offset: usize, len: usize) -> Option<&'r [AtomicU8]> {
         both!(self, at, Remote, fabric, at => fabric.bytes(at, offset, len), else None)
     }

@@ -48,7 +48,7 @@ enum State<D, F> {
     InFlight(F),
 }
 
-/// Keeps the call of the chosen provider out of the path of memory that is mapped here.
+/// Keeps a call of the chosen provider out of the path of memory that is mapped here.
 #[cold]
 #[inline(never)]
 fn chosen<R>(call: impl FnOnce() -> R) -> R {
@@ -367,7 +367,7 @@ impl Fabric for Provider {
 
     #[inline(always)]
     fn bytes<'r>(&self, at: &'r Remote, offset: usize, len: usize) -> Option<&'r [AtomicU8]> {
-        self.memory.bytes(&at.view, offset, len).or_else(|| chosen(move || self.chosen.bytes(&at.made, offset, len)))
+        self.memory.bytes(&at.view, offset, len).or_else(|| self.chosen.bytes(&at.made, offset, len))
     }
 
     #[inline(always)]
@@ -392,18 +392,18 @@ impl Fabric for Provider {
         if self.only_memory { Ok(()) } else { chosen(move || self.chosen.flush_all(at.map(|remote| &remote.made))) }
     }
 
-    /// Every verb on shared memory is at least a release operation, so nothing is left to do for these.
+    #[inline(always)]
+    fn orders(&self) -> bool {
+        !self.only_memory
+    }
+
     #[inline(always)]
     fn order(&self, at: &Remote) -> Result<(), FabricError> {
         if self.only_memory { Ok(()) } else { chosen(move || self.chosen.order(&at.made)) }
     }
 
     #[inline(always)]
-    fn order_all<'r>(&self, mut at: impl Iterator<Item = &'r Remote> + Clone) -> Result<(), FabricError> {
-        if self.only_memory {
-            Ok(())
-        } else {
-            chosen(move || at.try_for_each(|remote| self.chosen.order(&remote.made)))
-        }
+    fn order_all<'r>(&self, at: impl Iterator<Item = &'r Remote> + Clone) -> Result<(), FabricError> {
+        if self.only_memory { Ok(()) } else { chosen(move || self.chosen.order_all(at.map(|remote| &remote.made))) }
     }
 }

@@ -70,6 +70,9 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
         if !self.admits_this_thread() {
             return self.fetch_unadmitted(at, offset, op, operand);
         }
+        if let Some(mut word) = self.change_at_once(at, op, &[operand]) {
+            return Ok(elements(&mut word, at)[0]);
+        }
         match self.apply_in_word(at, op, &[operand]) {
             Ok(mut word) => Ok(elements(&mut word, at)[0]),
             Err(error) => Err(self.error(error, offset, 1)),
@@ -103,6 +106,13 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
         let at = self.place(offset, 1)?;
         if !self.admits_this_thread() {
             return self.swap_unadmitted(at, offset, expected, new);
+        }
+        if size_of::<T>() == 8
+            && let Some(word) = self.core.data.fabric.one_word(self.remote, at)
+        {
+            let found = word.compare_exchange(word_of(expected), word_of(new), SeqCst, SeqCst);
+            let mut found = found.unwrap_or_else(|found| found);
+            return Ok(elements(&mut found, at)[0]);
         }
         match self.swap_in_word(at, expected, new) {
             Ok(mut word) => Ok(elements(&mut word, at)[0]),
@@ -274,7 +284,6 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
     }
 
     /// Applies an operation to elements of one word, the first at byte `at`; returns the word's previous value.
-    #[inline(always)]
     fn apply_in_word(&self, at: usize, op: Op, operands: &[T]) -> Result<u64, FabricError> {
         let fabric = &self.core.data.fabric;
         match (op, operands) {
@@ -303,6 +312,7 @@ impl<T: Atomic, F: Fabric> Target<'_, T, F> {
             neutral
         };
         Some(match op {
+            Op::Sum if T::INTEGER && size_of::<T>() == 8 && operands.len() == 1 => word()?.fetch_add(with(0), SeqCst),
             Op::And if T::INTEGER => word()?.fetch_and(with(u64::MAX), SeqCst),
             Op::Or if T::INTEGER => word()?.fetch_or(with(0), SeqCst),
             Op::Xor if T::INTEGER => word()?.fetch_xor(with(0), SeqCst),

@@ -196,11 +196,13 @@ impl<T: Pod, F: Fabric> Window<T, F> {
             true => core.check_past("fence", asserted).and_then(|()| core.check_noput("fence")),
             false => Ok(()),
         });
-        core.gates.epoch_ends(&core.data);
-        let ordered = if asserted.contains(Assert::NOPRECEDE) { Ok(()) } else { core.order_all() };
+        let orders = core.gates.epoch_ends(&core.data) && !asserted.contains(Assert::NOPRECEDE);
+        let unordered = if orders { core.order_all().err().map(Box::new) } else { None };
         // Runs even after an error: the other ranks wait in the barrier for this rank. No error is returned before.
-        let waited = self.barrier.wait(&core.data).map_err(|source| core.sync_error("fence", source));
-        ordered.and(waited)?;
+        let waited = self.barrier.wait(&core.data).err().map(|source| Box::new(core.sync_error("fence", source)));
+        if let Some(error) = unordered.or(waited) {
+            return Err(*error);
+        }
         core.data.counters.fences.bump();
         core.checks.synchronised(&core.data.counters);
         asserts?;

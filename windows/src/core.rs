@@ -41,11 +41,11 @@ impl<F: Fabric> Core<F> {
         flushed.map_err(|source| Error::Fabric { window: self.id, rank: data.fabric.rank(), source })
     }
 
-    /// Called when an epoch ends, before its puts are ordered.
+    /// Called when an epoch ends. Returns whether the provider has its puts to order.
     #[inline(always)]
-    pub fn ends_epoch(&self) {
+    pub fn ends_epoch(&self) -> bool {
         self.checks.synchronised(&self.data.counters);
-        self.gates.epoch_ends(&self.data);
+        self.gates.epoch_ends(&self.data)
     }
 
     /// The error of an operation at a rank.

@@ -111,38 +111,40 @@ impl<'w, T: Pod, F: Fabric> LockEpoch<'w, T, F> {
     pub fn unlock(self) -> Result<(), Error> {
         // No field needs a drop.
         let mut epoch = ManuallyDrop::new(self);
-        let (core, remote, rank) = (epoch.target.core, epoch.target.remote, epoch.target.rank);
-        release(core, remote, epoch.lock.take(), rank)
+        let (core, rank) = (epoch.target.core, epoch.target.rank);
+        release(core, epoch.lock.take(), rank)
     }
 }
 
 /// Orders the epoch's puts, then unlocks: the next holder sees them. The lock is released even if a put failed.
 #[inline(always)]
-fn release<F: Fabric>(
-    core: &Core<F>,
-    remote: &F::Remote,
-    lock: Option<TargetLock<'_, F>>,
-    rank: Rank,
-) -> Result<(), Error> {
-    core.ends_epoch();
+fn release<F: Fabric>(core: &Core<F>, lock: Option<TargetLock<'_, F>>, rank: Rank) -> Result<(), Error> {
+    let orders = core.ends_epoch();
     // Without a lock no verb follows that would order the puts, so they are flushed.
     let Some(mut lock) = lock else { return core.flush(rank) };
-    match core.data.fabric.order(remote) {
-        Ok(()) => match lock.release() {
-            Ok(()) => Ok(()),
-            Err(source) => Err(core.lock_error_at(rank, source)),
-        },
-        Err(unordered) => {
-            let _ = lock.release();
-            Err(core.fabric_error(rank, unordered))
-        }
+    if orders {
+        return order_and_release(core, lock, rank).map_or(Ok(()), |error| Err(*error));
     }
+    match lock.release() {
+        Ok(()) => Ok(()),
+        Err(source) => Err(core.lock_error_at(rank, source)),
+    }
+}
+
+/// The end of an epoch whose puts the provider has to order. The error is boxed, so that the path without orders does not
+/// keep its result in memory.
+#[cold]
+#[inline(never)]
+fn order_and_release<F: Fabric>(core: &Core<F>, mut lock: TargetLock<'_, F>, rank: Rank) -> Option<Box<Error>> {
+    let ordered = core.order(rank);
+    let released = lock.release().map_err(|source| core.lock_error_at(rank, source));
+    ordered.and(released).err().map(Box::new)
 }
 
 /// The drop of an epoch, with its arguments by value: a drop by address would keep every epoch in memory.
 #[inline(never)]
-fn dropped<F: Fabric>(core: &Core<F>, remote: &F::Remote, lock: Option<TargetLock<'_, F>>, rank: Rank) {
-    report(release(core, remote, lock, rank));
+fn dropped<F: Fabric>(core: &Core<F>, lock: Option<TargetLock<'_, F>>, rank: Rank) {
+    report(release(core, lock, rank));
 }
 
 fn report(released: Result<(), Error>) {
@@ -154,7 +156,7 @@ fn report(released: Result<(), Error>) {
 impl<T: Pod, F: Fabric> Drop for LockEpoch<'_, T, F> {
     #[inline(always)]
     fn drop(&mut self) {
-        dropped(self.target.core, self.target.remote, self.lock.take(), self.target.rank);
+        dropped(self.target.core, self.lock.take(), self.target.rank);
     }
 }
 
@@ -269,18 +271,22 @@ impl<'w, T: Pod, F: Fabric> LockAllEpoch<'w, T, F> {
 /// [`release`] of all targets.
 #[inline(always)]
 fn release_all<F: Fabric>(core: &Core<F>, lock: Option<&mut WindowLock<F>>) -> Result<(), Error> {
-    core.ends_epoch();
+    let orders = core.ends_epoch();
     let Some(lock) = lock else { return core.flush_all() };
-    match core.order_all() {
-        Ok(()) => match lock.release_all_mut() {
-            Ok(()) => Ok(()),
-            Err(source) => Err(core.lock_error(source)),
-        },
-        Err(unordered) => {
-            let _ = lock.release_all_mut();
-            Err(unordered)
-        }
-    }
+    let failed = match orders {
+        true => order_and_release_all(core, lock),
+        false => lock.release_all_mut().err().map(|source| Box::new(core.lock_error(source))),
+    };
+    failed.map_or(Ok(()), |error| Err(*error))
+}
+
+/// [`order_and_release`] of all targets.
+#[cold]
+#[inline(never)]
+fn order_and_release_all<F: Fabric>(core: &Core<F>, lock: &mut WindowLock<F>) -> Option<Box<Error>> {
+    let ordered = core.order_all();
+    let released = lock.release_all_mut().map_err(|source| core.lock_error(source));
+    ordered.and(released).err().map(Box::new)
 }
 
 /// The drop of an epoch on all targets: see [`dropped`].
@@ -355,7 +361,7 @@ impl<'w, T: Pod, F: Fabric> AccessEpoch<'w, T, F> {
 
     fn finish(&mut self) -> Result<(), Error> {
         // Each target is notified by a verb, which takes effect after all that was put there.
-        self.core.gates.epoch_ends(&self.core.data);
+        let _ = self.core.gates.epoch_ends(&self.core.data);
         let completed = self.pscw.complete(&self.core.data);
         self.core.checks.synchronised(&self.core.data.counters);
         completed.map_err(|source| self.core.sync_error("complete", source))

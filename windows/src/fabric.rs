@@ -392,6 +392,13 @@ pub trait Fabric: OobExchange + Clone + Send + Sync + 'static {
     /// The errors of the operations, if they could fail after they returned.
     fn flush(&self, at: &Self::Remote) -> Result<(), FabricError>;
 
+    /// Returns whether [`order`](Self::order) has anything to do. False where each verb takes effect before the caller's
+    /// next.
+    #[inline(always)]
+    fn orders(&self) -> bool {
+        true
+    }
+
     /// Orders this caller's earlier operations at that rank, as in [`flush`](Self::flush), before any later operation
     /// of the same thread at any rank. Need not wait.
     ///

@@ -71,9 +71,13 @@ impl Gate {
 /// The gates of all targets of a window.
 pub(crate) struct Gates {
     gates: Box<[Gate]>,
-    /// Gates at which a thread of this rank stays admitted.
+    /// Gates at which a thread of this rank stays admitted, in the low bits, and [`ORDERS`]. Zero if the end of an epoch
+    /// has no work to do, which is then found by one test.
     stays: AtomicU32,
 }
+
+/// Flag in [`Gates::stays`]: the provider has puts to order at the end of an epoch.
+const ORDERS: u32 = 1 << 31;
 
 impl Gates {
     pub fn new<F: Fabric>(data: &Segment<F>) -> Self {
@@ -91,7 +95,8 @@ impl Gates {
                 mapped,
             }
         };
-        Gates { gates: (0..data.remotes.len()).map(gate).collect(), stays: AtomicU32::new(0) }
+        let orders = if data.fabric.orders() { ORDERS } else { 0 };
+        Gates { gates: (0..data.remotes.len()).map(gate).collect(), stays: AtomicU32::new(orders) }
     }
 
     #[inline(always)]
@@ -100,17 +105,28 @@ impl Gates {
     }
 
     /// Called at the end of an epoch: threads of this rank that stay admitted leave, if another rank has asked for
-    /// that. No operation of this rank on the window is in flight.
+    /// that. No operation of this rank on the window is in flight. Returns whether the provider has puts to order.
     #[inline(always)]
-    pub fn epoch_ends<F: Fabric>(&self, data: &Segment<F>) {
-        if self.stays.load(Relaxed) > 0 {
+    pub fn epoch_ends<F: Fabric>(&self, data: &Segment<F>) -> bool {
+        self.stays.load(Relaxed) != 0 && self.end_epoch(data)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn end_epoch<F: Fabric>(&self, data: &Segment<F>) -> bool {
+        if self.any_stays() {
             self.leave_if_asked(data, |_| true);
         }
+        self.stays.load(Relaxed) & ORDERS != 0
+    }
+
+    fn any_stays(&self) -> bool {
+        self.stays.load(Relaxed) & !ORDERS != 0
     }
 
     /// Called when a window is dropped.
     pub fn drop_all<F: Fabric>(&self, data: &Segment<F>) {
-        if self.stays.load(Relaxed) > 0 {
+        if self.any_stays() {
             self.leave(data, |_| true);
         }
     }
@@ -226,7 +242,7 @@ impl<T: Pod, F: Fabric> Target<'_, T, F> {
         let failed = |source| core.lock_error_at(self.rank, source);
         let run = match gate.atomics {
             true => {
-                if core.gates.stays.load(Relaxed) > 0 {
+                if core.gates.any_stays() {
                     // This thread has no single in flight; others of this rank may.
                     core.gates.leave_if_asked(data, |thread| thread == THREAD.get());
                 }
