@@ -66,7 +66,16 @@ impl Provider {
         }
     }
 
-    pub(super) fn chosen(&self) -> &Chosen {
+    /// The provider that TRANSOM_FABRIC chose, for its counters.
+    ///
+    /// # Examples
+    /// ```
+    /// use transom::provider::Chosen;
+    /// let world = transom::init()?;
+    /// assert!(matches!(world.provider().chosen(), Chosen::Loopback(_)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn chosen(&self) -> &Chosen {
         &self.chosen
     }
 

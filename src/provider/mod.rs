@@ -9,9 +9,9 @@ mod direct;
 mod job_provider;
 
 pub use direct::{Pending, Provider, Region, Remote, Transfer};
+pub use table::Chosen;
 
 use asked::{Choice, FABRIC};
-use table::Chosen;
 use transom_launch::bootstrap::Apart;
 use transom_launch::variables::{Variable, VariableError};
 use transom_shm_loopback::Loopback;

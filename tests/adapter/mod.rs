@@ -8,7 +8,7 @@ use name::{full_name, has_run};
 use std::process::Command;
 use std::time::Duration;
 use transom::verbs::{Verbs, probe};
-use transom::{Error, Launch, Outcome, World, provider::Provider};
+use transom::{Error, Launch, Outcome, World, provider::Chosen};
 
 pub const ROLE: &str = "TEST_ROLE";
 pub const DEADLINE: Duration = Duration::from_secs(100);
@@ -82,8 +82,8 @@ pub fn skipped(what: &str) -> bool {
 }
 
 pub fn verbs(world: &World) -> &Verbs {
-    match world.provider() {
-        Provider::Verbs(hybrid) => hybrid.network(),
+    match world.provider().chosen() {
+        Chosen::Verbs(hybrid) => hybrid.network(),
         _ => panic!("TRANSOM_FABRIC=verbs selected another provider"),
     }
 }
