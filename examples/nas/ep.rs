@@ -12,7 +12,7 @@ const BATCH: u64 = 1 << 16;
 pub fn run(world: &World, class: Class) -> Result<Outcome, transom::Error> {
     let log_pairs = class.select(24, 25, 28);
     let published = class.select(
-        [-3.247834652034740e3, -6.958407078382297e3],
+        [-3.24783465203474e3, -6.958407078382297e3],
         [-2.863319731645753e3, -6.320053679109499e3],
         [-4.295875165629892e3, -1.580732573678431e4],
     );

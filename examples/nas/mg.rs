@@ -347,9 +347,9 @@ impl Mesh {
             for y in 1..=coarse.own[1] {
                 self.sum_around(r, 2 * z, 2 * y, &mut near, &mut far);
                 let (r, into) = (&r[self.row(2 * z, 2 * y)], &mut into[coarse.row(z, y)]);
-                for x in 1..=coarse.own[2] {
-                    let (at, left, right) = (2 * x, 2 * x - 1, 2 * x + 1);
-                    into[x] = 0.5 * r[at]
+                for (x, into) in into[1..=coarse.own[2]].iter_mut().enumerate() {
+                    let (left, at, right) = (2 * x + 1, 2 * x + 2, 2 * x + 3);
+                    *into = 0.5 * r[at]
                         + 0.25 * (r[left] + r[right] + near[at])
                         + 0.125 * (near[left] + near[right] + far[at])
                         + 0.0625 * (far[left] + far[right]);
