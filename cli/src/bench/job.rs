@@ -52,17 +52,22 @@ pub enum JobError {
 
 /// Our own worker: this program, started as ranks.
 pub fn ours(task: &Task) -> io::Result<Command> {
-    let program = own_program()?;
-    let mut command = Command::new(&program);
-    // Standard output must stay untagged, because it is parsed; standard error is tagged. The option overrides
-    // TRANSOM_OUTPUT_PREFIX.
-    command.args(["run", "-n", &task.ranks.to_string(), "--output-prefix=stderr", "--"]);
-    command.arg(&program).arg("bench-worker").args(task.args());
+    let mut command = launch(task.ranks)?;
+    command.arg(own_program()?).arg("bench-worker").args(task.args());
     if !task.config.is_empty() {
         command.env("TRANSOM_MESSAGES", &task.config);
     } else if task.by_itself {
         command.env_remove("TRANSOM_MESSAGES");
     }
+    Ok(command)
+}
+
+/// `transom run`, to which the caller adds a program and its arguments.
+pub fn launch(ranks: usize) -> io::Result<Command> {
+    let mut command = Command::new(own_program()?);
+    // Standard output must stay untagged, because it is parsed; standard error is tagged. The option overrides
+    // TRANSOM_OUTPUT_PREFIX.
+    command.args(["run", "-n", &ranks.to_string(), "--output-prefix=stderr", "--"]);
     Ok(command)
 }
 
@@ -74,16 +79,9 @@ fn own_program() -> io::Result<PathBuf> {
 pub fn run(mut command: Command, task: &Task) -> Result<Run, JobError> {
     let bare = || limits::bare(task.bytes, task.worker() == "random");
     let before = bare();
-    let most = patience(task);
     let begun = Instant::now();
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let child = interrupt::spawn(&mut command).map_err(|source| {
-        let program = command.get_program().to_string_lossy().into_owned();
-        JobError::Start { program, source }
-    })?;
-    let ended = end(child, begun + most).map_err(JobError::Watch)?;
+    let (status, stdout, stderr) = execute(&mut command, patience(task))?;
     let wall = begun.elapsed();
-    let Some((status, stdout, stderr)) = ended else { return Err(JobError::Deadline(most)) };
     if !status.success() {
         // A report of a wrong result is more specific than the exit status.
         return match stdout.parse::<Report>() {
@@ -92,6 +90,17 @@ pub fn run(mut command: Command, task: &Task) -> Result<Run, JobError> {
         };
     }
     Ok(Run { report: stdout.parse()?, wall, bare: before.least(bare()) })
+}
+
+/// Runs a command to its end, which it must reach in time. Returns its status, standard output and standard error.
+pub fn execute(command: &mut Command, most: Duration) -> Result<(ExitStatus, String, String), JobError> {
+    let begun = Instant::now();
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = interrupt::spawn(command).map_err(|source| {
+        let program = command.get_program().to_string_lossy().into_owned();
+        JobError::Start { program, source }
+    })?;
+    end(child, begun + most).map_err(JobError::Watch)?.ok_or(JobError::Deadline(most))
 }
 
 /// Waits for the end of the job. `None` if the deadline passed.

@@ -14,6 +14,7 @@ mod job;
 mod limits;
 mod machine;
 mod mode;
+mod nas;
 mod pairs;
 mod peers;
 mod plain;
@@ -66,6 +67,7 @@ enum Command {
     List(List),
     Compare(compare::Compare),
     Tune(tune::Tune),
+    Nas(nas::Nas),
 }
 
 const AFTER: &str = "\
@@ -93,7 +95,9 @@ Examples:
   transom bench simulated --quick           all simulations; measures nothing of this machine
   transom bench list                        lists measurements and simulations
   transom bench compare --quick             compares with Open MPI and MPICH
-  transom bench tune -n 4                   prints rules for the algorithms of collectives";
+  transom bench tune -n 4                   prints rules for the algorithms of collectives
+  transom bench nas --config rings=0 --config rings=8
+                                            NAS kernels, alternating between two configurations";
 
 /// Lists the measurements, their synchronizations, and the simulations.
 #[derive(Args)]
@@ -109,6 +113,7 @@ impl Bench {
             Some(Command::List(List {})) => list().map(|()| ExitCode::SUCCESS).map_err(Into::into),
             Some(Command::Compare(compare)) => compare.execute(),
             Some(Command::Tune(tune)) => tune.execute(),
+            Some(Command::Nas(nas)) => nas.execute(),
             None => self.plain.execute(),
         };
         match result {

@@ -293,7 +293,7 @@ fn simulate(
 }
 
 /// Reports a configuration that the messages library would reject as a wrong command line.
-fn config(text: &str) -> Result<String, String> {
+pub fn config(text: &str) -> Result<String, String> {
     text.parse::<Changes>().map_or_else(|why| Err(why.to_string()), |_| Ok(text.to_owned()))
 }
 

@@ -3,4 +3,5 @@
 mod built;
 
 mod logging;
+mod nas;
 mod results;

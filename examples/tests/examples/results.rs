@@ -10,7 +10,7 @@ fn example(name: &str, args: &str) -> Output {
 }
 
 #[track_caller]
-fn succeeds(name: &str, args: &str, says: &[&str]) -> String {
+pub fn succeeds(name: &str, args: &str, says: &[&str]) -> String {
     let output = example(name, args);
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{name} {args}: {}\n{out}{err}", output.status);
@@ -21,7 +21,7 @@ fn succeeds(name: &str, args: &str, says: &[&str]) -> String {
 }
 
 #[track_caller]
-fn refuses(name: &str, args: &str, says: &[&str]) {
+pub fn refuses(name: &str, args: &str, says: &[&str]) {
     let output = example(name, args);
     let err = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{name} {args}\n{err}");

@@ -4,6 +4,7 @@
 mod command;
 mod compare;
 mod mpi_reference;
+mod nas;
 mod simulated;
 
 use command::{cores, json, succeeds, texts, transom};
