@@ -3,11 +3,14 @@
 use crate::bench::Usage;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use std::ffi::OsStr;
 use std::error::Error;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use transom::variables::Seconds;
+use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
+use transom::variables::{BOOTSTRAP, Seconds, SetBy, TABLE};
 use transom::{HostList, Launch, LaunchError, OutputPrefix, StartError};
 
 /// Starts ranks of a program, on this machine or on hosts, and waits until all have ended.
@@ -20,7 +23,7 @@ use transom::{HostList, Launch, LaunchError, OutputPrefix, StartError};
 /// needs `sh`, coreutils, `setsid` and the program, and must reach this machine by TCP. Ranks have the host's
 /// environment, and these variables of this command: those that `transom info` lists for you to set, except TRANSOM_SSH
 /// and TRANSOM_BOOTSTRAP; those that begin with RUST_, OMP_ or LD_LIBRARY_PATH; and PATH, appended to the host's own.
-/// Set others by `env NAME=value ./program`.
+/// `--env` passes others.
 #[derive(Args)]
 #[command(after_help = AFTER)]
 pub struct Run {
@@ -29,18 +32,31 @@ pub struct Run {
     ranks: usize,
 
     /// Hosts for the ranks: `a,b` distributes them evenly, in blocks; `a:4,b:2` fills four places of a, then two of b
-    #[arg(long, value_name = "HOSTS", allow_hyphen_values = true)]
+    #[arg(long, value_name = "HOSTS", allow_hyphen_values = true, help_heading = "Hosts")]
     hosts: Option<HostList>,
 
     /// Output lines to prefix with the rank that wrote them, e.g. `[2] `: those of stderr, all (`--output-prefix`
     /// alone), or none [default: TRANSOM_OUTPUT_PREFIX, else stderr; none for a single rank]
-    #[arg(long, value_name = "WHICH", num_args = 0..=1, require_equals = true, default_missing_value = "all")]
+    #[arg(long, value_name = "WHICH", num_args = 0..=1, require_equals = true, default_missing_value = "all", help_heading = "Output")]
     #[arg(value_parser = PossibleValuesParser::new(["all", "stderr", "none"]).try_map(|name| name.parse::<OutputPrefix>()))]
     output_prefix: Option<OutputPrefix>,
 
+    /// Variable of the ranks' environment, on hosts too: NAME=VALUE, or NAME alone for the value that this command has;
+    /// may be repeated
+    #[arg(short = 'x', long, value_name = "NAME[=VALUE]", help_heading = "Ranks")]
+    env: Vec<OsString>,
+
+    /// Folder in which the ranks start, on hosts too; a relative program is relative to it [default: this folder]
+    #[arg(long, value_name = "DIR", help_heading = "Ranks")]
+    wdir: Option<PathBuf>,
+
+    /// Seconds after which the ranks get SIGTERM, and SIGKILL a second later; the exit status is then 124
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = time_limit, help_heading = "End")]
+    timeout: Option<Duration>,
+
     /// Seconds from the first failure to SIGTERM, in which the other ranks may report their own errors [default:
     /// TRANSOM_GRACE, else 2]
-    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, help_heading = "End")]
     grace: Option<Seconds>,
 
     /// The program (searched in PATH unless it contains a `/`) and its arguments
@@ -53,6 +69,7 @@ Exit status:
   0        all ranks exited with status 0
   N        the first rank that failed exited with status N
   128+S    the first rank that failed was killed by signal S, or this command got signal S (Ctrl-C: 130)
+  124      the time of --timeout passed
   141      the reader of the output closed it (e.g. `| head`)
   255      a host was lost or sent a malformed record before it reported exit statuses (or ssh's own status)
   2        the command line is wrong;  126, 127  the program cannot be executed, or was not found;  1  other errors
@@ -70,6 +87,8 @@ Examples:
   transom run -n 2 --output-prefix=none ./program
                                              lines of stderr as the ranks wrote them
   transom run --hosts node1,node2 -n 4 ./program
+  transom run --hosts node1,node2 -n 4 --wdir /scratch -x DATA=/scratch/in -x LANG ./program
+  transom run -n 4 --timeout 3600 ./program  end the job after an hour
   transom run -n 4 --grace 30 ./program      time for the others to report more about a failure
   TRANSOM_LOG=debug transom run -n 2 ./program";
 
@@ -78,6 +97,14 @@ impl Run {
         let mut program = self.program.into_iter();
         let path = PathBuf::from(program.next().unwrap_or_default());
         let mut launch = Launch::new(path, self.ranks).args(program);
+        for variable in &self.env {
+            let (name, value) = parse_variable(variable)?;
+            launch = launch.env(name, value);
+        }
+        if let Some(folder) = self.wdir {
+            launch = launch.current_dir(folder);
+        }
+        launch = launch.deadline(self.timeout);
         if let Some(prefix) = self.output_prefix {
             launch = launch.output_prefix(prefix);
         }
@@ -93,10 +120,40 @@ impl Run {
     }
 }
 
+/// Parses the value of `--timeout`.
+fn time_limit(text: &str) -> Result<Duration, &'static str> {
+    match text.parse::<Seconds>()?.0 {
+        Duration::ZERO => Err("expected a time above 0"),
+        time => Ok(time),
+    }
+}
+
+/// Parses `NAME=VALUE`, or `NAME` for a variable of this process.
+fn parse_variable(text: &OsStr) -> Result<(OsString, OsString), Usage> {
+    let bytes = text.as_bytes();
+    let equals = bytes.iter().position(|byte| *byte == b'=');
+    let name = OsStr::from_bytes(&bytes[..equals.unwrap_or(bytes.len())]);
+    let wrong = |why: &str| Usage(format!("--env {:?}: {why}", text));
+    let word = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
+    if !name.as_bytes().iter().all(word) || name.as_bytes().first().is_none_or(u8::is_ascii_digit) {
+        return Err(wrong("the name of a variable is expected: letters, digits and _, not a digit first"));
+    }
+    if TABLE.iter().any(|row| row.name == name && (row.set_by == SetBy::Launcher || row.name == BOOTSTRAP.name)) {
+        return Err(wrong("the launcher sets or removes this variable for each rank; leave it out"));
+    }
+    let value = match equals {
+        Some(equals) => OsStr::from_bytes(&bytes[equals + 1..]).to_owned(),
+        None => std::env::var_os(name)
+            .ok_or_else(|| wrong("this variable is not set here; set it, or give a value: NAME=VALUE"))?,
+    };
+    Ok((name.to_owned(), value))
+}
+
 /// The exit status of an error, by the conventions of shells.
 pub fn exit_code(error: &(dyn Error + 'static)) -> u8 {
     match error.downcast_ref::<LaunchError>() {
         Some(LaunchError::Ranks { .. } | LaunchError::Places { .. } | LaunchError::Variable(_)) => 2,
+        Some(LaunchError::Folder { .. }) => 2,
         Some(LaunchError::Start { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => 127,
         Some(LaunchError::Start { .. } | LaunchError::OpenFiles { .. }) => 126,
         Some(LaunchError::Interrupted { signal }) => u8::try_from(128 + signal).unwrap_or(1),

@@ -71,7 +71,7 @@ impl Launch {
     /// Runs the ranks on hosts instead of this machine.
     ///
     /// The launcher starts all ranks of a host through one `ssh`, or through the command in `TRANSOM_SSH`, in the
-    /// current folder. The host needs the program in that folder, and `sh`, coreutils and `setsid`. `localhost` and
+    /// current folder or [another](Launch::current_dir). The host needs the program in that folder, and `sh`, coreutils and `setsid`. `localhost` and
     /// this machine's own name need no `ssh`.
     ///
     /// Ranks inherit part of this process's environment: variables that begin with `TRANSOM_` (except the launcher's
@@ -103,6 +103,21 @@ impl Launch {
         self
     }
 
+    /// Starts the ranks in this folder instead of the current one. A relative program is relative to it.
+    ///
+    /// On hosts each host needs the folder. Relative folders are relative to this process's current folder.
+    ///
+    /// # Examples
+    /// ```
+    /// let outcome = transom::Launch::new("pwd", 1).current_dir("/").capture(true).run()?;
+    /// assert_eq!(outcome.output(0), b"/\n");
+    /// # Ok::<(), transom::LaunchError>(())
+    /// ```
+    pub fn current_dir(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.0.folder = Some(folder.into());
+        self
+    }
+
     /// Selects the lines of output that begin with the rank that wrote them, e.g. `[2] `.
     ///
     /// The default is the variable `TRANSOM_OUTPUT_PREFIX`; without it, [`OutputPrefix::Stderr`] for a job of several
@@ -131,7 +146,8 @@ impl Launch {
         self
     }
 
-    /// Kills all ranks that are still running this long after [`run`](Launch::run); never by default.
+    /// Ends all ranks that are still running this long after [`run`](Launch::run): SIGTERM, and SIGKILL a second later.
+    /// Never by default.
     ///
     /// A deadline that passes before all hosts are reached is [`LaunchError::Deadline`].
     pub fn deadline(mut self, deadline: impl Into<Option<Duration>>) -> Self {
@@ -200,6 +216,7 @@ impl Launch {
                 OUTPUT_PREFIX.get()?.unwrap_or(default)
             }
         };
+        settings.check_folder()?;
         let system = |what: &'static str| move |source: io::Error| LaunchError::System { what, source };
         let deadline = settings.deadline.and_then(|deadline| Instant::now().checked_add(deadline));
         let control_plane = ControlPlane::create(settings)?;

@@ -165,6 +165,14 @@ pub enum LaunchError {
         /// The system's error.
         source: io::Error,
     },
+    /// The folder for the ranks cannot be entered.
+    #[error("the ranks cannot start in the folder `{}`: {source}; create it, or name another folder", folder.display())]
+    Folder {
+        /// The folder.
+        folder: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
     /// An environment variable has a value that cannot be read.
     #[error(transparent)]
     Variable(#[from] VariableError),

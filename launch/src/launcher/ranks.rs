@@ -87,7 +87,7 @@ impl Ranks {
         for rank in 0..count {
             let started = ranks.start_here(rank, settings, control_plane.environment(rank));
             pipes.push(started.map_err(|source| {
-                let advice = advice(&source, &settings.program);
+                let advice = advice(&source, &settings.program, settings.folder.as_deref().unwrap_or(Path::new(".")));
                 LaunchError::Start { program: settings.program.clone(), rank, advice, source }
             })?);
         }
@@ -106,11 +106,11 @@ impl Ranks {
         hosts: Vec<(&str, Range<Rank>)>,
     ) -> Result<(), LaunchError> {
         let system = |source| LaunchError::System { what: "finding this folder", source };
-        let folder = std::env::current_dir().map_err(system)?;
+        let folder = settings.folder_on_hosts().map_err(system)?;
         let secret = control_plane.secret().unwrap_or_default();
         for (host, ranks) in hosts {
             let variables: Vec<_> = ranks.clone().map(|rank| (rank, control_plane.environment(rank))).collect();
-            let line = script::line(settings, folder.as_os_str(), &secret, &variables);
+            let line = script::line(settings, host, folder.as_os_str(), &secret, &variables);
             let line = line.map_err(|why| LaunchError::Host {
                 rank: ranks.start,
                 host: host.to_owned(),
@@ -140,6 +140,7 @@ impl Ranks {
     ) -> io::Result<Pipes> {
         let mut command = Command::new(&settings.program);
         command.args(&settings.args).envs(settings.env.iter().map(|(name, value)| (name, value)));
+        settings.folder.iter().for_each(|folder| _ = command.current_dir(folder));
         variables::removed_for_ranks().for_each(|name| _ = command.env_remove(name));
         command.envs(environment);
         let stdin = if rank == 0 && !settings.capture { Stdio::inherit() } else { Stdio::null() };
@@ -375,21 +376,22 @@ impl Ranks {
     }
 }
 
-/// The fault that kept a program from starting, and the remedy.
-fn advice(error: &io::Error, program: &Path) -> String {
+/// The fault that kept a program from starting in a folder, and the remedy.
+fn advice(error: &io::Error, program: &Path, folder: &Path) -> String {
     let shown = program.display();
+    let there = folder.join(program);
     let by_path = !program.as_os_str().as_encoded_bytes().contains(&b'/');
     match Errno::from_io_error(error) {
-        Some(Errno::NOENT) if by_path && program.exists() => {
+        Some(Errno::NOENT) if by_path && there.exists() => {
             format!("no such program in PATH; the program in this folder is `./{shown}`")
         }
         Some(Errno::NOENT) if by_path => "no such program in PATH; is it built, and is the name right?".to_owned(),
-        Some(Errno::NOENT) if program.exists() => {
+        Some(Errno::NOENT) if there.exists() => {
             "the interpreter named in its first line does not exist; correct that line or install the interpreter"
                 .to_owned()
         }
         Some(Errno::NOENT) => "there is no such file; is it built, and is the path right?".to_owned(),
-        Some(Errno::ACCESS) if program.is_dir() => "it is a folder; name the program in it".to_owned(),
+        Some(Errno::ACCESS) if there.is_dir() => "it is a folder; name the program in it".to_owned(),
         Some(Errno::ACCESS) => format!("it is not executable; `chmod +x {shown}` makes it so if it is a program"),
         Some(Errno::NOEXEC) => "it is not a program that this machine can run; a script needs a first line like \
                                 `#!/bin/sh`"

@@ -110,14 +110,24 @@ const LOOP: &str = "; _transom_all=; while [ $_transom_left -gt 0 ]; do read -r 
     sleep 1; kill -KILL 0; } & wait\n";
 
 /// Builds the line for a host with these ranks.
-pub(super) fn line(settings: &Settings, folder: &OsStr, secret: &str, ranks: &[Variables]) -> io::Result<Vec<u8>> {
+pub(super) fn line(
+    settings: &Settings,
+    host: &str,
+    folder: &OsStr,
+    secret: &str,
+    ranks: &[Variables],
+) -> io::Result<Vec<u8>> {
     // `setsid` is found by the host's own PATH, which the rank's PATH may lack. The line contains the secret; it is
     // unset first, because `sh` exports it to all processes if the host's environment had a variable of that name.
     let mut line = Vec::from(b"unset _transom_line; _transom_setsid=$(command -v setsid || echo setsid); ".as_slice());
     line.extend_from_slice(NEWLINE);
     line.extend_from_slice(b"cd ");
     quote(&mut line, folder);
-    line.extend_from_slice(b" || exit 126; unset");
+    let advice = "the ranks cannot start in this folder; create it there, or name another folder (--wdir)";
+    let refusal = format!("transom: host {host}: {}: {advice}", folder.display());
+    line.extend_from_slice(b" 2>/dev/null || { printf '%s\\n' ");
+    quote(&mut line, refusal.as_ref());
+    line.extend_from_slice(b" >&2; exit 126; }; unset");
     removed_for_ranks().for_each(|name| line.extend([b" ", name.as_bytes()].concat()));
     line.extend_from_slice(b"; _transom_secret=");
     quote(&mut line, secret.as_ref());
@@ -225,7 +235,7 @@ mod tests {
         let env = env.iter().map(|(name, value)| (name.into(), value.into())).collect();
         let args = args.iter().map(Into::into).collect();
         let settings = Settings { program: "true".into(), ranks: 1, env, args, ..Settings::default() };
-        line(&settings, "/".as_ref(), "5ec", &[(0, vec![("TRANSOM_RANK", "0".into())])])
+        line(&settings, "a", "/".as_ref(), "5ec", &[(0, vec![("TRANSOM_RANK", "0".into())])])
     }
 
     #[test]

@@ -1,8 +1,10 @@
 //! The description of a job to launch.
 
 use super::hosts::HostList;
+use super::outcome::LaunchError;
 use super::prefix::OutputPrefix;
 use std::ffi::OsString;
+use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -14,10 +16,30 @@ pub(super) struct Settings {
     pub hosts: Option<HostList>,
     pub args: Vec<OsString>,
     pub env: Vec<(OsString, OsString)>,
+    /// Folder of the ranks; `None` means the current one.
+    pub folder: Option<PathBuf>,
     pub grace: Option<Duration>,
     pub deadline: Option<Duration>,
     pub prefix: Option<OutputPrefix>,
     pub capture: bool,
     pub reap_orphans: bool,
     pub handle_signals: bool,
+}
+
+impl Settings {
+    /// Checks that ranks on this machine can have the folder. A host checks it when it starts its ranks.
+    pub fn check_folder(&self) -> Result<(), LaunchError> {
+        let Some(folder) = self.folder.as_ref().filter(|_| self.hosts.is_none()) else { return Ok(()) };
+        // The `.` requires the permission to enter the folder.
+        match std::fs::metadata(folder.join(".")) {
+            Ok(_) => Ok(()),
+            Err(source) => Err(LaunchError::Folder { folder: folder.clone(), source }),
+        }
+    }
+
+    /// The folder of ranks on hosts, as an absolute path.
+    pub fn folder_on_hosts(&self) -> io::Result<PathBuf> {
+        let here = std::env::current_dir()?;
+        Ok(self.folder.as_ref().map_or_else(|| here.clone(), |folder| here.join(folder)))
+    }
 }

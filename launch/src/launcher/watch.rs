@@ -180,11 +180,11 @@ impl Watch {
         let now = Instant::now();
         if self.deadline.is_some_and(|deadline| deadline <= now) {
             self.deadline = None;
-            self.give_up_output = Some(now + LAST_OUTPUT);
+            self.give_up_output = Some(now + TERM_TO_KILL + LAST_OUTPUT);
             self.settle_failure(true);
             let running = self.ranks.running().collect();
             self.fail(Failure::Deadline { running });
-            self.kill();
+            self.terminate();
         }
         match self.phase {
             Phase::Grace(Some(until)) if until <= now => {
