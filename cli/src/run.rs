@@ -75,7 +75,8 @@ Exit status:
   2        the command line is wrong;  126, 127  the program cannot be executed, or was not found;  1  other errors
 
 When a rank fails, the others get a grace period to report their own errors, then SIGTERM, and a second later SIGKILL. Ctrl-C
-ends all ranks in the same way, a second Ctrl-C at once. Processes that ranks leave behind are killed. On hosts, those that have
+ends all ranks in the same way, a second Ctrl-C at once. SIGUSR1 and SIGUSR2 to this command go on to all ranks (on hosts to the
+process group of each), and must be handled there, or they end the ranks. Ctrl-Z stops all ranks, `fg` continues them. Processes that ranks leave behind are killed. On hosts, those that have
 left the rank's session are not, and the job lasts until they have closed the rank's stdout and stderr.
 
 A program that a rank starts is not a rank. If it uses transom, it is a world of one, or starts a job of its own; launchers

@@ -301,7 +301,14 @@ impl Host {
 
     /// Passes a signal to a rank and its descendants.
     pub fn signal(&mut self, rank: Rank, signal: Signal) {
-        let name = if signal == Signal::KILL { "KILL" } else { "TERM" };
+        let name = match signal {
+            Signal::KILL => "KILL",
+            Signal::USR1 => "USR1",
+            Signal::USR2 => "USR2",
+            Signal::STOP => "STOP",
+            Signal::CONT => "CONT",
+            _ => "TERM",
+        };
         self.unsent.extend_from_slice(format!("{name} {rank}\n").as_bytes());
         let _ = self.send();
     }

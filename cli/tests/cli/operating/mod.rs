@@ -4,6 +4,7 @@
 mod environment;
 mod limit;
 mod local_rank;
+mod signals;
 
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command, Stdio};
