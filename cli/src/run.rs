@@ -3,15 +3,15 @@
 use crate::bench::Usage;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use std::ffi::OsStr;
 use std::error::Error;
+use std::ffi::OsStr;
 use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
-use transom::variables::{BOOTSTRAP, Seconds, SetBy, TABLE};
-use transom::{HostList, Launch, LaunchError, OutputPrefix, StartError};
+use transom::variables::{BOOTSTRAP, NESTING, Seconds, SetBy, TABLE};
+use transom::{HostList, HostListError, HostSourceError, Launch, LaunchError, OutputPrefix, StartError};
 
 /// Starts ranks of a program, on this machine or on hosts, and waits until all have ended.
 ///
@@ -32,8 +32,16 @@ pub struct Run {
     ranks: usize,
 
     /// Hosts for the ranks: `a,b` distributes them evenly, in blocks; `a:4,b:2` fills four places of a, then two of b
-    #[arg(long, value_name = "HOSTS", allow_hyphen_values = true, help_heading = "Hosts")]
-    hosts: Option<HostList>,
+    ///
+    /// `none` starts all ranks here. Without this option and --hostfile, the hosts are those of the batch job in which
+    /// this command runs: SLURM_JOB_NODELIST with SLURM_TASKS_PER_NODE, PBS_NODEFILE, LSB_DJOB_HOSTFILE, LSB_HOSTS or
+    /// PE_HOSTFILE. Ranks start here, without ssh, if that list or the file names only this machine.
+    #[arg(long, value_name = "HOSTS", allow_hyphen_values = true, value_parser = hosts_or_none, help_heading = "Hosts")]
+    hosts: Option<Hosts>,
+
+    /// File with a host in each line: `node1`, `node1 slots=4` (Open MPI) or `node1:4` (MPICH); `#` begins a comment
+    #[arg(long, alias = "machinefile", value_name = "FILE", conflicts_with = "hosts", help_heading = "Hosts")]
+    hostfile: Option<PathBuf>,
 
     /// Output lines to prefix with the rank that wrote them, e.g. `[2] `: those of stderr, all (`--output-prefix`
     /// alone), or none [default: TRANSOM_OUTPUT_PREFIX, else stderr; none for a single rank]
@@ -88,13 +96,23 @@ Examples:
   transom run -n 2 --output-prefix=none ./program
                                              lines of stderr as the ranks wrote them
   transom run --hosts node1,node2 -n 4 ./program
+  sbatch -N 2 -n 8 --wrap 'transom run -n 8 ./program'
+                                             four ranks on each of two nodes of Slurm
   transom run --hosts node1,node2 -n 4 --wdir /scratch -x DATA=/scratch/in -x LANG ./program
   transom run -n 4 --timeout 3600 ./program  end the job after an hour
   transom run -n 4 --grace 30 ./program      time for the others to report more about a failure
   TRANSOM_LOG=debug transom run -n 2 ./program";
 
+/// The value of `--hosts`.
+#[derive(Clone, Debug)]
+enum Hosts {
+    Here,
+    On(HostList),
+}
+
 impl Run {
     pub fn execute(self) -> Result<ExitCode, Box<dyn Error>> {
+        let hosts = self.find_hosts()?;
         let mut program = self.program.into_iter();
         let path = PathBuf::from(program.next().unwrap_or_default());
         let mut launch = Launch::new(path, self.ranks).args(program);
@@ -109,7 +127,7 @@ impl Run {
         if let Some(prefix) = self.output_prefix {
             launch = launch.output_prefix(prefix);
         }
-        if let Some(hosts) = self.hosts {
+        if let Some(hosts) = hosts {
             launch = launch.hosts(hosts);
         }
         if let Some(Seconds(grace)) = self.grace {
@@ -119,6 +137,56 @@ impl Run {
         let outcome = launch.reap_orphans(true).handle_signals(true).run()?;
         Ok(ExitCode::from(outcome.exit_code()))
     }
+}
+
+impl Run {
+    /// The hosts for the ranks; `None` if all start here.
+    fn find_hosts(&self) -> Result<Option<HostList>, Box<dyn Error>> {
+        match (&self.hosts, &self.hostfile) {
+            (Some(Hosts::Here), _) => Ok(None),
+            (Some(Hosts::On(hosts)), _) => Ok(Some(hosts.clone())),
+            (None, Some(file)) => {
+                let hosts = HostList::read(file)?;
+                self.fit(&file.display().to_string(), &hosts)?;
+                Ok(Some(hosts).filter(|hosts| !hosts.is_this_machine()))
+            }
+            // A rank that starts a job does not start it on all hosts of its own job.
+            (None, None) if NESTING.get::<usize>()?.is_some_and(|depth| depth > 0) => Ok(None),
+            (None, None) => {
+                let Some((variable, hosts)) = HostList::from_batch_system()? else { return Ok(None) };
+                if hosts.is_this_machine() {
+                    return Ok(None);
+                }
+                self.fit(variable, &hosts)?;
+                Ok(Some(hosts))
+            }
+        }
+    }
+
+    /// Checks that the hosts of a file or variable have a place for each rank.
+    fn fit(&self, source: &str, hosts: &HostList) -> Result<(), Usage> {
+        match hosts.places() {
+            Some(places) if places < self.ranks => Err(Usage(format!(
+                "{source}: {} ranks do not fit the {places} places of the hosts; start {places} ranks, or name the hosts \
+                 without places: --hosts {}",
+                self.ranks,
+                some_of(hosts)
+            ))),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The first names of a list, for a message.
+fn some_of(hosts: &HostList) -> String {
+    let shown: Vec<_> = hosts.names().take(3).collect();
+    let more = if hosts.names().nth(3).is_some() { ",..." } else { "" };
+    format!("{}{more}", shown.join(","))
+}
+
+/// Parses the value of `--hosts`.
+fn hosts_or_none(text: &str) -> Result<Hosts, HostListError> {
+    if text == "none" { Ok(Hosts::Here) } else { text.parse().map(Hosts::On) }
 }
 
 /// Parses the value of `--timeout`.
@@ -160,7 +228,7 @@ pub fn exit_code(error: &(dyn Error + 'static)) -> u8 {
         Some(LaunchError::Interrupted { signal }) => u8::try_from(128 + signal).unwrap_or(1),
         Some(LaunchError::Deadline) => 124,
         None if matches!(error.downcast_ref(), Some(StartError::Variable(_))) => 2,
-        None if error.is::<Usage>() => 2,
+        None if error.is::<Usage>() || error.is::<HostSourceError>() => 2,
         _ => 1,
     }
 }

@@ -14,7 +14,7 @@ mod settings;
 mod signals;
 mod watch;
 
-pub use hosts::{HostList, HostListError};
+pub use hosts::{HostList, HostListError, HostSourceError};
 pub use outcome::{Failure, LaunchError, Outcome, Status};
 pub use prefix::OutputPrefix;
 

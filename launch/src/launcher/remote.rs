@@ -49,8 +49,14 @@ fn ssh(host: &str) -> Command {
         _ => SSH.to_owned(),
     };
     let mut words = words.split_ascii_whitespace();
-    let mut command = Command::new(words.next().unwrap_or("ssh"));
-    command.args(words).args([host, ASK]);
+    let program = words.next().unwrap_or("ssh");
+    let mut command = Command::new(program);
+    command.args(words).arg(host);
+    match program.rsplit('/').next() {
+        // Executes its arguments; `ssh` gives them to a shell of the host.
+        Some("srun") => command.args(["sh", "-c", ASK]),
+        _ => command.arg(ASK),
+    };
     command
 }
 

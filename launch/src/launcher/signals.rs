@@ -28,7 +28,8 @@ impl Signals {
     pub fn handle() -> io::Result<Self> {
         let (read, write) = UnixStream::pair()?;
         let ignored = ignored();
-        let obeyed = [SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGTSTP].into_iter().filter(|signal| ignored & (1 << (signal - 1)) == 0);
+        let obeyed =
+            [SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGTSTP].into_iter().filter(|signal| ignored & (1 << (signal - 1)) == 0);
         // SIGCHLD: if it were ignored, the kernel would reap the ranks before their statuses are read. SIGXFSZ: a write
         // beyond the limit of file sizes then fails with an error that the launcher reports.
         let handled = obeyed.chain([SIGTERM, SIGCONT, SIGCHLD, SIGXFSZ]);

@@ -58,7 +58,11 @@ fn await_stopped(processes: &[String], stopped: bool) {
         stat.rsplit(')').next().unwrap().trim_start().starts_with('T')
     };
     while processes.iter().any(|process| state(process) != stopped) {
-        assert!(Instant::now() < until, "stopped: {:?}, expected {stopped}", processes.iter().map(state).collect::<Vec<_>>());
+        assert!(
+            Instant::now() < until,
+            "stopped: {:?}, expected {stopped}",
+            processes.iter().map(state).collect::<Vec<_>>()
+        );
         std::thread::sleep(Duration::from_millis(5));
     }
 }
