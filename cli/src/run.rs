@@ -49,6 +49,14 @@ pub struct Run {
     #[arg(value_parser = PossibleValuesParser::new(["all", "stderr", "none"]).try_map(|name| name.parse::<OutputPrefix>()))]
     output_prefix: Option<OutputPrefix>,
 
+    /// Begin each output line with the time of its arrival, in UTC: `2026-11-29T22:03:04.123Z [2] text`
+    #[arg(long, alias = "timestamp-output", help_heading = "Output")]
+    timestamps: bool,
+
+    /// Folder for files with the output of each rank, too: `rank.2.stdout`, `rank.2.stderr`; older files are replaced
+    #[arg(long, value_name = "DIR", help_heading = "Output")]
+    output_dir: Option<PathBuf>,
+
     /// Variable of the ranks' environment, on hosts too: NAME=VALUE, or NAME alone for the value that this command has;
     /// may be repeated
     #[arg(short = 'x', long, value_name = "NAME[=VALUE]", help_heading = "Ranks")]
@@ -123,7 +131,10 @@ impl Run {
         if let Some(folder) = self.wdir {
             launch = launch.current_dir(folder);
         }
-        launch = launch.deadline(self.timeout);
+        launch = launch.deadline(self.timeout).timestamps(self.timestamps);
+        if let Some(folder) = self.output_dir {
+            launch = launch.output_dir(folder);
+        }
         if let Some(prefix) = self.output_prefix {
             launch = launch.output_prefix(prefix);
         }
@@ -222,7 +233,7 @@ fn parse_variable(text: &OsStr) -> Result<(OsString, OsString), Usage> {
 pub fn exit_code(error: &(dyn Error + 'static)) -> u8 {
     match error.downcast_ref::<LaunchError>() {
         Some(LaunchError::Ranks { .. } | LaunchError::Places { .. } | LaunchError::Variable(_)) => 2,
-        Some(LaunchError::Folder { .. }) => 2,
+        Some(LaunchError::Folder { .. } | LaunchError::OutputFile { .. }) => 2,
         Some(LaunchError::Start { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => 127,
         Some(LaunchError::Start { .. } | LaunchError::OpenFiles { .. }) => 126,
         Some(LaunchError::Interrupted { signal }) => u8::try_from(128 + signal).unwrap_or(1),

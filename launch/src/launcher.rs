@@ -2,6 +2,7 @@
 
 mod child;
 mod control_plane;
+mod files;
 mod hosts;
 mod orphans;
 mod outcome;
@@ -12,6 +13,7 @@ mod remote;
 mod script;
 mod settings;
 mod signals;
+mod stamp;
 mod watch;
 
 pub use hosts::{HostList, HostListError, HostSourceError};
@@ -23,7 +25,7 @@ use crate::tcp::Hub;
 use crate::variables::{GRACE, OUTPUT_PREFIX, Seconds};
 use control_plane::ControlPlane;
 use orphans::Orphans;
-use output::Output;
+use output::{Format, Output};
 use ranks::Ranks;
 use settings::Settings;
 use signals::Signals;
@@ -137,6 +139,29 @@ impl Launch {
         self
     }
 
+    /// Begins each output line with the time at which the launcher received it, in UTC: `2026-11-29T22:03:04.123Z `. The
+    /// time precedes the [prefix](Launch::output_prefix).
+    pub fn timestamps(mut self, stamp: bool) -> Self {
+        self.0.timestamps = stamp;
+        self
+    }
+
+    /// Also writes the output lines of each rank to files of this folder, `rank.2.stdout` and `rank.2.stderr`. Numbers
+    /// have one width. The launcher creates the folder, and replaces older files. Lines have no prefix there.
+    ///
+    /// # Examples
+    /// ```
+    /// # let folder = std::env::temp_dir().join(format!("output-{}", std::process::id()));
+    /// transom::Launch::new("echo", 2).args(["hello"]).output_dir(&folder).run()?;
+    /// assert_eq!(std::fs::read_to_string(folder.join("rank.1.stdout"))?, "hello\n");
+    /// # std::fs::remove_dir_all(folder)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn output_dir(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.0.output_folder = Some(folder.into());
+        self
+    }
+
     /// Sets how long the other ranks may run after the first failure, to report their own errors.
     ///
     /// After it they get SIGTERM, and a second later SIGKILL. The default is the variable `TRANSOM_GRACE`; without it,
@@ -224,19 +249,23 @@ impl Launch {
         let control_plane = ControlPlane::create(settings)?;
         let hosts = control_plane.hosts().map(|hosts| hosts.len());
         let of_hub = hosts.map_or(0, |_| Hub::descriptors(settings.ranks));
-        descriptors::make_room(Ranks::descriptors(settings.ranks, hosts) + of_hub)
+        let of_files = settings.output_folder.as_ref().map_or(0, |_| 2 * settings.ranks);
+        descriptors::make_room(Ranks::descriptors(settings.ranks, hosts) + of_hub + of_files)
             .map_err(|TooFew { need, limit }| LaunchError::OpenFiles { ranks: settings.ranks, need, limit })?;
         let orphans = settings.reap_orphans.then(Orphans::adopt).transpose().map_err(system("adopting orphans"))?;
         let signals = settings.handle_signals.then(Signals::handle).transpose().map_err(system("handling signals"))?;
+        let files = settings.output_folder.as_ref().map(|folder| files::create(folder, settings.ranks)).transpose()?;
         let (ranks, pipes) = Ranks::start(settings, &control_plane)?;
+        let format = Format { prefix, timestamps: settings.timestamps };
         let output = match control_plane.hosts() {
-            None => Output::here(pipes, prefix, settings.capture),
+            None => Output::here(pipes, format, settings.capture),
             Some(hosts) => {
                 let names: Vec<&str> = hosts.iter().map(|(name, _)| *name).collect();
-                Output::on_hosts(settings.ranks, &names, prefix, settings.capture)
+                Output::on_hosts(settings.ranks, &names, format, settings.capture)
             }
         };
-        let output = output.map_err(system("preparing the output"))?;
+        let mut output = output.map_err(system("preparing the output"))?;
+        output.write_to(files.unwrap_or_default());
         Watch::new(control_plane, ranks, output, signals, orphans, grace, deadline).until_the_end()
     }
 }

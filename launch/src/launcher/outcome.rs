@@ -173,6 +173,14 @@ pub enum LaunchError {
         /// The system's error.
         source: io::Error,
     },
+    /// A file for the output of a rank cannot be created.
+    #[error("the output file or folder `{}` cannot be created: {source}; name a folder in which this user can write", path.display())]
+    OutputFile {
+        /// The file, or its folder.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
     /// An environment variable has a value that cannot be read.
     #[error(transparent)]
     Variable(#[from] VariableError),

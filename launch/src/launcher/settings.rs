@@ -21,6 +21,9 @@ pub(super) struct Settings {
     pub grace: Option<Duration>,
     pub deadline: Option<Duration>,
     pub prefix: Option<OutputPrefix>,
+    pub timestamps: bool,
+    /// Folder for a file of each rank's output.
+    pub output_folder: Option<PathBuf>,
     pub capture: bool,
     pub reap_orphans: bool,
     pub handle_signals: bool,

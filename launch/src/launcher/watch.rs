@@ -295,6 +295,9 @@ impl Watch {
     }
 
     fn write(&mut self) -> Result<(), LaunchError> {
+        if let Some(error) = self.output.file_error() {
+            return Err(LaunchError::Output(error));
+        }
         while let Err(error) = self.output.write() {
             if error.kind() != io::ErrorKind::BrokenPipe {
                 return Err(LaunchError::Output(with_limit(error)));

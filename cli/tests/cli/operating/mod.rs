@@ -5,6 +5,7 @@ mod environment;
 mod hosts;
 mod limit;
 mod local_rank;
+mod output;
 mod signals;
 
 use std::os::unix::fs::PermissionsExt;
