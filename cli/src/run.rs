@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 use transom::variables::{BOOTSTRAP, NESTING, Seconds, SetBy, TABLE};
-use transom::{HostList, HostListError, HostSourceError, Launch, LaunchError, OutputPrefix, StartError};
+use transom::{BindTo, HostList, HostListError, HostSourceError, Launch, LaunchError, OutputPrefix, StartError};
 
 /// Starts ranks of a program, on this machine or on hosts, and waits until all have ended.
 ///
@@ -48,6 +48,20 @@ pub struct Run {
     #[arg(long, value_name = "WHICH", num_args = 0..=1, require_equals = true, default_missing_value = "all", help_heading = "Output")]
     #[arg(value_parser = PossibleValuesParser::new(["all", "stderr", "none"]).try_map(|name| name.parse::<OutputPrefix>()))]
     output_prefix: Option<OutputPrefix>,
+
+    /// Processors for each rank: none, a core of its own, or those of a NUMA node, over which the ranks of a host are
+    /// spread. A host with more ranks than cores binds none. Hosts need `taskset`
+    #[arg(long, value_name = "WHAT", default_value = "none", help_heading = "Ranks")]
+    #[arg(value_parser = PossibleValuesParser::new(["none", "core", "numa"]).try_map(|name| name.parse::<BindTo>()))]
+    bind_to: BindTo,
+
+    /// Report host, local rank and processors of each rank on stderr
+    #[arg(long, help_heading = "Output")]
+    report_bindings: bool,
+
+    /// Report how the ranks meet, each host that is reached, and the place of each rank
+    #[arg(short, long, help_heading = "Output")]
+    verbose: bool,
 
     /// Begin each output line with the time of its arrival, in UTC: `2026-11-29T22:03:04.123Z [2] text`
     #[arg(long, alias = "timestamp-output", help_heading = "Output")]
@@ -132,6 +146,7 @@ impl Run {
             launch = launch.current_dir(folder);
         }
         launch = launch.deadline(self.timeout).timestamps(self.timestamps);
+        launch = launch.bind_to(self.bind_to).report_bindings(self.report_bindings).verbose(self.verbose);
         if let Some(folder) = self.output_dir {
             launch = launch.output_dir(folder);
         }

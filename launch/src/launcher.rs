@@ -1,5 +1,6 @@
 //! The launcher starts the ranks of a job, on this machine or on several, and watches them until all have ended.
 
+mod binding;
 mod child;
 mod control_plane;
 mod files;
@@ -16,6 +17,7 @@ mod signals;
 mod stamp;
 mod watch;
 
+pub use binding::BindTo;
 pub use hosts::{HostList, HostListError, HostSourceError};
 pub use outcome::{Failure, LaunchError, Outcome, Status};
 pub use prefix::OutputPrefix;
@@ -136,6 +138,25 @@ impl Launch {
     /// ```
     pub fn output_prefix(mut self, prefix: OutputPrefix) -> Self {
         self.0.prefix = Some(prefix);
+        self
+    }
+
+    /// Binds the ranks to processors; [`BindTo::None`] by default. Hosts need `taskset` of util-linux for it.
+    pub fn bind_to(mut self, bind: BindTo) -> Self {
+        self.0.bind_to = bind;
+        self
+    }
+
+    /// Reports host, local rank and processors of each rank on stderr.
+    pub fn report_bindings(mut self, report: bool) -> Self {
+        self.0.report_bindings = report;
+        self
+    }
+
+    /// Reports on stderr how ranks meet, each host that is reached, and the [place of each
+    /// rank](Launch::report_bindings).
+    pub fn verbose(mut self, verbose: bool) -> Self {
+        self.0.verbose = verbose;
         self
     }
 
@@ -266,6 +287,12 @@ impl Launch {
         };
         let mut output = output.map_err(system("preparing the output"))?;
         output.write_to(files.unwrap_or_default());
+        if settings.verbose {
+            output.say(&control_plane.describe());
+        }
+        if settings.verbose || settings.report_bindings {
+            ranks.describe_here().iter().for_each(|line| output.say(line));
+        }
         Watch::new(control_plane, ranks, output, signals, orphans, grace, deadline).until_the_end()
     }
 }

@@ -87,6 +87,17 @@ impl ControlPlane {
         environment
     }
 
+    /// Describes how the ranks meet.
+    pub fn describe(&self) -> String {
+        match &self.medium {
+            Medium::ControlBlock(_) => format!("{} ranks on this machine meet in shared memory", self.ranks),
+            Medium::Hub(hub) => {
+                let (hosts, port) = (HostList::ranges(&hub.placed).len(), hub.hub.port());
+                format!("{} ranks on {hosts} hosts meet at TCP port {port} of this machine", self.ranks)
+            }
+        }
+    }
+
     /// The ranks on the host of `rank`.
     pub fn ranks_beside(&self, rank: Rank) -> Range<Rank> {
         match &self.medium {

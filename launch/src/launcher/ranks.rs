@@ -1,8 +1,9 @@
 //! The processes of the ranks, on this machine or on hosts: starting them, signalling them, and ending them all.
 
-use super::child::die_with_launcher;
+use super::binding;
+use super::child;
 use super::control_plane::ControlPlane;
-use super::outcome::{LaunchError, Status};
+use super::outcome::{LaunchError, Listed, Status};
 use super::output::{Output, Pipes};
 use super::remote::{Host, Told};
 use super::script;
@@ -39,6 +40,10 @@ pub(super) struct Ranks {
     hosts: Vec<Host>,
     /// State of each rank on a host, by rank.
     there: Vec<There>,
+    /// Each host that is reached is reported.
+    verbose: bool,
+    /// Processors to which each rank on this machine is bound.
+    processors: Option<Vec<Vec<usize>>>,
     /// Hosts still to be reached: name, ranks, and the shell line that starts them.
     next: VecDeque<(String, Range<Rank>, Vec<u8>)>,
 }
@@ -75,6 +80,8 @@ impl Ranks {
             here: Vec::new(),
             hosts: Vec::new(),
             there: Vec::new(),
+            processors: None,
+            verbose: settings.verbose,
             next: VecDeque::new(),
         };
         if let Some(hosts) = control_plane.hosts() {
@@ -83,6 +90,7 @@ impl Ranks {
             ranks.ask_hosts()?;
             return Ok((ranks, Vec::new()));
         }
+        ranks.processors = binding::here(settings.bind_to, count);
         let mut pipes = Vec::with_capacity(count);
         for rank in 0..count {
             let started = ranks.start_here(rank, settings, control_plane.environment(rank));
@@ -92,6 +100,12 @@ impl Ranks {
             })?);
         }
         Ok((ranks, pipes))
+    }
+
+    /// Describes the place of each rank on this machine. Hosts describe theirs on stderr.
+    pub fn describe_here(&self) -> Vec<String> {
+        let of = |rank: Rank| self.processors.as_ref().map(|processors| processors[rank].as_slice());
+        (0..self.here.len()).map(|rank| binding::describe(rank, self.here.len(), of(rank))).collect()
     }
 
     /// Number of descriptors needed for `ranks` ranks, on `hosts` hosts or on this machine.
@@ -145,7 +159,7 @@ impl Ranks {
         command.envs(environment);
         let stdin = if rank == 0 && !settings.capture { Stdio::inherit() } else { Stdio::null() };
         command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
-        die_with_launcher(&mut command);
+        child::prepare(&mut command, self.processors.as_ref().map(|processors| binding::set(&processors[rank])));
         let mut child = command.spawn()?;
         tracing::debug!(rank, pid = child.id(), "rank started");
         let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).inspect_err(|_| {
@@ -222,7 +236,7 @@ impl Ranks {
         ended: &mut Vec<(Rank, Status)>,
     ) -> Result<(), LaunchError> {
         let host = &mut self.hosts[number];
-        let before = host.ended;
+        let (before, reached) = (host.ended, host.is_reached());
         for told in host.step(room)? {
             let rank = match told {
                 Told::Complained(bytes) => {
@@ -259,6 +273,13 @@ impl Ranks {
                 let status = if spoilt { Status::Exited(1) } else { status };
                 ended.push((rank, status));
             }
+        }
+        if self.verbose && host.is_reached() && !reached {
+            output.say(&format!(
+                "host {}: reached; starts {}",
+                host.name,
+                Listed(&host.ranks.clone().collect::<Vec<_>>())
+            ));
         }
         if host.ended && !before {
             // A host that disappears without reporting its ranks counts as failed, even if its `ssh` exited with status

@@ -4,7 +4,7 @@
 //!
 //! Nothing in this module blocks: the launcher's loop waits for the descriptors.
 
-use super::child::die_with_launcher;
+use super::child;
 use super::outcome::{LaunchError, Status};
 use super::script;
 use rustix::event::{PollFd, PollFlags};
@@ -105,7 +105,7 @@ impl Host {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         // The terminal's SIGINT must reach only the launcher, which passes it on.
         command.process_group(0);
-        die_with_launcher(&mut command);
+        child::prepare(&mut command, None);
         let mut child = command
             .spawn()
             .map_err(|why| failed(format!("cannot start {}: {why}", command.get_program().display())))?;

@@ -16,6 +16,7 @@
 //! In the other direction the launcher sends lines `SIGNAL RANK`, for the rank's process group, and `END`. If the
 //! stream ends without `END`, all ranks are killed.
 
+use super::binding::BindTo;
 use super::settings::Settings;
 use crate::variables::{SSH, removed_for_ranks};
 use std::ffi::{OsStr, OsString};
@@ -79,6 +80,29 @@ const RANK: &str = "\
         exec 6<>\"$_transom_folder/3-$1\"; \
         { exec >/proc/self/fd/8 2>/proc/self/fd/9 8<&- 9<&-; _transom_run \"$@\"; } & exec 6<&- 8<&- 9<&-; }; ";
 
+/// `_transom_find MODE RANKS` lists in `_transom_places` the processors of each core that this host's ranks may use, or
+/// with the mode `numa` those of its NUMA node. `_transom_place MODE RANK` sets `_transom_bound` to those of a local
+/// rank, empty if it is not bound. The kernel gives these lists only to a reader of whole files, which `read` is not.
+const BINDING: &str = "\
+    _transom_find() { _transom_places=; _transom_cores=; _transom_count=0; \
+        while read -r _transom_key _transom_value; do \
+            [ \"$_transom_key\" != Cpus_allowed_list: ] || _transom_allowed=$_transom_value; done </proc/self/status; \
+        _transom_ifs=$IFS; IFS=,; set -- $1 $2 $_transom_allowed; IFS=$_transom_ifs; \
+        _transom_mode=$1; _transom_ranks_here=$2; shift 2; \
+        for _transom_part; do _transom_cpu=${_transom_part%-*}; while [ $_transom_cpu -le ${_transom_part#*-} ]; do \
+            _transom_folder_of=/sys/devices/system/cpu/cpu$_transom_cpu; _transom_core=$_transom_cpu; \
+            _transom_text=$(cat $_transom_folder_of/topology/thread_siblings_list) && _transom_core=$_transom_text; \
+            case \" $_transom_cores \" in *\" $_transom_core \"*) ;; *) \
+                _transom_cores=\"$_transom_cores $_transom_core\"; _transom_count=$((_transom_count + 1)); \
+                if [ $_transom_mode = numa ]; then for _transom_node in $_transom_folder_of/node[0-9]*; do \
+                    _transom_core=$(cat /sys/devices/system/node/${_transom_node##*/}/cpulist); break; done; fi; \
+                _transom_places=\"$_transom_places $_transom_core\";; esac; \
+            _transom_cpu=$((_transom_cpu + 1)); done; done; \
+        [ $_transom_ranks_here -le $_transom_count ] || _transom_places=; } 2>/dev/null; \
+    _transom_place() { _transom_bound=; [ -n \"$_transom_places\" ] || return 0; _transom_at=$2; \
+        [ $1 != numa ] || _transom_at=$(($2 * _transom_count / _transom_ranks_here)); \
+        set -- $_transom_places; shift $_transom_at; _transom_bound=$1; }; ";
+
 /// A shell that cannot start a process exits, whichever shell it is. The trap then sends SIGTERM to all shells. Those
 /// that wait for a rank kill the rank, and the first shell cleans up and ends the host without starting a process.
 /// After a normal end the first shell is killed and never runs this trap.
@@ -137,7 +161,10 @@ pub(super) fn line(
     line.extend_from_slice(b"; ");
     line.extend_from_slice(HUB.as_bytes());
     line.extend_from_slice(RECORDS.as_bytes());
-    line.extend_from_slice(b"_transom_exec() { exec \"$_transom_setsid\" env");
+    line.extend_from_slice(BINDING.as_bytes());
+    line.extend_from_slice(
+        b"_transom_exec() { exec \"$_transom_setsid\" ${_transom_bound:+taskset -c $_transom_bound} env",
+    );
     let ours = |name: &str| name != NOT_CARRIED && CARRIED.iter().any(|carried| name.starts_with(carried));
     let carried = std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(ours));
     let kept = |(name, _): &(OsString, OsString)| removed_for_ranks().all(|removed| name != removed);
@@ -160,8 +187,24 @@ pub(super) fn line(
     }
     line.extend_from_slice(b"; }; ");
     line.extend_from_slice(RANK.as_bytes());
-    line.extend_from_slice(b"_transom_ranks() { :");
-    for (rank, variables) in ranks {
+    line.extend_from_slice(b"_transom_bound=; _transom_ranks() { :");
+    let (bind, size) = (settings.bind_to, ranks.len());
+    if bind != BindTo::None {
+        line.extend_from_slice(format!("; _transom_find {bind} {size}").as_bytes());
+        let lacking = format!("transom: host {host}: ranks are not bound: there is no taskset (util-linux) in PATH");
+        line.extend_from_slice(b"; command -v taskset >/dev/null || { _transom_places=; printf '%s\\n' ");
+        quote(&mut line, lacking.as_ref());
+        line.extend_from_slice(b" >&2; }");
+    }
+    for (local, (rank, variables)) in ranks.iter().enumerate() {
+        if bind != BindTo::None {
+            line.extend_from_slice(format!("; _transom_place {bind} {local}").as_bytes());
+        }
+        if settings.verbose || settings.report_bindings {
+            line.extend_from_slice(b"; printf '%s%s\\n' ");
+            quote(&mut line, format!("transom: rank {rank}: host {host}, local rank {local} of {size}, ").as_ref());
+            line.extend_from_slice(b" \"${_transom_bound:+bound to processors }${_transom_bound:-not bound}\" >&2");
+        }
         line.extend_from_slice(format!("; _transom_rank {rank}").as_bytes());
         for (name, value) in variables {
             line.extend_from_slice(format!(" {name}=").as_bytes());

@@ -1,5 +1,6 @@
 //! The description of a job to launch.
 
+use super::binding::BindTo;
 use super::hosts::HostList;
 use super::outcome::LaunchError;
 use super::prefix::OutputPrefix;
@@ -21,6 +22,11 @@ pub(super) struct Settings {
     pub grace: Option<Duration>,
     pub deadline: Option<Duration>,
     pub prefix: Option<OutputPrefix>,
+    pub bind_to: BindTo,
+    /// The place of each rank is reported on stderr,
+    pub report_bindings: bool,
+    /// and the steps of the start, too.
+    pub verbose: bool,
     pub timestamps: bool,
     /// Folder for a file of each rank's output.
     pub output_folder: Option<PathBuf>,

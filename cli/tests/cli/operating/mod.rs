@@ -6,6 +6,7 @@ mod hosts;
 mod limit;
 mod local_rank;
 mod output;
+mod placement;
 mod signals;
 
 use std::os::unix::fs::PermissionsExt;
