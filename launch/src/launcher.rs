@@ -5,6 +5,7 @@ mod child;
 mod control_plane;
 mod files;
 mod hosts;
+mod input;
 mod orphans;
 mod outcome;
 mod output;
@@ -41,7 +42,8 @@ use watch::Watch;
 ///
 /// The launcher forwards each rank's stdout and stderr by whole lines, so lines of different ranks never mix. It
 /// completes a last line that has no newline. With several ranks, lines of stderr begin with the
-/// [prefix](Launch::output_prefix) of their rank. Rank 0 has this process's stdin; the others have an empty one.
+/// [prefix](Launch::output_prefix) of their rank. Rank 0 has this process's stdin, on hosts too; the others have an empty
+/// one.
 ///
 /// When a rank fails, the others have a [grace](Launch::grace) period and are then ended. All ranks end when this
 /// process ends, for whatever reason, and when the thread that called [`run`](Launch::run) ends. Processes that a rank
@@ -80,7 +82,7 @@ impl Launch {
     ///
     /// Ranks inherit part of this process's environment: variables that begin with `TRANSOM_` (except the launcher's
     /// own), `RUST_` or `OMP_`, and `LD_LIBRARY_PATH`. They get `PATH` too, after the host's own, unless
-    /// [`env`](Launch::env) sets it. All stdins are empty. A status above 128 is reported as the end by a signal, as
+    /// [`env`](Launch::env) sets it. A status above 128 is reported as the end by a signal, as
     /// shells do.
     ///
     /// Ranks end with their connection, and so with this process, for whatever reason it ends. Ranks on a host that is

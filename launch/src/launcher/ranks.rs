@@ -3,6 +3,7 @@
 use super::binding;
 use super::child;
 use super::control_plane::ControlPlane;
+use super::input::Input;
 use super::outcome::{LaunchError, Listed, Status};
 use super::output::{Output, Pipes};
 use super::remote::{Host, Told};
@@ -40,6 +41,8 @@ pub(super) struct Ranks {
     hosts: Vec<Host>,
     /// State of each rank on a host, by rank.
     there: Vec<There>,
+    /// Stdin for rank 0 on a host, its first one.
+    input: Option<Input>,
     /// Each host that is reached is reported.
     verbose: bool,
     /// Processors to which each rank on this machine is bound.
@@ -69,6 +72,8 @@ struct There {
 pub(super) enum Of {
     Rank(Rank),
     Host(usize),
+    /// Stdin of this process.
+    Input,
 }
 
 impl Ranks {
@@ -81,11 +86,13 @@ impl Ranks {
             hosts: Vec::new(),
             there: Vec::new(),
             processors: None,
+            input: None,
             verbose: settings.verbose,
             next: VecDeque::new(),
         };
         if let Some(hosts) = control_plane.hosts() {
             ranks.there = vec![There::default(); count];
+            ranks.input = (!settings.capture).then(Input::new);
             ranks.prepare_hosts(settings, control_plane, hosts)?;
             ranks.ask_hosts()?;
             return Ok((ranks, Vec::new()));
@@ -188,12 +195,15 @@ impl Ranks {
         let here = running
             .map(|(rank, process)| (Of::Rank(rank), PollFd::from_borrowed_fd(process.pidfd.as_fd(), PollFlags::IN)));
         let hosts = self.hosts.iter().enumerate();
-        here.chain(hosts.flat_map(move |(number, host)| host.awaited(room).map(move |fd| (Of::Host(number), fd))))
+        let takes_input = self.hosts.first().is_some_and(Host::is_reached) && self.statuses[0].is_none();
+        let input = self.input.as_ref().filter(|_| takes_input).and_then(Input::awaited).map(|fd| (Of::Input, fd));
+        let hosts = hosts.flat_map(move |(number, host)| host.awaited(room).map(move |fd| (Of::Host(number), fd)));
+        here.chain(hosts).chain(input)
     }
 
     /// The earliest time at which a host needs attention without an event.
     pub fn next_time(&self) -> Option<Instant> {
-        self.hosts.iter().filter_map(Host::until).min()
+        self.hosts.iter().flat_map(|host| [host.until(), host.check_at()]).flatten().min()
     }
 
     /// Handles the events and returns the ranks that have ended, with their statuses. Output of ranks on hosts goes to
@@ -220,6 +230,13 @@ impl Ranks {
                 self.turn_host(number, room, output, &mut ended)?;
             }
         }
+        if happened.contains(&Of::Input)
+            && let (Some(input), Some(host)) = (&mut self.input, self.hosts.first_mut())
+            && let Some(bytes) = input.read()
+        {
+            host.feed(&bytes);
+        }
+        self.hosts.iter_mut().for_each(|host| host.check(now));
         self.ask_hosts()?;
         for &(rank, status) in &ended {
             self.statuses[rank] = Some(status);
@@ -251,6 +268,10 @@ impl Ranks {
                     self.there[rank].ended += usize::from(bytes.is_empty());
                     output.take(rank, stream, &bytes);
                     rank
+                }
+                Told::Fed(bytes) => {
+                    self.input.iter_mut().for_each(|input| input.fed(bytes));
+                    continue;
                 }
                 Told::Lost(rank) => {
                     self.there[rank].lost = true;

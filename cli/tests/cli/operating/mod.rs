@@ -2,7 +2,9 @@
 //! output files, placement. A script replaces `ssh` and runs its command on this machine.
 
 mod environment;
+mod helpers;
 mod hosts;
+mod input;
 mod limit;
 mod local_rank;
 mod output;
