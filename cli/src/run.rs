@@ -28,8 +28,23 @@ use transom::{BindTo, HostList, HostListError, HostSourceError, Launch, LaunchEr
 #[command(after_help = AFTER)]
 pub struct Run {
     /// Number of ranks
-    #[arg(short = 'n', long = "ranks", value_name = "RANKS")]
+    #[arg(short = 'n', long = "ranks", value_name = "RANKS", help_heading = "Ranks")]
     ranks: usize,
+
+    /// Variable of the ranks' environment, on hosts too: NAME=VALUE, or NAME alone for the value that this command has;
+    /// may be repeated
+    #[arg(short = 'x', long, value_name = "NAME[=VALUE]", help_heading = "Ranks")]
+    env: Vec<OsString>,
+
+    /// Folder in which the ranks start, on hosts too; a relative program is relative to it [default: this folder]
+    #[arg(long, value_name = "DIR", help_heading = "Ranks")]
+    wdir: Option<PathBuf>,
+
+    /// Processors for each rank: none, a core of its own, or those of a NUMA node, over which the ranks of a host are
+    /// spread. A host with more ranks than cores binds none. Hosts need `taskset`
+    #[arg(long, value_name = "WHAT", default_value = "none", help_heading = "Ranks")]
+    #[arg(value_parser = PossibleValuesParser::new(["none", "core", "numa"]).try_map(|name| name.parse::<BindTo>()))]
+    bind_to: BindTo,
 
     /// Hosts for the ranks: `a,b` distributes them evenly, in blocks; `a:4,b:2` fills four places of a, then two of b
     ///
@@ -49,20 +64,6 @@ pub struct Run {
     #[arg(value_parser = PossibleValuesParser::new(["all", "stderr", "none"]).try_map(|name| name.parse::<OutputPrefix>()))]
     output_prefix: Option<OutputPrefix>,
 
-    /// Processors for each rank: none, a core of its own, or those of a NUMA node, over which the ranks of a host are
-    /// spread. A host with more ranks than cores binds none. Hosts need `taskset`
-    #[arg(long, value_name = "WHAT", default_value = "none", help_heading = "Ranks")]
-    #[arg(value_parser = PossibleValuesParser::new(["none", "core", "numa"]).try_map(|name| name.parse::<BindTo>()))]
-    bind_to: BindTo,
-
-    /// Report host, local rank and processors of each rank on stderr
-    #[arg(long, help_heading = "Output")]
-    report_bindings: bool,
-
-    /// Report how the ranks meet, each host that is reached, and the place of each rank
-    #[arg(short, long, help_heading = "Output")]
-    verbose: bool,
-
     /// Begin each output line with the time of its arrival, in UTC: `2026-11-29T22:03:04.123Z [2] text`
     #[arg(long, alias = "timestamp-output", help_heading = "Output")]
     timestamps: bool,
@@ -71,14 +72,13 @@ pub struct Run {
     #[arg(long, value_name = "DIR", help_heading = "Output")]
     output_dir: Option<PathBuf>,
 
-    /// Variable of the ranks' environment, on hosts too: NAME=VALUE, or NAME alone for the value that this command has;
-    /// may be repeated
-    #[arg(short = 'x', long, value_name = "NAME[=VALUE]", help_heading = "Ranks")]
-    env: Vec<OsString>,
+    /// Report host, local rank and processors of each rank on stderr
+    #[arg(long, help_heading = "Output")]
+    report_bindings: bool,
 
-    /// Folder in which the ranks start, on hosts too; a relative program is relative to it [default: this folder]
-    #[arg(long, value_name = "DIR", help_heading = "Ranks")]
-    wdir: Option<PathBuf>,
+    /// Report how the ranks meet, each host that is reached, and the place of each rank
+    #[arg(short, long, help_heading = "Output")]
+    verbose: bool,
 
     /// Seconds after which the ranks get SIGTERM, and SIGKILL a second later; the exit status is then 124
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = time_limit, help_heading = "End")]

@@ -27,7 +27,7 @@ const SSH: &str = "ssh -oBatchMode=yes -oServerAliveInterval=5 -oControlMaster=n
 const READY_WITHIN: Duration = Duration::from_secs(60);
 /// Longest time for an `ssh` to end after it closed its stdout.
 const END_WITHIN: Duration = Duration::from_secs(1);
-/// Interval at which a host looks after its helper processes.
+/// Interval at which a host checks its helper processes.
 const CHECK_EVERY: Duration = Duration::from_secs(2);
 /// Most bytes that a login may print before [`READY`].
 const MOST_CHATTER: usize = 1 << 20;
@@ -326,7 +326,7 @@ impl Host {
         let _ = self.send();
     }
 
-    /// Makes the host look after its helper processes, if it is time.
+    /// Makes the host check its helper processes, if it is time.
     pub fn check(&mut self, now: Instant) {
         if self.is_reached() && self.stdin.is_some() && self.unsent.is_empty() && self.check_at <= now {
             self.check_at = now + CHECK_EVERY;

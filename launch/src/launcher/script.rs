@@ -15,9 +15,10 @@
 //! therefore written whole, with any bytes, at a cost of at most three processes per 64 KiB.
 //!
 //! In the other direction the launcher sends lines `SIGNAL RANK`, for the rank's process group, and `END`. If the
-//! stream ends without `END`, all ranks are killed. `IN LENGTH` precedes so many bytes for the stdin of rank 0, which fit
-//! a pipe, so that reading them never blocks; `EOF 0` is its end. `CHECK 0` makes the shell look after its helpers: if
-//! one was killed or stopped, the ranks of the host end, because their output or status would be missing for ever.
+//! stream ends without `END`, all ranks are killed. `IN LENGTH` precedes that many bytes for the stdin of rank 0, and
+//! `EOF 0` ends it. The launcher sends no more than a pipe holds, so the shell never blocks on them. `CHECK 0` makes the
+//! shell check its helpers. The output or status of one that was killed or stopped would never arrive, so the shell then
+//! ends the host's ranks.
 
 use super::binding::BindTo;
 use super::settings::Settings;
@@ -89,9 +90,9 @@ const RANK: &str = "\
             exec >/proc/self/fd/8 2>/proc/self/fd/9 8<&- 9<&-; _transom_run \"$@\"; } & \
         _transom_helpers=\"$_transom_helpers $!\"; exec 6<&- 8<&- 9<&-; }; ";
 
-/// Forwards stdin to rank 0. Descriptor 8 is a pipe from the first shell to `_transom_feed`, 9 is the rank's stdin, which
-/// the first shell holds open (as its own stdin) until the process that writes to it has opened it. Bytes that the rank
-/// does not read are dropped.
+/// Forwards stdin to rank 0. Descriptor 8 is the pipe to `_transom_feed`, and 9 the pipe to the rank. The first shell
+/// holds the rank's pipe open, as its own stdin, until `_transom_feed` has opened it. Bytes that the rank does not read
+/// are dropped.
 const INPUT: &str = "\
     _transom_feed() { _transom_file=/proc/self/fd/6; trap 'kill -TERM 0' EXIT; \
         while dd bs=65536 count=1 of=$_transom_file 2>/dev/null && \
@@ -147,7 +148,7 @@ const MAIN: &str = "exec 3<&0 4>&1 </dev/null; { trap 'kill -TERM 0' EXIT; \
     [ -z \"$_transom_input\" ] || exec <>\"$_transom_folder/in0\"; \
     _transom_ranks; [ -z \"$_transom_input\" ] || _transom_open_input; ";
 
-/// Follows the number of ranks. A helper that is no process any more was killed if `wait` tells a signal.
+/// Follows the number of ranks. A helper that has ended was killed if its status, by `wait`, names a signal.
 const LOOP: &str = "; _transom_all=; while [ $_transom_left -gt 0 ]; do read -r _transom_number _transom_process <&7; \
         eval _transom_process_$_transom_number=$_transom_process; _transom_all=\"$_transom_all $_transom_number\"; \
         _transom_left=$((_transom_left - 1)); done; rm -rf \"$_transom_folder\"; \

@@ -37,7 +37,7 @@ fn killed_or_stopped_helper_ends_the_job() {
             let lines: Vec<_> = (0..2).map(|_| lines.next().unwrap().unwrap()).collect();
             let run = lines.iter().find_map(|line| line.strip_prefix("0 ")).unwrap();
             let helpers = helpers(run);
-            // Of rank 0: stdout, stderr, the process that waits for it, and stdin.
+            // Rank 0 has one for stdout, stderr, its end, and stdin each.
             assert_eq!(helpers.len(), 4);
             count = helpers.len();
             let group = parent_and_group(run).unwrap().1;
@@ -72,7 +72,7 @@ fn killed_launcher_leaves_no_folder() {
         child.kill().unwrap();
         child.wait().unwrap();
     }
-    // Those of other tests appear and vanish.
+    // Folders of other tests appear and vanish.
     let mut left: HashSet<_> = folders().difference(&before).cloned().collect();
     let until = Instant::now() + LIMIT / 4;
     while !left.is_empty() {
