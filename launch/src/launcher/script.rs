@@ -148,23 +148,28 @@ const MAIN: &str = "exec 3<&0 4>&1 </dev/null; { trap 'kill -TERM 0' EXIT; \
     [ -z \"$_transom_input\" ] || exec <>\"$_transom_folder/in0\"; \
     _transom_ranks; [ -z \"$_transom_input\" ] || _transom_open_input; ";
 
-/// Follows the number of ranks. A helper that has ended was killed if its status, by `wait`, names a signal.
+/// Follows the number of ranks. A helper that has ended was killed if its status, by `wait`, names a signal. One
+/// that is stopped has a few seconds to go on: a batch system may stop and continue all processes of a job.
 const LOOP: &str = "; _transom_all=; while [ $_transom_left -gt 0 ]; do read -r _transom_number _transom_process <&7; \
         eval _transom_process_$_transom_number=$_transom_process; _transom_all=\"$_transom_all $_transom_number\"; \
         _transom_left=$((_transom_left - 1)); done; rm -rf \"$_transom_folder\"; \
     _transom_kill() { eval _transom_process='$'_transom_process_$2; \
         kill -$1 -$_transom_process || kill -$1 $_transom_process; }; \
     _transom_end() { for _transom_number in $_transom_all; do _transom_kill KILL $_transom_number; done; }; \
-    _transom_check() { _transom_living=; for _transom_helper in $_transom_helpers; do \
-        _transom_state='(none) Z'; read -r _transom_state </proc/$_transom_helper/stat; _transom_found=; \
-        case ${_transom_state##*) } in T*) _transom_found=stopped;; \
-            Z*) wait $_transom_helper; [ $? -le 128 ] || _transom_found=killed;; \
-            *) _transom_living=\"$_transom_living $_transom_helper\";; esac; \
-        if [ -n \"$_transom_found\" ]; then \
-            echo \"transom: host $_transom_name: its ranks are ended: a process of the launcher there was $_transom_found\" \
-                \"(process $_transom_helper)\" >&9; _transom_end; kill -KILL 0; fi; done; \
-        _transom_helpers=$_transom_living; }; \
-    exec 9>&2 2>/dev/null; \
+    _transom_lose() { echo \"transom: host $_transom_name: its ranks are ended: a process of the launcher there was $1\" \
+            \"(process $2)\" >&9; _transom_end; kill -KILL 0; }; \
+    _transom_check() { _transom_living=; _transom_stopped=; for _transom_helper in $_transom_helpers; do \
+            _transom_state='(none) Z'; read -r _transom_state </proc/$_transom_helper/stat; \
+            case ${_transom_state##*) } in \
+                Z*) wait $_transom_helper; [ $? -le 128 ] || _transom_lose killed $_transom_helper; continue;; \
+                T*) _transom_stopped=$_transom_helper;; esac; \
+            _transom_living=\"$_transom_living $_transom_helper\"; done; \
+        _transom_helpers=$_transom_living; read -r _transom_now _transom_rest </proc/uptime; \
+        _transom_now=${_transom_now%.*}; [ \"$_transom_stopped\" = \"$_transom_before\" ] || _transom_since=; \
+        _transom_before=$_transom_stopped; \
+        [ -z \"$_transom_stopped\" ] || { _transom_since=${_transom_since:-$_transom_now}; \
+            [ $((_transom_now - _transom_since)) -lt 3 ] || _transom_lose stopped $_transom_stopped; }; }; \
+    exec 9>&2 2>/dev/null; _transom_since=; _transom_before=; \
     while read -r _transom_signal _transom_number <&3; do case $_transom_signal in \
         END) kill -KILL 0;; CHECK) _transom_check;; EOF) exec 8<&-;; \
         IN) dd bs=$_transom_number count=1 iflag=fullblock <&3 >&8;; \

@@ -55,6 +55,27 @@ fn killed_or_stopped_helper_ends_the_job() {
     }
 }
 
+/// A batch system may stop all processes of a job for a while, and continue them one by one.
+#[test]
+fn helper_stopped_for_a_moment_is_no_failure() {
+    let Job { mut command, folder } = job(&["-n", "1", "--hosts", "a", "sh", "-c", "echo $PPID; sleep 8; echo done"]);
+    let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+    let stdin = child.stdin.take();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let run = lines.next().unwrap().unwrap();
+    for helper in helpers(&run) {
+        let helper = Pid::from_raw(helper.parse().unwrap()).unwrap();
+        kill_process(helper, Signal::STOP).unwrap();
+        // One check comes while it is stopped.
+        std::thread::sleep(Duration::from_millis(1900));
+        kill_process(helper, Signal::CONT).unwrap();
+    }
+    assert_eq!(lines.next().unwrap().unwrap(), "done");
+    let ended = end(child);
+    drop((stdin, folder));
+    assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""), "{ended:?}");
+}
+
 fn folders() -> HashSet<String> {
     let all = std::fs::read_dir("/dev/shm").unwrap().flatten();
     let names = all.map(|entry| entry.file_name().to_string_lossy().into_owned());
