@@ -1,6 +1,7 @@
 //! `transom run`: starts a job, and exits with the job's status.
 
 use crate::bench::Usage;
+use crate::complain;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use std::error::Error;
@@ -10,7 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
-use transom::variables::{BOOTSTRAP, NESTING, Seconds, SetBy, TABLE};
+use transom::variables::{BOOTSTRAP, FABRIC, NESTING, Seconds, SetBy, TABLE};
 use transom::{BindTo, HostList, HostListError, HostSourceError, Launch, LaunchError, OutputPrefix, StartError};
 
 /// Starts ranks of a program, on this machine or on hosts, and waits until all have ended.
@@ -76,7 +77,7 @@ pub struct Run {
     #[arg(long, help_heading = "Output")]
     report_bindings: bool,
 
-    /// Report how the ranks meet, each host that is reached, and the place of each rank
+    /// Report the provider, how the ranks meet, each host that is reached, and the place of each rank
     #[arg(short, long, help_heading = "Output")]
     verbose: bool,
 
@@ -106,9 +107,10 @@ Exit status:
 
 When a rank fails, the others get a grace period to report their own errors, then SIGTERM, and a second later SIGKILL. Ctrl-C
 ends all ranks in the same way, a second Ctrl-C at once. SIGUSR1 and SIGUSR2 to this command go on to all ranks (on hosts to the
-process group of each), and must be handled there, or they end the ranks. Ctrl-Z stops all ranks, `fg` continues them. Processes that ranks leave behind are killed. On hosts, those that have
-left the rank's session are not, and the job lasts until they have closed the rank's stdout and stderr.
+process group of each). Ranks that do not handle them are ended by them. Ctrl-Z stops all ranks, `fg` continues them.
 
+Processes that ranks leave behind are killed. On hosts, those that have left the rank's session are not, and the job lasts until
+they have closed the rank's stdout and stderr.
 A program that a rank starts is not a rank. If it uses transom, it is a world of one, or starts a job of its own; launchers
 may be nested three deep.
 
@@ -158,6 +160,10 @@ impl Run {
         }
         if let Some(Seconds(grace)) = self.grace {
             launch = launch.grace(grace);
+        }
+        if self.verbose {
+            let provider = std::env::var(FABRIC.name).unwrap_or_else(|_| FABRIC.default.to_owned());
+            complain(&format!("provider: {provider} ({})", FABRIC.name));
         }
         // This process does nothing but launch, so it may reap orphans and handle signals.
         let outcome = launch.reap_orphans(true).handle_signals(true).run()?;

@@ -56,7 +56,8 @@ pub fn ours(task: &Task) -> io::Result<Command> {
     let mut command = Command::new(&program);
     // Standard output must stay untagged, because it is parsed; standard error is tagged. The option overrides
     // TRANSOM_OUTPUT_PREFIX.
-    command.args(["run", "-n", &task.ranks.to_string(), "--output-prefix=stderr", "--"]);
+    // Measures this machine, inside a batch job too.
+    command.args(["run", "--hosts", "none", "-n", &task.ranks.to_string(), "--output-prefix=stderr", "--"]);
     command.arg(&program).arg("bench-worker").args(task.args());
     if !task.config.is_empty() {
         command.env("TRANSOM_MESSAGES", &task.config);

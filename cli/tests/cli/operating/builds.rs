@@ -34,7 +34,9 @@ fn different_builds_on_hosts_are_refused() {
     build[at] ^= 1;
     std::fs::write(&other, &build).unwrap();
     let executable = || std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    [&program, &other].map(|file| std::fs::set_permissions(file, executable()).unwrap());
+    for file in [&program, &other] {
+        std::fs::set_permissions(file, executable()).unwrap();
+    }
     let ssh = folder.path().join("mounting-ssh");
     let bind = format!("mount --bind {} {}", other.display(), program.display());
     let script = format!(

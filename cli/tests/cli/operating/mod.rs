@@ -45,9 +45,15 @@ fn job(args: &[&str]) -> Job {
     std::fs::set_permissions(&ssh, PermissionsExt::from_mode(0o755)).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_transom"));
     command.arg("run").args(args).env("TRANSOM_SSH", ssh);
-    for name in
-        ["TRANSOM_LOG", "TRANSOM_GRACE", "TRANSOM_OUTPUT_PREFIX", "SLURM_JOB_NODELIST", "PBS_NODEFILE", "PE_HOSTFILE"]
-    {
+    for name in [
+        "TRANSOM_LOG",
+        "TRANSOM_FABRIC",
+        "TRANSOM_GRACE",
+        "TRANSOM_OUTPUT_PREFIX",
+        "SLURM_JOB_NODELIST",
+        "PBS_NODEFILE",
+        "PE_HOSTFILE",
+    ] {
         command.env_remove(name);
     }
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());

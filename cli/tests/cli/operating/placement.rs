@@ -81,7 +81,10 @@ fn more_ranks_than_cores_are_not_bound() {
 fn verbose_job_reports_its_start() {
     let ended = run(&["-v", "-n", "3", "--hosts", "a,b", "true"]);
     assert_eq!(ended.code, Some(0), "{ended:?}");
-    let meet = ended.stderr.lines().next().unwrap();
+    let provider = "transom: provider: auto: shm on one machine; on several, the first network of the list that all ranks can use \
+                    (TRANSOM_FABRIC)\n";
+    let rest = ended.stderr.strip_prefix(provider).unwrap();
+    let meet = rest.lines().next().unwrap();
     assert!(meet.starts_with("transom: 3 ranks on 2 hosts meet at TCP port ") && meet.ends_with(" of this machine"));
     for said in [
         "transom: host a: reached; starts ranks 0, 1\n",
@@ -92,8 +95,9 @@ fn verbose_job_reports_its_start() {
     ] {
         assert!(ended.stderr.contains(said), "{said} in {ended:?}");
     }
-    let ended = run(&["--verbose", "-n", "2", "true"]);
-    assert!(ended.stderr.starts_with("transom: 2 ranks on this machine meet in shared memory\n"), "{ended:?}");
+    let ended = job(&["--verbose", "-n", "2", "true"]).env("TRANSOM_FABRIC", "shm").end();
+    let rest = ended.stderr.strip_prefix("transom: provider: shm (TRANSOM_FABRIC)\n").unwrap();
+    assert!(rest.starts_with("transom: 2 ranks on this machine meet in shared memory\n"), "{ended:?}");
     assert!(ended.stderr.ends_with(", local rank 1 of 2, not bound\n"), "{ended:?}");
 }
 
